@@ -2,7 +2,7 @@
 //!
 //! Shared by the fuzz target and by the test of `http` that runs the corpus.
 
-use fathom_http::h1::{HeadReader, Malformed, Method, Progress, ResponseReader};
+use fathom_http::h1::{HeadReader, Malformed, Method, ResponseProgress, ResponseReader};
 
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
 
@@ -18,10 +18,10 @@ pub(crate) fn chunked(body: &[u8]) {
 /// Where the body ends for the reader of responses; nothing while it goes on.
 fn end(body: &[u8], piece: usize) -> Result<Option<usize>, Malformed> {
     let (mut reader, mut heads) = (ResponseReader::default(), HeadReader::new(Method::Get));
-    assert_eq!(reader.take(HEAD, &mut heads), Ok(Progress::Partial));
+    assert_eq!(reader.take(HEAD, &mut heads), Ok(ResponseProgress::Partial));
     let mut before = 0;
     for piece in body.chunks(piece) {
-        if let Progress::Complete { used, .. } = reader.take(piece, &mut heads)? {
+        if let ResponseProgress::Complete { used, .. } = reader.take(piece, &mut heads)? {
             return Ok(Some(before + used));
         }
         before += piece.len();

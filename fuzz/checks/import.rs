@@ -3,17 +3,17 @@
 //! Shared by the fuzz targets and by the test of `app` that runs their corpora.
 
 use fathom_app::{
-    import::{Error, Format, Wanted, import},
+    import::{Error, Format, ImportOptions, import},
     scenario,
 };
 
 /// Either it is refused, or what is made of it is a scenario in its final form.
 pub(crate) fn imported(bytes: &[u8], format: Format) {
-    match import(bytes, Wanted { format: Some(format), ..Wanted::default() }, "seed") {
+    match import(bytes, ImportOptions { format: Some(format), ..ImportOptions::default() }, "seed") {
         Ok(imported) => {
             assert_eq!(scenario::format(&imported.text).as_ref(), Ok(&imported.text));
             for note in &imported.notes {
-                assert!(!note.place.is_empty() && !note.what.is_empty(), "{note:?}");
+                assert!(!note.location.is_empty() && !note.what.is_empty(), "{note:?}");
             }
         }
         // That is a mistake of ours and not of the input.

@@ -2,12 +2,12 @@
 //!
 //! Shared by the fuzz target and by the test of `transport` that runs the corpus.
 
-use fathom_transport::iperf3::{Parameters, Results, State, read_message};
+use fathom_transport::iperf3::{Parameters, Results, TestState, read_message};
 
 /// Reads a message as everything that it may be: what is taken is within its ranges, and is the same when it is sent on.
 pub(crate) fn message(bytes: &[u8]) {
     for byte in bytes {
-        assert!(State::read(*byte).is_none_or(|state| state.byte() == *byte));
+        assert!(TestState::read(*byte).is_none_or(|state| state.byte() == *byte));
     }
     let Ok(value) = read_message(bytes) else { return };
     if let Ok(parameters) = Parameters::read(&value) {

@@ -2,7 +2,7 @@
 //!
 //! Shared by the fuzz target and by the test of `app` that runs the corpus.
 
-use fathom_app::scenario::walk::Pointer;
+use fathom_app::scenario::execution::JsonPointer;
 
 /// Paths that are walked, and paths that need the whole document.
 const PATHS: [&str; 10] = [
@@ -20,8 +20,8 @@ const PATHS: [&str; 10] = [
 
 /// Looks for values in a body: what is walked is also found in the document as a whole.
 pub(crate) fn json(body: &[u8]) {
-    let read = |path: &str| Pointer::parse(path).expect("the paths are constants");
-    let query = |path: &str| Pointer::parse_query(path).expect("the paths are constants");
+    let read = |path: &str| JsonPointer::parse(path).expect("the paths are constants");
+    let query = |path: &str| JsonPointer::parse_query(path).expect("the paths are constants");
     let (mut one, mut other) = (b"of before".to_vec(), Vec::new());
     for path in PATHS {
         // A body that is broken behind the value may give one; twice the same.

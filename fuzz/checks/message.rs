@@ -2,8 +2,8 @@
 //!
 //! Shared by the fuzz target and by the test of `app` that runs the corpus.
 
-use fathom_app::scenario::walk::Message;
-use fathom_http::h1::{HeadReader, Method, Progress, ResponseReader};
+use fathom_app::scenario::execution::HttpMessage;
+use fathom_http::h1::{HeadReader, Method, ResponseProgress, ResponseReader};
 
 /// Fields that users look for.
 const FIELDS: [&str; 5] = ["Set-Cookie", "location", "Transfer-Encoding", "content-encoding", "X"];
@@ -12,11 +12,11 @@ const FIELDS: [&str; 5] = ["Set-Cookie", "location", "Transfer-Encoding", "conte
 pub(crate) fn message(bytes: &[u8]) {
     look(bytes);
     let (mut reader, mut heads) = (ResponseReader::default(), HeadReader::new(Method::Get));
-    if let Ok(Progress::Complete { used, answer }) = reader.take(bytes, &mut heads)
+    if let Ok(ResponseProgress::Complete { used, answer }) = reader.take(bytes, &mut heads)
         && answer.interim_bytes == 0
     {
         let mut scratch = Vec::new();
-        let message = Message::read(&bytes[..used], &mut scratch);
+        let message = HttpMessage::read(&bytes[..used], &mut scratch);
         let on_wire = usize::try_from(answer.body_bytes).expect("it came from memory");
         assert_eq!(message.head().len() + on_wire, used, "where the head ends in {}", bytes.escape_ascii());
         // Chunks have sizes and ends.
@@ -27,7 +27,7 @@ pub(crate) fn message(bytes: &[u8]) {
 
 fn look(bytes: &[u8]) {
     let mut scratch = b"of before".to_vec();
-    let message = Message::read(bytes, &mut scratch);
+    let message = HttpMessage::read(bytes, &mut scratch);
     assert!(bytes.starts_with(message.head()));
     assert!(message.head().len() + message.body().len() <= bytes.len());
     if message.field("transfer-encoding").is_none() {

@@ -2,39 +2,45 @@
 //!
 //! Shared by the fuzz target and by the test of `packet` that runs the corpus.
 
-use fathom_packet::probe::{Ask, Checksum, Conversation, FlowRule, IpAsk, Order, Ports, TAGS, recorded_route};
+use fathom_packet::probe::{
+    ChecksumMode, FlowRule, IpFields, ProbeFields, ProbeKind, ProbePorts, ProbeTemplate, TAGS, recorded_route,
+};
 
-/// Reads packets as every kind of conversation would: whatever they hold, they are replies to a probe or they are not.
+/// Reads packets as every kind of template would: whatever they hold, they are replies to a probe or they are not.
 pub(crate) fn replies(packet: &[u8]) {
     for (source, destination) in [("192.0.2.100", "192.0.2.200"), ("2001:db8::64", "2001:db8::c8")] {
         let destination = destination.parse().expect("it is an address");
-        for ask in
-            [Ask::echo(destination), Ask::Icmp { kind: 13, code: 0 }, Ask::SYN, Ask::Udp, Ask::Raw { protocol: 253 }]
-        {
+        for ask in [
+            ProbeKind::echo(destination),
+            ProbeKind::Icmp { kind: 13, code: 0 },
+            ProbeKind::SYN,
+            ProbeKind::Udp,
+            ProbeKind::Raw { protocol: 253 },
+        ] {
             for flow in [FlowRule::Constant, FlowRule::SamePort, FlowRule::PerProbe] {
-                let conversation = Conversation {
+                let template = ProbeTemplate {
                     source: source.parse().expect("it is an address"),
                     destination,
-                    ask,
-                    ip: IpAsk::default(),
-                    ports: Ports { destination: 80, source: 40_000 },
+                    kind: ask,
+                    ip: IpFields::default(),
+                    ports: ProbePorts { destination: 80, source: 40_000 },
                     flow,
                     secret: 0x1234_5678,
                     payloads: Vec::new(),
-                    checksum: Checksum::Right,
+                    checksum: ChecksumMode::Valid,
                 };
-                let read = conversation.read(packet);
+                let read = template.read(packet);
                 assert!(recorded_route(packet).is_none_or(|route| route.len() <= 9));
                 assert!(read.and_then(|reply| reply.tag).is_none_or(|tag| tag < TAGS), "{read:?}");
-                assert!(conversation.own(packet).is_none_or(|tag| tag < TAGS));
+                assert!(template.own_tag(packet).is_none_or(|tag| tag < TAGS));
                 // What was sent is recognised whatever came before.
                 let tag =
                     packet.iter().fold(0, |tag: u16, byte| tag.wrapping_mul(31).wrapping_add((*byte).into())) % TAGS;
                 let mut written = Vec::new();
-                conversation.write(Order { tag, ..Order::default() }, &mut written);
+                template.write(ProbeFields { tag, ..ProbeFields::default() }, &mut written);
                 let is_marked = destination.is_ipv4()
-                    || !matches!((ask, flow), (Ask::Raw { .. }, _) | (Ask::Udp, FlowRule::SamePort));
-                assert_eq!(conversation.own(&written), Some(tag).filter(|_| is_marked), "{ask:?} {flow:?}");
+                    || !matches!((ask, flow), (ProbeKind::Raw { .. }, _) | (ProbeKind::Udp, FlowRule::SamePort));
+                assert_eq!(template.own_tag(&written), Some(tag).filter(|_| is_marked), "{ask:?} {flow:?}");
             }
         }
     }

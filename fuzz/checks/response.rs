@@ -2,10 +2,10 @@
 //!
 //! Shared by the fuzz target and by the test of `http` that runs the corpus.
 
-use fathom_http::h1::{Answer, HeadReader, Malformed, Method, Progress, ResponseReader};
+use fathom_http::h1::{HeadReader, Malformed, Method, ResponseProgress, ResponseReader, ResponseSummary};
 
 /// What a series of bytes turned out to be: answers with where they end, and what was wrong then.
-type Followed = (Vec<(Answer, usize)>, Option<Malformed>);
+type Followed = (Vec<(ResponseSummary, usize)>, Option<Malformed>);
 
 /// What is done with the rest of a body of known length.
 #[derive(Clone, Copy)]
@@ -32,16 +32,16 @@ fn follow(bytes: &[u8], piece: usize, (method, rest): (Method, Rest)) -> Followe
     let (mut reader, mut heads) = (ResponseReader::default(), HeadReader::new(method));
     let (mut answers, mut at) = (Vec::new(), 0);
     while at < bytes.len() {
-        if matches!(rest, Rest::PassedOver) && reader.left() > 0 {
-            let step = usize::try_from(reader.left()).unwrap_or(usize::MAX).min(bytes.len() - at);
+        if matches!(rest, Rest::PassedOver) && reader.body_bytes_left() > 0 {
+            let step = usize::try_from(reader.body_bytes_left()).unwrap_or(usize::MAX).min(bytes.len() - at);
             at += step;
             answers.extend(reader.skip(step as u64).map(|answer| (answer, at)));
             continue;
         }
         let end = bytes.len().min(at + piece);
         match reader.take(&bytes[at..end], &mut heads) {
-            Ok(Progress::Partial) => at = end,
-            Ok(Progress::Complete { used, answer }) => {
+            Ok(ResponseProgress::Partial) => at = end,
+            Ok(ResponseProgress::Complete { used, answer }) => {
                 assert!(used > 0 && used <= end - at, "{used} bytes of {}", end - at);
                 at += used;
                 answers.push((answer, at));

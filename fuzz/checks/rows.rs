@@ -4,12 +4,12 @@
 
 use std::path::Path;
 
-use fathom_app::scenario::walk::{Layout, Rows};
+use fathom_app::scenario::execution::{DataLayout, DataRows};
 
 /// Reads a file in every form that it may claim: each row has a cell for each column, and no text is lost or made up.
 pub(crate) fn rows(bytes: &[u8]) {
     for name in ["data.csv", "data.tsv", "data.json"] {
-        let Ok(rows) = Rows::parse(Path::new(name), bytes, &Layout::default()) else { continue };
+        let Ok(rows) = DataRows::parse(Path::new(name), bytes, &DataLayout::default()) else { continue };
         let n = u32::try_from(rows.n()).expect("a row has a cell in a table of 32-bit offsets");
         assert!(n > 0 && !rows.columns().is_empty(), "{name}");
         let cells = (0..n).flat_map(|row| (0..rows.columns().len()).map(move |column| (row, column)));

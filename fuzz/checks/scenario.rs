@@ -29,7 +29,7 @@ pub(crate) fn scenario(bytes: &[u8]) {
 fn tell(diagnostics: &[scenario::Diagnostic], text: &str) {
     for diagnostic in diagnostics {
         assert!(diagnostic.span.start <= diagnostic.span.end && diagnostic.span.end <= text.len(), "{diagnostic:?}");
-        let (line, column) = diagnostic.place(text);
+        let (line, column) = diagnostic.line_and_column(text);
         assert!(line >= 1 && column >= 1);
     }
     // The lines around a few are enough to see that they can be cut out.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use fathom_http::dial::{Channel, Desk, Dialing, Fault, ProxyFault};
+use fathom_http::target::{Channel, ConnectFault, ProxyFault, TargetConfig, TlsBuffers};
 use fathom_model::{Settings, units::Nanos};
 
 /// What a channel makes of bytes, up to the point where the tunnel is there.
@@ -13,36 +13,36 @@ enum Outcome {
     Fault(ProxyFault),
 }
 
-fn channel() -> (Channel, Desk) {
-    static DIALING: OnceLock<Arc<Dialing>> = OnceLock::new();
-    let dialing = DIALING.get_or_init(|| {
+fn channel() -> (Channel, TlsBuffers) {
+    static TARGET: OnceLock<Arc<TargetConfig>> = OnceLock::new();
+    let config = TARGET.get_or_init(|| {
         let options = [("url", "https://a.invalid/"), ("proxy", "http://127.0.0.1:1"), ("insecure", "true")];
         let settings = options.iter().fold(Settings::default(), |all, (name, value)| all.with(name, *value));
         Arc::new(
-            Dialing::prepare((&settings, &fathom_sys::policy::Policy::anything()), None, None)
+            TargetConfig::prepare((&settings, &fathom_sys::policy::Policy::anything()), None, None)
                 .expect("the options are sound"),
         )
     });
-    let dialer = dialing.dialer(0, 1).expect("an address needs no lookup");
-    let (mut channel, mut desk) = (dialer.channel(0).expect("TLS can begin"), Desk::default());
-    channel.opened(None, Nanos::ZERO, &mut desk).expect("a tunnel can be asked for");
-    desk.out.clear();
-    (channel, desk)
+    let resolver = config.resolver(0, 1).expect("an address needs no lookup");
+    let (mut channel, mut buffers) = (resolver.channel(0).expect("TLS can begin"), TlsBuffers::default());
+    channel.on_connected(None, Nanos::ZERO, &mut buffers).expect("a tunnel can be asked for");
+    buffers.out.clear();
+    (channel, buffers)
 }
 
 fn outcome(pieces: &mut dyn Iterator<Item = &[u8]>) -> Outcome {
-    let (mut channel, mut desk) = channel();
+    let (mut channel, mut buffers) = channel();
     for piece in pieces {
-        match channel.take(piece, Nanos::ZERO, &mut desk) {
+        match channel.receive(piece, Nanos::ZERO, &mut buffers) {
             // What is right behind the answer comes before our first word.
-            Err(Fault::Proxy(ProxyFault::Surplus)) => return Outcome::Tunnel,
-            Err(Fault::Proxy(fault)) => return Outcome::Fault(fault),
+            Err(ConnectFault::Proxy(ProxyFault::Surplus)) => return Outcome::Tunnel,
+            Err(ConnectFault::Proxy(fault)) => return Outcome::Fault(fault),
             Err(fault) => panic!("{fault} before the tunnel"),
-            Ok(_) if !desk.out.is_empty() => return Outcome::Tunnel,
+            Ok(_) if !buffers.out.is_empty() => return Outcome::Tunnel,
             Ok(_) => {}
         }
     }
-    assert_eq!(channel.cut(), Some(Fault::Proxy(ProxyFault::Closed)));
+    assert_eq!(channel.fault_if_closed(), Some(ConnectFault::Proxy(ProxyFault::Closed)));
     Outcome::Waiting
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Shared by the fuzz target and by the test of `app` that runs the corpus.
 
-use fathom_app::scenario::walk::{Message, Unpacker};
+use fathom_app::scenario::execution::{HttpMessage, Unpacker};
 
 /// As much as is kept of a body.
 const BODY_MAX: usize = 16 << 20;
@@ -14,7 +14,7 @@ pub(crate) fn unpack(bytes: &[u8]) {
     let coding = CODINGS[usize::from(*way) % CODINGS.len()];
     let head = format!("HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\n\r\n");
     let (answer, mut scratch) = ([head.as_bytes(), packed].concat(), Vec::new());
-    let message = Message::read(&answer, &mut scratch);
+    let message = HttpMessage::read(&answer, &mut scratch);
     let mut unpacker = Unpacker::default();
     let first = unpacker.body(message).map(<[u8]>::to_vec);
     assert!(first.as_ref().is_ok_and(|body| body.len() <= BODY_MAX) || first.is_err());

@@ -1,21 +1,20 @@
 //! Checks and chores of the workspace: `cargo xtask tidy`, `cargo xtask schema`, `cargo xtask test-pktgen`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for developers talks to its terminal")]
 
-mod machine;
 mod schema;
 mod tidy;
+mod vm;
 
 use std::{path::Path, process::ExitCode};
 
-type Chore = fn(&Path) -> anyhow::Result<Vec<String>>;
-const CHORES: &[(&str, Chore)] =
-    &[("tidy", tidy::check), ("schema", schema::write), ("test-pktgen", machine::test_pktgen)];
+type Task = fn(&Path) -> anyhow::Result<Vec<String>>;
+const TASKS: &[(&str, Task)] = &[("tidy", tidy::check), ("schema", schema::write), ("test-pktgen", vm::test_pktgen)];
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let asked = std::env::args().nth(1).unwrap_or_default();
-    let Some((_, chore)) = CHORES.iter().find(|(name, _)| *name == asked) else {
-        let names: Vec<_> = CHORES.iter().map(|(name, _)| *name).collect();
+    let Some((_, chore)) = TASKS.iter().find(|(name, _)| *name == asked) else {
+        let names: Vec<_> = TASKS.iter().map(|(name, _)| *name).collect();
         eprintln!("usage: cargo xtask {}", names.join("|"));
         return ExitCode::from(2);
     };

@@ -25,9 +25,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fleet", &["model", "sys", "engine"]),
 ];
 /// Crates whose tests are played for others too: what they touch is asked of `sys::policy`.
-const PLAYED_FOR_OTHERS: [&str; 4] = ["packet", "transport", "http", "app"];
+const REMOTE_ROLE_CRATES: [&str; 4] = ["packet", "transport", "http", "app"];
 /// What touches the network, a file or a variable without asking.
-const UNASKED: [&str; 9] = [
+const UNCHECKED_CALLS: [&str; 9] = [
     "TcpStream::connect",
     "to_socket_addrs()",
     "fs::read(",
@@ -39,25 +39,25 @@ const UNASKED: [&str; 9] = [
     "bind_device(",
 ];
 /// Where that is right, and why.
-const UNASKED_ALLOWED: &[(&str, &str)] = &[
+const UNCHECKED_CALLS_ALLOWED: &[(&str, &str)] = &[
     (
         "app/src/lua/script.rs",
         "a script is refused to others, and every address that it looks up is judged before it is used",
     ),
     ("app/src/scenario/check/files.rs", "`fathom app check` is the user's own"),
-    ("app/src/scenario/walk/rows.rs", "`fathom app check` is the user's own"),
-    ("http/src/books/ledger.rs", "an option of the kind File, which is refused to others"),
+    ("app/src/scenario/execution/data_rows.rs", "`fathom app check` is the user's own"),
+    ("http/src/metrics/request_totals.rs", "an option of the kind File, which is refused to others"),
     ("packet/src/craft/settings.rs", "an option of the kind File, which is refused to others"),
-    ("packet/src/pktgen/root.rs", "the files of the kernel's pktgen"),
+    ("packet/src/pktgen/directory.rs", "the files of the kernel's pktgen"),
     ("packet/src/probe/raw.rs", "the interface is an option of hping3's face alone, which is the user's own"),
-    ("packet/src/xdp/strays.rs", "counters of the kernel"),
+    ("packet/src/xdp/unrelated.rs", "counters of the kernel"),
     (
         "transport/src/protocol/iperf3/client.rs",
         "the interface is an option of iperf3's face alone, which is the user's own",
     ),
     ("transport/src/protocol/iperf3/server/mod.rs", "a server sends to whoever came, and the user chose the interface"),
     (
-        "transport/src/protocol/iperf3/server/reception.rs",
+        "transport/src/protocol/iperf3/server/acceptor.rs",
         "a server sends to whoever came, and the user chose the interface",
     ),
 ];
@@ -81,7 +81,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
             format!("{shown}:{line}: function {name} has {n} lines, the most is {FUNCTION_LINES_MAX}")
         }));
         faults.extend(missing_sources(root, &text).map(|source| format!("{shown}: there is no {source}")));
-        faults.extend(unasked(&shown, &text).map(|(line, what)| {
+        faults.extend(unchecked_calls(&shown, &text).map(|(line, what)| {
             format!("{shown}:{line}: `{what}` asks no policy: what a role touches is judged where it is opened (sys::policy)")
         }));
         faults.extend(panicking_spawns(&shown, &text).map(|(line, what)| {
@@ -123,12 +123,13 @@ fn public_types(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// What a role could touch without being judged: line and call. Files of the kernel and tests are nobody's secret.
-fn unasked<'a>(shown: &str, text: &'a str) -> impl Iterator<Item = (usize, &'static str)> + use<'a> {
-    let is_played = PLAYED_FOR_OTHERS.iter().any(|name| shown.starts_with(&format!("crates/{name}/src/")));
-    let is_allowed = UNASKED_ALLOWED.iter().any(|(file, _)| shown.ends_with(file)) || shown.ends_with("/tests.rs");
+fn unchecked_calls<'a>(shown: &str, text: &'a str) -> impl Iterator<Item = (usize, &'static str)> + use<'a> {
+    let is_played = REMOTE_ROLE_CRATES.iter().any(|name| shown.starts_with(&format!("crates/{name}/src/")));
+    let is_allowed =
+        UNCHECKED_CALLS_ALLOWED.iter().any(|(file, _)| shown.ends_with(file)) || shown.ends_with("/tests.rs");
     let text = text.split("#[cfg(test)]").next().filter(|_| is_played && !is_allowed).unwrap_or_default();
     text.lines().enumerate().filter_map(|(idx, line)| {
-        let call = UNASKED.into_iter().find(|call| line.contains(call))?;
+        let call = UNCHECKED_CALLS.into_iter().find(|call| line.contains(call))?;
         (!["\"/proc/", "\"/sys/"].iter().any(|kernel| line.contains(kernel))).then_some((idx + 1, call))
     })
 }
@@ -238,9 +239,12 @@ mod tests {
     #[test]
     fn what_a_role_would_touch_without_being_judged_is_found() {
         let text = "fn f() {\n    fs::read(path);\n    fs::read_to_string(\"/proc/stat\");\n}\n#[cfg(test)]\nmod tests { fs::read(path) }";
-        let found = |shown: &str| unasked(shown, text).collect::<Vec<_>>();
+        let found = |shown: &str| unchecked_calls(shown, text).collect::<Vec<_>>();
         assert_eq!(found("crates/http/src/new.rs"), [(2, "fs::read(")]);
-        assert!(found("crates/monitor/src/new.rs").is_empty() && found("crates/http/src/books/ledger.rs").is_empty());
+        assert!(
+            found("crates/monitor/src/new.rs").is_empty()
+                && found("crates/http/src/metrics/request_totals.rs").is_empty()
+        );
     }
 
     #[test]

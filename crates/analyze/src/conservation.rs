@@ -45,7 +45,7 @@ fn total(trials: &[&Trial], side: Side, counter: &str) -> Option<u64> {
 }
 
 /// A place that may drop: its name, its counter, and how many it dropped that no deeper place counts.
-type Place = (&'static str, &'static str, u64);
+type DropPlace = (&'static str, &'static str, u64);
 
 /// Where the sender's device stands among its places.
 const AT_DEVICE: usize = 3;
@@ -56,7 +56,7 @@ const AT_DEVICE: usize = 3;
 /// of Linux 6.18), and a device that is memory also counts what the `backlog` behind it drops (`veth_xmit`). A queueing
 /// discipline that is full tells it upwards too, one that drops on purpose (netem) does not. What was `refused` was never
 /// taken for sent.
-fn of_sender(grown: impl Fn(&str) -> u64, backlog: u64, refused: u64) -> [Place; 4] {
+fn sender_drops(grown: impl Fn(&str) -> u64, backlog: u64, refused: u64) -> [DropPlace; 4] {
     let (device, qdisc) = (grown(host::DEV_TX_DROPPED), grown(host::QDISC_DROPPED));
     let below_ip = device.saturating_add(qdisc).max(grown(host::IP_OUT_DISCARDS));
     let socket = grown(host::UDP_SNDBUF_ERRORS).saturating_sub(below_ip);
@@ -81,7 +81,7 @@ const VETH_RING: &str = "ring between the veth's ends";
 ///
 /// A device also counts what its `backlog` drops (`enqueue_to_backlog`), and what the `ring` of a veth had no room for, which its
 /// other end counts too (`veth_get_stats64` of Linux 6.18).
-fn of_receiver(grown: impl Fn(&str) -> u64, (backlog, ring): (u64, u64)) -> [Place; 3] {
+fn receiver_drops(grown: impl Fn(&str) -> u64, (backlog, ring): (u64, u64)) -> [DropPlace; 3] {
     let device = grown(host::DEV_RX_DROPPED).saturating_sub(backlog).saturating_sub(ring);
     [
         (BEHIND_COUNTER[0], host::DEV_RX_DROPPED, device),
@@ -113,7 +113,7 @@ pub(crate) mod device {
 ///
 /// What the device's own interfaces count as dropped on receiving contains `ring` (`veth_get_stats64` of Linux 6.18), and what
 /// they count on sending contains what the `backlog` behind them drops.
-fn of_device(grown: impl Fn(&str) -> u64, ring: u64, backlog: u64) -> [Place; 10] {
+fn device_drops(grown: impl Fn(&str) -> u64, ring: u64, backlog: u64) -> [DropPlace; 10] {
     let ip = |counter| (device::FORWARDING, counter, grown(counter));
     [
         (device::RING, host::DEV_RX_DROPPED, grown(host::DEV_RX_DROPPED).max(ring)),
@@ -130,13 +130,13 @@ fn of_device(grown: impl Fn(&str) -> u64, ring: u64, backlog: u64) -> [Place; 10
 }
 
 /// One test of those that are summed up: its trials, and who sends to whom in them.
-struct Way<'a> {
+struct DirectionTrials<'a> {
     trials: Vec<&'a Trial>,
     from: (Side, &'a str),
     to: (Side, &'a str),
 }
 
-impl<'a> Way<'a> {
+impl<'a> DirectionTrials<'a> {
     fn of(test: &'a TestRun, trials: Vec<&'a Trial>) -> Option<Self> {
         let (from, to) = one_way(test, count::SENT, count::RECEIVED)?;
         let host_of = |side| trials.iter().find_map(|trial| record_of(trial, side)).map(|(host, _)| host);
@@ -147,7 +147,7 @@ impl<'a> Way<'a> {
 
 /// The trials of a test to compute values from: of the rounds that are complete in all tests that are made together, or of all rounds when
 /// none is.
-fn usable_of<'a>(test: &'a TestRun, together: &[&TestRun]) -> Vec<&'a Trial> {
+fn complete_trials<'a>(test: &'a TestRun, together: &[&TestRun]) -> Vec<&'a Trial> {
     let is_whole = |trial: &&Trial| {
         let of_round = |test: &&TestRun| test.trials.iter().any(|one| one.round == trial.round && is_complete(one));
         is_complete(trial) && together.iter().all(of_round)
@@ -157,15 +157,15 @@ fn usable_of<'a>(test: &'a TestRun, together: &[&TestRun]) -> Vec<&'a Trial> {
 }
 
 /// What all ways together counted of something; nothing where none of them did.
-fn sum(ways: &[Way<'_>], of: impl Fn(&Way<'_>) -> Option<u64>) -> Option<u64> {
+fn sum(ways: &[DirectionTrials<'_>], of: impl Fn(&DirectionTrials<'_>) -> Option<u64>) -> Option<u64> {
     ways.iter().filter_map(of).reduce(|sum, one| sum + one)
 }
 
 /// The places between two hosts, each with the host that counts there.
-type Places = Vec<(String, Place)>;
+type HostDropPlaces = Vec<(String, DropPlace)>;
 
 /// What a layer sends that can be counted one by one.
-pub(crate) const fn words_of(layer: Layer) -> Option<&'static str> {
+pub(crate) const fn unit_name(layer: Layer) -> Option<&'static str> {
     match layer {
         Layer::Udp => Some("datagrams"),
         Layer::Frames => Some("frames"),
@@ -182,15 +182,17 @@ pub(crate) fn conservation(
     via: Option<&str>,
 ) -> Option<Conservation> {
     let layer = tests.first()?.layer;
-    let what = words_of(layer)?;
-    let ways = tests.iter().map(|test| Way::of(test, usable_of(test, tests))).collect::<Option<Vec<_>>>()?;
-    let counted = |end: fn(&Way<'_>) -> Side, counter| sum(&ways, |way| total(&way.trials, end(way), counter));
+    let what = unit_name(layer)?;
+    let ways =
+        tests.iter().map(|test| DirectionTrials::of(test, complete_trials(test, tests))).collect::<Option<Vec<_>>>()?;
+    let counted =
+        |end: fn(&DirectionTrials<'_>) -> Side, counter| sum(&ways, |way| total(&way.trials, end(way), counter));
     let n_sent = counted(|way| way.from.0, count::SENT)?;
     let n_received = counted(|way| way.to.0, count::RECEIVED)?;
-    let places = places(&ways, hosts, via);
+    let places = drop_places(&ways, hosts, via);
     let is_sampled = |host: &str, counter: &str| ways.iter().any(|way| was_sampled(&way.trials, host, counter));
     let is_counted =
-        |(hosts, (_, counter, _)): &(String, Place)| hosts.split(AND).any(|host| is_sampled(host, counter));
+        |(hosts, (_, counter, _)): &(String, DropPlace)| hosts.split(AND).any(|host| is_sampled(host, counter));
     let drops = places.into_iter().filter(is_counted).map(|(host, (place, counter, n_dropped))| Drops {
         place: place.to_owned(),
         counter: format!("{host} {counter}"),
@@ -202,7 +204,7 @@ pub(crate) fn conservation(
     let mut drops: Vec<Drops> = rings.chain(drops).chain(sockets).collect();
     let passed_on = counted(|way| way.to.0, count::PASSED_ON).unwrap_or(0);
     let n_twice = unexplained(n_sent, n_received, &drops).saturating_neg();
-    forgive_received(&mut drops, passed_on.min(u64::try_from(n_twice).unwrap_or(0)));
+    discount_duplicates(&mut drops, passed_on.min(u64::try_from(n_twice).unwrap_or(0)));
     Some(Conservation {
         what: if ways.len() > 1 { format!("{what} both ways") } else { what.to_owned() },
         n_intended: counted(|way| way.from.0, count::INTENDED),
@@ -217,7 +219,7 @@ pub(crate) fn conservation(
 const AND: &str = " and ";
 
 /// All places that hosts count drops at: those of the senders, of the device between, and of the receivers.
-fn places(ways: &[Way<'_>], hosts: &BTreeMap<String, Host>, via: Option<&str>) -> Places {
+fn drop_places(ways: &[DirectionTrials<'_>], hosts: &BTreeMap<String, Host>, via: Option<&str>) -> HostDropPlaces {
     let (mut senders, mut receivers): (Vec<&str>, Vec<&str>) = ways.iter().map(|way| (way.from.1, way.to.1)).unzip();
     // A host that plays both ends counts once.
     senders.dedup();
@@ -235,18 +237,18 @@ fn places(ways: &[Way<'_>], hosts: &BTreeMap<String, Host>, via: Option<&str>) -
     let (ring, refused) = (total_of_senders(count::VETH_RING_DROPPED), total_of_senders(count::SEND_REFUSED));
     let is_of_memory = senders.iter().all(|host| is_memory(hosts, host));
     let behind_senders = if is_of_memory { backlog.saturating_add(ring) } else { 0 };
-    let mut sending = of_sender(|counter| grown(&senders, counter), behind_senders, refused);
+    let mut sending = sender_drops(|counter| grown(&senders, counter), behind_senders, refused);
     let (between, in_front) = match via {
         Some(via) => {
             // What an interface that is memory could not hand over found no room in the ring of the device.
             let at_device = if is_of_memory { std::mem::take(&mut sending[AT_DEVICE].2) } else { 0 };
-            let places = of_device(|counter| grown(&[via], counter), at_device.saturating_add(ring), backlog);
+            let places = device_drops(|counter| grown(&[via], counter), at_device.saturating_add(ring), backlog);
             let output = places.last().map_or(0, |place| place.2);
             (places.map(|place| (via.to_owned(), place)).to_vec(), if is_memory(hosts, via) { output } else { 0 })
         }
         None => (Vec::new(), ring),
     };
-    let receiving = of_receiver(|counter| grown(&receivers, counter), (backlog, in_front));
+    let receiving = receiver_drops(|counter| grown(&receivers, counter), (backlog, in_front));
     let sending = sending.map(|place| (senders.join(AND), place));
     let receiving = receiving.map(|place| (receivers.join(AND), place));
     sending.into_iter().chain(between).chain(receiving).collect()
@@ -315,7 +317,7 @@ fn socket_drops(layer: Layer, trials: &[&Trial], (to, receiver): (Side, &str)) -
 /// Takes away what the receiver's stack dropped of frames that were counted before: they had arrived.
 ///
 /// How many of its drops those were is known from the balance only: so many are explained twice.
-fn forgive_received(drops: &mut [Drops], mut n_twice: u64) {
+fn discount_duplicates(drops: &mut [Drops], mut n_twice: u64) {
     for drop in drops.iter_mut().rev().filter(|drop| BEHIND_COUNTER.contains(&drop.place.as_str())) {
         let n = n_twice.min(drop.n_dropped);
         (drop.n_dropped, n_twice) = (drop.n_dropped - n, n_twice - n);
@@ -332,11 +334,11 @@ fn unexplained(n_sent: u64, n_received: u64, drops: &[Drops]) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::Story;
+    use crate::run_builder::RunBuilder;
 
     #[test]
     fn everything_sent_is_received_dropped_at_a_place_or_unexplained() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 900), (1000, 950)]);
         story.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 60);
         story.host_counter("target", (host::SOFTNET_DROPPED, "cpu0"), 5);
@@ -350,7 +352,7 @@ mod tests {
     #[test]
     fn what_was_counted_and_then_dropped_by_the_receivers_stack_had_arrived() {
         for (n_received, n_passed_on, n_dropped) in [(1000, 1000, 0), (900, 900, 100), (900, 0, 1000)] {
-            let mut story = Story::new();
+            let mut story = RunBuilder::new();
             story.udp_stream(&[(1000, n_received)]);
             story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 1000);
             story.total("target", count::PASSED_ON, n_passed_on);
@@ -363,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_drop_that_socket_and_host_both_saw_counts_once() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 900)]);
         story.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 100);
         story.total("target", count::SOCKET_DROPPED, 100);
@@ -373,7 +375,7 @@ mod tests {
 
     #[test]
     fn damaged_datagrams_are_not_taken_for_a_full_buffer() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 900)]);
         story.host_counter("target", (host::UDP_IN_CSUM_ERRORS, ""), 91);
         story.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 9);
@@ -393,7 +395,7 @@ mod tests {
 
     #[test]
     fn a_drop_behind_a_veth_that_five_counters_saw_counts_once() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 900)]);
         story.driver("veth");
         story.host_counter("target", (host::SOFTNET_DROPPED, "cpu0"), 100);
@@ -412,7 +414,7 @@ mod tests {
 
     #[test]
     fn a_drop_between_the_ends_of_a_veth_that_three_counters_saw_counts_once() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 880)]);
         story.driver("veth");
         story.total("client", count::VETH_RING_DROPPED, 100);
@@ -428,7 +430,7 @@ mod tests {
     #[test]
     fn what_a_queueing_discipline_dropped_is_told_there_whether_the_socket_heard_of_it_or_not() {
         for (n_heard, n_of_ip) in [(0, 0), (100, 0), (130, 30)] {
-            let mut story = Story::new();
+            let mut story = RunBuilder::new();
             story.udp_stream(&[(1000, 900 - n_of_ip)]);
             story.host_counter("client", (host::QDISC_DROPPED, "eth0"), 100);
             story.host_counter("client", (host::QDISC_DROPPED, "eth7"), 5000);
@@ -444,7 +446,7 @@ mod tests {
 
     #[test]
     fn what_was_refused_was_never_sent_and_so_not_dropped() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 1000)]);
         story.total("client", count::SEND_REFUSED, 50);
         story.host_counter("client", (host::UDP_SNDBUF_ERRORS, ""), 50);
@@ -458,7 +460,7 @@ mod tests {
 
     #[test]
     fn each_place_of_a_device_between_the_two_counts_once() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 400)]);
         story.device_between("dut");
         // The ring: the sender's interface and the device's count the same frames, and the device's backlog is the machine's.
@@ -485,9 +487,9 @@ mod tests {
 
     #[test]
     fn what_a_device_dropped_of_two_ways_at_once_is_told_once_of_both() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 700)]);
-        story.other_way((2000, 1600));
+        story.add_reverse((2000, 1600));
         story.device_between("dut");
         // The rings in front of the device, the device itself, and the rings behind it.
         story.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 100);
@@ -512,14 +514,14 @@ mod tests {
 
     #[test]
     fn a_test_of_streams_has_no_conservation() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000]);
         assert_eq!(story.analyzed().tests[0].conservation, None);
     }
 
     #[test]
     fn when_the_responder_sends_it_is_the_sender() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 900)]);
         for record in story.run.tests[0].trials[0].records.values_mut() {
             record.side = if record.side == Side::Initiator { Side::Responder } else { Side::Initiator };

@@ -2,9 +2,9 @@
 
 use fathom_model::{
     Better, Derivation, Metric, Run, Summary, Unit,
-    metric::{Measure, Named},
+    metric::{MetricName, UnitAndSense},
     run::{Host, TestRun, Trial},
-    search::{Cause, CurvePoint, Decision, Ending, LoadCurve, Vote},
+    search::{CurvePoint, Decision, Ending, LoadCurve, MissReason, Vote},
 };
 use fathom_statistics::{Loaded, knee};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ const SOURCE: &str = "docs/methods/find_limit.md";
 #[must_use]
 pub fn limit_metric(unit: Unit) -> Metric {
     let name = if unit == Unit::BitsPerSec { "limit_bps" } else { "limit_per_sec" };
-    Metric::of(Named(name, "limit"), Measure(unit, Better::Higher), SOURCE, Derivation::Limit)
+    Metric::of(MetricName(name, "limit"), UnitAndSense(unit, Better::Higher), SOURCE, Derivation::Limit)
 }
 
 /// The metric that tells how much of a rate is achieved: the first rate of which more is better, in the unit of the option.
@@ -74,8 +74,8 @@ pub(crate) fn derive(curve: &mut LoadCurve) {
     curve.knee = knee(&loaded).map(|at| measured[at].0);
 }
 
-fn most_frequent_cause(point: &CurvePoint) -> Option<Cause> {
-    let mut counts: BTreeMap<Cause, usize> = BTreeMap::new();
+fn most_frequent_cause(point: &CurvePoint) -> Option<MissReason> {
+    let mut counts: BTreeMap<MissReason, usize> = BTreeMap::new();
     for trial in &point.trials {
         if let Vote::Broken(cause) = trial.vote {
             *counts.entry(cause).or_default() += 1;
@@ -94,7 +94,8 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 /// The limit among the values of its test.
 pub(crate) fn summary(test: &TestRun, metric: &Metric) -> Summary {
     let curve = test.curve.as_ref();
-    let confidence = curve.filter(|curve| curve.cause() != Some(Cause::Generator)).and_then(|curve| curve.confidence);
+    let confidence =
+        curve.filter(|curve| curve.cause() != Some(MissReason::Generator)).and_then(|curve| curve.confidence);
     Summary {
         metric: metric.clone(),
         value: curve.and_then(|curve| curve.kept),
@@ -110,12 +111,12 @@ pub(crate) fn summary(test: &TestRun, metric: &Metric) -> Summary {
 fn note(curve: &LoadCurve) -> Option<String> {
     let show = |rate: Option<f64>| rate.map(|rate| curve.unit.show(rate)).unwrap_or_default();
     let text = match (curve.ending, curve.cause()) {
-        (Ending::Found, Some(Cause::Generator)) => {
+        (Ending::Found, Some(MissReason::Generator)) => {
             format!("at {} fathom itself did not keep up: the limit of the target is not lower", show(curve.broken))
         }
         (Ending::Found, _) => return None,
         (Ending::AllKept, _) => "the highest rate that was allowed: the limit is above it".to_owned(),
-        (Ending::AllBroken, Some(Cause::Generator)) => {
+        (Ending::AllBroken, Some(MissReason::Generator)) => {
             format!("fathom itself was late even at {}: nothing is known of the target", show(curve.broken))
         }
         (Ending::AllBroken, _) => format!("the objective is not met even at {}", show(curve.broken)),
@@ -148,14 +149,14 @@ pub(crate) fn sentence(run: &Run, test: &TestRun) -> Option<String> {
     };
     let show = |rate: f64| curve.unit.show(rate);
     Some(match (curve.ending, curve.kept, curve.broken) {
-        (Ending::AllBroken, _, Some(broken)) if curve.cause() == Some(Cause::Generator) => {
+        (Ending::AllBroken, _, Some(broken)) if curve.cause() == Some(MissReason::Generator) => {
             format!("fathom itself was late even at {}, so nothing is known of {target} and {objective}", show(broken))
         }
         (Ending::AllBroken, _, Some(broken)) => format!("{objective}: not met even at {}", show(broken)),
         (Ending::AllKept, Some(kept), _) => {
             format!("{target} keeps {objective} at every rate up to {}, the highest that was allowed", show(kept))
         }
-        (Ending::Found, Some(kept), Some(broken)) if curve.cause() == Some(Cause::Generator) => format!(
+        (Ending::Found, Some(kept), Some(broken)) if curve.cause() == Some(MissReason::Generator) => format!(
             "{target} keeps {objective} up to {} at least; at {} fathom itself was the limit",
             show(kept),
             show(broken)
@@ -163,14 +164,15 @@ pub(crate) fn sentence(run: &Run, test: &TestRun) -> Option<String> {
         (Ending::Found, Some(kept), Some(broken)) => {
             let level = curve.confidence.map_or_else(String::new, |sure| format!(", {:.0} %", 100.0 * sure.level));
             let beyond = match curve.cause() {
-                Some(Cause::FellBehind) => "; beyond it answers fall behind requests",
+                Some(MissReason::FellBehind) => "; beyond it answers fall behind requests",
                 _ => "",
             };
             let interval = range(&show(kept), &show(broken));
             format!("{target} keeps {objective} up to {} ({interval}{level}){beyond}", show(kept))
         }
         (_, Some(kept), Some(broken)) => {
-            let own = if curve.cause() == Some(Cause::Generator) { " and above it fathom itself was late" } else { "" };
+            let own =
+                if curve.cause() == Some(MissReason::Generator) { " and above it fathom itself was late" } else { "" };
             let (kept, broken) = (show(kept), show(broken));
             let unit = broken.split_once(' ').map(|(_, unit)| unit).filter(|unit| kept.ends_with(unit));
             let interval = range(&kept, &broken);
@@ -181,7 +183,7 @@ pub(crate) fn sentence(run: &Run, test: &TestRun) -> Option<String> {
         (_, None, Some(broken)) => {
             let lowest = curve.points.first()?;
             let own = match most_frequent_cause(lowest) {
-                Some(Cause::Generator) => format!(", as fathom itself was late even at {}", show(lowest.offered)),
+                Some(MissReason::Generator) => format!(", as fathom itself was late even at {}", show(lowest.offered)),
                 _ => String::new(),
             };
             format!("no rate below {} was found that keeps {objective} for sure{own}", show(broken))
@@ -201,11 +203,11 @@ fn range(low: &str, high: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::Story;
+    use crate::run_builder::RunBuilder;
     use fathom_model::finding::Severity;
 
-    fn found(ending: Ending, cause: Cause) -> Run {
-        let mut story = Story::new();
+    fn found(ending: Ending, cause: MissReason) -> Run {
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 1000), (1000, 1000)]);
         story.search(ending, cause);
         story.analyzed()
@@ -217,7 +219,7 @@ mod tests {
 
     #[test]
     fn the_limit_is_told_first_with_its_interval_and_its_confidence() {
-        let run = found(Ending::Found, Cause::Objective);
+        let run = found(Ending::Found, MissReason::Objective);
         assert_eq!(title(&run), "target keeps loss <= 0.10 % up to 4.00 kpps (4.00 – 4.10, 95 %)");
         assert_eq!(run.findings[0].severity, Severity::HoldsBack);
         let limit = &run.tests[0].summaries[0];
@@ -227,7 +229,7 @@ mod tests {
 
     #[test]
     fn what_the_tool_could_not_offer_is_not_told_as_the_limit_of_the_target() {
-        let run = found(Ending::Found, Cause::Generator);
+        let run = found(Ending::Found, MissReason::Generator);
         assert_eq!(
             title(&run),
             "target keeps loss <= 0.10 % up to 4.00 kpps at least; at 4.10 kpps fathom itself was the limit"
@@ -240,7 +242,7 @@ mod tests {
     #[test]
     fn a_rate_that_the_tool_was_late_at_accuses_nobody() {
         let all_broken = |cause| {
-            let mut story = Story::new();
+            let mut story = RunBuilder::new();
             story.udp_stream(&[(1000, 1000), (1000, 1000)]);
             story.search(Ending::AllBroken, cause);
             let curve = story.run.tests[0].curve.as_mut().unwrap();
@@ -250,27 +252,27 @@ mod tests {
             }
             title(&story.analyzed()).to_owned()
         };
-        assert_eq!(all_broken(Cause::Objective), "loss <= 0.10 %: not met even at 1.00 kpps");
+        assert_eq!(all_broken(MissReason::Objective), "loss <= 0.10 %: not met even at 1.00 kpps");
         let late = "fathom itself was late even at 1.00 kpps, so nothing is known of target and loss <= 0.10 %";
-        assert_eq!(all_broken(Cause::Generator), late);
+        assert_eq!(all_broken(MissReason::Generator), late);
     }
 
     #[test]
     fn a_search_that_did_not_end_is_not_sure() {
-        let run = found(Ending::OutOfBudget, Cause::Objective);
+        let run = found(Ending::OutOfBudget, MissReason::Objective);
         assert!(title(&run).ends_with("up to 4.00 – 4.10 kpps, but that is not sure"), "{}", title(&run));
         assert!(run.tests[0].summaries[0].note.as_ref().unwrap().starts_with("not sure"));
     }
 
     #[test]
     fn a_search_that_was_sure_of_no_rate_says_so() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 1000), (1000, 1000)]);
-        story.search(Ending::OutOfBudget, Cause::Objective);
+        story.search(Ending::OutOfBudget, MissReason::Objective);
         let curve = story.run.tests[0].curve.as_mut().unwrap();
         curve.kept = None;
         for trial in &mut curve.points[0].trials {
-            trial.vote = Vote::Broken(Cause::Generator);
+            trial.vote = Vote::Broken(MissReason::Generator);
         }
         let words = "no rate below 4.10 kpps was found that keeps loss <= 0.10 % for sure, as fathom itself was late even at 1.00 kpps";
         assert_eq!(title(&story.analyzed()), words);
@@ -278,17 +280,17 @@ mod tests {
 
     #[test]
     fn each_rate_is_decided_by_the_ends_and_its_values_are_medians() {
-        let run = found(Ending::Found, Cause::Objective);
+        let run = found(Ending::Found, MissReason::Objective);
         let points = &run.tests[0].curve.as_ref().unwrap().points;
         let decided: Vec<Decision> = points.iter().map(|point| point.decision).collect();
         assert_eq!(decided, [Decision::Kept, Decision::Kept, Decision::Kept, Decision::Undecided, Decision::Broken]);
         assert_eq!(points[2].achieved, Some(3999.0));
-        assert_eq!((points[2].cause, points[4].cause), (None, Some(Cause::Objective)));
+        assert_eq!((points[2].cause, points[4].cause), (None, Some(MissReason::Objective)));
     }
 
     #[test]
     fn the_knee_is_where_throughput_per_latency_is_highest() {
-        let run = found(Ending::Found, Cause::Objective);
+        let run = found(Ending::Found, MissReason::Objective);
         assert_eq!(run.tests[0].curve.as_ref().unwrap().knee, Some(2000.0));
     }
 

@@ -7,15 +7,15 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    FlowSummary, Record, Restraint, Run, TestRun, Trial, Waits,
+    Bottleneck, FlowSummary, Record, Run, SenderTime, TestRun, Trial,
     names::{count, tcp},
     record::{Flow, FlowSample},
     units::{Nanos, approximate, ratio},
 };
 
 use crate::{
-    Context,
-    findings::{CoreUse, Evidenced},
+    AnalysisContext,
+    findings::{CoreLoad, TestEvidence},
     window::host_of,
 };
 
@@ -31,19 +31,19 @@ const AT_BOUND: f64 = 0.9;
 const SPAN_MIN: Nanos = Nanos::from_millis(100);
 
 /// What held each connection of a stream back in the last round that sampled any.
-pub(crate) fn flows(run: &Run, test: &TestRun, context: &Context) -> Vec<FlowSummary> {
-    let seen = Evidenced::new(run, test, context);
+pub(crate) fn flows(run: &Run, test: &TestRun, context: &AnalysisContext) -> Vec<FlowSummary> {
+    let seen = TestEvidence::new(run, test, context);
     let told = |trial: &&Trial| trial.records.values().any(|record| is_stream(record) && !record.flows.is_empty());
     let Some(trial) = test.trials.iter().rev().find(told) else { return Vec::new() };
     let mut all = Vec::new();
     for (key, record) in trial.records.iter().filter(|(_, record)| is_stream(record)) {
         let sender = host_of(key);
         let receiver = trial.records.keys().map(|key| host_of(key)).find(|host| *host != sender);
-        let is_full = |host: &str| seen.cores(host).first().is_some_and(CoreUse::is_full_of_ours);
+        let is_full = |host: &str| seen.cores(host).first().is_some_and(CoreLoad::is_full_of_own_work);
         let full = match (is_full(sender), receiver.is_some_and(is_full)) {
-            (true, true) if seen.one_machine() => Some(Restraint::SharedCpu),
-            (true, _) => Some(Restraint::SenderCpu),
-            (false, true) => Some(Restraint::ReceiverCpu),
+            (true, true) if seen.is_one_machine() => Some(Bottleneck::SharedCpu),
+            (true, _) => Some(Bottleneck::SenderCpu),
+            (false, true) => Some(Bottleneck::ReceiverCpu),
             (false, false) => None,
         };
         all.extend(record.flows.iter().filter_map(|flow| summary(sender, record, flow, full)));
@@ -57,77 +57,78 @@ fn is_stream(record: &Record) -> bool {
 }
 
 /// A connection that was watched and sent; `full` says whose cores had no time left.
-fn summary(sender: &str, record: &Record, flow: &Flow, full: Option<Restraint>) -> Option<FlowSummary> {
+fn summary(sender: &str, record: &Record, flow: &Flow, full: Option<Bottleneck>) -> Option<FlowSummary> {
     let (from, to) = record.measured_ns;
     let inside = |sample: &&FlowSample| (from..=to).contains(&sample.at_ns);
-    let measured = Measured { first: flow.samples.iter().find(inside)?, last: flow.samples.iter().rfind(inside)? };
+    let measured =
+        MeasuredSamples { first: flow.samples.iter().find(inside)?, last: flow.samples.iter().rfind(inside)? };
     let span = measured.last.at_ns - measured.first.at_ns;
     // A connection that received more than it sent is the other direction's.
     let sends = measured.growth(tcp::BYTES_ACKED) > measured.growth(tcp::BYTES_RECEIVED);
     if span < SPAN_MIN || !sends {
         return None;
     }
-    let waits = measured.waits(span);
+    let waits = measured.wait_times(span);
     Some(FlowSummary {
         id: flow.id.clone(),
         sender: sender.to_owned(),
         acknowledged_bps: approximate(measured.growth(tcp::BYTES_ACKED)) * 8.0 / span.as_secs_f64(),
         waits,
-        held_by: measured.restraint(waits, full),
+        held_by: measured.bottleneck(waits, full),
     })
 }
 
 /// The samples of one connection that bound the measured part.
-struct Measured<'a> {
+struct MeasuredSamples<'a> {
     first: &'a FlowSample,
     last: &'a FlowSample,
 }
 
-impl Measured<'_> {
+impl MeasuredSamples<'_> {
     fn growth(&self, name: &str) -> u64 {
         let value = |values: &BTreeMap<String, u64>| values.get(name).copied().unwrap_or(0);
         value(&self.last.values).saturating_sub(value(&self.first.values))
     }
 
-    fn now(&self, name: &str) -> Option<u64> {
+    fn last_value(&self, name: &str) -> Option<u64> {
         self.last.values.get(name).copied()
     }
 
-    fn waits(&self, span: Nanos) -> Waits {
+    fn wait_times(&self, span: Nanos) -> SenderTime {
         let share = |part: u64| ratio(part, span.0).unwrap_or(0.0).min(1.0);
         let busy = share(self.growth(tcp::BUSY_NS));
         let receive_window = share(self.growth(tcp::RWND_LIMITED_NS));
         let send_buffer = share(self.growth(tcp::SNDBUF_LIMITED_NS));
         let network = (busy - receive_window - send_buffer).max(0.0);
-        Waits { application: 1.0 - receive_window - send_buffer - network, receive_window, send_buffer, network }
+        SenderTime { application: 1.0 - receive_window - send_buffer - network, receive_window, send_buffer, network }
     }
 
     /// The bound that was asked for, then the buffers that the kernel names, then who had no time, then the path.
-    fn restraint(&self, waits: Waits, full: Option<Restraint>) -> Restraint {
+    fn bottleneck(&self, waits: SenderTime, full: Option<Bottleneck>) -> Bottleneck {
         if self.is_at_bound() {
-            return Restraint::Pacing;
+            return Bottleneck::Pacing;
         }
         if waits.receive_window >= HOLDS_BACK {
             // A receiver that has no time to read closes its window.
-            return full.filter(|who| *who != Restraint::SenderCpu).unwrap_or(Restraint::ReceiveWindow);
+            return full.filter(|who| *who != Bottleneck::SenderCpu).unwrap_or(Bottleneck::ReceiveWindow);
         }
         if waits.send_buffer >= HOLDS_BACK {
-            return Restraint::SendBuffer;
+            return Bottleneck::SendBuffer;
         }
         if let Some(full) = full {
             return full;
         }
         match (waits.application >= HOLDS_BACK, self.is_lossy(), self.is_queued()) {
-            (true, ..) => Restraint::Application,
-            (_, true, _) => Restraint::Loss,
-            (_, _, true) => Restraint::Queue,
-            _ => Restraint::CongestionWindow,
+            (true, ..) => Bottleneck::Application,
+            (_, true, _) => Bottleneck::Loss,
+            (_, _, true) => Bottleneck::Queue,
+            _ => Bottleneck::CongestionWindow,
         }
     }
 
     /// Whether the kernel paces as it was told to, and that is what the connection reaches.
     fn is_at_bound(&self) -> bool {
-        let rate = self.now(tcp::DELIVERY_RATE_BPS).zip(self.now(tcp::PACING_MAX_BPS));
+        let rate = self.last_value(tcp::DELIVERY_RATE_BPS).zip(self.last_value(tcp::PACING_MAX_BPS));
         rate.and_then(|(rate, bound)| ratio(rate, bound)).is_some_and(|share| share >= AT_BOUND)
     }
 
@@ -138,7 +139,7 @@ impl Measured<'_> {
     }
 
     fn is_queued(&self) -> bool {
-        let rtt = self.now(tcp::RTT_NS).zip(self.now(tcp::RTT_MIN_NS));
+        let rtt = self.last_value(tcp::RTT_NS).zip(self.last_value(tcp::RTT_MIN_NS));
         rtt.and_then(|(rtt, least)| ratio(rtt, least)).is_some_and(|times| times >= QUEUED)
     }
 }
@@ -146,7 +147,7 @@ impl Measured<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::Story;
+    use crate::run_builder::RunBuilder;
 
     /// A connection that sent a gigabit per second over the measured second, with these values at its end.
     fn flow(values: &[(&str, u64)]) -> Flow {
@@ -164,8 +165,8 @@ mod tests {
         Flow { id: "a:1 b:2".to_owned(), samples: vec![at(200, BTreeMap::new()), at(1200, last)] }
     }
 
-    fn streaming(values: &[(&str, u64)]) -> Story {
-        let mut story = Story::new();
+    fn streaming(values: &[(&str, u64)]) -> RunBuilder {
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[125_000_000]);
         story.run.tests[0].trials[0].records.get_mut("client").unwrap().flows = vec![flow(values)];
         for host in ["client", "target"] {
@@ -174,7 +175,7 @@ mod tests {
         story
     }
 
-    fn only(story: &Story) -> FlowSummary {
+    fn only(story: &RunBuilder) -> FlowSummary {
         let [flow] = <[FlowSummary; 1]>::try_from(story.analyzed().tests[0].flows.clone()).unwrap();
         flow
     }
@@ -182,15 +183,15 @@ mod tests {
     #[test]
     fn each_restraint_is_told_by_what_the_kernel_said() {
         let second = 1_000_000_000;
-        let cases: [(&[(&str, u64)], Restraint); 8] = [
-            (&[], Restraint::CongestionWindow),
-            (&[(tcp::RWND_LIMITED_NS, second / 4)], Restraint::ReceiveWindow),
-            (&[(tcp::SNDBUF_LIMITED_NS, second / 4)], Restraint::SendBuffer),
-            (&[(tcp::BUSY_NS, second / 2)], Restraint::Application),
-            (&[(tcp::BYTES_RETRANS, 500_000)], Restraint::Loss),
-            (&[(tcp::DELIVERED_CE, 500)], Restraint::Loss),
-            (&[(tcp::RTT_NS, 9_000_000)], Restraint::Queue),
-            (&[(tcp::DELIVERY_RATE_BPS, 990_000_000), (tcp::PACING_MAX_BPS, 1_000_000_000)], Restraint::Pacing),
+        let cases: [(&[(&str, u64)], Bottleneck); 8] = [
+            (&[], Bottleneck::CongestionWindow),
+            (&[(tcp::RWND_LIMITED_NS, second / 4)], Bottleneck::ReceiveWindow),
+            (&[(tcp::SNDBUF_LIMITED_NS, second / 4)], Bottleneck::SendBuffer),
+            (&[(tcp::BUSY_NS, second / 2)], Bottleneck::Application),
+            (&[(tcp::BYTES_RETRANS, 500_000)], Bottleneck::Loss),
+            (&[(tcp::DELIVERED_CE, 500)], Bottleneck::Loss),
+            (&[(tcp::RTT_NS, 9_000_000)], Bottleneck::Queue),
+            (&[(tcp::DELIVERY_RATE_BPS, 990_000_000), (tcp::PACING_MAX_BPS, 1_000_000_000)], Bottleneck::Pacing),
         ];
         for (values, expected) in cases {
             assert_eq!(only(&streaming(values)).held_by, expected, "{values:?}");
@@ -205,10 +206,10 @@ mod tests {
             only(&story).held_by
         };
         let closed: &[(&str, u64)] = &[(tcp::RWND_LIMITED_NS, 500_000_000)];
-        assert_eq!(held_by("client", &[]), Restraint::SenderCpu);
-        assert_eq!(held_by("target", &[]), Restraint::ReceiverCpu);
-        assert_eq!(held_by("target", closed), Restraint::ReceiverCpu);
-        assert_eq!(held_by("client", closed), Restraint::ReceiveWindow);
+        assert_eq!(held_by("client", &[]), Bottleneck::SenderCpu);
+        assert_eq!(held_by("target", &[]), Bottleneck::ReceiverCpu);
+        assert_eq!(held_by("target", closed), Bottleneck::ReceiverCpu);
+        assert_eq!(held_by("client", closed), Bottleneck::ReceiveWindow);
     }
 
     #[test]
@@ -218,7 +219,7 @@ mod tests {
             (tcp::RWND_LIMITED_NS, 300_000_000),
             (tcp::SNDBUF_LIMITED_NS, 100_000_000),
         ]));
-        let Waits { application, receive_window, send_buffer, network } = flow.waits;
+        let SenderTime { application, receive_window, send_buffer, network } = flow.waits;
         let near = |value: f64, expected: f64| (value - expected).abs() < 1e-9;
         assert!(near(application, 0.2) && near(receive_window, 0.3), "{:?}", flow.waits);
         assert!(near(send_buffer, 0.1) && near(network, 0.4), "{:?}", flow.waits);

@@ -3,7 +3,6 @@
 //! It knows no engine, no kind of test, no format and no I/O: a kind's metrics say how its values follow from its records,
 //! and counters are known by the names that `fathom_model::names` gives them.
 
-mod again;
 pub mod benchmark;
 mod conservation;
 pub mod curve;
@@ -12,24 +11,25 @@ mod flows;
 mod limits;
 mod precision;
 pub mod promise;
+mod repeat_command;
 pub mod steps;
 mod summaries;
 mod verdict;
 mod window;
 
 #[cfg(test)]
-mod story;
+mod run_builder;
 
 use std::collections::BTreeMap;
 
 use fathom_model::{Derivation, Metric, Run, TestRun};
 
-pub use findings::{CAUSES, Cause, Evidenced};
+pub use findings::{FINDING_RULES, FindingRule, TestEvidence};
 pub use precision::is_narrow;
 
 /// What the analysis must be told because no record holds it.
 #[derive(Debug, Clone, Default)]
-pub struct Context {
+pub struct AnalysisContext {
     /// What each kind of test measures, the most important first.
     pub metrics: BTreeMap<String, Vec<Metric>>,
     /// What the tool itself reaches on this machine in a test like this: by the test's name, then by metric.
@@ -37,13 +37,13 @@ pub struct Context {
 }
 
 /// The test that another is made together with, if it is not on its own.
-fn lead<'a>(run: &'a Run, test: &TestRun) -> Option<&'a TestRun> {
+fn lead_test<'a>(run: &'a Run, test: &TestRun) -> Option<&'a TestRun> {
     let planned = run.plan.tests.iter().find(|planned| planned.name == test.name)?;
     run.tests.iter().find(|other| Some(&other.name) == planned.beside.as_ref())
 }
 
 /// The tests that are made together with one.
-fn beside<'a>(run: &'a Run, test: &'a TestRun) -> impl Iterator<Item = &'a TestRun> {
+fn paired_tests<'a>(run: &'a Run, test: &'a TestRun) -> impl Iterator<Item = &'a TestRun> {
     let of_run = |name: &str| run.tests.iter().find(|other| other.name == name);
     let planned = run.plan.tests.iter().filter(|planned| planned.beside.as_ref() == Some(&test.name));
     planned.filter_map(move |planned| of_run(&planned.name))
@@ -53,7 +53,7 @@ fn beside<'a>(run: &'a Run, test: &'a TestRun) -> impl Iterator<Item = &'a TestR
 ///
 /// What was filled in before is replaced, so a run that was read from a file can be analysed again; of a kind that the context
 /// does not know, the metrics that are in the run are taken.
-pub fn analyze(run: &mut Run, context: &Context) {
+pub fn analyze(run: &mut Run, context: &AnalysisContext) {
     for idx in 0..run.tests.len() {
         if let Some(curve) = &mut run.tests[idx].curve {
             curve::derive(curve);
@@ -73,8 +73,8 @@ pub fn analyze(run: &mut Run, context: &Context) {
             metrics.splice(0..0, benchmark.results.iter().map(|result| result.metric.clone()));
         }
         let summaries = summaries::summaries(test, &run.hosts, &metrics);
-        let together: Vec<&TestRun> = std::iter::once(test).chain(beside(run, test)).collect();
-        let conservation = if lead(run, test).is_none() {
+        let together: Vec<&TestRun> = std::iter::once(test).chain(paired_tests(run, test)).collect();
+        let conservation = if lead_test(run, test).is_none() {
             conservation::conservation(&together, &run.hosts, run.plan.via.as_deref())
         } else {
             None
@@ -99,17 +99,17 @@ pub fn analyze(run: &mut Run, context: &Context) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::Story;
+    use crate::run_builder::RunBuilder;
 
     #[test]
     fn a_run_that_was_analysed_before_comes_out_the_same_without_knowing_its_kinds() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000, 1100]);
         story.udp_stream(&[(1000, 990), (1000, 1000)]);
         story.run.tests[1].expect.insert("loss".to_owned(), "0 %".to_owned());
         let once = story.analyzed();
         let mut again = once.clone();
-        analyze(&mut again, &Context::default());
+        analyze(&mut again, &AnalysisContext::default());
         assert_eq!(again, once);
     }
 }

@@ -12,10 +12,10 @@ use fathom_model::{
 use fathom_statistics::{ETHERNET_OVERHEAD, Headers, best_goodput, frame_rate};
 
 use crate::{
-    Context,
+    AnalysisContext,
     summaries::main_rate,
-    verdict::promised,
-    window::{record_of, usable},
+    verdict::find_promise,
+    window::{record_of, usable_trials},
 };
 
 /// Drivers of devices that are memory and no wire: what they report as their speed is a constant, or nothing.
@@ -43,11 +43,11 @@ pub(crate) fn is_virtual(driver: &str) -> bool {
 
 /// What carries a test between two hosts.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Line {
+pub(crate) enum PathLink {
     /// A wire, with the rate and the MTU of its slower end.
-    Real { speed: BitsPerSec, mtu: Option<Bytes> },
+    Wire { speed: BitsPerSec, mtu: Option<Bytes> },
     /// No wire: the host and the driver that says so, where it is known.
-    None { host: String, interface: String, driver: Option<String> },
+    NoWire { host: String, interface: String, driver: Option<String> },
 }
 
 /// The hosts of a test, the one that begins first.
@@ -68,7 +68,7 @@ fn mtu(run: &Run, test: &TestRun) -> Option<Bytes> {
 }
 
 /// What carries a test; nothing when no host tells of its interface.
-pub(crate) fn line(run: &Run, test: &TestRun) -> Option<Line> {
+pub(crate) fn link_of(run: &Run, test: &TestRun) -> Option<PathLink> {
     let mut slowest: Option<BitsPerSec> = None;
     for host in hosts_of(test) {
         let Some(interface) = run.hosts.get(host).and_then(|host| host.interface.clone()) else { continue };
@@ -80,10 +80,10 @@ pub(crate) fn line(run: &Run, test: &TestRun) -> Option<Line> {
         let real = !nominal && !driver.as_deref().is_some_and(is_virtual);
         match speed.filter(|speed| real && speed.get() > 0.0) {
             Some(speed) => slowest = Some(slowest.map_or(speed, |other| if other < speed { other } else { speed })),
-            None => return Some(Line::None { host: host.to_owned(), interface, driver }),
+            None => return Some(PathLink::NoWire { host: host.to_owned(), interface, driver }),
         }
     }
-    Some(Line::Real { speed: slowest?, mtu: mtu(run, test) })
+    Some(PathLink::Wire { speed: slowest?, mtu: mtu(run, test) })
 }
 
 fn headers(run: &Run, test: &TestRun) -> Headers {
@@ -108,16 +108,16 @@ fn limit(kind: LimitKind, summary: &Summary, value: f64, word: &str) -> Limit {
 }
 
 /// Everything that the values of a test are compared with, the nearest first.
-pub(crate) fn limits(run: &Run, test: &TestRun, context: &Context) -> Vec<Limit> {
+pub(crate) fn limits(run: &Run, test: &TestRun, context: &AnalysisContext) -> Vec<Limit> {
     let mut limits = Vec::new();
     let mut rates = test.summaries.iter().filter(|summary| is_rate(&summary.metric));
-    let of_line = rates.find_map(|rate| Some((rate, of_line(run, test, &rate.metric)?)));
+    let of_line = rates.find_map(|rate| Some((rate, wire_limit(run, test, &rate.metric)?)));
     limits.extend(of_line.map(|(rate, most)| limit(LimitKind::LineRate, rate, most, "line")));
     limits.extend(own_ceiling(test, context));
-    limits.extend(asked(test));
+    limits.extend(requested_rate(test));
     limits.extend(layer_below(run, test));
     for (name, written) in &test.expect {
-        if let Ok((summary, promise)) = promised(test, name, written) {
+        if let Ok((summary, promise)) = find_promise(test, name, written) {
             let of_promise = limit(LimitKind::Promise, summary, promise.bound, "");
             let words = format!("{} {}", promise.relation.sign(), summary.metric.show(promise.bound));
             limits.push(Limit { text: words, ..of_promise });
@@ -129,15 +129,15 @@ pub(crate) fn limits(run: &Run, test: &TestRun, context: &Context) -> Vec<Limit>
 }
 
 /// What the tool reached at best on this machine; what exceeds it is not limited by it.
-fn own_ceiling(test: &TestRun, context: &Context) -> Option<Limit> {
+fn own_ceiling(test: &TestRun, context: &AnalysisContext) -> Option<Limit> {
     let main = main_rate(test)?;
     let most = context.ceilings.get(&test.name)?.get(main.metric.name.as_ref())?;
     Some(limit(LimitKind::OwnCeiling, main, *most, "ceiling")).filter(|limit| limit.used.is_none_or(|used| used <= 1.0))
 }
 
 /// The most of a metric that the wire carries, with 20 bytes per frame beside it.
-fn of_line(run: &Run, test: &TestRun, metric: &Metric) -> Option<f64> {
-    let Line::Real { speed, mtu } = line(run, test)? else { return None };
+fn wire_limit(run: &Run, test: &TestRun, metric: &Metric) -> Option<f64> {
+    let PathLink::Wire { speed, mtu } = link_of(run, test)? else { return None };
     let headers = headers(run, test);
     let size = test.options.size("size");
     let datagram = || Some(Bytes((size? + headers.length() + ETHERNET_OVERHEAD).0.max(64)));
@@ -158,7 +158,7 @@ const RATES: [&str; 2] = ["rate", "pps"];
 const LATER_RATE: &str = "step-rate";
 
 /// What was asked of the generator: the option's unit says which rate it is.
-fn asked(test: &TestRun) -> Option<Limit> {
+fn requested_rate(test: &TestRun) -> Option<Limit> {
     let is_given = |name: &&str| test.options.text(name).is_some();
     let option = RATES.into_iter().find(is_given).filter(|_| !is_given(&LATER_RATE))?;
     let bits = test.options.bit_rate(option).map(BitsPerSec::get);
@@ -177,7 +177,7 @@ fn asked(test: &TestRun) -> Option<Limit> {
 
 /// How a value of the layer below becomes one of the layer above.
 #[derive(Clone, Copy)]
-enum Conversion {
+enum RateConversion {
     /// One of the one needs at least one of the other.
     OneToOne,
     /// Each frame carries at most an MTU without headers, in bits.
@@ -185,30 +185,30 @@ enum Conversion {
 }
 
 /// A rate that is compared across layers.
-struct Rung {
+struct LayerComparison {
     /// The layer above and the counter of its rate.
     upper: (Layer, &'static str),
     /// The kind of test below and the counter of its rate.
     lower: (&'static str, &'static str),
-    conversion: Conversion,
+    conversion: RateConversion,
 }
 
 /// Which rates are compared with which.
-const LADDER: &[Rung] = &[
-    Rung {
+const LAYER_COMPARISONS: &[LayerComparison] = &[
+    LayerComparison {
         upper: (Layer::App, count::REQUESTS),
         lower: ("http_closed", count::REQUESTS),
-        conversion: Conversion::OneToOne,
+        conversion: RateConversion::OneToOne,
     },
-    Rung {
+    LayerComparison {
         upper: (Layer::Http, count::REQUESTS),
         lower: ("tcp_rr", count::TRANSACTIONS),
-        conversion: Conversion::OneToOne,
+        conversion: RateConversion::OneToOne,
     },
-    Rung {
+    LayerComparison {
         upper: (Layer::Tcp, count::BYTES_RECEIVED),
         lower: ("frames", count::RECEIVED),
-        conversion: Conversion::FullFrames,
+        conversion: RateConversion::FullFrames,
     },
 ];
 
@@ -217,7 +217,8 @@ const LADDER: &[Rung] = &[
 /// Users think between their requests, so there are more of them than requests under way: of those there are as many on average
 /// as the times of all steps together are longer than the time in which they were measured (Little's law).
 fn concurrency(test: &TestRun) -> u64 {
-    let records = || usable(&test.trials).into_iter().filter_map(|trial| Some(record_of(trial, Side::Initiator)?.1));
+    let records =
+        || usable_trials(&test.trials).into_iter().filter_map(|trial| Some(record_of(trial, Side::Initiator)?.1));
     let steps = records().filter_map(|record| record.users.as_ref()).flat_map(|users| &users.steps);
     let single = steps.filter(|step| step.kind == StepKind::Step);
     let waited: f64 = single.map(|step| step.times.mean().unwrap_or(0.0) * approximate(step.times.count())).sum();
@@ -229,12 +230,12 @@ fn concurrency(test: &TestRun) -> u64 {
 }
 
 /// Layers are compared where they have about as much under way: one flow says nothing about a hundred.
-fn comparable(upper: &TestRun, lower: &TestRun, conversion: Conversion) -> bool {
+fn comparable(upper: &TestRun, lower: &TestRun, conversion: RateConversion) -> bool {
     let same_path = lower.from == upper.from && (upper.to.is_none() || lower.to == upper.to);
     let (high, low) = (concurrency(upper), concurrency(lower));
     // Users who think have less under way than what they are compared with, which is their most all the same.
     let fewer = low <= 2 * high || upper.layer == Layer::App;
-    let alike = matches!(conversion, Conversion::FullFrames) || (high <= 2 * low && fewer);
+    let alike = matches!(conversion, RateConversion::FullFrames) || (high <= 2 * low && fewer);
     same_path && alike && lower.unavailable.is_none()
 }
 
@@ -247,11 +248,12 @@ fn counts(summary: &Summary, wanted: &str) -> bool {
 /// What exceeds it is not limited by it: segmentation offload lets streams exceed what single frames reach.
 fn layer_below(run: &Run, test: &TestRun) -> Option<Limit> {
     let main = main_rate(test)?;
-    let Rung { lower, conversion, .. } =
-        LADDER.iter().find(|Rung { upper, .. }| upper.0 == test.layer && counts(main, upper.1))?;
+    let LayerComparison { lower, conversion, .. } = LAYER_COMPARISONS
+        .iter()
+        .find(|LayerComparison { upper, .. }| upper.0 == test.layer && counts(main, upper.1))?;
     let factor = match conversion {
-        Conversion::OneToOne => 1.0,
-        Conversion::FullFrames => approximate((mtu(run, test)? - headers(run, test).length()).0) * 8.0,
+        RateConversion::OneToOne => 1.0,
+        RateConversion::FullFrames => approximate((mtu(run, test)? - headers(run, test).length()).0) * 8.0,
     };
     let candidates = run.tests.iter().filter(|other| other.kind == lower.0 && comparable(test, other, *conversion));
     let reached = candidates.filter_map(|other| {
@@ -268,11 +270,11 @@ fn layer_below(run: &Run, test: &TestRun) -> Option<Limit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::{Story, step, visits};
+    use crate::run_builder::{RunBuilder, step, visits};
 
     #[test]
     fn a_wire_limits_a_stream_to_its_best_goodput() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[500_000_000]);
         story.wire("1000000000", "1500");
         let run = story.analyzed();
@@ -283,7 +285,7 @@ mod tests {
 
     #[test]
     fn veth_has_no_line_rate_whatever_it_reports() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[500]);
         story.wire("10000000000", "1500");
         story.driver("veth");
@@ -295,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_device_that_tells_no_speed_has_no_line_rate() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[500]);
         story.driver("virtio_net");
         assert!(story.analyzed().tests[0].limits.is_empty());
@@ -303,7 +305,7 @@ mod tests {
 
     #[test]
     fn what_was_asked_limits_the_rate_of_its_unit() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 1000)]);
         story.run.tests[0].options.set("rate", "2k/s");
         let run = story.analyzed();
@@ -313,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_test_whose_rate_changes_was_asked_for_no_single_rate() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 1000)]);
         story.run.tests[0].options.set("rate", "2k/s");
         story.run.tests[0].options.set("step-rate", "4k/s");
@@ -322,7 +324,7 @@ mod tests {
 
     #[test]
     fn datagrams_per_second_are_asked_for_by_their_own_option() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 1000)]);
         story.run.tests[0].options.set("pps", "1250/s");
         assert_eq!(story.analyzed().tests[0].limits[0].used, Some(0.8));
@@ -330,7 +332,7 @@ mod tests {
 
     #[test]
     fn requests_are_compared_with_transactions_of_as_many_flows() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.http(1000, 100);
         story.tcp_rr(5000, 1);
         assert!(story.analyzed().tests[0].limits.is_empty(), "one flow says nothing about a hundred");
@@ -344,7 +346,7 @@ mod tests {
     #[test]
     fn users_are_compared_with_the_requests_of_as_many_connections_as_they_wait_on() {
         let waiting = |nanos: u64| visits((1_000, 0), vec![step("home", (1_000, 0), nanos)]);
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         // The times of a thousand answers, 1 to 1,000 times a span, within a second.
         story.users(&[waiting(20_000)]);
         story.http(4_000, 4);
@@ -361,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_rate_that_users_are_asked_for_at_is_one_of_users() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.users(&[visits((500, 0), vec![step("home", (500, 0), 1)])]);
         story.run.tests[0].options.set("rate", "2k/s");
         assert!(story.analyzed().tests[0].limits.is_empty(), "requests were not asked for");
@@ -373,7 +375,7 @@ mod tests {
 
     #[test]
     fn the_nearest_limit_comes_first() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.http(1000, 100);
         story.tcp_rr(4000, 100);
         story.context.ceilings.insert("http".to_owned(), [("requests_per_sec".to_owned(), 1250.0)].into());
@@ -384,7 +386,7 @@ mod tests {
 
     #[test]
     fn a_promise_is_a_limit_too() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000]);
         story.run.tests[0].expect.insert("throughput_bps".to_owned(), "16k".to_owned());
         let run = story.analyzed();

@@ -32,10 +32,10 @@ fn first_width(test: &TestRun, hosts: &BTreeMap<String, Host>, first: &Metric) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::Story;
+    use crate::run_builder::RunBuilder;
 
     fn is_narrow_after(width: Option<&str>, rates: &[u64]) -> bool {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(rates);
         story.run.plan.until_ci = width.map(str::to_owned);
         is_narrow(&story.run, &story.context.metrics)
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn an_interval_that_stayed_too_wide_is_told() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[100_000, 150_000, 120_000]);
         story.run.plan.until_ci = Some("2%".to_owned());
         let finding = story.finding("interval-too-wide").unwrap();

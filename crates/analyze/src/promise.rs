@@ -2,7 +2,7 @@
 
 use fathom_model::{
     Better, Confidence, Metric, Unit,
-    finding::Outcome,
+    finding::PromiseOutcome,
     settings::nearest,
     units::{BitsPerSec, Bytes, Nanos, PerSec, UnitError, approximate},
 };
@@ -181,9 +181,9 @@ impl Promise {
     ///
     /// A bound at the very end of an interval is decided by the value: no loss at all keeps a promise of none.
     #[must_use]
-    pub fn judge(self, value: f64, confidence: Option<&Confidence>) -> Outcome {
+    pub fn judge(self, value: f64, confidence: Option<&Confidence>) -> PromiseOutcome {
         if confidence.is_some_and(|interval| interval.low < self.bound && self.bound < interval.high) {
-            return Outcome::Open;
+            return PromiseOutcome::Open;
         }
         let kept = match self.relation {
             Relation::AtLeast => value >= self.bound,
@@ -191,14 +191,14 @@ impl Promise {
             Relation::AtMost => value <= self.bound,
             Relation::LessThan => value < self.bound,
         };
-        if kept { Outcome::Kept } else { Outcome::Broken }
+        if kept { PromiseOutcome::Kept } else { PromiseOutcome::Broken }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::{loss, p999, throughput};
+    use crate::run_builder::{loss, p999, throughput};
 
     #[test]
     fn promises_are_read_in_the_unit_of_their_metric() {
@@ -250,16 +250,16 @@ mod tests {
     fn a_promise_within_the_interval_is_open() {
         let promise = Promise { relation: Relation::AtLeast, bound: 10.0 };
         let interval = Confidence { low: 9.0, high: 11.5, level: 0.95, n_trials: 3 };
-        assert_eq!(promise.judge(10.2, Some(&interval)), Outcome::Open);
-        assert_eq!(promise.judge(10.2, None), Outcome::Kept);
-        assert_eq!(promise.judge(9.9, None), Outcome::Broken);
+        assert_eq!(promise.judge(10.2, Some(&interval)), PromiseOutcome::Open);
+        assert_eq!(promise.judge(10.2, None), PromiseOutcome::Kept);
+        assert_eq!(promise.judge(9.9, None), PromiseOutcome::Broken);
     }
 
     #[test]
     fn no_loss_at_all_keeps_a_promise_of_none() {
         let promise = Promise { relation: Relation::AtMost, bound: 0.0 };
         let interval = Confidence { low: 0.0, high: 0.003, level: 0.95, n_trials: 3 };
-        assert_eq!(promise.judge(0.0, Some(&interval)), Outcome::Kept);
-        assert_eq!(promise.judge(0.001, Some(&interval)), Outcome::Broken);
+        assert_eq!(promise.judge(0.0, Some(&interval)), PromiseOutcome::Kept);
+        assert_eq!(promise.judge(0.001, Some(&interval)), PromiseOutcome::Broken);
     }
 }

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use fathom_model::{
     Better, Derivation, JudgedPromise, Metric, Side, StepRecord, StepSummary, Summary, Trial, Unit, UsersRecord,
     UsersSummary,
-    finding::Outcome,
-    metric::{Measure, Named, StepValue, UsersValue},
+    finding::PromiseOutcome,
+    metric::{MetricName, StepValue, UnitAndSense, UsersValue},
     run::{Host, TestRun},
     units::{grouped, ratio, rounded},
 };
@@ -18,40 +18,40 @@ use crate::{
     promise::{self, Promise, Relation},
     summaries,
     verdict::compare,
-    window::{record_of, usable},
+    window::{record_of, usable_trials},
 };
 
 /// The page on which the values are defined.
 const SOURCE: &str = "docs/methods/steps.md";
 /// As many samples as are needed for one in this many of them to be seen with 95 % (the rule of three).
-const SEEN: f64 = 3.0;
+const RARE_SAMPLES_MIN: f64 = 3.0;
 
 /// The quantiles of a step's times.
-const TIMES: [(Named, f64); 5] = [
-    (Named("time_ns_p50", "p50"), 0.5),
-    (Named("time_ns_p90", "p90"), 0.9),
-    (Named("time_ns_p99", "p99"), 0.99),
-    (Named("time_ns_p999", "p99.9"), 0.999),
-    (Named("time_ns_max", "max"), 1.0),
+const TIMES: [(MetricName, f64); 5] = [
+    (MetricName("time_ns_p50", "p50"), 0.5),
+    (MetricName("time_ns_p90", "p90"), 0.9),
+    (MetricName("time_ns_p99", "p99"), 0.99),
+    (MetricName("time_ns_p999", "p99.9"), 0.999),
+    (MetricName("time_ns_max", "max"), 1.0),
 ];
 
-const USERS_PER_SEC: Named = Named("users_per_sec", "users/s");
-const ERRORS: Named = Named("errors_ratio", "errors");
-const FREQUENT: Measure = Measure(Unit::PerSec, Better::Higher);
-const RARE: Measure = Measure(Unit::Ratio, Better::Lower);
+const USERS_PER_SEC: MetricName = MetricName("users_per_sec", "users/s");
+const ERRORS: MetricName = MetricName("errors_ratio", "errors");
+const FREQUENT: UnitAndSense = UnitAndSense(Unit::PerSec, Better::Higher);
+const RARE: UnitAndSense = UnitAndSense(Unit::Ratio, Better::Lower);
 
 /// What can be promised of a script as a whole, beside what its kind measures; `promises` may name further percentiles.
 #[must_use]
 pub fn script_metrics(promises: &[String]) -> Vec<Metric> {
     let all = [
         (USERS_PER_SEC, FREQUENT, UsersValue::Begun),
-        (Named("finished_per_sec", "finished/s"), FREQUENT, UsersValue::Finished),
-        (Named("gave_up_per_sec", "gave up/s"), Measure(Unit::PerSec, Better::Lower), UsersValue::GaveUp),
-        (Named("gave_up_ratio", "gave up"), RARE, UsersValue::GaveUpShare),
+        (MetricName("finished_per_sec", "finished/s"), FREQUENT, UsersValue::Finished),
+        (MetricName("gave_up_per_sec", "gave up/s"), UnitAndSense(Unit::PerSec, Better::Lower), UsersValue::GaveUp),
+        (MetricName("gave_up_ratio", "gave up"), RARE, UsersValue::GaveUpShare),
         (ERRORS, RARE, UsersValue::Errors),
     ];
     let times =
-        TIMES.into_iter().map(|(named, q)| (named, Measure(Unit::Nanos, Better::Lower), UsersValue::Time { q }));
+        TIMES.into_iter().map(|(named, q)| (named, UnitAndSense(Unit::Nanos, Better::Lower), UsersValue::Time { q }));
     let metric = |(named, measure, of)| Metric::of(named, measure, SOURCE, Derivation::Users { of });
     let mut metrics = all.into_iter().chain(times).map(metric).collect();
     add_percentiles(&mut metrics, promises, |q| Derivation::Users { of: UsersValue::Time { q } });
@@ -63,7 +63,7 @@ pub fn script_metrics(promises: &[String]) -> Vec<Metric> {
 pub fn step_metrics(step: &str, promises: &[String]) -> Vec<Metric> {
     let from = |of| Derivation::Step { step: step.to_owned().into(), of };
     let times = TIMES.into_iter().map(|(named, q)| {
-        let measure = Measure(Unit::Nanos, Better::Lower);
+        let measure = UnitAndSense(Unit::Nanos, Better::Lower);
         Metric::of(named, measure, SOURCE, from(StepValue::Time { q }))
     });
     let others = [
@@ -104,7 +104,7 @@ fn quantile_of(title: &str) -> Option<f64> {
 
 /// What the users of a test did; nothing when it had no scripted users.
 pub(crate) fn users(test: &TestRun, hosts: &BTreeMap<String, Host>) -> Option<UsersSummary> {
-    let trials = usable(&test.trials);
+    let trials = usable_trials(&test.trials);
     let records: Vec<&UsersRecord> = trials.iter().filter_map(|trial| users_of(trial)).collect();
     let first = records.first()?;
     let sum = |of: fn(&UsersRecord) -> u64| records.iter().map(|record| of(record)).sum();
@@ -112,7 +112,7 @@ pub(crate) fn users(test: &TestRun, hosts: &BTreeMap<String, Host>) -> Option<Us
     let values = summaries::summaries(test, hosts, &script_metrics(&first.promises));
     let of_script: Vec<&Summary> = values.iter().chain(&test.summaries).collect();
     let promises = first.promises.iter().map(|text| judge(text, &test.named(), &of_script)).collect();
-    let mut steps = merged(&records, n_begun);
+    let mut steps = merge_steps(&records, n_begun);
     for step in &mut steps {
         let promised = records.iter().find_map(|record| record.steps.iter().find(|other| other.name == step.name));
         let promised = promised.map_or(&[][..], |step| &step.promises);
@@ -138,7 +138,7 @@ fn users_of(trial: &Trial) -> Option<&UsersRecord> {
 }
 
 /// The steps of all trials in the order of the script, with their counts, their errors and an example of each cause.
-fn merged(records: &[&UsersRecord], n_begun: u64) -> Vec<StepSummary> {
+fn merge_steps(records: &[&UsersRecord], n_begun: u64) -> Vec<StepSummary> {
     let mut steps: Vec<StepSummary> = Vec::new();
     for record in records.iter().flat_map(|record| &record.steps) {
         let known = steps.iter().position(|step| step.name == record.name);
@@ -177,7 +177,7 @@ fn judge(text: &str, whose: &str, values: &[&Summary]) -> JudgedPromise {
         metric: None,
         bound: None,
         margin: None,
-        outcome: Outcome::Open,
+        outcome: PromiseOutcome::Open,
         reason: Some(format!("{whose} was promised {text}: {why}")),
     };
     let (metric, promise) = match promise::split(text, &metrics) {
@@ -196,7 +196,7 @@ fn judge(text: &str, whose: &str, values: &[&Summary]) -> JudgedPromise {
     if let Some(why) = too_few(summary, promise, outcome) {
         return JudgedPromise { margin, reason: open(why).reason, ..known };
     }
-    JudgedPromise { margin, outcome, reason: (outcome != Outcome::Kept).then_some(reason), ..known }
+    JudgedPromise { margin, outcome, reason: (outcome != PromiseOutcome::Kept).then_some(reason), ..known }
 }
 
 /// How far a value lies on the good side of its bound, as a share of the bound.
@@ -211,13 +211,15 @@ fn margin(promise: Promise, value: f64) -> Option<f64> {
 /// Why a value cannot be judged: a quantile without enough samples, or a small share of few.
 ///
 /// A share of which too much was seen is broken by few samples already.
-fn too_few(summary: &Summary, promise: Promise, outcome: Outcome) -> Option<String> {
+fn too_few(summary: &Summary, promise: Promise, outcome: PromiseOutcome) -> Option<String> {
     let n = summary.n_samples?;
     let needed = match summary.metric.from {
         Derivation::Quantile { q, .. }
         | Derivation::Step { of: StepValue::Time { q }, .. }
         | Derivation::Users { of: UsersValue::Time { q } } => samples_needed(q),
-        _ if outcome == Outcome::Kept && promise.bound > 0.0 => rounded((SEEN / promise.bound).ceil()),
+        _ if outcome == PromiseOutcome::Kept && promise.bound > 0.0 => {
+            rounded((RARE_SAMPLES_MIN / promise.bound).ceil())
+        }
         _ => return None,
     };
     (n < needed).then(|| format!("too few samples ({} of {})", grouped(n), grouped(needed)))
@@ -226,8 +228,8 @@ fn too_few(summary: &Summary, promise: Promise, outcome: Outcome) -> Option<Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::{Story, step, visits};
-    use fathom_model::{Run, State, StepKind, units::Nanos};
+    use crate::run_builder::{RunBuilder, step, visits};
+    use fathom_model::{Run, StepKind, VerdictState, units::Nanos};
 
     /// A script of three steps, of which the second fails now and then; promised is what stands there.
     fn shop(trials: usize, n: u64, promised: &[(&str, &str)]) -> Run {
@@ -241,7 +243,7 @@ mod tests {
                 None => users.promises.push((*text).to_owned()),
             }
         }
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.users(&vec![users; trials]);
         story.analyzed()
     }
@@ -276,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_funnel_of_visits_that_all_began_before_is_one_of_the_steps() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.users(&[visits((0, 0), vec![step("read", (500, 0), 10), step("write", (50, 0), 10)])]);
         assert_eq!(of(&story.analyzed(), "write").reached_ratio, Some(0.1));
     }
@@ -297,17 +299,21 @@ mod tests {
         let login = of(&run, "login");
         let p99 = login.summaries.iter().find(|summary| summary.metric.name == "time_ns_p99").unwrap();
         assert_eq!(p99.note.as_deref(), Some("too few samples (180 of 1,000)"));
-        assert_eq!(login.promises[0].outcome, Outcome::Open);
+        assert_eq!(login.promises[0].outcome, PromiseOutcome::Open);
         assert!(login.promises[0].reason.as_deref().unwrap().ends_with("too few samples (180 of 1,000)"));
-        assert_eq!(login.promises[1].outcome, Outcome::Kept, "the median needs twenty");
+        assert_eq!(login.promises[1].outcome, PromiseOutcome::Kept, "the median needs twenty");
     }
 
     #[test]
     fn no_error_among_few_does_not_keep_a_promise_of_few_errors() {
         let run = shop(1, 100, &[("home", "errors < 0.1%"), ("home", "errors < 5%"), ("login", "errors < 5%")]);
         let outcomes = of(&run, "home").promises.iter().map(|promise| promise.outcome).collect::<Vec<_>>();
-        assert_eq!(outcomes, [Outcome::Open, Outcome::Kept]);
-        assert_eq!(of(&run, "login").promises[0].outcome, Outcome::Broken, "ten of a hundred are enough to break it");
+        assert_eq!(outcomes, [PromiseOutcome::Open, PromiseOutcome::Kept]);
+        assert_eq!(
+            of(&run, "login").promises[0].outcome,
+            PromiseOutcome::Broken,
+            "ten of a hundred are enough to break it"
+        );
     }
 
     #[test]
@@ -322,11 +328,11 @@ mod tests {
     #[test]
     fn a_promise_that_a_step_breaks_fails_the_run() {
         let run = shop(2, 1_000, &[("login", "errors < 0.1%"), ("buy", "p99 < 1s"), ("", "requests/s > 900")]);
-        assert_eq!(run.verdict.state, State::Broken);
+        assert_eq!(run.verdict.state, VerdictState::Broken);
         assert_eq!(run.verdict.reasons, ["app shop login errors 10 % >= 0.10 %"]);
         let broken = run.findings.iter().find(|finding| finding.id == "promise-broken").unwrap();
         assert_eq!(broken.evidence[0].counter, "login errors_ratio");
-        assert_eq!(shop(2, 1_000, &[("buy", "p99 < 1s"), ("", "requests/s > 900")]).verdict.state, State::Kept);
+        assert_eq!(shop(2, 1_000, &[("buy", "p99 < 1s"), ("", "requests/s > 900")]).verdict.state, VerdictState::Kept);
     }
 
     #[test]
@@ -335,13 +341,13 @@ mod tests {
         let users = run.tests[0].users.as_ref().unwrap();
         let time = |name: &str| users.summaries.iter().find(|s| s.metric.name == name).unwrap();
         assert_eq!((time("time_ns_p50").n_samples, time("time_ns_max").value), (Some(5_600), Some(2_700_000.0)));
-        assert!(users.promises.iter().all(|promise| promise.outcome == Outcome::Kept), "{:?}", users.promises);
+        assert!(users.promises.iter().all(|promise| promise.outcome == PromiseOutcome::Kept), "{:?}", users.promises);
     }
 
     #[test]
     fn a_promise_that_cannot_be_read_leaves_the_verdict_open() {
         let run = shop(2, 1_000, &[("login", "p9x < 1s")]);
-        assert_eq!(run.verdict.state, State::Open);
+        assert_eq!(run.verdict.state, VerdictState::Open);
         assert!(run.verdict.reasons[0].contains("there is no metric `p9x` to promise"), "{:?}", run.verdict.reasons);
     }
 
@@ -350,17 +356,17 @@ mod tests {
         let run =
             shop(2, 1_000, &[("home", "p95 < 900us"), ("home", "p75<1ms"), ("", "p97.5 < 1s"), ("home", "p100 < 1s")]);
         let home = of(&run, "home");
-        let outcomes: Vec<Outcome> = home.promises.iter().map(|promise| promise.outcome).collect();
-        assert_eq!(outcomes, [Outcome::Broken, Outcome::Kept, Outcome::Open]);
+        let outcomes: Vec<PromiseOutcome> = home.promises.iter().map(|promise| promise.outcome).collect();
+        assert_eq!(outcomes, [PromiseOutcome::Broken, PromiseOutcome::Kept, PromiseOutcome::Open]);
         assert!((value(home, "time_ns_p95") / 950_000.0 - 1.0).abs() < 0.003);
         let users = run.tests[0].users.as_ref().unwrap();
         assert_eq!(users.promises[0].metric.as_deref(), Some("time_ns_p975"));
-        assert_eq!(users.promises[0].outcome, Outcome::Kept);
+        assert_eq!(users.promises[0].outcome, PromiseOutcome::Kept);
     }
 
     #[test]
     fn visits_that_were_not_told_apart_have_no_rate() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.users(&[UsersRecord { measured: None, ..visits((10, 0), vec![step("home", (10, 0), 5)]) }]);
         let run = story.analyzed();
         let rate = &run.tests[0].users.as_ref().unwrap().summaries[0];
@@ -372,7 +378,7 @@ mod tests {
     fn a_transaction_is_no_further_error_of_the_script() {
         let mut users = visits((100, 10), vec![step("login", (100, 10), 5), step("buying", (100, 10), 9)]);
         users.steps[1].kind = StepKind::Transaction;
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.users(&[users]);
         let run = story.analyzed();
         let errors = run.tests[0].users.as_ref().unwrap().summaries.iter().find(|s| s.metric.name == "errors_ratio");

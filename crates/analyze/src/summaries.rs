@@ -19,11 +19,11 @@ use fathom_statistics::{
 use crate::{
     benchmark, curve,
     findings::WORK,
-    window::{Window, record_of, samples_within, usable, widened},
+    window::{MeasuredWindow, record_of, samples_within, usable_trials, widened},
 };
 
 /// Everything that values of one test are computed from.
-struct Trials<'a> {
+struct TestTrials<'a> {
     trials: Vec<&'a Trial>,
     hosts: &'a BTreeMap<String, Host>,
 }
@@ -33,7 +33,7 @@ pub(crate) fn summaries(test: &TestRun, hosts: &BTreeMap<String, Host>, metrics:
     if test.unavailable.is_some() {
         return Vec::new();
     }
-    let trials = Trials { trials: usable(&test.trials), hosts };
+    let trials = TestTrials { trials: usable_trials(&test.trials), hosts };
     let n_left_out = test.trials.len() - trials.trials.len();
     metrics
         .iter()
@@ -58,7 +58,7 @@ pub(crate) fn summaries(test: &TestRun, hosts: &BTreeMap<String, Host>, metrics:
 
 /// The value of one trial.
 pub(crate) fn of_trial(trial: &Trial, hosts: &BTreeMap<String, Host>, metric: &Metric) -> Summary {
-    Trials { trials: vec![trial], hosts }.summary(metric)
+    TestTrials { trials: vec![trial], hosts }.summary(metric)
 }
 
 /// What work is counted in where the counter counts bytes.
@@ -79,12 +79,12 @@ const fn side_name(side: Side) -> &'static str {
     }
 }
 
-fn recorded(trial: &Trial, side: Side) -> Result<(&str, &Record), String> {
+fn record_or_reason(trial: &Trial, side: Side) -> Result<(&str, &Record), String> {
     record_of(trial, side).ok_or_else(|| format!("there is no record of the {}", side_name(side)))
 }
 
 fn total(trial: &Trial, side: Side, counter: &str) -> Result<u64, String> {
-    let (_, record) = recorded(trial, side)?;
+    let (_, record) = record_or_reason(trial, side)?;
     record.totals.get(counter).copied().ok_or_else(|| NOT_RECORDED.to_owned())
 }
 
@@ -108,56 +108,58 @@ fn scale(metric: &Metric, counter: &str) -> f64 {
     if metric.unit == Unit::BitsPerSec && counter.contains("bytes") { 8.0 } else { 1.0 }
 }
 
-impl<'a> Trials<'a> {
+impl<'a> TestTrials<'a> {
     fn summary(&self, metric: &Metric) -> Summary {
         match &metric.from {
             Derivation::Rate { side, counter } => {
-                self.of_means(metric, |trial| Ok(scale(metric, counter) * self.rate(trial, *side, counter)?))
+                self.mean_summary(metric, |trial| Ok(scale(metric, counter) * self.rate(trial, *side, counter)?))
             }
-            Derivation::RateOfBoth { counter } => self.of_means(metric, |trial| {
+            Derivation::RateOfBoth { counter } => self.mean_summary(metric, |trial| {
                 let there = self.rate(trial, Side::Initiator, counter)?;
                 Ok(scale(metric, counter) * (there + self.rate(trial, Side::Responder, counter)?))
             }),
             Derivation::Total { side, counter } if counter.ends_with("_max") => {
-                self.of_maxima(metric, |trial| total(trial, *side, counter).map(approximate))
+                self.max_summary(metric, |trial| total(trial, *side, counter).map(approximate))
             }
             Derivation::Total { side, counter } => {
-                self.of_means(metric, |trial| total(trial, *side, counter).map(approximate))
+                self.mean_summary(metric, |trial| total(trial, *side, counter).map(approximate))
             }
-            Derivation::Cost { side, counter } => self.of_means(metric, |trial| cost(trial, *side, counter)),
+            Derivation::Cost { side, counter } => self.mean_summary(metric, |trial| cost(trial, *side, counter)),
             Derivation::HostCost { side, counter } => {
-                self.of_means(metric, |trial| self.host_cost(trial, *side, counter))
+                self.mean_summary(metric, |trial| self.host_cost(trial, *side, counter))
             }
             Derivation::Limit => Summary { note: Some("one trial has no limit".to_owned()), ..empty(metric) },
             Derivation::Benchmark => Summary { note: Some("one trial is no benchmark".to_owned()), ..empty(metric) },
-            Derivation::Users { of } => self.of_users(metric, *of),
-            Derivation::Step { step, of } => self.of_step(metric, step, *of),
+            Derivation::Users { of } => self.users_summary(metric, *of),
+            Derivation::Step { step, of } => self.step_summary(metric, step, *of),
             Derivation::Quantile { side, distribution, q } => {
-                let of =
-                    |trial| recorded(trial, *side).ok()?.1.distributions.get(distribution.as_ref()).map(Cow::Borrowed);
-                self.of_quantile(metric, *q, &of)
+                let of = |trial| {
+                    record_or_reason(trial, *side).ok()?.1.distributions.get(distribution.as_ref()).map(Cow::Borrowed)
+                };
+                self.quantile_summary(metric, *q, &of)
             }
             Derivation::PerMinute { side, distribution, q } => {
-                let of =
-                    |trial| recorded(trial, *side).ok()?.1.distributions.get(distribution.as_ref()).map(Cow::Borrowed);
-                per_minute(self.of_quantile(metric, *q, &of))
+                let of = |trial| {
+                    record_or_reason(trial, *side).ok()?.1.distributions.get(distribution.as_ref()).map(Cow::Borrowed)
+                };
+                per_minute(self.quantile_summary(metric, *q, &of))
             }
             Derivation::Share { part, whole } => {
                 let parts = |trial: &Trial| Ok((total(trial, part.0, &part.1)?, total(trial, whole.0, &whole.1)?));
-                self.of_share(metric, parts, ratio)
+                self.ratio_summary(metric, parts, ratio)
             }
             Derivation::Proportion { part, whole } => {
                 let parts = |trial: &Trial| Ok((total(trial, part.0, &part.1)?, total(trial, whole.0, &whole.1)?));
-                self.of_proportion(metric, parts)
+                self.proportion_summary(metric, parts)
             }
-            Derivation::Quotient { of, over } => self.of_means(metric, |trial| {
+            Derivation::Quotient { of, over } => self.mean_summary(metric, |trial| {
                 let (of, over) = (total(trial, of.0, &of.1)?, total(trial, over.0, &over.1)?);
                 per(of, over).ok_or_else(|| "there is nothing to divide by".to_owned())
             }),
             Derivation::Missing { sent, arrived } => {
                 let parts = |trial: &Trial| Ok((total(trial, arrived.0, &arrived.1)?, total(trial, sent.0, &sent.1)?));
                 // The difference is taken before the division, so that one lost in a billion is not rounded away.
-                self.of_share(metric, parts, |arrived, sent| {
+                self.ratio_summary(metric, parts, |arrived, sent| {
                     let missing = i64::try_from(i128::from(sent) - i128::from(arrived)).ok()?;
                     (sent > 0).then(|| approximate_signed(missing) / approximate(sent))
                 })
@@ -165,56 +167,56 @@ impl<'a> Trials<'a> {
         }
     }
 
-    fn of_users(&self, metric: &Metric, of: UsersValue) -> Summary {
+    fn users_summary(&self, metric: &Metric, of: UsersValue) -> Summary {
         match of {
             UsersValue::Begun | UsersValue::Finished | UsersValue::GaveUp => {
-                self.of_means(metric, |trial| visits_per_sec(trial, of))
+                self.mean_summary(metric, |trial| visits_per_sec(trial, of))
             }
             UsersValue::GaveUpShare => {
                 let parts = |trial: &Trial| {
                     let (visits, _) = visits(trial)?;
                     Ok((visits.n_gave_up, visits.n_gave_up.saturating_add(visits.n_finished)))
                 };
-                self.of_share(metric, parts, ratio)
+                self.ratio_summary(metric, parts, ratio)
             }
             UsersValue::Errors => {
                 let parts = |trial: &Trial| {
                     let (_, users) = users_of(trial)?;
-                    Ok(single(users).map(failed).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)))
+                    Ok(leaf_steps(users).map(failed).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)))
                 };
-                self.of_share(metric, parts, ratio)
+                self.ratio_summary(metric, parts, ratio)
             }
-            UsersValue::Time { q } => self.of_quantile(metric, q, &|trial| {
+            UsersValue::Time { q } => self.quantile_summary(metric, q, &|trial| {
                 let (_, users) = users_of(trial).ok()?;
                 let mut all = Histogram::new();
-                single(users).for_each(|step| all.merge(&step.times));
+                leaf_steps(users).for_each(|step| all.merge(&step.times));
                 Some(Cow::Owned(all))
             }),
         }
     }
 
-    fn of_step(&self, metric: &Metric, name: &str, of: StepValue) -> Summary {
+    fn step_summary(&self, metric: &Metric, name: &str, of: StepValue) -> Summary {
         match of {
-            StepValue::Errors => self.of_share(metric, |trial| Ok(failed(step(trial, name)?)), ratio),
-            StepValue::Passed => self.of_means(metric, |trial| {
+            StepValue::Errors => self.ratio_summary(metric, |trial| Ok(failed(step(trial, name)?)), ratio),
+            StepValue::Passed => self.mean_summary(metric, |trial| {
                 let (record, _) = users_of(trial)?;
                 Ok(approximate(step(trial, name)?.n_passed) / measured_secs(record)?)
             }),
             StepValue::Time { q } => {
-                self.of_quantile(metric, q, &|trial| step(trial, name).ok().map(|step| Cow::Borrowed(&step.times)))
+                self.quantile_summary(metric, q, &|trial| step(trial, name).ok().map(|step| Cow::Borrowed(&step.times)))
             }
         }
     }
 
     /// A counter's growth per second while all sides measured.
     fn rate(&self, trial: &Trial, side: Side, counter: &str) -> Value {
-        let (host, record) = recorded(trial, side)?;
+        let (host, record) = record_or_reason(trial, side)?;
         // Where a count ended the trial, all that arrived belongs to the time in which it was sent.
         let whole = record_of(trial, Side::Initiator).and_then(|(_, initiator)| initiator.whole_span());
         if let Some((span, counted)) = whole.zip(record.totals.get(counter)) {
             return Ok(approximate(*counted) / span.as_secs_f64());
         }
-        let window = Window::common(trial, self.hosts).ok_or("the sides did not measure at the same time")?;
+        let window = MeasuredWindow::common(trial, self.hosts).ok_or("the sides did not measure at the same time")?;
         let (from, to) = widened(&record.timeline, window.in_record(self.hosts, host, record));
         if !record.timeline.counters.contains_key(counter) {
             return Err(format!("the {} did not count {counter} over time", side_name(side)));
@@ -227,8 +229,8 @@ impl<'a> Trials<'a> {
 
     /// What all cores of a side's host worked per unit of the side's work while all sides measured.
     fn host_cost(&self, trial: &Trial, side: Side, counter: &str) -> Value {
-        let (host, _) = recorded(trial, side)?;
-        let window = Window::common(trial, self.hosts).ok_or("the sides did not measure at the same time")?;
+        let (host, _) = record_or_reason(trial, side)?;
+        let window = MeasuredWindow::common(trial, self.hosts).ok_or("the sides did not measure at the same time")?;
         let unknown = || format!("the cores of {host} were not watched");
         let record = trial.hosts.get(host).ok_or_else(unknown)?;
         let (first, last) = samples_within(record, window.on_host(self.hosts, host)).ok_or_else(unknown)?;
@@ -253,19 +255,24 @@ impl<'a> Trials<'a> {
         (values, reason)
     }
 
-    fn of_means(&self, metric: &Metric, of: impl Fn(&'a Trial) -> Value) -> Summary {
+    fn mean_summary(&self, metric: &Metric, of: impl Fn(&'a Trial) -> Value) -> Summary {
         let (trials, note) = self.values(of);
         // No rate, total or cost is negative; a few trials that differ much would say so.
         let confidence = mean_interval(&trials, LEVEL).map(|t| Confidence { low: t.low.max(0.0), ..t });
         Summary { value: mean(&trials), confidence, trials, note, ..empty(metric) }
     }
 
-    fn of_maxima(&self, metric: &Metric, of: impl Fn(&'a Trial) -> Value) -> Summary {
+    fn max_summary(&self, metric: &Metric, of: impl Fn(&'a Trial) -> Value) -> Summary {
         let (trials, note) = self.values(of);
         Summary { value: trials.iter().copied().reduce(f64::max), trials, note, ..empty(metric) }
     }
 
-    fn of_quantile(&self, metric: &Metric, q: f64, of: &dyn Fn(&'a Trial) -> Option<Cow<'a, Histogram>>) -> Summary {
+    fn quantile_summary(
+        &self,
+        metric: &Metric,
+        q: f64,
+        of: &dyn Fn(&'a Trial) -> Option<Cow<'a, Histogram>>,
+    ) -> Summary {
         let histograms: Vec<Cow<'a, Histogram>> = self.trials.iter().filter_map(|trial| of(trial)).collect();
         let mut merged = Histogram::new();
         for histogram in &histograms {
@@ -290,7 +297,7 @@ impl<'a> Trials<'a> {
         }
     }
 
-    fn of_share(
+    fn ratio_summary(
         &self,
         metric: &Metric,
         parts: impl Fn(&'a Trial) -> Result<(u64, u64), String>,
@@ -310,10 +317,10 @@ impl<'a> Trials<'a> {
     }
 }
 
-impl<'a> Trials<'a> {
+impl<'a> TestTrials<'a> {
     /// A share of units that are independent of each other: of one trial they make an interval already.
-    fn of_proportion(&self, metric: &Metric, parts: impl Fn(&'a Trial) -> Result<(u64, u64), String>) -> Summary {
-        let plain = self.of_share(metric, &parts, ratio);
+    fn proportion_summary(&self, metric: &Metric, parts: impl Fn(&'a Trial) -> Result<(u64, u64), String>) -> Summary {
+        let plain = self.ratio_summary(metric, &parts, ratio);
         let counted = self.trials.iter().filter_map(|trial| parts(trial).ok());
         let (part, whole) =
             counted.fold((0_u64, 0_u64), |sum, one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)));
@@ -323,12 +330,12 @@ impl<'a> Trials<'a> {
 
 /// What the users of a trial did, with the record that says so.
 fn users_of(trial: &Trial) -> Result<(&Record, &UsersRecord), String> {
-    let (_, record) = recorded(trial, Side::Initiator)?;
+    let (_, record) = record_or_reason(trial, Side::Initiator)?;
     record.users.as_ref().map(|users| (record, users)).ok_or_else(|| "there were no scripted users".to_owned())
 }
 
 /// The steps without the transactions that they are in.
-fn single(users: &UsersRecord) -> impl Iterator<Item = &StepRecord> {
+fn leaf_steps(users: &UsersRecord) -> impl Iterator<Item = &StepRecord> {
     users.steps.iter().filter(|step| step.kind == StepKind::Step)
 }
 
@@ -370,7 +377,7 @@ fn measured_secs(record: &Record) -> Value {
 
 /// Processor time of a side's own threads per unit of its work.
 fn cost(trial: &Trial, side: Side, counter: &str) -> Value {
-    let (_, record) = recorded(trial, side)?;
+    let (_, record) = record_or_reason(trial, side)?;
     let work = total(trial, side, counter)?;
     if record.cpu_ns == Nanos::ZERO {
         return Err(format!("the {}'s processor time was not measured", side_name(side)));
@@ -399,12 +406,12 @@ pub(crate) fn main_rate(test: &TestRun) -> Option<&Summary> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::{Story, loss, p999, throughput};
+    use crate::run_builder::{RunBuilder, loss, p999, throughput};
     use fathom_model::names::{count, distribution};
 
     #[test]
     fn the_longest_times_make_the_fewest_round_trips_per_minute() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.probes(&[(10_000_000, 20_000_000), (10_000_000, 30_000_000), (10_000_000, 20_000_000)]);
         let per_minute = |q| Metric {
             unit: Unit::Count,
@@ -422,7 +429,7 @@ mod tests {
 
     #[test]
     fn what_a_count_ended_is_divided_by_its_own_time_and_not_by_ticks() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 900)]);
         for record in story.run.tests[0].trials[0].records.values_mut() {
             record.totals.values_mut().for_each(|total| *total /= 100);
@@ -436,7 +443,7 @@ mod tests {
 
     #[test]
     fn the_work_of_all_cores_of_a_host_is_divided_by_what_was_done() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_rr(1_000, 1);
         story.cpu("client", "cpu0", [10, 20, 20, 0]);
         story.cpu("client", "cpu1", [0, 0, 10, 0]);
@@ -450,12 +457,12 @@ mod tests {
         // 0.6 cores for 1,000 transactions per second.
         let value = story.analyzed().tests[0].summaries[0].value.unwrap();
         assert!(near(value, 600_000.0), "{value}");
-        let mut blind = Story::new();
+        let mut blind = RunBuilder::new();
         blind.tcp_rr(1_000, 1);
         blind.context.metrics.insert("tcp_rr".to_owned(), vec![cost]);
         assert_eq!(blind.analyzed().tests[0].summaries[0].value, None);
         // Of bytes, the cost is that of a gibibyte.
-        let mut stream = Story::new();
+        let mut stream = RunBuilder::new();
         stream.tcp_stream(&[125_000_000]);
         stream.cpu("target", "cpu0", [0, 50, 0, 0]);
         let from = Derivation::host_cost(Side::Responder, count::BYTES_RECEIVED);
@@ -469,7 +476,7 @@ mod tests {
 
     #[test]
     fn what_goes_both_ways_is_added_up_where_both_sides_counted() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1_000]);
         let both = Metric { from: Derivation::rate_of_both(count::BYTES_RECEIVED), ..throughput() };
         let test = &mut story.run.tests[0];
@@ -483,7 +490,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_the_mean_of_the_trials_with_an_interval_over_them() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1_000, 1_100, 1_200]);
         let summary = &story.analyzed().tests[0].summaries[0];
         assert_eq!(summary.trials, [8_000.0, 8_800.0, 9_600.0]);
@@ -494,7 +501,7 @@ mod tests {
 
     #[test]
     fn one_trial_has_a_value_and_no_interval() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1_000]);
         let summary = &story.analyzed().tests[0].summaries[0];
         assert_eq!((summary.value, summary.confidence), (Some(8_000.0), None));
@@ -502,7 +509,7 @@ mod tests {
 
     #[test]
     fn a_rate_nobody_counted_is_missing_with_its_reason() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1_000, 1_000]);
         for trial in &mut story.run.tests[0].trials {
             trial.records.get_mut("target").unwrap().timeline.counters.clear();
@@ -514,13 +521,13 @@ mod tests {
 
     #[test]
     fn a_value_that_cannot_be_does_not_apply_and_one_that_was_not_recorded_does() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1_000]);
         let from = Derivation::total(Side::Initiator, count::SCHEDULE_LAG_NS_MAX);
         let lag = Metric { unit: Unit::Nanos, from, ..throughput() };
         let why = "none was due";
         story.context.metrics.insert("tcp_stream".to_owned(), vec![lag.clone(), lag.unless(why)]);
-        let of = |story: &Story| story.analyzed().tests[0].summaries.clone();
+        let of = |story: &RunBuilder| story.analyzed().tests[0].summaries.clone();
         let told: Vec<(bool, Option<String>)> = of(&story).into_iter().map(|s| (s.applies(), s.note)).collect();
         assert_eq!(told, [(true, Some(NOT_RECORDED.to_owned())), (false, Some(why.to_owned()))]);
         story.total("client", count::SCHEDULE_LAG_NS_MAX, 7);
@@ -529,7 +536,7 @@ mod tests {
 
     #[test]
     fn a_trial_that_did_not_end_is_left_out_of_the_value() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1_000, 1_000, 5]);
         story.run.tests[0].trials[2].records.get_mut("client").unwrap().complete = false;
         let summary = &story.analyzed().tests[0].summaries[0];
@@ -539,7 +546,7 @@ mod tests {
 
     #[test]
     fn loss_is_pooled_over_the_trials() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 990), (3000, 3000)]);
         let run = story.analyzed();
         let summary = run.tests[0].summaries.iter().find(|s| s.metric == loss()).unwrap();
@@ -550,7 +557,7 @@ mod tests {
 
     #[test]
     fn a_loss_of_zero_is_bounded_by_three_in_n() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 1000), (2000, 2000)]);
         let run = story.analyzed();
         let summary = run.tests[0].summaries.iter().find(|s| s.metric == loss()).unwrap();
@@ -560,7 +567,7 @@ mod tests {
 
     #[test]
     fn a_p999_of_a_thousand_samples_is_marked() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1_000, 1_000]);
         story.context.metrics.insert("tcp_stream".to_owned(), vec![p999(), throughput()]);
         for trial in &mut story.run.tests[0].trials {
@@ -577,7 +584,7 @@ mod tests {
 
     #[test]
     fn cost_is_processor_time_per_unit_of_work() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1_000]);
         let record = story.run.tests[0].trials[0].records.get_mut("target").unwrap();
         (record.cpu_ns, record.totals) = (Nanos(5_000), [(count::BYTES_RECEIVED.to_owned(), 1000)].into());

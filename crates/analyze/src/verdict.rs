@@ -1,8 +1,8 @@
 //! What became of a run, in one word, and whether what was promised was kept.
 
 use fathom_model::{
-    Derivation, Finding, JudgedPromise, Layer, Run, Severity, Side, State, Summary, Trial, Verdict,
-    finding::Outcome,
+    Derivation, Finding, JudgedPromise, Layer, Run, Severity, Side, Summary, Trial, Verdict, VerdictState,
+    finding::PromiseOutcome,
     run::{Completeness, TestRun},
 };
 
@@ -12,16 +12,16 @@ use crate::{
 };
 
 /// One promise of a test, judged.
-pub(crate) struct Judged<'a> {
+pub(crate) struct PromiseResult<'a> {
     /// The value that it is about, if there is one.
     pub(crate) summary: Option<&'a Summary>,
     /// Whether it was kept.
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: PromiseOutcome,
     /// The test, the value and the bound in one line, when it was not kept.
     pub(crate) reason: String,
 }
 
-impl Judged<'_> {
+impl PromiseResult<'_> {
     /// The value's name for a list of evidence, with the step that it is of.
     pub(crate) fn counter(&self) -> Option<String> {
         let metric = &self.summary?.metric;
@@ -33,25 +33,33 @@ impl Judged<'_> {
 }
 
 /// Every promise of a test, judged by its values alone; those of a script stand behind the others.
-pub(crate) fn judged(test: &TestRun) -> Vec<Judged<'_>> {
-    let mut all: Vec<Judged<'_>> = test.expect.iter().map(|(name, text)| judge(test, name, text)).collect();
+pub(crate) fn judge_promises(test: &TestRun) -> Vec<PromiseResult<'_>> {
+    let mut all: Vec<PromiseResult<'_>> =
+        test.expect.iter().map(|(name, text)| judge_promise(test, name, text)).collect();
     let Some(users) = &test.users else { return all };
     let of_script = users.summaries.iter().chain(&test.summaries);
-    all.extend(users.promises.iter().map(|promise| of_users(promise, of_script.clone())));
+    all.extend(users.promises.iter().map(|promise| script_promise_result(promise, of_script.clone())));
     for step in &users.steps {
-        all.extend(step.promises.iter().map(|promise| of_users(promise, step.summaries.iter())));
+        all.extend(step.promises.iter().map(|promise| script_promise_result(promise, step.summaries.iter())));
     }
     all
 }
 
 /// A promise of a script, which was judged with the steps.
-fn of_users<'a>(promise: &JudgedPromise, mut among: impl Iterator<Item = &'a Summary>) -> Judged<'a> {
+fn script_promise_result<'a>(
+    promise: &JudgedPromise,
+    mut among: impl Iterator<Item = &'a Summary>,
+) -> PromiseResult<'a> {
     let named = |summary: &&Summary| promise.metric.as_deref() == Some(&*summary.metric.name);
-    Judged { summary: among.find(named), outcome: promise.outcome, reason: promise.reason.clone().unwrap_or_default() }
+    PromiseResult {
+        summary: among.find(named),
+        outcome: promise.outcome,
+        reason: promise.reason.clone().unwrap_or_default(),
+    }
 }
 
 /// The value of a test that a promise names, with the promise.
-pub(crate) fn promised<'a>(test: &'a TestRun, name: &str, written: &str) -> Result<(&'a Summary, Promise), String> {
+pub(crate) fn find_promise<'a>(test: &'a TestRun, name: &str, written: &str) -> Result<(&'a Summary, Promise), String> {
     let metrics: Vec<_> = test.summaries.iter().map(|summary| summary.metric.clone()).collect();
     let metric = promise::find(&metrics, name).map_err(|error| error.to_string())?;
     let promise = promise::parse(written, metric).map_err(|error| error.to_string())?;
@@ -59,16 +67,16 @@ pub(crate) fn promised<'a>(test: &'a TestRun, name: &str, written: &str) -> Resu
     summary.map(|summary| (summary, promise)).ok_or_else(|| "it was not measured".to_owned())
 }
 
-fn judge<'a>(test: &'a TestRun, name: &str, written: &str) -> Judged<'a> {
-    let open = |summary, why: &str| Judged {
+fn judge_promise<'a>(test: &'a TestRun, name: &str, written: &str) -> PromiseResult<'a> {
+    let open = |summary, why: &str| PromiseResult {
         summary,
-        outcome: Outcome::Open,
+        outcome: PromiseOutcome::Open,
         reason: format!("{} {name} was promised {written}: {why}", test.named()),
     };
     if let Some(why) = &test.unavailable {
         return open(None, why);
     }
-    let (summary, promise) = match promised(test, name, written) {
+    let (summary, promise) = match find_promise(test, name, written) {
         Ok(found) => found,
         Err(why) => return open(None, &why),
     };
@@ -76,21 +84,21 @@ fn judge<'a>(test: &'a TestRun, name: &str, written: &str) -> Judged<'a> {
         return open(Some(summary), summary.note.as_deref().unwrap_or("it was not measured"));
     };
     let (outcome, reason) = compare(&test.named(), (summary, value), promise);
-    Judged { summary: Some(summary), outcome, reason }
+    PromiseResult { summary: Some(summary), outcome, reason }
 }
 
 /// A value beside what was promised of it: the outcome, and both in a line for when it was not kept.
-pub(crate) fn compare(whose: &str, (summary, value): (&Summary, f64), promise: Promise) -> (Outcome, String) {
+pub(crate) fn compare(whose: &str, (summary, value): (&Summary, f64), promise: Promise) -> (PromiseOutcome, String) {
     let metric = &summary.metric;
     let outcome = promise.judge(value, summary.confidence.as_ref());
     let (what, shown, bound) = (metric.title.as_ref(), metric.show(value), metric.show(promise.bound));
     let reason = match (outcome, &summary.confidence) {
-        (Outcome::Open, Some(interval)) if summary.is_vague() => format!(
+        (PromiseOutcome::Open, Some(interval)) if summary.is_vague() => format!(
             "{whose} {what}: cannot tell yet: {} rounds differ too much to judge {} {bound} (more --rounds needed)",
             interval.n_trials,
             promise.relation.sign(),
         ),
-        (Outcome::Open, Some(interval)) => format!(
+        (PromiseOutcome::Open, Some(interval)) => format!(
             "{whose} {what}: cannot tell yet: {shown} ({} to {}) includes {bound} (more --rounds needed)",
             metric.show(interval.low),
             metric.show(interval.high),
@@ -105,46 +113,50 @@ pub(crate) fn verdict(run: &Run) -> Verdict {
     let all = |is: &dyn Fn(&TestRun) -> bool| run.tests.iter().all(is);
     let said = |state, reasons| Verdict { state, reasons };
     if all(&|test| has_no_result(run, test)) {
-        return said(State::Invalid, reasons_for_nothing(run));
+        return said(VerdictState::Invalid, reasons_for_nothing(run));
     }
-    let lacking = lacking(run);
+    let lacking = missing_parts(run);
     if !lacking.is_empty() {
-        return said(State::Incomplete, lacking);
+        return said(VerdictState::Incomplete, lacking);
     }
-    if all(&|test| has_no_result(run, test) || is_told(run, test, Severity::Invalidates)) {
-        return said(State::Invalid, titles(run, Severity::Invalidates));
+    if all(&|test| has_no_result(run, test) || has_finding(run, test, Severity::Invalidates)) {
+        return said(VerdictState::Invalid, titles(run, Severity::Invalidates));
     }
-    let promises: Vec<_> = run.tests.iter().flat_map(|test| trusted(run, test)).collect();
-    let not_kept = promises.iter().filter(|judged| judged.outcome != Outcome::Kept);
+    let promises: Vec<_> = run.tests.iter().flat_map(|test| trusted_promises(run, test)).collect();
+    let not_kept = promises.iter().filter(|judged| judged.outcome != PromiseOutcome::Kept);
     let mut reasons: Vec<String> = not_kept.map(|judged| judged.reason.clone()).collect();
     reasons.dedup();
-    let worst = [(Outcome::Broken, State::Broken), (Outcome::Open, State::Open), (Outcome::Kept, State::Kept)];
+    let worst = [
+        (PromiseOutcome::Broken, VerdictState::Broken),
+        (PromiseOutcome::Open, VerdictState::Open),
+        (PromiseOutcome::Kept, VerdictState::Kept),
+    ];
     let is_any = |outcome| promises.iter().any(|judged| judged.outcome == outcome);
     if let Some((_, state)) = worst.into_iter().find(|(outcome, _)| is_any(*outcome)) {
         return said(state, reasons);
     }
     let measured = run.tests.iter().filter(|test| !has_no_result(run, test));
-    let (disturbed, calm): (Vec<_>, Vec<_>) = measured.partition(|test| is_told(run, test, Severity::Disturbs));
+    let (disturbed, calm): (Vec<_>, Vec<_>) = measured.partition(|test| has_finding(run, test, Severity::Disturbs));
     if disturbed.len() >= calm.len() {
-        return said(State::Disturbed, titles(run, Severity::Disturbs));
+        return said(VerdictState::Disturbed, titles(run, Severity::Disturbs));
     }
-    said(State::Measured, Vec::new())
+    said(VerdictState::Measured, Vec::new())
 }
 
 /// The promises of a test; a number that cannot be trusted leaves them open.
 ///
 /// What was disturbed may have kept a promise all the same, but it does not break one.
-fn trusted<'a>(run: &'a Run, test: &'a TestRun) -> Vec<Judged<'a>> {
+fn trusted_promises<'a>(run: &'a Run, test: &'a TestRun) -> Vec<PromiseResult<'a>> {
     let spoils = |finding: &&Finding| {
         // Where nothing arrived, nothing arrived.
         let is_sure = finding.id == NOTHING_DONE;
         finding.severity >= Severity::Disturbs && finding.tests.contains(&test.name) && !is_sure
     };
-    let mut all = judged(test);
+    let mut all = judge_promises(test);
     let Some(finding) = run.findings.iter().find(spoils) else { return all };
     for judged in &mut all {
-        if finding.severity == Severity::Invalidates || judged.outcome == Outcome::Broken {
-            judged.outcome = Outcome::Open;
+        if finding.severity == Severity::Invalidates || judged.outcome == PromiseOutcome::Broken {
+            judged.outcome = PromiseOutcome::Open;
             judged.reason = format!("{} says nothing about its promise: {}", test.named(), finding.title);
         }
     }
@@ -158,7 +170,7 @@ fn titles(run: &Run, severity: Severity) -> Vec<String> {
 }
 
 /// Whether a finding of this severity names a test.
-fn is_told(run: &Run, test: &TestRun, severity: Severity) -> bool {
+fn has_finding(run: &Run, test: &TestRun, severity: Severity) -> bool {
     run.findings.iter().any(|finding| finding.severity == severity && finding.tests.contains(&test.name))
 }
 
@@ -176,7 +188,7 @@ fn did_nothing(run: &Run, test: &TestRun) -> bool {
 }
 
 /// What a run lacks of which something is left: what ended early, and tests that did nothing.
-fn lacking(run: &Run) -> Vec<String> {
+fn missing_parts(run: &Run) -> Vec<String> {
     if let Completeness::Incomplete { reason } = &run.completeness {
         return vec![reason.clone()];
     }
@@ -209,51 +221,51 @@ fn reasons_for_nothing(run: &Run) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::story::Story;
-    use fathom_model::{State, units::Nanos};
+    use crate::run_builder::RunBuilder;
+    use fathom_model::{VerdictState, units::Nanos};
 
-    fn promise(story: &mut Story, metric: &str, text: &str) {
+    fn promise(story: &mut RunBuilder, metric: &str, text: &str) {
         story.run.tests[0].expect.insert(metric.to_owned(), text.to_owned());
     }
 
     #[test]
     fn a_run_without_a_promise_only_measures() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000, 1000]);
-        assert_eq!(story.analyzed().verdict.state, State::Measured);
+        assert_eq!(story.analyzed().verdict.state, VerdictState::Measured);
     }
 
     #[test]
     fn a_broken_promise_fails_with_value_and_bound() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(100_000, 99_690)]);
         promise(&mut story, "loss", "0 %");
         let verdict = story.analyzed().verdict;
-        assert_eq!(verdict.state, State::Broken);
+        assert_eq!(verdict.state, VerdictState::Broken);
         assert_eq!(verdict.reasons, ["udp_stream loss 0.31 % > 0 %"]);
     }
 
     #[test]
     fn a_kept_promise_passes_and_one_within_the_interval_is_open() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000, 1000, 1000]);
         promise(&mut story, "throughput_bps", ">= 7k");
-        assert_eq!(story.analyzed().verdict.state, State::Kept);
-        let mut story = Story::new();
+        assert_eq!(story.analyzed().verdict.state, VerdictState::Kept);
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[900, 1000, 1100]);
         promise(&mut story, "throughput_bps", ">= 8.1k");
         let verdict = story.analyzed().verdict;
-        assert_eq!(verdict.state, State::Open);
+        assert_eq!(verdict.state, VerdictState::Open);
         assert!(verdict.reasons[0].contains("includes 8.10 kbit/s"), "{:?}", verdict.reasons);
     }
 
     #[test]
     fn rounds_that_differ_too_much_leave_a_promise_open_without_figures() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[100, 5000]);
         promise(&mut story, "throughput_bps", ">= 8.1k");
         let verdict = story.analyzed().verdict;
-        assert_eq!(verdict.state, State::Open);
+        assert_eq!(verdict.state, VerdictState::Open);
         assert!(
             verdict.reasons[0].contains("2 rounds differ too much to judge >= 8.10 kbit/s"),
             "{:?}",
@@ -263,55 +275,58 @@ mod tests {
 
     #[test]
     fn a_promise_of_a_test_that_could_not_run_is_open() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000]);
         story.run.tests[0].unavailable = Some("needs CAP_NET_RAW".to_owned());
         promise(&mut story, "throughput_bps", ">= 7k");
-        assert_eq!(story.analyzed().verdict.state, State::Invalid, "nothing was measured at all");
+        assert_eq!(story.analyzed().verdict.state, VerdictState::Invalid, "nothing was measured at all");
         story.http(1000, 10);
         let verdict = story.analyzed().verdict;
-        assert_eq!(verdict.state, State::Open);
+        assert_eq!(verdict.state, VerdictState::Open);
         assert!(verdict.reasons[0].ends_with("needs CAP_NET_RAW"), "{:?}", verdict.reasons);
     }
 
     #[test]
     fn a_run_of_which_every_number_is_spoilt_is_invalid_and_one_among_others_is_not() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(500, 500)]);
         story.total("client", fathom_model::names::count::INTENDED, 1000);
-        assert_eq!(story.analyzed().verdict.state, State::Invalid);
+        assert_eq!(story.analyzed().verdict.state, VerdictState::Invalid);
         story.tcp_stream(&[1000]);
-        assert_eq!(story.analyzed().verdict.state, State::Measured);
+        assert_eq!(story.analyzed().verdict.state, VerdictState::Measured);
     }
 
     #[test]
     fn what_others_disturbed_is_said_to_be_and_a_promise_that_was_kept_stays_kept() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000, 1000, 1000]);
-        story.stolen("target", Nanos::from_millis(600));
+        story.steal("target", Nanos::from_millis(600));
         let verdict = story.analyzed().verdict;
-        assert_eq!((verdict.state, verdict.reasons.len()), (State::Disturbed, 1));
+        assert_eq!((verdict.state, verdict.reasons.len()), (VerdictState::Disturbed, 1));
         promise(&mut story, "throughput_bps", ">= 7k");
-        assert_eq!(story.analyzed().verdict.state, State::Kept);
+        assert_eq!(story.analyzed().verdict.state, VerdictState::Kept);
     }
 
     #[test]
     fn a_run_that_lost_something_is_incomplete_whatever_was_promised() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000, 1000, 1000]);
         promise(&mut story, "throughput_bps", ">= 9k");
         story.run.completeness = super::Completeness::Incomplete { reason: "host target was lost".to_owned() };
         let verdict = story.analyzed().verdict;
-        assert_eq!((verdict.state, verdict.reasons), (State::Incomplete, vec!["host target was lost".to_owned()]));
+        assert_eq!(
+            (verdict.state, verdict.reasons),
+            (VerdictState::Incomplete, vec!["host target was lost".to_owned()])
+        );
     }
 
     #[test]
     fn a_value_that_says_nothing_cannot_break_a_promise() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000, 1000]);
         promise(&mut story, "throughput_bps", ">= 9k");
-        assert_eq!(story.analyzed().verdict.state, State::Broken);
-        story.stolen("target", Nanos::from_millis(600));
-        assert_eq!(story.analyzed().verdict.state, State::Open);
+        assert_eq!(story.analyzed().verdict.state, VerdictState::Broken);
+        story.steal("target", Nanos::from_millis(600));
+        assert_eq!(story.analyzed().verdict.state, VerdictState::Open);
     }
 }

@@ -21,7 +21,7 @@ pub(crate) fn record_of(trial: &Trial, side: Side) -> Option<(&str, &Record)> {
 }
 
 /// The trials to compute values from: the complete ones, or all when none is.
-pub(crate) fn usable(trials: &[Trial]) -> Vec<&Trial> {
+pub(crate) fn usable_trials(trials: &[Trial]) -> Vec<&Trial> {
     let complete: Vec<&Trial> = trials.iter().filter(|trial| is_complete(trial)).collect();
     if complete.is_empty() { trials.iter().collect() } else { complete }
 }
@@ -33,7 +33,7 @@ pub(crate) fn is_complete(trial: &Trial) -> bool {
 
 /// A span on the controller's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Window {
+pub(crate) struct MeasuredWindow {
     from: i128,
     to: i128,
 }
@@ -46,7 +46,7 @@ fn offset_of(hosts: &BTreeMap<String, Host>, host: &str) -> i128 {
     hosts.get(host).map_or(0, |host| i128::from(host.clock_offset_ns))
 }
 
-impl Window {
+impl MeasuredWindow {
     /// The time in which every side of a trial measured; nothing when there is none.
     pub(crate) fn common(trial: &Trial, hosts: &BTreeMap<String, Host>) -> Option<Self> {
         let of_each = trial.records.iter().map(|(key, record)| {
@@ -109,18 +109,18 @@ pub(crate) fn samples_within(record: &HostRecord, (from, to): (Nanos, Nanos)) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::{Story, record};
+    use crate::run_builder::{RunBuilder, record};
 
     #[test]
     fn the_common_window_is_where_both_sides_measured_on_one_clock() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.run.hosts.get_mut("target").unwrap().clock_offset_ns = -500;
         let mut trial = Trial::default();
         let early = Record { start_ns: Nanos(1000), measured_ns: (Nanos(100), Nanos(900)), ..record(Side::Initiator) };
         let late = Record { start_ns: Nanos(600), measured_ns: (Nanos(50), Nanos(950)), ..record(Side::Responder) };
         trial.records = [("client".to_owned(), early), ("target".to_owned(), late)].into();
-        let window = Window::common(&trial, &story.run.hosts).unwrap();
-        assert_eq!(window, Window { from: 1150, to: 1900 });
+        let window = MeasuredWindow::common(&trial, &story.run.hosts).unwrap();
+        assert_eq!(window, MeasuredWindow { from: 1150, to: 1900 });
         let local = window.in_record(&story.run.hosts, "target", &trial.records["target"]);
         assert_eq!(local, (Nanos(50), Nanos(800)));
     }
@@ -131,7 +131,7 @@ mod tests {
         let early = Record { measured_ns: (Nanos(0), Nanos(10)), ..record(Side::Initiator) };
         let late = Record { measured_ns: (Nanos(10), Nanos(20)), ..record(Side::Responder) };
         trial.records = [("client".to_owned(), early), ("target".to_owned(), late)].into();
-        assert_eq!(Window::common(&trial, &BTreeMap::new()), None);
+        assert_eq!(MeasuredWindow::common(&trial, &BTreeMap::new()), None);
     }
 
     #[test]

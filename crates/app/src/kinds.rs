@@ -3,4 +3,4 @@
 use fathom_engine::TestKind;
 
 /// All kinds of this layer.
-pub const KINDS: &[&dyn TestKind] = &[&crate::scenario::walk::AppScenario, &crate::lua::Script];
+pub const KINDS: &[&dyn TestKind] = &[&crate::scenario::execution::AppScenario, &crate::lua::AppLua];

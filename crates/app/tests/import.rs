@@ -9,7 +9,7 @@ use std::{
 };
 
 use fathom_app::{
-    import::{Assets, Imported, Wanted, import},
+    import::{Assets, ImportOptions, ImportResult, import},
     scenario,
 };
 
@@ -17,12 +17,12 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/import")
 }
 
-fn imported(file: &str, wanted: Wanted) -> Imported {
+fn imported(file: &str, wanted: ImportOptions) -> ImportResult {
     import(&fs::read(folder().join(file)).unwrap(), wanted, file).unwrap()
 }
 
 /// Imports a file and compares with what is kept beside it.
-fn compare(file: &str, kept: &str, wanted: Wanted) -> Imported {
+fn compare(file: &str, kept: &str, wanted: ImportOptions) -> ImportResult {
     let imported = imported(file, wanted);
     let kept = folder().join(kept);
     if std::env::var_os("BLESS").is_some() {
@@ -42,7 +42,7 @@ mod replay;
 
 #[test]
 fn a_plan_of_jmeter_is_a_scenario_without_mistakes() {
-    let imported = compare("shop.jmx", "shop.scenario", Wanted::default());
+    let imported = compare("shop.jmx", "shop.scenario", ImportOptions::default());
     let notes: Vec<_> = imported.notes.iter().map(ToString::to_string).collect();
     assert_eq!(
         notes,
@@ -56,16 +56,16 @@ fn a_plan_of_jmeter_is_a_scenario_without_mistakes() {
 
 #[test]
 fn a_recording_of_a_browser_is_a_scenario_without_mistakes() {
-    compare("visit.har", "visit.scenario", Wanted::default());
-    let wanted = Wanted { assets: Assets::LeftOut, ..Wanted::default() };
+    compare("visit.har", "visit.scenario", ImportOptions::default());
+    let wanted = ImportOptions { assets: Assets::LeftOut, ..ImportOptions::default() };
     let steps = |text: &str| text.lines().filter(|line| line.trim_start().starts_with("step ")).count();
-    let (all, some) = (imported("visit.har", Wanted::default()), imported("visit.har", wanted));
+    let (all, some) = (imported("visit.har", ImportOptions::default()), imported("visit.har", wanted));
     assert_eq!((steps(&all.text), steps(&some.text)), (10, 7), "a style, a script and a picture are left out");
 }
 
 #[test]
 fn commands_of_curl_are_a_scenario_without_mistakes() {
-    let imported = compare("commands.curl", "commands.scenario", Wanted::default());
+    let imported = compare("commands.curl", "commands.scenario", ImportOptions::default());
     assert_eq!(imported.notes, []);
 }
 
@@ -84,7 +84,7 @@ fn setup_and_teardown_of_a_plan_are_told_and_not_done() {
     let plan = format!(
         "<jmeterTestPlan><hashTree><TestPlan testname=\"Plan\"/><hashTree>{groups}</hashTree></hashTree></jmeterTestPlan>"
     );
-    let imported = import(plan.as_bytes(), Wanted::default(), "plan.jmx").unwrap();
+    let imported = import(plan.as_bytes(), ImportOptions::default(), "plan.jmx").unwrap();
     let notes: Vec<_> = imported.notes.iter().map(ToString::to_string).collect();
     assert_eq!(
         notes,

@@ -54,7 +54,7 @@ fn told(text: &str) -> String {
         Err(faults) => faults,
     };
     let lines = found.iter().map(|diagnostic| {
-        let (line, column) = diagnostic.place(text);
+        let (line, column) = diagnostic.line_and_column(text);
         let severity = format!("{:?}", diagnostic.severity).to_lowercase();
         let label = if diagnostic.label.is_empty() { String::new() } else { format!(" ({})", diagnostic.label) };
         let folder = tree("crates/app/tests/scenario").display().to_string();
@@ -217,11 +217,11 @@ fn the_examples_of_the_guide_are_scenarios_or_lines_of_them() {
 
 #[test]
 fn holes_within_strings_of_json_are_escaped_and_others_are_not() {
-    use fathom_app::scenario::tree::{Content, Filter, Statement};
+    use fathom_app::scenario::ast::{BodyContent, Filter, Statement};
     let text = "step a\n  POST /\n  json {\"a\\\"\": \"${x}\", \"b\": ${x}, \"c\": \"\\\\\", \"d\": [${x|hex}, \"${x|url}-${x}\"]}\n";
     let parsed = scenario::parse(text).unwrap();
     let Some(Statement::Step(step)) = parsed.users[0].body.first() else { panic!("{parsed:?}") };
-    let Some(Content::Json(template)) = step.body.as_ref().map(|body| &body.content) else { panic!("{step:?}") };
+    let Some(BodyContent::Json(template)) = step.body.as_ref().map(|body| &body.content) else { panic!("{step:?}") };
     let filters: Vec<Vec<Filter>> = template.escaped_json().holes().map(|hole| hole.filters.clone()).collect();
     let expected = [vec![Filter::Json], vec![], vec![Filter::Hex], vec![Filter::Url], vec![Filter::Json]];
     assert_eq!(filters, expected);

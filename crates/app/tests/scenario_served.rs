@@ -8,8 +8,8 @@ use std::{
     thread,
 };
 
-use fathom_app::scenario::walk::AppScenario;
-use fathom_engine::{Session, TestKind as _};
+use fathom_app::scenario::execution::AppScenario;
+use fathom_engine::{TestKind as _, TrialContext};
 use fathom_model::{Endpoints, Phases, Record, Role, Settings, Side, units::Nanos};
 use fathom_sys::{clock, policy::Policy};
 
@@ -95,10 +95,10 @@ fn run(scenario: &str, server: &Server) -> Record {
         interface: None,
         peer: Endpoints::new(),
         cores: Vec::new(),
-        meeting: fathom_model::Meeting::default(),
+        meeting: fathom_model::PeerAddresses::default(),
         seed: 1,
     };
-    AppScenario.prepare(&role, &Policy::anything()).unwrap().run(&Session::new(clock::now(), LONG)).unwrap()
+    AppScenario.prepare(&role, &Policy::anything()).unwrap().run(&TrialContext::new(clock::now(), LONG)).unwrap()
 }
 
 /// What steps failed of, each once.

@@ -1,9 +1,9 @@
 //! What a layer can run.
 
 use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role};
-use fathom_sys::policy::{Guests, Policy};
+use fathom_sys::policy::{AllowedPeers, Policy};
 
-use crate::{Error, Session};
+use crate::{Error, TrialContext};
 
 /// A kind of test: one row in its crate's table `KINDS`.
 pub trait TestKind: Sync {
@@ -47,7 +47,7 @@ pub trait TestKind: Sync {
 
 /// Who may come to the sockets of a role: the other side, from wherever the role's options let it send.
 #[must_use]
-pub fn guests(role: &Role, policy: &Policy) -> Guests {
+pub fn guests(role: &Role, policy: &Policy) -> AllowedPeers {
     policy.guests(&role.meeting.with, role.settings.text("source").as_deref())
 }
 
@@ -60,7 +60,7 @@ pub trait Test: Send {
     ///
     /// # Errors
     /// Only when nothing can be recorded: what was measured before a loss is returned as an incomplete record.
-    fn run(self: Box<Self>, session: &Session) -> Result<Record, Error>;
+    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error>;
 }
 
 /// The kind of this name.

@@ -1,26 +1,28 @@
-//! How a plan runs: what a test is ([`TestKind`]), how its phases follow each other ([`Crew`]), how it is paced ([`pace`]),
+//! How a plan runs: what a test is ([`TestKind`]), how its phases follow each other ([`WorkerPool`]), how it is paced ([`pace`]),
 //! and how a limit is found over many of its trials ([`search`]).
 //!
-//! Worker threads are pinned and share nothing: each writes its own padded [`Slot`], read once per interval, and its own
+//! Worker threads are pinned and share nothing: each writes its own padded [`WorkerCounters`], read once per interval, and its own
 //! histograms, merged after the run. This crate knows no protocol, no output and no way to reach a host.
 
 mod abandon;
-mod conduct;
 mod error;
+mod io_backend;
 mod kind;
+mod live_counters;
 mod observe;
 mod own_cpu;
 pub mod pace;
 pub mod search;
-mod session;
-mod slot;
-mod way;
+mod trial_context;
+mod workers;
 
 pub use abandon::abandon;
-pub use conduct::{Conducted, Counts, Crew, Enlisted, Phase, Shift, Until, Watcher, Worker};
 pub use error::Error;
+pub use io_backend::{Batching, IoBackend, LoadModel, ReactorKind};
 pub use kind::{Test, TestKind, find, guests};
+pub use live_counters::WorkerCounters;
 pub use observe::Observer;
-pub use session::{Live, Session, Stop, StopFlag};
-pub use slot::Slot;
-pub use way::{Batching, Model, Way, Which};
+pub use trial_context::{LiveProgress, Stop, StopFlag, TrialContext};
+pub use workers::{
+    EndCondition, Phase, PreparedPool, TrialObserver, TrialResults, WorkerCounts, WorkerHandle, WorkerPool, WorkerTask,
+};

@@ -15,7 +15,7 @@ use anyhow::Context as _;
 use fathom_sys::policy::{Network, Policy};
 
 use crate::{
-    exit::{Exit, Screen},
+    exit::{Exit, UserError},
     target,
 };
 
@@ -24,30 +24,30 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// What the user has allowed; a clone shares the answers to questions.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Allowed(Rc<Granted>);
+pub(crate) struct AllowList(Rc<AllowListState>);
 
 #[derive(Debug, Default)]
-struct Granted {
+struct AllowListState {
     /// The command that repeats the run, for a line that would allow its target.
     command: String,
     networks: Vec<Network>,
     names: Vec<String>,
     /// What the names stand for, looked up when nothing else allows a target.
-    pinned: OnceCell<Vec<Network>>,
+    resolved_names: OnceCell<Vec<Network>>,
     /// Lines that mean nothing, each with its place.
-    complaints: Vec<String>,
+    bad_lines: Vec<String>,
     /// What was answered with yes.
-    answered: RefCell<Vec<Network>>,
+    confirmed: RefCell<Vec<Network>>,
 }
 
 /// One entry of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub(crate) enum AllowEntry {
     Network(Network),
     Name(String),
 }
 
-impl Entry {
+impl AllowEntry {
     /// Reads an address, a network or the name of a host.
     pub(crate) fn read(word: &str) -> Option<Self> {
         if let Ok(network) = word.parse() {
@@ -66,17 +66,17 @@ impl Entry {
     }
 }
 
-impl std::fmt::Display for Entry {
+impl std::fmt::Display for AllowEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             // One address is written as an address.
-            Self::Network(network) => f.write_str(&shown(network)),
+            Self::Network(network) => f.write_str(&network_text(network)),
             Self::Name(name) => f.write_str(name),
         }
     }
 }
 
-fn shown(network: &Network) -> String {
+fn network_text(network: &Network) -> String {
     let text = network.to_string();
     let single = text.strip_suffix("/32").filter(|address| !address.contains(':')).or(text.strip_suffix("/128"));
     single.map_or_else(|| text.clone(), str::to_owned)
@@ -91,23 +91,23 @@ pub(crate) fn files() -> Option<[PathBuf; 2]> {
 }
 
 /// An entry with its place, or what is wrong there.
-pub(crate) type Line = (String, Result<Entry, String>);
+pub(crate) type AllowLine = (String, Result<AllowEntry, String>);
 
 /// The older form of the file.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct OlderFile {
+struct LegacyAllowFile {
     allow: Vec<String>,
 }
 
 /// The entries of a file's text: one a line, with `#` comments, or in the older form as TOML.
-pub(crate) fn read_lines(text: &str, path: &Path) -> Vec<Line> {
+pub(crate) fn read_lines(text: &str, path: &Path) -> Vec<AllowLine> {
     let line = |(n, word): (usize, &str)| {
         let place = format!("{}:{n}", path.display());
-        let entry = Entry::read(word).ok_or_else(|| format!("`{word}` is not an address, a network or a name"));
+        let entry = AllowEntry::read(word).ok_or_else(|| format!("`{word}` is not an address, a network or a name"));
         (place, entry)
     };
-    if let Ok(older) = toml::from_str::<OlderFile>(text) {
+    if let Ok(older) = toml::from_str::<LegacyAllowFile>(text) {
         return older.allow.iter().enumerate().map(|(idx, word)| line((idx + 1, word))).collect();
     }
     let words = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
@@ -128,7 +128,7 @@ pub(crate) fn read_file(path: &Path) -> anyhow::Result<Option<String>> {
 }
 
 /// Writes an entry behind the others, and says where.
-pub(crate) fn keep(entry: &Entry) -> anyhow::Result<PathBuf> {
+pub(crate) fn append(entry: &AllowEntry) -> anyhow::Result<PathBuf> {
     let [path, _] = files().context("cannot tell where the allow file is: neither HOME nor XDG_CONFIG_HOME is set")?;
     let folder = path.parent().expect("the path was made from a folder");
     fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
@@ -148,16 +148,16 @@ pub(crate) fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Allowed {
+impl AllowList {
     /// What `--allow`, `FATHOM_ALLOW` and the allow file say, for a run that `command` repeats.
-    pub(crate) fn gather<'a>(given: impl Iterator<Item = &'a String>, command: String) -> Result<Self, Screen> {
-        let mut granted = Granted { command, ..Granted::default() };
+    pub(crate) fn load<'a>(given: impl Iterator<Item = &'a String>, command: String) -> Result<Self, UserError> {
+        let mut granted = AllowListState { command, ..AllowListState::default() };
         for word in given.flat_map(|words| words.split(',')) {
-            let entry = Entry::read(word).ok_or_else(|| {
-                Screen::new(Exit::Usage, format!("--allow: `{word}` is not an address, a network or a name"))
-                    .line("use", "--allow 10.0.0.2, --allow 10.0.0.0/24 or --allow NAME")
+            let entry = AllowEntry::read(word).ok_or_else(|| {
+                UserError::new(Exit::Usage, format!("--allow: `{word}` is not an address, a network or a name"))
+                    .with_line("use", "--allow 10.0.0.2, --allow 10.0.0.0/24 or --allow NAME")
             })?;
-            if let Entry::Name(name) = &entry {
+            if let AllowEntry::Name(name) = &entry {
                 // A slip is told at once to whoever typed it.
                 granted.networks.extend(target::resolve(name)?.into_iter().map(Network::from));
             }
@@ -174,7 +174,7 @@ impl Allowed {
         for (place, entry) in lines.collect::<Vec<_>>() {
             match entry {
                 Ok(entry) => granted.add(entry),
-                Err(why) => granted.complaints.push(format!("{place}: {why}")),
+                Err(why) => granted.bad_lines.push(format!("{place}: {why}")),
             }
         }
         Ok(Self(Rc::new(granted)))
@@ -182,32 +182,32 @@ impl Allowed {
 
     /// All of it, as an option takes it.
     pub(crate) fn list(&self) -> String {
-        let answered = self.0.answered.borrow();
-        let all = self.0.networks.iter().chain(self.0.pinned()).chain(answered.iter());
+        let answered = self.0.confirmed.borrow();
+        let all = self.0.networks.iter().chain(self.0.resolved_names()).chain(answered.iter());
         all.map(Network::to_string).collect::<Vec<_>>().join(",")
     }
 
     /// Refuses addresses that the user has not allowed; `shown` is how the user calls them.
-    pub(crate) fn check(&self, shown: &str, addresses: &[IpAddr]) -> Result<(), Screen> {
-        check_single(shown, addresses)?;
+    pub(crate) fn check(&self, shown: &str, addresses: &[IpAddr]) -> Result<(), UserError> {
+        check_single_host(shown, addresses)?;
         let missing: Vec<Network> = addresses
             .iter()
             .map(|address| Network::from(address.to_canonical()))
             .filter(|one| !self.has(one))
             .collect();
         let why = "it is neither this machine, a lab, nor a host that answered with a key";
-        self.ask_for(&missing, (shown, why))
+        self.confirm(&missing, (shown, why))
     }
 
     /// Refuses a network, or an address, that the user has not allowed as a whole.
-    pub(crate) fn check_network(&self, word: &str) -> Result<(), Screen> {
+    pub(crate) fn check_network(&self, word: &str) -> Result<(), UserError> {
         let wanted: Network = word.parse().map_err(|_| {
-            Screen::new(Exit::Usage, format!("`{word}` is not an address or a network"))
-                .line("use", "10.0.0.2 or 10.0.0.0/24")
+            UserError::new(Exit::Usage, format!("`{word}` is not an address or a network"))
+                .with_line("use", "10.0.0.2 or 10.0.0.0/24")
         })?;
         let missing: Vec<Network> = Some(wanted).into_iter().filter(|wanted| !self.has(wanted)).collect();
         let why = "a script may connect to all of it, and it is neither this machine nor within what you have allowed";
-        self.ask_for(&missing, (&wanted.to_string(), why))
+        self.confirm(&missing, (&wanted.to_string(), why))
     }
 
     /// Whether all addresses from one to another lie within one network that is allowed.
@@ -227,83 +227,83 @@ impl Allowed {
     /// All that is allowed by now, this machine included.
     pub(crate) fn networks(&self) -> Vec<Network> {
         let own = [Network::LOOPBACK_V4, Network::LOOPBACK_V6];
-        let answered = self.0.answered.borrow();
-        own.iter().chain(&self.0.networks).chain(self.0.pinned()).chain(&*answered).copied().collect()
+        let answered = self.0.confirmed.borrow();
+        own.iter().chain(&self.0.networks).chain(self.0.resolved_names()).chain(&*answered).copied().collect()
     }
 
     fn any(&self, judge: impl Fn(&Network) -> bool) -> bool {
         let own = [Network::LOOPBACK_V4, Network::LOOPBACK_V6];
-        own.iter().chain(&self.0.networks).chain(self.0.answered.borrow().iter()).any(&judge)
-            || self.0.pinned().iter().any(&judge)
+        own.iter().chain(&self.0.networks).chain(self.0.confirmed.borrow().iter()).any(&judge)
+            || self.0.resolved_names().iter().any(&judge)
     }
 
     /// Asks at a terminal for what is missing; elsewhere refuses it with the lines that would allow it.
-    fn ask_for(&self, missing: &[Network], (named, why): (&str, &str)) -> Result<(), Screen> {
+    fn confirm(&self, missing: &[Network], (named, why): (&str, &str)) -> Result<(), UserError> {
         if missing.is_empty() {
             return Ok(());
         }
-        let texts: Vec<String> = missing.iter().map(shown).collect();
+        let texts: Vec<String> = missing.iter().map(network_text).collect();
         let list = texts.join(",");
         if io::stdin().is_terminal() && io::stderr().is_terminal() {
             let about = if texts.contains(&named.to_owned()) { list.clone() } else { format!("{named} ({list})") };
-            if self.is_answered_with_yes(&about, missing) {
+            if self.ask_user(&about, missing) {
                 return Ok(());
             }
         }
-        let screen = Screen::new(Exit::Preflight, format!("{named} is not a target you have allowed"))
-            .line("why", why)
-            .line("allow", allowing(&self.0.command, &list))
-            .line("always", format!("fathom allow add {}", texts.join(" ")));
-        Err(self.0.complaints.iter().fold(screen, |screen, complaint| screen.line("note", complaint)))
+        let screen = UserError::new(Exit::Preflight, format!("{named} is not a target you have allowed"))
+            .with_line("why", why)
+            .with_line("allow", with_allow_option(&self.0.command, &list))
+            .with_line("always", format!("fathom allow add {}", texts.join(" ")));
+        Err(self.0.bad_lines.iter().fold(screen, |screen, complaint| screen.with_line("note", complaint)))
     }
 
     /// Puts the question; what is allowed from now on is written into the file for `always`.
-    fn is_answered_with_yes(&self, about: &str, missing: &[Network]) -> bool {
+    fn ask_user(&self, about: &str, missing: &[Network]) -> bool {
         let mut stderr = io::stderr().lock();
         let mut answer = String::new();
         let is_asked = write!(stderr, "{about} is not allowed yet. Is it yours to load? [y/N/always] ").is_ok()
             && io::stdin().read_line(&mut answer).is_ok();
         drop(stderr);
-        let answer = if is_asked { Answer::of(&answer) } else { Answer::No };
-        if answer == Answer::Always {
+        let answer = if is_asked { ConfirmAnswer::of(&answer) } else { ConfirmAnswer::No };
+        if answer == ConfirmAnswer::Always {
             for network in missing {
-                match keep(&Entry::Network(*network)) {
-                    Ok(path) => eprintln!("added {} to {}", shown(network), path.display()),
+                match append(&AllowEntry::Network(*network)) {
+                    Ok(path) => eprintln!("added {} to {}", network_text(network), path.display()),
                     Err(error) => eprintln!("fathom: {error:#}; allowed for this run only"),
                 }
             }
         }
-        if answer != Answer::No {
-            self.0.answered.borrow_mut().extend(missing);
+        if answer != ConfirmAnswer::No {
+            self.0.confirmed.borrow_mut().extend(missing);
         }
-        answer != Answer::No
+        answer != ConfirmAnswer::No
     }
 }
 
-impl Granted {
-    fn add(&mut self, entry: Entry) {
+impl AllowListState {
+    fn add(&mut self, entry: AllowEntry) {
         match entry {
-            Entry::Network(network) => self.networks.push(network),
-            Entry::Name(name) => self.names.push(name),
+            AllowEntry::Network(network) => self.networks.push(network),
+            AllowEntry::Name(name) => self.names.push(name),
         }
     }
 
     /// The addresses of the names; a name that has none allows nothing.
-    fn pinned(&self) -> &[Network] {
+    fn resolved_names(&self) -> &[Network] {
         let addresses = || self.names.iter().filter_map(|name| target::resolve(name).ok()).flatten();
-        self.pinned.get_or_init(|| addresses().map(Network::from).collect())
+        self.resolved_names.get_or_init(|| addresses().map(Network::from).collect())
     }
 }
 
 /// What a person answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answer {
+enum ConfirmAnswer {
     Yes,
     No,
     Always,
 }
 
-impl Answer {
+impl ConfirmAnswer {
     /// Anything but a clear yes is a no.
     fn of(text: &str) -> Self {
         match text.trim().to_ascii_lowercase().as_str() {
@@ -315,19 +315,19 @@ impl Answer {
 }
 
 /// Refuses addresses that stand for more than one host, or for none.
-pub(crate) fn check_single(shown: &str, addresses: &[IpAddr]) -> Result<(), Screen> {
+pub(crate) fn check_single_host(shown: &str, addresses: &[IpAddr]) -> Result<(), UserError> {
     let is_never = |address: &IpAddr| {
         address.is_multicast() || address.is_unspecified() || *address == IpAddr::from([255, 255, 255, 255])
     };
     if !addresses.iter().map(IpAddr::to_canonical).any(|address| is_never(&address)) {
         return Ok(());
     }
-    let screen = Screen::new(Exit::Preflight, format!("{shown} is never a target"));
-    Err(screen.line("why", "broadcast, multicast and unspecified addresses reach hosts that nobody named"))
+    let screen = UserError::new(Exit::Preflight, format!("{shown} is never a target"));
+    Err(screen.with_line("why", "broadcast, multicast and unspecified addresses reach hosts that nobody named"))
 }
 
 /// The same command with these addresses allowed.
-fn allowing(command: &str, list: &str) -> String {
+fn with_allow_option(command: &str, list: &str) -> String {
     if let Some(tool) = command.strip_prefix("fathom as ") {
         return format!("fathom as --allow {list} {tool}");
     }
@@ -343,7 +343,7 @@ mod tests {
     use super::*;
 
     fn lines(text: &str) -> Vec<String> {
-        let shown = |(place, entry): Line| match entry {
+        let shown = |(place, entry): AllowLine| match entry {
             Ok(entry) => format!("{place} {entry}"),
             Err(why) => format!("{place} {why}"),
         };
@@ -380,14 +380,14 @@ mod tests {
     #[test]
     fn what_is_neither_address_network_nor_name_is_no_entry() {
         for word in ["", "10.0.0", "10.0.0.0/33", "a..b", "-", "http://a/", "a b", "::1::"] {
-            assert_eq!(Entry::read(word), None, "{word}");
+            assert_eq!(AllowEntry::read(word), None, "{word}");
         }
     }
 
     #[test]
     fn only_a_clear_yes_is_a_yes() {
-        use Answer::{Always, No, Yes};
-        let answers = ["y\n", "YES", "always\n", "\n", "", "n", "yep"].map(Answer::of);
+        use ConfirmAnswer::{Always, No, Yes};
+        let answers = ["y\n", "YES", "always\n", "\n", "", "n", "yep"].map(ConfirmAnswer::of);
         assert_eq!(answers, [Yes, Yes, Always, No, No, No, No]);
     }
 
@@ -399,7 +399,7 @@ mod tests {
             ("fathom app run a.lua http://b/ -- 16", "fathom app run a.lua http://b/ --allow 10.0.0.2 -- 16"),
         ];
         for (command, expected) in cases {
-            assert_eq!(allowing(command, "10.0.0.2"), expected);
+            assert_eq!(with_allow_option(command, "10.0.0.2"), expected);
         }
     }
 }

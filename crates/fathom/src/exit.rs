@@ -24,9 +24,9 @@ pub(crate) enum Exit {
     /// A promise was broken.
     Threshold,
     /// A promise stays open, or the run was disturbed and `--strict` was given.
-    Unsure,
+    Inconclusive,
     /// The code of a command that was run on behalf of the user.
-    Of(u8),
+    Code(u8),
     /// Ended by a signal; what was measured was printed.
     Signalled(Signal),
 }
@@ -40,8 +40,8 @@ impl Exit {
             Self::Preflight => 3,
             Self::Incomplete => 4,
             Self::Threshold => 10,
-            Self::Unsure => 12,
-            Self::Of(code) => code,
+            Self::Inconclusive => 12,
+            Self::Code(code) => code,
             Self::Signalled(signal) => signal.exit_code(),
         }
     }
@@ -49,35 +49,35 @@ impl Exit {
 
 /// An error as a person sees it: what happened, then labelled lines with the cause and the way out.
 #[derive(Debug)]
-pub(crate) struct Screen {
+pub(crate) struct UserError {
     pub(crate) exit: Exit,
     what: String,
     lines: Vec<(&'static str, String)>,
 }
 
-impl Screen {
+impl UserError {
     pub(crate) fn new(exit: Exit, what: impl Into<String>) -> Self {
         Self { exit, what: what.into(), lines: Vec::new() }
     }
 
     /// Adds a line such as `why    it is neither this machine, …`; the same label is printed once.
     #[must_use]
-    pub(crate) fn line(mut self, label: &'static str, text: impl Into<String>) -> Self {
+    pub(crate) fn with_line(mut self, label: &'static str, text: impl Into<String>) -> Self {
         self.lines.push((label, text.into()));
         self
     }
 
     /// An error and its causes.
-    pub(crate) fn of(exit: Exit, error: &anyhow::Error) -> Self {
+    pub(crate) fn from_error(exit: Exit, error: &anyhow::Error) -> Self {
         error
             .chain()
             .skip(1)
-            .fold(Self::new(exit, error.to_string()), |screen, cause| screen.line("why", cause.to_string()))
+            .fold(Self::new(exit, error.to_string()), |screen, cause| screen.with_line("why", cause.to_string()))
     }
 
     /// Adds the causes of an error, one below the other.
     #[must_use]
-    pub(crate) fn because(mut self, error: &dyn std::error::Error) -> Self {
+    pub(crate) fn with_causes(mut self, error: &dyn std::error::Error) -> Self {
         let mut next = Some(error);
         while let Some(cause) = next {
             self.lines.push(("why", cause.to_string()));
@@ -87,7 +87,7 @@ impl Screen {
     }
 }
 
-impl fmt::Display for Screen {
+impl fmt::Display for UserError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what)?;
         let mut before = "";
@@ -100,49 +100,49 @@ impl fmt::Display for Screen {
     }
 }
 
-impl std::error::Error for Screen {}
+impl std::error::Error for UserError {}
 
 /// An error of the engine before anything was started, with the ways to allow what is missing.
-pub(crate) fn engine_screen(error: &fathom_engine::Error) -> Screen {
+pub(crate) fn engine_error(error: &fathom_engine::Error) -> UserError {
     use fathom_engine::Error;
     let exit = match error {
         Error::Setting(_) | Error::UnknownKind { .. } => Exit::Usage,
         error if error.is_preflight() => Exit::Preflight,
         _ => Exit::Failed,
     };
-    let mut screen = Screen::new(exit, error.to_string());
+    let mut screen = UserError::new(exit, error.to_string());
     if let Some(cause) = std::error::Error::source(error) {
-        screen = screen.because(cause);
+        screen = screen.with_causes(cause);
     }
     if let Some(hint) = error.hint() {
-        screen = screen.line("fix", hint);
+        screen = screen.with_line("fix", hint);
     }
     if let Error::Permission { needs, .. } = error {
-        screen = privileges(screen, needs);
+        screen = with_privilege_hint(screen, needs);
     }
     screen
 }
 
 /// The ways to be allowed what needs these privileges.
-pub(crate) fn privileges(screen: Screen, needs: &str) -> Screen {
+pub(crate) fn with_privilege_hint(screen: UserError, needs: &str) -> UserError {
     let setcap = "sudo setcap cap_net_raw,cap_net_admin,cap_bpf+ep $(which fathom)";
-    let screen = screen.line("fix", "sudo fathom …        # the same command as root");
+    let screen = screen.with_line("fix", "sudo fathom …        # the same command as root");
     if needs.contains("CAP_NET_BIND_SERVICE") {
         return screen
-            .line("fix", "sudo setcap cap_net_bind_service+ep $(which fathom)")
-            .line("or", "choose a port from 1024 on, which needs no privilege");
+            .with_line("fix", "sudo setcap cap_net_bind_service+ep $(which fathom)")
+            .with_line("or", "choose a port from 1024 on, which needs no privilege");
     }
     // A user namespace gives every capability but this one, which the kernel wants outside of it.
     if needs.contains("CAP_BPF") {
-        return screen.line("fix", format!("{setcap}        # not for a lab, which needs root to take programs"));
+        return screen.with_line("fix", format!("{setcap}        # not for a lab, which needs root to take programs"));
     }
     screen
-        .line("fix", setcap)
-        .line("fix", "fathom evaluate        # no privileges: in a lab of your own, in a user namespace")
+        .with_line("fix", setcap)
+        .with_line("fix", "fathom evaluate        # no privileges: in a lab of your own, in a user namespace")
 }
 
 /// Says that the program itself is wrong, on one line; with `RUST_BACKTRACE` set, where.
-pub(crate) fn tell_panic(panic: &std::panic::PanicHookInfo<'_>) {
+pub(crate) fn print_panic(panic: &std::panic::PanicHookInfo<'_>) {
     let text = panic.payload_as_str().unwrap_or("it does not say why");
     let place = panic.location().map_or(String::new(), |place| format!(" ({}:{})", place.file(), place.line()));
     eprintln!("fathom: this is a defect of fathom: {text}{place}");
@@ -153,7 +153,7 @@ pub(crate) fn tell_panic(panic: &std::panic::PanicHookInfo<'_>) {
 }
 
 /// Prints an error and turns the outcome into the exit code.
-pub(crate) fn conclude(outcome: anyhow::Result<Exit>) -> ExitCode {
+pub(crate) fn exit_code(outcome: anyhow::Result<Exit>) -> ExitCode {
     let error = match outcome {
         Ok(exit) => return ExitCode::from(exit.code()),
         Err(error) => error,
@@ -161,9 +161,9 @@ pub(crate) fn conclude(outcome: anyhow::Result<Exit>) -> ExitCode {
     if is_broken_pipe(&error) {
         return ExitCode::SUCCESS;
     }
-    let (exit, text) = match error.downcast::<Screen>() {
+    let (exit, text) = match error.downcast::<UserError>() {
         Ok(screen) => (screen.exit, screen.to_string()),
-        Err(error) => (Exit::Failed, Screen::of(Exit::Failed, &error).to_string()),
+        Err(error) => (Exit::Failed, UserError::from_error(Exit::Failed, &error).to_string()),
     };
     eprintln!("fathom: {text}");
     ExitCode::from(exit.code())
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_low_port_is_answered_with_the_capability_that_opens_it() {
-        let shown = |needs| privileges(Screen::new(Exit::Preflight, "x"), needs).to_string();
+        let shown = |needs| with_privilege_hint(UserError::new(Exit::Preflight, "x"), needs).to_string();
         assert!(shown("CAP_NET_BIND_SERVICE").contains("setcap cap_net_bind_service+ep"));
         assert!(!shown("CAP_NET_BIND_SERVICE").contains("fathom evaluate"), "which serves nothing");
         assert!(shown("CAP_NET_RAW").contains("cap_net_raw") && shown("CAP_NET_RAW").contains("fathom evaluate"));

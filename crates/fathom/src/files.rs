@@ -12,7 +12,7 @@ use tempfile::NamedTempFile;
 
 /// Who may read a file that is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Readers {
+pub(crate) enum FileReaders {
     /// Its owner: it holds results or secrets.
     Owner,
     /// Whoever the user's umask lets: it was asked for by its name.
@@ -36,7 +36,7 @@ pub(crate) fn read_text(path: &Path, most: u64) -> anyhow::Result<String> {
 /// file in a folder that takes no draft, are written to as they are.
 pub(crate) fn write_whole(
     path: &Path,
-    readers: Readers,
+    readers: FileReaders,
     write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     // A link keeps pointing where it points.
@@ -50,20 +50,20 @@ pub(crate) fn write_whole(
 }
 
 /// An empty file beside the target with the permissions that the target is to have; none where it is written in place.
-fn draft_of(target: &Path, readers: Readers) -> io::Result<Option<NamedTempFile>> {
+fn draft_of(target: &Path, readers: FileReaders) -> io::Result<Option<NamedTempFile>> {
     let present = fs::metadata(target).ok();
     if present.as_ref().is_some_and(|present| !present.is_file()) {
         return Ok(None);
     }
     let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mode = if readers == Readers::Owner { 0o600 } else { 0o666 };
+    let mode = if readers == FileReaders::Owner { 0o600 } else { 0o666 };
     let mut builder = tempfile::Builder::new();
     let draft = builder.prefix(".fathom-").permissions(fs::Permissions::from_mode(mode)).tempfile_in(folder);
     match (draft, present) {
-        (Err(error), Some(_)) if readers == Readers::Anyone && error.kind() == io::ErrorKind::PermissionDenied => {
+        (Err(error), Some(_)) if readers == FileReaders::Anyone && error.kind() == io::ErrorKind::PermissionDenied => {
             Ok(None)
         }
-        (Ok(draft), Some(present)) if readers == Readers::Anyone => {
+        (Ok(draft), Some(present)) if readers == FileReaders::Anyone => {
             draft.as_file().set_permissions(present.permissions())?;
             Ok(Some(draft))
         }
@@ -89,9 +89,9 @@ mod tests {
     fn a_file_that_cannot_be_written_whole_is_as_it_was_before() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run.json");
-        write_whole(&path, Readers::Owner, |out| Ok(out.write_all(b"first")?)).unwrap();
+        write_whole(&path, FileReaders::Owner, |out| Ok(out.write_all(b"first")?)).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let error = write_whole(&path, Readers::Owner, |out| {
+        let error = write_whole(&path, FileReaders::Owner, |out| {
             out.write_all(b"half of the sec")?;
             Err(io::Error::from(io::ErrorKind::StorageFull).into())
         });
@@ -108,17 +108,17 @@ mod tests {
         fs::write(&path, "old").unwrap();
         for mode in [0o600, 0o666, 0o755] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            write_whole(&path, Readers::Anyone, |out| Ok(out.write_all(b"new")?)).unwrap();
+            write_whole(&path, FileReaders::Anyone, |out| Ok(out.write_all(b"new")?)).unwrap();
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode);
         }
-        write_whole(&path, Readers::Owner, |out| Ok(out.write_all(b"secret")?)).unwrap();
+        write_whole(&path, FileReaders::Owner, |out| Ok(out.write_all(b"secret")?)).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[test]
     fn what_is_no_file_is_written_to_and_an_endless_one_is_read_to_its_limit() {
-        write_whole(Path::new("/dev/null"), Readers::Anyone, |out| Ok(out.write_all(b"gone")?)).unwrap();
-        let error = write_whole(Path::new("/dev/full"), Readers::Anyone, |out| Ok(out.write_all(b"gone")?));
+        write_whole(Path::new("/dev/null"), FileReaders::Anyone, |out| Ok(out.write_all(b"gone")?)).unwrap();
+        let error = write_whole(Path::new("/dev/full"), FileReaders::Anyone, |out| Ok(out.write_all(b"gone")?));
         assert!(error.unwrap_err().to_string().contains("/dev/full"));
         let error = read_text(Path::new("/dev/zero"), 1 << 20).unwrap_err().to_string();
         assert!(error.contains("/dev/zero") && error.contains("longer than 1048576 bytes"), "{error}");

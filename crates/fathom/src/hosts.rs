@@ -9,19 +9,19 @@ use std::{
 };
 
 use anyhow::Context as _;
-use fathom_fleet::{Class, Fleet, Link, launcher, tls::Key};
-use fathom_lab::{DeviceRecord, Entry, Journal, Lab, Name, StateFolder, device, preset};
+use fathom_fleet::{AgentStream, ErrorClass, Fleet, launcher, tls::Key};
+use fathom_lab::{DeviceRecord, Entry, Journal, Lab, LabName, StateFolder, device, preset};
 use fathom_model::{
     Environment, Plan,
-    plan::{LabPlan, Reach},
+    plan::{HostReach, LabPlan},
 };
-use fathom_sys::{affinity, process::Identity};
+use fathom_sys::{affinity, process::ProcessIdentity};
 
 use crate::{
-    command::lab_screen,
+    command::lab_error,
     device_programs::PacketPrograms,
-    exit::{Exit, Screen},
-    target, wire_up,
+    exit::{Exit, UserError},
+    registry, target,
 };
 
 /// This program, to be started again as an agent or as the holder of a lab.
@@ -37,32 +37,32 @@ pub(crate) fn holder_program() -> anyhow::Result<Command> {
 }
 
 /// An error of the fleet as a screen.
-pub(crate) fn fleet_screen(error: &fathom_fleet::Error) -> Screen {
+pub(crate) fn fleet_error(error: &fathom_fleet::Error) -> UserError {
     let exit = match error.class() {
-        Class::Usage => Exit::Usage,
-        Class::Preflight => Exit::Preflight,
-        Class::Failed => Exit::Failed,
-        Class::Incomplete => Exit::Incomplete,
+        ErrorClass::Usage => Exit::Usage,
+        ErrorClass::Preflight => Exit::Preflight,
+        ErrorClass::Failed => Exit::Failed,
+        ErrorClass::Incomplete => Exit::Incomplete,
     };
-    let mut screen = Screen::new(exit, error.to_string());
+    let mut screen = UserError::new(exit, error.to_string());
     if let Some(cause) = std::error::Error::source(error) {
-        screen = screen.because(cause);
+        screen = screen.with_causes(cause);
     }
-    if let fathom_fleet::Error::Role { failure, .. } = error {
-        screen = failure.causes.iter().fold(screen, |screen, cause| screen.line("why", cause));
+    if let fathom_fleet::Error::RoleFailed { failure, .. } = error {
+        screen = failure.causes.iter().fold(screen, |screen, cause| screen.with_line("why", cause));
         if failure.message.contains(" needs CAP_") {
-            screen = crate::exit::privileges(screen, &failure.message);
+            screen = crate::exit::with_privilege_hint(screen, &failure.message);
         }
     }
     match error.hint() {
-        Some(hint) => screen.line("fix", hint),
+        Some(hint) => screen.with_line("fix", hint),
         None => screen,
     }
 }
 
 /// What is known of a host's place on the path under test.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct PathHost {
     /// Its address there.
     pub(crate) address: IpAddr,
     /// Its interface there, once it is known.
@@ -72,15 +72,15 @@ pub(crate) struct Place {
     /// What it is, if it is a device of a lab.
     pub(crate) device: Option<DeviceRecord>,
     /// Whether it shares the cores of this machine.
-    pub(crate) is_here: bool,
+    pub(crate) is_on_this_machine: bool,
     /// What cannot be done or seen there.
-    pub(crate) losses: Vec<String>,
+    pub(crate) unavailable: Vec<String>,
 }
 
 /// The hosts of a plan, connected. What was built for them is undone when this is dropped.
 pub(crate) struct Hosts {
     pub(crate) fleet: Fleet,
-    pub(crate) places: BTreeMap<String, Place>,
+    pub(crate) path_hosts: BTreeMap<String, PathHost>,
     // Dropped behind the fleet: agents end before their namespaces go, and the journal is finished last.
     labs: Vec<Lab>,
     journal: Journal,
@@ -89,29 +89,30 @@ pub(crate) struct Hosts {
 impl Hosts {
     /// Builds the plan's lab, starts an agent on every host, and writes both into the journal of this run.
     pub(crate) fn connect(plan: &Plan, run_id: &str) -> anyhow::Result<Self> {
-        let state = StateFolder::from_environment().map_err(|error| lab_screen(&error))?;
-        let name: Name = run_id.parse().map_err(|error| lab_screen(&error))?;
-        let journal = Journal::begin(&state, &name).map_err(|error| lab_screen(&error))?;
-        let mut hosts = Self { fleet: Fleet::new(wire_up::TOOL), places: BTreeMap::new(), labs: Vec::new(), journal };
+        let state = StateFolder::from_environment().map_err(|error| lab_error(&error))?;
+        let name: LabName = run_id.parse().map_err(|error| lab_error(&error))?;
+        let journal = Journal::begin(&state, &name).map_err(|error| lab_error(&error))?;
+        let mut hosts =
+            Self { fleet: Fleet::new(registry::TOOL), path_hosts: BTreeMap::new(), labs: Vec::new(), journal };
         let own_lab = plan.lab.as_ref().map(build_lab).transpose()?;
         let mut other_labs = BTreeMap::new();
         for (name, reach) in &plan.hosts {
             let (link, place) = match reach {
-                Reach::This => here(own_address(plan)?)?,
-                Reach::At(address) => here(*address)?,
-                Reach::Lab(host) => {
-                    let lab = own_lab.as_ref().ok_or_else(|| no_lab(name))?;
-                    in_lab(lab, host, plan.lab.as_ref().map_or("", |lab| &lab.preset))?
+                HostReach::This => local_agent(own_address(plan)?)?,
+                HostReach::At(address) => local_agent(*address)?,
+                HostReach::Lab(host) => {
+                    let lab = own_lab.as_ref().ok_or_else(|| no_lab_error(name))?;
+                    lab_agent(lab, host, plan.lab.as_ref().map_or("", |lab| &lab.preset))?
                 }
-                Reach::LabUp(lab_name, host) => {
+                HostReach::LabUp(lab_name, host) => {
                     if !other_labs.contains_key(lab_name) {
-                        let parsed: Name = lab_name.parse().map_err(|error| lab_screen(&error))?;
-                        let lab = Lab::find(&state, &parsed).map_err(|error| lab_screen(&error))?;
+                        let parsed: LabName = lab_name.parse().map_err(|error| lab_error(&error))?;
+                        let lab = Lab::find(&state, &parsed).map_err(|error| lab_error(&error))?;
                         other_labs.insert(lab_name.clone(), lab);
                     }
-                    in_lab(&other_labs[lab_name], host, lab_name)?
+                    lab_agent(&other_labs[lab_name], host, lab_name)?
                 }
-                Reach::Tls { address, key } => served(address, key.as_deref())?,
+                HostReach::Tls { address, key } => served_agent(address, key.as_deref())?,
             };
             hosts.add(name, link, place)?;
         }
@@ -120,24 +121,24 @@ impl Hosts {
         Ok(hosts)
     }
 
-    fn add(&mut self, name: &str, link: Link, place: Place) -> anyhow::Result<()> {
+    fn add(&mut self, name: &str, link: AgentStream, place: PathHost) -> anyhow::Result<()> {
         if let Some(process) = &link.process {
-            let agent = Identity::of(process.id()).context("an agent ended as soon as it was started")?;
-            self.journal.record(Entry::Process(agent)).map_err(|error| lab_screen(&error))?;
+            let agent = ProcessIdentity::of(process.id()).context("an agent ended as soon as it was started")?;
+            self.journal.record(Entry::Process(agent)).map_err(|error| lab_error(&error))?;
         }
-        self.fleet.connect(name, link).map_err(|error| fleet_screen(&error))?;
-        self.places.insert(name.to_owned(), place);
+        self.fleet.connect(name, link).map_err(|error| fleet_error(&error))?;
+        self.path_hosts.insert(name.to_owned(), place);
         Ok(())
     }
 
     /// Asks what a host is, and learns from it which interface has its address.
     pub(crate) fn environment(&mut self, name: &str) -> Result<Environment, fathom_fleet::Error> {
-        let interfaces: Vec<String> = self.places[name].interface.iter().cloned().collect();
+        let interfaces: Vec<String> = self.path_hosts[name].interface.iter().cloned().collect();
         let mut environment = self.fleet.environment(name, &interfaces)?;
-        if let Some(device) = &self.places[name].device {
+        if let Some(device) = &self.path_hosts[name].device {
             describe(device, &mut environment);
         }
-        let place = self.places.get_mut(name).expect("a connected host has its place");
+        let place = self.path_hosts.get_mut(name).expect("a connected host has its place");
         if place.interface.is_none() {
             let address = place.address.to_string();
             let has_it = |facts: &BTreeMap<String, String>| {
@@ -157,14 +158,14 @@ impl Hosts {
     /// None named leaves the choice to the scheduler of a host whose cores are not ours to give.
     pub(crate) fn cores(&self, from: &str, to: Option<&str>) -> (Vec<usize>, Vec<usize>) {
         let all = affinity::allowed_cores().unwrap_or_default();
-        let is_here = |name: &str| self.places.get(name).is_some_and(|place| place.is_here);
+        let is_here = |name: &str| self.path_hosts.get(name).is_some_and(|place| place.is_on_this_machine);
         if !is_here(from) {
             return (Vec::new(), Vec::new());
         }
         if !to.is_some_and(is_here) {
             return (all, Vec::new());
         }
-        let taken = self.places.values().find_map(|place| place.device.as_ref()?.core);
+        let taken = self.path_hosts.values().find_map(|place| place.device.as_ref()?.core);
         if let Some(taken) = taken {
             let left: Vec<usize> = all.iter().copied().filter(|core| *core != taken).collect();
             return match left.split_at(left.len().div_ceil(2)) {
@@ -184,13 +185,13 @@ impl Hosts {
         let Self { fleet, labs, journal, .. } = self;
         drop(fleet);
         drop(labs);
-        journal.finish().map_err(|error| lab_screen(&error).into())
+        journal.finish().map_err(|error| lab_error(&error).into())
     }
 }
 
-fn no_lab(host: &str) -> Screen {
-    Screen::new(Exit::Usage, format!("host `{host}` is in a lab, and the plan has none"))
-        .line("use", "[lab] preset = \"pair\"")
+fn no_lab_error(host: &str) -> UserError {
+    UserError::new(Exit::Usage, format!("host `{host}` is in a lab, and the plan has none"))
+        .with_line("use", "[lab] preset = \"pair\"")
 }
 
 /// The core for a device: the last one, if that leaves another for whoever sends.
@@ -211,28 +212,28 @@ fn describe(record: &DeviceRecord, environment: &mut Environment) {
 }
 
 fn build_lab(plan: &LabPlan) -> anyhow::Result<Lab> {
-    let preset = preset::find(&plan.preset).map_err(|error| lab_screen(&error))?;
+    let preset = preset::find(&plan.preset).map_err(|error| lab_error(&error))?;
     let mut options = preset::Options { device_core: device_core(), ..preset::Options::default() };
     if let Some(mtu_bytes) = plan.mtu_bytes {
         options.mtu_bytes = mtu_bytes;
     }
-    options.device = plan.device.as_deref().map(str::parse).transpose().map_err(|error| lab_screen(&error))?;
+    options.device = plan.device.as_deref().map(str::parse).transpose().map_err(|error| lab_error(&error))?;
     Lab::build_with(preset, &options, holder_program()?, &PacketPrograms).map_err(|error| {
-        lab_screen(&error)
-            .line("try", "fathom doctor        # what this machine allows, and how to allow the rest")
+        lab_error(&error)
+            .with_line("try", "fathom doctor        # what this machine allows, and how to allow the rest")
             .into()
     })
 }
 
-fn here(address: IpAddr) -> anyhow::Result<(Link, Place)> {
-    let link = launcher::self_exec(&own_program()?).map_err(|error| fleet_screen(&error))?;
-    let place = Place {
+fn local_agent(address: IpAddr) -> anyhow::Result<(AgentStream, PathHost)> {
+    let link = launcher::self_exec(&own_program()?).map_err(|error| fleet_error(&error))?;
+    let place = PathHost {
         address,
         interface: None,
         further_interfaces: Vec::new(),
         device: None,
-        is_here: true,
-        losses: Vec::new(),
+        is_on_this_machine: true,
+        unavailable: Vec::new(),
     };
     Ok((link, place))
 }
@@ -240,11 +241,11 @@ fn here(address: IpAddr) -> anyhow::Result<(Link, Place)> {
 /// The address of this machine on the path under test: towards a host that is served or the target of a test, or the loopback.
 fn own_address(plan: &Plan) -> anyhow::Result<IpAddr> {
     let served = plan.hosts.values().find_map(|reach| match reach {
-        Reach::Tls { address, .. } => Some(address),
+        HostReach::Tls { address, .. } => Some(address),
         _ => None,
     });
     // That there is no way to a target is for its test to say.
-    let towards_target = || plan.tests.iter().find_map(|test| towards(&target::destination(test)?));
+    let towards_target = || plan.tests.iter().find_map(|test| source_address_towards(&target::destination(test)?));
     served.map_or_else(
         || Ok(towards_target().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))),
         |address| address_towards(address),
@@ -252,8 +253,8 @@ fn own_address(plan: &Plan) -> anyhow::Result<IpAddr> {
 }
 
 /// The own address towards the first address of a host to which there is a route.
-fn towards(host: &str) -> Option<IpAddr> {
-    target::resolve(host).ok()?.into_iter().find_map(|address| fathom_packet::probe::source_towards(address).ok())
+fn source_address_towards(host: &str) -> Option<IpAddr> {
+    target::resolve(host).ok()?.into_iter().find_map(|address| fathom_packet::probe::source_address_for(address).ok())
 }
 
 /// The own address from which packets to `target` leave; nothing is sent for it.
@@ -266,59 +267,58 @@ fn address_towards(target: &str) -> anyhow::Result<IpAddr> {
         socket.local_addr()
     });
     routed.map(|address| address.ip()).map_err(|error| {
-        Screen::new(Exit::Preflight, format!("there is no route to {}", target.ip()))
-            .line("why", error.to_string())
-            .line("try", format!("ip route get {}", target.ip()))
+        UserError::new(Exit::Preflight, format!("there is no route to {}", target.ip()))
+            .with_line("why", error.to_string())
+            .with_line("try", format!("ip route get {}", target.ip()))
             .into()
     })
 }
 
-fn resolve(address: &str) -> Result<SocketAddr, Screen> {
+fn resolve(address: &str) -> Result<SocketAddr, UserError> {
     use std::net::ToSocketAddrs as _;
     let unknown =
-        |why: String| Screen::new(Exit::Preflight, format!("there is no host at `{address}`")).line("why", why);
+        |why: String| UserError::new(Exit::Preflight, format!("there is no host at `{address}`")).with_line("why", why);
     let mut found = address.to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
     found.next().ok_or_else(|| unknown("the name has no address".to_owned()))
 }
 
-fn in_lab(lab: &Lab, host: &str, lab_name: &str) -> anyhow::Result<(Link, Place)> {
-    let host = lab.host(host).map_err(|error| lab_screen(&error))?;
+fn lab_agent(lab: &Lab, host: &str, lab_name: &str) -> anyhow::Result<(AgentStream, PathHost)> {
+    let host = lab.host(host).map_err(|error| lab_error(&error))?;
     let reached = format!("namespace {} of lab {lab_name}", host.name());
-    let link =
-        launcher::namespace(&own_program()?, host.namespaces(), reached).map_err(|error| fleet_screen(&error))?;
+    let link = launcher::namespace(&own_program()?, host.namespaces(), reached).map_err(|error| fleet_error(&error))?;
     let mut interfaces = host.interfaces().iter().map(|interface| interface.name.clone());
     let device = lab.device().filter(|_| host.name().as_str() == device::HOST).cloned();
     let losses = lab.losses().iter().map(|loss| format!("{}: {}", loss.what, loss.why));
-    let place = Place {
+    let place = PathHost {
         address: host.address(),
         interface: interfaces.next(),
         further_interfaces: interfaces.collect(),
-        is_here: true,
-        losses: losses.chain(device.iter().flat_map(|device| device.losses.clone())).collect(),
+        is_on_this_machine: true,
+        unavailable: losses.chain(device.iter().flat_map(|device| device.losses.clone())).collect(),
         device,
     };
     Ok((link, place))
 }
 
-fn served(address: &str, key: Option<&str>) -> anyhow::Result<(Link, Place)> {
+fn served_agent(address: &str, key: Option<&str>) -> anyhow::Result<(AgentStream, PathHost)> {
     let key = key.ok_or_else(|| {
-        Screen::new(Exit::Preflight, format!("{address} answers only to its key")).line(
+        UserError::new(Exit::Preflight, format!("{address} answers only to its key")).with_line(
             "use",
             "the key that `fathom serve` printed there: key = \"…\" in the plan, --key, --key-file or FATHOM_KEY",
         )
     })?;
-    let key: Key = key.parse().map_err(|error| fleet_screen(&error))?;
+    let key: Key = key.parse().map_err(|error| fleet_error(&error))?;
     let at = resolve(address)?;
-    let link = launcher::tls(&at.to_string(), &key).map_err(|error| fleet_screen(&error))?;
+    let link = launcher::tls(&at.to_string(), &key).map_err(|error| fleet_error(&error))?;
     Ok((
         link,
-        Place {
+        PathHost {
             address: at.ip(),
             interface: None,
             further_interfaces: Vec::new(),
             device: None,
-            is_here: false,
-            losses: Vec::new(),
+            is_on_this_machine: false,
+            unavailable: Vec::new(),
         },
     ))
 }

@@ -5,10 +5,10 @@ use fathom_engine::TestKind;
 use fathom_model::{OptionDoc, Settings, ValueKind, settings::FORMER_NAMES};
 
 /// A test as the command line calls it, and its kind.
-pub(crate) type Named = (&'static str, &'static dyn TestKind);
+pub(crate) type NamedKind = (&'static str, &'static dyn TestKind);
 
 /// The options of several kinds as arguments of one command; one that several kinds share stands once.
-pub(crate) fn arguments(kinds: &[Named]) -> Vec<Arg> {
+pub(crate) fn arguments(kinds: &[NamedKind]) -> Vec<Arg> {
     let mut seen: Vec<(&OptionDoc, Vec<&str>)> = Vec::new();
     for (word, kind) in kinds {
         for option in kind.options() {

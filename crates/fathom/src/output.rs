@@ -6,16 +6,16 @@ use std::{
 };
 
 use clap::{Arg, ArgAction, ArgMatches};
-use fathom_model::{Run, State, run::Completeness};
+use fathom_model::{Run, VerdictState, run::Completeness};
 use fathom_report::{
     FORMATS, Format,
-    formats::{Colour, Text, TextStyle},
+    formats::{Colour, TextFormat, TextStyle},
     named,
 };
 
 use crate::{
-    exit::{Exit, Screen},
-    said,
+    exit::{Exit, UserError},
+    script_output,
 };
 
 /// The options that choose the output.
@@ -40,7 +40,7 @@ pub(crate) fn arguments() -> Vec<Arg> {
 }
 
 /// The options of a command that measures: where its result is kept, and what it shows meanwhile.
-pub(crate) fn keeping() -> Vec<Arg> {
+pub(crate) fn result_arguments() -> Vec<Arg> {
     let folder = Arg::new("output").long("output").short('o').value_name("FOLDER");
     let quiet = Arg::new("quiet").long("quiet").action(ArgAction::SetTrue);
     vec![
@@ -54,18 +54,19 @@ pub(crate) fn keeping() -> Vec<Arg> {
 
 /// Whether the result is printed for people.
 pub(crate) fn is_text(matches: &ArgMatches) -> bool {
-    chosen(matches) == "text"
+    format_name(matches) == "text"
 }
 
 /// The format of this name.
 pub(crate) fn format(name: &str) -> anyhow::Result<&'static dyn Format> {
     let known = || FORMATS.iter().map(|format| format.name()).collect::<Vec<_>>().join(", ");
-    named(name)
-        .ok_or_else(|| Screen::new(Exit::Usage, format!("there is no format `{name}`")).line("use", known()).into())
+    named(name).ok_or_else(|| {
+        UserError::new(Exit::Usage, format!("there is no format `{name}`")).with_line("use", known()).into()
+    })
 }
 
 /// The name of the format that was asked for; text otherwise.
-fn chosen(matches: &ArgMatches) -> &str {
+fn format_name(matches: &ArgMatches) -> &str {
     let flags = ["json", "ndjson", "csv"];
     let flag = flags.into_iter().find(|name| matches.get_flag(name));
     flag.or_else(|| matches.get_one::<String>("format").map(String::as_str)).unwrap_or("text")
@@ -73,7 +74,7 @@ fn chosen(matches: &ArgMatches) -> &str {
 
 /// Whether events are to be printed as they happen.
 pub(crate) fn is_live(matches: &ArgMatches) -> bool {
-    chosen(matches) == "ndjson"
+    format_name(matches) == "ndjson"
 }
 
 /// Longer lines are hard to read, however wide the terminal is.
@@ -87,10 +88,10 @@ pub(crate) fn print(run: &Run, matches: &ArgMatches) -> anyhow::Result<Exit> {
     let width = terminal_size::terminal_size_of(&stdout)
         .map_or(TextStyle::PLAIN.width, |(width, _)| usize::from(width.0).min(WIDTH_MAX));
     let mut out = io::BufWriter::new(stdout.lock());
-    match chosen(matches) {
+    match format_name(matches) {
         "text" => {
-            Text(TextStyle { colour, width }).write(run, &mut out)?;
-            said::write(run, &mut out)?;
+            TextFormat(TextStyle { colour, width }).write(run, &mut out)?;
+            script_output::write(run, &mut out)?;
         }
         // The events before the last line were printed when they happened.
         "ndjson" => {
@@ -100,41 +101,42 @@ pub(crate) fn print(run: &Run, matches: &ArgMatches) -> anyhow::Result<Exit> {
         name => format(name)?.write(run, &mut out)?,
     }
     out.flush()?;
-    Ok(exit_of(run, Judging::of(matches)))
+    Ok(exit_for(run, Strictness::of(matches)))
 }
 
 /// What `--strict` and `--lenient` make of a run that is neither good nor bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Judging {
+pub(crate) enum Strictness {
     /// A promise that stays open fails, a disturbed run does not.
-    Usual,
+    Default,
     /// A disturbed run fails too.
     Strict,
     /// Neither fails.
     Lenient,
 }
 
-impl Judging {
+impl Strictness {
     /// What was asked for on the command line.
     pub(crate) fn of(matches: &ArgMatches) -> Self {
         match (matches.get_flag("strict"), matches.get_flag("lenient")) {
             (true, _) => Self::Strict,
             (_, true) => Self::Lenient,
-            _ => Self::Usual,
+            _ => Self::Default,
         }
     }
 }
 
 /// The exit code of a finished run, which follows from its state.
-pub(crate) fn exit_of(run: &Run, judging: Judging) -> Exit {
+pub(crate) fn exit_for(run: &Run, judging: Strictness) -> Exit {
     let none_began = run.tests.iter().all(|test| test.unavailable.is_some() && test.trials.is_empty());
     match (run.verdict.state, judging) {
         // A test that fails once it has begun makes the run incomplete.
-        (State::Invalid, _) if none_began && run.completeness == Completeness::Complete => Exit::Preflight,
-        (State::Invalid, _) => Exit::Failed,
-        (State::Incomplete, _) => Exit::Incomplete,
-        (State::Broken, _) => Exit::Threshold,
-        (State::Open, Judging::Usual | Judging::Strict) | (State::Disturbed, Judging::Strict) => Exit::Unsure,
-        (State::Open | State::Disturbed | State::Measured | State::Kept, _) => Exit::Pass,
+        (VerdictState::Invalid, _) if none_began && run.completeness == Completeness::Complete => Exit::Preflight,
+        (VerdictState::Invalid, _) => Exit::Failed,
+        (VerdictState::Incomplete, _) => Exit::Incomplete,
+        (VerdictState::Broken, _) => Exit::Threshold,
+        (VerdictState::Open, Strictness::Default | Strictness::Strict)
+        | (VerdictState::Disturbed, Strictness::Strict) => Exit::Inconclusive,
+        (VerdictState::Open | VerdictState::Disturbed | VerdictState::Measured | VerdictState::Kept, _) => Exit::Pass,
     }
 }

@@ -5,7 +5,7 @@ use std::{
     io::IsTerminal as _,
 };
 
-use fathom_engine::Live;
+use fathom_engine::LiveProgress;
 use fathom_model::{
     Phases,
     units::{Nanos, approximate, ratio, rounded},
@@ -13,7 +13,7 @@ use fathom_model::{
 use fathom_sys::clock;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::{execute::about, terminal::harmless};
+use crate::{execute::rounded_text, terminal::sanitized};
 
 /// Twice a second: as often as hosts tell how they fare.
 const PER_SECOND: u8 = 2;
@@ -21,19 +21,19 @@ const PER_SECOND: u8 = 2;
 const BAR: u64 = 16;
 
 /// One line that tells which test runs, how far it is, and how it fares; nothing at all without a terminal.
-pub(crate) struct Progress {
+pub(crate) struct ProgressLine {
     bar: ProgressBar,
     n_trials: usize,
     n_ended: Cell<usize>,
     /// When the first trial began, and how long all of them take.
     began: Nanos,
     whole: Cell<Option<Nanos>>,
-    doing: RefCell<String>,
+    activity: RefCell<String>,
     measure: Cell<Nanos>,
     warmed_up: Cell<Option<Nanos>>,
 }
 
-impl Progress {
+impl ProgressLine {
     /// A line for so many trials, which take so long at most.
     pub(crate) fn of(n_trials: usize, longest: Option<Nanos>, quiet: bool) -> Self {
         let bar = ProgressBar::new(0);
@@ -49,32 +49,32 @@ impl Progress {
             n_ended,
             began,
             whole,
-            doing,
+            activity: doing,
             measure: Cell::new(Nanos::ZERO),
             warmed_up: Cell::new(None),
         }
     }
 
     /// Names the test that begins.
-    pub(crate) fn begins(&self, test: &str, round: u32) {
+    pub(crate) fn begin_test(&self, test: &str, round: u32) {
         let doing = format!("[{}/{}] {test}, round {}", self.n_ended.get() + 1, self.n_trials, round + 1);
-        self.doing.replace(harmless(&doing));
+        self.activity.replace(sanitized(&doing));
     }
 
     /// Names the step that a search has come to.
-    pub(crate) fn searches(&self, test: &str, step: &str) {
-        self.doing.replace(harmless(&format!("{test} {step}")));
+    pub(crate) fn show_search_step(&self, test: &str, step: &str) {
+        self.activity.replace(sanitized(&format!("{test} {step}")));
     }
 
     /// Tells how long the trial that starts will be measured.
-    pub(crate) fn starts(&self, phases: &Phases) {
+    pub(crate) fn start_trial(&self, phases: &Phases) {
         self.warmed_up.set((phases.warmup_max_ns == Nanos::ZERO).then_some(Nanos::ZERO));
         self.measure.set(phases.measure_ns);
-        self.bar.set_message(line(&self.doing(), None, self.measure.get(), ""));
+        self.bar.set_message(line(&self.activity_text(), None, self.measure.get(), ""));
     }
 
     /// Shows what the test does now, how fast, and how long one in a hundred takes at least.
-    pub(crate) fn shows(&self, live: &Live, rate: &str) {
+    pub(crate) fn show(&self, live: &LiveProgress, rate: &str) {
         if live.measuring && self.warmed_up.get().is_none() {
             // When the warm-up ended is known to the half of a second between two of these.
             self.warmed_up.set(Some(live.elapsed.since(live.span)));
@@ -82,11 +82,11 @@ impl Progress {
         let since = self.warmed_up.get().filter(|_| live.measuring);
         let measured = since.map(|since| live.elapsed.since(since).min(self.measure.get()));
         let p99 = live.p99.map(|p99| format!("   p99 {p99}")).unwrap_or_default();
-        self.bar.set_message(line(&self.doing(), measured, self.measure.get(), &format!("{rate}{p99}")));
+        self.bar.set_message(line(&self.activity_text(), measured, self.measure.get(), &format!("{rate}{p99}")));
     }
 
     /// One trial is over.
-    pub(crate) fn ended(&self) {
+    pub(crate) fn end_trial(&self) {
         let n_ended = self.n_ended.get() + 1;
         self.n_ended.set(n_ended);
         // What the trials took so far says more than what they may take at most.
@@ -99,10 +99,10 @@ impl Progress {
     }
 
     /// What is done, and how long the run goes on, as far as that is known.
-    fn doing(&self) -> String {
+    fn activity_text(&self) -> String {
         let left = self.whole.get().map(|whole| whole.since(clock::now().since(self.began)));
-        let left = left.filter(|left| *left > Nanos::ZERO).map(|left| format!(", {} left", about(left)));
-        format!("{}{}", self.doing.borrow(), left.unwrap_or_default())
+        let left = left.filter(|left| *left > Nanos::ZERO).map(|left| format!(", {} left", rounded_text(left)));
+        format!("{}{}", self.activity.borrow(), left.unwrap_or_default())
     }
 
     /// Removes the line.

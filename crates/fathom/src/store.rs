@@ -13,8 +13,8 @@ use jiff::{Timestamp, Zoned};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    exit::{Exit, Screen},
-    files::{self, Readers},
+    exit::{Exit, UserError},
+    files::{self, FileReaders},
 };
 
 /// A name for a run that sorts by time: `2026-11-21-0923-a1f3`.
@@ -41,48 +41,48 @@ pub(crate) const RUNS: &str = "runs";
 pub(crate) const LATEST: &str = "latest";
 
 /// Whether a folder can be made and written to, before there is anything to keep; nothing is left behind.
-pub(crate) fn check_folder(folder: &Path) -> Result<(), Screen> {
+pub(crate) fn check_folder(folder: &Path) -> Result<(), UserError> {
     let there = folder.ancestors().find(|place| place.exists()).filter(|place| !place.as_os_str().is_empty());
     let tried = tempfile::tempfile_in(there.unwrap_or(Path::new(".")));
     tried.map(drop).map_err(|error| {
-        Screen::new(Exit::Preflight, format!("nothing can be kept in {}", folder.display()))
-            .line("why", error.to_string())
-            .line("use", "-o FOLDER that you may write to")
+        UserError::new(Exit::Preflight, format!("nothing can be kept in {}", folder.display()))
+            .with_line("why", error.to_string())
+            .with_line("use", "-o FOLDER that you may write to")
     })
 }
 
 /// The run that a word means: a folder, a document, the ID of a kept run, or the newest of them.
-pub(crate) fn find(word: &Path) -> Result<PathBuf, Screen> {
+pub(crate) fn find_run(word: &Path) -> Result<PathBuf, UserError> {
     let kept = Path::new(RUNS).join(word);
     if word.exists() || kept.exists() {
         return Ok(if word.exists() { word.to_owned() } else { kept });
     }
     if word != Path::new(LATEST) {
-        return Err(Screen::new(Exit::Usage, format!("cannot read {}", word.display()))
-            .line("why", "there is neither such a file or folder nor a run of this ID under runs/")
-            .line("use", "fathom report        # the newest run"));
+        return Err(UserError::new(Exit::Usage, format!("cannot read {}", word.display()))
+            .with_line("why", "there is neither such a file or folder nor a run of this ID under runs/")
+            .with_line("use", "fathom report        # the newest run"));
     }
     let folders = fs::read_dir(RUNS).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
     let written = |folder: &PathBuf| fs::metadata(folder.join("run.json")).and_then(|file| file.modified()).ok();
     let newest = folders.filter_map(|folder| Some((written(&folder)?, folder))).max();
     newest.map(|(_, folder)| folder).ok_or_else(|| {
-        Screen::new(Exit::Usage, "no run is kept under runs/ here")
-            .line("use", "fathom report FOLDER        # or `fathom evaluate` first, which keeps its runs")
+        UserError::new(Exit::Usage, "no run is kept under runs/ here")
+            .with_line("use", "fathom report FOLDER        # or `fathom evaluate` first, which keeps its runs")
     })
 }
 
 /// Writes a run's document and its report into a folder, and says where the report is.
-pub(crate) fn keep(run: &Run, folder: &Path) -> anyhow::Result<PathBuf> {
+pub(crate) fn save_run(run: &Run, folder: &Path) -> anyhow::Result<PathBuf> {
     make_own_folder(folder)?;
     for (name, file) in [("json", "run.json"), ("html", "report.html")] {
         let format = crate::output::format(name)?;
-        files::write_whole(&folder.join(file), Readers::Owner, |out| Ok(format.write(run, out)?))?;
+        files::write_whole(&folder.join(file), FileReaders::Owner, |out| Ok(format.write(run, out)?))?;
     }
     Ok(folder.join("report.html"))
 }
 
 /// Reads a run from its document or from the folder that holds it.
-pub(crate) fn read(path: &Path) -> anyhow::Result<Run> {
+pub(crate) fn read_run(path: &Path) -> anyhow::Result<Run> {
     let path = if path.is_dir() { path.join("run.json") } else { path.to_owned() };
     let text = files::read_text(&path, DOCUMENT_MAX)?;
     let run: Run =
@@ -134,7 +134,7 @@ fn machine() -> String {
         fact("cpu", "model"),
         fact("cpu", "count"),
         fact("kernel", "release"),
-        crate::wire_up::TOOL.to_owned(),
+        crate::registry::TOOL.to_owned(),
         build.to_owned(),
     ]
     .join(" | ")
@@ -150,7 +150,7 @@ impl Calibration {
     /// The ceilings of a run's tests, by their names, as far as they can be compared and were not disturbed.
     ///
     /// A test with fewer than half the connections waits more than it works: it is not held back by the tool.
-    pub(crate) fn of_tests(self, tests: &[TestRun]) -> BTreeMap<String, BTreeMap<String, f64>> {
+    pub(crate) fn ceilings_of(self, tests: &[TestRun]) -> BTreeMap<String, BTreeMap<String, f64>> {
         let of_test = |test: &TestRun| {
             let ceiling = self.ceiling(&test.kind, concurrency(&test.options))?;
             Some((test.name.clone(), ceiling.reached.clone()))
@@ -169,17 +169,17 @@ impl Calibration {
     }
 
     /// The one that was kept, if it belongs to this machine and this build.
-    pub(crate) fn kept() -> Option<Self> {
+    pub(crate) fn load() -> Option<Self> {
         let kept: Self = serde_json::from_str(&fs::read_to_string(calibration_path()).ok()?).ok()?;
         (kept.machine == machine()).then_some(kept)
     }
 
     /// Keeps it for later runs and says where.
-    pub(crate) fn keep(&self) -> anyhow::Result<PathBuf> {
+    pub(crate) fn save(&self) -> anyhow::Result<PathBuf> {
         let path = calibration_path();
         let folder = path.parent().expect("the path was made from a folder");
         fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
-        files::write_whole(&path, Readers::Owner, |out| Ok(serde_json::to_writer_pretty(out, self)?))?;
+        files::write_whole(&path, FileReaders::Owner, |out| Ok(serde_json::to_writer_pretty(out, self)?))?;
         Ok(path)
     }
 }

@@ -6,13 +6,13 @@ use std::{
 };
 
 use fathom_lab::{Lab, StateFolder};
-use fathom_model::{TestPlan, plan::Reach};
+use fathom_model::{TestPlan, plan::HostReach};
 use fathom_packet::kinds::probe;
 use fathom_sys::namespace::NetNs;
 
 use crate::{
-    allow::{self, Allowed},
-    exit::{Exit, Screen},
+    allow::{self, AllowList},
+    exit::{Exit, UserError},
 };
 
 /// Refuses to probe a host that the user has not allowed; in a lab everything may be probed, for nothing leaves it.
@@ -20,20 +20,20 @@ use crate::{
 /// Single packets at ping's pace are as free as those of ping.
 pub(crate) fn check_probe(
     host: &str,
-    (test, from): (&TestPlan, Option<&Reach>),
-    allowed: &Allowed,
-) -> Result<(), Screen> {
+    (test, from): (&TestPlan, Option<&HostReach>),
+    allowed: &AllowList,
+) -> Result<(), UserError> {
     let is_in_lab = match from {
-        Some(Reach::Lab(_) | Reach::LabUp(..)) => true,
-        Some(Reach::This) => is_in_lab(),
+        Some(HostReach::Lab(_) | HostReach::LabUp(..)) => true,
+        Some(HostReach::This) => is_in_lab(),
         _ => false,
     };
     if is_in_lab {
         return Ok(());
     }
     let addresses = resolve(host)?;
-    if probe::is_at_pace_of_ping(&test.kind, &test.options) {
-        return allow::check_single(host, &addresses);
+    if probe::is_within_ping_rate(&test.kind, &test.options) {
+        return allow::check_single_host(host, &addresses);
     }
     allowed.check(host, &addresses)
 }
@@ -52,7 +52,7 @@ pub(crate) fn is_in_lab() -> bool {
 const REACH_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Connects once, so that a target that is not there is told before anything is started; one address that answers is enough.
-pub(crate) fn reach(addresses: &[IpAddr], port: u16) -> Result<(), Screen> {
+pub(crate) fn check_reachable(addresses: &[IpAddr], port: u16) -> Result<(), UserError> {
     let mut refused = Ok(());
     for target in addresses.iter().map(|address| SocketAddr::new(*address, port)) {
         match TcpStream::connect_timeout(&target, REACH_PATIENCE) {
@@ -61,9 +61,9 @@ pub(crate) fn reach(addresses: &[IpAddr], port: u16) -> Result<(), Screen> {
         }
     }
     refused.map_err(|(target, error)| {
-        Screen::new(Exit::Preflight, format!("cannot reach {target}"))
-            .line("why", error.to_string())
-            .line("try", "whether the server listens there: ss -ltn")
+        UserError::new(Exit::Preflight, format!("cannot reach {target}"))
+            .with_line("why", error.to_string())
+            .with_line("try", "whether the server listens there: ss -ltn")
     })
 }
 
@@ -72,16 +72,16 @@ pub(crate) fn destination(test: &TestPlan) -> Option<String> {
     let options = &test.options;
     let probed = fathom_packet::kinds::probe::destination(&test.kind, options);
     let server = || Some(fathom_transport::iperf3::destination(options).ok()??.0);
-    let of_url = || Some(fathom_http::dial::destinations(options).ok()?.into_iter().next()?.host);
+    let of_url = || Some(fathom_http::target::destinations(options).ok()?.into_iter().next()?.host);
     probed.or_else(server).or_else(of_url)
 }
 
 /// The addresses behind a name or an address.
-pub(crate) fn resolve(host: &str) -> Result<Vec<IpAddr>, Screen> {
+pub(crate) fn resolve(host: &str) -> Result<Vec<IpAddr>, UserError> {
     let unknown = |why: String| {
-        Screen::new(Exit::Preflight, format!("there is no host `{host}`"))
-            .line("why", why)
-            .line("try", "an address, or a name that `getent hosts` knows")
+        UserError::new(Exit::Preflight, format!("there is no host `{host}`"))
+            .with_line("why", why)
+            .with_line("try", "an address, or a name that `getent hosts` knows")
     };
     let found = (host, 0).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
     let addresses: Vec<IpAddr> = found.map(|address| address.ip()).collect();

@@ -2,7 +2,7 @@
 
 use std::{fmt, io::Write as _};
 
-use fathom_report::clean::is_hostile;
+use fathom_report::sanitize::is_unsafe_to_print;
 
 /// Prints a line to standard error as std's macro does, without its panic and without escapes of others.
 macro_rules! eprintln {
@@ -15,14 +15,14 @@ macro_rules! eprint {
 }
 
 /// Text that came from elsewhere, without what moves a cursor, sets a title or turns the direction of writing.
-pub(crate) fn harmless(text: &str) -> String {
-    text.chars().filter(|c| matches!(c, '\n' | '\t') || !is_hostile(*c)).collect()
+pub(crate) fn sanitized(text: &str) -> String {
+    text.chars().filter(|c| matches!(c, '\n' | '\t') || !is_unsafe_to_print(*c)).collect()
 }
 
 /// Writes to standard error; that nobody can read it is no reason to end.
 pub(crate) fn tell(text: fmt::Arguments<'_>) {
     // There is nobody to be told of an error here.
-    let _ = std::io::stderr().lock().write_all(harmless(&text.to_string()).as_bytes());
+    let _ = std::io::stderr().lock().write_all(sanitized(&text.to_string()).as_bytes());
 }
 
 #[cfg(test)]
@@ -32,6 +32,6 @@ mod tests {
     #[test]
     fn what_others_say_moves_no_cursor_and_keeps_its_lines() {
         let hostile = "host `b`: \u{1b}]0;owned\u{7}\u{1b}[2J\n\tfix\u{9b}1A \u{202e}drowssap\r\u{7f}ö";
-        assert_eq!(harmless(hostile), "host `b`: ]0;owned[2J\n\tfix1A drowssapö");
+        assert_eq!(sanitized(hostile), "host `b`: ]0;owned[2J\n\tfix1A drowssapö");
     }
 }

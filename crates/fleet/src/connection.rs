@@ -17,7 +17,7 @@ use fathom_model::units::Nanos;
 use fathom_sys::clock;
 
 use crate::{
-    error::Loss,
+    error::Disconnected,
     launcher::Liveness,
     protocol::{self, Decoder, FrameError, HEARTBEAT_EVERY, Message, SILENCE_MAX},
     threads,
@@ -26,30 +26,30 @@ use crate::{
 /// What is read at once.
 const CHUNK: usize = 64 << 10;
 /// The most messages that wait to be sent: more than 16 running tests have to say in 3 s.
-const OUTBOX_MAX: usize = 256;
+const SEND_QUEUE_MAX: usize = 256;
 /// A process that wakes this much later than it asked for was stopped: a paused machine, a swap storm.
-const LATENESS_MAX: Nanos = Nanos::from_secs(1);
+const SUSPEND_MIN: Nanos = Nanos::from_secs(1);
 
 /// How long a message that has begun to arrive may take beyond its deadline: a record of a megabyte at 75 kbit/s.
 const ARRIVAL_MAX: Nanos = Nanos::from_secs(120);
 
 /// What the listening thread has to tell.
 #[derive(Debug)]
-pub(crate) enum Heard<M> {
+pub(crate) enum ReaderEvent<M> {
     Message(M),
     /// The last that is heard.
-    Lost(Loss),
+    Disconnected(Disconnected),
 }
 
 /// When the other side was last heard, and whether its silence means anything.
 #[derive(Debug, Clone)]
-pub(crate) struct Pulse {
+pub(crate) struct PeerActivity {
     last: Arc<AtomicU64>,
     is_amid_message: Arc<AtomicBool>,
     liveness: Liveness,
 }
 
-impl Pulse {
+impl PeerActivity {
     pub(crate) fn new(liveness: Liveness) -> Self {
         Self { last: Arc::new(AtomicU64::new(clock::now().0)), is_amid_message: Arc::default(), liveness }
     }
@@ -60,12 +60,12 @@ impl Pulse {
     }
 
     /// The other side was heard, or has a new deadline because this side could not listen.
-    pub(crate) fn beat(&self, now: Nanos) {
+    pub(crate) fn record_activity(&self, now: Nanos) {
         self.last.store(now.0, Ordering::Relaxed);
     }
 
     /// Whether the other side is to be taken for lost.
-    pub(crate) fn is_silent(&self, now: Nanos) -> bool {
+    pub(crate) fn has_timed_out(&self, now: Nanos) -> bool {
         let deadline = Nanos(self.last.load(Ordering::Relaxed)) + SILENCE_MAX;
         self.liveness == Liveness::Heartbeats && now >= deadline
     }
@@ -73,21 +73,21 @@ impl Pulse {
 
 /// Notices when this process itself was stopped, so that it does not blame the other side for its own silence.
 #[derive(Debug)]
-pub(crate) struct Wakefulness {
+pub(crate) struct SuspendDetector {
     /// When this side looks again at the latest.
     due: Nanos,
 }
 
-impl Wakefulness {
+impl SuspendDetector {
     pub(crate) fn new(now: Nanos, turn: Nanos) -> Self {
         Self { due: now + turn }
     }
 
     /// Whether it slept through more than a second of what it meant to listen to; looks again within `turn`.
-    pub(crate) fn has_slept(&mut self, now: Nanos, turn: Nanos) -> bool {
+    pub(crate) fn was_suspended(&mut self, now: Nanos, turn: Nanos) -> bool {
         let late = now.since(self.due);
         self.due = now + turn;
-        late > LATENESS_MAX
+        late > SUSPEND_MIN
     }
 }
 
@@ -96,19 +96,19 @@ type IsLast = bool;
 
 /// Where messages are put to be sent, in order.
 #[derive(Debug)]
-pub(crate) struct Outbox<M> {
+pub(crate) struct SendQueue<M> {
     frames: SyncSender<(Vec<u8>, IsLast)>,
     is_full: Arc<AtomicBool>,
     of: PhantomData<fn(M)>,
 }
 
-impl<M> Clone for Outbox<M> {
+impl<M> Clone for SendQueue<M> {
     fn clone(&self) -> Self {
         Self { frames: self.frames.clone(), is_full: Arc::clone(&self.is_full), of: PhantomData }
     }
 }
 
-impl<M: Message> Outbox<M> {
+impl<M: Message> SendQueue<M> {
     /// Puts a message behind the others; that the stream is broken is for the listening thread to tell.
     pub(crate) fn send(&self, message: &M) -> Result<(), FrameError> {
         let frame = protocol::write(message)?;
@@ -128,16 +128,18 @@ impl<M: Message> Outbox<M> {
 /// Starts the thread that says what is put into the outbox, and a heartbeat when there is nothing to say.
 ///
 /// It ends behind the last message, when all outboxes are gone, or when the stream breaks.
-pub(crate) fn speak<M: Message>(mut output: impl Write + Send + 'static) -> io::Result<(Outbox<M>, JoinHandle<()>)> {
-    let (frames, queue) = mpsc::sync_channel(OUTBOX_MAX);
+pub(crate) fn start_writer<M: Message>(
+    mut output: impl Write + Send + 'static,
+) -> io::Result<(SendQueue<M>, JoinHandle<()>)> {
+    let (frames, queue) = mpsc::sync_channel(SEND_QUEUE_MAX);
     let thread = threads::start(move || {
         // The listening thread sees the same break, and tells it.
-        let _ = say::<M>(&mut output, &queue);
+        let _ = write_messages::<M>(&mut output, &queue);
     })?;
-    Ok((Outbox { frames, is_full: Arc::default(), of: PhantomData }, thread))
+    Ok((SendQueue { frames, is_full: Arc::default(), of: PhantomData }, thread))
 }
 
-fn say<M: Message>(output: &mut impl Write, queue: &Receiver<(Vec<u8>, IsLast)>) -> io::Result<()> {
+fn write_messages<M: Message>(output: &mut impl Write, queue: &Receiver<(Vec<u8>, IsLast)>) -> io::Result<()> {
     let heartbeat = protocol::write(&M::heartbeat()).expect("a heartbeat is short");
     loop {
         let is_last = match queue.recv_timeout(HEARTBEAT_EVERY.as_duration()) {
@@ -161,31 +163,35 @@ fn say<M: Message>(output: &mut impl Write, queue: &Receiver<(Vec<u8>, IsLast)>)
 /// Starts the thread that listens, and tells each message with the time at which it came.
 ///
 /// Heartbeats are not told; they and everything else move the pulse. After a loss nothing more is told.
-pub(crate) fn listen<M: Message>(
+pub(crate) fn start_reader<M: Message>(
     mut input: impl Read + Send + 'static,
-    pulse: Pulse,
-    mut tell: impl FnMut(Nanos, Heard<M>) + Send + 'static,
+    pulse: PeerActivity,
+    mut tell: impl FnMut(Nanos, ReaderEvent<M>) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     threads::start(move || {
-        let loss = hear(&mut input, &pulse, |at, message| tell(at, Heard::Message(message)));
-        tell(clock::now(), Heard::Lost(loss));
+        let loss = read_messages(&mut input, &pulse, |at, message| tell(at, ReaderEvent::Message(message)));
+        tell(clock::now(), ReaderEvent::Disconnected(loss));
     })
 }
 
-fn hear<M: Message>(input: &mut impl Read, pulse: &Pulse, mut tell: impl FnMut(Nanos, M)) -> Loss {
+fn read_messages<M: Message>(
+    input: &mut impl Read,
+    pulse: &PeerActivity,
+    mut tell: impl FnMut(Nanos, M),
+) -> Disconnected {
     let mut decoder = Decoder::new(M::MAX);
     let mut chunk = vec![0; CHUNK];
     loop {
         let n = match input.read(&mut chunk) {
-            Ok(0) => return Loss::Closed,
+            Ok(0) => return Disconnected::Closed,
             Ok(n) => n,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             // How a Unix socket says that it was closed while something was unread.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Loss::Closed,
-            Err(error) => return Loss::Broken(error),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Disconnected::Closed,
+            Err(error) => return Disconnected::Io(error),
         };
         let at = clock::now();
-        pulse.beat(at);
+        pulse.record_activity(at);
         decoder.push(&chunk[..n]);
         loop {
             let message = decoder.frame().and_then(|frame| frame.map(|frame| protocol::read(&frame)).transpose());
@@ -196,7 +202,7 @@ fn hear<M: Message>(input: &mut impl Read, pulse: &Pulse, mut tell: impl FnMut(N
                 }
                 Ok(Some(message)) if M::is_heartbeat(&message) => {}
                 Ok(Some(message)) => tell(at, message),
-                Err(error) => return Loss::Garbled(error),
+                Err(error) => return Disconnected::Protocol(error),
             }
         }
     }
@@ -214,22 +220,22 @@ mod tests {
     #[test]
     fn who_slept_for_more_than_a_second_does_not_blame_the_other_side() {
         let begin = Nanos::from_secs(10);
-        let mut wakefulness = Wakefulness::new(begin, TURN);
+        let mut wakefulness = SuspendDetector::new(begin, TURN);
         let looks = [(100, false), (250, false), (1_300, false), (2_500, true), (2_600, false)];
         for (at, slept) in looks {
             let now = begin + Nanos::from_millis(at);
-            assert_eq!(wakefulness.has_slept(now, TURN), slept, "{at} ms");
+            assert_eq!(wakefulness.was_suspended(now, TURN), slept, "{at} ms");
         }
     }
 
     #[test]
     fn silence_is_a_loss_over_a_network_and_nothing_between_processes() {
         for (liveness, is_loss) in [(Liveness::Heartbeats, true), (Liveness::EndOfStream, false)] {
-            let pulse = Pulse::new(liveness);
+            let pulse = PeerActivity::new(liveness);
             let now = clock::now();
-            pulse.beat(now);
-            assert!(!pulse.is_silent(now + Nanos::from_millis(2_900)));
-            assert_eq!(pulse.is_silent(now + SILENCE_MAX), is_loss, "{liveness:?}");
+            pulse.record_activity(now);
+            assert!(!pulse.has_timed_out(now + Nanos::from_millis(2_900)));
+            assert_eq!(pulse.has_timed_out(now + SILENCE_MAX), is_loss, "{liveness:?}");
         }
     }
 
@@ -238,8 +244,8 @@ mod tests {
         let due = Nanos::from_secs(10);
         let long = protocol::write(&FromAgent::Bye).unwrap();
         for (n_arrived, expected) in [(0, due), (3, due + ARRIVAL_MAX), (long.len(), due)] {
-            let pulse = Pulse::new(Liveness::Heartbeats);
-            hear(&mut &long[..n_arrived], &pulse, |_, _: FromAgent| {});
+            let pulse = PeerActivity::new(Liveness::Heartbeats);
+            read_messages(&mut &long[..n_arrived], &pulse, |_, _: FromAgent| {});
             assert_eq!(pulse.deadline(due), expected, "{n_arrived} bytes of {}", long.len());
         }
     }
@@ -247,9 +253,9 @@ mod tests {
     #[test]
     fn an_outbox_that_nobody_empties_is_full_instead_of_growing() {
         let (near, _far) = UnixStream::pair().unwrap();
-        let (outbox, _thread) = speak::<ToAgent>(near).unwrap();
+        let (outbox, _thread) = start_writer::<ToAgent>(near).unwrap();
         let long = ToAgent::Environment { interfaces: vec!["x".repeat(100_000)] };
         let n_taken = (0..10_000).take_while(|_| outbox.send(&long).is_ok() && !outbox.is_full()).count();
-        assert!((OUTBOX_MAX..OUTBOX_MAX + 64).contains(&n_taken), "{n_taken}");
+        assert!((SEND_QUEUE_MAX..SEND_QUEUE_MAX + 64).contains(&n_taken), "{n_taken}");
     }
 }

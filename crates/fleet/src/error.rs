@@ -10,7 +10,7 @@ use crate::protocol::{FrameError, VERSION};
 /// What an error means for the run as a whole; the binary makes an exit code of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Class {
+pub enum ErrorClass {
     /// The request was wrong: it can be typed better.
     Usage,
     /// Something was found wanting before anything was started.
@@ -23,9 +23,9 @@ pub enum Class {
 
 /// Why a role could not be played, as an agent tells it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
+pub struct AgentFailure {
     /// What it means for the run.
-    pub class: Class,
+    pub class: ErrorClass,
     /// What was attempted, on what.
     pub message: String,
     /// What to do about it.
@@ -36,10 +36,10 @@ pub struct Failure {
     pub causes: Vec<String>,
 }
 
-impl Failure {
+impl AgentFailure {
     /// A failure without hint and causes.
     #[must_use]
-    pub fn new(class: Class, message: impl Into<String>) -> Self {
+    pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
         Self { class, message: message.into(), hint: None, causes: Vec::new() }
     }
 
@@ -47,9 +47,9 @@ impl Failure {
     pub(crate) fn of_engine(error: &fathom_engine::Error, has_started: HasStarted) -> Self {
         use fathom_engine::Error as Engine;
         let class = match (error, has_started) {
-            (Engine::Setting(_) | Engine::UnknownKind { .. }, _) => Class::Usage,
-            (error, HasStarted::No) if error.is_preflight() => Class::Preflight,
-            _ => Class::Failed,
+            (Engine::Setting(_) | Engine::UnknownKind { .. }, _) => ErrorClass::Usage,
+            (error, HasStarted::No) if error.is_preflight() => ErrorClass::Preflight,
+            _ => ErrorClass::Failed,
         };
         let hint = error.hint().map(str::to_owned);
         Self { class, message: error.to_string(), hint, causes: causes(error) }
@@ -70,35 +70,35 @@ fn causes(error: &dyn std::error::Error) -> Vec<String> {
 
 /// How a connection between controller and agent ended before its time.
 #[derive(Debug)]
-pub enum Loss {
+pub enum Disconnected {
     /// The other side closed it.
     Closed,
     /// Nothing was heard of the other side for 3 s.
-    Silent,
+    HeartbeatTimeout,
     /// It takes nothing of what it is told.
-    Deaf,
+    SendQueueFull,
     /// The other side did not do its next step in time: the step.
-    Late(&'static str),
+    StepTimeout(&'static str),
     /// The stream broke.
-    Broken(io::Error),
+    Io(io::Error),
     /// What came was not the protocol.
-    Garbled(FrameError),
+    Protocol(FrameError),
 }
 
-impl fmt::Display for Loss {
+impl fmt::Display for Disconnected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed => f.write_str("the connection was closed"),
-            Self::Silent => f.write_str("nothing was heard for 3 s"),
-            Self::Deaf => f.write_str("it reads nothing of what it is told"),
-            Self::Late(step) => write!(f, "it did not {step} in time"),
-            Self::Broken(cause) => write!(f, "the connection broke: {cause}"),
-            Self::Garbled(cause) => write!(f, "it sent {cause}"),
+            Self::HeartbeatTimeout => f.write_str("nothing was heard for 3 s"),
+            Self::SendQueueFull => f.write_str("it reads nothing of what it is told"),
+            Self::StepTimeout(step) => write!(f, "it did not {step} in time"),
+            Self::Io(cause) => write!(f, "the connection broke: {cause}"),
+            Self::Protocol(cause) => write!(f, "it sent {cause}"),
         }
     }
 }
 
-impl std::error::Error for Loss {}
+impl std::error::Error for Disconnected {}
 
 /// What keeps a host from being used, for the person who must act.
 #[derive(Debug, thiserror::Error)]
@@ -151,7 +151,7 @@ pub enum Error {
     },
     /// Something listens at the address, but it does not speak our protocol.
     #[error("{address} is not a fathom server")]
-    NotFathom {
+    NotAFathomServer {
         /// Where a `fathom serve` was expected.
         address: String,
         /// What it did instead.
@@ -178,7 +178,7 @@ pub enum Error {
     },
     /// Others keep knocking, and the server turned this connection away for theirs.
     #[error("{address} turned this connection away: too many knock without its key")]
-    Crowded {
+    TooManyConnections {
         /// Where it listens.
         address: String,
     },
@@ -200,7 +200,7 @@ pub enum Error {
         /// The host's name.
         host: String,
         /// What came instead of its greeting.
-        loss: Loss,
+        loss: Disconnected,
         /// How its process ended, if it was a child and has ended.
         exit: Option<String>,
         /// The last that it wrote to its standard error.
@@ -208,11 +208,11 @@ pub enum Error {
     },
     /// An agent died, hung or was cut off.
     #[error("host `{host}` was lost: {loss}{}", lines(exit.as_deref(), stderr))]
-    Lost {
+    Disconnected {
         /// The host's name.
         host: String,
         /// How it showed.
-        loss: Loss,
+        loss: Disconnected,
         /// How its process ended, if it was a child and has ended.
         exit: Option<String>,
         /// The last that it wrote to its standard error.
@@ -220,11 +220,11 @@ pub enum Error {
     },
     /// An agent could not or would not play its role.
     #[error("host `{host}`: {}", failure.message)]
-    Role {
+    RoleFailed {
         /// The host's name.
         host: String,
         /// Why.
-        failure: Failure,
+        failure: AgentFailure,
     },
     /// The trial was told to stop.
     #[error("interrupted")]
@@ -241,21 +241,21 @@ fn lines(exit: Option<&str>, stderr: &str) -> String {
 impl Error {
     /// What it means for the run.
     #[must_use]
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Key { .. } | Self::Network(_) | Self::UnknownHost { .. } => Class::Usage,
-            Self::Lost { .. } | Self::Interrupted => Class::Incomplete,
-            Self::Role { failure, .. } => failure.class,
+            Self::Key { .. } | Self::Network(_) | Self::UnknownHost { .. } => ErrorClass::Usage,
+            Self::Disconnected { .. } | Self::Interrupted => ErrorClass::Incomplete,
+            Self::RoleFailed { failure, .. } => failure.class,
             Self::Certificate { .. }
             | Self::System { .. }
             | Self::Unreachable { .. }
-            | Self::NotFathom { .. }
+            | Self::NotAFathomServer { .. }
             | Self::WrongFingerprint { .. }
             | Self::WrongToken { .. }
             | Self::Busy { .. }
-            | Self::Crowded { .. }
+            | Self::TooManyConnections { .. }
             | Self::Version { .. }
-            | Self::NoAgent { .. } => Class::Preflight,
+            | Self::NoAgent { .. } => ErrorClass::Preflight,
         }
     }
 
@@ -265,19 +265,21 @@ impl Error {
         match self {
             Self::Key { .. } => Some("copy the whole key that `fathom serve` printed"),
             Self::Unreachable { .. } => Some("start `fathom serve` there, and let its port through the firewall"),
-            Self::NotFathom { .. } => {
+            Self::NotAFathomServer { .. } => {
                 Some("name the port that `fathom serve` printed; it is 7700 unless told otherwise")
             }
             Self::WrongFingerprint { .. } | Self::WrongToken { .. } => Some(
                 "copy the key that this `fathom serve` printed; without a key file it makes a new one at each start",
             ),
             Self::Busy { .. } => Some("wait until another run has ended"),
-            Self::Crowded { .. } => Some("try again, and let the firewall there admit only controllers to this port"),
-            Self::Lost { loss: Loss::Silent, .. } => {
+            Self::TooManyConnections { .. } => {
+                Some("try again, and let the firewall there admit only controllers to this port")
+            }
+            Self::Disconnected { loss: Disconnected::HeartbeatTimeout, .. } => {
                 Some("see what the path loses: fathom probe HOST, and fathom probe HOST --test mtu for large packets")
             }
             Self::Version { .. } => Some("run the same version of fathom on both hosts"),
-            Self::Role { failure, .. } => failure.hint.as_deref(),
+            Self::RoleFailed { failure, .. } => failure.hint.as_deref(),
             _ => None,
         }
     }
@@ -286,7 +288,7 @@ impl Error {
     #[must_use]
     pub fn causes(&self) -> Vec<String> {
         match self {
-            Self::Role { failure, .. } => failure.causes.clone(),
+            Self::RoleFailed { failure, .. } => failure.causes.clone(),
             error => causes(error),
         }
     }

@@ -9,11 +9,11 @@ mod connection;
 pub mod controller;
 mod error;
 pub mod launcher;
-mod policy;
+mod option_precheck;
 pub mod protocol;
 mod threads;
 pub mod tls;
 
-pub use controller::{Cast, Fleet, Part, Supervision, TrialOutcome, TrialPlan};
-pub use error::{Class, Error, Failure, Loss};
-pub use launcher::{Link, Liveness};
+pub use controller::{Assignment, Fleet, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan};
+pub use error::{AgentFailure, Disconnected, Error, ErrorClass};
+pub use launcher::{AgentStream, Liveness};

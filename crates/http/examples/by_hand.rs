@@ -4,8 +4,8 @@
 
 use std::thread;
 
-use fathom_engine::{Session, StopFlag, TestKind};
-use fathom_http::{Closed, Open, Responder, ResponderOptions};
+use fathom_engine::{StopFlag, TestKind, TrialContext};
+use fathom_http::{HttpClosed, HttpOpen, Responder, ResponderOptions};
 use fathom_model::{
     Endpoints, Phases, Record, Role, Settings, Side,
     names::count,
@@ -30,9 +30,12 @@ fn serve(port: &str, workers: &str, size: &str) {
         size: size.parse().unwrap(),
         ..ResponderOptions::default()
     };
-    let responder =
-        Responder::bind(format!("127.0.0.1:{port}").parse().unwrap(), &fathom_sys::policy::Guests::anybody(), options)
-            .unwrap();
+    let responder = Responder::bind(
+        format!("127.0.0.1:{port}").parse().unwrap(),
+        &fathom_sys::policy::AllowedPeers::anybody(),
+        options,
+    )
+    .unwrap();
     let stop = StopFlag::default();
     thread::scope(|scope| {
         let running = scope.spawn(|| responder.run(&stop).unwrap());
@@ -52,7 +55,7 @@ fn ask(url: &str, secs: u64, options: &[&str]) {
     let options = options.iter().map(|option| option.split_once('=').unwrap());
     let settings =
         options.fold(Settings::default().with("url", url), |settings, (name, value)| settings.with(name, value));
-    let kind: &dyn TestKind = if settings.text("rate").is_some() { &Open } else { &Closed };
+    let kind: &dyn TestKind = if settings.text("rate").is_some() { &HttpOpen } else { &HttpClosed };
     let role = Role {
         test: String::new(),
         kind: kind.name().to_owned(),
@@ -63,11 +66,11 @@ fn ask(url: &str, secs: u64, options: &[&str]) {
         interface: None,
         peer: Endpoints::new(),
         cores: Vec::new(),
-        meeting: fathom_model::Meeting::default(),
+        meeting: fathom_model::PeerAddresses::default(),
         seed: 0,
     };
     let test = kind.prepare(&role, &Policy::anything()).unwrap();
-    let record = test.run(&Session::new(clock::now(), phases)).unwrap();
+    let record = test.run(&TrialContext::new(clock::now(), phases)).unwrap();
     report(&record);
 }
 

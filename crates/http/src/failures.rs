@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// How many requests and connects came to nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Failures {
+pub struct FailureCounts {
     /// Of names, connections, proxies and handshakes.
     pub connect: u64,
     /// While a request was sent.
@@ -15,7 +15,7 @@ pub struct Failures {
     pub timeout: u64,
 }
 
-impl Failures {
+impl FailureCounts {
     /// Those among the errors of a record; what a script got wrong is no failure of a connection.
     #[must_use]
     pub fn of(errors: &BTreeMap<String, u64>) -> Self {
@@ -59,8 +59,8 @@ mod tests {
             ("connect: unanswered", 1000),
             ("script: x.lua:1: boom (request(), thread 1)", 1000),
         ];
-        let failures = Failures::of(&errors.map(|(what, n)| (what.to_owned(), n)).into());
-        assert_eq!(failures, Failures { connect: 3, send: 4, receive: 24, timeout: 96 });
+        let failures = FailureCounts::of(&errors.map(|(what, n)| (what.to_owned(), n)).into());
+        assert_eq!(failures, FailureCounts { connect: 3, send: 4, receive: 24, timeout: 96 });
         assert_eq!(failures.total(), 127);
     }
 }

@@ -7,13 +7,13 @@ pub const ERRORS: &str = "errors";
 /// Connections that the server ended after an answer, as it may.
 pub const CLOSED_BY_SERVER: &str = "closed_by_server";
 /// Requests that were over once they were sent, as nobody wanted their answers; only with `leave`.
-pub const LEFT: &str = "left";
+pub const NOT_AWAITED: &str = "left";
 /// Requests whose answer was still on its way when the trial ended.
 pub const UNFINISHED: &str = "unfinished";
 /// Requests that were due and never sent, because no connection became free before the end.
 pub const NOT_STARTED: &str = "not_started";
 /// Requests that were sent behind one whose answer was the last of its connection, and were sent again on another.
-pub const ASKED_AGAIN: &str = "asked_again";
+pub const RESENT: &str = "asked_again";
 /// Answers by the class of their status; `other` is 600 and above.
 pub const STATUS: [&str; 5] = ["status_2xx", "status_3xx", "status_4xx", "status_5xx", "status_other"];
 /// Requests that a responder refused with an error status.
@@ -34,7 +34,7 @@ pub const TOTAL_TIME: &str = "total_time_ns";
 /// TLS sessions that were resumed instead of agreed on anew; only where there is TLS.
 pub const TLS_RESUMED: &str = "tls_resumed";
 /// Answers that ended with a connection on which TLS was not closed, so that they may be cut short; only where there is TLS.
-pub const TLS_LEFT_OPEN: &str = "tls_left_open";
+pub const TLS_UNCLOSED: &str = "tls_left_open";
 
 /// Names of what a server says of itself.
 pub mod facts {

@@ -19,7 +19,7 @@ pub enum Scheme {
 impl Scheme {
     /// The port of a URL that names none (RFC 9110 section 4.2.1 and 4.2.2).
     #[must_use]
-    pub const fn usual_port(self) -> u16 {
+    pub const fn default_port(self) -> u16 {
         match self {
             Self::Http => 80,
             Self::Https => 443,
@@ -91,7 +91,7 @@ impl Url {
     /// The value of `Host`: the port is left out where it is the usual one.
     #[must_use]
     pub fn host_field(&self) -> String {
-        if self.port == self.scheme.usual_port() { bracketed(&self.host) } else { self.authority() }
+        if self.port == self.scheme.default_port() { bracketed(&self.host) } else { self.authority() }
     }
 
     /// Host and port, as `CONNECT` wants them (RFC 9110 section 9.3.6).
@@ -166,7 +166,7 @@ impl FromStr for Url {
         let rest = rest.split('#').next().unwrap_or_default();
         let (authority, target) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
         let (user, authority) = match authority.rsplit_once('@') {
-            Some((user, rest)) => (Some(decoded(user).ok_or_else(|| UrlError::User(text.to_owned()))?), rest),
+            Some((user, rest)) => (Some(decode_user(user).ok_or_else(|| UrlError::User(text.to_owned()))?), rest),
             None => (None, authority),
         };
         if !authority.is_ascii() {
@@ -174,7 +174,7 @@ impl FromStr for Url {
         }
         let (host, port) = host_and_port(authority).ok_or_else(|| UrlError::Host(text.to_owned()))?;
         let port = match port {
-            None | Some("") => scheme.usual_port(),
+            None | Some("") => scheme.default_port(),
             Some(port) => number(port).ok_or_else(|| UrlError::Port(text.to_owned()))?,
         };
         if !target.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -186,7 +186,7 @@ impl FromStr for Url {
 }
 
 /// `name:password` out of what stands before the `@`; a missing password is an empty one.
-fn decoded(user: &str) -> Option<String> {
+fn decode_user(user: &str) -> Option<String> {
     let part = |text: &str| percent_decode_str(text).decode_utf8().ok().map(String::from);
     let (name, password) = user.split_once(':').unwrap_or((user, ""));
     let (name, password) = (part(name)?, part(password)?);

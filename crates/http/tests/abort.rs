@@ -2,8 +2,8 @@
 
 use std::{sync::mpsc, thread};
 
-use fathom_engine::{Session, TestKind};
-use fathom_http::Closed;
+use fathom_engine::{TestKind, TrialContext};
+use fathom_http::HttpClosed;
 use fathom_model::{Endpoints, Phases, Role, Settings, Side, names::count, units::Nanos};
 use fathom_sys::{clock, policy::Policy};
 
@@ -19,18 +19,18 @@ fn an_abort_ends_both_sides_within_200_ms() {
         test: "requests".to_owned(),
         kind: "http_closed".to_owned(),
         side,
-        settings: Settings::default().complete(Closed.options()).unwrap(),
+        settings: Settings::default().complete(HttpClosed.options()).unwrap(),
         phases,
         address: None,
         interface: None,
         peer,
         cores: Vec::new(),
-        meeting: fathom_model::Meeting::default(),
+        meeting: fathom_model::PeerAddresses::default(),
         seed: 1,
     };
-    let responder = Closed.prepare(&role(Side::Responder, Endpoints::new()), &Policy::anything()).unwrap();
-    let initiator = Closed.prepare(&role(Side::Initiator, responder.endpoints()), &Policy::anything()).unwrap();
-    let (mut here, there) = (Session::new(clock::now(), phases), Session::new(clock::now(), phases));
+    let responder = HttpClosed.prepare(&role(Side::Responder, Endpoints::new()), &Policy::anything()).unwrap();
+    let initiator = HttpClosed.prepare(&role(Side::Initiator, responder.endpoints()), &Policy::anything()).unwrap();
+    let (mut here, there) = (TrialContext::new(clock::now(), phases), TrialContext::new(clock::now(), phases));
     let stops = [here.stop.clone(), there.stop.clone()];
     // The live view says when requests flow: then it is time to abort.
     let (flowing, seen) = mpsc::sync_channel(1);

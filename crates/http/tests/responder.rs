@@ -14,7 +14,7 @@ use std::{
 use fathom_engine::StopFlag;
 use fathom_http::{
     Responder, ResponderCounts, ResponderOptions,
-    responder::{Certificate, Delay, KeepAlive},
+    responder::{Certificate, Delay, KeepAliveLimit},
 };
 use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::clock;
@@ -27,7 +27,7 @@ use rustls::{
 /// Runs `ask` against a responder; what the responder counted.
 fn asked(options: ResponderOptions, ask: impl FnOnce(SocketAddr)) -> ResponderCounts {
     let responder =
-        Responder::bind("127.0.0.1:0".parse().unwrap(), &fathom_sys::policy::Guests::anybody(), options).unwrap();
+        Responder::bind("127.0.0.1:0".parse().unwrap(), &fathom_sys::policy::AllowedPeers::anybody(), options).unwrap();
     let address = responder.address();
     during(responder, || ask(address))
 }
@@ -35,15 +35,15 @@ fn asked(options: ResponderOptions, ask: impl FnOnce(SocketAddr)) -> ResponderCo
 /// Does something while a responder answers; what the responder counted.
 fn during(responder: Responder, ask: impl FnOnce()) -> ResponderCounts {
     /// Ends the responder also when an assertion fails.
-    struct Ending(StopFlag);
-    impl Drop for Ending {
+    struct FinishOnDrop(StopFlag);
+    impl Drop for FinishOnDrop {
         fn drop(&mut self) {
             self.0.finish();
         }
     }
     let stop = StopFlag::default();
     thread::scope(|scope| {
-        let ending = Ending(stop.clone());
+        let ending = FinishOnDrop(stop.clone());
         let running = scope.spawn(|| responder.run(&stop).unwrap());
         ask();
         drop(ending);
@@ -155,7 +155,7 @@ fn a_reader_that_takes_its_time_gets_everything() {
 
 #[test]
 fn a_client_that_never_finishes_its_request_is_hung_up_on() {
-    let options = ResponderOptions { patience: Nanos::from_millis(10), ..small() };
+    let options = ResponderOptions { transfer_timeout: Nanos::from_millis(10), ..small() };
     let counts = asked(options, |address| assert_eq!(exchange(address, "GET / HT"), ""));
     assert_eq!((counts.timed_out, counts.requests), (1, 0));
 }
@@ -188,8 +188,8 @@ fn workers_share_one_port() {
 #[test]
 fn a_body_that_is_too_large_is_refused() {
     let options = ResponderOptions { size: Bytes(1 << 30), ..ResponderOptions::default() };
-    let error =
-        Responder::bind("127.0.0.1:0".parse().unwrap(), &fathom_sys::policy::Guests::anybody(), options).unwrap_err();
+    let error = Responder::bind("127.0.0.1:0".parse().unwrap(), &fathom_sys::policy::AllowedPeers::anybody(), options)
+        .unwrap_err();
     assert_eq!(error.to_string(), "a body of 1 GiB is more than the responder holds");
 }
 
@@ -242,7 +242,7 @@ fn statuses_come_in_the_shares_that_were_asked_for() {
 #[test]
 fn a_connection_gets_as_many_answers_as_allowed() {
     for (keep_alive, n) in [("off", 1), ("3", 3)] {
-        let keep_alive: KeepAlive = keep_alive.parse().unwrap();
+        let keep_alive: KeepAliveLimit = keep_alive.parse().unwrap();
         let counts = asked(ResponderOptions { keep_alive, ..small() }, |address| {
             let answer = exchange(address, &GET.repeat(10));
             assert_eq!(answer.matches("HTTP/1.1 200 OK\r\n").count(), n);
@@ -462,8 +462,9 @@ fn a_certificate_that_cannot_be_used_is_refused_at_once() {
     for (chain, key, said) in cases {
         let certificate = Some(Certificate::Files { chain, key });
         let options = ResponderOptions { certificate, ..small() };
-        let error = Responder::bind("127.0.0.1:0".parse().unwrap(), &fathom_sys::policy::Guests::anybody(), options)
-            .unwrap_err();
+        let error =
+            Responder::bind("127.0.0.1:0".parse().unwrap(), &fathom_sys::policy::AllowedPeers::anybody(), options)
+                .unwrap_err();
         assert!(error.to_string().starts_with(said) && error.hint().is_some(), "{error}");
     }
 }
@@ -505,7 +506,8 @@ fn a_stale_socket_is_replaced_and_nothing_else() {
 
 #[test]
 fn version_6_of_ip_is_answered_too() {
-    let Ok(responder) = Responder::bind("[::1]:0".parse().unwrap(), &fathom_sys::policy::Guests::anybody(), small())
+    let Ok(responder) =
+        Responder::bind("[::1]:0".parse().unwrap(), &fathom_sys::policy::AllowedPeers::anybody(), small())
     else {
         assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "in CI nothing is skipped");
         return eprintln!("SKIPPED: needs IPv6 on the loopback");

@@ -4,8 +4,8 @@
 //! it. The order comes as its last argument, the answer goes back as one line on its standard output.
 
 use crate::{
-    Entry, Error, Journal, Lab, Name, Options, Preset, Result, Standing, StateFolder,
-    device::Programs,
+    Entry, Error, Journal, Lab, LabName, LabState, Options, Preset, Result, StateFolder,
+    device::ProgramLoader,
     error::{ENOSPC, EPERM},
     journal::journal_of,
     lab::{LabRecord, RUN_PREFIX},
@@ -14,8 +14,8 @@ use crate::{
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
-    process::{Bond, Place, Start},
-    signal::{self, Watch},
+    process::{ParentBond, ProcessPlace, ProcessSpec},
+    signal::{self, SignalWatch},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -27,34 +27,34 @@ use std::{
 
 /// What a holder is to hold, and for how long.
 #[derive(Debug, Serialize, Deserialize)]
-struct Order {
+struct HolderOrder {
     preset: String,
     options: Options,
-    standing: Standing,
-    life: Life,
+    standing: LabState,
+    life: LifeTime,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Life {
+enum LifeTime {
     /// Until whoever started it has taken hold of the hosts, or ends: either closes its standard input.
     Bound,
     /// Until someone ends it or its time is over, found by others through its journal.
-    Up { name: Name, state: PathBuf, lifetime_ns: Nanos },
+    Up { name: LabName, state: PathBuf, lifetime_ns: Nanos },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Answer {
+enum HolderAnswer {
     Ready(LabRecord),
     Refused { message: String, hint: Option<String> },
 }
 
 /// A lab to be put up.
 #[derive(Debug)]
-pub struct Up<'a> {
+pub struct LabSpec<'a> {
     /// The name by which others find it.
-    pub name: &'a Name,
+    pub name: &'a LabName,
     /// Where its journal goes.
     pub state: &'a StateFolder,
     /// Its topology.
@@ -74,7 +74,7 @@ pub const LIFETIME_DEFAULT: Nanos = Nanos::from_secs(3600);
 ///
 /// # Errors
 /// [`Error::NameTaken`] when the name is in use; [`Error::Holder`] with what the holder said.
-pub fn up(holder_program: Command, up: &Up<'_>) -> Result<LabRecord> {
+pub fn up(holder_program: Command, up: &LabSpec<'_>) -> Result<LabRecord> {
     up.options.validate()?;
     up.preset.device(up.options)?;
     let run = run_name(up.name)?;
@@ -84,23 +84,23 @@ pub fn up(holder_program: Command, up: &Up<'_>) -> Result<LabRecord> {
         Some(_) => return Err(Error::NameTaken { run: run.as_str().to_owned() }),
         None => {}
     }
-    let life = Life::Up { name: up.name.clone(), state: up.state.path().to_owned(), lifetime_ns: up.lifetime };
-    let order = Order {
+    let life = LifeTime::Up { name: up.name.clone(), state: up.state.path().to_owned(), lifetime_ns: up.lifetime };
+    let order = HolderOrder {
         preset: up.preset.name.to_owned(),
         options: up.options.clone(),
-        standing: Standing::of_this_process(),
+        standing: LabState::of_this_process(),
         life,
     };
-    start(holder_program, &order, Bond::Detached).map(|(_, record)| record)
+    start(holder_program, &order, ParentBond::Detached).map(|(_, record)| record)
 }
 
 /// A holder that waits until its lab is taken over; it ends when this value is dropped.
-pub(crate) struct Bound {
+pub(crate) struct BoundHolder {
     child: Child,
     pub(crate) record: LabRecord,
 }
 
-impl Drop for Bound {
+impl Drop for BoundHolder {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
         let _ = self.child.wait();
@@ -108,18 +108,18 @@ impl Drop for Bound {
 }
 
 /// Starts a holder that waits until its lab is taken over.
-pub(crate) fn start_bound(program: Command, preset: &Preset, options: &Options) -> Result<Bound> {
-    let order = Order {
+pub(crate) fn start_bound(program: Command, preset: &Preset, options: &Options) -> Result<BoundHolder> {
+    let order = HolderOrder {
         preset: preset.name.to_owned(),
         options: options.clone(),
-        standing: Standing::of_this_process(),
-        life: Life::Bound,
+        standing: LabState::of_this_process(),
+        life: LifeTime::Bound,
     };
-    start(program, &order, Bond::DiesWithParent).map(|(child, record)| Bound { child, record })
+    start(program, &order, ParentBond::DiesWithParent).map(|(child, record)| BoundHolder { child, record })
 }
 
-fn start(mut command: Command, order: &Order, bond: Bond) -> Result<(Child, LabRecord)> {
-    let input = if bond == Bond::Detached { Stdio::null() } else { Stdio::piped() };
+fn start(mut command: Command, order: &HolderOrder, bond: ParentBond) -> Result<(Child, LabRecord)> {
+    let input = if bond == ParentBond::Detached { Stdio::null() } else { Stdio::piped() };
     // It must not keep the file system of its starter busy.
     command
         .current_dir("/")
@@ -127,14 +127,14 @@ fn start(mut command: Command, order: &Order, bond: Bond) -> Result<(Child, LabR
         .stdin(input)
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
-    let place = if order.standing == Standing::Rootless { Place::NewUserNamespace } else { Place::Here };
-    let mut child = Start { command, place, bond }.spawn().map_err(|error| match (place, error.errno()) {
-        (Place::NewUserNamespace, Some(EPERM | ENOSPC)) => Error::UserNamespace(error),
+    let place = if order.standing == LabState::Rootless { ProcessPlace::NewUserNamespace } else { ProcessPlace::Here };
+    let mut child = ProcessSpec { command, place, bond }.spawn().map_err(|error| match (place, error.errno()) {
+        (ProcessPlace::NewUserNamespace, Some(EPERM | ENOSPC)) => Error::UserNamespace(error),
         _ => Error::kernel("start the holder of the lab")(error),
     })?;
     let (message, hint) = match read_answer(&mut child) {
-        Some(Answer::Ready(record)) => return Ok((child, record)),
-        Some(Answer::Refused { message, hint }) => (message, hint),
+        Some(HolderAnswer::Ready(record)) => return Ok((child, record)),
+        Some(HolderAnswer::Refused { message, hint }) => (message, hint),
         None => ("it ended without an answer".to_owned(), None),
     };
     // It holds nothing that anybody uses, and as an unreaped child it still has its number.
@@ -144,7 +144,7 @@ fn start(mut command: Command, order: &Order, bond: Bond) -> Result<(Child, LabR
 }
 
 /// The answer of a holder; absent when it died or says something else.
-fn read_answer(child: &mut Child) -> Option<Answer> {
+fn read_answer(child: &mut Child) -> Option<HolderAnswer> {
     let mut output = BufReader::new(child.stdout.take()?);
     let mut line = String::new();
     // A test runner prints headings before it comes to the role, so lines of others are passed over.
@@ -164,38 +164,38 @@ fn read_answer(child: &mut Child) -> Option<Answer> {
 ///
 /// # Panics
 /// Never: the answer is plain data.
-pub fn run(order: &str, mut output: impl Write, programs: &dyn Programs) -> Result<()> {
+pub fn run(order: &str, mut output: impl Write, programs: &dyn ProgramLoader) -> Result<()> {
     let held = hold(order, programs);
     let answer = match &held {
-        Ok(held) => Answer::Ready(held.record.clone()),
-        Err(error) => Answer::Refused { message: with_causes(error), hint: error.hint() },
+        Ok(held) => HolderAnswer::Ready(held.record.clone()),
+        Err(error) => HolderAnswer::Refused { message: with_causes(error), hint: error.hint() },
     };
     let line = serde_json::to_string(&answer).expect("an answer is plain data");
     // Whoever asked may be gone, which the wait below finds out.
     let _ = writeln!(output, "{line}").and_then(|()| output.flush());
-    let Held { lab, journal, wait, .. } = held?;
+    let HeldLab { lab, journal, wait, .. } = held?;
     wait.park()?;
     drop(lab);
     journal.map_or(Ok(()), Journal::finish)
 }
 
 /// What a holder has in its hands.
-struct Held {
+struct HeldLab {
     record: LabRecord,
     lab: Lab,
     journal: Option<Journal>,
-    wait: Wait,
+    wait: HolderEvent,
 }
 
 /// What a holder waits for.
-enum Wait {
+enum HolderEvent {
     /// The end of its standard input. Signals keep their default action: it has nothing to undo.
     TakeOver,
     /// A signal or the end of its time.
-    End { watch: Watch, deadline: Nanos },
+    End { watch: SignalWatch, deadline: Nanos },
 }
 
-impl Wait {
+impl HolderEvent {
     fn park(&self) -> Result<()> {
         match self {
             // An input that cannot be read has ended too.
@@ -208,19 +208,19 @@ impl Wait {
     }
 }
 
-fn hold(order: &str, programs: &dyn Programs) -> Result<Held> {
-    let order: Order = serde_json::from_str(order).map_err(|error| Error::Holder {
+fn hold(order: &str, programs: &dyn ProgramLoader) -> Result<HeldLab> {
+    let order: HolderOrder = serde_json::from_str(order).map_err(|error| Error::Holder {
         message: format!("the order cannot be understood: {error}"),
         hint: Some("this role is started by fathom itself".to_owned()),
     })?;
     order.options.validate()?;
     let preset = preset::find(&order.preset)?;
     let (mut journal, wait) = match &order.life {
-        Life::Bound => (None, Wait::TakeOver),
-        Life::Up { name, state, lifetime_ns } => {
+        LifeTime::Bound => (None, HolderEvent::TakeOver),
+        LifeTime::Up { name, state, lifetime_ns } => {
             let watch = signal::watch().map_err(Error::kernel("watch for signals"))?;
             let journal = Journal::begin(&StateFolder::open(state)?, &run_name(name)?)?;
-            (Some(journal), Wait::End { watch, deadline: clock::now() + *lifetime_ns })
+            (Some(journal), HolderEvent::End { watch, deadline: clock::now() + *lifetime_ns })
         }
     };
     let lab = Lab::build_here(preset, &order.options, order.standing, programs)?;
@@ -228,11 +228,11 @@ fn hold(order: &str, programs: &dyn Programs) -> Result<Held> {
     if let Some(journal) = &mut journal {
         journal.record(Entry::Lab(record.clone()))?;
     }
-    Ok(Held { record, lab, journal, wait })
+    Ok(HeldLab { record, lab, journal, wait })
 }
 
 /// The run whose journal stands for a lab that is up.
-pub(crate) fn run_name(lab: &Name) -> Result<Name> {
+pub(crate) fn run_name(lab: &LabName) -> Result<LabName> {
     format!("{RUN_PREFIX}{lab}").parse()
 }
 

@@ -1,11 +1,11 @@
 //! A host of a lab: a network namespace with named interfaces.
 
-use crate::{Error, Name, Result};
+use crate::{Error, LabName, Result};
 use fathom_model::units::Bytes;
 use fathom_sys::{
     namespace::Namespaces,
     netlink::MacAddress,
-    process::{Bond, Place, Start},
+    process::{ParentBond, ProcessPlace, ProcessSpec},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -34,7 +34,7 @@ pub struct Interface {
 /// It has no hardware of its own: all hosts of a lab share the cores, the clock and the file system of this machine.
 #[derive(Debug)]
 pub struct Host {
-    pub(crate) name: Name,
+    pub(crate) name: LabName,
     pub(crate) interfaces: Vec<Interface>,
     pub(crate) namespaces: Namespaces,
 }
@@ -42,7 +42,7 @@ pub struct Host {
 impl Host {
     /// The name within its lab, such as `a`.
     #[must_use]
-    pub fn name(&self) -> &Name {
+    pub fn name(&self) -> &LabName {
         &self.name
     }
 
@@ -75,7 +75,8 @@ impl Host {
     /// When the program cannot be started or the host cannot be entered.
     pub fn start(&self, command: Command) -> Result<Child> {
         let attempt = format!("start {} on host {}", command.get_program().display(), self.name);
-        let start = Start { command, place: Place::In(&self.namespaces), bond: Bond::DiesWithParent };
+        let start =
+            ProcessSpec { command, place: ProcessPlace::In(&self.namespaces), bond: ParentBond::DiesWithParent };
         start.spawn().map_err(Error::kernel(attempt))
     }
 

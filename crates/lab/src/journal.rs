@@ -3,9 +3,9 @@
 //! One file per run, owned by a process. When the owner ends it undoes its entries in reverse and removes the file; when it was
 //! killed, [`undo_stale`] does. Every entry can be undone twice.
 
-use crate::{Error, Name, Result, StateFolder, lab::LabRecord};
+use crate::{Error, LabName, Result, StateFolder, lab::LabRecord};
 use fathom_model::units::Nanos;
-use fathom_sys::process::Identity;
+use fathom_sys::process::ProcessIdentity;
 use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
@@ -20,7 +20,7 @@ pub(crate) const END_PATIENCE: Nanos = Nanos::from_secs(3);
 
 /// How [`Identity`] looks in the file.
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "Identity")]
+#[serde(remote = "ProcessIdentity")]
 pub(crate) struct IdentityText {
     pid: u32,
     start_ticks: u64,
@@ -31,7 +31,7 @@ pub(crate) struct IdentityText {
 #[serde(rename_all = "snake_case")]
 pub enum Entry {
     /// A process to be ended, by pidfd and identity only.
-    Process(#[serde(with = "IdentityText")] Identity),
+    Process(#[serde(with = "IdentityText")] ProcessIdentity),
     /// A lab whose holder is to be ended; its namespaces go with it.
     Lab(LabRecord),
     /// A file to be removed.
@@ -48,9 +48,9 @@ pub enum Entry {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Contents {
     schema: String,
-    run: Name,
+    run: LabName,
     #[serde(with = "IdentityText")]
-    owner: Identity,
+    owner: ProcessIdentity,
     entries: Vec<Entry>,
 }
 
@@ -73,8 +73,8 @@ impl Journal {
     ///
     /// # Errors
     /// [`Error::NameTaken`] when the run has one already, also a stale one.
-    pub fn begin(state: &StateFolder, run: &Name) -> Result<Self> {
-        let owner = Identity::current().map_err(Error::kernel("identify this process"))?;
+    pub fn begin(state: &StateFolder, run: &LabName) -> Result<Self> {
+        let owner = ProcessIdentity::current().map_err(Error::kernel("identify this process"))?;
         let contents = Contents { schema: SCHEMA.to_owned(), run: run.clone(), owner, entries: Vec::new() };
         let stored = StoredJournal { path: state.journal(run), contents };
         let draft = stored.write_draft()?;
@@ -136,7 +136,7 @@ impl Drop for Journal {
 impl StoredJournal {
     /// The run that it belongs to.
     #[must_use]
-    pub fn run(&self) -> &Name {
+    pub fn run(&self) -> &LabName {
         &self.contents.run
     }
 
@@ -222,7 +222,7 @@ fn undo_entry(entry: &Entry) -> Result<()> {
 }
 
 /// Ends a process, unless it is this one: an owner that undoes its own journal is on its way out already.
-fn end(process: &Identity) -> Result<()> {
+fn end(process: &ProcessIdentity) -> Result<()> {
     if process.pid == std::process::id() {
         return Ok(());
     }
@@ -257,7 +257,7 @@ pub(crate) fn journals(state: &StateFolder) -> Result<Vec<Result<StoredJournal>>
 }
 
 /// The journal of one run, if there is one.
-pub(crate) fn journal_of(state: &StateFolder, run: &Name) -> Result<Option<StoredJournal>> {
+pub(crate) fn journal_of(state: &StateFolder, run: &LabName) -> Result<Option<StoredJournal>> {
     match StoredJournal::read(state.journal(run)) {
         Err(Error::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
         read => read.map(Some),
@@ -277,7 +277,7 @@ pub fn stale(state: &StateFolder) -> Result<Vec<StoredJournal>> {
 ///
 /// # Errors
 /// The first journal that could not be understood or undone; all others are undone nevertheless.
-pub fn undo_stale(state: &StateFolder) -> Result<Vec<Name>> {
+pub fn undo_stale(state: &StateFolder) -> Result<Vec<LabName>> {
     let mut undone = Vec::new();
     let mut first_error = None;
     for journal in journals(state)? {

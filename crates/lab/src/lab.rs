@@ -1,14 +1,14 @@
 //! Labs: building them, finding those that are up, ending them.
 
 use crate::{
-    DeviceRecord, Entry, Error, Host, Interface, Name, Options, Preset, Result, StateFolder, StoredJournal,
-    device::{self, Fitting, NoPrograms, Programs},
+    DeviceRecord, Entry, Error, Host, Interface, LabName, Options, Preset, Result, StateFolder, StoredJournal,
+    device::{self, FittedDevice, NoPrograms, ProgramLoader},
     holder,
     journal::{END_PATIENCE, IdentityText, journal_of, journals},
 };
 use fathom_sys::{
     namespace::{Namespaces, NetNs, is_first_user_namespace, open_user_namespace},
-    process::{Identity, may_administer_network},
+    process::{ProcessIdentity, may_administer_network},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -21,16 +21,16 @@ use std::{
 #[derive(Debug)]
 pub struct Lab {
     hosts: Vec<Host>,
-    differences: Vec<Difference>,
-    standing: Standing,
+    differences: Vec<SettingDifference>,
+    standing: LabState,
     /// The programs of its device, for as long as this process holds it.
-    fitting: Option<Fitting>,
+    fitting: Option<FittedDevice>,
 }
 
 /// With which rights the hosts of a lab exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
+pub enum LabState {
     /// Those of root: everything works.
     Root,
     /// Those of root in a container, which the machine does not take for root.
@@ -39,7 +39,7 @@ pub enum Standing {
     Rootless,
 }
 
-impl Standing {
+impl LabState {
     /// What this process can give to a lab.
     #[must_use]
     pub fn of_this_process() -> Self {
@@ -53,7 +53,7 @@ impl Standing {
 
 /// Something that does not work in a lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Loss {
+pub struct MissingFeature {
     /// What is lost.
     pub what: &'static str,
     /// Why, and what takes its place.
@@ -62,7 +62,7 @@ pub struct Loss {
 
 /// A setting that a fresh network namespace has otherwise than this machine: reported, never changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Difference {
+pub struct SettingDifference {
     /// The path below `/proc/sys/net`.
     pub setting: String,
     /// What this machine has.
@@ -78,12 +78,12 @@ pub struct LabRecord {
     pub preset: String,
     /// The process that holds it.
     #[serde(with = "IdentityText")]
-    pub holder: Identity,
+    pub holder: ProcessIdentity,
     /// With which rights its hosts exist.
-    pub standing: Standing,
+    pub standing: LabState,
     /// Its hosts, in the order of the preset.
     pub hosts: Vec<HostRecord>,
-    differences: Vec<Difference>,
+    differences: Vec<SettingDifference>,
     /// The device between its hosts.
     #[serde(default)]
     pub device: Option<DeviceRecord>,
@@ -93,7 +93,7 @@ pub struct LabRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostRecord {
     /// The name within its lab.
-    pub name: Name,
+    pub name: LabName,
     /// Its devices besides loopback.
     pub interfaces: Vec<Interface>,
     /// The descriptor of the holder that keeps the namespace: `/proc/PID/fd/N` can be entered by any tool.
@@ -101,16 +101,16 @@ pub struct HostRecord {
 }
 
 /// What is lost without root; a container loses all but the last.
-const LOSSES: &[Loss] = &[
-    Loss {
+const LOSSES: &[MissingFeature] = &[
+    MissingFeature {
         what: "XDP programs and AF_XDP",
         why: "the kernel takes programs only from CAP_BPF outside a user namespace; frames are counted by AF_PACKET",
     },
-    Loss {
+    MissingFeature {
         what: "settings of the whole machine",
         why: "net.core.rmem_max and the like belong to root, so socket buffers keep their limits",
     },
-    Loss {
+    MissingFeature {
         what: "work inside a host from this process",
         why: "a process with threads cannot enter a user namespace; a child is started for it",
     },
@@ -136,12 +136,12 @@ impl Lab {
         preset: &Preset,
         options: &Options,
         holder_program: Command,
-        programs: &dyn Programs,
+        programs: &dyn ProgramLoader,
     ) -> Result<Self> {
         options.validate()?;
         preset.device(options)?;
-        let standing = Standing::of_this_process();
-        if standing != Standing::Rootless {
+        let standing = LabState::of_this_process();
+        if standing != LabState::Rootless {
             return Self::build_here(preset, options, standing, programs);
         }
         let builder = holder::start_bound(holder_program, preset, options)?;
@@ -152,8 +152,8 @@ impl Lab {
     pub(crate) fn build_here(
         preset: &Preset,
         options: &Options,
-        standing: Standing,
-        programs: &dyn Programs,
+        standing: LabState,
+        programs: &dyn ProgramLoader,
     ) -> Result<Self> {
         let machine = settings();
         let hosts = preset.build(options)?;
@@ -168,7 +168,7 @@ impl Lab {
     ///
     /// # Errors
     /// [`Error::NotUp`] when none of that name lives.
-    pub fn find(state: &StateFolder, name: &Name) -> Result<Self> {
+    pub fn find(state: &StateFolder, name: &LabName) -> Result<Self> {
         let (_, record) = standing(state, name)?;
         Self::attach(&record).map_err(|error| match error {
             Error::Kernel { .. } if !record.holder.is_alive() => Error::NotUp(name.as_str().to_owned()),
@@ -184,7 +184,7 @@ impl Lab {
         if !record.holder.is_alive() {
             return Err(Error::Holder { message: format!("process {pid} has ended"), hint: None });
         }
-        let fitting = record.device.clone().map(|record| Fitting { record, attached: Vec::new() });
+        let fitting = record.device.clone().map(|record| FittedDevice { record, attached: Vec::new() });
         Ok(Self { hosts, differences: record.differences.clone(), standing: record.standing, fitting })
     }
 
@@ -197,7 +197,7 @@ impl Lab {
         };
         Ok(LabRecord {
             preset: preset.name.to_owned(),
-            holder: Identity::current().map_err(Error::kernel("identify this process"))?,
+            holder: ProcessIdentity::current().map_err(Error::kernel("identify this process"))?,
             standing: self.standing,
             hosts: self.hosts.iter().map(host).collect(),
             differences: self.differences.clone(),
@@ -230,23 +230,23 @@ impl Lab {
 
     /// With which rights its hosts exist.
     #[must_use]
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> LabState {
         self.standing
     }
 
     /// What does not work in it.
     #[must_use]
-    pub fn losses(&self) -> &'static [Loss] {
+    pub fn losses(&self) -> &'static [MissingFeature] {
         match self.standing {
-            Standing::Root => &[],
-            Standing::Contained => &LOSSES[..LOSSES.len() - 1],
-            Standing::Rootless => LOSSES,
+            LabState::Root => &[],
+            LabState::Contained => &LOSSES[..LOSSES.len() - 1],
+            LabState::Rootless => LOSSES,
         }
     }
 
     /// The settings that its hosts have otherwise than this machine.
     #[must_use]
-    pub fn differences(&self) -> &[Difference] {
+    pub fn differences(&self) -> &[SettingDifference] {
         &self.differences
     }
 }
@@ -255,8 +255,8 @@ fn attach_host(record: &LabRecord, host: &HostRecord) -> Result<Host> {
     let pid = record.holder.pid;
     let attempt = || Error::kernel(format!("open host {} of process {pid}", host.name));
     let user = match record.standing {
-        Standing::Root | Standing::Contained => None,
-        Standing::Rootless => Some(open_user_namespace(pid).map_err(attempt())?),
+        LabState::Root | LabState::Contained => None,
+        LabState::Rootless => Some(open_user_namespace(pid).map_err(attempt())?),
     };
     let net = NetNs::open(format!("/proc/{pid}/fd/{}", host.descriptor)).map_err(attempt())?;
     let (name, interfaces) = (host.name.clone(), host.interfaces.clone());
@@ -291,12 +291,12 @@ fn settings() -> Vec<Option<String>> {
 }
 
 /// Where both have the setting: one that a namespace lacks is the machine's alone and holds for the lab too.
-fn differences(machine: Vec<Option<String>>, lab: Vec<Option<String>>) -> Vec<Difference> {
+fn differences(machine: Vec<Option<String>>, lab: Vec<Option<String>>) -> Vec<SettingDifference> {
     let pairs = SETTINGS.iter().zip(machine.into_iter().zip(lab));
     pairs
         .filter_map(|(setting, values)| match values {
             (Some(machine), Some(lab)) if machine != lab => {
-                Some(Difference { setting: (*setting).to_owned(), machine, lab })
+                Some(SettingDifference { setting: (*setting).to_owned(), machine, lab })
             }
             _ => None,
         })
@@ -306,7 +306,7 @@ fn differences(machine: Vec<Option<String>>, lab: Vec<Option<String>>) -> Vec<Di
 /// The name of the run whose journal stands for a lab that is up.
 pub(crate) const RUN_PREFIX: &str = "lab-";
 
-fn lab_in(journal: &StoredJournal) -> Option<(Name, LabRecord)> {
+fn lab_in(journal: &StoredJournal) -> Option<(LabName, LabRecord)> {
     let name = journal.run().as_str().strip_prefix(RUN_PREFIX)?.parse().ok()?;
     let lab = journal.entries().iter().find_map(|entry| match entry {
         Entry::Lab(record) => Some(record.clone()),
@@ -319,7 +319,7 @@ fn lab_in(journal: &StoredJournal) -> Option<(Name, LabRecord)> {
 ///
 /// # Errors
 /// [`Error::CorruptJournal`] for the first journal that cannot be understood.
-pub fn list(state: &StateFolder) -> Result<Vec<(Name, LabRecord)>> {
+pub fn list(state: &StateFolder) -> Result<Vec<(LabName, LabRecord)>> {
     let all: Vec<_> = journals(state)?.into_iter().collect::<Result<_>>()?;
     Ok(all.iter().filter(|journal| !journal.is_stale()).filter_map(lab_in).collect())
 }
@@ -328,7 +328,7 @@ pub fn list(state: &StateFolder) -> Result<Vec<(Name, LabRecord)>> {
 ///
 /// # Errors
 /// [`Error::NotUp`] when there is none of that name.
-pub fn down(state: &StateFolder, name: &Name) -> Result<()> {
+pub fn down(state: &StateFolder, name: &LabName) -> Result<()> {
     let run = holder::run_name(name)?;
     if let Some(left) = journal_of(state, &run)?.filter(StoredJournal::is_stale) {
         return left.undo();
@@ -346,7 +346,7 @@ pub fn down(state: &StateFolder, name: &Name) -> Result<()> {
 }
 
 /// The journal and the record of a lab that is up.
-fn standing(state: &StateFolder, name: &Name) -> Result<(StoredJournal, LabRecord)> {
+fn standing(state: &StateFolder, name: &LabName) -> Result<(StoredJournal, LabRecord)> {
     let not_up = || Error::NotUp(name.as_str().to_owned());
     let journal = journal_of(state, &holder::run_name(name)?)?.filter(|journal| !journal.is_stale());
     let journal = journal.ok_or_else(not_up)?;
@@ -365,7 +365,7 @@ mod tests {
             differences(values([Some("fq"), Some("20480"), Some("1")]), values([None, Some("20480"), Some("2")]));
         assert_eq!(
             found,
-            [Difference { setting: SETTINGS[2].to_owned(), machine: "1".to_owned(), lab: "2".to_owned() }]
+            [SettingDifference { setting: SETTINGS[2].to_owned(), machine: "1".to_owned(), lab: "2".to_owned() }]
         );
     }
 }

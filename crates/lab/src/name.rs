@@ -10,9 +10,9 @@ const LENGTH_MAX: usize = 48;
 /// A name of letters, digits, `-` and `_`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Name(String);
+pub struct LabName(String);
 
-impl Name {
+impl LabName {
     /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -20,7 +20,7 @@ impl Name {
     }
 }
 
-impl FromStr for Name {
+impl FromStr for LabName {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -34,7 +34,7 @@ impl FromStr for Name {
     }
 }
 
-impl TryFrom<String> for Name {
+impl TryFrom<String> for LabName {
     type Error = Error;
 
     fn try_from(text: String) -> Result<Self> {
@@ -42,13 +42,13 @@ impl TryFrom<String> for Name {
     }
 }
 
-impl From<Name> for String {
-    fn from(name: Name) -> Self {
+impl From<LabName> for String {
+    fn from(name: LabName) -> Self {
         name.0
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for LabName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)
     }
@@ -61,11 +61,11 @@ mod tests {
     #[test]
     fn names_that_could_lead_astray_are_refused_with_a_hint() {
         for bad in ["", ".", "..", "-rf", "a/b", "a b", "a.json", "ä", &"x".repeat(49)] {
-            let error = bad.parse::<Name>().unwrap_err();
+            let error = bad.parse::<LabName>().unwrap_err();
             assert!(error.hint().unwrap().contains("1 to 48"), "{bad:?}");
         }
         for good in ["a", "lab-2", "2026_11", &"x".repeat(48)] {
-            assert_eq!(good.parse::<Name>().unwrap().as_str(), good);
+            assert_eq!(good.parse::<LabName>().unwrap().as_str(), good);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The folder in which journals are kept.
 
-use crate::{Error, Name, Result};
+use crate::{Error, LabName, Result};
 use fathom_sys::process::effective_user;
 use std::{
     env, fs,
@@ -63,7 +63,7 @@ impl StateFolder {
         &self.0
     }
 
-    pub(crate) fn journal(&self, run: &Name) -> PathBuf {
+    pub(crate) fn journal(&self, run: &LabName) -> PathBuf {
         self.0.join(format!("{run}.json"))
     }
 }

@@ -1,6 +1,6 @@
 //! Quiet namespaces and the wires between them: what presets are made of.
 
-use crate::{Error, Host, Interface, Name, Options, Result};
+use crate::{Error, Host, Interface, LabName, Options, Result};
 use fathom_model::units::Bytes;
 use fathom_sys::{
     namespace::{Namespaces, NetNs},
@@ -72,7 +72,7 @@ impl<'a> End<'a> {
 
 /// Makes a host with nothing but loopback, on which as few frames as can be come on their own.
 pub(crate) fn quiet_host(name: &str, family: Family) -> Result<Host> {
-    let name: Name = name.parse()?;
+    let name: LabName = name.parse()?;
     let net = NetNs::new().map_err(Error::kernel(format!("make the network namespace of host {name}")))?;
     let quieten = match family {
         Family::Ipv4 => disable_ipv6,

@@ -2,12 +2,12 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "functions shared by tests are tests too")]
 
-use fathom_lab::{Device, Error, Host, Lab, Options, Standing, preset};
+use fathom_lab::{Device, Error, Host, Lab, LabState, Options, preset};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     affinity, clock,
     netlink::Netlink,
-    nftables::{Family, Fate, Nftables, Table},
+    nftables::{Nftables, RuleFate, Table, TableFamily},
     process::may_administer_network,
 };
 use std::{env, fs, io::ErrorKind, net::UdpSocket, path::PathBuf, process::Command, time::Duration};
@@ -103,13 +103,13 @@ fn what_a_rule_drops_and_what_passes_adds_up_to_what_came() {
     let counted = dut.enter_with(|| -> fathom_sys::Result<_> {
         let mut nft = Nftables::open()?;
         let chains = nft.base_chains()?;
-        let of_ipv4 = Table { family: Family::Ipv4, name: "fathom" };
+        let of_ipv4 = Table { family: TableFamily::Ipv4, name: "fathom" };
         assert_eq!(chains.iter().filter(|chain| **chain == Nftables::chain(of_ipv4, "forward")).count(), 1);
         Ok((nft.counted(&Nftables::chain(of_ipv4, "forward"))?, nft.counted(&Nftables::chain(of_ipv4, "rules"))?))
     });
     let (entry, rules) = counted.unwrap().unwrap();
-    let seen: Vec<(Fate, u64)> = entry.iter().map(|rule| (rule.fate, rule.n_packets)).collect();
-    assert_eq!(seen, [(Fate::Passed, ROUNDS), (Fate::Dropped, ROUNDS / 5), (Fate::Passed, n_arrived)]);
+    let seen: Vec<(RuleFate, u64)> = entry.iter().map(|rule| (rule.fate, rule.n_packets)).collect();
+    assert_eq!(seen, [(RuleFate::Passed, ROUNDS), (RuleFate::Dropped, ROUNDS / 5), (RuleFate::Passed, n_arrived)]);
     assert_eq!((rules.len(), rules.iter().map(|rule| rule.n_packets).sum::<u64>()), (30, 0));
     server.set_nonblocking(true).unwrap();
     assert_eq!(server.recv_from(&mut [0; 10]).unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -122,7 +122,7 @@ fn a_device_has_threads_on_its_core_and_they_go_with_it() {
     }
     let lab = lab_with("router");
     let record = lab.device().unwrap().clone();
-    if lab.standing() == Standing::Contained && record.threads.is_empty() {
+    if lab.standing() == LabState::Contained && record.threads.is_empty() {
         return eprintln!("SKIPPED: {:?}", record.losses);
     }
     assert_eq!(record.losses, [""; 0]);

@@ -2,8 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "functions shared by tests are tests too")]
 
-use fathom_lab::{Entry, Error, Journal, Name, StateFolder, stale, undo_stale};
-use fathom_sys::process::Identity;
+use fathom_lab::{Entry, Error, Journal, LabName, StateFolder, stale, undo_stale};
+use fathom_sys::process::ProcessIdentity;
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
@@ -19,7 +19,7 @@ fn folder() -> (TempDir, StateFolder) {
     (folder, state)
 }
 
-fn name(text: &str) -> Name {
+fn name(text: &str) -> LabName {
     text.parse().unwrap()
 }
 
@@ -45,7 +45,7 @@ fn a_journal_undoes_its_entries_when_it_is_dropped_and_vanishes() {
     let mut journal = Journal::begin(&state, &name("run-1")).unwrap();
     journal.record(Entry::File(file.clone())).unwrap();
     fs::write(&file, "").unwrap();
-    let process = Identity::of(child.id()).unwrap();
+    let process = ProcessIdentity::of(child.id()).unwrap();
     journal.record(Entry::Process(process)).unwrap();
     assert!(stale(&state).unwrap().is_empty(), "its owner lives");
     assert!(undo_stale(&state).unwrap().is_empty());
@@ -72,7 +72,7 @@ fn what_a_killed_run_left_behind_is_undone_by_identity() {
     let (_folder, state) = folder();
     let mut left = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
     let mut other = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
-    let (identity, bystander) = (Identity::of(left.id()).unwrap(), Identity::of(other.id()).unwrap());
+    let (identity, bystander) = (ProcessIdentity::of(left.id()).unwrap(), ProcessIdentity::of(other.id()).unwrap());
     leave_behind(
         &state,
         &serde_json::json!([

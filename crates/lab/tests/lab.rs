@@ -3,10 +3,10 @@
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "functions shared by tests are tests too")]
 
 use fathom_lab::{
-    Error, Host, Lab, Name, Options, PRESETS, Standing, StateFolder,
+    Error, Host, Lab, LabName, LabState, Options, PRESETS, StateFolder,
     device::NoPrograms,
     down,
-    holder::{self, Up},
+    holder::{self, LabSpec},
     list, preset, stale, undo_stale,
 };
 use fathom_model::units::{Bytes, Nanos};
@@ -14,7 +14,7 @@ use fathom_sys::{
     clock,
     namespace::NetNs,
     netlink::{Link, Netlink},
-    process::{Identity, Pidfd, may_administer_network},
+    process::{Pidfd, ProcessIdentity, may_administer_network},
 };
 use std::{
     env, fs,
@@ -70,7 +70,7 @@ fn folder() -> (TempDir, StateFolder) {
     (folder, state)
 }
 
-fn name(text: &str) -> Name {
+fn name(text: &str) -> LabName {
     text.parse().unwrap()
 }
 
@@ -94,7 +94,7 @@ fn a_tcp_connection_crosses_a_pair() {
         return;
     }
     let lab = pair(&Options::default());
-    assert_eq!((lab.standing(), lab.losses().len()), (Standing::Root, 0));
+    assert_eq!((lab.standing(), lab.losses().len()), (LabState::Root, 0));
     let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
     assert_eq!(a.address(), "198.18.0.1".parse::<IpAddr>().unwrap());
     let listener = b.enter_with(|| TcpListener::bind(SocketAddr::new(b.address(), 0))).unwrap().unwrap();
@@ -213,13 +213,13 @@ fn a_lab_that_is_up_is_found_by_name_and_taken_down() {
         return;
     }
     let (_folder, state) = folder();
-    up_find_and_down(&state, Standing::Root);
+    up_find_and_down(&state, LabState::Root);
 }
 
-fn up_find_and_down(state: &StateFolder, standing: Standing) {
+fn up_find_and_down(state: &StateFolder, standing: LabState) {
     let lab = name("office");
     let (preset, options) = (preset::find("pair").unwrap(), Options::default());
-    let order = Up { name: &lab, state, preset, options: &options, lifetime: Nanos::from_secs(60) };
+    let order = LabSpec { name: &lab, state, preset, options: &options, lifetime: Nanos::from_secs(60) };
     assert!(matches!(Lab::find(state, &lab), Err(Error::NotUp(_))));
     holder::up(holder_program(), &order).unwrap();
     assert!(matches!(holder::up(holder_program(), &order), Err(Error::NameTaken { .. })));
@@ -248,7 +248,7 @@ fn a_lab_whose_time_is_over_ends_on_its_own() {
     let (_folder, state) = folder();
     let (preset, options) = (preset::find("pair").unwrap(), Options::default());
     let lab = name("short");
-    let order = Up { name: &lab, state: &state, preset, options: &options, lifetime: Nanos::from_millis(300) };
+    let order = LabSpec { name: &lab, state: &state, preset, options: &options, lifetime: Nanos::from_millis(300) };
     holder::up(holder_program(), &order).unwrap();
     if let Some(journal) = fs::read_dir(state.path()).unwrap().next() {
         let text = fs::read_to_string(journal.unwrap().path()).unwrap_or_default();
@@ -274,10 +274,10 @@ fn a_holder_that_is_killed_leaves_a_stale_journal_and_nothing_else() {
     let (_folder, state) = folder();
     let (preset, options) = (preset::find("pair").unwrap(), Options::default());
     let lab = name("doomed");
-    let order = Up { name: &lab, state: &state, preset, options: &options, lifetime: Nanos::from_secs(60) };
+    let order = LabSpec { name: &lab, state: &state, preset, options: &options, lifetime: Nanos::from_secs(60) };
     holder::up(holder_program(), &order).unwrap();
     let pid = pid_of_owner(&fs::read_to_string(state.path().join("lab-doomed.json")).unwrap()).unwrap();
-    let identity = Identity::of(pid).unwrap();
+    let identity = ProcessIdentity::of(pid).unwrap();
     let holder = Pidfd::open(pid).unwrap();
     holder.kill().unwrap();
     assert!(holder.wait(PATIENCE).unwrap());
@@ -298,7 +298,7 @@ fn the_name_of_a_lab_whose_holder_was_killed_is_free_and_can_be_taken_down() {
     let (_folder, state) = folder();
     let (preset, options) = (preset::find("pair").unwrap(), Options::default());
     let lab = name("again");
-    let order = Up { name: &lab, state: &state, preset, options: &options, lifetime: Nanos::from_secs(60) };
+    let order = LabSpec { name: &lab, state: &state, preset, options: &options, lifetime: Nanos::from_secs(60) };
     let kill = || {
         let pid = pid_of_owner(&fs::read_to_string(state.path().join("lab-again.json")).unwrap()).unwrap();
         let holder = Pidfd::open(pid).unwrap();
@@ -390,7 +390,7 @@ fn line_with(beginning: &str, output: &mut ChildStdout) -> String {
 fn role_of_a_user_without_privileges() {
     assert!(!may_administer_network());
     let lab = pair(&Options::default());
-    assert_eq!(lab.standing(), Standing::Rootless);
+    assert_eq!(lab.standing(), LabState::Rootless);
     assert!(lab.losses().iter().any(|loss| loss.what.contains("XDP")));
     let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
     let error = a.enter_with(|| ()).unwrap_err();
@@ -408,7 +408,7 @@ fn role_of_a_user_without_privileges() {
     assert!(server.wait().unwrap().success());
 
     let state = StateFolder::from_environment().unwrap();
-    up_find_and_down(&state, Standing::Rootless);
+    up_find_and_down(&state, LabState::Rootless);
 }
 
 #[test]

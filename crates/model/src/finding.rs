@@ -66,7 +66,7 @@ pub struct Finding {
 /// Whether one promise was kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum PromiseOutcome {
     /// It was kept.
     #[serde(alias = "pass")]
     Kept,
@@ -81,7 +81,7 @@ pub enum Outcome {
 /// One word for what became of a run; every output and the exit code say the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum VerdictState {
     /// It was measured; nothing was promised.
     Measured,
     /// Every promise was kept.
@@ -101,7 +101,7 @@ pub enum State {
     Invalid,
 }
 
-impl State {
+impl VerdictState {
     /// The word that people read.
     #[must_use]
     pub const fn word(self) -> &'static str {
@@ -122,7 +122,7 @@ impl State {
 pub struct Verdict {
     /// What became of the run.
     #[serde(alias = "outcome")]
-    pub state: State,
+    pub state: VerdictState,
     /// Why, a sentence each: `udp stream: lost 0.31 % > 0 %`; empty where nothing needs a reason.
     pub reasons: Vec<String>,
 }

@@ -4,6 +4,7 @@
 //! Plain types with their arithmetic, their text and their serialised form. No I/O, no clock, no threads.
 
 pub mod benchmark;
+pub mod bottleneck;
 pub mod environment;
 pub mod finding;
 pub mod histogram;
@@ -13,7 +14,6 @@ pub mod names;
 pub mod plan;
 pub mod probe;
 pub mod record;
-pub mod restraint;
 pub mod role;
 pub mod run;
 pub mod search;
@@ -23,14 +23,14 @@ pub mod summary;
 pub mod units;
 
 pub use benchmark::Benchmark;
+pub use bottleneck::{Bottleneck, FlowSummary, SenderTime};
 pub use environment::Environment;
-pub use finding::{Evidence, Finding, NextStep, Severity, State, Verdict};
+pub use finding::{Evidence, Finding, NextStep, Severity, Verdict, VerdictState};
 pub use histogram::Histogram;
 pub use metric::{Better, Derivation, Layer, Metric, Unit};
 pub use plan::{Plan, TestPlan};
 pub use record::{HostRecord, Note, Record, Timeline};
-pub use restraint::{FlowSummary, Restraint, Waits};
-pub use role::{Endpoints, Meeting, PeerClock, Phases, Role, Side};
+pub use role::{Endpoints, PeerAddresses, PeerClock, Phases, Role, Side};
 pub use run::{Run, TestRun, Trial};
 pub use settings::{OptionDoc, Settings, ValueKind};
 pub use steps::{Example, JudgedPromise, StepKind, StepRecord, StepSummary, UsersRecord, UsersSummary, Visits};

@@ -338,18 +338,18 @@ pub struct Metric {
 
 /// The name of a metric in results, and what people call it.
 #[derive(Debug, Clone, Copy)]
-pub struct Named(pub &'static str, pub &'static str);
+pub struct MetricName(pub &'static str, pub &'static str);
 
 /// What one of a metric is, and which way of it is good.
 #[derive(Debug, Clone, Copy)]
-pub struct Measure(pub Unit, pub Better);
+pub struct UnitAndSense(pub Unit, pub Better);
 
 impl Metric {
     /// A row of a kind's table.
     #[must_use]
     pub const fn of(
-        Named(name, title): Named,
-        Measure(unit, better): Measure,
+        MetricName(name, title): MetricName,
+        UnitAndSense(unit, better): UnitAndSense,
         source: &'static str,
         from: Derivation,
     ) -> Self {

@@ -12,7 +12,7 @@ pub const SCHEMA: &str = "fathom.plan/1";
 /// How to reach a host of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Reach {
+pub enum HostReach {
     /// A child process on this machine, in the namespace that fathom was started in.
     #[serde(rename = "self")]
     This,
@@ -33,7 +33,7 @@ pub enum Reach {
     },
 }
 
-impl Reach {
+impl HostReach {
     /// Whether the host shares the processors of the machine that fathom runs on.
     #[must_use]
     pub const fn is_on_this_machine(&self) -> bool {
@@ -197,7 +197,7 @@ pub struct Plan {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lab: Option<LabPlan>,
     /// The hosts by name.
-    pub hosts: BTreeMap<String, Reach>,
+    pub hosts: BTreeMap<String, HostReach>,
     /// The host between the two sides of every test: a device under test, whose counters are read beside theirs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,

@@ -43,7 +43,7 @@ impl Phases {
 
 /// What both sides of a trial know of each other before anything is sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-pub struct Meeting {
+pub struct PeerAddresses {
     /// The other side's addresses on the path under test; none where anybody may come.
     pub with: Vec<std::net::IpAddr>,
     /// By which the other side is known: random, and of this trial alone.
@@ -75,7 +75,7 @@ pub struct Role {
     pub peer: Endpoints,
     /// How the other side is told from strangers.
     #[serde(default)]
-    pub meeting: Meeting,
+    pub meeting: PeerAddresses,
     /// The cores that worker threads may be pinned to; empty for all that the process may use.
     #[serde(default)]
     pub cores: Vec<usize>,

@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     benchmark::Benchmark,
+    bottleneck::FlowSummary,
     environment::Environment,
     finding::{Finding, Verdict},
     metric::Layer,
     plan::Plan,
     record::{HostRecord, Record},
-    restraint::FlowSummary,
     search::LoadCurve,
     settings::Settings,
     steps::UsersSummary,

@@ -7,7 +7,7 @@ use crate::{metric::Unit, summary::Confidence, units::Nanos};
 /// Why a trial did not keep an objective at its rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Cause {
+pub enum MissReason {
     /// The value of the objective lies on the wrong side of its bound.
     Objective,
     /// Less was achieved than was sent.
@@ -23,7 +23,7 @@ pub enum Vote {
     /// The objective was kept.
     Kept,
     /// It was not.
-    Broken(Cause),
+    Broken(MissReason),
     /// The trial says nothing, such as one that did not come to its end.
     Void,
 }
@@ -97,7 +97,7 @@ pub struct CurvePoint {
     /// What the search says of it.
     pub decision: Decision,
     /// Why it is broken: the most frequent cause among its trials.
-    pub cause: Option<Cause>,
+    pub cause: Option<MissReason>,
     /// What was achieved: the median of the trials.
     pub achieved: Option<f64>,
     /// The value of the objective's metric: the median of the trials.
@@ -163,7 +163,7 @@ impl LoadCurve {
 
     /// Why the lowest broken rate is broken.
     #[must_use]
-    pub fn cause(&self) -> Option<Cause> {
+    pub fn cause(&self) -> Option<MissReason> {
         let broken = self.broken?;
         self.points.iter().find(|point| point.offered.total_cmp(&broken).is_eq())?.cause
     }

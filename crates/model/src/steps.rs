@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{finding::Outcome, histogram::Histogram, summary::Summary, units::Nanos};
+use crate::{finding::PromiseOutcome, histogram::Histogram, summary::Summary, units::Nanos};
 
 /// What users of one side of one trial did.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -145,7 +145,7 @@ pub struct JudgedPromise {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin: Option<f64>,
     /// Whether it was kept.
-    pub outcome: Outcome,
+    pub outcome: PromiseOutcome,
     /// Why it was not kept or could not be judged, in a line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

@@ -9,14 +9,14 @@ use std::{
 };
 
 use fathom_model::{names::host, units::Nanos};
-use fathom_monitor::{Recorder, Source, Watch, every_source};
+use fathom_monitor::{CounterSink, HostMonitor, Source, every_source};
 use mutation::Mutation;
 
 /// What was recorded, one line per value.
 #[derive(Default)]
 struct Lines(Vec<String>);
 
-impl Recorder for Lines {
+impl CounterSink for Lines {
     fn value(&mut self, name: &'static str, of: &str, value: u64) {
         let of = if of.is_empty() { "-" } else { of };
         self.0.push(format!("{name} {of} {value}"));
@@ -84,7 +84,7 @@ fn a_source_records_the_counters_that_it_names_and_no_others() {
 
 #[test]
 fn what_cannot_be_read_is_told_once_and_the_rest_is_recorded() {
-    let mut watch = Watch::new(tree("broken"), files());
+    let mut watch = HostMonitor::new(tree("broken"), files());
     (0..3).for_each(|second| watch.sample(Nanos::from_secs(second)));
     assert_eq!(watch.losses(), ["netstat: cannot read proc/net/netstat: No such file or directory (os error 2)"]);
     assert_eq!(watch.finish().growth(host::TCP_RETRANS_SEGMENTS, ""), Some(0));
@@ -96,7 +96,7 @@ fn an_empty_file_is_told_too() {
     fs::create_dir_all(root.path().join("proc/net")).unwrap();
     fs::write(root.path().join("proc/net/snmp"), "").unwrap();
     let snmp = every_source().into_iter().filter(|source| source.name() == "snmp").collect();
-    let mut watch = Watch::new(root.path(), snmp);
+    let mut watch = HostMonitor::new(root.path(), snmp);
     watch.sample(Nanos::ZERO);
     assert_eq!(watch.losses(), ["snmp: none of its counters was found"]);
 }
@@ -134,7 +134,7 @@ fn a_thousand_datagrams_over_loopback_are_seen_on_this_machine() {
     let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     sender.connect(receiver.local_addr().unwrap()).unwrap();
-    let mut watch = Watch::new("/", every_source());
+    let mut watch = HostMonitor::new("/", every_source());
     watch.sample(Nanos(1));
     for _ in 0..1_000 {
         sender.send(b"datagram").unwrap();

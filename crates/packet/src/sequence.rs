@@ -1,14 +1,14 @@
 //! What the numbers of arrived frames say: the order they came in, and which came twice.
 
 /// How many of the last numbers are remembered one by one.
-pub const MEMORY: u64 = 64;
+pub const SEQUENCE_WINDOW: u64 = 64;
 
 /// The order of one flow, in constant memory.
 ///
 /// A frame is reordered when one with a higher number came before it (RFC 4737 section 3.3). Of two frames with the same number
 /// the second is a duplicate, as long as the number is among the last 64; an older one counts as reordered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Sequence {
+pub struct FrameSequence {
     /// One more than the highest number so far.
     pub next: u64,
     /// Which of the last numbers have arrived: bit 0 for the highest.
@@ -19,18 +19,18 @@ pub struct Sequence {
     pub duplicates: u64,
 }
 
-impl Sequence {
+impl FrameSequence {
     /// Takes note of a frame with this number.
-    pub fn arrive(&mut self, number: u64) {
+    pub fn record(&mut self, number: u64) {
         if number >= self.next {
             let ahead = number - self.next;
-            let kept = if ahead < MEMORY - 1 { self.recent << (ahead + 1) } else { 0 };
+            let kept = if ahead < SEQUENCE_WINDOW - 1 { self.recent << (ahead + 1) } else { 0 };
             self.recent = kept | 1;
             self.next = number.wrapping_add(1);
             return;
         }
         let age = self.next - 1 - number;
-        if age >= MEMORY {
+        if age >= SEQUENCE_WINDOW {
             self.reordered += 1;
         } else if self.recent & 1 << age == 0 {
             self.recent |= 1 << age;
@@ -46,9 +46,9 @@ mod tests {
     use super::*;
 
     fn counts(numbers: impl IntoIterator<Item = u64>) -> (u64, u64, u64) {
-        let mut sequence = Sequence::default();
+        let mut sequence = FrameSequence::default();
         for number in numbers {
-            sequence.arrive(number);
+            sequence.record(number);
         }
         (sequence.next, sequence.reordered, sequence.duplicates)
     }

@@ -11,26 +11,29 @@ use std::{
 use etherparse::{LinkExtSlice, NetSlice, SlicedPacket, TransportSlice};
 use fathom_model::Settings;
 use fathom_packet::{
-    craft::{Blueprint, CraftError, End, Ends, Line, Mix, Setup, Shape, from_settings},
+    craft::{
+        CraftError, FrameContext, FrameEndpoint, FrameEndpoints, FrameSet, FrameSpec, FrameTemplate, SizeMix,
+        from_settings,
+    },
     wire::MacAddress,
 };
 use proptest::prelude::*;
 
-fn setup() -> Setup {
-    let end = |last: u8, port| End {
+fn setup() -> FrameContext {
+    let end = |last: u8, port| FrameEndpoint {
         mac: MacAddress([2, 0, 0, 0, 0, last]),
         ipv4: Some(Ipv4Addr::new(198, 18, 0, last)),
         ipv6: Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last.into())),
         port,
     };
-    Setup { ends: Ends { source: end(1, 49_152), target: end(2, 9) }, mtu_bytes: 1500, seed: 42 }
+    FrameContext { ends: FrameEndpoints { source: end(1, 49_152), target: end(2, 9) }, mtu_bytes: 1500, seed: 42 }
 }
 
-fn draw(line: &str) -> Blueprint {
-    Blueprint::draw(&Line::read(line).unwrap(), Mix::one(None), None, &setup()).unwrap()
+fn draw(line: &str) -> FrameSet {
+    FrameSet::from_spec(&FrameSpec::read(line).unwrap(), SizeMix::of_size(None), None, &setup()).unwrap()
 }
 
-fn asked(options: &[(&str, &str)]) -> Result<Blueprint, CraftError> {
+fn asked(options: &[(&str, &str)]) -> Result<FrameSet, CraftError> {
     let settings = options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
     from_settings(&settings.complete(fathom_packet::craft::OPTIONS).unwrap(), &setup())
 }
@@ -40,11 +43,11 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// The frame of a flow with this number, written over that of another.
-fn frame(blueprint: &Blueprint, flow: u32, sequence: u64, mark: [u8; 18]) -> Vec<u8> {
-    let shape = blueprint.shape(flow, sequence);
+fn frame(blueprint: &FrameSet, flow: u32, sequence: u64, mark: [u8; 18]) -> Vec<u8> {
+    let shape = blueprint.template(flow, sequence);
     let mut frame = shape.bytes.clone();
-    shape.write(&mut frame, &blueprint.turn(flow + 1, !sequence, [0xa5; 18]));
-    shape.write(&mut frame, &blueprint.turn(flow, sequence, mark));
+    shape.write(&mut frame, &blueprint.frame_index(flow + 1, !sequence, [0xa5; 18]));
+    shape.write(&mut frame, &blueprint.frame_index(flow, sequence, mark));
     frame
 }
 
@@ -73,7 +76,7 @@ fn frames_have_exactly_the_bytes_that_the_rfcs_give_them() {
             "020000000002020000000001884700010040000117094500001c000040004011aea9c6120001c612000200070009000873a600000000000000000000",
         ),
     ] {
-        assert_eq!(hex(&draw(line).shapes[0].bytes), bytes, "{line}");
+        assert_eq!(hex(&draw(line).templates[0].bytes), bytes, "{line}");
     }
 }
 
@@ -192,12 +195,12 @@ proptest! {
     ) {
         let transport = if is_ipv6 { transport.replace("icmp", "icmp6") } else { transport };
         let line = format!("{tags} {network} {transport} {payload}");
-        let mix = Mix::one(size.map(|size| size.to_string().parse().unwrap()));
-        let blueprint = Blueprint::draw(&Line::read(&line).unwrap(), mix, n_flows, &setup()).unwrap();
+        let mix = SizeMix::of_size(size.map(|size| size.to_string().parse().unwrap()));
+        let blueprint = FrameSet::from_spec(&FrameSpec::read(&line).unwrap(), mix, n_flows, &setup()).unwrap();
         let flow = flow % blueprint.n_flows;
         let frame = frame(&blueprint, flow, sequence >> 20, mark);
         verify(&frame, &line);
-        let shape: &Shape = &blueprint.shapes[0];
+        let shape: &FrameTemplate = &blueprint.templates[0];
         verify(&shape.bytes, &line);
         if let Some(at) = shape.mark_at {
             prop_assert_eq!(&frame[at..at + 18], &mark[..]);
@@ -209,7 +212,7 @@ proptest! {
 
     #[test]
     fn no_text_makes_the_reader_stumble(text in "\\PC{0,80}") {
-        let _ = Line::read(&text).map_err(|error| (error.to_string(), error.fix()));
+        let _ = FrameSpec::read(&text).map_err(|error| (error.to_string(), error.fix()));
     }
 
     #[test]
@@ -218,11 +221,11 @@ proptest! {
             ">", "1", "0-9?", "?", "each", "10.0.0.0/24", "fd00::/112", "ttl", "flags", "S", "options", "0a", "\"x\"", "hex", "fill",
             "mark", "unmarked", "random", "type", "id", "checksum", "length", "proto", "next"]), 0..14)) {
         let text = words.join(" ");
-        if let Ok(line) = Line::read(&text) {
+        if let Ok(line) = FrameSpec::read(&text) {
             for n_flows in [None, Some(1), Some(7)] {
-                if let Ok(blueprint) = Blueprint::draw(&line, Mix::one(None), n_flows, &setup()) {
+                if let Ok(blueprint) = FrameSet::from_spec(&line, SizeMix::of_size(None), n_flows, &setup()) {
                     let written = frame(&blueprint, 0, 0, [0; 18]);
-                    prop_assert_eq!(written, blueprint.shapes[0].bytes.clone());
+                    prop_assert_eq!(written, blueprint.templates[0].bytes.clone());
                 }
             }
         }
@@ -247,8 +250,8 @@ fn a_million_flows_have_random_ports_as_rfc_4814_wants_them_and_hardly_two_the_s
     let blueprint = asked(&[("flows", "1000000")]).unwrap();
     let mut ports: Vec<u64> = (0..1_000_000)
         .map(|flow| {
-            let turn = blueprint.turn(flow, 0, [0; 18]);
-            let [from, to] = [0, 1].map(|edit: usize| blueprint.shapes[0].edits[edit].value(&turn));
+            let turn = blueprint.frame_index(flow, 0, [0; 18]);
+            let [from, to] = [0, 1].map(|edit: usize| blueprint.templates[0].changes[edit].value(&turn));
             assert!((1024..=65_535).contains(&from) && (1..=49_151).contains(&to));
             from << 16 | to
         })
@@ -261,7 +264,7 @@ fn a_million_flows_have_random_ports_as_rfc_4814_wants_them_and_hardly_two_the_s
 
 #[test]
 fn what_is_left_out_comes_from_the_two_hosts() {
-    let default = draw("").shapes[0].clone();
+    let default = draw("").templates[0].clone();
     assert_eq!((default.bytes.len(), default.mark_at), (60, Some(42)));
     for line in [
         "udp",
@@ -271,10 +274,10 @@ fn what_is_left_out_comes_from_the_two_hosts() {
         "eth / ip / udp",
         "eth 02:00:00:00:00:01 > 02:00:00:00:00:02 / ip 198.18.0.1 > 198.18.0.2 / udp 49152 > 9",
     ] {
-        assert_eq!(draw(line).shapes, std::slice::from_ref(&default), "{line}");
+        assert_eq!(draw(line).templates, std::slice::from_ref(&default), "{line}");
     }
     verify(&default.bytes, "");
-    let packet = |line: &str| draw(line).shapes[0].bytes.clone();
+    let packet = |line: &str| draw(line).templates[0].bytes.clone();
     assert_eq!(packet("vlan 5")[12..18], [0x81, 0, 0, 5, 8, 0]);
     assert_eq!(packet("ip6").len(), 14 + 40 + 8 + 18);
     assert_eq!(packet("icmp6 echo")[12..14], [0x86, 0xdd]);
@@ -286,24 +289,24 @@ fn what_is_left_out_comes_from_the_two_hosts() {
 
 #[test]
 fn a_payload_that_says_no_size_is_sent_as_it_is_and_else_filled_up() {
-    let udp_length = |blueprint: &Blueprint| blueprint.shapes[0].bytes[39];
+    let udp_length = |blueprint: &FrameSet| blueprint.templates[0].bytes[39];
     assert_eq!(udp_length(&draw("udp / \"dns\" unmarked")), 11);
     let padded = asked(&[("frame", "udp / \"dns\" unmarked"), ("size", "128")]).unwrap();
-    assert_eq!((padded.shapes[0].bytes.len(), udp_length(&padded)), (124, 90));
+    assert_eq!((padded.templates[0].bytes.len(), udp_length(&padded)), (124, 90));
     let random = asked(&[("payload", "random"), ("size", "512")]).unwrap();
-    let line = Line::read("udp / random").unwrap();
+    let line = FrameSpec::read("udp / random").unwrap();
     let drawn = |seed| {
-        let mix = Mix::one(Some("512".parse().unwrap()));
-        Blueprint::draw(&line, mix, None, &Setup { seed, ..setup() }).unwrap().shapes
+        let mix = SizeMix::of_size(Some("512".parse().unwrap()));
+        FrameSet::from_spec(&line, mix, None, &FrameContext { seed, ..setup() }).unwrap().templates
     };
-    assert_eq!(random.shapes, drawn(42), "the same seed makes the same frames");
-    assert_ne!(random.shapes, drawn(43));
+    assert_eq!(random.templates, drawn(42), "the same seed makes the same frames");
+    assert_ne!(random.templates, drawn(43));
 }
 
 #[test]
 fn a_mix_makes_a_shape_of_each_size_with_the_mark_at_one_place() {
     let blueprint = asked(&[("mix", "imix"), ("flows", "5")]).unwrap();
-    assert_eq!(blueprint.shapes.iter().map(|shape| shape.bytes.len()).collect::<Vec<_>>(), [60, 566, 1514]);
+    assert_eq!(blueprint.templates.iter().map(|shape| shape.bytes.len()).collect::<Vec<_>>(), [60, 566, 1514]);
     assert_eq!((blueprint.order.len(), blueprint.mark_at(), blueprint.longest()), (12, Some(42), 1514));
     let by_hand = (7.0 * 60.0 + 4.0 * 566.0 + 1514.0) / 12.0;
     assert!((blueprint.mean_length() - by_hand).abs() < 1e-9);
@@ -364,7 +367,8 @@ fn what_cannot_be_sent_is_named_with_a_way_out() {
     }
     let mut setup = setup();
     setup.ends.target.ipv6 = None;
-    let error = Blueprint::draw(&Line::read("ip6 / udp").unwrap(), Mix::one(None), None, &setup).unwrap_err();
+    let error =
+        FrameSet::from_spec(&FrameSpec::read("ip6 / udp").unwrap(), SizeMix::of_size(None), None, &setup).unwrap_err();
     assert!(error.to_string().starts_with("ip6 needs an IPv6 address, and the device or the target has none"));
 }
 

@@ -13,13 +13,13 @@ use std::{
 
 use fathom_lab::{
     Host, Lab, Options,
-    device::{self, Attached, Program, Programs},
+    device::{self, Program, ProgramGuard, ProgramLoader},
     preset,
 };
 use fathom_model::units::{Nanos, PerSec};
 use fathom_packet::{
     wire::MacAddress,
-    xdp::{Gate, Onward, PolicerLimit, Redirect, policed_redirect},
+    xdp::{DropProgram, PolicerLimit, Redirect, RedirectTarget, policed_redirect},
 };
 use fathom_sys::{
     bpf::{XdpLink, XdpMode},
@@ -30,20 +30,20 @@ use fathom_sys::{
 
 /// Attaches programs, and keeps the gates for their counts.
 #[derive(Default)]
-struct Kept(Arc<Mutex<Vec<Gate>>>);
+struct Kept(Arc<Mutex<Vec<DropProgram>>>);
 
 #[derive(Debug)]
 struct Held(#[expect(dead_code, reason = "held, not read")] XdpLink);
 
-impl Attached for Held {}
+impl ProgramGuard for Held {}
 
-fn of_packet(onward: device::Onward) -> Onward {
-    let device::Onward { to, destination, source } = onward;
-    Onward { device: to, destination: MacAddress(destination), source: MacAddress(source) }
+fn of_packet(onward: device::DeviceRedirect) -> RedirectTarget {
+    let device::DeviceRedirect { to, destination, source } = onward;
+    RedirectTarget { device: to, destination: MacAddress(destination), source: MacAddress(source) }
 }
 
-impl Programs for Kept {
-    fn attach(&self, program: &Program, interface: u32) -> fathom_sys::Result<Box<dyn Attached>> {
+impl ProgramLoader for Kept {
+    fn attach(&self, program: &Program, interface: u32) -> fathom_sys::Result<Box<dyn ProgramGuard>> {
         let link = match program {
             Program::Redirect(onward) => Redirect::load(of_packet(*onward))?.attach(interface, XdpMode::Native)?,
             Program::Policer(device::Policer { rate_per_sec, burst }, onward) => {
@@ -122,7 +122,7 @@ fn what_a_policer_dropped_is_what_the_driver_counts_and_what_did_not_arrive() {
     let gates = kept.0.lock().unwrap();
     let deadline = clock::now() + PATIENCE;
     let fate = loop {
-        let fate = gates[0].fate().unwrap();
+        let fate = gates[0].counts().unwrap();
         if fate.passed.0 + fate.dropped.0 >= SENT && counted(&lab, "xdp_drops") == fate.dropped.0 {
             break fate;
         }

@@ -5,7 +5,7 @@
 
 use std::{net::IpAddr, num::NonZeroU32, os::fd::AsFd, thread};
 
-use fathom_engine::{Error, Session, Test, TestKind};
+use fathom_engine::{Error, Test, TestKind, TrialContext};
 use fathom_model::{
     Endpoints, Histogram, Phases, Record, Role, Settings, Side,
     names::{
@@ -17,16 +17,16 @@ use fathom_model::{
     units::{self, Bytes, Nanos, PerSec, approximate},
 };
 use fathom_packet::{
-    kinds::frames::{Frames, RECOVERY_NS},
-    wire::{MacAddress, Sum},
-    xdp::{Fate, Gate, Matching, PolicerLimit, dropper, policer},
+    kinds::frames::{FramesTest, RECOVERY_NS},
+    wire::{ChecksumSum, MacAddress},
+    xdp::{DropCounts, DropProgram, FrameMatch, PolicerLimit, dropper, policer},
 };
 use fathom_sys::{
     bpf::{XdpLink, XdpMode},
     clock,
     namespace::NetNs,
     netlink::{Netlink, Veth, VethEnd},
-    packet_socket::{Inbox, Receiver},
+    packet_socket::{ReceiveBuffer, Receiver},
     policy::Policy,
 };
 
@@ -43,7 +43,7 @@ fn or_skip<T>(outcome: fathom_sys::Result<T>) -> Option<T> {
 
 /// Whether programs may be loaded here; in a user namespace, for one, they may not.
 fn may_load_programs() -> bool {
-    or_skip(dropper(Matching::AnyIp, NonZeroU32::MIN)).is_some()
+    or_skip(dropper(FrameMatch::AnyIp, NonZeroU32::MIN)).is_some()
 }
 
 /// Two hosts joined by a wire; gone with the test, however it ends.
@@ -137,7 +137,7 @@ impl Wire {
     }
 
     /// Puts a gate in front of whatever counts on the responder.
-    fn behind(&self, gate: &Gate) -> XdpLink {
+    fn behind(&self, gate: &DropProgram) -> XdpLink {
         self.on(Side::Responder, |name| {
             let index = Netlink::open().unwrap().link(name).unwrap().index;
             gate.attach(index, XdpMode::Native).unwrap()
@@ -148,21 +148,21 @@ impl Wire {
         let address = if side == Side::Initiator { "198.18.0.1" } else { self.far_address };
         Role {
             test: "test".to_owned(),
-            kind: Frames.name().to_owned(),
+            kind: FramesTest.name().to_owned(),
             side,
-            settings: settings.complete(Frames.options()).unwrap(),
+            settings: settings.complete(FramesTest.options()).unwrap(),
             phases: PHASES,
             address: Some(address.parse::<IpAddr>().unwrap()),
             interface: Some(name.to_owned()),
             peer,
             cores: Vec::new(),
-            meeting: fathom_model::Meeting::default(),
+            meeting: fathom_model::PeerAddresses::default(),
             seed: 42,
         }
     }
 
     fn prepare(&self, side: Side, settings: &Settings, peer: Endpoints) -> Result<Box<dyn Test>, Error> {
-        self.on(side, |name| Frames.prepare(&self.role((side, name), settings, peer), &Policy::anything()))
+        self.on(side, |name| FramesTest.prepare(&self.role((side, name), settings, peer), &Policy::anything()))
     }
 
     /// Runs a trial as agents would: the responder is told to finish when the initiator has come back.
@@ -175,7 +175,7 @@ impl Wire {
         let responder = self.prepare(Side::Responder, &settings, Endpoints::new())?;
         let initiator = self.prepare(Side::Initiator, &settings, responder.endpoints())?;
         let start = clock::now() + Nanos::from_millis(20);
-        let (sends, counts) = (Session::new(start, PHASES), Session::new(start, PHASES));
+        let (sends, counts) = (TrialContext::new(start, PHASES), TrialContext::new(start, PHASES));
         thread::scope(|scope| {
             let finish = counts.stop.clone();
             let responder = scope.spawn(move || responder.run(&counts));
@@ -304,7 +304,7 @@ fn each_way_of_counting_counts_the_same() {
 fn frames_that_the_kernel_cuts_arrive_one_by_one_as_they_were_asked_for() {
     let Some(wire) = Wire::up() else { return };
     // Behind a native program a veth is handed frames one by one, and what it lets pass can be looked at.
-    let Some(gate) = or_skip(dropper(Matching::UdpPort(1), NonZeroU32::MIN)) else { return };
+    let Some(gate) = or_skip(dropper(FrameMatch::UdpPort(1), NonZeroU32::MIN)) else { return };
     let _link = wire.behind(&gate);
     for size in ["64", "333", "1518"] {
         let index = wire.on(Side::Responder, |name| Netlink::open().unwrap().link(name).unwrap().index);
@@ -316,14 +316,18 @@ fn frames_that_the_kernel_cuts_arrive_one_by_one_as_they_were_asked_for() {
         assert!(trial.left_by().starts_with(super_buffers), "{}", trial.left_by());
         assert_eq!((trial.sent(), trial.refused()), (1_000, 0), "{size}");
         assert_eq!((trial.responder.totals["reordered"], trial.responder.totals["duplicates"]), (0, 0), "{size}");
-        let (mut inbox, mut n_seen) = (Inbox::default(), 0);
+        let (mut inbox, mut n_seen) = (ReceiveBuffer::default(), 0);
         while witness.receive(&mut inbox).unwrap() > 0 {
             let ours = inbox.frames().filter(|(frame, _)| frame[12..14] == [8, 0] && frame[23] == 17);
             for (frame, length) in ours {
                 assert_eq!(length.0, size.parse::<u64>().unwrap() - 4);
                 let half = |at: usize| u64::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
                 assert_eq!((half(16), half(38)), (length.0 - 14, length.0 - 34), "lengths of IPv4 and UDP");
-                assert_eq!(Sum::default().with(&frame[14..34]).checksum(), 0, "the sum of the header is right");
+                assert_eq!(
+                    ChecksumSum::default().add_bytes(&frame[14..34]).checksum(),
+                    0,
+                    "the sum of the header is right"
+                );
                 n_seen += 1;
             }
         }
@@ -465,11 +469,11 @@ fn the_last_loss_after_a_change_of_the_rate_is_the_recovery() {
     // At most 101 frames leave before the step, so the one that is dropped leaves behind it.
     let step = [("rate", "20k"), ("step-at", "5ms"), ("step-rate", "2k")];
     let options = [&step[..], &[("count", "300"), ("mac", mac.as_str())]].concat();
-    let gate = dropper(Matching::UdpPort(9), NonZeroU32::new(250).unwrap()).unwrap();
+    let gate = dropper(FrameMatch::UdpPort(9), NonZeroU32::new(250).unwrap()).unwrap();
     let attach = || gate.attach(Netlink::open().unwrap().link("in0").unwrap().index, XdpMode::Native).unwrap();
     let _link = wire.router.as_ref().unwrap().enter_with(attach).unwrap();
     let trial = wire.run(&options).unwrap();
-    assert_eq!(gate.fate().unwrap().dropped, units::Frames(1));
+    assert_eq!(gate.counts().unwrap().dropped, units::Frames(1));
     assert!(trial.received() < trial.sent(), "{:?}", trial.responder.totals);
     let recovery = Nanos(trial.responder.totals[RECOVERY_NS]);
     assert!(recovery > Nanos::ZERO && recovery < trial.took(), "{recovery} of {}", trial.took());
@@ -549,10 +553,10 @@ fn workers_need_a_flow_each() {
 #[test]
 fn loss_that_was_planted_in_the_way_of_live_frames_is_found_exactly() {
     let Some(wire) = Wire::up() else { return };
-    let Some(gate) = or_skip(dropper(Matching::UdpPort(9), NonZeroU32::new(100).unwrap())) else { return };
+    let Some(gate) = or_skip(dropper(FrameMatch::UdpPort(9), NonZeroU32::new(100).unwrap())) else { return };
     let _link = wire.behind(&gate);
     let trial = wire.run(&[("count", "5000"), ("rate", "40k"), ("backend", "live")]).unwrap();
-    let Fate { passed, dropped } = gate.fate().unwrap();
+    let DropCounts { passed, dropped } = gate.counts().unwrap();
     let of_ring = trial.initiator.totals[host::DEV_TX_DROPPED];
     assert_eq!((trial.sent(), passed.0 + dropped.0 + of_ring), (5_000, 5_000));
     assert_eq!(dropped.0, (5_000 - of_ring) / 100);
@@ -563,7 +567,7 @@ fn loss_that_was_planted_in_the_way_of_live_frames_is_found_exactly() {
 fn live_frames_are_made_anew_whatever_a_router_on_the_same_machine_wrote_into_their_pages() {
     let Some((wire, mac)) = Wire::through_router().filter(|_| may_load_programs()) else { return };
     // A veth takes redirected frames while its other end has a program; this one lets all pass.
-    let gate = dropper(Matching::UdpPort(1), NonZeroU32::MIN).unwrap();
+    let gate = dropper(FrameMatch::UdpPort(1), NonZeroU32::MIN).unwrap();
     let attach = || gate.attach(Netlink::open().unwrap().link("in0").unwrap().index, XdpMode::Native).unwrap();
     let _link = wire.router.as_ref().unwrap().enter_with(attach).unwrap();
     let options = [("mac", mac.as_str()), ("count", "20000"), ("rate", "100k"), ("backend", "live")];
@@ -619,12 +623,12 @@ fn a_rate_is_never_exceeded() {
 #[test]
 fn planted_loss_is_found_exactly_and_an_occupied_device_is_told() {
     let Some(wire) = Wire::up() else { return };
-    let Some(gate) = or_skip(dropper(Matching::UdpPort(9), NonZeroU32::new(100).unwrap())) else { return };
+    let Some(gate) = or_skip(dropper(FrameMatch::UdpPort(9), NonZeroU32::new(100).unwrap())) else { return };
     let _link = wire.behind(&gate);
     // The device already has a program, so the counter steps down to a socket behind it, and says so.
     let trial = wire.run(&[("count", "5000"), ("rate", "40k")]).unwrap();
     assert_eq!(trial.notes(), ["xdp-unavailable", "arrival-times"]);
-    let Fate { passed, dropped } = gate.fate().unwrap();
+    let DropCounts { passed, dropped } = gate.counts().unwrap();
     assert_eq!(passed.0 + dropped.0, trial.sent());
     assert_eq!(dropped.0, trial.sent() / 100);
     assert_eq!(trial.received() + trial.responder.totals[SOCKET_DROPPED], passed.0);
@@ -645,10 +649,10 @@ fn a_device_without_native_mode_is_counted_in_generic_mode_and_that_is_told() {
 fn a_policer_lets_its_rate_and_one_burst_pass() {
     let Some(wire) = Wire::up() else { return };
     let limit = PolicerLimit { rate: PerSec::new(10_000.0).unwrap(), burst: 1_000 };
-    let Some(gate) = or_skip(policer(Matching::UdpPort(9), limit)) else { return };
+    let Some(gate) = or_skip(policer(FrameMatch::UdpPort(9), limit)) else { return };
     let _link = wire.behind(&gate);
     let trial = wire.run(&[("rate", "30k"), ("count", "6000"), ("counter", "socket")]).unwrap();
-    let Fate { passed, dropped } = gate.fate().unwrap();
+    let DropCounts { passed, dropped } = gate.counts().unwrap();
     assert_eq!((passed + dropped).0, trial.sent());
     assert_eq!(trial.received() + trial.responder.totals[SOCKET_DROPPED], passed.0);
     // How much of the rate is used depends on the sender's pauses; these bounds do not.
@@ -659,7 +663,7 @@ fn a_policer_lets_its_rate_and_one_burst_pass() {
 #[test]
 fn a_sink_that_receives_nothing_says_so_and_has_its_account_all_the_same() {
     let Some(wire) = Wire::up() else { return };
-    let Some(gate) = or_skip(dropper(Matching::AnyIp, NonZeroU32::MIN)) else { return };
+    let Some(gate) = or_skip(dropper(FrameMatch::AnyIp, NonZeroU32::MIN)) else { return };
     let _link = wire.behind(&gate);
     let trial = wire.run(&[("count", "100")]).unwrap();
     let note = trial.responder.notes.iter().find(|note| note.id == "nothing-arrived").unwrap();
@@ -758,9 +762,9 @@ fn an_address_that_the_device_does_not_have_is_not_sent_from() {
         address: Some("203.0.113.77".parse().unwrap()),
         ..wire.role((Side::Initiator, NEAR), &settings, responder.endpoints())
     };
-    let initiator = wire.on(Side::Initiator, |_| Frames.prepare(&role, &Policy::anything()).unwrap());
-    let sent = initiator.run(&Session::new(clock::now(), PHASES)).unwrap().totals[SENT];
-    let (mut inbox, mut n_seen) = (Inbox::default(), 0);
+    let initiator = wire.on(Side::Initiator, |_| FramesTest.prepare(&role, &Policy::anything()).unwrap());
+    let sent = initiator.run(&TrialContext::new(clock::now(), PHASES)).unwrap().totals[SENT];
+    let (mut inbox, mut n_seen) = (ReceiveBuffer::default(), 0);
     while n_seen < sent && witness.receive(&mut inbox).unwrap() > 0 {
         for (frame, _) in inbox.frames().filter(|(frame, _)| frame[12..14] == [8, 0]) {
             assert_eq!(frame[26..30], [198, 18, 0, 1]);

@@ -11,9 +11,9 @@ use std::{
 };
 
 use fathom_engine::{
-    Error, Session, TestKind,
+    Error, TestKind, TrialContext,
     search::{
-        Load,
+        LoadLevel,
         mlr::{GoalEnding, SearchGoal},
     },
 };
@@ -23,13 +23,13 @@ use fathom_model::{
     units::{Nanos, PerSec, rounded},
 };
 use fathom_packet::{
-    kinds::frames::{Frames, RECOVERY_NS, STEP_AT, STEP_RATE},
+    kinds::frames::{FramesTest, RECOVERY_NS, STEP_AT, STEP_RATE},
     methods::{
-        Asked, BackToBack, LossCurve, Outcome, Recovery, SearchInput, Seen, Tester, Traffic, back_to_back, forwarding,
-        loss, recovery, throughput,
+        BackToBackOptions, LossCurve, MethodResult, RecoveryOptions, Tester, ThroughputOptions, TrialCounts,
+        TrialRequest, TrialTraffic, back_to_back, forwarding, loss, recovery, throughput,
     },
     wire::MacAddress,
-    xdp::{Matching, PolicerLimit, policer},
+    xdp::{FrameMatch, PolicerLimit, policer},
 };
 use fathom_sys::{
     bpf::{XdpLink, XdpMode},
@@ -102,7 +102,7 @@ impl Policed {
     fn routed(burst: u32) -> Option<Self> {
         let limit = PolicerLimit { rate: PerSec::new(RATE).unwrap(), burst };
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let gate = or_skip(policer(Matching::UdpPort(9), limit))?;
+        let gate = or_skip(policer(FrameMatch::UdpPort(9), limit))?;
         let (near, router, far) = (or_skip(NetNs::new())?, NetNs::new().unwrap(), NetNs::new().unwrap());
         wire((&near, "near0"), (&router, VethEnd { name: "in0", mac: None }));
         wire((&router, "out0"), (&far, VethEnd { name: "far0", mac: Some(FAR_MAC) }));
@@ -123,7 +123,7 @@ impl Policed {
     fn up(burst: u32) -> Option<Self> {
         let limit = PolicerLimit { rate: PerSec::new(RATE).unwrap(), burst };
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let gate = or_skip(policer(Matching::UdpPort(9), limit))?;
+        let gate = or_skip(policer(FrameMatch::UdpPort(9), limit))?;
         let (near, far) = (or_skip(NetNs::new())?, NetNs::new().unwrap());
         wire((&near, "near0"), (&far, VethEnd { name: "far0", mac: None }));
         near.enter_with(|| up("near0", "198.18.0.1")).unwrap();
@@ -138,23 +138,23 @@ impl Policed {
                 if side == Side::Initiator { initiator } else { (&self.far, "far0", self.far_address) };
             let role = Role {
                 test: "test".to_owned(),
-                kind: Frames.name().to_owned(),
+                kind: FramesTest.name().to_owned(),
                 side,
-                settings: settings.complete(Frames.options()).unwrap(),
+                settings: settings.complete(FramesTest.options()).unwrap(),
                 phases,
                 address: Some(address.parse::<IpAddr>().unwrap()),
                 interface: Some(interface.to_owned()),
                 peer,
                 cores: Vec::new(),
-                meeting: fathom_model::Meeting::default(),
+                meeting: fathom_model::PeerAddresses::default(),
                 seed: 42,
             };
-            host.enter_with(|| Frames.prepare(&role, &Policy::anything())).unwrap()
+            host.enter_with(|| FramesTest.prepare(&role, &Policy::anything())).unwrap()
         };
         let responder = prepare(Side::Responder, Endpoints::new())?;
         let initiator = prepare(Side::Initiator, responder.endpoints())?;
         let start = clock::now() + Nanos::from_millis(20);
-        let (sends, counts) = (Session::new(start, phases), Session::new(start, phases));
+        let (sends, counts) = (TrialContext::new(start, phases), TrialContext::new(start, phases));
         thread::scope(|scope| {
             let finish = counts.stop.clone();
             let responder = scope.spawn(move || responder.run(&counts));
@@ -168,7 +168,7 @@ impl Policed {
 impl Tester for Policed {
     type Error = Error;
 
-    fn trial(&mut self, asked: &Asked) -> Result<Seen, Error> {
+    fn trial(&mut self, asked: &TrialRequest) -> Result<TrialCounts, Error> {
         let began = clock::now();
         let rate = PerSec::new(asked.traffic.rate()).unwrap();
         let mut settings = Settings::default().with("rate", rate.exact());
@@ -177,12 +177,12 @@ impl Tester for Policed {
         }
         let mut measure_ns = asked.traffic.duration();
         match asked.traffic {
-            Traffic::Stream { .. } => {}
-            Traffic::Burst { n_frames, .. } => {
+            TrialTraffic::Stream { .. } => {}
+            TrialTraffic::Burst { n_frames, .. } => {
                 settings.set("count", n_frames.to_string());
                 measure_ns += Nanos::from_secs(1);
             }
-            Traffic::Step { duration, then, .. } => {
+            TrialTraffic::Step { duration, then, .. } => {
                 settings.set(STEP_AT, duration.exact());
                 settings.set(STEP_RATE, PerSec::new(then).unwrap().exact());
             }
@@ -198,18 +198,18 @@ impl Tester for Policed {
         let received = responder.totals[RECEIVED];
         let recovery = responder.totals.get(RECOVERY_NS).copied().map(Nanos);
         let lag = Nanos(initiator.totals[SCHEDULE_LAG_NS_MAX]);
-        Ok(Seen { intended, offered, received, recovery, lag, latencies: None, took: clock::now() - began })
+        Ok(TrialCounts { intended, offered, received, recovery, lag, latencies: None, took: clock::now() - began })
     }
 }
 
 /// A busy machine may keep the sender from its processor, which the methods notice; this is what then remains to be said.
-fn is_too_busy<T, E: std::fmt::Debug>(outcome: &Outcome<T, E>) -> bool {
-    let is_unsent = matches!(outcome.cut, Some(fathom_packet::methods::Cut::Unsent { .. }));
+fn is_too_busy<T, E: std::fmt::Debug>(outcome: &MethodResult<T, E>) -> bool {
+    let is_unsent = matches!(outcome.stopped, Some(fathom_packet::methods::StopReason::RateNotSent { .. }));
     if is_unsent && std::env::var_os("CI").is_none() {
         eprintln!("SKIPPED: others use this machine so much that no ten trials in turn were sent as they were due");
         return true;
     }
-    assert!(outcome.cut.is_none(), "{:?}", outcome.cut);
+    assert!(outcome.stopped.is_none(), "{:?}", outcome.stopped);
     false
 }
 
@@ -218,14 +218,15 @@ fn the_throughput_of_a_policer_is_found_within_half_a_percent() {
     let Some(mut policed) = Policed::up(SMALL_BURST) else { return };
     // In trials of 4 s the burst lets 0.15 % more pass, which leaves 0.35 % for the width.
     let goal = SearchGoal { width: 0.003, ..SearchGoal::tst009(Nanos::from_secs(4)) };
-    let rates = (Load::new(1000.0).unwrap(), Load::new(MAX_RATE).unwrap());
-    let outcome = throughput(&SearchInput { goals: vec![goal], rates, time: Nanos::from_secs(150) }, &mut policed);
+    let rates = (LoadLevel::new(1000.0).unwrap(), LoadLevel::new(MAX_RATE).unwrap());
+    let outcome =
+        throughput(&ThroughputOptions { goals: vec![goal], rates, time: Nanos::from_secs(150) }, &mut policed);
     if is_too_busy(&outcome) {
         return;
     }
-    let [found] = outcome.found.goals[..] else { panic!("one goal has one result") };
+    let [found] = outcome.result.goals[..] else { panic!("one goal has one result") };
     let (lower, upper) = (found.lower.unwrap().get(), found.upper.unwrap().get());
-    println!("{lower} to {upper}, {} trials made again", outcome.found.n_void);
+    println!("{lower} to {upper}, {} trials made again", outcome.result.n_repeated);
     assert_eq!(found.ending, GoalEnding::Regular, "{found:?}");
     assert!((lower / RATE - 1.0).abs() <= 0.005 && upper >= RATE, "{lower} to {upper}");
 }
@@ -238,8 +239,8 @@ fn the_loss_curve_of_a_policer_is_found_within_a_fifth_of_a_point() {
     if is_too_busy(&outcome) {
         return;
     }
-    assert_eq!(outcome.found.iter().map(|at| rounded(at.rate / 1e3)).collect::<Vec<_>>(), [10, 9, 8, 7, 6, 5, 4]);
-    for at in &outcome.found {
+    assert_eq!(outcome.result.iter().map(|at| rounded(at.rate / 1e3)).collect::<Vec<_>>(), [10, 9, 8, 7, 6, 5, 4]);
+    for at in &outcome.result {
         // What passes beyond the rate is one burst.
         let passes = RATE * 3.0 + f64::from(SMALL_BURST);
         let expected = (1.0 - passes / (at.rate * 3.0)).max(0.0);
@@ -249,14 +250,14 @@ fn the_loss_curve_of_a_policer_is_found_within_a_fifth_of_a_point() {
     if is_too_busy(&outcome) {
         return;
     }
-    let found = outcome.found.unwrap();
+    let found = outcome.result.unwrap();
     assert!((found.at_max / RATE - 1.0).abs() < 0.01 && (found.max / RATE - 1.0).abs() < 0.01, "{found:?}");
 }
 
 #[test]
 fn the_buffer_of_a_policer_is_found_within_one_step() {
     let Some(mut policed) = Policed::up(LARGE_BURST) else { return };
-    let asked = BackToBack {
+    let asked = BackToBackOptions {
         max_rate: MAX_RATE,
         throughput: RATE,
         burst_max: Nanos::from_millis(50),
@@ -268,7 +269,7 @@ fn the_buffer_of_a_policer_is_found_within_one_step() {
     if is_too_busy(&outcome) {
         return;
     }
-    let found = outcome.found.unwrap();
+    let found = outcome.result.unwrap();
     println!("{found:?}");
     // A burst of B / (1 - X / R) frames is the longest, and the buffer that follows from it is B.
     let longest = f64::from(LARGE_BURST) / (1.0 - RATE / MAX_RATE);
@@ -280,21 +281,21 @@ fn the_buffer_of_a_policer_is_found_within_one_step() {
 #[test]
 fn a_policer_recovers_as_soon_as_its_bucket_holds_what_a_sender_catches_up_with() {
     let Some(mut policed) = Policed::routed(LARGE_BURST) else { return };
-    let asked = Recovery { overload: 8_000.0, duration: Nanos::from_secs(1), n: 2 };
+    let asked = RecoveryOptions { overload: 8_000.0, duration: Nanos::from_secs(1), n: 2 };
     let outcome = recovery(&asked, &mut policed);
     if is_too_busy(&outcome) {
         return;
     }
-    let found = outcome.found.unwrap();
+    let found = outcome.result.unwrap();
     println!("{found:?}");
     assert_eq!((found.runs.len(), found.n_lossless, found.n_unrecovered), (2, 0, 0), "{found:?}");
     // At half of the overload the bucket gains 1000 tokens per second, and what is made good after a pause of 10 ms is 80 frames.
     assert!(found.runs.iter().all(|run| *run < Nanos::from_millis(500)), "{found:?}");
     // Half of an overload of four times the rate is one too, and a device does not recover from what goes on.
-    let endless = Recovery { overload: 4.0 * RATE, duration: Nanos::from_millis(500), n: 1 };
+    let endless = RecoveryOptions { overload: 4.0 * RATE, duration: Nanos::from_millis(500), n: 1 };
     let outcome = recovery(&endless, &mut policed);
     if is_too_busy(&outcome) {
         return;
     }
-    assert_eq!(outcome.found.unwrap().n_unrecovered, 1);
+    assert_eq!(outcome.result.unwrap().n_unrecovered, 1);
 }

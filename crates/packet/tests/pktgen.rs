@@ -15,16 +15,19 @@ use std::{
     thread,
 };
 
-use fathom_engine::{Error as EngineError, Session, Test, TestKind as _};
+use fathom_engine::{Error as EngineError, Test, TestKind as _, TrialContext};
 use fathom_model::{
     Endpoints, Phases, Record, Role, Settings, Side,
     names::count::{DUPLICATES, INTENDED, RECEIVED, REORDERED, SEND_REFUSED, SENT, SOCKET_DROPPED, UNSENT},
     units::{Bytes, Frames, Nanos, approximate},
 };
 use fathom_packet::{
-    craft::{self, End, Ends, Setup},
-    kinds::{frames::Frames as FramesKind, pktgen_receive::PktgenReceive},
-    pktgen::{Arrivals, Error, Generator, Outcome, Packet, Ports, Root, Setting, Status, Value, XmitMode},
+    craft::{self, FrameContext, FrameEndpoint, FrameEndpoints},
+    kinds::{frames::FramesTest as FramesKind, pktgen_receive::PktgenReceive},
+    pktgen::{
+        CommandResult, DevicePorts, Error, PktgenDir, PktgenPacket, PktgenSession, PktgenSetting, ReceivedPackets,
+        Status, Value, XmitMode,
+    },
     wire::{MacAddress, Mark},
 };
 use fathom_sys::{
@@ -36,7 +39,7 @@ use fathom_sys::{
     clock,
     namespace::NetNs,
     netlink::{Netlink, Veth, VethEnd},
-    packet_socket::{Inbox, MAX_BATCH, Receiver},
+    packet_socket::{MAX_BATCH, ReceiveBuffer, Receiver},
     policy::Policy,
     xsk::{self, Mode, Queue},
 };
@@ -88,21 +91,21 @@ impl Wire {
     }
 
     /// Does something with pktgen of the sending host.
-    fn with<T: Send>(&self, work: impl FnOnce(Generator) -> T + Send) -> T {
-        self.near.enter_with(|| work(Generator::claim(&Root::default()).unwrap())).unwrap()
+    fn with<T: Send>(&self, work: impl FnOnce(PktgenSession) -> T + Send) -> T {
+        self.near.enter_with(|| work(PktgenSession::claim(&PktgenDir::default()).unwrap())).unwrap()
     }
 
     /// What every device is asked first.
-    fn basics(&self, flow: u16) -> Vec<Setting> {
+    fn basics(&self, flow: u16) -> Vec<PktgenSetting> {
         let address = Value::Address(Ipv4Addr::new(198, 18, 0, 2).into());
         let port = u64::from(PORT + flow);
         vec![
-            Setting::new("dst_min", address),
-            Setting::new("dst_mac", self.to),
-            Setting::new("udp_src_min", port),
-            Setting::new("udp_src_max", port),
-            Setting::new("pkt_size", 60_u64),
-            Setting::new("count", 1_000_u64),
+            PktgenSetting::new("dst_min", address),
+            PktgenSetting::new("dst_mac", self.to),
+            PktgenSetting::new("udp_src_min", port),
+            PktgenSetting::new("udp_src_max", port),
+            PktgenSetting::new("pkt_size", 60_u64),
+            PktgenSetting::new("count", 1_000_u64),
         ]
     }
 
@@ -168,7 +171,7 @@ impl Wire {
             interface: Some(name.to_owned()),
             peer,
             cores: Vec::new(),
-            meeting: fathom_model::Meeting::default(),
+            meeting: fathom_model::PeerAddresses::default(),
             seed: 42,
         };
         host.enter_with(|| FramesKind.prepare(&role, &Policy::anything())).unwrap()
@@ -180,7 +183,7 @@ impl Wire {
         let responder = self.prepare(Side::Responder, &settings, Endpoints::new())?;
         let initiator = self.prepare(Side::Initiator, &settings, responder.endpoints())?;
         let start = clock::now() + Nanos::from_millis(20);
-        let (sends, counts) = (Session::new(start, PHASES), Session::new(start, PHASES));
+        let (sends, counts) = (TrialContext::new(start, PHASES), TrialContext::new(start, PHASES));
         let (stop, finish, is_over) = (sends.stop.clone(), counts.stop.clone(), AtomicBool::new(false));
         thread::scope(|scope| {
             let responder = scope.spawn(move || responder.run(&counts));
@@ -214,14 +217,15 @@ fn status(device: &str) -> Status {
 }
 
 /// Counts until the sender is done and nothing has come for a while.
-fn count(receiver: &Receiver, n_flows: u32, is_over: &AtomicBool) -> Arrivals {
-    let (mut inbox, mut arrivals) = (Inbox::default(), Arrivals::of(Ports { first: PORT, each: 1 }, n_flows));
+fn count(receiver: &Receiver, n_flows: u32, is_over: &AtomicBool) -> ReceivedPackets {
+    let (mut inbox, mut arrivals) =
+        (ReceiveBuffer::default(), ReceivedPackets::of(DevicePorts { first: PORT, each: 1 }, n_flows));
     loop {
         let was_over = is_over.load(Ordering::Acquire);
         let has_more = receiver.wait(Nanos::from_millis(300)).unwrap();
         while receiver.receive(&mut inbox).unwrap() > 0 {
             for ((frame, length), at) in inbox.frames().zip(inbox.stamps()) {
-                arrivals.arrive(frame, length, at);
+                arrivals.record(frame, length, at);
             }
         }
         if was_over && !has_more {
@@ -232,7 +236,7 @@ fn count(receiver: &Receiver, n_flows: u32, is_over: &AtomicBool) -> Arrivals {
 }
 
 /// Asks for what a line says.
-fn set(generator: &mut Generator, device: &str, line: &str) -> Result<(), Error> {
+fn set(generator: &mut PktgenSession, device: &str, line: &str) -> Result<(), Error> {
     generator.set(device, &line.parse().unwrap())
 }
 
@@ -247,12 +251,12 @@ impl Drop for Over<'_> {
 
 struct Trial {
     statuses: Vec<Status>,
-    arrivals: Arrivals,
+    arrivals: ReceivedPackets,
 }
 
 impl Trial {
     fn sent(&self) -> u64 {
-        self.statuses.iter().map(|status| status.current.sent).sum()
+        self.statuses.iter().map(|status| status.progress.sent).sum()
     }
 }
 
@@ -267,7 +271,7 @@ fn tc(wire: &Wire, line: &str) {
 fn every_packet_of_a_count_arrives_once_in_order_and_with_a_latency() {
     let Some(wire) = Wire::up() else { return };
     let trial = wire.run(&[]);
-    let Outcome::Finished(finished) = trial.statuses[0].outcome else { panic!("{:?}", trial.statuses[0]) };
+    let CommandResult::Finished(finished) = trial.statuses[0].last_result else { panic!("{:?}", trial.statuses[0]) };
     assert_eq!((trial.sent(), finished.sent, finished.errors, finished.size_bytes), (1_000, 1_000, 0, 60));
     assert_eq!(finished.bps, finished.pps * 60 * 8);
     let arrivals = trial.arrivals;
@@ -282,7 +286,7 @@ fn every_packet_of_a_count_arrives_once_in_order_and_with_a_latency() {
 fn mixed_sizes_arrive_as_often_as_they_were_counted() {
     let Some(wire) = Wire::up() else { return };
     let trial = wire.run(&["imix_weights 64,7 570,4 1500,1"]);
-    let counts = &trial.statuses[0].current.imix_size_counts;
+    let counts = &trial.statuses[0].progress.imix_size_counts;
     assert_eq!(counts.iter().map(|count| count.size).collect::<Vec<_>>(), [64, 570, 1500]);
     assert_eq!(counts.iter().map(|count| count.weight).sum::<u64>(), 1_000);
     let bytes: u64 = counts.iter().map(|count| count.size * count.weight).sum();
@@ -317,7 +321,7 @@ fn what_pktgen_refuses_is_an_error_whether_it_says_so_by_number_or_by_text() {
         set(&mut generator, NEAR, "imix_weights 64,1").unwrap();
         let error = set(&mut generator, NEAR, "clone_skb 1").unwrap_err();
         assert!(error.to_string().starts_with("pktgen refused `clone_skb 1` for near0"), "{error}");
-        assert_eq!(generator.set(NEAR, &Setting::new("count", 5_u64)).map_err(|error| error.to_string()), Ok(()));
+        assert_eq!(generator.set(NEAR, &PktgenSetting::new("count", 5_u64)).map_err(|error| error.to_string()), Ok(()));
     });
 }
 
@@ -346,7 +350,7 @@ fn what_pktgen_silently_changes_is_found_by_reading_back() {
                 set(&mut generator, NEAR, line).unwrap();
             }
             let changes = generator.changes().unwrap();
-            changes.iter().map(|change| (change.asked.to_string(), change.kept.clone())).collect::<Vec<_>>()
+            changes.iter().map(|change| (change.requested.to_string(), change.applied.clone())).collect::<Vec<_>>()
         })
     };
     let one = |asked: &str, kept: &str| vec![(asked.to_owned(), kept.to_owned())];
@@ -435,7 +439,7 @@ fn a_queueing_discipline_loses_only_what_passes_it_and_only_the_receiver_knows()
     assert_eq!((past.sent(), past.arrivals.distinct()), (1_000, Frames(1_000)));
     let through = wire.run(&["xmit_mode queue_xmit", "count 5000"]);
     let (sent, arrived) = (through.sent(), through.arrivals.distinct().0);
-    assert_eq!((sent, through.statuses[0].current.errors), (5_000, 0), "pktgen takes its packets for sent");
+    assert_eq!((sent, through.statuses[0].progress.errors), (5_000, 0), "pktgen takes its packets for sent");
     // Ten standard deviations of a binomial distribution around nine tenths.
     assert!((4_290..4_710).contains(&arrived), "{arrived} of {sent}");
     assert_eq!(through.arrivals.duplicates(), Frames(0));
@@ -463,7 +467,7 @@ fn two_threads_send_through_two_queues_and_each_keeps_its_order() {
     let trial = wire.run_on(&devices, &["flag QUEUE_MAP_CPU", "queue_map_max 1", "count 2000"]);
     assert_eq!((trial.sent(), trial.arrivals.frames), (4_000, Frames(4_000)));
     assert_eq!((trial.arrivals.reordered(), trial.arrivals.duplicates()), (Frames(0), Frames(0)));
-    assert_eq!(trial.statuses[1].current.queue_map, 1);
+    assert_eq!(trial.statuses[1].progress.queue_map, 1);
     assert_eq!(trial.statuses[1].params.ifname, "near0@1");
 }
 
@@ -491,10 +495,10 @@ fn packets_that_nobody_takes_are_errors_of_the_stack() {
             generator.set(NEAR, &setting).unwrap();
         }
         // A destination that is not this host: the stack drops each as of another host.
-        generator.set(NEAR, &Setting::new("xmit_mode", XmitMode::NetifReceive)).unwrap();
+        generator.set(NEAR, &PktgenSetting::new("xmit_mode", XmitMode::NetifReceive)).unwrap();
         set(&mut generator, NEAR, "burst 8").unwrap();
         generator.run(|| false).unwrap();
-        let current = status(NEAR).current;
+        let current = status(NEAR).progress;
         assert_eq!((current.sent, current.errors), (1_000, 1_000));
     });
 }
@@ -504,17 +508,17 @@ fn a_run_without_end_is_stopped_and_everything_is_given_back() {
     let Some(wire) = Wire::up() else { return };
     wire.with(|mut generator| {
         generator.add(0, "near0@a").unwrap();
-        generator.set("near0@a", &Setting::new("count", 0_u64)).unwrap();
-        generator.set("near0@a", &Setting::new("delay", Nanos::from_millis(1))).unwrap();
-        let error = Generator::claim(&Root::default()).unwrap_err();
+        generator.set("near0@a", &PktgenSetting::new("count", 0_u64)).unwrap();
+        generator.set("near0@a", &PktgenSetting::new("delay", Nanos::from_millis(1))).unwrap();
+        let error = PktgenSession::claim(&PktgenDir::default()).unwrap_err();
         assert_eq!(error.to_string(), "pktgen's thread 0 has devices that are not ours: near0@a");
         let over = clock::now() + Nanos::from_millis(300);
         generator.run(|| clock::now() > over).unwrap();
-        let sent = generator.status("near0@a").unwrap().current.sent;
+        let sent = generator.status("near0@a").unwrap().progress.sent;
         assert!(sent > 0);
         drop(generator);
-        assert!(Root::default().threads().unwrap().iter().all(|thread| thread.devices().count() == 0));
-        assert!(Root::default().status("near0@a").is_err());
+        assert!(PktgenDir::default().threads().unwrap().iter().all(|thread| thread.devices().count() == 0));
+        assert!(PktgenDir::default().status("near0@a").is_err());
     });
 }
 
@@ -539,7 +543,7 @@ fn the_kind_frames_sends_by_pktgen_first_and_counts_in_xdp() {
             assert_eq!(latency.count(), 2_000);
         }
     }
-    assert_eq!(wire.near.enter_with(|| Root::default().threads().unwrap()[0].devices().count()).unwrap(), 0);
+    assert_eq!(wire.near.enter_with(|| PktgenDir::default().threads().unwrap()[0].devices().count()).unwrap(), 0);
 }
 
 #[test]
@@ -599,7 +603,7 @@ impl Capture {
             for socket in &mut self.sockets {
                 socket.wait(Nanos::from_millis(5)).unwrap();
                 let keep = |received: xsk::Received<'_>| {
-                    if Packet::find(received.frame).is_some() {
+                    if PktgenPacket::find(received.frame).is_some() {
                         packets.push(received.frame.to_vec());
                     }
                 };
@@ -613,16 +617,16 @@ impl Capture {
 /// The frames that the options ask for, the first so many.
 fn asked(wire: &Wire, options: &[(&str, &str)], n: u64) -> Vec<Vec<u8>> {
     let from = wire.near.enter_with(|| Netlink::open().unwrap().link(NEAR).unwrap().mac.unwrap()).unwrap();
-    let end = |mac, last, port| End { mac, ipv4: Some(Ipv4Addr::new(198, 18, 0, last)), ipv6: None, port };
-    let ends = Ends { source: end(MacAddress(from), 1, PORT), target: end(wire.to, 2, 9) };
+    let end = |mac, last, port| FrameEndpoint { mac, ipv4: Some(Ipv4Addr::new(198, 18, 0, last)), ipv6: None, port };
+    let ends = FrameEndpoints { source: end(MacAddress(from), 1, PORT), target: end(wire.to, 2, 9) };
     let settings = options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
-    let blueprint = craft::from_settings(&settings, &Setup { ends, mtu_bytes: 1500, seed: 42 }).unwrap();
+    let blueprint = craft::from_settings(&settings, &FrameContext { ends, mtu_bytes: 1500, seed: 42 }).unwrap();
     let frame = |number: u64| {
         let flows = u64::from(blueprint.n_flows);
         let (flow, sequence) = (u32::try_from(number % flows).unwrap(), number / flows);
-        let shape = blueprint.shape(flow, sequence);
+        let shape = blueprint.template(flow, sequence);
         let mut frame = shape.bytes.clone();
-        shape.write(&mut frame, &blueprint.turn(flow, sequence, [0; Mark::LENGTH]));
+        shape.write(&mut frame, &blueprint.frame_index(flow, sequence, [0; Mark::LENGTH]));
         frame
     };
     (0..n).map(frame).collect()
@@ -680,7 +684,7 @@ fn packets_arrive_as_the_frames_that_were_asked_for() {
         let with = [*options, &[("count", "256"), ("backend", "pktgen")]].concat();
         let settings = with.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
         let sending = wire.prepare(Side::Initiator, &settings, peer).unwrap();
-        let sent = wire.near.enter_with(|| sending.run(&Session::new(clock::now(), PHASES)).unwrap()).unwrap();
+        let sent = wire.near.enter_with(|| sending.run(&TrialContext::new(clock::now(), PHASES)).unwrap()).unwrap();
         assert_eq!(sent.totals[SENT], 256, "{options:?}");
         let arrived = capture.packets(256);
         assert_eq!(arrived.len(), 256, "{options:?}");
@@ -736,12 +740,12 @@ fn a_receiver_alone_tells_loss_and_order_of_a_pktgen_that_it_did_not_start() {
         interface: None,
         peer: Endpoints::new(),
         cores: Vec::new(),
-        meeting: fathom_model::Meeting::default(),
+        meeting: fathom_model::PeerAddresses::default(),
         seed: 1,
     };
     tc(&wire, "qdisc add dev near0 root netem loss 10%");
     let test = wire.far.enter_with(|| PktgenReceive.prepare(&role, &Policy::anything()).unwrap()).unwrap();
-    let session = Session::new(clock::now(), PHASES);
+    let session = TrialContext::new(clock::now(), PHASES);
     let stop = session.stop.clone();
     let (record, sent) = thread::scope(|scope| {
         let receiving = scope.spawn(move || test.run(&session).unwrap());
@@ -787,7 +791,7 @@ fn the_face_asks_the_kernels_pktgen_and_prints_its_block() {
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("packets sent by the kernel's pktgen 2.75"), "{said}");
     let status: Status = block.parse().unwrap();
-    assert_eq!((status.current.sent, status.params.ifname.as_str()), (700, "near0@0"));
+    assert_eq!((status.progress.sent, status.params.ifname.as_str()), (700, "near0@0"));
     assert_eq!(status.to_string(), block);
     let add = format!("add_device {NEAR}");
     let (dst, dst_mac) = ("dst 198.18.0.2", format!("dst_mac {mac}"));
@@ -799,7 +803,7 @@ fn the_face_asks_the_kernels_pktgen_and_prints_its_block() {
     assert_eq!((code, said.contains("pktgen refused `burst 8` for near0")), (Some(5), true), "{said}");
     let (blocks, said, code) = face(&wire, &["-i", NEAR, "-d", "198.18.0.2", "-m", &mac, "-n", "50", "-t", "2"]);
     assert_eq!((code, blocks.matches("Device: near0@").count()), (Some(0), 2), "{said}");
-    let threads = wire.near.enter_with(|| Root::default().threads().unwrap()).unwrap();
+    let threads = wire.near.enter_with(|| PktgenDir::default().threads().unwrap()).unwrap();
     assert!(threads.iter().all(|thread| thread.devices().count() == 0), "everything was given back: {threads:?}");
 }
 

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
 #![expect(clippy::print_stderr, reason = "a skipped test says so")]
 
-use fathom_engine::{Error, Session, TestKind};
+use fathom_engine::{Error, TestKind, TrialContext};
 use fathom_model::{Endpoints, Phases, Record, Role, Settings, Side, units::Nanos};
 use fathom_packet::kinds::stack_receive::StackReceive;
 use fathom_sys::{
@@ -59,7 +59,7 @@ fn role(options: &[(&str, &str)]) -> Role {
         interface: Some(DEVICE.to_owned()),
         peer: Endpoints::new(),
         cores: Vec::new(),
-        meeting: fathom_model::Meeting::default(),
+        meeting: fathom_model::PeerAddresses::default(),
         seed: 1,
     }
 }
@@ -69,7 +69,7 @@ fn run(host: &NetNs, options: &[(&str, &str)]) -> Option<Record> {
     let role = role(options);
     let played = host.enter_with(|| {
         let test = StackReceive.prepare(&role, &Policy::anything())?;
-        test.run(&Session::new(clock::now(), role.phases))
+        test.run(&TrialContext::new(clock::now(), role.phases))
     });
     match played.unwrap() {
         Err(error @ Error::Permission { .. }) if std::env::var_os("CI").is_none() => {

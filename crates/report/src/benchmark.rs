@@ -13,7 +13,7 @@ pub(crate) const TITLES: [&str; 6] = ["frames", "value", "result", "bounds", "th
 
 /// A value of the table.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct BenchmarkLine {
     /// The frame size, the value's name, the value, what encloses it, what is 100 %, and the share of that.
     pub(crate) cells: [String; 6],
     /// Whether it is no regular result.
@@ -26,9 +26,9 @@ pub(crate) fn tests(run: &Run) -> impl Iterator<Item = (&TestRun, &Benchmark)> {
 }
 
 /// The values of one frame size.
-pub(crate) fn lines(benchmark: &Benchmark) -> Vec<Line> {
+pub(crate) fn result_lines(benchmark: &Benchmark) -> Vec<BenchmarkLine> {
     let size = format!("{} B", benchmark.size_bytes);
-    let line = |(nth, result): (usize, &BenchmarkResult)| Line {
+    let line = |(nth, result): (usize, &BenchmarkResult)| BenchmarkLine {
         cells: [
             if nth == 0 { size.clone() } else { String::new() },
             result.metric.title.to_string(),

@@ -2,10 +2,10 @@
 
 use fathom_model::{
     Metric, TestRun,
-    search::{Cause, CurvePoint, Decision, Ending, LoadCurve, Vote},
+    search::{CurvePoint, Decision, Ending, LoadCurve, MissReason, Vote},
 };
 
-use crate::view::{self, MISSING, Mark};
+use crate::view::{self, MISSING, RowMark};
 
 /// A rate of the curve.
 #[derive(Debug)]
@@ -15,11 +15,11 @@ pub(crate) struct CurveLine {
     /// How many of its trials kept the objective: `9 of 9`.
     pub(crate) trials: String,
     /// What the search says of it, and why.
-    pub(crate) said: String,
+    pub(crate) assessment: String,
     /// Whether it is the limit or the knee.
-    pub(crate) is: String,
+    pub(crate) marker: String,
     /// How the line is to be looked at.
-    pub(crate) mark: Mark,
+    pub(crate) mark: RowMark,
 }
 
 /// The titles above the values; without a median of its own the last is empty, and so is its column.
@@ -43,7 +43,7 @@ pub(crate) fn objective(test: &TestRun, curve: &LoadCurve) -> String {
 }
 
 /// Every rate, ascending.
-pub(crate) fn lines(test: &TestRun, curve: &LoadCurve) -> Vec<CurveLine> {
+pub(crate) fn curve_lines(test: &TestRun, curve: &LoadCurve) -> Vec<CurveLine> {
     curve.points.iter().map(|point| line(test, curve, point)).collect()
 }
 
@@ -64,26 +64,26 @@ fn line(test: &TestRun, curve: &LoadCurve, point: &CurvePoint) -> CurveLine {
             point.median_ns.map(|ns| fathom_model::Unit::Nanos.show(ns)).unwrap_or_default(),
         ],
         trials: format!("{n_kept} of {}", votes().count()),
-        said: said(point),
-        is: is.join(", "),
+        assessment: assessment(point),
+        marker: is.join(", "),
         mark: match point.decision {
-            Decision::Kept => Mark::Kept,
-            Decision::Broken => Mark::Broken,
-            Decision::Undecided => Mark::Open,
+            Decision::Kept => RowMark::Kept,
+            Decision::Broken => RowMark::Broken,
+            Decision::Undecided => RowMark::Open,
         },
     }
 }
 
-fn said(point: &CurvePoint) -> String {
+fn assessment(point: &CurvePoint) -> String {
     let word = match point.decision {
         Decision::Kept => return "kept".to_owned(),
         Decision::Broken => "broken",
         Decision::Undecided => "undecided",
     };
     match point.cause {
-        Some(Cause::FellBehind) => format!("{word}: fell behind"),
-        Some(Cause::Generator) => format!("{word}: fathom was late"),
-        Some(Cause::Objective) | None => word.to_owned(),
+        Some(MissReason::FellBehind) => format!("{word}: fell behind"),
+        Some(MissReason::Generator) => format!("{word}: fathom was late"),
+        Some(MissReason::Objective) | None => word.to_owned(),
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) fn last_round(test: &TestRun) -> Option<(u32, Vec<FlowLine>, usize)> 
     let one_side = || with_flows().take(1).flat_map(|record| &record.flows).map(|flow| (flow, None));
     let flows: Vec<(&Flow, Option<&FlowSummary>)> =
         if test.flows.is_empty() { one_side().collect() } else { senders().collect() };
-    let lines: Vec<FlowLine> = flows.iter().take(FLOWS_MAX).map(|(flow, summary)| line(flow, *summary)).collect();
+    let lines: Vec<FlowLine> = flows.iter().take(FLOWS_MAX).map(|(flow, summary)| flow_line(flow, *summary)).collect();
     Some((trial.round, lines, flows.len().saturating_sub(FLOWS_MAX)))
 }
 
@@ -43,7 +43,7 @@ fn named<'a>(record: &'a Record, id: &str) -> Option<&'a Flow> {
     record.flows.iter().find(|flow| flow.id == id)
 }
 
-fn line(flow: &Flow, summary: Option<&FlowSummary>) -> FlowLine {
+fn flow_line(flow: &Flow, summary: Option<&FlowSummary>) -> FlowLine {
     let values = flow.samples.last().map(|sample| &sample.values);
     let get = |name: &str| values.and_then(|values| values.get(name)).copied();
     let show = |name: &str, unit: Unit| get(name).map(|value| unit.show(approximate(value))).unwrap_or_default();

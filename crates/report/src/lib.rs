@@ -4,13 +4,13 @@
 //! no clock and no file. Everything that a host said (names, addresses, notes, errors) is taken for hostile text.
 
 mod benchmark;
-pub mod clean;
 mod counter;
 mod curve;
 mod flow;
 pub mod formats;
 mod plot;
 mod probe;
+pub mod sanitize;
 mod steps;
 mod view;
 

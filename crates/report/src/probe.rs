@@ -7,7 +7,7 @@ use fathom_model::{
     units::{Nanos, grouped},
 };
 
-use crate::view::{MISSING, Mark};
+use crate::view::{MISSING, RowMark};
 
 /// The outages that fit on a page; all are in the JSON document.
 const OUTAGES_MAX: usize = 12;
@@ -15,14 +15,14 @@ const OUTAGES_MAX: usize = 12;
 const PORTS_MAX: usize = 40;
 
 /// Rows under headings, and what must be said below.
-pub(crate) struct Table {
+pub(crate) struct ProbeTable {
     pub(crate) header: &'static [&'static str],
-    pub(crate) lines: Vec<(Vec<String>, Mark)>,
+    pub(crate) lines: Vec<(Vec<String>, RowMark)>,
     pub(crate) remark: Option<String>,
 }
 
 /// What the last round of a test found beside its values, if it was one of probes.
-pub(crate) fn found(test: &TestRun) -> Option<&ProbeRecord> {
+pub(crate) fn last_probe_record(test: &TestRun) -> Option<&ProbeRecord> {
     let trials = test.trials.iter().rev();
     let mut found = trials.flat_map(|trial| trial.records.values()).filter_map(|record| record.probe.as_ref());
     let tells = |probe: &&ProbeRecord| {
@@ -32,10 +32,10 @@ pub(crate) fn found(test: &TestRun) -> Option<&ProbeRecord> {
 }
 
 /// What a person asked who probed a host, in a few lines: a word, the answer, and how it is to be looked at.
-pub(crate) struct Answer {
+pub(crate) struct ProbeAnswer {
     pub(crate) word: &'static str,
     pub(crate) text: String,
-    pub(crate) mark: Mark,
+    pub(crate) mark: RowMark,
 }
 
 fn records(test: &TestRun) -> impl Iterator<Item = (&Record, &ProbeRecord)> {
@@ -51,7 +51,7 @@ pub(crate) fn target(run: &Run) -> Option<&str> {
 }
 
 /// The answers of all tests of a run of probes, in the order of the tests; none for any other run.
-pub(crate) fn answers(run: &Run) -> Vec<Answer> {
+pub(crate) fn answers(run: &Run) -> Vec<ProbeAnswer> {
     if target(run).is_none() {
         return Vec::new();
     }
@@ -68,13 +68,13 @@ pub(crate) fn answers(run: &Run) -> Vec<Answer> {
     run.tests.iter().filter_map(of_test).flatten().collect()
 }
 
-fn answers_of_series(test: &TestRun) -> Vec<Answer> {
+fn answers_of_series(test: &TestRun) -> Vec<ProbeAnswer> {
     let total = |counter: &str| -> u64 { records(test).filter_map(|(record, _)| record.totals.get(counter)).sum() };
     let (n_sent, n_received) = (total(SENT), total(RECEIVED));
     let (yes, mark) = match n_received {
-        0 => ("no", Mark::Broken),
-        n if n < n_sent => ("yes, with losses", Mark::Open),
-        _ => ("yes", Mark::Kept),
+        0 => ("no", RowMark::Broken),
+        n if n < n_sent => ("yes, with losses", RowMark::Open),
+        _ => ("yes", RowMark::Kept),
     };
     let shown = |name: &str| {
         let summary = test.summaries.iter().find(|summary| summary.metric.name == name)?;
@@ -87,15 +87,15 @@ fn answers_of_series(test: &TestRun) -> Vec<Answer> {
     let text = format!("{yes}: {} of {} probes answered{loss}", grouped(n_received), grouped(n_sent));
     let trips = [("min", "rtt_ns_min"), ("median", "rtt_ns_p50"), ("p99", "rtt_ns_p99"), ("max", "rtt_ns_max")];
     let trips: Vec<String> = trips.iter().filter_map(|(word, name)| Some(format!("{word} {}", shown(name)?))).collect();
-    let mut answers = vec![Answer { word: "reachable", text, mark }];
+    let mut answers = vec![ProbeAnswer { word: "reachable", text, mark }];
     if !trips.is_empty() {
-        answers.push(Answer { word: "RTT", text: trips.join(" · "), mark: Mark::Plain });
+        answers.push(ProbeAnswer { word: "RTT", text: trips.join(" · "), mark: RowMark::Plain });
     }
     answers.push(answer_of_outages(test));
     answers
 }
 
-fn answer_of_outages(test: &TestRun) -> Answer {
+fn answer_of_outages(test: &TestRun) -> ProbeAnswer {
     let outages: Vec<&OutageRecord> = records(test).flat_map(|(_, probe)| &probe.outages).collect();
     let longest = outages.iter().filter_map(|outage| outage.length_ns).max();
     let lasts = outages.iter().find(|outage| outage.length_ns.is_none());
@@ -105,82 +105,82 @@ fn answer_of_outages(test: &TestRun) -> Answer {
     };
     words.extend(longest.map(|longest| format!("the longest {longest}")));
     words.extend(lasts.map(|outage| format!("one from {} to the end", outage.from)));
-    let mark = if outages.is_empty() { Mark::Plain } else { Mark::Broken };
-    Answer { word: "outages", text: words.join(", "), mark }
+    let mark = if outages.is_empty() { RowMark::Plain } else { RowMark::Broken };
+    ProbeAnswer { word: "outages", text: words.join(", "), mark }
 }
 
-fn answer_of_mtu(found: &PathMtuRecord) -> Answer {
+fn answer_of_mtu(found: &PathMtuRecord) -> ProbeAnswer {
     let (text, mark) = match (found.mtu_bytes, found.vanishing_from_bytes) {
-        (None, _) => (format!("{MISSING}  no packet of any length was answered"), Mark::Missing),
-        (Some(mtu), Some(_)) => (format!("{} B, and a black hole beyond", grouped(mtu)), Mark::Broken),
-        (Some(mtu), None) => (format!("{} B", grouped(mtu)), Mark::Plain),
+        (None, _) => (format!("{MISSING}  no packet of any length was answered"), RowMark::Missing),
+        (Some(mtu), Some(_)) => (format!("{} B, and a black hole beyond", grouped(mtu)), RowMark::Broken),
+        (Some(mtu), None) => (format!("{} B", grouped(mtu)), RowMark::Plain),
     };
-    Answer { word: "path MTU", text, mark }
+    ProbeAnswer { word: "path MTU", text, mark }
 }
 
-fn answer_of_route(hops: &[HopRecord]) -> Answer {
+fn answer_of_route(hops: &[HopRecord]) -> ProbeAnswer {
     let (text, mark) = match hops.iter().find(|hop| hop.target) {
-        Some(last) if last.hop == 1 => ("1 hop".to_owned(), Mark::Plain),
-        Some(last) => (format!("{} hops", last.hop), Mark::Plain),
+        Some(last) if last.hop == 1 => ("1 hop".to_owned(), RowMark::Plain),
+        Some(last) => (format!("{} hops", last.hop), RowMark::Plain),
         None => {
             let last = hops.iter().rfind(|hop| !hop.addresses.is_empty()).map_or(0, |hop| hop.hop);
-            (format!("the host was not reached; the last that answered is hop {last}"), Mark::Open)
+            (format!("the host was not reached; the last that answered is hop {last}"), RowMark::Open)
         }
     };
-    Answer { word: "route", text, mark }
+    ProbeAnswer { word: "route", text, mark }
 }
 
-fn answer_of_ports(ports: &[PortRecord]) -> Answer {
+fn answer_of_ports(ports: &[PortRecord]) -> ProbeAnswer {
     let of = |state: &PortState| {
         let n = ports.iter().filter(|port| port.state == *state).count();
         (n > 0).then(|| format!("{} {}", grouped(u64::try_from(n).unwrap_or(u64::MAX)), state.name()))
     };
     let text = PortState::ALL.iter().filter_map(of).collect::<Vec<_>>().join(", ");
-    Answer { word: "ports", text, mark: Mark::Plain }
+    ProbeAnswer { word: "ports", text, mark: RowMark::Plain }
 }
 
 /// What is known of the path MTU.
-pub(crate) fn sentences(probe: &ProbeRecord) -> Vec<(String, Mark)> {
+pub(crate) fn sentences(probe: &ProbeRecord) -> Vec<(String, RowMark)> {
     probe.path_mtu.as_ref().map(mtu).unwrap_or_default()
 }
 
 /// Everything else.
-pub(crate) fn tables(probe: &ProbeRecord) -> Vec<Table> {
+pub(crate) fn tables(probe: &ProbeRecord) -> Vec<ProbeTable> {
     let tables = [hops(&probe.hops), ports(&probe.ports), outages(&probe.outages)];
     tables.into_iter().filter(|table| !table.lines.is_empty() || table.remark.is_some()).collect()
 }
 
-fn mtu(found: &PathMtuRecord) -> Vec<(String, Mark)> {
+fn mtu(found: &PathMtuRecord) -> Vec<(String, RowMark)> {
     let device = grouped(found.device_bytes);
     let first = match found.mtu_bytes {
         Some(mtu) => {
             let mtu = grouped(mtu);
-            (format!("packets of up to {mtu} B come through; the own device takes {device} B"), Mark::Plain)
+            (format!("packets of up to {mtu} B come through; the own device takes {device} B"), RowMark::Plain)
         }
-        None => ("no packet of any length was answered".to_owned(), Mark::Missing),
+        None => ("no packet of any length was answered".to_owned(), RowMark::Missing),
     };
     let told = found.too_big.iter().map(|told| {
         let fits =
             if told.mtu_bytes == 0 { "no MTU given".to_owned() } else { format!("MTU {} B", grouped(told.mtu_bytes)) };
-        (format!("{} says: packet too big, {fits}", told.from), Mark::Plain)
+        (format!("{} says: packet too big, {fits}", told.from), RowMark::Plain)
     });
     let hole = found.vanishing_from_bytes.map(|from| {
         let from = grouped(from);
         let text = format!("black hole: packets of {from} B and more vanish, and nobody says that they are too big");
-        (text, Mark::Broken)
+        (text, RowMark::Broken)
     });
     std::iter::once(first).chain(told).chain(hole).collect()
 }
 
-fn hops(hops: &[HopRecord]) -> Table {
+fn hops(hops: &[HopRecord]) -> ProbeTable {
     // A silent end tells nothing hop by hop.
     let last = hops.iter().rposition(|hop| !hop.addresses.is_empty()).map_or(0, |at| at + 1);
     let remark = (last < hops.len()).then(|| format!("nothing answers beyond hop {last}"));
     let header = &["hop", "address", "lost", "of", "RTT min", "median", "max", ""];
-    Table { header, lines: hops[..last].iter().map(hop).collect(), remark }
+    ProbeTable { header, lines: hops[..last].iter().map(hop).collect(), remark }
 }
 
-fn hop(hop: &HopRecord) -> (Vec<String>, Mark) {
+fn hop(hop: &HopRecord) -> (Vec<String>, RowMark) {
     let mut sorted = hop.rtt_ns.clone();
     sorted.sort_unstable();
     let n_answered = u64::try_from(sorted.len()).unwrap_or(u64::MAX);
@@ -203,18 +203,18 @@ fn hop(hop: &HopRecord) -> (Vec<String>, Mark) {
         remark,
     ];
     let mark = match (&hop.complaint, hop.addresses.is_empty()) {
-        (Some(_), _) => Mark::Broken,
-        (None, true) => Mark::Missing,
-        (None, false) => Mark::Plain,
+        (Some(_), _) => RowMark::Broken,
+        (None, true) => RowMark::Missing,
+        (None, false) => RowMark::Plain,
     };
     (cells, mark)
 }
 
-fn ports(ports: &[PortRecord]) -> Table {
+fn ports(ports: &[PortRecord]) -> ProbeTable {
     let mut lines = Vec::new();
     for state in PortState::ALL {
         let of_state: Vec<&PortRecord> = ports.iter().filter(|port| port.state == state).collect();
-        let mark = if state == PortState::Open { Mark::Kept } else { Mark::Plain };
+        let mark = if state == PortState::Open { RowMark::Kept } else { RowMark::Plain };
         for port in of_state.iter().take(PORTS_MAX) {
             let rtt = port.rtt_ns.map_or_else(|| MISSING.to_owned(), |rtt| rtt.to_string());
             lines.push((vec![port.port.to_string(), state.name().to_owned(), rtt, port.answer.clone()], mark));
@@ -224,16 +224,16 @@ fn ports(ports: &[PortRecord]) -> Table {
             lines.push((vec!["…".to_owned(), state.name().to_owned(), more, String::new()], mark));
         }
     }
-    Table { header: &["port", "state", "RTT", "answer"], lines, remark: None }
+    ProbeTable { header: &["port", "state", "RTT", "answer"], lines, remark: None }
 }
 
-fn outages(outages: &[OutageRecord]) -> Table {
+fn outages(outages: &[OutageRecord]) -> ProbeTable {
     let line = |outage: &OutageRecord| {
         let length = outage.length_ns.map_or_else(|| "to the end".to_owned(), |length| length.to_string());
-        (vec![outage.from.clone(), length, grouped(outage.n_probes)], Mark::Broken)
+        (vec![outage.from.clone(), length, grouped(outage.n_probes)], RowMark::Broken)
     };
-    let lines: Vec<(Vec<String>, Mark)> = outages.iter().take(OUTAGES_MAX).map(line).collect();
+    let lines: Vec<(Vec<String>, RowMark)> = outages.iter().take(OUTAGES_MAX).map(line).collect();
     let n_more = outages.len().saturating_sub(OUTAGES_MAX);
     let remark = (n_more > 0).then(|| format!("{n_more} more outages are in the JSON document"));
-    Table { header: &["outage from", "length", "probes lost"], lines, remark }
+    ProbeTable { header: &["outage from", "length", "probes lost"], lines, remark }
 }

@@ -2,11 +2,11 @@
 
 use fathom_model::{
     Example, JudgedPromise, StepKind, StepSummary, Summary, TestRun, UsersSummary,
-    finding::Outcome,
+    finding::PromiseOutcome,
     units::{grouped, percent, significant},
 };
 
-use crate::view::{self, MISSING, Mark};
+use crate::view::{self, MISSING, RowMark};
 
 /// What stands before the name of a transaction.
 pub(crate) const TRANSACTION: &str = "Σ";
@@ -25,7 +25,7 @@ pub(crate) const TIMES: [(&str, &str); 5] = [
 
 /// A value of a step as a cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Cell {
+pub(crate) struct StepCell {
     /// The value, or why there is none as a dash.
     pub(crate) text: String,
     /// The 95 % interval.
@@ -36,40 +36,40 @@ pub(crate) struct Cell {
 
 /// A promise as it stands in a table.
 #[derive(Debug, Clone)]
-pub(crate) struct Promised<'a> {
+pub(crate) struct PromiseCell<'a> {
     /// As it was written.
     pub(crate) text: &'a str,
     /// The value that it is about.
-    pub(crate) about: Option<&'a Summary>,
+    pub(crate) summary: Option<&'a Summary>,
     /// `ok`, `✗`, `open`.
     pub(crate) word: &'static str,
     /// The distance to the bound: `20 %`, `−50 %`; `63 ×` for a value so many times it.
     pub(crate) margin: String,
     /// The same as a number.
-    pub(crate) room: Option<f64>,
+    pub(crate) margin_ratio: Option<f64>,
     /// How it is to be looked at.
-    pub(crate) mark: Mark,
+    pub(crate) mark: RowMark,
     /// Why it was not kept.
     pub(crate) reason: Option<&'a str>,
 }
 
-impl Promised<'_> {
+impl PromiseCell<'_> {
     /// The value that it is about, as people read it.
     pub(crate) fn value(&self) -> String {
-        let value = self.about.and_then(|summary| Some(view::show(&summary.metric, summary.value?)));
+        let value = self.summary.and_then(|summary| Some(view::show(&summary.metric, summary.value?)));
         value.unwrap_or_else(|| MISSING.to_owned())
     }
 
     /// Why it could not be judged, without saying again what was promised; what was broken is plain from the numbers.
-    pub(crate) fn why(&self) -> &str {
-        let reason = self.reason.filter(|_| self.mark == Mark::Open).unwrap_or_default();
+    pub(crate) fn short_reason(&self) -> &str {
+        let reason = self.reason.filter(|_| self.mark == RowMark::Open).unwrap_or_default();
         reason.split_once(&format!("{}: ", self.text)).map_or(reason, |(_, why)| why)
     }
 }
 
 /// A step, or all of them together, as a line.
 #[derive(Debug)]
-pub(crate) struct Line<'a> {
+pub(crate) struct StepLine<'a> {
     /// The name, with the sign of a transaction.
     pub(crate) name: String,
     /// What it is; nothing for all steps together.
@@ -79,16 +79,16 @@ pub(crate) struct Line<'a> {
     /// Of the visits that began.
     pub(crate) share: String,
     /// The share that failed.
-    pub(crate) errors: Cell,
+    pub(crate) errors: StepCell,
     /// The quantiles in the order of [`TIMES`].
-    pub(crate) times: Vec<Cell>,
+    pub(crate) times: Vec<StepCell>,
     /// What was promised.
-    pub(crate) promises: Vec<Promised<'a>>,
+    pub(crate) promises: Vec<PromiseCell<'a>>,
 }
 
 /// One cause of one step.
 #[derive(Debug)]
-pub(crate) struct Failure<'a> {
+pub(crate) struct StepErrorCause<'a> {
     /// The step.
     pub(crate) step: &'a str,
     /// The cause.
@@ -103,23 +103,26 @@ fn named<'a>(summaries: &'a [Summary], name: &str) -> Option<&'a Summary> {
     summaries.iter().find(|summary| summary.metric.name == name)
 }
 
-fn cell(summary: Option<&Summary>) -> Cell {
+fn cell(summary: Option<&Summary>) -> StepCell {
     let known = summary.and_then(|summary| Some((summary, summary.value?)));
     let Some((summary, value)) = known else {
-        return Cell { text: MISSING.to_owned(), interval: String::new(), few: false };
+        return StepCell { text: MISSING.to_owned(), interval: String::new(), few: false };
     };
     let few = view::is_too_few(summary);
     // How many rounds there were stands above the table; here it would only widen every column.
     let interval = if summary.is_vague() { view::NOT_KNOWN.to_owned() } else { view::interval(summary) };
-    Cell { text: summary.metric.show(value), interval, few }
+    StepCell { text: summary.metric.show(value), interval, few }
 }
 
 /// A judged promise in words, with the value that it is about among those given.
-pub(crate) fn promised<'a>(promise: &'a JudgedPromise, mut among: impl Iterator<Item = &'a Summary>) -> Promised<'a> {
+pub(crate) fn promised<'a>(
+    promise: &'a JudgedPromise,
+    mut among: impl Iterator<Item = &'a Summary>,
+) -> PromiseCell<'a> {
     let (word, mark) = match promise.outcome {
-        Outcome::Kept => ("ok", Mark::Kept),
-        Outcome::Broken => ("✗", Mark::Broken),
-        Outcome::Open => ("open", Mark::Open),
+        PromiseOutcome::Kept => ("ok", RowMark::Kept),
+        PromiseOutcome::Broken => ("✗", RowMark::Broken),
+        PromiseOutcome::Open => ("open", RowMark::Open),
     };
     let margin = |margin: f64| match margin {
         // Far from a bound, how many times it the value is says more than a percentage.
@@ -128,33 +131,33 @@ pub(crate) fn promised<'a>(promise: &'a JudgedPromise, mut among: impl Iterator<
         much if much > 1.0 => format!("{} ×", significant(1.0 + much)),
         room => percent(room),
     };
-    Promised {
+    PromiseCell {
         text: &promise.text,
-        about: among.find(|summary| promise.metric.as_deref() == Some(&*summary.metric.name)),
+        summary: among.find(|summary| promise.metric.as_deref() == Some(&*summary.metric.name)),
         word,
         margin: promise.margin.map(margin).unwrap_or_default(),
-        room: promise.margin,
+        margin_ratio: promise.margin,
         mark,
         reason: promise.reason.as_deref(),
     }
 }
 
 /// What was promised of all steps together; it may be about what the test measures beside them.
-fn of_script<'a>(test: &'a TestRun, users: &'a UsersSummary) -> Vec<Promised<'a>> {
+fn script_promises<'a>(test: &'a TestRun, users: &'a UsersSummary) -> Vec<PromiseCell<'a>> {
     let among = users.summaries.iter().chain(&test.summaries);
     users.promises.iter().map(|promise| promised(promise, among.clone())).collect()
 }
 
-fn of_one(step: &StepSummary) -> Vec<Promised<'_>> {
+fn step_promises(step: &StepSummary) -> Vec<PromiseCell<'_>> {
     step.promises.iter().map(|promise| promised(promise, step.summaries.iter())).collect()
 }
 
 /// Every promise of a script with its step: first what was promised of all steps together.
-pub(crate) fn promises(test: &TestRun) -> Vec<(Option<&StepSummary>, Promised<'_>)> {
+pub(crate) fn promises(test: &TestRun) -> Vec<(Option<&StepSummary>, PromiseCell<'_>)> {
     let Some(users) = &test.users else { return Vec::new() };
-    let of_all = of_script(test, users).into_iter().map(|promise| (None, promise));
+    let of_all = script_promises(test, users).into_iter().map(|promise| (None, promise));
     let of_steps =
-        users.steps.iter().flat_map(|step| of_one(step).into_iter().map(move |promise| (Some(step), promise)));
+        users.steps.iter().flat_map(|step| step_promises(step).into_iter().map(move |promise| (Some(step), promise)));
     of_all.chain(of_steps).collect()
 }
 
@@ -167,48 +170,48 @@ pub(crate) fn name(step: &StepSummary) -> String {
 }
 
 /// A line per step in the order of the script, and one for all of them together.
-pub(crate) fn lines<'a>(test: &'a TestRun, users: &'a UsersSummary) -> Vec<Line<'a>> {
-    let mut lines: Vec<Line<'_>> = users.steps.iter().map(of_step).collect();
+pub(crate) fn step_lines<'a>(test: &'a TestRun, users: &'a UsersSummary) -> Vec<StepLine<'a>> {
+    let mut lines: Vec<StepLine<'_>> = users.steps.iter().map(step_line).collect();
     if users.steps.len() > 1 || !users.promises.is_empty() {
-        lines.push(of_all(test, users));
+        lines.push(all_steps_line(test, users));
     }
     lines
 }
 
-fn of_step(step: &StepSummary) -> Line<'_> {
-    Line {
+fn step_line(step: &StepSummary) -> StepLine<'_> {
+    StepLine {
         name: name(step),
         kind: Some(step.kind),
         reached: grouped(step.n_reached),
         share: step.reached_ratio.map_or(MISSING.to_owned(), percent),
         errors: cell(named(&step.summaries, "errors_ratio")),
         times: TIMES.iter().map(|(_, name)| cell(named(&step.summaries, name))).collect(),
-        promises: of_one(step),
+        promises: step_promises(step),
     }
 }
 
 /// All steps together; of what is reached there is no whole to take a share of.
-fn of_all<'a>(test: &'a TestRun, users: &'a UsersSummary) -> Line<'a> {
+fn all_steps_line<'a>(test: &'a TestRun, users: &'a UsersSummary) -> StepLine<'a> {
     let single = users.steps.iter().filter(|step| step.kind == StepKind::Step);
-    Line {
+    StepLine {
         name: "all steps".to_owned(),
         kind: None,
         reached: grouped(single.map(|step| step.n_reached).sum()),
         share: String::new(),
         errors: cell(named(&users.summaries, "errors_ratio")),
         times: TIMES.iter().map(|(_, name)| cell(named(&users.summaries, name))).collect(),
-        promises: of_script(test, users),
+        promises: script_promises(test, users),
     }
 }
 
 /// Why steps failed, the most frequent cause first; those of transactions are the causes of their steps.
-pub(crate) fn failures(users: &UsersSummary) -> Vec<Failure<'_>> {
+pub(crate) fn failures(users: &UsersSummary) -> Vec<StepErrorCause<'_>> {
     let of_step = |step: &StepSummary| step.kind == StepKind::Step;
-    let mut all: Vec<Failure<'_>> = Vec::new();
+    let mut all: Vec<StepErrorCause<'_>> = Vec::new();
     for step in users.steps.iter().filter(|step| of_step(step)) {
         for (cause, n) in &step.errors {
             let example = step.examples.iter().find(|example| example.cause == *cause);
-            all.push(Failure { step: &step.name, cause, n: *n, example });
+            all.push(StepErrorCause { step: &step.name, cause, n: *n, example });
         }
     }
     all.sort_by_key(|failure| std::cmp::Reverse(failure.n));
@@ -224,7 +227,7 @@ pub(crate) fn shortened(example: &Example) -> String {
 }
 
 /// Who came and what became of them: `24 users came, at most 8 at once; 2,178 visits to the end (740 /s), 12 given up (0.55 %)`.
-pub(crate) fn who(users: &UsersSummary) -> String {
+pub(crate) fn users_sentence(users: &UsersSummary) -> String {
     let value = |name: &str| named(&users.summaries, name).and_then(|s| Some(s.metric.show(s.value?)));
     let aside = |name: &str| value(name).map(|value| format!(" ({value})")).unwrap_or_default();
     format!(
@@ -241,8 +244,8 @@ pub(crate) fn who(users: &UsersSummary) -> String {
 }
 
 /// Which quantiles come from too few samples, in a sentence.
-pub(crate) fn few(lines: &[Line<'_>], shown: &[usize]) -> Option<String> {
-    let of_line = |line: &Line<'_>| {
+pub(crate) fn too_few_sentence(lines: &[StepLine<'_>], shown: &[usize]) -> Option<String> {
+    let of_line = |line: &StepLine<'_>| {
         let titles: Vec<&str> = shown.iter().filter(|c| line.times[**c].few).map(|c| TIMES[*c].0).collect();
         (!titles.is_empty()).then(|| format!("{} of {}", titles.join(", "), line.name))
     };
@@ -275,7 +278,7 @@ mod tests {
             metric: None,
             bound: None,
             margin,
-            outcome: Outcome::Broken,
+            outcome: PromiseOutcome::Broken,
             reason: None,
         };
         assert_eq!(promised(&promise(Some(-0.5)), [].iter()).margin, "−50 %");

@@ -1,14 +1,14 @@
 //! What the table of a run shows, the same in text and HTML: picked and put into words, not computed.
 
 use fathom_model::{
-    Confidence, Derivation, Finding, Layer, Limit, LimitKind, Metric, Run, Severity, State, StepSummary, Summary,
-    TestRun, Unit,
+    Confidence, Derivation, Finding, Layer, Limit, LimitKind, Metric, Run, Severity, StepSummary, Summary, TestRun,
+    Unit, VerdictState,
     metric::Better,
-    plan::Reach,
+    plan::HostReach,
     units::{BitsPerSec, grouped, percent, rounded},
 };
 
-use crate::steps::{self, Promised};
+use crate::steps::{self, PromiseCell};
 
 /// What stands in a cell for a value that there is not.
 pub(crate) const MISSING: &str = "–";
@@ -19,7 +19,7 @@ const QUANTILES_MAX: usize = 4;
 
 /// A line of the table.
 #[derive(Debug)]
-pub(crate) struct Row<'a> {
+pub(crate) struct TableRow<'a> {
     /// The test it belongs to.
     pub(crate) test: &'a TestRun,
     /// Whether it is the test's first line.
@@ -35,14 +35,14 @@ pub(crate) struct Row<'a> {
     /// The share of it, or whether a promise was kept.
     pub(crate) used: String,
     /// What the words of `used` mean for the reader.
-    pub(crate) mark: Mark,
+    pub(crate) mark: RowMark,
     /// The finding that explains the row.
     pub(crate) finding: Option<&'a Finding>,
 }
 
 /// How a row is to be looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mark {
+pub(crate) enum RowMark {
     /// As it is.
     Plain,
     /// A promise was kept.
@@ -56,24 +56,25 @@ pub(crate) enum Mark {
 }
 
 /// All lines of the table, in the order of the tests.
-pub(crate) fn rows(run: &Run) -> Vec<Row<'_>> {
+pub(crate) fn rows(run: &Run) -> Vec<TableRow<'_>> {
     run.tests.iter().flat_map(|test| rows_of(run, test)).collect()
 }
 
-fn rows_of<'a>(run: &'a Run, test: &'a TestRun) -> Vec<Row<'a>> {
+fn rows_of<'a>(run: &'a Run, test: &'a TestRun) -> Vec<TableRow<'a>> {
     let Some(first) = test.summaries.first().filter(|_| test.unavailable.is_none()) else {
         let reason = test.unavailable.clone().unwrap_or_else(|| "no round was completed".to_owned());
         let result = format!("{MISSING}  {reason}");
-        return vec![Row { result, mark: Mark::Missing, ..empty(test, test.title.clone()) }];
+        return vec![TableRow { result, mark: RowMark::Missing, ..empty(test, test.title.clone()) }];
     };
-    let headline = Row { first: true, finding: finding_of(run, test), ..value_row(test, first, test.title.clone()) };
+    let headline =
+        TableRow { first: true, finding: finding_of(run, test), ..value_row(test, first, test.title.clone()) };
     let mut rows = vec![headline];
     rows.extend(quantile_row(test, first));
     let compared = |name: &str| test.limits.iter().any(|limit| limit.metric == name);
     for summary in &test.summaries[1..] {
         let lost = matches!(summary.metric.from, Derivation::Missing { .. }) && summary.value.is_some_and(|v| v > 0.0);
         if lost
-            || speaks(first, summary)
+            || has_own_row(first, summary)
             || compared(&summary.metric.name)
             || test.expect.contains_key(summary.metric.name.as_ref())
         {
@@ -92,7 +93,7 @@ fn rows_of<'a>(run: &'a Run, test: &'a TestRun) -> Vec<Row<'a>> {
 
 /// Whether a value stands in the table for its own sake: how near a test came to what could be, or the load that a latency was
 /// measured under.
-fn speaks(headline: &Summary, summary: &Summary) -> bool {
+fn has_own_row(headline: &Summary, summary: &Summary) -> bool {
     let is_rate = matches!(summary.metric.from, Derivation::Rate { .. }) && summary.metric.better == Better::Higher;
     let is_beside = matches!(headline.metric.from, Derivation::Quantile { .. })
         && is_rate
@@ -101,9 +102,9 @@ fn speaks(headline: &Summary, summary: &Summary) -> bool {
     summary.value.is_some() && (is_beside || is_compared)
 }
 
-fn empty(test: &TestRun, label: String) -> Row<'_> {
+fn empty(test: &TestRun, label: String) -> TableRow<'_> {
     let (result, interval, limit, used) = (String::new(), String::new(), String::new(), String::new());
-    Row { test, first: true, label, result, interval, limit, used, mark: Mark::Plain, finding: None }
+    TableRow { test, first: true, label, result, interval, limit, used, mark: RowMark::Plain, finding: None }
 }
 
 /// More promises of a script than this are no longer read in a table of several tests.
@@ -112,30 +113,30 @@ const PROMISES_MAX: usize = 5;
 /// What was promised of steps, a line per promise: `checkout p99  41.3 ms  39.8 – 43.0  < 300ms  ok`.
 ///
 /// Of many those that were not kept come first, then those with the least room, and the others are counted.
-fn promised_steps(test: &TestRun) -> Vec<Row<'_>> {
+fn promised_steps(test: &TestRun) -> Vec<TableRow<'_>> {
     let all = steps::promises(test);
     let mut urgent: Vec<usize> = (0..all.len()).collect();
-    let room = |promise: &Promised<'_>| promise.room.unwrap_or(f64::INFINITY);
-    let is_kept = |idx: &usize| all[*idx].1.mark == Mark::Kept;
+    let room = |promise: &PromiseCell<'_>| promise.margin_ratio.unwrap_or(f64::INFINITY);
+    let is_kept = |idx: &usize| all[*idx].1.mark == RowMark::Kept;
     urgent.sort_by(|a, b| is_kept(a).cmp(&is_kept(b)).then(room(&all[*a].1).total_cmp(&room(&all[*b].1))));
     let beyond = urgent.split_off(urgent.len().min(PROMISES_MAX));
     let all_kept = beyond.iter().all(is_kept);
     urgent.sort_unstable();
-    let mut rows: Vec<Row<'_>> = urgent.iter().map(|idx| promised_row(test, &all[*idx])).collect();
+    let mut rows: Vec<TableRow<'_>> = urgent.iter().map(|idx| promised_row(test, &all[*idx])).collect();
     if !beyond.is_empty() {
-        let (word, mark) = if all_kept { ("ok", Mark::Kept) } else { ("✗", Mark::Broken) };
+        let (word, mark) = if all_kept { ("ok", RowMark::Kept) } else { ("✗", RowMark::Broken) };
         let label = format!("{} more promises", beyond.len());
-        rows.push(Row { used: word.to_owned(), mark, ..empty(test, label) });
+        rows.push(TableRow { used: word.to_owned(), mark, ..empty(test, label) });
     }
     rows
 }
 
-fn promised_row<'a>(test: &'a TestRun, (step, promise): &(Option<&StepSummary>, Promised<'_>)) -> Row<'a> {
-    let title = promise.about.map_or(promise.text, |summary| &summary.metric.title);
+fn promised_row<'a>(test: &'a TestRun, (step, promise): &(Option<&StepSummary>, PromiseCell<'_>)) -> TableRow<'a> {
+    let title = promise.summary.map_or(promise.text, |summary| &summary.metric.title);
     let sign = promise.text.find(['<', '>', '≤', '≥', '=']).unwrap_or(0);
-    Row {
+    TableRow {
         result: promise.value(),
-        interval: promise.about.map(interval).unwrap_or_default(),
+        interval: promise.summary.map(interval).unwrap_or_default(),
         limit: promise.text[sign..].trim().to_owned(),
         used: promise.word.to_owned(),
         mark: promise.mark,
@@ -171,12 +172,12 @@ pub(crate) fn quantiles<'a>(test: &'a TestRun, headline: &Summary) -> Vec<&'a Su
 }
 
 /// Those quantiles on one line, if there are any.
-fn quantile_row<'a>(test: &'a TestRun, headline: &Summary) -> Option<Row<'a>> {
+fn quantile_row<'a>(test: &'a TestRun, headline: &Summary) -> Option<TableRow<'a>> {
     let group = quantiles(test, headline);
     let values: Vec<String> = group.iter().filter_map(|s| quantile_value(s)).collect();
     let titles: Vec<&str> = group.iter().map(|s| s.metric.title.as_ref()).collect();
     let label = with_common_start(&titles);
-    (!group.is_empty()).then(|| Row { result: with_common_unit(&values, " · "), ..empty(test, label) })
+    (!group.is_empty()).then(|| TableRow { result: with_common_unit(&values, " · "), ..empty(test, label) })
 }
 
 /// A quantile as far as it is known: one from too few samples would be another one the next time, and a note says so.
@@ -191,30 +192,30 @@ pub(crate) fn is_too_few(summary: &Summary) -> bool {
 }
 
 /// One value as a line of a table: with its interval, and its limit where it has one.
-pub(crate) fn value_row<'a>(test: &'a TestRun, summary: &Summary, label: String) -> Row<'a> {
+pub(crate) fn value_row<'a>(test: &'a TestRun, summary: &Summary, label: String) -> TableRow<'a> {
     let limit = test.limits.iter().find(|limit| limit.metric == summary.metric.name);
-    let (used, mark) = limit.map_or((String::new(), Mark::Plain), |limit| used(limit, summary));
+    let (used, mark) = limit.map_or((String::new(), RowMark::Plain), |limit| used(limit, summary));
     let named = label == summary.metric.title;
     // What is promised is judged all the same.
     if named && limit.is_none() && is_too_few(summary) {
-        return Row { result: MISSING.to_owned(), ..empty(test, label) };
+        return TableRow { result: MISSING.to_owned(), ..empty(test, label) };
     }
-    Row {
+    TableRow {
         result: match summary.value {
             None => format!("{MISSING}  {}", summary.note.as_deref().unwrap_or("not measured")),
             Some(value) if named => show(&summary.metric, value),
             Some(value) => headline_value(&summary.metric, value),
         },
-        interval: between(test, summary).unwrap_or_else(|| interval(summary)),
+        interval: limit_bounds(test, summary).unwrap_or_else(|| interval(summary)),
         limit: limit.map(|limit| limit.text.clone()).unwrap_or_default(),
         used,
-        mark: if summary.value.is_none() { Mark::Missing } else { mark },
+        mark: if summary.value.is_none() { RowMark::Missing } else { mark },
         ..empty(test, label)
     }
 }
 
 /// The ends between which a limit lies that is not known for sure: `1.96 – 2.97`.
-fn between(test: &TestRun, summary: &Summary) -> Option<String> {
+fn limit_bounds(test: &TestRun, summary: &Summary) -> Option<String> {
     let curve = test.curve.as_ref().filter(|_| summary.metric.from == Derivation::Limit)?;
     let (low, high) = curve.kept.zip(curve.broken).filter(|_| summary.confidence.is_none())?;
     let [low, high] = [low, high].map(|rate| summary.metric.show(rate));
@@ -298,11 +299,11 @@ pub(crate) fn with_common_unit(values: &[String], between: &str) -> String {
     [together.as_slice(), missing].concat().join(between)
 }
 
-fn used(limit: &Limit, summary: &Summary) -> (String, Mark) {
+fn used(limit: &Limit, summary: &Summary) -> (String, RowMark) {
     if limit.kind != LimitKind::Promise {
-        return (limit.used.map(percent).unwrap_or_default(), Mark::Plain);
+        return (limit.used.map(percent).unwrap_or_default(), RowMark::Plain);
     }
-    let Some(value) = summary.value else { return (MISSING.to_owned(), Mark::Missing) };
+    let Some(value) = summary.value else { return (MISSING.to_owned(), RowMark::Missing) };
     let (low, high) = summary.confidence.map_or((value, value), |c| (c.low, c.high));
     // The good and the bad end of the interval, each as a distance beyond the promise.
     let (best, worst) = match summary.metric.better {
@@ -310,9 +311,9 @@ fn used(limit: &Limit, summary: &Summary) -> (String, Mark) {
         Better::Lower | Better::Neither => (limit.value - low, limit.value - high),
     };
     match (worst >= 0.0, best < 0.0) {
-        (true, _) => ("ok".to_owned(), Mark::Kept),
-        (_, true) => ("✗".to_owned(), Mark::Broken),
-        _ => ("unclear".to_owned(), Mark::Open),
+        (true, _) => ("ok".to_owned(), RowMark::Kept),
+        (_, true) => ("✗".to_owned(), RowMark::Broken),
+        _ => ("unclear".to_owned(), RowMark::Open),
     }
 }
 
@@ -345,8 +346,8 @@ pub(crate) fn remarks(run: &Run) -> Vec<&Finding> {
 /// Why a run is in its state, in one line.
 pub(crate) fn reasons(run: &Run) -> String {
     match (run.verdict.state, run.verdict.reasons.as_slice()) {
-        (State::Measured, _) => "no target set (use --expect)".to_owned(),
-        (State::Kept, _) => "every promise was kept".to_owned(),
+        (VerdictState::Measured, _) => "no target set (use --expect)".to_owned(),
+        (VerdictState::Kept, _) => "every promise was kept".to_owned(),
         (_, reasons) => reasons.join("; "),
     }
 }
@@ -358,12 +359,12 @@ pub(crate) fn names(run: &Run, finding: &Finding) -> Vec<String> {
 }
 
 /// How the word of a state is to be looked at.
-pub(crate) const fn state_mark(state: State) -> Mark {
+pub(crate) const fn state_mark(state: VerdictState) -> RowMark {
     match state {
-        State::Measured => Mark::Plain,
-        State::Kept => Mark::Kept,
-        State::Broken | State::Invalid => Mark::Broken,
-        State::Open | State::Disturbed | State::Incomplete => Mark::Open,
+        VerdictState::Measured => RowMark::Plain,
+        VerdictState::Kept => RowMark::Kept,
+        VerdictState::Broken | VerdictState::Invalid => RowMark::Broken,
+        VerdictState::Open | VerdictState::Disturbed | VerdictState::Incomplete => RowMark::Open,
     }
 }
 
@@ -395,7 +396,7 @@ pub(crate) fn notes(run: &Run, test: &TestRun, shown: impl Fn(&Summary) -> bool)
     let (few, others): (Vec<_>, Vec<_>) = of_metrics.partition(|(_, note)| note.starts_with(TOO_FEW));
     let few: Vec<String> = few.iter().map(|(title, note)| format!("{title} {}", &note[TOO_FEW.len()..])).collect();
     let few = (!few.is_empty()).then(|| format!("{TOO_FEW}for {}", few.join(", ")));
-    let mut notes: Vec<(String, usize)> = few.into_iter().chain(said(others)).map(|note| (note, 0)).collect();
+    let mut notes: Vec<(String, usize)> = few.into_iter().chain(notes_by_text(others)).map(|note| (note, 0)).collect();
     for trial in &test.trials {
         // What is told as a finding need not be said twice.
         let told =
@@ -411,7 +412,7 @@ pub(crate) fn notes(run: &Run, test: &TestRun, shown: impl Fn(&Summary) -> bool)
 }
 
 /// Notes of values, those that read the same together: `jitter, IPDV p99: not recorded`.
-fn said<'a>(notes: Vec<(&'a str, &'a str)>) -> impl Iterator<Item = String> + use<'a> {
+fn notes_by_text<'a>(notes: Vec<(&'a str, &'a str)>) -> impl Iterator<Item = String> + use<'a> {
     let mut by_note: Vec<(&str, Vec<&str>)> = Vec::new();
     for (title, note) in notes {
         match by_note.iter_mut().find(|(same, _)| *same == note) {
@@ -423,10 +424,10 @@ fn said<'a>(notes: Vec<(&'a str, &'a str)>) -> impl Iterator<Item = String> + us
 }
 
 /// What hosts could not do, and hosts with the same in common: `a, b: threaded NAPI: …`.
-pub(crate) fn losses(run: &Run) -> Vec<String> {
+pub(crate) fn unavailable(run: &Run) -> Vec<String> {
     let hosts = run.hosts.iter();
     let told = hosts.flat_map(|(name, host)| host.losses.iter().map(|loss| (name.as_str(), loss.as_str()))).collect();
-    said(told).collect()
+    notes_by_text(told).collect()
 }
 
 /// Whether a value stands in the table of a run with several tests.
@@ -467,14 +468,15 @@ pub(crate) fn command(run: &Run) -> String {
 }
 
 /// Whether all hosts of a run are one machine, so that they have the same cores.
-pub(crate) fn one_machine(run: &Run) -> bool {
-    let here = |name: &String| run.plan.hosts.get(name).is_some_and(Reach::is_on_this_machine);
+pub(crate) fn is_one_machine(run: &Run) -> bool {
+    let here = |name: &String| run.plan.hosts.get(name).is_some_and(HostReach::is_on_this_machine);
     let boots: Vec<Option<&str>> = run.hosts.values().map(|host| host.environment.get("kernel", "boot_id")).collect();
     run.hosts.keys().all(here) || (boots.iter().all(Option::is_some) && boots.windows(2).all(|two| two[0] == two[1]))
 }
 
 fn cores_words(run: &Run, name: &str) -> Option<String> {
-    let cores = run.tests.iter().map(|test| crate::plot::heat::cores(test, name).len()).max().filter(|n| *n > 0)?;
+    let cores =
+        run.tests.iter().map(|test| crate::plot::core_heatmap::cores(test, name).len()).max().filter(|n| *n > 0)?;
     Some(format!("{cores} core{}", if cores == 1 { "" } else { "s" }))
 }
 
@@ -505,13 +507,13 @@ pub(crate) fn host_words(run: &Run, name: &str) -> String {
 
 /// What the hosts of a run share, when they are one machine: `one machine with 2 cores`.
 pub(crate) fn shared_cores(run: &Run) -> Option<String> {
-    let several = parts_of_hosts(run).iter().any(|(_, name)| Some(*name) != run.tests.first().map(|test| &*test.from));
-    let name = run.hosts.keys().find_map(|name| cores_words(run, name)).filter(|_| several && one_machine(run))?;
+    let several = roles_of_hosts(run).iter().any(|(_, name)| Some(*name) != run.tests.first().map(|test| &*test.from));
+    let name = run.hosts.keys().find_map(|name| cores_words(run, name)).filter(|_| several && is_one_machine(run))?;
     Some(format!("one machine with {name}"))
 }
 
 /// Each host that takes part, with what it does.
-pub(crate) fn parts_of_hosts(run: &Run) -> Vec<(&'static str, &str)> {
+pub(crate) fn roles_of_hosts(run: &Run) -> Vec<(&'static str, &str)> {
     let from = run.tests.first().map(|test| test.from.as_str());
     let to = run.tests.iter().find_map(|test| test.to.as_deref());
     let known = |name: &&str| Some(*name) != from && Some(*name) != to;
@@ -591,7 +593,7 @@ mod tests {
         };
         let rate = summary(Unit::BitsPerSec, Better::Higher, (9.1e9, 9.0e9, 9.2e9));
         let marks = [8e9, 9.1e9, 10e9].map(|limit| used(&promised(limit), &rate).1);
-        assert_eq!(marks, [Mark::Kept, Mark::Open, Mark::Broken]);
+        assert_eq!(marks, [RowMark::Kept, RowMark::Open, RowMark::Broken]);
         let no_loss = summary(Unit::Ratio, Better::Lower, (0.0, 0.0, 0.0));
         assert_eq!(used(&promised(0.0), &no_loss).0, "ok");
     }
@@ -618,7 +620,7 @@ mod tests {
     #[test]
     fn values_that_are_missing_for_one_reason_are_told_together() {
         let notes = vec![("jitter", "not recorded"), ("p99", "nobody asked"), ("IPDV p99", "not recorded")];
-        let told: Vec<String> = said(notes).collect();
+        let told: Vec<String> = notes_by_text(notes).collect();
         assert_eq!(told, ["jitter, IPDV p99: not recorded", "p99: nobody asked"]);
     }
 }

@@ -12,7 +12,7 @@ use fathom_model::{
 };
 use fathom_report::{
     FORMATS, Format,
-    formats::{Colour, Csv, Html, Json, Ndjson, Text, TextStyle},
+    formats::{Colour, Csv, Html, Json, Ndjson, TextFormat, TextStyle},
     named,
 };
 
@@ -104,7 +104,7 @@ verdict  INCOMPLETE      run 2026-11-21-0923-a1f3   92.0 s
 
 #[test]
 fn an_evaluation_tells_the_finding_first_and_the_verdict_last() {
-    let text = written(&Text(TextStyle::PLAIN), &sample::run());
+    let text = written(&TextFormat(TextStyle::PLAIN), &sample::run());
     assert_eq!(text, EVALUATION, "\n{text}");
 }
 
@@ -123,7 +123,7 @@ fn no_line_is_wider_than_the_screen() {
         .into_iter()
         .chain([sample::scripted(), sample::with_script()])
         {
-            for line in written(&Text(style), &run).lines() {
+            for line in written(&TextFormat(style), &run).lines() {
                 assert!(line.chars().count() <= width, "{width} columns: {line}");
             }
         }
@@ -132,7 +132,7 @@ fn no_line_is_wider_than_the_screen() {
 
 #[test]
 fn colours_only_repeat_what_the_words_say() {
-    let coloured = written(&Text(TextStyle { colour: Colour::Ansi, width: 100 }), &sample::run());
+    let coloured = written(&TextFormat(TextStyle { colour: Colour::Ansi, width: 100 }), &sample::run());
     assert!(coloured.contains("\u{1b}[33mINCOMPLETE\u{1b}[0m"));
     let mut plain = String::new();
     for (index, piece) in coloured.split('\u{1b}').enumerate() {
@@ -144,13 +144,13 @@ fn colours_only_repeat_what_the_words_say() {
 
 #[test]
 fn a_single_test_is_told_in_detail() {
-    let text = written(&Text(TextStyle::PLAIN), &sample::run_of("http"));
+    let text = written(&TextFormat(TextStyle::PLAIN), &sample::run_of("http"));
     for part in ["round 5", "p99.99", "30,000", "error", "connection reset by peer", "too few samples for p99.9"] {
         assert!(text.contains(part), "{part} is missing in\n{text}");
     }
-    let text = written(&Text(TextStyle::PLAIN), &sample::run_of("tcp_stream"));
+    let text = written(&TextFormat(TextStyle::PLAIN), &sample::run_of("tcp_stream"));
     assert!(text.contains("10.0.0.1:51000") && text.contains("8,949 B"), "{text}");
-    let text = written(&Text(TextStyle::PLAIN), &sample::run_of("frames_1518"));
+    let text = written(&TextFormat(TextStyle::PLAIN), &sample::run_of("frames_1518"));
     assert!(text.contains("–  needs CAP_NET_RAW"), "{text}");
 }
 
@@ -171,17 +171,17 @@ fn of_frames_it_is_told_who_sends_whichever_way_they_go() {
     run.tests.truncate(1);
     let test = &mut run.tests[0];
     (test.from, test.to) = ("web-1".to_owned(), Some("gen-1".to_owned()));
-    let text = written(&Text(TextStyle::PLAIN), &run);
+    let text = written(&TextFormat(TextStyle::PLAIN), &run);
     assert!(text.contains("  sender: web-1 (") && text.contains("   receiver: gen-1 ("), "{text}");
     // Both send where both ways are gone at once.
     let back = TestRun { from: "gen-1".to_owned(), to: Some("web-1".to_owned()), ..run.tests[0].clone() };
     let both = Run { tests: vec![run.tests[0].clone(), back], ..run.clone() };
-    let text = written(&Text(TextStyle::PLAIN), &both);
+    let text = written(&TextFormat(TextStyle::PLAIN), &both);
     assert!(text.contains("  client: web-1 (") && text.contains("   target: gen-1 ("), "{text}");
     // A host that is called by its part needs no second word for it.
     run.tests[0].layer = Layer::Udp;
     run.tests[0].from = "client".to_owned();
-    let text = written(&Text(TextStyle::PLAIN), &run);
+    let text = written(&TextFormat(TextStyle::PLAIN), &run);
     assert!(text.contains("  client   target: gen-1 ("), "{text}");
 }
 
@@ -194,7 +194,7 @@ fn what_several_hosts_cannot_do_is_told_once() {
     }
     let (first, last) = (run.hosts.keys().next().unwrap().clone(), run.hosts.keys().last().unwrap().clone());
     run.hosts.get_mut(&last).unwrap().losses.push("no room".to_owned());
-    let text = written(&Text(TextStyle::PLAIN), &run);
+    let text = written(&TextFormat(TextStyle::PLAIN), &run);
     assert!(text.contains(&format!("note  {first}, ")) && text.contains(&format!("note  {last}: no room")), "{text}");
     assert_eq!(text.matches("no threads").count(), 1, "{text}");
 }
@@ -209,10 +209,10 @@ fn a_value_that_cannot_be_is_not_told_as_missing() {
     summary.trials.clear();
     run.tests[0].limits.clear();
     let page = |run: &Run| written(named("html").unwrap(), run);
-    let told = [written(&Text(TextStyle::PLAIN), &run), page(&run)];
+    let told = [written(&TextFormat(TextStyle::PLAIN), &run), page(&run)];
     assert!(told.iter().all(|text| text.contains(&*title) && text.contains(why)), "{told:?}");
     run.tests[0].summaries.last_mut().unwrap().metric.inapplicable = Some(why.into());
-    let told = [written(&Text(TextStyle::PLAIN), &run), page(&run)];
+    let told = [written(&TextFormat(TextStyle::PLAIN), &run), page(&run)];
     assert!(told.iter().all(|text| !text.contains(why)), "{told:?}");
     assert!(written(named("json").unwrap(), &run).contains(why), "the document says why");
 }
@@ -220,13 +220,13 @@ fn a_value_that_cannot_be_is_not_told_as_missing() {
 #[test]
 fn a_search_is_told_as_its_limit_and_its_curve() {
     let run = sample::searched();
-    let text = written(&Text(TextStyle::PLAIN), &run);
+    let text = written(&TextFormat(TextStyle::PLAIN), &run);
     assert!(text.contains(CURVE), "{text}");
     assert!(text.contains("limit         47.6 k req/s    47.6 – 48.2") && text.contains("◂ limit"), "{text}");
     assert!(text.contains("broken: fell behind") && text.contains("undecided"), "{text}");
     let mut stopped = run.clone();
     stopped.tests[0].curve.as_mut().unwrap().ending = Ending::OutOfBudget;
-    assert!(written(&Text(TextStyle::PLAIN), &stopped).contains("ran out before the ends were sure"));
+    assert!(written(&TextFormat(TextStyle::PLAIN), &stopped).contains("ran out before the ends were sure"));
 }
 
 #[test]
@@ -267,7 +267,7 @@ const BENCHMARKS: &str = "\
 
 #[test]
 fn benchmarks_are_told_as_a_table_of_all_frame_sizes_with_what_is_100_percent() {
-    let text = written(&Text(TextStyle::PLAIN), &sample::benchmarked());
+    let text = written(&TextFormat(TextStyle::PLAIN), &sample::benchmarked());
     assert!(text.contains(BENCHMARKS), "{text}");
     for part in
         ["64 B: 100 % are 250 kpps, fathom's own maximum", "flat out 300 kpps", "not finished: throughput: interrupted"]
@@ -318,7 +318,7 @@ const STEPS: &str = "\
 
 #[test]
 fn users_of_a_script_are_told_step_by_step_with_their_promises() {
-    let text = written(&Text(TextStyle::PLAIN), &sample::scripted());
+    let text = written(&TextFormat(TextStyle::PLAIN), &sample::scripted());
     assert!(text.contains(STEPS), "{text}");
     for part in [
         "6.9 % of the users gave up before the end of the script, most of them at step `login`",
@@ -330,9 +330,9 @@ fn users_of_a_script_are_told_step_by_step_with_their_promises() {
     let mut few = sample::scripted();
     let p99 = &mut few.tests[0].users.as_mut().unwrap().steps[0].summaries[2];
     p99.note = Some("too few samples (900 of 1,000)".to_owned());
-    let text = written(&Text(TextStyle::PLAIN), &few);
+    let text = written(&TextFormat(TextStyle::PLAIN), &few);
     assert!(text.contains("(2.98 ms)") && text.contains("note  too few samples for p99 of home"), "{text}");
-    let narrow = written(&Text(TextStyle { colour: Colour::Never, width: 80 }), &sample::scripted());
+    let narrow = written(&TextFormat(TextStyle { colour: Colour::Never, width: 80 }), &sample::scripted());
     assert!(narrow.contains("p99 < 50ms") && narrow.contains("−30 %"), "a promise gives way last\n{narrow}");
 }
 
@@ -369,7 +369,7 @@ fn of_a_long_script_the_first_steps_and_all_together_are_told() {
     let users = run.tests[0].users.as_mut().unwrap();
     let step = users.steps[0].clone();
     users.steps = (0..200).map(|n| fathom_model::StepSummary { name: format!("page {n}"), ..step.clone() }).collect();
-    let text = written(&Text(TextStyle::PLAIN), &run);
+    let text = written(&TextFormat(TextStyle::PLAIN), &run);
     assert!(text.contains("  page 38 ") && !text.contains("  page 39 "), "{text}");
     assert!(text.contains("  all steps ") && text.contains("… and 161 more steps"), "{text}");
     let html = written(&Html, &run);
@@ -378,7 +378,7 @@ fn of_a_long_script_the_first_steps_and_all_together_are_told() {
 
 #[test]
 fn the_row_of_users_stands_above_all_others_with_what_was_promised() {
-    let text = written(&Text(TextStyle::PLAIN), &sample::with_script());
+    let text = written(&TextFormat(TextStyle::PLAIN), &sample::with_script());
     let app = text.find("\n  app ").expect("a row of the users");
     assert!(app < text.find("\n  http ").unwrap(), "{text}");
     let broken = text.lines().find(|line| line.contains("checkout p99  ")).unwrap();
@@ -422,7 +422,7 @@ fn users_of_whom_nothing_came_break_no_format() {
         assert!(!written(*format, &run).is_empty(), "{}", format.name());
     }
     assert!(written(&Html, &run).contains("No user came to a step in the measured part."));
-    assert!(!written(&Text(TextStyle::PLAIN), &run).contains("NaN"));
+    assert!(!written(&TextFormat(TextStyle::PLAIN), &run).contains("NaN"));
     run.tests[0].users = Some(fathom_model::UsersSummary::default());
     for format in FORMATS {
         assert!(!written(*format, &run).is_empty(), "{}", format.name());
@@ -479,7 +479,7 @@ fn probed(n_received: u64, outages: &[OutageRecord]) -> Run {
 
 #[test]
 fn a_run_of_probes_says_first_what_was_asked_and_names_whom_it_asked() {
-    let text = written(&Text(TextStyle::PLAIN), &probed(10, &[]));
+    let text = written(&TextFormat(TextStyle::PLAIN), &probed(10, &[]));
     let top = text.lines().take(8).collect::<Vec<_>>().join("\n");
     for words in ["target: 192.0.2.7", "reachable  yes: 10 of 10 probes answered", "outages    none", "by ens5"] {
         assert!(top.contains(words), "{words} is missing in\n{text}");
@@ -498,13 +498,13 @@ fn a_run_of_probes_says_first_what_was_asked_and_names_whom_it_asked() {
     ] {
         assert!(page.contains(words), "{words} is missing");
     }
-    let silent = written(&Text(TextStyle::PLAIN), &probed(0, &outages));
+    let silent = written(&TextFormat(TextStyle::PLAIN), &probed(0, &outages));
     assert!(silent.contains("reachable  no: 0 of 10 probes answered"), "{silent}");
 
     // Of a run that did something else beside, no single answer can be given.
     let mut mixed = probed(10, &[]);
     mixed.tests.extend(sample::run().tests);
-    assert!(!written(&Text(TextStyle::PLAIN), &mixed).contains("reachable"));
+    assert!(!written(&TextFormat(TextStyle::PLAIN), &mixed).contains("reachable"));
 }
 
 #[test]
@@ -512,7 +512,7 @@ fn what_is_absent_is_never_a_zero_and_breaks_no_format() {
     for format in FORMATS {
         assert!(!written(*format, &bare()).is_empty(), "{}", format.name());
     }
-    let text = written(&Text(TextStyle::PLAIN), &bare());
+    let text = written(&TextFormat(TextStyle::PLAIN), &bare());
     assert!(text.contains("–  not measured") && text.contains("no round was completed"), "{text}");
     let nothing = Run { tests: Vec::new(), hosts: BTreeMap::new(), ..bare() };
     for format in FORMATS {
@@ -536,7 +536,7 @@ fn a_hostile_host_can_neither_move_the_cursor_nor_add_markup() {
     run.tests[2].to = Some(evil.to_owned());
     run.verdict.reasons.push(evil.to_owned());
 
-    let text = written(&Text(TextStyle::PLAIN), &run);
+    let text = written(&TextFormat(TextStyle::PLAIN), &run);
     assert!(!text.contains(['\u{1b}', '\u{202e}', '\r']), "{text:?}");
     let html = written(&Html, &run);
     assert!(!html.contains("<script>alert") && !html.contains(['\u{1b}', '\u{202e}', '\r']));
@@ -679,7 +679,7 @@ fn the_rates_of_a_curve_are_never_cut_and_a_limit_that_is_not_sure_has_its_ends(
     let ends = [kept, broken].map(|rate| curve.unit.show(rate).split(' ').next().unwrap().to_owned()).join(" – ");
     run.tests[0].summaries[0].confidence = None;
     for width in [60, 80, 100] {
-        let text = written(&Text(TextStyle { colour: Colour::Never, width }), &run);
+        let text = written(&TextFormat(TextStyle { colour: Colour::Never, width }), &run);
         let rates = text.lines().skip_while(|line| !line.contains("offered")).skip(1);
         let rates: Vec<&str> = rates.take_while(|line| !line.trim().is_empty()).collect();
         assert!(!rates.is_empty() && rates.iter().all(|line| !line.contains("req…") && !line.contains("k…")), "{text}");

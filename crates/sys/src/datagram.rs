@@ -17,20 +17,20 @@ use fathom_model::units::Nanos;
 
 use crate::{
     Error, Result,
-    control::{CONTROL_SIZE, Control, control_messages, time},
+    control_message::{CONTROL_SIZE, ControlBuffer, control_messages, time},
     socket::{self, Sender, Wait},
 };
 
 /// The shape of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
+pub struct BatchShape {
     /// Datagrams per call, from 1 to 1024 (the kernel's `UIO_MAXIOV`).
     pub count: usize,
     /// Bytes of room for each.
     pub size: usize,
 }
 
-impl Shape {
+impl BatchShape {
     fn check(self) {
         assert!((1..=1024).contains(&self.count), "a batch of {} datagrams", self.count);
         assert!((1..=65_535).contains(&self.size), "datagrams of {} bytes", self.size);
@@ -85,7 +85,7 @@ pub fn set_receive_offload(socket: impl AsFd) -> Result<()> {
 
 /// What the kernel took of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sent {
+pub enum SendResult {
     /// The first so many, at least one; the rest is to be sent again.
     Datagrams(usize),
     /// None: the send buffer is full, or the time-out has passed (`EAGAIN`).
@@ -96,12 +96,12 @@ pub enum Sent {
 
 /// Datagrams to be sent over a connected socket, or each to where another one came from.
 pub struct SendBatch {
-    shape: Shape,
+    shape: BatchShape,
     payloads: Box<[u8]>,
     lengths: Box<[usize]>,
     segments: usize,
     /// Where each goes to; empty for a connected socket.
-    names: Box<[Name]>,
+    names: Box<[SocketName]>,
     headers: Headers,
 }
 
@@ -111,7 +111,7 @@ impl SendBatch {
     /// # Panics
     /// When the shape is out of range.
     #[must_use]
-    pub fn new(shape: Shape) -> Self {
+    pub fn new(shape: BatchShape) -> Self {
         shape.check();
         Self {
             shape,
@@ -128,8 +128,8 @@ impl SendBatch {
     /// # Panics
     /// When the shape is out of range.
     #[must_use]
-    pub fn of_answers(shape: Shape) -> Self {
-        Self { names: vec![Name::NOWHERE; shape.count].into_boxed_slice(), ..Self::new(shape) }
+    pub fn of_answers(shape: BatchShape) -> Self {
+        Self { names: vec![SocketName::NOWHERE; shape.count].into_boxed_slice(), ..Self::new(shape) }
     }
 
     /// Sends a datagram to where one of a batch came from that was received.
@@ -170,7 +170,7 @@ impl SendBatch {
 
     /// Datagrams per call and bytes of each.
     #[must_use]
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> BatchShape {
         self.shape
     }
 
@@ -187,7 +187,7 @@ impl SendBatch {
     ///
     /// # Panics
     /// When the range is empty or beyond the batch.
-    pub fn send(&mut self, socket: impl AsFd, range: Range<usize>, wait: Wait) -> Result<Sent> {
+    pub fn send(&mut self, socket: impl AsFd, range: Range<usize>, wait: Wait) -> Result<SendResult> {
         assert!(!range.is_empty(), "an empty batch");
         let n_datagrams = range.len();
         let names = self.names.get_mut(range.clone()).unwrap_or_default();
@@ -201,12 +201,12 @@ impl SendBatch {
         // SAFETY: `count` headers point to payloads and names that live through the call; it only reads those.
         let sent = unsafe { libc::sendmmsg(socket.as_fd().as_raw_fd(), headers.as_mut_ptr(), count, flags) };
         if let Ok(sent) = usize::try_from(sent) {
-            return Ok(Sent::Datagrams((sent * self.segments).min(n_datagrams)));
+            return Ok(SendResult::Datagrams((sent * self.segments).min(n_datagrams)));
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::EINTR) => Ok(Sent::WouldBlock),
-            Some(libc::ENOBUFS) => Ok(Sent::NoBuffers),
+            Some(libc::EAGAIN | libc::EINTR) => Ok(SendResult::WouldBlock),
+            Some(libc::ENOBUFS) => Ok(SendResult::NoBuffers),
             _ => Err(Error::new("sendmmsg", error)),
         }
     }
@@ -214,12 +214,12 @@ impl SendBatch {
 
 /// Room for datagrams that are received.
 pub struct ReceiveBatch {
-    shape: Shape,
+    shape: BatchShape,
     payloads: Box<[u8]>,
-    controls: Box<[Control]>,
+    controls: Box<[ControlBuffer]>,
     headers: Headers,
     /// Where the first ones came from: one, or one for each.
-    names: Box<[Name]>,
+    names: Box<[SocketName]>,
     drops: Option<u32>,
 }
 
@@ -229,14 +229,14 @@ impl ReceiveBatch {
     /// # Panics
     /// When the shape is out of range.
     #[must_use]
-    pub fn new(shape: Shape) -> Self {
+    pub fn new(shape: BatchShape) -> Self {
         shape.check();
         Self {
             shape,
             payloads: vec![0; shape.count * shape.size].into_boxed_slice(),
-            controls: vec![Control([0; CONTROL_SIZE]); shape.count].into_boxed_slice(),
+            controls: vec![ControlBuffer([0; CONTROL_SIZE]); shape.count].into_boxed_slice(),
             headers: Headers::new(shape.count),
-            names: [Name::NOWHERE].into(),
+            names: [SocketName::NOWHERE].into(),
             drops: None,
         }
     }
@@ -246,8 +246,8 @@ impl ReceiveBatch {
     /// # Panics
     /// When the shape is out of range.
     #[must_use]
-    pub fn of_questions(shape: Shape) -> Self {
-        Self { names: vec![Name::NOWHERE; shape.count].into_boxed_slice(), ..Self::new(shape) }
+    pub fn of_questions(shape: BatchShape) -> Self {
+        Self { names: vec![SocketName::NOWHERE; shape.count].into_boxed_slice(), ..Self::new(shape) }
     }
 
     /// Receives what is there, at least one; nothing means none now (or none within the time-out).
@@ -407,9 +407,9 @@ const NAME_LENGTH: libc::socklen_t = 28;
 /// An address as the kernel writes it, at the alignment of `struct sockaddr_in6`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(8))]
-struct Name([u8; NAME_SIZE]);
+struct SocketName([u8; NAME_SIZE]);
 
-impl Name {
+impl SocketName {
     /// What no datagram came from.
     const NOWHERE: Self = Self([0; NAME_SIZE]);
 
@@ -507,20 +507,20 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
     use super::*;
-    use crate::policy::Guests;
+    use crate::policy::AllowedPeers;
     use crate::{clock, socket::Socket};
 
     const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
     fn pair() -> (Socket, Socket) {
-        let far = socket::datagram(LOOPBACK, &Guests::anybody()).unwrap();
-        let near = socket::datagram(LOOPBACK, &Guests::anybody()).unwrap();
+        let far = socket::datagram(LOOPBACK, &AllowedPeers::anybody()).unwrap();
+        let near = socket::datagram(LOOPBACK, &AllowedPeers::anybody()).unwrap();
         near.connect(&far.local_addr().unwrap()).unwrap();
         socket::set_timeout(&far, Nanos::from_secs(1)).unwrap();
         (near, far)
     }
 
-    fn numbered(shape: Shape) -> SendBatch {
+    fn numbered(shape: BatchShape) -> SendBatch {
         let mut batch = SendBatch::new(shape);
         for index in 0..shape.count {
             batch.payload_mut(index).fill(u8::try_from(index).unwrap());
@@ -531,9 +531,9 @@ mod tests {
     #[test]
     fn a_batch_arrives_with_lengths_contents_and_source() {
         let (near, far) = pair();
-        let mut out = numbered(Shape { count: 8, size: 100 });
-        assert_eq!(out.send(&near, 2..7, Wait::Never).unwrap(), Sent::Datagrams(5));
-        let mut batch = ReceiveBatch::new(Shape { count: 16, size: 200 });
+        let mut out = numbered(BatchShape { count: 8, size: 100 });
+        assert_eq!(out.send(&near, 2..7, Wait::Never).unwrap(), SendResult::Datagrams(5));
+        let mut batch = ReceiveBatch::new(BatchShape { count: 16, size: 200 });
         assert_eq!(batch.source(), None);
         assert_eq!(batch.receive(&far, Wait::Block).unwrap(), Some(5));
         for index in 0..5 {
@@ -549,15 +549,16 @@ mod tests {
     #[test]
     fn every_answer_goes_to_where_its_question_came_from() {
         for address in [LOOPBACK, SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 0)] {
-            let Ok(far) = socket::datagram(address, &Guests::anybody()) else { continue };
+            let Ok(far) = socket::datagram(address, &AllowedPeers::anybody()) else { continue };
             socket::set_timeout(&far, Nanos::from_secs(1)).unwrap();
-            let near: Vec<Socket> = (0..3).map(|_| socket::datagram(address, &Guests::anybody()).unwrap()).collect();
+            let near: Vec<Socket> =
+                (0..3).map(|_| socket::datagram(address, &AllowedPeers::anybody()).unwrap()).collect();
             for (socket, text) in near.iter().zip([b"0", b"1", b"2"]) {
                 socket.connect(&far.local_addr().unwrap()).unwrap();
                 socket::send(socket, text, Wait::Block).unwrap();
             }
-            let mut questions = ReceiveBatch::of_questions(Shape { count: 4, size: 8 });
-            let mut answers = SendBatch::of_answers(Shape { count: 4, size: 8 });
+            let mut questions = ReceiveBatch::of_questions(BatchShape { count: 4, size: 8 });
+            let mut answers = SendBatch::of_answers(BatchShape { count: 4, size: 8 });
             assert_eq!(questions.receive(&far, Wait::Block).unwrap(), Some(3));
             let sources: Vec<_> = near.iter().map(|socket| socket::local_address(socket).ok()).collect();
             assert_eq!([0, 1, 2, 3].map(|index| questions.source_of(index))[..3], sources);
@@ -571,7 +572,7 @@ mod tests {
                 answers.payload_mut(index).fill(questions.payload(question)[0]);
                 answers.answer(index, (&questions, question));
             }
-            assert_eq!(answers.send(&far, 0..2, Wait::Block).unwrap(), Sent::Datagrams(2));
+            assert_eq!(answers.send(&far, 0..2, Wait::Block).unwrap(), SendResult::Datagrams(2));
             let mut room = [0; 8];
             let told: Vec<_> = near
                 .iter()
@@ -584,11 +585,11 @@ mod tests {
     #[test]
     fn a_batch_that_has_moved_to_another_thread_still_works() {
         let (near, far) = pair();
-        let mut out = numbered(Shape { count: 3, size: 10 });
+        let mut out = numbered(BatchShape { count: 3, size: 10 });
         std::thread::scope(|scope| {
-            scope.spawn(move || assert_eq!(out.send(&near, 0..3, Wait::Block).unwrap(), Sent::Datagrams(3)));
+            scope.spawn(move || assert_eq!(out.send(&near, 0..3, Wait::Block).unwrap(), SendResult::Datagrams(3)));
         });
-        let mut batch = ReceiveBatch::new(Shape { count: 3, size: 10 });
+        let mut batch = ReceiveBatch::new(BatchShape { count: 3, size: 10 });
         assert_eq!(batch.receive(&far, Wait::Block).unwrap(), Some(3));
         assert_eq!(batch.payload(2), [2; 10]);
     }
@@ -596,8 +597,8 @@ mod tests {
     #[test]
     fn a_datagram_longer_than_its_room_is_cut_and_says_so() {
         let (near, far) = pair();
-        SendBatch::new(Shape { count: 1, size: 100 }).send(&near, 0..1, Wait::Never).unwrap();
-        let mut batch = ReceiveBatch::new(Shape { count: 1, size: 60 });
+        SendBatch::new(BatchShape { count: 1, size: 100 }).send(&near, 0..1, Wait::Never).unwrap();
+        let mut batch = ReceiveBatch::new(BatchShape { count: 1, size: 60 });
         batch.receive(&far, Wait::Block).unwrap();
         assert_eq!((batch.payload(0).len(), batch.is_cut(0)), (60, true));
     }
@@ -608,9 +609,9 @@ mod tests {
         socket::set_report_drops(&far).unwrap();
         socket::set_report_time(&far).unwrap();
         socket::set_buffer(&far, socket::Buffer::Receive, fathom_model::units::Bytes(4096)).unwrap();
-        let mut out = SendBatch::new(Shape { count: 50, size: 1000 });
-        assert_eq!(out.send(&near, 0..50, Wait::Never).unwrap(), Sent::Datagrams(50));
-        let mut batch = ReceiveBatch::new(Shape { count: 50, size: 1000 });
+        let mut out = SendBatch::new(BatchShape { count: 50, size: 1000 });
+        assert_eq!(out.send(&near, 0..50, Wait::Never).unwrap(), SendResult::Datagrams(50));
+        let mut batch = ReceiveBatch::new(BatchShape { count: 50, size: 1000 });
         let first = batch.receive(&far, Wait::Block).unwrap().unwrap();
         let age = clock::wall() - batch.kernel_time(0).unwrap();
         assert!(age < Nanos::from_secs(5), "{age}");
@@ -624,12 +625,12 @@ mod tests {
     #[test]
     fn datagrams_of_several_lengths_leave_in_one_call() {
         let (near, far) = pair();
-        let mut out = numbered(Shape { count: 4, size: 100 });
+        let mut out = numbered(BatchShape { count: 4, size: 100 });
         for (index, length) in [100, 1, 60, 18].into_iter().enumerate() {
             out.set_length(index, length);
         }
-        assert_eq!(out.send(&near, 0..4, Wait::Never).unwrap(), Sent::Datagrams(4));
-        let mut batch = ReceiveBatch::new(Shape { count: 8, size: 100 });
+        assert_eq!(out.send(&near, 0..4, Wait::Never).unwrap(), SendResult::Datagrams(4));
+        let mut batch = ReceiveBatch::new(BatchShape { count: 8, size: 100 });
         assert_eq!(batch.receive(&far, Wait::Block).unwrap(), Some(4));
         let lengths: Vec<usize> = (0..4).map(|index| batch.payload(index).len()).collect();
         assert_eq!((lengths, batch.payload(2)), (vec![100, 1, 60, 18], &[2; 60][..]));
@@ -647,7 +648,7 @@ mod tests {
 
     #[test]
     fn super_buffers_are_cut_into_the_datagrams_they_were_made_of() {
-        let shape = Shape { count: 10, size: 100 };
+        let shape = BatchShape { count: 10, size: 100 };
         let all: Vec<(u8, usize)> = (2..10).map(|first| (first, 100)).collect();
         for receives_joined in [false, true] {
             let (near, far) = pair();
@@ -657,8 +658,8 @@ mod tests {
             set_segment_size(&near, Some(100)).unwrap();
             let mut out = numbered(shape);
             out.set_segments(3);
-            assert_eq!(out.send(&near, 2..10, Wait::Never).unwrap(), Sent::Datagrams(8), "3 + 3 + 2");
-            let mut batch = ReceiveBatch::new(Shape { count: 16, size: 65_535 });
+            assert_eq!(out.send(&near, 2..10, Wait::Never).unwrap(), SendResult::Datagrams(8), "3 + 3 + 2");
+            let mut batch = ReceiveBatch::new(BatchShape { count: 16, size: 65_535 });
             let n = batch.receive(&far, Wait::Block).unwrap().unwrap();
             let first: Vec<_> = (0..n).flat_map(|index| batch.segments(index)).map(|s| (s[0], s.len())).collect();
             assert_eq!((n, first), (if receives_joined { 3 } else { 8 }, all.clone()));
@@ -676,7 +677,7 @@ mod tests {
         set_segment_size(&near, Some(100)).unwrap();
         socket::send(&near, &[7; 250], Wait::Never).unwrap();
         socket::send(&near, &[], Wait::Never).unwrap();
-        let mut batch = ReceiveBatch::new(Shape { count: 4, size: 65_535 });
+        let mut batch = ReceiveBatch::new(BatchShape { count: 4, size: 65_535 });
         assert_eq!(batch.receive(&far, Wait::Block).unwrap(), Some(2));
         let lengths = |index| batch.segments(index).map(<[u8]>::len).collect::<Vec<_>>();
         assert_eq!((lengths(0), lengths(1)), (vec![100, 100, 50], vec![0]));
@@ -688,11 +689,11 @@ mod tests {
         set_segment_size(&near, Some(100)).unwrap();
         // Without a checksum there is nothing that a device could complete for each segment (`udp_send_skb`).
         set_checksum_off(&near).unwrap();
-        let mut out = numbered(Shape { count: 4, size: 100 });
+        let mut out = numbered(BatchShape { count: 4, size: 100 });
         out.set_segments(4);
         let error = out.send(&near, 0..4, Wait::Never).unwrap_err();
         assert!(is_segmentation_refused(&error), "{error}");
-        assert_eq!(arrived(&mut ReceiveBatch::new(Shape { count: 4, size: 200 }), &far), []);
+        assert_eq!(arrived(&mut ReceiveBatch::new(BatchShape { count: 4, size: 200 }), &far), []);
     }
 
     #[test]
@@ -703,14 +704,14 @@ mod tests {
     #[test]
     fn a_full_send_buffer_is_not_an_error() {
         let (near, far) = std::os::unix::net::UnixDatagram::pair().unwrap();
-        let mut out = SendBatch::new(Shape { count: 1024, size: 1000 });
+        let mut out = SendBatch::new(BatchShape { count: 1024, size: 1000 });
         let sent = loop {
             match out.send(&near, 0..1024, Wait::Never).unwrap() {
-                Sent::Datagrams(_) => {}
+                SendResult::Datagrams(_) => {}
                 other => break other,
             }
         };
-        assert_eq!(sent, Sent::WouldBlock);
+        assert_eq!(sent, SendResult::WouldBlock);
         drop(far);
     }
 }

@@ -17,9 +17,9 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::{
     Error, Result,
-    control::{CONTROL_SIZE, Control, ControlMessage, control_messages, time},
+    control_message::{CONTROL_SIZE, ControlBuffer, ControlMessage, control_messages, time},
     policy::Destination,
-    raw_ip::Handed,
+    raw_ip::RawSendResult,
     signal::poll_readable,
     socket::{self, Buffer, named},
 };
@@ -29,7 +29,7 @@ const ADDRESS_SIZE: usize = 28;
 
 /// What the kernel is to write into the IP header of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
+pub struct EchoHeader {
     /// How many routers it may pass.
     pub hops: u8,
     /// The byte of differentiated services and congestion notification.
@@ -38,7 +38,7 @@ pub struct Header {
 
 /// An ICMP message that arrived for this socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arrival {
+pub struct EchoReply {
     /// Who sent it.
     pub from: IpAddr,
     /// How many bytes of it were written into the room that was given.
@@ -51,9 +51,9 @@ pub struct Arrival {
 
 /// An ICMP error about a request, of which the room that was given holds the beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Complaint {
+pub struct ReceivedIcmpError {
     /// The error itself.
-    pub arrival: Arrival,
+    pub arrival: EchoReply,
     /// Its type.
     pub kind: u8,
     /// Its code.
@@ -67,7 +67,7 @@ pub struct Complaint {
 pub struct EchoSocket {
     socket: Socket,
     is_ipv4: bool,
-    header: Option<Header>,
+    header: Option<EchoHeader>,
 }
 
 impl EchoSocket {
@@ -117,7 +117,7 @@ impl EchoSocket {
     ///
     /// # Errors
     /// `EPERM` from a firewall, `EINVAL` for anything but an echo request.
-    pub fn send(&mut self, message: &[u8], header: Header, to: &Destination) -> Result<Handed> {
+    pub fn send(&mut self, message: &[u8], header: EchoHeader, to: &Destination) -> Result<RawSendResult> {
         self.set_header(header)?;
         // What came back for an earlier request is told by the next call, whichever it is.
         let _ = self.socket.take_error();
@@ -126,13 +126,13 @@ impl EchoSocket {
             outcome = self.socket.send_to(message, to.raw());
         }
         match outcome {
-            Ok(_) => Ok(Handed::Taken),
-            Err(error) => Handed::of_error(&error).ok_or_else(|| Error::new(format!("sendto({to})"), error)),
+            Ok(_) => Ok(RawSendResult::Taken),
+            Err(error) => RawSendResult::of_error(&error).ok_or_else(|| Error::new(format!("sendto({to})"), error)),
         }
     }
 
     /// The options are set when they change only: a route changes them often, a series never.
-    fn set_header(&mut self, header: Header) -> Result<()> {
+    fn set_header(&mut self, header: EchoHeader) -> Result<()> {
         if self.header == Some(header) {
             return Ok(());
         }
@@ -152,7 +152,7 @@ impl EchoSocket {
     ///
     /// # Errors
     /// When a device went down meanwhile.
-    pub fn receive(&self, room: &mut [u8]) -> Result<Option<Arrival>> {
+    pub fn receive(&self, room: &mut [u8]) -> Result<Option<EchoReply>> {
         match Message::receive(&self.socket, room, 0) {
             Ok(message) => Ok(message.arrival()),
             Err(error) if is_nothing(&error) || is_echo_of_a_complaint(&error) => Ok(None),
@@ -164,7 +164,7 @@ impl EchoSocket {
     ///
     /// # Errors
     /// When the kernel lacks the memory to tell.
-    pub fn complaint(&self, room: &mut [u8]) -> Result<Option<Complaint>> {
+    pub fn complaint(&self, room: &mut [u8]) -> Result<Option<ReceivedIcmpError>> {
         loop {
             let message = match Message::receive(&self.socket, room, libc::MSG_ERRQUEUE) {
                 Ok(message) => message,
@@ -222,13 +222,13 @@ fn is_echo_of_a_complaint(error: &io::Error) -> bool {
 struct Message {
     length: usize,
     name: [u8; ADDRESS_SIZE],
-    control: Control,
+    control: ControlBuffer,
     control_length: usize,
 }
 
 impl Message {
     fn receive(socket: &Socket, room: &mut [u8], flags: c_int) -> io::Result<Self> {
-        let (mut control, mut name) = (Control([0; CONTROL_SIZE]), [0; ADDRESS_SIZE]);
+        let (mut control, mut name) = (ControlBuffer([0; CONTROL_SIZE]), [0; ADDRESS_SIZE]);
         let mut vector = libc::iovec { iov_base: room.as_mut_ptr().cast::<c_void>(), iov_len: room.len() };
         // SAFETY: `msghdr` holds integers and raw pointers, for which zero is valid.
         let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -249,11 +249,11 @@ impl Message {
         messages.find(|message| kinds.contains(&(message.level, message.kind)))
     }
 
-    fn arrival_from(&self, from: IpAddr) -> Arrival {
+    fn arrival_from(&self, from: IpAddr) -> EchoReply {
         let at = self.find(&[(libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS)]);
         let hops = self.find(&[(libc::IPPROTO_IP, libc::IP_TTL), (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT)]);
         let hops = hops.and_then(|message| message.value.first_chunk().map(|hops| c_int::from_ne_bytes(*hops)));
-        Arrival {
+        EchoReply {
             from,
             length: self.length,
             at: at.and_then(|message| time(message.value.first_chunk().copied()?)),
@@ -261,18 +261,18 @@ impl Message {
         }
     }
 
-    fn arrival(&self) -> Option<Arrival> {
+    fn arrival(&self) -> Option<EchoReply> {
         address(&self.name).map(|from| self.arrival_from(from))
     }
 
     /// A `struct sock_extended_err`, with the address of whoever sent the error behind it.
-    fn complaint(&self) -> Option<Complaint> {
+    fn complaint(&self) -> Option<ReceivedIcmpError> {
         let told = self.find(&[(libc::SOL_IP, libc::IP_RECVERR), (libc::SOL_IPV6, libc::IPV6_RECVERR)])?;
         let (error, offender) = told.value.split_at_checked(size_of::<libc::sock_extended_err>())?;
         let is_icmp = matches!(error[4], libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6);
         let arrival = self.arrival_from(address(offender).filter(|_| is_icmp)?);
         let number = u32::from_ne_bytes(*error[8..].first_chunk()?);
-        Some(Complaint { arrival, kind: error[5], code: error[6], number })
+        Some(ReceivedIcmpError { arrival, kind: error[5], code: error[6], number })
     }
 }
 
@@ -305,9 +305,9 @@ mod tests {
     fn echoed(host: &str, kind: u8, answer: u8) {
         let host: IpAddr = host.parse().unwrap();
         let mut socket = EchoSocket::open(host, Bytes(1 << 16)).unwrap();
-        let header = Header { hops: 9, traffic_class: 0 };
+        let header = EchoHeader { hops: 9, traffic_class: 0 };
         let message = [kind, 0, 0, 0, 0, 0, 0x12, 0x34, b'e', b'c', b'h', b'o'];
-        assert_eq!(socket.send(&message, header, &anywhere((host, 0).into())).unwrap(), Handed::Taken);
+        assert_eq!(socket.send(&message, header, &anywhere((host, 0).into())).unwrap(), RawSendResult::Taken);
         let deadline = clock::now() + Nanos::from_secs(5);
         let mut room = [0; 64];
         let arrival = loop {

@@ -46,7 +46,7 @@ impl Interest {
 
 /// A descriptor that became ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Event {
+pub struct Readiness {
     /// The number that the descriptor was added with.
     pub token: u64,
     /// A receive would not block; also after a hang-up, so that the reader sees the end.
@@ -58,9 +58,9 @@ pub struct Event {
 }
 
 /// Room for what one wait reports, allocated once.
-pub struct Events(Vec<epoll::Event>);
+pub struct ReadyList(Vec<epoll::Event>);
 
-impl Events {
+impl ReadyList {
     /// Room for at most `capacity` events per wait, at least one.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
@@ -68,10 +68,10 @@ impl Events {
     }
 
     /// What the last wait reported.
-    pub fn iter(&self) -> impl Iterator<Item = Event> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = Readiness> + '_ {
         self.0.iter().map(|event| {
             let flags = event.flags;
-            Event {
+            Readiness {
                 token: event.data.u64(),
                 readable: flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::HUP),
                 writable: flags.contains(epoll::EventFlags::OUT),
@@ -126,7 +126,7 @@ impl Epoll {
     ///
     /// # Errors
     /// `epoll_pwait2`: Linux before 5.11, or a seccomp filter that does not know the call.
-    pub fn wait(&self, events: &mut Events, timeout: Option<Nanos>) -> Result<usize> {
+    pub fn wait(&self, events: &mut ReadyList, timeout: Option<Nanos>) -> Result<usize> {
         // A span beyond the kernel's range, 292 years, is as good as none.
         let timeout = timeout.and_then(|span| Timespec::try_from(span.as_duration()).ok());
         events.0.clear();
@@ -146,9 +146,9 @@ impl AsFd for Epoll {
 
 /// Something that another thread can make readable, to end a wait (`eventfd`).
 #[derive(Debug)]
-pub struct Wake(OwnedFd);
+pub struct Waker(OwnedFd);
 
-impl Wake {
+impl Waker {
     /// Not yet readable; add it for reading to the list whose wait it ends.
     ///
     /// # Errors
@@ -171,7 +171,7 @@ impl Wake {
     }
 }
 
-impl AsFd for Wake {
+impl AsFd for Waker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
     use crate::clock;
 
-    fn ready(epoll: &Epoll, events: &mut Events) -> Vec<Event> {
+    fn ready(epoll: &Epoll, events: &mut ReadyList) -> Vec<Readiness> {
         epoll.wait(events, Some(Nanos::ZERO)).unwrap();
         events.iter().collect()
     }
@@ -192,13 +192,19 @@ mod tests {
     #[test]
     fn a_descriptor_with_bytes_is_readable_under_its_token() {
         let (mut far, near) = UnixStream::pair().unwrap();
-        let (epoll, mut events) = (Epoll::new().unwrap(), Events::with_capacity(4));
+        let (epoll, mut events) = (Epoll::new().unwrap(), ReadyList::with_capacity(4));
         epoll.add(&near, 7, Interest::READ).unwrap();
         assert_eq!(ready(&epoll, &mut events), []);
         far.write_all(b"x").unwrap();
-        assert_eq!(ready(&epoll, &mut events), [Event { token: 7, readable: true, writable: false, failed: false }]);
+        assert_eq!(
+            ready(&epoll, &mut events),
+            [Readiness { token: 7, readable: true, writable: false, failed: false }]
+        );
         epoll.modify(&near, 8, Interest::WRITE).unwrap();
-        assert_eq!(ready(&epoll, &mut events), [Event { token: 8, readable: false, writable: true, failed: false }]);
+        assert_eq!(
+            ready(&epoll, &mut events),
+            [Readiness { token: 8, readable: false, writable: true, failed: false }]
+        );
         epoll.remove(&near).unwrap();
         assert_eq!(ready(&epoll, &mut events), []);
         assert_eq!(epoll.remove(&near).unwrap_err().to_string(), "epoll_ctl(EPOLL_CTL_DEL)");
@@ -207,7 +213,7 @@ mod tests {
     #[test]
     fn an_edge_is_told_once() {
         let (mut far, near) = UnixStream::pair().unwrap();
-        let (epoll, mut events) = (Epoll::new().unwrap(), Events::with_capacity(4));
+        let (epoll, mut events) = (Epoll::new().unwrap(), ReadyList::with_capacity(4));
         epoll.add(&near, 1, Interest { edge: true, ..Interest::READ }).unwrap();
         far.write_all(b"x").unwrap();
         assert_eq!(ready(&epoll, &mut events).len(), 1);
@@ -217,7 +223,7 @@ mod tests {
     #[test]
     fn a_closed_peer_is_readable() {
         let (far, near) = UnixStream::pair().unwrap();
-        let (epoll, mut events) = (Epoll::new().unwrap(), Events::with_capacity(4));
+        let (epoll, mut events) = (Epoll::new().unwrap(), ReadyList::with_capacity(4));
         epoll.add(&near, 1, Interest::READ).unwrap();
         drop(far);
         assert!(ready(&epoll, &mut events)[0].readable);
@@ -225,7 +231,7 @@ mod tests {
 
     #[test]
     fn another_thread_ends_a_wait_without_a_time_out() {
-        let (epoll, mut events, wake) = (Epoll::new().unwrap(), Events::with_capacity(1), Wake::new().unwrap());
+        let (epoll, mut events, wake) = (Epoll::new().unwrap(), ReadyList::with_capacity(1), Waker::new().unwrap());
         epoll.add(&wake, u64::MAX, Interest::READ).unwrap();
         thread::scope(|scope| {
             scope.spawn(|| wake.ring());
@@ -238,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_time_out_shorter_than_a_millisecond_is_not_rounded_away() {
-        let (epoll, mut events) = (Epoll::new().unwrap(), Events::with_capacity(1));
+        let (epoll, mut events) = (Epoll::new().unwrap(), ReadyList::with_capacity(1));
         let begin = clock::now();
         assert_eq!(epoll.wait(&mut events, Some(Nanos::from_micros(300))).unwrap(), 0);
         assert!(clock::now() - begin >= Nanos::from_micros(300));

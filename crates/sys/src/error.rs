@@ -47,11 +47,11 @@ impl Error {
 
     /// What the kernel has run out of, when that is why it refused.
     #[must_use]
-    pub fn shortage(&self) -> Option<Shortage> {
+    pub fn shortage(&self) -> Option<ExhaustedResource> {
         match self.errno()? {
-            libc::EADDRNOTAVAIL => Some(Shortage::Address),
-            libc::EMFILE => Some(Shortage::Descriptors),
-            libc::ENFILE => Some(Shortage::DescriptorsOfHost),
+            libc::EADDRNOTAVAIL => Some(ExhaustedResource::Address),
+            libc::EMFILE => Some(ExhaustedResource::Descriptors),
+            libc::ENFILE => Some(ExhaustedResource::DescriptorsOfHost),
             _ => None,
         }
     }
@@ -59,7 +59,7 @@ impl Error {
 
 /// What the kernel has none left of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shortage {
+pub enum ExhaustedResource {
     /// Local ports of a connect, or an address that this host does not have at all (`EADDRNOTAVAIL`).
     Address,
     /// Descriptors of this table (`EMFILE`).

@@ -115,7 +115,7 @@ impl Offload {
 
 /// Whether an offload is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Switch {
+pub enum OffloadState {
     /// It is.
     On = 1,
     /// It is not.
@@ -227,7 +227,7 @@ impl Device {
     ///
     /// # Errors
     /// `EOPNOTSUPP` when the device has no such offload.
-    pub fn switch(&self, offload: Offload, to: Switch) -> Result<()> {
+    pub fn switch(&self, offload: Offload, to: OffloadState) -> Result<()> {
         // ethtool_value: cmd, data.
         let mut order = [0; 8];
         order[4..8].copy_from_slice(&(to as u32).to_ne_bytes());

@@ -5,23 +5,22 @@
 //! guards: what was acquired is undone when the guard is dropped.
 
 pub mod affinity;
-mod attributes;
 pub mod bpf;
 pub mod clock;
-mod control;
+mod control_message;
 pub mod datagram;
+pub mod descriptor_passing;
 pub mod echo;
 pub mod epoll;
 mod error;
 pub mod ethtool;
-pub mod handover;
 pub mod interrupt;
 pub mod limits;
 pub mod lua;
 mod mapping;
 pub mod namespace;
-pub mod napi;
 pub mod netlink;
+mod netlink_message;
 pub mod nftables;
 pub mod packet_socket;
 pub mod policy;
@@ -30,15 +29,16 @@ pub mod raw_ip;
 pub mod reactor;
 pub mod signal;
 pub mod socket;
+pub mod socket_options;
 pub mod streams;
 pub mod super_frame;
 pub mod tcp_info;
+pub mod threaded_napi;
 pub mod threads;
-pub mod transmit;
-pub mod tuning;
-pub mod wire_time;
+pub mod timestamping;
 mod xdp_features;
 pub mod xsk;
+pub mod zero_copy;
 
-pub use error::{Error, Result, Shortage};
+pub use error::{Error, ExhaustedResource, Result};
 pub use xdp_features::{XdpFeatures, xdp_features};

@@ -235,7 +235,7 @@ mod tests {
     use super::*;
     use crate::{
         netlink::{Veth, VethEnd},
-        process::{Bond, Place, Start, may_administer_network},
+        process::{ParentBond, ProcessPlace, ProcessSpec, may_administer_network},
     };
     use std::process::{Command, Stdio};
 
@@ -299,7 +299,7 @@ mod tests {
         inside.add_address(link.index, "198.18.7.1".parse().unwrap(), 24).unwrap();
         assert_eq!(inside.link("eth0").unwrap().mtu_bytes, 1400);
         assert!(inside.link("eth0").unwrap().is_up);
-        let default = crate::netlink::Route {
+        let default = crate::netlink::RouteEntry {
             destination: "0.0.0.0".parse().unwrap(),
             prefix_len: 0,
             gateway: Some("198.18.7.2".parse().unwrap()),
@@ -319,7 +319,7 @@ mod tests {
         let namespaces = Namespaces { user: None, net: NetNs::new().unwrap() };
         let mut command = Command::new("cat");
         command.arg("/proc/net/dev").stdout(Stdio::piped());
-        let start = Start { command, place: Place::In(&namespaces), bond: Bond::DiesWithParent };
+        let start = ProcessSpec { command, place: ProcessPlace::In(&namespaces), bond: ParentBond::DiesWithParent };
         let output = start.spawn().unwrap().wait_with_output().unwrap();
         let devices = String::from_utf8(output.stdout).unwrap();
         assert_eq!(devices.lines().count(), 3, "two lines of headings and loopback: {devices}");
@@ -334,7 +334,8 @@ mod tests {
         let namespace_of_child = || {
             let mut command = Command::new("cat");
             command.stdin(Stdio::piped()).stdout(Stdio::null());
-            let mut child = Start { command, place: Place::Here, bond: Bond::DiesWithParent }.spawn().unwrap();
+            let mut child =
+                ProcessSpec { command, place: ProcessPlace::Here, bond: ParentBond::DiesWithParent }.spawn().unwrap();
             let namespace = NetNs::open(format!("/proc/{}/ns/net", child.id())).unwrap();
             drop(child.stdin.take());
             child.wait().unwrap();
@@ -348,7 +349,7 @@ mod tests {
     fn a_child_becomes_root_of_its_own_user_namespace() {
         let mut command = Command::new("cat");
         command.args(["/proc/self/uid_map", "/proc/net/dev"]).stdout(Stdio::piped());
-        let start = Start { command, place: Place::NewUserNamespace, bond: Bond::DiesWithParent };
+        let start = ProcessSpec { command, place: ProcessPlace::NewUserNamespace, bond: ParentBond::DiesWithParent };
         let child = match start.spawn() {
             Err(error) if error.is_permission() => {
                 assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "these tests need user namespaces");

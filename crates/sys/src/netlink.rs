@@ -119,7 +119,7 @@ pub struct VethEnd<'a> {
 
 /// Where frames for a range of addresses go.
 #[derive(Debug, Clone, Copy)]
-pub struct Route {
+pub struct RouteEntry {
     /// The first address of the range.
     pub destination: IpAddr,
     /// How many leading bits all addresses of the range share; 0 is the default route.
@@ -362,7 +362,7 @@ impl Netlink {
     ///
     /// # Errors
     /// `EEXIST` when there is one, `ENETUNREACH` when the gateway is on no link.
-    pub fn add_route(&mut self, route: &Route) -> Result<()> {
+    pub fn add_route(&mut self, route: &RouteEntry) -> Result<()> {
         let mut message = RouteMessage::default();
         message.header.address_family = family(route.destination);
         message.header.destination_prefix_length = route.prefix_len;

@@ -9,7 +9,9 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use crate::{
     Error, Result,
-    attributes::{ACKNOWLEDGE, APPEND, Body, CREATE, Conversation, DUMP, Request, attribute, attributes},
+    netlink_message::{
+        ACKNOWLEDGE, APPEND, CREATE, DUMP, MessageBody, NetlinkRequest, NetlinkSocket, attribute, attributes,
+    },
 };
 
 /// The subsystem of `nf_tables`, in the high byte of a message's type and in the header of a batch.
@@ -70,7 +72,7 @@ pub enum Hook {
 
 /// Which packets come to the rules of a table that is made here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Family {
+pub enum TableFamily {
     /// `NFPROTO_IPV4`.
     Ipv4 = 2,
     /// `NFPROTO_IPV6`.
@@ -81,14 +83,14 @@ pub enum Family {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Table<'a> {
     /// Whose packets come to it.
-    pub family: Family,
+    pub family: TableFamily,
     /// Unique in its family.
     pub name: &'a str,
 }
 
 impl Table<'_> {
     /// How a message about it begins.
-    fn body(self) -> Body {
+    fn body(self) -> MessageBody {
         body(self.family as u8).text(TABLE, self.name)
     }
 }
@@ -101,7 +103,7 @@ impl fmt::Display for Table<'_> {
 
 /// Which packets a rule is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Matching {
+pub enum PacketMatch {
     /// All of them.
     Any,
     /// Those from this address, of the version of the table.
@@ -112,7 +114,7 @@ pub enum Matching {
 
 /// What a rule does with its packets, after counting them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict<'a> {
+pub enum RuleVerdict<'a> {
     /// They go on.
     Accept,
     /// They end here.
@@ -125,9 +127,9 @@ pub enum Verdict<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule<'a> {
     /// Its packets.
-    pub matching: Matching,
+    pub matching: PacketMatch,
     /// What becomes of them.
-    pub verdict: Verdict<'a>,
+    pub verdict: RuleVerdict<'a>,
 }
 
 /// Rules that are gone through in their order.
@@ -143,7 +145,7 @@ pub struct Chain<'a> {
 
 /// What became of packets at a rule, as it is read back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum RuleFate {
     /// They ended there.
     Dropped,
     /// They went on, to another rule or out of the chain.
@@ -158,7 +160,7 @@ pub struct CountedRule {
     /// Its number in the table, as `nft --handle` shows it.
     pub handle: u64,
     /// What became of its packets.
-    pub fate: Fate,
+    pub fate: RuleFate,
     /// How many it matched.
     pub n_packets: u64,
 }
@@ -183,7 +185,7 @@ fn word_of(family: u8) -> &'static str {
 
 /// A socket to `nf_tables`.
 #[derive(Debug)]
-pub struct Nftables(Conversation);
+pub struct Nftables(NetlinkSocket);
 
 impl Nftables {
     /// Opens one in the network namespace of the calling thread.
@@ -191,7 +193,7 @@ impl Nftables {
     /// # Errors
     /// Whatever `socket` and `bind` answer.
     pub fn open() -> Result<Self> {
-        let open = Conversation::open(NETLINK_NETFILTER);
+        let open = NetlinkSocket::open(NETLINK_NETFILTER);
         open.map(Self).map_err(|error| Error::new("socket(NETLINK_NETFILTER)", error))
     }
 
@@ -250,31 +252,31 @@ impl Nftables {
     }
 
     /// Carries these out together or not at all.
-    fn commit(&mut self, mut requests: Vec<Request>) -> io::Result<()> {
-        if let Some(Request(_, flags, _)) = requests.last_mut() {
+    fn commit(&mut self, mut requests: Vec<NetlinkRequest>) -> io::Result<()> {
+        if let Some(NetlinkRequest(_, flags, _)) = requests.last_mut() {
             *flags |= ACKNOWLEDGE;
         }
-        let mark = |kind| Request(kind, 0, Body::of([UNSPECIFIED, 0, 0, SUBSYSTEM]));
+        let mark = |kind| NetlinkRequest(kind, 0, MessageBody::of([UNSPECIFIED, 0, 0, SUBSYSTEM]));
         let batch = std::iter::once(mark(BATCH_BEGIN)).chain(requests).chain([mark(BATCH_END)]);
         self.0.ask_all(batch).map(drop)
     }
 }
 
-fn request(message: u8, flags: u16, body: Body) -> Request {
-    Request(u16::from_be_bytes([SUBSYSTEM, message]), flags, body)
+fn request(message: u8, flags: u16, body: MessageBody) -> NetlinkRequest {
+    NetlinkRequest(u16::from_be_bytes([SUBSYSTEM, message]), flags, body)
 }
 
 /// `struct nfgenmsg`: the family, the version, and a number that only a batch uses.
-fn body(family: u8) -> Body {
-    Body::of([family, 0, 0, 0])
+fn body(family: u8) -> MessageBody {
+    MessageBody::of([family, 0, 0, 0])
 }
 
-fn new_chain(table: Table<'_>, chain: &Chain<'_>) -> Request {
+fn new_chain(table: Table<'_>, chain: &Chain<'_>) -> NetlinkRequest {
     let body = table.body().text(CHAIN_NAME, chain.name);
     let body = match chain.hook {
         // The priority of filters is 0.
         Some(hook) => {
-            let hook = Body::default().number(HOOK_NUMBER, hook as u32).number(HOOK_PRIORITY, 0);
+            let hook = MessageBody::default().number(HOOK_NUMBER, hook as u32).number(HOOK_PRIORITY, 0);
             body.nest(CHAIN_HOOK, &hook).text(CHAIN_TYPE, "filter")
         }
         None => body,
@@ -282,55 +284,61 @@ fn new_chain(table: Table<'_>, chain: &Chain<'_>) -> Request {
     request(NEW_CHAIN, CREATE, body)
 }
 
-fn new_rule((table, chain): (Table<'_>, &str), rule: &Rule<'_>) -> Request {
+fn new_rule((table, chain): (Table<'_>, &str), rule: &Rule<'_>) -> NetlinkRequest {
     let matching = match rule.matching {
-        Matching::Any => Body::default(),
-        Matching::Source(address) => {
+        PacketMatch::Any => MessageBody::default(),
+        PacketMatch::Source(address) => {
             let (at, octets) = match address {
                 IpAddr::V4(address) => (12, address.octets().to_vec()),
                 IpAddr::V6(address) => (8, address.octets().to_vec()),
             };
             // So many bytes from there in the network header (base 1).
             let length = u32::try_from(octets.len()).expect("an address is short");
-            let load = Body::default().number(1, REGISTER).number(2, 1).number(3, at).number(4, length);
+            let load = MessageBody::default().number(1, REGISTER).number(2, 1).number(3, at).number(4, length);
             expression("payload", &load).join(&equals(&octets))
         }
-        Matching::OneOf(n) => {
+        PacketMatch::OneOf(n) => {
             // Counts up (type 0) and begins again after n.
-            let load = Body::default().number(1, REGISTER).number(2, n.get()).number(3, 0);
+            let load = MessageBody::default().number(1, REGISTER).number(2, n.get()).number(3, 0);
             expression("numgen", &load).join(&equals(&0_u32.to_ne_bytes()))
         }
     };
-    let count = expression("counter", &Body::default());
+    let count = expression("counter", &MessageBody::default());
     let expressions = matching.join(&count).join(&decide(rule.verdict));
     let body = table.body().text(RULE_CHAIN, chain).nest(RULE_EXPRESSIONS, &expressions);
     request(NEW_RULE, CREATE | APPEND, body)
 }
 
-fn expression(name: &str, data: &Body) -> Body {
-    let expression = Body::default().text(EXPRESSION_NAME, name).nest(EXPRESSION_DATA, data);
-    Body::default().nest(ELEMENT, &expression)
+fn expression(name: &str, data: &MessageBody) -> MessageBody {
+    let expression = MessageBody::default().text(EXPRESSION_NAME, name).nest(EXPRESSION_DATA, data);
+    MessageBody::default().nest(ELEMENT, &expression)
 }
 
 /// Goes on with the rule only where the register holds this.
-fn equals(value: &[u8]) -> Body {
+fn equals(value: &[u8]) -> MessageBody {
     // The operator 0 is equality.
     expression(
         "cmp",
-        &Body::default().number(1, REGISTER).number(2, 0).nest(3, &Body::default().put(DATA_VALUE, value)),
+        &MessageBody::default()
+            .number(1, REGISTER)
+            .number(2, 0)
+            .nest(3, &MessageBody::default().put(DATA_VALUE, value)),
     )
 }
 
-fn decide(verdict: Verdict<'_>) -> Body {
+fn decide(verdict: RuleVerdict<'_>) -> MessageBody {
     let (code, chain) = match verdict {
-        Verdict::Accept => (ACCEPT, None),
-        Verdict::Drop => (DROP, None),
-        Verdict::Jump(chain) => (JUMP, Some(chain)),
+        RuleVerdict::Accept => (ACCEPT, None),
+        RuleVerdict::Drop => (DROP, None),
+        RuleVerdict::Jump(chain) => (JUMP, Some(chain)),
     };
-    let verdict = Body::default().number(VERDICT_CODE, code.cast_unsigned());
+    let verdict = MessageBody::default().number(VERDICT_CODE, code.cast_unsigned());
     let verdict = chain.into_iter().fold(verdict, |verdict, chain| verdict.text(VERDICT_CHAIN, chain));
-    let data = Body::default().nest(DATA_VERDICT, &verdict);
-    expression("immediate", &Body::default().number(IMMEDIATE_REGISTER, REGISTER_VERDICT).nest(IMMEDIATE_DATA, &data))
+    let data = MessageBody::default().nest(DATA_VERDICT, &verdict);
+    expression(
+        "immediate",
+        &MessageBody::default().number(IMMEDIATE_REGISTER, REGISTER_VERDICT).nest(IMMEDIATE_DATA, &data),
+    )
 }
 
 fn text_of(bytes: &[u8]) -> String {
@@ -346,15 +354,15 @@ fn base_chain_of(answer: &[u8]) -> Option<ChainName> {
 
 fn counted_of(said: &[u8], chain: &ChainName) -> Option<CountedRule> {
     let handle = u64::from_be_bytes(attribute(said, RULE_HANDLE)?.try_into().ok()?);
-    let (mut n_packets, mut fate) = (None, Fate::Passed);
+    let (mut n_packets, mut fate) = (None, RuleFate::Passed);
     for (_, expression) in attributes(attribute(said, RULE_EXPRESSIONS)?) {
         let Some(data) = attribute(expression, EXPRESSION_DATA) else { continue };
         match attribute(expression, EXPRESSION_NAME).map(text_of).as_deref() {
             Some("counter") => {
                 n_packets = attribute(data, COUNTER_PACKETS).and_then(|n| n.try_into().ok()).map(u64::from_be_bytes);
             }
-            Some("immediate") if drops(data) => fate = Fate::Dropped,
-            Some("reject") => fate = Fate::Dropped,
+            Some("immediate") if drops(data) => fate = RuleFate::Dropped,
+            Some("reject") => fate = RuleFate::Dropped,
             _ => {}
         }
     }
@@ -372,8 +380,8 @@ mod tests {
     use crate::namespace::NetNs;
     use std::net::UdpSocket;
 
-    const OF_IPV4: Table<'_> = Table { family: Family::Ipv4, name: "planted" };
-    const OF_IPV6: Table<'_> = Table { family: Family::Ipv6, name: "planted" };
+    const OF_IPV4: Table<'_> = Table { family: TableFamily::Ipv4, name: "planted" };
+    const OF_IPV6: Table<'_> = Table { family: TableFamily::Ipv6, name: "planted" };
 
     #[test]
     fn every_packet_is_counted_at_the_rule_that_it_met() {
@@ -394,16 +402,16 @@ mod tests {
 
     fn look(table: Table<'_>, [here, nobody]: [IpAddr; 2]) {
         let rule = |matching, verdict| Rule { matching, verdict };
-        let unmatched = Matching::Source(nobody);
+        let unmatched = PacketMatch::Source(nobody);
         let rules = vec![
-            rule(Matching::Any, Verdict::Jump("others")),
-            rule(Matching::OneOf(NonZeroU32::new(4).unwrap()), Verdict::Drop),
-            rule(Matching::Source(here), Verdict::Accept),
+            rule(PacketMatch::Any, RuleVerdict::Jump("others")),
+            rule(PacketMatch::OneOf(NonZeroU32::new(4).unwrap()), RuleVerdict::Drop),
+            rule(PacketMatch::Source(here), RuleVerdict::Accept),
         ];
         let chains = [
             Chain { name: "entry", hook: Some(Hook::Input), rules },
             // More than fit one batch.
-            Chain { name: "others", hook: None, rules: vec![rule(unmatched, Verdict::Drop); 1_200] },
+            Chain { name: "others", hook: None, rules: vec![rule(unmatched, RuleVerdict::Drop); 1_200] },
         ];
         let mut nft = Nftables::open().unwrap();
         assert_eq!(nft.base_chains().unwrap(), []);
@@ -418,14 +426,14 @@ mod tests {
         assert_eq!(found, [Nftables::chain(table, "entry")]);
         assert_eq!(found[0].to_string(), format!("{table} entry"));
         let counted = nft.counted(&found[0]).unwrap();
-        let seen: Vec<(Fate, u64)> = counted.iter().map(|rule| (rule.fate, rule.n_packets)).collect();
-        assert_eq!(seen, [(Fate::Passed, 40), (Fate::Dropped, 10), (Fate::Passed, 30)]);
+        let seen: Vec<(RuleFate, u64)> = counted.iter().map(|rule| (rule.fate, rule.n_packets)).collect();
+        assert_eq!(seen, [(RuleFate::Passed, 40), (RuleFate::Dropped, 10), (RuleFate::Passed, 30)]);
         let others = nft.counted(&Nftables::chain(table, "others")).unwrap();
         assert_eq!((others.len(), others.iter().map(|rule| rule.n_packets).sum::<u64>()), (1_200, 0));
         assert!(
             nft.install(
                 table,
-                &[Chain { name: "x", hook: None, rules: vec![rule(unmatched, Verdict::Jump("nowhere"))] }]
+                &[Chain { name: "x", hook: None, rules: vec![rule(unmatched, RuleVerdict::Jump("nowhere"))] }]
             )
             .is_err()
         );

@@ -13,8 +13,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
     Error, Result,
-    control::{CONTROL_SIZE, Control, control_messages, time},
-    policy::Frames as Permit,
+    control_message::{CONTROL_SIZE, ControlBuffer, control_messages, time},
+    policy::FramePermit as Permit,
 };
 
 /// The most frames that one system call sends or receives.
@@ -33,7 +33,7 @@ pub enum Queueing {
 
 /// What the kernel did with the frames it was offered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Offer {
+pub enum OfferResult {
     /// It took this many of the batch, from its first on; at least one.
     Accepted(usize),
     /// It dropped the first frame of the batch: the queue of the device is full (`ENOBUFS`).
@@ -44,12 +44,12 @@ pub enum Offer {
 
 /// Frames of one length, side by side in one block of memory that is never allocated again.
 #[derive(Debug, Clone)]
-pub struct Arena {
+pub struct FrameArena {
     bytes: Vec<u8>,
     frame_length: usize,
 }
 
-impl Arena {
+impl FrameArena {
     /// Holds `count` copies of a frame.
     ///
     /// # Panics
@@ -101,7 +101,7 @@ impl Sender {
     ///
     /// # Errors
     /// When the device has gone or is down, or a frame is longer than it allows.
-    pub fn send<'a>(&self, frames: impl Iterator<Item = &'a [u8]>) -> Result<Offer> {
+    pub fn send<'a>(&self, frames: impl Iterator<Item = &'a [u8]>) -> Result<OfferResult> {
         let mut vectors = [EMPTY_VECTOR; MAX_BATCH];
         let mut count = 0;
         for (vector, frame) in vectors.iter_mut().zip(frames) {
@@ -114,12 +114,12 @@ impl Sender {
         // SAFETY: `messages` holds at least `count` headers, whose vectors point to frames borrowed for this call.
         let sent = unsafe { libc::sendmmsg(self.fd.as_raw_fd(), messages.as_mut_ptr(), batch_size(count), flags) };
         if let Ok(sent) = usize::try_from(sent) {
-            return Ok(Offer::Accepted(sent));
+            return Ok(OfferResult::Accepted(sent));
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
-            Some(libc::ENOBUFS) => Ok(Offer::Dropped),
-            Some(libc::EAGAIN | libc::EINTR) => Ok(Offer::Busy),
+            Some(libc::ENOBUFS) => Ok(OfferResult::Dropped),
+            Some(libc::EAGAIN | libc::EINTR) => Ok(OfferResult::Busy),
             _ => Err(Error::new("sendmmsg(AF_PACKET)", error)),
         }
     }
@@ -141,30 +141,30 @@ impl AsFd for Sender {
 
 /// Room for the beginnings of one batch of received frames.
 #[derive(Debug)]
-pub struct Inbox {
+pub struct ReceiveBuffer {
     bytes: Vec<u8>,
     lengths: [usize; MAX_BATCH],
     stamps: [Option<Nanos>; MAX_BATCH],
-    controls: Vec<Control>,
+    controls: Vec<ControlBuffer>,
     count: usize,
 }
 
 /// The bytes of a received frame that are kept: all headers, and the beginning of what they carry.
 const SNAP: usize = 128;
 
-impl Default for Inbox {
+impl Default for ReceiveBuffer {
     fn default() -> Self {
         Self {
             bytes: vec![0; MAX_BATCH * SNAP],
             lengths: [0; MAX_BATCH],
             stamps: [None; MAX_BATCH],
-            controls: vec![Control([0; CONTROL_SIZE]); MAX_BATCH],
+            controls: vec![ControlBuffer([0; CONTROL_SIZE]); MAX_BATCH],
             count: 0,
         }
     }
 }
 
-impl Inbox {
+impl ReceiveBuffer {
     /// The beginning of each received frame (up to 128 bytes), and the length of the whole.
     pub fn frames(&self) -> impl Iterator<Item = (&[u8], Bytes)> {
         let received = self.bytes.chunks_exact(SNAP).zip(self.lengths).take(self.count);
@@ -192,7 +192,7 @@ pub struct Receiver {
 
 /// What a [`Receiver`] was given since it was last asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct ReceiverCounts {
     /// Frames that reached the socket, whether it had room for them or not.
     pub frames: Frames,
     /// Those of them that it had no room for.
@@ -232,7 +232,7 @@ impl Receiver {
     ///
     /// # Errors
     /// When the device has gone or is down.
-    pub fn receive(&self, inbox: &mut Inbox) -> Result<usize> {
+    pub fn receive(&self, inbox: &mut ReceiveBuffer) -> Result<usize> {
         inbox.count = 0;
         let mut vectors = [EMPTY_VECTOR; MAX_BATCH];
         for (vector, room) in vectors.iter_mut().zip(inbox.bytes.chunks_exact_mut(SNAP)) {
@@ -275,7 +275,7 @@ impl Receiver {
     ///
     /// # Errors
     /// Never on a kernel that has packet sockets.
-    pub fn take_seen(&self) -> Result<Seen> {
+    pub fn take_seen(&self) -> Result<ReceiverCounts> {
         let mut counts = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
         let mut length = socket_length(size_of_val(&counts));
         let (fd, option) = (self.fd.as_raw_fd(), libc::PACKET_STATISTICS);
@@ -285,7 +285,7 @@ impl Receiver {
         if result < 0 {
             return Err(Error::last("getsockopt(PACKET_STATISTICS)"));
         }
-        Ok(Seen { frames: Frames(counts.tp_packets.into()), dropped: Frames(counts.tp_drops.into()) })
+        Ok(ReceiverCounts { frames: Frames(counts.tp_packets.into()), dropped: Frames(counts.tp_drops.into()) })
     }
 }
 
@@ -393,7 +393,7 @@ mod tests {
 
     #[test]
     fn frames_in_an_arena_can_be_told_apart_after_they_were_changed() {
-        let mut arena = Arena::of(&[0; 60], 3);
+        let mut arena = FrameArena::of(&[0; 60], 3);
         for (number, frame) in (1..).zip(arena.frames_mut()) {
             frame[59] = number;
         }
@@ -404,9 +404,9 @@ mod tests {
     #[test]
     fn a_batch_is_accepted_whole() {
         let Some(sender) = or_skip(Sender::open(LOOPBACK, Queueing::Bypass, &permit())) else { return };
-        let arena = Arena::of(&frame(0x88b5), 100);
-        assert_eq!(sender.send(arena.frames()).unwrap(), Offer::Accepted(MAX_BATCH));
-        assert_eq!(sender.send(arena.frames().skip(90)).unwrap(), Offer::Accepted(10));
+        let arena = FrameArena::of(&frame(0x88b5), 100);
+        assert_eq!(sender.send(arena.frames()).unwrap(), OfferResult::Accepted(MAX_BATCH));
+        assert_eq!(sender.send(arena.frames().skip(90)).unwrap(), OfferResult::Accepted(10));
         assert!(sender.wait(Nanos::from_secs(1)).unwrap());
     }
 
@@ -416,9 +416,9 @@ mod tests {
         let sender = Sender::open(LOOPBACK, Queueing::Discipline, &permit()).unwrap();
         let mut ours = frame(0x0800).to_vec();
         ours.resize(300, 0xf7);
-        assert_eq!(sender.send([&ours[..]].into_iter()).unwrap(), Offer::Accepted(1));
+        assert_eq!(sender.send([&ours[..]].into_iter()).unwrap(), OfferResult::Accepted(1));
         // Other tests use this device too, so the frame is looked for among theirs.
-        let mut inbox = Inbox::default();
+        let mut inbox = ReceiveBuffer::default();
         let deadline = crate::clock::now() + Nanos::from_secs(5);
         let mut found = false;
         while !found && crate::clock::now() < deadline {
@@ -435,13 +435,13 @@ mod tests {
         let Some(receiver) = or_skip(Receiver::open_stamped(LOOPBACK, Bytes(1 << 20))) else { return };
         let sender = Sender::open(LOOPBACK, Queueing::Discipline, &permit()).unwrap();
         let ours = frame(0x88b6);
-        let mut inbox = Inbox::default();
+        let mut inbox = ReceiveBuffer::default();
         let deadline = crate::clock::now() + Nanos::from_secs(5);
         let mut found = None;
         // The first socket of a system that asks has stamps a moment later only.
         while found.is_none() && crate::clock::now() < deadline {
             let before = crate::clock::wall();
-            assert_eq!(sender.send([&ours[..]].into_iter()).unwrap(), Offer::Accepted(1));
+            assert_eq!(sender.send([&ours[..]].into_iter()).unwrap(), OfferResult::Accepted(1));
             receiver.wait(Nanos::from_millis(100)).unwrap();
             receiver.receive(&mut inbox).unwrap();
             let stamped = inbox.frames().zip(inbox.stamps()).find(|((bytes, _), _)| bytes == &ours);

@@ -32,7 +32,7 @@ const KILL_PATIENCE: Nanos = Nanos::from_secs(5);
 
 /// A process that cannot be mistaken for a later one with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Identity {
+pub struct ProcessIdentity {
     /// The number, as seen from the pid namespace of this process.
     pub pid: u32,
     /// The start in clock ticks since boot: field 22 of `/proc/PID/stat`.
@@ -41,7 +41,7 @@ pub struct Identity {
 
 /// How a process was brought to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum ExitCause {
     /// It was gone before anything was sent.
     Already,
     /// It followed SIGTERM.
@@ -50,7 +50,7 @@ pub enum Ended {
     Killed,
 }
 
-impl Identity {
+impl ProcessIdentity {
     /// Looks up who has the number now.
     ///
     /// # Errors
@@ -80,22 +80,26 @@ impl Identity {
     ///
     /// # Errors
     /// `EPERM` when it belongs to someone else, `ETIMEDOUT` when not even SIGKILL ended it.
-    pub fn end(&self, patience: Nanos) -> Result<Ended> {
+    pub fn end(&self, patience: Nanos) -> Result<ExitCause> {
         let pidfd = match Pidfd::open(self.pid) {
             Ok(pidfd) => pidfd,
-            Err(error) if error.errno() == Some(libc::ESRCH) => return Ok(Ended::Already),
+            Err(error) if error.errno() == Some(libc::ESRCH) => return Ok(ExitCause::Already),
             Err(error) => return Err(error),
         };
         // Checked after the pidfd is open: from here on it refers to this process or to one that is gone.
         if !self.is_alive() {
-            return Ok(Ended::Already);
+            return Ok(ExitCause::Already);
         }
         pidfd.send(Signal::Terminate)?;
         if pidfd.wait(patience)? {
-            return Ok(Ended::Terminated);
+            return Ok(ExitCause::Terminated);
         }
         pidfd.kill()?;
-        if pidfd.wait(KILL_PATIENCE)? { Ok(Ended::Killed) } else { Err(Error::new(self.call("kill"), Errno::TIMEDOUT)) }
+        if pidfd.wait(KILL_PATIENCE)? {
+            Ok(ExitCause::Killed)
+        } else {
+            Err(Error::new(self.call("kill"), Errno::TIMEDOUT))
+        }
     }
 
     fn call(&self, name: &str) -> String {
@@ -194,7 +198,7 @@ impl AsFd for Pidfd {
 
 /// What becomes of a child when this process ends without saying so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bond {
+pub enum ParentBond {
     /// The kernel kills it (`PR_SET_PDEATHSIG`), even after a SIGKILL of this process.
     DiesWithParent,
     /// It goes on, in a session of its own.
@@ -203,7 +207,7 @@ pub enum Bond {
 
 /// Where a child runs.
 #[derive(Debug, Clone, Copy)]
-pub enum Place<'a> {
+pub enum ProcessPlace<'a> {
     /// In the network namespace of the calling thread.
     Here,
     /// In existing namespaces.
@@ -213,23 +217,23 @@ pub enum Place<'a> {
 }
 
 /// A [`Place`] with everything that the child needs to get there without allocating.
-enum Destination {
+enum PreparedPlace {
     Here(NetNs),
     In(Namespaces),
     NewUserNamespace(RootMap),
 }
 
-impl Place<'_> {
-    fn prepare(self) -> Result<Destination> {
+impl ProcessPlace<'_> {
+    fn prepare(self) -> Result<PreparedPlace> {
         Ok(match self {
-            Self::Here => Destination::Here(NetNs::current()?),
-            Self::In(namespaces) => Destination::In(namespaces.try_clone()?),
-            Self::NewUserNamespace => Destination::NewUserNamespace(RootMap::of_this_user()),
+            Self::Here => PreparedPlace::Here(NetNs::current()?),
+            Self::In(namespaces) => PreparedPlace::In(namespaces.try_clone()?),
+            Self::NewUserNamespace => PreparedPlace::NewUserNamespace(RootMap::of_this_user()),
         })
     }
 }
 
-impl Destination {
+impl PreparedPlace {
     fn enter(&self) -> io::Result<()> {
         match self {
             Self::Here(net) => namespace::join_net(net),
@@ -241,16 +245,16 @@ impl Destination {
 
 /// A child to be started, perhaps in other namespaces.
 #[derive(Debug)]
-pub struct Start<'a> {
+pub struct ProcessSpec<'a> {
     /// The program, its arguments and its standard streams.
     pub command: Command,
     /// Where it runs.
-    pub place: Place<'a>,
+    pub place: ProcessPlace<'a>,
     /// Whether it outlives this process.
-    pub bond: Bond,
+    pub bond: ParentBond,
 }
 
-impl Start<'_> {
+impl ProcessSpec<'_> {
     /// Starts the child.
     ///
     /// The parent of `PR_SET_PDEATHSIG` is a *thread*: a child started by a worker would be killed when that worker ends. So all such
@@ -269,8 +273,8 @@ impl Start<'_> {
             // A change of user may clear the death signal, so it is set behind.
             destination.enter()?;
             match bond {
-                Bond::DiesWithParent => die_with(parent)?,
-                Bond::Detached => drop(rustix::process::setsid()?),
+                ParentBond::DiesWithParent => die_with(parent)?,
+                ParentBond::Detached => drop(rustix::process::setsid()?),
             }
             Ok(())
         };
@@ -279,8 +283,8 @@ impl Start<'_> {
         // lock, and its error values are plain numbers.
         unsafe { command.pre_exec(before_exec) };
         let child = match bond {
-            Bond::DiesWithParent => spawn_on_lasting_thread(command),
-            Bond::Detached => command.spawn(),
+            ParentBond::DiesWithParent => spawn_on_lasting_thread(command),
+            ParentBond::Detached => command.spawn(),
         };
         child.map_err(|error| Error::new(call, error))
     }
@@ -375,22 +379,25 @@ mod tests {
 
     #[test]
     fn a_process_is_ended_once_and_a_zombie_is_not_alive() {
-        let mut child = Start { command: sleeper(), place: Place::Here, bond: Bond::Detached }.spawn().unwrap();
-        let identity = Identity::of(child.id()).unwrap();
+        let mut child =
+            ProcessSpec { command: sleeper(), place: ProcessPlace::Here, bond: ParentBond::Detached }.spawn().unwrap();
+        let identity = ProcessIdentity::of(child.id()).unwrap();
         assert!(identity.is_alive());
-        assert_eq!(identity.end(Nanos::from_secs(10)).unwrap(), Ended::Terminated);
+        assert_eq!(identity.end(Nanos::from_secs(10)).unwrap(), ExitCause::Terminated);
         assert!(!identity.is_alive(), "a zombie has ended");
-        assert_eq!(identity.end(Nanos::from_secs(10)).unwrap(), Ended::Already);
+        assert_eq!(identity.end(Nanos::from_secs(10)).unwrap(), ExitCause::Already);
         child.wait().unwrap();
-        assert_eq!(identity.end(Nanos::from_secs(10)).unwrap(), Ended::Already);
+        assert_eq!(identity.end(Nanos::from_secs(10)).unwrap(), ExitCause::Already);
     }
 
     #[test]
     fn a_successor_with_the_same_number_is_left_alone() {
-        let mut child = Start { command: sleeper(), place: Place::Here, bond: Bond::DiesWithParent }.spawn().unwrap();
-        let actual = Identity::of(child.id()).unwrap();
-        let predecessor = Identity { start_ticks: actual.start_ticks - 1, ..actual };
-        assert_eq!(predecessor.end(Nanos::ZERO).unwrap(), Ended::Already);
+        let mut child = ProcessSpec { command: sleeper(), place: ProcessPlace::Here, bond: ParentBond::DiesWithParent }
+            .spawn()
+            .unwrap();
+        let actual = ProcessIdentity::of(child.id()).unwrap();
+        let predecessor = ProcessIdentity { start_ticks: actual.start_ticks - 1, ..actual };
+        assert_eq!(predecessor.end(Nanos::ZERO).unwrap(), ExitCause::Already);
         assert!(actual.is_alive());
         child.kill().unwrap();
         child.wait().unwrap();
@@ -400,17 +407,22 @@ mod tests {
     fn a_process_that_ignores_sigterm_is_killed() {
         let mut command = Command::new("sh");
         command.args(["-c", "trap '' TERM; echo ready; while :; do sleep 60; done"]).stdout(Stdio::piped());
-        let mut child = Start { command, place: Place::Here, bond: Bond::DiesWithParent }.spawn().unwrap();
+        let mut child =
+            ProcessSpec { command, place: ProcessPlace::Here, bond: ParentBond::DiesWithParent }.spawn().unwrap();
         let mut ready = String::new();
         io::BufRead::read_line(&mut io::BufReader::new(child.stdout.take().unwrap()), &mut ready).unwrap();
-        let ended = Identity::of(child.id()).unwrap().end(Nanos::from_millis(50)).unwrap();
-        assert_eq!(ended, Ended::Killed);
+        let ended = ProcessIdentity::of(child.id()).unwrap().end(Nanos::from_millis(50)).unwrap();
+        assert_eq!(ended, ExitCause::Killed);
         child.wait().unwrap();
     }
 
     #[test]
     fn a_child_survives_the_thread_that_asked_for_it() {
-        let start = || Start { command: sleeper(), place: Place::Here, bond: Bond::DiesWithParent }.spawn().unwrap();
+        let start = || {
+            ProcessSpec { command: sleeper(), place: ProcessPlace::Here, bond: ParentBond::DiesWithParent }
+                .spawn()
+                .unwrap()
+        };
         let mut child = thread::spawn(start).join().unwrap();
         let pidfd = Pidfd::open(child.id()).unwrap();
         assert!(!pidfd.wait(Nanos::from_millis(100)).unwrap());
@@ -425,7 +437,7 @@ mod tests {
         let is_open = |file: &fs::File| {
             let mut command = Command::new("test");
             command.args(["-e".to_owned(), format!("/dev/fd/{}", file.as_raw_fd())]);
-            let start = Start { command, place: Place::Here, bond: Bond::DiesWithParent };
+            let start = ProcessSpec { command, place: ProcessPlace::Here, bond: ParentBond::DiesWithParent };
             start.spawn().unwrap().wait().unwrap().success()
         };
         assert_eq!([&kept, &handed].map(is_open), [false, true]);
@@ -434,7 +446,8 @@ mod tests {
     #[test]
     fn a_program_that_does_not_exist_is_named() {
         let command = Command::new("/no/such/program");
-        let error = Start { command, place: Place::Here, bond: Bond::DiesWithParent }.spawn().unwrap_err();
+        let error =
+            ProcessSpec { command, place: ProcessPlace::Here, bond: ParentBond::DiesWithParent }.spawn().unwrap_err();
         assert_eq!(error.call, "start(/no/such/program)");
     }
 }

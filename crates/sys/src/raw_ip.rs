@@ -17,7 +17,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{
     Error, Result,
-    control::{CONTROL_SIZE, Control, control_messages, time},
+    control_message::{CONTROL_SIZE, ControlBuffer, control_messages, time},
     policy::Destination,
     signal::poll_readable,
     socket::{self, named},
@@ -25,7 +25,7 @@ use crate::{
 
 /// What the kernel did with a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Handed {
+pub enum RawSendResult {
     /// It took it; a queue or a firewall may still drop it.
     Taken,
     /// It is longer than the device or the route takes (`EMSGSIZE`).
@@ -36,7 +36,7 @@ pub enum Handed {
     NoWay,
 }
 
-impl Handed {
+impl RawSendResult {
     /// What an error of a send says of the packet; nothing when it says something of the sender.
     pub(crate) fn of_error(error: &io::Error) -> Option<Self> {
         match error.raw_os_error()? {
@@ -104,10 +104,10 @@ impl Sender {
     ///
     /// # Errors
     /// `EPERM` from a firewall, `EACCES` for a broadcast that was not asked for.
-    pub fn send(&self, packet: &[u8], to: &Destination) -> Result<Handed> {
+    pub fn send(&self, packet: &[u8], to: &Destination) -> Result<RawSendResult> {
         match self.socket.send_to(packet, to.raw()) {
-            Ok(_) => Ok(Handed::Taken),
-            Err(error) => Handed::of_error(&error).ok_or_else(|| Error::new(format!("sendto({to})"), error)),
+            Ok(_) => Ok(RawSendResult::Taken),
+            Err(error) => RawSendResult::of_error(&error).ok_or_else(|| Error::new(format!("sendto({to})"), error)),
         }
     }
 }
@@ -123,7 +123,7 @@ pub enum Direction {
 
 /// A packet that passed, by where its bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Passing {
+pub struct SeenPacket {
     /// Which way.
     pub direction: Direction,
     /// How many bytes were written into the room that was given.
@@ -134,11 +134,11 @@ pub struct Passing {
 
 /// A socket that sees copies of the packets from and to one host, and of all ICMP.
 #[derive(Debug)]
-pub struct Ear {
+pub struct PacketListener {
     fd: OwnedFd,
 }
 
-impl Ear {
+impl PacketListener {
     /// Listens on all devices of this network namespace, with room for `buffer` of the kernel's memory.
     ///
     /// # Errors
@@ -181,8 +181,8 @@ impl Ear {
     ///
     /// # Errors
     /// When a device went down meanwhile.
-    pub fn receive(&self, room: &mut [u8]) -> Result<Option<Passing>> {
-        let mut control = Control([0; CONTROL_SIZE]);
+    pub fn receive(&self, room: &mut [u8]) -> Result<Option<SeenPacket>> {
+        let mut control = ControlBuffer([0; CONTROL_SIZE]);
         let mut vector = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
         let mut source = MaybeUninit::<libc::sockaddr_ll>::zeroed();
         // SAFETY: `msghdr` holds integers and raw pointers, for which zero is valid.
@@ -207,7 +207,7 @@ impl Ear {
         let stamp = control_messages(control)
             .find(|message| (message.level, message.kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS));
         let at = stamp.and_then(|message| time(message.value.first_chunk().copied()?));
-        Ok(Some(Passing { direction, length: length.min(room.len()), at }))
+        Ok(Some(SeenPacket { direction, length: length.min(room.len()), at }))
     }
 
     /// Waits until a packet has passed, a signal has come or the time is over; returns whether one has passed.
@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn a_packet_over_loopback_is_heard_leaving_and_arriving_with_its_times() {
         let host: IpAddr = "127.0.0.1".parse().unwrap();
-        let Some(ear) = or_skip(Ear::open(host, Bytes(1 << 20))) else { return };
+        let Some(ear) = or_skip(PacketListener::open(host, Bytes(1 << 20))) else { return };
         let sender = Sender::open(host, Broadcast::Refused).unwrap();
         // Protocol 253 is for experiments (RFC 3692), and nobody answers to it but by ICMP.
         let mut packet = [0; 28];
@@ -396,7 +396,7 @@ mod tests {
         packet[16..20].copy_from_slice(&[127, 0, 0, 1]);
         packet[20..].copy_from_slice(b"raw_ip!!");
         let before = clock::wall();
-        assert_eq!(sender.send(&packet, &anywhere((host, 0).into())).unwrap(), Handed::Taken);
+        assert_eq!(sender.send(&packet, &anywhere((host, 0).into())).unwrap(), RawSendResult::Taken);
         let deadline = clock::now() + Nanos::from_secs(5);
         let (mut room, mut heard) = ([0; 2048], Vec::new());
         while heard.len() < 2 && clock::now() < deadline {
@@ -419,7 +419,7 @@ mod tests {
         let Some(sender) = or_skip(Sender::open(host, Broadcast::Refused)) else { return };
         let mut packet = vec![0; 70_000];
         packet[0] = 0x45;
-        assert_eq!(sender.send(&packet, &anywhere((host, 0).into())).unwrap(), Handed::TooLong);
+        assert_eq!(sender.send(&packet, &anywhere((host, 0).into())).unwrap(), RawSendResult::TooLong);
         let error = sender.bind_device("no-such-device").unwrap_err();
         assert_eq!(error.call, "setsockopt(SO_BINDTODEVICE, no-such-device)");
     }

@@ -62,7 +62,7 @@ impl Signal {
 
 /// The signals of this process as a flag; dropping it puts the former actions back.
 #[derive(Debug)]
-pub struct Watch {
+pub struct SignalWatch {
     wake: OwnedFd,
     former: Vec<(Signal, libc::sigaction)>,
 }
@@ -73,7 +73,7 @@ pub struct Watch {
 ///
 /// # Errors
 /// `EBUSY` when a watch exists already: the action of a signal belongs to the whole process.
-pub fn watch() -> Result<Watch> {
+pub fn watch() -> Result<SignalWatch> {
     watch_where(|former| former.sa_sigaction != libc::SIG_IGN)
 }
 
@@ -81,17 +81,17 @@ pub fn watch() -> Result<Watch> {
 ///
 /// # Errors
 /// As [`watch`].
-pub fn watch_also_ignored() -> Result<Watch> {
+pub fn watch_also_ignored() -> Result<SignalWatch> {
     watch_where(|_| true)
 }
 
-fn watch_where(is_wanted: fn(&libc::sigaction) -> bool) -> Result<Watch> {
+fn watch_where(is_wanted: fn(&libc::sigaction) -> bool) -> Result<SignalWatch> {
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         .map_err(|errno| Error::new("eventfd(signals)", errno))?;
     WAKE.compare_exchange(-1, wake.as_raw_fd(), Ordering::SeqCst, Ordering::SeqCst)
         .map_err(|_| Error::new("sigaction(watched already)", Errno::BUSY))?;
     RECEIVED.store(0, Ordering::SeqCst);
-    let mut watch = Watch { wake, former: Vec::new() };
+    let mut watch = SignalWatch { wake, former: Vec::new() };
     for signal in Signal::ALL {
         let former = action(signal, None)?;
         if is_wanted(&former) {
@@ -102,7 +102,7 @@ fn watch_where(is_wanted: fn(&libc::sigaction) -> bool) -> Result<Watch> {
     Ok(watch)
 }
 
-impl Watch {
+impl SignalWatch {
     /// The first signal that arrived since the watch began.
     #[must_use]
     pub fn received(&self) -> Option<Signal> {
@@ -126,13 +126,13 @@ impl Watch {
 }
 
 /// Readable once a signal has arrived, for an event loop.
-impl AsFd for Watch {
+impl AsFd for SignalWatch {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 }
 
-impl Drop for Watch {
+impl Drop for SignalWatch {
     fn drop(&mut self) {
         for (signal, former) in &self.former {
             // The former action came from the kernel, so the kernel takes it back.

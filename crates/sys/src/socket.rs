@@ -21,7 +21,7 @@ pub use socket2::{Domain, Protocol, SockAddr, SockFilter, SockRef, Socket, Type}
 
 use crate::{
     Error, Result,
-    policy::{Destination, Guests},
+    policy::{AllowedPeers, Destination},
 };
 
 /// Whether a transfer may wait; a wait ends by the socket's own time-out or by its shutdown.
@@ -67,7 +67,7 @@ pub fn datagram_unbound(address: SocketAddr) -> Result<Socket> {
 ///
 /// # Errors
 /// `socket` and `bind`, such as an address in use or not of this host.
-pub fn datagram(address: SocketAddr, guests: &Guests) -> Result<Socket> {
+pub fn datagram(address: SocketAddr, guests: &AllowedPeers) -> Result<Socket> {
     let socket = datagram_unbound(address)?;
     guests.guard(&socket)?;
     socket.bind(&address.into()).map_err(|error| Error::new(format!("bind({address})"), error))?;
@@ -80,7 +80,7 @@ pub fn datagram(address: SocketAddr, guests: &Guests) -> Result<Socket> {
 ///
 /// # Errors
 /// `bind` and `listen`, such as a port in use by a listener without `SO_REUSEPORT`.
-pub fn listen(address: SocketAddr, backlog: u16, guests: &Guests) -> Result<Socket> {
+pub fn listen(address: SocketAddr, backlog: u16, guests: &AllowedPeers) -> Result<Socket> {
     let socket = stream(address)?;
     guests.guard(&socket)?;
     socket.set_reuse_address(true).map_err(named("setsockopt(SO_REUSEADDR)"))?;
@@ -298,7 +298,7 @@ pub fn send_to(socket: impl AsFd, bytes: &[u8], (to, wait): (&Sender, Wait)) -> 
 ///
 /// # Errors
 /// As [`datagram`].
-pub fn datagram_sharing(address: SocketAddr, guests: &Guests) -> Result<Socket> {
+pub fn datagram_sharing(address: SocketAddr, guests: &AllowedPeers) -> Result<Socket> {
     let socket = datagram_unbound(address)?;
     guests.guard(&socket)?;
     socket.set_reuse_port(true).map_err(named("setsockopt(SO_REUSEPORT)"))?;
@@ -538,20 +538,20 @@ mod tests {
     use crate::policy::anywhere;
     use crate::{
         clock,
-        epoll::{Epoll, Events, Interest},
+        epoll::{Epoll, Interest, ReadyList},
     };
 
     const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
     const SECOND: Nanos = Nanos::from_secs(1);
 
     fn wait_for(socket: &Socket, interest: Interest) {
-        let (epoll, mut events) = (Epoll::new().unwrap(), Events::with_capacity(1));
+        let (epoll, mut events) = (Epoll::new().unwrap(), ReadyList::with_capacity(1));
         epoll.add(socket, 0, interest).unwrap();
         assert_eq!(epoll.wait(&mut events, Some(SECOND)).unwrap(), 1);
     }
 
     fn pair() -> (Socket, Socket) {
-        let listener = listen(LOOPBACK, 8, &Guests::anybody()).unwrap();
+        let listener = listen(LOOPBACK, 8, &AllowedPeers::anybody()).unwrap();
         let near = stream(LOOPBACK).unwrap();
         connect(&near, &anywhere(local_address(&listener).unwrap()), SECOND).unwrap();
         wait_for(&listener, Interest::READ);
@@ -560,8 +560,8 @@ mod tests {
 
     #[test]
     fn listeners_share_a_port_and_have_no_connection_at_first() {
-        let first = listen(LOOPBACK, 8, &Guests::anybody()).unwrap();
-        let second = listen(local_address(&first).unwrap(), 8, &Guests::anybody()).unwrap();
+        let first = listen(LOOPBACK, 8, &AllowedPeers::anybody()).unwrap();
+        let second = listen(local_address(&first).unwrap(), 8, &AllowedPeers::anybody()).unwrap();
         assert_eq!(local_address(&first).unwrap(), local_address(&second).unwrap());
         assert!(accept(&first).unwrap().is_none());
         assert!(accept_unnamed(&first).unwrap().is_none());
@@ -569,7 +569,7 @@ mod tests {
 
     #[test]
     fn a_connect_without_waiting_tells_its_outcome_when_writable() {
-        let listener = listen(LOOPBACK, 8, &Guests::anybody()).unwrap();
+        let listener = listen(LOOPBACK, 8, &AllowedPeers::anybody()).unwrap();
         let near = stream(LOOPBACK).unwrap();
         near.set_nonblocking(true).unwrap();
         connect_begin(&near, &anywhere(local_address(&listener).unwrap())).unwrap();
@@ -579,7 +579,7 @@ mod tests {
 
     #[test]
     fn a_refused_connection_names_the_address() {
-        let listener = listen(LOOPBACK, 8, &Guests::anybody()).unwrap();
+        let listener = listen(LOOPBACK, 8, &AllowedPeers::anybody()).unwrap();
         let address = local_address(&listener).unwrap();
         drop(listener);
         let near = stream(address).unwrap();
@@ -604,8 +604,10 @@ mod tests {
 
     #[test]
     fn a_datagram_says_where_it_came_from() {
-        let (near, far) =
-            (datagram(LOOPBACK, &Guests::anybody()).unwrap(), datagram(LOOPBACK, &Guests::anybody()).unwrap());
+        let (near, far) = (
+            datagram(LOOPBACK, &AllowedPeers::anybody()).unwrap(),
+            datagram(LOOPBACK, &AllowedPeers::anybody()).unwrap(),
+        );
         set_timeout(&far, SECOND).unwrap();
         near.send_to(b"hello", &local_address(&far).unwrap().into()).unwrap();
         let from = local_address(&near).unwrap();
@@ -665,9 +667,9 @@ mod tests {
 
     #[test]
     fn the_kernel_counts_the_datagrams_that_a_full_buffer_drops() {
-        let far = datagram(LOOPBACK, &Guests::anybody()).unwrap();
+        let far = datagram(LOOPBACK, &AllowedPeers::anybody()).unwrap();
         set_buffer(&far, Buffer::Receive, Bytes(4096)).unwrap();
-        let near = datagram(LOOPBACK, &Guests::anybody()).unwrap();
+        let near = datagram(LOOPBACK, &AllowedPeers::anybody()).unwrap();
         near.connect(&local_address(&far).unwrap().into()).unwrap();
         for _ in 0..100 {
             send(&near, &[0; 1000], Wait::Never).unwrap();

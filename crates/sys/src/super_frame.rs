@@ -19,13 +19,13 @@ use rustix::{
 pub use crate::datagram::segments_of;
 use crate::{
     Error, Result,
-    packet_socket::{Offer, open, set_option, wait},
-    policy::Frames as Permit,
+    packet_socket::{OfferResult, open, set_option, wait},
+    policy::FramePermit as Permit,
 };
 
 /// Where a long frame is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cut {
+pub struct SegmentCut {
     /// The first byte of the UDP header.
     pub udp_at: u16,
     /// Bytes of payload in each frame.
@@ -57,7 +57,7 @@ const CHECKSUM_AT: u16 = 6;
 const VNET_HEADER: libc::c_int = 15;
 
 /// The ten bytes, in the order of this machine.
-fn header(cut: Cut, kind: u8) -> [u8; HEADER] {
+fn header(cut: SegmentCut, kind: u8) -> [u8; HEADER] {
     let mut bytes = [0; HEADER];
     let segment = if kind == CUT_NOTHING { 0 } else { cut.payload };
     bytes[..2].copy_from_slice(&[NEEDS_CHECKSUM, kind]);
@@ -73,7 +73,7 @@ impl Sender {
     ///
     /// # Errors
     /// Without `CAP_NET_RAW`, or when there is no such device.
-    pub fn open(ifindex: u32, cut: Cut, _: &Permit) -> Result<Self> {
+    pub fn open(ifindex: u32, cut: SegmentCut, _: &Permit) -> Result<Self> {
         // Protocol zero receives nothing, so that sending does not pay for receiving.
         let fd = open(ifindex, 0)?;
         set_option(&fd, (libc::SOL_PACKET, VNET_HEADER, "PACKET_VNET_HDR"), 1)?;
@@ -88,13 +88,13 @@ impl Sender {
     ///
     /// # Errors
     /// When the device has gone or is down, and `EINVAL` before Linux 6.2.
-    pub fn send(&self, frame: &[u8]) -> Result<Offer> {
+    pub fn send(&self, frame: &[u8]) -> Result<OfferResult> {
         let ahead = if frame.len() > self.single_length { &self.whole } else { &self.single };
         let parts = [IoSlice::new(ahead), IoSlice::new(frame)];
         match sendmsg(&self.fd, &parts, &mut SendAncillaryBuffer::default(), SendFlags::DONTWAIT) {
-            Ok(_) => Ok(Offer::Accepted(1)),
-            Err(Errno::NOBUFS) => Ok(Offer::Dropped),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(Offer::Busy),
+            Ok(_) => Ok(OfferResult::Accepted(1)),
+            Err(Errno::NOBUFS) => Ok(OfferResult::Dropped),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(OfferResult::Busy),
             Err(error) => Err(Error::new("sendmsg(AF_PACKET, PACKET_VNET_HDR)", error)),
         }
     }
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn what_stands_in_front_says_where_the_frame_is_cut_and_what_is_summed() {
-        let cut = Cut { udp_at: 34, payload: 18 };
+        let cut = SegmentCut { udp_at: 34, payload: 18 };
         assert_eq!(header(cut, CUT_UDP), [1, 5, 42, 0, 18, 0, 34, 0, 6, 0]);
         assert_eq!(header(cut, CUT_NOTHING), [1, 0, 42, 0, 0, 0, 34, 0, 6, 0]);
     }

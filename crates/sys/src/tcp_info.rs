@@ -12,7 +12,7 @@ use crate::{Error, Result};
 /// Where a connection stands (RFC 9293 section 3.3.2, with the kernel's numbers).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are those of RFC 9293")]
-pub enum State {
+pub enum TcpState {
     Established,
     SynSent,
     SynReceived,
@@ -28,7 +28,7 @@ pub enum State {
     Other(u8),
 }
 
-impl From<u8> for State {
+impl From<u8> for TcpState {
     fn from(number: u8) -> Self {
         match number {
             1 => Self::Established,
@@ -51,7 +51,7 @@ impl From<u8> for State {
 #[derive(Debug, Clone, PartialEq)]
 pub struct TcpInfo {
     /// Where the connection stands.
-    pub state: State,
+    pub state: TcpState,
     /// Retransmissions of the segment that is waiting now, after its time-out.
     pub retransmits: u8,
     /// The retransmission time-out now.
@@ -270,7 +270,7 @@ mod tests {
         near.write_all(&[0; 1000]).unwrap();
         far.read_exact(&mut [0; 1000]).unwrap();
         let (near, far) = (TcpInfo::of(&near).unwrap(), TcpInfo::of(&far).unwrap());
-        assert_eq!(near.state, State::Established);
+        assert_eq!(near.state, TcpState::Established);
         assert_eq!(near.bytes_sent, Some(Bytes(1000)));
         assert_eq!(far.bytes_received, Some(Bytes(1000)));
         assert_eq!(near.total_retrans, 0);
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn fields_that_the_kernel_did_not_return_are_missing() {
         let info = TcpInfo::parse(&[0xff; LENGTH_MIN]).unwrap();
-        assert_eq!(info.state, State::Other(255));
+        assert_eq!(info.state, TcpState::Other(255));
         assert_eq!((info.bytes_acked, info.min_rtt, info.delivery_rate_app_limited), (None, None, None));
         let info = TcpInfo::parse(&[1; 230]).unwrap();
         assert_eq!(info.rcv_ooopack, Some(0x0101_0101));

@@ -4,17 +4,17 @@
 //! while it is prepared, so that connecting is not part of what is measured (except where it is what is measured). This crate
 //! knows nothing of how hosts are reached, of other layers and of output.
 
-mod causes;
 mod churn;
+mod connection_setup;
 mod datagrams;
-mod exchange;
-mod flows;
+mod error_counts;
 mod kinds;
-mod link;
 mod options;
 mod payload;
 mod protocol;
+mod request_response;
 mod stream;
+mod tcp_sampler;
 mod traffic;
 
 pub use kinds::KINDS;

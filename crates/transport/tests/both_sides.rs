@@ -13,7 +13,7 @@ use std::{
     thread,
 };
 
-use fathom_engine::{Error, Session, Stop, StopFlag, Test, find};
+use fathom_engine::{Error, Stop, StopFlag, Test, TrialContext, find};
 use fathom_model::{PeerClock, Phases, Record, Role, Settings, Side, names::count, units::Nanos};
 use fathom_sys::{clock, policy::Policy};
 use fathom_transport::KINDS;
@@ -43,7 +43,7 @@ fn role(kind: &str, side: Side, settings: &Settings) -> Role {
         interface: None,
         peer: BTreeMap::new(),
         cores: Vec::new(),
-        meeting: fathom_model::Meeting::default(),
+        meeting: fathom_model::PeerAddresses::default(),
         seed: 42,
     }
 }
@@ -57,11 +57,11 @@ fn prepare(kind: &str, options: &[(&str, &str)]) -> Result<[Box<dyn Test>; 2], E
     Ok([found.prepare(&asks, &Policy::anything())?, responder])
 }
 
-fn sessions(kind: &str) -> [Session; 2] {
+fn sessions(kind: &str) -> [TrialContext; 2] {
     let phases = role(kind, Side::Initiator, &Settings::default()).phases;
     let start = clock::now() + Nanos::from_millis(20);
     // Both sides are in this process, and read one clock.
-    let session = || Session { peer_clock: Some(PeerClock::default()), ..Session::new(start, phases) };
+    let session = || TrialContext { peer_clock: Some(PeerClock::default()), ..TrialContext::new(start, phases) };
     [session(), session()]
 }
 
@@ -85,7 +85,11 @@ fn run_both(kind: &str, tests: [Box<dyn Test>; 2], over: impl FnOnce()) -> Trial
     run_in(sessions(kind), tests, over)
 }
 
-fn run_in([asks, answers]: [Session; 2], [initiator, responder]: [Box<dyn Test>; 2], over: impl FnOnce()) -> Trial {
+fn run_in(
+    [asks, answers]: [TrialContext; 2],
+    [initiator, responder]: [Box<dyn Test>; 2],
+    over: impl FnOnce(),
+) -> Trial {
     thread::scope(|scope| {
         let finish = answers.stop.clone();
         let responder = scope.spawn(move || responder.run(&answers).unwrap());
@@ -473,14 +477,14 @@ fn against_datagrams(options: &[(&str, &str)], mut each: impl FnMut(&UdpSocket, 
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut room = [0; 2000];
-            while stop.told() == Stop::GoOn {
+            while stop.state() == Stop::Continue {
                 if let Ok((length, from)) = socket.recv_from(&mut room) {
                     each(&socket, &room[..length], from);
                 }
             }
         });
         let prepared = find(KINDS, "udp_rr").unwrap().prepare(&asks, &Policy::anything()).unwrap();
-        let session = Session::new(clock::now() + Nanos::from_millis(20), asks.phases);
+        let session = TrialContext::new(clock::now() + Nanos::from_millis(20), asks.phases);
         let record = prepared.run(&session).unwrap();
         stop.finish();
         record
@@ -524,7 +528,7 @@ fn nobody_at_the_port_is_an_error_and_every_request_is_lost() {
     let mut asks = role("udp_rr", Side::Initiator, &Settings::default().with("timeout", "10ms"));
     asks.peer = BTreeMap::from([("address".to_owned(), gone.to_string())]);
     let prepared = find(KINDS, "udp_rr").unwrap().prepare(&asks, &Policy::anything()).unwrap();
-    let record = prepared.run(&Session::new(clock::now(), asks.phases)).unwrap();
+    let record = prepared.run(&TrialContext::new(clock::now(), asks.phases)).unwrap();
     assert!(total(&record, "lost") > 0 && total(&record, count::TRANSACTIONS) == 0, "{:?}", record.totals);
     assert!(record.errors.keys().any(|cause| cause.ends_with("connection refused")), "{:?}", record.errors);
     assert!(!record.complete);
@@ -615,7 +619,7 @@ fn one_way_delays_are_told_with_the_error_of_the_clocks_or_withheld_where_it_is_
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let told = |peer_clock: Option<PeerClock>| {
         let tests = prepare("udp_stream", &[("pps", "2k"), ("size", "200")]).unwrap();
-        let sessions = sessions("udp_stream").map(|session| Session { peer_clock, ..session });
+        let sessions = sessions("udp_stream").map(|session| TrialContext { peer_clock, ..session });
         let record = run_in(sessions, tests, || ()).responder;
         let is_withheld = record.notes.iter().any(|note| note.id == "one-way-delay-withheld");
         let error = record.totals.get("one_way_delay_error_ns").copied();
@@ -820,7 +824,7 @@ fn an_abort_ends_both_sides_quickly_and_leaves_incomplete_records() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     for kind in KINDS {
         let [initiator, responder] = prepare(kind.name(), &needed(kind.name(), &[("flows", "2")])).unwrap();
-        let [asks, answers] = sessions(kind.name()).map(|session| Session {
+        let [asks, answers] = sessions(kind.name()).map(|session| TrialContext {
             phases: Phases { measure_ns: Nanos::from_secs(20), ..session.phases },
             ..session
         });
@@ -855,7 +859,7 @@ fn against(kind: &str, options: &[(&str, &str)], serve: impl FnOnce(&TcpListener
         let phases = Phases { measure_ns: Nanos::from_millis(1300), ..asks.phases };
         let prepared = find(KINDS, kind).unwrap().prepare(&asks, &Policy::anything());
         let begin = clock::now();
-        let session = Session::new(begin + Nanos::from_millis(20), phases);
+        let session = TrialContext::new(begin + Nanos::from_millis(20), phases);
         let record = prepared.unwrap().run(&session).unwrap();
         let took = clock::now() - begin;
         stop.finish();
@@ -867,7 +871,7 @@ fn against(kind: &str, options: &[(&str, &str)], serve: impl FnOnce(&TcpListener
 /// Accepts whatever comes until it is told to go, and does something with each connection.
 fn accept_all(listener: &TcpListener, stop: &StopFlag, mut each: impl FnMut(&mut TcpStream) -> bool) {
     let mut open: Vec<TcpStream> = Vec::new();
-    while stop.told() == Stop::GoOn {
+    while stop.state() == Stop::Continue {
         if let Ok((stream, _)) = listener.accept() {
             stream.set_nonblocking(true).unwrap();
             open.push(stream);

@@ -5,9 +5,9 @@
 
 use std::{net::IpAddr, num::NonZeroU32, os::fd::AsFd, thread};
 
-use fathom_engine::{Session, Test, find};
+use fathom_engine::{Test, TrialContext, find};
 use fathom_model::{Endpoints, Phases, Record, Role, Settings, Side, names::count, units::Nanos};
-use fathom_packet::xdp::{Gate, Matching, dropper};
+use fathom_packet::xdp::{DropProgram, FrameMatch, dropper};
 use fathom_sys::{
     bpf::{XdpLink, XdpMode},
     clock,
@@ -69,9 +69,9 @@ impl Wire {
     }
 
     /// Lets the device of the responder lose every tenth datagram of the stream.
-    fn lossy(&self) -> Option<(Gate, XdpLink)> {
+    fn lossy(&self) -> Option<(DropProgram, XdpLink)> {
         let every = NonZeroU32::new(u32::try_from(LOSES).unwrap()).unwrap();
-        let gate = or_skip(dropper(Matching::UdpPort(PORT), every))?;
+        let gate = or_skip(dropper(FrameMatch::UdpPort(PORT), every))?;
         let link = self.on(1, || {
             let index = Netlink::open().unwrap().link(NAMES[1]).unwrap().index;
             gate.attach(index, XdpMode::Native).unwrap()
@@ -92,7 +92,7 @@ impl Wire {
             interface: Some(NAMES[host].to_owned()),
             peer,
             cores: Vec::new(),
-            meeting: fathom_model::Meeting::default(),
+            meeting: fathom_model::PeerAddresses::default(),
             seed: 42,
         };
         self.on(host, || kind.prepare(&role, &Policy::anything()).unwrap())
@@ -105,7 +105,7 @@ impl Wire {
         let responder = self.prepare(Side::Responder, &settings, Endpoints::new());
         let initiator = self.prepare(Side::Initiator, &settings, responder.endpoints());
         let start = clock::now() + Nanos::from_millis(20);
-        let (sends, counts) = (Session::new(start, PHASES), Session::new(start, PHASES));
+        let (sends, counts) = (TrialContext::new(start, PHASES), TrialContext::new(start, PHASES));
         thread::scope(|scope| {
             let finish = counts.stop.clone();
             let responder = scope.spawn(move || responder.run(&counts).unwrap());
@@ -121,10 +121,10 @@ fn what_a_device_loses_is_missing_exactly_and_in_bursts_of_one() {
     let Some(wire) = Wire::up() else { return };
     let Some((gate, _link)) = wire.lossy() else { return };
     for (traffic, offload) in [("constant", "none"), ("bursts", "none"), ("bursts", "auto")] {
-        let before = gate.fate().unwrap();
+        let before = gate.counts().unwrap();
         let [sender, receiver] =
             wire.run(&[("pps", "5k"), ("size", "300"), ("traffic", traffic), ("offload", offload)]);
-        let after = gate.fate().unwrap();
+        let after = gate.counts().unwrap();
         let (passed, lost) = (after.passed.0 - before.passed.0, after.dropped.0 - before.dropped.0);
         let sent = sender.totals[count::SENT];
         assert!(sent > 100 && sender.errors.is_empty(), "{sent} {:?}", sender.errors);

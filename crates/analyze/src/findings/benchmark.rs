@@ -2,18 +2,18 @@
 
 use fathom_model::{Evidence, Finding, Severity};
 
-use super::{Cause, Evidenced};
+use super::{FindingRule, TestEvidence};
 use crate::benchmark;
 
 /// Tells the first rate of the smallest frames: the single number that RFC 2544 section 26.1 asks for.
-pub(crate) struct Benchmarked;
+pub(crate) struct BenchmarkHeadline;
 
-impl Cause for Benchmarked {
+impl FindingRule for BenchmarkHeadline {
     fn id(&self) -> &'static str {
         "benchmark"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let all = || seen.run.tests.iter().filter_map(|test| Some((test, test.benchmark.as_ref()?)));
         let smallest = all().min_by_key(|(_, found)| found.size_bytes);
         let Some((test, found)) = smallest.filter(|(test, _)| test.name == seen.test.name) else { return Vec::new() };

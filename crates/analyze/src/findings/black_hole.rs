@@ -2,17 +2,17 @@
 
 use fathom_model::{Evidence, Finding, NextStep, Severity, units::grouped};
 
-use super::{Cause, Evidenced};
+use super::{FindingRule, TestEvidence};
 
 /// Looks for a length from which a search for the path MTU had no answer and no complaint.
 pub(crate) struct BlackHole;
 
-impl Cause for BlackHole {
+impl FindingRule for BlackHole {
     fn id(&self) -> &'static str {
         "path-mtu-black-hole"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let found = seen.probes().find_map(|(host, _, probe)| {
             let path_mtu = probe.path_mtu.as_ref()?;
             Some((host, probe, path_mtu.mtu_bytes?, path_mtu.vanishing_from_bytes?))
@@ -44,7 +44,7 @@ impl Cause for BlackHole {
 mod tests {
     use fathom_model::probe::{PathMtuRecord, ProbeRecord};
 
-    use crate::story::Story;
+    use crate::run_builder::RunBuilder;
 
     #[test]
     fn only_packets_that_vanish_without_a_word_are_a_black_hole() {
@@ -55,7 +55,7 @@ mod tests {
                 vanishing_from_bytes,
                 ..PathMtuRecord::default()
             };
-            let mut story = Story::new();
+            let mut story = RunBuilder::new();
             story.probed((9, 5), ProbeRecord { path_mtu: Some(path_mtu), ..ProbeRecord::default() });
             assert_eq!(story.finding("path-mtu-black-hole").is_some(), is_found);
         }

@@ -7,7 +7,7 @@ use fathom_model::{
 };
 use fathom_statistics::mean;
 
-use super::{Cause, CoreUse, Evidenced, device, generator_limited, measured};
+use super::{CoreLoad, FindingRule, TestEvidence, device, generator_limited, ratio_evidence};
 
 /// Cores that are busy for less than this could take over work.
 const FREE: f64 = 0.5;
@@ -15,41 +15,43 @@ const FREE: f64 = 0.5;
 /// Looks for the busiest core of the test and for what keeps it busy.
 pub(crate) struct CoreSaturated;
 
-impl Cause for CoreSaturated {
+impl FindingRule for CoreSaturated {
     fn id(&self) -> &'static str {
         "core-saturated"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         // Single packets ask nothing of a core; the core of a device is told of as the device's, which is what the test is about.
-        if seen.reached() || seen.test.layer == Layer::Path || device::full_core(seen).is_some() {
+        if seen.reached_target() || seen.test.layer == Layer::Path || device::full_core(seen).is_some() {
             return Vec::new();
         }
         // A sender that keeps its schedule spins between two packets, so its full core holds nothing back.
         let paced = seen.offered().filter(|offered| offered.share >= generator_limited::OFFERED);
         let cores = seen.hosts().map(|host| (host, seen.cores(host)));
-        let suspect = |(host, cores): &(&str, Vec<CoreUse>)| match &paced {
-            Some(_) if seen.one_machine() => cores.iter().all(CoreUse::is_full_of_ours),
+        let suspect = |(host, cores): &(&str, Vec<CoreLoad>)| match &paced {
+            Some(_) if seen.is_one_machine() => cores.iter().all(CoreLoad::is_full_of_own_work),
             Some(offered) => *host != offered.host,
             None => true,
         };
-        let hosts: Vec<(&str, Vec<CoreUse>)> = cores.filter(|(_, cores)| !cores.is_empty()).filter(suspect).collect();
+        let hosts: Vec<(&str, Vec<CoreLoad>)> = cores.filter(|(_, cores)| !cores.is_empty()).filter(suspect).collect();
         let busiest = hosts.iter().max_by(|a, b| a.1[0].busy().total_cmp(&b.1[0].busy()));
-        let Some((host, cores)) = busiest.filter(|(_, cores)| cores[0].is_full_of_ours()) else { return Vec::new() };
+        let Some((host, cores)) = busiest.filter(|(_, cores)| cores[0].is_full_of_own_work()) else {
+            return Vec::new();
+        };
         // The same core, said twice, would read like two causes.
-        if seen.part_of(host) != "receiver" && generator_limited::by_processor(seen).is_some() {
+        if seen.role_of(host) != "receiver" && generator_limited::threads_saturated(seen).is_some() {
             return Vec::new();
         }
-        let shared = seen.one_machine();
+        let shared = seen.is_one_machine();
         let mut evidence: Vec<Evidence> = Vec::new();
         for (host, cores) in &hosts {
-            let full = cores.iter().filter(|core| core.is_full_of_ours());
-            evidence.extend(full.flat_map(|core| proof(host, core)));
+            let full = cores.iter().filter(|core| core.is_full_of_own_work());
+            evidence.extend(full.flat_map(|core| core_evidence(host, core)));
             if shared {
                 break;
             }
         }
-        let short = if shared { "shared cores".to_owned() } else { format!("{} cpu", seen.part_of(host)) };
+        let short = if shared { "shared cores".to_owned() } else { format!("{} cpu", seen.role_of(host)) };
         vec![Finding {
             id: self.id().to_owned(),
             short,
@@ -64,21 +66,21 @@ impl Cause for CoreSaturated {
 }
 
 /// What a full core did, and for most of the time.
-fn proof(host: &str, core: &CoreUse) -> [Evidence; 2] {
-    let (counter, _, share) = core.mostly();
+fn core_evidence(host: &str, core: &CoreLoad) -> [Evidence; 2] {
+    let (counter, _, share) = core.main_state();
     [
-        measured(host, &format!("busy {}", core.core), core.busy()),
-        measured(host, &format!("{counter} {}", core.core), share),
+        ratio_evidence(host, &format!("busy {}", core.core), core.busy()),
+        ratio_evidence(host, &format!("{counter} {}", core.core), share),
     ]
 }
 
-fn title(seen: &Evidenced<'_>, host: &str, cores: &[CoreUse]) -> String {
+fn title(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> String {
     let core = &cores[0];
-    let (_, word, share) = core.mostly();
+    let (_, word, share) = core.main_state();
     let busy = format!("busy {} of the time, {word} {}", percent(core.busy()), percent(share));
-    if seen.one_machine() {
+    if seen.is_one_machine() {
         let mut full: Vec<&str> =
-            cores.iter().filter(|core| core.is_full_of_ours()).map(|core| core.core.as_str()).collect();
+            cores.iter().filter(|core| core.is_full_of_own_work()).map(|core| core.core.as_str()).collect();
         full.sort_unstable();
         let are = if full.len() > 1 { "are" } else { "is" };
         return format!(
@@ -87,13 +89,13 @@ fn title(seen: &Evidenced<'_>, host: &str, cores: &[CoreUse]) -> String {
             full.join(" and ")
         );
     }
-    let others: Vec<f64> = cores[1..].iter().map(CoreUse::busy).collect();
+    let others: Vec<f64> = cores[1..].iter().map(CoreLoad::busy).collect();
     let rest = mean(&others).map_or(String::new(), |mean| format!("; the others are busy {}", percent(mean)));
-    format!("the {}'s {} on {host} is {busy}{rest}", seen.part_of(host), core.core)
+    format!("the {}'s {} on {host} is {busy}{rest}", seen.role_of(host), core.core)
 }
 
 /// Spread the work over cores that are free; where none is, use another machine.
-fn next(seen: &Evidenced<'_>, host: &str, cores: &[CoreUse]) -> NextStep {
+fn next(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> NextStep {
     let n_cores = cores.len();
     let free = cores.iter().filter(|core| core.busy() < FREE).count();
     let step = |command: String, expected: &str| NextStep {
@@ -104,7 +106,7 @@ fn next(seen: &Evidenced<'_>, host: &str, cores: &[CoreUse]) -> NextStep {
     let interface = seen.interface(host);
     let in_interrupts = cores[0].share(CPU_SOFTIRQ_NS) + cores[0].share(CPU_IRQ_NS) >= cores[0].busy() / 2.0;
     match (free > 0, in_interrupts, seen.test.layer) {
-        _ if seen.one_machine() => NextStep {
+        _ if seen.is_one_machine() => NextStep {
             command: "fathom serve".to_owned(),
             on: Some("another machine".to_owned()),
             expected: Some("give each end its own cores".to_owned()),
@@ -122,9 +124,9 @@ fn next(seen: &Evidenced<'_>, host: &str, cores: &[CoreUse]) -> NextStep {
                 || step(format!("perf top -C {}", core_number(&cores[0].core)), "show which code takes the time");
             let more =
                 |command| NextStep { command, on: None, expected: Some("give each flow a core of its own".to_owned()) };
-            seen.test_again(&format!("--flows {n_cores}")).map_or_else(code, more)
+            seen.repeat_test_command(&format!("--flows {n_cores}")).map_or_else(code, more)
         }
-        _ if seen.part_of(host) == "client" => {
+        _ if seen.role_of(host) == "client" => {
             step("fathom calibrate".to_owned(), "measure this client's maximum; add clients to go beyond it")
         }
         _ => step(format!("perf top -C {}", core_number(&cores[0].core)), "show which code takes the time"),
@@ -144,12 +146,12 @@ fn core_number(core: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::mask_of_all;
-    use crate::story::Story;
-    use fathom_model::{Severity, State, names::count};
+    use crate::run_builder::RunBuilder;
+    use fathom_model::{Severity, VerdictState, names::count};
 
     #[test]
     fn a_receiver_whose_one_core_is_full_of_softirqs_is_named_with_its_counter() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000, 1000]);
         story.cpu("client", "cpu0", [20, 30, 10, 0]);
         story.cpu("target", "cpu0", [1, 2, 97, 0]);
@@ -171,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_sender_that_is_full_is_told_to_use_more_flows() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000, 1000]);
         story.cpu("client", "cpu0", [10, 88, 1, 0]);
         story.cpu("client", "cpu1", [1, 1, 1, 0]);
@@ -183,7 +185,7 @@ mod tests {
 
     #[test]
     fn ends_that_share_the_cores_of_one_machine_are_said_to() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.one_machine();
         story.tcp_stream(&[1000, 1000]);
         for host in ["client", "target"] {
@@ -198,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_core_that_other_programs_fill_is_not_the_tests() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.one_machine();
         story.tcp_stream(&[1000, 1000]);
         for host in ["client", "target"] {
@@ -211,7 +213,7 @@ mod tests {
         let others = story.finding("other-programs").unwrap();
         assert_eq!(others.severity, Severity::Disturbs);
         assert_eq!(others.title, "other programs used 84 % of the 2 cores of this machine: results are disturbed");
-        assert_eq!(story.analyzed().verdict.state, State::Disturbed);
+        assert_eq!(story.analyzed().verdict.state, VerdictState::Disturbed);
         story.own_cpu("client", &[("cpu0", 900)]);
         story.own_cpu("target", &[("cpu1", 900)]);
         assert_eq!(story.finding("core-saturated").unwrap().short, "shared cores");
@@ -220,7 +222,7 @@ mod tests {
 
     #[test]
     fn cores_that_are_busy_but_not_full_are_not_the_cause() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000, 1000]);
         story.cpu("target", "cpu0", [10, 40, 40, 0]);
         assert_eq!(story.finding("core-saturated"), None);
@@ -228,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_full_core_does_not_hold_back_what_reached_all_that_was_asked() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 1000), (1000, 1000)]);
         story.run.tests[0].options.set("rate", "1000/s");
         story.cpu("target", "cpu0", [1, 2, 97, 0]);
@@ -237,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_sender_that_keeps_its_schedule_spins_and_is_not_the_cause_of_a_loss() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 900)]);
         story.total("client", count::INTENDED, 1000);
         story.cpu("client", "cpu0", [60, 40, 0, 0]);

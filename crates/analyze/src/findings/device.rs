@@ -5,8 +5,8 @@ use fathom_model::{
     units::{grouped, percent},
 };
 
-use super::{Cause, CoreUse, Evidenced, counted, explained, measured};
-use crate::{beside, conservation::device};
+use super::{CoreLoad, FindingRule, TestEvidence, counter_evidence, explained_ratio, ratio_evidence};
+use crate::{conservation::device, paired_tests};
 
 /// Drops at one place of a device.
 pub(crate) struct DeviceDrops {
@@ -71,12 +71,12 @@ pub(crate) const OUTPUT: DeviceDrops = DeviceDrops {
     expected: "show which queue towards the receiver was full",
 };
 
-impl Cause for DeviceDrops {
+impl FindingRule for DeviceDrops {
     fn id(&self) -> &'static str {
         self.id
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let (Some(via), Some(sum)) = (seen.via(), &seen.test.conservation) else { return Vec::new() };
         let at_place: Vec<_> = sum.drops.iter().filter(|drop| drop.place == self.place && drop.n_dropped > 0).collect();
         let n: u64 = at_place.iter().map(|drop| drop.n_dropped).sum();
@@ -86,9 +86,9 @@ impl Cause for DeviceDrops {
         let evidence = at_place.iter().flat_map(|drop| {
             let counter = drop.counter.rsplit_once(' ').map_or(drop.counter.as_str(), |(_, counter)| counter);
             let instances = seen.growth_by_instance(via, counter);
-            let told = instances.iter().map(|(of, n)| counted(via, format!("{counter} {of}").trim_end(), *n));
+            let told = instances.iter().map(|(of, n)| counter_evidence(via, format!("{counter} {of}").trim_end(), *n));
             let told: Vec<Evidence> = told.collect();
-            if told.is_empty() { vec![counted(via, counter, drop.n_dropped)] } else { told }
+            if told.is_empty() { vec![counter_evidence(via, counter, drop.n_dropped)] } else { told }
         });
         let n_lost = sum.n_sent.saturating_sub(sum.n_received);
         let share = percent(fathom_model::units::ratio(n, sum.n_sent).unwrap_or(1.0).min(1.0));
@@ -99,11 +99,11 @@ impl Cause for DeviceDrops {
             title: format!("the device {via} {}: {} dropped of {of} ({share})", self.what, grouped(n)),
             severity: Severity::HoldsBack,
             tests: std::iter::once(seen.test)
-                .chain(beside(seen.run, seen.test))
+                .chain(paired_tests(seen.run, seen.test))
                 .map(|test| test.name.clone())
                 .collect(),
             evidence: evidence.collect(),
-            explains: explained(n, Some(n_lost)),
+            explains: explained_ratio(n, Some(n_lost)),
             next: Some(NextStep {
                 command: self.command.to_owned(),
                 on: Some(via.to_owned()),
@@ -117,20 +117,22 @@ impl Cause for DeviceDrops {
 pub(crate) struct DeviceCore;
 
 /// The core of the device between the two, if it was full for the measured time.
-pub(crate) fn full_core(seen: &Evidenced<'_>) -> Option<CoreUse> {
+pub(crate) fn full_core(seen: &TestEvidence<'_>) -> Option<CoreLoad> {
     let via = seen.via()?;
     let core = format!("cpu{}", seen.environment(via)?.get("device", "core")?);
     seen.cores(via).into_iter().find(|one| one.core == core && one.is_full())
 }
 
-impl Cause for DeviceCore {
+impl FindingRule for DeviceCore {
     fn id(&self) -> &'static str {
         "device-core-full"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
-        let (Some(via), Some(core), false) = (seen.via(), full_core(seen), seen.reached()) else { return Vec::new() };
-        let (counter, word, share) = core.mostly();
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let (Some(via), Some(core), false) = (seen.via(), full_core(seen), seen.reached_target()) else {
+            return Vec::new();
+        };
+        let (counter, word, share) = core.main_state();
         // The kernel's threads work in the kernel.
         let meaning = if word == "user" { "others take its time" } else { "it forwards no more than this" };
         let evidence = [("busy", core.busy()), (counter, share)];
@@ -144,7 +146,9 @@ impl Cause for DeviceCore {
             ),
             severity: Severity::HoldsBack,
             tests: vec![seen.test.name.clone()],
-            evidence: evidence.map(|(name, share)| measured(via, &format!("{name} {}", core.core), share)).to_vec(),
+            evidence: evidence
+                .map(|(name, share)| ratio_evidence(via, &format!("{name} {}", core.core), share))
+                .to_vec(),
             explains: None,
             next: Some(NextStep {
                 command: "perf top -C ".to_owned() + core.core.trim_start_matches("cpu"),
@@ -158,7 +162,7 @@ impl Cause for DeviceCore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::Story;
+    use crate::run_builder::RunBuilder;
     use fathom_model::names::host;
 
     #[test]
@@ -170,7 +174,7 @@ mod tests {
             (host::DEV_TX_DROPPED, "eth1", "device-output"),
         ];
         for (counter, of, id) in cases {
-            let mut story = Story::new();
+            let mut story = RunBuilder::new();
             story.udp_stream(&[(1000, 900)]);
             story.device_between("dut");
             story.host_counter("dut", (counter, of), 90);
@@ -184,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_full_ring_is_the_device_s_and_not_the_sender_s() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 900)]);
         story.device_between("dut");
         story.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 100);
@@ -197,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_core_of_the_device_is_named_when_it_is_full() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 900)]);
         story.device_between("dut");
         story.run.hosts.get_mut("dut").unwrap().environment.note("device", "core", "1");

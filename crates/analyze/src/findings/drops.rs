@@ -6,17 +6,17 @@ use fathom_model::{
     units::{Bytes, grouped, percent, ratio},
 };
 
-use super::{Cause, Evidenced, counted, explained};
+use super::{FindingRule, TestEvidence, counter_evidence, explained_ratio};
 
 /// Fewer drops than one packet in a hundred thousand are not told: devices also count what nobody asked them to carry.
-const TOLD: f64 = 1e-5;
+const REPORT_MIN: f64 = 1e-5;
 /// From one packet in a thousand on, drops hold a test back.
-const HOLDS_BACK: f64 = 1e-3;
+const SEVERITY_MIN: f64 = 1e-3;
 /// A place that explains less of a loss than this is not its cause.
 const CAUSE: f64 = 0.1;
 
 /// Some drops of one host, as a finding about them.
-struct Dropped<'a> {
+struct DropReport<'a> {
     id: &'static str,
     short: &'static str,
     host: &'a str,
@@ -29,18 +29,18 @@ struct Dropped<'a> {
     next: Option<NextStep>,
 }
 
-impl Dropped<'_> {
-    fn finding(self, seen: &Evidenced<'_>) -> Option<Finding> {
+impl DropReport<'_> {
+    fn into_finding(self, seen: &TestEvidence<'_>) -> Option<Finding> {
         // Some drivers leave out of one counter what another counts; a share of that would be none.
         let share_known = ratio(self.n, self.of).filter(|share| *share <= 1.0);
         let share = share_known.unwrap_or(1.0);
         // A test that accounts for every packet tells of every drop.
-        let accounted = seen.n_lost().is_some_and(|lost| lost > 0);
-        if self.n == 0 || (share < TOLD && !accounted) {
+        let accounted = seen.packets_lost().is_some_and(|lost| lost > 0);
+        if self.n == 0 || (share < REPORT_MIN && !accounted) {
             return None;
         }
-        let explains = explained(self.n, seen.n_lost());
-        let is_cause = share >= HOLDS_BACK && explains.is_none_or(|explains| explains >= CAUSE);
+        let explains = explained_ratio(self.n, seen.packets_lost());
+        let is_cause = share >= SEVERITY_MIN && explains.is_none_or(|explains| explains >= CAUSE);
         let of = share_known.map_or(String::new(), |share| format!(" of {} ({})", grouped(self.of), percent(share)));
         Some(Finding {
             id: self.id.to_owned(),
@@ -55,30 +55,30 @@ impl Dropped<'_> {
     }
 }
 
-fn step(command: String, expected: &str) -> NextStep {
+fn next_step(command: String, expected: &str) -> NextStep {
     NextStep { command, on: None, expected: Some(expected.to_owned()) }
 }
 
 /// Twice what a `sysctl` is now, but at least this much.
-fn doubled(seen: &Evidenced<'_>, host: &str, name: &str, least: u64) -> u64 {
+fn doubled_sysctl(seen: &TestEvidence<'_>, host: &str, name: &str, least: u64) -> u64 {
     let now = seen.environment(host).and_then(|facts| facts.get("sysctl", name)?.parse::<u64>().ok());
     now.map_or(least, |now| now.saturating_mul(2).max(least))
 }
 
 /// The packets that a host received in the test, as far as its devices counted them.
-fn arrived(seen: &Evidenced<'_>, host: &str) -> u64 {
+fn packets_received(seen: &TestEvidence<'_>, host: &str) -> u64 {
     seen.growth(host, host::DEV_RX_FRAMES, None)
 }
 
 /// The receiving socket had no room.
 pub(crate) struct UdpReceiveBuffer;
 
-impl Cause for UdpReceiveBuffer {
+impl FindingRule for UdpReceiveBuffer {
     fn id(&self) -> &'static str {
         "udp-receive-buffer"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let (Layer::Udp, Some((from, to))) = (seen.test.layer, seen.one_way()) else { return Vec::new() };
         let Some(receiver) = seen.host_of(to) else { return Vec::new() };
         let of_host = seen.growth(receiver, host::UDP_RCVBUF_ERRORS, None);
@@ -87,7 +87,7 @@ impl Cause for UdpReceiveBuffer {
         let own = seen.total(to, count::SOCKET_DROPPED).saturating_sub(damaged);
         let evidence = [(host::UDP_RCVBUF_ERRORS, of_host), (count::SOCKET_DROPPED, own)];
         let starved = seen.shares_full_cores();
-        let dropped = Dropped {
+        let dropped = DropReport {
             id: self.id(),
             short: "socket full",
             host: receiver,
@@ -98,105 +98,108 @@ impl Cause for UdpReceiveBuffer {
             evidence: evidence
                 .into_iter()
                 .filter(|(_, n)| *n > 0)
-                .map(|(name, n)| counted(receiver, name, n))
+                .map(|(name, n)| counter_evidence(receiver, name, n))
                 .collect(),
             n: of_host.max(own),
             of: seen.total(from, count::SENT),
             // No buffer is large enough for a reader that gets no processor.
             next: (!starved).then(|| larger_buffer(seen, receiver)),
         };
-        dropped.finding(seen).into_iter().collect()
+        dropped.into_finding(seen).into_iter().collect()
     }
 }
 
 /// A larger buffer for the receiving socket: by the option of the command, or by what a host gives to every socket.
 ///
 /// A socket that nobody asks for more has `rmem_default`, whatever `rmem_max` is.
-fn larger_buffer(seen: &Evidenced<'_>, receiver: &str) -> NextStep {
+fn larger_buffer(seen: &TestEvidence<'_>, receiver: &str) -> NextStep {
     const LEAST: Bytes = Bytes(4 << 20);
     let given = seen.test.options.size("buffer").unwrap_or(Bytes(0));
     let room = Bytes(given.0.saturating_mul(4).max(LEAST.0));
     let expected = format!("hold bursts of {room}, unless the reader is always too slow");
-    if let Some(command) = seen.again_with("buffer", &room.exact()) {
+    if let Some(command) = seen.repeat_with_option("buffer", &room.exact()) {
         return NextStep { command, on: None, expected: Some(expected) };
     }
-    let room = doubled(seen, receiver, "net.core.rmem_default", LEAST.0);
-    step(format!("sysctl -w net.core.rmem_default={room}"), &format!("hold bursts of {}", Bytes(room)))
+    let room = doubled_sysctl(seen, receiver, "net.core.rmem_default", LEAST.0);
+    next_step(format!("sysctl -w net.core.rmem_default={room}"), &format!("hold bursts of {}", Bytes(room)))
 }
 
 /// Datagrams arrived damaged.
 pub(crate) struct BadChecksum;
 
-impl Cause for BadChecksum {
+impl FindingRule for BadChecksum {
     fn id(&self) -> &'static str {
         "bad-checksums"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let (Layer::Udp, Some((from, to))) = (seen.test.layer, seen.one_way()) else { return Vec::new() };
         let Some(receiver) = seen.host_of(to) else { return Vec::new() };
         let n = seen.growth(receiver, host::UDP_IN_CSUM_ERRORS, None);
-        let dropped = Dropped {
+        let dropped = DropReport {
             id: self.id(),
             short: "bad checksum",
             host: receiver,
             what: format!("{} datagrams reached {receiver} damaged, with a wrong checksum", grouped(n)),
-            evidence: vec![counted(receiver, host::UDP_IN_CSUM_ERRORS, n)],
+            evidence: vec![counter_evidence(receiver, host::UDP_IN_CSUM_ERRORS, n)],
             n,
             of: seen.total(from, count::SENT),
-            next: Some(step(
+            next: Some(next_step(
                 format!("ip -s -s link show {}", seen.interface(receiver)),
                 "show whether frames arrive damaged (crc, frame); else a device on the way changes them",
             )),
         };
-        dropped.finding(seen).into_iter().collect()
+        dropped.into_finding(seen).into_iter().collect()
     }
 }
 
 /// A core's queue of packets that wait to be processed was full.
-pub(crate) struct Backlog;
+pub(crate) struct BacklogDrops;
 
-impl Cause for Backlog {
+impl FindingRule for BacklogDrops {
     fn id(&self) -> &'static str {
         "backlog-overflow"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let on_host = |host: &str| {
             let grown = seen.growth_by_instance(host, host::SOFTNET_DROPPED);
             let (core, _) = grown.first()?;
             let n: u64 = grown.iter().map(|(_, n)| n).sum();
-            let most = doubled(seen, host, "net.core.netdev_max_backlog", 10_000);
-            let dropped = Dropped {
+            let most = doubled_sysctl(seen, host, "net.core.netdev_max_backlog", 10_000);
+            let dropped = DropReport {
                 id: self.id(),
                 short: "backlog",
                 host,
                 what: format!("the backlog of {core} on {host} was full"),
-                evidence: grown.iter().map(|(core, n)| counted(host, &format!("softnet_dropped {core}"), *n)).collect(),
+                evidence: grown
+                    .iter()
+                    .map(|(core, n)| counter_evidence(host, &format!("softnet_dropped {core}"), *n))
+                    .collect(),
                 n,
                 of: n + seen.growth(host, host::SOFTNET_PROCESSED, None),
-                next: Some(step(
+                next: Some(next_step(
                     format!("sysctl -w net.core.netdev_max_backlog={most}"),
                     "let longer bursts wait instead of being dropped",
                 )),
             };
-            dropped.finding(seen)
+            dropped.into_finding(seen)
         };
         // The backlog belongs to a core, so hosts of one machine show the same drops.
-        let hosts = seen.hosts().take(if seen.one_machine() { 1 } else { usize::MAX });
+        let hosts = seen.hosts().take(if seen.is_one_machine() { 1 } else { usize::MAX });
         hosts.filter_map(on_host).collect()
     }
 }
 
 /// A device dropped what arrived.
-pub(crate) struct DeviceReceive;
+pub(crate) struct DeviceReceiveDrops;
 
-impl Cause for DeviceReceive {
+impl FindingRule for DeviceReceiveDrops {
     fn id(&self) -> &'static str {
         "device-receive-drops"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         // Frames that nobody is to receive are dropped on purpose, such as by a test of the receive path.
         if seen.test.layer == Layer::Frames && seen.test.to.is_none() {
             return Vec::new();
@@ -207,10 +210,11 @@ impl Cause for DeviceReceive {
             let fifo = seen.growth(host, host::DEV_RX_FIFO, Some(interface));
             let counters =
                 [(host::DEV_RX_DROPPED, dropped), (host::DEV_RX_FIFO, fifo)].into_iter().filter(|(_, n)| *n > 0);
-            let evidence = counters.map(|(name, n)| counted(host, &format!("{name} {interface}"), n)).collect();
+            let evidence =
+                counters.map(|(name, n)| counter_evidence(host, &format!("{name} {interface}"), n)).collect();
             // The device counts again what the backlog of a core behind it drops.
             let n = dropped.saturating_sub(seen.growth(host, host::SOFTNET_DROPPED, None)).max(fifo);
-            let dropped = Dropped {
+            let dropped = DropReport {
                 id: self.id(),
                 short: "device drops",
                 host,
@@ -218,26 +222,26 @@ impl Cause for DeviceReceive {
                 evidence,
                 n,
                 // What had no room in a ring, or in a device that is memory, was not received.
-                of: arrived(seen, host) + if seen.is_memory(host) { n } else { fifo },
+                of: packets_received(seen, host) + if seen.is_memory(host) { n } else { fifo },
                 // A device that is memory has no ring that could be set.
                 next: (!seen.is_memory(host))
-                    .then(|| step(format!("ethtool -G {interface} rx 4096"), "hold longer bursts in the ring")),
+                    .then(|| next_step(format!("ethtool -G {interface} rx 4096"), "hold longer bursts in the ring")),
             };
-            dropped.finding(seen)
+            dropped.into_finding(seen)
         };
         seen.hosts().filter(|host| !seen.is_of_device(host)).filter_map(on_host).collect()
     }
 }
 
 /// A device or its queue dropped what was to be sent.
-pub(crate) struct DeviceSend;
+pub(crate) struct DeviceSendDrops;
 
-impl Cause for DeviceSend {
+impl FindingRule for DeviceSendDrops {
     fn id(&self) -> &'static str {
         "device-send-drops"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let on_host = |host| {
             let interface = seen.interface(host);
             let counted_all = seen.growth(host, host::DEV_TX_DROPPED, Some(interface));
@@ -249,56 +253,56 @@ impl Cause for DeviceSend {
             let others = seen.hosts().filter(|other| *other != host);
             let behind = if seen.is_memory(host) { others.map(behind).max().unwrap_or(0) } else { 0 };
             let n = counted_all.saturating_sub(behind);
-            let dropped = Dropped {
+            let dropped = DropReport {
                 id: self.id(),
                 short: "device drops",
                 host,
                 what: format!("{interface} on {host} dropped what was to be sent"),
-                evidence: vec![counted(host, &format!("{} {interface}", host::DEV_TX_DROPPED), n)],
+                evidence: vec![counter_evidence(host, &format!("{} {interface}", host::DEV_TX_DROPPED), n)],
                 n,
                 of: n + seen.growth(host, host::DEV_TX_FRAMES, Some(interface)),
                 // A device that is memory has no queue of its own: its other end did not take the frames.
                 next: Some(if seen.is_memory(host) {
-                    step(
+                    next_step(
                         format!("ip link show {interface}"),
                         "show whether its MTU is larger than that of its other end",
                     )
                 } else {
-                    step(format!("ip link set {interface} txqueuelen 10000"), "hold longer bursts in the queue")
+                    next_step(format!("ip link set {interface} txqueuelen 10000"), "hold longer bursts in the queue")
                 }),
             };
-            dropped.finding(seen)
+            dropped.into_finding(seen)
         };
         seen.hosts().filter(|host| !seen.is_of_device(host)).filter_map(on_host).collect()
     }
 }
 
 /// The queueing discipline of a device dropped what was to be sent.
-pub(crate) struct QdiscSend;
+pub(crate) struct QdiscDrops;
 
-impl Cause for QdiscSend {
+impl FindingRule for QdiscDrops {
     fn id(&self) -> &'static str {
         "qdisc-drops"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let on_host = |host| {
             let interface = seen.interface(host);
             let n = seen.growth(host, host::QDISC_DROPPED, Some(interface));
-            let dropped = Dropped {
+            let dropped = DropReport {
                 id: self.id(),
                 short: "qdisc drops",
                 host,
                 what: format!("the queueing discipline of {interface} on {host} dropped what was to be sent"),
-                evidence: vec![counted(host, &format!("{} {interface}", host::QDISC_DROPPED), n)],
+                evidence: vec![counter_evidence(host, &format!("{} {interface}", host::QDISC_DROPPED), n)],
                 n,
                 of: n + seen.growth(host, host::DEV_TX_FRAMES, Some(interface)),
-                next: Some(step(
+                next: Some(next_step(
                     format!("tc -s qdisc show dev {interface}"),
                     "show which discipline drops, and its limit",
                 )),
             };
-            dropped.finding(seen)
+            dropped.into_finding(seen)
         };
         seen.hosts().filter_map(on_host).collect()
     }
@@ -307,11 +311,11 @@ impl Cause for QdiscSend {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::Story;
+    use crate::run_builder::RunBuilder;
 
     #[test]
     fn a_receiver_that_is_too_slow_is_named_with_its_counter() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(100_000, 90_000), (100_000, 90_000)]);
         story.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 9_000);
         story.run.hosts.get_mut("target").unwrap().environment.note("sysctl", "net.core.rmem_default", "20000000");
@@ -325,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_buffer_that_was_asked_for_too_small_is_asked_for_larger() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(100_000, 90_000)]);
         story.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 9_000);
         story.run.command = "fathom udp 198.18.0.2 --buffer 4096 --rate 10M".to_owned();
@@ -336,7 +340,7 @@ mod tests {
 
     #[test]
     fn one_loss_between_the_ends_of_a_veth_is_told_once_and_without_a_ring_to_set() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000]);
         story.driver("veth");
         story.host_counter("client", (host::DEV_TX_FRAMES, "eth0"), 100_000);
@@ -349,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_backlog_that_overflowed_is_named_with_its_core() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 900)]);
         story.host_counter("target", (host::SOFTNET_DROPPED, "cpu0"), 0);
         story.host_counter("target", (host::SOFTNET_DROPPED, "cpu1"), 100);
@@ -360,7 +364,7 @@ mod tests {
 
     #[test]
     fn a_device_that_drops_one_in_a_million_is_not_told_of() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000]);
         story.host_counter("target", (host::DEV_RX_FRAMES, "eth0"), 2_000_000);
         story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 2);
@@ -373,7 +377,7 @@ mod tests {
 
     #[test]
     fn a_queueing_discipline_that_drops_is_named_with_what_shows_it() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 900)]);
         story.host_counter("client", (host::DEV_TX_FRAMES, "eth0"), 900);
         story.host_counter("client", (host::QDISC_DROPPED, "eth0"), 100);
@@ -386,7 +390,7 @@ mod tests {
 
     #[test]
     fn what_a_veth_cannot_hand_on_is_a_share_of_what_it_was_offered() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000]);
         story.driver("veth");
         story.host_counter("client", (host::DEV_TX_FRAMES, "eth0"), 10);
@@ -398,7 +402,7 @@ mod tests {
 
     #[test]
     fn frames_that_a_test_drops_on_purpose_are_no_drops_of_a_device() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 1000)]);
         story.host_counter("client", (host::DEV_RX_FRAMES, "eth0"), 1000);
         story.host_counter("client", (host::DEV_RX_DROPPED, "eth0"), 1000);
@@ -410,7 +414,7 @@ mod tests {
 
     #[test]
     fn a_share_of_more_than_everything_is_not_told() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000]);
         story.host_counter("target", (host::DEV_RX_FRAMES, "eth0"), 10);
         story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 990);
@@ -420,7 +424,7 @@ mod tests {
 
     #[test]
     fn another_interface_of_the_host_is_not_the_path() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000]);
         story.host_counter("client", (host::DEV_TX_DROPPED, "eth7"), 20_000);
         assert_eq!(story.finding("device-send-drops"), None);

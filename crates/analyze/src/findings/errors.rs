@@ -8,7 +8,7 @@ use fathom_model::{
     units::{grouped, percent, ratio},
 };
 
-use super::{Cause, Evidenced, counted};
+use super::{FindingRule, TestEvidence, counter_evidence};
 use crate::window::host_of;
 
 /// The id of its findings.
@@ -20,14 +20,14 @@ const HOLDS_BACK: f64 = 0.01;
 const WORK: [&str; 4] = [count::REQUESTS, count::TRANSACTIONS, count::CONNECTIONS, count::SENT];
 
 /// Sums up the errors by cause, and compares them with the work that was done.
-pub(crate) struct Errors;
+pub(crate) struct ErrorCauses;
 
-impl Cause for Errors {
+impl FindingRule for ErrorCauses {
     fn id(&self) -> &'static str {
         ERRORS
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         // Also those of trials that are left out of the value: errors may be why they did not end.
         let records = || seen.test.trials.iter().flat_map(|trial| &trial.records);
         let mut causes: BTreeMap<(&str, &str), u64> = BTreeMap::new();
@@ -64,7 +64,7 @@ impl Cause for Errors {
             },
             severity,
             tests: vec![seen.test.name.clone()],
-            evidence: causes.iter().map(|((host, cause), n)| counted(host, cause, *n)).collect(),
+            evidence: causes.iter().map(|((host, cause), n)| counter_evidence(host, cause, *n)).collect(),
             explains: None,
             next: None,
         }]
@@ -74,10 +74,10 @@ impl Cause for Errors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::{Story, step, visits};
+    use crate::run_builder::{RunBuilder, step, visits};
 
-    fn with_errors(n: u64) -> Story {
-        let mut story = Story::new();
+    fn with_errors(n: u64) -> RunBuilder {
+        let mut story = RunBuilder::new();
         story.http(1000, 10);
         let record = story.run.tests[0].trials[0].records.get_mut("client").unwrap();
         record.errors.insert("connect: connection refused".to_owned(), n);
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn errors_that_left_nothing_are_told_once() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.http(0, 4);
         let record = story.run.tests[0].trials[0].records.get_mut("client").unwrap();
         record.errors.insert("read: timeout".to_owned(), 4);
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn what_is_told_with_a_step_is_not_told_again() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.users(&[visits((1_000, 0), vec![step("home", (1_000, 50), 10)])]);
         let record = story.run.tests[0].trials[0].records.get_mut("client").unwrap();
         record.errors.insert("status 500, expected 200".to_owned(), 70);
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn without_errors_there_is_nothing_to_tell() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.http(1000, 10);
         assert_eq!(story.finding("errors"), None);
     }

@@ -9,7 +9,7 @@ use fathom_model::{
     units::{Nanos, percent, ratio},
 };
 
-use super::{Cause, Evidenced, measured};
+use super::{FindingRule, TestEvidence, ratio_evidence};
 
 /// From this share of the busy time on, waiting for a buffer holds a stream back.
 const HOLDS_BACK: f64 = 0.2;
@@ -19,14 +19,15 @@ const BUSY_MIN: Nanos = Nanos::from_millis(100);
 /// The peer's window was closed.
 pub(crate) struct ReceiveWindow;
 
-impl Cause for ReceiveWindow {
+impl FindingRule for ReceiveWindow {
     fn id(&self) -> &'static str {
         "receive-window"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
-        let limited =
-            SIDES.into_iter().find_map(|(side, peer)| Some((side, peer, share(seen, side, tcp::RWND_LIMITED_NS)?)));
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let limited = SIDES
+            .into_iter()
+            .find_map(|(side, peer)| Some((side, peer, wait_ratio(seen, side, tcp::RWND_LIMITED_NS)?)));
         let Some((side, peer, share)) = limited else { return Vec::new() };
         let (Some(sender), Some(receiver)) = (seen.host_of(side), seen.host_of(peer)) else { return Vec::new() };
         vec![Finding {
@@ -38,9 +39,9 @@ impl Cause for ReceiveWindow {
             ),
             severity: Severity::HoldsBack,
             tests: vec![seen.test.name.clone()],
-            evidence: vec![measured(sender, &format!("{} of {}", tcp::RWND_LIMITED_NS, tcp::BUSY_NS), share)],
+            evidence: vec![ratio_evidence(sender, &format!("{} of {}", tcp::RWND_LIMITED_NS, tcp::BUSY_NS), share)],
             explains: None,
-            next: Some(larger(seen, receiver, "net.ipv4.tcp_rmem", [4096, 131_072, 6 << 20])),
+            next: Some(larger_buffer(seen, receiver, "net.ipv4.tcp_rmem", [4096, 131_072, 6 << 20])),
         }]
     }
 }
@@ -48,13 +49,14 @@ impl Cause for ReceiveWindow {
 /// The own send buffer was full of data that the peer had not acknowledged.
 pub(crate) struct SendBuffer;
 
-impl Cause for SendBuffer {
+impl FindingRule for SendBuffer {
     fn id(&self) -> &'static str {
         "send-buffer"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
-        let limited = SIDES.into_iter().find_map(|(side, _)| Some((side, share(seen, side, tcp::SNDBUF_LIMITED_NS)?)));
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let limited =
+            SIDES.into_iter().find_map(|(side, _)| Some((side, wait_ratio(seen, side, tcp::SNDBUF_LIMITED_NS)?)));
         let Some((side, share)) = limited else { return Vec::new() };
         let Some(sender) = seen.host_of(side) else { return Vec::new() };
         vec![Finding {
@@ -63,9 +65,9 @@ impl Cause for SendBuffer {
             title: format!("the send buffer on {sender} was too small for the path {} of the time", percent(share)),
             severity: Severity::HoldsBack,
             tests: vec![seen.test.name.clone()],
-            evidence: vec![measured(sender, &format!("{} of {}", tcp::SNDBUF_LIMITED_NS, tcp::BUSY_NS), share)],
+            evidence: vec![ratio_evidence(sender, &format!("{} of {}", tcp::SNDBUF_LIMITED_NS, tcp::BUSY_NS), share)],
             explains: None,
-            next: Some(larger(seen, sender, "net.ipv4.tcp_wmem", [4096, 16_384, 4 << 20])),
+            next: Some(larger_buffer(seen, sender, "net.ipv4.tcp_wmem", [4096, 16_384, 4 << 20])),
         }]
     }
 }
@@ -74,7 +76,7 @@ impl Cause for SendBuffer {
 const SIDES: [(Side, Side); 2] = [(Side::Initiator, Side::Responder), (Side::Responder, Side::Initiator)];
 
 /// The part of the connections' busy time that a counter grew by, where it matters.
-fn share(seen: &Evidenced<'_>, side: Side, counter: &str) -> Option<f64> {
+fn wait_ratio(seen: &TestEvidence<'_>, side: Side, counter: &str) -> Option<f64> {
     let flows = || seen.records(side).flat_map(|record| &record.flows);
     let busy = Nanos(flows().map(|flow| growth(flow, tcp::BUSY_NS)).sum());
     let limited = flows().map(|flow| growth(flow, counter)).sum();
@@ -92,7 +94,7 @@ fn growth(flow: &Flow, name: &str) -> u64 {
 }
 
 /// Twice the largest buffer that a host allows, and nothing below the kernel's own defaults; 32 MiB where it is not known.
-fn larger(seen: &Evidenced<'_>, host: &str, name: &str, usual: [u64; 3]) -> NextStep {
+fn larger_buffer(seen: &TestEvidence<'_>, host: &str, name: &str, usual: [u64; 3]) -> NextStep {
     const UNKNOWN: u64 = 32 << 20;
     let now = seen.environment(host).and_then(|facts| facts.get("sysctl", name)).unwrap_or_default();
     let now: Vec<u64> = now.split_whitespace().filter_map(|part| part.parse().ok()).collect();
@@ -108,7 +110,7 @@ fn larger(seen: &Evidenced<'_>, host: &str, name: &str, usual: [u64; 3]) -> Next
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::Story;
+    use crate::run_builder::RunBuilder;
     use fathom_model::record::FlowSample;
 
     fn flow(values: &[(&str, u64)]) -> Flow {
@@ -119,8 +121,8 @@ mod tests {
         Flow { id: "a:1 b:2".to_owned(), samples: vec![sample(1), sample(2), sample(3)] }
     }
 
-    fn streaming(values: &[(&str, u64)]) -> Story {
-        let mut story = Story::new();
+    fn streaming(values: &[(&str, u64)]) -> RunBuilder {
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000]);
         let record = story.run.tests[0].trials[0].records.get_mut("client").unwrap();
         record.flows = vec![flow(values), flow(values)];

@@ -6,7 +6,7 @@ use fathom_model::{
     units::{approximate, percent, ratio},
 };
 
-use super::{Cause, Evidenced, Offered, counted, measured};
+use super::{FindingRule, OfferedLoad, TestEvidence, counter_evidence, ratio_evidence};
 
 /// From this share of what the tool reaches at best, the tool is the limit.
 const CEILING: f64 = 0.9;
@@ -17,24 +17,24 @@ const FREE: f64 = 0.5;
 /// What is offered must be this share of what was intended (the rule of CSIT).
 pub(super) const OFFERED: f64 = 0.99;
 /// Less than this is another test than the one that was asked for.
-const ANOTHER: f64 = 0.9;
+const OFFERED_MIN: f64 = 0.9;
 /// Queueing disciplines that hold a sender to a rate.
 const SHAPERS: [&str; 6] = ["tbf", "htb", "hfsc", "cake", "cbs", "netem"];
 
 /// Compares the value with the tool's own ceiling, and the tool's threads with the target's cores.
 pub(crate) struct GeneratorLimited;
 
-impl Cause for GeneratorLimited {
+impl FindingRule for GeneratorLimited {
     fn id(&self) -> &'static str {
         "generator-limited"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         // Two ends that share full cores are each other's limit, as they were when the ceiling was measured.
-        if seen.reached() || seen.shares_full_cores() {
+        if seen.reached_target() || seen.shares_full_cores() {
             return Vec::new();
         }
-        let Some((title, evidence)) = by_ceiling(seen).or_else(|| by_processor(seen)) else { return Vec::new() };
+        let Some((title, evidence)) = near_ceiling(seen).or_else(|| threads_saturated(seen)) else { return Vec::new() };
         vec![Finding {
             id: self.id().to_owned(),
             short: "own limit".to_owned(),
@@ -52,22 +52,22 @@ impl Cause for GeneratorLimited {
     }
 }
 
-fn by_ceiling(seen: &Evidenced<'_>) -> Option<(String, Evidence)> {
+fn near_ceiling(seen: &TestEvidence<'_>) -> Option<(String, Evidence)> {
     let near = |limit: &&fathom_model::Limit| {
         limit.kind == LimitKind::OwnCeiling && limit.used.is_some_and(|used| used >= CEILING)
     };
     let limit = seen.test.limits.iter().find(near)?;
     let used = limit.used?;
     let title = format!("fathom itself was the limit: {} of its {}", percent(used), limit.text);
-    Some((title, measured(&seen.test.from, &format!("{} of its own ceiling", limit.metric), used)))
+    Some((title, ratio_evidence(&seen.test.from, &format!("{} of its own ceiling", limit.metric), used)))
 }
 
 /// The tool's threads have no time left while every core of the target has.
 ///
 /// How many threads there are is not recorded: they are taken for as few as could have worked that long, and only if as many
 /// cores were full. Ends that share a machine cannot be told apart in this way.
-pub(crate) fn by_processor(seen: &Evidenced<'_>) -> Option<(String, Evidence)> {
-    let to = seen.test.to.as_deref().filter(|_| !seen.one_machine())?;
+pub(crate) fn threads_saturated(seen: &TestEvidence<'_>) -> Option<(String, Evidence)> {
+    let to = seen.test.to.as_deref().filter(|_| !seen.is_one_machine())?;
     let target = seen.cores(to);
     if target.is_empty() || target.iter().any(|core| core.busy() >= FREE) {
         return None;
@@ -86,21 +86,21 @@ pub(crate) fn by_processor(seen: &Evidenced<'_>) -> Option<(String, Evidence)> {
             seen.test.from,
             percent(busy),
         );
-        (title, measured(&seen.test.from, "cpu_ns of fathom's threads", busy))
+        (title, ratio_evidence(&seen.test.from, "cpu_ns of fathom's threads", busy))
     })
 }
 
 /// An open test that offers less than intended measures the tool, whatever was lost.
 pub(crate) struct OfferedTooLittle;
 
-impl Cause for OfferedTooLittle {
+impl FindingRule for OfferedTooLittle {
     fn id(&self) -> &'static str {
         "offered-too-little"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let Some(offered) = seen.offered().filter(|offered| offered.share < OFFERED) else { return Vec::new() };
-        let Offered { host: sender, side, sent, intended, share } = offered;
+        let OfferedLoad { host: sender, side, sent, intended, share } = offered;
         // A search judges each of its trials by itself, and says whose limit it found.
         if seen.test.curve.is_some() {
             return Vec::new();
@@ -109,10 +109,11 @@ impl Cause for OfferedTooLittle {
         if seen.total(side, count::LATE_NO_CONNECTION) > seen.total(side, count::LATE_OWN_CPU) {
             return Vec::new();
         }
-        let mut evidence = vec![counted(sender, count::INTENDED, intended), counted(sender, count::SENT, sent)];
+        let mut evidence =
+            vec![counter_evidence(sender, count::INTENDED, intended), counter_evidence(sender, count::SENT, sent)];
         let refused = seen.growth(sender, host::UDP_SNDBUF_ERRORS, None) + seen.total(side, count::SEND_REFUSED);
         if refused > 0 {
-            evidence.push(counted(sender, count::SEND_REFUSED, refused));
+            evidence.push(counter_evidence(sender, count::SEND_REFUSED, refused));
         }
         let interface = seen.interface(sender);
         let (held, command, expected) = match shaper(seen, sender) {
@@ -126,8 +127,12 @@ impl Cause for OfferedTooLittle {
         vec![Finding {
             id: self.id().to_owned(),
             short: "offered less".to_owned(),
-            title: format!("only {:.1} % of the asked rate was sent{}{held}", 100.0 * share, result_for(seen, share)),
-            severity: if share < ANOTHER { Severity::Invalidates } else { Severity::HoldsBack },
+            title: format!(
+                "only {:.1} % of the asked rate was sent{}{held}",
+                100.0 * share,
+                offered_rate_text(seen, share)
+            ),
+            severity: if share < OFFERED_MIN { Severity::Invalidates } else { Severity::HoldsBack },
             tests: vec![seen.test.name.clone()],
             evidence,
             explains: None,
@@ -137,7 +142,7 @@ impl Cause for OfferedTooLittle {
 }
 
 /// The rate that the result is for, where the asked one is known.
-fn result_for(seen: &Evidenced<'_>, share: f64) -> String {
+fn offered_rate_text(seen: &TestEvidence<'_>, share: f64) -> String {
     let asked = seen.test.limits.iter().find(|limit| limit.kind == LimitKind::Asked);
     let of = |limit: &fathom_model::Limit| {
         let summary = seen.test.summaries.iter().find(|summary| summary.metric.name == limit.metric.as_str())?;
@@ -147,19 +152,19 @@ fn result_for(seen: &Evidenced<'_>, share: f64) -> String {
 }
 
 /// The queueing discipline of the sender's interface, if it is one that holds to a rate.
-fn shaper<'a>(seen: &Evidenced<'a>, sender: &str) -> Option<&'a str> {
+fn shaper<'a>(seen: &TestEvidence<'a>, sender: &str) -> Option<&'a str> {
     let kinds = seen.environment(sender)?.get(seen.interface(sender), "qdisc")?;
     SHAPERS.into_iter().find(|shaper| kinds.contains(shaper))
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::story::Story;
+    use crate::run_builder::RunBuilder;
     use fathom_model::{Severity, names::count, units::Nanos};
 
     #[test]
     fn a_value_near_the_own_ceiling_is_said_to_be_ours() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.http(1000, 100);
         story.context.ceilings.insert("http".to_owned(), [("requests_per_sec".to_owned(), 1050.0)].into());
         let finding = story.finding("generator-limited").unwrap();
@@ -168,7 +173,7 @@ mod tests {
 
     #[test]
     fn threads_without_time_left_are_the_limit_when_the_target_is_idle() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.http(1000, 100);
         story.run.tests[0].trials[0].records.get_mut("client").unwrap().cpu_ns = Nanos::from_millis(1_180);
         story.cpu("client", "cpu0", [60, 30, 9, 0]);
@@ -181,7 +186,7 @@ mod tests {
 
     #[test]
     fn four_threads_at_a_quarter_are_not_one_at_its_limit() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.http(1000, 100);
         story.run.tests[0].trials[0].records.get_mut("client").unwrap().cpu_ns = Nanos::from_millis(1_180);
         for core in ["cpu0", "cpu1", "cpu2", "cpu3"] {
@@ -193,7 +198,7 @@ mod tests {
 
     #[test]
     fn offering_less_than_intended_is_no_test_of_the_target() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(900, 900)]);
         story.total("client", count::INTENDED, 1000);
         let finding = story.finding("offered-too-little").unwrap();
@@ -211,7 +216,7 @@ mod tests {
 
     #[test]
     fn requests_that_wait_for_the_target_are_not_what_the_tool_failed_to_offer() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(900, 900)]);
         story.total("client", count::INTENDED, 1000);
         story.total("client", count::LATE_NO_CONNECTION, 90);

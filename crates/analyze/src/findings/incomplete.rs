@@ -2,18 +2,18 @@
 
 use fathom_model::{Evidence, Finding, Severity};
 
-use super::{Cause, Evidenced};
+use super::{FindingRule, TestEvidence};
 use crate::window::is_complete;
 
 /// Counts the trials that ended early.
 pub(crate) struct IncompleteTrials;
 
-impl Cause for IncompleteTrials {
+impl FindingRule for IncompleteTrials {
     fn id(&self) -> &'static str {
         "incomplete-trials"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let trials = &seen.test.trials;
         let broken: Vec<_> = trials.iter().filter(|trial| !is_complete(trial)).collect();
         if broken.is_empty() {
@@ -46,11 +46,11 @@ impl Cause for IncompleteTrials {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::Story;
+    use crate::run_builder::RunBuilder;
 
     #[test]
     fn one_broken_trial_is_remarked_and_none_complete_invalidates() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000, 1000]);
         story.run.tests[0].trials[1].records.get_mut("target").unwrap().complete = false;
         let finding = story.finding("incomplete-trials").unwrap();

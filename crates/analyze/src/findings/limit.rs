@@ -2,22 +2,22 @@
 
 use fathom_model::{Evidence, Finding, NextStep, Severity, search};
 
-use super::{Cause, Evidenced};
+use super::{FindingRule, TestEvidence};
 use crate::curve;
 
 /// Tells the highest rate that keeps the objective.
 pub(crate) struct LimitFound;
 
-impl Cause for LimitFound {
+impl FindingRule for LimitFound {
     fn id(&self) -> &'static str {
         "limit"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let Some((curve, title)) = seen.test.curve.as_ref().zip(curve::sentence(seen.run, seen.test)) else {
             return Vec::new();
         };
-        let own = curve.cause() == Some(search::Cause::Generator);
+        let own = curve.cause() == Some(search::MissReason::Generator);
         let shown = [("kept at", curve.kept), ("broken at", curve.broken)];
         let evidence = |(word, rate): (&str, Option<f64>)| {
             let counter = format!("{} {word}", curve.objective);

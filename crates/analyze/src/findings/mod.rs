@@ -8,16 +8,14 @@ mod core_saturated;
 mod device;
 mod drops;
 mod errors;
+mod flow_bottleneck;
 mod flow_limited;
-mod gave_up;
 mod generator_limited;
-mod gone_early;
-mod held_back;
 mod incomplete;
+mod interval_too_wide;
+mod latency_under_load;
 mod limit;
-mod line;
-mod loaded;
-mod loss;
+mod link;
 mod notes;
 mod nothing_done;
 mod other_programs;
@@ -29,47 +27,51 @@ mod stall;
 mod steal;
 mod step_errors;
 mod step_time;
-mod too_wide;
+mod unexplained_loss;
 mod unreachable;
 mod unsteady;
+mod users_gave_up;
 mod users_late;
+mod users_left_early;
 
 pub(crate) use nothing_done::NOTHING_DONE;
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use fathom_model::{
-    Environment, Evidence, Finding, HostRecord, Layer, Limit, LimitKind, Record, Restraint, Run, Severity, Side, Trial,
+    Bottleneck, Environment, Evidence, Finding, HostRecord, Layer, Limit, LimitKind, Record, Run, Severity, Side,
+    Trial,
     names::{count, host as counter},
-    plan::Reach,
+    plan::HostReach,
     probe::ProbeRecord,
     run::TestRun,
     units::{approximate, grouped, percent, ratio},
 };
 
 use crate::{
-    Context, again, conservation, lead,
+    AnalysisContext, conservation, lead_test,
     limits::hosts_of,
-    window::{Window, host_of, record_of, samples_within, usable},
+    repeat_command,
+    window::{MeasuredWindow, host_of, record_of, samples_within, usable_trials},
 };
 
 /// Something that may hold a test back or make its value say nothing.
 ///
-/// The interface alone: the files beside this one implement it, one type per cause, and [`CAUSES`] lists them.
-pub trait Cause: Sync {
+/// The interface alone: the files beside this one implement it, one type per cause, and [`FINDING_RULES`] lists them.
+pub trait FindingRule: Sync {
     /// Its stable name, the id of its findings.
     fn id(&self) -> &'static str;
     /// What it finds in one test; nothing when all is well.
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding>;
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding>;
 }
 
 /// Every cause that is looked for.
-pub const CAUSES: &[&dyn Cause] = &[
+pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &nothing_done::NothingDone,
     &limit::LimitFound,
-    &benchmark::Benchmarked,
-    &scan::Scan,
-    &loaded::Loaded,
+    &benchmark::BenchmarkHeadline,
+    &scan::OptionScan,
+    &latency_under_load::LatencyUnderLoad,
     &unreachable::Unreachable,
     &black_hole::BlackHole,
     &outage::Outage,
@@ -83,45 +85,45 @@ pub const CAUSES: &[&dyn Cause] = &[
     &core_saturated::CoreSaturated,
     &generator_limited::GeneratorLimited,
     &generator_limited::OfferedTooLittle,
-    &loss::Loss,
+    &unexplained_loss::UnexplainedLoss,
     &drops::BadChecksum,
     &drops::UdpReceiveBuffer,
-    &drops::Backlog,
-    &drops::DeviceReceive,
-    &drops::DeviceSend,
-    &drops::QdiscSend,
+    &drops::BacklogDrops,
+    &drops::DeviceReceiveDrops,
+    &drops::DeviceSendDrops,
+    &drops::QdiscDrops,
     &retransmissions::Retransmissions,
     &flow_limited::ReceiveWindow,
     &flow_limited::SendBuffer,
-    &held_back::HeldBack(Restraint::CongestionWindow),
-    &held_back::HeldBack(Restraint::Queue),
-    &held_back::HeldBack(Restraint::Pacing),
-    &held_back::HeldBack(Restraint::Application),
-    &line::LinkFull,
-    &line::NoLineRate,
-    &steal::Steal,
+    &flow_bottleneck::FlowBottleneck(Bottleneck::CongestionWindow),
+    &flow_bottleneck::FlowBottleneck(Bottleneck::Queue),
+    &flow_bottleneck::FlowBottleneck(Bottleneck::Pacing),
+    &flow_bottleneck::FlowBottleneck(Bottleneck::Application),
+    &link::LinkFull,
+    &link::NoLineRate,
+    &steal::CpuSteal,
     &stall::Stall,
     &unsteady::NoSteadyState,
-    &too_wide::TooWide,
+    &interval_too_wide::IntervalTooWide,
     &step_errors::StepErrors,
-    &gone_early::GoneEarly,
-    &gave_up::GaveUp,
+    &users_left_early::UsersLeftEarly,
+    &users_gave_up::UsersGaveUp,
     &users_late::UsersLate,
     &step_time::StepTime,
-    &errors::Errors,
+    &errors::ErrorCauses,
     &incomplete::IncompleteTrials,
-    &notes::Notes,
+    &notes::EngineNotes,
     &promise_broken::PromiseBroken,
 ];
 
 /// One test with everything that a cause may look at.
-pub struct Evidenced<'a> {
+pub struct TestEvidence<'a> {
     /// The whole run.
     pub run: &'a Run,
     /// The test in question.
     pub test: &'a TestRun,
     /// What was told beside the records.
-    pub context: &'a Context,
+    pub context: &'a AnalysisContext,
     trials: Vec<&'a Trial>,
 }
 
@@ -130,7 +132,7 @@ fn has_answers(record: &Record) -> bool {
     record.totals.get(count::RECEIVED).is_some_and(|n| *n > 0)
 }
 
-impl<'a> Evidenced<'a> {
+impl<'a> TestEvidence<'a> {
     /// What probes found in each trial, by the host that sent them.
     fn probes(&self) -> impl Iterator<Item = (&'a str, &'a Record, &'a ProbeRecord)> {
         let records = self.test.trials.iter().flat_map(|trial| &trial.records);
@@ -139,7 +141,7 @@ impl<'a> Evidenced<'a> {
 }
 
 /// What a sender with a schedule really sent.
-pub(crate) struct Offered<'a> {
+pub(crate) struct OfferedLoad<'a> {
     pub(crate) host: &'a str,
     pub(crate) side: Side,
     pub(crate) sent: u64,
@@ -150,7 +152,7 @@ pub(crate) struct Offered<'a> {
 
 /// How a core spent its time, as shares of 0 to 1.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct CoreUse {
+pub(crate) struct CoreLoad {
     /// Its name: `cpu1`.
     pub(crate) core: String,
     /// The share of each state by its counter.
@@ -160,7 +162,7 @@ pub(crate) struct CoreUse {
 }
 
 /// A core of which the test itself used less than this part is full of the work of others.
-const OURS: f64 = 0.5;
+const OWN_WORK_MIN: f64 = 0.5;
 
 /// The states of a core that are work.
 pub(crate) const WORK: [(&str, &str); 4] = [
@@ -170,7 +172,7 @@ pub(crate) const WORK: [(&str, &str); 4] = [
     (counter::CPU_IRQ_NS, "irq"),
 ];
 
-impl CoreUse {
+impl CoreLoad {
     /// The share of one state.
     pub(crate) fn share(&self, counter: &str) -> f64 {
         self.shares.get(counter).copied().unwrap_or(0.0)
@@ -187,8 +189,8 @@ impl CoreUse {
     }
 
     /// Whether no time is left, and most of it went to the test itself.
-    pub(crate) fn is_full_of_ours(&self) -> bool {
-        self.is_full() && self.own >= OURS * self.busy()
+    pub(crate) fn is_full_of_own_work(&self) -> bool {
+        self.is_full() && self.own >= OWN_WORK_MIN * self.busy()
     }
 
     /// The share that other programs used.
@@ -202,15 +204,15 @@ impl CoreUse {
     }
 
     /// The state of work that takes the most: its counter, its word and its share.
-    pub(crate) fn mostly(&self) -> (&'static str, &'static str, f64) {
+    pub(crate) fn main_state(&self) -> (&'static str, &'static str, f64) {
         let shares = WORK.iter().map(|(counter, word)| (*counter, *word, self.share(counter)));
         shares.reduce(|most, one| if one.2 > most.2 { one } else { most }).unwrap_or(("", "", 0.0))
     }
 }
 
-impl<'a> Evidenced<'a> {
-    pub(crate) fn new(run: &'a Run, test: &'a TestRun, context: &'a Context) -> Self {
-        Self { run, test, context, trials: usable(&test.trials) }
+impl<'a> TestEvidence<'a> {
+    pub(crate) fn new(run: &'a Run, test: &'a TestRun, context: &'a AnalysisContext) -> Self {
+        Self { run, test, context, trials: usable_trials(&test.trials) }
     }
 
     /// The hosts of the test, the one that begins first.
@@ -219,13 +221,13 @@ impl<'a> Evidenced<'a> {
     }
 
     /// The command that makes the whole run again with other options.
-    pub(crate) fn run_again(&self, options: &str) -> Option<String> {
-        again::run_again(self.run, options)
+    pub(crate) fn repeat_run_command(&self, options: &str) -> Option<String> {
+        repeat_command::repeat_run_command(self.run, options)
     }
 
     /// The command that makes this test again with other options of its kind.
-    pub(crate) fn test_again(&self, options: &str) -> Option<String> {
-        again::test_again(self.run, self.test, options)
+    pub(crate) fn repeat_test_command(&self, options: &str) -> Option<String> {
+        repeat_command::repeat_test_command(self.run, self.test, options)
     }
 
     /// The device between them, if there is one.
@@ -235,7 +237,7 @@ impl<'a> Evidenced<'a> {
 
     /// Whether what a host's interface drops is accounted for at the device between the two: its wires are memory.
     pub(crate) fn is_of_device(&self, host: &str) -> bool {
-        let lead = lead(self.run, self.test).unwrap_or(self.test);
+        let lead = lead_test(self.run, self.test).unwrap_or(self.test);
         self.via().is_some() && lead.conservation.is_some() && self.is_memory(host)
     }
 
@@ -273,7 +275,7 @@ impl<'a> Evidenced<'a> {
     }
 
     /// How a host's cores spent the measured time, the busiest first.
-    pub(crate) fn cores(&self, host: &str) -> Vec<CoreUse> {
+    pub(crate) fn cores(&self, host: &str) -> Vec<CoreLoad> {
         let mut spent: BTreeMap<&str, BTreeMap<&'static str, u64>> = BTreeMap::new();
         for trial in &self.trials {
             let Some((record, (first, last))) = self.measured_samples(trial, host) else { continue };
@@ -284,9 +286,9 @@ impl<'a> Evidenced<'a> {
                 }
             }
         }
-        let mut cores: Vec<CoreUse> = spent.into_iter().filter_map(|(core, states)| shares(core, &states)).collect();
+        let mut cores: Vec<CoreLoad> = spent.into_iter().filter_map(|(core, states)| shares(core, &states)).collect();
         if let Some(own) = self.own_cpu(host) {
-            share_out(&mut cores, &own);
+            attribute_core_work(&mut cores, &own);
             // Threads of the kernel may work for a test of frames, so only other programs are certainly not its own.
             for core in cores.iter_mut().filter(|_| self.test.layer == Layer::Frames) {
                 core.own = core.busy() - core.others().min(core.share(counter::CPU_USER_NS));
@@ -300,7 +302,7 @@ impl<'a> Evidenced<'a> {
     ///
     /// Nothing where a side does not know it. What has no core of its own stands under an empty name.
     fn own_cpu(&self, host: &str) -> Option<BTreeMap<&'a str, f64>> {
-        let one_machine = self.one_machine();
+        let one_machine = self.is_one_machine();
         let mut own: BTreeMap<&str, f64> = BTreeMap::new();
         for trial in &self.trials {
             for (_, record) in trial.records.iter().filter(|(key, _)| one_machine || host_of(key) == host) {
@@ -323,7 +325,7 @@ impl<'a> Evidenced<'a> {
     /// A host's counters in one trial with the samples that bound the measured part.
     fn measured_samples(&self, trial: &'a Trial, host: &str) -> Option<(&'a HostRecord, (usize, usize))> {
         let record = trial.hosts.get(host)?;
-        let window = Window::common(trial, &self.run.hosts)?.on_host(&self.run.hosts, host);
+        let window = MeasuredWindow::common(trial, &self.run.hosts)?.on_host(&self.run.hosts, host);
         Some((record, samples_within(record, window)?))
     }
 
@@ -338,7 +340,7 @@ impl<'a> Evidenced<'a> {
     }
 
     /// The command of the run with another value of an option, where the command is one of this test's layer.
-    pub(crate) fn again_with(&self, option: &str, value: &str) -> Option<String> {
+    pub(crate) fn repeat_with_option(&self, option: &str, value: &str) -> Option<String> {
         let flag = format!("--{option}");
         let mut words = self.run.command.split(' ').peekable();
         let mut kept: Vec<&str> = Vec::new();
@@ -359,8 +361,8 @@ impl<'a> Evidenced<'a> {
     }
 
     /// Whether all hosts of the test are one machine, so that its ends share the cores.
-    pub(crate) fn one_machine(&self) -> bool {
-        let here = |host: &str| self.run.plan.hosts.get(host).is_some_and(Reach::is_on_this_machine);
+    pub(crate) fn is_one_machine(&self) -> bool {
+        let here = |host: &str| self.run.plan.hosts.get(host).is_some_and(HostReach::is_on_this_machine);
         let boot = |host: &str| self.environment(host).and_then(|facts| facts.get("kernel", "boot_id"));
         let Some(to) = self.test.to.as_deref() else { return false };
         let from = self.test.from.as_str();
@@ -370,7 +372,7 @@ impl<'a> Evidenced<'a> {
     /// Whether both ends run on the same cores and those have no time left.
     pub(crate) fn shares_full_cores(&self) -> bool {
         let cores = self.cores(&self.test.from);
-        self.one_machine() && !cores.is_empty() && cores.iter().all(CoreUse::is_full_of_ours)
+        self.is_one_machine() && !cores.is_empty() && cores.iter().all(CoreLoad::is_full_of_own_work)
     }
 
     /// The host that sends and the host that receives, where the work goes one way.
@@ -385,7 +387,7 @@ impl<'a> Evidenced<'a> {
     }
 
     /// The word for what a host does in this test: sender and receiver, or client and target.
-    pub(crate) fn part_of(&self, host: &str) -> &'static str {
+    pub(crate) fn role_of(&self, host: &str) -> &'static str {
         let initiates = self.host_of(Side::Initiator).unwrap_or(&self.test.from) == host;
         let sends = self.one_way().map(|(from, _)| (from == Side::Initiator) == initiates);
         match (sends, initiates) {
@@ -397,28 +399,28 @@ impl<'a> Evidenced<'a> {
     }
 
     /// What the sender offered of what its schedule asked for; nothing without a schedule.
-    pub(crate) fn offered(&self) -> Option<Offered<'a>> {
+    pub(crate) fn offered(&self) -> Option<OfferedLoad<'a>> {
         let (side, _) = self.one_way()?;
         let (sent, intended) = (self.total(side, count::SENT), self.total(side, count::INTENDED));
-        Some(Offered { host: self.host_of(side)?, side, sent, intended, share: ratio(sent, intended)? })
+        Some(OfferedLoad { host: self.host_of(side)?, side, sent, intended, share: ratio(sent, intended)? })
     }
 
     /// What did not arrive, where everything goes one way.
-    pub(crate) fn n_lost(&self) -> Option<u64> {
+    pub(crate) fn packets_lost(&self) -> Option<u64> {
         let (from, to) = self.one_way()?;
         Some(self.total(from, count::SENT).saturating_sub(self.total(to, count::RECEIVED)))
     }
 
     /// Whether the test reached what was asked of it and lost nothing, so that nothing holds it back.
-    pub(crate) fn reached(&self) -> bool {
+    pub(crate) fn reached_target(&self) -> bool {
         let full = |limit: &Limit| {
             matches!(limit.kind, LimitKind::Asked | LimitKind::LineRate) && limit.used.is_some_and(|used| used >= 0.98)
         };
-        self.test.limits.iter().any(full) && self.n_lost().unwrap_or(0) == 0
+        self.test.limits.iter().any(full) && self.packets_lost().unwrap_or(0) == 0
     }
 
     /// The value of the test as a share of its nearest limit.
-    fn used(&self) -> Option<f64> {
+    fn limit_utilization(&self) -> Option<f64> {
         self.test.limits.iter().find_map(|limit| limit.used)
     }
 }
@@ -436,10 +438,10 @@ const CPU_STATES: [&str; 6] = [
     counter::CPU_IDLE_NS,
 ];
 
-fn shares(core: &str, states: &BTreeMap<&'static str, u64>) -> Option<CoreUse> {
+fn shares(core: &str, states: &BTreeMap<&'static str, u64>) -> Option<CoreLoad> {
     let all: u64 = states.values().sum();
     let shares = states.iter().map(|(state, spent)| Some((*state, ratio(*spent, all)?))).collect::<Option<_>>()?;
-    let mut of_core = CoreUse { core: core.to_owned(), shares, own: 0.0 };
+    let mut of_core = CoreLoad { core: core.to_owned(), shares, own: 0.0 };
     of_core.own = of_core.busy();
     Some(of_core)
 }
@@ -447,12 +449,12 @@ fn shares(core: &str, states: &BTreeMap<&'static str, u64>) -> Option<CoreUse> {
 /// Says of each core what the test itself used of it: its threads there, and what interrupts took.
 ///
 /// What threads without a core of their own used is shared out by what is left on the cores.
-fn share_out(cores: &mut [CoreUse], own: &BTreeMap<&str, f64>) {
+fn attribute_core_work(cores: &mut [CoreLoad], own: &BTreeMap<&str, f64>) {
     for core in cores.iter_mut() {
         let threads = own.get(core.core.as_str()).copied().unwrap_or(0.0);
         core.own = (threads + core.in_interrupts()).min(core.busy());
     }
-    let left: f64 = cores.iter().map(CoreUse::others).sum();
+    let left: f64 = cores.iter().map(CoreLoad::others).sum();
     let part = own.get("").map_or(0.0, |free| (free / left).min(1.0));
     for core in cores.iter_mut().filter(|_| left > 0.0) {
         core.own += part * core.others();
@@ -460,29 +462,29 @@ fn share_out(cores: &mut [CoreUse], own: &BTreeMap<&str, f64>) {
 }
 
 /// A counter that grew, as evidence.
-pub(crate) fn counted(host: &str, counter: &str, n: u64) -> Evidence {
+pub(crate) fn counter_evidence(host: &str, counter: &str, n: u64) -> Evidence {
     Evidence { host: host.to_owned(), counter: counter.to_owned(), value: grouped(n) }
 }
 
 /// A share as evidence.
-pub(crate) fn measured(host: &str, counter: &str, share: f64) -> Evidence {
+pub(crate) fn ratio_evidence(host: &str, counter: &str, share: f64) -> Evidence {
     Evidence { host: host.to_owned(), counter: counter.to_owned(), value: percent(share) }
 }
 
 /// The part of a loss that a number of drops explains, at most all of it.
-pub(crate) fn explained(n_dropped: u64, n_lost: Option<u64>) -> Option<f64> {
+pub(crate) fn explained_ratio(n_dropped: u64, n_lost: Option<u64>) -> Option<f64> {
     n_lost.filter(|lost| *lost > 0).map(|lost| (approximate(n_dropped) / approximate(lost)).min(1.0))
 }
 
 /// Everything that is found in a run, the most important first; what several tests share is told once.
-pub(crate) fn findings(run: &Run, context: &Context) -> Vec<Finding> {
+pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
     let mut found: Vec<(f64, Finding)> = Vec::new();
     for test in run.tests.iter().filter(|test| test.unavailable.is_none() && !test.trials.is_empty()) {
-        let seen = Evidenced::new(run, test, context);
+        let seen = TestEvidence::new(run, test, context);
         // A test without a limit lacks an unknown part of it, so it comes after those that are known to lack much.
-        let used = seen.used().unwrap_or(f64::INFINITY);
-        let mut of_test: Vec<Finding> = CAUSES.iter().flat_map(|cause| cause.look(&seen)).collect();
-        if of_test.iter().any(nothing_done::tells_errors) {
+        let used = seen.limit_utilization().unwrap_or(f64::INFINITY);
+        let mut of_test: Vec<Finding> = FINDING_RULES.iter().flat_map(|cause| cause.evaluate(&seen)).collect();
+        if of_test.iter().any(nothing_done::explains_errors) {
             of_test.retain(|finding| finding.id != errors::ERRORS);
         }
         found.extend(of_test.into_iter().map(|finding| (used, finding)));
@@ -496,7 +498,7 @@ pub(crate) fn findings(run: &Run, context: &Context) -> Vec<Finding> {
             alike && (finding.id != "promise-broken" || other.title == finding.title)
         };
         match merged.iter_mut().find(same) {
-            Some(first) => join(first, finding),
+            Some(first) => merge_finding(first, finding),
             None => merged.push(finding),
         }
     }
@@ -510,7 +512,7 @@ pub(crate) fn findings(run: &Run, context: &Context) -> Vec<Finding> {
 ///
 /// One host's counters of two tests would contradict each other without saying so: the first test's, which lacks most to its
 /// limit, stand for both.
-fn join(first: &mut Finding, other: Finding) {
+fn merge_finding(first: &mut Finding, other: Finding) {
     for test in other.tests {
         if !first.tests.contains(&test) {
             first.tests.push(test);
@@ -523,12 +525,12 @@ fn join(first: &mut Finding, other: Finding) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::Story;
+    use crate::run_builder::RunBuilder;
     use fathom_model::units::Nanos;
 
     #[test]
     fn on_a_quiet_host_nothing_is_found() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000, 1010, 990]);
         story.udp_stream(&[(1000, 1000), (1000, 1000)]);
         story.http(1000, 100);
@@ -543,9 +545,9 @@ mod tests {
 
     #[test]
     fn what_most_tests_share_leads_and_its_words_fit_a_column() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000, 1000]);
-        story.shape(|interval| 2000 - 60 * interval);
+        story.growth_per_interval(|interval| 2000 - 60 * interval);
         story.http(1000, 1);
         story.tcp_rr(1000, 1);
         story.cpu("target", "cpu0", [5, 5, 88, 0]);
@@ -560,12 +562,12 @@ mod tests {
 
     #[test]
     fn one_cause_of_several_tests_is_told_once_and_the_most_important_comes_first() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000, 1000]);
         story.http(1000, 1);
         story.cpu("target", "cpu0", [5, 5, 88, 0]);
         story.cpu("target", "cpu1", [5, 5, 1, 0]);
-        story.stolen("client", Nanos::from_millis(600));
+        story.steal("client", Nanos::from_millis(600));
         let run = story.analyzed();
         let told: Vec<(&str, usize)> = run.findings.iter().map(|f| (f.id.as_str(), f.tests.len())).collect();
         assert_eq!(told[0], ("steal", 2));

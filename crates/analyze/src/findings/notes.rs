@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 
 use fathom_model::{Evidence, Finding, Note, Severity};
 
-use super::{Cause, Evidenced};
+use super::{FindingRule, TestEvidence};
 use crate::window::host_of;
 
 /// Tells every kind of note once per test, with the hosts that made it.
-pub(crate) struct Notes;
+pub(crate) struct EngineNotes;
 
-impl Cause for Notes {
+impl FindingRule for EngineNotes {
     fn id(&self) -> &'static str {
         "note"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let mut by_id: BTreeMap<&str, (&Note, Vec<Evidence>)> = BTreeMap::new();
         let records = seen.test.trials.iter().flat_map(|trial| &trial.records);
         for (host, note) in records.flat_map(|(key, record)| record.notes.iter().map(move |note| (host_of(key), note)))
@@ -43,11 +43,11 @@ impl Cause for Notes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::Story;
+    use crate::run_builder::RunBuilder;
 
     #[test]
     fn a_note_of_every_trial_is_told_once() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000, 1000]);
         for trial in &mut story.run.tests[0].trials {
             let note = Note { id: "xdp-generic".to_owned(), text: "generic XDP: frames cost more".to_owned() };

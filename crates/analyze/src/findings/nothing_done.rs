@@ -1,11 +1,11 @@
 //! Nothing came of a test: no answer, nothing arrived, all attempts failed.
 
 use fathom_model::{
-    Derivation, Evidence, Finding, Layer, NextStep, Severity, names::count, plan::Reach, probe::ProbeRecord,
+    Derivation, Evidence, Finding, Layer, NextStep, Severity, names::count, plan::HostReach, probe::ProbeRecord,
     units::grouped,
 };
 
-use super::{Cause, Evidenced, counted, has_answers};
+use super::{FindingRule, TestEvidence, counter_evidence, has_answers};
 use crate::summaries::main_rate;
 
 /// The id of its findings, which the state of a run depends on.
@@ -14,19 +14,19 @@ pub(crate) const NOTHING_DONE: &str = "nothing-done";
 const ERRORS: &str = "errors";
 
 /// Whether it says that nothing came of a test because of its errors.
-pub(super) fn tells_errors(finding: &Finding) -> bool {
+pub(super) fn explains_errors(finding: &Finding) -> bool {
     finding.id == NOTHING_DONE && finding.evidence.iter().any(|shown| shown.counter == ERRORS)
 }
 
 /// Looks whether a test did any of the work that it is about.
 pub(crate) struct NothingDone;
 
-impl Cause for NothingDone {
+impl FindingRule for NothingDone {
     fn id(&self) -> &'static str {
         NOTHING_DONE
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         // A search and a benchmark judge each of their trials themselves.
         if seen.test.curve.is_some() || seen.test.benchmark.is_some() {
             return Vec::new();
@@ -47,9 +47,9 @@ impl Cause for NothingDone {
 }
 
 /// A served host answered its controller with small packets, so that a path may be to blame that loses the large ones.
-fn next(seen: &Evidenced<'_>) -> Option<NextStep> {
+fn next(seen: &TestEvidence<'_>) -> Option<NextStep> {
     let to = seen.test.to.as_ref().filter(|_| matches!(seen.test.layer, Layer::Tcp | Layer::Udp))?;
-    let is_served = matches!(seen.run.plan.hosts.get(to), Some(Reach::Tls { .. }));
+    let is_served = matches!(seen.run.plan.hosts.get(to), Some(HostReach::Tls { .. }));
     let address = seen.run.hosts.get(to)?.address.as_ref().filter(|_| is_served)?;
     Some(NextStep {
         command: format!("fathom probe {address} --test mtu"),
@@ -59,7 +59,7 @@ fn next(seen: &Evidenced<'_>) -> Option<NextStep> {
 }
 
 /// Whether nobody answered a probe, whatever it asked.
-fn no_answer(seen: &Evidenced<'_>) -> Option<(String, Vec<Evidence>)> {
+fn no_answer(seen: &TestEvidence<'_>) -> Option<(String, Vec<Evidence>)> {
     let answers = |probe: &ProbeRecord| {
         probe.path_mtu.as_ref().is_some_and(|found| found.mtu_bytes.is_some())
             || probe.hops.iter().any(|hop| hop.target)
@@ -71,7 +71,7 @@ fn no_answer(seen: &Evidenced<'_>) -> Option<(String, Vec<Evidence>)> {
 }
 
 /// What was tried in vain, in words.
-fn no_work(seen: &Evidenced<'_>) -> Option<(String, Vec<Evidence>)> {
+fn no_work(seen: &TestEvidence<'_>) -> Option<(String, Vec<Evidence>)> {
     let records = || seen.test.trials.iter().flat_map(|trial| trial.records.values());
     let steps: Vec<_> = records().filter_map(|record| record.users.as_ref()).flat_map(|users| &users.steps).collect();
     let n_steps: u64 = steps.iter().map(|step| step.n_reached).sum();
@@ -97,78 +97,84 @@ fn no_work(seen: &Evidenced<'_>) -> Option<(String, Vec<Evidence>)> {
     };
     let told = [(count::SENT, n_sent), (counter.as_ref(), total(counter)), (ERRORS, n_failed)];
     let told = told.into_iter().filter(|(name, n)| *n > 0 || *name == counter.as_ref());
-    Some((title, told.map(|(name, n)| counted(&seen.test.from, name, n)).collect()))
+    Some((title, told.map(|(name, n)| counter_evidence(&seen.test.from, name, n)).collect()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::{Story, step, visits};
-    use fathom_model::{State, probe::HopRecord};
+    use crate::run_builder::{RunBuilder, step, visits};
+    use fathom_model::{VerdictState, probe::HopRecord};
 
     /// The words of the finding, and the state of the run.
-    fn told(story: &Story) -> (Option<String>, State) {
+    fn told(story: &RunBuilder) -> (Option<String>, VerdictState) {
         (story.finding(NOTHING_DONE).map(|finding| finding.title), story.analyzed().verdict.state)
     }
 
     #[test]
     fn a_test_that_did_nothing_is_no_result() {
-        let mut lost = Story::new();
+        let mut lost = RunBuilder::new();
         lost.udp_stream(&[(1000, 0), (1000, 0)]);
-        assert_eq!(told(&lost), (Some("nothing arrived: all 2,000 datagrams were lost".to_owned()), State::Invalid));
-        let mut silent = Story::new();
+        assert_eq!(
+            told(&lost),
+            (Some("nothing arrived: all 2,000 datagrams were lost".to_owned()), VerdictState::Invalid)
+        );
+        let mut silent = RunBuilder::new();
         silent.http(0, 4);
-        assert_eq!(told(&silent).1, State::Invalid);
+        assert_eq!(told(&silent).1, VerdictState::Invalid);
         assert!(told(&silent).0.unwrap().contains("not one request was answered"));
         let record = silent.run.tests[0].trials[0].records.get_mut("client").unwrap();
         record.errors = [("read: timeout".to_owned(), 4), ("connect: refused".to_owned(), 9)].into();
         assert_eq!(told(&silent).0.unwrap(), "nothing was done: 13 attempts failed, most often `connect: refused`");
-        let mut failing = Story::new();
+        let mut failing = RunBuilder::new();
         failing.users(&[visits((10, 10), vec![step("login", (10, 10), 5)])]);
-        assert_eq!(told(&failing), (Some("all of 10 steps failed".to_owned()), State::Invalid));
+        assert_eq!(told(&failing), (Some("all of 10 steps failed".to_owned()), VerdictState::Invalid));
     }
 
     #[test]
     fn where_a_served_host_got_nothing_the_length_of_packets_is_probed() {
-        let next = |reach: Reach| {
-            let mut story = Story::new();
+        let next = |reach: HostReach| {
+            let mut story = RunBuilder::new();
             story.udp_stream(&[(1000, 0)]);
             let to = story.run.tests[0].to.clone().unwrap();
             story.run.plan.hosts.insert(to.clone(), reach);
             story.run.hosts.entry(to).or_default().address = Some("192.0.2.7".to_owned());
             story.finding(NOTHING_DONE).unwrap().next.map(|next| next.command)
         };
-        let served = Reach::Tls { address: "192.0.2.7:7700".to_owned(), key: None };
+        let served = HostReach::Tls { address: "192.0.2.7:7700".to_owned(), key: None };
         assert_eq!(next(served).as_deref(), Some("fathom probe 192.0.2.7 --test mtu"));
-        assert_eq!(next(Reach::This), None);
+        assert_eq!(next(HostReach::This), None);
     }
 
     #[test]
     fn a_promise_about_nothing_is_no_result_either() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 0)]);
         story.run.tests[0].expect.insert("loss".to_owned(), "<= 0.1 %".to_owned());
-        assert_eq!(story.analyzed().verdict.state, State::Invalid);
+        assert_eq!(story.analyzed().verdict.state, VerdictState::Invalid);
     }
 
     #[test]
     fn one_test_of_several_that_did_nothing_leaves_the_run_incomplete() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000]);
         story.udp_stream(&[(1000, 0)]);
         let verdict = story.analyzed().verdict;
-        assert_eq!((verdict.state, verdict.reasons), (State::Incomplete, vec!["udp_stream did nothing".to_owned()]));
+        assert_eq!(
+            (verdict.state, verdict.reasons),
+            (VerdictState::Incomplete, vec!["udp_stream did nothing".to_owned()])
+        );
     }
 
     #[test]
     fn a_host_that_answers_any_probe_is_there() {
         let found = |probe| {
-            let mut story = Story::new();
+            let mut story = RunBuilder::new();
             story.probed((10, 0), ProbeRecord { target: "192.0.2.7".to_owned(), ..probe });
             told(&story)
         };
-        assert_eq!(found(ProbeRecord::default()).1, State::Invalid);
+        assert_eq!(found(ProbeRecord::default()).1, VerdictState::Invalid);
         let hop = HopRecord { target: true, ..HopRecord::default() };
-        assert_eq!(found(ProbeRecord { hops: vec![hop], ..ProbeRecord::default() }), (None, State::Measured));
+        assert_eq!(found(ProbeRecord { hops: vec![hop], ..ProbeRecord::default() }), (None, VerdictState::Measured));
     }
 }

@@ -3,35 +3,35 @@
 use fathom_model::{Finding, Layer, NextStep, Severity, units::percent};
 use fathom_statistics::mean;
 
-use super::{Cause, CoreUse, Evidenced, measured};
+use super::{CoreLoad, FindingRule, TestEvidence, ratio_evidence};
 
 /// From this share of all cores on, others are told of.
-const TOLD: f64 = 0.2;
+const REPORT_MIN: f64 = 0.2;
 /// From this share on, the results are those of a machine that others have.
 const DISTURBS: f64 = 0.5;
 
 /// Compares what the test itself used with what its machines were busy with.
 pub(crate) struct OtherPrograms;
 
-impl Cause for OtherPrograms {
+impl FindingRule for OtherPrograms {
     fn id(&self) -> &'static str {
         "other-programs"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         // Single packets need no core, and what a device between the two uses is the kernel's work for the test.
         if seen.test.layer == Layer::Path || seen.via().is_some() {
             return Vec::new();
         }
         let of_host = |host| (host, seen.cores(host));
         let hosts = seen.hosts().map(of_host).filter(|(_, cores)| !cores.is_empty());
-        let share = |cores: &[CoreUse]| mean(&cores.iter().map(CoreUse::others).collect::<Vec<_>>());
+        let share = |cores: &[CoreLoad]| mean(&cores.iter().map(CoreLoad::others).collect::<Vec<_>>());
         let shares = hosts.filter_map(|(host, cores)| Some((host, share(&cores)?, cores)));
-        let most = shares.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, share, _)| *share >= TOLD);
+        let most = shares.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, share, _)| *share >= REPORT_MIN);
         let Some((host, share, cores)) = most else { return Vec::new() };
         // A target that is not ours may itself be one of those programs, where packets do not leave the machine.
         let may_be_target = seen.test.to.is_none() && seen.is_memory(host);
-        let whose = if seen.one_machine() || may_be_target { "this machine".to_owned() } else { host.to_owned() };
+        let whose = if seen.is_one_machine() || may_be_target { "this machine".to_owned() } else { host.to_owned() };
         let (who, end) = match (may_be_target, share >= DISTURBS) {
             (true, _) => ("other programs, the target among them if it runs here,", ""),
             (false, true) => ("other programs", ": results are disturbed"),
@@ -49,7 +49,7 @@ impl Cause for OtherPrograms {
                 .iter()
                 .flat_map(|core| {
                     let told = [("others on", core.others()), ("busy", core.busy())];
-                    told.map(|(word, share)| measured(host, &format!("{word} {}", core.core), share))
+                    told.map(|(word, share)| ratio_evidence(host, &format!("{word} {}", core.core), share))
                 })
                 .collect(),
             explains: None,
@@ -64,12 +64,12 @@ impl Cause for OtherPrograms {
 
 #[cfg(test)]
 mod tests {
-    use crate::story::Story;
-    use fathom_model::{Severity, plan::Reach};
+    use crate::run_builder::RunBuilder;
+    use fathom_model::{Severity, plan::HostReach};
 
     #[test]
     fn a_target_that_is_not_ours_may_be_what_uses_the_cores() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.http(1000, 10);
         story.cpu("client", "cpu0", [40, 50, 5, 0]);
         story.own_cpu("client", &[("cpu0", 200)]);
@@ -86,9 +86,9 @@ mod tests {
 
     #[test]
     fn where_a_side_does_not_know_its_own_part_nothing_is_said_of_others() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000]);
-        story.run.plan.hosts.insert("client".to_owned(), Reach::This);
+        story.run.plan.hosts.insert("client".to_owned(), HostReach::This);
         story.cpu("client", "cpu0", [60, 35, 4, 0]);
         assert_eq!(story.finding("other-programs"), None);
         assert!(story.finding("core-saturated").is_some());

@@ -2,17 +2,17 @@
 
 use fathom_model::{Evidence, Finding, Severity, units::grouped};
 
-use super::{Cause, Evidenced};
+use super::{FindingRule, TestEvidence};
 
 /// Tells the longest outage of a series of probes, and how many there were.
 pub(crate) struct Outage;
 
-impl Cause for Outage {
+impl FindingRule for Outage {
     fn id(&self) -> &'static str {
         "outage"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         // Without a single answer there is no outage but nobody, which is another finding.
         let answered = seen.probes().filter(|(_, record, _)| super::has_answers(record));
         let outages: Vec<_> =
@@ -49,7 +49,7 @@ mod tests {
         units::Nanos,
     };
 
-    use crate::story::Story;
+    use crate::run_builder::RunBuilder;
 
     #[test]
     fn the_longest_outage_is_told_and_one_that_lasts_is_the_longest() {
@@ -63,12 +63,12 @@ mod tests {
         let told =
             [(1, "for 1.00 s from one on"), (2, "for 3.00 s from two on; 2"), (3, "to the end from three on; 3")];
         for (n, words) in told {
-            let mut story = Story::new();
+            let mut story = RunBuilder::new();
             story.probed((100, 50), ProbeRecord { outages: outages[..n].to_vec(), ..ProbeRecord::default() });
             let title = story.finding("outage").unwrap().title;
             assert!(title.contains(words), "{title}");
         }
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.probed((100, 0), ProbeRecord { outages: outages.to_vec(), ..ProbeRecord::default() });
         assert!(story.finding("outage").is_none(), "a host that is not there has no outage");
     }

@@ -1,21 +1,21 @@
 //! What was promised was not kept.
 
-use fathom_model::{Evidence, Finding, Severity, finding::Outcome};
+use fathom_model::{Evidence, Finding, Severity, finding::PromiseOutcome};
 
-use super::{Cause, Evidenced};
-use crate::verdict::judged;
+use super::{FindingRule, TestEvidence};
+use crate::verdict::judge_promises;
 
 /// Points from a row to its broken promise; the verdict says whether it counts.
 pub(crate) struct PromiseBroken;
 
-impl Cause for PromiseBroken {
+impl FindingRule for PromiseBroken {
     fn id(&self) -> &'static str {
         "promise-broken"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
-        let broken = judged(seen.test).into_iter().filter(|judged| judged.outcome == Outcome::Broken);
-        let finding = |judged: crate::verdict::Judged<'_>| {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let broken = judge_promises(seen.test).into_iter().filter(|judged| judged.outcome == PromiseOutcome::Broken);
+        let finding = |judged: crate::verdict::PromiseResult<'_>| {
             let summary = judged.summary?;
             let value = summary.metric.show(summary.value?);
             let evidence = Evidence { host: seen.test.from.clone(), counter: judged.counter()?, value };
@@ -36,11 +36,11 @@ impl Cause for PromiseBroken {
 
 #[cfg(test)]
 mod tests {
-    use crate::story::Story;
+    use crate::run_builder::RunBuilder;
 
     #[test]
     fn a_row_whose_promise_is_broken_points_at_it() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.udp_stream(&[(1000, 990)]);
         story.run.tests[0].expect.insert("loss".to_owned(), "<= 0.1 %".to_owned());
         let finding = story.finding("promise-broken").unwrap();

@@ -9,7 +9,7 @@ use fathom_model::{
     units::{approximate, grouped, percent, ratio},
 };
 
-use super::{Cause, Evidenced, counted};
+use super::{FindingRule, TestEvidence, counter_evidence};
 
 /// From one segment in a thousand on, loss bears on the rate.
 const HOLDS_BACK: f64 = 1e-3;
@@ -32,12 +32,12 @@ const DROPS: [(&str, &str); 8] = [
 /// Compares what was sent again with what was sent, on each host, and says what the counters know of the reason.
 pub(crate) struct Retransmissions;
 
-impl Cause for Retransmissions {
+impl FindingRule for Retransmissions {
     fn id(&self) -> &'static str {
         "retransmissions"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         if !matches!(seen.test.layer, Layer::App | Layer::Http | Layer::Tcp) {
             return Vec::new();
         }
@@ -58,7 +58,7 @@ impl Cause for Retransmissions {
             title: format!("{} of the TCP segments of {host} were retransmitted, {why}", percent(share)),
             severity: if needless { Severity::Remark } else { Severity::HoldsBack },
             tests: vec![seen.test.name.clone()],
-            evidence: told.map(|(counter, n)| counted(host, counter, *n)).collect(),
+            evidence: told.map(|(counter, n)| counter_evidence(host, counter, *n)).collect(),
             explains: None,
             next: (!needless).then(|| NextStep {
                 command: format!("tc -s qdisc show dev {0}; ip -s link show dev {0}", seen.interface(host)),
@@ -70,7 +70,7 @@ impl Cause for Retransmissions {
 }
 
 /// What the counters say of the reason, and whether it was needless because the segments had arrived, out of order.
-fn reason(seen: &Evidenced<'_>, host: &str) -> (String, bool) {
+fn reason(seen: &TestEvidence<'_>, host: &str) -> (String, bool) {
     let again = seen.growth(host, TCP_RETRANS_SEGMENTS, None);
     let known = seen.growth(host, TCP_DSACK_SEGMENTS, None);
     if approximate(known) >= NEEDLESS * approximate(again) {
@@ -88,10 +88,10 @@ fn reason(seen: &Evidenced<'_>, host: &str) -> (String, bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::Story;
+    use crate::run_builder::RunBuilder;
 
-    fn with_retransmissions(n: u64) -> Story {
-        let mut story = Story::new();
+    fn with_retransmissions(n: u64) -> RunBuilder {
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000, 1000]);
         story.host_counter("client", (TCP_OUT_SEGMENTS, ""), 100_000);
         story.host_counter("client", (TCP_RETRANS_SEGMENTS, ""), n);

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use fathom_model::{Evidence, Finding, Restraint, Severity, Summary, run::TestRun, units::Bytes};
+use fathom_model::{Bottleneck, Evidence, Finding, Severity, Summary, run::TestRun, units::Bytes};
 
-use super::{Cause, Evidenced};
+use super::{FindingRule, TestEvidence};
 use crate::summaries::main_rate;
 
 /// Values that reach this share of the best one are as good: below it, rounds of the same test differ too.
@@ -18,22 +18,22 @@ const STILL_GROWS: f64 = 0.5;
 const POINTS_MIN: usize = 3;
 
 /// Compares the tests of one kind between the same hosts that differ in one option alone.
-pub(crate) struct Scan;
+pub(crate) struct OptionScan;
 
-impl Cause for Scan {
+impl FindingRule for OptionScan {
     fn id(&self) -> &'static str {
         "scan"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let options: BTreeSet<&str> =
             seen.run.tests.iter().flat_map(|test| test.options.0.keys().map(String::as_str)).collect();
-        options.into_iter().filter_map(|option| self.along(seen, option)).collect()
+        options.into_iter().filter_map(|option| self.compare_values(seen, option)).collect()
     }
 }
 
 /// A value of the option with what was measured at it.
-struct Point<'a> {
+struct ScanPoint<'a> {
     text: String,
     at: f64,
     test: &'a TestRun,
@@ -41,9 +41,9 @@ struct Point<'a> {
     mean: f64,
 }
 
-impl Scan {
+impl OptionScan {
     /// The finding of one option, told at the last of its tests.
-    fn along(&self, seen: &Evidenced<'_>, option: &str) -> Option<Finding> {
+    fn compare_values(&self, seen: &TestEvidence<'_>, option: &str) -> Option<Finding> {
         let points = points(seen, option);
         let (first, last) = (points.first()?, points.last()?);
         if points.len() < POINTS_MIN || !std::ptr::eq(last.test, seen.test) {
@@ -52,7 +52,8 @@ impl Scan {
         let best = points.iter().max_by(|a, b| a.mean.total_cmp(&b.mean))?;
         let knee = points.iter().find(|point| point.mean >= AS_GOOD * best.mean)?;
         let what = &best.value.metric.title;
-        let shown = |point: &Point<'_>| format!("{} at {option}={}", point.value.metric.show(point.mean), point.text);
+        let shown =
+            |point: &ScanPoint<'_>| format!("{} at {option}={}", point.value.metric.show(point.mean), point.text);
         let grows = best.mean >= MATTERS * first.mean;
         let title = match (grows, option == "flows") {
             (false, true) => format!(
@@ -65,12 +66,12 @@ impl Scan {
                 "{what} grows with the flows from {} to {}, {}: a single flow is held back by itself{}",
                 shown(first),
                 shown(best),
-                ending(&points, knee),
-                by(first)
+                plateau_text(&points, knee),
+                bottleneck_text(first)
             ),
-            (_, false) => format!("{what} is best with {}, {}", shown(best), ending(&points, knee)),
+            (_, false) => format!("{what} is best with {}, {}", shown(best), plateau_text(&points, knee)),
         };
-        let proof = |point: &Point<'_>| Evidence {
+        let proof = |point: &ScanPoint<'_>| Evidence {
             host: seen.test.from.clone(),
             counter: format!("{} at {option}={}", point.value.metric.name, point.text),
             value: point.value.metric.show(point.mean),
@@ -89,7 +90,7 @@ impl Scan {
 }
 
 /// The tests that differ from this one in an option alone, by its value.
-fn points<'a>(seen: &Evidenced<'a>, option: &str) -> Vec<Point<'a>> {
+fn points<'a>(seen: &TestEvidence<'a>, option: &str) -> Vec<ScanPoint<'a>> {
     let others = |test: &TestRun| {
         let mut options = test.options.clone();
         options.0.remove(option);
@@ -99,24 +100,24 @@ fn points<'a>(seen: &Evidenced<'a>, option: &str) -> Vec<Point<'a>> {
     let is_like = |test: &&TestRun| {
         (&test.kind, &test.from, &test.to) == (&seen.test.kind, &seen.test.from, &seen.test.to) && others(test) == here
     };
-    let mut points: Vec<Point<'a>> = (seen.run.tests.iter().filter(is_like))
+    let mut points: Vec<ScanPoint<'a>> = (seen.run.tests.iter().filter(is_like))
         .filter_map(|test| {
             let (text, value) = (test.options.text(option)?, main_rate(test)?);
             // A bare number is a volume in bytes as well, so one way of reading serves counts and sizes.
             let at = fathom_model::units::approximate(text.parse::<Bytes>().ok()?.0);
-            Some(Point { at, test, value, mean: value.value?, text })
+            Some(ScanPoint { at, test, value, mean: value.value?, text })
         })
         .collect();
     points.sort_by(|a, b| a.at.total_cmp(&b.at));
     points
 }
 
-fn flows(point: &Point<'_>) -> String {
+fn flows(point: &ScanPoint<'_>) -> String {
     if point.text == "1" { "one flow".to_owned() } else { format!("{} flows", point.text) }
 }
 
 /// Where it levels off, or that it does not.
-fn ending(points: &[Point<'_>], knee: &Point<'_>) -> String {
+fn plateau_text(points: &[ScanPoint<'_>], knee: &ScanPoint<'_>) -> String {
     let [.., before, last] = points else { return String::new() };
     let gained = last.mean / before.mean - 1.0;
     let added = last.at / before.at - 1.0;
@@ -127,19 +128,19 @@ fn ending(points: &[Point<'_>], knee: &Point<'_>) -> String {
 }
 
 /// What held the connections of a test back, where most agree.
-fn by(point: &Point<'_>) -> String {
+fn bottleneck_text(point: &ScanPoint<'_>) -> String {
     let flows = &point.test.flows;
-    let held = |by: Restraint| flows.iter().filter(|flow| flow.held_by == by).count();
+    let held = |by: Bottleneck| flows.iter().filter(|flow| flow.held_by == by).count();
     let most = flows.iter().map(|flow| flow.held_by).max_by_key(|by| held(*by));
     most.map_or(String::new(), |by| format!(" ({})", by.short()))
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::story::Story;
+    use crate::run_builder::RunBuilder;
 
-    fn scanned(option: &str, results: &[(&str, u64)]) -> Story {
-        let mut story = Story::new();
+    fn scanned(option: &str, results: &[(&str, u64)]) -> RunBuilder {
+        let mut story = RunBuilder::new();
         for (value, rate) in results {
             story.tcp_stream(&[*rate, *rate]);
             let test = story.run.tests.last_mut().unwrap();

@@ -11,26 +11,26 @@ use fathom_model::{
     units::{Nanos, approximate, ratio, rounded},
 };
 
-use super::{Cause, Evidenced, measured};
-use crate::window::{Window, rates, record_of};
+use super::{FindingRule, TestEvidence, ratio_evidence};
+use crate::window::{MeasuredWindow, rates, record_of};
 
 /// A shorter wait may be the work of a busy machine; this one is just below the 200 ms after which TCP sends again.
-const LONG: Nanos = Nanos::from_millis(150);
+const WAIT_MIN: Nanos = Nanos::from_millis(150);
 /// The part of the measured time from which a wait changes what the percentiles would have been.
 const MATTERS: f64 = 0.1;
 /// A wait of fewer times p99 is seen in the percentiles.
-const HIDDEN: u64 = 10;
+const HIDDEN_FACTOR: u64 = 10;
 
 /// Compares the longest wait of each trial with its percentiles, and with the intervals in which nothing was answered.
 pub(crate) struct Stall;
 
-impl Cause for Stall {
+impl FindingRule for Stall {
     fn id(&self) -> &'static str {
         "stall"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
-        let stalls = waits(seen);
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let stalls = stall_waits(seen);
         let Some(worst) = stalls.iter().max_by_key(|wait| wait.longest) else { return Vec::new() };
         let round = if seen.test.trials.len() > 1 { format!(" (round {})", worst.round + 1) } else { String::new() };
         let next = next(seen, worst);
@@ -51,7 +51,7 @@ impl Cause for Stall {
             tests: vec![seen.test.name.clone()],
             evidence: vec![
                 longest,
-                measured(host, "time without an answer", worst.silent),
+                ratio_evidence(host, "time without an answer", worst.silent),
                 Evidence { host: host.clone(), counter: "rounds with a stall".to_owned(), value: of_trials },
             ],
             explains: None,
@@ -61,20 +61,20 @@ impl Cause for Stall {
 }
 
 /// The same requests by a schedule, at a rate that leaves the target time to recover.
-fn next(seen: &Evidenced<'_>, worst: &Wait) -> Option<NextStep> {
+fn next(seen: &TestEvidence<'_>, worst: &StallWait) -> Option<NextStep> {
     if seen.test.layer != Layer::Http {
         // A rate of users starts users, and the times of their requests do not count from it.
         return None;
     }
     let rate = rounded(worst.per_second / 2.0).max(1);
     // A test that is named is the closed one, which takes no rate.
-    let command = seen.again_with("rate", &rate.to_string()).filter(|command| !command.contains(" --test"))?;
+    let command = seen.repeat_with_option("rate", &rate.to_string()).filter(|command| !command.contains(" --test"))?;
     let expected = Some("show the latency of all requests that are due during a stall".to_owned());
     Some(NextStep { command, on: None, expected })
 }
 
 /// The longest wait of a trial that its percentiles hide.
-struct Wait {
+struct StallWait {
     round: u32,
     longest: Nanos,
     measured: Nanos,
@@ -84,23 +84,23 @@ struct Wait {
 }
 
 /// Those of all trials of a closed load.
-fn waits(seen: &Evidenced<'_>) -> Vec<Wait> {
+fn stall_waits(seen: &TestEvidence<'_>) -> Vec<StallWait> {
     if ![Layer::Http, Layer::App].contains(&seen.test.layer) {
         return Vec::new();
     }
     let of_trial = |trial| {
         let (host, record) = record_of(trial, Side::Initiator)?;
-        let (from, to) = Window::common(trial, &seen.run.hosts)?.in_record(&seen.run.hosts, host, record);
+        let (from, to) = MeasuredWindow::common(trial, &seen.run.hosts)?.in_record(&seen.run.hosts, host, record);
         let times = record.distributions.get(SERVICE_TIME)?;
         // What has a schedule counts from its times.
         let is_closed = !record.distributions.contains_key(SCHEDULE_LAG);
-        let longest = hidden(times)?.min(to - from);
+        let longest = hidden_wait(times)?.min(to - from);
         let rates = rates(&record.timeline, count::REQUESTS, (from, to));
         let n_silent = rates.split(|rate| *rate > 0.0).map(<[f64]>::len).max()?;
         let silent = approximate(u64::try_from(n_silent).ok()?) / approximate(u64::try_from(rates.len()).ok()?);
         let waited = ratio(longest.0, (to - from).0)?;
         let per_second = rates.iter().sum::<f64>() / approximate(u64::try_from(rates.len()).ok()?);
-        let wait = Wait { round: trial.round, longest, measured: to - from, silent, per_second };
+        let wait = StallWait { round: trial.round, longest, measured: to - from, silent, per_second };
         // Intervals do not begin with the stall: of one that is long enough, half lies in whole ones.
         (is_closed && waited >= MATTERS && silent >= waited / 2.0).then_some(wait)
     };
@@ -108,19 +108,19 @@ fn waits(seen: &Evidenced<'_>) -> Vec<Wait> {
 }
 
 /// The longest time, where it is long and nothing else tells of it.
-fn hidden(times: &Histogram) -> Option<Nanos> {
+fn hidden_wait(times: &Histogram) -> Option<Nanos> {
     let (longest, p99) = (times.max()?, times.quantile(0.99)?);
-    (longest >= LONG.0 && longest / HIDDEN >= p99).then_some(Nanos(longest))
+    (longest >= WAIT_MIN.0 && longest / HIDDEN_FACTOR >= p99).then_some(Nanos(longest))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::Story;
+    use crate::run_builder::RunBuilder;
 
     /// A second of requests of 1 ms, of which one took longer, and nothing else was answered for some intervals of 50 ms.
-    fn stalled(wait_ms: u64, n_silent: usize) -> Story {
-        let mut story = Story::new();
+    fn stalled(wait_ms: u64, n_silent: usize) -> RunBuilder {
+        let mut story = RunBuilder::new();
         story.http(1_000, 1);
         story.run.command = "fathom http http://198.18.0.2/".to_owned();
         let record = story.run.tests[0].trials[0].records.get_mut("client").unwrap();

@@ -2,25 +2,27 @@
 
 use fathom_model::{Finding, Severity, names::host::CPU_STEAL_NS, units::percent};
 
-use super::{Cause, Evidenced, measured};
+use super::{FindingRule, TestEvidence, ratio_evidence};
 
 /// From this share of a core's time on, a value is less steady than it seems.
-const TOLD: f64 = 0.02;
+const REPORT_MIN: f64 = 0.02;
 /// From this share on, the value is the neighbour's as much as ours.
 const DISTURBS: f64 = 0.1;
 
 /// Looks for the core from which most was taken.
-pub(crate) struct Steal;
+pub(crate) struct CpuSteal;
 
-impl Cause for Steal {
+impl FindingRule for CpuSteal {
     fn id(&self) -> &'static str {
         "steal"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let cores = seen.hosts().flat_map(|host| seen.cores(host).into_iter().map(move |core| (host, core)));
         let most = cores.max_by(|a, b| a.1.share(CPU_STEAL_NS).total_cmp(&b.1.share(CPU_STEAL_NS)));
-        let Some((host, core)) = most.filter(|(_, core)| core.share(CPU_STEAL_NS) > TOLD) else { return Vec::new() };
+        let Some((host, core)) = most.filter(|(_, core)| core.share(CPU_STEAL_NS) > REPORT_MIN) else {
+            return Vec::new();
+        };
         let share = core.share(CPU_STEAL_NS);
         vec![Finding {
             id: self.id().to_owned(),
@@ -32,7 +34,7 @@ impl Cause for Steal {
             ),
             severity: if share > DISTURBS { Severity::Disturbs } else { Severity::Remark },
             tests: vec![seen.test.name.clone()],
-            evidence: vec![measured(host, &format!("{CPU_STEAL_NS} {}", core.core), share)],
+            evidence: vec![ratio_evidence(host, &format!("{CPU_STEAL_NS} {}", core.core), share)],
             explains: None,
             next: None,
         }]
@@ -41,15 +43,15 @@ impl Cause for Steal {
 
 #[cfg(test)]
 mod tests {
-    use crate::story::Story;
+    use crate::run_builder::RunBuilder;
     use fathom_model::{Severity, units::Nanos};
 
     #[test]
     fn stolen_time_is_told_from_two_percent_and_disturbs_from_ten() {
         for (stolen_ms, severity) in [(10, None), (50, Some(Severity::Remark)), (300, Some(Severity::Disturbs))] {
-            let mut story = Story::new();
+            let mut story = RunBuilder::new();
             story.tcp_stream(&[1000]);
-            story.stolen("target", Nanos::from_millis(stolen_ms));
+            story.steal("target", Nanos::from_millis(stolen_ms));
             assert_eq!(story.finding("steal").map(|finding| finding.severity), severity, "{stolen_ms} ms");
         }
     }

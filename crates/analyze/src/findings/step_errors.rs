@@ -7,7 +7,7 @@ use fathom_model::{
     units::{grouped, percent, ratio},
 };
 
-use super::{Cause, Evidenced};
+use super::{FindingRule, TestEvidence};
 
 /// From one failure in a hundred on, a step does not do what it is for.
 const HOLDS_BACK: f64 = 0.01;
@@ -17,22 +17,22 @@ const CAUSES_MAX: usize = 3;
 /// Compares how often the steps failed.
 pub(crate) struct StepErrors;
 
-impl Cause for StepErrors {
+impl FindingRule for StepErrors {
     fn id(&self) -> &'static str {
         "step-errors"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
-        let finding = match dominating(seen) {
-            Some((step, n_failed, n_all)) => of_one(seen, step, (n_failed, n_all)),
-            None => of_several(seen),
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let finding = match dominant_step(seen) {
+            Some((step, n_failed, n_all)) => one_step_finding(seen, step, (n_failed, n_all)),
+            None => several_steps_finding(seen),
         };
         finding.into_iter().collect()
     }
 }
 
 /// What is said of a step that has most of the errors.
-fn of_one(seen: &Evidenced<'_>, step: &StepSummary, (n_failed, n_all): (u64, u64)) -> Option<Finding> {
+fn one_step_finding(seen: &TestEvidence<'_>, step: &StepSummary, (n_failed, n_all): (u64, u64)) -> Option<Finding> {
     let share = ratio(n_failed, n_failed + step.n_passed).filter(|share| *share >= HOLDS_BACK)?;
     let causes = by_frequency(step.errors.iter().map(|(cause, n)| (step, cause, *n)));
     let (_, most, _) = causes.first()?;
@@ -42,7 +42,7 @@ fn of_one(seen: &Evidenced<'_>, step: &StepSummary, (n_failed, n_all): (u64, u64
 }
 
 /// What is said when steps fail of which none stands out.
-fn of_several(seen: &Evidenced<'_>) -> Option<Finding> {
+fn several_steps_finding(seen: &TestEvidence<'_>) -> Option<Finding> {
     let steps = || seen.test.users.iter().flat_map(|users| &users.steps).filter(|step| step.kind == StepKind::Step);
     let all = steps().flat_map(|step| step.errors.iter().map(move |(cause, n)| (step, cause, *n)));
     let causes = by_frequency(all);
@@ -55,15 +55,15 @@ fn of_several(seen: &Evidenced<'_>) -> Option<Finding> {
 }
 
 /// A cause at a step, with how often.
-type Failed<'a> = (&'a StepSummary, &'a String, u64);
+type StepFailure<'a> = (&'a StepSummary, &'a String, u64);
 
-fn by_frequency<'a>(causes: impl Iterator<Item = Failed<'a>>) -> Vec<Failed<'a>> {
+fn by_frequency<'a>(causes: impl Iterator<Item = StepFailure<'a>>) -> Vec<StepFailure<'a>> {
     let mut causes: Vec<_> = causes.collect();
     causes.sort_by_key(|(.., n)| Reverse(*n));
     causes
 }
 
-fn finding(seen: &Evidenced<'_>, (short, title): (String, String), causes: &[Failed<'_>]) -> Finding {
+fn finding(seen: &TestEvidence<'_>, (short, title): (String, String), causes: &[StepFailure<'_>]) -> Finding {
     Finding {
         id: StepErrors.id().to_owned(),
         short,
@@ -84,12 +84,12 @@ fn percent_of(n: u64, whole: u64) -> String {
     ratio(n, whole).map(percent).unwrap_or_default()
 }
 
-fn evidence(seen: &Evidenced<'_>, step: &StepSummary, (cause, n): (&String, u64)) -> Evidence {
+fn evidence(seen: &TestEvidence<'_>, step: &StepSummary, (cause, n): (&String, u64)) -> Evidence {
     Evidence { host: seen.test.from.clone(), counter: format!("{}: {cause}", step.name), value: grouped(n) }
 }
 
 /// The step with more than half of the errors of all steps, if there is one, with its errors and those of all.
-pub(super) fn dominating<'a>(seen: &Evidenced<'a>) -> Option<(&'a StepSummary, u64, u64)> {
+pub(super) fn dominant_step<'a>(seen: &TestEvidence<'a>) -> Option<(&'a StepSummary, u64, u64)> {
     let steps = seen.test.users.as_ref()?.steps.iter().filter(|step| step.kind == StepKind::Step);
     let failed = |step: &StepSummary| step.errors.values().sum::<u64>();
     let n_all: u64 = steps.clone().map(failed).sum();
@@ -100,10 +100,10 @@ pub(super) fn dominating<'a>(seen: &Evidenced<'a>) -> Option<(&'a StepSummary, u
 
 #[cfg(test)]
 mod tests {
-    use crate::story::{Story, step, visits};
+    use crate::run_builder::{RunBuilder, step, visits};
 
-    fn shop(failed: [u64; 3]) -> Story {
-        let mut story = Story::new();
+    fn shop(failed: [u64; 3]) -> RunBuilder {
+        let mut story = RunBuilder::new();
         let steps = ["home", "login", "buy"].into_iter().zip(failed);
         story.users(&[visits((1_000, 0), steps.map(|(name, n)| step(name, (1_000, n), 1_000)).collect())]);
         story

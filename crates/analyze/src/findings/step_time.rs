@@ -5,7 +5,7 @@ use fathom_model::{
     units::{Nanos, approximate, percent, rounded},
 };
 
-use super::{Cause, Evidenced, measured};
+use super::{FindingRule, TestEvidence, ratio_evidence};
 
 /// A step with less of the time than this is one among others.
 const MOST: f64 = 0.6;
@@ -19,16 +19,16 @@ const MATTERS: Nanos = Nanos::from_millis(1);
 /// Adds up the times of the steps; those of transactions are in them.
 pub(crate) struct StepTime;
 
-impl Cause for StepTime {
+impl FindingRule for StepTime {
     fn id(&self) -> &'static str {
         "step-time"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let Some(users) = &seen.test.users else { return Vec::new() };
         let names: Vec<&str> =
             users.steps.iter().filter(|step| step.kind == StepKind::Step).map(|s| &*s.name).collect();
-        let spent: Vec<Spent> = names.iter().map(|name| Spent::at(seen, name)).collect();
+        let spent: Vec<StepWait> = names.iter().map(|name| StepWait::at(seen, name)).collect();
         let all: f64 = spent.iter().map(|step| step.nanos).sum();
         let Some((name, step)) = names.iter().zip(&spent).max_by(|a, b| a.1.nanos.total_cmp(&b.1.nanos)) else {
             return Vec::new();
@@ -49,7 +49,7 @@ impl Cause for StepTime {
             severity: Severity::Remark,
             tests: vec![seen.test.name.clone()],
             evidence: vec![
-                measured(host, &format!("{name} of the time of all steps"), share),
+                ratio_evidence(host, &format!("{name} of the time of all steps"), share),
                 Evidence { host: host.clone(), counter: format!("{name} mean"), value: mean.to_string() },
             ],
             explains: None,
@@ -59,13 +59,13 @@ impl Cause for StepTime {
 }
 
 /// How long users waited for a step in all, and how often.
-struct Spent {
+struct StepWait {
     nanos: f64,
     n: u64,
 }
 
-impl Spent {
-    fn at(seen: &Evidenced<'_>, name: &str) -> Self {
+impl StepWait {
+    fn at(seen: &TestEvidence<'_>, name: &str) -> Self {
         let users = seen.records(Side::Initiator).filter_map(|record| record.users.as_ref());
         let steps = users.flat_map(|users| users.steps.iter().filter(|step| step.name == name));
         let add = |sum: Self, step: &StepRecord| {
@@ -79,10 +79,10 @@ impl Spent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::{Story, step, visits};
+    use crate::run_builder::{RunBuilder, step, visits};
 
-    fn shop(nanos: [u64; 3]) -> Story {
-        let mut story = Story::new();
+    fn shop(nanos: [u64; 3]) -> RunBuilder {
+        let mut story = RunBuilder::new();
         let steps = ["home", "login", "buy"].into_iter().zip(nanos);
         story.users(&[visits((1_000, 0), steps.map(|(name, nanos)| step(name, (1_000, 0), nanos)).collect())]);
         story

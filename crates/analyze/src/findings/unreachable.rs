@@ -6,7 +6,7 @@ use fathom_model::{
     units::{Nanos, grouped},
 };
 
-use super::{Cause, Evidenced, has_answers};
+use super::{FindingRule, TestEvidence, has_answers};
 
 /// How long a router of Linux asks for a host's address before it says that the host is unreachable.
 const ROUTER_ASKS: Nanos = Nanos::from_secs(3);
@@ -14,12 +14,12 @@ const ROUTER_ASKS: Nanos = Nanos::from_secs(3);
 /// Tells that a host did not answer any probe, and what others said about it.
 pub(crate) struct Unreachable;
 
-impl Cause for Unreachable {
+impl FindingRule for Unreachable {
     fn id(&self) -> &'static str {
         "unreachable"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let mut probes = seen.probes().filter(|(_, record, _)| record.totals.contains_key(count::RECEIVED)).peekable();
         let Some((host, record, probe)) = probes.peek().copied() else { return Vec::new() };
         if probes.any(|(_, record, _)| has_answers(record)) {
@@ -58,12 +58,12 @@ impl Cause for Unreachable {
 mod tests {
     use fathom_model::probe::ProbeRecord;
 
-    use crate::story::Story;
+    use crate::run_builder::RunBuilder;
 
     #[test]
     fn a_host_that_answers_once_is_there() {
         for (answered, is_there) in [(0_u32, false), (1, true), (10, true)] {
-            let mut story = Story::new();
+            let mut story = RunBuilder::new();
             story.probed(
                 (10, answered.into()),
                 ProbeRecord { target: "192.0.2.7".to_owned(), ..ProbeRecord::default() },
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn silence_is_told_as_such_only_after_a_router_had_the_time_to_complain() {
         let title = |timeout: &str| {
-            let mut story = Story::new();
+            let mut story = RunBuilder::new();
             story.probed((10, 0), ProbeRecord { target: "192.0.2.7".to_owned(), ..ProbeRecord::default() });
             story.run.tests[0].options.set("timeout", timeout);
             story.finding("unreachable").unwrap().title

@@ -3,10 +3,10 @@
 use fathom_model::{Derivation, Evidence, Finding, NextStep, Severity, Side, units::percent};
 use fathom_statistics::{drift, mean};
 
-use super::{Cause, Evidenced};
+use super::{FindingRule, TestEvidence};
 use crate::{
     summaries::main_rate,
-    window::{Window, rates, record_of},
+    window::{MeasuredWindow, rates, record_of},
 };
 
 /// A change from one half to the other that is smaller than this does not matter.
@@ -15,12 +15,12 @@ const MATTERS: f64 = 0.1;
 /// Looks at the ends of the warm-ups, and whether most trials changed in the same way while they were measured.
 pub(crate) struct NoSteadyState;
 
-impl Cause for NoSteadyState {
+impl FindingRule for NoSteadyState {
     fn id(&self) -> &'static str {
         "no-steady-state"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let n_trials = seen.trials().len();
         let finding = |severity, title: String, evidence| Finding {
             id: self.id().to_owned(),
@@ -30,7 +30,7 @@ impl Cause for NoSteadyState {
             tests: vec![seen.test.name.clone()],
             evidence: vec![evidence],
             explains: None,
-            next: seen.run_again(&longer(seen)).map(|command| NextStep {
+            next: seen.repeat_run_command(&longer_run_command(seen)).map(|command| NextStep {
                 command,
                 on: None,
                 expected: Some("show whether the rate settles in a longer trial".to_owned()),
@@ -38,7 +38,7 @@ impl Cause for NoSteadyState {
         };
         let proof =
             |counter: &str, value| Evidence { host: seen.test.from.clone(), counter: counter.to_owned(), value };
-        if let Some((changes, counter)) = changes(seen) {
+        if let Some((changes, counter)) = rate_changes(seen) {
             let change = mean(&changes).unwrap_or(0.0);
             let word = if change < 0.0 { "fell" } else { "rose" };
             let title =
@@ -60,11 +60,11 @@ impl Cause for NoSteadyState {
 }
 
 /// By how much the rate changed in those trials that agree, if they are most of all, with the counter.
-fn changes<'a>(seen: &Evidenced<'a>) -> Option<(Vec<f64>, &'a str)> {
+fn rate_changes<'a>(seen: &TestEvidence<'a>) -> Option<(Vec<f64>, &'a str)> {
     let Derivation::Rate { side, counter } = &main_rate(seen.test)?.metric.from else { return None };
     let in_trial = |trial| {
         let (host, record) = record_of(trial, *side)?;
-        let window = Window::common(trial, &seen.run.hosts)?.in_record(&seen.run.hosts, host, record);
+        let window = MeasuredWindow::common(trial, &seen.run.hosts)?.in_record(&seen.run.hosts, host, record);
         drift(&rates(&record.timeline, counter, window)).filter(|change| change.abs() >= MATTERS)
     };
     let changes: Vec<f64> = seen.trials().iter().filter_map(|trial| in_trial(trial)).collect();
@@ -74,21 +74,21 @@ fn changes<'a>(seen: &Evidenced<'a>) -> Option<(Vec<f64>, &'a str)> {
 }
 
 /// Rounds of ten seconds: `--duration` is that of all of them together.
-fn longer(seen: &Evidenced<'_>) -> String {
+fn longer_run_command(seen: &TestEvidence<'_>) -> String {
     format!("--warmup 2s --duration {}s", 10 * seen.run.plan.rounds.max(1))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::Story;
+    use crate::run_builder::RunBuilder;
     use fathom_model::Note;
 
     #[test]
     fn a_rate_that_falls_in_every_trial_says_little() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000, 1000, 1000]);
-        story.shape(|interval| 2000 - 60 * interval);
+        story.growth_per_interval(|interval| 2000 - 60 * interval);
         let finding = story.finding("no-steady-state").unwrap();
         assert_eq!(finding.severity, Severity::Disturbs);
         assert!(finding.title.starts_with("the rate fell by"), "{}", finding.title);
@@ -97,15 +97,15 @@ mod tests {
 
     #[test]
     fn a_rate_that_is_steady_is_not_told_of() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000, 1000]);
-        story.shape(|interval| 1000 + 7 * (interval % 3));
+        story.growth_per_interval(|interval| 1000 + 7 * (interval % 3));
         assert_eq!(story.finding("no-steady-state"), None);
     }
 
     #[test]
     fn a_warm_up_that_ran_out_of_time_is_a_remark_told_once() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.tcp_stream(&[1000, 1000]);
         story.wire("10000000000", "1500");
         for trial in &mut story.run.tests[0].trials {

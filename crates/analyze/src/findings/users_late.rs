@@ -6,7 +6,7 @@ use fathom_model::{
     units::{percent, ratio},
 };
 
-use super::{Cause, Evidenced, counted};
+use super::{FindingRule, TestEvidence, counter_evidence};
 
 /// From one user in a hundred on, fewer came than the schedule asked for at times.
 const HOLDS_BACK: f64 = 0.01;
@@ -14,12 +14,12 @@ const HOLDS_BACK: f64 = 0.01;
 /// Compares those who had to wait for a seat with those who came.
 pub(crate) struct UsersLate;
 
-impl Cause for UsersLate {
+impl FindingRule for UsersLate {
     fn id(&self) -> &'static str {
         "users-late"
     }
 
-    fn look(&self, seen: &Evidenced<'_>) -> Vec<Finding> {
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         // Of requests in an open loop the same counters tell of connections, and have a row of their own.
         let Some(users) = &seen.test.users else { return Vec::new() };
         let total = |counter| seen.total(Side::Initiator, counter);
@@ -36,15 +36,17 @@ impl Cause for UsersLate {
             severity: Severity::HoldsBack,
             tests: vec![seen.test.name.clone()],
             evidence: vec![
-                counted(host, count::LATE_NO_CONNECTION, late),
-                counted(host, count::INTENDED, intended),
-                counted(host, "users at once, at most", users.n_most),
+                counter_evidence(host, count::LATE_NO_CONNECTION, late),
+                counter_evidence(host, count::INTENDED, intended),
+                counter_evidence(host, "users at once, at most", users.n_most),
             ],
             explains: None,
-            next: seen.test_again(&format!("--seats {}", users.n_most.saturating_mul(2))).map(|command| NextStep {
-                command,
-                on: None,
-                expected: Some("show whether users come in time when more of them may be there at once".to_owned()),
+            next: seen.repeat_test_command(&format!("--seats {}", users.n_most.saturating_mul(2))).map(|command| {
+                NextStep {
+                    command,
+                    on: None,
+                    expected: Some("show whether users come in time when more of them may be there at once".to_owned()),
+                }
             }),
         }]
     }
@@ -53,11 +55,11 @@ impl Cause for UsersLate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::story::{Story, step, visits};
+    use crate::run_builder::{RunBuilder, step, visits};
 
     #[test]
     fn users_who_wait_for_a_seat_are_told_with_the_most_that_were_there() {
-        let mut story = Story::new();
+        let mut story = RunBuilder::new();
         story.users(&[visits((1_000, 0), vec![step("home", (1_000, 0), 10)])]);
         story.total("client", count::INTENDED, 1_000);
         story.total("client", count::LATE_NO_CONNECTION, 5);

@@ -3,35 +3,35 @@
 use data_encoding::BASE64;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-use super::story::{Piece, Text};
+use super::import_tree::{ImportPiece, ImportText};
 
 /// What RFC 3986 section 2.3 lets stand as it is.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Encodes all but the unreserved characters and blanks, which become a plus, now or when it is filled in.
-pub(super) fn percent(text: Text) -> Text {
+pub(super) fn percent(text: ImportText) -> ImportText {
     encoded(text, |literal| utf8_percent_encode(literal, RESERVED).to_string().replace("%20", "+"))
 }
 
 /// Encodes as forms do: a blank becomes a plus.
-pub(super) fn form(text: Text) -> Text {
+pub(super) fn form(text: ImportText) -> ImportText {
     encoded(text, |literal| utf8_percent_encode(literal, RESERVED_IN_FORMS).to_string().replace(' ', "+"))
 }
 
 /// Takes the encoding of forms off, as far as it is there; what is filled in stands as it is.
-pub(super) fn unform(text: Text) -> Text {
+pub(super) fn unform(text: ImportText) -> ImportText {
     text.map_literals(|literal| {
         let plain = literal.replace('+', " ");
         percent_decode_str(&plain).decode_utf8().map_or_else(|_| literal.to_owned(), Into::into)
     })
 }
 
-fn encoded(text: Text, change: impl Fn(&str) -> String) -> Text {
-    let mut all = Text::default();
+fn encoded(text: ImportText, change: impl Fn(&str) -> String) -> ImportText {
+    let mut all = ImportText::default();
     for piece in text.0 {
         match piece {
-            Piece::Literal(literal) => all.push_str(&change(&literal)),
-            Piece::Variable(_) => all.push(Piece::UrlEncoded(Box::new(piece))),
+            ImportPiece::Literal(literal) => all.push_str(&change(&literal)),
+            ImportPiece::Variable(_) => all.push(ImportPiece::UrlEncoded(Box::new(piece))),
             // Numbers, letters and dashes are the same either way.
             piece => all.push(piece),
         }
@@ -43,18 +43,18 @@ fn encoded(text: Text, change: impl Fn(&str) -> String) -> Text {
 const RESERVED_IN_FORMS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'*').remove(b' ');
 
 /// `Basic …` as RFC 7617 has it; nothing if a variable is in it, for that would have to be encoded later.
-pub(super) fn basic(user: &Text, password: &Text) -> Option<Text> {
+pub(super) fn basic(user: &ImportText, password: &ImportText) -> Option<ImportText> {
     let pair = format!("{}:{}", user.as_literal()?, password.as_literal()?);
-    Some(Text::literal(format!("Basic {}", BASE64.encode(pair.as_bytes()))))
+    Some(ImportText::literal(format!("Basic {}", BASE64.encode(pair.as_bytes()))))
 }
 
 /// Cuts at the first place where a literal has the character.
-pub(super) fn split_once(text: &Text, at: char) -> Option<(Text, Text)> {
-    let (mut before, mut rest) = (Text::default(), Text::default());
+pub(super) fn split_once(text: &ImportText, at: char) -> Option<(ImportText, ImportText)> {
+    let (mut before, mut rest) = (ImportText::default(), ImportText::default());
     let mut found = false;
     for piece in &text.0 {
         match piece {
-            Piece::Literal(literal) if !found => match literal.split_once(at) {
+            ImportPiece::Literal(literal) if !found => match literal.split_once(at) {
                 Some((left, right)) => {
                     before.push_str(left);
                     rest.push_str(right);
@@ -70,9 +70,9 @@ pub(super) fn split_once(text: &Text, at: char) -> Option<(Text, Text)> {
 }
 
 /// The text behind a beginning.
-pub(super) fn strip_prefix(text: &Text, prefix: &str) -> Option<Text> {
-    let Some(Piece::Literal(first)) = text.0.first() else { return None };
-    let mut rest = Text::literal(first.strip_prefix(prefix)?);
+pub(super) fn strip_prefix(text: &ImportText, prefix: &str) -> Option<ImportText> {
+    let Some(ImportPiece::Literal(first)) = text.0.first() else { return None };
+    let mut rest = ImportText::literal(first.strip_prefix(prefix)?);
     text.0[1..].iter().for_each(|piece| rest.push(piece.clone()));
     Some(rest)
 }
@@ -83,17 +83,20 @@ mod tests {
 
     #[test]
     fn literals_are_encoded_at_once_and_variables_when_they_are_filled_in() {
-        let text = Text(vec![Piece::Literal("a b&c=é~".into()), Piece::Variable("x y".into())]);
+        let text = ImportText(vec![ImportPiece::Literal("a b&c=é~".into()), ImportPiece::Variable("x y".into())]);
         let encoded = percent(text.clone());
         assert_eq!(encoded.to_string(), "a+b%26c%3D%C3%A9~${x y}");
-        assert!(matches!(encoded.0[1], Piece::UrlEncoded(_)));
+        assert!(matches!(encoded.0[1], ImportPiece::UrlEncoded(_)));
         assert_eq!(form(text).to_string(), "a+b%26c%3D%C3%A9%7E${x y}");
     }
 
     #[test]
     fn a_text_is_cut_once_and_only_in_a_literal() {
-        let text =
-            Text(vec![Piece::Variable("a=b".into()), Piece::Literal("c=d=e".into()), Piece::Variable("f".into())]);
+        let text = ImportText(vec![
+            ImportPiece::Variable("a=b".into()),
+            ImportPiece::Literal("c=d=e".into()),
+            ImportPiece::Variable("f".into()),
+        ]);
         let (before, rest) = split_once(&text, '=').unwrap();
         assert_eq!((before.to_string().as_str(), rest.to_string().as_str()), ("${a=b}c", "d=e${f}"));
         assert_eq!(split_once(&text, '#'), None);

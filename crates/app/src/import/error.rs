@@ -1,6 +1,6 @@
 //! Why an input cannot be read at all.
 
-use super::{Format, SIZE_MAX, story::Note};
+use super::{Format, SIZE_MAX, import_tree::ImportNote};
 
 /// What is wrong with an input as a whole.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +51,7 @@ pub enum Error {
         /// What the input was read as.
         format: Format,
         /// What was left out of it.
-        left: Vec<Note>,
+        left: Vec<ImportNote>,
     },
 }
 

@@ -14,7 +14,10 @@ use serde::Deserialize;
 
 use super::{
     Assets, Error,
-    story::{Act, Body, Cookies, Expect, Note, Part, PartContent, Redirects, Request, Story, Text, Think, UserKind},
+    import_tree::{
+        CookieHandling, FormPart, FormPartContent, ImportAction, ImportNote, ImportText, ImportTree, ImportedBody,
+        ImportedExpect, ImportedRequest, ImportedUser, RedirectHandling, ThinkTime,
+    },
 };
 
 /// A shorter pause is the work of the browser, not a person who reads.
@@ -54,19 +57,19 @@ const ASSET_ENDINGS: &[&str] = &[
 ];
 
 #[derive(Debug, Deserialize)]
-struct Archive {
-    log: Log,
+struct HarArchive {
+    log: HarLog,
 }
 
 #[derive(Debug, Deserialize)]
-struct Log {
+struct HarLog {
     #[serde(default, deserialize_with = "nullable")]
-    pages: Vec<Page>,
-    entries: Vec<Entry>,
+    pages: Vec<HarPage>,
+    entries: Vec<HarEntry>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Page {
+struct HarPage {
     id: String,
     #[serde(default, deserialize_with = "nullable")]
     title: String,
@@ -74,15 +77,15 @@ struct Page {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Entry {
+struct HarEntry {
     pageref: Option<String>,
     #[serde(default, deserialize_with = "nullable")]
     started_date_time: String,
     /// Milliseconds; browsers write -1 for what they do not know.
     time: Option<f64>,
-    request: Asked,
+    request: HarRequest,
     /// What some tools leave out: they write down what to ask.
-    response: Option<Answer>,
+    response: Option<HarResponse>,
     #[serde(rename = "_resourceType")]
     resource_type: Option<String>,
     #[serde(rename = "_fromCache")]
@@ -91,11 +94,11 @@ struct Entry {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Asked {
+struct HarRequest {
     method: String,
     url: String,
     #[serde(default, deserialize_with = "nullable")]
-    headers: Vec<Pair>,
+    headers: Vec<HarPair>,
     post_data: Option<PostData>,
     /// -1 for what is not known.
     #[serde(default, deserialize_with = "nullable")]
@@ -103,7 +106,7 @@ struct Asked {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-struct Pair {
+struct HarPair {
     name: String,
     #[serde(default, deserialize_with = "nullable")]
     value: String,
@@ -132,20 +135,20 @@ struct Param {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Answer {
+struct HarResponse {
     /// Some tools write a negative number for an answer that never came.
     #[serde(default, deserialize_with = "nullable")]
     status: i32,
     #[serde(default, deserialize_with = "nullable")]
-    headers: Vec<Pair>,
+    headers: Vec<HarPair>,
     #[serde(rename = "redirectURL")]
     redirect_url: Option<String>,
-    content: Option<Content>,
+    content: Option<HarContent>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Content {
+struct HarContent {
     #[serde(default, deserialize_with = "nullable")]
     mime_type: String,
 }
@@ -155,7 +158,7 @@ fn nullable<'de, T: Default + Deserialize<'de>, D: serde::Deserializer<'de>>(fro
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-impl Entry {
+impl HarEntry {
     /// The status of its answer, if it is known.
     fn status(&self) -> Option<i32> {
         self.response.as_ref().map(|response| response.status)
@@ -172,33 +175,33 @@ impl Entry {
 ///
 /// # Errors
 /// When it is no HAR.
-pub fn read(text: &str, assets: Assets) -> Result<Story, Error> {
-    let archive: Archive = serde_json::from_str(text.trim_start_matches('\u{feff}')).map_err(Error::Har)?;
-    let mut entries: Vec<Timed> = archive.log.entries.into_iter().enumerate().map(Timed::new).collect();
+pub fn read(text: &str, assets: Assets) -> Result<ImportTree, Error> {
+    let archive: HarArchive = serde_json::from_str(text.trim_start_matches('\u{feff}')).map_err(Error::Har)?;
+    let mut entries: Vec<TimedEntry> = archive.log.entries.into_iter().enumerate().map(TimedEntry::new).collect();
     // Files are in order already, or nearly; without times the order of the file stands.
     if entries.iter().all(|entry| entry.begin.is_some()) {
         entries.sort_by_key(|entry| entry.begin);
     }
-    let mut reader = Reader { assets, ..Reader::default() };
+    let mut reader = HarReader { assets, ..HarReader::default() };
     reader.read(entries);
-    let mut story = Story::default();
-    let cookies = if reader.jar.is_empty() { Cookies::Ignored } else { Cookies::Kept };
+    let mut story = ImportTree::default();
+    let cookies = if reader.jar.is_empty() { CookieHandling::Ignored } else { CookieHandling::Kept };
     let mut acts = transactions(reader.steps, &archive.log.pages);
-    acts.extend(reader.left.into_iter().map(Act::Left));
-    story.kinds.push(UserKind { name: "recorded".to_owned(), cookies, acts, ..UserKind::default() });
+    acts.extend(reader.left_out.into_iter().map(ImportAction::LeftOut));
+    story.kinds.push(ImportedUser { name: "recorded".to_owned(), cookies, acts, ..ImportedUser::default() });
     Ok(story)
 }
 
 /// An entry with its times, as far as they can be read.
-struct Timed {
+struct TimedEntry {
     idx: usize,
-    entry: Entry,
+    entry: HarEntry,
     begin: Option<Timestamp>,
     end: Option<Timestamp>,
 }
 
-impl Timed {
-    fn new((idx, entry): (usize, Entry)) -> Self {
+impl TimedEntry {
+    fn new((idx, entry): (usize, HarEntry)) -> Self {
         let begin: Option<Timestamp> = entry.started_date_time.parse().ok();
         // A day is longer than any answer, and keeps the sum in range.
         let millis = entry.time.unwrap_or(0.0).clamp(0.0, 86_400_000.0);
@@ -223,31 +226,31 @@ fn shortened(url: &str) -> String {
 }
 
 /// A request, the page it belongs to and the pause before it.
-struct Step {
+struct HarStep {
     page: Option<String>,
     pause: Option<Nanos>,
-    request: Request,
+    request: ImportedRequest,
 }
 
 #[derive(Default)]
-struct Reader {
+struct HarReader {
     assets: Assets,
-    steps: Vec<Step>,
+    steps: Vec<HarStep>,
     /// The steps whose answers led to a URL, the latest last.
     redirects: HashMap<String, Vec<usize>>,
     /// What was left out since the last request.
-    left: Vec<Note>,
+    left_out: Vec<ImportNote>,
     /// The names of the cookies that servers have set so far, with their hosts.
     jar: HashMap<String, HashSet<String>>,
     quiet_since: Option<Timestamp>,
 }
 
-impl Reader {
-    fn read(&mut self, entries: Vec<Timed>) {
+impl HarReader {
+    fn read(&mut self, entries: Vec<TimedEntry>) {
         for entry in entries {
-            if let Some(why) = self.left_out(&entry) {
+            if let Some(why) = self.reason_left_out(&entry) {
                 if !why.is_empty() {
-                    self.left.push(Note { place: entry.place(), what: why.to_owned() });
+                    self.left_out.push(ImportNote { location: entry.place(), what: why.to_owned() });
                 }
                 continue;
             }
@@ -259,7 +262,7 @@ impl Reader {
     }
 
     /// Why an entry is no request of ours; empty for what was asked for.
-    fn left_out(&self, timed: &Timed) -> Option<&'static str> {
+    fn reason_left_out(&self, timed: &TimedEntry) -> Option<&'static str> {
         let entry = &timed.entry;
         let scheme = entry.request.url.split(':').next().unwrap_or_default().to_ascii_lowercase();
         match scheme.as_str() {
@@ -282,7 +285,7 @@ impl Reader {
     }
 
     /// How long nothing was under way before this request.
-    fn pause(&mut self, timed: &Timed) -> Option<Nanos> {
+    fn pause(&mut self, timed: &TimedEntry) -> Option<Nanos> {
         let quiet_since = self.quiet_since;
         self.quiet_since = self.quiet_since.max(timed.end);
         let nanos = timed.begin?.duration_since(quiet_since?).as_nanos();
@@ -291,43 +294,43 @@ impl Reader {
         (pause >= THINK_MIN).then_some(rounded)
     }
 
-    fn request(&mut self, timed: &Timed) -> Request {
+    fn request(&mut self, timed: &TimedEntry) -> ImportedRequest {
         let asked = &timed.entry.request;
         let (body, mut left) = body(asked);
-        let own_type = matches!(body, Body::Multipart(_));
+        let own_type = matches!(body, ImportedBody::Multipart(_));
         let mut headers = Vec::new();
-        for Pair { name, value } in &asked.headers {
+        for HarPair { name, value } in &asked.headers {
             let lower = name.to_ascii_lowercase();
             // The boundary of a form that is sent anew, or not at all, is another one.
-            let is_boundary =
-                lower == "content-type" && (own_type || (body == Body::None && value.starts_with("multipart/")));
+            let is_boundary = lower == "content-type"
+                && (own_type || (body == ImportedBody::None && value.starts_with("multipart/")));
             if lower.starts_with(':') || BY_ITSELF.contains(&lower.as_str()) || is_boundary {
                 continue;
             }
             let value = if lower == "cookie" { self.foreign_cookies(&asked.url, value) } else { value.clone() };
             if lower != "cookie" || !value.is_empty() {
-                headers.push((name.clone(), Text::literal(value)));
+                headers.push((name.clone(), ImportText::literal(value)));
             }
         }
         for note in &mut left {
-            note.place = timed.place();
+            note.location = timed.place();
         }
-        left.splice(..0, self.left.drain(..));
+        left.splice(..0, self.left_out.drain(..));
         // Without the conditions of the cache the whole comes.
         let status = timed.entry.status().map(|status| if status == 304 { 200 } else { status });
-        Request {
+        ImportedRequest {
             method: asked.method.clone(),
-            url: Text::literal(without_fragment(&asked.url)),
+            url: ImportText::literal(without_fragment(&asked.url)),
             headers,
             body,
             expects: status
                 .and_then(|status| u16::try_from(status).ok())
                 .into_iter()
                 .filter(|status| (100..=599).contains(status))
-                .map(|status| Expect::Status(vec![status]))
+                .map(|status| ImportedExpect::Status(vec![status]))
                 .collect(),
-            left,
-            ..Request::default()
+            left_out: left,
+            ..ImportedRequest::default()
         }
     }
 
@@ -344,7 +347,7 @@ impl Reader {
         foreign.join("; ")
     }
 
-    fn remember_cookies(&mut self, entry: &Entry) {
+    fn remember_cookies(&mut self, entry: &HarEntry) {
         // Chromium writes several in one value, one per line.
         for cookie in entry.answer_header("set-cookie").flat_map(|value| value.split('\n')) {
             let mut pieces = cookie.split(';');
@@ -360,17 +363,17 @@ impl Reader {
     }
 
     /// Appends a step, unless it is where the redirect before it led to.
-    fn add(&mut self, entry: &Entry, pause: Option<Nanos>, request: Request) {
+    fn add(&mut self, entry: &HarEntry, pause: Option<Nanos>, request: ImportedRequest) {
         let url = without_fragment(&entry.request.url);
         let is_safe = matches!(request.method.as_str(), "GET" | "HEAD");
         let led_here = if is_safe { self.redirects.get_mut(url).and_then(Vec::pop) } else { None };
         let idx = led_here.unwrap_or(self.steps.len());
         if let Some(step) = self.steps.get_mut(idx) {
-            step.request.redirects = Redirects::Followed;
+            step.request.redirects = RedirectHandling::Followed;
             step.request.expects = request.expects;
-            step.request.left.extend(request.left);
+            step.request.left_out.extend(request.left_out);
         } else {
-            self.steps.push(Step { page: entry.pageref.clone(), pause, request });
+            self.steps.push(HarStep { page: entry.pageref.clone(), pause, request });
         }
         if let Some(to) = redirect_of(entry) {
             self.redirects.entry(to).or_default().push(idx);
@@ -379,7 +382,7 @@ impl Reader {
 }
 
 /// Where an answer leads to, as a whole URL.
-fn redirect_of(entry: &Entry) -> Option<String> {
+fn redirect_of(entry: &HarEntry) -> Option<String> {
     let answer = entry.response.as_ref().filter(|answer| matches!(answer.status, 301 | 302 | 303 | 307 | 308))?;
     let told = answer.redirect_url.as_deref().filter(|url| !url.is_empty());
     let to = entry.answer_header("location").next().or(told)?;
@@ -416,7 +419,7 @@ fn host_of(url: &str) -> String {
     host.unwrap_or_default().to_ascii_lowercase()
 }
 
-fn is_asset(entry: &Entry) -> bool {
+fn is_asset(entry: &HarEntry) -> bool {
     if let Some(kind) = entry.resource_type.as_deref() {
         return ASSET_TYPES.contains(&kind);
     }
@@ -429,8 +432,8 @@ fn is_asset(entry: &Entry) -> bool {
 }
 
 /// What a request sends: the text as it went over the wire if it is there, what it was made of otherwise.
-fn body(asked: &Asked) -> (Body, Vec<Note>) {
-    let note = |what: &str| vec![Note { place: String::new(), what: what.to_owned() }];
+fn body(asked: &HarRequest) -> (ImportedBody, Vec<ImportNote>) {
+    let note = |what: &str| vec![ImportNote { location: String::new(), what: what.to_owned() }];
     let Some(data) = &asked.post_data else {
         let header = |name: &str| asked.headers.iter().find(|pair| pair.name.eq_ignore_ascii_case(name));
         let is_long = header("content-length").is_some_and(|pair| pair.value.trim() != "0");
@@ -438,7 +441,7 @@ fn body(asked: &Asked) -> (Body, Vec<Note>) {
         let is_form = header("content-type").is_some_and(|pair| pair.value.starts_with("multipart/"));
         let is_lost = asked.body_size > 0 || is_long || is_form;
         return (
-            Body::None,
+            ImportedBody::None,
             if is_lost { note("its body was not recorded: it is sent without one") } else { Vec::new() },
         );
     };
@@ -447,60 +450,67 @@ fn body(asked: &Asked) -> (Body, Vec<Note>) {
         if data.encoding.as_deref() == Some("base64") {
             return match BASE64.decode(text.trim().as_bytes()) {
                 Ok(bytes) => match String::from_utf8(bytes) {
-                    Ok(text) => (Body::Text(Text::literal(text)), Vec::new()),
-                    Err(error) => (Body::Bytes(error.into_bytes()), Vec::new()),
+                    Ok(text) => (ImportedBody::Text(ImportText::literal(text)), Vec::new()),
+                    Err(error) => (ImportedBody::Bytes(error.into_bytes()), Vec::new()),
                 },
-                Err(_) => (Body::None, note("the body is not the base64 that it is said to be: it is left out")),
+                Err(_) => {
+                    (ImportedBody::None, note("the body is not the base64 that it is said to be: it is left out"))
+                }
             };
         }
         if multipart {
             return match parts_of(text, &data.mime_type) {
                 Some(parts) => files_of(parts),
-                None => (Body::Text(Text::literal(text)), Vec::new()),
+                None => (ImportedBody::Text(ImportText::literal(text)), Vec::new()),
             };
         }
-        return (Body::Text(Text::literal(text)), Vec::new());
+        return (ImportedBody::Text(ImportText::literal(text)), Vec::new());
     }
     if data.params.is_empty() {
-        return (Body::None, Vec::new());
+        return (ImportedBody::None, Vec::new());
     }
     if multipart {
         return files_of(data.params.iter().map(part_of).collect());
     }
     // The names and values of a HAR are decoded; some tools leave them as they were sent.
     let fields = data.params.iter().map(|param| (param.name.as_str(), param.value.as_deref().unwrap_or_default()));
-    (Body::Form(fields.map(|(name, value)| (Text::literal(name), Text::literal(value))).collect()), Vec::new())
+    (
+        ImportedBody::Form(
+            fields.map(|(name, value)| (ImportText::literal(name), ImportText::literal(value))).collect(),
+        ),
+        Vec::new(),
+    )
 }
 
-fn part_of(param: &Param) -> Part {
-    let value = Text::literal(param.value.clone().unwrap_or_default());
-    Part {
-        name: Text::literal(&*param.name),
-        content: PartContent::Text(value),
+fn part_of(param: &Param) -> FormPart {
+    let value = ImportText::literal(param.value.clone().unwrap_or_default());
+    FormPart {
+        name: ImportText::literal(&*param.name),
+        content: FormPartContent::Text(value),
         media_type: param.content_type.clone().filter(|media| !media.is_empty()),
-        file_name: param.file_name.clone().filter(|name| !name.is_empty()).map(Text::literal),
+        file_name: param.file_name.clone().filter(|name| !name.is_empty()).map(ImportText::literal),
     }
 }
 
 /// Says which parts were files, for browsers do not record what was in them.
-fn files_of(mut parts: Vec<Part>) -> (Body, Vec<Note>) {
+fn files_of(mut parts: Vec<FormPart>) -> (ImportedBody, Vec<ImportNote>) {
     let mut notes = Vec::new();
     for part in &mut parts {
         if let Some(file) = part.file_name.clone()
-            && matches!(&part.content, PartContent::Text(text) if text.is_empty())
+            && matches!(&part.content, FormPartContent::Text(text) if text.is_empty())
         {
-            notes.push(Note {
-                place: String::new(),
+            notes.push(ImportNote {
+                location: String::new(),
                 what: format!("what was in the file {file} is not recorded: put the file beside the scenario"),
             });
-            part.content = PartContent::File(file);
+            part.content = FormPartContent::File(file);
         }
     }
-    (Body::Multipart(parts), notes)
+    (ImportedBody::Multipart(parts), notes)
 }
 
 /// Takes a body of `multipart/form-data` apart (RFC 7578).
-fn parts_of(text: &str, media_type: &str) -> Option<Vec<Part>> {
+fn parts_of(text: &str, media_type: &str) -> Option<Vec<FormPart>> {
     let boundary = media_type.split(';').find_map(|piece| piece.trim().strip_prefix("boundary="))?.trim_matches('"');
     let delimiter = format!("--{boundary}");
     let mut pieces = text.split(delimiter.as_str());
@@ -517,7 +527,7 @@ fn parts_of(text: &str, media_type: &str) -> Option<Vec<Part>> {
     None
 }
 
-fn part_with(head: &str, content: &str) -> Option<Part> {
+fn part_with(head: &str, content: &str) -> Option<FormPart> {
     let (mut disposition, mut media_type) = (None, None);
     for line in head.split("\r\n") {
         let (name, value) = line.split_once(':')?;
@@ -532,31 +542,31 @@ fn part_with(head: &str, content: &str) -> Option<Part> {
         let (_, rest) = disposition?.split_once(&format!(" {key}=\""))?;
         rest.split_once('"').map(|(value, _)| value)
     };
-    Some(Part {
-        name: Text::literal(quoted("name")?),
-        content: PartContent::Text(Text::literal(content)),
+    Some(FormPart {
+        name: ImportText::literal(quoted("name")?),
+        content: FormPartContent::Text(ImportText::literal(content)),
         media_type,
-        file_name: quoted("filename").map(Text::literal),
+        file_name: quoted("filename").map(ImportText::literal),
     })
 }
 
 /// Puts what belongs to one page into a transaction, as long as nothing else comes between.
-fn transactions(steps: Vec<Step>, pages: &[Page]) -> Vec<Act> {
+fn transactions(steps: Vec<HarStep>, pages: &[HarPage]) -> Vec<ImportAction> {
     let known: HashSet<&str> = pages.iter().map(|page| page.id.as_str()).collect();
-    let mut acts: Vec<Act> = Vec::new();
+    let mut acts: Vec<ImportAction> = Vec::new();
     let mut open: Option<String> = None;
     for step in steps {
         let page = step.page.filter(|id| known.contains(id.as_str()));
-        let request = Act::Request(Box::new(step.request));
-        let think = step.pause.map(|pause| Act::Think(Think::Fixed(pause)));
+        let request = ImportAction::Request(Box::new(step.request));
+        let think = step.pause.map(|pause| ImportAction::Think(ThinkTime::Fixed(pause)));
         match (acts.last_mut(), &page) {
-            (Some(Act::Transaction { acts, .. }), Some(id)) if open.as_ref() == Some(id) => {
+            (Some(ImportAction::Transaction { acts, .. }), Some(id)) if open.as_ref() == Some(id) => {
                 acts.extend(think);
                 acts.push(request);
             }
             (_, Some(id)) => {
                 acts.extend(think);
-                acts.push(Act::Transaction { name: title(pages, id), acts: vec![request] });
+                acts.push(ImportAction::Transaction { name: title(pages, id), acts: vec![request] });
             }
             (_, None) => {
                 acts.extend(think);
@@ -568,7 +578,7 @@ fn transactions(steps: Vec<Step>, pages: &[Page]) -> Vec<Act> {
     acts
 }
 
-fn title(pages: &[Page], id: &str) -> String {
+fn title(pages: &[HarPage], id: &str) -> String {
     let title = pages.iter().find(|page| page.id == id).map_or("", |page| page.title.trim());
     // Chromium calls a page by its URL.
     let short = title.split_once("://").map(|(_, rest)| rest.find('/').map_or("/", |at| &rest[at..]));

@@ -7,11 +7,11 @@ pub mod curl;
 mod encode;
 mod error;
 pub mod har;
+pub mod import_tree;
 pub mod jmx;
-pub mod story;
 pub mod write;
 
-pub use self::{error::Error, write::Imported};
+pub use self::{error::Error, write::ImportResult};
 
 /// More is not read: a recording of a day fits, and what is larger would fill the memory of a machine.
 pub const SIZE_MAX: usize = 64 << 20;
@@ -55,7 +55,7 @@ impl Format {
 
 /// What of an input is wanted, and how.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ImportOptions {
     /// The format; nothing if the input shows it.
     pub format: Option<Format>,
     /// What becomes of pictures and the like.
@@ -66,22 +66,22 @@ pub struct Wanted {
 ///
 /// # Errors
 /// When it is too large, no text, of no known format, or not what its format says.
-pub fn import(bytes: &[u8], wanted: Wanted, name: &str) -> Result<Imported, Error> {
+pub fn import(bytes: &[u8], wanted: ImportOptions, name: &str) -> Result<ImportResult, Error> {
     if bytes.len() > SIZE_MAX {
         return Err(Error::TooLarge { size: bytes.len() });
     }
     let text = str::from_utf8(bytes).map_err(|error| Error::NotText { offset: error.valid_up_to() })?;
     let format = wanted.format.or_else(|| Format::of(text)).ok_or(Error::Unknown)?;
-    let (mut story, from) = match format {
+    let (mut tree, from) = match format {
         Format::Har => (har::read(text, wanted.assets)?, "a recording of a browser"),
         Format::Jmx => (jmx::read(text)?, "a test plan of JMeter"),
         Format::Curl => (curl::read(text)?, "command lines of curl"),
     };
-    story.drop_idle();
-    if story.kinds.is_empty() {
-        return Err(Error::Empty { format, left: story.notes });
+    tree.drop_idle();
+    if tree.kinds.is_empty() {
+        return Err(Error::Empty { format, left: tree.notes });
     }
-    write::write(&story, &format!("Imported from {name}, {from}."))
+    write::write(&tree, &format!("Imported from {name}, {from}."))
 }
 
 /// Whether requests for what a page only shows are kept.

@@ -11,34 +11,37 @@ use std::{cmp::Reverse, collections::HashMap, fmt::Write as _};
 use fathom_http::url::Url;
 use fathom_model::units::Nanos;
 
-use self::names::Names;
+use self::names::NameTable;
 use super::{
     Error,
-    story::{Cookies, DataSet, FirstRow, Note, Policy, Redirects, Request, Story, Text, UserKind},
+    import_tree::{
+        CookieHandling, DataSet, FirstRow, ImportNote, ImportText, ImportTree, ImportedRequest, ImportedRowPolicy,
+        ImportedUser, RedirectHandling,
+    },
 };
 use crate::scenario;
 
 /// The text of a scenario, and what is not in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Imported {
+pub struct ImportResult {
     /// As the formatter writes it.
     pub text: String,
     /// What was left out, in the order of the text.
-    pub notes: Vec<Note>,
+    pub notes: Vec<ImportNote>,
 }
 
 /// Writes a story; the title is its first comment.
 ///
 /// # Errors
 /// When what was written cannot be read again, which is a mistake of the writer.
-pub fn write(story: &Story, title: &str) -> Result<Imported, Error> {
+pub fn write(story: &ImportTree, title: &str) -> Result<ImportResult, Error> {
     let mut writer = Writer::new(story);
     writer.comment(title);
-    writer.head();
-    writer.kinds();
+    writer.write_head();
+    writer.write_users();
     let notes = writer.notes;
     match scenario::format(&writer.out) {
-        Ok(text) => Ok(Imported { text, notes }),
+        Ok(text) => Ok(ImportResult { text, notes }),
         Err(faults) => {
             let fault = faults.first().map(|fault| fault.message.clone()).unwrap_or_default();
             Err(Error::Unwritten { fault })
@@ -47,28 +50,28 @@ pub fn write(story: &Story, title: &str) -> Result<Imported, Error> {
 }
 
 struct Writer<'a> {
-    story: &'a Story,
+    tree: &'a ImportTree,
     out: String,
     depth: usize,
-    names: Names,
-    notes: Vec<Note>,
+    names: NameTable,
+    notes: Vec<ImportNote>,
     /// Where paths go: the scheme, the host and the port of most requests.
     base: Option<String>,
     /// Headers of all requests.
-    headers: Vec<(String, Text)>,
-    redirects: Option<Redirects>,
+    headers: Vec<(String, ImportText)>,
+    redirects: Option<RedirectHandling>,
     /// The users of the kind that is being written.
     n_users: u64,
 }
 
 impl<'a> Writer<'a> {
-    fn new(story: &'a Story) -> Self {
+    fn new(story: &'a ImportTree) -> Self {
         let requests = story.requests();
         let mut writer = Self {
-            story,
+            tree: story,
             out: String::new(),
             depth: 0,
-            names: Names::of(story, &requests),
+            names: NameTable::of(story, &requests),
             notes: Vec::new(),
             base: None,
             headers: common_headers(&requests),
@@ -92,16 +95,16 @@ impl<'a> Writer<'a> {
     }
 
     /// Says what is not there, here and in the list.
-    fn leave(&mut self, note: &Note) {
+    fn write_left_out(&mut self, note: &ImportNote) {
         self.comment(&format!("import: {note}"));
         self.notes.push(note.clone());
     }
 
     fn note(&mut self, place: &str, what: impl Into<String>) {
-        self.leave(&Note { place: place.to_owned(), what: what.into() });
+        self.write_left_out(&ImportNote { location: place.to_owned(), what: what.into() });
     }
 
-    fn most_frequent_origin(&self, requests: &[&Request]) -> Option<String> {
+    fn most_frequent_origin(&self, requests: &[&ImportedRequest]) -> Option<String> {
         let origins = requests.iter().filter_map(|request| self.origin_and_path(&request.url));
         let mut counts: HashMap<String, (usize, Reverse<usize>)> = HashMap::new();
         for (idx, (origin, _)) in origins.enumerate() {
@@ -112,29 +115,29 @@ impl<'a> Writer<'a> {
     }
 
     /// Scheme, host and port with the values of variables, and the rest as it is.
-    fn origin_and_path(&self, url: &Text) -> Option<(String, Text)> {
-        let (origin, path) = text::cut_origin(url, |piece| self.story.fixed(&Text(vec![piece.clone()])))?;
+    fn origin_and_path(&self, url: &ImportText) -> Option<(String, ImportText)> {
+        let (origin, path) = text::cut_origin(url, |piece| self.tree.fixed(&ImportText(vec![piece.clone()])))?;
         format!("{origin}/").parse::<Url>().ok()?;
         Some((origin, path))
     }
 
-    fn head(&mut self) {
-        for note in &self.story.notes {
-            self.leave(note);
+    fn write_head(&mut self) {
+        for note in &self.tree.notes {
+            self.write_left_out(note);
         }
         self.blank();
         if let Some(base) = self.base.clone() {
             self.line(&format!("base {base}"));
         }
-        self.coming();
-        let kinds = &self.story.kinds;
+        self.write_arrivals();
+        let kinds = &self.tree.kinds;
         if kinds.iter().any(|kind| kind.insecure) {
             self.line("insecure");
         }
-        if kinds.iter().all(|kind| kind.cookies == Cookies::Ignored) {
+        if kinds.iter().all(|kind| kind.cookies == CookieHandling::Ignored) {
             self.line("cookies off");
         }
-        if self.redirects == Some(Redirects::Followed) {
+        if self.redirects == Some(RedirectHandling::Followed) {
             self.line(act::REDIRECTS);
         }
         if let Some(way) = common(kinds.iter().map(|kind| kind.on_error)).flatten() {
@@ -146,13 +149,13 @@ impl<'a> Writer<'a> {
             self.line(&format!("{name}: {value}"));
         }
         self.blank();
-        self.data();
-        self.lets();
+        self.write_data();
+        self.write_variables();
     }
 
     /// How users come: all groups together, as far as they come alike.
-    fn coming(&mut self) {
-        let kinds = &self.story.kinds;
+    fn write_arrivals(&mut self) {
+        let kinds = &self.tree.kinds;
         if kinds.iter().all(|kind| kind.n_users.is_none() && kind.n_rounds.is_none() && kind.duration.is_none()) {
             self.comment("One user, once: raise it, or let users come by themselves with `open 10/s for 1m`.");
             self.line("closed 1 repeat 1");
@@ -160,7 +163,7 @@ impl<'a> Writer<'a> {
         }
         let n_users = kinds.iter().fold(0_u64, |sum, kind| sum.saturating_add(kind.n_users.unwrap_or(1)));
         let mut line = format!("closed {n_users}");
-        let longest = |of: fn(&UserKind) -> Option<Nanos>| kinds.iter().filter_map(of).max();
+        let longest = |of: fn(&ImportedUser) -> Option<Nanos>| kinds.iter().filter_map(of).max();
         let (ramp, duration) = (longest(|kind| kind.ramp), longest(|kind| kind.duration));
         if let Some(ramp) = ramp {
             let _ = write!(line, " ramp {}", ramp.exact());
@@ -190,24 +193,24 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn data(&mut self) {
-        for (idx, set) in self.story.data.iter().enumerate() {
+    fn write_data(&mut self) {
+        for (idx, set) in self.tree.data.iter().enumerate() {
             let name = self.names.of_set(idx).to_owned();
             let line = data_line(set, &name);
             self.line(&line);
         }
     }
 
-    fn lets(&mut self) {
+    fn write_variables(&mut self) {
         let mut written: Vec<&str> = Vec::new();
-        for (name, _) in self.story.variables.iter().rev() {
+        for (name, _) in self.tree.variables.iter().rev() {
             // The last definition counts, and what nobody uses is not written.
             if !written.contains(&name.as_str()) && self.names.is_used(name) {
                 written.push(name);
             }
         }
         for name in written.into_iter().rev() {
-            let Some((_, value)) = self.story.variables.iter().rev().find(|(known, _)| known == name) else { continue };
+            let Some((_, value)) = self.tree.variables.iter().rev().find(|(known, _)| known == name) else { continue };
             let line = format!("let {} = {}", self.names.of_variable(name), text::quoted(value, &self.names));
             self.line(&line);
         }
@@ -218,8 +221,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn kinds(&mut self) {
-        let story = self.story;
+    fn write_users(&mut self) {
+        let story = self.tree;
         let n_all = story.kinds.len();
         let sum = story.kinds.iter().fold(0_u64, |sum, kind| sum.saturating_add(kind.n_users.unwrap_or(1)));
         let one_way = common(story.kinds.iter().map(|kind| kind.on_error)).is_some();
@@ -233,7 +236,7 @@ impl<'a> Writer<'a> {
             }
             #[expect(clippy::cast_precision_loss, reason = "a share needs no more digits")]
             let share = self.n_users as f64 * 100.0 / sum.max(1) as f64;
-            let name = self.names.fresh_user(&kind.name);
+            let name = self.names.unique_user(&kind.name);
             let share = if n_all == 1 { String::new() } else { format!(" {}%", act::percent(share)) };
             self.line(&format!("user {name}{share}"));
             self.depth += 1;
@@ -266,9 +269,9 @@ fn data_line(set: &DataSet, name: &str) -> String {
         }
     }
     line.push_str(match set.policy {
-        Policy::Sequential => " sequential",
-        Policy::Unique => " unique then stop",
-        Policy::PerUser => " per user",
+        ImportedRowPolicy::Sequential => " sequential",
+        ImportedRowPolicy::Unique => " unique then stop",
+        ImportedRowPolicy::PerUser => " per user",
     });
     line
 }
@@ -280,16 +283,16 @@ fn common<T: PartialEq>(mut all: impl Iterator<Item = T>) -> Option<T> {
 }
 
 /// Headers that are the same in all requests; of one request all are its own.
-fn common_headers(requests: &[&Request]) -> Vec<(String, Text)> {
+fn common_headers(requests: &[&ImportedRequest]) -> Vec<(String, ImportText)> {
     let [first, rest @ ..] = requests else { return Vec::new() };
     if rest.is_empty() {
         return Vec::new();
     }
     // A header that comes twice has an order, and what fits one body need not fit another.
-    let is_single = |request: &&Request, name: &str| {
+    let is_single = |request: &&ImportedRequest, name: &str| {
         request.headers.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name)).count() == 1
     };
-    let is_common = |(name, value): &&(String, Text)| {
+    let is_common = |(name, value): &&(String, ImportText)| {
         !name.eq_ignore_ascii_case("content-type")
             && is_single(first, name)
             && text::is_header_name(name)

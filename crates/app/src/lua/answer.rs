@@ -2,30 +2,30 @@
 //!
 //! A server gives the same answer again and again, within a second to the byte. What is as it was is not brought again.
 
-use fathom_http::users::Answered;
+use fathom_http::users::UserAnswer;
 
 /// The longest body that is kept to be compared with the next one.
 const COMPARED_MAX: usize = 64 * 1024;
 
 /// How many of the arguments of `response` the script's function takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Looks(pub(super) u8);
+pub(super) struct ResponseArguments(pub(super) u8);
 
-impl Looks {
+impl ResponseArguments {
     /// At more than its status.
-    pub(super) fn at_message(self) -> bool {
+    pub(super) fn needs_message(self) -> bool {
         self.0 > 1
     }
 
     /// At what wrk does not tell.
-    pub(super) fn at_context(self) -> bool {
+    pub(super) fn needs_context(self) -> bool {
         self.0 > 3
     }
 }
 
 /// What was brought last.
 #[derive(Debug, Default)]
-pub(super) struct Apart {
+pub(super) struct AnswerParts {
     /// The field lines of the head.
     head: Vec<u8>,
     has_head: bool,
@@ -34,9 +34,9 @@ pub(super) struct Apart {
     has_body: bool,
 }
 
-impl Apart {
+impl AnswerParts {
     /// The fields and the body, each only if the script looks at it and it is not what was brought last.
-    pub(super) fn take(&mut self, answer: &Answered<'_>, looks: Looks) -> (Option<&[u8]>, Option<&[u8]>) {
+    pub(super) fn take(&mut self, answer: &UserAnswer<'_>, looks: ResponseArguments) -> (Option<&[u8]>, Option<&[u8]>) {
         if looks.0 < 2 {
             return (None, None);
         }
@@ -96,34 +96,34 @@ fn join_chunks(mut body: &[u8], content: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use fathom_http::users::Place;
+    use fathom_http::users::BatchPosition;
     use fathom_model::units::Nanos;
 
     use super::*;
 
-    fn answer<'a>(message: &'a [u8], body: &[u8]) -> Answered<'a> {
-        Answered {
+    fn answer<'a>(message: &'a [u8], body: &[u8]) -> UserAnswer<'a> {
+        UserAnswer {
             status: 200,
             message,
             body_bytes: body.len() as u64,
             sent_at: Nanos::ZERO,
             first_byte_at: Nanos::ZERO,
             ended_at: Nanos::ZERO,
-            place: Place::Last,
-            nth_connection: 0,
+            position: BatchPosition::Last,
+            connection_number: 0,
         }
     }
 
-    fn taken(apart: &mut Apart, head: &str, body: &str, looks: u8) -> (Option<String>, Option<String>) {
+    fn taken(apart: &mut AnswerParts, head: &str, body: &str, looks: u8) -> (Option<String>, Option<String>) {
         let message = format!("HTTP/1.1 200 OK\r\n{head}\r\n{body}");
-        let (head, body) = apart.take(&answer(message.as_bytes(), body.as_bytes()), Looks(looks));
+        let (head, body) = apart.take(&answer(message.as_bytes(), body.as_bytes()), ResponseArguments(looks));
         let text = |bytes: Option<&[u8]>| bytes.map(|bytes| String::from_utf8(bytes.to_vec()).unwrap());
         (text(head), text(body))
     }
 
     #[test]
     fn only_what_is_looked_at_and_new_is_brought() {
-        let mut apart = Apart::default();
+        let mut apart = AnswerParts::default();
         let some = |text: &str| Some(text.to_owned());
         assert_eq!(taken(&mut apart, "A: b\r\n", "one", 1), (None, None));
         assert_eq!(taken(&mut apart, "A: b\r\n", "one", 2), (some("A: b\r\n\r\n"), None));
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn chunks_are_joined() {
-        let mut apart = Apart::default();
+        let mut apart = AnswerParts::default();
         let body = "5;x=y\r\nhello\r\n1\r\n \r\n0\r\nTrailer: t\r\n\r\n";
         let (_, content) = taken(&mut apart, "A: b\r\ntransfer-Encoding:gzip, Chunked\r\n", body, 3);
         assert_eq!(content.as_deref(), Some("hello "));

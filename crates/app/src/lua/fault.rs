@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use super::vital::{Callback, Owner};
+use super::heartbeat::{Callback, StateOwner};
 
 /// As many different faults are told apart; a message that holds a counter would fill any table.
 const FAULTS_MAX: usize = 64;
@@ -13,25 +13,25 @@ pub const PREFIX: &str = "script: ";
 
 /// One error of a script.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Fault {
+pub(super) struct ScriptFault {
     /// With file and line, where Lua knows them: `x.lua:3: attempt to …`.
     pub(super) message: String,
     callback: Callback,
-    owner: Owner,
+    owner: StateOwner,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ScriptFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({}, {})", self.message, self.callback, self.owner)
     }
 }
 
-impl Fault {
-    pub(super) fn of(error: &mlua::Error, callback: Callback, owner: Owner) -> Self {
+impl ScriptFault {
+    pub(super) fn of(error: &mlua::Error, callback: Callback, owner: StateOwner) -> Self {
         Self::new(text(error), callback, owner)
     }
 
-    pub(super) fn new(message: String, callback: Callback, owner: Owner) -> Self {
+    pub(super) fn new(message: String, callback: Callback, owner: StateOwner) -> Self {
         Self { message, callback, owner }
     }
 }
@@ -61,18 +61,18 @@ fn text(error: &mlua::Error) -> String {
 
 /// Faults with how often each came.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Faults {
-    counts: BTreeMap<Fault, u64>,
+pub(super) struct ScriptFaultCounts {
+    counts: BTreeMap<ScriptFault, u64>,
     n_others: u64,
 }
 
-impl Extend<Fault> for Faults {
-    fn extend<I: IntoIterator<Item = Fault>>(&mut self, faults: I) {
+impl Extend<ScriptFault> for ScriptFaultCounts {
+    fn extend<I: IntoIterator<Item = ScriptFault>>(&mut self, faults: I) {
         faults.into_iter().for_each(|fault| self.count(fault));
     }
 }
 
-impl Faults {
+impl ScriptFaultCounts {
     /// Adds those of another thread, which are others as they name it.
     pub(super) fn merge(&mut self, other: Self) {
         for (fault, n) in other.counts {
@@ -81,7 +81,7 @@ impl Faults {
         self.n_others += other.n_others;
     }
 
-    pub(super) fn count(&mut self, fault: Fault) {
+    pub(super) fn count(&mut self, fault: ScriptFault) {
         if self.counts.len() < FAULTS_MAX || self.counts.contains_key(&fault) {
             *self.counts.entry(fault).or_default() += 1;
         } else {
@@ -104,20 +104,23 @@ mod tests {
     fn a_fault_names_line_function_and_thread_and_is_one_line() {
         let lua = fathom_sys::lua::state();
         let error = lua.load("\nlocal t\nt.x = 1").set_name("@a/x.lua").exec().unwrap_err();
-        let fault = Fault::of(&error, Callback::Request, Owner::Thread(2));
+        let fault = ScriptFault::of(&error, Callback::Request, StateOwner::Thread(2));
         assert_eq!(fault.to_string(), "a/x.lua:3: attempt to index local 't' (a nil value) (request(), thread 2)");
         let error = lua.load("if").set_name("@x.lua").exec().unwrap_err();
-        assert_eq!(Fault::of(&error, Callback::Load, Owner::Main).message, "x.lua:1: unexpected symbol near '<eof>'");
+        assert_eq!(
+            ScriptFault::of(&error, Callback::Load, StateOwner::Main).message,
+            "x.lua:1: unexpected symbol near '<eof>'"
+        );
         let error = lua.load("error({})").exec().unwrap_err();
-        assert!(!Fault::of(&error, Callback::Load, Owner::Main).message.contains('\n'));
+        assert!(!ScriptFault::of(&error, Callback::Load, StateOwner::Main).message.contains('\n'));
     }
 
     #[test]
     fn as_many_faults_are_told_apart_as_there_is_room_for() {
-        let mut faults = Faults::default();
+        let mut faults = ScriptFaultCounts::default();
         for i in 0..FAULTS_MAX + 5 {
             for _ in 0..2 {
-                faults.count(Fault::new(i.to_string(), Callback::Response, Owner::Thread(1)));
+                faults.count(ScriptFault::new(i.to_string(), Callback::Response, StateOwner::Thread(1)));
             }
         }
         let errors: Vec<_> = faults.errors().collect();

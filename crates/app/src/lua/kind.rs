@@ -2,8 +2,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use fathom_engine::{Error, Session, Test, TestKind};
-use fathom_http::users::{Coming, Crowd, OPTIONS, Row, joined};
+use fathom_engine::{Error, Test, TestKind, TrialContext};
+use fathom_http::users::{OPTIONS, UserArrivals, VirtualUsers, WorkerShare, concat_options};
 use fathom_model::{
     Endpoints, Histogram, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, ValueKind, units::Nanos,
 };
@@ -11,17 +11,17 @@ use fathom_sys::policy::Policy;
 
 use super::{
     ALLOW, BATCH_TIME, facts,
-    fault::Faults,
+    fault::ScriptFaultCounts,
     metrics,
-    output::Part,
+    output::OutputPart,
     script,
-    users::{Outcome, Scripted, Thread},
-    world::World,
+    states::ScriptStates,
+    users::{LuaResults, LuaThread, LuaUsers},
 };
 
 /// Users who follow a script of wrk.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Script;
+pub(crate) struct AppLua;
 
 const NAME: &str = "app_lua";
 /// The key under which the side that answers tells where it listens.
@@ -76,9 +76,9 @@ const OWN: [OptionDoc; 8] = [
     },
 ];
 
-const ALL: [OptionDoc; OWN.len() + OPTIONS.len()] = joined(&[&OWN, &OPTIONS]);
+const ALL: [OptionDoc; OWN.len() + OPTIONS.len()] = concat_options(&[&OWN, &OPTIONS]);
 
-impl TestKind for Script {
+impl TestKind for AppLua {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -113,7 +113,7 @@ impl TestKind for Script {
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         if role.side == Side::Responder {
-            return fathom_http::Closed.prepare(role, policy);
+            return fathom_http::HttpClosed.prepare(role, policy);
         }
         if role.settings.text("script").is_none() {
             return Err(Error::Unsupported { what: format!("{NAME} needs the option `script`"), hint: None });
@@ -123,84 +123,88 @@ impl TestKind for Script {
             let address = role.peer.get(ADDRESS).ok_or(Error::Endpoint { kind: NAME, what: ADDRESS })?;
             role.settings.set("url", format!("http://{address}/"));
         }
-        Ok(Box::new(Scripting::prepare(&role, policy)?))
+        Ok(Box::new(LuaTest::prepare(&role, policy)?))
     }
 }
 
 /// A script that is set up, and its connections.
 #[derive(Debug)]
-struct Scripting {
-    world: World,
-    threads: Mutex<Vec<Option<Thread>>>,
-    crowd: Crowd,
+struct LuaTest {
+    states: ScriptStates,
+    threads: Mutex<Vec<Option<LuaThread>>>,
+    virtual_users: VirtualUsers,
     timeout: Nanos,
 }
 
-impl Scripting {
+impl LuaTest {
     fn prepare(role: &Role, policy: &Policy) -> Result<Self, Error> {
         let settings = &role.settings;
         let n_connections = settings.count("connections").unwrap_or(10);
         let n_cores = u64::try_from(role.cores.len().max(1)).unwrap_or(1);
         let n_threads = settings.count("threads").unwrap_or(n_cores).min(n_connections);
-        let script = script::Script::of(settings, policy)?;
-        let (world, threads) = World::make(script, usize::try_from(n_threads).unwrap_or(1))?;
+        let script = script::LuaScript::of(settings, policy)?;
+        let (world, threads) = ScriptStates::prepare(script, usize::try_from(n_threads).unwrap_or(1))?;
         let mut role = role.clone();
         role.settings.set("threads", n_threads.to_string());
-        world.direct(&mut role.settings);
-        let crowd = Crowd::prepare(NAME, (&role, policy), Coming::Population { n: n_connections, over: Nanos::ZERO })?;
+        world.set_target_urls(&mut role.settings);
+        let crowd = VirtualUsers::prepare(
+            NAME,
+            (&role, policy),
+            UserArrivals::Population { n: n_connections, ramp_up: Nanos::ZERO },
+        )?;
         assert_eq!(crowd.n_workers(), threads.len(), "each thread of a script is a worker");
         let threads = Mutex::new(threads.into_iter().map(Some).collect());
-        Ok(Self { world, threads, crowd, timeout: settings.span("timeout").unwrap_or(TIMEOUT) })
+        Ok(Self { states: world, threads, virtual_users: crowd, timeout: settings.span("timeout").unwrap_or(TIMEOUT) })
     }
 
     /// The users of a worker, who take its thread with them.
-    fn users(&self, row: &Row) -> Scripted {
+    fn users(&self, row: &WorkerShare) -> LuaUsers {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let thread = threads[row.idx].take().expect("each worker makes its users once");
-        Scripted::new(thread, self.world.findings, (self.timeout, row.n_seats))
+        LuaUsers::new(thread, self.states.features, (self.timeout, row.n_slots))
     }
 }
 
-impl Test for Scripting {
+impl Test for LuaTest {
     fn endpoints(&self) -> Endpoints {
         Endpoints::new()
     }
 
-    fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {
-        let (mut record, outcomes) = self.crowd.run(session, |row| Ok(self.users(row)))?;
+    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+        let (mut record, outcomes) = self.virtual_users.run(session, |row| Ok(self.users(row)))?;
         let mut batches = Histogram::new();
         // The states of the threads live until `done` has asked them.
-        let (mut faults, mut states) = (Faults::default(), Vec::new());
-        for Outcome { state, faults: of_thread, batches: sent_together } in outcomes {
+        let (mut faults, mut states) = (ScriptFaultCounts::default(), Vec::new());
+        for LuaResults { state, faults: of_thread, batches: sent_together } in outcomes {
             batches.merge(&sent_together);
             faults.merge(of_thread);
             states.push(state);
         }
-        faults.extend(self.world.done(&record, &batches));
+        faults.extend(self.states.call_done(&record, &batches));
         drop(states);
-        self.tell(&mut record, &faults, batches);
+        self.record_output(&mut record, &faults, batches);
         Ok(record)
     }
 }
 
-impl Scripting {
+impl LuaTest {
     /// Brings home what the script has said and got wrong.
-    fn tell(&self, record: &mut Record, faults: &Faults, batches: Histogram) {
+    fn record_output(&self, record: &mut Record, faults: &ScriptFaultCounts, batches: Histogram) {
         let parts = [
-            (facts::BEFORE, Part::Before),
-            (facts::DURING, Part::During),
-            (facts::AFTER, Part::After),
-            (facts::ERRORS, Part::Errors),
+            (facts::BEFORE, OutputPart::Before),
+            (facts::DURING, OutputPart::During),
+            (facts::AFTER, OutputPart::After),
+            (facts::ERRORS, OutputPart::Errors),
         ];
-        let said = parts.map(|(name, part)| (name, self.world.output.text(part)));
-        let complaints = (facts::COMPLAINTS, self.world.complaints.join("\n"));
-        let code = self.world.output.exit_code().map_or_else(String::new, |code| code.to_string());
+        let said = parts.map(|(name, part)| (name, self.states.output.text(part)));
+        let complaints = (facts::COMPLAINTS, self.states.load_errors.join("\n"));
+        let code = self.states.output.exit_code().map_or_else(String::new, |code| code.to_string());
         for (name, text) in
             said.into_iter().chain([complaints, (facts::EXIT_CODE, code)]).filter(|(_, text)| !text.is_empty())
         {
             record.facts.insert(name.to_owned(), text);
         }
-        if self.world.findings.depth > 1 {
+        if self.states.features.depth > 1 {
             record.distributions.insert(BATCH_TIME.to_owned(), batches);
         }
         let errors: Vec<(String, u64)> = faults.errors().collect();

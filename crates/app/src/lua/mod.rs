@@ -5,21 +5,21 @@
 
 mod answer;
 mod fault;
+mod heartbeat;
 mod kind;
 mod metrics;
 mod output;
+mod request_count;
 mod script;
 mod state;
+mod states;
 mod statistics;
 mod summary;
 mod transfer;
-mod trial;
 mod users;
-mod vital;
-mod world;
 
 pub use fault::PREFIX as ERROR_PREFIX;
-pub(crate) use kind::Script;
+pub(crate) use kind::AppLua;
 
 /// The option with what a script may connect to beside its target: whoever runs a plan must have allowed it.
 pub const ALLOW: &str = "script-allow";

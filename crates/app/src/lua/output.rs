@@ -7,7 +7,7 @@ const KEPT_MAX: usize = 256 * 1024;
 
 /// When something was printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum OutputPart {
     Before,
     During,
     After,
@@ -16,14 +16,14 @@ pub(super) enum Part {
 }
 
 #[derive(Debug, Default)]
-struct Pages {
+struct OutputTexts {
     part: usize,
     texts: [Vec<u8>; 4],
     n_left_out: [usize; 4],
     exit_code: Option<u8>,
 }
 
-impl Pages {
+impl OutputTexts {
     fn add(&mut self, part: usize, text: &[u8]) {
         let room = KEPT_MAX - self.texts[part].len();
         let (kept, rest) = text.split_at(text.len().min(room));
@@ -34,40 +34,40 @@ impl Pages {
 
 /// What all states of a trial have printed; clones are the same.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Output(Arc<Mutex<Pages>>);
+pub(super) struct ScriptOutput(Arc<Mutex<OutputTexts>>);
 
-impl Output {
-    fn with<T>(&self, work: impl FnOnce(&mut Pages) -> T) -> T {
+impl ScriptOutput {
+    fn with_texts<T>(&self, work: impl FnOnce(&mut OutputTexts) -> T) -> T {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// What is printed from now on belongs to this part.
-    pub(super) fn turn_to(&self, part: Part) {
-        self.with(|pages| pages.part = part as usize);
+    pub(super) fn begin_part(&self, part: OutputPart) {
+        self.with_texts(|pages| pages.part = part as usize);
     }
 
     pub(super) fn collect(&self, text: &[u8]) {
-        self.with(|pages| pages.add(pages.part, text));
+        self.with_texts(|pages| pages.add(pages.part, text));
     }
 
     /// Keeps what was meant for standard error.
     pub(super) fn collect_error(&self, text: &[u8]) {
-        self.with(|pages| pages.add(Part::Errors as usize, text));
+        self.with_texts(|pages| pages.add(OutputPart::Errors as usize, text));
     }
 
     /// Keeps the first exit code that a state asks for.
-    pub(super) fn ask_to_exit(&self, code: u8) {
-        self.with(|pages| pages.exit_code = pages.exit_code.or(Some(code)));
+    pub(super) fn set_exit_code(&self, code: u8) {
+        self.with_texts(|pages| pages.exit_code = pages.exit_code.or(Some(code)));
     }
 
     /// The exit code that a state has asked for.
     pub(super) fn exit_code(&self) -> Option<u8> {
-        self.with(|pages| pages.exit_code)
+        self.with_texts(|pages| pages.exit_code)
     }
 
     /// All of a part, and how much was left out, if anything.
-    pub(super) fn text(&self, part: Part) -> String {
-        self.with(|pages| {
+    pub(super) fn text(&self, part: OutputPart) -> String {
+        self.with_texts(|pages| {
             let part = part as usize;
             let text = String::from_utf8_lossy(&pages.texts[part]).into_owned();
             match pages.n_left_out[part] {
@@ -84,15 +84,18 @@ mod tests {
 
     #[test]
     fn what_is_printed_is_kept_by_its_part_up_to_a_bound() {
-        let output = Output::default();
+        let output = ScriptOutput::default();
         output.collect(b"first\n");
-        output.turn_to(Part::After);
+        output.begin_part(OutputPart::After);
         output.collect(b"last \xff");
         for _ in 0..=KEPT_MAX / 1000 {
             output.collect(&[b'x'; 1000]);
         }
-        assert_eq!((output.text(Part::Before).as_str(), output.text(Part::During).as_str()), ("first\n", ""));
-        let after = output.text(Part::After);
+        assert_eq!(
+            (output.text(OutputPart::Before).as_str(), output.text(OutputPart::During).as_str()),
+            ("first\n", "")
+        );
+        let after = output.text(OutputPart::After);
         assert!(after.starts_with("last \u{fffd}xxx"), "{}", &after[..20]);
         assert!(after.ends_with("more bytes were printed and not kept]\n") && after.len() < KEPT_MAX + 100);
     }

@@ -21,13 +21,13 @@ use ipnet::IpNet;
 use super::ALLOW;
 
 /// How long an address may take to accept the connection of `wrk.connect`: TCP sends its first segment three times in it.
-const CONNECT_PATIENCE: Nanos = Nanos::from_secs(5);
+const CONNECT_TIMEOUT: Nanos = Nanos::from_secs(5);
 /// The longest script: hundreds of times the longest that is known.
 const SCRIPT_MAX: Bytes = Bytes(16 << 20);
 
 /// What the states of a trial have in common; nothing of it changes but what is known of the target.
 #[derive(Debug)]
-pub(super) struct Script {
+pub(super) struct LuaScript {
     /// As it was given, for messages.
     pub(super) path: String,
     pub(super) text: Vec<u8>,
@@ -40,12 +40,12 @@ pub(super) struct Script {
     pub(super) port: Option<String>,
     pub(super) headers: Vec<(String, String)>,
     pub(super) memory_max: usize,
-    pub(super) patience: Nanos,
+    pub(super) callback_timeout: Nanos,
     /// Whether a script that does not load is told and gone without, as wrk does.
     pub(super) is_lenient: bool,
     /// Whether the name of the target means something here: not behind a proxy or another address.
-    pub(super) is_found_here: bool,
-    pub(super) reach: Reach,
+    pub(super) is_resolved_here: bool,
+    pub(super) connect_policy: ConnectPolicy,
 }
 
 fn not_allowed(name: &str, expected: &str, given: &str) -> Error {
@@ -53,7 +53,7 @@ fn not_allowed(name: &str, expected: &str, given: &str) -> Error {
     SettingError::NotAllowed { name: name.to_owned(), expected, given }.into()
 }
 
-impl Script {
+impl LuaScript {
     /// Reads the settings and the file.
     pub(super) fn of(settings: &Settings, policy: &Policy) -> Result<Self, Error> {
         let url = settings.text("url").unwrap_or_default();
@@ -81,10 +81,10 @@ impl Script {
             memory_max: settings
                 .size("script-memory")
                 .map_or(usize::MAX, |size| usize::try_from(size.0).unwrap_or(usize::MAX)),
-            patience: settings.span("script-patience").unwrap_or(Nanos::from_secs(10)),
+            callback_timeout: settings.span("script-patience").unwrap_or(Nanos::from_secs(10)),
             is_lenient: settings.flag("lenient"),
-            is_found_here: !["connect-to", "proxy", "unix"].iter().any(is_elsewhere),
-            reach: Reach::of(settings, &target.host, policy)?,
+            is_resolved_here: !["connect-to", "proxy", "unix"].iter().any(is_elsewhere),
+            connect_policy: ConnectPolicy::of(settings, &target.host, policy)?,
             args: std::iter::once(url).chain(words).collect(),
             path,
             target,
@@ -111,14 +111,14 @@ fn without_shebang(mut text: Vec<u8>) -> Vec<u8> {
 
 /// Where a script may connect to: this machine, its target, and what else was allowed.
 #[derive(Debug)]
-pub(super) struct Reach {
+pub(super) struct ConnectPolicy {
     host: String,
     of_target: Mutex<BTreeSet<IpAddr>>,
     allowed: Vec<IpNet>,
     policy: Policy,
 }
 
-impl Reach {
+impl ConnectPolicy {
     fn of(settings: &Settings, host: &str, policy: &Policy) -> Result<Self, Error> {
         let text = settings.text(ALLOW).unwrap_or_default();
         let range = |word: &str| {
@@ -161,10 +161,10 @@ impl Reach {
     }
 
     /// Whether an address takes a connection.
-    pub(super) fn connects(&self, address: SocketAddr) -> Result<bool, String> {
+    pub(super) fn takes_connection(&self, address: SocketAddr) -> Result<bool, String> {
         self.check(address)?;
         let to = self.policy.permit(address).map_err(|refused| refused.to_string())?;
-        Ok(socket::stream(address).and_then(|own| socket::connect(&own, &to, CONNECT_PATIENCE)).is_ok())
+        Ok(socket::stream(address).and_then(|own| socket::connect(&own, &to, CONNECT_TIMEOUT)).is_ok())
     }
 }
 
@@ -189,13 +189,13 @@ fn port_of(service: &str) -> Option<u16> {
 mod tests {
     use super::*;
 
-    fn script(url: &str) -> Script {
+    fn script(url: &str) -> LuaScript {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), "#!/usr/bin/wrk\nx = 1").unwrap();
         let settings = Settings::default().with("url", url).with("script", file.path().to_str().unwrap());
         let settings =
             settings.with("args", "16 'two words'").with("header", "A: b\nC:d").with("script-allow", "192.0.2.0/24");
-        Script::of(&settings, &Policy::anything()).unwrap()
+        LuaScript::of(&settings, &Policy::anything()).unwrap()
     }
 
     #[test]
@@ -217,12 +217,12 @@ mod tests {
 
     #[test]
     fn a_script_reaches_its_target_and_what_was_allowed() {
-        let reach = script("http://localhost:1/").reach;
+        let reach = script("http://localhost:1/").connect_policy;
         let check = |address: &str| reach.check(address.parse().unwrap());
         assert!(check("127.0.0.9:1").is_ok() && check("192.0.2.9:1").is_ok());
         assert_eq!(check("198.51.100.1:80").unwrap_err(), "198.51.100.1:80 is not a target you have allowed");
         let all = Settings::default().with(ALLOW, "0.0.0.0/0 ::/0");
-        let reach_all = Reach::of(&all, "localhost", &Policy::anything()).unwrap();
+        let reach_all = ConnectPolicy::of(&all, "localhost", &Policy::anything()).unwrap();
         for address in ["224.0.0.1:80", "255.255.255.255:80", "0.0.0.0:80", "[ff02::1]:80", "[::ffff:224.0.0.1]:80"] {
             let refused = reach_all.check(address.parse().unwrap()).unwrap_err();
             assert!(refused.ends_with("is never a target"), "{refused}");

@@ -13,11 +13,11 @@ use fathom_model::units::Bytes;
 use mlua::{Function, Lua, LuaString, Table, Value, WeakLua};
 
 use super::{
-    fault::{self, Fault},
-    output::Output,
-    script::Script,
+    fault::{self, ScriptFault},
+    heartbeat::{Callback, Heartbeat, StateOwner},
+    output::ScriptOutput,
+    script::LuaScript,
     transfer,
-    vital::{Callback, Owner, Vital},
 };
 
 /// What a script finds in its state before it is run.
@@ -40,29 +40,29 @@ impl ThreadFacts {
 
 /// A state and the functions of the prelude that lead into its script.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct LuaState {
     pub(super) lua: Lua,
-    pub(super) ways: Table,
-    pub(super) vital: Arc<Vital>,
-    pub(super) script: Arc<Script>,
+    pub(super) entry_points: Table,
+    pub(super) heartbeat: Arc<Heartbeat>,
+    pub(super) script: Arc<LuaScript>,
 }
 
-impl State {
+impl LuaState {
     /// A state in which the script has not been run yet.
-    pub(super) fn new(script: &Arc<Script>, owner: Owner, output: &Output) -> Result<Self, Error> {
+    pub(super) fn new(script: &Arc<LuaScript>, owner: StateOwner, output: &ScriptOutput) -> Result<Self, Error> {
         let lua = fathom_sys::lua::state();
-        let made = Self::furnish(&lua, script, output);
+        let made = Self::load_prelude(&lua, script, output);
         let ways = made.map_err(|error| Error::Unsupported {
             what: format!("cannot make a Lua state for {owner}: {error}"),
             hint: None,
         })?;
-        Ok(Self { lua, ways, vital: Vital::new(owner), script: Arc::clone(script) })
+        Ok(Self { lua, entry_points: ways, heartbeat: Heartbeat::new(owner), script: Arc::clone(script) })
     }
 
-    fn furnish(lua: &Lua, script: &Arc<Script>, output: &Output) -> mlua::Result<Table> {
+    fn load_prelude(lua: &Lua, script: &Arc<LuaScript>, output: &ScriptOutput) -> mlua::Result<Table> {
         let reach = Arc::clone(script);
         let look_up = lua.create_function(move |lua, (host, service): (String, String)| {
-            Ok(match reach.reach.look_up(&host, &service) {
+            Ok(match reach.connect_policy.look_up(&host, &service) {
                 Ok(found) => {
                     let found = found.iter().map(SocketAddr::to_string);
                     (Some(lua.create_sequence_from(found)?), None)
@@ -71,8 +71,9 @@ impl State {
             })
         })?;
         let reach = Arc::clone(script);
-        let connect =
-            lua.create_function(move |_, address: String| Ok(answer(on(&address, |at| reach.reach.connects(at)))))?;
+        let connect = lua.create_function(move |_, address: String| {
+            Ok(result_pair(with_address(&address, |at| reach.connect_policy.takes_connection(at))))
+        })?;
         let prints = output.clone();
         let collect = lua.create_function(move |_, (text, to): (LuaString, Option<LuaString>)| {
             if to.is_some() {
@@ -84,7 +85,7 @@ impl State {
         })?;
         let exits = output.clone();
         let ask_to_exit = lua.create_function(move |_, code: u8| {
-            exits.ask_to_exit(code);
+            exits.set_exit_code(code);
             Ok(())
         })?;
         let ways: Table = lua.load(PRELUDE).set_name("=wrk").call((look_up, connect, collect, ask_to_exit))?;
@@ -102,43 +103,43 @@ impl State {
     }
 
     /// Runs the file.
-    pub(super) fn load(&self) -> Result<(), Fault> {
+    pub(super) fn load(&self) -> Result<(), ScriptFault> {
         let name = format!("@{}", self.script.path);
         let run = || self.lua.load(&self.script.text[..]).set_name(name).exec();
-        self.vital.within(Callback::Load, run).map_err(|error| self.fault(Callback::Load, &error))
+        self.heartbeat.within(Callback::Load, run).map_err(|error| self.fault(Callback::Load, &error))
     }
 
-    pub(super) fn fault(&self, callback: Callback, error: &mlua::Error) -> Fault {
-        let owner = self.vital.owner;
+    pub(super) fn fault(&self, callback: Callback, error: &mlua::Error) -> ScriptFault {
+        let owner = self.heartbeat.owner;
         if fault::is_memory(error) {
             // What the callback held is garbage now, and the next one needs room.
             let _ = self.lua.gc_collect();
             let (path, most) = (&self.script.path, self.script.memory_max);
             let most = Bytes(u64::try_from(most).unwrap_or(u64::MAX));
             let message = format!("{path}: not enough memory: a state may have {most} (option script-memory)");
-            return Fault::new(message, callback, owner);
+            return ScriptFault::new(message, callback, owner);
         }
-        Fault::of(error, callback, owner)
+        ScriptFault::of(error, callback, owner)
     }
 
     /// Calls a function of the table `wrk`, which a script may have replaced.
-    pub(super) fn call(&self, callback: Callback, name: &str, argument: Value) -> Result<(), Fault> {
+    pub(super) fn call(&self, callback: Callback, name: &str, argument: Value) -> Result<(), ScriptFault> {
         let call = || {
             let wrk: Table = self.lua.globals().get("wrk")?;
             wrk.get::<Function>(name)?.call::<()>(argument)
         };
-        self.vital.within(callback, call).map_err(|error| self.fault(callback, &error))
+        self.heartbeat.within(callback, call).map_err(|error| self.fault(callback, &error))
     }
 
     /// Looks the target up and keeps the addresses that take a connection; how many there are.
-    pub(super) fn resolve(&self) -> Result<usize, Fault> {
+    pub(super) fn resolve(&self) -> Result<usize, ScriptFault> {
         let (host, service) = (self.script.target.host.as_str(), self.script.service());
         let resolve = || {
             let wrk: Table = self.lua.globals().get("wrk")?;
             wrk.get::<Function>("resolve")?.call::<()>((host, service))?;
             wrk.get::<Table>("addrs")?.len()
         };
-        let count = self.vital.within(Callback::Load, resolve);
+        let count = self.heartbeat.within(Callback::Load, resolve);
         count.map(|n| usize::try_from(n).unwrap_or(0)).map_err(|error| self.fault(Callback::Load, &error))
     }
 
@@ -147,34 +148,34 @@ impl State {
         let first = || {
             let wrk: Table = self.lua.globals().get("wrk")?;
             let object: Value = wrk.get::<Table>("addrs")?.get(1)?;
-            self.way("text").call::<Option<String>>(object)
+            self.entry_point("text").call::<Option<String>>(object)
         };
         first().ok().flatten()?.parse().ok()
     }
 
-    pub(super) fn way(&self, name: &str) -> Function {
-        self.ways.raw_get(name).expect("the prelude has these functions")
+    pub(super) fn entry_point(&self, name: &str) -> Function {
+        self.entry_points.raw_get(name).expect("the prelude has these functions")
     }
 
     /// Whether the script has a global function of this name.
     pub(super) fn has(&self, name: &str) -> bool {
-        self.way("has").call(name).unwrap_or(false)
+        self.entry_point("has").call(name).unwrap_or(false)
     }
 
     /// The object that stands in this state for a thread and its state.
     pub(super) fn thread_object(&self, of: &Lua, facts: &Arc<ThreadFacts>) -> mlua::Result<Value> {
         let target = of.weak();
         let get = self.lua.create_function(move |lua, name: String| {
-            let Some(of) = target.try_upgrade() else { return Ok(gone()) };
+            let Some(of) = target.try_upgrade() else { return Ok(failure_pair()) };
             let value: Value = of.globals().get(&*name)?;
-            Ok(answer(transfer::copy(&value, lua)))
+            Ok(result_pair(transfer::copy(&value, lua)))
         })?;
         let target: WeakLua = of.weak();
         let set = self.lua.create_function(move |_, (name, value): (String, Value)| {
-            let Some(of) = target.try_upgrade() else { return Ok(gone()) };
+            let Some(of) = target.try_upgrade() else { return Ok(failure_pair()) };
             let copied = transfer::copy(&value, &of);
             let set = |value| of.globals().set(&*name, value).map_err(|error| error.to_string());
-            Ok(answer(copied.and_then(set).map(|()| Value::Nil)))
+            Ok(result_pair(copied.and_then(set).map(|()| Value::Nil)))
         })?;
         let own = Arc::clone(facts);
         let stop = self.lua.create_function(move |_, ()| {
@@ -186,30 +187,30 @@ impl State {
             let Some(address) = address else {
                 return Ok((own.address().map(|address| address.to_string()), None));
             };
-            let set = on(&address, |at| {
-                script.reach.check(at)?;
+            let set = with_address(&address, |at| {
+                script.connect_policy.check(at)?;
                 *own.address.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
                 Ok(None)
             });
             Ok(set.map_or_else(|why| (None, Some(why)), |value| (value, None)))
         })?;
-        self.way("thread").call((get, set, stop, place))
+        self.entry_point("thread").call((get, set, stop, place))
     }
 }
 
 /// Nothing, and why.
-fn gone() -> (Option<Value>, Option<String>) {
+fn failure_pair() -> (Option<Value>, Option<String>) {
     (None, Some("the thread has ended".to_owned()))
 }
 
 /// A value, or nothing and what was wrong, as the prelude takes it.
-fn answer<T>(outcome: Result<T, String>) -> (Option<T>, Option<String>) {
+fn result_pair<T>(outcome: Result<T, String>) -> (Option<T>, Option<String>) {
     match outcome {
         Ok(value) => (Some(value), None),
         Err(why) => (None, Some(why)),
     }
 }
 
-fn on<T>(address: &str, work: impl FnOnce(SocketAddr) -> Result<T, String>) -> Result<T, String> {
+fn with_address<T>(address: &str, work: impl FnOnce(SocketAddr) -> Result<T, String>) -> Result<T, String> {
     address.parse().map_err(|_| format!("`{address}` is not an address")).and_then(work)
 }

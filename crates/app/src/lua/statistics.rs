@@ -7,13 +7,13 @@ use fathom_model::{
 
 /// Distinct values with their counts, in whole units as wrk keeps them.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Statistics {
+pub(super) struct WrkStatistics {
     values: Vec<(u64, u64)>,
     total: u64,
     mean: f64,
 }
 
-impl Statistics {
+impl WrkStatistics {
     /// Of values that are each so many of the unit: 1000 for nanoseconds seen as microseconds.
     pub(super) fn of(histogram: &Histogram, per_unit: u64) -> Self {
         let (min, max) = (histogram.min().unwrap_or(0), histogram.max().unwrap_or(0));
@@ -39,7 +39,7 @@ impl Statistics {
     }
 
     /// The value of a field, or the two values of a call; nothing for what there is not.
-    pub(super) fn ask(&self, what: &str, number: f64) -> (Option<f64>, Option<f64>) {
+    pub(super) fn field(&self, what: &str, number: f64) -> (Option<f64>, Option<f64>) {
         let one = |value| (Some(value), None);
         match what {
             "min" => one(self.values.first().map_or(0.0, |(value, _)| approximate(*value))),
@@ -91,24 +91,24 @@ mod tests {
         for (ns, n) in [(15_400, 1), (16_000, 3), (16_900, 2), (2_000_000, 1)] {
             histogram.record_n(ns, n);
         }
-        let statistics = Statistics::of(&histogram, 1000);
-        let one = |what: &str, number: f64| statistics.ask(what, number).0.unwrap();
+        let statistics = WrkStatistics::of(&histogram, 1000);
+        let one = |what: &str, number: f64| statistics.field(what, number).0.unwrap();
         assert_eq!((one("min", 0.0), one("max", 0.0), one("count", 0.0)), (15.0, 2000.0, 3.0));
         assert!((one("mean", 0.0) - (15.4 + 48.0 + 33.8 + 2000.0) / 7.0).abs() < 1e-9);
-        assert_eq!(statistics.ask("at", 2.0), (Some(16.0), Some(5.0)));
-        assert_eq!(statistics.ask("at", 4.0), (Some(0.0), Some(0.0)));
-        assert_eq!(statistics.ask("at", f64::NAN), (Some(0.0), Some(0.0)));
+        assert_eq!(statistics.field("at", 2.0), (Some(16.0), Some(5.0)));
+        assert_eq!(statistics.field("at", 4.0), (Some(0.0), Some(0.0)));
+        assert_eq!(statistics.field("at", f64::NAN), (Some(0.0), Some(0.0)));
         let percentiles = [0.0, 50.0, 99.0, 100.0, 1e9].map(|percent| statistics.percentile(percent));
         assert_eq!(percentiles, [15, 16, 2000, 2000, 2000]);
-        assert_eq!(statistics.ask("nothing", 0.0), (None, None));
+        assert_eq!(statistics.field("nothing", 0.0), (None, None));
         assert!((one("stdev", 0.0) - 742.0).abs() < 10.0, "{}", one("stdev", 0.0));
     }
 
     #[test]
     fn nothing_at_all_is_all_zero() {
-        let statistics = Statistics::of(&Histogram::new(), 1);
+        let statistics = WrkStatistics::of(&Histogram::new(), 1);
         for what in ["min", "max", "mean", "stdev", "count", "percentile"] {
-            assert_eq!(statistics.ask(what, 50.0).0, Some(0.0), "{what}");
+            assert_eq!(statistics.field(what, 50.0).0, Some(0.0), "{what}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The table `summary` of `done`: what happened in the measured part, all threads together.
 
-use fathom_http::{failures::Failures, names::STATUS};
+use fathom_http::{failures::FailureCounts, names::STATUS};
 use fathom_model::{Record, names::count, units::Nanos};
 use mlua::{Lua, Table};
 
@@ -17,7 +17,7 @@ fn within(record: &Record, counter: &str) -> (u64, Nanos) {
 }
 
 pub(super) fn table(lua: &Lua, record: &Record) -> mlua::Result<Table> {
-    let failures = Failures::of(&record.errors);
+    let failures = FailureCounts::of(&record.errors);
     let errors = lua.create_table()?;
     errors.set("connect", failures.connect)?;
     errors.set("read", failures.receive)?;

@@ -2,38 +2,41 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use fathom_http::users::{Answered, Ask, Failed, Framing, Place, Seat, Turn, Users, Wants, Window};
+use fathom_http::users::{
+    AnswerDetail, BatchPosition, BodyFraming, MeasurePhase, UserAction, UserAnswer, UserFailure, UserRequest, UserSlot,
+    Users,
+};
 use fathom_model::{Histogram, units::Nanos};
 use mlua::{BString, Function, LuaString, Value};
 
 use super::{
-    answer::{Apart, Looks},
-    fault::{Fault, Faults},
-    state::{State, ThreadFacts},
-    vital::Callback,
+    answer::{AnswerParts, ResponseArguments},
+    fault::{ScriptFault, ScriptFaultCounts},
+    heartbeat::Callback,
+    state::{LuaState, ThreadFacts},
 };
 
 /// How long a connection rests after its script had no request for it: a script that fails always is to cost little.
-const PAUSE: Nanos = Nanos::from_millis(10);
+const FAILURE_PAUSE: Nanos = Nanos::from_millis(10);
 /// The longest delay that is believed, in milliseconds: a day, as the longest trial.
 const DELAY_MS_MAX: f64 = 86_400_000.0;
 const NANOS_PER_MICRO: u64 = 1000;
 
 /// What was found out about a script on its first thread, for all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Findings {
+pub(super) struct ScriptFeatures {
     /// Whether each request is made by the script.
     pub(super) is_dynamic: bool,
     pub(super) has_delay: bool,
-    pub(super) wants_answers: bool,
+    pub(super) reads_answers: bool,
     /// Requests in what `request` returns.
     pub(super) depth: u16,
 }
 
 /// A thread that is ready to start.
 #[derive(Debug)]
-pub(super) struct Thread {
-    pub(super) state: State,
+pub(super) struct LuaThread {
+    pub(super) state: LuaState,
     pub(super) facts: Arc<ThreadFacts>,
     /// What is sent when the script makes no requests.
     pub(super) fixed: Vec<u8>,
@@ -43,42 +46,42 @@ pub(super) struct Thread {
 
 /// What a thread brings home.
 #[derive(Debug)]
-pub(super) struct Outcome {
+pub(super) struct LuaResults {
     /// The state, which `done` may ask.
-    pub(super) state: State,
-    pub(super) faults: Faults,
+    pub(super) state: LuaState,
+    pub(super) faults: ScriptFaultCounts,
     /// From the first byte of what was sent together to the last byte of the last answer to it.
     pub(super) batches: Histogram,
 }
 
 /// The connections of one thread.
 #[derive(Debug)]
-pub(super) struct Scripted {
-    thread: Thread,
-    findings: Findings,
+pub(super) struct LuaUsers {
+    thread: LuaThread,
+    features: ScriptFeatures,
     timeout: Nanos,
     request: Function,
     delay: Function,
     response: Function,
     bytes: Vec<u8>,
-    framing: Framing,
+    framing: BodyFraming,
     /// Of each seat, whether the script is asked for a delay before the next request.
     is_delayed: Vec<bool>,
-    looks: Looks,
-    apart: Apart,
-    faults: Faults,
+    response_arguments: ResponseArguments,
+    answer_parts: AnswerParts,
+    faults: ScriptFaultCounts,
     batches: Histogram,
 }
 
-fn framing(bytes: &[u8]) -> Framing {
-    if bytes.starts_with(b"HEAD ") { Framing::NoBody } else { Framing::Body }
+fn framing(bytes: &[u8]) -> BodyFraming {
+    if bytes.starts_with(b"HEAD ") { BodyFraming::NoBody } else { BodyFraming::Body }
 }
 
-impl Scripted {
-    pub(super) fn new(thread: Thread, findings: Findings, (timeout, n_seats): (Nanos, u32)) -> Self {
-        let way = |name| thread.state.way(name);
+impl LuaUsers {
+    pub(super) fn new(thread: LuaThread, findings: ScriptFeatures, (timeout, n_seats): (Nanos, u32)) -> Self {
+        let way = |name| thread.state.entry_point(name);
         // Decided once for all threads, as wrk does.
-        let looks = if findings.wants_answers { way("looks").call(()).unwrap_or(0) } else { 0 };
+        let looks = if findings.reads_answers { way("looks").call(()).unwrap_or(0) } else { 0 };
         Self {
             timeout,
             request: way("request"),
@@ -87,35 +90,35 @@ impl Scripted {
             framing: framing(&thread.fixed),
             bytes: thread.fixed.clone(),
             is_delayed: vec![findings.has_delay; n_seats as usize],
-            looks: Looks(looks),
-            apart: Apart::default(),
-            faults: Faults::default(),
+            response_arguments: ResponseArguments(looks),
+            answer_parts: AnswerParts::default(),
+            faults: ScriptFaultCounts::default(),
             batches: Histogram::new(),
             thread,
-            findings,
+            features: findings,
         }
     }
 
     /// What came back from a function of the script and cannot be used.
-    fn fault(&self, callback: Callback, what: &str) -> Fault {
+    fn fault(&self, callback: Callback, what: &str) -> ScriptFault {
         let state = &self.thread.state;
-        Fault::new(format!("{}: returned {what}", state.script.path), callback, state.vital.owner)
+        ScriptFault::new(format!("{}: returned {what}", state.script.path), callback, state.heartbeat.owner)
     }
 
     /// Asks the script how long to wait, in milliseconds.
-    fn delay(&mut self) -> Result<Nanos, Fault> {
+    fn delay(&mut self) -> Result<Nanos, ScriptFault> {
         let state = &self.thread.state;
-        let value: mlua::Result<Value> = state.vital.within(Callback::Delay, || self.delay.call(()));
+        let value: mlua::Result<Value> = state.heartbeat.within(Callback::Delay, || self.delay.call(()));
         let value = value.map_err(|error| state.fault(Callback::Delay, &error))?;
         delay_of(&value).map_err(|what| self.fault(Callback::Delay, &what))
     }
 
     /// Has the script write the next request into the buffer.
-    fn ask_script(&mut self, seat: Seat) -> Result<(), Fault> {
+    fn call_request(&mut self, seat: UserSlot) -> Result<(), ScriptFault> {
         let state = &self.thread.state;
         // As bytes, and not as a string of Lua: a handle to that would cost as much as the call.
         let returned: mlua::Result<(Option<BString>, Value)> =
-            state.vital.within(Callback::Request, || self.request.call(seat.0));
+            state.heartbeat.within(Callback::Request, || self.request.call(seat.0));
         match returned.map_err(|error| state.fault(Callback::Request, &error))? {
             (Some(bytes), _) => self.bytes = bytes.into(),
             (None, value) => return Err(self.fault(Callback::Request, &format!("{}, not a request", shown(&value)))),
@@ -128,16 +131,16 @@ impl Scripted {
     }
 
     /// Tells the script of an answer; again, with more of it, when it has begun to look at more.
-    fn tell_script(&mut self, seat: Seat, answer: &Answered<'_>) -> mlua::Result<()> {
+    fn call_response(&mut self, seat: UserSlot, answer: &UserAnswer<'_>) -> mlua::Result<()> {
         loop {
-            let (head, body) = self.apart.take(answer, self.looks);
+            let (head, body) = self.answer_parts.take(answer, self.response_arguments);
             let lua = &self.thread.state.lua;
             let string = |bytes: Option<&[u8]>| bytes.map(|bytes| lua.create_string(bytes)).transpose();
             let (head, body): (Option<LuaString>, Option<LuaString>) = (string(head)?, string(body)?);
-            let looks = self.looks.0;
-            let more: Option<u8> = if self.looks.at_context() {
+            let looks = self.response_arguments.0;
+            let more: Option<u8> = if self.response_arguments.needs_context() {
                 let n_seats = u32::try_from(self.is_delayed.len()).unwrap_or(u32::MAX);
-                let connection = u64::from(seat.0) + 1 + u64::from(n_seats) * u64::from(answer.nth_connection);
+                let connection = u64::from(seat.0) + 1 + u64::from(n_seats) * u64::from(answer.connection_number);
                 let since = |at: Nanos| at.since(answer.sent_at).0 / NANOS_PER_MICRO;
                 let times = (answer.sent_at.0 / NANOS_PER_MICRO, since(answer.first_byte_at), since(answer.ended_at));
                 let context = (seat.0, connection, times.0, times.1, times.2);
@@ -156,7 +159,7 @@ impl Scripted {
                 self.response.call((answer.status, head, body, looks))?
             };
             let Some(more) = more.filter(|more| *more > looks) else { return Ok(()) };
-            self.looks = Looks(more);
+            self.response_arguments = ResponseArguments(more);
         }
     }
 }
@@ -170,59 +173,59 @@ fn shown(value: &Value) -> String {
     }
 }
 
-impl Users for Scripted {
-    type Outcome = Outcome;
+impl Users for LuaUsers {
+    type Outcome = LuaResults;
 
-    fn arrive(&mut self, seat: Seat, _now: Nanos, _late: Nanos) {
-        self.is_delayed[seat.0 as usize] = self.findings.has_delay;
+    fn arrive(&mut self, seat: UserSlot, _now: Nanos, _late: Nanos) {
+        self.is_delayed[seat.0 as usize] = self.features.has_delay;
     }
 
-    fn turn(&mut self, seat: Seat, now: Nanos) -> Turn<'_> {
+    fn next_action(&mut self, seat: UserSlot, now: Nanos) -> UserAction<'_> {
         // A thread that has stopped sends no more, while the engine comes to its end.
         if self.is_over() {
-            return Turn::Wait;
+            return UserAction::Wait;
         }
         let is_delayed = &mut self.is_delayed[seat.0 as usize];
         if std::mem::take(is_delayed) {
             match self.delay() {
                 Ok(Nanos::ZERO) => {}
-                Ok(span) => return Turn::Rest { until: now + span },
+                Ok(span) => return UserAction::Sleep { until: now + span },
                 Err(fault) => self.faults.count(fault),
             }
         }
-        if self.findings.is_dynamic
-            && let Err(fault) = self.ask_script(seat)
+        if self.features.is_dynamic
+            && let Err(fault) = self.call_request(seat)
         {
             self.faults.count(fault);
-            return Turn::Rest { until: now + PAUSE };
+            return UserAction::Sleep { until: now + FAILURE_PAUSE };
         }
-        Turn::Ask(Ask {
+        UserAction::Send(UserRequest {
             bytes: &self.bytes,
-            n_requests: self.findings.depth,
+            n_requests: self.features.depth,
             server: self.thread.server,
             framing: self.framing,
-            wants: if self.looks.at_message() { Wants::Message } else { Wants::Status },
+            detail: if self.response_arguments.needs_message() { AnswerDetail::Message } else { AnswerDetail::Status },
             timeout: self.timeout,
         })
     }
 
-    fn answered(&mut self, seat: Seat, answer: &Answered<'_>) {
-        if answer.place == Place::Last {
-            self.is_delayed[seat.0 as usize] = self.findings.has_delay;
-            if self.findings.depth > 1 {
+    fn answered(&mut self, seat: UserSlot, answer: &UserAnswer<'_>) {
+        if answer.position == BatchPosition::Last {
+            self.is_delayed[seat.0 as usize] = self.features.has_delay;
+            if self.features.depth > 1 {
                 self.batches.record(answer.ended_at.since(answer.sent_at).0);
             }
         }
-        if self.findings.wants_answers {
-            let vital = Arc::clone(&self.thread.state.vital);
-            if let Err(error) = vital.within(Callback::Response, || self.tell_script(seat, answer)) {
+        if self.features.reads_answers {
+            let vital = Arc::clone(&self.thread.state.heartbeat);
+            if let Err(error) = vital.within(Callback::Response, || self.call_response(seat, answer)) {
                 let fault = self.thread.state.fault(Callback::Response, &error);
                 self.faults.count(fault);
             }
         }
     }
 
-    fn failed(&mut self, _seat: Seat, _failed: &Failed<'_>) {
+    fn failed(&mut self, _seat: UserSlot, _failed: &UserFailure<'_>) {
         // Scripts of wrk hear nothing of failures; they are counted.
     }
 
@@ -230,14 +233,14 @@ impl Users for Scripted {
         self.thread.facts.stop.load(Ordering::Relaxed)
     }
 
-    fn window(&mut self, window: Window, _now: Nanos) {
-        if window == Window::Measured {
+    fn on_phase(&mut self, window: MeasurePhase, _now: Nanos) {
+        if window == MeasurePhase::Measured {
             self.batches.clear();
         }
     }
 
-    fn conclude(self, _now: Nanos) -> Outcome {
-        Outcome { state: self.thread.state, faults: self.faults, batches: self.batches }
+    fn finish(self, _now: Nanos) -> LuaResults {
+        LuaResults { state: self.thread.state, faults: self.faults, batches: self.batches }
     }
 }
 

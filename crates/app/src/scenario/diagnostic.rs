@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
-use super::tree::Span;
+use super::ast::Span;
 
 /// Whether a scenario can run nevertheless.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,7 +45,7 @@ pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
 }
 
 /// What a function returns that cannot go on.
-pub(super) type Fault = Box<Diagnostic>;
+pub(super) type BoxedDiagnostic = Box<Diagnostic>;
 
 impl Diagnostic {
     /// An error.
@@ -71,7 +71,7 @@ impl Diagnostic {
     }
 
     /// The word that was perhaps meant.
-    pub(super) fn perhaps(self, nearest: Option<String>) -> Self {
+    pub(super) fn suggest(self, nearest: Option<String>) -> Self {
         let fix = nearest.map(|near| format!("did you mean `{near}`?")).or(self.fix);
         Self { fix, ..self }
     }
@@ -81,13 +81,13 @@ impl Diagnostic {
         Self { other: Some((span, label.into())), ..self }
     }
 
-    pub(super) fn boxed(self) -> Fault {
+    pub(super) fn boxed(self) -> BoxedDiagnostic {
         Box::new(self)
     }
 
     /// The line and the column of its place, both from 1, the column in characters.
     #[must_use]
-    pub fn place(&self, text: &str) -> (usize, usize) {
+    pub fn line_and_column(&self, text: &str) -> (usize, usize) {
         let start = before(text, self.span.start);
         let before = &text[..start];
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);

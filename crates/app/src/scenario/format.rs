@@ -1,13 +1,15 @@
 //! A scenario as all others are written: two blanks for each level, one between words, comments kept.
 
 use super::{
+    ast::{
+        ArrivalSpacing, BodyContent, Comment, ConditionExpr, DataEnd, DataSetDef, ExpectClause, ExpectedValue,
+        FailureAction, FormField, FormFieldValue, HeaderDef, If, MatchPick, OnFailure, PaceDef, PromiseDef,
+        RedirectLimit, RowPolicy, Scenario, SearchArea, Section, Spanned, Statement, StatusPattern, StepDef,
+        TakeClause, TakeSource, TestExpr, TestPredicate, TestSubject, UserArrivalRate, UserDef, UserLoadModel,
+        WaitExpr,
+    },
     diagnostic::Diagnostic,
     parse::{COMPARISONS, parse},
-    tree::{
-        Arrivals, Arriving, Claim, Comment, Condition, Content, Data, DataEnd, Expect, Expected, Field, FieldValue,
-        Header, If, Model, OnFailure, Pace, Pick, Place, Policy, Promise, Redirects, Scenario, Section, Statement,
-        Statuses, Step, Subject, Take, TakeSource, Test, User, Wait, Way, Written,
-    },
     write,
 };
 
@@ -17,13 +19,13 @@ use super::{
 /// All that keeps the text from being a scenario.
 pub fn format(text: &str) -> Result<String, Vec<Diagnostic>> {
     let scenario = parse(text)?;
-    let mut lines = Lines::default();
+    let mut lines = ScenarioFormatter::default();
     lines.file(&scenario);
     Ok(lines.with_comments(&scenario, text))
 }
 
 /// A line with the place where it stood.
-struct Line {
+struct FormattedLine {
     start: usize,
     depth: usize,
     text: String,
@@ -35,19 +37,19 @@ struct Line {
 }
 
 #[derive(Default)]
-struct Lines {
-    all: Vec<Line>,
+struct ScenarioFormatter {
+    all: Vec<FormattedLine>,
     depth: usize,
 }
 
-impl Lines {
+impl ScenarioFormatter {
     fn put(&mut self, start: usize, text: impl Into<String>) {
         self.put_with(start, text, Vec::new());
     }
 
     fn put_with(&mut self, start: usize, text: impl Into<String>, raw: Vec<String>) {
         let (depth, text) = (self.depth, text.into());
-        self.all.push(Line { start, depth, text, raw, is_comment: false, is_apart: false });
+        self.all.push(FormattedLine { start, depth, text, raw, is_comment: false, is_apart: false });
     }
 
     fn deeper(&mut self, put: impl FnOnce(&mut Self)) {
@@ -80,7 +82,7 @@ impl Lines {
     }
 
     /// Comments on lines of their own: each as deep as what it precedes, or as the block at whose end it stands.
-    fn own_lines(&self, comments: &[&Comment], text: &str) -> Vec<Line> {
+    fn own_lines(&self, comments: &[&Comment], text: &str) -> Vec<FormattedLine> {
         let (mut lines, mut next) = (Vec::new(), 0);
         // The last line of each block that is not closed yet: its depth and its column.
         let mut open: Vec<(usize, usize)> = Vec::new();
@@ -99,7 +101,7 @@ impl Lines {
             let ended = above.min(open.last().map_or(0, |(depth, _)| *depth));
             let depth = if own > column_of_next { depth.max(ended) } else { depth };
             let text = written(&comment.text);
-            lines.push(Line { start, depth, text, raw: Vec::new(), is_comment: true, is_apart: false });
+            lines.push(FormattedLine { start, depth, text, raw: Vec::new(), is_comment: true, is_apart: false });
         }
         lines
     }
@@ -164,12 +166,12 @@ fn column(text: &str, at: usize) -> usize {
     at - text[..at].rfind('\n').map_or(0, |newline| newline + 1)
 }
 
-impl Lines {
+impl ScenarioFormatter {
     fn file(&mut self, scenario: &Scenario) {
         if let Some(base) = &scenario.base {
             self.put(base.span.start, format!("base {}", base.text));
         }
-        if let Some(coming) = &scenario.coming {
+        if let Some(coming) = &scenario.load {
             self.put(coming.span.start, model(&coming.model));
         }
         for setting in &scenario.settings {
@@ -182,7 +184,7 @@ impl Lines {
         self.redirects(scenario.redirects.as_ref());
         self.on_failure(scenario.on_failure.as_ref());
         self.headers(&scenario.headers);
-        for variable in &scenario.lets {
+        for variable in &scenario.variables {
             self.put(variable.span.start, format!("let {} = {}", variable.name.text, write::operand(&variable.value)));
         }
         for set in &scenario.data {
@@ -207,7 +209,7 @@ impl Lines {
         }
     }
 
-    fn user(&mut self, user: &User) {
+    fn user(&mut self, user: &UserDef) {
         self.on_failure(user.on_failure.as_ref());
         self.pace(user.pace.as_ref());
         self.section("setup", user.setup.as_ref());
@@ -222,13 +224,13 @@ impl Lines {
         }
     }
 
-    fn pace(&mut self, pace: Option<&Pace>) {
+    fn pace(&mut self, pace: Option<&PaceDef>) {
         if let Some(pace) = pace {
             self.put(pace.span.start, format!("pace {}", wait(&pace.time)));
         }
     }
 
-    fn redirects(&mut self, redirects: Option<&Redirects>) {
+    fn redirects(&mut self, redirects: Option<&RedirectLimit>) {
         if let Some(redirects) = redirects {
             let max = redirects.max.map_or("off".to_owned(), |max| max.to_string());
             self.put(redirects.span.start, format!("redirects {max}"));
@@ -237,16 +239,16 @@ impl Lines {
 
     fn on_failure(&mut self, on_failure: Option<&OnFailure>) {
         if let Some(on_failure) = on_failure {
-            let way = match on_failure.way {
-                Way::Continue => "continue",
-                Way::Restart => "restart",
-                Way::Leave => "leave",
+            let way = match on_failure.action {
+                FailureAction::Continue => "continue",
+                FailureAction::Restart => "restart",
+                FailureAction::Leave => "leave",
             };
             self.put(on_failure.span.start, format!("on failure {way}"));
         }
     }
 
-    fn headers(&mut self, headers: &[Header]) {
+    fn headers(&mut self, headers: &[HeaderDef]) {
         for header in headers {
             let value = write::line(&header.value);
             let blank = if value.is_empty() { "" } else { " " };
@@ -302,7 +304,7 @@ impl Lines {
         }
     }
 
-    fn looped(&mut self, pace: Option<&Pace>, body: &[Statement]) {
+    fn looped(&mut self, pace: Option<&PaceDef>, body: &[Statement]) {
         self.deeper(|lines| {
             lines.pace(pace);
             lines.statements(body);
@@ -317,7 +319,7 @@ impl Lines {
         self.section("else", choice.otherwise.as_ref());
     }
 
-    fn step(&mut self, step: &Step) {
+    fn step(&mut self, step: &StepDef) {
         self.put(step.method.span.start, format!("{} {}", step.method.text, write::line(&step.url)));
         self.headers(&step.headers);
         if let Some(body) = &step.body {
@@ -336,13 +338,13 @@ impl Lines {
         self.on_failure(step.on_failure.as_ref());
     }
 
-    fn body(&mut self, start: usize, content: &Content) {
+    fn body(&mut self, start: usize, content: &BodyContent) {
         match content {
-            Content::Text(template) => self.text_body(start, "body", write::block(template)),
-            Content::Json(template) => self.text_body(start, "json", write::block(template)),
-            Content::File(file) => self.put(start, format!("body from {}", write::plain(file))),
-            Content::Form(fields) => self.fields(start, "form", fields),
-            Content::Multipart(fields) => self.fields(start, "multipart", fields),
+            BodyContent::Text(template) => self.text_body(start, "body", write::block(template)),
+            BodyContent::Json(template) => self.text_body(start, "json", write::block(template)),
+            BodyContent::File(file) => self.put(start, format!("body from {}", write::plain(file))),
+            BodyContent::Form(fields) => self.fields(start, "form", fields),
+            BodyContent::Multipart(fields) => self.fields(start, "multipart", fields),
         }
     }
 
@@ -355,14 +357,14 @@ impl Lines {
         }
     }
 
-    fn fields(&mut self, start: usize, word: &str, fields: &[Field]) {
+    fn fields(&mut self, start: usize, word: &str, fields: &[FormField]) {
         self.put(start, word);
         self.deeper(|lines| {
             for field in fields {
                 let name = write::plain(&field.name);
                 let text = match &field.value {
-                    FieldValue::Text(value) => format!("{name} = {}", write::line(value)).trim_end().to_owned(),
-                    FieldValue::File { path, media_type } => {
+                    FormFieldValue::Text(value) => format!("{name} = {}", write::line(value)).trim_end().to_owned(),
+                    FormFieldValue::File { path, media_type } => {
                         let media_type =
                             media_type.as_ref().map_or(String::new(), |name| format!(" type {}", name.text));
                         format!("{name} from {}{media_type}", write::plain(path))
@@ -375,28 +377,28 @@ impl Lines {
 }
 
 /// A clause that may be missing.
-fn clause<T>(word: &str, written: Option<&Written<T>>) -> String {
+fn clause<T>(word: &str, written: Option<&Spanned<T>>) -> String {
     written.map_or(String::new(), |written| format!(" {word} {}", written.text))
 }
 
-fn model(model: &Model) -> String {
+fn model(model: &UserLoadModel) -> String {
     match model {
-        Model::Open { rate, arrivals, max } => {
-            let arrivals = if *arrivals == Arrivals::Poisson { " poisson" } else { "" };
+        UserLoadModel::Open { rate, arrivals, max } => {
+            let arrivals = if *arrivals == ArrivalSpacing::Poisson { " poisson" } else { "" };
             let (rate, length) = match rate {
-                Arriving::Steady { rate, length } => (&rate.text, clause("for", length.as_ref())),
-                Arriving::Profile(profile) => (&profile.text, String::new()),
+                UserArrivalRate::Steady { rate, length } => (&rate.text, clause("for", length.as_ref())),
+                UserArrivalRate::Profile(profile) => (&profile.text, String::new()),
             };
             format!("open {rate}{arrivals}{length}{}", clause("max", max.as_ref()))
         }
-        Model::Closed { users, ramp, length, repeat } => {
+        UserLoadModel::Closed { users, ramp, length, repeat } => {
             let (ramp, length) = (clause("ramp", ramp.as_ref()), clause("for", length.as_ref()));
             format!("closed {}{ramp}{length}{}", users.text, clause("repeat", repeat.as_ref()))
         }
     }
 }
 
-fn data(set: &Data) -> String {
+fn data(set: &DataSetDef) -> String {
     let columns: Vec<&str> = set.columns.iter().map(|column| column.text.as_str()).collect();
     let columns = if columns.is_empty() { String::new() } else { format!(" columns {}", columns.join(", ")) };
     let separator = match set.separator {
@@ -405,10 +407,10 @@ fn data(set: &Data) -> String {
         Some(other) => format!(" separator {other}"),
     };
     let policy = match set.policy {
-        Policy::Sequential => "sequential",
-        Policy::Random => "random",
-        Policy::Unique => "unique",
-        Policy::PerUser => "per user",
+        RowPolicy::Sequential => "sequential",
+        RowPolicy::Random => "random",
+        RowPolicy::Unique => "unique",
+        RowPolicy::PerUser => "per user",
     };
     let end = match set.end {
         None => "",
@@ -419,59 +421,59 @@ fn data(set: &Data) -> String {
     format!("data {} from {}{columns}{separator} {policy}{end}", set.name.text, write::plain(&set.file))
 }
 
-fn promised(promise: &Promise) -> String {
+fn promised(promise: &PromiseDef) -> String {
     let of = promise.of.as_ref().map_or(String::new(), |of| format!("{} ", of.text));
     let terms: Vec<&str> = promise.terms.iter().map(|term| term.text.as_str()).collect();
     format!("promise {of}{}", terms.join(", "))
 }
 
-fn wait(wait: &Wait) -> String {
+fn wait(wait: &WaitExpr) -> String {
     match wait {
-        Wait::Fixed(time) => time.text.clone(),
-        Wait::Uniform(min, max) => format!("{}..{}", min.text, max.text),
-        Wait::Exponential(mean) => format!("exponential {}", mean.text),
-        Wait::Normal(mean, deviation) => format!("normal {} {}", mean.text, deviation.text),
+        WaitExpr::Fixed(time) => time.text.clone(),
+        WaitExpr::Uniform(min, max) => format!("{}..{}", min.text, max.text),
+        WaitExpr::Exponential(mean) => format!("exponential {}", mean.text),
+        WaitExpr::Normal(mean, deviation) => format!("normal {} {}", mean.text, deviation.text),
     }
 }
 
-fn condition(condition: &Condition) -> String {
+fn condition(condition: &ConditionExpr) -> String {
     let tests: Vec<String> = condition.tests.iter().map(test).collect();
     tests.join(if condition.any { " or " } else { " and " })
 }
 
-fn test(test: &Test) -> String {
+fn test(test: &TestExpr) -> String {
     let subject = match &test.subject {
-        Subject::Header(name) => format!("header {}", name.text),
-        Subject::Body => "body".to_owned(),
-        Subject::Json(path) => format!("json {}", path.text),
-        Subject::Cookie(name) => format!("cookie {}", name.text),
+        TestSubject::Header(name) => format!("header {}", name.text),
+        TestSubject::Body => "body".to_owned(),
+        TestSubject::Json(path) => format!("json {}", path.text),
+        TestSubject::Cookie(name) => format!("cookie {}", name.text),
         // A number that is tested must not look like a status.
-        Subject::Text(template) => match template.fixed() {
+        TestSubject::Text(template) => match template.fixed() {
             Some(text) => write::quoted(text),
             None => write::operand(template),
         },
     };
-    let claim = match &test.claim {
-        Claim::Compare(comparison, value) => {
+    let claim = match &test.predicate {
+        TestPredicate::Compare(comparison, value) => {
             let sign = COMPARISONS.iter().find(|(_, known)| known == comparison).map_or("==", |(sign, _)| sign);
             format!("{sign} {}", write::operand(value))
         }
-        Claim::Contains(text) => format!("contains {}", write::operand(text)),
-        Claim::Matches(pattern) => format!("matches {}", write::regex(pattern)),
-        Claim::Exists => "exists".to_owned(),
+        TestPredicate::Contains(text) => format!("contains {}", write::operand(text)),
+        TestPredicate::Matches(pattern) => format!("matches {}", write::regex(pattern)),
+        TestPredicate::Exists => "exists".to_owned(),
     };
     let negated = if test.negated { "not " } else { "" };
     format!("{subject} {negated}{claim}")
 }
 
-fn expect(expect: &Expect) -> String {
+fn expect(expect: &ExpectClause) -> String {
     let what = match &expect.what {
         None => String::new(),
-        Some(Expected::Test(expected)) => format!(" {}", test(expected)),
-        Some(Expected::Status(statuses)) => {
+        Some(ExpectedValue::Test(expected)) => format!(" {}", test(expected)),
+        Some(ExpectedValue::Status(statuses)) => {
             let statuses = statuses.iter().map(|status| match status {
-                Statuses::One(one) => one.to_string(),
-                Statuses::Class(digit) => format!("{digit}xx"),
+                StatusPattern::One(one) => one.to_string(),
+                StatusPattern::Class(digit) => format!("{digit}xx"),
             });
             format!(" {}", statuses.collect::<Vec<_>>().join(", "))
         }
@@ -479,25 +481,25 @@ fn expect(expect: &Expect) -> String {
     format!("expect{what}{}", clause("within", expect.within.as_ref()))
 }
 
-fn take(take: &Take) -> String {
-    let place = |place: Place| if place == Place::Headers { " in headers" } else { "" };
+fn take(take: &TakeClause) -> String {
+    let place = |place: SearchArea| if place == SearchArea::Headers { " in headers" } else { "" };
     let source = match &take.source {
         TakeSource::Json(path) => format!("json {}", path.text),
         TakeSource::Header(name) => format!("header {}", name.text),
         TakeSource::Regex(pattern, at) => format!("regex {}{}", write::regex(pattern), place(*at)),
         TakeSource::Between(between) => {
             let (before, after) = (write::quoted(&between.before), write::quoted(&between.after));
-            format!("between {before} {after}{}", place(between.place))
+            format!("between {before} {after}{}", place(between.area))
         }
         TakeSource::Cookie(name) => format!("cookie {}", name.text),
         TakeSource::Status => "status".to_owned(),
         TakeSource::Body => "body".to_owned(),
     };
     let pick = match take.pick {
-        Pick::First => String::new(),
-        Pick::Last => " last".to_owned(),
-        Pick::Any => " any".to_owned(),
-        Pick::Nth(n) => format!(" nth {n}"),
+        MatchPick::First => String::new(),
+        MatchPick::Last => " last".to_owned(),
+        MatchPick::Any => " any".to_owned(),
+        MatchPick::Nth(n) => format!(" nth {n}"),
     };
     let default = take.default.as_ref().map_or(String::new(), |default| format!(" or {}", write::operand(default)));
     format!("take {} = {source}{pick}{default}", take.name.text)

@@ -3,13 +3,13 @@
 //! [`parse`] makes a [`tree`] of it or says all that is wrong, [`check`] looks at what needs more than the text, [`format`] writes
 //! it as all others are written. Knows no connections.
 
+pub mod ast;
+mod blocks;
 mod check;
 mod diagnostic;
+pub mod execution;
 mod format;
-mod lines;
 mod parse;
-pub mod tree;
-pub mod walk;
 mod write;
 
 use check::check_text;

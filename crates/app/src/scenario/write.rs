@@ -1,8 +1,8 @@
 //! Texts with holes as they are written: the reverse of what the parser reads.
 
 use super::{
+    ast::{Clock, Hole, HoleSource, Name, Template, TemplatePiece},
     parse::hole::FILTERS,
-    tree::{Clock, Hole, Name, Piece, Source, Template},
 };
 
 /// A text as it stands on the rest of a line.
@@ -29,14 +29,14 @@ fn lines_of(template: &Template, line_feed: LineFeed) -> Vec<String> {
     for (idx, piece) in template.pieces.iter().enumerate() {
         let at_end = lines.len() - 1;
         match piece {
-            Piece::Hole(hole) => {
+            TemplatePiece::Hole(hole) => {
                 let line = &mut lines[at_end];
                 // A dollar before a hole would make it none.
                 let dollars = dollars_at_end(line);
                 named(line, &dollars);
                 line.push_str(&self::hole(hole));
             }
-            Piece::Text(text) => {
+            TemplatePiece::Text(text) => {
                 let begin = if idx == 0 { text.len() - text.trim_start().len() } else { 0 };
                 let (blank, text) = text.split_at(begin);
                 let end = if idx == last { text.trim_end().len() } else { text.len() };
@@ -109,13 +109,13 @@ fn escaped(text: &str) -> String {
 /// A value: a number or a single hole as it is, anything else between quotes.
 pub(super) fn operand(template: &Template) -> String {
     match &template.pieces[..] {
-        [Piece::Hole(only)] => hole(only),
-        [Piece::Text(text)] if is_number(text) => text.clone(),
+        [TemplatePiece::Hole(only)] => hole(only),
+        [TemplatePiece::Text(text)] if is_number(text) => text.clone(),
         pieces => {
             let last = pieces.len().saturating_sub(1);
             let inside = pieces.iter().enumerate().map(|(idx, piece)| match piece {
-                Piece::Hole(piece) => hole(piece),
-                Piece::Text(text) => {
+                TemplatePiece::Hole(piece) => hole(piece),
+                TemplatePiece::Text(text) => {
                     let end = if idx < last { text.trim_end_matches('$').len() } else { text.len() };
                     let mut quoted = escaped(&text[..end]).replace("${", "$${");
                     named(&mut quoted, &text[end..]);
@@ -167,23 +167,23 @@ pub(super) fn regex(name: &Name) -> String {
 fn hole(hole: &Hole) -> String {
     let width = |width: Option<u8>| width.map_or(String::new(), |width| format!(" width {width}"));
     let mut text = match &hole.source {
-        Source::Variable(name) => format!("${{{}", name.text),
-        Source::Column(set, column) => format!("${{{}.{}", set.text, column.text),
-        Source::Text(text) => format!("${{\"{}\"", escaped(text)),
-        Source::Rand { min, max, width: digits } => format!("${{rand {min}..{max}{}", width(*digits)),
-        Source::Seq { from, width: digits } => {
+        HoleSource::Variable(name) => format!("${{{}", name.text),
+        HoleSource::Column(set, column) => format!("${{{}.{}", set.text, column.text),
+        HoleSource::Text(text) => format!("${{\"{}\"", escaped(text)),
+        HoleSource::Rand { min, max, width: digits } => format!("${{rand {min}..{max}{}", width(*digits)),
+        HoleSource::Seq { from, width: digits } => {
             let from = from.map_or(String::new(), |from| format!(" from {from}"));
             format!("${{seq{from}{}", width(*digits))
         }
-        Source::Chars(n) => format!("${{chars {n}"),
-        Source::Uuid => "${uuid".to_owned(),
-        Source::Now(Clock::Seconds) => "${now".to_owned(),
-        Source::Now(Clock::Millis) => "${now ms".to_owned(),
-        Source::Now(Clock::Iso) => "${now iso".to_owned(),
-        Source::UserNumber => "${user".to_owned(),
-        Source::Iteration => "${iteration".to_owned(),
-        Source::Round => "${round".to_owned(),
-        Source::Env(name) => format!("${{env {}", name.text),
+        HoleSource::Chars(n) => format!("${{chars {n}"),
+        HoleSource::Uuid => "${uuid".to_owned(),
+        HoleSource::Now(Clock::Seconds) => "${now".to_owned(),
+        HoleSource::Now(Clock::Millis) => "${now ms".to_owned(),
+        HoleSource::Now(Clock::Iso) => "${now iso".to_owned(),
+        HoleSource::UserNumber => "${user".to_owned(),
+        HoleSource::Iteration => "${iteration".to_owned(),
+        HoleSource::Round => "${round".to_owned(),
+        HoleSource::Env(name) => format!("${{env {}", name.text),
     };
     for filter in &hole.filters {
         if let Some((name, _)) = FILTERS.iter().find(|(_, known)| known == filter) {

@@ -10,8 +10,8 @@ use std::{
     thread,
 };
 
-use fathom_app::scenario::walk::AppScenario;
-use fathom_engine::{Session, TestKind as _};
+use fathom_app::scenario::execution::AppScenario;
+use fathom_engine::{TestKind as _, TrialContext};
 use fathom_model::{Endpoints, Phases, Role, Settings, Side, steps::UsersRecord, units::Nanos};
 use fathom_sys::{clock, policy::Policy};
 
@@ -168,11 +168,11 @@ impl Recorder {
             interface: None,
             peer: Endpoints::new(),
             cores: Vec::new(),
-            meeting: fathom_model::Meeting::default(),
+            meeting: fathom_model::PeerAddresses::default(),
             seed: 1,
         };
         let test = AppScenario.prepare(&role, &Policy::anything()).unwrap();
-        let record = test.run(&Session::new(clock::now(), phases)).unwrap();
+        let record = test.run(&TrialContext::new(clock::now(), phases)).unwrap();
         record.users.unwrap()
     }
 }

@@ -7,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use fathom_app::import::{Wanted, import};
+use fathom_app::import::{ImportOptions, import};
 use serde_json::Value;
 
 use super::{
@@ -101,7 +101,7 @@ fn a_scenario_from_a_plan_sends_what_jmeter_sends() {
     let here = tempfile::tempdir().unwrap();
     lay_out(&["accounts.csv", "words.csv", "note.txt"], here.path());
     let file = here.path().join("shop.scenario");
-    fs::write(&file, imported("shop.jmx", Wanted::default()).text).unwrap();
+    fs::write(&file, imported("shop.jmx", ImportOptions::default()).text).unwrap();
     let users = recorder.play(&file, N_ROUNDS);
     assert_alike(&recorder.written(), &without_fields_of_parts(&fs::read_to_string(expected()).unwrap()));
     assert_eq!((users.n_started, users.n_finished, users.n_gave_up), (1, N_ROUNDS.into(), 0));
@@ -150,7 +150,7 @@ fn a_scenario_from_a_recording_sends_what_the_browser_sent() {
     });
     let here = tempfile::tempdir().unwrap();
     let file = here.path().join("visit.scenario");
-    fs::write(&file, imported("visit.har", Wanted::default()).text).unwrap();
+    fs::write(&file, imported("visit.har", ImportOptions::default()).text).unwrap();
     let users = recorder.play(&file, 1);
     assert_alike(&recorder.written(), &sent);
     assert_eq!((users.n_started, users.n_finished, users.n_gave_up), (1, 1, 0));
@@ -177,7 +177,7 @@ fn a_scenario_from_curl_sends_what_curl_sends() {
         .stderr(Stdio::null())
         .status();
     assert!(shell.unwrap().success());
-    let imported = import(text.as_bytes(), Wanted::default(), "commands").unwrap();
+    let imported = import(text.as_bytes(), ImportOptions::default(), "commands").unwrap();
     let file = here.path().join("commands.scenario");
     fs::write(&file, imported.text).unwrap();
     let users = ours.play(&file, 1);

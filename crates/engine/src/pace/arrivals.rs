@@ -6,7 +6,7 @@ use super::Profile;
 
 /// How events are spread over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Process {
+pub enum ArrivalProcess {
     /// Evenly.
     Constant,
     /// At random and independently of each other, as people come who do not know of each other.
@@ -18,7 +18,7 @@ pub enum Process {
 
 /// Which worker of how many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Share {
+pub struct WorkShare {
     /// Its number, from 0.
     pub idx: usize,
     /// How many there are.
@@ -36,7 +36,7 @@ const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 #[derive(Debug, Clone)]
 pub struct Arrivals {
     profile: Profile,
-    share: Share,
+    share: WorkShare,
     /// The random numbers of a Poisson process.
     random: Option<fastrand::Rng>,
     /// How many events of all workers are expected before the next one of this worker.
@@ -50,10 +50,10 @@ pub struct Arrivals {
 impl Arrivals {
     /// The share of one worker of a process that follows a profile.
     #[must_use]
-    pub fn new(profile: Profile, process: Process, share: Share) -> Self {
+    pub fn new(profile: Profile, process: ArrivalProcess, share: WorkShare) -> Self {
         let random = match process {
-            Process::Constant => None,
-            Process::Poisson { seed } => {
+            ArrivalProcess::Constant => None,
+            ArrivalProcess::Poisson { seed } => {
                 Some(fastrand::Rng::with_seed(seed.wrapping_add(SEED_STEP.wrapping_mul(share.idx as u64 + 1))))
             }
         };
@@ -97,8 +97,8 @@ mod tests {
     }
 
     /// All workers' events within `span`, in order.
-    fn all(profile: &Profile, process: Process, (of, span): (usize, Nanos)) -> Vec<Nanos> {
-        let one = |idx| Arrivals::new(profile.clone(), process, Share { idx, of }).take_while(|at| *at < span);
+    fn all(profile: &Profile, process: ArrivalProcess, (of, span): (usize, Nanos)) -> Vec<Nanos> {
+        let one = |idx| Arrivals::new(profile.clone(), process, WorkShare { idx, of }).take_while(|at| *at < span);
         let mut times: Vec<Nanos> = (0..of).flat_map(one).collect();
         times.sort_unstable();
         times
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn constant_arrivals_of_all_workers_are_evenly_spaced() {
         for of in [1, 2, 3, 7] {
-            let times = all(&steady(10_000.0), Process::Constant, (of, SECOND));
+            let times = all(&steady(10_000.0), ArrivalProcess::Constant, (of, SECOND));
             assert_eq!(times.len(), 10_000);
             assert!(times.windows(2).all(|pair| pair[1] - pair[0] == Nanos::from_micros(100)), "{of} workers");
         }
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn poisson_arrivals_have_exponential_gaps_however_many_workers_there_are() {
         for of in [1, 2, 5] {
-            let times = all(&steady(100_000.0), Process::Poisson { seed: 7 }, (of, SECOND));
+            let times = all(&steady(100_000.0), ArrivalProcess::Poisson { seed: 7 }, (of, SECOND));
             // The number is Poisson too: its standard deviation is the root of its mean, 316.
             assert!(times.len().abs_diff(100_000) < 4 * 316, "{of} workers: {}", times.len());
             let gaps: Vec<f64> = times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
@@ -131,15 +131,15 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_arrivals_and_another_seed_others() {
-        let times = |seed| all(&steady(1000.0), Process::Poisson { seed }, (2, SECOND));
+        let times = |seed| all(&steady(1000.0), ArrivalProcess::Poisson { seed }, (2, SECOND));
         assert_eq!(times(1), times(1));
         assert_ne!(times(1), times(2));
     }
 
     #[test]
     fn a_clone_goes_on_from_where_the_original_stands() {
-        for process in [Process::Constant, Process::Poisson { seed: 3 }] {
-            let mut arrivals = Arrivals::new(steady(50.0), process, Share { idx: 1, of: 2 });
+        for process in [ArrivalProcess::Constant, ArrivalProcess::Poisson { seed: 3 }] {
+            let mut arrivals = Arrivals::new(steady(50.0), process, WorkShare { idx: 1, of: 2 });
             arrivals.nth(20);
             assert!(arrivals.clone().take(50).eq(arrivals.take(50)));
         }
@@ -148,8 +148,8 @@ mod tests {
     #[test]
     fn a_profile_is_followed_by_both_processes_and_ends() {
         let profile: Profile = "1k:1s,0-4k:1s".parse().unwrap();
-        assert_eq!(all(&profile, Process::Constant, (3, Nanos::MAX)).len(), 3000);
-        let times = all(&profile, Process::Poisson { seed: 1 }, (3, Nanos::MAX));
+        assert_eq!(all(&profile, ArrivalProcess::Constant, (3, Nanos::MAX)).len(), 3000);
+        let times = all(&profile, ArrivalProcess::Poisson { seed: 1 }, (3, Nanos::MAX));
         assert!(times.len().abs_diff(3000) < 4 * 55, "{}", times.len());
         let early = times.iter().filter(|time| **time < SECOND).count();
         assert!(early.abs_diff(1000) < 4 * 32, "{early}");
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_day_at_a_million_per_second_does_not_drift() {
-        let mut arrivals = Arrivals::new(steady(1e6), Process::Constant, Share { idx: 0, of: 1 });
+        let mut arrivals = Arrivals::new(steady(1e6), ArrivalProcess::Constant, WorkShare { idx: 0, of: 1 });
         let n = 86_400 * 1_000_000_u64;
         arrivals.position = arrivals.position_of(n);
         assert!(arrivals.next().unwrap().0.abs_diff(86_400 * 1_000_000_000) < 100);

@@ -9,11 +9,11 @@ const FRACTION_BITS: u32 = 32;
 
 /// A constant rate, without drift: each event's time is computed from its number, not from the event before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Constant {
+pub struct ConstantRate {
     gap: u128,
 }
 
-impl Constant {
+impl ConstantRate {
     /// A schedule at this rate, or nothing for a rate of zero.
     #[must_use]
     pub fn new(rate: PerSec) -> Option<Self> {
@@ -22,7 +22,7 @@ impl Constant {
     }
 }
 
-impl Pace for Constant {
+impl Pace for ConstantRate {
     fn due(&self, elapsed: Nanos) -> u64 {
         let n = (u128::from(elapsed.0) << FRACTION_BITS) / self.gap + 1;
         u64::try_from(n).unwrap_or(u64::MAX)
@@ -38,8 +38,8 @@ impl Pace for Constant {
 mod tests {
     use super::*;
 
-    fn pace(rate: f64) -> Constant {
-        Constant::new(PerSec::new(rate).unwrap()).unwrap()
+    fn pace(rate: f64) -> ConstantRate {
+        ConstantRate::new(PerSec::new(rate).unwrap()).unwrap()
     }
 
     #[test]
@@ -62,6 +62,6 @@ mod tests {
 
     #[test]
     fn nothing_is_ever_due_at_rate_zero() {
-        assert_eq!(Constant::new(PerSec::default()), None);
+        assert_eq!(ConstantRate::new(PerSec::default()), None);
     }
 }

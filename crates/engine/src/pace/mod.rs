@@ -10,13 +10,13 @@ mod profile;
 mod queue;
 mod waking;
 
-pub use arrivals::{Arrivals, Process, Share};
-pub use constant::Constant;
+pub use arrivals::{ArrivalProcess, Arrivals, WorkShare};
+pub use constant::ConstantRate;
 use fathom_model::units::Nanos;
 pub use pacer::{Pacer, Pacing};
 pub use profile::{Profile, ProfileError};
-pub use queue::{Free, LATE, Late, Queue, Start};
-pub use waking::Waking;
+pub use queue::{ConnectionAvailability, DueStart, LATE, LateCause, StartQueue};
+pub use waking::WakeLatency;
 
 /// A schedule of events that are known by their numbers.
 pub trait Pace: Send {

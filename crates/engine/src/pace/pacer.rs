@@ -4,7 +4,7 @@
 
 use fathom_model::units::Nanos;
 
-use super::{LATE, Waking};
+use super::{LATE, WakeLatency};
 
 /// How exactly starts keep to their times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,7 +34,7 @@ impl Pacing {
 #[derive(Debug)]
 pub struct Pacer {
     pacing: Pacing,
-    waking: Waking,
+    waking: WakeLatency,
     /// Until then nothing more is started.
     rests_until: Nanos,
 }
@@ -43,7 +43,7 @@ impl Pacer {
     /// A worker that has not slept yet.
     #[must_use]
     pub fn new(pacing: Pacing) -> Self {
-        Self { pacing, waking: Waking::default(), rests_until: Nanos::ZERO }
+        Self { pacing, waking: WakeLatency::default(), rests_until: Nanos::ZERO }
     }
 
     /// Whether it is time to look for what is due.

@@ -14,7 +14,7 @@ pub const LATE: Nanos = Nanos::from_micros(50);
 
 /// Whether a request that becomes due can be started at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Free {
+pub enum ConnectionAvailability {
     /// A connection has nothing to do.
     Some,
     /// All are busy, or there is none yet.
@@ -23,7 +23,7 @@ pub enum Free {
 
 /// Why a start was late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Late {
+pub enum LateCause {
     /// The request waited for a connection.
     NoConnection,
     /// A connection was free, and the worker came too late.
@@ -32,18 +32,18 @@ pub enum Late {
 
 /// The start of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Start {
+pub struct DueStart {
     /// When it was to be, since the start of the trial.
     pub intended: Nanos,
     /// How much later it is.
     pub lag: Nanos,
     /// Whose fault it is that it is late.
-    pub late: Option<Late>,
+    pub late: Option<LateCause>,
 }
 
 /// The requests, or the users, that are due and not yet started.
 #[derive(Debug)]
-pub struct Queue<I: Iterator<Item = Nanos> = Arrivals> {
+pub struct StartQueue<I: Iterator<Item = Nanos> = Arrivals> {
     ahead: Peekable<I>,
     behind: I,
     /// From this lag on a start is late.
@@ -54,7 +54,7 @@ pub struct Queue<I: Iterator<Item = Nanos> = Arrivals> {
     overslept: Range<u64>,
 }
 
-impl<I: Iterator<Item = Nanos> + Clone> Queue<I> {
+impl<I: Iterator<Item = Nanos> + Clone> StartQueue<I> {
     /// The queue before the first arrival.
     pub fn new(arrivals: I) -> Self {
         let (ahead, behind) = (arrivals.clone().peekable(), arrivals);
@@ -73,9 +73,9 @@ impl<I: Iterator<Item = Nanos> + Clone> Queue<I> {
     }
 
     /// Takes note of what has become due by `elapsed`; how much that is.
-    pub fn notice(&mut self, elapsed: Nanos, free: Free) -> u64 {
+    pub fn notice(&mut self, elapsed: Nanos, free: ConnectionAvailability) -> u64 {
         let before = self.n_due;
-        let is_ours = self.waiting() == 0 && free == Free::Some;
+        let is_ours = self.waiting() == 0 && free == ConnectionAvailability::Some;
         let mut n_late = 0;
         while let Some(at) = self.ahead.next_if(|at| *at <= elapsed) {
             self.n_due += 1;
@@ -94,16 +94,17 @@ impl<I: Iterator<Item = Nanos> + Clone> Queue<I> {
     }
 
     /// Starts the request that has been due for longest.
-    pub fn start(&mut self, elapsed: Nanos) -> Option<Start> {
+    pub fn start(&mut self, elapsed: Nanos) -> Option<DueStart> {
         if self.waiting() == 0 {
             return None;
         }
         let intended = self.behind.next()?;
         let lag = elapsed - intended;
         let is_ours = self.overslept.contains(&self.n_started);
-        let late = (lag > self.late_from).then_some(if is_ours { Late::OwnProcessor } else { Late::NoConnection });
+        let late =
+            (lag > self.late_from).then_some(if is_ours { LateCause::OwnProcessor } else { LateCause::NoConnection });
         self.n_started += 1;
-        Some(Start { intended, lag, late })
+        Some(DueStart { intended, lag, late })
     }
 
     /// The intended starts of those that wait, which will never be started.
@@ -118,7 +119,7 @@ mod tests {
     use fathom_model::units::PerSec;
 
     use super::*;
-    use crate::pace::{Process, Profile, Share};
+    use crate::pace::{ArrivalProcess, Profile, WorkShare};
 
     fn micros(n: u64) -> Nanos {
         Nanos::from_micros(n)
@@ -127,58 +128,58 @@ mod tests {
     /// A request every 100 µs.
     fn arrivals() -> Arrivals {
         let profile = Profile::steady(PerSec::new(10_000.0).unwrap()).unwrap();
-        Arrivals::new(profile, Process::Constant, Share { idx: 0, of: 1 })
+        Arrivals::new(profile, ArrivalProcess::Constant, WorkShare { idx: 0, of: 1 })
     }
 
     type First = std::iter::Take<Arrivals>;
 
-    fn queue(n_max: Option<usize>) -> Queue<First> {
-        Queue::new(arrivals().take(n_max.unwrap_or(usize::MAX)))
+    fn queue(n_max: Option<usize>) -> StartQueue<First> {
+        StartQueue::new(arrivals().take(n_max.unwrap_or(usize::MAX)))
     }
 
     #[test]
     fn a_request_is_started_once_when_it_is_due() {
         let mut queue = queue(Some(2));
         assert_eq!(queue.start(micros(0)), None, "nothing was noticed yet");
-        assert_eq!((queue.notice(micros(10), Free::Some), queue.next_due()), (1, Some(micros(100))));
-        let start = Start { intended: micros(0), lag: micros(10), late: None };
+        assert_eq!((queue.notice(micros(10), ConnectionAvailability::Some), queue.next_due()), (1, Some(micros(100))));
+        let start = DueStart { intended: micros(0), lag: micros(10), late: None };
         assert_eq!((queue.start(micros(10)), queue.start(micros(10))), (Some(start), None));
-        assert_eq!((queue.notice(micros(99), Free::Some), queue.waiting()), (0, 0));
-        assert_eq!((queue.notice(micros(100), Free::Some), queue.next_due()), (1, None));
+        assert_eq!((queue.notice(micros(99), ConnectionAvailability::Some), queue.waiting()), (0, 0));
+        assert_eq!((queue.notice(micros(100), ConnectionAvailability::Some), queue.next_due()), (1, None));
     }
 
     #[test]
     fn a_late_start_is_ours_when_a_connection_was_free_all_the_time() {
         let mut queue = queue(None);
-        queue.notice(micros(0), Free::Some);
+        queue.notice(micros(0), ConnectionAvailability::Some);
         queue.start(micros(0));
         // The worker was away for a millisecond; only the last of ten is not late yet.
-        assert_eq!(queue.notice(micros(1020), Free::Some), 10);
+        assert_eq!(queue.notice(micros(1020), ConnectionAvailability::Some), 10);
         let late: Vec<_> = std::iter::from_fn(|| queue.start(micros(1020))).map(|start| start.late).collect();
-        assert_eq!(late[..9], [Some(Late::OwnProcessor); 9]);
+        assert_eq!(late[..9], [Some(LateCause::OwnProcessor); 9]);
         assert_eq!(late[9], None);
     }
 
     #[test]
     fn a_cheap_pacing_is_late_only_beyond_its_own_period() {
         let mut queue = queue(None).paced(Pacing::Cheap);
-        queue.notice(micros(0), Free::Some);
+        queue.notice(micros(0), ConnectionAvailability::Some);
         queue.start(micros(0));
         // The first two of 12 were due more than a period ago.
-        assert_eq!(queue.notice(micros(1260), Free::Some), 12);
+        assert_eq!(queue.notice(micros(1260), ConnectionAvailability::Some), 12);
         let late: Vec<_> = std::iter::from_fn(|| queue.start(micros(1260))).map(|start| start.late).collect();
-        assert_eq!(late[..2], [Some(Late::OwnProcessor); 2]);
+        assert_eq!(late[..2], [Some(LateCause::OwnProcessor); 2]);
         assert_eq!(late[2..], [None; 10]);
     }
 
     #[test]
     fn a_late_start_is_the_servers_when_no_connection_was_free() {
         let mut queue = queue(None);
-        queue.notice(micros(10), Free::None);
-        queue.notice(micros(1000), Free::Some);
+        queue.notice(micros(10), ConnectionAvailability::None);
+        queue.notice(micros(1000), ConnectionAvailability::Some);
         for intended in 0..5 {
             let start = queue.start(micros(1000)).unwrap();
-            assert_eq!((start.intended, start.late), (micros(intended * 100), Some(Late::NoConnection)));
+            assert_eq!((start.intended, start.late), (micros(intended * 100), Some(LateCause::NoConnection)));
             assert_eq!(start.lag, micros(1000 - intended * 100));
         }
     }
@@ -186,19 +187,19 @@ mod tests {
     #[test]
     fn a_worker_that_was_away_with_free_connections_is_to_blame_for_the_whole_jam() {
         let mut queue = queue(None);
-        queue.notice(micros(1020), Free::Some);
-        assert_eq!(queue.start(micros(1020)).unwrap().late, Some(Late::OwnProcessor));
+        queue.notice(micros(1020), ConnectionAvailability::Some);
+        assert_eq!(queue.start(micros(1020)).unwrap().late, Some(LateCause::OwnProcessor));
         // No connection is free now, and more becomes due meanwhile.
-        queue.notice(micros(2000), Free::None);
+        queue.notice(micros(2000), ConnectionAvailability::None);
         let late: Vec<_> = std::iter::from_fn(|| queue.start(micros(2000))).map(|start| start.late).collect();
-        assert_eq!(late[..9], [Some(Late::OwnProcessor); 9]);
-        assert_eq!(late[9..19], [Some(Late::NoConnection); 10]);
+        assert_eq!(late[..9], [Some(LateCause::OwnProcessor); 9]);
+        assert_eq!(late[9..19], [Some(LateCause::NoConnection); 10]);
     }
 
     #[test]
     fn what_was_never_started_is_known_with_its_time() {
         let mut queue = queue(Some(5));
-        queue.notice(micros(10_000), Free::None);
+        queue.notice(micros(10_000), ConnectionAvailability::None);
         queue.start(micros(10_000));
         assert!(queue.rest().eq([100, 200, 300, 400].map(micros)));
     }
@@ -206,9 +207,9 @@ mod tests {
     #[test]
     fn a_million_requests_wait_without_memory() {
         let mut queue = queue(None);
-        queue.notice(Nanos::from_secs(100), Free::None);
+        queue.notice(Nanos::from_secs(100), ConnectionAvailability::None);
         assert_eq!(queue.waiting(), 1_000_001);
         assert_eq!(queue.start(Nanos::from_secs(100)).unwrap().lag, Nanos::from_secs(100));
-        assert!(size_of::<Queue>() < 512);
+        assert!(size_of::<StartQueue>() < 512);
     }
 }

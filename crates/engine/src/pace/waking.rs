@@ -15,15 +15,15 @@ const STEP: Nanos = Nanos(250);
 
 /// The lateness that three sleeps of four do not exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Waking(Nanos);
+pub struct WakeLatency(Nanos);
 
-impl Default for Waking {
+impl Default for WakeLatency {
     fn default() -> Self {
         Self(LEAST)
     }
 }
 
-impl Waking {
+impl WakeLatency {
     /// How long before it must be awake a worker has its sleep end; what is left it spends on looking.
     #[must_use]
     pub fn early(self) -> Nanos {
@@ -47,7 +47,7 @@ mod tests {
 
     /// What is learned when sleeps are late by these spans, over and over.
     fn learned(late: &[u64]) -> Nanos {
-        let mut waking = Waking::default();
+        let mut waking = WakeLatency::default();
         for idx in 0..2_000 {
             waking.learn(Nanos::from_secs(1), Nanos::from_secs(1) + Nanos::from_micros(late[idx % late.len()]));
         }
@@ -67,8 +67,8 @@ mod tests {
 
     #[test]
     fn a_machine_that_wakes_soon_is_let_sleep_to_the_end() {
-        assert_eq!(Waking(LEAST).early(), Nanos::ZERO);
-        assert_eq!(Waking(ALLOWED + LEAST).early(), LEAST);
+        assert_eq!(WakeLatency(LEAST).early(), Nanos::ZERO);
+        assert_eq!(WakeLatency(ALLOWED + LEAST).early(), LEAST);
     }
 
     #[test]
@@ -79,8 +79,8 @@ mod tests {
 
     #[test]
     fn a_sleep_that_ended_before_its_time_tells_nothing() {
-        let mut waking = Waking::default();
+        let mut waking = WakeLatency::default();
         waking.learn(Nanos::from_secs(2), Nanos::from_secs(1));
-        assert_eq!(waking, Waking::default());
+        assert_eq!(waking, WakeLatency::default());
     }
 }

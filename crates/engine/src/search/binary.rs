@@ -15,7 +15,7 @@ pub struct BinarySearch {
 
 /// What a binary search knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Halved {
+pub struct BinarySearchState {
     /// The largest number without loss; nothing when the smallest loses.
     pub kept: Option<u64>,
     /// The smallest with loss; nothing when the largest loses nothing.
@@ -30,9 +30,12 @@ impl BinarySearch {
     ///
     /// # Panics
     /// If the step or the number of repeats is zero.
-    pub fn run<E>(&self, mut is_lossless: impl FnMut(u64, u32) -> Result<bool, E>) -> Result<Halved, (Halved, E)> {
+    pub fn run<E>(
+        &self,
+        mut is_lossless: impl FnMut(u64, u32) -> Result<bool, E>,
+    ) -> Result<BinarySearchState, (BinarySearchState, E)> {
         assert!(self.step > 0 && self.max_repeat > 0, "{self:?} has no end");
-        let mut known = Halved { kept: None, broken: None };
+        let mut known = BinarySearchState { kept: None, broken: None };
         let mut next = Some(self.max);
         while let Some(number) = next {
             let left = self.n_left(&known);
@@ -50,7 +53,7 @@ impl BinarySearch {
     }
 
     /// The middle of the ends, which are the smallest number and the largest as long as nothing better is known.
-    fn next(&self, known: &Halved) -> Option<u64> {
+    fn next(&self, known: &BinarySearchState) -> Option<u64> {
         let broken = known.broken?;
         match known.kept {
             Some(kept) if broken - kept <= self.step => None,
@@ -63,7 +66,7 @@ impl BinarySearch {
     }
 
     /// How many numbers are still to be tried, the next one included, if each is decided at once.
-    fn n_left(&self, known: &Halved) -> u32 {
+    fn n_left(&self, known: &BinarySearchState) -> u32 {
         let width = known.broken.unwrap_or(self.max).saturating_sub(known.kept.unwrap_or(self.min));
         (width / self.step).checked_ilog2().map_or(1, |halvings| halvings + 1)
     }
@@ -99,7 +102,7 @@ mod tests {
             n_trials += 1;
             Ok::<_, ()>(n <= 400 && n_trials % 5 != 0)
         });
-        assert_eq!(stray, Ok(Halved { kept: Some(400), broken: Some(401) }));
+        assert_eq!(stray, Ok(BinarySearchState { kept: Some(400), broken: Some(401) }));
     }
 
     #[test]
@@ -109,7 +112,7 @@ mod tests {
             n_trials += 1;
             if n_trials > 3 { Err("ctrl-C") } else { Ok(n <= 400) }
         });
-        assert_eq!(stopped, Err((Halved { kept: Some(250), broken: Some(500) }, "ctrl-C")));
+        assert_eq!(stopped, Err((BinarySearchState { kept: Some(250), broken: Some(500) }, "ctrl-C")));
     }
 
     #[test]

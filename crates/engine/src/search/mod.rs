@@ -6,7 +6,7 @@
 //! why. [`mlr`] finds the loads of several loss ratios at once over the same measurer, and [`binary`] halves whole numbers.
 
 pub mod binary;
-mod course;
+mod limit_search;
 pub mod mlr;
 mod observation;
 
@@ -19,7 +19,7 @@ use fathom_model::{
 };
 use fathom_statistics::Votes;
 
-pub use course::search;
+pub use limit_search::search;
 pub use observation::{Forwarded, Observation};
 
 /// So many trials in turn that say nothing end a search.
@@ -27,9 +27,9 @@ const VOIDS_MAX: u32 = 5;
 
 /// What is offered, in whatever unit the measurer sets it: bit/s, or events per second.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-pub struct Load(f64);
+pub struct LoadLevel(f64);
 
-impl Load {
+impl LoadLevel {
     /// A load above zero, or nothing for what is not a number.
     #[must_use]
     pub fn new(per_second: f64) -> Option<Self> {
@@ -58,7 +58,7 @@ impl Load {
 
 /// What bounds a search.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Budget {
+pub struct SearchBudget {
     /// The most trials.
     pub n_trials: u32,
     /// The most time that trials may take together.
@@ -67,13 +67,13 @@ pub struct Budget {
 
 /// What is searched.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Aim {
+pub struct SearchAim {
     /// The first load.
-    pub start: Load,
+    pub start: LoadLevel,
     /// The lowest load that may be offered.
-    pub low: Load,
+    pub low: LoadLevel,
     /// The highest load that may be offered.
-    pub high: Load,
+    pub high: LoadLevel,
     /// How far apart the two ends are brought: 0.02 is 2 %.
     pub precision: f64,
     /// The probability that the limit lies between the ends, at least: 0.95.
@@ -81,14 +81,14 @@ pub struct Aim {
     /// The loads that are measured for the curve when the limit is known, as shares of it.
     pub curve: Vec<f64>,
     /// What bounds the search.
-    pub budget: Budget,
+    pub budget: SearchBudget,
 }
 
 /// One trial that is asked for, and what is known so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Step {
+pub struct SearchTrialRequest {
     /// What to offer.
-    pub load: Load,
+    pub load: LoadLevel,
     /// For how long; as long as the measurer likes, where it is not said.
     pub duration: Option<Nanos>,
     /// What it is good for.
@@ -96,16 +96,16 @@ pub struct Step {
     /// How many trials there were before it.
     pub n_done: u32,
     /// The highest load that seems to keep the objective.
-    pub kept: Option<Load>,
+    pub kept: Option<LoadLevel>,
     /// The lowest load that seems to break it.
-    pub broken: Option<Load>,
+    pub broken: Option<LoadLevel>,
     /// About how long the search goes on, this trial included, where that can be told.
     pub left: Option<Nanos>,
 }
 
 /// Why no trial is made any more.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Ended<E> {
+pub enum SearchEnd<E> {
     /// Everything is known that was asked for.
     Done,
     /// The time that was allowed is used up.
@@ -125,14 +125,14 @@ pub trait Measurer {
     ///
     /// # Errors
     /// Ends the search, which keeps what it knows.
-    fn measure(&mut self, step: &Step) -> Result<Observation, Self::Error>;
+    fn measure(&mut self, step: &SearchTrialRequest) -> Result<Observation, Self::Error>;
 }
 
 /// A load with what its trials said.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Point {
+pub struct LoadPoint {
     /// What was offered.
-    pub load: Load,
+    pub load: LoadLevel,
     /// The votes that led the way.
     pub led: Votes,
     /// The votes that were asked for to be sure; no vote of the way is among them.
@@ -143,17 +143,17 @@ pub struct Point {
 
 /// What a search knows in the end.
 #[derive(Debug)]
-pub struct Found<E> {
+pub struct SearchResult<E> {
     /// How it ended.
     pub ending: Ending,
     /// The highest load that keeps the objective.
-    pub kept: Option<Load>,
+    pub kept: Option<LoadLevel>,
     /// The lowest load that breaks it.
-    pub broken: Option<Load>,
+    pub broken: Option<LoadLevel>,
     /// Whether each of the two was confirmed: kept, broken.
     pub sure: (Certainty, Certainty),
     /// Every load, ascending.
-    pub points: Vec<Point>,
+    pub points: Vec<LoadPoint>,
     /// Why no trial could be made any more.
     pub error: Option<E>,
 }

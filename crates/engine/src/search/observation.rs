@@ -1,7 +1,7 @@
 //! What a trial saw, and what that says of its load.
 
 use fathom_model::{
-    search::{Cause, Vote},
+    search::{MissReason, Vote},
     units::Nanos,
 };
 
@@ -49,7 +49,7 @@ impl Observation {
     #[must_use]
     pub fn vote(&self) -> Vote {
         if self.sent.is_some_and(|share| share < OFFERED_MIN) {
-            return Vote::Broken(Cause::Generator);
+            return Vote::Broken(MissReason::Generator);
         }
         let chance = self.n_random.filter(|n| *n > 0.0).map_or(0.0, |n| DEVIATIONS / n.sqrt());
         let is_behind = self.achieved.is_some_and(|share| share < 1.0 - BEHIND_MAX.max(chance));
@@ -58,9 +58,9 @@ impl Observation {
             (Some(true), false) => Vote::Kept,
             (None, false) => Vote::Void,
             // What the tool was late with arrived late, whoever else was late too.
-            _ if is_late => Vote::Broken(Cause::Generator),
-            (_, true) => Vote::Broken(Cause::FellBehind),
-            (Some(false), false) => Vote::Broken(Cause::Objective),
+            _ if is_late => Vote::Broken(MissReason::Generator),
+            (_, true) => Vote::Broken(MissReason::FellBehind),
+            (Some(false), false) => Vote::Broken(MissReason::Objective),
         }
     }
 }
@@ -77,13 +77,13 @@ mod tests {
             (kept, Vote::Kept),
             (Observation { achieved: None, sent: None, ..kept }, Vote::Kept),
             (Observation { late: Some(0.3), ..kept }, Vote::Kept),
-            (slow, Vote::Broken(Cause::Objective)),
-            (Observation { late: Some(0.3), ..slow }, Vote::Broken(Cause::Generator)),
-            (Observation { sent: Some(0.98), ..kept }, Vote::Broken(Cause::Generator)),
-            (Observation { achieved: Some(0.97), ..kept }, Vote::Broken(Cause::FellBehind)),
+            (slow, Vote::Broken(MissReason::Objective)),
+            (Observation { late: Some(0.3), ..slow }, Vote::Broken(MissReason::Generator)),
+            (Observation { sent: Some(0.98), ..kept }, Vote::Broken(MissReason::Generator)),
+            (Observation { achieved: Some(0.97), ..kept }, Vote::Broken(MissReason::FellBehind)),
             (Observation { achieved: Some(0.97), n_random: Some(1000.0), ..kept }, Vote::Kept),
-            (Observation { achieved: Some(0.9), n_random: Some(1000.0), ..kept }, Vote::Broken(Cause::FellBehind)),
-            (Observation { keeps: None, achieved: Some(0.0), ..kept }, Vote::Broken(Cause::FellBehind)),
+            (Observation { achieved: Some(0.9), n_random: Some(1000.0), ..kept }, Vote::Broken(MissReason::FellBehind)),
+            (Observation { keeps: None, achieved: Some(0.0), ..kept }, Vote::Broken(MissReason::FellBehind)),
             (Observation { keeps: None, ..kept }, Vote::Void),
         ];
         for (observation, vote) in cases {

@@ -1,11 +1,14 @@
 //! Searches of targets whose limit is known, in virtual time.
 
 use fathom_model::{
-    search::{Cause, Ending, Vote},
+    search::{Ending, MissReason, Vote},
     units::{Nanos, approximate},
 };
 
-use super::{Aim, Budget, Certainty, Found, Load, Measurer, Observation, Point, Step, search};
+use super::{
+    Certainty, LoadLevel, LoadPoint, Measurer, Observation, SearchAim, SearchBudget, SearchResult, SearchTrialRequest,
+    search,
+};
 
 /// `SplitMix64`: the same noise on every machine.
 pub(super) struct Noise(pub(super) u64);
@@ -30,24 +33,24 @@ struct Target<F>(F);
 impl<F: FnMut(f64, u32) -> Result<Observation, &'static str>> Measurer for Target<F> {
     type Error = &'static str;
 
-    fn measure(&mut self, step: &Step) -> Result<Observation, Self::Error> {
+    fn measure(&mut self, step: &SearchTrialRequest) -> Result<Observation, Self::Error> {
         (self.0)(step.load.get(), step.n_done)
     }
 }
 
-fn load(per_second: f64) -> Load {
-    Load::new(per_second).unwrap()
+fn load(per_second: f64) -> LoadLevel {
+    LoadLevel::new(per_second).unwrap()
 }
 
-fn aim() -> Aim {
-    Aim {
+fn aim() -> SearchAim {
+    SearchAim {
         start: load(1000.0),
         low: load(1.0),
         high: load(1e9),
         precision: 0.025,
         confidence: 0.95,
         curve: Vec::new(),
-        budget: Budget { n_trials: 300, time: Nanos::from_secs(600) },
+        budget: SearchBudget { n_trials: 300, time: Nanos::from_secs(600) },
     }
 }
 
@@ -61,15 +64,15 @@ fn saw(keeps: bool) -> Observation {
     }
 }
 
-fn searched(aim: &Aim, mut keeps: impl FnMut(f64, u32) -> bool) -> Found<&'static str> {
+fn searched(aim: &SearchAim, mut keeps: impl FnMut(f64, u32) -> bool) -> SearchResult<&'static str> {
     search(aim, &mut Target(|load, n| Ok(saw(keeps(load, n)))))
 }
 
-fn contains(found: &Found<&'static str>, limit: f64) -> bool {
+fn contains(found: &SearchResult<&'static str>, limit: f64) -> bool {
     found.kept.is_none_or(|kept| kept.get() <= limit) && found.broken.is_none_or(|broken| broken.get() >= limit)
 }
 
-fn n_trials(found: &Found<&'static str>) -> usize {
+fn n_trials(found: &SearchResult<&'static str>) -> usize {
     found.points.iter().map(|point| point.trials.len()).sum()
 }
 
@@ -169,12 +172,12 @@ fn a_tool_that_cannot_offer_more_is_not_taken_for_the_limit_of_the_target() {
     let found = search(&aim(), &mut Target(|load, _| Ok(Observation { sent: Some(30_000.0 / load), ..saw(true) })));
     assert!(contains(&found, 30_300.0));
     let broken = found.points.iter().find(|point| Some(point.load) == found.broken).unwrap();
-    assert!(broken.trials.iter().all(|(_, vote)| *vote == Vote::Broken(Cause::Generator)), "{broken:?}");
+    assert!(broken.trials.iter().all(|(_, vote)| *vote == Vote::Broken(MissReason::Generator)), "{broken:?}");
 }
 
 #[test]
 fn the_bounds_are_kept_and_told_when_the_limit_is_beyond_them() {
-    let within = Aim { start: load(1000.0), low: load(500.0), high: load(5000.0), ..aim() };
+    let within = SearchAim { start: load(1000.0), low: load(500.0), high: load(5000.0), ..aim() };
     let all = searched(&within, |load, _| load <= 20_000.0);
     assert_eq!((all.ending, all.kept, all.broken), (Ending::AllKept, Some(load(5000.0)), None));
     assert_eq!(all.sure.0, Certainty::Confirmed);
@@ -186,20 +189,20 @@ fn the_bounds_are_kept_and_told_when_the_limit_is_beyond_them() {
 #[test]
 fn a_search_out_of_budget_tells_what_it_knows_and_confirms_nothing() {
     for n_trials in 1..30 {
-        let brief = Aim { budget: Budget { n_trials, ..aim().budget }, ..aim() };
+        let brief = SearchAim { budget: SearchBudget { n_trials, ..aim().budget }, ..aim() };
         let found = searched(&brief, |load, _| load <= 41_200.0);
         assert_eq!(found.ending, Ending::OutOfBudget);
         assert!(contains(&found, 41_200.0) && found.sure != (Certainty::Confirmed, Certainty::Confirmed));
     }
-    let hurried = Aim { budget: Budget { time: Nanos::from_secs(10), ..aim().budget }, ..aim() };
+    let hurried = SearchAim { budget: SearchBudget { time: Nanos::from_secs(10), ..aim().budget }, ..aim() };
     assert_eq!(n_trials(&searched(&hurried, |load, _| load <= 41_200.0)), 10);
 }
 
 #[test]
 fn a_search_that_is_cut_short_among_contradictions_has_ends_that_nothing_contradicts() {
     // What is kept and what is broken changes with every trial between 30,000 and 50,000.
-    let brief = Aim { budget: Budget { n_trials: 60, ..aim().budget }, ..aim() };
-    let votes = |point: &Point| point.led.and(point.confirmed);
+    let brief = SearchAim { budget: SearchBudget { n_trials: 60, ..aim().budget }, ..aim() };
+    let votes = |point: &LoadPoint| point.led.and(point.confirmed);
     let mut n_cut = 0;
     for seed in 0..100 {
         let mut noise = Noise(seed);
@@ -208,7 +211,7 @@ fn a_search_that_is_cut_short_among_contradictions_has_ends_that_nothing_contrad
         n_cut += usize::from(found.ending == Ending::OutOfBudget);
         if found.ending == Ending::OutOfBudget {
             let mut below = found.points.iter().filter(|point| Some(point.load) <= found.kept);
-            let is_above = |point: &&Point| found.broken.is_some_and(|broken| point.load >= broken);
+            let is_above = |point: &&LoadPoint| found.broken.is_some_and(|broken| point.load >= broken);
             let mut above = found.points.iter().filter(is_above);
             assert!(below.all(|point| votes(point).n_yes >= votes(point).n_no), "{seed}: {found:?}");
             assert!(above.all(|point| votes(point).n_no >= votes(point).n_yes), "{seed}: {found:?}");
@@ -248,7 +251,7 @@ fn trials_that_say_nothing_are_repeated_and_do_not_go_on_for_ever() {
 
 #[test]
 fn the_curve_is_drawn_below_the_limit_where_nothing_was_measured() {
-    let drawn = Aim { curve: vec![0.25, 0.5, 0.75, 0.9], ..aim() };
+    let drawn = SearchAim { curve: vec![0.25, 0.5, 0.75, 0.9], ..aim() };
     let found = searched(&drawn, |load, _| load <= 41_200.0);
     let kept = found.kept.unwrap();
     for share in &drawn.curve {
@@ -261,5 +264,5 @@ fn the_curve_is_drawn_below_the_limit_where_nothing_was_measured() {
 fn loads_are_written_with_four_digits() {
     let mean = load(32_000.0).times(2_f64.sqrt());
     assert_eq!((mean.get(), load(100.0).times(1.0 / 3.0).get()), (45_250.0, 33.33));
-    assert_eq!((Load::new(0.0), Load::new(f64::NAN), Load::new(-1.0)), (None, None, None));
+    assert_eq!((LoadLevel::new(0.0), LoadLevel::new(f64::NAN), LoadLevel::new(-1.0)), (None, None, None));
 }

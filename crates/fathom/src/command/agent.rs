@@ -11,12 +11,12 @@ use fathom_sys::{
 };
 
 use crate::{
-    exit::{Exit, Screen},
-    hosts::fleet_screen,
-    wire_up,
+    exit::{Exit, UserError},
+    hosts::fleet_error,
+    registry,
 };
 
-pub(super) fn shape(command: Command) -> Command {
+pub(super) fn define(command: Command) -> Command {
     command
         .hide(true)
         .arg(
@@ -49,25 +49,26 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         Some(controller) => {
             let allowed = matches.get_many::<String>("allow").into_iter().flatten();
             let allowed: Result<Vec<Network>, _> = allowed.map(|text| text.parse()).collect();
-            Policy::served(*controller, allowed.map_err(|error: NetworkError| fleet_screen(&error.into()))?)
+            Policy::served(*controller, allowed.map_err(|error: NetworkError| fleet_error(&error.into()))?)
         }
         None => Policy::anything(),
     };
-    let longest = super::measuring::span(matches, "longest", agent::OWN_LONGEST).unwrap_or(Nanos::from_secs(3600));
-    let equipment = agent::Equipment {
-        kinds: &wire_up::KINDS,
-        observer: |_| wire_up::observer(),
+    let longest = super::measurement::duration_option(matches, "longest", agent::LOCAL_TRIAL_MAX)
+        .unwrap_or(Nanos::from_secs(3600));
+    let equipment = agent::AgentConfig {
+        kinds: &registry::KINDS,
+        observer: |_| registry::observer(),
         policy,
-        longest,
-        tool: wire_up::TOOL.to_owned(),
+        trial_max: longest,
+        tool: registry::TOOL.to_owned(),
         liveness: if matches.get_flag("local") { Liveness::EndOfStream } else { Liveness::Heartbeats },
-        roster: matches.get_one::<String>("roster").map(agent::Roster::at),
+        role_log: matches.get_one::<String>("roster").map(agent::RoleLog::new),
     };
     // What a test starts or loads must neither read nor write what is spoken here.
     let (input, output) = streams::take_standard().map_err(|error| {
-        Screen::new(Exit::Preflight, "cannot keep the standard streams for the controller").because(&error)
+        UserError::new(Exit::Preflight, "cannot keep the standard streams for the controller").with_causes(&error)
     })?;
     agent::serve(input, output, equipment)
         .map(|()| Exit::Pass)
-        .map_err(|loss| Screen::new(Exit::Incomplete, format!("the controller was lost: {loss}")).into())
+        .map_err(|loss| UserError::new(Exit::Incomplete, format!("the controller was lost: {loss}")).into())
 }

@@ -10,8 +10,8 @@ use anyhow::Context as _;
 use clap::{Arg, ArgMatches, Command};
 
 use crate::{
-    allow::{self, Entry},
-    exit::{Exit, Screen},
+    allow::{self, AllowEntry},
+    exit::{Exit, UserError},
 };
 
 const EXAMPLES: &str = "\
@@ -24,7 +24,7 @@ The list is a file of lines, ~/.config/fathom/allow: an address, a network or a 
 A name stands for the addresses that it has when a run starts. For one run, --allow and FATHOM_ALLOW do the same.
 Loopback, labs, hosts with a key, iperf3 servers for their own protocol, and `fathom probe` at the pace of ping need no line.";
 
-pub(super) fn shape(command: Command) -> Command {
+pub(super) fn define(command: Command) -> Command {
     let entries =
         || Arg::new("entry").value_name("ADDRESS").num_args(1..).required(true).help("an address, a network or a name");
     command
@@ -45,41 +45,43 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-fn entries(given: &ArgMatches) -> Result<Vec<Entry>, Screen> {
+fn entries(given: &ArgMatches) -> Result<Vec<AllowEntry>, UserError> {
     let words = given.get_many::<String>("entry").into_iter().flatten();
     let entry = |word: &String| {
-        Entry::read(word).ok_or_else(|| {
-            Screen::new(Exit::Usage, format!("`{word}` is not an address, a network or a name"))
-                .line("use", "fathom allow add 10.0.0.2, 10.0.0.0/24 or web.example.org")
+        AllowEntry::read(word).ok_or_else(|| {
+            UserError::new(Exit::Usage, format!("`{word}` is not an address, a network or a name"))
+                .with_line("use", "fathom allow add 10.0.0.2, 10.0.0.0/24 or web.example.org")
         })
     };
     words.map(entry).collect()
 }
 
-fn add(entry: &Entry) -> anyhow::Result<()> {
-    if let Some((place, _)) = kept()?.into_iter().find(|(_, kept)| kept.as_ref() == Ok(entry)) {
+fn add(entry: &AllowEntry) -> anyhow::Result<()> {
+    if let Some((place, _)) = kept_lines()?.into_iter().find(|(_, kept)| kept.as_ref() == Ok(entry)) {
         eprintln!("{entry} is allowed already ({place})");
         return Ok(());
     }
-    if let Entry::Name(name) = entry {
+    if let AllowEntry::Name(name) = entry {
         let addresses: Vec<String> = crate::target::resolve(name)?.iter().map(ToString::to_string).collect();
         eprintln!("{name} is {} now", addresses.join(", "));
     }
-    let path = allow::keep(entry)?;
+    let path = allow::append(entry)?;
     eprintln!("added {entry} to {}", path.display());
     Ok(())
 }
 
-fn remove(entry: &Entry) -> anyhow::Result<()> {
+fn remove(entry: &AllowEntry) -> anyhow::Result<()> {
     let [path, older] = files()?;
     let text = allow::read_file(&path)?.unwrap_or_default();
     let is_it = |line: &str| allow::read_lines(line, &path).iter().any(|(_, kept)| kept.as_ref() == Ok(entry));
     if !text.lines().any(is_it) {
-        let elsewhere = kept()?.into_iter().find(|(_, kept)| kept.as_ref() == Ok(entry));
-        let screen = Screen::new(Exit::Usage, format!("{entry} is not in {}", path.display()));
+        let elsewhere = kept_lines()?.into_iter().find(|(_, kept)| kept.as_ref() == Ok(entry));
+        let screen = UserError::new(Exit::Usage, format!("{entry} is not in {}", path.display()));
         return Err(match elsewhere {
-            Some((place, _)) => screen.line("fix", format!("take it out of {} by hand ({place})", older.display())),
-            None => screen.line("see", "fathom allow list"),
+            Some((place, _)) => {
+                screen.with_line("fix", format!("take it out of {} by hand ({place})", older.display()))
+            }
+            None => screen.with_line("see", "fathom allow list"),
         }
         .into());
     }
@@ -94,7 +96,7 @@ fn remove(entry: &Entry) -> anyhow::Result<()> {
 
 fn list() -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    for (place, entry) in kept()? {
+    for (place, entry) in kept_lines()? {
         match entry {
             Ok(entry) => writeln!(out, "{:<24} {place}", entry.to_string())?,
             Err(why) => eprintln!("fathom: {place}: {why}"),
@@ -108,7 +110,7 @@ fn files() -> anyhow::Result<[std::path::PathBuf; 2]> {
 }
 
 /// All lines of the files.
-fn kept() -> anyhow::Result<Vec<allow::Line>> {
+fn kept_lines() -> anyhow::Result<Vec<allow::AllowLine>> {
     let lines = |path: &Path| anyhow::Ok(allow::read_lines(&allow::read_file(path)?.unwrap_or_default(), path));
     let [path, older] = files()?;
     Ok([lines(&path)?, lines(&older)?].concat())

@@ -2,8 +2,8 @@
 
 use clap::{ArgMatches, Command, value_parser};
 
-use super::measuring;
-use crate::{exit::Exit, face};
+use super::measurement;
+use crate::{compat, exit::Exit};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -18,19 +18,19 @@ Examples:
 
 A link named after the tool does the same. --fathom adds our own report behind the tool's text.";
 
-pub(super) fn shape(command: Command) -> Command {
+pub(super) fn define(command: Command) -> Command {
     // All that stands behind the tool is the tool's, its -h and --version too.
     command
         .override_usage("fathom as [--allow CIDR] TOOL [ARGS]...")
         .allow_external_subcommands(true)
         .external_subcommand_value_parser(value_parser!(String))
         .arg_required_else_help(true)
-        .arg(measuring::allow())
-        .after_help(format!("Tools: {}\n\n{EXAMPLES}", face::names()))
+        .arg(measurement::allow())
+        .after_help(format!("Tools: {}\n\n{EXAMPLES}", compat::names()))
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
-    let Some((tool, given)) = matches.subcommand() else { return face::run("", &[], std::iter::empty()) };
+    let Some((tool, given)) = matches.subcommand() else { return compat::run("", &[], std::iter::empty()) };
     let words: Vec<String> = given.get_many::<String>("").into_iter().flatten().cloned().collect();
-    face::run(tool, &words, matches.get_many::<String>("allow").into_iter().flatten())
+    compat::run(tool, &words, matches.get_many::<String>("allow").into_iter().flatten())
 }

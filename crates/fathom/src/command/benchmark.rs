@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use clap::{Arg, ArgAction, ArgMatches, parser::ValueSource};
 use fathom_model::{Settings, TestPlan, plan::BenchmarkPlan, units::Nanos};
 
-use super::{find, measuring::Ends};
+use super::{find_limit, measurement::TestHosts};
 use crate::{
     execute::METHODS,
-    exit::{Exit, Screen},
+    exit::{Exit, UserError},
 };
 
 /// The kind that makes the trials.
@@ -35,7 +35,7 @@ pub(super) fn arguments() -> Vec<Arg> {
     );
     let list = |arg: Arg| arg.value_delimiter(',').action(ArgAction::Append);
     vec![
-        list(option(METHOD, "METHOD,…", "")).help(help).conflicts_with_all([find::OBJECTIVE, "scan"]),
+        list(option(METHOD, "METHOD,…", "")).help(help).conflicts_with_all([find_limit::OBJECTIVE, "scan"]),
         list(of(
             "sizes",
             "BYTES,…",
@@ -71,7 +71,7 @@ pub(super) fn arguments() -> Vec<Arg> {
 }
 
 /// The benchmark that is asked for.
-fn asked(matches: &ArgMatches) -> Option<BenchmarkPlan> {
+fn benchmark_plan(matches: &ArgMatches) -> Option<BenchmarkPlan> {
     let list = |name: &str| -> Vec<String> {
         let words = matches.try_get_many::<String>(name).ok().flatten().into_iter().flatten();
         words.map(|word| word.trim().to_owned()).collect()
@@ -104,15 +104,17 @@ fn asked(matches: &ArgMatches) -> Option<BenchmarkPlan> {
 pub(super) fn tests(
     matches: &ArgMatches,
     given: &Settings,
-    ends: &Ends,
-) -> Result<Option<(String, Vec<TestPlan>)>, Screen> {
-    let Some(benchmark) = asked(matches) else { return Ok(None) };
-    let wrong = |what: String| Screen::new(Exit::Usage, what);
+    ends: &TestHosts,
+) -> Result<Option<(String, Vec<TestPlan>)>, UserError> {
+    let Some(benchmark) = benchmark_plan(matches) else { return Ok(None) };
+    let wrong = |what: String| UserError::new(Exit::Usage, what);
     for (option, instead) in
         [("duration", "--trial"), ("warmup", "--pause"), ("rounds", "--burst-searches, --latency-runs")]
     {
         if matches.value_source(option) == Some(ValueSource::CommandLine) {
-            return Err(wrong(format!("--{option} is for tests at one rate, not for --{METHOD}")).line("use", instead));
+            return Err(
+                wrong(format!("--{option} is for tests at one rate, not for --{METHOD}")).with_line("use", instead)
+            );
         }
     }
     let is_given = |option| matches.value_source(option) == Some(ValueSource::CommandLine);

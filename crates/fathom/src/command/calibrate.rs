@@ -5,16 +5,16 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_model::{Plan, Settings, TestPlan, plan::SCHEMA, units::Nanos};
 
-use super::{evaluate, measuring};
+use super::{evaluate, measurement};
 use crate::{
-    allow::Allowed,
-    execute::{self, Surroundings},
+    allow::AllowList,
+    execute::{self, RunOptions},
     exit::Exit,
+    registry,
     store::{self, Calibration, Ceiling},
-    wire_up,
 };
 
-pub(super) fn shape(command: Command) -> Command {
+pub(super) fn define(command: Command) -> Command {
     command
         .arg(Arg::new("json").long("json").help("print one JSON document").action(ArgAction::SetTrue))
         .arg(Arg::new("quiet").long("quiet").help("show no progress").action(ArgAction::SetTrue))
@@ -22,10 +22,10 @@ pub(super) fn shape(command: Command) -> Command {
 }
 
 /// Options of a test that differ from its kind's defaults.
-pub(super) type Options = &'static [(&'static str, &'static str)];
+pub(super) type KindOptions = &'static [(&'static str, &'static str)];
 
 /// What is calibrated, with the options under which a kind goes fastest.
-const CEILINGS: &[(&str, Options)] = &[
+const CEILINGS: &[(&str, KindOptions)] = &[
     // The users of an evaluation: steps without a pause, as many at once as there are connections below.
     ("app_scenario", &[("script", evaluate::SCENARIO), ("users", evaluate::USERS)]),
     ("http_closed", &[("connections", "32")]),
@@ -35,14 +35,14 @@ const CEILINGS: &[(&str, Options)] = &[
     ("udp_stream", &[("size", "1400")]),
 ];
 /// Frames need a device that carries them; a veth of a lab is the fastest there is here.
-const CEILINGS_IN_LAB: &[(&str, Options)] = &[("frames", &[("size", "64")])];
+const CEILINGS_IN_LAB: &[(&str, KindOptions)] = &[("frames", &[("size", "64")])];
 
 /// Findings that say that a ceiling may be too low: others used the processors.
 const DISTURBANCES: [&str; 2] = ["other-programs", "steal"];
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let calibration = measure(Nanos::from_secs(1), matches.get_flag("quiet"))?;
-    let path = calibration.keep()?;
+    let path = calibration.save()?;
     let mut out = std::io::stdout().lock();
     if matches.get_flag("json") {
         serde_json::to_writer_pretty(&mut out, &calibration)?;
@@ -58,24 +58,24 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
 pub(super) fn is_missing(is_quick: bool) -> bool {
     let of_kind = |kept: &Calibration, kind: &str| kept.ceilings.get(kind).is_some_and(|ceiling| !ceiling.disturbed);
     let is_whole = |kept: Calibration| CEILINGS.iter().all(|(kind, _)| of_kind(&kept, kind));
-    !is_quick && !Calibration::kept().is_some_and(is_whole)
+    !is_quick && !Calibration::load().is_some_and(is_whole)
 }
 
 /// Measures the ceilings before something else is measured.
-pub(super) fn make_up() -> anyhow::Result<()> {
+pub(super) fn calibrate_first() -> anyhow::Result<()> {
     eprintln!(
         "measuring the tool's own ceilings first, once per machine and build (again if other programs disturbed it)"
     );
-    measure(Nanos::from_millis(300), false)?.keep()?;
+    measure(Nanos::from_millis(300), false)?.save()?;
     Ok(())
 }
 
 fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
     let mut calibration = Calibration::new();
-    let here = (measuring::ends_here(), CEILINGS);
-    let in_lab = (measuring::ends_in_lab("pair", None)?, CEILINGS_IN_LAB);
+    let here = (measurement::hosts_on_loopback(), CEILINGS);
+    let in_lab = (measurement::hosts_in_lab("pair", None)?, CEILINGS_IN_LAB);
     for (ends, ceilings) in [here, in_lab] {
-        let test = |(kind, options): &(&str, Options)| TestPlan {
+        let test = |(kind, options): &(&str, KindOptions)| TestPlan {
             name: (*kind).to_owned(),
             kind: (*kind).to_owned(),
             from: ends.from().to_owned(),
@@ -100,26 +100,26 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
             hosts: ends.hosts.into_iter().map(|(name, reach)| (name.to_owned(), reach)).collect(),
         };
         execute::complete(&mut plan)?;
-        let surroundings = Surroundings {
-            allowed: Allowed::default(),
+        let surroundings = RunOptions {
+            allowed: AllowList::default(),
             is_quiet,
-            says_how_long: true,
+            shows_estimate: true,
             is_live: false,
             command: "fathom calibrate".to_owned(),
-            watcher: None,
+            on_progress: None,
         };
         let run = execute::execute(&plan, &surroundings)?.run;
         calibration.ceilings.extend(run.tests.iter().map(|test| {
             let concurrency = store::concurrency(&test.options);
             let disturbed = test.findings.iter().any(|id| DISTURBANCES.contains(&id.as_str()));
-            (test.kind.clone(), Ceiling { concurrency, reached: best(test), disturbed })
+            (test.kind.clone(), Ceiling { concurrency, reached: best_trials(test), disturbed })
         }));
     }
     Ok(calibration)
 }
 
 /// The best trial of each metric of which more is better: a ceiling is what was reached once, not on average.
-fn best(test: &fathom_model::TestRun) -> BTreeMap<String, f64> {
+fn best_trials(test: &fathom_model::TestRun) -> BTreeMap<String, f64> {
     let higher = test.summaries.iter().filter(|summary| summary.metric.better == fathom_model::Better::Higher);
     let best = higher.filter_map(|summary| {
         let best = summary.trials.iter().copied().reduce(f64::max)?;
@@ -129,7 +129,7 @@ fn best(test: &fathom_model::TestRun) -> BTreeMap<String, f64> {
 }
 
 fn text(calibration: &Calibration) -> String {
-    let metrics = wire_up::metrics();
+    let metrics = registry::metrics();
     let mut text = format!("own ceilings of {}\n\n", calibration.machine);
     for (kind, ceiling) in &calibration.ceilings {
         for metric in metrics.get(kind).into_iter().flatten() {

@@ -4,8 +4,8 @@ use clap::{Arg, ArgMatches};
 use fathom_engine::TestKind;
 use fathom_model::{TestPlan, ValueKind};
 
-use super::{benchmark, measuring::Ends};
-use crate::exit::{Exit, Screen};
+use super::{benchmark, measurement::TestHosts};
+use crate::exit::{Exit, UserError};
 
 /// The word of the option, also where a kind has one of its own.
 pub(super) const DIRECTION: &str = "direction";
@@ -19,7 +19,7 @@ const FORMER_TESTS: &[(&str, &str, &str)] =
     &[("down", "stream", DOWN), ("both", "stream", BOTH), ("rfc6349-down", "rfc6349", DOWN)];
 
 /// A test as the command line names it, with its kinds: up, down, both.
-pub(super) type Test = (&'static str, &'static [&'static str]);
+pub(super) type TestChoice = (&'static str, &'static [&'static str]);
 
 /// The option, with the words that any of these kinds takes.
 pub(super) fn argument(kinds: &[&dyn TestKind]) -> Arg {
@@ -37,22 +37,22 @@ pub(super) fn argument(kinds: &[&dyn TestKind]) -> Arg {
 }
 
 /// The former words of `--test` that mean one of these tests.
-pub(super) fn former_words(tests: &[Test]) -> impl Iterator<Item = &'static str> {
+pub(super) fn former_test_words(tests: &[TestChoice]) -> impl Iterator<Item = &'static str> {
     FORMER_TESTS.iter().filter(|(_, now, _)| tests.iter().any(|(word, _)| word == now)).map(|(former, ..)| *former)
 }
 
 /// The word of today for a test, and the direction that its word meant.
-pub(super) fn of_former_word(word: &str) -> Option<(&'static str, &'static str)> {
+pub(super) fn from_former_word(word: &str) -> Option<(&'static str, &'static str)> {
     FORMER_TESTS.iter().find(|(former, ..)| *former == word).map(|(_, now, direction)| (*now, *direction))
 }
 
 /// The direction that was asked for.
-pub(super) fn given(matches: &ArgMatches) -> Option<&str> {
+pub(super) fn chosen(matches: &ArgMatches) -> Option<&str> {
     matches.try_get_one::<String>(DIRECTION).ok().flatten().map(String::as_str)
 }
 
 /// The kind of a test in a direction.
-pub(super) fn kind((word, kinds): Test, direction: Option<&str>) -> Result<&'static str, Screen> {
+pub(super) fn kind((word, kinds): TestChoice, direction: Option<&str>) -> Result<&'static str, UserError> {
     let has_own = kinds[0] == benchmark::KIND || has_direction(kinds[0]);
     let idx = match direction {
         Some(direction) if !has_own => DIRECTIONS.iter().position(|word| *word == direction),
@@ -60,30 +60,31 @@ pub(super) fn kind((word, kinds): Test, direction: Option<&str>) -> Result<&'sta
     };
     idx.and_then(|idx| kinds.get(idx).copied()).ok_or_else(|| {
         let what = format!("--test {word} has no --{DIRECTION} {}", direction.unwrap_or_default());
-        Screen::new(Exit::Usage, what).line("use", format!("--{DIRECTION} {}", DIRECTIONS[..kinds.len()].join(" or ")))
+        UserError::new(Exit::Usage, what)
+            .with_line("use", format!("--{DIRECTION} {}", DIRECTIONS[..kinds.len()].join(" or ")))
     })
 }
 
 /// Whether a kind takes the direction as an option of its own.
 pub(super) fn has_direction(kind: &str) -> bool {
-    let kind = crate::wire_up::kind(kind);
+    let kind = crate::registry::kind(kind);
     kind.is_ok_and(|kind| kind.options().iter().any(|option| option.name == DIRECTION))
 }
 
 /// The ends of a test of frames in the order in which frames go.
-pub(super) fn directed(ends: Ends, kind: &str, matches: &ArgMatches) -> Ends {
-    if kind == benchmark::KIND && given(matches) == Some(DOWN) { ends.reversed() } else { ends }
+pub(super) fn order_hosts(ends: TestHosts, kind: &str, matches: &ArgMatches) -> TestHosts {
+    if kind == benchmark::KIND && chosen(matches) == Some(DOWN) { ends.swapped() } else { ends }
 }
 
 /// Pairs each test of frames with the same one the other way, where both ways are asked for.
-pub(super) fn both_ways(tests: Vec<TestPlan>, matches: &ArgMatches) -> Result<Vec<TestPlan>, Screen> {
-    if given(matches) != Some(BOTH) || tests.iter().any(|test| test.kind != benchmark::KIND) {
+pub(super) fn add_reverse_tests(tests: Vec<TestPlan>, matches: &ArgMatches) -> Result<Vec<TestPlan>, UserError> {
+    if chosen(matches) != Some(BOTH) || tests.iter().any(|test| test.kind != benchmark::KIND) {
         return Ok(tests);
     }
     let with_back = |there: TestPlan| {
         let Some(to) = there.to.clone().filter(|_| there.search.is_none()) else {
             let what = format!("--{DIRECTION} {BOTH} is for a rate or a method, not for a search for a limit");
-            return Err(Screen::new(Exit::Usage, what).line("use", "--method throughput"));
+            return Err(UserError::new(Exit::Usage, what).with_line("use", "--method throughput"));
         };
         // A test that is named by nothing but its kind needs no more than its direction.
         let named = |direction: &str| {

@@ -3,35 +3,35 @@
 use std::{fs, io::Write as _, os::fd::AsFd as _, sync::Arc};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use fathom_engine::pace::Share;
+use fathom_engine::pace::WorkShare;
 use fathom_lab::{Device, Lab, preset};
 use fathom_packet::{
-    backend::{self, Load, Port, Stamping},
-    craft::{Blueprint, Shape},
+    backend::{self, OutputDevice, Timestamping, WorkerLoad},
+    craft::{FrameSet, FrameTemplate},
     pktgen,
 };
 use fathom_sys::{
     affinity,
     bpf::{Assembler, Program, ProgramType, XdpAction, XdpLink, XdpMode},
-    ethtool::{self, Offload, Switch},
+    ethtool::{self, Offload, OffloadState},
     namespace::NetNs,
     netlink::{Netlink, Veth, VethEnd},
     packet_socket::{Queueing, Sender},
-    policy::{Frames, Policy},
+    policy::{FramePermit, Policy},
     reactor::uring,
 };
 use serde::Serialize;
 
 use crate::{exit::Exit, hosts, store::Calibration};
 
-pub(super) fn shape(command: Command) -> Command {
+pub(super) fn define(command: Command) -> Command {
     command.arg(Arg::new("json").long("json").help("print one JSON document").action(ArgAction::SetTrue))
 }
 
 /// How a check ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum State {
+enum CheckState {
     /// All is there.
     Ok,
     /// Something is lost, and fathom goes on without it.
@@ -44,7 +44,7 @@ enum State {
 #[derive(Debug, Serialize)]
 struct Check {
     what: &'static str,
-    state: State,
+    state: CheckState,
     /// What was seen.
     seen: String,
     /// What cannot be done without it, and how to allow it.
@@ -53,16 +53,17 @@ struct Check {
 }
 
 impl Check {
-    fn of(what: &'static str, state: State, seen: impl Into<String>, advice: &[&str]) -> Self {
-        let advice = if state == State::Ok { Vec::new() } else { advice.iter().map(|&line| line.to_owned()).collect() };
+    fn of(what: &'static str, state: CheckState, seen: impl Into<String>, advice: &[&str]) -> Self {
+        let advice =
+            if state == CheckState::Ok { Vec::new() } else { advice.iter().map(|&line| line.to_owned()).collect() };
         Self { what, state, seen: seen.into(), advice }
     }
 
     /// A privileged call that was tried.
-    fn tried<T>(what: &'static str, outcome: fathom_sys::Result<T>, advice: &[&str]) -> Self {
+    fn of_attempt<T>(what: &'static str, outcome: fathom_sys::Result<T>, advice: &[&str]) -> Self {
         match outcome {
-            Ok(_) => Self::of(what, State::Ok, "allowed", advice),
-            Err(error) => Self::of(what, State::Lacks, format!("{error}: {}", error.source), advice),
+            Ok(_) => Self::of(what, CheckState::Ok, "allowed", advice),
+            Err(error) => Self::of(what, CheckState::Lacks, format!("{error}: {}", error.source), advice),
         }
     }
 }
@@ -95,16 +96,16 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     }
     for check in &checks {
         let mark = match check.state {
-            State::Ok => "ok",
-            State::Lacks => "lacks",
-            State::Note => "note",
+            CheckState::Ok => "ok",
+            CheckState::Lacks => "lacks",
+            CheckState::Note => "note",
         };
         writeln!(out, "{mark:<6} {:<22} {}", check.what, check.seen)?;
         for line in &check.advice {
             writeln!(out, "{:30}{line}", "")?;
         }
     }
-    let n_lacking = checks.iter().filter(|check| check.state == State::Lacks).count();
+    let n_lacking = checks.iter().filter(|check| check.state == CheckState::Lacks).count();
     writeln!(
         out,
         "\n{}",
@@ -117,7 +118,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
 }
 
 fn network_namespaces() -> Check {
-    Check::tried(
+    Check::of_attempt(
         "network namespaces",
         NetNs::new(),
         &["needs CAP_SYS_ADMIN; without it, labs are built in a user namespace", "allow: sudo fathom …"],
@@ -131,7 +132,7 @@ fn user_namespaces() -> Check {
         .any(|path| fs::read_to_string(path).is_ok_and(|text| text.trim() == "1"));
     let forbidden =
         fs::read_to_string("/proc/sys/kernel/unprivileged_userns_clone").is_ok_and(|text| text.trim() == "0");
-    let state = if max.trim() == "0" || restricted || forbidden { State::Lacks } else { State::Ok };
+    let state = if max.trim() == "0" || restricted || forbidden { CheckState::Lacks } else { CheckState::Ok };
     Check::of(
         "user namespaces",
         state,
@@ -145,15 +146,15 @@ fn user_namespaces() -> Check {
 }
 
 /// Nothing is sent here: it is tried whether it could be.
-fn permit() -> Frames {
+fn frame_permission() -> FramePermit {
     Policy::anything().permit_frames([]).expect("this policy refuses nothing")
 }
 
 fn raw_frames() -> Check {
     let sender = Netlink::open()
         .and_then(|mut netlink| netlink.link("lo"))
-        .and_then(|link| Sender::open(link.index, Queueing::Bypass, &permit()));
-    Check::tried(
+        .and_then(|link| Sender::open(link.index, Queueing::Bypass, &frame_permission()));
+    Check::of_attempt(
         "raw frames",
         sender,
         &[
@@ -167,7 +168,7 @@ fn xdp() -> Check {
     // XDP_PASS is 2.
     let mut code = Assembler::new();
     code.give(2);
-    Check::tried(
+    Check::of_attempt(
         "XDP programs",
         Program::load(ProgramType::Xdp, "fathom_doctor", &code.assemble()),
         &[
@@ -181,7 +182,7 @@ fn xdp() -> Check {
 const ALLOW_ALL: &str = "allow: sudo fathom …";
 
 /// Does something beside a veth of a namespace that is made for it.
-fn beside_veth<T: Send>(work: impl FnOnce(u32) -> fathom_sys::Result<T> + Send) -> fathom_sys::Result<T> {
+fn with_veth<T: Send>(work: impl FnOnce(u32) -> fathom_sys::Result<T> + Send) -> fathom_sys::Result<T> {
     let (near, far) = (NetNs::new()?, NetNs::new()?);
     let end = |name| VethEnd { name, mac: None };
     let veth =
@@ -195,7 +196,7 @@ fn beside_veth<T: Send>(work: impl FnOnce(u32) -> fathom_sys::Result<T> + Send) 
         })??;
     }
     // Redirected frames are taken by a veth whose other end polls its ring.
-    far.enter_with(|| ethtool::Device::open("eth0")?.switch(Offload::Merging, Switch::On))??;
+    far.enter_with(|| ethtool::Device::open("eth0")?.switch(Offload::Merging, OffloadState::On))??;
     near.enter_with(|| work(Netlink::open()?.link("eth0")?.index))?
 }
 
@@ -209,9 +210,9 @@ fn xdp_modes() -> Check {
         let works = |mode: &XdpMode| XdpLink::attach(&program, index, *mode).is_ok();
         Ok(modes.into_iter().filter(works).map(|mode| mode.to_string()).collect::<Vec<_>>())
     };
-    match beside_veth(attach) {
+    match with_veth(attach) {
         Ok(modes) => {
-            let state = if modes.len() == 2 { State::Ok } else { State::Lacks };
+            let state = if modes.len() == 2 { CheckState::Ok } else { CheckState::Lacks };
             Check::of(
                 what,
                 state,
@@ -220,7 +221,7 @@ fn xdp_modes() -> Check {
             )
         }
         Err(error) => {
-            Check::tried::<()>(what, Err(error), &["a device of a real driver may lack native mode", ALLOW_ALL])
+            Check::of_attempt::<()>(what, Err(error), &["a device of a real driver may lack native mode", ALLOW_ALL])
         }
     }
 }
@@ -231,37 +232,46 @@ const PKTGEN: &str = "pktgen";
 fn frame_backends() -> Check {
     let what = "ways out for frames";
     let probe = |index: u32| {
-        let blueprint = Arc::new(Blueprint { shapes: vec![Shape::fixed(vec![0; 60])], order: vec![0], n_flows: 1 });
-        let load = Load {
-            blueprint,
+        let blueprint =
+            Arc::new(FrameSet { templates: vec![FrameTemplate::fixed(vec![0; 60])], order: vec![0], n_flows: 1 });
+        let load = WorkerLoad {
+            frames: blueprint,
             tag: 0,
-            stamping: Stamping::None,
-            share: Share { idx: 0, of: 1 },
+            timestamping: Timestamping::None,
+            share: WorkShare { idx: 0, of: 1 },
             departures: None,
             count: Some(0),
             pktgen: None,
         };
-        let port = Port { ifindex: index, name: "eth0".to_owned(), queueing: Queueing::Bypass, permit: permit() };
-        // The kernel's pktgen is checked by itself.
-        let words = backend::WORDS.iter().filter(|word| ![backend::AUTO, PKTGEN].contains(word));
-        let tried = |word: &&str| match backend::choose(word, &port, std::slice::from_ref(&load), &mut Vec::new()) {
-            Ok(_) => (Some((**word).to_owned()), None),
-            Err(error) => (None, Some(format!("{word}: {error}"))),
+        let port = OutputDevice {
+            ifindex: index,
+            name: "eth0".to_owned(),
+            queueing: Queueing::Bypass,
+            permit: frame_permission(),
         };
+        // The kernel's pktgen is checked by itself.
+        let words = backend::BACKEND_NAMES.iter().filter(|word| ![backend::AUTO, PKTGEN].contains(word));
+        let tried =
+            |word: &&str| match backend::open_generators(word, &port, std::slice::from_ref(&load), &mut Vec::new()) {
+                Ok(_) => (Some((**word).to_owned()), None),
+                Err(error) => (None, Some(format!("{word}: {error}"))),
+            };
         Ok(words.map(tried).unzip::<_, _, Vec<_>, Vec<_>>())
     };
-    match beside_veth(probe) {
+    match with_veth(probe) {
         Ok((works, reasons)) => {
             let (works, reasons): (Vec<String>, Vec<String>) =
                 (works.into_iter().flatten().collect(), reasons.into_iter().flatten().collect());
-            let state = if reasons.is_empty() { State::Ok } else { State::Lacks };
+            let state = if reasons.is_empty() { CheckState::Ok } else { CheckState::Lacks };
             let mut check = Check::of(what, state, works.join(", "), &[]);
             check.advice = reasons;
             check
         }
-        Err(error) => {
-            Check::tried::<()>(what, Err(error), &["without root, frames leave a lab through AF_PACKET", ALLOW_ALL])
-        }
+        Err(error) => Check::of_attempt::<()>(
+            what,
+            Err(error),
+            &["without root, frames leave a lab through AF_PACKET", ALLOW_ALL],
+        ),
     }
 }
 
@@ -277,27 +287,27 @@ fn threaded_napi() -> Check {
         Lab::build(preset, &options, holder)
     });
     let Some(Ok(lab)) = built else {
-        return Check::of(WHAT, State::Lacks, "no lab can be built", &["see network namespaces above"]);
+        return Check::of(WHAT, CheckState::Lacks, "no lab can be built", &["see network namespaces above"]);
     };
     let record = lab.device().expect("it was built with one");
     let seen = match record.core {
         Some(core) => format!("threaded NAPI, core {core}"),
         None => "on the core of whoever sends".to_owned(),
     };
-    let state = if record.core.is_some() { State::Ok } else { State::Lacks };
+    let state = if record.core.is_some() { CheckState::Ok } else { CheckState::Lacks };
     let mut check =
         Check::of(WHAT, state, seen, &["a device of a lab is never overloaded then, so its limit cannot be found"]);
-    if state == State::Lacks {
+    if state == CheckState::Lacks {
         check.advice.extend(record.losses.iter().cloned());
     }
     check
 }
 
 fn kernel_pktgen() -> Check {
-    let (state, seen) = match pktgen::Root::default().version() {
-        Ok(version) => (State::Ok, format!("loaded, version {version}")),
-        Err(pktgen::Error::Absent(_)) => (State::Note, "not loaded".to_owned()),
-        Err(error) => (State::Lacks, error.to_string()),
+    let (state, seen) = match pktgen::PktgenDir::default().version() {
+        Ok(version) => (CheckState::Ok, format!("loaded, version {version}")),
+        Err(pktgen::Error::Absent(_)) => (CheckState::Note, "not loaded".to_owned()),
+        Err(error) => (CheckState::Lacks, error.to_string()),
     };
     Check::of(
         "kernel pktgen",
@@ -311,7 +321,7 @@ fn kernel_pktgen() -> Check {
 }
 
 fn io_uring() -> Check {
-    Check::tried(
+    Check::of_attempt(
         "io_uring",
         uring::is_allowed(),
         &[
@@ -323,7 +333,7 @@ fn io_uring() -> Check {
 
 fn cores() -> Check {
     let n = affinity::allowed_cores().map_or(0, |cores| cores.len());
-    let state = if n >= 2 { State::Ok } else { State::Lacks };
+    let state = if n >= 2 { CheckState::Ok } else { CheckState::Lacks };
     Check::of(
         "cores",
         state,
@@ -336,7 +346,7 @@ fn open_files() -> Check {
     let text = fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let limit = text.lines().find(|line| line.starts_with("Max open files"));
     let soft: Option<u64> = limit.and_then(|line| line.split_whitespace().nth(3)?.parse().ok());
-    let state = if soft.is_none_or(|soft| soft >= 4096) { State::Ok } else { State::Note };
+    let state = if soft.is_none_or(|soft| soft >= 4096) { CheckState::Ok } else { CheckState::Note };
     let seen = soft.map_or_else(|| "unlimited".to_owned(), |soft| soft.to_string());
     Check::of("open files", state, seen, &["bounds the connections of one process", "allow: ulimit -n 65536"])
 }
@@ -344,7 +354,7 @@ fn open_files() -> Check {
 fn udp_buffer() -> Check {
     let text = fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap_or_default();
     let bytes: Option<u64> = text.trim().parse().ok();
-    let state = if bytes.is_none_or(|bytes| bytes >= 2 << 20) { State::Ok } else { State::Note };
+    let state = if bytes.is_none_or(|bytes| bytes >= 2 << 20) { CheckState::Ok } else { CheckState::Note };
     let seen = bytes.map_or_else(|| "unknown".to_owned(), |bytes| fathom_model::units::Bytes(bytes).to_string());
     Check::of(
         "receive buffer, most",
@@ -360,21 +370,25 @@ fn udp_buffer() -> Check {
 fn clocksource() -> Check {
     let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     let seen = fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-    let state = if ["tsc", "kvm-clock", "arch_sys_counter"].contains(&seen.as_str()) { State::Ok } else { State::Note };
+    let state = if ["tsc", "kvm-clock", "arch_sys_counter"].contains(&seen.as_str()) {
+        CheckState::Ok
+    } else {
+        CheckState::Note
+    };
     Check::of("clock source", state, seen, &["reading this clock is slow: it adds to every latency and costs rate"])
 }
 
 fn congestion_control() -> Check {
     let seen = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
-    Check::of("congestion control", State::Ok, seen.trim(), &[])
+    Check::of("congestion control", CheckState::Ok, seen.trim(), &[])
 }
 
 fn calibration() -> Check {
-    match Calibration::kept() {
-        Some(kept) => Check::of("own ceilings", State::Ok, format!("measured {}", kept.made), &[]),
+    match Calibration::load() {
+        Some(kept) => Check::of("own ceilings", CheckState::Ok, format!("measured {}", kept.made), &[]),
         None => Check::of(
             "own ceilings",
-            State::Note,
+            CheckState::Note,
             "not measured",
             &["results cannot say which share of the tool's own ceiling they used", "measure: fathom calibrate"],
         ),

@@ -1,12 +1,12 @@
 //! `fathom evaluate`: every layer, top to bottom.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use fathom_app::scenario::walk::Script;
+use fathom_app::scenario::execution::LoadedScenario;
 use fathom_model::{Settings, TestPlan, units::Nanos};
 use fathom_sys::policy::Policy;
 
-use super::measuring::{self, Ends, Keep};
-use crate::exit::{Exit, Screen, engine_screen};
+use super::measurement::{self, KeepResult, TestHosts};
+use crate::exit::{Exit, UserError, engine_error};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -16,7 +16,7 @@ Examples:
   fathom evaluate --quick --expect 10Gbit --json   short, with a promise, for a machine to read
   fathom evaluate --script shop.scenario           with these users as the top row";
 
-pub(super) fn shape(command: Command) -> Command {
+pub(super) fn define(command: Command) -> Command {
     let target =
         Arg::new("target").value_name("TARGET").help("a host that runs `fathom serve`; without it, a lab is built");
     let quick = Arg::new("quick")
@@ -27,18 +27,20 @@ pub(super) fn shape(command: Command) -> Command {
         .long("script")
         .value_name("FILE")
         .help("a scenario whose users are the top row, in place of three steps without a pause");
-    command.arg(target).arg(quick).arg(script).args(measuring::arguments()).after_help(EXAMPLES)
+    command.arg(target).arg(quick).arg(script).args(measurement::arguments()).after_help(EXAMPLES)
 }
 
 /// How thorough an evaluation is.
-struct Pace {
+struct EvaluationLength {
     rounds: u32,
     warmup: Nanos,
     duration: Nanos,
 }
 
-const FULL: Pace = Pace { rounds: 5, warmup: Nanos::from_millis(500), duration: Nanos::from_millis(600) };
-const QUICK: Pace = Pace { rounds: 3, warmup: Nanos::from_millis(120), duration: Nanos::from_millis(150) };
+const FULL: EvaluationLength =
+    EvaluationLength { rounds: 5, warmup: Nanos::from_millis(500), duration: Nanos::from_millis(600) };
+const QUICK: EvaluationLength =
+    EvaluationLength { rounds: 3, warmup: Nanos::from_millis(120), duration: Nanos::from_millis(150) };
 
 /// What the users of the top row do unless a script is given.
 pub(super) const SCENARIO: &str = include_str!("evaluate.scenario");
@@ -46,14 +48,14 @@ pub(super) const SCENARIO: &str = include_str!("evaluate.scenario");
 pub(super) const USERS: &str = "32";
 
 /// The name of a test, its kind, and options by name.
-type Row = (&'static str, &'static str, super::calibrate::Options);
+type TestRow = (&'static str, &'static str, super::calibrate::KindOptions);
 
 /// The tests of an evaluation: name, kind, and what differs from the kind's defaults.
 ///
 /// One flow of each kind shows the latency and the cost of a layer, many show its capacity. The asked UDP rate is low enough
 /// for any link that is called fast, so that a loss is a finding and not a matter of course; so is that of paced frames, which show
 /// whether the sender keeps a schedule at all.
-const TESTS: &[Row] = &[
+const TESTS: &[TestRow] = &[
     ("http", "http_closed", &[("connections", "32")]),
     ("tcp_stream", "tcp_stream", &[("flows", "1")]),
     ("tcp_rr", "tcp_rr", &[("flows", "1")]),
@@ -69,14 +71,14 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let device = matches.get_one::<String>("device").map(String::as_str);
     let ends = match matches.get_one::<String>("target") {
         Some(_) if device.is_some() => {
-            return Err(Screen::new(Exit::Usage, "--device stands in a lab, and a target is none").into());
+            return Err(UserError::new(Exit::Usage, "--device stands in a lab, and a target is none").into());
         }
-        Some(target) => measuring::ends_at(target, matches)?,
-        None => measuring::ends_in_lab(measuring::lab_meant(matches).unwrap_or("pair"), device)?,
+        Some(target) => measurement::hosts_at_target(target, matches)?,
+        None => measurement::hosts_in_lab(measurement::lab_option(matches).unwrap_or("pair"), device)?,
     };
     let pace = if matches.get_flag("quick") { QUICK } else { FULL };
     let mut tests = tests(&ends, &pace, matches)?;
-    measuring::promise(&mut tests, matches)?;
+    measurement::add_promises(&mut tests, matches)?;
     let title = match matches.get_one::<String>("target") {
         Some(target) => format!("Evaluation of {target}"),
         None => match device {
@@ -84,18 +86,18 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
             None => "Evaluation of this machine, between two hosts of a lab".to_owned(),
         },
     };
-    let plan = measuring::plan((title, pace.rounds), ends, tests, matches);
+    let plan = measurement::plan((title, pace.rounds), ends, tests, matches);
     if !matches.get_flag("plan") && super::calibrate::is_missing(matches.get_flag("quick")) {
-        measuring::check_first(&plan, matches, Keep::Always)?;
-        super::calibrate::make_up()?;
+        measurement::check_before_run(&plan, matches, KeepResult::Always)?;
+        super::calibrate::calibrate_first()?;
     }
-    measuring::carry_out(plan, matches, Keep::Always)
+    measurement::run_and_report(plan, matches, KeepResult::Always)
 }
 
-fn tests(ends: &Ends, pace: &Pace, matches: &ArgMatches) -> anyhow::Result<Vec<TestPlan>> {
-    let warmup = measuring::span(matches, "warmup", pace.warmup)?;
-    let duration = measuring::round(matches, pace.duration, pace.rounds)?;
-    let row = |(name, kind, options): &Row| TestPlan {
+fn tests(ends: &TestHosts, pace: &EvaluationLength, matches: &ArgMatches) -> anyhow::Result<Vec<TestPlan>> {
+    let warmup = measurement::duration_option(matches, "warmup", pace.warmup)?;
+    let duration = measurement::round_duration(matches, pace.duration, pace.rounds)?;
+    let row = |(name, kind, options): &TestRow| TestPlan {
         name: (*name).to_owned(),
         kind: (*kind).to_owned(),
         from: ends.from().to_owned(),
@@ -113,7 +115,7 @@ fn tests(ends: &Ends, pace: &Pace, matches: &ArgMatches) -> anyhow::Result<Vec<T
     tests.insert(
         0,
         match matches.get_one::<String>("script") {
-            Some(file) => scripted(file, users, matches)?,
+            Some(file) => with_script(file, users, matches)?,
             None => TestPlan { options: users.options.clone().with("script", SCENARIO).with("users", USERS), ..users },
         },
     );
@@ -123,10 +125,10 @@ fn tests(ends: &Ends, pace: &Pace, matches: &ArgMatches) -> anyhow::Result<Vec<T
 /// The row of a script of the user's own: it talks to the server that it names, or to the target as the other rows do.
 ///
 /// It takes as long as it says itself, as its users may think for longer than a round of the other rows lasts.
-fn scripted(file: &str, row: TestPlan, matches: &ArgMatches) -> anyhow::Result<TestPlan> {
+fn with_script(file: &str, row: TestPlan, matches: &ArgMatches) -> anyhow::Result<TestPlan> {
     let settings = row.options.clone().with("file", file);
-    let script = Script::of(&settings, &Policy::anything()).map_err(|error| engine_screen(&error))?;
-    let urls = script.urls(None).map_err(|error| engine_screen(&error))?;
+    let script = LoadedScenario::of(&settings, &Policy::anything()).map_err(|error| engine_error(&error))?;
+    let urls = script.urls(None).map_err(|error| engine_error(&error))?;
     let said = |name: &str| matches.contains_id(name) && matches.get_one::<String>(name).is_some();
     let (warmup, duration) = match script.phases().filter(|_| !said("duration")) {
         Some((warmup, duration)) => (warmup.exact(), duration.exact()),

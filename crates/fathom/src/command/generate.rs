@@ -8,7 +8,7 @@ use clap_complete::Shell;
 
 use crate::exit::Exit;
 
-pub(super) fn shape(command: Command) -> Command {
+pub(super) fn define(command: Command) -> Command {
     let folder = || {
         Arg::new("folder")
             .value_name("FOLDER")
@@ -30,13 +30,13 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         Some(("man", given)) => {
             let folder = given.get_one::<PathBuf>("folder").expect("clap requires the folder");
             fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
-            clap_mangen::generate_to(super::shape(), folder)
+            clap_mangen::generate_to(super::define(), folder)
                 .with_context(|| format!("cannot write man pages to {}", folder.display()))?;
         }
         Some((_, given)) => {
             let shell = given.get_one::<Shell>("shell").copied().expect("clap requires the shell");
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut super::shape(), "fathom", &mut script);
+            clap_complete::generate(shell, &mut super::define(), "fathom", &mut script);
             std::io::Write::write_all(&mut std::io::stdout().lock(), &script)?;
         }
         None => unreachable!("clap requires a subcommand"),

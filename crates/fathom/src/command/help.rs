@@ -2,16 +2,16 @@
 
 use clap::{Command, error::ContextKind};
 
-use crate::exit::{Exit, Screen};
+use crate::exit::{Exit, UserError};
 
 /// Examples come before the list of options.
 pub(super) const TEMPLATE: &str = "{about-with-newline}\n{usage-heading} {usage}{after-help}\n\n{all-args}";
 
 /// A command with no more options than this shows all of them in its short help.
-const FEW: usize = 12;
+const SHORT_HELP_MAX: usize = 12;
 
 /// What the short help of a command with many options shows: what most runs need.
-const USUAL: &[&str] = &[
+const SHORT_HELP_OPTIONS: &[&str] = &[
     "allow",
     "connections",
     "count",
@@ -40,21 +40,21 @@ const USUAL: &[&str] = &[
 ];
 
 /// Puts examples first, and leaves the rarer options to the long help.
-pub(super) fn explained(command: Command) -> Command {
+pub(super) fn with_help_layout(command: Command) -> Command {
     let n_options = command.get_arguments().count();
     // A printed command with another option behind it is a command, whatever it said before.
     let command = command.help_template(TEMPLATE).args_override_self(true);
-    if n_options <= FEW {
+    if n_options <= SHORT_HELP_MAX {
         return command;
     }
     command.mut_args(|arg| {
-        let is_usual = arg.is_positional() || USUAL.contains(&arg.get_id().as_str());
+        let is_usual = arg.is_positional() || SHORT_HELP_OPTIONS.contains(&arg.get_id().as_str());
         if is_usual { arg } else { arg.hide_short_help(true) }
     })
 }
 
 /// Options of known tools: the letter, the commands that it is about, and what says the same here.
-const LETTERS: &[(&str, &[&str], &str)] = &[
+const FOREIGN_OPTIONS: &[(&str, &[&str], &str)] = &[
     ("-t", &["tcp", "udp", "packet"], "--duration 10s"),
     ("-t", &["http"], "--threads 2, or --duration 10s"),
     ("-d", &["http", "tcp", "udp"], "--duration 10s"),
@@ -76,7 +76,7 @@ const LETTERS: &[(&str, &[&str], &str)] = &[
 ];
 
 /// The same where another command does the work.
-const ELSEWHERE: &[(&str, &[&str], &str)] = &[
+const FOREIGN_OPTIONS_ELSEWHERE: &[(&str, &[&str], &str)] = &[
     ("-c", &["tcp", "udp"], "the host stands without an option: fathom tcp HOST --key KEY"),
     ("-u", &["tcp"], "fathom udp HOST --key KEY --rate 1G"),
     ("-s", &["http"], "fathom app run script.lua http://127.0.0.1:8080/"),
@@ -85,43 +85,43 @@ const ELSEWHERE: &[(&str, &[&str], &str)] = &[
 ];
 
 /// What clap found wrong, in the form of all our errors.
-pub(super) fn usage(error: &clap::Error, words: &[String]) -> Screen {
+pub(super) fn usage_error(error: &clap::Error, words: &[String]) -> UserError {
     let text = error.render().to_string();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let what = lines.next().unwrap_or("the command line is wrong").trim_start_matches("error: ").to_owned();
-    let screen = Screen::new(Exit::Usage, what);
-    if let Some(answer) = answer(error, words) {
-        return screen.line("use", answer);
+    let screen = UserError::new(Exit::Usage, what);
+    if let Some(answer) = equivalent_option(error, words) {
+        return screen.with_line("use", answer);
     }
     lines.fold(screen, |screen, line| match line.split_once(": ") {
-        Some(("tip", tip)) => screen.line("tip", tip),
-        Some(("Usage", usage)) => screen.line("usage", usage),
-        _ => screen.line("", line),
+        Some(("tip", tip)) => screen.with_line("tip", tip),
+        Some(("Usage", usage)) => screen.with_line("usage", usage),
+        _ => screen.with_line("", line),
     })
 }
 
 /// What says the same here as an option of a known tool.
-fn answer(error: &clap::Error, words: &[String]) -> Option<&'static str> {
+fn equivalent_option(error: &clap::Error, words: &[String]) -> Option<&'static str> {
     let unknown = error.get(ContextKind::InvalidArg)?.to_string();
     let command = words.get(1)?.as_str();
     let about = |(letter, commands, _): &&(&str, &[&str], &str)| *letter == unknown && commands.contains(&command);
-    LETTERS.iter().chain(ELSEWHERE).find(about).map(|(_, _, answer)| *answer)
+    FOREIGN_OPTIONS.iter().chain(FOREIGN_OPTIONS_ELSEWHERE).find(about).map(|(_, _, answer)| *answer)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::shape, *};
+    use super::{super::define, *};
 
     #[test]
     fn an_option_of_a_known_tool_is_answered_with_one_that_is_here() {
-        for (letter, commands, answer) in LETTERS {
+        for (letter, commands, answer) in FOREIGN_OPTIONS {
             for command in *commands {
                 let words = ["fathom", command, "127.0.0.1", letter].map(str::to_owned);
-                let error = shape().try_get_matches_from(&words).unwrap_err();
-                assert!(usage(&error, &words).to_string().contains(answer), "{command} {letter}");
+                let error = define().try_get_matches_from(&words).unwrap_err();
+                assert!(usage_error(&error, &words).to_string().contains(answer), "{command} {letter}");
                 for option in answer.split(", or ") {
                     let here = format!("fathom {command} 127.0.0.1 {option}");
-                    shape().try_get_matches_from(shlex::split(&here).unwrap()).unwrap();
+                    define().try_get_matches_from(shlex::split(&here).unwrap()).unwrap();
                 }
             }
         }
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn the_short_help_of_every_command_is_a_screen_with_its_examples_before_its_options() {
         const SCREEN: usize = 50;
-        let mut whole = shape();
+        let mut whole = define();
         whole.build();
         for command in whole.get_subcommands_mut() {
             let help = command.clone().term_width(100).render_help().to_string();

@@ -9,17 +9,17 @@ use std::{
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_lab::{
-    Lab, Name, PRESETS, StateFolder,
-    holder::{self, Up},
+    Lab, LabName, PRESETS, StateFolder,
+    holder::{self, LabSpec},
     preset,
 };
 use fathom_model::units::Nanos;
 use fathom_sys::signal;
 
-use super::measuring;
+use super::measurement;
 use crate::{
     device_programs::PacketPrograms,
-    exit::{Exit, Screen},
+    exit::{Exit, UserError},
     hosts,
 };
 
@@ -33,7 +33,7 @@ Examples:
   fathom lab down pair
   fathom lab down --stale                  undo what a killed run left behind";
 
-pub(super) fn shape(command: Command) -> Command {
+pub(super) fn define(command: Command) -> Command {
     let name = || Arg::new("name").value_name("NAME").help("the lab's name");
     let presets: Vec<_> = PRESETS.iter().map(|preset| format!("{} ({})", preset.name, preset.about)).collect();
     let up = Command::new("up")
@@ -46,7 +46,7 @@ pub(super) fn shape(command: Command) -> Command {
         )
         .arg(name().long("name").help("the lab's name [default: the preset's]"))
         .arg(Arg::new("for").long("for").value_name("TIME").default_value("1h").help("when it ends by itself"))
-        .arg(measuring::device())
+        .arg(measurement::device())
         .arg(mtu());
     let words = Arg::new("words")
         .value_name("COMMAND")
@@ -74,7 +74,7 @@ fn mtu() -> Arg {
 }
 
 /// An error of the lab as a screen.
-pub(crate) fn screen(error: &fathom_lab::Error) -> Screen {
+pub(crate) fn lab_error(error: &fathom_lab::Error) -> UserError {
     let exit = match error {
         fathom_lab::Error::UnknownPreset(_)
         | fathom_lab::Error::BadOption { .. }
@@ -82,12 +82,12 @@ pub(crate) fn screen(error: &fathom_lab::Error) -> Screen {
         | fathom_lab::Error::BadName { .. } => Exit::Usage,
         _ => Exit::Preflight,
     };
-    let mut screen = Screen::new(exit, error.to_string());
+    let mut screen = UserError::new(exit, error.to_string());
     if let Some(cause) = std::error::Error::source(error) {
-        screen = screen.because(cause);
+        screen = screen.with_causes(cause);
     }
     match error.hint() {
-        Some(hint) => hint.lines().fold(screen, |screen, line| screen.line("fix", line.trim())),
+        Some(hint) => hint.lines().fold(screen, |screen, line| screen.with_line("fix", line.trim())),
         None => screen,
     }
 }
@@ -106,14 +106,14 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         None => unreachable!("clap requires a subcommand"),
     };
     outcome.map_err(|error| match error.downcast::<fathom_lab::Error>() {
-        Ok(error) => screen(&error).into(),
+        Ok(error) => lab_error(&error).into(),
         Err(error) => error,
     })
 }
 
-fn lab_name(given: &ArgMatches, otherwise: Option<&str>) -> anyhow::Result<Name> {
+fn lab_name(given: &ArgMatches, otherwise: Option<&str>) -> anyhow::Result<LabName> {
     let text = given.get_one::<String>("name").map(String::as_str).or(otherwise).expect("clap requires the name");
-    Ok(text.parse::<Name>()?)
+    Ok(text.parse::<LabName>()?)
 }
 
 fn up(given: &ArgMatches) -> anyhow::Result<Exit> {
@@ -126,9 +126,9 @@ fn up(given: &ArgMatches) -> anyhow::Result<Exit> {
         options.mtu_bytes = *mtu_bytes;
     }
     options.device = given.get_one::<String>("device").map(|device| device.parse()).transpose()?;
-    let lifetime = measuring::span(given, "for", Nanos::from_secs(3600))?;
+    let lifetime = measurement::duration_option(given, "for", Nanos::from_secs(3600))?;
     let state = StateFolder::from_environment()?;
-    holder::up(hosts::holder_program()?, &Up { name: &name, state: &state, preset, options: &options, lifetime })?;
+    holder::up(hosts::holder_program()?, &LabSpec { name: &name, state: &state, preset, options: &options, lifetime })?;
     if let Some(signal) = signals.received() {
         fathom_lab::down(&state, &name)?;
         eprintln!("interrupted: lab {name} was taken down again");
@@ -191,8 +191,8 @@ fn exec(given: &ArgMatches) -> anyhow::Result<Exit> {
     program.args(&words[1..]);
     let started = host.start(program).map_err(|error| match &error {
         fathom_lab::Error::Kernel { source, .. } if source.source.kind() == io::ErrorKind::NotFound => {
-            Screen::new(Exit::Preflight, format!("there is no program `{}` on host {}", words[0], host.name()))
-                .line("try", format!("fathom lab exec {} {} -- sh -c 'echo $PATH'", lab_name, host.name()))
+            UserError::new(Exit::Preflight, format!("there is no program `{}` on host {}", words[0], host.name()))
+                .with_line("try", format!("fathom lab exec {} {} -- sh -c 'echo $PATH'", lab_name, host.name()))
                 .into()
         }
         _ => anyhow::Error::from(error),
@@ -200,5 +200,5 @@ fn exec(given: &ArgMatches) -> anyhow::Result<Exit> {
     let status = started?.wait().with_context(|| format!("cannot wait for {}", words[0]))?;
     // The command's own code is the answer; one that a signal ended gets what a shell would say.
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    Ok(Exit::Of(u8::try_from(code).unwrap_or(1)))
+    Ok(Exit::Code(u8::try_from(code).unwrap_or(1)))
 }

@@ -6,14 +6,14 @@ use fathom_model::{Settings, TestPlan, units::Nanos};
 use fathom_packet::kinds::pktgen_receive;
 
 use super::{
-    benchmark, direction, find,
-    measuring::{self, Ends, Keep},
-    rfc6349::{self, Walk},
+    benchmark, direction, find_limit,
+    measurement::{self, KeepResult, TestHosts},
+    rfc6349::{self, WindowSweep},
     scan,
 };
 use crate::{
-    exit::{Exit, Screen},
-    options, wire_up,
+    exit::{Exit, UserError},
+    options, registry,
 };
 
 /// The longest warm-up and the measured time of a round.
@@ -21,13 +21,13 @@ const SPANS: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(2));
 /// A number of bytes ends a round; the time only bounds it.
 const BYTES_MAX: Nanos = Nanos::from_secs(60);
 /// The word of `--protocol` for a fathom at the other end.
-const OURS: &str = "fathom";
+const FATHOM_PROTOCOL: &str = "fathom";
 /// The option of a kind that names a server of another tool.
 const SERVER: &str = "host";
 /// The option that names a device of this host, at which packets of somebody else are counted.
 const RECEIVE: &str = "receive";
 /// How long packets of somebody else are counted, from the first moment on.
-const LISTENS: (Nanos, Nanos) = (Nanos::ZERO, Nanos::from_secs(10));
+const RECEIVE_SPANS: (Nanos, Nanos) = (Nanos::ZERO, Nanos::from_secs(10));
 /// Tests that start transactions at a rate, which has no default.
 const OPEN: &[&str] = &["rr-open"];
 /// As many rounds as make an interval narrow.
@@ -42,11 +42,11 @@ pub(super) struct LayerCommand {
     /// What stands behind the command.
     target: (&'static str, &'static str),
     /// The words of `--test` with their kinds; the first is the default.
-    tests: &'static [direction::Test],
+    tests: &'static [direction::TestChoice],
     /// Words of `--protocol` beside ours, and the kinds that speak to such a server.
     protocols: &'static [(&'static str, &'static str)],
     /// Options that say which test is meant without `--test`, with its word.
-    chosen_by: &'static [(&'static str, &'static str)],
+    implied_by: &'static [(&'static str, &'static str)],
     examples: &'static str,
 }
 
@@ -57,7 +57,7 @@ pub(super) const HTTP: LayerCommand = LayerCommand {
     target: ("URL", "any http:// URL; without it, the responder of a --lab"),
     tests: &[("closed", &["http_closed"]), ("open", &["http_open"])],
     protocols: &[],
-    chosen_by: &[("rate", "open"), ("profile", "open"), (find::OBJECTIVE, "open")],
+    implied_by: &[("rate", "open"), ("profile", "open"), (find_limit::OBJECTIVE, "open")],
     examples: "\
 Examples:
   fathom http http://127.0.0.1:8080/ --connections 100 --duration 10s
@@ -83,7 +83,7 @@ pub(super) const TCP: LayerCommand = LayerCommand {
         ("rfc6349", &["tcp_rfc6349", "tcp_rfc6349_down"]),
     ],
     protocols: &[("iperf3", "iperf3_tcp")],
-    chosen_by: &[],
+    implied_by: &[],
     examples: "\
 Examples:
   fathom tcp 10.0.0.2 --key KEY --flows 4
@@ -102,7 +102,7 @@ pub(super) const UDP: LayerCommand = LayerCommand {
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
     tests: &[("stream", &["udp_stream", "udp_stream_down"]), ("rr", &["udp_rr"]), ("rr-open", &["udp_rr_open"])],
     protocols: &[("iperf3", "iperf3_udp")],
-    chosen_by: &[],
+    implied_by: &[],
     examples: "\
 Examples:
   fathom udp 10.0.0.2 --key KEY --rate 1G --size 1400
@@ -125,7 +125,7 @@ pub(super) const PACKET: LayerCommand = LayerCommand {
         ("pktgen-receive", &[pktgen_receive::NAME]),
     ],
     protocols: &[],
-    chosen_by: &[(RECEIVE, "pktgen-receive")],
+    implied_by: &[(RECEIVE, "pktgen-receive")],
     examples: "\
 Examples:
   fathom packet --lab pair --size 64
@@ -143,24 +143,25 @@ Examples:
 };
 
 impl LayerCommand {
-    fn kinds(&self) -> Vec<options::Named> {
+    fn kinds(&self) -> Vec<options::NamedKind> {
         let tests = self.tests.iter().flat_map(|(word, kinds)| kinds.iter().map(move |kind| (*word, *kind)));
         let names = tests.chain(self.protocols.iter().copied());
-        names.filter_map(|(word, kind)| Some((word, wire_up::kind(kind).ok()?))).collect()
+        names.filter_map(|(word, kind)| Some((word, registry::kind(kind).ok()?))).collect()
     }
 
-    pub(super) fn shape(&self, command: Command) -> Command {
+    pub(super) fn define(&self, command: Command) -> Command {
         let target = Arg::new("target").value_name(self.target.0).help(self.target.1);
         let words: Vec<&str> = self.tests.iter().map(|(word, _)| *word).collect();
-        let former = direction::former_words(self.tests).map(|word| PossibleValue::new(word).hide(true));
+        let former = direction::former_test_words(self.tests).map(|word| PossibleValue::new(word).hide(true));
         let values: Vec<_> = words.iter().copied().map(PossibleValue::new).chain(former).collect();
         let test = Arg::new("test").long("test").value_name("TEST").default_value(words[0]).value_parser(values);
         // The URL or the server stands in the place of the target; a plan names it as an option of the test.
         let is_own = |option: &Arg| ["url", SERVER, direction::DIRECTION].iter().any(|name| option.get_id() == name);
         let kinds = self.kinds();
         let options = options::arguments(&kinds).into_iter().filter(|option| !is_own(option));
-        let protocols: Vec<&str> = [OURS].into_iter().chain(self.protocols.iter().map(|(word, _)| *word)).collect();
-        let protocol = Arg::new("protocol").long("protocol").value_name("TOOL").default_value(OURS);
+        let protocols: Vec<&str> =
+            [FATHOM_PROTOCOL].into_iter().chain(self.protocols.iter().map(|(word, _)| *word)).collect();
+        let protocol = Arg::new("protocol").long("protocol").value_name("TOOL").default_value(FATHOM_PROTOCOL);
         let protocol = protocol.value_parser(protocols).help("what the target is: a fathom, or a server of this tool");
         let command = if self.protocols.is_empty() { command } else { command.arg(protocol) };
         let methods = if self.sends_frames() { benchmark::arguments() } else { Vec::new() };
@@ -171,18 +172,18 @@ impl LayerCommand {
             .arg(test.help("what is measured"))
             .args(options)
             .args(direction)
-            .args(find::arguments())
+            .args(find_limit::arguments())
             .args(scan::arguments())
             .args(methods)
-            .args(measuring::arguments())
+            .args(measurement::arguments())
             .after_help(self.examples)
     }
 
     pub(super) fn run(&self, matches: &ArgMatches) -> anyhow::Result<Exit> {
-        let (word, kind) = self.meant(matches)?;
+        let (word, kind) = self.chosen_test(matches)?;
         let foreign = self.protocol(matches).is_some();
         let (ends, url) = self.ends(matches)?;
-        let ends = direction::directed(ends, kind, matches);
+        let ends = direction::order_hosts(ends, kind, matches);
         let given: Vec<&dyn TestKind> = self.kinds().into_iter().map(|(_, kind)| kind).collect();
         let mut settings = options::settings(matches, &given);
         if !direction::has_direction(kind) {
@@ -191,42 +192,46 @@ impl LayerCommand {
         if let Some(url) = &url {
             settings.set(if foreign { SERVER } else { "url" }, url.clone());
         }
-        if rfc6349::is_walk(kind, &settings, matches) {
-            let spans =
-                (measuring::span(matches, "warmup", SPANS.0)?, measuring::round(matches, SPANS.1, rfc6349::ROUNDS)?);
-            return Walk { kind, matches, given: settings, ends, spans }.run();
+        if rfc6349::is_sweep(kind, &settings, matches) {
+            let spans = (
+                measurement::duration_option(matches, "warmup", SPANS.0)?,
+                measurement::round_duration(matches, SPANS.1, rfc6349::ROUNDS)?,
+            );
+            return WindowSweep { kind, matches, given: settings, ends, spans }.run();
         }
         // `--method` of other layers is something else.
         let methods = if self.sends_frames() { benchmark::tests(matches, &settings, &ends)? } else { None };
         if let Some((title, tests)) = methods {
-            let mut tests = direction::both_ways(tests, matches)?;
-            measuring::promise(&mut tests, matches)?;
+            let mut tests = direction::add_reverse_tests(tests, matches)?;
+            measurement::add_promises(&mut tests, matches)?;
             let title = format!("{} {title}", self.title);
-            let plan = measuring::plan((title, 1), ends, tests, matches);
-            return measuring::carry_out(plan, matches, Keep::WhenAsked);
+            let plan = measurement::plan((title, 1), ends, tests, matches);
+            return measurement::run_and_report(plan, matches, KeepResult::IfRequested);
         }
-        let of_command = |screen: Screen| screen.line("in", format!("fathom {} --test {word}", self.name));
-        let scanned = scan::tests(matches, &settings, (kind, wire_up::kind(kind)?.options())).map_err(of_command)?;
+        let of_command = |screen: UserError| screen.with_line("in", format!("fathom {} --test {word}", self.name));
+        let scanned = scan::tests(matches, &settings, (kind, registry::kind(kind)?.options())).map_err(of_command)?;
         let settings = &scanned[0].1;
         // A profile is gone through once, to its end.
         let profile = settings.text("profile").and_then(|profile| profile.parse::<Profile>().ok());
-        let search = find::search(matches);
+        let search = find_limit::search(matches);
         if OPEN.contains(&word) && settings.text("rate").is_none() && search.is_none() {
-            return Err(Screen::new(Exit::Usage, format!("--test {word} needs --rate"))
-                .line("use", "--rate 20k        # or --find-limit 'p99<20ms' for the highest rate that keeps it")
+            return Err(UserError::new(Exit::Usage, format!("--test {word} needs --rate"))
+                .with_line("use", "--rate 20k        # or --find-limit 'p99<20ms' for the highest rate that keeps it")
                 .into());
         }
         let listens = kind == pktgen_receive::NAME;
         let (warmup, duration) = match (search.is_some(), listens) {
-            (true, _) => find::SPANS,
-            (_, true) => LISTENS,
+            (true, _) => find_limit::SPANS,
+            (_, true) => RECEIVE_SPANS,
             _ => SPANS,
         };
         let duration = if settings.text("bytes").is_some() { BYTES_MAX } else { duration };
         let duration = profile.and_then(|profile| profile.length()).unwrap_or(duration);
         let rounds = if search.is_some() || listens { 1 } else { ROUNDS };
-        let (warmup, duration) =
-            (measuring::span(matches, "warmup", warmup)?, measuring::round(matches, duration, rounds)?);
+        let (warmup, duration) = (
+            measurement::duration_option(matches, "warmup", warmup)?,
+            measurement::round_duration(matches, duration, rounds)?,
+        );
         let test = |(label, options): (String, Settings)| TestPlan {
             name: if label.is_empty() { kind.to_owned() } else { label },
             kind: kind.to_owned(),
@@ -240,13 +245,17 @@ impl LayerCommand {
             benchmark: None,
             expect: std::collections::BTreeMap::new(),
         };
-        let mut tests = direction::both_ways(scanned.into_iter().map(test).collect(), matches)?;
-        measuring::promise(&mut tests, matches)?;
+        let mut tests = direction::add_reverse_tests(scanned.into_iter().map(test).collect(), matches)?;
+        measurement::add_promises(&mut tests, matches)?;
         let what = if search.is_some() { "limit of " } else { "" };
         let to = matches.get_one::<String>("target").filter(|_| url.is_none());
         let to = to.map(|target| format!(" to {target}")).unwrap_or_default();
         let title = format!("{what}{} {}{to}", self.title, url.as_deref().unwrap_or(word));
-        measuring::carry_out(measuring::plan((title, rounds), ends, tests, matches), matches, Keep::WhenAsked)
+        measurement::run_and_report(
+            measurement::plan((title, rounds), ends, tests, matches),
+            matches,
+            KeepResult::IfRequested,
+        )
     }
 
     /// Whether the benchmarking methods of frames are among its options.
@@ -261,51 +270,51 @@ impl LayerCommand {
     }
 
     /// The word and the kind of the test that is meant.
-    fn meant<'a>(&self, matches: &'a ArgMatches) -> Result<(&'a str, &'static str), Screen> {
+    fn chosen_test<'a>(&self, matches: &'a ArgMatches) -> Result<(&'a str, &'static str), UserError> {
         let Some((protocol, kind)) = self.protocol(matches) else {
-            let word = self.word(matches);
-            let (word, meant) = match direction::of_former_word(word) {
+            let word = self.test_word(matches);
+            let (word, meant) = match direction::from_former_word(word) {
                 Some((word, direction)) => (word, Some(direction)),
-                None => (word, direction::given(matches)),
+                None => (word, direction::chosen(matches)),
             };
             let found = self.tests.iter().find(|(test, _)| *test == word).expect("clap knows the tests of the table");
             return Ok((word, direction::kind(*found, meant)?));
         };
         if matches.value_source("test") == Some(ValueSource::CommandLine) {
-            return Err(Screen::new(Exit::Usage, format!("--protocol {protocol} knows no --test"))
-                .line("use", "--direction up, down or both"));
+            return Err(UserError::new(Exit::Usage, format!("--protocol {protocol} knows no --test"))
+                .with_line("use", "--direction up, down or both"));
         }
         Ok((protocol, kind))
     }
 
     /// The word of the test that is meant.
-    fn word<'a>(&self, matches: &'a ArgMatches) -> &'a str {
+    fn test_word<'a>(&self, matches: &'a ArgMatches) -> &'a str {
         let is_given = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
-        let chosen = self.chosen_by.iter().find(|(option, _)| is_given(option) && !is_given("test"));
+        let chosen = self.implied_by.iter().find(|(option, _)| is_given(option) && !is_given("test"));
         let named = || matches.get_one::<String>("test").map_or(self.tests[0].0, String::as_str);
         chosen.map_or_else(named, |(_, word)| word)
     }
 
     /// The hosts, and the URL when the target needs nothing of ours.
-    fn ends(&self, matches: &ArgMatches) -> anyhow::Result<(Ends, Option<String>)> {
+    fn ends(&self, matches: &ArgMatches) -> anyhow::Result<(TestHosts, Option<String>)> {
         let device = matches.get_one::<String>("device").map(String::as_str);
-        match (matches.get_one::<String>("target"), measuring::lab_meant(matches)) {
+        match (matches.get_one::<String>("target"), measurement::lab_option(matches)) {
             (Some(_), Some(_)) if device.is_some() => {
-                Err(Screen::new(Exit::Usage, "--device stands in a lab, and a target is none").into())
+                Err(UserError::new(Exit::Usage, "--device stands in a lab, and a target is none").into())
             }
-            (Some(target), _) if self.name == "http" => Ok((measuring::ends_here(), Some(target.clone()))),
+            (Some(target), _) if self.name == "http" => Ok((measurement::hosts_on_loopback(), Some(target.clone()))),
             (Some(target), None) if self.protocol(matches).is_some() => {
-                Ok((measuring::ends_here(), Some(target.clone())))
+                Ok((measurement::hosts_on_loopback(), Some(target.clone())))
             }
-            (Some(target), None) => Ok((measuring::ends_at(target, matches)?, None)),
-            (None, Some(lab)) => Ok((measuring::ends_in_lab(lab, device)?, None)),
-            (Some(_), Some(_)) => Err(Screen::new(Exit::Usage, "either a target or --lab, not both").into()),
+            (Some(target), None) => Ok((measurement::hosts_at_target(target, matches)?, None)),
+            (None, Some(lab)) => Ok((measurement::hosts_in_lab(lab, device)?, None)),
+            (Some(_), Some(_)) => Err(UserError::new(Exit::Usage, "either a target or --lab, not both").into()),
             (None, None) if matches.try_get_one::<String>(RECEIVE).is_ok_and(|device| device.is_some()) => {
-                Ok((measuring::ends_here(), None))
+                Ok((measurement::hosts_on_loopback(), None))
             }
-            (None, None) => Err(Screen::new(Exit::Usage, format!("fathom {} needs a {}", self.name, self.target.0))
-                .line("use", self.target.1)
-                .line("try", format!("fathom {} --lab pair", self.name))
+            (None, None) => Err(UserError::new(Exit::Usage, format!("fathom {} needs a {}", self.name, self.target.0))
+                .with_line("use", self.target.1)
+                .with_line("try", format!("fathom {} --lab pair", self.name))
                 .into()),
         }
     }

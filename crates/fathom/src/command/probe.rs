@@ -7,10 +7,10 @@ use fathom_engine::TestKind;
 use fathom_model::{Settings, TestPlan, units::Nanos};
 use jiff::{Zoned, civil};
 
-use super::measuring::{self, Ends, Keep};
+use super::measurement::{self, KeepResult, TestHosts};
 use crate::{
-    exit::{Exit, Screen},
-    options, wire_up,
+    exit::{Exit, UserError},
+    options, registry,
 };
 
 const EXAMPLES: &str = "\
@@ -34,7 +34,7 @@ const TESTS: &[(&str, &[&str])] = &[
     ("ports", &["probe_ports"]),
 ];
 /// Options that say which test is meant without `--test`, with its word.
-const CHOSEN_BY: &[(&str, &str)] =
+const IMPLIED_BY: &[(&str, &str)] =
     &[("ports", "ports"), ("count", "rtt"), ("interval", "rtt"), ("flood", "rtt"), ("until", "rtt"), ("size", "rtt")];
 /// The option of the kinds that names the host.
 const HOST: &str = "host";
@@ -43,16 +43,16 @@ const COUNT: u64 = 10;
 /// Hosts tell of closed UDP ports about once a second: what comes faster goes unanswered without being lost.
 const UDP_INTERVAL: Nanos = Nanos::from_millis(1100);
 /// How long a flood lasts unless it is said.
-const FLOOD: Nanos = Nanos::from_secs(2);
+const FLOOD_DURATION: Nanos = Nanos::from_secs(2);
 /// What bounds a search, which comes to its end by itself.
-const SEARCH: Nanos = Nanos::from_secs(120);
+const SEARCH_DURATION_MAX: Nanos = Nanos::from_secs(120);
 
-fn kinds() -> Vec<options::Named> {
+fn kinds() -> Vec<options::NamedKind> {
     let named = [("rtt", "probe"), ("mtu", "probe_mtu"), ("route", "probe_route"), ("ports", "probe_ports")];
-    named.into_iter().filter_map(|(word, kind)| Some((word, wire_up::kind(kind).ok()?))).collect()
+    named.into_iter().filter_map(|(word, kind)| Some((word, registry::kind(kind).ok()?))).collect()
 }
 
-pub(super) fn shape(command: Command) -> Command {
+pub(super) fn define(command: Command) -> Command {
     let host = Arg::new("target").value_name("HOST").help(
         "an address or a name; with --key, a host that runs `fathom serve`; without it, the last host of a --lab",
     );
@@ -70,49 +70,49 @@ pub(super) fn shape(command: Command) -> Command {
         .arg(test.help("what is asked: round trips and loss, path MTU, the route, ports; all is the first three"))
         .args(options)
         .arg(until)
-        .args(measuring::arguments())
+        .args(measurement::arguments())
         .after_help(EXAMPLES)
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
-    let word = word(matches);
+    let word = test_word(matches);
     let (_, kinds) = TESTS.iter().find(|(test, _)| *test == word).expect("clap knows the tests of the table");
     let mut given = options::settings(matches, &self::kinds().into_iter().map(|(_, kind)| kind).collect::<Vec<_>>());
-    let ends = ends(matches, &mut given)?;
+    let ends = test_hosts(matches, &mut given)?;
     let mut used = Vec::new();
     let tests = kinds.iter().map(|kind| test(kind, (&given, &mut used), &ends, matches));
     let mut tests = tests.collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(unused) = given.0.keys().find(|name| !used.contains(*name)) {
-        let screen = Screen::new(Exit::Usage, format!("--{unused} says nothing to --test {word}"));
-        return Err(screen.line("see", "fathom probe --help        # which test takes which option").into());
+        let screen = UserError::new(Exit::Usage, format!("--{unused} says nothing to --test {word}"));
+        return Err(screen.with_line("see", "fathom probe --help        # which test takes which option").into());
     }
-    measuring::promise(&mut tests, matches)?;
+    measurement::add_promises(&mut tests, matches)?;
     let title = format!("Probes to {}", matches.get_one::<String>("target").map_or(ends.to(), String::as_str));
-    let plan = measuring::plan((title, 1), ends, tests, matches);
-    measuring::carry_out(plan, matches, Keep::WhenAsked)
+    let plan = measurement::plan((title, 1), ends, tests, matches);
+    measurement::run_and_report(plan, matches, KeepResult::IfRequested)
 }
 
 /// The word of the test that is meant.
-fn word(matches: &ArgMatches) -> &str {
+fn test_word(matches: &ArgMatches) -> &str {
     let is_given = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
-    let chosen = CHOSEN_BY.iter().find(|(option, _)| is_given(option) && !is_given("test"));
+    let chosen = IMPLIED_BY.iter().find(|(option, _)| is_given(option) && !is_given("test"));
     chosen.map_or_else(|| matches.get_one::<String>("test").map_or("all", String::as_str), |(_, word)| word)
 }
 
 /// Where probes come from, and whom they are for.
-fn ends(matches: &ArgMatches, given: &mut Settings) -> anyhow::Result<Ends> {
+fn test_hosts(matches: &ArgMatches, given: &mut Settings) -> anyhow::Result<TestHosts> {
     let has_key = matches.contains_id("key");
-    let in_lab = |lab| measuring::ends_in_lab(lab, matches.get_one::<String>("device").map(String::as_str));
-    match (matches.get_one::<String>("target"), measuring::lab_meant(matches)) {
-        (Some(target), None) if has_key => Ok(measuring::ends_at(target, matches)?),
+    let in_lab = |lab| measurement::hosts_in_lab(lab, matches.get_one::<String>("device").map(String::as_str));
+    match (matches.get_one::<String>("target"), measurement::lab_option(matches)) {
+        (Some(target), None) if has_key => Ok(measurement::hosts_at_target(target, matches)?),
         (Some(target), lab) => {
             given.set(HOST, target.clone());
-            Ok(lab.map_or_else(|| Ok(measuring::ends_here()), in_lab)?)
+            Ok(lab.map_or_else(|| Ok(measurement::hosts_on_loopback()), in_lab)?)
         }
         (None, Some(lab)) => Ok(in_lab(lab)?),
-        (None, None) => Err(Screen::new(Exit::Usage, "fathom probe needs a HOST")
-            .line("use", "an address or a name")
-            .line("try", "fathom probe --lab router")
+        (None, None) => Err(UserError::new(Exit::Usage, "fathom probe needs a HOST")
+            .with_line("use", "an address or a name")
+            .with_line("try", "fathom probe --lab router")
             .into()),
     }
 }
@@ -121,10 +121,10 @@ fn ends(matches: &ArgMatches, given: &mut Settings) -> anyhow::Result<Ends> {
 fn test(
     name: &str,
     (given, used): (&Settings, &mut Vec<String>),
-    ends: &Ends,
+    ends: &TestHosts,
     matches: &ArgMatches,
 ) -> anyhow::Result<TestPlan> {
-    let kind = wire_up::kind(name)?;
+    let kind = registry::kind(name)?;
     let mut options = Settings::default();
     for option in kind.options() {
         if let Some(text) = given.text(option.name) {
@@ -132,11 +132,11 @@ fn test(
             used.push(option.name.to_owned());
         }
     }
-    let duration = match (until(matches)?, matches.contains_id("duration")) {
+    let duration = match (time_until(matches)?, matches.contains_id("duration")) {
         (Some(left), _) => left,
-        (None, true) => measuring::round(matches, SEARCH, 1)?,
-        (None, false) if name == "probe" => series(kind, &mut options)?,
-        (None, false) => SEARCH,
+        (None, true) => measurement::round_duration(matches, SEARCH_DURATION_MAX, 1)?,
+        (None, false) if name == "probe" => series_duration(kind, &mut options)?,
+        (None, false) => SEARCH_DURATION_MAX,
     };
     Ok(TestPlan {
         name: name.to_owned(),
@@ -154,9 +154,9 @@ fn test(
 }
 
 /// How long a series of so many probes takes.
-fn series(kind: &dyn TestKind, options: &mut Settings) -> anyhow::Result<Nanos> {
+fn series_duration(kind: &dyn TestKind, options: &mut Settings) -> anyhow::Result<Nanos> {
     if options.flag("flood") && options.text("count").is_none() {
-        return Ok(FLOOD);
+        return Ok(FLOOD_DURATION);
     }
     if options.text("count").is_none() {
         options.set("count", COUNT.to_string());
@@ -165,23 +165,23 @@ fn series(kind: &dyn TestKind, options: &mut Settings) -> anyhow::Result<Nanos> 
     if is_limited && options.text("interval").is_none() {
         options.set("interval", UDP_INTERVAL.exact());
     }
-    let complete = options.complete(kind.options()).map_err(|error| Screen::new(Exit::Usage, error.to_string()))?;
+    let complete = options.complete(kind.options()).map_err(|error| UserError::new(Exit::Usage, error.to_string()))?;
     let count = complete.count("count").unwrap_or(COUNT);
     let interval = complete.span("interval").unwrap_or(Nanos::from_millis(100));
     // What a busy machine or a slow flood adds must not cut it short.
-    Ok(Nanos(interval.0.saturating_mul(count)) + FLOOD)
+    Ok(Nanos(interval.0.saturating_mul(count)) + FLOOD_DURATION)
 }
 
 /// How long it is until the time that `--until` names.
-fn until(matches: &ArgMatches) -> anyhow::Result<Option<Nanos>> {
+fn time_until(matches: &ArgMatches) -> anyhow::Result<Option<Nanos>> {
     let Some(text) = matches.get_one::<String>("until") else { return Ok(None) };
     if let Ok(span) = text.parse::<Nanos>() {
         return Ok(Some(span));
     }
     let now = Zoned::now();
     let wrong = || {
-        Screen::new(Exit::Usage, format!("--until {text} is no time that is to come"))
-            .line("use", "--until 18:00, --until 2027-01-31T18:00, or a span: --until 2h")
+        UserError::new(Exit::Usage, format!("--until {text} is no time that is to come"))
+            .with_line("use", "--until 18:00, --until 2027-01-31T18:00, or a span: --until 2h")
     };
     let left = time_left(text, &now).ok_or_else(wrong)?;
     Ok(Some(left))

@@ -6,11 +6,11 @@ use clap::{Arg, ArgMatches, Command};
 
 use crate::{
     exit::Exit,
-    files::{self, Readers},
+    files::{self, FileReaders},
     output, store,
 };
 
-pub(super) fn shape(command: Command) -> Command {
+pub(super) fn define(command: Command) -> Command {
     let run = Arg::new("run")
         .value_name("RUN")
         .default_value(store::LATEST)
@@ -29,7 +29,7 @@ pub(super) fn shape(command: Command) -> Command {
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
-    let run = store::read(&store::find(matches.get_one::<PathBuf>("run").expect("it has a default"))?)?;
+    let run = store::read_run(&store::find_run(matches.get_one::<PathBuf>("run").expect("it has a default"))?)?;
     let Some(path) = matches.get_one::<PathBuf>("file") else { return output::print(&run, matches) };
     let ending = path.extension().unwrap_or_default().to_string_lossy().into_owned();
     let name = matches.get_one::<String>("format").cloned().unwrap_or(if ending == "txt" {
@@ -38,6 +38,6 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         ending
     });
     let format = output::format(&name)?;
-    files::write_whole(path, Readers::Anyone, |out| Ok(format.write(&run, out)?))?;
-    Ok(output::exit_of(&run, output::Judging::of(matches)))
+    files::write_whole(path, FileReaders::Anyone, |out| Ok(format.write(&run, out)?))?;
+    Ok(output::exit_for(&run, output::Strictness::of(matches)))
 }

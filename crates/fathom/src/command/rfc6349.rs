@@ -9,25 +9,25 @@ use fathom_model::{
     units::{BitsPerSec, Bytes, Nanos, approximate, rounded},
 };
 
-use super::measuring::{self, Ends, Keep};
+use super::measurement::{self, KeepResult, TestHosts};
 use crate::{
-    exit::{Exit, Screen},
-    wire_up,
+    exit::{Exit, UserError},
+    registry,
 };
 
 /// The kinds of a walk, up and down, with those that fill the path the same way.
-const WAYS: [(&str, &str); 2] = [("tcp_rfc6349", "tcp_stream"), ("tcp_rfc6349_down", "tcp_stream_down")];
+const KINDS_BY_DIRECTION: [(&str, &str); 2] = [("tcp_rfc6349", "tcp_stream"), ("tcp_rfc6349_down", "tcp_stream_down")];
 /// What must be known of the path, as options of the kind.
 const BANDWIDTH: &str = "bandwidth";
 const BASELINE: &str = "baseline-rtt";
 const WINDOW: &str = "buffer";
 const FLOWS: &str = "flows";
 /// The windows of the walk in percent of what fits into the path: below it, at it, and one that must queue.
-const WALK: [u64; 5] = [25, 50, 75, 100, 150];
+const WINDOW_PERCENTAGES: [u64; 5] = [25, 50, 75, 100, 150];
 /// Below this the kernel grants no receive buffer (`SOCK_MIN_RCVBUF`), and two segments make no window.
 const WINDOW_MIN: u64 = 4096;
 /// So many flows fill what one flow may not.
-const FILLING: &str = "8";
+const FILL_FLOWS: &str = "8";
 /// Long enough for streams to find their rate, short beside the walk.
 const SPANS: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(3));
 /// As many rounds as an interval needs; each has five windows.
@@ -35,22 +35,22 @@ pub(super) const ROUNDS: u32 = 3;
 
 /// What is known of the path.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Path {
+struct PathProperties {
     /// Of IP packets.
     bandwidth: BitsPerSec,
     /// The shortest round trip of the idle path.
     baseline: Nanos,
 }
 
-impl Path {
+impl PathProperties {
     /// The bytes that are under way when the path is full and no queue has formed.
-    fn bdp(self) -> Bytes {
+    fn bandwidth_delay_product(self) -> Bytes {
         Bytes(rounded(self.bandwidth.get() / 8.0 * self.baseline.as_secs_f64()))
     }
 }
 
 /// What a walk is made from.
-pub(super) struct Walk<'a> {
+pub(super) struct WindowSweep<'a> {
     /// The kind of its tests.
     pub(super) kind: &'static str,
     /// The command line.
@@ -58,69 +58,78 @@ pub(super) struct Walk<'a> {
     /// What was given of the kind's options.
     pub(super) given: Settings,
     /// The hosts.
-    pub(super) ends: Ends,
+    pub(super) ends: TestHosts,
     /// The longest warm-up and the measured time of each round.
     pub(super) spans: (Nanos, Nanos),
 }
 
 /// Whether the command line asks for a walk, and not for one window.
-pub(super) fn is_walk(kind: &str, given: &Settings, matches: &ArgMatches) -> bool {
+pub(super) fn is_sweep(kind: &str, given: &Settings, matches: &ArgMatches) -> bool {
     let is_scan = matches.try_contains_id("scan").unwrap_or(false);
-    WAYS.iter().any(|(walk, _)| *walk == kind) && given.text(WINDOW).is_none() && !is_scan
+    KINDS_BY_DIRECTION.iter().any(|(walk, _)| *walk == kind) && given.text(WINDOW).is_none() && !is_scan
 }
 
-impl Walk<'_> {
+impl WindowSweep<'_> {
     /// Measures the path as far as it is not given, and walks.
     pub(super) fn run(self) -> anyhow::Result<Exit> {
         let matches = self.matches;
         // What is wrong with an option is told before anything is measured.
-        let options = wire_up::kind(self.kind)?.options();
-        self.given.complete(options).map_err(|error| Screen::new(Exit::Usage, error.to_string()))?;
+        let options = registry::kind(self.kind)?.options();
+        self.given.complete(options).map_err(|error| UserError::new(Exit::Usage, error.to_string()))?;
         let (bandwidth, baseline) = (self.given.bit_rate(BANDWIDTH), self.given.span(BASELINE));
         let path = match (bandwidth, baseline) {
-            (Some(bandwidth), Some(baseline)) => Path { bandwidth, baseline },
+            (Some(bandwidth), Some(baseline)) => PathProperties { bandwidth, baseline },
             _ if matches.get_flag("plan") => {
-                return Err(Screen::new(Exit::Usage, "the windows follow from the path, which is measured first")
-                    .line("use", "--plan --bandwidth 100Mbit --baseline-rtt 40ms")
+                return Err(UserError::new(Exit::Usage, "the windows follow from the path, which is measured first")
+                    .with_line("use", "--plan --bandwidth 100Mbit --baseline-rtt 40ms")
                     .into());
             }
-            _ => match self.look()? {
-                Ok(run) => learned(&run, (bandwidth, baseline))?,
+            _ => match self.measure_path()? {
+                Ok(run) => path_from_run(&run, (bandwidth, baseline))?,
                 Err(exit) => return Ok(exit),
             },
         };
         let mut tests = self.windows(path)?;
-        measuring::promise(&mut tests, matches)?;
-        let title = format!("TCP throughput by RFC 6349, {} × {} = {}", path.bandwidth, path.baseline, path.bdp());
-        measuring::carry_out(measuring::plan((title, ROUNDS), self.ends, tests, matches), matches, Keep::WhenAsked)
+        measurement::add_promises(&mut tests, matches)?;
+        let title = format!(
+            "TCP throughput by RFC 6349, {} × {} = {}",
+            path.bandwidth,
+            path.baseline,
+            path.bandwidth_delay_product()
+        );
+        measurement::run_and_report(
+            measurement::plan((title, ROUNDS), self.ends, tests, matches),
+            matches,
+            KeepResult::IfRequested,
+        )
     }
 
     /// The kind of streams that fill the path the way that the walk goes.
-    fn filling(&self) -> &'static str {
-        WAYS.iter().find(|(walk, _)| *walk == self.kind).expect("a walk is of one of these kinds").1
+    fn fill_kind(&self) -> &'static str {
+        KINDS_BY_DIRECTION.iter().find(|(walk, _)| *walk == self.kind).expect("a walk is of one of these kinds").1
     }
 
     /// Runs what tells the unknown part of the path; an exit when it was interrupted.
-    fn look(&self) -> anyhow::Result<Result<Run, Exit>> {
+    fn measure_path(&self) -> anyhow::Result<Result<Run, Exit>> {
         let mut tests = Vec::new();
         if self.given.span(BASELINE).is_none() {
             tests.push(self.test("baseline RTT", "tcp_rr", SPANS)?);
         }
         if self.given.bit_rate(BANDWIDTH).is_none() {
-            let mut filling = self.test("bottleneck bandwidth", self.filling(), SPANS)?;
-            filling.options.set(FLOWS, FILLING);
+            let mut filling = self.test("bottleneck bandwidth", self.fill_kind(), SPANS)?;
+            filling.options.set(FLOWS, FILL_FLOWS);
             tests.push(filling);
         }
-        let plan = measuring::plan(("the path".to_owned(), 1), self.ends.clone(), tests, self.matches);
+        let plan = measurement::plan(("the path".to_owned(), 1), self.ends.clone(), tests, self.matches);
         let plan = Plan { rounds: 1, until_ci: None, ..plan };
-        let executed = measuring::look(plan, self.matches)?;
+        let executed = measurement::run_unreported(plan, self.matches)?;
         Ok(executed.signal.map_or(Ok(executed.run), |signal| Err(Exit::Signalled(signal))))
     }
 
     /// A test with as much of what was given as its kind knows.
     fn test(&self, name: &str, kind: &str, (warmup, duration): (Nanos, Nanos)) -> anyhow::Result<TestPlan> {
         let knows = |option: &&OptionDoc| self.given.text(option.name).is_some() && option.name != FLOWS;
-        let known = wire_up::kind(kind)?.options().iter().filter(knows);
+        let known = registry::kind(kind)?.options().iter().filter(knows);
         let given = |settings: Settings, option: &OptionDoc| {
             let text = self.given.text(option.name).unwrap_or_default();
             settings.with(option.name, text)
@@ -141,25 +150,28 @@ impl Walk<'_> {
     }
 
     /// A test for each window that the kernel can grant.
-    fn windows(&self, path: Path) -> anyhow::Result<Vec<TestPlan>> {
+    fn windows(&self, path: PathProperties) -> anyhow::Result<Vec<TestPlan>> {
         let flows = self.given.count(FLOWS).unwrap_or(1);
-        let window = |percent: &u64| (*percent, path.bdp().0.saturating_mul(*percent) / 100 / flows);
-        let possible: Vec<_> = WALK.iter().map(window).filter(|(_, bytes)| *bytes >= WINDOW_MIN).collect();
+        let window =
+            |percent: &u64| (*percent, path.bandwidth_delay_product().0.saturating_mul(*percent) / 100 / flows);
+        let possible: Vec<_> =
+            WINDOW_PERCENTAGES.iter().map(window).filter(|(_, bytes)| *bytes >= WINDOW_MIN).collect();
         if possible.len() < 2 {
-            let what = format!("{} are too little under way to be divided into windows", path.bdp());
-            return Err(Screen::new(Exit::Preflight, what)
-                .line(
+            let what =
+                format!("{} are too little under way to be divided into windows", path.bandwidth_delay_product());
+            return Err(UserError::new(Exit::Preflight, what)
+                .with_line(
                     "why",
                     format!(
                         "the path holds {} × {}, and a window is at least {WINDOW_MIN} bytes",
                         path.bandwidth, path.baseline
                     ),
                 )
-                .line(
+                .with_line(
                     "try",
                     format!(
                         "{} --test stream        # on so short a path any window is large enough",
-                        measuring::command_line()
+                        measurement::command_line()
                     ),
                 )
                 .into());
@@ -177,22 +189,30 @@ impl Walk<'_> {
 }
 
 /// What the tests before the walk say of the path, where the command line does not.
-fn learned(run: &Run, (bandwidth, baseline): (Option<BitsPerSec>, Option<Nanos>)) -> Result<Path, Screen> {
+fn path_from_run(
+    run: &Run,
+    (bandwidth, baseline): (Option<BitsPerSec>, Option<Nanos>),
+) -> Result<PathProperties, UserError> {
     let unknown = |what: &str| {
         let notes = run.tests.iter().flat_map(|test| test.unavailable.iter().cloned());
         let errors = records(run).flat_map(|record| record.errors.keys().cloned());
         let why = notes.chain(errors).next().unwrap_or_else(|| "nothing was recorded".to_owned());
-        Screen::new(Exit::Preflight, format!("the {what} of the path could not be measured")).line("why", why)
+        UserError::new(Exit::Preflight, format!("the {what} of the path could not be measured")).with_line("why", why)
     };
-    let path = Path {
-        bandwidth: bandwidth.or_else(|| carried(run)).ok_or_else(|| unknown("bottleneck bandwidth"))?,
-        baseline: baseline.or_else(|| shortest(run)).ok_or_else(|| unknown("baseline round-trip time"))?,
+    let path = PathProperties {
+        bandwidth: bandwidth.or_else(|| total_rate(run)).ok_or_else(|| unknown("bottleneck bandwidth"))?,
+        baseline: baseline.or_else(|| rtt_min(run)).ok_or_else(|| unknown("baseline round-trip time"))?,
     };
     let mean = records(run).filter(|record| record.totals.contains_key(count::TRANSACTIONS));
     let mean = mean.filter_map(|record| record.distributions.get(tcp::RTT_NS)?.mean()).map(rounded).next();
     let mean = mean.map_or_else(String::new, |mean| format!(" at least, {} on average", Nanos(mean)));
     let mtu = samples(run, tcp::PMTU_BYTES).min().map_or_else(String::new, |mtu| format!(" · path MTU {mtu} B"));
-    eprintln!("path    RTT {}{mean} · {}{mtu} · {} under way", path.baseline, path.bandwidth, path.bdp());
+    eprintln!(
+        "path    RTT {}{mean} · {}{mtu} · {} under way",
+        path.baseline,
+        path.bandwidth,
+        path.bandwidth_delay_product()
+    );
     Ok(path)
 }
 
@@ -207,7 +227,7 @@ fn samples<'a>(run: &'a Run, name: &'a str) -> impl Iterator<Item = u64> + 'a {
 }
 
 /// The shortest round trip that the kernel saw on the connection of the transactions.
-fn shortest(run: &Run) -> Option<Nanos> {
+fn rtt_min(run: &Run) -> Option<Nanos> {
     let idle = records(run).filter(|record| record.totals.contains_key(count::TRANSACTIONS));
     let flows = idle.flat_map(|record| &record.flows);
     let spans = flows.flat_map(|flow| &flow.samples).filter_map(|sample| sample.values.get(tcp::RTT_MIN_NS).copied());
@@ -215,7 +235,7 @@ fn shortest(run: &Run) -> Option<Nanos> {
 }
 
 /// What all streams together carried, as IP packets.
-fn carried(run: &Run) -> Option<BitsPerSec> {
+fn total_rate(run: &Run) -> Option<BitsPerSec> {
     let goodput = run.tests.iter().flat_map(|test| &test.summaries);
     let goodput =
         goodput.filter(|summary| summary.metric.name == "throughput_bps").find_map(|summary| summary.value)?;

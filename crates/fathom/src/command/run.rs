@@ -4,22 +4,22 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgMatches, Command};
 use fathom_engine::TestKind;
-use fathom_model::{TestPlan, ValueKind, plan::Reach, units::Nanos};
+use fathom_model::{TestPlan, ValueKind, plan::HostReach, units::Nanos};
 
-use super::measuring::{self, Keep};
+use super::measurement::{self, KeepResult};
 use crate::{
     execute,
-    exit::{Exit, Screen},
-    files, wire_up,
+    exit::{Exit, UserError},
+    files, registry,
 };
 
-pub(super) fn shape(command: Command) -> Command {
+pub(super) fn define(command: Command) -> Command {
     let file = Arg::new("file")
         .value_name("PLAN")
         .required(true)
         .value_parser(clap::value_parser!(PathBuf))
         .help("a plan in TOML; `--plan` on any command prints one");
-    command.arg(file).args(measuring::arguments()).after_help("Example:\n  fathom run plans/latency.toml")
+    command.arg(file).args(measurement::arguments()).after_help("Example:\n  fathom run plans/latency.toml")
 }
 
 /// The most that a plan may have: thousands of tests.
@@ -28,7 +28,7 @@ const PLAN_MAX: u64 = 4 << 20;
 /// Finds the files that a test names: those beside the plan come before those of the current folder.
 fn find_files(test: &mut TestPlan, folder: &Path) {
     // A kind that there is not is told when the plan is checked.
-    let options = wire_up::kind(&test.kind).map(TestKind::options).unwrap_or_default();
+    let options = registry::kind(&test.kind).map(TestKind::options).unwrap_or_default();
     for option in options.iter().filter(|option| option.value == ValueKind::File) {
         let beside = test.options.text(option.name).map(|name| folder.join(name)).filter(|path| path.is_file());
         if let Some(path) = beside.as_deref().and_then(Path::to_str) {
@@ -39,12 +39,12 @@ fn find_files(test: &mut TestPlan, folder: &Path) {
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let path = matches.get_one::<PathBuf>("file").expect("clap requires the file");
-    let text = files::read_text(path, PLAN_MAX).map_err(|error| Screen::of(Exit::Usage, &error))?;
+    let text = files::read_text(path, PLAN_MAX).map_err(|error| UserError::from_error(Exit::Usage, &error))?;
     let mut plan = execute::read_plan(&text).map_err(|error| {
         let lines = error.to_string();
         let mut lines = lines.lines();
         let what = format!("{}: {}", path.display(), lines.next().unwrap_or("not a plan"));
-        lines.fold(Screen::new(Exit::Usage, what), |screen, line| screen.line("", line))
+        lines.fold(UserError::new(Exit::Usage, what), |screen, line| screen.with_line("", line))
     })?;
     if let Some(rounds) = matches.get_one::<u32>("rounds") {
         plan.rounds = *rounds;
@@ -58,19 +58,19 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     for test in &mut plan.tests {
         find_files(test, path.parent().unwrap_or(Path::new("")));
         if matches.contains_id("warmup") {
-            test.warmup = measuring::span(matches, "warmup", Nanos::ZERO)?.exact();
+            test.warmup = measurement::duration_option(matches, "warmup", Nanos::ZERO)?.exact();
         }
         if matches.contains_id("duration") {
-            test.duration = measuring::round(matches, Nanos::ZERO, plan.rounds)?.exact();
+            test.duration = measurement::round_duration(matches, Nanos::ZERO, plan.rounds)?.exact();
         }
     }
-    let given = measuring::key(matches)?;
+    let given = measurement::key(matches)?;
     for reach in plan.hosts.values_mut() {
-        if let Reach::Tls { key, .. } = reach {
+        if let HostReach::Tls { key, .. } = reach {
             // A plan may hold the keys of several hosts; the one that is given is for those without.
             *key = key.take().or_else(|| given.clone());
         }
     }
-    measuring::promise(&mut plan.tests, matches)?;
-    measuring::carry_out(plan, matches, Keep::WhenAsked)
+    measurement::add_promises(&mut plan.tests, matches)?;
+    measurement::run_and_report(plan, matches, KeepResult::IfRequested)
 }

@@ -3,7 +3,7 @@
 use clap::{Arg, ArgAction, ArgMatches};
 use fathom_model::{OptionDoc, Settings};
 
-use crate::exit::{Exit, Screen};
+use crate::exit::{Exit, UserError};
 
 /// The option that asks for a scan.
 const SCAN: &str = "scan";
@@ -23,11 +23,11 @@ pub(super) fn arguments() -> Vec<Arg> {
 }
 
 /// The scan that a kind is made for: one that compares, until a value of the option or a scan of it is given.
-const USUAL: &[(&str, &str)] = &[("tcp_loaded", "direction=none,up,down,both")];
+const DEFAULT_SCANS: &[(&str, &str)] = &[("tcp_loaded", "direction=none,up,down,both")];
 
 /// The scan that belongs to a kind, where the command line does not say otherwise.
-fn usual(kind: &str, given: &Settings, scans: &[&String]) -> Option<String> {
-    let (_, scan) = USUAL.iter().find(|(name, _)| *name == kind)?;
+fn default_scan(kind: &str, given: &Settings, scans: &[&String]) -> Option<String> {
+    let (_, scan) = DEFAULT_SCANS.iter().find(|(name, _)| *name == kind)?;
     let option = scan.split_once('=').map_or(*scan, |(option, _)| option);
     let is_scanned = scans.iter().any(|text| text.split_once('=').is_some_and(|(name, _)| name == option));
     (given.text(option).is_none() && !is_scanned).then(|| (*scan).to_owned())
@@ -38,11 +38,11 @@ pub(super) fn tests(
     matches: &ArgMatches,
     given: &Settings,
     (kind, options): (&str, &[OptionDoc]),
-) -> Result<Vec<(String, Settings)>, Screen> {
-    let wrong = |what: String| Screen::new(Exit::Usage, what).line("use", "--scan flows=1,2,4,8");
+) -> Result<Vec<(String, Settings)>, UserError> {
+    let wrong = |what: String| UserError::new(Exit::Usage, what).with_line("use", "--scan flows=1,2,4,8");
     let mut tests = vec![(String::new(), given.clone())];
     let asked: Vec<&String> = matches.try_get_many(SCAN).ok().flatten().into_iter().flatten().collect();
-    let usual = usual(kind, given, &asked);
+    let usual = default_scan(kind, given, &asked);
     for text in asked.into_iter().chain(&usual) {
         let (name, values) =
             text.split_once('=').ok_or_else(|| wrong(format!("--scan {text}: an option and its values are needed")))?;
@@ -62,7 +62,8 @@ pub(super) fn tests(
     for (label, settings) in &mut tests {
         // A test that is alone has no name.
         let place = if label.is_empty() { String::new() } else { format!("{label}: ") };
-        *settings = settings.complete(options).map_err(|error| Screen::new(Exit::Usage, format!("{place}{error}")))?;
+        *settings =
+            settings.complete(options).map_err(|error| UserError::new(Exit::Usage, format!("{place}{error}")))?;
     }
     let mut labels: Vec<_> = tests.iter().map(|(label, _)| label).collect();
     labels.sort_unstable();

@@ -2,16 +2,16 @@
 
 use fathom_model::{
     Plan, TestPlan,
-    plan::{Reach, SCHEMA},
+    plan::{HostReach, SCHEMA},
     units::Nanos,
 };
 
 use fathom_lab::preset::Options;
 
-use super::{benchmark, sought};
+use super::{benchmark, search_spec};
 use crate::{
-    exit::{Exit, Screen, engine_screen},
-    wire_up,
+    exit::{Exit, UserError, engine_error},
+    registry,
 };
 
 /// A trial longer than this is refused: everything has a bounded duration.
@@ -23,7 +23,7 @@ pub(crate) fn read_plan(text: &str) -> Result<Plan, toml::de::Error> {
 }
 
 /// A plan as a file that can be run; keys are left out.
-pub(crate) fn text(plan: &Plan) -> anyhow::Result<String> {
+pub(crate) fn to_toml(plan: &Plan) -> anyhow::Result<String> {
     Ok(toml::to_string_pretty(&without_keys(plan))?)
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn text(plan: &Plan) -> anyhow::Result<String> {
 pub(crate) fn without_keys(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
     for reach in plan.hosts.values_mut() {
-        if let Reach::Tls { key, .. } = reach {
+        if let HostReach::Tls { key, .. } = reach {
             *key = None;
         }
     }
@@ -41,85 +41,91 @@ pub(crate) fn without_keys(plan: &Plan) -> Plan {
 /// Narrower than a thousandth is below what machines repeat; wider than a half is no interval.
 const UNTIL_CI: std::ops::RangeInclusive<f64> = 0.001..=0.5;
 
-fn wrong(what: impl Into<String>) -> Screen {
-    Screen::new(Exit::Usage, what)
+fn invalid_plan(what: impl Into<String>) -> UserError {
+    UserError::new(Exit::Usage, what)
 }
 
 /// Checks a plan whole, and writes every quantity in its exact form, defaults included.
-pub(crate) fn complete(plan: &mut Plan) -> Result<(), Screen> {
+pub(crate) fn complete(plan: &mut Plan) -> Result<(), UserError> {
     if plan.schema != SCHEMA {
-        return Err(wrong(format!("this program reads plans of `{SCHEMA}`, not of `{}`", plan.schema)));
+        return Err(invalid_plan(format!("this program reads plans of `{SCHEMA}`, not of `{}`", plan.schema)));
     }
     if plan.tests.is_empty() || plan.rounds == 0 {
-        return Err(wrong("the plan has nothing to do").line("use", "at least one [[tests]] and rounds = 1"));
+        return Err(
+            invalid_plan("the plan has nothing to do").with_line("use", "at least one [[tests]] and rounds = 1")
+        );
     }
     if let Some(width) = &plan.until_ci {
-        sought::share(width, "until_ci", UNTIL_CI)?;
+        search_spec::parse_share(width, "until_ci", UNTIL_CI)?;
     }
     if let Some(lab) = &plan.lab {
-        let preset = fathom_lab::preset::find(&lab.preset).map_err(|error| crate::command::lab_screen(&error))?;
+        let preset = fathom_lab::preset::find(&lab.preset).map_err(|error| crate::command::lab_error(&error))?;
         let device = lab.device.as_deref().map(str::parse).transpose();
-        let device = device.map_err(|error| crate::command::lab_screen(&error))?;
+        let device = device.map_err(|error| crate::command::lab_error(&error))?;
         let options = Options { device, ..Options::default() };
-        preset.device(&options).map_err(|error| crate::command::lab_screen(&error))?;
+        preset.device(&options).map_err(|error| crate::command::lab_error(&error))?;
     }
     let hosts: Vec<String> = plan.hosts.keys().cloned().collect();
     if let Some(via) = &plan.via {
         let is_end = plan.tests.iter().any(|test| test.from == *via || test.to.as_ref() == Some(via));
         if !hosts.contains(via) || is_end {
-            return Err(wrong(format!("via: `{via}` is not a host between two others")).line("hosts", hosts.join(", ")));
+            return Err(invalid_plan(format!("via: `{via}` is not a host between two others"))
+                .with_line("hosts", hosts.join(", ")));
         }
     }
     let mut names: Vec<&str> = plan.tests.iter().map(|test| test.name.as_str()).collect();
     names.sort_unstable();
     if let Some(twice) = names.windows(2).find_map(|pair| (pair[0] == pair[1]).then_some(pair[0])) {
-        return Err(wrong(format!("two tests are called `{twice}`")));
+        return Err(invalid_plan(format!("two tests are called `{twice}`")));
     }
     for n in 0..plan.tests.len() {
         let (before, from_here) = plan.tests.split_at_mut(n);
         let test = &mut from_here[0];
-        let lead = lead(test, before).map_err(|screen| screen.line("in", format!("test `{}`", test.name)))?;
+        let lead = lead_of(test, before).map_err(|screen| screen.with_line("in", format!("test `{}`", test.name)))?;
         if let Some(lead) = lead {
             for (option, value) in &lead.options.0 {
                 test.options.0.entry(option.clone()).or_insert_with(|| value.clone());
             }
         }
         complete_test(test, &hosts)
-            .and_then(|()| lead.map_or(Ok(()), |lead| check_alike(test, lead)))
-            .map_err(|screen| screen.line("in", format!("test `{}`", test.name)))?;
+            .and_then(|()| lead.map_or(Ok(()), |lead| check_paired(test, lead)))
+            .map_err(|screen| screen.with_line("in", format!("test `{}`", test.name)))?;
     }
     Ok(())
 }
 
 /// The test before a test that it is made together with, if it is; that one leads, and is complete.
-fn lead<'a>(test: &TestPlan, before: &'a [TestPlan]) -> Result<Option<&'a TestPlan>, Screen> {
+fn lead_of<'a>(test: &TestPlan, before: &'a [TestPlan]) -> Result<Option<&'a TestPlan>, UserError> {
     let Some(name) = &test.beside else { return Ok(None) };
     let leads = |other: &&TestPlan| other.name == *name && other.beside.is_none();
     let lead = before.iter().find(leads);
-    let lead = lead.ok_or_else(|| wrong(format!("beside: `{name}` is no test before this one that leads")))?;
+    let lead = lead.ok_or_else(|| invalid_plan(format!("beside: `{name}` is no test before this one that leads")))?;
     if let Some(other) = before.iter().find(|other| other.beside == test.beside) {
-        return Err(wrong(format!("beside: `{}` is beside `{name}` already, and there are two ways", other.name)));
+        return Err(invalid_plan(format!(
+            "beside: `{}` is beside `{name}` already, and there are two ways",
+            other.name
+        )));
     }
     if test.kind != lead.kind {
-        return Err(differs("kind", name));
+        return Err(pair_differs("kind", name));
     }
     if test.from != *lead.to.as_ref().unwrap_or(&lead.from) || test.to.as_ref() != Some(&lead.from) {
         let ends = format!("from = \"{}\" and to = \"{}\"", lead.to.as_deref().unwrap_or_default(), lead.from);
-        return Err(wrong(format!("beside: this is not `{name}` the other way")).line("use", ends));
+        return Err(invalid_plan(format!("beside: this is not `{name}` the other way")).with_line("use", ends));
     }
     Ok(Some(lead))
 }
 
 /// A test that is made together with another differs from it by its way alone.
-fn check_alike(test: &TestPlan, lead: &TestPlan) -> Result<(), Screen> {
+fn check_paired(test: &TestPlan, lead: &TestPlan) -> Result<(), UserError> {
     let name = &lead.name;
     if lead.search.is_some() {
-        return Err(wrong(format!("a search makes one test at a time, so nothing is beside `{name}`"))
-            .line("use", "a benchmark: its methods make both ways together"));
+        return Err(invalid_plan(format!("a search makes one test at a time, so nothing is beside `{name}`"))
+            .with_line("use", "a benchmark: its methods make both ways together"));
     }
     if test.search.is_some() || test.benchmark.is_some() {
-        return Err(wrong(format!("what is searched for is said of `{name}`, and this test is part of it"))
-            .line("use", "neither search nor benchmark here"));
+        return Err(invalid_plan(format!("what is searched for is said of `{name}`, and this test is part of it"))
+            .with_line("use", "neither search nor benchmark here"));
     }
     let other_option = test.options.0.iter().find(|(option, value)| lead.options.0.get(*option) != Some(*value));
     let all = [
@@ -127,44 +133,46 @@ fn check_alike(test: &TestPlan, lead: &TestPlan) -> Result<(), Screen> {
         ("duration", test.duration != lead.duration),
         (other_option.map_or("options", |(option, _)| option.as_str()), other_option.is_some()),
     ];
-    all.into_iter().find(|(_, is_other)| *is_other).map_or(Ok(()), |(what, _)| Err(differs(what, name)))
+    all.into_iter().find(|(_, is_other)| *is_other).map_or(Ok(()), |(what, _)| Err(pair_differs(what, name)))
 }
 
-fn differs(what: &str, lead: &str) -> Screen {
-    wrong(format!("{what}: a test that is beside `{lead}` is the same one the other way"))
+fn pair_differs(what: &str, lead: &str) -> UserError {
+    invalid_plan(format!("{what}: a test that is beside `{lead}` is the same one the other way"))
 }
 
-fn complete_test(test: &mut TestPlan, hosts: &[String]) -> Result<(), Screen> {
-    let kind = wire_up::kind(&test.kind).map_err(|error| wrong(error.to_string()))?;
-    test.options = test.options.complete(kind.options()).map_err(|error| wrong(error.to_string()))?;
+fn complete_test(test: &mut TestPlan, hosts: &[String]) -> Result<(), UserError> {
+    let kind = registry::kind(&test.kind).map_err(|error| invalid_plan(error.to_string()))?;
+    test.options = test.options.complete(kind.options()).map_err(|error| invalid_plan(error.to_string()))?;
     let needs_two = kind.is_two_sided(&test.options);
     for host in std::iter::once(&test.from).chain(&test.to) {
         if !hosts.contains(host) {
-            return Err(wrong(format!("there is no host `{host}`")).line("hosts", hosts.join(", ")));
+            return Err(invalid_plan(format!("there is no host `{host}`")).with_line("hosts", hosts.join(", ")));
         }
     }
     if needs_two && test.to.is_none() {
-        return Err(wrong(format!("`{}` needs a host that answers", test.kind)).line("use", "to = \"HOST\""));
+        return Err(
+            invalid_plan(format!("`{}` needs a host that answers", test.kind)).with_line("use", "to = \"HOST\"")
+        );
     }
     if !needs_two {
         test.to = None;
     }
     for (name, place) in [("warmup", &mut test.warmup), ("duration", &mut test.duration)] {
-        let span: Nanos = place.parse().map_err(|error| wrong(format!("{name}: {error}")))?;
+        let span: Nanos = place.parse().map_err(|error| invalid_plan(format!("{name}: {error}")))?;
         if span > SPAN_MAX || (name == "duration" && span == Nanos::ZERO) {
-            return Err(wrong(format!("{name}: {place} is not between 0 and {SPAN_MAX}")));
+            return Err(invalid_plan(format!("{name}: {place} is not between 0 and {SPAN_MAX}")));
         }
         *place = span.exact();
     }
-    sought::complete(test, kind)?;
-    kind.check(&sought::first(test, kind)).map_err(|error| engine_screen(&error))?;
+    search_spec::complete(test, kind)?;
+    kind.check(&search_spec::first_options(test, kind)).map_err(|error| engine_error(&error))?;
     benchmark::complete(test, kind)?;
-    let metrics = sought::metrics(test, kind);
+    let metrics = search_spec::metrics(test, kind);
     for (name, text) in &test.expect {
         let metric = fathom_analyze::promise::find(&metrics, name);
         metric
             .and_then(|metric| fathom_analyze::promise::parse(text, metric))
-            .map_err(|error| wrong(error.to_string()).line("use", error.hint()))?;
+            .map_err(|error| invalid_plan(error.to_string()).with_line("use", error.hint()))?;
     }
     Ok(())
 }
@@ -209,7 +217,7 @@ mod tests {
         let plan = completed(&with_back(BACK)).unwrap();
         assert_eq!(plan.tests[1].options, plan.tests[0].options);
         assert_eq!(plan.tests[1].options.text("request").as_deref(), Some("64"), "which is no default");
-        assert_eq!(completed(&text(&plan).unwrap()), Ok(plan));
+        assert_eq!(completed(&to_toml(&plan).unwrap()), Ok(plan));
         let given = format!("{BACK}options = {{ flows = 2 }}");
         assert!(completed(&with_back(&given)).is_ok());
         let second =
@@ -232,7 +240,7 @@ mod tests {
     fn a_completed_plan_is_printed_and_read_back_as_the_same_plan() {
         let plan = completed(PLAN).unwrap();
         assert_eq!(plan.tests[0].warmup, "100ms");
-        assert_eq!(completed(&text(&plan).unwrap()), Ok(plan));
+        assert_eq!(completed(&to_toml(&plan).unwrap()), Ok(plan));
     }
 
     #[test]
@@ -243,7 +251,7 @@ mod tests {
         let search = plan.tests[0].search.clone().unwrap();
         assert_eq!((search.objective.as_str(), search.low.as_deref()), ("loss_ratio < 0.1 %", Some("1k/s")));
         assert_eq!(search.precision.as_deref(), Some("2.5%"));
-        assert_eq!(completed(&super::text(&plan).unwrap()), Ok(plan));
+        assert_eq!(completed(&super::to_toml(&plan).unwrap()), Ok(plan));
     }
 
     #[test]

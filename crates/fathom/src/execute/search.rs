@@ -3,58 +3,60 @@
 use std::{collections::BTreeMap, io};
 
 use fathom_analyze::curve;
-use fathom_engine::search::{Certainty, Forwarded, Found, Load, Measurer, Observation, Step, search};
-use fathom_fleet::{Class, Error};
+use fathom_engine::search::{
+    Certainty, Forwarded, LoadLevel, Measurer, Observation, SearchResult, SearchTrialRequest, search,
+};
+use fathom_fleet::{Error, ErrorClass};
 use fathom_model::{
     Confidence, Derivation, Metric, Record, Side, TestPlan, TestRun, Trial, ValueKind,
-    finding::Outcome,
+    finding::PromiseOutcome,
     names::{count, distribution},
     run::Host,
     search::{CurvePoint, Decision, LoadCurve, SearchTrial},
     units::{Nanos, approximate, ratio, rounded},
 };
-use fathom_report::formats::Event;
+use fathom_report::formats::RunEvent;
 use fathom_statistics::samples_needed;
 use fathom_sys::clock;
 
 use super::{
-    course::Course,
-    sought::{Part, Sought},
+    rounds::RunExecutor,
+    search_spec::{ObjectivePart, SearchSpec},
 };
-use crate::{hosts::Hosts, wire_up};
+use crate::{hosts::Hosts, registry};
 
 /// A trial at a low rate is made longer for the sake of its quantile, but at most by so much.
 const LONGER_MAX: u64 = 10;
 
 /// So many may be due and not sent when a trial ends, at any rate; in a trial of a hundred they are no sign of a slow tool.
-const EDGE: u64 = 3;
+const UNSENT_AT_END_MAX: u64 = 3;
 
 /// Why no trial can be made any more.
-enum Halt {
+enum SearchTrialError {
     Fleet(Error),
     Output(io::Error),
 }
 
 /// A trial with what was made of it.
-struct Made {
-    load: Load,
+struct SearchedTrial {
+    load: LoadLevel,
     judged: SearchTrial,
     trial: Trial,
 }
 
 /// Makes the trials of a search on the hosts of a run.
-struct Trials<'a, 'b> {
-    course: &'a Course<'b>,
+struct SearchTrials<'a, 'b> {
+    executor: &'a RunExecutor<'b>,
     test: &'a TestPlan,
     /// What the test is called in the result.
     title: String,
-    sought: &'a Sought,
-    known: &'a BTreeMap<String, Host>,
+    spec: &'a SearchSpec,
+    hosts_info: &'a BTreeMap<String, Host>,
     hosts: &'a mut Hosts,
-    made: Vec<Made>,
+    trials: Vec<SearchedTrial>,
 }
 
-impl Course<'_> {
+impl RunExecutor<'_> {
     /// Searches for the limit of a test, and writes all that was measured into its run; why it was ended early.
     pub(super) fn search(
         &self,
@@ -62,65 +64,68 @@ impl Course<'_> {
         test: &TestPlan,
         (known, hosts): (&BTreeMap<String, Host>, &mut Hosts),
     ) -> anyhow::Result<Option<Error>> {
-        let kind = wire_up::kind(&test.kind)?;
-        let sought = Sought::of(test, kind)?;
+        let kind = registry::kind(&test.kind)?;
+        let sought = SearchSpec::of(test, kind)?;
         let title = into.title.clone();
-        let mut trials = Trials { course: self, test, title, sought: &sought, known, hosts, made: Vec::new() };
-        let mut found = search(&sought.aim, &mut trials);
-        let made = trials.made;
+        let mut trials =
+            SearchTrials { executor: self, test, title, spec: &sought, hosts_info: known, hosts, trials: Vec::new() };
+        let mut found = search(&sought.bounds, &mut trials);
+        let made = trials.trials;
         let error = found.error.take();
         if !made.is_empty() {
             write(into, &sought, &found, made);
         }
         match error {
-            Some(Halt::Output(error)) => Err(error.into()),
-            Some(Halt::Fleet(error)) => Ok(Some(error)),
+            Some(SearchTrialError::Output(error)) => Err(error.into()),
+            Some(SearchTrialError::Fleet(error)) => Ok(Some(error)),
             None => Ok(None),
         }
     }
 }
 
-impl Measurer for Trials<'_, '_> {
-    type Error = Halt;
+impl Measurer for SearchTrials<'_, '_> {
+    type Error = SearchTrialError;
 
-    fn measure(&mut self, step: &Step) -> Result<Observation, Halt> {
+    fn measure(&mut self, step: &SearchTrialRequest) -> Result<Observation, SearchTrialError> {
         let began = clock::now();
-        self.course.progress.searches(&self.title, &self.words(step));
-        let outcome = self.course.play(&self.test_at(step), step.n_done, self.hosts);
+        self.executor.progress.show_search_step(&self.title, &self.step_text(step));
+        let outcome = self.executor.run_trial(&self.test_at(step), step.n_done, self.hosts);
         let took = clock::now() - began;
         if let Some(error) = outcome.error {
             // One trial that failed at a high rate says nothing; a host that is lost, or nothing that ever worked, says all.
-            if error.class() != Class::Failed || self.made.is_empty() {
-                return Err(Halt::Fleet(error));
+            if error.class() != ErrorClass::Failed || self.trials.is_empty() {
+                return Err(SearchTrialError::Fleet(error));
             }
         }
         // No test is made together with one that searches, so there is one.
         let trial = outcome.trials.into_iter().next().unwrap_or_default();
         let (observation, judged) = self.judge(&trial, step, took);
-        if self.course.is_live() {
+        if self.executor.is_live() {
             let mut out = io::stdout().lock();
-            Event::trial(&self.test.name, &trial).write(&mut out).map_err(Halt::Output)?;
-            Event::step(&self.test.name, step.load.get(), &judged).write(&mut out).map_err(Halt::Output)?;
+            RunEvent::trial(&self.test.name, &trial).write(&mut out).map_err(SearchTrialError::Output)?;
+            RunEvent::step(&self.test.name, step.load.get(), &judged)
+                .write(&mut out)
+                .map_err(SearchTrialError::Output)?;
         }
-        self.made.push(Made { load: step.load, judged, trial });
+        self.trials.push(SearchedTrial { load: step.load, judged, trial });
         Ok(observation)
     }
 }
 
-impl Trials<'_, '_> {
+impl SearchTrials<'_, '_> {
     /// The test at one rate, long enough for the quantile that is judged.
-    fn test_at(&self, step: &Step) -> TestPlan {
+    fn test_at(&self, step: &SearchTrialRequest) -> TestPlan {
         let (mut test, load) = (self.test.clone(), step.load);
-        test.options = self.sought.at(&self.test.options, load);
+        test.options = self.spec.options_at(&self.test.options, load);
         if let Some(duration) = step.duration {
             test.duration = duration.exact();
             return test;
         }
-        let needed = self.sought.parts.iter().filter_map(|part| match part.metric.from {
+        let needed = self.spec.parts.iter().filter_map(|part| match part.metric.from {
             Derivation::Quantile { q, .. } => Some(samples_needed(q)),
             _ => None,
         });
-        if let (Some(needed), ValueKind::Rate) = (needed.max(), self.sought.option.value) {
+        if let (Some(needed), ValueKind::Rate) = (needed.max(), self.spec.option.value) {
             let wanted: Nanos = self.test.duration.parse().unwrap_or(Nanos::ZERO);
             let needed = Nanos(rounded(1e9 * approximate(needed) / load.get()));
             test.duration = needed.max(wanted).min(Nanos(wanted.0.saturating_mul(LONGER_MAX))).exact();
@@ -129,8 +134,8 @@ impl Trials<'_, '_> {
     }
 
     /// What is done now: `narrowing 32.0 – 45.2 k req/s, at 38.1 k req/s`.
-    fn words(&self, step: &Step) -> String {
-        let unit = self.sought.achieved.unit;
+    fn step_text(&self, step: &SearchTrialRequest) -> String {
+        let unit = self.spec.achieved.unit;
         let at = unit.show(step.load.get());
         let word = step.purpose.word();
         match (step.kept, step.broken) {
@@ -141,21 +146,21 @@ impl Trials<'_, '_> {
         }
     }
 
-    fn judge(&self, trial: &Trial, step: &Step, took: Nanos) -> (Observation, SearchTrial) {
-        let sought = self.sought;
+    fn judge(&self, trial: &Trial, step: &SearchTrialRequest, took: Nanos) -> (Observation, SearchTrial) {
+        let sought = self.spec;
         let is_whole = !trial.records.is_empty() && trial.records.values().all(|record| record.complete);
-        let value_of = |metric| curve::value_in(trial, self.known, metric).filter(|_| is_whole);
+        let value_of = |metric| curve::value_in(trial, self.hosts_info, metric).filter(|_| is_whole);
         let (value, achieved) = (value_of(&sought.parts[0].metric), value_of(&sought.achieved));
         let kept = sought.parts.iter().map(|part| {
             let value = value_of(&part.metric)?;
-            Some(part.promise.judge(value, None) == Outcome::Kept)
+            Some(part.promise.judge(value, None) == PromiseOutcome::Kept)
         });
         let keeps = kept.reduce(|all, one| Some(all? && one?)).flatten();
         let initiator = trial.records.values().find(|record| record.side == Side::Initiator);
         let total = |name: &str| initiator.and_then(|record| record.totals.get(name)).copied();
-        let late = initiator.and_then(|record| own_lateness(&sought.parts, record));
+        let late = initiator.and_then(|record| generator_lateness(&sought.parts, record));
         let sent = total(count::SENT).zip(total(count::INTENDED));
-        let sent = sent.and_then(|(sent, intended)| ratio((sent + EDGE).min(intended), intended));
+        let sent = sent.and_then(|(sent, intended)| ratio((sent + UNSENT_AT_END_MAX).min(intended), intended));
         // A kind that knows why a start was late says by that whose fault it was that something was not sent.
         let unsent = sent.filter(|_| late.is_none());
         // What is lost is what such an objective is about: how much of it may be missing is for its bound to say.
@@ -184,14 +189,14 @@ impl Trials<'_, '_> {
     }
 }
 
-impl Trials<'_, '_> {
+impl SearchTrials<'_, '_> {
     /// The metric that tells what is lost, of a kind that counts it.
     fn loss(&self) -> Option<&'static Metric> {
-        wire_up::kind(&self.test.kind).ok()?.metrics().iter().find(|metric| is_of_loss(metric))
+        registry::kind(&self.test.kind).ok()?.metrics().iter().find(|metric| is_of_loss(metric))
     }
 
     /// What became of a load; of a kind that counts no loss, what was not achieved of it is lost.
-    fn forwarded(&self, step: &Step, achieved: f64, lost: Option<f64>) -> Forwarded {
+    fn forwarded(&self, step: &SearchTrialRequest, achieved: f64, lost: Option<f64>) -> Forwarded {
         let effective = step.duration.unwrap_or_else(|| self.test.duration.parse().unwrap_or(Nanos::ZERO));
         // A target that catches up on what was due before lost nothing.
         let loss_ratio = lost.unwrap_or(1.0 - achieved / step.load.get()).max(0.0);
@@ -204,15 +209,15 @@ impl Trials<'_, '_> {
 /// It cannot when more waited for a connection, nor when the time from the actual start, which leaves our lateness out, breaks
 /// the objective too: then the target would have broken it for a tool without fault as well. A tool that starts later than
 /// answers take also reads them late, so that its times from the actual start accuse nobody.
-fn own_lateness(parts: &[Part], record: &Record) -> Option<f64> {
+fn generator_lateness(parts: &[ObjectivePart], record: &Record) -> Option<f64> {
     let total = |name: &str| record.totals.get(name).copied();
     let (own, others) = (total(count::LATE_OWN_CPU)?, total(count::LATE_NO_CONNECTION).unwrap_or(0));
     let of = |name: &str, q: f64| record.distributions.get(name).and_then(|times| times.quantile(q));
-    let breaks = |part: &Part| match &part.metric.from {
+    let breaks = |part: &ObjectivePart| match &part.metric.from {
         Derivation::Quantile { distribution: name, q, .. } if name == distribution::RESPONSE_TIME => {
             let (time, lag) = (of(distribution::SERVICE_TIME, *q), of(distribution::SCHEDULE_LAG, *q));
             time.filter(|time| lag.is_none_or(|lag| lag < *time))
-                .is_some_and(|time| part.promise.judge(approximate(time), None) != Outcome::Kept)
+                .is_some_and(|time| part.promise.judge(approximate(time), None) != PromiseOutcome::Kept)
         }
         _ => false,
     };
@@ -226,13 +231,13 @@ fn is_of_loss(metric: &Metric) -> bool {
 }
 
 /// Writes the curve of a search into the run of its test, and the trials at the limit as those of the test.
-fn write(into: &mut TestRun, sought: &Sought, found: &Found<Halt>, made: Vec<Made>) {
+fn write(into: &mut TestRun, sought: &SearchSpec, found: &SearchResult<SearchTrialError>, made: Vec<SearchedTrial>) {
     let at_limit = found.kept.or_else(|| made.iter().map(|made| made.load).reduce(|a, b| if b < a { b } else { a }));
     if let Some(load) = at_limit {
-        into.options = sought.at(&into.options, load);
+        into.options = sought.options_at(&into.options, load);
     }
     let mut points: Vec<CurvePoint> = found.points.iter().map(|point| empty(point.load)).collect();
-    for Made { load, judged, trial } in made {
+    for SearchedTrial { load, judged, trial } in made {
         if let Some(idx) = found.points.iter().position(|point| point.load == load) {
             points[idx].trials.push(judged);
         }
@@ -244,7 +249,7 @@ fn write(into: &mut TestRun, sought: &Sought, found: &Found<Halt>, made: Vec<Mad
     let confidence = found.kept.zip(found.broken).filter(|_| is_sure).map(|(kept, broken)| {
         let ends = found.points.iter().filter(|point| point.load == kept || point.load == broken);
         let n_trials = ends.map(|point| usize::try_from(point.confirmed.total()).unwrap_or(0)).sum();
-        Confidence { low: kept.get(), high: broken.get(), level: sought.aim.confidence, n_trials }
+        Confidence { low: kept.get(), high: broken.get(), level: sought.bounds.confidence, n_trials }
     });
     into.curve = Some(LoadCurve {
         objective: sought.objective.clone(),
@@ -253,8 +258,8 @@ fn write(into: &mut TestRun, sought: &Sought, found: &Found<Halt>, made: Vec<Mad
         option: sought.option.name.to_owned(),
         unit: sought.achieved.unit,
         ending: found.ending,
-        kept: found.kept.map(Load::get),
-        broken: found.broken.map(Load::get),
+        kept: found.kept.map(LoadLevel::get),
+        broken: found.broken.map(LoadLevel::get),
         confidence,
         knee: None,
         points,
@@ -262,7 +267,7 @@ fn write(into: &mut TestRun, sought: &Sought, found: &Found<Halt>, made: Vec<Mad
 }
 
 /// A point whose values follow from its trials.
-fn empty(load: Load) -> CurvePoint {
+fn empty(load: LoadLevel) -> CurvePoint {
     let decision = Decision::Undecided;
     CurvePoint {
         offered: load.get(),
@@ -305,7 +310,7 @@ mod tests {
             benchmark: None,
             expect: BTreeMap::new(),
         };
-        let sought = Sought::of(&test, wire_up::kind(&test.kind).unwrap()).unwrap();
+        let sought = SearchSpec::of(&test, registry::kind(&test.kind).unwrap()).unwrap();
         let times = |time: Nanos| {
             let mut times = Histogram::new();
             (0..100).for_each(|_| times.record(time.0));
@@ -335,7 +340,7 @@ mod tests {
             errors: BTreeMap::new(),
             notes: Vec::new(),
         };
-        own_lateness(&sought.parts, &record)
+        generator_lateness(&sought.parts, &record)
     }
 
     #[test]

@@ -5,20 +5,20 @@ use std::{fs, net::UdpSocket};
 use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::{
     netlink::Netlink,
-    packet_socket::{Inbox, Receiver},
+    packet_socket::{ReceiveBuffer, Receiver},
 };
 
-use crate::stage::{BRIEF, Ending, LabUp, Stage, lacks_root, skip, tree};
+use crate::test_bed::{BRIEF, ProgramResult, RunningLab, TestBed, lacks_root, skip, tree};
 
 const B: &str = "198.18.0.2";
 const URL: &str = "http://198.18.0.2:8080/";
 
 /// Two hosts with a responder on the second one, which nobody has allowed yet.
-fn with_responder(name: &'static str, play: impl FnOnce(&Stage, &LabUp<'_>)) {
+fn with_responder(name: &'static str, play: impl FnOnce(&TestBed, &RunningLab<'_>)) {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let lab = stage.lab(name);
     let server = lab.exec("b", &[stage.program().to_str().unwrap(), "serve", "--only", "http"]);
     server.says("http ");
@@ -26,7 +26,7 @@ fn with_responder(name: &'static str, play: impl FnOnce(&Stage, &LabUp<'_>)) {
 }
 
 /// What stands behind a label on an error's screen.
-fn line<'a>(ending: &'a Ending, label: &str) -> &'a str {
+fn line<'a>(ending: &'a ProgramResult, label: &str) -> &'a str {
     let found = ending.stderr.lines().find_map(|line| line.trim().strip_prefix(label));
     found.unwrap_or_else(|| panic!("no `{label}` in {}", ending.stderr)).trim()
 }
@@ -161,7 +161,7 @@ fn a_name_that_changes_during_a_run_leads_to_no_address_that_is_not_allowed() {
         assert!(n_allowed > N_BEFORE && n_other > 0, "{n_allowed}, {n_other}");
         let errors = &run.tests[0].trials[0].records.values().next().unwrap().errors;
         assert!(errors.keys().any(|cause| cause.contains("not allowed")), "{errors:?}");
-        let mut inbox = Inbox::default();
+        let mut inbox = ReceiveBuffer::default();
         let mut n_seen = 0;
         while capture.wait(Nanos::from_millis(50)).unwrap() && capture.receive(&mut inbox).unwrap() > 0 {
             for (frame, _) in inbox.frames() {
@@ -176,7 +176,7 @@ fn a_name_that_changes_during_a_run_leads_to_no_address_that_is_not_allowed() {
 #[test]
 fn a_person_at_a_terminal_is_asked_once_and_a_pipe_never() {
     with_responder("allowasked", |stage, lab| {
-        if !crate::faces::is_installed("script") {
+        if !crate::compat::is_installed("script") {
             return skip("needs script");
         }
         let program = stage.program().to_str().unwrap();
@@ -204,7 +204,7 @@ fn single_packets_at_the_pace_of_ping_and_an_iperf3_server_need_no_line() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let lab = stage.lab("consents");
     let program = stage.program().to_str().unwrap();
     // A program that knows nothing of this lab takes its hosts for anybody's.

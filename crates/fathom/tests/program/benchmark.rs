@@ -2,13 +2,13 @@
 
 use fathom_model::{Plan, Side, benchmark::Reference, names::count, run::Completeness};
 
-use crate::stage::{Stage, lacks_root, skip};
+use crate::test_bed::{TestBed, lacks_root, skip};
 
 const PACKET: &[&str] = &["packet", "--lab", "pair"];
 
 #[test]
 fn what_makes_no_benchmark_is_told_before_anything_is_touched() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let cases: [(&[&str], &str); 10] = [
         (&["--method", "speed"], "there is no method `speed`"),
         (&["--method", "loss,loss"], "is named twice"),
@@ -28,7 +28,7 @@ fn what_makes_no_benchmark_is_told_before_anything_is_touched() {
 
 #[test]
 fn a_benchmark_is_planned_whole_with_a_test_for_each_size() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let words = ["--method", "rfc2544", "--conform", "--max-rate", "1M", "--plan"];
     let text = stage.fathom([PACKET, &words].concat()).succeeded().stdout;
     let plan: Plan = toml::from_str(&text).unwrap();
@@ -44,7 +44,7 @@ fn a_benchmark_is_planned_whole_with_a_test_for_each_size() {
 
 #[test]
 fn frames_of_the_other_direction_are_sent_by_the_target() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let planned = |words: &[&str]| -> Plan {
         toml::from_str(&stage.fathom([PACKET, words, &["--plan"]].concat()).succeeded().stdout).unwrap()
     };
@@ -79,7 +79,7 @@ fn a_method_judges_both_ways_at_once_together() {
     }
     let words = ["packet", "--device", "nft:1,1/10", "--method", "loss", "--sizes", "64", "--max-rate", "1k"];
     let short = ["--direction", "both", "--trial", "200ms", "--loss-step", "50%", "--json"];
-    let run = Stage::new().fathom([&words[..], &short].concat()).run();
+    let run = TestBed::new().fathom([&words[..], &short].concat()).run();
     if let Completeness::Incomplete { reason } = &run.completeness {
         assert!(reason.contains("did not send"), "{reason}");
         return skip("others use this machine too much for frames to be sent when they are due");
@@ -108,7 +108,7 @@ fn a_search_above_what_fathom_itself_sends_is_refused_with_both_numbers() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let words = ["--method", "throughput", "--sizes", "64", "--max-rate", "900M"];
     let said = ["900 Mpps of 64 B are more than fathom itself sends here", "flat out", "--max-rate "];
     stage.fathom([PACKET, &words].concat()).refused(3, &said);
@@ -119,7 +119,7 @@ fn a_recovery_that_would_need_more_than_is_allowed_is_withheld_with_both_rates()
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let words = ["--method", "recovery", "--sizes", "64", "--max-rate", "2k", "--trial", "100ms", "--json"];
     let run = stage.fathom([PACKET, &words].concat()).run();
     if let Completeness::Incomplete { reason } = &run.completeness {
@@ -141,7 +141,7 @@ fn a_link_that_loses_nothing_has_irregular_results_at_the_highest_rate_and_no_bu
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let words = ["--method", "mlrsearch,loss,back-to-back,latency", "--sizes", "64,512", "--max-rate", "2k", "--json"];
     let short = ["--goal", "0%:100ms:300ms", "--trial", "100ms", "--latency-trial", "100ms", "--latency-runs", "1"];
     let done = stage.fathom([PACKET, &words, &short].concat());

@@ -13,7 +13,7 @@ use fathom_sys::signal::Signal;
 
 use crate::{
     nginx::Nginx,
-    stage::{BRIEF, Stage, lacks_root, skip, tree},
+    test_bed::{BRIEF, TestBed, lacks_root, skip, tree},
 };
 
 fn plans() -> Vec<PathBuf> {
@@ -29,7 +29,7 @@ fn every_plan_of_the_tree_runs() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     for plan in plans() {
         let path = plan.to_str().unwrap();
         // A promise of a plan may be broken on a busy machine: that is a result too.
@@ -48,7 +48,7 @@ fn every_plan_of_the_tree_runs() {
 
 #[test]
 fn a_printed_plan_is_a_plan_and_starts_nothing() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let commands = [
         &["evaluate"][..],
         &["evaluate", "--quick", "--expect", "10Gbit"],
@@ -78,7 +78,7 @@ fn a_printed_plan_is_a_plan_and_starts_nothing() {
 
 #[test]
 fn a_kept_run_is_rendered_again_in_every_format() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     stage.fathom([&["tcp", "127.0.0.1", "--test", "rr", "--output", "kept"], BRIEF].concat()).succeeded();
     let document = fs::read_to_string(stage.path("kept/run.json")).unwrap();
     let again: Run = stage.fathom(["report", "kept", "--json"]).succeeded().run();
@@ -98,7 +98,7 @@ fn a_kept_run_is_rendered_again_in_every_format() {
 
 #[test]
 fn a_promise_decides_the_exit_code() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let tcp = |promise: &[&str]| stage.fathom([&["tcp", "127.0.0.1"], promise, BRIEF].concat());
     // A paced stream carries the same in each round, whatever else the machine does.
     let paced = |promise: &str| tcp(&["--rate", "10M", "--expect", promise]);
@@ -109,7 +109,7 @@ fn a_promise_decides_the_exit_code() {
 
 #[test]
 fn the_responder_alone_answers_as_it_was_told() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let path = stage.path("socket");
     let words = ["serve", "--only", "http", "--listen", "127.0.0.1", "--http-port", &port];
@@ -141,7 +141,7 @@ fn the_responder_alone_answers_as_it_was_told() {
 
 #[test]
 fn our_own_responder_and_that_of_another_are_loaded_alike() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let server = stage.start(["serve", "--listen", "127.0.0.1", "--port", "0", "--http-port", &port]);
     server.says("http");
@@ -155,7 +155,7 @@ fn our_own_responder_and_that_of_another_are_loaded_alike() {
 }
 
 #[track_caller]
-fn answers(stage: &Stage, url: &str) {
+fn answers(stage: &TestBed, url: &str) {
     let run = stage.fathom([&["http", url, "--connections", "8", "--json"], BRIEF].concat()).succeeded().run();
     let value = |name: &str| run.tests[0].summaries.iter().find(|summary| summary.metric.name == name).unwrap().value;
     assert!(value("requests_per_sec").is_some_and(|rate| rate > 0.0));
@@ -167,7 +167,7 @@ fn ceilings_are_kept_and_found_again() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     assert!(stage.fathom(["doctor"]).succeeded().stdout.contains("not measured"));
     let ceilings = stage.fathom(["calibrate", "--quiet"]).succeeded().stdout;
     for kind in crate::evaluation::KINDS {
@@ -185,7 +185,7 @@ fn ceilings_are_kept_and_found_again() {
 }
 
 /// What a kind reached at most, as it was kept, unless other programs disturbed it.
-fn ceiling(stage: &Stage, kind: &str) -> Option<f64> {
+fn ceiling(stage: &TestBed, kind: &str) -> Option<f64> {
     let kept = fs::read_to_string(stage.path(".cache/fathom/calibration.json")).unwrap();
     let kept: serde_json::Value = serde_json::from_str(&kept).unwrap();
     let ceiling = &kept["ceilings"][kind];
@@ -195,7 +195,7 @@ fn ceiling(stage: &Stage, kind: &str) -> Option<f64> {
 
 #[test]
 fn doctor_says_what_is_allowed() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let text = stage.fathom(["doctor"]).succeeded().stdout;
     for word in ["network namespaces", "user namespaces", "XDP programs", "cores"] {
         assert!(text.contains(word), "{word} is missing in\n{text}");
@@ -208,7 +208,7 @@ fn doctor_says_what_is_allowed() {
 
 #[test]
 fn man_pages_and_completions_are_written() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     stage.fathom(["generate", "man", "man"]).succeeded();
     for page in ["fathom.1", "fathom-evaluate.1", "fathom-lab-up.1"] {
         assert!(fs::read_to_string(stage.path("man").join(page)).unwrap().contains(".SH NAME"), "{page}");
@@ -220,7 +220,7 @@ fn man_pages_and_completions_are_written() {
 
 #[test]
 fn every_command_has_a_help() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let help = stage.fathom(["--help"]).succeeded().stdout;
     for command in
         ["evaluate", "run", "http", "tcp", "udp", "packet", "probe", "serve", "lab", "report", "calibrate", "doctor"]
@@ -235,7 +235,7 @@ fn a_command_on_a_host_decides_the_exit_code() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let _lab = stage.lab("codes");
     for code in [0, 1, 42, 255] {
         stage.fathom(["lab", "exec", "codes", "a", "--", "sh", "-c", &format!("exit {code}")]).code(code);
@@ -274,7 +274,7 @@ const FORMER: &[(&[&str], &[&str])] = &[
 
 #[test]
 fn words_of_former_releases_mean_the_same_as_those_of_today() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let tests = |words: &[&str]| -> Vec<TestPlan> {
         let text = stage.fathom([words, &["--plan"]].concat()).succeeded().stdout;
         toml::from_str::<Plan>(&text).unwrap().tests

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use fathom_model::{TestRun, units::Nanos};
 
-use crate::stage::{LabUp, Stage, lacks_root, skip};
+use crate::test_bed::{RunningLab, TestBed, lacks_root, skip};
 
 /// Host b of the preset `pair`.
 const B: &str = "198.18.0.2";
@@ -20,7 +20,7 @@ fn value(test: &TestRun, metric: &str) -> Option<f64> {
 }
 
 /// The 99th percentile of the delay of a stream that overflows the queue, and its error.
-fn delay(lab: &LabUp<'_>, key: &str) -> (f64, f64) {
+fn delay(lab: &RunningLab<'_>, key: &str) -> (f64, f64) {
     let words = ["udp", B, "--key", key, "--rate", "20M", "--duration", "1s", "--rounds", "1", "--json"];
     let run = lab.fathom("a", &words).succeeded().run();
     let test = &run.tests[0];
@@ -43,7 +43,7 @@ fn the_delay_of_a_queue_is_the_same_over_one_clock_and_over_two() {
     if !has_time_namespaces {
         return skip("needs time namespaces and unshare of util-linux");
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let lab = stage.lab("delays");
     let queue = lab.exec("a", &[&QUEUE[..], &["40ms"]].concat()).ends();
     if !queue.stderr.is_empty() {

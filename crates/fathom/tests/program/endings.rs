@@ -4,12 +4,12 @@ use fathom_model::run::Completeness;
 use fathom_sys::{process::Pidfd, signal::Signal};
 
 use crate::{
-    stage::{Running, Stage, lacks_root, until},
+    test_bed::{RunningProgram, TestBed, lacks_root, until},
     traces::{Traces, agents, processes},
 };
 
 /// An evaluation that would last for minutes, stopped at by its second test at the latest, and what it has on the machine.
-fn under_way(stage: &Stage) -> (Running, Traces) {
+fn under_way(stage: &TestBed) -> (RunningProgram, Traces) {
     let mut traces = Traces::none();
     // Frames come first, so that a program is attached from the beginning.
     let plan = stage.path("long.toml");
@@ -56,7 +56,7 @@ fn a_signal_ends_a_run_with_what_was_measured_and_leaves_nothing() {
         return;
     }
     for (signal, code, said) in [(Signal::Interrupt, 130, "ctrl-C"), (Signal::Terminate, 143, "SIGTERM")] {
-        let stage = Stage::new();
+        let stage = TestBed::new();
         let (run, traces) = under_way(&stage);
         run.handle().send(signal).unwrap();
         let ending = run.ends().code(code);
@@ -73,7 +73,7 @@ fn an_agent_that_dies_makes_the_result_incomplete_and_leaves_nothing() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let (run, traces) = under_way(&stage);
     Pidfd::open(agents(&stage)[0]).unwrap().kill().unwrap();
     let ending = run.ends().code(4);
@@ -88,7 +88,7 @@ fn a_thread_that_cannot_be_had_is_an_error_and_leaves_nothing() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     // Threads of 1 GiB each under a limit on memory; what has been built by then differs with the limit.
     let failures = (1..=6).filter(|gibibytes| {
         let mut command = stage.command("sh");
@@ -115,7 +115,7 @@ fn a_killed_run_leaves_only_a_journal_and_that_is_undone() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let (run, traces) = under_way(&stage);
     run.handle().kill().unwrap();
     drop(run);
@@ -130,7 +130,7 @@ fn a_lab_whose_holder_was_killed_is_undone() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let mut traces = Traces::none();
     stage.fathom(["lab", "up", "pair", "--name", "orphan"]).succeeded();
     traces.gather(&stage);
@@ -150,7 +150,7 @@ fn a_lab_that_is_taken_down_leaves_nothing() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let mut traces = Traces::none();
     stage.fathom(["lab", "up", "pair", "--name", "brief"]).succeeded();
     traces.gather(&stage);
@@ -160,7 +160,7 @@ fn a_lab_that_is_taken_down_leaves_nothing() {
 
 #[test]
 fn a_server_ends_at_a_signal() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let server = stage.start(["serve", "--listen", "127.0.0.1", "--port", "0", "--http-port", "0"]);
     server.says("agents");
     server.handle().send(Signal::Interrupt).unwrap();
@@ -170,7 +170,7 @@ fn a_server_ends_at_a_signal() {
 
 #[test]
 fn a_reader_that_leaves_early_is_no_error() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let mut command = stage.command("sh");
     let words = "{ \"$0\" tcp 127.0.0.1 --duration 100ms --warmup 0s --rounds 1 --csv; echo \"code $?\" >&2; } | true";
     command.args(["-c", words, stage.program().to_str().unwrap()]);

@@ -2,9 +2,9 @@
 
 use std::{fs, path::Path};
 
-use fathom_model::{Run, finding::Outcome, run::Completeness};
+use fathom_model::{Run, finding::PromiseOutcome, run::Completeness};
 
-use crate::stage::{BRIEF, Stage, lacks_root, tree};
+use crate::test_bed::{BRIEF, TestBed, lacks_root, tree};
 
 /// The kinds that an evaluation goes through, top layer first.
 pub(crate) const KINDS: &[&str] =
@@ -44,7 +44,7 @@ fn an_evaluation_measures_every_layer_and_its_document_is_valid() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let ending = stage.fathom(evaluate(&["--json", "--output", "kept"])).succeeded();
     is_valid(&ending.stdout);
     let run = ending.run();
@@ -75,7 +75,7 @@ fn a_script_of_ones_own_is_the_top_row_and_a_step_that_breaks_its_promise_ends_w
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     fs::write(stage.path("hasty.scenario"), HASTY).unwrap();
     let ending = stage.fathom(evaluate(&["--script", "hasty.scenario", "--json"])).broke_its_promise();
     is_valid(&ending.stdout);
@@ -83,8 +83,8 @@ fn a_script_of_ones_own_is_the_top_row_and_a_step_that_breaks_its_promise_ends_w
     assert_eq!((run.tests[0].name.as_str(), run.tests[0].title.as_str()), ("app", "hasty.scenario"));
     let users = run.tests[0].users.as_ref().expect("users of a script");
     let [look, fail] = users.steps.as_slice() else { panic!("two steps: {:?}", users.steps) };
-    let outcomes: Vec<Outcome> = look.promises.iter().map(|promise| promise.outcome).collect();
-    assert_eq!(outcomes, [Outcome::Broken, Outcome::Kept]);
+    let outcomes: Vec<PromiseOutcome> = look.promises.iter().map(|promise| promise.outcome).collect();
+    assert_eq!(outcomes, [PromiseOutcome::Broken, PromiseOutcome::Kept]);
     assert!(look.n_passed > 0 && fail.n_passed == 0 && fail.examples.len() == 1, "{users:?}");
     assert!(run.findings.iter().any(|finding| finding.id == "step-errors" && finding.short == "fail fails"));
 }
@@ -106,7 +106,7 @@ fn events_come_line_by_line_and_the_document_is_the_last() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let ending = stage.fathom(evaluate(&["--ndjson"])).succeeded();
     let lines: Vec<&str> = ending.stdout.lines().collect();
     for line in &lines {
@@ -126,7 +126,7 @@ fn rows_have_the_columns_that_their_header_names() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let ending = stage.fathom(evaluate(&["--csv"])).succeeded();
     let mut rows = csv::Reader::from_reader(ending.stdout.as_bytes());
     assert!(rows.headers().unwrap().len() > 3);

@@ -11,10 +11,10 @@ use std::{
 
 use fathom_sys::signal::Signal;
 
-use crate::stage::{BRIEF, Ending, Running, Stage, lacks_root, until};
+use crate::test_bed::{BRIEF, ProgramResult, RunningProgram, TestBed, lacks_root, until};
 
 /// A responder on the loopback, and its URL with a user and a password.
-fn responder(stage: &Stage) -> (Running, String) {
+fn responder(stage: &TestBed) -> (RunningProgram, String) {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let server = stage.start(["serve", "--only", "http", "--listen", "127.0.0.1", "--http-port", &port]);
     server.says("http ");
@@ -23,7 +23,7 @@ fn responder(stage: &Stage) -> (Running, String) {
 
 #[test]
 fn a_result_tells_no_password_no_cookie_and_no_authorization() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let (_server, url) = responder(&stage);
     let secret =
         ["--header", "Authorization: Bearer to'ken-7", "--cookie", "sid=c00kie", "-o", "kept", "--format", "json"];
@@ -46,7 +46,7 @@ fn a_result_tells_no_password_no_cookie_and_no_authorization() {
 
 #[test]
 fn nobody_who_reads_the_output_is_no_defect() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let (_server, url) = responder(&stage);
     stage.fathom([&["http", &url, "-o", "kept"][..], BRIEF].concat()).succeeded();
     let program = stage.program();
@@ -75,7 +75,7 @@ fn nobody_who_reads_the_output_is_no_defect() {
 
 #[test]
 fn a_document_that_cannot_be_kept_is_named_and_none_is_left_by_half() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     fs::create_dir(stage.path("kept")).unwrap();
     // A folder in the place of the document, so that its draft cannot take its name.
     fs::create_dir(stage.path("kept/run.json")).unwrap();
@@ -86,7 +86,7 @@ fn a_document_that_cannot_be_kept_is_named_and_none_is_left_by_half() {
 
 #[test]
 fn what_a_file_says_moves_no_cursor() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     fs::write(stage.path("bad.toml"), "schema = \"\u{1b}[2Jx\n\u{9b}1A").unwrap();
     fs::write(stage.path("run.json"), "{\"schema\": \"\u{1b}]0;owned\u{7}\"}").unwrap();
     fs::write(stage.path("bad.jmx"), "<\u{1b}[2J/>").unwrap();
@@ -119,7 +119,7 @@ fn a_key_comes_from_a_file_or_the_environment() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let lab = stage.lab("keys");
     let (_server, key) = lab.serve(&[]);
     fs::write(stage.path("key"), format!("{key}\n")).unwrap();
@@ -143,7 +143,7 @@ fn a_lab_that_is_interrupted_while_it_comes_up_goes_again() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let up = stage.start(["lab", "up", "pair", "--name", "early", "--for", "5min"]);
     // The first thing that is made.
     until(|| stage.state().exists().then_some(()));
@@ -165,7 +165,7 @@ fn a_server_without_a_thread_for_strangers_stays() {
         return;
     }
     // A user of its own, whose processes nobody else's count.
-    let stage = Stage::owned_by(64_123);
+    let stage = TestBed::owned_by(64_123);
     let program = stage.program().to_str().unwrap().to_owned();
     let mut command = stage.command("setpriv");
     command.args(["--reuid=64123", "--regid=64123", "--clear-groups", "prlimit", "--nproc=5", &program]);
@@ -188,11 +188,11 @@ fn two_controllers_of_one_host_are_told_of_each_other() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let lab = stage.lab("shared");
     let (_server, key) = lab.serve(&[]);
     let words = ["tcp", "198.18.0.2", "--key", &key, "--json", "--warmup", "100ms"];
-    let is_told = |ending: Ending| ending.stdout.contains("another controller measured on this host");
+    let is_told = |ending: ProgramResult| ending.stdout.contains("another controller measured on this host");
     let alone = [&words[..], &["--duration", "200ms", "--rounds", "2"]].concat();
     assert!(!is_told(lab.fathom("a", &alone).succeeded()));
     let both = [&words[..], &["--duration", "3s", "--rounds", "1"]].concat();

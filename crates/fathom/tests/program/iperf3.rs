@@ -18,8 +18,8 @@ use rsa::{
 use serde_json::Value;
 
 use crate::{
-    faces::is_installed,
-    stage::{Ending, PATIENCE, Running, Stage, skip, tree, until},
+    compat::is_installed,
+    test_bed::{PATIENCE, ProgramResult, RunningProgram, TestBed, skip, tree, until},
 };
 
 /// What is asked of either client against either server: as little data as shows that it flows.
@@ -89,7 +89,7 @@ fn free_port() -> u16 {
 }
 
 /// A server that listens; without connecting to it, which a server of one test would take for the test.
-fn serving(stage: &Stage, tool: &[&str], words: &[&str]) -> (Running, String) {
+fn serving(stage: &TestBed, tool: &[&str], words: &[&str]) -> (RunningProgram, String) {
     let port = free_port();
     let mut command =
         stage.command(if tool.is_empty() { stage.program().as_os_str().to_owned() } else { tool[0].into() });
@@ -101,17 +101,17 @@ fn serving(stage: &Stage, tool: &[&str], words: &[&str]) -> (Running, String) {
 }
 
 /// The real server and ours.
-fn servers(stage: &Stage, words: &[&str]) -> [(Running, String); 2] {
+fn servers(stage: &TestBed, words: &[&str]) -> [(RunningProgram, String); 2] {
     [serving(stage, &["iperf3"], words), serving(stage, &[], words)]
 }
 
-fn theirs(stage: &Stage, port: &str, words: &[&str]) -> Ending {
+fn theirs(stage: &TestBed, port: &str, words: &[&str]) -> ProgramResult {
     let mut command = stage.command("iperf3");
     command.args(["-c", host(words), "-p", port]).args(words).env("IPERF3_PASSWORD", "rossi");
     stage.spawn(command).ends()
 }
 
-fn ours(stage: &Stage, port: &str, words: &[&str]) -> Ending {
+fn ours(stage: &TestBed, port: &str, words: &[&str]) -> ProgramResult {
     let mut command = stage.command(stage.program());
     command.args(["as", "iperf3", "-c", host(words), "-p", port]).args(words).env("IPERF3_PASSWORD", "rossi");
     stage.spawn(command).ends()
@@ -122,7 +122,7 @@ fn host(words: &[&str]) -> &'static str {
 }
 
 /// Whether a JSON result holds data in every direction that was asked for.
-fn outcome(ending: &Ending, words: &[&str]) -> Result<(), String> {
+fn outcome(ending: &ProgramResult, words: &[&str]) -> Result<(), String> {
     let document: Value =
         serde_json::from_str(&ending.stdout).map_err(|error| format!("{error}: {}", ending.stdout))?;
     if let Some(error) = document["error"].as_str() {
@@ -142,10 +142,10 @@ fn outcome(ending: &Ending, words: &[&str]) -> Result<(), String> {
 }
 
 /// One line of the table: what was asked, and how it went in either role.
-fn line(stage: &Stage, (name, words): (&str, &[&str]), [real, own]: [&str; 2]) -> String {
+fn line(stage: &TestBed, (name, words): (&str, &[&str]), [real, own]: [&str; 2]) -> String {
     let words = [words, &["-J"]].concat();
     let shown =
-        |ending: Ending| outcome(&ending, &words).map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
+        |ending: ProgramResult| outcome(&ending, &words).map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
     format!("| {name} | {} | {} |", shown(ours(stage, real, &words)), shown(theirs(stage, own, &words)))
 }
 
@@ -154,7 +154,7 @@ fn every_option_works_in_both_roles_against_the_real_iperf3_as_the_table_says() 
     if !is_there() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let [(_real, real), (_own, own)] = servers(&stage, &[]);
     let has_ipv6 = TcpListener::bind("[::1]:0").is_ok();
     let cases = CASES.iter().chain(if has_ipv6 { IPV6 } else { &[] });
@@ -176,7 +176,7 @@ fn every_option_works_in_both_roles_against_the_real_iperf3_as_the_table_says() 
 }
 
 /// The login in both roles, as the versions before 3.17 make it.
-fn logins(stage: &Stage) -> String {
+fn logins(stage: &TestBed) -> String {
     let key = RsaPrivateKey::new(&mut OsRng, 1024).unwrap();
     let files = [
         ("private.pem", key.to_pkcs8_pem(LineEnding::LF).unwrap().to_string()),
@@ -193,7 +193,7 @@ fn logins(stage: &Stage) -> String {
     let login = ["-n", "1M", "-J", "--username", "mario", "--rsa-public-key-path", "public.pem"];
     let with_padding = [&login[..], &["--use-pkcs1-padding"]].concat();
     let shown =
-        |ending: Ending| outcome(&ending, &login).map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
+        |ending: ProgramResult| outcome(&ending, &login).map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
     let forward = shown(ours(stage, &real, &with_padding));
     let backward = shown(theirs(stage, &own, &login));
     // Versions differ in whether they say why they close; ours does.
@@ -217,7 +217,7 @@ fn keys(value: &Value, path: &str, into: &mut BTreeSet<String>) {
     }
 }
 
-fn keys_of(ending: &Ending) -> BTreeSet<String> {
+fn keys_of(ending: &ProgramResult) -> BTreeSet<String> {
     let mut into = BTreeSet::new();
     keys(&serde_json::from_str(&ending.stdout).unwrap(), "", &mut into);
     into
@@ -228,7 +228,7 @@ fn the_json_of_both_ends_has_the_keys_of_the_real_one() {
     if !is_there() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let [(_real, real), (_own, own)] = servers(&stage, &["-J"]);
     let modes: &[&[&str]] = &[
         &[],
@@ -269,7 +269,7 @@ fn the_text_of_both_ends_has_the_form_of_the_real_one() {
     if !is_there() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     for mode in [
         &["-t", "2", "-b", "20M"][..],
         &["-t", "1", "-P", "2", "-b", "20M", "-O", "1"],
@@ -300,7 +300,7 @@ fn our_server_serves_many_clients_at_once_and_says_so_when_it_may_not() {
     if !is_there() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let (_own, port) = serving(&stage, &[], &[]);
     let start = |words: &[&str]| {
         let mut command = stage.command("iperf3");
@@ -330,7 +330,7 @@ fn our_server_serves_many_clients_at_once_and_says_so_when_it_may_not() {
 
 #[test]
 fn a_file_is_sent_and_written_as_by_iperf3() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let payload: Vec<u8> = (0..250_000_u32).flat_map(u32::to_le_bytes).collect();
     fs::write(stage.path("from"), &payload).unwrap();
     let (_server, port) = serving(&stage, &[], &["-F", "from"]);
@@ -361,7 +361,7 @@ fn a_file_is_sent_and_written_as_by_iperf3() {
 
 #[test]
 fn what_goes_wrong_is_said_in_iperf3s_words_and_ends() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let nobody = free_port().to_string();
     let refused = ours(&stage, &nobody, &["-t", "1"]).code(1);
     assert_eq!(refused.stderr, "iperf3: error - unable to connect to server: Connection refused\n");
@@ -397,7 +397,7 @@ fn a_servers_output_is_shown_to_a_client_that_asks_for_it_only() {
     if !is_there() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     // After one client has asked, iperf3's server sends its output to everybody.
     for (_server, port) in servers(&stage, &[]) {
         for (asked, words) in [(true, &["-n", "1M", "-J", "--get-server-output"][..]), (false, &["-n", "1M", "-J"])] {
@@ -409,7 +409,7 @@ fn a_servers_output_is_shown_to_a_client_that_asks_for_it_only() {
 
 #[test]
 fn both_ways_at_once_are_explained_where_a_server_is_too_old_for_them() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let asked = |words: &[&str]| {
         let (port, actor) = impostor(|mut stream| {
             cookie(&mut stream);
@@ -431,7 +431,7 @@ fn a_datagram_is_as_long_as_the_real_ones_where_nobody_says_how_long() {
     if !is_there() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let (_server, port) = serving(&stage, &["iperf3"], &[]);
     let words = ["-u", "-k", "4", "-J"];
     let [real, own] = [theirs(&stage, &port, &words), ours(&stage, &port, &words)].map(|ending| {
@@ -443,7 +443,7 @@ fn a_datagram_is_as_long_as_the_real_ones_where_nobody_says_how_long() {
 
 #[test]
 fn multipath_and_super_buffers_carry_data_too() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let (_server, port) = serving(&stage, &[], &[]);
     for words in [&["-n", "1M", "-m", "-J"][..], &["-u", "-k", "40", "-b", "50M", "-l", "1000", "--gsro", "-J"]] {
         outcome(&ours(&stage, &port, words), words).unwrap();
@@ -455,7 +455,7 @@ fn datagrams_that_are_omitted_are_in_no_loss() {
     if !is_there() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     for (_server, port) in servers(&stage, &[]) {
         let words = ["-u", "-b", "1M", "-l", "1000", "-O", "1", "-t", "1", "-J"];
         let document: Value = serde_json::from_str(&ours(&stage, &port, &words).succeeded().stdout).unwrap();
@@ -468,7 +468,7 @@ fn datagrams_that_are_omitted_are_in_no_loss() {
 
 #[test]
 fn each_part_of_the_json_is_a_line_of_its_own_where_that_is_wanted() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let (_server, port) = serving(&stage, &[], &[]);
     let words = ["-t", "1", "-i", "0.5", "-b", "20M", "--json-stream", "--cntl-ka=5/1/3"];
     let ending = ours(&stage, &port, &words).succeeded();
@@ -487,7 +487,7 @@ fn each_part_of_the_json_is_a_line_of_its_own_where_that_is_wanted() {
 
 #[test]
 fn a_signal_that_a_scripts_shell_had_ignored_ends_a_client() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let (_server, port) = serving(&stage, &[], &[]);
     let mut command = stage.command("env");
     command.arg("--ignore-signal=INT").arg(stage.program());
@@ -500,9 +500,9 @@ fn a_signal_that_a_scripts_shell_had_ignored_ends_a_client() {
 }
 
 /// A process of which nobody is the parent; it is killed with this value.
-struct Orphan(Pidfd);
+struct OrphanProcess(Pidfd);
 
-impl Drop for Orphan {
+impl Drop for OrphanProcess {
     fn drop(&mut self) {
         // It may have ended, which is as well.
         let _ = self.0.kill();
@@ -511,7 +511,7 @@ impl Drop for Orphan {
 
 #[test]
 fn a_daemon_serves_behind_its_starter_until_it_is_told_to_end() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let port = free_port().to_string();
     // A second name of an earlier file shows that nothing is written into it: who reads the number finds all of it.
     fs::write(stage.path("pid"), "before").unwrap();
@@ -519,7 +519,7 @@ fn a_daemon_serves_behind_its_starter_until_it_is_told_to_end() {
     let daemon = ["as", "iperf3", "-s", "-D", "-p", &port, "-I", "pid", "--logfile", "log"];
     stage.fathom(daemon).succeeded();
     let pid = until(|| fs::read_to_string(stage.path("pid")).ok()?.trim().parse().ok());
-    let orphan = Orphan(Pidfd::open(pid).unwrap());
+    let orphan = OrphanProcess(Pidfd::open(pid).unwrap());
     until(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port.parse().unwrap())).is_err().then_some(()));
     ours(&stage, &port, &["-n", "1M"]).succeeded();
     let busy = stage.fathom(daemon).code(1);
@@ -544,7 +544,7 @@ fn impostor(act: impl FnOnce(TcpStream) + Send + 'static) -> (String, thread::Jo
 }
 
 /// What an impostor does with its connection.
-type Act = fn(TcpStream);
+type PeerScript = fn(TcpStream);
 
 fn cookie(stream: &mut TcpStream) {
     stream.read_exact(&mut [0; 37]).unwrap();
@@ -552,8 +552,8 @@ fn cookie(stream: &mut TcpStream) {
 
 #[test]
 fn a_peer_that_speaks_something_else_or_goes_is_an_error_and_no_hang() {
-    let stage = Stage::new();
-    let cases: [(&str, Act); 4] = [
+    let stage = TestBed::new();
+    let cases: [(&str, PeerScript); 4] = [
         ("received an unknown control message: the letter `H`", |mut stream| {
             cookie(&mut stream);
             stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
@@ -578,7 +578,7 @@ fn a_peer_that_speaks_something_else_or_goes_is_an_error_and_no_hang() {
 
 #[test]
 fn a_server_that_is_killed_in_the_middle_leaves_what_was_measured() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let (server, port) = serving(&stage, &[], &[]);
     let mut command = stage.command(stage.program());
     command.args(["as", "iperf3", "-c", "127.0.0.1", "-p", &port, "-t", "30", "-b", "10M", "-i", "0.2"]);
@@ -592,7 +592,7 @@ fn a_server_that_is_killed_in_the_middle_leaves_what_was_measured() {
 
 #[test]
 fn nonsense_costs_a_server_nothing_and_real_clients_are_served_beside_it() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let (server, port) = serving(&stage, &[], &[]);
     let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port.parse::<u16>().unwrap())).unwrap();
     let half_open: Vec<TcpStream> = (0..50).map(|_| connect()).collect();
@@ -617,7 +617,7 @@ fn a_test_against_a_server_of_iperf3_is_a_test_like_any_other() {
     if !is_there() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let (_server, port) = serving(&stage, &["iperf3"], &[]);
     let target = format!("127.0.0.1:{port}");
     let brief = ["--duration", "600ms", "--warmup", "100ms", "--rounds", "2", "--json"];

@@ -2,13 +2,13 @@
 
 use fathom_model::{Histogram, Record, Side, names::distribution, units::approximate};
 
-use crate::stage::{Stage, lacks_root};
+use crate::test_bed::{TestBed, lacks_root};
 
 const MILLI: u64 = 1_000_000;
 
 /// What the side that asks recorded in a lab of its own.
 fn asked(words: &[&str]) -> Record {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let common = ["http", "--lab", "pair", "--warmup", "0s", "--rounds", "1", "--json"];
     let run = stage.fathom([&common[..], words].concat()).succeeded().run();
     let records = run.tests.into_iter().next().unwrap().trials.swap_remove(0).records;

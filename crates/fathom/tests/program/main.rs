@@ -5,17 +5,17 @@
 #![expect(clippy::unwrap_used, reason = "functions shared by tests are tests too")]
 
 mod nginx;
-mod stage;
+mod test_bed;
 mod traces;
 
 mod allow;
 mod benchmark;
 mod commands;
+mod compat;
 mod delays;
 mod devices;
 mod endings;
 mod evaluation;
-mod faces;
 mod guarded;
 mod iperf3;
 mod latency;

@@ -2,17 +2,17 @@
 
 use std::{fs, net::TcpListener};
 
-use crate::stage::{Running, Stage, until};
+use crate::test_bed::{RunningProgram, TestBed, until};
 
 /// An nginx with one worker on the loopback; it ends with this value.
 pub(crate) struct Nginx {
-    server: Option<Running>,
+    server: Option<RunningProgram>,
     pub(crate) port: u16,
 }
 
 impl Nginx {
     /// Starts one that answers with `index`, and with what `locations` say; nothing where nginx is not installed.
-    pub(crate) fn start(stage: &Stage, index: &str, locations: &str) -> Option<Self> {
+    pub(crate) fn start(stage: &TestBed, index: &str, locations: &str) -> Option<Self> {
         let program = ["/usr/sbin/nginx", "/usr/bin/nginx"].into_iter().find(|path| fs::exists(path).unwrap())?;
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         fs::create_dir(stage.path("www")).unwrap();

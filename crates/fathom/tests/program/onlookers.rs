@@ -7,20 +7,20 @@ use fathom_packet::wire::MacAddress;
 use fathom_sys::{
     namespace::NetNs,
     netlink::{BridgeIndex, Netlink, Veth, VethEnd},
-    packet_socket::{Inbox, Receiver},
+    packet_socket::{ReceiveBuffer, Receiver},
 };
 
-use crate::stage::{Ending, Running, Stage, lacks_root};
+use crate::test_bed::{ProgramResult, RunningProgram, TestBed, lacks_root};
 
 /// Three hosts on one switch, in namespaces that are no lab.
-struct Switch {
+struct SwitchedHosts {
     hosts: [NetNs; 3],
     _switch: NetNs,
 }
 
 const SERVED: &str = "198.18.7.2";
 
-impl Switch {
+impl SwitchedHosts {
     fn up() -> Self {
         let switch = NetNs::new().unwrap();
         let bridge = switch.enter_with(|| {
@@ -59,11 +59,11 @@ impl Switch {
     }
 
     /// Starts fathom on the first or the second host.
-    fn start(&self, stage: &Stage, (host, words): (usize, &[&str])) -> Running {
+    fn start(&self, stage: &TestBed, (host, words): (usize, &[&str])) -> RunningProgram {
         self.hosts[host].enter_with(|| stage.start(words)).unwrap()
     }
 
-    fn fathom(&self, stage: &Stage, words: &[&str]) -> Ending {
+    fn fathom(&self, stage: &TestBed, words: &[&str]) -> ProgramResult {
         self.start(stage, (0, words)).ends()
     }
 }
@@ -78,7 +78,7 @@ fn is_of_kernel(frame: &[u8]) -> bool {
 
 /// All that a socket has received that no kernel sends by itself.
 fn seen_by(onlooker: &Receiver) -> Vec<Vec<u8>> {
-    let (mut inbox, mut seen) = (Inbox::default(), Vec::new());
+    let (mut inbox, mut seen) = (ReceiveBuffer::default(), Vec::new());
     while onlooker.wait(Nanos::from_millis(50)).unwrap() && onlooker.receive(&mut inbox).unwrap() > 0 {
         seen.extend(inbox.frames().map(|(frame, _)| frame.to_vec()).filter(|frame| !is_of_kernel(frame)));
     }
@@ -91,7 +91,7 @@ fn nothing_reaches_a_third_host_whatever_frames_are_asked_for() {
     if lacks_root() {
         return;
     }
-    let (stage, switch) = (Stage::new(), Switch::up());
+    let (stage, switch) = (TestBed::new(), SwitchedHosts::up());
     let server = switch.start(&stage, (1, &["serve"]));
     let lines = server.says("http ");
     let key = lines.lines().find_map(|line| line.strip_prefix("key")).unwrap().trim().to_owned();
@@ -138,7 +138,7 @@ fn pktgen_leaves_for_single_neighbours_by_the_device_that_leads_to_them() {
     if lacks_root() {
         return;
     }
-    let (stage, switch) = (Stage::new(), Switch::up());
+    let (stage, switch) = (TestBed::new(), SwitchedHosts::up());
     let ends = |words: &[&str]| switch.fathom(&stage, &[&["as", "--allow", "198.18.7.0/24", "pktgen"], words].concat());
     let (second, third) = ("02:00:00:00:07:02", "02:00:00:00:07:03");
     let job = ["-i", "e0", "-d", SERVED, "-n", "10", "-m"];

@@ -4,16 +4,16 @@ use std::fs;
 
 use fathom_lab::{Lab, StateFolder};
 use fathom_model::units::Bytes;
-use fathom_packet::pktgen::{Addresses, Outcome, Params, Status};
+use fathom_packet::pktgen::{CommandResult, Params, PktgenAddresses, Status};
 use fathom_sys::{
     netlink::Netlink,
-    packet_socket::{Inbox, Receiver},
+    packet_socket::{ReceiveBuffer, Receiver},
 };
 
-use crate::stage::{LabUp, PATIENCE, Stage, lacks_root, skip};
+use crate::test_bed::{PATIENCE, RunningLab, TestBed, lacks_root, skip};
 
 /// The sending device of a lab of two hosts, and the address of the other one.
-fn ends(stage: &Stage, lab: &LabUp<'_>) -> (String, String) {
+fn ends(stage: &TestBed, lab: &RunningLab<'_>) -> (String, String) {
     let devices = stage.fathom(["lab", "exec", lab.name, "a", "--", "cat", "/proc/self/net/dev"]).succeeded().stdout;
     let names = devices.lines().filter_map(|line| Some(line.split_once(':')?.0.trim()));
     let device = names.into_iter().find(|name| *name != "lo").unwrap().to_owned();
@@ -37,7 +37,7 @@ fn is_not_asked() -> bool {
 
 #[test]
 fn the_options_of_the_samples_send_and_print_a_block_that_says_which_engine_sent() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let lab = stage.lab("pktgen");
     let (device, to) = ends(&stage, &lab);
     let program = stage.program().to_str().unwrap().to_owned();
@@ -49,8 +49,8 @@ fn the_options_of_the_samples_send_and_print_a_block_that_says_which_engine_sent
     let ending = inside(&["-i", &device, "-d", &to, "-m", mac, "-n", "2000", "-s", "64", "-w", "50000"]).succeeded();
     let status: Status = ending.stdout.parse().unwrap();
     assert_eq!(status.to_string(), ending.stdout, "nothing stands beside the block");
-    assert_eq!((status.params.count, status.params.min_pkt_size, status.current.errors), (2_000, 64, 0));
-    let Outcome::Finished(finished) = status.outcome else { panic!("{}", ending.stdout) };
+    assert_eq!((status.params.count, status.params.min_pkt_size, status.progress.errors), (2_000, 64, 0));
+    let CommandResult::Finished(finished) = status.last_result else { panic!("{}", ending.stdout) };
     assert_eq!((finished.sent, finished.size_bytes), (2_000, 64));
     assert!(finished.took.as_secs_f64() >= 0.099, "two thousand every 50 µs: {}", finished.took);
     assert_eq!(ending.stderr.contains("the kernel's pktgen"), is_kernels(), "{}", ending.stderr);
@@ -58,7 +58,7 @@ fn the_options_of_the_samples_send_and_print_a_block_that_says_which_engine_sent
     let rest = [&format!("dst {to}"), &format!("dst_mac {mac}"), "start"];
     let words = [&["pgset"][..], &lines, &rest].concat();
     let status: Status = inside(&words).succeeded().stdout.parse().unwrap();
-    assert_eq!((status.params.ifname, status.current.sent), (device.clone(), 1_000));
+    assert_eq!((status.params.ifname, status.progress.sent), (device.clone(), 1_000));
     let two = inside(&["-i", &device, "-d", &to, "-m", mac, "-n", "500", "-t", "2"]).succeeded().stdout;
     assert_eq!(two.matches("Device: ").count(), 2, "{two}");
     if !is_kernels() {
@@ -98,7 +98,7 @@ pg_ctrl start
     if lacks_root() || is_not_asked() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let lab = stage.lab("script");
     let (device, _) = ends(&stage, &lab);
     let state = StateFolder::open(&stage.state()).unwrap();
@@ -111,9 +111,12 @@ pg_ctrl start
         lab.fathom("a", &["as", "pktgen", script.to_str().unwrap()]).succeeded().stdout.parse().unwrap();
     let Params { vlan, svlan, addresses, udp_src, .. } = status.params;
     assert_eq!((vlan.unwrap().id, vlan.unwrap().priority, svlan.unwrap().id, udp_src), (5, 3, 7, (1_000, 1_004)));
-    assert!(matches!(addresses, Addresses::V4 { dst: (Some(_), Some(_)), src: (Some(_), None) }), "{addresses:?}");
-    assert_eq!((status.current.sent, status.current.errors), (24, 0));
-    let (mut arrived, mut inbox) = (Vec::new(), Inbox::default());
+    assert!(
+        matches!(addresses, PktgenAddresses::V4 { dst: (Some(_), Some(_)), src: (Some(_), None) }),
+        "{addresses:?}"
+    );
+    assert_eq!((status.progress.sent, status.progress.errors), (24, 0));
+    let (mut arrived, mut inbox) = (Vec::new(), ReceiveBuffer::default());
     while arrived.len() < 24 {
         assert!(receiver.wait(PATIENCE).unwrap(), "{} of 24 packets have arrived", arrived.len());
         receiver.receive(&mut inbox).unwrap();
@@ -137,7 +140,7 @@ fn packets_of_ipv6_and_of_mixed_sizes_are_made_and_counted() {
     if lacks_root() || is_not_asked() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let lab = stage.lab("mixed");
     let (device, _) = ends(&stage, &lab);
     let add = format!("add_device {device}");
@@ -145,16 +148,17 @@ fn packets_of_ipv6_and_of_mixed_sizes_are_made_and_counted() {
     let rest = ["dst_mac 02:00:00:00:00:02", "mpls 0001000a,00020040", "start"];
     let ending = lab.fathom("a", &[&["as", "pktgen"], &lines[..], &rest].concat()).succeeded();
     let status: Status = ending.stdout.parse().unwrap();
-    let counts: Vec<(u64, u64)> = status.current.imix_size_counts.iter().map(|size| (size.size, size.weight)).collect();
+    let counts: Vec<(u64, u64)> =
+        status.progress.imix_size_counts.iter().map(|size| (size.size, size.weight)).collect();
     assert_eq!(counts, [(80, 70), (566, 40), (1500, 10)]);
-    assert_eq!(status.current.addresses, ("fd00::7".to_owned(), "fd00::2".to_owned()));
-    assert_eq!((status.current.sent, status.params.mpls.len()), (120, 2));
+    assert_eq!(status.progress.addresses, ("fd00::7".to_owned(), "fd00::2".to_owned()));
+    assert_eq!((status.progress.sent, status.params.mpls.len()), (120, 2));
     assert!(ending.stderr.contains("packets of 80 bytes have 88"), "{}", ending.stderr);
 }
 
 #[test]
 fn pktgen_sends_nowhere_that_is_not_allowed() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let face = |words: &[&str]| stage.fathom([&["as", "pktgen"], words].concat());
     face(&["-i", "lo", "-d", "192.0.2.1", "-m", "02:00:00:00:00:02"])
         .refused(3, &["192.0.2.1 is not a target you have allowed", "fathom as --allow 192.0.2.1 pktgen"]);
@@ -187,7 +191,7 @@ fn a_receiver_to_which_no_pktgen_sends_fails() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let lab = stage.lab("silent");
     let program = stage.program().to_str().unwrap().to_owned();
     lab.exec("a", &[&program, "packet", "--receive", "lo", "--duration", "100ms"])

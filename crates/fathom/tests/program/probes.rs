@@ -9,8 +9,8 @@ use fathom_model::{
 };
 
 use crate::{
-    faces::is_installed,
-    stage::{Ending, LabUp, Stage, lacks_root, skip, until},
+    compat::is_installed,
+    test_bed::{ProgramResult, RunningLab, TestBed, lacks_root, skip, until},
 };
 
 /// The addresses of the router lab.
@@ -52,7 +52,7 @@ fn lacks(tools: &[&str]) -> bool {
 }
 
 /// Plants rules of a filter on a host, all in the chain of one hook.
-fn plant(lab: &LabUp<'_>, host: &str, hook: &str, rules: &[&str]) {
+fn plant(lab: &RunningLab<'_>, host: &str, hook: &str, rules: &[&str]) {
     let rules = rules.join("\n  ");
     let table =
         format!("table inet planted {{\n chain c {{\n  type filter hook {hook} priority 0\n  {rules}\n }}\n}}\n");
@@ -65,7 +65,7 @@ fn probes_through_a_lab_show_its_router_its_mtu_and_no_loss() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let run = stage.fathom(["probe", "--lab", "router", "--json"]).succeeded().run();
     for (counter, n) in [("sent", 10), ("received", 10), ("lost", 0), ("late", 0), ("duplicates", 0), ("reordered", 0)]
     {
@@ -95,7 +95,7 @@ fn every_protocol_reaches_a_host_of_both_versions_of_ip() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     for host in ["127.0.0.1", "::1"] {
         for protocol in ["icmp", "tcp", "udp", "ip"] {
             // Nobody listens on port 1, which is an answer too.
@@ -129,7 +129,7 @@ fn a_narrow_link_is_found_whether_its_router_speaks_or_not() {
     if lacks_root() || lacks(&["ip", "nft"]) {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let lab = stage.lab_of("router", "narrow");
     lab.exec("dut", &["ip", "link", "set", "eth1", "mtu", "1400"]).ends().succeeded();
     let search = || {
@@ -157,7 +157,7 @@ fn lost_probes_and_an_outage_are_those_that_were_planted() {
     if lacks_root() || lacks(&["nft"]) {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let lab = stage.lab_of("router", "lossy");
     let rules =
         ["icmp type echo-request icmp sequence { 3, 7, 11 } drop", "icmp type echo-request icmp sequence 20-29 drop"];
@@ -195,7 +195,7 @@ fn a_link_of_one_s_own_that_goes_down_is_an_outage_and_not_the_end() {
     if lacks_root() || lacks(&["ip"]) {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let lab = stage.lab_of("pair", "down");
     let n_sent = || {
         // After the name come eight columns of what was received, then bytes and packets that were sent.
@@ -228,7 +228,7 @@ fn ports_are_open_closed_or_filtered_as_they_were_planted() {
     if lacks_root() || lacks(&["nft"]) {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let lab = stage.lab_of("router", "ports");
     let server = lab.start("b", &["serve", "--only", "http", "--listen", "0.0.0.0", "--http-port", "80"]);
     server.says("http");
@@ -253,7 +253,7 @@ fn a_flood_reads_its_answers_and_counts_them_truly() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let run = stage.fathom(["probe", "127.0.0.1", "--flood", "--count", "5000", "--json"]).succeeded().run();
     let (sent, received) = (total(&run, "probe", "sent"), total(&run, "probe", "received"));
     assert_eq!((sent, received + total(&run, "probe", "lost")), (5000, 5000));
@@ -264,7 +264,7 @@ fn a_flood_reads_its_answers_and_counts_them_truly() {
 
 #[test]
 fn what_cannot_be_probed_is_refused_with_the_way_out() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let refused = |code, words: &[&str], said: &[&str]| stage.fathom([&["probe"], words].concat()).refused(code, said);
     refused(3, &["192.0.2.1", "--flood"], &["192.0.2.1 is not a target you have allowed", "--allow 192.0.2.1"]);
     refused(3, &["224.0.0.1", "--allow", "224.0.0.0/4"], &["224.0.0.1 is never a target"]);
@@ -294,7 +294,7 @@ fn without_root_a_lab_of_one_s_own_is_probed_and_elsewhere_the_ways_out_are_told
     if lacks_root() {
         return;
     }
-    let stage = Stage::owned_by(NOBODY);
+    let stage = TestBed::owned_by(NOBODY);
     let as_nobody = |words: &[&str]| {
         let mut command = stage.command("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(stage.program()).args(words);
@@ -314,7 +314,7 @@ fn without_a_capability_the_kernel_s_own_socket_for_echo_requests_probes_where_t
     if lacks_root() || lacks(&["ip", "nft", "setpriv"]) {
         return;
     }
-    let stage = Stage::owned_by(NOBODY);
+    let stage = TestBed::owned_by(NOBODY);
     let lab = stage.lab_of("router", "nobody");
     let program = stage.program().to_str().unwrap();
     // The state of the stage is that of the lab, which root has put up.
@@ -389,7 +389,7 @@ fn shape(line: &str) -> String {
 }
 
 /// What must be alike: the lines by their shape, in both streams.
-fn shapes(ending: &Ending) -> (Vec<String>, Vec<String>) {
+fn shapes(ending: &ProgramResult) -> (Vec<String>, Vec<String>) {
     // Theirs gives away the first of nine places of a route, and warns of what it does not need.
     let of = |text: &str| {
         let text = text.replace("RR: \t1.2.3.4\n\t", "RR: \t");
@@ -400,7 +400,7 @@ fn shapes(ending: &Ending) -> (Vec<String>, Vec<String>) {
 }
 
 /// What our listener hears of a file that theirs sends and that ours sends.
-fn listening(stage: &Stage, lab: &LabUp<'_>) {
+fn listening(stage: &TestBed, lab: &RunningLab<'_>) {
     let file = stage.path("pieces");
     std::fs::write(&file, "ABCDEFGHIJ").unwrap();
     let words =
@@ -474,7 +474,7 @@ fn the_face_of_hping3_prints_what_hping3_prints() {
     if lacks_root() || lacks(&["hping3", "nft"]) {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let lab = stage.lab_of("router", "hping");
     let server = lab.start("b", &["serve", "--only", "http", "--listen", "0.0.0.0", "--http-port", "80"]);
     server.says("http");

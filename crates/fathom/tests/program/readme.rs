@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::stage::{Ending, LabUp, Stage, lacks_root, tree};
+use crate::test_bed::{ProgramResult, RunningLab, TestBed, lacks_root, tree};
 
 const B: &str = "198.18.0.2";
 const URL: &str = "http://198.18.0.2:8080/";
@@ -103,7 +103,7 @@ fn words(command: &str, key: &str) -> Vec<String> {
     shlex::split(&line).unwrap().split_off(1)
 }
 
-fn run(lab: &LabUp<'_>, program: &str, words: &[String]) -> Ending {
+fn run(lab: &RunningLab<'_>, program: &str, words: &[String]) -> ProgramResult {
     let allowed = format!("FATHOM_ALLOW={B}");
     let command = ["env", &allowed, program].into_iter().chain(words.iter().map(String::as_str));
     lab.exec("a", &command.collect::<Vec<_>>()).ends()
@@ -114,7 +114,7 @@ fn every_command_of_the_readme_runs_between_two_namespaces() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     fs::write(stage.path("plan.jmx"), JMX).unwrap();
     fs::write(stage.path("script.lua"), "wrk.method = 'GET'\n").unwrap();
     let lab = stage.lab("readme");

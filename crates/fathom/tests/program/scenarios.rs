@@ -15,12 +15,12 @@ use std::{
 use fathom_model::{Run, run::Completeness, steps::UsersRecord};
 
 use crate::{
-    stage::{Ending, Stage, until},
+    test_bed::{ProgramResult, TestBed, until},
     traces::processes,
 };
 
 /// A server that knows its users by their tokens.
-struct Shop {
+struct ShopServer {
     address: SocketAddr,
     seen: Arc<Mutex<BTreeMap<String, u64>>>,
     n_connections: Arc<AtomicU64>,
@@ -28,7 +28,7 @@ struct Shop {
     listener: Option<thread::JoinHandle<()>>,
 }
 
-impl Shop {
+impl ShopServer {
     fn open() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -58,7 +58,7 @@ impl Shop {
     }
 }
 
-impl Drop for Shop {
+impl Drop for ShopServer {
     fn drop(&mut self) {
         self.is_over.store(true, Relaxed);
         // The listener looks at the flag when somebody comes.
@@ -145,15 +145,15 @@ transaction look
     expect body contains "here"
 "#;
 
-fn stage_with(scenario: &str) -> Stage {
-    let stage = Stage::new();
+fn stage_with(scenario: &str) -> TestBed {
+    let stage = TestBed::new();
     fs::write(stage.path("shop.scenario"), scenario).unwrap();
     let rows: Vec<String> = (0..10).map(|n| format!("user{n},hush-{n}\n")).collect();
     fs::write(stage.path("accounts.csv"), format!("user,password\n{}", rows.concat())).unwrap();
     stage
 }
 
-fn run_of(ending: &Ending) -> Run {
+fn run_of(ending: &ProgramResult) -> Run {
     ending.run()
 }
 
@@ -163,7 +163,7 @@ fn users(run: &Run) -> &UsersRecord {
 
 #[test]
 fn users_go_through_a_scenario_and_every_step_is_counted() {
-    let (stage, shop) = (stage_with(SCENARIO), Shop::open());
+    let (stage, shop) = (stage_with(SCENARIO), ShopServer::open());
     // So few users leave the promise of a p99 open.
     let run = run_of(&stage.fathom(["app", "run", "shop.scenario", &shop.url(), "--json"]).code(12));
     let users = users(&run);
@@ -185,7 +185,7 @@ fn users_go_through_a_scenario_and_every_step_is_counted() {
 fn failures_have_causes_and_examples_without_secrets() {
     let scenario =
         SCENARIO.replace("Bearer ${token}", "Bearer x-${token}").replace("redirects 2", "on failure continue");
-    let (stage, shop) = (stage_with(&scenario), Shop::open());
+    let (stage, shop) = (stage_with(&scenario), ShopServer::open());
     let ending = stage.fathom(["app", "run", "shop.scenario", &shop.url(), "--json"]);
     let run = run_of(&ending);
     let account = users(&run).steps.iter().find(|step| step.name == "account").unwrap();
@@ -199,7 +199,7 @@ fn failures_have_causes_and_examples_without_secrets() {
 
 #[test]
 fn trying_a_scenario_shows_every_request_and_answer() {
-    let (stage, shop) = (stage_with(SCENARIO), Shop::open());
+    let (stage, shop) = (stage_with(SCENARIO), ShopServer::open());
     let shown = stage.fathom(["app", "try", "shop.scenario", &shop.url()]).succeeded().stdout;
     for words in [
         "> POST /login HTTP/1.1",
@@ -226,7 +226,7 @@ fn trying_a_scenario_shows_every_request_and_answer() {
 
 #[test]
 fn nothing_is_asked_when_something_is_missing() {
-    let (stage, shop) = (stage_with(SCENARIO), Shop::open());
+    let (stage, shop) = (stage_with(SCENARIO), ShopServer::open());
     fs::remove_file(stage.path("accounts.csv")).unwrap();
     for command in ["run", "try"] {
         let ending = stage.fathom(["app", command, "shop.scenario", &shop.url()]).code(2);
@@ -241,7 +241,7 @@ fn nothing_is_asked_when_something_is_missing() {
 #[test]
 fn users_who_come_by_a_rate_go_through_once() {
     let scenario = SCENARIO.replace("closed 10 repeat 5", "open 200/s for 500ms");
-    let (stage, shop) = (stage_with(&scenario), Shop::open());
+    let (stage, shop) = (stage_with(&scenario), ShopServer::open());
     let words = ["app", "run", "shop.scenario", &shop.url(), "--json", "--lenient", "--warmup", "0ms"];
     let run = run_of(&stage.fathom(words).succeeded());
     let users = users(&run);
@@ -255,7 +255,7 @@ fn users_who_come_by_a_rate_go_through_once() {
 fn data_whose_end_is_an_error_ends_the_run_incomplete_with_its_result() {
     let scenario =
         SCENARIO.replace("per user then wrap", "unique then error").replace("closed 10 repeat 5", "closed 2");
-    let (stage, shop) = (stage_with(&scenario), Shop::open());
+    let (stage, shop) = (stage_with(&scenario), ShopServer::open());
     let words = ["app", "run", "shop.scenario", &shop.url(), "--warmup", "0ms", "--rounds", "3", "--json"];
     let run = run_of(&stage.fathom(words).code(4));
     let Completeness::Incomplete { reason } = &run.completeness else { panic!("{:?}", run.completeness) };
@@ -277,8 +277,8 @@ fn data_whose_end_is_an_error_ends_the_run_incomplete_with_its_result() {
 }
 
 /// Users who each need a row, of which there are so many.
-fn stage_with_rows(n: usize, coming: &str) -> Stage {
-    let stage = Stage::new();
+fn stage_with_rows(n: usize, coming: &str) -> TestBed {
+    let stage = TestBed::new();
     let scenario = format!("{coming}\n\nstep look\n  GET /new?${{rows.id}}\n  expect 200, 4xx\n\nthink 10ms\n");
     fs::write(stage.path("rows.scenario"), scenario).unwrap();
     let rows: Vec<String> = (0..n).map(|n| format!("{n}\n")).collect();
@@ -288,7 +288,7 @@ fn stage_with_rows(n: usize, coming: &str) -> Stage {
 
 #[test]
 fn users_who_leave_during_the_warm_up_leave_no_result_but_a_way_to_one() {
-    let (stage, shop) = (stage_with_rows(3, "closed 2 for 1s\ndata rows from rows.csv unique"), Shop::open());
+    let (stage, shop) = (stage_with_rows(3, "closed 2 for 1s\ndata rows from rows.csv unique"), ShopServer::open());
     let shown = stage.fathom(["app", "run", "rows.scenario", &shop.url(), "--rounds", "1"]).code(1).stdout;
     for words in ["had left before the warm-up was over", "--warmup 0s"] {
         assert!(shown.contains(words), "{shown}");
@@ -297,7 +297,7 @@ fn users_who_leave_during_the_warm_up_leave_no_result_but_a_way_to_one() {
 
 #[test]
 fn what_is_no_scenario_is_told_from_one_with_mistakes() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     fs::write(stage.path("x.lua"), "function request() return wrk.format() end").unwrap();
     fs::write(stage.path("noise.scenario"), [0xff, 0xfe, 0, 1]).unwrap();
     fs::create_dir(stage.path("folder.scenario")).unwrap();
@@ -328,7 +328,7 @@ fn what_cannot_be_imported_is_refused_with_its_reason() {
         ("noise.har", &[0xff, 0xfe, 0, 1], "not UTF-8 text"),
         ("nothing.jmx", b"", "neither a HAR file nor a test plan"),
     ];
-    let stage = Stage::new();
+    let stage = TestBed::new();
     for (name, text, said) in cases {
         fs::write(stage.path(name), text).unwrap();
         stage
@@ -340,7 +340,7 @@ fn what_cannot_be_imported_is_refused_with_its_reason() {
 
 #[test]
 fn a_row_of_another_length_is_found_before_the_run() {
-    let (stage, shop) = (stage_with(SCENARIO), Shop::open());
+    let (stage, shop) = (stage_with(SCENARIO), ShopServer::open());
     fs::write(stage.path("accounts.csv"), "user,password\nann,1\nbob,2\ncid\n").unwrap();
     let shown = stage.fathom(["app", "check", "shop.scenario"]).code(2).stdout;
     assert!(shown.contains("line 4: 1 cells, where the head has 2"), "{shown}");
@@ -363,7 +363,7 @@ fn trying_where_nobody_listens_says_why() {
 #[test]
 fn users_end_with_the_program_that_sent_them() {
     let stage = stage_with_rows(1, "closed 4 for 1m\ndata rows from rows.csv random");
-    let shop = Shop::open();
+    let shop = ShopServer::open();
     let run = stage.start(["app", "run", "rows.scenario", &shop.url()]);
     until(|| (shop.n_connections.load(Relaxed) > 4).then_some(()));
     run.handle().kill().unwrap();
@@ -373,7 +373,7 @@ fn users_end_with_the_program_that_sent_them() {
 
 #[test]
 fn requests_of_any_method_are_sent_by_its_name() {
-    let (stage, shop) = (Stage::new(), Shop::open());
+    let (stage, shop) = (TestBed::new(), ShopServer::open());
     let words = ["http", &shop.url(), "--count", "20", "--rounds", "1"];
     for method in ["DELETE", "OPTIONS"] {
         stage.fathom(words.into_iter().chain(["--method", method])).succeeded();

@@ -14,11 +14,11 @@ use fathom_model::{
     search::{Decision, Ending, Vote},
     units::PerSec,
 };
-use fathom_packet::xdp::{Matching, PolicerLimit, policer};
+use fathom_packet::xdp::{FrameMatch, PolicerLimit, policer};
 use fathom_sys::signal::Signal;
 
 use crate::{
-    stage::{Stage, lacks_root},
+    test_bed::{TestBed, lacks_root},
     truth::in_front_of_b,
 };
 
@@ -41,10 +41,10 @@ fn the_rate_of_a_policer_is_found_as_the_limit_of_a_stream() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let lab = stage.lab("policed");
     let rate = PolicerLimit { rate: PerSec::new(1_500.0).unwrap(), burst: 64 };
-    let gate = policer(Matching::UdpPort(PORT), rate).unwrap();
+    let gate = policer(FrameMatch::UdpPort(PORT), rate).unwrap();
     let _link = in_front_of_b(&stage, &lab, &gate);
     let port = PORT.to_string();
     let words = ["udp", "--lab", "policed", "--port", &port, "--size", "100", "--json"];
@@ -76,7 +76,7 @@ fn a_limit_beyond_the_highest_rate_that_is_allowed_is_told_as_such() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let find = ["--find-limit", "loss_ratio <= 50%", "--find-low", "500", "--find-high", "1k"];
     let run = stage.fathom([&["packet", "--lab", "pair", "--json"][..], &find, SHORT].concat()).succeeded().run();
     assert_eq!(limit(&run.tests[0]), (Some(1_000.0), None));
@@ -90,7 +90,7 @@ fn requests_are_searched_with_the_open_kind_and_judged_from_their_intended_start
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let find = ["--find-limit", "p99<2s, errors<1%", "--find-low", "200", "--find-high", "300", "--json"];
     let run = stage.fathom([&["http", "--lab", "pair"][..], &find, SHORT].concat()).succeeded().run();
     let test = &run.tests[0];
@@ -108,12 +108,12 @@ fn requests_are_searched_with_the_open_kind_and_judged_from_their_intended_start
 }
 
 /// A server that serves one request at a time, whoever asks, and knows how long each took it.
-struct OneAtATime {
+struct SerialServer {
     address: SocketAddr,
     served: Arc<Mutex<Vec<Duration>>>,
 }
 
-impl OneAtATime {
+impl SerialServer {
     fn start(each: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -156,8 +156,8 @@ fn answer(stream: &TcpStream, served: &Mutex<Vec<Duration>>, each: Duration) {
 
 #[test]
 fn the_capacity_of_a_server_is_found_as_the_limit_of_its_latency() {
-    let stage = Stage::new();
-    let server = OneAtATime::start(Duration::from_millis(4));
+    let stage = TestBed::new();
+    let server = SerialServer::start(Duration::from_millis(4));
     let url = format!("http://{}/", server.address);
     let find = ["--find-limit", "p90<300ms, errors<1%", "--find-low", "50", "--find-precision", "10%", "--json"];
     let spans = ["--warmup", "100ms", "--duration", "500ms", "--connections", "64"];
@@ -176,7 +176,7 @@ fn a_search_that_is_interrupted_keeps_its_curve() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let find = ["--find-limit", "loss_ratio<50%", "--find-low", "100", "--find-high", "1k", "--find-trials", "10000"];
     let words = [&["packet", "--lab", "pair", "--ndjson"][..], &find, SHORT].concat();
     let search = stage.start(words);
@@ -191,7 +191,7 @@ fn a_search_that_is_interrupted_keeps_its_curve() {
 
 #[test]
 fn an_objective_that_cannot_be_searched_is_refused_before_anything_is_touched() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let cases = [
         (&["udp", "--find-limit", "p99<20ms"][..], &["no metric `p99`", "lost"][..]),
         (&["udp", "--find-limit", "lost"], &["does not say what is to be kept", "p99<20ms"]),

@@ -4,11 +4,11 @@ use std::net::TcpListener;
 
 use fathom_model::{Side, TestRun};
 
-use crate::stage::{Stage, skip};
+use crate::test_bed::{TestBed, skip};
 
 const SPANS: [&str; 6] = ["--warmup", "100ms", "--duration", "600ms", "--rounds", "2"];
 
-fn measured(stage: &Stage, words: &[&str]) -> TestRun {
+fn measured(stage: &TestBed, words: &[&str]) -> TestRun {
     let words = [&["tcp", "127.0.0.1", "--json"], &SPANS[..], words].concat();
     stage.fathom(words).succeeded().run().tests.into_iter().next().unwrap()
 }
@@ -20,7 +20,7 @@ fn value(test: &TestRun, metric: &str) -> f64 {
 
 #[test]
 fn both_ways_at_once_tells_each_way_and_their_sum() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let test = measured(&stage, &["--test", "both", "--rate", "40M", "--flows", "2"]);
     let [sum, up, down] = ["", "_up", "_down"].map(|way| value(&test, &format!("throughput_bps{way}")));
     assert!((sum / (up + down) - 1.0).abs() < 1e-6, "{sum} is not {up} and {down}");
@@ -33,7 +33,7 @@ fn both_ways_at_once_tells_each_way_and_their_sum() {
 
 #[test]
 fn a_number_of_bytes_is_the_whole_of_a_round() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let test = measured(&stage, &["--bytes", "20MB", "--send", "sendfile", "--receive", "truncate"]);
     for trial in &test.trials {
         for record in trial.records.values() {
@@ -46,7 +46,7 @@ fn a_number_of_bytes_is_the_whole_of_a_round() {
 
 #[test]
 fn what_a_host_does_not_have_is_answered_with_what_it_has() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let asked = ["tcp", "127.0.0.1", "--congestion", "nonesuch"];
     stage.fathom(asked).refused(3, &["no congestion control `nonesuch`", "fix", "cubic", "modprobe tcp_nonesuch"]);
     stage.fathom(["tcp", "127.0.0.1", "--interface", "none0"]).refused(3, &["cannot send through the interface none0"]);
@@ -59,7 +59,7 @@ fn what_a_host_does_not_have_is_answered_with_what_it_has() {
 
 #[test]
 fn the_address_that_is_asked_for_is_the_one_that_is_measured() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let mut targets = vec![("127.0.0.1", "127.0.0.1"), ("127.0.0.7", "127.0.0.7"), ("localhost", "127.0.0.1")];
     if TcpListener::bind("[::1]:0").is_ok() {
         targets.extend([("::1", "::1"), ("[::1]", "::1")]);
@@ -84,7 +84,7 @@ fn the_address_that_is_asked_for_is_the_one_that_is_measured() {
 
 #[test]
 fn flows_that_one_table_of_descriptors_does_not_hold_are_sampled_all_the_same() {
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let mut command = stage.command("sh");
     // Of 300 descriptors 128 are for other things than flows, so that 200 flows take a table for each of two workers.
     command.args(["-c", "ulimit -n 300; exec \"$@\"", "sh"]).arg(stage.program());

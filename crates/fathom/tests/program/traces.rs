@@ -7,14 +7,14 @@ use std::{
     path::Path,
 };
 
-use fathom_sys::{bpf, process::Identity};
+use fathom_sys::{bpf, process::ProcessIdentity};
 
-use crate::stage::{Stage, until};
+use crate::test_bed::{TestBed, until};
 
 /// Processes, network namespaces and XDP programs of one stage.
 #[derive(Debug, Default)]
 pub(crate) struct Traces {
-    processes: Vec<Identity>,
+    processes: Vec<ProcessIdentity>,
     namespaces: BTreeSet<u64>,
     programs: BTreeSet<u32>,
     devices: BTreeSet<String>,
@@ -27,11 +27,11 @@ impl Traces {
     }
 
     /// Adds what there is now.
-    pub(crate) fn gather(&mut self, stage: &Stage) {
+    pub(crate) fn gather(&mut self, stage: &TestBed) {
         let ours = namespace("self");
         for pid in processes(stage) {
             // A process that ends meanwhile has nothing to show.
-            self.processes.extend(Identity::of(pid));
+            self.processes.extend(ProcessIdentity::of(pid));
             self.namespaces.extend(namespace(&pid.to_string()).filter(|found| Some(*found) != ours));
             self.programs.extend(programs(pid));
         }
@@ -43,10 +43,10 @@ impl Traces {
     }
 
     /// Waits until the kernel has let go of everything; it does so in the background.
-    pub(crate) fn are_gone(&self, stage: &Stage) {
+    pub(crate) fn are_gone(&self, stage: &TestBed) {
         assert!(!self.processes.is_empty(), "nothing was gathered");
         until(|| processes(stage).is_empty().then_some(()));
-        until(|| (!self.processes.iter().any(Identity::is_alive)).then_some(()));
+        until(|| (!self.processes.iter().any(ProcessIdentity::is_alive)).then_some(()));
         until(|| (!self.programs.iter().any(|id| bpf::is_loaded(*id).unwrap())).then_some(()));
         let (held, mounts) = (namespaces_in_use(), fs::read_to_string("/proc/self/mountinfo").unwrap());
         for namespace in &self.namespaces {
@@ -64,7 +64,7 @@ fn numbers() -> impl Iterator<Item = u32> {
 }
 
 /// The processes that were started with the state folder of this stage.
-pub(crate) fn processes(stage: &Stage) -> Vec<u32> {
+pub(crate) fn processes(stage: &TestBed) -> Vec<u32> {
     let state = stage.state();
     let own = [b"FATHOM_STATE=", state.as_os_str().as_bytes()].concat();
     let is_own = |pid: &u32| {
@@ -75,7 +75,7 @@ pub(crate) fn processes(stage: &Stage) -> Vec<u32> {
 }
 
 /// The agents among the processes of this stage.
-pub(crate) fn agents(stage: &Stage) -> Vec<u32> {
+pub(crate) fn agents(stage: &TestBed) -> Vec<u32> {
     let is_agent = |pid: &u32| {
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         words.split(|byte| *byte == 0).nth(1) == Some(b"agent")

@@ -8,13 +8,13 @@ use fathom_model::{
     names::host::{DEV_RX_BYTES, DEV_RX_FRAMES},
     units::{PerSec, approximate},
 };
-use fathom_packet::xdp::{Gate, Matching, PolicerLimit, dropper, policer};
+use fathom_packet::xdp::{DropProgram, FrameMatch, PolicerLimit, dropper, policer};
 use fathom_sys::{
     bpf::{XdpLink, XdpMode},
     netlink::Netlink,
 };
 
-use crate::stage::{LabUp, Stage, lacks_root};
+use crate::test_bed::{RunningLab, TestBed, lacks_root};
 
 /// Where the datagrams of a test go that a gate is made for.
 const PORT: u16 = 40_123;
@@ -46,7 +46,7 @@ fn reported_rates_agree_with_the_counters_of_the_interface() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let measure = |words: &[&str]| -> Run {
         let spans = ["--lab", "pair", "--json", "--warmup", "0s", "--duration", "4s", "--rounds", "2"];
         // The counts hold at whatever rate a busy machine came to.
@@ -70,7 +70,7 @@ fn reported_rates_agree_with_the_counters_of_the_interface() {
 }
 
 /// A gate in front of host b, as long as the link lives.
-pub(crate) fn in_front_of_b(stage: &Stage, lab: &LabUp<'_>, gate: &Gate) -> XdpLink {
+pub(crate) fn in_front_of_b(stage: &TestBed, lab: &RunningLab<'_>, gate: &DropProgram) -> XdpLink {
     let state = StateFolder::open(&stage.state()).unwrap();
     let lab = Lab::find(&state, &lab.name.parse().unwrap()).unwrap();
     // In native mode a veth hands frames over in a ring that a burst can overflow: a loss that nobody planted.
@@ -79,15 +79,15 @@ pub(crate) fn in_front_of_b(stage: &Stage, lab: &LabUp<'_>, gate: &Gate) -> XdpL
 }
 
 /// The loss that a stream through the gate reports, and the one that the gate made.
-fn loss_behind(gate: &Gate) -> (TestRun, f64) {
-    let stage = Stage::new();
+fn loss_behind(gate: &DropProgram) -> (TestRun, f64) {
+    let stage = TestBed::new();
     let lab = stage.lab("lossy");
     let _link = in_front_of_b(&stage, &lab, gate);
     let port = PORT.to_string();
     let words = ["udp", "--lab", "lossy", "--port", &port, "--size", "200", "--rate", "8M", "--json"];
     let spans = ["--warmup", "0s", "--duration", "4s", "--rounds", "2"];
     let run = stage.fathom([&words[..], &spans].concat()).succeeded().run();
-    let fate = gate.fate().unwrap();
+    let fate = gate.counts().unwrap();
     let planted = approximate(fate.dropped.0) / approximate(fate.passed.0 + fate.dropped.0);
     (run.tests.into_iter().next().unwrap(), planted)
 }
@@ -112,7 +112,7 @@ fn one_datagram_in_a_hundred_that_is_dropped_on_the_way_is_one_percent_of_loss()
     if lacks_root() {
         return;
     }
-    let gate = dropper(Matching::UdpPort(PORT), NonZeroU32::new(100).unwrap()).unwrap();
+    let gate = dropper(FrameMatch::UdpPort(PORT), NonZeroU32::new(100).unwrap()).unwrap();
     let (test, planted) = loss_behind(&gate);
     assert!((planted - 0.01).abs() < 0.0001);
     is_reported(&test, planted);
@@ -125,7 +125,7 @@ fn what_a_policer_drops_is_reported_as_loss() {
     }
     // 8 Mbit/s of 200 bytes are 5,000 datagrams per second, of which a tenth is too much.
     let limit = PolicerLimit { rate: PerSec::new(4_500.0).unwrap(), burst: 64 };
-    let gate = policer(Matching::UdpPort(PORT), limit).unwrap();
+    let gate = policer(FrameMatch::UdpPort(PORT), limit).unwrap();
     let (test, planted) = loss_behind(&gate);
     assert!(planted > 0.01, "the policer dropped {planted}");
     is_reported(&test, planted);
@@ -136,15 +136,15 @@ fn requests_that_are_dropped_on_the_way_are_lost_and_no_others() {
     if lacks_root() {
         return;
     }
-    let gate = dropper(Matching::UdpPort(PORT), NonZeroU32::new(20).unwrap()).unwrap();
-    let stage = Stage::new();
+    let gate = dropper(FrameMatch::UdpPort(PORT), NonZeroU32::new(20).unwrap()).unwrap();
+    let stage = TestBed::new();
     let lab = stage.lab("lossy");
     let _link = in_front_of_b(&stage, &lab, &gate);
     let port = PORT.to_string();
     let words = ["udp", "--lab", "lossy", "--test", "rr", "--port", &port, "--flows", "8", "--timeout", "100ms"];
     let spans = ["--warmup", "0s", "--duration", "2s", "--rounds", "1", "--json"];
     let run = stage.fathom([&words[..], &spans].concat()).succeeded().run();
-    let dropped = gate.fate().unwrap().dropped.0;
+    let dropped = gate.counts().unwrap().dropped.0;
     let totals = &run.tests[0].trials[0].records["a"].totals;
     let (sent, lost, late) = (totals["sent"], totals["lost"], totals["late"]);
     // An answer that comes after its time-out on a busy machine is not dropped, but lost all the same.

@@ -2,7 +2,7 @@
 
 use crate::{
     evaluation::is_whole,
-    stage::{BRIEF, Stage, lacks_root, skip},
+    test_bed::{BRIEF, TestBed, lacks_root, skip},
 };
 
 /// The user `nobody` on every distribution.
@@ -13,7 +13,7 @@ fn a_user_without_privileges_gets_an_evaluation_or_one_clear_screen() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::owned_by(NOBODY);
+    let stage = TestBed::owned_by(NOBODY);
     let mut command = stage.command("setpriv");
     let user = NOBODY.to_string();
     command.args(["--reuid", &user, "--regid", &user, "--clear-groups", "--"]).arg(stage.program());

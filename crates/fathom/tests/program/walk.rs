@@ -2,7 +2,7 @@
 
 use fathom_model::{TestRun, units::approximate};
 
-use crate::stage::{LabUp, Stage, lacks_root, skip};
+use crate::test_bed::{RunningLab, TestBed, lacks_root, skip};
 
 /// What the token buckets of the router let through, both ways: frames with their Ethernet headers.
 const RATE: f64 = 100e6;
@@ -23,7 +23,7 @@ fn assert_within(value: f64, (least, most): (f64, f64), what: &str) {
 }
 
 /// Checks what a walk says against what follows from the bucket.
-fn check(lab: &LabUp<'_>, stage: &Stage, word: &str) {
+fn check(lab: &RunningLab<'_>, stage: &TestBed, word: &str) {
     let walk = ["tcp", "--lab", lab.name, "--test", word, "--baseline-rtt", "10ms", "--congestion", "cubic", "--json"];
     let spans = ["--warmup", "300ms", "--duration", "700ms", "--rounds", "1"];
     let run = stage.fathom([&walk[..], &spans].concat()).succeeded().run();
@@ -51,7 +51,7 @@ fn a_walk_over_a_bottleneck_says_what_follows_from_its_rate_both_ways() {
     if lacks_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     // The bucket is behind a router: in front of their own devices, senders keep queues short (TCP small queues).
     let lab = stage.lab_of("router", "windows");
     for device in ["eth0", "eth1"] {

@@ -6,7 +6,7 @@ use fathom_model::{Histogram, Side, names::distribution, units::Nanos};
 use fathom_sys::{process::Pidfd, signal::Signal};
 use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
 
-use crate::stage::{LabUp, Stage, lacks_root, skip, until};
+use crate::test_bed::{RunningLab, TestBed, lacks_root, skip, until};
 
 /// The most that a quantile may differ from that of the capture, in nanoseconds.
 const DIFFERENCE_MAX: u64 = 5_000;
@@ -59,7 +59,7 @@ fn follow(frame: &[u8], at: u64, asked: &mut HashMap<[u8; 2], u64>, times: &mut 
 }
 
 /// Runs fathom in the lab while its packets are captured: what it recorded, and what the capture holds.
-fn measured(stage: &Stage, lab: &LabUp<'_>, words: &[&str]) -> (Histogram, Histogram) {
+fn measured(stage: &TestBed, lab: &RunningLab<'_>, words: &[&str]) -> (Histogram, Histogram) {
     let file = stage.path("capture");
     let file_name = file.to_str().unwrap();
     // The process that enters the host is not the one that captures.
@@ -96,7 +96,7 @@ fn latency_by_the_kernels_stamps_is_that_of_a_capture() {
     if !std::path::Path::new("/usr/bin/tcpdump").exists() {
         return skip("needs tcpdump");
     }
-    let stage = Stage::new();
+    let stage = TestBed::new();
     let lab = stage.lab("captured");
     let (reported, captured) = measured(&stage, &lab, &["--timestamps", "kernel"]);
     assert!(reported.count() > 19_000, "{} were answered", reported.count());

@@ -4,10 +4,10 @@
 //! hearing that it must stop. An agent that hears nothing for 3 s over a network aborts everything and
 //! ends; one beside its controller ends with its stream.
 
-pub(crate) mod bystander;
+mod host_sampler;
+pub(crate) mod observer_role;
 mod role;
-mod roster;
-mod watch;
+mod role_log;
 
 use std::{
     collections::BTreeMap,
@@ -20,33 +20,33 @@ use std::{
     thread,
 };
 
-pub use roster::Roster;
+pub use role_log::RoleLog;
 
 use fathom_engine::{Observer, StopFlag, TestKind};
 use fathom_model::{PeerClock, Role, units::Nanos};
 use fathom_sys::{clock, policy::Policy};
 
 use crate::{
-    Class, Failure, Loss,
-    connection::{self, Heard, Outbox, Pulse, Wakefulness},
+    AgentFailure, Disconnected, ErrorClass,
+    connection::{self, PeerActivity, ReaderEvent, SendQueue, SuspendDetector},
     launcher::Liveness,
-    protocol::{Facts, FromAgent, Greeting, Ticket, ToAgent},
+    protocol::{FromAgent, Hello, HostFacts, RoleId, ToAgent},
     threads,
 };
 
 /// How long tests may take to come to an end after an abort: they look at their flag every 20 ms.
-const ABORT_PATIENCE: Nanos = Nanos::from_secs(2);
+const ABORT_TIMEOUT: Nanos = Nanos::from_secs(2);
 /// The most roles at once: a host plays both sides of one trial, and the trial before may still be ending.
 const ROLES_MAX: usize = 16;
 /// How often the silence of the controller is looked at.
-const TURN: Nanos = Nanos::from_millis(200);
+const LIVENESS_CHECK_EVERY: Nanos = Nanos::from_millis(200);
 
 /// The longest trial of an agent that the controller started itself: a day.
-pub const OWN_LONGEST: Nanos = Nanos::from_secs(24 * 3600);
+pub const LOCAL_TRIAL_MAX: Nanos = Nanos::from_secs(24 * 3600);
 
 /// What an agent works with; the binary brings it.
 #[derive(Clone)]
-pub struct Equipment {
+pub struct AgentConfig {
     /// The kinds of tests that it can run.
     pub kinds: &'static [&'static dyn TestKind],
     /// Makes what watches the host, given the interfaces on the paths under test.
@@ -54,35 +54,35 @@ pub struct Equipment {
     /// What it may be made to touch.
     pub policy: Policy,
     /// The longest trial, warm-up included.
-    pub longest: Nanos,
+    pub trial_max: Nanos,
     /// The program: `fathom 0.1.0`.
     pub tool: String,
     /// How the end of its controller shows.
     pub liveness: Liveness,
     /// Where agents of other controllers of this host are seen, if it serves several.
-    pub roster: Option<Roster>,
+    pub role_log: Option<RoleLog>,
 }
 
 enum Event {
-    Heard(Nanos, Heard<ToAgent>),
+    FromReader(Nanos, ReaderEvent<ToAgent>),
     /// A role's thread has said its last.
-    Ended(Ticket),
+    Ended(RoleId),
 }
 
 /// When to start, and against whose clock.
-struct Start {
+struct StartTime {
     at: Nanos,
     peer_clock: Option<PeerClock>,
 }
 
 /// One role from its preparation to its outcome.
-struct Playing {
+struct RoleHandle {
     /// Tells the start; dropped when there will be none.
-    start: Option<Sender<Start>>,
+    start: Option<Sender<StartTime>>,
     stop: StopFlag,
 }
 
-impl Playing {
+impl RoleHandle {
     fn abort(&mut self) {
         self.stop.abort();
         self.start = None;
@@ -90,10 +90,10 @@ impl Playing {
 }
 
 struct Agent {
-    equipment: Arc<Equipment>,
-    outbox: Outbox<FromAgent>,
+    config: Arc<AgentConfig>,
+    send_queue: SendQueue<FromAgent>,
     events: Sender<Event>,
-    roles: BTreeMap<Ticket, Playing>,
+    roles: BTreeMap<RoleId, RoleHandle>,
 }
 
 /// Serves one controller to the end; returns when all tests have ended, or will not.
@@ -105,30 +105,30 @@ struct Agent {
 pub fn serve(
     input: impl Read + Send + 'static,
     output: impl Write + Send + 'static,
-    equipment: Equipment,
-) -> Result<(), Loss> {
-    let (outbox, speaker) = connection::speak(output).map_err(Loss::Broken)?;
+    equipment: AgentConfig,
+) -> Result<(), Disconnected> {
+    let (outbox, speaker) = connection::start_writer(output).map_err(Disconnected::Io)?;
     let (events, inbox) = mpsc::channel();
     // Greeted before anything is read: a controller of another version learns whom it talks to.
-    let greeting = FromAgent::Hello(Greeting { tool: equipment.tool.clone(), facts: Facts::here() });
-    outbox.send(&greeting).map_err(Loss::Garbled)?;
-    let pulse = Pulse::new(equipment.liveness);
+    let greeting = FromAgent::Hello(Hello { tool: equipment.tool.clone(), facts: HostFacts::here() });
+    outbox.send(&greeting).map_err(Disconnected::Protocol)?;
+    let pulse = PeerActivity::new(equipment.liveness);
     let heard = events.clone();
-    connection::listen(input, pulse.clone(), move |at, what| drop(heard.send(Event::Heard(at, what))))
-        .map_err(Loss::Broken)?;
+    connection::start_reader(input, pulse.clone(), move |at, what| drop(heard.send(Event::FromReader(at, what))))
+        .map_err(Disconnected::Io)?;
 
-    let mut agent = Agent { equipment: Arc::new(equipment), outbox, events, roles: BTreeMap::new() };
-    let ending = agent.obey(&inbox, &pulse);
+    let mut agent = Agent { config: Arc::new(equipment), send_queue: outbox, events, roles: BTreeMap::new() };
+    let ending = agent.handle_events(&inbox, &pulse);
     agent.abort_all(&inbox);
     if ending.is_ok() {
-        agent.say(&FromAgent::Bye);
+        agent.send(&FromAgent::Bye);
         // Everything is to be said before the process ends; a panic there has nothing to add.
         let _ = speaker.join();
     }
     ending
 }
 
-impl Facts {
+impl HostFacts {
     /// What can be read of this host without any privilege.
     pub(crate) fn here() -> Self {
         let line = |path| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
@@ -145,37 +145,39 @@ impl Facts {
 }
 
 impl Agent {
-    fn obey(&mut self, inbox: &Receiver<Event>, pulse: &Pulse) -> Result<(), Loss> {
-        let mut wakefulness = Wakefulness::new(clock::now(), TURN);
-        while !self.outbox.is_full() {
-            let event = inbox.recv_timeout(TURN.as_duration());
+    fn handle_events(&mut self, inbox: &Receiver<Event>, pulse: &PeerActivity) -> Result<(), Disconnected> {
+        let mut wakefulness = SuspendDetector::new(clock::now(), LIVENESS_CHECK_EVERY);
+        while !self.send_queue.is_full() {
+            let event = inbox.recv_timeout(LIVENESS_CHECK_EVERY.as_duration());
             let now = clock::now();
-            if wakefulness.has_slept(now, TURN) {
-                pulse.beat(now);
+            if wakefulness.was_suspended(now, LIVENESS_CHECK_EVERY) {
+                pulse.record_activity(now);
             }
             match event {
-                Ok(Event::Heard(_, Heard::Message(ToAgent::Bye))) => return Ok(()),
-                Ok(Event::Heard(at, Heard::Message(message))) => self.take(at, message),
-                Ok(Event::Heard(_, Heard::Lost(loss))) => return Err(loss),
+                Ok(Event::FromReader(_, ReaderEvent::Message(ToAgent::Bye))) => return Ok(()),
+                Ok(Event::FromReader(at, ReaderEvent::Message(message))) => self.handle_message(at, message),
+                Ok(Event::FromReader(_, ReaderEvent::Disconnected(loss))) => return Err(loss),
                 Ok(Event::Ended(ticket)) => drop(self.roles.remove(&ticket)),
-                Err(RecvTimeoutError::Timeout) if pulse.is_silent(now) => return Err(Loss::Silent),
+                Err(RecvTimeoutError::Timeout) if pulse.has_timed_out(now) => {
+                    return Err(Disconnected::HeartbeatTimeout);
+                }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => unreachable!("the agent holds a sender itself"),
             }
         }
-        Err(Loss::Deaf)
+        Err(Disconnected::SendQueueFull)
     }
 
-    fn take(&mut self, at: Nanos, message: ToAgent) {
+    fn handle_message(&mut self, at: Nanos, message: ToAgent) {
         match message {
             ToAgent::Hello(_) | ToAgent::Heartbeat | ToAgent::Bye => {}
-            ToAgent::Clock { t0 } => self.say(&FromAgent::Clock { t0, t1: at, t2: clock::now() }),
-            ToAgent::Environment { interfaces } => self.look_around(interfaces),
+            ToAgent::Clock { t0 } => self.send(&FromAgent::Clock { t0, t1: at, t2: clock::now() }),
+            ToAgent::Environment { interfaces } => self.send_environment(interfaces),
             ToAgent::Prepare { ticket, role, watch } => self.prepare(ticket, *role, watch),
             ToAgent::Start { ticket, at, peer_clock } => {
                 if let Some(start) = self.roles.get_mut(&ticket).and_then(|role| role.start.take()) {
                     // The role's thread may have failed meanwhile, and has told so.
-                    let _ = start.send(Start { at, peer_clock });
+                    let _ = start.send(StartTime { at, peer_clock });
                 }
             }
             ToAgent::Finish { ticket } => {
@@ -191,58 +193,60 @@ impl Agent {
         }
     }
 
-    fn say(&self, message: &FromAgent) {
-        say(&self.outbox, message);
+    fn send(&self, message: &FromAgent) {
+        send_or_report_size(&self.send_queue, message);
     }
 
     /// Asks the observer in a thread of its own: some facts take their time.
-    fn look_around(&self, interfaces: Vec<String>) {
-        let (observer, outbox) = (self.equipment.observer, self.outbox.clone());
+    fn send_environment(&self, interfaces: Vec<String>) {
+        let (observer, outbox) = (self.config.observer, self.send_queue.clone());
         let looking = threads::start(move || {
-            let answer = match role::without_panic(|| observer(&interfaces).environment()) {
+            let answer = match role::catch_panic(|| observer(&interfaces).environment()) {
                 Ok(environment) => FromAgent::Environment(environment),
                 Err(text) => {
-                    let failure = Failure::new(Class::Failed, format!("the host cannot be described: {text}"));
+                    let failure =
+                        AgentFailure::new(ErrorClass::Failed, format!("the host cannot be described: {text}"));
                     FromAgent::Failed { ticket: None, failure }
                 }
             };
-            say(&outbox, &answer);
+            send_or_report_size(&outbox, &answer);
         });
         if let Err(cause) = looking {
-            self.say(&FromAgent::Failed { ticket: None, failure: no_thread("describe the host", &cause) });
+            self.send(&FromAgent::Failed { ticket: None, failure: thread_failure("describe the host", &cause) });
         }
     }
 
-    fn prepare(&mut self, ticket: Ticket, role: Role, watch: Option<Vec<String>>) {
+    fn prepare(&mut self, ticket: RoleId, role: Role, watch: Option<Vec<String>>) {
         if self.roles.len() >= ROLES_MAX || self.roles.contains_key(&ticket) {
-            let failure = Failure::new(Class::Failed, format!("{} roles are played already", self.roles.len()));
-            return self.say(&FromAgent::Failed { ticket: Some(ticket), failure });
+            let failure =
+                AgentFailure::new(ErrorClass::Failed, format!("{} roles are played already", self.roles.len()));
+            return self.send(&FromAgent::Failed { ticket: Some(ticket), failure });
         }
         let (start, started) = mpsc::channel();
         let stop = StopFlag::default();
-        self.roles.insert(ticket, Playing { start: Some(start), stop: stop.clone() });
-        let part = role::Part { ticket, role, watch, started, stop };
-        let (equipment, outbox, events) = (Arc::clone(&self.equipment), self.outbox.clone(), self.events.clone());
+        self.roles.insert(ticket, RoleHandle { start: Some(start), stop: stop.clone() });
+        let part = role::RoleTask { role_id: ticket, role, watched_interfaces: watch, start: started, stop };
+        let (equipment, outbox, events) = (Arc::clone(&self.config), self.send_queue.clone(), self.events.clone());
         let playing = threads::start(move || {
-            let message = part.play(&equipment, &outbox);
-            say(&outbox, &message);
+            let message = part.run(&equipment, &outbox);
+            send_or_report_size(&outbox, &message);
             // The agent may have ended without waiting any longer.
             let _ = events.send(Event::Ended(ticket));
         });
         if let Err(cause) = playing {
             self.roles.remove(&ticket);
-            self.say(&FromAgent::Failed { ticket: Some(ticket), failure: no_thread("play the role", &cause) });
+            self.send(&FromAgent::Failed { ticket: Some(ticket), failure: thread_failure("play the role", &cause) });
         }
     }
 
     /// Stops whatever is under way, and gives it a little time to end.
     fn abort_all(&mut self, inbox: &Receiver<Event>) {
-        self.roles.values_mut().for_each(Playing::abort);
-        let deadline = clock::now() + ABORT_PATIENCE;
+        self.roles.values_mut().for_each(RoleHandle::abort);
+        let deadline = clock::now() + ABORT_TIMEOUT;
         while !self.roles.is_empty() {
             match inbox.recv_timeout(deadline.since(clock::now()).as_duration()) {
                 Ok(Event::Ended(ticket)) => drop(self.roles.remove(&ticket)),
-                Ok(Event::Heard(..)) => {}
+                Ok(Event::FromReader(..)) => {}
                 Err(_) => return,
             }
         }
@@ -250,20 +254,20 @@ impl Agent {
 }
 
 /// Why a host with too many tasks does nothing.
-fn no_thread(what: &str, cause: &io::Error) -> Failure {
+fn thread_failure(what: &str, cause: &io::Error) -> AgentFailure {
     let hint = "raise the limit of tasks: ulimit -u, or pids.max of the container";
-    let failure = Failure::new(Class::Preflight, format!("cannot {what}"));
-    Failure { hint: Some(hint.to_owned()), causes: vec![cause.to_string()], ..failure }
+    let failure = AgentFailure::new(ErrorClass::Preflight, format!("cannot {what}"));
+    AgentFailure { hint: Some(hint.to_owned()), causes: vec![cause.to_string()], ..failure }
 }
 
 /// Says a message, or, if it is too long for the controller, that it is.
-fn say(outbox: &Outbox<FromAgent>, message: &FromAgent) {
+fn send_or_report_size(outbox: &SendQueue<FromAgent>, message: &FromAgent) {
     let Err(error) = outbox.send(message) else { return };
     let ticket = match message {
         FromAgent::Ready { ticket, .. } | FromAgent::Outcome { ticket, .. } => Some(*ticket),
         _ => None,
     };
-    let failure = Failure::new(Class::Failed, format!("what was recorded cannot be told: {error}"));
+    let failure = AgentFailure::new(ErrorClass::Failed, format!("what was recorded cannot be told: {error}"));
     // A failure is a few lines, so it fits.
     let _ = outbox.send(&FromAgent::Failed { ticket, failure });
 }

@@ -6,41 +6,41 @@ use std::{
     sync::mpsc::Receiver,
 };
 
-use fathom_engine::{Live, Session, StopFlag, TestKind, find};
+use fathom_engine::{LiveProgress, StopFlag, TestKind, TrialContext, find};
 use fathom_model::{Note, Record, Role, names::count};
 
 use super::{
-    Equipment, Roster, Start,
-    bystander::{self, Bystander},
-    say,
-    watch::Watch,
+    AgentConfig, RoleLog, StartTime,
+    host_sampler::HostSampler,
+    observer_role::{self, ObserverRole},
+    send_or_report_size,
 };
 use crate::{
-    Class, Failure,
-    connection::Outbox,
+    AgentFailure, ErrorClass,
+    connection::SendQueue,
     error::HasStarted,
-    policy,
-    protocol::{FromAgent, Outcome, Ticket},
+    option_precheck,
+    protocol::{FromAgent, RoleId, RoleOutcome},
 };
 
 /// A role with all that its thread needs.
-pub(super) struct Part {
-    pub(super) ticket: Ticket,
+pub(super) struct RoleTask {
+    pub(super) role_id: RoleId,
     pub(super) role: Role,
-    pub(super) watch: Option<Vec<String>>,
+    pub(super) watched_interfaces: Option<Vec<String>>,
     /// Tells the start, or is closed when there will be none.
-    pub(super) started: Receiver<Start>,
+    pub(super) start: Receiver<StartTime>,
     pub(super) stop: StopFlag,
 }
 
-impl Part {
+impl RoleTask {
     /// Plays the role; the last message about it.
-    pub(super) fn play(self, equipment: &Equipment, outbox: &Outbox<FromAgent>) -> FromAgent {
-        let ticket = self.ticket;
+    pub(super) fn run(self, equipment: &AgentConfig, outbox: &SendQueue<FromAgent>) -> FromAgent {
+        let ticket = self.role_id;
         let kind = self.role.kind.clone();
-        let played = without_panic(|| self.perform(equipment, outbox));
+        let played = catch_panic(|| self.run_test(equipment, outbox));
         let played = played.unwrap_or_else(|text| {
-            Err(Failure::new(Class::Failed, format!("the test `{kind}` has a bug and panicked: {text}")))
+            Err(AgentFailure::new(ErrorClass::Failed, format!("the test `{kind}` has a bug and panicked: {text}")))
         });
         match played {
             Ok(outcome) => FromAgent::Outcome { ticket, outcome: Box::new(outcome) },
@@ -48,49 +48,51 @@ impl Part {
         }
     }
 
-    fn perform(self, equipment: &Equipment, outbox: &Outbox<FromAgent>) -> Result<Outcome, Failure> {
-        let Self { ticket, role, watch, started, stop } = self;
-        let wanting = |error| Failure::of_engine(&error, HasStarted::No);
+    fn run_test(self, equipment: &AgentConfig, outbox: &SendQueue<FromAgent>) -> Result<RoleOutcome, AgentFailure> {
+        let Self { role_id: ticket, role, watched_interfaces: watch, start: started, stop } = self;
+        let wanting = |error| AgentFailure::of_engine(&error, HasStarted::No);
         let kind: &dyn TestKind = match role.kind.as_str() {
-            bystander::NAME => &Bystander,
+            observer_role::NAME => &ObserverRole,
             name => *find(equipment.kinds, name).map_err(wanting)?,
         };
-        if role.phases.longest() > equipment.longest {
+        if role.phases.longest() > equipment.trial_max {
             let text =
-                format!("a trial of {} is refused: {} is the longest here", role.phases.longest(), equipment.longest);
-            return Err(Failure::new(Class::Preflight, text));
+                format!("a trial of {} is refused: {} is the longest here", role.phases.longest(), equipment.trial_max);
+            return Err(AgentFailure::new(ErrorClass::Preflight, text));
         }
-        let entered = equipment.roster.as_ref().map(Roster::enter).transpose();
-        let entered =
-            entered.map_err(|cause| Failure::new(Class::Failed, format!("cannot enter the roster: {cause}")))?;
-        policy::check(&equipment.policy, &role, kind.options())?;
+        let entered = equipment.role_log.as_ref().map(RoleLog::log_start).transpose();
+        let entered = entered
+            .map_err(|cause| AgentFailure::new(ErrorClass::Failed, format!("cannot enter the roster: {cause}")))?;
+        option_precheck::check(&equipment.policy, &role, kind.options())?;
         let observer = watch.map(|interfaces| (equipment.observer)(&interfaces));
         let policy = equipment
             .policy
             .within(role.meeting.within.as_deref())
-            .map_err(|error| Failure::new(Class::Usage, error.to_string()))?
+            .map_err(|error| AgentFailure::new(ErrorClass::Usage, error.to_string()))?
             .of_one_role();
         let test = kind.prepare(&role, &policy).map_err(wanting)?;
-        say(outbox, &FromAgent::Ready { ticket, endpoints: test.endpoints() });
+        send_or_report_size(outbox, &FromAgent::Ready { ticket, endpoints: test.endpoints() });
 
-        let Ok(Start { at: start, peer_clock }) = started.recv() else {
-            return Err(Failure::new(Class::Incomplete, "aborted before the start"));
+        let Ok(StartTime { at: start, peer_clock }) = started.recv() else {
+            return Err(AgentFailure::new(ErrorClass::Incomplete, "aborted before the start"));
         };
         let live_outbox = outbox.clone();
-        let live = move |live: Live| say(&live_outbox, &FromAgent::Interval { ticket, progress: live.into() });
-        let session = Session { start, phases: role.phases, stop, live: Some(Box::new(live)), peer_clock };
-        let watch = observer.map(|observer| Watch::begin(observer, start));
+        let live = move |live: LiveProgress| {
+            send_or_report_size(&live_outbox, &FromAgent::Interval { ticket, progress: live.into() })
+        };
+        let session = TrialContext { start, phases: role.phases, stop, live: Some(Box::new(live)), peer_clock };
+        let watch = observer.map(|observer| HostSampler::start(observer, start));
         let record = test.run(&session);
-        let (host, losses) = watch.map_or((None, Vec::new()), Watch::end);
-        let mut record = record.map_err(|error| Failure::of_engine(&error, HasStarted::Yes))?;
+        let (host, losses) = watch.map_or((None, Vec::new()), HostSampler::finish);
+        let mut record = record.map_err(|error| AgentFailure::of_engine(&error, HasStarted::Yes))?;
         record.notes.extend(entered.and_then(|entered| entered.note()));
-        tell_dropped(&mut record, policy.n_dropped());
-        Ok(Outcome { record, host, losses })
+        record_dropped(&mut record, policy.n_dropped());
+        Ok(RoleOutcome { record, host, losses })
     }
 }
 
 /// Counts what was dropped at guarded sockets, beyond what the test itself knows of their buffers.
-fn tell_dropped(record: &mut Record, n_dropped: u64) {
+fn record_dropped(record: &mut Record, n_dropped: u64) {
     let n_known = record.totals.get(count::SOCKET_DROPPED).copied().unwrap_or(0);
     let n_strange = n_dropped.saturating_sub(n_known);
     if n_strange == 0 {
@@ -105,7 +107,7 @@ fn tell_dropped(record: &mut Record, n_dropped: u64) {
 }
 
 /// The value, or the text of a panic on the way to it.
-pub(super) fn without_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+pub(super) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     // Whatever the work had in hand is dropped with it, so nothing half-done is seen afterwards.
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| panic_text(panic.as_ref()))
 }

@@ -12,7 +12,7 @@ mod serve;
 
 use std::os::unix::net::UnixStream;
 
-pub(crate) use child::END_PATIENCE;
+pub(crate) use child::END_TIMEOUT;
 pub use child::{AgentProcess, command, namespace, self_exec};
 pub use serve::tls;
 
@@ -28,7 +28,7 @@ pub enum Liveness {
 
 /// A byte stream to an agent, and what is known of its far end.
 #[derive(Debug)]
-pub struct Link {
+pub struct AgentStream {
     /// The stream; the agent ends when it is closed.
     pub stream: UnixStream,
     /// How the host was reached, for reports: `namespace a of lab pair`.

@@ -1,6 +1,6 @@
 //! An agent behind a `fathom serve`, over TLS.
 
-use super::{Link, Liveness};
+use super::{AgentStream, Liveness};
 use crate::{
     Error,
     tls::{self, Key},
@@ -10,7 +10,7 @@ use crate::{
 ///
 /// # Errors
 /// [`Error::Unreachable`], [`Error::NotFathom`], [`Error::WrongFingerprint`], [`Error::WrongToken`] and [`Error::Busy`].
-pub fn tls(address: &str, key: &Key) -> Result<Link, Error> {
+pub fn tls(address: &str, key: &Key) -> Result<AgentStream, Error> {
     let stream = tls::connect(address, key)?;
-    Ok(Link { stream, reached: format!("tls {address}"), process: None, liveness: Liveness::Heartbeats })
+    Ok(AgentStream { stream, reached: format!("tls {address}"), process: None, liveness: Liveness::Heartbeats })
 }

@@ -4,16 +4,16 @@
 //! for each trial it prepares roles, starts them at an instant of the agent's own clock, and takes their outcomes. Each side
 //! says something at least twice a second, and takes the other for lost when it hears nothing for 3 s.
 
+pub mod clock_offset;
 mod frame;
-pub mod offset;
 
-use fathom_engine::Live;
+use fathom_engine::LiveProgress;
 use fathom_model::{Endpoints, Environment, HostRecord, PeerClock, Record, Role, units::Nanos};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub use frame::{Decoder, Frame, FrameError, HEADER_LEN, encode};
 
-use crate::Failure;
+use crate::AgentFailure;
 
 /// The major version of the protocol: the first byte of each frame.
 pub const VERSION: u8 = 2;
@@ -29,21 +29,21 @@ pub const SILENCE_MAX: Nanos = Nanos::from_secs(3);
 /// One prepared role at one agent; the controller numbers them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Ticket(pub u64);
+pub struct RoleId(pub u64);
 
 /// Who speaks. Its name `hello` and its field `tool` stay the same in all versions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Greeting {
+pub struct Hello {
     /// The program: `fathom 0.1.0`.
     pub tool: String,
     /// What the host is; the controller tells nothing of itself.
     #[serde(default)]
-    pub facts: Facts,
+    pub facts: HostFacts,
 }
 
 /// What an agent says of its host before anything is asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct HostFacts {
     /// Its own name, as in `/proc/sys/kernel/hostname`.
     pub hostname: Option<String>,
     /// Tells whether two hosts are one machine, as in `/proc/sys/kernel/random/boot_id`.
@@ -59,7 +59,7 @@ pub struct Facts {
 #[serde(rename_all = "lowercase")]
 pub enum ToAgent {
     /// The first message.
-    Hello(Greeting),
+    Hello(Hello),
     /// Asks for the agent's clock.
     Clock {
         /// The controller's clock when it asked.
@@ -73,7 +73,7 @@ pub enum ToAgent {
     /// Asks to make a role ready.
     Prepare {
         /// Its number from now on.
-        ticket: Ticket,
+        ticket: RoleId,
         /// What to play.
         role: Box<Role>,
         /// Whether to watch the host's counters beside it, and on which interfaces.
@@ -82,7 +82,7 @@ pub enum ToAgent {
     /// Sets the instant of the start.
     Start {
         /// Which role.
-        ticket: Ticket,
+        ticket: RoleId,
         /// On the agent's own monotonic clock.
         at: Nanos,
         /// The clock of the host at the other end, if there is one such host.
@@ -92,12 +92,12 @@ pub enum ToAgent {
     /// Tells a responder that its initiator has finished.
     Finish {
         /// Which role.
-        ticket: Ticket,
+        ticket: RoleId,
     },
     /// Ends a role at once; what it measured is still told.
     Abort {
         /// Which role.
-        ticket: Ticket,
+        ticket: RoleId,
     },
     /// Nothing but a sign of life.
     Heartbeat,
@@ -110,7 +110,7 @@ pub enum ToAgent {
 #[serde(rename_all = "lowercase")]
 pub enum FromAgent {
     /// The first message.
-    Hello(Greeting),
+    Hello(Hello),
     /// Answers a probe of the clock.
     Clock {
         /// The controller's clock when it asked.
@@ -125,30 +125,30 @@ pub enum FromAgent {
     /// A role is ready to start.
     Ready {
         /// Which.
-        ticket: Ticket,
+        ticket: RoleId,
         /// What the other side needs to know.
         endpoints: Endpoints,
     },
     /// How a running role fares, at most twice a second.
     Interval {
         /// Which.
-        ticket: Ticket,
+        ticket: RoleId,
         /// What a live view shows.
-        progress: Progress,
+        progress: RoleProgress,
     },
     /// What a role left behind; the last that is heard of it.
     Outcome {
         /// Which.
-        ticket: Ticket,
+        ticket: RoleId,
         /// What it recorded.
-        outcome: Box<Outcome>,
+        outcome: Box<RoleOutcome>,
     },
     /// Why a role, or an answer where no role is named, cannot be given; the last that is heard of it.
     Failed {
         /// Which.
-        ticket: Option<Ticket>,
+        ticket: Option<RoleId>,
         /// Why.
-        failure: Failure,
+        failure: AgentFailure,
     },
     /// Nothing but a sign of life.
     Heartbeat,
@@ -158,7 +158,7 @@ pub enum FromAgent {
 
 /// What a role left behind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct RoleOutcome {
     /// What its test recorded.
     pub record: Record,
     /// What the host's counters showed, if they were watched.
@@ -169,7 +169,7 @@ pub struct Outcome {
 
 /// How far a running role has come: [`Live`] as it is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Progress {
+pub struct RoleProgress {
     /// The time since the start.
     pub elapsed_ns: Nanos,
     /// What the first counter grew by since the last of these.
@@ -183,8 +183,8 @@ pub struct Progress {
     pub p99_ns: Option<Nanos>,
 }
 
-impl From<Live> for Progress {
-    fn from(live: Live) -> Self {
+impl From<LiveProgress> for RoleProgress {
+    fn from(live: LiveProgress) -> Self {
         Self {
             elapsed_ns: live.elapsed,
             growth: live.growth,
@@ -195,8 +195,8 @@ impl From<Live> for Progress {
     }
 }
 
-impl From<Progress> for Live {
-    fn from(progress: Progress) -> Self {
+impl From<RoleProgress> for LiveProgress {
+    fn from(progress: RoleProgress) -> Self {
         Self {
             elapsed: progress.elapsed_ns,
             growth: progress.growth,
@@ -272,13 +272,13 @@ pub fn write<M: Message>(message: &M) -> Result<Vec<u8>, FrameError> {
 /// When the frame is of another version, or its payload is no such message.
 pub fn read<M: Message>(frame: &Frame) -> Result<M, FrameError> {
     if frame.version != VERSION {
-        return Err(FrameError::Version { theirs: frame.version, tool: tool_of(&frame.payload) });
+        return Err(FrameError::Version { theirs: frame.version, tool: tool_of_hello(&frame.payload) });
     }
     serde_json::from_slice(&frame.payload).map_err(|cause| FrameError::Message(cause.to_string()))
 }
 
 /// The program that a greeting of any version names.
-fn tool_of(payload: &[u8]) -> String {
+fn tool_of_hello(payload: &[u8]) -> String {
     let greeting: Option<serde_json::Value> = serde_json::from_slice(payload).ok();
     let tool = greeting.as_ref().and_then(|greeting| greeting.pointer("/hello/tool")?.as_str());
     // It is printed, and comes from a stranger.
@@ -298,9 +298,9 @@ mod tests {
     #[test]
     fn messages_are_read_as_they_were_written() {
         let messages = [
-            ToAgent::Hello(Greeting { tool: "fathom 0.1.0".to_owned(), facts: Facts::default() }),
+            ToAgent::Hello(Hello { tool: "fathom 0.1.0".to_owned(), facts: HostFacts::default() }),
             ToAgent::Clock { t0: Nanos(7) },
-            ToAgent::Start { ticket: Ticket(3), at: Nanos::MAX, peer_clock: Some(PeerClock::default()) },
+            ToAgent::Start { ticket: RoleId(3), at: Nanos::MAX, peer_clock: Some(PeerClock::default()) },
             ToAgent::Heartbeat,
             ToAgent::Bye,
         ];

@@ -8,7 +8,7 @@ use std::{
 };
 
 use fathom_model::units::Nanos;
-use fathom_sys::{clock, tuning};
+use fathom_sys::{clock, socket_options};
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, Stream,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -18,23 +18,23 @@ use rustls::{
 };
 
 use super::{
-    handshake::{BUSY, Bounded, UNACKNOWLEDGED_MAX, WELCOME, provider},
+    handshake::{BUSY, DeadlineStream, UNACKNOWLEDGED_MAX, WELCOME, provider},
     key::Key,
     pump::pump,
 };
 use crate::{Error, threads};
 
 /// How long a server may take to accept a connection, and again to shake hands: seconds even across the world.
-const PATIENCE: Nanos = Nanos::from_secs(5);
+const HANDSHAKE_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 /// Accepts the one certificate whose fingerprint the key holds, if the server also proves to have its private key.
 #[derive(Debug)]
-struct Pinned {
+struct PinnedCertVerifier {
     key: Key,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinnedCertVerifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -43,7 +43,7 @@ impl ServerCertVerifier for Pinned {
         _ocsp: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        if self.key.is_of(certificate) {
+        if self.key.matches_certificate(certificate) {
             Ok(ServerCertVerified::assertion())
         } else {
             Err(CertificateError::ApplicationVerificationFailure.into())
@@ -80,12 +80,12 @@ impl ServerCertVerifier for Pinned {
 /// [`Error::Crowded`].
 pub fn connect(address: &str, key: &Key) -> Result<UnixStream, Error> {
     let unreachable = |cause| Error::Unreachable { address: address.to_owned(), cause };
-    let tcp = reach(address).map_err(unreachable)?;
+    let tcp = connect_tcp(address).map_err(unreachable)?;
     tcp.set_nodelay(true).map_err(unreachable)?;
-    tuning::set_unacknowledged_max(&tcp, UNACKNOWLEDGED_MAX).map_err(|error| unreachable(error.source))?;
+    socket_options::set_unacknowledged_max(&tcp, UNACKNOWLEDGED_MAX).map_err(|error| unreachable(error.source))?;
     let mut tls = session(key)?;
-    let mut io = Bounded { tcp: &tcp, deadline: clock::now() + PATIENCE };
-    tls.complete_io(&mut io).map_err(|cause| refused(address, cause))?;
+    let mut io = DeadlineStream { tcp: &tcp, deadline: clock::now() + HANDSHAKE_TIMEOUT };
+    tls.complete_io(&mut io).map_err(|cause| handshake_error(address, cause))?;
     let mut stream = Stream::new(&mut tls, &mut io);
     let mut answer = [0];
     let shown =
@@ -94,9 +94,11 @@ pub fn connect(address: &str, key: &Key) -> Result<UnixStream, Error> {
     match (shown, answer) {
         (Ok(()), [WELCOME]) => {}
         (Ok(()), [BUSY]) => return Err(Error::Busy { address: address() }),
-        (Ok(()), _) => return Err(Error::NotFathom { address: address(), cause: io::ErrorKind::InvalidData.into() }),
+        (Ok(()), _) => {
+            return Err(Error::NotAFathomServer { address: address(), cause: io::ErrorKind::InvalidData.into() });
+        }
         (Err(cause), _) if cause.kind() == io::ErrorKind::TimedOut => {
-            return Err(Error::NotFathom { address: address(), cause });
+            return Err(Error::NotAFathomServer { address: address(), cause });
         }
         // To a wrong token a server says nothing.
         (Err(_), _) => return Err(Error::WrongToken { address: address() }),
@@ -109,10 +111,10 @@ pub fn connect(address: &str, key: &Key) -> Result<UnixStream, Error> {
     pumping.map(|_| near).map_err(no_thread)
 }
 
-fn reach(address: &str) -> io::Result<TcpStream> {
+fn connect_tcp(address: &str) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for candidate in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&candidate, PATIENCE.as_duration()) {
+        match TcpStream::connect_timeout(&candidate, HANDSHAKE_TIMEOUT.as_duration()) {
             Ok(tcp) => return Ok(tcp),
             Err(error) => last = error,
         }
@@ -122,7 +124,7 @@ fn reach(address: &str) -> io::Result<TcpStream> {
 
 fn session(key: &Key) -> Result<ClientConnection, Error> {
     let wrong = |cause: rustls::Error| Error::Certificate { what: "set TLS up", cause: cause.into() };
-    let verifier = Pinned { key: key.clone(), provider: provider() };
+    let verifier = PinnedCertVerifier { key: key.clone(), provider: provider() };
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
         .map_err(wrong)?
@@ -136,14 +138,14 @@ fn session(key: &Key) -> Result<ClientConnection, Error> {
 }
 
 /// What a handshake that failed says of who listens there.
-fn refused(address: &str, cause: io::Error) -> Error {
+fn handshake_error(address: &str, cause: io::Error) -> Error {
     let address = address.to_owned();
     let tls = cause.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match tls {
         Some(rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure)) => {
             Error::WrongFingerprint { address }
         }
-        Some(rustls::Error::AlertReceived(AlertDescription::UserCanceled)) => Error::Crowded { address },
-        _ => Error::NotFathom { address, cause },
+        Some(rustls::Error::AlertReceived(AlertDescription::UserCanceled)) => Error::TooManyConnections { address },
+        _ => Error::NotAFathomServer { address, cause },
     }
 }

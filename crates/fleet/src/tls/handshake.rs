@@ -23,13 +23,13 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
 }
 
 /// A socket whose reads and writes end at a deadline, however slowly bytes drip in.
-pub(super) struct Bounded<'a> {
+pub(super) struct DeadlineStream<'a> {
     pub(super) tcp: &'a TcpStream,
     pub(super) deadline: Nanos,
 }
 
-impl Bounded<'_> {
-    fn left(&self) -> io::Result<Option<std::time::Duration>> {
+impl DeadlineStream<'_> {
+    fn time_left(&self) -> io::Result<Option<std::time::Duration>> {
         let left = self.deadline.since(clock::now());
         if left == Nanos::ZERO { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left.as_duration())) }
     }
@@ -40,16 +40,16 @@ fn timed_out(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
 }
 
-impl Read for Bounded<'_> {
+impl Read for DeadlineStream<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.tcp.set_read_timeout(self.left()?)?;
+        self.tcp.set_read_timeout(self.time_left()?)?;
         self.tcp.read(bytes).map_err(timed_out)
     }
 }
 
-impl Write for Bounded<'_> {
+impl Write for DeadlineStream<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.tcp.set_write_timeout(self.left()?)?;
+        self.tcp.set_write_timeout(self.time_left()?)?;
         self.tcp.write(bytes).map_err(timed_out)
     }
 

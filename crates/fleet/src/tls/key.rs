@@ -26,7 +26,7 @@ pub(super) struct Token(pub(super) [u8; TOKEN_LEN]);
 
 impl Token {
     /// Whether two are the same, in a time that tells nothing of where they differ.
-    pub(super) fn is_same(&self, other: &[u8; TOKEN_LEN]) -> bool {
+    pub(super) fn is_equal_in_constant_time(&self, other: &[u8; TOKEN_LEN]) -> bool {
         self.0.ct_eq(other).into()
     }
 }
@@ -48,7 +48,7 @@ impl Key {
     }
 
     /// Whether a certificate in DER form is the one of the key (SHA-256).
-    pub(super) fn is_of(&self, certificate: &[u8]) -> bool {
+    pub(super) fn matches_certificate(&self, certificate: &[u8]) -> bool {
         fingerprint(certificate).ct_eq(&self.fingerprint).into()
     }
 }

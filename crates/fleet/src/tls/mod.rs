@@ -10,9 +10,9 @@ mod key;
 mod pump;
 mod refusals;
 mod server;
-mod strangers;
+mod unauthenticated;
 
 pub use client::connect;
 pub use key::{Identity, Key};
-pub use refusals::{Refusal, Refusals};
-pub use server::{Limits, Reception, Server};
+pub use refusals::{RefusalCounts, RefusalReason};
+pub use server::{ControllerHandler, Server, ServerLimits};

@@ -7,20 +7,20 @@ use std::{
 };
 
 use fathom_model::units::Nanos;
-use fathom_sys::epoll::{Epoll, Events, Interest};
+use fathom_sys::epoll::{Epoll, Interest, ReadyList};
 use rustls::Connection;
 
 /// What is read from the plain side at once, and about what is kept for it: a TLS record.
 const CHUNK: usize = 16 << 10;
 /// How long the last bytes may take to leave when the plain side is gone.
-const FLUSH_PATIENCE: Nanos = Nanos::from_secs(5);
+const FLUSH_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 const TCP: u64 = 0;
 const PLAIN: u64 = 1;
 
 /// How far one direction has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum DirectionState {
     Open,
     /// Its source sends no more.
     Ended,
@@ -35,11 +35,11 @@ struct Pump<'a> {
     /// Decrypted, and not yet taken by the plain side.
     pending: Vec<u8>,
     /// From the encrypted to the plain side.
-    inward: Way,
+    tls_to_plain: DirectionState,
     /// From the plain to the encrypted side.
-    outward: Way,
+    plain_to_tls: DirectionState,
     /// The plain side takes nothing any more.
-    plain_gone: bool,
+    plain_closed: bool,
 }
 
 /// Moves bytes both ways until both sides have ended, one has broken, or the plain side is gone; then closes both.
@@ -51,9 +51,9 @@ pub(super) fn pump(tls: Connection, tcp: &TcpStream, plain: &UnixStream) -> io::
         tcp,
         plain,
         pending: Vec::with_capacity(CHUNK),
-        inward: Way::Open,
-        outward: Way::Open,
-        plain_gone: false,
+        tls_to_plain: DirectionState::Open,
+        plain_to_tls: DirectionState::Open,
+        plain_closed: false,
     };
     let outcome = pump.run();
     // Whoever still waits on either side learns that it is over; a side that is closed already is no error.
@@ -63,7 +63,7 @@ pub(super) fn pump(tls: Connection, tcp: &TcpStream, plain: &UnixStream) -> io::
 }
 
 /// The number of bytes, or nothing when there are none for now.
-fn now(moved: io::Result<usize>) -> io::Result<Option<usize>> {
+fn none_if_would_block(moved: io::Result<usize>) -> io::Result<Option<usize>> {
     match moved {
         Ok(n) => Ok(Some(n)),
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(None),
@@ -78,13 +78,13 @@ impl Pump<'_> {
         let epoll = Epoll::new().map_err(|error| error.source)?;
         epoll.add(self.tcp, TCP, Interest::READ).map_err(|error| error.source)?;
         epoll.add(self.plain, PLAIN, Interest::READ).map_err(|error| error.source)?;
-        let mut events = Events::with_capacity(2);
+        let mut events = ReadyList::with_capacity(2);
         let mut is_plain_watched = true;
         loop {
             // What the handshake left decrypted comes first.
-            self.decrypted()?;
-            self.inwards()?;
-            self.outwards()?;
+            self.forward_decrypted()?;
+            self.forward_to_plain()?;
+            self.forward_to_tls()?;
             if self.is_over() {
                 return Ok(());
             }
@@ -97,9 +97,9 @@ impl Pump<'_> {
             };
             watched.map_err(|error| error.source)?;
             is_plain_watched = self.plain_interest().is_some();
-            let patience = self.plain_gone.then_some(FLUSH_PATIENCE);
+            let patience = self.plain_closed.then_some(FLUSH_TIMEOUT);
             let n_events = epoll.wait(&mut events, patience).map_err(|error| error.source)?;
-            if n_events == 0 && self.plain_gone {
+            if n_events == 0 && self.plain_closed {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             for event in events.iter() {
@@ -107,39 +107,39 @@ impl Pump<'_> {
                     return Err(self.tcp.take_error()?.unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()));
                 }
                 // A hang-up is reported although nobody asked: both directions are closed.
-                if event.token == PLAIN && self.outward != Way::Open && event.readable {
-                    self.lose_plain();
+                if event.token == PLAIN && self.plain_to_tls != DirectionState::Open && event.readable {
+                    self.close_plain();
                 }
             }
         }
     }
 
     fn is_over(&self) -> bool {
-        let is_flushed = self.outward == Way::Closed && !self.tls.wants_write();
-        is_flushed && (self.plain_gone || self.inward == Way::Closed)
+        let is_flushed = self.plain_to_tls == DirectionState::Closed && !self.tls.wants_write();
+        is_flushed && (self.plain_closed || self.tls_to_plain == DirectionState::Closed)
     }
 
     fn tcp_interest(&self) -> Interest {
-        Interest { read: self.takes(), write: self.tls.wants_write(), edge: false }
+        Interest { read: self.has_room(), write: self.tls.wants_write(), edge: false }
     }
 
     /// What the plain side is watched for; nothing while it is not to be watched, because its hang-up would be told again and again.
     fn plain_interest(&self) -> Option<Interest> {
-        let read = self.outward == Way::Open && !self.tls.wants_write();
+        let read = self.plain_to_tls == DirectionState::Open && !self.tls.wants_write();
         let write = !self.pending.is_empty();
-        let awaits_hang_up = self.outward != Way::Open && !self.plain_gone;
+        let awaits_hang_up = self.plain_to_tls != DirectionState::Open && !self.plain_closed;
         (read || write || awaits_hang_up).then_some(Interest { read, write, edge: false })
     }
 
     /// Whether there is room for more from the socket.
-    fn takes(&self) -> bool {
-        self.inward == Way::Open && !self.plain_gone && self.pending.len() < CHUNK
+    fn has_room(&self) -> bool {
+        self.tls_to_plain == DirectionState::Open && !self.plain_closed && self.pending.len() < CHUNK
     }
 
     /// From the socket towards the plain side.
-    fn inwards(&mut self) -> io::Result<()> {
-        while self.takes() {
-            if now(self.tls.read_tls(&mut self.tcp))?.is_none() {
+    fn forward_to_plain(&mut self) -> io::Result<()> {
+        while self.has_room() {
+            if none_if_would_block(self.tls.read_tls(&mut self.tcp))?.is_none() {
                 break;
             }
             if let Err(error) = self.tls.process_new_packets() {
@@ -147,33 +147,33 @@ impl Pump<'_> {
                 let _ = self.tls.write_tls(&mut self.tcp);
                 return Err(io::Error::new(io::ErrorKind::InvalidData, error));
             }
-            self.decrypted()?;
+            self.forward_decrypted()?;
         }
         Ok(())
     }
 
     /// Takes what is decrypted, and gives the plain side what it takes.
-    fn decrypted(&mut self) -> io::Result<()> {
+    fn forward_decrypted(&mut self) -> io::Result<()> {
         let mut chunk = [0; CHUNK];
-        while self.inward == Way::Open {
-            match now(self.tls.reader().read(&mut chunk)) {
-                Ok(Some(0)) => self.inward = Way::Ended,
+        while self.tls_to_plain == DirectionState::Open {
+            match none_if_would_block(self.tls.reader().read(&mut chunk)) {
+                Ok(Some(0)) => self.tls_to_plain = DirectionState::Ended,
                 Ok(Some(n)) => self.pending.extend_from_slice(&chunk[..n]),
                 Ok(None) => break,
                 // Cut off instead of closed: an end as well, and the protocol above knows whether it came too early.
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => self.inward = Way::Ended,
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => self.tls_to_plain = DirectionState::Ended,
                 Err(error) => return Err(error),
             }
         }
         while !self.pending.is_empty() {
-            match now(self.plain.write(&self.pending)) {
+            match none_if_would_block(self.plain.write(&self.pending)) {
                 Ok(Some(n)) => drop(self.pending.drain(..n)),
                 Ok(None) => break,
-                Err(_) => self.lose_plain(),
+                Err(_) => self.close_plain(),
             }
         }
-        if self.inward == Way::Ended && self.pending.is_empty() {
-            self.inward = Way::Closed;
+        if self.tls_to_plain == DirectionState::Ended && self.pending.is_empty() {
+            self.tls_to_plain = DirectionState::Closed;
             // If it is closed already, its end shows when it is read.
             let _ = self.plain.shutdown(Shutdown::Write);
         }
@@ -181,38 +181,38 @@ impl Pump<'_> {
     }
 
     /// From the plain side towards the socket; reads only when everything before has left.
-    fn outwards(&mut self) -> io::Result<()> {
+    fn forward_to_tls(&mut self) -> io::Result<()> {
         let mut chunk = [0; CHUNK];
         loop {
             while self.tls.wants_write() {
-                if now(self.tls.write_tls(&mut self.tcp))?.is_none() {
+                if none_if_would_block(self.tls.write_tls(&mut self.tcp))?.is_none() {
                     return Ok(());
                 }
             }
-            match self.outward {
-                Way::Closed => return Ok(()),
-                Way::Ended => {
-                    self.outward = Way::Closed;
+            match self.plain_to_tls {
+                DirectionState::Closed => return Ok(()),
+                DirectionState::Ended => {
+                    self.plain_to_tls = DirectionState::Closed;
                     self.tls.send_close_notify();
                     continue;
                 }
-                Way::Open => {}
+                DirectionState::Open => {}
             }
-            match now(self.plain.read(&mut chunk)) {
-                Ok(Some(0)) => self.outward = Way::Ended,
+            match none_if_would_block(self.plain.read(&mut chunk)) {
+                Ok(Some(0)) => self.plain_to_tls = DirectionState::Ended,
                 Ok(Some(n)) => self.tls.writer().write_all(&chunk[..n])?,
                 Ok(None) => return Ok(()),
                 Err(_) => {
-                    self.outward = Way::Ended;
-                    self.lose_plain();
+                    self.plain_to_tls = DirectionState::Ended;
+                    self.close_plain();
                 }
             }
         }
     }
 
     /// The plain side takes nothing any more; what it said before may still be read.
-    fn lose_plain(&mut self) {
-        self.plain_gone = true;
+    fn close_plain(&mut self) {
+        self.plain_closed = true;
         self.pending.clear();
     }
 }

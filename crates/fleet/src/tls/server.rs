@@ -13,37 +13,37 @@ use std::{
 use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::{
     clock,
-    epoll::{Epoll, Events, Interest},
-    tuning,
+    epoll::{Epoll, Interest, ReadyList},
+    socket_options,
 };
 use rustls::{ServerConfig, ServerConnection, Stream, version::TLS13};
 
 use super::{
-    handshake::{BUSY, Bounded, UNACKNOWLEDGED_MAX, WELCOME, provider},
+    handshake::{BUSY, DeadlineStream, UNACKNOWLEDGED_MAX, WELCOME, provider},
     key::{Identity, TOKEN_LEN, Token},
     pump::pump,
-    refusals::{Refusal, RefusalLog, Refusals},
-    strangers::{AtTheDoor, Strangers},
+    refusals::{RefusalCounts, RefusalLog, RefusalReason},
+    unauthenticated::{UnauthenticatedConnections, UnauthenticatedSlot},
 };
 use crate::{Error, threads};
 
 /// Segments that pass every network of RFC 1122, so that a path that loses large packets still carries the control connection.
 const SEGMENT_MAX: Bytes = Bytes(536);
 /// How often the server looks whether it is told to end.
-const TURN: Nanos = Nanos::from_millis(200);
+const STOP_CHECK_EVERY: Nanos = Nanos::from_millis(200);
 /// How long the server rests when the kernel has no descriptor for one more connection.
-const REST: Nanos = Nanos::from_millis(100);
+const ACCEPT_RETRY_AFTER: Nanos = Nanos::from_millis(100);
 
 /// What a server grants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct ServerLimits {
     /// The most controllers at once.
     pub controllers: usize,
     /// How long a connection may take to show the token.
     pub handshake: Nanos,
 }
 
-impl Default for Limits {
+impl Default for ServerLimits {
     /// Eight controllers, and five seconds to show the token.
     fn default() -> Self {
         Self { controllers: 8, handshake: Nanos::from_secs(5) }
@@ -51,36 +51,36 @@ impl Default for Limits {
 }
 
 /// What becomes of those who come to the door.
-pub trait Reception: Send + Sync + 'static {
+pub trait ControllerHandler: Send + Sync + 'static {
     /// Serves a controller that knows the key, over the plain stream to it; returns when that is over.
     fn serve(&self, controller: SocketAddr, stream: UnixStream);
 
     /// Tells of those who were refused, at most every ten seconds.
-    fn refused(&self, refusals: &Refusals);
+    fn refused(&self, refusals: &RefusalCounts);
 }
 
 /// A listener for controllers.
 pub struct Server {
     config: Arc<ServerConfig>,
     token: Token,
-    limits: Limits,
-    strangers: Arc<Strangers>,
+    limits: ServerLimits,
+    unauthenticated: Arc<UnauthenticatedConnections>,
     controllers: Arc<AtomicUsize>,
     refusals: Mutex<RefusalLog>,
 }
 
 /// A place that is given back when dropped.
-struct Seat(Arc<AtomicUsize>);
+struct ControllerSlot(Arc<AtomicUsize>);
 
-impl Seat {
-    fn take(seats: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
+impl ControllerSlot {
+    fn try_take(seats: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
         let one_more = |taken| (taken < most).then_some(taken + 1);
         let taken = seats.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
         taken.is_ok().then(|| Self(Arc::clone(seats)))
     }
 }
 
-impl Drop for Seat {
+impl Drop for ControllerSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -91,7 +91,7 @@ impl Server {
     ///
     /// # Errors
     /// When the certificate and its private key do not belong together.
-    pub fn new(identity: &Identity, limits: Limits) -> Result<Self, Error> {
+    pub fn new(identity: &Identity, limits: ServerLimits) -> Result<Self, Error> {
         let wrong =
             |cause: rustls::Error| Error::Certificate { what: "use the server's certificate", cause: cause.into() };
         let mut config = ServerConfig::builder_with_provider(provider())
@@ -106,7 +106,7 @@ impl Server {
             config: Arc::new(config),
             token: identity.token,
             limits,
-            strangers: Arc::default(),
+            unauthenticated: Arc::default(),
             controllers: Arc::default(),
             refusals: Mutex::default(),
         })
@@ -122,29 +122,29 @@ impl Server {
         self,
         listener: &TcpListener,
         is_over: &dyn Fn() -> bool,
-        reception: impl Reception,
+        reception: impl ControllerHandler,
     ) -> Result<(), Error> {
         let system = |cause| Error::System { what: "listen for controllers".to_owned(), cause };
         listener.set_nonblocking(true).map_err(system)?;
-        tuning::set_segment_max(listener, SEGMENT_MAX).map_err(|error| system(error.source))?;
+        socket_options::set_segment_max(listener, SEGMENT_MAX).map_err(|error| system(error.source))?;
         let epoll = Epoll::new().map_err(|error| system(error.source))?;
         epoll.add(listener, 0, Interest::READ).map_err(|error| system(error.source))?;
-        let mut events = Events::with_capacity(1);
+        let mut events = ReadyList::with_capacity(1);
         let server = Arc::new((self, reception));
         while !is_over() {
-            epoll.wait(&mut events, Some(TURN)).map_err(|error| system(error.source))?;
+            epoll.wait(&mut events, Some(STOP_CHECK_EVERY)).map_err(|error| system(error.source))?;
             match listener.accept() {
-                Ok((tcp, from)) => Self::meet(&server, tcp, from),
+                Ok((tcp, from)) => Self::start_handshake(&server, tcp, from),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 // A connection that was given up before it was accepted, or no descriptor left.
-                Err(_) => drop(clock::sleep_until(clock::now() + REST)),
+                Err(_) => drop(clock::sleep_until(clock::now() + ACCEPT_RETRY_AFTER)),
             }
-            let due = server.0.refusals().due(clock::now());
+            let due = server.0.refusals().take_due(clock::now());
             if let Some(refusals) = due {
                 server.1.refused(&refusals);
             }
         }
-        let rest = server.0.refusals().rest();
+        let rest = server.0.refusals().take_rest();
         if let Some(refusals) = rest {
             server.1.refused(&refusals);
         }
@@ -152,23 +152,23 @@ impl Server {
     }
 
     /// Gives a connection a thread of its own; where there is none, everybody rests.
-    fn meet<R: Reception>(server: &Arc<(Self, R)>, tcp: TcpStream, from: SocketAddr) {
+    fn start_handshake<R: ControllerHandler>(server: &Arc<(Self, R)>, tcp: TcpStream, from: SocketAddr) {
         let tcp = Arc::new(tcp);
-        let (stranger, is_crowded) = server.0.strangers.admit(&tcp, from);
+        let (stranger, is_crowded) = server.0.unauthenticated.admit(&tcp, from);
         if is_crowded {
-            server.0.refusals().count(Refusal::Crowded, from.ip());
+            server.0.refusals().count(RefusalReason::TooManyConnections, from.ip());
         }
         let its_server = Arc::clone(server);
         let started = threads::start(move || {
             let (server, reception) = &*its_server;
             // To a stranger nothing is said.
-            if let Err(refusal) = server.receive(&tcp, stranger, |plain| reception.serve(from, plain)) {
+            if let Err(refusal) = server.serve_connection(&tcp, stranger, |plain| reception.serve(from, plain)) {
                 server.refusals().count(refusal, from.ip());
             }
         });
         if started.is_err() {
-            server.0.refusals().count(Refusal::Exhausted, from.ip());
-            clock::sleep_until(clock::now() + REST);
+            server.0.refusals().count(RefusalReason::Exhausted, from.ip());
+            clock::sleep_until(clock::now() + ACCEPT_RETRY_AFTER);
         }
     }
 
@@ -177,42 +177,42 @@ impl Server {
     }
 
     /// Shakes hands with one controller and serves it to the end.
-    fn receive(
+    fn serve_connection(
         &self,
         tcp: &Arc<TcpStream>,
-        stranger: AtTheDoor,
+        stranger: UnauthenticatedSlot,
         start_agent: impl FnOnce(UnixStream),
-    ) -> Result<(), Refusal> {
-        let (mut tls, mut io) = self.begin(tcp).map_err(|_| Refusal::NoToken)?;
+    ) -> Result<(), RefusalReason> {
+        let (mut tls, mut io) = self.handshake(tcp).map_err(|_| RefusalReason::NoToken)?;
         let mut stream = Stream::new(&mut tls, &mut io);
         let mut token = [0; TOKEN_LEN];
-        stream.read_exact(&mut token).map_err(|_| Refusal::NoToken)?;
-        if !self.token.is_same(&token) {
-            return Err(Refusal::WrongToken);
+        stream.read_exact(&mut token).map_err(|_| RefusalReason::NoToken)?;
+        if !self.token.is_equal_in_constant_time(&token) {
+            return Err(RefusalReason::WrongToken);
         }
         // From here on it is known; that a connection breaks later is for its agent to see.
         drop(stranger);
-        let Some(_seat) = Seat::take(&self.controllers, self.limits.controllers) else {
+        let Some(_seat) = ControllerSlot::try_take(&self.controllers, self.limits.controllers) else {
             let _ = stream.write_all(&[BUSY]).and_then(|()| stream.flush());
-            return Err(Refusal::Busy);
+            return Err(RefusalReason::Busy);
         };
         if stream.write_all(&[WELCOME]).and_then(|()| stream.flush()).is_err() {
             return Ok(());
         }
-        let (near, far) = UnixStream::pair().map_err(|_| Refusal::Exhausted)?;
+        let (near, far) = UnixStream::pair().map_err(|_| RefusalReason::Exhausted)?;
         let tcp = Arc::clone(tcp);
-        let pumping = threads::start(move || pump(tls.into(), &tcp, &far)).map_err(|_| Refusal::Exhausted)?;
+        let pumping = threads::start(move || pump(tls.into(), &tcp, &far)).map_err(|_| RefusalReason::Exhausted)?;
         start_agent(near);
         // How it ended shows at both ends of it.
         let _ = pumping.join();
         Ok(())
     }
 
-    fn begin<'a>(&self, tcp: &'a TcpStream) -> io::Result<(ServerConnection, Bounded<'a>)> {
+    fn handshake<'a>(&self, tcp: &'a TcpStream) -> io::Result<(ServerConnection, DeadlineStream<'a>)> {
         tcp.set_nonblocking(false)?;
         tcp.set_nodelay(true)?;
-        tuning::set_unacknowledged_max(tcp, UNACKNOWLEDGED_MAX).map_err(|error| error.source)?;
+        socket_options::set_unacknowledged_max(tcp, UNACKNOWLEDGED_MAX).map_err(|error| error.source)?;
         let tls = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other)?;
-        Ok((tls, Bounded { tcp, deadline: clock::now() + self.limits.handshake }))
+        Ok((tls, DeadlineStream { tcp, deadline: clock::now() + self.limits.handshake }))
     }
 }

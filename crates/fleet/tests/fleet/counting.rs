@@ -2,19 +2,21 @@
 
 use std::{os::unix::net::UnixStream, thread};
 
-use fathom_engine::{Crew, Error, Observer, Session, Test, TestKind, Until};
-use fathom_fleet::{Cast, Fleet, Link, Liveness, Loss, Part, Supervision, TrialOutcome, TrialPlan, agent};
+use fathom_engine::{EndCondition, Error, Observer, Test, TestKind, TrialContext, WorkerPool};
+use fathom_fleet::{
+    AgentStream, Assignment, Disconnected, Fleet, Liveness, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan, agent,
+};
 use fathom_model::{
     Endpoints, Environment, HostRecord, Layer, Metric, OptionDoc, Phases, Record, Role, Settings, Side, ValueKind,
     units::Nanos,
 };
 use fathom_sys::{clock, policy::Policy};
 
-struct Count;
+struct CountKind;
 
-pub(crate) static KINDS: &[&dyn TestKind] = &[&Count];
+pub(crate) static KINDS: &[&dyn TestKind] = &[&CountKind];
 
-impl TestKind for Count {
+impl TestKind for CountKind {
     fn name(&self) -> &'static str {
         "count"
     }
@@ -43,25 +45,26 @@ impl TestKind for Count {
         if role.side == Side::Initiator && !role.peer.contains_key("address") {
             return Err(Error::Endpoint { kind: "count", what: "address" });
         }
-        Ok(Box::new(Counting { side: role.side, fault: role.settings.text("fault") }))
+        Ok(Box::new(CountTest { side: role.side, fault: role.settings.text("fault") }))
     }
 }
 
-struct Counting {
+struct CountTest {
     side: Side,
     fault: Option<String>,
 }
 
-impl Test for Counting {
+impl Test for CountTest {
     fn endpoints(&self) -> Endpoints {
         let address = ("address".to_owned(), "198.18.0.2:7".to_owned());
         if self.side == Side::Responder { [address].into() } else { Endpoints::new() }
     }
 
-    fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {
+    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
         assert_ne!(self.fault.as_deref(), Some("panic"), "told to");
-        let crew = Crew { states: vec![()], counters: &["steps"], cores: &[], until: Until::from(self.side) };
-        let conducted = crew.conduct(session, &mut (), |worker, ()| {
+        let crew =
+            WorkerPool { states: vec![()], counters: &["steps"], cores: &[], until: EndCondition::from(self.side) };
+        let conducted = crew.run(session, &mut (), |worker, ()| {
             while !worker.is_over() {
                 worker.add(0, 1);
                 clock::sleep_until(clock::now() + Nanos::from_millis(1));
@@ -74,9 +77,9 @@ impl Test for Counting {
 
 /// Notes when it was asked.
 #[derive(Default)]
-struct Onlooker(HostRecord);
+struct FakeObserver(HostRecord);
 
-impl Observer for Onlooker {
+impl Observer for FakeObserver {
     fn environment(&mut self) -> Environment {
         let mut environment = Environment::default();
         environment.note("kernel", "release", "6.18");
@@ -90,28 +93,28 @@ impl Observer for Onlooker {
     }
 }
 
-pub(crate) fn equipment(policy: Policy) -> agent::Equipment {
-    agent::Equipment {
+pub(crate) fn equipment(policy: Policy) -> agent::AgentConfig {
+    agent::AgentConfig {
         kinds: KINDS,
-        observer: |_| Box::<Onlooker>::default(),
+        observer: |_| Box::<FakeObserver>::default(),
         policy,
-        longest: agent::OWN_LONGEST,
+        trial_max: agent::LOCAL_TRIAL_MAX,
         tool: "fathom 0.1.0".to_owned(),
         liveness: Liveness::Heartbeats,
-        roster: None,
+        role_log: None,
     }
 }
 
 /// Serves an agent on a stream until it ends.
-pub(crate) fn serve(stream: UnixStream, policy: Policy) -> Result<(), Loss> {
+pub(crate) fn serve(stream: UnixStream, policy: Policy) -> Result<(), Disconnected> {
     agent::serve(stream.try_clone().unwrap(), stream, equipment(policy))
 }
 
 /// An agent in a thread of this process.
-pub(crate) fn agent_in_thread(policy: Policy) -> Link {
+pub(crate) fn agent_in_thread(policy: Policy) -> AgentStream {
     let (near, far) = UnixStream::pair().unwrap();
     thread::spawn(|| serve(far, policy));
-    Link { stream: near, reached: "a thread".to_owned(), process: None, liveness: Liveness::Heartbeats }
+    AgentStream { stream: near, reached: "a thread".to_owned(), process: None, liveness: Liveness::Heartbeats }
 }
 
 pub(crate) fn fleet(hosts: &[&str]) -> Fleet {
@@ -138,24 +141,27 @@ pub(crate) fn role(side: Side, measure: Nanos) -> Role {
         interface: None,
         peer: Endpoints::new(),
         cores: Vec::new(),
-        meeting: fathom_model::Meeting::default(),
+        meeting: fathom_model::PeerAddresses::default(),
         seed: 1,
     }
 }
 
-pub(crate) fn part(host: &str, side: Side, measure: Nanos) -> Part {
-    Part { host: host.to_owned(), role: role(side, measure), interfaces: vec!["lo".to_owned()] }
+pub(crate) fn part(host: &str, side: Side, measure: Nanos) -> Assignment {
+    Assignment { host: host.to_owned(), role: role(side, measure), interfaces: vec!["lo".to_owned()] }
 }
 
-pub(crate) fn cast(from: &str, to: &str, measure: Nanos) -> Cast {
-    Cast { initiators: vec![part(from, Side::Initiator, measure)], responder: Some(part(to, Side::Responder, measure)) }
+pub(crate) fn cast(from: &str, to: &str, measure: Nanos) -> TestRoles {
+    TestRoles {
+        initiators: vec![part(from, Side::Initiator, measure)],
+        responder: Some(part(to, Side::Responder, measure)),
+    }
 }
 
 pub(crate) fn plan(from: &str, to: &str, measure: Nanos) -> TrialPlan {
-    TrialPlan { round: 3, casts: vec![cast(from, to, measure)], bystanders: Vec::new() }
+    TrialPlan { round: 3, tests: vec![cast(from, to, measure)], observers: Vec::new() }
 }
 
 /// Plays a trial that nobody looks at.
 pub(crate) fn play(fleet: &mut Fleet, plan: &TrialPlan) -> TrialOutcome {
-    fleet.run_trial(plan, &mut Supervision { live: &mut |_, _, _| {}, is_stopped: &|| false })
+    fleet.run_trial(plan, &mut TrialCallbacks { live: &mut |_, _, _| {}, is_stopped: &|| false })
 }

@@ -14,17 +14,17 @@ use fastrand::Rng;
 use fathom_engine::TestKind;
 use fathom_fleet::{
     agent,
-    protocol::{self, Decoder, FROM_AGENT_MAX, FromAgent, Ticket, ToAgent},
+    protocol::{self, Decoder, FROM_AGENT_MAX, FromAgent, RoleId, ToAgent},
 };
 use fathom_model::{
-    Endpoints, Meeting, OptionDoc, Phases, Record, Role, Settings, Side, ValueKind,
+    Endpoints, OptionDoc, PeerAddresses, Phases, Record, Role, Settings, Side, ValueKind,
     units::{Bytes, Nanos},
 };
 use fathom_sys::{
     clock,
     namespace::NetNs,
     netlink::{Netlink, Veth, VethEnd},
-    packet_socket::{Inbox, Receiver},
+    packet_socket::{ReceiveBuffer, Receiver},
     policy::Policy,
     process::may_administer_network,
     raw_ip::{Broadcast, Sender},
@@ -56,13 +56,13 @@ const AT_ONCE: usize = 12;
 const PATIENCE: Nanos = Nanos::from_secs(20);
 
 /// The controller and a third host, each on a wire of its own to the agent's.
-struct Wires {
+struct ThreeHosts {
     controller: NetNs,
     agent: NetNs,
     third: NetNs,
 }
 
-impl Wires {
+impl ThreeHosts {
     fn up() -> Self {
         let wires =
             Self { controller: NetNs::new().unwrap(), agent: NetNs::new().unwrap(), third: NetNs::new().unwrap() };
@@ -108,17 +108,17 @@ impl Wires {
         self.third.enter_with(open).unwrap()
     }
 
-    fn agent(&self) -> Conversation {
+    fn agent(&self) -> RawController {
         self.agent_of(Policy::served(CONTROLLER.parse().unwrap(), Vec::new()))
     }
 
-    fn agent_of(&self, policy: Policy) -> Conversation {
+    fn agent_of(&self, policy: Policy) -> RawController {
         let (near, far) = UnixStream::pair().unwrap();
-        let equipment = agent::Equipment { kinds: &KINDS, ..equipment(policy) };
+        let equipment = agent::AgentConfig { kinds: &KINDS, ..equipment(policy) };
         let output = far.try_clone().unwrap();
         self.agent.enter_with(|| thread::spawn(move || agent::serve(far, output, equipment))).unwrap();
         near.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-        Conversation { stream: near, decoder: Decoder::new(FROM_AGENT_MAX) }
+        RawController { stream: near, decoder: Decoder::new(FROM_AGENT_MAX) }
     }
 }
 
@@ -141,7 +141,7 @@ fn is_of_kernel(frame: &[u8]) -> bool {
 
 /// All that arrived of the agent's, but for what a kernel announces.
 fn arrived(capture: &Receiver) -> Vec<Vec<u8>> {
-    let (mut inbox, mut seen) = (Inbox::default(), Vec::new());
+    let (mut inbox, mut seen) = (ReceiveBuffer::default(), Vec::new());
     while capture.wait(Nanos::from_millis(50)).unwrap() && capture.receive(&mut inbox).unwrap() > 0 {
         let frames = inbox.frames().map(|(frame, _)| frame.to_vec());
         seen.extend(frames.filter(|frame| !is_of_kernel(frame) && frame[6..12] != THIRD_MAC));
@@ -151,17 +151,17 @@ fn arrived(capture: &Receiver) -> Vec<Vec<u8>> {
 }
 
 /// A controller by hand.
-struct Conversation {
+struct RawController {
     stream: UnixStream,
     decoder: Decoder,
 }
 
-impl Conversation {
-    fn say(&mut self, message: &ToAgent) {
+impl RawController {
+    fn send(&mut self, message: &ToAgent) {
         self.stream.write_all(&protocol::write(message).unwrap()).unwrap();
     }
 
-    fn hear(&mut self) -> Vec<FromAgent> {
+    fn receive(&mut self) -> Vec<FromAgent> {
         let mut chunk = [0; 8 << 10];
         match self.stream.read(&mut chunk) {
             Ok(n) => {
@@ -170,18 +170,18 @@ impl Conversation {
             }
             Err(error) => assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}"),
         }
-        self.say(&ToAgent::Heartbeat);
+        self.send(&ToAgent::Heartbeat);
         std::iter::from_fn(|| self.decoder.frame().unwrap()).map(|frame| protocol::read(&frame).unwrap()).collect()
     }
 
     fn prepare(&mut self, ticket: u64, role: Role) {
-        self.say(&ToAgent::Prepare { ticket: Ticket(ticket), role: Box::new(role), watch: None });
+        self.send(&ToAgent::Prepare { ticket: RoleId(ticket), role: Box::new(role), watch: None });
     }
 
     /// What a role that was prepared tells, or why it is not played.
     fn ready(&mut self, of: u64) -> Result<Endpoints, String> {
         loop {
-            for message in self.hear() {
+            for message in self.receive() {
                 match message {
                     FromAgent::Ready { ticket, endpoints } if ticket.0 == of => return Ok(endpoints),
                     FromAgent::Failed { ticket: Some(ticket), failure } if ticket.0 == of => {
@@ -196,7 +196,7 @@ impl Conversation {
     /// What a role that was told to end has recorded.
     fn outcome(&mut self, of: u64) -> Record {
         loop {
-            let outcome = self.hear().into_iter().find_map(|message| match message {
+            let outcome = self.receive().into_iter().find_map(|message| match message {
                 FromAgent::Outcome { ticket, outcome } if ticket.0 == of => Some(outcome.record),
                 _ => None,
             });
@@ -216,12 +216,12 @@ impl Conversation {
         let deadline = clock::now() + PATIENCE;
         while !open.is_empty() {
             assert!(clock::now() < deadline, "a role does not end");
-            for message in self.hear() {
+            for message in self.receive() {
                 let ended = match message {
                     FromAgent::Ready { ticket, .. } => {
                         n_ready += 1;
-                        self.say(&ToAgent::Start { ticket, at: clock::now(), peer_clock: None });
-                        self.say(&ToAgent::Finish { ticket });
+                        self.send(&ToAgent::Start { ticket, at: clock::now(), peer_clock: None });
+                        self.send(&ToAgent::Finish { ticket });
                         continue;
                     }
                     FromAgent::Failed { ticket: Some(ticket), failure } => {
@@ -256,7 +256,7 @@ fn role(kind: &dyn TestKind, side: Side, settings: Settings) -> Role {
         interface: Some("e0".to_owned()),
         peer: Endpoints::new(),
         cores: Vec::new(),
-        meeting: Meeting::default(),
+        meeting: PeerAddresses::default(),
         seed: 7,
     }
 }
@@ -410,7 +410,7 @@ fn not_one_frame_reaches_a_third_host_whatever_roles_are_made_up() {
     if lacks_root() {
         return;
     }
-    let wires = Wires::up();
+    let wires = ThreeHosts::up();
     let capture = wires.capture();
     let mut agent = wires.agent();
     let mut rng = Rng::with_seed(13);
@@ -442,7 +442,7 @@ fn a_role_that_leads_nowhere_is_refused_or_played_by_every_kind_without_a_panic(
     if lacks_root() {
         return;
     }
-    let wires = Wires::up();
+    let wires = ThreeHosts::up();
     // The user's own agent, which no policy keeps from going on to what is missing.
     let mut agent = wires.agent_of(Policy::anything());
     for (first, roles) in (0..).map(|n| 1 + n * 100).zip(leading_nowhere().chunks(AT_ONCE)) {
@@ -451,7 +451,7 @@ fn a_role_that_leads_nowhere_is_refused_or_played_by_every_kind_without_a_panic(
 }
 
 /// The responder of a kind whose trial lasts a while, with options, in the hands of an owner who allows the third host.
-fn responder(wires: &Wires, kind: &str, options: &[(&str, &str)]) -> (Conversation, Role, SocketAddr) {
+fn responder(wires: &ThreeHosts, kind: &str, options: &[(&str, &str)]) -> (RawController, Role, SocketAddr) {
     let mut agent = wires.agent_of(Policy::served(CONTROLLER.parse().unwrap(), vec![THIRD.parse().unwrap()]));
     let kind = fathom_engine::find(&KINDS, kind).unwrap();
     let given = options.iter().fold(Settings::default(), |all, (name, text)| all.with(name, *text));
@@ -460,13 +460,13 @@ fn responder(wires: &Wires, kind: &str, options: &[(&str, &str)]) -> (Conversati
     role.meeting.token = 0x0123_4567_89ab_cdef;
     agent.prepare(1, role.clone());
     let told = agent.ready(1).unwrap();
-    agent.say(&ToAgent::Start { ticket: Ticket(1), at: clock::now(), peer_clock: None });
+    agent.send(&ToAgent::Start { ticket: RoleId(1), at: clock::now(), peer_clock: None });
     let to = told.get("address").or(told.get("addresses")).unwrap().parse().unwrap();
     (agent, role, to)
 }
 
 /// A socket of the controller's that the role answers.
-fn asks(wires: &Wires, to: SocketAddr) -> UdpSocket {
+fn asks(wires: &ThreeHosts, to: SocketAddr) -> UdpSocket {
     let open = || UdpSocket::bind((CONTROLLER, 7777)).unwrap();
     let socket = wires.controller.enter_with(open).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -475,7 +475,7 @@ fn asks(wires: &Wires, to: SocketAddr) -> UdpSocket {
 }
 
 /// Sends datagrams from the controller that claim to be from another host; how long their frames are together.
-fn forge(wires: &Wires, (from, to): (&str, SocketAddr), payloads: &[&[u8]]) -> usize {
+fn forge(wires: &ThreeHosts, (from, to): (&str, SocketAddr), payloads: &[&[u8]]) -> usize {
     const ETHERNET: usize = 14;
     let send = || {
         let sender = Sender::open(to.ip(), Broadcast::Refused).unwrap();
@@ -491,7 +491,7 @@ fn an_address_that_has_not_proved_itself_gets_no_more_bytes_than_came_from_it() 
     if lacks_root() {
         return;
     }
-    let wires = Wires::up();
+    let wires = ThreeHosts::up();
     let capture = wires.capture();
     let (mut agent, role, to) = responder(&wires, "udp_rr", &[("request", "8"), ("response", "60000")]);
     let token = (role.meeting.token ^ role.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
@@ -512,7 +512,7 @@ fn an_address_that_has_not_proved_itself_gets_no_more_bytes_than_came_from_it() 
     assert_eq!(asks.recv(&mut room).unwrap(), 60_000, "who has returned it is answered");
     let n_arrived: usize = arrived(&capture).iter().map(Vec::len).sum();
     assert!((1..=n_forged).contains(&n_arrived), "{n_arrived} bytes for {n_forged}");
-    agent.say(&ToAgent::Finish { ticket: Ticket(1) });
+    agent.send(&ToAgent::Finish { ticket: RoleId(1) });
     let record = agent.outcome(1);
     assert_eq!((record.totals["port_dropped"], record.totals["strangers"]), (3, 1), "strangers, and a guess");
     let note = record.notes.iter().find(|note| note.id == "port-dropped").unwrap();
@@ -541,7 +541,7 @@ fn a_stream_goes_to_no_host_that_a_datagram_claims_to_be_from() {
     if lacks_root() {
         return;
     }
-    let wires = Wires::up();
+    let wires = ThreeHosts::up();
     let capture = wires.capture();
     let (mut agent, role, to) = responder(&wires, "udp_stream_down", &[("rate", "10M")]);
     let message =
@@ -558,7 +558,7 @@ fn a_stream_goes_to_no_host_that_a_datagram_claims_to_be_from() {
     assert!(asks.recv(&mut room).unwrap() > 100);
     let n_arrived: usize = arrived(&capture).iter().map(Vec::len).sum();
     assert!((1..=n_forged).contains(&n_arrived), "{n_arrived} bytes for {n_forged}");
-    agent.say(&ToAgent::Abort { ticket: Ticket(1) });
+    agent.send(&ToAgent::Abort { ticket: RoleId(1) });
 }
 
 #[test]
@@ -566,7 +566,7 @@ fn a_stranger_gets_no_connection_to_the_port_of_a_test() {
     if lacks_root() {
         return;
     }
-    let wires = Wires::up();
+    let wires = ThreeHosts::up();
     let mut agent = wires.agent();
     for (ticket, name) in (1..).zip(["tcp_stream_down", "tcp_rr", "tcp_crr", "http_closed"]) {
         let kind = fathom_engine::find(&KINDS, name).unwrap();
@@ -583,7 +583,7 @@ fn a_stranger_gets_no_connection_to_the_port_of_a_test() {
         };
         assert!(!wires.third.enter_with(|| connects(AGENT_BESIDE_THIRD)).unwrap(), "{name}");
         assert!(wires.controller.enter_with(|| connects(AGENT)).unwrap(), "{name}");
-        agent.say(&ToAgent::Abort { ticket: Ticket(ticket) });
+        agent.send(&ToAgent::Abort { ticket: RoleId(ticket) });
     }
 }
 
@@ -592,7 +592,7 @@ fn frames_of_a_served_host_are_judged_as_outside_labs_in_whatever_namespace_it_r
     if lacks_root() {
         return;
     }
-    let wires = Wires::up();
+    let wires = ThreeHosts::up();
     // As after any exchange with the controller.
     let know = || {
         let mut netlink = Netlink::open().unwrap();
@@ -613,7 +613,7 @@ fn frames_of_a_served_host_are_judged_as_outside_labs_in_whatever_namespace_it_r
             Ok(_) => assert!(is_played, "{source}"),
             Err(refused) => assert!(!is_played && refused.contains("in labs only"), "{source}: {refused}"),
         }
-        agent.say(&ToAgent::Abort { ticket: Ticket(ticket) });
+        agent.send(&ToAgent::Abort { ticket: RoleId(ticket) });
     }
 }
 
@@ -621,10 +621,10 @@ fn frames_of_a_served_host_are_judged_as_outside_labs_in_whatever_namespace_it_r
 fn what_the_user_allows_travels_to_an_agent_of_the_users_own() {
     let (stream, far) = UnixStream::pair().unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-    let equipment = agent::Equipment { kinds: &KINDS, ..equipment(Policy::anything()) };
+    let equipment = agent::AgentConfig { kinds: &KINDS, ..equipment(Policy::anything()) };
     let output = far.try_clone().unwrap();
     thread::spawn(move || agent::serve(far, output, equipment));
-    let mut agent = Conversation { stream, decoder: Decoder::new(FROM_AGENT_MAX) };
+    let mut agent = RawController { stream, decoder: Decoder::new(FROM_AGENT_MAX) };
     let kind = fathom_engine::find(&KINDS, "http_closed").unwrap();
     let given = Settings::default().with("url", "http://localhost:1/").with("dns", "connection");
     let settings = given.complete(kind.options()).unwrap();

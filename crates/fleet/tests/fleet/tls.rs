@@ -13,8 +13,8 @@ use std::{
 };
 
 use fathom_fleet::{
-    Class, Error, launcher,
-    tls::{Identity, Key, Limits, Reception, Refusals, Server, connect},
+    Error, ErrorClass, launcher,
+    tls::{ControllerHandler, Identity, Key, RefusalCounts, Server, ServerLimits, connect},
 };
 use fathom_model::units::Nanos;
 use fathom_sys::{clock, policy::Policy};
@@ -22,7 +22,7 @@ use fathom_sys::{clock, policy::Policy};
 use super::counting;
 
 /// A server on a port of its own; ended when dropped.
-struct Door {
+struct TestServer {
     address: String,
     key: Key,
     n_started: Arc<AtomicUsize>,
@@ -32,32 +32,32 @@ struct Door {
 }
 
 /// What happens behind the door: counted, and what is told of strangers kept.
-struct Hall {
+struct RecordingHandler {
     n_started: Arc<AtomicUsize>,
     refused: Arc<Mutex<String>>,
     start_agent: fn(SocketAddr, UnixStream),
 }
 
-impl Reception for Hall {
+impl ControllerHandler for RecordingHandler {
     fn serve(&self, controller: SocketAddr, stream: UnixStream) {
         self.n_started.fetch_add(1, Ordering::Relaxed);
         (self.start_agent)(controller, stream);
     }
 
-    fn refused(&self, refusals: &Refusals) {
+    fn refused(&self, refusals: &RefusalCounts) {
         writeln!(self.refused.lock().unwrap(), "{refusals}").unwrap();
     }
 }
 
-impl Door {
-    fn open(limits: Limits, start_agent: fn(SocketAddr, UnixStream)) -> Self {
+impl TestServer {
+    fn open(limits: ServerLimits, start_agent: fn(SocketAddr, UnixStream)) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let identity = Identity::generate().unwrap();
         let (key, server) = (identity.key(), Server::new(&identity, limits).unwrap());
         let (n_started, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
         let refused = Arc::default();
-        let hall = Hall { n_started: Arc::clone(&n_started), refused: Arc::clone(&refused), start_agent };
+        let hall = RecordingHandler { n_started: Arc::clone(&n_started), refused: Arc::clone(&refused), start_agent };
         let over = Arc::clone(&is_over);
         let thread = thread::spawn(move || {
             server.run(&listener, &|| over.load(Ordering::Relaxed), hall).unwrap();
@@ -77,7 +77,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for TestServer {
     fn drop(&mut self) {
         self.close();
     }
@@ -96,7 +96,7 @@ fn start_echo(_: SocketAddr, mut plain: UnixStream) {
 
 #[test]
 fn the_right_key_leads_to_an_agent_that_plays_a_trial() {
-    let door = Door::open(Limits::default(), start_agent);
+    let door = TestServer::open(ServerLimits::default(), start_agent);
     let mut fleet = counting::fleet(&["a"]);
     fleet.connect("b", launcher::tls(&door.address, &door.key).unwrap()).unwrap();
     for _ in 0..2 {
@@ -109,7 +109,7 @@ fn the_right_key_leads_to_an_agent_that_plays_a_trial() {
 
 #[test]
 fn bytes_pass_both_ways_unchanged_and_each_end_is_passed_on() {
-    let door = Door::open(Limits::default(), start_echo);
+    let door = TestServer::open(ServerLimits::default(), start_echo);
     let mut stream = connect(&door.address, &door.key).unwrap();
     let sent: Vec<u8> = (0..4_000_000_u32).map(|n| n.to_le_bytes()[usize::from(n % 3 == 0)]).collect();
     let mut output = stream.try_clone().unwrap();
@@ -126,28 +126,28 @@ fn bytes_pass_both_ways_unchanged_and_each_end_is_passed_on() {
 
 #[test]
 fn a_key_of_another_server_is_noticed_before_the_token_is_told() {
-    let door = Door::open(Limits::default(), start_agent);
+    let door = TestServer::open(ServerLimits::default(), start_agent);
     let other = Identity::generate().unwrap().key();
     let error = connect(&door.address, &other).unwrap_err();
     assert!(matches!(error, Error::WrongFingerprint { .. }), "{error:?}");
-    assert_eq!((error.class(), door.n_started()), (Class::Preflight, 0));
+    assert_eq!((error.class(), door.n_started()), (ErrorClass::Preflight, 0));
 }
 
 #[test]
 fn a_wrong_token_is_answered_with_silence() {
-    let mut door = Door::open(Limits::default(), start_agent);
+    let mut door = TestServer::open(ServerLimits::default(), start_agent);
     let other = Identity::generate().unwrap().key().to_string();
     let token = other.split_once('.').unwrap().1;
     let key: Key = format!("{}.{token}", door.key.fingerprint()).parse().unwrap();
     let error = connect(&door.address, &key).unwrap_err();
     assert!(matches!(error, Error::WrongToken { .. }), "{error:?}");
-    assert_eq!((error.class(), door.n_started()), (Class::Preflight, 0));
+    assert_eq!((error.class(), door.n_started()), (ErrorClass::Preflight, 0));
     assert_eq!(door.close(), "refused 1, 1 with a wrong token; the last from 127.0.0.1\n");
 }
 
 #[test]
 fn a_server_without_a_free_place_says_so_to_those_who_know_the_key() {
-    let door = Door::open(Limits { controllers: 1, ..Limits::default() }, start_echo);
+    let door = TestServer::open(ServerLimits { controllers: 1, ..ServerLimits::default() }, start_echo);
     let first = connect(&door.address, &door.key).unwrap();
     assert!(matches!(connect(&door.address, &door.key), Err(Error::Busy { .. })));
     drop(first);
@@ -155,8 +155,8 @@ fn a_server_without_a_free_place_says_so_to_those_who_know_the_key() {
 
 #[test]
 fn a_stranger_is_sent_away_within_the_time_of_a_handshake() {
-    let limits = Limits { handshake: Nanos::from_millis(300), ..Limits::default() };
-    let door = Door::open(limits, start_agent);
+    let limits = ServerLimits { handshake: Nanos::from_millis(300), ..ServerLimits::default() };
+    let door = TestServer::open(limits, start_agent);
     let begin = clock::now();
     let mut silent = TcpStream::connect(&door.address).unwrap();
     let mut plain = TcpStream::connect(&door.address).unwrap();
@@ -180,19 +180,19 @@ fn where_nobody_listens_and_where_someone_else_does_are_told_apart() {
         stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").unwrap();
     });
     let error = connect(&address, &key).unwrap_err();
-    assert!(matches!(error, Error::NotFathom { .. }), "{error:?}");
+    assert!(matches!(error, Error::NotAFathomServer { .. }), "{error:?}");
     other.join().unwrap();
     let error = connect(&address, &key).unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
-    assert_eq!((error.class(), error.to_string()), (Class::Preflight, format!("cannot reach {address}")));
+    assert_eq!((error.class(), error.to_string()), (ErrorClass::Preflight, format!("cannot reach {address}")));
     assert!(error.hint().unwrap().contains("fathom serve"));
 }
 
 #[test]
 fn a_crowd_of_strangers_locks_nobody_out() {
     // Longer than the test: only newer strangers can make older ones leave.
-    let limits = Limits { handshake: Nanos::from_secs(600), ..Limits::default() };
-    let mut door = Door::open(limits, start_echo);
+    let limits = ServerLimits { handshake: Nanos::from_secs(600), ..ServerLimits::default() };
+    let mut door = TestServer::open(limits, start_echo);
     let crowd: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(&door.address).unwrap()).collect();
     for _ in 0..15 {
         let mut stream = connect(&door.address, &door.key).unwrap();
@@ -221,13 +221,13 @@ fn a_controller_that_is_turned_away_for_others_is_told_so() {
         stream.write_all(&[21, 3, 3, 0, 2, 2, 90]).unwrap();
     });
     let error = connect(&address, &Identity::generate().unwrap().key()).unwrap_err();
-    assert!(matches!(error, Error::Crowded { .. }), "{error:?}");
+    assert!(matches!(error, Error::TooManyConnections { .. }), "{error:?}");
     crowded.join().unwrap();
 }
 
 #[test]
 fn the_control_connection_passes_a_path_that_loses_large_packets() {
-    let door = Door::open(Limits::default(), start_echo);
+    let door = TestServer::open(ServerLimits::default(), start_echo);
     // The server waits for connections when one has come about.
     connect(&door.address, &door.key).unwrap();
     let socket = TcpStream::connect(&door.address).unwrap();

@@ -12,8 +12,8 @@ use std::{
 
 use super::counting::{agent_in_thread, cast, fleet, part, plan, play, role, serve};
 use fathom_fleet::{
-    Class, Error, Fleet, Link, Liveness, Loss, Supervision, launcher,
-    protocol::{self, Ticket, ToAgent},
+    AgentStream, Disconnected, Error, ErrorClass, Fleet, Liveness, TrialCallbacks, launcher,
+    protocol::{self, RoleId, ToAgent},
 };
 use fathom_model::{Record, Side, units::Nanos};
 use fathom_sys::{
@@ -29,7 +29,7 @@ const LONG: Nanos = Nanos::from_secs(30);
 const AGENT: &str = "FATHOM_FLEET_TEST_AGENT";
 
 /// This very program as an agent. The test harness writes on standard output, so both directions go over standard input.
-fn child_agent(namespaces: Option<&Namespaces>) -> Link {
+fn child_agent(namespaces: Option<&Namespaces>) -> AgentStream {
     let mut command = Command::new("sh");
     let program = env::current_exe().unwrap();
     let script = r#"exec "$0" --exact trial::a_child_plays_an_agent --nocapture >/dev/null"#;
@@ -55,8 +55,9 @@ fn two_hosts_start_together_and_their_records_are_gathered() {
     let mut fleet = fleet(&["a", "b"]);
     let mut seen = Vec::new();
     let plan = plan("a", "b", Nanos::from_millis(700));
-    let mut live = |host: &str, side, live: fathom_engine::Live| seen.push((host.to_owned(), side, live.growth));
-    let mut outcome = fleet.run_trial(&plan, &mut Supervision { live: &mut live, is_stopped: &|| false });
+    let mut live =
+        |host: &str, side, live: fathom_engine::LiveProgress| seen.push((host.to_owned(), side, live.growth));
+    let mut outcome = fleet.run_trial(&plan, &mut TrialCallbacks { live: &mut live, is_stopped: &|| false });
 
     assert!(outcome.error.is_none(), "{:?}", outcome.error);
     let trial = outcome.trials.remove(0);
@@ -71,7 +72,7 @@ fn two_hosts_start_together_and_their_records_are_gathered() {
         assert!(samples.first().unwrap() < &record.start_ns, "one sample before the start");
         assert!(samples.last().unwrap() > &(record.start_ns + record.measured_ns.1), "one after the end");
         assert!(samples.len() >= 5, "and some between: {}", samples.len());
-        assert_eq!(outcome.losses[host], ["the driver tells no queues"]);
+        assert_eq!(outcome.unavailable[host], ["the driver tells no queues"]);
     }
 }
 
@@ -88,7 +89,7 @@ fn one_host_can_play_both_sides_and_is_watched_once() {
 fn several_initiators_start_together() {
     let mut fleet = fleet(&["a", "b", "c"]);
     let mut plan = plan("a", "c", SHORT);
-    plan.casts[0].initiators.push(part("b", Side::Initiator, SHORT));
+    plan.tests[0].initiators.push(part("b", Side::Initiator, SHORT));
     let outcome = play(&mut fleet, &plan);
     assert!(outcome.error.is_none(), "{:?}", outcome.error);
     assert_eq!(outcome.trials[0].records.keys().collect::<Vec<_>>(), ["a", "b", "c"]);
@@ -99,7 +100,7 @@ fn several_initiators_start_together() {
 fn two_tests_that_are_made_together_have_a_trial_each_and_the_counters_of_their_hosts_in_both() {
     let mut fleet = fleet(&["a", "b"]);
     let mut plan = plan("a", "b", SHORT);
-    plan.casts.push(cast("b", "a", SHORT));
+    plan.tests.push(cast("b", "a", SHORT));
     let outcome = play(&mut fleet, &plan);
     assert!(outcome.error.is_none(), "{:?}", outcome.error);
     for (trial, sides) in outcome.trials.iter().zip([["a", "b"], ["b", "a"]]) {
@@ -129,10 +130,10 @@ fn a_host_is_described_with_its_clock() {
 fn a_panic_of_a_test_is_told_and_the_agent_goes_on() {
     let mut fleet = fleet(&["a", "b"]);
     let mut faulty = plan("a", "b", SHORT);
-    faulty.casts[0].initiators[0].role.settings.set("fault", "panic");
+    faulty.tests[0].initiators[0].role.settings.set("fault", "panic");
     let outcome = play(&mut fleet, &faulty);
     let error = outcome.error.unwrap();
-    assert_eq!(error.class(), Class::Failed);
+    assert_eq!(error.class(), ErrorClass::Failed);
     assert!(
         error.to_string().starts_with("host `a`: the test `count`") && error.to_string().contains("told to"),
         "{error}"
@@ -145,17 +146,17 @@ fn a_panic_of_a_test_is_told_and_the_agent_goes_on() {
 fn what_cannot_be_prepared_is_told_before_anything_starts() {
     let mut fleet = fleet(&["a", "b"]);
     let mut unknown = plan("a", "b", SHORT);
-    unknown.casts[0].initiators[0].role.kind = "cuont".to_owned();
+    unknown.tests[0].initiators[0].role.kind = "cuont".to_owned();
     let error = play(&mut fleet, &unknown).error.unwrap();
     assert_eq!(
         (error.class(), error.to_string()),
-        (Class::Usage, "host `a`: there is no test kind `cuont`; there are count".to_owned())
+        (ErrorClass::Usage, "host `a`: there is no test kind `cuont`; there are count".to_owned())
     );
 
     let mut alone = plan("a", "b", SHORT);
-    alone.casts[0].responder = None;
+    alone.tests[0].responder = None;
     let error = play(&mut fleet, &alone).error.unwrap();
-    assert_eq!(error.class(), Class::Preflight, "{error}");
+    assert_eq!(error.class(), ErrorClass::Preflight, "{error}");
     let nobody = plan("a", "nobody", SHORT);
     assert_eq!(play(&mut fleet, &nobody).error.unwrap().to_string(), "there is no host `nobody`; there are a, b");
 }
@@ -167,7 +168,7 @@ fn an_agent_refuses_to_send_outside_its_policy() {
     fleet.connect("a", agent_in_thread(policy)).unwrap();
     // The responder's endpoint is 198.18.0.2.
     let error = play(&mut fleet, &plan("a", "b", SHORT)).error.unwrap();
-    assert_eq!(error.class(), Class::Preflight);
+    assert_eq!(error.class(), ErrorClass::Preflight);
     assert!(error.to_string().contains("198.18.0.2 is refused"), "{error}");
     assert_eq!(error.hint(), Some("start the server there with --allow 198.18.0.2"));
 }
@@ -175,7 +176,7 @@ fn an_agent_refuses_to_send_outside_its_policy() {
 #[test]
 fn a_trial_beyond_the_longest_is_refused() {
     let error = play(&mut fleet(&["a", "b"]), &plan("a", "b", Nanos::from_secs(48 * 3600))).error.unwrap();
-    assert_eq!(error.class(), Class::Preflight);
+    assert_eq!(error.class(), ErrorClass::Preflight);
     assert!(error.to_string().contains("is the longest here"), "{error}");
 }
 
@@ -187,15 +188,15 @@ fn a_connection_that_breaks_leaves_what_the_others_recorded() {
     fleet.connect("b", link).unwrap();
     let mut live = |_: &str, _, _| cut.shutdown(Shutdown::Both).unwrap_or(());
     let plan = plan("a", "b", LONG);
-    let outcome = fleet.run_trial(&plan, &mut Supervision { live: &mut live, is_stopped: &|| false });
+    let outcome = fleet.run_trial(&plan, &mut TrialCallbacks { live: &mut live, is_stopped: &|| false });
     let error = outcome.error.unwrap();
     assert_eq!(
         (error.class(), error.to_string()),
-        (Class::Incomplete, "host `b` was lost: the connection was closed".to_owned())
+        (ErrorClass::Incomplete, "host `b` was lost: the connection was closed".to_owned())
     );
     assert!(!outcome.trials[0].records["a"].complete && steps(&outcome.trials[0].records["a"]) > 10);
     assert!(fleet.has("a") && !fleet.has("b"));
-    assert_eq!(play(&mut fleet, &plan).error.unwrap().class(), Class::Incomplete, "a lost host stays lost");
+    assert_eq!(play(&mut fleet, &plan).error.unwrap().class(), ErrorClass::Incomplete, "a lost host stays lost");
     fleet.connect("b", agent_in_thread(Policy::anything())).unwrap();
     assert!(play(&mut fleet, &super::counting::plan("a", "b", SHORT)).error.is_none(), "until it is connected again");
 }
@@ -228,7 +229,8 @@ fn a_child_that_is_killed_is_named_with_the_signal() {
     assert!(play(&mut fleet, &plan("a", "b", SHORT)).error.is_none(), "a trial with a child");
     let child = fathom_sys::process::Pidfd::open(pid).unwrap();
     let mut live = |_: &str, _, _| child.kill().unwrap();
-    let outcome = fleet.run_trial(&plan("b", "a", LONG), &mut Supervision { live: &mut live, is_stopped: &|| false });
+    let outcome =
+        fleet.run_trial(&plan("b", "a", LONG), &mut TrialCallbacks { live: &mut live, is_stopped: &|| false });
     let text = outcome.error.unwrap().to_string();
     assert!(text.contains("host `b` was lost") && text.contains("signal: 9 (SIGKILL)"), "{text}");
     assert!(!outcome.trials[0].records["a"].complete, "what the responder recorded is kept");
@@ -247,7 +249,8 @@ fn a_child_that_hangs_is_given_up_after_three_seconds() {
             hang();
         }
     };
-    let outcome = fleet.run_trial(&plan("a", "b", LONG), &mut Supervision { live: &mut live, is_stopped: &|| false });
+    let outcome =
+        fleet.run_trial(&plan("a", "b", LONG), &mut TrialCallbacks { live: &mut live, is_stopped: &|| false });
     let text = outcome.error.unwrap().to_string();
     assert!(text.starts_with("host `b` was lost: nothing was heard for 3 s; it ended with signal: 9"), "{text}");
     assert!(!outcome.trials[0].records["a"].complete, "what the other side recorded is kept");
@@ -259,7 +262,7 @@ fn a_machine_that_stood_still_for_four_seconds_finishes_its_trial() {
     let mut fleet = fleet(&["a"]);
     let link = child_agent(None);
     let pid = link.process.as_ref().unwrap().id().to_string();
-    fleet.connect("b", Link { liveness: Liveness::EndOfStream, ..link }).unwrap();
+    fleet.connect("b", AgentStream { liveness: Liveness::EndOfStream, ..link }).unwrap();
     let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     let is_done = Cell::new(false);
     // Called by the controller, which stands still with its agent.
@@ -271,7 +274,7 @@ fn a_machine_that_stood_still_for_four_seconds_finishes_its_trial() {
         }
     };
     let plan = plan("a", "b", Nanos::from_secs(1));
-    let outcome = fleet.run_trial(&plan, &mut Supervision { live: &mut live, is_stopped: &|| false });
+    let outcome = fleet.run_trial(&plan, &mut TrialCallbacks { live: &mut live, is_stopped: &|| false });
     assert!(is_done.get() && outcome.error.is_none(), "{:?}", outcome.error);
 }
 
@@ -284,7 +287,7 @@ fn an_agent_whose_controller_reads_nothing_ends() {
     // It is never read what the agent says.
     while !agent.is_finished() && output.write_all(&ask).is_ok() {}
     let loss = agent.join().unwrap().unwrap_err();
-    assert!(matches!(loss, Loss::Deaf), "{loss:?}");
+    assert!(matches!(loss, Disconnected::SendQueueFull), "{loss:?}");
 }
 
 #[test]
@@ -293,7 +296,7 @@ fn a_trial_that_is_stopped_keeps_what_was_measured() {
     let (stopped, begin) = (Cell::new(false), clock::now());
     let mut live = |_: &str, _, _| stopped.set(true);
     let plan = plan("a", "b", LONG);
-    let outcome = fleet.run_trial(&plan, &mut Supervision { live: &mut live, is_stopped: &|| stopped.get() });
+    let outcome = fleet.run_trial(&plan, &mut TrialCallbacks { live: &mut live, is_stopped: &|| stopped.get() });
     assert!(matches!(outcome.error, Some(Error::Interrupted)), "{:?}", outcome.error);
     assert_eq!(outcome.trials[0].records.len(), 2);
     assert!(outcome.trials[0].records.values().all(|record| !record.complete && steps(record) > 10));
@@ -306,12 +309,12 @@ fn an_agent_that_hears_nothing_for_three_seconds_stops_everything_and_ends() {
     let agent = thread::spawn(|| serve(far, Policy::anything()));
     let say = |near: &mut UnixStream, message: &ToAgent| near.write_all(&protocol::write(message).unwrap()).unwrap();
     let begin = clock::now();
-    let ticket = Ticket(1);
+    let ticket = RoleId(1);
     say(&mut near, &ToAgent::Prepare { ticket, role: Box::new(role(Side::Responder, LONG)), watch: None });
     say(&mut near, &ToAgent::Start { ticket, at: begin, peer_clock: None });
     let loss = agent.join().unwrap().unwrap_err();
     let took = clock::now() - begin;
-    assert!(matches!(loss, Loss::Silent), "{loss:?}");
+    assert!(matches!(loss, Disconnected::HeartbeatTimeout), "{loss:?}");
     assert!((Nanos::from_secs(3)..Nanos::from_millis(4_500)).contains(&took), "it took {took}");
     // It ended the test before itself: the outcome, incomplete, is the last that it says.
     near.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
@@ -329,7 +332,8 @@ fn an_agent_of_another_version_is_named_with_both_versions() {
     let (near, mut far) = UnixStream::pair().unwrap();
     far.write_all(&protocol::encode(protocol::VERSION + 1, br#"{"hello":{"tool":"fathom 2.0.0"}}"#, 100).unwrap())
         .unwrap();
-    let link = Link { stream: near, reached: "a pair".to_owned(), process: None, liveness: Liveness::Heartbeats };
+    let link =
+        AgentStream { stream: near, reached: "a pair".to_owned(), process: None, liveness: Liveness::Heartbeats };
     let error = Fleet::new("fathom 0.1.0").connect("a", link).unwrap_err();
     let versions = format!(
         "host `a` runs fathom 2.0.0 with protocol {}; this is fathom 0.1.0 with protocol {}",
@@ -337,7 +341,7 @@ fn an_agent_of_another_version_is_named_with_both_versions() {
         protocol::VERSION
     );
     assert_eq!(error.to_string(), versions);
-    assert_eq!(error.class(), Class::Preflight);
+    assert_eq!(error.class(), ErrorClass::Preflight);
 }
 
 #[test]
@@ -347,7 +351,7 @@ fn a_program_that_is_no_agent_is_told_with_its_last_words() {
     let link = launcher::command(command, None, "a shell".to_owned()).unwrap();
     let error = Fleet::new("fathom 0.1.0").connect("a", link).unwrap_err();
     let expected = "no agent answers on host `a`: the connection was closed; it ended with exit status: 127\nfathom: command not found";
-    assert_eq!((error.class(), error.to_string()), (Class::Preflight, expected.to_owned()));
+    assert_eq!((error.class(), error.to_string()), (ErrorClass::Preflight, expected.to_owned()));
 
     let mut command = Command::new("sh");
     command.args(["-c", "echo Welcome; cat >/dev/null"]);
@@ -358,6 +362,6 @@ fn a_program_that_is_no_agent_is_told_with_its_last_words() {
     let missing = launcher::self_exec("/nonexistent/fathom".as_ref()).unwrap_err();
     assert_eq!(
         (missing.class(), missing.to_string()),
-        (Class::Preflight, "cannot start an agent with /nonexistent/fathom".to_owned())
+        (ErrorClass::Preflight, "cannot start an agent with /nonexistent/fathom".to_owned())
     );
 }

@@ -19,7 +19,7 @@ const FIELDS_FEW: usize = 100;
 /// The shortest field is `a:` and a line feed, so a head has no more fields than its bytes have room for.
 const FIELD_MIN: usize = 3;
 /// The guard of the fast path: so many heads are recognised before one is parsed again all the same.
-const RECOGNISED_MAX: u32 = 1023;
+const REUSED_HEADS_MAX: u32 = 1023;
 /// The length of a date: `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110 section 5.6.7).
 const DATE_LENGTH: usize = 29;
 
@@ -95,7 +95,7 @@ pub struct Head {
 }
 
 /// What stands for the head of an answer that has none.
-const SIMPLE: Head = Head { status: 200, persistence: Persistence::Closes, framing: Framing::UntilClose };
+const HTTP09_HEAD: Head = Head { status: 200, persistence: Persistence::Closes, framing: Framing::UntilClose };
 
 /// Reads heads and remembers the last one; one per worker, as all its connections hear the same server.
 #[derive(Debug)]
@@ -105,14 +105,14 @@ pub struct HeadReader {
     last: Vec<u8>,
     date: Range<usize>,
     head: Option<Head>,
-    n_recognised: u32,
+    n_reused: u32,
 }
 
 impl HeadReader {
     /// A reader of responses to requests of this method.
     #[must_use]
     pub fn new(method: Method) -> Self {
-        Self { method, max: HEAD_MAX, last: Vec::new(), date: 0..0, head: None, n_recognised: 0 }
+        Self { method, max: HEAD_MAX, last: Vec::new(), date: 0..0, head: None, n_reused: 0 }
     }
 
     /// The same with another bound for the length of a head.
@@ -131,11 +131,11 @@ impl HeadReader {
     /// # Errors
     /// What is wrong with it.
     pub fn read(&mut self, bytes: &[u8]) -> Result<Option<(Head, usize)>, Malformed> {
-        if self.method == Method::Simple {
-            return Ok(Some((SIMPLE, 0)));
+        if self.method == Method::Http09 {
+            return Ok(Some((HTTP09_HEAD, 0)));
         }
-        if let Some(head) = self.head.filter(|_| self.recognises(bytes)) {
-            self.n_recognised += 1;
+        if let Some(head) = self.head.filter(|_| self.matches_last(bytes)) {
+            self.n_reused += 1;
             return Ok(Some((head, self.last.len())));
         }
         let within = &bytes[..bytes.len().min(self.max)];
@@ -151,14 +151,14 @@ impl HeadReader {
 
     /// The bytes of the head that was parsed last; empty before the first.
     #[must_use]
-    pub fn last(&self) -> &[u8] {
+    pub fn last_head(&self) -> &[u8] {
         &self.last
     }
 
     /// Whether `bytes` begin with the last head, but for a date in which no line can end.
-    fn recognises(&self, bytes: &[u8]) -> bool {
+    fn matches_last(&self, bytes: &[u8]) -> bool {
         let (last, date) = (&self.last, &self.date);
-        self.n_recognised < RECOGNISED_MAX
+        self.n_reused < REUSED_HEADS_MAX
             && bytes.len() >= last.len()
             && bytes[..date.start] == last[..date.start]
             && bytes[date.end..last.len()] == last[date.end..]
@@ -170,7 +170,7 @@ impl HeadReader {
         self.last.extend_from_slice(bytes);
         self.date = date.unwrap_or(0..0);
         self.head = Some(head);
-        self.n_recognised = 0;
+        self.n_reused = 0;
     }
 }
 
@@ -330,7 +330,7 @@ mod tests {
         let first = reader.read(DATED.as_bytes());
         let later = DATED.replace("37 GMT", "38 GMT") + "hello";
         assert_eq!(reader.read(later.as_bytes()), first);
-        assert_eq!(reader.n_recognised, 1, "it was not parsed");
+        assert_eq!(reader.n_reused, 1, "it was not parsed");
     }
 
     #[test]
@@ -340,7 +340,7 @@ mod tests {
         for (from, to) in [("h: 5", "h: 6"), ("200", "404"), ("37 GMT", "3\r\nA: ")] {
             let other = DATED.replace(from, to);
             assert_eq!(reader.read(other.as_bytes()), read(&other), "{other}");
-            assert_eq!(reader.n_recognised, 0, "{other}");
+            assert_eq!(reader.n_reused, 0, "{other}");
         }
         assert_eq!(reader.read(&DATED.as_bytes()[..40]), Ok(None));
     }
@@ -350,7 +350,7 @@ mod tests {
         let mut reader = HeadReader::new(Method::Get);
         let parsed = (0..4096).filter(|_| {
             reader.read(DATED.as_bytes()).unwrap();
-            reader.n_recognised == 0
+            reader.n_reused == 0
         });
         assert_eq!(parsed.count(), 4);
     }

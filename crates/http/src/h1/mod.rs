@@ -11,5 +11,5 @@ mod response;
 
 pub use field::Persistence;
 pub use head::{Head, HeadReader, Malformed};
-pub use request::{Field, KeepAlive, Method, Request, RequestError, Version};
-pub use response::{Answer, Progress, ResponseReader};
+pub use request::{HeaderField, KeepAlive, Method, Request, RequestError, Version};
+pub use response::{ResponseProgress, ResponseReader, ResponseSummary};

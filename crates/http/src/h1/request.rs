@@ -13,7 +13,7 @@ pub enum Method {
     /// The head only.
     Head,
     /// The body only, as HTTP/0.9 answers its one method; such an answer has no status, and is taken for 200.
-    Simple,
+    Http09,
 }
 
 impl Method {
@@ -64,7 +64,7 @@ pub enum RequestError {
     Target(String),
     /// HTTP/0.9 has one method and no fields.
     #[error("HTTP/0.9 knows no more than GET, without fields and without a body")]
-    Simple,
+    Http09,
     /// A user or a password has a control character.
     #[error("a user or a password has a control character in it, or is not of the form name:password")]
     User,
@@ -72,12 +72,12 @@ pub enum RequestError {
 
 /// A header field that was checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Field {
+pub struct HeaderField {
     name: String,
     value: String,
 }
 
-impl Field {
+impl HeaderField {
     /// A field of one of our own options.
     ///
     /// # Errors
@@ -93,14 +93,14 @@ impl Field {
     }
 }
 
-impl fmt::Display for Field {
+impl fmt::Display for HeaderField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.name, self.value)
     }
 }
 
 /// A field line `Name: value` (RFC 9110 section 5).
-impl FromStr for Field {
+impl FromStr for HeaderField {
     type Err = RequestError;
 
     fn from_str(line: &str) -> Result<Self, RequestError> {
@@ -129,9 +129,9 @@ pub struct Request<'a> {
     /// What is said of the connection, where it is not the usual.
     pub keep_alive: KeepAlive,
     /// Fields of ours, `Host` first; one of `fields` takes the place of its namesake here.
-    pub usual: &'a [Field],
+    pub default_fields: &'a [HeaderField],
     /// Fields as the user gave them; one without a value only takes away its namesake above.
-    pub fields: &'a [Field],
+    pub fields: &'a [HeaderField],
     /// What follows the head; its length is announced.
     pub body: &'a [u8],
 }
@@ -147,19 +147,19 @@ impl Request<'_> {
         self.check()?;
         if self.version == Version::Http09 {
             let is_simple = self.method == "GET" && self.fields.is_empty() && self.body.is_empty();
-            return is_simple.then(|| format!("GET {}\r\n", self.target).into_bytes()).ok_or(RequestError::Simple);
+            return is_simple.then(|| format!("GET {}\r\n", self.target).into_bytes()).ok_or(RequestError::Http09);
         }
         let version = if self.version == Version::Http10 { "1.0" } else { "1.1" };
         let mut text = format!("{} {} HTTP/{version}\r\n", self.method, self.target);
         let length = self.body.len().to_string();
-        let field = |name: &str, value: &str| Field { name: name.to_owned(), value: value.to_owned() };
+        let field = |name: &str, value: &str| HeaderField { name: name.to_owned(), value: value.to_owned() };
         let connection = match (self.version, self.keep_alive) {
             (Version::Http11, KeepAlive::Off) => Some(field("Connection", "close")),
             (Version::Http10, KeepAlive::On) => Some(field("Connection", "Keep-Alive")),
             _ => None,
         };
         let measured = self.announces_length().then(|| field("Content-Length", &length));
-        let (first, rest) = self.usual.split_at(self.usual.len().min(1));
+        let (first, rest) = self.default_fields.split_at(self.default_fields.len().min(1));
         let ours = first.iter().chain(&connection).chain(rest).chain(&measured);
         let is_given = |name: &str| self.fields.iter().any(|own| own.is(name));
         let given = self.fields.iter().filter(|own| !own.value.is_empty());
@@ -187,7 +187,7 @@ impl Request<'_> {
             return Err(RequestError::Target(self.target.to_owned()));
         }
         let n = self.body.len();
-        let is_wrong = |field: &&Field| {
+        let is_wrong = |field: &&HeaderField| {
             let is_length = field.is("Content-Length");
             field.is("Transfer-Encoding") || (is_length && field.value.parse() != Ok(n))
         };
@@ -202,7 +202,7 @@ impl Request<'_> {
 mod tests {
     use super::*;
 
-    fn fields(lines: &str) -> Result<Vec<Field>, RequestError> {
+    fn fields(lines: &str) -> Result<Vec<HeaderField>, RequestError> {
         lines.lines().map(str::parse).collect()
     }
 
@@ -211,14 +211,14 @@ mod tests {
         target: "/",
         version: Version::Http11,
         keep_alive: KeepAlive::On,
-        usual: &[],
+        default_fields: &[],
         fields: &[],
         body: b"",
     };
 
     fn text(request: Request<'_>, lines: &str) -> Result<String, RequestError> {
         let usual = fields("Host: a:80\nUser-Agent: fathom").unwrap();
-        let bytes = Request { usual: &usual, fields: &fields(lines)?, ..request }.bytes()?;
+        let bytes = Request { default_fields: &usual, fields: &fields(lines)?, ..request }.bytes()?;
         Ok(String::from_utf8(bytes).unwrap())
     }
 
@@ -259,7 +259,7 @@ mod tests {
         let refused =
             [(simple, "A: b"), (Request { method: "HEAD", ..simple }, ""), (Request { body: b"a=1", ..simple }, "")];
         for (request, lines) in refused {
-            assert_eq!(text(request, lines), Err(RequestError::Simple));
+            assert_eq!(text(request, lines), Err(RequestError::Http09));
         }
     }
 

@@ -7,7 +7,7 @@ const PARTIAL_KEPT: usize = 4 * 1024;
 
 /// A response that has come to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answer {
+pub struct ResponseSummary {
     /// The status code, 200 to 999.
     pub status: u16,
     /// Whether the connection stays.
@@ -20,7 +20,7 @@ pub struct Answer {
 
 /// Where a response stands after some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
+pub enum ResponseProgress {
     /// It takes more bytes.
     Partial,
     /// It has ended.
@@ -28,12 +28,12 @@ pub enum Progress {
         /// How many of the bytes belong to it.
         used: usize,
         /// What was answered.
-        answer: Answer,
+        answer: ResponseSummary,
     },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum BodyState {
     Head,
     Counted(u64),
     Chunked(Chunked),
@@ -43,25 +43,25 @@ enum State {
 /// Follows one response after another through the bytes of a connection.
 #[derive(Debug)]
 pub struct ResponseReader {
-    state: State,
+    state: BodyState,
     /// What has come of a head that is not complete; empty as a rule.
     partial: Vec<u8>,
-    answer: Answer,
+    answer: ResponseSummary,
     /// The length of the interim responses so far.
     interim_bytes: u64,
 }
 
 impl Default for ResponseReader {
     fn default() -> Self {
-        let answer = Answer { status: 0, persistence: Persistence::Closes, body_bytes: 0, interim_bytes: 0 };
-        Self { state: State::Head, partial: Vec::new(), answer, interim_bytes: 0 }
+        let answer = ResponseSummary { status: 0, persistence: Persistence::Closes, body_bytes: 0, interim_bytes: 0 };
+        Self { state: BodyState::Head, partial: Vec::new(), answer, interim_bytes: 0 }
     }
 }
 
 impl ResponseReader {
     /// Forgets what has come, for a new connection.
     pub fn reset(&mut self) {
-        self.state = State::Head;
+        self.state = BodyState::Head;
         self.partial.clear();
         self.interim_bytes = 0;
     }
@@ -72,55 +72,55 @@ impl ResponseReader {
     ///
     /// # Errors
     /// What is wrong with the response; the connection is of no further use then.
-    pub fn take(&mut self, bytes: &[u8], heads: &mut HeadReader) -> Result<Progress, Malformed> {
+    pub fn take(&mut self, bytes: &[u8], heads: &mut HeadReader) -> Result<ResponseProgress, Malformed> {
         let mut used = 0;
-        while self.state == State::Head {
+        while self.state == BodyState::Head {
             match self.take_head(&bytes[used..], heads)? {
                 Some(length) => used += length,
-                None => return Ok(Progress::Partial),
+                None => return Ok(ResponseProgress::Partial),
             }
         }
         let body = &bytes[used..];
         let end = match &mut self.state {
-            State::Head | State::UntilClose => None,
-            State::Chunked(chunked) => chunked.follow(body)?,
-            State::Counted(left) => {
+            BodyState::Head | BodyState::UntilClose => None,
+            BodyState::Chunked(chunked) => chunked.follow(body)?,
+            BodyState::Counted(left) => {
                 let step = usize::try_from(*left).unwrap_or(usize::MAX).min(body.len());
                 *left -= step as u64;
                 (*left == 0).then_some(step)
             }
         };
         self.answer.body_bytes += end.unwrap_or(body.len()) as u64;
-        Ok(end.map_or(Progress::Partial, |end| {
-            self.state = State::Head;
-            Progress::Complete { used: used + end, answer: self.answer }
+        Ok(end.map_or(ResponseProgress::Partial, |end| {
+            self.state = BodyState::Head;
+            ResponseProgress::Complete { used: used + end, answer: self.answer }
         }))
     }
 
     /// How many bytes of a body of known length are still to come; zero when that is not known.
     #[must_use]
-    pub fn left(&self) -> u64 {
+    pub fn body_bytes_left(&self) -> u64 {
         match self.state {
-            State::Counted(left) => left,
+            BodyState::Counted(left) => left,
             _ => 0,
         }
     }
 
     /// Passes over bytes of a body of known length that nobody has to look at; the answer, if they end it.
-    pub fn skip(&mut self, count: u64) -> Option<Answer> {
-        let State::Counted(left) = &mut self.state else { return None };
+    pub fn skip(&mut self, count: u64) -> Option<ResponseSummary> {
+        let BodyState::Counted(left) = &mut self.state else { return None };
         self.answer.body_bytes += count.min(*left);
         *left = left.saturating_sub(count);
         (*left == 0).then(|| {
-            self.state = State::Head;
+            self.state = BodyState::Head;
             self.answer
         })
     }
 
     /// The answer, if the end of the connection is the end of the response.
     #[must_use]
-    pub fn end(&self) -> Option<Answer> {
-        (self.state == State::UntilClose).then_some(self.answer)
+    pub fn finish_at_close(&self) -> Option<ResponseSummary> {
+        (self.state == BodyState::UntilClose).then_some(self.answer)
     }
 
     /// Reads a head out of what came before and `bytes`; how many of `bytes` belong to it once it is complete.
@@ -146,11 +146,12 @@ impl ResponseReader {
             return Ok(Some(length - n_before));
         }
         let interim_bytes = std::mem::take(&mut self.interim_bytes);
-        self.answer = Answer { status: head.status, persistence: head.persistence, body_bytes: 0, interim_bytes };
+        self.answer =
+            ResponseSummary { status: head.status, persistence: head.persistence, body_bytes: 0, interim_bytes };
         self.state = match head.framing {
-            Framing::Length(length) => State::Counted(length),
-            Framing::Chunked => State::Chunked(Chunked::SizeBegin),
-            Framing::UntilClose => State::UntilClose,
+            Framing::Length(length) => BodyState::Counted(length),
+            Framing::Chunked => BodyState::Chunked(Chunked::SizeBegin),
+            Framing::UntilClose => BodyState::UntilClose,
         };
         Ok(Some(length - n_before))
     }
@@ -163,14 +164,14 @@ mod tests {
 
     #[test]
     fn an_answer_without_a_head_is_all_body_until_the_end() {
-        let (mut reader, mut heads) = (ResponseReader::default(), HeadReader::new(Method::Simple));
-        assert_eq!(reader.end(), None, "nothing has come");
+        let (mut reader, mut heads) = (ResponseReader::default(), HeadReader::new(Method::Http09));
+        assert_eq!(reader.finish_at_close(), None, "nothing has come");
         for piece in ["HTTP/1.1 404 No\r\n\r\n", "more"] {
-            assert_eq!(reader.take(piece.as_bytes(), &mut heads), Ok(Progress::Partial));
+            assert_eq!(reader.take(piece.as_bytes(), &mut heads), Ok(ResponseProgress::Partial));
         }
         assert_eq!(
-            reader.end(),
-            Some(Answer { status: 200, persistence: Persistence::Closes, body_bytes: 23, interim_bytes: 0 })
+            reader.finish_at_close(),
+            Some(ResponseSummary { status: 200, persistence: Persistence::Closes, body_bytes: 23, interim_bytes: 0 })
         );
     }
 
@@ -192,12 +193,14 @@ mod tests {
                 let (first, second) = text.as_bytes().split_at(cut);
                 let begun = reader.take(first, &mut heads).unwrap();
                 let ended = if cut < text.len() {
-                    assert_eq!(begun, Progress::Partial, "{text} cut at {cut}");
+                    assert_eq!(begun, ResponseProgress::Partial, "{text} cut at {cut}");
                     reader.take(second, &mut heads).unwrap()
                 } else {
                     begun
                 };
-                let Progress::Complete { used, answer } = ended else { panic!("{text} cut at {cut} does not end") };
+                let ResponseProgress::Complete { used, answer } = ended else {
+                    panic!("{text} cut at {cut} does not end")
+                };
                 let final_begin = text.rfind("HTTP/1.1 ").unwrap();
                 assert_eq!(answer.interim_bytes, final_begin as u64, "{text} cut at {cut}");
                 assert_eq!((used, answer.status), (if cut < text.len() { second.len() } else { cut }, *status));
@@ -211,7 +214,9 @@ mod tests {
         let all: String = RESPONSES.iter().map(|(text, _)| *text).collect();
         let mut rest = all.as_bytes();
         for (text, expected) in RESPONSES {
-            let Progress::Complete { used, answer } = reader.take(rest, &mut heads).unwrap() else { panic!("{text}") };
+            let ResponseProgress::Complete { used, answer } = reader.take(rest, &mut heads).unwrap() else {
+                panic!("{text}")
+            };
             assert_eq!((used, answer.status), (text.len(), *expected));
             rest = &rest[used..];
         }
@@ -220,20 +225,20 @@ mod tests {
     #[test]
     fn a_body_without_a_length_ends_with_the_connection() {
         let (mut reader, mut heads) = (ResponseReader::default(), HeadReader::new(Method::Get));
-        assert_eq!(reader.take(b"HTTP/1.0 200 OK\r\n", &mut heads), Ok(Progress::Partial));
-        assert_eq!(reader.end(), None, "a head was cut");
-        assert_eq!(reader.take(b"\r\nhello", &mut heads), Ok(Progress::Partial));
-        assert_eq!(reader.end().map(|answer| answer.status), Some(200));
+        assert_eq!(reader.take(b"HTTP/1.0 200 OK\r\n", &mut heads), Ok(ResponseProgress::Partial));
+        assert_eq!(reader.finish_at_close(), None, "a head was cut");
+        assert_eq!(reader.take(b"\r\nhello", &mut heads), Ok(ResponseProgress::Partial));
+        assert_eq!(reader.finish_at_close().map(|answer| answer.status), Some(200));
     }
 
     #[test]
     fn a_counted_body_may_be_passed_over_unseen() {
         let (mut reader, mut heads) = (ResponseReader::default(), HeadReader::new(Method::Get));
-        assert_eq!((reader.left(), reader.skip(1)), (0, None));
+        assert_eq!((reader.body_bytes_left(), reader.skip(1)), (0, None));
         reader.take(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello", &mut heads).unwrap();
-        assert_eq!((reader.left(), reader.skip(94), reader.left()), (95, None, 1));
+        assert_eq!((reader.body_bytes_left(), reader.skip(94), reader.body_bytes_left()), (95, None, 1));
         assert_eq!(reader.skip(1).map(|answer| answer.status), Some(200));
-        assert_eq!(reader.left(), 0, "the next response begins");
+        assert_eq!(reader.body_bytes_left(), 0, "the next response begins");
     }
 
     #[test]
@@ -241,6 +246,6 @@ mod tests {
         let (mut reader, mut heads) = (ResponseReader::default(), HeadReader::new(Method::Head));
         let text = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
         let progress = reader.take(text.as_bytes(), &mut heads);
-        assert!(matches!(progress, Ok(Progress::Complete { used, .. }) if used == text.len()));
+        assert!(matches!(progress, Ok(ResponseProgress::Complete { used, .. }) if used == text.len()));
     }
 }

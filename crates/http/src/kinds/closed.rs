@@ -3,18 +3,18 @@
 //! What it reports is *service time*, from the actual send to the last byte: a server that stalls is asked less meanwhile, so
 //! this is not what users who come on their own would see. That is the open kind's business.
 
-use fathom_engine::{Error, Session, Test, TestKind};
+use fathom_engine::{Error, Test, TestKind, TrialContext};
 use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side};
 use fathom_sys::policy::Policy;
 
-use super::{answering::Answering, metrics, options};
-use crate::load::Load;
+use super::{metric_definitions, options, responder_test::ResponderTest};
+use crate::load::HttpLoad;
 
 /// The kind `http_closed`.
 #[derive(Debug, Clone, Copy)]
-pub struct Closed;
+pub struct HttpClosed;
 
-impl TestKind for Closed {
+impl TestKind for HttpClosed {
     fn name(&self) -> &'static str {
         "http_closed"
     }
@@ -42,26 +42,26 @@ impl TestKind for Closed {
     }
 
     fn metrics(&self) -> &'static [Metric] {
-        metrics::CLOSED
+        metric_definitions::CLOSED
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         Ok(match role.side {
-            Side::Initiator => Box::new(Asking(Load::prepare(self.name(), (role, policy), None)?)),
-            Side::Responder => Box::new(Answering::prepare(role, policy)?),
+            Side::Initiator => Box::new(LoadTest(HttpLoad::prepare(self.name(), (role, policy), None)?)),
+            Side::Responder => Box::new(ResponderTest::prepare(role, policy)?),
         })
     }
 }
 
 /// The initiator, ready to start.
-pub(super) struct Asking(pub(super) Load);
+pub(super) struct LoadTest(pub(super) HttpLoad);
 
-impl Test for Asking {
+impl Test for LoadTest {
     fn endpoints(&self) -> Endpoints {
         Endpoints::new()
     }
 
-    fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {
+    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
         self.0.run(session)
     }
 }

@@ -1,14 +1,14 @@
 //! What can be measured with requests.
 
-mod answering;
 mod closed;
-pub mod metrics;
+pub mod metric_definitions;
 mod open;
 pub(crate) mod options;
+mod responder_test;
 
-pub use closed::Closed;
+pub use closed::HttpClosed;
 use fathom_engine::TestKind;
-pub use open::Open;
+pub use open::HttpOpen;
 
 /// All kinds of this layer.
-pub const KINDS: &[&dyn TestKind] = &[&Closed, &Open];
+pub const KINDS: &[&dyn TestKind] = &[&HttpClosed, &HttpOpen];

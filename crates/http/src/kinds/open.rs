@@ -4,22 +4,22 @@
 
 use fathom_engine::{
     Error, Test, TestKind,
-    pace::{Process, Profile},
+    pace::{ArrivalProcess, Profile},
 };
 use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, settings::SettingError, units::PerSec};
 use fathom_sys::policy::Policy;
 
-use super::{answering::Answering, closed::Asking, metrics, options};
-use crate::load::{Load, Schedule};
+use super::{closed::LoadTest, metric_definitions, options, responder_test::ResponderTest};
+use crate::load::{HttpLoad, RequestSchedule};
 
 /// A request every 100 ns is more than any machine sends, and what is due and never sent is counted one by one.
 const RATE_MAX: f64 = 1e7;
 
 /// The kind `http_open`.
 #[derive(Debug, Clone, Copy)]
-pub struct Open;
+pub struct HttpOpen;
 
-impl TestKind for Open {
+impl TestKind for HttpOpen {
     fn name(&self) -> &'static str {
         "http_open"
     }
@@ -51,18 +51,20 @@ impl TestKind for Open {
     }
 
     fn metrics(&self) -> &'static [Metric] {
-        metrics::OPEN
+        metric_definitions::OPEN
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         Ok(match role.side {
-            Side::Initiator => Box::new(Asking(Load::prepare(self.name(), (role, policy), Some(schedule(role)?))?)),
-            Side::Responder => Box::new(Answering::prepare(role, policy)?),
+            Side::Initiator => {
+                Box::new(LoadTest(HttpLoad::prepare(self.name(), (role, policy), Some(schedule(role)?))?))
+            }
+            Side::Responder => Box::new(ResponderTest::prepare(role, policy)?),
         })
     }
 }
 
-fn schedule(role: &Role) -> Result<Schedule, Error> {
+fn schedule(role: &Role) -> Result<RequestSchedule, Error> {
     let settings = &role.settings;
     let refused = |name: &str, expected: &str, given: String| SettingError::NotAllowed {
         name: name.to_owned(),
@@ -90,8 +92,8 @@ fn schedule(role: &Role) -> Result<Schedule, Error> {
         return Err(refused(name, "at most 10M requests per second", profile.peak().to_string()).into());
     }
     let process = match settings.text("arrivals").as_deref() {
-        Some("poisson") => Process::Poisson { seed: role.seed },
-        _ => Process::Constant,
+        Some("poisson") => ArrivalProcess::Poisson { seed: role.seed },
+        _ => ArrivalProcess::Constant,
     };
-    Ok(Schedule { profile, process, pacing: options::pacing(settings) })
+    Ok(RequestSchedule { profile, process, pacing: options::pacing(settings) })
 }

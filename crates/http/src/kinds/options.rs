@@ -3,7 +3,7 @@
 use fathom_engine::pace::Pacing;
 use fathom_model::{OptionDoc, Settings, ValueKind};
 
-use crate::{dial::options, responder};
+use crate::{responder, target::options};
 
 /// The most requests under way on one connection; peers of this field go up to a few dozen.
 pub(crate) const PIPELINE_MAX: u64 = 256;
@@ -147,16 +147,16 @@ const OPEN: [OptionDoc; 4] = [
 ];
 
 const N_COMMON: usize =
-    LOAD.len() + options::REQUEST.len() + options::DIALING.len() + options::TLS.len() + responder::OPTIONS.len();
+    LOAD.len() + options::REQUEST.len() + options::CONNECTING.len() + options::TLS.len() + responder::OPTIONS.len();
 
 /// The options of `http_closed`.
-pub(super) const OF_CLOSED: &[OptionDoc] = &of::<{ N_COMMON + CLOSED.len() }>(&CLOSED);
+pub(super) const OF_CLOSED: &[OptionDoc] = &options_table::<{ N_COMMON + CLOSED.len() }>(&CLOSED);
 /// The options of `http_open`.
-pub(super) const OF_OPEN: &[OptionDoc] = &of::<{ N_COMMON + OPEN.len() }>(&OPEN);
+pub(super) const OF_OPEN: &[OptionDoc] = &options_table::<{ N_COMMON + OPEN.len() }>(&OPEN);
 
 /// The table of a kind: what it has alone stands behind the load, where it belongs.
-const fn of<const N: usize>(own: &[OptionDoc]) -> [OptionDoc; N] {
-    joined(&[&LOAD, own, &options::REQUEST, &options::DIALING, &options::TLS, &responder::OPTIONS])
+const fn options_table<const N: usize>(own: &[OptionDoc]) -> [OptionDoc; N] {
+    concat_options(&[&LOAD, own, &options::REQUEST, &options::CONNECTING, &options::TLS, &responder::OPTIONS])
 }
 
 /// Tables of options behind one another, as one; `N` is the number of their rows.
@@ -164,7 +164,7 @@ const fn of<const N: usize>(own: &[OptionDoc]) -> [OptionDoc; N] {
 /// # Panics
 /// When `N` is another number.
 #[must_use]
-pub const fn joined<const N: usize>(parts: &[&[OptionDoc]]) -> [OptionDoc; N] {
+pub const fn concat_options<const N: usize>(parts: &[&[OptionDoc]]) -> [OptionDoc; N] {
     let mut all = [THREADS; N];
     let (mut part, mut n) = (0, 0);
     while part < parts.len() {

@@ -5,16 +5,15 @@
 //!
 //! [`h1`]: crate::h1
 
-mod clients;
-mod connection;
-mod share;
+mod client_connection;
+mod upstream_arrivals;
+mod worker;
 
 use std::{mem, sync::Arc};
 
-use clients::{Clients, Duty};
 use fathom_engine::{
-    Conducted, Crew, Error, Model, Session, Stop, Until, Way, Which, Worker,
-    pace::{Arrivals, Pacing, Process, Profile, Share},
+    EndCondition, Error, IoBackend, LoadModel, ReactorKind, Stop, TrialContext, TrialResults, WorkerHandle, WorkerPool,
+    pace::{ArrivalProcess, Arrivals, Pacing, Profile, WorkShare},
 };
 use fathom_model::{
     Record, Role,
@@ -22,34 +21,35 @@ use fathom_model::{
 };
 use fathom_sys::policy::Policy;
 use fathom_sys::reactor::{Epoll, Reactor, StampedEpoll, Uring};
+use worker::{ClientWorker, ClientWorkerSpec};
 
 use crate::{
-    books::{CLOSED_COUNTERS, COUNTERS, Outcome, pacing_note, record},
-    lines::{Target, allow_connections, unreached, way},
+    conn::{LoadConfig, allow_connections, select_io_backend, unreachable_error},
+    metrics::{CLOSED_COUNTERS, COUNTERS, LoadResults, pacing_note, record},
     names,
 };
 
 /// A schedule of requests, all workers together.
 #[derive(Debug, Clone)]
-pub(crate) struct Schedule {
+pub(crate) struct RequestSchedule {
     pub(crate) profile: Profile,
-    pub(crate) process: Process,
+    pub(crate) process: ArrivalProcess,
     pub(crate) pacing: Pacing,
 }
 
 /// A load, ready to start.
 #[derive(Debug)]
-pub(crate) struct Load {
-    target: Arc<Target>,
-    way: Way,
-    schedule: Option<Schedule>,
+pub(crate) struct HttpLoad {
+    config: Arc<LoadConfig>,
+    io_backend: IoBackend,
+    schedule: Option<RequestSchedule>,
     n_connections: u64,
     n_workers: u64,
     requests: Option<u64>,
     cores: Vec<usize>,
 }
 
-impl Load {
+impl HttpLoad {
     /// Reads a role; without a schedule the loop is closed.
     ///
     /// # Errors
@@ -57,19 +57,19 @@ impl Load {
     pub(crate) fn prepare(
         kind: &'static str,
         (role, policy): (&Role, &Policy),
-        schedule: Option<Schedule>,
+        schedule: Option<RequestSchedule>,
     ) -> Result<Self, Error> {
         let settings = &role.settings;
-        let mut target = Target::of((role, policy), kind)?;
+        let mut target = LoadConfig::of((role, policy), kind)?;
         // A profile is gone through once, from the start to its end, as a number of requests is.
         target.is_counted |= schedule.as_ref().is_some_and(|schedule| schedule.profile.length().is_some());
-        let way = way(settings, model(schedule.as_ref()))?;
+        let way = select_io_backend(settings, load_model(schedule.as_ref()))?;
         let n_connections = settings.count("connections").unwrap_or(1);
         allow_connections(n_connections)?;
         let n_cores = u64::try_from(role.cores.len().max(1)).unwrap_or(1);
         Ok(Self {
-            target: Arc::new(target),
-            way,
+            config: Arc::new(target),
+            io_backend: way,
             schedule,
             n_connections,
             n_workers: settings.count("threads").unwrap_or(n_cores).min(n_connections),
@@ -82,55 +82,56 @@ impl Load {
     ///
     /// # Errors
     /// When nothing could be recorded.
-    pub(crate) fn run(&self, session: &Session) -> Result<Record, Error> {
-        match self.way.which {
-            Which::Uring => self.run_over::<Uring>(session),
-            Which::Epoll => self.run_over::<Epoll>(session),
-            Which::Stamped => self.run_over::<StampedEpoll>(session),
+    pub(crate) fn run(&self, session: &TrialContext) -> Result<Record, Error> {
+        match self.io_backend.reactor {
+            ReactorKind::Uring => self.run_over::<Uring>(session),
+            ReactorKind::Epoll => self.run_over::<Epoll>(session),
+            ReactorKind::Stamped => self.run_over::<StampedEpoll>(session),
         }
     }
 
-    fn run_over<R: Reactor>(&self, session: &Session) -> Result<Record, Error> {
+    fn run_over<R: Reactor>(&self, session: &TrialContext) -> Result<Record, Error> {
         let counters = if self.schedule.is_some() { COUNTERS } else { &COUNTERS[..CLOSED_COUNTERS] };
-        let states = self.duties(session);
-        let crew = Crew { states, counters, cores: &self.cores, until: Until::PhasesOver };
-        let work = |worker: Worker<'_>, equipment| Clients::new(equipment, &worker).run();
-        let conducted = crew.conduct_equipped(session, &mut (), (Duty::equip::<R>, work))?;
+        let states = self.worker_specs(session);
+        let crew = WorkerPool { states, counters, cores: &self.cores, until: EndCondition::PhasesOver };
+        let work = |worker: WorkerHandle<'_>, equipment| ClientWorker::new(equipment, &worker).run();
+        let conducted = crew.run_with_setup(session, &mut (), (ClientWorkerSpec::prepare::<R>, work))?;
         self.record(&conducted, session)
     }
 
     /// What each worker does.
-    fn duties(&self, session: &Session) -> Vec<Duty> {
+    fn worker_specs(&self, session: &TrialContext) -> Vec<ClientWorkerSpec> {
         let place = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let n_workers = place(self.n_workers);
         let share = |whole: u64, idx: u64| whole / self.n_workers + u64::from(idx < whole % self.n_workers);
-        let connections = self.target.deal(self.n_connections, self.n_workers);
+        let connections = self.config.assign_connections(self.n_connections, self.n_workers);
         let duty = |(number, connections): (u64, Vec<u16>)| {
             let idx = place(number);
             let schedule = self.schedule.clone();
-            let arrivals = schedule.map(|all| Arrivals::new(all.profile, all.process, Share { idx, of: n_workers }));
-            Duty {
-                target: Arc::clone(&self.target),
+            let arrivals =
+                schedule.map(|all| Arrivals::new(all.profile, all.process, WorkShare { idx, of: n_workers }));
+            ClientWorkerSpec {
+                config: Arc::clone(&self.config),
                 idx,
                 n_workers,
                 connections,
-                left: self.requests.map(|requests| share(requests, number)),
+                requests_left: self.requests.map(|requests| share(requests, number)),
                 arrivals,
                 pacing: self.schedule.as_ref().map(|all| all.pacing).unwrap_or_default(),
-                batching: self.way.batching,
+                batching: self.io_backend.batching,
                 stop: session.stop.clone(),
             }
         };
         (0..).zip(connections).map(duty).collect()
     }
 
-    fn record(&self, conducted: &Conducted<Outcome>, session: &Session) -> Result<Record, Error> {
-        let mut all = Outcome::merged(&conducted.workers);
+    fn record(&self, conducted: &TrialResults<LoadResults>, session: &TrialContext) -> Result<Record, Error> {
+        let mut all = LoadResults::merged(&conducted.workers);
         let (response, lag) = (mem::take(&mut all.response), mem::take(&mut all.lag));
         let n_not_started = all.n_not_started;
-        let unreached = unreached(&self.target.name, &all.faults);
-        let mut record = record(conducted, all, (&self.target, &self.way));
-        if record.totals[count::CONNECTIONS] == 0 && session.stop.told() != Stop::Abort {
+        let unreached = unreachable_error(&self.config.name, &all.faults);
+        let mut record = record(conducted, all, (&self.config, &self.io_backend));
+        if record.totals[count::CONNECTIONS] == 0 && session.stop.state() != Stop::Abort {
             return Err(unreached);
         }
         if let Some(schedule) = &self.schedule {
@@ -144,9 +145,9 @@ impl Load {
 }
 
 /// Whether answers may be waited for together: not where the next start would be late by it.
-fn model(schedule: Option<&Schedule>) -> Model {
+fn load_model(schedule: Option<&RequestSchedule>) -> LoadModel {
     match schedule.map(|schedule| schedule.pacing) {
-        Some(Pacing::Precise) => Model::Open,
-        Some(Pacing::Cheap) | None => Model::Closed,
+        Some(Pacing::Precise) => LoadModel::Open,
+        Some(Pacing::Cheap) | None => LoadModel::Closed,
     }
 }

@@ -9,17 +9,17 @@ const WEEKDAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 /// The time since the epoch as text: `Sun, 06 Nov 1994 08:49:37 GMT`.
-pub(super) fn text(wall: Nanos) -> String {
+pub(super) fn http_date(wall: Nanos) -> String {
     let secs = wall.0 / 1_000_000_000;
     let (days, time) = (secs / 86_400, secs % 86_400);
-    let (year, month, day) = civil(days);
+    let (year, month, day) = civil_date(days);
     let weekday = WEEKDAYS[usize::try_from(days % 7).unwrap_or(0)];
     let (hour, minute, second) = (time / 3600, time / 60 % 60, time % 60);
     format!("{weekday}, {day:02} {month} {year:04} {hour:02}:{minute:02}:{second:02} GMT")
 }
 
 /// Year, month and day of the month of a day since the epoch.
-fn civil(days: u64) -> (u64, &'static str, u64) {
+fn civil_date(days: u64) -> (u64, &'static str, u64) {
     let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let (mut year, mut day) = (1970, days);
     while day >= 365 + u64::from(leap(year)) {
@@ -50,7 +50,7 @@ mod tests {
             (4_107_542_400, "Mon, 01 Mar 2100 00:00:00 GMT"),
         ];
         for (secs, date) in cases {
-            assert_eq!(text(Nanos::from_secs(secs)), date);
+            assert_eq!(http_date(Nanos::from_secs(secs)), date);
             assert_eq!(date.len(), LENGTH);
         }
     }

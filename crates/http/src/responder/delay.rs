@@ -10,22 +10,22 @@ use rand::{RngExt as _, SeedableRng as _, rngs::SmallRng};
 use statrs::distribution::{ContinuousCDF as _, Exp, Normal};
 
 use super::{
-    Unreadable,
-    share::{Share, make_a_whole},
+    InvalidText,
+    fraction::{Fraction, sum_to_whole},
 };
 
 /// No answer waits longer: clients have given up by then, and what an unbounded distribution draws beyond it is cut to it.
-const LONGEST: Nanos = Nanos::from_secs(60);
+const DELAY_MAX: Nanos = Nanos::from_secs(60);
 
 /// The distribution of the time from a request to its answer.
 ///
 /// As text: `5ms`, `uniform 1ms..5ms`, `exponential 2ms` (its mean), `normal 5ms 1ms` (mean and standard deviation, nothing
 /// below zero), or a mix of these: `90% 1ms, 10% exponential 20ms`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Delay(Vec<(Share, Law)>);
+pub struct Delay(Vec<(Fraction, DelayDistribution)>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Law {
+enum DelayDistribution {
     Constant(Nanos),
     Uniform(Nanos, Nanos),
     Exponential(Nanos),
@@ -36,13 +36,13 @@ impl Delay {
     /// Always the same.
     #[must_use]
     pub fn constant(span: Nanos) -> Self {
-        Self(vec![(Share(super::share::WHOLE), Law::Constant(span))])
+        Self(vec![(Fraction(super::fraction::WHOLE), DelayDistribution::Constant(span))])
     }
 
     /// Whether no answer ever waits.
     #[must_use]
     pub fn is_none(&self) -> bool {
-        self.0.iter().all(|(_, law)| *law == Law::Constant(Nanos::ZERO))
+        self.0.iter().all(|(_, law)| *law == DelayDistribution::Constant(Nanos::ZERO))
     }
 
     /// The delay that belongs to a number from 0 to 1, of which equal parts are equally likely.
@@ -56,7 +56,7 @@ impl Delay {
         for (idx, (share, law)) in self.0.iter().enumerate() {
             let share = f64::from(share.0);
             if left < share || idx == last {
-                return law.quantile((left / share).min(1.0)).min(LONGEST);
+                return law.quantile((left / share).min(1.0)).min(DELAY_MAX);
             }
             left -= share;
         }
@@ -64,7 +64,7 @@ impl Delay {
     }
 }
 
-impl Law {
+impl DelayDistribution {
     fn quantile(self, p: f64) -> Nanos {
         match self {
             Self::Constant(span) => span,
@@ -93,66 +93,66 @@ impl Law {
 
 fn nanos(ns: f64) -> Nanos {
     // Infinity, the last quantile of an unbounded law, becomes the longest delay of all.
-    if ns < approximate(LONGEST.0) { Nanos(rounded(ns)) } else { LONGEST }
+    if ns < approximate(DELAY_MAX.0) { Nanos(rounded(ns)) } else { DELAY_MAX }
 }
 
 impl FromStr for Delay {
-    type Err = Unreadable;
+    type Err = InvalidText;
 
-    fn from_str(text: &str) -> Result<Self, Unreadable> {
+    fn from_str(text: &str) -> Result<Self, InvalidText> {
         let parts: Vec<&str> = text.split(',').map(str::trim).collect();
-        let parts: Vec<(Share, Law)> = match parts[..] {
-            [one] if !one.contains('%') => vec![(Share(super::share::WHOLE), one.parse()?)],
+        let parts: Vec<(Fraction, DelayDistribution)> = match parts[..] {
+            [one] if !one.contains('%') => vec![(Fraction(super::fraction::WHOLE), one.parse()?)],
             _ => parts
                 .into_iter()
                 .map(|part| {
-                    let (share, law) = part.split_once('%').ok_or(Unreadable)?;
+                    let (share, law) = part.split_once('%').ok_or(InvalidText)?;
                     Ok((share.parse()?, law.parse()?))
                 })
-                .collect::<Result<_, Unreadable>>()?,
+                .collect::<Result<_, InvalidText>>()?,
         };
-        let is_sound = make_a_whole(parts.iter().map(|(share, _)| *share));
-        if is_sound { Ok(Self(parts)) } else { Err(Unreadable) }
+        let is_sound = sum_to_whole(parts.iter().map(|(share, _)| *share));
+        if is_sound { Ok(Self(parts)) } else { Err(InvalidText) }
     }
 }
 
-impl FromStr for Law {
-    type Err = Unreadable;
+impl FromStr for DelayDistribution {
+    type Err = InvalidText;
 
-    fn from_str(text: &str) -> Result<Self, Unreadable> {
-        let span = |text: &str| text.trim().parse::<Nanos>().map_err(|_| Unreadable);
+    fn from_str(text: &str) -> Result<Self, InvalidText> {
+        let span = |text: &str| text.trim().parse::<Nanos>().map_err(|_| InvalidText);
         let (word, rest) = text.trim().split_once(char::is_whitespace).unwrap_or(("", text));
         let law = match word {
             "uniform" => {
-                let (low, high) = rest.split_once("..").ok_or(Unreadable)?;
+                let (low, high) = rest.split_once("..").ok_or(InvalidText)?;
                 Self::Uniform(span(low)?, span(high)?)
             }
             "exponential" => Self::Exponential(span(rest)?),
             "normal" => {
-                let (mean, deviation) = rest.trim().split_once(char::is_whitespace).ok_or(Unreadable)?;
+                let (mean, deviation) = rest.trim().split_once(char::is_whitespace).ok_or(InvalidText)?;
                 Self::Normal(span(mean)?, span(deviation)?)
             }
             _ => Self::Constant(span(text)?),
         };
-        let is_sound = law.longest() <= LONGEST
+        let is_sound = law.longest() <= DELAY_MAX
             && match law {
                 Self::Constant(_) => true,
                 Self::Uniform(low, high) => low <= high,
                 Self::Exponential(mean) => mean > Nanos::ZERO,
                 Self::Normal(_, deviation) => deviation > Nanos::ZERO,
             };
-        if is_sound { Ok(law) } else { Err(Unreadable) }
+        if is_sound { Ok(law) } else { Err(InvalidText) }
     }
 }
 
 /// Delays in the order in which they are drawn; equal seeds draw equal ones.
 #[derive(Debug)]
-pub(super) struct Draws {
+pub(super) struct DelaySequence {
     delay: Delay,
     numbers: SmallRng,
 }
 
-impl Draws {
+impl DelaySequence {
     pub(super) fn new(delay: Delay, seed: u64) -> Self {
         Self { delay, numbers: SmallRng::seed_from_u64(seed) }
     }
@@ -183,7 +183,7 @@ mod tests {
             ("uniform 1ms .. 5ms", 1.0, 5 * MS),
             ("exponential 2ms", 0.5, 1_386_294),
             ("exponential 2ms", 0.99, 9_210_340),
-            ("exponential 2ms", 1.0, LONGEST.0),
+            ("exponential 2ms", 1.0, DELAY_MAX.0),
             ("normal 50ms 1ms", 0.5, 50 * MS),
             ("normal 50ms 1ms", 0.9, 51_281_552),
             // Half of the whole law lies below zero, so the median of the rest is its 75 % quantile.
@@ -202,7 +202,7 @@ mod tests {
     fn what_is_drawn_spreads_like_the_distribution_and_follows_from_the_seed() {
         let delay = delay("80% exponential 2ms, 20% normal 5ms 1ms");
         let draw = |seed| {
-            let mut draws = Draws::new(delay.clone(), seed);
+            let mut draws = DelaySequence::new(delay.clone(), seed);
             (0..10_000).map(|_| draws.next()).collect::<Vec<_>>()
         };
         let mut drawn = draw(7);
@@ -242,7 +242,7 @@ mod tests {
             "pareto 1ms",
         ];
         for text in cases {
-            assert_eq!(text.parse::<Delay>(), Err(Unreadable), "{text}");
+            assert_eq!(text.parse::<Delay>(), Err(InvalidText), "{text}");
         }
     }
 }

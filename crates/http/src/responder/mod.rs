@@ -4,39 +4,40 @@
 //! measures against: how long answers wait, what their statuses are and when nothing is answered at all is chosen. It knows
 //! no files, and looks at no request body: it is skipped.
 
-mod agenda;
-mod attendant;
 mod date;
 mod delay;
-mod line;
+mod due_answers;
+mod fraction;
 mod options;
 mod reply;
 mod request;
-mod share;
 mod stall;
-mod statuses;
+mod status_mix;
+mod stream;
 mod tls;
 mod unix;
+mod worker;
 
 use std::{net::SocketAddr, path::Path, sync::Arc, thread};
 
-use attendant::Common;
-pub(crate) use attendant::{Attendant, Served, Tally};
 pub use delay::Delay;
-use fathom_engine::{Error, Slot, Stop, StopFlag};
+use fathom_engine::{Error, Stop, StopFlag, WorkerCounters};
 use fathom_model::units::Bytes;
 use fathom_sys::{
     affinity, clock,
-    policy::Guests,
+    policy::AllowedPeers,
     socket::{self, Socket},
     threads,
 };
 pub use options::{
-    Certificate, DELAY, KEEP_ALIVE, KeepAlive, OPTIONS, ResponderOptions, SCHEME, SIZE, STALL, STATUSES, Unreadable,
+    Certificate, DELAY, InvalidText, KEEP_ALIVE, KeepAliveLimit, OPTIONS, ResponderOptions, SCHEME, SIZE, STALL,
+    STATUSES,
 };
 pub use request::fuzz_request;
-pub use stall::Stall;
-pub use statuses::Statuses;
+pub use stall::StallPattern;
+pub use status_mix::StatusMix;
+use worker::ResponderContext;
+pub(crate) use worker::{ResponderCounter, ResponderWorker, WorkerControl};
 
 /// The kernel bounds it by net.core.somaxconn, whose default is the same.
 const BACKLOG: u16 = 4096;
@@ -61,13 +62,13 @@ pub struct ResponderCounts {
 pub struct Responder {
     listeners: Vec<Socket>,
     address: Option<SocketAddr>,
-    common: Common,
+    context: ResponderContext,
 }
 
 /// Makes sure that nobody listens at an address.
 ///
 /// The responder's own listeners share their port (`SO_REUSEPORT`), and would share it with another responder's too.
-fn claim(address: SocketAddr) -> Result<(), Error> {
+fn check_unused(address: SocketAddr) -> Result<(), Error> {
     let alone = std::net::TcpListener::bind(address).map(drop);
     alone.map_err(|cause| {
         let cause = fathom_sys::Error::new("bind", cause);
@@ -82,19 +83,19 @@ impl Responder {
     ///
     /// # Errors
     /// The address is in use or not of this host, the body is too large, or the certificate cannot be used.
-    pub fn bind(address: SocketAddr, guests: &Guests, options: ResponderOptions) -> Result<Self, Error> {
+    pub fn bind(address: SocketAddr, guests: &AllowedPeers, options: ResponderOptions) -> Result<Self, Error> {
         options.check()?;
         let listen = |address| {
             socket::listen(address, BACKLOG, guests)
                 .map_err(|cause| Error::system(format!("listen on {address}"), "CAP_NET_BIND_SERVICE", cause))
         };
-        claim(address)?;
+        check_unused(address)?;
         let first = listen(address)?;
         let address = socket::local_address(&first)
             .map_err(|cause| Error::System { what: format!("ask for the port of {address}"), cause })?;
         let others = (1..options.workers).map(|_| listen(address));
         let listeners = [Ok(first)].into_iter().chain(others).collect::<Result<_, _>>()?;
-        Ok(Self { listeners, address: Some(address), common: Common::new(options, Some(address))? })
+        Ok(Self { listeners, address: Some(address), context: ResponderContext::new(options, Some(address))? })
     }
 
     /// Listens at a path, which is removed with the last worker; the workers share one queue of connections.
@@ -103,16 +104,16 @@ impl Responder {
     /// There is something at the path that is no stale socket, and as for [`Responder::bind`].
     pub fn bind_unix(path: &Path, options: ResponderOptions) -> Result<Self, Error> {
         options.check()?;
-        let mut common = Common::new(options, None)?;
+        let mut common = ResponderContext::new(options, None)?;
         let (first, name) = unix::listen(path)?;
-        common.name = Some(Arc::new(name));
+        common.unix_socket = Some(Arc::new(name));
         let share = |_| {
             let cause = |error| fathom_sys::Error::new("fcntl(F_DUPFD_CLOEXEC)", error);
             let shared = first.try_clone().map_err(cause);
             shared.map_err(|cause| Error::System { what: format!("listen at {}", path.display()), cause })
         };
         let others = (1..common.options.workers).map(share).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { listeners: [first].into_iter().chain(others).collect(), address: None, common })
+        Ok(Self { listeners: [first].into_iter().chain(others).collect(), address: None, context: common })
     }
 
     /// The address that it listens on, with its port.
@@ -125,9 +126,9 @@ impl Responder {
     }
 
     /// One attendant per listener, for whoever brings the threads; stalls are counted from now.
-    pub(crate) fn attendants(self) -> Result<Vec<Attendant>, Error> {
-        let common = Common { start: clock::now(), ..self.common };
-        let attend = |(worker, listener)| Attendant::new(listener, worker, common.clone());
+    pub(crate) fn into_workers(self) -> Result<Vec<ResponderWorker>, Error> {
+        let common = ResponderContext { start: clock::now(), ..self.context };
+        let attend = |(worker, listener)| ResponderWorker::new(listener, worker, common.clone());
         self.listeners.into_iter().enumerate().map(attend).collect()
     }
 
@@ -139,12 +140,12 @@ impl Responder {
     /// # Panics
     /// If a worker panicked.
     pub fn run(self, stop: &StopFlag) -> Result<ResponderCounts, Error> {
-        let cores = self.common.options.cores.clone();
-        let attendants = self.attendants()?;
-        let slots: Vec<Slot> = attendants.iter().map(|_| Slot::default()).collect();
+        let cores = self.context.options.cores.clone();
+        let attendants = self.into_workers()?;
+        let slots: Vec<WorkerCounters> = attendants.iter().map(|_| WorkerCounters::default()).collect();
         thread::scope(|scope| {
-            let start = |(idx, attendant): (usize, Attendant)| {
-                let post = Post { slot: &slots[idx], stop };
+            let start = |(idx, attendant): (usize, ResponderWorker)| {
+                let post = StandaloneWorker { slot: &slots[idx], stop };
                 let core = cores.get(idx % cores.len().max(1)).copied();
                 let started = threads::start_within(scope, move || {
                     // One that fails takes the others with it: half a responder would be a silent loss of speed.
@@ -158,21 +159,21 @@ impl Responder {
             let threads: Vec<_> = attendants.into_iter().enumerate().map(start).collect();
             threads.into_iter().try_for_each(|thread| thread?.join().expect("a worker does not panic"))
         })?;
-        let total = |counter: Served| slots.iter().map(|slot| slot.read(counter as usize)).sum();
+        let total = |counter: ResponderCounter| slots.iter().map(|slot| slot.read(counter as usize)).sum();
         Ok(ResponderCounts {
-            requests: total(Served::Requests),
-            bytes_sent: Bytes(total(Served::BytesSent)),
-            connections: total(Served::Connections),
-            rejected: total(Served::Rejected),
-            timed_out: total(Served::TimedOut),
+            requests: total(ResponderCounter::Requests),
+            bytes_sent: Bytes(total(ResponderCounter::BytesSent)),
+            connections: total(ResponderCounter::Connections),
+            rejected: total(ResponderCounter::Rejected),
+            timed_out: total(ResponderCounter::TimedOut),
         })
     }
 }
 
-impl Common {
+impl ResponderContext {
     fn new(options: ResponderOptions, address: Option<SocketAddr>) -> Result<Self, Error> {
         let tls = options.certificate.as_ref().map(|certificate| tls::config(certificate, address)).transpose()?;
-        Ok(Self { options, tls, name: None, start: clock::now() })
+        Ok(Self { options, tls, unix_socket: None, start: clock::now() })
     }
 }
 
@@ -182,17 +183,17 @@ fn pin(core: Option<usize>) -> Result<(), Error> {
 }
 
 /// A worker of [`Responder::run`]: its counters, and how it is told to stop.
-struct Post<'a> {
-    slot: &'a Slot,
+struct StandaloneWorker<'a> {
+    slot: &'a WorkerCounters,
     stop: &'a StopFlag,
 }
 
-impl Tally for Post<'_> {
-    fn add(&self, counter: Served, amount: u64) {
+impl WorkerControl for StandaloneWorker<'_> {
+    fn add(&self, counter: ResponderCounter, amount: u64) {
         self.slot.add(counter as usize, amount);
     }
 
     fn is_over(&self) -> bool {
-        self.stop.told() != Stop::GoOn
+        self.stop.state() != Stop::Continue
     }
 }

@@ -9,7 +9,7 @@ use fathom_model::{
     units::{Bytes, Nanos},
 };
 
-use super::{Delay, Stall, Statuses};
+use super::{Delay, StallPattern, StatusMix};
 
 /// Each worker holds the whole answer, so a machine with many cores must still have room.
 const SIZE_MAX: Bytes = Bytes(16 << 20);
@@ -69,19 +69,19 @@ pub const OPTIONS: [OptionDoc; 6] = [SIZE, DELAY, STALL, STATUSES, KEEP_ALIVE, S
 
 /// A text that is not what its type takes; whoever knows the option says what would be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unreadable;
+pub struct InvalidText;
 
-impl fmt::Display for Unreadable {
+impl fmt::Display for InvalidText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("not understood")
     }
 }
 
-impl std::error::Error for Unreadable {}
+impl std::error::Error for InvalidText {}
 
 /// How many answers a connection gets before the responder closes it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum KeepAlive {
+pub enum KeepAliveLimit {
     /// As many as it asks for.
     #[default]
     On,
@@ -89,21 +89,21 @@ pub enum KeepAlive {
     Answers(u64),
 }
 
-impl KeepAlive {
+impl KeepAliveLimit {
     /// Whether the answer after so many is the last one.
     pub(super) fn ends_after(self, n_answers: u64) -> bool {
         matches!(self, Self::Answers(n) if n_answers + 1 >= n)
     }
 }
 
-impl FromStr for KeepAlive {
-    type Err = Unreadable;
+impl FromStr for KeepAliveLimit {
+    type Err = InvalidText;
 
-    fn from_str(text: &str) -> Result<Self, Unreadable> {
+    fn from_str(text: &str) -> Result<Self, InvalidText> {
         match text.trim() {
             "on" => Ok(Self::On),
             "off" => Ok(Self::Answers(1)),
-            number => number.parse().ok().filter(|n| *n > 0).map(Self::Answers).ok_or(Unreadable),
+            number => number.parse().ok().filter(|n| *n > 0).map(Self::Answers).ok_or(InvalidText),
         }
     }
 }
@@ -132,11 +132,11 @@ pub struct ResponderOptions {
     /// A connection is served like by a process of its own: what is pipelined behind a request waits until that is answered.
     pub delay: Option<Delay>,
     /// When nothing is answered at all.
-    pub stall: Option<Stall>,
+    pub stall: Option<StallPattern>,
     /// The statuses of the answers.
-    pub statuses: Statuses,
+    pub statuses: StatusMix,
     /// How many answers a connection gets.
-    pub keep_alive: KeepAlive,
+    pub keep_alive: KeepAliveLimit,
     /// What it shows for https; without one it speaks http.
     pub certificate: Option<Certificate>,
     /// What random delays follow from.
@@ -146,9 +146,9 @@ pub struct ResponderOptions {
     /// The cores to pin the workers to, in turn; empty for no pinning.
     pub cores: Vec<usize>,
     /// How long a request may take to arrive and an answer to be taken.
-    pub patience: Nanos,
+    pub transfer_timeout: Nanos,
     /// How long a connection may be idle between requests.
-    pub idle: Nanos,
+    pub idle_timeout: Nanos,
     /// The most connections per worker; further ones wait in the kernel's queue.
     pub connections_max: usize,
 }
@@ -160,14 +160,14 @@ impl Default for ResponderOptions {
             size: Bytes(612),
             delay: None,
             stall: None,
-            statuses: Statuses::default(),
-            keep_alive: KeepAlive::On,
+            statuses: StatusMix::default(),
+            keep_alive: KeepAliveLimit::On,
             certificate: None,
             seed: 0,
             workers: 1,
             cores: Vec::new(),
-            patience: Nanos::from_secs(10),
-            idle: Nanos::from_secs(60),
+            transfer_timeout: Nanos::from_secs(10),
+            idle_timeout: Nanos::from_secs(60),
             connections_max: 10_000,
         }
     }
@@ -180,7 +180,7 @@ impl ResponderOptions {
     /// Names the first setting that is not understood.
     pub fn read(settings: &Settings, seed: u64) -> Result<Self, SettingError> {
         let default = Self::default();
-        let delay: Option<Delay> = one(
+        let delay: Option<Delay> = parse_option(
             settings,
             &DELAY,
             "5ms, uniform 1ms..5ms, exponential 2ms, normal 5ms 1ms or a mix such as 90% 1ms,10% 20ms, at most 60s",
@@ -188,14 +188,15 @@ impl ResponderOptions {
         Ok(Self {
             size: settings.size(SIZE.name).unwrap_or(default.size),
             delay: delay.filter(|delay| !delay.is_none()),
-            stall: one(settings, &STALL, "a span per longer period, such as 200ms/1s")?,
-            statuses: one(
+            stall: parse_option(settings, &STALL, "a span per longer period, such as 200ms/1s")?,
+            statuses: parse_option(
                 settings,
                 &STATUSES,
                 "statuses from 200 to 599 whose shares make 100%, such as 200:95%,404:5%",
             )?
             .unwrap_or(default.statuses),
-            keep_alive: one(settings, &KEEP_ALIVE, "on, off, or a number from 1")?.unwrap_or(default.keep_alive),
+            keep_alive: parse_option(settings, &KEEP_ALIVE, "on, off, or a number from 1")?
+                .unwrap_or(default.keep_alive),
             certificate: (settings.text(SCHEME.name).as_deref() == Some("https")).then_some(Certificate::SelfMade),
             seed,
             ..default
@@ -213,7 +214,11 @@ impl ResponderOptions {
     }
 }
 
-fn one<T: FromStr>(settings: &Settings, option: &OptionDoc, expected: &str) -> Result<Option<T>, SettingError> {
+fn parse_option<T: FromStr>(
+    settings: &Settings,
+    option: &OptionDoc,
+    expected: &str,
+) -> Result<Option<T>, SettingError> {
     let Some(given) = settings.text(option.name) else { return Ok(None) };
     match given.parse() {
         Ok(value) => Ok(Some(value)),
@@ -240,7 +245,7 @@ mod tests {
             delay: "exponential 2ms".parse().ok(),
             stall: "200ms/1s".parse().ok(),
             statuses: "503".parse().unwrap(),
-            keep_alive: KeepAlive::Answers(1),
+            keep_alive: KeepAliveLimit::Answers(1),
             certificate: Some(Certificate::SelfMade),
             seed: 7,
             ..ResponderOptions::default()

@@ -5,8 +5,8 @@ use http::StatusCode;
 
 use super::{
     date,
-    request::{Fate, Part, Refusal},
-    statuses::{Statuses, has_body},
+    request::{ReplyPart, ReplyPersistence, RequestRefusal},
+    status_mix::{StatusMix, has_body},
 };
 
 /// Requests that came together are answered together, at most so many at once …
@@ -15,24 +15,27 @@ const COPIES_MAX: usize = 32;
 const COPIES_BYTES_MAX: usize = 32 * 1024;
 
 /// The fields of an answer that say how the connection goes on.
-const FATES: [(Fate, &str); 3] =
-    [(Fate::Stays, ""), (Fate::StaysAsAsked, "Connection: keep-alive\r\n"), (Fate::Closes, "Connection: close\r\n")];
+const CONNECTION_FIELDS: [(ReplyPersistence, &str); 3] = [
+    (ReplyPersistence::KeepOpen, ""),
+    (ReplyPersistence::KeepOpenExplicit, "Connection: keep-alive\r\n"),
+    (ReplyPersistence::Close, "Connection: close\r\n"),
+];
 
 /// Which answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ReplyKind {
     /// One of the statuses of the mix, by its place there.
-    Chosen(usize, Part, Fate),
+    Status(usize, ReplyPart, ReplyPersistence),
     /// 100, before the body of the request.
-    GoOn,
+    Continue,
     /// An error status, after which the connection is closed.
-    Refused(Refusal),
+    Refused(RequestRefusal),
 }
 
-impl Kind {
+impl ReplyKind {
     /// Whether the connection is closed after it.
     pub(super) fn closes(self) -> bool {
-        matches!(self, Self::Refused(_) | Self::Chosen(_, _, Fate::Closes))
+        matches!(self, Self::Refused(_) | Self::Status(_, _, ReplyPersistence::Close))
     }
 }
 
@@ -40,9 +43,9 @@ impl Kind {
 #[derive(Debug)]
 pub(super) struct Replies {
     /// For each status as many as there are fates.
-    replies: Vec<[Reply; FATES.len()]>,
+    replies: Vec<[Reply; CONNECTION_FIELDS.len()]>,
     /// The place of the status whose body the others share when it is large.
-    usual: usize,
+    body_owner: usize,
 }
 
 #[derive(Debug)]
@@ -53,54 +56,56 @@ struct Reply {
     head: usize,
     date: usize,
     /// The length of the lent body.
-    lent: usize,
+    shared_body_bytes: usize,
 }
 
 impl Replies {
     /// Answers of these statuses with a body of this size.
-    pub(super) fn new(size: Bytes, statuses: &Statuses) -> Self {
+    pub(super) fn new(size: Bytes, statuses: &StatusMix) -> Self {
         let size = usize::try_from(size.0).expect("the size was checked when the responder was bound");
-        let usual = statuses.usual();
+        let usual = statuses.main_status();
         let of_status = |(idx, code): (usize, u16)| {
-            FATES.map(|(fate, field)| Reply::new((code, field), size, (idx, fate) == (usual, Fate::Stays)))
+            CONNECTION_FIELDS.map(|(fate, field)| {
+                Reply::new((code, field), size, (idx, fate) == (usual, ReplyPersistence::KeepOpen))
+            })
         };
-        Self { replies: statuses.codes().enumerate().map(of_status).collect(), usual }
+        Self { replies: statuses.codes().enumerate().map(of_status).collect(), body_owner: usual }
     }
 
-    fn reply(&self, status: usize, fate: Fate) -> &Reply {
-        let fate = FATES.iter().position(|(other, _)| *other == fate);
+    fn reply(&self, status: usize, fate: ReplyPersistence) -> &Reply {
+        let fate = CONNECTION_FIELDS.iter().position(|(other, _)| *other == fate);
         &self.replies[status][fate.expect("every fate is in the table")]
     }
 
     /// How many answers of one kind can be sent at once.
-    pub(super) fn copies_max(&self, kind: Kind) -> usize {
+    pub(super) fn copies_max(&self, kind: ReplyKind) -> usize {
         match kind {
-            Kind::Chosen(status, Part::Whole, fate) => self.reply(status, fate).n_copies,
+            ReplyKind::Status(status, ReplyPart::Whole, fate) => self.reply(status, fate).n_copies,
             _ => 1,
         }
     }
 
     /// What is to be sent for some answers of one kind: first the one part, then the other.
-    pub(super) fn parts(&self, kind: Kind, n_copies: usize) -> [&[u8]; 2] {
+    pub(super) fn slices(&self, kind: ReplyKind, n_copies: usize) -> [&[u8]; 2] {
         let (status, part, fate) = match kind {
-            Kind::Chosen(status, part, fate) => (status, part, fate),
-            Kind::GoOn => return [b"HTTP/1.1 100 Continue\r\n\r\n", &[]],
-            Kind::Refused(refusal) => return [refused(refusal).as_bytes(), &[]],
+            ReplyKind::Status(status, part, fate) => (status, part, fate),
+            ReplyKind::Continue => return [b"HTTP/1.1 100 Continue\r\n\r\n", &[]],
+            ReplyKind::Refused(refusal) => return [refused(refusal).as_bytes(), &[]],
         };
         let reply = self.reply(status, fate);
-        if part == Part::Head {
+        if part == ReplyPart::Head {
             return [&reply.bytes[..reply.head], &[]];
         }
-        let lender = self.reply(self.usual, Fate::Stays);
+        let lender = self.reply(self.body_owner, ReplyPersistence::KeepOpen);
         let lent = &lender.bytes[lender.head..];
-        [&reply.bytes[..n_copies * reply.stride()], lent.get(..reply.lent).unwrap_or_default()]
+        [&reply.bytes[..n_copies * reply.copy_len()], lent.get(..reply.shared_body_bytes).unwrap_or_default()]
     }
 
     /// Puts a new date into all answers; one that is being sent may get both halves of it, the length stays.
     pub(super) fn set_date(&mut self, wall: Nanos) {
-        let text = date::text(wall);
+        let text = date::http_date(wall);
         for reply in self.replies.iter_mut().flatten() {
-            let (at, stride) = (reply.date, reply.stride());
+            let (at, stride) = (reply.date, reply.copy_len());
             for copy in reply.bytes.chunks_exact_mut(stride) {
                 copy[at..at + date::LENGTH].copy_from_slice(text.as_bytes());
             }
@@ -115,7 +120,7 @@ impl Reply {
         // A code without a registered phrase has an empty one (RFC 9112 section 4), behind a space.
         let phrase = status.canonical_reason().unwrap_or_default();
         let begin = format!("HTTP/1.1 {code} {phrase}\r\nServer: fathom\r\nDate: ");
-        let date = date::text(Nanos::ZERO);
+        let date = date::http_date(Nanos::ZERO);
         let content = match code {
             204 | 304 => String::new(),
             205 => "Content-Length: 0\r\n".to_owned(),
@@ -126,23 +131,23 @@ impl Reply {
         let (own, lent) = if lender || size <= COPIES_BYTES_MAX { (size, 0) } else { (0, size) };
         let one = [head.as_slice(), &vec![b'x'; own]].concat();
         let n_copies = if lent > 0 { 1 } else { (COPIES_BYTES_MAX / one.len()).clamp(1, COPIES_MAX) };
-        Self { n_copies, head: head.len(), date: begin.len(), lent, bytes: one.repeat(n_copies) }
+        Self { n_copies, head: head.len(), date: begin.len(), shared_body_bytes: lent, bytes: one.repeat(n_copies) }
     }
 
     /// The length of one copy.
-    fn stride(&self) -> usize {
+    fn copy_len(&self) -> usize {
         self.bytes.len() / self.n_copies
     }
 }
 
-const fn refused(refusal: Refusal) -> &'static str {
+const fn refused(refusal: RequestRefusal) -> &'static str {
     match refusal {
-        Refusal::Malformed => "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
-        Refusal::Method => {
+        RequestRefusal::Malformed => "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+        RequestRefusal::Method => {
             "HTTP/1.1 405 Method Not Allowed\r\nAllow: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n\
              Connection: close\r\nContent-Length: 0\r\n\r\n"
         }
-        Refusal::TooLarge => {
+        RequestRefusal::TooLarge => {
             "HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
         }
     }
@@ -157,14 +162,14 @@ mod tests {
         for size in [0, 3, COPIES_BYTES_MAX + 1] {
             let replies = Replies::new(Bytes(size as u64), &"404:40%,200:60%".parse().unwrap());
             for (status, line) in [(0, "HTTP/1.1 404 Not Found\r\n"), (1, "HTTP/1.1 200 OK\r\n")] {
-                for (fate, field) in FATES {
-                    let kind = Kind::Chosen(status, Part::Whole, fate);
+                for (fate, field) in CONNECTION_FIELDS {
+                    let kind = ReplyKind::Status(status, ReplyPart::Whole, fate);
                     let n = replies.copies_max(kind);
-                    let text = String::from_utf8(replies.parts(kind, n).concat()).unwrap();
+                    let text = String::from_utf8(replies.slices(kind, n).concat()).unwrap();
                     assert_eq!(text.matches(line).count(), n, "{text:.300}");
                     assert_eq!(text.matches(&format!("\r\nContent-Length: {size}\r\n{field}\r\n")).count(), n);
                     assert!(text.ends_with(&format!("\r\n\r\n{}", "x".repeat(size))));
-                    let head = replies.parts(Kind::Chosen(status, Part::Head, fate), 1).concat();
+                    let head = replies.slices(ReplyKind::Status(status, ReplyPart::Head, fate), 1).concat();
                     assert!(head.ends_with(b"\r\n\r\n") && text.as_bytes().starts_with(&head));
                 }
             }
@@ -175,7 +180,8 @@ mod tests {
     fn a_status_that_allows_no_body_has_none() {
         let replies = Replies::new(Bytes(5), &"204:40%,304:30%,205:30%".parse().unwrap());
         for (status, length) in [(0, None), (1, None), (2, Some("Content-Length: 0\r\n"))] {
-            let answer = replies.parts(Kind::Chosen(status, Part::Whole, Fate::Stays), 1).concat();
+            let answer =
+                replies.slices(ReplyKind::Status(status, ReplyPart::Whole, ReplyPersistence::KeepOpen), 1).concat();
             let answer = String::from_utf8(answer).unwrap();
             assert!(answer.ends_with("\r\n\r\n"), "{answer}");
             assert_eq!(
@@ -185,7 +191,7 @@ mod tests {
             );
         }
         let large = Replies::new(Bytes(1 << 20), &"204:90%,200:10%".parse().unwrap());
-        let answer = large.parts(Kind::Chosen(1, Part::Whole, Fate::Closes), 1);
+        let answer = large.slices(ReplyKind::Status(1, ReplyPart::Whole, ReplyPersistence::Close), 1);
         assert!(answer.concat().len() > 1 << 20);
     }
 }

@@ -14,18 +14,18 @@ const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OP
 
 /// How the connection goes on, and whether the other side must be told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum ReplyPersistence {
     /// It stays, as usual in HTTP/1.1.
-    Stays,
+    KeepOpen,
     /// It stays because an HTTP/1.0 client asked, who must be told.
-    StaysAsAsked,
+    KeepOpenExplicit,
     /// It is closed after the answer.
-    Closes,
+    Close,
 }
 
 /// Which part of the answer is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum ReplyPart {
     /// Head and body.
     Whole,
     /// The head alone, as HEAD asks.
@@ -34,29 +34,29 @@ pub(super) enum Part {
 
 /// A request that can be answered, once its body has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wants {
-    pub(super) part: Part,
-    pub(super) fate: Fate,
-    pub(super) body: Body,
-    pub(super) encouragement: Encouragement,
+pub(super) struct ParsedRequest {
+    pub(super) part: ReplyPart,
+    pub(super) persistence: ReplyPersistence,
+    pub(super) body: RequestBody,
+    pub(super) expect_continue: ExpectContinue,
 }
 
 /// Whether a client sends its body only after it was told to go on (RFC 9110 section 10.1.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Encouragement {
-    Needless,
-    Expected,
+pub(super) enum ExpectContinue {
+    No,
+    Yes,
 }
 
 /// What is left of a request's body; nobody looks at it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Body {
+pub(super) enum RequestBody {
     None,
     Length(u64),
     Chunked(Chunked),
 }
 
-impl Body {
+impl RequestBody {
     /// Follows the body through `bytes`; how many of them belong to it once it has ended, or nothing while it goes on.
     fn follow(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
         match self {
@@ -75,7 +75,7 @@ impl Body {
 
 /// Why a request is refused; the connection is closed then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum RequestRefusal {
     /// 400: it is malformed.
     Malformed,
     /// 405: a method that is not answered.
@@ -86,54 +86,54 @@ pub(super) enum Refusal {
 
 /// What a client wants to be sent now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum RequestEvent {
     /// The answer to a request that has come whole.
-    Answer(Wants),
+    Answer(ParsedRequest),
     /// 100, so that it sends its body.
-    GoOn,
+    Continue,
     /// An error status.
-    Refused(Refusal),
+    Refused(RequestRefusal),
 }
 
 /// One connection's requests, followed wherever the network cuts them.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Inquiry(Option<Wants>);
+pub(super) struct RequestFollower(Option<ParsedRequest>);
 
-impl Inquiry {
+impl RequestFollower {
     /// Whether the head of a request has come and its body has not.
     pub(super) fn is_in_body(&self) -> bool {
         self.0.is_some()
     }
 
     /// Reads on through `bytes`, the next ones of the connection: how many are done with, and what that asks for.
-    pub(super) fn read(&mut self, bytes: &[u8], heads: &mut RequestReader) -> (usize, Option<Asked>) {
+    pub(super) fn read(&mut self, bytes: &[u8], heads: &mut RequestReader) -> (usize, Option<RequestEvent>) {
         let (mut wants, head) = match (self.0, heads) {
             (Some(wants), _) => (wants, 0),
             (None, heads) => match heads.read(bytes) {
                 Ok(Some(read)) => read,
                 Ok(None) => return (0, None),
-                Err(refusal) => return (bytes.len(), Some(Asked::Refused(refusal))),
+                Err(refusal) => return (bytes.len(), Some(RequestEvent::Refused(refusal))),
             },
         };
         let rest = &bytes[head..];
-        if wants.encouragement == Encouragement::Expected {
-            wants.encouragement = Encouragement::Needless;
+        if wants.expect_continue == ExpectContinue::Yes {
+            wants.expect_continue = ExpectContinue::No;
             // One that sends its body without waiting needs no word (RFC 9110 section 10.1.1).
-            if rest.is_empty() && wants.body != Body::None {
+            if rest.is_empty() && wants.body != RequestBody::None {
                 self.0 = Some(wants);
-                return (head, Some(Asked::GoOn));
+                return (head, Some(RequestEvent::Continue));
             }
         }
         match wants.body.follow(rest) {
             Ok(Some(body)) => {
                 self.0 = None;
-                (head + body, Some(Asked::Answer(wants)))
+                (head + body, Some(RequestEvent::Answer(wants)))
             }
             Ok(None) => {
                 self.0 = Some(wants);
                 (bytes.len(), None)
             }
-            Err(_) => (bytes.len(), Some(Asked::Refused(Refusal::Malformed))),
+            Err(_) => (bytes.len(), Some(RequestEvent::Refused(RequestRefusal::Malformed))),
         }
     }
 }
@@ -142,13 +142,13 @@ impl Inquiry {
 #[derive(Debug, Default)]
 pub(super) struct RequestReader {
     last: Vec<u8>,
-    wants: Option<Wants>,
+    last_parsed: Option<ParsedRequest>,
 }
 
 impl RequestReader {
     /// The request at the beginning of `bytes` and its length, or nothing while it is not complete.
-    pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Option<(Wants, usize)>, Refusal> {
-        if let Some(wants) = self.wants.filter(|_| bytes.starts_with(&self.last)) {
+    pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Option<(ParsedRequest, usize)>, RequestRefusal> {
+        if let Some(wants) = self.last_parsed.filter(|_| bytes.starts_with(&self.last)) {
             return Ok(Some((wants, self.last.len())));
         }
         let within = &bytes[..bytes.len().min(HEAD_MAX)];
@@ -156,18 +156,18 @@ impl RequestReader {
             Some((wants, length)) => {
                 self.last.clear();
                 self.last.extend_from_slice(&within[..length]);
-                self.wants = Some(wants);
+                self.last_parsed = Some(wants);
                 Ok(Some((wants, length)))
             }
-            None if within.len() == HEAD_MAX => Err(Refusal::TooLarge),
+            None if within.len() == HEAD_MAX => Err(RequestRefusal::TooLarge),
             None => Ok(None),
         }
     }
 }
 
 /// What a sequence of bytes asks for when it comes in pieces of this length.
-fn ask(bytes: &[u8], piece: usize) -> Vec<Asked> {
-    let (mut inquiry, mut heads, mut asked) = (Inquiry::default(), RequestReader::default(), Vec::new());
+fn ask(bytes: &[u8], piece: usize) -> Vec<RequestEvent> {
+    let (mut inquiry, mut heads, mut asked) = (RequestFollower::default(), RequestReader::default(), Vec::new());
     let mut input = Vec::new();
     for piece in bytes.chunks(piece) {
         input.extend_from_slice(piece);
@@ -177,9 +177,11 @@ fn ask(bytes: &[u8], piece: usize) -> Vec<Asked> {
             input.drain(..used);
             match next {
                 // What is left of the body says nothing of what was asked, and a word may be needless for a faster client.
-                Some(Asked::Answer(wants)) => asked.push(Asked::Answer(Wants { body: Body::None, ..wants })),
-                Some(Asked::GoOn) => {}
-                Some(Asked::Refused(_)) => {
+                Some(RequestEvent::Answer(wants)) => {
+                    asked.push(RequestEvent::Answer(ParsedRequest { body: RequestBody::None, ..wants }))
+                }
+                Some(RequestEvent::Continue) => {}
+                Some(RequestEvent::Refused(_)) => {
                     asked.extend(next);
                     return asked;
                 }
@@ -208,56 +210,55 @@ pub fn fuzz_request(bytes: &[u8]) {
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<Option<(Wants, usize)>, Refusal> {
+fn parse(bytes: &[u8]) -> Result<Option<(ParsedRequest, usize)>, RequestRefusal> {
     let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut []);
     let length = match request.parse_with_uninit_headers(bytes, &mut fields) {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) => return Ok(None),
-        Err(httparse::Error::TooManyHeaders) => return Err(Refusal::TooLarge),
-        Err(_) => return Err(Refusal::Malformed),
+        Err(httparse::Error::TooManyHeaders) => return Err(RequestRefusal::TooLarge),
+        Err(_) => return Err(RequestRefusal::Malformed),
     };
     let fields = &*request.headers;
     let n_hosts = field::values(fields, "host").count();
     // RFC 9112 section 3.2: one Host in HTTP/1.1, never two.
     if n_hosts > 1 || (n_hosts == 0 && request.version == Some(1)) {
-        return Err(Refusal::Malformed);
+        return Err(RequestRefusal::Malformed);
     }
     let body = body(fields, request.version)?;
     let part = match request.method {
-        Some("HEAD") => Part::Head,
-        Some(method) if METHODS.contains(&method) => Part::Whole,
-        _ => return Err(Refusal::Method),
+        Some("HEAD") => ReplyPart::Head,
+        Some(method) if METHODS.contains(&method) => ReplyPart::Whole,
+        _ => return Err(RequestRefusal::Method),
     };
     let fate = match (field::persistence(fields, request.version), request.version) {
-        (Persistence::Closes, _) => Fate::Closes,
-        (Persistence::Stays, Some(1)) => Fate::Stays,
-        (Persistence::Stays, _) => Fate::StaysAsAsked,
+        (Persistence::Closes, _) => ReplyPersistence::Close,
+        (Persistence::Stays, Some(1)) => ReplyPersistence::KeepOpen,
+        (Persistence::Stays, _) => ReplyPersistence::KeepOpenExplicit,
     };
     let expects = field::values(fields, "expect").any(|value| value.eq_ignore_ascii_case(b"100-continue"));
-    let encouragement =
-        if expects && request.version == Some(1) { Encouragement::Expected } else { Encouragement::Needless };
-    Ok(Some((Wants { part, fate, body, encouragement }, length)))
+    let encouragement = if expects && request.version == Some(1) { ExpectContinue::Yes } else { ExpectContinue::No };
+    Ok(Some((ParsedRequest { part, persistence: fate, body, expect_continue: encouragement }, length)))
 }
 
 /// How long the body is (RFC 9112 section 6.3); what two servers could read in two ways is refused.
-fn body(fields: &[httparse::Header<'_>], version: Option<u8>) -> Result<Body, Refusal> {
+fn body(fields: &[httparse::Header<'_>], version: Option<u8>) -> Result<RequestBody, RequestRefusal> {
     let mut codings = field::values(fields, "transfer-encoding");
     let mut lengths = field::values(fields, "content-length");
     match (codings.next(), lengths.next()) {
-        (None, None) => Ok(Body::None),
+        (None, None) => Ok(RequestBody::None),
         (Some(coding), None) => {
             let is_chunked = coding.eq_ignore_ascii_case(b"chunked") && codings.next().is_none() && version == Some(1);
-            if is_chunked { Ok(Body::Chunked(Chunked::SizeBegin)) } else { Err(Refusal::Malformed) }
+            if is_chunked { Ok(RequestBody::Chunked(Chunked::SizeBegin)) } else { Err(RequestRefusal::Malformed) }
         }
         (None, Some(length)) if lengths.all(|other| other == length) && length.iter().all(u8::is_ascii_digit) => {
             match std::str::from_utf8(length).ok().and_then(|length| length.parse().ok()) {
-                Some(0) => Ok(Body::None),
-                Some(length) => Ok(Body::Length(length)),
-                None => Err(Refusal::Malformed),
+                Some(0) => Ok(RequestBody::None),
+                Some(length) => Ok(RequestBody::Length(length)),
+                None => Err(RequestRefusal::Malformed),
             }
         }
-        _ => Err(Refusal::Malformed),
+        _ => Err(RequestRefusal::Malformed),
     }
 }
 
@@ -265,20 +266,21 @@ fn body(fields: &[httparse::Header<'_>], version: Option<u8>) -> Result<Body, Re
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Option<(Wants, usize)>, Refusal> {
+    fn read(text: &str) -> Result<Option<(ParsedRequest, usize)>, RequestRefusal> {
         RequestReader::default().read(text.as_bytes())
     }
 
     #[test]
     fn requests_are_answered_as_their_version_wants() {
         let cases = [
-            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", Part::Whole, Fate::Stays),
-            ("HEAD /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", Part::Head, Fate::Closes),
-            ("GET / HTTP/1.0\r\n\r\n", Part::Whole, Fate::Closes),
-            ("GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n", Part::Whole, Fate::StaysAsAsked),
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", ReplyPart::Whole, ReplyPersistence::KeepOpen),
+            ("HEAD /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", ReplyPart::Head, ReplyPersistence::Close),
+            ("GET / HTTP/1.0\r\n\r\n", ReplyPart::Whole, ReplyPersistence::Close),
+            ("GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n", ReplyPart::Whole, ReplyPersistence::KeepOpenExplicit),
         ];
         for (text, part, fate) in cases {
-            let wants = Wants { part, fate, body: Body::None, encouragement: Encouragement::Needless };
+            let wants =
+                ParsedRequest { part, persistence: fate, body: RequestBody::None, expect_continue: ExpectContinue::No };
             assert_eq!(read(text), Ok(Some((wants, text.len()))), "{text}");
             assert_eq!(read(&text[..text.len() - 1]), Ok(None), "{text}");
         }
@@ -287,28 +289,28 @@ mod tests {
     #[test]
     fn what_cannot_be_answered_is_refused_for_a_reason() {
         let cases = [
-            ("GET / HTTP/1.1\r\n\r\n", Refusal::Malformed),
-            ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", Refusal::Malformed),
-            ("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n", Refusal::Malformed),
-            ("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: +5\r\n\r\n", Refusal::Malformed),
-            ("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\n", Refusal::Malformed),
-            ("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", Refusal::Malformed),
+            ("GET / HTTP/1.1\r\n\r\n", RequestRefusal::Malformed),
+            ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", RequestRefusal::Malformed),
+            ("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n", RequestRefusal::Malformed),
+            ("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: +5\r\n\r\n", RequestRefusal::Malformed),
+            ("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\n", RequestRefusal::Malformed),
+            ("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", RequestRefusal::Malformed),
             (
                 "PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
-                Refusal::Malformed,
+                RequestRefusal::Malformed,
             ),
-            ("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", Refusal::Malformed),
-            ("PUT / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", Refusal::Malformed),
-            ("GET / HTTP/2\r\n\r\n", Refusal::Malformed),
-            ("\0", Refusal::Malformed),
-            ("CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", Refusal::Method),
-            ("get / HTTP/1.1\r\nHost: a\r\n\r\n", Refusal::Method),
+            ("PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", RequestRefusal::Malformed),
+            ("PUT / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", RequestRefusal::Malformed),
+            ("GET / HTTP/2\r\n\r\n", RequestRefusal::Malformed),
+            ("\0", RequestRefusal::Malformed),
+            ("CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", RequestRefusal::Method),
+            ("get / HTTP/1.1\r\nHost: a\r\n\r\n", RequestRefusal::Method),
         ];
         for (text, refusal) in cases {
             assert_eq!(read(text), Err(refusal), "{text}");
         }
-        assert_eq!(read(&format!("GET /{}", "x".repeat(HEAD_MAX))), Err(Refusal::TooLarge));
-        assert_eq!(read(&format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(200))), Err(Refusal::TooLarge));
+        assert_eq!(read(&format!("GET /{}", "x".repeat(HEAD_MAX))), Err(RequestRefusal::TooLarge));
+        assert_eq!(read(&format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(200))), Err(RequestRefusal::TooLarge));
     }
 
     #[test]
@@ -331,12 +333,12 @@ mod tests {
     #[test]
     fn who_waits_for_a_word_before_the_body_gets_it_once() {
         let head = b"PUT / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
-        let (mut inquiry, mut heads) = (Inquiry::default(), RequestReader::default());
-        assert_eq!(inquiry.read(head, &mut heads), (head.len(), Some(Asked::GoOn)));
+        let (mut inquiry, mut heads) = (RequestFollower::default(), RequestReader::default());
+        assert_eq!(inquiry.read(head, &mut heads), (head.len(), Some(RequestEvent::Continue)));
         assert_eq!(inquiry.read(b"h", &mut heads), (1, None));
-        assert!(matches!(inquiry.read(b"i", &mut heads), (1, Some(Asked::Answer(_)))));
+        assert!(matches!(inquiry.read(b"i", &mut heads), (1, Some(RequestEvent::Answer(_)))));
         let at_once = [head.as_slice(), b"hi"].concat();
-        assert!(matches!(inquiry.read(&at_once, &mut heads), (_, Some(Asked::Answer(_)))));
+        assert!(matches!(inquiry.read(&at_once, &mut heads), (_, Some(RequestEvent::Answer(_)))));
     }
 
     #[test]
@@ -359,7 +361,7 @@ mod tests {
         let head = "HEAD / HTTP/1.1\r\nHost: a\r\n\r\n";
         for text in [get, get, head, get] {
             let (wants, length) = reader.read(text.as_bytes()).unwrap().unwrap();
-            assert_eq!((wants.part == Part::Head, length), (text == head, text.len()));
+            assert_eq!((wants.part == ReplyPart::Head, length), (text == head, text.len()));
         }
     }
 }

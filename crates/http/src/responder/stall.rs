@@ -4,18 +4,18 @@ use std::str::FromStr;
 
 use fathom_model::units::Nanos;
 
-use super::Unreadable;
+use super::InvalidText;
 
 /// Once per period no answer leaves for a span; requests wait where the kernel keeps them, and are read afterwards.
 ///
 /// The first stall begins one period after the start, the next one period later. As text: `200ms/1s`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stall {
+pub struct StallPattern {
     span: Nanos,
     period: Nanos,
 }
 
-impl Stall {
+impl StallPattern {
     /// How long each stall is.
     #[must_use]
     pub fn span(self) -> Nanos {
@@ -36,15 +36,15 @@ impl Stall {
     }
 }
 
-impl FromStr for Stall {
-    type Err = Unreadable;
+impl FromStr for StallPattern {
+    type Err = InvalidText;
 
-    fn from_str(text: &str) -> Result<Self, Unreadable> {
-        let (span, period) = text.split_once('/').ok_or(Unreadable)?;
-        let read = |text: &str| text.trim().parse::<Nanos>().map_err(|_| Unreadable);
+    fn from_str(text: &str) -> Result<Self, InvalidText> {
+        let (span, period) = text.split_once('/').ok_or(InvalidText)?;
+        let read = |text: &str| text.trim().parse::<Nanos>().map_err(|_| InvalidText);
         let stall = Self { span: read(span)?, period: read(period)? };
         let is_sound = stall.span > Nanos::ZERO && stall.span < stall.period;
-        if is_sound { Ok(stall) } else { Err(Unreadable) }
+        if is_sound { Ok(stall) } else { Err(InvalidText) }
     }
 }
 
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_stall_begins_with_each_period_but_the_first() {
-        let stall: Stall = "200ms/1s".parse().unwrap();
+        let stall: StallPattern = "200ms/1s".parse().unwrap();
         let end = |ms| stall.end(Nanos::from_millis(ms));
         for (ms, until) in [(0, None), (199, None), (999, None), (1000, Some(1200)), (1199, Some(1200)), (1200, None)] {
             assert_eq!(end(ms), until.map(Nanos::from_millis), "{ms} ms");
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn a_stall_that_never_ends_or_never_is_is_refused() {
         for text in ["1s/1s", "2s/1s", "0s/1s", "200ms", "200ms/0s", "a/b", "/"] {
-            assert_eq!(text.parse::<Stall>(), Err(Unreadable), "{text}");
+            assert_eq!(text.parse::<StallPattern>(), Err(InvalidText), "{text}");
         }
     }
 }

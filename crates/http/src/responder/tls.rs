@@ -17,10 +17,10 @@ const ALPN: &[u8] = b"http/1.1";
 /// The side of a server: TLS 1.2 and 1.3, with tickets by which sessions are resumed.
 pub(super) fn config(certificate: &Certificate, address: Option<SocketAddr>) -> Result<Arc<ServerConfig>, Error> {
     let (chain, key) = match certificate {
-        Certificate::SelfMade => self_made(address)?,
+        Certificate::SelfMade => self_signed(address)?,
         Certificate::Files { chain, key } => {
             let unreadable = |what: &str, path: &std::path::Path, cause: rustls::pki_types::pem::Error| {
-                unusable(format!("cannot read the {what} in {}: {cause}", path.display()), "give a PEM file")
+                certificate_error(format!("cannot read the {what} in {}: {cause}", path.display()), "give a PEM file")
             };
             let no_chain = |cause| unreadable("certificate", chain, cause);
             let certificates = CertificateDer::pem_file_iter(chain).map_err(no_chain)?;
@@ -29,12 +29,12 @@ pub(super) fn config(certificate: &Certificate, address: Option<SocketAddr>) -> 
             (certificates, own)
         }
     };
-    agreed(chain, key)
+    server_config(chain, key)
 }
 
-fn agreed(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Arc<ServerConfig>, Error> {
+fn server_config(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Arc<ServerConfig>, Error> {
     let wrong = |cause: rustls::Error| {
-        unusable(
+        certificate_error(
             format!("cannot use the certificate: {cause}"),
             "give a certificate and the private key that belongs to it",
         )
@@ -50,17 +50,17 @@ fn agreed(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> R
     Ok(Arc::new(config))
 }
 
-type Shown = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+type CertificateAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-fn self_made(address: Option<SocketAddr>) -> Result<Shown, Error> {
+fn self_signed(address: Option<SocketAddr>) -> Result<CertificateAndKey, Error> {
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
     names.extend(address.map(|address| address.ip().to_string()));
     let made = rcgen::generate_simple_self_signed(names)
-        .map_err(|cause| unusable(format!("cannot make a certificate: {cause}"), "give one in PEM files"))?;
+        .map_err(|cause| certificate_error(format!("cannot make a certificate: {cause}"), "give one in PEM files"))?;
     Ok((vec![made.cert.der().clone()], PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()).into()))
 }
 
-fn unusable(what: String, hint: &str) -> Error {
+fn certificate_error(what: String, hint: &str) -> Error {
     Error::Unsupported { what, hint: Some(hint.to_owned()) }
 }
 
@@ -107,8 +107,8 @@ mod tests {
 
     #[test]
     fn a_self_made_certificate_is_for_the_own_addresses() {
-        let (chain, key) = self_made("192.0.2.7:443".parse().ok()).unwrap();
-        let server = agreed(chain.clone(), key).unwrap();
+        let (chain, key) = self_signed("192.0.2.7:443".parse().ok()).unwrap();
+        let server = server_config(chain.clone(), key).unwrap();
         for name in ["localhost", "127.0.0.1", "::1", "192.0.2.7"] {
             assert!(convinces(&chain[0], &server, name), "{name}");
         }

@@ -14,13 +14,13 @@ use fathom_sys::socket::Socket;
 
 /// The name of a socket; it is removed with the last of its listeners, unless it is another's by then.
 #[derive(Debug)]
-pub(super) struct Name {
+pub(super) struct UnixSocketPath {
     path: PathBuf,
     /// Device and inode.
     identity: (u64, u64),
 }
 
-impl Drop for Name {
+impl Drop for UnixSocketPath {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
             // What cannot be removed is a stale socket to the next one.
@@ -34,7 +34,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 /// Listens at a path where nothing is, or a socket that nobody listens at any more.
-pub(super) fn listen(path: &Path) -> Result<(Socket, Name), Error> {
+pub(super) fn listen(path: &Path) -> Result<(Socket, UnixSocketPath), Error> {
     let refused = |call: &'static str| {
         move |cause| {
             Error::system(
@@ -44,15 +44,15 @@ pub(super) fn listen(path: &Path) -> Result<(Socket, Name), Error> {
             )
         }
     };
-    clear(path)?;
+    remove_stale(path)?;
     let listener = UnixListener::bind(path).map_err(refused("bind"))?;
-    let name = Name { path: path.to_owned(), identity: identity(path).map_err(refused("lstat"))? };
+    let name = UnixSocketPath { path: path.to_owned(), identity: identity(path).map_err(refused("lstat"))? };
     listener.set_nonblocking(true).map_err(refused("fcntl(O_NONBLOCK)"))?;
     Ok((Socket::from(std::os::fd::OwnedFd::from(listener)), name))
 }
 
 /// Removes a stale socket, and nothing else.
-fn clear(path: &Path) -> Result<(), Error> {
+fn remove_stale(path: &Path) -> Result<(), Error> {
     let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
     let taken = |what: &str| {
         Err(Error::Unsupported {

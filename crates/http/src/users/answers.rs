@@ -3,22 +3,22 @@
 use std::mem;
 
 use fathom_model::units::Nanos;
-use fathom_sys::reactor::{Piece, Reactor};
+use fathom_sys::reactor::{Reactor, ReceivedBytes};
 
 use super::{
-    Answered, Failed, FailedStage, Place, Seat, Users, Wants,
-    connection::{Connection, Doing, without_interim},
-    gathering::{Gathering, NEXT},
+    AnswerDetail, BatchPosition, UserAnswer, UserFailure, UserFailureStage, UserSlot, Users,
+    user_connection::{UserConnection, UserState, without_interim},
+    user_loop::{NEXT_ROUND, UserLoop},
 };
 use crate::{
-    books::Counter,
-    h1::{Answer, Malformed, Persistence, Progress},
-    lines::{Cause, Fault, Line, Stage, Subscriber, Switchboard, pause, token},
+    conn::{Connection, ConnectionHandler, Connector, FaultCause, RequestFault, RequestStage, retry_delay, token},
+    h1::{Malformed, Persistence, ResponseProgress, ResponseSummary},
+    metrics::LoadCounter,
 };
 
 /// Where a connection stands after some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Followed {
+enum BatchProgress {
     /// Answers are still to come.
     Within,
     /// Behind the last of the answers.
@@ -29,260 +29,263 @@ enum Followed {
 
 /// An answer that has come to its end.
 #[derive(Debug, Clone, Copy)]
-struct End<'a> {
-    answer: Answer,
+struct AnswerEnd<'a> {
+    answer: ResponseSummary,
     /// As it came, if it was wanted.
     message: &'a [u8],
     at: Nanos,
 }
 
-impl<R: Reactor, U: Users> Subscriber for Gathering<'_, R, U> {
+impl<R: Reactor, U: Users> ConnectionHandler for UserLoop<'_, R, U> {
     type Reactor = R;
 
     #[inline]
-    fn line(&mut self, seat: usize) -> (&mut Switchboard<R>, &mut Line) {
-        (&mut self.hall.board, &mut self.hall.connections[seat].line)
+    fn connection(&mut self, seat: usize) -> (&mut Connector<R>, &mut Connection) {
+        (&mut self.pool.connector, &mut self.pool.connections[seat].conn)
     }
 
-    fn n_lines(&self) -> usize {
-        self.hall.connections.len()
+    fn n_connections(&self) -> usize {
+        self.pool.connections.len()
     }
 
     fn count_received(&mut self, n_bytes: u64) {
-        self.hall.accounts.add(Counter::BytesReceived, n_bytes);
+        self.pool.recorder.add(LoadCounter::BytesReceived, n_bytes);
     }
 
-    fn count_fault(&mut self, fault: Fault) {
-        self.hall.accounts.count_fault(fault);
+    fn count_fault(&mut self, fault: RequestFault) {
+        self.pool.recorder.count_fault(fault);
     }
 
     /// A connection is there, and what waited for it is sent.
-    fn ready(&mut self, seat: usize, at: Nanos) {
-        let hall = &mut self.hall;
+    fn on_ready(&mut self, seat: usize, at: Nanos) {
+        let hall = &mut self.pool;
         let connection = &mut hall.connections[seat];
-        connection.begin();
+        connection.reset_for_new_socket();
         if hall.over_at.is_some() {
-            return hall.shut(seat);
+            return hall.close(seat);
         }
-        hall.accounts.connected(&connection.line.channel);
+        hall.recorder.on_connected(&connection.conn.channel);
         if let Err(fault) = hall.send_kept(seat) {
             self.fail(seat, fault, at);
         }
     }
 
     /// What has arrived, plain or not.
-    fn received(&mut self, seat: usize, piece: Piece, at: Nanos) {
+    fn on_received(&mut self, seat: usize, piece: ReceivedBytes, at: Nanos) {
         let followed = self.follow(seat, Some(&piece), at);
-        self.hall.board.reactor.release(piece);
-        self.followed(seat, followed, at);
-        self.hall.discard_rest(seat);
+        self.pool.connector.reactor.release(piece);
+        self.on_progress_made(seat, followed, at);
+        self.pool.discard_rest(seat);
     }
 
     /// What a channel has decrypted.
-    fn decrypted(&mut self, seat: usize, at: Nanos) {
-        if !self.hall.board.desk.plain().is_empty() && self.hall.connections[seat].line.is_open() {
+    fn on_decrypted(&mut self, seat: usize, at: Nanos) {
+        if !self.pool.connector.tls_buffers.plain().is_empty() && self.pool.connections[seat].conn.is_open() {
             let followed = self.follow(seat, None, at);
-            self.followed(seat, followed, at);
+            self.on_progress_made(seat, followed, at);
         }
     }
 
     /// Goes on where a part of a body was thrown away.
-    fn discarded(&mut self, seat: usize, count: u64, at: Nanos) {
-        if let Some(answer) = self.hall.connections[seat].reader.skip(count) {
-            self.ends_with(seat, answer, at);
+    fn on_discarded(&mut self, seat: usize, count: u64, at: Nanos) {
+        if let Some(answer) = self.pool.connections[seat].reader.skip(count) {
+            self.on_answer_end(seat, answer, at);
         }
     }
 
     /// The server has ended the connection, which may be the end of its answer.
-    fn ended(&mut self, seat: usize, at: Nanos) {
-        let connection = &self.hall.connections[seat];
-        if let Some(fault) = connection.line.channel.cut() {
-            return self.fail(seat, Fault::dial(fault), at);
+    fn on_peer_closed(&mut self, seat: usize, at: Nanos) {
+        let connection = &self.pool.connections[seat];
+        if let Some(fault) = connection.conn.channel.fault_if_closed() {
+            return self.fail(seat, RequestFault::connect(fault), at);
         }
-        let Some(pending) = connection.sent() else { return self.closed_by_server(seat) };
-        if let Some(answer) = connection.reader.end() {
-            self.hall.accounts.ends_with_connection(&connection.line.channel);
+        let Some(pending) = connection.unanswered() else { return self.closed_by_server(seat) };
+        if let Some(answer) = connection.reader.finish_at_close() {
+            self.pool.recorder.on_answer_ended_by_close(&connection.conn.channel);
             // Whatever its head says of the connection.
-            return self.ends_with(seat, Answer { persistence: Persistence::Closes, ..answer }, at);
+            return self.on_answer_end(seat, ResponseSummary { persistence: Persistence::Closes, ..answer }, at);
         }
-        if connection.may_repeat() {
-            return self.repeat(seat);
+        if connection.may_retry() {
+            return self.resend(seat);
         }
-        let cause = if pending.first_byte_at.is_none() { Cause::Closed } else { Cause::Cut };
-        self.fail(seat, Fault { stage: Stage::Read, cause }, at);
+        let cause = if pending.first_byte_at.is_none() { FaultCause::Closed } else { FaultCause::ClosedMidAnswer };
+        self.fail(seat, RequestFault { stage: RequestStage::Read, cause }, at);
     }
 
     /// The socket does not work any more.
-    fn broken(&mut self, seat: usize, error: &fathom_sys::Error, at: Nanos) {
-        let connection = &self.hall.connections[seat];
-        let stage = match connection.line.stage() {
+    fn on_socket_error(&mut self, seat: usize, error: &fathom_sys::Error, at: Nanos) {
+        let connection = &self.pool.connections[seat];
+        let stage = match connection.conn.stage() {
             Some(stage) => stage,
             // Nobody asked for anything: it is closed, if not politely.
-            None if connection.sent().is_none() => return self.closed_by_server(seat),
-            None if connection.may_repeat() => return self.repeat(seat),
-            None if error.call == "send" => Stage::Send,
-            None => Stage::Read,
+            None if connection.unanswered().is_none() => return self.closed_by_server(seat),
+            None if connection.may_retry() => return self.resend(seat),
+            None if error.call == "send" => RequestStage::Send,
+            None => RequestStage::Read,
         };
-        self.fail(seat, Fault::system(stage, error), at);
+        self.fail(seat, RequestFault::system(stage, error), at);
     }
 
     /// Counts a failure, gives the connection up, and tells the user if it was waiting for an answer.
-    fn fail(&mut self, seat: usize, fault: Fault, at: Nanos) {
-        let Self { users, hall, .. } = self;
-        let was_opening = hall.connections[seat].line.is_opening();
+    fn fail(&mut self, seat: usize, fault: RequestFault, at: Nanos) {
+        let Self { users, pool: hall, .. } = self;
+        let was_opening = hall.connections[seat].conn.is_opening();
         if was_opening {
-            hall.board.missed();
+            hall.connector.count_failed_connect();
         }
-        if hall.accounts.failed(fault) {
+        if hall.recorder.on_failure(fault) {
             hall.over_at.get_or_insert(at);
         }
-        hall.shut(seat);
+        hall.close(seat);
         let connection = &mut hall.connections[seat];
-        match connection.doing {
+        match connection.state {
             // Nobody asked for what came.
-            Doing::Vacant | Doing::Resting | Doing::Waiting => return,
-            Doing::Turn => return hall.rest(seat, at + NEXT),
-            Doing::Asking => {}
+            UserState::Vacant | UserState::Sleeping | UserState::Waiting => return,
+            UserState::Acting => return hall.sleep(seat, at + NEXT_ROUND),
+            UserState::AwaitingAnswers => {}
         }
-        hall.n_asking -= 1;
+        hall.n_busy -= 1;
         connection.n_failures += 1;
         let n_failures = connection.n_failures;
         let sent_at = connection.pending.take().map_or(at, |pending| pending.sent_at);
         let stage = stage(fault, was_opening);
-        let failed = Failed { cause: hall.words(fault), stage, sent_at, ended_at: at };
-        users.failed(Seat(token(seat).0), &failed);
+        let failed = UserFailure { cause: hall.fault_text(fault), stage, sent_at, ended_at: at };
+        users.failed(UserSlot(token(seat).0), &failed);
         // A connection that had worked is opened anew at once, others after a pause: a server that is down is not stormed.
-        let pause = if n_failures == 1 && !was_opening { NEXT } else { pause(n_failures) };
-        hall.rest(seat, at + pause);
+        let pause = if n_failures == 1 && !was_opening { NEXT_ROUND } else { retry_delay(n_failures) };
+        hall.sleep(seat, at + pause);
     }
 }
 
-impl<R: Reactor, U: Users> Gathering<'_, R, U> {
-    fn followed(&mut self, seat: usize, followed: Result<Followed, Fault>, at: Nanos) {
+impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
+    fn on_progress_made(&mut self, seat: usize, followed: Result<BatchProgress, RequestFault>, at: Nanos) {
         match followed {
-            Ok(Followed::Within) => {}
-            Ok(Followed::Answered) => self.turn(seat, at),
-            Ok(Followed::Closes) => {
+            Ok(BatchProgress::Within) => {}
+            Ok(BatchProgress::Answered) => self.run_user(seat, at),
+            Ok(BatchProgress::Closes) => {
                 self.closed_by_server(seat);
-                self.turn(seat, at);
+                self.run_user(seat, at);
             }
             Err(fault) => self.fail(seat, fault, at),
         }
     }
 
     /// Follows the answers through a piece, or through what was decrypted.
-    fn follow(&mut self, seat: usize, piece: Option<&Piece>, at: Nanos) -> Result<Followed, Fault> {
-        let (mut used, mut followed) = (0, Followed::Within);
+    fn follow(&mut self, seat: usize, piece: Option<&ReceivedBytes>, at: Nanos) -> Result<BatchProgress, RequestFault> {
+        let (mut used, mut followed) = (0, BatchProgress::Within);
         loop {
-            let hall = &mut self.hall;
-            let bytes = &arrived(&hall.board, piece)[used..];
+            let hall = &mut self.pool;
+            let bytes = &arrived(&hall.connector, piece)[used..];
             if bytes.is_empty() {
                 return Ok(followed);
             }
             let connection = &mut hall.connections[seat];
             let pending = connection.pending.as_mut().filter(|pending| pending.is_sent);
-            let Some(pending) = pending else { return Err(Fault::parse(Malformed::Surplus)) };
+            let Some(pending) = pending else { return Err(RequestFault::parse(Malformed::Surplus)) };
             pending.first_byte_at.get_or_insert(at);
-            let is_wanted = pending.wants == Wants::Message;
-            let heads = &mut hall.heads[usize::from(connection.line.route)][pending.framing.place()];
-            let Progress::Complete { used: length, answer } =
-                connection.reader.take(bytes, heads).map_err(Fault::parse)?
+            let is_wanted = pending.detail == AnswerDetail::Message;
+            let heads = &mut hall.heads[usize::from(connection.conn.upstream)][pending.framing.reader_index()];
+            let ResponseProgress::Complete { used: length, answer } =
+                connection.reader.take(bytes, heads).map_err(RequestFault::parse)?
             else {
                 if is_wanted {
-                    connection.gather(bytes, &mut hall.spare)?;
+                    connection.append_message(bytes, &mut hall.spare_buffers)?;
                 }
                 return Ok(followed);
             };
             // What began in an earlier piece is put together; as a rule nothing did, and the message lies in this one.
             let is_gathered = is_wanted && !connection.message.is_empty();
             if is_gathered {
-                connection.gather(&bytes[..length], &mut hall.spare)?;
+                connection.append_message(&bytes[..length], &mut hall.spare_buffers)?;
             }
             let gathered = mem::take(&mut connection.message);
-            hall.count(seat, &answer, at);
+            hall.record_answer(seat, &answer, at);
             let message = match is_wanted {
                 false => &[],
                 true if is_gathered => gathered.as_slice(),
-                true => &arrived(&hall.board, piece)[used..used + length],
+                true => &arrived(&hall.connector, piece)[used..used + length],
             };
-            followed = told(&mut self.users, (&mut hall.connections[seat], seat), &End { answer, message, at })?;
-            hall.spare.give(gathered);
-            hall.n_asking -= u64::from(followed != Followed::Within);
+            followed =
+                notify_user(&mut self.users, (&mut hall.connections[seat], seat), &AnswerEnd { answer, message, at })?;
+            hall.spare_buffers.give_back(gathered);
+            hall.n_busy -= u64::from(followed != BatchProgress::Within);
             used += length;
         }
     }
 
     /// An answer has ended where no bytes show it: with those thrown away, or with the connection.
-    fn ends_with(&mut self, seat: usize, answer: Answer, at: Nanos) {
-        let hall = &mut self.hall;
-        hall.count(seat, &answer, at);
+    fn on_answer_end(&mut self, seat: usize, answer: ResponseSummary, at: Nanos) {
+        let hall = &mut self.pool;
+        hall.record_answer(seat, &answer, at);
         let message = mem::take(&mut hall.connections[seat].message);
-        let end = End { answer, message: &message, at };
-        let followed = told(&mut self.users, (&mut hall.connections[seat], seat), &end);
-        hall.spare.give(message);
-        hall.n_asking -= u64::from(followed.is_ok_and(|followed| followed != Followed::Within));
-        self.followed(seat, followed, at);
+        let end = AnswerEnd { answer, message: &message, at };
+        let followed = notify_user(&mut self.users, (&mut hall.connections[seat], seat), &end);
+        hall.spare_buffers.give_back(message);
+        hall.n_busy -= u64::from(followed.is_ok_and(|followed| followed != BatchProgress::Within));
+        self.on_progress_made(seat, followed, at);
     }
 
     /// The server takes no further request on a connection, as it may say after any answer.
     fn closed_by_server(&mut self, seat: usize) {
-        self.hall.accounts.add(Counter::ClosedByServer, 1);
-        self.hall.shut(seat);
+        self.pool.recorder.add(LoadCounter::ClosedByServer, 1);
+        self.pool.close(seat);
     }
 
     /// The server had closed the connection before it saw what was sent: that goes out once more, over a new one.
-    fn repeat(&mut self, seat: usize) {
-        self.hall.accounts.add(Counter::ClosedByServer, 1);
-        self.hall.repeat(seat);
+    fn resend(&mut self, seat: usize) {
+        self.pool.recorder.add(LoadCounter::ClosedByServer, 1);
+        self.pool.resend(seat);
     }
 }
 
 /// What has arrived: a piece, or what was decrypted.
-fn arrived<'a, R: Reactor>(board: &'a Switchboard<R>, piece: Option<&Piece>) -> &'a [u8] {
-    piece.map_or(board.desk.plain(), |piece| board.reactor.bytes(piece))
+fn arrived<'a, R: Reactor>(board: &'a Connector<R>, piece: Option<&ReceivedBytes>) -> &'a [u8] {
+    piece.map_or(board.tls_buffers.plain(), |piece| board.reactor.bytes(piece))
 }
 
 /// Tells a user of an answer, and where its connection stands then.
-fn told<U: Users>(
+fn notify_user<U: Users>(
     users: &mut U,
-    (connection, seat): (&mut Connection, usize),
-    end: &End<'_>,
-) -> Result<Followed, Fault> {
-    let Some(pending) = &mut connection.pending else { return Ok(Followed::Within) };
-    let End { answer, message, at } = *end;
+    (connection, seat): (&mut UserConnection, usize),
+    end: &AnswerEnd<'_>,
+) -> Result<BatchProgress, RequestFault> {
+    let Some(pending) = &mut connection.pending else { return Ok(BatchProgress::Within) };
+    let AnswerEnd { answer, message, at } = *end;
     pending.n_left -= 1;
-    let place = if pending.n_left == 0 { Place::Last } else { Place::Within };
-    let answered = Answered {
+    let place = if pending.n_left == 0 { BatchPosition::Last } else { BatchPosition::Within };
+    let answered = UserAnswer {
         status: answer.status,
         message: without_interim(message, &answer),
         body_bytes: answer.body_bytes,
         sent_at: pending.sent_at,
         first_byte_at: pending.first_byte_at.take().unwrap_or(at),
         ended_at: at,
-        place,
-        nth_connection: connection.n_opened.saturating_sub(1),
+        position: place,
+        connection_number: connection.n_opened.saturating_sub(1),
     };
-    users.answered(Seat(token(seat).0), &answered);
+    users.answered(UserSlot(token(seat).0), &answered);
     (connection.is_used, connection.n_failures) = (true, 0);
     match (place, answer.persistence) {
-        (Place::Within, Persistence::Stays) => return Ok(Followed::Within),
+        (BatchPosition::Within, Persistence::Stays) => return Ok(BatchProgress::Within),
         // The answers behind it do not come any more.
-        (Place::Within, Persistence::Closes) => return Err(Fault { stage: Stage::Read, cause: Cause::Closed }),
-        (Place::Last, _) => {}
+        (BatchPosition::Within, Persistence::Closes) => {
+            return Err(RequestFault { stage: RequestStage::Read, cause: FaultCause::Closed });
+        }
+        (BatchPosition::Last, _) => {}
     }
-    (connection.pending, connection.doing) = (None, Doing::Turn);
+    (connection.pending, connection.state) = (None, UserState::Acting);
     Ok(match answer.persistence {
-        Persistence::Stays => Followed::Answered,
-        Persistence::Closes => Followed::Closes,
+        Persistence::Stays => BatchProgress::Answered,
+        Persistence::Closes => BatchProgress::Closes,
     })
 }
 
 /// Where a request failed, as far as users tell that apart.
-fn stage(fault: Fault, was_opening: bool) -> FailedStage {
+fn stage(fault: RequestFault, was_opening: bool) -> UserFailureStage {
     match (fault.stage, fault.cause) {
-        _ if was_opening => FailedStage::Connect,
-        (_, Cause::Timeout) => FailedStage::Timeout,
-        (Stage::Send, _) => FailedStage::Send,
-        _ => FailedStage::Read,
+        _ if was_opening => UserFailureStage::Connect,
+        (_, FaultCause::Timeout) => UserFailureStage::Timeout,
+        (RequestStage::Send, _) => UserFailureStage::Send,
+        _ => UserFailureStage::Read,
     }
 }

@@ -3,8 +3,8 @@
 use fathom_model::OptionDoc;
 
 use crate::{
-    dial::options::{DIALING, REQUEST, TLS},
-    kinds::options::{BATCH, BATCH_WAIT, PACING, REACTOR, THREADS, TIMEOUT, joined},
+    kinds::options::{BATCH, BATCH_WAIT, PACING, REACTOR, THREADS, TIMEOUT, concat_options},
+    target::options::{CONNECTING, REQUEST, TLS},
 };
 
 /// Which thread asks, and when is given up.
@@ -13,8 +13,8 @@ const ENGINE: [OptionDoc; 6] = [THREADS, TIMEOUT, REACTOR, BATCH, BATCH_WAIT, PA
 /// The options of a kind of scripted users beside its own: the servers, how they are reached, and how the engine works.
 ///
 /// A kind joins them to its own rows with [`joined`].
-pub const OPTIONS: [OptionDoc; 1 + ENGINE.len() + DIALING.len() + TLS.len()] =
-    joined(&[&[URL], &ENGINE, &DIALING, &TLS]);
+pub const OPTIONS: [OptionDoc; 1 + ENGINE.len() + CONNECTING.len() + TLS.len()] =
+    concat_options(&[&[URL], &ENGINE, &CONNECTING, &TLS]);
 
 /// The servers, in the words of all that asks.
 const URL: OptionDoc = REQUEST[0];

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use fathom_http::dial::Dialing;
+use fathom_http::target::TargetConfig;
 use fathom_model::Settings;
 
 use crate::server::Issuer;
@@ -11,7 +11,7 @@ use crate::server::Issuer;
 fn refused(options: &[(&str, &str)]) -> (String, String) {
     let settings = options.iter().fold(Settings::default(), |settings, (name, value)| settings.with(name, *value));
     let error = fathom_engine::Error::from(
-        Dialing::prepare((&settings, &fathom_sys::policy::Policy::anything()), None, None).unwrap_err(),
+        TargetConfig::prepare((&settings, &fathom_sys::policy::Policy::anything()), None, None).unwrap_err(),
     );
     (error.to_string(), error.hint().unwrap_or_default().to_owned())
 }

@@ -2,22 +2,22 @@
 
 use std::{net::TcpListener, os::unix::net::UnixListener, sync::Arc};
 
-use fathom_http::dial::{Dialer, Dialing, LookedUp, Next, Place, destinations};
+use fathom_http::target::{ConnectEndpoints, LookupResult, NextAddress, Resolver, TargetConfig, destinations};
 use fathom_model::{Settings, units::Nanos};
 
-fn prepare(options: &[(&str, &str)]) -> Arc<Dialing> {
+fn prepare(options: &[(&str, &str)]) -> Arc<TargetConfig> {
     let settings = options.iter().fold(Settings::default(), |settings, (name, value)| settings.with(name, *value));
-    Arc::new(Dialing::prepare((&settings, &fathom_sys::policy::Policy::anything()), None, None).unwrap())
+    Arc::new(TargetConfig::prepare((&settings, &fathom_sys::policy::Policy::anything()), None, None).unwrap())
 }
 
-fn place(dialer: &mut Dialer, route: usize, now: Nanos) -> Place {
+fn place(dialer: &mut Resolver, route: usize, now: Nanos) -> ConnectEndpoints {
     match dialer.next(route, 0, now) {
-        Next::Ready(place) => place,
-        Next::Asked => panic!("an address is known"),
+        NextAddress::Ready(place) => place,
+        NextAddress::LookupPending => panic!("an address is known"),
     }
 }
 
-fn shown(place: &Place) -> (String, Option<String>) {
+fn shown(place: &ConnectEndpoints) -> (String, Option<String>) {
     (place.address.address().unwrap().to_string(), place.source.map(|source| source.to_string()))
 }
 
@@ -25,24 +25,29 @@ fn shown(place: &Place) -> (String, Option<String>) {
 fn urls_of_one_server_share_a_route_and_keep_their_weights() {
     let dialing = prepare(&[("url", "3 http://127.0.0.1:1/a\nhttp://127.0.0.1:2/\n2 http://127.0.0.1:1/b?c\n")]);
     let routes: Vec<_> =
-        dialing.routes.iter().map(|route| (route.name.as_str(), route.weight, route.asks.len())).collect();
+        dialing.upstreams.iter().map(|route| (route.name.as_str(), route.weight, route.requests.len())).collect();
     assert_eq!(routes, [("http://127.0.0.1:1", 5, 2), ("http://127.0.0.1:2", 1, 1)]);
-    let mut rota = dialing.routes[0].rota.clone();
+    let mut rota = dialing.upstreams[0].request_order.clone();
     let mut n = [0; 2];
     for _ in 0..500 {
-        n[rota.turn()] += 1;
+        n[rota.next_index()] += 1;
     }
     assert_eq!(n, [300, 200]);
-    let request = |idx: usize| String::from_utf8(dialing.routes[0].asks[idx].request.clone()).unwrap();
+    let request = |idx: usize| String::from_utf8(dialing.upstreams[0].requests[idx].bytes.clone()).unwrap();
     assert!(request(0).starts_with("GET /a HTTP/1.1\r\nHost: 127.0.0.1:1\r\n"));
     assert!(request(1).starts_with("GET /b?c HTTP/1.1\r\n"));
-    assert!(dialing.routes.iter().all(|route| route.is_plain() && route.rota.is_single() == (route.asks.len() == 1)));
+    assert!(
+        dialing
+            .upstreams
+            .iter()
+            .all(|route| route.is_plain() && route.request_order.is_single() == (route.requests.len() == 1))
+    );
 }
 
 #[test]
 fn connections_go_from_each_source_in_turn() {
     let dialing = prepare(&[("url", "http://127.0.0.1:9/"), ("source", "127.0.0.8/30,127.0.0.20")]);
-    let mut dialer = dialing.dialer(0, 1).unwrap();
+    let mut dialer = dialing.resolver(0, 1).unwrap();
     let sources = [(); 4].map(|()| shown(&place(&mut dialer, 0, Nanos(0))).1.unwrap());
     assert_eq!(sources, ["127.0.0.9", "127.0.0.10", "127.0.0.20", "127.0.0.9"]);
 }
@@ -52,9 +57,10 @@ fn an_address_of_the_role_is_used_for_servers_that_it_can_reach() {
     let [loopback, own] = ["127.0.0.2", "192.0.2.1"].map(|text| text.parse().unwrap());
     let source = |target: &str, own| {
         let settings = Settings::default().with("url", format!("http://{target}/"));
-        let dialing =
-            Arc::new(Dialing::prepare((&settings, &fathom_sys::policy::Policy::anything()), None, Some(own)).unwrap());
-        place(&mut dialing.dialer(0, 1).unwrap(), 0, Nanos(0)).source
+        let dialing = Arc::new(
+            TargetConfig::prepare((&settings, &fathom_sys::policy::Policy::anything()), None, Some(own)).unwrap(),
+        );
+        place(&mut dialing.resolver(0, 1).unwrap(), 0, Nanos(0)).source
     };
     assert_eq!(source("192.0.2.9", own), Some(own));
     assert_eq!(source("127.0.0.1", own), None);
@@ -65,13 +71,13 @@ fn an_address_of_the_role_is_used_for_servers_that_it_can_reach() {
 #[test]
 fn connections_go_where_they_are_sent_whatever_the_url_says() {
     let dialing = prepare(&[("url", "http://a.invalid/x"), ("connect-to", "127.0.0.1:8080")]);
-    let mut dialer = dialing.dialer(0, 1).unwrap();
+    let mut dialer = dialing.resolver(0, 1).unwrap();
     assert_eq!(shown(&place(&mut dialer, 0, Nanos(0))), ("127.0.0.1:8080".to_owned(), None));
-    assert!(dialing.routes[0].asks[0].request.starts_with(b"GET /x HTTP/1.1\r\nHost: a.invalid\r\n"));
+    assert!(dialing.upstreams[0].requests[0].bytes.starts_with(b"GET /x HTTP/1.1\r\nHost: a.invalid\r\n"));
     let dialing = prepare(&[("url", "http://a.invalid/x"), ("proxy", "http://me:pw@127.0.0.1:3128")]);
-    let mut dialer = dialing.dialer(0, 1).unwrap();
+    let mut dialer = dialing.resolver(0, 1).unwrap();
     assert_eq!(shown(&place(&mut dialer, 0, Nanos(0))).0, "127.0.0.1:3128");
-    let request = String::from_utf8(dialing.routes[0].asks[0].request.clone()).unwrap();
+    let request = String::from_utf8(dialing.upstreams[0].requests[0].bytes.clone()).unwrap();
     assert!(request.starts_with("GET http://a.invalid/x HTTP/1.1\r\nHost: a.invalid\r\n"), "{request}");
     assert!(request.contains("\r\nProxy-Authorization: Basic bWU6cHc=\r\n"), "{request}");
 }
@@ -96,16 +102,16 @@ fn a_unix_socket_is_connected_to() {
     let path = folder.path().join("server");
     let listener = UnixListener::bind(&path).unwrap();
     let dialing = prepare(&[("url", "http://a.invalid/"), ("unix", path.to_str().unwrap())]);
-    let place = place(&mut dialing.dialer(0, 1).unwrap(), 0, Nanos(0));
-    fathom_sys::socket::connect_begin(&place.open().unwrap(), &place.address).unwrap();
+    let place = place(&mut dialing.resolver(0, 1).unwrap(), 0, Nanos(0));
+    fathom_sys::socket::connect_begin(&place.open_socket().unwrap(), &place.address).unwrap();
     listener.accept().unwrap();
 }
 
 /// The next answer, once the bell has rung.
-fn answer(dialer: &mut Dialer, bell: &fathom_sys::socket::Socket, now: Nanos) -> LookedUp {
+fn answer(dialer: &mut Resolver, bell: &fathom_sys::socket::Socket, now: Nanos) -> LookupResult {
     loop {
         bell.set_nonblocking(false).unwrap();
-        if let Some(answer) = dialer.looked_up(now) {
+        if let Some(answer) = dialer.next_lookup(now) {
             return answer;
         }
         fathom_sys::socket::recv(bell, &mut [0], fathom_sys::socket::Wait::Block).unwrap();
@@ -118,16 +124,16 @@ fn a_name_is_looked_up_for_each_connection_if_that_is_wanted() {
     let port = listener.local_addr().unwrap().port();
     let url = format!("http://localhost:{port}/");
     let dialing = prepare(&[("url", &url), ("dns", "connection"), ("ip", "4")]);
-    let mut dialer = dialing.dialer(0, 1).unwrap();
-    let bell = dialer.bell().unwrap();
+    let mut dialer = dialing.resolver(0, 1).unwrap();
+    let bell = dialer.take_waker().unwrap();
     for token in [7, 8] {
-        assert!(matches!(dialer.next(0, token, Nanos(0)), Next::Asked));
+        assert!(matches!(dialer.next(0, token, Nanos(0)), NextAddress::LookupPending));
         match answer(&mut dialer, &bell, Nanos(0)) {
-            LookedUp::Place { token: of, place, took } => {
+            LookupResult::Connection { token: of, endpoints: place, took } => {
                 assert_eq!((of, shown(&place.unwrap()).0), (token, format!("127.0.0.1:{port}")));
                 assert!(took > Nanos::ZERO);
             }
-            other @ LookedUp::Renewed { .. } => panic!("{other:?}"),
+            other @ LookupResult::Route { .. } => panic!("{other:?}"),
         }
     }
 }
@@ -135,23 +141,23 @@ fn a_name_is_looked_up_for_each_connection_if_that_is_wanted() {
 #[test]
 fn an_address_that_has_become_old_is_used_until_the_new_one_is_there() {
     let dialing = prepare(&[("url", "http://localhost:9/"), ("dns", "30s"), ("ip", "4")]);
-    let mut dialer = dialing.dialer(0, 1).unwrap();
-    let bell = dialer.bell().unwrap();
+    let mut dialer = dialing.resolver(0, 1).unwrap();
+    let bell = dialer.take_waker().unwrap();
     let at = Nanos::from_secs;
     for second in [0, 29, 30, 31] {
         assert_eq!(shown(&place(&mut dialer, 0, at(second))).0, "127.0.0.1:9");
     }
-    assert!(matches!(answer(&mut dialer, &bell, at(32)), LookedUp::Renewed { outcome: Ok(()), .. }));
+    assert!(matches!(answer(&mut dialer, &bell, at(32)), LookupResult::Route { outcome: Ok(()), .. }));
     place(&mut dialer, 0, at(61));
-    assert!(dialer.looked_up(at(61)).is_none(), "the new one is good for another 30 s");
+    assert!(dialer.next_lookup(at(61)).is_none(), "the new one is good for another 30 s");
     place(&mut dialer, 0, at(62));
-    assert!(matches!(answer(&mut dialer, &bell, at(63)), LookedUp::Renewed { outcome: Ok(()), .. }));
+    assert!(matches!(answer(&mut dialer, &bell, at(63)), LookupResult::Route { outcome: Ok(()), .. }));
 }
 
 #[test]
 fn an_address_needs_no_lookup_whatever_is_wanted() {
     let dialing = prepare(&[("url", "http://127.0.0.1:9/"), ("dns", "connection")]);
-    let mut dialer = dialing.dialer(0, 1).unwrap();
-    assert!(dialer.bell().is_none());
+    let mut dialer = dialing.resolver(0, 1).unwrap();
+    assert!(dialer.take_waker().is_none());
     place(&mut dialer, 0, Nanos(0));
 }

@@ -2,7 +2,7 @@
 
 use std::{fs, io::Read, path::PathBuf, sync::Arc};
 
-use fathom_http::dial::{Channel, Desk, Dialer, Dialing, Fault, Opened, Step};
+use fathom_http::target::{Channel, ChannelSetup, ChannelState, ConnectFault, Resolver, TargetConfig, TlsBuffers};
 use fathom_model::{Settings, units::Nanos};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
 use rustls::{
@@ -132,53 +132,62 @@ pub(crate) fn settings(options: &[(&str, &str)]) -> Settings {
     options.iter().fold(settings, |settings, (name, value)| settings.with(name, *value))
 }
 
-pub(crate) fn dialer(settings: &Settings) -> Dialer {
-    Arc::new(Dialing::prepare((settings, &fathom_sys::policy::Policy::anything()), None, None).unwrap())
-        .dialer(0, 1)
+pub(crate) fn resolver(settings: &Settings) -> Resolver {
+    Arc::new(TargetConfig::prepare((settings, &fathom_sys::policy::Policy::anything()), None, None).unwrap())
+        .resolver(0, 1)
         .unwrap()
 }
 
 /// A channel and the server at its other end.
-pub(crate) struct Pair {
+pub(crate) struct ChannelAndServer {
     pub(crate) channel: Channel,
-    pub(crate) desk: Desk,
+    pub(crate) tls_buffers: TlsBuffers,
     pub(crate) server: ServerConnection,
     pub(crate) now: Nanos,
     /// After so many bytes what the server sends is cut.
     pub(crate) piece: usize,
     /// What the server heard, decrypted.
-    pub(crate) heard: Vec<u8>,
+    pub(crate) received: Vec<u8>,
     /// What the channel let through.
     pub(crate) plain: Vec<u8>,
 }
 
-impl Pair {
+impl ChannelAndServer {
     pub(crate) fn new(channel: Channel, config: &Arc<ServerConfig>) -> Self {
         let server = ServerConnection::new(Arc::clone(config)).unwrap();
         let (heard, plain) = (Vec::new(), Vec::new());
-        Self { channel, desk: Desk::default(), server, now: Nanos(1), piece: usize::MAX, heard, plain }
+        Self {
+            channel,
+            tls_buffers: TlsBuffers::default(),
+            server,
+            now: Nanos(1),
+            piece: usize::MAX,
+            received: heard,
+            plain,
+        }
     }
 
     /// Opens the channel and goes on until nobody has anything to say.
-    pub(crate) fn open(&mut self) -> Result<Option<Opened>, Fault> {
-        let first = self.channel.opened(None, self.now, &mut self.desk)?;
-        assert_eq!(first, Step::Opening);
+    pub(crate) fn open(&mut self) -> Result<Option<ChannelSetup>, ConnectFault> {
+        let first = self.channel.on_connected(None, self.now, &mut self.tls_buffers)?;
+        assert_eq!(first, ChannelState::Opening);
         Ok(self.exchange()?.into_iter().find_map(|step| match step {
-            Step::Ready(opened) => Some(opened),
+            ChannelState::Ready(opened) => Some(opened),
             _ => None,
         }))
     }
 
     /// Carries bytes to and fro until nobody has anything to say; the steps of the channel.
-    pub(crate) fn exchange(&mut self) -> Result<Vec<Step>, Fault> {
+    pub(crate) fn exchange(&mut self) -> Result<Vec<ChannelState>, ConnectFault> {
         let mut steps = Vec::new();
         loop {
-            let mut out = std::mem::take(&mut self.desk.out).into_iter().collect::<std::collections::VecDeque<_>>();
+            let mut out =
+                std::mem::take(&mut self.tls_buffers.out).into_iter().collect::<std::collections::VecDeque<_>>();
             while !out.is_empty() {
                 self.server.read_tls(&mut out).unwrap();
                 // A server that is not content says so with an alert.
                 if self.server.process_new_packets().is_ok() {
-                    let _ = self.server.reader().read_to_end(&mut self.heard);
+                    let _ = self.server.reader().read_to_end(&mut self.received);
                 }
             }
             let mut sent = Vec::new();
@@ -190,8 +199,8 @@ impl Pair {
             }
             for piece in sent.chunks(self.piece.min(sent.len())) {
                 self.now += Nanos(1);
-                steps.push(self.channel.take(piece, self.now, &mut self.desk)?);
-                self.plain.extend_from_slice(self.desk.plain());
+                steps.push(self.channel.receive(piece, self.now, &mut self.tls_buffers)?);
+                self.plain.extend_from_slice(self.tls_buffers.plain());
             }
         }
     }

@@ -8,8 +8,8 @@ use std::{
     thread,
 };
 
-use fathom_engine::{Error, Session, TestKind};
-use fathom_http::{Closed, names};
+use fathom_engine::{Error, TestKind, TrialContext};
+use fathom_http::{HttpClosed, names};
 use fathom_model::{
     Endpoints, Phases, Record, Role, Settings, Side,
     names::{count, distribution},
@@ -25,7 +25,7 @@ const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 /// Asks so many times on two connections, or says why that cannot be.
 fn ask(options: &[(&str, &str)]) -> Result<Record, Error> {
     let settings = options.iter().fold(Settings::default(), |all, (name, value)| all.with(name, *value));
-    let settings = settings.with("connections", "2").with("count", "20").complete(Closed.options())?;
+    let settings = settings.with("connections", "2").with("count", "20").complete(HttpClosed.options())?;
     let phases = Phases {
         warmup_max_ns: Nanos::ZERO,
         is_warmup_whole: false,
@@ -34,7 +34,7 @@ fn ask(options: &[(&str, &str)]) -> Result<Record, Error> {
     };
     let role = Role {
         test: "requests".to_owned(),
-        kind: Closed.name().to_owned(),
+        kind: HttpClosed.name().to_owned(),
         side: Side::Initiator,
         settings,
         phases,
@@ -42,10 +42,10 @@ fn ask(options: &[(&str, &str)]) -> Result<Record, Error> {
         interface: None,
         peer: Endpoints::new(),
         cores: Vec::new(),
-        meeting: fathom_model::Meeting::default(),
+        meeting: fathom_model::PeerAddresses::default(),
         seed: 1,
     };
-    Closed.prepare(&role, &Policy::anything())?.run(&Session::new(clock::now(), phases))
+    HttpClosed.prepare(&role, &Policy::anything())?.run(&TrialContext::new(clock::now(), phases))
 }
 
 /// Answers requests until the other end has no more; those that it saw go to `seen`.
@@ -213,7 +213,7 @@ fn the_proxy_protocol_says_who_connects_before_the_first_request() {
         let (own, of) = (stream.get_ref().local_addr().unwrap(), peer);
         assert_eq!(line, format!("PROXY TCP4 {} {} {} {}\r\n", of.ip(), own.ip(), of.port(), own.port()));
         let (buffered, stream) = (stream.buffer().to_vec(), stream.into_inner());
-        answer(Joined(std::io::Cursor::new(buffered), stream), &sender);
+        answer(ChainedStream(std::io::Cursor::new(buffered), stream), &sender);
     });
     let url = format!("http://{address}/");
     let record =
@@ -223,9 +223,9 @@ fn the_proxy_protocol_says_who_connects_before_the_first_request() {
 }
 
 /// What was read already, and the stream that it was read from.
-struct Joined(std::io::Cursor<Vec<u8>>, TcpStream);
+struct ChainedStream(std::io::Cursor<Vec<u8>>, TcpStream);
 
-impl Read for Joined {
+impl Read for ChainedStream {
     fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
         match self.0.read(bytes)? {
             0 => self.1.read(bytes),
@@ -234,7 +234,7 @@ impl Read for Joined {
     }
 }
 
-impl Write for Joined {
+impl Write for ChainedStream {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.1.write(bytes)
     }

@@ -2,10 +2,10 @@
 
 use std::io::Write;
 
-use fathom_http::dial::{Fault, Step, TlsFault};
+use fathom_http::target::{ChannelState, ConnectFault, TlsFault};
 use rustls::HandshakeKind;
 
-use crate::server::{BOTH, Issuer, NEW, OLD, Pair, Server, Validity, dialer, settings};
+use crate::server::{BOTH, ChannelAndServer, Issuer, NEW, OLD, Server, Validity, resolver, settings};
 
 #[test]
 fn a_connection_is_the_same_wherever_the_network_cuts_it() {
@@ -13,28 +13,28 @@ fn a_connection_is_the_same_wherever_the_network_cuts_it() {
     let config = issuer.server("server.example").config();
     let body: Vec<u8> = (0..100_000u32).map(|number| number.to_le_bytes()[0]).collect();
     for version in ["1.2", "1.3"] {
-        let dialer = dialer(&settings(&[("ca", &issuer.ca()), ("tls", version)]));
+        let dialer = resolver(&settings(&[("ca", &issuer.ca()), ("tls", version)]));
         for piece in [1, 2, 3, 5, 7, 64, 1_000, 16_000, 17_000, usize::MAX] {
-            let mut pair = Pair::new(dialer.channel(0).unwrap(), &config);
+            let mut pair = ChannelAndServer::new(dialer.channel(0).unwrap(), &config);
             pair.piece = piece;
-            assert!(!pair.channel.is_plain() && pair.channel.security().is_none());
+            assert!(!pair.channel.is_plain() && pair.channel.tls_parameters().is_none());
             let opened = pair.open().unwrap().unwrap();
-            assert!(opened.secured_at.is_some_and(|at| at <= pair.now) && opened.proxied_at.is_none());
-            assert_eq!(pair.channel.security().unwrap().version, format!("TLSv{version}"));
+            assert!(opened.tls_ready_at.is_some_and(|at| at <= pair.now) && opened.tunnel_ready_at.is_none());
+            assert_eq!(pair.channel.tls_parameters().unwrap().version, format!("TLSv{version}"));
             for n in [10, 40_000] {
-                pair.channel.seal(&body[..n], &mut pair.desk).unwrap();
+                pair.channel.encrypt(&body[..n], &mut pair.tls_buffers).unwrap();
                 pair.exchange().unwrap();
-                assert_eq!(pair.heard.split_off(0), &body[..n]);
+                assert_eq!(pair.received.split_off(0), &body[..n]);
             }
             for part in body.chunks(33_000) {
                 pair.server.writer().write_all(part).unwrap();
                 let steps = pair.exchange().unwrap();
-                assert!(steps.iter().all(|step| *step == Step::Data), "{steps:?}");
+                assert!(steps.iter().all(|step| *step == ChannelState::Data), "{steps:?}");
             }
             assert!(pair.plain == body, "TLS {version} in pieces of {piece}");
-            assert_eq!(pair.channel.cut(), None);
+            assert_eq!(pair.channel.fault_if_closed(), None);
             pair.server.send_close_notify();
-            assert_eq!(pair.exchange().unwrap().last(), Some(&Step::Ended));
+            assert_eq!(pair.exchange().unwrap().last(), Some(&ChannelState::Ended));
         }
     }
 }
@@ -42,11 +42,11 @@ fn a_connection_is_the_same_wherever_the_network_cuts_it() {
 #[test]
 fn a_farewell_is_heard_as_one() {
     let issuer = Issuer::new();
-    let dialer = dialer(&settings(&[("ca", &issuer.ca())]));
-    let mut pair = Pair::new(dialer.channel(0).unwrap(), &issuer.server("server.example").config());
+    let dialer = resolver(&settings(&[("ca", &issuer.ca())]));
+    let mut pair = ChannelAndServer::new(dialer.channel(0).unwrap(), &issuer.server("server.example").config());
     pair.open().unwrap().unwrap();
-    pair.channel.farewell(&mut pair.desk);
-    let mut out = pair.desk.out.as_slice();
+    pair.channel.close_notify(&mut pair.tls_buffers);
+    let mut out = pair.tls_buffers.out.as_slice();
     pair.server.read_tls(&mut out).unwrap();
     assert!(pair.server.process_new_packets().unwrap().peer_has_closed());
 }
@@ -58,12 +58,12 @@ fn sessions_are_resumed_if_that_is_wanted() {
     for version in ["1.2", "1.3"] {
         for (resumption, expected) in [("on", [false, true, true]), ("off", [false; 3])] {
             let options = [("ca", issuer.ca()), ("tls", version.to_owned()), ("resumption", resumption.to_owned())];
-            let dialer = dialer(&settings(&options.each_ref().map(|(name, value)| (*name, value.as_str()))));
+            let dialer = resolver(&settings(&options.each_ref().map(|(name, value)| (*name, value.as_str()))));
             let resumed = expected.map(|is_resumed| {
-                let mut pair = Pair::new(dialer.channel(0).unwrap(), &config);
+                let mut pair = ChannelAndServer::new(dialer.channel(0).unwrap(), &config);
                 let opened = pair.open().unwrap().unwrap();
                 assert_eq!(pair.server.handshake_kind() == Some(HandshakeKind::Resumed), is_resumed);
-                opened.resumed
+                opened.is_resumed
             });
             assert_eq!(resumed, expected, "TLS {version}, resumption {resumption}");
         }
@@ -74,15 +74,19 @@ fn sessions_are_resumed_if_that_is_wanted() {
 fn many_connections_at_once_are_resumed_too() {
     let issuer = Issuer::new();
     let config = issuer.server("server.example").config();
-    let dialer = dialer(&settings(&[("ca", &issuer.ca())]));
+    let dialer = resolver(&settings(&[("ca", &issuer.ca())]));
     let n_resumed = |n: usize| {
-        let mut pairs: Vec<Pair> = (0..n).map(|_| Pair::new(dialer.channel(0).unwrap(), &config)).collect();
+        let mut pairs: Vec<ChannelAndServer> =
+            (0..n).map(|_| ChannelAndServer::new(dialer.channel(0).unwrap(), &config)).collect();
         // All of them say hello before one has heard an answer.
         for pair in &mut pairs {
-            assert_eq!(pair.channel.opened(None, pair.now, &mut pair.desk).unwrap(), Step::Opening);
+            assert_eq!(
+                pair.channel.on_connected(None, pair.now, &mut pair.tls_buffers).unwrap(),
+                ChannelState::Opening
+            );
         }
         let ready = pairs.iter_mut().flat_map(|pair| pair.exchange().unwrap());
-        ready.filter(|step| matches!(step, Step::Ready(opened) if opened.resumed)).count()
+        ready.filter(|step| matches!(step, ChannelState::Ready(opened) if opened.is_resumed)).count()
     };
     assert_eq!(n_resumed(50), 0);
     assert_eq!(n_resumed(50), 50);
@@ -90,19 +94,19 @@ fn many_connections_at_once_are_resumed_too() {
 }
 
 /// The fault of a client with these options, and whether the server heard why.
-fn fault(server: &Server<'_>, options: &[(&str, &str)]) -> Option<Fault> {
+fn fault(server: &Server<'_>, options: &[(&str, &str)]) -> Option<ConnectFault> {
     let config = server.config();
-    let dialer = dialer(&settings(options));
-    let mut pair = Pair::new(dialer.channel(0).unwrap(), &config);
+    let dialer = resolver(&settings(options));
+    let mut pair = ChannelAndServer::new(dialer.channel(0).unwrap(), &config);
     match pair.open() {
         Ok(Some(_)) => {
             // With TLS 1.3 a server finds the client's certificate wanting only when the client is ready.
-            pair.channel.seal(b"GET", &mut pair.desk).and_then(|()| pair.exchange()).err()
+            pair.channel.encrypt(b"GET", &mut pair.tls_buffers).and_then(|()| pair.exchange()).err()
         }
         Ok(None) => panic!("neither ready nor refused"),
         Err(fault) => {
-            if !matches!(fault, Fault::Tls(TlsFault::Alert(_))) {
-                let mut alert = pair.desk.out.as_slice();
+            if !matches!(fault, ConnectFault::Tls(TlsFault::Alert(_))) {
+                let mut alert = pair.tls_buffers.out.as_slice();
                 assert!(!alert.is_empty(), "{fault}: the server is not told");
                 pair.server.read_tls(&mut alert).unwrap();
                 assert!(pair.server.process_new_packets().is_err(), "{fault}: the server heard no alert");
@@ -162,8 +166,8 @@ fn a_certificate_that_vouches_for_itself_is_trusted_when_it_is_the_one_that_was_
 #[test]
 fn another_name_can_be_asked_for_and_is_verified() {
     let issuer = Issuer::new();
-    let dialer = dialer(&settings(&[("ca", &issuer.ca()), ("sni", "other.example")]));
-    let mut pair = Pair::new(dialer.channel(0).unwrap(), &issuer.server("other.example").config());
+    let dialer = resolver(&settings(&[("ca", &issuer.ca()), ("sni", "other.example")]));
+    let mut pair = ChannelAndServer::new(dialer.channel(0).unwrap(), &issuer.server("other.example").config());
     assert!(pair.open().unwrap().is_some());
     assert_eq!(pair.server.server_name(), Some("other.example"));
 }
@@ -203,19 +207,19 @@ fn what_both_sides_do_not_have_in_common_is_said() {
 #[test]
 fn a_server_that_takes_another_protocol_is_refused() {
     let issuer = Issuer::new();
-    let dialer = dialer(&settings(&[("ca", &issuer.ca()), ("alpn", "h2,http/1.1")]));
+    let dialer = resolver(&settings(&[("ca", &issuer.ca()), ("alpn", "h2,http/1.1")]));
     let server = Server { alpn: "h2", ..issuer.server("server.example") };
-    let mut pair = Pair::new(dialer.channel(0).unwrap(), &server.config());
-    assert_eq!(pair.open().unwrap_err(), Fault::Tls(TlsFault::OtherProtocol));
+    let mut pair = ChannelAndServer::new(dialer.channel(0).unwrap(), &server.config());
+    assert_eq!(pair.open().unwrap_err(), ConnectFault::Tls(TlsFault::OtherProtocol));
 }
 
 #[test]
 fn a_server_without_tls_and_one_that_hangs_up_are_told_apart() {
-    let dialer = dialer(&settings(&[("insecure", "true")]));
-    let mut pair = Pair::new(dialer.channel(0).unwrap(), &Issuer::new().server("a").config());
-    pair.channel.opened(None, pair.now, &mut pair.desk).unwrap();
-    assert_eq!(pair.channel.cut(), Some(Fault::Tls(TlsFault::Closed)));
+    let dialer = resolver(&settings(&[("insecure", "true")]));
+    let mut pair = ChannelAndServer::new(dialer.channel(0).unwrap(), &Issuer::new().server("a").config());
+    pair.channel.on_connected(None, pair.now, &mut pair.tls_buffers).unwrap();
+    assert_eq!(pair.channel.fault_if_closed(), Some(ConnectFault::Tls(TlsFault::Closed)));
     let answer = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
-    let found = pair.channel.take(answer, pair.now, &mut pair.desk).unwrap_err();
+    let found = pair.channel.receive(answer, pair.now, &mut pair.tls_buffers).unwrap_err();
     assert_eq!(found.to_string(), "the server does not speak TLS");
 }

@@ -9,10 +9,10 @@ use std::{
 
 use crate::{
     common::{over_both, read_request},
-    stage::{self, PHASES, role, server, server_of},
+    harness::{self, PHASES, role, server, server_of},
 };
 use fathom_engine::{Error, TestKind};
-use fathom_http::{Closed, names};
+use fathom_http::{HttpClosed, names};
 use fathom_model::{
     Derivation, Phases, Record, Side,
     names::{count, distribution},
@@ -21,17 +21,17 @@ use fathom_model::{
 use fathom_sys::{clock, policy::Policy};
 
 fn both(options: &[(&str, &str)]) -> (Record, Record) {
-    stage::both(&Closed, options)
+    harness::run_both_sides(&HttpClosed, options)
 }
 
 /// Runs the initiator against any server.
 fn against(address: SocketAddr, options: &[(&str, &str)]) -> Result<Record, Error> {
-    stage::against(&Closed, PHASES, address, options)
+    harness::run_against(&HttpClosed, PHASES, address, options)
 }
 
 /// The same, for some time.
 fn against_for(measure_ns: Nanos, address: SocketAddr, options: &[(&str, &str)]) -> Result<Record, Error> {
-    stage::against(&Closed, Phases { measure_ns, ..PHASES }, address, options)
+    harness::run_against(&HttpClosed, Phases { measure_ns, ..PHASES }, address, options)
 }
 
 over_both! {
@@ -90,7 +90,7 @@ fn both_sides_count_the_same_requests() {
 fn every_metric_follows_from_what_is_recorded() {
     let (asked, _) = both(&[("count", "10")]);
     let counted = |counter: &str| asked.totals.contains_key(counter) && asked.timeline.counters.contains_key(counter);
-    for metric in Closed.metrics() {
+    for metric in HttpClosed.metrics() {
         let is_recorded = match &metric.from {
             Derivation::Quantile { distribution, .. } => asked.distributions.contains_key(&**distribution),
             Derivation::Rate { counter, .. } | Derivation::Total { counter, .. } | Derivation::Cost { counter, .. } => {
@@ -185,7 +185,7 @@ fn what_was_sent_behind_the_last_answer_of_a_connection_is_asked_again() {
     let record = against(address, &[("pipeline", "4"), ("count", "20"), ("connections", "1")]).unwrap();
     assert_eq!((record.totals[count::REQUESTS], record.totals[names::ERRORS]), (20, 0), "{:?}", record.errors);
     assert_eq!((record.totals[count::CONNECTIONS], record.totals[names::CLOSED_BY_SERVER]), (10, 10));
-    assert!(record.totals[names::ASKED_AGAIN] >= 9);
+    assert!(record.totals[names::RESENT] >= 9);
 }
 
 fn a_connection_is_closed_after_the_number_of_requests_that_it_may_have() {
@@ -272,7 +272,7 @@ fn a_target_that_takes_no_connection_ends_the_trial_at_once() {
 
 fn what_cannot_be_asked_is_refused_before_the_start() {
     let refused = |options: &[(&str, &str)]| {
-        let outcome = Closed.prepare(&role(&Closed, Side::Initiator, options), &Policy::anything());
+        let outcome = HttpClosed.prepare(&role(&HttpClosed, Side::Initiator, options), &Policy::anything());
         outcome.err().map(|error| (error.to_string(), error.hint().map(str::to_owned))).unwrap()
     };
     let (text, hint) = refused(&[("url", "ftp://a")]);

@@ -4,8 +4,8 @@
 mod closed;
 #[path = "../common/mod.rs"]
 mod common;
-mod ledger;
-mod misbehaviour;
+mod faulty_servers;
+mod harness;
+mod io_backends;
 mod open;
-mod stage;
-mod ways;
+mod request_log;

@@ -12,10 +12,10 @@ use std::{
 
 use crate::{
     common::{over_both, read_request},
-    stage::{self, PHASES, role, server, server_of},
+    harness::{self, PHASES, role, server, server_of},
 };
 use fathom_engine::TestKind;
-use fathom_http::{Closed, Open, names};
+use fathom_http::{HttpClosed, HttpOpen, names};
 use fathom_model::{
     Derivation, Histogram, Phases, Record, Side,
     names::{count, distribution},
@@ -26,13 +26,13 @@ use fathom_sys::{clock, policy::Policy};
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
 fn both(options: &[(&str, &str)]) -> Record {
-    stage::both(&Open, options).0
+    harness::run_both_sides(&HttpOpen, options).0
 }
 
 /// Runs the initiator against any server for some time, all of which counts.
 fn against(millis: u64, address: SocketAddr, options: &[(&str, &str)]) -> Record {
     let phases = Phases { warmup_max_ns: Nanos::ZERO, measure_ns: Nanos::from_millis(millis), ..PHASES };
-    stage::against(&Open, phases, address, options).unwrap()
+    harness::run_against(&HttpOpen, phases, address, options).unwrap()
 }
 
 fn times<'a>(record: &'a Record, name: &str) -> &'a Histogram {
@@ -84,7 +84,7 @@ fn a_number_of_requests_and_a_profile_are_gone_through_once() {
 
 fn every_metric_follows_from_what_is_recorded() {
     let record = both(&[("rate", "1k"), ("count", "10")]);
-    for metric in Open.metrics() {
+    for metric in HttpOpen.metrics() {
         let is_recorded = match &metric.from {
             Derivation::Quantile { distribution, .. } => record.distributions.contains_key(&**distribution),
             Derivation::Rate { counter, .. } => record.timeline.counters.contains_key(&**counter),
@@ -135,7 +135,7 @@ fn a_stall_is_felt_by_all_requests_that_were_due_and_by_one_of_a_closed_loop() {
     assert!((1..10).contains(&service.count_above(100_000_000)), "{}", service.count_above(100_000_000));
     assert!(open.totals[count::LATE_NO_CONNECTION] >= 190, "{:?}", open.totals);
     let phases = Phases { warmup_max_ns: Nanos::ZERO, measure_ns: Nanos::from_millis(600), ..PHASES };
-    let closed = stage::against(&Closed, phases, stalling(), &options[1..]).unwrap();
+    let closed = harness::run_against(&HttpClosed, phases, stalling(), &options[1..]).unwrap();
     assert!((1..10).contains(&times(&closed, distribution::SERVICE_TIME).count_above(100_000_000)));
 }
 
@@ -210,7 +210,8 @@ fn a_server_that_closes_idle_connections_is_no_error() {
 fn a_schedule_that_cannot_be_kept_is_refused_before_the_start() {
     let refused = |options: &[(&str, &str)]| {
         let options = [options, &[("url", "http://127.0.0.1")]].concat();
-        Open.prepare(&role(&Open, Side::Initiator, &options), &Policy::anything())
+        HttpOpen
+            .prepare(&role(&HttpOpen, Side::Initiator, &options), &Policy::anything())
             .err()
             .map(|error| error.to_string())
             .unwrap()

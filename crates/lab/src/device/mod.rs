@@ -2,7 +2,7 @@
 //!
 //! It knows what a device does and how it is written; [`topology`] joins its wires, and [`fitting`] puts on what makes it one.
 
-mod fitting;
+mod fitted_device;
 mod topology;
 
 use std::{fmt, num::NonZeroU32, str::FromStr};
@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
-pub use fitting::{DeviceRecord, Thread};
-pub(crate) use fitting::{Fitting, fit};
+pub use fitted_device::{DeviceRecord, Thread};
+pub(crate) use fitted_device::{FittedDevice, fit};
 pub(crate) use topology::build;
 
 /// The name of the host that is a device.
@@ -58,14 +58,14 @@ pub struct Policer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Program {
     /// Hands every IPv4 and IPv6 frame to another interface.
-    Redirect(Onward),
+    Redirect(DeviceRedirect),
     /// The same for frames up to a rate; drops the rest.
-    Policer(Policer, Onward),
+    Policer(Policer, DeviceRedirect),
 }
 
 /// Where a program hands frames to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Onward {
+pub struct DeviceRedirect {
     /// The index of the other interface.
     pub to: u32,
     /// Who is to receive the frames there.
@@ -75,23 +75,23 @@ pub struct Onward {
 }
 
 /// Puts programs on interfaces; whoever builds a lab brings those of the packet layer.
-pub trait Programs: Sync {
+pub trait ProgramLoader: Sync {
     /// Puts a program on an interface of the calling thread's network namespace, for as long as what is returned lives.
     ///
     /// # Errors
     /// Without `CAP_BPF` and `CAP_NET_ADMIN` outside user namespaces.
-    fn attach(&self, program: &Program, interface: u32) -> fathom_sys::Result<Box<dyn Attached>>;
+    fn attach(&self, program: &Program, interface: u32) -> fathom_sys::Result<Box<dyn ProgramGuard>>;
 }
 
 /// A program on an interface; dropping it takes the program off.
-pub trait Attached: Send + fmt::Debug {}
+pub trait ProgramGuard: Send + fmt::Debug {}
 
 /// Knows no program, for labs whose devices need none.
 #[derive(Debug, Clone, Copy)]
 pub struct NoPrograms;
 
-impl Programs for NoPrograms {
-    fn attach(&self, _: &Program, _: u32) -> fathom_sys::Result<Box<dyn Attached>> {
+impl ProgramLoader for NoPrograms {
+    fn attach(&self, _: &Program, _: u32) -> fathom_sys::Result<Box<dyn ProgramGuard>> {
         Err(fathom_sys::Error::new("attach a program", std::io::Error::from(std::io::ErrorKind::Unsupported)))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use fathom_sys::netlink::{BridgeIndex, Route};
+use fathom_sys::netlink::{BridgeIndex, RouteEntry};
 
 use super::{Device, HOST};
 use crate::{
@@ -42,7 +42,7 @@ fn routed([mut a, mut dut, mut b]: [Host; 3], family: Family, options: &Options)
 fn send_everything_by(host: &Host, gateway: Ipv4Addr, family: Family) -> Result<()> {
     let mut netlink = open(host)?;
     family.routes_by(gateway).into_iter().try_for_each(|(destination, gateway)| {
-        let default = Route { destination, prefix_len: 0, gateway: Some(gateway), device: None };
+        let default = RouteEntry { destination, prefix_len: 0, gateway: Some(gateway), device: None };
         netlink.add_route(&default).map_err(Error::kernel(format!("route host {} by {gateway}", host.name)))
     })
 }

@@ -6,7 +6,7 @@ use std::{io, path::Path, str};
 
 use fathom_model::names::host;
 
-use super::{Recorder, Source, counters_of};
+use super::{CounterSink, Source, counters_of};
 use crate::procfs::{ProcFile, fields, lines, numbers};
 
 /// The kernel shows ticks of `USER_HZ`, which is 100 on every architecture that is left, whatever its own timer does.
@@ -43,7 +43,7 @@ impl Source for Cpu {
         const { &counters_of(&STATES) }
     }
 
-    fn sample(&mut self, root: &Path, out: &mut dyn Recorder) -> io::Result<()> {
+    fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         for line in lines(self.0.read(root)?) {
             let mut fields = fields(line);
             let Some(core) = fields.next().and_then(core) else { continue };

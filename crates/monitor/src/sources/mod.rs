@@ -32,11 +32,11 @@ pub trait Source: Send {
     ///
     /// # Errors
     /// When the file cannot be read. Lines that are not understood are passed over.
-    fn sample(&mut self, root: &Path, out: &mut dyn Recorder) -> io::Result<()>;
+    fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()>;
 }
 
 /// Where a source writes what it read.
-pub trait Recorder {
+pub trait CounterSink {
     /// Takes one counter of one instance: `cpu1`, `eth0`, or nothing for the whole host.
     fn value(&mut self, name: &'static str, of: &str, value: u64);
 }

@@ -5,7 +5,7 @@
 
 use std::{io, path::Path};
 
-use super::{Recorder, Source};
+use super::{CounterSink, Source};
 use crate::procfs::{ProcFile, fields, lines, number};
 
 /// A counter with the group and the name that the file gives it, such as `Udp:` and `NoPorts`.
@@ -28,7 +28,7 @@ impl Source for Named {
         self.counters
     }
 
-    fn sample(&mut self, root: &Path, out: &mut dyn Recorder) -> io::Result<()> {
+    fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let mut above: Option<&[u8]> = None;
         for line in lines(self.file.read(root)?) {
             match above.take() {
@@ -45,7 +45,7 @@ fn pair(names: &[u8], values: &[u8]) -> bool {
     fields(names).next() == fields(values).next() && fields(names).count() == fields(values).count()
 }
 
-fn record(names: &[u8], values: &[u8], wanted: &[Wanted], out: &mut dyn Recorder) {
+fn record(names: &[u8], values: &[u8], wanted: &[Wanted], out: &mut dyn CounterSink) {
     let Some(group) = fields(names).next() else { return };
     for (name, value) in fields(names).zip(fields(values)).skip(1) {
         let asked = wanted.iter().find(|(_, (g, n))| g.as_bytes() == group && n.as_bytes() == name);

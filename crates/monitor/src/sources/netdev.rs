@@ -6,7 +6,7 @@ use std::{io, path::Path};
 
 use fathom_model::names::host;
 
-use super::{Recorder, Source, counters_of};
+use super::{CounterSink, Source, counters_of};
 use crate::procfs::{ProcFile, fields, lines, numbers};
 
 /// Each counter with its column behind the name of the interface; eight columns of receiving, then eight of sending.
@@ -41,7 +41,7 @@ impl Source for NetDev {
         const { &counters_of(&COLUMNS) }
     }
 
-    fn sample(&mut self, root: &Path, out: &mut dyn Recorder) -> io::Result<()> {
+    fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         for line in lines(self.0.read(root)?) {
             // The kernel refuses names with a colon, and writes none behind the one that follows the name.
             let Some(colon) = line.iter().rposition(|byte| *byte == b':') else { continue };

@@ -6,10 +6,10 @@
 use std::{io, path::Path};
 
 use fathom_model::names::host;
-use fathom_sys::nftables::{Fate, Nftables};
+use fathom_sys::nftables::{Nftables, RuleFate};
 
 use super::{
-    Recorder, Source,
+    CounterSink, Source,
     socket::{Socket, cause},
 };
 
@@ -31,14 +31,14 @@ impl Source for Nft {
         &[host::NFT_DROPPED]
     }
 
-    fn sample(&mut self, root: &Path, out: &mut dyn Recorder) -> io::Result<()> {
+    fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let Some(nft) = self.0.below(root)? else { return Ok(()) };
         let chains = nft.base_chains().map_err(cause)?;
         // Nothing is dropped where there are no rules, and that is known.
         out.value(host::NFT_DROPPED, "", 0);
         for chain in chains {
             for rule in nft.counted(&chain).map_err(cause)? {
-                if rule.fate == Fate::Dropped {
+                if rule.fate == RuleFate::Dropped {
                     out.value(host::NFT_DROPPED, &format!("{chain} {}", rule.handle), rule.n_packets);
                 }
             }

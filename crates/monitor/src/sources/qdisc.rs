@@ -8,7 +8,7 @@ use fathom_model::names::host;
 use fathom_sys::netlink::Netlink;
 
 use super::{
-    Recorder, Source,
+    CounterSink, Source,
     socket::{Socket, cause},
 };
 
@@ -33,7 +33,7 @@ impl Source for Qdisc {
         &[host::QDISC_DROPPED]
     }
 
-    fn sample(&mut self, root: &Path, out: &mut dyn Recorder) -> io::Result<()> {
+    fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let Some(netlink) = self.netlink.below(root)? else { return Ok(()) };
         for (device, drops) in netlink.qdisc_drops().map_err(cause)? {
             if !self.names.contains_key(&device) {

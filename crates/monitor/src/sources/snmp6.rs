@@ -7,7 +7,7 @@ use std::{io, path::Path};
 
 use fathom_model::names::host;
 
-use super::{Recorder, Source, counters_of};
+use super::{CounterSink, Source, counters_of};
 use crate::procfs::{ProcFile, fields, lines, number};
 
 /// Whose counters these are.
@@ -47,7 +47,7 @@ impl Source for Snmp6 {
         const { &counters_of(&WANTED) }
     }
 
-    fn sample(&mut self, root: &Path, out: &mut dyn Recorder) -> io::Result<()> {
+    fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         for line in lines(self.0.read(root)?) {
             let mut fields = fields(line);
             let (Some(name), Some(value)) = (fields.next(), fields.next()) else { continue };

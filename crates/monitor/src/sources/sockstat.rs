@@ -6,22 +6,22 @@ use std::{io, path::Path};
 
 use fathom_model::names::host;
 
-use super::{Recorder, Source, counters_of};
+use super::{CounterSink, Source, counters_of};
 use crate::procfs::{ProcFile, fields, lines, number};
 
 /// What one of a level is.
 #[derive(Clone, Copy)]
-enum Of {
+enum SockstatLevel {
     One,
     Page,
 }
 
 /// Each counter with its group, its key in the group, and what one of it is.
-const LEVELS: [(&str, (&str, &str, Of)); 4] = [
-    (host::SOCK_TCP_IN_USE, ("TCP:", "inuse", Of::One)),
-    (host::SOCK_TCP_TIME_WAIT, ("TCP:", "tw", Of::One)),
-    (host::SOCK_TCP_MEMORY_BYTES, ("TCP:", "mem", Of::Page)),
-    (host::SOCK_UDP_IN_USE, ("UDP:", "inuse", Of::One)),
+const LEVELS: [(&str, (&str, &str, SockstatLevel)); 4] = [
+    (host::SOCK_TCP_IN_USE, ("TCP:", "inuse", SockstatLevel::One)),
+    (host::SOCK_TCP_TIME_WAIT, ("TCP:", "tw", SockstatLevel::One)),
+    (host::SOCK_TCP_MEMORY_BYTES, ("TCP:", "mem", SockstatLevel::Page)),
+    (host::SOCK_UDP_IN_USE, ("UDP:", "inuse", SockstatLevel::One)),
 ];
 
 /// The source.
@@ -47,16 +47,16 @@ impl Source for Sockstat {
         const { &counters_of(&LEVELS) }
     }
 
-    fn sample(&mut self, root: &Path, out: &mut dyn Recorder) -> io::Result<()> {
+    fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         for line in lines(self.file.read(root)?) {
             let mut fields = fields(line);
             let Some(group) = fields.next() else { continue };
             while let (Some(key), Some(value)) = (fields.next(), fields.next()) {
-                let is_asked = |(g, k, _): &(&str, &str, Of)| g.as_bytes() == group && k.as_bytes() == key;
+                let is_asked = |(g, k, _): &(&str, &str, SockstatLevel)| g.as_bytes() == group && k.as_bytes() == key;
                 let Some((counter, (_, _, of))) = LEVELS.iter().find(|(_, level)| is_asked(level)) else { continue };
                 let unit = match of {
-                    Of::One => 1,
-                    Of::Page => self.page_bytes,
+                    SockstatLevel::One => 1,
+                    SockstatLevel::Page => self.page_bytes,
                 };
                 if let Some(level) = number(value).and_then(|value: u64| value.checked_mul(unit)) {
                     out.value(counter, "", level);

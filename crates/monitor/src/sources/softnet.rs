@@ -7,7 +7,7 @@ use std::{fmt::Write as _, io, path::Path, str};
 
 use fathom_model::names::host;
 
-use super::{Recorder, Source};
+use super::{CounterSink, Source};
 use crate::procfs::{ProcFile, fields, lines};
 
 /// The counters, in the order of their columns.
@@ -22,7 +22,7 @@ const CORES_MAX: usize = 8192;
 /// The source.
 pub(super) struct Softnet {
     file: ProcFile,
-    cores: Vec<[Unwrapped; COLUMNS.len()]>,
+    cores: Vec<[WrappingCounter; COLUMNS.len()]>,
     /// The name of the core at hand, kept so that its room is used again.
     of: String,
 }
@@ -43,7 +43,7 @@ impl Source for Softnet {
         &COLUMNS
     }
 
-    fn sample(&mut self, root: &Path, out: &mut dyn Recorder) -> io::Result<()> {
+    fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let text = self.file.read(root)?;
         let n_columns = lines(text).next().map_or(0, |first| fields(first).count());
         for (row, line) in lines(text).enumerate() {
@@ -84,12 +84,12 @@ fn hexadecimal(field: &[u8]) -> Option<u32> {
 
 /// A counter of 32 bits, followed beyond its range.
 #[derive(Clone, Default)]
-struct Unwrapped {
+struct WrappingCounter {
     shown: u32,
     total: u64,
 }
 
-impl Unwrapped {
+impl WrappingCounter {
     /// The count since the first sample's zero; right while fewer than 2³² come between two samples.
     fn follow(&mut self, shown: u32) -> u64 {
         self.total += u64::from(shown.wrapping_sub(self.shown));
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_counter_of_32_bits_goes_on_where_it_wraps() {
-        let mut counter = Unwrapped::default();
+        let mut counter = WrappingCounter::default();
         assert_eq!(counter.follow(0xffff_fff0), 0xffff_fff0);
         assert_eq!(counter.follow(0x10), 0x1_0000_0010);
         assert_eq!(counter.follow(0x10), 0x1_0000_0010);

@@ -9,7 +9,7 @@ use fathom_model::names::host;
 use fathom_sys::{ethtool::Device, netlink::Netlink};
 
 use super::{
-    Recorder, Source,
+    CounterSink, Source,
     socket::{Socket, cause},
 };
 
@@ -37,7 +37,7 @@ impl Source for Xdp {
         &[host::DEV_XDP_DROPPED]
     }
 
-    fn sample(&mut self, root: &Path, out: &mut dyn Recorder) -> io::Result<()> {
+    fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let Some(netlink) = self.netlink.below(root)? else { return Ok(()) };
         for link in netlink.links().map_err(cause)? {
             if link.has_xdp && !self.devices.iter().any(|(name, _)| *name == link.name) {

@@ -17,10 +17,10 @@
 
 use std::sync::Arc;
 
-use fathom_engine::pace::{Process, Share};
+use fathom_engine::pace::{ArrivalProcess, WorkShare};
 use fathom_model::units::{Nanos, PerSec, approximate, rounded};
 
-use crate::craft::mix;
+use crate::craft::splitmix;
 
 /// Ticks in a nanosecond, as a power of two.
 pub(super) const TICK_BITS: u8 = 16;
@@ -46,24 +46,24 @@ pub(super) const GAP_BITS: u8 = 14;
 
 /// What distances lie between frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Rhythm {
+pub(super) struct DepartureParams {
     /// From one burst to the next, or the mean of it.
     pub(super) gap: u64,
     /// Frames that leave at the same time.
     pub(super) burst: u64,
     /// The gaps to draw from at random, and what is drawn follows from.
-    pub(super) random: Option<Random>,
+    pub(super) random: Option<RandomGaps>,
     /// By how much `ready` may lie ahead when a frame leaves.
     pub(super) tolerance: u64,
     /// A frame that is later than this does not leave any more.
     pub(super) late_max: u64,
     /// The distance that holds from some time on.
-    pub(super) turn: Option<Turn>,
+    pub(super) rate_change: Option<RateChange>,
 }
 
 /// Where the distance between departures changes: the one that is due then or next is the first of the new rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Turn {
+pub(super) struct RateChange {
     /// When, in ticks.
     pub(super) at: u64,
     /// From one burst to the next after that.
@@ -72,61 +72,61 @@ pub(super) struct Turn {
 
 /// Gaps as those of a Poisson process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Random {
+pub(super) struct RandomGaps {
     pub(super) gaps: Arc<[u64; N_GAPS]>,
     pub(super) seed: u64,
 }
 
 /// The departures of one worker, in order: the next one, and how to get to the one after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Departures {
-    pub(super) rhythm: Rhythm,
-    pub(super) next: Next,
+pub struct DepartureSchedule {
+    pub(super) params: DepartureParams,
+    pub(super) next: NextDeparture,
 }
 
 /// The next departure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Next {
+pub(super) struct NextDeparture {
     /// When it is due, in ticks.
     pub(super) due: u64,
     /// When those before it are made good for, in ticks.
     pub(super) ready: u64,
     /// How many of its burst came before it.
-    pub(super) place: u64,
+    pub(super) place_in_burst: u64,
     /// How many bursts came before its own.
     pub(super) n_bursts: u64,
 }
 
 /// A look at the schedule: the time, and when the trial was over, if it is; both from the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct SchedulePoll {
     pub(super) now: Nanos,
     pub(super) end: Option<Nanos>,
 }
 
 /// Which frames leave together, and how their bursts are spread over time.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pattern {
+pub struct DeparturePattern {
     /// Frames per second of all workers together.
     pub rate: PerSec,
     /// Frames in a burst, at least one.
     pub burst: u32,
     /// How bursts follow each other.
-    pub process: Process,
+    pub process: ArrivalProcess,
     /// Another rate from some time on, of bursts at equal distances.
-    pub step: Option<Step>,
+    pub rate_step: Option<RateStep>,
 }
 
 /// A change of the rate within a schedule.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Step {
+pub struct RateStep {
     /// When, from the start of the schedule.
     pub at: Nanos,
     /// Frames per second from then on, of all workers together; above zero.
     pub rate: PerSec,
 }
 
-impl Look {
+impl SchedulePoll {
     pub(super) const fn ticks(self) -> u64 {
         self.now.0 << TICK_BITS
     }
@@ -141,37 +141,44 @@ impl Look {
     }
 }
 
-impl Departures {
+impl DepartureSchedule {
     /// One worker's share of a pattern; nothing for a rate of zero.
     ///
     /// # Panics
     /// Without a frame in a burst, without workers, or with a step of a Poisson process.
     #[must_use]
-    pub fn new(pattern: &Pattern, share: Share) -> Option<Self> {
+    pub fn new(pattern: &DeparturePattern, share: WorkShare) -> Option<Self> {
         assert!(pattern.burst > 0 && share.of > 0, "{pattern:?} for {share:?} is nothing to send");
-        assert!(pattern.step.is_none() || pattern.process == Process::Constant, "{pattern:?} has gaps of one mean");
+        assert!(
+            pattern.rate_step.is_none() || pattern.process == ArrivalProcess::Constant,
+            "{pattern:?} has gaps of one mean"
+        );
         let burst = u64::from(pattern.burst);
         // From one burst of any worker to the next.
         let all = |rate: PerSec| 1e9 / rate.get() * approximate(1 << TICK_BITS) * approximate(burst);
         let own = |rate: PerSec| rounded((all(rate) * approximate(share.of as u64)).ceil()).clamp(1, GAP_MAX);
         let gap = own(pattern.rate);
-        let turn = pattern.step.map(|step| Turn { at: step.at.0.saturating_mul(1 << TICK_BITS), gap: own(step.rate) });
+        let turn = pattern
+            .rate_step
+            .map(|step| RateChange { at: step.at.0.saturating_mul(1 << TICK_BITS), gap: own(step.rate) });
         let random = match pattern.process {
-            Process::Constant => None,
-            Process::Poisson { seed } => Some(Random { gaps: exponential(gap), seed: mix(seed, share.idx as u64) }),
+            ArrivalProcess::Constant => None,
+            ArrivalProcess::Poisson { seed } => {
+                Some(RandomGaps { gaps: exponential(gap), seed: splitmix(seed, share.idx as u64) })
+            }
         };
         // The shorter distance says what a queue holds, before and after a step.
         let shortest = turn.map_or(gap, |turn| turn.gap.min(gap));
         let bursts_together = (TOGETHER_MAX / burst).max(1);
-        let tolerance = (TOLERANCE.0 << TICK_BITS).min((bursts_together - 1).saturating_mul(pace(shortest)));
+        let tolerance = (TOLERANCE.0 << TICK_BITS).min((bursts_together - 1).saturating_mul(catch_up_gap(shortest)));
         let few = (shortest / burst).saturating_mul(TOGETHER_MAX.max(burst));
         let late_max = (LATE_MAX.0 << TICK_BITS).max(few).min(GAP_MAX);
-        let rhythm = Rhythm { gap, burst, random, tolerance, late_max, turn };
+        let rhythm = DepartureParams { gap, burst, random, tolerance, late_max, rate_change: turn };
         // Each worker's bursts lie between those of the others.
         let is_random = rhythm.random.is_some();
         let due = if is_random { 0 } else { rounded(all(pattern.rate) * approximate(share.idx as u64)).min(GAP_MAX) };
-        let next = Next { due, ready: 0, place: 0, n_bursts: 0 };
-        (pattern.rate.get() > 0.0).then_some(Self { rhythm, next })
+        let next = NextDeparture { due, ready: 0, place_in_burst: 0, n_bursts: 0 };
+        (pattern.rate.get() > 0.0).then_some(Self { params: rhythm, next })
     }
 
     /// When the next one is due.
@@ -183,33 +190,33 @@ impl Departures {
     /// The mean distance from one to the next, where they are nearest.
     #[must_use]
     pub fn mean_gap(&self) -> Nanos {
-        let shortest = self.rhythm.turn.map_or(self.rhythm.gap, |turn| turn.gap.min(self.rhythm.gap));
-        Nanos((shortest / self.rhythm.burst) >> TICK_BITS)
+        let shortest = self.params.rate_change.map_or(self.params.gap, |turn| turn.gap.min(self.params.gap));
+        Nanos((shortest / self.params.burst) >> TICK_BITS)
     }
 
     /// Whether the next one is of the rate after a step.
     #[must_use]
     pub fn is_after_step(&self) -> bool {
-        self.rhythm.is_after_turn(self.next.due)
+        self.params.is_after_rate_change(self.next.due)
     }
 
     /// When the next one may leave at the earliest.
-    pub(super) fn leaves_at(&self) -> Nanos {
-        let allowed = self.next.ready.saturating_sub(self.rhythm.tolerance).div_ceil(1 << TICK_BITS);
+    pub(super) fn earliest_departure(&self) -> Nanos {
+        let allowed = self.next.ready.saturating_sub(self.params.tolerance).div_ceil(1 << TICK_BITS);
         self.due().max(Nanos(allowed))
     }
 
     /// How many may leave at a look, at most so many, and none beyond a step.
-    pub(super) fn count_leaving(&self, look: Look, most: usize) -> usize {
+    pub(super) fn n_ready(&self, look: SchedulePoll, most: usize) -> usize {
         let (mut next, is_after_step) = (self.next, self.is_after_step());
         let (now, horizon) = (look.ticks(), look.horizon().0);
         let mut count = 0;
         while count < most
             && next.due >> TICK_BITS <= horizon
-            && next.ready <= now + self.rhythm.tolerance
-            && self.rhythm.is_after_turn(next.due) == is_after_step
+            && next.ready <= now + self.params.tolerance
+            && self.params.is_after_rate_change(next.due) == is_after_step
         {
-            next = self.rhythm.left(next, now);
+            next = self.params.next_after(next, now);
             count += 1;
         }
         count
@@ -217,63 +224,63 @@ impl Departures {
 
     /// The next one leaves at a look; goes on to the one after it.
     #[inline]
-    pub(super) fn leave(&mut self, look: Look) {
-        self.next = self.rhythm.left(self.next, look.ticks());
+    pub(super) fn advance(&mut self, look: SchedulePoll) {
+        self.next = self.params.next_after(self.next, look.ticks());
     }
 
     /// Gives up what is too late to leave; how many that are.
-    pub(super) fn give_up_late(&mut self, look: Look) -> u64 {
-        let late_max = if look.is_over() { self.rhythm.late_max.min(OVERTIME) } else { self.rhythm.late_max };
+    pub(super) fn drop_late(&mut self, look: SchedulePoll) -> u64 {
+        let late_max = if look.is_over() { self.params.late_max.min(OVERTIME) } else { self.params.late_max };
         let part_of_trial = (look.horizon().0 + 1) << TICK_BITS;
-        self.give_up_before(look.ticks().saturating_sub(late_max).min(part_of_trial))
+        self.drop_before(look.ticks().saturating_sub(late_max).min(part_of_trial))
     }
 
     /// Gives up all that are due before a time in ticks; how many that are.
-    fn give_up_before(&mut self, until: u64) -> u64 {
+    fn drop_before(&mut self, until: u64) -> u64 {
         let mut given_up = 0;
         while self.next.due < until {
-            let n_bursts = self.rhythm.n_equal(self.next.due, until);
-            given_up += n_bursts * self.rhythm.burst - self.next.place;
-            let gap = self.rhythm.gap(&self.next);
+            let n_bursts = self.params.n_equal(self.next.due, until);
+            given_up += n_bursts * self.params.burst - self.next.place_in_burst;
+            let gap = self.params.gap(&self.next);
             let due = self.next.due.saturating_add(n_bursts * gap);
-            self.next = Next { due, place: 0, n_bursts: self.next.n_bursts + n_bursts, ..self.next };
+            self.next = NextDeparture { due, place_in_burst: 0, n_bursts: self.next.n_bursts + n_bursts, ..self.next };
         }
         given_up
     }
 }
 
-impl Rhythm {
+impl DepartureParams {
     /// What follows a departure that leaves at a time.
     #[inline]
-    fn left(&self, mut next: Next, now: u64) -> Next {
-        if next.place == 0 {
+    fn next_after(&self, mut next: NextDeparture, now: u64) -> NextDeparture {
+        if next.place_in_burst == 0 {
             next.ready = next.ready.max(now);
         }
-        next.place += 1;
-        if next.place == self.burst {
+        next.place_in_burst += 1;
+        if next.place_in_burst == self.burst {
             let gap = self.gap(&next);
-            next.ready = next.ready.saturating_add(pace(gap));
+            next.ready = next.ready.saturating_add(catch_up_gap(gap));
             next.due = next.due.saturating_add(gap);
-            (next.place, next.n_bursts) = (0, next.n_bursts + 1);
+            (next.place_in_burst, next.n_bursts) = (0, next.n_bursts + 1);
         }
         next
     }
 
     /// From the burst of a departure to the one after it.
     #[inline]
-    fn gap(&self, next: &Next) -> u64 {
+    fn gap(&self, next: &NextDeparture) -> u64 {
         match &self.random {
-            None => self.turn.filter(|turn| next.due >= turn.at).map_or(self.gap, |turn| turn.gap),
+            None => self.rate_change.filter(|turn| next.due >= turn.at).map_or(self.gap, |turn| turn.gap),
             Some(random) => {
-                let drawn = mix(random.seed, next.n_bursts + 1) >> (u64::BITS - u32::from(GAP_BITS));
+                let drawn = splitmix(random.seed, next.n_bursts + 1) >> (u64::BITS - u32::from(GAP_BITS));
                 random.gaps[usize::try_from(drawn).expect("few bits are left")]
             }
         }
     }
 
     #[inline]
-    fn is_after_turn(&self, due: u64) -> bool {
-        self.turn.is_some_and(|turn| due >= turn.at)
+    fn is_after_rate_change(&self, due: u64) -> bool {
+        self.rate_change.is_some_and(|turn| due >= turn.at)
     }
 
     /// How many bursts from `due` on are at equal distances and due before a time: one, where distances are random.
@@ -281,7 +288,7 @@ impl Rhythm {
         if self.random.is_some() {
             return 1;
         }
-        match self.turn {
+        match self.rate_change {
             Some(turn) if due < turn.at => (until.min(turn.at) - due).div_ceil(self.gap),
             Some(turn) => (until - due).div_ceil(turn.gap),
             None => (until - due).div_ceil(self.gap),
@@ -290,7 +297,7 @@ impl Rhythm {
 }
 
 /// How far apart bursts are at least that lie a gap apart in the schedule: 7/8 of it.
-pub(super) const fn pace(gap: u64) -> u64 {
+pub(super) const fn catch_up_gap(gap: u64) -> u64 {
     gap - gap / 8
 }
 
@@ -313,14 +320,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{
-        super::virtual_sender::{ALONE, Left, Stall, VirtualSender, looks, n_due, next_look, pattern, patterns},
+        super::virtual_sender::{ALONE, SentFrame, Stall, VirtualSender, looks, n_due, next_look, pattern, patterns},
         *,
     };
 
     const SECOND: Nanos = Nanos::from_secs(1);
 
-    fn constant(rate: f64) -> Departures {
-        Departures::new(&pattern(rate, 1, Process::Constant), ALONE).unwrap()
+    fn constant(rate: f64) -> DepartureSchedule {
+        DepartureSchedule::new(&pattern(rate, 1, ArrivalProcess::Constant), ALONE).unwrap()
     }
 
     fn stall(from_us: u64, until_us: u64) -> Stall {
@@ -328,29 +335,29 @@ mod tests {
     }
 
     /// What has left in a trial of 100 ms with these stalls, in which nothing else was given up.
-    fn sent(departures: &Departures, stalls: &[Stall]) -> VirtualSender {
+    fn sent(departures: &DepartureSchedule, stalls: &[Stall]) -> VirtualSender {
         let mut sender = VirtualSender::new(departures.clone(), Nanos::from_millis(100));
         sender.run(stalls);
         assert_eq!(sender.n_intended(), n_due(departures.clone(), sender.end));
         sender
     }
 
-    fn times(mut departures: Departures, n: usize) -> Vec<u64> {
+    fn times(mut departures: DepartureSchedule, n: usize) -> Vec<u64> {
         let mut next = || {
             let due = departures.due();
-            departures.leave(Look { now: due, end: None });
+            departures.advance(SchedulePoll { now: due, end: None });
             due.0
         };
         (0..n).map(|_| next()).collect()
     }
 
     /// By how much bursts at equal distances came sooner after each other than 7/8 of them, in ticks: at most the tolerance.
-    fn ahead(left: &[Left], gap: u64) -> u64 {
+    fn ahead(left: &[SentFrame], gap: u64) -> u64 {
         let mut begun = left.to_vec();
         begun.dedup_by_key(|left| left.due);
         let (mut latest, mut ahead) = (i128::MIN, 0);
         for (n, left) in (0_i128..).zip(begun) {
-            let slack = i128::from(left.at) - n * i128::from(pace(gap));
+            let slack = i128::from(left.at) - n * i128::from(catch_up_gap(gap));
             latest = latest.max(slack);
             ahead = ahead.max(latest - slack);
         }
@@ -363,7 +370,7 @@ mod tests {
             let n = n_due(constant(rate), SECOND * 10);
             assert!(n.abs_diff(rounded(rate * 10.0)) <= 1 && approximate(n - 1) <= rate * 10.0, "{rate}: {n}");
         }
-        assert_eq!(Departures::new(&pattern(0.0, 1, Process::Constant), ALONE), None);
+        assert_eq!(DepartureSchedule::new(&pattern(0.0, 1, ArrivalProcess::Constant), ALONE), None);
     }
 
     #[test]
@@ -371,10 +378,10 @@ mod tests {
         let departures = constant(1e6);
         let sender = sent(&departures, &[stall(20_000, 21_300)]);
         assert_eq!(sender.n_unsent, 0);
-        assert!(ahead(&sender.left, departures.rhythm.gap) <= departures.rhythm.tolerance);
+        assert!(ahead(&sender.sent, departures.params.gap) <= departures.params.tolerance);
         let between = |from: Nanos, until: Nanos| {
             let span = (from.0 << TICK_BITS)..(until.0 << TICK_BITS);
-            sender.left.iter().filter(|left| span.contains(&left.at)).count()
+            sender.sent.iter().filter(|left| span.contains(&left.at)).count()
         };
         // 37 at once, and then a batch every 5 µs at 8/7 of the rate.
         let after = Nanos::from_micros(21_300);
@@ -382,7 +389,7 @@ mod tests {
         let faster = between(after + Nanos(1), after + Nanos::from_millis(7));
         assert!((7_990..=8_001).contains(&faster), "{faster} in 7 ms");
         // 1300 frames less 37 are made good at 8/7 in seven times as long, and from then on each leaves when it is due.
-        let mut late = sender.left.iter().filter(|left| left.at.saturating_sub(left.due) > 5_000 << TICK_BITS);
+        let mut late = sender.sent.iter().filter(|left| left.at.saturating_sub(left.due) > 5_000 << TICK_BITS);
         let last = late.next_back().unwrap().at >> TICK_BITS;
         assert!((29_900_000..30_400_000).contains(&last), "{last}");
     }
@@ -395,7 +402,7 @@ mod tests {
         let before = |until: u64| n_due(departures.clone(), Nanos(until * 1_000 - 1));
         assert_eq!(sender.n_unsent, before(25_000) - n_due(departures.clone(), Nanos::from_micros(19_995)));
         assert_eq!(sender.lag() >> TICK_BITS, 10_000_000, "one that is as late as may be leaves");
-        assert_eq!(constant(1e3).rhythm.late_max >> TICK_BITS, 128_000_000, "few frames may all be late");
+        assert_eq!(constant(1e3).params.late_max >> TICK_BITS, 128_000_000, "few frames may all be late");
     }
 
     #[test]
@@ -403,47 +410,47 @@ mod tests {
         for (rate, burst, most) in
             [(1e5, 1, 4), (1e6, 1, 37), (1e7, 1, 128), (5e7, 1, 128), (1e7, 50, 100), (1e8, 500, 500)]
         {
-            let departures = Departures::new(&pattern(rate, burst, Process::Constant), ALONE).unwrap();
-            let look = Look { now: Nanos::from_millis(5), end: None };
-            assert_eq!(departures.count_leaving(look, usize::MAX), most, "{rate} in bursts of {burst}");
+            let departures = DepartureSchedule::new(&pattern(rate, burst, ArrivalProcess::Constant), ALONE).unwrap();
+            let look = SchedulePoll { now: Nanos::from_millis(5), end: None };
+            assert_eq!(departures.n_ready(look, usize::MAX), most, "{rate} in bursts of {burst}");
         }
     }
 
     #[test]
     fn a_burst_leaves_at_once_and_keeps_the_rate() {
-        let bursts = Departures::new(&pattern(1e6, 4, Process::Constant), ALONE).unwrap();
+        let bursts = DepartureSchedule::new(&pattern(1e6, 4, ArrivalProcess::Constant), ALONE).unwrap();
         assert_eq!(times(bursts, 9), [0, 0, 0, 0, 4_000, 4_000, 4_000, 4_000, 8_000]);
-        let long = Departures::new(&pattern(1e6, 1_000, Process::Constant), ALONE).unwrap();
+        let long = DepartureSchedule::new(&pattern(1e6, 1_000, ArrivalProcess::Constant), ALONE).unwrap();
         let sender = sent(&long, &[stall(20_100, 23_900)]);
         assert_eq!(sender.n_unsent, 0);
-        assert!(ahead(&sender.left, long.rhythm.gap) == 0, "long bursts do not leave together");
-        let longest = Departures::new(&pattern(1e6, 50_000, Process::Constant), ALONE).unwrap();
-        assert_eq!(longest.rhythm.late_max, longest.rhythm.gap, "a burst may take as long as its distance to the next");
+        assert!(ahead(&sender.sent, long.params.gap) == 0, "long bursts do not leave together");
+        let longest = DepartureSchedule::new(&pattern(1e6, 50_000, ArrivalProcess::Constant), ALONE).unwrap();
+        assert_eq!(longest.params.late_max, longest.params.gap, "a burst may take as long as its distance to the next");
     }
 
     #[test]
     fn a_long_burst_that_takes_a_while_to_leave_does_not_delay_the_next() {
-        let mut departures = Departures::new(&pattern(1e6, 1_000, Process::Constant), ALONE).unwrap();
+        let mut departures = DepartureSchedule::new(&pattern(1e6, 1_000, ArrivalProcess::Constant), ALONE).unwrap();
         for n in 0..1_000 {
             // A frame each 600 ns.
-            departures.leave(Look { now: Nanos(n * 600), end: None });
+            departures.advance(SchedulePoll { now: Nanos(n * 600), end: None });
         }
-        assert_eq!(departures.leaves_at(), Nanos::from_millis(1));
+        assert_eq!(departures.earliest_departure(), Nanos::from_millis(1));
     }
 
     #[test]
     fn of_a_burst_that_has_begun_the_rest_is_given_up() {
-        let mut departures = Departures::new(&pattern(1e6, 1_000, Process::Constant), ALONE).unwrap();
-        (0..300).for_each(|_| departures.leave(Look { now: Nanos::ZERO, end: None }));
-        let look = Look { now: Nanos::from_micros(12_500), end: None };
-        assert_eq!(departures.give_up_late(look), 700 + 2_000);
-        assert_eq!((departures.due(), departures.next.place), (Nanos::from_millis(3), 0));
+        let mut departures = DepartureSchedule::new(&pattern(1e6, 1_000, ArrivalProcess::Constant), ALONE).unwrap();
+        (0..300).for_each(|_| departures.advance(SchedulePoll { now: Nanos::ZERO, end: None }));
+        let look = SchedulePoll { now: Nanos::from_micros(12_500), end: None };
+        assert_eq!(departures.drop_late(look), 700 + 2_000);
+        assert_eq!((departures.due(), departures.next.place_in_burst), (Nanos::from_millis(3), 0));
     }
 
     #[test]
     fn poisson_gaps_are_exponential_and_follow_from_the_seed() {
         let poisson = |seed| {
-            let departures = Departures::new(&pattern(1e6, 1, Process::Poisson { seed }), ALONE).unwrap();
+            let departures = DepartureSchedule::new(&pattern(1e6, 1, ArrivalProcess::Poisson { seed }), ALONE).unwrap();
             times(departures, 200_001)
         };
         let times = poisson(7);
@@ -460,23 +467,27 @@ mod tests {
 
     #[test]
     fn random_gaps_are_made_good_by_their_own_length() {
-        let departures = Departures::new(&pattern(1e6, 1, Process::Poisson { seed: 5 }), ALONE).unwrap();
+        let departures = DepartureSchedule::new(&pattern(1e6, 1, ArrivalProcess::Poisson { seed: 5 }), ALONE).unwrap();
         let sender = sent(&departures, &[stall(20_000, 21_300)]);
         assert_eq!(sender.n_unsent, 0);
-        let (stalled, tolerance) = (21_300_000 << TICK_BITS, departures.rhythm.tolerance);
-        let late: Vec<&Left> = sender.left.iter().skip_while(|left| left.at < stalled).take(5_000).collect();
+        let (stalled, tolerance) = (21_300_000 << TICK_BITS, departures.params.tolerance);
+        let late: Vec<&SentFrame> = sender.sent.iter().skip_while(|left| left.at < stalled).take(5_000).collect();
         for (nth, left) in late.iter().enumerate().step_by(100) {
             let scheduled = left.due - late[0].due;
             let took = left.at - late[0].at;
-            assert!(took + tolerance >= pace(scheduled), "{nth}: {scheduled} in {took}");
+            assert!(took + tolerance >= catch_up_gap(scheduled), "{nth}: {scheduled} in {took}");
             // All of them are late, so each leaves as soon as it may: within a look, and a tick for each.
-            assert!(took <= pace(scheduled) + (5_000 << TICK_BITS) + 5_000, "{nth}: {scheduled} in {took}");
+            assert!(took <= catch_up_gap(scheduled) + (5_000 << TICK_BITS) + 5_000, "{nth}: {scheduled} in {took}");
         }
     }
 
-    fn stepped(rate: f64, burst: u32, (at, then): (Nanos, f64)) -> Departures {
-        let step = Some(Step { at, rate: PerSec::new(then).unwrap() });
-        Departures::new(&Pattern { step, ..pattern(rate, burst, Process::Constant) }, ALONE).unwrap()
+    fn stepped(rate: f64, burst: u32, (at, then): (Nanos, f64)) -> DepartureSchedule {
+        let step = Some(RateStep { at, rate: PerSec::new(then).unwrap() });
+        DepartureSchedule::new(
+            &DeparturePattern { rate_step: step, ..pattern(rate, burst, ArrivalProcess::Constant) },
+            ALONE,
+        )
+        .unwrap()
     }
 
     #[test]
@@ -487,11 +498,11 @@ mod tests {
         assert_eq!(times(stepped(1e6, 1, between), 6), [0, 1_000, 2_000, 3_000, 5_000, 7_000]);
         assert_eq!(times(stepped(1e6, 2, step), 8), [0, 0, 2_000, 2_000, 4_000, 4_000, 8_000, 8_000]);
         let mut departures = stepped(1e6, 1, step);
-        let look = Look { now: Nanos::from_micros(9), end: None };
-        assert_eq!(departures.count_leaving(look, 64), 3, "what leaves together is of one rate");
-        (0..3).for_each(|_| departures.leave(look));
+        let look = SchedulePoll { now: Nanos::from_micros(9), end: None };
+        assert_eq!(departures.n_ready(look, 64), 3, "what leaves together is of one rate");
+        (0..3).for_each(|_| departures.advance(look));
         assert!(departures.is_after_step());
-        assert_eq!(departures.count_leaving(look, 64), 4);
+        assert_eq!(departures.n_ready(look, 64), 4);
     }
 
     #[test]
@@ -499,11 +510,11 @@ mod tests {
         let departures = stepped(1e6, 1, (Nanos::from_millis(21), 0.1e6));
         let sender = sent(&departures, &[stall(20_000, 22_000)]);
         assert_eq!(sender.n_unsent, 0);
-        let is_after = |left: &&Left| departures.rhythm.is_after_turn(left.due);
-        let after: Vec<Left> = sender.left.iter().filter(is_after).copied().collect();
-        let before: Vec<Left> = sender.left.iter().filter(|left| !is_after(left)).copied().collect();
-        assert!(ahead(&before, departures.rhythm.gap) <= departures.rhythm.tolerance);
-        assert!(ahead(&after, departures.rhythm.turn.unwrap().gap) <= departures.rhythm.tolerance);
+        let is_after = |left: &&SentFrame| departures.params.is_after_rate_change(left.due);
+        let after: Vec<SentFrame> = sender.sent.iter().filter(is_after).copied().collect();
+        let before: Vec<SentFrame> = sender.sent.iter().filter(|left| !is_after(left)).copied().collect();
+        assert!(ahead(&before, departures.params.gap) <= departures.params.tolerance);
+        assert!(ahead(&after, departures.params.rate_change.unwrap().gap) <= departures.params.tolerance);
         // 1000 frames at 8/7 of the first rate take 875 µs, less what leaves together.
         assert!((22_840_000..22_880_000).contains(&(after[0].at >> TICK_BITS)), "{}", after[0].at >> TICK_BITS);
     }
@@ -515,11 +526,11 @@ mod tests {
             [(0.5e6, 11_500), (0.5e6, 25_000), (0.5e6, 10_900), (3e6, 21_500), (3e6, 21_001), (50.0, 60_000)]
         {
             let (mut at_once, mut one_by_one) = (stepped(1e6, 1, (at, then)), stepped(1e6, 1, (at, then)));
-            let look = Look { now: Nanos::from_micros(until), end: None };
-            let given_up = at_once.give_up_late(look);
+            let look = SchedulePoll { now: Nanos::from_micros(until), end: None };
+            let given_up = at_once.drop_late(look);
             let mut n = 0;
-            while look.ticks().saturating_sub(one_by_one.next.due) > one_by_one.rhythm.late_max {
-                let gap = one_by_one.rhythm.gap(&one_by_one.next);
+            while look.ticks().saturating_sub(one_by_one.next.due) > one_by_one.params.late_max {
+                let gap = one_by_one.params.gap(&one_by_one.next);
                 one_by_one.next.due += gap;
                 n += 1;
             }
@@ -531,7 +542,8 @@ mod tests {
     #[test]
     fn workers_share_a_rate_and_take_turns() {
         let of_worker = |idx| {
-            let departures = Departures::new(&pattern(1e6, 1, Process::Constant), Share { idx, of: 3 });
+            let departures =
+                DepartureSchedule::new(&pattern(1e6, 1, ArrivalProcess::Constant), WorkShare { idx, of: 3 });
             times(departures.unwrap(), 4)
         };
         let mut all: Vec<u64> = (0..3).flat_map(of_worker).collect();
@@ -543,11 +555,12 @@ mod tests {
     fn workers_that_stall_together_make_it_good_together() {
         let mut all = Vec::new();
         for idx in 0..3 {
-            let departures = Departures::new(&pattern(3e6, 1, Process::Constant), Share { idx, of: 3 }).unwrap();
+            let departures =
+                DepartureSchedule::new(&pattern(3e6, 1, ArrivalProcess::Constant), WorkShare { idx, of: 3 }).unwrap();
             let sender = sent(&departures, &[stall(20_000, 21_300)]);
             assert_eq!(sender.n_unsent, 0);
-            assert!(ahead(&sender.left, departures.rhythm.gap) <= departures.rhythm.tolerance);
-            all.extend(sender.left);
+            assert!(ahead(&sender.sent, departures.params.gap) <= departures.params.tolerance);
+            all.extend(sender.sent);
         }
         let at_once = all.iter().filter(|left| left.at == 21_300_000 << TICK_BITS).count();
         assert_eq!(at_once, 3 * 37);
@@ -560,8 +573,8 @@ mod tests {
         let mut sender = VirtualSender::new(departures.clone(), end);
         let done = sender.run(&[stall(98_000, 101_000)]);
         assert_eq!((sender.n_unsent, sender.n_intended()), (0, n_due(departures.clone(), end)));
-        assert!(sender.left.iter().all(|left| left.due >> TICK_BITS <= end.0), "what is due later is no part of it");
-        assert!(ahead(&sender.left, departures.rhythm.gap) <= departures.rhythm.tolerance);
+        assert!(sender.sent.iter().all(|left| left.due >> TICK_BITS <= end.0), "what is due later is no part of it");
+        assert!(ahead(&sender.sent, departures.params.gap) <= departures.params.tolerance);
         // 2000 frames at 8/7 of the rate take 1.75 ms.
         assert!((102_600_000..102_800_000).contains(&done.0), "{done}");
         let mut sender = VirtualSender::new(departures.clone(), end);
@@ -572,11 +585,12 @@ mod tests {
 
     #[test]
     fn nobody_waits_long_for_the_last_frames_of_a_slow_schedule() {
-        let mut departures = Departures::new(&pattern(1_000.0, 20_000, Process::Constant), ALONE).unwrap();
-        (0..5).for_each(|_| departures.leave(Look { now: Nanos::ZERO, end: None }));
+        let mut departures =
+            DepartureSchedule::new(&pattern(1_000.0, 20_000, ArrivalProcess::Constant), ALONE).unwrap();
+        (0..5).for_each(|_| departures.advance(SchedulePoll { now: Nanos::ZERO, end: None }));
         let end = Some(Nanos::from_millis(500));
-        assert_eq!(departures.give_up_late(Look { now: Nanos::from_millis(1_000), end }), 0);
-        assert_eq!(departures.give_up_late(Look { now: Nanos::from_millis(1_001), end }), 19_995);
+        assert_eq!(departures.drop_late(SchedulePoll { now: Nanos::from_millis(1_000), end }), 0);
+        assert_eq!(departures.drop_late(SchedulePoll { now: Nanos::from_millis(1_001), end }), 19_995);
         assert_eq!(departures.due(), SECOND * 20);
     }
 
@@ -585,24 +599,24 @@ mod tests {
 
         #[test]
         fn whatever_holds_a_sender_up_all_that_was_due_has_left_or_was_given_up((pattern, (looks, end)) in (patterns(), looks())) {
-            let departures = Departures::new(&pattern, ALONE).unwrap();
+            let departures = DepartureSchedule::new(&pattern, ALONE).unwrap();
             let mut sender = VirtualSender::new(departures.clone(), end);
             for look in &looks {
-                sender.look(*look);
+                sender.poll(*look);
             }
             let mut now = looks[looks.len() - 1];
             while !sender.is_over(now) {
                 now = next_look(&sender, now);
-                sender.look(now);
+                sender.poll(now);
             }
             prop_assert_eq!(sender.n_intended(), n_due(departures.clone(), end));
             prop_assert!(now <= end.max(looks[looks.len() - 1]) + SECOND + Nanos::from_millis(1), "over at {}", now);
-            let Rhythm { late_max, tolerance, gap, random, turn, .. } = departures.rhythm;
-            for Left { at, due } in &sender.left {
+            let DepartureParams { late_max, tolerance, gap, random, rate_change, .. } = departures.params;
+            for SentFrame { at, due } in &sender.sent {
                 prop_assert!(at >> TICK_BITS >= due >> TICK_BITS && at.saturating_sub(*due) <= late_max, "{} at {}", due, at);
             }
-            if random.is_none() && turn.is_none() {
-                prop_assert!(ahead(&sender.left, gap) <= tolerance);
+            if random.is_none() && rate_change.is_none() {
+                prop_assert!(ahead(&sender.sent, gap) <= tolerance);
             }
         }
     }

@@ -1,12 +1,12 @@
 //! How frames leave: ways out of this machine behind one seam, tried from the fastest to the one that always works.
 //!
-//! It knows neither headers nor what becomes of the frames: a way out is given a [`Blueprint`] and departures, and counts what it
+//! It knows neither headers nor what becomes of the frames: a way out is given a [`FrameSet`] and departures, and counts what it
 //! handed over.
 
-mod course;
 mod departures;
 mod live;
 mod pktgen;
+mod send_progress;
 mod socket;
 mod super_frames;
 mod xsk;
@@ -16,16 +16,16 @@ mod virtual_sender;
 
 use std::{fmt, sync::Arc};
 
-use fathom_engine::{Error, Worker, pace::Share};
+use fathom_engine::{Error, WorkerHandle, pace::WorkShare};
 use fathom_model::{Note, units::Nanos};
-use fathom_sys::{packet_socket::Queueing, policy::Frames as Permit, xsk::Mode};
+use fathom_sys::{packet_socket::Queueing, policy::FramePermit as Permit, xsk::Mode};
 
-use crate::{craft::Blueprint, pktgen::Ports};
-pub use departures::{Departures, Pattern, Step};
+use crate::{craft::FrameSet, pktgen::DevicePorts};
+pub use departures::{DeparturePattern, DepartureSchedule, RateStep};
 
 /// The device that frames leave by, in the network namespace of the calling thread.
 #[derive(Debug, Clone)]
-pub struct Port {
+pub struct OutputDevice {
     /// Its number.
     pub ifindex: u32,
     /// Its name, for errors and for watching it.
@@ -38,7 +38,7 @@ pub struct Port {
 
 /// Whether frames say when they left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stamping {
+pub enum Timestamping {
     /// By this machine's clock.
     Clock,
     /// Not at all, because the receiver has another clock.
@@ -47,30 +47,30 @@ pub enum Stamping {
 
 /// What one worker sends, and when.
 #[derive(Debug, Clone)]
-pub struct Load {
+pub struct WorkerLoad {
     /// The frames of all workers.
-    pub blueprint: Arc<Blueprint>,
+    pub frames: Arc<FrameSet>,
     /// What their marks begin with.
     pub tag: u32,
     /// What their marks say of when they left.
-    pub stamping: Stamping,
+    pub timestamping: Timestamping,
     /// Which worker it is; it sends the flows with its number, and every so many after it.
-    pub share: Share,
+    pub share: WorkShare,
     /// When frames leave; flat out without any.
-    pub departures: Option<Departures>,
+    pub departures: Option<DepartureSchedule>,
     /// How many frames are to leave; until the time is over without one.
     pub count: Option<u64>,
     /// The source ports by which the receiver counts packets of the kernel's pktgen too; it does not, without any.
-    pub pktgen: Option<Ports>,
+    pub pktgen: Option<DevicePorts>,
 }
 
 /// A way for frames to leave.
 pub trait Backend: fmt::Debug + Sync {
     /// What it is called in options.
-    fn word(&self) -> &'static str;
+    fn option_value(&self) -> &'static str;
 
     /// What it is, for results and for reasons.
-    fn about(&self) -> &'static str;
+    fn description(&self) -> &'static str;
 
     /// Whether it is an extra of some kernels that is not loaded here; only who asks for it by name is told then.
     fn is_absent(&self) -> bool {
@@ -81,13 +81,13 @@ pub trait Backend: fmt::Debug + Sync {
     ///
     /// # Errors
     /// What is missing, or what this way out cannot do; nothing is left behind then.
-    fn open(&self, port: &Port, load: Load) -> Result<Box<dyn Generator>, Error>;
+    fn open(&self, port: &OutputDevice, load: WorkerLoad) -> Result<Box<dyn Generator>, Error>;
 }
 
 /// What sends the frames of one worker.
 pub trait Generator: fmt::Debug + Send {
     /// In which way its frames are others than those that were asked for, in words that follow what it is.
-    fn remark(&self) -> Option<String> {
+    fn frame_difference(&self) -> Option<String> {
         None
     }
 
@@ -100,7 +100,7 @@ pub trait Generator: fmt::Debug + Send {
     ///
     /// # Errors
     /// When the device goes; what was sent until then is counted.
-    fn send(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()>;
+    fn send(&mut self, worker: &WorkerHandle<'_>) -> fathom_sys::Result<()>;
 }
 
 /// The places of what generators count.
@@ -120,7 +120,7 @@ pub(crate) mod counter {
 /// From the best to the one that always works, where frames leave at a rate.
 const BACKENDS: &[&dyn Backend] = &[
     &pktgen::Pktgen,
-    &live::Live,
+    &live::LiveFrames,
     &xsk::Xsk(Mode::ZeroCopy),
     &xsk::Xsk(Mode::Copy),
     &super_frames::SuperFrames,
@@ -132,7 +132,7 @@ const BACKENDS: &[&dyn Backend] = &[
 /// A long frame costs two thirds of as many copies, and is under way for longer: docs/methods/frames.md has the numbers.
 const FLAT_OUT: &[&dyn Backend] = &[
     &pktgen::Pktgen,
-    &live::Live,
+    &live::LiveFrames,
     &xsk::Xsk(Mode::ZeroCopy),
     &super_frames::SuperFrames,
     &xsk::Xsk(Mode::Copy),
@@ -140,11 +140,11 @@ const FLAT_OUT: &[&dyn Backend] = &[
 ];
 
 /// The words of the option that chooses one.
-pub const WORDS: &[&str] = &[AUTO, "pktgen", "live", "xsk", "socket"];
+pub const BACKEND_NAMES: &[&str] = &[AUTO, "pktgen", "live", "xsk", "socket"];
 /// The word for the first that works.
 pub const AUTO: &str = "auto";
 
-impl Load {
+impl WorkerLoad {
     /// Its first flow, and the distance to the next.
     fn flows(&self) -> (u32, u32) {
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
@@ -158,28 +158,29 @@ impl Load {
 ///
 /// # Errors
 /// When the one that was asked for does not work, with the reason; when none does, that of the last.
-pub fn choose(
+pub fn open_generators(
     word: &str,
-    port: &Port,
-    loads: &[Load],
+    port: &OutputDevice,
+    loads: &[WorkerLoad],
     notes: &mut Vec<Note>,
 ) -> Result<Vec<Box<dyn Generator>>, Error> {
     let mut refusals = Vec::new();
-    let is_meant = |backend: &&&dyn Backend| word == backend.word() || (word == AUTO && !backend.is_absent());
+    let is_meant = |backend: &&&dyn Backend| word == backend.option_value() || (word == AUTO && !backend.is_absent());
     let is_paced = loads.iter().any(|load| load.departures.is_some());
     let backends = if is_paced { BACKENDS } else { FLAT_OUT };
     for backend in backends.iter().filter(is_meant) {
         match loads.iter().map(|load| backend.open(port, load.clone())).collect::<Result<Vec<_>, _>>() {
             Ok(generators) => {
-                let remark = generators.first().and_then(|generator| generator.remark());
-                let chosen = remark.map_or(backend.about().to_owned(), |words| format!("{}, {words}", backend.about()));
-                notes.push(Note { id: "backend".to_owned(), text: told(&chosen, &refusals) });
+                let remark = generators.first().and_then(|generator| generator.frame_difference());
+                let chosen = remark
+                    .map_or(backend.description().to_owned(), |words| format!("{}, {words}", backend.description()));
+                notes.push(Note { id: "backend".to_owned(), text: choice_note(&chosen, &refusals) });
                 return Ok(generators);
             }
             Err(error) => refusals.push((*backend, error)),
         }
     }
-    let reasons: Vec<String> = refusals.iter().map(reason).collect();
+    let reasons: Vec<String> = refusals.iter().map(refusal_reason).collect();
     match refusals.pop() {
         // A missing privilege is told as one.
         Some((_, error @ Error::Permission { .. })) => Err(error),
@@ -190,16 +191,16 @@ pub fn choose(
     }
 }
 
-fn told(chosen: &str, refusals: &[(&dyn Backend, Error)]) -> String {
+fn choice_note(chosen: &str, refusals: &[(&dyn Backend, Error)]) -> String {
     let chosen = format!("frames sent by {chosen}");
     if refusals.is_empty() {
         return chosen;
     }
-    format!("{chosen}; not by {}", refusals.iter().map(reason).collect::<Vec<_>>().join("; "))
+    format!("{chosen}; not by {}", refusals.iter().map(refusal_reason).collect::<Vec<_>>().join("; "))
 }
 
 /// Whether frames may go past the queueing discipline, as all do but those of a packet socket.
-fn require_bypass(port: &Port) -> Result<(), Error> {
+fn require_bypass(port: &OutputDevice) -> Result<(), Error> {
     match port.queueing {
         Queueing::Bypass => Ok(()),
         Queueing::Discipline => Err(unsupported("it does not pass the queueing discipline".to_owned())),
@@ -207,10 +208,10 @@ fn require_bypass(port: &Port) -> Result<(), Error> {
 }
 
 /// Why a way out was not taken: an error with its causes, on one line.
-fn reason((backend, error): &(&dyn Backend, Error)) -> String {
+fn refusal_reason((backend, error): &(&dyn Backend, Error)) -> String {
     let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
     let causes: Vec<String> = causes.map(ToString::to_string).collect();
-    format!("{}: {}", backend.about(), causes.join(": "))
+    format!("{}: {}", backend.description(), causes.join(": "))
 }
 
 fn unsupported(what: String) -> Error {

@@ -1,15 +1,15 @@
 //! Frames through an `AF_PACKET` socket, a batch in each system call: works wherever a packet socket may be opened.
 
-use fathom_engine::{Error, Worker};
+use fathom_engine::{Error, WorkerHandle};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
-    packet_socket::{MAX_BATCH, Offer, Sender},
+    packet_socket::{MAX_BATCH, OfferResult, Sender},
 };
 
 use super::{
-    Backend, Generator, Load, Port, counter,
-    course::{Course, Held},
+    Backend, Generator, OutputDevice, WorkerLoad, counter,
+    send_progress::{LastTemplate, SendProgress},
 };
 
 /// `sendmmsg` on a packet socket.
@@ -17,49 +17,49 @@ use super::{
 pub(super) struct Socket;
 
 #[derive(Debug)]
-struct Batches {
+struct SocketGenerator {
     sender: Sender,
-    course: Course,
-    batch: Batch,
+    progress: SendProgress,
+    batch: FrameBatch,
 }
 
 /// Room for the frames of one system call.
 #[derive(Debug)]
-struct Batch {
+struct FrameBatch {
     bytes: Vec<u8>,
     room: usize,
     lengths: [usize; MAX_BATCH],
-    held: [Held; MAX_BATCH],
+    last_templates: [LastTemplate; MAX_BATCH],
 }
 
 /// How long to wait at most for room in the send buffer before looking whether the trial is over.
 const ROOM: Nanos = Nanos::from_millis(1);
 
 impl Backend for Socket {
-    fn word(&self) -> &'static str {
+    fn option_value(&self) -> &'static str {
         "socket"
     }
 
-    fn about(&self) -> &'static str {
+    fn description(&self) -> &'static str {
         "a packet socket (sendmmsg)"
     }
 
-    fn open(&self, port: &Port, load: Load) -> Result<Box<dyn Generator>, Error> {
+    fn open(&self, port: &OutputDevice, load: WorkerLoad) -> Result<Box<dyn Generator>, Error> {
         let what = || format!("open a packet socket on {}", port.name);
         let sender = Sender::open(port.ifindex, port.queueing, &port.permit)
             .map_err(|cause| Error::system(what(), "CAP_NET_RAW", cause))?;
-        let room = load.blueprint.longest();
+        let room = load.frames.longest();
         let bytes = vec![0; room * MAX_BATCH];
-        let batch = Batch { bytes, room, lengths: [0; MAX_BATCH], held: [None; MAX_BATCH] };
-        Ok(Box::new(Batches { sender, course: Course::of(load), batch }))
+        let batch = FrameBatch { bytes, room, lengths: [0; MAX_BATCH], last_templates: [None; MAX_BATCH] };
+        Ok(Box::new(SocketGenerator { sender, progress: SendProgress::of(load), batch }))
     }
 }
 
-impl Batch {
-    fn write(&mut self, course: &Course, n: usize) {
+impl FrameBatch {
+    fn write(&mut self, course: &SendProgress, n: usize) {
         let now = clock::now();
-        let slots = self.bytes.chunks_exact_mut(self.room).zip(&mut self.lengths).zip(&mut self.held);
-        for (((frame, length), held), turn) in slots.zip(course.turns()).take(n) {
+        let slots = self.bytes.chunks_exact_mut(self.room).zip(&mut self.lengths).zip(&mut self.last_templates);
+        for (((frame, length), held), turn) in slots.zip(course.upcoming()).take(n) {
             *length = course.write(frame, held, (turn, now));
         }
     }
@@ -70,28 +70,28 @@ impl Batch {
     }
 }
 
-impl Generator for Batches {
+impl Generator for SocketGenerator {
     fn span(&self) -> Option<(Nanos, Nanos)> {
-        self.course.span()
+        self.progress.span()
     }
 
-    fn send(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
-        while !self.course.is_over(worker) {
-            let n = self.course.due(worker, MAX_BATCH);
+    fn send(&mut self, worker: &WorkerHandle<'_>) -> fathom_sys::Result<()> {
+        while !self.progress.is_over(worker) {
+            let n = self.progress.wait_for_due(worker, MAX_BATCH);
             if n == 0 {
                 continue;
             }
-            self.batch.write(&self.course, n);
+            self.batch.write(&self.progress, n);
             match self.sender.send(self.batch.frames(n))? {
-                Offer::Accepted(n) => {
+                OfferResult::Accepted(n) => {
                     worker.add(counter::SENT, n as u64);
-                    self.course.take(worker, n);
+                    self.progress.advance(worker, n);
                 }
-                Offer::Dropped => {
+                OfferResult::Dropped => {
                     worker.add(counter::REFUSED, 1);
-                    self.course.take(worker, 1);
+                    self.progress.advance(worker, 1);
                 }
-                Offer::Busy => {
+                OfferResult::Busy => {
                     self.sender.wait(ROOM)?;
                 }
             }

@@ -5,19 +5,19 @@
 
 use std::fs;
 
-use fathom_engine::{Error, Worker};
+use fathom_engine::{Error, WorkerHandle};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock, ethtool,
     netlink::Netlink,
-    packet_socket::{Offer, Queueing},
-    super_frame::{Cut, Sender, segments_of},
+    packet_socket::{OfferResult, Queueing},
+    super_frame::{SegmentCut, Sender, segments_of},
 };
 
-use super::{Backend, Generator, Load, Port, counter, course::Course, unsupported};
+use super::{Backend, Generator, OutputDevice, WorkerLoad, counter, send_progress::SendProgress, unsupported};
 use crate::{
-    craft::{Blueprint, Per},
-    wire::{ETHERTYPE_IPV4, Ethernet, Ipv4, Mark, MarkPlace, PROTOCOL_UDP, Sum, Udp},
+    craft::{ChangePer, FrameSet},
+    wire::{ChecksumSum, ETHERTYPE_IPV4, Ethernet, Ipv4, Mark, MarkOffsets, PROTOCOL_UDP, Udp},
 };
 
 /// A packet socket whose frames the kernel cuts.
@@ -25,11 +25,11 @@ use crate::{
 pub(super) struct SuperFrames;
 
 #[derive(Debug)]
-struct Cutting {
+struct SuperFrameGenerator {
     sender: Sender,
-    course: Course,
+    progress: SendProgress,
     /// What stands in front of one frame, of two and so on.
-    headers: Vec<[u8; MarkPlace::START]>,
+    headers: Vec<[u8; MarkOffsets::START]>,
     /// The long frame, of which all but headers and marks is always the same.
     bytes: Vec<u8>,
     /// Bytes that each frame carries.
@@ -39,47 +39,47 @@ struct Cutting {
 /// How long to wait at most for room in the send buffer before looking whether the trial is over.
 const ROOM: Nanos = Nanos::from_millis(1);
 /// The feature of a device that is handed long frames of UDP as they are.
-const TAKES_WHOLE: &str = "tx-udp-segmentation";
+const UDP_SEGMENTATION_FEATURE: &str = "tx-udp-segmentation";
 /// What the kernel calls it that a device has no queue in front of it.
 const NO_QUEUE: &str = "noqueue";
 /// The first Linux that cuts what a packet socket sends.
-const SINCE: (u32, u32) = (6, 2);
+const KERNEL_MIN: (u32, u32) = (6, 2);
 
 impl Backend for SuperFrames {
-    fn word(&self) -> &'static str {
+    fn option_value(&self) -> &'static str {
         "socket"
     }
 
-    fn about(&self) -> &'static str {
+    fn description(&self) -> &'static str {
         "a packet socket (super-buffers that the kernel cuts)"
     }
 
-    fn open(&self, port: &Port, load: Load) -> Result<Box<dyn Generator>, Error> {
-        require_cutting(port)?;
-        let first = plain(&load.blueprint).map_err(|what| unsupported(what.to_owned()))?;
-        let payload = first.len() - MarkPlace::START;
+    fn open(&self, port: &OutputDevice, load: WorkerLoad) -> Result<Box<dyn Generator>, Error> {
+        require_segmentation(port)?;
+        let first = first_frame(&load.frames).map_err(|what| unsupported(what.to_owned()))?;
+        let payload = first.len() - MarkOffsets::START;
         let most = segments_of(payload);
         let length = |bytes: usize| u16::try_from(bytes).expect("a frame has less than 64 KiB");
-        let cut = Cut { udp_at: length(Ethernet::LENGTH + Ipv4::LENGTH), payload: length(payload) };
+        let cut = SegmentCut { udp_at: length(Ethernet::LENGTH + Ipv4::LENGTH), payload: length(payload) };
         let what = || format!("open a packet socket on {}", port.name);
         let sender = Sender::open(port.ifindex, cut, &port.permit)
             .map_err(|cause| Error::system(what(), "CAP_NET_RAW", cause))?;
         let headers = (1..=most).map(|n| headers(&first, n)).collect();
-        let bytes = [&first[..MarkPlace::START], &first[MarkPlace::START..].repeat(most)].concat();
-        Ok(Box::new(Cutting { sender, course: Course::of(load), headers, bytes, payload }))
+        let bytes = [&first[..MarkOffsets::START], &first[MarkOffsets::START..].repeat(most)].concat();
+        Ok(Box::new(SuperFrameGenerator { sender, progress: SendProgress::of(load), headers, bytes, payload }))
     }
 }
 
 /// That the kernel itself cuts frames in front of this device, and counts none of them together.
-fn require_cutting(port: &Port) -> Result<(), Error> {
+fn require_segmentation(port: &OutputDevice) -> Result<(), Error> {
     let name = &port.name;
     let failed = |cause| Error::System { what: format!("ask how frames leave {name}"), cause };
     if port.queueing == Queueing::Discipline {
         return Err(unsupported("the queueing discipline is to see single frames".to_owned()));
     }
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    if version(&release).is_none_or(|version| version < SINCE) {
-        return Err(unsupported(format!("it takes Linux {}.{}", SINCE.0, SINCE.1)));
+    if version(&release).is_none_or(|version| version < KERNEL_MIN) {
+        return Err(unsupported(format!("it takes Linux {}.{}", KERNEL_MIN.0, KERNEL_MIN.1)));
     }
     let link = Netlink::open().and_then(|mut netlink| netlink.link(name)).map_err(failed)?;
     if link.qdisc.as_deref() != Some(NO_QUEUE) {
@@ -87,8 +87,8 @@ fn require_cutting(port: &Port) -> Result<(), Error> {
         return Err(unsupported(format!("{qdisc} stands in front of {name} and would see them uncut")));
     }
     let features = ethtool::Device::open(name).and_then(|device| device.features()).map_err(failed)?;
-    if features.iter().any(|feature| feature.name == TAKES_WHOLE && feature.active) {
-        return Err(unsupported(format!("{name} would hand them on uncut ({TAKES_WHOLE})")));
+    if features.iter().any(|feature| feature.name == UDP_SEGMENTATION_FEATURE && feature.active) {
+        return Err(unsupported(format!("{name} would hand them on uncut ({UDP_SEGMENTATION_FEATURE})")));
     }
     Ok(())
 }
@@ -100,17 +100,17 @@ fn version(release: &str) -> Option<(u32, u32)> {
 }
 
 /// The first frame, where the kernel writes all others as they were asked for; or why it would not.
-fn plain(blueprint: &Blueprint) -> Result<Vec<u8>, &'static str> {
-    let [shape] = blueprint.shapes.as_slice() else { return Err("they are not of one size") };
+fn first_frame(blueprint: &FrameSet) -> Result<Vec<u8>, &'static str> {
+    let [shape] = blueprint.templates.as_slice() else { return Err("they are not of one size") };
     if blueprint.n_flows > 1 {
         return Err("one long frame is of one flow");
     }
-    let is_constant = shape.edits.iter().all(|edit| edit.per == Per::Flow);
-    if shape.mark_at != Some(MarkPlace::START) || !is_constant {
+    let is_constant = shape.changes.iter().all(|edit| edit.per == ChangePer::Flow);
+    if shape.mark_at != Some(MarkOffsets::START) || !is_constant {
         return Err("more than their number differs, or they are not plain UDP over IPv4");
     }
     let mut first = shape.bytes.clone();
-    shape.write(&mut first, &blueprint.turn(0, 0, [0; Mark::LENGTH]));
+    shape.write(&mut first, &blueprint.frame_index(0, 0, [0; Mark::LENGTH]));
     // Where anything else was asked for than what the kernel writes, it would not be sent.
     let (ethernet, ip, udp) = (&first[..Ethernet::LENGTH], &first[Ethernet::LENGTH..], Ethernet::LENGTH + Ipv4::LENGTH);
     let half = |at: usize| usize::from(u16::from_be_bytes([first[at], first[at + 1]]));
@@ -118,63 +118,64 @@ fn plain(blueprint: &Blueprint) -> Result<Vec<u8>, &'static str> {
     let has_lengths = half(Ethernet::LENGTH + 2) == ip.len() && half(udp + 4) == first.len() - udp;
     // Number 0 and "do not fragment": the number then says nothing (RFC 6864 section 4.1), so that it may grow.
     let is_atomic = ip[4..8] == [0, 0, 0x40, 0];
-    let has_sum = Sum::default().with(&ip[..Ipv4::LENGTH]).checksum() == 0;
+    let has_sum = ChecksumSum::default().add_bytes(&ip[..Ipv4::LENGTH]).checksum() == 0;
     // The checksum of UDP follows from the mark, so it stands among those that change.
-    let has_udp_sum = shape.checksums.iter().enumerate().any(|(n, sum)| sum.at == udp + 6 && shape.mark_cover.has(n));
+    let has_udp_sum =
+        shape.checksums.iter().enumerate().any(|(n, sum)| sum.at == udp + 6 && shape.mark_cover.contains(n));
     let is_plain = is_udp && has_lengths && is_atomic && has_sum && has_udp_sum;
     if is_plain { Ok(first) } else { Err("they are not plain UDP over IPv4 with lengths and checksums that are right") }
 }
 
 /// The headers of so many frames in one.
-fn headers(first: &[u8], n: usize) -> [u8; MarkPlace::START] {
-    let mut headers: [u8; MarkPlace::START] = *first.first_chunk().expect("a frame is longer than its headers");
-    let payload = n * (first.len() - MarkPlace::START);
+fn headers(first: &[u8], n: usize) -> [u8; MarkOffsets::START] {
+    let mut headers: [u8; MarkOffsets::START] = *first.first_chunk().expect("a frame is longer than its headers");
+    let payload = n * (first.len() - MarkOffsets::START);
     let length = |bytes: usize| u16::try_from(bytes).expect("a datagram has less than 64 KiB");
     let (_, ip) = headers.split_at_mut(Ethernet::LENGTH);
     let (ip, udp) = ip.split_at_mut(Ipv4::LENGTH);
     ip[2..4].copy_from_slice(&length(Ipv4::LENGTH + Udp::LENGTH + payload).to_be_bytes());
     ip[10..12].fill(0);
-    let sum = Sum::default().with(ip).checksum();
+    let sum = ChecksumSum::default().add_bytes(ip).checksum();
     ip[10..12].copy_from_slice(&sum.to_be_bytes());
     let datagram = length(Udp::LENGTH + payload);
     udp[4..6].copy_from_slice(&datagram.to_be_bytes());
-    let pseudo = Sum::default().with(&ip[12..]).with_word(PROTOCOL_UDP.into()).with_word(datagram);
-    udp[6..8].copy_from_slice(&pseudo.get().to_be_bytes());
+    let pseudo = ChecksumSum::default().add_bytes(&ip[12..]).add_word(PROTOCOL_UDP.into()).add_word(datagram);
+    udp[6..8].copy_from_slice(&pseudo.value().to_be_bytes());
     headers
 }
 
-impl Cutting {
+impl SuperFrameGenerator {
     /// Writes the next frames as one; its length.
     fn write(&mut self, n: usize) -> usize {
         let now = clock::now();
-        let (headers, payloads) = self.bytes.split_at_mut(MarkPlace::START);
+        let (headers, payloads) = self.bytes.split_at_mut(MarkOffsets::START);
         headers.copy_from_slice(&self.headers[n - 1]);
-        for (payload, turn) in payloads.chunks_exact_mut(self.payload).zip(self.course.turns()).take(n) {
-            payload[..Mark::LENGTH].copy_from_slice(&self.course.mark(turn, now).bytes());
+        for (payload, turn) in payloads.chunks_exact_mut(self.payload).zip(self.progress.upcoming()).take(n) {
+            payload[..Mark::LENGTH].copy_from_slice(&self.progress.mark(turn, now).bytes());
         }
-        MarkPlace::START + n * self.payload
+        MarkOffsets::START + n * self.payload
     }
 }
 
-impl Generator for Cutting {
+impl Generator for SuperFrameGenerator {
     fn span(&self) -> Option<(Nanos, Nanos)> {
-        self.course.span()
+        self.progress.span()
     }
 
-    fn send(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
-        while !self.course.is_over(worker) {
-            let n = self.course.due(worker, self.headers.len());
+    fn send(&mut self, worker: &WorkerHandle<'_>) -> fathom_sys::Result<()> {
+        while !self.progress.is_over(worker) {
+            let n = self.progress.wait_for_due(worker, self.headers.len());
             if n == 0 {
                 continue;
             }
             let length = self.write(n);
             match self.sender.send(&self.bytes[..length])? {
                 // What the device drops of them it counts itself, each frame alone.
-                Offer::Accepted(_) | Offer::Dropped => {
+                OfferResult::Accepted(_) | OfferResult::Dropped => {
                     worker.add(counter::SENT, n as u64);
-                    self.course.take(worker, n);
+                    self.progress.advance(worker, n);
                 }
-                Offer::Busy => {
+                OfferResult::Busy => {
                     self.sender.wait(ROOM)?;
                 }
             }

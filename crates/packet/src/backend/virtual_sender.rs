@@ -1,30 +1,30 @@
 //! A sender in virtual time: it looks at its schedule when it is told to, and sends all that may leave then.
 
-use fathom_engine::pace::{Process, Share};
+use fathom_engine::pace::{ArrivalProcess, WorkShare};
 use fathom_model::units::{Nanos, PerSec};
 use proptest::prelude::*;
 
-use super::departures::{Departures, Look, Pattern, Step};
+use super::departures::{DeparturePattern, DepartureSchedule, RateStep, SchedulePoll};
 
 /// How many frames one batch has.
 const BATCH: usize = 64;
 /// How often a sender looks that is not held up.
 const LOOK_EVERY: Nanos = Nanos::from_micros(5);
 
-pub(super) const ALONE: Share = Share { idx: 0, of: 1 };
+pub(super) const ALONE: WorkShare = WorkShare { idx: 0, of: 1 };
 
 #[derive(Debug, Clone)]
 pub(super) struct VirtualSender {
-    pub(super) departures: Departures,
+    pub(super) departures: DepartureSchedule,
     pub(super) end: Nanos,
     /// Which have left.
-    pub(super) left: Vec<Left>,
+    pub(super) sent: Vec<SentFrame>,
     pub(super) n_unsent: u64,
 }
 
 /// A frame that has left; both times in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Left {
+pub(super) struct SentFrame {
     pub(super) at: u64,
     pub(super) due: u64,
 }
@@ -37,21 +37,21 @@ pub(super) struct Stall {
 }
 
 impl VirtualSender {
-    pub(super) fn new(departures: Departures, end: Nanos) -> Self {
-        Self { departures, end, left: Vec::new(), n_unsent: 0 }
+    pub(super) fn new(departures: DepartureSchedule, end: Nanos) -> Self {
+        Self { departures, end, sent: Vec::new(), n_unsent: 0 }
     }
 
-    pub(super) fn look(&mut self, now: Nanos) {
-        let look = Look { now, end: Some(self.end) };
+    pub(super) fn poll(&mut self, now: Nanos) {
+        let look = SchedulePoll { now, end: Some(self.end) };
         loop {
-            self.n_unsent += self.departures.give_up_late(look);
-            let n = self.departures.count_leaving(look, BATCH);
+            self.n_unsent += self.departures.drop_late(look);
+            let n = self.departures.n_ready(look, BATCH);
             if n == 0 {
                 return;
             }
             for _ in 0..n {
-                self.left.push(Left { at: look.ticks(), due: self.departures.next.due });
-                self.departures.leave(look);
+                self.sent.push(SentFrame { at: look.ticks(), due: self.departures.next.due });
+                self.departures.advance(look);
             }
         }
     }
@@ -64,7 +64,7 @@ impl VirtualSender {
     pub(super) fn run(&mut self, stalls: &[Stall]) -> Nanos {
         let mut now = Nanos::ZERO;
         while !self.is_over(now) {
-            self.look(now);
+            self.poll(now);
             now += LOOK_EVERY;
             if let Some(stall) = stalls.iter().find(|stall| stall.from <= now && now < stall.until) {
                 now = stall.until;
@@ -75,38 +75,44 @@ impl VirtualSender {
 
     /// All that was part of the trial.
     pub(super) fn n_intended(&self) -> u64 {
-        self.left.len() as u64 + self.n_unsent
+        self.sent.len() as u64 + self.n_unsent
     }
 
     /// The longest time by which a frame left late.
     pub(super) fn lag(&self) -> u64 {
-        self.left.iter().map(|left| left.at.saturating_sub(left.due)).max().unwrap_or(0)
+        self.sent.iter().map(|left| left.at.saturating_sub(left.due)).max().unwrap_or(0)
     }
 }
 
 /// How many are due by then, one by one.
-pub(super) fn n_due(mut departures: Departures, end: Nanos) -> u64 {
+pub(super) fn n_due(mut departures: DepartureSchedule, end: Nanos) -> u64 {
     let mut n = 0;
     while departures.due() <= end {
-        departures.leave(Look { now: departures.due(), end: None });
+        departures.advance(SchedulePoll { now: departures.due(), end: None });
         n += 1;
     }
     n
 }
 
-pub(super) fn pattern(rate: f64, burst: u32, process: Process) -> Pattern {
-    Pattern { rate: PerSec::new(rate).unwrap(), burst, process, step: None }
+pub(super) fn pattern(rate: f64, burst: u32, process: ArrivalProcess) -> DeparturePattern {
+    DeparturePattern { rate: PerSec::new(rate).unwrap(), burst, process, rate_step: None }
 }
 
 /// Rates from a few to some ten million per second, alone and in bursts, of all processes.
-pub(super) fn patterns() -> impl Strategy<Value = Pattern> {
+pub(super) fn patterns() -> impl Strategy<Value = DeparturePattern> {
     let rate = || (0.5..7.5_f64).prop_map(|log| PerSec::new(10_f64.powf(log)).unwrap());
     let burst = prop_oneof![3 => Just(1), 2 => 2..20_u32, 1 => 100..2_000_u32];
     let step = proptest::option::of((0..40_000_000_u64, rate()));
-    let constant = step.prop_map(|step| (Process::Constant, step.map(|(at, rate)| Step { at: Nanos(at), rate })));
-    let poisson = any::<u64>().prop_map(|seed| (Process::Poisson { seed }, None));
+    let constant =
+        step.prop_map(|step| (ArrivalProcess::Constant, step.map(|(at, rate)| RateStep { at: Nanos(at), rate })));
+    let poisson = any::<u64>().prop_map(|seed| (ArrivalProcess::Poisson { seed }, None));
     let process = prop_oneof![constant, poisson];
-    (rate(), burst, process).prop_map(|(rate, burst, (process, step))| Pattern { rate, burst, process, step })
+    (rate(), burst, process).prop_map(|(rate, burst, (process, step))| DeparturePattern {
+        rate,
+        burst,
+        process,
+        rate_step: step,
+    })
 }
 
 /// When a sender looks at its schedule that is held up again and again, and the end of its trial.
@@ -124,5 +130,7 @@ pub(super) fn looks() -> impl Strategy<Value = (Vec<Nanos>, Nanos)> {
 
 /// When to look next at what is left behind the last of [`looks`].
 pub(super) fn next_look(sender: &VirtualSender, now: Nanos) -> Nanos {
-    (now + Nanos::from_micros(50)).max(sender.departures.leaves_at()).min(sender.end.max(now) + Nanos::from_millis(1))
+    (now + Nanos::from_micros(50))
+        .max(sender.departures.earliest_departure())
+        .min(sender.end.max(now) + Nanos::from_millis(1))
 }

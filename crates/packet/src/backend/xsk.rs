@@ -1,6 +1,6 @@
 //! Frames through AF_XDP: written to memory that the kernel reads, without a system call for each batch where the driver reads it itself.
 
-use fathom_engine::{Error, Worker};
+use fathom_engine::{Error, WorkerHandle};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
@@ -8,9 +8,9 @@ use fathom_sys::{
 };
 
 use super::{
-    Backend, Generator, Load, Port, counter,
-    course::{Course, Held},
-    require_bypass, unsupported,
+    Backend, Generator, OutputDevice, WorkerLoad, counter, require_bypass,
+    send_progress::{LastTemplate, SendProgress},
+    unsupported,
 };
 
 /// AF_XDP in one of its two modes.
@@ -18,10 +18,10 @@ use super::{
 pub(super) struct Xsk(pub(super) Mode);
 
 #[derive(Debug)]
-struct Rings {
+struct XskGenerator {
     transmitter: Transmitter,
-    course: Course,
-    held: Vec<Held>,
+    progress: SendProgress,
+    last_templates: Vec<LastTemplate>,
 }
 
 /// Frames that are written before the kernel is told: as many as it takes in one call (`TX_BATCH_SIZE`).
@@ -30,20 +30,20 @@ const BATCH: usize = 32;
 const DRAIN: Nanos = Nanos::from_secs(1);
 
 impl Backend for Xsk {
-    fn word(&self) -> &'static str {
+    fn option_value(&self) -> &'static str {
         "xsk"
     }
 
-    fn about(&self) -> &'static str {
+    fn description(&self) -> &'static str {
         match self.0 {
             Mode::ZeroCopy => "AF_XDP without copies",
             Mode::Copy => "AF_XDP with copies",
         }
     }
 
-    fn open(&self, port: &Port, load: Load) -> Result<Box<dyn Generator>, Error> {
+    fn open(&self, port: &OutputDevice, load: WorkerLoad) -> Result<Box<dyn Generator>, Error> {
         require_bypass(port)?;
-        let length = load.blueprint.longest();
+        let length = load.frames.longest();
         if length > CHUNK {
             return Err(unsupported(format!("frames of {length} bytes do not fit into chunks of {CHUNK}")));
         }
@@ -52,19 +52,19 @@ impl Backend for Xsk {
         let transmitter = Transmitter::open(Queue { ifindex: port.ifindex, number }, self.0, &port.permit)
             .map_err(|cause| Error::system(what(), "CAP_NET_RAW and CAP_NET_ADMIN", cause))?;
         let held = vec![None; Transmitter::capacity()];
-        Ok(Box::new(Rings { transmitter, course: Course::of(load), held }))
+        Ok(Box::new(XskGenerator { transmitter, progress: SendProgress::of(load), last_templates: held }))
     }
 }
 
-impl Rings {
+impl XskGenerator {
     /// Writes up to so many frames and queues them; how many there was room for.
     fn submit(&mut self, n: usize) -> usize {
         let now = clock::now();
         let mut submitted = 0;
-        for turn in self.course.turns().take(n) {
+        for turn in self.progress.upcoming().take(n) {
             let Some(chunk) = self.transmitter.take() else { break };
-            let held = &mut self.held[chunk.number()];
-            let length = self.course.write(self.transmitter.bytes_mut(&chunk), held, (turn, now));
+            let held = &mut self.last_templates[chunk.number()];
+            let length = self.progress.write(self.transmitter.bytes_mut(&chunk), held, (turn, now));
             self.transmitter.submit(chunk, length);
             submitted += 1;
         }
@@ -72,33 +72,33 @@ impl Rings {
     }
 
     /// What has left so far of what was submitted.
-    fn tell(&self, worker: &Worker<'_>, n_submitted: u64) {
+    fn count_sent(&self, worker: &WorkerHandle<'_>, n_submitted: u64) {
         worker.raise(counter::SENT, n_submitted - self.transmitter.n_lent() as u64);
     }
 }
 
-impl Generator for Rings {
+impl Generator for XskGenerator {
     fn span(&self) -> Option<(Nanos, Nanos)> {
-        self.course.span()
+        self.progress.span()
     }
 
-    fn send(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
+    fn send(&mut self, worker: &WorkerHandle<'_>) -> fathom_sys::Result<()> {
         let mut n_submitted = 0;
-        while !self.course.is_over(worker) {
-            let n = self.course.due(worker, BATCH);
+        while !self.progress.is_over(worker) {
+            let n = self.progress.wait_for_due(worker, BATCH);
             let n = self.submit(n);
-            self.course.take(worker, n);
+            self.progress.advance(worker, n);
             n_submitted += n as u64;
             if n > 0 || self.transmitter.n_lent() > 0 {
                 self.transmitter.push()?;
-                self.tell(worker, n_submitted);
+                self.count_sent(worker, n_submitted);
             }
         }
         let deadline = clock::now() + DRAIN;
         while self.transmitter.n_lent() > 0 && clock::now() < deadline {
             self.transmitter.push()?;
         }
-        self.tell(worker, n_submitted);
+        self.count_sent(worker, n_submitted);
         // What the device has not taken by now was not sent.
         worker.add(counter::REFUSED, self.transmitter.n_lent() as u64);
         Ok(())

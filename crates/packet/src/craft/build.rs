@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use super::{
-    Change, Checksum, Cover, Edit, Shape, Zero,
-    header::{Field, HeaderKind},
-    line::{Fault, Fill, Layer, Misplaced, Payload, Succession, Value},
-    mix,
-    stack::Stack,
+    ChecksumCover, ChecksumField, FieldChange, FieldValues, FrameTemplate, ZeroChecksum,
+    header::{FieldSpec, HeaderKind},
+    spec::{LocatedFault, Payload, PayloadFill, SpecFault, SpecHeader, Value, ValueSequence},
+    splitmix,
+    stack::HeaderStack,
 };
-use crate::wire::{FrameSize, Mark, Sum};
+use crate::wire::{ChecksumSum, FrameSize, Mark};
 
 /// More than any line in use has, and few enough to be written out as a program in the kernel.
 const EDITS_MAX: usize = 16;
@@ -21,14 +21,14 @@ const CHECKSUM: usize = 4;
 
 /// Why there is no frame; the line is not known here.
 #[derive(Debug)]
-pub(super) enum Unbuilt {
+pub(super) enum BuildError {
     TooSmall { size: usize, least: usize },
-    Misplaced(Misplaced),
+    Fault(LocatedFault),
 }
 
 /// A frame as it grows.
-struct Build<'a> {
-    stack: &'a Stack,
+struct FrameBuilder<'a> {
+    stack: &'a HeaderStack,
     /// Where each header begins.
     starts: Vec<usize>,
     /// Where the packet ends; behind it is only what Ethernet needs to be long enough.
@@ -37,29 +37,29 @@ struct Build<'a> {
 }
 
 /// A checksum, and the bytes that it covers.
-struct Covering {
+struct ChecksumRanges {
     at: usize,
     ranges: Vec<Range<usize>>,
     /// What it covers that is in no header: protocol and length.
-    pseudo: Sum,
-    zero: Zero,
+    pseudo: ChecksumSum,
+    zero: ZeroChecksum,
 }
 
-impl Stack {
+impl HeaderStack {
     /// The fewest bytes that hold it, without the checksum on the wire.
-    pub(super) fn least(&self) -> usize {
+    pub(super) fn min_length(&self) -> usize {
         (self.headers() + self.payload.bytes.len()).max(SMALLEST)
     }
 
     fn headers(&self) -> usize {
-        self.layers.iter().map(Layer::length).sum()
+        self.layers.iter().map(SpecHeader::length).sum()
     }
 
     /// The frame of this size; without one, as short as can be.
-    pub(super) fn shape(&self, size: Option<FrameSize>, seed: u64) -> Result<Shape, Unbuilt> {
-        let length = size.map_or(self.least(), FrameSize::without_checksum);
-        if length < self.least() {
-            return Err(Unbuilt::TooSmall { size: length + CHECKSUM, least: self.least() + CHECKSUM });
+    pub(super) fn template(&self, size: Option<FrameSize>, seed: u64) -> Result<FrameTemplate, BuildError> {
+        let length = size.map_or(self.min_length(), FrameSize::without_checksum);
+        if length < self.min_length() {
+            return Err(BuildError::TooSmall { size: length + CHECKSUM, least: self.min_length() + CHECKSUM });
         }
         let needed = self.headers() + self.payload.bytes.len();
         let end = if size.is_some() || self.payload.fill.is_some() { length } else { needed };
@@ -68,20 +68,20 @@ impl Stack {
             *next += layer.length();
             Some(start)
         });
-        let mut build = Build { stack: self, starts: starts.collect(), end, bytes: vec![0; length] };
-        build.put_constants();
-        build.put_payload(seed);
-        build.finish(seed).map_err(Unbuilt::Misplaced)
+        let mut build = FrameBuilder { stack: self, starts: starts.collect(), end, bytes: vec![0; length] };
+        build.write_constants();
+        build.write_payload(seed);
+        build.finish(seed).map_err(BuildError::Fault)
     }
 }
 
-impl Build<'_> {
-    fn layers(&self) -> impl DoubleEndedIterator<Item = (usize, &Layer)> + ExactSizeIterator {
+impl FrameBuilder<'_> {
+    fn layers(&self) -> impl DoubleEndedIterator<Item = (usize, &SpecHeader)> + ExactSizeIterator {
         self.starts.iter().copied().zip(&self.stack.layers)
     }
 
     /// Writes options, the fields that do not change, and the lengths that are not given.
-    fn put_constants(&mut self) {
+    fn write_constants(&mut self) {
         for (start, layer) in self.starts.iter().copied().zip(&self.stack.layers) {
             let (length, rest) = (layer.length(), self.end - start);
             let (header, _) = self.bytes[start..].split_at_mut(length);
@@ -99,71 +99,72 @@ impl Build<'_> {
                     field.put(header, *value as u128);
                 }
             }
-            for (field, value) in layer.fields.iter().filter(|(_, value)| !value.changes()) {
+            for (field, value) in layer.fields.iter().filter(|(_, value)| !value.is_range()) {
                 field.put(header, value.first);
             }
         }
     }
 
-    fn put_payload(&mut self, seed: u64) {
+    fn write_payload(&mut self, seed: u64) {
         let Payload { bytes, fill, .. } = &self.stack.payload;
         let start = self.stack.headers();
         let behind = start + bytes.len();
         self.bytes[start..behind].copy_from_slice(bytes);
         let room = &mut self.bytes[behind..self.end];
-        match fill.unwrap_or(Fill::Byte(0)) {
-            Fill::Byte(byte) => room.fill(byte),
-            Fill::Random => {
+        match fill.unwrap_or(PayloadFill::Byte(0)) {
+            PayloadFill::Byte(byte) => room.fill(byte),
+            PayloadFill::Random => {
                 for (number, chunk) in (0..).zip(room.chunks_mut(8)) {
-                    chunk.copy_from_slice(&mix(!seed, number).to_le_bytes()[..chunk.len()]);
+                    chunk.copy_from_slice(&splitmix(!seed, number).to_le_bytes()[..chunk.len()]);
                 }
             }
         }
     }
 
     /// Takes out what changes, adds up the rest, and writes the first frame.
-    fn finish(mut self, seed: u64) -> Result<Shape, Misplaced> {
-        let coverings = self.coverings();
+    fn finish(mut self, seed: u64) -> Result<FrameTemplate, LocatedFault> {
+        let coverings = self.checksum_ranges();
         let mark_at = self.stack.payload.mark_at.map(|at| self.stack.headers() + at);
         let mut edits = Vec::new();
         for (start, layer) in self.starts.clone().into_iter().zip(&self.stack.layers) {
-            for (field, value) in layer.fields.iter().filter(|(_, value)| value.changes()) {
-                edits.push(self.take_out(start, (field, value), seed));
+            for (field, value) in layer.fields.iter().filter(|(_, value)| value.is_range()) {
+                edits.push(self.extract_change(start, (field, value), seed));
                 if edits.len() > EDITS_MAX {
-                    return Err(Fault::TooManyChanges(EDITS_MAX).at(layer.span.clone()));
+                    return Err(SpecFault::TooManyChanges(EDITS_MAX).at(layer.span.clone()));
                 }
             }
         }
-        let mut shape = Shape { mark_at, edits, ..Shape::fixed(Vec::new()) };
+        let mut shape = FrameTemplate { mark_at, changes: edits, ..FrameTemplate::fixed(Vec::new()) };
         for covering in coverings {
             let is_covered = |at: usize| covering.ranges.iter().any(|range| range.contains(&at));
-            let sum = covering.ranges.iter().fold(covering.pseudo, |sum, range| sum.with(&self.bytes[range.clone()]));
-            if !mark_at.is_some_and(is_covered) && !shape.edits.iter().any(|edit| is_covered(edit.at)) {
-                let written = covering.zero.written(sum.get().into());
+            let sum =
+                covering.ranges.iter().fold(covering.pseudo, |sum, range| sum.add_bytes(&self.bytes[range.clone()]));
+            if !mark_at.is_some_and(is_covered) && !shape.changes.iter().any(|edit| is_covered(edit.at)) {
+                let written = covering.zero.checksum_of(sum.value().into());
                 self.bytes[covering.at..covering.at + 2].copy_from_slice(&written.to_be_bytes());
                 continue;
             }
-            if shape.checksums.len() == Shape::CHECKSUMS_MAX {
-                return Err(Fault::TooManyChecksums(Shape::CHECKSUMS_MAX).at(0..0));
+            if shape.checksums.len() == FrameTemplate::CHECKSUMS_MAX {
+                return Err(SpecFault::TooManyChecksums(FrameTemplate::CHECKSUMS_MAX).at(0..0));
             }
             let bit = 1 << shape.checksums.len();
-            shape.checksums.push(Checksum { at: covering.at, base: sum, zero: covering.zero });
-            for edit in shape.edits.iter_mut().filter(|edit| is_covered(edit.at)) {
+            shape.checksums.push(ChecksumField { at: covering.at, base: sum, zero: covering.zero });
+            for edit in shape.changes.iter_mut().filter(|edit| is_covered(edit.at)) {
                 edit.cover.0 |= bit;
             }
             if mark_at.is_some_and(is_covered) {
                 shape.mark_cover.0 |= bit;
             }
         }
-        let first = super::Turn { flow: 0, number: 0, mark: [0; Mark::LENGTH] };
+        let first = super::FrameIndex { flow: 0, number: 0, mark: [0; Mark::LENGTH] };
         shape.write(&mut self.bytes, &first);
         shape.bytes = self.bytes;
         Ok(shape)
     }
 
     /// Makes an edit of a field that changes, with zeros left in its bytes.
-    fn take_out(&mut self, start: usize, (field, value): (&Field, &Value), seed: u64) -> Edit {
-        let (from, to) = field.place();
+    fn extract_change(&mut self, start: usize, (field, value): (&FieldSpec, &Value), seed: u64) -> FieldChange {
+        let (from, to) = field.byte_range();
         let end = start + to;
         // Of an address of IPv6 only the lower half changes; the upper is a constant.
         let width = (to - from).min(size_of::<u64>());
@@ -179,16 +180,16 @@ impl Build<'_> {
         let fixed = if to - from > width { 0 } else { around };
         let first = low_half(value.first);
         let change = match value.succession {
-            Succession::Step(by) => Change::Step { first, by, n: value.n },
+            ValueSequence::Step(by) => FieldValues::Step { first, by, n: value.n },
             // Each field has a seed of its own: ports that go hand in hand would be few flows.
-            Succession::Random => Change::Random { first, n: value.n, seed: mix(seed, at as u64) },
+            ValueSequence::Random => FieldValues::Random { first, n: value.n, seed: splitmix(seed, at as u64) },
         };
         let shift = u8::try_from(to * 8 - field.bit - field.bits).unwrap_or(0);
-        Edit { at, width, fixed, shift, change, per: value.per, cover: Cover::default() }
+        FieldChange { at, width, fixed, shift, values: change, per: value.per, cover: ChecksumCover::default() }
     }
 
     /// The checksums that are not given.
-    fn coverings(&self) -> Vec<Covering> {
+    fn checksum_ranges(&self) -> Vec<ChecksumRanges> {
         let mut coverings = Vec::new();
         let mut ip = None;
         for (start, layer) in self.layers() {
@@ -196,10 +197,16 @@ impl Build<'_> {
             if matches!(kind, HeaderKind::Ipv4 | HeaderKind::Ipv6) {
                 ip = Some((start, kind));
             }
-            let Some(field) = layer.header.field("checksum").filter(|field| !layer.has(field.word)) else { continue };
+            let Some(field) = layer.header.field("checksum").filter(|field| !layer.has(field.keyword)) else {
+                continue;
+            };
             let own = if kind == HeaderKind::Ipv4 { start..start + layer.length() } else { start..self.end };
-            let mut covering =
-                Covering { at: start + field.bit / 8, ranges: vec![own], pseudo: Sum::default(), zero: Zero::AsIs };
+            let mut covering = ChecksumRanges {
+                at: start + field.bit / 8,
+                ranges: vec![own],
+                pseudo: ChecksumSum::default(),
+                zero: ZeroChecksum::AsIs,
+            };
             if matches!(kind, HeaderKind::Udp | HeaderKind::Tcp | HeaderKind::Icmpv6) {
                 let addresses = match ip {
                     Some((start, HeaderKind::Ipv4)) => Some(start + 12..start + 20),
@@ -209,10 +216,10 @@ impl Build<'_> {
                 covering.ranges.extend(addresses);
                 let length = u16::try_from(self.end - start).unwrap_or(u16::MAX);
                 let protocol = layer.header.protocol.unwrap_or(0);
-                covering.pseudo = Sum::default().with_word(protocol.into()).with_word(length);
+                covering.pseudo = ChecksumSum::default().add_word(protocol.into()).add_word(length);
             }
             if kind == HeaderKind::Udp {
-                covering.zero = Zero::AsOnes;
+                covering.zero = ZeroChecksum::AsOnes;
             }
             coverings.push(covering);
         }

@@ -131,14 +131,14 @@ pub fn read_capture(file: impl Read + Send, longest: usize) -> Result<Vec<Vec<u8
         _ => CaptureError::Unknown,
     })?;
     let is_ng = reader.data().starts_with(SECTION);
-    let mut taken = Taken { links: Vec::new(), n_checksum: 0, frames: Vec::new(), n_bytes: 0, longest };
+    let mut taken = CaptureReader { links: Vec::new(), n_checksum: 0, frames: Vec::new(), n_bytes: 0, longest };
     loop {
         if is_ng && is_too_short(reader.data()) {
             return Err(CaptureError::Damaged(taken.frames.len()));
         }
         match reader.next() {
             Ok((length, block)) => {
-                taken.take(&block)?;
+                taken.read_block(&block)?;
                 reader.consume(length);
             }
             Err(PcapError::Incomplete(_)) => {
@@ -169,7 +169,7 @@ fn is_too_short(block: &[u8]) -> bool {
 }
 
 /// What has been read of a capture.
-struct Taken {
+struct CaptureReader {
     /// The link types of the interfaces of this section.
     links: Vec<i32>,
     /// How many bytes of the checksum of the wire stand behind each frame.
@@ -182,7 +182,7 @@ struct Taken {
 /// The bit beside a link type that says that there are checksums; the four highest say of how many words of 16 bits (pcap-savefile(5)).
 const HAS_CHECKSUM: u32 = 1 << 26;
 
-impl Taken {
+impl CaptureReader {
     /// The one interface of a file of the older form: its link type, and how long checksums are.
     fn interface(&mut self, word: u32) {
         self.links = vec![i32::from(u16::try_from(word & 0xffff).expect("16 bits are left"))];
@@ -190,7 +190,7 @@ impl Taken {
         self.n_checksum = usize::try_from(2 * n_words).expect("it is less than 32");
     }
 
-    fn take(&mut self, block: &PcapBlockOwned<'_>) -> Result<(), CaptureError> {
+    fn read_block(&mut self, block: &PcapBlockOwned<'_>) -> Result<(), CaptureError> {
         let length = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
         match block {
             PcapBlockOwned::LegacyHeader(header) => self.interface(header.network.0.cast_unsigned()),
@@ -225,8 +225,8 @@ impl Taken {
         if kept < Ethernet::LENGTH {
             return Err(CaptureError::TooShort { number, length });
         }
-        if kept > self.longest + tag(bytes) {
-            return Err(CaptureError::TooLong { number, length, most: self.longest + tag(bytes) });
+        if kept > self.longest + vlan_tag_length(bytes) {
+            return Err(CaptureError::TooLong { number, length, most: self.longest + vlan_tag_length(bytes) });
         }
         self.n_bytes += kept.max(SMALLEST);
         if number > FRAMES_MAX || self.n_bytes > BYTES_MAX {
@@ -247,7 +247,7 @@ impl Taken {
 }
 
 /// How much longer than the MTU a frame may be for its VLAN tag: Linux lets one through.
-pub(super) fn tag(frame: &[u8]) -> usize {
+pub(super) fn vlan_tag_length(frame: &[u8]) -> usize {
     if frame.get(12..14) == Some(&[0x81, 0x00]) { 4 } else { 0 }
 }
 

@@ -1,6 +1,6 @@
 //! Why nothing can be sent, for the person who asked for it.
 
-use super::{CaptureError, GenomeError, LineError};
+use super::{CaptureError, FrameSpecError, SizeMixError};
 use crate::wire::SizeError;
 
 /// Why what was asked for makes no frames.
@@ -8,7 +8,7 @@ use crate::wire::SizeError;
 pub enum CraftError {
     /// A line describes no frame.
     #[error(transparent)]
-    Line(#[from] LineError),
+    Spec(#[from] FrameSpecError),
     /// A size leaves no room for what is to be in the frame.
     #[error("frames of {size} bytes are too small for these headers and payload")]
     TooSmall {
@@ -32,7 +32,7 @@ pub enum CraftError {
     Size(#[from] SizeError),
     /// A text says no sizes.
     #[error("option `mix`: {0}")]
-    Mix(#[from] GenomeError),
+    Mix(#[from] SizeMixError),
     /// A file holds no frames that can be sent.
     #[error("cannot send the capture {path}: {cause}")]
     Capture {
@@ -56,7 +56,7 @@ impl CraftError {
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Line(error) => error.fix(),
+            Self::Spec(error) => error.fix(),
             Self::Mix(error) => Some(error.hint()),
             Self::Capture { cause, .. } => cause.hint(),
             Self::Conflict { other, .. } => Some(format!("leave out `{other}`")),

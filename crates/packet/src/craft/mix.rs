@@ -11,7 +11,7 @@ use crate::wire::{FrameSize, SizeError};
 
 /// The sizes of frames, and the order they come in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mix {
+pub struct SizeMix {
     /// The different sizes; without one frames are as short as they can be.
     pub sizes: Vec<Option<FrameSize>>,
     /// Places in the list of sizes, again and again.
@@ -20,7 +20,7 @@ pub struct Mix {
 
 /// Why a text says no sizes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum GenomeError {
+pub enum SizeMixError {
     /// Neither letters of a genome nor sizes with weights.
     #[error(transparent)]
     Mix(#[from] MixError),
@@ -53,10 +53,10 @@ const GENOME: &[(char, u64)] = &[
 /// What Ethernet has around a packet: 14 bytes before it and 4 behind.
 const AROUND: u64 = 18;
 
-impl Mix {
+impl SizeMix {
     /// All frames of one size.
     #[must_use]
-    pub fn one(size: Option<FrameSize>) -> Self {
+    pub fn of_size(size: Option<FrameSize>) -> Self {
         Self { sizes: vec![size], order: vec![0] }
     }
 
@@ -66,13 +66,13 @@ impl Mix {
     ///
     /// # Errors
     /// Names the part that cannot be read.
-    pub fn read(text: &str, mtu_bytes: u32) -> Result<Self, GenomeError> {
+    pub fn read(text: &str, mtu_bytes: u32) -> Result<Self, SizeMixError> {
         let text = if text == "imix" { IMIX } else { text };
         let is_genome = !text.is_empty() && text.chars().all(char::is_alphabetic);
         if is_genome { Self::genome(text, mtu_bytes) } else { Self::weights(text) }
     }
 
-    fn weights(text: &str) -> Result<Self, GenomeError> {
+    fn weights(text: &str) -> Result<Self, SizeMixError> {
         let (least, most) = (FrameSize::MIN.with_checksum().0, FrameSize::MAX.with_checksum().0);
         let parts = parse_mix(text, least..=most)?;
         let mut mix = Self { sizes: Vec::new(), order: Vec::new() };
@@ -84,15 +84,15 @@ impl Mix {
         Ok(mix)
     }
 
-    fn genome(text: &str, mtu_bytes: u32) -> Result<Self, GenomeError> {
+    fn genome(text: &str, mtu_bytes: u32) -> Result<Self, SizeMixError> {
         if text.len() as u64 > CYCLE_MAX {
-            return Err(GenomeError::Length);
+            return Err(SizeMixError::Length);
         }
         let mut mix = Self { sizes: Vec::new(), order: Vec::new() };
         for letter in text.chars() {
             let named = GENOME.iter().find(|(name, _)| *name == letter).map(|(_, size)| *size);
             let size = named.or_else(|| (letter == 'z').then(|| u64::from(mtu_bytes) + AROUND));
-            let place = mix.place(Bytes(size.ok_or(GenomeError::Letter(letter))?))?;
+            let place = mix.place(Bytes(size.ok_or(SizeMixError::Letter(letter))?))?;
             mix.order.push(place);
         }
         Ok(mix)
@@ -135,7 +135,7 @@ const fn greatest_divisor(one: u64, other: u64) -> u64 {
     if other == 0 { one } else { greatest_divisor(other, one % other) }
 }
 
-impl GenomeError {
+impl SizeMixError {
     /// What to write instead.
     #[must_use]
     pub fn hint(&self) -> String {
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     fn sizes(text: &str) -> Vec<u64> {
-        let mix = Mix::read(text, 1500).unwrap();
+        let mix = SizeMix::read(text, 1500).unwrap();
         mix.order.iter().map(|place| mix.sizes[usize::from(*place)].unwrap().with_checksum().0).collect()
     }
 
@@ -176,17 +176,17 @@ mod tests {
     fn a_genome_is_kept_letter_by_letter() {
         assert_eq!(sizes("aaghz"), [64, 64, 1518, 2112, 1518]);
         assert_eq!(sizes("bcdefij"), [128, 256, 512, 1024, 1280, 9000, 16_000]);
-        assert_eq!(Mix::read("aza", 9000).unwrap().sizes[1].unwrap().with_checksum(), Bytes(9018));
+        assert_eq!(SizeMix::read("aza", 9000).unwrap().sizes[1].unwrap().with_checksum(), Bytes(9018));
     }
 
     #[test]
     fn what_is_wrong_with_a_mix_is_named() {
-        assert_eq!(Mix::read("abk", 1500), Err(GenomeError::Letter('k')));
-        assert_eq!(Mix::read(&"a".repeat(10_001), 1500), Err(GenomeError::Length));
-        assert!(matches!(Mix::read("60:1", 1500), Err(GenomeError::Mix(MixError::Size { .. }))));
-        assert!(matches!(Mix::read("z", 65_535), Err(GenomeError::Size(_))));
+        assert_eq!(SizeMix::read("abk", 1500), Err(SizeMixError::Letter('k')));
+        assert_eq!(SizeMix::read(&"a".repeat(10_001), 1500), Err(SizeMixError::Length));
+        assert!(matches!(SizeMix::read("60:1", 1500), Err(SizeMixError::Mix(MixError::Size { .. }))));
+        assert!(matches!(SizeMix::read("z", 65_535), Err(SizeMixError::Size(_))));
         for text in ["", "64", "64:1,", "a1"] {
-            assert!(matches!(Mix::read(text, 1500), Err(GenomeError::Mix(MixError::Part(_)))), "{text}");
+            assert!(matches!(SizeMix::read(text, 1500), Err(SizeMixError::Mix(MixError::Part(_)))), "{text}");
         }
     }
 }

@@ -1,28 +1,31 @@
 //! What is sent: frames made from options, from a line of text or from a capture.
 //!
-//! A [`Blueprint`] holds all that a sender needs to write any frame of a trial, so nothing is decided while frames leave. It knows
+//! A [`FrameSet`] holds all that a sender needs to write any frame of a trial, so nothing is decided while frames leave. It knows
 //! neither devices nor sockets.
 
-mod blueprint;
 mod build;
 mod capture;
 mod error;
 mod header;
-mod judge;
-mod line;
 mod mix;
+mod policy;
 mod settings;
+mod spec;
 mod stack;
+mod template;
 
-pub use blueprint::{Blueprint, Change, Checksum, Cover, Edit, Per, Shape, Turn, Zero, mix};
 pub use capture::{CaptureError, LinkType, read_capture};
 pub use error::CraftError;
-pub use judge::{Refusal, judge};
-pub use line::{Fault, Line, LineError, Span};
 pub(crate) use mix::interleaved;
-pub use mix::{GenomeError, Mix};
+pub use mix::{SizeMix, SizeMixError};
+pub use policy::{FrameRefusal, check_policy};
 pub use settings::{
-    ADDRESSES, CAPTURE, FLOWS, FRAME, MIX, MPLS, OPTIONS, Outline, PAYLOAD, PORTS, SIZE, Setup, SourcePorts, TOS,
-    TRANSPORT, TTL, VLAN, from_settings, outline, title,
+    ADDRESSES, CAPTURE, FLOWS, FRAME, FrameContext, FrameOutline, MIX, MPLS, OPTIONS, PAYLOAD, PORTS, SIZE,
+    SourcePorts, TOS, TRANSPORT, TTL, VLAN, from_settings, outline, title,
 };
-pub use stack::{End, Ends};
+pub use spec::{FrameSpec, FrameSpecError, SpecFault, TextSpan};
+pub use stack::{FrameEndpoint, FrameEndpoints};
+pub use template::{
+    ChangePer, ChecksumCover, ChecksumField, FieldChange, FieldValues, FrameIndex, FrameSet, FrameTemplate,
+    ZeroChecksum, splitmix,
+};

@@ -10,19 +10,19 @@ use std::{
 use fathom_model::{OptionDoc, Settings, ValueKind};
 
 use super::{
-    Blueprint, CaptureError, CraftError, Ends, Per, Shape,
-    capture::{read_capture, tag},
-    line::Line,
-    mix::Mix,
-    stack::{End, Stack},
+    CaptureError, ChangePer, CraftError, FrameEndpoints, FrameSet, FrameTemplate,
+    capture::{read_capture, vlan_tag_length},
+    mix::SizeMix,
+    spec::FrameSpec,
+    stack::{FrameEndpoint, HeaderStack},
 };
 use crate::wire::{Ethernet, FrameSize, MacAddress, TAG_LENGTH, Udp};
 
 /// What frames are made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Setup {
+pub struct FrameContext {
     /// Between whom they go.
-    pub ends: Ends,
+    pub ends: FrameEndpoints,
     /// The longest packet that the device takes.
     pub mtu_bytes: u32,
     /// What everything random follows from.
@@ -97,7 +97,7 @@ const WORDS: &[&OptionDoc] = &[&TRANSPORT, &ADDRESSES, &PORTS, &VLAN, &MPLS, &TT
 ///
 /// # Errors
 /// Names the option, and the place in it, that asks for something that cannot be sent.
-pub fn from_settings(settings: &Settings, setup: &Setup) -> Result<Blueprint, CraftError> {
+pub fn from_settings(settings: &Settings, setup: &FrameContext) -> Result<FrameSet, CraftError> {
     let has = |option: &OptionDoc| settings.text(option.name).is_some();
     let both = |one: &OptionDoc, others: &[&OptionDoc]| {
         let other = others.iter().find(|other| has(one) && has(other));
@@ -109,19 +109,19 @@ pub fn from_settings(settings: &Settings, setup: &Setup) -> Result<Blueprint, Cr
     both(&SIZE, &[&MIX])?;
     let n_flows = settings.count(FLOWS.name).map(|flows| u32::try_from(flows).unwrap_or(u32::MAX));
     if let Some(path) = settings.text(CAPTURE.name) {
-        return captured(path, n_flows.unwrap_or(1), setup);
+        return frames_of_capture(path, n_flows.unwrap_or(1), setup);
     }
-    let line = Line::read(&settings.text(FRAME.name).unwrap_or_else(|| composed(settings)))?;
+    let line = FrameSpec::read(&settings.text(FRAME.name).unwrap_or_else(|| spec_from_words(settings)))?;
     let sizes = match (settings.text(MIX.name), settings.size(SIZE.name)) {
-        (Some(mix), _) => Mix::read(&mix, setup.mtu_bytes)?,
-        (None, size) => Mix::one(size.map(FrameSize::new).transpose()?),
+        (Some(mix), _) => SizeMix::read(&mix, setup.mtu_bytes)?,
+        (None, size) => SizeMix::of_size(size.map(FrameSize::new).transpose()?),
     };
-    Blueprint::draw(&line, sizes, n_flows, setup)
+    FrameSet::from_spec(&line, sizes, n_flows, setup)
 }
 
 /// What can be told of frames before their addresses are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Outline {
+pub struct FrameOutline {
     /// Where their mark is.
     pub mark_at: Option<usize>,
     /// Whether they bear a tag of a VLAN, which a device on their way may carry beside them.
@@ -134,7 +134,7 @@ pub struct Outline {
     pub source_ports: SourcePorts,
 }
 
-impl Outline {
+impl FrameOutline {
     /// Where their mark may be as they arrive.
     ///
     /// Linux takes the outermost tag out of a frame, and a bridge hands it on beside it (`skb_vlan_untag`), where no XDP program sees it.
@@ -163,10 +163,10 @@ pub enum SourcePorts {
 ///
 /// # Errors
 /// As [`from_settings`], but that a capture is not looked at: it is on the host that sends it, and its path may be left out.
-pub fn outline(settings: &Settings, mtu_bytes: u32) -> Result<Outline, CraftError> {
+pub fn outline(settings: &Settings, mtu_bytes: u32) -> Result<FrameOutline, CraftError> {
     if settings.text(CAPTURE.name).is_some() {
         let n_flows = settings.count(FLOWS.name).and_then(|flows| u32::try_from(flows).ok()).unwrap_or(1);
-        return Ok(Outline {
+        return Ok(FrameOutline {
             mark_at: None,
             is_tagged: false,
             n_flows,
@@ -174,28 +174,29 @@ pub fn outline(settings: &Settings, mtu_bytes: u32) -> Result<Outline, CraftErro
             source_ports: SourcePorts::Own,
         });
     }
-    let end = |ipv6| End { mac: MacAddress([0; 6]), ipv4: Some(Ipv4Addr::UNSPECIFIED), ipv6, port: 0 };
-    let setup = |ipv6| Setup { ends: Ends { source: end(ipv6), target: end(ipv6) }, mtu_bytes, seed: 0 };
+    let end = |ipv6| FrameEndpoint { mac: MacAddress([0; 6]), ipv4: Some(Ipv4Addr::UNSPECIFIED), ipv6, port: 0 };
+    let setup =
+        |ipv6| FrameContext { ends: FrameEndpoints { source: end(ipv6), target: end(ipv6) }, mtu_bytes, seed: 0 };
     let blueprint = from_settings(settings, &setup(Some(Ipv6Addr::UNSPECIFIED)))?;
     let needs_ipv6 = from_settings(settings, &setup(None)).is_err();
     let (mark_at, n_flows, source_ports) = (blueprint.mark_at(), blueprint.n_flows, source_ports(&blueprint));
-    let is_tagged = blueprint.shapes.iter().any(Shape::is_tagged);
-    Ok(Outline { mark_at, is_tagged, n_flows, needs_ipv6, source_ports })
+    let is_tagged = blueprint.templates.iter().any(FrameTemplate::is_tagged);
+    Ok(FrameOutline { mark_at, is_tagged, n_flows, needs_ipv6, source_ports })
 }
 
 /// The ports of frames whose own port is zero; what stands there in frames of no UDP is no matter.
-fn source_ports(blueprint: &Blueprint) -> SourcePorts {
+fn source_ports(blueprint: &FrameSet) -> SourcePorts {
     let place = |mark: usize| mark.checked_sub(Udp::LENGTH);
-    let Some((shape, at)) = blueprint.shapes.first().zip(blueprint.mark_at().and_then(place)) else {
+    let Some((shape, at)) = blueprint.templates.first().zip(blueprint.mark_at().and_then(place)) else {
         return SourcePorts::Own;
     };
     let first = u16::from_be_bytes([shape.bytes[at], shape.bytes[at + 1]]);
-    let Some(edit) = shape.edits.iter().find(|edit| edit.at == at && edit.width == 2) else {
+    let Some(edit) = shape.changes.iter().find(|edit| edit.at == at && edit.width == 2) else {
         return if first == 0 { SourcePorts::Own } else { SourcePorts::Given { first, n: 1 } };
     };
-    let (low, high) = edit.change.bounds();
+    let (low, high) = edit.values.bounds();
     let n = u32::try_from(high - low + 1).unwrap_or(u32::MAX);
-    let n = if edit.per == Per::Flow { n.min(blueprint.n_flows) } else { n };
+    let n = if edit.per == ChangePer::Flow { n.min(blueprint.n_flows) } else { n };
     SourcePorts::Given { first: u16::try_from(low).unwrap_or(first), n }
 }
 
@@ -209,7 +210,7 @@ pub fn title(settings: &Settings) -> String {
     }
     let line = settings.text(FRAME.name).or_else(|| {
         let is_plain = WORDS.iter().all(|option| settings.text(option.name).is_none());
-        (!is_plain).then(|| composed(settings))
+        (!is_plain).then(|| spec_from_words(settings))
     });
     let size = settings.text(MIX.name).or_else(|| settings.size(SIZE.name).map(|size| format!("{} B", size.0)));
     match (size, line) {
@@ -223,34 +224,39 @@ pub fn title(settings: &Settings) -> String {
     }
 }
 
-impl Blueprint {
+impl FrameSet {
     /// Frames of a line in these sizes; without a number of flows as many as its longest range has values.
     ///
     /// # Errors
     /// When headers do not fit together, into the size, or the frame not through the device.
-    pub fn draw(line: &Line, mix: Mix, n_flows: Option<u32>, setup: &Setup) -> Result<Self, CraftError> {
-        let misplaced = |fault: super::line::Misplaced| CraftError::Line(fault.of(&line.text));
-        let stack = Stack::complete(line, &setup.ends, n_flows).map_err(misplaced)?;
+    pub fn from_spec(
+        line: &FrameSpec,
+        mix: SizeMix,
+        n_flows: Option<u32>,
+        setup: &FrameContext,
+    ) -> Result<Self, CraftError> {
+        let misplaced = |fault: super::spec::LocatedFault| CraftError::Spec(fault.of(&line.text));
+        let stack = HeaderStack::complete(line, &setup.ends, n_flows).map_err(misplaced)?;
         let shape = |size: &Option<FrameSize>| {
-            let shape = stack.shape(*size, setup.seed).map_err(|unbuilt| match unbuilt {
-                super::build::Unbuilt::Misplaced(fault) => misplaced(fault),
-                super::build::Unbuilt::TooSmall { size, least } => CraftError::TooSmall { size, least },
+            let shape = stack.template(*size, setup.seed).map_err(|unbuilt| match unbuilt {
+                super::build::BuildError::Fault(fault) => misplaced(fault),
+                super::build::BuildError::TooSmall { size, least } => CraftError::TooSmall { size, least },
             })?;
             require_mtu(&shape, setup.mtu_bytes)?;
             Ok(shape)
         };
         let shapes = mix.sizes.iter().map(shape).collect::<Result<Vec<_>, CraftError>>()?;
-        Ok(Self { shapes, order: mix.order, n_flows: stack.n_flows })
+        Ok(Self { templates: shapes, order: mix.order, n_flows: stack.n_flows })
     }
 }
 
-fn require_mtu(shape: &Shape, mtu_bytes: u32) -> Result<(), CraftError> {
-    let needed = shape.bytes.len() - Ethernet::LENGTH - tag(&shape.bytes);
+fn require_mtu(shape: &FrameTemplate, mtu_bytes: u32) -> Result<(), CraftError> {
+    let needed = shape.bytes.len() - Ethernet::LENGTH - vlan_tag_length(&shape.bytes);
     let mtu = usize::try_from(mtu_bytes).unwrap_or(usize::MAX);
     if needed <= mtu { Ok(()) } else { Err(CraftError::TooLong { size: shape.bytes.len() + 4, needed, mtu }) }
 }
 
-fn captured(path: String, n_flows: u32, setup: &Setup) -> Result<Blueprint, CraftError> {
+fn frames_of_capture(path: String, n_flows: u32, setup: &FrameContext) -> Result<FrameSet, CraftError> {
     let longest = usize::try_from(setup.mtu_bytes).unwrap_or(usize::MAX).saturating_add(Ethernet::LENGTH);
     let unreadable = |error: io::Error| CaptureError::Unreadable(error.to_string());
     // A pipe that nobody writes to would be waited for without an end.
@@ -260,11 +266,11 @@ fn captured(path: String, n_flows: u32, setup: &Setup) -> Result<Blueprint, Craf
     let frames = file.and_then(|file| read_capture(file, longest));
     let frames = frames.map_err(|cause| CraftError::Capture { path, cause })?;
     let order = (0..=u16::MAX).take(frames.len()).collect();
-    Ok(Blueprint { shapes: frames.into_iter().map(Shape::fixed).collect(), order, n_flows })
+    Ok(FrameSet { templates: frames.into_iter().map(FrameTemplate::fixed).collect(), order, n_flows })
 }
 
 /// The line that the words for single headers come to.
-fn composed(settings: &Settings) -> String {
+fn spec_from_words(settings: &Settings) -> String {
     let value = |option: &OptionDoc| settings.text(option.name).unwrap_or_default();
     let mut layers = Vec::new();
     let tags = value(&VLAN);

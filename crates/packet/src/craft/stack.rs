@@ -3,24 +3,24 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{
-    Per,
-    header::{CLIENT_PORTS, Field, Header, HeaderKind, Next, SERVER_PORTS},
-    line::{Fault, Layer, Line, Misplaced, Payload, Span, Value},
+    ChangePer,
+    header::{CLIENT_PORTS, FieldSpec, HeaderKind, HeaderSpec, NextHeaderField, SERVER_PORTS},
+    spec::{FrameSpec, LocatedFault, Payload, SpecFault, SpecHeader, TextSpan, Value},
 };
 use crate::wire::MacAddress;
 
 /// The two hosts that frames go between, for what a line leaves out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ends {
+pub struct FrameEndpoints {
     /// The device that sends.
-    pub source: End,
+    pub source: FrameEndpoint,
     /// Whom it sends to.
-    pub target: End,
+    pub target: FrameEndpoint,
 }
 
 /// A host on the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct End {
+pub struct FrameEndpoint {
     /// Its device; that of the router to it, if there is one.
     pub mac: MacAddress,
     /// Its address of IPv4, if it has one.
@@ -31,7 +31,7 @@ pub struct End {
     pub port: u16,
 }
 
-impl End {
+impl FrameEndpoint {
     /// All its addresses that are one.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         let both = [self.ipv4.map(IpAddr::V4), self.ipv6.map(IpAddr::V6)];
@@ -41,8 +41,8 @@ impl End {
 
 /// The headers of a frame, each with all its fields but lengths and checksums.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Stack {
-    pub(super) layers: Vec<Layer>,
+pub(super) struct HeaderStack {
+    pub(super) layers: Vec<SpecHeader>,
     pub(super) payload: Payload,
     pub(super) n_flows: u32,
 }
@@ -61,114 +61,120 @@ const SYN: u128 = 2;
 /// An option of IPv6 that fills six bytes (RFC 8200 section 4.2).
 const PADDING: [u8; 6] = [1, 4, 0, 0, 0, 0];
 
-impl Stack {
+impl HeaderStack {
     /// Completes a line for two hosts; without a number of flows there are as many as its longest range has values.
-    pub(super) fn complete(line: &Line, ends: &Ends, n_flows: Option<u32>) -> Result<Self, Misplaced> {
+    pub(super) fn complete(
+        line: &FrameSpec,
+        ends: &FrameEndpoints,
+        n_flows: Option<u32>,
+    ) -> Result<Self, LocatedFault> {
         let mut layers = layers(line, ends);
         for pair in layers.windows(2) {
-            follows(&pair[0], &pair[1])?;
+            check_order(&pair[0], &pair[1])?;
         }
-        if n_flows.is_some_and(|n| n > 1) && !layers.iter().any(differs) {
-            scatter_ports(&mut layers);
+        if n_flows.is_some_and(|n| n > 1) && !layers.iter().any(varies_by_flow) {
+            default_ports(&mut layers);
         }
         for place in 0..layers.len() {
             fill_in(&mut layers, place, ends)?;
         }
-        let n_flows = n_flows.unwrap_or_else(|| by_ranges(&layers));
-        if n_flows > 1 && !layers.iter().any(differs) {
-            return Err(Fault::Alike { n_flows }.at(0..line.text.len()));
+        let n_flows = n_flows.unwrap_or_else(|| n_flows_of_ranges(&layers));
+        if n_flows > 1 && !layers.iter().any(varies_by_flow) {
+            return Err(SpecFault::Alike { n_flows }.at(0..line.text.len()));
         }
-        let payload = line.payload.clone().unwrap_or_else(Payload::mark_alone);
+        let payload = line.payload.clone().unwrap_or_else(Payload::mark_only);
         Ok(Self { layers, payload, n_flows })
     }
 }
 
 /// The headers of a line, and those that are understood.
-fn layers(line: &Line, ends: &Ends) -> Vec<Layer> {
+fn layers(line: &FrameSpec, ends: &FrameEndpoints) -> Vec<SpecHeader> {
     let end = line.text.len()..line.text.len();
-    let mut layers: Vec<Layer> = Vec::new();
+    let mut layers: Vec<SpecHeader> = Vec::new();
     if line.layers.first().is_none_or(|first| first.header.kind != HeaderKind::Ethernet) {
-        layers.extend(implied("eth", 0..0));
+        layers.extend(implied_header("eth", 0..0));
     }
     for layer in &line.layers {
-        let is_below_ip =
-            layers.last().is_some_and(|outer| matches!(outer.header.next, Next::EtherType(_) | Next::Label(_)));
+        let is_below_ip = layers.last().is_some_and(|outer| {
+            matches!(outer.header.next, NextHeaderField::EtherType(_) | NextHeaderField::Label(_))
+        });
         if is_below_ip && layer.header.ethertype.is_none() && layer.header.protocol.is_some() {
-            layers.extend(implied(family(layer.header, ends), layer.span.clone()));
+            layers.extend(implied_header(ip_keyword(layer.header, ends), layer.span.clone()));
         }
         layers.push(layer.clone());
     }
     let is_raw = line.payload.is_some() && !line.layers.is_empty();
-    let is_open = |layers: &[Layer], is_ip: bool| {
+    let is_open = |layers: &[SpecHeader], is_ip: bool| {
         layers.last().is_some_and(|last| match last.header.next {
-            Next::EtherType(field) => !is_ip && !last.has(field),
-            Next::Label(_) => !is_ip,
-            Next::Protocol(field) => is_ip && !last.has(field),
-            Next::Nothing => false,
+            NextHeaderField::EtherType(field) => !is_ip && !last.has(field),
+            NextHeaderField::Label(_) => !is_ip,
+            NextHeaderField::Protocol(field) => is_ip && !last.has(field),
+            NextHeaderField::Nothing => false,
         })
     };
     if !is_raw && is_open(&layers, false) {
-        layers.extend(implied(if ends.speak_ipv4() { "ip" } else { "ip6" }, end.clone()));
+        layers.extend(implied_header(if ends.prefers_ipv4() { "ip" } else { "ip6" }, end.clone()));
     }
     if !is_raw && is_open(&layers, true) {
-        layers.extend(implied("udp", end));
+        layers.extend(implied_header("udp", end));
     }
     layers
 }
 
-fn implied(word: &str, span: Span) -> Option<Layer> {
-    Header::find(word).map(|header| Layer { header, span, fields: Vec::new(), options: Vec::new() })
+fn implied_header(word: &str, span: TextSpan) -> Option<SpecHeader> {
+    HeaderSpec::find(word).map(|header| SpecHeader { header, span, fields: Vec::new(), options: Vec::new() })
 }
 
 /// The IP that a header needs around it where none is written.
-fn family(header: &Header, ends: &Ends) -> &'static str {
+fn ip_keyword(header: &HeaderSpec, ends: &FrameEndpoints) -> &'static str {
     match header.kind {
         HeaderKind::Icmpv6 | HeaderKind::Ipv6Options | HeaderKind::Ipv6Fragment => "ip6",
         HeaderKind::Icmp => "ip",
-        _ if ends.speak_ipv4() => "ip",
+        _ if ends.prefers_ipv4() => "ip",
         _ => "ip6",
     }
 }
 
 /// Whether one header can stand in another.
-fn follows(outer: &Layer, inner: &Layer) -> Result<(), Misplaced> {
+fn check_order(outer: &SpecHeader, inner: &SpecHeader) -> Result<(), LocatedFault> {
     use HeaderKind::{Icmp, Icmpv6, Ipv4, Ipv6, Ipv6Fragment, Ipv6Options, Mpls};
     let (out, within) = (outer.header.kind, inner.header.kind);
     let can = match outer.header.next {
-        Next::EtherType(_) => inner.header.ethertype.is_some(),
-        Next::Label(_) => matches!(within, Mpls | Ipv4 | Ipv6),
-        Next::Protocol(_) => {
+        NextHeaderField::EtherType(_) => inner.header.ethertype.is_some(),
+        NextHeaderField::Label(_) => matches!(within, Mpls | Ipv4 | Ipv6),
+        NextHeaderField::Protocol(_) => {
             let is_ipv4 = out == Ipv4;
             let is_stranger =
                 if is_ipv4 { matches!(within, Icmpv6 | Ipv6Options | Ipv6Fragment) } else { within == Icmp };
             inner.header.protocol.is_some() && !is_stranger
         }
-        Next::Nothing => false,
+        NextHeaderField::Nothing => false,
     };
-    let fault = Fault::Order { inner: inner.header.word, outer: outer.header.word };
+    let fault = SpecFault::Order { inner: inner.header.keyword, outer: outer.header.keyword };
     if can { Ok(()) } else { Err(fault.at(inner.span.clone())) }
 }
 
 /// Whether it differs from flow to flow.
-fn differs(layer: &Layer) -> bool {
-    layer.fields.iter().any(|(_, value)| value.changes() && value.per == Per::Flow)
+fn varies_by_flow(layer: &SpecHeader) -> bool {
+    layer.fields.iter().any(|(_, value)| value.is_range() && value.per == ChangePer::Flow)
 }
 
 /// Gives the ports that are not given those of RFC 4814: without a difference, flows would be none.
-fn scatter_ports(layers: &mut [Layer]) {
-    let is_transport = |layer: &&mut Layer| matches!(layer.header.kind, HeaderKind::Udp | HeaderKind::Tcp);
+fn default_ports(layers: &mut [SpecHeader]) {
+    let is_transport = |layer: &&mut SpecHeader| matches!(layer.header.kind, HeaderKind::Udp | HeaderKind::Tcp);
     if let Some(layer) = layers.iter_mut().rfind(is_transport) {
-        layer.default("src", Value::any(CLIENT_PORTS));
-        layer.default("dst", Value::any(SERVER_PORTS));
+        layer.set_default("src", Value::any(CLIENT_PORTS));
+        layer.set_default("dst", Value::any(SERVER_PORTS));
     }
 }
 
 /// The number of values of the longest range that is stepped through; if there is none, of the longest random one.
-fn by_ranges(layers: &[Layer]) -> u32 {
-    use super::line::Succession;
+fn n_flows_of_ranges(layers: &[SpecHeader]) -> u32 {
+    use super::spec::ValueSequence;
     let values = || layers.iter().flat_map(|layer| &layer.fields).map(|(_, value)| value);
     let longest = |is_random: bool| {
-        let of_kind = |value: &&Value| value.per == Per::Flow && (value.succession == Succession::Random) == is_random;
+        let of_kind =
+            |value: &&Value| value.per == ChangePer::Flow && (value.succession == ValueSequence::Random) == is_random;
         values().filter(of_kind).map(|value| value.n.get()).max().filter(|n| *n > 1)
     };
     let n = longest(false).or_else(|| longest(true)).unwrap_or(1);
@@ -176,23 +182,23 @@ fn by_ranges(layers: &[Layer]) -> u32 {
 }
 
 /// Gives a header all the fields that its line leaves out, but those that follow from its length.
-fn fill_in(layers: &mut [Layer], place: usize, ends: &Ends) -> Result<(), Misplaced> {
+fn fill_in(layers: &mut [SpecHeader], place: usize, ends: &FrameEndpoints) -> Result<(), LocatedFault> {
     let inner = layers.get(place + 1).map(|inner| inner.header);
     let Some(layer) = layers.get_mut(place) else { return Ok(()) };
     match layer.header.next {
-        Next::EtherType(field) => {
+        NextHeaderField::EtherType(field) => {
             let number = inner.map_or(Some(EXPERIMENTAL_ETHERTYPE), |inner| inner.ethertype);
-            layer.default(field, Value::one(number.unwrap_or(EXPERIMENTAL_ETHERTYPE).into()));
+            layer.set_default(field, Value::constant(number.unwrap_or(EXPERIMENTAL_ETHERTYPE).into()));
         }
-        Next::Protocol(field) => {
+        NextHeaderField::Protocol(field) => {
             let number = inner.map_or(Some(EXPERIMENTAL_PROTOCOL), |inner| inner.protocol);
-            layer.default(field, Value::one(number.unwrap_or(EXPERIMENTAL_PROTOCOL).into()));
+            layer.set_default(field, Value::constant(number.unwrap_or(EXPERIMENTAL_PROTOCOL).into()));
         }
-        Next::Label(field) => {
+        NextHeaderField::Label(field) => {
             let is_last = inner.is_none_or(|inner| inner.kind != HeaderKind::Mpls);
-            layer.default(field, Value::one(is_last.into()));
+            layer.set_default(field, Value::constant(is_last.into()));
         }
-        Next::Nothing => {}
+        NextHeaderField::Nothing => {}
     }
     let constants: &[(&str, u128)] = match layer.header.kind {
         HeaderKind::Mpls => &[("ttl", TIME_TO_LIVE)],
@@ -207,21 +213,21 @@ fn fill_in(layers: &mut [Layer], place: usize, ends: &Ends) -> Result<(), Mispla
         _ => &[],
     };
     for (field, value) in constants {
-        layer.default(field, Value::one(*value));
+        layer.set_default(field, Value::constant(*value));
     }
-    layer.pad();
-    layer.address(ends)
+    layer.pad_options();
+    layer.set_addresses(ends)
 }
 
-impl Layer {
+impl SpecHeader {
     /// Whether a field is given.
     pub(super) fn has(&self, word: &str) -> bool {
-        self.fields.iter().any(|(field, _)| field.word == word)
+        self.fields.iter().any(|(field, _)| field.keyword == word)
     }
 
     /// The first value of a field that is given.
     fn first(&self, word: &str) -> Option<u128> {
-        self.fields.iter().find(|(field, _)| field.word == word).map(|(_, value)| value.first)
+        self.fields.iter().find(|(field, _)| field.keyword == word).map(|(_, value)| value.first)
     }
 
     /// Its length in bytes, options included.
@@ -230,16 +236,16 @@ impl Layer {
     }
 
     /// Gives a field a value, unless it or one that shares bits with it has one.
-    fn default(&mut self, word: &str, value: Value) {
+    fn set_default(&mut self, word: &str, value: Value) {
         let Some(field) = self.header.field(word) else { return };
-        let overlaps = |other: &Field| other.bit < field.bit + field.bits && field.bit < other.bit + other.bits;
+        let overlaps = |other: &FieldSpec| other.bit < field.bit + field.bits && field.bit < other.bit + other.bits;
         if !self.fields.iter().any(|(other, _)| overlaps(other)) {
             self.fields.push((field, value));
         }
     }
 
     /// Fills its options to a length that its header can tell.
-    fn pad(&mut self) {
+    fn pad_options(&mut self) {
         let unit = match self.header.kind {
             HeaderKind::Ipv4 | HeaderKind::Tcp => 4,
             HeaderKind::Ipv6Options => 8,
@@ -254,11 +260,11 @@ impl Layer {
     }
 
     /// Gives it the addresses of the two hosts where it has none.
-    fn address(&mut self, ends: &Ends) -> Result<(), Misplaced> {
+    fn set_addresses(&mut self, ends: &FrameEndpoints) -> Result<(), LocatedFault> {
         let (source, target) = (&ends.source, &ends.target);
         let mac = |mac: MacAddress| Some(mac.0.iter().fold(0_u128, |all, byte| all << 8 | u128::from(*byte)));
-        let v4 = |end: &End| end.ipv4.map(|address| u128::from(address.to_bits()));
-        let v6 = |end: &End| end.ipv6.map(Ipv6Addr::to_bits);
+        let v4 = |end: &FrameEndpoint| end.ipv4.map(|address| u128::from(address.to_bits()));
+        let v6 = |end: &FrameEndpoint| end.ipv6.map(Ipv6Addr::to_bits);
         let is_reply = self.first("op") == Some(2);
         let wanted: Vec<(&str, Option<u128>)> = match self.header.kind {
             HeaderKind::Ethernet => vec![("src", mac(source.mac)), ("dst", mac(target.mac))],
@@ -275,17 +281,17 @@ impl Layer {
         };
         for (word, address) in wanted.into_iter().filter(|(word, _)| !self.has(word)).collect::<Vec<_>>() {
             let what = if self.header.kind == HeaderKind::Ipv6 { "an IPv6 address" } else { "an IPv4 address" };
-            let missing = || Fault::NoAddress { header: self.header.word, what }.at(self.span.clone());
+            let missing = || SpecFault::NoAddress { header: self.header.keyword, what }.at(self.span.clone());
             let address = address.ok_or_else(missing)?;
-            self.default(word, Value::one(address));
+            self.set_default(word, Value::constant(address));
         }
         Ok(())
     }
 }
 
-impl Ends {
+impl FrameEndpoints {
     /// Whether both have an address of IPv4, or neither one of IPv6.
-    fn speak_ipv4(&self) -> bool {
+    fn prefers_ipv4(&self) -> bool {
         let has_both = self.source.ipv4.is_some() && self.target.ipv4.is_some();
         has_both || self.source.ipv6.is_none() || self.target.ipv6.is_none()
     }

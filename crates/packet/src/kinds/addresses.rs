@@ -7,14 +7,14 @@ use fathom_sys::netlink::Netlink;
 
 /// One of each version of IP.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Addresses {
+pub(super) struct HostAddresses {
     /// The one of the role if the device has it, or the first of the device.
     pub(super) v4: Option<Ipv4Addr>,
     /// The same of IPv6; the one of the link where it has no other.
     pub(super) v6: Option<Ipv6Addr>,
 }
 
-impl Addresses {
+impl HostAddresses {
     /// Those of the device with this index: a role may choose among them, and name no other.
     pub(super) fn of(role: &Role, netlink: &mut Netlink, device: u32) -> fathom_sys::Result<Self> {
         let of_device = netlink.addresses()?.into_iter().filter(|(index, _)| *index == device);

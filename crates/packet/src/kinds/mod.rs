@@ -10,7 +10,7 @@ use fathom_engine::TestKind;
 
 /// All kinds of test of this crate.
 pub const KINDS: &[&dyn TestKind] = &[
-    &frames::Frames,
+    &frames::FramesTest,
     &stack_receive::StackReceive,
     &pktgen_receive::PktgenReceive,
     &probe::SERIES,

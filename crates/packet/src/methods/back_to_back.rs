@@ -1,13 +1,13 @@
 //! The longest burst without loss, and the buffer that follows from it (RFC 2544 section 26.4, RFC 9004).
 
-use fathom_engine::search::binary::{BinarySearch, Halved};
+use fathom_engine::search::binary::{BinarySearch, BinarySearchState};
 use fathom_model::units::{Nanos, approximate, rounded};
 
-use super::{Asked, Checked, LAG_MAX, Outcome, Seen, Tester, Traffic};
+use super::{LAG_MAX, MethodResult, RetryingTester, Tester, TrialCounts, TrialRequest, TrialTraffic};
 
 /// How bursts are searched.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct BackToBack {
+pub struct BackToBackOptions {
     /// Frames per second within a burst: the maximum theoretical rate, or the highest that there is.
     pub max_rate: f64,
     /// The measured throughput, at which nothing was lost.
@@ -24,7 +24,7 @@ pub struct BackToBack {
 
 /// What the searches found.
 #[derive(Debug, Clone, PartialEq)]
-pub struct BackToBackFound {
+pub struct BackToBackResult {
     /// The longest burst without loss of each search, in frames.
     pub bursts: Vec<u64>,
     /// Their mean: the benchmark.
@@ -46,11 +46,11 @@ const UNSENT_MAX: f64 = 0.0;
 /// A pause in which more frames were due makes a burst none, since a device empties its buffer meanwhile: half of what small ones hold.
 const PAUSE_MAX_FRAMES: f64 = 128.0;
 
-impl BackToBack {
+impl BackToBackOptions {
     /// Whether a trial says if the device loses frames of such a burst, which goes so many ways at once.
-    fn is_told_by(&self, seen: &Seen, n_ways: u32) -> bool {
+    fn is_conclusive(&self, seen: &TrialCounts, n_ways: u32) -> bool {
         let lag = seen.lag.as_secs_f64();
-        let is_whole = seen.is_as_asked(UNSENT_MAX, LAG_MAX) && lag * self.max_rate <= PAUSE_MAX_FRAMES;
+        let is_whole = seen.is_valid(UNSENT_MAX, LAG_MAX) && lag * self.max_rate <= PAUSE_MAX_FRAMES;
         // What is made up for after a pause finds the buffer fuller than in a burst without one, by no more than the device forwards in
         // the pause; a device that loses more than that would have lost of the whole burst too.
         let lost = seen.offered.saturating_sub(seen.received);
@@ -62,33 +62,36 @@ impl BackToBack {
 ///
 /// # Panics
 /// If the throughput is above the rate of the burst, or a number is zero; the caller knows both.
-pub fn back_to_back<T: Tester>(asked: &BackToBack, tester: &mut T) -> Outcome<Option<BackToBackFound>, T::Error> {
+pub fn back_to_back<T: Tester>(
+    asked: &BackToBackOptions,
+    tester: &mut T,
+) -> MethodResult<Option<BackToBackResult>, T::Error> {
     assert!(asked.throughput <= asked.max_rate && asked.n_searches > 0, "{asked:?}");
     let max = rounded(asked.max_rate * asked.burst_max.as_secs_f64()).max(1);
     let search = BinarySearch { min: 1, max, step: asked.step.max(1), max_repeat: asked.max_repeat.max(1) };
-    let n_ways = tester.n_ways();
-    let mut checked = Checked::new(tester, UNSENT_MAX);
+    let n_ways = tester.n_directions();
+    let mut checked = RetryingTester::new(tester, UNSENT_MAX);
     let mut found = Vec::new();
     for nth in 0..asked.n_searches {
         let searches_left = u64::from(asked.n_searches - nth - 1) * u64::from(max.ilog2());
         let outcome = search.run(|n_frames, n_left| {
-            let traffic = Traffic::Burst { n_frames, rate: asked.max_rate };
+            let traffic = TrialTraffic::Burst { n_frames, rate: asked.max_rate };
             let n_left = u64::from(n_left) + searches_left;
             let left = Nanos(traffic.duration().0.saturating_mul(n_left));
-            let asked_for = Asked { traffic, what: "burst", left };
-            let seen = checked.trial_that(&asked_for, |seen| asked.is_told_by(seen, n_ways))?;
+            let asked_for = TrialRequest { traffic, purpose: "burst", time_left: left };
+            let seen = checked.trial_until(&asked_for, |seen| asked.is_conclusive(seen, n_ways))?;
             Ok(seen.received >= seen.offered)
         });
         match outcome {
             Ok(halved) => found.push(halved),
-            Err((_, cut)) => return Outcome { found: summed(asked, &found), cut: Some(cut) },
+            Err((_, cut)) => return MethodResult { result: summarize(asked, &found), stopped: Some(cut) },
         }
     }
-    Outcome { found: summed(asked, &found), cut: None }
+    MethodResult { result: summarize(asked, &found), stopped: None }
 }
 
 /// The benchmark and the buffer times of RFC 9004 section 6.5.
-fn summed(asked: &BackToBack, found: &[Halved]) -> Option<BackToBackFound> {
+fn summarize(asked: &BackToBackOptions, found: &[BinarySearchState]) -> Option<BackToBackResult> {
     // A search in which a single frame was lost found a burst of none.
     let bursts: Vec<u64> = found.iter().map(|halved| halved.kept.unwrap_or(0)).collect();
     let n = approximate(u64::try_from(bursts.len()).ok().filter(|n| *n > 0)?);
@@ -97,7 +100,7 @@ fn summed(asked: &BackToBack, found: &[Halved]) -> Option<BackToBackFound> {
     let deviation = (bursts.len() > 1).then(|| (squares / (n - 1.0)).sqrt());
     let implied = mean / asked.max_rate;
     let corrected = implied * (1.0 - asked.throughput / asked.max_rate);
-    Some(BackToBackFound {
+    Some(BackToBackResult {
         mean,
         deviation,
         implied: Nanos::from_secs_f64(implied),
@@ -111,11 +114,11 @@ fn summed(asked: &BackToBack, found: &[Halved]) -> Option<BackToBackFound> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{Cut, virtual_device::VirtualDevice},
+        super::{StopReason, virtual_device::VirtualDevice},
         *,
     };
 
-    const ASKED: BackToBack = BackToBack {
+    const ASKED: BackToBackOptions = BackToBackOptions {
         max_rate: 800_000.0,
         throughput: 200_000.0,
         burst_max: Nanos::from_secs(2),
@@ -127,7 +130,7 @@ mod tests {
     #[test]
     fn the_corrected_buffer_of_a_policer_is_its_burst() {
         let mut device = VirtualDevice::policer(200_000.0, 512.0);
-        let found = back_to_back(&ASKED, &mut device).found.unwrap();
+        let found = back_to_back(&ASKED, &mut device).result.unwrap();
         // 512 / (1 - 200,000 / 800,000) = 682.67 frames pass in a row.
         assert_eq!(
             (found.bursts.as_slice(), found.deviation, found.is_at_limit),
@@ -140,8 +143,8 @@ mod tests {
     #[test]
     fn the_correction_is_that_of_rfc_9004() {
         // 26,000 frames at 14,880,952/s with a throughput of half of that: 1.747 ms implied, half of it corrected.
-        let asked = BackToBack { max_rate: 14_880_952.0, throughput: 7_440_476.0, ..ASKED };
-        let found = summed(&asked, &[Halved { kept: Some(26_000), broken: Some(26_001) }]).unwrap();
+        let asked = BackToBackOptions { max_rate: 14_880_952.0, throughput: 7_440_476.0, ..ASKED };
+        let found = summarize(&asked, &[BinarySearchState { kept: Some(26_000), broken: Some(26_001) }]).unwrap();
         assert_eq!((found.implied, found.corrected), (Nanos(1_747_200), Nanos(873_600)));
         assert_eq!((found.corrected_frames, found.deviation), (13_000.0, None));
     }
@@ -149,7 +152,7 @@ mod tests {
     #[test]
     fn a_burst_as_long_as_was_allowed_is_said_to_be_no_result() {
         let mut device = VirtualDevice::policer(900_000.0, 512.0);
-        let found = back_to_back(&ASKED, &mut device).found.unwrap();
+        let found = back_to_back(&ASKED, &mut device).result.unwrap();
         assert!(found.is_at_limit && found.bursts == [1_600_000; 5], "{found:?}");
     }
 
@@ -157,18 +160,18 @@ mod tests {
     fn a_burst_that_was_not_sent_whole_is_sent_again() {
         let mut device = VirtualDevice::policer(200_000.0, 512.0);
         device.stalls_every = Some(4);
-        let found = back_to_back(&ASKED, &mut device).found.unwrap();
+        let found = back_to_back(&ASKED, &mut device).result.unwrap();
         assert_eq!(found.bursts, [682; 5]);
     }
 
     #[test]
     fn a_burst_with_a_pause_in_it_is_sent_again_unless_it_lost_more_than_the_pause_explains() {
-        let seen = |lag, unsent: u64, lost: u64| Seen {
+        let seen = |lag, unsent: u64, lost: u64| TrialCounts {
             intended: 1_000,
             offered: 1_000 - unsent,
             received: 1_000 - unsent - lost,
             lag,
-            ..Seen::default()
+            ..TrialCounts::default()
         };
         // 128 frames at 800,000 per second are due in 160 µs; at 200,000 per second the device forwards 400 in 2 ms.
         let cases = [
@@ -182,13 +185,20 @@ mod tests {
             (Nanos::from_micros(9), 1, 3, true),
         ];
         for (lag, unsent, lost, is_told) in cases {
-            assert_eq!(ASKED.is_told_by(&seen(lag, unsent, lost), 1), is_told, "{lag}, {unsent} unsent, {lost} lost");
+            assert_eq!(
+                ASKED.is_conclusive(&seen(lag, unsent, lost), 1),
+                is_told,
+                "{lag}, {unsent} unsent, {lost} lost"
+            );
         }
         let of_both = seen(Nanos::from_millis(2), 0, 600);
-        assert!(ASKED.is_told_by(&of_both, 1) && !ASKED.is_told_by(&of_both, 2), "each way forwards 400 in the pause");
+        assert!(
+            ASKED.is_conclusive(&of_both, 1) && !ASKED.is_conclusive(&of_both, 2),
+            "each way forwards 400 in the pause"
+        );
         let mut device = VirtualDevice::policer(200_000.0, 512.0);
         device.lags_every = Some(4);
-        let found = back_to_back(&ASKED, &mut device).found.unwrap();
+        let found = back_to_back(&ASKED, &mut device).result.unwrap();
         assert_eq!(found.bursts, [682; 5]);
     }
 
@@ -196,8 +206,8 @@ mod tests {
     fn searches_that_were_finished_before_an_interruption_are_kept() {
         let mut device = VirtualDevice::policer(200_000.0, 512.0);
         device.fails_after = Some(80);
-        let Outcome { found, cut } = back_to_back(&ASKED, &mut device);
-        assert_eq!(cut, Some(Cut::Failed("ctrl-C")));
+        let MethodResult { result: found, stopped: cut } = back_to_back(&ASKED, &mut device);
+        assert_eq!(cut, Some(StopReason::Failed("ctrl-C")));
         let bursts = found.unwrap().bursts;
         assert!(!bursts.is_empty() && bursts.len() < 5 && bursts.iter().all(|frames| *frames == 682), "{bursts:?}");
     }

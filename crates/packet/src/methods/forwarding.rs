@@ -2,11 +2,11 @@
 
 use fathom_model::units::{Nanos, approximate, rounded};
 
-use super::{Asked, Checked, LossCurve, Outcome, Tester, Traffic};
+use super::{LossCurve, MethodResult, RetryingTester, Tester, TrialRequest, TrialTraffic};
 
 /// What is forwarded of overload.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ForwardingFound {
+pub struct ForwardingResult {
     /// Frames per second that were forwarded at the maximum offered load.
     pub at_max: f64,
     /// The maximum forwarding rate: the highest of all loads that were tried.
@@ -19,35 +19,35 @@ pub struct ForwardingFound {
 const UNSENT_MAX: f64 = 0.005;
 
 /// Goes down from the maximum offered load until what is forwarded is all that is offered, and can only fall from there.
-pub fn forwarding<T: Tester>(curve: &LossCurve, tester: &mut T) -> Outcome<Option<ForwardingFound>, T::Error> {
-    let n_ways = f64::from(tester.n_ways());
-    let mut checked = Checked::new(tester, UNSENT_MAX);
+pub fn forwarding<T: Tester>(curve: &LossCurve, tester: &mut T) -> MethodResult<Option<ForwardingResult>, T::Error> {
+    let n_ways = f64::from(tester.n_directions());
+    let mut checked = RetryingTester::new(tester, UNSENT_MAX);
     let n_steps = rounded((1.0 / curve.step).floor());
-    let mut found: Option<ForwardingFound> = None;
+    let mut found: Option<ForwardingResult> = None;
     for down in 0..n_steps {
         let rate = curve.max_rate * (1.0 - approximate(down) * curve.step);
         if found.as_ref().is_some_and(|found| found.max >= rate * n_ways) {
             break;
         }
-        let traffic = Traffic::Stream { rate, duration: curve.duration };
+        let traffic = TrialTraffic::Stream { rate, duration: curve.duration };
         let left = Nanos(curve.duration.0.saturating_mul(n_steps - down));
-        let seen = match checked.trial(&Asked { traffic, what: "forwarding rate", left }) {
+        let seen = match checked.trial(&TrialRequest { traffic, purpose: "forwarding rate", time_left: left }) {
             Ok(seen) => seen,
-            Err(cut) => return Outcome { found, cut: Some(cut) },
+            Err(cut) => return MethodResult { result: found, stopped: Some(cut) },
         };
         let forwarded = approximate(seen.received) / curve.duration.as_secs_f64();
-        let best = found.get_or_insert(ForwardingFound { at_max: forwarded, max: forwarded, max_at: rate });
+        let best = found.get_or_insert(ForwardingResult { at_max: forwarded, max: forwarded, max_at: rate });
         if forwarded > best.max {
             (best.max, best.max_at) = (forwarded, rate);
         }
     }
-    Outcome { found, cut: None }
+    MethodResult { result: found, stopped: None }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{
-        super::virtual_device::{BothWays, VirtualDevice},
+        super::virtual_device::{Bidirectional, VirtualDevice},
         *,
     };
 
@@ -55,8 +55,8 @@ mod tests {
     fn a_policer_forwards_its_rate_whatever_is_offered() {
         let curve = LossCurve { max_rate: 400_000.0, step: 0.1, duration: Nanos::from_secs(10) };
         let mut device = VirtualDevice::policer(210_000.0, 10.0);
-        let found = forwarding(&curve, &mut device).found.unwrap();
-        assert_eq!(found, ForwardingFound { at_max: 210_001.0, max: 210_001.0, max_at: 400_000.0 });
+        let found = forwarding(&curve, &mut device).result.unwrap();
+        assert_eq!(found, ForwardingResult { at_max: 210_001.0, max: 210_001.0, max_at: 400_000.0 });
         assert_eq!(device.n_trials, 5, "from 400,000 down to 240,000: at 200,000 no more than that can be forwarded");
     }
 
@@ -67,17 +67,17 @@ mod tests {
         impl Tester for Collapsing {
             type Error = ();
 
-            fn trial(&mut self, asked: &Asked) -> Result<super::super::Seen, ()> {
+            fn trial(&mut self, asked: &TrialRequest) -> Result<super::super::TrialCounts, ()> {
                 let rate = asked.traffic.rate();
                 let offered = rounded(rate);
                 let received = if rate <= 250_000.0 { offered } else { rounded(500_000.0 - rate) };
-                Ok(super::super::Seen { intended: offered, offered, received, ..Default::default() })
+                Ok(super::super::TrialCounts { intended: offered, offered, received, ..Default::default() })
             }
         }
         let curve = LossCurve { max_rate: 400_000.0, step: 0.1, duration: Nanos::from_secs(1) };
-        let found = forwarding(&curve, &mut Collapsing).found.unwrap();
-        assert_eq!(found, ForwardingFound { at_max: 100_000.0, max: 240_000.0, max_at: 240_000.0 });
-        let both = forwarding(&curve, &mut BothWays(Collapsing)).found.unwrap();
-        assert_eq!(both, ForwardingFound { at_max: 200_000.0, max: 480_000.0, max_at: 240_000.0 });
+        let found = forwarding(&curve, &mut Collapsing).result.unwrap();
+        assert_eq!(found, ForwardingResult { at_max: 100_000.0, max: 240_000.0, max_at: 240_000.0 });
+        let both = forwarding(&curve, &mut Bidirectional(Collapsing)).result.unwrap();
+        assert_eq!(both, ForwardingResult { at_max: 200_000.0, max: 480_000.0, max_at: 240_000.0 });
     }
 }

@@ -2,11 +2,11 @@
 
 use fathom_model::units::Nanos;
 
-use super::{Asked, Checked, Latencies, Outcome, Tester, Traffic, Variation};
+use super::{DelayVariation, Latencies, MethodResult, RetryingTester, Tester, TrialRequest, TrialTraffic};
 
 /// What is run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LatencyRuns {
+pub struct LatencyOptions {
     /// Frames per second: the throughput.
     pub rate: f64,
     /// How long each stream is.
@@ -17,7 +17,7 @@ pub struct LatencyRuns {
 
 /// What the repetitions amount to: the median of each value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LatencyFound {
+pub struct LatencyResult {
     /// Each repetition.
     pub runs: Vec<Latencies>,
     /// The typical latency: the median of the medians.
@@ -27,32 +27,32 @@ pub struct LatencyFound {
     /// The packet delay variation: the median of 99.9th percentile minus minimum.
     pub pdv: Nanos,
     /// The inter-packet delay variation: medians of its medians and of its maxima.
-    pub ipdv: Option<Variation>,
+    pub ipdv: Option<DelayVariation>,
 }
 
 /// A latency at another rate is another latency.
 const UNSENT_MAX: f64 = 0.01;
 
 /// Repeats the stream; nothing is found where the tester measures no latencies.
-pub fn latency<T: Tester>(runs: &LatencyRuns, tester: &mut T) -> Outcome<Option<LatencyFound>, T::Error> {
-    let mut checked = Checked::new(tester, UNSENT_MAX);
+pub fn latency<T: Tester>(runs: &LatencyOptions, tester: &mut T) -> MethodResult<Option<LatencyResult>, T::Error> {
+    let mut checked = RetryingTester::new(tester, UNSENT_MAX);
     let mut found = Vec::new();
     for nth in 0..runs.n {
-        let traffic = Traffic::Stream { rate: runs.rate, duration: runs.duration };
+        let traffic = TrialTraffic::Stream { rate: runs.rate, duration: runs.duration };
         let left = Nanos(runs.duration.0.saturating_mul(u64::from(runs.n - nth)));
-        match checked.trial(&Asked { traffic, what: "latency", left }) {
+        match checked.trial(&TrialRequest { traffic, purpose: "latency", time_left: left }) {
             Ok(seen) => match seen.latencies {
                 Some(latencies) => found.push(latencies),
                 // What one trial does not measure no other will.
                 None => break,
             },
-            Err(cut) => return Outcome { found: summed(found), cut: Some(cut) },
+            Err(cut) => return MethodResult { result: summarize(found), stopped: Some(cut) },
         }
     }
-    Outcome { found: summed(found), cut: None }
+    MethodResult { result: summarize(found), stopped: None }
 }
 
-fn summed(runs: Vec<Latencies>) -> Option<LatencyFound> {
+fn summarize(runs: Vec<Latencies>) -> Option<LatencyResult> {
     let median = |of: fn(&Latencies) -> Option<Nanos>| {
         let mut values: Vec<Nanos> = runs.iter().filter_map(of).collect();
         values.sort_unstable();
@@ -62,14 +62,14 @@ fn summed(runs: Vec<Latencies>) -> Option<LatencyFound> {
     let typical = median(|run| Some(run.median))?;
     let (worst, pdv) = (median(|run| Some(run.worst))?, median(|run| Some(run.pdv()))?);
     let ipdv = median(|run| Some(run.variation?.median)).zip(median(|run| Some(run.variation?.max)));
-    Some(LatencyFound { typical, worst, pdv, ipdv: ipdv.map(|(median, max)| Variation { median, max }), runs })
+    Some(LatencyResult { typical, worst, pdv, ipdv: ipdv.map(|(median, max)| DelayVariation { median, max }), runs })
 }
 
 #[cfg(test)]
 mod tests {
     use super::{super::virtual_device::VirtualDevice, *};
 
-    const RUNS: LatencyRuns = LatencyRuns { rate: 1000.0, duration: Nanos::from_secs(120), n: 20 };
+    const RUNS: LatencyOptions = LatencyOptions { rate: 1000.0, duration: Nanos::from_secs(120), n: 20 };
 
     fn latencies(micros: u64) -> Latencies {
         let us = Nanos::from_micros;
@@ -79,32 +79,32 @@ mod tests {
             median: us(2 * micros),
             worst: us(9 * micros),
             max: us(20 * micros),
-            variation: Some(Variation { median: us(micros), max: us(7 * micros) }),
+            variation: Some(DelayVariation { median: us(micros), max: us(7 * micros) }),
         }
     }
 
     #[test]
     fn the_values_are_medians_of_the_repetitions() {
         let runs = [5, 1, 3, 100].map(latencies).to_vec();
-        let found = summed(runs.clone()).unwrap();
+        let found = summarize(runs.clone()).unwrap();
         let us = Nanos::from_micros;
         assert_eq!((found.typical, found.worst, found.pdv), (us(8), us(36), us(32)));
-        assert_eq!(found.ipdv, Some(Variation { median: us(4), max: us(28) }));
-        assert_eq!(summed(runs[..3].to_vec()).unwrap().typical, us(6));
+        assert_eq!(found.ipdv, Some(DelayVariation { median: us(4), max: us(28) }));
+        assert_eq!(summarize(runs[..3].to_vec()).unwrap().typical, us(6));
     }
 
     #[test]
     fn a_stream_is_repeated_as_often_as_asked() {
         let mut device = VirtualDevice::policer(1e6, 1.0);
         device.latencies = Some(latencies(4));
-        assert_eq!(latency(&RUNS, &mut device).found.unwrap().runs, [latencies(4); 20]);
+        assert_eq!(latency(&RUNS, &mut device).result.unwrap().runs, [latencies(4); 20]);
         assert_eq!(device.took, Nanos::from_secs(20 * 120));
     }
 
     #[test]
     fn without_latencies_one_trial_shows_that_there_are_none() {
         let mut device = VirtualDevice::policer(1e6, 1.0);
-        assert_eq!(latency(&RUNS, &mut device), Outcome { found: None, cut: None });
+        assert_eq!(latency(&RUNS, &mut device), MethodResult { result: None, stopped: None });
         assert_eq!(device.n_trials, 1);
     }
 }

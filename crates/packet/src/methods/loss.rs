@@ -2,7 +2,7 @@
 
 use fathom_model::units::{Nanos, approximate, rounded};
 
-use super::{Asked, Checked, Outcome, Tester, Traffic};
+use super::{MethodResult, RetryingTester, Tester, TrialRequest, TrialTraffic};
 
 /// Which loads are tried, and how long.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -17,7 +17,7 @@ pub struct LossCurve {
 
 /// What is lost at a load.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LossAt {
+pub struct LossAtLoad {
     /// Frames per second that were intended.
     pub rate: f64,
     /// Frames that were offered.
@@ -34,33 +34,33 @@ const UNSENT_MAX: f64 = 0.002;
 const LOSSLESS_MAX: u32 = 2;
 
 /// Goes down from the maximum until two loads in turn lose nothing.
-pub fn loss<T: Tester>(curve: &LossCurve, tester: &mut T) -> Outcome<Vec<LossAt>, T::Error> {
-    let mut checked = Checked::new(tester, UNSENT_MAX);
+pub fn loss<T: Tester>(curve: &LossCurve, tester: &mut T) -> MethodResult<Vec<LossAtLoad>, T::Error> {
+    let mut checked = RetryingTester::new(tester, UNSENT_MAX);
     let n_steps = rounded((1.0 / curve.step).floor());
     let mut found = Vec::new();
     let mut n_lossless = 0;
     for down in 0..n_steps {
         let rate = curve.max_rate * (1.0 - approximate(down) * curve.step);
-        let traffic = Traffic::Stream { rate, duration: curve.duration };
+        let traffic = TrialTraffic::Stream { rate, duration: curve.duration };
         let left = Nanos(curve.duration.0.saturating_mul(n_steps - down));
-        let seen = match checked.trial(&Asked { traffic, what: "loss", left }) {
+        let seen = match checked.trial(&TrialRequest { traffic, purpose: "loss", time_left: left }) {
             Ok(seen) => seen,
-            Err(cut) => return Outcome { found, cut: Some(cut) },
+            Err(cut) => return MethodResult { result: found, stopped: Some(cut) },
         };
         let loss_ratio = seen.loss_ratio().unwrap_or(1.0);
-        found.push(LossAt { rate, offered: seen.offered, received: seen.received, loss_ratio });
+        found.push(LossAtLoad { rate, offered: seen.offered, received: seen.received, loss_ratio });
         n_lossless = if loss_ratio > 0.0 { 0 } else { n_lossless + 1 };
         if n_lossless == LOSSLESS_MAX {
             break;
         }
     }
-    Outcome { found, cut: None }
+    MethodResult { result: found, stopped: None }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{Cut, virtual_device::VirtualDevice},
+        super::{StopReason, virtual_device::VirtualDevice},
         *,
     };
 
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn the_loss_curve_of_a_policer_is_what_it_does_not_let_pass() {
         let mut device = VirtualDevice::policer(200_000.0, 1.0);
-        let Outcome { found, cut } = loss(&CURVE, &mut device);
+        let MethodResult { result: found, stopped: cut } = loss(&CURVE, &mut device);
         assert_eq!(cut, None);
         let rates: Vec<u64> = found.iter().map(|at| rounded(at.rate / 1000.0)).collect();
         assert_eq!(rates, [400, 360, 320, 280, 240, 200, 160]);
@@ -82,9 +82,9 @@ mod tests {
     #[test]
     fn a_device_without_loss_takes_two_trials_and_one_that_passes_nothing_takes_all() {
         let mut clean = VirtualDevice::policer(1e9, 1.0);
-        assert_eq!(loss(&CURVE, &mut clean).found.len(), 2);
+        assert_eq!(loss(&CURVE, &mut clean).result.len(), 2);
         let mut dead = VirtualDevice::policer(0.0, 0.0);
-        let found = loss(&CURVE, &mut dead).found;
+        let found = loss(&CURVE, &mut dead).result;
         assert!(found.len() == 10 && found.iter().all(|at| at.received == 0), "{found:?}");
     }
 
@@ -92,7 +92,7 @@ mod tests {
     fn what_was_measured_before_an_interruption_is_kept() {
         let mut device = VirtualDevice::policer(200_000.0, 1.0);
         device.fails_after = Some(3);
-        let Outcome { found, cut } = loss(&CURVE, &mut device);
-        assert_eq!((found.len(), cut), (3, Some(Cut::Failed("ctrl-C"))));
+        let MethodResult { result: found, stopped: cut } = loss(&CURVE, &mut device);
+        assert_eq!((found.len(), cut), (3, Some(StopReason::Failed("ctrl-C"))));
     }
 }

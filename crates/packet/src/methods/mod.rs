@@ -7,9 +7,9 @@ mod back_to_back;
 mod forwarding;
 mod latency;
 mod loss;
-mod offered;
 mod recovery;
 mod reset;
+mod retry;
 mod search;
 
 #[cfg(test)]
@@ -17,19 +17,19 @@ mod virtual_device;
 
 use fathom_model::units::{Nanos, approximate, ratio};
 
-pub use back_to_back::{BackToBack, BackToBackFound, back_to_back};
-pub use forwarding::{ForwardingFound, forwarding};
-pub use latency::{LatencyFound, LatencyRuns, latency};
-pub use loss::{LossAt, LossCurve, loss};
-pub use recovery::{Bound, OVERLOAD, Recovery, RecoveryFound, overload, recovery};
-pub use reset::{ResetFound, reset};
-pub use search::{SearchFound, SearchInput, throughput};
+pub use back_to_back::{BackToBackOptions, BackToBackResult, back_to_back};
+pub use forwarding::{ForwardingResult, forwarding};
+pub use latency::{LatencyOptions, LatencyResult, latency};
+pub use loss::{LossAtLoad, LossCurve, loss};
+pub use recovery::{OVERLOAD, OverloadLimit, RecoveryOptions, RecoveryResult, overload, recovery};
+pub use reset::{ResetResult, reset};
+pub use search::{ThroughputOptions, ThroughputResult, throughput};
 
-use offered::Checked;
+use retry::RetryingTester;
 
 /// What is to be sent in one trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Traffic {
+pub enum TrialTraffic {
     /// So many frames per second for a time.
     Stream {
         /// Frames per second.
@@ -57,7 +57,7 @@ pub enum Traffic {
     },
 }
 
-impl Traffic {
+impl TrialTraffic {
     /// How long sending takes.
     #[must_use]
     pub fn duration(&self) -> Nanos {
@@ -79,13 +79,13 @@ impl Traffic {
 
 /// One trial that a method asks for.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Asked {
+pub struct TrialRequest {
     /// What is to be sent.
-    pub traffic: Traffic,
+    pub traffic: TrialTraffic,
     /// What the trial is for, in a word or two for people.
-    pub what: &'static str,
+    pub purpose: &'static str,
     /// About how long the method goes on, this trial included.
-    pub left: Nanos,
+    pub time_left: Nanos,
 }
 
 /// The latencies of the frames of one trial (RFC 8219 section 7).
@@ -102,12 +102,12 @@ pub struct Latencies {
     /// The longest.
     pub max: Nanos,
     /// The median and the longest inter-packet delay variation, where it is counted (RFC 8219 section 7.3.2).
-    pub variation: Option<Variation>,
+    pub variation: Option<DelayVariation>,
 }
 
 /// The difference between the latencies of neighbours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Variation {
+pub struct DelayVariation {
     /// The typical one.
     pub median: Nanos,
     /// The longest.
@@ -124,7 +124,7 @@ impl Latencies {
 
 /// What one trial saw.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Seen {
+pub struct TrialCounts {
     /// Frames that the schedule asked for.
     pub intended: u64,
     /// Frames that the device accepted.
@@ -146,7 +146,7 @@ pub struct Seen {
 /// At 20,000 frames per second it is of a hundred that come on top of what the device forwards.
 const LAG_MAX: Nanos = Nanos::from_millis(5);
 
-impl Seen {
+impl TrialCounts {
     /// What was lost of what was offered; nothing when nothing was offered.
     #[must_use]
     pub fn loss_ratio(&self) -> Option<f64> {
@@ -158,7 +158,7 @@ impl Seen {
     /// A late burst costs a device frames that it could have forwarded, and a pause gives it time that it should not have had: to judge
     /// only one of them would move every bound.
     #[must_use]
-    pub(crate) fn is_as_asked(&self, unsent_max: f64, lag_max: Nanos) -> bool {
+    pub(crate) fn is_valid(&self, unsent_max: f64, lag_max: Nanos) -> bool {
         self.offered > 0 && self.unsent_ratio() <= unsent_max && self.lag <= lag_max
     }
 
@@ -175,7 +175,7 @@ pub trait Tester {
     type Error;
 
     /// How many ways frames go at once: a rate is offered each way, and what is seen is of all together.
-    fn n_ways(&self) -> u32 {
+    fn n_directions(&self) -> u32 {
         1
     }
 
@@ -183,14 +183,14 @@ pub trait Tester {
     ///
     /// # Errors
     /// Ends the method, which keeps what it knows.
-    fn trial(&mut self, asked: &Asked) -> Result<Seen, Self::Error>;
+    fn trial(&mut self, asked: &TrialRequest) -> Result<TrialCounts, Self::Error>;
 }
 
 /// Why a method ended before it was done.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Cut<E> {
+pub enum StopReason<E> {
     /// The tool did not send what was asked in so many trials in turn.
-    Unsent {
+    RateNotSent {
         /// Frames per second that it was to send.
         rate: u64,
     },
@@ -202,9 +202,9 @@ pub enum Cut<E> {
 
 /// Something found, and why there is not more of it.
 #[derive(Debug, PartialEq)]
-pub struct Outcome<T, E> {
+pub struct MethodResult<T, E> {
     /// What is known.
-    pub found: T,
+    pub result: T,
     /// Why the method ended early; nothing when it is done.
-    pub cut: Option<Cut<E>>,
+    pub stopped: Option<StopReason<E>>,
 }

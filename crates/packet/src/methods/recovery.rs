@@ -2,7 +2,7 @@
 
 use fathom_model::units::{Nanos, approximate, rounded};
 
-use super::{Asked, Checked, Outcome, Tester, Traffic};
+use super::{MethodResult, RetryingTester, Tester, TrialRequest, TrialTraffic};
 
 /// How far the overload is above the throughput.
 pub const OVERLOAD: f64 = 1.1;
@@ -11,7 +11,7 @@ const REDUCED: f64 = 0.5;
 
 /// What is run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Recovery {
+pub struct RecoveryOptions {
     /// Frames per second of the overload: [`overload`].
     pub overload: f64,
     /// How long it lasts, and as long is looked for losses behind it.
@@ -22,7 +22,7 @@ pub struct Recovery {
 
 /// What the repetitions amount to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RecoveryFound {
+pub struct RecoveryResult {
     /// The time from the drop of the rate to the last lost frame, in each repetition.
     pub runs: Vec<Nanos>,
     /// Their average: the benchmark.
@@ -35,7 +35,7 @@ pub struct RecoveryFound {
 
 /// What bounds an overload.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Bound {
+pub enum OverloadLimit {
     /// The most that the link carries: a device cannot be offered more.
     Media(f64),
     /// The most that this tool offers, which is no property of the device's.
@@ -49,42 +49,42 @@ const LATE: f64 = 0.9;
 
 /// The rate of the overload; nothing where it cannot be offered.
 #[must_use]
-pub fn overload(throughput: f64, bound: Bound) -> Option<f64> {
+pub fn overload(throughput: f64, bound: OverloadLimit) -> Option<f64> {
     let asked = throughput * OVERLOAD;
     match bound {
-        Bound::Media(most) => Some(asked.min(most)).filter(|rate| *rate > throughput),
-        Bound::Tester(most) => Some(asked).filter(|rate| *rate <= most),
+        OverloadLimit::Media(most) => Some(asked.min(most)).filter(|rate| *rate > throughput),
+        OverloadLimit::Tester(most) => Some(asked).filter(|rate| *rate <= most),
     }
 }
 
 /// Repeats overload and drop; nothing is found where the tester cannot tell when frames were lost.
-pub fn recovery<T: Tester>(asked: &Recovery, tester: &mut T) -> Outcome<Option<RecoveryFound>, T::Error> {
-    let mut checked = Checked::new(tester, UNSENT_MAX).whatever_the_lag();
-    let Recovery { overload: rate, duration, n } = *asked;
-    let traffic = Traffic::Step { rate, duration, then: rate * REDUCED, after: duration };
+pub fn recovery<T: Tester>(asked: &RecoveryOptions, tester: &mut T) -> MethodResult<Option<RecoveryResult>, T::Error> {
+    let mut checked = RetryingTester::new(tester, UNSENT_MAX).ignore_lag();
+    let RecoveryOptions { overload: rate, duration, n } = *asked;
+    let traffic = TrialTraffic::Step { rate, duration, then: rate * REDUCED, after: duration };
     let mut found = Vec::new();
     for nth in 0..n {
         let left = Nanos(traffic.duration().0.saturating_mul(u64::from(n - nth)));
-        match checked.trial(&Asked { traffic, what: "recovery", left }) {
+        match checked.trial(&TrialRequest { traffic, purpose: "recovery", time_left: left }) {
             Ok(seen) => match seen.recovery {
                 Some(recovery) => found.push((recovery, seen.received >= seen.offered)),
                 // What one trial cannot tell no other will.
                 None => break,
             },
-            Err(cut) => return Outcome { found: summed(&found, duration), cut: Some(cut) },
+            Err(cut) => return MethodResult { result: summarize(&found, duration), stopped: Some(cut) },
         }
     }
-    Outcome { found: summed(&found, duration), cut: None }
+    MethodResult { result: summarize(&found, duration), stopped: None }
 }
 
-fn summed(found: &[(Nanos, bool)], after: Nanos) -> Option<RecoveryFound> {
+fn summarize(found: &[(Nanos, bool)], after: Nanos) -> Option<RecoveryResult> {
     let n = u64::try_from(found.len()).ok().filter(|n| *n > 0)?;
     let late = after.as_secs_f64() * LATE;
     let count = |is: &dyn Fn(&(Nanos, bool)) -> bool| {
         u32::try_from(found.iter().filter(|run| is(run)).count()).unwrap_or(u32::MAX)
     };
     let sum: f64 = found.iter().map(|(run, _)| approximate(run.0)).sum();
-    Some(RecoveryFound {
+    Some(RecoveryResult {
         runs: found.iter().map(|(run, _)| *run).collect(),
         mean: Nanos(rounded(sum / approximate(n))),
         n_lossless: count(&|(_, is_lossless)| *is_lossless),
@@ -95,17 +95,17 @@ fn summed(found: &[(Nanos, bool)], after: Nanos) -> Option<RecoveryFound> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{Cut, virtual_device::VirtualDevice},
+        super::{StopReason, virtual_device::VirtualDevice},
         *,
     };
 
-    const ASKED: Recovery = Recovery { overload: 220_000.0, duration: Nanos::from_secs(60), n: 3 };
+    const ASKED: RecoveryOptions = RecoveryOptions { overload: 220_000.0, duration: Nanos::from_secs(60), n: 3 };
 
     #[test]
     fn a_recovery_is_the_time_that_the_device_goes_on_losing_after_the_drop() {
         let mut device = VirtualDevice::policer(200_000.0, 512.0);
         device.recovers_in = Some(Nanos::from_millis(1_750));
-        let found = recovery(&ASKED, &mut device).found.unwrap();
+        let found = recovery(&ASKED, &mut device).result.unwrap();
         assert_eq!((found.mean, found.runs.len()), (Nanos::from_millis(1_750), 3));
         assert_eq!((found.n_lossless, found.n_unrecovered), (0, 0));
         assert_eq!(device.took, Nanos::from_secs(3 * 120), "as long as the overload is looked at behind it");
@@ -114,21 +114,21 @@ mod tests {
     #[test]
     fn the_drop_is_to_half_of_the_overload() {
         /// Keeps what was asked.
-        struct Noting(Vec<Traffic>);
+        struct Noting(Vec<TrialTraffic>);
         impl Tester for Noting {
             type Error = ();
 
-            fn trial(&mut self, asked: &Asked) -> Result<super::super::Seen, ()> {
+            fn trial(&mut self, asked: &TrialRequest) -> Result<super::super::TrialCounts, ()> {
                 self.0.push(asked.traffic);
                 let recovery = Some(Nanos(self.0.len() as u64 * 1_000));
-                Ok(super::super::Seen { intended: 10, offered: 10, received: 9, recovery, ..Default::default() })
+                Ok(super::super::TrialCounts { intended: 10, offered: 10, received: 9, recovery, ..Default::default() })
             }
         }
         let mut noting = Noting(Vec::new());
-        let found = recovery(&ASKED, &mut noting).found.unwrap();
+        let found = recovery(&ASKED, &mut noting).result.unwrap();
         assert_eq!((found.mean, found.runs[2]), (Nanos(2_000), Nanos(3_000)));
         let minute = Nanos::from_secs(60);
-        let expected = Traffic::Step { rate: 220_000.0, duration: minute, then: 110_000.0, after: minute };
+        let expected = TrialTraffic::Step { rate: 220_000.0, duration: minute, then: 110_000.0, after: minute };
         assert_eq!(noting.0, [expected; 3]);
     }
 
@@ -136,21 +136,21 @@ mod tests {
     fn a_device_that_is_still_losing_at_the_end_has_not_recovered() {
         let mut device = VirtualDevice::policer(200_000.0, 1.0);
         device.recovers_in = Some(Nanos::from_millis(59_990));
-        assert_eq!(recovery(&ASKED, &mut device).found.unwrap().n_unrecovered, 3);
+        assert_eq!(recovery(&ASKED, &mut device).result.unwrap().n_unrecovered, 3);
     }
 
     #[test]
     fn an_overload_that_loses_nothing_leaves_nothing_to_recover_from() {
         let mut device = VirtualDevice::policer(300_000.0, 1.0);
         device.recovers_in = Some(Nanos::ZERO);
-        let found = recovery(&ASKED, &mut device).found.unwrap();
+        let found = recovery(&ASKED, &mut device).result.unwrap();
         assert_eq!((found.n_lossless, found.mean), (3, Nanos::ZERO));
     }
 
     #[test]
     fn a_tester_that_does_not_see_losses_as_they_happen_is_asked_once() {
         let mut device = VirtualDevice::policer(200_000.0, 1.0);
-        assert_eq!(recovery(&ASKED, &mut device), Outcome { found: None, cut: None });
+        assert_eq!(recovery(&ASKED, &mut device), MethodResult { result: None, stopped: None });
         assert_eq!(device.n_trials, 1);
     }
 
@@ -159,20 +159,24 @@ mod tests {
         let mut device = VirtualDevice::policer(200_000.0, 1.0);
         device.recovers_in = Some(Nanos::from_millis(3));
         device.fails_after = Some(2);
-        let Outcome { found, cut } = recovery(&ASKED, &mut device);
-        assert_eq!((found.unwrap().runs.len(), cut), (2, Some(Cut::Failed("ctrl-C"))));
+        let MethodResult { result: found, stopped: cut } = recovery(&ASKED, &mut device);
+        assert_eq!((found.unwrap().runs.len(), cut), (2, Some(StopReason::Failed("ctrl-C"))));
     }
 
     #[test]
     fn an_overload_is_bounded_by_the_link_and_refused_beyond_the_tool() {
         let near = |rate: Option<f64>, expected: f64| rate.is_some_and(|rate| (rate - expected).abs() < 1e-3);
-        assert!(near(overload(1_000.0, Bound::Media(2_000.0)), 1_100.0));
+        assert!(near(overload(1_000.0, OverloadLimit::Media(2_000.0)), 1_100.0));
         assert!(
-            near(overload(1_000.0, Bound::Media(1_050.0)), 1_050.0),
+            near(overload(1_000.0, OverloadLimit::Media(1_050.0)), 1_050.0),
             "the maximum rate of the media, if that is lower"
         );
-        assert_eq!(overload(1_000.0, Bound::Media(1_000.0)), None, "a link that the device fills overloads nothing");
-        assert!(near(overload(1_000.0, Bound::Tester(1_100.1)), 1_100.0));
-        assert_eq!(overload(1_000.0, Bound::Tester(1_050.0)), None);
+        assert_eq!(
+            overload(1_000.0, OverloadLimit::Media(1_000.0)),
+            None,
+            "a link that the device fills overloads nothing"
+        );
+        assert!(near(overload(1_000.0, OverloadLimit::Tester(1_100.1)), 1_100.0));
+        assert_eq!(overload(1_000.0, OverloadLimit::Tester(1_050.0)), None);
     }
 }

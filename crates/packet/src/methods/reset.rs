@@ -2,11 +2,11 @@
 
 use fathom_model::units::{Nanos, approximate};
 
-use super::{Asked, Checked, Outcome, Tester, Traffic};
+use super::{MethodResult, RetryingTester, Tester, TrialRequest, TrialTraffic};
 
 /// What a reset cost.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ResetFound {
+pub struct ResetResult {
     /// Frames that were lost.
     pub lost: u64,
     /// How long frames come in at the rate that was offered until as many are lost.
@@ -17,26 +17,26 @@ pub struct ResetFound {
 const UNSENT_MAX: f64 = 0.01;
 
 /// One stream at a rate at which nothing is lost, while the device is reset.
-pub fn reset<T: Tester>(rate: f64, duration: Nanos, tester: &mut T) -> Outcome<Option<ResetFound>, T::Error> {
-    let lost_per_sec = rate * f64::from(tester.n_ways());
-    let mut checked = Checked::new(tester, UNSENT_MAX).whatever_the_lag();
-    let traffic = Traffic::Stream { rate, duration };
-    match checked.trial(&Asked { traffic, what: "reset", left: duration }) {
+pub fn reset<T: Tester>(rate: f64, duration: Nanos, tester: &mut T) -> MethodResult<Option<ResetResult>, T::Error> {
+    let lost_per_sec = rate * f64::from(tester.n_directions());
+    let mut checked = RetryingTester::new(tester, UNSENT_MAX).ignore_lag();
+    let traffic = TrialTraffic::Stream { rate, duration };
+    match checked.trial(&TrialRequest { traffic, purpose: "reset", time_left: duration }) {
         Ok(seen) => {
             let lost = seen.offered.saturating_sub(seen.received);
-            Outcome {
-                found: Some(ResetFound { lost, time: Nanos::from_secs_f64(approximate(lost) / lost_per_sec) }),
-                cut: None,
+            MethodResult {
+                result: Some(ResetResult { lost, time: Nanos::from_secs_f64(approximate(lost) / lost_per_sec) }),
+                stopped: None,
             }
         }
-        Err(cut) => Outcome { found: None, cut: Some(cut) },
+        Err(cut) => MethodResult { result: None, stopped: Some(cut) },
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{
-        super::virtual_device::{BothWays, VirtualDevice},
+        super::virtual_device::{Bidirectional, VirtualDevice},
         *,
     };
 
@@ -44,9 +44,9 @@ mod tests {
     fn the_time_of_a_reset_is_what_was_lost_over_the_rate() {
         let mut device = VirtualDevice::policer(1e6, 1.0);
         device.outage = Nanos::from_millis(1_250);
-        let found = reset(20_000.0, Nanos::from_secs(10), &mut device).found;
-        assert_eq!(found, Some(ResetFound { lost: 25_000, time: Nanos::from_millis(1_250) }));
-        let found = reset(20_000.0, Nanos::from_secs(10), &mut BothWays(device)).found;
-        assert_eq!(found, Some(ResetFound { lost: 50_000, time: Nanos::from_millis(1_250) }));
+        let found = reset(20_000.0, Nanos::from_secs(10), &mut device).result;
+        assert_eq!(found, Some(ResetResult { lost: 25_000, time: Nanos::from_millis(1_250) }));
+        let found = reset(20_000.0, Nanos::from_secs(10), &mut Bidirectional(device)).result;
+        assert_eq!(found, Some(ResetResult { lost: 50_000, time: Nanos::from_millis(1_250) }));
     }
 }

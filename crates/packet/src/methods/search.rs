@@ -1,37 +1,37 @@
 //! The throughput of RFC 2544 section 26.1 and the conditional throughputs of RFC 9971, in one search.
 
 use fathom_engine::search::{
-    Ended, Forwarded, Load, Measurer, Observation, Step,
+    Forwarded, LoadLevel, Measurer, Observation, SearchEnd, SearchTrialRequest,
     mlr::{self, ControllerInput, ControllerOutput, GoalResult, SearchGoal, TrialResult},
 };
 use fathom_model::units::{Nanos, approximate, rounded};
 
-use super::{Asked, Cut, LAG_MAX, Outcome, Tester, Traffic, offered::TRIES};
+use super::{LAG_MAX, MethodResult, StopReason, Tester, TrialRequest, TrialTraffic, retry::TRIES};
 
 /// What a search of rates needs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct SearchInput {
+pub struct ThroughputOptions {
     /// The goals.
     pub goals: Vec<SearchGoal>,
     /// The lowest and the highest rate.
-    pub rates: (Load, Load),
+    pub rates: (LoadLevel, LoadLevel),
     /// What the search may take.
     pub time: Nanos,
 }
 
 /// What a search found.
 #[derive(Debug, Clone, PartialEq)]
-pub struct SearchFound {
+pub struct ThroughputResult {
     /// One per goal, in their order.
     pub goals: Vec<GoalResult>,
     /// Every rate with its trials, ascending.
-    pub loads: Vec<(Load, Vec<TrialResult>)>,
+    pub loads: Vec<(LoadLevel, Vec<TrialResult>)>,
     /// Trials in which the tool did not send what was asked.
-    pub n_void: u32,
+    pub n_repeated: u32,
 }
 
 /// The tester as the measurer of RFC 9971.
-struct Rates<'a, T> {
+struct RateMeasurer<'a, T> {
     tester: &'a mut T,
     /// The largest share that may be unsent: half a width, so that what was sent is on the same side of a bound.
     unsent_max: f64,
@@ -39,23 +39,23 @@ struct Rates<'a, T> {
 }
 
 /// Why the measurer of a search stopped.
-enum Halt<E> {
+enum MeasureError<E> {
     Unsent(u64),
     Failed(E),
 }
 
-impl<T: Tester> Measurer for Rates<'_, T> {
-    type Error = Halt<T::Error>;
+impl<T: Tester> Measurer for RateMeasurer<'_, T> {
+    type Error = MeasureError<T::Error>;
 
-    fn measure(&mut self, step: &Step) -> Result<Observation, Self::Error> {
+    fn measure(&mut self, step: &SearchTrialRequest) -> Result<Observation, Self::Error> {
         let (rate, duration) = (step.load.get(), step.duration.unwrap_or(Nanos::from_secs(1)));
-        let traffic = Traffic::Stream { rate, duration };
-        let asked = Asked { traffic, what: step.purpose.word(), left: step.left.unwrap_or(duration) };
+        let traffic = TrialTraffic::Stream { rate, duration };
+        let asked = TrialRequest { traffic, purpose: step.purpose.word(), time_left: step.left.unwrap_or(duration) };
         let mut took = Nanos::ZERO;
         for _ in 0..TRIES {
-            let seen = self.tester.trial(&asked).map_err(Halt::Failed)?;
+            let seen = self.tester.trial(&asked).map_err(MeasureError::Failed)?;
             took += seen.took;
-            match seen.loss_ratio().filter(|_| seen.is_as_asked(self.unsent_max, LAG_MAX)) {
+            match seen.loss_ratio().filter(|_| seen.is_valid(self.unsent_max, LAG_MAX)) {
                 Some(loss_ratio) => {
                     let rate = Some(rate * (1.0 - loss_ratio));
                     let forwarded = Some(Forwarded { loss_ratio, effective: duration, rate });
@@ -64,7 +64,7 @@ impl<T: Tester> Measurer for Rates<'_, T> {
                 None => self.n_void += 1,
             }
         }
-        Err(Halt::Unsent(rounded(rate)))
+        Err(MeasureError::Unsent(rounded(rate)))
     }
 }
 
@@ -74,30 +74,30 @@ const STEP_DOWN: f64 = 0.7;
 /// Searches for the highest rates that keep the goals.
 ///
 /// A rate that the tool does not send in ten trials in turn bounds the search: it then tells what it knows of lower rates.
-pub fn throughput<T: Tester>(input: &SearchInput, tester: &mut T) -> Outcome<SearchFound, T::Error> {
+pub fn throughput<T: Tester>(input: &ThroughputOptions, tester: &mut T) -> MethodResult<ThroughputResult, T::Error> {
     let narrowest = input.goals.iter().map(|goal| goal.width).fold(1.0, f64::min);
-    let mut rates = Rates { tester, unsent_max: narrowest / 2.0, n_void: 0 };
+    let mut rates = RateMeasurer { tester, unsent_max: narrowest / 2.0, n_void: 0 };
     let (min_load, max_load) = input.rates;
     let mut controlled = ControllerInput { goals: input.goals.clone(), min_load, max_load, time: input.time };
     let mut unsent = None;
     loop {
         let ControllerOutput { goals, loads, ended } = mlr::mlrsearch(&controlled, &mut rates);
         let cut = match ended {
-            Ended::Done => unsent.map(|rate| Cut::Unsent { rate }),
-            Ended::OutOfTime => Some(Cut::OutOfTime),
-            Ended::Voids => Some(Cut::Unsent { rate: rounded(max_load.get()) }),
-            Ended::Failed(Halt::Unsent(rate)) => {
+            SearchEnd::Done => unsent.map(|rate| StopReason::RateNotSent { rate }),
+            SearchEnd::OutOfTime => Some(StopReason::OutOfTime),
+            SearchEnd::Voids => Some(StopReason::RateNotSent { rate: rounded(max_load.get()) }),
+            SearchEnd::Failed(MeasureError::Unsent(rate)) => {
                 let first = *unsent.get_or_insert(rate);
-                let lower = Load::new((approximate(rate) * STEP_DOWN).round()).filter(|load| *load > min_load);
+                let lower = LoadLevel::new((approximate(rate) * STEP_DOWN).round()).filter(|load| *load > min_load);
                 if let Some(lower) = lower.filter(|_| goals.iter().any(|goal| goal.lower.is_none())) {
                     controlled.max_load = lower;
                     continue;
                 }
-                Some(Cut::Unsent { rate: first })
+                Some(StopReason::RateNotSent { rate: first })
             }
-            Ended::Failed(Halt::Failed(error)) => Some(Cut::Failed(error)),
+            SearchEnd::Failed(MeasureError::Failed(error)) => Some(StopReason::Failed(error)),
         };
-        return Outcome { found: SearchFound { goals, loads, n_void: rates.n_void }, cut };
+        return MethodResult { result: ThroughputResult { goals, loads, n_repeated: rates.n_void }, stopped: cut };
     }
 }
 
@@ -106,21 +106,21 @@ mod tests {
     use fathom_engine::search::mlr::GoalEnding;
 
     use super::{
-        super::{Seen, virtual_device::VirtualDevice},
+        super::{TrialCounts, virtual_device::VirtualDevice},
         *,
     };
 
-    fn input(goals: Vec<SearchGoal>) -> SearchInput {
-        let rates = (Load::new(100.0).unwrap(), Load::new(1e6).unwrap());
-        SearchInput { goals, rates, time: Nanos::from_secs(1000) }
+    fn input(goals: Vec<SearchGoal>) -> ThroughputOptions {
+        let rates = (LoadLevel::new(100.0).unwrap(), LoadLevel::new(1e6).unwrap());
+        ThroughputOptions { goals, rates, time: Nanos::from_secs(1000) }
     }
 
     #[test]
     fn the_throughput_of_a_policer_is_its_rate() {
         let goal = SearchGoal { width: 0.002, ..SearchGoal::tst009(Nanos::from_secs(10)) };
         let mut device = VirtualDevice::policer(200_000.0, 512.0);
-        let Outcome { found, cut } = throughput(&input(vec![goal]), &mut device);
-        assert_eq!((cut, found.goals[0].ending, found.n_void), (None, GoalEnding::Regular, 0));
+        let MethodResult { result: found, stopped: cut } = throughput(&input(vec![goal]), &mut device);
+        assert_eq!((cut, found.goals[0].ending, found.n_repeated), (None, GoalEnding::Regular, 0));
         let rate = found.goals[0].lower.unwrap().get();
         // Its burst lets 51 more pass in each second of a trial of 10 s.
         assert!((rate / 200_051.2 - 1.0).abs() < 0.002, "{rate}");
@@ -131,17 +131,17 @@ mod tests {
         let goal = SearchGoal::tst009(Nanos::from_secs(1));
         let mut device = VirtualDevice::policer(200_000.0, 1.0);
         device.stalls_every = Some(3);
-        let Outcome { found, cut } = throughput(&input(vec![goal]), &mut device);
+        let MethodResult { result: found, stopped: cut } = throughput(&input(vec![goal]), &mut device);
         assert_eq!((cut, found.goals[0].ending), (None, GoalEnding::Regular));
-        assert!(found.n_void > 3, "{}", found.n_void);
+        assert!(found.n_repeated > 3, "{}", found.n_repeated);
     }
 
     #[test]
     fn a_trial_without_loss_is_as_void_as_one_with_it_where_frames_left_late() {
         for received in [1_000, 999] {
-            let seen = |lag| Seen { intended: 1_000, offered: 1_000, received, lag, ..Seen::default() };
-            assert!(seen(LAG_MAX).is_as_asked(0.0, LAG_MAX));
-            assert!(!seen(LAG_MAX + Nanos(1)).is_as_asked(0.0, LAG_MAX), "{received} received");
+            let seen = |lag| TrialCounts { intended: 1_000, offered: 1_000, received, lag, ..TrialCounts::default() };
+            assert!(seen(LAG_MAX).is_valid(0.0, LAG_MAX));
+            assert!(!seen(LAG_MAX + Nanos(1)).is_valid(0.0, LAG_MAX), "{received} received");
         }
     }
 
@@ -150,9 +150,9 @@ mod tests {
         let goal = SearchGoal::tst009(Nanos::from_secs(1));
         let mut device = VirtualDevice::policer(200_000.0, 1.0);
         device.lags_every = Some(3);
-        let Outcome { found, cut } = throughput(&input(vec![goal]), &mut device);
+        let MethodResult { result: found, stopped: cut } = throughput(&input(vec![goal]), &mut device);
         assert_eq!((cut, found.goals[0].ending), (None, GoalEnding::Regular));
-        assert!(found.n_void > 0, "{}", found.n_void);
+        assert!(found.n_repeated > 0, "{}", found.n_repeated);
         assert!((found.goals[0].lower.unwrap().get() / 200_000.0 - 1.0).abs() < 0.01);
     }
 
@@ -160,11 +160,12 @@ mod tests {
     fn a_load_that_the_tool_cannot_send_bounds_the_search_and_is_named() {
         let mut device = VirtualDevice::policer(2e6, 1.0);
         device.sends_max = 500_000.0;
-        let Outcome { found, cut } = throughput(&input(vec![SearchGoal::tst009(Nanos::from_secs(1))]), &mut device);
-        assert_eq!((cut, found.n_void), (Some(Cut::Unsent { rate: 1_000_000 }), 2 * TRIES));
+        let MethodResult { result: found, stopped: cut } =
+            throughput(&input(vec![SearchGoal::tst009(Nanos::from_secs(1))]), &mut device);
+        assert_eq!((cut, found.n_repeated), (Some(StopReason::RateNotSent { rate: 1_000_000 }), 2 * TRIES));
         let goal = &found.goals[0];
         assert_eq!(
-            (goal.ending, goal.lower.map(Load::get)),
+            (goal.ending, goal.lower.map(LoadLevel::get)),
             (GoalEnding::MaxLoad, Some(490_000.0)),
             "what can be sent"
         );
@@ -174,8 +175,9 @@ mod tests {
     fn a_search_that_is_interrupted_keeps_its_loads() {
         let mut device = VirtualDevice::policer(200_000.0, 1.0);
         device.fails_after = Some(6);
-        let Outcome { found, cut } = throughput(&input(vec![SearchGoal::tst009(Nanos::from_secs(1))]), &mut device);
-        assert_eq!(cut, Some(Cut::Failed("ctrl-C")));
+        let MethodResult { result: found, stopped: cut } =
+            throughput(&input(vec![SearchGoal::tst009(Nanos::from_secs(1))]), &mut device);
+        assert_eq!(cut, Some(StopReason::Failed("ctrl-C")));
         assert_eq!(found.loads.iter().map(|(_, trials)| trials.len()).sum::<usize>(), 6);
     }
 }

@@ -2,7 +2,7 @@
 
 use fathom_model::units::{Nanos, approximate, rounded};
 
-use super::{Asked, Latencies, Seen, Tester, Traffic};
+use super::{Latencies, Tester, TrialCounts, TrialRequest, TrialTraffic};
 
 /// Passes a rate and, after a pause, a burst at once: the generic cell rate algorithm.
 pub(super) struct VirtualDevice {
@@ -45,9 +45,9 @@ impl VirtualDevice {
 
 impl VirtualDevice {
     /// The most frames that it passes of a trial.
-    fn passed(&self, traffic: &Traffic) -> u64 {
+    fn passed(&self, traffic: &TrialTraffic) -> u64 {
         let passed = match *traffic {
-            Traffic::Step { duration, then, after, .. } => {
+            TrialTraffic::Step { duration, then, after, .. } => {
                 let lost = self.recovers_in.unwrap_or(Nanos::ZERO).min(after);
                 self.rate * duration.as_secs_f64() + self.rate.min(then) * (after - lost).as_secs_f64()
             }
@@ -60,7 +60,7 @@ impl VirtualDevice {
 impl Tester for VirtualDevice {
     type Error = &'static str;
 
-    fn trial(&mut self, asked: &Asked) -> Result<Seen, Self::Error> {
+    fn trial(&mut self, asked: &TrialRequest) -> Result<TrialCounts, Self::Error> {
         if self.fails_after == Some(self.n_trials) {
             return Err("ctrl-C");
         }
@@ -69,9 +69,9 @@ impl Tester for VirtualDevice {
         self.took += span;
         let rate = asked.traffic.rate();
         let intended = match asked.traffic {
-            Traffic::Burst { n_frames, .. } => n_frames,
-            Traffic::Stream { duration, .. } => rounded(rate * duration.as_secs_f64()),
-            Traffic::Step { duration, then, after, .. } => {
+            TrialTraffic::Burst { n_frames, .. } => n_frames,
+            TrialTraffic::Stream { duration, .. } => rounded(rate * duration.as_secs_f64()),
+            TrialTraffic::Step { duration, then, after, .. } => {
                 rounded(rate * duration.as_secs_f64() + then * after.as_secs_f64())
             }
         };
@@ -83,22 +83,22 @@ impl Tester for VirtualDevice {
         let cut_off = rounded(rate * self.outage.as_secs_f64() + self.rate * lag.as_secs_f64());
         let received = offered.min(self.passed(&asked.traffic)).saturating_sub(cut_off);
         let recovery = self.recovers_in;
-        Ok(Seen { intended, offered, received, latencies: self.latencies, recovery, lag, took: span })
+        Ok(TrialCounts { intended, offered, received, latencies: self.latencies, recovery, lag, took: span })
     }
 }
 
 /// Two of the same device, one for each way.
-pub(super) struct BothWays<T>(pub(super) T);
+pub(super) struct Bidirectional<T>(pub(super) T);
 
-impl<T: Tester> Tester for BothWays<T> {
+impl<T: Tester> Tester for Bidirectional<T> {
     type Error = T::Error;
 
-    fn n_ways(&self) -> u32 {
+    fn n_directions(&self) -> u32 {
         2
     }
 
-    fn trial(&mut self, asked: &Asked) -> Result<Seen, Self::Error> {
+    fn trial(&mut self, asked: &TrialRequest) -> Result<TrialCounts, Self::Error> {
         let seen = self.0.trial(asked)?;
-        Ok(Seen { intended: 2 * seen.intended, offered: 2 * seen.offered, received: 2 * seen.received, ..seen })
+        Ok(TrialCounts { intended: 2 * seen.intended, offered: 2 * seen.offered, received: 2 * seen.received, ..seen })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use super::block::BlockError;
+use super::status::StatusError;
 
 /// What stopped pktgen, for the person who must act.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,7 @@ pub enum Error {
         file: String,
         /// What is wrong with it.
         #[source]
-        cause: BlockError,
+        cause: StatusError,
     },
     /// The file system refused.
     #[error("cannot {what}")]

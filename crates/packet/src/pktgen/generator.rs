@@ -12,16 +12,16 @@ use fathom_model::units::Nanos;
 use fathom_sys::{clock, namespace::NetNs};
 
 use super::{
-    block::Status,
+    directory::{CONTROL, PktgenDir, thread_file},
     error::Error,
-    root::{CONTROL, Root, thread_file},
-    setting::{Change, Setting},
+    setting::{ChangedSetting, PktgenSetting},
+    status::Status,
 };
 
 /// pktgen of one namespace with devices of ours; dropping it gives them back.
 #[derive(Debug)]
-pub struct Generator {
-    root: Root,
+pub struct PktgenSession {
+    root: PktgenDir,
     /// Starts and stops concern the namespace of whoever asks for them, wherever the file is.
     namespace: NetNs,
     devices: Vec<Device>,
@@ -31,11 +31,11 @@ pub struct Generator {
 struct Device {
     name: String,
     thread: usize,
-    settings: Vec<Setting>,
+    settings: Vec<PktgenSetting>,
 }
 
 /// How often a run is looked after: often enough that an interval of 100 ms is exact to 2 %.
-const LOOK_UP: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// A stop takes effect at the next packet, and pktgen sees it within a tenth of a second; machines under load take longer.
 const STOPS_WITHIN: Nanos = Nanos::from_secs(5);
 /// Threads of pktgen give devices back within an eighth of a second.
@@ -45,14 +45,14 @@ const FIX_ADD: &str = "name an Ethernet device of this network namespace that is
 const FIX_RUN: &str = "stop what runs first: echo stop > /proc/net/pktgen/pgctrl";
 const FIX_GIVE_BACK: &str = "echo reset > /proc/net/pktgen/pgctrl";
 
-impl Generator {
+impl PktgenSession {
     /// Takes hold of pktgen, which must be free: what is started, starts all devices of the namespace.
     ///
     /// It is that of the calling thread, and remains so wherever the generator is used.
     ///
     /// # Errors
     /// When there is no pktgen, or it has devices already.
-    pub fn claim(root: &Root) -> Result<Self, Error> {
+    pub fn claim(root: &PktgenDir) -> Result<Self, Error> {
         root.version()?;
         for thread in root.threads()? {
             let devices: Vec<&str> = thread.devices().collect();
@@ -60,8 +60,8 @@ impl Generator {
                 return Err(Error::Occupied { thread: thread.number, devices: devices.join(" ") });
             }
         }
-        let namespace = NetNs::current().map_err(not_entered)?;
-        Ok(Self { root: root.pinned()?, namespace, devices: Vec::new() })
+        let namespace = NetNs::current().map_err(namespace_error)?;
+        Ok(Self { root: root.pin_namespace()?, namespace, devices: Vec::new() })
     }
 
     /// Gives a device to the thread of a processor; `name` may have a tag, as in `eth1@0`.
@@ -87,7 +87,7 @@ impl Generator {
     ///
     /// # Errors
     /// When pktgen refuses it.
-    pub fn set(&mut self, device: &str, setting: &Setting) -> Result<(), Error> {
+    pub fn set(&mut self, device: &str, setting: &PktgenSetting) -> Result<(), Error> {
         self.root.set(device, setting)?;
         if let Some(ours) = self.devices.iter_mut().find(|ours| ours.name == device) {
             ours.settings.push(setting.clone());
@@ -99,7 +99,7 @@ impl Generator {
     ///
     /// # Errors
     /// When a device is gone.
-    pub fn changes(&self) -> Result<Vec<Change>, Error> {
+    pub fn changes(&self) -> Result<Vec<ChangedSetting>, Error> {
         let of_device = |device: &Device| self.root.changes(&device.name, &device.settings);
         Ok(self.devices.iter().map(of_device).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     }
@@ -120,7 +120,7 @@ impl Generator {
     /// When it cannot be started, or does not stop.
     pub fn run(&self, mut is_over: impl FnMut() -> bool) -> Result<(), Error> {
         let (root, (done, ended)) = (self.root.clone(), mpsc::sync_channel(1));
-        let namespace = self.namespace.try_clone().map_err(not_entered)?;
+        let namespace = self.namespace.try_clone().map_err(namespace_error)?;
         // The write returns when all have finished.
         let start = move || {
             let outcome = control((&root, &namespace), "start");
@@ -131,7 +131,7 @@ impl Generator {
         spawned.map_err(|cause| Error::File { what: "start a thread for pktgen".to_owned(), cause })?;
         let mut told_at = None;
         loop {
-            match ended.recv_timeout(LOOK_UP) {
+            match ended.recv_timeout(POLL_INTERVAL) {
                 Ok(outcome) => return outcome,
                 Err(RecvTimeoutError::Disconnected) => return Err(Error::Runaway(Nanos::ZERO)),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -152,10 +152,10 @@ impl Generator {
     /// # Errors
     /// When pktgen keeps one.
     pub fn release(mut self) -> Result<(), Error> {
-        self.give_back()
+        self.remove_devices()
     }
 
-    fn give_back(&mut self) -> Result<(), Error> {
+    fn remove_devices(&mut self) -> Result<(), Error> {
         let devices = std::mem::take(&mut self.devices);
         let mut threads: Vec<usize> = devices.iter().map(|device| device.thread).collect();
         threads.sort_unstable();
@@ -175,17 +175,17 @@ impl Generator {
     }
 }
 
-fn control((root, namespace): (&Root, &NetNs), word: &str) -> Result<(), Error> {
-    namespace.enter_with(|| root.command((CONTROL, word), FIX_RUN)).map_err(not_entered)?
+fn control((root, namespace): (&PktgenDir, &NetNs), word: &str) -> Result<(), Error> {
+    namespace.enter_with(|| root.command((CONTROL, word), FIX_RUN)).map_err(namespace_error)?
 }
 
-fn not_entered(error: fathom_sys::Error) -> Error {
+fn namespace_error(error: fathom_sys::Error) -> Error {
     Error::File { what: format!("enter the network namespace of pktgen ({})", error.call), cause: error.source }
 }
 
-impl Drop for Generator {
+impl Drop for PktgenSession {
     fn drop(&mut self) {
         // Whoever wants to know what remains calls `release`.
-        let _ = self.give_back();
+        let _ = self.remove_devices();
     }
 }

@@ -6,7 +6,7 @@ use crate::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, IS_FRAGMENT, PROTOCO
 
 /// pktgen's own header (`struct pktgen_hdr` in `net/core/pktgen.c`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
+pub struct PktgenHeader {
     /// The number of the packet within its device of pktgen, from 1; copies of `clone_skb` and `burst` have the same.
     pub sequence: u32,
     /// When it was made, on the wall clock, to the microsecond; nothing with `flag NO_TIMESTAMP`.
@@ -15,9 +15,9 @@ pub struct Header {
 
 /// A frame of pktgen's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Packet {
+pub struct PktgenPacket {
     /// Its own header.
-    pub header: Header,
+    pub header: PktgenHeader,
     /// The UDP port that it is from.
     pub source_port: u16,
     /// The UDP port that it is for.
@@ -26,9 +26,9 @@ pub struct Packet {
 
 /// What tells the packets of one trial from others, and what their times mean here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Origin {
+pub struct PktgenOrigin {
     /// The source ports that they are from.
-    pub ports: Ports,
+    pub ports: DevicePorts,
     /// How many devices of pktgen send them.
     pub n_devices: u32,
     /// Where they have their header, from the first byte of the frame.
@@ -39,7 +39,7 @@ pub struct Origin {
 
 /// Source ports that tell devices of pktgen apart: each has so many in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ports {
+pub struct DevicePorts {
     /// The first one of the first device.
     pub first: u16,
     /// How many a device has, at least one.
@@ -54,7 +54,7 @@ const ETHERTYPES_MPLS: [u16; 2] = [0x8847, 0x8848];
 const BOTTOM_OF_STACK: u8 = 1;
 const IPV6_LENGTH: usize = 40;
 
-impl Ports {
+impl DevicePorts {
     /// The device that sends from a port, counted from 0.
     #[must_use]
     pub fn device(self, port: u16) -> Option<u32> {
@@ -62,10 +62,10 @@ impl Ports {
     }
 }
 
-impl Origin {
+impl PktgenOrigin {
     /// The device that a packet is from, if it is one of these.
     #[must_use]
-    pub fn device(&self, packet: &Packet) -> Option<u32> {
+    pub fn device(&self, packet: &PktgenPacket) -> Option<u32> {
         self.ports.device(packet.source_port).filter(|device| *device < self.n_devices)
     }
 
@@ -75,7 +75,7 @@ impl Origin {
     }
 }
 
-impl Header {
+impl PktgenHeader {
     /// Its length in bytes.
     pub const LENGTH: usize = 16;
 
@@ -105,7 +105,7 @@ impl Header {
     }
 }
 
-impl Packet {
+impl PktgenPacket {
     /// The packet of pktgen's in a frame, behind tags, labels and either version of IP; the beginning of the frame is enough.
     #[must_use]
     pub fn find(frame: &[u8]) -> Option<Self> {
@@ -117,7 +117,7 @@ impl Packet {
             _ => None,
         }?;
         let port = |at: usize| Some(u16::from_be_bytes(*datagram.get(at..)?.first_chunk()?));
-        let header = Header::parse(datagram.get(Udp::LENGTH..)?)?;
+        let header = PktgenHeader::parse(datagram.get(Udp::LENGTH..)?)?;
         Some(Self { header, source_port: port(0)?, destination_port: port(2)? })
     }
 }
@@ -156,7 +156,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// A frame of 60 bytes as pktgen makes it, between headers of two kinds.
-    pub(crate) fn frame(header: Header, source_port: u16, tags: &[u8]) -> Vec<u8> {
+    pub(crate) fn frame(header: PktgenHeader, source_port: u16, tags: &[u8]) -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0, 46, 0, 0, 0, 0, 32, PROTOCOL_UDP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
         packet.extend_from_slice(&source_port.to_be_bytes());
         packet.extend_from_slice(&[0, 9, 0, 26, 0, 0]);
@@ -167,7 +167,7 @@ pub(crate) mod tests {
         frame
     }
 
-    const HEADER: Header = Header { sequence: 7, made: Some(Nanos(1_763_000_000_123_456_000)) };
+    const HEADER: PktgenHeader = PktgenHeader { sequence: 7, made: Some(Nanos(1_763_000_000_123_456_000)) };
 
     #[test]
     fn a_packet_is_found_behind_tags_and_labels() {
@@ -175,8 +175,8 @@ pub(crate) mod tests {
         let both = [0x88, 0xa8, 0, 7, 0x81, 0x00, 0, 5, 0x08, 0x00];
         let labels = [0x88, 0x47, 0, 1, 0, 0xa, 0, 2, 1, 0xa];
         for tags in [&[][..], &vlan, &both, &labels] {
-            let packet = Packet::find(&frame(HEADER, 9, tags)).unwrap();
-            assert_eq!(packet, Packet { header: HEADER, source_port: 9, destination_port: 9 }, "{tags:?}");
+            let packet = PktgenPacket::find(&frame(HEADER, 9, tags)).unwrap();
+            assert_eq!(packet, PktgenPacket { header: HEADER, source_port: 9, destination_port: 9 }, "{tags:?}");
         }
     }
 
@@ -185,11 +185,11 @@ pub(crate) mod tests {
         let mut six = frame(HEADER, 9, &[0x86, 0xdd]);
         let header: Vec<u8> = [&[0x60, 0, 0, 0, 0, 26, PROTOCOL_UDP, 64][..], &[0; 32]].concat();
         six.splice(14..34, header);
-        assert_eq!(Packet::find(&six).map(|packet| packet.header), Some(HEADER));
+        assert_eq!(PktgenPacket::find(&six).map(|packet| packet.header), Some(HEADER));
         let mut options = frame(HEADER, 9, &[]);
         options[14] = 0x46;
         options.splice(34..34, [1, 1, 1, 0]);
-        assert_eq!(Packet::find(&options).map(|packet| packet.header), Some(HEADER));
+        assert_eq!(PktgenPacket::find(&options).map(|packet| packet.header), Some(HEADER));
     }
 
     #[test]
@@ -198,19 +198,19 @@ pub(crate) mod tests {
         for place in [12, 23, 42, 45] {
             let mut other = good.clone();
             other[place] ^= 0xff;
-            assert_eq!(Packet::find(&other), None, "byte {place}");
+            assert_eq!(PktgenPacket::find(&other), None, "byte {place}");
         }
         for length in 0..58 {
-            assert_eq!(Packet::find(&good[..length]), None, "{length} bytes");
+            assert_eq!(PktgenPacket::find(&good[..length]), None, "{length} bytes");
         }
         let mut fragment = good;
         fragment[20] = 0x20;
-        assert_eq!(Packet::find(&fragment), None);
+        assert_eq!(PktgenPacket::find(&fragment), None);
     }
 
     #[test]
     fn a_packet_without_a_time_has_none() {
-        let header = Header { sequence: 1, made: None };
-        assert_eq!(Header::parse(&header.bytes()), Some(header));
+        let header = PktgenHeader { sequence: 1, made: None };
+        assert_eq!(PktgenHeader::parse(&header.bytes()), Some(header));
     }
 }

@@ -4,23 +4,25 @@
 //! and reports what it submitted; [`Arrivals`] tells what became of that. See `Documentation/networking/pktgen.rst`.
 //! This module knows no test and no other backend.
 
-mod arrivals;
-mod block;
+mod directory;
 mod error;
 mod generator;
 mod header;
-mod root;
+mod received;
 mod setting;
-mod word;
+mod status;
+mod value;
 
-pub use arrivals::Arrivals;
-pub use block::{Addresses, BlockError, Current, Finished, Outcome, Params, Range4, Status, Tag};
+pub use directory::{PktgenDir, PktgenThread};
 pub use error::Error;
-pub use generator::Generator;
+pub use generator::PktgenSession;
 pub(crate) use header::MAGIC;
 #[cfg(test)]
 pub(crate) use header::tests;
-pub use header::{Header, Origin, Packet, Ports};
-pub use root::{Root, Thread};
-pub use setting::{Change, Kept, PARAMETERS, Parameter, Setting, SettingError, Value};
-pub use word::{FLAGS, Switch, Weight, WordError, XmitMode};
+pub use header::{DevicePorts, PktgenHeader, PktgenOrigin, PktgenPacket};
+pub use received::ReceivedPackets;
+pub use setting::{AppliedValue, ChangedSetting, PARAMETERS, Parameter, PktgenSetting, PktgenSettingError, Value};
+pub use status::{
+    CommandResult, Ipv4Range, Params, PktgenAddresses, RunResult, RunStatus, Status, StatusError, VlanTag,
+};
+pub use value::{FLAGS, FlagState, SizeWeight, WordError, XmitMode};

@@ -12,19 +12,19 @@ use etherparse::{IpNumber, LaxIpSlice, TcpHeader};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
-    epoll::{Epoll, Events, Interest},
+    epoll::{Epoll, Interest, ReadyList},
     policy::{Destination, Policy},
     socket::{self, Connect, SockRef, Socket},
 };
 
 use super::{
-    course::{Handed, Line, Passed},
-    echo::header,
-    raw::permitted,
+    driver::{CapturedPacket, ProbeTransport, SendOutcome},
+    echo::ip_header,
+    raw::allowed_destination,
 };
 
 /// The kernel sends its first segment again after a second (RFC 6298), which would be a probe that nobody ordered.
-const PATIENCE: Nanos = Nanos::from_millis(900);
+const CONNECT_TIMEOUT: Nanos = Nanos::from_millis(900);
 /// How many connections may be under way, well below the number of descriptors that a process is allowed by default.
 const ATTEMPTS_MAX: usize = 256;
 
@@ -39,7 +39,7 @@ struct Attempt {
 
 /// Opens a connection for each probe, and closes it as soon as it is known what it came to.
 #[derive(Debug)]
-pub struct ConnectLine {
+pub struct ConnectTransport {
     source: IpAddr,
     destination: IpAddr,
     to: Destination,
@@ -47,23 +47,23 @@ pub struct ConnectLine {
     /// By number, so that the first is the oldest.
     attempts: BTreeMap<u64, Attempt>,
     n_attempts: u64,
-    heard: VecDeque<(Vec<u8>, Nanos)>,
+    replies: VecDeque<(Vec<u8>, Nanos)>,
 }
 
-impl ConnectLine {
+impl ConnectTransport {
     /// Connects from an own address to one host.
     ///
     /// # Errors
     /// When no more descriptors are allowed.
     pub fn open(source: IpAddr, destination: IpAddr, policy: &Policy) -> fathom_sys::Result<Self> {
         Ok(Self {
-            to: permitted(destination, policy)?,
+            to: allowed_destination(destination, policy)?,
             source,
             destination,
             epoll: Epoll::new()?,
             attempts: BTreeMap::new(),
             n_attempts: 0,
-            heard: VecDeque::new(),
+            replies: VecDeque::new(),
         })
     }
 
@@ -89,7 +89,7 @@ impl ConnectLine {
     }
 
     /// Writes what a connect came to as the segment that said so; other errors are no answers of the host.
-    fn conclude(&mut self, attempt: &Attempt, outcome: fathom_sys::Result<()>, at: Nanos) {
+    fn push_reply(&mut self, attempt: &Attempt, outcome: fathom_sys::Result<()>, at: Nanos) {
         let is_open = match outcome {
             Ok(()) => true,
             Err(error) if error.source.kind() == ErrorKind::ConnectionRefused => false,
@@ -101,25 +101,27 @@ impl ConnectLine {
         answer.acknowledgment_number = probe.sequence_number.wrapping_add(1);
         let segment = answer.to_bytes();
         // How many hops the answer had left is known to the kernel alone.
-        let ip = header(IpNumber::TCP, (self.destination, self.source), (segment.len(), None));
-        self.heard.push_back(([&ip[..], &segment].concat(), at));
+        let ip = ip_header(IpNumber::TCP, (self.destination, self.source), (segment.len(), None));
+        self.replies.push_back(([&ip[..], &segment].concat(), at));
     }
 
     /// Forgets those that no answer has come for, before the kernel asks again.
     fn expire(&mut self, now: Nanos) {
-        while let Some(oldest) = self.attempts.first_entry().filter(|oldest| now.since(oldest.get().sent) > PATIENCE) {
+        while let Some(oldest) =
+            self.attempts.first_entry().filter(|oldest| now.since(oldest.get().sent) > CONNECT_TIMEOUT)
+        {
             oldest.remove();
         }
     }
 
-    fn look(&mut self, timeout: Nanos) -> fathom_sys::Result<()> {
-        let mut events = Events::with_capacity(ATTEMPTS_MAX);
+    fn poll(&mut self, timeout: Nanos) -> fathom_sys::Result<()> {
+        let mut events = ReadyList::with_capacity(ATTEMPTS_MAX);
         let outcome = self.epoll.wait(&mut events, Some(timeout));
         let at = clock::now();
         for event in events.iter() {
             if let Some(attempt) = self.attempts.remove(&event.token) {
                 let outcome = socket::connect_result(&attempt.socket);
-                self.conclude(&attempt, outcome, at);
+                self.push_reply(&attempt, outcome, at);
             }
         }
         self.expire(at);
@@ -127,20 +129,20 @@ impl ConnectLine {
     }
 }
 
-impl Line for ConnectLine {
+impl ProbeTransport for ConnectTransport {
     type Error = fathom_sys::Error;
 
     fn now(&self) -> Nanos {
         clock::now()
     }
 
-    fn send(&mut self, packet: &[u8]) -> fathom_sys::Result<Handed> {
+    fn send(&mut self, packet: &[u8]) -> fathom_sys::Result<SendOutcome> {
         let parsed = LaxIpSlice::from_slice(packet).ok();
         let probe = parsed.and_then(|(ip, _)| Some(TcpHeader::from_slice(ip.payload().payload).ok()?.0));
         let probe = probe.expect("probes of this line are TCP segments");
         if self.attempts.len() >= ATTEMPTS_MAX {
-            self.look(Nanos::ZERO)?;
-            return Ok(Handed::NoRoom);
+            self.poll(Nanos::ZERO)?;
+            return Ok(SendOutcome::WouldBlock);
         }
         let (hops, traffic_class) = match self.destination {
             IpAddr::V4(_) => (packet[8], packet[1]),
@@ -151,41 +153,41 @@ impl Line for ConnectLine {
         let begun = socket::connect_begin(&socket, &self.to.at(probe.destination_port));
         let attempt = Attempt { socket, sent, probe };
         match begun {
-            Ok(Connect::Done) => self.conclude(&attempt, Ok(()), clock::now()),
+            Ok(Connect::Done) => self.push_reply(&attempt, Ok(()), clock::now()),
             Ok(Connect::Pending) => {
                 self.epoll.add(&attempt.socket, self.n_attempts, Interest::WRITE)?;
                 self.attempts.insert(self.n_attempts, attempt);
                 self.n_attempts += 1;
             }
             Err(error) if error.source.kind() == ErrorKind::ConnectionRefused => {
-                self.conclude(&attempt, Err(error), clock::now());
+                self.push_reply(&attempt, Err(error), clock::now());
             }
             Err(error) if matches!(error.source.kind(), ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable) => {
-                return Ok(Handed::NoWay(sent));
+                return Ok(SendOutcome::NoRoute(sent));
             }
             Err(error) => return Err(error),
         }
-        Ok(Handed::Taken(sent))
+        Ok(SendOutcome::Sent(sent))
     }
 
-    fn receive(&mut self, room: &mut [u8]) -> fathom_sys::Result<Option<Passed>> {
-        if self.heard.is_empty() {
-            self.look(Nanos::ZERO)?;
+    fn receive(&mut self, room: &mut [u8]) -> fathom_sys::Result<Option<CapturedPacket>> {
+        if self.replies.is_empty() {
+            self.poll(Nanos::ZERO)?;
         }
-        let Some((packet, at)) = self.heard.pop_front() else { return Ok(None) };
+        let Some((packet, at)) = self.replies.pop_front() else { return Ok(None) };
         room[..packet.len()].copy_from_slice(&packet);
-        Ok(Some(Passed::In(packet.len(), at)))
+        Ok(Some(CapturedPacket::Incoming(packet.len(), at)))
     }
 
     fn wait(&mut self, until: Nanos) -> fathom_sys::Result<()> {
         let left = until.since(clock::now());
-        if left > Nanos::ZERO && self.heard.is_empty() {
-            self.look(left)?;
+        if left > Nanos::ZERO && self.replies.is_empty() {
+            self.poll(left)?;
         }
         Ok(())
     }
 
-    fn n_unheard(&self) -> Option<u64> {
+    fn n_dropped_replies(&self) -> Option<u64> {
         // What the kernel has of a connection waits in it, not in a buffer.
         Some(0)
     }

@@ -8,15 +8,15 @@ use etherparse::{IpNumber, Ipv4Header, Ipv6Header};
 use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::{
     clock,
-    echo::{Arrival, EchoSocket, Header},
+    echo::{EchoHeader, EchoReply, EchoSocket},
     policy::{Destination, Policy},
     raw_ip,
-    wire_time::Epoch,
+    timestamping::KernelClockOffset,
 };
 
 use super::{
-    course::{Handed, Line, Passed},
-    raw::permitted,
+    driver::{CapturedPacket, ProbeTransport, SendOutcome},
+    raw::allowed_destination,
     reply::HOPS_UNKNOWN,
 };
 
@@ -27,22 +27,22 @@ const ERROR_HEADER: usize = 8;
 
 /// Sends and hears echo requests and what comes back for them.
 #[derive(Debug)]
-pub struct EchoLine {
+pub struct EchoTransport {
     socket: EchoSocket,
     source: IpAddr,
     destination: IpAddr,
     to: Destination,
-    epoch: Epoch,
+    epoch: KernelClockOffset,
 }
 
-impl EchoLine {
+impl EchoTransport {
     /// Opens one from an own address to one host.
     ///
     /// # Errors
     /// `EACCES` when no group of the process is in `net.ipv4.ping_group_range`.
     pub fn open(source: IpAddr, destination: IpAddr, policy: &Policy) -> fathom_sys::Result<Self> {
-        let to = permitted(destination, policy)?;
-        Ok(Self { socket: EchoSocket::open(source, BUFFER)?, source, destination, to, epoch: Epoch::now() })
+        let to = allowed_destination(destination, policy)?;
+        Ok(Self { socket: EchoSocket::open(source, BUFFER)?, source, destination, to, epoch: KernelClockOffset::now() })
     }
 
     /// The identifier that requests get, whatever is written into them.
@@ -61,29 +61,29 @@ impl EchoLine {
         if self.destination.is_ipv4() { IpNumber::ICMP } else { IpNumber::IPV6_ICMP }
     }
 
-    fn at(&self, arrival: &Arrival) -> Nanos {
+    fn at(&self, arrival: &EchoReply) -> Nanos {
         arrival.at.map_or_else(clock::now, |at| self.epoch.monotonic(at))
     }
 
     /// An ICMP error as it was on the wire: around what the kernel keeps of the request stand two IP headers and that of the error.
-    fn complaint(&self, room: &mut [u8]) -> fathom_sys::Result<Option<Passed>> {
+    fn icmp_error(&self, room: &mut [u8]) -> fathom_sys::Result<Option<CapturedPacket>> {
         let ip = self.header_length();
         let quoted = 2 * ip + ERROR_HEADER;
         let Some(complaint) = self.socket.complaint(&mut room[quoted..])? else { return Ok(None) };
         let arrival = complaint.arrival;
         let whole = quoted + arrival.length;
-        let outer = header(self.protocol(), (arrival.from, self.source), (whole - ip, arrival.hops_left));
+        let outer = ip_header(self.protocol(), (arrival.from, self.source), (whole - ip, arrival.hops_left));
         // The kernel does not keep how many hops were left to the request, and nobody asks.
-        let inner = header(self.protocol(), (self.source, self.destination), (arrival.length, None));
+        let inner = ip_header(self.protocol(), (self.source, self.destination), (arrival.length, None));
         let number = complaint.number.to_be_bytes();
         let error = [&[complaint.kind, complaint.code, 0, 0][..], &number].concat();
         room[..quoted].copy_from_slice(&[outer, error, inner].concat());
-        Ok(Some(Passed::In(whole, self.at(&arrival))))
+        Ok(Some(CapturedPacket::Incoming(whole, self.at(&arrival))))
     }
 }
 
 /// The IP header of a message of some length between two hosts, with the hops that were left to it as far as they are known.
-pub(super) fn header(
+pub(super) fn ip_header(
     protocol: IpNumber,
     (from, to): (IpAddr, IpAddr),
     (length, hops_left): (usize, Option<u8>),
@@ -110,38 +110,38 @@ pub(super) fn header(
     }
 }
 
-impl Line for EchoLine {
+impl ProbeTransport for EchoTransport {
     type Error = fathom_sys::Error;
 
     fn now(&self) -> Nanos {
         clock::now()
     }
 
-    fn send(&mut self, packet: &[u8]) -> fathom_sys::Result<Handed> {
+    fn send(&mut self, packet: &[u8]) -> fathom_sys::Result<SendOutcome> {
         let header = if self.destination.is_ipv4() {
-            Header { hops: packet[8], traffic_class: packet[1] }
+            EchoHeader { hops: packet[8], traffic_class: packet[1] }
         } else {
-            Header { hops: packet[7], traffic_class: packet[0] << 4 | packet[1] >> 4 }
+            EchoHeader { hops: packet[7], traffic_class: packet[0] << 4 | packet[1] >> 4 }
         };
         let message = &packet[self.header_length()..];
         let at = clock::now();
         Ok(match self.socket.send(message, header, &self.to)? {
-            raw_ip::Handed::Taken => Handed::Taken(at),
-            raw_ip::Handed::TooLong => Handed::TooLong,
-            raw_ip::Handed::NoRoom => Handed::NoRoom,
-            raw_ip::Handed::NoWay => Handed::NoWay(at),
+            raw_ip::RawSendResult::Taken => SendOutcome::Sent(at),
+            raw_ip::RawSendResult::TooLong => SendOutcome::TooLong,
+            raw_ip::RawSendResult::NoRoom => SendOutcome::WouldBlock,
+            raw_ip::RawSendResult::NoWay => SendOutcome::NoRoute(at),
         })
     }
 
-    fn receive(&mut self, room: &mut [u8]) -> fathom_sys::Result<Option<Passed>> {
-        if let Some(complaint) = self.complaint(room)? {
+    fn receive(&mut self, room: &mut [u8]) -> fathom_sys::Result<Option<CapturedPacket>> {
+        if let Some(complaint) = self.icmp_error(room)? {
             return Ok(Some(complaint));
         }
         let ip = self.header_length();
         let Some(arrival) = self.socket.receive(&mut room[ip..])? else { return Ok(None) };
-        let header = header(self.protocol(), (arrival.from, self.source), (arrival.length, arrival.hops_left));
+        let header = ip_header(self.protocol(), (arrival.from, self.source), (arrival.length, arrival.hops_left));
         room[..ip].copy_from_slice(&header);
-        Ok(Some(Passed::In(ip + arrival.length, self.at(&arrival))))
+        Ok(Some(CapturedPacket::Incoming(ip + arrival.length, self.at(&arrival))))
     }
 
     fn wait(&mut self, until: Nanos) -> fathom_sys::Result<()> {
@@ -152,7 +152,7 @@ impl Line for EchoLine {
         Ok(())
     }
 
-    fn n_unheard(&self) -> Option<u64> {
+    fn n_dropped_replies(&self) -> Option<u64> {
         self.socket.drops().ok().map(u64::from)
     }
 }

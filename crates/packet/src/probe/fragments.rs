@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use etherparse::Ipv4Header;
 use fathom_model::units::Nanos;
 
-use super::course::{Handed, Line, Passed};
+use super::driver::{CapturedPacket, ProbeTransport, SendOutcome};
 
 /// The bits of the field of flags and offset.
 const MORE: u16 = 0x2000;
@@ -107,16 +107,16 @@ pub fn recorded_route(packet: &[u8]) -> Option<Vec<Ipv4Addr>> {
 
 /// A line on which packets that are too long for it leave in fragments.
 #[derive(Debug)]
-pub struct Fragmenting<L> {
-    line: L,
+pub struct FragmentingTransport<L> {
+    transport: L,
     payload_max: u16,
     fragment: Vec<u8>,
 }
 
-impl<L> Fragmenting<L> {
+impl<L> FragmentingTransport<L> {
     /// Fragments carry at most so much beside the IP header, and a multiple of eight bytes.
     pub fn new(line: L, payload_max: u16) -> Self {
-        Self { line, payload_max, fragment: Vec::new() }
+        Self { transport: line, payload_max, fragment: Vec::new() }
     }
 }
 
@@ -124,47 +124,47 @@ impl<L> Fragmenting<L> {
 const QUEUE_PAUSE: Nanos = Nanos::from_micros(100);
 const QUEUE_PAUSES: u32 = 1_000;
 
-impl<L: Line> Fragmenting<L> {
-    fn send_fragment(&mut self) -> Result<Handed, L::Error> {
+impl<L: ProbeTransport> FragmentingTransport<L> {
+    fn send_fragment(&mut self) -> Result<SendOutcome, L::Error> {
         for _ in 0..QUEUE_PAUSES {
-            match self.line.send(&self.fragment)? {
-                Handed::NoRoom => self.line.wait(self.line.now() + QUEUE_PAUSE)?,
+            match self.transport.send(&self.fragment)? {
+                SendOutcome::WouldBlock => self.transport.wait(self.transport.now() + QUEUE_PAUSE)?,
                 other => return Ok(other),
             }
         }
-        Ok(Handed::NoRoom)
+        Ok(SendOutcome::WouldBlock)
     }
 }
 
-impl<L: Line> Line for Fragmenting<L> {
+impl<L: ProbeTransport> ProbeTransport for FragmentingTransport<L> {
     type Error = L::Error;
 
     fn now(&self) -> Nanos {
-        self.line.now()
+        self.transport.now()
     }
 
-    fn send(&mut self, packet: &[u8]) -> Result<Handed, L::Error> {
-        let Some(mut fragments) = Fragments::of(packet, self.payload_max) else { return self.line.send(packet) };
+    fn send(&mut self, packet: &[u8]) -> Result<SendOutcome, L::Error> {
+        let Some(mut fragments) = Fragments::of(packet, self.payload_max) else { return self.transport.send(packet) };
         let mut since = None;
         while fragments.write_next(&mut self.fragment) {
             match self.send_fragment()? {
-                Handed::Taken(at) => since = since.or(Some(at)),
+                SendOutcome::Sent(at) => since = since.or(Some(at)),
                 other => return Ok(other),
             }
         }
-        Ok(since.map_or(Handed::NoRoom, Handed::Taken))
+        Ok(since.map_or(SendOutcome::WouldBlock, SendOutcome::Sent))
     }
 
-    fn receive(&mut self, room: &mut [u8]) -> Result<Option<Passed>, L::Error> {
-        self.line.receive(room)
+    fn receive(&mut self, room: &mut [u8]) -> Result<Option<CapturedPacket>, L::Error> {
+        self.transport.receive(room)
     }
 
     fn wait(&mut self, until: Nanos) -> Result<(), L::Error> {
-        self.line.wait(until)
+        self.transport.wait(until)
     }
 
-    fn n_unheard(&self) -> Option<u64> {
-        self.line.n_unheard()
+    fn n_dropped_replies(&self) -> Option<u64> {
+        self.transport.n_dropped_replies()
     }
 }
 

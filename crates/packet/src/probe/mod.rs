@@ -1,15 +1,12 @@
 //! Single packets and what comes back for them: round trips, loss, path MTU, routes, ports.
 //!
-//! [`Conversation`] writes probes and reads replies, a [`Course`] decides what is asked next, a [`Line`] is the world; [`Conduct`] puts
+//! [`ProbeTemplate`] writes probes and reads replies, a [`ProbeDriver`] decides what is asked next, a [`ProbeTransport`] is the world; [`ProbeRunner`] puts
 //! them together. Courses know neither socket nor clock, so they are tested in virtual time. Nothing here knows of plans or output.
 
 mod connect;
-mod conversation;
-mod course;
+mod driver;
 mod echo;
-mod foreign;
 mod fragments;
-mod ledger;
 pub mod path_mtu;
 pub mod port_scan;
 mod raw;
@@ -18,15 +15,20 @@ pub mod route;
 mod series;
 #[cfg(test)]
 mod simulated;
+mod spoofed_source;
+mod template;
+mod tracker;
 
-pub use connect::ConnectLine;
-pub use conversation::{Ask, Checksum, Conversation, FlowRule, IpAsk, Order, Ports, TAGS, TIMESTAMP, TcpAsk};
-pub use course::{Conduct, Course, Event, Handed, Line, Passed, Step};
-pub use echo::EchoLine;
-pub(crate) use foreign::mixed;
-pub use foreign::random_source;
-pub use fragments::{Fragmenting, recorded_route};
-pub use ledger::{Counts, Fate, Gap, Ledger};
-pub use raw::{OwnDevice, RawLine, source_towards};
-pub use reply::{Complaint, IpSeen, Reply, TcpFlags, TcpSeen, Trouble, What};
-pub use series::{Schedule, Series};
+pub use connect::ConnectTransport;
+pub use driver::{CapturedPacket, ProbeDriver, ProbeEvent, ProbeRunner, ProbeStep, ProbeTransport, SendOutcome};
+pub use echo::EchoTransport;
+pub use fragments::{FragmentingTransport, recorded_route};
+pub use raw::{OwnDevice, RawTransport, source_address_for};
+pub use reply::{IcmpError, IcmpErrorKind, Reply, ReplyContent, ReplyIpHeader, ReplyTcpHeader, TcpFlags};
+pub use series::{ProbeSeries, Schedule};
+pub(crate) use spoofed_source::pseudo_random;
+pub use spoofed_source::random_source;
+pub use template::{
+    ChecksumMode, FlowRule, IpFields, ProbeFields, ProbeKind, ProbePorts, ProbeTemplate, TAGS, TIMESTAMP, TcpProbe,
+};
+pub use tracker::{Outage, ProbeCounts, ProbeOutcome, ProbeTracker};

@@ -8,14 +8,14 @@ use std::{collections::BTreeMap, net::IpAddr};
 use fathom_model::units::Nanos;
 
 use super::{
-    conversation::Order,
-    course::{Course, Event, Step},
-    reply::Complaint,
+    driver::{ProbeDriver, ProbeEvent, ProbeStep},
+    reply::IcmpErrorKind,
+    template::ProbeFields,
 };
 
 /// Between which lengths is looked, and how patiently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Range {
+pub struct PathMtuOptions {
     /// A length that must come through for there to be an answer at all.
     pub floor: u16,
     /// The longest packet of the own device.
@@ -23,40 +23,40 @@ pub struct Range {
     /// How often a length is tried before it is taken for lost.
     pub tries: u8,
     /// How long an answer may take.
-    pub patience: Nanos,
+    pub timeout: Nanos,
     /// From one probe to the next.
     pub gap: Nanos,
     /// What answers.
-    pub answers: Answers,
+    pub reply_limit: ReplyLimit,
 }
 
 /// How freely the target answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Answers {
+pub enum ReplyLimit {
     /// Every probe: several lengths are tried at the same time.
     #[default]
     Free,
     /// By error messages, which hosts limit: one length at a time.
-    Limited,
+    RateLimited,
 }
 
 /// What is known at the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct PathMtuResult {
     /// The longest packet that was answered; nothing when none was.
     pub mtu: Option<u16>,
     /// Who said that packets are too big, and what fits; the smallest where one said several.
-    pub told: BTreeMap<IpAddr, u32>,
+    pub reported: BTreeMap<IpAddr, u32>,
     /// The shortest packet that vanished although nobody had said that it would.
-    pub vanishing_from: Option<u16>,
+    pub black_hole_from: Option<u16>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Trial {
+struct LengthTrial {
     length: u16,
     sent: Nanos,
     is_answered: bool,
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// How many lengths are tried at the same time: 1,500 bytes are found in four rounds.
@@ -64,9 +64,9 @@ const LENGTHS: u16 = 8;
 
 /// The search for a path MTU.
 #[derive(Debug)]
-pub struct PathMtu {
-    range: Range,
-    trials: Vec<Trial>,
+pub struct PathMtuSearch {
+    options: PathMtuOptions,
+    trials: Vec<LengthTrial>,
     /// Where the trials of this round begin.
     round: usize,
     /// Lengths that are still to be sent in this round.
@@ -74,63 +74,63 @@ pub struct PathMtu {
     good: Option<u16>,
     /// The shortest length above the good ones that did not come through.
     bad: u32,
-    told: BTreeMap<IpAddr, u32>,
+    reported: BTreeMap<IpAddr, u32>,
     too_long_here: Option<u16>,
     next_send: Nanos,
     /// Whether what vanishes is sent once more, beside short packets that show whether the target still answers at all.
     is_confirming: bool,
     /// The trials before are no sign that a length is lost: one that was lost there came through later.
-    believed_from: usize,
+    confirmed_from: usize,
     /// Whether it did not.
     has_fallen_silent: bool,
 }
 
-impl PathMtu {
+impl PathMtuSearch {
     /// Nothing is sent yet.
     #[must_use]
-    pub fn new(range: Range) -> Self {
+    pub fn new(range: PathMtuOptions) -> Self {
         let mut queue = vec![range.floor; range.tries.into()];
         queue.extend(std::iter::repeat_n(range.ceiling, range.tries.into()));
         Self {
-            range,
+            options: range,
             trials: Vec::new(),
             round: 0,
             queue,
             good: None,
             bad: u32::from(range.ceiling) + 1,
-            told: BTreeMap::new(),
+            reported: BTreeMap::new(),
             too_long_here: None,
             next_send: Nanos::ZERO,
             is_confirming: false,
-            believed_from: 0,
+            confirmed_from: 0,
             has_fallen_silent: false,
         }
     }
 
     /// What is known so far; nothing of a target that answers only now and then.
     #[must_use]
-    pub fn found(&self) -> Found {
+    pub fn result(&self) -> PathMtuResult {
         if self.has_fallen_silent {
-            return Found { mtu: None, told: self.told.clone(), vanishing_from: None };
+            return PathMtuResult { mtu: None, reported: self.reported.clone(), black_hole_from: None };
         }
-        let told = self.told.values().copied().filter(|mtu| *mtu > 0).min();
+        let told = self.reported.values().copied().filter(|mtu| *mtu > 0).min();
         let is_explained = |length: u32| {
             told.is_some_and(|mtu| length > mtu)
-                || self.told.values().any(|mtu| *mtu == 0)
+                || self.reported.values().any(|mtu| *mtu == 0)
                 || self.too_long_here.is_some_and(|here| length >= u32::from(here))
         };
-        let is_beyond = self.bad > u32::from(self.range.ceiling);
+        let is_beyond = self.bad > u32::from(self.options.ceiling);
         let vanishing = Some(self.bad).filter(|bad| self.good.is_some() && !is_beyond && !is_explained(*bad));
         let vanishing_from = vanishing.and_then(|bad| u16::try_from(bad).ok());
-        Found { mtu: self.good, told: self.told.clone(), vanishing_from }
+        PathMtuResult { mtu: self.good, reported: self.reported.clone(), black_hole_from: vanishing_from }
     }
 
-    fn is_decided(&self, trial: &Trial, now: Nanos) -> bool {
-        trial.is_answered || trial.is_told || now.since(trial.sent) > self.range.patience
+    fn is_decided(&self, trial: &LengthTrial, now: Nanos) -> bool {
+        trial.is_answered || trial.is_reported || now.since(trial.sent) > self.options.timeout
     }
 
     /// What a round has shown.
-    fn conclude(&mut self) {
+    fn finish_round(&mut self) {
         let round = &self.trials[self.round..];
         self.has_fallen_silent = self.is_confirming && !round.iter().any(|trial| trial.is_answered);
         let answered = self.trials.iter().filter(|trial| trial.is_answered).map(|trial| trial.length).max();
@@ -138,12 +138,12 @@ impl PathMtu {
         let good = answered.unwrap_or(0);
         if self.is_confirming && u32::from(good) >= self.bad {
             self.is_confirming = false;
-            self.believed_from = self.trials.len();
+            self.confirmed_from = self.trials.len();
         }
         let failed =
-            self.trials[self.believed_from..].iter().map(|trial| trial.length).filter(|length| *length > good).min();
+            self.trials[self.confirmed_from..].iter().map(|trial| trial.length).filter(|length| *length > good).min();
         let here = self.too_long_here.filter(|here| *here > good);
-        let beyond = u32::from(self.range.ceiling) + 1;
+        let beyond = u32::from(self.options.ceiling) + 1;
         self.bad = failed.into_iter().chain(here).min().map_or(beyond, u32::from);
     }
 
@@ -154,14 +154,14 @@ impl PathMtu {
         if between == 0 {
             return Vec::new();
         }
-        let told = self.told.values().filter_map(|mtu| u16::try_from(*mtu).ok());
+        let told = self.reported.values().filter_map(|mtu| u16::try_from(*mtu).ok());
         let within = |length: &u16| *length > good && u32::from(*length) < self.bad;
         // What somebody said, and the next longer one, decide it in one round if it is true.
         let mut lengths: Vec<u16> = told.flat_map(|mtu| [mtu, mtu.saturating_add(1)]).filter(within).collect();
         if lengths.is_empty() {
-            let n = match self.range.answers {
-                Answers::Free => u32::from(LENGTHS).min(between),
-                Answers::Limited => 1,
+            let n = match self.options.reply_limit {
+                ReplyLimit::Free => u32::from(LENGTHS).min(between),
+                ReplyLimit::RateLimited => 1,
             };
             let spread = |nth: u32| {
                 let offset = if n == 1 { between.div_ceil(2) } else { between * nth / n };
@@ -175,25 +175,25 @@ impl PathMtu {
     }
 }
 
-impl Course for PathMtu {
-    fn step(&mut self, now: Nanos) -> Step {
+impl ProbeDriver for PathMtuSearch {
+    fn step(&mut self, now: Nanos) -> ProbeStep {
         if self.queue.is_empty() {
             let open = self.trials[self.round..].iter().filter(|trial| !self.is_decided(trial, now));
             // Of several tries one answer is enough.
-            let is_known = |trial: &&Trial| {
+            let is_known = |trial: &&LengthTrial| {
                 self.trials[self.round..].iter().any(|other| other.length == trial.length && other.is_answered)
             };
             if let Some(trial) = open.filter(|trial| !is_known(trial)).min_by_key(|trial| trial.sent) {
-                return Step::Wait(trial.sent + self.range.patience + Nanos(1));
+                return ProbeStep::Wait(trial.sent + self.options.timeout + Nanos(1));
             }
-            self.conclude();
+            self.finish_round();
             self.round = self.trials.len();
-            let tries = usize::from(self.range.tries);
+            let tries = usize::from(self.options.tries);
             let mut lengths = self.next_lengths();
-            let vanishing = self.found().vanishing_from.filter(|_| lengths.is_empty() && !self.is_confirming);
+            let vanishing = self.result().black_hole_from.filter(|_| lengths.is_empty() && !self.is_confirming);
             if let Some(vanishing) = vanishing {
                 self.is_confirming = true;
-                lengths = vec![self.range.floor, vanishing];
+                lengths = vec![self.options.floor, vanishing];
             }
             self.queue = lengths.into_iter().flat_map(|length| std::iter::repeat_n(length, tries)).collect();
         }
@@ -201,43 +201,43 @@ impl Course for PathMtu {
         self.queue.retain(|length| !round.iter().any(|trial| trial.length == *length && trial.is_answered));
         let Some(length) = self.queue.first().copied() else {
             // Nothing new was to be sent, or all of it was answered before its turn came.
-            return if self.round == self.trials.len() { Step::Over } else { self.step(now) };
+            return if self.round == self.trials.len() { ProbeStep::Done } else { self.step(now) };
         };
         if now < self.next_send {
-            return Step::Wait(self.next_send);
+            return ProbeStep::Wait(self.next_send);
         }
         let tag = u16::try_from(self.trials.len()).expect("a search takes fewer probes than there are tags");
-        Step::Send(Order { tag, length: Some(length), ..Order::default() })
+        ProbeStep::Send(ProbeFields { tag, length: Some(length), ..ProbeFields::default() })
     }
 
-    fn note(&mut self, event: &Event<'_>, at: Nanos) {
+    fn on_event(&mut self, event: &ProbeEvent<'_>, at: Nanos) {
         match event {
-            Event::Sent(order) | Event::NoWay(order) => {
+            ProbeEvent::Sent(order) | ProbeEvent::NoRoute(order) => {
                 let length = order.length.unwrap_or(0);
                 self.queue.remove(0);
-                self.trials.push(Trial { length, sent: at, is_answered: false, is_told: false });
-                self.next_send = at + self.range.gap;
+                self.trials.push(LengthTrial { length, sent: at, is_answered: false, is_reported: false });
+                self.next_send = at + self.options.gap;
             }
-            Event::TooLong(order) => {
+            ProbeEvent::TooLong(order) => {
                 let length = order.length.unwrap_or(0);
                 self.queue.retain(|queued| *queued < length);
                 self.too_long_here = Some(self.too_long_here.map_or(length, |here| here.min(length)));
             }
-            Event::Left { tag } => {
+            ProbeEvent::Transmitted { tag } => {
                 if let Some(trial) = self.trials.get_mut(usize::from(*tag)).filter(|trial| !trial.is_answered) {
                     trial.sent = at;
                 }
             }
-            Event::Heard(reply, _) => {
-                if let Some(Complaint::TooBig(mtu)) = reply.complaint() {
-                    let least = self.told.entry(reply.from).or_insert(mtu);
+            ProbeEvent::Reply(reply, _) => {
+                if let Some(IcmpErrorKind::TooBig(mtu)) = reply.icmp_error_kind() {
+                    let least = self.reported.entry(reply.from).or_insert(mtu);
                     *least = mtu.min(*least);
                 }
                 let Some(trial) = reply.tag.and_then(|tag| self.trials.get_mut(usize::from(tag))) else { return };
                 if reply.is_from_target {
                     trial.is_answered = true;
                 } else {
-                    trial.is_told = true;
+                    trial.is_reported = true;
                 }
             }
         }

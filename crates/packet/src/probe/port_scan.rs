@@ -5,33 +5,33 @@ use std::{collections::VecDeque, net::IpAddr};
 use fathom_model::units::Nanos;
 
 use super::{
-    conversation::{Order, TAGS},
-    course::{Course, Event, Step},
-    reply::{Complaint, Reply, TcpFlags, What},
+    driver::{ProbeDriver, ProbeEvent, ProbeStep},
+    reply::{IcmpErrorKind, Reply, ReplyContent, TcpFlags},
+    template::{ProbeFields, TAGS},
 };
 
 /// How ports are asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Scan {
+pub struct ScanOptions {
     /// Which.
     pub ports: Vec<u16>,
     /// How often one is asked that does not answer.
     pub tries: u8,
     /// How long an answer may take.
-    pub patience: Nanos,
+    pub timeout: Nanos,
     /// From one probe to the next.
     pub gap: Nanos,
 }
 
 /// What a port is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum PortStatus {
     /// Somebody listens.
     Open,
     /// The host says that nobody listens.
     Closed,
     /// Something on the way says that it does not pass.
-    Prohibited(IpAddr, Complaint),
+    Prohibited(IpAddr, IcmpErrorKind),
     /// A reset for a probe that asks for no connection: the host is there, and says no more.
     Unfiltered,
     /// Nothing came back.
@@ -40,11 +40,11 @@ pub enum State {
 
 /// One port with what is known of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Port {
+pub struct ScannedPort {
     /// Its number.
     pub number: u16,
     /// What it is.
-    pub state: State,
+    pub state: PortStatus,
     /// How long the answer took.
     pub rtt: Option<Nanos>,
     /// The reply itself, but for the IP addresses.
@@ -54,12 +54,12 @@ pub struct Port {
 /// A scan on its way.
 #[derive(Debug)]
 pub struct PortScan {
-    scan: Scan,
-    found: Vec<Port>,
+    options: ScanOptions,
+    ports: Vec<ScannedPort>,
     /// Which ports are to be asked in this pass.
     queue: VecDeque<usize>,
     /// Which port the last probe with each tag asked, and when.
-    asked: Vec<Option<(usize, Nanos)>>,
+    probes: Vec<Option<(usize, Nanos)>>,
     n_sent: u64,
     n_passes: u8,
     next_send: Nanos,
@@ -69,13 +69,13 @@ pub struct PortScan {
 impl PortScan {
     /// Nothing is sent yet.
     #[must_use]
-    pub fn new(scan: Scan) -> Self {
-        let blank = |number: &u16| Port { number: *number, state: State::Silent, rtt: None, reply: None };
+    pub fn new(scan: ScanOptions) -> Self {
+        let blank = |number: &u16| ScannedPort { number: *number, state: PortStatus::Silent, rtt: None, reply: None };
         Self {
-            found: scan.ports.iter().map(blank).collect(),
+            ports: scan.ports.iter().map(blank).collect(),
             queue: (0..scan.ports.len()).collect(),
-            asked: vec![None; TAGS.into()],
-            scan,
+            probes: vec![None; TAGS.into()],
+            options: scan,
             n_sent: 0,
             n_passes: 1,
             next_send: Nanos::ZERO,
@@ -85,8 +85,8 @@ impl PortScan {
 
     /// The ports in the order in which they were listed.
     #[must_use]
-    pub fn ports(&self) -> &[Port] {
-        &self.found
+    pub fn ports(&self) -> &[ScannedPort] {
+        &self.ports
     }
 
     /// How many probes were sent.
@@ -96,80 +96,84 @@ impl PortScan {
     }
 
     /// Takes note of what happened; a port of which something is known now for the first time.
-    pub fn take(&mut self, event: &Event<'_>, at: Nanos) -> Option<Port> {
+    pub fn on_event_with_port(&mut self, event: &ProbeEvent<'_>, at: Nanos) -> Option<ScannedPort> {
         match event {
-            Event::Sent(order) | Event::NoWay(order) => {
+            ProbeEvent::Sent(order) | ProbeEvent::NoRoute(order) => {
                 let idx = self.queue.pop_front()?;
-                self.asked[usize::from(order.tag)] = Some((idx, at));
+                self.probes[usize::from(order.tag)] = Some((idx, at));
                 self.n_sent += 1;
                 self.last_sent = at;
-                self.next_send = at + self.scan.gap;
+                self.next_send = at + self.options.gap;
                 None
             }
             // Probes of a scan are as short as they can be.
-            Event::TooLong(_) => {
+            ProbeEvent::TooLong(_) => {
                 self.queue.pop_front();
                 None
             }
-            Event::Left { tag } => {
-                if let Some((_, sent)) = self.asked.get_mut(usize::from(*tag)).and_then(Option::as_mut) {
+            ProbeEvent::Transmitted { tag } => {
+                if let Some((_, sent)) = self.probes.get_mut(usize::from(*tag)).and_then(Option::as_mut) {
                     *sent = at;
                 }
                 None
             }
-            Event::Heard(reply, _) => self.heard(reply, at),
+            ProbeEvent::Reply(reply, _) => self.on_reply(reply, at),
         }
     }
 
-    fn heard(&mut self, reply: &Reply, at: Nanos) -> Option<Port> {
-        let (idx, sent) = (*self.asked.get(usize::from(reply.tag?))?)?;
-        let port = &mut self.found[idx];
-        let state = match reply.what {
-            What::Tcp(seen) if seen.source_port != port.number => return None,
-            What::Tcp(seen) if seen.flags.has(TcpFlags::SYN.with(TcpFlags::ACK)) => State::Open,
+    fn on_reply(&mut self, reply: &Reply, at: Nanos) -> Option<ScannedPort> {
+        let (idx, sent) = (*self.probes.get(usize::from(reply.tag?))?)?;
+        let port = &mut self.ports[idx];
+        let state = match reply.content {
+            ReplyContent::Tcp(seen) if seen.source_port != port.number => return None,
+            ReplyContent::Tcp(seen) if seen.flags.has(TcpFlags::SYN.with(TcpFlags::ACK)) => PortStatus::Open,
             // A reset without an acknowledgment answers an acknowledgment, whether somebody listens or not.
-            What::Tcp(seen) if seen.flags.has(TcpFlags::RST) && !seen.flags.has(TcpFlags::ACK) => State::Unfiltered,
-            What::Tcp(_) => State::Closed,
-            What::Udp { source_port } if source_port != port.number => return None,
-            What::Udp { .. } => State::Open,
-            What::Error(trouble) if trouble.complaint == Complaint::PortUnreachable && reply.is_from_target => {
-                State::Closed
+            ReplyContent::Tcp(seen) if seen.flags.has(TcpFlags::RST) && !seen.flags.has(TcpFlags::ACK) => {
+                PortStatus::Unfiltered
             }
-            What::Error(trouble) => State::Prohibited(reply.from, trouble.complaint),
-            What::Icmp { .. } | What::Protocol(_) => return None,
+            ReplyContent::Tcp(_) => PortStatus::Closed,
+            ReplyContent::Udp { source_port } if source_port != port.number => return None,
+            ReplyContent::Udp { .. } => PortStatus::Open,
+            ReplyContent::Error(trouble)
+                if trouble.error_kind == IcmpErrorKind::PortUnreachable && reply.is_from_target =>
+            {
+                PortStatus::Closed
+            }
+            ReplyContent::Error(trouble) => PortStatus::Prohibited(reply.from, trouble.error_kind),
+            ReplyContent::Icmp { .. } | ReplyContent::Protocol(_) => return None,
         };
-        if port.state != State::Silent {
+        if port.state != PortStatus::Silent {
             return None;
         }
-        *port = Port { state, rtt: Some(at.since(sent)), reply: Some(*reply), ..*port };
+        *port = ScannedPort { state, rtt: Some(at.since(sent)), reply: Some(*reply), ..*port };
         Some(*port)
     }
 }
 
-impl Course for PortScan {
-    fn step(&mut self, now: Nanos) -> Step {
+impl ProbeDriver for PortScan {
+    fn step(&mut self, now: Nanos) -> ProbeStep {
         if self.queue.is_empty() {
-            let silent = |(idx, port): (usize, &Port)| (port.state == State::Silent).then_some(idx);
-            let silent: VecDeque<usize> = self.found.iter().enumerate().filter_map(silent).collect();
-            let end = self.last_sent + self.scan.patience;
-            if silent.is_empty() || (now >= end && self.n_passes >= self.scan.tries) {
-                return Step::Over;
+            let silent = |(idx, port): (usize, &ScannedPort)| (port.state == PortStatus::Silent).then_some(idx);
+            let silent: VecDeque<usize> = self.ports.iter().enumerate().filter_map(silent).collect();
+            let end = self.last_sent + self.options.timeout;
+            if silent.is_empty() || (now >= end && self.n_passes >= self.options.tries) {
+                return ProbeStep::Done;
             }
             if now < end {
-                return Step::Wait(end);
+                return ProbeStep::Wait(end);
             }
             self.n_passes += 1;
             self.queue = silent;
         }
         if now < self.next_send {
-            return Step::Wait(self.next_send);
+            return ProbeStep::Wait(self.next_send);
         }
-        let port = self.queue.front().map(|idx| self.found[*idx].number);
+        let port = self.queue.front().map(|idx| self.ports[*idx].number);
         let tag = u16::try_from(self.n_sent % u64::from(TAGS)).expect("a tag is below 2^15");
-        Step::Send(Order { tag, port, ..Order::default() })
+        ProbeStep::Send(ProbeFields { tag, port, ..ProbeFields::default() })
     }
 
-    fn note(&mut self, event: &Event<'_>, at: Nanos) {
-        self.take(event, at);
+    fn on_event(&mut self, event: &ProbeEvent<'_>, at: Nanos) {
+        self.on_event_with_port(event, at);
     }
 }

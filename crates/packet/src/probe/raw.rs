@@ -10,34 +10,34 @@ use fathom_sys::{
     clock,
     netlink::Netlink,
     policy::{Destination, Policy},
-    raw_ip::{self, Broadcast, Direction, Ear, Sender},
-    wire_time::Epoch,
+    raw_ip::{self, Broadcast, Direction, PacketListener, Sender},
+    timestamping::KernelClockOffset,
 };
 
-use super::course::{Handed, Line, Passed};
+use super::driver::{CapturedPacket, ProbeTransport, SendOutcome};
 
 /// Room for the answers of some milliseconds of a flood.
 const BUFFER: Bytes = Bytes(8 << 20);
 
 /// Sends through a raw socket and hears through a packet socket.
 #[derive(Debug)]
-pub struct RawLine {
+pub struct RawTransport {
     sender: Sender,
-    ear: Ear,
+    ear: PacketListener,
     to: Destination,
-    epoch: Epoch,
+    epoch: KernelClockOffset,
 }
 
-impl RawLine {
+impl RawTransport {
     /// Opens both for one destination.
     ///
     /// # Errors
     /// `EPERM` without `CAP_NET_RAW`; the policy does not allow it.
     pub fn open(destination: IpAddr, broadcast: Broadcast, policy: &Policy) -> fathom_sys::Result<Self> {
-        let to = permitted(destination, policy)?;
+        let to = allowed_destination(destination, policy)?;
         let sender = Sender::open(destination, broadcast)?;
-        let ear = Ear::open(destination, BUFFER)?;
-        Ok(Self { sender, ear, to, epoch: Epoch::now() })
+        let ear = PacketListener::open(destination, BUFFER)?;
+        Ok(Self { sender, ear, to, epoch: KernelClockOffset::now() })
     }
 
     /// Sends through one device only.
@@ -49,30 +49,30 @@ impl RawLine {
     }
 }
 
-impl Line for RawLine {
+impl ProbeTransport for RawTransport {
     type Error = fathom_sys::Error;
 
     fn now(&self) -> Nanos {
         clock::now()
     }
 
-    fn send(&mut self, packet: &[u8]) -> fathom_sys::Result<Handed> {
+    fn send(&mut self, packet: &[u8]) -> fathom_sys::Result<SendOutcome> {
         // Taken before the call, because the answer may be there when it returns.
         let at = clock::now();
         Ok(match self.sender.send(packet, &self.to)? {
-            raw_ip::Handed::Taken => Handed::Taken(at),
-            raw_ip::Handed::TooLong => Handed::TooLong,
-            raw_ip::Handed::NoRoom => Handed::NoRoom,
-            raw_ip::Handed::NoWay => Handed::NoWay(at),
+            raw_ip::RawSendResult::Taken => SendOutcome::Sent(at),
+            raw_ip::RawSendResult::TooLong => SendOutcome::TooLong,
+            raw_ip::RawSendResult::NoRoom => SendOutcome::WouldBlock,
+            raw_ip::RawSendResult::NoWay => SendOutcome::NoRoute(at),
         })
     }
 
-    fn receive(&mut self, room: &mut [u8]) -> fathom_sys::Result<Option<Passed>> {
+    fn receive(&mut self, room: &mut [u8]) -> fathom_sys::Result<Option<CapturedPacket>> {
         Ok(self.ear.receive(room)?.map(|passing| {
             let at = passing.at.map_or_else(clock::now, |at| self.epoch.monotonic(at));
             match passing.direction {
-                Direction::Out => Passed::Out(passing.length, at),
-                Direction::In => Passed::In(passing.length, at),
+                Direction::Out => CapturedPacket::Outgoing(passing.length, at),
+                Direction::In => CapturedPacket::Incoming(passing.length, at),
             }
         }))
     }
@@ -85,13 +85,13 @@ impl Line for RawLine {
         Ok(())
     }
 
-    fn n_unheard(&self) -> Option<u64> {
+    fn n_dropped_replies(&self) -> Option<u64> {
         self.ear.drops().ok().map(u64::from)
     }
 }
 
 /// The host that packets are sent to, if that is allowed.
-pub(super) fn permitted(destination: IpAddr, policy: &Policy) -> fathom_sys::Result<Destination> {
+pub(super) fn allowed_destination(destination: IpAddr, policy: &Policy) -> fathom_sys::Result<Destination> {
     policy.permit(SocketAddr::new(destination, 0)).map_err(|refused| fathom_sys::Error::new("sendto", refused))
 }
 
@@ -99,7 +99,7 @@ pub(super) fn permitted(destination: IpAddr, policy: &Policy) -> fathom_sys::Res
 ///
 /// # Errors
 /// When there is no route.
-pub fn source_towards(destination: IpAddr) -> io::Result<IpAddr> {
+pub fn source_address_for(destination: IpAddr) -> io::Result<IpAddr> {
     let any: IpAddr = if destination.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0))?;
     // Any port does: a datagram socket that connects only looks the route up.

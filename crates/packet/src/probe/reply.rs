@@ -38,7 +38,7 @@ pub(super) const HOPS_UNKNOWN: u8 = 0;
 
 /// What stood in the IP header of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct IpSeen {
+pub struct ReplyIpHeader {
     /// How many more routers it could have passed, where that is known.
     pub hops_left: Option<u8>,
     /// The byte of differentiated services and congestion notification.
@@ -53,7 +53,7 @@ pub struct IpSeen {
 
 /// What stood in the TCP header of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TcpSeen {
+pub struct ReplyTcpHeader {
     /// The port that answers.
     pub source_port: u16,
     /// The flags.
@@ -74,7 +74,7 @@ pub struct TcpSeen {
 
 /// Why a router or a host did not pass a probe on, by ICMP (RFC 792, RFC 1812, RFC 4443).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Complaint {
+pub enum IcmpErrorKind {
     /// The probe had passed as many routers as it was allowed to.
     HopsExceeded,
     /// Fragments of the probe did not all arrive in time.
@@ -95,7 +95,7 @@ pub enum Complaint {
     Other(u8, u8),
 }
 
-impl fmt::Display for Complaint {
+impl fmt::Display for IcmpErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::HopsExceeded => "hop limit exceeded",
@@ -114,9 +114,9 @@ impl fmt::Display for Complaint {
 
 /// An ICMP error about a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Trouble {
+pub struct IcmpError {
     /// What it complains of.
-    pub complaint: Complaint,
+    pub error_kind: IcmpErrorKind,
     /// The type in the ICMP header.
     pub kind: u8,
     /// The code in the ICMP header.
@@ -127,9 +127,9 @@ pub struct Trouble {
 
 /// What a reply is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum What {
+pub enum ReplyContent {
     /// A TCP segment.
-    Tcp(TcpSeen),
+    Tcp(ReplyTcpHeader),
     /// A datagram.
     Udp {
         /// The port that answers.
@@ -145,7 +145,7 @@ pub enum What {
     /// A packet of the protocol that was probed.
     Protocol(u8),
     /// An ICMP error.
-    Error(Trouble),
+    Error(IcmpError),
 }
 
 /// One packet that came back.
@@ -154,9 +154,9 @@ pub struct Reply {
     /// Who sent it.
     pub from: IpAddr,
     /// Its IP header.
-    pub ip: IpSeen,
+    pub ip: ReplyIpHeader,
     /// What it is.
-    pub what: What,
+    pub content: ReplyContent,
     /// The tag of the probe that it is about; nothing where nothing in it tells.
     pub tag: Option<u16>,
     /// Whether it proves that the probe came to the host that it was for.
@@ -166,9 +166,9 @@ pub struct Reply {
 impl Reply {
     /// What it complains of, if it is an ICMP error.
     #[must_use]
-    pub fn complaint(&self) -> Option<Complaint> {
-        match self.what {
-            What::Error(trouble) => Some(trouble.complaint),
+    pub fn icmp_error_kind(&self) -> Option<IcmpErrorKind> {
+        match self.content {
+            ReplyContent::Error(trouble) => Some(trouble.error_kind),
             _ => None,
         }
     }

@@ -7,20 +7,20 @@ use std::net::IpAddr;
 use fathom_model::units::Nanos;
 
 use super::{
-    conversation::Order,
-    course::{Course, Event, Step},
-    reply::Complaint,
+    driver::{ProbeDriver, ProbeEvent, ProbeStep},
+    reply::IcmpErrorKind,
+    template::ProbeFields,
 };
 
 /// How a route is looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Search {
+pub struct RouteOptions {
     /// The most routers that are asked.
     pub hops_max: u8,
     /// How often each is asked.
     pub queries: u8,
     /// How long an answer may take.
-    pub patience: Nanos,
+    pub timeout: Nanos,
     /// From one probe to the next: routers limit how often they complain.
     pub gap: Nanos,
     /// From one question to a router to the next.
@@ -37,7 +37,7 @@ pub struct Hop {
     /// The round trips of its answers, in the order in which they came.
     pub rtts: Vec<Nanos>,
     /// Why it passed nothing on, unless the probe had simply come to its last hop.
-    pub complaint: Option<Complaint>,
+    pub icmp_error: Option<IcmpErrorKind>,
     /// Whether this is the host that was looked for.
     pub is_target: bool,
 }
@@ -56,8 +56,8 @@ const SILENT_MAX: u8 = 8;
 
 /// A route on its way to be found.
 #[derive(Debug)]
-pub struct Route {
-    search: Search,
+pub struct RouteTrace {
+    options: RouteOptions,
     hops: Vec<Hop>,
     queries: Vec<Query>,
     /// The number of hops to be asked, as far as it is known.
@@ -68,12 +68,12 @@ pub struct Route {
     next_send: Nanos,
 }
 
-impl Route {
+impl RouteTrace {
     /// Nothing is sent yet.
     #[must_use]
-    pub fn new(search: Search) -> Self {
+    pub fn new(search: RouteOptions) -> Self {
         Self {
-            search,
+            options: search,
             hops: vec![Hop::default(); search.hops_max.into()],
             queries: Vec::new(),
             limit: search.hops_max,
@@ -98,13 +98,13 @@ impl Route {
     }
 
     fn is_decided(&self, query: &Query, now: Nanos) -> bool {
-        query.is_answered || now.since(query.sent) > self.search.patience
+        query.is_answered || now.since(query.sent) > self.options.timeout
     }
 
     /// When the first of the probes that are not decided will be; nothing when all are.
-    fn overdue_at(&self, now: Nanos) -> Option<Nanos> {
+    fn next_timeout(&self, now: Nanos) -> Option<Nanos> {
         let open = self.queries.iter().filter(|query| !self.is_decided(query, now));
-        open.map(|query| query.sent + self.search.patience + Nanos(1)).min()
+        open.map(|query| query.sent + self.options.timeout + Nanos(1)).min()
     }
 
     /// The nearest hop that may still answer its first question; those before it have, or will not.
@@ -114,12 +114,12 @@ impl Route {
     }
 
     /// The farthest hop that answered.
-    fn last_heard(&self) -> u8 {
+    fn last_answered(&self) -> u8 {
         let heard = self.hops.iter().rposition(|hop| !hop.addresses.is_empty());
         heard.map_or(0, |at| u8::try_from(at + 1).unwrap_or(u8::MAX))
     }
 
-    fn heard(&mut self, reply: &super::reply::Reply, at: Nanos) {
+    fn on_reply(&mut self, reply: &super::reply::Reply, at: Nanos) {
         let unanswered = || self.queries.iter().position(|query| !query.is_answered);
         let Some(idx) = reply.tag.map(usize::from).or_else(unanswered) else { return };
         let Some(query) = self.queries.get_mut(idx).filter(|query| !query.is_answered) else { return };
@@ -130,67 +130,67 @@ impl Route {
             hop.addresses.push(reply.from);
         }
         hop.rtts.push(rtt);
-        let is_passing = reply.complaint() == Some(Complaint::HopsExceeded);
+        let is_passing = reply.icmp_error_kind() == Some(IcmpErrorKind::HopsExceeded);
         if !is_passing {
             hop.is_target |= reply.is_from_target;
             if !reply.is_from_target {
-                hop.complaint = reply.complaint();
+                hop.icmp_error = reply.icmp_error_kind();
             }
             self.limit = self.limit.min(hop_number);
         }
     }
 
-    fn order(&self) -> Order {
+    fn next_probe(&self) -> ProbeFields {
         let tag = u16::try_from(self.queries.len()).expect("255 hops asked 100 times are fewer than tags");
-        Order { tag, hops: Some(self.next_hop), ..Order::default() }
+        ProbeFields { tag, hops: Some(self.next_hop), ..ProbeFields::default() }
     }
 }
 
-impl Course for Route {
-    fn step(&mut self, now: Nanos) -> Step {
-        let silent = self.frontier(now).saturating_sub(self.last_heard() + 1);
+impl ProbeDriver for RouteTrace {
+    fn step(&mut self, now: Nanos) -> ProbeStep {
+        let silent = self.frontier(now).saturating_sub(self.last_answered() + 1);
         if self.pass == 0 && silent >= SILENT_MAX {
-            self.limit = self.limit.min(self.last_heard() + 1);
+            self.limit = self.limit.min(self.last_answered() + 1);
         }
-        let all_decided = self.overdue_at(now).is_none();
-        let overdue = self.overdue_at(now).unwrap_or(now);
+        let all_decided = self.next_timeout(now).is_none();
+        let overdue = self.next_timeout(now).unwrap_or(now);
         if self.next_hop > self.limit {
             // The first answers say how far the others have to go.
             if self.pass == 0 && !all_decided {
-                return Step::Wait(overdue);
+                return ProbeStep::Wait(overdue);
             }
-            if self.pass + 1 >= self.search.queries {
-                return if all_decided { Step::Over } else { Step::Wait(overdue) };
+            if self.pass + 1 >= self.options.queries {
+                return if all_decided { ProbeStep::Done } else { ProbeStep::Wait(overdue) };
             }
             self.pass += 1;
             self.next_hop = 1;
-            self.next_send = self.next_send.max(now) + self.search.pause;
+            self.next_send = self.next_send.max(now) + self.options.pause;
         }
         if self.pass == 0 && self.next_hop >= self.frontier(now) + AHEAD {
-            return Step::Wait(overdue);
+            return ProbeStep::Wait(overdue);
         }
         if now < self.next_send {
-            return Step::Wait(self.next_send);
+            return ProbeStep::Wait(self.next_send);
         }
-        Step::Send(self.order())
+        ProbeStep::Send(self.next_probe())
     }
 
-    fn note(&mut self, event: &Event<'_>, at: Nanos) {
+    fn on_event(&mut self, event: &ProbeEvent<'_>, at: Nanos) {
         match event {
-            Event::Sent(_) | Event::NoWay(_) => {
+            ProbeEvent::Sent(_) | ProbeEvent::NoRoute(_) => {
                 self.queries.push(Query { hop: self.next_hop, sent: at, is_answered: false });
                 self.hops[usize::from(self.next_hop) - 1].n_sent += 1;
                 self.next_hop += 1;
-                self.next_send = at + self.search.gap;
+                self.next_send = at + self.options.gap;
             }
             // A packet that does not fit into the own device goes nowhere.
-            Event::TooLong(_) => self.limit = self.limit.min(self.next_hop - 1),
-            Event::Left { tag } => {
+            ProbeEvent::TooLong(_) => self.limit = self.limit.min(self.next_hop - 1),
+            ProbeEvent::Transmitted { tag } => {
                 if let Some(query) = self.queries.get_mut(usize::from(*tag)).filter(|query| !query.is_answered) {
                     query.sent = at;
                 }
             }
-            Event::Heard(reply, _) => self.heard(reply, at),
+            ProbeEvent::Reply(reply, _) => self.on_reply(reply, at),
         }
     }
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use fathom_model::units::Nanos;
 
 use super::{
-    conversation::Order,
-    course::{Course, Event, Step},
-    ledger::{Fate, Ledger},
+    driver::{ProbeDriver, ProbeEvent, ProbeStep},
+    template::ProbeFields,
+    tracker::{ProbeOutcome, ProbeTracker},
 };
 
 /// When probes are sent.
@@ -20,46 +20,46 @@ pub struct Schedule {
     /// When the last is sent at the latest.
     pub end: Nanos,
     /// How long an answer may take before it is late.
-    pub patience: Nanos,
+    pub timeout: Nanos,
 }
 
 /// Probes one after the other.
 #[derive(Debug)]
-pub struct Series {
+pub struct ProbeSeries {
     schedule: Schedule,
-    ledger: Ledger,
+    tracker: ProbeTracker,
     next_due: Option<Nanos>,
     last_sent: Nanos,
     n_too_long: u64,
-    complaints: BTreeMap<String, u64>,
+    icmp_errors: BTreeMap<String, u64>,
 }
 
 /// The most different complaints that are told apart: routers may be many.
-const COMPLAINTS_MAX: usize = 64;
+const ICMP_ERRORS_MAX: usize = 64;
 
-impl Series {
+impl ProbeSeries {
     /// Nothing is sent yet; so many silent probes in a row are an outage.
     #[must_use]
     pub fn new(schedule: Schedule, outage_probes: u64) -> Self {
         Self {
             schedule,
-            ledger: Ledger::new(schedule.patience, outage_probes),
+            tracker: ProbeTracker::new(schedule.timeout, outage_probes),
             next_due: None,
             last_sent: Nanos::ZERO,
             n_too_long: 0,
-            complaints: BTreeMap::new(),
+            icmp_errors: BTreeMap::new(),
         }
     }
 
     /// What became of the probes.
     #[must_use]
-    pub fn ledger(&self) -> &Ledger {
-        &self.ledger
+    pub fn tracker(&self) -> &ProbeTracker {
+        &self.tracker
     }
 
     /// Decides about everything that is overdue, when the course was cut short.
-    pub fn close(&mut self, now: Nanos) {
-        self.ledger.sweep(now);
+    pub fn finish(&mut self, now: Nanos) {
+        self.tracker.expire(now);
     }
 
     /// Probes that were longer than the own device takes.
@@ -70,47 +70,47 @@ impl Series {
 
     /// What was complained of, by whom, and how often.
     #[must_use]
-    pub fn complaints(&self) -> &BTreeMap<String, u64> {
-        &self.complaints
+    pub fn icmp_errors(&self) -> &BTreeMap<String, u64> {
+        &self.icmp_errors
     }
 
     /// Takes note of what happened, and says what a reply amounts to.
-    pub fn take(&mut self, event: &Event<'_>, at: Nanos) -> Option<Fate> {
+    pub fn on_event_with_outcome(&mut self, event: &ProbeEvent<'_>, at: Nanos) -> Option<ProbeOutcome> {
         match event {
-            Event::Sent(_) => {
-                self.ledger.sent(at);
+            ProbeEvent::Sent(_) => {
+                self.tracker.record_sent(at);
                 self.advance(at);
                 None
             }
             // An outage that begins at the own host is one.
-            Event::NoWay(_) => {
-                let tag = self.ledger.next_tag();
-                self.ledger.sent(at);
-                self.ledger.refused(tag);
-                *self.complaints.entry("no way from the own host".to_owned()).or_default() += 1;
+            ProbeEvent::NoRoute(_) => {
+                let tag = self.tracker.next_tag();
+                self.tracker.record_sent(at);
+                self.tracker.record_refused(tag);
+                *self.icmp_errors.entry("no way from the own host".to_owned()).or_default() += 1;
                 self.advance(at);
                 None
             }
-            Event::TooLong(_) => {
+            ProbeEvent::TooLong(_) => {
                 self.n_too_long += 1;
                 self.advance(at);
                 None
             }
-            Event::Left { tag } => {
-                self.ledger.left(*tag, at);
+            ProbeEvent::Transmitted { tag } => {
+                self.tracker.record_transmitted(*tag, at);
                 None
             }
-            Event::Heard(reply, _) => {
-                let tag = reply.tag.or_else(|| self.ledger.oldest_waiting())?;
+            ProbeEvent::Reply(reply, _) => {
+                let tag = reply.tag.or_else(|| self.tracker.oldest_waiting())?;
                 if reply.is_from_target {
-                    return Some(self.ledger.answered(tag, at));
+                    return Some(self.tracker.record_answer(tag, at));
                 }
-                if let Some(complaint) = reply.complaint() {
+                if let Some(complaint) = reply.icmp_error_kind() {
                     let key = format!("{complaint}, says {}", reply.from);
-                    if self.complaints.len() < COMPLAINTS_MAX || self.complaints.contains_key(&key) {
-                        *self.complaints.entry(key).or_default() += 1;
+                    if self.icmp_errors.len() < ICMP_ERRORS_MAX || self.icmp_errors.contains_key(&key) {
+                        *self.icmp_errors.entry(key).or_default() += 1;
                     }
-                    self.ledger.refused(tag);
+                    self.tracker.record_refused(tag);
                 }
                 None
             }
@@ -125,59 +125,59 @@ impl Series {
     }
 
     fn is_all_sent(&self, now: Nanos) -> bool {
-        let n_tried = self.ledger.counts().n_sent + self.n_too_long;
+        let n_tried = self.tracker.counts().n_sent + self.n_too_long;
         let is_late = self.next_due.unwrap_or(now).max(now) >= self.schedule.end;
         self.schedule.count.is_some_and(|count| n_tried >= count) || is_late
     }
 }
 
-impl Course for Series {
-    fn step(&mut self, now: Nanos) -> Step {
-        self.ledger.sweep(now);
+impl ProbeDriver for ProbeSeries {
+    fn step(&mut self, now: Nanos) -> ProbeStep {
+        self.tracker.expire(now);
         if !self.is_all_sent(now) {
             let due = self.next_due.unwrap_or(now);
             return if due <= now {
-                Step::Send(Order { tag: self.ledger.next_tag(), ..Order::default() })
+                ProbeStep::Send(ProbeFields { tag: self.tracker.next_tag(), ..ProbeFields::default() })
             } else {
-                Step::Wait(due)
+                ProbeStep::Wait(due)
             };
         }
         // What is overdue already may still come as late as the last one may.
-        let counts = self.ledger.counts();
-        let end = self.last_sent + self.schedule.patience + Nanos(1);
+        let counts = self.tracker.counts();
+        let end = self.last_sent + self.schedule.timeout + Nanos(1);
         let is_complete = counts.n_lost() == counts.n_refused;
-        if is_complete || now >= end || counts.n_sent == 0 { Step::Over } else { Step::Wait(end) }
+        if is_complete || now >= end || counts.n_sent == 0 { ProbeStep::Done } else { ProbeStep::Wait(end) }
     }
 
-    fn note(&mut self, event: &Event<'_>, at: Nanos) {
-        self.take(event, at);
+    fn on_event(&mut self, event: &ProbeEvent<'_>, at: Nanos) {
+        self.on_event_with_outcome(event, at);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::ledger::Gap, *};
+    use super::{super::tracker::Outage, *};
 
     const MS: fn(u64) -> Nanos = Nanos::from_millis;
 
     #[test]
     fn probes_for_which_the_own_host_has_no_way_are_lost_and_an_outage() {
-        let schedule = Schedule { interval: MS(10), count: Some(6), end: Nanos::MAX, patience: MS(100) };
-        let mut series = Series::new(schedule, 3);
+        let schedule = Schedule { interval: MS(10), count: Some(6), end: Nanos::MAX, timeout: MS(100) };
+        let mut series = ProbeSeries::new(schedule, 3);
         for nth in 0..6 {
             let at = MS(10 * nth);
-            let Step::Send(order) = series.step(at) else { panic!("probe {nth} is due") };
+            let ProbeStep::Send(order) = series.step(at) else { panic!("probe {nth} is due") };
             if (1..5).contains(&nth) {
-                series.note(&Event::NoWay(order), at);
+                series.on_event(&ProbeEvent::NoRoute(order), at);
             } else {
-                series.note(&Event::Sent(order), at);
-                series.ledger.answered(order.tag, at + MS(1));
+                series.on_event(&ProbeEvent::Sent(order), at);
+                series.tracker.record_answer(order.tag, at + MS(1));
             }
         }
-        series.close(MS(1000));
-        let counts = series.ledger().counts();
+        series.finish(MS(1000));
+        let counts = series.tracker().counts();
         assert_eq!((counts.n_sent, counts.n_lost(), counts.n_refused), (6, 4, 4));
-        assert_eq!(series.ledger().outages(), [Gap { from: MS(10), until: Some(MS(50)), n_probes: 4 }]);
-        assert_eq!(series.complaints()["no way from the own host"], 4);
+        assert_eq!(series.tracker().outages(), [Outage { from: MS(10), until: Some(MS(50)), n_probes: 4 }]);
+        assert_eq!(series.icmp_errors()["no way from the own host"], 4);
     }
 }

@@ -10,12 +10,13 @@ use etherparse::{IpNumber, Ipv4Header, Ipv6Header};
 use fathom_model::units::Nanos;
 
 use super::{
-    Ask, Checksum, Conduct, Conversation, Course, FlowRule, Handed, IpAsk, Line, Passed, Ports,
-    path_mtu::{Answers, Found, PathMtu, Range},
-    port_scan::{PortScan, Scan, State},
-    reply::{Complaint, TcpFlags},
-    route::{Route, Search},
-    series::{Schedule, Series},
+    CapturedPacket, ChecksumMode, FlowRule, IpFields, ProbeDriver, ProbeKind, ProbePorts, ProbeRunner, ProbeTemplate,
+    ProbeTransport, SendOutcome,
+    path_mtu::{PathMtuOptions, PathMtuResult, PathMtuSearch, ReplyLimit},
+    port_scan::{PortScan, PortStatus, ScanOptions},
+    reply::{IcmpErrorKind, TcpFlags},
+    route::{RouteOptions, RouteTrace},
+    series::{ProbeSeries, Schedule},
 };
 
 const MS: fn(u64) -> Nanos = Nanos::from_millis;
@@ -36,7 +37,7 @@ struct Router {
 const ROUTER: Router = Router { name: 1, mtu: 1500, speaks: true };
 
 /// A network as a course sees it.
-struct Network {
+struct SimulatedNetwork {
     now: Nanos,
     routers: Vec<Router>,
     is_v6: bool,
@@ -49,7 +50,7 @@ struct Network {
     lost: Vec<u64>,
     late: BTreeMap<u64, Nanos>,
     twice: Vec<u64>,
-    n_seen: u64,
+    n_probes: u64,
     arrivals: Vec<(Nanos, Vec<u8>)>,
 }
 
@@ -64,7 +65,7 @@ fn address(is_v6: bool, last: u8) -> IpAddr {
 const HERE: u8 = 100;
 const TARGET: u8 = 200;
 
-impl Network {
+impl SimulatedNetwork {
     fn of(routers: &[Router]) -> Self {
         Self {
             now: MS(1000),
@@ -76,22 +77,22 @@ impl Network {
             lost: Vec::new(),
             late: BTreeMap::new(),
             twice: Vec::new(),
-            n_seen: 0,
+            n_probes: 0,
             arrivals: Vec::new(),
         }
     }
 
-    fn conversation(&self, ask: Ask, flow: FlowRule) -> Conversation {
-        Conversation {
+    fn conversation(&self, ask: ProbeKind, flow: FlowRule) -> ProbeTemplate {
+        ProbeTemplate {
             source: address(self.is_v6, HERE),
             destination: address(self.is_v6, TARGET),
-            ask,
-            ip: IpAsk { dont_fragment: true, ..IpAsk::default() },
-            ports: Ports { destination: 80, source: 40_000 },
+            kind: ask,
+            ip: IpFields { dont_fragment: true, ..IpFields::default() },
+            ports: ProbePorts { destination: 80, source: 40_000 },
             flow,
             secret: 0x1234_5678,
             payloads: Vec::new(),
-            checksum: Checksum::Right,
+            checksum: ChecksumMode::Valid,
         }
     }
 
@@ -184,16 +185,16 @@ impl Network {
         }
     }
 
-    fn run(&mut self, conversation: &Conversation, course: &mut dyn Course) {
-        let mut conduct = Conduct { conversation, line: self, is_stopped: &|| false };
+    fn run(&mut self, conversation: &ProbeTemplate, course: &mut dyn ProbeDriver) {
+        let mut conduct = ProbeRunner { template: conversation, transport: self, is_stopped: &|| false };
         assert_eq!(conduct.run(course), Ok(false));
     }
 
-    fn route(&mut self, ask: Ask) -> Route {
-        let mut route = Route::new(Search {
+    fn route(&mut self, ask: ProbeKind) -> RouteTrace {
+        let mut route = RouteTrace::new(RouteOptions {
             hops_max: 30,
             queries: 3,
-            patience: MS(500),
+            timeout: MS(500),
             gap: Nanos::from_micros(500),
             pause: MS(10),
         });
@@ -202,43 +203,43 @@ impl Network {
         route
     }
 
-    fn path_mtu(&mut self) -> Found {
+    fn path_mtu(&mut self) -> PathMtuResult {
         let floor = if self.is_v6 { 1280 } else { 68 };
-        let mut search = PathMtu::new(Range {
+        let mut search = PathMtuSearch::new(PathMtuOptions {
             floor,
             ceiling: 1500,
             tries: 2,
-            patience: MS(500),
+            timeout: MS(500),
             gap: Nanos::from_micros(500),
-            answers: Answers::Free,
+            reply_limit: ReplyLimit::Free,
         });
-        let conversation = self.conversation(Ask::echo(address(self.is_v6, TARGET)), FlowRule::Constant);
+        let conversation = self.conversation(ProbeKind::echo(address(self.is_v6, TARGET)), FlowRule::Constant);
         self.run(&conversation, &mut search);
-        search.found()
+        search.result()
     }
 
-    fn series(&mut self, ask: Ask, flow: FlowRule, count: u64) -> Series {
-        let schedule = Schedule { interval: MS(10), count: Some(count), end: MS(1_000_000), patience: MS(100) };
-        let mut series = Series::new(schedule, 3);
+    fn series(&mut self, ask: ProbeKind, flow: FlowRule, count: u64) -> ProbeSeries {
+        let schedule = Schedule { interval: MS(10), count: Some(count), end: MS(1_000_000), timeout: MS(100) };
+        let mut series = ProbeSeries::new(schedule, 3);
         let conversation = self.conversation(ask, flow);
         self.run(&conversation, &mut series);
         series
     }
 }
 
-impl Line for Network {
+impl ProbeTransport for SimulatedNetwork {
     type Error = Infallible;
 
     fn now(&self) -> Nanos {
         self.now
     }
 
-    fn send(&mut self, packet: &[u8]) -> Result<Handed, Infallible> {
+    fn send(&mut self, packet: &[u8]) -> Result<SendOutcome, Infallible> {
         if packet.len() > 1500 {
-            return Ok(Handed::TooLong);
+            return Ok(SendOutcome::TooLong);
         }
-        let number = self.n_seen;
-        self.n_seen += 1;
+        let number = self.n_probes;
+        self.n_probes += 1;
         if !self.lost.contains(&number)
             && let Some((n_hops, answer)) = self.fate(packet)
         {
@@ -247,16 +248,16 @@ impl Line for Network {
             self.arrivals.extend(std::iter::repeat_n((self.now + delay, answer), copies));
             self.arrivals.sort_by_key(|(at, _)| *at);
         }
-        Ok(Handed::Taken(self.now))
+        Ok(SendOutcome::Sent(self.now))
     }
 
-    fn receive(&mut self, room: &mut [u8]) -> Result<Option<Passed>, Infallible> {
+    fn receive(&mut self, room: &mut [u8]) -> Result<Option<CapturedPacket>, Infallible> {
         if self.arrivals.first().is_none_or(|(at, _)| *at > self.now) {
             return Ok(None);
         }
         let (at, packet) = self.arrivals.remove(0);
         room[..packet.len()].copy_from_slice(&packet);
-        Ok(Some(Passed::In(packet.len(), at)))
+        Ok(Some(CapturedPacket::Incoming(packet.len(), at)))
     }
 
     fn wait(&mut self, until: Nanos) -> Result<(), Infallible> {
@@ -265,20 +266,20 @@ impl Line for Network {
         Ok(())
     }
 
-    fn n_unheard(&self) -> Option<u64> {
+    fn n_dropped_replies(&self) -> Option<u64> {
         Some(0)
     }
 }
 
-fn asks(is_v6: bool) -> [(Ask, FlowRule); 6] {
-    let echo = Ask::echo(address(is_v6, TARGET));
+fn asks(is_v6: bool) -> [(ProbeKind, FlowRule); 6] {
+    let echo = ProbeKind::echo(address(is_v6, TARGET));
     [
         (echo, FlowRule::Constant),
         (echo, FlowRule::PerProbe),
-        (Ask::SYN, FlowRule::Constant),
-        (Ask::SYN, FlowRule::PerProbe),
-        (Ask::Udp, FlowRule::Constant),
-        (Ask::Udp, FlowRule::PerProbe),
+        (ProbeKind::SYN, FlowRule::Constant),
+        (ProbeKind::SYN, FlowRule::PerProbe),
+        (ProbeKind::Udp, FlowRule::Constant),
+        (ProbeKind::Udp, FlowRule::PerProbe),
     ]
 }
 
@@ -287,15 +288,16 @@ fn every_way_to_ask_is_answered_and_each_answer_finds_its_probe() {
     for is_v6 in [false, true] {
         for (ask, flow) in asks(is_v6) {
             for open in [vec![80], vec![]] {
-                let mut network = Network { is_v6, open, late: [(1, MS(35))].into(), ..Network::of(&[ROUTER]) };
+                let mut network =
+                    SimulatedNetwork { is_v6, open, late: [(1, MS(35))].into(), ..SimulatedNetwork::of(&[ROUTER]) };
                 let series = network.series(ask, flow, 5);
-                let counts = series.ledger().counts();
+                let counts = series.tracker().counts();
                 assert_eq!(
                     (counts.n_sent, counts.n_answered, counts.n_reordered),
                     (5, 5, 1),
                     "{ask:?} {flow:?} {is_v6}"
                 );
-                let rtts: Vec<u64> = (1..=5).map(|rank| series.ledger().rtts().value_at_rank(rank).unwrap()).collect();
+                let rtts: Vec<u64> = (1..=5).map(|rank| series.tracker().rtts().value_at_rank(rank).unwrap()).collect();
                 assert!(rtts[3].abs_diff(MS(4).0) < 100_000 && rtts[4].abs_diff(MS(35).0) < 1_000_000, "{rtts:?}");
             }
         }
@@ -304,10 +306,10 @@ fn every_way_to_ask_is_answered_and_each_answer_finds_its_probe() {
 
 #[test]
 fn a_reset_for_an_acknowledgment_finds_its_probe() {
-    let ask = Ask::Tcp(super::TcpAsk { flags: TcpFlags::ACK, ..super::TcpAsk::default() });
+    let ask = ProbeKind::Tcp(super::TcpProbe { flags: TcpFlags::ACK, ..super::TcpProbe::default() });
     for flow in [FlowRule::Constant, FlowRule::PerProbe] {
-        let mut network = Network { late: [(0, MS(25))].into(), ..Network::of(&[ROUTER]) };
-        let counts = network.series(ask, flow, 4).ledger().counts();
+        let mut network = SimulatedNetwork { late: [(0, MS(25))].into(), ..SimulatedNetwork::of(&[ROUTER]) };
+        let counts = network.series(ask, flow, 4).tracker().counts();
         assert_eq!((counts.n_answered, counts.n_reordered), (4, 1), "{flow:?}");
     }
 }
@@ -315,23 +317,24 @@ fn a_reset_for_an_acknowledgment_finds_its_probe() {
 #[test]
 fn lost_late_and_doubled_answers_are_told_apart() {
     let faults = (vec![2, 5, 6, 7], BTreeMap::from([(9, MS(150))]), vec![4]);
-    let mut network = Network { lost: faults.0, late: faults.1, twice: faults.2, ..Network::of(&[ROUTER]) };
-    let series = network.series(Ask::SYN, FlowRule::PerProbe, 30);
-    let counts = series.ledger().counts();
+    let mut network =
+        SimulatedNetwork { lost: faults.0, late: faults.1, twice: faults.2, ..SimulatedNetwork::of(&[ROUTER]) };
+    let series = network.series(ProbeKind::SYN, FlowRule::PerProbe, 30);
+    let counts = series.tracker().counts();
     assert_eq!((counts.n_sent, counts.n_answered, counts.n_late, counts.n_duplicates), (30, 25, 1, 1));
     assert_eq!(counts.n_lost(), 4);
-    let outages = series.ledger().outages();
+    let outages = series.tracker().outages();
     assert_eq!(outages.len(), 1, "{outages:?}");
     assert_eq!((outages[0].from, outages[0].until, outages[0].n_probes), (MS(1050), Some(MS(1080)), 3));
 }
 
 #[test]
 fn a_router_that_refuses_is_named_and_its_probes_are_not_answered() {
-    let mut network = Network::of(&[Router { mtu: 20, ..ROUTER }]);
-    let series = network.series(Ask::SYN, FlowRule::Constant, 3);
-    let counts = series.ledger().counts();
+    let mut network = SimulatedNetwork::of(&[Router { mtu: 20, ..ROUTER }]);
+    let series = network.series(ProbeKind::SYN, FlowRule::Constant, 3);
+    let counts = series.tracker().counts();
     assert_eq!((counts.n_answered, counts.n_refused, counts.n_lost()), (0, 3, 3));
-    let told: Vec<_> = series.complaints().iter().map(|(text, n)| (text.as_str(), *n)).collect();
+    let told: Vec<_> = series.icmp_errors().iter().map(|(text, n)| (text.as_str(), *n)).collect();
     assert_eq!(told, [("packet too big, MTU 20, says 192.0.2.1", 3)]);
     // What was refused is not waited for.
     assert!(network.now < MS(1100), "{}", network.now);
@@ -342,7 +345,7 @@ fn a_route_is_found_with_every_way_to_ask() {
     let routers: Vec<Router> = (1..=9).map(|name| Router { name, ..ROUTER }).collect();
     for is_v6 in [false, true] {
         for (ask, _) in asks(is_v6).into_iter().filter(|(_, flow)| *flow == FlowRule::Constant) {
-            let mut network = Network { is_v6, ..Network::of(&routers) };
+            let mut network = SimulatedNetwork { is_v6, ..SimulatedNetwork::of(&routers) };
             let route = network.route(ask);
             assert_eq!(route.reached(), Some(10), "{ask:?}");
             for (hop, nth) in route.hops().iter().zip(1_u8..) {
@@ -358,11 +361,11 @@ fn a_route_is_found_with_every_way_to_ask() {
 fn silent_routers_are_hops_without_an_address_and_a_silent_end_is_given_up() {
     let mut routers: Vec<Router> = (1..=4).map(|name| Router { name, ..ROUTER }).collect();
     routers[1].speaks = false;
-    let route = Network::of(&routers).route(Ask::SYN);
+    let route = SimulatedNetwork::of(&routers).route(ProbeKind::SYN);
     assert_eq!((route.reached(), route.hops()[1].addresses.len(), route.hops()[1].n_sent), (Some(5), 0, 3));
 
-    let mut network = Network { filtered: vec![80], ..Network::of(&routers) };
-    let route = network.route(Ask::SYN);
+    let mut network = SimulatedNetwork { filtered: vec![80], ..SimulatedNetwork::of(&routers) };
+    let route = network.route(ProbeKind::SYN);
     assert_eq!(route.reached(), None);
     assert_eq!(route.hops().iter().filter(|hop| !hop.addresses.is_empty()).count(), 3);
     assert!(route.hops().len() < 30 && network.now < MS(10_000), "{} hops, {}", route.hops().len(), network.now);
@@ -371,58 +374,65 @@ fn silent_routers_are_hops_without_an_address_and_a_silent_end_is_given_up() {
 #[test]
 fn a_smaller_link_is_found_in_one_round_where_its_router_speaks() {
     for (is_v6, mtu) in [(false, 1400), (false, 576), (true, 1400)] {
-        let mut network = Network { is_v6, ..Network::of(&[ROUTER, Router { name: 2, mtu, ..ROUTER }]) };
+        let mut network =
+            SimulatedNetwork { is_v6, ..SimulatedNetwork::of(&[ROUTER, Router { name: 2, mtu, ..ROUTER }]) };
         let found = network.path_mtu();
         assert_eq!(found.mtu, u16::try_from(mtu).ok());
-        assert_eq!(found.told, BTreeMap::from([(address(is_v6, 2), u32::try_from(mtu).unwrap())]));
-        assert_eq!(found.vanishing_from, None);
-        assert!(network.n_seen <= 8, "{} probes", network.n_seen);
+        assert_eq!(found.reported, BTreeMap::from([(address(is_v6, 2), u32::try_from(mtu).unwrap())]));
+        assert_eq!(found.black_hole_from, None);
+        assert!(network.n_probes <= 8, "{} probes", network.n_probes);
     }
 }
 
 #[test]
 fn a_black_hole_is_named_with_the_length_from_which_packets_vanish() {
     for mtu in [1499, 1300, 577, 69] {
-        let mut network = Network::of(&[ROUTER, Router { name: 2, mtu, speaks: false }]);
+        let mut network = SimulatedNetwork::of(&[ROUTER, Router { name: 2, mtu, speaks: false }]);
         let found = network.path_mtu();
         let mtu = u16::try_from(mtu).unwrap();
-        assert_eq!((found.mtu, found.vanishing_from), (Some(mtu), Some(mtu + 1)));
+        assert_eq!((found.mtu, found.black_hole_from), (Some(mtu), Some(mtu + 1)));
         assert!(network.now < MS(5_000), "{}", network.now);
     }
     // Behind a link that is told of, another swallows.
     let routers = [Router { mtu: 1400, ..ROUTER }, Router { name: 2, mtu: 1300, speaks: false }];
-    let found = Network::of(&routers).path_mtu();
-    assert_eq!((found.mtu, found.vanishing_from, found.told.len()), (Some(1300), Some(1301), 1));
+    let found = SimulatedNetwork::of(&routers).path_mtu();
+    assert_eq!((found.mtu, found.black_hole_from, found.reported.len()), (Some(1300), Some(1301), 1));
 }
 
 #[test]
 fn a_target_that_limits_its_answers_is_asked_at_its_pace_and_its_silence_is_no_black_hole() {
     let limited = |lost: Vec<u64>, mtu: usize| {
-        let mut network = Network::of(&[Router { mtu, speaks: false, ..ROUTER }]);
+        let mut network = SimulatedNetwork::of(&[Router { mtu, speaks: false, ..ROUTER }]);
         network.lost = lost;
-        let range =
-            Range { floor: 68, ceiling: 1500, tries: 3, patience: MS(500), gap: MS(1100), answers: Answers::Limited };
-        let mut search = PathMtu::new(range);
-        let conversation = network.conversation(Ask::Udp, FlowRule::Constant);
+        let range = PathMtuOptions {
+            floor: 68,
+            ceiling: 1500,
+            tries: 3,
+            timeout: MS(500),
+            gap: MS(1100),
+            reply_limit: ReplyLimit::RateLimited,
+        };
+        let mut search = PathMtuSearch::new(range);
+        let conversation = network.conversation(ProbeKind::Udp, FlowRule::Constant);
         network.run(&conversation, &mut search);
-        (search.found(), network.n_seen)
+        (search.result(), network.n_probes)
     };
     let (found, n_seen) = limited(Vec::new(), 1500);
-    assert_eq!((found.mtu, found.vanishing_from, n_seen), (Some(1500), None, 2), "two answers are enough");
+    assert_eq!((found.mtu, found.black_hole_from, n_seen), (Some(1500), None, 2), "two answers are enough");
     let (found, _) = limited(Vec::new(), 1400);
-    assert_eq!((found.mtu, found.vanishing_from), (Some(1400), Some(1401)));
+    assert_eq!((found.mtu, found.black_hole_from), (Some(1400), Some(1401)));
     // It answers six times and then no more.
     let (found, _) = limited((6..1000).collect(), 1400);
-    assert_eq!((found.mtu, found.vanishing_from), (None, None));
+    assert_eq!((found.mtu, found.black_hole_from), (None, None));
 }
 
 #[test]
 fn a_path_as_wide_as_the_device_takes_one_round_and_an_unreachable_host_has_none() {
-    let mut network = Network::of(&[ROUTER]);
-    assert_eq!(network.path_mtu(), Found { mtu: Some(1500), told: BTreeMap::new(), vanishing_from: None });
-    assert_eq!(network.n_seen, 4);
-    let found = Network::of(&[Router { mtu: 10, speaks: false, ..ROUTER }]).path_mtu();
-    assert_eq!((found.mtu, found.vanishing_from), (None, None));
+    let mut network = SimulatedNetwork::of(&[ROUTER]);
+    assert_eq!(network.path_mtu(), PathMtuResult { mtu: Some(1500), reported: BTreeMap::new(), black_hole_from: None });
+    assert_eq!(network.n_probes, 4);
+    let found = SimulatedNetwork::of(&[Router { mtu: 10, speaks: false, ..ROUTER }]).path_mtu();
+    assert_eq!((found.mtu, found.black_hole_from), (None, None));
 }
 
 #[test]
@@ -431,11 +441,12 @@ fn a_burst_of_loss_does_not_make_a_path_narrower() {
         // The first four probes, of the floor and the ceiling, are two of each length.
         for burst in [2..4, 4..12, 8..20, 12..40] {
             let lost = burst.clone().collect();
-            let mut network = Network { lost, ..Network::of(&[Router { mtu, speaks: false, ..ROUTER }]) };
+            let mut network =
+                SimulatedNetwork { lost, ..SimulatedNetwork::of(&[Router { mtu, speaks: false, ..ROUTER }]) };
             let found = network.path_mtu();
             let vanishing = (mtu < 1500).then_some(1401);
             assert_eq!(
-                (found.mtu.map(usize::from), found.vanishing_from),
+                (found.mtu.map(usize::from), found.black_hole_from),
                 (Some(mtu), vanishing),
                 "{burst:?} of {mtu}"
             );
@@ -446,45 +457,52 @@ fn a_burst_of_loss_does_not_make_a_path_narrower() {
 #[test]
 fn one_lost_probe_does_not_make_a_path_narrower() {
     for lost in 0..6 {
-        let mut network = Network { lost: vec![lost], ..Network::of(&[Router { mtu: 1400, ..ROUTER }]) };
+        let mut network =
+            SimulatedNetwork { lost: vec![lost], ..SimulatedNetwork::of(&[Router { mtu: 1400, ..ROUTER }]) };
         assert_eq!(network.path_mtu().mtu, Some(1400), "probe {lost} lost");
     }
 }
 
 #[test]
 fn ports_are_open_closed_silent_or_forbidden() {
-    let scan = |ports: &[u16]| PortScan::new(Scan { ports: ports.to_vec(), tries: 2, patience: MS(100), gap: MS(1) });
-    for (ask, flow) in [(Ask::SYN, FlowRule::Constant), (Ask::Udp, FlowRule::PerProbe)] {
-        let mut network = Network { open: vec![22, 80], filtered: vec![81, 443], ..Network::of(&[ROUTER]) };
+    let scan =
+        |ports: &[u16]| PortScan::new(ScanOptions { ports: ports.to_vec(), tries: 2, timeout: MS(100), gap: MS(1) });
+    for (ask, flow) in [(ProbeKind::SYN, FlowRule::Constant), (ProbeKind::Udp, FlowRule::PerProbe)] {
+        let mut network =
+            SimulatedNetwork { open: vec![22, 80], filtered: vec![81, 443], ..SimulatedNetwork::of(&[ROUTER]) };
         // The first probe is lost, and the port is asked again.
         network.lost = vec![0];
         let mut course = scan(&[22, 23, 80, 81, 443]);
         let conversation = network.conversation(ask, flow);
         network.run(&conversation, &mut course);
-        let states: Vec<State> = course.ports().iter().map(|port| port.state).collect();
-        assert_eq!(states, [State::Open, State::Closed, State::Open, State::Silent, State::Silent], "{ask:?}");
+        let states: Vec<PortStatus> = course.ports().iter().map(|port| port.state).collect();
+        assert_eq!(
+            states,
+            [PortStatus::Open, PortStatus::Closed, PortStatus::Open, PortStatus::Silent, PortStatus::Silent],
+            "{ask:?}"
+        );
         assert_eq!(course.n_sent(), 8, "{ask:?}: five, and those that were silent again");
         assert_eq!(course.ports()[1].rtt, Some(MS(4)));
     }
-    let mut network = Network::of(&[Router { mtu: 10, ..ROUTER }]);
+    let mut network = SimulatedNetwork::of(&[Router { mtu: 10, ..ROUTER }]);
     let mut course = scan(&[80]);
-    let conversation = network.conversation(Ask::SYN, FlowRule::Constant);
+    let conversation = network.conversation(ProbeKind::SYN, FlowRule::Constant);
     network.run(&conversation, &mut course);
-    let told = State::Prohibited(address(false, 1), Complaint::TooBig(10));
+    let told = PortStatus::Prohibited(address(false, 1), IcmpErrorKind::TooBig(10));
     assert_eq!(course.ports()[0].state, told);
 }
 
 #[test]
 fn packets_that_are_not_about_our_probes_are_not_ours() {
-    let network = Network::of(&[ROUTER]);
-    let ours = network.conversation(Ask::SYN, FlowRule::PerProbe);
+    let network = SimulatedNetwork::of(&[ROUTER]);
+    let ours = network.conversation(ProbeKind::SYN, FlowRule::PerProbe);
     let mut other = ours.clone();
     other.ports.source = 1000;
     let mut packet = Vec::new();
-    other.write(super::Order::default(), &mut packet);
+    other.write(super::ProbeFields::default(), &mut packet);
     let answer = network.answer(&packet).unwrap();
-    assert!(other.read(&answer).is_some() && other.own(&packet).is_some());
-    assert!(ours.read(&answer).is_none() && ours.own(&packet).is_none());
+    assert!(other.read(&answer).is_some() && other.own_tag(&packet).is_some());
+    assert!(ours.read(&answer).is_none() && ours.own_tag(&packet).is_none());
     let about_theirs = network.error(1, (11, 0, 0), &packet);
     assert!(other.read(&about_theirs).is_some() && ours.read(&about_theirs).is_none());
     // Whatever is cut off or damaged is read as far as it goes, and never beyond.

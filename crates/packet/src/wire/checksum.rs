@@ -2,19 +2,19 @@
 
 /// A sum of 16-bit words in one's complement, not yet inverted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Sum(u16);
+pub struct ChecksumSum(u16);
 
-impl Sum {
+impl ChecksumSum {
     /// The same with these bytes added; an odd last byte counts as the upper half of a word.
     #[must_use]
-    pub fn with(self, bytes: &[u8]) -> Self {
+    pub fn add_bytes(self, bytes: &[u8]) -> Self {
         let words = bytes.chunks(2).map(|pair| u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
-        words.fold(self, Self::with_word)
+        words.fold(self, Self::add_word)
     }
 
     /// The same with one word added.
     #[must_use]
-    pub fn with_word(self, word: u16) -> Self {
+    pub fn add_word(self, word: u16) -> Self {
         let (sum, carry) = self.0.overflowing_add(word);
         // With a carry the sum is at most 0xfffe, so adding it does not overflow again.
         Self(sum + u16::from(carry))
@@ -22,7 +22,7 @@ impl Sum {
 
     /// The sum itself.
     #[must_use]
-    pub const fn get(self) -> u16 {
+    pub const fn value(self) -> u16 {
         self.0
     }
 
@@ -40,11 +40,11 @@ mod tests {
     #[test]
     fn the_example_of_rfc_1071_has_its_sum() {
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
-        assert_eq!(Sum::default().with(&bytes).checksum(), !0xddf2);
+        assert_eq!(ChecksumSum::default().add_bytes(&bytes).checksum(), !0xddf2);
     }
 
     #[test]
     fn an_odd_byte_is_padded_with_zero_behind_it() {
-        assert_eq!(Sum::default().with(&[1, 2, 3]), Sum::default().with(&[1, 2, 3, 0]));
+        assert_eq!(ChecksumSum::default().add_bytes(&[1, 2, 3]), ChecksumSum::default().add_bytes(&[1, 2, 3, 0]));
     }
 }

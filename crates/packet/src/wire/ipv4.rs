@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use super::Sum;
+use super::ChecksumSum;
 
 /// The number of UDP among what IP carries.
 pub const PROTOCOL_UDP: u8 = 17;
@@ -43,7 +43,7 @@ impl Ipv4 {
         bytes[9] = self.protocol;
         bytes[12..16].copy_from_slice(&self.source.octets());
         bytes[16..20].copy_from_slice(&self.destination.octets());
-        let checksum = Sum::default().with(&bytes).checksum();
+        let checksum = ChecksumSum::default().add_bytes(&bytes).checksum();
         bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
         bytes
     }
@@ -57,7 +57,7 @@ impl Ipv4 {
         let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
         let address = |at: usize| Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]);
         let is_whole = word(6) & IS_FRAGMENT == 0;
-        if header[0] != VERSION_AND_LENGTH || !is_whole || Sum::default().with(header).checksum() != 0 {
+        if header[0] != VERSION_AND_LENGTH || !is_whole || ChecksumSum::default().add_bytes(header).checksum() != 0 {
             return None;
         }
         let payload = packet.get(Self::LENGTH..usize::from(word(2)))?;

@@ -17,9 +17,9 @@ pub struct Mark {
 
 /// Where things are in a plain frame of UDP over IPv4 that carries a mark, from the first byte of the frame.
 #[derive(Debug)]
-pub struct MarkPlace;
+pub struct MarkOffsets;
 
-impl MarkPlace {
+impl MarkOffsets {
     /// The first byte of the mark.
     pub const START: usize = Ethernet::LENGTH + Ipv4::LENGTH + Udp::LENGTH;
     /// The byte behind the mark: exactly the smallest frame that Ethernet knows, 64 bytes with checksum.
@@ -94,6 +94,6 @@ mod tests {
 
     #[test]
     fn a_mark_fits_into_the_smallest_frame() {
-        assert_eq!(MarkPlace::END, 60);
+        assert_eq!(MarkOffsets::END, 60);
     }
 }

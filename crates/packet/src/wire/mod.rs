@@ -12,11 +12,11 @@ mod size;
 mod udp;
 
 pub use arp::Arp;
-pub use checksum::Sum;
+pub use checksum::ChecksumSum;
 pub use ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, MacAddress, MacError};
 pub(crate) use ethernet::{TAG_LENGTH, TAGS};
 pub(crate) use ipv4::IS_FRAGMENT;
 pub use ipv4::{Ipv4, PROTOCOL_UDP};
-pub use mark::{Mark, MarkPlace};
+pub use mark::{Mark, MarkOffsets};
 pub use size::{FrameSize, SizeError, line_rate};
 pub use udp::Udp;

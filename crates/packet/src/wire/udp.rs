@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use super::{PROTOCOL_UDP, Sum};
+use super::{ChecksumSum, PROTOCOL_UDP};
 
 /// The header of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,14 +42,14 @@ impl Udp {
 
     /// The sum of what the checksum covers beside the payload: this header, and the addresses of the packet.
     #[must_use]
-    pub fn sum(&self, source: Ipv4Addr, destination: Ipv4Addr) -> Sum {
-        let addresses = Sum::default().with(&source.octets()).with(&destination.octets());
-        addresses.with_word(PROTOCOL_UDP.into()).with_word(self.length).with(&Self { checksum: 0, ..*self }.bytes())
+    pub fn sum(&self, source: Ipv4Addr, destination: Ipv4Addr) -> ChecksumSum {
+        let addresses = ChecksumSum::default().add_bytes(&source.octets()).add_bytes(&destination.octets());
+        addresses.add_word(PROTOCOL_UDP.into()).add_word(self.length).add_bytes(&Self { checksum: 0, ..*self }.bytes())
     }
 
     /// The checksum for a sum; all ones stand for zero, which would mean that there is none.
     #[must_use]
-    pub fn checksum(sum: Sum) -> u16 {
+    pub fn checksum(sum: ChecksumSum) -> u16 {
         match sum.checksum() {
             0 => 0xffff,
             checksum => checksum,

@@ -3,28 +3,28 @@
 //! Each is a function that returns instructions, so there is nothing to compile and nothing to find at run time. They know
 //! frames without VLAN tags only.
 
-mod buckets;
+mod drop_program;
 mod dropper;
-mod gate;
-mod matching;
+mod frame_match;
+mod histogram;
 mod policer;
 mod redirect;
-mod redirector;
 mod sink;
-mod strays;
 #[cfg(test)]
-mod trial;
+mod test_frames;
+mod unrelated;
+mod xsk_redirect;
 
+pub use drop_program::{DropCounts, DropProgram};
 pub use dropper::dropper;
-pub use gate::{Fate, Gate};
-pub use matching::Matching;
+pub use frame_match::FrameMatch;
 pub use policer::{PolicerLimit, policed_redirect, policer};
-pub use redirect::{Onward, Redirect};
-pub(crate) use redirector::{arrival, redirector};
-pub use sink::{Arrivals, Expected, Sink, StepSeen, Stepping, Times};
-pub use strays::Strays;
+pub use redirect::{Redirect, RedirectTarget};
+pub use sink::{ExpectedFrames, FrameCounts, FrameTimes, RateStepTimes, RateSteps, Sink};
 #[cfg(test)]
-pub(crate) use trial::or_skip;
+pub(crate) use test_frames::or_skip;
+pub use unrelated::UnrelatedFrames;
+pub(crate) use xsk_redirect::{arrival_time, load_xsk_redirect};
 
 use fathom_sys::bpf::{
     Assembler, Operand,
@@ -35,6 +35,6 @@ use fathom_sys::bpf::{
 const KEY: i16 = -4;
 
 /// Adds to a word that no other processor writes; `R1` is lost.
-fn increase(a: &mut Assembler, row: Register, word: i16, amount: impl Into<Operand>) {
+fn add_to_word(a: &mut Assembler, row: Register, word: i16, amount: impl Into<Operand>) {
     a.load(R1, row.double(word)).add(R1, amount).store(row.double(word), R1);
 }

@@ -10,7 +10,7 @@ use fathom_sys::{
     clock,
 };
 
-use super::{Gate, KEY, Matching, Onward, gate::Exits};
+use super::{DropProgram, FrameMatch, KEY, RedirectTarget, drop_program::ExitLabels};
 
 /// The generic cell rate algorithm (ITU-T I.371 annex A): a rate, and how many frames may come at once.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,7 +28,7 @@ const ATTEMPTS: usize = 8;
 
 /// The constants of the program, in its units of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Cells {
+struct GcraParams {
     /// The time from one frame to the next at the rate.
     increment: u64,
     /// How much sooner than its time a frame may come.
@@ -36,10 +36,10 @@ struct Cells {
 }
 
 impl PolicerLimit {
-    fn cells(self) -> Cells {
+    fn gcra_params(self) -> GcraParams {
         assert!(self.rate.get() > 0.0 && self.burst > 0, "{self:?} would let nothing pass");
         let increment = rounded(1e9 / self.rate.get() * approximate(1 << FRACTION_BITS)).max(1);
-        Cells { increment, tolerance: increment.saturating_mul(u64::from(self.burst - 1)) }
+        GcraParams { increment, tolerance: increment.saturating_mul(u64::from(self.burst - 1)) }
     }
 }
 
@@ -52,7 +52,7 @@ impl PolicerLimit {
 ///
 /// # Panics
 /// If the rate or the burst is zero.
-pub fn policer(matching: Matching, limit: PolicerLimit) -> Result<Gate> {
+pub fn policer(matching: FrameMatch, limit: PolicerLimit) -> Result<DropProgram> {
     gate((matching, None), limit)
 }
 
@@ -63,15 +63,15 @@ pub fn policer(matching: Matching, limit: PolicerLimit) -> Result<Gate> {
 ///
 /// # Panics
 /// If the rate or the burst is zero.
-pub fn policed_redirect(onward: Onward, limit: PolicerLimit) -> Result<Gate> {
-    gate((Matching::AnyIp, Some(onward)), limit)
+pub fn policed_redirect(onward: RedirectTarget, limit: PolicerLimit) -> Result<DropProgram> {
+    gate((FrameMatch::AnyIp, Some(onward)), limit)
 }
 
-fn gate((matching, onward): (Matching, Option<Onward>), limit: PolicerLimit) -> Result<Gate> {
+fn gate((matching, onward): (FrameMatch, Option<RedirectTarget>), limit: PolicerLimit) -> Result<DropProgram> {
     // One word: the theoretical arrival time of the next frame.
     let state = Array::<1>::create("fathom_state", 1)?;
-    let (cells, epoch) = (limit.cells(), clock::now());
-    Gate::load("fathom_policer", matching, onward, |a, exits| {
+    let (cells, epoch) = (limit.gcra_params(), clock::now());
+    DropProgram::load("fathom_policer", matching, onward, |a, exits| {
         a.store(R10.word(KEY), 0).look_up(&state, KEY, exits.leave).mov(R9, R0);
         a.call(Helper::MonotonicNanos).mov(R8, R0).load_constant(R1, epoch.0).sub(R8, R1);
         a.compute(Operation::ShiftLeft, R8, i32::from(FRACTION_BITS)).load_constant(R6, cells.increment);
@@ -82,7 +82,7 @@ fn gate((matching, onward): (Matching, Option<Onward>), limit: PolicerLimit) -> 
 }
 
 /// Judges the frame by the state at `R9`, and goes on when another processor changed it meanwhile; `R8` is now.
-fn attempt(a: &mut Assembler, cells: Cells, exits: Exits) {
+fn attempt(a: &mut Assembler, cells: GcraParams, exits: ExitLabels) {
     let on_time = a.label();
     // Too soon: now + tolerance < theoretical arrival time.
     a.load(R0, R9.double(0)).load_constant(R1, cells.tolerance).add(R1, R8).jump_if(R1.below(R0), exits.drop);
@@ -96,8 +96,8 @@ mod tests {
     use fathom_model::units::Nanos;
     use fathom_sys::bpf::XdpAction;
 
-    use super::{super::trial::*, *};
-    use crate::wire::{MacAddress, Mark, MarkPlace};
+    use super::{super::test_frames::*, *};
+    use crate::wire::{MacAddress, Mark, MarkOffsets};
 
     fn limit(rate: f64, burst: u32) -> PolicerLimit {
         PolicerLimit { rate: PerSec::new(rate).unwrap(), burst }
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_rate_that_is_no_divisor_of_a_second_is_kept_to_a_millionth() {
-        let cells = limit(300_000.0, 512).cells();
+        let cells = limit(300_000.0, 512).gcra_params();
         assert_eq!(cells.increment, 3_413_333);
         assert_eq!(cells.tolerance, 511 * 3_413_333);
     }
@@ -113,38 +113,38 @@ mod tests {
     #[test]
     fn a_burst_passes_and_then_the_rate() {
         // A frame per 100 s: within a test nothing but the burst passes.
-        let matching = Matching::Marked { tag: Mark::tag_of(TRIAL), at: MarkPlace::START };
+        let matching = FrameMatch::Marked { tag: Mark::tag_of(TRIAL), at: MarkOffsets::START };
         let Some(gate) = or_skip(policer(matching, limit(0.01, 20))) else { return };
         gate.program().test_run(&frame(64, 0), 50).unwrap();
-        let fate = gate.fate().unwrap();
+        let fate = gate.counts().unwrap();
         assert_eq!((fate.passed.0, fate.dropped.0), (20, 30));
-        let other = changed(&frame(64, 0), MarkPlace::START);
+        let other = changed(&frame(64, 0), MarkOffsets::START);
         assert_eq!(gate.program().test_run(&other, 10).unwrap().value, XdpAction::Pass as u32);
-        assert_eq!(gate.fate().unwrap(), fate, "frames of others are not its business");
+        assert_eq!(gate.counts().unwrap(), fate, "frames of others are not its business");
     }
 
     #[test]
     fn what_passes_on_to_a_device_has_its_addresses_and_what_is_too_much_is_dropped() {
         let (destination, source) = (MacAddress([2, 1, 2, 3, 4, 5]), MacAddress([2, 9, 8, 7, 6, 5]));
-        let onward = Onward { device: 1, destination, source };
+        let onward = RedirectTarget { device: 1, destination, source };
         let Some(gate) = or_skip(policed_redirect(onward, limit(0.01, 1))) else { return };
         let run = gate.program().test_run(&frame(64, 0), 1).unwrap();
         assert_eq!(run.value, XdpAction::Redirect as u32);
         assert_eq!((&run.frame[..6], &run.frame[6..12]), (&destination.0[..], &source.0[..]));
         assert_eq!(gate.program().test_run(&frame(64, 0), 1).unwrap().value, XdpAction::Drop as u32);
-        assert_eq!((gate.fate().unwrap().passed.0, gate.fate().unwrap().dropped.0), (1, 1));
+        assert_eq!((gate.counts().unwrap().passed.0, gate.counts().unwrap().dropped.0), (1, 1));
     }
 
     #[test]
     fn what_passes_in_a_time_is_at_most_the_rate_times_the_time_and_the_burst() {
-        let Some(gate) = or_skip(policer(Matching::AnyIp, limit(50_000.0, 100))) else { return };
+        let Some(gate) = or_skip(policer(FrameMatch::AnyIp, limit(50_000.0, 100))) else { return };
         let before = clock::now();
         let frame = frame(64, 0);
         while clock::now() - before < Nanos::from_millis(200) {
             gate.program().test_run(&frame, 100).unwrap();
         }
         let most = approximate((clock::now() - before).0) * 50_000.0 / 1e9 + 101.0;
-        let passed = approximate(gate.fate().unwrap().passed.0);
+        let passed = approximate(gate.counts().unwrap().passed.0);
         // Where this thread pauses for longer than the burst, frames are missing; how often it does is not ours to say.
         assert!(passed <= most && passed >= 100.0, "{passed} of at most {most}");
     }

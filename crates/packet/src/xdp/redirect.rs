@@ -9,12 +9,12 @@ use fathom_sys::{
     },
 };
 
-use super::Matching;
+use super::FrameMatch;
 use crate::wire::MacAddress;
 
 /// Where frames go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Onward {
+pub struct RedirectTarget {
     /// The index of the device that they leave by.
     pub device: u32,
     /// Who is to receive them.
@@ -31,7 +31,7 @@ pub struct Redirect {
     program: Program,
 }
 
-impl Onward {
+impl RedirectTarget {
     /// Hands the frame at `R7`, whose Ethernet header is known to be there, to the device, and ends the program.
     pub(super) fn assemble(self, a: &mut Assembler) {
         for (at, MacAddress(mac)) in [(0, self.destination), (6, self.source)] {
@@ -48,10 +48,10 @@ impl Redirect {
     ///
     /// # Errors
     /// Without `CAP_BPF` and `CAP_NET_ADMIN`.
-    pub fn load(onward: Onward) -> Result<Self> {
+    pub fn load(onward: RedirectTarget) -> Result<Self> {
         let mut a = Assembler::new();
         let leave = a.label();
-        Matching::AnyIp.assemble(&mut a, leave);
+        FrameMatch::AnyIp.assemble(&mut a, leave);
         onward.assemble(&mut a);
         a.bind(leave).give(XdpAction::Pass);
         Ok(Self { program: Program::load(ProgramType::Xdp, "fathom_redirect", &a.assemble())? })
@@ -74,12 +74,12 @@ impl Redirect {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::trial::*, *};
+    use super::{super::test_frames::*, *};
 
     #[test]
     fn a_frame_goes_on_with_new_addresses_and_is_the_same_otherwise() {
         let (destination, source) = (MacAddress([2, 1, 2, 3, 4, 5]), MacAddress([2, 9, 8, 7, 6, 5]));
-        let Some(redirect) = or_skip(Redirect::load(Onward { device: 1, destination, source })) else { return };
+        let Some(redirect) = or_skip(Redirect::load(RedirectTarget { device: 1, destination, source })) else { return };
         let before = frame(64, 7);
         let run = redirect.program().test_run(&before, 1).unwrap();
         assert_eq!(run.value, XdpAction::Redirect as u32);
@@ -90,7 +90,8 @@ mod tests {
     #[test]
     fn what_is_no_ip_passes_as_it_is() {
         let mac = MacAddress([2, 0, 0, 0, 0, 1]);
-        let Some(redirect) = or_skip(Redirect::load(Onward { device: 1, destination: mac, source: mac })) else {
+        let Some(redirect) = or_skip(Redirect::load(RedirectTarget { device: 1, destination: mac, source: mac }))
+        else {
             return;
         };
         let arp = with_type(&frame(64, 0), 0x0806);

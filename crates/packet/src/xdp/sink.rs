@@ -16,19 +16,18 @@ use fathom_sys::{
 };
 
 use super::{
-    KEY, Strays,
-    buckets::{BUCKETS, count, histogram},
-    increase,
+    KEY, UnrelatedFrames, add_to_word,
+    histogram::{BUCKETS, count, histogram},
 };
 use crate::{
-    pktgen::{self, Origin, Packet},
-    sequence::MEMORY,
+    pktgen::{self, PktgenOrigin, PktgenPacket},
+    sequence::SEQUENCE_WINDOW,
     wire::{Ethernet, Mark},
 };
 
 /// What a counter of frames has seen, of all flows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Arrivals {
+pub struct FrameCounts {
     /// Frames, each copy counted.
     pub frames: Frames,
     /// Frames that arrived after one of their flow with a higher number.
@@ -37,7 +36,7 @@ pub struct Arrivals {
     pub duplicates: Frames,
 }
 
-impl Arrivals {
+impl FrameCounts {
     /// Frames, each counted once.
     #[must_use]
     pub fn distinct(&self) -> Frames {
@@ -47,7 +46,7 @@ impl Arrivals {
 
 /// The frames to be counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Expected {
+pub struct ExpectedFrames {
     /// What their marks begin with.
     pub tag: u32,
     /// Where their marks may lie, from the first byte of the frame; nowhere when they have none.
@@ -55,16 +54,16 @@ pub struct Expected {
     /// The order is kept for flows with lower numbers.
     pub n_flows: u32,
     /// Packets of the kernel's pktgen, which bear a header of its own, count too if they are of this origin.
-    pub pktgen: Option<Origin>,
+    pub pktgen: Option<PktgenOrigin>,
     /// Whether the rate changes in the trial.
-    pub stepping: Stepping,
+    pub rate_steps: RateSteps,
     /// What is not counted where frames bear no mark.
-    pub strays: Strays,
+    pub unrelated: UnrelatedFrames,
 }
 
 /// Whether frames tell before from after a change of the rate.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Stepping {
+pub enum RateSteps {
     /// There is one rate.
     #[default]
     None,
@@ -72,11 +71,11 @@ pub enum Stepping {
     Once,
 }
 
-impl Expected {
+impl ExpectedFrames {
     /// Whether a frame is counted though it has no mark: none has one, and it is not known to be of somebody else.
     #[must_use]
-    pub fn is_any(&self, frame: &[u8]) -> bool {
-        self.places.is_empty() && frame.len() >= Ethernet::LENGTH && !self.strays.has(frame)
+    pub fn is_unmarked(&self, frame: &[u8]) -> bool {
+        self.places.is_empty() && frame.len() >= Ethernet::LENGTH && !self.unrelated.contains(frame)
     }
 
     /// The mark of a frame, if it is one of these; the beginning of the frame is enough.
@@ -84,17 +83,17 @@ impl Expected {
     pub fn mark(&self, frame: &[u8]) -> Option<Mark> {
         let marks = self.places.iter().filter_map(|at| Mark::parse(frame.get(*at..)?));
         let ours = marks.into_iter().find(|mark| mark.tag == self.tag);
-        let flow = |mark: Mark| match self.stepping {
-            Stepping::None => mark.flow,
-            Stepping::Once => mark.flow & !Mark::AFTER_STEP,
+        let flow = |mark: Mark| match self.rate_steps {
+            RateSteps::None => mark.flow,
+            RateSteps::Once => mark.flow & !Mark::AFTER_STEP,
         };
-        ours.map(|mark| Mark { flow: flow(mark), ..mark }).or_else(|| self.pktgens(frame))
+        ours.map(|mark| Mark { flow: flow(mark), ..mark }).or_else(|| self.pktgen_mark(frame))
     }
 
     /// The mark that says the same as pktgen's own header.
-    fn pktgens(&self, frame: &[u8]) -> Option<Mark> {
+    fn pktgen_mark(&self, frame: &[u8]) -> Option<Mark> {
         let origin = self.pktgen?;
-        let packet = Packet::find(frame)?;
+        let packet = PktgenPacket::find(frame)?;
         let flow = origin.device(&packet)?;
         let sent = packet.header.made.map_or(0, |made| made.0.wrapping_sub(origin.ahead.0) & u64::from(u32::MAX));
         // pktgen counts from 1.
@@ -105,7 +104,7 @@ impl Expected {
 
 /// What a counter has seen of times, in nanoseconds, each to 1.6 %.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Times {
+pub struct FrameTimes {
     /// From the sender's stamp to the counter, for frames that have one.
     pub latency: Histogram,
     /// How much the latencies of two frames of a flow differ that were sent one after the other and arrived so.
@@ -116,14 +115,14 @@ pub struct Times {
 
 /// What a sink has seen of a change of the rate, on its host's monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StepSeen {
+pub struct RateStepTimes {
     /// When the first frame of the second rate came in.
     pub at: Nanos,
     /// When the last frame came in before which one was missing, at either rate.
     pub last_gap: Option<Nanos>,
 }
 
-impl StepSeen {
+impl RateStepTimes {
     /// From the change of the rate to the last loss; nothing is lost behind it where that is zero.
     #[must_use]
     pub fn recovery(self) -> Nanos {
@@ -155,7 +154,7 @@ const STEPPED: i16 = 32;
 const LAST_GAP: i16 = 40;
 
 const FLOW_WORDS: usize = 3;
-// Places in a flow: the first two as in `Sequence`.
+// Places in a flow: the first two as in `FrameSequence`.
 const NEXT: i16 = 0;
 const RECENT: i16 = 8;
 /// The latency of the frame with the highest number, plus one; zero without any.
@@ -176,7 +175,7 @@ const SENT_SLOT: i16 = -32;
 const PHASE_SLOT: i16 = -40;
 
 /// What the parts of the program look things up in, and where they go when there is nothing.
-struct Tables<'a, F: AsFd, T: AsFd> {
+struct SinkMaps<'a, F: AsFd, T: AsFd> {
     flows: &'a F,
     times: &'a T,
     exit: Label,
@@ -187,7 +186,7 @@ impl Sink {
     ///
     /// # Errors
     /// Without `CAP_BPF` and `CAP_NET_ADMIN`.
-    pub fn load(expected: &Expected) -> Result<Self> {
+    pub fn load(expected: &ExpectedFrames) -> Result<Self> {
         let totals = PerCpuArray::create("fathom_totals", 1)?;
         let flows = Array::create("fathom_flows", expected.n_flows.max(1))?;
         let times = PerCpuArray::create("fathom_times", 3)?;
@@ -197,7 +196,7 @@ impl Sink {
 
     /// Whether the frames that it counts go on into the network stack.
     #[must_use]
-    pub const fn lets_pass(&self) -> bool {
+    pub const fn passes_frames(&self) -> bool {
         self.lets_pass
     }
 
@@ -219,39 +218,39 @@ impl Sink {
     ///
     /// # Errors
     /// Never, as long as the kernel keeps its maps.
-    pub fn arrivals(&self) -> Result<Arrivals> {
+    pub fn counts(&self) -> Result<FrameCounts> {
         let [frames, reordered, duplicates, ..] = self.totals.sum(0)?.map(Frames);
-        Ok(Arrivals { frames, reordered, duplicates })
+        Ok(FrameCounts { frames, reordered, duplicates })
     }
 
     /// The times of what has come in.
     ///
     /// # Errors
     /// Never, as long as the kernel keeps its maps.
-    pub fn times(&self) -> Result<Times> {
+    pub fn times(&self) -> Result<FrameTimes> {
         let [latency, variation, gap] =
             [LATENCY, VARIATION, GAP].map(|row| self.times.sum(row.into()).map(|buckets| histogram(&buckets)));
-        Ok(Times { latency: latency?, variation: variation?, gap: gap? })
+        Ok(FrameTimes { latency: latency?, variation: variation?, gap: gap? })
     }
 
     /// The change of the rate; nothing before a frame of the second rate has come in.
     ///
     /// # Errors
     /// Never, as long as the kernel keeps its maps.
-    pub fn step(&self) -> Result<Option<StepSeen>> {
+    pub fn rate_step(&self) -> Result<Option<RateStepTimes>> {
         let processors = self.totals.get(0)?;
         let times = |place: i16| {
             processors.iter().map(move |row| row[usize::from(place.unsigned_abs() / 8)]).filter(|at| *at > 0)
         };
         let last_gap = times(LAST_GAP).max().map(Nanos);
-        Ok(times(STEPPED).min().map(|at| StepSeen { at: Nanos(at), last_gap }))
+        Ok(times(STEPPED).min().map(|at| RateStepTimes { at: Nanos(at), last_gap }))
     }
 
     /// The number that comes next in a flow, and which of the last ones have arrived, as [`crate::sequence::Sequence`] has them.
     ///
     /// # Errors
     /// When there is no such flow.
-    pub fn place_in(&self, flow: u32) -> Result<(u64, u64)> {
+    pub fn sequence_state(&self, flow: u32) -> Result<(u64, u64)> {
         let [next, recent, _] = self.flows.get(flow)?;
         Ok((next, recent))
     }
@@ -260,46 +259,46 @@ impl Sink {
 /// Counts every frame and lets it pass, but for those that are known to be of others.
 ///
 /// Nothing tells these frames from those of others, and to end them all could cut off the host.
-fn count_any(strays: &Strays, totals: &impl AsFd) -> Vec<Instruction> {
+fn count_any(strays: &UnrelatedFrames, totals: &impl AsFd) -> Vec<Instruction> {
     let mut a = Assembler::new();
     let pass = a.label();
     a.load(R7, R1.word(0)).load(R8, R1.word(4)).mov(R2, R7).add(R2, 14).jump_if(R2.above(R8), pass);
     strays.assemble(&mut a, pass);
     a.store(R10.word(KEY), 0).look_up(totals, KEY, pass);
-    increase(&mut a, R0, FRAMES, 1);
+    add_to_word(&mut a, R0, FRAMES, 1);
     a.bind(pass).give(XdpAction::Pass);
     a.assemble()
 }
 
-fn code(expected: &Expected, totals: &impl AsFd, (flows, times): (&impl AsFd, &impl AsFd)) -> Vec<Instruction> {
+fn code(expected: &ExpectedFrames, totals: &impl AsFd, (flows, times): (&impl AsFd, &impl AsFd)) -> Vec<Instruction> {
     if expected.places.is_empty() {
-        return count_any(&expected.strays, totals);
+        return count_any(&expected.unrelated, totals);
     }
     let mut a = Assembler::new();
     let [pass, drop, is_ours, is_pktgens, is_read, no_gap] = std::array::from_fn(|_| a.label());
-    if expected.stepping == Stepping::Once {
+    if expected.rate_steps == RateSteps::Once {
         a.store(R10.double(PHASE_SLOT), 0);
     }
-    find_mark(&mut a, expected, &Found { ours: is_ours, pktgens: is_pktgens, neither: pass });
+    find_mark(&mut a, expected, &MarkLabels { ours: is_ours, pktgen_header: is_pktgens, foreign: pass });
     if let Some(origin) = expected.pktgen {
         a.bind(is_pktgens);
         read_header(&mut a, origin);
         a.jump(is_read);
     }
     a.bind(is_ours);
-    read_mark(&mut a, expected.stepping);
+    read_mark(&mut a, expected.rate_steps);
     a.bind(is_read).call(Helper::MonotonicNanos).mov(R6, R0);
     a.store(R10.word(KEY), 0).look_up(totals, KEY, pass).store(R10.double(TOTALS), R0);
-    increase(&mut a, R0, FRAMES, 1);
-    if expected.stepping == Stepping::Once {
-        keep_first(&mut a);
+    add_to_word(&mut a, R0, FRAMES, 1);
+    if expected.rate_steps == RateSteps::Once {
+        record_rate_step(&mut a);
     }
-    let tables = Tables { flows, times, exit: drop };
+    let tables = SinkMaps { flows, times, exit: drop };
     a.load(R1, R0.double(LAST_ARRIVAL)).store(R0.double(LAST_ARRIVAL), R6).jump_if(R1.equals(0), no_gap);
     a.mov(R2, R6).sub(R2, R1);
     count_time(&mut a, &tables, GAP);
     a.bind(no_gap);
-    keep_flow(&mut a, &tables, expected.stepping);
+    record_flow(&mut a, &tables, expected.rate_steps);
     a.bind(drop).give(XdpAction::Drop);
     a.bind(pass).give(XdpAction::Pass);
     a.assemble()
@@ -311,17 +310,17 @@ fn number(at: usize) -> i16 {
 
 /// Where a program goes on with a frame.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Found {
+pub(super) struct MarkLabels {
     /// With `R7` at the mark.
     pub(super) ours: Label,
     /// With `R7` where the frame would begin if all its tags were in it.
-    pub(super) pktgens: Label,
+    pub(super) pktgen_header: Label,
     /// With a frame of somebody else.
-    pub(super) neither: Label,
+    pub(super) foreign: Label,
 }
 
 /// Looks for a mark, and for pktgen's header if that is expected.
-pub(super) fn find_mark(a: &mut Assembler, expected: &Expected, found: &Found) {
+pub(super) fn find_mark(a: &mut Assembler, expected: &ExpectedFrames, found: &MarkLabels) {
     let tag = u32::from_ne_bytes(expected.tag.to_be_bytes());
     // struct xdp_md begins with the frame's first byte and the byte behind its last.
     a.load(R7, R1.word(0)).load(R8, R1.word(4)).load_constant(R3, tag.into());
@@ -334,15 +333,15 @@ pub(super) fn find_mark(a: &mut Assembler, expected: &Expected, found: &Found) {
     }
     if let Some(origin) = expected.pktgen {
         let missing = expected.places.iter().filter_map(|at| origin.at.checked_sub(*at));
-        missing.for_each(|missing| find_header(a, (&origin, missing), found.pktgens));
+        missing.for_each(|missing| find_header(a, (&origin, missing), found.pktgen_header));
     }
-    a.jump(found.neither);
+    a.jump(found.foreign);
 }
 
 /// Goes on to `found` if the frame at `R7` bears pktgen's header; so many bytes of its tags are not in it.
-fn find_header(a: &mut Assembler, (origin, missing): (&Origin, usize), found: Label) {
+fn find_header(a: &mut Assembler, (origin, missing): (&PktgenOrigin, usize), found: Label) {
     let other = a.label();
-    let end = i32::from(number(origin.at - missing + pktgen::Header::LENGTH));
+    let end = i32::from(number(origin.at - missing + pktgen::PktgenHeader::LENGTH));
     let magic = u32::from_ne_bytes(pktgen::MAGIC.to_be_bytes());
     a.mov(R2, R7).add(R2, end).jump_if(R2.above(R8), other).load_constant(R3, magic.into());
     a.load(R2, R7.word(number(origin.at - missing))).jump_if(R2.differs(R3), other);
@@ -354,10 +353,10 @@ fn find_header(a: &mut Assembler, (origin, missing): (&Origin, usize), found: La
 }
 
 /// Puts what the mark at `R7` says into its slots and `R8`.
-fn read_mark(a: &mut Assembler, stepping: Stepping) {
+fn read_mark(a: &mut Assembler, stepping: RateSteps) {
     a.load(R1, R7.word(number(Mark::SENT))).swap_network_order(R1, 32).store(R10.word(SENT_SLOT), R1);
     a.load(R1, R7.word(number(Mark::FLOW))).swap_network_order(R1, 32);
-    if stepping == Stepping::Once {
+    if stepping == RateSteps::Once {
         let phase = i32::try_from(Mark::AFTER_STEP.trailing_zeros()).expect("a word has 32 bits");
         a.mov(R2, R1).compute(Operation::ShiftRight, R2, phase).store(R10.double(PHASE_SLOT), R2);
         a.load_constant(R2, (!Mark::AFTER_STEP).into()).compute(Operation::And, R1, R2);
@@ -367,7 +366,7 @@ fn read_mark(a: &mut Assembler, stepping: Stepping) {
 }
 
 /// Puts what pktgen's header in the frame at `R7` says there: a wall clock in seconds and microseconds, and numbers from 1.
-fn read_header(a: &mut Assembler, origin: Origin) {
+fn read_header(a: &mut Assembler, origin: PktgenOrigin) {
     let [sequence, seconds, micros] = [4, 8, 12].map(|at| number(origin.at + at));
     let unstamped = a.label();
     a.load(R1, R7.half(number(origin.source_port()))).swap_network_order(R1, 16).sub(R1, i32::from(origin.ports.first));
@@ -381,14 +380,14 @@ fn read_header(a: &mut Assembler, origin: Origin) {
 }
 
 /// Keeps the time in `R6` in the totals at `R0` if the frame is the first of the second rate on this processor; `R1` is lost.
-fn keep_first(a: &mut Assembler) {
+fn record_rate_step(a: &mut Assembler) {
     let known = a.label();
     a.load(R1, R10.double(PHASE_SLOT)).jump_if(R1.equals(0), known);
     a.load(R1, R0.double(STEPPED)).jump_if(R1.differs(0), known).store(R0.double(STEPPED), R6).bind(known);
 }
 
 /// Counts the time in `R2` in one of the distributions; what is longer than 4.2 s counts as that.
-fn count_time(a: &mut Assembler, tables: &Tables<'_, impl AsFd, impl AsFd>, row: u16) {
+fn count_time(a: &mut Assembler, tables: &SinkMaps<'_, impl AsFd, impl AsFd>, row: u16) {
     let fits = a.label();
     a.load_constant(R1, u32::MAX.into()).jump_if(R1.at_least(R2), fits).mov(R2, R1).bind(fits);
     a.store(R10.double(VALUE), R2).store(R10.word(KEY), i32::from(row)).look_up(tables.times, KEY, tables.exit);
@@ -397,7 +396,7 @@ fn count_time(a: &mut Assembler, tables: &Tables<'_, impl AsFd, impl AsFd>, row:
 }
 
 /// Takes note of a frame with the number in `R8`, which arrived at the time in `R6`.
-fn keep_flow(a: &mut Assembler, tables: &Tables<'_, impl AsFd, impl AsFd>, stepping: Stepping) {
+fn record_flow(a: &mut Assembler, tables: &SinkMaps<'_, impl AsFd, impl AsFd>, stepping: RateSteps) {
     let (no_latency, not_in_order) = (a.label(), a.label());
     a.load(R1, R10.word(FLOW_SLOT)).store(R10.word(KEY), R1);
     a.look_up(tables.flows, KEY, tables.exit).mov(R9, R0);
@@ -413,15 +412,15 @@ fn keep_flow(a: &mut Assembler, tables: &Tables<'_, impl AsFd, impl AsFd>, stepp
     a.bind(longer).sub(R2, R6).bind(told);
     count_time(a, tables, VARIATION);
     a.bind(not_in_order).bind(no_latency).load(R7, R10.double(TOTALS));
-    keep_order(a, stepping);
+    record_order(a, stepping);
 }
 
 /// [`crate::sequence::Sequence::arrive`] for the number in `R8` and the flow at `R9`, with the totals at `R7`.
-fn keep_order(a: &mut Assembler, stepping: Stepping) {
+fn record_order(a: &mut Assembler, stepping: RateSteps) {
     let [late, forget, mark, reordered, duplicate, done, in_turn] = std::array::from_fn(|_| a.label());
-    let memory = i32::try_from(MEMORY).expect("the memory is one word");
+    let memory = i32::try_from(SEQUENCE_WINDOW).expect("the memory is one word");
     a.load(R4, R9.double(RECENT)).load(R1, R9.double(NEXT)).jump_if(R8.below(R1), late);
-    if stepping == Stepping::Once {
+    if stepping == RateSteps::Once {
         // This frame is the last that has come in.
         a.jump_if(R8.equals(R1), in_turn)
             .load(R2, R7.double(LAST_ARRIVAL))
@@ -438,31 +437,31 @@ fn keep_order(a: &mut Assembler, stepping: Stepping) {
     a.mov(R3, R4).compute(Operation::And, R3, R2).jump_if(R3.differs(0), duplicate);
     a.compute(Operation::Or, R4, R2).store(R9.double(RECENT), R4);
     a.bind(reordered);
-    increase(a, R7, REORDERED, 1);
+    add_to_word(a, R7, REORDERED, 1);
     a.jump(done).bind(duplicate);
-    increase(a, R7, DUPLICATES, 1);
+    add_to_word(a, R7, DUPLICATES, 1);
     a.bind(done);
 }
 
 #[cfg(test)]
 mod tests {
     use fathom_model::units::Nanos;
-    use fathom_sys::{clock, wire_time::Epoch};
+    use fathom_sys::{clock, timestamping::KernelClockOffset};
 
     use super::{
-        super::{strays, trial::*},
+        super::{test_frames::*, unrelated},
         *,
     };
-    use crate::{pktgen::Ports, sequence::Sequence, wire::MarkPlace};
+    use crate::{pktgen::DevicePorts, sequence::FrameSequence, wire::MarkOffsets};
 
-    fn expected(n_flows: u32) -> Expected {
-        Expected {
+    fn expected(n_flows: u32) -> ExpectedFrames {
+        ExpectedFrames {
             tag: Mark::tag_of(TRIAL),
-            places: vec![MarkPlace::START, MarkPlace::START + 4],
+            places: vec![MarkOffsets::START, MarkOffsets::START + 4],
             n_flows,
             pktgen: None,
-            stepping: Stepping::None,
-            strays: Strays::default(),
+            rate_steps: RateSteps::None,
+            unrelated: UnrelatedFrames::default(),
         }
     }
 
@@ -484,7 +483,7 @@ mod tests {
     #[test]
     fn the_program_keeps_the_same_order_as_the_arithmetic_in_user_space() {
         let Some(sink) = or_skip(Sink::load(&expected(2))) else { return };
-        let mut sequence = Sequence::default();
+        let mut sequence = FrameSequence::default();
         // A linear congruential generator's steps: mostly forward, some back, some far ahead.
         let mut state = 1_u64;
         let mut number = 0_u64;
@@ -497,12 +496,12 @@ mod tests {
                 4..8 => number + distance,
                 _ => number + 1,
             };
-            sequence.arrive(number);
+            sequence.record(number);
             let run = sink.program().test_run(&frame(64, number), 1).unwrap();
             assert_eq!(run.value, XdpAction::Drop as u32);
         }
-        assert_eq!(sink.place_in(FLOW.into()).unwrap(), (sequence.next, sequence.recent));
-        let arrivals = sink.arrivals().unwrap();
+        assert_eq!(sink.sequence_state(FLOW.into()).unwrap(), (sequence.next, sequence.recent));
+        let arrivals = sink.counts().unwrap();
         assert_eq!(arrivals.frames, Frames(2_000));
         assert_eq!((arrivals.reordered.0, arrivals.duplicates.0), (sequence.reordered, sequence.duplicates));
         assert!(sequence.reordered > 50 && sequence.duplicates > 50, "{sequence:?} tests little");
@@ -510,7 +509,7 @@ mod tests {
 
     #[test]
     fn a_recovery_is_from_the_first_frame_of_the_second_rate_to_the_last_behind_a_gap() {
-        let stepping = Expected { stepping: Stepping::Once, ..expected(1) };
+        let stepping = ExpectedFrames { rate_steps: RateSteps::Once, ..expected(1) };
         let Some(sink) = or_skip(Sink::load(&stepping)) else { return };
         let arrive = |number: u64, phase: u32| {
             let before = clock::now();
@@ -519,10 +518,10 @@ mod tests {
             before..=clock::now()
         };
         arrive(0, 0);
-        assert_eq!(sink.step().unwrap(), None);
+        assert_eq!(sink.rate_step().unwrap(), None);
         let lost_before = arrive(2, 0);
         let stepped = arrive(3, Mark::AFTER_STEP);
-        let seen = sink.step().unwrap().unwrap();
+        let seen = sink.rate_step().unwrap().unwrap();
         assert!(stepped.contains(&seen.at) && lost_before.contains(&seen.last_gap.unwrap()), "{seen:?}");
         assert_eq!(seen.recovery(), Nanos::ZERO, "nothing was lost at the second rate");
         let last = arrive(6, Mark::AFTER_STEP);
@@ -530,22 +529,23 @@ mod tests {
         for number in [7, 8, 5, 8] {
             arrive(number, Mark::AFTER_STEP);
         }
-        let seen = sink.step().unwrap().unwrap();
+        let seen = sink.rate_step().unwrap().unwrap();
         assert!(stepped.contains(&seen.at) && last.contains(&seen.last_gap.unwrap()), "{seen:?}");
         assert_eq!(seen.recovery(), seen.last_gap.unwrap() - seen.at);
-        assert_eq!(sink.place_in(0).unwrap().0, 9, "both rates are of one flow");
-        let counted = Arrivals { frames: Frames(8), reordered: Frames(1), duplicates: Frames(1) };
-        assert_eq!(sink.arrivals().unwrap(), counted);
+        assert_eq!(sink.sequence_state(0).unwrap().0, 9, "both rates are of one flow");
+        let counted = FrameCounts { frames: Frames(8), reordered: Frames(1), duplicates: Frames(1) };
+        assert_eq!(sink.counts().unwrap(), counted);
         assert_eq!(stepping.mark(&phased(5, Mark::AFTER_STEP)).unwrap().flow, u32::from(FLOW));
     }
 
     #[test]
     fn packets_of_pktgen_count_where_they_are_expected_and_say_when_they_were_made() {
-        let ports = Ports { first: 50_000, each: 1 };
-        let origin = Origin { ports, n_devices: 2, at: MarkPlace::START, ahead: Epoch::now().ahead() };
-        let with = Expected { pktgen: Some(origin), ..expected(2) };
+        let ports = DevicePorts { first: 50_000, each: 1 };
+        let origin =
+            PktgenOrigin { ports, n_devices: 2, at: MarkOffsets::START, ahead: KernelClockOffset::now().ahead() };
+        let with = ExpectedFrames { pktgen: Some(origin), ..expected(2) };
         let packet = |sequence, port, made| {
-            let header = pktgen::Header { sequence, made };
+            let header = pktgen::PktgenHeader { sequence, made };
             let plain = pktgen::tests::frame(header, port, &[]);
             assert_eq!(plain.len(), 60);
             plain
@@ -563,9 +563,9 @@ mod tests {
             assert_eq!(with.mark(other), None);
         }
         sink.program().test_run(&packet(4, 50_000, None), 1).unwrap();
-        let counted = Arrivals { frames: Frames(6), reordered: Frames(1), duplicates: Frames(1) };
-        assert_eq!(sink.arrivals().unwrap(), counted);
-        assert_eq!(sink.place_in(0).unwrap().0, 4);
+        let counted = FrameCounts { frames: Frames(6), reordered: Frames(1), duplicates: Frames(1) };
+        assert_eq!(sink.counts().unwrap(), counted);
+        assert_eq!(sink.sequence_state(0).unwrap().0, 4);
         let latency = sink.times().unwrap().latency;
         assert_eq!(latency.count(), 5, "one packet did not say when it was made");
         assert!(latency.max().unwrap() < 1_000_000_000, "{:?}", latency.max());
@@ -578,15 +578,15 @@ mod tests {
 
     #[test]
     fn packets_of_pktgen_are_found_behind_tags_and_a_device_may_have_several_ports() {
-        let ports = Ports { first: 50_000, each: 4 };
-        let origin = Origin { ports, n_devices: 2, at: MarkPlace::START + 4, ahead: Nanos::ZERO };
-        let with = Expected { pktgen: Some(origin), ..expected(2) };
+        let ports = DevicePorts { first: 50_000, each: 4 };
+        let origin = PktgenOrigin { ports, n_devices: 2, at: MarkOffsets::START + 4, ahead: Nanos::ZERO };
+        let with = ExpectedFrames { pktgen: Some(origin), ..expected(2) };
         let Some(sink) = or_skip(Sink::load(&with)) else { return };
         let tags: [&[u8]; 2] = [&[0x81, 0, 0, 5, 8, 0], &[]];
         let tagged = |sequence: u32, port| {
             // Of every fourth, a device on the way carries the tag beside the packet.
             let tag = tags[usize::from(sequence.is_multiple_of(4))];
-            pktgen::tests::frame(pktgen::Header { sequence, made: None }, port, tag)
+            pktgen::tests::frame(pktgen::PktgenHeader { sequence, made: None }, port, tag)
         };
         // Both devices go through their four ports, with a number for each packet.
         for sequence in 1..=8_u32 {
@@ -601,8 +601,8 @@ mod tests {
             assert_eq!(sink.program().test_run(&other, 1).unwrap().value, XdpAction::Pass as u32);
             assert_eq!(with.mark(&other), None);
         }
-        assert_eq!(sink.arrivals().unwrap(), Arrivals { frames: Frames(16), ..Arrivals::default() });
-        assert_eq!([0, 1].map(|device| sink.place_in(device).unwrap().0), [8, 8]);
+        assert_eq!(sink.counts().unwrap(), FrameCounts { frames: Frames(16), ..FrameCounts::default() });
+        assert_eq!([0, 1].map(|device| sink.sequence_state(device).unwrap().0), [8, 8]);
     }
 
     #[test]
@@ -618,18 +618,18 @@ mod tests {
             assert_eq!(sink.program().test_run(other, 1).unwrap().value, XdpAction::Pass as u32);
             assert!(expected.mark(other).is_none());
         }
-        assert_eq!(sink.arrivals().unwrap(), Arrivals::default());
+        assert_eq!(sink.counts().unwrap(), FrameCounts::default());
     }
 
     #[test]
     fn frames_without_marks_are_all_counted_and_pass_but_for_those_of_others() {
-        let expected = Expected { places: Vec::new(), strays: strays::tests::strays(), ..expected(1) };
+        let expected = ExpectedFrames { places: Vec::new(), unrelated: unrelated::tests::strays(), ..expected(1) };
         let Some(sink) = or_skip(Sink::load(&expected)) else { return };
-        for (frame, is_stray) in strays::tests::frames().into_iter().chain([(frame(64, 5), false)]) {
-            let before = sink.arrivals().unwrap().frames.0;
+        for (frame, is_stray) in unrelated::tests::frames().into_iter().chain([(frame(64, 5), false)]) {
+            let before = sink.counts().unwrap().frames.0;
             assert_eq!(sink.program().test_run(&frame, 1).unwrap().value, XdpAction::Pass as u32);
-            assert_eq!(sink.arrivals().unwrap().frames.0 - before, u64::from(!is_stray), "{frame:x?}");
-            assert_eq!(expected.is_any(&frame), !is_stray);
+            assert_eq!(sink.counts().unwrap().frames.0 - before, u64::from(!is_stray), "{frame:x?}");
+            assert_eq!(expected.is_unmarked(&frame), !is_stray);
         }
     }
 
@@ -644,7 +644,7 @@ mod tests {
             assert_eq!(sink.program().test_run(frame, 1).unwrap().value, action as u32);
             assert_eq!(expected.mark(frame).is_some(), action == XdpAction::Drop);
         }
-        assert_eq!(sink.arrivals().unwrap().frames, Frames(2));
+        assert_eq!(sink.counts().unwrap().frames, Frames(2));
     }
 
     #[test]
@@ -670,10 +670,10 @@ mod tests {
         let mut last = frame(64, 7);
         last[46..50].copy_from_slice(&((1_u32 << 20) - 1).to_be_bytes());
         sink.program().test_run(&last, 2).unwrap();
-        assert_eq!(sink.place_in((1 << 20) - 1).unwrap(), (8, 1));
-        assert_eq!(sink.arrivals().unwrap().duplicates, Frames(1));
+        assert_eq!(sink.sequence_state((1 << 20) - 1).unwrap(), (8, 1));
+        assert_eq!(sink.counts().unwrap().duplicates, Frames(1));
         last[46..50].copy_from_slice(&(1_u32 << 20).to_be_bytes());
         sink.program().test_run(&last, 1).unwrap();
-        assert_eq!(sink.arrivals().unwrap().frames, Frames(3), "a flow that nobody expects is counted all the same");
+        assert_eq!(sink.counts().unwrap().frames, Frames(3), "a flow that nobody expects is counted all the same");
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 
 use fathom_model::{JudgedPromise, Limit, LimitKind, Run, Summary, TestRun, Unit, search::CurvePoint};
 
-use crate::{Format, clean::one_line};
+use crate::{Format, sanitize::one_line};
 
 /// Values of a run as comma-separated rows with a header; what is missing is empty.
 #[derive(Debug, Clone, Copy)]

@@ -9,13 +9,13 @@ mod text;
 pub use csv::Csv;
 pub use html::Html;
 pub use json::Json;
-pub use ndjson::{Event, Ndjson};
-pub use text::{Colour, Text, TextStyle};
+pub use ndjson::{Ndjson, RunEvent};
+pub use text::{Colour, TextFormat, TextStyle};
 
 use crate::Format;
 
 /// Every format, the one for people first.
-pub const FORMATS: &[&dyn Format] = &[&Text(TextStyle::PLAIN), &Html, &Json, &Ndjson, &Csv];
+pub const FORMATS: &[&dyn Format] = &[&TextFormat(TextStyle::PLAIN), &Html, &Json, &Ndjson, &Csv];
 
 /// The format of this name.
 #[must_use]

@@ -17,7 +17,7 @@ pub struct Ndjson;
 /// Something that came to its end, as one line.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
-pub enum Event<'a> {
+pub enum RunEvent<'a> {
     /// One round of one test.
     Trial {
         /// The test's name.
@@ -33,7 +33,7 @@ pub enum Event<'a> {
         /// Errors on all sides together.
         n_errors: u64,
         /// What every side recorded in all, by host and counter.
-        totals: Totals<'a>,
+        totals: TrialTotals<'a>,
     },
     /// One trial of a search, behind its event as a trial.
     Step {
@@ -73,9 +73,9 @@ pub enum Event<'a> {
 
 /// Totals of the records of a trial, written by host.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Totals<'a>(&'a Trial);
+pub struct TrialTotals<'a>(&'a Trial);
 
-impl Serialize for Totals<'_> {
+impl Serialize for TrialTotals<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let by_host: BTreeMap<&String, &BTreeMap<String, u64>> =
             self.0.records.iter().map(|(host, record)| (host, &record.totals)).collect();
@@ -83,7 +83,7 @@ impl Serialize for Totals<'_> {
     }
 }
 
-impl<'a> Event<'a> {
+impl<'a> RunEvent<'a> {
     /// The end of a round, as it can be told before the run is over.
     #[must_use]
     pub fn trial(test: &'a str, trial: &'a Trial) -> Self {
@@ -94,7 +94,7 @@ impl<'a> Event<'a> {
             steady: trial.records.values().all(|record| record.steady),
             start_skew_ns: trial.start_skew_ns,
             n_errors: trial.records.values().flat_map(|record| record.errors.values()).sum(),
-            totals: Totals(trial),
+            totals: TrialTotals(trial),
         }
     }
 
@@ -140,19 +140,19 @@ impl Format for Ndjson {
     fn write(&self, run: &Run, out: &mut dyn io::Write) -> io::Result<()> {
         for test in &run.tests {
             for trial in &test.trials {
-                Event::trial(&test.name, trial).write(out)?;
+                RunEvent::trial(&test.name, trial).write(out)?;
             }
             let points = test.curve.iter().flat_map(|curve| &curve.points);
             let mut steps: Vec<_> =
                 points.flat_map(|point| point.trials.iter().map(|trial| (point.offered, trial))).collect();
             steps.sort_by_key(|(_, trial)| trial.n);
             for (offered, trial) in steps {
-                Event::step(&test.name, offered, trial).write(out)?;
+                RunEvent::step(&test.name, offered, trial).write(out)?;
             }
             for step in test.users.iter().flat_map(|users| &users.steps) {
-                Event::UsersStep { test: &test.name, step }.write(out)?;
+                RunEvent::UsersStep { test: &test.name, step }.write(out)?;
             }
-            Event::test(test).write(out)?;
+            RunEvent::test(test).write(out)?;
         }
         let mut out = io::BufWriter::new(out);
         serde_json::to_writer(&mut out, run)?;

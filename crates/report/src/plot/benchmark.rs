@@ -18,7 +18,7 @@ const TOP: f64 = 34.0;
 const BOTTOM: f64 = HEIGHT - 40.0;
 
 /// A line with its name; the places of a faint one are compared with, not measured.
-struct Line {
+struct PlotLine {
     name: String,
     points: Vec<(f64, f64)>,
     is_faint: bool,
@@ -31,10 +31,10 @@ pub(crate) fn loss_curve(found: &Benchmark) -> Plot {
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         points
     };
-    let lines: Vec<Line> = [("frame loss", &found.loss), ("in the search", &found.searched)]
+    let lines: Vec<PlotLine> = [("frame loss", &found.loss), ("in the search", &found.searched)]
         .into_iter()
         .filter(|(_, points)| !points.is_empty())
-        .map(|(name, points)| Line { name: name.to_owned(), points: of(points), is_faint: false })
+        .map(|(name, points)| PlotLine { name: name.to_owned(), points: of(points), is_faint: false })
         .collect();
     if lines.is_empty() {
         return Err("No loss was measured at any load.");
@@ -52,11 +52,11 @@ pub(crate) fn loss_curve(found: &Benchmark) -> Plot {
 
 /// The first rate that was found at each frame size, with what it could be at most.
 pub(crate) fn rates(run: &Run) -> Plot {
-    let mut lines: Vec<Line> = Vec::new();
+    let mut lines: Vec<PlotLine> = Vec::new();
     let mut add = |name: &str, is_faint: bool, point: (f64, f64)| match lines.iter_mut().find(|line| line.name == name)
     {
         Some(line) => line.points.push(point),
-        None => lines.push(Line { name: name.to_owned(), points: vec![point], is_faint }),
+        None => lines.push(PlotLine { name: name.to_owned(), points: vec![point], is_faint }),
     };
     let mut sizes = Vec::new();
     for (nth, (_, found)) in tests(run).enumerate() {
@@ -84,7 +84,7 @@ pub(crate) fn rates(run: &Run) -> Plot {
 
 type Axis<'a> = (&'a [(f64, String)], &'a str);
 
-fn draw(lines: &[Line], (x_ticks, x_name): Axis<'_>, (y_ticks, y_name): Axis<'_>, whole: Option<f64>) -> Markup {
+fn draw(lines: &[PlotLine], (x_ticks, x_name): Axis<'_>, (y_ticks, y_name): Axis<'_>, whole: Option<f64>) -> Markup {
     let end = |ticks: &[(f64, String)]| ticks.last().map_or(1.0, |(value, _)| *value);
     let x = Scale::linear((0.0, end(x_ticks)), (LEFT, RIGHT));
     let y = Scale::linear((0.0, end(y_ticks)), (BOTTOM, TOP));

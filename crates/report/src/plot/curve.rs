@@ -23,16 +23,16 @@ const BOTTOM: f64 = 40.0;
 const BEYOND: f64 = 1.6;
 
 /// A line of a panel: its name and its points.
-type Line = (String, Vec<(f64, f64)>);
+type PanelLine = (String, Vec<(f64, f64)>);
 
 /// One of the two drawings.
-struct Panel {
+struct CurvePanel {
     title: String,
     unit: Unit,
     x: Scale,
     y: Scale,
     labels: Vec<(f64, String)>,
-    lines: Vec<Line>,
+    lines: Vec<PanelLine>,
     /// What the lines are compared with, and what it is called.
     reference: Option<(String, Vec<(f64, f64)>)>,
 }
@@ -54,7 +54,7 @@ pub(crate) fn load_curve(test: &TestRun, curve: &LoadCurve) -> Plot {
     let whole = ticks.last().copied().unwrap_or(1.0) * size;
     let named: Vec<(f64, String)> = ticks.iter().map(|tick| (tick * size, label(*tick))).collect();
     let x = |left: f64| Scale::linear((0.0, whole), (left, left + PANEL));
-    let first = Panel {
+    let first = CurvePanel {
         title: format!("achieved, {}", magnitude(curve.unit, end).1),
         unit: curve.unit,
         x: x(LEFT),
@@ -79,9 +79,9 @@ pub(crate) fn load_curve(test: &TestRun, curve: &LoadCurve) -> Plot {
 fn of_objective(
     (test, curve, metric): (&TestRun, &LoadCurve, &Metric),
     x: Scale,
-    lines: Vec<Line>,
+    lines: Vec<PanelLine>,
     whole: f64,
-) -> Option<Panel> {
+) -> Option<CurvePanel> {
     let all = || lines.iter().flat_map(|(_, points)| points).map(|(_, value)| *value).chain([curve.bound]);
     let (lowest, highest) = (all().filter(|value| *value > 0.0).fold(f64::MAX, f64::min), all().fold(0.0, f64::max));
     if highest <= 0.0 || lines[0].1.is_empty() {
@@ -101,7 +101,7 @@ fn of_objective(
         let top = ticks.last().copied()?;
         (ticks, Scale::linear((0.0, top), (HEIGHT - BOTTOM, TOP)))
     };
-    Some(Panel {
+    Some(CurvePanel {
         title: metric.title.to_string(),
         unit: metric.unit,
         x,
@@ -112,7 +112,7 @@ fn of_objective(
     })
 }
 
-fn draw(curve: &LoadCurve, ticks: &[(f64, String)], panels: &[Option<Panel>]) -> Markup {
+fn draw(curve: &LoadCurve, ticks: &[(f64, String)], panels: &[Option<CurvePanel>]) -> Markup {
     let unit = magnitude(curve.unit, ticks.last().map_or(1.0, |(value, _)| *value)).1;
     html! {
         svg.plot.wide viewBox={ "0 0 " (px(WIDTH)) " " (px(HEIGHT)) } role="img" aria-label="load curve" {
@@ -154,7 +154,7 @@ fn draw(curve: &LoadCurve, ticks: &[(f64, String)], panels: &[Option<Panel>]) ->
 }
 
 /// The interval of the limit as a band, and the knee as a line.
-fn marks(curve: &LoadCurve, panel: &Panel) -> Markup {
+fn marks(curve: &LoadCurve, panel: &CurvePanel) -> Markup {
     let (top, bottom) = (TOP, HEIGHT - BOTTOM);
     let ends = curve.kept.zip(curve.broken).map(|(kept, broken)| (panel.x.at(kept), panel.x.at(broken)));
     html! {

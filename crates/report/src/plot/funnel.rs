@@ -4,7 +4,7 @@
 
 use fathom_model::{
     JudgedPromise, StepKind, StepSummary, UsersSummary,
-    finding::Outcome,
+    finding::PromiseOutcome,
     units::{approximate, percent},
 };
 use maud::{Markup, html};
@@ -171,7 +171,7 @@ fn span(step: &StepSummary, row: usize, x: &Scale) -> Markup {
                 @if let Some(at) = of(title) { circle.mark cx=(px(at)) cy=(y) r=(if title == "p50" { "5" } else { "3.6" }) {} }
             }
             @for (promise, bound) in bounds(step) {
-                @let class = if promise.outcome == Outcome::Broken { "bound lost" } else { "bound" };
+                @let class = if promise.outcome == PromiseOutcome::Broken { "bound lost" } else { "bound" };
                 line class=(class) x1=(px(x.at(bound))) x2=(px(x.at(bound))) y1=(px(middle(row) - 10.0)) y2=(px(middle(row) + 10.0)) {
                     title { "promised " (promise.text) }
                 }

@@ -2,11 +2,11 @@
 //!
 //! Every drawing is markup, or a sentence that says why there is none. Texts are escaped by `maud`.
 
-pub(crate) mod balance;
 pub(crate) mod benchmark;
+pub(crate) mod conservation;
+pub(crate) mod core_heatmap;
 pub(crate) mod curve;
 pub(crate) mod funnel;
-pub(crate) mod heat;
 pub(crate) mod percentiles;
 mod scale;
 pub(crate) mod share;

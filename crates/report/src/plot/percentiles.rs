@@ -41,7 +41,7 @@ pub(crate) fn merged(test: &TestRun) -> BTreeMap<&str, Histogram> {
 }
 
 /// What people call a distribution: `service_time_ns` is `service time`.
-pub(crate) fn spoken(name: &str) -> String {
+pub(crate) fn display_name(name: &str) -> String {
     name.trim_end_matches("_ns").replace('_', " ")
 }
 
@@ -77,8 +77,8 @@ fn distinct<'a>(all: &'a BTreeMap<&str, Histogram>) -> Vec<(String, &'a Histogra
     let mut lines: Vec<(String, &Histogram)> = Vec::new();
     for (name, histogram) in all {
         match lines.iter_mut().find(|(_, other)| is_alike(other, histogram)) {
-            Some((names, _)) => *names = format!("{names}, {}", spoken(name)),
-            None => lines.push((spoken(name), histogram)),
+            Some((names, _)) => *names = format!("{names}, {}", display_name(name)),
+            None => lines.push((display_name(name), histogram)),
         }
     }
     lines

@@ -23,7 +23,7 @@ const POINTS_MAX: usize = 128;
 pub(crate) const ROUNDS_MAX: usize = 20;
 
 /// One round: when each interval ended in seconds, the rate in it, and the measured window in seconds.
-struct Panel {
+struct RoundPanel {
     round: u32,
     points: Vec<(f64, f64)>,
     window: (f64, f64),
@@ -37,7 +37,7 @@ pub(crate) fn rate_of(test: &TestRun) -> Option<(&Metric, Side, &str)> {
     })
 }
 
-fn panel(round: u32, record: &Record, counter: &str, factor: f64) -> Option<Panel> {
+fn panel(round: u32, record: &Record, counter: &str, factor: f64) -> Option<RoundPanel> {
     let column = record.timeline.counters.get(counter)?;
     let ends = &record.timeline.end_ns[..column.len().min(record.timeline.end_ns.len())];
     let joined = ends.len().div_ceil(POINTS_MAX).max(1);
@@ -51,14 +51,14 @@ fn panel(round: u32, record: &Record, counter: &str, factor: f64) -> Option<Pane
         begin = end;
     }
     let window = (record.measured_ns.0.as_secs_f64(), record.measured_ns.1.as_secs_f64());
-    (!points.is_empty()).then_some(Panel { round, points, window })
+    (!points.is_empty()).then_some(RoundPanel { round, points, window })
 }
 
 /// Draws the rate of every round.
 pub(crate) fn throughput(test: &TestRun) -> Plot {
     let (metric, side, counter) = rate_of(test).ok_or("This test has no rate to draw over time.")?;
     let factor = if metric.unit == Unit::BitsPerSec && counter.contains("bytes") { 8.0 } else { 1.0 };
-    let panels: Vec<Panel> = test
+    let panels: Vec<RoundPanel> = test
         .trials
         .iter()
         .filter_map(|trial| {
@@ -74,7 +74,7 @@ pub(crate) fn throughput(test: &TestRun) -> Plot {
     Ok(draw(metric, highest, &panels))
 }
 
-fn draw(metric: &Metric, highest: f64, panels: &[Panel]) -> Markup {
+fn draw(metric: &Metric, highest: f64, panels: &[RoundPanel]) -> Markup {
     let (size, name) = magnitude(metric.unit, highest);
     let ticks = ticks_from_zero(highest / size, 4.0);
     let top_value = ticks.last().copied().unwrap_or(1.0) * size;
@@ -85,7 +85,7 @@ fn draw(metric: &Metric, highest: f64, panels: &[Panel]) -> Markup {
         .fold(0.0, f64::max);
     let columns = panels.len().min(PER_ROW);
     let width = (WIDTH - LEFT - GAP * (float(columns) - 1.0)) / float(columns);
-    let rows: Vec<&[Panel]> = panels.chunks(PER_ROW).collect();
+    let rows: Vec<&[RoundPanel]> = panels.chunks(PER_ROW).collect();
     let height = TOP + (PANEL_HEIGHT + BELOW) * float(rows.len()) - BELOW / 2.0;
     html! {
         svg.plot.wide viewBox={ "0 0 " (px(WIDTH)) " " (px(height)) } role="img" aria-label={ (metric.title) " over time" } {
@@ -102,7 +102,7 @@ fn draw(metric: &Metric, highest: f64, panels: &[Panel]) -> Markup {
     }
 }
 
-fn draw_panel(panel: &Panel, x: &Scale, y: &Scale, unit: Unit) -> Markup {
+fn draw_panel(panel: &RoundPanel, x: &Scale, y: &Scale, unit: Unit) -> Markup {
     let (from, to) = (x.at(panel.window.0), x.at(panel.window.1));
     let (top, bottom) = (y.at(f64::MAX), y.at(0.0));
     let end = panel.points.last().map_or(0.0, |last| last.0.max(panel.window.1));

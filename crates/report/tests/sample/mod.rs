@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use fathom_model::{
     Benchmark, Better, Confidence, Conservation, Derivation, Environment, Evidence, Example, Finding, Histogram,
-    HostRecord, Layer, Limit, LimitKind, Metric, NextStep, Note, Plan, Record, Run, Settings, Severity, Side, State,
-    StepKind, StepRecord, Summary, TestPlan, TestRun, Timeline, Trial, Unit, UsersRecord, Verdict, Visits,
+    HostRecord, Layer, Limit, LimitKind, Metric, NextStep, Note, Plan, Record, Run, Settings, Severity, Side, StepKind,
+    StepRecord, Summary, TestPlan, TestRun, Timeline, Trial, Unit, UsersRecord, Verdict, VerdictState, Visits,
     benchmark::{BenchmarkResult, LossPoint, OwnMaximum, Reference},
     names::{count, distribution, host as counter, tcp},
-    plan::Reach,
+    plan::HostReach,
     record::{Flow, FlowSample, Series},
     run::{Completeness, Host},
-    search::{Cause, CurvePoint, Decision, Ending, LoadCurve, Purpose, SearchTrial, Vote},
+    search::{CurvePoint, Decision, Ending, LoadCurve, MissReason, Purpose, SearchTrial, Vote},
     summary::Drops,
     units::{Nanos, approximate, rounded},
 };
@@ -512,15 +512,15 @@ pub(crate) fn run() -> Run {
             lab: None,
             via: None,
             hosts: BTreeMap::from([
-                ("gen-1".to_owned(), Reach::This),
-                ("web-1".to_owned(), Reach::Tls { address: "10.0.0.2:7700".to_owned(), key: None }),
+                ("gen-1".to_owned(), HostReach::This),
+                ("web-1".to_owned(), HostReach::Tls { address: "10.0.0.2:7700".to_owned(), key: None }),
             ]),
             tests: tests.iter().map(planned).collect(),
         },
         hosts: BTreeMap::from([("gen-1".to_owned(), host("10.0.0.1", "6.18.5", "8")), ("web-1".to_owned(), target)]),
         tests,
         findings: findings(),
-        verdict: Verdict { state: State::Incomplete, reasons: vec![LACKING.to_owned()] },
+        verdict: Verdict { state: VerdictState::Incomplete, reasons: vec![LACKING.to_owned()] },
         completeness: Completeness::Incomplete { reason: LACKING.to_owned() },
     }
 }
@@ -549,7 +549,7 @@ pub(crate) fn searched() -> Run {
             offered if offered < LIMIT.1 => Decision::Undecided,
             _ => Decision::Broken,
         };
-        let cause = if *offered > 5e4 { Cause::FellBehind } else { Cause::Objective };
+        let cause = if *offered > 5e4 { MissReason::FellBehind } else { MissReason::Objective };
         let (achieved, value) = (Some(offered.min(50e3)), Some(mean(*offered) * 100_f64.ln()));
         let median_ns = Some(mean(*offered) * 2_f64.ln());
         let trial = |n| SearchTrial {
@@ -743,7 +743,7 @@ pub(crate) fn scripted() -> Run {
     run.findings.clear();
     run.completeness = Completeness::Complete;
     let reasons = vec!["app shop.scenario login errors 6.4 % >= 0.10 %".to_owned()];
-    run.verdict = Verdict { state: State::Broken, reasons };
+    run.verdict = Verdict { state: VerdictState::Broken, reasons };
     "fathom app run shop.scenario http://10.0.0.2/".clone_into(&mut run.command);
     "shop.scenario against web-1".clone_into(&mut run.plan.title);
     run.plan.rounds = 3;
@@ -777,9 +777,9 @@ pub(crate) fn scripted() -> Run {
     let from = Derivation::Rate { side: Side::Initiator, counter: count::REQUESTS.into() };
     let kept = metric("requests_per_sec", "requests", Unit::RequestsPerSec, from);
     let median = test.summaries[1].metric.clone();
-    let context = fathom_analyze::Context {
+    let context = fathom_analyze::AnalysisContext {
         metrics: BTreeMap::from([("app_scenario".to_owned(), vec![kept, median])]),
-        ..fathom_analyze::Context::default()
+        ..fathom_analyze::AnalysisContext::default()
     };
     run.plan.tests.clear();
     fathom_analyze::analyze(&mut run, &context);

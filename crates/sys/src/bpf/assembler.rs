@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use super::instruction::{
-    Condition, Instruction, Operand, Operation, Place,
+    Condition, Instruction, MemoryOperand, Operand, Operation,
     Register::{self, R0, R1, R2},
 };
 use super::{map::Array, syscall::descriptor};
@@ -110,27 +110,27 @@ impl Assembler {
     }
 
     /// Reads memory, with zeros above what was read.
-    pub fn load(&mut self, register: Register, from: Place) -> &mut Self {
+    pub fn load(&mut self, register: Register, from: MemoryOperand) -> &mut Self {
         self.push(Instruction::load(register, from))
     }
 
     /// Writes memory.
-    pub fn store(&mut self, to: Place, operand: impl Into<Operand>) -> &mut Self {
+    pub fn store(&mut self, to: MemoryOperand, operand: impl Into<Operand>) -> &mut Self {
         self.push(Instruction::store(to, operand.into()))
     }
 
     /// Adds to memory that other processors may change at the same time.
-    pub fn atomic_add(&mut self, to: Place, register: Register) -> &mut Self {
+    pub fn atomic_add(&mut self, to: MemoryOperand, register: Register) -> &mut Self {
         self.push(Instruction::atomic(to, register, 0))
     }
 
     /// Like [`Self::atomic_add`], and leaves the value before it in the register.
-    pub fn atomic_fetch_add(&mut self, to: Place, register: Register) -> &mut Self {
+    pub fn atomic_fetch_add(&mut self, to: MemoryOperand, register: Register) -> &mut Self {
         self.push(Instruction::atomic(to, register, ATOMIC_FETCH))
     }
 
     /// Writes the register if memory equals `R0`, and leaves in `R0` what was there before.
-    pub fn compare_exchange(&mut self, to: Place, register: Register) -> &mut Self {
+    pub fn compare_exchange(&mut self, to: MemoryOperand, register: Register) -> &mut Self {
         self.push(Instruction::atomic(to, register, ATOMIC_COMPARE_EXCHANGE))
     }
 

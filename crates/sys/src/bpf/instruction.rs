@@ -44,7 +44,7 @@ pub enum Width {
 
 /// Memory at a register plus an offset in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct MemoryOperand {
     base: Register,
     offset: i16,
     width: Width,
@@ -102,31 +102,31 @@ impl Register {
         position.and_then(|number| u8::try_from(number).ok()).expect("every register is listed")
     }
 
-    const fn place(self, width: Width, offset: i16) -> Place {
-        Place { base: self, offset, width }
+    const fn place(self, width: Width, offset: i16) -> MemoryOperand {
+        MemoryOperand { base: self, offset, width }
     }
 
     /// One byte of memory behind this register.
     #[must_use]
-    pub const fn byte(self, offset: i16) -> Place {
+    pub const fn byte(self, offset: i16) -> MemoryOperand {
         self.place(Width::Byte, offset)
     }
 
     /// Two bytes of memory behind this register.
     #[must_use]
-    pub const fn half(self, offset: i16) -> Place {
+    pub const fn half(self, offset: i16) -> MemoryOperand {
         self.place(Width::Half, offset)
     }
 
     /// Four bytes of memory behind this register.
     #[must_use]
-    pub const fn word(self, offset: i16) -> Place {
+    pub const fn word(self, offset: i16) -> MemoryOperand {
         self.place(Width::Word, offset)
     }
 
     /// Eight bytes of memory behind this register.
     #[must_use]
-    pub const fn double(self, offset: i16) -> Place {
+    pub const fn double(self, offset: i16) -> MemoryOperand {
         self.place(Width::Double, offset)
     }
 
@@ -235,11 +235,11 @@ impl Instruction {
         Self::with_operand(0x07 | operation.bits(), destination, operand)
     }
 
-    pub(super) fn load(destination: Register, from: Place) -> Self {
+    pub(super) fn load(destination: Register, from: MemoryOperand) -> Self {
         Self { offset: from.offset, ..Self::new(0x61 | from.width.bits(), destination, from.base) }
     }
 
-    pub(super) fn store(to: Place, operand: Operand) -> Self {
+    pub(super) fn store(to: MemoryOperand, operand: Operand) -> Self {
         let (class, source, immediate) = match operand {
             Operand::Register(source) => (0x63, source, 0),
             Operand::Immediate(immediate) => (0x62, R0, immediate),
@@ -248,7 +248,7 @@ impl Instruction {
     }
 
     /// An atomic operation, which exists for [`Width::Word`] and [`Width::Double`] only.
-    pub(super) fn atomic(to: Place, source: Register, operation: i32) -> Self {
+    pub(super) fn atomic(to: MemoryOperand, source: Register, operation: i32) -> Self {
         assert!(matches!(to.width, Width::Word | Width::Double), "atomic operation on {to:?}");
         Self { offset: to.offset, immediate: operation, ..Self::new(0xc3 | to.width.bits(), to.base, source) }
     }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::syscall::{MapCreate, MapLookup, MapUpdate, address, bpf, bpf_fd, descriptor, object_name, size};
-use crate::{Error, Result, policy::Frames};
+use crate::{Error, Result, policy::FramePermit};
 
 const TYPE_ARRAY: u32 = 2;
 const TYPE_PER_CPU_ARRAY: u32 = 6;
@@ -167,7 +167,7 @@ impl DeviceMap {
     ///
     /// # Errors
     /// Without `CAP_BPF` and `CAP_NET_ADMIN`, or when there is no such device.
-    pub fn of(name: &str, ifindex: u32, _: &Frames) -> Result<Self> {
+    pub fn of(name: &str, ifindex: u32, _: &FramePermit) -> Result<Self> {
         let map = create_map_of_objects(TYPE_DEVICES, name, 1)?;
         set_object(&map, (0, ifindex))
             .map_err(|error| Error::new(format!("bpf(BPF_MAP_UPDATE_ELEM) {name}, device {ifindex}"), error))?;

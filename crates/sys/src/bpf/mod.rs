@@ -15,7 +15,7 @@ mod program;
 mod syscall;
 
 pub use assembler::{Assembler, Helper, Label};
-pub use instruction::{Condition, Instruction, Operand, Operation, Place, Register, Width};
+pub use instruction::{Condition, Instruction, MemoryOperand, Operand, Operation, Register, Width};
 pub use link::{XdpLink, XdpMode};
 pub use map::{Array, DeviceMap, PerCpuArray, SocketMap};
-pub use program::{Live, LiveEnd, Program, ProgramType, TestRun, XdpAction, is_loaded};
+pub use program::{LiveRun, LiveRunEnd, Program, ProgramType, TestRun, XdpAction, is_loaded};

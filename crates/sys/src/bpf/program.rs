@@ -61,7 +61,7 @@ pub struct TestRun {
 
 /// How frames that do not come from any wire are made and run through a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Live {
+pub struct LiveRun {
     /// How often the program runs at most; each run has a frame of its own.
     pub n_runs: u32,
     /// After how many runs what they redirected is handed on, 1 to 256.
@@ -72,7 +72,7 @@ pub struct Live {
 
 /// Why a live run came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LiveEnd {
+pub enum LiveRunEnd {
     /// The program ran as often as was asked.
     Complete,
     /// A signal came (`EINTR`), such as one of [`crate::interrupt::Interruptible`].
@@ -142,7 +142,7 @@ impl Program {
     ///
     /// # Errors
     /// Without `CAP_BPF` and `CAP_NET_ADMIN`, on older kernels, or for frames that do not fit into a page (`EINVAL`).
-    pub fn run_live(&self, frame: &[u8], live: &Live) -> Result<LiveEnd> {
+    pub fn run_live(&self, frame: &[u8], live: &LiveRun) -> Result<LiveRunEnd> {
         let length = size(frame.len());
         // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
         let context = [0, length, 0, live.from.unwrap_or(0), 0, 0];
@@ -158,8 +158,8 @@ impl Program {
             ..ProgramTestRun::default()
         };
         match bpf(&mut attributes) {
-            Ok(_) => Ok(LiveEnd::Complete),
-            Err(error) if error.raw_os_error() == Some(libc::EINTR) => Ok(LiveEnd::Interrupted),
+            Ok(_) => Ok(LiveRunEnd::Complete),
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => Ok(LiveRunEnd::Interrupted),
             Err(error) => Err(Error::new(format!("bpf(BPF_PROG_TEST_RUN, live) {}", self.name), error)),
         }
     }
@@ -246,10 +246,10 @@ mod tests {
         a.store(R10.word(-4), 0).look_up(&count, -4, missing).load(R1, R0.double(0)).add(R1, 1);
         a.store(R0.double(0), R1).bind(missing).give(XdpAction::Drop);
         let program = Program::load(ProgramType::Xdp, "live", &a.assemble()).unwrap();
-        let live = Live { n_runs: 1_000, batch: 64, from: None };
-        assert_eq!(program.run_live(&[0; 60], &live).unwrap(), LiveEnd::Complete);
+        let live = LiveRun { n_runs: 1_000, batch: 64, from: None };
+        assert_eq!(program.run_live(&[0; 60], &live).unwrap(), LiveRunEnd::Complete);
         assert_eq!(count.sum(0).unwrap(), [1_000]);
-        let endless = Live { n_runs: u32::MAX, ..live };
+        let endless = LiveRun { n_runs: u32::MAX, ..live };
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let runs = scope.spawn(|| {
@@ -265,7 +265,7 @@ mod tests {
                 thread.interrupt();
                 std::thread::yield_now();
             }
-            assert_eq!(runs.join().unwrap(), LiveEnd::Interrupted);
+            assert_eq!(runs.join().unwrap(), LiveRunEnd::Interrupted);
         });
     }
 

@@ -12,16 +12,16 @@ use crate::{Error, Result, limits::has_own_descriptors, socket::drops};
 
 /// Those whose packets a socket takes; all, if none is named.
 #[derive(Debug, Clone)]
-pub struct Guests {
+pub struct AllowedPeers {
     pub(super) networks: Vec<Network>,
-    pub(super) guarded: Guarded,
+    pub(super) guarded: GuardedSockets,
 }
 
 /// Second descriptors of the guarded sockets of one role, to ask them in the end what they dropped.
 #[derive(Debug, Clone)]
-pub(super) struct Guarded(Option<Arc<Mutex<Vec<Socket>>>>);
+pub(super) struct GuardedSockets(Option<Arc<Mutex<Vec<Socket>>>>);
 
-impl Guarded {
+impl GuardedSockets {
     /// Nobody will ask.
     pub(super) const NONE: Self = Self(None);
 
@@ -42,11 +42,11 @@ impl Guarded {
     }
 }
 
-impl Guests {
+impl AllowedPeers {
     /// For servers that are anybody's, and for tests.
     #[must_use]
     pub const fn anybody() -> Self {
-        Self { networks: Vec::new(), guarded: Guarded::NONE }
+        Self { networks: Vec::new(), guarded: GuardedSockets::NONE }
     }
 
     /// Whether packets of an address are taken.
@@ -143,13 +143,13 @@ mod tests {
         socket::{self, Wait},
     };
 
-    fn guests(networks: &[&str]) -> Guests {
+    fn guests(networks: &[&str]) -> AllowedPeers {
         let networks = networks.iter().map(|network| network.parse().unwrap()).collect();
-        Guests { networks, guarded: Guarded::NONE }
+        AllowedPeers { networks, guarded: GuardedSockets::NONE }
     }
 
     /// Whether a datagram from one address of this machine reaches a guarded socket.
-    fn reaches(guests: &Guests, (from, at): (&str, &str)) -> bool {
+    fn reaches(guests: &AllowedPeers, (from, at): (&str, &str)) -> bool {
         let far = socket::datagram(at.parse().unwrap(), guests).unwrap();
         let to = socket::local_address(&far).unwrap();
         let near = UdpSocket::bind(from.parse::<SocketAddr>().unwrap()).unwrap();

@@ -1,7 +1,7 @@
 //! What a role may touch, judged where sockets, files and variables are opened.
 //!
-//! An agent hands a [`Policy`] to each test that it prepares. Whatever sends takes a [`Destination`], and whatever puts frames on
-//! a wire takes [`Frames`]; only a policy mints them, so that forgetting to ask does not compile. It knows no options and no kinds.
+//! An agent hands a [`Policy`] to each test that it prepares. Whatever sends takes a [`PreparedPlace`], and whatever puts frames on
+//! a wire takes [`FramePermit`]; only a policy mints them, so that forgetting to ask does not compile. It knows no options and no kinds.
 
 mod guests;
 mod network;
@@ -16,8 +16,8 @@ use std::{
 };
 
 use fathom_model::units::Bytes;
-use guests::Guarded;
-pub use guests::Guests;
+pub use guests::AllowedPeers;
+use guests::GuardedSockets;
 pub use network::{Network, NetworkError};
 use socket2::SockAddr;
 
@@ -27,12 +27,12 @@ use crate::netlink::Netlink;
 #[derive(Debug, Clone)]
 pub struct Policy {
     /// Nothing where everything may be touched.
-    bounds: Option<Arc<Bounds>>,
-    guarded: Guarded,
+    bounds: Option<Arc<PolicyBounds>>,
+    guarded: GuardedSockets,
 }
 
 #[derive(Debug)]
-struct Bounds {
+struct PolicyBounds {
     /// Who asks, on a served host; nobody else's files are read then.
     controller: Option<IpAddr>,
     allowed: Vec<Network>,
@@ -116,35 +116,35 @@ impl fmt::Display for Destination {
 
 /// That frames may leave for these hosts; only a [`Policy`] mints it.
 #[derive(Debug, Clone)]
-pub struct Frames(());
+pub struct FramePermit(());
 
 impl Policy {
     /// For agents in labs, for tests, and where the user's own program asks.
     #[must_use]
     pub const fn anything() -> Self {
-        Self { bounds: None, guarded: Guarded::NONE }
+        Self { bounds: None, guarded: GuardedSockets::NONE }
     }
 
     /// For an agent that is served: to the controller and to what the owner allows, and none of the owner's files.
     #[must_use]
     pub fn served(controller: IpAddr, allowed: Vec<Network>) -> Self {
-        Self::bounded(Bounds { controller: Some(controller.to_canonical()), allowed })
+        Self::bounded(PolicyBounds { controller: Some(controller.to_canonical()), allowed })
     }
 
     /// For an agent that the user's own controller started: to what the user allows.
     #[must_use]
     pub fn own(allowed: Vec<Network>) -> Self {
-        Self::bounded(Bounds { controller: None, allowed })
+        Self::bounded(PolicyBounds { controller: None, allowed })
     }
 
-    fn bounded(bounds: Bounds) -> Self {
-        Self { bounds: Some(Arc::new(bounds)), guarded: Guarded::NONE }
+    fn bounded(bounds: PolicyBounds) -> Self {
+        Self { bounds: Some(Arc::new(bounds)), guarded: GuardedSockets::NONE }
     }
 
     /// The same for one role, whose guarded sockets are remembered for [`Policy::n_dropped`].
     #[must_use]
     pub fn of_one_role(&self) -> Self {
-        Self { bounds: self.bounds.clone(), guarded: Guarded::counting() }
+        Self { bounds: self.bounds.clone(), guarded: GuardedSockets::counting() }
     }
 
     /// How many packets the kernel dropped at the guarded sockets of this role.
@@ -245,30 +245,30 @@ impl Policy {
     ///
     /// On a served host it is the controller and what the owner allows; elsewhere anybody, if nobody is named.
     #[must_use]
-    pub fn guests(&self, with: &[IpAddr], sources: Option<&str>) -> Guests {
+    pub fn guests(&self, with: &[IpAddr], sources: Option<&str>) -> AllowedPeers {
         let allowed = self
             .bounds
             .iter()
             .flat_map(|bounds| bounds.controller.map(Network::from).into_iter().chain(bounds.allowed.clone()));
         if self.is_for_others() {
-            return Guests { networks: allowed.collect(), guarded: self.guarded.clone() };
+            return AllowedPeers { networks: allowed.collect(), guarded: self.guarded.clone() };
         }
         if with.is_empty() {
-            return Guests::anybody();
+            return AllowedPeers::anybody();
         }
         // What is not a network there is the name of a device, which has the address of the role.
         let sources = sources.unwrap_or_default().split(',').filter_map(|word| word.trim().parse().ok());
         let networks = with.iter().copied().map(Network::from).chain(sources).chain(allowed).collect();
-        Guests { networks, guarded: self.guarded.clone() }
+        AllowedPeers { networks, guarded: self.guarded.clone() }
     }
 
     /// Lets frames leave for hosts.
     ///
     /// # Errors
     /// One of them is not allowed.
-    pub fn permit_frames(&self, to: impl IntoIterator<Item = IpAddr>) -> Result<Frames, Refused> {
+    pub fn permit_frames(&self, to: impl IntoIterator<Item = IpAddr>) -> Result<FramePermit, Refused> {
         to.into_iter().try_for_each(|address| self.judge(address.into()))?;
-        Ok(Frames(()))
+        Ok(FramePermit(()))
     }
 
     /// Looks a name up and lets its addresses be sent to; no other look-up may follow.

@@ -14,12 +14,12 @@ use rustix::{
     time::Timespec,
 };
 
-use super::{Completion, Event, Fixed, Patience, Piece, Reactor, Token};
+use super::{Completion, Event, FixedBuffer, Reactor, ReceivedBytes, Token, WaitLimit};
 use crate::{
     Error, Result, clock,
     policy::Destination,
     socket::{self, Domain, Socket, Wait},
-    wire_time::{self, Epoch},
+    timestamping::{self, KernelClockOffset},
 };
 
 /// One receive takes what a connection can have waiting: a large body costs few calls, and the buffer fits in a level-2 cache.
@@ -37,15 +37,15 @@ const DISCARD: u64 = 1 << 30;
 /// when sends left; each costs a system call more.
 pub struct Epoll<const STAMPED: bool = false> {
     list: OwnedFd,
-    seats: Vec<Seat>,
+    seats: Vec<SocketSlot>,
     fixed: Vec<Box<[u8]>>,
     events: Vec<epoll::Event>,
     /// How many of `events` are done with.
     n_done: usize,
     /// The socket that is being received from.
-    turn: Option<Turn>,
+    turn: Option<ReceiveTurn>,
     /// Sockets that had more than a turn's worth; they go on after the next wait.
-    cut: VecDeque<Turn>,
+    cut: VecDeque<ReceiveTurn>,
     /// How many of `cut` may go on before that.
     n_cut_now: usize,
     /// What is known without a receive, with the generation that it is meant for.
@@ -53,7 +53,7 @@ pub struct Epoll<const STAMPED: bool = false> {
     buffer: Box<[u8]>,
     buffer_is_out: bool,
     /// How the stamps of the kernel relate to the clock of completions.
-    epoch: Epoch,
+    epoch: KernelClockOffset,
     /// The stamp of the bytes that were received last.
     arrived: Option<Nanos>,
 }
@@ -63,11 +63,11 @@ pub type StampedEpoll = Epoll<true>;
 
 /// One token's socket.
 #[derive(Default)]
-struct Seat {
+struct SocketSlot {
     socket: Option<Socket>,
     /// Counts the sockets of this seat; an event of an earlier one is stale.
     generation: u32,
-    stage: Stage,
+    stage: SocketStage,
     /// `AF_UNIX` copies even with `MSG_TRUNC`.
     is_local: bool,
     n_discard: u64,
@@ -77,7 +77,7 @@ struct Seat {
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum SocketStage {
     /// No socket, or one that has failed.
     #[default]
     Dead,
@@ -95,7 +95,7 @@ struct Unsent {
 }
 
 enum Waiting {
-    Fixed(Fixed),
+    Fixed(FixedBuffer),
     Copied(Box<[u8]>),
     /// The same, of which only a failure is told.
     Untold(Box<[u8]>),
@@ -103,7 +103,7 @@ enum Waiting {
 
 /// One socket's right to receive.
 #[derive(Clone, Copy)]
-struct Turn {
+struct ReceiveTurn {
     token: Token,
     generation: u32,
     n_left: u8,
@@ -111,7 +111,7 @@ struct Turn {
     to_the_end: bool,
 }
 
-impl Turn {
+impl ReceiveTurn {
     fn new(token: Token, generation: u32) -> Self {
         Self { token, generation, n_left: TURN, to_the_end: false }
     }
@@ -119,18 +119,18 @@ impl Turn {
 
 impl<const STAMPED: bool> Epoll<STAMPED> {
     /// The token's live seat.
-    fn seat(&mut self, token: Token) -> &mut Seat {
+    fn seat(&mut self, token: Token) -> &mut SocketSlot {
         let seat = self.seats.get_mut(token.index()).filter(|seat| seat.socket.is_some());
         seat.expect("a token is in use from connect, adopt or listen until close")
     }
 
-    fn occupy(&mut self, token: Token, socket: Socket, stage: Stage) -> &mut Seat {
+    fn occupy(&mut self, token: Token, socket: Socket, stage: SocketStage) -> &mut SocketSlot {
         if self.seats.len() <= token.index() {
-            self.seats.resize_with(token.index() + 1, Seat::default);
+            self.seats.resize_with(token.index() + 1, SocketSlot::default);
         }
         let seat = &mut self.seats[token.index()];
         assert!(seat.socket.is_none(), "token {} is in use", token.0);
-        *seat = Seat { socket: Some(socket), generation: seat.generation, stage, ..Seat::default() };
+        *seat = SocketSlot { socket: Some(socket), generation: seat.generation, stage, ..SocketSlot::default() };
         seat
     }
 
@@ -150,7 +150,7 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
         let seat = &self.seats[token.index()];
         if let (true, false, Some(socket)) = (STAMPED, seat.is_local, &seat.socket) {
             // The only refusal is for a connection that has broken already, which its next event tells.
-            let _ = wire_time::enable(socket);
+            let _ = timestamping::enable(socket);
         }
     }
 
@@ -161,7 +161,7 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
 
     fn fail(&mut self, token: Token, error: Error) {
         let seat = self.seat(token);
-        seat.stage = Stage::Dead;
+        seat.stage = SocketStage::Dead;
         seat.unsent = None;
         self.know(token, Event::Failed(error));
     }
@@ -178,7 +178,7 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
 
     /// Sends bytes now, and what the kernel does not take later, as `rest` says; whether it took all of them.
     fn hand_over(&mut self, token: Token, bytes: &[u8], rest: impl FnOnce(Box<[u8]>) -> Waiting) -> bool {
-        if self.seat(token).stage == Stage::Dead {
+        if self.seat(token).stage == SocketStage::Dead {
             return false;
         }
         match self.try_send(token, bytes) {
@@ -226,13 +226,13 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
         let token = Token(u32::try_from(data & u64::from(u32::MAX)).expect("it is masked"));
         let generation = u32::try_from(data >> 32).expect("32 bits are left");
         let seat = &mut self.seats[token.index()];
-        if seat.generation != generation || seat.stage == Stage::Dead {
+        if seat.generation != generation || seat.stage == SocketStage::Dead {
             return;
         }
-        if seat.stage == Stage::Connecting {
+        if seat.stage == SocketStage::Connecting {
             let socket = seat.socket.as_ref().expect("a live seat has a socket");
             match socket::connect_result(socket) {
-                Ok(()) => seat.stage = Stage::Open,
+                Ok(()) => seat.stage = SocketStage::Open,
                 Err(error) => return self.fail(token, error),
             }
             self.stamp(token);
@@ -242,22 +242,22 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
         }
         let to_the_end = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
         if to_the_end || flags.contains(EventFlags::IN) {
-            self.turn = Some(Turn { to_the_end, ..Turn::new(token, generation) });
+            self.turn = Some(ReceiveTurn { to_the_end, ..ReceiveTurn::new(token, generation) });
         }
     }
 
     /// One receive or accept of the socket whose turn it is.
-    fn take(&mut self, turn: Turn) -> Option<Completion> {
+    fn take(&mut self, turn: ReceiveTurn) -> Option<Completion> {
         let token = turn.token;
         let stage = self.seats.get(token.index()).filter(|seat| seat.generation == turn.generation)?.stage;
-        if !matches!(stage, Stage::Open | Stage::Listening) {
+        if !matches!(stage, SocketStage::Open | SocketStage::Listening) {
             return None;
         }
         if turn.n_left == 0 {
-            self.cut.push_back(Turn { n_left: TURN, ..turn });
+            self.cut.push_back(ReceiveTurn { n_left: TURN, ..turn });
             return None;
         }
-        let outcome = if stage == Stage::Listening { self.accept(turn) } else { self.receive(turn) };
+        let outcome = if stage == SocketStage::Listening { self.accept(turn) } else { self.receive(turn) };
         let event = match outcome {
             Ok(event) => event?,
             Err(error) => {
@@ -268,17 +268,17 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
         Some(Completion { token, at: self.arrived.take().unwrap_or_else(clock::now), event })
     }
 
-    fn go_on(&mut self, turn: Turn) {
-        self.turn = Some(Turn { n_left: turn.n_left - 1, ..turn });
+    fn go_on(&mut self, turn: ReceiveTurn) {
+        self.turn = Some(ReceiveTurn { n_left: turn.n_left - 1, ..turn });
     }
 
-    fn receive(&mut self, turn: Turn) -> Result<Option<Event>> {
+    fn receive(&mut self, turn: ReceiveTurn) -> Result<Option<Event>> {
         let seat = &mut self.seats[turn.token.index()];
         let socket = seat.socket.as_ref().expect("a live seat has a socket");
         let n_discard = seat.n_discard;
         let (wanted, received) = if STAMPED && !seat.is_local {
             let wanted = if n_discard == 0 { BUFFER } else { usize::try_from(n_discard).unwrap_or(BUFFER).min(BUFFER) };
-            let arrival = wire_time::recv(socket, &mut self.buffer[..wanted])?;
+            let arrival = timestamping::recv(socket, &mut self.buffer[..wanted])?;
             self.arrived = arrival.and_then(|arrival| arrival.at).map(|at| self.epoch.monotonic(at));
             (wanted, arrival.map(|arrival| arrival.n_bytes))
         } else if n_discard == 0 {
@@ -292,7 +292,7 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
         };
         let Some(received) = received else { return Ok(None) };
         if received == 0 {
-            seat.stage = Stage::Ended;
+            seat.stage = SocketStage::Ended;
             return Ok(Some(Event::Ended));
         }
         // Less than was asked for means that nothing is left, and that the kernel will tell of more: the receive that
@@ -307,10 +307,10 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
         }
         self.buffer_is_out = true;
         let length = u32::try_from(received).expect("a receive is bounded by the buffer");
-        Ok(Some(Event::Received(Piece { buffer: 0, start: 0, length })))
+        Ok(Some(Event::Received(ReceivedBytes { buffer: 0, start: 0, length })))
     }
 
-    fn accept(&mut self, turn: Turn) -> Result<Option<Event>> {
+    fn accept(&mut self, turn: ReceiveTurn) -> Result<Option<Event>> {
         let listener = self.seat(turn.token).socket.as_ref().expect("a live seat has a socket");
         match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(accepted) => {
@@ -361,7 +361,7 @@ impl<const STAMPED: bool> Reactor for Epoll<STAMPED> {
             known: VecDeque::new(),
             buffer: vec![0; BUFFER].into_boxed_slice(),
             buffer_is_out: false,
-            epoch: Epoch::now(),
+            epoch: KernelClockOffset::now(),
             arrived: None,
         })
     }
@@ -370,14 +370,14 @@ impl<const STAMPED: bool> Reactor for Epoll<STAMPED> {
         true
     }
 
-    fn fix(&mut self, bytes: Vec<u8>) -> Fixed {
+    fn fix(&mut self, bytes: Vec<u8>) -> FixedBuffer {
         self.fixed.push(bytes.into_boxed_slice());
-        Fixed(u32::try_from(self.fixed.len() - 1).expect("there are few fixed requests"))
+        FixedBuffer(u32::try_from(self.fixed.len() - 1).expect("there are few fixed requests"))
     }
 
     fn connect(&mut self, token: Token, socket: Socket, to: &Destination) {
         let begun = socket::connect_begin(&socket, to);
-        self.occupy(token, socket, Stage::Connecting).is_local = to.raw().domain() == Domain::UNIX;
+        self.occupy(token, socket, SocketStage::Connecting).is_local = to.raw().domain() == Domain::UNIX;
         match begun {
             // Only now: a socket that does not even connect yet counts as hung up.
             Ok(_) => self.register(token),
@@ -387,20 +387,20 @@ impl<const STAMPED: bool> Reactor for Epoll<STAMPED> {
 
     fn adopt(&mut self, token: Token, socket: Socket) {
         let is_local = socket.domain().is_ok_and(|domain| domain == Domain::UNIX);
-        self.occupy(token, socket, Stage::Open).is_local = is_local;
+        self.occupy(token, socket, SocketStage::Open).is_local = is_local;
         self.stamp(token);
         self.register(token);
     }
 
     fn listen(&mut self, token: Token, socket: Socket) {
-        self.occupy(token, socket, Stage::Listening);
+        self.occupy(token, socket, SocketStage::Listening);
         self.register(token);
     }
 
-    fn send_fixed(&mut self, token: Token, bytes: Fixed) {
+    fn send_fixed(&mut self, token: Token, bytes: FixedBuffer) {
         let seat = self.seat(token);
         let (stage, must_wait) = (seat.stage, seat.unsent.is_some());
-        if stage == Stage::Dead {
+        if stage == SocketStage::Dead {
             return;
         }
         let n_sent = if must_wait {
@@ -433,7 +433,7 @@ impl<const STAMPED: bool> Reactor for Epoll<STAMPED> {
 
     fn close(&mut self, token: Token) {
         if let Some(seat) = self.seats.get_mut(token.index()).filter(|seat| seat.socket.is_some()) {
-            *seat = Seat { generation: seat.generation.wrapping_add(1), ..Seat::default() };
+            *seat = SocketSlot { generation: seat.generation.wrapping_add(1), ..SocketSlot::default() };
         }
     }
 
@@ -448,11 +448,11 @@ impl<const STAMPED: bool> Reactor for Epoll<STAMPED> {
     fn departed(&mut self, token: Token) -> Option<Nanos> {
         let socket = self.seats.get(token.index()).filter(|_| STAMPED)?.socket.as_ref()?;
         // A stamp that cannot be read is one that there is not.
-        let departures = std::iter::from_fn(|| wire_time::departure(socket).ok().flatten());
+        let departures = std::iter::from_fn(|| timestamping::departure(socket).ok().flatten());
         departures.last().map(|departure| self.epoch.monotonic(departure.at))
     }
 
-    fn wait(&mut self, patience: Patience) -> Result<()> {
+    fn wait(&mut self, patience: WaitLimit) -> Result<()> {
         if self.has_work() {
             return Ok(());
         }
@@ -496,11 +496,11 @@ impl<const STAMPED: bool> Reactor for Epoll<STAMPED> {
         }
     }
 
-    fn bytes(&self, piece: &Piece) -> &[u8] {
+    fn bytes(&self, piece: &ReceivedBytes) -> &[u8] {
         &self.buffer[..piece.length as usize]
     }
 
-    fn release(&mut self, _: Piece) {
+    fn release(&mut self, _: ReceivedBytes) {
         self.buffer_is_out = false;
     }
 }

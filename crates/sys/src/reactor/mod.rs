@@ -1,6 +1,6 @@
 //! Many connections served by one thread: the seam between an engine and the kernel's two ways of doing that.
 //!
-//! A [`Reactor`] owns the sockets of one thread. It is told what to do with a [`Token`] and answers with [`Completion`]s.
+//! A [`Reactor`] owns the sockets of one thread. It is told what to do with a [`Token`] and answers with [`ZeroCopyCompletion`]s.
 //! It knows nothing of the bytes that flow, of time-outs and of when to connect again. Two ways fill the seam: [`Epoll`],
 //! which every kernel has, and [`Uring`], which is cheaper. The engine is generic over them, so no call is dispatched at run time.
 
@@ -31,9 +31,9 @@ impl Token {
 
 /// Bytes that a reactor keeps for its whole life, such as a request that is sent again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fixed(u32);
+pub struct FixedBuffer(u32);
 
-impl Fixed {
+impl FixedBuffer {
     fn index(self) -> usize {
         self.0 as usize
     }
@@ -42,7 +42,7 @@ impl Fixed {
 /// Bytes that have arrived; they lie in a buffer of the reactor until [`Reactor::release`].
 #[derive(Debug)]
 #[must_use = "a piece that is not released is lost to the reactor"]
-pub struct Piece {
+pub struct ReceivedBytes {
     buffer: u32,
     start: u32,
     length: u32,
@@ -65,7 +65,7 @@ pub enum Event {
     /// The connect has succeeded; only now may bytes be sent.
     Connected,
     /// Bytes have arrived; the piece must be released before the next call of [`Reactor::next`].
-    Received(Piece),
+    Received(ReceivedBytes),
     /// So many more of the bytes that [`Reactor::discard`] was asked for are gone; the counts add up to what was asked.
     Discarded(u64),
     /// One [`Reactor::send`] is with the kernel as a whole.
@@ -80,7 +80,7 @@ pub enum Event {
 
 /// How long a wait may last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
+pub struct WaitLimit {
     /// The monotonic time at which the wait ends, whether something has happened or not.
     pub until: Nanos,
     /// Whether to wait for several completions, to pay for the wait once; `None` returns with the first.
@@ -135,7 +135,7 @@ pub trait Reactor: Sized {
     fn batches(&self) -> bool;
 
     /// Keeps bytes that will be sent often; there is no way to give them back.
-    fn fix(&mut self, bytes: Vec<u8>) -> Fixed;
+    fn fix(&mut self, bytes: Vec<u8>) -> FixedBuffer;
 
     /// Takes a socket (TCP or `AF_UNIX` stream) and connects it: [`Event::Connected`] or [`Event::Failed`] follows.
     ///
@@ -153,7 +153,7 @@ pub trait Reactor: Sized {
     ///
     /// # Panics
     /// When the token is not in use; so do the other sends and [`Reactor::discard`].
-    fn send_fixed(&mut self, token: Token, bytes: Fixed);
+    fn send_fixed(&mut self, token: Token, bytes: FixedBuffer);
 
     /// Sends bytes, in the order of the calls; each call is answered by one [`Event::Sent`].
     ///
@@ -197,7 +197,7 @@ pub trait Reactor: Sized {
     ///
     /// # Errors
     /// When the reactor itself is broken; it cannot be used any further.
-    fn wait(&mut self, patience: Patience) -> Result<()>;
+    fn wait(&mut self, patience: WaitLimit) -> Result<()>;
 
     /// The next completion; `None` when it is time to wait again.
     ///
@@ -206,8 +206,8 @@ pub trait Reactor: Sized {
     fn next(&mut self) -> Option<Completion>;
 
     /// The bytes of a piece.
-    fn bytes(&self, piece: &Piece) -> &[u8];
+    fn bytes(&self, piece: &ReceivedBytes) -> &[u8];
 
     /// Gives a piece back.
-    fn release(&mut self, piece: Piece);
+    fn release(&mut self, piece: ReceivedBytes);
 }

@@ -10,10 +10,10 @@ use std::{
 
 use fathom_model::units::Nanos;
 
-use super::{Batch, Completion, Event, Patience, Reactor, Token, Uring, uring::is_allowed};
+use super::{Batch, Completion, Event, Reactor, Token, Uring, WaitLimit, uring::is_allowed};
 use crate::{
     clock,
-    policy::{Guests, Policy, anywhere},
+    policy::{AllowedPeers, Policy, anywhere},
     socket::{self, Domain, Socket, Type},
 };
 
@@ -22,7 +22,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 /// An event without borrowed bytes.
 #[derive(Debug)]
-enum Seen {
+enum SeenEvent {
     Connected,
     Received(Vec<u8>),
     Discarded(u64),
@@ -35,7 +35,7 @@ enum Seen {
 /// A reactor and what it has told so far.
 struct Rig<R> {
     reactor: R,
-    seen: Vec<(Token, Seen)>,
+    seen: Vec<(Token, SeenEvent)>,
 }
 
 impl<R: Reactor> Rig<R> {
@@ -44,31 +44,31 @@ impl<R: Reactor> Rig<R> {
     }
 
     /// Takes the next completion apart.
-    fn next(&mut self) -> Option<(Token, Seen)> {
+    fn next(&mut self) -> Option<(Token, SeenEvent)> {
         let Completion { token, at, event } = self.reactor.next()?;
         assert!(at <= clock::now());
         let seen = match event {
-            Event::Connected => Seen::Connected,
+            Event::Connected => SeenEvent::Connected,
             Event::Received(piece) => {
                 let bytes = self.reactor.bytes(&piece).to_vec();
                 self.reactor.release(piece);
                 assert!(!bytes.is_empty());
-                Seen::Received(bytes)
+                SeenEvent::Received(bytes)
             }
-            Event::Discarded(count) => Seen::Discarded(count),
-            Event::Sent => Seen::Sent,
-            Event::Ended => Seen::Ended,
-            Event::Failed(error) => Seen::Failed(error.to_string(), error.errno()),
-            Event::Accepted(socket) => Seen::Accepted(socket),
+            Event::Discarded(count) => SeenEvent::Discarded(count),
+            Event::Sent => SeenEvent::Sent,
+            Event::Ended => SeenEvent::Ended,
+            Event::Failed(error) => SeenEvent::Failed(error.to_string(), error.errno()),
+            Event::Accepted(socket) => SeenEvent::Accepted(socket),
         };
         Some((token, seen))
     }
 
     /// Waits and lets `each` answer every completion, until it says that it has seen enough.
-    fn drive(&mut self, mut each: impl FnMut(&mut R, Token, &Seen) -> bool) {
+    fn drive(&mut self, mut each: impl FnMut(&mut R, Token, &SeenEvent) -> bool) {
         let deadline = clock::now() + DEADLINE.into();
         loop {
-            self.reactor.wait(Patience { until: deadline, batch: None }).unwrap();
+            self.reactor.wait(WaitLimit { until: deadline, batch: None }).unwrap();
             while let Some((token, seen)) = self.next() {
                 assert!(clock::now() < deadline, "{seen:?} of {token:?} is not the end");
                 let enough = each(&mut self.reactor, token, &seen);
@@ -82,7 +82,7 @@ impl<R: Reactor> Rig<R> {
     }
 
     /// Waits until a completion like this one has come.
-    fn until(&mut self, mut wanted: impl FnMut(&Seen) -> bool) {
+    fn until(&mut self, mut wanted: impl FnMut(&SeenEvent) -> bool) {
         self.drive(|_, _, seen| wanted(seen));
     }
 
@@ -90,7 +90,7 @@ impl<R: Reactor> Rig<R> {
     fn idle(&mut self) {
         let until = clock::now() + Nanos::from_millis(30);
         while clock::now() < until {
-            self.reactor.wait(Patience { until, batch: None }).unwrap();
+            self.reactor.wait(WaitLimit { until, batch: None }).unwrap();
             while let Some(seen) = self.next() {
                 self.seen.push(seen);
             }
@@ -99,32 +99,32 @@ impl<R: Reactor> Rig<R> {
 
     fn connected(&mut self, token: Token, address: SocketAddr) {
         self.reactor.connect(token, socket::stream_nonblocking(address).unwrap(), &anywhere(address));
-        self.until(|seen| matches!(seen, Seen::Connected));
+        self.until(|seen| matches!(seen, SeenEvent::Connected));
     }
 
     /// All bytes that a token has received.
     fn received(&self, of: Token) -> Vec<u8> {
         let pieces = self.seen.iter().filter(|(token, _)| *token == of).filter_map(|(_, seen)| match seen {
-            Seen::Received(bytes) => Some(bytes.as_slice()),
+            SeenEvent::Received(bytes) => Some(bytes.as_slice()),
             _ => None,
         });
         pieces.collect::<Vec<_>>().concat()
     }
 
     fn discarded(&self) -> u64 {
-        self.seen.iter().map(|(_, seen)| if let Seen::Discarded(count) = seen { *count } else { 0 }).sum()
+        self.seen.iter().map(|(_, seen)| if let SeenEvent::Discarded(count) = seen { *count } else { 0 }).sum()
     }
 
     /// What came, without the bytes.
     fn kinds(&self) -> Vec<(u32, &'static str)> {
-        let kind = |seen: &Seen| match seen {
-            Seen::Connected => "connected",
-            Seen::Received(_) => "received",
-            Seen::Discarded(_) => "discarded",
-            Seen::Sent => "sent",
-            Seen::Ended => "ended",
-            Seen::Failed(..) => "failed",
-            Seen::Accepted(_) => "accepted",
+        let kind = |seen: &SeenEvent| match seen {
+            SeenEvent::Connected => "connected",
+            SeenEvent::Received(_) => "received",
+            SeenEvent::Discarded(_) => "discarded",
+            SeenEvent::Sent => "sent",
+            SeenEvent::Ended => "ended",
+            SeenEvent::Failed(..) => "failed",
+            SeenEvent::Accepted(_) => "accepted",
         };
         self.seen.iter().map(|(token, seen)| (token.0, kind(seen))).collect()
     }
@@ -176,12 +176,12 @@ pub(super) fn a_connection_carries_bytes_both_ways<R: Reactor>(reactor: R) {
     let request = rig.reactor.fix(b"ping".to_vec());
     for round in 0..3 {
         rig.reactor.send_fixed(A, request);
-        rig.reactor.wait(Patience { until: clock::now(), batch: None }).unwrap();
+        rig.reactor.wait(WaitLimit { until: clock::now(), batch: None }).unwrap();
         let mut bytes = [0; 4];
         far.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"ping");
         far.write_all(&[round; 5]).unwrap();
-        rig.until(|seen| matches!(seen, Seen::Received(_)));
+        rig.until(|seen| matches!(seen, SeenEvent::Received(_)));
     }
     assert_eq!(rig.received(A), [[0; 5], [1; 5], [2; 5]].concat());
     assert_eq!(rig.kinds().len(), 4, "a fixed send is not confirmed: {:?}", rig.kinds());
@@ -196,7 +196,7 @@ pub(super) fn a_refused_connect_fails_by_name<R: Reactor>(reactor: R) {
     let mut rig = Rig::new(reactor);
     let address = listener().1;
     rig.reactor.connect(A, socket::stream_nonblocking(address).unwrap(), &anywhere(address));
-    rig.until(|seen| matches!(seen, Seen::Failed(call, Some(libc::ECONNREFUSED)) if call == "connect"));
+    rig.until(|seen| matches!(seen, SeenEvent::Failed(call, Some(libc::ECONNREFUSED)) if call == "connect"));
     // What is asked of a dead token is ignored.
     rig.reactor.send(A, b"x");
     rig.idle();
@@ -222,7 +222,7 @@ pub(super) fn large_sends_arrive_in_order_once_the_peer_reads<R: Reactor>(reacto
         scope.spawn(|| far.read_exact(&mut bytes).unwrap());
         let mut n_sent = 0;
         rig.until(|seen| {
-            n_sent += u32::from(matches!(seen, Seen::Sent));
+            n_sent += u32::from(matches!(seen, SeenEvent::Sent));
             n_sent == 2
         });
     });
@@ -251,8 +251,8 @@ pub(super) fn a_pipeline_stays_in_order_when_the_peer_reads_late<R: Reactor>(rea
             rig.reactor.send_fixed(A, fixed[round % 3]);
         }
         if round % 5 < 2 {
-            rig.reactor.wait(Patience { until: Nanos::ZERO, batch: None }).unwrap();
-            while rig.next().is_some_and(|(_, seen)| matches!(seen, Seen::Sent)) {
+            rig.reactor.wait(WaitLimit { until: Nanos::ZERO, batch: None }).unwrap();
+            while rig.next().is_some_and(|(_, seen)| matches!(seen, SeenEvent::Sent)) {
                 n_sent -= 1;
             }
         }
@@ -265,7 +265,7 @@ pub(super) fn a_pipeline_stays_in_order_when_the_peer_reads_late<R: Reactor>(rea
     thread::scope(|scope| {
         scope.spawn(|| far.read_exact(&mut bytes).unwrap());
         rig.until(|seen| {
-            n_sent -= u32::from(matches!(seen, Seen::Sent));
+            n_sent -= u32::from(matches!(seen, SeenEvent::Sent));
             n_sent == 0
         });
     });
@@ -280,7 +280,7 @@ pub(super) fn small_sends_are_each_confirmed<R: Reactor>(reactor: R) {
     }
     let mut n_sent = 0;
     rig.until(|seen| {
-        n_sent += u32::from(matches!(seen, Seen::Sent));
+        n_sent += u32::from(matches!(seen, SeenEvent::Sent));
         n_sent == 100
     });
     let mut bytes = [0; 100];
@@ -295,12 +295,12 @@ pub(super) fn quiet_sends_arrive_and_say_nothing<R: Reactor>(reactor: R) {
     for round in 0..40_u8 {
         let request = pattern(usize::from(round) * usize::from(round) * 4 + 1, round);
         rig.reactor.send_quietly(A, &request);
-        rig.reactor.wait(Patience { until: Nanos::ZERO, batch: None }).unwrap();
+        rig.reactor.wait(WaitLimit { until: Nanos::ZERO, batch: None }).unwrap();
         let mut bytes = vec![0; request.len()];
         far.read_exact(&mut bytes).unwrap();
         assert!(bytes == request, "{round}");
         far.write_all(&[round]).unwrap();
-        rig.until(|seen| matches!(seen, Seen::Received(_)));
+        rig.until(|seen| matches!(seen, SeenEvent::Received(_)));
     }
     rig.idle();
     assert!(rig.kinds().iter().all(|(_, kind)| *kind != "sent"), "{:?}", rig.kinds());
@@ -314,13 +314,13 @@ pub(super) fn a_token_is_free_at_once_after_a_close_with_bytes_under_way<R: Reac
         old.write_all(&[1; 10_000]).unwrap();
         if round % 2 == 0 {
             // In every other round the kernel knows of the send before the close.
-            rig.reactor.wait(Patience { until: clock::now() + Nanos::from_secs(1), batch: None }).unwrap();
+            rig.reactor.wait(WaitLimit { until: clock::now() + Nanos::from_secs(1), batch: None }).unwrap();
         }
         rig.seen.clear();
         rig.reactor.close(A);
         let mut new = tcp(&mut rig, A);
         new.write_all(b"new").unwrap();
-        rig.until(|seen| matches!(seen, Seen::Received(_)));
+        rig.until(|seen| matches!(seen, SeenEvent::Received(_)));
         assert_eq!(rig.kinds(), [(3, "connected"), (3, "received")], "round {round}");
         assert_eq!(rig.received(A), b"new");
         rig.reactor.close(A);
@@ -340,7 +340,7 @@ pub(super) fn what_was_pending_at_a_close_is_never_told<R: Reactor>(reactor: R) 
         peer.write_all(b"old").unwrap();
     }
     let mut new = Vec::new();
-    rig.until(|seen| matches!(seen, Seen::Received(_)));
+    rig.until(|seen| matches!(seen, SeenEvent::Received(_)));
     rig.seen.clear();
     for token in 0..50 {
         rig.reactor.close(Token(token));
@@ -353,7 +353,7 @@ pub(super) fn what_was_pending_at_a_close_is_never_told<R: Reactor>(reactor: R) 
     }
     let mut n_received = 0;
     rig.until(|seen| {
-        assert!(matches!(seen, Seen::Received(bytes) if bytes == b"new"), "{seen:?}");
+        assert!(matches!(seen, SeenEvent::Received(bytes) if bytes == b"new"), "{seen:?}");
         n_received += 1;
         n_received == 50
     });
@@ -368,7 +368,7 @@ fn discard_then_go_on<R: Reactor>(rig: &mut Rig<R>, mut far: impl Write + Send) 
             // Once the head is there, the rest of the body is of no interest.
             let (mut n_received, mut asked) = (0, false);
             rig.drive(|reactor, token, seen| {
-                if let Seen::Received(bytes) = seen {
+                if let SeenEvent::Received(bytes) = seen {
                     n_received += bytes.len();
                     if !asked && n_received >= head.len() {
                         asked = true;
@@ -406,7 +406,7 @@ pub(super) fn a_discard_of_what_has_not_come_yet_waits_for_it<R: Reactor>(reacto
     far.write_all(b"123").unwrap();
     rig.idle();
     far.write_all(b"456789").unwrap();
-    rig.until(|seen| matches!(seen, Seen::Received(_)));
+    rig.until(|seen| matches!(seen, SeenEvent::Received(_)));
     assert_eq!((rig.discarded(), rig.received(A)), (6, b"789".to_vec()));
 }
 
@@ -417,7 +417,7 @@ pub(super) fn an_end_within_a_discard_is_told<R: Reactor>(reactor: R) {
     rig.idle();
     far.write_all(&vec![0; 40_000]).unwrap();
     drop(far);
-    rig.until(|seen| matches!(seen, Seen::Ended));
+    rig.until(|seen| matches!(seen, SeenEvent::Ended));
     assert_eq!(rig.discarded(), 40_000);
 }
 
@@ -430,11 +430,11 @@ pub(super) fn the_end_comes_after_all_bytes_and_sending_goes_on<R: Reactor>(reac
             far.write_all(&sent).unwrap();
             far.shutdown(Shutdown::Write).unwrap();
         });
-        rig.until(|seen| matches!(seen, Seen::Ended));
+        rig.until(|seen| matches!(seen, SeenEvent::Ended));
     });
     assert!(rig.received(A) == sent);
     rig.reactor.send(A, b"bye");
-    rig.until(|seen| matches!(seen, Seen::Sent));
+    rig.until(|seen| matches!(seen, SeenEvent::Sent));
     let mut bytes = [0; 3];
     far.read_exact(&mut bytes).unwrap();
     rig.idle();
@@ -446,7 +446,7 @@ pub(super) fn a_reset_fails_by_name<R: Reactor>(reactor: R) {
     let far = tcp(&mut rig, A);
     socket::set_reset_on_close(&far).unwrap();
     drop(far);
-    rig.until(|seen| matches!(seen, Seen::Failed(call, Some(libc::ECONNRESET)) if call == "recv"));
+    rig.until(|seen| matches!(seen, SeenEvent::Failed(call, Some(libc::ECONNRESET)) if call == "recv"));
     rig.idle();
     assert_eq!(rig.kinds(), [(3, "connected"), (3, "failed")]);
 }
@@ -455,7 +455,7 @@ pub(super) fn a_send_to_a_peer_that_is_gone_fails_by_name<R: Reactor>(reactor: R
     let mut rig = Rig::new(reactor);
     let far = tcp(&mut rig, A);
     drop(far);
-    rig.until(|seen| matches!(seen, Seen::Ended));
+    rig.until(|seen| matches!(seen, SeenEvent::Ended));
     let request = rig.reactor.fix(b"request".to_vec());
     // The first send provokes the reset, a later one meets it.
     let deadline = clock::now() + DEADLINE.into();
@@ -464,31 +464,31 @@ pub(super) fn a_send_to_a_peer_that_is_gone_fails_by_name<R: Reactor>(reactor: R
         rig.reactor.send_fixed(A, request);
         rig.idle();
     }
-    let Some((_, Seen::Failed(call, errno))) = rig.seen.pop() else { panic!("{:?}", rig.kinds()) };
+    let Some((_, SeenEvent::Failed(call, errno))) = rig.seen.pop() else { panic!("{:?}", rig.kinds()) };
     assert_eq!((call.as_str(), errno), ("send", Some(libc::EPIPE)));
 }
 
 pub(super) fn a_listener_tells_of_every_connection<R: Reactor>(reactor: R) {
     let mut rig = Rig::new(reactor);
-    let near = socket::listen(([127, 0, 0, 1], 0).into(), 64, &Guests::anybody()).unwrap();
+    let near = socket::listen(([127, 0, 0, 1], 0).into(), 64, &AllowedPeers::anybody()).unwrap();
     let address = socket::local_address(&near).unwrap();
     rig.reactor.listen(B, near);
     let mut peers: Vec<_> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
     let mut n_accepted = 0;
     rig.until(|seen| {
-        n_accepted += u32::from(matches!(seen, Seen::Accepted(_)));
+        n_accepted += u32::from(matches!(seen, SeenEvent::Accepted(_)));
         n_accepted == 40
     });
     for (at, (token, seen)) in rig.seen.drain(..).enumerate() {
-        let Seen::Accepted(socket) = seen else { panic!("{seen:?}") };
+        let SeenEvent::Accepted(socket) = seen else { panic!("{seen:?}") };
         assert_eq!(token, B);
         rig.reactor.adopt(Token(u32::try_from(at).unwrap() + 1), socket);
     }
     peers[7].write_all(b"hello").unwrap();
-    rig.until(|seen| matches!(seen, Seen::Received(bytes) if bytes == b"hello"));
+    rig.until(|seen| matches!(seen, SeenEvent::Received(bytes) if bytes == b"hello"));
     let token = rig.seen.pop().unwrap().0;
     rig.reactor.send(token, b"you too");
-    rig.until(|seen| matches!(seen, Seen::Sent));
+    rig.until(|seen| matches!(seen, SeenEvent::Sent));
     let mut bytes = [0; 7];
     peers[7].read_exact(&mut bytes).unwrap();
     assert_eq!(&bytes, b"you too");
@@ -505,21 +505,21 @@ pub(super) fn a_unix_socket_connects<R: Reactor>(reactor: R) {
     let listener = UnixListener::bind(&address).unwrap();
     let near = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None).unwrap();
     rig.reactor.connect(A, near, &Policy::anything().permit_unix(&address).unwrap());
-    rig.until(|seen| matches!(seen, Seen::Connected));
+    rig.until(|seen| matches!(seen, SeenEvent::Connected));
     let (mut far, _) = listener.accept().unwrap();
     rig.reactor.send(A, &pattern(100_000, 1));
     let mut bytes = vec![0; 100_000];
     thread::scope(|scope| {
         scope.spawn(|| far.read_exact(&mut bytes).unwrap());
-        rig.until(|seen| matches!(seen, Seen::Sent));
+        rig.until(|seen| matches!(seen, SeenEvent::Sent));
     });
     assert!(bytes == pattern(100_000, 1));
     drop(far);
-    rig.until(|seen| matches!(seen, Seen::Ended));
+    rig.until(|seen| matches!(seen, SeenEvent::Ended));
     drop(listener);
     let near = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None).unwrap();
     rig.reactor.connect(B, near, &Policy::anything().permit_unix(&address).unwrap());
-    rig.until(|seen| matches!(seen, Seen::Failed(call, Some(libc::ECONNREFUSED)) if call == "connect"));
+    rig.until(|seen| matches!(seen, SeenEvent::Failed(call, Some(libc::ECONNREFUSED)) if call == "connect"));
 }
 
 pub(super) fn a_wait_without_events_ends_on_time<R: Reactor>(reactor: R) {
@@ -529,7 +529,7 @@ pub(super) fn a_wait_without_events_ends_on_time<R: Reactor>(reactor: R) {
     for batch in [None, Some(Batch { n: 8, within: Nanos::from_millis(1) })] {
         let begin = clock::now();
         let until = begin + Nanos::from_millis(20);
-        rig.reactor.wait(Patience { until, batch }).unwrap();
+        rig.reactor.wait(WaitLimit { until, batch }).unwrap();
         let end = clock::now();
         assert!(end >= until, "{}", (end - begin).exact());
         assert!(end - begin < Nanos::from_secs(2), "{}", (end - begin).exact());
@@ -537,7 +537,7 @@ pub(super) fn a_wait_without_events_ends_on_time<R: Reactor>(reactor: R) {
     }
     // A time that has passed only looks.
     let begin = clock::now();
-    rig.reactor.wait(Patience { until: Nanos::ZERO, batch: None }).unwrap();
+    rig.reactor.wait(WaitLimit { until: Nanos::ZERO, batch: None }).unwrap();
     assert!(clock::now() - begin < Nanos::from_secs(1));
 }
 
@@ -549,9 +549,9 @@ pub(super) fn a_batch_waits_for_more_but_not_for_long<R: Reactor>(reactor: R) {
     let begin = clock::now();
     let batch = Some(Batch { n: 8, within: Nanos::from_millis(30) });
     peers[0].write_all(b"x").unwrap();
-    rig.reactor.wait(Patience { until: begin + DEADLINE.into(), batch }).unwrap();
+    rig.reactor.wait(WaitLimit { until: begin + DEADLINE.into(), batch }).unwrap();
     let span = clock::now() - begin;
-    assert!(matches!(rig.next(), Some((Token(0), Seen::Received(_)))));
+    assert!(matches!(rig.next(), Some((Token(0), SeenEvent::Received(_)))));
     assert!(span < Nanos::from_secs(5), "{}", span.exact());
     if rig.reactor.batches() {
         assert!(span >= Nanos::from_millis(29), "{}", span.exact());
@@ -562,7 +562,7 @@ pub(super) fn a_batch_waits_for_more_but_not_for_long<R: Reactor>(reactor: R) {
         peer.write_all(b"x").unwrap();
     }
     let batch = Some(Batch { n: 4, within: Nanos::from_secs(10) });
-    rig.reactor.wait(Patience { until: begin + DEADLINE.into(), batch }).unwrap();
+    rig.reactor.wait(WaitLimit { until: begin + DEADLINE.into(), batch }).unwrap();
     assert!(clock::now() - begin < Nanos::from_secs(5));
     assert_eq!((0..9).take_while(|_| rig.next().is_some()).count(), 4);
 }
@@ -577,7 +577,7 @@ pub(super) fn a_fast_sender_does_not_keep_the_others_waiting<R: Reactor>(reactor
         slow.write_all(b"x").unwrap();
         let mut n_rounds = 0;
         rig.drive(|_, token, seen| {
-            if token == B && matches!(seen, Seen::Received(_)) {
+            if token == B && matches!(seen, SeenEvent::Received(_)) {
                 n_rounds += 1;
                 slow.write_all(b"x").unwrap();
             }
@@ -606,7 +606,7 @@ pub(super) fn thousands_of_connections_are_served<R: Reactor>(reactor: R) {
         let mut received = vec![0; COUNT as usize];
         let mut n_left = COUNT;
         rig.drive(|reactor, token, seen| {
-            let Seen::Received(bytes) = seen else { panic!("{seen:?}") };
+            let SeenEvent::Received(bytes) = seen else { panic!("{seen:?}") };
             assert!(bytes.iter().all(|&byte| byte == round));
             received[token.index()] += bytes.len();
             if received[token.index()] == 3000 {
@@ -623,7 +623,7 @@ pub(super) fn thousands_of_connections_are_served<R: Reactor>(reactor: R) {
 
 pub(super) fn a_reactor_is_dropped_with_everything_under_way<R: Reactor>(reactor: R) {
     let mut rig = Rig::new(reactor);
-    let near = socket::listen(([127, 0, 0, 1], 0).into(), 8, &Guests::anybody()).unwrap();
+    let near = socket::listen(([127, 0, 0, 1], 0).into(), 8, &AllowedPeers::anybody()).unwrap();
     let address = socket::local_address(&near).unwrap();
     rig.reactor.listen(Token(9), near);
     let mut peers: Vec<_> = (0..8).map(|token| tcp(&mut rig, Token(token))).collect();
@@ -634,7 +634,7 @@ pub(super) fn a_reactor_is_dropped_with_everything_under_way<R: Reactor>(reactor
         peer.write_all(&vec![0; 100_000]).unwrap();
     }
     rig.reactor.discard(Token(2), 1 << 40);
-    rig.reactor.wait(Patience { until: clock::now() + Nanos::from_secs(1), batch: None }).unwrap();
+    rig.reactor.wait(WaitLimit { until: clock::now() + Nanos::from_secs(1), batch: None }).unwrap();
     rig.reactor.send(Token(0), b"never handed over");
     drop(rig);
     for peer in &mut peers {
@@ -647,7 +647,7 @@ pub(super) fn connections_that_are_abandoned_are_reset<R: Reactor>(reactor: R) {
     let mut rig = Rig::new(reactor);
     let mut peers: Vec<_> = (0..8).map(|token| tcp(&mut rig, Token(token))).collect();
     let mut other = local(&mut rig, Token(8));
-    rig.reactor.wait(Patience { until: clock::now(), batch: None }).unwrap();
+    rig.reactor.wait(WaitLimit { until: clock::now(), batch: None }).unwrap();
     rig.reactor.abandon();
     for peer in &mut peers {
         assert_eq!(peer.read(&mut [0; 1]).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
@@ -719,7 +719,7 @@ fn a_stamped_send_departs_before_its_answer_arrives() {
     peer.read_exact(&mut [0; 5]).unwrap();
     peer.write_all(b"answered").unwrap();
     let arrived = loop {
-        rig.reactor.wait(Patience { until: clock::now() + Nanos::from_secs(1), batch: None }).unwrap();
+        rig.reactor.wait(WaitLimit { until: clock::now() + Nanos::from_secs(1), batch: None }).unwrap();
         if let Some(Completion { at, event: Event::Received(piece), .. }) = rig.reactor.next() {
             rig.reactor.release(piece);
             break at;

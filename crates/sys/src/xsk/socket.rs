@@ -11,7 +11,7 @@ use super::{
     ring::Ring,
     umem::{CHUNK, Chunk, HEADROOM, Umem},
 };
-use crate::{Error, Result, clock, mapping::Source, policy::Frames as Permit, signal::poll_readable};
+use crate::{Error, Result, clock, mapping::Source, policy::FramePermit as Permit, signal::poll_readable};
 
 /// A queue of a device of this network namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub struct Received<'a> {
 }
 
 /// What all sockets begin with.
-struct Opened {
+struct OpenedSocket {
     fd: OwnedFd,
     umem: Umem,
     fill: Ring<u64>,
@@ -95,7 +95,7 @@ impl Transmitter {
     /// # Errors
     /// Without `CAP_NET_RAW`; `EOPNOTSUPP` when the driver has no zero-copy mode; `EBUSY` when the queue is taken.
     pub fn open(queue: Queue, mode: Mode, _: &Permit) -> Result<Self> {
-        let Opened { fd, umem, fill, completion, offsets } = open(RING)?;
+        let OpenedSocket { fd, umem, fill, completion, offsets } = open(RING)?;
         set(&fd, (libc::XDP_TX_RING, "XDP_TX_RING"), &RING)?;
         let frames = Ring::map(Source::Shared(fd.as_raw_fd(), libc::XDP_PGOFF_TX_RING), offsets.tx, RING)?;
         bind(&fd, queue, mode)?;
@@ -200,7 +200,7 @@ impl Receiver {
     /// # Errors
     /// As [`Transmitter::open`].
     pub fn open(queue: Queue, mode: Mode) -> Result<Self> {
-        let Opened { fd, mut umem, mut fill, completion, offsets } = open(CHUNKS_OF_RECEIVER)?;
+        let OpenedSocket { fd, mut umem, mut fill, completion, offsets } = open(CHUNKS_OF_RECEIVER)?;
         set(&fd, (libc::XDP_RX_RING, "XDP_RX_RING"), &RING)?;
         let frames = Ring::map(Source::Shared(fd.as_raw_fd(), libc::XDP_PGOFF_RX_RING), offsets.rx, RING)?;
         while let Some(chunk) = umem.take() {
@@ -281,7 +281,7 @@ fn name_limit(error: Error, length: Bytes) -> Error {
 }
 
 /// A socket with memory and its two rings for memory, which even one that only sends must have.
-fn open(n_chunks: u32) -> Result<Opened> {
+fn open(n_chunks: u32) -> Result<OpenedSocket> {
     // SAFETY: the call takes no pointers.
     let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
@@ -303,7 +303,7 @@ fn open(n_chunks: u32) -> Result<Opened> {
     };
     let fill = ring(libc::XDP_UMEM_PGOFF_FILL_RING, offsets.fr)?;
     let completion = ring(libc::XDP_UMEM_PGOFF_COMPLETION_RING, offsets.cr)?;
-    Ok(Opened { fd, umem, fill, completion, offsets })
+    Ok(OpenedSocket { fd, umem, fill, completion, offsets })
 }
 
 const NO_OFFSET: libc::xdp_ring_offset = libc::xdp_ring_offset { producer: 0, consumer: 0, desc: 0, flags: 0 };

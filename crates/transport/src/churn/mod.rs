@@ -4,8 +4,8 @@
 //! initiator's ports are not held by TIME-WAIT. With `--close reset` the initiator resets instead, which costs less and is noted
 //! beside the number. One flow alone is served by blocking calls on both sides, several by epoll.
 
-mod called;
-mod calling;
+mod initiator;
+mod responder;
 
 use std::net::IpAddr;
 
@@ -18,12 +18,12 @@ use fathom_sys::{
 };
 
 use crate::{
-    exchange::{
-        Spread, Tables,
-        sizes::{Bounds, Sizes},
-    },
-    link::{Doors, PATIENCE, Targets},
+    connection_setup::{BLOCKING_TIMEOUT, ConnectTargets, ListenAddresses},
     options::{self, SocketOptions, Target},
+    request_response::{
+        DescriptorTables, FlowLayout,
+        sizes::{MessageSizes, SizeBounds},
+    },
 };
 
 /// How a connection ends.
@@ -48,16 +48,16 @@ const DESCRIPTORS_MORE: u64 = 256;
 
 /// What a connection is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Errand {
+pub(crate) enum ConnectionPurpose {
     /// One request and its response.
-    Exchange,
+    Transaction,
     /// Nothing: to be closed again.
-    Nothing,
+    ConnectOnly,
 }
 
 /// Who ends a connection, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Close {
+enum CloseMode {
     /// The responder, with FIN.
     Orderly,
     /// The initiator, with RST.
@@ -65,11 +65,11 @@ enum Close {
 }
 
 /// What both sides have in hand.
-struct Churn {
+struct ChurnConfig {
     role: Role,
-    sizes: Sizes,
-    errand: Errand,
-    close: Close,
+    sizes: MessageSizes,
+    purpose: ConnectionPurpose,
+    close: CloseMode,
     options: SocketOptions,
     n_flows: usize,
     n_workers: usize,
@@ -82,7 +82,7 @@ struct Churn {
 pub(crate) fn prepare(
     kind: &'static str,
     (role, policy): (&Role, &Policy),
-    errand: Errand,
+    errand: ConnectionPurpose,
 ) -> Result<Box<dyn Test>, Error> {
     let (n_flows, n_workers) = options::flows_and_workers(role);
     let n_descriptors = 2 * u64::try_from(n_flows).unwrap_or(u64::MAX / 4) + DESCRIPTORS_MORE;
@@ -90,13 +90,13 @@ pub(crate) fn prepare(
         what: format!("{n_flows} flows are more than this process may have open: {cause}: {}", cause.source),
         hint: Some(format!("raise the limit (ulimit -n {n_descriptors}), or ask for fewer flows")),
     })?;
-    let churn = Churn {
+    let churn = ChurnConfig {
         role: role.clone(),
-        sizes: Sizes::of(&role.settings, role.seed, Bounds::STREAM)?,
-        errand,
+        sizes: MessageSizes::of(&role.settings, role.seed, SizeBounds::STREAM)?,
+        purpose: errand,
         close: match role.settings.text(CLOSE.name).as_deref() {
-            Some("reset") => Close::Reset,
-            _ => Close::Orderly,
+            Some("reset") => CloseMode::Reset,
+            _ => CloseMode::Orderly,
         },
         options: SocketOptions::of(role, policy),
         n_flows,
@@ -104,30 +104,33 @@ pub(crate) fn prepare(
     };
     Ok(match role.side {
         Side::Initiator => {
-            let targets = Targets::of(role, kind, &churn.options)?;
-            Box::new(calling::Caller::new(churn, targets)?)
+            let targets = ConnectTargets::of(role, kind, &churn.options)?;
+            Box::new(initiator::ChurnInitiator::new(churn, targets)?)
         }
-        Side::Responder => Box::new(called::Called::listen(
+        Side::Responder => Box::new(responder::ChurnResponder::listen(
             churn,
-            Doors::of(role, Spread { n_flows, n_workers, tables: Tables::Shared })?,
+            ListenAddresses::of(role, FlowLayout { n_flows, n_workers, tables: DescriptorTables::Shared })?,
         )?),
     })
 }
 
-impl Churn {
+impl ChurnConfig {
     /// Sets what was asked for on a new connection of the initiator.
-    fn dress(&self, socket: &Socket, ends: (Option<IpAddr>, &Target)) -> fathom_sys::Result<Destination> {
-        let (to, _) = self.options.dress(socket, ends)?;
-        if self.options.nodelay() && self.errand == Errand::Exchange && self.sizes.longest_request() > ONE_SEGMENT {
+    fn configure_socket(&self, socket: &Socket, ends: (Option<IpAddr>, &Target)) -> fathom_sys::Result<Destination> {
+        let (to, _) = self.options.configure_outgoing(socket, ends)?;
+        if self.options.nodelay()
+            && self.purpose == ConnectionPurpose::Transaction
+            && self.sizes.longest_request() > ONE_SEGMENT
+        {
             socket.set_tcp_nodelay(true).map_err(socket::named("setsockopt(TCP_NODELAY)"))?;
         }
-        if self.close == Close::Reset {
+        if self.close == CloseMode::Reset {
             socket::set_reset_on_close(socket)?;
         }
         Ok(to)
     }
 }
 
-fn cannot(cause: fathom_sys::Error) -> Error {
+fn socket_error(cause: fathom_sys::Error) -> Error {
     Error::System { what: "open and close many connections".to_owned(), cause }
 }

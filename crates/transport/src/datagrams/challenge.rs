@@ -20,19 +20,19 @@ impl Challenges {
 
 /// The addresses that have proved themselves to one socket.
 #[derive(Debug, Default)]
-pub(crate) struct Proved {
+pub(crate) struct ValidatedAddresses {
     all: HashSet<IpAddr>,
     /// The one that was looked up last: nearly always the next one too.
     last: Option<IpAddr>,
 }
 
-impl Proved {
+impl ValidatedAddresses {
     pub(crate) fn add(&mut self, address: IpAddr) {
         self.all.insert(address);
     }
 
     #[inline]
-    pub(crate) fn has(&mut self, address: IpAddr) -> bool {
+    pub(crate) fn contains(&mut self, address: IpAddr) -> bool {
         if self.last != Some(address) {
             self.last = self.all.contains(&address).then_some(address);
         }
@@ -56,9 +56,9 @@ mod tests {
     #[test]
     fn only_addresses_that_were_added_have_proved_themselves() {
         let [one, two]: [IpAddr; 2] = ["198.18.0.1", "fd00::1"].map(|text| text.parse().unwrap());
-        let mut proved = Proved::default();
-        assert!(!proved.has(one));
+        let mut proved = ValidatedAddresses::default();
+        assert!(!proved.contains(one));
         proved.add(one);
-        assert!(proved.has(one) && !proved.has(two) && proved.has(one));
+        assert!(proved.contains(one) && !proved.contains(two) && proved.contains(one));
     }
 }

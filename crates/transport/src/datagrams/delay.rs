@@ -36,21 +36,21 @@ impl ClockOffset {
 
     /// Whether the clock was not stepped between the two comparisons.
     #[must_use]
-    pub(crate) fn is_still(self, later: Self) -> bool {
+    pub(crate) fn is_unchanged(self, later: Self) -> bool {
         self.0.0.abs_diff(later.0.0) < STEP
     }
 }
 
 /// The clocks that a one-way delay is read from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Clocks {
+pub(crate) struct DelayClocks {
     /// The receiver's two.
     pub(crate) here: ClockOffset,
     /// The sender's.
     pub(crate) peer: PeerClock,
 }
 
-impl Clocks {
+impl DelayClocks {
     /// How long something was under way; zero where the error of the comparison would make it negative.
     #[must_use]
     pub(crate) fn delay(self, (sent, received): (Nanos, Nanos)) -> Nanos {
@@ -78,14 +78,14 @@ mod tests {
         let offset = ClockOffset::between(monotonic, || Nanos(time.get() + 7_000_000_000));
         assert!(offset.0.0.abs_diff(7_000_000_000) <= 20, "{offset:?}");
         assert!(offset.to_monotonic(Nanos(7_000_000_500)).0.abs_diff(500) <= 20);
-        assert!(offset.is_still(ClockOffset(offset.0 + Nanos(40_000))));
-        assert!(!offset.is_still(ClockOffset(offset.0 + Nanos::from_millis(1))));
+        assert!(offset.is_unchanged(ClockOffset(offset.0 + Nanos(40_000))));
+        assert!(!offset.is_unchanged(ClockOffset(offset.0 + Nanos::from_millis(1))));
     }
 
     #[test]
     fn a_delay_between_two_clocks_is_read_on_the_receivers() {
         let peer = PeerClock { ahead_ns: 2_000, error_ns: Some(Nanos(100)), compared_ns: Nanos::ZERO };
-        let clocks = Clocks { here: ClockOffset(Nanos(1_000_000)), peer };
+        let clocks = DelayClocks { here: ClockOffset(Nanos(1_000_000)), peer };
         assert_eq!(clocks.delay((Nanos(52_000), Nanos(1_050_300))), Nanos(300));
         assert_eq!(clocks.delay((Nanos(52_000), Nanos(1_049_990))), Nanos::ZERO, "within the error");
     }

@@ -1,6 +1,6 @@
 //! Numbered datagrams over a connected socket: sent in batches, received and accounted for one by one.
 //!
-//! What a datagram begins with is a [`Codec`]: ours, or that of another tool. A [`Sender`] sends what is due in one step, a
+//! What a datagram begins with is a [`HeaderCodec`]: ours, or that of another tool. A [`Sender`] sends what is due in one step, a
 //! [`Receiver`] takes what has come in one; when to begin, when to end and how to agree on it is the caller's.
 
 mod challenge;
@@ -13,17 +13,17 @@ mod wire;
 
 use fathom_model::units::Nanos;
 
-pub(crate) use challenge::{Challenges, Proved};
-pub(crate) use delay::{ClockOffset, Clocks};
-pub(crate) use receive::{Arrived, Receipts, Receiver, room};
-pub(crate) use send::{Joined, Load, Sender, Sendings, Step};
-pub(crate) use sequence::Counts;
-use sequence::Sequence;
-pub(crate) use wire::{LENGTH, MESSAGE, Message, Own, Token};
+pub(crate) use challenge::{Challenges, ValidatedAddresses};
+pub(crate) use delay::{ClockOffset, DelayClocks};
+pub(crate) use receive::{ReceiveStep, Receiver, ReceiverSummary, receive_buffers};
+pub(crate) use send::{OffloadMode, SendBuffers, SendStep, Sender, SenderSummary};
+pub(crate) use sequence::SequenceCounts;
+use sequence::SequenceTracker;
+pub(crate) use wire::{ControlMessage, FathomCodec, FlowToken, HEADER_LEN, MESSAGE_LEN};
 
 /// Which part of a stream a datagram belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum StreamPhase {
     /// It is counted, but its times belong to no result.
     WarmUp,
     /// Its times count.
@@ -34,24 +34,24 @@ pub(crate) enum Part {
 
 /// What a datagram says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct DatagramHeader {
     /// Its number, from 0.
     pub(crate) number: u64,
     /// When it was sent, on a monotonic clock of the sender.
     pub(crate) sent: Nanos,
     /// Which part of the stream it belongs to.
-    pub(crate) part: Part,
+    pub(crate) phase: StreamPhase,
 }
 
 /// How a header is written to the beginning of a datagram, and read from it.
-pub(crate) trait Codec {
+pub(crate) trait HeaderCodec {
     /// Writes a header; the datagram is as long as the codec needs it.
-    fn write(&self, header: Header, datagram: &mut [u8]);
+    fn write(&self, header: DatagramHeader, datagram: &mut [u8]);
 
     /// Reads the header of the next datagram that came; nothing when it is not of this stream.
     ///
     /// It may change what it expects, such as the upper half of numbers of which only the lower half is sent.
-    fn read(&mut self, datagram: &[u8]) -> Option<Header>;
+    fn read(&mut self, datagram: &[u8]) -> Option<DatagramHeader>;
 }
 
 #[cfg(test)]
@@ -61,16 +61,16 @@ mod tests {
     use fathom_model::units::PerSec;
     use fathom_sys::{
         clock,
-        datagram::Shape,
-        policy::Guests,
+        datagram::BatchShape,
+        policy::AllowedPeers,
         socket::{self, Buffer, Socket, Wait},
     };
 
     use super::*;
-    use crate::traffic::{Schedule, Share, Sizes, Traffic};
+    use crate::traffic::{DatagramSizes, FlowIndex, Schedule, TrafficPattern};
 
     const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-    const ROOM: Shape = Shape { count: 64, size: 2000 };
+    const ROOM: BatchShape = BatchShape { count: 64, size: 2000 };
 
     /// Another tool's header, of which the number begins at 1 and has 32 bits.
     #[derive(Default)]
@@ -78,24 +78,24 @@ mod tests {
         expected: u64,
     }
 
-    impl Codec for Short {
-        fn write(&self, header: Header, datagram: &mut [u8]) {
+    impl HeaderCodec for Short {
+        fn write(&self, header: DatagramHeader, datagram: &mut [u8]) {
             let number = (header.number + 1) & u64::from(u32::MAX);
             datagram[..4].copy_from_slice(&u32::try_from(number).unwrap().to_be_bytes());
         }
 
-        fn read(&mut self, datagram: &[u8]) -> Option<Header> {
+        fn read(&mut self, datagram: &[u8]) -> Option<DatagramHeader> {
             let number = u64::from(u32::from_be_bytes(*datagram.first_chunk()?)).checked_sub(1)?;
             self.expected = number + 1;
-            Some(Header { number, sent: Nanos::ZERO, part: Part::Measured })
+            Some(DatagramHeader { number, sent: Nanos::ZERO, phase: StreamPhase::Measured })
         }
     }
 
     /// A socket that sends to another one.
     fn pair() -> (Socket, Socket) {
         let (near, far) = (
-            socket::datagram(LOOPBACK, &Guests::anybody()).unwrap(),
-            socket::datagram(LOOPBACK, &Guests::anybody()).unwrap(),
+            socket::datagram(LOOPBACK, &AllowedPeers::anybody()).unwrap(),
+            socket::datagram(LOOPBACK, &AllowedPeers::anybody()).unwrap(),
         );
         near.connect(&socket::local_address(&far).unwrap().into()).unwrap();
         for socket in [&near, &far] {
@@ -104,45 +104,50 @@ mod tests {
         (near, far)
     }
 
-    fn sender(near: &Socket, sizes: Sizes, joined: Joined) -> Sender<'_, Short> {
-        let mut load = Load::new(sizes, (16, joined), 1);
-        load.equip(near).unwrap();
+    fn sender(near: &Socket, sizes: DatagramSizes, joined: OffloadMode) -> Sender<'_, Short> {
+        let mut load = SendBuffers::new(sizes, (16, joined), 1);
+        load.enable_offload(near).unwrap();
         Sender::new((near, Short::default()), load, None)
     }
 
-    fn receiver(far: &Socket, joined: Joined) -> Receiver<'_, Short> {
-        let receiver = Receiver::new((far, Short::default()), room(far, ROOM, joined).unwrap(), None);
-        if joined == Joined::Never { receiver } else { receiver.joined() }
+    fn receiver(far: &Socket, joined: OffloadMode) -> Receiver<'_, Short> {
+        let receiver = Receiver::new((far, Short::default()), receive_buffers(far, ROOM, joined).unwrap(), None);
+        if joined == OffloadMode::Never { receiver } else { receiver.with_offload() }
     }
 
     /// Takes what has come.
     fn drain(receiver: &mut Receiver<'_, Short>) -> u64 {
-        std::iter::from_fn(|| receiver.step(Wait::Never, Part::Measured).unwrap()).map(|arrived| arrived.bytes).sum()
+        std::iter::from_fn(|| receiver.step(Wait::Never, StreamPhase::Measured).unwrap())
+            .map(|arrived| arrived.bytes)
+            .sum()
     }
 
     #[test]
     fn every_way_of_handing_over_gives_the_same_account() {
-        for joined in
-            [(Joined::Never, Joined::Never), (Joined::Always, Joined::Never), (Joined::Always, Joined::Always)]
-        {
+        for joined in [
+            (OffloadMode::Never, OffloadMode::Never),
+            (OffloadMode::Required, OffloadMode::Never),
+            (OffloadMode::Required, OffloadMode::Required),
+        ] {
             let (near, far) = pair();
-            let (mut sender, mut receiver) = (sender(&near, Sizes::fixed(1000), joined.0), receiver(&far, joined.1));
-            let (mut sent, mut received) = (Step::default(), 0);
+            let (mut sender, mut receiver) =
+                (sender(&near, DatagramSizes::fixed(1000), joined.0), receiver(&far, joined.1));
+            let (mut sent, mut received) = (SendStep::default(), 0);
             for _ in 0..20 {
-                let step = sender.step(Nanos::ZERO, Part::Measured).unwrap();
-                sent = Step { datagrams: sent.datagrams + step.datagrams, bytes: sent.bytes + step.bytes, ..sent };
+                let step = sender.step(Nanos::ZERO, StreamPhase::Measured).unwrap();
+                sent = SendStep { datagrams: sent.datagrams + step.datagrams, bytes: sent.bytes + step.bytes, ..sent };
                 received += drain(&mut receiver);
             }
             assert_eq!((sent.datagrams, sent.bytes), (sender.number(), sender.number() * 1000));
             let receipts = receiver.finish().unwrap();
-            assert_eq!(received, receipts.account.counts.received * 1000, "{joined:?}");
-            assert!(receipts.account.counts.received > 100, "{joined:?}");
-            let is_joined = receipts.n_messages < receipts.account.counts.received;
-            assert_eq!(is_joined, joined.1 == Joined::Always);
+            assert_eq!(received, receipts.sequence.counts.received * 1000, "{joined:?}");
+            assert!(receipts.sequence.counts.received > 100, "{joined:?}");
+            let is_joined = receipts.n_messages < receipts.sequence.counts.received;
+            assert_eq!(is_joined, joined.1 == OffloadMode::Required);
             if receipts.dropped == 0 {
                 assert_eq!(
-                    receipts.account.counts,
-                    Counts { received: sent.datagrams, ..Counts::default() },
+                    receipts.sequence.counts,
+                    SequenceCounts { received: sent.datagrams, ..SequenceCounts::default() },
                     "{joined:?}"
                 );
             }
@@ -152,9 +157,9 @@ mod tests {
     #[test]
     fn a_mix_arrives_with_the_lengths_and_in_the_order_of_its_numbers() {
         let (near, far) = pair();
-        let sizes = Sizes::mix("18:3,600:2", 5).unwrap();
-        let mut sender = sender(&near, sizes.clone(), Joined::WherePossible);
-        sender.step(Nanos::ZERO, Part::Measured).unwrap();
+        let sizes = DatagramSizes::mix("18:3,600:2", 5).unwrap();
+        let mut sender = sender(&near, sizes.clone(), OffloadMode::Preferred);
+        sender.step(Nanos::ZERO, StreamPhase::Measured).unwrap();
         for number in 0..16 {
             let mut room = [0; 700];
             assert_eq!(socket::recv(&far, &mut room, Wait::Block).unwrap(), Some(sizes.of(number)));
@@ -166,16 +171,20 @@ mod tests {
     fn super_buffers_that_are_refused_leave_one_by_one_with_the_same_numbers() {
         let (near, far) = pair();
         // Two segments fit into a datagram, but none of them into a packet of the loopback without its checksum.
-        let mut sender = sender(&near, Sizes::fixed(1000), Joined::WherePossible);
+        let mut sender = sender(&near, DatagramSizes::fixed(1000), OffloadMode::Preferred);
         fathom_sys::datagram::set_checksum_off(&near).unwrap();
-        assert_eq!(sender.step(Nanos::ZERO, Part::Measured).unwrap(), Step::default(), "nothing of it was sent");
-        let step = sender.step(Nanos::ZERO, Part::Measured).unwrap();
+        assert_eq!(
+            sender.step(Nanos::ZERO, StreamPhase::Measured).unwrap(),
+            SendStep::default(),
+            "nothing of it was sent"
+        );
+        let step = sender.step(Nanos::ZERO, StreamPhase::Measured).unwrap();
         assert!(step.datagrams > 0);
-        let mut receiver = receiver(&far, Joined::Never);
+        let mut receiver = receiver(&far, OffloadMode::Never);
         drain(&mut receiver);
         let receipts = receiver.finish().unwrap();
-        assert_eq!(receipts.account.counts.received + receipts.dropped, step.datagrams);
-        assert_eq!(receipts.account.bursts.count(), 0);
+        assert_eq!(receipts.sequence.counts.received + receipts.dropped, step.datagrams);
+        assert_eq!(receipts.sequence.bursts.count(), 0);
         let sendings = sender.finish(Nanos::ZERO);
         assert_eq!(sendings.segments, 1);
         assert!(sendings.refusal.unwrap().starts_with("sendmmsg: "));
@@ -183,15 +192,15 @@ mod tests {
 
     #[test]
     fn what_the_kernel_took_only_in_part_is_sent_again_with_its_numbers() {
-        for joined in [Joined::Never, Joined::Always] {
+        for joined in [OffloadMode::Never, OffloadMode::Required] {
             // A stream of the local kind blocks when its receiver's queue is full, as a device does that has no room.
             let (near, far) = pair();
             socket::set_buffer(&near, Buffer::Send, fathom_model::units::Bytes(8192)).unwrap();
-            let mut sender = sender(&near, Sizes::fixed(500), joined);
-            let mut receiver = receiver(&far, Joined::Never);
+            let mut sender = sender(&near, DatagramSizes::fixed(500), joined);
+            let mut receiver = receiver(&far, OffloadMode::Never);
             let (mut n_sent, mut n_partial) = (0, 0);
             for _ in 0..200 {
-                let step = sender.step(Nanos::ZERO, Part::Measured).unwrap();
+                let step = sender.step(Nanos::ZERO, StreamPhase::Measured).unwrap();
                 n_sent += step.datagrams;
                 n_partial += u64::from(step.datagrams > 0 && step.datagrams < 16);
                 drain(&mut receiver);
@@ -199,7 +208,7 @@ mod tests {
             let _ = n_partial;
             assert_eq!(sender.number(), n_sent);
             let receipts = receiver.finish().unwrap();
-            assert_eq!(receipts.account.counts.received + receipts.dropped, n_sent, "{joined:?}");
+            assert_eq!(receipts.sequence.counts.received + receipts.dropped, n_sent, "{joined:?}");
         }
     }
 
@@ -207,32 +216,32 @@ mod tests {
     fn a_schedule_is_kept_and_what_was_due_is_told() {
         let (near, far) = pair();
         let rate = PerSec::new(2000.0).unwrap();
-        let schedule = Schedule::new(Traffic::Constant, rate, (1, Share { idx: 0, of: 1 })).unwrap();
-        let load = Load::new(Sizes::fixed(100), (16, Joined::Never), 1);
+        let schedule = Schedule::new(TrafficPattern::Constant, rate, (1, FlowIndex { idx: 0, of: 1 })).unwrap();
+        let load = SendBuffers::new(DatagramSizes::fixed(100), (16, OffloadMode::Never), 1);
         let mut sender = Sender::new((&near, Short::default()), load, Some(schedule));
         let start = clock::now();
         while clock::now() - start < Nanos::from_millis(50) {
-            sender.step(start, Part::Measured).unwrap();
+            sender.step(start, StreamPhase::Measured).unwrap();
         }
         let (elapsed, n_sent) = (clock::now() - start, sender.number());
         let sendings = sender.finish(elapsed);
         let intended = sendings.intended.unwrap();
         assert!(intended >= n_sent && intended <= elapsed.0 / 500_000 + 1, "{n_sent} of {intended}");
         assert!(intended - n_sent <= sendings.lag_max.0 / 500_000 + 1, "{n_sent} of {intended}");
-        let mut receiver = receiver(&far, Joined::Never);
+        let mut receiver = receiver(&far, OffloadMode::Never);
         drain(&mut receiver);
-        assert_eq!(receiver.finish().unwrap().account.counts.received, n_sent);
+        assert_eq!(receiver.finish().unwrap().sequence.counts.received, n_sent);
     }
 
     #[test]
     fn who_could_not_run_for_seconds_does_not_send_seconds_at_once() {
         let (near, _far) = pair();
         let rate = PerSec::new(2000.0).unwrap();
-        let schedule = Schedule::new(Traffic::Constant, rate, (1, Share { idx: 0, of: 1 })).unwrap();
-        let load = Load::new(Sizes::fixed(100), (16, Joined::Never), 1);
+        let schedule = Schedule::new(TrafficPattern::Constant, rate, (1, FlowIndex { idx: 0, of: 1 })).unwrap();
+        let load = SendBuffers::new(DatagramSizes::fixed(100), (16, OffloadMode::Never), 1);
         let mut sender = Sender::new((&near, Short::default()), load, Some(schedule));
         let start = clock::now() - Nanos::from_secs(10);
-        while sender.step(start, Part::Measured).unwrap().datagrams > 0 {}
+        while sender.step(start, StreamPhase::Measured).unwrap().datagrams > 0 {}
         let n_sent = sender.number();
         assert!((200..2_000).contains(&n_sent), "{n_sent} of 20,000");
         let sendings = sender.finish(Nanos::from_secs(10));
@@ -243,11 +252,11 @@ mod tests {
     #[test]
     fn what_becomes_due_after_the_last_step_was_never_to_be_sent() {
         let (near, _far) = pair();
-        let frames = Traffic::Frames { per_sec: PerSec::new(1.0).unwrap(), spread: 0.0 };
-        let schedule = Schedule::new(frames, PerSec::new(10.0).unwrap(), (1, Share { idx: 0, of: 1 })).unwrap();
-        let load = Load::new(Sizes::fixed(100), (16, Joined::Never), 1);
+        let frames = TrafficPattern::Frames { per_sec: PerSec::new(1.0).unwrap(), spread: 0.0 };
+        let schedule = Schedule::new(frames, PerSec::new(10.0).unwrap(), (1, FlowIndex { idx: 0, of: 1 })).unwrap();
+        let load = SendBuffers::new(DatagramSizes::fixed(100), (16, OffloadMode::Never), 1);
         let mut sender = Sender::new((&near, Short::default()), load, Some(schedule));
-        assert_eq!(sender.step(clock::now(), Part::Measured).unwrap().datagrams, 10);
+        assert_eq!(sender.step(clock::now(), StreamPhase::Measured).unwrap().datagrams, 10);
         assert_eq!(sender.finish(Nanos::from_secs(60)).intended, Some(10));
     }
 }

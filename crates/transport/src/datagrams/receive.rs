@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 
 use fathom_model::{Histogram, units::Nanos};
 use fathom_sys::{
-    datagram::{self, ReceiveBatch, Shape},
+    datagram::{self, BatchShape, ReceiveBatch},
     socket::{self, Socket, Wait},
 };
 
 use super::{
-    Clocks, Codec, Counts, Header, Joined, Part, Sequence,
+    DatagramHeader, DelayClocks, HeaderCodec, OffloadMode, SequenceCounts, SequenceTracker, StreamPhase,
     jitter::Jitter,
-    sequence::{Account, Arrival},
+    sequence::{ArrivalKind, SequenceSummary},
 };
 
 /// Room for the longest super-buffer.
@@ -23,22 +23,22 @@ const SEGMENTS_MAX: u64 = 128;
 
 /// What came in one step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Arrived {
+pub(crate) struct ReceiveStep {
     /// What the datagrams were.
-    pub(crate) counts: Counts,
+    pub(crate) counts: SequenceCounts,
     /// Payload bytes of those that count as received.
     pub(crate) bytes: u64,
     /// Datagrams of somebody else.
-    pub(crate) strangers: u64,
+    pub(crate) n_foreign: u64,
     /// Whether a mark of the end was among them.
     pub(crate) is_end: bool,
 }
 
 /// What is known of a flow when nothing more comes.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Receipts {
+pub(crate) struct ReceiverSummary {
     /// What became of the numbers.
-    pub(crate) account: Account,
+    pub(crate) sequence: SequenceSummary,
     /// The jitter at the end, where times were told and neighbours arrived.
     pub(crate) jitter: Option<Nanos>,
     /// How much longer or shorter neighbours were under way, of the measured part.
@@ -56,35 +56,35 @@ pub(crate) struct Receiver<'s, C> {
     socket: &'s Socket,
     codec: C,
     batch: ReceiveBatch,
-    sequence: Sequence,
+    sequence: SequenceTracker,
     jitter: Jitter,
-    clocks: Option<Clocks>,
+    clocks: Option<DelayClocks>,
     ipdv: Histogram,
     delay: Histogram,
     n_messages: u64,
-    dropped: Option<Dropped>,
+    dropped: Option<DropCounter>,
 }
 
 /// What a socket dropped that receives super-buffers, of which the kernel counts each as one (`__udp_enqueue_schedule_skb`).
 ///
 /// The count comes with the next one that was queued, and the numbers that are missing in front of that are what was in them.
 #[derive(Debug, Clone, Copy, Default)]
-struct Dropped {
+struct DropCounter {
     /// The kernel's count with the message before.
     messages: u32,
     datagrams: u64,
 }
 
-impl Dropped {
+impl DropCounter {
     /// Takes the kernel's count with a message, and how many numbers are missing in front of it.
-    fn told(&mut self, messages: u32, n_missing: u64) {
+    fn update(&mut self, messages: u32, n_missing: u64) {
         let n_dropped = u64::from(messages.wrapping_sub(self.messages));
         self.messages = messages;
         self.datagrams += n_missing.min(n_dropped.saturating_mul(SEGMENTS_MAX));
     }
 
     /// All, with the kernel's count at the end: behind the last message were only marks, each of them alone.
-    fn in_all(self, messages: u32) -> u64 {
+    fn total(self, messages: u32) -> u64 {
         self.datagrams + u64::from(messages.wrapping_sub(self.messages))
     }
 }
@@ -93,28 +93,32 @@ impl Dropped {
 ///
 /// # Errors
 /// The kernel's refusal, when super-buffers were asked for without an alternative.
-pub(crate) fn room(socket: &Socket, shape: Shape, joined: Joined) -> fathom_sys::Result<ReceiveBatch> {
-    if joined == Joined::Never {
+pub(crate) fn receive_buffers(
+    socket: &Socket,
+    shape: BatchShape,
+    joined: OffloadMode,
+) -> fathom_sys::Result<ReceiveBatch> {
+    if joined == OffloadMode::Never {
         return Ok(ReceiveBatch::new(shape));
     }
     match datagram::set_receive_offload(socket).and_then(|()| socket::set_report_drops(socket)) {
-        Ok(()) => Ok(ReceiveBatch::new(Shape { count: shape.count.min(SUPER_BUFFERS), size: SUPER_BUFFER })),
-        Err(error) if joined == Joined::Always => Err(error),
+        Ok(()) => Ok(ReceiveBatch::new(BatchShape { count: shape.count.min(SUPER_BUFFERS), size: SUPER_BUFFER })),
+        Err(error) if joined == OffloadMode::Required => Err(error),
         Err(_) => Ok(ReceiveBatch::new(shape)),
     }
 }
 
-impl<'s, C: Codec> Receiver<'s, C> {
+impl<'s, C: HeaderCodec> Receiver<'s, C> {
     /// A flow of which nothing has come yet; its batch is from [`room`].
     ///
     /// With both ends' clocks, delays follow from the times of sending and receiving.
     #[must_use]
-    pub(crate) fn new((socket, codec): (&'s Socket, C), batch: ReceiveBatch, clocks: Option<Clocks>) -> Self {
+    pub(crate) fn new((socket, codec): (&'s Socket, C), batch: ReceiveBatch, clocks: Option<DelayClocks>) -> Self {
         Self {
             socket,
             codec,
             batch,
-            sequence: Sequence::default(),
+            sequence: SequenceTracker::default(),
             jitter: Jitter::default(),
             clocks,
             ipdv: Histogram::new(),
@@ -126,8 +130,8 @@ impl<'s, C: Codec> Receiver<'s, C> {
 
     /// The same for a socket that receives super-buffers.
     #[must_use]
-    pub(crate) fn joined(self) -> Self {
-        Self { dropped: Some(Dropped::default()), ..self }
+    pub(crate) fn with_offload(self) -> Self {
+        Self { dropped: Some(DropCounter::default()), ..self }
     }
 
     /// Receives one call's worth and accounts for it; nothing means that nothing came in time.
@@ -137,31 +141,31 @@ impl<'s, C: Codec> Receiver<'s, C> {
     ///
     /// # Errors
     /// As [`ReceiveBatch::receive`].
-    pub(crate) fn step(&mut self, wait: Wait, part: Part) -> fathom_sys::Result<Option<Arrived>> {
+    pub(crate) fn step(&mut self, wait: Wait, part: StreamPhase) -> fathom_sys::Result<Option<ReceiveStep>> {
         let Some(n) = self.batch.receive(self.socket, wait)? else { return Ok(None) };
         let before = self.sequence.counts();
-        let mut arrived = Arrived::default();
+        let mut arrived = ReceiveStep::default();
         for index in 0..n {
             let received = self.batch.kernel_time(index);
             let mut drops = self.dropped.as_ref().and_then(|_| self.batch.drops_before(index));
             for datagram in self.batch.segments(index) {
                 let Some(header) = self.codec.read(datagram) else {
-                    arrived.strangers += 1;
+                    arrived.n_foreign += 1;
                     continue;
                 };
                 if let (Some(dropped), Some(drops)) = (&mut self.dropped, drops.take()) {
-                    dropped.told(drops, header.number.saturating_sub(self.sequence.next()));
+                    dropped.update(drops, header.number.saturating_sub(self.sequence.next()));
                 }
                 let arrival = self.sequence.arrived(header.number);
-                if matches!(arrival, Arrival::InOrder | Arrival::Reordered) {
+                if matches!(arrival, ArrivalKind::InOrder | ArrivalKind::Reordered) {
                     arrived.bytes += u64::try_from(datagram.len()).unwrap_or(0);
                     if let Some(received) = received {
-                        let times = Times { received, is_measured: part == Part::Measured };
+                        let times = ArrivalTime { received, is_measured: part == StreamPhase::Measured };
                         // Of the first copies only: what a duplicate did on its way says nothing of the stream.
                         times.count(header, (&mut self.jitter, self.clocks), (&mut self.ipdv, &mut self.delay));
                     }
                 }
-                arrived.is_end |= header.part == Part::End;
+                arrived.is_end |= header.phase == StreamPhase::End;
             }
         }
         self.n_messages += u64::try_from(n).unwrap_or(0);
@@ -191,11 +195,11 @@ impl<'s, C: Codec> Receiver<'s, C> {
     ///
     /// # Errors
     /// As [`socket::drops`].
-    pub(crate) fn finish(self) -> fathom_sys::Result<Receipts> {
+    pub(crate) fn finish(self) -> fathom_sys::Result<ReceiverSummary> {
         let drops = socket::drops(self.socket)?;
-        Ok(Receipts {
-            dropped: self.dropped.map_or(u64::from(drops), |dropped| dropped.in_all(drops)),
-            account: self.sequence.finish(),
+        Ok(ReceiverSummary {
+            dropped: self.dropped.map_or(u64::from(drops), |dropped| dropped.total(drops)),
+            sequence: self.sequence.finish(),
             jitter: self.jitter.estimate(),
             ipdv: self.ipdv,
             delay: self.delay,
@@ -205,23 +209,23 @@ impl<'s, C: Codec> Receiver<'s, C> {
 }
 
 /// When a datagram arrived.
-struct Times {
+struct ArrivalTime {
     received: Nanos,
     is_measured: bool,
 }
 
-impl Times {
+impl ArrivalTime {
     fn count(
         self,
-        header: Header,
-        (jitter, clocks): (&mut Jitter, Option<Clocks>),
+        header: DatagramHeader,
+        (jitter, clocks): (&mut Jitter, Option<DelayClocks>),
         (ipdv, delay): (&mut Histogram, &mut Histogram),
     ) {
-        if header.part == Part::End {
+        if header.phase == StreamPhase::End {
             return;
         }
         let difference = jitter.arrived(header.number, (header.sent, self.received));
-        if !self.is_measured || header.part != Part::Measured {
+        if !self.is_measured || header.phase != StreamPhase::Measured {
             return;
         }
         if let Some(difference) = difference {

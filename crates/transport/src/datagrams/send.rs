@@ -3,15 +3,15 @@
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
-    datagram::{self, SendBatch, Sent, Shape},
+    datagram::{self, BatchShape, SendBatch, SendResult},
     socket::{self, Socket, Wait},
 };
 
-use super::{Codec, Header, Part};
+use super::{DatagramHeader, HeaderCodec, StreamPhase};
 use crate::{
     payload,
     stream::BEHIND_MAX,
-    traffic::{Schedule, Sizes},
+    traffic::{DatagramSizes, Schedule},
 };
 
 /// A wait shorter than this is spun away: to sleep and to wake takes as long.
@@ -23,40 +23,40 @@ const SUPER_BUFFERS: usize = 4;
 
 /// How datagrams are handed to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Joined {
+pub(crate) enum OffloadMode {
     /// Each as a message of its own.
     Never,
     /// In super-buffers that the kernel or the device cuts (`UDP_SEGMENT`), or as before when it refuses.
-    WherePossible,
+    Preferred,
     /// In super-buffers, or not at all.
-    Always,
+    Required,
 }
 
 /// What a sender needs that takes memory or time to make: made before the start.
-pub(crate) struct Load {
+pub(crate) struct SendBuffers {
     batch: SendBatch,
-    sizes: Sizes,
+    sizes: DatagramSizes,
     is_mixed: bool,
-    joined: Joined,
+    offload: OffloadMode,
     segments: usize,
     /// Why super-buffers were given up.
     refusal: Option<String>,
 }
 
-impl Load {
+impl SendBuffers {
     /// Pseudo-random payloads, so many messages per call; super-buffers only of datagrams that are all of one length.
     #[must_use]
-    pub(crate) fn new(sizes: Sizes, (n_messages, joined): (usize, Joined), seed: u64) -> Self {
-        let segments = match (joined, sizes.only()) {
-            (Joined::WherePossible | Joined::Always, Some(size)) => datagram::segments_of(size),
+    pub(crate) fn new(sizes: DatagramSizes, (n_messages, joined): (usize, OffloadMode), seed: u64) -> Self {
+        let segments = match (joined, sizes.fixed_size()) {
+            (OffloadMode::Preferred | OffloadMode::Required, Some(size)) => datagram::segments_of(size),
             _ => 1,
         };
         let count = if segments > 1 { n_messages.min(SUPER_BUFFERS) * segments } else { n_messages };
-        let mut batch = SendBatch::new(Shape { count, size: sizes.longest() });
+        let mut batch = SendBatch::new(BatchShape { count, size: sizes.longest() });
         for (index, seed) in (0..count).zip(seed..=u64::MAX) {
             payload::fill(batch.payload_mut(index), seed);
         }
-        Self { is_mixed: sizes.only().is_none(), batch, sizes, joined, segments, refusal: None }
+        Self { is_mixed: sizes.fixed_size().is_none(), batch, sizes, offload: joined, segments, refusal: None }
     }
 
     /// Fills every datagram with something else than pseudo-random bytes; a header is written over its beginning.
@@ -68,21 +68,21 @@ impl Load {
     ///
     /// # Errors
     /// The kernel's refusal, when super-buffers were asked for without an alternative.
-    pub(crate) fn equip(&mut self, socket: &Socket) -> fathom_sys::Result<()> {
+    pub(crate) fn enable_offload(&mut self, socket: &Socket) -> fathom_sys::Result<()> {
         if self.segments < 2 {
             return Ok(());
         }
         let size = u16::try_from(self.batch.shape().size).ok();
         match datagram::set_segment_size(socket, size) {
             Ok(()) => self.batch.set_segments(self.segments),
-            Err(error) if self.joined == Joined::Always => return Err(error),
-            Err(error) => self.refuse(&error),
+            Err(error) if self.offload == OffloadMode::Required => return Err(error),
+            Err(error) => self.disable_offload(&error),
         }
         Ok(())
     }
 
     /// Goes on with a message for each datagram.
-    fn refuse(&mut self, error: &fathom_sys::Error) {
+    fn disable_offload(&mut self, error: &fathom_sys::Error) {
         self.batch.set_segments(1);
         self.segments = 1;
         self.refusal = Some(format!("{}: {}", error.call, error.source));
@@ -91,7 +91,7 @@ impl Load {
 
 /// What one step of a sender achieved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct SendStep {
     /// Datagrams that the kernel took.
     pub(crate) datagrams: u64,
     /// Their payload bytes.
@@ -102,7 +102,7 @@ pub(crate) struct Step {
 
 /// How the sending of one flow went.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Sendings {
+pub(crate) struct SenderSummary {
     /// How many datagrams were due, where there was a schedule; at least as many as were sent.
     pub(crate) intended: Option<u64>,
     /// The longest time by which one left later than it was due.
@@ -119,7 +119,7 @@ pub(crate) struct Sendings {
 pub(crate) struct Sender<'s, C> {
     socket: &'s Socket,
     codec: C,
-    load: Load,
+    buffers: SendBuffers,
     schedule: Option<Schedule>,
     /// The number of the next datagram, which is how many the kernel has taken.
     number: u64,
@@ -128,15 +128,25 @@ pub(crate) struct Sender<'s, C> {
     /// By how much the schedule is behind the clock.
     given_up: Nanos,
     /// When the schedule was last asked, counted from the start.
-    asked: Nanos,
+    last_due: Nanos,
 }
 
-impl<'s, C: Codec> Sender<'s, C> {
+impl<'s, C: HeaderCodec> Sender<'s, C> {
     /// A flow that keeps a schedule, or is as fast as possible without one.
     #[must_use]
-    pub(crate) fn new((socket, codec): (&'s Socket, C), load: Load, schedule: Option<Schedule>) -> Self {
+    pub(crate) fn new((socket, codec): (&'s Socket, C), load: SendBuffers, schedule: Option<Schedule>) -> Self {
         let [lag_max, given_up, asked] = [Nanos::ZERO; 3];
-        Self { socket, codec, load, schedule, number: 0, wait: Wait::Never, lag_max, given_up, asked }
+        Self {
+            socket,
+            codec,
+            buffers: load,
+            schedule,
+            number: 0,
+            wait: Wait::Never,
+            lag_max,
+            given_up,
+            last_due: asked,
+        }
     }
 
     /// How many datagrams the kernel has taken, and so the number of the next one.
@@ -151,32 +161,32 @@ impl<'s, C: Codec> Sender<'s, C> {
     ///
     /// # Errors
     /// As [`SendBatch::send`]; nothing was sent then.
-    pub(crate) fn step(&mut self, start: Nanos, part: Part) -> fathom_sys::Result<Step> {
+    pub(crate) fn step(&mut self, start: Nanos, part: StreamPhase) -> fathom_sys::Result<SendStep> {
         let now = clock::now();
-        let count = self.due(now, start);
+        let count = self.wait_for_due(now, start);
         if count == 0 {
-            return Ok(Step::default());
+            return Ok(SendStep::default());
         }
         for (index, number) in (0..count).zip(self.number..=u64::MAX) {
-            if self.load.is_mixed {
-                self.load.batch.set_length(index, self.load.sizes.of(number));
+            if self.buffers.is_mixed {
+                self.buffers.batch.set_length(index, self.buffers.sizes.of(number));
             }
-            self.codec.write(Header { number, sent: now, part }, self.load.batch.payload_mut(index));
+            self.codec.write(DatagramHeader { number, sent: now, phase: part }, self.buffers.batch.payload_mut(index));
         }
-        match self.load.batch.send(self.socket, 0..count, self.wait) {
-            Ok(Sent::Datagrams(taken)) => {
+        match self.buffers.batch.send(self.socket, 0..count, self.wait) {
+            Ok(SendResult::Datagrams(taken)) => {
                 self.wait = Wait::Never;
-                Ok(self.taken(taken, count))
+                Ok(self.advance(taken, count))
             }
-            Ok(Sent::WouldBlock | Sent::NoBuffers) => {
+            Ok(SendResult::WouldBlock | SendResult::NoBuffers) => {
                 // From here on the kernel may let us wait for room, instead of being asked again and again.
                 self.wait = Wait::Block;
-                Ok(Step { refused: 1, ..Step::default() })
+                Ok(SendStep { refused: 1, ..SendStep::default() })
             }
             Err(error) if self.is_refusal(&error) => {
-                self.load.refuse(&error);
+                self.buffers.disable_offload(&error);
                 datagram::set_segment_size(self.socket, None)?;
-                Ok(Step::default())
+                Ok(SendStep::default())
             }
             Err(error) => Err(error),
         }
@@ -186,44 +196,44 @@ impl<'s, C: Codec> Sender<'s, C> {
     ///
     /// # Errors
     /// As [`socket::send`].
-    pub(crate) fn mark_end(&mut self, mark: &mut [u8]) -> fathom_sys::Result<Step> {
-        if self.load.segments > 1 {
+    pub(crate) fn mark_end(&mut self, mark: &mut [u8]) -> fathom_sys::Result<SendStep> {
+        if self.buffers.segments > 1 {
             // A mark may be longer than a segment, and must not be cut.
             datagram::set_segment_size(self.socket, None)?;
         }
-        self.codec.write(Header { number: self.number, sent: clock::now(), part: Part::End }, mark);
+        self.codec.write(DatagramHeader { number: self.number, sent: clock::now(), phase: StreamPhase::End }, mark);
         let Some(bytes) = socket::send(self.socket, mark, Wait::Block)? else {
-            return Ok(Step { refused: 1, ..Step::default() });
+            return Ok(SendStep { refused: 1, ..SendStep::default() });
         };
         self.number += 1;
-        Ok(Step { datagrams: 1, bytes: u64::try_from(bytes).unwrap_or(0), refused: 0 })
+        Ok(SendStep { datagrams: 1, bytes: u64::try_from(bytes).unwrap_or(0), refused: 0 })
     }
 
     /// How it went, at a time since the start when no more is to be sent.
     ///
     /// What became due after the last step was never to be sent: it may have waited for that when the end came.
     #[must_use]
-    pub(crate) fn finish(mut self, elapsed: Nanos) -> Sendings {
-        let elapsed = elapsed.min(self.asked);
-        self.note_lag(elapsed);
-        Sendings {
-            intended: self.schedule.map(|schedule| schedule.due_in_all(elapsed).max(self.number)),
+    pub(crate) fn finish(mut self, elapsed: Nanos) -> SenderSummary {
+        let elapsed = elapsed.min(self.last_due);
+        self.record_lag(elapsed);
+        SenderSummary {
+            intended: self.schedule.map(|schedule| schedule.total_due(elapsed).max(self.number)),
             lag_max: self.lag_max,
             given_up: self.given_up,
-            segments: self.load.segments,
-            refusal: self.load.refusal,
+            segments: self.buffers.segments,
+            refusal: self.buffers.refusal,
         }
     }
 
     /// How many datagrams are to be sent now; waits for the next one when none is, and then says none.
-    fn due(&mut self, now: Nanos, start: Nanos) -> usize {
+    fn wait_for_due(&mut self, now: Nanos, start: Nanos) -> usize {
         let elapsed = now - start;
-        let most = self.load.batch.shape().count;
-        self.note_lag(elapsed);
+        let most = self.buffers.batch.shape().count;
+        self.record_lag(elapsed);
         let Some(schedule) = &mut self.schedule else { return most };
         // Who could not even ask was held up: by a machine that stood still, or by a kernel that had no room.
-        self.given_up += (elapsed - self.asked) - BEHIND_MAX;
-        self.asked = elapsed;
+        self.given_up += (elapsed - self.last_due) - BEHIND_MAX;
+        self.last_due = elapsed;
         let at = elapsed - self.given_up;
         let due = schedule.due(at, u64::try_from(most).unwrap_or(1));
         if due > 0 {
@@ -238,24 +248,26 @@ impl<'s, C: Codec> Sender<'s, C> {
         0
     }
 
-    fn note_lag(&mut self, elapsed: Nanos) {
+    fn record_lag(&mut self, elapsed: Nanos) {
         if let Some(schedule) = &mut self.schedule {
             self.lag_max = self.lag_max.max((elapsed - self.given_up) - schedule.next_at());
         }
     }
 
-    fn taken(&mut self, taken: usize, of: usize) -> Step {
+    fn advance(&mut self, taken: usize, of: usize) -> SendStep {
         let datagrams = u64::try_from(taken).unwrap_or(0);
-        let bytes: usize = (0..taken).map(|index| self.load.batch.length(index)).sum();
+        let bytes: usize = (0..taken).map(|index| self.buffers.batch.length(index)).sum();
         self.number += datagrams;
         if let Some(schedule) = &mut self.schedule {
-            schedule.take(datagrams);
+            schedule.advance(datagrams);
         }
-        Step { datagrams, bytes: u64::try_from(bytes).unwrap_or(0), refused: u64::from(taken < of) }
+        SendStep { datagrams, bytes: u64::try_from(bytes).unwrap_or(0), refused: u64::from(taken < of) }
     }
 
     /// Whether a call failed because of super-buffers, which may be done without.
     fn is_refusal(&self, error: &fathom_sys::Error) -> bool {
-        self.load.segments > 1 && self.load.joined == Joined::WherePossible && datagram::is_segmentation_refused(error)
+        self.buffers.segments > 1
+            && self.buffers.offload == OffloadMode::Preferred
+            && datagram::is_segmentation_refused(error)
     }
 }

@@ -18,13 +18,13 @@ const GAPS: usize = 4096;
 
 /// The account of one flow.
 #[derive(Debug, Clone)]
-pub(crate) struct Sequence {
+pub(crate) struct SequenceTracker {
     seen: Box<[u64]>,
     /// One more than the greatest number that has arrived.
     next: u64,
     /// What became of the numbers below is settled; a multiple of 64.
     settled: u64,
-    counts: Counts,
+    counts: SequenceCounts,
     gaps: VecDeque<Gap>,
     /// How many numbers were lost in a row up to `settled`.
     run: u64,
@@ -42,7 +42,7 @@ struct Gap {
 
 /// What was counted; what is lost follows from what was sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct SequenceCounts {
     /// Distinct numbers that arrived within the window.
     pub(crate) received: u64,
     /// Further copies of a number that had arrived.
@@ -53,7 +53,7 @@ pub(crate) struct Counts {
     pub(crate) late: u64,
 }
 
-impl std::ops::Sub for Counts {
+impl std::ops::Sub for SequenceCounts {
     type Output = Self;
 
     fn sub(self, before: Self) -> Self {
@@ -68,7 +68,7 @@ impl std::ops::Sub for Counts {
 
 /// What an arrival is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Arrival {
+pub(crate) enum ArrivalKind {
     /// A new number, greater than all before.
     InOrder,
     /// A new number that a greater one has overtaken.
@@ -81,22 +81,22 @@ pub(crate) enum Arrival {
 
 /// What is known when nothing more comes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Account {
+pub(crate) struct SequenceSummary {
     /// What arrived.
-    pub(crate) counts: Counts,
+    pub(crate) counts: SequenceCounts,
     /// The numbers of datagrams that were lost in a row, below the greatest number that arrived.
     pub(crate) bursts: Histogram,
     /// The reordering extents (RFC 4737 section 4.2.1) of those of which the gap was remembered.
     pub(crate) extents: Histogram,
 }
 
-impl Default for Sequence {
+impl Default for SequenceTracker {
     fn default() -> Self {
         Self {
             seen: vec![0; WORDS].into(),
             next: 0,
             settled: 0,
-            counts: Counts::default(),
+            counts: SequenceCounts::default(),
             gaps: VecDeque::with_capacity(GAPS),
             run: 0,
             bursts: Histogram::new(),
@@ -111,32 +111,32 @@ fn place(number: u64) -> (usize, u64) {
     (word, 1 << (number % 64))
 }
 
-impl Sequence {
+impl SequenceTracker {
     /// Counts an arrival and says what it is.
     #[inline]
-    pub(crate) fn arrived(&mut self, number: u64) -> Arrival {
+    pub(crate) fn arrived(&mut self, number: u64) -> ArrivalKind {
         if number >= self.next {
             self.advance(number);
             self.counts.received += 1;
-            return Arrival::InOrder;
+            return ArrivalKind::InOrder;
         }
         if number < self.settled {
             self.counts.late += 1;
-            return Arrival::Late;
+            return ArrivalKind::Late;
         }
         let (word, bit) = place(number);
         if self.seen[word] & bit != 0 {
             self.counts.duplicates += 1;
-            return Arrival::Duplicate;
+            return ArrivalKind::Duplicate;
         }
         self.seen[word] |= bit;
         self.overtaken(number);
-        Arrival::Reordered
+        ArrivalKind::Reordered
     }
 
     /// The counts so far.
     #[must_use]
-    pub(crate) fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> SequenceCounts {
         self.counts
     }
 
@@ -148,7 +148,7 @@ impl Sequence {
 
     /// Settles what became of all numbers up to the greatest.
     #[must_use]
-    pub(crate) fn finish(mut self) -> Account {
+    pub(crate) fn finish(mut self) -> SequenceSummary {
         while self.next - self.settled >= 64 {
             self.settle_word();
         }
@@ -157,7 +157,7 @@ impl Sequence {
         if self.run > 0 {
             self.bursts.record(self.run);
         }
-        Account { counts: self.counts, bursts: self.bursts, extents: self.extents }
+        SequenceSummary { counts: self.counts, bursts: self.bursts, extents: self.extents }
     }
 
     /// Moves the window so that a number has its place in it, and marks it.
@@ -234,15 +234,15 @@ mod tests {
 
     use super::*;
 
-    fn account_of(numbers: impl IntoIterator<Item = u64>) -> Account {
-        let mut sequence = Sequence::default();
+    fn account_of(numbers: impl IntoIterator<Item = u64>) -> SequenceSummary {
+        let mut sequence = SequenceTracker::default();
         numbers.into_iter().for_each(|number| {
             sequence.arrived(number);
         });
         sequence.finish()
     }
 
-    fn counts_of(numbers: impl IntoIterator<Item = u64>) -> Counts {
+    fn counts_of(numbers: impl IntoIterator<Item = u64>) -> SequenceCounts {
         account_of(numbers).counts
     }
 
@@ -263,7 +263,7 @@ mod tests {
             ("the first ones missing", &[5, 4], [2, 0, 1, 0]),
         ];
         for (name, numbers, [received, duplicates, reordered, late]) in cases {
-            assert_eq!(counts_of(numbers.to_vec()), Counts { received, duplicates, reordered, late }, "{name}");
+            assert_eq!(counts_of(numbers.to_vec()), SequenceCounts { received, duplicates, reordered, late }, "{name}");
         }
     }
 
@@ -306,14 +306,14 @@ mod tests {
     #[test]
     fn numbers_beyond_32_bits_are_ordinary() {
         let begin = (1 << 32) - 2;
-        assert_eq!(counts_of(begin..begin + 10), Counts { received: 10, ..Counts::default() });
+        assert_eq!(counts_of(begin..begin + 10), SequenceCounts { received: 10, ..SequenceCounts::default() });
     }
 
     /// The account kept in the simplest way: every arrival is remembered.
     #[derive(Default)]
     struct Naive {
         arrivals: Vec<u64>,
-        counts: Counts,
+        counts: SequenceCounts,
         extents: BTreeMap<u64, u64>,
     }
 
@@ -348,7 +348,7 @@ mod tests {
         for seed in 0..60 {
             let mut random = fastrand::Rng::with_seed(seed);
             let (spread, loss, copies) = (random.u64(1..200), random.f64() * 0.5, random.f64() * 0.3);
-            let (mut sequence, mut naive) = (Sequence::default(), Naive::default());
+            let (mut sequence, mut naive) = (SequenceTracker::default(), Naive::default());
             // Far from zero as well, where numbers meet the places of others in the bitmap.
             let base = if seed % 2 == 0 { 0 } else { WINDOW - 700 };
             for step in 0..1500_u64 {
@@ -374,7 +374,7 @@ mod tests {
     #[test]
     fn all_that_is_lost_is_in_a_burst() {
         let mut random = fastrand::Rng::with_seed(3);
-        let (mut sequence, mut number) = (Sequence::default(), 0_u64);
+        let (mut sequence, mut number) = (SequenceTracker::default(), 0_u64);
         for _ in 0..5_000 {
             // Now and then a jump over more than the window.
             number += if random.u32(0..1000) == 0 { WINDOW * 3 + 5 } else { random.u64(1..40) };

@@ -6,15 +6,15 @@
 
 use fathom_model::units::Nanos;
 
-use super::{Codec, Header, Part};
+use super::{DatagramHeader, HeaderCodec, StreamPhase};
 
 /// The length of the header; shorter datagrams carry no number.
-pub(crate) const LENGTH: usize = 18;
+pub(crate) const HEADER_LEN: usize = 18;
 
 /// The length of what the two ends say to each other beside the stream: token, kind and number.
 ///
 /// All are equally long, so that an answer is never longer than its question; a mark of the end is longer than any.
-pub(crate) const MESSAGE: usize = 17;
+pub(crate) const MESSAGE_LEN: usize = 17;
 
 /// The upper bits of the time of sending, which a monotonic clock reaches after 146 years.
 const END: u64 = 1 << 63;
@@ -24,51 +24,51 @@ const WARM_UP: u64 = 1 << 62;
 ///
 /// Datagrams of the stream begin with two bytes of it; who says where it is shows the whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Token {
+pub(crate) struct FlowToken {
     short: [u8; 2],
     whole: [u8; 8],
 }
 
 /// What is said beside the stream; all but the challenge by the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Message {
+pub(crate) enum ControlMessage {
     /// Here I am: send to where this comes from.
-    Here,
+    Hello,
     /// I have seen a mark of the end.
-    Seen,
+    EndAck,
     /// Enough: come to the end.
-    Enough,
+    Stop,
     /// Whoever you are, return this number from where it arrives.
     Challenge(u64),
     /// The number of a challenge.
-    Return(u64),
+    ChallengeResponse(u64),
 }
 
-impl Message {
+impl ControlMessage {
     /// The kind as it is sent, and the number.
     const fn parts(self) -> (u8, u64) {
         match self {
-            Self::Here => (1, 0),
-            Self::Seen => (2, 0),
-            Self::Enough => (3, 0),
+            Self::Hello => (1, 0),
+            Self::EndAck => (2, 0),
+            Self::Stop => (3, 0),
             Self::Challenge(number) => (4, number),
-            Self::Return(number) => (5, number),
+            Self::ChallengeResponse(number) => (5, number),
         }
     }
 
     const fn of(parts: (u8, u64)) -> Option<Self> {
         match parts {
-            (1, 0) => Some(Self::Here),
-            (2, 0) => Some(Self::Seen),
-            (3, 0) => Some(Self::Enough),
+            (1, 0) => Some(Self::Hello),
+            (2, 0) => Some(Self::EndAck),
+            (3, 0) => Some(Self::Stop),
             (4, number) => Some(Self::Challenge(number)),
-            (5, number) => Some(Self::Return(number)),
+            (5, number) => Some(Self::ChallengeResponse(number)),
             _ => None,
         }
     }
 }
 
-impl Token {
+impl FlowToken {
     /// The same on both sides, which have the same secret.
     #[must_use]
     pub(crate) fn new(secret: u64, flow: u16) -> Self {
@@ -79,9 +79,9 @@ impl Token {
 
     /// A message as it is sent.
     #[must_use]
-    pub(crate) fn message(self, message: Message) -> [u8; MESSAGE] {
+    pub(crate) fn message(self, message: ControlMessage) -> [u8; MESSAGE_LEN] {
         let (kind, number) = message.parts();
-        let mut bytes = [kind; MESSAGE];
+        let mut bytes = [kind; MESSAGE_LEN];
         bytes[..8].copy_from_slice(&self.whole);
         bytes[9..].copy_from_slice(&number.to_be_bytes());
         bytes
@@ -89,43 +89,43 @@ impl Token {
 
     /// What the other end of this flow said; nothing when it was somebody else.
     #[must_use]
-    pub(crate) fn heard(self, datagram: &[u8]) -> Option<Message> {
+    pub(crate) fn read_message(self, datagram: &[u8]) -> Option<ControlMessage> {
         let (kind, number) = datagram.strip_prefix(&self.whole)?.split_first()?;
-        Message::of((*kind, u64::from_be_bytes(number.try_into().ok()?)))
+        ControlMessage::of((*kind, u64::from_be_bytes(number.try_into().ok()?)))
     }
 }
 
 /// Our own header in datagrams of one flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Own {
-    token: Token,
+pub(crate) struct FathomCodec {
+    token: FlowToken,
     /// How many came so far, where they carry no number and are taken to be in order.
-    n_bare: Option<u64>,
+    n_unnumbered: Option<u64>,
 }
 
-impl Own {
+impl FathomCodec {
     /// For datagrams that each carry a number.
     #[must_use]
-    pub(crate) fn numbered(token: Token) -> Self {
-        Self { token, n_bare: None }
+    pub(crate) fn numbered(token: FlowToken) -> Self {
+        Self { token, n_unnumbered: None }
     }
 
     /// For datagrams that are too short for one.
     #[must_use]
-    pub(crate) fn bare(token: Token) -> Self {
-        Self { token, n_bare: Some(0) }
+    pub(crate) fn unnumbered(token: FlowToken) -> Self {
+        Self { token, n_unnumbered: Some(0) }
     }
 }
 
-impl Codec for Own {
+impl HeaderCodec for FathomCodec {
     /// Writes as much of the token as fits to a datagram that is too short for a header.
-    fn write(&self, header: Header, datagram: &mut [u8]) {
-        let bits = match header.part {
-            Part::WarmUp => WARM_UP,
-            Part::Measured => 0,
-            Part::End => END,
+    fn write(&self, header: DatagramHeader, datagram: &mut [u8]) {
+        let bits = match header.phase {
+            StreamPhase::WarmUp => WARM_UP,
+            StreamPhase::Measured => 0,
+            StreamPhase::End => END,
         };
-        let Some((head, _)) = datagram.split_first_chunk_mut::<LENGTH>() else {
+        let Some((head, _)) = datagram.split_first_chunk_mut::<HEADER_LEN>() else {
             let n = datagram.len().min(self.token.short.len());
             datagram[..n].copy_from_slice(&self.token.short[..n]);
             return;
@@ -135,30 +135,30 @@ impl Codec for Own {
         head[10..].copy_from_slice(&(header.sent.0 & (WARM_UP - 1) | bits).to_be_bytes());
     }
 
-    fn read(&mut self, datagram: &[u8]) -> Option<Header> {
+    fn read(&mut self, datagram: &[u8]) -> Option<DatagramHeader> {
         let n_token = datagram.len().min(self.token.short.len());
         let is_ours = n_token > 0 && self.token.short.starts_with(&datagram[..n_token]);
         is_ours.then_some(())?;
         let numbered = numbered(datagram);
-        let Some(n_bare) = &mut self.n_bare else { return numbered };
+        let Some(n_bare) = &mut self.n_unnumbered else { return numbered };
         *n_bare += 1;
         // A mark of the end is long enough for a number, but is the next of those that are not.
-        let bare = Header { number: 0, sent: Nanos::ZERO, part: Part::WarmUp };
-        Some(Header { number: *n_bare - 1, ..numbered.unwrap_or(bare) })
+        let bare = DatagramHeader { number: 0, sent: Nanos::ZERO, phase: StreamPhase::WarmUp };
+        Some(DatagramHeader { number: *n_bare - 1, ..numbered.unwrap_or(bare) })
     }
 }
 
 /// Reads what is behind the token.
-fn numbered(datagram: &[u8]) -> Option<Header> {
+fn numbered(datagram: &[u8]) -> Option<DatagramHeader> {
     let (_, rest) = datagram.split_first_chunk::<2>()?;
     let (number, rest) = rest.split_first_chunk()?;
     let sent = u64::from_be_bytes(*rest.first_chunk()?);
     let part = match (sent & END > 0, sent & WARM_UP > 0) {
-        (true, _) => Part::End,
-        (false, true) => Part::WarmUp,
-        (false, false) => Part::Measured,
+        (true, _) => StreamPhase::End,
+        (false, true) => StreamPhase::WarmUp,
+        (false, false) => StreamPhase::Measured,
     };
-    Some(Header { number: u64::from_be_bytes(*number), sent: Nanos(sent & (WARM_UP - 1)), part })
+    Some(DatagramHeader { number: u64::from_be_bytes(*number), sent: Nanos(sent & (WARM_UP - 1)), phase: part })
 }
 
 #[cfg(test)]
@@ -167,49 +167,50 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read_by_the_same_flow_only() {
-        let own = |seed, flow| Own::numbered(Token::new(seed, flow));
-        for part in [Part::WarmUp, Part::Measured, Part::End] {
-            let header = Header { number: 1 << 40, sent: Nanos(77), part };
+        let own = |seed, flow| FathomCodec::numbered(FlowToken::new(seed, flow));
+        for part in [StreamPhase::WarmUp, StreamPhase::Measured, StreamPhase::End] {
+            let header = DatagramHeader { number: 1 << 40, sent: Nanos(77), phase: part };
             let mut datagram = [0xee; 20];
             own(42, 3).write(header, &mut datagram);
             assert_eq!(own(42, 3).read(&datagram), Some(header));
-            assert_eq!(own(42, 3).read(&datagram[..LENGTH]), Some(header));
-            assert_eq!(own(42, 3).read(&datagram[..LENGTH - 1]), None);
+            assert_eq!(own(42, 3).read(&datagram[..HEADER_LEN]), Some(header));
+            assert_eq!(own(42, 3).read(&datagram[..HEADER_LEN - 1]), None);
             assert_eq!(own(42, 3).read(&[]), None);
             assert_eq!(own(42, 4).read(&datagram), None);
             assert_eq!(own(43, 3).read(&datagram), None);
-            assert_eq!(datagram[LENGTH..], [0xee; 2]);
+            assert_eq!(datagram[HEADER_LEN..], [0xee; 2]);
         }
     }
 
     #[test]
     fn datagrams_too_short_for_a_number_are_counted_in_the_order_they_come() {
-        let mut own = Own::bare(Token::new(42, 3));
+        let mut own = FathomCodec::unnumbered(FlowToken::new(42, 3));
         for (size, number) in [(1, 0), (2, 1), (17, 2)] {
             let mut datagram = vec![0xee; size];
-            own.write(Header { number: 9, sent: Nanos(5), part: Part::Measured }, &mut datagram);
+            own.write(DatagramHeader { number: 9, sent: Nanos(5), phase: StreamPhase::Measured }, &mut datagram);
             assert_eq!(own.read(&datagram).unwrap().number, number);
             datagram[0] ^= 1;
             assert_eq!(own.read(&datagram), None);
         }
         assert_eq!(own.read(&[]), None);
-        let mut mark = [0; LENGTH];
-        own.write(Header { number: 9, sent: Nanos(5), part: Part::End }, &mut mark);
-        assert_eq!(own.read(&mark), Some(Header { number: 3, sent: Nanos(5), part: Part::End }));
+        let mut mark = [0; HEADER_LEN];
+        own.write(DatagramHeader { number: 9, sent: Nanos(5), phase: StreamPhase::End }, &mut mark);
+        assert_eq!(own.read(&mark), Some(DatagramHeader { number: 3, sent: Nanos(5), phase: StreamPhase::End }));
     }
 
     #[test]
     fn a_message_is_heard_by_the_sender_of_its_flow_only() {
-        let token = Token::new(42, 3);
-        let numbered = [Message::Challenge(1 << 63), Message::Return(7)];
-        for message in [Message::Here, Message::Seen, Message::Enough].into_iter().chain(numbered) {
+        let token = FlowToken::new(42, 3);
+        let numbered = [ControlMessage::Challenge(1 << 63), ControlMessage::ChallengeResponse(7)];
+        for message in [ControlMessage::Hello, ControlMessage::EndAck, ControlMessage::Stop].into_iter().chain(numbered)
+        {
             let datagram = token.message(message);
-            assert_eq!(token.heard(&datagram), Some(message));
-            assert_eq!(Token::new(42, 4).heard(&datagram), None);
-            assert_eq!(token.heard(&datagram[1..]), None);
-            assert_eq!(token.heard(&datagram[..MESSAGE - 1]), None);
+            assert_eq!(token.read_message(&datagram), Some(message));
+            assert_eq!(FlowToken::new(42, 4).read_message(&datagram), None);
+            assert_eq!(token.read_message(&datagram[1..]), None);
+            assert_eq!(token.read_message(&datagram[..MESSAGE_LEN - 1]), None);
         }
-        assert_eq!(token.heard(&[0]), None);
-        const { assert!(MESSAGE <= LENGTH, "a mark is answered with a message") };
+        assert_eq!(token.read_message(&[0]), None);
+        const { assert!(MESSAGE_LEN <= HEADER_LEN, "a mark is answered with a message") };
     }
 }

@@ -1,7 +1,7 @@
 //! What layer 4 can run: one file per kind.
 
 use fathom_engine::TestKind;
-use fathom_model::metric::{Better, Measure, Unit};
+use fathom_model::metric::{Better, Unit, UnitAndSense};
 
 mod iperf3;
 mod rr;
@@ -33,4 +33,4 @@ pub const KINDS: &[&dyn TestKind] = &[
     &iperf3::UDP,
 ];
 
-const LATENCY: Measure = Measure(Unit::Nanos, Better::Lower);
+const LATENCY: UnitAndSense = UnitAndSense(Unit::Nanos, Better::Lower);

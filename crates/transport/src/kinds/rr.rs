@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use fathom_engine::{Error, Test, TestKind};
 use fathom_model::{
     Better, Derivation, Layer, Metric, OptionDoc, Role, Settings, Side, Unit,
-    metric::{Measure, Named},
+    metric::{MetricName, UnitAndSense},
     names::{
         count,
         distribution::{CONNECT_TIME, RESPONSE_TIME, SCHEDULE_LAG, SERVICE_TIME},
@@ -18,14 +18,14 @@ use fathom_sys::policy::Policy;
 
 use super::LATENCY;
 use crate::{
-    exchange::{
-        self, ARRIVALS, BURST, FLOWS, NOT_STARTED, RATE, REACTOR, SPIN, Schedule, sizes,
-        udp::{self, LOST, TIMEOUT},
-    },
-    link::PORTS,
+    connection_setup::PORTS,
     options::{
         BUFFER, BUSY_POLL, CONGESTION, DEVICE, DSCP, FLOW_LABEL, FLOWS as DATAGRAM_FLOWS, KEEPALIVE, MPTCP, NODELAY,
         PORT, SOURCE, WORKERS,
+    },
+    request_response::{
+        self, ARRIVALS, BURST, FLOWS, NOT_STARTED, OpenLoad, RATE, REACTOR, SPIN, sizes,
+        udp::{self, LOST, TIMEOUT},
     },
 };
 
@@ -152,32 +152,32 @@ const SIDE: Side = Side::Initiator;
 
 /// The page of a kind, on which its metrics are defined.
 #[derive(Clone, Copy)]
-pub(super) struct Page(pub(super) &'static str);
+pub(super) struct MetricPage(pub(super) &'static str);
 
-impl Page {
-    pub(super) const fn metric(self, named: Named, measure: Measure, from: Derivation) -> Metric {
+impl MetricPage {
+    pub(super) const fn metric(self, named: MetricName, measure: UnitAndSense, from: Derivation) -> Metric {
         Metric::of(named, measure, self.0, from)
     }
 
-    pub(super) const fn rate(self, named: Named, counter: &'static str) -> Metric {
-        self.metric(named, Measure(Unit::PerSec, Better::Higher), Derivation::rate(SIDE, counter))
+    pub(super) const fn rate(self, named: MetricName, counter: &'static str) -> Metric {
+        self.metric(named, UnitAndSense(Unit::PerSec, Better::Higher), Derivation::rate(SIDE, counter))
     }
 
     pub(super) const fn offered(self) -> Metric {
-        let measure = Measure(Unit::PerSec, Better::Neither);
-        self.metric(Named("offered_per_sec", "offered"), measure, Derivation::rate(SIDE, count::INTENDED))
+        let measure = UnitAndSense(Unit::PerSec, Better::Neither);
+        self.metric(MetricName("offered_per_sec", "offered"), measure, Derivation::rate(SIDE, count::INTENDED))
     }
 
-    pub(super) const fn time(self, named: Named, (distribution, q): (&'static str, f64)) -> Metric {
+    pub(super) const fn time(self, named: MetricName, (distribution, q): (&'static str, f64)) -> Metric {
         self.metric(named, LATENCY, Derivation::quantile(SIDE, distribution, q))
     }
 
-    pub(super) const fn share(self, named: Named, (part, whole): (&'static str, &'static str)) -> Metric {
+    pub(super) const fn share(self, named: MetricName, (part, whole): (&'static str, &'static str)) -> Metric {
         let from = Derivation::share((SIDE, part), (SIDE, whole));
-        self.metric(named, Measure(Unit::Ratio, Better::Lower), from)
+        self.metric(named, UnitAndSense(Unit::Ratio, Better::Lower), from)
     }
 
-    pub(super) const fn cost(self, named: Named, (side, counter): (Side, &'static str)) -> Metric {
+    pub(super) const fn cost(self, named: MetricName, (side, counter): (Side, &'static str)) -> Metric {
         self.metric(named, LATENCY, Derivation::cost(side, counter))
     }
 
@@ -185,12 +185,12 @@ impl Page {
     fn transactions(self, distribution: &'static str) -> Vec<Metric> {
         let time = |named, q| self.time(named, (distribution, q));
         vec![
-            self.rate(Named("transactions_per_sec", "transactions"), count::TRANSACTIONS),
-            time(Named("latency_ns_p50", "p50"), 0.5),
-            time(Named("latency_ns_p90", "p90"), 0.9),
-            time(Named("latency_ns_p99", "p99"), 0.99),
-            time(Named("latency_ns_p999", "p99.9"), 0.999),
-            time(Named("latency_ns_max", "max"), 1.0),
+            self.rate(MetricName("transactions_per_sec", "transactions"), count::TRANSACTIONS),
+            time(MetricName("latency_ns_p50", "p50"), 0.5),
+            time(MetricName("latency_ns_p90", "p90"), 0.9),
+            time(MetricName("latency_ns_p99", "p99"), 0.99),
+            time(MetricName("latency_ns_p999", "p99.9"), 0.999),
+            time(MetricName("latency_ns_max", "max"), 1.0),
         ]
     }
 
@@ -198,24 +198,24 @@ impl Page {
     fn schedule(self) -> Vec<Metric> {
         let of_intended = |counter| (counter, count::INTENDED);
         vec![
-            self.time(Named("service_ns_p50", "service p50"), (SERVICE_TIME, 0.5)),
-            self.time(Named("service_ns_p99", "service p99"), (SERVICE_TIME, 0.99)),
-            self.time(Named("lag_ns_p50", "lag p50"), (SCHEDULE_LAG, 0.5)),
-            self.time(Named("lag_ns_p99", "lag p99"), (SCHEDULE_LAG, 0.99)),
-            self.time(Named("lag_ns_max", "lag max"), (SCHEDULE_LAG, 1.0)),
-            self.share(Named("late_no_flow_ratio", "late, no flow free"), of_intended(count::LATE_NO_CONNECTION)),
-            self.share(Named("late_own_cpu_ratio", "late, own processor"), of_intended(count::LATE_OWN_CPU)),
-            self.share(Named("not_started_ratio", "never started"), of_intended(NOT_STARTED)),
+            self.time(MetricName("service_ns_p50", "service p50"), (SERVICE_TIME, 0.5)),
+            self.time(MetricName("service_ns_p99", "service p99"), (SERVICE_TIME, 0.99)),
+            self.time(MetricName("lag_ns_p50", "lag p50"), (SCHEDULE_LAG, 0.5)),
+            self.time(MetricName("lag_ns_p99", "lag p99"), (SCHEDULE_LAG, 0.99)),
+            self.time(MetricName("lag_ns_max", "lag max"), (SCHEDULE_LAG, 1.0)),
+            self.share(MetricName("late_no_flow_ratio", "late, no flow free"), of_intended(count::LATE_NO_CONNECTION)),
+            self.share(MetricName("late_own_cpu_ratio", "late, own processor"), of_intended(count::LATE_OWN_CPU)),
+            self.share(MetricName("not_started_ratio", "never started"), of_intended(NOT_STARTED)),
         ]
     }
 
     /// What was lost: of all that was asked, and on the way there alone.
     fn losses(self) -> Vec<Metric> {
         let on_the_way_there = Derivation::missing((SIDE, count::SENT), (Side::Responder, count::RECEIVED));
-        let ratio = Measure(Unit::Ratio, Better::Lower);
+        let ratio = UnitAndSense(Unit::Ratio, Better::Lower);
         vec![
-            self.share(Named("loss_ratio", "lost"), (LOST, count::SENT)),
-            self.metric(Named("request_loss_ratio", "requests lost"), ratio, on_the_way_there),
+            self.share(MetricName("loss_ratio", "lost"), (LOST, count::SENT)),
+            self.metric(MetricName("request_loss_ratio", "requests lost"), ratio, on_the_way_there),
         ]
     }
 
@@ -223,46 +223,46 @@ impl Page {
     fn costs(self) -> Vec<Metric> {
         let (initiator, responder) = ("initiator's CPU per transaction", "responder's CPU per transaction");
         vec![
-            self.cost(Named("cost_initiator_ns", initiator), (Side::Initiator, count::TRANSACTIONS)),
-            self.cost(Named("cost_responder_ns", responder), (Side::Responder, count::TRANSACTIONS)),
+            self.cost(MetricName("cost_initiator_ns", initiator), (Side::Initiator, count::TRANSACTIONS)),
+            self.cost(MetricName("cost_responder_ns", responder), (Side::Responder, count::TRANSACTIONS)),
         ]
     }
 
     fn host_costs(self) -> Vec<Metric> {
         let (initiator, responder) = ("initiating host's CPU per transaction", "responding host's CPU per transaction");
         vec![
-            self.host_cost(Named("host_cost_initiator_ns", initiator), Side::Initiator),
-            self.host_cost(Named("host_cost_responder_ns", responder), Side::Responder),
+            self.host_cost(MetricName("host_cost_initiator_ns", initiator), Side::Initiator),
+            self.host_cost(MetricName("host_cost_responder_ns", responder), Side::Responder),
         ]
     }
 
     fn connects(self) -> Vec<Metric> {
         vec![
-            self.time(Named("connect_ns_p50", "connect p50"), (CONNECT_TIME, 0.5)),
-            self.time(Named("connect_ns_p99", "connect p99"), (CONNECT_TIME, 0.99)),
+            self.time(MetricName("connect_ns_p50", "connect p50"), (CONNECT_TIME, 0.5)),
+            self.time(MetricName("connect_ns_p99", "connect p99"), (CONNECT_TIME, 0.99)),
         ]
     }
 
-    const fn host_cost(self, named: Named, side: Side) -> Metric {
+    const fn host_cost(self, named: MetricName, side: Side) -> Metric {
         self.metric(named, LATENCY, Derivation::host_cost(side, count::TRANSACTIONS))
     }
 }
 
 static TCP_METRICS: LazyLock<Vec<Metric>> = LazyLock::new(|| {
-    let page = Page("docs/methods/tcp_rr.md");
+    let page = MetricPage("docs/methods/tcp_rr.md");
     [page.transactions(SERVICE_TIME), page.costs(), page.host_costs(), page.connects()].concat()
 });
 static TCP_OPEN_METRICS: LazyLock<Vec<Metric>> = LazyLock::new(|| {
-    let page = Page("docs/methods/tcp_rr_open.md");
+    let page = MetricPage("docs/methods/tcp_rr_open.md");
     let asked = vec![page.offered()];
     [page.transactions(RESPONSE_TIME), asked, page.schedule(), page.costs(), page.connects()].concat()
 });
 static UDP_METRICS: LazyLock<Vec<Metric>> = LazyLock::new(|| {
-    let page = Page("docs/methods/udp_rr.md");
+    let page = MetricPage("docs/methods/udp_rr.md");
     [page.transactions(SERVICE_TIME), page.losses(), page.costs()].concat()
 });
 static UDP_OPEN_METRICS: LazyLock<Vec<Metric>> = LazyLock::new(|| {
-    let page = Page("docs/methods/udp_rr_open.md");
+    let page = MetricPage("docs/methods/udp_rr_open.md");
     let asked = vec![page.offered()];
     [page.transactions(RESPONSE_TIME), asked, page.losses(), page.schedule(), page.costs()].concat()
 });
@@ -317,14 +317,14 @@ impl TestKind for RequestResponse {
 
     fn check(&self, settings: &Settings) -> Result<(), Error> {
         if self.is_open {
-            Schedule::of(settings, 0)?;
+            OpenLoad::of(settings, 0)?;
         }
-        if self.layer == Layer::Udp { udp::check(settings) } else { exchange::check(settings) }
+        if self.layer == Layer::Udp { udp::check(settings) } else { request_response::check(settings) }
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
-        let schedule = self.is_open.then(|| Schedule::of(&role.settings, role.seed)).transpose()?;
-        let prepare = if self.layer == Layer::Udp { udp::prepare } else { exchange::prepare };
+        let schedule = self.is_open.then(|| OpenLoad::of(&role.settings, role.seed)).transpose()?;
+        let prepare = if self.layer == Layer::Udp { udp::prepare } else { request_response::prepare };
         prepare(self.name, (role, policy), schedule)
     }
 }

@@ -3,7 +3,7 @@
 use fathom_engine::{Error, Test, TestKind};
 use fathom_model::{
     Layer, Metric, OptionDoc, Role, Settings, Side,
-    metric::Named,
+    metric::MetricName,
     names::{
         count,
         distribution::{CONNECT_TIME, SERVICE_TIME},
@@ -11,15 +11,15 @@ use fathom_model::{
 };
 use fathom_sys::policy::Policy;
 
-use super::rr::Page;
+use super::rr::MetricPage;
 use crate::{
-    churn::{self, CLOSE, Errand},
-    exchange::{
+    churn::{self, CLOSE, ConnectionPurpose},
+    connection_setup::PORTS,
+    options::{CONGESTION, DEVICE, DSCP, FLOW_LABEL, FLOWS, NODELAY, PORT, SOURCE, WORKERS},
+    request_response::{
         self,
         sizes::{REQUEST, RESPONSE},
     },
-    link::PORTS,
-    options::{CONGESTION, DEVICE, DSCP, FLOW_LABEL, FLOWS, NODELAY, PORT, SOURCE, WORKERS},
 };
 
 /// Connect, request, response, close.
@@ -27,33 +27,33 @@ pub(crate) struct TcpCrr;
 /// Connect and close.
 pub(crate) struct TcpCc;
 
-const CRR: Page = Page("docs/methods/tcp_crr.md");
-const CC: Page = Page("docs/methods/tcp_cc.md");
+const CRR: MetricPage = MetricPage("docs/methods/tcp_crr.md");
+const CC: MetricPage = MetricPage("docs/methods/tcp_cc.md");
 
-const OF_INITIATOR: Named = Named("cost_initiator_ns", "initiator's CPU per connection");
-const OF_RESPONDER: Named = Named("cost_responder_ns", "responder's CPU per connection");
+const OF_INITIATOR: MetricName = MetricName("cost_initiator_ns", "initiator's CPU per connection");
+const OF_RESPONDER: MetricName = MetricName("cost_responder_ns", "responder's CPU per connection");
 
 const METRICS: &[Metric] = &[
-    CRR.rate(Named("connections_per_sec", "connections"), count::TRANSACTIONS),
-    CRR.time(Named("latency_ns_p50", "p50"), (SERVICE_TIME, 0.5)),
-    CRR.time(Named("latency_ns_p90", "p90"), (SERVICE_TIME, 0.9)),
-    CRR.time(Named("latency_ns_p99", "p99"), (SERVICE_TIME, 0.99)),
-    CRR.time(Named("latency_ns_p999", "p99.9"), (SERVICE_TIME, 0.999)),
-    CRR.time(Named("latency_ns_max", "max"), (SERVICE_TIME, 1.0)),
-    CRR.time(Named("connect_ns_p50", "connect p50"), (CONNECT_TIME, 0.5)),
-    CRR.time(Named("connect_ns_p99", "connect p99"), (CONNECT_TIME, 0.99)),
+    CRR.rate(MetricName("connections_per_sec", "connections"), count::TRANSACTIONS),
+    CRR.time(MetricName("latency_ns_p50", "p50"), (SERVICE_TIME, 0.5)),
+    CRR.time(MetricName("latency_ns_p90", "p90"), (SERVICE_TIME, 0.9)),
+    CRR.time(MetricName("latency_ns_p99", "p99"), (SERVICE_TIME, 0.99)),
+    CRR.time(MetricName("latency_ns_p999", "p99.9"), (SERVICE_TIME, 0.999)),
+    CRR.time(MetricName("latency_ns_max", "max"), (SERVICE_TIME, 1.0)),
+    CRR.time(MetricName("connect_ns_p50", "connect p50"), (CONNECT_TIME, 0.5)),
+    CRR.time(MetricName("connect_ns_p99", "connect p99"), (CONNECT_TIME, 0.99)),
     CRR.cost(OF_INITIATOR, (Side::Initiator, count::TRANSACTIONS)),
     CRR.cost(OF_RESPONDER, (Side::Responder, count::TRANSACTIONS)),
 ];
 const CC_METRICS: &[Metric] = &[
-    CC.rate(Named("connections_per_sec", "connections"), count::TRANSACTIONS),
-    CC.time(Named("connect_ns_p50", "connect p50"), (CONNECT_TIME, 0.5)),
-    CC.time(Named("connect_ns_p90", "connect p90"), (CONNECT_TIME, 0.9)),
-    CC.time(Named("connect_ns_p99", "connect p99"), (CONNECT_TIME, 0.99)),
-    CC.time(Named("connect_ns_p999", "connect p99.9"), (CONNECT_TIME, 0.999)),
-    CC.time(Named("connect_ns_max", "connect max"), (CONNECT_TIME, 1.0)),
-    CC.time(Named("latency_ns_p50", "open to closed p50"), (SERVICE_TIME, 0.5)),
-    CC.time(Named("latency_ns_p99", "open to closed p99"), (SERVICE_TIME, 0.99)),
+    CC.rate(MetricName("connections_per_sec", "connections"), count::TRANSACTIONS),
+    CC.time(MetricName("connect_ns_p50", "connect p50"), (CONNECT_TIME, 0.5)),
+    CC.time(MetricName("connect_ns_p90", "connect p90"), (CONNECT_TIME, 0.9)),
+    CC.time(MetricName("connect_ns_p99", "connect p99"), (CONNECT_TIME, 0.99)),
+    CC.time(MetricName("connect_ns_p999", "connect p99.9"), (CONNECT_TIME, 0.999)),
+    CC.time(MetricName("connect_ns_max", "connect max"), (CONNECT_TIME, 1.0)),
+    CC.time(MetricName("latency_ns_p50", "open to closed p50"), (SERVICE_TIME, 0.5)),
+    CC.time(MetricName("latency_ns_p99", "open to closed p99"), (SERVICE_TIME, 0.99)),
     CC.cost(OF_INITIATOR, (Side::Initiator, count::TRANSACTIONS)),
     CC.cost(OF_RESPONDER, (Side::Responder, count::TRANSACTIONS)),
 ];
@@ -96,11 +96,11 @@ impl TestKind for TcpCrr {
     }
 
     fn check(&self, settings: &Settings) -> Result<(), Error> {
-        exchange::check(settings)
+        request_response::check(settings)
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
-        churn::prepare(self.name(), (role, policy), Errand::Exchange)
+        churn::prepare(self.name(), (role, policy), ConnectionPurpose::Transaction)
     }
 }
 
@@ -134,10 +134,10 @@ impl TestKind for TcpCc {
     }
 
     fn check(&self, settings: &Settings) -> Result<(), Error> {
-        exchange::check(settings)
+        request_response::check(settings)
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
-        churn::prepare(self.name(), (role, policy), Errand::Nothing)
+        churn::prepare(self.name(), (role, policy), ConnectionPurpose::ConnectOnly)
     }
 }

@@ -3,10 +3,10 @@
 //! Streams are those of `tcp_stream`; what is added is what the path is known to be, and how far from it the stream came. It does
 //! not find out what the path is: that is done before, by other tests.
 
-use fathom_engine::{Error, Session, Test, TestKind};
+use fathom_engine::{Error, Test, TestKind, TrialContext};
 use fathom_model::{
     Better, Derivation, Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side, Unit, ValueKind,
-    metric::{Measure, Named},
+    metric::{MetricName, UnitAndSense},
     names::{count, tcp},
     units::{BitsPerSec, Bytes, Nanos, approximate, percent, rounded},
 };
@@ -17,8 +17,8 @@ use super::{
     tcp_stream::{self, TcpStream},
 };
 use crate::{
-    flows::BYTES_TRANSMITTED,
     options::{self, BUFFER, CONGESTION, DEVICE, DSCP, FLOW_LABEL, FLOWS, MSS, PORT, SOURCE, STREAM_FLOWS},
+    tcp_sampler::BYTES_TRANSMITTED,
 };
 
 /// One window of a walk through windows, one way; the other way is another kind because its metrics come from other sides.
@@ -77,74 +77,79 @@ mod totals {
 }
 
 const BITS: Unit = Unit::BitsPerSec;
-const LESS: Measure = Measure(Unit::Ratio, Better::Lower);
-const MORE: Measure = Measure(Unit::Ratio, Better::Higher);
-const BYTES: Measure = Measure(Unit::Bytes, Better::Neither);
+const LESS: UnitAndSense = UnitAndSense(Unit::Ratio, Better::Lower);
+const MORE: UnitAndSense = UnitAndSense(Unit::Ratio, Better::Higher);
+const BYTES: UnitAndSense = UnitAndSense(Unit::Bytes, Better::Neither);
 
 const fn metrics(sender: Side, receiver: Side) -> [Metric; 9] {
     use Derivation as By;
     [
         Metric::of(
-            Named("throughput_bps", "goodput"),
-            Measure(BITS, Better::Higher),
+            MetricName("throughput_bps", "goodput"),
+            UnitAndSense(BITS, Better::Higher),
             "RFC 6349 section 3.3",
             By::rate(receiver, count::BYTES_RECEIVED),
         ),
         Metric::of(
-            Named("ideal_bps", "ideal at this window"),
-            Measure(BITS, Better::Neither),
+            MetricName("ideal_bps", "ideal at this window"),
+            UnitAndSense(BITS, Better::Neither),
             SOURCE_OF_OURS,
             By::total(sender, totals::IDEAL_AT_WINDOW),
         ),
         Metric::of(
-            Named("of_ideal_ratio", "of the ideal at this window"),
+            MetricName("of_ideal_ratio", "of the ideal at this window"),
             MORE,
             SOURCE_OF_OURS,
             By::quotient((sender, totals::TRANSFER_AT_WINDOW), (sender, totals::TRANSFER)),
         ),
         Metric::of(
-            Named("transfer_time_ratio", "transfer time ratio"),
+            MetricName("transfer_time_ratio", "transfer time ratio"),
             LESS,
             "RFC 6349 section 4.1",
             By::quotient((sender, totals::TRANSFER), (sender, totals::TRANSFER_IDEAL)),
         ),
         Metric::of(
-            Named("efficiency_ratio", "TCP efficiency"),
+            MetricName("efficiency_ratio", "TCP efficiency"),
             MORE,
             "RFC 6349 section 4.2",
             By::missing((sender, BYTES_TRANSMITTED), (sender, tcp::BYTES_RETRANS)),
         ),
         Metric::of(
-            Named("buffer_delay_ratio", "buffer delay"),
+            MetricName("buffer_delay_ratio", "buffer delay"),
             LESS,
             "RFC 6349 section 4.3",
             By::quotient((sender, totals::BUFFER_DELAY), (sender, totals::RTT_BASELINE)),
         ),
-        Metric::of(Named("rtt_ns_mean", "mean RTT"), LATENCY, SOURCE_OF_OURS, By::total(sender, totals::RTT_MEAN)),
+        Metric::of(MetricName("rtt_ns_mean", "mean RTT"), LATENCY, SOURCE_OF_OURS, By::total(sender, totals::RTT_MEAN)),
         Metric::of(
-            Named("window_bytes", "window advertised"),
+            MetricName("window_bytes", "window advertised"),
             BYTES,
             SOURCE_OF_OURS,
             By::total(sender, totals::WINDOW),
         ),
-        Metric::of(Named("path_mtu_bytes", "path MTU"), BYTES, SOURCE_OF_OURS, By::total(sender, totals::PATH_MTU)),
+        Metric::of(
+            MetricName("path_mtu_bytes", "path MTU"),
+            BYTES,
+            SOURCE_OF_OURS,
+            By::total(sender, totals::PATH_MTU),
+        ),
     ]
 }
 
 /// What a path is known to be.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Path {
+struct KnownPath {
     bandwidth: BitsPerSec,
     baseline: Nanos,
 }
 
-impl Path {
+impl KnownPath {
     fn of(settings: &Settings) -> Result<Self, Error> {
         let bandwidth = settings.bit_rate(BANDWIDTH.name).filter(|rate| rate.get() > 0.0);
         let baseline = settings.span(BASELINE_RTT.name).filter(|span| *span > Nanos::ZERO);
         let missing = |option: &OptionDoc, expected| {
             let given = settings.text(option.name).unwrap_or_else(|| "nothing".to_owned());
-            options::not_allowed(option.name, expected, &given)
+            options::invalid_value(option.name, expected, &given)
         };
         Ok(Self {
             bandwidth: bandwidth.ok_or_else(|| missing(&BANDWIDTH, "the bandwidth of the path, such as 100Mbit"))?,
@@ -182,7 +187,7 @@ impl TestKind for TcpRfc6349 {
         let flows = settings.count(FLOWS.name).unwrap_or(1);
         let way = if self.sender == Side::Responder { "down, " } else { "" };
         let window = settings.size(BUFFER.name).map(|size| Bytes(size.0.saturating_mul(flows)));
-        match (window, Path::of(settings)) {
+        match (window, KnownPath::of(settings)) {
             (Some(window), Ok(path)) => {
                 format!("{way}window {window}, {} of the BDP", percent(approximate(window.0) / path.bdp()))
             }
@@ -200,38 +205,38 @@ impl TestKind for TcpRfc6349 {
     }
 
     fn check(&self, settings: &Settings) -> Result<(), Error> {
-        Path::of(settings)?;
+        KnownPath::of(settings)?;
         self.stream.check(settings)
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
-        let path = Path::of(&role.settings)?;
-        Ok(Box::new(Judged { stream: self.stream.prepare(role, policy)?, path, sender: self.sender }))
+        let path = KnownPath::of(&role.settings)?;
+        Ok(Box::new(Rfc6349Test { stream: self.stream.prepare(role, policy)?, path, sender: self.sender }))
     }
 }
 
-struct Judged {
+struct Rfc6349Test {
     stream: Box<dyn Test>,
-    path: Path,
+    path: KnownPath,
     sender: Side,
 }
 
-impl Test for Judged {
+impl Test for Rfc6349Test {
     fn endpoints(&self) -> Endpoints {
         self.stream.endpoints()
     }
 
-    fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {
+    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
         let mut record = self.stream.run(session)?;
         if record.side == self.sender {
-            judge(&mut record, self.path);
+            add_path_totals(&mut record, self.path);
         }
         Ok(record)
     }
 }
 
 /// Adds to what a sender recorded how far it came from what the path could carry.
-fn judge(record: &mut Record, path: Path) {
+fn add_path_totals(record: &mut Record, path: KnownPath) {
     let last = |name: &str| -> Vec<u64> {
         let flows = record.flows.iter();
         flows.filter_map(|flow| flow.samples.iter().rev().find_map(|sample| sample.values.get(name).copied())).collect()
@@ -281,11 +286,11 @@ mod tests {
 
     #[test]
     fn a_path_that_is_not_known_is_asked_for() {
-        let of = |settings: Settings| Path::of(&settings).unwrap_err().to_string();
+        let of = |settings: Settings| KnownPath::of(&settings).unwrap_err().to_string();
         assert!(of(Settings::default()).contains("bandwidth"));
         let half = Settings::default().with("bandwidth", "100Mbit/s");
         assert!(of(half.clone()).contains("baseline-rtt"));
-        let path = Path::of(&half.with("baseline-rtt", "40ms")).unwrap();
+        let path = KnownPath::of(&half.with("baseline-rtt", "40ms")).unwrap();
         assert!((path.bdp() - 500_000.0).abs() < 1.0);
     }
 
@@ -325,9 +330,9 @@ mod tests {
     }
 
     fn judged(window: u64) -> BTreeMap<String, u64> {
-        let path = Path { bandwidth: BitsPerSec::new(100e6).unwrap(), baseline: Nanos::from_millis(40) };
+        let path = KnownPath { bandwidth: BitsPerSec::new(100e6).unwrap(), baseline: Nanos::from_millis(40) };
         let mut record = record(window);
-        judge(&mut record, path);
+        add_path_totals(&mut record, path);
         record.totals
     }
 
@@ -364,17 +369,17 @@ mod tests {
 
     #[test]
     fn a_round_trip_below_the_baseline_is_no_buffer_delay() {
-        let path = Path { bandwidth: BitsPerSec::new(100e6).unwrap(), baseline: Nanos::from_millis(80) };
+        let path = KnownPath { bandwidth: BitsPerSec::new(100e6).unwrap(), baseline: Nanos::from_millis(80) };
         let mut record = record(250_000);
-        judge(&mut record, path);
+        add_path_totals(&mut record, path);
         assert_eq!(record.totals[totals::BUFFER_DELAY], 0);
     }
 
     #[test]
     fn without_what_the_kernel_says_of_the_connection_no_ideal_is_told() {
-        let path = Path { bandwidth: BitsPerSec::new(100e6).unwrap(), baseline: Nanos::from_millis(40) };
+        let path = KnownPath { bandwidth: BitsPerSec::new(100e6).unwrap(), baseline: Nanos::from_millis(40) };
         let mut record = Record { flows: Vec::new(), ..record(250_000) };
-        judge(&mut record, path);
+        add_path_totals(&mut record, path);
         assert_eq!(record.totals.keys().collect::<Vec<_>>(), [count::BYTES_SENT]);
     }
 }

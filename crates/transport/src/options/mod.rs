@@ -11,7 +11,7 @@ use fathom_model::{OptionDoc, Role, Settings, Side, ValueKind, settings::Setting
 use fathom_sys::ethtool;
 pub(crate) use socket::{
     BUFFER, BUSY_POLL, CONGESTION, DEVICE, DSCP, FLOW_LABEL, KEEPALIVE, MPTCP, MSS, NODELAY, PACING, SOURCE,
-    SocketOptions, Target, not_polled,
+    SocketOptions, Target, busy_poll_note,
 };
 
 /// The most bytes of one message: what is larger is a stream.
@@ -44,7 +44,7 @@ pub(crate) const PORT: OptionDoc = OptionDoc {
     help: "port that the responder listens on; 0 leaves the choice to its kernel",
 };
 /// What a wrong value of a size or a combination is answered with.
-pub(crate) fn not_allowed(name: &str, expected: &str, given: &dyn std::fmt::Display) -> Error {
+pub(crate) fn invalid_value(name: &str, expected: &str, given: &dyn std::fmt::Display) -> Error {
     SettingError::NotAllowed { name: name.to_owned(), expected: expected.to_owned(), given: given.to_string() }.into()
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn message_size(settings: &Settings, option: &OptionDoc) -> Result<us
     let size = settings.size(option.name).unwrap_or(Bytes(1));
     match usize::try_from(size.0) {
         Ok(bytes) if (1..=MESSAGE_MAX).contains(&size.0) => Ok(bytes),
-        _ => Err(not_allowed(option.name, "1 B to 16 MiB", &size)),
+        _ => Err(invalid_value(option.name, "1 B to 16 MiB", &size)),
     }
 }
 

@@ -10,13 +10,13 @@ use fathom_model::{
     units::{BitsPerSec, Bytes, Nanos},
 };
 use fathom_sys::{
-    policy::{Destination, Guests, Policy},
+    policy::{AllowedPeers, Destination, Policy},
     socket::{self, Buffer, Socket, named},
-    tuning,
+    socket_options,
 };
 use ipnet::IpNet;
 
-use super::not_allowed;
+use super::invalid_value;
 
 /// How long a connect may take while a test is prepared.
 const CONNECT_MAX: Nanos = Nanos::from_secs(5);
@@ -123,7 +123,7 @@ pub(crate) struct SocketOptions {
     device: Option<String>,
     is_multipath: bool,
     policy: Policy,
-    guests: Guests,
+    allowed_peers: AllowedPeers,
     /// The bound that the kernel keeps for each flow.
     pub(crate) pacing: Option<BitsPerSec>,
 }
@@ -138,7 +138,7 @@ pub(crate) struct Target {
 impl SocketOptions {
     pub(crate) fn of(role: &Role, policy: &Policy) -> Self {
         let guests = fathom_engine::guests(role, policy);
-        Self { policy: policy.clone(), guests, ..Self::read(&role.settings) }
+        Self { policy: policy.clone(), allowed_peers: guests, ..Self::read(&role.settings) }
     }
 
     fn read(settings: &Settings) -> Self {
@@ -156,7 +156,7 @@ impl SocketOptions {
             device: settings.text(DEVICE.name),
             is_multipath: settings.flag(MPTCP.name),
             policy: Policy::anything(),
-            guests: Guests::anybody(),
+            allowed_peers: AllowedPeers::anybody(),
             pacing: None,
         }
     }
@@ -166,13 +166,13 @@ impl SocketOptions {
     /// # Errors
     /// Names the option.
     pub(crate) fn check(settings: &Settings) -> Result<(), Error> {
-        Self::read(settings).can_be()
+        Self::read(settings).validate()
     }
 
-    fn can_be(&self) -> Result<(), Error> {
+    fn validate(&self) -> Result<(), Error> {
         let is_possible = |idle: Nanos| idle.0.is_multiple_of(SECOND.0) && (SECOND..=SECOND * 32_767).contains(&idle);
         if let Some(idle) = self.keepalive.filter(|idle| !is_possible(*idle)) {
-            return Err(not_allowed(KEEPALIVE.name, "whole seconds from 1 s to 32767 s", &idle));
+            return Err(invalid_value(KEEPALIVE.name, "whole seconds from 1 s to 32767 s", &idle));
         }
         self.sources.as_deref().map_or(Ok(()), |text| networks(text).map(drop))
     }
@@ -181,9 +181,9 @@ impl SocketOptions {
     pub(crate) fn listen(&self, at: SocketAddr, backlog: usize) -> Result<(Socket, Vec<Note>), Error> {
         let backlog = u16::try_from(backlog).unwrap_or(u16::MAX);
         let opened = if self.is_multipath {
-            listen_multipath(at, backlog, &self.guests)
+            listen_multipath(at, backlog, &self.allowed_peers)
         } else {
-            socket::listen(at, backlog, &self.guests)
+            socket::listen(at, backlog, &self.allowed_peers)
         };
         let listener =
             opened.map_err(|cause| Error::system(format!("listen on {at}"), "CAP_NET_BIND_SERVICE", cause))?;
@@ -198,43 +198,44 @@ impl SocketOptions {
         (from, idx): (Option<IpAddr>, usize),
     ) -> Result<(Socket, Vec<Note>), Error> {
         let at = to.address;
-        let opened = if self.is_multipath { tuning::multipath_stream(at) } else { socket::stream(at) };
+        let opened = if self.is_multipath { socket_options::multipath_stream(at) } else { socket::stream(at) };
         let socket = opened.map_err(|cause| Error::System { what: "open a socket".to_owned(), cause })?;
         self.bind(&socket, (from, idx), to)?;
         let mut notes = self.apply_tcp(&socket)?;
-        let towards = self.towards(&socket, to)?;
+        let towards = self.connect_destination(&socket, to)?;
         socket::connect(&socket, &towards, CONNECT_MAX).map_err(|cause| Error::unreachable(at, cause))?;
-        notes.extend(self.fallen_back(&socket));
+        notes.extend(self.mptcp_fallback_note(&socket));
         Ok((socket, notes))
     }
 
     /// A UDP socket with these options that hears the guests only.
-    pub(crate) fn hear(&self, at: SocketAddr) -> Result<(Socket, Vec<Note>), Error> {
+    pub(crate) fn bind_udp(&self, at: SocketAddr) -> Result<(Socket, Vec<Note>), Error> {
         let cannot = |cause| Error::system(format!("open a UDP socket at {at}"), "CAP_NET_BIND_SERVICE", cause);
-        let socket = socket::datagram(at, &self.guests).map_err(cannot)?;
+        let socket = socket::datagram(at, &self.allowed_peers).map_err(cannot)?;
         let notes = self.apply(&socket)?;
         Ok((socket, notes))
     }
 
     /// The same at a port that several workers share.
-    pub(crate) fn hear_sharing(&self, at: SocketAddr) -> Result<(Socket, Vec<Note>), Error> {
+    pub(crate) fn bind_udp_shared(&self, at: SocketAddr) -> Result<(Socket, Vec<Note>), Error> {
         let cannot = |cause| Error::system(format!("open a UDP socket at {at}"), "CAP_NET_BIND_SERVICE", cause);
-        let socket = socket::datagram_sharing(at, &self.guests).map_err(cannot)?;
+        let socket = socket::datagram_sharing(at, &self.allowed_peers).map_err(cannot)?;
         let notes = self.apply(&socket)?;
         Ok((socket, notes))
     }
 
     /// A UDP socket with these options that speaks with one other only: number `idx` of the initiator's.
-    pub(crate) fn speak(
+    pub(crate) fn connect_udp(
         &self,
         to: &Target,
         (from, idx): (Option<IpAddr>, usize),
     ) -> Result<(Socket, Vec<Note>), Error> {
-        let cannot = |cause| crate::link::exhausted(&format!("connect a UDP socket to {}", to.address), cause);
+        let cannot =
+            |cause| crate::connection_setup::resource_error(&format!("connect a UDP socket to {}", to.address), cause);
         let socket = socket::datagram_unbound(to.address).map_err(cannot)?;
         self.bind(&socket, (from, idx), to)?;
         let notes = self.apply(&socket)?;
-        let towards = self.towards(&socket, to)?;
+        let towards = self.connect_destination(&socket, to)?;
         socket::associate(&socket, &towards).map_err(cannot)?;
         Ok((socket, notes))
     }
@@ -263,18 +264,22 @@ impl SocketOptions {
     ///
     /// # Errors
     /// It is not allowed.
-    pub(crate) fn permit(&self, to: SocketAddr) -> fathom_sys::Result<Destination> {
+    pub(crate) fn destination(&self, to: SocketAddr) -> fathom_sys::Result<Destination> {
         self.policy.permit(to).map_err(named("connect"))
     }
 
     /// A TCP socket that does not wait, for those who open many.
     pub(crate) fn open_nonblocking(&self, to: SocketAddr) -> fathom_sys::Result<Socket> {
-        if self.is_multipath { tuning::multipath_stream_nonblocking(to) } else { socket::stream_nonblocking(to) }
+        if self.is_multipath {
+            socket_options::multipath_stream_nonblocking(to)
+        } else {
+            socket::stream_nonblocking(to)
+        }
     }
 
     /// Says that a connection is one of TCP where Multipath TCP was asked for.
-    pub(crate) fn fallen_back(&self, connected: &Socket) -> Option<Note> {
-        if !self.is_multipath || tuning::is_multipath(connected).unwrap_or(false) {
+    pub(crate) fn mptcp_fallback_note(&self, connected: &Socket) -> Option<Note> {
+        if !self.is_multipath || socket_options::is_multipath(connected).unwrap_or(false) {
             return None;
         }
         let text = "connections fell back from Multipath TCP to TCP: the other side or something on the path does not speak it";
@@ -283,7 +288,7 @@ impl SocketOptions {
 
     /// Binds a socket of the initiator to what it sends from: a device, and an address, in turn by the number of the socket.
     pub(crate) fn bind(&self, socket: &Socket, (from, idx): (Option<IpAddr>, usize), to: &Target) -> Result<(), Error> {
-        tuning::bind_to_device(socket, &to.to).map_err(|cause| {
+        socket_options::bind_to_device(socket, &to.to).map_err(|cause| {
             let device = self.device.as_deref().unwrap_or_default();
             Error::system(format!("send through the interface {device}"), "CAP_NET_RAW", cause)
         })?;
@@ -315,7 +320,7 @@ impl SocketOptions {
         } else {
             "an IPv6 address, as the target has one"
         };
-        if fitting.is_empty() { Err(not_allowed(SOURCE.name, family, text)) } else { Ok(Some(fitting)) }
+        if fitting.is_empty() { Err(invalid_value(SOURCE.name, family, text)) } else { Ok(Some(fitting)) }
     }
 
     /// Whether small segments leave at once.
@@ -326,31 +331,31 @@ impl SocketOptions {
     /// Makes a new socket of the initiator ready to connect, for those who open many; returns where to connect to.
     ///
     /// It leaves `TCP_NODELAY` to the caller, who knows whether it makes a difference.
-    pub(crate) fn dress(
+    pub(crate) fn configure_outgoing(
         &self,
         socket: &Socket,
         (from, target): (Option<IpAddr>, &Target),
     ) -> fathom_sys::Result<(Destination, Vec<Note>)> {
-        tuning::bind_to_device(socket, &target.to)?;
+        socket_options::bind_to_device(socket, &target.to)?;
         if let Some(from) = from {
             socket::set_bind_address_no_port(socket)?;
             socket.bind(&SocketAddr::new(from, 0).into()).map_err(named("bind"))?;
         }
         let notes = self.set(socket)?;
         let to = match self.flow_label {
-            Some(label) => tuning::set_flow_label(socket, &target.to, label)?,
+            Some(label) => socket_options::set_flow_label(socket, &target.to, label)?,
             None => target.to.clone(),
         };
         Ok((to, notes))
     }
 
     /// The address to connect to, with the flow label that was asked for.
-    pub(crate) fn towards(&self, socket: &Socket, target: &Target) -> Result<Destination, Error> {
+    pub(crate) fn connect_destination(&self, socket: &Socket, target: &Target) -> Result<Destination, Error> {
         let Some(label) = self.flow_label else { return Ok(target.to.clone()) };
         if target.address.is_ipv4() {
-            return Err(not_allowed(FLOW_LABEL.name, "a target with an IPv6 address", &target.address.ip()));
+            return Err(invalid_value(FLOW_LABEL.name, "a target with an IPv6 address", &target.address.ip()));
         }
-        tuning::set_flow_label(socket, &target.to, label)
+        socket_options::set_flow_label(socket, &target.to, label)
             .map_err(|cause| Error::System { what: format!("use the flow label {label}"), cause })
     }
 
@@ -367,7 +372,7 @@ impl SocketOptions {
     ///
     /// Returns what the kernel granted less of than was asked.
     pub(crate) fn apply(&self, socket: &Socket) -> Result<Vec<Note>, Error> {
-        self.can_be()?;
+        self.validate()?;
         self.set(socket).map_err(|cause| match &self.congestion {
             Some(name) if cause.call.contains("TCP_CONGESTION") => no_congestion_control(name, &cause),
             _ => Error::system("set the socket options that were asked for", "CAP_NET_ADMIN", cause),
@@ -388,10 +393,10 @@ impl SocketOptions {
             socket::set_max_pacing_rate(socket, rate)?;
         }
         if let Some(idle) = self.keepalive {
-            tuning::set_keepalive(socket, idle)?;
+            socket_options::set_keepalive(socket, idle)?;
         }
         if let Some(span) = self.busy_poll {
-            tuning::set_busy_poll(socket, span)?;
+            socket_options::set_busy_poll(socket, span)?;
         }
         let Some(size) = self.buffer else { return Ok(Vec::new()) };
         let buffers = [(Buffer::Receive, "receive", "net.core.rmem_max"), (Buffer::Send, "send", "net.core.wmem_max")];
@@ -412,23 +417,23 @@ impl SocketOptions {
 fn networks(text: &str) -> Result<Vec<IpNet>, Error> {
     let network = |part: &str| {
         let network = part.parse::<IpNet>().ok().or_else(|| part.parse::<IpAddr>().ok().map(IpNet::from));
-        network.ok_or_else(|| not_allowed(SOURCE.name, "addresses and networks such as 10.0.0.2,10.0.1.0/24", &part))
+        network.ok_or_else(|| invalid_value(SOURCE.name, "addresses and networks such as 10.0.0.2,10.0.1.0/24", &part))
     };
     text.split(',').map(|part| network(part.trim())).collect()
 }
 
 /// Says that busy polling had nothing to poll, where it was asked for.
-pub(crate) fn not_polled(settings: &Settings, socket: &Socket) -> Option<Note> {
+pub(crate) fn busy_poll_note(settings: &Settings, socket: &Socket) -> Option<Note> {
     let asked = settings.span(BUSY_POLL.name)?;
     let text = || {
         format!("nothing was polled in spite of --busy-poll {asked}: what arrived came through no queue that can be")
     };
-    let is_idle = !tuning::is_polled(socket).unwrap_or(true);
+    let is_idle = !socket_options::is_polled(socket).unwrap_or(true);
     is_idle.then(|| Note { id: "busy-poll-idle".to_owned(), text: text() })
 }
 
-fn listen_multipath(at: SocketAddr, backlog: u16, guests: &Guests) -> fathom_sys::Result<Socket> {
-    let listener = tuning::multipath_stream(at)?;
+fn listen_multipath(at: SocketAddr, backlog: u16, guests: &AllowedPeers) -> fathom_sys::Result<Socket> {
+    let listener = socket_options::multipath_stream(at)?;
     guests.guard(&listener)?;
     listener.set_reuse_address(true).map_err(named("setsockopt(SO_REUSEADDR)"))?;
     listener.set_reuse_port(true).map_err(named("setsockopt(SO_REUSEPORT)"))?;
@@ -505,10 +510,10 @@ mod tests {
             assert_eq!(TcpInfo::of(end).unwrap().snd_mss, Bytes(988));
             assert_eq!(end.tos_v4().unwrap(), 46 << 2);
             assert!(!end.tcp_nodelay().unwrap());
-            assert_eq!(tuning::keepalive(end).unwrap(), Some(Nanos::from_secs(9)));
+            assert_eq!(socket_options::keepalive(end).unwrap(), Some(Nanos::from_secs(9)));
             assert_eq!(socket::max_pacing_rate(end).unwrap(), BitsPerSec::new(8e6));
         }
-        assert_eq!(tuning::device(&near).unwrap().as_deref(), Some("lo"));
+        assert_eq!(socket_options::device(&near).unwrap().as_deref(), Some("lo"));
         assert_eq!(far.peer_addr().unwrap().as_socket().unwrap().ip().to_string(), "127.0.0.9");
         assert_eq!(notes, []);
     }
@@ -522,7 +527,7 @@ mod tests {
     #[test]
     fn a_flow_label_and_a_class_go_with_ipv6() {
         let (near, far, _) = ends(&options(&[("flow-label", "703710"), ("dscp", "10")]), "[::1]:0").unwrap();
-        assert_eq!(tuning::flow_label(&near).unwrap(), Some(703_710));
+        assert_eq!(socket_options::flow_label(&near).unwrap(), Some(703_710));
         assert_eq!((near.tclass_v6().unwrap(), far.tclass_v6().unwrap()), (40, 40));
         let refused = ends(&options(&[("flow-label", "703710")]), "127.0.0.1:0").unwrap_err();
         assert_eq!(refused.to_string(), "option `flow-label` takes a target with an IPv6 address, not `127.0.0.1`");
@@ -589,7 +594,10 @@ mod tests {
                 return;
             }
         };
-        assert!(tuning::is_multipath(&near).unwrap() && tuning::is_multipath(&far).unwrap(), "{notes:?}");
+        assert!(
+            socket_options::is_multipath(&near).unwrap() && socket_options::is_multipath(&far).unwrap(),
+            "{notes:?}"
+        );
         let (listener, _) = SocketOptions::read(&Settings::default()).listen(on("127.0.0.1:0"), 4).unwrap();
         let to = &options.targets(&[socket::local_address(&listener).unwrap()]).unwrap()[0];
         let (_, notes) = options.connect(to, (None, 0)).unwrap();
@@ -600,7 +608,7 @@ mod tests {
     fn busy_polling_reaches_the_socket_or_names_the_privilege_that_is_missing() {
         match ends(&options(&[("busy-poll", "50us")]), "127.0.0.1:0") {
             Ok((near, far, _)) => {
-                let spans = [&near, &far].map(|end| tuning::busy_poll(end).unwrap());
+                let spans = [&near, &far].map(|end| socket_options::busy_poll(end).unwrap());
                 assert_eq!(spans, [Nanos::from_micros(50); 2]);
             }
             Err(error) => {
@@ -650,9 +658,9 @@ mod tests {
         };
         for target in elsewhere.enter_with(prepare).unwrap() {
             let socket = options.open_nonblocking(target.address).unwrap();
-            let (to, _) = options.dress(&socket, (None, &target)).unwrap();
+            let (to, _) = options.configure_outgoing(&socket, (None, &target)).unwrap();
             assert_eq!(to.address(), Some(target.address));
-            assert_eq!(tuning::device(&socket).unwrap().as_deref(), Some("lo"));
+            assert_eq!(socket_options::device(&socket).unwrap().as_deref(), Some("lo"));
         }
     }
 }

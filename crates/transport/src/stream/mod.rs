@@ -3,37 +3,37 @@
 //! What is sent, in which way, how fast and how much is the caller's, and so is the [`Account`] that bytes are counted into. It
 //! knows nothing of tests and of what the two sides agreed on.
 
-mod pace;
-mod receiving;
-mod sending;
-mod wake;
+mod byte_schedule;
+mod low_watermark;
+mod receiver;
+mod sender;
 
-pub(crate) use pace::{BEHIND_MAX, Pace};
-pub(crate) use receiving::{Ended, Inlet, Receiving};
-pub(crate) use sending::{DiskRead, Sending, Source, UncopiedSends};
-pub(crate) use wake::{Batch, Wake};
+pub(crate) use byte_schedule::{BEHIND_MAX, ByteSchedule};
+pub(crate) use low_watermark::{LowWatermark, WakeBatch};
+pub(crate) use receiver::{ReceiveEnd, ReceiveSink, StreamReceiver};
+pub(crate) use sender::{FileReadMethod, SendSource, StreamSender, ZeroCopyCounts};
 
 /// What one call takes of a stream that is as fast as possible; `docs/methods/tcp_stream.md` says why.
-pub(crate) const CALL: usize = 512 << 10;
+pub(crate) const CALL_BYTES: usize = 512 << 10;
 
 /// The calls by which files are read and written, which tell their errors from those of connections.
 const READ: &str = "read(file)";
 const WRITE: &str = "write(file)";
 
 /// Whether it is the file of a stream that failed, and not its connection.
-pub(crate) fn is_of_file(error: &fathom_sys::Error) -> bool {
+pub(crate) fn is_file_error(error: &fathom_sys::Error) -> bool {
     [READ, WRITE].contains(&error.call.as_ref())
 }
 
 /// Where a stream's bytes are counted, and who says when it is over.
 ///
 /// Every stream has one of its own, in the thread that streams, so nothing in it needs a lock.
-pub(crate) trait Account {
+pub(crate) trait StreamControl {
     /// Counts payload that the kernel took, or gave.
     fn count(&self, bytes: u64);
 
     /// Is told that a while passed in which nothing was transferred.
-    fn waited(&self) {}
+    fn on_wait(&self) {}
 
     /// Whether to come to an end; asked before every transfer.
     fn is_over(&self) -> bool;
@@ -52,24 +52,24 @@ pub(crate) mod tests {
         socket::{self, Socket},
     };
 
-    use fathom_sys::policy::{Guests, Policy};
+    use fathom_sys::policy::{AllowedPeers, Policy};
 
     use super::*;
 
     /// Counts up to a number of bytes, and is over at the latest after a while.
-    pub(crate) struct Enough {
+    pub(crate) struct ByteLimit {
         pub(crate) counted: Cell<u64>,
         pub(crate) limit: u64,
         pub(crate) deadline: Nanos,
     }
 
-    impl Enough {
+    impl ByteLimit {
         pub(crate) fn at(limit: u64) -> Self {
             Self { counted: Cell::new(0), limit, deadline: clock::now() + Nanos::from_secs(5) }
         }
     }
 
-    impl Account for Enough {
+    impl StreamControl for ByteLimit {
         fn count(&self, bytes: u64) {
             self.counted.set(self.counted.get() + bytes);
         }
@@ -82,7 +82,7 @@ pub(crate) mod tests {
     /// Two ends of a connection that block for at most 50 ms.
     pub(crate) fn pair() -> (Socket, Socket) {
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let listener = socket::listen(loopback, 1, &Guests::anybody()).unwrap();
+        let listener = socket::listen(loopback, 1, &AllowedPeers::anybody()).unwrap();
         let near = socket::stream(loopback).unwrap();
         let to = Policy::anything().permit(socket::local_address(&listener).unwrap()).unwrap();
         socket::connect(&near, &to, Nanos::from_secs(1)).unwrap();

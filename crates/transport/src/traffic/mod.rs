@@ -1,15 +1,15 @@
 //! When the next message is due, and how long it is.
 //!
-//! A [`Traffic`] is what was asked for, a [`Schedule`] the times of one flow that follow from it, [`Sizes`] the lengths. All are
+//! A [`TrafficPattern`] is what was asked for, a [`OpenLoad`] the times of one flow that follow from it, [`Sizes`] the lengths. All are
 //! functions of their arguments and a seed; they know neither clocks nor sockets.
 
 mod pattern;
 mod schedule;
 mod sizes;
 
-pub(crate) use pattern::Traffic;
-pub(crate) use schedule::{Schedule, Share};
-pub(crate) use sizes::Sizes;
+pub(crate) use pattern::TrafficPattern;
+pub(crate) use schedule::{FlowIndex, Schedule};
+pub(crate) use sizes::DatagramSizes;
 
 /// Why a text describes no traffic; each says what would have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -13,7 +13,7 @@ const SPREAD_MAX: f64 = 3.0;
 
 /// How messages are spread over time at a rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Traffic {
+pub(crate) enum TrafficPattern {
     /// At equal distances.
     Constant,
     /// So many back to back, the bursts at equal distances; without a number what is due each millisecond.
@@ -29,7 +29,7 @@ pub(crate) enum Traffic {
     Poisson,
 }
 
-impl FromStr for Traffic {
+impl FromStr for TrafficPattern {
     type Err = TrafficError;
 
     /// Reads `constant`, `bursts`, `bursts:N`, `frames:FPS`, `frames:FPS:SPREAD%` and `poisson`.
@@ -63,12 +63,12 @@ mod tests {
 
     #[test]
     fn every_pattern_is_read() {
-        let frames = |per_sec, spread| Traffic::Frames { per_sec: PerSec::new(per_sec).unwrap(), spread };
+        let frames = |per_sec, spread| TrafficPattern::Frames { per_sec: PerSec::new(per_sec).unwrap(), spread };
         for (text, traffic) in [
-            ("constant", Traffic::Constant),
-            ("poisson", Traffic::Poisson),
-            ("bursts", Traffic::Bursts(None)),
-            ("bursts:32", Traffic::Bursts(Some(32))),
+            ("constant", TrafficPattern::Constant),
+            ("poisson", TrafficPattern::Poisson),
+            ("bursts", TrafficPattern::Bursts(None)),
+            ("bursts:32", TrafficPattern::Bursts(Some(32))),
             ("frames:60", frames(60.0, 0.0)),
             ("frames:29.97:25%", frames(29.97, 0.25)),
         ] {
@@ -85,7 +85,7 @@ mod tests {
             (TrafficError::Spread, &["frames:60:10", "frames:60:-1%", "frames:60:301%", "frames:60:nan%"]),
         ] {
             for text in texts {
-                assert_eq!(text.parse::<Traffic>(), Err(error), "{text}");
+                assert_eq!(text.parse::<TrafficPattern>(), Err(error), "{text}");
             }
         }
     }

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use fathom_engine::pace::{Arrivals, Constant, Pace, Process, Profile};
+use fathom_engine::pace::{ArrivalProcess, Arrivals, ConstantRate, Pace, Profile};
 use fathom_model::units::{Nanos, PerSec, approximate, rounded};
 
-use super::Traffic;
+use super::TrafficPattern;
 
 /// How many groups are looked ahead: as many messages as the largest batch of a system call.
 const AHEAD: usize = 1024;
@@ -16,7 +16,7 @@ const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Which flow of how many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Share {
+pub(crate) struct FlowIndex {
     /// Its number, from 0.
     pub(crate) idx: usize,
     /// How many there are.
@@ -26,42 +26,42 @@ pub(crate) struct Share {
 /// When the messages of one flow are due, in their order; what was taken is past.
 #[derive(Debug, Clone)]
 pub(crate) struct Schedule {
-    groups: Groups,
+    groups: MessageGroups,
     n_taken: u64,
 }
 
 /// Messages that are due at the same time, group after group.
 #[derive(Debug, Clone)]
-enum Groups {
+enum MessageGroups {
     /// Alike at equal distances, the first one after a while.
-    Even { pace: Constant, of: u64, after: Nanos },
+    Even { pace: ConstantRate, of: u64, after: Nanos },
     /// One after another; those at the front of the queue are not taken yet.
-    Drawn { source: Source, ahead: VecDeque<(Nanos, u64)> },
+    Random { source: GroupSource, ahead: VecDeque<(Nanos, u64)> },
 }
 
 /// Where groups come from that are not alike.
 #[derive(Debug, Clone)]
-enum Source {
+enum GroupSource {
     Poisson(Arrivals),
-    Frames(Box<Frames>),
+    Frames(Box<VideoFrames>),
 }
 
 /// Frames of video: at equal distances, log-normal in size, cut into messages.
 #[derive(Debug, Clone)]
-struct Frames {
-    pace: Constant,
+struct VideoFrames {
+    pace: ConstantRate,
     n_begun: u64,
     /// Messages per frame on average.
     mean: f64,
     /// The standard deviation of the logarithm of a frame's size.
     sigma: f64,
     /// What the frames so far would have been in messages, and how many were due for them.
-    wanted: f64,
+    n_wanted: f64,
     n_due: u64,
     random: fastrand::Rng,
 }
 
-impl Iterator for Frames {
+impl Iterator for VideoFrames {
     type Item = (Nanos, u64);
 
     fn next(&mut self) -> Option<(Nanos, u64)> {
@@ -70,14 +70,14 @@ impl Iterator for Frames {
         // The Box–Muller transform; the mean of exp(σz − σ²/2) is 1.
         let (u, v) = (1.0 - self.random.f64(), self.random.f64());
         let z = (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos();
-        self.wanted += self.mean * (self.sigma * z - self.sigma * self.sigma / 2.0).exp();
-        let n = rounded(self.wanted.floor()).saturating_sub(self.n_due);
+        self.n_wanted += self.mean * (self.sigma * z - self.sigma * self.sigma / 2.0).exp();
+        let n = rounded(self.n_wanted.floor()).saturating_sub(self.n_due);
         self.n_due += n;
         Some((at, n))
     }
 }
 
-impl Iterator for Source {
+impl Iterator for GroupSource {
     type Item = (Nanos, u64);
 
     fn next(&mut self) -> Option<(Nanos, u64)> {
@@ -93,31 +93,35 @@ impl Schedule {
     ///
     /// The constant traffic of several flows is shifted against each other, so that all together are constant.
     #[must_use]
-    pub(crate) fn new(traffic: Traffic, per_flow: PerSec, (seed, share): (u64, Share)) -> Option<Self> {
+    pub(crate) fn new(traffic: TrafficPattern, per_flow: PerSec, (seed, share): (u64, FlowIndex)) -> Option<Self> {
         let idx = u64::try_from(share.idx).unwrap_or(0);
         let seed = seed.wrapping_add(SEED_STEP.wrapping_mul(idx + 1));
-        let drawn = |source| Groups::Drawn { source, ahead: VecDeque::with_capacity(AHEAD) };
+        let drawn = |source| MessageGroups::Random { source, ahead: VecDeque::with_capacity(AHEAD) };
         let even = |of: u64| {
-            let pace = Constant::new(PerSec::new(per_flow.get() / approximate(of))?)?;
+            let pace = ConstantRate::new(PerSec::new(per_flow.get() / approximate(of))?)?;
             let n_flows = u64::try_from(share.of.max(1)).unwrap_or(1);
-            Some(Groups::Even { pace, of, after: Nanos(pace.at(1).0.saturating_mul(idx) / n_flows) })
+            Some(MessageGroups::Even { pace, of, after: Nanos(pace.at(1).0.saturating_mul(idx) / n_flows) })
         };
         let groups = match traffic {
-            Traffic::Constant => even(1)?,
-            Traffic::Bursts(Some(of)) => even(of)?,
-            Traffic::Bursts(None) => even(rounded((per_flow.get() / TICK_PER_SEC).round()).max(1))?,
-            Traffic::Poisson => {
-                let all = fathom_engine::pace::Share { idx: 0, of: 1 };
-                drawn(Source::Poisson(Arrivals::new(Profile::steady(per_flow)?, Process::Poisson { seed }, all)))
+            TrafficPattern::Constant => even(1)?,
+            TrafficPattern::Bursts(Some(of)) => even(of)?,
+            TrafficPattern::Bursts(None) => even(rounded((per_flow.get() / TICK_PER_SEC).round()).max(1))?,
+            TrafficPattern::Poisson => {
+                let all = fathom_engine::pace::WorkShare { idx: 0, of: 1 };
+                drawn(GroupSource::Poisson(Arrivals::new(
+                    Profile::steady(per_flow)?,
+                    ArrivalProcess::Poisson { seed },
+                    all,
+                )))
             }
-            Traffic::Frames { per_sec, spread } => {
-                let _ = Constant::new(per_flow)?;
-                drawn(Source::Frames(Box::new(Frames {
-                    pace: Constant::new(per_sec)?,
+            TrafficPattern::Frames { per_sec, spread } => {
+                let _ = ConstantRate::new(per_flow)?;
+                drawn(GroupSource::Frames(Box::new(VideoFrames {
+                    pace: ConstantRate::new(per_sec)?,
                     n_begun: 0,
                     mean: per_flow.get() / per_sec.get(),
                     sigma: (1.0 + spread * spread).ln().sqrt(),
-                    wanted: 0.0,
+                    n_wanted: 0.0,
                     n_due: 0,
                     random: fastrand::Rng::with_seed(seed),
                 })))
@@ -129,11 +133,11 @@ impl Schedule {
     /// How many messages are due at `elapsed` since the start and not yet taken, at most `most`.
     pub(crate) fn due(&mut self, elapsed: Nanos, most: u64) -> u64 {
         match &mut self.groups {
-            Groups::Even { pace, of, after } => {
+            MessageGroups::Even { pace, of, after } => {
                 let n = if elapsed < *after { 0 } else { pace.due(elapsed - *after).saturating_mul(*of) };
                 n.saturating_sub(self.n_taken).min(most)
             }
-            Groups::Drawn { source, ahead } => {
+            MessageGroups::Random { source, ahead } => {
                 let mut n = 0_u64;
                 for index in 0..AHEAD {
                     let Some(&(at, of)) = front(source, ahead, index) else { break };
@@ -151,15 +155,15 @@ impl Schedule {
     #[must_use]
     pub(crate) fn next_at(&mut self) -> Nanos {
         match &mut self.groups {
-            Groups::Even { pace, of, after } => pace.at(self.n_taken / *of) + *after,
-            Groups::Drawn { source, ahead } => front(source, ahead, 0).map_or(Nanos::MAX, |(at, _)| *at),
+            MessageGroups::Even { pace, of, after } => pace.at(self.n_taken / *of) + *after,
+            MessageGroups::Random { source, ahead } => front(source, ahead, 0).map_or(Nanos::MAX, |(at, _)| *at),
         }
     }
 
     /// Counts messages as sent.
-    pub(crate) fn take(&mut self, n: u64) {
+    pub(crate) fn advance(&mut self, n: u64) {
         self.n_taken += n;
-        let Groups::Drawn { ahead, .. } = &mut self.groups else { return };
+        let MessageGroups::Random { ahead, .. } = &mut self.groups else { return };
         let mut left = n;
         while let Some((_, of)) = ahead.front_mut() {
             let now = left.min(*of);
@@ -174,10 +178,10 @@ impl Schedule {
 
     /// How many messages were due at `elapsed` in all.
     #[must_use]
-    pub(crate) fn due_in_all(mut self, elapsed: Nanos) -> u64 {
+    pub(crate) fn total_due(mut self, elapsed: Nanos) -> u64 {
         let n_waiting = match self.groups {
-            Groups::Even { .. } => self.due(elapsed, u64::MAX),
-            Groups::Drawn { source, ahead } => {
+            MessageGroups::Even { .. } => self.due(elapsed, u64::MAX),
+            MessageGroups::Random { source, ahead } => {
                 let waiting = ahead.into_iter().chain(source).take_while(|(at, _)| *at <= elapsed);
                 waiting.map(|(_, of)| of).sum()
             }
@@ -187,7 +191,11 @@ impl Schedule {
 }
 
 /// The group at a place of the queue, drawn when it is not there yet; empty groups are left out.
-fn front<'a>(source: &mut Source, ahead: &'a mut VecDeque<(Nanos, u64)>, index: usize) -> Option<&'a (Nanos, u64)> {
+fn front<'a>(
+    source: &mut GroupSource,
+    ahead: &'a mut VecDeque<(Nanos, u64)>,
+    index: usize,
+) -> Option<&'a (Nanos, u64)> {
     if index >= ahead.len() {
         ahead.push_back(source.find(|(_, of)| *of > 0)?);
     }
@@ -199,7 +207,7 @@ mod tests {
     use super::*;
 
     const SECOND: Nanos = Nanos::from_secs(1);
-    const ALONE: Share = Share { idx: 0, of: 1 };
+    const ALONE: FlowIndex = FlowIndex { idx: 0, of: 1 };
 
     fn schedule(text: &str, rate: f64) -> Schedule {
         Schedule::new(text.parse().unwrap(), PerSec::new(rate).unwrap(), (7, ALONE)).unwrap()
@@ -215,7 +223,7 @@ mod tests {
             }
             let n = schedule.due(at, 10);
             assert!(n > 0, "what is due next is due at its time");
-            schedule.take(n);
+            schedule.advance(n);
             times.extend((0..n).map(|_| at));
         }
     }
@@ -255,7 +263,7 @@ mod tests {
             let at = long.next_at();
             let n = long.due(at, u64::MAX);
             frames.insert(at, n);
-            long.take(n);
+            long.advance(n);
         }
         let sizes: Vec<f64> = frames.values().map(|n| approximate(*n)).collect();
         let n = approximate(2_000);
@@ -271,10 +279,10 @@ mod tests {
             let first = late.next_at();
             let n = late.due(SECOND, 64);
             assert_eq!((n, late.next_at()), (64, first), "{text}");
-            late.take(10);
+            late.advance(10);
             assert!(late.next_at() >= first && late.next_at() < Nanos::from_millis(10), "{text}");
             assert_eq!(late.due(SECOND, 5), 5);
-            let due = late.clone().due_in_all(SECOND);
+            let due = late.clone().total_due(SECOND);
             assert!(due.abs_diff(10_000) <= 400, "{text}: {due}");
             let rest = times(late).len() + 10;
             assert!(due.abs_diff(u64::try_from(rest).unwrap()) <= 100, "{text}: {due} and {rest}");
@@ -285,8 +293,8 @@ mod tests {
     fn constant_flows_together_are_constant() {
         let rate = PerSec::new(1000.0).unwrap();
         let of = 4;
-        let all =
-            (0..of).flat_map(|idx| times(Schedule::new(Traffic::Constant, rate, (1, Share { idx, of })).unwrap()));
+        let all = (0..of)
+            .flat_map(|idx| times(Schedule::new(TrafficPattern::Constant, rate, (1, FlowIndex { idx, of })).unwrap()));
         let mut all: Vec<Nanos> = all.collect();
         all.sort_unstable();
         assert!(all.windows(2).all(|pair| pair[1] - pair[0] == Nanos::from_micros(250)));
@@ -295,8 +303,8 @@ mod tests {
     #[test]
     fn flows_at_random_do_not_follow_each_other() {
         let rate = PerSec::new(1000.0).unwrap();
-        let [one, other] =
-            [0, 1].map(|idx| times(Schedule::new(Traffic::Poisson, rate, (1, Share { idx, of: 2 })).unwrap()));
+        let [one, other] = [0, 1]
+            .map(|idx| times(Schedule::new(TrafficPattern::Poisson, rate, (1, FlowIndex { idx, of: 2 })).unwrap()));
         assert_ne!(one[..20], other[..20]);
     }
 

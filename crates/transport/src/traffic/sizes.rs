@@ -12,11 +12,11 @@ const IMIX: &str = "18:7,524:4,1472:1";
 
 /// The lengths of messages by their numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Sizes {
+pub(crate) struct DatagramSizes {
     cycle: Box<[usize]>,
 }
 
-impl Sizes {
+impl DatagramSizes {
     /// Every message of the same length.
     #[must_use]
     pub(crate) fn fixed(size: usize) -> Self {
@@ -50,7 +50,7 @@ impl Sizes {
 
     /// The one length that all have; nothing for a mix.
     #[must_use]
-    pub(crate) fn only(&self) -> Option<usize> {
+    pub(crate) fn fixed_size(&self) -> Option<usize> {
         (self.longest() == self.cycle.iter().copied().min().unwrap_or(0)).then(|| self.longest())
     }
 
@@ -75,19 +75,19 @@ mod tests {
 
     #[test]
     fn a_mix_keeps_its_proportions_in_every_cycle_and_its_order_for_a_seed() {
-        let mix = Sizes::mix("64:3, 1KiB:1", 7).unwrap();
+        let mix = DatagramSizes::mix("64:3, 1KiB:1", 7).unwrap();
         for cycle in 0..5 {
             let n_long = (cycle * 4..cycle * 4 + 4).filter(|n| mix.of(*n) == 1024).count();
             assert_eq!(n_long, 1);
         }
-        assert_eq!((mix.only(), mix.longest(), mix.mean()), (None, 1024, (3.0 * 64.0 + 1024.0) / 4.0));
-        assert_eq!(Sizes::mix("64:30,100:30", 1), Sizes::mix("64:30,100:30", 1));
-        assert_ne!(Sizes::mix("64:30,100:30", 1), Sizes::mix("64:30,100:30", 2));
+        assert_eq!((mix.fixed_size(), mix.longest(), mix.mean()), (None, 1024, (3.0 * 64.0 + 1024.0) / 4.0));
+        assert_eq!(DatagramSizes::mix("64:30,100:30", 1), DatagramSizes::mix("64:30,100:30", 1));
+        assert_ne!(DatagramSizes::mix("64:30,100:30", 1), DatagramSizes::mix("64:30,100:30", 2));
     }
 
     #[test]
     fn the_simple_imix_has_twelve_datagrams_of_three_lengths() {
-        let imix = Sizes::mix("imix", 0).unwrap();
+        let imix = DatagramSizes::mix("imix", 0).unwrap();
         let mut lengths: Vec<usize> = (0..12).map(|n| imix.of(n)).collect();
         lengths.sort_unstable();
         assert_eq!(lengths, [18, 18, 18, 18, 18, 18, 18, 524, 524, 524, 524, 1472]);
@@ -95,17 +95,17 @@ mod tests {
 
     #[test]
     fn a_fixed_size_is_a_mix_of_one() {
-        let fixed = Sizes::fixed(1400);
-        assert_eq!((fixed.of(0), fixed.of(u64::MAX), fixed.only()), (1400, 1400, Some(1400)));
-        assert_eq!(Sizes::mix("64:2,64:3", 1).unwrap().only(), Some(64));
+        let fixed = DatagramSizes::fixed(1400);
+        assert_eq!((fixed.of(0), fixed.of(u64::MAX), fixed.fixed_size()), (1400, 1400, Some(1400)));
+        assert_eq!(DatagramSizes::mix("64:2,64:3", 1).unwrap().fixed_size(), Some(64));
     }
 
     #[test]
     fn what_is_wrong_with_a_mix_is_named() {
         for text in ["", "64", "64:x", "17:1", "65508:1", "64:1,", "x:1"] {
-            assert_eq!(Sizes::mix(text, 1), Err(TrafficError::Mix), "{text}");
+            assert_eq!(DatagramSizes::mix(text, 1), Err(TrafficError::Mix), "{text}");
         }
-        assert_eq!(Sizes::mix("64:0", 1), Err(TrafficError::Weights));
-        assert_eq!(Sizes::mix("64:9999,70:2", 1), Err(TrafficError::Weights));
+        assert_eq!(DatagramSizes::mix("64:0", 1), Err(TrafficError::Weights));
+        assert_eq!(DatagramSizes::mix("64:9999,70:2", 1), Err(TrafficError::Weights));
     }
 }

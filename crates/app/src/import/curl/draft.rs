@@ -8,7 +8,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::super::{
     encode::{basic, percent, split_once, strip_prefix},
-    story::{Body, Expect, Note, Part, PartContent, Piece, Redirects, Request, Text},
+    import_tree::{
+        FormPart, FormPartContent, ImportNote, ImportPiece, ImportText, ImportedBody, ImportedExpect, ImportedRequest,
+        RedirectHandling,
+    },
 };
 
 /// What stands for itself in the name of a file within a URL (RFC 3986 section 2.3).
@@ -16,7 +19,7 @@ const NAME: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_')
 
 /// How a piece of data is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum DataKind {
     /// `@` names a file, whose line ends are taken out.
     Ascii,
     /// `@` names a file.
@@ -32,17 +35,17 @@ pub(super) enum Kind {
 /// The part of a command line up to its end or to `--next`.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of curl by itself")]
-pub(super) struct Draft {
+pub(super) struct CommandDraft {
     pub(super) line: usize,
-    pub(super) method: Option<Text>,
-    pub(super) urls: Vec<Text>,
+    pub(super) method: Option<ImportText>,
+    pub(super) urls: Vec<ImportText>,
     pub(super) get: bool,
     pub(super) head: bool,
-    pub(super) upload: Option<Text>,
-    pub(super) user: Option<Text>,
-    pub(super) bearer: Option<Text>,
-    pub(super) user_agent: Option<Text>,
-    pub(super) range: Option<Text>,
+    pub(super) upload: Option<ImportText>,
+    pub(super) user: Option<ImportText>,
+    pub(super) bearer: Option<ImportText>,
+    pub(super) user_agent: Option<ImportText>,
+    pub(super) range: Option<ImportText>,
     pub(super) compressed: bool,
     pub(super) glob_off: bool,
     /// Whether dots in a path stay.
@@ -52,44 +55,44 @@ pub(super) struct Draft {
     pub(super) insecure: bool,
     pub(super) fail: bool,
     /// What has no place in a scenario.
-    pub(super) left: Vec<Note>,
-    headers: Vec<(String, Text)>,
+    pub(super) left_out: Vec<ImportNote>,
+    headers: Vec<(String, ImportText)>,
     /// Headers that are not to be sent.
     removed: Vec<String>,
-    cookies: Vec<Text>,
-    query: Vec<Text>,
-    data: Text,
-    data_from: Option<Text>,
+    cookies: Vec<ImportText>,
+    query: Vec<ImportText>,
+    data: ImportText,
+    data_from: Option<ImportText>,
     has_data: bool,
     json: bool,
-    parts: Vec<Part>,
+    parts: Vec<FormPart>,
     timeout: Option<Nanos>,
-    referer: Option<Text>,
+    referer: Option<ImportText>,
 }
 
-impl Draft {
+impl CommandDraft {
     /// Nothing is said yet.
     pub(super) fn at(line: usize) -> Self {
         Self { line, ..Self::default() }
     }
 
     /// Says that something was left out.
-    pub(super) fn leave(&mut self, what: impl Into<String>) {
-        self.left.push(Note { place: format!("line {}", self.line), what: what.into() });
+    pub(super) fn leave_out(&mut self, what: impl Into<String>) {
+        self.left_out.push(ImportNote { location: format!("line {}", self.line), what: what.into() });
     }
 
-    pub(super) fn header(&mut self, text: Text) {
+    pub(super) fn header(&mut self, text: ImportText) {
         if let Some(file) = strip_prefix(&text, "@") {
-            return self.leave(format!("-H @{file}: the headers of a file are not read"));
+            return self.leave_out(format!("-H @{file}: the headers of a file are not read"));
         }
         let Some((name, value)) = split_once(&text, ':') else {
             return match split_once(&text, ';') {
-                Some((name, rest)) if rest.is_empty() => self.headers.push((name.to_string(), Text::default())),
-                _ => self.leave(format!("-H '{text}': not a header")),
+                Some((name, rest)) if rest.is_empty() => self.headers.push((name.to_string(), ImportText::default())),
+                _ => self.leave_out(format!("-H '{text}': not a header")),
             };
         };
         let Some(name) = name.as_literal().map(str::trim) else {
-            return self.leave(format!("-H '{text}': the name of a header cannot be a variable"));
+            return self.leave_out(format!("-H '{text}': the name of a header cannot be a variable"));
         };
         let value = trimmed(value);
         if value.is_empty() {
@@ -99,23 +102,27 @@ impl Draft {
         }
     }
 
-    pub(super) fn data(&mut self, kind: Kind, text: Text) {
-        self.json |= kind == Kind::Json;
-        let joined = self.has_data && kind != Kind::Json;
-        let file = if kind == Kind::Raw { None } else { strip_prefix(&text, "@") };
+    pub(super) fn data(&mut self, kind: DataKind, text: ImportText) {
+        self.json |= kind == DataKind::Json;
+        let joined = self.has_data && kind != DataKind::Json;
+        let file = if kind == DataKind::Raw { None } else { strip_prefix(&text, "@") };
         self.has_data = true;
         if file.as_ref().is_some_and(is_stdin) {
             return self
-                .leave(format!("data '{text}': what comes from standard input is left out: put it into a file"));
+                .leave_out(format!("data '{text}': what comes from standard input is left out: put it into a file"));
         }
         if let Some(file) = file {
             if joined || !self.data.is_empty() || self.data_from.is_some() {
-                return self.leave(format!("data of the file {file}: it cannot be joined with other data"));
+                return self.leave_out(format!("data of the file {file}: it cannot be joined with other data"));
             }
             match kind {
-                Kind::Encoded => self.leave(format!("--data-urlencode @{file}: what a file has is not encoded")),
-                Kind::Ascii => {
-                    self.leave(format!("-d @{file}: curl takes the line ends out of the file, the scenario does not"));
+                DataKind::Encoded => {
+                    self.leave_out(format!("--data-urlencode @{file}: what a file has is not encoded"))
+                }
+                DataKind::Ascii => {
+                    self.leave_out(format!(
+                        "-d @{file}: curl takes the line ends out of the file, the scenario does not"
+                    ));
                     self.data_from = Some(file);
                 }
                 _ => self.data_from = Some(file),
@@ -123,21 +130,21 @@ impl Draft {
             return;
         }
         if self.data_from.is_some() {
-            return self.leave(format!("data '{text}': it cannot be joined with what a file has"));
+            return self.leave_out(format!("data '{text}': it cannot be joined with what a file has"));
         }
         if joined {
             self.data.push_str("&");
         }
-        let text = if kind == Kind::Encoded { self.encoded(text) } else { text };
+        let text = if kind == DataKind::Encoded { self.encoded(text) } else { text };
         self.data.append(text);
     }
 
     /// `content`, `=content` and `name=content`; `name@file` is not brought over.
-    fn encoded(&mut self, text: Text) -> Text {
+    fn encoded(&mut self, text: ImportText) -> ImportText {
         let Some((name, content)) = split_once(&text, '=') else {
             if split_once(&text, '@').is_some() {
-                self.leave(format!("--data-urlencode {text}: what a file has is not encoded"));
-                return Text::default();
+                self.leave_out(format!("--data-urlencode {text}: what a file has is not encoded"));
+                return ImportText::default();
             }
             return percent(text);
         };
@@ -149,7 +156,7 @@ impl Draft {
         encoded
     }
 
-    pub(super) fn url_query(&mut self, text: Text) {
+    pub(super) fn url_query(&mut self, text: ImportText) {
         let text = match strip_prefix(&text, "+") {
             Some(raw) => raw,
             None => self.encoded(text),
@@ -157,9 +164,9 @@ impl Draft {
         self.query.push(text);
     }
 
-    pub(super) fn form(&mut self, text: Text) {
+    pub(super) fn form(&mut self, text: ImportText) {
         let Some((name, content)) = split_once(&text, '=') else {
-            return self.leave(format!("-F '{text}': it has no ="));
+            return self.leave_out(format!("-F '{text}': it has no ="));
         };
         let mut fields = fields(&content).into_iter();
         let first = fields.next().unwrap_or_default();
@@ -168,82 +175,88 @@ impl Draft {
             match split_once(&field, '=') {
                 Some((key, value)) if key.as_literal() == Some("type") => media_type = Some(value.to_string()),
                 Some((key, value)) if key.as_literal() == Some("filename") => file_name = Some(value),
-                _ => self.leave(format!("-F '{text}': '{field}' is not brought over")),
+                _ => self.leave_out(format!("-F '{text}': '{field}' is not brought over")),
             }
         }
         if ["@", "<"].iter().any(|sign| strip_prefix(&first, sign).as_ref().is_some_and(is_stdin)) {
-            return self.leave(format!("-F '{text}': what comes from standard input is left out: put it into a file"));
+            return self
+                .leave_out(format!("-F '{text}': what comes from standard input is left out: put it into a file"));
         }
         let content = if let Some(file) = strip_prefix(&first, "@") {
             file_name = file_name.or_else(|| Some(base_name(&file)));
             // What curl says of a file unless its ending says more.
             media_type = media_type.or_else(|| Some(media_type_of(&file.to_string()).to_owned()));
-            PartContent::File(file)
+            FormPartContent::File(file)
         } else if let Some(file) = strip_prefix(&first, "<") {
-            self.leave(format!("-F '{text}': the part is sent as a file, with its name and its media type"));
-            PartContent::File(file)
+            self.leave_out(format!("-F '{text}': the part is sent as a file, with its name and its media type"));
+            FormPartContent::File(file)
         } else {
-            PartContent::Text(first)
+            FormPartContent::Text(first)
         };
-        self.parts.push(Part { name, content, media_type, file_name });
+        self.parts.push(FormPart { name, content, media_type, file_name });
     }
 
-    pub(super) fn form_string(&mut self, text: Text) {
+    pub(super) fn form_string(&mut self, text: ImportText) {
         match split_once(&text, '=') {
             Some((name, content)) => {
-                self.parts.push(Part { name, content: PartContent::Text(content), media_type: None, file_name: None });
+                self.parts.push(FormPart {
+                    name,
+                    content: FormPartContent::Text(content),
+                    media_type: None,
+                    file_name: None,
+                });
             }
-            None => self.leave(format!("--form-string '{text}': it has no =")),
+            None => self.leave_out(format!("--form-string '{text}': it has no =")),
         }
     }
 
     /// A way to log in that sends nothing before the server has asked for it.
-    pub(super) fn challenged(&mut self, option: &str) {
+    pub(super) fn require_challenge(&mut self, option: &str) {
         self.waits_for_challenge = true;
-        self.leave(format!("--{option}: a scenario has nothing like it: the name and the password are not sent"));
+        self.leave_out(format!("--{option}: a scenario has nothing like it: the name and the password are not sent"));
     }
 
-    pub(super) fn cookie(&mut self, text: Text) {
+    pub(super) fn cookie(&mut self, text: ImportText) {
         if split_once(&text, '=').is_some() {
             self.cookies.push(text);
         } else if !text.is_empty() {
-            self.leave(format!("-b {text}: the cookies of a file are not read"));
+            self.leave_out(format!("-b {text}: the cookies of a file are not read"));
         }
     }
 
-    pub(super) fn referer(&mut self, text: Text) {
+    pub(super) fn referer(&mut self, text: ImportText) {
         if let Some((referer, rest)) = split_once(&text, ';')
             && rest.as_literal() == Some("auto")
         {
-            self.leave("-e ';auto': the referer after a redirect is not set");
+            self.leave_out("-e ';auto': the referer after a redirect is not set");
             self.referer = (!referer.is_empty()).then_some(referer);
         } else {
             self.referer = Some(text);
         }
     }
 
-    pub(super) fn max_time(&mut self, text: Text) {
+    pub(super) fn max_time(&mut self, text: ImportText) {
         match text.as_literal().and_then(|seconds| seconds.parse::<f64>().ok()) {
             Some(seconds) if seconds > 0.0 => self.timeout = Some(Nanos::from_secs_f64(seconds)),
             // Zero means no limit.
             Some(_) => self.timeout = None,
-            None => self.leave(format!("-m {text}: not a time")),
+            None => self.leave_out(format!("-m {text}: not a time")),
         }
     }
 
     /// The requests to all URLs, all alike.
-    pub(super) fn requests(mut self) -> Vec<Request> {
+    pub(super) fn requests(mut self) -> Vec<ImportedRequest> {
         let urls = std::mem::take(&mut self.urls);
         if self.upload.as_ref().is_some_and(is_stdin) {
-            self.leave("-T: what comes from standard input is left out: put it into a file");
+            self.leave_out("-T: what comes from standard input is left out: put it into a file");
         }
         if urls.is_empty() {
-            self.leave("a command without a URL");
+            self.leave_out("a command without a URL");
         }
         urls.into_iter().map(|url| self.request(url)).collect()
     }
 
-    fn request(&mut self, url: Text) -> Request {
+    fn request(&mut self, url: ImportText) -> ImportedRequest {
         let mut headers = Vec::new();
         let (url, user) = self.url(url);
         let authorization = self.authorization(user);
@@ -261,9 +274,9 @@ impl Draft {
         self.default_header(&mut headers, ("Cookie", joined(&self.cookies)));
         let body = self.body();
         let media_type = match &body {
-            Body::Text(_) | Body::File(_) if self.upload.is_some() => None,
-            Body::Text(_) | Body::File(_) if self.json => Some("application/json".into()),
-            Body::Text(_) | Body::File(_) => Some("application/x-www-form-urlencoded".into()),
+            ImportedBody::Text(_) | ImportedBody::File(_) if self.upload.is_some() => None,
+            ImportedBody::Text(_) | ImportedBody::File(_) if self.json => Some("application/json".into()),
+            ImportedBody::Text(_) | ImportedBody::File(_) => Some("application/x-www-form-urlencoded".into()),
             _ => None,
         };
         headers.extend(self.headers.iter().filter(|(name, _)| !made_by_the_engine(name)).cloned());
@@ -271,25 +284,25 @@ impl Draft {
         let method = match (&self.method, &body) {
             (Some(method), _) => method.to_string(),
             (None, _) if self.head => "HEAD".to_owned(),
-            (None, Body::None) => "GET".to_owned(),
+            (None, ImportedBody::None) => "GET".to_owned(),
             (None, _) if self.upload.is_some() => "PUT".to_owned(),
             (None, _) => "POST".to_owned(),
         };
-        Request {
+        ImportedRequest {
             method,
             url,
             headers,
             body,
-            redirects: if self.follow { Redirects::Followed } else { Redirects::Taken },
+            redirects: if self.follow { RedirectHandling::Followed } else { RedirectHandling::Taken },
             timeout: self.timeout,
-            expects: if self.fail { vec![Expect::StatusClass(vec![2, 3])] } else { Vec::new() },
-            left: std::mem::take(&mut self.left),
-            ..Request::default()
+            expects: if self.fail { vec![ImportedExpect::StatusClass(vec![2, 3])] } else { Vec::new() },
+            left_out: std::mem::take(&mut self.left_out),
+            ..ImportedRequest::default()
         }
     }
 
     /// Sets a header that curl adds by itself, unless the command line has it or takes it away.
-    fn default_header(&self, headers: &mut Vec<(String, Text)>, (name, value): (&str, Option<Text>)) {
+    fn default_header(&self, headers: &mut Vec<(String, ImportText)>, (name, value): (&str, Option<ImportText>)) {
         let told = self.headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name));
         let removed = self.removed.iter().any(|removed| removed.eq_ignore_ascii_case(name));
         if let Some(value) = value
@@ -300,39 +313,43 @@ impl Draft {
         }
     }
 
-    fn authorization(&mut self, of_url: Option<Text>) -> Option<Text> {
+    fn authorization(&mut self, of_url: Option<ImportText>) -> Option<ImportText> {
         if let Some(token) = &self.bearer {
             return Some(prefixed("Bearer ", token));
         }
         let user = self.user.clone().or(of_url).filter(|_| !self.waits_for_challenge)?;
-        let (name, password) = split_once(&user, ':').unwrap_or_else(|| (user.clone(), Text::default()));
+        let (name, password) = split_once(&user, ':').unwrap_or_else(|| (user.clone(), ImportText::default()));
         let header = basic(&name, &password);
         if header.is_none() {
-            self.leave(format!("-u {user}: a name and a password with a variable cannot be encoded"));
+            self.leave_out(format!("-u {user}: a name and a password with a variable cannot be encoded"));
         }
         header
     }
 
-    fn body(&self) -> Body {
+    fn body(&self) -> ImportedBody {
         if let Some(file) = &self.upload {
-            return if is_stdin(file) { Body::Text(Text::default()) } else { Body::File(file.clone()) };
+            return if is_stdin(file) {
+                ImportedBody::Text(ImportText::default())
+            } else {
+                ImportedBody::File(file.clone())
+            };
         }
         if !self.parts.is_empty() {
-            return Body::Multipart(self.parts.clone());
+            return ImportedBody::Multipart(self.parts.clone());
         }
         match &self.data_from {
-            _ if !self.has_data || self.get || (self.head && self.method.is_none()) => Body::None,
-            Some(file) => Body::File(file.clone()),
-            None => Body::Text(self.data.clone()),
+            _ if !self.has_data || self.get || (self.head && self.method.is_none()) => ImportedBody::None,
+            Some(file) => ImportedBody::File(file.clone()),
+            None => ImportedBody::Text(self.data.clone()),
         }
     }
 
     /// Completes a URL as curl does, and takes a name and a password out of it.
-    fn url(&mut self, url: Text) -> (Text, Option<Text>) {
+    fn url(&mut self, url: ImportText) -> (ImportText, Option<ImportText>) {
         let url = if self.glob_off { url } else { self.unglobbed(url) };
         let url = split_once(&url, '#').map_or(url, |(url, _)| url);
         let mut url = match url.0.first() {
-            Some(Piece::Literal(first)) if authority_at(first).is_none() => prefixed("http://", &url),
+            Some(ImportPiece::Literal(first)) if authority_at(first).is_none() => prefixed("http://", &url),
             _ => url,
         };
         if let Some(file) = self.upload.as_ref().filter(|file| !is_stdin(file)) {
@@ -341,7 +358,7 @@ impl Draft {
         if !self.path_as_is
             && let Some(plain) = url.as_literal().and_then(|url| url.parse().ok().map(|_: Url| without_dots_in(url)))
         {
-            url = Text::literal(plain);
+            url = ImportText::literal(plain);
         }
         let user = Self::take_user(&mut url);
         let mut query = self.query.clone();
@@ -360,18 +377,18 @@ impl Draft {
     }
 
     /// Takes `user:password@` out of a URL.
-    fn take_user(url: &mut Text) -> Option<Text> {
-        let Some(Piece::Literal(first)) = url.0.first_mut() else { return None };
+    fn take_user(url: &mut ImportText) -> Option<ImportText> {
+        let Some(ImportPiece::Literal(first)) = url.0.first_mut() else { return None };
         let begin = authority_at(first)?;
         let end = first[begin..].find(['/', '?']).map_or(first.len(), |end| begin + end);
         let at = begin + first[begin..end].rfind('@')?;
         let user = percent_encoding::percent_decode_str(&first[begin..at]).decode_utf8_lossy().into_owned();
         first.replace_range(begin..=at, "");
-        Some(Text::literal(user))
+        Some(ImportText::literal(user))
     }
 
     /// Brackets that are escaped are meant as they are; others stand for several URLs.
-    fn unglobbed(&mut self, url: Text) -> Text {
+    fn unglobbed(&mut self, url: ImportText) -> ImportText {
         let mut globbed = false;
         let url = url.map_literals(|literal| {
             let mut plain = String::with_capacity(literal.len());
@@ -393,7 +410,7 @@ impl Draft {
             globbed = range || between('{', '}').is_some_and(|inner| inner.contains(','));
         }
         if globbed {
-            self.leave(format!("{url}: several URLs in one are not brought over"));
+            self.leave_out(format!("{url}: several URLs in one are not brought over"));
         }
         url
     }
@@ -404,25 +421,25 @@ fn made_by_the_engine(name: &str) -> bool {
     ["content-length", "connection", "transfer-encoding", "expect"].iter().any(|made| name.eq_ignore_ascii_case(made))
 }
 
-fn trimmed(text: Text) -> Text {
+fn trimmed(text: ImportText) -> ImportText {
     let mut trimmed = text;
-    if let Some(Piece::Literal(first)) = trimmed.0.first_mut() {
+    if let Some(ImportPiece::Literal(first)) = trimmed.0.first_mut() {
         *first = first.trim_start().to_owned();
     }
-    if let Some(Piece::Literal(last)) = trimmed.0.last_mut() {
+    if let Some(ImportPiece::Literal(last)) = trimmed.0.last_mut() {
         *last = last.trim_end().to_owned();
     }
-    trimmed.0.retain(|piece| !matches!(piece, Piece::Literal(text) if text.is_empty()));
+    trimmed.0.retain(|piece| !matches!(piece, ImportPiece::Literal(text) if text.is_empty()));
     trimmed
 }
 
 /// Whether curl takes it for standard input.
-fn is_stdin(file: &Text) -> bool {
+fn is_stdin(file: &ImportText) -> bool {
     matches!(file.as_literal(), Some("-" | "."))
 }
 
 /// What curl asks for: a number alone is where it begins.
-fn range(told: &Text) -> Text {
+fn range(told: &ImportText) -> ImportText {
     let mut range = prefixed("bytes=", told);
     if told.as_literal().is_some_and(|told| told.parse::<u64>().is_ok()) {
         range.push_str("-");
@@ -431,11 +448,11 @@ fn range(told: &Text) -> Text {
 }
 
 /// Adds the name of an uploaded file where the path ends without one.
-fn name_upload(url: &mut Text, file: &Text) {
+fn name_upload(url: &mut ImportText, file: &ImportText) {
     let ends_without = match url.0.last() {
-        Some(Piece::Literal(last)) if last.contains('?') => return,
-        Some(Piece::Literal(last)) if last.ends_with('/') => "",
-        Some(Piece::Literal(last)) if split_origin(last).is_some_and(|(_, path)| path.is_empty()) => "/",
+        Some(ImportPiece::Literal(last)) if last.contains('?') => return,
+        Some(ImportPiece::Literal(last)) if last.ends_with('/') => "",
+        Some(ImportPiece::Literal(last)) if split_origin(last).is_some_and(|(_, path)| path.is_empty()) => "/",
         _ => return,
     };
     url.push_str(ends_without);
@@ -450,13 +467,13 @@ fn without_dots_in(url: &str) -> String {
     }
 }
 
-fn prefixed(prefix: &str, text: &Text) -> Text {
-    let mut all = Text::literal(prefix);
+fn prefixed(prefix: &str, text: &ImportText) -> ImportText {
+    let mut all = ImportText::literal(prefix);
     all.append(text.clone());
     all
 }
 
-fn joined(cookies: &[Text]) -> Option<Text> {
+fn joined(cookies: &[ImportText]) -> Option<ImportText> {
     cookies.iter().cloned().reduce(|mut all, next| {
         all.push_str(";");
         all.append(next);
@@ -465,11 +482,11 @@ fn joined(cookies: &[Text]) -> Option<Text> {
 }
 
 /// What stands between semicolons that are not quoted; curl takes the quotes off.
-fn fields(content: &Text) -> Vec<Text> {
-    let mut fields = vec![Text::default()];
+fn fields(content: &ImportText) -> Vec<ImportText> {
+    let mut fields = vec![ImportText::default()];
     let mut quoted = false;
     for piece in &content.0 {
-        let Piece::Literal(literal) = piece else {
+        let ImportPiece::Literal(literal) = piece else {
             fields.last_mut().expect("it begins with one").push(piece.clone());
             continue;
         };
@@ -481,7 +498,7 @@ fn fields(content: &Text) -> Vec<Text> {
                     quoted = !quoted;
                 }
                 '\\' if quoted => field.push_str(chars.next().unwrap_or('\\').encode_utf8(&mut [0; 4])),
-                ';' if !quoted => fields.push(Text::default()),
+                ';' if !quoted => fields.push(ImportText::default()),
                 char => field.push_str(char.encode_utf8(&mut [0; 4])),
             }
         }
@@ -489,9 +506,9 @@ fn fields(content: &Text) -> Vec<Text> {
     fields
 }
 
-fn base_name(file: &Text) -> Text {
+fn base_name(file: &ImportText) -> ImportText {
     match file.as_literal() {
-        Some(path) => Text::literal(path.rsplit('/').next().unwrap_or(path)),
+        Some(path) => ImportText::literal(path.rsplit('/').next().unwrap_or(path)),
         None => file.clone(),
     }
 }

@@ -2,17 +2,17 @@
 
 mod draft;
 mod options;
-mod words;
+mod shell;
 
 use self::{
-    draft::Draft,
-    options::{Does, Opt},
-    words::Command,
+    draft::CommandDraft,
+    options::{CurlOption, OptionEffect},
+    shell::ShellCommand,
 };
 use super::{
     Error,
     encode::split_once,
-    story::{Act, Cookies, Note, Request, Story, Text, UserKind},
+    import_tree::{CookieHandling, ImportAction, ImportNote, ImportText, ImportTree, ImportedRequest, ImportedUser},
 };
 
 /// Whether some line begins with the command.
@@ -29,16 +29,17 @@ fn is_curl(word: &str) -> bool {
 ///
 /// # Errors
 /// When a quote has no end, or when it is quoted for Windows.
-pub fn read(text: &str) -> Result<Story, Error> {
-    let mut story = Story::default();
-    let mut kind = UserKind { name: "curl".to_owned(), cookies: Cookies::Ignored, ..UserKind::default() };
-    for command in words::commands(text)? {
+pub fn read(text: &str) -> Result<ImportTree, Error> {
+    let mut story = ImportTree::default();
+    let mut kind =
+        ImportedUser { name: "curl".to_owned(), cookies: CookieHandling::Ignored, ..ImportedUser::default() };
+    for command in shell::commands(text)? {
         match one(&command, &mut story) {
             Ok((insecure, found)) => {
                 kind.insecure |= insecure;
-                kind.acts.extend(found.into_iter().map(|request| Act::Request(Box::new(request))));
+                kind.acts.extend(found.into_iter().map(|request| ImportAction::Request(Box::new(request))));
             }
-            Err(note) => kind.acts.push(Act::Left(note)),
+            Err(note) => kind.acts.push(ImportAction::LeftOut(note)),
         }
     }
     declare(&kind.acts, &mut story);
@@ -47,8 +48,8 @@ pub fn read(text: &str) -> Result<Story, Error> {
 }
 
 /// What a command means: the requests of curl, or the value of a variable.
-fn one(command: &Command, story: &mut Story) -> Result<(bool, Vec<Request>), Note> {
-    let leave = |what: String| Err(Note { place: format!("line {}", command.line), what });
+fn one(command: &ShellCommand, story: &mut ImportTree) -> Result<(bool, Vec<ImportedRequest>), ImportNote> {
+    let leave = |what: String| Err(ImportNote { location: format!("line {}", command.line), what });
     if let Some(beyond) = command.beyond {
         return leave(format!("{beyond} is not known here: the command is left out"));
     }
@@ -83,8 +84,8 @@ fn is_name(name: &str) -> bool {
 }
 
 /// Reads the arguments of one command; with `--next` they are several sets.
-fn arguments_of(arguments: &[Text], line: usize) -> (bool, Vec<Request>) {
-    let fresh = || Draft::at(line);
+fn arguments_of(arguments: &[ImportText], line: usize) -> (bool, Vec<ImportedRequest>) {
+    let fresh = || CommandDraft::at(line);
     let (mut draft, mut requests, mut insecure) = (fresh(), Vec::new(), false);
     let mut rest = arguments.iter();
     let mut only_urls = false;
@@ -100,7 +101,7 @@ fn arguments_of(arguments: &[Text], line: usize) -> (bool, Vec<Request>) {
         } else if let Some(name) = word.strip_prefix("--") {
             match options::long(name) {
                 Some(opt) => apply(&mut draft, opt, None, &mut rest),
-                None => draft.leave(format!("the option --{name} is not known")),
+                None => draft.leave_out(format!("the option --{name} is not known")),
             }
         } else {
             letters(&mut draft, argument, &mut rest);
@@ -112,14 +113,17 @@ fn arguments_of(arguments: &[Text], line: usize) -> (bool, Vec<Request>) {
 }
 
 /// `-sXPOST`: letters without a value, then one with a value, which may follow at once.
-fn letters<'a>(draft: &mut Draft, argument: &Text, rest: &mut impl Iterator<Item = &'a Text>) {
+fn letters<'a>(draft: &mut CommandDraft, argument: &ImportText, rest: &mut impl Iterator<Item = &'a ImportText>) {
     let mut left = super::encode::strip_prefix(argument, "-").unwrap_or_default();
     while let Some(letter) = left.to_string().chars().next() {
         let Some(behind) = super::encode::strip_prefix(&left, letter.encode_utf8(&mut [0; 4])) else { return };
         let Some(opt) = options::short(letter) else {
-            return draft.leave(format!("the option -{letter} is not known"));
+            return draft.leave_out(format!("the option -{letter} is not known"));
         };
-        if matches!(opt.does, Does::Value(_) | Does::NothingWithValue | Does::LeftWithValue) {
+        if matches!(
+            opt.effect,
+            OptionEffect::Value(_) | OptionEffect::IgnoreWithValue | OptionEffect::LeaveOutWithValue
+        ) {
             return apply(draft, opt, (!behind.is_empty()).then_some(behind), rest);
         }
         apply(draft, opt, None, rest);
@@ -127,32 +131,37 @@ fn letters<'a>(draft: &mut Draft, argument: &Text, rest: &mut impl Iterator<Item
     }
 }
 
-fn apply<'a>(draft: &mut Draft, opt: &Opt, mut value: Option<Text>, rest: &mut impl Iterator<Item = &'a Text>) {
+fn apply<'a>(
+    draft: &mut CommandDraft,
+    opt: &CurlOption,
+    mut value: Option<ImportText>,
+    rest: &mut impl Iterator<Item = &'a ImportText>,
+) {
     let mut value = || value.take().or_else(|| rest.next().cloned()).unwrap_or_default();
-    match opt.does {
-        Does::Flag(set) => set(draft),
-        Does::Value(set) => set(draft, value()),
-        Does::Nothing => {}
-        Does::NothingWithValue => drop(value()),
-        Does::Left => draft.leave(format!("--{}: a scenario has nothing like it", opt.long)),
-        Does::LeftWithValue => {
+    match opt.effect {
+        OptionEffect::Flag(set) => set(draft),
+        OptionEffect::Value(set) => set(draft, value()),
+        OptionEffect::Ignore => {}
+        OptionEffect::IgnoreWithValue => drop(value()),
+        OptionEffect::LeaveOut => draft.leave_out(format!("--{}: a scenario has nothing like it", opt.long)),
+        OptionEffect::LeaveOutWithValue => {
             let value = value();
-            draft.leave(format!("--{} {value}: a scenario has nothing like it", opt.long));
+            draft.leave_out(format!("--{} {value}: a scenario has nothing like it", opt.long));
         }
     }
 }
 
 /// Variables of the shell that no line sets get an empty value, which a person has to fill in.
-fn declare(acts: &[Act], story: &mut Story) {
+fn declare(acts: &[ImportAction], story: &mut ImportTree) {
     for act in acts {
-        let Act::Request(request) = act else { continue };
+        let ImportAction::Request(request) = act else { continue };
         for name in request.variables() {
             if story.variables.iter().all(|(known, _)| *known != name) {
-                story.notes.push(Note {
-                    place: format!("variable {name}"),
+                story.notes.push(ImportNote {
+                    location: format!("variable {name}"),
                     what: "the shell knew its value: give it one".to_owned(),
                 });
-                story.variables.push((name, Text::default()));
+                story.variables.push((name, ImportText::default()));
             }
         }
     }

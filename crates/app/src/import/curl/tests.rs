@@ -1,12 +1,12 @@
 //! Command lines and the requests that they mean.
 
 use super::*;
-use crate::import::story::{Body, Redirects};
+use crate::import::import_tree::{ImportedBody, RedirectHandling};
 
-fn requests(text: &str) -> Vec<Request> {
+fn requests(text: &str) -> Vec<ImportedRequest> {
     let story = read(text).unwrap();
     let acts = story.kinds.into_iter().flat_map(|kind| kind.acts);
-    acts.filter_map(|act| if let Act::Request(request) = act { Some(*request) } else { None }).collect()
+    acts.filter_map(|act| if let ImportAction::Request(request) = act { Some(*request) } else { None }).collect()
 }
 
 /// Method, URL, headers and body on a line each.
@@ -15,8 +15,8 @@ fn shown(text: &str) -> String {
         let headers =
             request.headers.iter().fold(String::new(), |all, (name, value)| format!("{all}{name}: {value}\n"));
         let body = match request.body {
-            Body::None => String::new(),
-            Body::Text(text) => format!("\n{text}\n"),
+            ImportedBody::None => String::new(),
+            ImportedBody::Text(text) => format!("\n{text}\n"),
             other => format!("\n{other:?}\n"),
         };
         format!("{} {}\n{headers}{body}", request.method, request.url)
@@ -71,10 +71,13 @@ fn methods_follow_from_the_options() {
 #[test]
 fn data_goes_into_the_body_or_with_get_into_the_url() {
     let sent = requests("curl http://a.test/ -d a=1 --data-urlencode 'b=x y' --data-raw @c");
-    assert_eq!(sent[0].body, Body::Text("a=1&b=x+y&@c".into()));
+    assert_eq!(sent[0].body, ImportedBody::Text("a=1&b=x+y&@c".into()));
     assert_eq!(sent[0].header("content-type").unwrap().to_string(), "application/x-www-form-urlencoded");
     let asked = requests("curl -G 'http://a.test/?z=0' -d a=1 --data-urlencode 'b=x y'");
-    assert_eq!((asked[0].url.to_string().as_str(), &asked[0].body), ("http://a.test/?z=0&a=1&b=x+y", &Body::None));
+    assert_eq!(
+        (asked[0].url.to_string().as_str(), &asked[0].body),
+        ("http://a.test/?z=0&a=1&b=x+y", &ImportedBody::None)
+    );
 }
 
 #[test]
@@ -94,17 +97,17 @@ fn forms_have_their_parts() {
     let sent = requests(
         "curl a.test -F 'a=b;type=text/x' -F 'f=@dir/pic.png' -F 'g=<note.txt' -F 'h=\"x;y\"' --form-string i=@j",
     );
-    let Body::Multipart(parts) = &sent[0].body else { panic!("{:?}", sent[0].body) };
+    let ImportedBody::Multipart(parts) = &sent[0].body else { panic!("{:?}", sent[0].body) };
     let shown: Vec<_> = parts
         .iter()
         .map(|part| format!("{} {:?} {:?} {:?}", part.name, part.content, part.media_type, part.file_name))
         .collect();
-    let text = |text: &str| format!("Text(Text([Literal({text:?})]))");
-    let file = |text: &str| format!("File(Text([Literal({text:?})]))");
+    let text = |text: &str| format!("Text(ImportText([Literal({text:?})]))");
+    let file = |text: &str| format!("File(ImportText([Literal({text:?})]))");
     assert_eq!(shown[0], format!("a {} Some(\"text/x\") None", text("b")));
     assert_eq!(
         shown[1],
-        format!("f {} Some(\"image/png\") Some({})", file("dir/pic.png"), "Text([Literal(\"pic.png\")])")
+        format!("f {} Some(\"image/png\") Some({})", file("dir/pic.png"), "ImportText([Literal(\"pic.png\")])")
     );
     assert_eq!(shown[2], format!("g {} None None", file("note.txt")));
     assert_eq!(shown[3], format!("h {} None None", text("x;y")));
@@ -126,8 +129,8 @@ fn what_has_no_place_is_told_with_its_line() {
         read("curl http://a.test/\n\ncurl --digest -x http://p:1 --wonder http://b.test/ | jq .\ncurl $(cat url)")
             .unwrap();
     let notes = story.kinds[0].acts.iter().flat_map(|act| match act {
-        Act::Request(request) => request.left.clone(),
-        Act::Left(note) => vec![note.clone()],
+        ImportAction::Request(request) => request.left_out.clone(),
+        ImportAction::LeftOut(note) => vec![note.clone()],
         other => panic!("{other:?}"),
     });
     assert_eq!(
@@ -140,7 +143,7 @@ fn what_has_no_place_is_told_with_its_line() {
             "line 4: the output of another command is not known here: the command is left out",
         ]
     );
-    assert_eq!(requests("curl http://a.test/ -L")[0].redirects, Redirects::Followed);
+    assert_eq!(requests("curl http://a.test/ -L")[0].redirects, RedirectHandling::Followed);
 }
 
 #[test]
@@ -195,7 +198,7 @@ fn what_only_a_shell_can_send_is_told() {
         ("curl -F 'a=<f.txt' http://h/", "sent as a file"),
     ] {
         let sent = requests(line);
-        assert!(sent[0].left.iter().any(|note| note.what.contains(told)), "{line}: {:?}", sent[0].left);
-        assert!(!matches!(&sent[0].body, Body::File(_)), "{line}");
+        assert!(sent[0].left_out.iter().any(|note| note.what.contains(told)), "{line}: {:?}", sent[0].left_out);
+        assert!(!matches!(&sent[0].body, ImportedBody::File(_)), "{line}");
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::import::{Format, Wanted, import};
+use crate::import::{Format, ImportOptions, import};
 
 fn entry(second: f64, method: &str, url: &str) -> Value {
     let begin = Timestamp::UNIX_EPOCH + std::time::Duration::from_secs_f64(second);
@@ -23,14 +23,14 @@ fn with(mut entry: Value, pointer: &str, value: Value) -> Value {
     entry
 }
 
-fn acts(entries: &[Value]) -> Vec<Act> {
+fn acts(entries: &[Value]) -> Vec<ImportAction> {
     read(&archive(&[], entries), Assets::Kept).unwrap().kinds.remove(0).acts
 }
 
-fn requests(entries: &[Value]) -> Vec<Request> {
+fn requests(entries: &[Value]) -> Vec<ImportedRequest> {
     acts(entries)
         .into_iter()
-        .filter_map(|act| if let Act::Request(request) = act { Some(*request) } else { None })
+        .filter_map(|act| if let ImportAction::Request(request) = act { Some(*request) } else { None })
         .collect()
 }
 
@@ -41,10 +41,10 @@ fn entries_come_in_the_order_in_which_they_began_with_pauses_between() {
         entry(0.0, "GET", "http://a.test/1"),
         entry(3.5, "GET", "http://a.test/3"),
     ]);
-    let Act::Request(first) = &acts[0] else { panic!("{acts:?}") };
+    let ImportAction::Request(first) = &acts[0] else { panic!("{acts:?}") };
     assert_eq!(first.url.to_string(), "http://a.test/1");
     // From 0.1 s, when the first answer was there, to 3.35 s.
-    assert_eq!(acts[1], Act::Think(Think::Fixed(Nanos::from_millis(3300))));
+    assert_eq!(acts[1], ImportAction::Think(ThinkTime::Fixed(Nanos::from_millis(3300))));
     assert_eq!(acts.len(), 4);
 }
 
@@ -67,8 +67,8 @@ fn pages_become_transactions() {
     let names: Vec<_> = acts
         .iter()
         .map(|act| match act {
-            Act::Transaction { name, acts } => format!("{name} {}", acts.len()),
-            Act::Think(_) => "think".to_owned(),
+            ImportAction::Transaction { name, acts } => format!("{name} {}", acts.len()),
+            ImportAction::Think(_) => "think".to_owned(),
             _ => "request".to_owned(),
         })
         .collect();
@@ -83,9 +83,9 @@ fn what_a_browser_adds_by_itself_is_dropped() {
     ]);
     let asked = with(entry(0.0, "GET", "http://a.test/#top"), "/request/headers", headers);
     let sent = requests(&[with(asked, "/response/status", json!(304))]);
-    assert_eq!(sent[0].headers, [("X-Kept".to_owned(), Text::literal("1"))]);
+    assert_eq!(sent[0].headers, [("X-Kept".to_owned(), ImportText::literal("1"))]);
     assert_eq!(sent[0].url.to_string(), "http://a.test/");
-    assert_eq!(sent[0].expects, [Expect::Status(vec![200])], "without the condition the whole comes");
+    assert_eq!(sent[0].expects, [ImportedExpect::Status(vec![200])], "without the condition the whole comes");
 }
 
 #[test]
@@ -136,21 +136,25 @@ fn bodies_are_sent_as_they_were() {
         entry["request"]["postData"] = data;
         requests(&[entry]).remove(0).body
     };
-    assert_eq!(body(json!({ "mimeType": "application/json", "text": "{}" })), Body::Text("{}".into()));
+    assert_eq!(body(json!({ "mimeType": "application/json", "text": "{}" })), ImportedBody::Text("{}".into()));
     assert_eq!(
         body(json!({ "mimeType": "application/x-www-form-urlencoded", "params": [{ "name": "a", "value": "b c" }] })),
-        Body::Form(vec![("a".into(), "b c".into())])
+        ImportedBody::Form(vec![("a".into(), "b c".into())])
     );
-    assert_eq!(body(json!({ "mimeType": "x", "text": "/wA=", "encoding": "base64" })), Body::Bytes(vec![255, 0]));
+    assert_eq!(
+        body(json!({ "mimeType": "x", "text": "/wA=", "encoding": "base64" })),
+        ImportedBody::Bytes(vec![255, 0])
+    );
     let text = "--q\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n2\r\n--q\r\nContent-Disposition: form-data; \
                 name=\"f\"; filename=\"p.png\"\r\nContent-Type: image/png\r\n\r\n\r\n--q--\r\n";
-    let Body::Multipart(parts) = body(json!({ "mimeType": "multipart/form-data; boundary=q", "text": text })) else {
+    let ImportedBody::Multipart(parts) = body(json!({ "mimeType": "multipart/form-data; boundary=q", "text": text }))
+    else {
         panic!("it is multipart")
     };
-    assert_eq!(parts[0].content, PartContent::Text("1\r\n2".into()));
+    assert_eq!(parts[0].content, FormPartContent::Text("1\r\n2".into()));
     assert_eq!(
         (&parts[1].content, &parts[1].media_type),
-        (&PartContent::File("p.png".into()), &Some("image/png".into()))
+        (&FormPartContent::File("p.png".into()), &Some("image/png".into()))
     );
 }
 
@@ -187,7 +191,7 @@ fn what_was_no_request_is_left_out_and_told() {
     let story = read(&archive(&[], &entries), Assets::Kept).unwrap();
     let acts = &story.kinds[0].acts;
     assert_eq!(acts.len(), 4, "{acts:?}");
-    let Act::Left(note) = &acts[1] else { panic!("{acts:?}") };
+    let ImportAction::LeftOut(note) = &acts[1] else { panic!("{acts:?}") };
     assert!(note.to_string().starts_with("entry 2, GET http://a.test/c: "));
 }
 
@@ -196,7 +200,7 @@ fn what_is_no_archive_is_an_error() {
     for text in ["", "{", "[]", "{\"log\":{}}", &"[".repeat(100_000)] {
         assert!(matches!(read(text, Assets::Kept), Err(Error::Har(_))), "{text:.20}");
     }
-    let wanted = Wanted { format: None, assets: Assets::Kept };
+    let wanted = ImportOptions { format: None, assets: Assets::Kept };
     assert!(matches!(import(archive(&[], &[]).as_bytes(), wanted, "x"), Err(Error::Empty { format: Format::Har, .. })));
 }
 
@@ -217,14 +221,14 @@ fn what_tools_leave_out_or_write_as_null_is_not_needed() {
     let story = read(&text, Assets::LeftOut).unwrap();
     let requests = story.requests();
     let expects: Vec<_> = requests.iter().map(|request| (request.method.as_str(), request.expects.clone())).collect();
-    assert_eq!(expects, [("GET", vec![]), ("POST", vec![Expect::Status(vec![404])])]);
+    assert_eq!(expects, [("GET", vec![]), ("POST", vec![ImportedExpect::Status(vec![404])])]);
 }
 
 #[test]
 fn a_long_recording_of_many_hosts_and_alike_paths_is_read_in_one_pass() {
     // Anything that compares each entry with all others takes minutes here.
     let entries: Vec<_> = (0..12_000).map(|n| entry(0.0, "GET", &format!("http://h{n}.test/x"))).collect();
-    let imported = import(archive(&[], &entries).as_bytes(), Wanted::default(), "x").unwrap();
+    let imported = import(archive(&[], &entries).as_bytes(), ImportOptions::default(), "x").unwrap();
     assert_eq!(imported.text.matches("\nstep ").count(), 12_000);
     assert!(imported.text.contains("\nbase http://h0.test\n") && imported.text.contains("\nstep GET /x 12000\n"));
 }

@@ -3,21 +3,21 @@
 //! JMeter evaluates them in one of several languages; what is understood here means the same in all of them.
 
 use super::{
-    super::story::{Comparison, Condition, Joined, Piece, Relation, Text},
-    function::{Remarks, text},
+    super::import_tree::{Conjunction, ImportPiece, ImportText, ImportedComparison, ImportedCondition, Relation},
+    function::{TextRemarks, text},
 };
 
 /// Reads a condition; nothing if it is more than comparisons.
-pub(super) fn read(source: &str, remarks: &mut Remarks) -> Option<Condition> {
+pub(super) fn read(source: &str, remarks: &mut TextRemarks) -> Option<ImportedCondition> {
     let inner = unwrapped(source.trim());
-    let joined = if inner.contains("||") { Joined::Or } else { Joined::And };
-    let separator = if joined == Joined::Or { "||" } else { "&&" };
-    let other = if joined == Joined::Or { "&&" } else { "||" };
+    let joined = if inner.contains("||") { Conjunction::Or } else { Conjunction::And };
+    let separator = if joined == Conjunction::Or { "||" } else { "&&" };
+    let other = if joined == Conjunction::Or { "&&" } else { "||" };
     if inner.is_empty() || inner.contains(other) {
         return None;
     }
     let tests = inner.split(separator).map(|test| comparison(test.trim(), remarks)).collect::<Option<Vec<_>>>()?;
-    Some(Condition { joined, tests })
+    Some(ImportedCondition { joined, tests })
 }
 
 /// Takes off the function that evaluates an expression: `${__jexl3(…,)}`, `${__groovy(…)}`, `${__javaScript(…)}`.
@@ -42,7 +42,7 @@ const RELATIONS: &[(&str, Relation)] = &[
     (">", Relation::Greater),
 ];
 
-fn comparison(source: &str, remarks: &mut Remarks) -> Option<Comparison> {
+fn comparison(source: &str, remarks: &mut TextRemarks) -> Option<ImportedComparison> {
     let source = without_parentheses(source);
     if let Some(test) = equals(source, remarks) {
         return Some(test);
@@ -52,11 +52,11 @@ fn comparison(source: &str, remarks: &mut Remarks) -> Option<Comparison> {
     let Some((at, sign, relation)) = found.min_by_key(|(at, sign, _)| (*at, std::cmp::Reverse(sign.len()))) else {
         // A variable alone says `true` or something else.
         let left = text(source, remarks);
-        let alone = matches!(left.0.as_slice(), [Piece::Variable(name)] if !name.starts_with("JMeterThread."));
-        return alone.then(|| Comparison { left, relation: Relation::Equal, right: "true".into() });
+        let alone = matches!(left.0.as_slice(), [ImportPiece::Variable(name)] if !name.starts_with("JMeterThread."));
+        return alone.then(|| ImportedComparison { left, relation: Relation::Equal, right: "true".into() });
     };
     let (left, right) = (operand(&source[..at], remarks)?, operand(&source[at + sign.len()..], remarks)?);
-    Some(Comparison { left, relation, right })
+    Some(ImportedComparison { left, relation, right })
 }
 
 fn without_parentheses(source: &str) -> &str {
@@ -67,38 +67,39 @@ fn without_parentheses(source: &str) -> &str {
 }
 
 /// `"a".equals("b")`, also with `!` before it.
-fn equals(source: &str, remarks: &mut Remarks) -> Option<Comparison> {
+fn equals(source: &str, remarks: &mut TextRemarks) -> Option<ImportedComparison> {
     let (relation, rest) = match source.strip_prefix('!') {
         Some(rest) => (Relation::Unequal, rest),
         None => (Relation::Equal, source),
     };
     let (left, right) = rest.strip_suffix(')')?.split_once(".equals(")?;
-    Some(Comparison { left: operand(left, remarks)?, relation, right: operand(right, remarks)? })
+    Some(ImportedComparison { left: operand(left, remarks)?, relation, right: operand(right, remarks)? })
 }
 
 /// A quoted text, a number, a variable, or `vars.get("name")`.
-fn operand(source: &str, remarks: &mut Remarks) -> Option<Text> {
+fn operand(source: &str, remarks: &mut TextRemarks) -> Option<ImportText> {
     let source = source.trim();
     if let Some(name) = source.strip_prefix("vars.get(").and_then(|rest| rest.strip_suffix(')')) {
         let name = quoted(name.trim())?;
-        return (!name.contains("${")).then(|| Text(vec![Piece::Variable(name.to_owned())]));
+        return (!name.contains("${")).then(|| ImportText(vec![ImportPiece::Variable(name.to_owned())]));
     }
     if let Some(inner) = quoted(source) {
         let read = text(inner, remarks);
         return is_plain(&read).then_some(read);
     }
     if source.parse::<f64>().is_ok() {
-        return Some(Text::literal(source));
+        return Some(ImportText::literal(source));
     }
     let read = text(source, remarks);
-    (matches!(read.0.as_slice(), [piece] if !matches!(piece, Piece::Literal(_))) && is_plain(&read)).then_some(read)
+    (matches!(read.0.as_slice(), [piece] if !matches!(piece, ImportPiece::Literal(_))) && is_plain(&read))
+        .then_some(read)
 }
 
 /// Whether JMeter has no variables of its own in it.
-fn is_plain(text: &Text) -> bool {
+fn is_plain(text: &ImportText) -> bool {
     text.0.iter().all(|piece| match piece {
-        Piece::Variable(name) => !name.starts_with("JMeterThread."),
-        Piece::Literal(literal) => !literal.contains("${"),
+        ImportPiece::Variable(name) => !name.starts_with("JMeterThread."),
+        ImportPiece::Literal(literal) => !literal.contains("${"),
         _ => true,
     })
 }
@@ -115,9 +116,9 @@ mod tests {
     use super::*;
 
     fn shown(source: &str) -> Option<String> {
-        let condition = read(source, &mut Remarks::default())?;
+        let condition = read(source, &mut TextRemarks::default())?;
         let tests = condition.tests.iter().map(|test| format!("{} {:?} {}", test.left, test.relation, test.right));
-        Some(tests.collect::<Vec<_>>().join(if condition.joined == Joined::Or { " or " } else { " and " }))
+        Some(tests.collect::<Vec<_>>().join(if condition.joined == Conjunction::Or { " or " } else { " and " }))
     }
 
     #[test]

@@ -5,16 +5,19 @@
 use fathom_model::units::Nanos;
 
 use super::{
-    super::story::{Act, Cookies, DataSet, FirstRow, Meeting, OnError, Piece, Policy, Text, Think},
-    Reader, Throughput,
+    super::import_tree::{
+        CookieHandling, DataSet, FirstRow, ImportAction, ImportPiece, ImportText, ImportedMeeting, ImportedRowPolicy,
+        OnError, ThinkTime,
+    },
+    JmxReader, Throughput,
     element::Element,
-    scope::{Login, Scope, millis},
+    scope::{JmxScope, Login, millis},
 };
 
 /// What an element adds to its scope, and what is done at the beginning of the controller that has it.
-type Done = Result<Vec<Act>, String>;
+type ActionsResult = Result<Vec<ImportAction>, String>;
 
-pub(super) fn defaults<'a>(_: &mut Reader, element: &'a Element, scope: &mut Scope<'a>) -> Done {
+pub(super) fn defaults<'a>(_: &mut JmxReader, element: &'a Element, scope: &mut JmxScope<'a>) -> ActionsResult {
     if !element.is_of("HttpDefaultsGui") {
         return Err("these defaults are not for HTTP".to_owned());
     }
@@ -22,7 +25,7 @@ pub(super) fn defaults<'a>(_: &mut Reader, element: &'a Element, scope: &mut Sco
     Ok(Vec::new())
 }
 
-pub(super) fn headers<'a>(reader: &mut Reader, element: &'a Element, scope: &mut Scope<'a>) -> Done {
+pub(super) fn headers<'a>(reader: &mut JmxReader, element: &'a Element, scope: &mut JmxScope<'a>) -> ActionsResult {
     for line in element.properties.members("HeaderManager.headers") {
         let name = line.text("Header.name").unwrap_or_default().trim().to_owned();
         let value = reader.text(line.text("Header.value").unwrap_or_default());
@@ -40,8 +43,8 @@ pub(super) fn headers<'a>(reader: &mut Reader, element: &'a Element, scope: &mut
 /// What a user who begins again has already.
 pub(super) const KEPT_COOKIES: &str = "cookies are kept from one round to the next, where JMeter begins without any";
 
-pub(super) fn cookies<'a>(reader: &mut Reader, element: &'a Element, _: &mut Scope<'a>) -> Done {
-    reader.cookies = Cookies::Kept;
+pub(super) fn cookies<'a>(reader: &mut JmxReader, element: &'a Element, _: &mut JmxScope<'a>) -> ActionsResult {
+    reader.cookies = CookieHandling::Kept;
     if element.is_on("CookieManager.clearEachIteration") {
         reader.remarks.0.push(KEPT_COOKIES.to_owned());
     }
@@ -51,7 +54,7 @@ pub(super) fn cookies<'a>(reader: &mut Reader, element: &'a Element, _: &mut Sco
     Ok(Vec::new())
 }
 
-pub(super) fn logins<'a>(reader: &mut Reader, element: &'a Element, scope: &mut Scope<'a>) -> Done {
+pub(super) fn logins<'a>(reader: &mut JmxReader, element: &'a Element, scope: &mut JmxScope<'a>) -> ActionsResult {
     for line in element.properties.members("AuthManager.auth_list") {
         match Login::of(line, &mut |source| reader.text(source)) {
             Ok(login) => scope.logins.push(login),
@@ -61,7 +64,7 @@ pub(super) fn logins<'a>(reader: &mut Reader, element: &'a Element, scope: &mut 
     Ok(Vec::new())
 }
 
-pub(super) fn names<'a>(_: &mut Reader, element: &'a Element, _: &mut Scope<'a>) -> Done {
+pub(super) fn names<'a>(_: &mut JmxReader, element: &'a Element, _: &mut JmxScope<'a>) -> ActionsResult {
     if element.properties.members("DNSCacheManager.hosts").is_empty() {
         return Ok(Vec::new());
     }
@@ -69,13 +72,13 @@ pub(super) fn names<'a>(_: &mut Reader, element: &'a Element, _: &mut Scope<'a>)
 }
 
 /// Variables of a plan hold everywhere: they were read before anything else.
-pub(super) fn variables<'a>(_: &mut Reader, _: &'a Element, _: &mut Scope<'a>) -> Done {
+pub(super) fn variables<'a>(_: &mut JmxReader, _: &'a Element, _: &mut JmxScope<'a>) -> ActionsResult {
     Ok(Vec::new())
 }
 
-pub(super) fn data<'a>(reader: &mut Reader, element: &'a Element, _: &mut Scope<'a>) -> Done {
+pub(super) fn data<'a>(reader: &mut JmxReader, element: &'a Element, _: &mut JmxScope<'a>) -> ActionsResult {
     let file = reader.text(element.text("filename").unwrap_or_default());
-    let file = reader.story.fixed(&file).filter(|file| !file.is_empty()).ok_or("the name of its file is not fixed")?;
+    let file = reader.tree.fixed(&file).filter(|file| !file.is_empty()).ok_or("the name of its file is not fixed")?;
     let columns = element
         .text("variableNames")
         .map(|names| names.split(',').map(|name| name.trim().trim_matches('"').to_owned()).collect::<Vec<_>>());
@@ -90,12 +93,12 @@ pub(super) fn data<'a>(reader: &mut Reader, element: &'a Element, _: &mut Scope<
     }
     // Both are on unless told, and an end without either fills in a text that says so.
     let policy = match (element.text("recycle") != Some("false"), element.is_on("stopThread")) {
-        (true, _) => Policy::Sequential,
+        (true, _) => ImportedRowPolicy::Sequential,
         (false, stops) => {
             if !stops {
                 reader.remarks.0.push("users leave after the last row, where JMeter fills in <EOF>".to_owned());
             }
-            Policy::Unique
+            ImportedRowPolicy::Unique
         }
     };
     match element.text("shareMode").unwrap_or("shareMode.all") {
@@ -108,11 +111,11 @@ pub(super) fn data<'a>(reader: &mut Reader, element: &'a Element, _: &mut Scope<
         reader.remarks.0.push(format!("the first row of {file} must read {}", columns.join(&delimiter.to_string())));
     }
     let name = element.name.clone();
-    reader.story.data.push(DataSet { name, file, columns, first_row, delimiter, policy });
+    reader.tree.data.push(DataSet { name, file, columns, first_row, delimiter, policy });
     Ok(Vec::new())
 }
 
-pub(super) fn counter<'a>(reader: &mut Reader, element: &'a Element, _: &mut Scope<'a>) -> Done {
+pub(super) fn counter<'a>(reader: &mut JmxReader, element: &'a Element, _: &mut JmxScope<'a>) -> ActionsResult {
     let name = element.text("CounterConfig.name").ok_or("it has no variable")?.to_owned();
     let start = reader.number(element.text("CounterConfig.start").unwrap_or("0")).ok_or("its start is not a number")?;
     if element.text("CounterConfig.incr").is_some_and(|step| step != "1") {
@@ -123,12 +126,12 @@ pub(super) fn counter<'a>(reader: &mut Reader, element: &'a Element, _: &mut Sco
         reader.remarks.0.push(format!("it goes on after {end}, where JMeter begins again"));
     }
     if !element.is_on("CounterConfig.per_user") {
-        return Ok(vec![Act::Set { name, to: Text(vec![Piece::Counter(start, width)]) }]);
+        return Ok(vec![ImportAction::Set { name, to: ImportText(vec![ImportPiece::Counter(start, width)]) }]);
     }
     if start != 1 || width > 0 {
         return Err("a counter of each user's own begins with 1 and has no format here".to_owned());
     }
-    Ok(vec![Act::Set { name, to: Text(vec![Piece::Round]) }])
+    Ok(vec![ImportAction::Set { name, to: ImportText(vec![ImportPiece::Round]) }])
 }
 
 /// `000` is three digits at least.
@@ -140,64 +143,72 @@ fn width(format: &str) -> Result<u8, String> {
     }
 }
 
-pub(super) fn random<'a>(reader: &mut Reader, element: &'a Element, _: &mut Scope<'a>) -> Done {
+pub(super) fn random<'a>(reader: &mut JmxReader, element: &'a Element, _: &mut JmxScope<'a>) -> ActionsResult {
     let name = element.text("variableName").ok_or("it has no variable")?.to_owned();
     let mut number = |property| reader.number(element.text(property).unwrap_or_default());
     let (from, to) = (number("minimumValue"), number("maximumValue"));
     let (from, to) = from.zip(to).filter(|(from, to)| from <= to).ok_or("its bounds are no numbers from 0 on")?;
     let width = width(element.text("outputFormat").unwrap_or_default())?;
-    Ok(vec![Act::Set { name, to: Text(vec![Piece::Random(from, to, width)]) }])
+    Ok(vec![ImportAction::Set { name, to: ImportText(vec![ImportPiece::Random(from, to, width)]) }])
 }
 
 /// The times of a timer: what is always waited, and what chance adds.
-fn times(reader: &mut Reader, element: &Element) -> Result<(Nanos, Nanos), String> {
+fn times(reader: &mut JmxReader, element: &Element) -> Result<(Nanos, Nanos), String> {
     let mut time = |property| {
         let told = reader.text(element.text(property).unwrap_or("0"));
-        let told = reader.story.fixed(&told).and_then(|told| millis(&told));
+        let told = reader.tree.fixed(&told).and_then(|told| millis(&told));
         told.ok_or_else(|| format!("its {} is not a time", property.trim_start_matches("ConstantTimer.")))
     };
     Ok((time("ConstantTimer.delay")?, time("RandomTimer.range")?))
 }
 
-pub(super) fn constant<'a>(reader: &mut Reader, element: &'a Element, scope: &mut Scope<'a>) -> Done {
+pub(super) fn constant<'a>(reader: &mut JmxReader, element: &'a Element, scope: &mut JmxScope<'a>) -> ActionsResult {
     let (delay, _) = times(reader, element)?;
-    scope.thinks.push(Think::Fixed(delay));
+    scope.thinks.push(ThinkTime::Fixed(delay));
     Ok(Vec::new())
 }
 
-pub(super) fn uniform<'a>(reader: &mut Reader, element: &'a Element, scope: &mut Scope<'a>) -> Done {
+pub(super) fn uniform<'a>(reader: &mut JmxReader, element: &'a Element, scope: &mut JmxScope<'a>) -> ActionsResult {
     let (delay, range) = times(reader, element)?;
-    scope.thinks.push(Think::Uniform(delay..=Nanos(delay.0.saturating_add(range.0))));
+    scope.thinks.push(ThinkTime::Uniform(delay..=Nanos(delay.0.saturating_add(range.0))));
     Ok(Vec::new())
 }
 
-pub(super) fn gaussian<'a>(reader: &mut Reader, element: &'a Element, scope: &mut Scope<'a>) -> Done {
+pub(super) fn gaussian<'a>(reader: &mut JmxReader, element: &'a Element, scope: &mut JmxScope<'a>) -> ActionsResult {
     let (mean, deviation) = times(reader, element)?;
-    scope.thinks.push(Think::Normal { mean, deviation });
+    scope.thinks.push(ThinkTime::Normal { mean, deviation });
     Ok(Vec::new())
 }
 
 /// A number of milliseconds of a Poisson distribution, which for more than a few is a normal one.
-pub(super) fn poisson<'a>(reader: &mut Reader, element: &'a Element, scope: &mut Scope<'a>) -> Done {
+pub(super) fn poisson<'a>(reader: &mut JmxReader, element: &'a Element, scope: &mut JmxScope<'a>) -> ActionsResult {
     let (delay, lambda) = times(reader, element)?;
     let deviation = Nanos::from_secs_f64((lambda.as_secs_f64() * 1e3).sqrt() / 1e3);
-    scope.thinks.push(Think::Normal { mean: Nanos(delay.0.saturating_add(lambda.0)), deviation });
+    scope.thinks.push(ThinkTime::Normal { mean: Nanos(delay.0.saturating_add(lambda.0)), deviation });
     Ok(Vec::new())
 }
 
-pub(super) fn constant_throughput<'a>(reader: &mut Reader, element: &'a Element, _: &mut Scope<'a>) -> Done {
+pub(super) fn constant_throughput<'a>(
+    reader: &mut JmxReader,
+    element: &'a Element,
+    _: &mut JmxScope<'a>,
+) -> ActionsResult {
     let told = reader.text(element.text("throughput").unwrap_or_default());
     let per_minute =
-        reader.story.fixed(&told).and_then(|told| told.trim().parse::<f64>().ok()).filter(|rate| *rate > 0.0);
+        reader.tree.fixed(&told).and_then(|told| told.trim().parse::<f64>().ok()).filter(|rate| *rate > 0.0);
     let per_minute = per_minute.ok_or("its rate is not a number")?;
     let is_shared = element.text("calcMode").unwrap_or("0") != "0";
     reader.throttle(Throughput { per_minute, is_shared })
 }
 
-pub(super) fn precise_throughput<'a>(reader: &mut Reader, element: &'a Element, _: &mut Scope<'a>) -> Done {
+pub(super) fn precise_throughput<'a>(
+    reader: &mut JmxReader,
+    element: &'a Element,
+    _: &mut JmxScope<'a>,
+) -> ActionsResult {
     let mut number = |property| {
         let told = reader.text(element.text(property).unwrap_or_default());
-        reader.story.fixed(&told).and_then(|told| told.trim().parse::<f64>().ok()).filter(|number| *number > 0.0)
+        reader.tree.fixed(&told).and_then(|told| told.trim().parse::<f64>().ok()).filter(|number| *number > 0.0)
     };
     let rate = number("throughput").zip(number("throughputPeriod")).ok_or("its rate is not a number")?;
     let done = reader.throttle(Throughput { per_minute: rate.0 * 60.0 / rate.1, is_shared: true })?;
@@ -205,18 +216,18 @@ pub(super) fn precise_throughput<'a>(reader: &mut Reader, element: &'a Element, 
     Ok(done)
 }
 
-pub(super) fn meeting<'a>(reader: &mut Reader, element: &'a Element, scope: &mut Scope<'a>) -> Done {
+pub(super) fn meeting<'a>(reader: &mut JmxReader, element: &'a Element, scope: &mut JmxScope<'a>) -> ActionsResult {
     let mut number = |property| reader.number(element.text(property).unwrap_or("0"));
     let n_users = number("groupSize").ok_or("the size of its group is not a number")?;
     let millis = number("timeoutInMilliseconds").ok_or("its time is not a number")?;
     let at_most = (millis > 0).then(|| Nanos::from_millis(millis));
-    scope.meetings.push(Meeting { n_users: (n_users > 0).then_some(n_users), at_most });
+    scope.meetings.push(ImportedMeeting { n_users: (n_users > 0).then_some(n_users), at_most });
     Ok(Vec::new())
 }
 
-pub(super) fn on_error<'a>(reader: &mut Reader, element: &'a Element, scope: &mut Scope<'a>) -> Done {
+pub(super) fn on_error<'a>(reader: &mut JmxReader, element: &'a Element, scope: &mut JmxScope<'a>) -> ActionsResult {
     scope.on_error = Some(match element.text("OnError.action").unwrap_or("0") {
-        "0" => OnError::GoOn,
+        "0" => OnError::Continue,
         "1" => OnError::Leave,
         "4" => OnError::NextRound,
         "2" | "3" => {

@@ -3,90 +3,97 @@
 #![expect(clippy::unnecessary_wraps, reason = "the rows of a table have one shape")]
 
 use super::{
-    super::story::{Act, Think},
-    Reader, condition,
+    super::import_tree::{ImportAction, ThinkTime},
+    JmxReader, condition,
     element::Element,
-    scope::{Scope, millis},
+    scope::{JmxScope, millis},
 };
 
-type Done = Result<Vec<Act>, String>;
+type ActionsResult = Result<Vec<ImportAction>, String>;
 
 /// A flow control action that waits.
-pub(super) fn pause(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
+pub(super) fn pause(reader: &mut JmxReader, element: &Element, scope: &JmxScope<'_>) -> ActionsResult {
     const PAUSE: &str = "1";
     if element.text("ActionProcessor.action") != Some(PAUSE) {
         return Err("it ends a user, a loop or the test".to_owned());
     }
     let told = reader.text(element.text("ActionProcessor.duration").unwrap_or("0"));
-    let time = reader.story.fixed(&told).and_then(|told| millis(&told)).ok_or("its time is not a number")?;
+    let time = reader.tree.fixed(&told).and_then(|told| millis(&told)).ok_or("its time is not a number")?;
     // Timers wait before it as before a request.
     let timers = scope.thinks.iter().cloned();
-    Ok(timers.chain([Think::Fixed(time)]).map(Act::Think).collect())
+    Ok(timers.chain([ThinkTime::Fixed(time)]).map(ImportAction::Think).collect())
 }
 
-pub(super) fn plain(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
+pub(super) fn plain(reader: &mut JmxReader, element: &Element, scope: &JmxScope<'_>) -> ActionsResult {
     Ok(reader.acts(&element.children, scope))
 }
 
-pub(super) fn transaction(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
+pub(super) fn transaction(reader: &mut JmxReader, element: &Element, scope: &JmxScope<'_>) -> ActionsResult {
     if element.is_on("TransactionController.includeTimers") {
         reader.remarks.0.push("the time that users think is not part of its time".to_owned());
     }
-    Ok(vec![Act::Transaction { name: element.title(), acts: reader.acts(&element.children, scope) }])
+    Ok(vec![ImportAction::Transaction { name: element.title(), acts: reader.acts(&element.children, scope) }])
 }
 
-pub(super) fn repeat(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
+pub(super) fn repeat(reader: &mut JmxReader, element: &Element, scope: &JmxScope<'_>) -> ActionsResult {
     let told = element.text("LoopController.loops").unwrap_or("1");
     let n = match told.trim() {
         "-1" => None,
         told => Some(reader.number(told).ok_or_else(|| format!("how often is not a number: {told}"))?),
     };
-    Ok(vec![Act::Repeat { n, acts: reader.acts(&element.children, scope) }])
+    Ok(vec![ImportAction::Repeat { n, acts: reader.acts(&element.children, scope) }])
 }
 
-pub(super) fn under_condition(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
+pub(super) fn under_condition(reader: &mut JmxReader, element: &Element, scope: &JmxScope<'_>) -> ActionsResult {
     let condition = condition(reader, element.text("IfController.condition"))?;
     if element.is_on("IfController.evaluateAll") {
         reader.remarks.0.push("its condition is looked at once, and not before each child".to_owned());
     }
-    Ok(vec![Act::If { condition, acts: reader.acts(&element.children, scope) }])
+    Ok(vec![ImportAction::If { condition, acts: reader.acts(&element.children, scope) }])
 }
 
-pub(super) fn as_long_as(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
+pub(super) fn as_long_as(reader: &mut JmxReader, element: &Element, scope: &JmxScope<'_>) -> ActionsResult {
     let condition = condition(reader, element.text("WhileController.condition"))?;
-    Ok(vec![Act::While { condition, acts: reader.acts(&element.children, scope) }])
+    Ok(vec![ImportAction::While { condition, acts: reader.acts(&element.children, scope) }])
 }
 
-fn condition(reader: &mut Reader, source: Option<&str>) -> Result<super::super::story::Condition, String> {
+fn condition(
+    reader: &mut JmxReader,
+    source: Option<&str>,
+) -> Result<super::super::import_tree::ImportedCondition, String> {
     let source = source.unwrap_or_default();
     condition::read(source, &mut reader.remarks).ok_or_else(|| format!("its condition is not understood: {source}"))
 }
 
-pub(super) fn once(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
-    Ok(vec![Act::Once(reader.acts(&element.children, scope))])
+pub(super) fn once(reader: &mut JmxReader, element: &Element, scope: &JmxScope<'_>) -> ActionsResult {
+    Ok(vec![ImportAction::Once(reader.acts(&element.children, scope))])
 }
 
 /// A share of the rounds; JMeter counts them, and here it is by chance.
-pub(super) fn share(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
+pub(super) fn share(reader: &mut JmxReader, element: &Element, scope: &JmxScope<'_>) -> ActionsResult {
     const PERCENT: &str = "1";
     if element.text("ThroughputController.style") != Some(PERCENT) {
         return Err("it is done so many times in all".to_owned());
     }
     let told = reader.text(element.text("ThroughputController.percentThroughput").unwrap_or("100"));
-    let percent = reader.story.fixed(&told).and_then(|told| told.trim().parse::<f64>().ok());
+    let percent = reader.tree.fixed(&told).and_then(|told| told.trim().parse::<f64>().ok());
     let percent = percent.filter(|percent| (0.0..=100.0).contains(percent)).ok_or("its share is not a percentage")?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a percentage")]
     let per_myriad = (percent * 100.0).round() as u32;
-    Ok(vec![Act::Share { per_myriad, acts: reader.acts(&element.children, scope) }])
+    Ok(vec![ImportAction::Share { per_myriad, acts: reader.acts(&element.children, scope) }])
 }
 
 /// The acts of each child by themselves, and before them what is done at the beginning.
-fn branches(reader: &mut Reader, element: &Element, outside: &Scope<'_>) -> (Vec<Act>, Vec<Vec<Act>>) {
-    let (scope, mut prelude) = reader.enter(outside, &element.children);
+fn branches(
+    reader: &mut JmxReader,
+    element: &Element,
+    outside: &JmxScope<'_>,
+) -> (Vec<ImportAction>, Vec<Vec<ImportAction>>) {
+    let (scope, mut prelude) = reader.apply_configuration(outside, &element.children);
     let mut branches = Vec::new();
     for child in &element.children {
         let acts = reader.act(child, &scope);
-        if acts.iter().all(|act| matches!(act, Act::Left(_))) {
+        if acts.iter().all(|act| matches!(act, ImportAction::LeftOut(_))) {
             prelude.extend(acts);
         } else {
             branches.push(acts);
@@ -95,18 +102,18 @@ fn branches(reader: &mut Reader, element: &Element, outside: &Scope<'_>) -> (Vec
     (prelude, branches)
 }
 
-pub(super) fn one_of(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
+pub(super) fn one_of(reader: &mut JmxReader, element: &Element, scope: &JmxScope<'_>) -> ActionsResult {
     let (mut acts, branches) = branches(reader, element, scope);
-    acts.push(Act::OneOf(branches));
+    acts.push(ImportAction::OneOf(branches));
     Ok(acts)
 }
 
-pub(super) fn in_turn(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
+pub(super) fn in_turn(reader: &mut JmxReader, element: &Element, scope: &JmxScope<'_>) -> ActionsResult {
     reader.remarks.0.push("its children come by chance, each as often as the others, and not in turn".to_owned());
     one_of(reader, element, scope)
 }
 
-pub(super) fn in_any_order(reader: &mut Reader, element: &Element, scope: &Scope<'_>) -> Done {
+pub(super) fn in_any_order(reader: &mut JmxReader, element: &Element, scope: &JmxScope<'_>) -> ActionsResult {
     reader.remarks.0.push("its children come in the order of the plan".to_owned());
     plain(reader, element, scope)
 }

@@ -1,6 +1,6 @@
 //! Elements of a plan: what XStream wrote around them is taken off.
 
-use super::xml::Node;
+use super::xml::XmlNode;
 
 /// A property: a text, or a collection of properties with their own names.
 #[derive(Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(super) struct Element {
 }
 
 impl Properties {
-    fn of(node: &Node) -> Self {
+    fn of(node: &XmlNode) -> Self {
         let mut all = Self { name: node.attribute("name").unwrap_or_default().to_owned(), list: Vec::new() };
         for child in &node.children {
             // Some properties have their name and their value as elements.
@@ -49,7 +49,7 @@ impl Properties {
     }
 
     /// A member of a collection: an element, or a text alone.
-    fn of_member(node: &Node) -> Self {
+    fn of_member(node: &XmlNode) -> Self {
         if node.children.is_empty() && node.tag != "elementProp" {
             return Self { name: node.text.clone(), list: Vec::new() };
         }
@@ -97,7 +97,7 @@ impl Properties {
 
 impl Element {
     /// The elements of a `hashTree`: each is followed by the tree of those below it.
-    pub(super) fn all_of(tree: &Node) -> Vec<Self> {
+    pub(super) fn all_of(tree: &XmlNode) -> Vec<Self> {
         let mut elements: Vec<Self> = Vec::new();
         for node in &tree.children {
             if node.tag == "hashTree" {
@@ -111,7 +111,7 @@ impl Element {
         elements
     }
 
-    fn of(node: &Node) -> Self {
+    fn of(node: &XmlNode) -> Self {
         let attribute = |name| node.attribute(name).unwrap_or_default().to_owned();
         Self {
             tag: node.tag.clone(),

@@ -2,23 +2,23 @@
 
 use super::super::{
     encode,
-    story::{Piece, Text},
+    import_tree::{ImportPiece, ImportText},
 };
 
 /// What a text has besides the text itself.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Remarks(pub(super) Vec<String>);
+pub(super) struct TextRemarks(pub(super) Vec<String>);
 
 /// Expressions within expressions; nobody reads more.
 const DEPTH_MAX: usize = 20;
 
 /// Reads a text; what is not understood stays as it is, and is remarked.
-pub(super) fn text(source: &str, remarks: &mut Remarks) -> Text {
+pub(super) fn text(source: &str, remarks: &mut TextRemarks) -> ImportText {
     parse(source, remarks, 0)
 }
 
-fn parse(source: &str, remarks: &mut Remarks, depth: usize) -> Text {
-    let mut all = Text::default();
+fn parse(source: &str, remarks: &mut TextRemarks, depth: usize) -> ImportText {
+    let mut all = ImportText::default();
     let mut rest = source;
     while let Some(begin) = rest.find("${") {
         let (before, from) = rest.split_at(begin);
@@ -77,11 +77,11 @@ fn end_of(inner: &str) -> Option<usize> {
 }
 
 /// A variable or a function with its arguments.
-fn expression(inner: &str, remarks: &mut Remarks, depth: usize) -> Option<Text> {
-    let one = |piece| Some(Text(vec![piece]));
+fn expression(inner: &str, remarks: &mut TextRemarks, depth: usize) -> Option<ImportText> {
+    let one = |piece| Some(ImportText(vec![piece]));
     if !inner.starts_with("__") {
         let is_name = !inner.is_empty() && !inner.contains(['$', '{', '(', '\n', ' ']);
-        return if is_name { one(Piece::Variable(inner.to_owned())) } else { None };
+        return if is_name { one(ImportPiece::Variable(inner.to_owned())) } else { None };
     }
     let (name, arguments) = match inner.split_once('(') {
         Some((name, arguments)) => (name, arguments.strip_suffix(')')?),
@@ -100,33 +100,33 @@ fn expression(inner: &str, remarks: &mut Remarks, depth: usize) -> Option<Text> 
         "__Random" => {
             kept_in(argument(2), remarks);
             let (from, to) = (argument(0).parse().ok()?, argument(1).parse().ok()?);
-            (from <= to).then(|| Text(vec![Piece::Random(from, to, 0)]))
+            (from <= to).then(|| ImportText(vec![ImportPiece::Random(from, to, 0)]))
         }
         "__RandomString" if argument(1).is_empty() => {
             kept_in(argument(2), remarks);
-            one(Piece::Characters(argument(0).parse().ok().filter(|n| *n > 0)?))
+            one(ImportPiece::Characters(argument(0).parse().ok().filter(|n| *n > 0)?))
         }
         "__time" => {
             kept_in(argument(1), remarks);
             match argument(0) {
-                "" => one(Piece::TimeMillis),
-                "/1000" => one(Piece::TimeSeconds),
+                "" => one(ImportPiece::TimeMillis),
+                "/1000" => one(ImportPiece::TimeSeconds),
                 _ => None,
             }
         }
-        "__UUID" => one(Piece::Uuid),
-        "__threadNum" => one(Piece::UserNumber),
+        "__UUID" => one(ImportPiece::Uuid),
+        "__threadNum" => one(ImportPiece::UserNumber),
         "__counter" if argument(0).eq_ignore_ascii_case("true") => {
             remarks.0.push("a counter of a user counts his rounds, not how often it is filled in".to_owned());
-            one(Piece::Round)
+            one(ImportPiece::Round)
         }
-        "__counter" => one(Piece::Counter(1, 0)),
+        "__counter" => one(ImportPiece::Counter(1, 0)),
         "__urlencode" => Some(encode::form(parse(arguments.first()?, remarks, depth + 1))),
         _ => None,
     }
 }
 
-fn kept_in(variable: &str, remarks: &mut Remarks) {
+fn kept_in(variable: &str, remarks: &mut TextRemarks) {
     if !variable.is_empty() {
         remarks.0.push(format!("what a function gives is not kept in the variable {variable}"));
     }
@@ -182,7 +182,7 @@ mod tests {
             (r"\${a} \, {$} $", "${a} , {$} $"),
             ("${open", "${open"),
         ] {
-            let mut remarks = Remarks::default();
+            let mut remarks = TextRemarks::default();
             assert_eq!(text(source, &mut remarks).to_string(), expected, "{source}: {remarks:?}");
         }
     }
@@ -193,7 +193,7 @@ mod tests {
         for source in
             ["${__groovy(1+1)}", "${__time(yyyy)}", "${__Random(9,1)}", "${__Random(-3,1)}", "${a b}", "${}", &deep]
         {
-            let mut remarks = Remarks::default();
+            let mut remarks = TextRemarks::default();
             text(source, &mut remarks);
             assert!(remarks.0.iter().any(|remark| remark.contains("not understood")), "{source:.40}");
         }

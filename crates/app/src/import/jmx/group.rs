@@ -3,17 +3,17 @@
 use fathom_model::units::Nanos;
 
 use super::{
-    super::story::{Act, Cookies, OnError, UserKind},
-    Reader, configuration,
+    super::import_tree::{CookieHandling, ImportAction, ImportedUser, OnError},
+    JmxReader, configuration,
     element::Element,
-    scope::Scope,
+    scope::JmxScope,
 };
 
 /// How the users of a group come, of whatever class it is.
-type Come = fn(&mut Reader, &Element, &mut UserKind);
+type ReadArrivals = fn(&mut JmxReader, &Element, &mut ImportedUser);
 
 /// Those for setUp and tearDown are not among them: they run once for a plan, and with variables and cookies of their own.
-const GROUPS: &[(&str, Come)] = &[
+const GROUPS: &[(&str, ReadArrivals)] = &[
     ("ThreadGroup", usual),
     ("kg.apc.jmeter.threads.SteppingThreadGroup", stepping),
     ("kg.apc.jmeter.threads.UltimateThreadGroup", ultimate),
@@ -25,31 +25,36 @@ pub(super) fn is_one(element: &Element) -> bool {
 }
 
 /// Reads a group that is one.
-pub(super) fn read(reader: &mut Reader, element: &Element, (scope, prelude): (&Scope<'_>, &[Act])) -> UserKind {
+pub(super) fn read(
+    reader: &mut JmxReader,
+    element: &Element,
+    (scope, prelude): (&JmxScope<'_>, &[ImportAction]),
+) -> ImportedUser {
     reader.path.push(element.title());
     let (of_plan, cookies) = (reader.throughput, reader.cookies);
-    let mut kind = UserKind { name: element.title(), ..UserKind::default() };
+    let mut kind = ImportedUser { name: element.title(), ..ImportedUser::default() };
     if let Some((_, come)) = GROUPS.iter().find(|(tag, _)| *tag == element.tag) {
         come(reader, element, &mut kind);
     }
     kind.on_error = Some(on_error(reader, element));
-    let left = reader.drain();
+    let left = reader.take_remarks();
     kind.acts = prelude.to_vec();
     let acts = reader.acts(&element.children, scope);
     kind.acts.extend(acts);
     kind.cookies = reader.cookies;
-    if kind.cookies == Cookies::Kept && element.text("ThreadGroup.same_user_on_next_iteration") == Some("false") {
+    if kind.cookies == CookieHandling::Kept && element.text("ThreadGroup.same_user_on_next_iteration") == Some("false")
+    {
         reader.remarks.0.push(configuration::KEPT_COOKIES.to_owned());
     }
     kind.pace = pace(reader, &kind);
-    let left: Vec<_> = left.into_iter().chain(reader.drain()).map(Act::Left).collect();
+    let left: Vec<_> = left.into_iter().chain(reader.take_remarks()).map(ImportAction::LeftOut).collect();
     kind.acts.splice(..0, left);
     (reader.throughput, reader.cookies) = (of_plan, cookies);
     reader.path.pop();
     kind
 }
 
-fn usual(reader: &mut Reader, element: &Element, kind: &mut UserKind) {
+fn usual(reader: &mut JmxReader, element: &Element, kind: &mut ImportedUser) {
     kind.n_users = reader.number(element.text("ThreadGroup.num_threads").unwrap_or("1"));
     kind.ramp = seconds(reader, element, "ThreadGroup.ramp_time");
     if element.is_on("ThreadGroup.scheduler") {
@@ -70,7 +75,7 @@ fn usual(reader: &mut Reader, element: &Element, kind: &mut UserKind) {
 }
 
 /// The plug-in whose threads come in steps: here they come evenly, in the same time.
-fn stepping(reader: &mut Reader, element: &Element, kind: &mut UserKind) {
+fn stepping(reader: &mut JmxReader, element: &Element, kind: &mut ImportedUser) {
     let mut number = |property: &str| reader.number(element.text(property).unwrap_or("0"));
     let n_users = number("ThreadGroup.num_threads");
     let (step, period) = (number("Start users count"), number("Start users period"));
@@ -85,7 +90,7 @@ fn stepping(reader: &mut Reader, element: &Element, kind: &mut UserKind) {
 }
 
 /// The plug-in whose threads come and go by a schedule of rows: here as many come as there are at most at a time.
-fn ultimate(reader: &mut Reader, element: &Element, kind: &mut UserKind) {
+fn ultimate(reader: &mut JmxReader, element: &Element, kind: &mut ImportedUser) {
     let rows = element.properties.members("ultimatethreadgroupdata");
     let rows: Option<Vec<[u64; 4]>> = rows
         .iter()
@@ -122,7 +127,7 @@ fn ultimate(reader: &mut Reader, element: &Element, kind: &mut UserKind) {
 }
 
 /// The plug-in that keeps so many threads at work.
-fn concurrency(reader: &mut Reader, element: &Element, kind: &mut UserKind) {
+fn concurrency(reader: &mut JmxReader, element: &Element, kind: &mut ImportedUser) {
     let unit = if element.text("Unit") == Some("M") { 60 } else { 1 };
     let mut time = |property: &str| seconds(reader, element, property).map(|time| Nanos(time.0.saturating_mul(unit)));
     let (ramp, hold) = (time("RampUp"), time("Hold"));
@@ -136,13 +141,13 @@ fn concurrency(reader: &mut Reader, element: &Element, kind: &mut UserKind) {
 }
 
 /// A time of an element in seconds, if it is one and not zero.
-fn seconds(reader: &mut Reader, element: &Element, property: &str) -> Option<Nanos> {
+fn seconds(reader: &mut JmxReader, element: &Element, property: &str) -> Option<Nanos> {
     let told = reader.text(element.text(property)?);
-    let seconds: f64 = reader.story.fixed(&told)?.trim().parse().ok()?;
+    let seconds: f64 = reader.tree.fixed(&told)?.trim().parse().ok()?;
     (seconds > 0.0).then(|| Nanos::from_secs_f64(seconds))
 }
 
-fn on_error(reader: &mut Reader, element: &Element) -> OnError {
+fn on_error(reader: &mut JmxReader, element: &Element) -> OnError {
     match element.text("ThreadGroup.on_sample_error").unwrap_or("continue") {
         "startnextloop" => OnError::NextRound,
         "stopthread" => OnError::Leave,
@@ -150,12 +155,12 @@ fn on_error(reader: &mut Reader, element: &Element) -> OnError {
             reader.remarks.0.push("after an error the user leaves, where JMeter ends the test".to_owned());
             OnError::Leave
         }
-        _ => OnError::GoOn,
+        _ => OnError::Continue,
     }
 }
 
 /// The time from one round to the next that keeps the rate of a throughput timer.
-fn pace(reader: &mut Reader, kind: &UserKind) -> Option<Nanos> {
+fn pace(reader: &mut JmxReader, kind: &ImportedUser) -> Option<Nanos> {
     let throughput = reader.throughput?;
     let n_users = if throughput.is_shared { kind.n_users } else { Some(1) };
     let Some((n_requests, n_users)) = n_requests(&kind.acts).zip(n_users) else {
@@ -168,14 +173,18 @@ fn pace(reader: &mut Reader, kind: &UserKind) -> Option<Nanos> {
 }
 
 /// How many requests a round has, if it is always the same number.
-fn n_requests(acts: &[Act]) -> Option<u64> {
+fn n_requests(acts: &[ImportAction]) -> Option<u64> {
     acts.iter().try_fold(0_u64, |sum, act| {
         let n = match act {
-            Act::Request(_) => 1,
-            Act::Transaction { acts, .. } => n_requests(acts)?,
-            Act::Repeat { n, acts } => (*n)?.checked_mul(n_requests(acts)?)?,
-            Act::Think(_) | Act::Meet(_) | Act::Set { .. } | Act::Left(_) => 0,
-            Act::If { .. } | Act::While { .. } | Act::Once(_) | Act::Share { .. } | Act::OneOf(_) => return None,
+            ImportAction::Request(_) => 1,
+            ImportAction::Transaction { acts, .. } => n_requests(acts)?,
+            ImportAction::Repeat { n, acts } => (*n)?.checked_mul(n_requests(acts)?)?,
+            ImportAction::Think(_) | ImportAction::Meet(_) | ImportAction::Set { .. } | ImportAction::LeftOut(_) => 0,
+            ImportAction::If { .. }
+            | ImportAction::While { .. }
+            | ImportAction::Once(_)
+            | ImportAction::Share { .. }
+            | ImportAction::OneOf(_) => return None,
         };
         sum.checked_add(n)
     })

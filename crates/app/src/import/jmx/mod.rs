@@ -3,7 +3,7 @@
 //! What an element means is a row of [`CONFIGURATIONS`], [`ACTS`] or one of the tables of answers. Whatever is in none of them is
 //! named with its path in the tree.
 
-mod answer;
+mod checks;
 mod condition;
 mod configuration;
 mod controller;
@@ -14,14 +14,14 @@ mod sampler;
 mod scope;
 mod xml;
 
-use self::{element::Element, function::Remarks, scope::Scope};
+use self::{element::Element, function::TextRemarks, scope::JmxScope};
 use super::{
     Error,
-    story::{Act, Cookies, Expect, Note, Story, Take, Text},
+    import_tree::{CookieHandling, Extraction, ImportAction, ImportNote, ImportText, ImportTree, ImportedExpect},
 };
 
 /// Adds to a scope; what it gives is done at the beginning of the controller that has it.
-type Configure = for<'a> fn(&mut Reader, &'a Element, &mut Scope<'a>) -> Result<Vec<Act>, String>;
+type Configure = for<'a> fn(&mut JmxReader, &'a Element, &mut JmxScope<'a>) -> Result<Vec<ImportAction>, String>;
 
 /// Elements that hold for their siblings and what is below them.
 const CONFIGURATIONS: &[(&str, Configure)] = &[
@@ -45,22 +45,22 @@ const CONFIGURATIONS: &[(&str, Configure)] = &[
 ];
 
 /// Reads what an assertion asks for.
-type Assert = fn(&Element, &mut dyn FnMut(&str) -> Text) -> Result<Vec<Expect>, String>;
+type Assert = fn(&Element, &mut dyn FnMut(&str) -> ImportText) -> Result<Vec<ImportedExpect>, String>;
 
 const ASSERTIONS: &[(&str, Assert)] = &[
-    ("ResponseAssertion", answer::response),
-    ("DurationAssertion", answer::duration),
-    ("JSONPathAssertion", answer::json_path),
+    ("ResponseAssertion", checks::response),
+    ("DurationAssertion", checks::duration),
+    ("JSONPathAssertion", checks::json_path),
 ];
 
 /// Reads what an extractor keeps.
-type Extract = fn(&Element, &mut dyn FnMut(&str) -> Text) -> Result<Vec<Take>, String>;
+type Extract = fn(&Element, &mut dyn FnMut(&str) -> ImportText) -> Result<Vec<Extraction>, String>;
 
 const EXTRACTORS: &[(&str, Extract)] =
-    &[("RegexExtractor", answer::regex), ("BoundaryExtractor", answer::boundary), ("JSONPostProcessor", answer::json)];
+    &[("RegexExtractor", checks::regex), ("BoundaryExtractor", checks::boundary), ("JSONPostProcessor", checks::json)];
 
 /// Does something, with what holds at its place.
-type Perform = fn(&mut Reader, &Element, &Scope<'_>) -> Result<Vec<Act>, String>;
+type Perform = fn(&mut JmxReader, &Element, &JmxScope<'_>) -> Result<Vec<ImportAction>, String>;
 
 /// Requests and what steers them.
 const ACTS: &[(&str, Perform)] = &[
@@ -103,13 +103,13 @@ struct Throughput {
 
 /// What was read so far.
 #[derive(Default)]
-struct Reader {
-    story: Story,
+struct JmxReader {
+    tree: ImportTree,
     /// The names from the root of the tree to where the reader is.
     path: Vec<String>,
     /// What was noticed at this place.
-    remarks: Remarks,
-    cookies: Cookies,
+    remarks: TextRemarks,
+    cookies: CookieHandling,
     throughput: Option<Throughput>,
     n_groups: usize,
 }
@@ -118,7 +118,7 @@ struct Reader {
 ///
 /// # Errors
 /// When it is no plan, or when its XML is refused.
-pub fn read(text: &str) -> Result<Story, Error> {
+pub fn read(text: &str) -> Result<ImportTree, Error> {
     let root = xml::read(text.trim_start_matches('\u{feff}'))?;
     let no_plan = |what: &str| Error::Xml { what: what.to_owned(), line: 1 };
     if root.tag != "jmeterTestPlan" {
@@ -128,12 +128,12 @@ pub fn read(text: &str) -> Result<Story, Error> {
     let elements = Element::all_of(tree);
     let plan =
         elements.iter().find(|element| element.tag == "TestPlan").ok_or_else(|| no_plan("it has no test plan"))?;
-    let mut reader = Reader::default();
+    let mut reader = JmxReader::default();
     reader.plan(plan);
-    Ok(reader.story)
+    Ok(reader.tree)
 }
 
-impl Reader {
+impl JmxReader {
     fn plan(&mut self, plan: &Element) {
         self.path.push(plan.title());
         for line in plan.properties.members_in("TestPlan.user_defined_variables", "Arguments.arguments") {
@@ -149,19 +149,20 @@ impl Reader {
             }
         }
         self.n_groups = plan.children.iter().filter(|child| child.enabled && group::is_one(child)).count();
-        let (scope, prelude) = self.enter(&Scope::default(), &plan.children);
-        let of_plan: Vec<_> = self.drain();
-        self.story.notes.extend(of_plan);
-        let (left, prelude): (Vec<_>, Vec<_>) = prelude.into_iter().partition(|act| matches!(act, Act::Left(_)));
-        self.story
-            .notes
-            .extend(left.into_iter().filter_map(|act| if let Act::Left(note) = act { Some(note) } else { None }));
+        let (scope, prelude) = self.apply_configuration(&JmxScope::default(), &plan.children);
+        let of_plan: Vec<_> = self.take_remarks();
+        self.tree.notes.extend(of_plan);
+        let (left, prelude): (Vec<_>, Vec<_>) =
+            prelude.into_iter().partition(|act| matches!(act, ImportAction::LeftOut(_)));
+        self.tree.notes.extend(
+            left.into_iter().filter_map(|act| if let ImportAction::LeftOut(note) = act { Some(note) } else { None }),
+        );
         for child in &plan.children {
             if child.enabled && group::is_one(child) {
                 let kind = group::read(self, child, (&scope, &prelude));
-                self.story.kinds.push(kind);
+                self.tree.kinds.push(kind);
             } else if let Some(note) = self.unknown(child).or_else(|| self.disabled(child)) {
-                self.story.notes.push(note);
+                self.tree.notes.push(note);
             }
         }
         self.path.pop();
@@ -182,29 +183,35 @@ impl Reader {
     fn define(&mut self, line: &element::Properties) {
         let value = self.text(line.text("Argument.value").unwrap_or_default());
         if let Some(name) = line.text("Argument.name") {
-            self.story.variables.push((name.to_owned(), value));
+            self.tree.variables.push((name.to_owned(), value));
         }
-        let left = self.drain();
-        self.story.notes.extend(left);
+        let left = self.take_remarks();
+        self.tree.notes.extend(left);
     }
 
     /// The scope of the children of an element, and what their configurations do at the beginning.
-    fn enter<'a>(&mut self, outside: &Scope<'a>, children: &'a [Element]) -> (Scope<'a>, Vec<Act>) {
+    fn apply_configuration<'a>(
+        &mut self,
+        outside: &JmxScope<'a>,
+        children: &'a [Element],
+    ) -> (JmxScope<'a>, Vec<ImportAction>) {
         let (mut scope, mut prelude) = (outside.clone(), Vec::new());
         for child in children.iter().filter(|child| child.enabled) {
             self.path.push(child.title());
             let done = self.configure(child, &mut scope);
-            prelude.extend(self.drain().into_iter().map(Act::Left));
+            prelude.extend(self.take_remarks().into_iter().map(ImportAction::LeftOut));
             match done {
                 Ok(acts) => prelude.extend(acts),
-                Err(what) => prelude.push(Act::Left(self.note(format!("{} is left out: {what}", child.tag)))),
+                Err(what) => {
+                    prelude.push(ImportAction::LeftOut(self.note(format!("{} is left out: {what}", child.tag))))
+                }
             }
             self.path.pop();
         }
         (scope, prelude)
     }
 
-    fn configure<'a>(&mut self, element: &'a Element, scope: &mut Scope<'a>) -> Result<Vec<Act>, String> {
+    fn configure<'a>(&mut self, element: &'a Element, scope: &mut JmxScope<'a>) -> Result<Vec<ImportAction>, String> {
         let tag = element.tag.as_str();
         if let Some((_, configure)) = CONFIGURATIONS.iter().find(|(known, _)| *known == tag) {
             return configure(self, element, scope);
@@ -221,8 +228,8 @@ impl Reader {
     }
 
     /// What the children of a controller do, one after the other.
-    fn acts(&mut self, children: &[Element], outside: &Scope<'_>) -> Vec<Act> {
-        let (scope, mut acts) = self.enter(outside, children);
+    fn acts(&mut self, children: &[Element], outside: &JmxScope<'_>) -> Vec<ImportAction> {
+        let (scope, mut acts) = self.apply_configuration(outside, children);
         for child in children {
             acts.extend(self.act(child, &scope));
         }
@@ -230,26 +237,28 @@ impl Reader {
     }
 
     /// What one child of a controller does.
-    fn act(&mut self, element: &Element, scope: &Scope<'_>) -> Vec<Act> {
+    fn act(&mut self, element: &Element, scope: &JmxScope<'_>) -> Vec<ImportAction> {
         if let Some(note) = self.disabled(element).or_else(|| self.unknown(element)) {
-            return vec![Act::Left(note)];
+            return vec![ImportAction::LeftOut(note)];
         }
         let Some((_, perform)) = ACTS.iter().find(|(known, _)| *known == element.tag) else { return Vec::new() };
         self.path.push(element.title());
         let mut acts = match perform(self, element, scope) {
             Ok(acts) => acts,
             Err(what) => {
-                vec![Act::Left(self.note(format!("{} is left out with all that is in it: {what}", element.tag)))]
+                vec![ImportAction::LeftOut(
+                    self.note(format!("{} is left out with all that is in it: {what}", element.tag)),
+                )]
             }
         };
         // What was noticed stands before what it is about.
-        acts.splice(..0, self.drain().into_iter().map(Act::Left));
+        acts.splice(..0, self.take_remarks().into_iter().map(ImportAction::LeftOut));
         self.path.pop();
         acts
     }
 
     /// The note for an element that is switched off.
-    fn disabled(&mut self, element: &Element) -> Option<Note> {
+    fn disabled(&mut self, element: &Element) -> Option<ImportNote> {
         if element.enabled || SILENT.contains(&element.tag.as_str()) {
             return None;
         }
@@ -257,7 +266,7 @@ impl Reader {
     }
 
     /// The note for an element that is in no table.
-    fn unknown(&mut self, element: &Element) -> Option<Note> {
+    fn unknown(&mut self, element: &Element) -> Option<ImportNote> {
         let tag = element.tag.as_str();
         let is_known = CONFIGURATIONS.iter().any(|(known, _)| *known == tag)
             || ASSERTIONS.iter().any(|(known, _)| *known == tag)
@@ -272,11 +281,11 @@ impl Reader {
         Some(self.note_of(element, format!("{tag} is not supported, and left out{with}")))
     }
 
-    fn note(&self, what: String) -> Note {
-        Note { place: self.path.join(" / "), what }
+    fn note(&self, what: String) -> ImportNote {
+        ImportNote { location: self.path.join(" / "), what }
     }
 
-    fn note_of(&mut self, element: &Element, what: String) -> Note {
+    fn note_of(&mut self, element: &Element, what: String) -> ImportNote {
         self.path.push(element.title());
         let note = self.note(what);
         self.path.pop();
@@ -284,22 +293,22 @@ impl Reader {
     }
 
     /// What was noticed at this place, as notes.
-    fn drain(&mut self) -> Vec<Note> {
+    fn take_remarks(&mut self) -> Vec<ImportNote> {
         let remarks = std::mem::take(&mut self.remarks.0);
         remarks.into_iter().map(|what| self.note(what)).collect()
     }
 
-    fn text(&mut self, source: &str) -> Text {
+    fn text(&mut self, source: &str) -> ImportText {
         function::text(source, &mut self.remarks)
     }
 
     fn number(&mut self, source: &str) -> Option<u64> {
         let told = self.text(source);
-        self.story.fixed(&told)?.trim().parse().ok()
+        self.tree.fixed(&told)?.trim().parse().ok()
     }
 
     /// Remembers the rate of a thread group; of a smaller part nothing is known of how often it comes.
-    fn throttle(&mut self, throughput: Throughput) -> Result<Vec<Act>, String> {
+    fn throttle(&mut self, throughput: Throughput) -> Result<Vec<ImportAction>, String> {
         const DEPTH_OF_GROUP: usize = 3;
         if self.path.len() > DEPTH_OF_GROUP {
             return Err("a rate can be kept for a thread group as a whole only".to_owned());

@@ -5,11 +5,14 @@ use fathom_model::units::Nanos;
 use super::{
     super::{
         encode,
-        story::{Act, Body, Note, Part, PartContent, Redirects, Request, Text},
+        import_tree::{
+            FormPart, FormPartContent, ImportAction, ImportNote, ImportText, ImportedBody, ImportedRequest,
+            RedirectHandling,
+        },
     },
-    Reader,
+    JmxReader,
     element::{Element, Properties},
-    scope::Scope,
+    scope::JmxScope,
 };
 
 /// What JMeter says of a body of names and values.
@@ -20,19 +23,23 @@ const WITH_QUERY: &[&str] = &["GET", "HEAD", "OPTIONS", "TRACE", "DELETE"];
 
 /// A parameter of a request.
 struct Argument {
-    name: Text,
-    value: Text,
+    name: ImportText,
+    value: ImportText,
     encode: bool,
     equals: bool,
 }
 
 /// An HTTP request with all that holds at its place.
-pub(super) fn http(reader: &mut Reader, element: &Element, outside: &Scope<'_>) -> Result<Vec<Act>, String> {
-    let (scope, prelude) = reader.enter(outside, &element.children);
+pub(super) fn http(
+    reader: &mut JmxReader,
+    element: &Element,
+    outside: &JmxScope<'_>,
+) -> Result<Vec<ImportAction>, String> {
+    let (scope, prelude) = reader.apply_configuration(outside, &element.children);
     let own = &element.properties;
     let url = url(reader, own, &scope)?;
     let method = reader.text(scope.property(own, "HTTPSampler.method").unwrap_or("GET")).to_string();
-    let mut request = Request {
+    let mut request = ImportedRequest {
         name: Some(element.name.clone()).filter(|name| !name.is_empty()),
         method,
         url,
@@ -40,17 +47,17 @@ pub(super) fn http(reader: &mut Reader, element: &Element, outside: &Scope<'_>) 
         expects: scope.expects.clone(),
         takes: scope.takes.clone(),
         on_error: scope.on_error,
-        ..Request::default()
+        ..ImportedRequest::default()
     };
     let arguments = arguments(reader, own, &scope);
     content(reader, &mut request, (own, arguments));
     let follows = own.is_on("HTTPSampler.follow_redirects") || own.is_on("HTTPSampler.auto_redirects");
-    request.redirects = if follows { Redirects::Followed } else { Redirects::Taken };
+    request.redirects = if follows { RedirectHandling::Followed } else { RedirectHandling::Taken };
     let timeout = scope.property(own, "HTTPSampler.response_timeout").map(str::to_owned);
     request.timeout =
         timeout.and_then(|millis| reader.number(&millis)).filter(|millis| *millis > 0).map(Nanos::from_millis);
     if request.header("Authorization").is_none()
-        && let Some(header) = reader.story.fixed(&request.url).and_then(|url| scope.login(&url).cloned())
+        && let Some(header) = reader.tree.fixed(&request.url).and_then(|url| scope.login(&url).cloned())
     {
         request.headers.push(("Authorization".to_owned(), header));
     }
@@ -66,23 +73,25 @@ pub(super) fn http(reader: &mut Reader, element: &Element, outside: &Scope<'_>) 
     if own.text("HTTPSampler.use_keepalive") == Some("false") {
         reader.remarks.0.push("its connection is kept all the same".to_owned());
     }
-    request.left.extend(reader.drain());
+    request.left_out.extend(reader.take_remarks());
     let mut acts = Vec::new();
     for act in prelude {
         match act {
-            Act::Left(note) => request.left.push(note),
+            ImportAction::LeftOut(note) => request.left_out.push(note),
             act => acts.push(act),
         }
     }
-    request.left.extend(element.children.iter().filter_map(|child| reader.unknown(child)).collect::<Vec<Note>>());
-    acts.extend(scope.meetings.iter().cloned().map(Act::Meet));
-    acts.extend(scope.thinks.iter().cloned().map(Act::Think));
-    acts.push(Act::Request(Box::new(request)));
+    request
+        .left_out
+        .extend(element.children.iter().filter_map(|child| reader.unknown(child)).collect::<Vec<ImportNote>>());
+    acts.extend(scope.meetings.iter().cloned().map(ImportAction::Meet));
+    acts.extend(scope.thinks.iter().cloned().map(ImportAction::Think));
+    acts.push(ImportAction::Request(Box::new(request)));
     Ok(acts)
 }
 
 /// Scheme, host, port and path; the query of the path stays as it is.
-fn url(reader: &mut Reader, own: &Properties, scope: &Scope<'_>) -> Result<Text, String> {
+fn url(reader: &mut JmxReader, own: &Properties, scope: &JmxScope<'_>) -> Result<ImportText, String> {
     let path = scope.property(own, "HTTPSampler.path").unwrap_or_default().trim();
     if path.starts_with("http://") || path.starts_with("https://") {
         return Ok(reader.text(path));
@@ -111,7 +120,7 @@ fn url(reader: &mut Reader, own: &Properties, scope: &Scope<'_>) -> Result<Text,
 }
 
 /// Its own parameters, then those of the defaults.
-fn arguments(reader: &mut Reader, own: &Properties, scope: &Scope<'_>) -> Vec<Argument> {
+fn arguments(reader: &mut JmxReader, own: &Properties, scope: &JmxScope<'_>) -> Vec<Argument> {
     let is_raw = own.is_on("HTTPSampler.postBodyRaw");
     let of_defaults = scope.defaults.iter().rev().filter(|_| !is_raw);
     let all = std::iter::once(own).chain(of_defaults.copied());
@@ -127,18 +136,18 @@ fn arguments(reader: &mut Reader, own: &Properties, scope: &Scope<'_>) -> Vec<Ar
 }
 
 /// What is sent behind the head, or in the query.
-fn content(reader: &mut Reader, request: &mut Request, (own, arguments): (&Properties, Vec<Argument>)) {
+fn content(reader: &mut JmxReader, request: &mut ImportedRequest, (own, arguments): (&Properties, Vec<Argument>)) {
     let files = own.members_in("HTTPsampler.Files", "HTTPFileArgs.files");
-    let file_of = |reader: &mut Reader, file: &Properties| reader.text(file.text("File.path").unwrap_or_default());
+    let file_of = |reader: &mut JmxReader, file: &Properties| reader.text(file.text("File.path").unwrap_or_default());
     let has_no_names = !arguments.is_empty() && arguments.iter().all(|argument| argument.name.is_empty());
     if own.is_on("HTTPSampler.postBodyRaw") || (has_no_names && files.is_empty()) {
-        let mut body = Text::default();
+        let mut body = ImportText::default();
         // JMeter keeps the line ends of the machine on which the plan was written as they are in the file.
         for argument in arguments {
             body.append(argument.value);
         }
         if !body.is_empty() {
-            request.body = Body::Text(body);
+            request.body = ImportedBody::Text(body);
             set_type(request, "text/plain; charset=UTF-8");
         }
     } else if WITH_QUERY.contains(&request.method.as_str()) {
@@ -148,7 +157,7 @@ fn content(reader: &mut Reader, request: &mut Request, (own, arguments): (&Prope
             request.url.append(query.clone());
             // JMeter sends them twice then.
             if request.method == "DELETE" {
-                request.body = Body::Text(query);
+                request.body = ImportedBody::Text(query);
             }
         }
         if request.method == "DELETE" {
@@ -157,23 +166,23 @@ fn content(reader: &mut Reader, request: &mut Request, (own, arguments): (&Prope
     } else if own.is_on("HTTPSampler.DO_MULTIPART_POST")
         || files.iter().any(|file| file.text("File.paramname").is_some())
     {
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<FormPart> = Vec::new();
         for argument in arguments {
-            let content = PartContent::Text(argument.value);
-            parts.push(Part { name: argument.name, content, media_type: None, file_name: None });
+            let content = FormPartContent::Text(argument.value);
+            parts.push(FormPart { name: argument.name, content, media_type: None, file_name: None });
         }
         for file in files {
             let path = file_of(reader, file);
-            parts.push(Part {
+            parts.push(FormPart {
                 name: reader.text(file.text("File.paramname").unwrap_or_default()),
-                content: PartContent::File(path),
+                content: FormPartContent::File(path),
                 media_type: file.text("File.mimetype").map(str::to_owned),
                 file_name: None,
             });
         }
-        request.body = Body::Multipart(parts);
+        request.body = ImportedBody::Multipart(parts);
     } else if let [file] = files {
-        request.body = Body::File(file_of(reader, file));
+        request.body = ImportedBody::File(file_of(reader, file));
         if let Some(media) = file.text("File.mimetype") {
             set_type(request, media);
         }
@@ -188,7 +197,7 @@ fn content(reader: &mut Reader, request: &mut Request, (own, arguments): (&Prope
             )
             .collect();
         if !fields.is_empty() {
-            request.body = Body::Form(fields);
+            request.body = ImportedBody::Form(fields);
         }
         // Also without any field.
         set_type(request, FORM);
@@ -196,16 +205,16 @@ fn content(reader: &mut Reader, request: &mut Request, (own, arguments): (&Prope
 }
 
 /// Says what a body is, unless the plan does.
-fn set_type(request: &mut Request, media: &str) {
+fn set_type(request: &mut ImportedRequest, media: &str) {
     if request.header("Content-Type").is_none() {
-        request.headers.push(("Content-Type".to_owned(), Text::literal(media)));
+        request.headers.push(("Content-Type".to_owned(), ImportText::literal(media)));
     }
 }
 
 /// `a=1&b=2`, encoded where JMeter encodes.
-fn joined(arguments: Vec<Argument>) -> Option<Text> {
+fn joined(arguments: Vec<Argument>) -> Option<ImportText> {
     let each = arguments.into_iter().filter(|argument| !argument.name.is_empty()).map(|argument| {
-        let encoded = |text: Text| if argument.encode { encode::form(text) } else { text };
+        let encoded = |text: ImportText| if argument.encode { encode::form(text) } else { text };
         let (mut all, value) = (encoded(argument.name), encoded(argument.value));
         if argument.equals || !value.is_empty() {
             all.push_str("=");

@@ -6,21 +6,21 @@ use fathom_model::units::Nanos;
 
 use super::super::{
     encode,
-    story::{Expect, OnError, Take, Text, Think},
+    import_tree::{Extraction, ImportText, ImportedExpect, OnError, ThinkTime},
 };
 use super::element::Properties;
 
 /// All that holds at one place.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Scope<'a> {
+pub(super) struct JmxScope<'a> {
     /// Defaults of requests, the nearest last.
     pub(super) defaults: Vec<&'a Properties>,
-    pub(super) headers: Vec<(String, Text)>,
+    pub(super) headers: Vec<(String, ImportText)>,
     pub(super) logins: Vec<Login>,
-    pub(super) thinks: Vec<Think>,
-    pub(super) meetings: Vec<super::super::story::Meeting>,
-    pub(super) expects: Vec<Expect>,
-    pub(super) takes: Vec<Take>,
+    pub(super) thinks: Vec<ThinkTime>,
+    pub(super) meetings: Vec<super::super::import_tree::ImportedMeeting>,
+    pub(super) expects: Vec<ImportedExpect>,
+    pub(super) takes: Vec<Extraction>,
     pub(super) on_error: Option<OnError>,
 }
 
@@ -28,12 +28,12 @@ pub(super) struct Scope<'a> {
 #[derive(Debug, Clone)]
 pub(super) struct Login {
     pub(super) url: String,
-    pub(super) header: Text,
+    pub(super) header: ImportText,
 }
 
-impl<'a> Scope<'a> {
+impl<'a> JmxScope<'a> {
     /// Sets a header; the nearer one counts.
-    pub(super) fn set_header(&mut self, name: String, value: Text) {
+    pub(super) fn set_header(&mut self, name: String, value: ImportText) {
         self.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(&name));
         self.headers.push((name, value));
     }
@@ -44,14 +44,14 @@ impl<'a> Scope<'a> {
     }
 
     /// The header of the first login that is for this URL.
-    pub(super) fn login(&self, url: &str) -> Option<&Text> {
+    pub(super) fn login(&self, url: &str) -> Option<&ImportText> {
         self.logins.iter().rev().find(|login| url.starts_with(&login.url)).map(|login| &login.header)
     }
 }
 
 impl Login {
     /// Reads one line of an authorization manager; what it says if it cannot be brought over.
-    pub(super) fn of(line: &Properties, text: &mut dyn FnMut(&str) -> Text) -> Result<Self, String> {
+    pub(super) fn of(line: &Properties, text: &mut dyn FnMut(&str) -> ImportText) -> Result<Self, String> {
         let url = line.text("Authorization.url").unwrap_or_default().to_owned();
         let mechanism = line.text("Authorization.mechanism").unwrap_or("BASIC");
         if !mechanism.starts_with("BASIC") {

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::import::{
-    Format, Wanted, import,
-    write::{Imported, write},
+    Format, ImportOptions, import,
+    write::{ImportResult, write},
 };
 
 fn plan(users: &str, elements: &str) -> String {
@@ -27,7 +27,7 @@ fn http(path: &str, below: &str) -> String {
     element("HTTPSamplerProxy", &[("HTTPSampler.domain", "a.test"), ("HTTPSampler.path", path)], below)
 }
 
-fn imported(elements: &str) -> Imported {
+fn imported(elements: &str) -> ImportResult {
     write(&read(&plan("", elements)).unwrap(), "x").unwrap()
 }
 
@@ -177,8 +177,8 @@ fn what_is_no_plan_is_an_error() {
     }
 }
 
-fn read_whole(text: &str) -> Result<Imported, Error> {
-    import(text.as_bytes(), Wanted { format: Some(Format::Jmx), ..Wanted::default() }, "x")
+fn read_whole(text: &str) -> Result<ImportResult, Error> {
+    import(text.as_bytes(), ImportOptions { format: Some(Format::Jmx), ..ImportOptions::default() }, "x")
 }
 
 #[test]

@@ -14,23 +14,23 @@ const DEPTH_MAX: usize = 200;
 
 /// An element with what is in it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Node {
+pub(super) struct XmlNode {
     pub(super) tag: String,
     pub(super) attributes: Vec<(String, String)>,
-    pub(super) children: Vec<Node>,
+    pub(super) children: Vec<XmlNode>,
     pub(super) text: String,
 }
 
-impl Node {
+impl XmlNode {
     pub(super) fn attribute(&self, name: &str) -> Option<&str> {
         self.attributes.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 }
 
 /// Reads a document, and gives its outermost element.
-pub(super) fn read(text: &str) -> Result<Node, Error> {
+pub(super) fn read(text: &str) -> Result<XmlNode, Error> {
     let mut reader = Reader::from_str(text);
-    let mut open = vec![Node::default()];
+    let mut open = vec![XmlNode::default()];
     loop {
         let wrong = |what: String, reader: &Reader<&[u8]>| wrong_at(text, reader, what);
         let event = reader.read_event().map_err(|error| wrong(error.to_string(), &reader))?;
@@ -61,7 +61,7 @@ pub(super) fn read(text: &str) -> Result<Node, Error> {
         }
     }
     let end = |what: &str| wrong_at(text, &reader, what.to_owned());
-    match <[Node; 1]>::try_from(open) {
+    match <[XmlNode; 1]>::try_from(open) {
         Ok([mut document]) if document.children.len() == 1 => Ok(document.children.remove(0)),
         Ok(_) => Err(end("there must be one outermost element")),
         Err(_) => Err(end("it ends before its elements do")),
@@ -73,7 +73,7 @@ fn wrong_at(text: &str, reader: &Reader<&[u8]>, what: String) -> Error {
     Error::Xml { what, line: 1 + memchr::memchr_iter(b'\n', &text.as_bytes()[..at]).count() }
 }
 
-fn node(start: &BytesStart<'_>) -> Result<Node, String> {
+fn node(start: &BytesStart<'_>) -> Result<XmlNode, String> {
     let tag = start.name().as_ref().to_owned();
     let mut attributes = Vec::new();
     for attribute in start.attributes() {
@@ -83,7 +83,7 @@ fn node(start: &BytesStart<'_>) -> Result<Node, String> {
             attribute.normalized_value(XmlVersion::Explicit1_0).map_err(|error| error.to_string())?.into_owned();
         attributes.push((key, value));
     }
-    Ok(Node { tag, attributes, ..Node::default() })
+    Ok(XmlNode { tag, attributes, ..XmlNode::default() })
 }
 
 /// The text of a reference: a character by its number, or one of the five entities of XML.

@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use fathom_model::units::Nanos;
 
 use super::{
-    super::story::{
-        Act, Body, Condition, Expect, Field, Holds, Joined, Note, OnError, Part, PartContent, Piece, Redirects,
-        Relation, Request, Source, Take, Test, Text, Think, Which,
+    super::import_tree::{
+        AnswerField, Conjunction, ExtractSource, Extraction, FormPart, FormPartContent, ImportAction, ImportNote,
+        ImportPiece, ImportText, ImportedBody, ImportedCondition, ImportedExpect, ImportedRequest, MatchIndex,
+        Negation, OnError, RedirectHandling, Relation, TextTest, ThinkTime,
     },
     Writer,
     text::{self, one_line, plain, quoted, regex, rest_of_line},
@@ -25,7 +26,7 @@ const MEET_MAX: Nanos = Nanos::from_secs(60);
 
 pub(super) fn on_failure(way: OnError) -> &'static str {
     match way {
-        OnError::GoOn => "on failure continue",
+        OnError::Continue => "on failure continue",
         OnError::NextRound => "on failure restart",
         OnError::Leave => "on failure leave",
     }
@@ -50,35 +51,35 @@ fn sign(relation: Relation) -> &'static str {
 
 impl Writer<'_> {
     /// A block; one without a statement would not be read.
-    pub(super) fn inside(&mut self, acts: &[Act]) {
+    pub(super) fn inside(&mut self, acts: &[ImportAction]) {
         self.depth += 1;
         self.acts(acts);
         self.depth -= 1;
     }
 
-    fn block(&mut self, head: &str, acts: &[Act]) {
-        if acts.iter().all(|act| matches!(act, Act::Left(_))) {
+    fn block(&mut self, head: &str, acts: &[ImportAction]) {
+        if acts.iter().all(|act| matches!(act, ImportAction::LeftOut(_))) {
             return self.acts(acts);
         }
         self.line(head);
         self.inside(acts);
     }
 
-    pub(super) fn acts(&mut self, acts: &[Act]) {
+    pub(super) fn acts(&mut self, acts: &[ImportAction]) {
         for act in acts {
             self.act(act);
         }
     }
 
-    fn act(&mut self, act: &Act) {
+    fn act(&mut self, act: &ImportAction) {
         match act {
-            Act::Request(request) => self.step(request),
-            Act::Transaction { name, acts } => {
-                let name = self.names.fresh_step(name);
+            ImportAction::Request(request) => self.step(request),
+            ImportAction::Transaction { name, acts } => {
+                let name = self.names.unique_step(name);
                 self.block(&format!("transaction {name}"), acts);
             }
-            Act::Think(think) => self.think(think),
-            Act::Meet(meeting) => {
+            ImportAction::Think(think) => self.think(think),
+            ImportAction::Meet(meeting) => {
                 let n_users = meeting.n_users.unwrap_or(self.n_users);
                 if n_users < 2 {
                     return self.note("meeting", "one user has nobody to wait for");
@@ -88,35 +89,37 @@ impl Writer<'_> {
                 }
                 self.line(&format!("meet {n_users} within {}", meeting.at_most.unwrap_or(MEET_MAX).exact()));
             }
-            Act::Repeat { n: Some(0), .. } => self.note("loop", "what is done no times is left out"),
-            Act::Repeat { n: Some(1), acts } | Act::Share { per_myriad: 10_000, acts } => self.acts(acts),
-            Act::Repeat { n: Some(n), acts } => self.block(&format!("repeat {n}"), acts),
+            ImportAction::Repeat { n: Some(0), .. } => self.note("loop", "what is done no times is left out"),
+            ImportAction::Repeat { n: Some(1), acts } | ImportAction::Share { per_myriad: 10_000, acts } => {
+                self.acts(acts)
+            }
+            ImportAction::Repeat { n: Some(n), acts } => self.block(&format!("repeat {n}"), acts),
             // A number is equal to itself for as long as the run goes on.
-            Act::Repeat { n: None, acts } => self.block("while ${user} > 0", acts),
-            Act::If { condition, acts } => {
+            ImportAction::Repeat { n: None, acts } => self.block("while ${user} > 0", acts),
+            ImportAction::If { condition, acts } => {
                 let condition = self.condition(condition);
                 self.block(&format!("if {condition}"), acts);
             }
-            Act::While { condition, acts } => {
+            ImportAction::While { condition, acts } => {
                 let condition = self.condition(condition);
                 self.block(&format!("while {condition}"), acts);
             }
-            Act::Once(acts) => self.block("if ${iteration} == 1", acts),
-            Act::Share { per_myriad: 0, .. } => self.note("share", "what is done in no round is left out"),
-            Act::Share { per_myriad, acts } => {
+            ImportAction::Once(acts) => self.block("if ${iteration} == 1", acts),
+            ImportAction::Share { per_myriad: 0, .. } => self.note("share", "what is done in no round is left out"),
+            ImportAction::Share { per_myriad, acts } => {
                 self.block(&format!("chance {}%", percent(f64::from(*per_myriad) / 100.0)), acts);
             }
-            Act::OneOf(branches) => self.one_of(branches),
-            Act::Set { name, to } => {
+            ImportAction::OneOf(branches) => self.one_of(branches),
+            ImportAction::Set { name, to } => {
                 let line = format!("let {} = {}", self.names.of_variable(name), quoted(to, &self.names));
                 self.line(&line);
             }
-            Act::Left(note) => self.leave(note),
+            ImportAction::LeftOut(note) => self.write_left_out(note),
         }
     }
 
     /// The first one by its share, and else one of the rest.
-    fn one_of(&mut self, branches: &[Vec<Act>]) {
+    fn one_of(&mut self, branches: &[Vec<ImportAction>]) {
         match branches {
             [] => {}
             [only] => self.acts(only),
@@ -133,31 +136,33 @@ impl Writer<'_> {
         }
     }
 
-    fn think(&mut self, think: &Think) {
+    fn think(&mut self, think: &ThinkTime) {
         let time = match think {
-            Think::Fixed(Nanos::ZERO) => return,
-            Think::Fixed(time) => time.exact(),
-            Think::Uniform(times) if times.start() == times.end() => return self.think(&Think::Fixed(*times.start())),
-            Think::Uniform(times) => format!("{}..{}", times.start().exact(), times.end().exact()),
-            Think::Normal { mean, deviation: Nanos::ZERO } => return self.think(&Think::Fixed(*mean)),
-            Think::Normal { mean, deviation } => format!("normal {} {}", mean.exact(), deviation.exact()),
+            ThinkTime::Fixed(Nanos::ZERO) => return,
+            ThinkTime::Fixed(time) => time.exact(),
+            ThinkTime::Uniform(times) if times.start() == times.end() => {
+                return self.think(&ThinkTime::Fixed(*times.start()));
+            }
+            ThinkTime::Uniform(times) => format!("{}..{}", times.start().exact(), times.end().exact()),
+            ThinkTime::Normal { mean, deviation: Nanos::ZERO } => return self.think(&ThinkTime::Fixed(*mean)),
+            ThinkTime::Normal { mean, deviation } => format!("normal {} {}", mean.exact(), deviation.exact()),
         };
         self.line(&format!("think {time}"));
     }
 
-    fn condition(&self, condition: &Condition) -> String {
-        let operand = |text: &Text| match text.as_literal().map(str::parse::<f64>) {
+    fn condition(&self, condition: &ImportedCondition) -> String {
+        let operand = |text: &ImportText| match text.as_literal().map(str::parse::<f64>) {
             Some(Ok(number)) if number.is_finite() => text.as_literal().unwrap_or_default().to_owned(),
             _ => quoted(text, &self.names),
         };
         let tests = condition.tests.iter();
         let tests =
             tests.map(|test| format!("{} {} {}", operand(&test.left), sign(test.relation), operand(&test.right)));
-        tests.collect::<Vec<_>>().join(if condition.joined == Joined::And { " and " } else { " or " })
+        tests.collect::<Vec<_>>().join(if condition.joined == Conjunction::And { " and " } else { " or " })
     }
 
-    fn step(&mut self, request: &Request) {
-        request.left.iter().for_each(|note| self.leave(note));
+    fn step(&mut self, request: &ImportedRequest) {
+        request.left_out.iter().for_each(|note| self.write_left_out(note));
         let Some((origin, path)) = self.origin_and_path(&request.url) else {
             let place = request.name.clone().unwrap_or_else(|| format!("{} {}", request.method, request.url));
             return self
@@ -170,7 +175,7 @@ impl Writer<'_> {
         }
         let fixed_path = path.as_literal().map(|path| path.split('?').next().unwrap_or(path).to_owned());
         let told = request.name.clone().or_else(|| fixed_path.map(|path| format!("{} {path}", request.method)));
-        let name = self.names.fresh_step(&told.unwrap_or_else(|| format!("{} {path}", request.method)));
+        let name = self.names.unique_step(&told.unwrap_or_else(|| format!("{} {path}", request.method)));
         let path = rest_of_line(&path.map_literals(for_url), &self.names);
         let host = if self.base.as_ref() == Some(&origin) { "" } else { &origin };
         self.line(&format!("step {name}"));
@@ -180,7 +185,7 @@ impl Writer<'_> {
         request.expects.iter().for_each(|expect| self.expect(expect, &name));
         request.takes.iter().for_each(|take| self.take(take, &name));
         // None are followed where nothing is said.
-        if self.redirects.is_none() && request.redirects == Redirects::Followed {
+        if self.redirects.is_none() && request.redirects == RedirectHandling::Followed {
             self.line(REDIRECTS);
         }
         if let Some(timeout) = request.timeout {
@@ -192,8 +197,8 @@ impl Writer<'_> {
         self.depth -= 1;
     }
 
-    fn headers_and_body(&mut self, request: &Request, name: &str) {
-        let media = request.header("Content-Type").and_then(Text::as_literal).unwrap_or_default();
+    fn headers_and_body(&mut self, request: &ImportedRequest, name: &str) {
+        let media = request.header("Content-Type").and_then(ImportText::as_literal).unwrap_or_default();
         let (body, said) = self.body(request, media, name);
         for (header, value) in &request.headers {
             let is_common = self.headers.iter().any(|(common, _)| common.eq_ignore_ascii_case(header));
@@ -215,30 +220,30 @@ impl Writer<'_> {
     }
 
     /// The lines of a body, and the media type that they say.
-    fn body(&mut self, request: &Request, media: &str, name: &str) -> (Vec<String>, Option<&'static str>) {
+    fn body(&mut self, request: &ImportedRequest, media: &str, name: &str) -> (Vec<String>, Option<&'static str>) {
         match &request.body {
-            Body::None => (Vec::new(), None),
-            Body::Bytes(bytes) => {
+            ImportedBody::None => (Vec::new(), None),
+            ImportedBody::Bytes(bytes) => {
                 self.note(
                     name,
                     format!("{} bytes that are no text: put them in a file, `body from FILE`", bytes.len()),
                 );
                 (Vec::new(), None)
             }
-            Body::File(file) => {
-                if let Some(file) = self.story.fixed(file) {
+            ImportedBody::File(file) => {
+                if let Some(file) = self.tree.fixed(file) {
                     return (vec![format!("body from {}", plain(&file))], None);
                 }
                 let what = format!("the name of the file {file} is not known before the start: it is left out");
                 self.note(name, what);
                 (Vec::new(), None)
             }
-            Body::Form(fields) => {
+            ImportedBody::Form(fields) => {
                 let fields = fields.iter().map(|(name, value)| self.field(name, value));
                 (std::iter::once("form".to_owned()).chain(fields).collect(), Some(FORM))
             }
-            Body::Multipart(parts) if parts.is_empty() => (Vec::new(), None),
-            Body::Multipart(parts) => {
+            ImportedBody::Multipart(parts) if parts.is_empty() => (Vec::new(), None),
+            ImportedBody::Multipart(parts) => {
                 let mut lines = vec!["multipart".to_owned()];
                 for part in parts {
                     let line = self.part(part, name);
@@ -246,8 +251,8 @@ impl Writer<'_> {
                 }
                 (lines, Some(MULTIPART))
             }
-            Body::Text(text) if text.is_empty() => (Vec::new(), None),
-            Body::Text(text) => {
+            ImportedBody::Text(text) if text.is_empty() => (Vec::new(), None),
+            ImportedBody::Text(text) => {
                 let is_json = media.eq_ignore_ascii_case(JSON) && is_json(text);
                 if !is_json
                     && media.eq_ignore_ascii_case(FORM)
@@ -261,23 +266,23 @@ impl Writer<'_> {
         }
     }
 
-    fn field(&self, name: &Text, value: &Text) -> String {
-        let name = self.story.fixed(name).unwrap_or_else(|| name.to_string());
+    fn field(&self, name: &ImportText, value: &ImportText) -> String {
+        let name = self.tree.fixed(name).unwrap_or_else(|| name.to_string());
         // What is filled in is encoded with the rest.
-        let value = Text(value.0.iter().cloned().map(unencoded).collect());
+        let value = ImportText(value.0.iter().cloned().map(unencoded).collect());
         format!("  {} = {}", field_name(&name), rest_of_line(&value, &self.names))
     }
 
-    fn part(&mut self, part: &Part, step: &str) -> Option<String> {
+    fn part(&mut self, part: &FormPart, step: &str) -> Option<String> {
         match &part.content {
-            PartContent::Text(value) => {
+            FormPartContent::Text(value) => {
                 if part.media_type.is_some() || part.file_name.is_some() {
                     self.note(step, format!("the media type or the file name of the part {} is left out", part.name));
                 }
                 Some(self.field(&part.name, value))
             }
-            PartContent::File(file) => {
-                let (Some(file), Some(name)) = (self.story.fixed(file), self.story.fixed(&part.name)) else {
+            FormPartContent::File(file) => {
+                let (Some(file), Some(name)) = (self.tree.fixed(file), self.tree.fixed(&part.name)) else {
                     self.note(step, format!("the part {} has a name that is not known before the start", part.name));
                     return None;
                 };
@@ -295,27 +300,28 @@ impl Writer<'_> {
     }
 
     /// On its line, or on lines below it if it has several.
-    fn text_body(&self, word: &str, text: &Text) -> Vec<String> {
-        let mut lines: Vec<Text> = vec![Text::default()];
+    fn text_body(&self, word: &str, text: &ImportText) -> Vec<String> {
+        let mut lines: Vec<ImportText> = vec![ImportText::default()];
         for piece in &text.0 {
-            let Piece::Literal(literal) = piece else {
+            let ImportPiece::Literal(literal) = piece else {
                 lines.last_mut().expect("it begins with one").push(piece.clone());
                 continue;
             };
             for (idx, line) in literal.split('\n').enumerate() {
                 if idx > 0 {
-                    lines.push(Text::default());
+                    lines.push(ImportText::default());
                 }
                 lines.last_mut().expect("it begins with one").push_str(line);
             }
         }
-        let is_even = |line: &Text| {
-            let first = matches!(line.0.first(), Some(Piece::Literal(text)) if text.starts_with(['\t', '\u{a0}']));
-            let last = matches!(line.0.last(), Some(Piece::Literal(text)) if text.ends_with(char::is_whitespace));
+        let is_even = |line: &ImportText| {
+            let first =
+                matches!(line.0.first(), Some(ImportPiece::Literal(text)) if text.starts_with(['\t', '\u{a0}']));
+            let last = matches!(line.0.last(), Some(ImportPiece::Literal(text)) if text.ends_with(char::is_whitespace));
             let blank = line.as_literal().is_some_and(|text| text.trim().is_empty());
             !first && !last && !blank
         };
-        let starts_at_left = !matches!(lines[0].0.first(), Some(Piece::Literal(text)) if text.starts_with(' '));
+        let starts_at_left = !matches!(lines[0].0.first(), Some(ImportPiece::Literal(text)) if text.starts_with(' '));
         if lines.len() == 1 || !starts_at_left || !lines.iter().all(is_even) {
             let line = rest_of_line(text, &self.names);
             // A text that begins as a file would is told apart by a hole.
@@ -330,11 +336,11 @@ impl Writer<'_> {
         for line in &lines {
             // What a line begins with is kept; only its end would be lost.
             let blanks = line.0.first().map_or(0, |piece| match piece {
-                Piece::Literal(text) => text.len() - text.trim_start_matches(' ').len(),
+                ImportPiece::Literal(text) => text.len() - text.trim_start_matches(' ').len(),
                 _ => 0,
             });
             let mut rest = line.clone();
-            if let Some(Piece::Literal(first)) = rest.0.first_mut() {
+            if let Some(ImportPiece::Literal(first)) = rest.0.first_mut() {
                 first.replace_range(..blanks, "");
             }
             all.push(format!("  {}{}", " ".repeat(blanks), rest_of_line(&rest, &self.names)));
@@ -342,22 +348,22 @@ impl Writer<'_> {
         all
     }
 
-    fn expect(&mut self, expect: &Expect, step: &str) {
+    fn expect(&mut self, expect: &ImportedExpect, step: &str) {
         let line = match expect {
-            Expect::Status(codes) => codes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+            ImportedExpect::Status(codes) => codes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
             // That holds without saying it.
-            Expect::StatusClass(classes) if *classes == [2, 3] => return,
-            Expect::StatusClass(classes) => {
+            ImportedExpect::StatusClass(classes) if *classes == [2, 3] => return,
+            ImportedExpect::StatusClass(classes) => {
                 classes.iter().map(|class| format!("{class}xx")).collect::<Vec<_>>().join(", ")
             }
-            Expect::Within(time) => format!("within {}", time.exact()),
-            Expect::Json { path, equals, holds } => match (equals, holds) {
-                (None, Holds::Yes) => format!("json {path} exists"),
-                (None, Holds::No) => format!("json {path} not exists"),
-                (Some(text), Holds::Yes) => format!("json {path} == {}", quoted(text, &self.names)),
-                (Some(text), Holds::No) => format!("json {path} != {}", quoted(text, &self.names)),
+            ImportedExpect::Within(time) => format!("within {}", time.exact()),
+            ImportedExpect::Json { path, equals, holds } => match (equals, holds) {
+                (None, Negation::Yes) => format!("json {path} exists"),
+                (None, Negation::No) => format!("json {path} not exists"),
+                (Some(text), Negation::Yes) => format!("json {path} == {}", quoted(text, &self.names)),
+                (Some(text), Negation::No) => format!("json {path} != {}", quoted(text, &self.names)),
             },
-            Expect::Piece { of, test, text } => match self.piece(*of, *test, text) {
+            ImportedExpect::Piece { of, test, text } => match self.piece(*of, *test, text) {
                 Some(line) => line,
                 None => return self.note(step, format!("a check of the {} for {text} is left out", place(*of))),
             },
@@ -365,49 +371,51 @@ impl Writer<'_> {
         self.line(&format!("expect {line}"));
     }
 
-    fn piece(&self, of: Field, test: Test, text: &Text) -> Option<String> {
+    fn piece(&self, of: AnswerField, test: TextTest, text: &ImportText) -> Option<String> {
         let (subject, text) = match of {
-            Field::Body => ("body".to_owned(), text.clone()),
+            AnswerField::Body => ("body".to_owned(), text.clone()),
             // Only a field that is named can be looked at.
-            Field::Headers => {
-                let literal = text.as_literal().filter(|_| matches!(test, Test::Contains | Test::Lacks))?;
+            AnswerField::Headers => {
+                let literal = text.as_literal().filter(|_| matches!(test, TextTest::Contains | TextTest::Lacks))?;
                 let (name, value) = literal.split_once(':').filter(|(name, _)| text::is_header_name(name))?;
-                (format!("header {name}"), Text::literal(value.trim()))
+                (format!("header {name}"), ImportText::literal(value.trim()))
             }
         };
         let value = || quoted(&text, &self.names);
         let pattern = |begin: &str, end: &str| regex(&format!("{begin}{}{end}", text.as_literal()?));
         Some(match test {
-            Test::Contains if text.is_empty() => format!("{subject} exists"),
-            Test::Contains => format!("{subject} contains {}", value()),
-            Test::Lacks => format!("{subject} not contains {}", value()),
-            Test::Equals => format!("{subject} == {}", value()),
-            Test::Differs => format!("{subject} != {}", value()),
-            Test::Finds => format!("{subject} matches {}", pattern("", "")?),
-            Test::DoesNotFind => format!("{subject} not matches {}", pattern("", "")?),
-            Test::Matches => format!("{subject} matches {}", pattern(r"\A(?:", r")\z")?),
-            Test::DoesNotMatch => format!("{subject} not matches {}", pattern(r"\A(?:", r")\z")?),
+            TextTest::Contains if text.is_empty() => format!("{subject} exists"),
+            TextTest::Contains => format!("{subject} contains {}", value()),
+            TextTest::Lacks => format!("{subject} not contains {}", value()),
+            TextTest::Equals => format!("{subject} == {}", value()),
+            TextTest::Differs => format!("{subject} != {}", value()),
+            TextTest::Finds => format!("{subject} matches {}", pattern("", "")?),
+            TextTest::DoesNotFind => format!("{subject} not matches {}", pattern("", "")?),
+            TextTest::Matches => format!("{subject} matches {}", pattern(r"\A(?:", r")\z")?),
+            TextTest::DoesNotMatch => format!("{subject} not matches {}", pattern(r"\A(?:", r")\z")?),
         })
     }
 
-    fn take(&mut self, take: &Take, step: &str) {
-        let place = |of: Field| if of == Field::Headers { " in headers" } else { "" };
+    fn take(&mut self, take: &Extraction, step: &str) {
+        let place = |of: AnswerField| if of == AnswerField::Headers { " in headers" } else { "" };
         let from = match &take.from {
-            Source::Json(path) => Some(format!("json {path}")),
-            Source::Regex { of, pattern } => regex(pattern).map(|regex| format!("regex {regex}{}", place(*of))),
-            Source::Between { of, before, after } => {
+            ExtractSource::Json(path) => Some(format!("json {path}")),
+            ExtractSource::Regex { of, pattern } => regex(pattern).map(|regex| format!("regex {regex}{}", place(*of))),
+            ExtractSource::Between { of, before, after } => {
                 let (before, after) = (quoted(before, &self.names), quoted(after, &self.names));
                 Some(format!("between {before} {after}{}", place(*of)))
             }
         };
         let Some(from) = from.filter(|_| !take.name.is_empty()) else {
-            return self
-                .leave(&Note { place: step.to_owned(), what: format!("the variable {} is not taken", take.name) });
+            return self.write_left_out(&ImportNote {
+                location: step.to_owned(),
+                what: format!("the variable {} is not taken", take.name),
+            });
         };
         let which = match take.which {
-            Which::Nth(1) => String::new(),
-            Which::Nth(n) => format!(" nth {n}"),
-            Which::Random => " any".to_owned(),
+            MatchIndex::Nth(1) => String::new(),
+            MatchIndex::Nth(n) => format!(" nth {n}"),
+            MatchIndex::Random => " any".to_owned(),
         };
         let default = take.default.as_ref().map_or(String::new(), |text| format!(" or {}", quoted(text, &self.names)));
         let name = self.names.of_variable(&take.name);
@@ -415,10 +423,10 @@ impl Writer<'_> {
     }
 }
 
-fn place(of: Field) -> &'static str {
+fn place(of: AnswerField) -> &'static str {
     match of {
-        Field::Body => "body",
-        Field::Headers => "headers",
+        AnswerField::Body => "body",
+        AnswerField::Headers => "headers",
     }
 }
 
@@ -428,9 +436,9 @@ fn field_name(name: &str) -> String {
     if name == "=" { "\"=\"".to_owned() } else { plain(&name) }
 }
 
-fn unencoded(piece: Piece) -> Piece {
+fn unencoded(piece: ImportPiece) -> ImportPiece {
     match piece {
-        Piece::UrlEncoded(inner) => *inner,
+        ImportPiece::UrlEncoded(inner) => *inner,
         piece => piece,
     }
 }
@@ -452,11 +460,11 @@ fn for_url(literal: &str) -> String {
 }
 
 /// Whether it is JSON once its holes are filled.
-fn is_json(text: &Text) -> bool {
+fn is_json(text: &ImportText) -> bool {
     let mut filled = String::new();
     for piece in &text.0 {
         match piece {
-            Piece::Literal(literal) => filled.push_str(literal),
+            ImportPiece::Literal(literal) => filled.push_str(literal),
             // A number stands alone as well as within a text.
             _ => filled.push('1'),
         }
@@ -465,15 +473,15 @@ fn is_json(text: &Text) -> bool {
 }
 
 /// The fields of a form whose names and values stand there as they are.
-fn simple_fields(text: &Text) -> Option<Vec<(Text, Text)>> {
+fn simple_fields(text: &ImportText) -> Option<Vec<(ImportText, ImportText)>> {
     let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
-    let mut fields: Vec<(Text, Option<Text>)> = vec![(Text::default(), None)];
+    let mut fields: Vec<(ImportText, Option<ImportText>)> = vec![(ImportText::default(), None)];
     for piece in &text.0 {
         match piece {
-            Piece::Literal(literal) => {
+            ImportPiece::Literal(literal) => {
                 for (idx, field) in literal.split('&').enumerate() {
                     if idx > 0 {
-                        fields.push((Text::default(), None));
+                        fields.push((ImportText::default(), None));
                     }
                     let (name, value) = fields.last_mut()?;
                     let rest = match (value.is_some(), field.split_once('=')) {
@@ -495,7 +503,7 @@ fn simple_fields(text: &Text) -> Option<Vec<(Text, Text)>> {
                 }
             }
             // What is not encoded now may need none, and would be encoded by a form.
-            Piece::Variable(_) => return None,
+            ImportPiece::Variable(_) => return None,
             piece => fields.last_mut()?.1.as_mut()?.push(piece.clone()),
         }
     }

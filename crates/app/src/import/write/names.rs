@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    super::story::{Act, Comparison, Request, Story, Text},
+    super::import_tree::{ImportAction, ImportText, ImportTree, ImportedComparison, ImportedRequest},
     text::one_line,
 };
 
@@ -14,27 +14,27 @@ const LEN_MAX: usize = 60;
 
 /// All names of one scenario.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(super) struct NameTable {
     /// How a hole names a variable or a column.
     variables: HashMap<String, String>,
     sets: Vec<String>,
-    steps: Taken,
-    users: Taken,
+    steps: UsedNames,
+    users: UsedNames,
     used: Vec<String>,
     unknown: Vec<String>,
 }
 
 /// Names that are given already.
 #[derive(Debug, Default)]
-struct Taken {
+struct UsedNames {
     names: HashSet<String>,
     /// The number from which on a name may be free: recordings ask for the same many times.
     numbers: HashMap<String, u64>,
 }
 
-impl Taken {
+impl UsedNames {
     /// The name, or with the first number behind it that makes it another one.
-    fn fresh(&mut self, base: &str, between: &str) -> String {
+    fn unique(&mut self, base: &str, between: &str) -> String {
         let mut name = base.to_owned();
         let mut number = self.numbers.get(base).copied().unwrap_or(2);
         while !self.names.insert(name.clone()) {
@@ -59,19 +59,19 @@ pub(super) fn word(name: &str) -> String {
     word
 }
 
-impl Names {
-    pub(super) fn of(story: &Story, requests: &[&Request]) -> Self {
+impl NameTable {
+    pub(super) fn of(story: &ImportTree, requests: &[&ImportedRequest]) -> Self {
         let mut names = Self::default();
         let own = OWN.iter().map(|own| (*own).to_owned());
-        let mut taken = Taken { names: own.collect(), ..Taken::default() };
+        let mut taken = UsedNames { names: own.collect(), ..UsedNames::default() };
         let mut fresh = |name: &str, or: &str| {
             let base = if taken.names.contains(name) { or } else { name };
-            taken.fresh(base, "_")
+            taken.unique(base, "_")
         };
         let mut known: Vec<String> = story.variables.iter().map(|(name, _)| name.clone()).collect();
         known.extend(requests.iter().flat_map(|request| &request.takes).map(|take| take.name.clone()));
         story.each_act(&mut |act| {
-            if let Act::Set { name, .. } = act {
+            if let ImportAction::Set { name, .. } = act {
                 known.push(name.clone());
             }
         });
@@ -91,7 +91,7 @@ impl Names {
                 names.variables.entry(column.clone()).or_insert_with(|| format!("{set}.{}", word(column)));
             }
         }
-        names.used = used(story, requests);
+        names.used = used_variables(story, requests);
         // Without names the first row of the file has them, and JMeter knows them all.
         let open: Vec<usize> = (0..story.data.len()).filter(|idx| story.data[*idx].columns.is_none()).collect();
         for name in names.used.clone() {
@@ -127,14 +127,14 @@ impl Names {
     }
 
     /// A name that no step and no transaction has.
-    pub(super) fn fresh_step(&mut self, told: &str) -> String {
-        self.steps.fresh(&several_words(told, "step"), " ")
+    pub(super) fn unique_step(&mut self, told: &str) -> String {
+        self.steps.unique(&several_words(told, "step"), " ")
     }
 
     /// A name that no user has; a share would be read at its end.
-    pub(super) fn fresh_user(&mut self, told: &str) -> String {
+    pub(super) fn unique_user(&mut self, told: &str) -> String {
         let plain = several_words(told, "user").replace('%', "");
-        self.users.fresh(&plain, " ")
+        self.users.unique(&plain, " ")
     }
 }
 
@@ -150,13 +150,13 @@ fn several_words(told: &str, otherwise: &str) -> String {
 }
 
 /// All variables that something fills in, also those of which others are made.
-fn used(story: &Story, requests: &[&Request]) -> Vec<String> {
+fn used_variables(story: &ImportTree, requests: &[&ImportedRequest]) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for request in requests {
         // The host is known before; what is behind it is filled in.
         let mut request = (*request).clone();
-        let cut = super::text::cut_origin(&request.url, |piece| story.fixed(&Text(vec![piece.clone()])));
-        request.url = cut.map_or(Text::default(), |(_, path)| path);
+        let cut = super::text::cut_origin(&request.url, |piece| story.fixed(&ImportText(vec![piece.clone()])));
+        request.url = cut.map_or(ImportText::default(), |(_, path)| path);
         for name in request.variables() {
             if !all.contains(&name) {
                 all.push(name);
@@ -164,9 +164,9 @@ fn used(story: &Story, requests: &[&Request]) -> Vec<String> {
         }
     }
     story.each_act(&mut |act| match act {
-        Act::Set { to, .. } => to.add_variables(&mut all),
-        Act::If { condition, .. } | Act::While { condition, .. } => {
-            for Comparison { left, right, .. } in &condition.tests {
+        ImportAction::Set { to, .. } => to.add_variables(&mut all),
+        ImportAction::If { condition, .. } | ImportAction::While { condition, .. } => {
+            for ImportedComparison { left, right, .. } in &condition.tests {
                 left.add_variables(&mut all);
                 right.add_variables(&mut all);
             }

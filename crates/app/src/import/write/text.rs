@@ -3,16 +3,16 @@
 use fathom_http::url::authority_at;
 
 use super::{
-    super::story::{Piece, Text},
-    names::Names,
+    super::import_tree::{ImportPiece, ImportText},
+    names::NameTable,
 };
 
 /// A text up to the end of its line.
-pub(super) fn rest_of_line(text: &Text, names: &Names) -> String {
+pub(super) fn rest_of_line(text: &ImportText, names: &NameTable) -> String {
     let mut line = String::new();
     for (idx, piece) in text.0.iter().enumerate() {
         match piece {
-            Piece::Literal(literal) => {
+            ImportPiece::Literal(literal) => {
                 let before_hole = idx + 1 < text.0.len();
                 let is_last = idx + 1 == text.0.len();
                 let (begin, end) = (literal.len() - literal.trim_start().len(), literal.trim_end().len());
@@ -53,16 +53,16 @@ fn push(line: &mut String, char: char, as_hole: bool) {
 }
 
 /// A text between quotes.
-pub(super) fn quoted(text: &Text, names: &Names) -> String {
+pub(super) fn quoted(text: &ImportText, names: &NameTable) -> String {
     if let [piece] = text.0.as_slice()
-        && !matches!(piece, Piece::Literal(_))
+        && !matches!(piece, ImportPiece::Literal(_))
     {
         return hole(piece, names);
     }
     let mut line = String::from("\"");
     for (idx, piece) in text.0.iter().enumerate() {
         match piece {
-            Piece::Literal(literal) => {
+            ImportPiece::Literal(literal) => {
                 let before_hole = idx + 1 < text.0.len();
                 let dollars = if before_hole { literal.len() - literal.trim_end_matches('$').len() } else { 0 };
                 let (literal, dollars) = literal.split_at(literal.len() - dollars);
@@ -123,25 +123,25 @@ pub(super) fn regex(pattern: &str) -> Option<String> {
 }
 
 /// A piece that is filled in.
-pub(super) fn hole(piece: &Piece, names: &Names) -> String {
+pub(super) fn hole(piece: &ImportPiece, names: &NameTable) -> String {
     format!("${{{}}}", source(piece, names))
 }
 
-fn source(piece: &Piece, names: &Names) -> String {
+fn source(piece: &ImportPiece, names: &NameTable) -> String {
     let width = |width: u8| if width > 0 { format!(" width {width}") } else { String::new() };
     match piece {
-        Piece::Literal(text) => format!("\"{}\"", escaped(text)),
-        Piece::Variable(name) => names.of_variable(name),
-        Piece::Random(from, to, digits) => format!("rand {from}..{to}{}", width(*digits)),
-        Piece::TimeMillis => "now ms".to_owned(),
-        Piece::TimeSeconds => "now".to_owned(),
-        Piece::Uuid => "uuid".to_owned(),
-        Piece::Counter(1, digits) => format!("seq{}", width(*digits)),
-        Piece::Counter(from, digits) => format!("seq from {from}{}", width(*digits)),
-        Piece::Round => "iteration".to_owned(),
-        Piece::Characters(n) => format!("chars {n}"),
-        Piece::UrlEncoded(piece) => format!("{}|form", source(piece, names)),
-        Piece::UserNumber => "user".to_owned(),
+        ImportPiece::Literal(text) => format!("\"{}\"", escaped(text)),
+        ImportPiece::Variable(name) => names.of_variable(name),
+        ImportPiece::Random(from, to, digits) => format!("rand {from}..{to}{}", width(*digits)),
+        ImportPiece::TimeMillis => "now ms".to_owned(),
+        ImportPiece::TimeSeconds => "now".to_owned(),
+        ImportPiece::Uuid => "uuid".to_owned(),
+        ImportPiece::Counter(1, digits) => format!("seq{}", width(*digits)),
+        ImportPiece::Counter(from, digits) => format!("seq from {from}{}", width(*digits)),
+        ImportPiece::Round => "iteration".to_owned(),
+        ImportPiece::Characters(n) => format!("chars {n}"),
+        ImportPiece::UrlEncoded(piece) => format!("{}|form", source(piece, names)),
+        ImportPiece::UserNumber => "user".to_owned(),
     }
 }
 
@@ -159,8 +159,11 @@ pub(super) fn is_header_name(name: &str) -> bool {
 }
 
 /// Cuts a URL behind its host and port, which must be known.
-pub(super) fn cut_origin(url: &Text, value: impl Fn(&Piece) -> Option<String>) -> Option<(String, Text)> {
-    let (mut origin, mut path) = (String::new(), Text::default());
+pub(super) fn cut_origin(
+    url: &ImportText,
+    value: impl Fn(&ImportPiece) -> Option<String>,
+) -> Option<(String, ImportText)> {
+    let (mut origin, mut path) = (String::new(), ImportText::default());
     let mut pieces = url.0.iter();
     for piece in pieces.by_ref() {
         let text = value(piece)?;
@@ -180,11 +183,11 @@ pub(super) fn cut_origin(url: &Text, value: impl Fn(&Piece) -> Option<String>) -
     authority_at(&origin).map(|_| (origin.clone(), with_slash(path)))
 }
 
-fn with_slash(path: Text) -> Text {
+fn with_slash(path: ImportText) -> ImportText {
     match path.0.first() {
-        Some(Piece::Literal(first)) if first.starts_with('/') => path,
+        Some(ImportPiece::Literal(first)) if first.starts_with('/') => path,
         _ => {
-            let mut all = Text::literal("/");
+            let mut all = ImportText::literal("/");
             all.append(path);
             all
         }

@@ -9,11 +9,11 @@ use std::{
 
 use super::{
     super::{
+        ast::{BodyContent, DataSetDef, FormFieldValue, Name, Scenario},
         diagnostic::Diagnostic,
-        tree::{Content, Data, FieldValue, Name, Scenario},
-        walk::{Layout, Rows, RowsError},
+        execution::{DataLayout, DataRows, DataRowsError},
     },
-    Found, steps,
+    Diagnostics, steps,
 };
 
 /// Larger files are not read whole to check them: it takes seconds.
@@ -25,13 +25,13 @@ const FIRST_ROWS_MAX: u64 = 1 << 20;
 /// The columns of each data set, as far as they could be read.
 pub(super) type Columns = BTreeMap<String, BTreeSet<String>>;
 
-pub(super) fn check(scenario: &Scenario, folder: &Path, found: &mut Found) -> Columns {
+pub(super) fn check(scenario: &Scenario, folder: &Path, found: &mut Diagnostics) -> Columns {
     for step in steps(scenario) {
         match step.body.as_ref().map(|body| &body.content) {
-            Some(Content::File(file)) => is_there(file, folder, found),
-            Some(Content::Multipart(fields)) => {
+            Some(BodyContent::File(file)) => is_there(file, folder, found),
+            Some(BodyContent::Multipart(fields)) => {
                 for field in fields {
-                    if let FieldValue::File { path, .. } = &field.value {
+                    if let FormFieldValue::File { path, .. } = &field.value {
                         is_there(path, folder, found);
                     }
                 }
@@ -52,16 +52,16 @@ pub(super) fn check(scenario: &Scenario, folder: &Path, found: &mut Found) -> Co
     columns
 }
 
-fn is_there(file: &Name, folder: &Path, found: &mut Found) {
+fn is_there(file: &Name, folder: &Path, found: &mut Diagnostics) {
     match fs::metadata(folder.join(&file.text)) {
         Ok(metadata) if metadata.is_file() => {}
-        Ok(_) => found.add(no_file(file)),
+        Ok(_) => found.add(not_a_file(file)),
         Err(error) => found.add(unreadable(file, folder, &error)),
     }
 }
 
 /// A device or a pipe would be waited for.
-fn no_file(file: &Name) -> Diagnostic {
+fn not_a_file(file: &Name) -> Diagnostic {
     Diagnostic::error(file.span, format!("`{}` is no file", file.text))
 }
 
@@ -73,14 +73,14 @@ fn unreadable(file: &Name, folder: &Path, error: &std::io::Error) -> Diagnostic 
     ))
 }
 
-fn columns_of(set: &Data, folder: &Path) -> Result<Option<BTreeSet<String>>, Box<Diagnostic>> {
+fn columns_of(set: &DataSetDef, folder: &Path) -> Result<Option<BTreeSet<String>>, Box<Diagnostic>> {
     let path = folder.join(&set.file.text);
     let cannot = |error: &std::io::Error| unreadable(&set.file, folder, error).boxed();
     let wrong =
         |why: String| Diagnostic::error(set.file.span, format!("cannot use `{}`", set.file.text)).label(why).boxed();
     let metadata = fs::metadata(&path).map_err(|error| cannot(&error))?;
     if !metadata.is_file() {
-        return Err(no_file(&set.file).boxed());
+        return Err(not_a_file(&set.file).boxed());
     }
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
     if extension == "json" {
@@ -113,8 +113,8 @@ fn columns_of(set: &Data, folder: &Path) -> Result<Option<BTreeSet<String>>, Box
     // Columns that the scenario itself names twice are told where it does.
     let is_told = names.iter().collect::<BTreeSet<_>>().len() < set.columns.len();
     if metadata.len() <= WHOLE_MAX && !is_told {
-        Rows::read(&path, &Layout::of(set)).map_err(|error| match error {
-            RowsError::Form { line, what, .. } => wrong(format!("line {line}: {what}")),
+        DataRows::read(&path, &DataLayout::of(set)).map_err(|error| match error {
+            DataRowsError::Form { line, what, .. } => wrong(format!("line {line}: {what}")),
             error => wrong(error.to_string()),
         })?;
     }

@@ -4,30 +4,31 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     super::{
-        diagnostic::{Diagnostic, nearest},
-        tree::{
-            Claim, Condition, Do, Expected, Header, Hole, Name, Scenario, Source, Span, Statement, Step, Template,
-            Test, User,
+        ast::{
+            ConditionExpr, Do, ExpectedValue, HeaderDef, Hole, HoleSource, Name, Scenario, Span, Statement, StepDef,
+            Template, TestExpr, TestPredicate, UserDef,
         },
+        diagnostic::{Diagnostic, nearest},
     },
-    Found, each,
+    Diagnostics,
     files::Columns,
-    names::{among, places},
+    for_each_statement,
+    names::{known_names, part_order},
 };
 
 /// Parts within parts multiply: what a person writes stays far below.
 const VISITS_MAX: usize = 100_000;
 
-pub(super) fn check(scenario: &Scenario, columns: &Columns, found: &mut Found) {
-    let mut read = Read::default();
+pub(super) fn check(scenario: &Scenario, columns: &Columns, found: &mut Diagnostics) {
+    let mut read = ReadNames::default();
     let mut n_visits = 0;
-    let parts = places(scenario);
+    let parts = part_order(scenario);
     let sets: BTreeSet<&str> = scenario.data.iter().map(|set| set.name.text.as_str()).collect();
-    let headers: Vec<&Header> = scenario.headers.iter().filter(|header| header.value.fixed().is_none()).collect();
+    let headers: Vec<&HeaderDef> = scenario.headers.iter().filter(|header| header.value.fixed().is_none()).collect();
     for user in &scenario.users {
         let who = user.name.as_ref().filter(|_| scenario.users.len() > 1);
-        let mut flow = Flow {
-            who,
+        let mut flow = ValueFlow {
+            user_name: who,
             parts: &parts,
             above: usize::MAX,
             sets: &sets,
@@ -38,7 +39,7 @@ pub(super) fn check(scenario: &Scenario, columns: &Columns, found: &mut Found) {
             read: &mut read,
             n_visits,
             set: BTreeSet::new(),
-            ever: BTreeMap::new(),
+            ever_set: BTreeMap::new(),
             n_loops: 0,
         };
         flow.follow(user);
@@ -54,24 +55,24 @@ pub(super) fn check(scenario: &Scenario, columns: &Columns, found: &mut Found) {
 
 /// What holes name, whoever reads it.
 #[derive(Default)]
-struct Read<'a> {
+struct ReadNames<'a> {
     variables: BTreeSet<&'a str>,
     columns: BTreeSet<(&'a str, &'a str)>,
 }
 
 /// A user on his way.
-struct Flow<'a, 'f> {
+struct ValueFlow<'a, 'f> {
     scenario: &'a Scenario,
     /// His name, where there are others.
-    who: Option<&'a Name>,
+    user_name: Option<&'a Name>,
     columns: &'f Columns,
-    found: &'f mut Found,
-    read: &'f mut Read<'a>,
+    found: &'f mut Diagnostics,
+    read: &'f mut ReadNames<'a>,
     n_visits: usize,
     /// The variables that may have a value by now.
     set: BTreeSet<&'a str>,
     /// The variables that get one at some time, with the first place.
-    ever: BTreeMap<&'a str, Span>,
+    ever_set: BTreeMap<&'a str, Span>,
     /// How many loops there are around.
     n_loops: usize,
     /// Where parts stand; those before this one can be done here.
@@ -80,18 +81,18 @@ struct Flow<'a, 'f> {
     /// The names of the data sets.
     sets: &'f BTreeSet<&'a str>,
     /// The header fields of all requests that have holes.
-    headers: &'f [&'a Header],
+    headers: &'f [&'a HeaderDef],
 }
 
-impl<'a> Flow<'a, '_> {
-    fn follow(&mut self, user: &'a User) {
-        for variable in &self.scenario.lets {
-            self.ever.entry(&variable.name.text).or_insert(variable.name.span);
+impl<'a> ValueFlow<'a, '_> {
+    fn follow(&mut self, user: &'a UserDef) {
+        for variable in &self.scenario.variables {
+            self.ever_set.entry(&variable.name.text).or_insert(variable.name.span);
         }
         for block in user.blocks() {
             self.collect(block);
         }
-        for variable in &self.scenario.lets {
+        for variable in &self.scenario.variables {
             self.text(&variable.value);
             self.set.insert(&variable.name.text);
         }
@@ -110,11 +111,11 @@ impl<'a> Flow<'a, '_> {
             match statement {
                 Statement::Step(step) => {
                     for take in &step.takes {
-                        self.ever.entry(&take.name.text).or_insert(take.name.span);
+                        self.ever_set.entry(&take.name.text).or_insert(take.name.span);
                     }
                 }
                 Statement::Let(variable) => {
-                    self.ever.entry(&variable.name.text).or_insert(variable.name.span);
+                    self.ever_set.entry(&variable.name.text).or_insert(variable.name.span);
                 }
                 Statement::Do(part) => {
                     self.within(part, Self::collect);
@@ -185,7 +186,7 @@ impl<'a> Flow<'a, '_> {
         }
     }
 
-    fn step(&mut self, step: &'a Step) {
+    fn step(&mut self, step: &'a StepDef) {
         self.n_visits += self.headers.len();
         let own: BTreeSet<String> = step.headers.iter().map(|own| own.name.text.to_ascii_lowercase()).collect();
         for header in self.headers.iter().filter(|header| !own.contains(&header.name.text.to_ascii_lowercase())) {
@@ -195,7 +196,7 @@ impl<'a> Flow<'a, '_> {
             self.text(text);
         }
         for expect in &step.expects {
-            if let Some(Expected::Test(test)) = &expect.what {
+            if let Some(ExpectedValue::Test(test)) = &expect.what {
                 self.test(test);
             }
         }
@@ -207,19 +208,19 @@ impl<'a> Flow<'a, '_> {
         }
     }
 
-    fn condition(&mut self, condition: &'a Condition) {
+    fn condition(&mut self, condition: &'a ConditionExpr) {
         for test in &condition.tests {
             self.test(test);
         }
     }
 
-    fn test(&mut self, test: &'a Test) {
+    fn test(&mut self, test: &'a TestExpr) {
         for text in test.texts() {
             for hole in text.holes() {
                 // Whether a variable has a value may be asked at any time.
-                if test.claim == Claim::Exists
-                    && let Source::Variable(name) = &hole.source
-                    && self.ever.contains_key(name.text.as_str())
+                if test.predicate == TestPredicate::Exists
+                    && let HoleSource::Variable(name) = &hole.source
+                    && self.ever_set.contains_key(name.text.as_str())
                 {
                     self.read.variables.insert(&name.text);
                     continue;
@@ -237,9 +238,9 @@ impl<'a> Flow<'a, '_> {
 
     fn hole(&mut self, hole: &'a Hole) {
         match &hole.source {
-            Source::Variable(name) => self.variable(name),
-            Source::Column(set, column) => self.column(set, column),
-            Source::Round if self.n_loops == 0 => {
+            HoleSource::Variable(name) => self.variable(name),
+            HoleSource::Column(set, column) => self.column(set, column),
+            HoleSource::Round if self.n_loops == 0 => {
                 let fault = Diagnostic::error(hole.span, "there is no loop around this to have rounds");
                 self.found.add(fault.fix("`${iteration}` is how many times the user has begun"));
             }
@@ -252,14 +253,15 @@ impl<'a> Flow<'a, '_> {
         if self.set.contains(name.text.as_str()) || self.found.is_full() {
             return;
         }
-        if let Some(span) = self.ever.get(name.text.as_str()) {
+        if let Some(span) = self.ever_set.get(name.text.as_str()) {
             let fault = Diagnostic::error(name.span, format!("`{}` has no value yet", name.text))
-                .label(self.whose())
+                .label(self.user_label())
                 .other(*span, "it gets one here");
             self.found.add(fault.fix(format!("take it in an earlier step, or begin with `let {} = \"\"`", name.text)));
             return;
         }
-        let fault = Diagnostic::error(name.span, format!("there is no variable `{}`", name.text)).label(self.whose());
+        let fault =
+            Diagnostic::error(name.span, format!("there is no variable `{}`", name.text)).label(self.user_label());
         let set = self.scenario.data.iter().find(|set| set.name.text == name.text);
         if let Some(set) = set {
             let fix = format!("name a column of it: ${{{}.…}}", name.text);
@@ -267,12 +269,12 @@ impl<'a> Flow<'a, '_> {
             return;
         }
         let fix = format!("`take {} = …` in a step before it, or `let {} = …`", name.text, name.text);
-        self.found.add(fault.fix(fix).perhaps(nearest(&name.text, self.ever.keys().copied())));
+        self.found.add(fault.fix(fix).suggest(nearest(&name.text, self.ever_set.keys().copied())));
     }
 
     /// Who it is that lacks something.
-    fn whose(&self) -> String {
-        self.who.map_or(String::new(), |who| format!("for the user {}", who.text))
+    fn user_label(&self) -> String {
+        self.user_name.map_or(String::new(), |who| format!("for the user {}", who.text))
     }
 
     fn column(&mut self, set: &'a Name, column: &'a Name) {
@@ -283,17 +285,17 @@ impl<'a> Flow<'a, '_> {
         if !self.sets.contains(set.text.as_str()) {
             let fault = Diagnostic::error(set.span, format!("there is no data set `{}`", set.text));
             let fix = format!("write `data {} from {}.csv` above", set.text, set.text);
-            self.found.add(fault.fix(fix).perhaps(nearest(&set.text, self.sets.iter().copied())));
+            self.found.add(fault.fix(fix).suggest(nearest(&set.text, self.sets.iter().copied())));
         } else if let Some(columns) = self.columns.get(&set.text).filter(|columns| !columns.contains(&column.text)) {
             let known: Vec<&str> = columns.iter().map(String::as_str).collect();
             let fault = Diagnostic::error(column.span, format!("`{}` has no column `{}`", set.text, column.text));
-            self.found.add(fault.fix(among(&known)).perhaps(nearest(&column.text, known)));
+            self.found.add(fault.fix(known_names(&known)).suggest(nearest(&column.text, known)));
         }
     }
 }
 
 /// What is there for nobody.
-fn unused(scenario: &Scenario, read: &Read<'_>, found: &mut Found) {
+fn unused(scenario: &Scenario, read: &ReadNames<'_>, found: &mut Diagnostics) {
     let used: BTreeSet<&str> = read.columns.iter().map(|(set, _)| *set).collect();
     for set in &scenario.data {
         if !used.contains(set.name.text.as_str()) {
@@ -309,8 +311,8 @@ fn unused(scenario: &Scenario, read: &Read<'_>, found: &mut Found) {
             }
         }
     }
-    let mut set: Vec<&Name> = scenario.lets.iter().map(|variable| &variable.name).collect();
-    each(scenario.blocks(), &mut |statement| match statement {
+    let mut set: Vec<&Name> = scenario.variables.iter().map(|variable| &variable.name).collect();
+    for_each_statement(scenario.blocks(), &mut |statement| match statement {
         Statement::Step(step) => set.extend(step.takes.iter().map(|take| &take.name)),
         Statement::Let(variable) => set.push(&variable.name),
         _ => {}

@@ -8,8 +8,8 @@ mod requests;
 use std::{collections::HashSet, path::Path};
 
 use super::{
+    ast::{Scenario, Statement, StepDef},
     diagnostic::{Diagnostic, FAULTS_MAX, Severity},
-    tree::{Scenario, Statement, Step},
 };
 
 /// Looks at all that needs more than the form of the text; files are looked for in the folder of the scenario.
@@ -25,8 +25,8 @@ pub(super) fn check_text(scenario: &Scenario) -> Vec<Diagnostic> {
     all(scenario, |_| files::Columns::new())
 }
 
-fn all(scenario: &Scenario, columns: impl FnOnce(&mut Found) -> files::Columns) -> Vec<Diagnostic> {
-    let mut found = Found::default();
+fn all(scenario: &Scenario, columns: impl FnOnce(&mut Diagnostics) -> files::Columns) -> Vec<Diagnostic> {
+    let mut found = Diagnostics::default();
     names::check(scenario, &mut found);
     requests::check(scenario, &mut found);
     let columns = columns(&mut found);
@@ -50,12 +50,12 @@ pub fn is_sound(diagnostics: &[Diagnostic]) -> bool {
 
 /// What was found, each once: a part is looked at for each user who does it.
 #[derive(Default)]
-struct Found {
+struct Diagnostics {
     all: Vec<Diagnostic>,
     seen: HashSet<(usize, String)>,
 }
 
-impl Found {
+impl Diagnostics {
     /// Whether there is more than a person reads at once: nothing needs to be found out any more.
     fn is_full(&self) -> bool {
         self.all.len() >= 10 * FAULTS_MAX
@@ -69,17 +69,17 @@ impl Found {
 }
 
 /// Looks at all statements, also at those within others.
-fn each<'a>(blocks: impl IntoIterator<Item = &'a [Statement]>, look: &mut impl FnMut(&'a Statement)) {
+fn for_each_statement<'a>(blocks: impl IntoIterator<Item = &'a [Statement]>, look: &mut impl FnMut(&'a Statement)) {
     for statement in blocks.into_iter().flatten() {
         look(statement);
-        each(statement.blocks(), look);
+        for_each_statement(statement.blocks(), look);
     }
 }
 
 /// All steps of a scenario.
-fn steps(scenario: &Scenario) -> Vec<&Step> {
+fn steps(scenario: &Scenario) -> Vec<&StepDef> {
     let mut steps = Vec::new();
-    each(scenario.blocks(), &mut |statement| {
+    for_each_statement(scenario.blocks(), &mut |statement| {
         if let Statement::Step(step) = statement {
             steps.push(&**step);
         }

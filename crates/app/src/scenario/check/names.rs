@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::{
     super::{
+        ast::{Do, Name, Scenario, Span, Statement, UserDef, UserLoadModel},
         diagnostic::{Diagnostic, nearest},
-        tree::{Do, Model, Name, Scenario, Span, Statement, User},
     },
-    Found, each,
+    Diagnostics, for_each_statement,
 };
 
 /// What shares may miss of the whole by rounding: three times 33.3 %.
 const SHARES_OFF_MAX: f64 = 0.15;
 
-pub(super) fn check(scenario: &Scenario, found: &mut Found) {
+pub(super) fn check(scenario: &Scenario, found: &mut Diagnostics) {
     let mut measured = Vec::new();
-    each(scenario.blocks(), &mut |statement| match statement {
+    for_each_statement(scenario.blocks(), &mut |statement| match statement {
         Statement::Step(step) => measured.push(&step.name),
         Statement::Transaction(transaction) => measured.push(&transaction.name),
         _ => {}
@@ -31,7 +31,7 @@ pub(super) fn check(scenario: &Scenario, found: &mut Found) {
         if !measured.contains_key(of.text.as_str()) && !found.is_full() {
             let known: Vec<&str> = measured.keys().copied().collect();
             let fault = Diagnostic::error(of.span, format!("there is no step or transaction `{}`", of.text));
-            found.add(fault.fix(among(&known)).perhaps(nearest(&of.text, known)));
+            found.add(fault.fix(known_names(&known)).suggest(nearest(&of.text, known)));
         }
     }
     parts(scenario, found);
@@ -43,7 +43,7 @@ pub(super) fn check(scenario: &Scenario, found: &mut Found) {
 }
 
 /// What there is to choose from, as far as it fits on a line.
-pub(super) fn among(known: &[&str]) -> String {
+pub(super) fn known_names(known: &[&str]) -> String {
     const SHOWN_MAX: usize = 8;
     match known {
         [] => "there is none".to_owned(),
@@ -54,7 +54,7 @@ pub(super) fn among(known: &[&str]) -> String {
     }
 }
 
-fn unique<'a>(what: &str, names: &[&'a Name], found: &mut Found) -> BTreeMap<&'a str, Span> {
+fn unique<'a>(what: &str, names: &[&'a Name], found: &mut Diagnostics) -> BTreeMap<&'a str, Span> {
     let mut known = BTreeMap::new();
     for name in names {
         if let Some(first) = known.get(name.text.as_str()) {
@@ -68,23 +68,23 @@ fn unique<'a>(what: &str, names: &[&'a Name], found: &mut Found) -> BTreeMap<&'a
 }
 
 /// Where each part stands among the others.
-pub(super) fn places(scenario: &Scenario) -> BTreeMap<&str, usize> {
+pub(super) fn part_order(scenario: &Scenario) -> BTreeMap<&str, usize> {
     // The first one of a name counts: of the others it is told that they are too many.
     scenario.parts.iter().enumerate().rev().map(|(idx, part)| (part.name.text.as_str(), idx)).collect()
 }
 
 /// Each part is done by somebody, and does only those above it.
-fn parts(scenario: &Scenario, found: &mut Found) {
-    let places = places(scenario);
+fn parts(scenario: &Scenario, found: &mut Diagnostics) {
+    let places = part_order(scenario);
     let mut done = HashSet::new();
-    let mut look = |part: &Do, above: usize, found: &mut Found| {
+    let mut look = |part: &Do, above: usize, found: &mut Diagnostics| {
         let Some(idx) = places.get(part.name.text.as_str()).copied() else {
             if found.is_full() {
                 return;
             }
             let known: Vec<&str> = places.keys().copied().collect();
             let fault = Diagnostic::error(part.name.span, format!("there is no part `{}`", part.name.text));
-            found.add(fault.fix(among(&known)).perhaps(nearest(&part.name.text, known)));
+            found.add(fault.fix(known_names(&known)).suggest(nearest(&part.name.text, known)));
             return;
         };
         if idx >= above {
@@ -96,13 +96,13 @@ fn parts(scenario: &Scenario, found: &mut Found) {
         done.insert(idx);
     };
     for (idx, part) in scenario.parts.iter().enumerate() {
-        each([&part.body[..]], &mut |statement| {
+        for_each_statement([&part.body[..]], &mut |statement| {
             if let Statement::Do(part) = statement {
                 look(part, idx, found);
             }
         });
     }
-    each(scenario.users.iter().flat_map(User::blocks), &mut |statement| {
+    for_each_statement(scenario.users.iter().flat_map(UserDef::blocks), &mut |statement| {
         if let Statement::Do(part) = statement {
             look(part, usize::MAX, found);
         }
@@ -114,7 +114,7 @@ fn parts(scenario: &Scenario, found: &mut Found) {
     }
 }
 
-fn shares(scenario: &Scenario, found: &mut Found) {
+fn shares(scenario: &Scenario, found: &mut Diagnostics) {
     let shares: Vec<f64> =
         scenario.users.iter().filter_map(|user| user.share.as_ref()).map(|share| share.value).collect();
     let Some(last) = scenario.users.last().filter(|_| !shares.is_empty()) else { return };
@@ -131,9 +131,11 @@ fn shares(scenario: &Scenario, found: &mut Found) {
     }
 }
 
-fn empty(user: &User, found: &mut Found) {
+fn empty(user: &UserDef, found: &mut Diagnostics) {
     let mut is_asking = false;
-    each([&user.body[..]], &mut |statement| is_asking |= matches!(statement, Statement::Step(_) | Statement::Do(_)));
+    for_each_statement([&user.body[..]], &mut |statement| {
+        is_asking |= matches!(statement, Statement::Step(_) | Statement::Do(_))
+    });
     if !is_asking {
         let span = user.name.as_ref().map_or(user.span, |name| name.span);
         let fault = Diagnostic::error(span, "this user never asks anything");
@@ -142,9 +144,9 @@ fn empty(user: &User, found: &mut Found) {
 }
 
 /// A meeting of more users than there are would hold each of them up for nothing.
-fn meetings(scenario: &Scenario, found: &mut Found) {
-    let Some(Model::Closed { users, .. }) = scenario.coming.as_ref().map(|coming| &coming.model) else { return };
-    each(scenario.blocks(), &mut |statement| {
+fn meetings(scenario: &Scenario, found: &mut Diagnostics) {
+    let Some(UserLoadModel::Closed { users, .. }) = scenario.load.as_ref().map(|coming| &coming.model) else { return };
+    for_each_statement(scenario.blocks(), &mut |statement| {
         if let Statement::Meet(meet) = statement
             && meet.users.value > users.value
         {

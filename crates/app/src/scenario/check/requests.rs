@@ -2,10 +2,12 @@
 
 use super::{
     super::{
+        ast::{
+            BodyContent, HeaderDef, HoleSource, Scenario, Span, Statement, StepDef, Template, TemplatePiece, TestExpr,
+        },
         diagnostic::{Diagnostic, nearest},
-        tree::{Content, Header, Piece, Scenario, Source, Span, Statement, Step, Template, Test},
     },
-    Found, each, steps,
+    Diagnostics, for_each_statement, steps,
 };
 
 /// What follows from the body, and would contradict it.
@@ -35,7 +37,7 @@ const METHODS: [&str; 20] = [
     "CONNECT",
 ];
 
-pub(super) fn check(scenario: &Scenario, found: &mut Found) {
+pub(super) fn check(scenario: &Scenario, found: &mut Diagnostics) {
     if scenario.users.is_empty() {
         let fault = Diagnostic::error(Span::default(), "nobody does anything");
         found.add(fault.fix("write a step: `step home`, and `GET /` below it, indented"));
@@ -44,7 +46,8 @@ pub(super) fn check(scenario: &Scenario, found: &mut Found) {
     for header in scenario.headers.iter().chain(steps.iter().flat_map(|step| &step.headers)) {
         field(header, found);
     }
-    let is_relative = |url: &Template| matches!(url.pieces.first(), Some(Piece::Text(text)) if text.starts_with('/'));
+    let is_relative =
+        |url: &Template| matches!(url.pieces.first(), Some(TemplatePiece::Text(text)) if text.starts_with('/'));
     if let Some(step) = steps.iter().find(|step| scenario.base.is_none() && is_relative(&step.url)) {
         let warning = Diagnostic::warning(step.url.span, "a path, but no base that it is a path of");
         found.add(warning.fix("write `base http://host:port` above, or give a URL when it is run"));
@@ -52,15 +55,15 @@ pub(super) fn check(scenario: &Scenario, found: &mut Found) {
     for step in &steps {
         method(step, found);
         let body = step.body.as_ref();
-        if let Some(Content::Text(text) | Content::Json(text)) = body.map(|body| &body.content) {
+        if let Some(BodyContent::Text(text) | BodyContent::Json(text)) = body.map(|body| &body.content) {
             remark(text, body.map_or(text.span, |body| body.span), found);
         }
     }
-    each(scenario.blocks(), &mut |statement| endless(statement, found));
+    for_each_statement(scenario.blocks(), &mut |statement| endless(statement, found));
 }
 
 /// A method that no standard has may be meant, and is more often a slip of the finger.
-fn method(step: &Step, found: &mut Found) {
+fn method(step: &StepDef, found: &mut Diagnostics) {
     let method = step.method.text.as_str();
     if METHODS.contains(&method) {
         return;
@@ -78,14 +81,14 @@ fn method(step: &Step, found: &mut Found) {
     });
 }
 
-fn field(header: &Header, found: &mut Found) {
+fn field(header: &HeaderDef, found: &mut Diagnostics) {
     if FRAMING.contains(&header.name.text.to_ascii_lowercase().as_str()) {
         let fault = Diagnostic::error(header.name.span, format!("`{}` follows from the body", header.name.text));
         found.add(fault.fix("leave it out: it is sent as it must be"));
     }
     let texts = header.value.pieces.iter().filter_map(|piece| match piece {
-        Piece::Text(text) => Some(text.as_str()),
-        Piece::Hole(_) => None,
+        TemplatePiece::Text(text) => Some(text.as_str()),
+        TemplatePiece::Hole(_) => None,
     });
     if texts.clone().any(|text| text.contains(['\r', '\n'])) {
         let fault = Diagnostic::error(header.value.span, "the value of a header field has one line");
@@ -95,10 +98,10 @@ fn field(header: &Header, found: &mut Found) {
 }
 
 /// What looks like a comment where there are none.
-fn remark(text: &Template, span: Span, found: &mut Found) {
-    let is_one_line = text.pieces.iter().all(|piece| !matches!(piece, Piece::Text(text) if text.contains('\n')));
-    let is_remark =
-        |piece: &Piece| matches!(piece, Piece::Text(text) if text.contains(" # ") || text.starts_with("# "));
+fn remark(text: &Template, span: Span, found: &mut Diagnostics) {
+    let is_one_line =
+        text.pieces.iter().all(|piece| !matches!(piece, TemplatePiece::Text(text) if text.contains('\n')));
+    let is_remark = |piece: &TemplatePiece| matches!(piece, TemplatePiece::Text(text) if text.contains(" # ") || text.starts_with("# "));
     if is_one_line && text.pieces.iter().any(is_remark) {
         let warning = Diagnostic::warning(span, "what stands behind the `#` is sent");
         found.add(warning.fix("put a comment on a line of its own"));
@@ -106,12 +109,12 @@ fn remark(text: &Template, span: Span, found: &mut Found) {
 }
 
 /// Loops that nothing ends, and ways that nobody takes.
-fn endless(statement: &Statement, found: &mut Found) {
+fn endless(statement: &Statement, found: &mut Diagnostics) {
     match statement {
         Statement::While(looped) if looped.max.is_none() => {
             let (mut set, mut waits) = (Vec::new(), looped.pace.is_some());
             let mut does = false;
-            each([&looped.body[..]], &mut |statement| match statement {
+            for_each_statement([&looped.body[..]], &mut |statement| match statement {
                 Statement::Step(step) => {
                     waits = true;
                     set.extend(step.takes.iter().map(|take| take.name.text.as_str()));
@@ -127,10 +130,10 @@ fn endless(statement: &Statement, found: &mut Found) {
                 found.add(fault.fix("put a step or `think` into it, or write `max` and how often"));
                 return;
             }
-            let texts = looped.condition.tests.iter().flat_map(Test::texts);
+            let texts = looped.condition.tests.iter().flat_map(TestExpr::texts);
             let changes = texts.flat_map(Template::holes).any(|hole| match &hole.source {
-                Source::Variable(name) => set.contains(&name.text.as_str()),
-                Source::Column(..) | Source::Text(_) => false,
+                HoleSource::Variable(name) => set.contains(&name.text.as_str()),
+                HoleSource::Column(..) | HoleSource::Text(_) => false,
                 _ => true,
             });
             if !changes && !does {

@@ -5,13 +5,13 @@ use std::str::FromStr;
 use fathom_model::units::{Nanos, UnitError};
 
 use super::super::{
-    diagnostic::{Diagnostic, Fault},
-    tree::{Comment, Hole, Name, Piece, Source, Span, Template, Written},
+    ast::{Comment, Hole, HoleSource, Name, Span, Spanned, Template, TemplatePiece},
+    diagnostic::{BoxedDiagnostic, Diagnostic},
 };
 
 /// Where a text with holes ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum TextEnd {
     /// With the line, whatever stands on it.
     Line,
     /// With the line, or before a comment.
@@ -36,23 +36,23 @@ impl<'a> Cursor<'a> {
         Self { text, at: span.start, end: span.end }
     }
 
-    pub(super) fn left(&self) -> &'a str {
+    pub(super) fn rest(&self) -> &'a str {
         &self.text[self.at..self.end]
     }
 
     fn skip_blanks(&mut self) {
-        self.at = self.end - self.left().trim_start().len();
+        self.at = self.end - self.rest().trim_start().len();
     }
 
     /// A `#` behind a blank begins a comment.
     fn is_at_comment(&self) -> bool {
-        self.left().starts_with('#') && self.text[..self.at].chars().next_back().is_none_or(char::is_whitespace)
+        self.rest().starts_with('#') && self.text[..self.at].chars().next_back().is_none_or(char::is_whitespace)
     }
 
     /// Whether nothing is left but a comment.
     pub(super) fn is_done(&mut self) -> bool {
         self.skip_blanks();
-        self.left().is_empty() || self.is_at_comment()
+        self.rest().is_empty() || self.is_at_comment()
     }
 
     /// The place of what comes next: a word, or the end of the line.
@@ -62,7 +62,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The end of a statement: the comment behind it, or a fault about what is left.
-    pub(super) fn finish(&mut self) -> Result<Option<Comment>, Fault> {
+    pub(super) fn finish(&mut self) -> Result<Option<Comment>, BoxedDiagnostic> {
         if !self.is_done() {
             let span = Span { start: self.at, end: self.end };
             return Err(Diagnostic::error(span, "this is more than the line can say")
@@ -71,7 +71,7 @@ impl<'a> Cursor<'a> {
                 .boxed());
         }
         let span = Span { start: self.at, end: self.end };
-        let comment = self.left().strip_prefix('#').map(|text| text.strip_prefix(' ').unwrap_or(text).to_owned());
+        let comment = self.rest().strip_prefix('#').map(|text| text.strip_prefix(' ').unwrap_or(text).to_owned());
         self.at = self.end;
         Ok(comment.map(|text| Comment { text, span }))
     }
@@ -81,7 +81,7 @@ impl<'a> Cursor<'a> {
         if self.is_done() {
             return None;
         }
-        let left = self.left();
+        let left = self.rest();
         let length = left.find(char::is_whitespace).unwrap_or(left.len());
         let span = Span { start: self.at, end: self.at + length };
         self.at += length;
@@ -97,17 +97,17 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next word, which must be there.
-    pub(super) fn need(&mut self, what: &str) -> Result<Name, Fault> {
+    pub(super) fn need(&mut self, what: &str) -> Result<Name, BoxedDiagnostic> {
         self.word().ok_or_else(|| self.missing(what))
     }
 
     /// A fault about something that is not there.
-    pub(super) fn missing(&mut self, what: &str) -> Fault {
+    pub(super) fn missing(&mut self, what: &str) -> BoxedDiagnostic {
         Diagnostic::error(self.here(), format!("{what} is missing here")).boxed()
     }
 
     /// Words up to the end of the line, with one blank between them.
-    pub(super) fn words(&mut self, what: &str) -> Result<Name, Fault> {
+    pub(super) fn words(&mut self, what: &str) -> Result<Name, BoxedDiagnostic> {
         let mut all = self.need(what)?;
         while let Some(word) = self.word() {
             all.text.push(' ');
@@ -118,21 +118,21 @@ impl<'a> Cursor<'a> {
     }
 
     /// A word as a time.
-    pub(super) fn time(&mut self, what: &str) -> Result<Written<Nanos>, Fault> {
+    pub(super) fn time(&mut self, what: &str) -> Result<Spanned<Nanos>, BoxedDiagnostic> {
         let word = self.need(what)?;
         time(&word)
     }
 
     /// A word as a whole number from `min` on.
-    pub(super) fn count(&mut self, what: &str, min: u64) -> Result<Written<u64>, Fault> {
+    pub(super) fn count(&mut self, what: &str, min: u64) -> Result<Spanned<u64>, BoxedDiagnostic> {
         let word = self.need(what)?;
         count(&word, min)
     }
 
     /// A word or a text between quotes, without holes.
-    pub(super) fn plain(&mut self, what: &str) -> Result<Name, Fault> {
+    pub(super) fn plain(&mut self, what: &str) -> Result<Name, BoxedDiagnostic> {
         self.skip_blanks();
-        if !self.left().starts_with('"') {
+        if !self.rest().starts_with('"') {
             return self.need(what);
         }
         let template = self.operand(what)?;
@@ -143,17 +143,17 @@ impl<'a> Cursor<'a> {
     }
 
     /// A word or a text between quotes.
-    pub(super) fn operand(&mut self, what: &str) -> Result<Template, Fault> {
+    pub(super) fn operand(&mut self, what: &str) -> Result<Template, BoxedDiagnostic> {
         if self.is_done() {
             return Err(self.missing(what));
         }
-        if !self.left().starts_with('"') {
-            return self.template(Ending::Blank);
+        if !self.rest().starts_with('"') {
+            return self.template(TextEnd::Blank);
         }
         let start = self.at;
         self.at += 1;
-        let mut template = self.template(Ending::Quote)?;
-        if !self.left().starts_with('"') {
+        let mut template = self.template(TextEnd::Quote)?;
+        if !self.rest().starts_with('"') {
             return Err(Diagnostic::error((start..self.end).into(), "this text is not closed")
                 .fix("put a `\"` behind it; one within it is written `\\\"`")
                 .boxed());
@@ -164,17 +164,17 @@ impl<'a> Cursor<'a> {
     }
 
     /// A text with holes.
-    pub(super) fn template(&mut self, ending: Ending) -> Result<Template, Fault> {
+    pub(super) fn template(&mut self, ending: TextEnd) -> Result<Template, BoxedDiagnostic> {
         let start = self.at;
         let mut pieces = Vec::new();
         loop {
-            let left = self.left();
+            let left = self.rest();
             let Some(next) = left.chars().next() else { break };
             let is_over = match ending {
-                Ending::Line => false,
-                Ending::Comment => self.is_at_comment(),
-                Ending::Blank => next.is_whitespace(),
-                Ending::Quote => next == '"',
+                TextEnd::Line => false,
+                TextEnd::Comment => self.is_at_comment(),
+                TextEnd::Blank => next.is_whitespace(),
+                TextEnd::Quote => next == '"',
             };
             if is_over {
                 break;
@@ -184,7 +184,7 @@ impl<'a> Cursor<'a> {
                 self.at += 3;
             } else if left.starts_with("${") {
                 push_hole(&mut pieces, super::hole::hole(self)?);
-            } else if next == '\\' && ending == Ending::Quote {
+            } else if next == '\\' && ending == TextEnd::Quote {
                 self.at += 1;
                 push_text(&mut pieces, self.escaped()?);
             } else {
@@ -196,15 +196,15 @@ impl<'a> Cursor<'a> {
                 self.at += length;
             }
         }
-        if ending == Ending::Comment {
+        if ending == TextEnd::Comment {
             trim_end(&mut pieces);
         }
         Ok(Template { span: (start..self.at).into(), pieces })
     }
 
     /// What stands behind a backslash.
-    pub(super) fn escaped(&mut self) -> Result<&'static str, Fault> {
-        let next = self.left().chars().next();
+    pub(super) fn escaped(&mut self) -> Result<&'static str, BoxedDiagnostic> {
+        let next = self.rest().chars().next();
         let text = match next {
             Some('"') => "\"",
             Some('\\') => "\\",
@@ -223,14 +223,14 @@ impl<'a> Cursor<'a> {
     }
 
     /// A regular expression between slashes, which compiles.
-    pub(super) fn regex(&mut self) -> Result<Name, Fault> {
-        if self.is_done() || !self.left().starts_with('/') {
+    pub(super) fn regex(&mut self) -> Result<Name, BoxedDiagnostic> {
+        if self.is_done() || !self.rest().starts_with('/') {
             return Err(Diagnostic::error(self.here(), "a regular expression is missing here")
                 .fix("put it between slashes: /id=(\\d+)/")
                 .boxed());
         }
         let start = self.at;
-        let (mut text, mut chars) = (String::new(), self.left().char_indices().skip(1));
+        let (mut text, mut chars) = (String::new(), self.rest().char_indices().skip(1));
         let length = loop {
             match chars.next() {
                 Some((at, '/')) => break at,
@@ -266,15 +266,15 @@ impl<'a> Cursor<'a> {
     }
 
     /// A JSON path, which may have blanks within brackets and quotes.
-    pub(super) fn json_path(&mut self) -> Result<Name, Fault> {
+    pub(super) fn json_path(&mut self) -> Result<Name, BoxedDiagnostic> {
         if self.is_done() {
             return Err(self.missing("a JSON path such as `$.token`"));
         }
         let (start, mut depth, mut quote) = (self.at, 0_usize, None);
-        let mut chars = self.left().char_indices();
+        let mut chars = self.rest().char_indices();
         let length = loop {
             match (chars.next(), quote) {
-                (None, _) => break self.left().len(),
+                (None, _) => break self.rest().len(),
                 (Some((_, '\\')), Some(_)) => {
                     chars.next();
                 }
@@ -317,24 +317,24 @@ const PATH_DEPTH_MAX: usize = 8;
 const REGEX_SIZE_MAX: usize = 1 << 20;
 
 /// A word as a quantity.
-pub(super) fn quantity<T: FromStr<Err = UnitError>>(word: &Name) -> Result<Written<T>, Fault> {
+pub(super) fn quantity<T: FromStr<Err = UnitError>>(word: &Name) -> Result<Spanned<T>, BoxedDiagnostic> {
     match word.text.parse() {
         _ if word.text.is_empty() => {
             Err(Diagnostic::error(word.span, "a number with its unit is missing here").boxed())
         }
-        Ok(value) => Ok(Written { value, text: word.text.clone(), span: word.span }),
+        Ok(value) => Ok(Spanned { value, text: word.text.clone(), span: word.span }),
         Err(error) => Err(Diagnostic::error(word.span, error.to_string()).boxed()),
     }
 }
 
 /// A word as a time, with its unit.
-pub(super) fn time(word: &Name) -> Result<Written<Nanos>, Fault> {
+pub(super) fn time(word: &Name) -> Result<Spanned<Nanos>, BoxedDiagnostic> {
     has_unit(&word.text, word.span)?;
     quantity(word)
 }
 
 /// Refuses a time that is a bare number: some take it for seconds, and others for milliseconds.
-pub(super) fn has_unit(time: &str, span: Span) -> Result<(), Fault> {
+pub(super) fn has_unit(time: &str, span: Span) -> Result<(), BoxedDiagnostic> {
     let is_bare = time.bytes().all(|byte| byte.is_ascii_digit() || b"._".contains(&byte));
     if time.is_empty() || !is_bare {
         return Ok(());
@@ -344,33 +344,33 @@ pub(super) fn has_unit(time: &str, span: Span) -> Result<(), Fault> {
 }
 
 /// A word as a whole number from `min` on.
-pub(super) fn count(word: &Name, min: u64) -> Result<Written<u64>, Fault> {
+pub(super) fn count(word: &Name, min: u64) -> Result<Spanned<u64>, BoxedDiagnostic> {
     match word.text.replace('_', "").parse() {
-        Ok(value) if value >= min => Ok(Written { value, text: word.text.clone(), span: word.span }),
+        Ok(value) if value >= min => Ok(Spanned { value, text: word.text.clone(), span: word.span }),
         _ => Err(Diagnostic::error(word.span, format!("`{}` is no whole number from {min} on", word.text)).boxed()),
     }
 }
 
 /// Adds a text behind the others.
-pub(super) fn push_text(pieces: &mut Vec<Piece>, text: &str) {
+pub(super) fn push_text(pieces: &mut Vec<TemplatePiece>, text: &str) {
     match pieces.last_mut() {
-        Some(Piece::Text(last)) => last.push_str(text),
+        Some(TemplatePiece::Text(last)) => last.push_str(text),
         _ if text.is_empty() => {}
-        _ => pieces.push(Piece::Text(text.to_owned())),
+        _ => pieces.push(TemplatePiece::Text(text.to_owned())),
     }
 }
 
 /// Adds a hole; one that holds nothing but a text is that text.
-fn push_hole(pieces: &mut Vec<Piece>, hole: Hole) {
+fn push_hole(pieces: &mut Vec<TemplatePiece>, hole: Hole) {
     match hole {
-        Hole { source: Source::Text(text), filters, .. } if filters.is_empty() => push_text(pieces, &text),
-        hole => pieces.push(Piece::Hole(hole)),
+        Hole { source: HoleSource::Text(text), filters, .. } if filters.is_empty() => push_text(pieces, &text),
+        hole => pieces.push(TemplatePiece::Hole(hole)),
     }
 }
 
 /// Takes the blanks away that stand before a comment.
-fn trim_end(pieces: &mut Vec<Piece>) {
-    if let Some(Piece::Text(text)) = pieces.last_mut() {
+fn trim_end(pieces: &mut Vec<TemplatePiece>) {
+    if let Some(TemplatePiece::Text(text)) = pieces.last_mut() {
         text.truncate(text.trim_end().len());
         if text.is_empty() {
             pieces.pop();

@@ -6,14 +6,15 @@ use fathom_model::{OptionDoc, ValueKind};
 
 use super::{
     super::{
-        diagnostic::{Diagnostic, Fault, nearest},
-        lines::Node,
-        tree::{
-            Arrivals, Arriving, Coming, Data, DataEnd, Let, Model, Name, OnFailure, Part, Policy, Promise, Redirects,
-            Scenario, Section, Setting, Statement, Switch, User, Way, Written,
+        ast::{
+            ArrivalSpacing, DataEnd, DataSetDef, FailureAction, Name, OnFailure, OnOffLine, PartDef, PromiseDef,
+            RedirectLimit, RowPolicy, Scenario, Section, SettingLine, Spanned, Statement, UserArrivalRate, UserDef,
+            UserLoad, UserLoadModel, VariableDef,
         },
+        blocks::LineNode,
+        diagnostic::{BoxedDiagnostic, Diagnostic, nearest},
     },
-    Parser, Scene,
+    LineContext, Parser,
     cursor::{Cursor, has_unit, quantity},
     hole::{GENERATORS, is_name},
     unknown,
@@ -25,10 +26,10 @@ pub(in super::super) fn settings() -> impl Iterator<Item = &'static OptionDoc> {
 }
 
 impl Parser<'_> {
-    pub(super) fn file(&mut self, nodes: &[Node]) -> Scenario {
+    pub(super) fn file(&mut self, nodes: &[LineNode]) -> Scenario {
         let mut scenario = Scenario::default();
         // Steps outside of any user are those of the only kind of user.
-        let mut alone = User::default();
+        let mut alone = UserDef::default();
         for node in nodes {
             if self.is_full() {
                 break;
@@ -45,11 +46,11 @@ impl Parser<'_> {
                 }
                 "open" | "closed" => {
                     let model = self.leaf(node, if word.text == "open" { open } else { closed });
-                    let coming = model.map(|model| Coming { span: node.span, model });
-                    self.once(&mut scenario.coming, coming, |coming| coming.span);
+                    let coming = model.map(|model| UserLoad { span: node.span, model });
+                    self.once(&mut scenario.load, coming, |coming| coming.span);
                 }
                 "cookies" => {
-                    let switch = self.leaf(node, on_off).map(|on| Switch { span: node.span, on });
+                    let switch = self.leaf(node, on_off).map(|on| OnOffLine { span: node.span, on });
                     self.once(&mut scenario.cookies, switch, |switch| switch.span);
                 }
                 "redirects" => {
@@ -60,33 +61,33 @@ impl Parser<'_> {
                     let on_failure = self.on_failure(node);
                     self.once(&mut scenario.on_failure, on_failure, |way| way.span);
                 }
-                "let" if alone.body.is_empty() => scenario.lets.extend(self.variable(node)),
+                "let" if alone.body.is_empty() => scenario.variables.extend(self.variable(node)),
                 "data" => scenario.data.extend(self.leaf(node, |cursor| data(cursor, node))),
                 "promise" => scenario.promises.extend(self.leaf(node, |cursor| promise(cursor, node))),
                 "part" => {
                     let name = self.line(node, |cursor| cursor.words("a name"));
-                    let body = self.statements(&node.children, Scene::Block);
-                    scenario.parts.extend(name.map(|name| Part { span: node.span, name, body }));
+                    let body = self.statements(&node.children, LineContext::Block);
+                    scenario.parts.extend(name.map(|name| PartDef { span: node.span, name, body }));
                 }
                 "user" => scenario.users.extend(self.user(node)),
-                "setup" | "teardown" | "pace" => self.of_user(node, &word, &mut alone),
+                "setup" | "teardown" | "pace" => self.user_line(node, &word, &mut alone),
                 _ if settings().any(|option| option.name == word.text) => {
                     scenario.settings.extend(self.leaf(node, |cursor| setting(cursor, &word, node)));
                 }
-                _ => self.statement(node, Scene::File, &mut alone.body),
+                _ => self.statement(node, LineContext::File, &mut alone.body),
             }
-            if alone.is_somebody() && alone.span.end == 0 {
+            if alone.has_content() && alone.span.end == 0 {
                 alone.span = node.span;
             }
         }
-        if alone.is_somebody() {
-            self.join(&mut scenario, alone);
+        if alone.has_content() {
+            self.add_implicit_user(&mut scenario, alone);
         }
         scenario
     }
 
     /// Steps outside of any user make one, unless there are others.
-    fn join(&mut self, scenario: &mut Scenario, alone: User) {
+    fn add_implicit_user(&mut self, scenario: &mut Scenario, alone: UserDef) {
         match scenario.users.first() {
             None => scenario.users.push(alone),
             Some(user) => {
@@ -97,7 +98,7 @@ impl Parser<'_> {
         }
     }
 
-    fn user(&mut self, node: &Node) -> Option<User> {
+    fn user(&mut self, node: &LineNode) -> Option<UserDef> {
         let head = self.line(node, |cursor| {
             let mut name = cursor.words("a name")?;
             let Some((before, share)) = name.text.rsplit_once(' ').filter(|(_, share)| share.ends_with('%')) else {
@@ -110,21 +111,21 @@ impl Parser<'_> {
             name.span.end = share.span.start - 1;
             Ok((name, Some(share)))
         });
-        let mut user = User { span: node.span, ..User::default() };
+        let mut user = UserDef { span: node.span, ..UserDef::default() };
         for child in &node.children {
             let (word, _) = self.begin(child);
             if ["setup", "teardown", "pace", "on"].contains(&word.text.as_str()) {
-                self.of_user(child, &word, &mut user);
+                self.user_line(child, &word, &mut user);
             } else {
-                self.statement(child, Scene::User, &mut user.body);
+                self.statement(child, LineContext::User, &mut user.body);
             }
         }
         let (name, share) = head?;
-        Some(User { name: Some(name), share, ..user })
+        Some(UserDef { name: Some(name), share, ..user })
     }
 
     /// What belongs to a user beside what he does in each iteration.
-    fn of_user(&mut self, node: &Node, word: &Name, user: &mut User) {
+    fn user_line(&mut self, node: &LineNode, word: &Name, user: &mut UserDef) {
         match word.text.as_str() {
             "pace" => {
                 let pace = self.pace(node);
@@ -136,14 +137,14 @@ impl Parser<'_> {
             }
             _ => {
                 self.line(node, |_| Ok(()));
-                let section = Section { span: node.span, body: self.statements(&node.children, Scene::Block) };
+                let section = Section { span: node.span, body: self.statements(&node.children, LineContext::Block) };
                 let slot = if word.text == "setup" { &mut user.setup } else { &mut user.teardown };
                 self.once(slot, Some(section), |section| section.span);
             }
         }
     }
 
-    pub(super) fn redirects(&mut self, node: &Node) -> Option<Redirects> {
+    pub(super) fn redirects(&mut self, node: &LineNode) -> Option<RedirectLimit> {
         self.leaf(node, |cursor| {
             let word = cursor.need("`off`, or how many")?;
             let max = if word.text == "off" {
@@ -155,45 +156,49 @@ impl Parser<'_> {
                 Some(None) => Err(Diagnostic::error(word.span, format!("`{}` is no number of redirects", word.text))
                     .fix("write `redirects off`, or a number from 1 to 100")
                     .boxed()),
-                max => Ok(Redirects { span: node.span, max: max.flatten() }),
+                max => Ok(RedirectLimit { span: node.span, max: max.flatten() }),
             }
         })
     }
 
-    pub(super) fn on_failure(&mut self, node: &Node) -> Option<OnFailure> {
+    pub(super) fn on_failure(&mut self, node: &LineNode) -> Option<OnFailure> {
         self.leaf(node, |cursor| {
-            let ways = [("continue", Way::Continue), ("restart", Way::Restart), ("leave", Way::Leave)];
+            let ways = [
+                ("continue", FailureAction::Continue),
+                ("restart", FailureAction::Restart),
+                ("leave", FailureAction::Leave),
+            ];
             if cursor.keyword("failure").is_none() {
                 return Err(cursor.missing("`failure`"));
             }
             let word = cursor.need("what a user does then")?;
             let way = ways.iter().find(|(name, _)| *name == word.text);
-            way.map(|(_, way)| OnFailure { span: node.span, way: *way }).ok_or_else(|| {
+            way.map(|(_, way)| OnFailure { span: node.span, action: *way }).ok_or_else(|| {
                 Diagnostic::error(word.span, format!("`{}` is nothing that a user does on failure", word.text))
                     .fix("write continue, restart or leave")
-                    .perhaps(nearest(&word.text, ways.map(|(name, _)| name)))
+                    .suggest(nearest(&word.text, ways.map(|(name, _)| name)))
                     .boxed()
             })
         })
     }
 
-    pub(super) fn variable(&mut self, node: &Node) -> Option<Let> {
+    pub(super) fn variable(&mut self, node: &LineNode) -> Option<VariableDef> {
         self.leaf(node, |cursor| {
             let name = variable_name(cursor)?;
             equals(cursor, &format!("let {} = \"…\"", name.text))?;
-            Ok(Let { span: node.span, name, value: cursor.operand("a value")? })
+            Ok(VariableDef { span: node.span, name, value: cursor.operand("a value")? })
         })
     }
 }
 
-impl User {
+impl UserDef {
     /// Whether anything belongs to him.
-    fn is_somebody(&self) -> bool {
+    fn has_content(&self) -> bool {
         !self.body.is_empty() || self.setup.is_some() || self.teardown.is_some() || self.pace.is_some()
     }
 }
 
-impl Default for User {
+impl Default for UserDef {
     fn default() -> Self {
         Self {
             span: (0..0).into(),
@@ -209,7 +214,7 @@ impl Default for User {
 }
 
 /// A name that a hole can have.
-pub(super) fn variable_name(cursor: &mut Cursor<'_>) -> Result<Name, Fault> {
+pub(super) fn variable_name(cursor: &mut Cursor<'_>) -> Result<Name, BoxedDiagnostic> {
     let name = cursor.need("a name")?;
     if GENERATORS.iter().any(|(generator, _)| *generator == name.text) {
         let fault = Diagnostic::error(name.span, format!("`{}` is a name of fathom's own", name.text));
@@ -224,7 +229,7 @@ pub(super) fn variable_name(cursor: &mut Cursor<'_>) -> Result<Name, Fault> {
 }
 
 /// The sign between a name and its value.
-pub(super) fn equals(cursor: &mut Cursor<'_>, usage: &str) -> Result<(), Fault> {
+pub(super) fn equals(cursor: &mut Cursor<'_>, usage: &str) -> Result<(), BoxedDiagnostic> {
     match cursor.keyword("=") {
         Some(_) => Ok(()),
         None => Err(cursor.missing("`=`").fix(format!("such as `{usage}`")).boxed()),
@@ -232,17 +237,17 @@ pub(super) fn equals(cursor: &mut Cursor<'_>, usage: &str) -> Result<(), Fault> 
 }
 
 /// A share such as `30%`.
-pub(super) fn percent(word: &Name) -> Result<Written<f64>, Fault> {
+pub(super) fn percent(word: &Name) -> Result<Spanned<f64>, BoxedDiagnostic> {
     let number = word.text.strip_suffix('%').filter(|number| number.bytes().all(|b| b.is_ascii_digit() || b == b'.'));
     match number.and_then(|number| number.parse().ok()) {
-        Some(value) if value > 0.0 && value <= 100.0 => Ok(Written { value, text: word.text.clone(), span: word.span }),
+        Some(value) if value > 0.0 && value <= 100.0 => Ok(Spanned { value, text: word.text.clone(), span: word.span }),
         _ => Err(Diagnostic::error(word.span, format!("`{}` is no share", word.text))
             .fix("write it as 30%; it is above 0% and at most 100%")
             .boxed()),
     }
 }
 
-fn base(cursor: &mut Cursor<'_>) -> Result<Name, Fault> {
+fn base(cursor: &mut Cursor<'_>) -> Result<Name, BoxedDiagnostic> {
     let word = cursor.need("a URL")?;
     match word.text.parse::<Url>() {
         Ok(_) if !word.text.contains(['?', '#']) => Ok(word),
@@ -253,7 +258,7 @@ fn base(cursor: &mut Cursor<'_>) -> Result<Name, Fault> {
     }
 }
 
-fn on_off(cursor: &mut Cursor<'_>) -> Result<bool, Fault> {
+fn on_off(cursor: &mut Cursor<'_>) -> Result<bool, BoxedDiagnostic> {
     let word = cursor.need("on or off")?;
     match word.text.as_str() {
         "on" => Ok(true),
@@ -263,7 +268,7 @@ fn on_off(cursor: &mut Cursor<'_>) -> Result<bool, Fault> {
 }
 
 /// `200/s poisson for 5m max 5000`
-fn open(cursor: &mut Cursor<'_>) -> Result<Model, Fault> {
+fn open(cursor: &mut Cursor<'_>) -> Result<UserLoadModel, BoxedDiagnostic> {
     const USAGE: &str = "such as `open 200/s for 5m`, or steps and ramps: `open 0-200:1m, 200:5m`";
     const CLAUSES: [&str; 4] = ["poisson", "constant", "for", "max"];
     let mut rate = cursor.need("a rate").map_err(|fault| fault.fix(USAGE).boxed())?;
@@ -272,11 +277,11 @@ fn open(cursor: &mut Cursor<'_>) -> Result<Model, Fault> {
         let more = cursor.need("a rate")?;
         rate = Name { text: format!("{} {}", rate.text, more.text), span: (rate.span.start..more.span.end).into() };
     }
-    let (mut arrivals, mut length, mut max) = (Arrivals::Constant, None, None);
+    let (mut arrivals, mut length, mut max) = (ArrivalSpacing::Constant, None, None);
     while let Some(word) = cursor.word() {
         match word.text.as_str() {
-            "poisson" => arrivals = Arrivals::Poisson,
-            "constant" => arrivals = Arrivals::Constant,
+            "poisson" => arrivals = ArrivalSpacing::Poisson,
+            "constant" => arrivals = ArrivalSpacing::Constant,
             "for" => length = Some(cursor.time("a time")?),
             "max" => max = Some(cursor.count("a number of users", 1)?),
             _ => return Err(clause(&word, &CLAUSES)),
@@ -292,7 +297,7 @@ fn open(cursor: &mut Cursor<'_>) -> Result<Model, Fault> {
             has_unit(length, rate.span)?;
         }
         match rate.text.parse::<Profile>() {
-            Ok(value) => Arriving::Profile(Written { value, text: rate.text, span: rate.span }),
+            Ok(value) => UserArrivalRate::Profile(Spanned { value, text: rate.text, span: rate.span }),
             Err(error) => return Err(Diagnostic::error(rate.span, error.to_string()).fix(USAGE).boxed()),
         }
     } else {
@@ -300,13 +305,13 @@ fn open(cursor: &mut Cursor<'_>) -> Result<Model, Fault> {
         if rate.value.get() <= 0.0 {
             return Err(Diagnostic::error(rate.span, "nobody would ever come").boxed());
         }
-        Arriving::Steady { rate, length }
+        UserArrivalRate::Steady { rate, length }
     };
-    Ok(Model::Open { rate, arrivals, max })
+    Ok(UserLoadModel::Open { rate, arrivals, max })
 }
 
 /// `500 ramp 1m for 5m`
-fn closed(cursor: &mut Cursor<'_>) -> Result<Model, Fault> {
+fn closed(cursor: &mut Cursor<'_>) -> Result<UserLoadModel, BoxedDiagnostic> {
     const CLAUSES: [&str; 3] = ["ramp", "for", "repeat"];
     let users = cursor
         .count("a number of users", 1)
@@ -320,29 +325,29 @@ fn closed(cursor: &mut Cursor<'_>) -> Result<Model, Fault> {
             _ => return Err(clause(&word, &CLAUSES)),
         }
     }
-    Ok(Model::Closed { users, ramp, length, repeat })
+    Ok(UserLoadModel::Closed { users, ramp, length, repeat })
 }
 
 /// A word that says nothing where it stands.
-pub(super) fn clause(word: &Name, known: &[&str]) -> Fault {
+pub(super) fn clause(word: &Name, known: &[&str]) -> BoxedDiagnostic {
     Diagnostic::error(word.span, format!("unexpected word `{}`", word.text))
         .fix(format!("there is {} here", known.join(", ")))
-        .perhaps(nearest(&word.text, known.iter().copied()))
+        .suggest(nearest(&word.text, known.iter().copied()))
         .boxed()
 }
 
-fn setting(cursor: &mut Cursor<'_>, word: &Name, node: &Node) -> Result<Setting, Fault> {
+fn setting(cursor: &mut Cursor<'_>, word: &Name, node: &LineNode) -> Result<SettingLine, BoxedDiagnostic> {
     let option = settings().find(|option| option.name == word.text);
-    let Some(option) = option else { return Err(unknown(word, Scene::File)) };
+    let Some(option) = option else { return Err(unknown(word, LineContext::File)) };
     if option.value == ValueKind::Flag {
-        return Ok(Setting { span: node.span, name: word.clone(), value: None });
+        return Ok(SettingLine { span: node.span, name: word.clone(), value: None });
     }
     let value = cursor.words("a value")?;
     if option.value == ValueKind::Span {
         has_unit(&value.text, value.span)?;
     }
     match option.exact(&value.text) {
-        Ok(_) => Ok(Setting { span: node.span, name: word.clone(), value: Some(value) }),
+        Ok(_) => Ok(SettingLine { span: node.span, name: word.clone(), value: Some(value) }),
         Err(error) => Err(Diagnostic::error(value.span, error.to_string())
             .fix(format!("{}: {}", option.name, option.help))
             .boxed()),
@@ -350,7 +355,7 @@ fn setting(cursor: &mut Cursor<'_>, word: &Name, node: &Node) -> Result<Setting,
 }
 
 /// `accounts from accounts.csv unique then stop`
-fn data(cursor: &mut Cursor<'_>, node: &Node) -> Result<Data, Fault> {
+fn data(cursor: &mut Cursor<'_>, node: &LineNode) -> Result<DataSetDef, BoxedDiagnostic> {
     const USAGE: &str = "such as `data accounts from accounts.csv unique then stop`";
     const CLAUSES: [&str; 7] = ["columns", "separator", "sequential", "random", "unique", "per", "then"];
     let name = variable_name(cursor)?;
@@ -358,32 +363,32 @@ fn data(cursor: &mut Cursor<'_>, node: &Node) -> Result<Data, Fault> {
         return Err(cursor.missing("`from`").fix(USAGE).boxed());
     }
     let file = cursor.plain("a file")?;
-    let mut data = Data {
+    let mut data = DataSetDef {
         span: node.span,
         name,
         file,
         columns: Vec::new(),
         separator: None,
-        policy: Policy::default(),
+        policy: RowPolicy::default(),
         end: None,
     };
     while let Some(word) = cursor.word() {
         match word.text.as_str() {
             "columns" => data.columns = list(cursor, "a column")?,
             "separator" => data.separator = Some(separator(cursor)?),
-            "sequential" => data.policy = Policy::Sequential,
-            "random" => data.policy = Policy::Random,
-            "unique" => data.policy = Policy::Unique,
+            "sequential" => data.policy = RowPolicy::Sequential,
+            "random" => data.policy = RowPolicy::Random,
+            "unique" => data.policy = RowPolicy::Unique,
             "per" => {
                 cursor.keyword("user").ok_or_else(|| cursor.missing("`user`"))?;
-                data.policy = Policy::PerUser;
+                data.policy = RowPolicy::PerUser;
             }
             "then" => {
                 let ends = [("stop", DataEnd::Stop), ("wrap", DataEnd::Wrap), ("error", DataEnd::Error)];
                 let word = cursor.need("stop, wrap or error")?;
                 let end = ends.iter().find(|(name, _)| *name == word.text);
                 data.end = Some(end.ok_or_else(|| clause(&word, &ends.map(|(name, _)| name)))?.1);
-                if data.policy == Policy::Unique && data.end == Some(DataEnd::Wrap) {
+                if data.policy == RowPolicy::Unique && data.end == Some(DataEnd::Wrap) {
                     let fault = Diagnostic::error(word.span, "rows that come again are not unique");
                     return Err(fault.fix("write `unique then stop` or `unique then error`, or `sequential`").boxed());
                 }
@@ -395,7 +400,7 @@ fn data(cursor: &mut Cursor<'_>, node: &Node) -> Result<Data, Fault> {
 }
 
 /// Names with commas between them.
-fn list(cursor: &mut Cursor<'_>, what: &str) -> Result<Vec<Name>, Fault> {
+fn list(cursor: &mut Cursor<'_>, what: &str) -> Result<Vec<Name>, BoxedDiagnostic> {
     let mut all = Vec::new();
     loop {
         let word = cursor.need(what)?;
@@ -413,7 +418,7 @@ fn list(cursor: &mut Cursor<'_>, what: &str) -> Result<Vec<Name>, Fault> {
     }
 }
 
-fn separator(cursor: &mut Cursor<'_>) -> Result<char, Fault> {
+fn separator(cursor: &mut Cursor<'_>) -> Result<char, BoxedDiagnostic> {
     let word = cursor.need("a character, or `tab`")?;
     let mut chars = word.text.chars();
     match (word.text.as_str(), chars.next(), chars.next()) {
@@ -426,12 +431,12 @@ fn separator(cursor: &mut Cursor<'_>) -> Result<char, Fault> {
 }
 
 /// `checkout p99 < 300ms, errors < 0.1%`
-fn promise(cursor: &mut Cursor<'_>, node: &Node) -> Result<Promise, Fault> {
+fn promise(cursor: &mut Cursor<'_>, node: &LineNode) -> Result<PromiseDef, BoxedDiagnostic> {
     const USAGE: &str =
         "such as `promise p99 < 300ms, errors < 0.1%`, or with a step before it: `promise login p99 < 1s`";
     let whole = cursor.words("what is promised")?;
     let wrong = |text: &str| Diagnostic::error(whole.span, format!("`{text}` promises nothing")).fix(USAGE).boxed();
-    let mut promise = Promise { span: node.span, of: None, terms: Vec::new() };
+    let mut promise = PromiseDef { span: node.span, of: None, terms: Vec::new() };
     let mut begin = whole.span.start;
     for (idx, part) in whole.text.split(',').enumerate() {
         let term = part.trim();

@@ -2,31 +2,31 @@
 
 use super::{
     super::{
-        diagnostic::{Diagnostic, Fault},
-        lines::Node,
-        tree::{
-            Branch, Chance, Claim, Comparison, Condition, Do, If, Meet, Name, Pace, Repeat, Section, Statement,
-            Subject, Test, Think, Transaction, Wait, While,
+        ast::{
+            Branch, Chance, CompareOp, ConditionExpr, Do, If, Meet, Name, PaceDef, Repeat, Section, Statement,
+            TestExpr, TestPredicate, TestSubject, Think, Transaction, WaitExpr, While,
         },
+        blocks::LineNode,
+        diagnostic::{BoxedDiagnostic, Diagnostic},
     },
-    Parser, Scene,
+    LineContext, Parser,
     cursor::{Cursor, count, time},
     file::{clause, percent},
     unknown,
 };
 
 /// Signs between two values.
-pub(in super::super) const COMPARISONS: [(&str, Comparison); 6] = [
-    ("==", Comparison::Equal),
-    ("!=", Comparison::Unequal),
-    ("<", Comparison::Less),
-    ("<=", Comparison::AtMost),
-    (">", Comparison::More),
-    (">=", Comparison::AtLeast),
+pub(in super::super) const COMPARISONS: [(&str, CompareOp); 6] = [
+    ("==", CompareOp::Equal),
+    ("!=", CompareOp::Unequal),
+    ("<", CompareOp::Less),
+    ("<=", CompareOp::AtMost),
+    (">", CompareOp::More),
+    (">=", CompareOp::AtLeast),
 ];
 
 impl Parser<'_> {
-    pub(super) fn statements(&mut self, nodes: &[Node], scene: Scene) -> Vec<Statement> {
+    pub(super) fn statements(&mut self, nodes: &[LineNode], scene: LineContext) -> Vec<Statement> {
         let mut all = Vec::new();
         for node in nodes {
             if self.is_full() {
@@ -38,14 +38,14 @@ impl Parser<'_> {
     }
 
     /// Reads one thing that users do; `else` becomes a part of what stands before it.
-    pub(super) fn statement(&mut self, node: &Node, scene: Scene, all: &mut Vec<Statement>) {
+    pub(super) fn statement(&mut self, node: &LineNode, scene: LineContext, all: &mut Vec<Statement>) {
         let (word, _) = self.begin(node);
         let span = node.span;
         match word.text.as_str() {
             "step" => all.extend(self.step(node).map(|step| Statement::Step(Box::new(step)))),
             "transaction" => {
                 let name = self.line(node, |cursor| cursor.words("a name"));
-                let body = self.statements(&node.children, Scene::Block);
+                let body = self.statements(&node.children, LineContext::Block);
                 all.extend(name.map(|name| Statement::Transaction(Transaction { span, name, body })));
             }
             "think" => {
@@ -81,7 +81,7 @@ impl Parser<'_> {
             "else" => self.otherwise(node, all),
             "chance" => {
                 let share = self.line(node, |cursor| percent(&cursor.need("a share such as 30%")?));
-                let body = self.statements(&node.children, Scene::Block);
+                let body = self.statements(&node.children, LineContext::Block);
                 all.extend(share.map(|share| Statement::Chance(Chance { span, share, body, otherwise: None })));
             }
             "do" => {
@@ -94,16 +94,16 @@ impl Parser<'_> {
 
     fn branch(
         &mut self,
-        node: &Node,
-        read: impl FnOnce(&mut Cursor<'_>) -> Result<Condition, Fault>,
+        node: &LineNode,
+        read: impl FnOnce(&mut Cursor<'_>) -> Result<ConditionExpr, BoxedDiagnostic>,
     ) -> Option<Branch> {
         let condition = self.line(node, read);
-        let body = self.statements(&node.children, Scene::Block);
+        let body = self.statements(&node.children, LineContext::Block);
         condition.map(|condition| Branch { span: node.span, condition, body })
     }
 
     /// `else` and `else if`
-    fn otherwise(&mut self, node: &Node, before: &mut [Statement]) {
+    fn otherwise(&mut self, node: &LineNode, before: &mut [Statement]) {
         let (_, mut cursor) = self.begin(node);
         let is_if = cursor.keyword("if").is_some();
         match before.last_mut() {
@@ -118,17 +118,18 @@ impl Parser<'_> {
                 if otherwise.is_none() && !is_if =>
             {
                 self.line(node, |_| Ok(()));
-                *otherwise = Some(Section { span: node.span, body: self.statements(&node.children, Scene::Block) });
+                *otherwise =
+                    Some(Section { span: node.span, body: self.statements(&node.children, LineContext::Block) });
             }
             _ => {
                 let fault = Diagnostic::error(node.span, "there is nothing before it that this is the other way of");
                 self.fault(fault.fix("`else` stands right behind the block of an `if` or a `chance`"));
-                self.statements(&node.children, Scene::Block);
+                self.statements(&node.children, LineContext::Block);
             }
         }
     }
 
-    fn repeat(&mut self, node: &Node) -> Option<Statement> {
+    fn repeat(&mut self, node: &LineNode) -> Option<Statement> {
         let head = self.line(node, |cursor| {
             let word = cursor.need("how often")?;
             let Some((min, max)) = word.text.split_once("..") else { return Ok((count(&word, 1)?, None)) };
@@ -143,7 +144,7 @@ impl Parser<'_> {
     }
 
     /// The inside of a loop.
-    fn looped(&mut self, nodes: &[Node]) -> (Option<Pace>, Vec<Statement>) {
+    fn looped(&mut self, nodes: &[LineNode]) -> (Option<PaceDef>, Vec<Statement>) {
         let (mut pace, mut body) = (None, Vec::new());
         for node in nodes {
             let (word, _) = self.begin(node);
@@ -151,27 +152,27 @@ impl Parser<'_> {
                 let new = self.pace(node);
                 self.once(&mut pace, new, |pace| pace.span);
             } else {
-                self.statement(node, Scene::Loop, &mut body);
+                self.statement(node, LineContext::Loop, &mut body);
             }
         }
         (pace, body)
     }
 
-    pub(super) fn pace(&mut self, node: &Node) -> Option<Pace> {
-        self.leaf(node, wait).map(|time| Pace { span: node.span, time })
+    pub(super) fn pace(&mut self, node: &LineNode) -> Option<PaceDef> {
+        self.leaf(node, wait).map(|time| PaceDef { span: node.span, time })
     }
 }
 
 /// `2s`, `1s..3s`, `exponential 2s`, `normal 5s 1s`
-fn wait(cursor: &mut Cursor<'_>) -> Result<Wait, Fault> {
+fn wait(cursor: &mut Cursor<'_>) -> Result<WaitExpr, BoxedDiagnostic> {
     const USAGE: &str = "write 2s, 1s..3s, exponential 2s (its mean) or normal 5s 1s (mean and deviation)";
-    let usage = |fault: Fault| if fault.fix.is_some() { fault } else { fault.fix(USAGE).boxed() };
+    let usage = |fault: BoxedDiagnostic| if fault.fix.is_some() { fault } else { fault.fix(USAGE).boxed() };
     let word = cursor.need("a time").map_err(usage)?;
     Ok(match word.text.as_str() {
-        "exponential" => Wait::Exponential(cursor.time("its mean").map_err(usage)?),
+        "exponential" => WaitExpr::Exponential(cursor.time("its mean").map_err(usage)?),
         "normal" => {
             let mean = cursor.time("its mean").map_err(usage)?;
-            Wait::Normal(mean, cursor.time("its deviation").map_err(usage)?)
+            WaitExpr::Normal(mean, cursor.time("its deviation").map_err(usage)?)
         }
         text => match text.split_once("..") {
             Some((min, max)) => {
@@ -182,16 +183,16 @@ fn wait(cursor: &mut Cursor<'_>) -> Result<Wait, Fault> {
                 if min.value > max.value {
                     return Err(Diagnostic::error(word.span, "the shorter time stands first").boxed());
                 }
-                Wait::Uniform(min, max)
+                WaitExpr::Uniform(min, max)
             }
-            None => Wait::Fixed(time(&word).map_err(usage)?),
+            None => WaitExpr::Fixed(time(&word).map_err(usage)?),
         },
     })
 }
 
 /// Tests with `and`, or with `or`, between them.
-fn condition(cursor: &mut Cursor<'_>) -> Result<Condition, Fault> {
-    let mut condition = Condition { any: false, tests: Vec::new() };
+fn condition(cursor: &mut Cursor<'_>) -> Result<ConditionExpr, BoxedDiagnostic> {
+    let mut condition = ConditionExpr { any: false, tests: Vec::new() };
     loop {
         condition.tests.push(test_of_text(cursor)?);
         let is_first = condition.tests.len() == 1;
@@ -206,8 +207,8 @@ fn condition(cursor: &mut Cursor<'_>) -> Result<Condition, Fault> {
 }
 
 /// A test outside of `expect`.
-fn test_of_text(cursor: &mut Cursor<'_>) -> Result<Test, Fault> {
-    let is_quoted = !cursor.is_done() && cursor.left().starts_with('"');
+fn test_of_text(cursor: &mut Cursor<'_>) -> Result<TestExpr, BoxedDiagnostic> {
+    let is_quoted = !cursor.is_done() && cursor.rest().starts_with('"');
     let subject = cursor.operand("something to test, such as ${name}")?;
     if let (Some(text), false) = (subject.fixed(), is_quoted) {
         let fault = match text {
@@ -221,16 +222,16 @@ fn test_of_text(cursor: &mut Cursor<'_>) -> Result<Test, Fault> {
         };
         return Err(fault.boxed());
     }
-    test(cursor, Subject::Text(subject))
+    test(cursor, TestSubject::Text(subject))
 }
 
 /// What is claimed of a subject.
-pub(super) fn test(cursor: &mut Cursor<'_>, subject: Subject) -> Result<Test, Fault> {
+pub(super) fn test(cursor: &mut Cursor<'_>, subject: TestSubject) -> Result<TestExpr, BoxedDiagnostic> {
     const WORDS: [&str; 9] = ["==", "!=", "<", "<=", ">", ">=", "contains", "matches", "exists"];
     let start = match &subject {
-        Subject::Header(name) | Subject::Json(name) | Subject::Cookie(name) => name.span.start,
-        Subject::Body => cursor.at,
-        Subject::Text(template) => template.span.start,
+        TestSubject::Header(name) | TestSubject::Json(name) | TestSubject::Cookie(name) => name.span.start,
+        TestSubject::Body => cursor.at,
+        TestSubject::Text(template) => template.span.start,
     };
     let negated = cursor.keyword("not");
     let word =
@@ -243,13 +244,13 @@ pub(super) fn test(cursor: &mut Cursor<'_>, subject: Subject) -> Result<Test, Fa
                     .fix("turn the sign round: `!=` for `==`, `>=` for `<`")
                     .boxed());
             }
-            Claim::Compare(*comparison, cursor.operand("a value")?)
+            TestPredicate::Compare(*comparison, cursor.operand("a value")?)
         }
-        ("contains", _) => Claim::Contains(cursor.operand("a text")?),
-        ("matches", _) => Claim::Matches(cursor.regex()?),
-        ("exists", _) => Claim::Exists,
+        ("contains", _) => TestPredicate::Contains(cursor.operand("a text")?),
+        ("matches", _) => TestPredicate::Matches(cursor.regex()?),
+        ("exists", _) => TestPredicate::Exists,
         ("=" | "is" | "equals", _) => return Err(clause(&word, &WORDS).fix("write `==`").boxed()),
         _ => return Err(clause(&word, &WORDS)),
     };
-    Ok(Test { span: (start..cursor.at).into(), subject, negated: negated.is_some(), claim })
+    Ok(TestExpr { span: (start..cursor.at).into(), subject, negated: negated.is_some(), predicate: claim })
 }

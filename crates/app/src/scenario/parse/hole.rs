@@ -2,8 +2,8 @@
 
 use super::{
     super::{
-        diagnostic::{Diagnostic, Fault, nearest},
-        tree::{Clock, Filter, Hole, Name, Source, Span},
+        ast::{Clock, Filter, Hole, HoleSource, Name, Span},
+        diagnostic::{BoxedDiagnostic, Diagnostic, nearest},
     },
     cursor::{Cursor, count},
 };
@@ -43,7 +43,7 @@ pub(super) fn is_name(text: &str) -> bool {
 }
 
 /// Reads a hole; the cursor stands before its dollar.
-pub(super) fn hole(cursor: &mut Cursor<'_>) -> Result<Hole, Fault> {
+pub(super) fn hole(cursor: &mut Cursor<'_>) -> Result<Hole, BoxedDiagnostic> {
     let start = cursor.at;
     let open = Span { start, end: start + 2 };
     cursor.at += 2;
@@ -52,13 +52,13 @@ pub(super) fn hole(cursor: &mut Cursor<'_>) -> Result<Hole, Fault> {
             .fix("put a `}` behind it; where no hole is meant, write `$${`")
             .boxed()
     };
-    let quoted = cursor.left().trim_start().starts_with('"');
+    let quoted = cursor.rest().trim_start().starts_with('"');
     let source = if quoted { text(cursor).ok_or_else(not_closed)?? } else { named(cursor, open, not_closed)? };
     let mut filters = Vec::new();
     loop {
-        let left = cursor.left();
+        let left = cursor.rest();
         cursor.at = cursor.end - left.trim_start().len();
-        let left = cursor.left();
+        let left = cursor.rest();
         if left.starts_with('}') {
             cursor.at += 1;
             return Ok(Hole { span: (start..cursor.at).into(), source, filters });
@@ -70,7 +70,7 @@ pub(super) fn hole(cursor: &mut Cursor<'_>) -> Result<Hole, Fault> {
         let filter = FILTERS.iter().find(|(filter, _)| *filter == name).ok_or_else(|| {
             Diagnostic::error(span, format!("there is no filter `{name}`"))
                 .fix("there are url, json, base64 and hex")
-                .perhaps(nearest(name, FILTERS.map(|(filter, _)| filter)))
+                .suggest(nearest(name, FILTERS.map(|(filter, _)| filter)))
                 .boxed()
         })?;
         filters.push(filter.1);
@@ -79,14 +79,14 @@ pub(super) fn hole(cursor: &mut Cursor<'_>) -> Result<Hole, Fault> {
 }
 
 /// A text between quotes; nothing when it is not closed.
-fn text(cursor: &mut Cursor<'_>) -> Option<Result<Source, Fault>> {
-    cursor.at = cursor.end - cursor.left().trim_start().len() + 1;
+fn text(cursor: &mut Cursor<'_>) -> Option<Result<HoleSource, BoxedDiagnostic>> {
+    cursor.at = cursor.end - cursor.rest().trim_start().len() + 1;
     let mut text = String::new();
     loop {
-        let next = cursor.left().chars().next()?;
+        let next = cursor.rest().chars().next()?;
         cursor.at += next.len_utf8();
         match next {
-            '"' => return Some(Ok(Source::Text(text))),
+            '"' => return Some(Ok(HoleSource::Text(text))),
             '\\' => match cursor.escaped() {
                 Ok(escaped) => text.push_str(escaped),
                 Err(fault) => return Some(Err(fault)),
@@ -97,10 +97,14 @@ fn text(cursor: &mut Cursor<'_>) -> Option<Result<Source, Fault>> {
 }
 
 /// A variable, a column or a generator.
-fn named(cursor: &mut Cursor<'_>, open: Span, not_closed: impl Fn() -> Fault) -> Result<Source, Fault> {
+fn named(
+    cursor: &mut Cursor<'_>,
+    open: Span,
+    not_closed: impl Fn() -> BoxedDiagnostic,
+) -> Result<HoleSource, BoxedDiagnostic> {
     // What no name has is more likely the text behind a hole than its inside.
-    let length = cursor.left().find(['|', '}', '"', '{']).ok_or_else(&not_closed)?;
-    if cursor.left()[length..].starts_with(['"', '{']) {
+    let length = cursor.rest().find(['|', '}', '"', '{']).ok_or_else(&not_closed)?;
+    if cursor.rest()[length..].starts_with(['"', '{']) {
         return Err(not_closed());
     }
     let mut words = Cursor { end: cursor.at + length, ..*cursor };
@@ -125,29 +129,29 @@ fn named(cursor: &mut Cursor<'_>, open: Span, not_closed: impl Fn() -> Fault) ->
     }
 }
 
-fn variable(first: Name, words: &mut Cursor<'_>) -> Result<Source, Fault> {
+fn variable(first: Name, words: &mut Cursor<'_>) -> Result<HoleSource, BoxedDiagnostic> {
     if let Some(more) = words.word() {
         let fault = Diagnostic::error(
             (first.span.start..more.span.end).into(),
             format!("nothing makes values by the name of `{}`", first.text),
         );
         let fault = fault.fix("there are rand, seq, chars, uuid, now, user, iteration, round and env");
-        return Err(fault.perhaps(nearest(&first.text, GENERATORS.map(|(name, _)| name))).boxed());
+        return Err(fault.suggest(nearest(&first.text, GENERATORS.map(|(name, _)| name))).boxed());
     }
     if let Some((set, column)) = first.text.split_once('.').filter(|(set, column)| is_name(set) && !column.is_empty()) {
         let dot = first.span.start + set.len();
         let set = Name { text: set.to_owned(), span: (first.span.start..dot).into() };
-        return Ok(Source::Column(set, Name { text: column.to_owned(), span: (dot + 1..first.span.end).into() }));
+        return Ok(HoleSource::Column(set, Name { text: column.to_owned(), span: (dot + 1..first.span.end).into() }));
     }
     if is_name(&first.text) {
-        return Ok(Source::Variable(first));
+        return Ok(HoleSource::Variable(first));
     }
     Err(Diagnostic::error(first.span, format!("`{}` is no name of a variable", first.text))
         .fix("names are letters, digits, `_` and `-`, and begin with a letter; where no hole is meant, write `$${`")
         .boxed())
 }
 
-fn generated(name: &str, words: &mut Cursor<'_>) -> Result<Source, Fault> {
+fn generated(name: &str, words: &mut Cursor<'_>) -> Result<HoleSource, BoxedDiagnostic> {
     Ok(match name {
         "rand" => {
             let range = words.need("a range such as 1..100")?;
@@ -156,19 +160,19 @@ fn generated(name: &str, words: &mut Cursor<'_>) -> Result<Source, Fault> {
             let Some((min, max)) = bounds.filter(|(min, max): &(u64, u64)| min <= max) else {
                 return Err(Diagnostic::error(range.span, format!("`{}` is no range", range.text)).boxed());
             };
-            Source::Rand { min, max, width: width(words, max)? }
+            HoleSource::Rand { min, max, width: width(words, max)? }
         }
         "seq" => {
             let from = words.keyword("from").map(|_| words.count("a number", 0)).transpose()?.map(|from| from.value);
-            Source::Seq { from, width: width(words, 0)? }
+            HoleSource::Seq { from, width: width(words, 0)? }
         }
         "chars" => {
             let n = words.count("a length", 1)?;
             let fault = || Diagnostic::error(n.span, format!("more than {CHARS_MAX} characters")).boxed();
-            Source::Chars(u16::try_from(n.value).ok().filter(|n| u64::from(*n) <= CHARS_MAX).ok_or_else(fault)?)
+            HoleSource::Chars(u16::try_from(n.value).ok().filter(|n| u64::from(*n) <= CHARS_MAX).ok_or_else(fault)?)
         }
-        "uuid" => Source::Uuid,
-        "now" => Source::Now(match words.word() {
+        "uuid" => HoleSource::Uuid,
+        "now" => HoleSource::Now(match words.word() {
             None => Clock::Seconds,
             Some(word) if word.text == "ms" => Clock::Millis,
             Some(word) if word.text == "iso" => Clock::Iso,
@@ -176,15 +180,15 @@ fn generated(name: &str, words: &mut Cursor<'_>) -> Result<Source, Fault> {
                 return Err(Diagnostic::error(word.span, format!("no such form of the time: `{}`", word.text)).boxed());
             }
         }),
-        "user" => Source::UserNumber,
-        "iteration" => Source::Iteration,
-        "round" => Source::Round,
-        _ => Source::Env(words.need("the name of an environment variable")?),
+        "user" => HoleSource::UserNumber,
+        "iteration" => HoleSource::Iteration,
+        "round" => HoleSource::Round,
+        _ => HoleSource::Env(words.need("the name of an environment variable")?),
     })
 }
 
 /// `width 6`, wide enough for the greatest number.
-fn width(words: &mut Cursor<'_>, max: u64) -> Result<Option<u8>, Fault> {
+fn width(words: &mut Cursor<'_>, max: u64) -> Result<Option<u8>, BoxedDiagnostic> {
     if words.keyword("width").is_none() {
         return Ok(None);
     }

@@ -4,15 +4,15 @@ use serde::de::IgnoredAny;
 
 use super::{
     super::{
-        diagnostic::{Diagnostic, Fault},
-        tree::{Source, Span},
+        ast::{HoleSource, Span},
+        diagnostic::{BoxedDiagnostic, Diagnostic},
     },
     cursor::Cursor,
     hole,
 };
 
 /// Puts something of the same length into each hole, and reads that.
-pub(super) fn check(text: &str, lines: &[Span]) -> Result<(), Fault> {
+pub(super) fn check(text: &str, lines: &[Span]) -> Result<(), BoxedDiagnostic> {
     let mut filled = String::new();
     let mut is_within = false;
     for line in lines {
@@ -31,27 +31,27 @@ pub(super) fn check(text: &str, lines: &[Span]) -> Result<(), Fault> {
 }
 
 fn fill(mut cursor: Cursor<'_>, filled: &mut String, is_within: &mut bool) {
-    while let Some(next) = cursor.left().chars().next() {
+    while let Some(next) = cursor.rest().chars().next() {
         let start = cursor.at;
-        if cursor.left().starts_with("${") {
+        if cursor.rest().starts_with("${") {
             // What stands in a hole was read before, so this one can be read.
             let Ok(hole) = hole::hole(&mut cursor) else { return };
             match hole.source {
-                Source::Text(text) if hole.filters.is_empty() => filled.push_str(&text),
+                HoleSource::Text(text) if hole.filters.is_empty() => filled.push_str(&text),
                 _ => filled.extend(std::iter::repeat_n(if *is_within { 'x' } else { '1' }, cursor.at - start)),
             }
             continue;
         }
-        let length = if cursor.left().starts_with("$${") {
+        let length = if cursor.rest().starts_with("$${") {
             3
         } else if *is_within && next == '\\' {
             // The sign behind it means nothing by itself.
-            1 + cursor.left()[1..].chars().next().map_or(0, char::len_utf8)
+            1 + cursor.rest()[1..].chars().next().map_or(0, char::len_utf8)
         } else {
             *is_within ^= next == '"';
             next.len_utf8()
         };
-        filled.push_str(&cursor.left()[..length]);
+        filled.push_str(&cursor.rest()[..length]);
         cursor.at += length;
     }
     // A line feed within a string is no JSON, but the next line begins as this one did not end.

@@ -10,9 +10,9 @@ mod step;
 use self::cursor::Cursor;
 pub(super) use self::flow::COMPARISONS;
 use super::{
-    diagnostic::{Diagnostic, FAULTS_MAX, Fault, nearest},
-    lines::{self, Node},
-    tree::{Comment, Name, Scenario, Span},
+    ast::{Comment, Name, Scenario, Span},
+    blocks::{self, LineNode},
+    diagnostic::{BoxedDiagnostic, Diagnostic, FAULTS_MAX, nearest},
 };
 
 /// A larger file is no text that a person wrote.
@@ -28,7 +28,7 @@ pub fn parse(text: &str) -> Result<Scenario, Vec<Diagnostic>> {
             Diagnostic::error(Span::default(), format!("{} bytes are more than a scenario may have", text.len()));
         return Err(vec![fault.fix("it has 1 MiB at most; put data into files of their own")]);
     }
-    let blocks = lines::blocks(text);
+    let blocks = blocks::blocks(text);
     let mut parser = Parser { text, comments: blocks.comments, faults: blocks.faults };
     let mut scenario = parser.file(&blocks.nodes);
     if parser.faults.is_empty() {
@@ -50,7 +50,7 @@ struct Parser<'a> {
 
 /// Where a line stands, which says what it may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Scene {
+enum LineContext {
     File,
     User,
     Loop,
@@ -85,7 +85,7 @@ const OF_LOOP: &[&str] = &["pace"];
 /// What stands below the request of a step.
 const OF_STEP: &[&str] = &["body", "json", "form", "multipart", "expect", "take", "redirects", "timeout", "on"];
 
-impl Scene {
+impl LineContext {
     /// What its lines may begin with.
     fn words(self) -> impl Iterator<Item = &'static str> {
         let tables: &[&[&str]] = match self {
@@ -105,29 +105,29 @@ fn is_method(word: &str) -> bool {
 }
 
 /// What a line begins with that nothing may begin with here.
-fn unknown(word: &Name, scene: Scene) -> Fault {
+fn unknown(word: &Name, scene: LineContext) -> BoxedDiagnostic {
     let text = word.text.as_str();
     if is_method(text) {
         let fault = Diagnostic::error(word.span, "a request does not stand alone");
         return fault.fix("write `step NAME` above it, and indent the request").boxed();
     }
     let elsewhere = [
-        (Scene::Step, "it belongs to a step, below its request"),
-        (Scene::Block, "it belongs to a user, not to a step: put it before or behind the step"),
-        (Scene::Loop, "it belongs to a user or to a loop"),
-        (Scene::User, "it belongs to a user"),
-        (Scene::File, "it belongs to the file: do not indent it"),
+        (LineContext::Step, "it belongs to a step, below its request"),
+        (LineContext::Block, "it belongs to a user, not to a step: put it before or behind the step"),
+        (LineContext::Loop, "it belongs to a user or to a loop"),
+        (LineContext::User, "it belongs to a user"),
+        (LineContext::File, "it belongs to the file: do not indent it"),
     ];
-    let fits = |scene: &Scene| scene.words().any(|known| known == text);
+    let fits = |scene: &LineContext| scene.words().any(|known| known == text);
     if let Some((_, fix)) = elsewhere.iter().find(|(scene, _)| fits(scene)) {
         return Diagnostic::error(word.span, format!("`{text}` cannot stand here")).fix(*fix).boxed();
     }
     let words: Vec<&str> = scene.words().collect();
-    let settings = file::settings().map(|option| option.name).filter(|_| scene == Scene::File);
+    let settings = file::settings().map(|option| option.name).filter(|_| scene == LineContext::File);
     let near = nearest(text, words.iter().copied().chain(settings));
     Diagnostic::error(word.span, format!("unknown keyword `{text}`"))
         .fix(format!("lines begin with {} here", words.join(", ")))
-        .perhaps(near)
+        .suggest(near)
         .boxed()
 }
 
@@ -145,14 +145,18 @@ impl<'a> Parser<'a> {
     }
 
     /// The first word of a line, and what is left behind it.
-    fn begin(&self, node: &Node) -> (Name, Cursor<'a>) {
+    fn begin(&self, node: &LineNode) -> (Name, Cursor<'a>) {
         let mut cursor = Cursor::new(self.text, node.span);
         let word = cursor.word().unwrap_or_default();
         (word, cursor)
     }
 
     /// Reads a line to its end.
-    fn line<T>(&mut self, node: &Node, read: impl FnOnce(&mut Cursor<'a>) -> Result<T, Fault>) -> Option<T> {
+    fn line<T>(
+        &mut self,
+        node: &LineNode,
+        read: impl FnOnce(&mut Cursor<'a>) -> Result<T, BoxedDiagnostic>,
+    ) -> Option<T> {
         let (_, mut cursor) = self.begin(node);
         let read = read(&mut cursor).and_then(|value| Ok((value, cursor.finish()?)));
         match read {
@@ -168,12 +172,16 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads a line to which no others belong.
-    fn leaf<T>(&mut self, node: &Node, read: impl FnOnce(&mut Cursor<'a>) -> Result<T, Fault>) -> Option<T> {
+    fn leaf<T>(
+        &mut self,
+        node: &LineNode,
+        read: impl FnOnce(&mut Cursor<'a>) -> Result<T, BoxedDiagnostic>,
+    ) -> Option<T> {
         self.childless(node);
         self.line(node, read)
     }
 
-    fn childless(&mut self, node: &Node) {
+    fn childless(&mut self, node: &LineNode) {
         if let Some(child) = node.children.first() {
             let fault =
                 Diagnostic::error(child.span, "this is indented deeper, but nothing can belong to the line above");

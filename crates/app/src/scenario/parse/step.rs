@@ -2,15 +2,16 @@
 
 use super::{
     super::{
-        diagnostic::{Diagnostic, Fault, nearest},
-        lines::Node,
-        tree::{
-            Between, Body, Content, Expect, Expected, Field, FieldValue, Header, Name, Pick, Piece, Place, Span,
-            Statuses, Step, Subject, Take, TakeSource, Template, Timeout,
+        ast::{
+            Between, BodyContent, BodyDef, ExpectClause, ExpectedValue, FormField, FormFieldValue, HeaderDef,
+            MatchPick, Name, SearchArea, Span, StatusPattern, StepDef, TakeClause, TakeSource, Template, TemplatePiece,
+            TestSubject, TimeoutLine,
         },
+        blocks::LineNode,
+        diagnostic::{BoxedDiagnostic, Diagnostic, nearest},
     },
-    Parser, Scene,
-    cursor::{Cursor, Ending, push_text},
+    LineContext, Parser,
+    cursor::{Cursor, TextEnd, push_text},
     file::{clause, equals, variable_name},
     flow::test,
     is_method, json, unknown,
@@ -21,7 +22,7 @@ use fathom_http::url::Url;
 const METHODS: [&str; 7] = ["get", "post", "put", "delete", "patch", "head", "options"];
 
 impl Parser<'_> {
-    pub(super) fn step(&mut self, node: &Node) -> Option<Step> {
+    pub(super) fn step(&mut self, node: &LineNode) -> Option<StepDef> {
         let name = self.line(node, |cursor| cursor.words("a name"));
         let Some((request, rest)) = node.children.split_first() else {
             let fault = Diagnostic::error(node.span, "this step asks nothing");
@@ -30,7 +31,7 @@ impl Parser<'_> {
         };
         let request = self.request(request);
         let (method, url) = request.unzip();
-        let mut step = Step {
+        let mut step = StepDef {
             span: node.span,
             name: name.clone().unwrap_or_default(),
             method: method.clone().unwrap_or_default(),
@@ -44,13 +45,13 @@ impl Parser<'_> {
             on_failure: None,
         };
         for child in rest {
-            self.of_step(child, &mut step);
+            self.step_line(child, &mut step);
         }
         (name.is_some() && method.is_some()).then_some(step)
     }
 
     /// `GET /path`
-    fn request(&mut self, node: &Node) -> Option<(Name, Template)> {
+    fn request(&mut self, node: &LineNode) -> Option<(Name, Template)> {
         let (word, _) = self.begin(node);
         if !is_method(&word.text) {
             let lower = METHODS.contains(&word.text.to_lowercase().as_str());
@@ -67,14 +68,14 @@ impl Parser<'_> {
             if cursor.is_done() {
                 return Err(cursor.missing("a path or a URL"));
             }
-            let url = cursor.template(Ending::Comment)?;
+            let url = cursor.template(TextEnd::Comment)?;
             check_url(&url)?;
             Ok(url)
         });
         url.map(|url| (word, url))
     }
 
-    fn of_step(&mut self, node: &Node, step: &mut Step) {
+    fn step_line(&mut self, node: &LineNode, step: &mut StepDef) {
         if let Some(header) = self.header(node) {
             step.headers.push(header);
             return;
@@ -86,7 +87,7 @@ impl Parser<'_> {
                     "form" | "multipart" => self.fields(node, &word),
                     _ => self.text_body(node, &word),
                 };
-                let body = content.map(|content| Body { span: node.span, content });
+                let body = content.map(|content| BodyDef { span: node.span, content });
                 self.once(&mut step.body, body, |body| body.span);
             }
             "expect" => step.expects.extend(self.leaf(node, |cursor| expect(cursor, node.span))),
@@ -96,7 +97,8 @@ impl Parser<'_> {
                 self.once(&mut step.redirects, redirects, |redirects| redirects.span);
             }
             "timeout" => {
-                let timeout = self.leaf(node, |cursor| Ok(Timeout { span: node.span, after: cursor.time("a time")? }));
+                let timeout =
+                    self.leaf(node, |cursor| Ok(TimeoutLine { span: node.span, after: cursor.time("a time")? }));
                 self.once(&mut step.timeout, timeout, |timeout| timeout.span);
             }
             "on" => {
@@ -107,12 +109,12 @@ impl Parser<'_> {
                 let fault = Diagnostic::error(word.span, "a step has one request");
                 self.fault(fault.fix("begin another step with `step NAME`"));
             }
-            _ => self.fault(*unknown(&word, Scene::Step)),
+            _ => self.fault(*unknown(&word, LineContext::Step)),
         }
     }
 
     /// `Name: value`, to the end of the line; nothing when the line has another form.
-    pub(super) fn header(&mut self, node: &Node) -> Option<Header> {
+    pub(super) fn header(&mut self, node: &LineNode) -> Option<HeaderDef> {
         const SIGNS: &[u8] = b"!#$%&'*+-.^_`|~";
         let text = &self.text[node.span.start..node.span.end];
         let colon = text.bytes().position(|byte| !byte.is_ascii_alphanumeric() && !SIGNS.contains(&byte))?;
@@ -123,30 +125,30 @@ impl Parser<'_> {
         let name = Name { text: text[..colon].to_owned(), span: (node.span.start..node.span.start + colon).into() };
         let mut cursor = Cursor::new(self.text, node.span);
         cursor.at = node.span.end - text[colon + 1..].trim_start().len();
-        match cursor.template(Ending::Line) {
-            Ok(value) => Some(Header { span: node.span, name, value }),
+        match cursor.template(TextEnd::Line) {
+            Ok(value) => Some(HeaderDef { span: node.span, name, value }),
             Err(fault) => {
                 self.fault(*fault);
                 // It has the form of a header field, so nothing else is looked for.
-                Some(Header { span: node.span, name, value: Template::default() })
+                Some(HeaderDef { span: node.span, name, value: Template::default() })
             }
         }
     }
 
     /// `body` and `json`
-    fn text_body(&mut self, node: &Node, word: &Name) -> Option<Content> {
+    fn text_body(&mut self, node: &LineNode, word: &Name) -> Option<BodyContent> {
         self.childless(node);
         let (_, mut cursor) = self.begin(node);
-        cursor.at = cursor.end - cursor.left().trim_start().len();
+        cursor.at = cursor.end - cursor.rest().trim_start().len();
         if word.text == "body" && cursor.keyword("from").is_some() {
             let file = self.line(node, |cursor| {
                 cursor.keyword("from");
                 cursor.plain("a file")
             });
-            return file.map(Content::File);
+            return file.map(BodyContent::File);
         }
         let one = [Span { start: cursor.at, end: cursor.end }];
-        let lines: &[Span] = if cursor.left().is_empty() { &node.raw } else { &one };
+        let lines: &[Span] = if cursor.rest().is_empty() { &node.raw } else { &one };
         if lines.is_empty() {
             let fault = Diagnostic::error(node.span, format!("this {} is empty", word.text));
             self.fault(fault.fix("put its text behind it, or below it on lines that are indented deeper"));
@@ -158,22 +160,22 @@ impl Parser<'_> {
             if idx > 0 {
                 push_text(&mut whole.pieces, "\n");
             }
-            match Cursor::new(self.text, *line).template(Ending::Line) {
+            match Cursor::new(self.text, *line).template(TextEnd::Line) {
                 Ok(line) => whole.append(line),
                 Err(fault) => self.fault(*fault),
             }
         }
         if word.text == "body" {
-            return Some(Content::Text(whole));
+            return Some(BodyContent::Text(whole));
         }
         if n_faults == self.faults.len() {
             json::check(self.text, lines).map_err(|fault| self.fault(*fault)).ok();
         }
-        Some(Content::Json(whole))
+        Some(BodyContent::Json(whole))
     }
 
     /// The lines of a form.
-    fn fields(&mut self, node: &Node, word: &Name) -> Option<Content> {
+    fn fields(&mut self, node: &LineNode, word: &Name) -> Option<BodyContent> {
         self.line(node, |_| Ok(()))?;
         let mut fields = Vec::new();
         for child in &node.children {
@@ -181,7 +183,7 @@ impl Parser<'_> {
             let mut cursor = Cursor::new(self.text, child.span);
             match field(&mut cursor, child.span) {
                 Ok(field) => {
-                    if let (Content::FORM, FieldValue::File { path, .. }) = (word.text.as_str(), &field.value) {
+                    if let (BodyContent::FORM, FormFieldValue::File { path, .. }) = (word.text.as_str(), &field.value) {
                         let fault = Diagnostic::error(path.span, "a form of this kind holds no files");
                         self.fault(fault.fix("write `multipart` instead of `form`"));
                     }
@@ -198,11 +200,11 @@ impl Parser<'_> {
             let fault = Diagnostic::error(node.span, "this form is empty");
             self.fault(fault.fix("put its fields below it, indented: `name = value`"));
         }
-        Some(if word.text == Content::FORM { Content::Form(fields) } else { Content::Multipart(fields) })
+        Some(if word.text == BodyContent::FORM { BodyContent::Form(fields) } else { BodyContent::Multipart(fields) })
     }
 }
 
-impl Content {
+impl BodyContent {
     const FORM: &'static str = "form";
 }
 
@@ -211,19 +213,19 @@ impl Template {
     fn append(&mut self, other: Self) {
         for piece in other.pieces {
             match piece {
-                Piece::Text(text) => push_text(&mut self.pieces, &text),
-                hole @ Piece::Hole(_) => self.pieces.push(hole),
+                TemplatePiece::Text(text) => push_text(&mut self.pieces, &text),
+                hole @ TemplatePiece::Hole(_) => self.pieces.push(hole),
             }
         }
     }
 }
 
 /// What can be said of a URL before its holes are filled.
-fn check_url(url: &Template) -> Result<(), Fault> {
+fn check_url(url: &Template) -> Result<(), BoxedDiagnostic> {
     let fault = |what: &str, fix: &str| Err(Diagnostic::error(url.span, what).fix(fix).boxed());
     let mut texts = url.pieces.iter().filter_map(|piece| match piece {
-        Piece::Text(text) => Some(text.as_str()),
-        Piece::Hole(_) => None,
+        TemplatePiece::Text(text) => Some(text.as_str()),
+        TemplatePiece::Hole(_) => None,
     });
     if texts.clone().any(|text| text.bytes().any(|byte| byte <= b' ' || byte > b'~')) {
         return fault("a URL has neither blanks nor other than ASCII letters", "percent-encode them: a blank is %20");
@@ -232,8 +234,8 @@ fn check_url(url: &Template) -> Result<(), Fault> {
         return fault("what stands behind a # is never sent", "leave it out, or write %23");
     }
     let first = match url.pieces.first() {
-        Some(Piece::Hole(_)) | None => return Ok(()),
-        Some(Piece::Text(_)) => texts.next().unwrap_or_default(),
+        Some(TemplatePiece::Hole(_)) | None => return Ok(()),
+        Some(TemplatePiece::Text(_)) => texts.next().unwrap_or_default(),
     };
     if first.starts_with('/') {
         return Ok(());
@@ -252,22 +254,22 @@ fn check_url(url: &Template) -> Result<(), Fault> {
 }
 
 /// `name = value` or `name from FILE type image/png`
-fn field(cursor: &mut Cursor<'_>, span: Span) -> Result<Field, Fault> {
+fn field(cursor: &mut Cursor<'_>, span: Span) -> Result<FormField, BoxedDiagnostic> {
     let name = cursor.plain("a name")?;
     if cursor.keyword("from").is_some() {
         let path = cursor.plain("a file")?;
         let media_type = cursor.keyword("type").map(|_| cursor.need("a media type")).transpose()?;
-        return Ok(Field { span, name, value: FieldValue::File { path, media_type } });
+        return Ok(FormField { span, name, value: FormFieldValue::File { path, media_type } });
     }
     if cursor.keyword("=").is_none() {
         let fault = cursor.missing("`=` or `from`");
         return Err(fault.fix("such as `title = A picture`, or `picture from holiday.jpg`").boxed());
     }
-    cursor.at = cursor.end - cursor.left().trim_start().len();
-    Ok(Field { span, name, value: FieldValue::Text(cursor.template(Ending::Line)?) })
+    cursor.at = cursor.end - cursor.rest().trim_start().len();
+    Ok(FormField { span, name, value: FormFieldValue::Text(cursor.template(TextEnd::Line)?) })
 }
 
-fn expect(cursor: &mut Cursor<'_>, span: Span) -> Result<Expect, Fault> {
+fn expect(cursor: &mut Cursor<'_>, span: Span) -> Result<ExpectClause, BoxedDiagnostic> {
     const USAGE: &str =
         "such as `expect 200`, `expect body contains \"x\"`, `expect json $.n == 1`, `expect within 1s`";
     const SUBJECTS: [&str; 5] = ["header", "body", "json", "cookie", "within"];
@@ -275,32 +277,32 @@ fn expect(cursor: &mut Cursor<'_>, span: Span) -> Result<Expect, Fault> {
     let word = ahead.need("what is expected").map_err(|fault| fault.fix(USAGE).boxed())?;
     let what = match word.text.as_str() {
         "within" => None,
-        text if text.starts_with(|c: char| c.is_ascii_digit()) => Some(Expected::Status(statuses(cursor)?)),
+        text if text.starts_with(|c: char| c.is_ascii_digit()) => Some(ExpectedValue::Status(statuses(cursor)?)),
         text => {
             let subject = if text.starts_with(['"', '$']) {
-                Subject::Text(cursor.operand("a text")?)
+                TestSubject::Text(cursor.operand("a text")?)
             } else {
                 *cursor = ahead;
                 match text {
-                    "header" => Subject::Header(header_name(cursor)?),
-                    "body" => Subject::Body,
-                    "json" => Subject::Json(cursor.json_path()?),
-                    "cookie" => Subject::Cookie(cursor.need("the name of a cookie")?),
+                    "header" => TestSubject::Header(header_name(cursor)?),
+                    "body" => TestSubject::Body,
+                    "json" => TestSubject::Json(cursor.json_path()?),
+                    "cookie" => TestSubject::Cookie(cursor.need("the name of a cookie")?),
                     _ => {
                         let fault = Diagnostic::error(word.span, format!("unknown expectation `{text}`"));
-                        return Err(fault.fix(USAGE).perhaps(nearest(text, SUBJECTS)).boxed());
+                        return Err(fault.fix(USAGE).suggest(nearest(text, SUBJECTS)).boxed());
                     }
                 }
             };
-            Some(Expected::Test(test(cursor, subject)?))
+            Some(ExpectedValue::Test(test(cursor, subject)?))
         }
     };
     let within = cursor.keyword("within").map(|_| cursor.time("a time")).transpose()?;
-    Ok(Expect { span, what, within })
+    Ok(ExpectClause { span, what, within })
 }
 
 /// `200, 3xx`
-fn statuses(cursor: &mut Cursor<'_>) -> Result<Vec<Statuses>, Fault> {
+fn statuses(cursor: &mut Cursor<'_>) -> Result<Vec<StatusPattern>, BoxedDiagnostic> {
     let mut all = Vec::new();
     loop {
         let word = cursor.need("a status")?;
@@ -308,7 +310,7 @@ fn statuses(cursor: &mut Cursor<'_>) -> Result<Vec<Statuses>, Fault> {
             let class =
                 text.strip_suffix("xx").and_then(|digit| digit.parse().ok()).filter(|digit| (1..=5).contains(digit));
             let one = text.parse().ok().filter(|status| text.len() == 3 && (100..=599).contains(status));
-            all.push(class.map(Statuses::Class).or(one.map(Statuses::One)).ok_or_else(|| {
+            all.push(class.map(StatusPattern::Class).or(one.map(StatusPattern::One)).ok_or_else(|| {
                 Diagnostic::error(word.span, format!("`{text}` is no status"))
                     .fix("write 200, a class such as 2xx, or several: 200, 3xx")
                     .boxed()
@@ -320,7 +322,7 @@ fn statuses(cursor: &mut Cursor<'_>) -> Result<Vec<Statuses>, Fault> {
     }
 }
 
-fn header_name(cursor: &mut Cursor<'_>) -> Result<Name, Fault> {
+fn header_name(cursor: &mut Cursor<'_>) -> Result<Name, BoxedDiagnostic> {
     let name = cursor.need("the name of a header field")?;
     match http::HeaderName::from_bytes(name.text.as_bytes()) {
         Ok(_) => Ok(name),
@@ -331,7 +333,7 @@ fn header_name(cursor: &mut Cursor<'_>) -> Result<Name, Fault> {
 }
 
 /// `token = json $.token or "none"`
-fn take(cursor: &mut Cursor<'_>, span: Span) -> Result<Take, Fault> {
+fn take(cursor: &mut Cursor<'_>, span: Span) -> Result<TakeClause, BoxedDiagnostic> {
     const SOURCES: [&str; 7] = ["json", "header", "regex", "between", "cookie", "status", "body"];
     const USAGE: &str =
         "such as `take token = json $.token`; there are json, header, regex, between, cookie, status and body";
@@ -348,35 +350,35 @@ fn take(cursor: &mut Cursor<'_>, span: Span) -> Result<Take, Fault> {
         "between" => {
             let before = cursor.plain("the text before it")?.text;
             let after = cursor.plain("the text behind it")?.text;
-            TakeSource::Between(Between { before, after, place: place(cursor)? })
+            TakeSource::Between(Between { before, after, area: place(cursor)? })
         }
         "cookie" => TakeSource::Cookie(cursor.need("the name of a cookie")?),
         "status" => TakeSource::Status,
         "body" => TakeSource::Body,
         text => {
             let fault = Diagnostic::error(word.span, format!("nothing can be taken from `{text}`"));
-            return Err(fault.fix(USAGE).perhaps(nearest(text, SOURCES)).boxed());
+            return Err(fault.fix(USAGE).suggest(nearest(text, SOURCES)).boxed());
         }
     };
     let one = matches!(source, TakeSource::Status | TakeSource::Body | TakeSource::Cookie(_));
     let pick = pick(cursor, one)?;
     let default = cursor.keyword("or").map(|_| cursor.operand("a value")).transpose()?;
-    Ok(Take { span, name, source, pick, default })
+    Ok(TakeClause { span, name, source, pick, default })
 }
 
-fn place(cursor: &mut Cursor<'_>) -> Result<Place, Fault> {
+fn place(cursor: &mut Cursor<'_>) -> Result<SearchArea, BoxedDiagnostic> {
     if cursor.keyword("in").is_none() {
-        return Ok(Place::Body);
+        return Ok(SearchArea::Body);
     }
     let word = cursor.need("headers")?;
-    if word.text == "headers" { Ok(Place::Headers) } else { Err(clause(&word, &["headers"])) }
+    if word.text == "headers" { Ok(SearchArea::Headers) } else { Err(clause(&word, &["headers"])) }
 }
 
 /// `last`, `any` or `nth 3`; `one` when there is never more than one.
-fn pick(cursor: &mut Cursor<'_>, one: bool) -> Result<Pick, Fault> {
+fn pick(cursor: &mut Cursor<'_>, one: bool) -> Result<MatchPick, BoxedDiagnostic> {
     let mut ahead = *cursor;
     let Some(word) = ahead.word().filter(|word| ["first", "last", "any", "nth"].contains(&word.text.as_str())) else {
-        return Ok(Pick::First);
+        return Ok(MatchPick::First);
     };
     if one {
         return Err(Diagnostic::error(word.span, "there is only one of it")
@@ -385,13 +387,13 @@ fn pick(cursor: &mut Cursor<'_>, one: bool) -> Result<Pick, Fault> {
     }
     *cursor = ahead;
     Ok(match word.text.as_str() {
-        "first" => Pick::First,
-        "last" => Pick::Last,
-        "any" => Pick::Any,
+        "first" => MatchPick::First,
+        "last" => MatchPick::Last,
+        "any" => MatchPick::Any,
         _ => {
             let n = cursor.count("a number", 1)?;
             let n = u32::try_from(n.value).map_err(|_| Diagnostic::error(n.span, "there are never so many").boxed())?;
-            if n == 1 { Pick::First } else { Pick::Nth(n) }
+            if n == 1 { MatchPick::First } else { MatchPick::Nth(n) }
         }
     })
 }

@@ -1,7 +1,7 @@
 //! What the trials at one load amount to for one goal (RFC 9971 appendices A and B).
 
 use super::{SearchGoal, TrialResult};
-use crate::search::Load;
+use crate::search::LoadLevel;
 
 /// What a load is for a goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub fn estimate(goal: &SearchGoal, trials: &[TrialResult]) -> Estimate {
 
 /// What is forwarded at a load: the load without the loss that the exceed ratio leaves below it; nothing without trials.
 #[must_use]
-pub fn conditional_throughput(goal: &SearchGoal, load: Load, trials: &[TrialResult]) -> Option<f64> {
+pub fn conditional_throughput(goal: &SearchGoal, load: LoadLevel, trials: &[TrialResult]) -> Option<f64> {
     let mut full: Vec<&TrialResult> = trials.iter().filter(|trial| trial.duration >= goal.final_duration).collect();
     full.sort_by(|a, b| a.loss_ratio.total_cmp(&b.loss_ratio));
     let measured: f64 = full.iter().map(|trial| trial.effective.as_secs_f64()).sum();
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_conditional_throughputs_of_rfc_9971_come_out() {
-        let (all, load) = (points().pop().unwrap(), Load::new(1e6).unwrap());
+        let (all, load) = (points().pop().unwrap(), LoadLevel::new(1e6).unwrap());
         let [_, tst009, one_second, exceed] = goals();
         for (goal, expected) in [(tst009, 1e6), (one_second, 1e6), (exceed, 999e3)] {
             assert_eq!(conditional_throughput(&goal, load, &all), Some(expected), "{goal:?}");
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn what_is_not_measured_counts_as_lost_for_the_conditional_throughput() {
-        let (load, tst009) = (Load::new(1e6).unwrap(), goals()[1]);
+        let (load, tst009) = (LoadLevel::new(1e6).unwrap(), goals()[1]);
         assert_eq!(conditional_throughput(&tst009, load, &[]), None);
         assert_eq!(conditional_throughput(&tst009, load, &trials(59, 1, 0.0)), Some(0.0));
         // One full-length trial is the half that is needed.

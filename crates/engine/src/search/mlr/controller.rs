@@ -14,7 +14,7 @@ use super::{
     ControllerInput, ControllerOutput, GoalEnding, GoalResult, LoadClass, SearchGoal, TrialResult, classify,
     conditional_throughput,
 };
-use crate::search::{Ended, Load, Measurer, Step, VOIDS_MAX};
+use crate::search::{LoadLevel, Measurer, SearchEnd, SearchTrialRequest, VOIDS_MAX};
 
 /// How often each goal is met; each time the bounds are half as far apart.
 const ROUNDS: i32 = 3;
@@ -33,7 +33,7 @@ pub fn mlrsearch<M: Measurer>(input: &ControllerInput, measurer: &mut M) -> Cont
     assert!(!input.goals.is_empty(), "a search without a goal");
     assert!(input.goals.iter().all(|goal| goal.check().is_ok()), "{:?}", input.goals);
     let mut controller = Controller { input, measurer, loads: Vec::new(), n_done: 0, took: Nanos::ZERO, n_voids: 0 };
-    let ended = controller.search().err().unwrap_or(Ended::Done);
+    let ended = controller.search().err().unwrap_or(SearchEnd::Done);
     let goals = input.goals.iter().map(|goal| controller.result(goal)).collect();
     ControllerOutput { goals, loads: controller.loads, ended }
 }
@@ -41,22 +41,22 @@ pub fn mlrsearch<M: Measurer>(input: &ControllerInput, measurer: &mut M) -> Cont
 /// The relevant bounds of a goal (RFC 9971 section 4.8).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Bounds {
-    lower: Option<Load>,
-    upper: Option<Load>,
+    lower: Option<LoadLevel>,
+    upper: Option<LoadLevel>,
 }
 
 struct Controller<'a, M> {
     input: &'a ControllerInput,
     measurer: &'a mut M,
     /// Ascending.
-    loads: Vec<(Load, Vec<TrialResult>)>,
+    loads: Vec<(LoadLevel, Vec<TrialResult>)>,
     n_done: u32,
     took: Nanos,
     n_voids: u32,
 }
 
 impl<M: Measurer> Controller<'_, M> {
-    fn search(&mut self) -> Result<(), Ended<M::Error>> {
+    fn search(&mut self) -> Result<(), SearchEnd<M::Error>> {
         self.look()?;
         let mut order: Vec<usize> = (0..self.input.goals.len()).collect();
         order.sort_by(|a, b| self.input.goals[*a].loss_ratio.total_cmp(&self.input.goals[*b].loss_ratio));
@@ -77,14 +77,14 @@ impl<M: Measurer> Controller<'_, M> {
     }
 
     /// One trial at the highest load, and one at what was forwarded of it: the first guess of a throughput.
-    fn look(&mut self) -> Result<(), Ended<M::Error>> {
+    fn look(&mut self) -> Result<(), SearchEnd<M::Error>> {
         let durations = self.input.goals.iter().map(|goal| goal.initial_duration);
         let duration = durations.min().unwrap_or(Nanos::ZERO);
         let (max, left) = (self.input.max_load, Nanos::ZERO);
         let mut guess = max;
         for _ in 0..2 {
             let Some(seen) = self.trial(guess, duration, (Purpose::Bracket, left))? else { return Ok(()) };
-            let forwarded = seen.forwarding_rate.and_then(Load::new).map(|load| self.bounded(digits(load.get())));
+            let forwarded = seen.forwarding_rate.and_then(LoadLevel::new).map(|load| self.bounded(digits(load.get())));
             match forwarded.filter(|load| *load < guess && seen.loss_ratio > 0.0) {
                 Some(load) => guess = load,
                 None => return Ok(()),
@@ -94,7 +94,7 @@ impl<M: Measurer> Controller<'_, M> {
     }
 
     /// Measures until the bounds of a target are near enough, or cannot be.
-    fn meet(&mut self, target: &SearchGoal, before: Bounds, later: Nanos) -> Result<Bounds, Ended<M::Error>> {
+    fn meet(&mut self, target: &SearchGoal, before: Bounds, later: Nanos) -> Result<Bounds, SearchEnd<M::Error>> {
         let mut n_loads = 0;
         let mut last = None;
         loop {
@@ -122,13 +122,13 @@ impl<M: Measurer> Controller<'_, M> {
     /// The next load of a target; nothing when it is met, or when a limit of the loads is its bound.
     ///
     /// Beyond what is known the steps double with every load.
-    fn next(&self, target: &SearchGoal, bounds: Bounds, (before, n_loads): (Bounds, i32)) -> Option<Load> {
+    fn next(&self, target: &SearchGoal, bounds: Bounds, (before, n_loads): (Bounds, i32)) -> Option<LoadLevel> {
         let step = target.width * 2_f64.powi(n_loads.min(DOUBLINGS_MAX));
-        let up = |load: Load| self.bounded(digits(load.get() * (1.0 + step.min(3.0))));
-        let down = |load: Load| self.bounded(digits(load.get() * (1.0 - step).max(0.25)));
+        let up = |load: LoadLevel| self.bounded(digits(load.get() * (1.0 + step.min(3.0))));
+        let down = |load: LoadLevel| self.bounded(digits(load.get() * (1.0 - step).max(0.25)));
         match (bounds.lower, bounds.upper) {
             (Some(lower), Some(upper)) => {
-                let between = |load: Option<Load>| load.filter(|load| lower < *load && *load < upper);
+                let between = |load: Option<LoadLevel>| load.filter(|load| lower < *load && *load < upper);
                 if width(lower, upper) <= target.width {
                     return None;
                 }
@@ -151,24 +151,24 @@ impl<M: Measurer> Controller<'_, M> {
 
     /// The smallest upper bound, and the largest lower bound below it.
     fn bounds(&self, goal: &SearchGoal) -> Bounds {
-        let class = |(load, trials): &(Load, Vec<TrialResult>)| (*load, classify(goal, trials));
-        let classes: Vec<(Load, LoadClass)> = self.loads.iter().map(class).collect();
+        let class = |(load, trials): &(LoadLevel, Vec<TrialResult>)| (*load, classify(goal, trials));
+        let classes: Vec<(LoadLevel, LoadClass)> = self.loads.iter().map(class).collect();
         let upper = classes.iter().find(|(_, class)| *class == LoadClass::UpperBound).map(|(load, _)| *load);
-        let is_below = |load: Load| upper.is_none_or(|upper| load < upper);
+        let is_below = |load: LoadLevel| upper.is_none_or(|upper| load < upper);
         let mut lowers =
             classes.iter().rev().filter(|(load, class)| *class == LoadClass::LowerBound && is_below(*load));
         Bounds { lower: lowers.next().map(|(load, _)| *load), upper }
     }
 
-    fn class(&self, goal: &SearchGoal, load: Load) -> LoadClass {
+    fn class(&self, goal: &SearchGoal, load: LoadLevel) -> LoadClass {
         classify(goal, self.trials(load))
     }
 
-    fn trials(&self, load: Load) -> &[TrialResult] {
+    fn trials(&self, load: LoadLevel) -> &[TrialResult] {
         self.loads.iter().find(|(known, _)| *known == load).map_or(&[], |(_, trials)| trials)
     }
 
-    fn bounded(&self, load: Option<Load>) -> Load {
+    fn bounded(&self, load: Option<LoadLevel>) -> LoadLevel {
         let load = load.unwrap_or(self.input.min_load);
         if load > self.input.max_load {
             self.input.max_load
@@ -190,15 +190,15 @@ impl<M: Measurer> Controller<'_, M> {
 
     fn trial(
         &mut self,
-        load: Load,
+        load: LoadLevel,
         duration: Nanos,
         (purpose, left): (Purpose, Nanos),
-    ) -> Result<Option<TrialResult>, Ended<M::Error>> {
+    ) -> Result<Option<TrialResult>, SearchEnd<M::Error>> {
         if self.took.0.saturating_add(duration.0) > self.input.time.0 {
-            return Err(Ended::OutOfTime);
+            return Err(SearchEnd::OutOfTime);
         }
         let bounds = self.bounds(&self.input.goals[0]);
-        let step = Step {
+        let step = SearchTrialRequest {
             load,
             duration: Some(duration),
             purpose,
@@ -207,13 +207,13 @@ impl<M: Measurer> Controller<'_, M> {
             broken: bounds.upper,
             left: Some(Nanos(left.0.saturating_add(duration.0))),
         };
-        let seen = self.measurer.measure(&step).map_err(Ended::Failed)?;
+        let seen = self.measurer.measure(&step).map_err(SearchEnd::Failed)?;
         self.n_done += 1;
         // A trial that took no time at all would never use up the budget.
         self.took += seen.took.max(duration);
         let Some(forwarded) = seen.forwarded else {
             self.n_voids += 1;
-            return if self.n_voids >= VOIDS_MAX { Err(Ended::Voids) } else { Ok(None) };
+            return if self.n_voids >= VOIDS_MAX { Err(SearchEnd::Voids) } else { Ok(None) };
         };
         self.n_voids = 0;
         let (effective, loss_ratio) = (forwarded.effective, forwarded.loss_ratio);
@@ -260,17 +260,17 @@ fn coarser(goal: &SearchGoal, round: i32) -> SearchGoal {
 }
 
 /// How far apart two bounds are, as a share of the upper one.
-fn width(lower: Load, upper: Load) -> f64 {
+fn width(lower: LoadLevel, upper: LoadLevel) -> f64 {
     1.0 - lower.per(upper)
 }
 
 /// The geometric middle; nothing where it is one of the ends.
-fn middle(lower: Load, upper: Load) -> Option<Load> {
+fn middle(lower: LoadLevel, upper: LoadLevel) -> Option<LoadLevel> {
     digits((lower.get() * upper.get()).sqrt()).filter(|load| lower < *load && *load < upper)
 }
 
 /// A load of few digits.
-fn digits(per_second: f64) -> Option<Load> {
+fn digits(per_second: f64) -> Option<LoadLevel> {
     let scale = 10_f64.powf(DIGITS - 1.0 - per_second.log10().floor());
-    Load::new((per_second * scale).round() / scale)
+    LoadLevel::new((per_second * scale).round() / scale)
 }

@@ -15,7 +15,7 @@ use fathom_model::units::Nanos;
 pub use classification::{Estimate, LoadClass, classify, conditional_throughput, estimate};
 pub use controller::mlrsearch;
 
-use super::{Ended, Load};
+use super::{LoadLevel, SearchEnd};
 
 /// What is asked of a load (RFC 9971 section 4.6): how long it is measured, and how much may be lost in how many trials.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -105,9 +105,9 @@ pub struct ControllerInput {
     /// The goals, each with a result of its own.
     pub goals: Vec<SearchGoal>,
     /// The lowest load that may be offered.
-    pub min_load: Load,
+    pub min_load: LoadLevel,
     /// The highest.
-    pub max_load: Load,
+    pub max_load: LoadLevel,
     /// What all trials may take together.
     pub time: Nanos,
 }
@@ -133,9 +133,9 @@ pub struct GoalResult {
     /// Whether the result is regular, and if not, why.
     pub ending: GoalEnding,
     /// The largest lower bound below the relevant upper bound.
-    pub lower: Option<Load>,
+    pub lower: Option<LoadLevel>,
     /// The smallest upper bound.
-    pub upper: Option<Load>,
+    pub upper: Option<LoadLevel>,
     /// What is forwarded at the relevant lower bound by RFC 9971 appendix B.
     pub conditional_throughput: Option<f64>,
 }
@@ -146,7 +146,7 @@ pub struct ControllerOutput<E> {
     /// One per goal, in the order of the input.
     pub goals: Vec<GoalResult>,
     /// Every load with its trials, ascending.
-    pub loads: Vec<(Load, Vec<TrialResult>)>,
+    pub loads: Vec<(LoadLevel, Vec<TrialResult>)>,
     /// How it ended.
-    pub ended: Ended<E>,
+    pub ended: SearchEnd<E>,
 }

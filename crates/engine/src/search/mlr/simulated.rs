@@ -4,8 +4,8 @@ use fathom_model::units::{Nanos, approximate, rounded};
 
 use super::{ControllerInput, ControllerOutput, GoalEnding, SearchGoal, mlrsearch};
 use crate::search::{
-    Ended, Forwarded, Load, Measurer, Observation, Step,
-    binary::{BinarySearch, Halved},
+    Forwarded, LoadLevel, Measurer, Observation, SearchEnd, SearchTrialRequest,
+    binary::{BinarySearch, BinarySearchState},
     simulated::Noise,
 };
 
@@ -33,7 +33,7 @@ impl<F: FnMut(f64, Nanos) -> f64> Device<F> {
 impl<F: FnMut(f64, Nanos) -> f64> Measurer for Device<F> {
     type Error = &'static str;
 
-    fn measure(&mut self, step: &Step) -> Result<Observation, Self::Error> {
+    fn measure(&mut self, step: &SearchTrialRequest) -> Result<Observation, Self::Error> {
         let duration = step.duration.expect("this search says how long");
         let loss_ratio = self.lose(step.load.get(), duration);
         let rate = Some(step.load.get() * (1.0 - loss_ratio));
@@ -42,8 +42,8 @@ impl<F: FnMut(f64, Nanos) -> f64> Measurer for Device<F> {
     }
 }
 
-fn load(per_second: f64) -> Load {
-    Load::new(per_second).unwrap()
+fn load(per_second: f64) -> LoadLevel {
+    LoadLevel::new(per_second).unwrap()
 }
 
 /// What CSIT asks for: 21 s of trials of 1 s, half of which may be lossy.
@@ -61,7 +61,7 @@ fn ndr_and_pdr() -> ControllerInput {
 }
 
 /// Two bisections as RFC 2544 is read: trials of 60 s from the lowest load to the highest, to the same width.
-fn bisected(device: &mut Device<impl FnMut(f64, Nanos) -> f64>, input: &ControllerInput) -> Vec<Halved> {
+fn bisected(device: &mut Device<impl FnMut(f64, Nanos) -> f64>, input: &ControllerInput) -> Vec<BinarySearchState> {
     let halve = |goal: &SearchGoal, device: &mut Device<_>| {
         let search = |step| BinarySearch { min: 1000, max: 1_000_000, step, max_repeat: 1 };
         let mut lossless =
@@ -105,7 +105,7 @@ fn ndr_and_pdr_take_less_than_a_third_of_two_bisections_with_trials_of_60_second
     for (name, curve, ndr, pdr) in cases {
         let mut device = Device::new(|load, _| curve(load));
         let found = mlrsearch(&ndr_and_pdr(), &mut device);
-        assert_eq!(found.ended, Ended::Done);
+        assert_eq!(found.ended, SearchEnd::Done);
         encloses(&found, 0, (ndr * 0.999, ndr * 1.001));
         encloses(&found, 1, (pdr * 0.999, pdr * 1.001));
         let mut slow = Device::new(|load, _| curve(load));
@@ -130,7 +130,8 @@ fn a_noisy_device_has_the_bounds_that_most_of_its_trials_keep() {
         let found = mlrsearch(&ndr_and_pdr(), &mut device);
         let is_right = |idx: usize, truth: f64| {
             let goal = &found.goals[idx];
-            let contains = |lower: Load, upper: Load| lower.get() <= truth * 1.001 && upper.get() >= truth * 0.999;
+            let contains =
+                |lower: LoadLevel, upper: LoadLevel| lower.get() <= truth * 1.001 && upper.get() >= truth * 0.999;
             goal.ending == GoalEnding::Regular && goal.lower.zip(goal.upper).is_some_and(|(l, u)| contains(l, u))
         };
         n_right += usize::from(is_right(0, LIMIT) && is_right(1, LIMIT / 0.995));
@@ -182,7 +183,7 @@ fn a_load_that_loses_less_than_a_lower_one_does_not_raise_the_lower_bound() {
         assert!(lower < upper && (upper <= 2e5 || lower <= 5e5), "{goal:?}");
         let lossy = found.loads.iter().filter(|(load, _)| (1e5..2e5).contains(&load.get()));
         let is_upper =
-            |(_, trials): &&(Load, Vec<_>)| super::classify(&goal.goal, trials) == super::LoadClass::UpperBound;
+            |(_, trials): &&(LoadLevel, Vec<_>)| super::classify(&goal.goal, trials) == super::LoadClass::UpperBound;
         assert!(lossy.filter(is_upper).all(|(load, _)| load.get() >= upper), "{goal:?}");
     }
 }
@@ -193,7 +194,7 @@ fn a_search_keeps_to_its_time_and_tells_what_it_knows() {
         let brief = ControllerInput { time: Nanos::from_secs(secs), ..ndr_and_pdr() };
         let mut device = Device::new(|load, _| sharp(load));
         let found = mlrsearch(&brief, &mut device);
-        assert_eq!(found.ended, Ended::OutOfTime);
+        assert_eq!(found.ended, SearchEnd::OutOfTime);
         assert!(device.took <= Nanos::from_secs(secs), "{}", device.took);
         assert!(found.goals.iter().any(|goal| goal.ending == GoalEnding::Unfinished), "{:?}", found.goals);
         assert!(found.goals.iter().all(|goal| goal.lower.is_none_or(|lower| lower.get() <= LIMIT / 0.995)));
@@ -206,7 +207,7 @@ fn trials_that_fail_or_say_nothing_end_a_search_and_keep_what_is_known() {
     impl<F: FnMut(f64, Nanos) -> f64> Measurer for Failing<F> {
         type Error = &'static str;
 
-        fn measure(&mut self, step: &Step) -> Result<Observation, Self::Error> {
+        fn measure(&mut self, step: &SearchTrialRequest) -> Result<Observation, Self::Error> {
             match self.2 {
                 _ if step.n_done < self.1 => self.0.measure(step),
                 Some(error) => Err(error),
@@ -214,7 +215,7 @@ fn trials_that_fail_or_say_nothing_end_a_search_and_keep_what_is_known() {
             }
         }
     }
-    for (error, ended) in [(Some("ctrl-C"), Ended::Failed("ctrl-C")), (None, Ended::Voids)] {
+    for (error, ended) in [(Some("ctrl-C"), SearchEnd::Failed("ctrl-C")), (None, SearchEnd::Voids)] {
         let found = mlrsearch(&ndr_and_pdr(), &mut Failing(Device::new(|load, _| sharp(load)), 28, error));
         assert_eq!(found.ended, ended);
         assert_eq!(found.loads.iter().map(|(_, trials)| trials.len()).sum::<usize>(), 28);

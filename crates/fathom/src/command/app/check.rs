@@ -7,7 +7,7 @@ use std::{
 
 use clap::{ArgMatches, Command};
 use fathom_analyze::{promise, steps};
-use fathom_app::scenario::{self, Diagnostic, Severity, tree::Scenario};
+use fathom_app::scenario::{self, Diagnostic, Severity, ast::Scenario};
 
 use crate::exit::Exit;
 
@@ -18,7 +18,7 @@ Example:
 Files that a scenario names are looked for in its folder. The exit code is 2 when something is wrong, 0 when there are
 only warnings.";
 
-pub(super) fn shape(command: Command) -> Command {
+pub(super) fn define(command: Command) -> Command {
     command.arg(super::files("scenarios; - is standard input")).after_help(NOTES)
 }
 
@@ -29,7 +29,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         let found = match scenario::parse(&text) {
             Ok(parsed) => {
                 let mut found = scenario::check(&parsed, path.parent().unwrap_or(Path::new("")));
-                found.extend(promises(&parsed));
+                found.extend(check_promises(&parsed));
                 found
             }
             Err(faults) => faults,
@@ -45,15 +45,15 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
 }
 
 /// Promises of what is not measured, or in another unit; only this crate knows what is.
-fn promises(scenario: &Scenario) -> Vec<Diagnostic> {
-    let texts = |terms: &[scenario::tree::Name]| terms.iter().map(|term| term.text.clone()).collect::<Vec<_>>();
+fn check_promises(scenario: &Scenario) -> Vec<Diagnostic> {
+    let texts = |terms: &[scenario::ast::Name]| terms.iter().map(|term| term.text.clone()).collect::<Vec<_>>();
     let faults = scenario.promises.iter().flat_map(|promise| {
         let texts = texts(&promise.terms);
         let metrics = match &promise.of {
             Some(step) => steps::step_metrics(&step.text, &texts),
             None => steps::script_metrics(&texts),
         };
-        let fault = move |term: &scenario::tree::Name| {
+        let fault = move |term: &scenario::ast::Name| {
             let error = promise::split(&term.text, &metrics).err()?;
             Some(Diagnostic::error(term.span, error.to_string()).fix(error.hint()))
         };

@@ -10,7 +10,7 @@ use fathom_app::scenario;
 
 use crate::{
     exit::Exit,
-    files::{self, Readers},
+    files::{self, FileReaders},
 };
 
 const NOTES: &str = "\
@@ -21,7 +21,7 @@ Examples:
 
 A file with errors is left as it is; the exit code is 2 then.";
 
-pub(super) fn shape(command: Command) -> Command {
+pub(super) fn define(command: Command) -> Command {
     let check = Arg::new("check").long("check").action(ArgAction::SetTrue).help("write nothing; say what would change");
     command.arg(super::files("scenarios; - is standard input, written to standard output")).arg(check).after_help(NOTES)
 }
@@ -46,7 +46,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         } else if path == Path::new("-") {
             io::stdout().lock().write_all(formatted.as_bytes())?;
         } else if formatted != text {
-            files::write_whole(path, Readers::Anyone, |file| Ok(file.write_all(formatted.as_bytes())?))?;
+            files::write_whole(path, FileReaders::Anyone, |file| Ok(file.write_all(formatted.as_bytes())?))?;
         }
     }
     Ok(match (n_wrong, n_unlike) {

@@ -7,11 +7,11 @@ use std::{
 };
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use fathom_app::import::{self, Assets, Format, Imported, SIZE_MAX, Wanted};
+use fathom_app::import::{self, Assets, Format, ImportOptions, ImportResult, SIZE_MAX};
 
 use crate::{
-    exit::{Exit, Screen},
-    files::{self, Readers},
+    exit::{Exit, UserError},
+    files::{self, FileReaders},
 };
 
 const EXAMPLES: &str = "\
@@ -22,7 +22,7 @@ Examples:
 
 What has no place in a scenario is told on stderr, and stands as a comment at its place. See docs/import.md.";
 
-pub(super) fn shape(command: Command) -> Command {
+pub(super) fn define(command: Command) -> Command {
     let path = || clap::value_parser!(PathBuf);
     command
         .arg(
@@ -61,14 +61,14 @@ pub(super) fn shape(command: Command) -> Command {
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let files: Vec<&PathBuf> = matches.get_many("file").into_iter().flatten().collect();
     let told = matches.get_one::<String>("format");
-    let wanted = Wanted {
+    let wanted = ImportOptions {
         format: told.and_then(|name| Format::ALL.into_iter().find(|format| format.name() == name)),
         assets: if matches.get_flag("no-assets") { Assets::LeftOut } else { Assets::Kept },
     };
     let out = matches.get_one::<PathBuf>("out");
     if let (None, [_, _, ..]) = (out, files.as_slice()) {
-        return Err(Screen::new(Exit::Usage, "several files need a folder for their scenarios")
-            .line("try", "-o FOLDER")
+        return Err(UserError::new(Exit::Usage, "several files need a folder for their scenarios")
+            .with_line("try", "-o FOLDER")
             .into());
     }
     // All are read before anything is written.
@@ -87,13 +87,13 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
                 write(&folder.join(name), &scenario.text, matches.get_flag("force"))?;
             }
         }
-        tell(file, &scenario);
+        print_left_out(file, &scenario);
     }
     Ok(Exit::Pass)
 }
 
 /// Reads one file, no more of it than is understood.
-fn imported(file: &Path, wanted: Wanted) -> anyhow::Result<Imported> {
+fn imported(file: &Path, wanted: ImportOptions) -> anyhow::Result<ImportResult> {
     let is_stdin = file == Path::new("-");
     // One byte more shows that there is more.
     let most = SIZE_MAX as u64 + 1;
@@ -106,46 +106,46 @@ fn imported(file: &Path, wanted: Wanted) -> anyhow::Result<Imported> {
     read.map_err(|error| unusable("cannot read", file, &error))?;
     let name = if is_stdin { "stdin".into() } else { file.file_name().unwrap_or_default().to_string_lossy() };
     import::import(&bytes, wanted, &name).map_err(|error| {
-        let screen = Screen::new(
+        let screen = UserError::new(
             Exit::Usage,
             format!("cannot import {}", if is_stdin { "stdin".into() } else { file.to_string_lossy() }),
         );
-        let screen = left_out(screen.because(&error), &error);
+        let screen = with_left_out(screen.with_causes(&error), &error);
         match error.hint() {
-            Some(hint) => screen.line("try", hint).into(),
+            Some(hint) => screen.with_line("try", hint).into(),
             None => screen.into(),
         }
     })
 }
 
 /// Adds what was left out of an input in which nothing stayed, as far as it fits on a screen.
-fn left_out(screen: Screen, error: &import::Error) -> Screen {
+fn with_left_out(screen: UserError, error: &import::Error) -> UserError {
     const SHOWN_MAX: usize = 12;
     let import::Error::Empty { left, .. } = error else { return screen };
-    let screen = left.iter().take(SHOWN_MAX).fold(screen, |screen, note| screen.line("left", note.to_string()));
+    let screen = left.iter().take(SHOWN_MAX).fold(screen, |screen, note| screen.with_line("left", note.to_string()));
     match left.len().saturating_sub(SHOWN_MAX) {
         0 => screen,
-        more => screen.line("left", format!("and {more} more")),
+        more => screen.with_line("left", format!("and {more} more")),
     }
 }
 
 fn unusable(what: &str, file: &Path, error: &io::Error) -> anyhow::Error {
-    Screen::new(Exit::Usage, format!("{what} {}", file.display())).line("why", error.to_string()).into()
+    UserError::new(Exit::Usage, format!("{what} {}", file.display())).with_line("why", error.to_string()).into()
 }
 
 fn write(out: &Path, text: &str, is_forced: bool) -> anyhow::Result<()> {
     // A link that leads nowhere is there too.
     if !is_forced && fs::symlink_metadata(out).is_ok() {
-        return Err(Screen::new(Exit::Usage, format!("{} is there already", out.display()))
-            .line("try", "another name, or --force to overwrite it")
+        return Err(UserError::new(Exit::Usage, format!("{} is there already", out.display()))
+            .with_line("try", "another name, or --force to overwrite it")
             .into());
     }
-    let written = files::write_whole(out, Readers::Anyone, |file| Ok(file.write_all(text.as_bytes())?));
-    written.map_err(|error| Screen::of(Exit::Usage, &error).into())
+    let written = files::write_whole(out, FileReaders::Anyone, |file| Ok(file.write_all(text.as_bytes())?));
+    written.map_err(|error| UserError::from_error(Exit::Usage, &error).into())
 }
 
 /// Says on stderr what was left out.
-fn tell(file: &Path, scenario: &Imported) {
+fn print_left_out(file: &Path, scenario: &ImportResult) {
     let n = scenario.notes.len();
     if n > 0 {
         eprintln!(

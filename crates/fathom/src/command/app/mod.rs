@@ -16,39 +16,39 @@ use std::{
 use clap::{Arg, ArgMatches, Command as Shape};
 
 use super::Command;
-use crate::exit::{Exit, Screen};
+use crate::exit::{Exit, UserError};
 
 /// In the order in which one comes to need them.
 const COMMANDS: &[Command] = &[
-    Command { name: "run", about: "Run a scenario or a script against a target", shape: run::shape, run: run::run },
+    Command { name: "run", about: "Run a scenario or a script against a target", define: run::define, run: run::run },
     Command {
         name: "try",
         about: "Send one user through a scenario, and show every request and answer",
-        shape: r#try::shape,
+        define: r#try::define,
         run: r#try::run,
     },
     Command {
         name: "check",
         about: "Say what is wrong with scenarios, and how to mend it",
-        shape: check::shape,
+        define: check::define,
         run: check::run,
     },
     Command {
         name: "format",
         about: "Write scenarios as all others are written",
-        shape: format::shape,
+        define: format::define,
         run: format::run,
     },
     Command {
         name: "import",
         about: "Make scenarios of HAR files, command lines of curl and test plans of JMeter",
-        shape: import::shape,
+        define: import::define,
         run: import::run,
     },
 ];
 
-pub(super) fn shape(shape: Shape) -> Shape {
-    super::with_commands(shape.subcommand_required(true).arg_required_else_help(true), COMMANDS)
+pub(super) fn define(shape: Shape) -> Shape {
+    super::add_commands(shape.subcommand_required(true).arg_required_else_help(true), COMMANDS)
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
@@ -71,7 +71,7 @@ fn given_files(matches: &ArgMatches) -> impl Iterator<Item = &PathBuf> {
 }
 
 /// Reads a file of text, or standard input for `-`; no more of it than tells that it is too long for a scenario.
-fn read(path: &Path) -> Result<String, Screen> {
+fn read(path: &Path) -> Result<String, UserError> {
     const LENGTH_MAX: u64 = 2 << 20;
     let read = || -> io::Result<String> {
         let mut text = String::new();
@@ -82,15 +82,18 @@ fn read(path: &Path) -> Result<String, Screen> {
     };
     let shown = path.display();
     if path.extension().is_some_and(|extension| extension == "lua") {
-        return Err(Screen::new(Exit::Usage, format!("{shown} is a script for wrk, and this command reads scenarios"))
-            .line("use", format!("fathom app run {shown} http://127.0.0.1:8080/")));
+        return Err(UserError::new(
+            Exit::Usage,
+            format!("{shown} is a script for wrk, and this command reads scenarios"),
+        )
+        .with_line("use", format!("fathom app run {shown} http://127.0.0.1:8080/")));
     }
     read().map_err(|error| {
-        let screen = Screen::new(Exit::Usage, format!("cannot read {shown}"));
+        let screen = UserError::new(Exit::Usage, format!("cannot read {shown}"));
         if error.kind() == io::ErrorKind::InvalidData {
-            let screen = screen.line("why", "it is not text in UTF-8, as scenarios are");
-            return screen.line("see", format!("file {shown}"));
+            let screen = screen.with_line("why", "it is not text in UTF-8, as scenarios are");
+            return screen.with_line("see", format!("file {shown}"));
         }
-        screen.line("why", error.to_string())
+        screen.with_line("why", error.to_string())
     })
 }

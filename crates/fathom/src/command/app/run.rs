@@ -6,9 +6,9 @@ use clap::{Arg, ArgMatches, Command};
 use fathom_model::{TestPlan, units::Nanos};
 
 use crate::{
-    command::measuring::{self, Keep},
-    exit::{Exit, Screen},
-    options, wire_up,
+    command::measurement::{self, KeepResult},
+    exit::{Exit, UserError},
+    options, registry,
 };
 
 /// The longest warm-up and the measured time of a round.
@@ -16,7 +16,7 @@ const SPANS: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(10));
 /// A script is begun anew in each round, and says what it has to say each time.
 const ROUNDS: u32 = 1;
 /// Options of the kinds that the command says in another way.
-const SAID_OTHERWISE: &[&str] = &["url", "script", "file", "args", "script-allow", "lenient"];
+const REPLACED_OPTIONS: &[&str] = &["url", "script", "file", "args", "script-allow", "lenient"];
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,21 +27,21 @@ Examples:
   fathom as wrk -t2 -c100 -d30s -s login.lua http://127.0.0.1:8080/      # the same script, wrk's text";
 
 /// The kinds that run scripts.
-fn kinds() -> Vec<options::Named> {
+fn kinds() -> Vec<options::NamedKind> {
     let named = [("scenarios", "app_scenario"), ("Lua", "app_lua")];
-    named.into_iter().filter_map(|(word, kind)| Some((word, wire_up::kind(kind).ok()?))).collect()
+    named.into_iter().filter_map(|(word, kind)| Some((word, registry::kind(kind).ok()?))).collect()
 }
 
-pub(super) fn shape(command: Command) -> Command {
+pub(super) fn define(command: Command) -> Command {
     let text =
         |name: &'static str, value: &'static str, help: &'static str| Arg::new(name).value_name(value).help(help);
-    let is_own = |option: &Arg| !SAID_OTHERWISE.contains(&option.get_id().as_str());
+    let is_own = |option: &Arg| !REPLACED_OPTIONS.contains(&option.get_id().as_str());
     command
         .arg(text("script", "SCRIPT", "a scenario, or a script for wrk in Lua (.lua)").required(true))
         .arg(text("url", "URL", "any http:// or https:// URL; a scenario may have it as its base"))
         .arg(text("words", "ARGS", "words for the script").num_args(0..).last(true))
         .args(options::arguments(&kinds()).into_iter().filter(is_own))
-        .args(measuring::arguments())
+        .args(measurement::arguments())
         .after_help(EXAMPLES)
 }
 
@@ -52,37 +52,41 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         return super::scenario::run(matches, &script);
     }
     let Some(url) = given("url") else {
-        return Err(Screen::new(Exit::Usage, format!("{script} needs a URL"))
-            .line("use", format!("fathom app run {script} http://127.0.0.1:8080/"))
+        return Err(UserError::new(Exit::Usage, format!("{script} needs a URL"))
+            .with_line("use", format!("fathom app run {script} http://127.0.0.1:8080/"))
             .into());
     };
     let words = matches.get_many::<String>("words").into_iter().flatten().map(String::as_str);
     let words =
-        shlex::try_join(words).map_err(|error| Screen::new(Exit::Usage, format!("the words behind --: {error}")))?;
-    let allowed = measuring::allowed(matches)?;
-    let kind = wire_up::kind("app_lua")?;
+        shlex::try_join(words).map_err(|error| UserError::new(Exit::Usage, format!("the words behind --: {error}")))?;
+    let allowed = measurement::allowed(matches)?;
+    let kind = registry::kind("app_lua")?;
     let settings = options::settings(matches, &[kind])
         .with("script", script.clone())
         .with("url", url.clone())
         .with("args", words)
         .with(fathom_app::lua::ALLOW, allowed.list())
         .complete(kind.options())
-        .map_err(|error| Screen::new(Exit::Usage, format!("app run: {error}")))?;
-    let ends = measuring::ends_here();
+        .map_err(|error| UserError::new(Exit::Usage, format!("app run: {error}")))?;
+    let ends = measurement::hosts_on_loopback();
     let mut tests = vec![TestPlan {
         name: "app_lua".to_owned(),
         kind: "app_lua".to_owned(),
         from: ends.from().to_owned(),
         to: None,
         beside: None,
-        warmup: measuring::span(matches, "warmup", SPANS.0)?.exact(),
-        duration: measuring::round(matches, SPANS.1, ROUNDS)?.exact(),
+        warmup: measurement::duration_option(matches, "warmup", SPANS.0)?.exact(),
+        duration: measurement::round_duration(matches, SPANS.1, ROUNDS)?.exact(),
         options: settings,
         search: None,
         benchmark: None,
         expect: std::collections::BTreeMap::new(),
     }];
-    measuring::promise(&mut tests, matches)?;
+    measurement::add_promises(&mut tests, matches)?;
     let title = format!("{script} {url}");
-    measuring::carry_out(measuring::plan((title, ROUNDS), ends, tests, matches), matches, Keep::WhenAsked)
+    measurement::run_and_report(
+        measurement::plan((title, ROUNDS), ends, tests, matches),
+        matches,
+        KeepResult::IfRequested,
+    )
 }

@@ -3,51 +3,51 @@
 use std::path::Path;
 
 use clap::ArgMatches;
-use fathom_app::scenario::walk::Script;
+use fathom_app::scenario::execution::LoadedScenario;
 use fathom_model::{Settings, TestPlan, units::Nanos};
 
 use crate::{
-    command::measuring::{self, Keep},
-    exit::{Exit, Screen},
-    options, wire_up,
+    command::measurement::{self, KeepResult},
+    exit::{Exit, UserError},
+    options, registry,
 };
 
 const KIND: &str = "app_scenario";
 /// The longest warm-up and the measured time when neither the scenario nor the command line says it.
 const SPANS: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(10));
 /// Users who leave by themselves end a run; this is when it ends if they do not.
-const PATIENCE: Nanos = Nanos::from_secs(600);
+const DURATION_MAX: Nanos = Nanos::from_secs(600);
 /// A scenario says how long it takes; more rounds are asked for.
 const ROUNDS: u32 = 1;
 
 /// A scenario with the options of its test.
-pub(super) struct Prepared {
-    pub(super) script: Script,
+pub(super) struct PreparedScenario {
+    pub(super) script: LoadedScenario,
     pub(super) settings: Settings,
 }
 
 /// Reads a scenario and completes its options; whatever is wrong with it is shown.
-pub(super) fn prepare(matches: &ArgMatches, file: &str) -> anyhow::Result<Prepared> {
+pub(super) fn prepare(matches: &ArgMatches, file: &str) -> anyhow::Result<PreparedScenario> {
     let path = Path::new(file);
     let text = super::read(path)?;
     let folder = path.parent().unwrap_or(Path::new(""));
-    let script = Script::read(text, file.to_owned(), Some(folder.to_owned())).map_err(|unsound| {
+    let script = LoadedScenario::read(text, file.to_owned(), Some(folder.to_owned())).map_err(|unsound| {
         eprint!("{}", unsound.shown);
-        Screen::new(Exit::Usage, unsound.to_string()).line("see", format!("fathom app check {file}"))
+        UserError::new(Exit::Usage, unsound.to_string()).with_line("see", format!("fathom app check {file}"))
     })?;
     let url = matches.get_one::<String>("url").map(String::as_str);
     let screen = |error: &fathom_engine::Error| {
-        let screen = Screen::new(Exit::Usage, error.to_string());
-        error.hint().into_iter().fold(screen, |screen, hint| screen.line("use", hint))
+        let screen = UserError::new(Exit::Usage, error.to_string());
+        error.hint().into_iter().fold(screen, |screen, hint| screen.with_line("use", hint))
     };
     let urls = script.urls(url).map_err(|error| screen(&error))?;
     if url.is_none() && script.scenario.base.is_none() && script.needs_base() {
-        return Err(Screen::new(Exit::Usage, format!("{file} does not say where it goes"))
-            .line("use", format!("fathom app run {file} http://127.0.0.1:8080/"))
-            .line("or", "a line in it such as: base http://127.0.0.1:8080")
+        return Err(UserError::new(Exit::Usage, format!("{file} does not say where it goes"))
+            .with_line("use", format!("fathom app run {file} http://127.0.0.1:8080/"))
+            .with_line("or", "a line in it such as: base http://127.0.0.1:8080")
             .into());
     }
-    let kind = wire_up::kind(KIND)?;
+    let kind = registry::kind(KIND)?;
     let mut settings = options::settings(matches, &[kind]);
     // The file's name stands in the place of that option on the command line.
     settings.0.remove("script");
@@ -61,14 +61,14 @@ pub(super) fn prepare(matches: &ArgMatches, file: &str) -> anyhow::Result<Prepar
             settings.set(&setting.name.text, setting.value.as_ref().map_or("true", |value| value.text.as_str()));
         }
     }
-    settings.set("url", lines(&urls));
+    settings.set("url", url_lines(&urls));
     let settings =
-        settings.complete(kind.options()).map_err(|error| Screen::new(Exit::Usage, format!("{file}: {error}")))?;
-    Ok(Prepared { script, settings })
+        settings.complete(kind.options()).map_err(|error| UserError::new(Exit::Usage, format!("{file}: {error}")))?;
+    Ok(PreparedScenario { script, settings })
 }
 
 /// The URLs with their users, a line each.
-fn lines(urls: &[fathom_http::url::Url]) -> String {
+fn url_lines(urls: &[fathom_http::url::Url]) -> String {
     let line = |url: &fathom_http::url::Url| match &url.user {
         Some(user) => {
             let encoded = |part: &str| percent_encoded(part);
@@ -90,29 +90,33 @@ fn percent_encoded(text: &str) -> String {
 
 /// Runs a scenario as its text and the command line say.
 pub(super) fn run(matches: &ArgMatches, file: &str) -> anyhow::Result<Exit> {
-    let Prepared { script, settings } = prepare(matches, file)?;
+    let PreparedScenario { script, settings } = prepare(matches, file)?;
     let says_who = settings.count("users").is_some() || settings.rate("rate").is_some();
     let ends = says_who && settings.count("iterations").is_some() || !says_who && script.ends_by_itself();
     let spans = match script.phases().filter(|_| !says_who) {
         Some(spans) => spans,
-        None if ends => (Nanos::ZERO, PATIENCE),
+        None if ends => (Nanos::ZERO, DURATION_MAX),
         None => SPANS,
     };
-    let ends = measuring::ends_here();
+    let ends = measurement::hosts_on_loopback();
     let mut tests = vec![TestPlan {
         name: KIND.to_owned(),
         kind: KIND.to_owned(),
         from: ends.from().to_owned(),
         to: None,
         beside: None,
-        warmup: measuring::span(matches, "warmup", spans.0)?.exact(),
-        duration: measuring::round(matches, spans.1, ROUNDS)?.exact(),
+        warmup: measurement::duration_option(matches, "warmup", spans.0)?.exact(),
+        duration: measurement::round_duration(matches, spans.1, ROUNDS)?.exact(),
         options: settings,
         search: None,
         benchmark: None,
         expect: std::collections::BTreeMap::new(),
     }];
-    measuring::promise(&mut tests, matches)?;
+    measurement::add_promises(&mut tests, matches)?;
     let title = matches.get_one::<String>("url").map_or_else(|| file.to_owned(), |url| format!("{file} {url}"));
-    measuring::carry_out(measuring::plan((title, ROUNDS), ends, tests, matches), matches, Keep::WhenAsked)
+    measurement::run_and_report(
+        measurement::plan((title, ROUNDS), ends, tests, matches),
+        matches,
+        KeepResult::IfRequested,
+    )
 }

@@ -6,19 +6,18 @@ use std::{
 };
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use fathom_app::scenario::walk::{self, Exchange};
-use fathom_engine::Session;
+use fathom_app::scenario::execution::{self, Exchange};
+use fathom_engine::TrialContext;
 use fathom_http::users::OPTIONS;
 use fathom_model::{Phases, Role, Settings, Side, units::Nanos};
 
-use super::scenario::{Prepared, prepare};
+use super::scenario::{PreparedScenario, prepare};
 use crate::{
-    allow::Allowed,
-    command::measuring,
-    exit::{Exit, Screen},
-    options, target,
-    terminal::harmless,
-    wire_up,
+    allow::AllowList,
+    command::measurement,
+    exit::{Exit, UserError},
+    options, registry, target,
+    terminal::sanitized,
 };
 
 const NOTES: &str = "\
@@ -29,13 +28,13 @@ Examples:
 The user does not think, keeps no pace and waits for nobody. The exit code is 1 when a step failed.";
 
 /// A scenario that loops for ever is given up then.
-const PATIENCE: Nanos = Nanos::from_secs(120);
+const DURATION_MAX: Nanos = Nanos::from_secs(120);
 /// Nothing is measured, so nobody looks at what happened when.
 const INTERVAL: Nanos = Nanos::from_millis(50);
 
-pub(super) fn shape(command: Command) -> Command {
-    let kinds: Vec<options::Named> =
-        wire_up::kind("app_scenario").into_iter().map(|kind| ("scenarios", kind)).collect();
+pub(super) fn define(command: Command) -> Command {
+    let kinds: Vec<options::NamedKind> =
+        registry::kind("app_scenario").into_iter().map(|kind| ("scenarios", kind)).collect();
     let is_of_connections = |option: &Arg| {
         let id = option.get_id().as_str();
         id != "url" && id != "threads" && OPTIONS.iter().any(|known| known.name == id)
@@ -49,18 +48,18 @@ pub(super) fn shape(command: Command) -> Command {
                 .help("show passwords, tokens and cookies too")
                 .action(ArgAction::SetTrue),
         )
-        .arg(measuring::allow())
+        .arg(measurement::allow())
         .args(options::arguments(&kinds).into_iter().filter(is_of_connections))
         .after_help(NOTES)
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let file = matches.get_one::<String>("file").expect("clap requires the file");
-    let Prepared { settings, .. } = prepare(matches, file)?;
-    let allowed = measuring::allowed(matches)?;
+    let PreparedScenario { settings, .. } = prepare(matches, file)?;
+    let allowed = measurement::allowed(matches)?;
     check_targets(&settings, &allowed)?;
     let phases =
-        Phases { warmup_max_ns: Nanos::ZERO, is_warmup_whole: false, measure_ns: PATIENCE, interval_ns: INTERVAL };
+        Phases { warmup_max_ns: Nanos::ZERO, is_warmup_whole: false, measure_ns: DURATION_MAX, interval_ns: INTERVAL };
     let role = Role {
         test: "try".to_owned(),
         kind: "app_scenario".to_owned(),
@@ -71,19 +70,19 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         interface: None,
         peer: fathom_model::Endpoints::new(),
         cores: Vec::new(),
-        meeting: fathom_model::Meeting::default(),
+        meeting: fathom_model::PeerAddresses::default(),
         seed: fathom_sys::clock::wall().0 & 0xffff_ffff,
     };
-    let session = Session::new(fathom_sys::clock::now(), phases);
-    let exchanges = walk::rehearse(&role, &allowed.policy(), &session).map_err(|error| {
-        let screen = Screen::new(Exit::Preflight, error.to_string());
-        let screen = std::error::Error::source(&error).into_iter().fold(screen, Screen::because);
-        error.hint().into_iter().fold(screen, |screen, hint| screen.line("use", hint))
+    let session = TrialContext::new(fathom_sys::clock::now(), phases);
+    let exchanges = execution::trace_once(&role, &allowed.policy(), &session).map_err(|error| {
+        let screen = UserError::new(Exit::Preflight, error.to_string());
+        let screen = std::error::Error::source(&error).into_iter().fold(screen, UserError::with_causes);
+        error.hint().into_iter().fold(screen, |screen, hint| screen.with_line("use", hint))
     })?;
     let is_secret = !matches.get_flag("secrets");
     let mut out = io::stdout().lock();
     for exchange in &exchanges {
-        out.write_all(shown(exchange, is_secret).as_bytes())?;
+        out.write_all(exchange_text(exchange, is_secret).as_bytes())?;
     }
     let n_failed = exchanges.iter().filter(|exchange| exchange.is_failed()).count();
     let n = exchanges.len();
@@ -98,9 +97,9 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
 }
 
 /// Refuses targets that are neither on this machine nor allowed.
-fn check_targets(settings: &Settings, allowed: &Allowed) -> Result<(), Screen> {
+fn check_targets(settings: &Settings, allowed: &AllowList) -> Result<(), UserError> {
     let names =
-        fathom_http::dial::destinations(settings).map_err(|error| Screen::new(Exit::Usage, error.to_string()))?;
+        fathom_http::target::destinations(settings).map_err(|error| UserError::new(Exit::Usage, error.to_string()))?;
     for name in names {
         allowed.check(&name.host, &target::resolve(&name.host)?)?;
     }
@@ -108,7 +107,7 @@ fn check_targets(settings: &Settings, allowed: &Allowed) -> Result<(), Screen> {
 }
 
 /// What was expected and why it did not come; words that both begin with stand once.
-fn failed(what: &str, why: &str) -> String {
+fn failure_text(what: &str, why: &str) -> String {
     let shared = what.split(' ').zip(why.split(' ')).take_while(|(one, other)| one == other);
     let n_bytes: usize = shared.map(|(word, _)| word.len() + 1).sum();
     match why.split_at_checked(n_bytes) {
@@ -118,9 +117,9 @@ fn failed(what: &str, why: &str) -> String {
 }
 
 /// An exchange for people: what was sent and what came, line by line, and what became of it.
-fn shown(exchange: &Exchange, is_secret: bool) -> String {
+fn exchange_text(exchange: &Exchange, is_secret: bool) -> String {
     let text = |message: &[u8]| {
-        if is_secret { walk::without_secrets(message) } else { String::from_utf8_lossy(message).into_owned() }
+        if is_secret { execution::without_secrets(message) } else { String::from_utf8_lossy(message).into_owned() }
     };
     let mut all = format!("── {} ", exchange.step);
     let width = all.chars().count();
@@ -134,17 +133,17 @@ fn shown(exchange: &Exchange, is_secret: bool) -> String {
     if let Some(failure) = &exchange.failure {
         let _ = writeln!(all, "FAILED    {failure}");
     }
-    for (what, why) in &exchange.said {
+    for (what, why) in &exchange.expectations {
         let _ = match why {
             None => writeln!(all, "ok        {what}"),
-            Some(why) => writeln!(all, "FAILED    {}", failed(what, why)),
+            Some(why) => writeln!(all, "FAILED    {}", failure_text(what, why)),
         };
     }
-    for (name, value) in &exchange.taken {
+    for (name, value) in &exchange.values {
         let value = String::from_utf8_lossy(value);
-        let value = if is_secret && walk::is_secret(name) { "***".into() } else { value };
+        let value = if is_secret && execution::is_secret(name) { "***".into() } else { value };
         let _ = writeln!(all, "took      {name} = {value}");
     }
     all.push('\n');
-    harmless(&all)
+    sanitized(&all)
 }

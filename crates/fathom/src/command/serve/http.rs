@@ -14,8 +14,8 @@ use fathom_http::responder::{
 use fathom_model::{OptionDoc, Settings, settings::SettingError};
 use fathom_sys::{clock, threads};
 
-use super::no_thread;
-use crate::exit::{Exit, Screen, engine_screen};
+use super::thread_error;
+use crate::exit::{Exit, UserError, engine_error};
 
 /// The options that the kinds of tests have as well, with what they take.
 const SHARED: [(&OptionDoc, &str, &str); 5] = [
@@ -57,43 +57,43 @@ pub(super) fn arguments() -> Vec<Arg> {
 }
 
 /// Responders that are listening, each with a thread of its own once started.
-pub(super) struct Http {
+pub(super) struct HttpResponders {
     /// What each is called: where it listens, as a URL would begin.
-    places: Vec<String>,
+    urls: Vec<String>,
     /// The seed, where something is random.
     seed: Option<u64>,
     responders: Vec<Responder>,
 }
 
 /// Responders that answer.
-pub(super) struct Answering(Vec<thread::JoinHandle<Result<ResponderCounts, Error>>>);
+pub(super) struct RunningResponders(Vec<thread::JoinHandle<Result<ResponderCounts, Error>>>);
 
-impl Http {
+impl HttpResponders {
     /// Listens where the options say; nothing is answered yet.
-    pub(super) fn listen(matches: &ArgMatches, address: IpAddr, options: ResponderOptions) -> Result<Self, Screen> {
+    pub(super) fn listen(matches: &ArgMatches, address: IpAddr, options: ResponderOptions) -> Result<Self, UserError> {
         let scheme = if options.certificate.is_some() { "https" } else { "http" };
         let seed = options.delay.is_some().then_some(options.seed);
-        let mut http = Self { places: Vec::new(), seed, responders: Vec::new() };
+        let mut http = Self { urls: Vec::new(), seed, responders: Vec::new() };
         let port = *matches.get_one::<u16>("http-port").expect("it has a default");
         if port != 0 {
             let responder = Responder::bind(
                 SocketAddr::new(address, port),
-                &fathom_sys::policy::Guests::anybody(),
+                &fathom_sys::policy::AllowedPeers::anybody(),
                 options.clone(),
             )
-            .map_err(|error| screen(&error, "choose another port with --http-port, or 0 for none"))?;
+            .map_err(|error| responder_error(&error, "choose another port with --http-port, or 0 for none"))?;
             http.add(format!("{scheme:<7} {}", responder.address()), responder);
         }
         if let Some(path) = matches.get_one::<PathBuf>("http-unix") {
             let responder = Responder::bind_unix(path, options)
-                .map_err(|error| screen(&error, "choose another path with --http-unix"))?;
-            http.add(format!("{scheme:<7} unix:{}", shown(path)), responder);
+                .map_err(|error| responder_error(&error, "choose another path with --http-unix"))?;
+            http.add(format!("{scheme:<7} unix:{}", path_text(path)), responder);
         }
         Ok(http)
     }
 
     fn add(&mut self, place: String, responder: Responder) {
-        self.places.push(place);
+        self.urls.push(place);
         self.responders.push(responder);
     }
 
@@ -103,33 +103,33 @@ impl Http {
     }
 
     /// One line for each place, and one for the seed.
-    pub(super) fn lines(&self) -> impl Iterator<Item = String> {
-        self.places.iter().cloned().chain(self.seed.map(|seed| format!("seed    {seed}")))
+    pub(super) fn listening_lines(&self) -> impl Iterator<Item = String> {
+        self.urls.iter().cloned().chain(self.seed.map(|seed| format!("seed    {seed}")))
     }
 
     /// Answers until told to stop.
-    pub(super) fn start(self, stop: &StopFlag) -> Result<Answering, Screen> {
+    pub(super) fn start(self, stop: &StopFlag) -> Result<RunningResponders, UserError> {
         let start = |responder: Responder| {
             let stop = stop.clone();
             threads::start(move || responder.run(&stop))
         };
         let started = self.responders.into_iter().map(start).collect::<Result<_, _>>();
-        started.map(Answering).map_err(|error| no_thread("answer requests", &error))
+        started.map(RunningResponders).map_err(|error| thread_error("answer requests", &error))
     }
 }
 
-impl Answering {
+impl RunningResponders {
     /// Whether one has ended by itself, which it does only when it fails.
     pub(super) fn has_failed(&self) -> bool {
         self.0.iter().any(thread::JoinHandle::is_finished)
     }
 
     /// Waits for all, and tells on stderr what they did.
-    pub(super) fn conclude(self) -> anyhow::Result<()> {
+    pub(super) fn join(self) -> anyhow::Result<()> {
         for thread in self.0 {
             // A panic has told itself.
             let Ok(outcome) = thread.join() else { continue };
-            let counts = outcome.map_err(|error| engine_screen(&error))?;
+            let counts = outcome.map_err(|error| engine_error(&error))?;
             if counts.connections > 0 {
                 eprintln!(
                     "http: {} requests answered on {} connections, {} refused, {} connections ended for slowness",
@@ -141,18 +141,18 @@ impl Answering {
     }
 }
 
-fn shown(path: &Path) -> String {
+fn path_text(path: &Path) -> String {
     path.display().to_string()
 }
 
 /// What cannot be listened to or used, with the way out unless the error knows a better one.
-fn screen(error: &Error, fix: &'static str) -> Screen {
-    let screen = engine_screen(error);
-    if error.hint().is_some() { screen } else { screen.line("fix", fix) }
+fn responder_error(error: &Error, fix: &'static str) -> UserError {
+    let screen = engine_error(error);
+    if error.hint().is_some() { screen } else { screen.with_line("fix", fix) }
 }
 
 /// How the command line wants requests to be answered.
-pub(super) fn options(matches: &ArgMatches) -> Result<ResponderOptions, Screen> {
+pub(super) fn options(matches: &ArgMatches) -> Result<ResponderOptions, UserError> {
     let mut settings = Settings::default();
     for (option, name, _) in SHARED {
         if let Some(text) = matches.get_one::<String>(name) {
@@ -162,7 +162,7 @@ pub(super) fn options(matches: &ArgMatches) -> Result<ResponderOptions, Screen> 
     let seed = matches.get_one::<u64>("http-seed").copied().unwrap_or_else(|| clock::wall().0 & 0xffff_ffff);
     let rows: Vec<OptionDoc> = SHARED.iter().map(|(option, ..)| **option).collect();
     let options = settings.complete(&rows).and_then(|settings| ResponderOptions::read(&settings, seed));
-    let mut options = options.map_err(|error| Screen::new(Exit::Usage, usage(&error)))?;
+    let mut options = options.map_err(|error| UserError::new(Exit::Usage, usage(&error)))?;
     options.workers = matches.get_one::<u16>("http-threads").copied().map_or(1, usize::from);
     let files = matches.get_one::<PathBuf>("http-cert").zip(matches.get_one::<PathBuf>("http-key"));
     let given = |(chain, key): (&PathBuf, &PathBuf)| Certificate::Files { chain: chain.clone(), key: key.clone() };

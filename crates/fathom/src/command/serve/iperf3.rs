@@ -12,14 +12,14 @@ use clap::{Arg, ArgAction, ArgMatches, parser::ValueSource, value_parser};
 use fathom_engine::StopFlag;
 use fathom_model::units::{BitsPerSec, Nanos, rounded};
 use fathom_sys::{policy::Network, threads};
-use fathom_transport::iperf3::{Doorkeeper, Error, PORT, Padding, SKEW_SECS, Served, Server, ServerOptions};
+use fathom_transport::iperf3::{Authenticator, Error, PORT, Padding, SKEW_SECS, Server, ServerOptions, ServerTotals};
 
-use super::no_thread;
+use super::thread_error;
 use crate::{
-    command::measuring,
-    exit::{Exit, Screen},
-    face,
-    hosts::fleet_screen,
+    command::measurement,
+    compat,
+    exit::{Exit, UserError},
+    hosts::fleet_error,
 };
 
 /// Over how long the rate of a test is averaged before it is broken off.
@@ -62,28 +62,30 @@ fn port(matches: &ArgMatches) -> Option<u16> {
 }
 
 /// Refuses options that would say nothing.
-pub(super) fn check(matches: &ArgMatches) -> Result<(), Screen> {
+pub(super) fn check(matches: &ArgMatches) -> Result<(), UserError> {
     let given = OPTIONS.iter().find(|name| matches.value_source(name) == Some(ValueSource::CommandLine));
     match given.filter(|_| port(matches).is_none()) {
         None => Ok(()),
-        Some(name) => Err(Screen::new(Exit::Usage, format!("--{name} says nothing without --iperf3"))
-            .line("use", "fathom serve --iperf3        # or --only iperf3")),
+        Some(name) => Err(UserError::new(Exit::Usage, format!("--{name} says nothing without --iperf3"))
+            .with_line("use", "fathom serve --iperf3        # or --only iperf3")),
     }
 }
 
 /// A server that listens.
-pub(super) struct Iperf3(Server);
+pub(super) struct Iperf3Server(Server);
 
 /// A server that serves.
-pub(super) struct Serving(thread::JoinHandle<Result<Served, Error>>);
+pub(super) struct RunningIperf3(thread::JoinHandle<Result<ServerTotals, Error>>);
 
-impl Iperf3 {
+impl Iperf3Server {
     /// Listens where the options say; nothing when none was named.
     pub(super) fn listen(matches: &ArgMatches, address: IpAddr) -> anyhow::Result<Option<Self>> {
         let Some(port) = port(matches) else { return Ok(None) };
         let server = Server::bind(SocketAddr::new(address, port), (None, options(matches)?)).map_err(|error| {
-            let screen = Screen::new(Exit::Preflight, format!("cannot serve iperf3 on {address} port {port}"));
-            screen.line("why", error.to_string()).line("fix", format!("choose another port: --iperf3={}", PORT + 1))
+            let screen = UserError::new(Exit::Preflight, format!("cannot serve iperf3 on {address} port {port}"));
+            screen
+                .with_line("why", error.to_string())
+                .with_line("fix", format!("choose another port: --iperf3={}", PORT + 1))
         })?;
         Ok(Some(Self(server)))
     }
@@ -93,25 +95,25 @@ impl Iperf3 {
     }
 
     /// Serves until told to stop.
-    pub(super) fn start(self, stop: &StopFlag) -> Result<Serving, Screen> {
+    pub(super) fn start(self, stop: &StopFlag) -> Result<RunningIperf3, UserError> {
         let stop = stop.clone();
-        let started = threads::start(move || self.0.run(&stop, &|| face::iperf3_transcript()));
-        started.map(Serving).map_err(|error| no_thread("serve iperf3", &error))
+        let started = threads::start(move || self.0.run(&stop, &|| compat::iperf3_transcript()));
+        started.map(RunningIperf3).map_err(|error| thread_error("serve iperf3", &error))
     }
 }
 
-impl Serving {
+impl RunningIperf3 {
     /// Whether it has ended by itself, which it does only when it fails.
     pub(super) fn has_failed(&self) -> bool {
         self.0.is_finished()
     }
 
-    pub(super) fn conclude(self) -> anyhow::Result<()> {
+    pub(super) fn join(self) -> anyhow::Result<()> {
         let served = self.0.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let served = served.map_err(|error| Screen::new(Exit::Failed, format!("iperf3: {error}")))?;
+        let served = served.map_err(|error| UserError::new(Exit::Failed, format!("iperf3: {error}")))?;
         eprintln!(
             "iperf3: {} tests, {} broken off or refused, {} connections turned away",
-            served.finished, served.failed, served.turned_away
+            served.finished, served.failed, served.rejected
         );
         Ok(())
     }
@@ -123,32 +125,32 @@ fn options(matches: &ArgMatches) -> anyhow::Result<ServerOptions> {
     let clients = if matches.get_flag("one-at-a-time") { 1 } else { clients };
     let rate = matches.get_one::<String>("iperf3-rate").map(|text| {
         let rate = text.parse::<BitsPerSec>();
-        rate.map_err(|error| Screen::new(Exit::Usage, format!("--iperf3-rate: {error}")))
+        rate.map_err(|error| UserError::new(Exit::Usage, format!("--iperf3-rate: {error}")))
     });
     let networks = matches.get_many::<String>("iperf3-from").into_iter().flatten();
-    let networks = networks.map(|text| text.parse::<Network>().map_err(|error| fleet_screen(&error.into())));
+    let networks = networks.map(|text| text.parse::<Network>().map_err(|error| fleet_error(&error.into())));
     let networks: Vec<Network> = networks.collect::<Result<_, _>>()?;
-    let longest = measuring::span(matches, "longest", Nanos::from_secs(600))?;
+    let longest = measurement::duration_option(matches, "longest", Nanos::from_secs(600))?;
     Ok(ServerOptions {
         clients: usize::from(clients),
         rate: rate.transpose()?.map(|rate| (rounded(rate.get()), RATE_SPAN)),
-        longest_secs: Some(u32::try_from(longest.0 / 1_000_000_000).unwrap_or(u32::MAX)),
-        admits: (!networks.is_empty()).then(|| {
+        test_secs_max: Some(u32::try_from(longest.0 / 1_000_000_000).unwrap_or(u32::MAX)),
+        is_client_allowed: (!networks.is_empty()).then(|| {
             let admits = move |address: IpAddr| networks.iter().any(|network| network.contains(address));
-            Arc::new(admits) as fathom_transport::iperf3::Admits
+            Arc::new(admits) as fathom_transport::iperf3::ClientFilter
         }),
-        doorkeeper: doorkeeper(matches)?.map(Arc::new),
+        authenticator: authenticator(matches)?.map(Arc::new),
         interval: Some(Nanos::from_secs(1)),
         ..ServerOptions::default()
     })
 }
 
-fn doorkeeper(matches: &ArgMatches) -> anyhow::Result<Option<Doorkeeper>> {
+fn authenticator(matches: &ArgMatches) -> anyhow::Result<Option<Authenticator>> {
     let file = |name| matches.get_one::<PathBuf>(name);
     let (Some(key), Some(users)) = (file("iperf3-key"), file("iperf3-users")) else { return Ok(None) };
     let read =
         |path: &PathBuf| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
     let padding = if matches.get_flag("iperf3-pkcs1") { Padding::Pkcs1 } else { Padding::Oaep };
-    let keeper = Doorkeeper::new(&read(key)?, &read(users)?, (SKEW_SECS, padding));
-    Ok(Some(keeper.map_err(|error| Screen::new(Exit::Usage, format!("the iperf3 login: {error}")))?))
+    let keeper = Authenticator::new(&read(key)?, &read(users)?, (SKEW_SECS, padding));
+    Ok(Some(keeper.map_err(|error| UserError::new(Exit::Usage, format!("the iperf3 login: {error}")))?))
 }

@@ -19,24 +19,24 @@ use std::{
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_engine::StopFlag;
-use fathom_fleet::tls::{Identity, Limits, Reception, Refusals, Server};
+use fathom_fleet::tls::{ControllerHandler, Identity, RefusalCounts, Server, ServerLimits};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
     policy::Network,
-    process::{self, Bond, Place, Start},
+    process::{self, ParentBond, ProcessPlace, ProcessSpec},
     signal,
 };
 
 use self::{
-    http::{Answering, Http},
-    iperf3::Iperf3,
+    http::{HttpResponders, RunningResponders},
+    iperf3::Iperf3Server,
 };
-use super::measuring::{self, AGENT_PORT};
+use super::measurement::{self, AGENT_PORT};
 use crate::{
-    exit::{Exit, Screen},
-    files::{self, Readers},
-    hosts::{self, fleet_screen},
+    exit::{Exit, UserError},
+    files::{self, FileReaders},
+    hosts::{self, fleet_error},
 };
 
 const EXAMPLES: &str = "\
@@ -55,9 +55,9 @@ within one per thread.
 Stalls hold all threads at once; the first begins one period after the start.";
 
 /// How soon the end is noticed when only the responder runs.
-const TURN: Nanos = Nanos::from_millis(50);
+const STOP_CHECK_EVERY: Nanos = Nanos::from_millis(50);
 
-pub(super) fn shape(command: Command) -> Command {
+pub(super) fn define(command: Command) -> Command {
     let text = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).help(help)
     };
@@ -93,7 +93,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let signals = signal::watch()?;
     let address = *matches.get_one::<IpAddr>("listen").expect("it has a default");
     let deadline = match matches.get_one::<String>("for") {
-        Some(_) => clock::now() + measuring::span(matches, "for", Nanos::MAX)?,
+        Some(_) => clock::now() + measurement::duration_option(matches, "for", Nanos::MAX)?,
         None => Nanos::MAX,
     };
     // What is wrong with an option is told before anything listens.
@@ -101,21 +101,21 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     iperf3::check(matches)?;
     let only = matches.get_one::<String>("only").map(String::as_str);
     let serves = |what| only.is_none_or(|only| only == what);
-    let agents = if serves("agents") { Some(Desk::listen(matches, address)?) } else { None };
-    let http = if serves("http") { Some(Http::listen(matches, address, options)?) } else { None };
-    let iperf3 = if serves("iperf3") { Iperf3::listen(matches, address)? } else { None };
-    if agents.is_none() && iperf3.is_none() && http.as_ref().is_none_or(Http::is_empty) {
-        return Err(Screen::new(Exit::Usage, "nothing is left to serve")
-            .line("fix", "give --http-port another port than 0, --http-unix a path, or --iperf3")
+    let agents = if serves("agents") { Some(ControllerListener::listen(matches, address)?) } else { None };
+    let http = if serves("http") { Some(HttpResponders::listen(matches, address, options)?) } else { None };
+    let iperf3 = if serves("iperf3") { Iperf3Server::listen(matches, address)? } else { None };
+    if agents.is_none() && iperf3.is_none() && http.as_ref().is_none_or(HttpResponders::is_empty) {
+        return Err(UserError::new(Exit::Usage, "nothing is left to serve")
+            .with_line("fix", "give --http-port another port than 0, --http-unix a path, or --iperf3")
             .into());
     }
 
     let mut out = io::stdout().lock();
     for line in agents
         .iter()
-        .flat_map(Desk::lines)
-        .chain(http.iter().flat_map(Http::lines))
-        .chain(iperf3.as_ref().map(Iperf3::line))
+        .flat_map(ControllerListener::lines)
+        .chain(http.iter().flat_map(HttpResponders::listening_lines))
+        .chain(iperf3.as_ref().map(Iperf3Server::line))
     {
         writeln!(out, "{line}")?;
     }
@@ -128,45 +128,45 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let is_over = || {
         signals.received().is_some()
             || clock::now() >= deadline
-            || (only == Some("http") && answering.as_ref().is_some_and(Answering::has_failed))
-            || (only == Some("iperf3") && serving.as_ref().is_some_and(iperf3::Serving::has_failed))
+            || (only == Some("http") && answering.as_ref().is_some_and(RunningResponders::has_failed))
+            || (only == Some("iperf3") && serving.as_ref().is_some_and(iperf3::RunningIperf3::has_failed))
     };
     let outcome = if let Some(desk) = agents {
-        desk.attend(&is_over)
+        desk.serve_controllers(&is_over)
     } else {
         while !is_over() {
-            clock::sleep_until(deadline.min(clock::now() + TURN));
+            clock::sleep_until(deadline.min(clock::now() + STOP_CHECK_EVERY));
         }
         Ok(())
     };
     stop.finish();
-    let answered = answering.map_or(Ok(()), Answering::conclude);
-    let served = serving.map_or(Ok(()), iperf3::Serving::conclude);
+    let answered = answering.map_or(Ok(()), RunningResponders::join);
+    let served = serving.map_or(Ok(()), iperf3::RunningIperf3::join);
     outcome.and(answered).and(served)?;
     Ok(signals.received().map_or(Exit::Pass, Exit::Signalled))
 }
 
 /// Where controllers are received, with a key that they must know.
-struct Desk {
+struct ControllerListener {
     server: Server,
     listener: TcpListener,
     identity: Identity,
-    agents: Agents,
+    agents: AgentLauncher,
     bound: SocketAddr,
 }
 
-impl Desk {
+impl ControllerListener {
     fn listen(matches: &ArgMatches, address: IpAddr) -> anyhow::Result<Self> {
         let port = matches.get_one::<u16>("port").copied().unwrap_or(AGENT_PORT);
         let identity = identity(matches.get_one::<PathBuf>("key-file").map(PathBuf::as_path))?;
-        let limits = Limits {
+        let limits = ServerLimits {
             controllers: matches.get_one::<u16>("controllers").copied().map_or(8, usize::from),
-            ..Limits::default()
+            ..ServerLimits::default()
         };
-        let agents = Agents::of(matches)?;
-        let server = Server::new(&identity, limits).map_err(|error| fleet_screen(&error))?;
-        let listener = TcpListener::bind((address, port))
-            .map_err(|error| cannot_listen(SocketAddr::new(address, port), &error))?;
+        let agents = AgentLauncher::of(matches)?;
+        let server = Server::new(&identity, limits).map_err(|error| fleet_error(&error))?;
+        let listener =
+            TcpListener::bind((address, port)).map_err(|error| listen_error(SocketAddr::new(address, port), &error))?;
         let bound = listener.local_addr().context("cannot tell the port that was bound")?;
         Ok(Self { server, listener, identity, agents, bound })
     }
@@ -176,68 +176,69 @@ impl Desk {
     }
 
     /// Receives controllers until it is over.
-    fn attend(self, is_over: &dyn Fn() -> bool) -> anyhow::Result<()> {
+    fn serve_controllers(self, is_over: &dyn Fn() -> bool) -> anyhow::Result<()> {
         let port = self.bound.port();
         eprintln!(
             "on the other machine: fathom evaluate ADDRESS{} --key KEY",
             if port == AGENT_PORT { String::new() } else { format!(":{port}") }
         );
         let outcome = self.server.run(&self.listener, is_over, self.agents);
-        outcome.map_err(|error| fleet_screen(&error).into())
+        outcome.map_err(|error| fleet_error(&error).into())
     }
 }
 
 /// Why a host with too many tasks serves nothing.
-fn no_thread(what: &str, error: &fathom_sys::Error) -> Screen {
-    Screen::new(Exit::Preflight, format!("cannot {what}"))
-        .because(error)
-        .line("fix", "raise the limit of tasks: ulimit -u, or pids.max of the container")
+fn thread_error(what: &str, error: &fathom_sys::Error) -> UserError {
+    UserError::new(Exit::Preflight, format!("cannot {what}"))
+        .with_causes(error)
+        .with_line("fix", "raise the limit of tasks: ulimit -u, or pids.max of the container")
 }
 
-fn cannot_listen(address: SocketAddr, error: &io::Error) -> Screen {
-    let screen = Screen::new(Exit::Preflight, format!("cannot listen on {address}")).line("why", error.to_string());
+fn listen_error(address: SocketAddr, error: &io::Error) -> UserError {
+    let screen =
+        UserError::new(Exit::Preflight, format!("cannot listen on {address}")).with_line("why", error.to_string());
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            screen.line("fix", "choose another port with --port or --http-port, or end what listens there")
+            screen.with_line("fix", "choose another port with --port or --http-port, or end what listens there")
         }
-        io::ErrorKind::AddrNotAvailable => screen.line("fix", "--listen takes an address of this machine"),
+        io::ErrorKind::AddrNotAvailable => screen.with_line("fix", "--listen takes an address of this machine"),
         _ => screen,
     }
 }
 
 /// The certificate and the token: those of the file, new ones into the file, or new ones for this start only.
 fn identity(path: Option<&Path>) -> anyhow::Result<Identity> {
-    let new = || Identity::generate().map_err(|error| fleet_screen(&error));
+    let new = || Identity::generate().map_err(|error| fleet_error(&error));
     let Some(path) = path else { return Ok(new()?) };
     if !path.exists() {
         let identity = new()?;
-        files::write_whole(path, Readers::Owner, |out| Ok(out.write_all(identity.to_secret_text().as_bytes())?))?;
+        files::write_whole(path, FileReaders::Owner, |out| Ok(out.write_all(identity.to_secret_text().as_bytes())?))?;
         return Ok(identity);
     }
-    let text = files::read_text(path, measuring::KEY_FILE_MAX)?;
-    Ok(Identity::parse(&text).map_err(|error| fleet_screen(&error).line("in", path.display().to_string()))?)
+    let text = files::read_text(path, measurement::KEY_FILE_MAX)?;
+    Ok(Identity::parse(&text).map_err(|error| fleet_error(&error).with_line("in", path.display().to_string()))?)
 }
 
 /// How an agent is started for each controller.
-struct Agents {
+struct AgentLauncher {
     program: PathBuf,
     arguments: Vec<String>,
     /// Where they see each other; it has no other name than that of its descriptor.
-    _roster: File,
+    _role_log: File,
 }
 
-impl Agents {
+impl AgentLauncher {
     fn of(matches: &ArgMatches) -> anyhow::Result<Self> {
-        let longest = measuring::span(matches, "longest", Nanos::from_secs(600))?;
+        let longest = measurement::duration_option(matches, "longest", Nanos::from_secs(600))?;
         let mut arguments = vec!["agent".to_owned(), "--stdio".to_owned(), "--longest".to_owned(), longest.exact()];
         for network in matches.get_many::<String>("allow").into_iter().flatten() {
             // Checked here, so that a wrong word is told to whoever typed it.
-            network.parse::<Network>().map_err(|error| fleet_screen(&error.into()))?;
+            network.parse::<Network>().map_err(|error| fleet_error(&error.into()))?;
             arguments.extend(["--allow".to_owned(), network.clone()]);
         }
         let roster = process::shared_file()?;
         arguments.extend(["--roster".to_owned(), format!("/dev/fd/{}", roster.as_raw_fd())]);
-        Ok(Self { program: hosts::own_program()?, arguments, _roster: roster })
+        Ok(Self { program: hosts::own_program()?, arguments, _role_log: roster })
     }
 
     fn start(&self, peer: SocketAddr, stream: UnixStream) -> anyhow::Result<()> {
@@ -245,13 +246,13 @@ impl Agents {
         let mut command = Program::new(&self.program);
         command.args(&self.arguments).args(["--only", &peer.ip().to_canonical().to_string()]);
         command.stdin(OwnedFd::from(stream)).stdout(OwnedFd::from(output)).stderr(Stdio::inherit());
-        let mut agent = Start { command, place: Place::Here, bond: Bond::DiesWithParent }.spawn()?;
+        let mut agent = ProcessSpec { command, place: ProcessPlace::Here, bond: ParentBond::DiesWithParent }.spawn()?;
         agent.wait()?;
         Ok(())
     }
 }
 
-impl Reception for Agents {
+impl ControllerHandler for AgentLauncher {
     /// An agent of its own for one controller, which may send to that controller; returns when it has ended.
     fn serve(&self, controller: SocketAddr, stream: UnixStream) {
         if let Err(error) = self.start(controller, stream) {
@@ -259,7 +260,7 @@ impl Reception for Agents {
         }
     }
 
-    fn refused(&self, refusals: &Refusals) {
+    fn refused(&self, refusals: &RefusalCounts) {
         eprintln!("fathom serve: {refusals}");
     }
 }

@@ -3,14 +3,14 @@
 //! The methods are those of `fathom_packet::methods`; here they are given trials, in the order that was asked, and what they found is
 //! written into the run. One that needs a throughput that nobody asked for measures it first.
 
-mod own;
 mod results;
+mod spec;
 mod tester;
-mod wanted;
+mod tool_maximum;
 
 use std::collections::BTreeMap;
 
-use fathom_engine::search::{Load, mlr::SearchGoal};
+use fathom_engine::search::{LoadLevel, mlr::SearchGoal};
 use fathom_fleet::Error;
 use fathom_model::{
     Benchmark, TestPlan, TestRun,
@@ -19,60 +19,68 @@ use fathom_model::{
     units::{BitsPerSec, Bytes, Nanos, percent},
 };
 use fathom_packet::{
-    methods::{self, Bound, Cut, LossCurve, Outcome, SearchInput},
+    methods::{self, LossCurve, MethodResult, OverloadLimit, StopReason, ThroughputOptions},
     wire::{FrameSize, line_rate},
 };
 
-pub(super) use own::{OwnMaxima, measure as own_maxima};
-pub(super) use wanted::complete;
+pub(super) use spec::complete;
+pub(super) use tool_maximum::{ToolMaxima, measure as own_maxima};
 
-use super::course::Course;
+use super::rounds::RunExecutor;
 use crate::{
-    exit::{Exit, Screen},
+    exit::{Exit, UserError},
     hosts::Hosts,
 };
-use tester::Trials;
-use wanted::Wanted;
+use spec::BenchmarkSpec;
+use tester::FrameTrials;
 
 /// A method by the word that asks for it.
-pub(crate) struct Method {
+pub(crate) struct BenchmarkMethod {
     /// The word.
     pub(crate) name: &'static str,
     /// What it measures, and where it is defined.
     pub(crate) about: &'static str,
-    run: fn(&mut Bench<'_, '_, '_>) -> Ended,
+    run: fn(&mut FrameSizeBenchmark<'_, '_, '_>) -> MethodCompletion,
 }
 
 /// Every method, in the order that they are usually asked for.
-pub(crate) const METHODS: &[Method] = &[
-    Method {
+pub(crate) const METHODS: &[BenchmarkMethod] = &[
+    BenchmarkMethod {
         name: "throughput",
         about: "the highest rate without loss (RFC 2544 26.1)",
         run: |bench| bench.throughput(),
     },
-    Method {
+    BenchmarkMethod {
         name: "mlrsearch",
         about: "NDR, PDR and other goals in one search (RFC 9971)",
         run: |bench| bench.mlrsearch(),
     },
-    Method {
+    BenchmarkMethod {
         name: "latency",
         about: "latency and its variation at the throughput (RFC 8219 7)",
         run: |bench| bench.latency(),
     },
-    Method { name: "loss", about: "the loss at 100 %, 90 % … (RFC 2544 26.3)", run: |bench| bench.loss() },
-    Method {
+    BenchmarkMethod { name: "loss", about: "the loss at 100 %, 90 % … (RFC 2544 26.3)", run: |bench| bench.loss() },
+    BenchmarkMethod {
         name: "back-to-back",
         about: "the longest burst, the buffer (RFC 9004)",
         run: |bench| bench.back_to_back(),
     },
-    Method {
+    BenchmarkMethod {
         name: "recovery",
         about: "how long frames are lost after an overload (RFC 2544 26.5)",
         run: |bench| bench.recovery(),
     },
-    Method { name: "forwarding", about: "forwarding rates under overload (RFC 2889)", run: |bench| bench.forwarding() },
-    Method { name: "reset", about: "how long a reset takes, which you start (RFC 6201)", run: |bench| bench.reset() },
+    BenchmarkMethod {
+        name: "forwarding",
+        about: "forwarding rates under overload (RFC 2889)",
+        run: |bench| bench.forwarding(),
+    },
+    BenchmarkMethod {
+        name: "reset",
+        about: "how long a reset takes, which you start (RFC 6201)",
+        run: |bench| bench.reset(),
+    },
 ];
 
 /// What rates and counts are of where frames go both ways at once.
@@ -80,20 +88,20 @@ const BOTH_WAYS: &str = "frames went both ways at once (RFC 2544 section 14): a 
                          both ways together";
 
 /// What ended a method, and with it the benchmark.
-type Ended = Result<(), Cut<Error>>;
+type MethodCompletion = Result<(), StopReason<Error>>;
 
 /// One frame size under way.
-struct Bench<'a, 'b, 'c> {
-    wanted: &'a Wanted,
-    trials: Trials<'b, 'c>,
-    into: Benchmark,
+struct FrameSizeBenchmark<'a, 'b, 'c> {
+    spec: &'a BenchmarkSpec,
+    trials: FrameTrials<'b, 'c>,
+    results: Benchmark,
     /// The highest rate without loss, once it is known.
     throughput: Option<f64>,
     /// Whether it was searched for: what was not found once is not searched for again.
     is_searched: bool,
 }
 
-impl Course<'_> {
+impl RunExecutor<'_> {
     /// Carries the methods of a test out, and writes what was found into its run, the first of those that are made together; why it
     /// was ended early.
     pub(super) fn benchmark(
@@ -102,45 +110,46 @@ impl Course<'_> {
         test: &TestPlan,
         (known, hosts): (&BTreeMap<String, Host>, &mut Hosts),
     ) -> anyhow::Result<Option<Error>> {
-        let wanted = Wanted::of(test)?;
+        let wanted = BenchmarkSpec::of(test)?;
         let own = self.own_maximum(wanted.size_bytes);
-        let mut begun = begun(&wanted, own, known.get(&test.from))?;
+        let mut begun = new_benchmark(&wanted, own, known.get(&test.from))?;
         if into.len() > 1 {
             begun.remarks.push(BOTH_WAYS.to_owned());
         }
-        let trials = Trials {
-            course: self,
+        let trials = FrameTrials {
+            executor: self,
             test,
             title: into.first().map_or(String::new(), |run| run.title.clone()),
             hosts,
-            n_ways: u32::try_from(into.len()).unwrap_or(u32::MAX),
+            n_directions: u32::try_from(into.len()).unwrap_or(u32::MAX),
             pause: wanted.pause,
             method: "",
-            made: Vec::new(),
-            kept: BTreeMap::new(),
+            trials: Vec::new(),
+            trials_by_rate: BTreeMap::new(),
         };
-        let mut bench = Bench { wanted: &wanted, trials, into: begun, throughput: None, is_searched: false };
+        let mut bench =
+            FrameSizeBenchmark { spec: &wanted, trials, results: begun, throughput: None, is_searched: false };
         let mut error = None;
         for method in &wanted.methods {
             bench.trials.method = method.name;
             match (method.run)(&mut bench) {
                 Ok(()) => {}
                 Err(cut) => {
-                    let why = results::cut(method.name, &cut, ToString::to_string);
-                    bench.into.cut =
-                        Some(bench.into.cut.take().map_or(why.clone(), |before| format!("{before}; {why}")));
-                    if let Cut::Failed(failed) = cut {
+                    let why = results::cut_short_text(method.name, &cut, ToString::to_string);
+                    bench.results.cut =
+                        Some(bench.results.cut.take().map_or(why.clone(), |before| format!("{before}; {why}")));
+                    if let StopReason::Failed(failed) = cut {
                         error = Some(failed);
                         break;
                     }
                 }
             }
         }
-        let Bench { mut trials, into: mut found, throughput, .. } = bench;
-        found.trials = trials.made;
+        let FrameSizeBenchmark { mut trials, results: mut found, throughput, .. } = bench;
+        found.trials = trials.trials;
         // The trials at the throughput, or the last ones that there were, show what the hosts did meanwhile.
-        let shown = throughput.and_then(|rate| trials.kept.remove(&tester::key(rate)));
-        let shown = shown.or_else(|| trials.kept.pop_first().map(|(_, shown)| shown)).unwrap_or_default();
+        let shown = throughput.and_then(|rate| trials.trials_by_rate.remove(&tester::rate_key(rate)));
+        let shown = shown.or_else(|| trials.trials_by_rate.pop_first().map(|(_, shown)| shown)).unwrap_or_default();
         for (run, trial) in into.iter_mut().zip(shown) {
             run.trials.push(trial);
         }
@@ -150,8 +159,9 @@ impl Course<'_> {
 }
 
 /// The benchmark before its first trial: which rate is 100 %, and whether it can be offered.
-fn begun(wanted: &Wanted, own: Option<OwnMaximum>, from: Option<&Host>) -> Result<Benchmark, Screen> {
-    let size = FrameSize::new(Bytes(wanted.size_bytes)).map_err(|error| Screen::new(Exit::Usage, error.to_string()))?;
+fn new_benchmark(wanted: &BenchmarkSpec, own: Option<OwnMaximum>, from: Option<&Host>) -> Result<Benchmark, UserError> {
+    let size =
+        FrameSize::new(Bytes(wanted.size_bytes)).map_err(|error| UserError::new(Exit::Usage, error.to_string()))?;
     let link = from.and_then(|host| {
         let fact = |name: &str| host.environment.get(host.interface.as_deref()?, name);
         fact("speed_bps").filter(|_| fact("line_rate") == Some("real"))?.parse::<BitsPerSec>().ok()
@@ -172,13 +182,13 @@ fn begun(wanted: &Wanted, own: Option<OwnMaximum>, from: Option<&Host>) -> Resul
         (None, None, None) => {
             let what =
                 "nobody knows the highest rate: the device has no line rate, and fathom's own maximum was not measured";
-            return Err(Screen::new(Exit::Preflight, what).line("use", "--max-rate 100k"));
+            return Err(UserError::new(Exit::Preflight, what).with_line("use", "--max-rate 100k"));
         }
     };
     if line.is_none() {
         remarks.push("a virtual device has no line rate".to_owned());
     }
-    if let Some(own) = own.filter(|own| !own::is_kept(own)) {
+    if let Some(own) = own.filter(|own| !tool_maximum::is_sustained(own)) {
         remarks.push(format!(
             "fathom itself did not keep even {}: {} of it was not sent, and a frame left {} late, so others use this machine too",
             fathom_model::Unit::FramesPerSec.show(own.rate),
@@ -207,151 +217,153 @@ fn begun(wanted: &Wanted, own: Option<OwnMaximum>, from: Option<&Host>) -> Resul
 }
 
 /// Refuses searches that go higher than the tool itself, before anything is touched.
-pub(super) fn check(tests: &[TestPlan], own: &OwnMaxima) -> Result<(), Screen> {
+pub(super) fn check(tests: &[TestPlan], own: &ToolMaxima) -> Result<(), UserError> {
     for test in tests.iter().filter(|test| test.benchmark.is_some()) {
-        let (asked, own) = (Wanted::of(test)?.max_rate, own.get(&own::size(test)));
+        let (asked, own) = (BenchmarkSpec::of(test)?.max_rate, own.get(&tool_maximum::size(test)));
         if let (Some(asked), Some(own)) = (asked, own)
             && asked > own.rate
         {
             let show = |rate| fathom_model::Unit::FramesPerSec.show(rate);
-            let what = format!("{} of {} B are more than fathom itself sends here", show(asked), own::size(test));
+            let what =
+                format!("{} of {} B are more than fathom itself sends here", show(asked), tool_maximum::size(test));
             let why = format!(
                 "into a sink that loses nothing it kept {} as they were due, and {} flat out: beyond that a limit would be its own",
                 show(own.rate),
                 show(own.flat_out)
             );
-            return Err(Screen::new(Exit::Preflight, what)
-                .line("why", why)
-                .line("use", format!("--max-rate {:.0}", own.rate)));
+            return Err(UserError::new(Exit::Preflight, what)
+                .with_line("why", why)
+                .with_line("use", format!("--max-rate {:.0}", own.rate)));
         }
     }
     Ok(())
 }
 
-impl Bench<'_, '_, '_> {
-    fn rates(&self) -> (Load, Load) {
-        let load = |rate: f64| Load::new(rate).expect("rates above zero were asked for");
-        let min = self.wanted.min_rate.min(self.into.max_rate / 2.0);
-        (load(min), load(self.into.max_rate))
+impl FrameSizeBenchmark<'_, '_, '_> {
+    fn rates(&self) -> (LoadLevel, LoadLevel) {
+        let load = |rate: f64| LoadLevel::new(rate).expect("rates above zero were asked for");
+        let min = self.spec.min_rate.min(self.results.max_rate / 2.0);
+        (load(min), load(self.results.max_rate))
     }
 
     /// Takes what a method found, and says whether it came to its end.
-    fn take(&mut self, rows: Vec<BenchmarkResult>, cut: Option<Cut<Error>>) -> Ended {
-        self.into.results.extend(rows);
+    fn add_results(&mut self, rows: Vec<BenchmarkResult>, cut: Option<StopReason<Error>>) -> MethodCompletion {
+        self.results.results.extend(rows);
         cut.map_or(Ok(()), Err)
     }
 
-    fn throughput(&mut self) -> Ended {
-        let wanted = self.wanted;
+    fn throughput(&mut self) -> MethodCompletion {
+        let wanted = self.spec;
         let goal = if wanted.conform { SearchGoal::rfc2544(wanted.trial) } else { SearchGoal::tst009(wanted.trial) };
         let goals = vec![SearchGoal { width: wanted.width, ..goal }];
-        let input = SearchInput { goals, rates: self.rates(), time: wanted.search_time };
+        let input = ThroughputOptions { goals, rates: self.rates(), time: wanted.search_time };
         self.is_searched = true;
-        let Outcome { found, cut } = methods::throughput(&input, &mut self.trials);
-        self.throughput = found.goals[0].lower.map(Load::get);
-        self.into.searched = results::points(&found);
-        self.voids(found.n_void);
-        self.take(results::throughput(&found), cut)
+        let MethodResult { result: found, stopped: cut } = methods::throughput(&input, &mut self.trials);
+        self.throughput = found.goals[0].lower.map(LoadLevel::get);
+        self.results.searched = results::points(&found);
+        self.note_void_trials(found.n_repeated);
+        self.add_results(results::throughput(&found), cut)
     }
 
-    fn mlrsearch(&mut self) -> Ended {
-        let (names, goals): (Vec<String>, Vec<SearchGoal>) = self.wanted.goals.iter().cloned().unzip();
-        let input = SearchInput { goals, rates: self.rates(), time: self.wanted.search_time };
-        let Outcome { found, cut } = methods::throughput(&input, &mut self.trials);
+    fn mlrsearch(&mut self) -> MethodCompletion {
+        let (names, goals): (Vec<String>, Vec<SearchGoal>) = self.spec.goals.iter().cloned().unzip();
+        let input = ThroughputOptions { goals, rates: self.rates(), time: self.spec.search_time };
+        let MethodResult { result: found, stopped: cut } = methods::throughput(&input, &mut self.trials);
         let is_lossless = |goal: &SearchGoal| goal.loss_ratio <= 0.0;
         let lossless = found.goals.iter().find(|result| is_lossless(&result.goal)).and_then(|result| result.lower);
-        self.throughput = self.throughput.or(lossless.map(Load::get));
-        self.into.searched = results::points(&found);
-        self.voids(found.n_void);
-        self.take(results::goals(&names, &found), cut)
+        self.throughput = self.throughput.or(lossless.map(LoadLevel::get));
+        self.results.searched = results::points(&found);
+        self.note_void_trials(found.n_repeated);
+        self.add_results(results::goals(&names, &found), cut)
     }
 
-    fn voids(&mut self, n_void: u32) {
+    fn note_void_trials(&mut self, n_void: u32) {
         if n_void > 0 {
             let what = format!("{n_void} trials were made again, because fathom did not send what was due in them");
-            self.into.remarks.push(what);
+            self.results.remarks.push(what);
         }
     }
 
     /// The throughput, measured first where nobody asked for it; nothing where there is none.
-    fn known_throughput(&mut self) -> Result<Option<f64>, Cut<Error>> {
+    fn known_throughput(&mut self) -> Result<Option<f64>, StopReason<Error>> {
         if self.throughput.is_none() && !self.is_searched {
             let method = std::mem::replace(&mut self.trials.method, "throughput");
             let ended = self.throughput();
             self.trials.method = method;
             if let Err(cut) = ended {
-                if self.throughput.is_none() || matches!(cut, Cut::Failed(_)) {
+                if self.throughput.is_none() || matches!(cut, StopReason::Failed(_)) {
                     return Err(cut);
                 }
-                self.into.remarks.push(results::cut("throughput", &cut, ToString::to_string));
+                self.results.remarks.push(results::cut_short_text("throughput", &cut, ToString::to_string));
             }
         }
         if self.throughput.is_none() {
             let what = format!("{} was not measured, because no throughput is known", self.trials.method);
-            self.into.remarks.push(what);
+            self.results.remarks.push(what);
         }
         Ok(self.throughput)
     }
 
     fn curve(&self) -> LossCurve {
-        let Wanted { loss_step: step, trial: duration, .. } = *self.wanted;
-        LossCurve { max_rate: self.into.max_rate, step, duration }
+        let BenchmarkSpec { loss_step: step, trial: duration, .. } = *self.spec;
+        LossCurve { max_rate: self.results.max_rate, step, duration }
     }
 
-    fn loss(&mut self) -> Ended {
-        let Outcome { found, cut } = methods::loss(&self.curve(), &mut self.trials);
-        self.into.loss = results::loss_points(&found);
-        self.take(results::loss(&found), cut)
+    fn loss(&mut self) -> MethodCompletion {
+        let MethodResult { result: found, stopped: cut } = methods::loss(&self.curve(), &mut self.trials);
+        self.results.loss = results::loss_points(&found);
+        self.add_results(results::loss(&found), cut)
     }
 
-    fn forwarding(&mut self) -> Ended {
-        let Outcome { found, cut } = methods::forwarding(&self.curve(), &mut self.trials);
-        self.take(found.iter().flat_map(results::forwarding).collect(), cut)
+    fn forwarding(&mut self) -> MethodCompletion {
+        let MethodResult { result: found, stopped: cut } = methods::forwarding(&self.curve(), &mut self.trials);
+        self.add_results(found.iter().flat_map(results::forwarding).collect(), cut)
     }
 
-    fn latency(&mut self) -> Ended {
+    fn latency(&mut self) -> MethodCompletion {
         let Some(rate) = self.known_throughput()? else { return Ok(()) };
-        let Wanted { latency_trial: duration, latency_runs: n, .. } = *self.wanted;
-        let runs = methods::LatencyRuns { rate, duration, n };
-        let Outcome { found, cut } = methods::latency(&runs, &mut self.trials);
-        self.take(results::latency(found.as_ref()), cut)
+        let BenchmarkSpec { latency_trial: duration, latency_runs: n, .. } = *self.spec;
+        let runs = methods::LatencyOptions { rate, duration, n };
+        let MethodResult { result: found, stopped: cut } = methods::latency(&runs, &mut self.trials);
+        self.add_results(results::latency(found.as_ref()), cut)
     }
 
-    fn back_to_back(&mut self) -> Ended {
-        let (Some(throughput), max_rate) = (self.known_throughput()?, self.into.max_rate) else { return Ok(()) };
+    fn back_to_back(&mut self) -> MethodCompletion {
+        let (Some(throughput), max_rate) = (self.known_throughput()?, self.results.max_rate) else { return Ok(()) };
         if throughput >= max_rate {
-            return self.take(results::no_buffer(), None);
+            return self.add_results(results::no_buffer(), None);
         }
-        let asked = methods::BackToBack {
+        let asked = methods::BackToBackOptions {
             max_rate,
             throughput,
-            burst_max: self.wanted.burst_max,
-            step: self.wanted.burst_step,
+            burst_max: self.spec.burst_max,
+            step: self.spec.burst_step,
             max_repeat: 2,
-            n_searches: self.wanted.burst_searches,
+            n_searches: self.spec.burst_searches,
         };
-        let Outcome { found, cut } = methods::back_to_back(&asked, &mut self.trials);
-        self.take(found.iter().flat_map(|found| results::back_to_back(found, asked.step)).collect(), cut)
+        let MethodResult { result: found, stopped: cut } = methods::back_to_back(&asked, &mut self.trials);
+        self.add_results(found.iter().flat_map(|found| results::back_to_back(found, asked.step)).collect(), cut)
     }
 
-    fn recovery(&mut self) -> Ended {
+    fn recovery(&mut self) -> MethodCompletion {
         let Some(throughput) = self.known_throughput()? else { return Ok(()) };
-        let (most, reference) = (self.into.max_rate, self.into.reference);
-        let bound = if reference == Reference::LineRate { Bound::Media(most) } else { Bound::Tester(most) };
+        let (most, reference) = (self.results.max_rate, self.results.reference);
+        let bound =
+            if reference == Reference::LineRate { OverloadLimit::Media(most) } else { OverloadLimit::Tester(most) };
         let Some(overload) = methods::overload(throughput, bound) else {
-            return self.take(results::no_overload(throughput, (most, reference)), None);
+            return self.add_results(results::no_overload(throughput, (most, reference)), None);
         };
-        let Wanted { trial: duration, recovery_runs: n, .. } = *self.wanted;
-        let asked = methods::Recovery { overload, duration, n };
-        let Outcome { found, cut } = methods::recovery(&asked, &mut self.trials);
-        self.take(results::recovery(found.as_ref(), (overload, duration)), cut)
+        let BenchmarkSpec { trial: duration, recovery_runs: n, .. } = *self.spec;
+        let asked = methods::RecoveryOptions { overload, duration, n };
+        let MethodResult { result: found, stopped: cut } = methods::recovery(&asked, &mut self.trials);
+        self.add_results(results::recovery(found.as_ref(), (overload, duration)), cut)
     }
 
-    fn reset(&mut self) -> Ended {
+    fn reset(&mut self) -> MethodCompletion {
         let Some(rate) = self.known_throughput()? else { return Ok(()) };
-        let duration: Nanos = self.wanted.reset_trial;
+        let duration: Nanos = self.spec.reset_trial;
         eprintln!("frames are sent for {duration}: reset the device now");
-        let Outcome { found, cut } = methods::reset(rate, duration, &mut self.trials);
-        self.take(found.iter().flat_map(results::reset).collect(), cut)
+        let MethodResult { result: found, stopped: cut } = methods::reset(rate, duration, &mut self.trials);
+        self.add_results(found.iter().flat_map(results::reset).collect(), cut)
     }
 }

@@ -9,7 +9,8 @@ use fathom_model::{
     units::{Nanos, approximate},
 };
 use fathom_packet::methods::{
-    BackToBackFound, Cut, ForwardingFound, LatencyFound, LossAt, OVERLOAD, RecoveryFound, ResetFound, SearchFound,
+    BackToBackResult, ForwardingResult, LatencyResult, LossAtLoad, OVERLOAD, RecoveryResult, ResetResult, StopReason,
+    ThroughputResult,
 };
 
 const RATE: (Unit, Better) = (Unit::FramesPerSec, Better::Higher);
@@ -40,8 +41,8 @@ fn searched(into: BenchmarkResult, found: &GoalResult) -> BenchmarkResult {
     };
     BenchmarkResult {
         value: found.conditional_throughput.filter(|_| found.lower.is_some()),
-        low: found.lower.map(fathom_engine::search::Load::get),
-        high: found.upper.map(fathom_engine::search::Load::get),
+        low: found.lower.map(fathom_engine::search::LoadLevel::get),
+        high: found.upper.map(fathom_engine::search::LoadLevel::get),
         is_irregular: found.ending != GoalEnding::Regular,
         note: note.map(str::to_owned),
         ..into
@@ -49,13 +50,13 @@ fn searched(into: BenchmarkResult, found: &GoalResult) -> BenchmarkResult {
 }
 
 /// The throughput of RFC 2544.
-pub(super) fn throughput(found: &SearchFound) -> Vec<BenchmarkResult> {
+pub(super) fn throughput(found: &ThroughputResult) -> Vec<BenchmarkResult> {
     let into = || row(("throughput_per_sec", "throughput"), RATE, "RFC 2544 section 26.1");
     found.goals.iter().map(|goal| searched(into(), goal)).collect()
 }
 
 /// The goals of `MLRsearch` by their names.
-pub(super) fn goals(names: &[String], found: &SearchFound) -> Vec<BenchmarkResult> {
+pub(super) fn goals(names: &[String], found: &ThroughputResult) -> Vec<BenchmarkResult> {
     let named = |(nth, (name, goal)): (usize, (&String, &GoalResult))| {
         let metric = match name.as_str() {
             "NDR" | "PDR" => format!("{}_per_sec", name.to_lowercase()),
@@ -67,8 +68,8 @@ pub(super) fn goals(names: &[String], found: &SearchFound) -> Vec<BenchmarkResul
 }
 
 /// The rates of a search with the median of what was lost.
-pub(super) fn points(found: &SearchFound) -> Vec<LossPoint> {
-    let point = |(load, trials): &(fathom_engine::search::Load, Vec<fathom_engine::search::mlr::TrialResult>)| {
+pub(super) fn points(found: &ThroughputResult) -> Vec<LossPoint> {
+    let point = |(load, trials): &(fathom_engine::search::LoadLevel, Vec<fathom_engine::search::mlr::TrialResult>)| {
         let mut losses: Vec<f64> = trials.iter().map(|trial| trial.loss_ratio).collect();
         losses.sort_by(f64::total_cmp);
         let loss_ratio = losses.get(losses.len() / 2).copied().unwrap_or(0.0);
@@ -78,18 +79,18 @@ pub(super) fn points(found: &SearchFound) -> Vec<LossPoint> {
 }
 
 /// The loss at the maximum; the rest is a curve.
-pub(super) fn loss(found: &[LossAt]) -> Vec<BenchmarkResult> {
+pub(super) fn loss(found: &[LossAtLoad]) -> Vec<BenchmarkResult> {
     let into = row(("loss_at_max_ratio", "lost at 100 %"), (Unit::Ratio, Better::Lower), "RFC 2544 section 26.3");
     found.first().map(|at| BenchmarkResult { value: Some(at.loss_ratio), ..into }).into_iter().collect()
 }
 
 /// The loss curve as points.
-pub(super) fn loss_points(found: &[LossAt]) -> Vec<LossPoint> {
+pub(super) fn loss_points(found: &[LossAtLoad]) -> Vec<LossPoint> {
     found.iter().map(|at| LossPoint { rate: at.rate, n_trials: 1, loss_ratio: at.loss_ratio }).collect()
 }
 
 /// The longest burst and the buffer that follows from it.
-pub(super) fn back_to_back(found: &BackToBackFound, step: u64) -> Vec<BenchmarkResult> {
+pub(super) fn back_to_back(found: &BackToBackResult, step: u64) -> Vec<BenchmarkResult> {
     let ends = |of: fn(&[u64]) -> Option<u64>| of(&found.bursts).map(approximate);
     let low = ends(|bursts| bursts.iter().min().copied());
     let high = ends(|bursts| bursts.iter().max().copied());
@@ -128,7 +129,7 @@ pub(super) fn no_buffer() -> Vec<BenchmarkResult> {
 }
 
 /// Latencies, or the reason why there are none.
-pub(super) fn latency(found: Option<&LatencyFound>) -> Vec<BenchmarkResult> {
+pub(super) fn latency(found: Option<&LatencyResult>) -> Vec<BenchmarkResult> {
     let values = [
         (("latency_typical_ns", "typical latency"), found.map(|found| found.typical), "RFC 8219 section 7.2"),
         (("latency_worst_ns", "worst-case latency"), found.map(|found| found.worst), "RFC 8219 section 7.2"),
@@ -152,7 +153,7 @@ pub(super) fn latency(found: Option<&LatencyFound>) -> Vec<BenchmarkResult> {
 }
 
 /// Forwarding rates under overload.
-pub(super) fn forwarding(found: &ForwardingFound) -> Vec<BenchmarkResult> {
+pub(super) fn forwarding(found: &ForwardingResult) -> Vec<BenchmarkResult> {
     let at = format!("at {} offered", Unit::FramesPerSec.show(found.max_at));
     vec![
         BenchmarkResult {
@@ -168,7 +169,7 @@ pub(super) fn forwarding(found: &ForwardingFound) -> Vec<BenchmarkResult> {
 }
 
 /// The time from the drop of the rate to the last loss, or the reason why there is none.
-pub(super) fn recovery(found: Option<&RecoveryFound>, (overload, duration): (f64, Nanos)) -> Vec<BenchmarkResult> {
+pub(super) fn recovery(found: Option<&RecoveryResult>, (overload, duration): (f64, Nanos)) -> Vec<BenchmarkResult> {
     let into = row(("recovery_ns", "system recovery"), TIME, "RFC 2544 section 26.5");
     let Some(found) = found else {
         let note = "the trials do not tell when a frame was lost: that takes marked frames and a counter in XDP";
@@ -213,21 +214,21 @@ pub(super) fn no_overload(throughput: f64, (most, reference): (f64, Reference)) 
 }
 
 /// The time without forwarding.
-pub(super) fn reset(found: &ResetFound) -> Vec<BenchmarkResult> {
+pub(super) fn reset(found: &ResetResult) -> Vec<BenchmarkResult> {
     let note = if found.lost == 0 { "nothing was lost: was the device reset?" } else { "by the frames that were lost" };
     let into = row(("reset_ns", "reset"), TIME, "RFC 6201 section 4");
     vec![BenchmarkResult { value: Some(nanos(found.time)), note: Some(note.to_owned()), ..into }]
 }
 
 /// Why a method ended early, in a sentence.
-pub(super) fn cut<E>(method: &str, cut: &Cut<E>, words: impl Fn(&E) -> String) -> String {
+pub(super) fn cut_short_text<E>(method: &str, cut: &StopReason<E>, words: impl Fn(&E) -> String) -> String {
     match cut {
-        Cut::Unsent { rate } => format!(
+        StopReason::RateNotSent { rate } => format!(
             "{method}: fathom itself did not send {} as they were due in ten trials in turn, so what is told is of lower rates; \
              use a lower --max-rate, or a machine that nobody else uses",
             Unit::FramesPerSec.show(approximate(*rate))
         ),
-        Cut::OutOfTime => format!("{method}: the time that a search may take is used up"),
-        Cut::Failed(error) => format!("{method}: {}", words(error)),
+        StopReason::OutOfTime => format!("{method}: the time that a search may take is used up"),
+        StopReason::Failed(error) => format!("{method}: {}", words(error)),
     }
 }

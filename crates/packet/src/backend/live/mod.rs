@@ -3,37 +3,37 @@
 //! `BPF_PROG_TEST_RUN` with live frames (Linux 5.18) runs the program once for each frame it might send; where none is due, it drops
 //! the frame and looks again. So there is no system call per frame or batch, and the clock is read where the frame is made.
 
+mod monitor;
 mod program;
-mod warden;
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     thread,
 };
 
-use fathom_engine::{Error, Worker};
+use fathom_engine::{Error, WorkerHandle};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     affinity,
-    bpf::{self, LiveEnd, Program, ProgramType, XdpAction},
+    bpf::{self, LiveRunEnd, Program, ProgramType, XdpAction},
     clock,
     interrupt::Interruptible,
     netlink::Netlink,
     threads, xdp_features,
 };
 
-use super::{Backend, Generator, Load, Port, require_bypass, unsupported};
-use program::Maps;
-use warden::{Warden, tell};
+use super::{Backend, Generator, OutputDevice, WorkerLoad, require_bypass, unsupported};
+use monitor::{WorkerMonitor, count_progress};
+use program::ProgramMaps;
 
 /// Frames that a program of ours makes.
 #[derive(Debug)]
-pub(super) struct Live;
+pub(super) struct LiveFrames;
 
 #[derive(Debug)]
-struct Generated {
+struct LiveGenerator {
     program: Program,
-    maps: Maps,
+    maps: ProgramMaps,
     /// What each page holds before the program writes to it.
     frame: Vec<u8>,
     batch: u32,
@@ -55,19 +55,19 @@ const SPARSE: Nanos = Nanos(1_000);
 /// What the kernel leaves of a page: its own headers in front, and room behind for the end of a buffer of the stack.
 const LONGEST: usize = 3_300;
 
-impl Backend for Live {
-    fn word(&self) -> &'static str {
+impl Backend for LiveFrames {
+    fn option_value(&self) -> &'static str {
         "live"
     }
 
-    fn about(&self) -> &'static str {
+    fn description(&self) -> &'static str {
         "XDP (BPF_PROG_TEST_RUN)"
     }
 
-    fn open(&self, port: &Port, load: Load) -> Result<Box<dyn Generator>, Error> {
+    fn open(&self, port: &OutputDevice, load: WorkerLoad) -> Result<Box<dyn Generator>, Error> {
         require_bypass(port)?;
         require_redirects(port)?;
-        let longest = load.blueprint.longest();
+        let longest = load.frames.longest();
         if longest > LONGEST {
             return Err(unsupported(format!(
                 "frames of {longest} bytes do not fit into a page, which takes {LONGEST}"
@@ -75,21 +75,21 @@ impl Backend for Live {
         }
         let what = || format!("make live frames for {}", port.name);
         let system = |cause| Error::system(what(), "CAP_BPF and CAP_NET_ADMIN", cause);
-        let maps = Maps::create(port, &load).map_err(system)?;
+        let maps = ProgramMaps::create(port, &load).map_err(system)?;
         let code = program::code(&load, &maps).map_err(unsupported)?;
         let program = Program::load(ProgramType::Xdp, "fathom_generate", &code).map_err(system)?;
         require_live_frames().map_err(system)?;
-        let frame = program::page(&load.blueprint);
+        let frame = program::page(&load.frames);
         let is_sparse = load.departures.as_ref().is_some_and(|departures| departures.mean_gap() >= SPARSE);
         let batch = if is_sparse { BATCH_SPARSE } else { BATCH };
         let netlink = Netlink::open().map_err(system)?;
         let cores = affinity::allowed_cores().map_err(system)?;
-        Ok(Box::new(Generated { program, maps, frame, batch, netlink, name: port.name.clone(), cores, span: None }))
+        Ok(Box::new(LiveGenerator { program, maps, frame, batch, netlink, name: port.name.clone(), cores, span: None }))
     }
 }
 
 /// Frames that are redirected to a device that does not take them vanish without an error, so the kernel is asked before.
-fn require_redirects(port: &Port) -> Result<(), Error> {
+fn require_redirects(port: &OutputDevice) -> Result<(), Error> {
     let what = || format!("ask what {} can do for XDP", port.name);
     let features = xdp_features(port.ifindex).map_err(|cause| Error::System { what: what(), cause })?;
     // Before Linux 6.3 nothing is told; what vanishes then is noticed at the end.
@@ -111,19 +111,20 @@ fn require_live_frames() -> fathom_sys::Result<()> {
     let mut a = bpf::Assembler::new();
     a.give(XdpAction::Drop);
     let program = Program::load(ProgramType::Xdp, "fathom_probe", &a.assemble())?;
-    program.run_live(&[0; 60], &bpf::Live { n_runs: 1, batch: 1, from: None }).map(drop)
+    program.run_live(&[0; 60], &bpf::LiveRun { n_runs: 1, batch: 1, from: None }).map(drop)
 }
 
-impl Generator for Generated {
+impl Generator for LiveGenerator {
     fn span(&self) -> Option<(Nanos, Nanos)> {
         self.span
     }
 
-    fn send(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
+    fn send(&mut self, worker: &WorkerHandle<'_>) -> fathom_sys::Result<()> {
         let thread = Interruptible::current()?;
         let (is_done, has_returned) = (AtomicBool::new(false), AtomicBool::new(false));
-        let live = bpf::Live { n_runs: u32::MAX, batch: self.batch, from: None };
-        let mut warden = Warden { maps: &self.maps, netlink: &mut self.netlink, name: &self.name, cores: &self.cores };
+        let live = bpf::LiveRun { n_runs: u32::MAX, batch: self.batch, from: None };
+        let mut warden =
+            WorkerMonitor { maps: &self.maps, netlink: &mut self.netlink, name: &self.name, cores: &self.cores };
         thread::scope(|scope| {
             let watch = threads::start_within(scope, || {
                 let watched = warden.watch(worker);
@@ -131,18 +132,18 @@ impl Generator for Generated {
                 // A signal that comes between two system calls ends none, so it is sent until the worker has noticed.
                 while !has_returned.load(Ordering::Acquire) {
                     thread.interrupt();
-                    clock::sleep_until(clock::now() + AGAIN);
+                    clock::sleep_until(clock::now() + INTERRUPT_INTERVAL);
                 }
                 watched
             })?;
-            let mut outcome = Ok(LiveEnd::Complete);
+            let mut outcome = Ok(LiveRunEnd::Complete);
             while outcome.is_ok() && !is_done.load(Ordering::Acquire) {
                 outcome = self.program.run_live(&self.frame, &live);
             }
             has_returned.store(true, Ordering::Release);
             let watched = watch.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             let state = self.maps.state()?;
-            tell(worker, &state);
+            count_progress(worker, &state);
             self.span = state.began.zip(state.last.or(state.done));
             outcome.and(watched)
         })
@@ -150,4 +151,4 @@ impl Generator for Generated {
 }
 
 /// How long to wait before a worker is interrupted again.
-const AGAIN: Nanos = Nanos::from_millis(1);
+const INTERRUPT_INTERVAL: Nanos = Nanos::from_millis(1);

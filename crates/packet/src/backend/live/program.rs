@@ -1,6 +1,6 @@
 //! The program that makes live frames: when the next one is due, which it is, and each byte of it.
 //!
-//! It does what [`Departures`] and [`crate::craft::Shape::write`] do in user space, in the same whole numbers.
+//! It does what [`DepartureSchedule`] and [`crate::craft::Shape::write`] do in user space, in the same whole numbers.
 
 use fathom_model::units::Nanos;
 use fathom_sys::{
@@ -13,21 +13,21 @@ use fathom_sys::{
 };
 
 use super::super::{
-    Load, Port, Stamping,
-    departures::{Departures, GAP_BITS, N_GAPS, OVERTIME, Random, Rhythm, TICK_BITS, pace},
+    OutputDevice, Timestamping, WorkerLoad,
+    departures::{DepartureParams, DepartureSchedule, GAP_BITS, N_GAPS, OVERTIME, RandomGaps, TICK_BITS, catch_up_gap},
 };
 use crate::{
-    craft::{Blueprint, Change, Cover, Edit, Per, Shape, Zero},
+    craft::{ChangePer, ChecksumCover, FieldChange, FieldValues, FrameSet, FrameTemplate, ZeroChecksum},
     wire::Mark,
 };
 
 /// What a program shares with user space.
 #[derive(Debug)]
-pub(super) struct Maps {
+pub(super) struct ProgramMaps {
     /// What the program has done; user space only reads it.
     state: Array<STATE_WORDS>,
     /// When to end; the program only reads it.
-    orders: Array<1>,
+    stop_time: Array<1>,
     device: DeviceMap,
     /// The numbers of shapes in the order they are sent in, where there is more than one.
     order: Option<Array<1>>,
@@ -48,7 +48,7 @@ enum Clock {
 
 /// What a program has done so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct ProgramState {
     pub(super) is_paced: bool,
     /// When the first frame could leave.
     pub(super) began: Option<Nanos>,
@@ -104,8 +104,8 @@ const CODE_MAX: usize = 16_384;
 /// What a device under test may have written to a page is written anew at least up to here.
 const REWRITTEN: usize = 64;
 
-impl Maps {
-    pub(super) fn create(port: &Port, load: &Load) -> Result<Self> {
+impl ProgramMaps {
+    pub(super) fn create(port: &OutputDevice, load: &WorkerLoad) -> Result<Self> {
         let state = Array::create("fathom_state", 1)?;
         let mut row = [0; STATE_WORDS];
         row[word(FLOW)] = load.flows().0.into();
@@ -113,9 +113,9 @@ impl Maps {
         state.set(0, &row)?;
         let maps = Self {
             state,
-            orders: Array::create("fathom_orders", 1)?,
+            stop_time: Array::create("fathom_orders", 1)?,
             device: DeviceMap::of("fathom_device", port.ifindex, &port.permit)?,
-            order: order_of(&load.blueprint)?,
+            order: order_of(&load.frames)?,
             gaps: load.departures.as_ref().and_then(random_of).map(gaps_of).transpose()?,
             is_paced: load.departures.is_some(),
             clock: Clock::Monotonic,
@@ -124,10 +124,10 @@ impl Maps {
     }
 
     /// What the program has done so far.
-    pub(super) fn state(&self) -> Result<State> {
+    pub(super) fn state(&self) -> Result<ProgramState> {
         let row = self.state.get(0)?;
         let time = |place| Some(Nanos(row[word(place)])).filter(|at| *at > Nanos::ZERO);
-        Ok(State {
+        Ok(ProgramState {
             is_paced: self.is_paced,
             began: time(START),
             last: time(LAST),
@@ -140,7 +140,7 @@ impl Maps {
 
     /// Lets the program end with the last frame that is due by then.
     pub(super) fn stop_at(&self, end: Nanos) -> Result<()> {
-        self.orders.set(0, &[end.0])
+        self.stop_time.set(0, &[end.0])
     }
 }
 
@@ -148,8 +148,8 @@ fn word(place: i16) -> usize {
     usize::from(place.unsigned_abs() / 8)
 }
 
-fn order_of(blueprint: &Blueprint) -> Result<Option<Array<1>>> {
-    if blueprint.shapes.len() == 1 {
+fn order_of(blueprint: &FrameSet) -> Result<Option<Array<1>>> {
+    if blueprint.templates.len() == 1 {
         return Ok(None);
     }
     let entries = u32::try_from(blueprint.order.len()).unwrap_or(u32::MAX);
@@ -160,27 +160,27 @@ fn order_of(blueprint: &Blueprint) -> Result<Option<Array<1>>> {
     Ok(Some(order))
 }
 
-fn random_of(departures: &Departures) -> Option<&Random> {
-    departures.rhythm.random.as_ref()
+fn random_of(departures: &DepartureSchedule) -> Option<&RandomGaps> {
+    departures.params.random.as_ref()
 }
 
-fn gaps_of(random: &Random) -> Result<Array<N_GAPS>> {
+fn gaps_of(random: &RandomGaps) -> Result<Array<N_GAPS>> {
     let gaps = Array::create("fathom_gaps", 1)?;
     gaps.set(0, &random.gaps)?;
     Ok(gaps)
 }
 
 /// The bytes that pages hold before the program writes to them: the longest shape, from which the others are cut.
-pub(super) fn page(blueprint: &Blueprint) -> Vec<u8> {
-    let longest = blueprint.shapes.iter().max_by_key(|shape| shape.bytes.len());
+pub(super) fn page(blueprint: &FrameSet) -> Vec<u8> {
+    let longest = blueprint.templates.iter().max_by_key(|shape| shape.bytes.len());
     longest.map(|shape| shape.bytes.clone()).unwrap_or_default()
 }
 
 /// How many bytes of a shape the program has to write: headers, and all that differs from the page.
-fn rewritten(shape: &Shape, page: &[u8]) -> usize {
+fn rewritten(shape: &FrameTemplate, page: &[u8]) -> usize {
     let length = shape.bytes.len();
     let mark = shape.mark_at.map_or(0, |at| at + Mark::LENGTH);
-    let edits = shape.edits.iter().map(|edit| edit.at + edit.width);
+    let edits = shape.changes.iter().map(|edit| edit.at + edit.width);
     let checksums = shape.checksums.iter().map(|checksum| checksum.at + 2);
     let differs = (0..length).rev().find(|&at| shape.bytes[at] != page[at]).map_or(0, |at| at + 1);
     edits.chain(checksums).chain([mark, differs, REWRITTEN]).max().unwrap_or(length).min(length)
@@ -188,7 +188,7 @@ fn rewritten(shape: &Shape, page: &[u8]) -> usize {
 
 /// Where the parts of the program go on to.
 #[derive(Clone, Copy)]
-struct Exits {
+struct ExitLabels {
     /// Nothing is due: the frame is dropped, and the program is run again.
     wait: Label,
     /// Nothing will ever be due again.
@@ -196,8 +196,8 @@ struct Exits {
 }
 
 /// Assembles the program for a load, or says why it would not be a good one.
-pub(super) fn code(load: &Load, maps: &Maps) -> std::result::Result<Vec<Instruction>, String> {
-    let n_shapes = load.blueprint.shapes.len();
+pub(super) fn code(load: &WorkerLoad, maps: &ProgramMaps) -> std::result::Result<Vec<Instruction>, String> {
+    let n_shapes = load.frames.templates.len();
     if n_shapes > SHAPES_MAX {
         return Err(format!("{n_shapes} different frames are more than {SHAPES_MAX}, which a program tells apart"));
     }
@@ -205,7 +205,7 @@ pub(super) fn code(load: &Load, maps: &Maps) -> std::result::Result<Vec<Instruct
         return Err("the program is written for processors whose least significant byte comes first".to_owned());
     }
     let mut a = Assembler::new();
-    let exits = Exits { wait: a.label(), done: a.label() };
+    let exits = ExitLabels { wait: a.label(), done: a.label() };
     begin(&mut a, (load, maps), exits);
     choose_turn(&mut a, load);
     write_frame(&mut a, (load, maps), exits);
@@ -219,7 +219,7 @@ pub(super) fn code(load: &Load, maps: &Maps) -> std::result::Result<Vec<Instruct
 }
 
 /// Goes on only when a frame is due; `R7` is the state then, `R8` the time, `R9` the context.
-fn begin(a: &mut Assembler, (load, maps): (&Load, &Maps), exits: Exits) {
+fn begin(a: &mut Assembler, (load, maps): (&WorkerLoad, &ProgramMaps), exits: ExitLabels) {
     a.mov(R9, R1).load_row(R7, &maps.state);
     a.load(R1, R7.double(DONE)).jump_if(R1.differs(0), exits.wait);
     if let Some(count) = load.count {
@@ -230,7 +230,7 @@ fn begin(a: &mut Assembler, (load, maps): (&Load, &Maps), exits: Exits) {
         #[cfg(test)]
         Clock::Virtual(time) => a.load_row(R8, time).load(R8, R8.double(0)),
     };
-    a.load_row(R6, &maps.orders).load(R6, R6.double(0));
+    a.load_row(R6, &maps.stop_time).load(R6, R6.double(0));
     match &load.departures {
         None => {
             let started = a.label();
@@ -246,8 +246,8 @@ fn begin(a: &mut Assembler, (load, maps): (&Load, &Maps), exits: Exits) {
 }
 
 /// Goes on when the next departure may leave, and counts it; `R6` is the end or zero.
-fn pace_frames(a: &mut Assembler, (departures, maps): (&Departures, &Maps), exits: Exits) {
-    let rhythm = &departures.rhythm;
+fn pace_frames(a: &mut Assembler, (departures, maps): (&DepartureSchedule, &ProgramMaps), exits: ExitLabels) {
+    let rhythm = &departures.params;
     let [started, running, is_due, not_later] = std::array::from_fn(|_| a.label());
     a.load(R1, R7.double(START)).jump_if(R1.differs(0), started);
     // The schedule begins when the first frame could leave.
@@ -267,7 +267,7 @@ fn pace_frames(a: &mut Assembler, (departures, maps): (&Departures, &Maps), exit
     a.jump_if(R6.equals(0), exits.wait).jump_if(R6.at_least(R8), exits.wait).jump(exits.done);
     a.bind(is_due).load(R4, R7.double(READY)).load_constant(R1, rhythm.tolerance).add(R1, R2);
     a.jump_if(R4.above(R1), exits.wait);
-    if let Some(turn) = rhythm.turn {
+    if let Some(turn) = rhythm.rate_change {
         let before = a.label();
         a.mov(R0, 0).load_constant(R1, turn.at).jump_if(R1.above(R3), before);
         a.load_constant(R0, Mark::AFTER_STEP.into()).bind(before).store(R10.double(PHASE), R0);
@@ -280,13 +280,13 @@ fn pace_frames(a: &mut Assembler, (departures, maps): (&Departures, &Maps), exit
 /// [`Departures::give_up_late`], and goes on with the next one.
 ///
 /// `R2` is the time in ticks, `R3` when the next one is due, `R5` the horizon, `R0` how late one may be; `R1` and `R4` are lost.
-fn give_up_late(a: &mut Assembler, (rhythm, maps): (&Rhythm, &Maps), exits: Exits) {
+fn give_up_late(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramMaps), exits: ExitLabels) {
     let [in_time, is_part] = std::array::from_fn(|_| a.label());
     a.mov(R4, R3).add(R4, R0).jump_if(R4.at_least(R2), in_time);
     // What is due before `R4` is too late; what is due behind the end is no part of the trial.
     a.mov(R4, R2).sub(R4, R0).mov(R1, R5).add(R1, 1).compute(Operation::ShiftLeft, R1, i32::from(TICK_BITS));
     a.jump_if(R1.at_least(R4), is_part).mov(R4, R1).bind(is_part).jump_if(R3.at_least(R4), in_time);
-    match rhythm.turn {
+    match rhythm.rate_change {
         None if rhythm.random.is_some() => give_up_drawn(a, (rhythm, maps), exits),
         None => {
             a.mov(R1, R4);
@@ -324,7 +324,7 @@ fn count_given_up(a: &mut Assembler, burst: u64) {
 }
 
 /// Gives up the bursts before `R4` whose gaps are drawn, but not too many in one run; `R0` and `R1` are lost.
-fn give_up_drawn(a: &mut Assembler, (rhythm, maps): (&Rhythm, &Maps), exits: Exits) {
+fn give_up_drawn(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramMaps), exits: ExitLabels) {
     let all = a.label();
     a.store(R10.double(NOW), R2).store(R10.double(HORIZON), R5);
     for _ in 0..GIVEN_UP_MAX {
@@ -337,7 +337,7 @@ fn give_up_drawn(a: &mut Assembler, (rhythm, maps): (&Rhythm, &Maps), exits: Exi
 }
 
 /// [`Departures::leave`]: `R2` is the time in ticks, `R3` when the frame is due, `R4` when it was ready; all registers up to `R5` are lost.
-fn leave(a: &mut Assembler, (rhythm, maps): (&Rhythm, &Maps)) {
+fn leave(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramMaps)) {
     let [has_begun, is_last, done] = std::array::from_fn(|_| a.label());
     if rhythm.burst > 1 {
         a.load(R5, R7.double(PLACE)).jump_if(R5.differs(0), has_begun);
@@ -349,8 +349,8 @@ fn leave(a: &mut Assembler, (rhythm, maps): (&Rhythm, &Maps)) {
     }
     choose_gap(a, (rhythm, maps));
     a.add(R3, R1).store(R7.double(DUE), R3);
-    if rhythm.random.is_none() && rhythm.turn.is_none() {
-        a.load_constant(R1, pace(rhythm.gap));
+    if rhythm.random.is_none() && rhythm.rate_change.is_none() {
+        a.load_constant(R1, catch_up_gap(rhythm.gap));
     } else {
         a.mov(R2, R1).compute(Operation::ShiftRight, R2, 3).sub(R1, R2);
     }
@@ -358,7 +358,7 @@ fn leave(a: &mut Assembler, (rhythm, maps): (&Rhythm, &Maps)) {
 }
 
 /// Leaves in `R1` the gap between the burst that is due at `R3` and the one after it; `R2` and `R5` are lost.
-fn choose_gap(a: &mut Assembler, (rhythm, maps): (&Rhythm, &Maps)) {
+fn choose_gap(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramMaps)) {
     if let (Some(random), Some(gaps)) = (&rhythm.random, &maps.gaps) {
         a.load(R1, R7.double(BURST)).add(R1, 1).store(R7.double(BURST), R1);
         mix(a, random.seed);
@@ -367,7 +367,7 @@ fn choose_gap(a: &mut Assembler, (rhythm, maps): (&Rhythm, &Maps)) {
         return;
     }
     a.load_constant(R1, rhythm.gap);
-    if let Some(turn) = rhythm.turn {
+    if let Some(turn) = rhythm.rate_change {
         let before = a.label();
         a.load_constant(R2, turn.at).jump_if(R2.above(R3), before).load_constant(R1, turn.gap).bind(before);
     }
@@ -390,8 +390,8 @@ fn mix(a: &mut Assembler, seed: u64) {
 }
 
 /// Puts the turn on the stack, and the next one into the state.
-fn choose_turn(a: &mut Assembler, load: &Load) {
-    let ((first, step), n_flows) = (load.flows(), load.blueprint.n_flows);
+fn choose_turn(a: &mut Assembler, load: &WorkerLoad) {
+    let ((first, step), n_flows) = (load.flows(), load.frames.n_flows);
     let next = a.label();
     a.load(R1, R7.double(FLOW)).store(R10.double(THIS_FLOW), R1);
     a.load(R2, R7.double(SEQUENCE)).store(R10.double(THIS_SEQUENCE), R2);
@@ -403,9 +403,9 @@ fn choose_turn(a: &mut Assembler, load: &Load) {
 }
 
 /// Writes the frame of the turn, and hands it to the device.
-fn write_frame(a: &mut Assembler, (load, maps): (&Load, &Maps), exits: Exits) {
-    let (blueprint, page, send) = (&load.blueprint, page(&load.blueprint), a.label());
-    let labels: Vec<Label> = blueprint.shapes.iter().map(|_| a.label()).collect();
+fn write_frame(a: &mut Assembler, (load, maps): (&WorkerLoad, &ProgramMaps), exits: ExitLabels) {
+    let (blueprint, page, send) = (&load.frames, page(&load.frames), a.label());
+    let labels: Vec<Label> = blueprint.templates.iter().map(|_| a.label()).collect();
     if let Some(order) = &maps.order {
         let length = i32::try_from(blueprint.order.len()).expect("an order has at most 65535 places");
         a.load(R1, R10.double(THIS_SEQUENCE)).load(R2, R10.double(THIS_FLOW)).add(R1, R2);
@@ -416,7 +416,7 @@ fn write_frame(a: &mut Assembler, (load, maps): (&Load, &Maps), exits: Exits) {
         }
         a.jump(exits.wait);
     }
-    for (shape, label) in blueprint.shapes.iter().zip(labels) {
+    for (shape, label) in blueprint.templates.iter().zip(labels) {
         a.bind(label);
         fit(a, (shape, &page), exits);
         write_shape(a, load, shape);
@@ -426,7 +426,7 @@ fn write_frame(a: &mut Assembler, (load, maps): (&Load, &Maps), exits: Exits) {
 }
 
 /// Cuts the page to the length of the shape and writes what does not change; `R6` is the frame then.
-fn fit(a: &mut Assembler, (shape, page): (&Shape, &[u8]), exits: Exits) {
+fn fit(a: &mut Assembler, (shape, page): (&FrameTemplate, &[u8]), exits: ExitLabels) {
     let length = |bytes: usize| i32::try_from(bytes).expect("a frame fits into a page");
     let (cut, written) = (page.len() - shape.bytes.len(), rewritten(shape, page));
     if cut > 0 {
@@ -444,11 +444,11 @@ fn fit(a: &mut Assembler, (shape, page): (&Shape, &[u8]), exits: Exits) {
 }
 
 /// [`Shape::write`], for the turn on the stack and the time in `R8`, to the frame at `R6`.
-fn write_shape(a: &mut Assembler, load: &Load, shape: &Shape) {
+fn write_shape(a: &mut Assembler, load: &WorkerLoad, shape: &FrameTemplate) {
     for (n, checksum) in shape.checksums.iter().enumerate() {
-        a.store(R10.double(sum(n)), i32::from(checksum.base.get()));
+        a.store(R10.double(sum(n)), i32::from(checksum.base.value()));
     }
-    for edit in &shape.edits {
+    for edit in &shape.changes {
         write_edit(a, edit, shape.checksums.len());
     }
     if let Some(at) = shape.mark_at {
@@ -459,7 +459,7 @@ fn write_shape(a: &mut Assembler, load: &Load, shape: &Shape) {
         a.load(R1, R10.double(sum(n)));
         fold(a);
         a.compute(Operation::Xor, R1, 0xffff);
-        if checksum.zero == Zero::AsOnes {
+        if checksum.zero == ZeroChecksum::AsOnes {
             let is_some = a.label();
             a.jump_if(R1.differs(0), is_some).mov(R1, 0xffff).bind(is_some);
         }
@@ -476,8 +476,8 @@ fn sum(n: usize) -> i16 {
 }
 
 /// Adds the value in `R2`, of at most 48 bits, to the sums that cover it; `R4` is lost.
-fn add_to_sums(a: &mut Assembler, cover: Cover, n_sums: usize) {
-    for n in (0..n_sums).filter(|n| cover.has(*n)) {
+fn add_to_sums(a: &mut Assembler, cover: ChecksumCover, n_sums: usize) {
+    for n in (0..n_sums).filter(|n| cover.contains(*n)) {
         a.load(R4, R10.double(sum(n))).add(R4, R2).store(R10.double(sum(n)), R4);
     }
 }
@@ -492,12 +492,12 @@ fn fold(a: &mut Assembler) {
 }
 
 /// Writes the mark and leaves what it adds to a sum in `R2`; all registers up to `R5` are lost.
-fn write_mark(a: &mut Assembler, load: &Load, at: i16) {
+fn write_mark(a: &mut Assembler, load: &WorkerLoad, at: i16) {
     let at = |field: usize| at + place(field);
     let tag = i32::from_ne_bytes(load.tag.to_be_bytes());
     a.store(R6.word(at(Mark::TAG)), tag);
     a.load(R1, R10.double(THIS_FLOW));
-    if load.departures.as_ref().is_some_and(|departures| departures.rhythm.turn.is_some()) {
+    if load.departures.as_ref().is_some_and(|departures| departures.params.rate_change.is_some()) {
         a.load(R2, R10.double(PHASE)).compute(Operation::Or, R1, R2);
     }
     a.load_constant(R2, load.tag.into()).add(R2, R1);
@@ -506,24 +506,24 @@ fn write_mark(a: &mut Assembler, load: &Load, at: i16) {
     a.mov(R3, R1).compute(Operation::ShiftRight, R3, 48).add(R2, R3);
     a.mov(R3, R1).compute(Operation::ShiftRight, R3, 16).keep_word(R3).add(R2, R3);
     a.swap_network_order(R1, 64).store(R6.double(at(Mark::SEQUENCE)), R1);
-    match load.stamping {
-        Stamping::Clock => {
+    match load.timestamping {
+        Timestamping::Clock => {
             a.mov(R1, R8).keep_word(R1).add(R2, R1).swap_network_order(R1, 32).store(R6.word(at(Mark::SENT)), R1);
         }
-        Stamping::None => {
+        Timestamping::None => {
             a.store(R6.word(at(Mark::SENT)), 0);
         }
     }
 }
 
 /// Writes the value of a field and adds it to the sums that cover it.
-fn write_edit(a: &mut Assembler, edit: &Edit, n_sums: usize) {
+fn write_edit(a: &mut Assembler, edit: &FieldChange, n_sums: usize) {
     let number = match edit.per {
-        Per::Frame => NUMBER,
-        Per::Flow => THIS_FLOW,
+        ChangePer::Frame => NUMBER,
+        ChangePer::Flow => THIS_FLOW,
     };
     a.load(R1, R10.double(number));
-    change(a, edit.change);
+    change(a, edit.values);
     a.compute(Operation::ShiftLeft, R1, i32::from(edit.shift));
     a.load_constant(R2, edit.fixed).compute(Operation::Or, R1, R2).mov(R3, R1);
     // `R3` keeps the value; `R1` becomes its part of a sum.
@@ -539,13 +539,13 @@ fn write_edit(a: &mut Assembler, edit: &Edit, n_sums: usize) {
 }
 
 /// Turns the number in `R1` into the value of a field; `R2` is lost.
-fn change(a: &mut Assembler, change: Change) {
+fn change(a: &mut Assembler, change: FieldValues) {
     match change {
-        Change::Step { first, by, n } => {
+        FieldValues::Step { first, by, n } => {
             a.load_constant(R2, n.get()).compute(Operation::Mod, R1, R2);
             a.load_constant(R2, by).compute(Operation::Mul, R1, R2).load_constant(R2, first).add(R1, R2);
         }
-        Change::Random { first, n, seed } => {
+        FieldValues::Random { first, n, seed } => {
             mix(a, seed);
             a.compute(Operation::ShiftRight, R1, 32).load_constant(R2, n.get()).compute(Operation::Mul, R1, R2);
             a.compute(Operation::ShiftRight, R1, 32).load_constant(R2, first).add(R1, R2);
@@ -579,7 +579,7 @@ fn store_low_bytes(a: &mut Assembler, (at, width): (usize, usize)) {
 mod tests {
     use std::{num::NonZeroU64, sync::Arc};
 
-    use fathom_engine::pace::{Process, Share};
+    use fathom_engine::pace::{ArrivalProcess, WorkShare};
     use fathom_model::units::{PerSec, approximate};
     use fathom_sys::{
         bpf::{Program, ProgramType},
@@ -593,60 +593,74 @@ mod tests {
     use super::*;
     use crate::{
         backend::{
-            Pattern, Step,
-            departures::Departures,
+            DeparturePattern, RateStep,
+            departures::DepartureSchedule,
             virtual_sender::{ALONE, VirtualSender, looks, n_due, next_look, pattern, patterns},
         },
-        craft::{Checksum, Turn},
-        wire::{MarkPlace, Sum},
+        craft::{ChecksumField, FrameIndex},
+        wire::{ChecksumSum, MarkOffsets},
         xdp::or_skip,
     };
 
     /// Any device does, since nothing leaves in these tests.
-    fn port() -> Port {
+    fn port() -> OutputDevice {
         let permit = Policy::anything().permit_frames([]).unwrap();
-        Port { ifindex: 1, name: "lo".to_owned(), queueing: Queueing::Bypass, permit }
+        OutputDevice { ifindex: 1, name: "lo".to_owned(), queueing: Queueing::Bypass, permit }
     }
 
-    fn edit(at: usize, width: usize, change: Change) -> Edit {
-        Edit { at, width, fixed: 0, shift: 0, change, per: Per::Frame, cover: Cover(0b11) }
+    fn edit(at: usize, width: usize, change: FieldValues) -> FieldChange {
+        FieldChange { at, width, fixed: 0, shift: 0, values: change, per: ChangePer::Frame, cover: ChecksumCover(0b11) }
     }
 
     /// A shape in which every kind of change stands, at odd and even places, some below one checksum and some below two.
-    fn shape(length: usize) -> Shape {
+    fn shape(length: usize) -> FrameTemplate {
         let n = |n: u64| NonZeroU64::new(n).unwrap();
         let edits = vec![
-            edit(0, 6, Change::Random { first: 0x0200_0000_0000, n: n(1 << 32), seed: 7 }),
-            Edit {
-                cover: Cover(1),
+            edit(0, 6, FieldValues::Random { first: 0x0200_0000_0000, n: n(1 << 32), seed: 7 }),
+            FieldChange {
+                cover: ChecksumCover(1),
                 fixed: 0xe00,
                 shift: 0,
-                ..edit(14, 2, Change::Step { first: 1, by: 3, n: n(100) })
+                ..edit(14, 2, FieldValues::Step { first: 1, by: 3, n: n(100) })
             },
-            Edit { per: Per::Flow, ..edit(17, 3, Change::Step { first: 0xff_fff0, by: 1, n: n(9) }) },
-            Edit { shift: 4, fixed: 5, ..edit(21, 1, Change::Random { first: 0, n: n(16), seed: 8 }) },
-            edit(22, 8, Change::Step { first: u64::MAX - 3, by: 1, n: n(4) }),
-            edit(31, 5, Change::Random { first: 1, n: n(1 << 20), seed: 9 }),
+            FieldChange { per: ChangePer::Flow, ..edit(17, 3, FieldValues::Step { first: 0xff_fff0, by: 1, n: n(9) }) },
+            FieldChange { shift: 4, fixed: 5, ..edit(21, 1, FieldValues::Random { first: 0, n: n(16), seed: 8 }) },
+            edit(22, 8, FieldValues::Step { first: u64::MAX - 3, by: 1, n: n(4) }),
+            edit(31, 5, FieldValues::Random { first: 1, n: n(1 << 20), seed: 9 }),
         ];
         let bytes: Vec<u8> = (0..length).map(|at| u8::try_from(at * 7 % 251).unwrap()).collect();
         let checksums = vec![
-            Checksum { at: 12, base: Sum::default().with(b"one"), zero: Zero::AsIs },
-            Checksum { at: 40, base: Sum::default().with(b"another"), zero: Zero::AsOnes },
+            ChecksumField { at: 12, base: ChecksumSum::default().add_bytes(b"one"), zero: ZeroChecksum::AsIs },
+            ChecksumField { at: 40, base: ChecksumSum::default().add_bytes(b"another"), zero: ZeroChecksum::AsOnes },
         ];
-        Shape { mark_at: Some(MarkPlace::START), mark_cover: Cover(0b10), edits, checksums, ..Shape::fixed(bytes) }
+        FrameTemplate {
+            mark_at: Some(MarkOffsets::START),
+            mark_cover: ChecksumCover(0b10),
+            changes: edits,
+            checksums,
+            ..FrameTemplate::fixed(bytes)
+        }
     }
 
-    fn load(blueprint: Blueprint, share: Share) -> Load {
+    fn load(blueprint: FrameSet, share: WorkShare) -> WorkerLoad {
         let blueprint = Arc::new(blueprint);
-        let stamping = Stamping::Clock;
-        Load { blueprint, tag: 0x1234_5678, stamping, share, departures: None, count: None, pktgen: None }
+        let stamping = Timestamping::Clock;
+        WorkerLoad {
+            frames: blueprint,
+            tag: 0x1234_5678,
+            timestamping: stamping,
+            share,
+            departures: None,
+            count: None,
+            pktgen: None,
+        }
     }
 
     /// The frames that the program makes of pages full of something else.
-    fn made(load: &Load, n: usize) -> Option<Vec<Vec<u8>>> {
-        let maps = or_skip(Maps::create(&port(), load))?;
+    fn made(load: &WorkerLoad, n: usize) -> Option<Vec<Vec<u8>>> {
+        let maps = or_skip(ProgramMaps::create(&port(), load))?;
         let program = Program::load(ProgramType::Xdp, "fathom_test", &code(load, &maps).unwrap()).unwrap();
-        let page = page(&load.blueprint);
+        let page = page(&load.frames);
         let mut dirty = page.clone();
         let end = page.len().min(REWRITTEN);
         dirty[..end].fill(0xee);
@@ -661,18 +675,18 @@ mod tests {
     #[test]
     fn the_program_writes_the_same_bytes_as_user_space() {
         let shapes = vec![shape(60), shape(90), shape(123)];
-        let blueprint = Blueprint { shapes, order: vec![0, 2, 1, 0], n_flows: 5 };
-        for share in [Share { idx: 0, of: 1 }, Share { idx: 1, of: 2 }] {
+        let blueprint = FrameSet { templates: shapes, order: vec![0, 2, 1, 0], n_flows: 5 };
+        for share in [WorkShare { idx: 0, of: 1 }, WorkShare { idx: 1, of: 2 }] {
             let load = load(blueprint.clone(), share);
             let Some(frames) = made(&load, 200) else { return };
-            for (frame, turn) in frames.iter().zip(crate::backend::course::Turns::of(&load)) {
+            for (frame, turn) in frames.iter().zip(crate::backend::send_progress::FrameNumbers::of(&load)) {
                 let (flow, sequence) = turn;
-                let at = MarkPlace::START + Mark::SENT;
+                let at = MarkOffsets::START + Mark::SENT;
                 let sent = u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
                 let mark = Mark { tag: load.tag, flow, sequence, sent };
-                let shape = blueprint.shape(flow, sequence);
+                let shape = blueprint.template(flow, sequence);
                 let mut expected = shape.bytes.clone();
-                shape.write(&mut expected, &Turn { ..blueprint.turn(flow, sequence, mark.bytes()) });
+                shape.write(&mut expected, &FrameIndex { ..blueprint.frame_index(flow, sequence, mark.bytes()) });
                 assert_eq!(*frame, expected, "{turn:?} of {share:?}");
             }
         }
@@ -680,26 +694,26 @@ mod tests {
 
     #[test]
     fn a_stamp_is_the_low_part_of_the_clock_or_nothing() {
-        let blueprint = Blueprint { shapes: vec![shape(60)], order: vec![0], n_flows: 1 };
-        let load = load(blueprint, Share { idx: 0, of: 1 });
+        let blueprint = FrameSet { templates: vec![shape(60)], order: vec![0], n_flows: 1 };
+        let load = load(blueprint, WorkShare { idx: 0, of: 1 });
         let before = clock::now();
         let Some(frames) = made(&load, 1) else { return };
-        let stamp = |frame: &[u8]| Mark::parse(&frame[MarkPlace::START..]).unwrap().sent;
+        let stamp = |frame: &[u8]| Mark::parse(&frame[MarkOffsets::START..]).unwrap().sent;
         let since = u64::from(stamp(&frames[0]).wrapping_sub(u32::try_from(before.0 & 0xffff_ffff).unwrap()));
         assert!(since <= (clock::now() - before).0, "{since} ns after the test began");
-        let frames = made(&Load { stamping: Stamping::None, ..load }, 1).unwrap();
+        let frames = made(&WorkerLoad { timestamping: Timestamping::None, ..load }, 1).unwrap();
         assert_eq!(stamp(&frames[0]), 0);
     }
 
     /// Runs the program until it is done; what it counted.
-    fn paced(pattern: &Pattern, lasting: Nanos) -> Option<(State, Departures, Nanos)> {
-        let blueprint = Blueprint { shapes: vec![shape(60)], order: vec![0], n_flows: 1 };
-        let share = Share { idx: 0, of: 1 };
-        let departures = Departures::new(pattern, share).unwrap();
-        let load = Load { departures: Some(departures.clone()), ..load(blueprint, share) };
-        let maps = or_skip(Maps::create(&port(), &load))?;
+    fn paced(pattern: &DeparturePattern, lasting: Nanos) -> Option<(ProgramState, DepartureSchedule, Nanos)> {
+        let blueprint = FrameSet { templates: vec![shape(60)], order: vec![0], n_flows: 1 };
+        let share = WorkShare { idx: 0, of: 1 };
+        let departures = DepartureSchedule::new(pattern, share).unwrap();
+        let load = WorkerLoad { departures: Some(departures.clone()), ..load(blueprint, share) };
+        let maps = or_skip(ProgramMaps::create(&port(), &load))?;
         let program = Program::load(ProgramType::Xdp, "fathom_test", &code(&load, &maps).unwrap()).unwrap();
-        let page = page(&load.blueprint);
+        let page = page(&load.frames);
         program.test_run(&page, 1).unwrap();
         let start = Nanos(maps.state.get(0).unwrap()[word(START)]);
         maps.stop_at(start + lasting).unwrap();
@@ -712,16 +726,16 @@ mod tests {
     #[test]
     fn what_is_sent_and_what_is_not_are_together_exactly_what_was_due() {
         let cases = [
-            (1_000.0, 1, Process::Constant),
-            (100_000.0, 1, Process::Constant),
-            (1e6, 1, Process::Constant),
-            (50e6, 1, Process::Constant),
-            (333_333.0, 7, Process::Constant),
-            (100_000.0, 1, Process::Poisson { seed: 3 }),
-            (200_000.0, 16, Process::Poisson { seed: 4 }),
+            (1_000.0, 1, ArrivalProcess::Constant),
+            (100_000.0, 1, ArrivalProcess::Constant),
+            (1e6, 1, ArrivalProcess::Constant),
+            (50e6, 1, ArrivalProcess::Constant),
+            (333_333.0, 7, ArrivalProcess::Constant),
+            (100_000.0, 1, ArrivalProcess::Poisson { seed: 3 }),
+            (200_000.0, 16, ArrivalProcess::Poisson { seed: 4 }),
         ];
         for (rate, burst, process) in cases {
-            let pattern = Pattern { rate: PerSec::new(rate).unwrap(), burst, process, step: None };
+            let pattern = DeparturePattern { rate: PerSec::new(rate).unwrap(), burst, process, rate_step: None };
             let Some((state, departures, lasting)) = paced(&pattern, Nanos::from_millis(50)) else { return };
             let intended = n_due(departures, lasting);
             assert_eq!(state.n_sent + state.n_unsent, intended, "{pattern:?}: {state:?}");
@@ -732,7 +746,7 @@ mod tests {
     /// A program whose clock stands still while it runs.
     struct VirtualProgram {
         program: Program,
-        maps: Maps,
+        maps: ProgramMaps,
         page: Vec<u8>,
     }
 
@@ -740,14 +754,14 @@ mod tests {
     const BEGIN: Nanos = Nanos::from_secs(1);
 
     impl VirtualProgram {
-        fn of(departures: &Departures, end: Nanos) -> Option<Self> {
-            let blueprint = Blueprint { shapes: vec![Shape::fixed(vec![7; 60])], order: vec![0], n_flows: 1 };
-            let load = Load { departures: Some(departures.clone()), ..load(blueprint, ALONE) };
-            let mut maps = or_skip(Maps::create(&port(), &load))?;
+        fn of(departures: &DepartureSchedule, end: Nanos) -> Option<Self> {
+            let blueprint = FrameSet { templates: vec![FrameTemplate::fixed(vec![7; 60])], order: vec![0], n_flows: 1 };
+            let load = WorkerLoad { departures: Some(departures.clone()), ..load(blueprint, ALONE) };
+            let mut maps = or_skip(ProgramMaps::create(&port(), &load))?;
             maps.clock = Clock::Virtual(Array::create("fathom_time", 1).unwrap());
             maps.stop_at(BEGIN + end).unwrap();
             let program = Program::load(ProgramType::Xdp, "fathom_test", &code(&load, &maps).unwrap()).unwrap();
-            Some(Self { program, maps, page: page(&load.blueprint) })
+            Some(Self { program, maps, page: page(&load.frames) })
         }
 
         /// Runs at one time until nothing more leaves or is given up; what it holds then.
@@ -767,16 +781,16 @@ mod tests {
     }
 
     /// Lets a program and a sender in user space look at the same times; nothing without the privilege.
-    fn require_agreement(pattern: &Pattern, (looks, end): (&[Nanos], Nanos)) -> Option<VirtualSender> {
-        let departures = Departures::new(pattern, ALONE).unwrap();
+    fn require_agreement(pattern: &DeparturePattern, (looks, end): (&[Nanos], Nanos)) -> Option<VirtualSender> {
+        let departures = DepartureSchedule::new(pattern, ALONE).unwrap();
         let program = VirtualProgram::of(&departures, end)?;
         let mut sender = VirtualSender::new(departures, end);
         let compare = |sender: &mut VirtualSender, now: Nanos| {
-            sender.look(now);
+            sender.poll(now);
             let state = program.look(now);
             let next = sender.departures.next;
             let of_program = [SENT, UNSENT, DUE, READY, LAG].map(|place| state[word(place)]);
-            let of_sender = [sender.left.len() as u64, sender.n_unsent, next.due, next.ready, sender.lag()];
+            let of_sender = [sender.sent.len() as u64, sender.n_unsent, next.due, next.ready, sender.lag()];
             assert_eq!(of_program, of_sender, "sent, unsent, due, ready and lag at {now} of {end}: {pattern:?}");
             assert_eq!(state[word(DONE)] != 0, sender.is_over(now), "at {now} of {end}: {pattern:?}");
         };
@@ -799,20 +813,21 @@ mod tests {
         };
         let end = Nanos::from_millis(50);
         for (until, is_lossless) in [(21_300, true), (35_000, false)] {
-            let Some(sender) = require_agreement(&pattern(1e6, 1, Process::Constant), (&stalled(until), end)) else {
+            let Some(sender) = require_agreement(&pattern(1e6, 1, ArrivalProcess::Constant), (&stalled(until), end))
+            else {
                 return;
             };
             assert_eq!(sender.n_unsent == 0, is_lossless, "{until}");
             assert_eq!(sender.n_intended(), 50_001);
         }
         let stepped = |rate, burst, then| {
-            let step = Step { at: Nanos::from_millis(21), rate: PerSec::new(then).unwrap() };
-            Pattern { step: Some(step), ..pattern(rate, burst, Process::Constant) }
+            let step = RateStep { at: Nanos::from_millis(21), rate: PerSec::new(then).unwrap() };
+            DeparturePattern { rate_step: Some(step), ..pattern(rate, burst, ArrivalProcess::Constant) }
         };
         let patterns = [
-            pattern(1e6, 7, Process::Constant),
-            pattern(1e6, 1, Process::Poisson { seed: 3 }),
-            pattern(1e6, 20, Process::Poisson { seed: 4 }),
+            pattern(1e6, 7, ArrivalProcess::Constant),
+            pattern(1e6, 1, ArrivalProcess::Poisson { seed: 3 }),
+            pattern(1e6, 20, ArrivalProcess::Poisson { seed: 4 }),
             stepped(1e6, 1, 2e5),
             stepped(2e5, 5, 1e6),
         ];
@@ -825,7 +840,7 @@ mod tests {
     fn whatever_holds_it_up_a_program_decides_as_user_space_does() {
         let mut runner =
             TestRunner::new(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(50) });
-        let is_same = |(pattern, (looks, end)): (Pattern, (Vec<Nanos>, Nanos))| {
+        let is_same = |(pattern, (looks, end)): (DeparturePattern, (Vec<Nanos>, Nanos))| {
             require_agreement(&pattern, (&looks, end));
             Ok(())
         };
@@ -836,9 +851,9 @@ mod tests {
     fn a_step_of_the_rate_is_accounted_for_exactly_on_both_sides() {
         for (rate, burst, then) in [(100_000.0, 1, 20_000.0), (20_000.0, 1, 150_000.0), (50e6, 1, 1e6), (90e3, 6, 30e3)]
         {
-            let step = Step { at: Nanos::from_millis(20), rate: PerSec::new(then).unwrap() };
+            let step = RateStep { at: Nanos::from_millis(20), rate: PerSec::new(then).unwrap() };
             let rate = PerSec::new(rate).unwrap();
-            let pattern = Pattern { rate, burst, process: Process::Constant, step: Some(step) };
+            let pattern = DeparturePattern { rate, burst, process: ArrivalProcess::Constant, rate_step: Some(step) };
             let Some((state, departures, lasting)) = paced(&pattern, Nanos::from_millis(50)) else { return };
             let intended = n_due(departures, lasting);
             let expected = rate.get() * 0.02 + then * 0.03;
@@ -850,39 +865,43 @@ mod tests {
 
     #[test]
     fn frames_say_that_the_rate_has_changed_and_are_otherwise_the_same() {
-        let blueprint = Blueprint { shapes: vec![shape(60)], order: vec![0], n_flows: 3 };
-        let share = Share { idx: 0, of: 1 };
+        let blueprint = FrameSet { templates: vec![shape(60)], order: vec![0], n_flows: 3 };
+        let share = WorkShare { idx: 0, of: 1 };
         // The second and all after it are due behind the step, wherever this machine pauses.
-        let step = Step { at: Nanos(1), rate: PerSec::new(1e9).unwrap() };
-        let pattern =
-            Pattern { rate: PerSec::new(1e9).unwrap(), burst: 1, process: Process::Constant, step: Some(step) };
-        let departures = Departures::new(&pattern, share);
-        let load = Load { departures, ..load(blueprint.clone(), share) };
-        let Some(maps) = or_skip(Maps::create(&port(), &load)) else { return };
+        let step = RateStep { at: Nanos(1), rate: PerSec::new(1e9).unwrap() };
+        let pattern = DeparturePattern {
+            rate: PerSec::new(1e9).unwrap(),
+            burst: 1,
+            process: ArrivalProcess::Constant,
+            rate_step: Some(step),
+        };
+        let departures = DepartureSchedule::new(&pattern, share);
+        let load = WorkerLoad { departures, ..load(blueprint.clone(), share) };
+        let Some(maps) = or_skip(ProgramMaps::create(&port(), &load)) else { return };
         let program = Program::load(ProgramType::Xdp, "fathom_test", &code(&load, &maps).unwrap()).unwrap();
-        let page = page(&load.blueprint);
+        let page = page(&load.frames);
         let mut after = None;
-        for (flow, sequence) in crate::backend::course::Turns::of(&load).take(9) {
+        for (flow, sequence) in crate::backend::send_progress::FrameNumbers::of(&load).take(9) {
             let mut run = program.test_run(&page, 1).unwrap();
             while run.value != XdpAction::Redirect as u32 {
                 run = program.test_run(&page, 1).unwrap();
             }
-            let mark = Mark::parse(&run.frame[MarkPlace::START..]).unwrap();
+            let mark = Mark::parse(&run.frame[MarkOffsets::START..]).unwrap();
             let phase = after.replace(Mark::AFTER_STEP).unwrap_or(0);
             assert_eq!((mark.flow, mark.sequence), (flow | phase, sequence));
-            let mut expected = blueprint.shapes[0].bytes.clone();
-            blueprint.shapes[0].write(&mut expected, &blueprint.turn(flow, sequence, mark.bytes()));
+            let mut expected = blueprint.templates[0].bytes.clone();
+            blueprint.templates[0].write(&mut expected, &blueprint.frame_index(flow, sequence, mark.bytes()));
             assert_eq!(run.frame, expected, "{flow} {sequence}");
         }
     }
 
     #[test]
     fn a_count_is_kept_exactly() {
-        let blueprint = Blueprint { shapes: vec![shape(60)], order: vec![0], n_flows: 3 };
-        let load = Load { count: Some(7), ..load(blueprint, Share { idx: 0, of: 1 }) };
-        let Some(maps) = or_skip(Maps::create(&port(), &load)) else { return };
+        let blueprint = FrameSet { templates: vec![shape(60)], order: vec![0], n_flows: 3 };
+        let load = WorkerLoad { count: Some(7), ..load(blueprint, WorkShare { idx: 0, of: 1 }) };
+        let Some(maps) = or_skip(ProgramMaps::create(&port(), &load)) else { return };
         let program = Program::load(ProgramType::Xdp, "fathom_test", &code(&load, &maps).unwrap()).unwrap();
-        assert_eq!(program.test_run(&page(&load.blueprint), 100).unwrap().value, XdpAction::Drop as u32);
+        assert_eq!(program.test_run(&page(&load.frames), 100).unwrap().value, XdpAction::Drop as u32);
         let state = maps.state().unwrap();
         assert_eq!((state.n_sent, state.done.is_some()), (7, true));
     }

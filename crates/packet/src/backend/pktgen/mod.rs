@@ -4,13 +4,13 @@
 
 mod packets;
 
-use fathom_engine::{Error, Worker};
+use fathom_engine::{Error, WorkerHandle};
 use fathom_model::units::Nanos;
 use fathom_sys::{clock, packet_socket::Queueing};
 
-use super::{Backend, Generator, Load, Port, Stamping, counter, departures::TICK_BITS, unsupported};
-use crate::pktgen::{self, Current, Outcome, Root, Setting, Switch, Value, XmitMode};
-use packets::Packets;
+use super::{Backend, Generator, OutputDevice, Timestamping, WorkerLoad, counter, departures::TICK_BITS, unsupported};
+use crate::pktgen::{self, CommandResult, FlagState, PktgenDir, PktgenSetting, RunStatus, Value, XmitMode};
+use packets::PktgenPackets;
 
 /// `/proc/net/pktgen`.
 #[derive(Debug)]
@@ -18,25 +18,25 @@ pub(super) struct Pktgen;
 
 /// One worker's device of pktgen.
 #[derive(Debug)]
-struct Device {
-    root: Root,
+struct PktgenGenerator {
+    root: PktgenDir,
     name: String,
-    course: Course,
+    target: SendTarget,
     /// All devices, in the hands of the first worker.
-    all: Option<pktgen::Generator>,
+    session: Option<pktgen::PktgenSession>,
     remark: String,
 }
 
 /// What a device was asked to send, for the account of what it did not.
 #[derive(Debug, Clone, Copy)]
-struct Course {
+struct SendTarget {
     /// From one packet to the next; none flat out.
     delay: Option<Nanos>,
     count: Option<u64>,
 }
 
 /// How often a device that somebody else starts is looked at: an interval of 100 ms is then exact to 2 %.
-const LOOK_UP: Nanos = Nanos::from_millis(2);
+const POLL_INTERVAL: Nanos = Nanos::from_millis(2);
 /// How long a device may take to end after the trial; the first worker gives up at the same time.
 const ENDS_WITHIN: Nanos = Nanos::from_secs(6);
 
@@ -46,42 +46,44 @@ const REPEATS: &str = "in a burst it sends one packet again and again, which the
 const EQUAL: &str = "it sends at equal distances only";
 
 impl Backend for Pktgen {
-    fn word(&self) -> &'static str {
+    fn option_value(&self) -> &'static str {
         "pktgen"
     }
 
-    fn about(&self) -> &'static str {
+    fn description(&self) -> &'static str {
         "the kernel's pktgen"
     }
 
     fn is_absent(&self) -> bool {
-        matches!(Root::default().version(), Err(pktgen::Error::Absent(_)))
+        matches!(PktgenDir::default().version(), Err(pktgen::Error::Absent(_)))
     }
 
-    fn open(&self, port: &Port, load: Load) -> Result<Box<dyn super::Generator>, Error> {
+    fn open(&self, port: &OutputDevice, load: WorkerLoad) -> Result<Box<dyn super::Generator>, Error> {
         let refused = |error: pktgen::Error| refusal(port, error);
-        let root = Root::default().pinned().map_err(refused)?;
-        let packets = Packets::of(&load.blueprint)?;
+        let root = PktgenDir::default().pin_namespace().map_err(refused)?;
+        let packets = PktgenPackets::of(&load.frames)?;
         let ports = load.pktgen.ok_or_else(|| unsupported(UNCOUNTED.to_owned()))?;
-        let mut settings = packets.settings(&load.blueprint, load.share, ports)?;
-        let course = Course { delay: delay(&load)?, count: load.count };
+        let mut settings = packets.settings(&load.frames, load.share, ports)?;
+        let course = SendTarget { delay: delay(&load)?, count: load.count };
         let name = |idx: usize| format!("{}@fathom{idx}", port.name);
         let mut all = None;
         if load.share.idx == 0 {
-            let generator = all.insert(pktgen::Generator::claim(&Root::default()).map_err(refused)?);
+            let generator = all.insert(pktgen::PktgenSession::claim(&PktgenDir::default()).map_err(refused)?);
             (0..load.share.of).try_for_each(|idx| generator.add(idx, &name(idx))).map_err(refused)?;
         }
         let name = name(load.share.idx);
-        settings.extend(conduct(port, &load, course));
+        settings.extend(schedule_settings(port, &load, course));
         settings.iter().try_for_each(|setting| root.set(&name, setting)).map_err(refused)?;
         match root.changes(&name, &settings).map_err(refused)?.first() {
             Some(change) => Err(Error::Unsupported { what: change.to_string(), hint: Some(change.fix().to_owned()) }),
-            None => Ok(Box::new(Device { root, name, course, all, remark: packets.remark() })),
+            None => {
+                Ok(Box::new(PktgenGenerator { root, name, target: course, session: all, remark: packets.remark() }))
+            }
         }
     }
 }
 
-fn refusal(port: &Port, error: pktgen::Error) -> Error {
+fn refusal(port: &OutputDevice, error: pktgen::Error) -> Error {
     match error {
         pktgen::Error::File { what, cause } => {
             let call = format!("open(/proc/net/pktgen) for {}", port.name);
@@ -92,13 +94,13 @@ fn refusal(port: &Port, error: pktgen::Error) -> Error {
 }
 
 /// The distance between packets, which pktgen keeps in whole nanoseconds, and without chance.
-fn delay(load: &Load) -> Result<Option<Nanos>, Error> {
+fn delay(load: &WorkerLoad) -> Result<Option<Nanos>, Error> {
     let Some(departures) = &load.departures else { return Ok(None) };
-    let rhythm = &departures.rhythm;
+    let rhythm = &departures.params;
     if rhythm.burst > 1 || rhythm.random.is_some() {
         return Err(unsupported(if rhythm.burst > 1 { REPEATS } else { EQUAL }.to_owned()));
     }
-    if rhythm.turn.is_some() {
+    if rhythm.rate_change.is_some() {
         return Err(unsupported("it keeps one rate".to_owned()));
     }
     let delay = Nanos(rhythm.gap >> TICK_BITS);
@@ -111,26 +113,26 @@ fn delay(load: &Load) -> Result<Option<Nanos>, Error> {
 }
 
 /// What the thread of one worker is told beside what its packets are.
-fn conduct(port: &Port, load: &Load, course: Course) -> Vec<Setting> {
+fn schedule_settings(port: &OutputDevice, load: &WorkerLoad, course: SendTarget) -> Vec<PktgenSetting> {
     let mut settings = vec![
-        Setting::new("count", course.count.unwrap_or(0)),
-        Setting::new("delay", course.delay.unwrap_or(Nanos::ZERO)),
+        PktgenSetting::new("count", course.count.unwrap_or(0)),
+        PktgenSetting::new("delay", course.delay.unwrap_or(Nanos::ZERO)),
     ];
     if load.share.of > 1 {
-        settings.push(Setting::new("flag", Value::Flag("QUEUE_MAP_CPU", Switch::On)));
+        settings.push(PktgenSetting::new("flag", Value::Flag("QUEUE_MAP_CPU", FlagState::On)));
     }
-    if load.stamping == Stamping::None {
-        settings.push(Setting::new("flag", Value::Flag("NO_TIMESTAMP", Switch::On)));
+    if load.timestamping == Timestamping::None {
+        settings.push(PktgenSetting::new("flag", Value::Flag("NO_TIMESTAMP", FlagState::On)));
     }
     if port.queueing == Queueing::Discipline {
-        settings.push(Setting::new("xmit_mode", XmitMode::QueueXmit));
+        settings.push(PktgenSetting::new("xmit_mode", XmitMode::QueueXmit));
     }
     settings
 }
 
-impl Course {
+impl SendTarget {
     /// How many packets were due when pktgen last looked at its clock.
-    fn due(self, current: &Current) -> Option<u64> {
+    fn due(self, current: &RunStatus) -> Option<u64> {
         let delay = self.delay?;
         let elapsed = current.stopped.since(current.started);
         let by_time = if current.started > Nanos::ZERO { elapsed.0 / delay.0.max(1) + 1 } else { 0 };
@@ -138,7 +140,7 @@ impl Course {
     }
 
     /// Tells what pktgen has done so far.
-    fn tell(self, worker: &Worker<'_>, current: &Current) {
+    fn count_progress(self, worker: &WorkerHandle<'_>, current: &RunStatus) {
         worker.raise(counter::SENT, current.sent);
         worker.raise(counter::REFUSED, current.errors);
         let tried = current.sent + current.errors;
@@ -149,8 +151,8 @@ impl Course {
     }
 
     /// Tells what was due until the end, and was not sent.
-    fn end(self, worker: &Worker<'_>, current: &Current) {
-        self.tell(worker, current);
+    fn count_unsent(self, worker: &WorkerHandle<'_>, current: &RunStatus) {
+        self.count_progress(worker, current);
         let tried = current.sent + current.errors;
         if let Some(due) = self.due(current) {
             worker.raise(counter::UNSENT, due.saturating_sub(tried));
@@ -159,47 +161,47 @@ impl Course {
     }
 }
 
-impl Generator for Device {
-    fn remark(&self) -> Option<String> {
+impl Generator for PktgenGenerator {
+    fn frame_difference(&self) -> Option<String> {
         Some(self.remark.clone())
     }
 
-    fn send(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
-        let outcome = match &self.all {
+    fn send(&mut self, worker: &WorkerHandle<'_>) -> fathom_sys::Result<()> {
+        let outcome = match &self.session {
             Some(all) => all.run(|| {
                 // A status that cannot be read now is read at the end, or is the error then.
                 if let Ok(status) = self.root.status(&self.name) {
-                    self.course.tell(worker, &status.current);
+                    self.target.count_progress(worker, &status.progress);
                 }
                 worker.is_over()
             }),
             None => self.watch(worker),
         };
         let ended = outcome.and_then(|()| self.root.status(&self.name));
-        self.course.end(worker, &ended.map_err(failure)?.current);
+        self.target.count_unsent(worker, &ended.map_err(as_sys_error)?.progress);
         Ok(())
     }
 }
 
-impl Device {
+impl PktgenGenerator {
     /// Waits until the run that the first worker started has ended for this device too.
-    fn watch(&self, worker: &Worker<'_>) -> Result<(), pktgen::Error> {
+    fn watch(&self, worker: &WorkerHandle<'_>) -> Result<(), pktgen::Error> {
         let mut over_since = None;
         loop {
             let status = self.root.status(&self.name)?;
-            self.course.tell(worker, &status.current);
-            if matches!(status.outcome, Outcome::Finished(_)) {
+            self.target.count_progress(worker, &status.progress);
+            if matches!(status.last_result, CommandResult::Finished(_)) {
                 return Ok(());
             }
             let now = clock::now();
             if worker.is_over() && now - *over_since.get_or_insert(now) > ENDS_WITHIN {
                 return Err(pktgen::Error::Runaway(ENDS_WITHIN));
             }
-            clock::sleep_until(now + LOOK_UP);
+            clock::sleep_until(now + POLL_INTERVAL);
         }
     }
 }
 
-fn failure(error: pktgen::Error) -> fathom_sys::Error {
+fn as_sys_error(error: pktgen::Error) -> fathom_sys::Error {
     fathom_sys::Error::new("pktgen", std::io::Error::other(error))
 }

@@ -5,32 +5,32 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use fathom_engine::{Error, pace::Share};
+use fathom_engine::{Error, pace::WorkShare};
 
 use super::super::unsupported;
 use crate::{
-    craft::{Blueprint, Change, Per, Shape, interleaved},
-    pktgen::{Ports, Setting, Switch, Value, Weight},
-    wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, MacAddress, Mark, PROTOCOL_UDP, Sum, Udp},
+    craft::{ChangePer, FieldValues, FrameSet, FrameTemplate, interleaved},
+    pktgen::{DevicePorts, FlagState, PktgenSetting, SizeWeight, Value},
+    wire::{ChecksumSum, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, MacAddress, Mark, PROTOCOL_UDP, Udp},
 };
 
 /// Packets as pktgen makes them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Packets {
-    headers: Headers,
-    sizes: Vec<Weight>,
+pub(super) struct PktgenPackets {
+    headers: PacketHeaders,
+    sizes: Vec<SizeWeight>,
 }
 
 /// What all packets have in front of UDP, and where their ports are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Headers {
+struct PacketHeaders {
     /// Tags of IEEE 802.1Q, the outer first: priority, a bit, number.
     tags: Vec<u16>,
     /// Words of MPLS without the bit of the last, the outer first.
     labels: Vec<u32>,
     /// Where IP begins.
     ip: usize,
-    family: Family,
+    family: IpVersion,
     /// Type of service, or class of traffic.
     service: u8,
     /// Where UDP begins.
@@ -38,21 +38,21 @@ struct Headers {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Family {
+enum IpVersion {
     V4 { has_df: bool },
     V6,
 }
 
 /// The values that one thread gives a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Values {
+struct ThreadValues {
     first: u64,
     n: u64,
-    order: Order,
+    order: ValueOrder,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
+enum ValueOrder {
     /// One after the other.
     Steps,
     Random,
@@ -60,8 +60,8 @@ enum Order {
 
 /// A field that pktgen can change: its first byte, and its length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
-    what: &'static str,
+struct FieldPosition {
+    name: &'static str,
     at: usize,
     width: usize,
 }
@@ -81,23 +81,23 @@ const SHARES: u64 = 100;
 const MIX_MAX: usize = 20;
 
 /// Word `at` in network order, of headers that were found to be that long.
-fn half(bytes: &[u8], at: usize) -> u16 {
+fn read_u16(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u16::from_be_bytes(*word))
 }
 
-fn no<T>(what: &str) -> Result<T, Error> {
+fn refuse<T>(what: &str) -> Result<T, Error> {
     Err(unsupported(what.to_owned()))
 }
 
-impl Packets {
+impl PktgenPackets {
     /// The packets that are these frames but for what pktgen never does otherwise, which [`Packets::remark`] tells.
-    pub(super) fn of(blueprint: &Blueprint) -> Result<Self, Error> {
-        let Some(first) = blueprint.shapes.first() else { return no("there is nothing to send") };
-        let headers = Headers::of(first)?;
-        for shape in &blueprint.shapes {
-            let is_same = Headers::of(shape)? == headers && shape.edits == first.edits;
+    pub(super) fn of(blueprint: &FrameSet) -> Result<Self, Error> {
+        let Some(first) = blueprint.templates.first() else { return refuse("there is nothing to send") };
+        let headers = PacketHeaders::of(first)?;
+        for shape in &blueprint.templates {
+            let is_same = PacketHeaders::of(shape)? == headers && shape.changes == first.changes;
             if !is_same || shape.bytes[..12] != first.bytes[..12] {
-                return no("it makes one kind of packet, in several sizes");
+                return refuse("it makes one kind of packet, in several sizes");
             }
         }
         headers.require_known_changes(first)?;
@@ -107,9 +107,9 @@ impl Packets {
     /// In which way its packets differ from what was asked, in words that follow "the kernel's pktgen, ".
     pub(super) fn remark(&self) -> String {
         let always = match self.headers.family {
-            Family::V4 { has_df: true } => "with a TTL of 32, without DF and without a checksum of UDP",
-            Family::V4 { has_df: false } => "with a TTL of 32 and without a checksum of UDP",
-            Family::V6 => "with a hop limit of 32",
+            IpVersion::V4 { has_df: true } => "with a TTL of 32, without DF and without a checksum of UDP",
+            IpVersion::V4 { has_df: false } => "with a TTL of 32 and without a checksum of UDP",
+            IpVersion::V6 => "with a hop limit of 32",
         };
         if self.sizes.len() == 1 {
             return always.to_owned();
@@ -120,64 +120,70 @@ impl Packets {
     }
 
     /// What the thread of one worker is told of its packets.
-    pub(super) fn settings(&self, blueprint: &Blueprint, share: Share, ports: Ports) -> Result<Vec<Setting>, Error> {
-        let shape = &blueprint.shapes[0];
-        let fields = Fields { shape, n_flows: blueprint.n_flows.into(), share };
+    pub(super) fn settings(
+        &self,
+        blueprint: &FrameSet,
+        share: WorkShare,
+        ports: DevicePorts,
+    ) -> Result<Vec<PktgenSetting>, Error> {
+        let shape = &blueprint.templates[0];
+        let fields = WorkerFields { template: shape, n_flows: blueprint.n_flows.into(), share };
         let mut settings = self.size_settings();
         let mac =
             |at: usize| MacAddress(shape.bytes[at..at + 6].try_into().expect("a frame begins with two addresses"));
         for (name, at) in [("dst_mac", 0), ("src_mac", 6)] {
-            settings.push(Setting::new(name, mac(at)));
-            let values = fields.values(Place { what: "Ethernet addresses", at, width: 6 })?;
+            settings.push(PktgenSetting::new(name, mac(at)));
+            let values = fields.values(FieldPosition { name: "Ethernet addresses", at, width: 6 })?;
             if values.n > 1 {
                 let (count, random) =
                     if at == 0 { ("dst_mac_count", "MACDST_RND") } else { ("src_mac_count", "MACSRC_RND") };
                 let first =
                     MacAddress(values.first.to_be_bytes()[2..].try_into().expect("six of eight bytes are left"));
-                settings.extend([Setting::new(name, first), Setting::new(count, values.n)]);
+                settings.extend([PktgenSetting::new(name, first), PktgenSetting::new(count, values.n)]);
                 settings.extend(values.flag(random));
             }
         }
         settings.extend(self.headers.tag_settings());
         match self.headers.family {
-            Family::V4 { .. } => settings.extend(self.headers.v4_settings(&fields)?),
-            Family::V6 => settings.extend(self.headers.v6_settings(&fields)?),
+            IpVersion::V4 { .. } => settings.extend(self.headers.v4_settings(&fields)?),
+            IpVersion::V6 => settings.extend(self.headers.v6_settings(&fields)?),
         }
         settings.extend(self.headers.port_settings(&fields, ports)?);
         Ok(settings)
     }
 
-    fn size_settings(&self) -> Vec<Setting> {
+    fn size_settings(&self) -> Vec<PktgenSetting> {
         match self.sizes.as_slice() {
-            [one] => vec![Setting::new("pkt_size", one.size)],
-            several => vec![Setting::new("imix_weights", several.to_vec())],
+            [one] => vec![PktgenSetting::new("pkt_size", one.size)],
+            several => vec![PktgenSetting::new("imix_weights", several.to_vec())],
         }
     }
 }
 
 /// The lengths of frames and how often each comes.
-fn sizes(blueprint: &Blueprint) -> Result<Vec<Weight>, Error> {
+fn sizes(blueprint: &FrameSet) -> Result<Vec<SizeWeight>, Error> {
     let count = |place: usize| blueprint.order.iter().filter(|other| usize::from(**other) == place).count() as u64;
-    let weight = |(place, shape): (usize, &Shape)| Weight { size: shape.bytes.len() as u64, weight: count(place) };
-    let sizes: Vec<Weight> = blueprint.shapes.iter().enumerate().map(weight).collect();
+    let weight =
+        |(place, shape): (usize, &FrameTemplate)| SizeWeight { size: shape.bytes.len() as u64, weight: count(place) };
+    let sizes: Vec<SizeWeight> = blueprint.templates.iter().enumerate().map(weight).collect();
     if sizes.len() == 1 {
         return Ok(sizes);
     }
     let weights: Vec<(u16, u64)> = (0..).zip(&sizes).map(|(place, size)| (place, size.weight)).collect();
     if interleaved(&weights) != blueprint.order {
-        return no("it draws sizes by their weights, and keeps no order of them");
+        return refuse("it draws sizes by their weights, and keeps no order of them");
     }
     if sizes.len() > MIX_MAX {
-        return no("it mixes 20 sizes at most");
+        return refuse("it mixes 20 sizes at most");
     }
     if shares(&sizes).contains(&0) {
-        return no("it draws sizes in whole hundredths, and one of these is rarer");
+        return refuse("it draws sizes in whole hundredths, and one of these is rarer");
     }
     Ok(sizes)
 }
 
 /// How many places of pktgen's table each size has (`fill_imix_distribution`): the last what the others leave.
-fn shares(sizes: &[Weight]) -> Vec<u64> {
+fn shares(sizes: &[SizeWeight]) -> Vec<u64> {
     let total: u64 = sizes.iter().map(|size| size.weight).sum();
     let mut shares: Vec<u64> =
         sizes.iter().map(|size| (size.weight * SHARES).checked_div(total).unwrap_or(0)).collect();
@@ -188,85 +194,85 @@ fn shares(sizes: &[Weight]) -> Vec<u64> {
     shares
 }
 
-impl Headers {
-    fn of(shape: &Shape) -> Result<Self, Error> {
+impl PacketHeaders {
+    fn of(shape: &FrameTemplate) -> Result<Self, Error> {
         let bytes = shape.bytes.as_slice();
         let (tags, labels, kind, ip) = below_ip(bytes)?;
         let packet = bytes.get(ip..).unwrap_or_default();
         let (family, service, length) = match kind {
             ETHERTYPE_IPV4 => v4(packet)?,
             ETHERTYPE_IPV6 => v6(packet)?,
-            _ => return no("it makes UDP over IPv4 and IPv6 only"),
+            _ => return refuse("it makes UDP over IPv4 and IPv6 only"),
         };
         if packet.len() != length {
-            return no("its packets fill their frames, and have no other length");
+            return refuse("its packets fill their frames, and have no other length");
         }
-        let udp = ip + if family == Family::V6 { IPV6_LENGTH } else { IPV4_LENGTH };
+        let udp = ip + if family == IpVersion::V6 { IPV6_LENGTH } else { IPV4_LENGTH };
         let payload = udp + Udp::LENGTH;
-        if usize::from(half(bytes, udp + 4)) != bytes.len() - udp
+        if usize::from(read_u16(bytes, udp + 4)) != bytes.len() - udp
             || !shape.checksums.iter().any(|sum| sum.at == udp + 6)
         {
-            return no("lengths and checksums of UDP are its own");
+            return refuse("lengths and checksums of UDP are its own");
         }
         let rest = bytes.get(payload + Mark::LENGTH..).unwrap_or_default();
         if shape.mark_at != Some(payload) || rest.iter().any(|byte| *byte != 0) {
-            return no("behind UDP it has a header of its own and zeros, and no other payload");
+            return refuse("behind UDP it has a header of its own and zeros, and no other payload");
         }
         Ok(Self { tags, labels, ip, family, service, udp })
     }
 
     /// Where addresses of IP and ports lie.
-    fn source(&self) -> Place {
+    fn source(&self) -> FieldPosition {
         let what = "source addresses";
         match self.family {
-            Family::V4 { .. } => Place { what, at: self.ip + 12, width: 4 },
+            IpVersion::V4 { .. } => FieldPosition { name: what, at: self.ip + 12, width: 4 },
             // Of an address of IPv6 only the lower half changes.
-            Family::V6 => Place { what, at: self.ip + 16, width: 8 },
+            IpVersion::V6 => FieldPosition { name: what, at: self.ip + 16, width: 8 },
         }
     }
 
-    fn destination(&self) -> Place {
-        let Place { at, width, .. } = self.source();
-        let full = if self.family == Family::V6 { 16 } else { width };
-        Place { what: "destination addresses", at: at + full, width }
+    fn destination(&self) -> FieldPosition {
+        let FieldPosition { at, width, .. } = self.source();
+        let full = if self.family == IpVersion::V6 { 16 } else { width };
+        FieldPosition { name: "destination addresses", at: at + full, width }
     }
 
-    fn source_port(&self) -> Place {
-        Place { what: "source ports", at: self.udp, width: 2 }
+    fn source_port(&self) -> FieldPosition {
+        FieldPosition { name: "source ports", at: self.udp, width: 2 }
     }
 
-    fn destination_port(&self) -> Place {
-        Place { what: "destination ports", at: self.udp + 2, width: 2 }
+    fn destination_port(&self) -> FieldPosition {
+        FieldPosition { name: "destination ports", at: self.udp + 2, width: 2 }
     }
 
     /// Whether nothing changes but what pktgen can change.
-    fn require_known_changes(&self, shape: &Shape) -> Result<(), Error> {
-        let mac = |at| Place { what: "", at, width: 6 };
+    fn require_known_changes(&self, shape: &FrameTemplate) -> Result<(), Error> {
+        let mac = |at| FieldPosition { name: "", at, width: 6 };
         let places = [mac(0), mac(6), self.source(), self.destination(), self.source_port(), self.destination_port()];
         let is_known = |at: usize, width: usize| places.iter().any(|place| (place.at, place.width) == (at, width));
-        if shape.edits.iter().all(|edit| is_known(edit.at, edit.width)) {
+        if shape.changes.iter().all(|edit| is_known(edit.at, edit.width)) {
             return Ok(());
         }
-        no("it changes addresses and ports from packet to packet, and nothing else")
+        refuse("it changes addresses and ports from packet to packet, and nothing else")
     }
 
-    fn tag_settings(&self) -> Vec<Setting> {
+    fn tag_settings(&self) -> Vec<PktgenSetting> {
         let mut settings = Vec::new();
         // The inner tag first: pktgen takes an outer one only then.
         let names = [["vlan_id", "vlan_p", "vlan_cfi"], ["svlan_id", "svlan_p", "svlan_cfi"]];
         for (tag, [id, priority, bit]) in self.tags.iter().rev().zip(names) {
-            settings.push(Setting::new(id, u64::from(tag & 0x0fff)));
-            settings.push(Setting::new(priority, u64::from(tag >> 13)));
-            settings.push(Setting::new(bit, u64::from(tag >> 12 & 1)));
+            settings.push(PktgenSetting::new(id, u64::from(tag & 0x0fff)));
+            settings.push(PktgenSetting::new(priority, u64::from(tag >> 13)));
+            settings.push(PktgenSetting::new(bit, u64::from(tag >> 12 & 1)));
         }
         if !self.labels.is_empty() {
-            settings.push(Setting::new("mpls", self.labels.clone()));
+            settings.push(PktgenSetting::new("mpls", self.labels.clone()));
         }
         settings
     }
 
-    fn v4_settings(&self, fields: &Fields<'_>) -> Result<Vec<Setting>, Error> {
-        let mut settings = vec![Setting::new("tos", Value::Octet(self.service))];
+    fn v4_settings(&self, fields: &WorkerFields<'_>) -> Result<Vec<PktgenSetting>, Error> {
+        let mut settings = vec![PktgenSetting::new("tos", Value::Octet(self.service))];
         let ends = [
             (self.source(), ["src_min", "src_max"], "IPSRC_RND"),
             (self.destination(), ["dst_min", "dst_max"], "IPDST_RND"),
@@ -275,53 +281,53 @@ impl Headers {
             let values = fields.values(place)?;
             // A random address is below the last, one in a row goes up to it.
             let last = values.first + if values.is_random() { values.n } else { values.n - 1 };
-            let Ok(last) = u32::try_from(last) else { return no("no random address is its last, 255.255.255.255") };
+            let Ok(last) = u32::try_from(last) else { return refuse("no random address is its last, 255.255.255.255") };
             let first = u32::try_from(values.first).unwrap_or(u32::MAX);
             for (name, address) in [(min, first), (max, last)] {
-                settings.push(Setting::new(name, Value::Address(Ipv4Addr::from(address).into())));
+                settings.push(PktgenSetting::new(name, Value::Address(Ipv4Addr::from(address).into())));
             }
             settings.extend(values.flag(random));
         }
         Ok(settings)
     }
 
-    fn v6_settings(&self, fields: &Fields<'_>) -> Result<Vec<Setting>, Error> {
-        let whole = |place: Place, low: u64| {
+    fn v6_settings(&self, fields: &WorkerFields<'_>) -> Result<Vec<PktgenSetting>, Error> {
+        let whole = |place: FieldPosition, low: u64| {
             let mut octets = [0; 16];
-            octets[..8].copy_from_slice(&fields.shape.bytes[place.at - 8..place.at]);
+            octets[..8].copy_from_slice(&fields.template.bytes[place.at - 8..place.at]);
             octets[8..].copy_from_slice(&low.to_be_bytes());
             Value::Address(Ipv6Addr::from(octets).into())
         };
         let (from, to) = (self.source(), self.destination());
         let source = fields.values(from)?;
         if source.n > 1 {
-            return no("over IPv6 its source address is always the same");
+            return refuse("over IPv6 its source address is always the same");
         }
         let destination = fields.values(to)?;
         let mut settings = vec![
-            Setting::new("dst6", whole(to, destination.first)),
-            Setting::new("src6", whole(from, source.first)),
-            Setting::new("traffic_class", Value::Octet(self.service)),
+            PktgenSetting::new("dst6", whole(to, destination.first)),
+            PktgenSetting::new("src6", whole(from, source.first)),
+            PktgenSetting::new("traffic_class", Value::Octet(self.service)),
             // Over IPv6 a datagram needs its checksum (RFC 8200 section 8.1).
-            Setting::new("flag", Value::Flag("UDPCSUM", Switch::On)),
+            PktgenSetting::new("flag", Value::Flag("UDPCSUM", FlagState::On)),
         ];
         if destination.n > 1 {
             // (random | lowest) & highest: all of a network, or something else.
             let is_network = destination.n.is_power_of_two() && destination.first.is_multiple_of(destination.n);
             if !destination.is_random() || !is_network {
-                return no("over IPv6 its destinations are one, or random ones of a whole network");
+                return refuse("over IPv6 its destinations are one, or random ones of a whole network");
             }
-            settings.push(Setting::new("dst6_min", whole(to, destination.first)));
-            settings.push(Setting::new("dst6_max", whole(to, destination.first + destination.n - 1)));
+            settings.push(PktgenSetting::new("dst6_min", whole(to, destination.first)));
+            settings.push(PktgenSetting::new("dst6_max", whole(to, destination.first + destination.n - 1)));
         }
         Ok(settings)
     }
 
-    fn port_settings(&self, fields: &Fields<'_>, ports: Ports) -> Result<Vec<Setting>, Error> {
+    fn port_settings(&self, fields: &WorkerFields<'_>, ports: DevicePorts) -> Result<Vec<PktgenSetting>, Error> {
         let first = u64::from(ports.first) + u64::from(ports.each) * fields.share.idx as u64;
         // The receiver has said which ones; how they follow each other is left to say.
         let order = fields.values(self.source_port())?.order;
-        let source = Values { first, n: ports.each.into(), order };
+        let source = ThreadValues { first, n: ports.each.into(), order };
         let destination = fields.values(self.destination_port())?;
         let ends = [
             (source, ["udp_src_min", "udp_src_max"], "UDPSRC_RND"),
@@ -332,9 +338,9 @@ impl Headers {
             // Of several ports the last is never sent.
             let last = if values.n > 1 { values.first + values.n } else { values.first };
             if last > u16::MAX.into() {
-                return no("of a range of ports it leaves out the last, and none is behind 65535");
+                return refuse("of a range of ports it leaves out the last, and none is behind 65535");
             }
-            settings.extend([Setting::new(min, values.first), Setting::new(max, last)]);
+            settings.extend([PktgenSetting::new(min, values.first), PktgenSetting::new(max, last)]);
             settings.extend(values.flag(random));
         }
         Ok(settings)
@@ -346,15 +352,15 @@ type BelowIp = (Vec<u16>, Vec<u32>, u16, usize);
 
 fn below_ip(bytes: &[u8]) -> Result<BelowIp, Error> {
     let (mut tags, mut labels) = (Vec::new(), Vec::new());
-    let (mut kind, mut at) = (half(bytes, 12), Ethernet::LENGTH);
+    let (mut kind, mut at) = (read_u16(bytes, 12), Ethernet::LENGTH);
     while kind == ETHERTYPE_VLAN {
-        tags.push(half(bytes, at));
-        kind = half(bytes, at + 2);
+        tags.push(read_u16(bytes, at));
+        kind = read_u16(bytes, at + 2);
         at += 4;
     }
     if kind == ETHERTYPE_MPLS {
         loop {
-            let word = u32::from(half(bytes, at)) << 16 | u32::from(half(bytes, at + 2));
+            let word = u32::from(read_u16(bytes, at)) << 16 | u32::from(read_u16(bytes, at + 2));
             labels.push(word & !BOTTOM_OF_STACK);
             at += 4;
             if word & BOTTOM_OF_STACK != 0 || at >= bytes.len() {
@@ -365,89 +371,93 @@ fn below_ip(bytes: &[u8]) -> Result<BelowIp, Error> {
     }
     match (tags.len(), labels.len()) {
         (0..=2, 0) | (0, 0..=LABELS_MAX) if kind == 0x88a8 => {
-            no("both its tags are of 802.1Q (0x8100): `vlan 5 / vlan 7`")
+            refuse("both its tags are of 802.1Q (0x8100): `vlan 5 / vlan 7`")
         }
         (0..=2, 0) | (0, 0..=LABELS_MAX) => Ok((tags, labels, kind, at)),
-        (0, _) => no("it puts 15 labels before a packet at most"),
-        (_, 0) => no("it puts two tags before a packet at most"),
-        _ => no("it puts tags before a packet or labels, not both"),
+        (0, _) => refuse("it puts 15 labels before a packet at most"),
+        (_, 0) => refuse("it puts two tags before a packet at most"),
+        _ => refuse("it puts tags before a packet or labels, not both"),
     }
 }
 
-fn v4(packet: &[u8]) -> Result<(Family, u8, usize), Error> {
-    let Some((header, _)) = packet.split_first_chunk::<IPV4_LENGTH>() else { return no("it makes whole headers only") };
-    let fragment = half(header, 6);
+fn v4(packet: &[u8]) -> Result<(IpVersion, u8, usize), Error> {
+    let Some((header, _)) = packet.split_first_chunk::<IPV4_LENGTH>() else {
+        return refuse("it makes whole headers only");
+    };
+    let fragment = read_u16(header, 6);
     if header[0] != 0x45 || header[9] != PROTOCOL_UDP {
-        return no("it makes UDP over IPv4 without options only");
+        return refuse("it makes UDP over IPv4 without options only");
     }
-    if fragment & !DO_NOT_FRAGMENT != 0 || half(header, 4) != 0 {
-        return no("it makes no fragments, and numbers packets itself");
+    if fragment & !DO_NOT_FRAGMENT != 0 || read_u16(header, 4) != 0 {
+        return refuse("it makes no fragments, and numbers packets itself");
     }
     require_time_to_live(header[8])?;
-    if Sum::default().with(header).checksum() != 0 {
-        return no("lengths and checksums of IP are its own");
+    if ChecksumSum::default().add_bytes(header).checksum() != 0 {
+        return refuse("lengths and checksums of IP are its own");
     }
-    let family = Family::V4 { has_df: fragment & DO_NOT_FRAGMENT != 0 };
-    Ok((family, header[1], half(header, 2).into()))
+    let family = IpVersion::V4 { has_df: fragment & DO_NOT_FRAGMENT != 0 };
+    Ok((family, header[1], read_u16(header, 2).into()))
 }
 
-fn v6(packet: &[u8]) -> Result<(Family, u8, usize), Error> {
-    let Some((header, _)) = packet.split_first_chunk::<IPV6_LENGTH>() else { return no("it makes whole headers only") };
-    let first = half(header, 0);
+fn v6(packet: &[u8]) -> Result<(IpVersion, u8, usize), Error> {
+    let Some((header, _)) = packet.split_first_chunk::<IPV6_LENGTH>() else {
+        return refuse("it makes whole headers only");
+    };
+    let first = read_u16(header, 0);
     if header[6] != PROTOCOL_UDP {
-        return no("it makes UDP over IPv6 without further headers only");
+        return refuse("it makes UDP over IPv6 without further headers only");
     }
-    if first >> 12 != 6 || first & 0xf != 0 || half(header, 2) != 0 {
-        return no("it gives packets of IPv6 no flow label");
+    if first >> 12 != 6 || first & 0xf != 0 || read_u16(header, 2) != 0 {
+        return refuse("it gives packets of IPv6 no flow label");
     }
     require_time_to_live(header[7])?;
     let [_, service] = (first >> 4).to_be_bytes();
-    Ok((Family::V6, service, IPV6_LENGTH + usize::from(half(header, 4))))
+    Ok((IpVersion::V6, service, IPV6_LENGTH + usize::from(read_u16(header, 4))))
 }
 
 fn require_time_to_live(value: u8) -> Result<(), Error> {
-    if TIME_TO_LIVE.contains(&value) { Ok(()) } else { no("its TTL or hop limit is always 32") }
+    if TIME_TO_LIVE.contains(&value) { Ok(()) } else { refuse("its TTL or hop limit is always 32") }
 }
 
 /// Where the values of a worker's packets come from.
-struct Fields<'a> {
-    shape: &'a Shape,
+struct WorkerFields<'a> {
+    template: &'a FrameTemplate,
     n_flows: u64,
-    share: Share,
+    share: WorkShare,
 }
 
-impl Fields<'_> {
+impl WorkerFields<'_> {
     /// What the packets of all threads have there.
-    fn of_threads(&self, place: Place) -> Result<Values, Error> {
-        let Some(edit) = self.shape.edits.iter().find(|edit| edit.at == place.at) else {
-            let bytes = &self.shape.bytes[place.at..place.at + place.width];
+    fn of_threads(&self, place: FieldPosition) -> Result<ThreadValues, Error> {
+        let Some(edit) = self.template.changes.iter().find(|edit| edit.at == place.at) else {
+            let bytes = &self.template.bytes[place.at..place.at + place.width];
             let first = bytes.iter().fold(0, |all, byte| all << 8 | u64::from(*byte));
-            return Ok(Values { first, n: 1, order: Order::Steps });
+            return Ok(ThreadValues { first, n: 1, order: ValueOrder::Steps });
         };
-        match edit.change {
-            Change::Step { first, by, n } if by == 1 || n.get() == 1 => {
-                Ok(Values { first, n: n.get(), order: Order::Steps })
+        match edit.values {
+            FieldValues::Step { first, by, n } if by == 1 || n.get() == 1 => {
+                Ok(ThreadValues { first, n: n.get(), order: ValueOrder::Steps })
             }
-            Change::Step { .. } => Err(unsupported(format!("it goes through {} one by one", place.what))),
-            Change::Random { first, n, .. } if edit.per == Per::Frame => {
-                Ok(Values { first, n: n.get(), order: Order::Random })
+            FieldValues::Step { .. } => Err(unsupported(format!("it goes through {} one by one", place.name))),
+            FieldValues::Random { first, n, .. } if edit.per == ChangePer::Frame => {
+                Ok(ThreadValues { first, n: n.get(), order: ValueOrder::Random })
             }
-            Change::Random { .. } if self.n_flows == 1 => {
-                let first = edit.change.at(0);
-                Ok(Values { first, n: 1, order: Order::Steps })
+            FieldValues::Random { .. } if self.n_flows == 1 => {
+                let first = edit.values.at(0);
+                Ok(ThreadValues { first, n: 1, order: ValueOrder::Steps })
             }
-            Change::Random { .. } => Err(unsupported(format!(
+            FieldValues::Random { .. } => Err(unsupported(format!(
                 "it keeps no random {} for each flow: a range that flows go through, such as --ports '1024-2047 > 9', it can",
-                place.what
+                place.name
             ))),
         }
     }
 
     /// What this worker's have: flows in a row are its own, and the values that belong to them.
-    fn values(&self, place: Place) -> Result<Values, Error> {
+    fn values(&self, place: FieldPosition) -> Result<ThreadValues, Error> {
         let all = self.of_threads(place)?;
-        let per = self.shape.edits.iter().find(|edit| edit.at == place.at).map(|edit| edit.per);
-        if per != Some(Per::Flow) || all.n == 1 {
+        let per = self.template.changes.iter().find(|edit| edit.at == place.at).map(|edit| edit.per);
+        if per != Some(ChangePer::Flow) || all.n == 1 {
             return Ok(all);
         }
         let (idx, of) = (self.share.idx as u64, self.share.of as u64);
@@ -457,24 +467,24 @@ impl Fields<'_> {
         if is_even && each.is_multiple_of(all.n) {
             Ok(all)
         } else if is_even && start + each <= all.n {
-            Ok(Values { first: all.first + start, n: each, ..all })
+            Ok(ThreadValues { first: all.first + start, n: each, ..all })
         } else {
             let Self { n_flows, .. } = self;
             Err(unsupported(format!(
                 "{n_flows} flows go through {} {} unevenly, {of} threads of it at a time",
-                all.n, place.what
+                all.n, place.name
             )))
         }
     }
 }
 
-impl Values {
+impl ThreadValues {
     fn is_random(self) -> bool {
-        self.order == Order::Random && self.n > 1
+        self.order == ValueOrder::Random && self.n > 1
     }
 
-    fn flag(self, name: &'static str) -> Option<Setting> {
-        self.is_random().then(|| Setting::new("flag", Value::Flag(name, Switch::On)))
+    fn flag(self, name: &'static str) -> Option<PktgenSetting> {
+        self.is_random().then(|| PktgenSetting::new("flag", Value::Flag(name, FlagState::On)))
     }
 }
 
@@ -483,35 +493,39 @@ mod tests {
     use fathom_model::Settings;
 
     use super::*;
-    use crate::craft::{self, End, Ends, Setup};
+    use crate::craft::{self, FrameContext, FrameEndpoint, FrameEndpoints};
 
     /// Names of options and what they say.
     type Options = &'static [(&'static str, &'static str)];
 
-    const ALONE: Share = Share { idx: 0, of: 1 };
-    const ONE: Ports = Ports { first: 50_000, each: 1 };
+    const ALONE: WorkShare = WorkShare { idx: 0, of: 1 };
+    const ONE: DevicePorts = DevicePorts { first: 50_000, each: 1 };
 
-    fn blueprint(options: &[(&str, &str)]) -> Blueprint {
-        let end = |last: u8, port| End {
+    fn blueprint(options: &[(&str, &str)]) -> FrameSet {
+        let end = |last: u8, port| FrameEndpoint {
             mac: MacAddress([2, 0, 0, 0, 0, last]),
             ipv4: Some(Ipv4Addr::new(198, 18, 0, last)),
             ipv6: Some(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last.into())),
             port,
         };
-        let setup = Setup { ends: Ends { source: end(1, 49_152), target: end(2, 9) }, mtu_bytes: 9000, seed: 7 };
+        let setup = FrameContext {
+            ends: FrameEndpoints { source: end(1, 49_152), target: end(2, 9) },
+            mtu_bytes: 9000,
+            seed: 7,
+        };
         let settings = options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
         craft::from_settings(&settings, &setup).unwrap()
     }
 
-    fn lines((options, share, ports): (&[(&str, &str)], Share, Ports)) -> Result<Vec<String>, String> {
+    fn lines((options, share, ports): (&[(&str, &str)], WorkShare, DevicePorts)) -> Result<Vec<String>, String> {
         let blueprint = blueprint(options);
-        let packets = Packets::of(&blueprint).map_err(|error| error.to_string())?;
+        let packets = PktgenPackets::of(&blueprint).map_err(|error| error.to_string())?;
         let settings = packets.settings(&blueprint, share, ports).map_err(|error| error.to_string())?;
-        Ok(settings.iter().map(Setting::to_string).collect())
+        Ok(settings.iter().map(PktgenSetting::to_string).collect())
     }
 
     /// The lines beside those of the plainest packet, and those that this one lacks.
-    fn beside(options: &[(&str, &str)], share: Share, ports: Ports) -> Vec<String> {
+    fn beside(options: &[(&str, &str)], share: WorkShare, ports: DevicePorts) -> Vec<String> {
         let plain = lines((&[], ALONE, ONE)).unwrap();
         lines((options, share, ports)).unwrap().into_iter().filter(|line| !plain.contains(line)).collect()
     }
@@ -537,7 +551,7 @@ mod tests {
             "udp_dst_max 9",
         ];
         assert_eq!(lines((&[], ALONE, ONE)).unwrap(), expected);
-        let remark = Packets::of(&blueprint(&[])).unwrap().remark();
+        let remark = PktgenPackets::of(&blueprint(&[])).unwrap().remark();
         assert_eq!(remark, "with a TTL of 32, without DF and without a checksum of UDP");
     }
 
@@ -562,7 +576,8 @@ mod tests {
         for (options, expected) in cases {
             assert_eq!(beside(options, ALONE, ONE), expected, "{options:?}");
         }
-        let remark = Packets::of(&blueprint(&[("mix", "128:7,570:4,1518:1"), ("transport", "udp6")])).unwrap().remark();
+        let remark =
+            PktgenPackets::of(&blueprint(&[("mix", "128:7,570:4,1518:1"), ("transport", "udp6")])).unwrap().remark();
         let expected = "with a hop limit of 32; sizes are drawn at random, 58 % of 128 B, 33 % of 570 B, 9 % of 1518 B";
         assert_eq!(remark, expected);
     }
@@ -595,9 +610,9 @@ mod tests {
 
     #[test]
     fn flows_are_shared_out_among_threads_in_rows() {
-        let ports = Ports { first: 1024, each: 4 };
+        let ports = DevicePorts { first: 1024, each: 4 };
         let options = [("ports", "1024-1031 > 9")];
-        let second = Share { idx: 1, of: 2 };
+        let second = WorkShare { idx: 1, of: 2 };
         assert_eq!(beside(&options, second, ports), ["udp_src_min 1028", "udp_src_max 1032"]);
         let both = [("frame", "ip > 10.0.0.0-10.0.0.7 / udp 1024-1031 > 9")];
         let expected = ["dst_min 10.0.0.4", "dst_max 10.0.0.7", "udp_src_min 1028", "udp_src_max 1032"];

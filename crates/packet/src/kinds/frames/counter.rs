@@ -8,17 +8,17 @@ use fathom_model::{
 use fathom_sys::{
     bpf::{SocketMap, XdpLink, XdpMode},
     clock,
-    packet_socket::{Inbox, MAX_BATCH, Receiver},
-    wire_time::Epoch,
+    packet_socket::{MAX_BATCH, ReceiveBuffer, Receiver},
+    timestamping::KernelClockOffset,
     xsk::{self, Mode, Queue},
 };
 
-use super::{account::Account, device::Device};
-use crate::xdp::{Arrivals, Expected, Sink, StepSeen, Times, arrival, redirector};
+use super::{device::TestDevice, user_counter::UserSpaceCounter};
+use crate::xdp::{ExpectedFrames, FrameCounts, FrameTimes, RateStepTimes, Sink, arrival_time, load_xsk_redirect};
 
 /// Frames that arrived and found no room at the counter, by the place.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Missed {
+pub(super) struct CounterDrops {
     /// In the buffer of a socket.
     pub(super) socket: Frames,
     /// In the ring of frames of an AF_XDP socket.
@@ -29,35 +29,35 @@ pub(super) struct Missed {
 
 /// Counts the frames of one trial.
 #[derive(Debug)]
-pub(super) enum Counter {
+pub(super) enum FrameCounter {
     /// In XDP, for as long as the link lives.
     Sink(Sink, XdpLink),
     /// In user space, from what a program redirects to AF_XDP sockets, one for each queue.
-    Xsk(Box<Queues>),
+    Xsk(Box<XskCounter>),
     /// In user space, from copies; the frames go on to the network stack.
-    Socket(Box<Socket>),
+    Socket(Box<SocketCounter>),
 }
 
 /// A packet socket with what it has seen.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(super) struct SocketCounter {
     receiver: Receiver,
-    inbox: Inbox,
-    seen: Account,
+    inbox: ReceiveBuffer,
+    counter: UserSpaceCounter,
     last_arrival: LastArrival,
     dropped: Frames,
 }
 
 /// AF_XDP sockets with what they have seen.
 #[derive(Debug)]
-pub(super) struct Queues {
+pub(super) struct XskCounter {
     receivers: Vec<(xsk::Receiver, LastArrival)>,
     link: XdpLink,
     // The program reads it for as long as it is attached.
     _sockets: SocketMap,
-    seen: Account,
+    counter: UserSpaceCounter,
     /// Whether a frame came without the time of its arrival.
-    is_late: bool,
+    lacks_timestamps: bool,
 }
 
 /// When the last frame of a queue arrived.
@@ -66,41 +66,41 @@ type LastArrival = Option<Nanos>;
 /// How often the maps of the sink are read: often enough that an interval of 100 ms is exact to 2 %.
 const READ_EVERY: Nanos = Nanos::from_millis(2);
 /// How long a socket waits for a frame before it looks whether the trial is over.
-const LOOK_UP_EVERY: Nanos = Nanos::from_millis(20);
+const POLL_INTERVAL: Nanos = Nanos::from_millis(20);
 /// How often several queues are looked at: a ring of 2048 frames is not full before at 20 million per second.
-const GLANCE_EVERY: Nanos = Nanos::from_micros(100);
+const QUEUE_POLL_INTERVAL: Nanos = Nanos::from_micros(100);
 /// Room for 40 000 small frames: 100 ms at the rate that the socket keeps up with.
 const SOCKET_BUFFER: Bytes = Bytes(32 << 20);
 
-impl Counter {
+impl FrameCounter {
     /// The best one that works here, or exactly the one that was asked for; each step down is noted.
     pub(super) fn open(
-        device: &Device,
+        device: &TestDevice,
         settings: &Settings,
-        expected: &Expected,
+        expected: &ExpectedFrames,
         notes: &mut Vec<Note>,
     ) -> Result<Self, Error> {
         let asked = settings.text("counter").unwrap_or_else(|| "auto".to_owned());
         match asked.as_str() {
-            "native" => Self::sink(device, expected, XdpMode::Native),
-            "generic" => Self::sink(device, expected, XdpMode::Generic),
+            "native" => Self::open_sink(device, expected, XdpMode::Native),
+            "generic" => Self::open_sink(device, expected, XdpMode::Generic),
             "xsk" if expected.places.is_empty() => Err(Error::Unsupported {
                 what: "only frames with a mark can be counted behind AF_XDP".to_owned(),
                 hint: Some("--counter native, generic or socket".to_owned()),
             }),
-            "xsk" => Self::queues(device, expected),
-            "socket" => Self::socket(device, expected),
-            _ => Self::best(device, expected, notes),
+            "xsk" => Self::open_xsk(device, expected),
+            "socket" => Self::open_socket(device, expected),
+            _ => Self::open_best(device, expected, notes),
         }
     }
 
-    fn best(device: &Device, expected: &Expected, notes: &mut Vec<Note>) -> Result<Self, Error> {
+    fn open_best(device: &TestDevice, expected: &ExpectedFrames, notes: &mut Vec<Note>) -> Result<Self, Error> {
         let name = device.name();
-        let native = match Self::sink(device, expected, XdpMode::Native) {
+        let native = match Self::open_sink(device, expected, XdpMode::Native) {
             Ok(counter) => return Ok(counter),
             Err(error) => error,
         };
-        if let Ok(counter) = Self::sink(device, expected, XdpMode::Generic) {
+        if let Ok(counter) = Self::open_sink(device, expected, XdpMode::Generic) {
             let reason = reason(&native);
             notes.push(note(
                 "xdp-generic",
@@ -114,10 +114,10 @@ impl Counter {
             format!("frames are counted by a packet socket on {name}, which keeps up with a fraction of XDP's rate, and whose latencies end where the \
                      network stack takes a frame: {reason}"),
         ));
-        Self::socket(device, expected)
+        Self::open_socket(device, expected)
     }
 
-    fn sink(device: &Device, expected: &Expected, mode: XdpMode) -> Result<Self, Error> {
+    fn open_sink(device: &TestDevice, expected: &ExpectedFrames, mode: XdpMode) -> Result<Self, Error> {
         let what = || format!("count frames in {mode} XDP on {}", device.name());
         let attach = || {
             let sink = Sink::load(expected)?;
@@ -128,7 +128,7 @@ impl Counter {
     }
 
     /// AF_XDP sockets on all queues, in the first mode that the device has.
-    fn queues(device: &Device, expected: &Expected) -> Result<Self, Error> {
+    fn open_xsk(device: &TestDevice, expected: &ExpectedFrames) -> Result<Self, Error> {
         let what = || format!("receive frames by AF_XDP on {}", device.name());
         let open = || {
             let sockets = SocketMap::create("fathom_sockets", device.n_rx_queues())?;
@@ -140,16 +140,22 @@ impl Counter {
                 Ok((receiver, None))
             };
             let receivers = (0..device.n_rx_queues()).map(receiver).collect::<fathom_sys::Result<_>>()?;
-            let program = redirector(expected, &sockets)?;
+            let program = load_xsk_redirect(expected, &sockets)?;
             let attach = |mode| XdpLink::attach(&program, device.index(), mode);
             let link = attach(XdpMode::Native).or_else(|_| attach(XdpMode::Generic))?;
-            let seen = Account::of(expected.clone());
-            Ok(Self::Xsk(Box::new(Queues { receivers, link, _sockets: sockets, seen, is_late: false })))
+            let seen = UserSpaceCounter::of(expected.clone());
+            Ok(Self::Xsk(Box::new(XskCounter {
+                receivers,
+                link,
+                _sockets: sockets,
+                counter: seen,
+                lacks_timestamps: false,
+            })))
         };
         open().map_err(|cause| Error::system(what(), "CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW", cause))
     }
 
-    fn socket(device: &Device, expected: &Expected) -> Result<Self, Error> {
+    fn open_socket(device: &TestDevice, expected: &ExpectedFrames) -> Result<Self, Error> {
         let what = || format!("open a packet socket on {}", device.name());
         let receiver = Receiver::open_stamped(device.index(), SOCKET_BUFFER)
             .map_err(|cause| Error::system(what(), "CAP_NET_RAW", cause))?;
@@ -157,9 +163,15 @@ impl Counter {
         let mut expected = expected.clone();
         let untagged: Vec<usize> = expected.places.iter().flat_map(|at| [at - 4, at - 8]).collect();
         expected.places.extend(untagged);
-        let seen = Account::of(expected);
-        let inbox = Inbox::default();
-        Ok(Self::Socket(Box::new(Socket { receiver, inbox, seen, last_arrival: None, dropped: Frames(0) })))
+        let seen = UserSpaceCounter::of(expected);
+        let inbox = ReceiveBuffer::default();
+        Ok(Self::Socket(Box::new(SocketCounter {
+            receiver,
+            inbox,
+            counter: seen,
+            last_arrival: None,
+            dropped: Frames(0),
+        })))
     }
 
     /// What it is, in words for the initiator and the record.
@@ -172,9 +184,9 @@ impl Counter {
     }
 
     /// Whether the network stack gets the frames that were counted.
-    pub(super) fn lets_pass(&self) -> bool {
+    pub(super) fn passes_frames(&self) -> bool {
         match self {
-            Self::Sink(sink, _) => sink.lets_pass(),
+            Self::Sink(sink, _) => sink.passes_frames(),
             Self::Xsk(_) => false,
             Self::Socket(_) => true,
         }
@@ -188,33 +200,33 @@ impl Counter {
                 Ok(())
             }
             Self::Xsk(queues) => queues.wait(),
-            Self::Socket(socket) => socket.receiver.wait(LOOK_UP_EVERY).map(drop),
+            Self::Socket(socket) => socket.receiver.wait(POLL_INTERVAL).map(drop),
         }
     }
 
     /// What has arrived so far, and what the counter itself had no room for.
-    pub(super) fn read(&mut self) -> fathom_sys::Result<(Arrivals, Missed)> {
+    pub(super) fn read(&mut self) -> fathom_sys::Result<(FrameCounts, CounterDrops)> {
         match self {
-            Self::Sink(sink, _) => Ok((sink.arrivals()?, Missed::default())),
+            Self::Sink(sink, _) => Ok((sink.counts()?, CounterDrops::default())),
             Self::Xsk(queues) => queues.read(),
             Self::Socket(socket) => socket.read(),
         }
     }
 
     /// What it knows of times.
-    pub(super) fn times(&self) -> fathom_sys::Result<Times> {
+    pub(super) fn times(&self) -> fathom_sys::Result<FrameTimes> {
         match self {
             Self::Sink(sink, _) => sink.times(),
-            Self::Xsk(queues) => Ok(queues.seen.times().clone()),
-            Self::Socket(socket) => Ok(socket.seen.times().clone()),
+            Self::Xsk(queues) => Ok(queues.counter.times().clone()),
+            Self::Socket(socket) => Ok(socket.counter.times().clone()),
         }
     }
 
     /// Where its times end, if that is not in a program at the driver; for frames that have times.
-    pub(super) fn remark(&self) -> Option<&'static str> {
+    pub(super) fn timestamp_note(&self) -> Option<&'static str> {
         match self {
             Self::Sink(..) => None,
-            Self::Xsk(queues) => queues.is_late.then_some(
+            Self::Xsk(queues) => queues.lacks_timestamps.then_some(
                 "the driver has no room for a time in front of a frame, so arrivals are when fathom read its AF_XDP ring: \
                  latencies and gaps contain the wait there",
             ),
@@ -226,9 +238,9 @@ impl Counter {
     }
 
     /// What it has seen of a change of the rate; nothing where it does not see frames as they arrive.
-    pub(super) fn step(&self) -> fathom_sys::Result<Option<StepSeen>> {
+    pub(super) fn rate_step(&self) -> fathom_sys::Result<Option<RateStepTimes>> {
         match self {
-            Self::Sink(sink, _) => sink.step(),
+            Self::Sink(sink, _) => sink.rate_step(),
             Self::Xsk(_) | Self::Socket(_) => Ok(None),
         }
     }
@@ -237,48 +249,48 @@ impl Counter {
 /// How many batches are taken before the counts are told.
 const BATCHES: usize = 64;
 
-impl Socket {
-    fn read(&mut self) -> fathom_sys::Result<(Arrivals, Missed)> {
+impl SocketCounter {
+    fn read(&mut self) -> fathom_sys::Result<(FrameCounts, CounterDrops)> {
         // Asked each time: a step of the wall clock then spoils no more than the frames that wait here.
-        let epoch = Epoch::now();
+        let epoch = KernelClockOffset::now();
         for _ in 0..BATCHES {
             if self.receiver.receive(&mut self.inbox)? == 0 {
                 break;
             }
             for ((frame, _), stamp) in self.inbox.frames().zip(self.inbox.stamps()) {
                 let at = stamp.map_or_else(clock::now, |stamp| epoch.monotonic(stamp));
-                self.seen.count(frame, (at, &mut self.last_arrival));
+                self.counter.count(frame, (at, &mut self.last_arrival));
             }
         }
         self.dropped += self.receiver.take_seen()?.dropped;
-        Ok((self.seen.arrivals(), Missed { socket: self.dropped, ..Missed::default() }))
+        Ok((self.counter.arrivals(), CounterDrops { socket: self.dropped, ..CounterDrops::default() }))
     }
 }
 
-impl Queues {
+impl XskCounter {
     fn wait(&self) -> fathom_sys::Result<()> {
         if let [(receiver, _)] = self.receivers.as_slice() {
-            return receiver.wait(LOOK_UP_EVERY).map(drop);
+            return receiver.wait(POLL_INTERVAL).map(drop);
         }
         // Of several queues any may have something.
-        clock::sleep_until(clock::now() + GLANCE_EVERY);
+        clock::sleep_until(clock::now() + QUEUE_POLL_INTERVAL);
         Ok(())
     }
 
-    fn read(&mut self) -> fathom_sys::Result<(Arrivals, Missed)> {
-        let mut missed = Missed::default();
+    fn read(&mut self) -> fathom_sys::Result<(FrameCounts, CounterDrops)> {
+        let mut missed = CounterDrops::default();
         for (receiver, last_arrival) in &mut self.receivers {
             receiver.receive(BATCHES * MAX_BATCH, |received| {
-                let stamp = arrival(received.ahead, self.seen.expected());
-                self.is_late |= stamp.is_none();
-                self.seen.count(received.frame, (stamp.unwrap_or_else(clock::now), last_arrival));
+                let stamp = arrival_time(received.ahead, self.counter.expected());
+                self.lacks_timestamps |= stamp.is_none();
+                self.counter.count(received.frame, (stamp.unwrap_or_else(clock::now), last_arrival));
             })?;
             let statistics = receiver.statistics()?;
             missed.socket += statistics.rx_dropped;
             missed.ring_full += statistics.rx_ring_full;
             missed.fill_empty += statistics.rx_fill_empty;
         }
-        Ok((self.seen.arrivals(), missed))
+        Ok((self.counter.arrivals(), missed))
     }
 }
 

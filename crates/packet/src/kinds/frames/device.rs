@@ -21,7 +21,7 @@ use fathom_sys::{
     netlink::{Link, LinkStats, Netlink},
 };
 
-use super::{super::addresses::Addresses, NAME};
+use super::{super::addresses::HostAddresses, NAME};
 use crate::wire::MacAddress;
 
 /// How long all counters must stand still to be final.
@@ -34,7 +34,7 @@ const STEP: Nanos = Nanos::from_millis(5);
 
 /// A device that is up, with a socket to ask the kernel about it.
 #[derive(Debug)]
-pub(super) struct Device {
+pub(super) struct TestDevice {
     netlink: Netlink,
     /// Its driver, which counts more than the kernel does.
     driver: ethtool::Device,
@@ -48,13 +48,13 @@ pub(super) struct Device {
 }
 
 /// Counters of a device and of its host's backlog at one time.
-pub(super) type Counts = BTreeMap<&'static str, u64>;
+pub(super) type DeviceCounts = BTreeMap<&'static str, u64>;
 
 fn unsupported(what: String, hint: &str) -> Error {
     Error::Unsupported { what, hint: Some(hint.to_owned()) }
 }
 
-impl Device {
+impl TestDevice {
     /// The device that a role names, which must be up and have an Ethernet and an IPv4 address.
     pub(super) fn find(role: &Role) -> Result<Self, Error> {
         let Some(name) = &role.interface else {
@@ -67,7 +67,7 @@ impl Device {
             return Err(unsupported(format!("{name} has no Ethernet address"), "choose an Ethernet device"));
         };
         let driver = ethtool::Device::open(name).map_err(system)?;
-        let addresses = Addresses::of(role, &mut netlink, link.index).map_err(system)?;
+        let addresses = HostAddresses::of(role, &mut netlink, link.index).map_err(system)?;
         let Some(address) = addresses.v4 else {
             return Err(unsupported(format!("{NAME} needs an IPv4 address on {name}"), "set one: ip address add"));
         };
@@ -104,7 +104,7 @@ impl Device {
     pub(super) fn wait_for_carrier(&mut self) -> Result<(), Error> {
         let deadline = clock::now() + LINK_RETURNS;
         loop {
-            self.refresh().map_err(|cause| self.unreadable(cause))?;
+            self.refresh().map_err(|cause| self.read_error(cause))?;
             if self.link.has_carrier || clock::now() >= deadline {
                 return self.require_carrier();
             }
@@ -136,7 +136,7 @@ impl Device {
         neighbour_towards(&mut self.netlink, (self.link.index, &self.link.name), host)
     }
 
-    fn unreadable(&self, cause: fathom_sys::Error) -> Error {
+    fn read_error(&self, cause: fathom_sys::Error) -> Error {
         Error::System { what: format!("read the counters of {}", self.name()), cause }
     }
 
@@ -145,7 +145,7 @@ impl Device {
         Ok(())
     }
 
-    fn counts(&mut self) -> fathom_sys::Result<Counts> {
+    fn counts(&mut self) -> fathom_sys::Result<DeviceCounts> {
         self.refresh()?;
         let backlog = softnet_dropped().map(|n| (SOFTNET_DROPPED, n));
         let ring = ring_dropped(&self.driver).map(|n| (VETH_RING_DROPPED, n));
@@ -153,23 +153,23 @@ impl Device {
     }
 
     /// What it counts before the start.
-    pub(super) fn first_counts(&mut self) -> Result<Counts, Error> {
-        self.counts().map_err(|cause| self.unreadable(cause))
+    pub(super) fn initial_counts(&mut self) -> Result<DeviceCounts, Error> {
+        self.counts().map_err(|cause| self.read_error(cause))
     }
 
     /// What it counts when nothing has changed for a while, or when the time for late frames is over.
-    fn settled_counts(&mut self) -> fathom_sys::Result<Counts> {
+    fn final_counts(&mut self) -> fathom_sys::Result<DeviceCounts> {
         let mut counts = self.counts()?;
-        let mut settling = Settling::begin();
-        while settling.go_on(counts[DEV_TX_FRAMES] + counts[DEV_RX_FRAMES]) {
+        let mut settling = QuietWait::begin();
+        while settling.keeps_waiting(counts[DEV_TX_FRAMES] + counts[DEV_RX_FRAMES]) {
             counts = self.counts()?;
         }
         Ok(counts)
     }
 
     /// Adds what the counters grew by to a record's totals; returns why not, when the device is gone.
-    pub(super) fn close(&mut self, record: &mut Record, before: &Counts) -> Option<fathom_sys::Error> {
-        let after = match self.settled_counts() {
+    pub(super) fn record_growth(&mut self, record: &mut Record, before: &DeviceCounts) -> Option<fathom_sys::Error> {
+        let after = match self.final_counts() {
             Ok(after) => after,
             Err(error) => return Some(error),
         };
@@ -209,7 +209,7 @@ pub fn neighbour_towards(
 }
 
 /// Writes down what was lost: the record is then incomplete.
-pub(super) fn admit(record: &mut Record, losses: &[fathom_sys::Error]) {
+pub(super) fn note_unavailable(record: &mut Record, losses: &[fathom_sys::Error]) {
     for error in losses {
         *record.errors.entry(format!("{}: {}", error.call, error.source.kind())).or_default() += 1;
     }
@@ -218,20 +218,20 @@ pub(super) fn admit(record: &mut Record, losses: &[fathom_sys::Error]) {
 
 /// Waits until a count stands still.
 #[derive(Debug)]
-pub(super) struct Settling {
+pub(super) struct QuietWait {
     count: Option<u64>,
     since: Nanos,
     deadline: Nanos,
 }
 
-impl Settling {
+impl QuietWait {
     pub(super) fn begin() -> Self {
         let now = clock::now();
         Self { count: None, since: now, deadline: now + RESIDUE }
     }
 
     /// Sleeps a little and returns true, unless the count has stood still for long enough or took too long to.
-    pub(super) fn go_on(&mut self, count: u64) -> bool {
+    pub(super) fn keeps_waiting(&mut self, count: u64) -> bool {
         let now = clock::now();
         if self.count.replace(count) != Some(count) {
             self.since = now;
@@ -244,7 +244,7 @@ impl Settling {
     }
 }
 
-fn of_device(stats: &LinkStats) -> Counts {
+fn of_device(stats: &LinkStats) -> DeviceCounts {
     BTreeMap::from([
         (DEV_TX_FRAMES, stats.tx_packets),
         (DEV_TX_DROPPED, stats.tx_dropped),

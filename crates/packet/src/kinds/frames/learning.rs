@@ -7,13 +7,13 @@ use fathom_engine::Error;
 use fathom_model::{Note, Record, Settings, units::Nanos};
 use fathom_sys::{
     clock,
-    packet_socket::{Offer, Queueing, Sender},
-    policy::Frames as Permit,
+    packet_socket::{OfferResult, Queueing, Sender},
+    policy::FramePermit as Permit,
 };
 
-use super::device::Device;
+use super::device::TestDevice;
 use crate::{
-    craft::Blueprint,
+    craft::FrameSet,
     wire::{Arp, Mark},
 };
 
@@ -27,18 +27,18 @@ pub const LEARNING_FRAMES: &str = "learning_frames";
 /// Five times what the RFC gives a device.
 const WAIT_MAX: Nanos = Nanos::from_secs(10);
 /// How long a device may have no room for a few frames before any other was sent.
-const PATIENCE: Nanos = Nanos::from_secs(1);
+const DEVICE_READY_MAX: Nanos = Nanos::from_secs(1);
 /// How long to wait at most for room.
 const ROOM: Nanos = Nanos::from_millis(1);
 
 /// What is asked for of learning.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Learning {
+pub(super) struct LearningOptions {
     n: u64,
     wait: Nanos,
 }
 
-impl Learning {
+impl LearningOptions {
     /// What the options say.
     pub(super) fn of(settings: &Settings) -> Result<Self, Error> {
         let wait = settings.span(LEARNING_WAIT).unwrap_or(Nanos::ZERO);
@@ -51,14 +51,18 @@ impl Learning {
     }
 
     /// What a receiver says that sends none: on a served host they would reach everybody on its wire.
-    pub(super) fn withheld(self) -> Option<Note> {
+    pub(super) fn withheld_note(self) -> Option<Note> {
         let text =
             "a served host announces itself to nobody, so a device between learns of it by its control connection";
         (self.n > 0).then(|| Note { id: "learning-withheld".to_owned(), text: text.to_owned() })
     }
 
     /// The receiver says on its wire who it is.
-    pub(super) fn announce(self, device: &Device, permit: &Permit) -> Result<Option<Learned>, Error> {
+    pub(super) fn send_announcement(
+        self,
+        device: &TestDevice,
+        permit: &Permit,
+    ) -> Result<Option<LearningFrames>, Error> {
         let frame = Arp::announcement(device.mac, device.address);
         self.send((device, permit), |_| frame.to_vec())
     }
@@ -66,13 +70,13 @@ impl Learning {
     /// The sender sends the first frame of each of its first flows, and gives the device its time.
     ///
     /// They bear no mark of the trial, so the receiver lets them pass; frames that have none could not be told from the trial's own.
-    pub(super) fn precede(
+    pub(super) fn send_first_frames(
         self,
-        (device, permit): (&Device, &Permit),
-        (blueprint, tag): (&Blueprint, u32),
-    ) -> Result<Option<Learned>, Error> {
+        (device, permit): (&TestDevice, &Permit),
+        (blueprint, tag): (&FrameSet, u32),
+    ) -> Result<Option<LearningFrames>, Error> {
         let learned = match blueprint.mark_at() {
-            Some(_) => self.send((device, permit), |nth| first_of(blueprint, tag, nth))?,
+            Some(_) => self.send((device, permit), |nth| first_frame_of(blueprint, tag, nth))?,
             None => None,
         };
         if self.n > 0 {
@@ -83,49 +87,49 @@ impl Learning {
 
     fn send(
         self,
-        (device, permit): (&Device, &Permit),
+        (device, permit): (&TestDevice, &Permit),
         frame: impl Fn(u64) -> Vec<u8>,
-    ) -> Result<Option<Learned>, Error> {
+    ) -> Result<Option<LearningFrames>, Error> {
         if self.n == 0 {
             return Ok(None);
         }
         let what = || format!("send learning frames out of {}", device.name());
         let failed = |cause| Error::system(what(), "CAP_NET_RAW", cause);
         let sender = Sender::open(device.index(), Queueing::Discipline, permit).map_err(failed)?;
-        let deadline = clock::now() + PATIENCE;
+        let deadline = clock::now() + DEVICE_READY_MAX;
         let mut n_sent = 0;
         while n_sent < self.n && clock::now() < deadline {
             let frame = frame(n_sent);
             match sender.send(std::iter::once(frame.as_slice())).map_err(failed)? {
-                Offer::Accepted(n) => n_sent += n as u64,
-                Offer::Dropped | Offer::Busy => {
+                OfferResult::Accepted(n) => n_sent += n as u64,
+                OfferResult::Dropped | OfferResult::Busy => {
                     sender.wait(ROOM).map_err(failed)?;
                 }
             }
         }
-        Ok(Some(Learned { n_sent }))
+        Ok(Some(LearningFrames { n_sent }))
     }
 }
 
 /// The first frame of one of the flows, with the mark of no trial.
-fn first_of(blueprint: &Blueprint, tag: u32, nth: u64) -> Vec<u8> {
+fn first_frame_of(blueprint: &FrameSet, tag: u32, nth: u64) -> Vec<u8> {
     let flow = u32::try_from(nth % u64::from(blueprint.n_flows)).expect("it is less than the number of flows");
     let mark = Mark { tag: !tag, flow, sequence: 0, sent: 0 };
-    let shape = blueprint.shape(flow, 0);
+    let shape = blueprint.template(flow, 0);
     let mut frame = shape.bytes.clone();
-    shape.write(&mut frame, &blueprint.turn(flow, 0, mark.bytes()));
+    shape.write(&mut frame, &blueprint.frame_index(flow, 0, mark.bytes()));
     frame
 }
 
 /// The learning frames that a host has sent.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Learned {
+pub(super) struct LearningFrames {
     n_sent: u64,
 }
 
-impl Learned {
+impl LearningFrames {
     /// Writes them down beside the frames of the trial.
-    pub(super) fn tell(self, record: &mut Record) {
+    pub(super) fn add_to(self, record: &mut Record) {
         let n_sent = self.n_sent;
         record.totals.insert(LEARNING_FRAMES.to_owned(), n_sent);
         let text = format!("{n_sent} learning frames were sent before the trial and are not counted in it");

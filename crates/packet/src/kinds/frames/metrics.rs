@@ -2,15 +2,15 @@
 
 use fathom_model::{
     Better, Derivation, Metric, Side, Unit,
-    metric::{Measure, Named},
+    metric::{MetricName, UnitAndSense},
     names::count::{DUPLICATES, INTENDED, RECEIVED, REORDERED, SCHEDULE_LAG_NS_MAX, SENT, UNSENT},
 };
 
 use super::receiver::{GAP, LATENCY, PDV_NS, VARIATION};
 
-const PPS: Measure = Measure(Unit::FramesPerSec, Better::Higher);
-const RATIO: Measure = Measure(Unit::Ratio, Better::Lower);
-const TIME: Measure = Measure(Unit::Nanos, Better::Lower);
+const PPS: UnitAndSense = UnitAndSense(Unit::FramesPerSec, Better::Higher);
+const RATIO: UnitAndSense = UnitAndSense(Unit::Ratio, Better::Lower);
+const TIME: UnitAndSense = UnitAndSense(Unit::Nanos, Better::Lower);
 
 const fn quantile(distribution: &'static str, q: f64) -> Derivation {
     Derivation::quantile(Side::Responder, distribution, q)
@@ -27,47 +27,47 @@ const FLAT_OUT: &str = "frames left flat out, so none was due";
 
 pub(super) const METRICS: &[Metric] = &[
     Metric::of(
-        Named("received_per_sec", "received"),
+        MetricName("received_per_sec", "received"),
         PPS,
         "RFC 2285 section 3.6.1",
         Derivation::rate(Side::Responder, RECEIVED),
     ),
     Metric::of(
-        Named("sent_per_sec", "offered"),
+        MetricName("sent_per_sec", "offered"),
         PPS,
         "RFC 2285 section 3.5.2",
         Derivation::rate(Side::Initiator, SENT),
     ),
     Metric::of(
-        Named("loss_ratio", "lost"),
+        MetricName("loss_ratio", "lost"),
         RATIO,
         "RFC 1242 section 3.6",
         Derivation::missing((Side::Initiator, SENT), (Side::Responder, RECEIVED)),
     ),
-    Metric::of(Named("latency_ns_p50", "latency p50"), TIME, "RFC 8219 section 7.2", quantile(LATENCY, 0.5)),
-    Metric::of(Named("latency_ns_p99", "p99"), TIME, SOURCE, quantile(LATENCY, 0.99)),
-    Metric::of(Named("latency_ns_p999", "p99.9"), TIME, "RFC 8219 section 7.2", quantile(LATENCY, 0.999)),
-    Metric::of(Named("pdv_ns", "PDV"), TIME, "RFC 8219 section 7.3.1", Derivation::total(Side::Responder, PDV_NS)),
-    Metric::of(Named("ipdv_ns_p50", "IPDV p50"), TIME, "RFC 5481 section 4.1", quantile(VARIATION, 0.5)),
-    Metric::of(Named("ipdv_ns_max", "IPDV max"), TIME, "RFC 5481 section 4.1", quantile(VARIATION, 1.0)),
-    Metric::of(Named("arrival_gap_ns_p99", "arrival gap p99"), TIME, SOURCE, quantile(GAP, 0.99)),
-    Metric::of(Named("reordered_ratio", "reordered"), RATIO, "RFC 4737 section 3", share(REORDERED)),
-    Metric::of(Named("duplicate_ratio", "duplicated"), RATIO, SOURCE, share(DUPLICATES)),
+    Metric::of(MetricName("latency_ns_p50", "latency p50"), TIME, "RFC 8219 section 7.2", quantile(LATENCY, 0.5)),
+    Metric::of(MetricName("latency_ns_p99", "p99"), TIME, SOURCE, quantile(LATENCY, 0.99)),
+    Metric::of(MetricName("latency_ns_p999", "p99.9"), TIME, "RFC 8219 section 7.2", quantile(LATENCY, 0.999)),
+    Metric::of(MetricName("pdv_ns", "PDV"), TIME, "RFC 8219 section 7.3.1", Derivation::total(Side::Responder, PDV_NS)),
+    Metric::of(MetricName("ipdv_ns_p50", "IPDV p50"), TIME, "RFC 5481 section 4.1", quantile(VARIATION, 0.5)),
+    Metric::of(MetricName("ipdv_ns_max", "IPDV max"), TIME, "RFC 5481 section 4.1", quantile(VARIATION, 1.0)),
+    Metric::of(MetricName("arrival_gap_ns_p99", "arrival gap p99"), TIME, SOURCE, quantile(GAP, 0.99)),
+    Metric::of(MetricName("reordered_ratio", "reordered"), RATIO, "RFC 4737 section 3", share(REORDERED)),
+    Metric::of(MetricName("duplicate_ratio", "duplicated"), RATIO, SOURCE, share(DUPLICATES)),
     Metric::of(
-        Named("cost_sender_ns", "sender's CPU per frame"),
+        MetricName("cost_sender_ns", "sender's CPU per frame"),
         TIME,
         SOURCE,
         Derivation::cost(Side::Initiator, SENT),
     ),
     Metric::of(
-        Named("schedule_lag_ns_max", "schedule lag max"),
+        MetricName("schedule_lag_ns_max", "schedule lag max"),
         TIME,
         SOURCE,
         Derivation::total(Side::Initiator, SCHEDULE_LAG_NS_MAX),
     )
     .unless(FLAT_OUT),
     Metric::of(
-        Named("unsent_ratio", "unsent"),
+        MetricName("unsent_ratio", "unsent"),
         RATIO,
         SOURCE,
         Derivation::share((Side::Initiator, UNSENT), (Side::Initiator, INTENDED)),

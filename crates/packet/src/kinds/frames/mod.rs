@@ -3,15 +3,15 @@
 //! The initiator sends numbered frames by the best backend that works; the responder ends and counts them in an XDP program, before its
 //! network stack sees them. It knows nothing of searches: it runs one load for one time.
 
-mod account;
-mod content;
+mod clock_id;
 mod counter;
 mod device;
+mod frame_options;
 mod learning;
-mod machine;
 mod metrics;
 mod receiver;
 mod sender;
+mod user_counter;
 
 use fathom_engine::{Error, Test, TestKind};
 use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, Unit, ValueKind};
@@ -20,15 +20,15 @@ use fathom_sys::policy::Policy;
 pub use device::neighbour_towards;
 pub use learning::{LEARNING, LEARNING_FRAMES, LEARNING_WAIT};
 use metrics::METRICS;
-use receiver::Receiving;
+use receiver::FramesReceiver;
 pub use receiver::{LATENCY, RECOVERY_NS, VARIATION};
-use sender::Sending;
+use sender::FramesSender;
 
 use crate::{backend, craft};
 
 /// Sends frames at a rate or flat out, and counts where they end.
 #[derive(Debug, Clone, Copy)]
-pub struct Frames;
+pub struct FramesTest;
 
 /// From the first frame to the last, in nanoseconds: the timeline ends at the tick that noticed it.
 pub const SEND_TIME_NS: &str = "send_time_ns";
@@ -91,7 +91,7 @@ const OPTIONS: &[OptionDoc] = &[
     },
     OptionDoc {
         name: "backend",
-        value: ValueKind::Choice(backend::WORDS),
+        value: ValueKind::Choice(backend::BACKEND_NAMES),
         default: Some("auto"),
         help: "how frames leave: by the kernel's pktgen, made in the kernel (live), by AF_XDP (xsk), by a packet socket, or by the first of \
                these that works",
@@ -136,7 +136,7 @@ const OPTIONS: &[OptionDoc] = &[
     },
 ];
 
-impl TestKind for Frames {
+impl TestKind for FramesTest {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -174,8 +174,8 @@ impl TestKind for Frames {
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         Ok(match role.side {
-            Side::Initiator => Box::new(Sending::prepare(role, policy)?),
-            Side::Responder => Box::new(Receiving::prepare(role, policy)?),
+            Side::Initiator => Box::new(FramesSender::prepare(role, policy)?),
+            Side::Responder => Box::new(FramesReceiver::prepare(role, policy)?),
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use fathom_engine::{Crew, Error, Session, Stop, Test, Until, Worker};
+use fathom_engine::{EndCondition, Error, Stop, Test, TrialContext, WorkerHandle, WorkerPool};
 use fathom_model::{
     Endpoints, Note, Record, Role, Settings, Side,
     names::{
@@ -11,22 +11,22 @@ use fathom_model::{
     },
     units::Nanos,
 };
-use fathom_sys::{clock, policy::Policy, wire_time::Epoch};
+use fathom_sys::{clock, policy::Policy, timestamping::KernelClockOffset};
 
 use super::{
-    PORT, STEP_AT, content,
-    counter::Counter,
-    device::{Device, Settling, admit},
-    endpoint,
-    learning::{Learned, Learning},
-    machine::clock_name,
+    PORT, STEP_AT,
+    clock_id::clock_name,
+    counter::FrameCounter,
+    device::{QuietWait, TestDevice, note_unavailable},
+    endpoint, frame_options,
+    learning::{LearningFrames, LearningOptions},
     n_workers,
 };
 use crate::{
-    craft::{Outline, SourcePorts},
-    pktgen::{Origin, Ports, Root},
+    craft::{FrameOutline, SourcePorts},
+    pktgen::{DevicePorts, PktgenDir, PktgenOrigin},
     wire::Mark,
-    xdp::{Expected, StepSeen, Stepping, Strays, Times},
+    xdp::{ExpectedFrames, FrameTimes, RateStepTimes, RateSteps, UnrelatedFrames},
 };
 
 // Ports that are nobody's (RFC 6335 section 6), other ones in each trial, with room for all workers behind them.
@@ -35,19 +35,19 @@ const PKTGEN_PORTS: u32 = 16_384 - 64;
 
 /// A responder, ready to count.
 #[derive(Debug)]
-pub(super) struct Receiving {
-    device: Device,
-    learned: Option<Learned>,
+pub(super) struct FramesReceiver {
+    device: TestDevice,
+    learning_frames: Option<LearningFrames>,
     /// Where its controller finds it, which behind a translator is no address of the device.
-    reached_at: Ipv4Addr,
+    advertised_address: Ipv4Addr,
     /// Of the device, where it is needed.
     address_v6: Option<Ipv6Addr>,
-    counter: Counter,
+    counter: FrameCounter,
     /// Whether frames say which they are, and when they left.
     is_marked: bool,
-    stepping: Stepping,
+    rate_steps: RateSteps,
     trial: u32,
-    pktgen: Option<Origin>,
+    pktgen: Option<PktgenOrigin>,
     cores: Vec<usize>,
     notes: Vec<Note>,
 }
@@ -66,10 +66,10 @@ pub(super) const PDV_NS: &str = "pdv_ns";
 /// From the first frame after a change of the rate to the last one before which another was missing, in nanoseconds.
 pub const RECOVERY_NS: &str = "recovery_ns";
 
-impl Receiving {
+impl FramesReceiver {
     pub(super) fn prepare(role: &Role, policy: &Policy) -> Result<Self, Error> {
-        let mut device = Device::find(role)?;
-        let outline = content::outline(&role.settings, &device)?;
+        let mut device = TestDevice::find(role)?;
+        let outline = frame_options::outline(&role.settings, &device)?;
         // Trials of one plan may share a seed; the clock tells a late frame of an earlier one from those of this one.
         let mixed = role.seed ^ clock::now().0;
         let trial = u32::try_from((mixed ^ mixed >> 32) & u64::from(u32::MAX)).expect("32 bits are left");
@@ -79,104 +79,127 @@ impl Receiving {
             let text = "these frames carry no number, so those of others are counted with them, and neither order nor latency is known";
             notes.push(Note { id: "frames-unmarked".to_owned(), text: text.to_owned() });
         }
-        let pktgen = origin(&role.settings, &outline, trial);
+        let pktgen = pktgen_origin(&role.settings, &outline, trial);
         let is_stepped = role.settings.span(STEP_AT).is_some();
-        let stepping = if is_stepped { Stepping::Once } else { Stepping::None };
-        let strays = if places.is_empty() { Strays::here() } else { Strays::default() };
+        let stepping = if is_stepped { RateSteps::Once } else { RateSteps::None };
+        let strays = if places.is_empty() { UnrelatedFrames::of_namespace() } else { UnrelatedFrames::default() };
         notes.extend(strays.note());
-        let expected =
-            Expected { tag: Mark::tag_of(trial), places, n_flows: outline.n_flows, pktgen, stepping, strays };
-        let counter = Counter::open(&device, &role.settings, &expected, &mut notes)?;
+        let expected = ExpectedFrames {
+            tag: Mark::tag_of(trial),
+            places,
+            n_flows: outline.n_flows,
+            pktgen,
+            rate_steps: stepping,
+            unrelated: strays,
+        };
+        let counter = FrameCounter::open(&device, &role.settings, &expected, &mut notes)?;
         device.wait_for_carrier()?;
         let address_v6 = device.address_v6.filter(|_| outline.needs_ipv6);
         let is_marked = outline.mark_at.is_some();
         // The counter is attached by now, which may have taken the link down for a moment.
-        let learned = match Learning::of(&role.settings)? {
+        let learned = match LearningOptions::of(&role.settings)? {
             learning if policy.is_for_others() => {
-                notes.extend(learning.withheld());
+                notes.extend(learning.withheld_note());
                 None
             }
-            learning => learning.announce(&device, &policy.permit_frames([])?)?,
+            learning => learning.send_announcement(&device, &policy.permit_frames([])?)?,
         };
         let cores = role.cores.clone();
         let reached_at = match role.address {
             Some(IpAddr::V4(address)) => address,
             _ => device.address,
         };
-        Ok(Self { device, learned, reached_at, address_v6, counter, is_marked, stepping, trial, pktgen, cores, notes })
+        Ok(Self {
+            device,
+            learning_frames: learned,
+            advertised_address: reached_at,
+            address_v6,
+            counter,
+            is_marked,
+            rate_steps: stepping,
+            trial,
+            pktgen,
+            cores,
+            notes,
+        })
     }
 }
 
 /// How packets of the kernel's pktgen would be known, if the initiator may send some.
 ///
 /// Its threads have the source ports that the options give, shared out among them, or one each that is this trial's.
-fn origin(settings: &Settings, outline: &Outline, trial: u32) -> Option<Origin> {
+fn pktgen_origin(settings: &Settings, outline: &FrameOutline, trial: u32) -> Option<PktgenOrigin> {
     let is_asked = match settings.text("backend").as_deref() {
         Some("pktgen") => true,
         // Where this host has none, the other one rarely has: it is not worth a look at each frame.
-        Some("auto") => Root::default().version().is_ok(),
+        Some("auto") => PktgenDir::default().version().is_ok(),
         _ => false,
     };
     let n_devices = n_workers(settings);
     let ports = match outline.source_ports {
         SourcePorts::Own => {
             let first = PKTGEN_PORT + u16::try_from(trial % PKTGEN_PORTS).expect("a port has 16 bits");
-            Ports { first, each: 1 }
+            DevicePorts { first, each: 1 }
         }
-        SourcePorts::Given { first, n } if n.is_multiple_of(n_devices) => Ports { first, each: n / n_devices },
+        SourcePorts::Given { first, n } if n.is_multiple_of(n_devices) => DevicePorts { first, each: n / n_devices },
         SourcePorts::Given { .. } => return None,
     };
     let at = outline.mark_at.filter(|_| is_asked)?;
-    Some(Origin { ports, n_devices, at, ahead: Epoch::now().ahead() })
+    Some(PktgenOrigin { ports, n_devices, at, ahead: KernelClockOffset::now().ahead() })
 }
 
-impl Test for Receiving {
+impl Test for FramesReceiver {
     fn endpoints(&self) -> Endpoints {
         let text = |key: &str, value: String| (key.to_owned(), value);
         let mut told = Endpoints::from([
             text(endpoint::MAC, self.device.mac.to_string()),
-            text(endpoint::ADDRESS, self.reached_at.to_string()),
+            text(endpoint::ADDRESS, self.advertised_address.to_string()),
             text(endpoint::PORT, PORT.to_string()),
             text(endpoint::TRIAL, self.trial.to_string()),
             text(endpoint::COUNTER, self.counter.describe()),
             text(endpoint::CLOCK, clock_name().unwrap_or_default()),
         ]);
         told.extend(self.address_v6.map(|address| text(endpoint::ADDRESS_V6, address.to_string())));
-        if let Some(Origin { ports, .. }) = self.pktgen {
+        if let Some(PktgenOrigin { ports, .. }) = self.pktgen {
             let numbers = [(endpoint::PKTGEN, ports.first.into()), (endpoint::PKTGEN_EACH, ports.each)];
             told.extend(numbers.map(|(key, number)| text(key, number.to_string())));
         }
         told
     }
 
-    fn run(mut self: Box<Self>, session: &Session) -> Result<Record, Error> {
-        let before = self.device.first_counts()?;
-        let crew = Crew { states: vec![&mut self.counter], counters: COUNTERS, cores: &self.cores, until: Until::Told };
-        let conducted = crew.conduct(session, &mut (), |worker, counter| {
+    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+        let before = self.device.initial_counts()?;
+        let crew = WorkerPool {
+            states: vec![&mut self.counter],
+            counters: COUNTERS,
+            cores: &self.cores,
+            until: EndCondition::PeerFinished,
+        };
+        let conducted = crew.run(session, &mut (), |worker, counter| {
             let what = || "count the frames that arrived".to_owned();
             count(&worker, counter).map_err(|cause| Error::System { what: what(), cause })
         })?;
         let mut record = conducted.record(Side::Responder);
-        let passed_on = if self.counter.lets_pass() { record.totals[RECEIVED] } else { 0 };
+        let passed_on = if self.counter.passes_frames() { record.totals[RECEIVED] } else { 0 };
         record.totals.insert(PASSED_ON.to_owned(), passed_on);
-        let loss = self.device.close(&mut record, &before);
-        admit(&mut record, loss.as_slice());
+        let loss = self.device.record_growth(&mut record, &before);
+        note_unavailable(&mut record, loss.as_slice());
         record.notes.extend(self.notes);
-        if let Some(learned) = self.learned {
-            learned.tell(&mut record);
+        if let Some(learned) = self.learning_frames {
+            learned.add_to(&mut record);
         }
         let times = self.counter.times();
         let times = times.map_err(|cause| Error::System { what: "read the times of frames".to_owned(), cause })?;
-        tell_times(&mut record, times, self.is_marked);
-        if let Some(text) = self.counter.remark().filter(|_| record.distributions.contains_key(GAP)) {
+        record_times(&mut record, times, self.is_marked);
+        if let Some(text) = self.counter.timestamp_note().filter(|_| record.distributions.contains_key(GAP)) {
             record.notes.push(Note { id: "arrival-times".to_owned(), text: text.to_owned() });
         }
-        if self.stepping == Stepping::Once {
-            let step = self.counter.step();
+        if self.rate_steps == RateSteps::Once {
+            let step = self.counter.rate_step();
             let step = step.map_err(|cause| Error::System { what: "read the times of losses".to_owned(), cause })?;
-            tell_recovery(&mut record, step);
+            record_recovery(&mut record, step);
         }
-        if record.totals[RECEIVED] == 0 && session.stop.told() == Stop::Finish {
+        if record.totals[RECEIVED] == 0 && session.stop.state() == Stop::Finish {
             let total = |name: &str| record.totals.get(name).copied().unwrap_or(0);
             let (name, frames, dropped) = (self.device.name(), total(DEV_RX_FRAMES), total(DEV_RX_DROPPED));
             let text = format!(
@@ -190,7 +213,7 @@ impl Test for Receiving {
 }
 
 /// Adds what the counter knows of times.
-fn tell_times(record: &mut Record, times: Times, is_marked: bool) {
+fn record_times(record: &mut Record, times: FrameTimes, is_marked: bool) {
     if is_marked && record.totals[RECEIVED] > 0 && times.latency.count() == 0 {
         let text = "latencies are withheld: the two ends do not share a clock".to_owned();
         record.notes.push(Note { id: "latency-withheld".to_owned(), text });
@@ -205,8 +228,8 @@ fn tell_times(record: &mut Record, times: Times, is_marked: bool) {
 }
 
 /// Adds how long frames were lost after the rate had changed, or why that is not known.
-fn tell_recovery(record: &mut Record, step: Option<StepSeen>) {
-    let (id, text) = match step.map(StepSeen::recovery) {
+fn record_recovery(record: &mut Record, step: Option<RateStepTimes>) {
+    let (id, text) = match step.map(RateStepTimes::recovery) {
         Some(Nanos::ZERO) => ("recovery", "no frame was lost after the rate had changed".to_owned()),
         Some(recovery) => ("recovery", format!("the last frame was lost {recovery} after the rate had changed")),
         None => {
@@ -219,8 +242,8 @@ fn tell_recovery(record: &mut Record, step: Option<StepSeen>) {
 }
 
 /// Counts until the trial is over and no late frame arrives any more.
-fn count(worker: &Worker<'_>, counter: &mut Counter) -> fathom_sys::Result<()> {
-    let tell = |counter: &mut Counter| {
+fn count(worker: &WorkerHandle<'_>, counter: &mut FrameCounter) -> fathom_sys::Result<()> {
+    let tell = |counter: &mut FrameCounter| {
         let (arrivals, missed) = counter.read()?;
         let order = [arrivals.distinct(), arrivals.duplicates, arrivals.reordered];
         let counts = order.into_iter().chain([missed.socket, missed.ring_full, missed.fill_empty]);
@@ -233,7 +256,7 @@ fn count(worker: &Worker<'_>, counter: &mut Counter) -> fathom_sys::Result<()> {
         counter.wait()?;
         tell(counter)?;
     }
-    let mut settling = Settling::begin();
-    while settling.go_on(tell(counter)?) {}
+    let mut settling = QuietWait::begin();
+    while settling.keeps_waiting(tell(counter)?) {}
     Ok(())
 }

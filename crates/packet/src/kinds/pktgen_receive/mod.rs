@@ -3,20 +3,20 @@
 //! It sends nothing, answers nothing and takes nothing away: it looks at copies. What was sent it knows from the numbers in the
 //! packets only.
 
-use fathom_engine::{Crew, Error, Session, Stop, Test, TestKind, Until, Worker};
+use fathom_engine::{EndCondition, Error, Stop, Test, TestKind, TrialContext, WorkerHandle, WorkerPool};
 use fathom_model::{
     Better, Derivation, Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, Unit, ValueKind,
-    metric::{Measure, Named},
+    metric::{MetricName, UnitAndSense},
     names::count::{DUPLICATES, RECEIVED, REORDERED, SOCKET_DROPPED},
     units::{Bytes, Nanos},
 };
 use fathom_sys::{
     netlink::Netlink,
-    packet_socket::{Inbox, Receiver},
+    packet_socket::{ReceiveBuffer, Receiver},
     policy::Policy,
 };
 
-use crate::pktgen::{Arrivals, Ports};
+use crate::pktgen::{DevicePorts, ReceivedPackets};
 
 /// Counts packets of pktgen's at a device.
 #[derive(Debug, Clone, Copy)]
@@ -57,9 +57,9 @@ const VARIATION: &str = "ipdv_ns";
 const COUNTERS: &[&str] = &[RECEIVED, DUPLICATES, REORDERED, NUMBERED];
 
 const SOURCE: &str = "docs/methods/pktgen_receive.md";
-const PPS: Measure = Measure(Unit::FramesPerSec, Better::Higher);
-const RATIO: Measure = Measure(Unit::Ratio, Better::Lower);
-const TIME: Measure = Measure(Unit::Nanos, Better::Lower);
+const PPS: UnitAndSense = UnitAndSense(Unit::FramesPerSec, Better::Higher);
+const RATIO: UnitAndSense = UnitAndSense(Unit::Ratio, Better::Lower);
+const TIME: UnitAndSense = UnitAndSense(Unit::Nanos, Better::Lower);
 
 const fn share(part: &'static str, whole: &'static str) -> Derivation {
     Derivation::share((Side::Initiator, part), (Side::Initiator, whole))
@@ -71,24 +71,24 @@ const fn quantile(distribution: &'static str, q: f64) -> Derivation {
 
 const METRICS: &[Metric] = &[
     Metric::of(
-        Named("received_per_sec", "received"),
+        MetricName("received_per_sec", "received"),
         PPS,
         "RFC 2285 section 3.6.1",
         Derivation::rate(Side::Initiator, RECEIVED),
     ),
     Metric::of(
-        Named("loss_ratio", "lost"),
+        MetricName("loss_ratio", "lost"),
         RATIO,
         SOURCE,
         Derivation::missing((Side::Initiator, NUMBERED), (Side::Initiator, RECEIVED)),
     ),
-    Metric::of(Named("unseen_ratio", "missed by the socket"), RATIO, SOURCE, share(SOCKET_DROPPED, NUMBERED)),
-    Metric::of(Named("reordered_ratio", "reordered"), RATIO, "RFC 4737 section 3", share(REORDERED, RECEIVED)),
-    Metric::of(Named("duplicate_ratio", "duplicated"), RATIO, SOURCE, share(DUPLICATES, RECEIVED)),
-    Metric::of(Named("ipdv_ns_p50", "IPDV p50"), TIME, "RFC 5481 section 4.1", quantile(VARIATION, 0.5)),
-    Metric::of(Named("ipdv_ns_p99", "IPDV p99"), TIME, "RFC 5481 section 4.1", quantile(VARIATION, 0.99)),
-    Metric::of(Named("latency_ns_p50", "latency p50"), TIME, SOURCE, quantile(LATENCY, 0.5)),
-    Metric::of(Named("latency_ns_p99", "p99"), TIME, SOURCE, quantile(LATENCY, 0.99)),
+    Metric::of(MetricName("unseen_ratio", "missed by the socket"), RATIO, SOURCE, share(SOCKET_DROPPED, NUMBERED)),
+    Metric::of(MetricName("reordered_ratio", "reordered"), RATIO, "RFC 4737 section 3", share(REORDERED, RECEIVED)),
+    Metric::of(MetricName("duplicate_ratio", "duplicated"), RATIO, SOURCE, share(DUPLICATES, RECEIVED)),
+    Metric::of(MetricName("ipdv_ns_p50", "IPDV p50"), TIME, "RFC 5481 section 4.1", quantile(VARIATION, 0.5)),
+    Metric::of(MetricName("ipdv_ns_p99", "IPDV p99"), TIME, "RFC 5481 section 4.1", quantile(VARIATION, 0.99)),
+    Metric::of(MetricName("latency_ns_p50", "latency p50"), TIME, SOURCE, quantile(LATENCY, 0.5)),
+    Metric::of(MetricName("latency_ns_p99", "p99"), TIME, SOURCE, quantile(LATENCY, 0.99)),
 ];
 
 impl TestKind for PktgenReceive {
@@ -121,36 +121,36 @@ impl TestKind for PktgenReceive {
     }
 
     fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
-        Ok(Box::new(Receiving::prepare(role)?))
+        Ok(Box::new(PktgenReceiveTest::prepare(role)?))
     }
 }
 
 /// A device that is looked at.
 #[derive(Debug)]
-struct Receiving {
+struct PktgenReceiveTest {
     device: String,
-    account: Account,
+    counter: PktgenCounter,
     shares_clock: bool,
     cores: Vec<usize>,
 }
 
 /// A socket with what it has seen.
 #[derive(Debug)]
-struct Account {
+struct PktgenCounter {
     receiver: Receiver,
-    inbox: Inbox,
-    arrivals: Arrivals,
+    inbox: ReceiveBuffer,
+    arrivals: ReceivedPackets,
     /// Frames of any kind that reached the socket, and those of them that it had no room for.
-    seen: u64,
+    n_frames: u64,
     dropped: u64,
 }
 
 /// Room for 40 000 small frames: 100 ms at the rate that the socket keeps up with.
 const BUFFER: Bytes = Bytes(32 << 20);
 /// How long to wait for a packet before looking whether the time is over.
-const LOOK_UP: Nanos = Nanos::from_millis(20);
+const POLL_INTERVAL: Nanos = Nanos::from_millis(20);
 
-impl Receiving {
+impl PktgenReceiveTest {
     fn prepare(role: &Role) -> Result<Self, Error> {
         let device = role.settings.text("receive").or_else(|| role.interface.clone()).ok_or_else(|| {
             let hint = Some("fathom packet --receive eth1".to_owned());
@@ -165,29 +165,29 @@ impl Receiving {
         let receiver = Receiver::open_stamped(link.index, BUFFER)
             .map_err(|cause| Error::system(format!("open a packet socket on {device}"), "CAP_NET_RAW", cause))?;
         let each = role.settings.count("ports-each").unwrap_or(ALL_PORTS);
-        let arrivals = Arrivals::of(
-            Ports { first: 0, each: u32::try_from(each).unwrap_or(u32::MAX) },
+        let arrivals = ReceivedPackets::of(
+            DevicePorts { first: 0, each: u32::try_from(each).unwrap_or(u32::MAX) },
             u32::try_from(ALL_PORTS.div_ceil(each)).unwrap_or(1),
         );
-        let account = Account { receiver, inbox: Inbox::default(), arrivals, seen: 0, dropped: 0 };
+        let account = PktgenCounter { receiver, inbox: ReceiveBuffer::default(), arrivals, n_frames: 0, dropped: 0 };
         let shares_clock = role.settings.flag("shared-clock");
-        Ok(Self { device, account, shares_clock, cores: role.cores.clone() })
+        Ok(Self { device, counter: account, shares_clock, cores: role.cores.clone() })
     }
 }
 
-impl Account {
+impl PktgenCounter {
     /// Takes what has come, and tells what all that amounts to.
-    fn take(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
+    fn receive(&mut self, worker: &WorkerHandle<'_>) -> fathom_sys::Result<()> {
         while self.receiver.receive(&mut self.inbox)? > 0 {
             for ((frame, length), at) in self.inbox.frames().zip(self.inbox.stamps()) {
-                self.arrivals.arrive(frame, length, at);
+                self.arrivals.record(frame, length, at);
             }
             if worker.is_over() {
                 break;
             }
         }
         let seen = self.receiver.take_seen()?;
-        self.seen += seen.frames.0;
+        self.n_frames += seen.frames.0;
         self.dropped += seen.dropped.0;
         let arrivals = &self.arrivals;
         let counts = [arrivals.distinct(), arrivals.duplicates(), arrivals.reordered(), arrivals.numbered()];
@@ -197,35 +197,35 @@ impl Account {
         Ok(())
     }
 
-    fn count(&mut self, worker: &Worker<'_>) -> fathom_sys::Result<()> {
+    fn count(&mut self, worker: &WorkerHandle<'_>) -> fathom_sys::Result<()> {
         while !worker.is_over() {
-            self.receiver.wait(LOOK_UP)?;
-            self.take(worker)?;
+            self.receiver.wait(POLL_INTERVAL)?;
+            self.receive(worker)?;
         }
         Ok(())
     }
 }
 
-impl Test for Receiving {
+impl Test for PktgenReceiveTest {
     fn endpoints(&self) -> Endpoints {
         Endpoints::new()
     }
 
-    fn run(mut self: Box<Self>, session: &Session) -> Result<Record, Error> {
+    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
         let what = || format!("count packets at {}", self.device);
-        let states = vec![&mut self.account];
-        let crew = Crew { states, counters: COUNTERS, cores: &self.cores, until: Until::PhasesOver };
-        let conducted = crew.conduct(session, &mut (), |worker, account| {
+        let states = vec![&mut self.counter];
+        let crew = WorkerPool { states, counters: COUNTERS, cores: &self.cores, until: EndCondition::PhasesOver };
+        let conducted = crew.run(session, &mut (), |worker, account| {
             account.count(&worker).map_err(|cause| Error::System { what: what(), cause })
         })?;
         let mut record = conducted.record(Side::Initiator);
-        let Account { arrivals, seen, dropped, .. } = self.account;
-        if arrivals.frames.0 == 0 && session.stop.told() != Stop::Abort {
-            return Err(nothing(&self.device, seen));
+        let PktgenCounter { arrivals, n_frames: seen, dropped, .. } = self.counter;
+        if arrivals.frames.0 == 0 && session.stop.state() != Stop::Abort {
+            return Err(nothing_received(&self.device, seen));
         }
         let totals = [(SOCKET_DROPPED, dropped), (UNTIMELY, arrivals.untimely.0)];
         record.totals.extend(totals.map(|(name, count)| (name.to_owned(), count)));
-        record.notes.extend(missed(dropped));
+        record.notes.extend(missed_note(dropped));
         let latency = self.shares_clock.then_some((LATENCY, arrivals.latency_ns));
         let times = latency.into_iter().chain([(VARIATION, arrivals.variation_ns)]);
         let some = times.filter(|(_, times)| times.count() > 0);
@@ -235,7 +235,7 @@ impl Test for Receiving {
 }
 
 /// Why a receiver that saw nothing of pktgen's has no result.
-fn nothing(device: &str, seen: u64) -> Error {
+fn nothing_received(device: &str, seen: u64) -> Error {
     let among = match seen {
         0 => "nor any other frame".to_owned(),
         n => format!("among {n} frames of other kinds"),
@@ -250,7 +250,7 @@ fn nothing(device: &str, seen: u64) -> Error {
 }
 
 /// What is to be known beside the numbers.
-fn missed(dropped: u64) -> Option<Note> {
+fn missed_note(dropped: u64) -> Option<Note> {
     let text = format!("the socket had no room for {dropped} frames: what of them was pktgen's is among the lost");
     (dropped > 0).then(|| Note { id: "socket-dropped".to_owned(), text })
 }

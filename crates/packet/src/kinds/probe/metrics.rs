@@ -2,7 +2,7 @@
 
 use fathom_model::{
     Better, Derivation, Metric, Side, Unit,
-    metric::{Measure, Named},
+    metric::{MetricName, UnitAndSense},
     names::{
         count::{DUPLICATES, RECEIVED, REORDERED, SENT},
         distribution::ROUND_TRIP,
@@ -25,19 +25,19 @@ pub(super) const CLOSED: &str = "closed";
 pub(super) const FILTERED: &str = "filtered";
 pub(super) const OTHER: &str = "other";
 
-const TIME: Measure = Measure(Unit::Nanos, Better::Lower);
-const RATIO: Measure = Measure(Unit::Ratio, Better::Lower);
-const PPS: Measure = Measure(Unit::FramesPerSec, Better::Higher);
-const COUNT: Measure = Measure(Unit::Count, Better::Neither);
+const TIME: UnitAndSense = UnitAndSense(Unit::Nanos, Better::Lower);
+const RATIO: UnitAndSense = UnitAndSense(Unit::Ratio, Better::Lower);
+const PPS: UnitAndSense = UnitAndSense(Unit::FramesPerSec, Better::Higher);
+const COUNT: UnitAndSense = UnitAndSense(Unit::Count, Better::Neither);
 const SOURCE: &str = "docs/methods/probe.md";
 const HERE: Side = Side::Initiator;
 
 const fn round_trip(name: &'static str, title: &'static str, q: f64) -> Metric {
-    Metric::of(Named(name, title), TIME, "RFC 2681 section 2", Derivation::quantile(HERE, ROUND_TRIP, q))
+    Metric::of(MetricName(name, title), TIME, "RFC 2681 section 2", Derivation::quantile(HERE, ROUND_TRIP, q))
 }
 
 const fn share(name: &'static str, title: &'static str, (part, source): (&'static str, &'static str)) -> Metric {
-    Metric::of(Named(name, title), RATIO, source, Derivation::proportion((HERE, part), (HERE, SENT)))
+    Metric::of(MetricName(name, title), RATIO, source, Derivation::proportion((HERE, part), (HERE, SENT)))
 }
 
 const LOSS: Metric = share("loss_ratio", "lost", (LOST, "RFC 6673 section 3"));
@@ -52,38 +52,38 @@ pub(super) const SERIES: &[Metric] = &[
     share("late_ratio", "late", (LATE, SOURCE)),
     share("refused_ratio", "refused on the way", (REFUSED, SOURCE)),
     Metric::of(
-        Named("reordered_ratio", "answers reordered"),
+        MetricName("reordered_ratio", "answers reordered"),
         RATIO,
         "RFC 4737 section 3",
         Derivation::proportion((HERE, REORDERED), (HERE, RECEIVED)),
     ),
     Metric::of(
-        Named("duplicates", "answers twice"),
-        Measure(Unit::Count, Better::Lower),
+        MetricName("duplicates", "answers twice"),
+        UnitAndSense(Unit::Count, Better::Lower),
         SOURCE,
         Derivation::total(HERE, DUPLICATES),
     ),
-    Metric::of(Named("sent_per_sec", "sent"), PPS, SOURCE, Derivation::rate(HERE, SENT)),
+    Metric::of(MetricName("sent_per_sec", "sent"), PPS, SOURCE, Derivation::rate(HERE, SENT)),
 ];
 
 pub(super) const MTU: &[Metric] = &[Metric::of(
-    Named("path_mtu_bytes", "path MTU, bytes"),
+    MetricName("path_mtu_bytes", "path MTU, bytes"),
     // MTUs are told byte by byte, and never in KiB.
-    Measure(Unit::Count, Better::Higher),
+    UnitAndSense(Unit::Count, Better::Higher),
     "RFC 8899 section 5",
     Derivation::total(HERE, PATH_MTU),
 )];
 
 pub(super) const ROUTE: &[Metric] = &[
-    Metric::of(Named("hops", "hops"), COUNT, SOURCE, Derivation::total(HERE, HOPS)),
+    Metric::of(MetricName("hops", "hops"), COUNT, SOURCE, Derivation::total(HERE, HOPS)),
     round_trip("rtt_ns_p50", "RTT p50 to the host", 0.5),
     LOSS,
 ];
 
 pub(super) const PORTS: &[Metric] = &[
-    Metric::of(Named("ports_open", "open"), COUNT, SOURCE, Derivation::total(HERE, OPEN)),
-    Metric::of(Named("ports_closed", "closed"), COUNT, SOURCE, Derivation::total(HERE, CLOSED)),
-    Metric::of(Named("ports_filtered", "filtered"), COUNT, SOURCE, Derivation::total(HERE, FILTERED)),
-    Metric::of(Named("ports_other", "open or filtered"), COUNT, SOURCE, Derivation::total(HERE, OTHER)),
+    Metric::of(MetricName("ports_open", "open"), COUNT, SOURCE, Derivation::total(HERE, OPEN)),
+    Metric::of(MetricName("ports_closed", "closed"), COUNT, SOURCE, Derivation::total(HERE, CLOSED)),
+    Metric::of(MetricName("ports_filtered", "filtered"), COUNT, SOURCE, Derivation::total(HERE, FILTERED)),
+    Metric::of(MetricName("ports_other", "open or filtered"), COUNT, SOURCE, Derivation::total(HERE, OTHER)),
     round_trip("rtt_ns_p50", "RTT p50", 0.5),
 ];

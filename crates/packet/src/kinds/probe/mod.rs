@@ -3,36 +3,36 @@
 //! Only the initiator sends; a responder, where the plan has one, tells its address and nothing more, for it is the host's own
 //! kernel that answers.
 
+mod drivers;
+mod initiator;
 mod metrics;
 mod options;
-mod outcome;
-mod probing;
 
 use fathom_engine::{Error, Test, TestKind};
 use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, units::Nanos};
 use fathom_sys::policy::Policy;
 
-use outcome::{MtuSearch, PortsAsked, RouteSearch, SeriesSent};
-use probing::{Answering, Course, Probing};
+use drivers::{MtuDriver, PortScanDriver, RouteDriver, SeriesDriver};
+use initiator::{ProbeInitiator, ProbeResponder, RecordingDriver};
 
 /// The key under which a responder tells where it is, and role options that name a destination.
 const ADDRESS: &str = "address";
 
 /// What distinguishes the kinds of probes.
-struct Shape {
+struct ProbeKindSpec {
     name: &'static str,
     about: &'static str,
     options: &'static [OptionDoc],
     metrics: &'static [Metric],
     title: fn(&Settings) -> String,
-    course: fn(&Role) -> Result<Box<dyn Course>, Error>,
+    driver: fn(&Role) -> Result<Box<dyn RecordingDriver>, Error>,
 }
 
 /// A kind of test made of probes.
-pub struct Probe(&'static Shape);
+pub struct ProbeTest(&'static ProbeKindSpec);
 
 /// Round trips and loss of probes at an interval.
-pub static SERIES: Probe = Probe(&Shape {
+pub static SERIES: ProbeTest = ProbeTest(&ProbeKindSpec {
     name: "probe",
     about: "round trips, loss and outages of single packets, by the kernel's own time stamps",
     options: options::SERIES,
@@ -44,33 +44,33 @@ pub static SERIES: Probe = Probe(&Shape {
             Some(interval) => format!(" every {interval}"),
             None => String::new(),
         };
-        format!("{}{count}{pace}", options::words(settings))
+        format!("{}{count}{pace}", options::describe(settings))
     },
-    course: |role| Ok(Box::new(SeriesSent::new(role)?)),
+    driver: |role| Ok(Box::new(SeriesDriver::new(role)?)),
 });
 
 /// The longest packet that comes through.
-pub static MTU: Probe = Probe(&Shape {
+pub static MTU: ProbeTest = ProbeTest(&ProbeKindSpec {
     name: "probe_mtu",
     about: "path MTU, and black holes in which longer packets vanish without a word",
     options: options::MTU,
     metrics: metrics::MTU,
-    title: |settings| format!("path MTU by {}", options::words(settings)),
-    course: |role| Ok(Box::new(MtuSearch::new(role)?)),
+    title: |settings| format!("path MTU by {}", options::describe(settings)),
+    driver: |role| Ok(Box::new(MtuDriver::new(role)?)),
 });
 
 /// The routers on the way.
-pub static ROUTE: Probe = Probe(&Shape {
+pub static ROUTE: ProbeTest = ProbeTest(&ProbeKindSpec {
     name: "probe_route",
     about: "the hops to a host, each with its loss and round trips, along one flow",
     options: options::ROUTE,
     metrics: metrics::ROUTE,
-    title: |settings| format!("route by {}", options::words(settings)),
-    course: |role| Ok(Box::new(RouteSearch::new(role)?)),
+    title: |settings| format!("route by {}", options::describe(settings)),
+    driver: |role| Ok(Box::new(RouteDriver::new(role)?)),
 });
 
 /// Which ports answer.
-pub static PORTS: Probe = Probe(&Shape {
+pub static PORTS: ProbeTest = ProbeTest(&ProbeKindSpec {
     name: "probe_ports",
     about: "which of the listed ports are open, closed or filtered",
     options: options::PORTS,
@@ -79,7 +79,7 @@ pub static PORTS: Probe = Probe(&Shape {
         let protocol = settings.text("protocol").unwrap_or_default().to_uppercase();
         format!("{protocol} ports {}", settings.text("ports").unwrap_or_default())
     },
-    course: |role| Ok(Box::new(PortsAsked::new(role)?)),
+    driver: |role| Ok(Box::new(PortScanDriver::new(role)?)),
 });
 
 /// The host that a test probes, if its kind does; nothing where the other host of the plan is probed.
@@ -96,7 +96,7 @@ const TRACE_MAX: (u64, u64) = (64, 10);
 
 /// Whether a kind sends so few packets that anybody may send them, as ping and traceroute do.
 #[must_use]
-pub fn is_at_pace_of_ping(kind: &str, settings: &Settings) -> bool {
+pub fn is_within_ping_rate(kind: &str, settings: &Settings) -> bool {
     let at_most = |name: &str, most| settings.count(name).is_some_and(|count| count <= most);
     match kind {
         _ if kind == SERIES.0.name => {
@@ -108,7 +108,7 @@ pub fn is_at_pace_of_ping(kind: &str, settings: &Settings) -> bool {
     }
 }
 
-impl TestKind for Probe {
+impl TestKind for ProbeTest {
     fn name(&self) -> &'static str {
         self.0.name
     }
@@ -139,8 +139,8 @@ impl TestKind for Probe {
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         Ok(match role.side {
-            Side::Initiator => Box::new(Probing::prepare((role, policy), (self.0.course)(role)?)?),
-            Side::Responder => Box::new(Answering::prepare(role)?),
+            Side::Initiator => Box::new(ProbeInitiator::prepare((role, policy), (self.0.driver)(role)?)?),
+            Side::Responder => Box::new(ProbeResponder::prepare(role)?),
         })
     }
 }
@@ -151,14 +151,14 @@ mod tests {
 
     #[test]
     fn a_few_packets_are_at_the_pace_of_ping_and_a_flood_or_a_scan_is_not() {
-        let of = |kind: &Probe, name: &str, text: &str| {
+        let of = |kind: &ProbeTest, name: &str, text: &str| {
             let settings = Settings::default().with("host", "192.0.2.7").with(name, text);
-            is_at_pace_of_ping(kind.0.name, &settings.complete(kind.0.options).unwrap())
+            is_within_ping_rate(kind.0.name, &settings.complete(kind.0.options).unwrap())
         };
         assert!(of(&SERIES, "interval", "100ms") && of(&SERIES, "count", "3") && of(&MTU, "tries", "2"));
         assert!(of(&ROUTE, "hops", "30"));
         assert!(!of(&SERIES, "interval", "99ms") && !of(&SERIES, "flood", "true") && !of(&ROUTE, "queries", "11"));
         assert!(!of(&PORTS, "ports", "22"));
-        assert!(!is_at_pace_of_ping("tcp_rr", &Settings::default()));
+        assert!(!is_within_ping_rate("tcp_rr", &Settings::default()));
     }
 }

@@ -6,7 +6,7 @@ use fathom_engine::Error;
 use fathom_model::{OptionDoc, Role, Settings, ValueKind, units::Nanos};
 use fathom_sys::policy::{Destination, Policy, Refused};
 
-use crate::probe::{Ask, TcpAsk, TcpFlags};
+use crate::probe::{ProbeKind, TcpFlags, TcpProbe};
 
 /// What probes can be: the words of the option `protocol`.
 const PROTOCOLS: &[&str] = &["icmp", "tcp", "udp", "ip"];
@@ -224,15 +224,15 @@ pub(super) fn destination(role: &Role, policy: &Policy) -> Result<IpAddr, Error>
 }
 
 /// What a probe asks with.
-pub(super) fn ask(settings: &Settings, destination: IpAddr) -> Ask {
+pub(super) fn probe_kind(settings: &Settings, destination: IpAddr) -> ProbeKind {
     match settings.text("protocol").as_deref() {
-        Some("tcp") => Ask::Tcp(TcpAsk { flags: flags(settings), window: 512, ..TcpAsk::default() }),
-        Some("udp") => Ask::Udp,
+        Some("tcp") => ProbeKind::Tcp(TcpProbe { flags: flags(settings), window: 512, ..TcpProbe::default() }),
+        Some("udp") => ProbeKind::Udp,
         Some("ip") => {
             let number = settings.count(NUMBER.name).and_then(|number| u8::try_from(number).ok());
-            Ask::Raw { protocol: number.unwrap_or(253) }
+            ProbeKind::Raw { protocol: number.unwrap_or(253) }
         }
-        _ => Ask::echo(destination),
+        _ => ProbeKind::echo(destination),
     }
 }
 
@@ -257,7 +257,7 @@ pub(super) fn port(settings: &Settings) -> u16 {
 }
 
 /// A probe's protocol in words: `TCP SYN to port 80`.
-pub(super) fn words(settings: &Settings) -> String {
+pub(super) fn describe(settings: &Settings) -> String {
     match settings.text("protocol").as_deref() {
         Some("tcp") => {
             let flags = settings.text(TCP_FLAGS.name).unwrap_or_default().to_uppercase();
@@ -271,11 +271,15 @@ pub(super) fn words(settings: &Settings) -> String {
 
 /// How long an answer may take.
 pub(super) fn timeout(settings: &Settings) -> Result<Nanos, Error> {
-    between(settings, TIMEOUT.name, Nanos::from_millis(1)..=Nanos::from_secs(10))
+    bounded_span(settings, TIMEOUT.name, Nanos::from_millis(1)..=Nanos::from_secs(10))
 }
 
 /// A span of time among the options, within bounds.
-pub(super) fn between(settings: &Settings, name: &str, range: std::ops::RangeInclusive<Nanos>) -> Result<Nanos, Error> {
+pub(super) fn bounded_span(
+    settings: &Settings,
+    name: &str,
+    range: std::ops::RangeInclusive<Nanos>,
+) -> Result<Nanos, Error> {
     let span = settings.span(name).unwrap_or(*range.start());
     if range.contains(&span) {
         return Ok(span);

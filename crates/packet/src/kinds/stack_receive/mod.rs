@@ -3,7 +3,7 @@
 //! There is no wire and no other host, so nothing but the receive path is measured: with nobody to take the frame, with a packet
 //! filter in between, up to a socket that is read. It knows how far a frame is to come, and what that took.
 
-mod injection;
+mod injector;
 mod reader;
 mod rules;
 
@@ -12,21 +12,21 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use fathom_engine::{Crew, Error, Session, Test, TestKind, Until};
+use fathom_engine::{EndCondition, Error, Test, TestKind, TrialContext, WorkerPool};
 use fathom_model::{
     Better, Derivation, Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side, Unit, ValueKind,
-    metric::{Measure, Named},
+    metric::{MetricName, UnitAndSense},
 };
 use fathom_sys::{clock, netlink::Netlink, policy::Policy};
 
-use super::addresses::Addresses;
+use super::addresses::HostAddresses;
 use crate::{
-    craft::{self, End as Station, Ends, Setup},
+    craft::{self, FrameContext, FrameEndpoint as Station, FrameEndpoints},
     wire::{MacAddress, Mark},
 };
-use injection::Injection;
-use reader::Reader;
-use rules::Rules;
+use injector::FrameInjector;
+use reader::SocketReader;
+use rules::FilterRules;
 
 /// Injects frames flat out and says what each took.
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +37,7 @@ pub const NAME: &str = "stack_receive";
 
 /// How far a frame comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum StackDepth {
     /// It ends in the program that makes it: what the injection itself takes.
     Program,
     /// No protocol is known for it, so it ends behind the device.
@@ -51,14 +51,14 @@ enum End {
 }
 
 /// Every end by its word, the default first.
-const ENDS: [(&str, End); 5] = [
-    ("device", End::Device),
-    ("program", End::Program),
-    ("filter", End::Filter),
-    ("port", End::Port),
-    ("socket", End::Socket),
+const DEPTHS: [(&str, StackDepth); 5] = [
+    ("device", StackDepth::Device),
+    ("program", StackDepth::Program),
+    ("filter", StackDepth::Filter),
+    ("port", StackDepth::Port),
+    ("socket", StackDepth::Socket),
 ];
-const WORDS: &[&str] = &[ENDS[0].0, ENDS[1].0, ENDS[2].0, ENDS[3].0, ENDS[4].0];
+const WORDS: &[&str] = &[DEPTHS[0].0, DEPTHS[1].0, DEPTHS[2].0, DEPTHS[3].0, DEPTHS[4].0];
 
 /// More rules than any firewall goes through one by one.
 const RULES_MAX: u64 = 20_000;
@@ -96,23 +96,28 @@ const FILTERED: &str = "filtered";
 const COUNTERS: &[&str] = &[INJECTED, DELIVERED];
 
 const SOURCE: &str = "docs/methods/stack_receive.md";
-const PPS: Measure = Measure(Unit::FramesPerSec, Better::Higher);
-const TIME: Measure = Measure(Unit::Nanos, Better::Lower);
+const PPS: UnitAndSense = UnitAndSense(Unit::FramesPerSec, Better::Higher);
+const TIME: UnitAndSense = UnitAndSense(Unit::Nanos, Better::Lower);
 
 const fn per_frame(cpu: &'static str, frames: &'static str) -> Derivation {
     Derivation::quotient((Side::Initiator, cpu), (Side::Initiator, frames))
 }
 
 const METRICS: &[Metric] = &[
-    Metric::of(Named("cost_stack_ns", "CPU per frame"), TIME, SOURCE, per_frame(STACK_CPU_NS, INJECTED)),
+    Metric::of(MetricName("cost_stack_ns", "CPU per frame"), TIME, SOURCE, per_frame(STACK_CPU_NS, INJECTED)),
     Metric::of(
-        Named("injected_per_sec", "received by the stack"),
+        MetricName("injected_per_sec", "received by the stack"),
         PPS,
         SOURCE,
         Derivation::rate(Side::Initiator, INJECTED),
     ),
-    Metric::of(Named("delivered_per_sec", "read"), PPS, SOURCE, Derivation::rate(Side::Initiator, DELIVERED)),
-    Metric::of(Named("cost_reader_ns", "reader's CPU per frame"), TIME, SOURCE, per_frame(READER_CPU_NS, DELIVERED)),
+    Metric::of(MetricName("delivered_per_sec", "read"), PPS, SOURCE, Derivation::rate(Side::Initiator, DELIVERED)),
+    Metric::of(
+        MetricName("cost_reader_ns", "reader's CPU per frame"),
+        TIME,
+        SOURCE,
+        per_frame(READER_CPU_NS, DELIVERED),
+    ),
 ];
 
 impl TestKind for StackReceive {
@@ -152,22 +157,22 @@ impl TestKind for StackReceive {
         if policy.is_for_others() {
             return Err(unsupported(format!("{NAME} runs on no served host"), "fathom packet --lab pair"));
         }
-        Ok(Box::new(Receiving::prepare(role)?))
+        Ok(Box::new(StackReceiveTest::prepare(role)?))
     }
 }
 
 /// What one worker does.
 #[derive(Debug)]
-enum Part {
-    Inject(Injection),
-    Read(Reader),
+enum StackTask {
+    Inject(FrameInjector),
+    Read(SocketReader),
 }
 
 /// Everything ready to inject.
 #[derive(Debug)]
-struct Receiving {
-    parts: Vec<Part>,
-    rules: Option<Rules>,
+struct StackReceiveTest {
+    tasks: Vec<StackTask>,
+    rules: Option<FilterRules>,
     cores: Vec<usize>,
 }
 
@@ -176,7 +181,7 @@ fn unsupported(what: String, hint: &str) -> Error {
 }
 
 /// The device that frames are received at.
-struct Place {
+struct InputDevice {
     device: u32,
     mtu_bytes: u32,
     mac: MacAddress,
@@ -184,13 +189,13 @@ struct Place {
 }
 
 /// The place of a role, as the kernel knows it.
-fn place(role: &Role) -> Result<Place, Error> {
+fn input_device(role: &Role) -> Result<InputDevice, Error> {
     let missing = || unsupported(format!("{NAME} needs an interface with an IPv4 address"), "fathom packet --lab pair");
     let Some(name) = &role.interface else { return Err(missing()) };
     let look = || {
         let mut netlink = Netlink::open()?;
         let link = netlink.link(name)?;
-        let addresses = Addresses::of(role, &mut netlink, link.index)?;
+        let addresses = HostAddresses::of(role, &mut netlink, link.index)?;
         Ok((link, addresses))
     };
     let failed = |cause| Error::system(format!("find the device {name}"), "CAP_NET_ADMIN", cause);
@@ -201,7 +206,7 @@ fn place(role: &Role) -> Result<Place, Error> {
     if !link.is_up {
         return Err(unsupported(format!("{name} is down"), &format!("ip link set {name} up")));
     }
-    Ok(Place { device: link.index, mtu_bytes: link.mtu_bytes, mac, address })
+    Ok(InputDevice { device: link.index, mtu_bytes: link.mtu_bytes, mac, address })
 }
 
 /// A type of frame for local experiments (IEEE 802 section 9.2.3), for which no kernel has a protocol.
@@ -211,7 +216,7 @@ const CLOSED_PORT: u16 = 9;
 /// The first of the ports that are nobody's (RFC 6335 section 6).
 const SOURCE_PORT: u16 = 49_152;
 
-impl Place {
+impl InputDevice {
     /// A UDP datagram to a port here, as it would come from another host of the same wire.
     fn frame_to(&self, port: u16, role: &Role) -> Result<Vec<u8>, Error> {
         // The next address, or the one before where that would be the broadcast address.
@@ -220,62 +225,66 @@ impl Place {
         let mut mac = self.mac;
         mac.0[5] = last;
         let station = |mac, address, port| Station { mac, ipv4: Some(address), ipv6: None, port };
-        let ends = Ends {
+        let ends = FrameEndpoints {
             source: station(mac, Ipv4Addr::new(a, b, c, last), SOURCE_PORT),
             target: station(self.mac, self.address, port),
         };
-        let setup = Setup { ends, mtu_bytes: self.mtu_bytes, seed: role.seed };
+        let setup = FrameContext { ends, mtu_bytes: self.mtu_bytes, seed: role.seed };
         let size = role.settings.text(craft::SIZE.name).unwrap_or_default();
         let blueprint = craft::from_settings(&Settings::default().with(craft::SIZE.name, size), &setup)?;
-        let shape = blueprint.shape(0, 0);
+        let shape = blueprint.template(0, 0);
         let mut frame = shape.bytes.clone();
-        shape.write(&mut frame, &blueprint.turn(0, 0, [0; Mark::LENGTH]));
+        shape.write(&mut frame, &blueprint.frame_index(0, 0, [0; Mark::LENGTH]));
         Ok(frame)
     }
 }
 
-impl Receiving {
+impl StackReceiveTest {
     fn prepare(role: &Role) -> Result<Self, Error> {
         let settings = &role.settings;
         let word = settings.text("end").unwrap_or_default();
-        let end = ENDS.iter().find(|(known, _)| *known == word).map_or(End::Device, |(_, end)| *end);
+        let end = DEPTHS.iter().find(|(known, _)| *known == word).map_or(StackDepth::Device, |(_, end)| *end);
         let n_rules = settings.count("rules").unwrap_or(0);
-        if n_rules > 0 && matches!(end, End::Program | End::Device) {
+        if n_rules > 0 && matches!(end, StackDepth::Program | StackDepth::Device) {
             return Err(unsupported(
                 format!("frames that end at the {word} meet no rule"),
                 "--end filter, port or socket",
             ));
         }
-        let place = place(role)?;
+        let place = input_device(role)?;
         let reader = match end {
-            End::Socket => Some(Reader::open(place.address.into())?),
+            StackDepth::Socket => Some(SocketReader::open(place.address.into())?),
             _ => None,
         };
-        let mut frame = place.frame_to(reader.as_ref().map_or(CLOSED_PORT, Reader::port), role)?;
-        if end == End::Device {
+        let mut frame = place.frame_to(reader.as_ref().map_or(CLOSED_PORT, SocketReader::port), role)?;
+        if end == StackDepth::Device {
             frame[12..14].copy_from_slice(&NO_PROTOCOL);
         }
-        let rules =
-            if n_rules > 0 || end == End::Filter { Some(Rules::install(n_rules, end == End::Filter)?) } else { None };
-        let injection = Injection::load(&frame, place.device, end == End::Program)?;
-        let parts = std::iter::once(Part::Inject(injection)).chain(reader.map(Part::Read)).collect();
-        Ok(Self { parts, rules, cores: role.cores.clone() })
+        let rules = if n_rules > 0 || end == StackDepth::Filter {
+            Some(FilterRules::install(n_rules, end == StackDepth::Filter)?)
+        } else {
+            None
+        };
+        let injection = FrameInjector::load(&frame, place.device, end == StackDepth::Program)?;
+        let parts = std::iter::once(StackTask::Inject(injection)).chain(reader.map(StackTask::Read)).collect();
+        Ok(Self { tasks: parts, rules, cores: role.cores.clone() })
     }
 }
 
-impl Test for Receiving {
+impl Test for StackReceiveTest {
     fn endpoints(&self) -> Endpoints {
         Endpoints::new()
     }
 
-    fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {
+    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
         let (stack, reading) = (AtomicU64::new(0), AtomicU64::new(0));
-        let crew = Crew { states: self.parts, counters: COUNTERS, cores: &self.cores, until: Until::PhasesOver };
-        let conducted = crew.conduct(session, &mut (), |worker, part| {
+        let crew =
+            WorkerPool { states: self.tasks, counters: COUNTERS, cores: &self.cores, until: EndCondition::PhasesOver };
+        let conducted = crew.run(session, &mut (), |worker, part| {
             let before = clock::thread_cpu();
             let (done, cpu) = match part {
-                Part::Inject(injection) => (injection.run(&worker), &stack),
-                Part::Read(reader) => (reader.run(&worker), &reading),
+                StackTask::Inject(injection) => (injection.run(&worker), &stack),
+                StackTask::Read(reader) => (reader.run(&worker), &reading),
             };
             // Each worker writes a place of its own, once, at its end.
             cpu.store((clock::thread_cpu() - before).0, Ordering::Relaxed);

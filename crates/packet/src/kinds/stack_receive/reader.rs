@@ -6,22 +6,22 @@ use std::{
     time::Duration,
 };
 
-use fathom_engine::{Error, Worker};
+use fathom_engine::{Error, WorkerHandle};
 use fathom_sys::Result;
 
 /// A socket that is read.
 #[derive(Debug)]
-pub(super) struct Reader(UdpSocket);
+pub(super) struct SocketReader(UdpSocket);
 
 /// The place of what was read among the counters.
 const DELIVERED: usize = 1;
 /// How long to wait for a datagram before looking whether the trial is over.
-const LOOK_UP: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-impl Reader {
+impl SocketReader {
     pub(super) fn open(address: IpAddr) -> std::result::Result<Self, Error> {
         let socket = super::bind(address)?;
-        let timeout = socket.set_read_timeout(Some(LOOK_UP));
+        let timeout = socket.set_read_timeout(Some(POLL_INTERVAL));
         timeout.map_err(|error| Error::System {
             what: "give a socket a time-out".to_owned(),
             cause: fathom_sys::Error::new("setsockopt(SO_RCVTIMEO)", error),
@@ -35,7 +35,7 @@ impl Reader {
     }
 
     /// Reads until the trial is over and nothing is left.
-    pub(super) fn run(&self, worker: &Worker<'_>) -> Result<()> {
+    pub(super) fn run(&self, worker: &WorkerHandle<'_>) -> Result<()> {
         // As long as the longest frame that is injected.
         let mut datagram = [0; 2_048];
         loop {

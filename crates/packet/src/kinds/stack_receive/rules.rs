@@ -5,34 +5,34 @@ use std::net::{IpAddr, Ipv4Addr};
 use fathom_engine::Error;
 use fathom_sys::{
     Result,
-    nftables::{Chain, ChainName, Family, Hook, Matching, Nftables, Rule, Table, Verdict},
+    nftables::{Chain, ChainName, Hook, Nftables, PacketMatch, Rule, RuleVerdict, Table, TableFamily},
 };
 
 /// Rules of a table of our own, removed when this is dropped.
 #[derive(Debug)]
-pub(super) struct Rules {
+pub(super) struct FilterRules {
     /// Where all packets come to, if no rule matches.
     entry: ChainName,
 }
 
 /// Nobody has an address of these (RFC 5737), so that no rule matches.
 const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 0));
-const TABLE: Table<'_> = Table { family: Family::Ipv4, name: "fathom_receive" };
+const TABLE: Table<'_> = Table { family: TableFamily::Ipv4, name: "fathom_receive" };
 const ENTRY: &str = "entry";
 const COMPARED: &str = "rules";
 
-impl Rules {
+impl FilterRules {
     /// Compares every packet with so many rules, and drops it behind them or lets it go on.
     pub(super) fn install(n_rules: u64, is_dropped: bool) -> std::result::Result<Self, Error> {
-        let compare = Rule { matching: Matching::Source(NOBODY), verdict: Verdict::Drop };
+        let compare = Rule { matching: PacketMatch::Source(NOBODY), verdict: RuleVerdict::Drop };
         let compared = vec![compare; usize::try_from(n_rules).unwrap_or(usize::MAX)];
-        let last = if is_dropped { Verdict::Drop } else { Verdict::Accept };
-        let to_all = |verdict| Rule { matching: Matching::Any, verdict };
+        let last = if is_dropped { RuleVerdict::Drop } else { RuleVerdict::Accept };
+        let to_all = |verdict| Rule { matching: PacketMatch::Any, verdict };
         let chains = [
             Chain {
                 name: ENTRY,
                 hook: Some(Hook::Prerouting),
-                rules: vec![to_all(Verdict::Jump(COMPARED)), to_all(last)],
+                rules: vec![to_all(RuleVerdict::Jump(COMPARED)), to_all(last)],
             },
             Chain { name: COMPARED, hook: None, rules: compared },
         ];
@@ -51,7 +51,7 @@ impl Rules {
     }
 }
 
-impl Drop for Rules {
+impl Drop for FilterRules {
     fn drop(&mut self) {
         // Where it fails the namespace has gone, and the table with it.
         let _ = Nftables::open().and_then(|mut nft| nft.remove(TABLE));

@@ -3,7 +3,7 @@
 use fathom_model::{Benchmark, Run, TestRun};
 use maud::{Markup, Render as _, html};
 
-use super::{scrolling, test::Figure};
+use super::{scrolling, test::PlotFigure};
 use crate::{
     benchmark::{self, TITLES},
     plot::benchmark::{loss_curve, rates},
@@ -15,7 +15,7 @@ pub(super) fn section(run: &Run, test: &TestRun) -> Markup {
     let is_first = benchmark::tests(run).next().is_some_and(|(first, _)| first.name == test.name);
     html! {
         @if is_first && benchmark::tests(run).count() > 1 {
-            (Figure {
+            (PlotFigure {
                 class: "wide",
                 title: "rates by frame size",
                 about: "what was found against the most that there could be",
@@ -26,7 +26,7 @@ pub(super) fn section(run: &Run, test: &TestRun) -> Markup {
         (values(found))
         p.way { (benchmark::reference(found)) }
         @if let Some(cut) = &found.cut { p.open { "not finished: " (cut) } }
-        (Figure {
+        (PlotFigure {
             class: "wide",
             title: "frame loss",
             about: "what was lost of what was offered; the dotted line is 100 %",
@@ -42,7 +42,7 @@ fn values(found: &Benchmark) -> Markup {
         table {
             thead { tr { @for title in TITLES { th.n { (title) } } th {} th { "definition" } } }
             tbody {
-                @for (line, result) in benchmark::lines(found).iter().zip(&found.results) {
+                @for (line, result) in benchmark::result_lines(found).iter().zip(&found.results) {
                     tr {
                         @for cell in &line.cells { td.n { (cell) } }
                         td.open { @if line.is_irregular { "irregular" } }

@@ -9,25 +9,25 @@ use super::scrolling;
 use crate::view::MISSING;
 
 /// A fact by topic and name, with the value of each host.
-struct Fact<'a> {
+struct HostFact<'a> {
     topic: &'a str,
     name: &'a str,
     values: Vec<Option<&'a str>>,
 }
 
-impl Fact<'_> {
+impl HostFact<'_> {
     fn differs(&self) -> bool {
         self.values.iter().any(|value| *value != self.values[0])
     }
 }
 
-fn facts(run: &Run) -> Vec<Fact<'_>> {
+fn facts(run: &Run) -> Vec<HostFact<'_>> {
     let all = run.hosts.values().flat_map(|host| &host.environment.0);
     let keys: BTreeSet<(&str, &str)> =
         all.flat_map(|(topic, facts)| facts.keys().map(move |name| (topic.as_str(), name.as_str()))).collect();
     let fact = |(topic, name)| {
         let values = run.hosts.values().map(|host| host.environment.get(topic, name)).collect();
-        Fact { topic, name, values }
+        HostFact { topic, name, values }
     };
     keys.into_iter().map(fact).collect()
 }
@@ -36,7 +36,7 @@ pub(super) fn section(run: &Run) -> Markup {
     if run.hosts.is_empty() {
         return html! {};
     }
-    let (different, same): (Vec<Fact>, Vec<Fact>) = facts(run).into_iter().partition(Fact::differs);
+    let (different, same): (Vec<HostFact>, Vec<HostFact>) = facts(run).into_iter().partition(HostFact::differs);
     html! {
         section #hosts {
             h2 { "Hosts" }
@@ -53,7 +53,7 @@ pub(super) fn section(run: &Run) -> Markup {
                     (scrolling(&fact_table(run, &same)))
                 }
             }
-            @for (name, host) in &run.hosts { (departures(name, host)) }
+            @for (name, host) in &run.hosts { (unavailable_and_changed(name, host)) }
         }
     }
 }
@@ -82,7 +82,7 @@ fn clock(host: &Host) -> String {
     format!("{sign}{} ± {}", Nanos(host.clock_offset_ns.unsigned_abs()), host.clock_error_ns)
 }
 
-fn fact_table(run: &Run, facts: &[Fact]) -> Markup {
+fn fact_table(run: &Run, facts: &[HostFact]) -> Markup {
     html! {
         table.environment {
             thead { tr { th {} th {} @for name in run.hosts.keys() { th { (name) } } } }
@@ -101,7 +101,7 @@ fn fact_table(run: &Run, facts: &[Fact]) -> Markup {
 }
 
 /// What a host could not do, and what was different there afterwards.
-fn departures(name: &str, host: &Host) -> Markup {
+fn unavailable_and_changed(name: &str, host: &Host) -> Markup {
     html! {
         @if !host.losses.is_empty() || !host.changed.0.is_empty() {
             ul.notes {

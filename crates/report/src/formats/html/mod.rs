@@ -14,7 +14,7 @@ use fathom_model::Run;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use ring::digest;
 
-use crate::{Format, clean};
+use crate::{Format, sanitize};
 
 const STYLE: &str = include_str!("../../../assets/report.css");
 const SCRIPT: &str = include_str!("../../../assets/report.js");
@@ -34,7 +34,7 @@ impl Format for Html {
 
     fn write(&self, run: &Run, out: &mut dyn io::Write) -> io::Result<()> {
         // Markup escapes what hosts said; what remains are characters that turn the direction of text, or are no text.
-        out.write_all(clean::lines(&page(run).into_string()).as_bytes())
+        out.write_all(sanitize::lines(&page(run).into_string()).as_bytes())
     }
 }
 

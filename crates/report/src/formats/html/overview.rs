@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use super::{anchor, scrolling};
 use crate::{
     plot::share::share,
-    view::{self, MISSING, Mark, Row},
+    view::{self, MISSING, RowMark, TableRow},
 };
 
 pub(super) fn header(run: &Run) -> Markup {
@@ -18,7 +18,7 @@ pub(super) fn header(run: &Run) -> Markup {
             h1 { (run.plan.title) }
             p.command { code { (view::command(run)) } }
             dl.facts {
-                @for (part, name) in view::parts_of_hosts(run) {
+                @for (part, name) in view::roles_of_hosts(run) {
                     div { dt { (part) } dd { (view::host_words(run, name)) } }
                 }
                 @if let Some(target) = view::probed(run) { div { dt { "target" } dd { (target) } } }
@@ -33,10 +33,10 @@ pub(super) fn header(run: &Run) -> Markup {
 
 pub(super) fn verdict(run: &Run) -> Markup {
     let class = match view::state_mark(run.verdict.state) {
-        Mark::Kept => "kept",
-        Mark::Broken => "broken",
-        Mark::Open | Mark::Missing => "open",
-        Mark::Plain => "measured",
+        RowMark::Kept => "kept",
+        RowMark::Broken => "broken",
+        RowMark::Open | RowMark::Missing => "open",
+        RowMark::Plain => "measured",
     };
     html! {
         section class={ "verdict " (class) } aria-label="verdict" {
@@ -126,7 +126,7 @@ pub(super) fn ladder(run: &Run) -> Markup {
             div.ladder {
                 @for (index, test) in run.tests.iter().enumerate() {
                     @let begins = index == 0 || run.tests[index - 1].layer != test.layer;
-                    (rung(run, test, begins))
+                    (ladder_bar(run, test, begins))
                 }
             }
         }
@@ -134,7 +134,7 @@ pub(super) fn ladder(run: &Run) -> Markup {
 }
 
 /// One bar: the headline value against the nearest limit that is not a promise, or against whichever there is.
-fn rung(run: &Run, test: &TestRun, begins: bool) -> Markup {
+fn ladder_bar(run: &Run, test: &TestRun, begins: bool) -> Markup {
     let limit = test.limits.iter().find(|limit| limit.kind != LimitKind::Promise && limit.used.is_some());
     let summary = match limit {
         Some(limit) => test.summaries.iter().find(|summary| summary.metric.name == limit.metric),
@@ -216,14 +216,14 @@ pub(super) fn table(run: &Run) -> Markup {
     }
 }
 
-fn line(row: &Row<'_>, begins: bool) -> Markup {
+fn line(row: &TableRow<'_>, begins: bool) -> Markup {
     html! {
         tr.begins[begins] .sub[!row.first] {
             td.layer { @if begins { (row.test.layer.name()) } }
             td {
                 @if row.first { a href={ "#" (anchor(&row.test.name)) } { (row.label) } } @else { (row.label) }
             }
-            @if row.mark == Mark::Missing && row.interval.is_empty() && row.limit.is_empty() {
+            @if row.mark == RowMark::Missing && row.interval.is_empty() && row.limit.is_empty() {
                 td.missing colspan="5" { (row.result) }
             } @else {
                 td.n.result { (row.result) }
@@ -239,11 +239,11 @@ fn line(row: &Row<'_>, begins: bool) -> Markup {
 }
 
 /// The class of a promise's cell.
-pub(super) const fn mark_class(mark: Mark) -> &'static str {
+pub(super) const fn mark_class(mark: RowMark) -> &'static str {
     match mark {
-        Mark::Plain | Mark::Missing => "n",
-        Mark::Kept => "n kept",
-        Mark::Broken => "n broken",
-        Mark::Open => "n open",
+        RowMark::Plain | RowMark::Missing => "n",
+        RowMark::Kept => "n kept",
+        RowMark::Broken => "n broken",
+        RowMark::Open => "n open",
     }
 }

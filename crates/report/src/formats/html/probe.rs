@@ -4,7 +4,7 @@ use fathom_model::{Run, TestRun};
 use maud::{Markup, html};
 
 use super::{overview::mark_class, scrolling};
-use crate::probe::{Table, answers, found, sentences, tables};
+use crate::probe::{ProbeTable, answers, last_probe_record, sentences, tables};
 
 /// What a person asked, above everything else.
 pub(super) fn answered(run: &Run) -> Markup {
@@ -24,7 +24,7 @@ pub(super) fn answered(run: &Run) -> Markup {
 }
 
 pub(super) fn section(test: &TestRun) -> Markup {
-    let Some(probe) = found(test) else { return html! {} };
+    let Some(probe) = last_probe_record(test) else { return html! {} };
     html! {
         div.probe {
             h3 { "What came back from " (probe.target) }
@@ -37,7 +37,7 @@ pub(super) fn section(test: &TestRun) -> Markup {
     }
 }
 
-fn table(shown: &Table) -> Markup {
+fn table(shown: &ProbeTable) -> Markup {
     html! {
         table {
             thead { tr { @for title in shown.header { th { (title) } } } }

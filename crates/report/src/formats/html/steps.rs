@@ -3,10 +3,10 @@
 use fathom_model::{Example, StepKind, TestRun, UsersSummary, units::grouped};
 use maud::{Markup, Render, html};
 
-use super::{overview::mark_class, scrolling, test::Figure};
+use super::{overview::mark_class, scrolling, test::PlotFigure};
 use crate::{
     plot::funnel::{STEPS_MAX, funnel, step_times},
-    steps::{self, Cell, Failure, Line, Promised, TIMES},
+    steps::{self, PromiseCell, StepCell, StepErrorCause, StepLine, TIMES},
     view::{self, MISSING},
 };
 
@@ -15,11 +15,11 @@ const EXAMPLES_MAX: usize = 24;
 
 pub(super) fn section(test: &TestRun) -> Markup {
     let Some(users) = &test.users else { return html! {} };
-    let lines = steps::lines(test, users);
+    let lines = steps::step_lines(test, users);
     html! {
         div.users {
             h3 { "Users, step by step" }
-            p.lead { (steps::who(users)) "." }
+            p.lead { (steps::users_sentence(users)) "." }
             div.pair { (figures(users)) }
             (table(&lines))
             (promises(&lines))
@@ -31,14 +31,14 @@ pub(super) fn section(test: &TestRun) -> Markup {
 fn figures(users: &UsersSummary) -> Markup {
     let beyond = users.steps.len().saturating_sub(STEPS_MAX);
     let more = if beyond > 0 { format!("; the first {STEPS_MAX} steps, {beyond} more below") } else { String::new() };
-    let funnel = Figure {
+    let funnel = PlotFigure {
         class: "",
         title: "Steps reached",
         about: &format!("of the visits that began{more}"),
         plot: funnel(users),
         table: None,
     };
-    let times = Figure {
+    let times = PlotFigure {
         class: "",
         title: "How long the steps took",
         about: "what went as expected, all rounds",
@@ -48,7 +48,7 @@ fn figures(users: &UsersSummary) -> Markup {
     html! { (funnel.render()) (times.render()) }
 }
 
-fn value(cell: &Cell) -> Markup {
+fn value(cell: &StepCell) -> Markup {
     html! {
         td.n.faint[cell.few] title=[cell.few.then_some("too few samples")] {
             (cell.text)
@@ -57,7 +57,7 @@ fn value(cell: &Cell) -> Markup {
     }
 }
 
-fn table(lines: &[Line<'_>]) -> Markup {
+fn table(lines: &[StepLine<'_>]) -> Markup {
     let table = html! {
         table.steps {
             thead {
@@ -87,8 +87,8 @@ fn table(lines: &[Line<'_>]) -> Markup {
     }
 }
 
-fn promises(lines: &[Line<'_>]) -> Markup {
-    let all: Vec<(&str, &Promised<'_>)> =
+fn promises(lines: &[StepLine<'_>]) -> Markup {
+    let all: Vec<(&str, &PromiseCell<'_>)> =
         lines.iter().flat_map(|line| line.promises.iter().map(|promise| (line.name.as_str(), promise))).collect();
     if all.is_empty() {
         return html! {};
@@ -109,10 +109,10 @@ fn promises(lines: &[Line<'_>]) -> Markup {
                             td { b { (name) } }
                             td { code { (promise.text) } }
                             td.n.result { (promise.value()) }
-                            td.n { (promise.about.map(view::interval).unwrap_or_default()) }
+                            td.n { (promise.summary.map(view::interval).unwrap_or_default()) }
                             td class=(mark_class(promise.mark)) { (promise.word) }
                             td.n { (if promise.margin.is_empty() { MISSING } else { &promise.margin }) }
-                            td.why { (promise.why()) }
+                            td.why { (promise.short_reason()) }
                         }
                     }
                 }
@@ -121,7 +121,7 @@ fn promises(lines: &[Line<'_>]) -> Markup {
     }
 }
 
-fn failures(failures: &[Failure<'_>]) -> Markup {
+fn failures(failures: &[StepErrorCause<'_>]) -> Markup {
     if failures.is_empty() {
         return html! {};
     }
@@ -139,7 +139,7 @@ fn failures(failures: &[Failure<'_>]) -> Markup {
     }
 }
 
-fn words(failure: &Failure<'_>) -> Markup {
+fn words(failure: &StepErrorCause<'_>) -> Markup {
     html! { b.times { (grouped(failure.n)) " ×" } " " b { (failure.step) } " " span { (failure.cause) } }
 }
 

@@ -12,10 +12,10 @@ use crate::{
     flow,
     plot::{
         Plot,
-        balance::{balance, parts},
+        conservation::{balance, parts},
+        core_heatmap::{BUSY, CORES_MAX, core_heatmap, cores, drawn, uses},
         curve::load_curve,
-        heat::{BUSY, CORES_MAX, cores, drawn, heat, uses},
-        percentiles::{merged, percentiles, spoken},
+        percentiles::{display_name, merged, percentiles},
         throughput::{ROUNDS_MAX, rate_of, throughput},
     },
     view::{self, MISSING},
@@ -51,7 +51,7 @@ pub(super) fn section(run: &Run, test: &TestRun) -> Markup {
 /// What the test saw to the left, what the hosts did meanwhile to the right; or the hosts side by side.
 fn plots(run: &Run, test: &TestRun) -> Markup {
     let timed = !merged(test).is_empty();
-    let loads = html! { @for (host, title) in hosts_of(run, test) { (load(test, host, &title)) } };
+    let loads = html! { @for (host, title) in hosts_of(run, test) { (core_load(test, host, &title)) } };
     if !timed && test.conservation.is_none() {
         return html! { div.pair { (loads) } };
     }
@@ -59,7 +59,7 @@ fn plots(run: &Run, test: &TestRun) -> Markup {
         div.pair {
             div {
                 @if timed { (latency(test)) }
-                @if let Some(conservation) = &test.conservation { (losses(conservation)) }
+                @if let Some(conservation) = &test.conservation { (drop_balance(conservation)) }
             }
             div { (loads) }
         }
@@ -75,7 +75,7 @@ fn hosts_of<'a>(run: &Run, test: &'a TestRun) -> Vec<(&'a str, String)> {
             hosts.push(host);
         }
     }
-    if hosts.len() > 1 && view::one_machine(run) {
+    if hosts.len() > 1 && view::is_one_machine(run) {
         return vec![(hosts[0], "CPU load of this machine".to_owned())];
     }
     hosts.into_iter().map(|host| (host, format!("CPU load of {host}"))).collect()
@@ -119,7 +119,7 @@ fn headline(run: &Run, test: &TestRun) -> Markup {
 }
 
 /// A plot with its title and its table.
-pub(super) struct Figure<'a> {
+pub(super) struct PlotFigure<'a> {
     /// How it is laid out: `wide`, or as it comes.
     pub(super) class: &'static str,
     /// What is drawn.
@@ -132,7 +132,7 @@ pub(super) struct Figure<'a> {
     pub(super) table: Option<Markup>,
 }
 
-impl Render for Figure<'_> {
+impl Render for PlotFigure<'_> {
     fn render(&self) -> Markup {
         html! {
             figure class=(self.class) {
@@ -194,7 +194,7 @@ fn values(run: &Run, test: &TestRun) -> Markup {
 /// The load curve of a search.
 fn curve(test: &TestRun, found: &LoadCurve) -> Markup {
     let [offered, achieved, value, median] = crate::curve::titles(test, found);
-    let lines = crate::curve::lines(test, found);
+    let lines = crate::curve::curve_lines(test, found);
     let has_median = lines.iter().any(|line| !line.values[3].is_empty());
     let table = html! {
         table {
@@ -208,7 +208,7 @@ fn curve(test: &TestRun, found: &LoadCurve) -> Markup {
                 @for line in &lines {
                     tr {
                         @for cell in line.values.iter().take(if has_median { 4 } else { 3 }) { td.n { (cell) } }
-                        td.n { (line.trials) } td class=(mark_class(line.mark)) { (line.said) } td { b { (line.is) } }
+                        td.n { (line.trials) } td class=(mark_class(line.mark)) { (line.assessment) } td { b { (line.marker) } }
                     }
                 }
             }
@@ -218,7 +218,7 @@ fn curve(test: &TestRun, found: &LoadCurve) -> Markup {
     let remark = crate::curve::remark(found).map(|remark| format!("; {remark}")).unwrap_or_default();
     let about =
         format!("each point is a rate that was tried; the band holds the highest that keeps {objective}{remark}");
-    Figure { class: "wide", title: "load curve", about: &about, plot: load_curve(test, found), table: Some(table) }
+    PlotFigure { class: "wide", title: "load curve", about: &about, plot: load_curve(test, found), table: Some(table) }
         .render()
 }
 
@@ -247,7 +247,7 @@ fn rate(test: &TestRun) -> Markup {
             }
         }
     });
-    Figure { class: "wide", title, about: &about, plot: throughput(test), table }.render()
+    PlotFigure { class: "wide", title, about: &about, plot: throughput(test), table }.render()
 }
 
 /// One round of a rate: its value, and how it was measured.
@@ -279,7 +279,7 @@ fn latency(test: &TestRun) -> Markup {
             tbody {
                 @for (name, histogram) in &all {
                     tr {
-                        td { (spoken(name)) }
+                        td { (display_name(name)) }
                         @for (_, q) in QUANTILES { (quantile(histogram, q)) }
                         td.n { (grouped(histogram.count())) }
                     }
@@ -289,7 +289,7 @@ fn latency(test: &TestRun) -> Markup {
     };
     let about = "all rounds; dotted: fewer than 10 samples above";
     let figure =
-        Figure { class: "", title: "Latency by percentile", about, plot: percentiles(test), table: Some(table) };
+        PlotFigure { class: "", title: "Latency by percentile", about, plot: percentiles(test), table: Some(table) };
     figure.render()
 }
 
@@ -310,7 +310,7 @@ pub(super) fn sum_in_words(conservation: &Conservation) -> Markup {
     }
 }
 
-fn losses(conservation: &Conservation) -> Markup {
+fn drop_balance(conservation: &Conservation) -> Markup {
     let share = |n: i64| {
         let share = match ratio(n.unsigned_abs(), conservation.n_sent) {
             // Nearly all is not all: the digits that tell how much is missing are kept.
@@ -345,7 +345,7 @@ fn losses(conservation: &Conservation) -> Markup {
     }
 }
 
-fn load(test: &TestRun, host: &str, title: &str) -> Markup {
+fn core_load(test: &TestRun, host: &str, title: &str) -> Markup {
     let all = uses(test, host);
     let table = html! {
         table {
@@ -366,7 +366,7 @@ fn load(test: &TestRun, host: &str, title: &str) -> Markup {
     } else {
         "each row is a core".to_owned()
     };
-    Figure { class: "", title, about: &about, plot: heat(test, host), table: Some(table) }.render()
+    PlotFigure { class: "", title, about: &about, plot: core_heatmap(test, host), table: Some(table) }.render()
 }
 
 fn flows(test: &TestRun) -> Markup {

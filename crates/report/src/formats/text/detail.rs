@@ -6,9 +6,9 @@ use fathom_model::{
 };
 
 use super::{
-    conserved, probe,
+    drop_balance, probe,
     screen::{
-        Screen,
+        TextScreen,
         Tone::{self, Bad, Faint, Good, Plain, Strong, Warn},
         fitted,
     },
@@ -16,8 +16,8 @@ use super::{
 };
 use crate::{
     flow,
-    plot::percentiles::{merged, spoken},
-    view::{self, MISSING, Mark},
+    plot::percentiles::{display_name, merged},
+    view::{self, MISSING, RowMark},
 };
 
 /// The rounds whose values fit on a line; of more, the table has no columns.
@@ -26,13 +26,13 @@ const ROUNDS_MAX: usize = 7;
 /// What the first column keeps when the screen is narrow.
 const FIRST_MIN: usize = 10;
 
-pub(super) fn write(screen: &mut Screen, run: &Run, test: &TestRun) {
+pub(super) fn write(screen: &mut TextScreen, run: &Run, test: &TestRun) {
     if let Some(reason) = &test.unavailable {
         screen.line(&[(Plain, "  "), (Warn, MISSING), (Plain, "  "), (Warn, reason)]);
         return;
     }
     screen.line(&[(Strong, &format!("  {}", test.named()))]);
-    screen.gap();
+    screen.blank_line();
     values(screen, run, test);
     curve(screen, test);
     if let Some(users) = &test.users {
@@ -41,23 +41,23 @@ pub(super) fn write(screen: &mut Screen, run: &Run, test: &TestRun) {
     probe::write(screen, test);
     percentiles(screen, test);
     if let Some(conservation) = &test.conservation {
-        screen.gap();
-        conserved(screen, conservation);
+        screen.blank_line();
+        drop_balance(screen, conservation);
     }
     flows(screen, test);
     let errors = view::errors(test);
     if !errors.is_empty() {
-        screen.gap();
+        screen.blank_line();
         for (cause, n) in errors {
             screen.wrapped((Bad, &format!("  error  {:>9}  ", grouped(n))), (Plain, &cause));
         }
     }
-    screen.gap();
+    screen.blank_line();
     for (note, n) in view::notes(run, test, |_| true) {
         let often = if n > 1 { format!("{note} ({n} times)") } else { note };
         screen.wrapped((Faint, "  note  "), (Plain, &often));
     }
-    for loss in view::losses(run) {
+    for loss in view::unavailable(run) {
         screen.wrapped((Faint, "  note  "), (Plain, &loss));
     }
 }
@@ -65,7 +65,7 @@ pub(super) fn write(screen: &mut Screen, run: &Run, test: &TestRun) {
 /// Columns aligned to what is in them: the first to the left, numbers to the right.
 ///
 /// A column in which nothing stands takes no room.
-pub(super) fn grid(screen: &mut Screen, header: &[&str], lines: &[(Vec<String>, Tone)]) {
+pub(super) fn grid(screen: &mut TextScreen, header: &[&str], lines: &[(Vec<String>, Tone)]) {
     let stands = |column: &usize| *column == 0 || lines.iter().any(|(cells, _)| !cells[*column].is_empty());
     let kept: Vec<usize> = (0..header.len()).filter(stands).collect();
     let header: Vec<&str> = kept.iter().map(|column| header[*column]).collect();
@@ -99,7 +99,7 @@ pub(super) fn grid(screen: &mut Screen, header: &[&str], lines: &[(Vec<String>, 
     }
 }
 
-fn values(screen: &mut Screen, run: &Run, test: &TestRun) {
+fn values(screen: &mut TextScreen, run: &Run, test: &TestRun) {
     let applying = test.summaries.iter().filter(|summary| summary.applies());
     let lines: Vec<(Vec<String>, Tone)> = applying.map(|summary| value(test, summary)).collect();
     if lines.is_empty() {
@@ -117,7 +117,7 @@ fn values(screen: &mut Screen, run: &Run, test: &TestRun) {
     if n == 0 || n > ROUNDS_MAX {
         return;
     }
-    screen.gap();
+    screen.blank_line();
     let titles: Vec<String> = (1..=n).map(|round| format!("round {round}")).collect();
     let header: Vec<&str> = std::iter::once("by round").chain(titles.iter().map(String::as_str)).collect();
     let round_values = |summary: &&Summary| {
@@ -130,10 +130,10 @@ fn values(screen: &mut Screen, run: &Run, test: &TestRun) {
 fn value(test: &TestRun, summary: &Summary) -> (Vec<String>, Tone) {
     let row = view::value_row(test, summary, summary.metric.title.to_string());
     let tone = match row.mark {
-        Mark::Plain => Plain,
-        Mark::Kept => Good,
-        Mark::Broken => Bad,
-        Mark::Open | Mark::Missing => Warn,
+        RowMark::Plain => Plain,
+        RowMark::Kept => Good,
+        RowMark::Broken => Bad,
+        RowMark::Open | RowMark::Missing => Warn,
     };
     // Why there is no value stands among the notes, where there is room for it.
     let result = if summary.value.is_some() { row.result } else { MISSING.to_owned() };
@@ -141,18 +141,18 @@ fn value(test: &TestRun, summary: &Summary) -> (Vec<String>, Tone) {
 }
 
 /// The rates of a search with what became of them.
-fn curve(screen: &mut Screen, test: &TestRun) {
+fn curve(screen: &mut TextScreen, test: &TestRun) {
     let Some(curve) = &test.curve else { return };
-    screen.gap();
+    screen.blank_line();
     let mut header: Vec<String> = crate::curve::titles(test, curve).to_vec();
     header.extend(["trials", "", ""].map(str::to_owned));
     header[5] = crate::curve::objective(test, curve);
-    let lines: Vec<(Vec<String>, Tone)> = crate::curve::lines(test, curve)
+    let lines: Vec<(Vec<String>, Tone)> = crate::curve::curve_lines(test, curve)
         .into_iter()
         .map(|line| {
-            let is = if line.is.is_empty() { String::new() } else { format!("◂ {}", line.is) };
-            let cells = line.values.into_iter().chain([line.trials, line.said, is]).collect();
-            (cells, if line.mark == Mark::Kept { Plain } else { Warn })
+            let is = if line.marker.is_empty() { String::new() } else { format!("◂ {}", line.marker) };
+            let cells = line.values.into_iter().chain([line.trials, line.assessment, is]).collect();
+            (cells, if line.mark == RowMark::Kept { Plain } else { Warn })
         })
         .collect();
     grid(screen, &header.iter().map(String::as_str).collect::<Vec<_>>(), &lines);
@@ -161,12 +161,12 @@ fn curve(screen: &mut Screen, test: &TestRun) {
     }
 }
 
-fn percentiles(screen: &mut Screen, test: &TestRun) {
+fn percentiles(screen: &mut TextScreen, test: &TestRun) {
     let all = merged(test);
     if all.is_empty() {
         return;
     }
-    screen.gap();
+    screen.blank_line();
     let quantiles = [0.5, 0.9, 0.99, 0.999, 0.9999];
     let lines: Vec<(Vec<String>, Tone)> = all
         .iter()
@@ -176,15 +176,15 @@ fn percentiles(screen: &mut Screen, test: &TestRun) {
             let quantile = |q: f64| histogram.quantile(q).filter(|_| told(q));
             let known = |q: f64| quantile(q).map_or(MISSING.to_owned(), |ns| Nanos(ns).to_string());
             let all = quantiles.into_iter().chain([1.0]).map(known);
-            (std::iter::once(spoken(name)).chain(all).chain([grouped(histogram.count())]).collect(), Plain)
+            (std::iter::once(display_name(name)).chain(all).chain([grouped(histogram.count())]).collect(), Plain)
         })
         .collect();
     grid(screen, &["latency", "p50", "p90", "p99", "p99.9", "p99.99", "max", "samples"], &lines);
 }
 
-fn flows(screen: &mut Screen, test: &TestRun) {
+fn flows(screen: &mut TextScreen, test: &TestRun) {
     let Some((round, lines, beyond)) = flow::last_round(test) else { return };
-    screen.gap();
+    screen.blank_line();
     let title = format!("end of round {}", round + 1);
     let mut header = vec![title.as_str()];
     header.extend(flow::COLUMNS);
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_table_of_which_one_column_is_left_is_drawn() {
-        let mut screen = Screen::new(TextStyle { colour: Colour::Never, width: 80 });
+        let mut screen = TextScreen::new(TextStyle { colour: Colour::Never, width: 80 });
         // A route on which nobody answered.
         let line = |hop: &str| (vec![hop.to_owned(), String::new(), String::new()], Plain);
         grid(&mut screen, &["hop", "address", "RTT"], &[line("1"), line("2")]);

@@ -11,16 +11,16 @@ mod table;
 
 use std::io;
 
-use fathom_model::{Conservation, Finding, Run, Severity, State, summary::Drops, units::grouped};
+use fathom_model::{Conservation, Finding, Run, Severity, VerdictState, summary::Drops, units::grouped};
 pub use screen::{Colour, TextStyle};
 use screen::{
-    Screen,
+    TextScreen,
     Tone::{self, Bad, Faint, Good, Plain, Strong, Warn},
 };
 
 use crate::{
     Format,
-    view::{self, Mark},
+    view::{self, RowMark},
 };
 
 /// The notes that fit below it.
@@ -28,9 +28,9 @@ const NOTES_MAX: usize = 6;
 
 /// Text for people, in the style given.
 #[derive(Debug, Clone, Copy)]
-pub struct Text(pub TextStyle);
+pub struct TextFormat(pub TextStyle);
 
-impl Format for Text {
+impl Format for TextFormat {
     fn name(&self) -> &'static str {
         "text"
     }
@@ -40,7 +40,7 @@ impl Format for Text {
     }
 
     fn write(&self, run: &Run, out: &mut dyn io::Write) -> io::Result<()> {
-        let mut screen = Screen::new(self.0);
+        let mut screen = TextScreen::new(self.0);
         headline(&mut screen, run);
         findings(&mut screen, run);
         match run.tests.as_slice() {
@@ -50,9 +50,9 @@ impl Format for Text {
             _ => {
                 table::write(&mut screen, run);
                 run.tests.iter().for_each(|test| probe::write_named(&mut screen, test));
-                screen.gap();
+                screen.blank_line();
                 for conservation in run.tests.iter().filter_map(|test| test.conservation.as_ref()) {
-                    conserved(&mut screen, conservation);
+                    drop_balance(&mut screen, conservation);
                 }
                 notes(&mut screen, run);
             }
@@ -63,8 +63,8 @@ impl Format for Text {
     }
 }
 
-fn headline(screen: &mut Screen, run: &Run) {
-    let hosts: Vec<String> = view::parts_of_hosts(run)
+fn headline(screen: &mut TextScreen, run: &Run) {
+    let hosts: Vec<String> = view::roles_of_hosts(run)
         .iter()
         .map(|(part, name)| {
             let words = view::host_words(run, name);
@@ -85,33 +85,33 @@ fn headline(screen: &mut Screen, run: &Run) {
             screen.wrapped((Plain, "  "), (Faint, &hosts));
         }
     }
-    screen.gap();
+    screen.blank_line();
     state(screen, run);
     probe::write_answers(screen, run);
 }
 
 /// The state of a run, before everything else, where no finding below says it.
-fn state(screen: &mut Screen, run: &Run) {
+fn state(screen: &mut TextScreen, run: &Run) {
     let said: Vec<String> = view::important(run).iter().map(|finding| run.told(finding)).collect();
     let reasons: Vec<&str> =
         run.verdict.reasons.iter().filter(|reason| !said.contains(reason)).map(String::as_str).collect();
     if !reasons.is_empty() {
         let label = format!("  {}  ", run.verdict.state.word());
         screen.wrapped((tone(run.verdict.state), &label), (Strong, &reasons.join("; ")));
-        screen.gap();
+        screen.blank_line();
     }
 }
 
-const fn tone(state: State) -> Tone {
+const fn tone(state: VerdictState) -> Tone {
     match view::state_mark(state) {
-        Mark::Kept => Good,
-        Mark::Broken => Bad,
-        Mark::Open | Mark::Missing => Warn,
-        Mark::Plain => Strong,
+        RowMark::Kept => Good,
+        RowMark::Broken => Bad,
+        RowMark::Open | RowMark::Missing => Warn,
+        RowMark::Plain => Strong,
     }
 }
 
-fn findings(screen: &mut Screen, run: &Run) {
+fn findings(screen: &mut TextScreen, run: &Run) {
     for finding in view::important(run) {
         let title = run.told(finding);
         let label = match finding.severity {
@@ -121,12 +121,12 @@ fn findings(screen: &mut Screen, run: &Run) {
         };
         screen.wrapped((Bad, &label), (Strong, &title));
         next_step(screen, finding);
-        screen.gap();
+        screen.blank_line();
     }
-    screen.gap();
+    screen.blank_line();
 }
 
-fn next_step(screen: &mut Screen, finding: &Finding) {
+fn next_step(screen: &mut TextScreen, finding: &Finding) {
     let Some(next) = &finding.next else { return };
     let on = next.on.as_ref().map(|host| format!("on {host}"));
     let expected = next.expected.as_ref().map(|expected| format!("expected to {}", expected.trim_start_matches("to ")));
@@ -144,7 +144,7 @@ fn next_step(screen: &mut Screen, finding: &Finding) {
 }
 
 /// `sent 100 datagrams = received 97 + receiver's socket buffer 3 + unexplained 0`.
-fn conserved(screen: &mut Screen, conservation: &Conservation) {
+fn drop_balance(screen: &mut TextScreen, conservation: &Conservation) {
     let Conservation { what, n_sent, n_received, n_unexplained, .. } = conservation;
     // The receiver is where most is dropped, and the sentence is about it.
     let place = |drop: &Drops| drop.place.trim_start_matches("receiver's ").to_owned();
@@ -156,10 +156,10 @@ fn conserved(screen: &mut Screen, conservation: &Conservation) {
     screen.wrapped((Plain, "  "), (Plain, &terms.join(" ")));
 }
 
-fn notes(screen: &mut Screen, run: &Run) {
+fn notes(screen: &mut TextScreen, run: &Run) {
     let mut all = view::notes_of_tests(run, view::in_table);
-    all.extend(view::losses(run));
-    screen.gap();
+    all.extend(view::unavailable(run));
+    screen.blank_line();
     for note in all.iter().take(NOTES_MAX) {
         screen.wrapped((Faint, "  note  "), (Plain, note));
     }
@@ -168,8 +168,8 @@ fn notes(screen: &mut Screen, run: &Run) {
     }
 }
 
-fn remarks(screen: &mut Screen, run: &Run) {
-    screen.gap();
+fn remarks(screen: &mut TextScreen, run: &Run) {
+    screen.blank_line();
     for finding in view::remarks(run) {
         let label = if finding.severity == Severity::Remark { "  remark  " } else { "  also    " };
         let of = match finding.tests.len() {
@@ -181,8 +181,8 @@ fn remarks(screen: &mut Screen, run: &Run) {
     }
 }
 
-fn verdict(screen: &mut Screen, run: &Run) {
-    screen.gap();
+fn verdict(screen: &mut TextScreen, run: &Run) {
+    screen.blank_line();
     let (word, tone) = (run.verdict.state.word(), tone(run.verdict.state));
     let about = format!("run {}   {}", run.id, run.took_ns);
     let reasons = view::reasons(run);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::clean::one_line;
+use crate::sanitize::one_line;
 
 /// Whether words are coloured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,12 +52,12 @@ impl Tone {
 }
 
 /// A screen that is being written, top to bottom.
-pub(super) struct Screen {
+pub(super) struct TextScreen {
     style: TextStyle,
     text: String,
 }
 
-impl Screen {
+impl TextScreen {
     pub(super) const fn new(style: TextStyle) -> Self {
         Self { style, text: String::new() }
     }
@@ -71,7 +71,7 @@ impl Screen {
     }
 
     /// An empty line, unless there is one already.
-    pub(super) fn gap(&mut self) {
+    pub(super) fn blank_line(&mut self) {
         if !self.text.is_empty() && !self.text.ends_with("\n\n") {
             self.text.push('\n');
         }
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn an_escape_from_elsewhere_is_gone_and_ours_stays() {
-        let mut screen = Screen::new(TextStyle { colour: Colour::Ansi, width: 80 });
+        let mut screen = TextScreen::new(TextStyle { colour: Colour::Ansi, width: 80 });
         screen.line(&[(Tone::Good, "ok\u{1b}[31m"), (Tone::Plain, "  ")]);
         assert_eq!(screen.into_text(), "\u{1b}[32mok[31m\u{1b}[0m\n");
     }

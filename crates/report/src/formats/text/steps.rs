@@ -5,15 +5,15 @@ use fathom_model::{StepKind, TestRun, UsersSummary, units::grouped};
 use super::{
     detail::grid,
     screen::{
-        Screen,
+        TextScreen,
         Tone::{self, Bad, Faint, Plain, Strong, Warn},
         fitted, wrap,
     },
 };
 use crate::{
-    clean::one_line,
-    steps::{self, Line, Promised, TIMES},
-    view::Mark,
+    sanitize::one_line,
+    steps::{self, PromiseCell, StepLine, TIMES},
+    view::RowMark,
 };
 
 /// The causes of errors that fit below the table; all are in the HTML report.
@@ -21,8 +21,8 @@ const FAILURES_MAX: usize = 8;
 /// The lines of the table that are still read on a screen.
 const STEPS_MAX: usize = 40;
 /// The columns before the quantiles and behind them.
-const BEFORE: [&str; 4] = ["step", "reached", "share", "errors"];
-const BEHIND: [&str; 3] = ["promised", "", "margin"];
+const COLUMNS_BEFORE: [&str; 4] = ["step", "reached", "share", "errors"];
+const COLUMNS_AFTER: [&str; 3] = ["promised", "", "margin"];
 /// The quantiles on a wide screen and on narrower ones, by their places in [`TIMES`].
 const SHOWN: [&[usize]; 3] = [&[0, 1, 2], &[0, 2], &[2]];
 /// What a name keeps of its letters before a quantile gives way.
@@ -33,23 +33,23 @@ const FAILED_MAX: usize = 24;
 
 type Rows = Vec<(Vec<String>, Tone)>;
 
-pub(super) fn write(screen: &mut Screen, test: &TestRun, users: &UsersSummary) {
-    let mut lines = steps::lines(test, users);
+pub(super) fn write(screen: &mut TextScreen, test: &TestRun, users: &UsersSummary) {
+    let mut lines = steps::step_lines(test, users);
     let beyond = lines.len().saturating_sub(STEPS_MAX);
     if beyond > 1 {
         // The last line is that of all steps.
         lines.drain(STEPS_MAX - 1..lines.len() - 1);
     }
-    screen.gap();
-    screen.wrapped((Faint, "  users  "), (Plain, &steps::who(users)));
+    screen.blank_line();
+    screen.wrapped((Faint, "  users  "), (Plain, &steps::users_sentence(users)));
     if lines.is_empty() {
         return;
     }
-    screen.gap();
+    screen.blank_line();
     let of_width = |shown: &&[usize]| width(&rows(&lines, shown)) <= screen.width();
     let shown = SHOWN.into_iter().find(of_width).unwrap_or(SHOWN[SHOWN.len() - 1]);
     let titles = shown.iter().map(|column| TIMES[*column].0);
-    let header: Vec<&str> = BEFORE.into_iter().chain(titles).chain(BEHIND).collect();
+    let header: Vec<&str> = COLUMNS_BEFORE.into_iter().chain(titles).chain(COLUMNS_AFTER).collect();
     grid(screen, &header, &rows(&lines, shown));
     if lines.iter().any(|line| line.kind == Some(StepKind::Transaction)) {
         screen.line(&[(Faint, "  "), (Faint, steps::TRANSACTION_WORDS)]);
@@ -57,7 +57,7 @@ pub(super) fn write(screen: &mut Screen, test: &TestRun, users: &UsersSummary) {
     if beyond > 1 {
         screen.line(&[(Faint, &format!("  … and {beyond} more steps in the HTML report"))]);
     }
-    if let Some(few) = steps::few(&lines, shown) {
+    if let Some(few) = steps::too_few_sentence(&lines, shown) {
         screen.wrapped((Faint, "  note  "), (Plain, &few));
     }
     failures(screen, users);
@@ -73,7 +73,7 @@ fn width(rows: &Rows) -> usize {
 }
 
 /// A row per step; a step that promises much has a row for each further promise.
-fn rows(lines: &[Line<'_>], shown: &[usize]) -> Rows {
+fn rows(lines: &[StepLine<'_>], shown: &[usize]) -> Rows {
     let mut rows = Rows::new();
     for line in lines {
         let quantile = |column: &usize| {
@@ -88,7 +88,7 @@ fn rows(lines: &[Line<'_>], shown: &[usize]) -> Rows {
 }
 
 /// A row with its first promise, and one for each further one.
-fn promised(rows: &mut Rows, cells: Vec<String>, promises: &[Promised<'_>]) {
+fn promised(rows: &mut Rows, cells: Vec<String>, promises: &[PromiseCell<'_>]) {
     let n = cells.len();
     let mut first = Some(cells);
     if promises.is_empty() {
@@ -99,20 +99,20 @@ fn promised(rows: &mut Rows, cells: Vec<String>, promises: &[Promised<'_>]) {
         let mut cells = first.take().unwrap_or_else(|| vec![String::new(); n]);
         cells.extend([one_line(promise.text), promise.word.to_owned(), promise.margin.clone()]);
         let tone = match promise.mark {
-            Mark::Broken => Bad,
-            Mark::Open => Warn,
+            RowMark::Broken => Bad,
+            RowMark::Open => Warn,
             _ => Plain,
         };
         rows.push((cells, tone));
     }
 }
 
-fn failures(screen: &mut Screen, users: &UsersSummary) {
+fn failures(screen: &mut TextScreen, users: &UsersSummary) {
     let failures = steps::failures(users);
     if failures.is_empty() {
         return;
     }
-    screen.gap();
+    screen.blank_line();
     let widest =
         failures.iter().map(|failure| one_line(failure.step).chars().count()).max().unwrap_or(0).min(FAILED_MAX);
     for failure in failures.iter().take(FAILURES_MAX) {

@@ -3,17 +3,17 @@
 use fathom_model::Run;
 
 use super::screen::{
-    Screen,
+    TextScreen,
     Tone::{self, Bad, Faint, Good, Plain, Strong, Warn},
     fit, fitted, wrap,
 };
-use crate::view::{self, Mark, Row};
+use crate::view::{self, RowMark, TableRow};
 
 const TITLES: [&str; 7] = ["layer", "test", "result", "95 % interval", "limit", "used", ""];
 /// The columns that give way when the screen is narrow, with what they keep: enough of a text to recognise it.
 const MINIMUM: [(usize, usize); 2] = [(1, 17), (4, 12)];
 /// When not even that is enough, what a column of the rest keeps.
-const LEAST: usize = 8;
+const COLUMN_MIN: usize = 8;
 /// A title that can push its neighbour asks for no more than this.
 const PUSHED_MAX: usize = 20;
 const INDENT: usize = 2;
@@ -21,10 +21,10 @@ const GAP: usize = 2;
 
 type Cells = [String; 7];
 
-pub(super) fn write(screen: &mut Screen, run: &Run) {
+pub(super) fn write(screen: &mut TextScreen, run: &Run) {
     let rows = view::rows(run);
     let mut layer = None;
-    let mut lines: Vec<(Cells, Mark)> = Vec::new();
+    let mut lines: Vec<(Cells, RowMark)> = Vec::new();
     for row in &rows {
         let begins = layer != Some(row.test.layer);
         layer = Some(row.test.layer);
@@ -49,23 +49,23 @@ fn shorter(title: &str) -> String {
     title.replace(" connections", " conn.").replace("request/response", "rr")
 }
 
-fn cells(row: &Row<'_>, begins: bool) -> Cells {
+fn cells(row: &TableRow<'_>, begins: bool) -> Cells {
     let layer = if begins { row.test.layer.name().to_owned() } else { String::new() };
     let marker = row.finding.map(|finding| format!("◂ {}", finding.short)).unwrap_or_default();
     let texts =
-        [&row.label, &row.result, &row.interval, &row.limit, &row.used].map(|text| crate::clean::one_line(text));
+        [&row.label, &row.result, &row.interval, &row.limit, &row.used].map(|text| crate::sanitize::one_line(text));
     let [label, result, interval, limit, used] = texts;
-    [layer, label, result, interval, limit, used, crate::clean::one_line(&marker)]
+    [layer, label, result, interval, limit, used, crate::sanitize::one_line(&marker)]
 }
 
-const fn tones(mark: Mark) -> [Tone; 7] {
+const fn tones(mark: RowMark) -> [Tone; 7] {
     let used = match mark {
-        Mark::Kept => Good,
-        Mark::Broken => Bad,
-        Mark::Open => Warn,
-        Mark::Plain | Mark::Missing => Plain,
+        RowMark::Kept => Good,
+        RowMark::Broken => Bad,
+        RowMark::Open => Warn,
+        RowMark::Plain | RowMark::Missing => Plain,
     };
-    let result = if matches!(mark, Mark::Missing) { Warn } else { Strong };
+    let result = if matches!(mark, RowMark::Missing) { Warn } else { Strong };
     [Plain, Plain, result, Plain, Plain, used, Warn]
 }
 
@@ -79,7 +79,7 @@ fn reach(cells: &Cells, column: usize) -> usize {
 }
 
 /// The width of each column; one in which nothing stands has none.
-fn widths(lines: &[(Cells, Mark)], room: usize) -> Vec<usize> {
+fn widths(lines: &[(Cells, RowMark)], room: usize) -> Vec<usize> {
     let stands = |column: usize| lines.iter().any(|(cells, _)| !cells[column].is_empty());
     let mut natural: Vec<usize> =
         (0..TITLES.len()).map(|column| if stands(column) { n_chars(TITLES[column]) } else { 0 }).collect();
@@ -101,7 +101,7 @@ fn widths(lines: &[(Cells, Mark)], room: usize) -> Vec<usize> {
         minimum[column] = minimum[column].min(least);
     }
     let widths = fit(&natural, &minimum, room);
-    fit(&widths, &[LEAST; TITLES.len()], room)
+    fit(&widths, &[COLUMN_MIN; TITLES.len()], room)
 }
 
 /// How much of the screen so many columns take, with the gaps between them.
@@ -143,7 +143,7 @@ fn blocks(cells: &Cells, widths: &[usize], room: usize) -> Vec<(usize, usize)> {
 }
 
 /// One line of the table; a text that has no room to its right goes on below.
-fn line(screen: &mut Screen, cells: &Cells, widths: &[usize], tones: [Tone; 7]) {
+fn line(screen: &mut TextScreen, cells: &Cells, widths: &[usize], tones: [Tone; 7]) {
     let blocks: Vec<(Tone, usize, Vec<String>)> = blocks(cells, widths, screen.width().saturating_sub(INDENT))
         .into_iter()
         .map(|(column, width)| {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::reactor::{Fixed, Token};
+use crate::reactor::{FixedBuffer, Token};
 
 /// Copies up to this size are joined with those that wait already: one send for a pipeline of small ones.
 const JOINED: usize = 16 * 1024;
@@ -10,7 +10,7 @@ const JOINED: usize = 16 * 1024;
 const SPARE: (usize, usize) = (256, JOINED);
 
 /// Bytes that wait for their turn or are with the kernel.
-pub(super) struct Unsent {
+pub(super) struct QueuedBytes {
     pub(super) bytes: Bytes,
     pub(super) n_sent: usize,
     /// How many calls of send end with these bytes.
@@ -18,14 +18,14 @@ pub(super) struct Unsent {
 }
 
 pub(super) enum Bytes {
-    Fixed(Fixed),
+    Fixed(FixedBuffer),
     Copied(Vec<u8>),
 }
 
 /// A send of which the kernel tells only a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unconfirmed {
-    Fixed(Fixed),
+pub(super) enum SilentSend {
+    Fixed(FixedBuffer),
     /// The copy at the token's place.
     Copied,
 }
@@ -36,12 +36,12 @@ pub(super) enum Unconfirmed {
 /// So their memory stays until the reactor ends. A peer that answers what it has not read, until the kernel has no more room, may be
 /// sent bytes of a later request in place of those of an earlier one, and never anything else.
 #[derive(Default)]
-pub(super) struct Copies {
+pub(super) struct SendCopies {
     places: Vec<Vec<u8>>,
     outgrown: Vec<Vec<u8>>,
 }
 
-impl Copies {
+impl SendCopies {
     /// Most requests fit, and twenty thousand places are a few megabytes.
     const LEAST: usize = 128;
 
@@ -77,13 +77,13 @@ impl Copies {
 
 /// What one socket has yet to send.
 #[derive(Default)]
-pub(super) struct Outbox {
-    pub(super) queue: VecDeque<Unsent>,
-    pub(super) stage: Stage,
+pub(super) struct SendQueue {
+    pub(super) queue: VecDeque<QueuedBytes>,
+    pub(super) stage: SendStage,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum SendStage {
     #[default]
     Idle,
     /// It is being asked whether an unconfirmed send is over.
@@ -93,22 +93,22 @@ pub(super) enum Stage {
 }
 
 /// A send that the kernel may be reading from, whether its socket is still wanted or not.
-pub(super) struct Flight {
+pub(super) struct SendInFlight {
     pub(super) token: Token,
     pub(super) generation: u32,
-    pub(super) unsent: Unsent,
+    pub(super) unsent: QueuedBytes,
 }
 
 /// All sends under way, by number, and copies for the next ones.
 #[derive(Default)]
-pub(super) struct Flights {
-    under_way: Vec<Option<Flight>>,
+pub(super) struct SendsInFlight {
+    under_way: Vec<Option<SendInFlight>>,
     free: Vec<u32>,
     spare: Vec<Vec<u8>>,
 }
 
-impl Flights {
-    pub(super) fn add(&mut self, flight: Flight) -> u32 {
+impl SendsInFlight {
+    pub(super) fn add(&mut self, flight: SendInFlight) -> u32 {
         if let Some(number) = self.free.pop() {
             self.under_way[number as usize] = Some(flight);
             return number;
@@ -117,23 +117,23 @@ impl Flights {
         u32::try_from(self.under_way.len() - 1).expect("there is at most one flight per socket")
     }
 
-    pub(super) fn get_mut(&mut self, number: u32) -> &mut Flight {
+    pub(super) fn get_mut(&mut self, number: u32) -> &mut SendInFlight {
         self.under_way[number as usize].as_mut().expect("a flight stays until it has landed")
     }
 
-    pub(super) fn get(&self, number: u32) -> &Flight {
+    pub(super) fn get(&self, number: u32) -> &SendInFlight {
         self.under_way[number as usize].as_ref().expect("a flight stays until it has landed")
     }
 
     /// Takes a flight that the kernel is done with.
-    pub(super) fn remove(&mut self, number: u32) -> Flight {
+    pub(super) fn remove(&mut self, number: u32) -> SendInFlight {
         self.free.push(number);
         self.under_way[number as usize].take().expect("a flight lands once")
     }
 
     /// Queues a copy behind what waits, joined with it if both are small.
-    pub(super) fn enqueue(&mut self, queue: &mut VecDeque<Unsent>, bytes: &[u8], n_told: u32) {
-        if let Some(Unsent { bytes: Bytes::Copied(last), n_told: told, .. }) = queue.back_mut()
+    pub(super) fn enqueue(&mut self, queue: &mut VecDeque<QueuedBytes>, bytes: &[u8], n_told: u32) {
+        if let Some(QueuedBytes { bytes: Bytes::Copied(last), n_told: told, .. }) = queue.back_mut()
             && last.len() + bytes.len() <= JOINED
         {
             last.extend_from_slice(bytes);
@@ -142,7 +142,7 @@ impl Flights {
         }
         let mut copy = self.spare.pop().unwrap_or_default();
         copy.extend_from_slice(bytes);
-        queue.push_back(Unsent { bytes: Bytes::Copied(copy), n_sent: 0, n_told });
+        queue.push_back(QueuedBytes { bytes: Bytes::Copied(copy), n_sent: 0, n_told });
     }
 
     /// Keeps the memory of bytes that are sent.

@@ -22,7 +22,7 @@ pub(super) fn block(size: usize) -> Result<Mapping> {
 }
 
 /// Equal buffers from which the kernel picks one when bytes have arrived (a provided-buffer ring, Linux 5.19).
-pub(super) struct Pool {
+pub(super) struct BufferPool {
     ring: Mapping,
     buffers: Mapping,
     size: usize,
@@ -31,7 +31,7 @@ pub(super) struct Pool {
     tail: u16,
 }
 
-impl Pool {
+impl BufferPool {
     /// Registers buffers with these numbers, a power of two of them, of `size` bytes as the group `group`.
     ///
     /// # Errors

@@ -21,11 +21,13 @@ use fathom_model::units::Nanos;
 use io_uring::{cqueue, opcode, squeue, types::Fd};
 
 use self::{
-    flight::{Bytes, Copies, Flight, Flights, Outbox, Stage as Sending, Unconfirmed, Unsent},
-    memory::{Pool, block},
-    ring::{End, GENERATIONS, Kind, Ring, Ticket, error},
+    flight::{
+        Bytes, QueuedBytes, SendCopies, SendInFlight, SendQueue, SendStage as Sending, SendsInFlight, SilentSend,
+    },
+    memory::{BufferPool, block},
+    ring::{GENERATIONS, RequestKind, RequestTag, Ring, SocketEnd, error},
 };
-use super::{Completion, Event, Fixed, Patience, Piece, Reactor, Token};
+use super::{Completion, Event, FixedBuffer, Reactor, ReceivedBytes, Token, WaitLimit};
 use crate::{
     Error, Result, clock,
     mapping::Mapping,
@@ -60,14 +62,14 @@ const PARTING: Nanos = Nanos::from_secs(2);
 /// The reactor of Linux 6.1 and later, where `io_uring` is allowed.
 pub struct Uring {
     ring: Ring,
-    lent: ManuallyDrop<Lent>,
-    seats: Vec<Seat>,
+    lent: ManuallyDrop<KernelMemory>,
+    seats: Vec<SocketSlot>,
     /// Tokens that need another request for their receives.
     stale: Vec<Token>,
     /// What is known without a completion of the kernel, with the generation that it is meant for.
     known: VecDeque<(u32, Completion)>,
     /// The rest of a buffer whose beginning was discarded.
-    rest: Option<(Token, u32, Piece)>,
+    rest: Option<(Token, u32, ReceivedBytes)>,
     /// When the last wait returned.
     at: Nanos,
     /// Requests that the kernel will say the end of.
@@ -78,23 +80,23 @@ pub struct Uring {
 }
 
 /// All memory that the kernel may read or write at any time.
-struct Lent {
-    small: Pool,
-    large: Pool,
+struct KernelMemory {
+    small: BufferPool,
+    large: BufferPool,
     /// Where unix sockets discard to; it is never read.
     scratch: Mapping,
     fixed: Vec<Box<[u8]>>,
-    copies: Copies,
-    flights: Flights,
+    copies: SendCopies,
+    flights: SendsInFlight,
 }
 
 /// One token's socket.
 #[derive(Default)]
-struct Seat {
+struct SocketSlot {
     socket: Option<Socket>,
     generation: u32,
-    stage: Stage,
-    receiving: Receiving,
+    stage: SocketStage,
+    receiving: ReceiveRequest,
     is_stale: bool,
     is_cancelling: bool,
     is_local: bool,
@@ -104,12 +106,12 @@ struct Seat {
     n_full: u8,
     n_discard: u64,
     /// A send without a word of success that nothing has been heard of yet.
-    unconfirmed: Option<Unconfirmed>,
-    outbox: Option<Box<Outbox>>,
+    unconfirmed: Option<SilentSend>,
+    outbox: Option<Box<SendQueue>>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum SocketStage {
     /// No socket, or one that has failed.
     #[default]
     Dead,
@@ -122,7 +124,7 @@ enum Stage {
 
 /// The request that is under way for what comes in.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Receiving {
+enum ReceiveRequest {
     #[default]
     Nothing,
     Connect,
@@ -132,23 +134,23 @@ enum Receiving {
     Discard,
 }
 
-impl Receiving {
-    fn kind(self) -> Kind {
+impl ReceiveRequest {
+    fn kind(self) -> RequestKind {
         match self {
-            Self::Connect => Kind::Connect,
-            Self::Accept => Kind::Accept,
-            Self::Nothing | Self::Staying | Self::Single | Self::Discard => Kind::Receive,
+            Self::Connect => RequestKind::Connect,
+            Self::Accept => RequestKind::Accept,
+            Self::Nothing | Self::Staying | Self::Single | Self::Discard => RequestKind::Receive,
         }
     }
 }
 
 /// What a wait of this kernel can be for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Waits {
+pub enum WaitMode {
     /// The first completion: Linux before 6.12.
-    ForOne,
+    OneCompletion,
     /// Several completions, with a bound on the time.
-    ForSeveral,
+    SeveralCompletions,
 }
 
 /// Whether this kernel gives such a ring, and whether a receive that stays works on it; what its waits can be for.
@@ -157,7 +159,7 @@ pub enum Waits {
 ///
 /// # Errors
 /// The call that failed, mostly `io_uring_setup`: `EINVAL` before Linux 6.1, `EPERM` or `ENOSYS` when it is forbidden.
-pub fn is_allowed() -> Result<Waits> {
+pub fn is_allowed() -> Result<WaitMode> {
     let pair = UnixStream::pair().and_then(|(near, far)| near.set_nonblocking(true).map(|()| (near, far)));
     let (near, far) = pair.map_err(|error| Error::new("socketpair", error))?;
     let mut reactor = Uring::new(1)?;
@@ -165,38 +167,38 @@ pub fn is_allowed() -> Result<Waits> {
     let until = clock::now() + Nanos::from_secs(1);
     for _ in 0..2 {
         io::Write::write_all(&mut &far, b"x").map_err(|error| Error::new("send", error))?;
-        reactor.wait(Patience { until, batch: None })?;
+        reactor.wait(WaitLimit { until, batch: None })?;
         match reactor.next().map(|completion| completion.event) {
             Some(Event::Received(piece)) => reactor.release(piece),
             Some(Event::Failed(error)) => return Err(error),
             _ => return Err(Error::new("io_uring_enter", io::Error::from(io::ErrorKind::TimedOut))),
         }
     }
-    if reactor.seats[0].receiving == Receiving::Staying {
-        Ok(if reactor.batches() { Waits::ForSeveral } else { Waits::ForOne })
+    if reactor.seats[0].receiving == ReceiveRequest::Staying {
+        Ok(if reactor.batches() { WaitMode::SeveralCompletions } else { WaitMode::OneCompletion })
     } else {
         Err(Error::new("io_uring_enter(IORING_RECV_MULTISHOT)", io::Error::from(io::ErrorKind::Unsupported)))
     }
 }
 
 impl Uring {
-    fn seat(&mut self, token: Token) -> &mut Seat {
+    fn seat(&mut self, token: Token) -> &mut SocketSlot {
         let seat = self.seats.get_mut(token.index()).filter(|seat| seat.socket.is_some());
         seat.expect("a token is in use from connect, adopt or listen until close")
     }
 
-    fn occupy(&mut self, token: Token, socket: Socket, stage: Stage) -> &mut Seat {
+    fn occupy(&mut self, token: Token, socket: Socket, stage: SocketStage) -> &mut SocketSlot {
         if self.seats.len() <= token.index() {
-            self.seats.resize_with(token.index() + 1, Seat::default);
+            self.seats.resize_with(token.index() + 1, SocketSlot::default);
         }
         let seat = &mut self.seats[token.index()];
         assert!(seat.socket.is_none(), "token {} is in use", token.0);
-        *seat = Seat { socket: Some(socket), generation: seat.generation, stage, ..Seat::default() };
+        *seat = SocketSlot { socket: Some(socket), generation: seat.generation, stage, ..SocketSlot::default() };
         seat
     }
 
-    fn ticket(&self, token: Token, kind: Kind) -> Ticket {
-        Ticket { kind, generation: self.seats[token.index()].generation, place: token.0 }
+    fn ticket(&self, token: Token, kind: RequestKind) -> RequestTag {
+        RequestTag { kind, generation: self.seats[token.index()].generation, place: token.0 }
     }
 
     fn fd(&self, token: Token) -> Fd {
@@ -204,7 +206,7 @@ impl Uring {
     }
 
     /// Queues a request whose end will be told.
-    fn begin(&mut self, request: squeue::Entry, ticket: Ticket) {
+    fn begin(&mut self, request: squeue::Entry, ticket: RequestTag) {
         self.n_under_way += 1;
         // SAFETY: requests point into `lent` only, which is kept until the kernel has let go of all of them.
         unsafe { self.ring.push(&request.user_data(ticket.bits())) };
@@ -217,8 +219,8 @@ impl Uring {
 
     fn fail(&mut self, token: Token, error: Error) {
         let seat = self.seat(token);
-        if seat.stage != Stage::Dead {
-            seat.stage = Stage::Dead;
+        if seat.stage != SocketStage::Dead {
+            seat.stage = SocketStage::Dead;
             self.know(token, Event::Failed(error));
         }
     }
@@ -238,22 +240,22 @@ impl Uring {
             let seat = &mut self.seats[token.index()];
             seat.is_stale = false;
             match (seat.stage, seat.receiving) {
-                (Stage::Open, Receiving::Nothing) => self.receive(token),
-                (Stage::Open, Receiving::Staying) if seat.n_single > 0 && !seat.is_cancelling => {
+                (SocketStage::Open, ReceiveRequest::Nothing) => self.receive(token),
+                (SocketStage::Open, ReceiveRequest::Staying) if seat.n_single > 0 && !seat.is_cancelling => {
                     seat.is_cancelling = true;
-                    let ticket = self.ticket(token, Kind::Receive);
-                    self.ring.push_cancel(ticket, Ticket { kind: Kind::Cancel, ..ticket });
+                    let ticket = self.ticket(token, RequestKind::Receive);
+                    self.ring.push_cancel(ticket, RequestTag { kind: RequestKind::Cancel, ..ticket });
                 }
-                (Stage::Listening, Receiving::Nothing) => self.accept(token),
+                (SocketStage::Listening, ReceiveRequest::Nothing) => self.accept(token),
                 _ => {}
             }
         }
     }
 
     fn accept(&mut self, token: Token) {
-        self.seats[token.index()].receiving = Receiving::Accept;
+        self.seats[token.index()].receiving = ReceiveRequest::Accept;
         let request = opcode::AcceptMulti::new(self.fd(token)).flags(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
-        self.begin(request.build(), self.ticket(token, Kind::Accept));
+        self.begin(request.build(), self.ticket(token, RequestKind::Accept));
     }
 
     /// Begins the receive that suits what the socket has done lately.
@@ -263,7 +265,7 @@ impl Uring {
         let fd = self.fd(token);
         let seat = &mut self.seats[token.index()];
         let (receiving, request) = if seat.n_single == 0 {
-            (Receiving::Staying, opcode::RecvMulti::new(fd, SMALL_GROUP).build())
+            (ReceiveRequest::Staying, opcode::RecvMulti::new(fd, SMALL_GROUP).build())
         } else if seat.n_discard > 0 {
             let (place, most, flags) = if seat.is_local {
                 (self.lent.scratch.at(0).as_ptr(), self.lent.scratch.size() as u64, libc::MSG_WAITALL)
@@ -272,76 +274,76 @@ impl Uring {
                 (std::ptr::null_mut(), DISCARD, libc::MSG_TRUNC)
             };
             let count = u32::try_from(seat.n_discard.min(most)).expect("it is bounded by a gigabyte");
-            (Receiving::Discard, opcode::Recv::new(fd, place, count).flags(flags).build())
+            (ReceiveRequest::Discard, opcode::Recv::new(fd, place, count).flags(flags).build())
         } else {
             let (group, size) = if seat.n_full > 0 { (LARGE_GROUP, LARGE.1) } else { (SMALL_GROUP, SMALL.1) };
             let size = u32::try_from(size).expect("a buffer is far smaller");
             let request = opcode::Recv::new(fd, std::ptr::null_mut(), size).buf_group(group);
             let request = request.ioprio(if seat.n_full > 0 { 0 } else { POLL_FIRST });
-            (Receiving::Single, request.build().flags(squeue::Flags::BUFFER_SELECT))
+            (ReceiveRequest::Single, request.build().flags(squeue::Flags::BUFFER_SELECT))
         };
         seat.receiving = receiving;
-        self.begin(request, self.ticket(token, Kind::Receive));
+        self.begin(request, self.ticket(token, RequestKind::Receive));
     }
 
     /// Takes a completion of the kernel apart.
     fn digest(&mut self, entry: &cqueue::Entry) -> Option<Completion> {
-        let ticket = Ticket::from_bits(entry.user_data());
-        if ticket.kind == Kind::Flight {
+        let ticket = RequestTag::from_bits(entry.user_data());
+        if ticket.kind == RequestKind::Flight {
             self.n_under_way -= 1;
             self.land(ticket.place, entry.result());
             return None;
         }
         let is_over = !cqueue::more(entry.flags());
-        if is_over && matches!(ticket.kind, Kind::Receive | Kind::Accept | Kind::Connect) {
+        if is_over && matches!(ticket.kind, RequestKind::Receive | RequestKind::Accept | RequestKind::Connect) {
             self.n_under_way -= 1;
         }
         let token = Token(ticket.place);
         let seat = self.seats.get_mut(token.index()).filter(|seat| seat.generation == ticket.generation);
-        let Some(seat) = seat.filter(|seat| seat.stage != Stage::Dead) else {
+        let Some(seat) = seat.filter(|seat| seat.stage != SocketStage::Dead) else {
             self.drop_unwanted(ticket.kind, entry);
             return None;
         };
         let event = match ticket.kind {
-            Kind::Receive => {
+            RequestKind::Receive => {
                 let receiving = seat.receiving;
                 if is_over {
-                    (seat.receiving, seat.is_cancelling) = (Receiving::Nothing, false);
+                    (seat.receiving, seat.is_cancelling) = (ReceiveRequest::Nothing, false);
                     self.mark(token);
                 }
                 self.received(token, receiving, entry)
             }
-            Kind::Accept => {
+            RequestKind::Accept => {
                 if is_over {
-                    seat.receiving = Receiving::Nothing;
+                    seat.receiving = ReceiveRequest::Nothing;
                     self.mark(token);
                 }
                 self.accepted(token, entry.result())
             }
-            Kind::Connect => {
-                seat.receiving = Receiving::Nothing;
+            RequestKind::Connect => {
+                seat.receiving = ReceiveRequest::Nothing;
                 self.connected(token, entry.result())
             }
-            Kind::Send => {
+            RequestKind::Send => {
                 self.returned(token, entry.result());
                 None
             }
-            Kind::Probe => {
+            RequestKind::Probe => {
                 self.probed(token, entry.result());
                 None
             }
-            Kind::Flight | Kind::Cancel => None,
+            RequestKind::Flight | RequestKind::Cancel => None,
         };
         event.map(|event| Completion { token, at: self.at, event })
     }
 
     /// Gives back what a completion carries that nobody waits for any more.
-    fn drop_unwanted(&mut self, kind: Kind, entry: &cqueue::Entry) {
-        if let (Kind::Receive, Some(id)) = (kind, cqueue::buffer_select(entry.flags())) {
+    fn drop_unwanted(&mut self, kind: RequestKind, entry: &cqueue::Entry) {
+        if let (RequestKind::Receive, Some(id)) = (kind, cqueue::buffer_select(entry.flags())) {
             // Which group a closed socket took it from is not known any more, but its number tells.
             self.give(u32::from(id));
         }
-        if kind == Kind::Accept && entry.result() >= 0 {
+        if kind == RequestKind::Accept && entry.result() >= 0 {
             drop(owned(entry.result()));
         }
     }
@@ -356,7 +358,7 @@ impl Uring {
             self.fail(token, error("connect", result));
             return None;
         }
-        self.seat(token).stage = Stage::Open;
+        self.seat(token).stage = SocketStage::Open;
         self.mark(token);
         Some(Event::Connected)
     }
@@ -372,7 +374,7 @@ impl Uring {
         None
     }
 
-    fn received(&mut self, token: Token, by: Receiving, entry: &cqueue::Entry) -> Option<Event> {
+    fn received(&mut self, token: Token, by: ReceiveRequest, entry: &cqueue::Entry) -> Option<Event> {
         let id = cqueue::buffer_select(entry.flags()).map(u32::from);
         let Ok(count @ 1..) = u32::try_from(entry.result()) else {
             if let Some(id) = id {
@@ -390,17 +392,17 @@ impl Uring {
         };
         let is_full = count as usize >= SMALL.1;
         seat.n_full = if is_full { seat.n_full.saturating_add(1) } else { 0 };
-        if by == Receiving::Staying && seat.n_full >= BULK {
+        if by == ReceiveRequest::Staying && seat.n_full >= BULK {
             seat.n_single = ROUNDS;
             self.mark(token);
-        } else if by == Receiving::Single && !is_full {
+        } else if by == ReceiveRequest::Single && !is_full {
             seat.n_single = seat.n_single.saturating_sub(1);
         }
-        Some(self.deliver(token, Piece { buffer, start: 0, length: count }))
+        Some(self.deliver(token, ReceivedBytes { buffer, start: 0, length: count }))
     }
 
     /// Splits a piece into what is to be discarded and the rest.
-    fn deliver(&mut self, token: Token, mut piece: Piece) -> Event {
+    fn deliver(&mut self, token: Token, mut piece: ReceivedBytes) -> Event {
         let seat = self.seat(token);
         let n_discard = u32::try_from(seat.n_discard).unwrap_or(u32::MAX).min(piece.length);
         if n_discard == 0 {
@@ -422,7 +424,7 @@ impl Uring {
     fn not_received(&mut self, token: Token, result: i32) -> Option<Event> {
         match -result {
             0 => {
-                self.seat(token).stage = Stage::Ended;
+                self.seat(token).stage = SocketStage::Ended;
                 Some(Event::Ended)
             }
             // The request has to be begun again: buffers had run out, or another kind of receive is wanted.
@@ -445,12 +447,12 @@ impl Uring {
         }
         let n_sent = usize::try_from(result).unwrap_or(0);
         let bytes = match unconfirmed {
-            Unconfirmed::Fixed(fixed) => Bytes::Fixed(fixed),
-            Unconfirmed::Copied => Bytes::Copied(self.lent.copies.at(token).to_vec()),
+            SilentSend::Fixed(fixed) => Bytes::Fixed(fixed),
+            SilentSend::Copied => Bytes::Copied(self.lent.copies.at(token).to_vec()),
         };
         let outbox = self.seat(token).outbox.as_mut().expect("it is probing");
         outbox.stage = Sending::Idle;
-        outbox.queue.push_front(Unsent { bytes, n_sent, n_told: 0 });
+        outbox.queue.push_front(QueuedBytes { bytes, n_sent, n_told: 0 });
         self.launch(token);
     }
 
@@ -474,8 +476,8 @@ impl Uring {
     }
 
     fn probe(&mut self, token: Token) {
-        let ticket = self.ticket(token, Kind::Probe);
-        self.ring.push_cancel(Ticket { kind: Kind::Send, ..ticket }, ticket);
+        let ticket = self.ticket(token, RequestKind::Probe);
+        self.ring.push_cancel(RequestTag { kind: RequestKind::Send, ..ticket }, ticket);
     }
 
     /// Whether nothing is being sent that a further send could overtake.
@@ -485,9 +487,9 @@ impl Uring {
     }
 
     /// Hands over a send that says nothing of success.
-    fn trust(&mut self, token: Token, request: &squeue::Entry, unconfirmed: Unconfirmed) {
+    fn trust(&mut self, token: Token, request: &squeue::Entry, unconfirmed: SilentSend) {
         self.seats[token.index()].unconfirmed = Some(unconfirmed);
-        let ticket = self.ticket(token, Kind::Send);
+        let ticket = self.ticket(token, RequestKind::Send);
         let request = request.clone().flags(squeue::Flags::SKIP_SUCCESS).user_data(ticket.bits());
         // SAFETY: the bytes are in `lent`, which is kept until the kernel has let go of every request, and stay where they are.
         unsafe { self.ring.push(&request) };
@@ -501,7 +503,7 @@ impl Uring {
             Outgoing::Copy(bytes) => self.lent.flights.enqueue(&mut outbox.queue, bytes, 1),
             Outgoing::Untold(bytes) => self.lent.flights.enqueue(&mut outbox.queue, bytes, 0),
             Outgoing::Fixed(fixed) => {
-                outbox.queue.push_back(Unsent { bytes: Bytes::Fixed(fixed), n_sent: 0, n_told: 0 });
+                outbox.queue.push_back(QueuedBytes { bytes: Bytes::Fixed(fixed), n_sent: 0, n_told: 0 });
             }
         }
         if outbox.stage == Sending::Idle {
@@ -520,7 +522,7 @@ impl Uring {
         let generation = seat.generation;
         let outbox = seat.outbox.as_mut().expect("the caller has looked at the outbox");
         let Some(unsent) = outbox.queue.pop_front() else { return };
-        let number = self.lent.flights.add(Flight { token, generation, unsent });
+        let number = self.lent.flights.add(SendInFlight { token, generation, unsent });
         outbox.stage = Sending::Flying(number);
         self.fly(number);
     }
@@ -534,18 +536,18 @@ impl Uring {
             Bytes::Copied(bytes) => bytes.as_slice(),
         };
         let request = send(fd, &bytes[flight.unsent.n_sent..]);
-        self.begin(request, Ticket { kind: Kind::Flight, generation: 0, place: number });
+        self.begin(request, RequestTag { kind: RequestKind::Flight, generation: 0, place: number });
     }
 
     /// A flight's request is over.
     fn land(&mut self, number: u32, result: i32) {
-        let Lent { flights, fixed, .. } = &mut *self.lent;
+        let KernelMemory { flights, fixed, .. } = &mut *self.lent;
         let flight = flights.get_mut(number);
         let (token, generation) = (flight.token, flight.generation);
         let wanted = self
             .seats
             .get(token.index())
-            .is_some_and(|seat| seat.generation == generation && !matches!(seat.stage, Stage::Dead));
+            .is_some_and(|seat| seat.generation == generation && !matches!(seat.stage, SocketStage::Dead));
         let outcome = usize::try_from(result);
         if let (true, Ok(count)) = (wanted, outcome) {
             flight.unsent.n_sent += count;
@@ -557,7 +559,7 @@ impl Uring {
                 return self.fly(number);
             }
         }
-        let Unsent { bytes, n_told, .. } = flights.remove(number).unsent;
+        let QueuedBytes { bytes, n_told, .. } = flights.remove(number).unsent;
         flights.recycle(bytes);
         if !wanted {
             return;
@@ -591,14 +593,14 @@ impl Uring {
 
     /// Ends every request and waits until the kernel has let go of the memory; whether it has.
     fn part(&mut self) -> bool {
-        const ALL: Ticket = Ticket { kind: Kind::Cancel, generation: 1, place: 0 };
+        const ALL: RequestTag = RequestTag { kind: RequestKind::Cancel, generation: 1, place: 0 };
         self.close_all();
         let until = clock::now() + PARTING;
         let mut n_left = None;
         self.ring.push_cancel_all(ALL);
         while clock::now() < until && self.ring.wait(until, None).is_ok() {
             while let Some(entry) = self.ring.next() {
-                if Ticket::from_bits(entry.user_data()) == ALL {
+                if RequestTag::from_bits(entry.user_data()) == ALL {
                     n_left = Some(entry.result());
                 }
                 self.digest(&entry);
@@ -617,7 +619,7 @@ impl Uring {
 /// Bytes as they are asked to be sent.
 #[derive(Clone, Copy)]
 enum Outgoing<'a> {
-    Fixed(Fixed),
+    Fixed(FixedBuffer),
     Copy(&'a [u8]),
     /// A copy of whose end nothing is to be told.
     Untold(&'a [u8]),
@@ -645,13 +647,13 @@ impl Reactor for Uring {
 
     fn new(n_connections: u32) -> Result<Self> {
         let ring = Ring::new(n_connections)?;
-        let lent = Lent {
-            small: Pool::new(&ring.io, SMALL_GROUP, 0..SMALL.0, SMALL.1)?,
-            large: Pool::new(&ring.io, LARGE_GROUP, SMALL.0..SMALL.0 + LARGE.0, LARGE.1)?,
+        let lent = KernelMemory {
+            small: BufferPool::new(&ring.io, SMALL_GROUP, 0..SMALL.0, SMALL.1)?,
+            large: BufferPool::new(&ring.io, LARGE_GROUP, SMALL.0..SMALL.0 + LARGE.0, LARGE.1)?,
             scratch: block(LARGE.1)?,
             fixed: Vec::new(),
-            copies: Copies::default(),
-            flights: Flights::default(),
+            copies: SendCopies::default(),
+            flights: SendsInFlight::default(),
         };
         Ok(Self {
             ring,
@@ -671,54 +673,54 @@ impl Reactor for Uring {
         self.ring.has_min_wait()
     }
 
-    fn fix(&mut self, bytes: Vec<u8>) -> Fixed {
+    fn fix(&mut self, bytes: Vec<u8>) -> FixedBuffer {
         self.lent.fixed.push(bytes.into_boxed_slice());
-        Fixed(u32::try_from(self.lent.fixed.len() - 1).expect("there are few fixed requests"))
+        FixedBuffer(u32::try_from(self.lent.fixed.len() - 1).expect("there are few fixed requests"))
     }
 
     fn connect(&mut self, token: Token, socket: Socket, to: &Destination) {
         let fd = socket.as_raw_fd();
-        let seat = self.occupy(token, socket, Stage::Connecting);
+        let seat = self.occupy(token, socket, SocketStage::Connecting);
         seat.is_local = to.raw().domain() == Domain::UNIX;
-        seat.receiving = Receiving::Connect;
+        seat.receiving = ReceiveRequest::Connect;
         self.n_under_way += 1;
-        let ticket = self.ticket(token, Kind::Connect);
+        let ticket = self.ticket(token, RequestKind::Connect);
         self.ring.push_connect(fd, to.raw(), ticket);
     }
 
     fn adopt(&mut self, token: Token, socket: Socket) {
         let is_local = socket.domain().is_ok_and(|domain| domain == Domain::UNIX);
-        if self.seats.get(token.index()).is_some_and(|before| before.unconfirmed == Some(Unconfirmed::Copied)) {
+        if self.seats.get(token.index()).is_some_and(|before| before.unconfirmed == Some(SilentSend::Copied)) {
             self.lent.copies.retire(token);
         }
-        self.occupy(token, socket, Stage::Open).is_local = is_local;
+        self.occupy(token, socket, SocketStage::Open).is_local = is_local;
         self.mark(token);
     }
 
     fn listen(&mut self, token: Token, socket: Socket) {
-        self.occupy(token, socket, Stage::Listening);
+        self.occupy(token, socket, SocketStage::Listening);
         self.mark(token);
     }
 
-    fn send_fixed(&mut self, token: Token, bytes: Fixed) {
-        if self.seat(token).stage == Stage::Dead {
+    fn send_fixed(&mut self, token: Token, bytes: FixedBuffer) {
+        if self.seat(token).stage == SocketStage::Dead {
             return;
         }
         if !self.is_alone(token) || self.lent.fixed[bytes.index()].len() > UNCONFIRMED {
             return self.enqueue(token, Outgoing::Fixed(bytes));
         }
         let request = send(self.fd(token), &self.lent.fixed[bytes.index()]);
-        self.trust(token, &request, Unconfirmed::Fixed(bytes));
+        self.trust(token, &request, SilentSend::Fixed(bytes));
     }
 
     fn send(&mut self, token: Token, bytes: &[u8]) {
-        if self.seat(token).stage != Stage::Dead {
+        if self.seat(token).stage != SocketStage::Dead {
             self.enqueue(token, Outgoing::Copy(bytes));
         }
     }
 
     fn send_quietly(&mut self, token: Token, bytes: &[u8]) {
-        if self.seat(token).stage == Stage::Dead {
+        if self.seat(token).stage == SocketStage::Dead {
             return;
         }
         if !self.is_alone(token) || bytes.len() > UNCONFIRMED {
@@ -726,7 +728,7 @@ impl Reactor for Uring {
         }
         let fd = self.fd(token);
         let request = send(fd, self.lent.copies.put(token, bytes));
-        self.trust(token, &request, Unconfirmed::Copied);
+        self.trust(token, &request, SilentSend::Copied);
     }
 
     fn discard(&mut self, token: Token, count: u64) {
@@ -745,15 +747,15 @@ impl Reactor for Uring {
         let generation = seat.generation;
         let closed = std::mem::replace(
             seat,
-            Seat { generation: (generation + 1) % GENERATIONS, is_stale: seat.is_stale, ..Seat::default() },
+            SocketSlot { generation: (generation + 1) % GENERATIONS, is_stale: seat.is_stale, ..SocketSlot::default() },
         );
         let end = match closed.receiving {
-            Receiving::Connect | Receiving::Accept => {
-                let ticket = |kind| Ticket { kind, generation, place: token.0 };
-                self.ring.push_cancel(ticket(closed.receiving.kind()), ticket(Kind::Cancel));
-                End::Close
+            ReceiveRequest::Connect | ReceiveRequest::Accept => {
+                let ticket = |kind| RequestTag { kind, generation, place: token.0 };
+                self.ring.push_cancel(ticket(closed.receiving.kind()), ticket(RequestKind::Cancel));
+                SocketEnd::Close
             }
-            _ => End::Shutdown,
+            _ => SocketEnd::Shutdown,
         };
         self.ring.close(socket, end);
     }
@@ -766,7 +768,7 @@ impl Reactor for Uring {
         self.seats.get(token.index())?.socket.as_ref()
     }
 
-    fn wait(&mut self, patience: Patience) -> Result<()> {
+    fn wait(&mut self, patience: WaitLimit) -> Result<()> {
         if self.ring.has_completions() || !self.known.is_empty() || self.rest.is_some() {
             return Ok(());
         }
@@ -783,7 +785,7 @@ impl Reactor for Uring {
         loop {
             if let Some((token, generation, piece)) = self.rest.take() {
                 let seat = &self.seats[token.index()];
-                if seat.generation != generation || seat.stage == Stage::Dead {
+                if seat.generation != generation || seat.stage == SocketStage::Dead {
                     self.give(piece.buffer);
                 } else {
                     let event = self.deliver(token, piece);
@@ -802,13 +804,13 @@ impl Reactor for Uring {
         }
     }
 
-    fn bytes(&self, piece: &Piece) -> &[u8] {
+    fn bytes(&self, piece: &ReceivedBytes) -> &[u8] {
         let id = u16::try_from(piece.buffer).expect("buffers have 16-bit numbers");
         let pool = if id < SMALL.0 { &self.lent.small } else { &self.lent.large };
         pool.bytes(id, piece.start as usize, piece.length as usize)
     }
 
-    fn release(&mut self, piece: Piece) {
+    fn release(&mut self, piece: ReceivedBytes) {
         self.piece_is_out = false;
         self.give(piece.buffer);
     }
@@ -848,7 +850,7 @@ mod tests {
         let listener = UnixListener::bind(directory.path().join("socket")).unwrap();
         listener.set_nonblocking(true).unwrap();
         reactor.listen(Token(100), OwnedFd::from(listener).into());
-        reactor.wait(Patience { until: clock::now(), batch: None }).unwrap();
+        reactor.wait(WaitLimit { until: clock::now(), batch: None }).unwrap();
         assert_eq!(reactor.n_under_way, 201, "a receive and a send of each, and the accept");
         assert!(reactor.part());
         assert_eq!(reactor.n_under_way, 0);
@@ -865,7 +867,7 @@ mod tests {
                 reactor.adopt(Token(token), OwnedFd::from(near).into());
                 peers.push(far);
             }
-            reactor.wait(Patience { until: clock::now(), batch: None }).unwrap();
+            reactor.wait(WaitLimit { until: clock::now(), batch: None }).unwrap();
             let before = clock::thread_cpu_times();
             assert!(reactor.part());
             let spent = clock::thread_cpu_times() - before;
@@ -878,6 +880,6 @@ mod tests {
 
     #[test]
     fn a_connection_takes_little_memory() {
-        assert!(size_of::<Seat>() <= 64, "{}", size_of::<Seat>());
+        assert!(size_of::<SocketSlot>() <= 64, "{}", size_of::<SocketSlot>());
     }
 }

@@ -20,7 +20,7 @@ const COMPLETIONS_MAX: u32 = 1 << 13;
 
 /// How a socket ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum SocketEnd {
     /// What waits on it has been cancelled.
     Close,
     /// With whatever waits on it: to cancel that, the kernel would have to find it among the requests of all sockets.
@@ -29,8 +29,8 @@ pub(super) enum End {
 
 /// What a completion belongs to, as the 64 bits that go with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ticket {
-    pub(super) kind: Kind,
+pub(super) struct RequestTag {
+    pub(super) kind: RequestKind,
     /// Tells a socket from the earlier ones of its token; 24 bits.
     pub(super) generation: u32,
     /// The token, or the place of a flight.
@@ -38,7 +38,7 @@ pub(super) struct Ticket {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RequestKind {
     Receive,
     Accept,
     Connect,
@@ -54,14 +54,21 @@ pub(super) enum Kind {
 /// Generations count round in the bits that a ticket has for them.
 pub(super) const GENERATIONS: u32 = 1 << 24;
 
-impl Ticket {
+impl RequestTag {
     pub(super) fn bits(self) -> u64 {
         u64::from(self.kind as u8) << 56 | u64::from(self.generation) << 32 | u64::from(self.place)
     }
 
     pub(super) fn from_bits(bits: u64) -> Self {
-        const KINDS: [Kind; 7] =
-            [Kind::Receive, Kind::Accept, Kind::Connect, Kind::Send, Kind::Flight, Kind::Probe, Kind::Cancel];
+        const KINDS: [RequestKind; 7] = [
+            RequestKind::Receive,
+            RequestKind::Accept,
+            RequestKind::Connect,
+            RequestKind::Send,
+            RequestKind::Flight,
+            RequestKind::Probe,
+            RequestKind::Cancel,
+        ];
         let low = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).expect("it is masked");
         Self { kind: KINDS[low(bits >> 56) as usize], generation: low(bits >> 32) % GENERATIONS, place: low(bits) }
     }
@@ -76,7 +83,7 @@ pub(super) struct Ring {
     /// The kernel copies an address when the request is handed over.
     addresses: Vec<SockAddr>,
     /// Closed sockets: their numbers must not be used again while a request with them waits to be handed over.
-    closing: Vec<(crate::socket::Socket, End)>,
+    closing: Vec<(crate::socket::Socket, SocketEnd)>,
     /// What went wrong when the queue was full.
     broken: Option<Error>,
 }
@@ -122,7 +129,7 @@ impl Ring {
     }
 
     /// Queues a connect of a socket that the caller keeps.
-    pub(super) fn push_connect(&mut self, fd: RawFd, address: &SockAddr, ticket: Ticket) {
+    pub(super) fn push_connect(&mut self, fd: RawFd, address: &SockAddr, ticket: RequestTag) {
         // The list must not grow, for its addresses must stay where they are. When it is full, so is the queue.
         while self.addresses.len() == self.addresses.capacity() {
             if let Err(error) = self.hand_over() {
@@ -139,23 +146,24 @@ impl Ring {
     }
 
     /// Queues the end of a request, which completes once more with what it has done by then.
-    pub(super) fn push_cancel(&mut self, of: Ticket, ticket: Ticket) {
+    pub(super) fn push_cancel(&mut self, of: RequestTag, ticket: RequestTag) {
         let request = opcode::AsyncCancel::new(of.bits()).build().user_data(ticket.bits());
         // Only a probe is about the answer.
-        let flags = if ticket.kind == Kind::Cancel { squeue::Flags::SKIP_SUCCESS } else { squeue::Flags::empty() };
+        let flags =
+            if ticket.kind == RequestKind::Cancel { squeue::Flags::SKIP_SUCCESS } else { squeue::Flags::empty() };
         // SAFETY: a cancel points to nothing.
         unsafe { self.push(&request.flags(flags)) };
     }
 
     /// Queues the end of all requests.
-    pub(super) fn push_cancel_all(&mut self, ticket: Ticket) {
+    pub(super) fn push_cancel_all(&mut self, ticket: RequestTag) {
         let request = opcode::AsyncCancel2::new(CancelBuilder::any()).build().user_data(ticket.bits());
         // SAFETY: a cancel points to nothing.
         unsafe { self.push(&request) };
     }
 
     /// Keeps a socket open until no queued request can mean it, and ends it then.
-    pub(super) fn close(&mut self, socket: crate::socket::Socket, end: End) {
+    pub(super) fn close(&mut self, socket: crate::socket::Socket, end: SocketEnd) {
         self.closing.push((socket, end));
     }
 
@@ -180,7 +188,7 @@ impl Ring {
         if self.io.submission().is_empty() {
             self.addresses.clear();
             for (socket, end) in self.closing.drain(..) {
-                if end == End::Shutdown {
+                if end == SocketEnd::Shutdown {
                     // Fails when the peer has ended it already.
                     let _ = socket.shutdown(Shutdown::Both);
                 }
@@ -270,9 +278,17 @@ mod tests {
 
     #[test]
     fn a_ticket_is_read_back_from_its_bits() {
-        for kind in [Kind::Receive, Kind::Accept, Kind::Connect, Kind::Send, Kind::Flight, Kind::Probe, Kind::Cancel] {
-            let ticket = Ticket { kind, generation: GENERATIONS - 1, place: u32::MAX };
-            assert_eq!(Ticket::from_bits(ticket.bits()), ticket);
+        for kind in [
+            RequestKind::Receive,
+            RequestKind::Accept,
+            RequestKind::Connect,
+            RequestKind::Send,
+            RequestKind::Flight,
+            RequestKind::Probe,
+            RequestKind::Cancel,
+        ] {
+            let ticket = RequestTag { kind, generation: GENERATIONS - 1, place: u32::MAX };
+            assert_eq!(RequestTag::from_bits(ticket.bits()), ticket);
         }
     }
 }

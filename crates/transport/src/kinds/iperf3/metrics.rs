@@ -2,13 +2,13 @@
 
 use fathom_model::{
     Better, Derivation, Metric, Record, Side, Unit,
-    metric::{Measure, Named},
+    metric::{MetricName, UnitAndSense},
     units::{approximate, rounded},
 };
 
 use crate::{
     kinds::LATENCY,
-    protocol::iperf3::{Outcome, Part, Results},
+    protocol::iperf3::{Iperf3Outcome, Results, StreamRole},
 };
 
 const SOURCE: &str = "docs/methods/iperf3.md";
@@ -31,14 +31,18 @@ const SERVER_CPU: &str = "server_cpu_ns";
 const SERVER_TIME: &str = "server_time_ns";
 
 const CLIENT: Side = Side::Initiator;
-const BITS: Measure = Measure(Unit::BitsPerSec, Better::Higher);
+const BITS: UnitAndSense = UnitAndSense(Unit::BitsPerSec, Better::Higher);
 const THROUGHPUT: Metric =
-    Metric::of(Named("throughput_bps", "goodput"), BITS, SOURCE, Derivation::rate(CLIENT, BYTES));
-const SERVER: Metric =
-    Metric::of(Named("server_throughput_bps", "by the server"), BITS, SOURCE, Derivation::total(CLIENT, SERVER_RATE));
+    Metric::of(MetricName("throughput_bps", "goodput"), BITS, SOURCE, Derivation::rate(CLIENT, BYTES));
+const SERVER: Metric = Metric::of(
+    MetricName("server_throughput_bps", "by the server"),
+    BITS,
+    SOURCE,
+    Derivation::total(CLIENT, SERVER_RATE),
+);
 const SERVER_SHARE: Metric = Metric::of(
-    Named("server_cpu_ratio", "server's CPU"),
-    Measure(Unit::Ratio, Better::Lower),
+    MetricName("server_cpu_ratio", "server's CPU"),
+    UnitAndSense(Unit::Ratio, Better::Lower),
     SOURCE,
     Derivation::share((CLIENT, SERVER_CPU), (CLIENT, SERVER_TIME)),
 );
@@ -47,13 +51,13 @@ pub(super) const TCP: &[Metric] = &[
     THROUGHPUT,
     SERVER,
     Metric::of(
-        Named("retransmitted_segments", "segments sent again"),
-        Measure(Unit::Count, Better::Lower),
+        MetricName("retransmitted_segments", "segments sent again"),
+        UnitAndSense(Unit::Count, Better::Lower),
         SOURCE,
         Derivation::total(CLIENT, RETRANSMITS),
     ),
     Metric::of(
-        Named("cost_client_ns_per_kib", "client's CPU per KiB"),
+        MetricName("cost_client_ns_per_kib", "client's CPU per KiB"),
         LATENCY,
         SOURCE,
         Derivation::cost(CLIENT, KIBIBYTES),
@@ -65,21 +69,21 @@ pub(super) const UDP: &[Metric] = &[
     THROUGHPUT,
     SERVER,
     Metric::of(
-        Named("loss_ratio", "lost"),
-        Measure(Unit::Ratio, Better::Lower),
+        MetricName("loss_ratio", "lost"),
+        UnitAndSense(Unit::Ratio, Better::Lower),
         SOURCE,
         Derivation::share((CLIENT, ALL_LOST), (CLIENT, ALL_SENT)),
     ),
-    Metric::of(Named("jitter_ns", "jitter"), LATENCY, "RFC 3550 section 6.4.1", Derivation::total(CLIENT, JITTER)),
+    Metric::of(MetricName("jitter_ns", "jitter"), LATENCY, "RFC 3550 section 6.4.1", Derivation::total(CLIENT, JITTER)),
     SERVER_SHARE,
 ];
 
 /// What this side knows without the server.
-pub(super) fn own(record: &mut Record, outcome: &Outcome) {
+pub(super) fn add_client_totals(record: &mut Record, outcome: &Iperf3Outcome) {
     let moved = record.totals.get(BYTES).copied().unwrap_or(0);
     record.totals.insert(KIBIBYTES.to_owned(), moved / 1024);
     record.totals.remove(JITTER_SUM);
-    let receives = outcome.streams.iter().filter(|own| own.stream.part == Part::Receiver);
+    let receives = outcome.streams.iter().filter(|own| own.stream.role == StreamRole::Receiver);
     if let Some(jitter) = receives.map(|own| own.total.jitter.0).max() {
         record.totals.insert(JITTER.to_owned(), jitter);
     }
@@ -89,7 +93,7 @@ pub(super) fn own(record: &mut Record, outcome: &Outcome) {
 }
 
 /// What the server told of its streams, by what each side did with them.
-pub(super) fn told(record: &mut Record, results: &Results, outcome: &Outcome) {
+pub(super) fn add_server_totals(record: &mut Record, results: &Results, outcome: &Iperf3Outcome) {
     let mut put = |name: &str, value: u64| record.totals.insert(name.to_owned(), value);
     let streams = || outcome.streams.iter().filter_map(|own| Some((own, results.stream(own.stream.id)?)));
     let span = streams().map(|(_, told)| told.seconds).fold(0.0, f64::max);
@@ -103,14 +107,14 @@ pub(super) fn told(record: &mut Record, results: &Results, outcome: &Outcome) {
     let (mut sent, mut lost, mut again) = (0, 0, 0);
     let mut jitter = record.totals.get(JITTER).copied().unwrap_or(0);
     for (own, told) in streams() {
-        match own.stream.part {
-            Part::Sender => {
+        match own.stream.role {
+            StreamRole::Sender => {
                 sent += own.total.packets;
                 lost += told.lost;
                 again += own.total.tcp.map_or(0, |tcp| tcp.retransmits);
                 jitter = jitter.max(rounded(told.jitter_secs * 1e9));
             }
-            Part::Receiver => {
+            StreamRole::Receiver => {
                 sent += told.packets.max(own.total.packets);
                 lost += own.total.lost;
                 again += told.retransmits.unwrap_or(0);

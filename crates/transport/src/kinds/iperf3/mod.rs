@@ -16,7 +16,9 @@ use std::{
     thread::JoinHandle,
 };
 
-use fathom_engine::{Counts, Crew, Error, Session, StopFlag, Test, TestKind, Until, Watcher, Worker};
+use fathom_engine::{
+    EndCondition, Error, StopFlag, Test, TestKind, TrialContext, TrialObserver, WorkerCounts, WorkerHandle, WorkerPool,
+};
 use fathom_model::{
     Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side,
     names::count,
@@ -30,28 +32,36 @@ use fathom_sys::{
 
 pub use self::settings::destination;
 use crate::{
-    flows::FlowWatch,
-    link, options,
+    connection_setup, options,
     protocol::iperf3::{
-        self, Asked, Carrier, Client, Conducted, Cookie, Counter, Open, Outcome, Part, Reading, Served, Server,
-        ServerOptions, StreamOutcome,
+        self, Client, ClientOptions, Cookie, Counter, Iperf3Outcome, OpenStream, Server, ServerOptions, ServerTotals,
+        StreamContext, StreamCounts, StreamOutcome, StreamRole, TransportProtocol,
     },
+    tcp_sampler::TcpInfoSampler,
 };
 
 /// A test over one carrier.
 pub(crate) struct Iperf3 {
     name: &'static str,
-    carrier: Carrier,
+    carrier: TransportProtocol,
     options: &'static [OptionDoc],
     metrics: &'static [Metric],
 }
 
 /// Streams of bytes.
-pub(crate) const TCP: Iperf3 =
-    Iperf3 { name: "iperf3_tcp", carrier: Carrier::Tcp, options: settings::TCP_OPTIONS, metrics: metrics::TCP };
+pub(crate) const TCP: Iperf3 = Iperf3 {
+    name: "iperf3_tcp",
+    carrier: TransportProtocol::Tcp,
+    options: settings::TCP_OPTIONS,
+    metrics: metrics::TCP,
+};
 /// Numbered datagrams.
-pub(crate) const UDP: Iperf3 =
-    Iperf3 { name: "iperf3_udp", carrier: Carrier::Udp, options: settings::UDP_OPTIONS, metrics: metrics::UDP };
+pub(crate) const UDP: Iperf3 = Iperf3 {
+    name: "iperf3_udp",
+    carrier: TransportProtocol::Udp,
+    options: settings::UDP_OPTIONS,
+    metrics: metrics::UDP,
+};
 
 /// What is counted on the client's side, in the order of [`Counter`].
 const COUNTERS: &[&str] = &[metrics::BYTES, metrics::DATAGRAMS, metrics::LOST, count::REORDERED, metrics::JITTER_SUM];
@@ -63,13 +73,13 @@ impl TestKind for Iperf3 {
 
     fn about(&self) -> &'static str {
         match self.carrier {
-            Carrier::Tcp => "payload per second of TCP streams to or from an iperf3 server",
-            Carrier::Udp => "datagrams to or from an iperf3 server, and what was lost",
+            TransportProtocol::Tcp => "payload per second of TCP streams to or from an iperf3 server",
+            TransportProtocol::Udp => "datagrams to or from an iperf3 server, and what was lost",
         }
     }
 
     fn layer(&self) -> Layer {
-        if self.carrier == Carrier::Tcp { Layer::Tcp } else { Layer::Udp }
+        if self.carrier == TransportProtocol::Tcp { Layer::Tcp } else { Layer::Udp }
     }
 
     fn is_two_sided(&self, settings: &Settings) -> bool {
@@ -77,7 +87,7 @@ impl TestKind for Iperf3 {
     }
 
     fn title(&self, settings: &Settings) -> String {
-        let way = settings.text(settings::WAY.name).filter(|way| way != "up").map(|way| format!(" {way}"));
+        let way = settings.text(settings::DIRECTION.name).filter(|way| way != "up").map(|way| format!(" {way}"));
         let flows = match settings.count(settings::STREAMS.name).unwrap_or(1) {
             1 => "1 stream".to_owned(),
             n => format!("{n} streams"),
@@ -100,7 +110,7 @@ impl TestKind for Iperf3 {
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         if role.side == Side::Responder {
-            return Ok(Box::new(Serving::bind(role, policy)?));
+            return Ok(Box::new(Iperf3ServerTest::bind(role, policy)?));
         }
         let stop = StopFlag::default();
         let mut parameters = settings::parameters(self.carrier, &role.settings)?;
@@ -108,28 +118,28 @@ impl TestKind for Iperf3 {
         let longest = role.phases.longest().as_secs_f64().ceil();
         parameters.time_secs = u32::try_from(rounded(longest)).unwrap_or(1).clamp(1, 86_400);
         // Only ours at the other end of a path under test is reached from this host's address there.
-        let asked = Asked {
-            servers: servers((role, policy), self.name)?,
+        let asked = ClientOptions {
+            servers: server_destinations((role, policy), self.name)?,
             parameters,
             from: role.address.filter(|_| self.is_two_sided(&role.settings)),
             connect_timeout: Some(CONNECT_MAX),
-            ..Asked::default()
+            ..ClientOptions::default()
         };
-        let client = connect(&asked, &stop).map_err(said)?;
-        Ok(Box::new(Testing { role: role.clone(), client, stop }))
+        let client = connect(&asked, &stop).map_err(test_error)?;
+        Ok(Box::new(Iperf3ClientTest { role: role.clone(), client, stop }))
     }
 }
 
 /// How long the control connection may take while a test is prepared.
 const CONNECT_MAX: Nanos = Nanos::from_secs(5);
 /// How soon the other end's end is noticed.
-const LOOK: Nanos = Nanos::from_millis(20);
+const POLL_INTERVAL: Nanos = Nanos::from_millis(20);
 
 /// How long a server may be busy with the trial before this one, which it has yet to put away.
 const BUSY_MAX: Nanos = Nanos::from_secs(3);
 
 /// Connects, and once more while the server is busy with what it did for us a moment ago.
-fn connect(asked: &Asked, stop: &StopFlag) -> Result<Client, iperf3::Error> {
+fn connect(asked: &ClientOptions, stop: &StopFlag) -> Result<Client, iperf3::Error> {
     let deadline = clock::now() + BUSY_MAX;
     loop {
         match Client::connect(asked.clone(), Cookie::fresh(), stop) {
@@ -142,7 +152,7 @@ fn connect(asked: &Asked, stop: &StopFlag) -> Result<Client, iperf3::Error> {
 }
 
 /// An iperf3 error as one of a test.
-fn said(error: iperf3::Error) -> Error {
+fn test_error(error: iperf3::Error) -> Error {
     match error {
         iperf3::Error::Connect { .. } | iperf3::Error::Denied { .. } | iperf3::Error::SocketOption { .. } => {
             Error::Unsupported { what: format!("iperf3: {error}"), hint: error.hint().map(str::to_owned) }
@@ -155,9 +165,9 @@ fn said(error: iperf3::Error) -> Error {
 }
 
 /// Where the server is: the one that was named, or ours.
-fn servers((role, policy): (&Role, &Policy), kind: &'static str) -> Result<Vec<Destination>, Error> {
+fn server_destinations((role, policy): (&Role, &Policy), kind: &'static str) -> Result<Vec<Destination>, Error> {
     let Some((host, port)) = destination(&role.settings)? else {
-        return Ok(vec![policy.permit(link::told(role, kind)?)?]);
+        return Ok(vec![policy.permit(connection_setup::responder_address(role, kind)?)?]);
     };
     let unknown = |error| match Refused::within(&error) {
         Some(refused) => refused.clone().into(),
@@ -167,19 +177,19 @@ fn servers((role, policy): (&Role, &Policy), kind: &'static str) -> Result<Vec<D
 }
 
 /// The client's side.
-struct Testing {
+struct Iperf3ClientTest {
     role: Role,
     client: Client,
     stop: StopFlag,
 }
 
 /// A stream in the hands of its thread.
-struct Hand<'a> {
-    worker: &'a Worker<'a>,
+struct WorkerStream<'a> {
+    worker: &'a WorkerHandle<'a>,
     is_broken: &'a AtomicBool,
 }
 
-impl Conducted for Hand<'_> {
+impl StreamContext for WorkerStream<'_> {
     fn add(&self, counter: Counter, amount: u64) {
         self.worker.add(counter as usize, amount);
     }
@@ -194,103 +204,107 @@ impl Conducted for Hand<'_> {
 }
 
 /// Looks after the control connection while the workers stream.
-struct Looking<'a> {
+struct ControlWatcher<'a> {
     client: &'a mut Client,
     is_broken: &'a AtomicBool,
-    why: Option<iperf3::Error>,
-    flows: Option<FlowWatch>,
+    failure: Option<iperf3::Error>,
+    sampler: Option<TcpInfoSampler>,
 }
 
-impl Watcher for Looking<'_> {
-    fn interval(&mut self, elapsed: Nanos, counts: Counts<'_>) {
-        if let Some(flows) = &mut self.flows {
-            flows.interval(elapsed, counts);
+impl TrialObserver for ControlWatcher<'_> {
+    fn on_interval(&mut self, elapsed: Nanos, counts: WorkerCounts<'_>) {
+        if let Some(flows) = &mut self.sampler {
+            flows.on_interval(elapsed, counts);
         }
-        if self.why.is_none() {
-            self.why = self.client.heard_of_end();
-            self.is_broken.store(self.why.is_some(), Ordering::Relaxed);
+        if self.failure.is_none() {
+            self.failure = self.client.poll_for_end();
+            self.is_broken.store(self.failure.is_some(), Ordering::Relaxed);
         }
     }
 }
 
-impl Test for Testing {
+impl Test for Iperf3ClientTest {
     fn endpoints(&self) -> Endpoints {
         Endpoints::new()
     }
 
-    fn run(mut self: Box<Self>, session: &Session) -> Result<Record, Error> {
-        self.client.open_streams().map_err(said)?;
-        let streams: Vec<Open> = self.client.streams().to_vec();
+    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+        self.client.open_streams().map_err(test_error)?;
+        let streams: Vec<OpenStream> = self.client.streams().to_vec();
         let parameters = self.client.parameters().clone();
-        let is_tcp = parameters.carrier == Carrier::Tcp;
+        let is_tcp = parameters.protocol == TransportProtocol::Tcp;
         let sockets: Vec<_> = streams.iter().map(|open| open.socket.clone()).collect();
         let is_broken = AtomicBool::new(false);
-        let mut looking = Looking {
+        let mut looking = ControlWatcher {
             client: &mut self.client,
             is_broken: &is_broken,
-            why: None,
-            flows: is_tcp.then(|| FlowWatch::new(&sockets)),
+            failure: None,
+            sampler: is_tcp.then(|| TcpInfoSampler::new(&sockets)),
         };
-        let crew =
-            Crew { states: streams.clone(), counters: COUNTERS, cores: &self.role.cores, until: Until::PhasesOver };
+        let crew = WorkerPool {
+            states: streams.clone(),
+            counters: COUNTERS,
+            cores: &self.role.cores,
+            until: EndCondition::PhasesOver,
+        };
         let broken = Mutex::new(None);
-        let conducted = crew.conduct(session, &mut looking, |worker, open| {
-            let hand = Hand { worker: &worker, is_broken: &is_broken };
+        let conducted = crew.run(session, &mut looking, |worker, open| {
+            let hand = WorkerStream { worker: &worker, is_broken: &is_broken };
             if let Err(error) = iperf3::stream(&open, (&parameters, None), &hand) {
                 is_broken.store(true, Ordering::Relaxed);
                 broken.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
             }
             Ok(())
         })?;
-        let Looking { why, flows, .. } = looking;
+        let ControlWatcher { failure: why, sampler: flows, .. } = looking;
         let mut record = conducted.record(self.role.side);
         let counts = conducted.counts();
         if let Some(flows) = flows {
             flows.finish(&mut record, counts);
         }
-        let outcome = own_outcome(&streams, (&record, counts));
+        let outcome = client_outcome(&streams, (&record, counts));
         let told = match (why, broken.into_inner().unwrap_or_else(PoisonError::into_inner)) {
             (Some(why), _) => Err(why),
             (None, Some(error)) => Err(error.into()),
             (None, None) => self.client.finish(&outcome.results(None)),
         };
-        metrics::own(&mut record, &outcome);
+        metrics::add_client_totals(&mut record, &outcome);
         match told {
-            Ok(results) => metrics::told(&mut record, &results, &outcome),
-            Err(error) => break_off(&mut record, &error, &self.stop),
+            Ok(results) => metrics::add_server_totals(&mut record, &results, &outcome),
+            Err(error) => record_failure(&mut record, &error, &self.stop),
         }
         Ok(record)
     }
 }
 
 /// Keeps what was measured of a test that its server did not bring to an end.
-fn break_off(record: &mut Record, error: &iperf3::Error, stop: &StopFlag) {
+fn record_failure(record: &mut Record, error: &iperf3::Error, stop: &StopFlag) {
     stop.abort();
     record.complete = false;
     *record.errors.entry(format!("iperf3: {error}")).or_default() += 1;
 }
 
 /// What this side counted, as the server is told.
-fn own_outcome(streams: &[Open], (record, counts): (&Record, Counts<'_>)) -> Outcome {
+fn client_outcome(streams: &[OpenStream], (record, counts): (&Record, WorkerCounts<'_>)) -> Iperf3Outcome {
     let span = record.timeline.end_ns.last().copied().unwrap_or_default();
-    let of = |(place, open): (usize, &Open)| {
+    let of = |(place, open): (usize, &OpenStream)| {
         let count = |counter: Counter| counts.of(place, counter as usize).unwrap_or(0);
         StreamOutcome {
             stream: open.stream,
-            total: Reading {
+            total: StreamCounts {
                 bytes: count(Counter::Bytes),
                 packets: count(Counter::Packets),
                 lost: count(Counter::Lost),
                 out_of_order: count(Counter::OutOfOrder),
                 jitter: Nanos(count(Counter::JitterNs)),
-                tcp: (open.stream.part == Part::Sender).then(|| iperf3::TcpState::of(&open.socket)).flatten(),
+                tcp: (open.stream.role == StreamRole::Sender).then(|| iperf3::TcpState::of(&open.socket)).flatten(),
             },
             omitted: iperf3::Omitted::default(),
             extremes: None,
         }
     };
     let share = approximate(record.cpu_ns.0) / approximate(span.0.max(1)) * 100.0;
-    Outcome {
+    Iperf3Outcome {
         streams: streams.iter().enumerate().map(of).collect(),
         span,
         cpu: iperf3::CpuUse { total: share, user: 0.0, system: share },
@@ -300,19 +314,19 @@ fn own_outcome(streams: &[Open], (record, counts): (&Record, Counts<'_>)) -> Out
 }
 
 /// Our own server, for the other end of a lab; it serves from the preparation on, because its client connects in its own.
-struct Serving {
+struct Iperf3ServerTest {
     role: Role,
     address: SocketAddr,
     stop: StopFlag,
-    server: Option<JoinHandle<Result<Served, iperf3::Error>>>,
+    server: Option<JoinHandle<Result<ServerTotals, iperf3::Error>>>,
 }
 
-impl Serving {
+impl Iperf3ServerTest {
     fn bind(role: &Role, policy: &Policy) -> Result<Self, Error> {
         let guests = fathom_engine::guests(role, policy);
         let admits = Arc::new(move |address| guests.admit(address));
-        let options = ServerOptions { clients: 1, admits: Some(admits), ..ServerOptions::default() };
-        let server = Server::bind(options::listen_address(role), (None, options)).map_err(said)?;
+        let options = ServerOptions { clients: 1, is_client_allowed: Some(admits), ..ServerOptions::default() };
+        let server = Server::bind(options::listen_address(role), (None, options)).map_err(test_error)?;
         let (address, stop) = (server.address(), StopFlag::default());
         let told = stop.clone();
         let server = threads::start(move || server.run(&told, &|| Box::new(())))
@@ -321,35 +335,35 @@ impl Serving {
     }
 
     /// Ends the server, which happens within moments, and says what it served.
-    fn end(&mut self) -> Option<Result<Served, iperf3::Error>> {
+    fn end(&mut self) -> Option<Result<ServerTotals, iperf3::Error>> {
         self.stop.finish();
         let served = self.server.take()?.join();
         Some(served.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 }
 
-impl Drop for Serving {
+impl Drop for Iperf3ServerTest {
     fn drop(&mut self) {
         // Of a server that was not asked for its outcome only the end matters.
         let _ = self.end();
     }
 }
 
-impl Test for Serving {
+impl Test for Iperf3ServerTest {
     fn endpoints(&self) -> Endpoints {
-        link::tell(self.address)
+        connection_setup::endpoint(self.address)
     }
 
-    fn run(mut self: Box<Self>, session: &Session) -> Result<Record, Error> {
-        let crew = Crew { states: vec![()], counters: &["tests"], cores: &[], until: Until::Told };
-        let conducted = crew.conduct(session, &mut (), |worker, ()| {
+    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+        let crew = WorkerPool { states: vec![()], counters: &["tests"], cores: &[], until: EndCondition::PeerFinished };
+        let conducted = crew.run(session, &mut (), |worker, ()| {
             while !worker.is_over() {
-                clock::sleep_until(clock::now() + LOOK);
+                clock::sleep_until(clock::now() + POLL_INTERVAL);
             }
             Ok(())
         })?;
         let mut record = conducted.record(self.role.side);
-        let served = self.end().transpose().map_err(said)?.unwrap_or_default();
+        let served = self.end().transpose().map_err(test_error)?.unwrap_or_default();
         record.totals.insert("tests".to_owned(), served.finished);
         if served.finished == 0 {
             let text = "no client brought its test to an end".to_owned();

@@ -8,7 +8,7 @@ use fathom_model::{
 
 use crate::{
     options::{self, BUFFER, CONGESTION, DSCP, MSS, NODELAY, PORT},
-    protocol::iperf3::{Carrier, PORT as IPERF3, Parameters, Way, Wish},
+    protocol::iperf3::{PORT as IPERF3, ParameterFlag, Parameters, TransferDirection, TransportProtocol},
 };
 
 /// Where the server is.
@@ -26,7 +26,7 @@ pub(super) const STREAMS: OptionDoc = OptionDoc {
     help: "streams at the same time in each direction",
 };
 /// Who sends.
-pub(super) const WAY: OptionDoc = OptionDoc {
+pub(super) const DIRECTION: OptionDoc = OptionDoc {
     name: "direction",
     value: ValueKind::Choice(&["up", "down", "both"]),
     default: Some("up"),
@@ -70,8 +70,8 @@ const COUNTERS: OptionDoc = OptionDoc {
 };
 
 pub(super) const TCP_OPTIONS: &[OptionDoc] =
-    &[HOST, STREAMS, WAY, BLOCK, RATE, SENDFILE, DISCARD, NODELAY, CONGESTION, BUFFER, MSS, DSCP, PORT];
-pub(super) const UDP_OPTIONS: &[OptionDoc] = &[HOST, STREAMS, WAY, SIZE, RATE, COUNTERS, BUFFER, DSCP, PORT];
+    &[HOST, STREAMS, DIRECTION, BLOCK, RATE, SENDFILE, DISCARD, NODELAY, CONGESTION, BUFFER, MSS, DSCP, PORT];
+pub(super) const UDP_OPTIONS: &[OptionDoc] = &[HOST, STREAMS, DIRECTION, SIZE, RATE, COUNTERS, BUFFER, DSCP, PORT];
 
 /// The host and the port of the server that settings name, in one text or by the option `port`.
 ///
@@ -79,7 +79,7 @@ pub(super) const UDP_OPTIONS: &[OptionDoc] = &[HOST, STREAMS, WAY, SIZE, RATE, C
 /// A text that is no host with a port, or two ports that differ.
 pub fn destination(settings: &Settings) -> Result<Option<(String, u16)>, Error> {
     let Some(text) = settings.text(HOST.name) else { return Ok(None) };
-    let wrong = || options::not_allowed(HOST.name, "HOST, HOST:PORT or [ADDRESS]:PORT", &text);
+    let wrong = || options::invalid_value(HOST.name, "HOST, HOST:PORT or [ADDRESS]:PORT", &text);
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) = rest.split_once(']').ok_or_else(wrong)?;
@@ -92,7 +92,7 @@ pub fn destination(settings: &Settings) -> Result<Option<(String, u16)>, Error> 
     let named = narrow::<u16>(settings, &PORT).filter(|port| *port != 0);
     let port = port.map(|port| port.parse().map_err(|_| wrong())).transpose()?;
     if let (Some(named), Some(port)) = (named, port.filter(|port| named != Some(*port))) {
-        return Err(options::not_allowed(PORT.name, &format!("{port}, the port of {text}"), &named));
+        return Err(options::invalid_value(PORT.name, &format!("{port}, the port of {text}"), &named));
     }
     let port = port.or(named).unwrap_or(IPERF3);
     if host.is_empty() || host.contains(char::is_whitespace) || port == 0 {
@@ -106,24 +106,24 @@ fn narrow<T: TryFrom<u64>>(settings: &Settings, option: &OptionDoc) -> Option<T>
 }
 
 /// What the server is asked for; the time is the caller's.
-pub(super) fn parameters(carrier: Carrier, settings: &Settings) -> Result<Parameters, Error> {
+pub(super) fn parameters(carrier: TransportProtocol, settings: &Settings) -> Result<Parameters, Error> {
     let (block, least, most) = match carrier {
-        Carrier::Tcp => (BLOCK, 1, 1 << 20),
-        Carrier::Udp => (SIZE, 16, 65_507),
+        TransportProtocol::Tcp => (BLOCK, 1, 1 << 20),
+        TransportProtocol::Udp => (SIZE, 16, 65_507),
     };
     let size = settings.size(block.name).unwrap_or(Bytes(0));
     if size.0 != 0 && !(least..=most).contains(&size.0) {
-        return Err(options::not_allowed(block.name, &format!("{least} B to {most} B"), &size));
+        return Err(options::invalid_value(block.name, &format!("{least} B to {most} B"), &size));
     }
     let parallel: u32 = narrow(settings, &STREAMS).unwrap_or(1);
     let mut parameters = Parameters {
-        carrier,
+        protocol: carrier,
         parallel,
         block: size,
-        way: match settings.text(WAY.name).as_deref() {
-            Some("down") => Way::Reverse,
-            Some("both") => Way::Both,
-            _ => Way::Forward,
+        direction: match settings.text(DIRECTION.name).as_deref() {
+            Some("down") => TransferDirection::Reverse,
+            Some("both") => TransferDirection::Both,
+            _ => TransferDirection::Forward,
         },
         mss: narrow(settings, &MSS).unwrap_or(0),
         window: settings.size(BUFFER.name).unwrap_or(Bytes(0)),
@@ -136,10 +136,14 @@ pub(super) fn parameters(carrier: Carrier, settings: &Settings) -> Result<Parame
     let n_streams = f64::from(parameters.n_streams());
     parameters.bitrate = settings.bit_rate(RATE.name).map_or(0, |rate| rounded(rate.get() / n_streams));
     if settings.text(NODELAY.name).as_deref() == Some("on") {
-        parameters.wishes.add(Wish::NoDelay);
+        parameters.flags.add(ParameterFlag::NoDelay);
     }
-    let wishes = [(&SENDFILE, Wish::ZeroCopy), (&DISCARD, Wish::SkipReceiveCopy), (&COUNTERS, Wish::Counters64)];
-    wishes.iter().filter(|(option, _)| settings.flag(option.name)).for_each(|(_, wish)| parameters.wishes.add(*wish));
+    let wishes = [
+        (&SENDFILE, ParameterFlag::ZeroCopy),
+        (&DISCARD, ParameterFlag::SkipReceiveCopy),
+        (&COUNTERS, ParameterFlag::Counters64),
+    ];
+    wishes.iter().filter(|(option, _)| settings.flag(option.name)).for_each(|(_, wish)| parameters.flags.add(*wish));
     Ok(parameters)
 }
 
@@ -183,8 +187,8 @@ mod tests {
     fn the_rate_is_that_of_all_streams_together() {
         let settings =
             Settings::default().with("flows", "4").with("rate", "1G").with("direction", "both").with("size", "1400");
-        let parameters = parameters(Carrier::Udp, &settings).unwrap();
+        let parameters = parameters(TransportProtocol::Udp, &settings).unwrap();
         assert_eq!((parameters.bitrate, parameters.n_streams(), parameters.block), (125_000_000, 8, Bytes(1400)));
-        assert!(super::parameters(Carrier::Udp, &Settings::default().with("size", "15")).is_err());
+        assert!(super::parameters(TransportProtocol::Udp, &Settings::default().with("size", "15")).is_err());
     }
 }

@@ -8,7 +8,7 @@ mod probe;
 
 use std::sync::Arc;
 
-use fathom_engine::{Crew, Error, Session, Test, TestKind, pace::Constant};
+use fathom_engine::{Error, Test, TestKind, TrialContext, WorkerPool, pace::ConstantRate};
 use fathom_model::{
     Endpoints, Histogram, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, ValueKind,
     names::{
@@ -20,16 +20,16 @@ use fathom_model::{
 };
 use fathom_sys::{policy::Policy, socket::Socket};
 
-use self::probe::{Asking, Probes};
-use super::tcp_stream::flow::{Flow, LastMoved, Told};
+use self::probe::{ProbeResults, ProbeSender};
+use super::tcp_stream::flow::{Flow, FlowResult, LastMoved};
 use crate::{
-    flows::{FlowWatch, PayloadCount},
-    link::Opening,
+    connection_setup::FlowConnections,
     options::{
         self, BUFFER, CONGESTION, DEVICE, DSCP, FLOW_LABEL, FLOWS, MSS, PORT, SOURCE, STREAM_FLOWS, SocketOptions,
     },
     payload::Payload,
-    stream::{Inlet, Receiving, Sending, Source},
+    stream::{ReceiveSink, SendSource, StreamReceiver, StreamSender},
+    tcp_sampler::{PayloadCount, TcpInfoSampler},
 };
 
 /// Probes at a fixed rate beside streams.
@@ -58,13 +58,13 @@ const PROBE_RATE: OptionDoc = OptionDoc {
 
 /// A group of connections with a listener of its own, as a connection must tell by where it came in what it is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lane {
+enum FlowGroup {
     Probe,
     Up,
     Down,
 }
 
-impl Lane {
+impl FlowGroup {
     /// The key of its address in the responder's endpoints, and its place after the first port.
     fn place(self) -> (&'static str, u64) {
         match self {
@@ -96,7 +96,7 @@ impl Lane {
         if let Some(port) = role.settings.count(PORT.name).filter(|port| *port > 0) {
             if port + place > u64::from(u16::MAX) {
                 let expected = "a port below 65534, as streams have the next two";
-                return Err(options::not_allowed(PORT.name, expected, &port));
+                return Err(options::invalid_value(PORT.name, expected, &port));
             }
             role.settings.set(PORT.name, (port + place).to_string());
         }
@@ -106,20 +106,20 @@ impl Lane {
 }
 
 /// The directions that streams go.
-fn streams(settings: &Settings) -> &'static [Lane] {
+fn streams(settings: &Settings) -> &'static [FlowGroup] {
     match settings.text(LOAD.name).as_deref() {
         Some("none") => &[],
-        Some("up") => &[Lane::Up],
-        Some("down") => &[Lane::Down],
-        _ => &[Lane::Up, Lane::Down],
+        Some("up") => &[FlowGroup::Up],
+        Some("down") => &[FlowGroup::Down],
+        _ => &[FlowGroup::Up, FlowGroup::Down],
     }
 }
 
-fn schedule(settings: &Settings) -> Result<Constant, Error> {
+fn schedule(settings: &Settings) -> Result<ConstantRate, Error> {
     let rate = settings.rate(PROBE_RATE.name).unwrap_or_default();
     let bounded = PerSec::new(RATE_MAX).filter(|most| rate.get() >= 1.0 && rate <= *most);
-    let refused = || options::not_allowed(PROBE_RATE.name, "1 to 10k probes per second", &rate);
-    bounded.and_then(|_| Constant::new(rate)).ok_or_else(refused)
+    let refused = || options::invalid_value(PROBE_RATE.name, "1 to 10k probes per second", &rate);
+    bounded.and_then(|_| ConstantRate::new(rate)).ok_or_else(refused)
 }
 
 impl TestKind for TcpLoaded {
@@ -170,49 +170,57 @@ impl TestKind for TcpLoaded {
         let schedule = schedule(&role.settings)?;
         let n_flows = options::stream_flows(role, NAME)?;
         let (mut lanes, mut notes) = (Vec::new(), Vec::new());
-        for lane in streams(&role.settings).iter().chain(&[Lane::Probe]) {
-            let n_flows = if *lane == Lane::Probe { 1 } else { n_flows };
+        for lane in streams(&role.settings).iter().chain(&[FlowGroup::Probe]) {
+            let n_flows = if *lane == FlowGroup::Probe { 1 } else { n_flows };
             let of_lane = lane.role(role, n_flows)?;
-            let (opening, told) = Opening::prepare(&of_lane, NAME, &SocketOptions::of(&of_lane, policy))?;
+            let (opening, told) = FlowConnections::prepare(&of_lane, NAME, &SocketOptions::of(&of_lane, policy))?;
             notes.extend(told.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
             lanes.push((*lane, n_flows, opening));
         }
-        let receives = |lane: &Lane| *lane != Lane::Probe && !lane.sends(role.side);
+        let receives = |lane: &FlowGroup| *lane != FlowGroup::Probe && !lane.sends(role.side);
         let n_received = lanes.iter().filter(|(lane, ..)| receives(lane)).count() * n_flows;
-        let rooms = (0..n_received).map(|_| Inlet::Copy(Payload::random(WRITE, role.seed))).collect();
-        let source = Source::Buffer(Payload::random(WRITE, role.seed));
-        Ok(Box::new(Loaded { role: role.clone(), n_flows, schedule, lanes, source, rooms, notes }))
+        let rooms = (0..n_received).map(|_| ReceiveSink::Copy(Payload::random(WRITE, role.seed))).collect();
+        let source = SendSource::Buffer(Payload::random(WRITE, role.seed));
+        Ok(Box::new(TcpLoadedTest {
+            role: role.clone(),
+            n_flows,
+            schedule,
+            groups: lanes,
+            source,
+            sinks: rooms,
+            notes,
+        }))
     }
 }
 
-struct Loaded {
+struct TcpLoadedTest {
     role: Role,
     n_flows: usize,
-    schedule: Constant,
+    schedule: ConstantRate,
     /// Those of the streams first, so that a stream's number is that of its worker.
-    lanes: Vec<(Lane, usize, Opening)>,
-    source: Source,
-    rooms: Vec<Inlet>,
+    groups: Vec<(FlowGroup, usize, FlowConnections)>,
+    source: SendSource,
+    sinks: Vec<ReceiveSink>,
     notes: Vec<Note>,
 }
 
 /// What a worker does with its connection.
-enum Task {
+enum FlowTask {
     Send(Arc<Socket>),
-    Receive(Arc<Socket>, Inlet),
+    Receive(Arc<Socket>, ReceiveSink),
     Probe(Arc<Socket>),
 }
 
 /// What a worker comes back with.
-enum Outcome {
-    Streamed(Told),
-    Probed(Probes),
+enum WorkerOutcome {
+    Stream(FlowResult),
+    Probe(ProbeResults),
 }
 
-impl Test for Loaded {
+impl Test for TcpLoadedTest {
     fn endpoints(&self) -> Endpoints {
         let mut endpoints = Endpoints::new();
-        for (lane, _, opening) in &self.lanes {
+        for (lane, _, opening) in &self.groups {
             let address = opening.endpoints().remove(ADDRESS);
             endpoints.extend(address.map(|address| (lane.place().0.to_owned(), address)));
         }
@@ -222,8 +230,8 @@ impl Test for Loaded {
         endpoints
     }
 
-    fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {
-        let Self { role, schedule, lanes, source, mut rooms, mut notes, .. } = *self;
+    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+        let Self { role, schedule, groups: lanes, source, sinks: mut rooms, mut notes, .. } = *self;
         let side = role.side;
         let counters = counters(&lanes, side);
         let place = |counter: &str| counters.iter().position(|name| *name == counter).unwrap_or(0);
@@ -232,31 +240,31 @@ impl Test for Loaded {
         let (mut tasks, mut connect) = (Vec::new(), Histogram::new());
         for (lane, n_flows, opening) in lanes {
             connect.merge(&opening.connect_times());
-            let sockets = opening.complete(n_flows, session)?.into_iter().map(Arc::new);
+            let sockets = opening.establish(n_flows, session)?.into_iter().map(Arc::new);
             tasks.extend(sockets.map(|socket| match lane {
-                Lane::Probe => Task::Probe(socket),
-                _ if lane.sends(side) => Task::Send(socket),
-                _ => Task::Receive(socket, rooms.pop().expect("there is room for every stream that is received")),
+                FlowGroup::Probe => FlowTask::Probe(socket),
+                _ if lane.sends(side) => FlowTask::Send(socket),
+                _ => FlowTask::Receive(socket, rooms.pop().expect("there is room for every stream that is received")),
             }));
         }
-        let mut watch = watch(&tasks, (sent, received));
-        let crew = Crew { states: tasks, counters, cores: &role.cores, until: side.into() };
+        let mut watch = sampler(&tasks, (sent, received));
+        let crew = WorkerPool { states: tasks, counters, cores: &role.cores, until: side.into() };
         let last_moved = LastMoved::default();
-        let conducted = crew.conduct(session, &mut watch, |worker, task| {
+        let conducted = crew.run(session, &mut watch, |worker, task| {
             let flow = |socket, counter| Flow::new(worker, (session, side), (socket, counter), &last_moved);
             Ok(match task {
-                Task::Send(socket) => {
+                FlowTask::Send(socket) => {
                     let cannot = |cause| Error::System { what: "send a stream".to_owned(), cause };
-                    let sending = Sending::new(&socket, &source).map_err(cannot)?;
-                    Outcome::Streamed(flow(&socket, sent).send(sending))
+                    let sending = StreamSender::new(&socket, &source).map_err(cannot)?;
+                    WorkerOutcome::Stream(flow(&socket, sent).send(sending))
                 }
-                Task::Receive(socket, inlet) => {
-                    Outcome::Streamed(flow(&socket, received).receive(Receiving::new(&socket, inlet)))
+                FlowTask::Receive(socket, inlet) => {
+                    WorkerOutcome::Stream(flow(&socket, received).receive(StreamReceiver::new(&socket, inlet)))
                 }
-                Task::Probe(socket) if side == Side::Initiator => {
-                    Outcome::Probed(Asking::new((worker, answered), session, (&socket, schedule)).run()?)
+                FlowTask::Probe(socket) if side == Side::Initiator => {
+                    WorkerOutcome::Probe(ProbeSender::new((worker, answered), session, (&socket, schedule)).run()?)
                 }
-                Task::Probe(socket) => Outcome::Probed(probe::answer((worker, answered), &socket)),
+                FlowTask::Probe(socket) => WorkerOutcome::Probe(probe::respond((worker, answered), &socket)),
             })
         })?;
         let mut record = conducted.record(side);
@@ -265,16 +273,16 @@ impl Test for Loaded {
         if side == Side::Initiator {
             record.distributions.insert(CONNECT_TIME.to_owned(), connect);
         }
-        conducted.workers.into_iter().for_each(|outcome| settle(&mut record, outcome));
+        conducted.workers.into_iter().for_each(|outcome| add_outcome(&mut record, outcome));
         record.complete &= record.errors.is_empty();
         Ok(record)
     }
 }
 
 /// What the workers of a side count; the first, which is the load's where there is one, decides when the rate is steady.
-fn counters(lanes: &[(Lane, usize, Opening)], side: Side) -> &'static [&'static str] {
+fn counters(lanes: &[(FlowGroup, usize, FlowConnections)], side: Side) -> &'static [&'static str] {
     let sends = lanes.iter().any(|(lane, ..)| lane.sends(side));
-    let receives = lanes.iter().any(|(lane, ..)| *lane != Lane::Probe && !lane.sends(side));
+    let receives = lanes.iter().any(|(lane, ..)| *lane != FlowGroup::Probe && !lane.sends(side));
     match (sends, receives) {
         (true, true) => &[count::BYTES_RECEIVED, count::BYTES_SENT, count::TRANSACTIONS],
         (true, false) => &[count::BYTES_SENT, count::TRANSACTIONS],
@@ -284,24 +292,26 @@ fn counters(lanes: &[(Lane, usize, Opening)], side: Side) -> &'static [&'static 
 }
 
 /// Watches the streams alone: what `TCP_INFO` says of a probe, the probe says better.
-fn watch(tasks: &[Task], (sent, received): (usize, usize)) -> FlowWatch {
-    let stream = |task: &Task| match task {
-        Task::Send(socket) => Some((Arc::clone(socket), PayloadCount { name: tcp::PAYLOAD_BYTES_SENT, counter: sent })),
-        Task::Receive(socket, _) => {
+fn sampler(tasks: &[FlowTask], (sent, received): (usize, usize)) -> TcpInfoSampler {
+    let stream = |task: &FlowTask| match task {
+        FlowTask::Send(socket) => {
+            Some((Arc::clone(socket), PayloadCount { name: tcp::PAYLOAD_BYTES_SENT, counter: sent }))
+        }
+        FlowTask::Receive(socket, _) => {
             Some((Arc::clone(socket), PayloadCount { name: tcp::PAYLOAD_BYTES_RECEIVED, counter: received }))
         }
-        Task::Probe(_) => None,
+        FlowTask::Probe(_) => None,
     };
     let (sockets, payload): (Vec<_>, Vec<_>) = tasks.iter().filter_map(stream).unzip();
-    FlowWatch::new(&sockets).counting(payload)
+    TcpInfoSampler::new(&sockets).with_payload_counts(payload)
 }
 
 /// Adds what a worker came back with.
-fn settle(record: &mut Record, outcome: Outcome) {
+fn add_outcome(record: &mut Record, outcome: WorkerOutcome) {
     match outcome {
-        Outcome::Streamed(told) => told.add_to(record),
-        Outcome::Probed(probes) => {
-            probes.causes.add_to(record);
+        WorkerOutcome::Stream(told) => told.add_to(record),
+        WorkerOutcome::Probe(probes) => {
+            probes.errors.add_to(record);
             if record.side == Side::Responder {
                 return;
             }
@@ -325,8 +335,8 @@ mod tests {
     #[test]
     fn the_streams_of_two_directions_are_sent_by_different_sides() {
         for side in [Side::Initiator, Side::Responder] {
-            assert_ne!(Lane::Up.sends(side), Lane::Down.sends(side));
-            assert!(!Lane::Probe.sends(side));
+            assert_ne!(FlowGroup::Up.sends(side), FlowGroup::Down.sends(side));
+            assert!(!FlowGroup::Probe.sends(side));
         }
     }
 

@@ -6,20 +6,20 @@
 use std::collections::VecDeque;
 
 use fathom_engine::{
-    Error, Phase, Session, Stop, Worker,
-    pace::{Constant, Pace as _},
+    Error, Phase, Stop, TrialContext, WorkerHandle,
+    pace::{ConstantRate, Pace as _},
 };
 use fathom_model::{Histogram, units::Nanos};
 use fathom_sys::{
     Result, clock,
-    epoll::{Epoll, Events, Interest},
+    epoll::{Epoll, Interest, ReadyList},
     socket::{self, Socket, Wait},
 };
 
 use crate::{
-    causes::Causes,
-    exchange::{silence::CLOSED, talk::WRONG},
-    link::PATIENCE,
+    connection_setup::BLOCKING_TIMEOUT,
+    error_counts::ErrorCounts,
+    request_response::{connection::UNEXPECTED_MESSAGE, peer_timeout::PEER_CLOSED},
 };
 
 /// Bytes of a probe and of its answer: a number, and as much again for the alignment of whoever looks at a capture.
@@ -35,53 +35,53 @@ const DRAIN_MAX: Nanos = Nanos::from_secs(3);
 
 /// What was learned of the probes of one trial.
 #[derive(Debug, Default)]
-pub(super) struct Probes {
+pub(super) struct ProbeResults {
     /// From the intended start to the whole answer.
     pub(super) response: Histogram,
     /// From the intended start to the send.
     pub(super) lag: Histogram,
-    pub(super) causes: Causes,
+    pub(super) errors: ErrorCounts,
     /// Those of the measured part that had no answer at the very end, or were never sent.
     pub(super) n_unanswered: u64,
 }
 
 /// A probe under way.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct PendingProbe {
     due: Nanos,
     is_measured: bool,
 }
 
 /// Why a connection with probes is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Left {
+enum ProbeFailure {
     Closed,
-    Wrong,
+    UnexpectedAnswer,
 }
 
 /// The side that asks.
-pub(super) struct Asking<'a> {
-    worker: Worker<'a>,
-    session: &'a Session,
+pub(super) struct ProbeSender<'a> {
+    worker: WorkerHandle<'a>,
+    session: &'a TrialContext,
     /// The place of the counter of answers.
     counter: usize,
-    schedule: Constant,
+    schedule: ConstantRate,
     socket: &'a Socket,
-    asked: VecDeque<Asked>,
+    pending: VecDeque<PendingProbe>,
     n_sent: u64,
     /// When the measured part was first seen.
     measured_from: Option<Nanos>,
     /// What of the last probe the kernel has not taken.
     unsent: ([u8; PROBE], usize),
-    answers: Answers,
-    probes: Probes,
+    answers: AnswerReader,
+    results: ProbeResults,
 }
 
-impl<'a> Asking<'a> {
+impl<'a> ProbeSender<'a> {
     pub(super) fn new(
-        (worker, counter): (Worker<'a>, usize),
-        session: &'a Session,
-        of: (&'a Socket, Constant),
+        (worker, counter): (WorkerHandle<'a>, usize),
+        session: &'a TrialContext,
+        of: (&'a Socket, ConstantRate),
     ) -> Self {
         Self {
             worker,
@@ -89,12 +89,12 @@ impl<'a> Asking<'a> {
             counter,
             schedule: of.1,
             socket: of.0,
-            asked: VecDeque::with_capacity(UNANSWERED_MAX),
+            pending: VecDeque::with_capacity(UNANSWERED_MAX),
             n_sent: 0,
             measured_from: None,
             unsent: ([0; PROBE], PROBE),
-            answers: Answers::default(),
-            probes: Probes::default(),
+            answers: AnswerReader::default(),
+            results: ProbeResults::default(),
         }
     }
 
@@ -102,38 +102,42 @@ impl<'a> Asking<'a> {
     ///
     /// # Errors
     /// The waiting itself: `epoll_pwait2`.
-    pub(super) fn run(mut self) -> std::result::Result<Probes, Error> {
+    pub(super) fn run(mut self) -> std::result::Result<ProbeResults, Error> {
         let cannot = |cause| Error::System { what: "wait for the answers to probes".to_owned(), cause };
-        let (epoll, mut events) = (Epoll::new().map_err(cannot)?, Events::with_capacity(1));
+        let (epoll, mut events) = (Epoll::new().map_err(cannot)?, ReadyList::with_capacity(1));
         epoll.add(self.socket, 0, Interest::READ).map_err(cannot)?;
         let mut over_since = None;
         loop {
             match self.receive() {
                 Ok(None) => {}
                 Ok(Some(left)) => {
-                    self.probes.causes.note(if left == Left::Closed { CLOSED } else { WRONG });
+                    self.results.errors.count_text(if left == ProbeFailure::Closed {
+                        PEER_CLOSED
+                    } else {
+                        UNEXPECTED_MESSAGE
+                    });
                     break;
                 }
                 Err(error) => {
-                    self.probes.causes.count(&error);
+                    self.results.errors.count(&error);
                     break;
                 }
             }
             let now = clock::now();
             if self.worker.is_over() {
                 let since = *over_since.get_or_insert(now);
-                let is_all = self.asked.iter().all(|asked| !asked.is_measured);
-                if is_all || now - since > DRAIN_MAX || self.session.stop.told() == Stop::Abort {
+                let is_all = self.pending.iter().all(|asked| !asked.is_measured);
+                if is_all || now - since > DRAIN_MAX || self.session.stop.state() == Stop::Abort {
                     break;
                 }
             } else if let Err(error) = self.send_due(now) {
-                self.probes.causes.count(&error);
+                self.results.errors.count(&error);
                 break;
             }
-            let longest = if over_since.is_some() { PATIENCE } else { self.longest_wait() };
+            let longest = if over_since.is_some() { BLOCKING_TIMEOUT } else { self.longest_wait() };
             epoll.wait(&mut events, Some(longest)).map_err(cannot)?;
         }
-        Ok(self.settle())
+        Ok(self.finish())
     }
 
     /// When the next probe is to be sent.
@@ -142,27 +146,27 @@ impl<'a> Asking<'a> {
     }
 
     fn longest_wait(&self) -> Nanos {
-        if self.unsent.1 < PROBE || self.asked.len() == UNANSWERED_MAX {
+        if self.unsent.1 < PROBE || self.pending.len() == UNANSWERED_MAX {
             return BLOCKED;
         }
-        self.due().since(clock::now()).min(PATIENCE)
+        self.due().since(clock::now()).min(BLOCKING_TIMEOUT)
     }
 
     fn send_due(&mut self, now: Nanos) -> Result<()> {
         if !self.send_rest()? {
             return Ok(());
         }
-        while self.due() <= now && self.asked.len() < UNANSWERED_MAX {
+        while self.due() <= now && self.pending.len() < UNANSWERED_MAX {
             let due = self.due();
             let is_measured = self.worker.phase() == Phase::Measure;
             if is_measured && self.measured_from.is_none() {
                 self.measured_from = Some(now);
             }
             self.unsent = (probe(self.n_sent), 0);
-            self.asked.push_back(Asked { due, is_measured });
+            self.pending.push_back(PendingProbe { due, is_measured });
             self.n_sent += 1;
             if is_measured {
-                self.probes.lag.record((clock::now() - due).0);
+                self.results.lag.record((clock::now() - due).0);
             }
             if !self.send_rest()? {
                 break;
@@ -183,20 +187,22 @@ impl<'a> Asking<'a> {
     }
 
     /// Takes all the answers that are there.
-    fn receive(&mut self) -> Result<Option<Left>> {
+    fn receive(&mut self) -> Result<Option<ProbeFailure>> {
         let mut room = [0; ROOM];
         while let Some(count) = socket::recv(self.socket, &mut room, Wait::Never)? {
             let now = clock::now();
             if count == 0 {
-                return Ok(Some(Left::Closed));
+                return Ok(Some(ProbeFailure::Closed));
             }
-            let Some(n_answers) = self.answers.take(&room[..count]) else { return Ok(Some(Left::Wrong)) };
+            let Some(n_answers) = self.answers.take(&room[..count]) else {
+                return Ok(Some(ProbeFailure::UnexpectedAnswer));
+            };
             for _ in 0..n_answers {
-                let Some(asked) = self.asked.pop_front() else { return Ok(Some(Left::Wrong)) };
+                let Some(asked) = self.pending.pop_front() else { return Ok(Some(ProbeFailure::UnexpectedAnswer)) };
                 self.worker.add(self.counter, 1);
-                self.worker.show(now - asked.due);
+                self.worker.show_latency(now - asked.due);
                 if asked.is_measured {
-                    self.probes.response.record((now - asked.due).0);
+                    self.results.response.record((now - asked.due).0);
                 }
             }
         }
@@ -204,21 +210,21 @@ impl<'a> Asking<'a> {
     }
 
     /// What was never answered, or never sent as this host had no time to, took at least until now.
-    fn settle(mut self) -> Probes {
+    fn finish(mut self) -> ProbeResults {
         let now = clock::now();
         let gap = self.schedule.at(1);
         // The end of the measured part is seen up to one probe late, so the last one before it is nobody's miss.
         let end = self.measured_from.map_or(Nanos::ZERO, |from| from + self.session.phases.measure_ns).since(gap);
-        while self.session.stop.told() != Stop::Abort && self.due() < end {
-            self.probes.lag.record((now - self.due()).0);
-            self.asked.push_back(Asked { due: self.due(), is_measured: true });
+        while self.session.stop.state() != Stop::Abort && self.due() < end {
+            self.results.lag.record((now - self.due()).0);
+            self.pending.push_back(PendingProbe { due: self.due(), is_measured: true });
             self.n_sent += 1;
         }
-        for asked in self.asked.iter().filter(|asked| asked.is_measured) {
-            self.probes.response.record((now - asked.due).0);
-            self.probes.n_unanswered += 1;
+        for asked in self.pending.iter().filter(|asked| asked.is_measured) {
+            self.results.response.record((now - asked.due).0);
+            self.results.n_unanswered += 1;
         }
-        self.probes
+        self.results
     }
 }
 
@@ -230,13 +236,13 @@ fn probe(number: u64) -> [u8; PROBE] {
 
 /// The stream of answers, which come in the order of the probes.
 #[derive(Debug, Default)]
-struct Answers {
+struct AnswerReader {
     n_whole: u64,
     part: [u8; PROBE],
     n_part: usize,
 }
 
-impl Answers {
+impl AnswerReader {
     /// How many answers have become whole; nothing when one of them is not the answer that is due.
     fn take(&mut self, bytes: &[u8]) -> Option<u64> {
         let (before, mut rest) = (self.n_whole, bytes);
@@ -258,18 +264,18 @@ impl Answers {
 }
 
 /// Sends back what comes, until the other side ends or the trial is over.
-pub(super) fn answer((worker, counter): (Worker<'_>, usize), socket: &Socket) -> Probes {
-    let mut probes = Probes::default();
+pub(super) fn respond((worker, counter): (WorkerHandle<'_>, usize), socket: &Socket) -> ProbeResults {
+    let mut probes = ProbeResults::default();
     if let Err(error) = echo((worker, counter), socket)
         // An initiator that goes with an answer under way, as at the end of a trial, counts it itself.
         && !error.is_abandoned()
     {
-        probes.causes.count(&error);
+        probes.errors.count(&error);
     }
     probes
 }
 
-fn echo((worker, counter): (Worker<'_>, usize), socket: &Socket) -> Result<()> {
+fn echo((worker, counter): (WorkerHandle<'_>, usize), socket: &Socket) -> Result<()> {
     let (mut room, mut n_bytes) = ([0; ROOM], 0);
     loop {
         let count = match socket::recv(socket, &mut room, Wait::Block)? {
@@ -300,7 +306,7 @@ mod tests {
     fn answers_are_counted_however_they_are_cut_into_pieces() {
         let stream: Vec<u8> = (0..5).flat_map(probe).collect();
         for cut in 1..=stream.len() {
-            let mut answers = Answers::default();
+            let mut answers = AnswerReader::default();
             let n: u64 = stream.chunks(cut).map(|piece| answers.take(piece).unwrap()).sum();
             assert_eq!(n, 5, "pieces of {cut}");
         }
@@ -308,9 +314,9 @@ mod tests {
 
     #[test]
     fn an_answer_to_another_probe_is_wrong() {
-        let mut answers = Answers::default();
+        let mut answers = AnswerReader::default();
         assert_eq!(answers.take(&probe(0)), Some(1));
         assert_eq!(answers.take(&probe(2)), None);
-        assert_eq!(Answers::default().take(b"HTTP/1.1 200 OK\r\n"), None);
+        assert_eq!(AnswerReader::default().take(b"HTTP/1.1 200 OK\r\n"), None);
     }
 }

@@ -8,17 +8,17 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use fathom_engine::{Session, Stop, Worker};
+use fathom_engine::{Stop, TrialContext, WorkerHandle};
 use fathom_model::{Note, Record, Side, units::Nanos};
 use fathom_sys::{
     clock,
     socket::{self, Socket, Wait},
-    tcp_info::{State, TcpInfo},
+    tcp_info::{TcpInfo, TcpState},
 };
 
 use crate::{
-    causes::Causes,
-    stream::{Account, Ended, Receiving, Sending, UncopiedSends},
+    error_counts::ErrorCounts,
+    stream::{ReceiveEnd, StreamControl, StreamReceiver, StreamSender, ZeroCopyCounts},
 };
 
 /// How long nothing may arrive of what is under way at the end, on any flow: on a slow path one of many waits for its turn.
@@ -30,8 +30,8 @@ const LOOK_EVERY: u32 = 16;
 
 /// One flow in the hands of its thread.
 pub(in crate::kinds) struct Flow<'a> {
-    worker: Worker<'a>,
-    session: &'a Session,
+    worker: WorkerHandle<'a>,
+    session: &'a TrialContext,
     side: Side,
     socket: &'a Socket,
     /// The place of its counter.
@@ -44,27 +44,27 @@ pub(in crate::kinds) struct Flow<'a> {
     drain: Cell<Option<Drain>>,
     last_moved: &'a LastMoved,
     is_cut: Cell<bool>,
-    causes: RefCell<Causes>,
+    errors: RefCell<ErrorCounts>,
 }
 
 /// What a flow tells after its end.
 #[derive(Debug, Default)]
-pub(in crate::kinds) struct Told {
-    pub(in crate::kinds) causes: Causes,
+pub(in crate::kinds) struct FlowResult {
+    pub(in crate::kinds) errors: ErrorCounts,
     /// Whether it was a sender.
     pub(in crate::kinds) sent: bool,
-    pub(in crate::kinds) uncopied: Option<UncopiedSends>,
+    pub(in crate::kinds) zero_copy: Option<ZeroCopyCounts>,
     /// The time in which a sender's own schedule could not be kept.
-    pub(in crate::kinds) given_up: Nanos,
+    pub(in crate::kinds) unrecovered: Nanos,
     /// Whether the rest was dropped that a slow path had not carried long after the end.
     is_cut: bool,
 }
 
-impl Told {
+impl FlowResult {
     /// Writes down what went wrong, and what was dropped behind the end.
     pub(in crate::kinds) fn add_to(self, record: &mut Record) {
         const CUT: &str = "drain-cut";
-        self.causes.add_to(record);
+        self.errors.add_to(record);
         if self.is_cut && record.notes.iter().all(|note| note.id != CUT) {
             let text = format!(
                 "{DRAIN_LONGEST} after the end some flows still had bytes under way, which were dropped: the path is slow for what \
@@ -77,8 +77,8 @@ impl Told {
 
 impl<'a> Flow<'a> {
     pub(in crate::kinds) fn new(
-        worker: Worker<'a>,
-        (session, side): (&'a Session, Side),
+        worker: WorkerHandle<'a>,
+        (session, side): (&'a TrialContext, Side),
         of: (&'a Socket, usize),
         last_moved: &'a LastMoved,
     ) -> Self {
@@ -94,52 +94,52 @@ impl<'a> Flow<'a> {
             drain: Cell::new(None),
             last_moved,
             is_cut: Cell::new(false),
-            causes: RefCell::default(),
+            errors: RefCell::default(),
         }
     }
 
     /// Sends until the trial is over, then until the receiver has it all.
-    pub(in crate::kinds) fn send(self, mut sending: Sending<'_>) -> Told {
-        let sent = sending.run(&FromHere(&self));
-        let given_up = sending.pace.map_or(Nanos::ZERO, |pace| pace.given_up());
+    pub(in crate::kinds) fn send(self, mut sending: StreamSender<'_>) -> FlowResult {
+        let sent = sending.run(&SendControl(&self));
+        let given_up = sending.schedule.map_or(Nanos::ZERO, |pace| pace.unrecovered());
         if let Err(error) = sent {
-            self.broken(&error);
-            return Told { given_up, sent: true, ..self.told() };
+            self.record_error(&error);
+            return FlowResult { unrecovered: given_up, sent: true, ..self.result() };
         }
         self.half_close();
-        while !self.is_lost(self.n_acknowledged()) {
+        while !self.is_drain_over(self.n_acknowledged()) {
             match socket::recv(self.socket, &mut [0; 64], Wait::Block) {
                 Ok(Some(0)) => break,
                 Ok(_) => {}
                 Err(error) => {
-                    self.broken(&error);
+                    self.record_error(&error);
                     break;
                 }
             }
         }
         // A receiver that ended first has not told yet that it has everything.
-        while self.is_unacknowledged() && !self.is_lost(self.n_acknowledged()) {
+        while self.is_unacknowledged() && !self.is_drain_over(self.n_acknowledged()) {
             clock::sleep_until(clock::now() + Nanos::from_millis(1));
         }
-        let uncopied = sending.uncopied().unwrap_or_else(|error| {
-            self.causes.borrow_mut().count(&error);
+        let uncopied = sending.zero_copy_counts().unwrap_or_else(|error| {
+            self.errors.borrow_mut().count(&error);
             None
         });
-        Told { sent: true, uncopied, given_up, ..self.told() }
+        FlowResult { sent: true, zero_copy: uncopied, unrecovered: given_up, ..self.result() }
     }
 
     /// Receives until the sender has ended.
-    pub(in crate::kinds) fn receive(self, mut receiving: Receiving<'_>) -> Told {
-        match receiving.run(&ToHere(&self)) {
-            Ok(Ended::ByPeer) => self.half_close(),
-            Ok(Ended::ByAccount) => {}
-            Err(error) => self.broken(&error),
+    pub(in crate::kinds) fn receive(self, mut receiving: StreamReceiver<'_>) -> FlowResult {
+        match receiving.run(&ReceiveControl(&self)) {
+            Ok(ReceiveEnd::ByPeer) => self.half_close(),
+            Ok(ReceiveEnd::Stopped) => {}
+            Err(error) => self.record_error(&error),
         }
-        self.told()
+        self.result()
     }
 
-    fn told(&self) -> Told {
-        Told { causes: self.causes.take(), is_cut: self.is_cut.get(), ..Told::default() }
+    fn result(&self) -> FlowResult {
+        FlowResult { errors: self.errors.take(), is_cut: self.is_cut.get(), ..FlowResult::default() }
     }
 
     fn count(&self, bytes: u64) {
@@ -148,12 +148,12 @@ impl<'a> Flow<'a> {
     }
 
     /// Takes note of a broken connection; that long behind the end the other side may have dropped the rest.
-    fn broken(&self, error: &fathom_sys::Error) {
+    fn record_error(&self, error: &fathom_sys::Error) {
         let earliest = self.session.start + self.session.phases.measure_ns + DRAIN_LONGEST;
         if error.is_abandoned() && clock::now() > earliest {
             return self.is_cut.set(true);
         }
-        self.causes.borrow_mut().count(error);
+        self.errors.borrow_mut().count(error);
     }
 
     /// How much of what was sent has arrived.
@@ -168,7 +168,7 @@ impl<'a> Flow<'a> {
 
     /// Whether both sides have ended and the end of this one has yet to be acknowledged.
     fn is_unacknowledged(&self) -> bool {
-        TcpInfo::of(self.socket).is_ok_and(|info| info.state == State::LastAck)
+        TcpInfo::of(self.socket).is_ok_and(|info| info.state == TcpState::LastAck)
     }
 
     fn has_peer_ended(&self) -> bool {
@@ -176,7 +176,7 @@ impl<'a> Flow<'a> {
     }
 
     /// A segment that is sent again and again without an answer is the sign of a path that lost its way, or its larger packets.
-    fn why_late(&self) -> String {
+    fn stall_reason(&self) -> String {
         match TcpInfo::of(self.socket) {
             Ok(info) if info.unacked > 0 && info.retransmits > 0 => format!(
                 "drain: segments of {} are sent again and never acknowledged: the path is broken, or drops packets of that size (try --mss)",
@@ -187,18 +187,18 @@ impl<'a> Flow<'a> {
     }
 
     /// Whether to give up on the end of a stream: aborted, nothing moves any more, or it takes too long although it does.
-    fn is_lost(&self, n_moved: u64) -> bool {
+    fn is_drain_over(&self, n_moved: u64) -> bool {
         let now = clock::now();
         let mut drain = self.drain.get().unwrap_or_else(|| Drain::new(n_moved, now, self.last_moved));
-        let left = drain.look(n_moved, now, self.last_moved);
+        let left = drain.update(n_moved, now, self.last_moved);
         self.drain.set(Some(drain));
         match left {
-            Some(Left::Stands) => self.causes.borrow_mut().note(&self.why_late()),
-            Some(Left::Moves) => self.is_cut.set(true),
+            Some(DrainFailure::Stalled) => self.errors.borrow_mut().count_text(&self.stall_reason()),
+            Some(DrainFailure::TooSlow) => self.is_cut.set(true),
             None => {}
         }
-        let is_aborted = self.session.stop.told() == Stop::Abort;
-        if is_aborted || left == Some(Left::Moves) {
+        let is_aborted = self.session.stop.state() == Stop::Abort;
+        if is_aborted || left == Some(DrainFailure::TooSlow) {
             // Without a reset the kernel would go on sending what it has.
             let _ = socket::set_reset_on_close(self.socket);
         }
@@ -208,11 +208,11 @@ impl<'a> Flow<'a> {
 
 /// What is given up behind the end of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Left {
+enum DrainFailure {
     /// Nothing moves any more.
-    Stands,
+    Stalled,
     /// It moves, but for too long.
-    Moves,
+    TooSlow,
 }
 
 /// When bytes last moved behind the end, on any flow of a side.
@@ -243,28 +243,28 @@ impl Drain {
     }
 
     /// Takes note of how much has moved by now; whether the rest is to be given up.
-    fn look(&mut self, n_moved: u64, now: Nanos, last_moved: &LastMoved) -> Option<Left> {
+    fn update(&mut self, n_moved: u64, now: Nanos, last_moved: &LastMoved) -> Option<DrainFailure> {
         if n_moved > self.n_moved {
             self.n_moved = n_moved;
             last_moved.note(now);
         }
         if now - last_moved.at() > DRAIN_MAX {
-            return Some(Left::Stands);
+            return Some(DrainFailure::Stalled);
         }
-        (now - self.begin > DRAIN_LONGEST).then_some(Left::Moves)
+        (now - self.begin > DRAIN_LONGEST).then_some(DrainFailure::TooSlow)
     }
 }
 
 /// The account of a flow that sends.
-struct FromHere<'a, 'b>(&'a Flow<'b>);
+struct SendControl<'a, 'b>(&'a Flow<'b>);
 
-impl Account for FromHere<'_, '_> {
+impl StreamControl for SendControl<'_, '_> {
     fn count(&self, bytes: u64) {
         self.0.count(bytes);
         self.0.n_transfers.set(self.0.n_transfers.get().wrapping_add(1));
     }
 
-    fn waited(&self) {
+    fn on_wait(&self) {
         self.0.has_waited.set(true);
     }
 
@@ -277,9 +277,9 @@ impl Account for FromHere<'_, '_> {
 }
 
 /// The account of a flow that receives.
-struct ToHere<'a, 'b>(&'a Flow<'b>);
+struct ReceiveControl<'a, 'b>(&'a Flow<'b>);
 
-impl Account for ToHere<'_, '_> {
+impl StreamControl for ReceiveControl<'_, '_> {
     fn count(&self, bytes: u64) {
         self.0.count(bytes);
     }
@@ -293,20 +293,20 @@ impl Account for ToHere<'_, '_> {
         if flow.drain.get().is_none() && flow.side == Side::Initiator {
             flow.half_close();
         }
-        flow.is_lost(flow.n_bytes.get())
+        flow.is_drain_over(flow.n_bytes.get())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use fathom_engine::{Crew, Until};
+    use fathom_engine::{EndCondition, WorkerPool};
     use fathom_model::{Phases, names::count};
     use fathom_sys::socket::{SockFilter, SockRef};
 
     use super::*;
     use crate::{
         payload::Payload,
-        stream::{Source, tests::pair},
+        stream::{SendSource, tests::pair},
     };
 
     /// A receiver whose kernel drops segments of more than 500 bytes, as a path does that has lost their error messages.
@@ -323,16 +323,20 @@ mod tests {
         let secs = Nanos::from_secs;
         let of_all = LastMoved::default();
         let mut standing = Drain::new(5, secs(100), &of_all);
-        assert_eq!(standing.look(5, secs(103), &of_all), None);
-        assert_eq!(standing.look(5, secs(104), &of_all), Some(Left::Stands));
+        assert_eq!(standing.update(5, secs(103), &of_all), None);
+        assert_eq!(standing.update(5, secs(104), &of_all), Some(DrainFailure::Stalled));
         let of_all = LastMoved::default();
         let mut slow = Drain::new(5, secs(100), &of_all);
         for second in 1..=10 {
-            assert_eq!(slow.look(5 + second, secs(100 + second), &of_all), None, "after {second} s");
+            assert_eq!(slow.update(5 + second, secs(100 + second), &of_all), None, "after {second} s");
         }
-        assert_eq!(slow.look(20, secs(111), &of_all), Some(Left::Moves), "it would keep the next trial from its start");
-        slow.look(21, secs(111), &of_all);
-        assert_eq!(slow.look(21, secs(115), &of_all), Some(Left::Stands));
+        assert_eq!(
+            slow.update(20, secs(111), &of_all),
+            Some(DrainFailure::TooSlow),
+            "it would keep the next trial from its start"
+        );
+        slow.update(21, secs(111), &of_all);
+        assert_eq!(slow.update(21, secs(115), &of_all), Some(DrainFailure::Stalled));
     }
 
     #[test]
@@ -341,10 +345,10 @@ mod tests {
         let of_all = LastMoved::default();
         let (mut waiting, mut moving) = (Drain::new(5, secs(100), &of_all), Drain::new(5, secs(100), &of_all));
         for second in 1..=6 {
-            assert_eq!(moving.look(5 + second, secs(100 + second), &of_all), None);
-            assert_eq!(waiting.look(5, secs(100 + second), &of_all), None, "after {second} s");
+            assert_eq!(moving.update(5 + second, secs(100 + second), &of_all), None);
+            assert_eq!(waiting.update(5, secs(100 + second), &of_all), None, "after {second} s");
         }
-        assert_eq!(waiting.look(5, secs(110), &of_all), Some(Left::Stands), "the others have ended");
+        assert_eq!(waiting.update(5, secs(110), &of_all), Some(DrainFailure::Stalled), "the others have ended");
     }
 
     #[test]
@@ -357,13 +361,18 @@ mod tests {
             measure_ns: Nanos::from_millis(50),
             interval_ns: Nanos::from_millis(10),
         };
-        let session = Session::new(clock::now(), phases);
-        let source = Source::Buffer(Payload::random(10_000, 1));
+        let session = TrialContext::new(clock::now(), phases);
+        let source = SendSource::Buffer(Payload::random(10_000, 1));
         let last_moved = LastMoved::default();
-        let crew = Crew { states: vec![()], counters: &[count::BYTES_SENT], cores: &[], until: Until::PhasesOver };
-        let conducted = crew.conduct(&session, &mut (), |worker, ()| {
+        let crew = WorkerPool {
+            states: vec![()],
+            counters: &[count::BYTES_SENT],
+            cores: &[],
+            until: EndCondition::PhasesOver,
+        };
+        let conducted = crew.run(&session, &mut (), |worker, ()| {
             let flow = Flow::new(worker, (&session, Side::Initiator), (&near, 0), &last_moved);
-            Ok(flow.send(Sending::new(&near, &source).unwrap()))
+            Ok(flow.send(StreamSender::new(&near, &source).unwrap()))
         });
         let conducted = conducted.unwrap();
         let mut record = conducted.record(Side::Initiator);

@@ -9,32 +9,35 @@ mod metrics;
 
 use std::sync::Arc;
 
-use fathom_engine::{Crew, Error, Session, Test, TestKind};
+use fathom_engine::{Error, Test, TestKind, TrialContext, WorkerPool};
 use fathom_model::{
     Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, ValueKind,
     names::{count, tcp},
     units::{BitsPerSec, Bytes, Nanos, approximate, grouped, rounded},
 };
-use fathom_sys::{clock, policy::Policy, socket::Socket, transmit::MemoryFile};
+use fathom_sys::{clock, policy::Policy, socket::Socket, zero_copy::MemoryFile};
 
 use self::{
-    flow::{Flow, LastMoved, Told},
+    flow::{Flow, FlowResult, LastMoved},
     metrics::{KIBIBYTES_MOVED, KIBIBYTES_RECEIVED, KIBIBYTES_SENT},
 };
 use crate::{
-    flows::{FlowWatch, PayloadCount},
-    link::Opening,
+    connection_setup::FlowConnections,
     options::{
         self, BUFFER, BUSY_POLL, CONGESTION, DEVICE, DSCP, FLOW_LABEL, FLOWS, KEEPALIVE, MPTCP, MSS, NODELAY, PACING,
         PORT, SOURCE, STREAM_FLOWS, SocketOptions,
     },
     payload::Payload,
-    stream::{Batch, CALL, Inlet, Pace, Receiving, Sending, Source, UncopiedSends, Wake},
+    stream::{
+        ByteSchedule, CALL_BYTES, LowWatermark, ReceiveSink, SendSource, StreamReceiver, StreamSender, WakeBatch,
+        ZeroCopyCounts,
+    },
+    tcp_sampler::{PayloadCount, TcpInfoSampler},
 };
 
 /// Which way the bytes flow, seen from the initiator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Direction {
     Up,
     Down,
     Both,
@@ -43,18 +46,25 @@ enum Way {
 /// A stream one way or both; each is a kind of its own because its metrics come from other sides.
 pub(crate) struct TcpStream {
     name: &'static str,
-    way: Way,
+    direction: Direction,
     metrics: &'static [Metric],
 }
 
 /// The initiator sends.
-pub(crate) const UP: TcpStream =
-    TcpStream { name: "tcp_stream", way: Way::Up, metrics: &metrics::one_way(Side::Initiator, Side::Responder) };
+pub(crate) const UP: TcpStream = TcpStream {
+    name: "tcp_stream",
+    direction: Direction::Up,
+    metrics: &metrics::one_way(Side::Initiator, Side::Responder),
+};
 /// The responder sends.
-pub(crate) const DOWN: TcpStream =
-    TcpStream { name: "tcp_stream_down", way: Way::Down, metrics: &metrics::one_way(Side::Responder, Side::Initiator) };
+pub(crate) const DOWN: TcpStream = TcpStream {
+    name: "tcp_stream_down",
+    direction: Direction::Down,
+    metrics: &metrics::one_way(Side::Responder, Side::Initiator),
+};
 /// Both send at the same time.
-pub(crate) const BOTH: TcpStream = TcpStream { name: "tcp_stream_both", way: Way::Both, metrics: &metrics::BOTH };
+pub(crate) const BOTH: TcpStream =
+    TcpStream { name: "tcp_stream_both", direction: Direction::Both, metrics: &metrics::BOTH };
 
 /// The bounds of a write that is as long as what is due in a millisecond.
 const WRITE_PACED_MIN: f64 = 1448.0;
@@ -109,10 +119,10 @@ impl TestKind for TcpStream {
     }
 
     fn about(&self) -> &'static str {
-        match self.way {
-            Way::Up => "payload per second of TCP streams from the initiator",
-            Way::Down => "payload per second of TCP streams to the initiator",
-            Way::Both => "payload per second of TCP streams in both directions at once",
+        match self.direction {
+            Direction::Up => "payload per second of TCP streams from the initiator",
+            Direction::Down => "payload per second of TCP streams to the initiator",
+            Direction::Both => "payload per second of TCP streams in both directions at once",
         }
     }
 
@@ -125,12 +135,12 @@ impl TestKind for TcpStream {
     }
 
     fn title(&self, settings: &Settings) -> String {
-        let way = match self.way {
-            Way::Up => "stream",
-            Way::Down => "stream down",
-            Way::Both => "stream both ways",
+        let way = match self.direction {
+            Direction::Up => "stream",
+            Direction::Down => "stream down",
+            Direction::Both => "stream both ways",
         };
-        let each = if self.way == Way::Both { " each" } else { "" };
+        let each = if self.direction == Direction::Both { " each" } else { "" };
         match (settings.count(FLOWS.name), settings.text(FLOWS.name)) {
             (None, Some(word)) => format!("{way}, as many flows as {word}{each}"),
             (None | Some(1), _) => format!("{way}, 1 flow{each}"),
@@ -169,7 +179,7 @@ impl TestKind for TcpStream {
     }
 
     fn check(&self, settings: &Settings) -> Result<(), Error> {
-        Demand::of(settings, options::count(settings, &STREAM_FLOWS).unwrap_or(1))?;
+        StreamConfig::of(settings, options::count(settings, &STREAM_FLOWS).unwrap_or(1))?;
         SocketOptions::check(settings)
     }
 
@@ -177,48 +187,48 @@ impl TestKind for TcpStream {
         let n_flows = options::stream_flows(role, self.name)?;
         let mut role = role.clone();
         role.settings.set(FLOWS.name, n_flows.to_string());
-        let demand = Demand::of(&role.settings, n_flows)?;
+        let demand = StreamConfig::of(&role.settings, n_flows)?;
         let mut socket_options = SocketOptions::of(&role, policy);
         socket_options.pacing = role.settings.bit_rate(PACING.name).and_then(|rate| share_of(rate, n_flows));
         let mut lanes = Vec::new();
         let mut notes = Vec::new();
-        for lane in self.lanes() {
-            let (opening, told) = Opening::prepare(&lane.role(&role)?, self.name, &socket_options)?;
+        for lane in self.groups() {
+            let (opening, told) = FlowConnections::prepare(&lane.role(&role)?, self.name, &socket_options)?;
             notes.extend(told.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
             lanes.push((*lane, opening));
         }
         let n_received = lanes.iter().filter(|(lane, _)| !lane.sends(role.side)).count() * n_flows;
         // Senders read one buffer; receivers write to one each.
-        let rooms = (0..n_received).map(|_| demand.inlet(role.seed)).collect();
+        let rooms = (0..n_received).map(|_| demand.sink(role.seed)).collect();
         let source = demand.source(role.seed)?;
-        Ok(Box::new(Stream { role, n_flows, demand, lanes, source, rooms, notes }))
+        Ok(Box::new(TcpStreamTest { role, n_flows, config: demand, groups: lanes, source, sinks: rooms, notes }))
     }
 }
 
 impl TcpStream {
-    fn lanes(&self) -> &'static [Lane] {
-        match self.way {
-            Way::Up => &[Lane::Up],
-            Way::Down => &[Lane::Down],
-            Way::Both => &[Lane::Up, Lane::BesideUp],
+    fn groups(&self) -> &'static [FlowGroup] {
+        match self.direction {
+            Direction::Up => &[FlowGroup::Up],
+            Direction::Down => &[FlowGroup::Down],
+            Direction::Both => &[FlowGroup::Up, FlowGroup::SecondDown],
         }
     }
 }
 
 /// The flows of one direction: connections of their own, so that what one direction sends back are acknowledgements only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lane {
+enum FlowGroup {
     Up,
     Down,
     /// Down, at a second address of the responder: a connection must tell by where it came in which way it goes.
-    BesideUp,
+    SecondDown,
 }
 
 /// The keys of the responder's addresses in its endpoints: that of every lane alone, and that of the second one.
 const ADDRESS: &str = "address";
 const ADDRESS_DOWN: &str = "address_down";
 
-impl Lane {
+impl FlowGroup {
     fn sends(self, side: Side) -> bool {
         (self == Self::Up) == (side == Side::Initiator)
     }
@@ -226,13 +236,13 @@ impl Lane {
     /// The role with which the connections of this lane are opened.
     fn role(self, role: &Role) -> Result<Role, Error> {
         let mut role = role.clone();
-        if self != Self::BesideUp {
+        if self != Self::SecondDown {
             return Ok(role);
         }
         if let Some(port) = role.settings.count(PORT.name).filter(|port| *port > 0) {
             if port == u64::from(u16::MAX) {
                 let expected = "a port below 65535 for both ways, as the other way has the next one";
-                return Err(options::not_allowed(PORT.name, expected, &port));
+                return Err(options::invalid_value(PORT.name, expected, &port));
             }
             role.settings.set(PORT.name, (port + 1).to_string());
         }
@@ -247,21 +257,21 @@ fn share_of(rate: BitsPerSec, n_flows: usize) -> Option<BitsPerSec> {
 
 /// What is asked of every flow.
 #[derive(Debug, Clone)]
-struct Demand {
-    way: String,
+struct StreamConfig {
+    send_method: String,
     truncates: bool,
     write: usize,
-    wake: Option<Bytes>,
+    low_watermark: Option<Bytes>,
     rate: Option<BitsPerSec>,
     /// What each flow may send.
     budgets: Option<Vec<u64>>,
 }
 
-impl Demand {
+impl StreamConfig {
     fn of(settings: &Settings, n_flows: usize) -> Result<Self, Error> {
         let rate = settings.bit_rate(RATE.name).and_then(|rate| share_of(rate, n_flows));
         if rate.is_some_and(|rate| rate.get() < 8.0) {
-            return Err(options::not_allowed(
+            return Err(options::invalid_value(
                 RATE.name,
                 "at least a byte per second and flow",
                 &settings.bit_rate(RATE.name).unwrap_or_default(),
@@ -271,68 +281,69 @@ impl Demand {
             (Some(_), _) => options::message_size(settings, &WRITE)?,
             (None, Some(rate)) => {
                 let in_a_millisecond = rate.get() / 8.0 / 1000.0;
-                usize::try_from(rounded(in_a_millisecond.max(WRITE_PACED_MIN))).unwrap_or(CALL).min(CALL)
+                usize::try_from(rounded(in_a_millisecond.max(WRITE_PACED_MIN))).unwrap_or(CALL_BYTES).min(CALL_BYTES)
             }
-            (None, None) => CALL,
+            (None, None) => CALL_BYTES,
         };
         let budgets = settings.size(BYTES.name).map(|bytes| shares(bytes.0, n_flows));
         if budgets.as_ref().is_some_and(|budgets| budgets.contains(&0)) {
             let given = settings.size(BYTES.name).unwrap_or_default();
-            return Err(options::not_allowed(BYTES.name, "at least a byte per flow", &given));
+            return Err(options::invalid_value(BYTES.name, "at least a byte per flow", &given));
         }
         let wake = settings.size(WAKE.name);
         if let Some(bytes) = wake.filter(|bytes| !(1..=options::MESSAGE_MAX).contains(&bytes.0)) {
-            return Err(options::not_allowed(WAKE.name, "1 B to 16 MiB", &bytes));
+            return Err(options::invalid_value(WAKE.name, "1 B to 16 MiB", &bytes));
         }
         let way = settings.text(SEND.name).unwrap_or_default();
         Ok(Self {
-            way,
+            send_method: way,
             truncates: settings.text(RECEIVE.name).as_deref() == Some("truncate"),
             write,
-            wake,
+            low_watermark: wake,
             rate,
             budgets,
         })
     }
 
-    fn inlet(&self, seed: u64) -> Inlet {
+    fn sink(&self, seed: u64) -> ReceiveSink {
         if self.truncates {
-            return Inlet::Truncate(Bytes(u64::try_from(self.write).unwrap_or(u64::MAX)));
+            return ReceiveSink::Truncate(Bytes(u64::try_from(self.write).unwrap_or(u64::MAX)));
         }
-        Inlet::Copy(Payload::random(self.write, seed))
+        ReceiveSink::Copy(Payload::random(self.write, seed))
     }
 
-    fn source(&self, seed: u64) -> Result<Source, Error> {
+    fn source(&self, seed: u64) -> Result<SendSource, Error> {
         let payload = Payload::random(self.write, seed);
-        Ok(match self.way.as_str() {
+        Ok(match self.send_method.as_str() {
             "sendfile" => {
                 let cannot = |cause| Error::System { what: "put the payload into a file in memory".to_owned(), cause };
-                Source::File(MemoryFile::of(payload.bytes()).map_err(cannot)?)
+                SendSource::MemoryFile(MemoryFile::of(payload.bytes()).map_err(cannot)?)
             }
-            "zerocopy" => Source::Pages(payload),
-            _ => Source::Buffer(payload),
+            "zerocopy" => SendSource::ZeroCopy(payload),
+            _ => SendSource::Buffer(payload),
         })
     }
 
-    fn receiving<'a>(&self, socket: &'a Socket, inlet: Inlet) -> Receiving<'a> {
-        let mut receiving = Receiving::new(socket, inlet);
-        let batch = if self.truncates { Batch::TRUNCATED } else { Batch::COPIED };
-        receiving.wake = Some(self.wake.map_or_else(|| Wake::by_rate(batch, clock::now()), Wake::At));
+    fn receiver<'a>(&self, socket: &'a Socket, inlet: ReceiveSink) -> StreamReceiver<'a> {
+        let mut receiving = StreamReceiver::new(socket, inlet);
+        let batch = if self.truncates { WakeBatch::TRUNCATED } else { WakeBatch::COPIED };
+        receiving.low_watermark =
+            Some(self.low_watermark.map_or_else(|| LowWatermark::adaptive(batch, clock::now()), LowWatermark::Fixed));
         receiving
     }
 
     /// The sender of a flow, by the flow's number in its lane.
-    fn sending<'a>(
+    fn sender<'a>(
         &self,
-        (socket, source): (&'a Socket, &'a Source),
+        (socket, source): (&'a Socket, &'a SendSource),
         (idx, start): (usize, Nanos),
-    ) -> Result<Sending<'a>, Error> {
+    ) -> Result<StreamSender<'a>, Error> {
         let cannot = |cause| Error::Unsupported {
-            what: format!("cannot send in the way `{}`: {cause}", self.way),
+            what: format!("cannot send in the way `{}`: {cause}", self.send_method),
             hint: Some("use --send copy".to_owned()),
         };
-        let mut sending = Sending::new(socket, source).map_err(cannot)?;
-        sending.pace = self.rate.and_then(|rate| Pace::new(rate, start));
+        let mut sending = StreamSender::new(socket, source).map_err(cannot)?;
+        sending.schedule = self.rate.and_then(|rate| ByteSchedule::new(rate, start));
         sending.budget = self.budgets.as_ref().and_then(|budgets| budgets.get(idx).copied());
         Ok(sending)
     }
@@ -344,30 +355,30 @@ fn shares(whole: u64, n_parts: usize) -> Vec<u64> {
     (0..n).map(|idx| whole / n + u64::from(idx < whole % n)).collect()
 }
 
-struct Stream {
+struct TcpStreamTest {
     role: Role,
     n_flows: usize,
-    demand: Demand,
-    lanes: Vec<(Lane, Opening)>,
-    source: Source,
-    rooms: Vec<Inlet>,
+    config: StreamConfig,
+    groups: Vec<(FlowGroup, FlowConnections)>,
+    source: SendSource,
+    sinks: Vec<ReceiveSink>,
     notes: Vec<Note>,
 }
 
 /// A connection, and what is done with it.
-struct Task {
+struct FlowTask {
     socket: Arc<Socket>,
     /// Its number in its lane.
     idx: usize,
     /// Where what arrives goes; nothing for a flow that sends.
-    inlet: Option<Inlet>,
+    sink: Option<ReceiveSink>,
 }
 
-impl Test for Stream {
+impl Test for TcpStreamTest {
     fn endpoints(&self) -> Endpoints {
         let mut endpoints = Endpoints::new();
-        for (lane, opening) in &self.lanes {
-            let key = if *lane == Lane::BesideUp { ADDRESS_DOWN } else { ADDRESS };
+        for (lane, opening) in &self.groups {
+            let key = if *lane == FlowGroup::SecondDown { ADDRESS_DOWN } else { ADDRESS };
             endpoints.extend(opening.endpoints().remove(ADDRESS).map(|address| (key.to_owned(), address)));
         }
         if self.role.side == Side::Responder {
@@ -376,29 +387,29 @@ impl Test for Stream {
         endpoints
     }
 
-    fn run(self: Box<Self>, session: &Session) -> Result<Record, Error> {
-        let Self { role, n_flows, demand, lanes, source, mut rooms, mut notes } = *self;
+    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+        let Self { role, n_flows, config: demand, groups: lanes, source, sinks: mut rooms, mut notes } = *self;
         let (side, counters) = (role.side, counters(&lanes, role.side));
         let place = |counter: &str| counters.iter().position(|name| *name == counter).unwrap_or(0);
         let (sent, received) = (place(count::BYTES_SENT), place(count::BYTES_RECEIVED));
         let mut tasks = Vec::new();
         for (lane, opening) in lanes {
-            let sockets = opening.complete(n_flows, session)?;
+            let sockets = opening.establish(n_flows, session)?;
             tasks.extend(sockets.into_iter().enumerate().map(|(idx, socket)| {
                 let inlet = if lane.sends(side) { None } else { rooms.pop() };
-                Task { socket: Arc::new(socket), idx, inlet }
+                FlowTask { socket: Arc::new(socket), idx, sink: inlet }
             }));
         }
         let first = tasks.first().map(|task| Arc::clone(&task.socket));
-        let mut watch = watch(&tasks, (sent, received));
-        let crew = Crew { states: tasks, counters, cores: &role.cores, until: side.into() };
+        let mut watch = sampler(&tasks, (sent, received));
+        let crew = WorkerPool { states: tasks, counters, cores: &role.cores, until: side.into() };
         let last_moved = LastMoved::default();
-        let conducted = crew.conduct(session, &mut watch, |worker, Task { socket, idx, inlet }| {
+        let conducted = crew.run(session, &mut watch, |worker, FlowTask { socket, idx, sink: inlet }| {
             let start = worker.start;
             let flow = |counter| Flow::new(worker, (session, side), (&socket, counter), &last_moved);
             match inlet {
-                Some(inlet) => Ok(flow(received).receive(demand.receiving(&socket, inlet))),
-                None => Ok(flow(sent).send(demand.sending((&socket, &source), (idx, start))?)),
+                Some(inlet) => Ok(flow(received).receive(demand.receiver(&socket, inlet))),
+                None => Ok(flow(sent).send(demand.sender((&socket, &source), (idx, start))?)),
             }
         })?;
         let mut record = conducted.record(side);
@@ -407,8 +418,8 @@ impl Test for Stream {
         }
         watch.finish(&mut record, conducted.counts());
         record.notes.append(&mut notes);
-        record.notes.extend(first.and_then(|socket| options::not_polled(&role.settings, &socket)));
-        demand.settle(&mut record, conducted.workers);
+        record.notes.extend(first.and_then(|socket| options::busy_poll_note(&role.settings, &socket)));
+        demand.record_results(&mut record, conducted.workers);
         Ok(record)
     }
 }
@@ -421,7 +432,7 @@ fn measure_all(record: &mut Record, ended: Nanos) {
 }
 
 /// What the workers of a side count; the first decides when the rate is steady.
-fn counters(lanes: &[(Lane, Opening)], side: Side) -> &'static [&'static str] {
+fn counters(lanes: &[(FlowGroup, FlowConnections)], side: Side) -> &'static [&'static str] {
     let sends = lanes.iter().any(|(lane, _)| lane.sends(side));
     let receives = lanes.iter().any(|(lane, _)| !lane.sends(side));
     match (sends, receives) {
@@ -431,20 +442,20 @@ fn counters(lanes: &[(Lane, Opening)], side: Side) -> &'static [&'static str] {
     }
 }
 
-fn watch(tasks: &[Task], (sent, received): (usize, usize)) -> FlowWatch {
+fn sampler(tasks: &[FlowTask], (sent, received): (usize, usize)) -> TcpInfoSampler {
     let sockets: Vec<_> = tasks.iter().map(|task| Arc::clone(&task.socket)).collect();
-    let payload = tasks.iter().map(|task| match task.inlet {
+    let payload = tasks.iter().map(|task| match task.sink {
         Some(_) => PayloadCount { name: tcp::PAYLOAD_BYTES_RECEIVED, counter: received },
         None => PayloadCount { name: tcp::PAYLOAD_BYTES_SENT, counter: sent },
     });
-    FlowWatch::new(&sockets).counting(payload.collect())
+    TcpInfoSampler::new(&sockets).with_payload_counts(payload.collect())
 }
 
-impl Demand {
+impl StreamConfig {
     /// What the flows told, the totals that follow from others, and what was not as it was asked.
-    fn settle(&self, record: &mut Record, told: Vec<Told>) {
-        let given_up = told.iter().map(|told| told.given_up).max().unwrap_or_default();
-        let uncopied = told.iter().filter_map(|told| told.uncopied).reduce(UncopiedSends::and);
+    fn record_results(&self, record: &mut Record, told: Vec<FlowResult>) {
+        let given_up = told.iter().map(|told| told.unrecovered).max().unwrap_or_default();
+        let uncopied = told.iter().filter_map(|told| told.zero_copy).reduce(ZeroCopyCounts::merge);
         let sends = told.iter().any(|told| told.sent);
         for told in told {
             told.add_to(record);
@@ -462,7 +473,7 @@ impl Demand {
                 "the receiver let its kernel throw the payload away, so the result holds no copy to the application";
             note("receive-truncated", text.to_owned());
         }
-        if let Some(UncopiedSends { n_completed, n_copied }) = uncopied.filter(|sends| sends.n_copied > 0) {
+        if let Some(ZeroCopyCounts { n_completed, n_copied }) = uncopied.filter(|sends| sends.n_copied > 0) {
             let text = format!(
                 "the kernel copied {} of {} sends that were to go without a copy: the path ends on this machine, or its device cannot send from the program's pages",
                 grouped(n_copied),
@@ -499,8 +510,8 @@ mod tests {
     #[test]
     fn the_two_lanes_of_one_test_go_opposite_ways() {
         for side in [Side::Initiator, Side::Responder] {
-            assert_ne!(Lane::Up.sends(side), Lane::BesideUp.sends(side));
-            assert_eq!(Lane::Down.sends(side), Lane::BesideUp.sends(side));
+            assert_ne!(FlowGroup::Up.sends(side), FlowGroup::SecondDown.sends(side));
+            assert_eq!(FlowGroup::Down.sends(side), FlowGroup::SecondDown.sends(side));
         }
     }
 }

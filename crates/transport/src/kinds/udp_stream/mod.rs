@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use fathom_engine::{Error, Test, TestKind};
 use fathom_model::{
     Better, Derivation, Endpoints, Layer, Metric, Note, OptionDoc, Role, Settings, Side, Unit,
-    metric::{Measure, Named},
+    metric::{MetricName, UnitAndSense},
     names::count,
     units::Nanos,
 };
@@ -17,17 +17,19 @@ use fathom_sys::{
     socket::{self, Socket},
 };
 
-use self::{receiving::Receiving, sending::Sending, settings::Shape};
+use self::{receiver::UdpStreamReceiver, sender::UdpStreamSender, settings::StreamShape};
 use super::LATENCY;
-use crate::{datagrams::Token, link::PATIENCE, link::secret, options::SocketOptions};
+use crate::{
+    connection_setup::BLOCKING_TIMEOUT, connection_setup::trial_secret, datagrams::FlowToken, options::SocketOptions,
+};
 
-mod receiving;
-mod sending;
+mod receiver;
+mod sender;
 mod settings;
 
 /// Which way the datagrams go, seen from the initiator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Direction {
     Up,
     Down,
 }
@@ -35,22 +37,25 @@ enum Way {
 /// A stream one way; the other way is another kind because its metrics come from other sides.
 pub(crate) struct UdpStream {
     name: &'static str,
-    way: Way,
+    direction: Direction,
     metrics: &'static [Metric],
 }
 
 /// The initiator sends.
 pub(crate) const UP: UdpStream =
-    UdpStream { name: "udp_stream", way: Way::Up, metrics: &metrics(Side::Initiator, Side::Responder) };
+    UdpStream { name: "udp_stream", direction: Direction::Up, metrics: &metrics(Side::Initiator, Side::Responder) };
 /// The responder sends.
-pub(crate) const DOWN: UdpStream =
-    UdpStream { name: "udp_stream_down", way: Way::Down, metrics: &metrics(Side::Responder, Side::Initiator) };
+pub(crate) const DOWN: UdpStream = UdpStream {
+    name: "udp_stream_down",
+    direction: Direction::Down,
+    metrics: &metrics(Side::Responder, Side::Initiator),
+};
 
 const SOURCE: &str = "docs/methods/udp_stream.md";
 /// Arrived too far behind the newest to be told from a duplicate.
 const LATE: &str = "late";
 /// Datagrams of somebody else that came to our sockets.
-const STRANGERS: &str = "strangers";
+const FOREIGN: &str = "strangers";
 /// What the kernel delivered, where it may join several datagrams to one message.
 const MESSAGES_RECEIVED: &str = "messages_received";
 /// Distributions of the receiver.
@@ -63,13 +68,13 @@ const ONE_WAY_DELAY_ERROR: &str = "one_way_delay_error_ns";
 
 const RFC_IPDV: &str = "RFC 5481 section 4.1";
 const RFC_DELAY: &str = "RFC 7679 section 3";
-const RATIO: Measure = Measure(Unit::Ratio, Better::Lower);
-const PPS: Measure = Measure(Unit::FramesPerSec, Better::Higher);
-const COUNT: Measure = Measure(Unit::Count, Better::Lower);
-const BITS: Measure = Measure(Unit::BitsPerSec, Better::Higher);
+const RATIO: UnitAndSense = UnitAndSense(Unit::Ratio, Better::Lower);
+const PPS: UnitAndSense = UnitAndSense(Unit::FramesPerSec, Better::Higher);
+const COUNT: UnitAndSense = UnitAndSense(Unit::Count, Better::Lower);
+const BITS: UnitAndSense = UnitAndSense(Unit::BitsPerSec, Better::Higher);
 
 /// A span of time.
-const fn span(named: Named, source: &'static str, from: Derivation) -> Metric {
+const fn span(named: MetricName, source: &'static str, from: Derivation) -> Metric {
     Metric::of(named, LATENCY, source, from)
 }
 
@@ -83,24 +88,28 @@ const fn metrics(sender: Side, receiver: Side) -> [Metric; 14] {
     let burst = By::quantile(receiver, LOSS_BURST, 1.0);
     let extent = By::quantile(receiver, REORDERING_EXTENT, 1.0);
     [
-        Metric::of(Named("throughput_bps", "goodput"), BITS, SOURCE, bytes),
-        Metric::of(Named("received_per_sec", "received"), PPS, SOURCE, By::rate(receiver, count::RECEIVED)),
-        Metric::of(Named("sent_per_sec", "sent"), PPS, SOURCE, By::rate(sender, count::SENT)),
-        Metric::of(Named("loss_ratio", "lost"), RATIO, "RFC 7680 section 2", By::missing(sent, received)),
-        Metric::of(Named("reordered_ratio", "reordered"), RATIO, "RFC 4737 section 3", reordered),
-        Metric::of(Named("duplicate_ratio", "duplicated"), RATIO, SOURCE, duplicated),
-        span(Named("jitter_ns", "jitter"), "RFC 3550 section 6.4.1", By::total(receiver, count::JITTER_NS)),
-        span(Named("cost_sender_ns", "sender's CPU per datagram"), SOURCE, By::cost(sender, count::SENT)),
-        span(Named("cost_receiver_ns", "receiver's CPU per datagram"), SOURCE, By::cost(receiver, count::RECEIVED)),
-        Metric::of(Named("loss_burst_max", "longest loss burst"), COUNT, SOURCE, burst),
-        Metric::of(Named("reordering_extent_max", "reordering extent max"), COUNT, "RFC 4737 section 4.2", extent),
-        span(Named("ipdv_ns_p99", "IPDV p99"), RFC_IPDV, By::quantile(receiver, IPDV, 0.99)),
+        Metric::of(MetricName("throughput_bps", "goodput"), BITS, SOURCE, bytes),
+        Metric::of(MetricName("received_per_sec", "received"), PPS, SOURCE, By::rate(receiver, count::RECEIVED)),
+        Metric::of(MetricName("sent_per_sec", "sent"), PPS, SOURCE, By::rate(sender, count::SENT)),
+        Metric::of(MetricName("loss_ratio", "lost"), RATIO, "RFC 7680 section 2", By::missing(sent, received)),
+        Metric::of(MetricName("reordered_ratio", "reordered"), RATIO, "RFC 4737 section 3", reordered),
+        Metric::of(MetricName("duplicate_ratio", "duplicated"), RATIO, SOURCE, duplicated),
+        span(MetricName("jitter_ns", "jitter"), "RFC 3550 section 6.4.1", By::total(receiver, count::JITTER_NS)),
+        span(MetricName("cost_sender_ns", "sender's CPU per datagram"), SOURCE, By::cost(sender, count::SENT)),
         span(
-            Named("one_way_delay_ns_p99", "one-way delay p99"),
+            MetricName("cost_receiver_ns", "receiver's CPU per datagram"),
+            SOURCE,
+            By::cost(receiver, count::RECEIVED),
+        ),
+        Metric::of(MetricName("loss_burst_max", "longest loss burst"), COUNT, SOURCE, burst),
+        Metric::of(MetricName("reordering_extent_max", "reordering extent max"), COUNT, "RFC 4737 section 4.2", extent),
+        span(MetricName("ipdv_ns_p99", "IPDV p99"), RFC_IPDV, By::quantile(receiver, IPDV, 0.99)),
+        span(
+            MetricName("one_way_delay_ns_p99", "one-way delay p99"),
             RFC_DELAY,
             By::quantile(receiver, ONE_WAY_DELAY, 0.99),
         ),
-        span(Named("one_way_delay_error_ns", "one-way delay ±"), SOURCE, By::total(receiver, ONE_WAY_DELAY_ERROR)),
+        span(MetricName("one_way_delay_error_ns", "one-way delay ±"), SOURCE, By::total(receiver, ONE_WAY_DELAY_ERROR)),
     ]
 }
 
@@ -112,18 +121,18 @@ const END_MARKS: u32 = 10;
 const END_MARK_GAP: Nanos = Nanos::from_millis(5);
 
 /// What both sides have in hand.
-struct Stream {
+struct UdpStreamConfig {
     kind: &'static str,
     role: Role,
-    shape: Shape,
+    shape: StreamShape,
     notes: Vec<Note>,
     options: SocketOptions,
 }
 
-impl Stream {
+impl UdpStreamConfig {
     /// Opens a socket with what was asked of all.
     fn open(&mut self, at: SocketAddr) -> Result<Socket, Error> {
-        let (socket, notes) = self.options.hear(at)?;
+        let (socket, notes) = self.options.bind_udp(at)?;
         self.notes = notes;
         wait_at_most(&socket)?;
         Ok(socket)
@@ -138,7 +147,8 @@ impl Stream {
     fn bind_all(&mut self, n_flows: usize) -> Result<Vec<Socket>, Error> {
         let first = crate::options::listen_address(&self.role);
         let bind = |flow| {
-            let no_port = || crate::options::not_allowed(crate::options::PORT.name, "one port per flow", &first.port());
+            let no_port =
+                || crate::options::invalid_value(crate::options::PORT.name, "one port per flow", &first.port());
             let port = match first.port() {
                 0 => 0,
                 port => u16::try_from(flow).ok().and_then(|flow| port.checked_add(flow)).ok_or_else(no_port)?,
@@ -155,7 +165,7 @@ impl Stream {
             return Err(Error::Endpoint { kind: self.kind, what: ADDRESSES });
         }
         let connect = |(idx, to)| {
-            let (socket, notes) = self.options.speak(to, (self.role.address, idx))?;
+            let (socket, notes) = self.options.connect_udp(to, (self.role.address, idx))?;
             self.notes = notes;
             wait_at_most(&socket)?;
             Ok(socket)
@@ -173,8 +183,8 @@ impl Stream {
         [(ADDRESSES.to_owned(), addresses.join(","))].into()
     }
 
-    fn token(&self, flow: usize) -> Token {
-        Token::new(secret(&self.role), u16::try_from(flow).expect("at most 4096 flows"))
+    fn token(&self, flow: usize) -> FlowToken {
+        FlowToken::new(trial_secret(&self.role), u16::try_from(flow).expect("at most 4096 flows"))
     }
 
     fn note(&mut self, id: &str, text: impl Into<String>) {
@@ -184,7 +194,7 @@ impl Stream {
 
 fn wait_at_most(socket: &Socket) -> Result<(), Error> {
     let cannot = |cause| Error::System { what: "bound a wait".to_owned(), cause };
-    socket::set_timeout(socket, PATIENCE).map_err(cannot)
+    socket::set_timeout(socket, BLOCKING_TIMEOUT).map_err(cannot)
 }
 
 impl TestKind for UdpStream {
@@ -193,11 +203,11 @@ impl TestKind for UdpStream {
     }
 
     fn about(&self) -> &'static str {
-        match self.way {
-            Way::Up => {
+        match self.direction {
+            Direction::Up => {
                 "datagrams per second of UDP streams from the initiator, and what was lost, doubled or overtaken"
             }
-            Way::Down => {
+            Direction::Down => {
                 "datagrams per second of UDP streams to the initiator, and what was lost, doubled or overtaken"
             }
         }
@@ -212,7 +222,7 @@ impl TestKind for UdpStream {
     }
 
     fn title(&self, settings: &Settings) -> String {
-        settings::title(settings, if self.way == Way::Down { "down, " } else { "" })
+        settings::title(settings, if self.direction == Direction::Down { "down, " } else { "" })
     }
 
     fn options(&self) -> &'static [OptionDoc] {
@@ -224,20 +234,24 @@ impl TestKind for UdpStream {
     }
 
     fn check(&self, settings: &Settings) -> Result<(), Error> {
-        Shape::of(settings, 0)?;
+        StreamShape::of(settings, 0)?;
         SocketOptions::check(settings)
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
-        let shape = Shape::of(&role.settings, role.seed)?;
-        let stream = Stream {
+        let shape = StreamShape::of(&role.settings, role.seed)?;
+        let stream = UdpStreamConfig {
             kind: self.name,
             role: role.clone(),
             shape,
             notes: Vec::new(),
             options: SocketOptions::of(role, policy),
         };
-        let sends = (role.side == Side::Initiator) == (self.way == Way::Up);
-        Ok(if sends { Box::new(Sending::prepare(stream)?) } else { Box::new(Receiving::prepare(stream)?) })
+        let sends = (role.side == Side::Initiator) == (self.direction == Direction::Up);
+        Ok(if sends {
+            Box::new(UdpStreamSender::prepare(stream)?)
+        } else {
+            Box::new(UdpStreamReceiver::prepare(stream)?)
+        })
     }
 }

@@ -9,9 +9,9 @@ use fathom_model::{
 use fathom_sys::datagram::PAYLOAD_MAX;
 
 use crate::{
-    datagrams::{Joined, LENGTH},
+    datagrams::{HEADER_LEN, OffloadMode},
     options::{self, BUFFER, DEVICE, DSCP, FLOW_LABEL, FLOWS, PORT, SOURCE},
-    traffic::{Schedule, Share, Sizes, Traffic, TrafficError},
+    traffic::{DatagramSizes, FlowIndex, Schedule, TrafficError, TrafficPattern},
 };
 
 const SIZE: OptionDoc = OptionDoc {
@@ -65,72 +65,72 @@ pub(super) const OPTIONS: &[OptionDoc] =
 
 /// What is sent, as it was asked for.
 #[derive(Debug, Clone)]
-pub(super) struct Shape {
-    pub(super) sizes: Sizes,
+pub(super) struct StreamShape {
+    pub(super) sizes: DatagramSizes,
     /// Most messages in one call.
     pub(super) n_messages: usize,
-    pub(super) traffic: Traffic,
+    pub(super) traffic: TrafficPattern,
     /// The rate of each flow.
     pub(super) per_flow: Option<PerSec>,
     /// How datagrams are handed to the kernel, and taken from it.
-    pub(super) joined: (Joined, Joined),
+    pub(super) offload: (OffloadMode, OffloadMode),
 }
 
 /// An option that is wrong, with what would be right.
-fn wrong(option: &OptionDoc, cause: TrafficError, given: &str) -> Error {
+fn invalid_traffic(option: &OptionDoc, cause: TrafficError, given: &str) -> Error {
     SettingError::NotAllowed { name: option.name.to_owned(), expected: cause.to_string(), given: given.to_owned() }
         .into()
 }
 
-impl Shape {
+impl StreamShape {
     pub(super) fn of(settings: &Settings, seed: u64) -> Result<Self, Error> {
         let sizes = sizes(settings, seed)?;
         let text = settings.text(TRAFFIC.name).unwrap_or_else(|| "constant".to_owned());
-        let traffic: Traffic = text.parse().map_err(|cause| wrong(&TRAFFIC, cause, &text))?;
+        let traffic: TrafficPattern = text.parse().map_err(|cause| invalid_traffic(&TRAFFIC, cause, &text))?;
         let rate = match (settings.bit_rate(RATE.name), settings.rate(PPS_RATE.name)) {
             (Some(_), Some(pps)) => {
-                return Err(options::not_allowed(PPS_RATE.name, "a rate only without `rate`", &pps));
+                return Err(options::invalid_value(PPS_RATE.name, "a rate only without `rate`", &pps));
             }
             (Some(bits), None) => PerSec::new(bits.get() / 8.0 / sizes.mean()),
             (None, pps) => pps,
         };
-        if rate.is_none() && traffic != Traffic::Constant {
-            return Err(options::not_allowed(TRAFFIC.name, "a pattern only with `rate` or `pps`", &text));
+        if rate.is_none() && traffic != TrafficPattern::Constant {
+            return Err(options::invalid_value(TRAFFIC.name, "a pattern only with `rate` or `pps`", &text));
         }
         let n_flows = approximate(settings.count(FLOWS.name).unwrap_or(1));
         let per_flow = rate.and_then(|rate| PerSec::new(rate.get() / n_flows));
-        let first = Share { idx: 0, of: 1 };
+        let first = FlowIndex { idx: 0, of: 1 };
         if per_flow.is_some_and(|rate| Schedule::new(traffic, rate, (seed, first)).is_none()) {
-            return Err(options::not_allowed(PPS_RATE.name, "a rate above zero", &0));
+            return Err(options::invalid_value(PPS_RATE.name, "a rate above zero", &0));
         }
         let joined = match settings.text(OFFLOAD.name).as_deref() {
-            Some("auto") => (Joined::WherePossible, Joined::WherePossible),
-            Some("gso") => (Joined::Always, Joined::Never),
-            Some("gro") => (Joined::Never, Joined::Always),
-            Some("both") => (Joined::Always, Joined::Always),
-            _ => (Joined::Never, Joined::Never),
+            Some("auto") => (OffloadMode::Preferred, OffloadMode::Preferred),
+            Some("gso") => (OffloadMode::Required, OffloadMode::Never),
+            Some("gro") => (OffloadMode::Never, OffloadMode::Required),
+            Some("both") => (OffloadMode::Required, OffloadMode::Required),
+            _ => (OffloadMode::Never, OffloadMode::Never),
         };
-        if joined.0 == Joined::Always && sizes.only().is_none() {
-            return Err(options::not_allowed(OFFLOAD.name, "gso only for datagrams of one size", &"a mix"));
+        if joined.0 == OffloadMode::Required && sizes.fixed_size().is_none() {
+            return Err(options::invalid_value(OFFLOAD.name, "gso only for datagrams of one size", &"a mix"));
         }
         let n_messages = options::count(settings, &BATCH).unwrap_or(32);
-        Ok(Self { sizes, n_messages, traffic, per_flow, joined })
+        Ok(Self { sizes, n_messages, traffic, per_flow, offload: joined })
     }
 
     /// Whether datagrams are too short for a number.
-    pub(super) fn is_bare(&self) -> bool {
-        self.sizes.longest() < LENGTH
+    pub(super) fn is_unnumbered(&self) -> bool {
+        self.sizes.longest() < HEADER_LEN
     }
 }
 
-fn sizes(settings: &Settings, seed: u64) -> Result<Sizes, Error> {
+fn sizes(settings: &Settings, seed: u64) -> Result<DatagramSizes, Error> {
     if let Some(mix) = settings.text(MIX.name) {
-        return Sizes::mix(&mix, seed).map_err(|cause| wrong(&MIX, cause, &mix));
+        return DatagramSizes::mix(&mix, seed).map_err(|cause| invalid_traffic(&MIX, cause, &mix));
     }
     let size = settings.size(SIZE.name).unwrap_or(Bytes(1400));
     match usize::try_from(size.0) {
-        Ok(bytes) if (1..=PAYLOAD_MAX).contains(&bytes) => Ok(Sizes::fixed(bytes)),
-        _ => Err(options::not_allowed(SIZE.name, "1 to 65507 B", &size)),
+        Ok(bytes) if (1..=PAYLOAD_MAX).contains(&bytes) => Ok(DatagramSizes::fixed(bytes)),
+        _ => Err(options::invalid_value(SIZE.name, "1 to 65507 B", &size)),
     }
 }
 

@@ -14,22 +14,22 @@ use fathom_sys::{
     clock,
     policy::Destination,
     socket::{self, Buffer, Domain, Protocol, Socket, Type, Wait},
-    tuning,
+    socket_options,
 };
 use rsa::rand_core::{OsRng, RngCore as _};
 
 use super::{
-    Carrier, Error, Login, Parameters, Results, Way, Wish,
-    account::{Beginning, Outcome, Part, Stream, Watch, id_at},
-    control::{Control, PATIENCE, ends},
-    course::{Bounds, Course, Open},
-    data, tune,
-    wire::{self, Cookie, State},
+    Error, Login, ParameterFlag, Parameters, Results, TransferDirection, TransportProtocol,
+    control::{ControlConnection, MESSAGE_TIMEOUT, socket_addresses},
+    counts::{Iperf3Outcome, Stream, StreamRole, TestObserver, TestStartInfo, id_at},
+    data, stream_options,
+    transfer::{OpenStream, RunLimits, TransferRun},
+    wire::{self, Cookie, TestState},
 };
 
 /// What a client is asked for.
 #[derive(Debug, Clone, Default)]
-pub struct Asked {
+pub struct ClientOptions {
     /// Where the server listens: each is tried in turn.
     pub servers: Vec<Destination>,
     /// What the test is; a block of zero is filled in.
@@ -61,11 +61,11 @@ const CONNECT_MAX: Nanos = Nanos::from_secs(130);
 /// The datagram when the path says nothing.
 const DATAGRAM: u64 = 1460;
 /// How long a receiver hears nothing before the test is broken off.
-pub(crate) const IDLE: Nanos = Nanos::from_secs(120);
+pub(crate) const RECEIVE_TIMEOUT: Nanos = Nanos::from_secs(120);
 /// How long the end may take beyond the time of a test, as a server allows it.
 pub(crate) const GRACE: Nanos = Nanos::from_secs(40);
 /// A day and its grace: no test is longer.
-pub(crate) const LONGEST: Nanos = Nanos::from_secs(86_400 + 640);
+pub(crate) const TEST_TIME_MAX: Nanos = Nanos::from_secs(86_400 + 640);
 
 impl Cookie {
     /// A cookie that nobody else has, from the system's random source.
@@ -80,13 +80,13 @@ impl Cookie {
 /// A client whose parameters the server has taken.
 #[derive(Debug)]
 pub struct Client {
-    asked: Asked,
+    options: ClientOptions,
     server: SocketAddr,
     to: Destination,
-    control: Control,
+    control: ControlConnection,
     cookie: Cookie,
     control_mss: u32,
-    streams: Vec<Open>,
+    streams: Vec<OpenStream>,
 }
 
 impl Client {
@@ -94,28 +94,30 @@ impl Client {
     ///
     /// # Errors
     /// Nobody listens, the server is busy, does not like the parameters or the login, or speaks something else.
-    pub fn connect(mut asked: Asked, cookie: Cookie, stop: &StopFlag) -> Result<Self, Error> {
+    pub fn connect(mut asked: ClientOptions, cookie: Cookie, stop: &StopFlag) -> Result<Self, Error> {
         let (socket, (server, to)) = connect_any(&asked)?;
         if let Some(idle) = asked.keepalive {
-            tuning::set_keepalive(&socket, idle)?;
+            socket_options::set_keepalive(&socket, idle)?;
         }
-        let mut control = Control::new(socket, stop.clone())?;
+        let mut control = ControlConnection::new(socket, stop.clone())?;
         control.write(cookie.bytes())?;
         // As iperf3 asks: behind the first data, whose acknowledgement may widen the window that bounds it.
         let control_mss = control.socket().tcp_mss().unwrap_or(0);
-        control.expect(State::ParamExchange, "the request for parameters")?;
+        control.expect(TestState::ParamExchange, "the request for parameters")?;
         if asked.parameters.block == Bytes(0) {
-            asked.parameters.block = match asked.parameters.carrier {
-                Carrier::Tcp => super::parameters::TCP_BLOCK,
-                Carrier::Udp => Bytes(Some(u64::from(control_mss)).filter(|mss| *mss > 0).unwrap_or(DATAGRAM)),
+            asked.parameters.block = match asked.parameters.protocol {
+                TransportProtocol::Tcp => super::parameters::TCP_BLOCK,
+                TransportProtocol::Udp => {
+                    Bytes(Some(u64::from(control_mss)).filter(|mss| *mss > 0).unwrap_or(DATAGRAM))
+                }
             };
         }
         if let Some(login) = &asked.login {
             asked.parameters.token = Some(login.token(clock::wall().0 / 1_000_000_000)?);
         }
         control.write(&wire::write_json(&asked.parameters.write()))?;
-        control.expect(State::CreateStreams, "the request for streams")?;
-        Ok(Self { asked, server, to, control, cookie, control_mss, streams: Vec::new() })
+        control.expect(TestState::CreateStreams, "the request for streams")?;
+        Ok(Self { options: asked, server, to, control, cookie, control_mss, streams: Vec::new() })
     }
 
     /// Opens the streams one after another and waits until the server has begun.
@@ -126,70 +128,70 @@ impl Client {
     /// # Panics
     /// When the parameters ask for more than 128 streams in a direction.
     pub fn open_streams(&mut self) -> Result<(), Error> {
-        let n = usize::try_from(self.asked.parameters.n_streams()).expect("at most 256");
+        let n = usize::try_from(self.options.parameters.n_streams()).expect("at most 256");
         for place in 0..n {
-            let socket = match self.asked.parameters.carrier {
-                Carrier::Tcp => self.connect_stream(place)?,
-                Carrier::Udp => self.greet(place)?,
+            let socket = match self.options.parameters.protocol {
+                TransportProtocol::Tcp => self.connect_stream(place)?,
+                TransportProtocol::Udp => self.open_udp_stream(place)?,
             };
-            tune::ready(&socket)?;
-            let (local, remote) = ends(&socket)?;
-            let stream = Stream { id: id_at(place), part: self.part(place), local, remote };
-            self.streams.push(Open::new(stream, socket, self.asked.file.as_deref())?);
+            stream_options::prepare_stream(&socket)?;
+            let (local, remote) = socket_addresses(&socket)?;
+            let stream = Stream { id: id_at(place), role: self.role(place), local, remote };
+            self.streams.push(OpenStream::new(stream, socket, self.options.file.as_deref())?);
         }
-        self.control.expect(State::TestStart, "the start of the test")?;
-        self.control.expect(State::TestRunning, "the start of the test")
+        self.control.expect(TestState::TestStart, "the start of the test")?;
+        self.control.expect(TestState::TestRunning, "the start of the test")
     }
 
-    fn part(&self, place: usize) -> Part {
-        let parallel = usize::try_from(self.asked.parameters.parallel).expect("at most 128");
-        let sends = match self.asked.parameters.way {
-            Way::Forward => true,
-            Way::Reverse => false,
-            Way::Both => place < parallel,
+    fn role(&self, place: usize) -> StreamRole {
+        let parallel = usize::try_from(self.options.parameters.parallel).expect("at most 128");
+        let sends = match self.options.parameters.direction {
+            TransferDirection::Forward => true,
+            TransferDirection::Reverse => false,
+            TransferDirection::Both => place < parallel,
         };
-        if sends { Part::Sender } else { Part::Receiver }
+        if sends { StreamRole::Sender } else { StreamRole::Receiver }
     }
 
     /// A socket of a stream, bound as it was asked for.
     fn stream_socket(&self, place: usize) -> Result<Socket, Error> {
-        let (kind, protocol) = match self.asked.parameters.carrier {
-            Carrier::Tcp => (Type::STREAM, Protocol::TCP),
-            Carrier::Udp => (Type::DGRAM, Protocol::UDP),
+        let (kind, protocol) = match self.options.parameters.protocol {
+            TransportProtocol::Tcp => (Type::STREAM, Protocol::TCP),
+            TransportProtocol::Udp => (Type::DGRAM, Protocol::UDP),
         };
         let stream = |cause| Error::Stream { cause };
-        let is_multipath = self.asked.parameters.wishes.has(Wish::Multipath) && kind == Type::STREAM;
+        let is_multipath = self.options.parameters.flags.has(ParameterFlag::Multipath) && kind == Type::STREAM;
         let protocol = if is_multipath { Protocol::MPTCP } else { protocol };
         let socket = Socket::new(Domain::for_address(self.server), kind, Some(protocol)).map_err(stream)?;
         let offset = u16::try_from(place).expect("at most 256");
-        let port = self.asked.port.map_or(0, |port| port.wrapping_add(offset));
+        let port = self.options.port.map_or(0, |port| port.wrapping_add(offset));
         if port != 0 {
             socket.set_reuse_address(true).map_err(stream)?;
         }
-        bind(&socket, &self.asked, port).map_err(stream)?;
-        tune::before_connect(&socket, &self.asked.parameters)?;
+        bind(&socket, &self.options, port).map_err(stream)?;
+        stream_options::before_connect(&socket, &self.options.parameters)?;
         Ok(socket)
     }
 
     /// Where a stream connects to, with the flow label that was asked for.
-    fn labelled(&self, socket: &Socket) -> Result<Destination, Error> {
-        let label = self.asked.parameters.flow_label;
+    fn flow_label_destination(&self, socket: &Socket) -> Result<Destination, Error> {
+        let label = self.options.parameters.flow_label;
         if label == 0 {
             return Ok(self.to.clone());
         }
-        tuning::set_flow_label(socket, &self.to, label)
+        socket_options::set_flow_label(socket, &self.to, label)
             .map_err(|error| Error::SocketOption { what: "unable to set IPv6 flow label", cause: error.source })
     }
 
     fn connect_stream(&self, place: usize) -> Result<Socket, Error> {
         let socket = self.stream_socket(place)?;
-        let server = self.labelled(&socket)?;
-        socket::connect(&socket, &server, PATIENCE).map_err(|error| Error::Stream { cause: error.source })?;
-        if let Some(timeout) = self.asked.send_timeout {
+        let server = self.flow_label_destination(&socket)?;
+        socket::connect(&socket, &server, MESSAGE_TIMEOUT).map_err(|error| Error::Stream { cause: error.source })?;
+        if let Some(timeout) = self.options.send_timeout {
             let set = socket.set_tcp_user_timeout(Some(timeout.as_duration()));
             set.map_err(|cause| Error::SocketOption { what: "unable to set TCP USER_TIMEOUT", cause })?;
         }
-        socket::set_timeout(&socket, PATIENCE)?;
+        socket::set_timeout(&socket, MESSAGE_TIMEOUT)?;
         let mut rest = &self.cookie.bytes()[..];
         while !rest.is_empty() {
             match socket::send(&socket, rest, Wait::Block) {
@@ -202,10 +204,10 @@ impl Client {
     }
 
     /// Opens a UDP stream: a word out, a word back.
-    fn greet(&self, place: usize) -> Result<Socket, Error> {
+    fn open_udp_stream(&self, place: usize) -> Result<Socket, Error> {
         let stream = |cause| Error::Stream { cause };
         let socket = self.stream_socket(place)?;
-        let to = self.labelled(&socket)?;
+        let to = self.flow_label_destination(&socket)?;
         socket::associate(&socket, &to).map_err(|error| stream(error.source))?;
         data::greet(&socket, self.control.stop()).map_err(stream)?;
         Ok(socket)
@@ -213,38 +215,38 @@ impl Client {
 
     /// How the test begins, for whoever looks on.
     #[must_use]
-    pub fn beginning(&self) -> Beginning {
+    pub fn start_info(&self) -> TestStartInfo {
         let buffer = |which| {
             let socket = self.streams.first().map(|open| open.socket.as_ref());
             // The kernel counts its bookkeeping in, and so does iperf3 when it shows them.
             socket.and_then(|socket| socket::buffer(socket, which).ok()).map_or(Bytes(0), |size| Bytes(size.0 * 2))
         };
-        Beginning {
-            control: self.control.ends().unwrap_or((self.server, self.server)),
+        TestStartInfo {
+            control: self.control.addresses().unwrap_or((self.server, self.server)),
             cookie: self.cookie,
-            parameters: self.asked.parameters.clone(),
+            parameters: self.options.parameters.clone(),
             control_mss: self.control_mss,
             buffers: (buffer(Buffer::Send), buffer(Buffer::Receive)),
         }
     }
 
     /// The streams, once they are open.
-    pub(crate) fn streams(&self) -> &[Open] {
+    pub(crate) fn streams(&self) -> &[OpenStream] {
         &self.streams
     }
 
     /// What both sides have agreed on.
     #[must_use]
     pub fn parameters(&self) -> &Parameters {
-        &self.asked.parameters
+        &self.options.parameters
     }
 
     /// What the server says in the middle of a test, which can only end it.
-    pub(crate) fn heard_of_end(&mut self) -> Option<Error> {
+    pub(crate) fn poll_for_end(&mut self) -> Option<Error> {
         const AWAITED: &str = "the end of the test";
         let heard = match self.control.byte_until(Nanos::ZERO) {
             Ok(None) => return None,
-            Ok(Some(byte)) => self.control.understand(byte, AWAITED),
+            Ok(Some(byte)) => self.control.interpret(byte, AWAITED),
             Err(error) => Err(error),
         };
         Some(
@@ -256,44 +258,48 @@ impl Client {
     ///
     /// # Errors
     /// What broke it off.
-    pub fn run(&mut self, watch: &mut dyn Watch) -> Result<Outcome, Error> {
+    pub fn run(&mut self, watch: &mut dyn TestObserver) -> Result<Iperf3Outcome, Error> {
         let streams: Vec<Stream> = self.streams.iter().map(|open| open.stream).collect();
-        watch.began(&self.beginning(), &streams);
-        let bounds = Bounds {
-            interval: self.asked.interval,
-            idle: self.asked.receive_timeout.unwrap_or(IDLE),
-            longest: LONGEST,
+        watch.on_start(&self.start_info(), &streams);
+        let bounds = RunLimits {
+            interval: self.options.interval,
+            idle: self.options.receive_timeout.unwrap_or(RECEIVE_TIMEOUT),
+            time_max: TEST_TIME_MAX,
             rate: None,
         };
-        let course =
-            Course { side: Side::Initiator, parameters: &self.asked.parameters, streams: &self.streams, bounds };
+        let course = TransferRun {
+            side: Side::Initiator,
+            parameters: &self.options.parameters,
+            streams: &self.streams,
+            limits: bounds,
+        };
         let (mut outcome, why) = course.run(&mut self.control, watch);
         let told = why.and_then(|()| self.finish(&outcome.results(None)));
         match told {
             Ok(results) => outcome.peer = Some(results),
             Err(error) => {
-                self.take_leave(&error);
-                watch.ended(&outcome);
+                self.send_termination(&error);
+                watch.on_end(&outcome);
                 return Err(error);
             }
         }
-        watch.ended(&outcome);
+        watch.on_end(&outcome);
         Ok(outcome)
     }
 
     /// Ends the test and exchanges results.
     pub(crate) fn finish(&mut self, ours: &Results) -> Result<Results, Error> {
-        self.control.tell(State::TestEnd)?;
-        self.control.expect(State::ExchangeResults, "the request for results")?;
+        self.control.send_state(TestState::TestEnd)?;
+        self.control.expect(TestState::ExchangeResults, "the request for results")?;
         self.control.write(&wire::write_json(&ours.write()))?;
         let mut theirs = Results::read(&self.control.read_json("results", wire::RESULTS_MAX)?)?;
-        if !self.asked.parameters.wishes.has(Wish::ServerOutput) {
+        if !self.options.parameters.flags.has(ParameterFlag::ServerOutput) {
             // Up to 3.12 a server sends its output to everybody once one client has asked for it.
             theirs.output = None;
         }
-        self.control.expect(State::DisplayResults, "the end of the results")?;
-        self.control.tell(State::Done)?;
-        self.control.see_off();
+        self.control.expect(TestState::DisplayResults, "the end of the results")?;
+        self.control.send_state(TestState::Done)?;
+        self.control.close_gracefully();
         for ours in &ours.streams {
             if theirs.stream(ours.id).is_none() {
                 return Err(Error::Refused { code: 208, errno: 0 });
@@ -303,15 +309,15 @@ impl Client {
     }
 
     /// Tells a server that still listens that nothing more comes.
-    pub(crate) fn take_leave(&mut self, error: &Error) {
+    pub(crate) fn send_termination(&mut self, error: &Error) {
         if matches!(error, Error::Interrupted | Error::Idle) {
             // A server that cannot be told any more notices the end of the connection.
-            let _ = self.control.tell(State::ClientTerminate);
+            let _ = self.control.send_state(TestState::ClientTerminate);
         }
     }
 }
 
-fn bind(socket: &Socket, asked: &Asked, port: u16) -> std::io::Result<()> {
+fn bind(socket: &Socket, asked: &ClientOptions, port: u16) -> std::io::Result<()> {
     if let Some(device) = &asked.device {
         socket.bind_device(Some(device.as_bytes()))?;
     }
@@ -332,7 +338,7 @@ fn bind(socket: &Socket, asked: &Asked, port: u16) -> std::io::Result<()> {
 }
 
 /// The control connection to the first address that takes it.
-fn connect_any(asked: &Asked) -> Result<(Socket, (SocketAddr, Destination)), Error> {
+fn connect_any(asked: &ClientOptions) -> Result<(Socket, (SocketAddr, Destination)), Error> {
     let mut refused = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
     for (server, to) in asked.servers.iter().filter_map(|to| Some((to.address()?, to))) {
         let connected = socket::stream(server).and_then(|socket| {

@@ -9,37 +9,37 @@ use fathom_engine::{Stop, StopFlag};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
-    epoll::{Epoll, Events, Interest},
+    epoll::{Epoll, Interest, ReadyList},
     socket::{self, Socket, Wait},
 };
 use serde_json::Value;
 
 use super::{
     Error,
-    wire::{self, State},
+    wire::{self, TestState},
 };
 
 /// How long the other side may take for its next message while nothing is measured, as iperf3 waits since 3.15.
-pub(crate) const PATIENCE: Nanos = Nanos::from_secs(30);
+pub(crate) const MESSAGE_TIMEOUT: Nanos = Nanos::from_secs(30);
 /// How long the other side may take to close.
 const LEAVE_MAX: Nanos = Nanos::from_secs(1);
 /// How soon a wait notices that the user wants an end.
-const LOOK: Nanos = Nanos::from_millis(50);
+const POLL_INTERVAL: Nanos = Nanos::from_millis(50);
 
 /// One end of a control connection.
-pub(crate) struct Control {
+pub(crate) struct ControlConnection {
     socket: Socket,
     epoll: Epoll,
     stop: StopFlag,
 }
 
-impl fmt::Debug for Control {
+impl fmt::Debug for ControlConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Control").field("socket", &self.socket).finish_non_exhaustive()
     }
 }
 
-impl Control {
+impl ControlConnection {
     pub(crate) fn new(socket: Socket, stop: StopFlag) -> Result<Self, Error> {
         socket.set_nonblocking(true).map_err(socket::named("fcntl(O_NONBLOCK)"))?;
         socket.set_tcp_nodelay(true).map_err(socket::named("setsockopt(TCP_NODELAY)"))?;
@@ -57,8 +57,8 @@ impl Control {
     }
 
     /// Both addresses, ours first.
-    pub(crate) fn ends(&self) -> Result<(SocketAddr, SocketAddr), Error> {
-        ends(&self.socket)
+    pub(crate) fn addresses(&self) -> Result<(SocketAddr, SocketAddr), Error> {
+        socket_addresses(&self.socket)
     }
 
     /// The byte that is there by `until`; nothing when none is, or when the user wants an end.
@@ -67,21 +67,21 @@ impl Control {
         loop {
             match self.receive(&mut byte)? {
                 Some(_) => return Ok(Some(byte[0])),
-                None if self.stop.told() == Stop::Abort => return Ok(None),
+                None if self.stop.state() == Stop::Abort => return Ok(None),
                 None => {}
             }
             let left = until.since(clock::now());
             if left == Nanos::ZERO {
                 return Ok(None);
             }
-            self.wait(left.min(LOOK))?;
+            self.wait(left.min(POLL_INTERVAL))?;
         }
     }
 
     /// Waits for something to read.
     fn wait(&self, at_most: Nanos) -> Result<(), Error> {
         // Made for each wait, because it cannot change threads as a client does between preparation and start.
-        self.epoll.wait(&mut Events::with_capacity(1), Some(at_most))?;
+        self.epoll.wait(&mut ReadyList::with_capacity(1), Some(at_most))?;
         Ok(())
     }
 
@@ -96,29 +96,29 @@ impl Control {
     }
 
     fn fill(&mut self, bytes: &mut [u8], awaited: &'static str) -> Result<(), Error> {
-        let deadline = clock::now() + PATIENCE;
+        let deadline = clock::now() + MESSAGE_TIMEOUT;
         let mut n = 0;
         while n < bytes.len() {
             if let Some(count) = self.receive(&mut bytes[n..])? {
                 n += count;
-            } else if self.stop.told() == Stop::Abort {
+            } else if self.stop.state() == Stop::Abort {
                 return Err(Error::Interrupted);
             } else if clock::now() >= deadline {
-                return Err(Error::Silent { awaited, seconds: PATIENCE.0 / 1_000_000_000 });
+                return Err(Error::Silent { awaited, seconds: MESSAGE_TIMEOUT.0 / 1_000_000_000 });
             } else {
-                self.wait(LOOK)?;
+                self.wait(POLL_INTERVAL)?;
             }
         }
         Ok(())
     }
 
     /// What a byte of the other side means: a state, or the error that it announces.
-    pub(crate) fn understand(&mut self, byte: u8, awaited: &'static str) -> Result<State, Error> {
-        match State::read(byte) {
-            Some(State::AccessDenied) => Err(Error::Busy),
-            Some(State::ServerTerminate) => Err(Error::ServerTerminated),
-            Some(State::ClientTerminate) => Err(Error::ClientTerminated),
-            Some(State::ServerError) => {
+    pub(crate) fn interpret(&mut self, byte: u8, awaited: &'static str) -> Result<TestState, Error> {
+        match TestState::read(byte) {
+            Some(TestState::AccessDenied) => Err(Error::Busy),
+            Some(TestState::ServerTerminate) => Err(Error::ServerTerminated),
+            Some(TestState::ClientTerminate) => Err(Error::ClientTerminated),
+            Some(TestState::ServerError) => {
                 let mut numbers = [0; 8];
                 self.fill(&mut numbers, "the number of an error")?;
                 Err(wire::read_refusal(numbers))
@@ -129,10 +129,10 @@ impl Control {
     }
 
     /// Waits for one state and takes no other.
-    pub(crate) fn expect(&mut self, state: State, awaited: &'static str) -> Result<(), Error> {
+    pub(crate) fn expect(&mut self, state: TestState, awaited: &'static str) -> Result<(), Error> {
         let mut byte = [0];
         self.fill(&mut byte, awaited)?;
-        match self.understand(byte[0], awaited)? {
+        match self.interpret(byte[0], awaited)? {
             got if got == state => Ok(()),
             got => Err(Error::Unexpected { got: format!("{got:?}"), awaited }),
         }
@@ -156,7 +156,7 @@ impl Control {
     /// Closes this direction and waits until the other side has closed its own, as iperf3 does since 3.21.
     ///
     /// A server of one test at a time is ready for the next one then, or nearly; one that does not close is not waited for.
-    pub(crate) fn see_off(&mut self) {
+    pub(crate) fn close_gracefully(&mut self) {
         let deadline = clock::now() + LEAVE_MAX;
         if self.socket.shutdown(Shutdown::Write).is_err() {
             return;
@@ -165,17 +165,17 @@ impl Control {
         while clock::now() < deadline && self.byte_until(deadline).is_ok_and(|byte| byte.is_some()) {}
     }
 
-    pub(crate) fn tell(&mut self, state: State) -> Result<(), Error> {
+    pub(crate) fn send_state(&mut self, state: TestState) -> Result<(), Error> {
         self.write(&[state.byte()])
     }
 
     pub(crate) fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
-        let deadline = clock::now() + PATIENCE;
+        let deadline = clock::now() + MESSAGE_TIMEOUT;
         while !bytes.is_empty() {
             match socket::send(&self.socket, bytes, Wait::Never) {
                 Ok(Some(count)) => bytes = &bytes[count..],
                 // A peer that reads nothing: control messages are small, so this is rare enough to be waited for in steps.
-                Ok(None) if clock::now() < deadline && self.stop.told() != Stop::Abort => {
+                Ok(None) if clock::now() < deadline && self.stop.state() != Stop::Abort => {
                     clock::sleep_until(clock::now() + Nanos::from_millis(5));
                 }
                 Ok(None) => return Err(Error::Send { cause: io::ErrorKind::TimedOut.into() }),
@@ -187,7 +187,7 @@ impl Control {
 }
 
 /// Both addresses of a connected socket, ours first.
-pub(crate) fn ends(socket: &Socket) -> Result<(SocketAddr, SocketAddr), Error> {
+pub(crate) fn socket_addresses(socket: &Socket) -> Result<(SocketAddr, SocketAddr), Error> {
     let system = |call: &str, source| Error::System { call: call.to_owned(), source };
     let not_ip = || io::Error::from(io::ErrorKind::Unsupported);
     let local = socket.local_addr().and_then(|address| address.as_socket().ok_or_else(not_ip));

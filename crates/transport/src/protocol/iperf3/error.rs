@@ -2,31 +2,31 @@
 
 use std::io;
 
-use super::Way;
+use super::TransferDirection;
 
 /// Why a test failed; shown as iperf3 shows it behind `iperf3: error - `.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The control connection did not come about.
-    #[error("unable to connect to server: {}", said(cause))]
+    #[error("unable to connect to server: {}", os_error_text(cause))]
     Connect {
         /// What the kernel or the resolver answered.
         cause: io::Error,
     },
     /// A stream did not come about.
-    #[error("unable to connect stream: {}", said(cause))]
+    #[error("unable to connect stream: {}", os_error_text(cause))]
     Stream {
         /// What the kernel answered.
         cause: io::Error,
     },
     /// The server cannot listen.
-    #[error("unable to start listener for connections: {}", said(cause))]
+    #[error("unable to start listener for connections: {}", os_error_text(cause))]
     Listen {
         /// What the kernel answered.
         cause: io::Error,
     },
     /// A socket does not take an option that was asked for.
-    #[error("{what}: {}", said(cause))]
+    #[error("{what}: {}", os_error_text(cause))]
     SocketOption {
         /// The option, in iperf3's words: `unable to set TCP/SCTP MSS`.
         what: &'static str,
@@ -34,7 +34,7 @@ pub enum Error {
         cause: io::Error,
     },
     /// The file of a stream cannot be opened, read or written.
-    #[error("{what}: {}", said(cause))]
+    #[error("{what}: {}", os_error_text(cause))]
     File {
         /// What was tried, in iperf3's words where it has some: `unable to open -F file`.
         what: &'static str,
@@ -42,13 +42,13 @@ pub enum Error {
         cause: io::Error,
     },
     /// The control connection broke while something was read from it.
-    #[error("unable to receive control message: {}", said(cause))]
+    #[error("unable to receive control message: {}", os_error_text(cause))]
     Receive {
         /// What the kernel answered.
         cause: io::Error,
     },
     /// The control connection broke while something was written to it.
-    #[error("unable to send control message: {}", said(cause))]
+    #[error("unable to send control message: {}", os_error_text(cause))]
     Send {
         /// What the kernel answered.
         cause: io::Error,
@@ -113,7 +113,7 @@ pub enum Error {
     #[error("{0}")]
     Login(#[from] super::login::LoginError),
     /// A system call failed that should not.
-    #[error("{call}: {}", said(source))]
+    #[error("{call}: {}", os_error_text(source))]
     System {
         /// Which.
         call: String,
@@ -134,9 +134,9 @@ impl From<fathom_sys::Error> for Error {
 impl Error {
     /// What to do about it, in a test of this direction.
     #[must_use]
-    pub fn hint_of(&self, way: Way) -> Option<&'static str> {
+    pub fn hint_of(&self, way: TransferDirection) -> Option<&'static str> {
         match self {
-            Self::Closed | Self::Stream { .. } if way == Way::Both => Some(
+            Self::Closed | Self::Stream { .. } if way == TransferDirection::Both => Some(
                 "an iperf3 server before 3.7 does not know --bidir: run once with -R and once without it, or use a newer server",
             ),
             _ => self.hint(),
@@ -161,7 +161,7 @@ impl Error {
 }
 
 /// An error as the C library words it, without Rust's number behind it.
-pub(super) fn said(error: &io::Error) -> String {
+pub(super) fn os_error_text(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
     text.split(" (os error").next().unwrap_or_default().to_owned()
@@ -263,7 +263,9 @@ const REFUSALS: &[(i32, &str, bool)] = &[
 
 fn refusal(code: i32, errno: i32) -> String {
     match REFUSALS.iter().find(|(known, ..)| *known == code) {
-        Some((_, words, true)) if errno > 0 => format!("{words}: {}", said(&io::Error::from_raw_os_error(errno))),
+        Some((_, words, true)) if errno > 0 => {
+            format!("{words}: {}", os_error_text(&io::Error::from_raw_os_error(errno)))
+        }
         Some((_, words, _)) => (*words).to_owned(),
         None => format!("int_errno={code}"),
     }

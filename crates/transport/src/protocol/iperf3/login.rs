@@ -38,7 +38,7 @@ pub enum LoginError {
     },
     /// A name or a password that iperf3's server could not take apart again.
     #[error("a name or a password has no white space and is not empty")]
-    Words,
+    Credentials,
     /// The key is too short for what is encrypted.
     #[error("the key is too short for this name and password: {0}")]
     TooLong(String),
@@ -66,7 +66,7 @@ impl Login {
             .or_else(|error| RsaPublicKey::from_pkcs1_pem(pem).map_err(|_| error))
             .map_err(|error| LoginError::Key { which: "public", why: error.to_string() })?;
         if [user, password].iter().any(|word| word.is_empty() || word.contains(char::is_whitespace)) {
-            return Err(LoginError::Words);
+            return Err(LoginError::Credentials);
         }
         Ok(Self { key, user: user.to_owned(), password: password.to_owned(), padding })
     }
@@ -93,14 +93,14 @@ const TOKEN_MAX: usize = 2732;
 
 /// What a server checks logins with.
 #[derive(Debug, Clone)]
-pub struct Doorkeeper {
+pub struct Authenticator {
     key: RsaPrivateKey,
     users: BTreeMap<String, [u8; 32]>,
     skew_secs: u64,
     padding: Padding,
 }
 
-impl Doorkeeper {
+impl Authenticator {
     /// One with a private key in PEM and the text of a users file.
     ///
     /// # Errors
@@ -114,9 +114,9 @@ impl Doorkeeper {
 
     /// Whether a token is that of a user, made about now; the answer does not say what is wrong.
     #[must_use]
-    pub fn admits(&self, token: &str, now_secs: u64) -> bool {
-        self.opened(token).is_some_and(|plain| {
-            let Some((user, password, at)) = take_apart(&plain) else { return false };
+    pub fn is_authorized(&self, token: &str, now_secs: u64) -> bool {
+        self.decrypted(token).is_some_and(|plain| {
+            let Some((user, password, at)) = parse_credentials(&plain) else { return false };
             let hash: [u8; 32] = sha2::Sha256::digest(format!("{{{user}}}{password}")).into();
             let is_known = self.users.get(user).is_some_and(|known| is_equal(known, &hash));
             is_known && at.abs_diff(now_secs) <= self.skew_secs
@@ -124,7 +124,7 @@ impl Doorkeeper {
     }
 
     /// The token in the clear; the padding asked for first, because a newer or an older client may use the other one.
-    fn opened(&self, token: &str) -> Option<String> {
+    fn decrypted(&self, token: &str) -> Option<String> {
         if token.len() > TOKEN_MAX {
             return None;
         }
@@ -147,7 +147,7 @@ fn is_equal(left: &[u8; 32], right: &[u8; 32]) -> bool {
 }
 
 /// Name, password and time.
-fn take_apart(plain: &str) -> Option<(&str, &str, u64)> {
+fn parse_credentials(plain: &str) -> Option<(&str, &str, u64)> {
     let mut words = plain.split_ascii_whitespace();
     let mut after = |label: &str| if words.next()? == label { words.next() } else { None };
     Some((after("user:")?, after("pwd:")?, after("ts:")?.parse().ok()?))
@@ -183,8 +183,8 @@ mod tests {
     const USERS: &str = "# file format: username,sha256\n\n\
         mario,bf7a49a846d44b454a5d11e7acfaf13d138bbe0b7483aa3e050879700572709b\n";
 
-    fn doorkeeper(padding: Padding) -> Doorkeeper {
-        Doorkeeper::new(&KEYS.0, USERS, (SKEW_SECS, padding)).unwrap()
+    fn doorkeeper(padding: Padding) -> Authenticator {
+        Authenticator::new(&KEYS.0, USERS, (SKEW_SECS, padding)).unwrap()
     }
 
     #[test]
@@ -193,7 +193,7 @@ mod tests {
             let token = Login::new(&KEYS.1, ("mario", "rossi"), padding).unwrap().token(1000).unwrap();
             let keeper = doorkeeper(padding);
             for (now, expected) in [(1000, true), (990, true), (1010, true), (989, false), (1011, false)] {
-                assert_eq!(keeper.admits(&token, now), expected, "{padding:?} {now}");
+                assert_eq!(keeper.is_authorized(&token, now), expected, "{padding:?} {now}");
             }
         }
     }
@@ -203,29 +203,29 @@ mod tests {
         let keeper = doorkeeper(Padding::Oaep);
         for words in [("mario", "verdi"), ("luigi", "rossi")] {
             let token = Login::new(&KEYS.1, words, Padding::Oaep).unwrap().token(1000).unwrap();
-            assert!(!keeper.admits(&token, 1000), "{words:?}");
+            assert!(!keeper.is_authorized(&token, 1000), "{words:?}");
         }
         let old = Login::new(&KEYS.1, ("mario", "rossi"), Padding::Pkcs1).unwrap().token(1000).unwrap();
-        assert!(!keeper.admits(&old, 1000), "a padding that was not asked for");
+        assert!(!keeper.is_authorized(&old, 1000), "a padding that was not asked for");
         for token in ["", "====", "AAAA", &"A".repeat(4000), "\u{fffd}"] {
-            assert!(!keeper.admits(token, 1000), "{token}");
+            assert!(!keeper.is_authorized(token, 1000), "{token}");
         }
     }
 
     #[test]
     fn what_cannot_be_a_login_is_told_before_anything_is_sent() {
         let login = |pem: &str, words| Login::new(pem, words, Padding::Oaep).err();
-        assert_eq!(login(&KEYS.1, ("a b", "c")), Some(LoginError::Words));
-        assert_eq!(login(&KEYS.1, ("a", "")), Some(LoginError::Words));
+        assert_eq!(login(&KEYS.1, ("a b", "c")), Some(LoginError::Credentials));
+        assert_eq!(login(&KEYS.1, ("a", "")), Some(LoginError::Credentials));
         assert!(matches!(login("-----BEGIN", ("a", "b")), Some(LoginError::Key { which: "public", .. })));
         let long = "x".repeat(200);
         let login = Login::new(&KEYS.1, ("a", &long), Padding::Oaep).unwrap();
         assert!(matches!(login.token(0), Err(LoginError::TooLong(_))));
-        let keeper = |users| Doorkeeper::new(&KEYS.0, users, (SKEW_SECS, Padding::Oaep)).err();
+        let keeper = |users| Authenticator::new(&KEYS.0, users, (SKEW_SECS, Padding::Oaep)).err();
         assert_eq!(keeper("# a\nmario;7"), Some(LoginError::Users(2)));
         assert_eq!(keeper("mario,77"), Some(LoginError::Users(1)));
         assert!(matches!(
-            Doorkeeper::new(&KEYS.1, USERS, (SKEW_SECS, Padding::Oaep)).err(),
+            Authenticator::new(&KEYS.1, USERS, (SKEW_SECS, Padding::Oaep)).err(),
             Some(LoginError::Key { which: "private", .. })
         ));
     }

@@ -9,7 +9,7 @@ use super::{Error, error::code};
 
 /// What carries the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Carrier {
+pub enum TransportProtocol {
     /// A stream of bytes.
     #[default]
     Tcp,
@@ -19,7 +19,7 @@ pub enum Carrier {
 
 /// Who sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Way {
+pub enum TransferDirection {
     /// The client.
     #[default]
     Forward,
@@ -31,7 +31,7 @@ pub enum Way {
 
 /// What a client can ask for beside numbers: one bit each, by iperf3's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum ParameterFlag {
     /// `TCP_NODELAY`.
     NoDelay,
     /// The server's own output comes with its results.
@@ -55,32 +55,32 @@ pub enum Wish {
 }
 
 /// The wishes, their keys, and whether iperf3 writes them as `true` or as 1.
-const WISHES: [(Wish, &str, bool); 10] = [
-    (Wish::NoDelay, "nodelay", true),
-    (Wish::ServerOutput, "get_server_output", false),
-    (Wish::Counters64, "udp_counters_64bit", false),
-    (Wish::RepeatingPayload, "repeating_payload", false),
-    (Wish::ZeroCopy, "zerocopy", false),
-    (Wish::DontFragment, "dont_fragment", false),
-    (Wish::SkipReceiveCopy, "skip_rx_copy", false),
-    (Wish::Multipath, "mptcp", true),
-    (Wish::SegmentOffload, "gso", false),
-    (Wish::ReceiveOffload, "gro", false),
+const FLAGS: [(ParameterFlag, &str, bool); 10] = [
+    (ParameterFlag::NoDelay, "nodelay", true),
+    (ParameterFlag::ServerOutput, "get_server_output", false),
+    (ParameterFlag::Counters64, "udp_counters_64bit", false),
+    (ParameterFlag::RepeatingPayload, "repeating_payload", false),
+    (ParameterFlag::ZeroCopy, "zerocopy", false),
+    (ParameterFlag::DontFragment, "dont_fragment", false),
+    (ParameterFlag::SkipReceiveCopy, "skip_rx_copy", false),
+    (ParameterFlag::Multipath, "mptcp", true),
+    (ParameterFlag::SegmentOffload, "gso", false),
+    (ParameterFlag::ReceiveOffload, "gro", false),
 ];
 
 /// A set of wishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Wishes(u16);
+pub struct ParameterFlags(u16);
 
-impl Wishes {
+impl ParameterFlags {
     /// Whether it is in the set.
     #[must_use]
-    pub const fn has(self, wish: Wish) -> bool {
+    pub const fn has(self, wish: ParameterFlag) -> bool {
         self.0 & (1 << wish as u8) != 0
     }
 
     /// Puts it into the set.
-    pub const fn add(&mut self, wish: Wish) {
+    pub const fn add(&mut self, wish: ParameterFlag) {
         self.0 |= 1 << wish as u8;
     }
 }
@@ -89,9 +89,9 @@ impl Wishes {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Parameters {
     /// What carries the data.
-    pub carrier: Carrier,
+    pub protocol: TransportProtocol,
     /// Who sends.
-    pub way: Way,
+    pub direction: TransferDirection,
     /// Streams in each direction.
     pub parallel: u32,
     /// Seconds at the beginning that do not count.
@@ -129,7 +129,7 @@ pub struct Parameters {
     /// Who asks, encrypted.
     pub token: Option<String>,
     /// What else is asked for.
-    pub wishes: Wishes,
+    pub flags: ParameterFlags,
     /// The version of the client.
     pub version: Option<String>,
 }
@@ -204,32 +204,32 @@ impl Parameters {
         let none = Map::new();
         let object = value.as_object().unwrap_or(&none);
         let carrier = match (is_set(object, "tcp"), is_set(object, "udp"), is_set(object, "sctp")) {
-            (true, false, false) => Carrier::Tcp,
-            (false, true, false) => Carrier::Udp,
+            (true, false, false) => TransportProtocol::Tcp,
+            (false, true, false) => TransportProtocol::Udp,
             (_, _, true) => return Err(Error::Denied { code: code::NO_SCTP }),
             _ => return Err(Error::Denied { code: code::PROTOCOL }),
         };
         let way = match (is_set(object, "reverse"), is_set(object, "bidirectional")) {
             (true, true) => return Err(Error::Denied { code: code::BOTH_WAYS }),
-            (true, false) => Way::Reverse,
-            (false, true) => Way::Both,
-            (false, false) => Way::Forward,
+            (true, false) => TransferDirection::Reverse,
+            (false, true) => TransferDirection::Both,
+            (false, false) => TransferDirection::Forward,
         };
-        let mut wishes = Wishes::default();
-        WISHES.iter().filter(|(_, key, _)| is_set(object, key)).for_each(|(wish, ..)| wishes.add(*wish));
+        let mut wishes = ParameterFlags::default();
+        FLAGS.iter().filter(|(_, key, _)| is_set(object, key)).for_each(|(wish, ..)| wishes.add(*wish));
         let (least, most, error) = match carrier {
-            Carrier::Tcp => (1, BLOCK_MAX, code::BLOCK),
-            Carrier::Udp => (DATAGRAM.0, DATAGRAM.1, code::UDP_BLOCK),
+            TransportProtocol::Tcp => (1, BLOCK_MAX, code::BLOCK),
+            TransportProtocol::Udp => (DATAGRAM.0, DATAGRAM.1, code::UDP_BLOCK),
         };
         let block = match (ranged(object, "len", (least, most, error))?, carrier) {
-            (0, Carrier::Tcp) => TCP_BLOCK.0,
-            (0, Carrier::Udp) => return Err(Error::Denied { code: code::UDP_BLOCK }),
+            (0, TransportProtocol::Tcp) => TCP_BLOCK.0,
+            (0, TransportProtocol::Udp) => return Err(Error::Denied { code: code::UDP_BLOCK }),
             (block, _) => block,
         };
         Ok(Self {
-            carrier,
-            way,
-            wishes,
+            protocol: carrier,
+            direction: way,
+            flags: wishes,
             block: Bytes(block),
             parallel: narrow(ranged(object, "parallel", (1, PARALLEL_MAX, code::STREAMS))?.max(1)),
             omit_secs: narrow(ranged(object, "omit", (0, OMIT_MAX, code::OMIT))?),
@@ -258,7 +258,7 @@ impl Parameters {
     /// As the client sends it.
     #[must_use]
     pub fn write(&self) -> Value {
-        let carrier = if self.carrier == Carrier::Tcp { "tcp" } else { "udp" };
+        let carrier = if self.protocol == TransportProtocol::Tcp { "tcp" } else { "udp" };
         let mut object = Map::from_iter([
             (carrier.to_owned(), json!(true)),
             ("omit".to_owned(), json!(self.omit_secs)),
@@ -286,13 +286,13 @@ impl Parameters {
             ("client_version", &self.version),
         ];
         let mut put = |key: &str, value: Value| object.insert(key.to_owned(), value);
-        match self.way {
-            Way::Forward => None,
-            Way::Reverse => put("reverse", json!(true)),
-            Way::Both => put("bidirectional", json!(true)),
+        match self.direction {
+            TransferDirection::Forward => None,
+            TransferDirection::Reverse => put("reverse", json!(true)),
+            TransferDirection::Both => put("bidirectional", json!(true)),
         };
-        for (wish, key, is_true) in WISHES.iter().filter(|(wish, ..)| self.wishes.has(*wish)) {
-            debug_assert!(self.wishes.has(*wish), "{key}");
+        for (wish, key, is_true) in FLAGS.iter().filter(|(wish, ..)| self.flags.has(*wish)) {
+            debug_assert!(self.flags.has(*wish), "{key}");
             put(key, if *is_true { json!(true) } else { json!(1) });
         }
         numbers.iter().filter(|(_, number)| *number > 0).for_each(|(key, number)| drop(put(key, json!(number))));
@@ -306,7 +306,7 @@ impl Parameters {
     /// Streams in both directions together.
     #[must_use]
     pub fn n_streams(&self) -> u32 {
-        if self.way == Way::Both { self.parallel * 2 } else { self.parallel }
+        if self.direction == TransferDirection::Both { self.parallel * 2 } else { self.parallel }
     }
 
     /// Blocks in each direction after which the test ends; nothing when time ends it.
@@ -326,14 +326,14 @@ mod tests {
 
     #[test]
     fn what_a_client_writes_a_server_reads() {
-        let mut wishes = Wishes::default();
-        for (wish, ..) in &WISHES {
+        let mut wishes = ParameterFlags::default();
+        for (wish, ..) in &FLAGS {
             wishes.add(*wish);
         }
         let text = |text: &str| Some(text.to_owned());
         let all = Parameters {
-            carrier: Carrier::Udp,
-            way: Way::Both,
+            protocol: TransportProtocol::Udp,
+            direction: TransferDirection::Both,
             parallel: 3,
             omit_secs: 1,
             time_secs: 7,
@@ -352,7 +352,7 @@ mod tests {
             title: text("t"),
             extra_data: text("e"),
             token: text("dG9rZW4="),
-            wishes,
+            flags: wishes,
             version: text("3.19"),
         };
         assert_eq!(Parameters::read(&all.write()).unwrap(), all);
@@ -368,7 +368,7 @@ mod tests {
             json!({"tcp": true, "time": "10", "parallel": [], "congestion": 7, "nodelay": "yes", "zz": {"a": 1}});
         let read = Parameters::read(&asked).unwrap();
         assert_eq!((read.time_secs, read.parallel, read.block), (0, 1, TCP_BLOCK));
-        assert_eq!((read.congestion, read.wishes), (None, Wishes::default()));
+        assert_eq!((read.congestion, read.flags), (None, ParameterFlags::default()));
         assert_eq!(Parameters::read(&json!({"tcp": true, "time": 5.0})).unwrap().time_secs, 5);
     }
 

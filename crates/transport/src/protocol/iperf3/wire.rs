@@ -55,7 +55,7 @@ impl Cookie {
 /// Where a test stands, as one byte says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i8)]
-pub enum State {
+pub enum TestState {
     /// Timers start.
     TestStart = 1,
     /// Data flows.
@@ -82,7 +82,7 @@ pub enum State {
     ServerError = -2,
 }
 
-impl State {
+impl TestState {
     const ALL: [Self; 12] = [
         Self::TestStart,
         Self::TestRunning,
@@ -122,7 +122,7 @@ pub(crate) fn read_refusal(bytes: [u8; 8]) -> Error {
 /// A refusal as the server writes it, its state included.
 #[must_use]
 pub(crate) fn write_refusal(code: i32, errno: i32) -> [u8; 9] {
-    let mut bytes = [State::ServerError.byte(); 9];
+    let mut bytes = [TestState::ServerError.byte(); 9];
     bytes[1..5].copy_from_slice(&code.to_be_bytes());
     bytes[5..].copy_from_slice(&errno.to_be_bytes());
     bytes
@@ -209,9 +209,9 @@ mod tests {
 
     #[test]
     fn a_state_is_one_signed_byte() {
-        assert_eq!(State::AccessDenied.byte(), 0xff);
-        assert_eq!(State::ServerError.byte(), 0xfe);
-        let known: Vec<u8> = (0..=255).filter(|byte| State::read(*byte).is_some()).collect();
+        assert_eq!(TestState::AccessDenied.byte(), 0xff);
+        assert_eq!(TestState::ServerError.byte(), 0xfe);
+        let known: Vec<u8> = (0..=255).filter(|byte| TestState::read(*byte).is_some()).collect();
         assert_eq!(known, [1, 2, 4, 9, 10, 11, 12, 13, 14, 16, 0xfe, 0xff]);
     }
 

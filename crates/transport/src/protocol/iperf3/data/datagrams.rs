@@ -4,15 +4,15 @@ use std::io;
 
 use fathom_sys::{
     clock,
-    datagram::Shape,
+    datagram::BatchShape,
     socket::{self, Socket, Wait},
 };
 
-use super::{Conducted, Counter, length, rate_of, repeat_digits};
+use super::{Counter, StreamContext, length, rate_of, repeat_digits};
 use crate::{
-    datagrams::{self, Codec, Header, Joined, Load, Receiver, Sender},
-    protocol::iperf3::{Parameters, Wish, course::Open},
-    traffic::{Schedule, Share, Sizes, Traffic},
+    datagrams::{self, DatagramHeader, HeaderCodec, OffloadMode, Receiver, SendBuffers, Sender},
+    protocol::iperf3::{ParameterFlag, Parameters, transfer::OpenStream},
+    traffic::{DatagramSizes, FlowIndex, Schedule, TrafficPattern},
 };
 use fathom_model::units::Nanos;
 
@@ -23,14 +23,14 @@ const BATCH_MAX: usize = 32;
 
 /// The header of iperf3's datagrams: seconds, microseconds and a number, which begins at 1 and has 32 or 64 bits.
 #[derive(Debug, Clone, Copy)]
-struct Numbered {
+struct Iperf3Codec {
     is_wide: bool,
     /// The newest number, to which a number of 32 bits is near.
     newest: u64,
 }
 
-impl Codec for Numbered {
-    fn write(&self, header: Header, datagram: &mut [u8]) {
+impl HeaderCodec for Iperf3Codec {
+    fn write(&self, header: DatagramHeader, datagram: &mut [u8]) {
         let (secs, nanos) = (header.sent.0 / 1_000_000_000, header.sent.0 % 1_000_000_000);
         let word = |number: u64| u32::try_from(number & 0xffff_ffff).expect("32 bits").to_be_bytes();
         datagram[..4].copy_from_slice(&word(secs));
@@ -43,7 +43,7 @@ impl Codec for Numbered {
         }
     }
 
-    fn read(&mut self, datagram: &[u8]) -> Option<Header> {
+    fn read(&mut self, datagram: &[u8]) -> Option<DatagramHeader> {
         let word = |at: usize| Some(u32::from_be_bytes(*datagram.get(at..)?.first_chunk()?));
         let sent = Nanos::from_secs(word(0)?.into()) + Nanos::from_micros(word(4)?.into());
         let number = if self.is_wide {
@@ -53,7 +53,7 @@ impl Codec for Numbered {
         };
         self.newest = self.newest.max(number);
         let number = number.checked_sub(1)?;
-        Some(Header { number, sent, part: datagrams::Part::Measured })
+        Some(DatagramHeader { number, sent, phase: datagrams::StreamPhase::Measured })
     }
 }
 
@@ -64,38 +64,38 @@ fn near(newest: u64, low: u32) -> Option<u64> {
     newest.checked_add_signed(ahead.into())
 }
 
-fn codec(parameters: &Parameters) -> Numbered {
-    Numbered { is_wide: parameters.wishes.has(Wish::Counters64), newest: 0 }
+fn codec(parameters: &Parameters) -> Iperf3Codec {
+    Iperf3Codec { is_wide: parameters.flags.has(ParameterFlag::Counters64), newest: 0 }
 }
 
 fn batch(size: usize) -> usize {
     (BATCH_BYTES / size).clamp(1, BATCH_MAX)
 }
 
-fn joined(parameters: &Parameters, wish: Wish) -> Joined {
-    if parameters.wishes.has(wish) { Joined::WherePossible } else { Joined::Never }
+fn joined(parameters: &Parameters, wish: ParameterFlag) -> OffloadMode {
+    if parameters.flags.has(wish) { OffloadMode::Preferred } else { OffloadMode::Never }
 }
 
 /// Sends until it is over or the budget of datagrams is spent.
 pub(super) fn send(
-    open: &Open,
+    open: &OpenStream,
     (parameters, budget): (&Parameters, Option<u64>),
-    conducted: &impl Conducted,
+    conducted: &impl StreamContext,
 ) -> fathom_sys::Result<()> {
     let size = length(parameters.block);
     let n_messages = usize::try_from(budget.unwrap_or(u64::MAX)).unwrap_or(usize::MAX).min(batch(size));
-    let joined = joined(parameters, Wish::SegmentOffload);
-    let mut load = Load::new(Sizes::fixed(size), (n_messages.max(1), joined), clock::now().0);
-    if parameters.wishes.has(Wish::RepeatingPayload) {
+    let joined = joined(parameters, ParameterFlag::SegmentOffload);
+    let mut load = SendBuffers::new(DatagramSizes::fixed(size), (n_messages.max(1), joined), clock::now().0);
+    if parameters.flags.has(ParameterFlag::RepeatingPayload) {
         load.fill(repeat_digits);
     }
-    let traffic = Traffic::Bursts((parameters.burst > 1).then_some(parameters.burst.into()));
+    let traffic = TrafficPattern::Bursts((parameters.burst > 1).then_some(parameters.burst.into()));
     let per_sec = rate_of(parameters).and_then(|rate| rate.per_unit(parameters.block));
-    let share = Share { idx: 0, of: 1 };
+    let share = FlowIndex { idx: 0, of: 1 };
     let schedule = per_sec.and_then(|rate| Schedule::new(traffic, rate, (0, share)));
     let mut sender = Sender::new((&open.socket, codec(parameters)), load, schedule);
     while !conducted.is_over() && budget.is_none_or(|blocks| sender.number() < blocks) {
-        match sender.step(conducted.start(), datagrams::Part::Measured) {
+        match sender.step(conducted.start(), datagrams::StreamPhase::Measured) {
             Ok(step) => {
                 conducted.add(Counter::Bytes, step.bytes);
                 conducted.add(Counter::Packets, step.datagrams);
@@ -109,16 +109,20 @@ pub(super) fn send(
 }
 
 /// Receives until it is over.
-pub(super) fn receive(socket: &Socket, parameters: &Parameters, conducted: &impl Conducted) -> fathom_sys::Result<()> {
+pub(super) fn receive(
+    socket: &Socket,
+    parameters: &Parameters,
+    conducted: &impl StreamContext,
+) -> fathom_sys::Result<()> {
     let size = length(parameters.block);
     socket::set_report_time(socket)?;
-    let joined = joined(parameters, Wish::ReceiveOffload);
-    let room = datagrams::room(socket, Shape { count: batch(size), size }, joined)?;
+    let joined = joined(parameters, ParameterFlag::ReceiveOffload);
+    let room = datagrams::receive_buffers(socket, BatchShape { count: batch(size), size }, joined)?;
     let mut receiver = Receiver::new((socket, codec(parameters)), room, None);
     let mut told = [0_u64; 4];
     let mut received = 0_u64;
     while !conducted.is_over() {
-        let arrived = match receiver.step(Wait::Block, datagrams::Part::Measured) {
+        let arrived = match receiver.step(Wait::Block, datagrams::StreamPhase::Measured) {
             Ok(Some(arrived)) => arrived,
             Ok(None) => continue,
             Err(error) if error.source.kind() == io::ErrorKind::ConnectionRefused => continue,
@@ -145,9 +149,10 @@ mod tests {
     #[test]
     fn a_header_is_read_as_it_was_written() {
         for is_wide in [false, true] {
-            let mut codec = Numbered { is_wide, newest: 0 };
+            let mut codec = Iperf3Codec { is_wide, newest: 0 };
             let mut datagram = [0xee; 18];
-            let header = Header { number: 6, sent: Nanos(5_000_123_000), part: datagrams::Part::Measured };
+            let header =
+                DatagramHeader { number: 6, sent: Nanos(5_000_123_000), phase: datagrams::StreamPhase::Measured };
             codec.write(header, &mut datagram);
             assert_eq!(datagram[..8], [0, 0, 0, 5, 0, 0, 0, 123]);
             let number: &[u8] = if is_wide { &[0, 0, 0, 0, 0, 0, 0, 7] } else { &[0, 0, 0, 7, 0xee] };
@@ -168,7 +173,7 @@ mod tests {
         assert_eq!(near(0xffff_fffe, 2), Some(0x1_0000_0002), "after the wrap");
         assert_eq!(near(0x1_0000_0002, 0xffff_fffe), Some(0xffff_fffe), "one that was overtaken before the wrap");
         assert_eq!(near(3, 0xffff_ffff), None);
-        let mut codec = Numbered { is_wide: false, newest: 0 };
+        let mut codec = Iperf3Codec { is_wide: false, newest: 0 };
         assert_eq!(codec.read(&[0; 12]), None, "there is no number 0");
     }
 }

@@ -26,12 +26,12 @@ const ANSWER_MAX: Nanos = Nanos::from_secs(10);
 /// Greets a server over a connected UDP socket; data that comes before the answer is not counted.
 pub(crate) fn greet(socket: &Socket, stop: &StopFlag) -> io::Result<()> {
     socket.set_nonblocking(false)?;
-    socket::set_timeout(socket, crate::link::PATIENCE).map_err(|error| error.source)?;
+    socket::set_timeout(socket, crate::connection_setup::BLOCKING_TIMEOUT).map_err(|error| error.source)?;
     socket.send(&GREETING)?;
     let deadline = clock::now() + ANSWER_MAX;
     // One byte more, so that what is longer than an answer is seen to be.
     let mut answer = [0; 5];
-    while clock::now() < deadline && stop.told() != Stop::Abort {
+    while clock::now() < deadline && stop.state() != Stop::Abort {
         match socket::recv(socket, &mut answer, Wait::Block).map_err(|error| error.source)? {
             Some(4) if answer[..4] == ANSWER || answer[..4] == OLD_ANSWER => return Ok(()),
             _ => {}

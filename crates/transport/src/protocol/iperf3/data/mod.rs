@@ -8,22 +8,27 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use fathom_engine::Slot;
+use fathom_engine::WorkerCounters;
 use fathom_model::units::{BitsPerSec, Bytes, Nanos, approximate};
-use fathom_sys::{clock, transmit::MemoryFile};
+use fathom_sys::{clock, zero_copy::MemoryFile};
 pub(crate) use greeting::{answer_to, greet};
 
-use super::{Carrier, Parameters, Wish, account::Part, course::Open, parameters::TCP_BLOCK};
+use super::{
+    ParameterFlag, Parameters, TransportProtocol, counts::StreamRole, parameters::TCP_BLOCK, transfer::OpenStream,
+};
 use crate::{
     payload::Payload,
-    stream::{self, Account, Batch, DiskRead, Inlet, Pace, Receiving, Sending, Source, Wake},
+    stream::{
+        self, ByteSchedule, FileReadMethod, LowWatermark, ReceiveSink, SendSource, StreamControl, StreamReceiver,
+        StreamSender, WakeBatch,
+    },
 };
 
 /// How a stream came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Finish {
+pub(crate) enum StreamEnd {
     /// It was told to, its budget was spent or its peer has ended.
-    Told,
+    Stopped,
     /// All of its file was sent.
     FileSent,
 }
@@ -40,14 +45,14 @@ pub(crate) enum Counter {
 }
 
 /// Where a stream counts, and what tells it to end.
-pub(crate) struct Counting<'a> {
-    pub(crate) slot: &'a Slot,
+pub(crate) struct SlotContext<'a> {
+    pub(crate) slot: &'a WorkerCounters,
     pub(crate) over: &'a AtomicBool,
     pub(crate) start: Nanos,
 }
 
 /// What a stream needs of whoever conducts it.
-pub(crate) trait Conducted {
+pub(crate) trait StreamContext {
     /// Adds to a counter; a counter that falls is added the wrapped difference.
     fn add(&self, counter: Counter, amount: u64);
 
@@ -58,7 +63,7 @@ pub(crate) trait Conducted {
     fn start(&self) -> Nanos;
 }
 
-impl Conducted for Counting<'_> {
+impl StreamContext for SlotContext<'_> {
     fn add(&self, counter: Counter, amount: u64) {
         self.slot.add(counter as usize, amount);
     }
@@ -73,9 +78,9 @@ impl Conducted for Counting<'_> {
 }
 
 /// A stream of bytes counts nothing but bytes.
-struct Ledger<'a, C>(&'a C);
+struct ByteCounter<'a, C>(&'a C);
 
-impl<C: Conducted> Account for Ledger<'_, C> {
+impl<C: StreamContext> StreamControl for ByteCounter<'_, C> {
     fn count(&self, bytes: u64) {
         self.0.add(Counter::Bytes, bytes);
     }
@@ -90,23 +95,23 @@ impl<C: Conducted> Account for Ledger<'_, C> {
 /// # Errors
 /// The call that failed: the peer reset the connection or has gone, or the file is not what it was.
 pub(crate) fn run(
-    open: &Open,
+    open: &OpenStream,
     (parameters, budget): (&Parameters, Option<u64>),
-    conducted: &impl Conducted,
-) -> fathom_sys::Result<Finish> {
-    match (parameters.carrier, open.stream.part) {
-        (Carrier::Tcp, Part::Sender) => return send_stream(open, (parameters, budget), conducted),
-        (Carrier::Tcp, Part::Receiver) => receive_stream(open, parameters, conducted),
-        (Carrier::Udp, Part::Sender) => datagrams::send(open, (parameters, budget), conducted),
-        (Carrier::Udp, Part::Receiver) => datagrams::receive(&open.socket, parameters, conducted),
+    conducted: &impl StreamContext,
+) -> fathom_sys::Result<StreamEnd> {
+    match (parameters.protocol, open.stream.role) {
+        (TransportProtocol::Tcp, StreamRole::Sender) => return send_stream(open, (parameters, budget), conducted),
+        (TransportProtocol::Tcp, StreamRole::Receiver) => receive_stream(open, parameters, conducted),
+        (TransportProtocol::Udp, StreamRole::Sender) => datagrams::send(open, (parameters, budget), conducted),
+        (TransportProtocol::Udp, StreamRole::Receiver) => datagrams::receive(&open.socket, parameters, conducted),
     }?;
-    Ok(Finish::Told)
+    Ok(StreamEnd::Stopped)
 }
 
 /// How much of a stream one call takes: the length that was asked for, and that of our own streams where it is iperf3's default.
 fn call_length(parameters: &Parameters) -> usize {
     let is_default = parameters.block == TCP_BLOCK && parameters.bitrate == 0;
-    if is_default { stream::CALL } else { length(parameters.block) }
+    if is_default { stream::CALL_BYTES } else { length(parameters.block) }
 }
 
 fn length(block: Bytes) -> usize {
@@ -116,7 +121,7 @@ fn length(block: Bytes) -> usize {
 /// What is sent: pseudo-random bytes, or the digits again and again.
 fn payload(parameters: &Parameters) -> Payload {
     let mut payload = Payload::random(call_length(parameters), clock::now().0);
-    if parameters.wishes.has(Wish::RepeatingPayload) {
+    if parameters.flags.has(ParameterFlag::RepeatingPayload) {
         repeat_digits(payload.bytes_mut());
     }
     payload
@@ -131,42 +136,42 @@ fn rate_of(parameters: &Parameters) -> Option<BitsPerSec> {
 }
 
 /// What a stream consists of: its file, or what [`payload`] says, and whether it is copied on its way.
-fn source(open: &Open, parameters: &Parameters) -> fathom_sys::Result<Source> {
-    let is_copied = !parameters.wishes.has(Wish::ZeroCopy);
+fn source(open: &OpenStream, parameters: &Parameters) -> fathom_sys::Result<SendSource> {
+    let is_copied = !parameters.flags.has(ParameterFlag::ZeroCopy);
     if let Some(file) = &open.file {
         let length = length(parameters.block);
-        let read = if is_copied { DiskRead::Copied(length) } else { DiskRead::Uncopied(length) };
-        return Ok(Source::Disk(Arc::clone(file), read));
+        let read = if is_copied { FileReadMethod::Copied(length) } else { FileReadMethod::Sendfile(length) };
+        return Ok(SendSource::FileOnDisk(Arc::clone(file), read));
     }
     let payload = payload(parameters);
-    Ok(if is_copied { Source::Buffer(payload) } else { Source::File(MemoryFile::of(payload.bytes())?) })
+    Ok(if is_copied { SendSource::Buffer(payload) } else { SendSource::MemoryFile(MemoryFile::of(payload.bytes())?) })
 }
 
 fn send_stream(
-    open: &Open,
+    open: &OpenStream,
     (parameters, budget): (&Parameters, Option<u64>),
-    conducted: &impl Conducted,
-) -> fathom_sys::Result<Finish> {
+    conducted: &impl StreamContext,
+) -> fathom_sys::Result<StreamEnd> {
     let source = source(open, parameters)?;
-    let mut sending = Sending::new(&open.socket, &source)?;
-    let ledger = Ledger(conducted);
+    let mut sending = StreamSender::new(&open.socket, &source)?;
+    let ledger = ByteCounter(conducted);
     let budget = budget.map(|blocks| blocks.saturating_mul(parameters.block.0));
     match (rate_of(parameters), parameters.burst) {
         (Some(rate), 2..) => send_bursts(&mut sending, (parameters, rate, budget), &ledger),
         (rate, _) => {
-            sending.pace = rate.and_then(|rate| Pace::new(rate, conducted.start()));
+            sending.schedule = rate.and_then(|rate| ByteSchedule::new(rate, conducted.start()));
             sending.budget = budget;
             sending.run(&ledger)
         }
     }?;
-    Ok(if sending.has_sent_all() { Finish::FileSent } else { Finish::Told })
+    Ok(if sending.has_sent_all() { StreamEnd::FileSent } else { StreamEnd::Stopped })
 }
 
 /// Sends so many blocks at once, and the next burst when its first byte is due.
-fn send_bursts<C: Conducted>(
-    sending: &mut Sending<'_>,
+fn send_bursts<C: StreamContext>(
+    sending: &mut StreamSender<'_>,
     (parameters, rate, budget): (&Parameters, BitsPerSec, Option<u64>),
-    ledger: &Ledger<'_, C>,
+    ledger: &ByteCounter<'_, C>,
 ) -> fathom_sys::Result<()> {
     /// How soon the end is noticed between two bursts.
     const LOOK: Nanos = Nanos::from_millis(20);
@@ -189,14 +194,20 @@ fn send_bursts<C: Conducted>(
     Ok(())
 }
 
-fn receive_stream(open: &Open, parameters: &Parameters, conducted: &impl Conducted) -> fathom_sys::Result<()> {
+fn receive_stream(
+    open: &OpenStream,
+    parameters: &Parameters,
+    conducted: &impl StreamContext,
+) -> fathom_sys::Result<()> {
     let room = || Payload::random(call_length(parameters), 0);
     let (inlet, batch) = match &open.file {
-        Some(file) => (Inlet::Disk(room(), Arc::clone(file)), Batch::COPIED),
-        None if parameters.wishes.has(Wish::SkipReceiveCopy) => (Inlet::Truncate(parameters.block), Batch::TRUNCATED),
-        None => (Inlet::Copy(room()), Batch::COPIED),
+        Some(file) => (ReceiveSink::Disk(room(), Arc::clone(file)), WakeBatch::COPIED),
+        None if parameters.flags.has(ParameterFlag::SkipReceiveCopy) => {
+            (ReceiveSink::Truncate(parameters.block), WakeBatch::TRUNCATED)
+        }
+        None => (ReceiveSink::Copy(room()), WakeBatch::COPIED),
     };
-    let mut receiving = Receiving::new(&open.socket, inlet);
-    receiving.wake = Some(Wake::by_rate(batch, clock::now()));
-    receiving.run(&Ledger(conducted)).map(drop)
+    let mut receiving = StreamReceiver::new(&open.socket, inlet);
+    receiving.low_watermark = Some(LowWatermark::adaptive(batch, clock::now()));
+    receiving.run(&ByteCounter(conducted)).map(drop)
 }

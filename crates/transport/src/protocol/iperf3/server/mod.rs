@@ -1,6 +1,6 @@
 //! The server: many clients at once, each in its own bounded set of threads.
 
-mod reception;
+mod acceptor;
 mod session;
 
 use std::{
@@ -14,10 +14,10 @@ use fathom_engine::{Stop, StopFlag};
 use fathom_model::units::Nanos;
 use fathom_sys::socket::{self, Domain, Protocol, Socket, Type};
 
-use super::{Doorkeeper, Error, account::Watch};
+use super::{Authenticator, Error, counts::TestObserver};
 
 /// Whom a server serves.
-pub type Admits = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
+pub type ClientFilter = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
 /// What a server allows.
 #[derive(Clone)]
@@ -31,11 +31,11 @@ pub struct ServerOptions {
     /// Bits per second of all streams of a test together, averaged over so long.
     pub rate: Option<(u64, Nanos)>,
     /// The longest test in seconds.
-    pub longest_secs: Option<u32>,
+    pub test_secs_max: Option<u32>,
     /// Which addresses are served; all others hear that the server is busy.
-    pub admits: Option<Admits>,
+    pub is_client_allowed: Option<ClientFilter>,
     /// Who may test; anybody without it.
-    pub doorkeeper: Option<Arc<Doorkeeper>>,
+    pub authenticator: Option<Arc<Authenticator>>,
     /// The distance of reports.
     pub interval: Option<Nanos>,
     /// How long a receiver may hear nothing.
@@ -56,11 +56,11 @@ impl Default for ServerOptions {
             tests: None,
             idle: None,
             rate: None,
-            longest_secs: None,
-            admits: None,
-            doorkeeper: None,
+            test_secs_max: None,
+            is_client_allowed: None,
+            authenticator: None,
             interval: None,
-            receive_timeout: super::client::IDLE,
+            receive_timeout: super::client::RECEIVE_TIMEOUT,
             core: None,
             file: None,
         }
@@ -78,13 +78,13 @@ impl fmt::Debug for ServerOptions {
 
 /// What became of the tests of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Served {
+pub struct ServerTotals {
     /// Tests that came to their end.
     pub finished: u64,
     /// Tests that broke off or were refused.
     pub failed: u64,
     /// Connections that were no client, or one too many.
-    pub turned_away: u64,
+    pub rejected: u64,
 }
 
 /// A server that listens.
@@ -140,7 +140,11 @@ impl Server {
     ///
     /// # Errors
     /// Only what ends the whole server: descriptors have run out.
-    pub fn run(self, stop: &StopFlag, watch: &(dyn Fn() -> Box<dyn Watch> + Sync)) -> Result<Served, Error> {
-        reception::Reception::new(self)?.receive(&|| stop.told() != Stop::GoOn, watch)
+    pub fn run(
+        self,
+        stop: &StopFlag,
+        watch: &(dyn Fn() -> Box<dyn TestObserver> + Sync),
+    ) -> Result<ServerTotals, Error> {
+        acceptor::Acceptor::new(self)?.run(&|| stop.state() != Stop::Continue, watch)
     }
 }

@@ -19,39 +19,39 @@ use fathom_sys::{
     socket::{self, Buffer, Socket},
 };
 
-use super::reception::{House, Turn, Wants};
+use super::acceptor::{ExpectedStreams, ServerState, UdpOpenSlot};
 use crate::protocol::iperf3::{
-    Carrier, Error, Parameters, Results, Way, Wish,
-    account::{Beginning, Part, Stream, Watch, id_at},
-    client::{GRACE, LONGEST},
-    control::{Control, PATIENCE, ends},
-    course::{Bounds, Course, Open},
+    Error, ParameterFlag, Parameters, Results, TransferDirection, TransportProtocol,
+    client::{GRACE, TEST_TIME_MAX},
+    control::{ControlConnection, MESSAGE_TIMEOUT, socket_addresses},
+    counts::{Stream, StreamRole, TestObserver, TestStartInfo, id_at},
     error::code,
-    tune,
-    wire::{self, Cookie, State},
+    stream_options,
+    transfer::{OpenStream, RunLimits, TransferRun},
+    wire::{self, Cookie, TestState},
 };
 
 /// Who has come.
-pub(super) struct Guest {
+pub(super) struct ClientInfo {
     pub(super) cookie: Cookie,
     pub(super) from: SocketAddr,
-    pub(super) wants: Arc<Wants>,
+    pub(super) expected: Arc<ExpectedStreams>,
 }
 
 /// The most streams of all clients together, a thread each.
 const STREAMS_MAX: usize = 1024;
 /// How soon a session that waits for streams notices that its client has gone.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Serves one client.
 pub(super) fn serve(
-    house: &House,
+    house: &ServerState,
     socket: Socket,
-    (guest, streams): (&Guest, &Receiver<Socket>),
-    watch: &mut dyn Watch,
+    (guest, streams): (&ClientInfo, &Receiver<Socket>),
+    watch: &mut dyn TestObserver,
 ) -> Result<(), Error> {
-    let mut control = Control::new(socket, house.stop.clone())?;
-    let outcome = attend(house, &mut control, (guest, streams), watch);
+    let mut control = ControlConnection::new(socket, house.stop.clone())?;
+    let outcome = run_test(house, &mut control, (guest, streams), watch);
     if let Err(error) = &outcome {
         // A client that has gone need not be told.
         let _ = match error {
@@ -62,57 +62,58 @@ pub(super) fn serve(
                 let code = if *what == "results" { code::RESULTS } else { code::PARAMETERS };
                 control.write(&wire::write_refusal(code, 0))
             }
-            Error::Interrupted => control.tell(State::ServerTerminate),
+            Error::Interrupted => control.send_state(TestState::ServerTerminate),
             _ => Ok(()),
         };
     }
     outcome
 }
 
-fn attend(
-    house: &House,
-    control: &mut Control,
-    (guest, streams): (&Guest, &Receiver<Socket>),
-    watch: &mut dyn Watch,
+fn run_test(
+    house: &ServerState,
+    control: &mut ControlConnection,
+    (guest, streams): (&ClientInfo, &Receiver<Socket>),
+    watch: &mut dyn TestObserver,
 ) -> Result<(), Error> {
-    control.tell(State::ParamExchange)?;
+    control.send_state(TestState::ParamExchange)?;
     let asked = Parameters::read(&control.read_json("parameters", wire::PARAMETERS_MAX)?)?;
-    let parameters = permitted(house, control, &asked)?;
+    let parameters = check_parameters(house, control, &asked)?;
     pin(house, parameters.server_core)?;
     let n = usize::try_from(parameters.n_streams()).expect("at most 256");
-    let _share = Threads::take(&house.n_streams, n)?;
+    let _share = ThreadQuota::take(&house.n_streams, n)?;
     let open = open_streams(house, control, (guest, streams), &parameters)?;
-    control.write(&[State::TestStart.byte(), State::TestRunning.byte()])?;
-    watch.began(&beginning(control, guest, asked, &open)?, &open.iter().map(|open| open.stream).collect::<Vec<_>>());
+    control.write(&[TestState::TestStart.byte(), TestState::TestRunning.byte()])?;
+    watch
+        .on_start(&start_info(control, guest, asked, &open)?, &open.iter().map(|open| open.stream).collect::<Vec<_>>());
     let time = Nanos::from_secs(u64::from(parameters.time_secs) + u64::from(parameters.omit_secs));
-    let longest = match house.options.longest_secs {
+    let longest = match house.options.test_secs_max {
         _ if parameters.time_secs > 0 => time + GRACE,
         Some(longest) => Nanos::from_secs(longest.into()) + GRACE,
-        None => LONGEST,
+        None => TEST_TIME_MAX,
     };
-    let bounds = Bounds {
+    let bounds = RunLimits {
         interval: house.options.interval,
         idle: house.options.receive_timeout,
-        longest,
+        time_max: longest,
         rate: house.options.rate,
     };
-    let course = Course { side: Side::Responder, parameters: &parameters, streams: &open, bounds };
+    let course = TransferRun { side: Side::Responder, parameters: &parameters, streams: &open, limits: bounds };
     let (outcome, why) = course.run(control, watch);
-    if parameters.carrier == Carrier::Tcp {
+    if parameters.protocol == TransportProtocol::Tcp {
         // Clients before 3.16 read whole blocks even behind the end: the rest of one must not be waited for.
         for open in &open {
             // A connection that is broken already needs no end.
             let _ = open.socket.shutdown(Shutdown::Write);
         }
     }
-    watch.ended(&outcome);
+    watch.on_end(&outcome);
     why?;
-    control.tell(State::ExchangeResults)?;
+    control.send_state(TestState::ExchangeResults)?;
     Results::read(&control.read_json("results", wire::RESULTS_MAX)?)?;
-    let output = if parameters.wishes.has(Wish::ServerOutput) { watch.output() } else { None };
+    let output = if parameters.flags.has(ParameterFlag::ServerOutput) { watch.take_output() } else { None };
     control.write(&wire::write_json(&outcome.results(output).write()))?;
-    control.tell(State::DisplayResults)?;
-    match control.expect(State::Done, "the end") {
+    control.send_state(TestState::DisplayResults)?;
+    match control.expect(TestState::Done, "the end") {
         // A client that just goes has its results.
         Err(Error::Closed) => Ok(()),
         outcome => outcome,
@@ -120,7 +121,7 @@ fn attend(
 }
 
 /// Keeps a test on the core that its client asks for, otherwise on that of the server.
-fn pin(house: &House, asked: Option<u32>) -> Result<(), Error> {
+fn pin(house: &ServerState, asked: Option<u32>) -> Result<(), Error> {
     if let Some(core) = asked.and_then(|core| usize::try_from(core).ok()) {
         return affinity::pin_thread(core).map_err(|_| Error::Denied { code: code::AFFINITY });
     }
@@ -128,15 +129,15 @@ fn pin(house: &House, asked: Option<u32>) -> Result<(), Error> {
 }
 
 /// What this server makes of the parameters: refused, or with its own bound on what it sends.
-fn permitted(house: &House, control: &Control, asked: &Parameters) -> Result<Parameters, Error> {
+fn check_parameters(house: &ServerState, control: &ControlConnection, asked: &Parameters) -> Result<Parameters, Error> {
     let options = &house.options;
-    if let Some(doorkeeper) = &options.doorkeeper {
+    if let Some(doorkeeper) = &options.authenticator {
         let now_secs = clock::wall().0 / 1_000_000_000;
-        if !asked.token.as_deref().is_some_and(|token| doorkeeper.admits(token, now_secs)) {
+        if !asked.token.as_deref().is_some_and(|token| doorkeeper.is_authorized(token, now_secs)) {
             return Err(Error::Authorization);
         }
     }
-    if let Some(longest) = options.longest_secs {
+    if let Some(longest) = options.test_secs_max {
         // A test by volume is bounded by the guard instead.
         if asked.time_secs + asked.omit_secs > longest {
             return Err(Error::Denied { code: code::DURATION_ALLOWED });
@@ -146,7 +147,9 @@ fn permitted(house: &House, control: &Control, asked: &Parameters) -> Result<Par
         socket::set_congestion(control.socket(), name).map_err(|_| Error::Denied { code: code::CONGESTION })?;
     }
     // Both ways at once would read the file and write it anew.
-    if options.file.is_some() && (asked.carrier == Carrier::Udp || asked.way == Way::Both) {
+    if options.file.is_some()
+        && (asked.protocol == TransportProtocol::Udp || asked.direction == TransferDirection::Both)
+    {
         return Err(Error::Denied { code: code::UNIMPLEMENTED });
     }
     let mut parameters = asked.clone();
@@ -164,9 +167,9 @@ fn permitted(house: &House, control: &Control, asked: &Parameters) -> Result<Par
 }
 
 /// A part of the server's threads, given back when it is dropped.
-struct Threads<'a>(&'a AtomicUsize, usize);
+struct ThreadQuota<'a>(&'a AtomicUsize, usize);
 
-impl<'a> Threads<'a> {
+impl<'a> ThreadQuota<'a> {
     fn take(all: &'a AtomicUsize, n: usize) -> Result<Self, Error> {
         let add = |taken: usize| (taken + n <= STREAMS_MAX).then_some(taken + n);
         all.fetch_update(Ordering::AcqRel, Ordering::Acquire, add)
@@ -175,7 +178,7 @@ impl<'a> Threads<'a> {
     }
 }
 
-impl Drop for Threads<'_> {
+impl Drop for ThreadQuota<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(self.1, Ordering::AcqRel);
     }
@@ -183,36 +186,36 @@ impl Drop for Threads<'_> {
 
 /// Asks for the streams and waits until they are there.
 fn open_streams(
-    house: &House,
-    control: &mut Control,
-    (guest, streams): (&Guest, &Receiver<Socket>),
+    house: &ServerState,
+    control: &mut ControlConnection,
+    (guest, streams): (&ClientInfo, &Receiver<Socket>),
     parameters: &Parameters,
-) -> Result<Vec<Open>, Error> {
+) -> Result<Vec<OpenStream>, Error> {
     let n = usize::try_from(parameters.n_streams()).expect("at most 256");
-    let deadline = clock::now() + PATIENCE;
-    let turn = match parameters.carrier {
-        Carrier::Tcp => None,
-        Carrier::Udp => Some(wait_for_turn(house, control, (guest, deadline))?),
+    let deadline = clock::now() + MESSAGE_TIMEOUT;
+    let turn = match parameters.protocol {
+        TransportProtocol::Tcp => None,
+        TransportProtocol::Udp => Some(wait_for_udp_slot(house, control, (guest, deadline))?),
     };
-    let wanted = match parameters.carrier {
-        Carrier::Tcp => &guest.wants.connections,
-        Carrier::Udp => &guest.wants.datagrams,
+    let wanted = match parameters.protocol {
+        TransportProtocol::Tcp => &guest.expected.connections,
+        TransportProtocol::Udp => &guest.expected.datagrams,
     };
     wanted.store(n, Ordering::Release);
-    control.tell(State::CreateStreams)?;
+    control.send_state(TestState::CreateStreams)?;
     let mut open = Vec::with_capacity(n);
     while open.len() < n {
-        match streams.recv_timeout(LOOK) {
+        match streams.recv_timeout(POLL_INTERVAL) {
             Ok(socket) => {
-                tune::accepted(&socket, parameters)?;
-                tune::ready(&socket)?;
-                let (local, remote) = ends(&socket)?;
-                let stream = Stream { id: id_at(open.len()), part: part(parameters, open.len()), local, remote };
-                let with_file = Open::new(stream, socket, house.options.file.as_deref());
+                stream_options::accepted(&socket, parameters)?;
+                stream_options::prepare_stream(&socket)?;
+                let (local, remote) = socket_addresses(&socket)?;
+                let stream = Stream { id: id_at(open.len()), role: role(parameters, open.len()), local, remote };
+                let with_file = OpenStream::new(stream, socket, house.options.file.as_deref());
                 open.push(with_file.map_err(|_| Error::Denied { code: code::FILE })?);
             }
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                still_there(control, "the streams")?;
+                check_connected(control, "the streams")?;
                 if clock::now() > deadline {
                     return Err(Error::Denied { code: code::ACCEPT_STREAM });
                 }
@@ -223,37 +226,37 @@ fn open_streams(
     Ok(open)
 }
 
-fn part(parameters: &Parameters, place: usize) -> Part {
-    let sends = match parameters.way {
-        Way::Forward => false,
-        Way::Reverse => true,
-        Way::Both => place >= usize::try_from(parameters.parallel).expect("at most 128"),
+fn role(parameters: &Parameters, place: usize) -> StreamRole {
+    let sends = match parameters.direction {
+        TransferDirection::Forward => false,
+        TransferDirection::Reverse => true,
+        TransferDirection::Both => place >= usize::try_from(parameters.parallel).expect("at most 128"),
     };
-    if sends { Part::Sender } else { Part::Receiver }
+    if sends { StreamRole::Sender } else { StreamRole::Receiver }
 }
 
 /// Whether a client that has nothing to say at this point has said nothing.
-fn still_there(control: &mut Control, awaited: &'static str) -> Result<(), Error> {
+fn check_connected(control: &mut ControlConnection, awaited: &'static str) -> Result<(), Error> {
     match control.byte_until(Nanos::ZERO)? {
-        None if control.stop().told() == fathom_engine::Stop::Abort => Err(Error::Interrupted),
+        None if control.stop().state() == fathom_engine::Stop::Abort => Err(Error::Interrupted),
         None => Ok(()),
         Some(byte) => {
-            let state = control.understand(byte, awaited)?;
+            let state = control.interpret(byte, awaited)?;
             Err(Error::Unexpected { got: format!("{state:?}"), awaited })
         }
     }
 }
 
-fn wait_for_turn<'a>(
-    house: &'a House,
-    control: &mut Control,
-    (guest, deadline): (&Guest, Nanos),
-) -> Result<Turn<'a>, Error> {
+fn wait_for_udp_slot<'a>(
+    house: &'a ServerState,
+    control: &mut ControlConnection,
+    (guest, deadline): (&ClientInfo, Nanos),
+) -> Result<UdpOpenSlot<'a>, Error> {
     loop {
-        if let Some(turn) = Turn::take(&house.turns, guest.from.ip()) {
+        if let Some(turn) = UdpOpenSlot::take(&house.udp_open_slots, guest.from.ip()) {
             return Ok(turn);
         }
-        still_there(control, "its turn")?;
+        check_connected(control, "its turn")?;
         if clock::now() > deadline {
             return Err(Error::Denied { code: code::ACCEPT_STREAM });
         }
@@ -261,13 +264,18 @@ fn wait_for_turn<'a>(
     }
 }
 
-fn beginning(control: &Control, guest: &Guest, parameters: Parameters, open: &[Open]) -> Result<Beginning, Error> {
+fn start_info(
+    control: &ControlConnection,
+    guest: &ClientInfo,
+    parameters: Parameters,
+    open: &[OpenStream],
+) -> Result<TestStartInfo, Error> {
     let size = |which| {
         let socket = open.first().map(|open| open.socket.as_ref());
         socket.and_then(|socket| socket::buffer(socket, which).ok()).map_or(Bytes(0), |size| Bytes(size.0 * 2))
     };
-    Ok(Beginning {
-        control: control.ends()?,
+    Ok(TestStartInfo {
+        control: control.addresses()?,
         cookie: guest.cookie,
         control_mss: parameters.mss,
         parameters,

@@ -1,0 +1,127 @@
+//! The connections of a stream were held back by the path, or by a rate that somebody keeps.
+//!
+//! Buffers, processors and loss have causes of their own, which see more than the connections.
+
+use fathom_model::{
+    Bottleneck, Evidence, Finding, FlowSummary, NextStep, Severity,
+    names::tcp,
+    units::{BitsPerSec, Nanos, approximate, percent},
+};
+use fathom_statistics::mean;
+
+use super::{FindingRule, TestEvidence};
+
+/// Looks for one restraint, and tells it when it holds at least half of the connections.
+pub(crate) struct FlowBottleneck(pub(crate) Bottleneck);
+
+impl FindingRule for FlowBottleneck {
+    fn id(&self) -> &'static str {
+        match self.0 {
+            Bottleneck::Queue => "path-full",
+            Bottleneck::Pacing => "paced",
+            Bottleneck::Application => "nothing-to-send",
+            _ => "congestion-window",
+        }
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let all = &seen.test.flows;
+        let held: Vec<&FlowSummary> = all.iter().filter(|flow| flow.held_by == self.0).collect();
+        let Some(first) = held.first().filter(|_| 2 * held.len() >= all.len()) else { return Vec::new() };
+        if self.0 == Bottleneck::Application && seen.reached_target() {
+            return Vec::new();
+        }
+        let who = match (held.len(), all.len()) {
+            (1, 1) => "the connection".to_owned(),
+            (held, all) => format!("{held} of {all} connections"),
+        };
+        let path = FlowPath::of(seen, &held);
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: self.0.short().to_owned(),
+            title: self.title(&who, &first.sender, &path),
+            severity: if self.0 == Bottleneck::Pacing { Severity::Remark } else { Severity::HoldsBack },
+            tests: vec![seen.test.name.clone()],
+            evidence: path.evidence(&first.sender),
+            explains: None,
+            next: self.next(seen),
+        }]
+    }
+}
+
+impl FlowBottleneck {
+    fn title(&self, who: &str, sender: &str, path: &FlowPath) -> String {
+        match self.0 {
+            Bottleneck::Queue => format!(
+                "the path is full: of a round trip of {} that {who} of {sender} saw, {} were spent in a queue",
+                path.rtt,
+                path.rtt - path.rtt_min
+            ),
+            Bottleneck::Pacing => format!("{who} of {sender} went at the rate that the kernel was told to keep"),
+            Bottleneck::Application => {
+                format!("{who} of {sender} had nothing to send {} of the time", percent(path.idle))
+            }
+            _ => format!(
+                "{who} of {sender} waited for acknowledgements: {} segments are allowed under way in each round trip of {}",
+                path.cwnd, path.rtt
+            ),
+        }
+    }
+
+    fn next(&self, seen: &TestEvidence<'_>) -> Option<NextStep> {
+        let step = |options: &str, expected: &str| {
+            let (command, expected) = (seen.repeat_test_command(options)?, Some(expected.to_owned()));
+            Some(NextStep { command, on: Some(seen.test.from.clone()), expected })
+        };
+        match self.0 {
+            Bottleneck::CongestionWindow => {
+                step("--flows 4", "show whether several connections get more: then each is held back and not the path")
+            }
+            Bottleneck::Queue => {
+                step("--congestion bbr", "carry as much with a shorter queue, if the path is shared with nobody")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What some connections saw of their path at the end of the last round, as means.
+struct FlowPath {
+    rtt: Nanos,
+    rtt_min: Nanos,
+    cwnd: u64,
+    rate: Option<BitsPerSec>,
+    idle: f64,
+}
+
+impl FlowPath {
+    fn of(seen: &TestEvidence<'_>, held: &[&FlowSummary]) -> Self {
+        let records = seen.test.trials.iter().rev().flat_map(|trial| trial.records.values());
+        let flows: Vec<_> = records.flat_map(|record| &record.flows).collect();
+        let last = |id: &str| flows.iter().find(|flow| flow.id == id)?.samples.last();
+        let value = |name: &str| {
+            let of = |flow: &&FlowSummary| last(&flow.id)?.values.get(name).map(|value| approximate(*value));
+            fathom_model::units::rounded(mean(&held.iter().filter_map(of).collect::<Vec<_>>()).unwrap_or(0.0))
+        };
+        let idle: Vec<f64> = held.iter().map(|flow| flow.waits.application).collect();
+        Self {
+            rtt: Nanos(value(tcp::RTT_NS)),
+            rtt_min: Nanos(value(tcp::RTT_MIN_NS)),
+            cwnd: value(tcp::CWND_SEGMENTS),
+            rate: BitsPerSec::new(held.iter().map(|flow| flow.acknowledged_bps).sum()),
+            idle: mean(&idle).unwrap_or(0.0),
+        }
+    }
+
+    fn evidence(&self, sender: &str) -> Vec<Evidence> {
+        let told =
+            |counter: &str, value: String| Evidence { host: sender.to_owned(), counter: counter.to_owned(), value };
+        let rate = self.rate.map(|rate| told("acknowledged", rate.to_string()));
+        let rest = [
+            told(tcp::RTT_NS, self.rtt.to_string()),
+            told(tcp::RTT_MIN_NS, self.rtt_min.to_string()),
+            told(tcp::CWND_SEGMENTS, fathom_model::units::grouped(self.cwnd)),
+        ];
+        rate.into_iter().chain(rest).collect()
+    }
+}

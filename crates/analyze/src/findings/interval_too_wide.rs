@@ -1,0 +1,61 @@
+//! The rounds ended before the interval was as narrow as was asked for.
+
+use fathom_model::{
+    Evidence, Finding, NextStep, Severity,
+    units::{Nanos, percent, share_of_percent},
+};
+
+use super::{FindingRule, TestEvidence};
+use crate::precision::half_width;
+
+/// Compares the interval of the first value with the wish of the plan.
+pub(crate) struct IntervalTooWide;
+
+impl FindingRule for IntervalTooWide {
+    fn id(&self) -> &'static str {
+        "interval-too-wide"
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let asked = seen.run.plan.until_ci.as_deref().and_then(share_of_percent);
+        let first = seen.test.summaries.first().filter(|_| seen.test.curve.is_none());
+        let Some(((asked, first), width)) = asked.zip(first).zip(first.and_then(half_width)) else { return Vec::new() };
+        if width <= asked {
+            return Vec::new();
+        }
+        let n_rounds = seen.trials().len();
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "wide interval".to_owned(),
+            title: format!(
+                "the interval of {} is still {} wide to one side after {n_rounds} rounds; {} was asked for",
+                first.metric.title,
+                percent(width),
+                percent(asked)
+            ),
+            severity: Severity::Remark,
+            tests: vec![seen.test.name.clone()],
+            evidence: vec![Evidence {
+                host: seen.test.from.clone(),
+                counter: format!("{} in each round", first.metric.name),
+                value: first.trials.iter().map(|value| first.metric.show(*value)).collect::<Vec<_>>().join(", "),
+            }],
+            explains: None,
+            next: seen.repeat_run_command(&more_rounds_command(seen, 4 * n_rounds)).map(|command| NextStep {
+                command,
+                on: None,
+                expected: Some("halve the interval, if the rounds differ by chance alone".to_owned()),
+            }),
+        }]
+    }
+}
+
+/// More rounds, each as long as before: `--duration` is that of all rounds together.
+fn more_rounds_command(seen: &TestEvidence<'_>, n_rounds: usize) -> String {
+    let planned = seen.run.plan.tests.iter().find(|test| test.name == seen.test.name);
+    let round = planned.and_then(|test| test.duration.parse::<Nanos>().ok());
+    let all = round.map(|round| Nanos(round.0.saturating_mul(n_rounds as u64)));
+    let duration = all.filter(|_| seen.run.command.contains("--duration"));
+    let duration = duration.map(|all| format!(" --duration {}", all.exact())).unwrap_or_default();
+    format!("--rounds {n_rounds}{duration}")
+}

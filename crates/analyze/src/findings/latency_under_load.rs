@@ -1,0 +1,251 @@
+//! What load does to the round trip: a test beside streams, compared with the same test without them.
+
+use fathom_model::{Evidence, Finding, NextStep, Severity, Summary, run::TestRun, units::Nanos, units::rounded};
+
+use super::{FindingRule, TestEvidence};
+
+/// The option that says which way streams go, and its value for none.
+const LOAD: (&str, &str) = ("direction", "none");
+/// The times that are compared.
+const MEDIAN: &str = "latency_ns_p50";
+const TAIL: &str = "latency_ns_p99";
+/// What busy processors alone add to a round trip; a queue that matters to somebody is longer.
+const BY_PROCESSORS: f64 = 1e6;
+/// A tail that has not even doubled is nobody's trouble.
+const MATTERS: f64 = 2.0;
+
+/// Compares the round trip under load with the idle one.
+pub(crate) struct LatencyUnderLoad;
+
+impl FindingRule for LatencyUnderLoad {
+    fn id(&self) -> &'static str {
+        "latency-under-load"
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        self.compare(seen).into_iter().collect()
+    }
+}
+
+/// One value without and with load, whose intervals lie apart.
+struct LatencyGrowth<'a> {
+    idle: &'a Summary,
+    loaded: &'a Summary,
+    from: f64,
+    to: f64,
+}
+
+impl<'a> LatencyGrowth<'a> {
+    /// Nothing when the intervals overlap, or when there are none: what differs by chance is no finding.
+    fn of((idle, loaded): (&'a TestRun, &'a TestRun), metric: &str) -> Option<Self> {
+        let value = |test: &'a TestRun| test.summaries.iter().find(|summary| summary.metric.name == metric);
+        let (idle, loaded) = (value(idle)?, value(loaded)?);
+        let apart = loaded.confidence?.low > idle.confidence?.high;
+        let (from, to) = (idle.value?, loaded.value?);
+        (apart && to >= MATTERS * from).then_some(Self { idle, loaded, from, to })
+    }
+
+    fn added(&self) -> f64 {
+        self.to - self.from
+    }
+
+    fn evidence(&self, (idle, loaded): (&TestRun, &TestRun)) -> [Evidence; 2] {
+        [(idle, self.idle), (loaded, self.loaded)].map(|(test, summary)| {
+            let span = |value: f64| Nanos(rounded(value)).to_string();
+            let interval =
+                summary.confidence.map_or_else(String::new, |c| format!(" ({} to {})", span(c.low), span(c.high)));
+            Evidence {
+                host: test.from.clone(),
+                counter: format!("{} of {}", summary.metric.name, test.name),
+                value: format!("{}{interval}", summary.value.map_or_else(String::new, span)),
+            }
+        })
+    }
+}
+
+impl LatencyUnderLoad {
+    fn compare(&self, seen: &TestEvidence<'_>) -> Option<Finding> {
+        let idle = idle_twin(seen)?;
+        let pair = (idle, seen.test);
+        // A queue that stands is met by most probes, even where the tail of the idle ones is noisy; busy processors delay a few.
+        let queue = LatencyGrowth::of(pair, MEDIAN).filter(|median| median.added() >= BY_PROCESSORS);
+        let tail = LatencyGrowth::of(pair, TAIL);
+        let Some(grown) = tail.as_ref().or(queue.as_ref()) else { return idle_disturbed_finding(self.id(), pair) };
+        let load = load(seen.test)?;
+        let show = |value: f64| Nanos(rounded(value)).to_string();
+        let q = if tail.is_some() { "p99" } else { "p50" };
+        let grows =
+            format!("under load {load} the round trip grows from {} to {} ({q})", show(grown.from), show(grown.to));
+        let (why, short) = match &queue {
+            Some(median) => (
+                format!("a queue of {} (p50) stands in the path", show(median.added())),
+                format!("+{} in a queue", show(median.added())),
+            ),
+            None => (
+                "most probes meet no queue, some wait for a burst or a busy processor".to_owned(),
+                format!("p99 +{}", show(grown.added())),
+            ),
+        };
+        let median = queue.as_ref().filter(|_| tail.is_some()).map(|median| median.evidence(pair));
+        Some(Finding {
+            id: self.id().to_owned(),
+            title: format!("{grows}: {why}"),
+            short,
+            severity: if queue.is_some() { Severity::HoldsBack } else { Severity::Remark },
+            tests: vec![idle.name.clone(), seen.test.name.clone()],
+            evidence: grown.evidence(pair).into_iter().chain(median.into_iter().flatten()).collect(),
+            explains: None,
+            next: queue.map(|_| next(seen)),
+        })
+    }
+}
+
+/// Idle probes that took longer than those under load: something else delayed them.
+fn idle_disturbed_finding(id: &str, (idle, loaded): (&TestRun, &TestRun)) -> Option<Finding> {
+    let value = |test: &TestRun| test.summaries.iter().find(|summary| summary.metric.name == TAIL)?.value;
+    let (reference, other) = (value(idle)?, value(loaded)?);
+    let show = |value: f64| Nanos(rounded(value)).to_string();
+    (reference >= MATTERS * other).then(|| Finding {
+        id: id.to_owned(),
+        short: "idle spoilt".to_owned(),
+        title: format!(
+            "the idle round trip ({} p99) was longer than the loaded one ({} p99): something else delayed it, so the two cannot be compared",
+            show(reference),
+            show(other)
+        ),
+        severity: Severity::Remark,
+        tests: vec![idle.name.clone(), loaded.name.clone()],
+        evidence: Vec::new(),
+        explains: None,
+        next: None,
+    })
+}
+
+/// In words that follow "under load".
+fn load(test: &TestRun) -> Option<String> {
+    let load = test.options.text(LOAD.0)?;
+    Some(if load == "both" { "both ways".to_owned() } else { load })
+}
+
+/// The test that differs in nothing but that it has no load.
+fn idle_twin<'a>(seen: &TestEvidence<'a>) -> Option<&'a TestRun> {
+    let others = |test: &TestRun| {
+        let mut options = test.options.clone();
+        options.0.remove(LOAD.0);
+        options
+    };
+    let is_idle = |test: &TestRun| test.options.text(LOAD.0).as_deref() == Some(LOAD.1);
+    let here = seen.test;
+    let is_twin = |test: &&TestRun| {
+        is_idle(test)
+            && (&test.kind, &test.from, &test.to) == (&here.kind, &here.from, &here.to)
+            && others(test) == others(here)
+    };
+    if is_idle(here) { None } else { seen.run.tests.iter().find(is_twin) }
+}
+
+/// What is tried next: another sender, unless it is one that watches the delay already; then a look at the queues.
+fn next(seen: &TestEvidence<'_>) -> NextStep {
+    let sender = match (seen.test.options.text(LOAD.0).as_deref(), &seen.test.to) {
+        (Some("down"), Some(to)) => to,
+        _ => &seen.test.from,
+    };
+    let asked = seen.test.options.text("congestion");
+    let usual = seen.run.hosts.get(sender).and_then(|host| host.environment.get("tcp", "congestion_control"));
+    let watches_delay = asked.as_deref().or(usual).is_some_and(|name| name.trim().starts_with("bbr"));
+    let (command, expected) = if watches_delay {
+        (
+            "tc -s qdisc show".to_owned(),
+            "show which queue holds the packets, if it is one of this host; fq_codel or cake at the bottleneck keeps it short",
+        )
+    } else {
+        (
+            seen.repeat_test_command("--congestion bbr").unwrap_or_else(|| "tc -s qdisc show".to_owned()),
+            "show a shorter queue if senders can keep it short; else the bottleneck needs fq_codel or cake",
+        )
+    };
+    NextStep { command, on: Some(sender.clone()), expected: Some(expected.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::run_builder::RunBuilder;
+
+    const MS: u64 = 1_000_000;
+
+    /// Tests of one plan: the load, and the median and the tail of each round in microseconds.
+    fn told(tests: &[(&str, &[(u64, u64)])]) -> RunBuilder {
+        let mut story = RunBuilder::new();
+        for (load, rounds) in tests {
+            story.probes(rounds);
+            let test = story.run.tests.last_mut().unwrap();
+            test.options.set("direction", *load);
+            test.name = format!("load={load}");
+        }
+        story
+    }
+
+    const IDLE: (&str, &[(u64, u64)]) = ("none", &[(MS / 10, MS / 5), (MS / 10, MS / 4), (MS / 11, MS / 5)]);
+
+    #[test]
+    fn a_round_trip_that_grows_beyond_chance_tells_of_the_queue() {
+        let loaded = [(36 * MS, 38 * MS), (35 * MS, 38 * MS), (36 * MS, 39 * MS)];
+        let finding = told(&[IDLE, ("up", &loaded)]).finding("latency-under-load").unwrap();
+        assert!(finding.title.contains("grows from 250 µs to 39.0 ms (p99)"), "{}", finding.title);
+        assert!(finding.title.ends_with("stands in the path"), "{}", finding.title);
+        assert_eq!((finding.tests.len(), finding.evidence.len()), (2, 4));
+        assert!(finding.next.unwrap().command.ends_with("--congestion bbr"));
+    }
+
+    #[test]
+    fn senders_that_watch_the_delay_already_are_not_proposed() {
+        let loaded = [(36 * MS, 38 * MS), (35 * MS, 38 * MS), (36 * MS, 39 * MS)];
+        let mut story = told(&[IDLE, ("down", &loaded)]);
+        let next = |story: &RunBuilder| story.finding("latency-under-load").unwrap().next.unwrap();
+        assert_eq!(next(&story).on.as_deref(), Some("target"), "it sends what goes down");
+        let target = &mut story.run.hosts.get_mut("target").unwrap().environment;
+        target.note("tcp", "congestion_control", "bbr");
+        assert_eq!(next(&story).command, "tc -s qdisc show");
+    }
+
+    #[test]
+    fn rounds_that_differ_as_much_as_the_loads_say_nothing() {
+        let loaded = [(MS / 10, MS / 5), (9 * MS, 90 * MS), (MS / 10, MS / 5)];
+        assert_eq!(told(&[IDLE, ("up", &loaded)]).finding("latency-under-load"), None);
+    }
+
+    #[test]
+    fn a_queue_that_stands_is_told_although_the_tail_of_the_idle_probes_is_noisy() {
+        let noisy: (&str, &[(u64, u64)]) = ("none", &[(MS / 10, 150 * MS), (MS / 10, MS), (MS / 11, 2 * MS)]);
+        let loaded = [(36 * MS, 38 * MS), (35 * MS, 38 * MS), (36 * MS, 39 * MS)];
+        let finding = told(&[noisy, ("up", &loaded)]).finding("latency-under-load").unwrap();
+        assert!(finding.title.ends_with("stands in the path"), "{}", finding.title);
+        assert!(finding.title.contains("(p50)"), "{}", finding.title);
+    }
+
+    #[test]
+    fn idle_probes_that_took_longer_than_loaded_ones_are_remarked() {
+        let spoilt: (&str, &[(u64, u64)]) = ("none", &[(MS, 156 * MS), (MS, 150 * MS), (MS, 160 * MS)]);
+        let loaded = [(MS, 2 * MS), (MS, 2 * MS), (MS, 2 * MS)];
+        let finding = told(&[spoilt, ("up", &loaded)]).finding("latency-under-load").unwrap();
+        assert_eq!(finding.severity, crate::findings::Severity::Remark);
+        assert!(finding.title.contains("cannot be compared"), "{}", finding.title);
+    }
+
+    #[test]
+    fn a_tail_alone_is_no_queue_that_stands() {
+        let loaded = [(MS / 5, 2 * MS), (MS / 5, 2 * MS), (MS / 5, 2 * MS + 1000)];
+        let finding = told(&[IDLE, ("down", &loaded)]).finding("latency-under-load").unwrap();
+        assert!(finding.title.contains("most probes meet no queue"), "{}", finding.title);
+        assert_eq!(finding.next, None);
+    }
+
+    #[test]
+    fn without_an_idle_twin_there_is_nothing_to_compare() {
+        let loaded = [(36 * MS, 38 * MS), (35 * MS, 38 * MS)];
+        assert_eq!(told(&[("up", &loaded)]).finding("latency-under-load"), None);
+        let mut story = told(&[IDLE, ("up", &loaded)]);
+        story.run.tests[0].options.set("flows", "8");
+        assert_eq!(story.finding("latency-under-load"), None, "a test with other flows is no twin");
+    }
+}

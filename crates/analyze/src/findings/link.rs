@@ -1,0 +1,107 @@
+//! The wire between the hosts: full, or not there.
+
+use fathom_model::{Evidence, Finding, Layer, LimitKind, Severity, Unit, units::percent};
+
+use super::{FindingRule, TestEvidence, ratio_evidence};
+use crate::{
+    limits::{PathLink, is_virtual, link_of},
+    summaries::main_rate,
+};
+
+/// From this share of the line rate on, the wire itself is the limit.
+const FULL: f64 = 0.98;
+
+/// Nothing is held back: the wire carries all it can.
+pub(crate) struct LinkFull;
+
+impl FindingRule for LinkFull {
+    fn id(&self) -> &'static str {
+        "link-full"
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let mut limits = seen.test.limits.iter().filter(|limit| limit.kind == LimitKind::LineRate);
+        let full = limits.find_map(|limit| Some((limit, limit.used.filter(|used| *used >= FULL)?)));
+        let Some((limit, used)) = full else { return Vec::new() };
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "link full".to_owned(),
+            title: format!("the link is full: {} of its {}", percent(used), limit.text),
+            severity: Severity::HoldsBack,
+            tests: vec![seen.test.name.clone()],
+            evidence: vec![ratio_evidence(&seen.test.from, &format!("{} of the line rate", limit.metric), used)],
+            explains: Some(1.0),
+            next: None,
+        }]
+    }
+}
+
+/// Why a test of throughput has no line rate to be compared with.
+pub(crate) struct NoLineRate;
+
+impl FindingRule for NoLineRate {
+    fn id(&self) -> &'static str {
+        "no-line-rate"
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let Some(PathLink::NoWire { host, interface, driver }) = link_of(seen.run, seen.test) else {
+            return Vec::new();
+        };
+        // Probes are far from filling a line.
+        if seen.test.layer == Layer::Path {
+            return Vec::new();
+        }
+        let of_wire = |unit| matches!(unit, Unit::BitsPerSec | Unit::FramesPerSec);
+        if !main_rate(seen.test).is_some_and(|main| of_wire(main.metric.unit)) {
+            return Vec::new();
+        }
+        let title = match driver.as_deref() {
+            Some(driver) if is_virtual(driver) => {
+                format!("there is no line rate: {interface} on {host} is a {driver} device, memory and no wire")
+            }
+            Some(driver) => format!("there is no line rate: {driver} tells no speed of {interface} on {host}"),
+            None => format!("there is no line rate: the speed of {interface} on {host} is not known"),
+        };
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "no line rate".to_owned(),
+            title,
+            severity: Severity::Remark,
+            tests: vec![seen.test.name.clone()],
+            evidence: vec![Evidence {
+                counter: format!("driver {interface}"),
+                value: driver.unwrap_or_else(|| "unknown".to_owned()),
+                host,
+            }],
+            explains: None,
+            next: None,
+        }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::run_builder::RunBuilder;
+
+    #[test]
+    fn a_wire_that_carries_all_it_can_is_the_limit() {
+        let mut story = RunBuilder::new();
+        story.tcp_stream(&[117_000_000]);
+        story.wire("1000000000", "1500");
+        let finding = story.finding("link-full").unwrap();
+        assert_eq!(finding.title, "the link is full: 99 % of its line 941 Mbit/s");
+        assert_eq!(story.finding("no-line-rate"), None);
+    }
+
+    #[test]
+    fn a_device_without_a_speed_is_told_of_once_for_all_tests() {
+        let mut story = RunBuilder::new();
+        story.tcp_stream(&[1000]);
+        story.udp_stream(&[(1000, 1000)]);
+        story.driver("virtio_net");
+        let finding = story.finding("no-line-rate").unwrap();
+        assert_eq!(finding.title, "there is no line rate: virtio_net tells no speed of eth0 on client");
+        assert_eq!(finding.tests.len(), 2);
+    }
+}

@@ -1,0 +1,73 @@
+//! Users do not come to the end of their script, and no single step explains it.
+
+use fathom_model::{Derivation, Finding, Severity, metric::UsersValue, units::percent};
+
+use super::{FindingRule, TestEvidence, counter_evidence, step_errors::dominant_step};
+
+/// From one user in a hundred on, what the others did is not what was to be measured.
+const HOLDS_BACK: f64 = 0.01;
+
+/// Compares visits that were given up with those that ended as they should.
+pub(crate) struct UsersGaveUp;
+
+impl FindingRule for UsersGaveUp {
+    fn id(&self) -> &'static str {
+        "users-gave-up"
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let Some(users) = &seen.test.users else { return Vec::new() };
+        let is_share = |of: &Derivation| matches!(of, Derivation::Users { of: UsersValue::GaveUpShare });
+        let share = users.summaries.iter().find(|summary| is_share(&summary.metric.from)).and_then(|s| s.value);
+        let Some(share) = share.filter(|share| *share >= HOLDS_BACK) else { return Vec::new() };
+        // What fails there is a finding of its own; this is its consequence.
+        let at = match dominant_step(seen) {
+            Some((step, ..)) => format!(", most of them at step `{}`", step.name),
+            None => ", at several steps".to_owned(),
+        };
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "users give up".to_owned(),
+            title: format!(
+                "{} of the users gave up before the end of the script{at}: later steps had less to do than was asked for",
+                percent(share)
+            ),
+            severity: Severity::HoldsBack,
+            tests: vec![seen.test.name.clone()],
+            evidence: vec![
+                counter_evidence(&seen.test.from, "users who gave up", users.n_gave_up),
+                counter_evidence(&seen.test.from, "users who came to the end", users.n_finished),
+            ],
+            explains: None,
+            next: None,
+        }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::run_builder::{RunBuilder, step, visits};
+
+    fn shop(n_gave_up: u64, failed: [u64; 2]) -> RunBuilder {
+        let mut story = RunBuilder::new();
+        let steps = vec![step("login", (1_000, failed[0]), 10), step("buy", (900, failed[1]), 10)];
+        story.users(&[visits((1_000, n_gave_up), steps)]);
+        story
+    }
+
+    #[test]
+    fn users_who_give_up_are_told_with_the_step() {
+        let finding = shop(120, [110, 10]).finding("users-gave-up").unwrap();
+        assert!(finding.title.starts_with("12 % of the users gave up"), "{}", finding.title);
+        assert!(finding.title.contains("most of them at step `login`"), "{}", finding.title);
+        assert_eq!(finding.evidence[0].value, "120");
+        let spread = shop(120, [60, 60]).finding("users-gave-up").unwrap();
+        assert!(spread.title.contains("at several steps"), "{}", spread.title);
+    }
+
+    #[test]
+    fn one_in_a_thousand_is_no_finding() {
+        assert_eq!(shop(1, [1, 0]).finding("users-gave-up"), None);
+        assert_eq!(shop(0, [50, 0]).finding("users-gave-up"), None, "errors that users go on after");
+    }
+}

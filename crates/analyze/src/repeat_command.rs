@@ -1,0 +1,99 @@
+//! The command that measures again in another way: one that can be pasted, or none.
+
+use fathom_model::{Run, TestRun, plan::HostReach};
+
+/// Commands that measure one test and take every option of its kind.
+const LAYER_COMMANDS: &[&str] = &["tcp", "udp", "http", "packet", "probe"];
+/// Options of a test that make it the one that it is.
+const IDENTIFYING_OPTIONS: &[&str] = &["connections", "flows", "size", "rate"];
+
+/// The whole run again with another time or number of rounds, which every command that measures takes.
+pub(crate) fn repeat_run_command(run: &Run, options: &str) -> Option<String> {
+    let command = command(run)?;
+    let measures = LAYER_COMMANDS.contains(&command) || ["evaluate", "run", "app"].contains(&command);
+    measures.then(|| with(&run.command, options))
+}
+
+/// One test again with another option of its kind; nothing where no command line says that.
+pub(crate) fn repeat_test_command(run: &Run, test: &TestRun, options: &str) -> Option<String> {
+    match command(run)? {
+        "app" => Some(with(&run.command, options)),
+        "evaluate" => Some(with(&layer_command(run, test)?, options)),
+        other if LAYER_COMMANDS.contains(&other) => Some(with(&run.command, options)),
+        _ => None,
+    }
+}
+
+fn command(run: &Run) -> Option<&str> {
+    run.command.strip_prefix("fathom ")?.split(' ').next()
+}
+
+/// The command with options behind it, but before the words of a script.
+fn with(command: &str, options: &str) -> String {
+    match command.split_once(" -- ") {
+        Some((before, words)) => format!("{before} {options} -- {words}"),
+        None => format!("{command} {options}"),
+    }
+}
+
+/// The command that makes one test of an evaluation between the same hosts.
+fn layer_command(run: &Run, test: &TestRun) -> Option<String> {
+    let (layer, word) = match test.kind.as_str() {
+        "frames" => ("packet", "frames"),
+        kind => kind.split_once('_').filter(|(layer, _)| LAYER_COMMANDS.contains(layer))?,
+    };
+    let place = match run.plan.hosts.get(test.to.as_ref()?)? {
+        HostReach::Tls { address, .. } => format!("{address} --key KEY"),
+        HostReach::LabUp(lab, _) => format!("--lab {lab}"),
+        HostReach::Lab(_) => {
+            let lab = run.plan.lab.as_ref()?;
+            let device = lab.device.as_ref().map(|device| format!(" --device {device}")).unwrap_or_default();
+            format!("--lab {}{device}", lab.preset)
+        }
+        HostReach::At(address) => address.to_string(),
+        HostReach::This => "127.0.0.1".to_owned(),
+    };
+    // A responder of ours has no URL that a command could name from outside a lab.
+    if layer == "http" && !place.starts_with("--lab") {
+        return None;
+    }
+    let said = IDENTIFYING_OPTIONS.iter().filter_map(|name| Some(format!(" --{name} '{}'", test.options.text(name)?)));
+    Some(format!("fathom {layer} {place} --test {}{}", word.replace('_', "-"), said.collect::<String>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_builder::RunBuilder;
+
+    fn story(command: &str) -> (Run, TestRun) {
+        let mut story = RunBuilder::new();
+        story.tcp_stream(&[1000, 1000]);
+        story.run.command = command.to_owned();
+        story.run.tests[0].options.set("flows", "4");
+        (story.run.clone(), story.run.tests[0].clone())
+    }
+
+    #[test]
+    fn an_evaluation_is_answered_with_the_command_of_the_layer_and_a_plan_with_none() {
+        let of = |command: &str| {
+            let (run, test) = story(command);
+            repeat_test_command(&run, &test, "--congestion bbr")
+        };
+        let expected = "fathom tcp 10.0.0.2:7700 --key KEY --test stream --flows '4' --congestion bbr";
+        assert_eq!(of("fathom evaluate 10.0.0.2 --key KEY").as_deref(), Some(expected));
+        assert_eq!(of("fathom run plan.toml"), None);
+        assert_eq!(of("./wrk -c 3"), None);
+        assert_eq!(of("fathom tcp 10.0.0.2").as_deref(), Some("fathom tcp 10.0.0.2 --congestion bbr"));
+        let script = "fathom app run a.lua http://a/ --congestion bbr -- 16";
+        assert_eq!(of("fathom app run a.lua http://a/ -- 16").as_deref(), Some(script));
+    }
+
+    #[test]
+    fn every_command_that_measures_takes_another_number_of_rounds() {
+        let of = |command: &str| repeat_run_command(&story(command).0, "--rounds 20");
+        assert_eq!(of("fathom evaluate").as_deref(), Some("fathom evaluate --rounds 20"));
+        assert_eq!(of("fathom run plan.toml").as_deref(), Some("fathom run plan.toml --rounds 20"));
+        assert_eq!(of("ab -n 10 http://a/"), None);
+    }
+}

@@ -1,0 +1,461 @@
+//! Hand-made runs for tests: two hosts, a few tests, and what their counters are made to show.
+
+use std::collections::BTreeMap;
+
+use fathom_model::{
+    Better, Confidence, Derivation, Environment, Example, Finding, Histogram, HostRecord, Layer, Metric, Plan, Record,
+    Run, Side, StepRecord, TestPlan, Timeline, Trial, Unit, UsersRecord, Verdict, VerdictState, Visits,
+    metric::{MetricName, UnitAndSense},
+    names::{count, distribution, host as counter},
+    plan::HostReach,
+    probe::ProbeRecord,
+    record::Series,
+    run::{Completeness, Host, TestRun},
+    search::{CurvePoint, Decision, Ending, LoadCurve, MissReason, Purpose, SearchTrial, Vote},
+    units::Nanos,
+};
+
+use crate::{AnalysisContext, analyze};
+
+const MS: u64 = 1_000_000;
+const INTERVAL_MS: u64 = 50;
+const MEASURED_MS: (u64, u64) = (200, 1200);
+/// The samples of the hosts' counters: before, at the beginning and at the end of the measured part, and after.
+const SAMPLES_MS: [u64; 4] = [100, 200, 1200, 1300];
+
+/// A run to be told and then analysed.
+pub(crate) struct RunBuilder {
+    pub(crate) run: Run,
+    pub(crate) context: AnalysisContext,
+}
+
+pub(crate) fn throughput() -> Metric {
+    rate("throughput_bps", "goodput", Unit::BitsPerSec, (Side::Responder, count::BYTES_RECEIVED))
+}
+
+pub(crate) fn loss() -> Metric {
+    let from = Derivation::Missing {
+        sent: (Side::Initiator, count::SENT.into()),
+        arrived: (Side::Responder, count::RECEIVED.into()),
+    };
+    Metric { better: Better::Lower, from, ..rate("loss", "loss", Unit::Ratio, (Side::Responder, "")) }
+}
+
+pub(crate) fn p999() -> Metric {
+    let distribution = distribution::SERVICE_TIME.into();
+    let from = Derivation::Quantile { side: Side::Initiator, distribution, q: 0.999 };
+    Metric { better: Better::Lower, from, ..rate("latency_ns_p999", "p99.9", Unit::Nanos, (Side::Initiator, "")) }
+}
+
+fn rate(name: &'static str, title: &'static str, unit: Unit, (side, counter): (Side, &'static str)) -> Metric {
+    Metric {
+        name: name.into(),
+        title: title.into(),
+        unit,
+        better: Better::Higher,
+        source: "RFC 6349 section 4.1.1".into(),
+        from: Derivation::Rate { side, counter: counter.into() },
+        inapplicable: None,
+    }
+}
+
+/// A step that this many users came to, of whom so many failed in one way; the others took 1, 2, 3 … times a span.
+pub(crate) fn step(name: &str, (n_reached, n_failed): (u64, u64), nanos: u64) -> StepRecord {
+    let mut times = Histogram::new();
+    (1..=n_reached - n_failed).for_each(|value| times.record(value * nanos));
+    let cause = "status 500, expected 200".to_owned();
+    let example = Example {
+        cause: cause.clone(),
+        at_ns: Nanos::from_millis(700),
+        request: format!("GET /{name} HTTP/1.1"),
+        answer: "HTTP/1.1 500 Internal Server Error".to_owned(),
+    };
+    StepRecord {
+        name: name.to_owned(),
+        n_reached,
+        n_passed: n_reached - n_failed,
+        errors: if n_failed > 0 { [(cause, n_failed)].into() } else { BTreeMap::new() },
+        examples: if n_failed > 0 { vec![example] } else { Vec::new() },
+        times,
+        ..StepRecord::default()
+    }
+}
+
+/// Users of whom so many began in the measured part, and so many of them gave up.
+pub(crate) fn visits((n_begun, n_gave_up): (u64, u64), steps: Vec<StepRecord>) -> UsersRecord {
+    let measured = Visits { n_begun, n_gave_up, n_finished: n_begun - n_gave_up };
+    UsersRecord {
+        n_started: n_begun + 100,
+        n_finished: n_begun,
+        n_gave_up,
+        n_most: 30,
+        measured: Some(measured),
+        steps,
+        promises: Vec::new(),
+    }
+}
+
+/// A record of a trial that began ten seconds after the clock did.
+pub(crate) fn record(side: Side) -> Record {
+    Record {
+        side,
+        start_ns: Nanos::from_secs(10),
+        start_late_ns: Nanos::ZERO,
+        measured_ns: (Nanos(MEASURED_MS.0 * MS), Nanos(MEASURED_MS.1 * MS)),
+        steady: true,
+        complete: true,
+        cpu_ns: Nanos(100 * MS),
+        cpu_ns_by_core: BTreeMap::new(),
+        timeline: Timeline::default(),
+        totals: BTreeMap::new(),
+        distributions: BTreeMap::new(),
+        flows: Vec::new(),
+        errors: BTreeMap::new(),
+        facts: BTreeMap::new(),
+        users: None,
+        probe: None,
+        notes: Vec::new(),
+    }
+}
+
+fn counting(side: Side, name: &str, per_second: u64) -> Record {
+    let mut timeline = Timeline::of(&[name]);
+    for interval in 1..=MEASURED_MS.1 / INTERVAL_MS {
+        let growth = per_second * INTERVAL_MS / 1000;
+        timeline.push(Nanos(interval * INTERVAL_MS * MS), &[name], &[growth]);
+    }
+    Record { timeline, totals: [(name.to_owned(), per_second)].into(), ..record(side) }
+}
+
+fn trial(round: usize, client: Record, target: Record) -> Trial {
+    let at_ns = SAMPLES_MS.map(|ms| Nanos::from_secs(10) + Nanos(ms * MS)).to_vec();
+    let host = HostRecord { at_ns, series: Vec::new() };
+    Trial {
+        round: u32::try_from(round).unwrap(),
+        records: [("client".to_owned(), client), ("target".to_owned(), target)].into(),
+        hosts: [("client".to_owned(), host.clone()), ("target".to_owned(), host)].into(),
+        start_skew_ns: Nanos::ZERO,
+    }
+}
+
+impl RunBuilder {
+    pub(crate) fn new() -> Self {
+        let host = |address: &str| Host {
+            address: Some(address.to_owned()),
+            interface: Some("eth0".to_owned()),
+            ..Host::default()
+        };
+        let tls = |address: &str| HostReach::Tls { address: address.to_owned(), key: None };
+        let plan = Plan {
+            schema: fathom_model::plan::SCHEMA.to_owned(),
+            title: "a story".to_owned(),
+            rounds: 1,
+            until_ci: None,
+            seed: 1,
+            lab: None,
+            via: None,
+            hosts: [("client".to_owned(), tls("10.0.0.1:7700")), ("target".to_owned(), tls("10.0.0.2:7700"))].into(),
+            tests: Vec::new(),
+        };
+        let run = Run {
+            schema: fathom_model::run::SCHEMA.to_owned(),
+            id: "story".to_owned(),
+            tool: "fathom 0".to_owned(),
+            command: "fathom tcp 198.18.0.2".to_owned(),
+            started: String::new(),
+            took_ns: Nanos::ZERO,
+            plan,
+            hosts: [("client".to_owned(), host("198.18.0.1")), ("target".to_owned(), host("198.18.0.2"))].into(),
+            tests: Vec::new(),
+            findings: Vec::new(),
+            verdict: Verdict { state: VerdictState::Measured, reasons: Vec::new() },
+            completeness: Completeness::Complete,
+        };
+        Self { run, context: AnalysisContext::default() }
+    }
+
+    fn add_test(&mut self, (layer, kind): (Layer, &str), metrics: &[Metric], trials: Vec<Trial>) -> &mut TestRun {
+        self.context.metrics.insert(kind.to_owned(), metrics.to_vec());
+        self.run.tests.push(TestRun {
+            name: kind.to_owned(),
+            title: kind.to_owned(),
+            layer,
+            kind: kind.to_owned(),
+            from: "client".to_owned(),
+            to: Some("target".to_owned()),
+            options: fathom_model::Settings::default(),
+            expect: BTreeMap::new(),
+            trials,
+            flows: Vec::new(),
+            summaries: Vec::new(),
+            limits: Vec::new(),
+            conservation: None,
+            findings: Vec::new(),
+            unavailable: None,
+            curve: None,
+            benchmark: None,
+            users: None,
+        });
+        self.run.tests.last_mut().unwrap()
+    }
+
+    /// A stream with this many bytes per second in each trial.
+    pub(crate) fn tcp_stream(&mut self, bytes_per_sec: &[u64]) {
+        let trials = bytes_per_sec.iter().enumerate().map(|(round, rate)| {
+            let sender = counting(Side::Initiator, count::BYTES_SENT, *rate);
+            trial(round, sender, counting(Side::Responder, count::BYTES_RECEIVED, *rate))
+        });
+        let trials = trials.collect();
+        self.add_test((Layer::Tcp, "tcp_stream"), &[throughput()], trials);
+    }
+
+    /// Datagrams, sent and received, in each trial.
+    pub(crate) fn udp_stream(&mut self, datagrams: &[(u64, u64)]) {
+        let trials = datagrams.iter().enumerate().map(|(round, (sent, received))| {
+            let sender = counting(Side::Initiator, count::SENT, *sent);
+            trial(round, sender, counting(Side::Responder, count::RECEIVED, *received))
+        });
+        let rate = rate("packets_pps", "rate", Unit::FramesPerSec, (Side::Responder, count::RECEIVED));
+        let trials = trials.collect();
+        self.add_test((Layer::Udp, "udp_stream"), &[rate, loss()], trials);
+    }
+
+    /// Beside the last test the same one the other way, in one trial that sent and received so much.
+    pub(crate) fn add_reverse(&mut self, (sent, received): (u64, u64)) {
+        let there = self.run.tests.last().unwrap();
+        let sender = counting(Side::Initiator, count::SENT, sent);
+        let trial = trial(0, counting(Side::Responder, count::RECEIVED, received), sender);
+        let back = TestRun {
+            name: "back".to_owned(),
+            from: "target".to_owned(),
+            to: Some("client".to_owned()),
+            trials: vec![trial],
+            ..there.clone()
+        };
+        self.run.plan.tests.push(TestPlan {
+            name: back.name.clone(),
+            kind: back.kind.clone(),
+            from: back.from.clone(),
+            to: back.to.clone(),
+            beside: Some(there.name.clone()),
+            warmup: "0s".to_owned(),
+            duration: "1s".to_owned(),
+            options: back.options.clone(),
+            search: None,
+            benchmark: None,
+            expect: BTreeMap::new(),
+        });
+        self.run.tests.push(back);
+    }
+
+    /// Probes, sent and answered, and what they found besides.
+    pub(crate) fn probed(&mut self, (sent, answered): (u64, u64), probe: ProbeRecord) {
+        let totals = [(count::SENT, sent), (count::RECEIVED, answered), ("lost", sent - answered)];
+        let totals = totals.map(|(name, n)| (name.to_owned(), n)).into();
+        let asks = Record { totals, probe: Some(probe), ..record(Side::Initiator) };
+        let lost = Derivation::proportion((Side::Initiator, "lost"), (Side::Initiator, count::SENT));
+        let metric =
+            Metric::of(MetricName("loss_ratio", "lost"), UnitAndSense(Unit::Ratio, Better::Lower), "RFC 6673", lost);
+        let trial = trial(0, asks, record(Side::Responder));
+        self.add_test((Layer::Path, "probe"), &[metric], vec![trial]);
+    }
+
+    /// Makes the last test a search of what loses at most 0.1 %, which 4,000 per second do and 4,100 do not.
+    pub(crate) fn search(&mut self, ending: Ending, cause: MissReason) {
+        let trial = |n: u32, offered: f64, vote: Vote| SearchTrial {
+            n,
+            purpose: Purpose::Confirm,
+            sent: Some(offered),
+            achieved: Some(offered - f64::from(n % 3)),
+            value: Some(0.0),
+            // The response time of a queue that serves 4,000 per second.
+            median_ns: Some(1e9 / (4_200.0 - offered)),
+            vote,
+            took_ns: Nanos::from_secs(1),
+        };
+        let point = |offered: f64, votes: [Vote; 3]| CurvePoint {
+            offered,
+            decision: Decision::Undecided,
+            cause: None,
+            achieved: None,
+            value: None,
+            median_ns: None,
+            trials: (0..).zip(votes).map(|(n, vote)| trial(n, offered, vote)).collect(),
+        };
+        let (kept, broken) = (Vote::Kept, Vote::Broken(cause));
+        let sure = (ending == Ending::Found).then_some(Confidence { low: 4e3, high: 4.1e3, level: 0.95, n_trials: 12 });
+        self.run.tests.last_mut().unwrap().curve = Some(LoadCurve {
+            objective: "loss <= 0.1%".to_owned(),
+            metric: "loss".to_owned(),
+            bound: 0.001,
+            option: "pps".to_owned(),
+            unit: Unit::FramesPerSec,
+            ending,
+            kept: Some(4_000.0),
+            broken: Some(4_100.0),
+            confidence: sure,
+            knee: None,
+            points: vec![
+                point(1_000.0, [kept, kept, kept]),
+                point(2_000.0, [kept, kept, kept]),
+                point(4_000.0, [kept, broken, kept]),
+                point(4_050.0, [kept, broken, broken]),
+                point(4_100.0, [broken, broken, broken]),
+            ],
+        });
+    }
+
+    /// One trial of requests over this many connections.
+    pub(crate) fn http(&mut self, per_second: u64, connections: u64) {
+        let client = counting(Side::Initiator, count::REQUESTS, per_second);
+        let rate = rate("requests_per_sec", "rate", Unit::RequestsPerSec, (Side::Initiator, count::REQUESTS));
+        let test = self.add_test((Layer::Http, "http"), &[rate], vec![trial(0, client, record(Side::Responder))]);
+        test.options.set("connections", connections.to_string());
+    }
+
+    /// One trial of transactions over this many flows.
+    pub(crate) fn tcp_rr(&mut self, per_second: u64, flows: u64) {
+        let client = counting(Side::Initiator, count::TRANSACTIONS, per_second);
+        let rate = rate("transactions_per_sec", "rate", Unit::PerSec, (Side::Initiator, count::TRANSACTIONS));
+        let test = self.add_test((Layer::Tcp, "tcp_rr"), &[rate], vec![trial(0, client, record(Side::Responder))]);
+        test.options.set("flows", flows.to_string());
+    }
+
+    /// Probes of which, in each trial, half took a first time and half a second one, in nanoseconds.
+    pub(crate) fn probes(&mut self, trials: &[(u64, u64)]) {
+        let quantile = |name: &'static str, q| Metric {
+            better: Better::Lower,
+            from: Derivation::quantile(Side::Initiator, distribution::RESPONSE_TIME, q),
+            ..rate(name, name, Unit::Nanos, (Side::Initiator, ""))
+        };
+        let of_trial = |(round, (half, other)): (usize, &(u64, u64))| {
+            let mut times = Histogram::new();
+            (0..500).for_each(|_| times.record(*half));
+            (0..500).for_each(|_| times.record(*other));
+            let mut client = record(Side::Initiator);
+            client.distributions.insert(distribution::RESPONSE_TIME.to_owned(), times);
+            trial(round, client, record(Side::Responder))
+        };
+        let trials = trials.iter().enumerate().map(of_trial).collect();
+        let metrics = [quantile("latency_ns_p50", 0.5), quantile("latency_ns_p99", 0.99)];
+        self.add_test((Layer::Tcp, "tcp_loaded"), &metrics, trials);
+    }
+
+    /// Users of a script, with what they did in each trial; a thousand requests per second.
+    pub(crate) fn users(&mut self, trials: &[UsersRecord]) {
+        let rate = rate("requests_per_sec", "rate", Unit::RequestsPerSec, (Side::Initiator, count::REQUESTS));
+        let of_trial = |(round, users): (usize, &UsersRecord)| {
+            let client = Record { users: Some(users.clone()), ..counting(Side::Initiator, count::REQUESTS, 1_000) };
+            trial(round, client, record(Side::Responder))
+        };
+        let trials = trials.iter().enumerate().map(of_trial).collect();
+        self.add_test((Layer::App, "shop"), &[rate], trials);
+    }
+
+    fn series(&mut self, host: &str, (name, of): (&str, &str), values: &[u64]) {
+        for trial in self.run.tests.iter_mut().flat_map(|test| &mut test.trials) {
+            let series = &mut trial.hosts.get_mut(host).unwrap().series;
+            series.retain(|series| (series.name.as_str(), series.of.as_str()) != (name, of));
+            series.push(Series { name: name.to_owned(), of: of.to_owned(), values: values.to_vec() });
+        }
+    }
+
+    /// A counter of a host that grew by this in every trial so far.
+    pub(crate) fn host_counter(&mut self, host: &str, counter: (&str, &str), growth: u64) {
+        self.series(host, counter, &[7, 7, 7 + growth, 7 + growth]);
+    }
+
+    /// How a core spent its time in every trial so far: user, system, softirq and irq, in percent.
+    pub(crate) fn cpu(&mut self, host: &str, core: &str, percent: [u64; 4]) {
+        let idle = 100 - percent.iter().sum::<u64>();
+        let names = [counter::CPU_USER_NS, counter::CPU_SYSTEM_NS, counter::CPU_SOFTIRQ_NS, counter::CPU_IRQ_NS];
+        let states = names.into_iter().zip(percent).chain([(counter::CPU_IDLE_NS, idle), (counter::CPU_STEAL_NS, 0)]);
+        for (name, percent) in states {
+            // Outside the measured part the core is idle, whatever it does in it.
+            let worked = percent * (SAMPLES_MS[2] - SAMPLES_MS[1]) * MS / 100;
+            let beside = if name == counter::CPU_IDLE_NS { 100 * MS } else { 0 };
+            self.series(host, (name, core), &[0, beside, beside + worked, 2 * beside + worked]);
+        }
+    }
+
+    /// What a host's threads used of the measured second, by core, in every trial so far, in milliseconds.
+    pub(crate) fn own_cpu(&mut self, host: &str, by_core: &[(&str, u64)]) {
+        for trial in self.run.tests.iter_mut().flat_map(|test| &mut test.trials) {
+            let used = by_core.iter().map(|(core, ms)| ((*core).to_owned(), Nanos::from_millis(*ms)));
+            trial.records.get_mut(host).unwrap().cpu_ns_by_core = used.collect();
+        }
+    }
+
+    /// A core that is idle but for the time that was taken from it.
+    pub(crate) fn steal(&mut self, host: &str, time: Nanos) {
+        self.series(host, (counter::CPU_STEAL_NS, "cpu3"), &[0, 0, time.0, time.0]);
+        self.series(host, (counter::CPU_IDLE_NS, "cpu3"), &[0, 0, 1000 * MS - time.0, 1000 * MS - time.0]);
+    }
+
+    /// A total of a host's record in every trial so far.
+    pub(crate) fn total(&mut self, host: &str, name: &str, value: u64) {
+        for trial in self.run.tests.iter_mut().flat_map(|test| &mut test.trials) {
+            trial.records.get_mut(host).unwrap().totals.insert(name.to_owned(), value);
+        }
+    }
+
+    /// What the target's stream grew by in each interval, in every trial so far.
+    pub(crate) fn growth_per_interval(&mut self, growth: impl Fn(u64) -> u64) {
+        for trial in self.run.tests.iter_mut().flat_map(|test| &mut test.trials) {
+            let column = trial.records.get_mut("target").unwrap().timeline.counters.get_mut(count::BYTES_RECEIVED);
+            for (interval, value) in (0..).zip(column.unwrap()) {
+                *value = growth(interval);
+            }
+        }
+    }
+
+    fn note(&mut self, name: &str, value: &str) {
+        for host in self.run.hosts.values_mut() {
+            Environment::note(&mut host.environment, "eth0", name, value);
+        }
+    }
+
+    /// Both hosts have a real device of this speed.
+    pub(crate) fn wire(&mut self, speed_bps: &str, mtu_bytes: &str) {
+        self.note("speed_bps", speed_bps);
+        self.note("mtu_bytes", mtu_bytes);
+        self.driver("ice");
+    }
+
+    /// Both hosts' devices have this driver.
+    pub(crate) fn driver(&mut self, name: &str) {
+        self.note("driver", name);
+    }
+
+    /// A device of two interfaces stands between the two in every trial so far, joined to them by memory.
+    pub(crate) fn device_between(&mut self, name: &str) {
+        let device =
+            Host { interface: Some("eth0".to_owned()), further_interfaces: vec!["eth1".to_owned()], ..Host::default() };
+        self.run.hosts.insert(name.to_owned(), device);
+        self.run.plan.via = Some(name.to_owned());
+        self.driver("veth");
+        for trial in self.run.tests.iter_mut().flat_map(|test| &mut test.trials) {
+            let seen = HostRecord { series: Vec::new(), ..trial.hosts["client"].clone() };
+            trial.hosts.insert(name.to_owned(), seen);
+        }
+    }
+
+    /// Both hosts are namespaces of one machine.
+    pub(crate) fn one_machine(&mut self) {
+        for (name, reach) in &mut self.run.plan.hosts {
+            *reach = HostReach::Lab(name.clone());
+        }
+    }
+
+    /// The run as the analysis leaves it.
+    pub(crate) fn analyzed(&self) -> Run {
+        let mut run = self.run.clone();
+        analyze(&mut run, &self.context);
+        run
+    }
+
+    /// The first finding of a cause.
+    pub(crate) fn finding(&self, id: &str) -> Option<Finding> {
+        self.analyzed().findings.into_iter().find(|finding| finding.id == id)
+    }
+}

@@ -1,0 +1,286 @@
+//! The kind of test that a scenario is.
+
+use std::sync::Arc;
+
+use fathom_engine::{Error, Test, TestKind, TrialContext};
+use fathom_http::{
+    metric_definitions::MetricPage,
+    users::{OPTIONS, UserArrivals, VirtualUsers, WorkerShare, concat_options},
+};
+use fathom_model::{
+    Better::{Higher, Lower, Neither},
+    Derivation, Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, Unit, ValueKind,
+    metric::{MetricName, UnitAndSense, UsersValue},
+    names::distribution,
+    steps::{UsersRecord, Visits},
+    units::Nanos,
+};
+use fathom_sys::policy::Policy;
+
+use super::{
+    loaded_scenario::{LoadedScenario, servers},
+    scenario_users::{RunSettings, ScenarioResults, ScenarioUsers, ScenarioWorkerSpec, SharedState, ThinkMode},
+    step_recorder,
+    trace::{Exchange, Trace},
+};
+
+/// The kind `app_scenario`.
+#[derive(Debug, Clone, Copy)]
+pub struct AppScenario;
+
+pub(super) const NAME: &str = "app_scenario";
+
+/// What is said of the scenario, beside what all scripted users have.
+const OWN: [OptionDoc; 8] = [
+    OptionDoc {
+        name: "script",
+        value: ValueKind::Fields,
+        default: None,
+        help: "the text of the scenario; without it, that of file",
+    },
+    OptionDoc {
+        name: "file",
+        value: ValueKind::File,
+        default: None,
+        help: "the scenario; its data files are relative to its folder",
+    },
+    OptionDoc {
+        name: "users",
+        value: ValueKind::Count(1, 1_000_000),
+        default: None,
+        help: "number of users, each starting over when done, instead of what the scenario says",
+    },
+    OptionDoc { name: "ramp", value: ValueKind::Span, default: None, help: "time over which those users come" },
+    OptionDoc {
+        name: "iterations",
+        value: ValueKind::Count(1, u64::MAX),
+        default: None,
+        help: "how often each of those users goes through the scenario before it leaves",
+    },
+    OptionDoc {
+        name: "rate",
+        value: ValueKind::Rate,
+        default: None,
+        help: "users who come per second, go through once and leave, instead of what the scenario says",
+    },
+    OptionDoc {
+        name: "arrivals",
+        value: ValueKind::Choice(&["constant", "poisson"]),
+        default: Some("constant"),
+        help: "how users of a rate are spaced",
+    },
+    OptionDoc {
+        name: "seats",
+        value: ValueKind::Count(1, 1_000_000),
+        default: None,
+        help: "the most users of a rate who are there at once",
+    },
+];
+
+const ALL: [OptionDoc; OWN.len() + OPTIONS.len()] = concat_options(&[&OWN, &OPTIONS]);
+
+const PAGE: MetricPage = MetricPage("docs/methods/app_scenario.md");
+
+const fn users(named: MetricName, measure: UnitAndSense, of: UsersValue) -> Metric {
+    PAGE.metric(named, measure, Derivation::Users { of })
+}
+
+const METRICS: &[Metric] = &[
+    PAGE.answered_rate(),
+    users(MetricName("users_per_sec", "users"), UnitAndSense(Unit::PerSec, Neither), UsersValue::Begun),
+    users(
+        MetricName("users_finished_per_sec", "users through"),
+        UnitAndSense(Unit::PerSec, Higher),
+        UsersValue::Finished,
+    ),
+    users(MetricName("gave_up_ratio", "users who gave up"), UnitAndSense(Unit::Ratio, Lower), UsersValue::GaveUpShare),
+    users(MetricName("step_errors_ratio", "steps failed"), UnitAndSense(Unit::Ratio, Lower), UsersValue::Errors),
+    PAGE.quantile(MetricName("latency_ns_p50", "p50"), distribution::SERVICE_TIME, 0.5),
+    PAGE.quantile(MetricName("latency_ns_p90", "p90"), distribution::SERVICE_TIME, 0.9),
+    PAGE.quantile(MetricName("latency_ns_p99", "p99"), distribution::SERVICE_TIME, 0.99),
+    PAGE.quantile(MetricName("latency_ns_p999", "p99.9"), distribution::SERVICE_TIME, 0.999),
+    PAGE.quantile(MetricName("latency_ns_max", "max"), distribution::SERVICE_TIME, 1.0),
+    PAGE.quantile(MetricName("first_byte_ns_p50", "first byte p50"), distribution::FIRST_BYTE, 0.5),
+    PAGE.quantile(MetricName("connect_ns_p50", "connect p50"), distribution::CONNECT_TIME, 0.5),
+    PAGE.received_rate(),
+    PAGE.error_share("requests without an answer"),
+    PAGE.cpu_cost(),
+];
+
+impl TestKind for AppScenario {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "users who follow a scenario: steps, data, think times, expectations"
+    }
+
+    fn layer(&self) -> Layer {
+        Layer::App
+    }
+
+    fn is_two_sided(&self, settings: &Settings) -> bool {
+        settings.text("url").is_none()
+    }
+
+    fn title(&self, settings: &Settings) -> String {
+        let file = settings.text("file");
+        let name = file.as_deref().and_then(|file| file.rsplit('/').next()).unwrap_or("scenario");
+        match (settings.count("users"), settings.rate("rate")) {
+            (Some(users), _) => format!("{name}, {users} users"),
+            (None, Some(rate)) => format!("{name}, users at {rate}"),
+            (None, None) => name.to_owned(),
+        }
+    }
+
+    fn options(&self) -> &'static [OptionDoc] {
+        &ALL
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        METRICS
+    }
+
+    fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
+        if role.side == Side::Responder {
+            let n_seats = LoadedScenario::of(&role.settings, policy)?.arrivals(&role.settings, role.seed)?.n_slots();
+            let settings = role.settings.clone().with("connections", n_seats.to_string());
+            return fathom_http::HttpClosed.prepare(&Role { settings, ..role.clone() }, policy);
+        }
+        Ok(Box::new(ScenarioTest::prepare(role, policy)?))
+    }
+}
+
+/// The initiator, ready to start.
+#[derive(Debug)]
+struct ScenarioTest {
+    virtual_users: VirtualUsers,
+    shared: Arc<SharedState>,
+    seed: u64,
+}
+
+impl ScenarioTest {
+    fn prepare(role: &Role, policy: &Policy) -> Result<Self, Error> {
+        let script = LoadedScenario::of(&role.settings, policy)?;
+        let servers = servers(role)?;
+        let program = script.compile(&servers, policy)?.0;
+        let defaults = Settings::default().complete(&ALL).map_err(Error::Setting)?;
+        let settings = script.merged_settings(&role.settings, &defaults)?.complete(&ALL).map_err(Error::Setting)?;
+        let coming = script.arrivals(&settings, role.seed)?;
+        let manner = RunSettings {
+            iterations: script.iterations(&settings),
+            think_mode: ThinkMode::Timed,
+            is_population: matches!(coming, UserArrivals::Population { .. }),
+            timeout: settings.span("timeout").unwrap_or(Nanos::from_secs(5)),
+        };
+        let is_counted = script.is_counted(&settings);
+        let crowd = VirtualUsers::prepare(NAME, (&Role { settings, ..role.clone() }, policy), coming)?;
+        let crowd = if is_counted { crowd.count_everything() } else { crowd };
+        Ok(Self {
+            virtual_users: crowd,
+            shared: Arc::new(SharedState::new(Arc::new(program), manner)),
+            seed: role.seed,
+        })
+    }
+}
+
+/// What is to be added to the monotonic clock to have the wall clock; read once, before the start.
+fn wall_clock_offset(start: Nanos) -> Nanos {
+    let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Nanos(u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX)).since(start)
+}
+
+fn scenario_users(shared: &Arc<SharedState>, (row, seed): (&WorkerShare, u64), trace: Option<Trace>) -> ScenarioUsers {
+    let standing = ScenarioWorkerSpec {
+        idx: row.idx,
+        n_workers: row.n_workers,
+        n_slots: row.n_slots,
+        start: row.start,
+        wall_clock_offset: wall_clock_offset(row.start),
+        seed,
+    };
+    ScenarioUsers::new(shared, standing, trace)
+}
+
+impl Test for ScenarioTest {
+    fn endpoints(&self) -> Endpoints {
+        Endpoints::new()
+    }
+
+    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+        let make = |row: &WorkerShare| Ok(scenario_users(&self.shared, (row, self.seed), None));
+        let (mut record, walked) = self.virtual_users.run(session, make)?;
+        record.users = Some(users_record(&self.shared, walked));
+        record.notes.extend(notes(&self.shared));
+        record.complete &= self.shared.failed_data_set().is_none();
+        Ok(record)
+    }
+}
+
+fn users_record(shared: &SharedState, walked: Vec<ScenarioResults>) -> UsersRecord {
+    let program = &shared.program;
+    let mut all =
+        UsersRecord { n_most: shared.n_present_max(), promises: program.promises.clone(), ..UsersRecord::default() };
+    let mut measured = Visits::default();
+    let mut tallies = Vec::new();
+    for worker in walked {
+        all.n_started += worker.n_started;
+        all.n_finished += worker.all.n_finished;
+        all.n_gave_up += worker.all.n_gave_up;
+        measured.n_begun += worker.measured.n_begun;
+        measured.n_finished += worker.measured.n_finished;
+        measured.n_gave_up += worker.measured.n_gave_up;
+        tallies.push(worker.step_recorders);
+    }
+    UsersRecord { measured: Some(measured), steps: step_recorder::records(&program.names, tallies), ..all }
+}
+
+/// What has to be said beside the result.
+fn notes(shared: &SharedState) -> Vec<Note> {
+    let program = &shared.program;
+    let mut notes = Vec::new();
+    for meeting in program.meeting_points.iter().filter(|meeting| meeting.n_unfilled() > 0) {
+        notes.push(Note {
+            id: "meeting-unfilled".to_owned(),
+            text: format!(
+                "of {} meetings of {} users, {} never filled: those who were there went on after their time",
+                meeting.n_rounds(),
+                meeting.size(),
+                meeting.n_unfilled()
+            ),
+        });
+    }
+    if let Some(set) = shared.failed_data_set().and_then(|place| program.sets.get(place)) {
+        notes.push(Note {
+            id: "data-ended".to_owned(),
+            text: format!(
+                "the data set {} ({}) had no more rows, which ends the run as the scenario says",
+                set.name, set.file
+            ),
+        });
+    } else if shared.is_exhausted() {
+        notes.push(Note {
+            id: "data-ended".to_owned(),
+            text: "a data set had no more rows, and users left, as the scenario says".to_owned(),
+        });
+    }
+    notes
+}
+
+/// One user goes through a scenario once, without thinking; everything that was asked and answered.
+///
+/// # Errors
+/// What is missing, as before a run.
+pub fn trace_once(role: &Role, policy: &Policy, session: &TrialContext) -> Result<Vec<Exchange>, Error> {
+    let settings = role.settings.clone().with("users", "1").with("iterations", "1").with("threads", "1");
+    let mut walk = ScenarioTest::prepare(&Role { settings, ..role.clone() }, policy)?;
+    // Nobody shares it before the run.
+    if let Some(shared) = Arc::get_mut(&mut walk.shared) {
+        shared.settings.think_mode = ThinkMode::Immediate;
+    }
+    let crowd = walk.virtual_users.count_everything();
+    let (_, walked) =
+        crowd.run(session, |row| Ok(scenario_users(&walk.shared, (row, walk.seed), Some(Trace::default()))))?;
+    Ok(walked.into_iter().filter_map(|worker| worker.trace).flat_map(|trace| trace.0).collect())
+}

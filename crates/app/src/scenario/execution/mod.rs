@@ -1,0 +1,36 @@
+//! Users that walk through a scenario: its tree becomes a program, which the engine of users runs.
+//!
+//! [`compile()`] reads files and resolves names; nothing of that is left for the run. Knows nothing of the text's grammar.
+
+mod checks;
+mod compile;
+mod cookies;
+mod data_rows;
+mod json;
+mod kind;
+mod loaded_scenario;
+mod meeting_point;
+mod message;
+mod program;
+mod redact;
+mod redirect;
+mod request;
+mod scenario_user;
+mod scenario_users;
+mod step_recorder;
+#[cfg(test)]
+mod tests;
+mod text;
+mod trace;
+mod unpack;
+
+pub use compile::{CompileContext, CompileError, CompiledScenario, compile};
+pub use cookies::{CookieJar, CookieScope};
+pub use data_rows::{DataLayout, DataRows, DataRowsError};
+pub use json::{JsonPointer, JsonReadError};
+pub use kind::{AppScenario, trace_once};
+pub use loaded_scenario::{InvalidScenario, LoadedScenario};
+pub use message::HttpMessage;
+pub use redact::{is_secret, without_secrets};
+pub use trace::Exchange;
+pub use unpack::{BodyError, Unpacker};

@@ -1,0 +1,171 @@
+//! Which reactor a load runs over, how it collects answers, and what has to be said of that beside the result.
+
+use fathom_model::{Note, Settings, units::Nanos};
+use fathom_sys::reactor::{
+    Adaptive, Batch,
+    uring::{self, WaitMode},
+};
+
+use crate::Error;
+
+/// The reactors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReactorKind {
+    /// `io_uring`.
+    Uring,
+    /// `epoll(7)`.
+    Epoll,
+    /// The same, with the kernel's timestamps.
+    Stamped,
+}
+
+/// How many answers are waited for at once.
+#[derive(Debug, Clone, Copy)]
+pub enum Batching {
+    /// The first one is taken.
+    One,
+    /// So many, or as many as are under way.
+    Fixed(Batch),
+    /// As many as a rule says.
+    Adaptive(Adaptive),
+}
+
+impl Batching {
+    /// What to wait for while so many requests are under way.
+    #[must_use]
+    pub fn batch(&self, n_asking: u64) -> Option<Batch> {
+        let n_asking = u32::try_from(n_asking).unwrap_or(u32::MAX);
+        match self {
+            Self::One => None,
+            Self::Fixed(batch) => Some(Batch { n: batch.n.min(n_asking), ..*batch }).filter(|batch| batch.n > 1),
+            Self::Adaptive(rule) => rule.batch(n_asking),
+        }
+    }
+
+    /// Learns from the time of an answer.
+    #[inline]
+    pub fn observe(&mut self, service_time: Nanos) {
+        if let Self::Adaptive(rule) = self {
+            rule.observe(service_time);
+        }
+    }
+}
+
+/// Which of the two load models a load follows, as far as collecting answers goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoadModel {
+    /// Each answer asks for the next request.
+    Closed,
+    /// Requests come by a schedule.
+    Open,
+}
+
+/// The way a load goes.
+#[derive(Debug, Clone)]
+pub struct IoBackend {
+    /// The reactor.
+    pub reactor: ReactorKind,
+    /// How many answers are taken at once.
+    pub batching: Batching,
+    /// Which way it is, for people.
+    pub note: Note,
+}
+
+impl IoBackend {
+    /// What `reactor`, `batch` and `batch-wait` ask for, as far as the kernel gives it.
+    ///
+    /// Only a closed load can wait for several answers: in an open one a start would be late.
+    ///
+    /// # Errors
+    /// `io_uring` was asked for by name and is not to be had, or batches over epoll.
+    pub fn of(settings: &Settings, model: LoadModel) -> Result<Self, Error> {
+        let asked = settings.text("reactor").unwrap_or_default();
+        let batch = settings.count("batch");
+        if asked == "epoll" {
+            return match batch {
+                Some(_) => {
+                    Err(refused("answers are collected in batches over io_uring only", "leave out batch or reactor"))
+                }
+                None => Ok(Self::epoll("epoll".to_owned())),
+            };
+        }
+        match uring::is_allowed() {
+            Ok(_) if model == LoadModel::Open => Ok(Self::uring(Batching::One, "io_uring".to_owned())),
+            Ok(WaitMode::OneCompletion) => {
+                let text = "io_uring; each answer was taken when it came, as waits for several need Linux 6.12";
+                Ok(Self::uring(Batching::One, text.to_owned()))
+            }
+            Ok(WaitMode::SeveralCompletions) => Ok(Self::in_batches(settings)),
+            Err(error) if asked == "io_uring" => {
+                let what = format!("io_uring is not available here: {error}: {}", error.source);
+                Err(Error::Unsupported { what, hint: Some("leave out reactor, or set it to epoll".to_owned()) })
+            }
+            Err(error) => {
+                Ok(Self::epoll(format!("epoll, as io_uring is not available here: {error}: {}", error.source)))
+            }
+        }
+    }
+
+    fn uring(batching: Batching, text: String) -> Self {
+        Self { reactor: ReactorKind::Uring, batching, note: note(text) }
+    }
+
+    fn in_batches(settings: &Settings) -> Self {
+        let within = settings.span("batch-wait").unwrap_or(Nanos::from_micros(100));
+        let n = settings.count("batch").and_then(|n| u32::try_from(n).ok());
+        let (batching, text) = match n {
+            Some(0 | 1) => (Batching::One, "io_uring; each answer was taken when it came".to_owned()),
+            Some(n) => {
+                let text =
+                    format!("io_uring; answers were collected in batches of up to {n}, waiting at most {within}");
+                (Batching::Fixed(Batch { n, within }), text)
+            }
+            None => {
+                let text = format!(
+                    "io_uring; answers were collected in batches, waiting at most {within} and 5 % of a typical answer's time"
+                );
+                (Batching::Adaptive(Adaptive::new(within)), text)
+            }
+        };
+        Self::uring(batching, text)
+    }
+
+    fn epoll(text: String) -> Self {
+        Self { reactor: ReactorKind::Epoll, batching: Batching::One, note: note(text) }
+    }
+}
+
+fn note(text: String) -> Note {
+    Note { id: "reactor".to_owned(), text }
+}
+
+fn refused(what: &str, hint: &str) -> Error {
+    Error::Unsupported { what: what.to_owned(), hint: Some(hint.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fixed_batch_waits_for_no_more_than_is_under_way() {
+        let batch = Batch { n: 32, within: Nanos::from_micros(100) };
+        let batching = Batching::Fixed(batch);
+        assert_eq!(batching.batch(100), Some(batch));
+        assert_eq!(batching.batch(5).map(|batch| batch.n), Some(5));
+        assert_eq!((batching.batch(1), batching.batch(0)), (None, None));
+    }
+
+    #[test]
+    fn batches_over_epoll_are_refused_and_epoll_is_always_to_be_had() {
+        let epoll = Settings::default().with("reactor", "epoll");
+        assert_eq!(IoBackend::of(&epoll, LoadModel::Closed).unwrap().reactor, ReactorKind::Epoll);
+        assert!(IoBackend::of(&epoll.with("batch", "8"), LoadModel::Closed).is_err());
+    }
+
+    #[test]
+    fn an_open_load_takes_each_answer_when_it_comes() {
+        let way = IoBackend::of(&Settings::default(), LoadModel::Open).unwrap();
+        assert!(matches!(way.batching, Batching::One), "{way:?}");
+    }
+}

@@ -1,0 +1,280 @@
+//! Workers whose threads are there while a trial is prepared, so that what they open stays on the thread that uses it.
+//!
+//! A ring belongs to one thread, and so may a table of descriptors. Connections that are opened while the trial is prepared
+//! are then opened, used and closed by their worker alone.
+
+use std::{
+    panic::resume_unwind,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, AtomicUsize, Ordering},
+        mpsc::{self, Receiver, Sender, TryRecvError},
+    },
+    thread::{self, JoinHandle},
+};
+
+use fathom_model::units::Nanos;
+use fathom_sys::threads;
+
+use super::{
+    EndCondition, Phase, RunningGuard, TrialObserver, TrialResults, TrialRunner, TrialState, WorkerHandle,
+    WorkerResult, first_phase, pin_thread, thread_error, work_from_start,
+};
+use crate::{
+    Error, StopFlag, TrialContext, WorkerCounters,
+    live_counters::{COUNTERS_MAX, LiveHistogram},
+};
+
+/// What each worker does, from its preparation to the end, all on its own thread.
+pub trait WorkerTask: Send + Sync + 'static {
+    /// What it is given to begin with.
+    type Input: Send + 'static;
+    /// What it makes of that.
+    type State;
+    /// What it comes back with.
+    type Output: Send + 'static;
+
+    /// Makes ready; must come to an end by itself.
+    ///
+    /// # Errors
+    /// Says what is missing; the trial is not begun then.
+    fn set_up(&self, given: Self::Input) -> Result<Self::State, Error>;
+
+    /// One step of at most a few milliseconds of what is done until the start, such as to accept connections.
+    ///
+    /// # Errors
+    /// What keeps the trial from being begun.
+    fn poll_before_start(&self, equipment: &mut Self::State) -> Result<(), Error>;
+
+    /// Does the work of the trial, as a worker of a [`super::Crew`] does.
+    ///
+    /// # Errors
+    /// When nothing can be recorded.
+    fn work(&self, worker: WorkerHandle<'_>, equipment: Self::State, stop: &StopFlag) -> Result<Self::Output, Error>;
+}
+
+/// What all workers of a trial and its conductor see.
+struct SharedTrial {
+    slots: Vec<WorkerCounters>,
+    glances: Vec<LiveHistogram>,
+    shared: TrialState,
+}
+
+/// The order to begin.
+struct StartOrder {
+    board: Arc<SharedTrial>,
+    start: Nanos,
+    stop: StopFlag,
+}
+
+struct WorkerThread<W> {
+    /// Closed when there will be no trial.
+    orders: Option<Sender<StartOrder>>,
+    thread: Option<JoinHandle<Result<Option<WorkerResult<W>>, Error>>>,
+}
+
+impl<W> WorkerThread<W> {
+    fn join(&mut self) -> Result<Option<WorkerResult<W>>, Error> {
+        self.orders = None;
+        let ended = self.thread.take().map_or(Ok(Ok(None)), JoinHandle::join);
+        ended.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+/// Workers that are equipped and wait for a trial; when it is dropped they go home.
+pub struct PreparedPool<S: WorkerTask> {
+    threads: Vec<WorkerThread<S::Output>>,
+}
+
+impl<S: WorkerTask> PreparedPool<S> {
+    /// Starts a thread for each of `given`, pinned to the cores in turn, and waits until all of them are equipped.
+    ///
+    /// # Errors
+    /// The first error of a worker; all of them have ended then.
+    ///
+    /// # Panics
+    /// If a worker panicked, with its message.
+    pub fn start(shift: S, given: Vec<S::Input>, cores: &[usize]) -> Result<Self, Error> {
+        let shift = Arc::new(shift);
+        let (ready, readiness) = mpsc::channel();
+        let start_worker = |(idx, given): (usize, S::Input)| {
+            let (orders, ordered) = mpsc::channel();
+            let core = cores.get(idx % cores.len().max(1)).copied();
+            let (shift, ready) = (Arc::clone(&shift), ready.clone());
+            let thread = threads::start(move || run_thread(&*shift, given, (idx, core), (ready, &ordered)));
+            thread.map(|thread| WorkerThread { orders: Some(orders), thread: Some(thread) }).map_err(thread_error)
+        };
+        // Those that have started end when their orders close.
+        let hands = given.into_iter().enumerate().map(start_worker).collect::<Result<Vec<_>, _>>()?;
+        drop(ready);
+        let mut enlisted = Self { threads: hands };
+        let n_ready = readiness.iter().take(enlisted.threads.len()).count();
+        if n_ready == enlisted.threads.len() {
+            return Ok(enlisted);
+        }
+        enlisted.threads.iter_mut().for_each(|hand| hand.orders = None);
+        let ended: Vec<_> = enlisted.threads.iter_mut().map(WorkerThread::join).collect();
+        let refused = ended.into_iter().find_map(Result::err);
+        Err(refused.expect("a worker that did not become ready said why"))
+    }
+
+    /// Runs the workers from the agreed start to the end, as [`super::Crew::conduct`] does.
+    ///
+    /// # Errors
+    /// The first error that a worker returned, while it waited or afterwards.
+    ///
+    /// # Panics
+    /// If a worker panicked, with its message; or if there are more counters than a slot holds.
+    pub fn run(
+        mut self,
+        session: &TrialContext,
+        watcher: &mut dyn TrialObserver,
+        (counters, until): (&'static [&'static str], EndCondition),
+    ) -> Result<TrialResults<S::Output>, Error> {
+        assert!(counters.len() <= COUNTERS_MAX, "{} counters do not fit", counters.len());
+        let board = Arc::new(SharedTrial {
+            slots: self.threads.iter().map(|_| WorkerCounters::default()).collect(),
+            glances: self.threads.iter().map(|_| LiveHistogram::default()).collect(),
+            shared: TrialState {
+                phase: AtomicU8::new(first_phase(session, until) as u8),
+                running: AtomicUsize::new(self.threads.len()),
+                controller: thread::current(),
+            },
+        });
+        for hand in &self.threads {
+            let order = StartOrder { board: Arc::clone(&board), start: session.start, stop: session.stop.clone() };
+            if hand.orders.as_ref().is_none_or(|orders| orders.send(order).is_err()) {
+                board.shared.running.fetch_sub(1, Ordering::Relaxed);
+                board.shared.set(Phase::Over);
+            }
+        }
+        let mut course = TrialRunner::new(session, (counters, until), (&board.slots, &board.glances));
+        course.run(&board.shared, watcher);
+        board.shared.set(Phase::Over);
+        watcher.on_end();
+        let ended: Vec<_> = self.threads.iter_mut().map(WorkerThread::join).collect();
+        course.last_interval();
+        let employed = |ended: Option<_>| ended.expect("a worker that was given its order has worked");
+        let outcomes = ended.into_iter().map(|ended| ended.map(employed)).collect::<Result<_, _>>()?;
+        let concluded = course.finish(outcomes);
+        let board = Arc::into_inner(board).expect("the workers have returned, and nobody else has it");
+        Ok(TrialResults { slots: board.slots, ..concluded })
+    }
+}
+
+impl<S: WorkerTask> Drop for PreparedPool<S> {
+    fn drop(&mut self) {
+        self.threads.iter_mut().for_each(|hand| hand.orders = None);
+        for hand in &mut self.threads {
+            // What kept a worker from a trial that nobody begins is of no interest any more.
+            let _ = hand.thread.take().map(JoinHandle::join);
+        }
+    }
+}
+
+/// A worker's thread: nothing comes back when there was no trial.
+fn run_thread<S: WorkerTask>(
+    shift: &S,
+    given: S::Input,
+    (idx, core): (usize, Option<usize>),
+    (ready, ordered): (Sender<()>, &Receiver<StartOrder>),
+) -> Result<Option<WorkerResult<S::Output>>, Error> {
+    pin_thread(core)?;
+    let mut equipment = shift.set_up(given)?;
+    // Nobody listens when another worker has failed already, which the closed orders tell.
+    let _ = ready.send(());
+    // Whoever waits for all to be ready learns of one that ended before that by the last of these being gone.
+    drop(ready);
+    let order = loop {
+        match ordered.try_recv() {
+            Ok(order) => break order,
+            Err(TryRecvError::Empty) => shift.poll_before_start(&mut equipment)?,
+            Err(TryRecvError::Disconnected) => return Ok(None),
+        }
+    };
+    let StartOrder { board, start, stop } = order;
+    let _running = RunningGuard(&board.shared);
+    let (slot, glance, shared) = (&board.slots[idx], &board.glances[idx], &board.shared);
+    let worker = WorkerHandle { idx, start, counters: slot, latencies: glance, shared };
+    work_from_start(worker, || shift.work(worker, equipment, &stop)).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::{self, ThreadId};
+
+    use fathom_model::{Phases, Side};
+    use fathom_sys::clock;
+
+    use super::*;
+
+    /// Each worker counts how often it stood by, and then up to what it was given.
+    struct Counting {
+        refuses: Option<u64>,
+    }
+
+    impl WorkerTask for Counting {
+        type Input = u64;
+        type State = (ThreadId, u64, u64);
+        type Output = (bool, u64);
+
+        fn set_up(&self, given: u64) -> Result<Self::State, Error> {
+            if self.refuses == Some(given) {
+                return Err(Error::Peer { what: "gave nothing".to_owned() });
+            }
+            Ok((thread::current().id(), given, 0))
+        }
+
+        fn poll_before_start(&self, equipment: &mut Self::State) -> Result<(), Error> {
+            equipment.2 += 1;
+            thread::yield_now();
+            Ok(())
+        }
+
+        fn work(
+            &self,
+            worker: WorkerHandle<'_>,
+            (thread, given, stood_by): Self::State,
+            _: &StopFlag,
+        ) -> Result<(bool, u64), Error> {
+            worker.add(0, given);
+            while !worker.is_over() {
+                thread::yield_now();
+            }
+            Ok((thread == thread::current().id() && clock::now() >= worker.start, stood_by))
+        }
+    }
+
+    fn session() -> TrialContext {
+        let phases = Phases {
+            warmup_max_ns: Nanos::from_millis(20),
+            is_warmup_whole: false,
+            measure_ns: Nanos::from_millis(40),
+            interval_ns: Nanos::from_millis(10),
+        };
+        TrialContext::new(clock::now() + Nanos::from_millis(10), phases)
+    }
+
+    #[test]
+    fn a_worker_works_on_the_thread_that_equipped_it_and_stands_by_until_then() {
+        let enlisted = PreparedPool::start(Counting { refuses: None }, vec![3, 4], &[]).unwrap();
+        thread::sleep(Nanos::from_millis(5).as_duration());
+        let conducted = enlisted.run(&session(), &mut (), (&["steps"], EndCondition::PhasesOver)).unwrap();
+        assert!(conducted.workers.iter().all(|(is_same, stood_by)| *is_same && *stood_by > 0));
+        let record = conducted.record(Side::Initiator);
+        assert!(record.complete && record.totals["steps"] == 7, "{record:?}");
+    }
+
+    #[test]
+    fn a_worker_that_cannot_be_equipped_sends_all_home_with_its_reason() {
+        let refused = PreparedPool::start(Counting { refuses: Some(2) }, vec![1, 2, 3], &[]).err().unwrap();
+        assert!(matches!(refused, Error::Peer { .. }), "{refused}");
+    }
+
+    #[test]
+    fn workers_without_a_trial_go_home() {
+        let shift = Counting { refuses: None };
+        let enlisted = PreparedPool::start(shift, vec![1, 2], &[]).unwrap();
+        drop(enlisted);
+    }
+}

@@ -1,0 +1,467 @@
+//! The options of every command that measures, and what happens after its plan is made.
+
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+};
+
+use clap::{Arg, ArgAction, ArgMatches};
+use fathom_analyze::promise;
+use fathom_fleet::tls::{Identity, Key};
+use fathom_lab::{
+    Device, StateFolder,
+    device::{self, FORMS},
+    preset,
+};
+use fathom_model::{
+    Plan, TestPlan, Unit,
+    plan::{HostReach, LabPlan, SCHEMA},
+    units::Nanos,
+};
+
+use super::lab_error;
+use crate::{
+    allow::AllowList,
+    execute::{self, FinishedRun, RunOptions},
+    exit::{Exit, UserError},
+    files,
+    hosts::fleet_error,
+    output, registry, store, target,
+};
+
+/// Where agents listen.
+pub(crate) const AGENT_PORT: u16 = 7700;
+
+/// The options of time, place and promise.
+pub(crate) fn arguments() -> Vec<Arg> {
+    let text = |name: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(value).help(help)
+    };
+    let mut arguments = vec![
+        text("duration", "TIME", "measured time of each test, shared by its rounds; warm-ups come on top"),
+        text("warmup", "TIME", "longest warm-up; it ends earlier when the rate is steady"),
+        text("rounds", "N", "how often each test is repeated; intervals come from the differences between rounds")
+            .value_parser(clap::value_parser!(u32).range(1..=1000)),
+        text(
+            "until-ci",
+            "WIDTH",
+            "end the rounds when each test's interval is at most so wide to either side, such as 2%; at most --rounds [default: 30]",
+        ),
+        text("seed", "N", "seed of everything random [default: from the clock]").value_parser(clap::value_parser!(u64)),
+        text(
+            "expect",
+            "PROMISE",
+            "what was promised: 10Gbit, or TEST.METRIC=VALUE; breaking it ends with exit code 10",
+        )
+        .action(ArgAction::Append),
+        text(
+            "key",
+            "KEY",
+            "the key that `fathom serve` printed on the target; FATHOM_KEY and --key-file keep it off the command line",
+        ),
+        text("key-file", "FILE", "read the key of the target from this file")
+            .conflicts_with("key")
+            .value_parser(clap::value_parser!(PathBuf)),
+        text("lab", "NAME", "measure in this lab: a preset that is built for the run, or one that is up"),
+        device(),
+        allow(),
+        Arg::new("plan").long("plan").help("print the plan and start nothing").action(ArgAction::SetTrue),
+    ];
+    arguments.extend(output::arguments());
+    arguments.extend(output::result_arguments());
+    arguments
+}
+
+/// Where else traffic may go.
+pub(crate) fn allow() -> Arg {
+    Arg::new("allow")
+        .long("allow")
+        .value_name("CIDR")
+        .help("also allow traffic to this address, network or name; `fathom allow add` remembers it")
+        .action(ArgAction::Append)
+}
+
+/// What the user has allowed, for the command that was typed.
+pub(crate) fn allowed(matches: &ArgMatches) -> Result<AllowList, UserError> {
+    AllowList::load(matches.get_many::<String>("allow").into_iter().flatten(), command_line())
+}
+
+/// The most that a file with a key holds: a certificate with its key beside it.
+pub(crate) const KEY_FILE_MAX: u64 = 64 << 10;
+
+/// The key of the target: as it was typed, from a file, or from `FATHOM_KEY`, which no list of processes shows.
+pub(crate) fn key(matches: &ArgMatches) -> Result<Option<String>, UserError> {
+    if let Some(key) = matches.get_one::<String>("key") {
+        return Ok(Some(key.clone()));
+    }
+    let Some(path) = matches.get_one::<PathBuf>("key-file") else {
+        return Ok(std::env::var("FATHOM_KEY").ok().filter(|key| !key.trim().is_empty()));
+    };
+    let text = files::read_text(path, KEY_FILE_MAX).map_err(|error| UserError::from_error(Exit::Usage, &error))?;
+    // The file of a `fathom serve` on this machine holds its key as well.
+    let key = text.parse().or_else(|error| Identity::parse(&text).map(|identity| identity.key()).map_err(|_| error));
+    let key: Key = key.map_err(|error| fleet_error(&error).with_line("in", path.display().to_string()))?;
+    Ok(Some(key.to_string()))
+}
+
+/// What stands between the hosts of a lab.
+pub(crate) fn device() -> Arg {
+    let about: Vec<_> = FORMS.iter().map(|(word, arguments, about)| format!("{word}{arguments} ({about})")).collect();
+    let help =
+        format!("what stands between the hosts of a lab, all but a policer on a core of its own: {}", about.join("; "));
+    Arg::new("device").long("device").value_name("DEVICE").help(help)
+}
+
+/// A span of time among the options.
+pub(crate) fn duration_option(matches: &ArgMatches, name: &str, default: Nanos) -> anyhow::Result<Nanos> {
+    let Some(text) = matches.get_one::<String>(name) else { return Ok(default) };
+    text.parse().map_err(|error| UserError::new(Exit::Usage, format!("--{name}: {error}")).into())
+}
+
+/// The measured time of a round: what `--duration` says is that of all rounds together.
+pub(crate) fn round_duration(matches: &ArgMatches, default: Nanos, usual_rounds: u32) -> anyhow::Result<Nanos> {
+    if !matches.contains_id("duration") {
+        return Ok(default);
+    }
+    let rounds = matches.get_one::<u32>("rounds").copied().unwrap_or(usual_rounds);
+    let all = duration_option(matches, "duration", default)?;
+    let round = all / u64::from(rounds.max(1));
+    if round == Nanos::ZERO {
+        let screen =
+            UserError::new(Exit::Usage, format!("--duration {all} leaves nothing for each of {rounds} rounds"));
+        return Err(screen.with_line("use", "--duration 10s").into());
+    }
+    Ok(round)
+}
+
+/// The hosts of a plan, and which of them begins and which answers.
+#[derive(Clone)]
+pub(crate) struct TestHosts {
+    /// The lab to be built, if any.
+    pub(crate) lab: Option<LabPlan>,
+    /// The hosts by name, in the order of traffic.
+    pub(crate) hosts: Vec<(&'static str, HostReach)>,
+}
+
+impl TestHosts {
+    /// The host that begins.
+    pub(crate) fn from(&self) -> &'static str {
+        self.hosts[0].0
+    }
+
+    /// The host that answers: the same one on a loopback.
+    pub(crate) fn to(&self) -> &'static str {
+        self.hosts[self.hosts.len() - 1].0
+    }
+
+    /// The same with the traffic the other way.
+    pub(crate) fn swapped(mut self) -> Self {
+        self.hosts.reverse();
+        self
+    }
+
+    /// The host between the two, if there is one.
+    pub(crate) fn via(&self) -> Option<&'static str> {
+        match self.hosts.as_slice() {
+            [_, (via, _), _] => Some(via),
+            _ => None,
+        }
+    }
+}
+
+/// The lab that is meant: a device stands in a pair unless another one is named.
+pub(crate) fn lab_option(matches: &ArgMatches) -> Option<&str> {
+    let device = matches.get_one::<String>("device").map(|_| "pair");
+    matches.get_one::<String>("lab").map(String::as_str).or(device)
+}
+
+/// Two hosts of a lab with the device between them: one that is up by this name, else a preset that is built for the run.
+pub(crate) fn hosts_in_lab(name: &str, device: Option<&str>) -> Result<TestHosts, UserError> {
+    let labs = StateFolder::from_environment().and_then(|state| fathom_lab::list(&state));
+    let up = labs.ok().and_then(|labs| labs.into_iter().find(|(up, _)| up.as_str() == name));
+    let (has_device, lab) = if let Some((_, record)) = &up {
+        if let Some(device) = device {
+            return Err(UserError::new(
+                Exit::Usage,
+                format!("lab `{name}` is up, without --device {device} or with it"),
+            )
+            .with_line("why", "what stands in a lab is chosen when it is put up")
+            .with_line("use", format!("fathom lab up pair --name OTHER --device {device}        # then --lab OTHER")));
+        }
+        (record.device.is_some(), None)
+    } else {
+        let device: Option<Device> = device.map(str::parse).transpose().map_err(|error| lab_error(&error))?;
+        let options = preset::Options { device, ..preset::Options::default() };
+        let known = preset::find(name).and_then(|preset| preset.device(&options)).map_err(|error| lab_error(&error))?;
+        let device = device.map(|device| device.to_string());
+        (known.is_some(), Some(LabPlan { preset: name.to_owned(), mtu_bytes: None, device }))
+    };
+    let reach = |host: &str| {
+        if up.is_some() { HostReach::LabUp(name.to_owned(), host.to_owned()) } else { HostReach::Lab(host.to_owned()) }
+    };
+    let names = if has_device { vec!["a", device::HOST, "b"] } else { vec!["a", "b"] };
+    Ok(TestHosts { lab, hosts: names.into_iter().map(|host| (host, reach(host))).collect() })
+}
+
+/// This machine on both ends.
+pub(crate) fn hosts_on_loopback() -> TestHosts {
+    TestHosts { lab: None, hosts: vec![("here", HostReach::This)] }
+}
+
+/// This machine and a `fathom serve`, or this machine alone for a loopback address.
+pub(crate) fn hosts_at_target(target: &str, matches: &ArgMatches) -> Result<TestHosts, UserError> {
+    let (host, port) = host_and_port(target);
+    let key = key(matches)?;
+    // This machine alone needs no key, so one of the environment is meant for another target.
+    let is_given = ["key", "key-file"].iter().any(|name| matches.contains_id(name)) || port.is_some();
+    if key.is_none() || !is_given {
+        let addresses = target::resolve(host)?;
+        if addresses.iter().all(IpAddr::is_loopback) {
+            let usual = IpAddr::V4(Ipv4Addr::LOCALHOST);
+            let other = addresses.first().copied().filter(|_| !addresses.contains(&usual));
+            return Ok(other.map_or_else(hosts_on_loopback, |other| TestHosts {
+                lab: None,
+                hosts: vec![("here", HostReach::At(other))],
+            }));
+        }
+    }
+    if key.is_none() {
+        return Err(UserError::new(Exit::Preflight, format!("{target} is not a target you have allowed"))
+            .with_line("why", "both ends are measured, so a fathom must be there that answers with a key")
+            .with_line("fix", format!("fathom serve        # on {target}: prints a key"))
+            .with_line("then", format!("{} --key KEY", command_line())));
+    }
+    let port = port.unwrap_or(AGENT_PORT);
+    let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    Ok(TestHosts { lab: None, hosts: vec![("client", HostReach::This), ("target", HostReach::Tls { address, key })] })
+}
+
+/// Splits `host:port` and `[::1]:port`; an address of version 6 without brackets has no port.
+fn host_and_port(target: &str) -> (&str, Option<u16>) {
+    if let Some((host, rest)) = target.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        return (host, rest.strip_prefix(':').and_then(|port| port.parse().ok()));
+    }
+    match target.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') => (host, port.parse().ok()),
+        _ => (target, None),
+    }
+}
+
+/// Writes promises into the tests that they are about.
+///
+/// `10Gbit` is about the first metric of every test whose first metric has that unit and that asks for as much as
+/// possible; `TEST.METRIC=VALUE` and `METRIC=VALUE`
+/// name theirs.
+pub(crate) fn add_promises(tests: &mut [TestPlan], matches: &ArgMatches) -> anyhow::Result<()> {
+    for text in matches.get_many::<String>("expect").into_iter().flatten() {
+        let n_kept = tests.iter_mut().map(|test| add_promise(test, text)).collect::<anyhow::Result<Vec<_>>>()?;
+        if !n_kept.into_iter().any(|kept| kept) {
+            let names: Vec<_> = tests.iter().map(|test| test.name.as_str()).collect();
+            return Err(UserError::new(Exit::Usage, format!("--expect {text} is about no test of this run"))
+                .with_line("tests", names.join(", "))
+                .with_line(
+                    "use",
+                    "--expect 10Gbit, --expect tcp_stream.throughput_bps=10Gbit, --expect 'udp_stream.lost<=0.1%'",
+                )
+                .into());
+        }
+    }
+    Ok(())
+}
+
+fn add_promise(test: &mut TestPlan, promise: &str) -> anyhow::Result<bool> {
+    let metrics = registry::kind(&test.kind)?.metrics();
+    // The name of a test may hold any sign, such as `direction=up` of a scan, so it is looked for as it stands.
+    let of_test = promise.strip_prefix(test.name.as_str()).and_then(|rest| rest.strip_prefix('.'));
+    let rest = of_test.unwrap_or(promise);
+    let split = rest.find(['=', '<', '>', '≤', '≥']);
+    let (subject, value) = split.map_or(("", rest), |at| (rest[..at].trim(), rest[at..].trim_start_matches('=')));
+    let metric = match subject {
+        // A test that asks for a rate of its own cannot show what the network carries.
+        "" if test.options.text("rate").is_some() && of_test.is_none() => None,
+        "" => metrics.first().filter(|first| is_of(value, first.unit)),
+        _ => promise::find(metrics, subject).ok(),
+    };
+    let Some(metric) = metric else { return Ok(false) };
+    promise::parse(value, metric).map_err(|error| {
+        UserError::new(Exit::Usage, format!("--expect {promise}: {error}")).with_line("use", error.hint())
+    })?;
+    test.expect.insert(metric.name.to_string(), value.to_owned());
+    Ok(true)
+}
+
+/// Whether a bare promise such as `10Gbit` or `200kpps` can be about a metric of this unit.
+fn is_of(value: &str, unit: Unit) -> bool {
+    let value = value.trim_end_matches("/s");
+    let is_bits = value.ends_with("bit") || value.ends_with("bps") && !value.ends_with("pps") || value.ends_with('G');
+    match unit {
+        Unit::BitsPerSec => is_bits,
+        Unit::FramesPerSec => value.ends_with("pps"),
+        Unit::RequestsPerSec => value.ends_with("req") || value.ends_with("rps"),
+        _ => false,
+    }
+}
+
+/// The most rounds of a run that goes on until its intervals are narrow, as netperf has them.
+const ROUNDS_MAX: u32 = 30;
+
+/// Puts a plan together; `rounds` holds unless the command line says otherwise.
+pub(crate) fn plan(
+    (title, rounds): (String, u32),
+    ends: TestHosts,
+    tests: Vec<TestPlan>,
+    matches: &ArgMatches,
+) -> Plan {
+    let seed = matches.get_one::<u64>("seed").copied().unwrap_or_else(|| fathom_sys::clock::wall().0 & 0xffff_ffff);
+    let until_ci = matches.get_one::<String>("until-ci").cloned();
+    let rounds = if until_ci.is_some() { ROUNDS_MAX } else { rounds };
+    Plan {
+        schema: SCHEMA.to_owned(),
+        title,
+        rounds: matches.get_one::<u32>("rounds").copied().unwrap_or(rounds),
+        until_ci,
+        seed,
+        via: ends.via().map(str::to_owned),
+        lab: ends.lab,
+        hosts: ends.hosts.into_iter().map(|(name, reach)| (name.to_owned(), reach)).collect(),
+        tests,
+    }
+}
+
+/// The command that repeats this run: the program by its name, and without the key, which is a secret.
+pub(super) fn command_line() -> String {
+    let mut words = vec!["fathom".to_owned()];
+    let mut is_key = false;
+    for word in std::env::args().skip(1) {
+        let shown = match word.split_once('=') {
+            _ if is_key => "KEY".to_owned(),
+            Some(("--key", _)) => "--key=KEY".to_owned(),
+            _ if word.contains([' ', '\'', '"', '$', '*', '<', '>', '|', '&', ';']) => {
+                format!("'{}'", word.replace('\'', "'\\''"))
+            }
+            _ => word.clone(),
+        };
+        is_key = word == "--key";
+        words.push(shown);
+    }
+    words.join(" ")
+}
+
+/// What becomes of a run beside what is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeepResult {
+    /// Kept under `runs/` unless `--output` names another folder.
+    Always,
+    /// Kept where `--output` says, if it is given.
+    IfRequested,
+}
+
+/// What surrounds the runs of a command.
+fn run_options(matches: &ArgMatches) -> anyhow::Result<RunOptions> {
+    Ok(RunOptions {
+        allowed: allowed(matches)?,
+        is_quiet: matches.get_flag("quiet"),
+        shows_estimate: true,
+        is_live: output::is_live(matches),
+        command: command_line(),
+        on_progress: None,
+    })
+}
+
+/// Where the document and the report go, if they are kept.
+fn folder(matches: &ArgMatches, keep: KeepResult) -> Option<PathBuf> {
+    let asked = matches.get_one::<PathBuf>("output").cloned();
+    asked.or_else(|| (keep == KeepResult::Always).then(|| PathBuf::from(store::RUNS)))
+}
+
+/// Checks what can be checked before the first second of measuring: whether the report can be kept, and who answers.
+pub(crate) fn check_before_run(plan: &Plan, matches: &ArgMatches, keep: KeepResult) -> anyhow::Result<()> {
+    folder(matches, keep).as_deref().map_or(Ok(()), store::check_folder)?;
+    let mut plan = plan.clone();
+    execute::complete(&mut plan)?;
+    execute::check_hosts(&plan, &run_options(matches)?)
+}
+
+/// Runs a plan from which another one follows: it is neither printed nor kept.
+pub(crate) fn run_unreported(mut plan: Plan, matches: &ArgMatches) -> anyhow::Result<FinishedRun> {
+    execute::complete(&mut plan)?;
+    execute::execute(&plan, &RunOptions { is_live: false, shows_estimate: false, ..run_options(matches)? })
+}
+
+/// Prints the plan, or runs it and prints what it means.
+pub(crate) fn run_and_report(mut plan: Plan, matches: &ArgMatches, keep: KeepResult) -> anyhow::Result<Exit> {
+    execute::complete(&mut plan)?;
+    if matches.get_flag("plan") {
+        use std::io::Write as _;
+        write!(std::io::stdout().lock(), "{}", execute::plan_text(&plan)?)?;
+        return Ok(Exit::Pass);
+    }
+    let folder = folder(matches, keep);
+    folder.as_deref().map_or(Ok(()), store::check_folder)?;
+    let executed = execute::execute(&plan, &run_options(matches)?)?;
+    let exit = output::print(&executed.run, matches)?;
+    if exit == Exit::Preflight {
+        let screen = UserError::new(exit, "no test could be started");
+        eprintln!(
+            "fathom: {}",
+            screen.with_line("try", "fathom doctor        # what this machine allows, and how to allow the rest")
+        );
+    }
+    if let Some(folder) = folder {
+        // What the command keeps by itself stands under the name of the run.
+        let folder = if matches.contains_id("output") { folder } else { folder.join(&executed.run.id) };
+        let report = store::save_run(&executed.run, &folder)?;
+        eprintln!("report  {}", report.display());
+    } else if output::is_text(matches) && !matches.get_flag("quiet") {
+        eprintln!("not kept; -o FOLDER keeps the document and the report");
+    }
+    Ok(executed.signal.map_or(exit, Exit::Signalled))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use fathom_model::Settings;
+
+    use super::*;
+
+    /// What a test of this name and kind takes from a promise.
+    fn kept(name: &str, kind: &str, text: &str) -> Vec<(String, String)> {
+        let mut test = TestPlan {
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            from: "a".to_owned(),
+            to: None,
+            beside: None,
+            warmup: "0s".to_owned(),
+            duration: "1s".to_owned(),
+            options: Settings::default(),
+            search: None,
+            benchmark: None,
+            expect: BTreeMap::new(),
+        };
+        let is_kept = add_promise(&mut test, text).unwrap();
+        assert_eq!(is_kept, !test.expect.is_empty());
+        test.expect.into_iter().collect()
+    }
+
+    #[test]
+    fn a_promise_names_a_test_of_a_scan_and_only_that() {
+        let of = |name: &str| kept(name, "tcp_loaded", "direction=up.latency_ns_p99<20ms");
+        assert_eq!(of("direction=up"), [("latency_ns_p99".to_owned(), "<20ms".to_owned())]);
+        assert_eq!((of("direction=down"), of("direction=up flows=2"), of("up")), (vec![], vec![], vec![]));
+        let two = kept("direction=up flows=2", "tcp_loaded", "direction=up flows=2.latency_ns_p99=20ms");
+        assert_eq!(two, [("latency_ns_p99".to_owned(), "20ms".to_owned())]);
+    }
+
+    #[test]
+    fn a_promise_names_its_metric_by_name_or_title_or_not_at_all() {
+        let loss = vec![("loss_ratio".to_owned(), "<=0.1%".to_owned())];
+        assert_eq!(kept("udp_stream", "udp_stream", "udp_stream.lost<=0.1%"), loss);
+        assert_eq!(kept("udp_stream", "udp_stream", "loss_ratio<=0.1%"), loss);
+        assert_eq!(kept("tcp_stream", "tcp_stream", "10Gbit")[0].0, "throughput_bps");
+        assert_eq!(kept("tcp_stream", "tcp_stream", "10kpps"), vec![]);
+        assert_eq!(kept("tcp_stream", "tcp_stream", "lost<1%"), vec![]);
+    }
+}

@@ -1,0 +1,52 @@
+//! What iperf3 says of a file that was sent or written (`-F`).
+
+use std::{fs, path::Path};
+
+use fathom_model::units::{approximate, rounded};
+use serde_json::{Value, json};
+
+use super::units::volume;
+
+/// The size of a file at the end of a test, and how much of it so many bytes are; nothing when it is gone.
+fn share(path: &Path, bytes: u64) -> Option<(u64, u64)> {
+    let size = fs::metadata(path).ok()?.len();
+    // Of an empty file everything is there.
+    let percent = if size == 0 { 100.0 } else { approximate(bytes) / approximate(size) * 100.0 };
+    Some((size, rounded(percent.floor())))
+}
+
+/// The line of a stream; iperf3 calls it `JobResult` of what was received, too.
+pub(super) fn line(path: &Path, bytes: u64) -> Option<String> {
+    let (size, percent) = share(path, bytes)?;
+    Some(format!("        Sent {} / {} ({percent}%) of {}", volume(bytes), volume(size), path.display()))
+}
+
+/// The object of a stream in the JSON, with what was sent and what was received.
+pub(super) fn object(path: &Path, (sent, received): (u64, u64)) -> Option<Value> {
+    let (size, percent_sent) = share(path, sent)?;
+    let (_, percent_received) = share(path, received)?;
+    Some(json!({
+        "sent": sent, "received": received, "size": size,
+        "percent_sent": percent_sent, "percent_received": percent_received,
+        "filename": path.display().to_string(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_told_as_iperf3_tells_it() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let name = file.path().display();
+        assert_eq!(line(file.path(), 0).unwrap(), format!("        Sent 0.00 Byte / 0.00 Byte (100%) of {name}"));
+        fs::write(file.path(), vec![0; 3_000_000]).unwrap();
+        assert_eq!(
+            line(file.path(), 2_999_999).unwrap(),
+            format!("        Sent 2.86 MByte / 2.86 MByte (99%) of {name}")
+        );
+        assert_eq!(object(file.path(), (3_000_000, 30_000)).unwrap()["percent_received"], 1);
+        assert_eq!(line(Path::new("/nonesuch"), 1), None);
+    }
+}

@@ -1,0 +1,85 @@
+//! Drop-in faces of known tools: their options into a plan, the result into their text. No face has an engine of its own.
+
+mod ab;
+mod closed_loop;
+mod getopt;
+mod hping3;
+mod iperf3;
+mod pktgen;
+mod webbench;
+mod wrk;
+
+use std::path::Path;
+
+use crate::{
+    allow::AllowList,
+    exit::{Exit, UserError},
+};
+
+/// A face: one row of the table, one file or folder beside this one.
+pub(crate) struct CompatTool {
+    /// The tool's name, also that of a link that selects the face.
+    pub(crate) name: &'static str,
+    /// Starts it with the tool's own arguments; its exit codes are the tool's, except 3.
+    start: fn(&[String], &AllowList) -> anyhow::Result<Exit>,
+}
+
+impl CompatTool {
+    /// Runs it with the tool's own arguments, where `given` is allowed beside what is anyway.
+    pub(crate) fn run<'a>(&self, words: &[String], given: impl Iterator<Item = &'a String>) -> anyhow::Result<Exit> {
+        let shown = ["fathom", "as", self.name].into_iter().chain(words.iter().map(String::as_str));
+        // A word with a zero byte cannot come from a command line.
+        let command = shlex::try_join(shown).unwrap_or_else(|_| format!("fathom as {} …", self.name));
+        (self.start)(words, &AllowList::load(given, command)?)
+    }
+}
+
+/// The faces there are.
+pub(crate) const COMPAT_TOOLS: &[CompatTool] = &[
+    CompatTool { name: "ab", start: ab::run },
+    CompatTool { name: "hping3", start: hping3::run },
+    CompatTool { name: "iperf3", start: iperf3::run },
+    CompatTool { name: "pktgen", start: pktgen::run },
+    CompatTool { name: "webbench", start: webbench::run },
+    CompatTool { name: "wrk", start: wrk::run },
+];
+
+/// Writes down a test of an iperf3 server that prints nothing, for a client that asks for the server's output.
+pub(crate) fn iperf3_transcript() -> Box<dyn fathom_transport::iperf3::TestObserver> {
+    iperf3::transcript()
+}
+
+/// The face that the program's own name selects, as after `ln -s fathom wrk`.
+pub(crate) fn from_program_name(words: &[String]) -> Option<&'static CompatTool> {
+    let name = Path::new(words.first()?).file_name()?.to_str()?;
+    COMPAT_TOOLS.iter().find(|face| face.name == name)
+}
+
+/// Their names, for people.
+pub(crate) fn names() -> String {
+    COMPAT_TOOLS.iter().map(|face| face.name).collect::<Vec<_>>().join(", ")
+}
+
+/// Runs `fathom as [--allow CIDR] TOOL ARGS…`.
+pub(crate) fn run<'a>(tool: &str, words: &[String], given: impl Iterator<Item = &'a String>) -> anyhow::Result<Exit> {
+    if let Some(face) = COMPAT_TOOLS.iter().find(|face| face.name == tool) {
+        return face.run(words, given);
+    }
+    let screen = UserError::new(Exit::Usage, format!("there is no face of `{tool}`")).with_line("faces", names());
+    let native = native_command(tool).map_or(screen, |native| {
+        UserError::new(Exit::Usage, format!("there is no face of `{tool}`")).with_line("use", native)
+    });
+    Err(native.into())
+}
+
+/// The command of ours that does the same work, for tools whose face is not there.
+fn native_command(tool: &str) -> Option<&'static str> {
+    Some(match tool {
+        "hey" | "h2load" => "fathom http URL --connections N --duration TIME",
+        "iperf" => "fathom tcp TARGET --key KEY --flows N --duration TIME",
+        "netperf" => "fathom tcp TARGET --key KEY --test rr",
+        "netserver" => "fathom serve",
+        "trafgen" => "fathom packet --lab pair --size 64",
+        _ => return None,
+    })
+}

@@ -1,0 +1,356 @@
+//! Faces beside the tools that they stand for: the same words, the same server, the same lines.
+
+use std::{env, fs, net::TcpListener, os::unix::fs::symlink, path::Path};
+
+use crate::{
+    nginx::Nginx,
+    test_bed::{ProgramResult, TestBed, skip},
+};
+
+/// As long as the welcome page of nginx.
+const INDEX: &str = concat!(
+    "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789",
+    "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789",
+    "a page as small as the pages of benchmarks are"
+);
+const LOCATIONS: &str = "location /post { return 200 \"posted\"; } location /error { return 500 \"no\"; }
+    location /vary { return 200 \"$connection_requests\"; }";
+
+pub(crate) fn is_installed(tool: &str) -> bool {
+    let path = env::var("PATH").unwrap_or_default();
+    path.split(':').any(|folder| Path::new(folder).join(tool).exists())
+}
+
+/// A server to ask, and nothing where a tool or a server is missing, which is said.
+fn nginx(stage: &TestBed, tool: &str) -> Option<Nginx> {
+    if !is_installed(tool) {
+        skip(&format!("needs {tool}"));
+        return None;
+    }
+    let nginx = Nginx::start(stage, INDEX, LOCATIONS);
+    if nginx.is_none() {
+        skip("needs nginx");
+    }
+    nginx
+}
+
+fn tool(stage: &TestBed, tool: &str, words: &[&str]) -> ProgramResult {
+    let mut command = stage.command(tool);
+    command.args(words);
+    stage.spawn(command).ends()
+}
+
+pub(crate) fn face(stage: &TestBed, tool: &str, words: &[&str]) -> ProgramResult {
+    stage.fathom([&["as", tool], words].concat())
+}
+
+/// A line without its numbers, their units, and how far they stand to the right.
+fn shape(line: &str) -> String {
+    const UNITS: [&str; 11] = ["us", "ms", "s", "m", "k", "K", "M", "KB", "MB", "GB", "B"];
+    let mut shape = String::new();
+    let mut rest = line;
+    while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
+        shape += rest[..at].trim_end_matches(' ');
+        shape += " #";
+        rest = rest[at..].trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+        let end = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        if UNITS.contains(&&rest[..end]) {
+            rest = &rest[end..];
+        }
+    }
+    shape + rest
+}
+
+fn shapes(text: &str) -> Vec<String> {
+    text.lines().filter(|line| !is_opinion(line)).map(shape).collect()
+}
+
+/// Whether a line is what ab thinks of its numbers, which depends on them.
+fn is_opinion(line: &str) -> bool {
+    ["WARNING: ", "ERROR: ", "        These", "       deviation"].iter().any(|opinion| line.starts_with(opinion))
+}
+
+/// The lines of a text that are as long whatever the numbers are.
+fn widths(text: &str) -> Vec<usize> {
+    let labels = [
+        "    Latency",
+        "    Req/Sec",
+        "     50%",
+        "     99%",
+        "Connect:",
+        "Processing:",
+        "Waiting:",
+        "Total:",
+        " 100%",
+    ];
+    let lines = text.lines().filter(|line| labels.iter().any(|label| line.starts_with(label)));
+    lines.map(|line| line.trim_end_matches(" (longest request)").len()).collect()
+}
+
+#[test]
+fn wrk_and_its_face_print_the_same_lines() {
+    let stage = TestBed::new();
+    let Some(nginx) = nginx(&stage, "wrk") else { return };
+    let (url, error) = (nginx.url("/"), nginx.url("/error"));
+    let lines: [&[&str]; 3] =
+        [&["-t2", "-c4", "-d1", "--latency", &url], &["-c3", "-t1", "-d", "1s", "-H", "A: b", &error], &[&url, "-d1"]];
+    for words in lines {
+        let [theirs, ours] = [tool(&stage, "wrk", words), face(&stage, "wrk", words)].map(ProgramResult::succeeded);
+        assert_eq!(shapes(&ours.stdout), shapes(&theirs.stdout), "{words:?}");
+        assert_eq!(widths(&ours.stdout), widths(&theirs.stdout), "{words:?}\n{}\n{}", ours.stdout, theirs.stdout);
+        assert_eq!(ours.stdout.lines().take(2).collect::<Vec<_>>(), theirs.stdout.lines().take(2).collect::<Vec<_>>());
+        assert_eq!(ours.stderr, theirs.stderr);
+    }
+}
+
+#[test]
+fn wrk_and_its_face_refuse_in_the_same_words() {
+    let stage = TestBed::new();
+    if !is_installed("wrk") {
+        return skip("needs wrk");
+    }
+    let refused: [&[&str]; 9] = [
+        &[],
+        &["-x", "http://127.0.0.1/"],
+        &["--foo", "http://127.0.0.1/"],
+        &["-c"],
+        &["-t8", "-c4", "http://127.0.0.1/"],
+        &["-t", "abc", "http://127.0.0.1/"],
+        &["-d", "5x", "http://127.0.0.1/"],
+        &["-d1", "127.0.0.1"],
+        &["-d1", "http://127.0.0.1:9/"],
+    ];
+    for words in refused {
+        let [theirs, ours] = [tool(&stage, "wrk", words), face(&stage, "wrk", words)].map(|ending| ending.code(1));
+        assert_eq!((ours.stdout, ours.stderr), (theirs.stdout, theirs.stderr), "{words:?}");
+    }
+}
+
+/// What follows the lines that each tool says about itself.
+fn behind_banner(text: &str) -> &str {
+    let begins = ["Benchmarking ", "..done", "\n\n<table", "<table"].map(|beginning| text.find(beginning));
+    &text[begins.into_iter().flatten().min().unwrap_or(0)..]
+}
+
+/// The lines of ab that say the same whenever the same is asked of the same server.
+fn steady(text: &str) -> Vec<&str> {
+    let is_steady = |line: &&str| {
+        let timed =
+            ["Time ", "Requests per", "Transfer rate:", "  ", "Connect:", "Processing:", "Waiting:", "Total:", " 100%"];
+        line.contains(':')
+            && !is_opinion(line)
+            && !timed.iter().any(|label| line.starts_with(label))
+            && !line.starts_with("<tr")
+    };
+    behind_banner(text).lines().filter(is_steady).collect()
+}
+
+#[test]
+fn ab_and_its_face_print_the_same_lines() {
+    let stage = TestBed::new();
+    let Some(nginx) = nginx(&stage, "ab") else { return };
+    fs::write(stage.path("form"), "hello=world").unwrap();
+    let [index, post, error, vary] = ["/", "/post", "/error", "/vary"].map(|path| nginx.url(path));
+    let proxy = format!("127.0.0.1:{}", nginx.port);
+    let lines: [&[&str]; 10] = [
+        &["-n", "4", "-X", &proxy, "-P", "me:secret", "http://elsewhere.invalid/"],
+        &["-n", "400", "-c", "4", &index],
+        &["-n400", "-c4", "-k", "-q", &index],
+        &["-n", "1", &index],
+        &["-n", "200", "-d", "-S", "-H", "X-A: b", &index],
+        &["-n", "20", "-p", "form", "-T", "text/x", &post],
+        &["-n", "20", "-i", "-k", &index],
+        &["-n", "15", "-C", "a=b", "-A", "me:secret", &error],
+        &["-n", "30", "-k", "-l", &vary],
+        &["-w", "-n", "20", "-x", "border=1", "-p", "form", &post],
+    ];
+    for words in lines {
+        let [theirs, ours] = [tool(&stage, "ab", words), face(&stage, "ab", words)].map(ProgramResult::succeeded);
+        let [their, our] = [&theirs, &ours].map(|ending| behind_banner(&ending.stdout));
+        assert_eq!(shapes(our), shapes(their), "{words:?}");
+        assert_eq!(widths(our), widths(their), "{words:?}\n{our}\n{their}");
+        assert_eq!(steady(our), steady(their), "{words:?}");
+        assert_eq!(ours.stderr, theirs.stderr, "{words:?}");
+    }
+}
+
+#[test]
+fn ab_and_its_face_show_the_request_and_its_answer() {
+    let stage = TestBed::new();
+    let Some(nginx) = nginx(&stage, "ab") else { return };
+    fs::write(stage.path("form"), "hello=world").unwrap();
+    let [index, post, error] = ["/", "/post", "/error"].map(|path| nginx.url(path));
+    let lines: [&[&str]; 4] = [
+        &["-v", "2", "-k", &index],
+        &["-v", "3", "-C", "a=b", &index],
+        &["-v", "4", "-p", "form", "-H", "X: y", &post],
+        &["-v", "2", &error],
+    ];
+    for words in lines {
+        let [theirs, ours] = [tool(&stage, "ab", words), face(&stage, "ab", words)].map(|ending| {
+            let text = ending.succeeded().stdout;
+            let shown = text.split_once("(be patient)").unwrap().1.split_once("..done").unwrap().0.to_owned();
+            // The second in which an answer was written is its own.
+            shown.lines().filter(|line| !line.starts_with("Date: ")).collect::<Vec<_>>().join("\n")
+        });
+        assert!(theirs.contains("INFO: ") && theirs.contains("LOG: header received:"), "{theirs}");
+        assert_eq!(ours, theirs, "{words:?}");
+    }
+}
+
+#[test]
+fn ab_and_its_face_say_the_same_of_tls() {
+    let stage = TestBed::new();
+    if !is_installed("ab") {
+        return skip("needs ab");
+    }
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let words = ["serve", "--only", "http", "--listen", "127.0.0.1", "--http-port", &port, "--http-tls"];
+    let server = stage.start(words);
+    server.says("https");
+    for version in ["TLS1.2", "TLS1.3"] {
+        let words = ["-n", "3", "-f", version, &format!("https://localhost:{port}/")];
+        let [theirs, ours] = [tool(&stage, "ab", &words), face(&stage, "ab", &words)].map(|ending| {
+            let text = ending.succeeded().stdout;
+            let of_tls = |line: &&str| line.contains("TLS") || line.starts_with("Server Temp Key:");
+            text.lines().filter(of_tls).map(str::to_owned).collect::<Vec<_>>()
+        });
+        assert_eq!(theirs.len(), 3, "{theirs:?}");
+        assert_eq!(ours, theirs, "{version}");
+    }
+}
+
+#[test]
+fn answers_that_vary_in_length_fail_for_ab_and_for_its_face() {
+    let stage = TestBed::new();
+    let Some(nginx) = nginx(&stage, "ab") else { return };
+    let words = ["-n", "30", "-k", &nginx.url("/vary")];
+    for ending in [tool(&stage, "ab", &words), face(&stage, "ab", &words)].map(ProgramResult::succeeded) {
+        // The number of the request on its connection has a second digit from the tenth on.
+        assert!(ending.stdout.contains("Failed requests:        21\n"), "{}", ending.stdout);
+        assert!(
+            ending.stdout.contains("   (Connect: 0, Receive: 0, Length: 21, Exceptions: 0)\n"),
+            "{}",
+            ending.stdout
+        );
+    }
+}
+
+#[test]
+fn ab_and_its_face_write_the_same_files() {
+    let stage = TestBed::new();
+    let Some(nginx) = nginx(&stage, "ab") else { return };
+    let url = nginx.url("/");
+    let files = |run: fn(&TestBed, &str, &[&str]) -> ProgramResult, name: &str| {
+        let [csv, tsv] = ["csv", "tsv"].map(|end| format!("{name}.{end}"));
+        run(&stage, "ab", &["-n", "300", "-c", "3", "-q", "-e", &csv, "-g", &tsv, &url]).succeeded();
+        [csv, tsv].map(|file| fs::read_to_string(stage.path(&file)).unwrap())
+    };
+    let [their_csv, their_tsv] = files(tool, "theirs");
+    let [our_csv, our_tsv] = files(face, "ours");
+    assert_eq!(shapes(&our_csv), shapes(&their_csv));
+    let columns = |text: &str| text.lines().map(|line| line.split('\t').count()).collect::<Vec<_>>();
+    assert_eq!((our_tsv.lines().next(), columns(&our_tsv)), (their_tsv.lines().next(), columns(&their_tsv)));
+    let totals: Vec<u64> =
+        our_tsv.lines().skip(1).map(|line| line.split('\t').nth(4).unwrap().parse().unwrap()).collect();
+    assert!(totals.is_sorted() && totals.len() == 300, "{totals:?}");
+    // `Sat Nov 21 14:34:56 2026`, in local time as the other says it.
+    let date = |text: &str| text.lines().nth(1).unwrap().split(':').next().unwrap().to_owned();
+    assert_eq!(date(&our_tsv).len(), date(&their_tsv).len());
+}
+
+#[test]
+fn ab_and_its_face_refuse_in_the_same_words() {
+    let stage = TestBed::new();
+    if !is_installed("ab") {
+        return skip("needs ab");
+    }
+    let refused: [(&[&str], i32); 9] = [
+        (&[], 22),
+        (&["http://127.0.0.1"], 22),
+        (&["-n", "1", "-c", "2", "http://127.0.0.1/"], 22),
+        (&["-c", "-1", "http://127.0.0.1/"], 22),
+        (&["-n", "abc", "http://127.0.0.1/"], 1),
+        (&["-m", "GET", "-i", "http://127.0.0.1/"], 1),
+        (&["-p", "nowhere", "http://127.0.0.1/"], 1),
+        (&["-n", "1", "http://127.0.0.1:9/"], 111),
+        (&["-n", "1", "http://127.0.0.1:99999/"], 22),
+    ];
+    for (words, code) in refused {
+        let [theirs, ours] = [tool(&stage, "ab", words), face(&stage, "ab", words)].map(|ending| ending.code(code));
+        // How to use it is told in other words.
+        let said =
+            |text: &str| text.lines().take_while(|line| *line != "Options are:").map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(said(&ours.stderr), said(&theirs.stderr), "{words:?}");
+        assert_eq!(behind_banner(&ours.stdout), behind_banner(&theirs.stdout), "{words:?}");
+    }
+}
+
+#[test]
+fn ab_and_its_face_go_on_at_a_closed_port() {
+    let stage = TestBed::new();
+    if !is_installed("ab") {
+        return skip("needs ab");
+    }
+    let words = ["-n", "10", "-c", "2", "-r", "http://127.0.0.1:9/"];
+    let [theirs, ours] = [tool(&stage, "ab", &words), face(&stage, "ab", &words)].map(ProgramResult::succeeded);
+    // ab counts a refusal as one failure or as two, as the kernel tells it.
+    let is_counted = |line: &&String| !line.contains("Failed requests:") && !line.contains("(Connect:");
+    let lines =
+        |ending: &ProgramResult| shapes(behind_banner(&ending.stdout)).iter().filter(is_counted).cloned().collect();
+    let [theirs, our_lines]: [Vec<String>; 2] = [lines(&theirs), lines(&ours)];
+    assert_eq!(our_lines, theirs);
+    assert!(ours.stdout.contains("(Connect: 0, Receive: 10, Length: 0, Exceptions: 0)"), "{}", ours.stdout);
+}
+
+#[test]
+fn webbench_has_its_two_lines() {
+    let stage = TestBed::new();
+    let Some(nginx) = nginx(&stage, "nginx") else { return };
+    let ending = face(&stage, "webbench", &["-t", "1", "-c", "2", &nginx.url("/")]).succeeded();
+    let lines = shapes(&ending.stdout);
+    let end: Vec<&str> = lines.iter().rev().take(2).map(String::as_str).collect();
+    assert_eq!(end, ["Requests: # susceed, # failed.", "Speed= # pages/min, # bytes/sec."], "{}", ending.stdout);
+    let number = |behind: &str| {
+        let text = ending.stdout.split(behind).nth(1).unwrap();
+        text.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse::<u64>().unwrap()
+    };
+    let (pages, answered) = (number("Speed="), number("Requests: "));
+    assert!(answered > 10 && pages == answered * 60, "{}", ending.stdout);
+    for options in ["-9", "-f", "-9f"] {
+        let ending = face(&stage, "webbench", &["-t", "1", "-c", "2", options, &nginx.url("/")]).succeeded();
+        let n = |behind: &str, end: &str| {
+            let text = ending.stdout.split(behind).nth(1).unwrap();
+            text.split(end).next().unwrap().trim().parse::<u64>().unwrap()
+        };
+        assert!(n("Requests:", "susceed") > 10 && n("susceed,", "failed") == 0, "{options}: {}", ending.stdout);
+        assert_eq!(n("pages/min,", "bytes/sec") > 0, !options.contains('f'), "{options}: {}", ending.stdout);
+    }
+}
+
+#[test]
+fn a_face_sends_nothing_to_a_target_that_is_not_allowed() {
+    let stage = TestBed::new();
+    for tool in ["wrk", "ab", "webbench"] {
+        face(&stage, tool, &["http://192.0.2.1/"])
+            .refused(3, &["192.0.2.1 is not a target you have allowed", "fathom as --allow 192.0.2.1 "]);
+    }
+    // With an own proxy it is the proxy's address that counts.
+    face(&stage, "ab", &["-X", "192.0.2.1:3128", "http://127.0.0.1/"]).refused(3, &["192.0.2.1"]);
+}
+
+#[test]
+fn a_link_selects_its_face_and_our_own_report_comes_behind_only_when_asked() {
+    let stage = TestBed::new();
+    let Some(nginx) = nginx(&stage, "nginx") else { return };
+    symlink(stage.program(), stage.path("wrk")).unwrap();
+    let url = nginx.url("/");
+    let mut command = stage.command(stage.path("wrk"));
+    command.args(["-d1", "-t1", "-c2", "--fathom", &url]);
+    let ending = stage.spawn(command).ends().succeeded();
+    let (text, report) = ending.stdout.split_once("\n\n").unwrap();
+    assert!(text.starts_with("Running 1s test @ ") && text.lines().last().unwrap().starts_with("Transfer/sec:"));
+    assert!(report.contains("p99.9") && report.contains("verdict"), "{report}");
+    let plain = face(&stage, "wrk", &["-d1", "-t1", "-c2", &url]).succeeded();
+    assert_eq!(shapes(&plain.stdout), shapes(text));
+}

@@ -1,0 +1,56 @@
+//! Samples the host's counters before, during and after a test.
+
+use std::{
+    io,
+    sync::mpsc::{self, RecvTimeoutError, Sender},
+    thread::JoinHandle,
+};
+
+use fathom_engine::Observer;
+use fathom_model::{HostRecord, units::Nanos};
+use fathom_sys::clock;
+
+use super::role::panic_text;
+use crate::threads;
+
+/// Five samples a second show a stall of a quarter of a second, and cost less than a thousandth of a core.
+const SAMPLE_EVERY: Nanos = Nanos::from_millis(200);
+
+/// An observer at work beside a test; dropped, it stops.
+pub(super) struct HostSampler {
+    stop: Sender<()>,
+    thread: io::Result<JoinHandle<(HostRecord, Vec<String>)>>,
+}
+
+impl HostSampler {
+    /// Takes the sample before the start, and goes on from the start.
+    pub(super) fn start(mut observer: Box<dyn Observer>, start: Nanos) -> Self {
+        let (stop, stopped) = mpsc::channel::<()>();
+        let thread = threads::start(move || {
+            observer.sample(clock::now());
+            let mut next = start;
+            loop {
+                let left = next.since(clock::now());
+                if stopped.recv_timeout(left.as_duration()) != Err(RecvTimeoutError::Timeout) {
+                    observer.sample(clock::now());
+                    return observer.finish();
+                }
+                let now = clock::now();
+                observer.sample(now);
+                // A sample that took long is followed by the next one in step, not by those that were missed.
+                next += SAMPLE_EVERY * (1 + now.since(next).0 / SAMPLE_EVERY.0);
+            }
+        });
+        Self { stop, thread }
+    }
+
+    /// Takes the sample after the end; what was seen, and what could not be seen.
+    pub(super) fn finish(self) -> (Option<HostRecord>, Vec<String>) {
+        drop(self.stop);
+        match self.thread.map(JoinHandle::join) {
+            Ok(Ok((record, losses))) => (Some(record), losses),
+            Err(cause) => (None, vec![format!("the host's counters are lost: {cause}")]),
+            Ok(Err(panic)) => (None, vec![format!("the host's counters are lost: {}", panic_text(panic.as_ref()))]),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The part of a host that only looks on: a device under test, whose counters are read beside those of the two ends.
+
+use std::collections::BTreeMap;
+
+use fathom_engine::{Error, Stop, Test, TestKind, TrialContext};
+use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side, record::Timeline, units::Nanos};
+use fathom_sys::{clock, policy::Policy};
+
+/// Looks on until the trial is over. It is no kind of test: nothing in a plan can ask for it by this name.
+pub(crate) struct ObserverRole;
+
+/// The name under which a controller gives this part.
+pub(crate) const NAME: &str = "bystander";
+/// How soon the end of a trial is seen: before its counters would be read again.
+const STOP_CHECK_EVERY: Nanos = Nanos::from_millis(20);
+
+impl TestKind for ObserverRole {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "a host between the two ends, whose counters are read"
+    }
+
+    fn layer(&self) -> Layer {
+        Layer::Frames
+    }
+
+    fn is_two_sided(&self, _: &Settings) -> bool {
+        false
+    }
+
+    fn title(&self, _: &Settings) -> String {
+        NAME.to_owned()
+    }
+
+    fn options(&self) -> &'static [OptionDoc] {
+        &[]
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        &[]
+    }
+
+    fn prepare(&self, _: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
+        Ok(Box::new(ObserverTest))
+    }
+}
+
+/// Has nothing to do but to wait.
+struct ObserverTest;
+
+impl Test for ObserverTest {
+    fn endpoints(&self) -> Endpoints {
+        Endpoints::new()
+    }
+
+    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+        while session.stop.state() == Stop::Continue {
+            clock::sleep_until(clock::now() + STOP_CHECK_EVERY);
+        }
+        Ok(Record {
+            side: Side::Responder,
+            start_ns: session.start,
+            start_late_ns: Nanos::ZERO,
+            measured_ns: (Nanos::ZERO, clock::now() - session.start),
+            steady: true,
+            complete: session.stop.state() == Stop::Finish,
+            cpu_ns: Nanos::ZERO,
+            cpu_ns_by_core: BTreeMap::new(),
+            timeline: Timeline::default(),
+            totals: BTreeMap::new(),
+            distributions: BTreeMap::new(),
+            flows: Vec::new(),
+            facts: BTreeMap::new(),
+            probe: None,
+            users: None,
+            errors: BTreeMap::new(),
+            notes: Vec::new(),
+        })
+    }
+}

@@ -1,0 +1,142 @@
+//! One host as its controller sees it.
+
+use std::{net::Shutdown, os::unix::net::UnixStream, thread::JoinHandle};
+
+use fathom_model::units::Nanos;
+
+use crate::{
+    AgentStream, Disconnected, Error,
+    connection::{self, PeerActivity, ReaderEvent, SendQueue},
+    launcher::{AgentProcess, END_TIMEOUT},
+    protocol::{FrameError, FromAgent, Hello, HostFacts, SILENCE_MAX, ToAgent, clock_offset::ClockOffset},
+};
+
+/// A connected host; dropped, it says goodbye and ends the agent's process.
+pub(super) struct ConnectedHost {
+    pub(super) name: String,
+    pub(super) reached: String,
+    pub(super) facts: HostFacts,
+    pub(super) clock: ClockOffset,
+    /// When the clocks were compared, on ours.
+    pub(super) clock_compared_at: Nanos,
+    pub(super) activity: PeerActivity,
+    stream: UnixStream,
+    send_queue: SendQueue<ToAgent>,
+    writer: Option<JoinHandle<()>>,
+    process: Option<AgentProcess>,
+    lost: Option<DisconnectedHost>,
+}
+
+/// What is known of a host that was lost.
+struct DisconnectedHost {
+    /// Taken by the first error that tells it.
+    reason: Option<Disconnected>,
+    exit: Option<String>,
+    stderr: String,
+}
+
+impl ConnectedHost {
+    /// Starts the threads that speak and listen, and greets.
+    pub(super) fn greet(
+        name: &str,
+        link: AgentStream,
+        tool: &str,
+        tell: impl FnMut(Nanos, ReaderEvent<FromAgent>) + Send + 'static,
+    ) -> Result<Self, Error> {
+        let AgentStream { stream, reached, process, liveness } = link;
+        let system = |cause| Error::System { what: format!("use the connection to host `{name}`"), cause };
+        // An agent that takes nothing in is as lost as one that says nothing.
+        stream.set_write_timeout(Some(SILENCE_MAX.as_duration())).map_err(system)?;
+        let pulse = PeerActivity::new(liveness);
+        let (outbox, speaker) = connection::start_writer(stream.try_clone().map_err(system)?).map_err(system)?;
+        connection::start_reader(stream.try_clone().map_err(system)?, pulse.clone(), tell).map_err(system)?;
+        let host = Self {
+            name: name.to_owned(),
+            reached,
+            facts: HostFacts::default(),
+            clock: ClockOffset::default(),
+            clock_compared_at: Nanos::ZERO,
+            activity: pulse,
+            stream,
+            send_queue: outbox,
+            writer: Some(speaker),
+            process,
+            lost: None,
+        };
+        host.send(&ToAgent::Hello(Hello { tool: tool.to_owned(), facts: HostFacts::default() }))?;
+        Ok(host)
+    }
+
+    pub(super) fn send(&self, message: &ToAgent) -> Result<(), Error> {
+        let garbled = |cause: FrameError| Error::System {
+            what: format!("tell host `{}` its role", self.name),
+            cause: std::io::Error::other(cause),
+        };
+        self.send_queue.send(message).map_err(garbled)
+    }
+
+    /// Says goodbye, if there is anyone left to hear it.
+    pub(super) fn send_bye(&self) {
+        if !self.is_disconnected() {
+            // A stream that breaks now breaks at its end.
+            let _ = self.send(&ToAgent::Bye);
+        }
+    }
+
+    pub(super) fn is_disconnected(&self) -> bool {
+        self.lost.is_some()
+    }
+
+    /// Gives the host up: closes its stream, so that its agent ends, and sees how it ended. Only the first loss counts.
+    pub(super) fn disconnect(&mut self, loss: Disconnected) {
+        if self.is_disconnected() {
+            return;
+        }
+        // A stream that is closed already is what was wanted.
+        let _ = self.stream.shutdown(Shutdown::Both);
+        // An agent that hangs does not end by itself.
+        let patience = if matches!(loss, Disconnected::HeartbeatTimeout) { Nanos::ZERO } else { END_TIMEOUT };
+        let (exit, stderr) = self.process.as_mut().map(|process| process.end(patience)).unzip();
+        self.lost = Some(DisconnectedHost { reason: Some(loss), exit, stderr: stderr.unwrap_or_default() });
+    }
+
+    /// The error of a host that was given up.
+    pub(super) fn disconnect_error(&mut self) -> Error {
+        let lost = self.lost.as_mut().expect("only a lost host is asked how");
+        Error::Disconnected {
+            host: self.name.clone(),
+            loss: lost.reason.take().unwrap_or(Disconnected::Closed),
+            exit: lost.exit.clone(),
+            stderr: lost.stderr.clone(),
+        }
+    }
+
+    /// A loss before the greeting: nothing was started, and perhaps it is no agent at all.
+    pub(super) fn error_before_greeting(error: Error, tool: &str) -> Error {
+        match error {
+            Error::Disconnected {
+                host,
+                loss: Disconnected::Protocol(FrameError::Version { theirs, tool: theirs_tool }),
+                ..
+            } => Error::Version { host, theirs, theirs_tool, ours_tool: tool.to_owned() },
+            Error::Disconnected { host, loss, exit, stderr } => Error::NoAgent { host, loss, exit, stderr },
+            other => other,
+        }
+    }
+}
+
+impl Drop for ConnectedHost {
+    fn drop(&mut self) {
+        if !self.is_disconnected() {
+            self.send_bye();
+            if let Some(speaker) = self.writer.take() {
+                let _ = speaker.join();
+            }
+            let _ = self.stream.shutdown(Shutdown::Write);
+            // Waits for the agent's end, or ends it.
+            drop(self.process.take());
+        }
+        // Ends the listening thread.
+        let _ = self.stream.shutdown(Shutdown::Read);
+    }
+}

@@ -1,0 +1,117 @@
+//! How another host's monotonic clock differs from ours.
+
+use fathom_model::units::Nanos;
+
+/// The four times of one question and its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClockProbe {
+    /// Our clock when we asked.
+    pub t0: Nanos,
+    /// Their clock when the question came.
+    pub t1: Nanos,
+    /// Their clock when they answered.
+    pub t2: Nanos,
+    /// Our clock when the answer came.
+    pub t3: Nanos,
+}
+
+impl ClockProbe {
+    /// The time on the way, both ways together, without the time that the other side took.
+    #[must_use]
+    pub fn round_trip(&self) -> Nanos {
+        (self.t3 - self.t0) - (self.t2 - self.t1)
+    }
+}
+
+/// What their clock shows minus what ours shows, and how wrong that can be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ClockOffset {
+    /// Theirs minus ours, in nanoseconds.
+    pub ns: i64,
+    /// The most that it can be wrong, if neither clock ran wild meanwhile.
+    pub error: Nanos,
+    /// The shortest round trip.
+    pub round_trip: Nanos,
+}
+
+impl ClockOffset {
+    /// Estimates from the probe that was the shortest time on its way (RFC 5905 section 8, minimum filter of section 10).
+    ///
+    /// The way there took between nothing and the whole round trip, so half of it bounds the error, however asymmetric the
+    /// delays are. Nothing when there are no probes.
+    #[must_use]
+    pub fn estimate(probes: &[ClockProbe]) -> Option<Self> {
+        let best = probes.iter().min_by_key(|probe| probe.round_trip())?;
+        let difference = |theirs: Nanos, ours: Nanos| i128::from(theirs.0) - i128::from(ours.0);
+        let ns = i128::midpoint(difference(best.t1, best.t0), difference(best.t2, best.t3));
+        let round_trip = best.round_trip();
+        Some(Self {
+            ns: i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX }),
+            // One more, because both halves are rounded down.
+            error: round_trip / 2 + Nanos(1),
+            round_trip,
+        })
+    }
+
+    /// Whether the two clocks may show the same.
+    #[must_use]
+    pub const fn may_be_zero(self) -> bool {
+        self.ns.unsigned_abs() <= self.error.0
+    }
+
+    /// What their clock shows when ours shows this.
+    #[must_use]
+    pub const fn to_theirs(self, ours: Nanos) -> Nanos {
+        Nanos(ours.0.saturating_add_signed(self.ns))
+    }
+
+    /// What our clock shows when theirs shows this.
+    #[must_use]
+    pub const fn to_ours(self, theirs: Nanos) -> Nanos {
+        Nanos(theirs.0.saturating_add_signed(self.ns.saturating_neg()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A probe over a way of these delays to a clock that is `true_offset` ahead.
+    fn probe(true_offset: i64, there: u64, back: u64) -> ClockProbe {
+        let (asked, took) = (10_000_000_000_u64, 3_000);
+        let theirs = |ours: u64| Nanos(ours.checked_add_signed(true_offset).unwrap());
+        ClockProbe {
+            t0: Nanos(asked),
+            t1: theirs(asked + there),
+            t2: theirs(asked + there + took),
+            t3: Nanos(asked + there + took + back),
+        }
+    }
+
+    #[test]
+    fn the_true_offset_lies_within_the_error_however_asymmetric_the_delays_are() {
+        for true_offset in [-7_000_000_000, -1, 0, 1, 12_345, 9_000_000_000_000] {
+            for (there, back) in [(0, 0), (100_000, 100_000), (0, 5_000_001), (5_000_001, 0), (70_000, 80_000_000)] {
+                let offset = ClockOffset::estimate(&[probe(true_offset, there, back)]).unwrap();
+                let wrong = offset.ns.abs_diff(true_offset);
+                assert!(wrong <= offset.error.0, "{true_offset} over {there}/{back}: wrong by {wrong}, {offset:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_quick_probe_among_slow_ones_decides() {
+        let mut probes = vec![probe(500, 9_000_000, 200_000); 15];
+        probes.push(probe(500, 20_000, 24_000));
+        let offset = ClockOffset::estimate(&probes).unwrap();
+        assert_eq!((offset.ns, offset.round_trip), (500 - 2_000, Nanos(44_000)));
+        assert_eq!(ClockOffset::estimate(&[]), None);
+    }
+
+    #[test]
+    fn an_instant_goes_to_the_other_clock_and_back() {
+        let offset = ClockOffset { ns: -4_000, ..ClockOffset::default() };
+        assert_eq!(offset.to_theirs(Nanos(10_000)), Nanos(6_000));
+        assert_eq!(offset.to_ours(offset.to_theirs(Nanos(10_000))), Nanos(10_000));
+    }
+}

@@ -1,0 +1,279 @@
+//! The worker's way to open lines and to hear what comes on them.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use fathom_engine::Error;
+use fathom_model::{Histogram, units::Nanos};
+use fathom_sys::reactor::{Event, Reactor, ReceivedBytes};
+
+use super::{
+    CONNECTING_MAX, Connection, FaultCause, FaultCounts, LoadConfig, RequestFault, RequestStage,
+    connection::ConnectState, token,
+};
+use crate::target::{
+    self, ChannelSetup, ChannelState, ConnectEndpoints, ConnectionAddresses, LookupResult, NextAddress, Resolver,
+    TlsBuffers,
+};
+
+/// How long lines took to open, step by step.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectTimes {
+    pub(crate) resolve: Histogram,
+    pub(crate) connect: Histogram,
+    pub(crate) proxy: Histogram,
+    pub(crate) tls: Histogram,
+    /// Handshakes of TLS that resumed the session of an earlier one.
+    pub(crate) n_resumed: u64,
+}
+
+impl ConnectTimes {
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.resolve.merge(&other.resolve);
+        self.connect.merge(&other.connect);
+        self.proxy.merge(&other.proxy);
+        self.tls.merge(&other.tls);
+        self.n_resumed += other.n_resumed;
+    }
+}
+
+/// What became of something that was heard on a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ConnectProgress {
+    /// Nothing that concerns HTTP.
+    Nothing,
+    /// The line is open now; bytes for HTTP may have come with it.
+    Ready,
+    /// Bytes for HTTP, which lie on the desk.
+    Data,
+    /// The same, and they are the last.
+    Ended,
+}
+
+/// All lines of a worker go through it; they themselves belong to the engine, which keeps more of each.
+pub(crate) struct Connector<R> {
+    pub(crate) reactor: R,
+    /// Where encrypted lines leave what was decrypted, and what is to be sent.
+    pub(crate) tls_buffers: TlsBuffers,
+    pub(crate) times: ConnectTimes,
+    config: Arc<LoadConfig>,
+    resolver: Resolver,
+    n_connecting: usize,
+    n_failed: usize,
+}
+
+impl<R: Reactor> Connector<R> {
+    /// That of worker `idx` of `n_workers`, for so many lines; the token behind theirs is that of the bell.
+    ///
+    /// # Errors
+    /// When the kernel gives no reactor, or no threads for lookups.
+    pub(crate) fn new(
+        target: &Arc<LoadConfig>,
+        (idx, n_workers): (usize, usize),
+        n_lines: usize,
+    ) -> Result<Self, Error> {
+        let system = |cause| Error::System { what: format!("prepare connections over {}", R::NAME), cause };
+        let mut reactor = R::new(token(n_lines + 1).0).map_err(system)?;
+        let mut dialer = target.target.resolver(idx, n_workers)?;
+        if let Some(bell) = dialer.take_waker() {
+            reactor.adopt(token(n_lines), bell);
+        }
+        Ok(Self {
+            reactor,
+            tls_buffers: TlsBuffers::default(),
+            times: ConnectTimes::default(),
+            config: Arc::clone(target),
+            resolver: dialer,
+            n_connecting: 0,
+            n_failed: 0,
+        })
+    }
+
+    /// Whether another connect may begin.
+    pub(crate) fn has_room(&self) -> bool {
+        self.n_connecting < CONNECTING_MAX
+    }
+
+    /// Begins to open a line that is shut.
+    ///
+    /// # Errors
+    /// What kept it from beginning; the line has to be hung up as after every failure.
+    pub(crate) fn connect(&mut self, idx: usize, line: &mut Connection, now: Nanos) -> Result<(), RequestFault> {
+        self.n_connecting += 1;
+        line.state = ConnectState::Resolving(now);
+        match self.resolver.next(usize::from(line.upstream), token(idx).0, now) {
+            NextAddress::LookupPending => Ok(()),
+            NextAddress::Ready(place) => self.start_connect(idx, line, (&place, now)),
+        }
+    }
+
+    fn start_connect(
+        &mut self,
+        idx: usize,
+        line: &mut Connection,
+        (place, now): (&ConnectEndpoints, Nanos),
+    ) -> Result<(), RequestFault> {
+        line.state = ConnectState::Connecting(now);
+        let socket = place.open_socket().map_err(|error| RequestFault::system(RequestStage::Connect, &error))?;
+        self.reactor.connect(token(idx), socket, &place.address);
+        Ok(())
+    }
+
+    /// Takes what the bell of the resolver says; then [`Switchboard::looked_up`] has news.
+    pub(crate) fn on_waker(&mut self, event: Event) {
+        if let Event::Received(piece) = event {
+            self.reactor.release(piece);
+        }
+    }
+
+    /// The next answer of the resolver, until there is none; places are for [`Switchboard::found`].
+    pub(crate) fn next_lookup(&mut self, at: Nanos) -> Option<LookupResult> {
+        let looked_up = self.resolver.next_lookup(at)?;
+        let (LookupResult::Route { took, .. } | LookupResult::Connection { took, .. }) = &looked_up;
+        self.times.resolve.record(took.0);
+        Some(looked_up)
+    }
+
+    /// Goes on with a line that waited for a place; one that was given up meanwhile has no use for it.
+    ///
+    /// # Errors
+    /// What keeps the line from coming about.
+    pub(crate) fn on_lookup(
+        &mut self,
+        idx: usize,
+        line: &mut Connection,
+        (place, at): (Result<ConnectEndpoints, target::ConnectFault>, Nanos),
+    ) -> Result<(), RequestFault> {
+        if !matches!(line.state, ConnectState::Resolving(_)) {
+            return Ok(());
+        }
+        self.start_connect(idx, line, (&place.map_err(RequestFault::connect)?, at))
+    }
+
+    /// The socket is connected; what lies between it and HTTP begins.
+    ///
+    /// # Errors
+    /// What keeps the line from coming about.
+    pub(crate) fn on_connected(
+        &mut self,
+        idx: usize,
+        line: &mut Connection,
+        at: Nanos,
+    ) -> Result<ConnectProgress, RequestFault> {
+        let ConnectState::Connecting(since) = line.state else { return Ok(ConnectProgress::Nothing) };
+        line.state = ConnectState::Negotiating(at);
+        // Kept from the warm-up too: kept-alive connections are opened then, and seldom again.
+        self.times.connect.record((at - since).0);
+        line.connect_time = at - since;
+        line.channel = self.resolver.channel(usize::from(line.upstream)).map_err(RequestFault::connect)?;
+        let ends = if line.channel.needs_addresses() {
+            self.reactor.socket(token(idx)).and_then(connection_addresses)
+        } else {
+            None
+        };
+        let step = line.channel.on_connected(ends, at, &mut self.tls_buffers);
+        self.send_pending(idx);
+        self.on_channel_state(line, step, at)
+    }
+
+    /// Takes bytes that came on a line that is not plain.
+    ///
+    /// # Errors
+    /// What ends the line.
+    pub(crate) fn on_received(
+        &mut self,
+        idx: usize,
+        line: &mut Connection,
+        (piece, at): (ReceivedBytes, Nanos),
+    ) -> Result<ConnectProgress, RequestFault> {
+        let step = line.channel.receive(self.reactor.bytes(&piece), at, &mut self.tls_buffers);
+        self.reactor.release(piece);
+        self.send_pending(idx);
+        self.on_channel_state(line, step, at)
+    }
+
+    fn on_channel_state(
+        &mut self,
+        line: &mut Connection,
+        step: Result<ChannelState, target::ConnectFault>,
+        at: Nanos,
+    ) -> Result<ConnectProgress, RequestFault> {
+        Ok(match step.map_err(RequestFault::connect)? {
+            ChannelState::Opening => ConnectProgress::Nothing,
+            ChannelState::Data => ConnectProgress::Data,
+            ChannelState::Ended => ConnectProgress::Ended,
+            ChannelState::Ready(opened) => {
+                self.finish_setup(line, opened, at);
+                ConnectProgress::Ready
+            }
+        })
+    }
+
+    fn finish_setup(&mut self, line: &mut Connection, opened: ChannelSetup, at: Nanos) {
+        let ConnectState::Negotiating(connected_at) = line.state else { return };
+        line.state = ConnectState::Open;
+        line.connect_time += at - connected_at;
+        if let Some(proxied_at) = opened.tunnel_ready_at {
+            self.times.proxy.record((proxied_at - connected_at).0);
+        }
+        if let Some(secured_at) = opened.tls_ready_at {
+            self.times.tls.record((secured_at - opened.tunnel_ready_at.unwrap_or(connected_at)).0);
+        }
+        self.times.n_resumed += u64::from(opened.is_resumed);
+        self.n_connecting -= 1;
+        self.config.reached.store(true, Ordering::Relaxed);
+    }
+
+    /// Sends what channels have left on the desk to say.
+    pub(crate) fn send_pending(&mut self, idx: usize) {
+        if !self.tls_buffers.out.is_empty() {
+            self.reactor.send(token(idx), &self.tls_buffers.out);
+            self.tls_buffers.out.clear();
+        }
+    }
+
+    /// Closes a line, whatever it is about.
+    pub(crate) fn close(&mut self, idx: usize, line: &mut Connection) {
+        if line.is_open() && !line.channel.is_plain() {
+            line.channel.close_notify(&mut self.tls_buffers);
+            self.send_pending(idx);
+        }
+        self.n_connecting -= usize::from(line.is_opening());
+        self.reactor.close(token(idx));
+        line.state = ConnectState::Closed;
+        line.channel = target::Channel::default();
+    }
+
+    /// Takes note that a line did not come about.
+    pub(crate) fn count_failed_connect(&mut self) {
+        self.n_failed += 1;
+    }
+
+    /// Ends the trial when nothing of the target has ever been reached: there would be nothing to record.
+    pub(crate) fn check_reached(&self, n_lines: usize, faults: &FaultCounts) -> Result<(), Error> {
+        let many = n_lines.min(CONNECTING_MAX);
+        if self.n_failed < many || self.config.reached.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let plural = if self.n_failed == 1 { "" } else { "s" };
+        let what = format!("connect to {}: {} attempt{plural}, none taken", self.config.name, self.n_failed);
+        let fault = faults.keys().next();
+        let cause = match fault.map(|fault| fault.cause) {
+            Some(FaultCause::Errno(errno)) => std::io::Error::from_raw_os_error(errno),
+            Some(FaultCause::Connect(_) | FaultCause::NoPort) => {
+                let fault = fault.expect("there is one");
+                let hint = fault.hint().map(str::to_owned);
+                return Err(Error::Unsupported { what: format!("cannot {what}: {fault}"), hint });
+            }
+            _ => std::io::ErrorKind::TimedOut.into(),
+        };
+        Err(Error::System { what, cause: fathom_sys::Error::new("connect", cause) })
+    }
+}
+
+/// Both ends of a TCP connection.
+fn connection_addresses(socket: &fathom_sys::socket::Socket) -> Option<ConnectionAddresses> {
+    Some(ConnectionAddresses {
+        local: socket.local_addr().ok()?.as_socket()?,
+        peer: socket.peer_addr().ok()?.as_socket()?,
+    })
+}

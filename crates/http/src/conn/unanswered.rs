@@ -1,0 +1,70 @@
+//! What nobody has answered when a trial is over, although it was shorter than the time-out.
+
+use fathom_model::units::Nanos;
+
+use super::{Connection, FaultCause, RequestFault, RequestStage};
+
+/// A server that answers at all answers sooner, and a SYN that was lost is sent again by then.
+const LONG_WAIT: Nanos = Nanos::from_secs(1);
+
+/// The end of a trial as one worker sees it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UnansweredCheck {
+    now: Nanos,
+    /// Nearly the whole measured part: what began with it began a little later.
+    measured: Nanos,
+}
+
+impl UnansweredCheck {
+    /// The end at `now` of what was measured since then.
+    pub(crate) fn of(now: Nanos, measured_from: Nanos) -> Self {
+        Self { now, measured: now.since(measured_from) / 10 * 9 }
+    }
+
+    /// The failure of a connection that has not come about.
+    pub(crate) fn connect(self, line: &Connection) -> Option<RequestFault> {
+        let (stage, since) = line.stage().zip(line.since())?;
+        self.is_long(since).then_some(RequestFault { stage, cause: FaultCause::Unanswered })
+    }
+
+    /// The failure of a request without an answer, or whose answer has not ended in all the time.
+    pub(crate) fn request(self, sent_at: Nanos, first_byte_at: Option<Nanos>) -> Option<RequestFault> {
+        let cause = match first_byte_at {
+            None if self.is_long(sent_at) => FaultCause::Unanswered,
+            // Large bodies take long, and each byte shows that the server is there.
+            Some(_) if self.now.since(sent_at) >= self.measured.max(LONG_WAIT) => FaultCause::Incomplete,
+            _ => return None,
+        };
+        Some(RequestFault { stage: RequestStage::Read, cause })
+    }
+
+    fn is_long(self, since: Nanos) -> bool {
+        self.now.since(since) >= self.measured.min(LONG_WAIT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_waited_for_a_second_or_a_whole_round_is_unanswered() {
+        let ms = Nanos::from_millis;
+        // How long the round was, since when the request is under way and its answer comes; all at 10 s.
+        let cases = [
+            (300, 280, None, Some(FaultCause::Unanswered)),
+            (300, 200, None, None),
+            (5_000, 1_000, None, Some(FaultCause::Unanswered)),
+            (5_000, 900, None, None),
+            (5_000, 2_000, Some(1), None),
+            (5_000, 4_900, Some(1), Some(FaultCause::Incomplete)),
+            (300, 290, Some(1), None),
+        ];
+        for (round, waited, first_byte, cause) in cases {
+            let now = ms(10_000);
+            let closing = UnansweredCheck::of(now, now.since(ms(round)));
+            let fault = closing.request(now.since(ms(waited)), first_byte.map(ms));
+            assert_eq!(fault.map(|fault| fault.cause), cause, "{round} {waited}");
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! When connections come about.
+
+use std::cmp::Reverse;
+
+use fathom_model::units::Nanos;
+use fathom_sys::{clock, reactor::Reactor};
+
+use super::{ClientWorker, ConnectionHandler, LoopKind};
+
+impl<R: Reactor> ClientWorker<'_, R> {
+    /// Begins to connect what is shut, as far as it is wanted and there may be connects under way.
+    pub(super) fn start_connects(&mut self, now: Nanos) {
+        while let Some(Reverse((_, idx))) = self.retry_queue.peek().filter(|pause| pause.0.0 <= now) {
+            let idx = *idx;
+            self.upstream_mut(idx as usize).to_connect.push_back(idx);
+            self.retry_queue.pop();
+        }
+        if !self.may_send {
+            return;
+        }
+        for lane in 0..self.upstreams.len() {
+            // A connection without a request left for it would be opened for nothing.
+            let wanted = match (self.loop_kind, &self.upstreams[lane].queue) {
+                (LoopKind::Open, Some(queue)) => queue.waiting(),
+                _ => self.requests_left.unwrap_or(u64::MAX),
+            };
+            let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
+            while self.connector.has_room() && self.upstreams[lane].n_connecting < wanted {
+                let Some(idx) = self.upstreams[lane].to_connect.pop_front() else { break };
+                self.connect_one(idx as usize);
+            }
+        }
+    }
+
+    fn connect_one(&mut self, idx: usize) {
+        self.upstream_mut(idx).n_connecting += 1;
+        self.connect(idx, clock::now());
+    }
+}

@@ -1,0 +1,337 @@
+//! Answers on their way in, what became of them, and what takes too long.
+
+use std::cmp::Reverse;
+
+use fathom_engine::Stop;
+use fathom_model::units::Nanos;
+use fathom_sys::reactor::{Reactor, ReceivedBytes};
+
+use super::{
+    AnswerEnd, ClientWorker, Connection, ConnectionHandler, Connector, DISCARD_MIN, Error, FaultCause, HeadReader,
+    LoadCounter, LoadResults, LoopKind, Malformed, Persistence, RequestFault, RequestSample, RequestStage,
+    ResponseProgress, UnansweredCheck, retry_delay, token,
+};
+
+impl<R: Reactor> ConnectionHandler for ClientWorker<'_, R> {
+    type Reactor = R;
+
+    #[inline]
+    fn connection(&mut self, idx: usize) -> (&mut Connector<R>, &mut Connection) {
+        (&mut self.connector, &mut self.connections[idx].conn)
+    }
+
+    fn n_connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    fn count_received(&mut self, n_bytes: u64) {
+        self.recorder.add(LoadCounter::BytesReceived, n_bytes);
+    }
+
+    fn count_fault(&mut self, fault: RequestFault) {
+        self.recorder.count_fault(fault);
+    }
+
+    fn on_ready(&mut self, idx: usize, at: Nanos) {
+        let connection = &mut self.connections[idx];
+        connection.reset_for_new_socket();
+        self.recorder.on_connected(&connection.conn.channel);
+        self.upstream_mut(idx).n_connecting -= 1;
+        self.send_next(idx, at);
+    }
+
+    /// What has arrived, plain or not.
+    fn on_received(&mut self, idx: usize, piece: ReceivedBytes, at: Nanos) {
+        let outcome = self.follow(idx, Some(&piece), at);
+        self.connector.reactor.release(piece);
+        self.on_progress_made(idx, outcome, at);
+        self.discard_rest(idx);
+    }
+
+    /// What a channel has decrypted.
+    fn on_decrypted(&mut self, idx: usize, at: Nanos) {
+        if !self.connector.tls_buffers.plain().is_empty() && self.connections[idx].conn.is_open() {
+            let outcome = self.follow(idx, None, at);
+            self.on_progress_made(idx, outcome, at);
+        }
+    }
+
+    fn on_sent(&mut self, idx: usize, at: Nanos) {
+        if self.config.ignores_answers {
+            self.on_sent_not_awaited(idx, at);
+        }
+    }
+
+    /// Goes on where a part of a body was thrown away.
+    fn on_discarded(&mut self, idx: usize, count: u64, at: Nanos) {
+        if let Some(answer) = self.connections[idx].reader.skip(count) {
+            match self.answered(idx, AnswerEnd { answer, at }) {
+                AnswerProgress::Closes => self.closed_by_server(idx),
+                _ => self.send_next(idx, at),
+            }
+        }
+    }
+
+    /// The server has ended the connection, which may be the end of its answer.
+    fn on_peer_closed(&mut self, idx: usize, at: Nanos) {
+        let connection = &self.connections[idx];
+        if let Some(fault) = connection.conn.channel.fault_if_closed() {
+            return self.fail(idx, RequestFault::connect(fault), at);
+        }
+        if connection.n_in_flight == 0 {
+            return self.closed_by_server(idx);
+        }
+        if let Some(answer) = connection.reader.finish_at_close() {
+            self.recorder.on_answer_ended_by_close(&connection.conn.channel);
+            self.answered(idx, AnswerEnd { answer, at });
+            return self.closed_by_server(idx);
+        }
+        let cause = if connection.first_byte_at.is_none() { FaultCause::Closed } else { FaultCause::ClosedMidAnswer };
+        self.fail(idx, RequestFault { stage: RequestStage::Read, cause }, at);
+    }
+
+    /// The socket does not work any more.
+    fn on_socket_error(&mut self, idx: usize, error: &fathom_sys::Error, at: Nanos) {
+        let connection = &self.connections[idx];
+        let stage = match connection.conn.stage() {
+            Some(stage) => stage,
+            // Nobody asked for anything: it is closed, if not politely.
+            _ if connection.n_in_flight == 0 => return self.closed_by_server(idx),
+            _ if error.call == "send" => RequestStage::Send,
+            _ => RequestStage::Read,
+        };
+        self.fail(idx, RequestFault::system(stage, error), at);
+    }
+
+    /// Counts a failure and gives the connection up; one that had worked is opened anew at once, others after a pause.
+    fn fail(&mut self, idx: usize, fault: RequestFault, at: Nanos) {
+        let connection = &mut self.connections[idx];
+        let is_opening = connection.conn.is_opening();
+        if is_opening {
+            self.connector.count_failed_connect();
+            // It was for a request, which is over with it.
+            self.requests_left = self.requests_left.map(|left| left.saturating_sub(1));
+            self.upstreams[usize::from(connection.conn.upstream)].n_connecting -= 1;
+        }
+        if self.in_flight.pop(idx, connection).is_some() {
+            self.n_busy -= 1;
+        }
+        connection.n_failures += 1;
+        let n_failures = connection.n_failures;
+        self.resend_unanswered(idx);
+        if self.recorder.on_failure(fault) {
+            self.requests_left = Some(0);
+        }
+        if n_failures == 1 && !is_opening {
+            return self.reopen(idx);
+        }
+        self.close(idx);
+        self.retry_queue.push(Reverse((at + retry_delay(n_failures), token(idx).0)));
+    }
+}
+
+impl<R: Reactor> ClientWorker<'_, R> {
+    fn on_progress_made(&mut self, idx: usize, outcome: Result<AnswerProgress, Malformed>, at: Nanos) {
+        match outcome {
+            Ok(AnswerProgress::Answered) => self.send_next(idx, at),
+            Ok(AnswerProgress::Within) => {}
+            Ok(AnswerProgress::Closes) => self.closed_by_server(idx),
+            Err(malformed) => self.fail(idx, RequestFault::parse(malformed), at),
+        }
+    }
+
+    /// Follows the answers through a piece, or through what was decrypted.
+    fn follow(&mut self, idx: usize, piece: Option<&ReceivedBytes>, at: Nanos) -> Result<AnswerProgress, Malformed> {
+        let (mut used, mut followed) = (0, AnswerProgress::Within);
+        loop {
+            let bytes = piece.map_or(self.connector.tls_buffers.plain(), |piece| self.connector.reactor.bytes(piece));
+            let connection = &mut self.connections[idx];
+            if used == bytes.len() {
+                return Ok(followed);
+            }
+            let Some(ask) = self.in_flight.front(idx, connection) else { return Err(Malformed::Surplus) };
+            connection.first_byte_at.get_or_insert(at);
+            self.recorder.on_received(&bytes[used..]);
+            let heads = &mut self.upstreams[usize::from(connection.conn.upstream)].heads[usize::from(ask.request_idx)];
+            match connection.reader.take(&bytes[used..], heads)? {
+                ResponseProgress::Partial => return Ok(followed),
+                ResponseProgress::Complete { used: length, answer } => {
+                    used += length;
+                    let is_all = used == bytes.len();
+                    followed = self.answered(idx, AnswerEnd { answer, at });
+                    if followed == AnswerProgress::Closes {
+                        return if is_all { Ok(followed) } else { Err(Malformed::Surplus) };
+                    }
+                }
+            }
+        }
+    }
+
+    /// Lets the kernel throw away what is left of a large body: nobody looks at it.
+    fn discard_rest(&mut self, idx: usize) {
+        let connection = &self.connections[idx];
+        let left = connection.reader.body_bytes_left();
+        if left >= DISCARD_MIN && connection.conn.is_open() {
+            self.connector.reactor.discard(token(idx), left);
+            self.recorder.results.has_discarded = true;
+        }
+    }
+
+    /// Counts an answer that is complete.
+    fn answered(&mut self, idx: usize, end: AnswerEnd) -> AnswerProgress {
+        let connection = &mut self.connections[idx];
+        let first_byte = connection.first_byte_at.unwrap_or(end.at);
+        let Some(ask) = self.in_flight.pop(idx, connection) else { return AnswerProgress::Within };
+        // The kernel knows better when the request left, if it was asked.
+        let sent_at = self.connector.reactor.departed(token(idx)).unwrap_or(ask.sent_at);
+        connection.n_failures = 0;
+        self.n_busy -= 1;
+        let (service, response) = (end.at - sent_at, end.at - ask.intended);
+        let entry = RequestSample {
+            sent_at,
+            connect: std::mem::take(&mut connection.conn.connect_time),
+            service,
+            first_byte: first_byte - sent_at,
+            body_bytes: end.answer.body_bytes,
+            counts: self.counts(ask.intended),
+        };
+        self.batching.observe(service);
+        self.recorder.worker.show_latency(if self.loop_kind == LoopKind::Open { response } else { service });
+        self.recorder.on_answer(&end.answer, &entry);
+        if entry.counts && self.loop_kind == LoopKind::Open {
+            self.recorder.results.response.record(response.0);
+        }
+        match end.answer.persistence {
+            Persistence::Stays => AnswerProgress::Answered,
+            Persistence::Closes => AnswerProgress::Closes,
+        }
+    }
+
+    /// Whether a request is part of the result: in an open load by when it was due, in a closed one by when it ends.
+    pub(super) fn counts(&self, intended: Nanos) -> bool {
+        match self.loop_kind {
+            LoopKind::Closed => self.measuring,
+            LoopKind::Open => {
+                self.measured_from.is_some_and(|from| intended >= from) && self.over_at.is_none_or(|at| intended < at)
+            }
+        }
+    }
+
+    /// The server takes no further request on a connection, as it may say after any answer.
+    pub(super) fn closed_by_server(&mut self, idx: usize) {
+        self.recorder.add(LoadCounter::ClosedByServer, 1);
+        self.resend_unanswered(idx);
+        self.reopen(idx);
+    }
+
+    /// Requests that were sent behind the last one that the server deals with are sent again on another connection
+    /// (RFC 9112 section 9.3.2).
+    fn resend_unanswered(&mut self, idx: usize) {
+        let connection = &mut self.connections[idx];
+        let mut n = 0;
+        while self.in_flight.pop(idx, connection).is_some() {
+            n += 1;
+        }
+        if n > 0 {
+            self.n_busy -= n;
+            self.requests_left = self.requests_left.map(|left| left + n);
+            self.recorder.add(LoadCounter::Resent, n);
+        }
+    }
+
+    /// Ends what has taken too long; as far as it is its turn to be looked at.
+    pub(super) fn sweep(&mut self, now: Nanos) {
+        for idx in self.sweep.due(now, self.connections.len()) {
+            self.fail_overdue(idx, now);
+        }
+    }
+
+    fn fail_overdue(&mut self, idx: usize, now: Nanos) {
+        let connection = &self.connections[idx];
+        let timeout = self.config.timeout;
+        let stage = match connection.conn.overdue(now, timeout) {
+            Some(stage) => stage,
+            None => match self.in_flight.front(idx, connection) {
+                Some(ask) if now.since(ask.sent_at) > timeout => {
+                    self.record_given_up(ask.sent_at, (ask.intended, now));
+                    RequestStage::Read
+                }
+                _ => return,
+            },
+        };
+        self.fail(idx, RequestFault { stage, cause: FaultCause::Timeout }, now);
+    }
+
+    /// A request that nobody waits for any longer took at least as long as it was waited for.
+    fn record_given_up(&mut self, sent_at: Nanos, (intended, now): (Nanos, Nanos)) {
+        if self.counts(intended) {
+            self.recorder.record_given_up(now - sent_at);
+            if self.loop_kind == LoopKind::Open {
+                self.recorder.results.response.record((now - intended).0);
+            }
+        }
+    }
+
+    /// Counts as failures what was waited for too long when the trial is over; how many requests there were among it.
+    fn count_unanswered(&mut self, now: Nanos) -> u64 {
+        let is_ended = self.over_at.is_some() && self.stop.state() != Stop::Abort;
+        let Some(closing) = self.measured_from.filter(|_| is_ended).map(|from| UnansweredCheck::of(now, from)) else {
+            return 0;
+        };
+        let mut n_requests = 0;
+        let mut waits_to_connect = vec![false; self.upstreams.len()];
+        for (idx, connection) in self.connections.iter().enumerate() {
+            let of_connect = closing.connect(&connection.conn);
+            waits_to_connect[usize::from(connection.conn.upstream)] |= of_connect.is_some();
+            let ask = self.in_flight.front(idx, connection);
+            let of_request = ask.and_then(|ask| closing.request(ask.sent_at, connection.first_byte_at));
+            n_requests += u64::from(of_request.is_some());
+            of_connect.into_iter().chain(of_request).for_each(|fault| self.recorder.count_fault(fault));
+        }
+        // Behind those that do not come about others waited for their turn in vain.
+        let unanswered = RequestFault { stage: RequestStage::Connect, cause: FaultCause::Unanswered };
+        for (lane, _) in self.upstreams.iter().zip(waits_to_connect).filter(|(_, waits)| *waits) {
+            let never = lane.to_connect.iter().filter(|idx| self.connections[**idx as usize].is_untried());
+            never.for_each(|_| self.recorder.count_fault(unanswered));
+        }
+        n_requests
+    }
+
+    /// What is to be told at the end, of requests without an answer too.
+    pub(super) fn finish(mut self, now: Nanos) -> Result<LoadResults, Error> {
+        self.recorder.results.n_unfinished = self.n_busy - self.count_unanswered(now);
+        if self.loop_kind == LoopKind::Open {
+            for idx in 0..self.connections.len() {
+                if let Some(ask) = self.in_flight.front(idx, &self.connections[idx]) {
+                    self.record_given_up(ask.sent_at, (ask.intended, now));
+                }
+            }
+        }
+        let (from, start) = (self.measured_from.unwrap_or(Nanos::MAX), self.start);
+        for queue in self.upstreams.iter_mut().filter_map(|lane| lane.queue.take()) {
+            self.recorder.results.n_not_started += queue.waiting();
+            for intended in queue.rest().map(|intended| start + intended).filter(|intended| *intended >= from) {
+                self.recorder.results.n_lower_bounds += 1;
+                self.recorder.results.response.record((now - intended).0);
+                self.recorder.results.lag.record((now - intended).0);
+            }
+        }
+        let heads = self.upstreams.iter().flat_map(|lane| &lane.heads);
+        let head = heads.map(HeadReader::last_head).find(|head| !head.is_empty());
+        let outcome = self.recorder.finish(self.connector.times, head.unwrap_or_default());
+        // The next trial needs the ports.
+        self.connector.reactor.abandon();
+        outcome
+    }
+}
+
+/// Where a connection stands after some bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AnswerProgress {
+    /// Within an answer, or before it.
+    Within,
+    /// Behind an answer.
+    Answered,
+    /// Behind an answer that was the last on this connection.
+    Closes,
+}

@@ -1,0 +1,179 @@
+//! Requests on their way out.
+
+use fathom_model::units::Nanos;
+use fathom_sys::{clock, reactor::Reactor};
+
+use super::{
+    ClientWorker, ConnectionAvailability, ConnectionHandler, InFlightRequest, LateCause, LoadCounter, LoopKind,
+    RequestFault, RequestSample, token,
+};
+
+/// When a request is sent, and when it was to be.
+#[derive(Debug, Clone, Copy)]
+struct SendTimes {
+    sent_at: Nanos,
+    intended: Nanos,
+}
+
+impl<R: Reactor> ClientWorker<'_, R> {
+    /// Starts what is due on connections that have nothing to do.
+    pub(super) fn send_due(&mut self, now: Nanos) {
+        if self.loop_kind == LoopKind::Closed || self.over_at.is_some() || !self.pacer.looks(now) {
+            return;
+        }
+        for lane in 0..self.upstreams.len() {
+            let free = if self.has_free(lane) { ConnectionAvailability::Some } else { ConnectionAvailability::None };
+            let Some(queue) = &mut self.upstreams[lane].queue else { return };
+            let n_due = queue.notice(now - self.start, free);
+            if n_due > 0 {
+                self.recorder.add(LoadCounter::Intended, n_due);
+                self.pacer.started(now);
+            }
+            while self.has_due(lane) && self.has_free(lane) {
+                let Some(idx) = self.upstreams[lane].free.pop() else { break };
+                self.connections[idx as usize].is_listed = false;
+                self.send_oldest_due(idx as usize);
+            }
+        }
+    }
+
+    fn has_due(&self, lane: usize) -> bool {
+        self.upstreams[lane].queue.as_ref().is_some_and(|queue| queue.waiting() > 0)
+    }
+
+    /// Whether a connection has nothing to do; it is the last of the list then.
+    fn has_free(&mut self, lane: usize) -> bool {
+        let free = &mut self.upstreams[lane].free;
+        while let Some(idx) = free.last() {
+            let connection = &mut self.connections[*idx as usize];
+            if connection.conn.is_open() && connection.n_in_flight == 0 {
+                return true;
+            }
+            connection.is_listed = false;
+            free.pop();
+        }
+        false
+    }
+
+    /// Sends the request that has been due for longest.
+    fn send_oldest_due(&mut self, idx: usize) {
+        let now = clock::now();
+        let elapsed = now - self.start;
+        let Some(start) = self.upstream_mut(idx).queue.as_mut().and_then(|queue| queue.start(elapsed)) else { return };
+        self.recorder.add(LoadCounter::Sent, 1);
+        match start.late {
+            None => {}
+            Some(LateCause::NoConnection) => self.recorder.add(LoadCounter::LateNoConnection, 1),
+            Some(LateCause::OwnProcessor) => self.recorder.add(LoadCounter::LateOwnCpu, 1),
+        }
+        let intended = self.start + start.intended;
+        if self.counts(intended) {
+            self.recorder.results.lag.record(start.lag.0);
+        }
+        self.send_requests(idx, 1, SendTimes { sent_at: now, intended });
+    }
+
+    /// Gives an open connection its next requests, or lets it go.
+    pub(super) fn send_next(&mut self, idx: usize, at: Nanos) {
+        let connection = &self.connections[idx];
+        let allowed = self.config.target.requests_per_connection.map_or(u64::MAX, |most| most - connection.n_sent);
+        let room = u64::from(self.config.pipeline_depth - connection.n_in_flight).min(allowed);
+        let is_busy = connection.n_in_flight > 0;
+        let n = match self.loop_kind {
+            _ if !self.may_send => 0,
+            LoopKind::Closed => room.min(self.requests_left.unwrap_or(u64::MAX)),
+            LoopKind::Open => room,
+        };
+        match self.loop_kind {
+            LoopKind::Closed if n > 0 => {
+                self.requests_left = self.requests_left.map(|left| left - n);
+                let n = u16::try_from(n).expect("there is room for at most a pipeline");
+                self.send_requests(idx, n, SendTimes { sent_at: at, intended: at });
+            }
+            _ if is_busy => {}
+            LoopKind::Open if n > 0 && self.has_due(usize::from(connection.conn.upstream)) => self.send_oldest_due(idx),
+            LoopKind::Open if n > 0 => self.mark_free(idx),
+            // The next request needs another connection, or there is none.
+            _ if self.may_send && self.requests_left != Some(0) => self.reopen(idx),
+            _ if allowed == 0 => self.close(idx),
+            // It ends with the trial.
+            _ => {}
+        }
+    }
+
+    fn mark_free(&mut self, idx: usize) {
+        if !self.connections[idx].is_listed {
+            self.connections[idx].is_listed = true;
+            self.upstream_mut(idx).free.push(token(idx).0);
+        }
+    }
+
+    /// Sends one request that is over once it is with the kernel.
+    fn send_without_awaiting(&mut self, idx: usize, SendTimes { sent_at, intended }: SendTimes) {
+        let connection = &mut self.connections[idx];
+        let route = usize::from(connection.conn.upstream);
+        let number = self.upstreams[route].request_order.next_index();
+        let ask = InFlightRequest { sent_at, intended, request_idx: u16::try_from(number).unwrap_or(u16::MAX) };
+        self.in_flight.push(idx, connection, ask);
+        let request = &self.config.target.upstreams[route].requests[number].bytes;
+        self.recorder.on_sent(request.len());
+        // Unlike fixed bytes these are told of when they are sent.
+        self.connector.reactor.send(token(idx), request);
+    }
+
+    /// The request is sent, and nobody waits for its answer.
+    pub(super) fn on_sent_not_awaited(&mut self, idx: usize, at: Nanos) {
+        let connection = &mut self.connections[idx];
+        let Some(ask) = self.in_flight.pop(idx, connection) else { return };
+        connection.n_failures = 0;
+        self.n_busy -= 1;
+        let entry = RequestSample {
+            sent_at: ask.sent_at,
+            connect: std::mem::take(&mut connection.conn.connect_time),
+            service: at - ask.sent_at,
+            first_byte: at - ask.sent_at,
+            body_bytes: 0,
+            counts: self.counts(ask.intended),
+        };
+        self.recorder.worker.show_latency(entry.service);
+        self.recorder.on_sent_not_awaited(&entry);
+        self.send_next(idx, at);
+    }
+
+    /// Sends a number of requests at once.
+    fn send_requests(&mut self, idx: usize, n: u16, stamps: SendTimes) {
+        let connection = &mut self.connections[idx];
+        let lane = &mut self.upstreams[usize::from(connection.conn.upstream)];
+        connection.n_sent += u64::from(n);
+        self.n_busy += u64::from(n);
+        let SendTimes { sent_at, intended } = stamps;
+        if self.config.ignores_answers {
+            return self.send_without_awaiting(idx, stamps);
+        }
+        let is_plain = connection.conn.channel.is_plain();
+        for _ in 0..n {
+            let number = lane.request_order.next_index();
+            let ask = InFlightRequest { sent_at, intended, request_idx: u16::try_from(number).unwrap_or(u16::MAX) };
+            self.in_flight.push(idx, connection, ask);
+            self.recorder.on_sent(lane.request_bytes[number]);
+            if !is_plain {
+                let route = &self.config.target.upstreams[usize::from(connection.conn.upstream)];
+                if let Err(fault) =
+                    connection.conn.channel.encrypt(&route.requests[number].bytes, &mut self.connector.tls_buffers)
+                {
+                    return self.fail(idx, RequestFault::connect(fault), sent_at);
+                }
+            } else if !lane.request_order.is_single() {
+                self.connector.reactor.send_fixed(token(idx), lane.fixed[number][0]);
+            }
+        }
+        if !is_plain {
+            self.connector.send_pending(idx);
+        } else if lane.request_order.is_single() {
+            // As few sends as there are ones in the binary form of the number.
+            for power in (0..u16::BITS).rev().filter(|power| n >> power & 1 == 1) {
+                self.connector.reactor.send_fixed(token(idx), lane.fixed[0][power as usize]);
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! From the outcomes of the workers to a record.
+
+use fathom_engine::{IoBackend, TrialResults, pace::Pacing};
+use fathom_model::{
+    Histogram, Note, Record, Side,
+    names::{count, distribution},
+    units::Nanos,
+};
+
+use super::{request_totals::RequestTotals, results::LoadResults};
+use crate::{
+    conn::{ConnectTimes, FaultCause, FaultCounts, LoadConfig},
+    names,
+    target::TlsParameters,
+};
+
+/// The record of what all workers together brought home, but for what only schedules have.
+pub(crate) fn record<W>(
+    conducted: &TrialResults<W>,
+    all: LoadResults,
+    (target, way): (&LoadConfig, &IoBackend),
+) -> Record {
+    let mut record = conducted.record(Side::Initiator);
+    if target.is_counted {
+        // The number ends the trial, not the time: everything counts from the start on.
+        record.measure_until(conducted.ended());
+    }
+    record.errors = all.faults.iter().map(|(fault, n)| (fault.to_string(), *n)).collect();
+    let notes = [
+        ports_note(&all.faults),
+        status_note(&record),
+        lower_bounds_note(all.n_lower_bounds),
+        discard_note(&all),
+        resumed_note(&all.opening),
+        not_awaited_note(all.n_not_awaited),
+        tls_unclosed_note(all.n_tls_unclosed),
+    ];
+    if all.n_not_awaited > 0 {
+        record.totals.insert(names::NOT_AWAITED.to_owned(), all.n_not_awaited);
+    }
+    let RequestTotals {
+        head,
+        first_answer: answer,
+        tls: security,
+        total,
+        n_bytes_sent,
+        n_bytes_of_bodies,
+        n_mismatches,
+    } = all.totals;
+    record.totals.extend(
+        [
+            (names::UNFINISHED, all.n_unfinished),
+            (count::BYTES_SENT, n_bytes_sent),
+            (names::BODY_BYTES, n_bytes_of_bodies),
+            (names::FIRST_BODY_BYTES, target.recorder_config.first_body()),
+            (names::LENGTH_MISMATCHES, n_mismatches),
+        ]
+        .map(|(name, n)| (name.to_owned(), n)),
+    );
+    if all.opening.tls.count() > 0 {
+        record.totals.insert(names::TLS_RESUMED.to_owned(), all.opening.n_resumed);
+        record.totals.insert(names::TLS_UNCLOSED.to_owned(), all.n_tls_unclosed);
+    }
+    let texts = [(names::facts::HEAD, head), (names::facts::ANSWER, answer)];
+    let texts = texts.into_iter().filter_map(|(name, text)| Some((name, text?)));
+    let facts = security.iter().flat_map(tls_facts).chain(texts);
+    record.facts.extend(facts.map(|(name, text)| (name.to_owned(), text)));
+    let always = [
+        (names::TOTAL_TIME, total),
+        (names::WORKER_RATE, conducted.worker_rates().clone()),
+        (distribution::SERVICE_TIME, all.service),
+        (distribution::CONNECT_TIME, all.opening.connect),
+        (distribution::FIRST_BYTE, all.first_byte),
+        (distribution::DOWNLOAD_TIME, all.download),
+    ];
+    let seldom = [
+        (distribution::DNS_TIME, all.opening.resolve),
+        (distribution::PROXY_TIME, all.opening.proxy),
+        (distribution::TLS_TIME, all.opening.tls),
+    ];
+    let distributions = always.into_iter().chain(seldom.into_iter().filter(|(_, times)| times.count() > 0));
+    record.distributions = distributions.map(|(name, all)| (name.to_owned(), all)).collect();
+    record.notes.extend(notes.into_iter().flatten().chain(target.target.notes.iter().cloned()));
+    record.notes.push(way.note.clone());
+    record
+}
+
+/// What TLS agreed on, by the names of facts.
+fn tls_facts(security: &TlsParameters) -> impl Iterator<Item = (&'static str, String)> {
+    let TlsParameters { version, cipher, group, server_key_bits } = *security;
+    let usual = [(names::facts::TLS_VERSION, version.to_owned()), (names::facts::TLS_CIPHER, cipher.to_owned())];
+    let group = group.map(|group| (names::facts::TLS_GROUP, group.to_owned()));
+    let bits = server_key_bits.map(|bits| (names::facts::TLS_SERVER_KEY, bits.to_string()));
+    usual.into_iter().chain(group).chain(bits)
+}
+
+/// Says so when handshakes were spared, which is less work for both ends.
+fn resumed_note(opening: &ConnectTimes) -> Option<Note> {
+    let (n_resumed, n) = (opening.n_resumed, opening.tls.count());
+    (n_resumed > 0).then(|| Note {
+        id: "tls-resumed".to_owned(),
+        text: format!(
+            "of {n} TLS sessions {n_resumed} were resumed, which is less work for both ends than a full handshake; \
+             `resumption off` resumes none"
+        ),
+    })
+}
+
+/// Says so when connections did not come about for want of local ports, and what to do.
+fn ports_note(faults: &FaultCounts) -> Option<Note> {
+    let (fault, n) = faults.iter().find(|(fault, _)| fault.cause == FaultCause::NoPort)?;
+    let text = format!("{n} connections were not opened because no local port was free: {}", fault.hint()?);
+    Some(Note { id: "ports-exhausted".to_owned(), text })
+}
+
+/// Says so when a server answered fast, but not with what was asked for.
+fn status_note(record: &Record) -> Option<Note> {
+    let others = names::STATUS[1..].iter().map(|name| (name, record.totals[*name])).filter(|(_, n)| *n > 0);
+    let others: Vec<String> = others.map(|(name, n)| format!("{n} × {}", name.trim_start_matches("status_"))).collect();
+    (!others.is_empty()).then(|| Note {
+        id: "http-status".to_owned(),
+        text: format!(
+            "of {} answers not all were 2xx: {}; they count as answered, and may be cheaper than what was asked for",
+            record.totals[count::REQUESTS],
+            others.join(", ")
+        ),
+    })
+}
+
+/// Says so when times are lower bounds, because nobody waited for the answer.
+fn lower_bounds_note(n_bounds: u64) -> Option<Note> {
+    (n_bounds > 0).then(|| Note {
+        id: "waited-in-vain".to_owned(),
+        text: "requests without an answer in time are among the latencies with the time that they were waited for: \
+               their true latency is longer"
+            .to_owned(),
+    })
+}
+
+/// Says so when nobody waited for answers, so that the numbers are those of sending alone.
+fn not_awaited_note(n_left: u64) -> Option<Note> {
+    (n_left > 0).then(|| Note {
+        id: "answers-left".to_owned(),
+        text: format!(
+            "of {n_left} requests nobody waited for the answer: they were over once they were sent, so rate and latency \
+             say little about the server"
+        ),
+    })
+}
+
+/// Says so when nobody can know whether answers are whole: whoever cuts a connection cuts such an answer unseen.
+fn tls_unclosed_note(n_left_open: u64) -> Option<Note> {
+    (n_left_open > 0).then(|| Note {
+        id: "tls-left-open".to_owned(),
+        text: format!(
+            "the server did not close TLS (close_notify, RFC 8446 section 6.1) behind {n_left_open} of the answers that end with \
+             the connection: they count as whole, but may be cut short"
+        ),
+    })
+}
+
+/// Says so when bodies were not copied, which is less work than a client does that looks at them.
+fn discard_note(all: &LoadResults) -> Option<Note> {
+    all.has_discarded.then(|| Note {
+        id: "bodies-discarded".to_owned(),
+        text:
+            "large bodies were thrown away in the kernel without being copied: a client that reads them does more work"
+                .to_owned(),
+    })
+}
+
+/// Says how late what was due began that had to wait for others.
+pub(crate) fn pacing_note(pacing: Pacing, lag: &Histogram) -> Option<Note> {
+    let [p50, p99] = [0.5, 0.99].map(|share| lag.quantile(share).map(Nanos));
+    let (p50, p99) = (p50?, p99?);
+    (pacing == Pacing::Cheap).then(|| Note {
+        id: "pacing".to_owned(),
+        text: format!(
+            "pacing cheap: what was due within {} began together, {p50} (p50) and {p99} (p99) after its time; \
+             response times count from that time, service times do not",
+            Pacing::PERIOD
+        ),
+    })
+}

@@ -1,0 +1,109 @@
+//! The books of one worker while it works.
+
+use fathom_engine::{Error, WorkerHandle};
+use fathom_model::units::Nanos;
+
+use super::{
+    request_totals::{RequestSample, TotalsRecorder},
+    results::{LoadCounter, LoadResults},
+};
+use crate::{
+    conn::{ConnectTimes, RequestFault},
+    h1::ResponseSummary,
+    target::Channel,
+};
+
+/// Counters that others see while the worker works, and what it brings home.
+pub(crate) struct LoadRecorder<'a> {
+    pub(crate) worker: &'a WorkerHandle<'a>,
+    pub(crate) results: LoadResults,
+    totals: TotalsRecorder,
+}
+
+impl<'a> LoadRecorder<'a> {
+    pub(crate) fn new(worker: &'a WorkerHandle<'a>, ledger: TotalsRecorder) -> Self {
+        Self { worker, results: LoadResults::default(), totals: ledger }
+    }
+
+    #[inline]
+    pub(crate) fn add(&self, counter: LoadCounter, amount: u64) {
+        self.worker.add(counter as usize, amount);
+    }
+
+    /// A line is open.
+    pub(crate) fn on_connected(&mut self, channel: &Channel) {
+        self.add(LoadCounter::Connections, 1);
+        self.totals.on_connected(channel);
+    }
+
+    /// A piece of an answer has come.
+    #[inline]
+    pub(crate) fn on_received(&mut self, piece: &[u8]) {
+        self.totals.on_received(piece);
+    }
+
+    /// So many bytes were sent.
+    #[inline]
+    pub(crate) fn on_sent(&mut self, bytes: usize) {
+        self.totals.on_sent(bytes);
+    }
+
+    /// An answer has come to its end.
+    #[inline]
+    pub(crate) fn on_answer(&mut self, answer: &ResponseSummary, entry: &RequestSample) {
+        self.add(LoadCounter::Requests, 1);
+        self.add(LoadCounter::Attempts, 1);
+        self.worker.add(LoadCounter::Status2xx as usize + usize::from((answer.status / 100).clamp(2, 6) - 2), 1);
+        self.totals.on_answer(entry);
+        if entry.counts {
+            self.results.service.record(entry.service.0);
+            self.results.first_byte.record(entry.first_byte.0);
+            self.results.download.record(entry.service.since(entry.first_byte).0);
+        }
+    }
+
+    /// An answer ends because its connection does.
+    pub(crate) fn on_answer_ended_by_close(&mut self, channel: &Channel) {
+        self.results.n_tls_unclosed += u64::from(channel.lacks_close_notify());
+    }
+
+    /// A request is over without an answer, as was wanted; it has no status.
+    pub(crate) fn on_sent_not_awaited(&mut self, entry: &RequestSample) {
+        self.add(LoadCounter::Requests, 1);
+        self.add(LoadCounter::Attempts, 1);
+        self.results.n_not_awaited += 1;
+        self.totals.on_answer(entry);
+        if entry.counts {
+            self.results.service.record(entry.service.0);
+        }
+    }
+
+    /// Counts what went wrong.
+    pub(crate) fn count_fault(&mut self, fault: RequestFault) {
+        *self.results.faults.entry(fault).or_default() += 1;
+        self.add(LoadCounter::Attempts, u64::from(!fault.is_between_requests()));
+        self.add(LoadCounter::Errors, 1);
+    }
+
+    /// Counts a failure; whether the worker is to give up.
+    pub(crate) fn on_failure(&mut self, fault: RequestFault) -> bool {
+        self.count_fault(fault);
+        self.totals.on_failure()
+    }
+
+    /// A request that nobody waits for any longer took at least as long as it was waited for.
+    pub(crate) fn record_given_up(&mut self, waited: Nanos) {
+        self.results.n_lower_bounds += 1;
+        self.results.service.record(waited.0);
+    }
+
+    /// What the worker brings home; `head` is one of those that it has read.
+    ///
+    /// # Errors
+    /// When the log of requests could not be written.
+    pub(crate) fn finish(mut self, opening: ConnectTimes, head: &[u8]) -> Result<LoadResults, Error> {
+        self.results.opening = opening;
+        self.results.totals = self.totals.close(head)?;
+        Ok(self.results)
+    }
+}

@@ -1,0 +1,103 @@
+//! What a worker counts and brings home.
+
+use fathom_model::{Histogram, names::count};
+
+use super::request_totals::RequestTotals;
+use crate::{
+    conn::{ConnectTimes, FaultCounts},
+    names,
+};
+
+/// The places of the counters.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum LoadCounter {
+    Requests,
+    BytesReceived,
+    Connections,
+    Attempts,
+    Errors,
+    ClosedByServer,
+    Status2xx,
+    // Four more classes follow.
+    Resent = 11,
+    Intended,
+    Sent,
+    LateNoConnection,
+    LateOwnCpu,
+}
+
+/// The names of the counters, in the order of [`LoadCounter`]; a closed load has the first [`CLOSED_COUNTERS`] of them.
+pub(crate) const COUNTERS: &[&str] = &[
+    count::REQUESTS,
+    count::BYTES_RECEIVED,
+    count::CONNECTIONS,
+    names::ATTEMPTS,
+    names::ERRORS,
+    names::CLOSED_BY_SERVER,
+    names::STATUS[0],
+    names::STATUS[1],
+    names::STATUS[2],
+    names::STATUS[3],
+    names::STATUS[4],
+    names::RESENT,
+    count::INTENDED,
+    count::SENT,
+    count::LATE_NO_CONNECTION,
+    count::LATE_OWN_CPU,
+];
+
+/// How many counters a load without a schedule has.
+pub(crate) const CLOSED_COUNTERS: usize = LoadCounter::Intended as usize;
+
+/// What a worker brings home beside its counters.
+#[derive(Debug, Default)]
+pub(crate) struct LoadResults {
+    pub(crate) service: Histogram,
+    pub(crate) response: Histogram,
+    pub(crate) lag: Histogram,
+    pub(crate) opening: ConnectTimes,
+    pub(crate) first_byte: Histogram,
+    pub(crate) download: Histogram,
+    pub(crate) faults: FaultCounts,
+    /// Requests whose answer was still on its way at the end.
+    pub(crate) n_unfinished: u64,
+    /// Requests that were due and never sent.
+    pub(crate) n_not_started: u64,
+    /// Values among the times of requests that are lower bounds: the wait was given up.
+    pub(crate) n_lower_bounds: u64,
+    /// Requests that were over once they were sent.
+    pub(crate) n_not_awaited: u64,
+    /// Answers that ended with their connection, which TLS did not close.
+    pub(crate) n_tls_unclosed: u64,
+    /// Whether bodies were discarded without being copied.
+    pub(crate) has_discarded: bool,
+    pub(crate) totals: RequestTotals,
+}
+
+impl LoadResults {
+    /// All workers' together.
+    pub(crate) fn merged<'a>(outcomes: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut all = Self::default();
+        outcomes.into_iter().for_each(|outcome| all.merge(outcome));
+        all
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.service.merge(&other.service);
+        self.response.merge(&other.response);
+        self.lag.merge(&other.lag);
+        self.opening.merge(&other.opening);
+        self.first_byte.merge(&other.first_byte);
+        self.download.merge(&other.download);
+        for (fault, n) in &other.faults {
+            *self.faults.entry(*fault).or_default() += n;
+        }
+        self.n_unfinished += other.n_unfinished;
+        self.n_not_started += other.n_not_started;
+        self.n_lower_bounds += other.n_lower_bounds;
+        self.n_not_awaited += other.n_not_awaited;
+        self.n_tls_unclosed += other.n_tls_unclosed;
+        self.has_discarded |= other.has_discarded;
+        self.totals.merge(&other.totals);
+    }
+}

@@ -1,0 +1,138 @@
+//! Looking names up while the load runs, beside the worker: the resolver of the C library blocks.
+
+use std::{
+    io::{self, Write as _},
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{self, Receiver, Sender},
+    },
+    thread,
+};
+
+use fathom_model::units::Nanos;
+use fathom_sys::{
+    clock,
+    policy::{Destination as Permitted, Policy},
+    socket::Socket,
+};
+
+use super::{HostPort, TargetConfigError};
+
+/// So many names are looked up at once for one worker; a resolver close by answers each within some 100 µs.
+const THREADS: usize = 4;
+
+/// What is asked: for whom, and which name.
+type LookupQuestion = (LookupOwner, HostPort);
+
+/// Who waits for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LookupOwner {
+    /// A connection, by its token, of this route.
+    Connection(u32, usize),
+    /// A route whose answer has become old.
+    Route(usize),
+}
+
+/// What the resolver said.
+#[derive(Debug)]
+pub(super) struct LookupAnswer {
+    pub(super) owner: LookupOwner,
+    pub(super) found: io::Result<Vec<Permitted>>,
+    pub(super) took: Nanos,
+}
+
+/// Threads of one worker that look names up; they end when it is dropped.
+#[derive(Debug)]
+pub(super) struct LookupThreads {
+    questions: Sender<LookupQuestion>,
+    answers: Receiver<LookupAnswer>,
+    waker: Option<UnixStream>,
+}
+
+impl LookupThreads {
+    pub(super) fn start(policy: &Policy) -> Result<Self, TargetConfigError> {
+        let (questions, asked) = mpsc::channel::<LookupQuestion>();
+        let (answer, answers) = mpsc::channel();
+        let (bell, rope) = UnixStream::pair().map_err(TargetConfigError::Lookups)?;
+        // A bell that rings already need not ring again, and must not make a thread wait.
+        rope.set_nonblocking(true).map_err(TargetConfigError::Lookups)?;
+        bell.set_nonblocking(true).map_err(TargetConfigError::Lookups)?;
+        let (asked, rope) = (Arc::new(Mutex::new(asked)), Arc::new(rope));
+        for _ in 0..THREADS {
+            let (asked, rope, answer) = (Arc::clone(&asked), Arc::clone(&rope), answer.clone());
+            let policy = policy.clone();
+            let thread = thread::Builder::new().name("lookup".to_owned());
+            thread.spawn(move || run_lookups(&asked, &policy, (&rope, &answer))).map_err(TargetConfigError::Lookups)?;
+        }
+        Ok(Self { questions, answers, waker: Some(bell) })
+    }
+
+    pub(super) fn ask(&self, asker: LookupOwner, name: HostPort) {
+        // The threads live as long as this end of their channel.
+        self.questions.send((asker, name)).expect("lookup threads wait for questions");
+    }
+
+    /// A socket that becomes readable when there are answers, once; what can be read from it means nothing else.
+    pub(super) fn take_waker(&mut self) -> Option<Socket> {
+        self.waker.take().map(|bell| Socket::from(OwnedFd::from(bell)))
+    }
+
+    pub(super) fn next(&self) -> Option<LookupAnswer> {
+        self.answers.try_recv().ok()
+    }
+}
+
+fn run_lookups(
+    asked: &Mutex<Receiver<LookupQuestion>>,
+    policy: &Policy,
+    (rope, answer): (&UnixStream, &Sender<LookupAnswer>),
+) {
+    loop {
+        let question = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok((asker, name)) = question else { return };
+        let begun_at = clock::now();
+        let found = name.resolve(policy);
+        let took = clock::now().since(begun_at);
+        if answer.send(LookupAnswer { owner: asker, found, took }).is_err() {
+            return;
+        }
+        // A full bell rings already, and one whose other end is gone has nobody to hear it.
+        let _ = (&*rope).write(&[1]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::{super::ConnectFault, *};
+
+    #[test]
+    fn answers_come_to_those_who_asked_and_the_bell_rings() {
+        let mut lookups = LookupThreads::start(&Policy::anything()).unwrap();
+        let mut bell = UnixStream::from(OwnedFd::from(lookups.take_waker().unwrap()));
+        assert!(lookups.take_waker().is_none());
+        bell.set_nonblocking(false).unwrap();
+        let name = |host: &str| HostPort { host: host.to_owned(), port: 7 };
+        lookups.ask(LookupOwner::Connection(3, 0), name("127.0.0.1"));
+        lookups.ask(LookupOwner::Route(1), name("nowhere.invalid"));
+        let mut heard = Vec::new();
+        while heard.len() < 2 {
+            bell.read_exact(&mut [0]).unwrap();
+            heard.extend(std::iter::from_fn(|| lookups.next()));
+        }
+        heard.sort_by_key(|answer| answer.owner == LookupOwner::Route(1));
+        assert_eq!(heard[0].owner, LookupOwner::Connection(3, 0));
+        assert_eq!(heard[0].found.as_ref().unwrap()[0].to_string(), "127.0.0.1:7");
+        assert!(heard[1].found.is_err());
+    }
+
+    #[test]
+    fn an_answer_that_nobody_has_allowed_is_no_answer() {
+        let lookups = LookupThreads::start(&Policy::own(Vec::new())).unwrap();
+        lookups.ask(LookupOwner::Connection(3, 0), HostPort { host: "localhost".to_owned(), port: 7 });
+        let answer = lookups.answers.recv().unwrap();
+        assert_eq!(ConnectFault::of_lookup(&answer.found.unwrap_err()), ConnectFault::NotAllowed);
+    }
+}

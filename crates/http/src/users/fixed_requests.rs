@@ -1,0 +1,130 @@
+//! Requests that are the same each time, found by the place where their bytes lie.
+//!
+//! A request that never changes is made once and lies where it was made, so a user that sends it shows the same bytes at the same
+//! place again and again. Such bytes are given to the reactor for good, which sends them with less ado. They are compared each
+//! time: a place proves nothing.
+
+use fathom_sys::reactor::FixedBuffer;
+
+/// So often in a row the same place and length must have been shown: nobody makes a literal for a few requests.
+const REPEATS_MIN: u8 = 16;
+/// Longer ones gain nothing: what they cost is to be sent, not to be handed over.
+const LENGTH_MAX: usize = 4096;
+/// Places that are told apart, four for each literal of a script of a usual size.
+const BUFFERS_TRACKED: usize = 256;
+/// What was given to a reactor stays there, so there must be few of them.
+const FIXED_MAX: usize = 64;
+
+#[derive(Debug, Clone, Default)]
+enum BufferEntry {
+    #[default]
+    Unknown,
+    /// Shown so often.
+    Seen {
+        at: usize,
+        length: usize,
+        n: u8,
+    },
+    Fixed {
+        at: usize,
+        bytes: Box<[u8]>,
+        fixed: FixedBuffer,
+    },
+    /// Bytes that change lie there.
+    Varying,
+}
+
+/// The literals of one worker.
+#[derive(Debug)]
+pub(super) struct FixedRequests {
+    entries: Box<[BufferEntry]>,
+    n: usize,
+}
+
+impl Default for FixedRequests {
+    fn default() -> Self {
+        Self { entries: vec![BufferEntry::default(); BUFFERS_TRACKED].into(), n: 0 }
+    }
+}
+
+impl FixedRequests {
+    /// What the reactor has instead of these bytes, if they are a literal; `fix` gives them to it.
+    pub(super) fn find(&mut self, bytes: &[u8], fix: impl FnOnce(Vec<u8>) -> FixedBuffer) -> Option<FixedBuffer> {
+        if bytes.len() > LENGTH_MAX {
+            return None;
+        }
+        let at = bytes.as_ptr().addr();
+        // Allocations begin at multiples of 16.
+        let place = &mut self.entries[((at >> 4) ^ (at >> 12) ^ bytes.len()) % BUFFERS_TRACKED];
+        match place {
+            BufferEntry::Fixed { at: known, bytes: literal, fixed } if *known == at => {
+                if **literal == *bytes {
+                    return Some(*fixed);
+                }
+                *place = BufferEntry::Varying;
+            }
+            BufferEntry::Fixed { .. } | BufferEntry::Varying => {}
+            BufferEntry::Seen { at: known, length, n } if (*known, *length) == (at, bytes.len()) => {
+                *n += 1;
+                if *n == REPEATS_MIN && self.n < FIXED_MAX {
+                    self.n += 1;
+                    let fixed = fix(bytes.to_vec());
+                    *place = BufferEntry::Fixed { at, bytes: bytes.into(), fixed };
+                    return Some(fixed);
+                }
+                *n = (*n).min(REPEATS_MIN - 1);
+            }
+            BufferEntry::Unknown | BufferEntry::Seen { .. } => {
+                *place = BufferEntry::Seen { at, length: bytes.len(), n: 1 }
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_sys::reactor::{Epoll, Reactor};
+
+    use super::*;
+
+    #[test]
+    fn bytes_that_stay_the_same_are_given_to_the_reactor_once() {
+        let (mut literals, mut reactor) = (FixedRequests::default(), Epoll::<false>::new(1).unwrap());
+        let (request, mut n_fixed) = (b"GET / HTTP/1.1\r\n\r\n".to_vec(), 0);
+        let found = (0..100).filter(|_| {
+            let fixed = literals.find(&request, |bytes| {
+                n_fixed += 1;
+                reactor.fix(bytes)
+            });
+            fixed.is_some()
+        });
+        assert_eq!(found.count(), 101 - usize::from(REPEATS_MIN));
+        assert_eq!(n_fixed, 1);
+    }
+
+    #[test]
+    fn bytes_that_change_are_never_taken_for_those_that_lay_there() {
+        let (mut literals, mut reactor) = (FixedRequests::default(), Epoll::<false>::new(1).unwrap());
+        let mut request = b"GET /0 HTTP/1.1\r\n\r\n".to_vec();
+        for _ in 0..REPEATS_MIN {
+            literals.find(&request, |bytes| reactor.fix(bytes));
+        }
+        assert!(literals.find(&request, |bytes| reactor.fix(bytes)).is_some());
+        request[5] = b'1';
+        assert!((0..100).all(|_| literals.find(&request, |bytes| reactor.fix(bytes)).is_none()));
+    }
+
+    #[test]
+    fn a_reactor_is_given_few_literals() {
+        let (mut literals, mut reactor, mut n_fixed) = (FixedRequests::default(), Epoll::<false>::new(1).unwrap(), 0);
+        let requests: Vec<Vec<u8>> = (0..1_000).map(|n| format!("GET /{n} HTTP/1.1\r\n\r\n").into_bytes()).collect();
+        for request in requests.iter().flat_map(|request| std::iter::repeat_n(request, usize::from(REPEATS_MIN))) {
+            literals.find(request, |bytes| {
+                n_fixed += 1;
+                reactor.fix(bytes)
+            });
+        }
+        assert_eq!(n_fixed, FIXED_MAX);
+    }
+}

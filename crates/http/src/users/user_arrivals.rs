@@ -1,0 +1,112 @@
+//! How users come: so many over a time, or by a schedule.
+
+use fathom_engine::pace::{ArrivalProcess, Arrivals, Profile, WorkShare};
+use fathom_model::units::Nanos;
+
+/// How users come, all workers together.
+#[derive(Debug, Clone)]
+pub enum UserArrivals {
+    /// So many, spread evenly over a time from the start on, each in a seat of its own.
+    Population {
+        /// At least 1.
+        n: u64,
+        /// Zero for all at once.
+        ramp_up: Nanos,
+    },
+    /// By a schedule; one who finds no free seat waits for it.
+    Arrivals {
+        /// Users per second, over time.
+        profile: Profile,
+        /// How they are spread.
+        process: ArrivalProcess,
+        /// The most who are there at once, at least 1.
+        n_slots: u64,
+    },
+}
+
+impl UserArrivals {
+    /// The most users who are there at once.
+    #[must_use]
+    pub fn n_slots(&self) -> u64 {
+        match self {
+            Self::Population { n, .. } => *n,
+            Self::Arrivals { n_slots: n_seats, .. } => *n_seats,
+        }
+    }
+
+    /// Whether users come when the schedule says, not when the trial begins.
+    pub(super) fn is_scheduled(&self) -> bool {
+        matches!(self, Self::Arrivals { .. })
+    }
+
+    /// Whether it has an end of its own, so that everything counts until then.
+    pub(super) fn has_end(&self) -> bool {
+        matches!(self, Self::Arrivals { profile, .. } if profile.length().is_some())
+    }
+
+    /// When the users of one worker come, since the start.
+    pub(super) fn times_of(&self, share: WorkShare) -> ArrivalTimes {
+        match self {
+            Self::Population { n, ramp_up: over } => {
+                ArrivalTimes::Spread(EvenArrivals { n: *n, over: *over, next: share.idx as u64, step: share.of as u64 })
+            }
+            Self::Arrivals { profile, process, .. } => {
+                ArrivalTimes::Arrivals(Arrivals::new(profile.clone(), *process, share))
+            }
+        }
+    }
+}
+
+/// When the users of one worker come, one after another.
+#[derive(Debug, Clone)]
+pub(super) enum ArrivalTimes {
+    Spread(EvenArrivals),
+    Arrivals(Arrivals),
+}
+
+impl Iterator for ArrivalTimes {
+    type Item = Nanos;
+
+    fn next(&mut self) -> Option<Nanos> {
+        match self {
+            Self::Spread(spread) => spread.next(),
+            Self::Arrivals(arrivals) => arrivals.next(),
+        }
+    }
+}
+
+/// Every so-many-th of users who are spread evenly over a time.
+#[derive(Debug, Clone)]
+pub(super) struct EvenArrivals {
+    n: u64,
+    over: Nanos,
+    next: u64,
+    step: u64,
+}
+
+impl Iterator for EvenArrivals {
+    type Item = Nanos;
+
+    fn next(&mut self) -> Option<Nanos> {
+        let nth = (self.next < self.n).then_some(self.next)?;
+        self.next += self.step;
+        // Years of nanoseconds times millions of users do not fit 64 bits.
+        let at = u128::from(self.over.0) * u128::from(nth) / u128::from(self.n);
+        Some(Nanos(u64::try_from(at).unwrap_or(u64::MAX)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_together_spread_a_population_evenly() {
+        let population = UserArrivals::Population { n: 10, ramp_up: Nanos::from_secs(1) };
+        let mut all: Vec<Nanos> = (0..3).flat_map(|idx| population.times_of(WorkShare { idx, of: 3 })).collect();
+        all.sort_unstable();
+        assert!(all.into_iter().eq((0..10).map(|n| Nanos::from_millis(100 * n))));
+        let at_once = UserArrivals::Population { n: 4, ramp_up: Nanos::ZERO };
+        assert!(at_once.times_of(WorkShare { idx: 0, of: 1 }).eq([Nanos::ZERO; 4]));
+    }
+}

@@ -1,0 +1,231 @@
+//! The users of one worker, in its hall.
+//!
+//! Users decide in their turns; what they decided is carried out, and what becomes of it is told them before their next turn.
+//! A turn follows right behind the last answer; after a failure it comes in the next round, so that no failure leads to another
+//! within the same call.
+
+use fathom_engine::{Error, Phase, Stop, pace::LateCause};
+use fathom_model::units::Nanos;
+use fathom_sys::{clock, reactor::Reactor};
+
+use super::{MeasurePhase, UserAction, UserSlot, Users, user_connection::UserState, user_pool::UserPool};
+use crate::{
+    conn::{COMPLETIONS_MAX, ConnectionHandler, DRAIN, FaultCause, RequestFault, RequestStage, UnansweredCheck, token},
+    h1::HeadReader,
+    metrics::{LoadCounter, LoadResults},
+};
+
+/// Behind any time that has come: what happens then happens in the next round.
+pub(super) const NEXT_ROUND: Nanos = Nanos(1);
+
+/// Users and the hall in which they are.
+pub(super) struct UserLoop<'a, R, U> {
+    pub(super) users: U,
+    pub(super) pool: UserPool<'a, R>,
+    /// What users have been told of what counts.
+    announced: Option<MeasurePhase>,
+}
+
+impl<'a, R: Reactor, U: Users> UserLoop<'a, R, U> {
+    pub(super) fn new(users: U, hall: UserPool<'a, R>) -> Self {
+        Self { users, pool: hall, announced: None }
+    }
+
+    /// Lets users come and ask until the trial is over, then waits shortly for the last answers.
+    pub(super) fn run(mut self) -> Result<(LoadResults, U::Outcome), Error> {
+        loop {
+            let now = clock::now();
+            if self.is_done(now) {
+                return self.finish(now);
+            }
+            self.sweep(now);
+            self.begin_due(now);
+            self.start_connects();
+            let faults = &self.pool.recorder.results.faults;
+            self.pool.connector.check_reached(self.pool.connections.len(), faults)?;
+            self.pool.wait(now).map_err(|cause| Error::System { what: "wait for answers".to_owned(), cause })?;
+            for _ in 0..COMPLETIONS_MAX {
+                let Some(completion) = self.pool.connector.reactor.next() else { break };
+                self.on_completion(completion);
+                self.run_due();
+            }
+        }
+    }
+
+    /// Follows the phases of the trial; whether nothing is left to do.
+    fn is_done(&mut self, now: Nanos) -> bool {
+        let hall = &mut self.pool;
+        let phase = hall.recorder.worker.phase();
+        hall.measuring = hall.config.is_counted || phase == Phase::Measure;
+        if hall.measuring && hall.measured_from.is_none() {
+            // Without a warm-up, those who come first count too.
+            hall.measured_from = Some(if self.announced.is_none() { hall.start } else { now });
+        }
+        let is_empty = hall.n_users == 0 && hall.queue.waiting() == 0 && hall.queue.next_due().is_none();
+        let is_over = phase == Phase::Over || is_empty || self.users.is_over();
+        if is_over && hall.over_at.is_none() {
+            hall.over_at = Some(now);
+        }
+        let window = match (hall.over_at, hall.measuring) {
+            (Some(_), _) => MeasurePhase::Over,
+            (None, true) => MeasurePhase::Measured,
+            (None, false) => MeasurePhase::WarmUp,
+        };
+        if self.announced != Some(window) {
+            self.announced = Some(window);
+            self.users.on_phase(window, now);
+        }
+        let drain = if hall.stop.state() == Stop::Abort { Nanos::ZERO } else { DRAIN };
+        hall.over_at.is_some_and(|at| hall.n_busy == 0 || now >= at + drain)
+    }
+
+    /// What is due between two answers: a batch of them may take longer than it is until then.
+    fn run_due(&mut self) {
+        if let Some(due) = self.pool.next_due() {
+            let now = clock::now();
+            if due <= now {
+                self.begin_due(now);
+            }
+        }
+    }
+
+    /// Gives those their turn who have rested, or waited, for long enough, and those a seat who are due.
+    fn begin_due(&mut self, now: Nanos) {
+        if self.pool.over_at.is_some() {
+            return;
+        }
+        if self.pool.pacer.looks(now) {
+            if self.pool.next_due().is_some_and(|due| due <= now) {
+                self.pool.pacer.started(now);
+            }
+            while let Some(seat) = self.pool.next_awake(now) {
+                self.run_user(seat, now);
+            }
+            // Turns take their time.
+            self.pool.notice(clock::now());
+        }
+        while let Some(UserSlot(seat)) = self.users.next_woken(now) {
+            let seat = seat as usize;
+            if self.pool.connections[seat].state == UserState::Waiting {
+                self.run_user(seat, now);
+            }
+        }
+        while self.pool.queue.waiting() > 0 {
+            let Some(seat) = self.pool.free.pop() else { return };
+            self.admit_user(seat as usize);
+        }
+    }
+
+    /// Gives the one who has been due for longest a seat, and the first turn.
+    fn admit_user(&mut self, seat: usize) {
+        let hall = &mut self.pool;
+        let now = clock::now();
+        let start = hall.queue.start(now - hall.start).expect("somebody waits");
+        hall.recorder.add(LoadCounter::Sent, 1);
+        match start.late {
+            None => {}
+            Some(LateCause::NoConnection) => hall.recorder.add(LoadCounter::LateNoConnection, 1),
+            Some(LateCause::OwnProcessor) => hall.recorder.add(LoadCounter::LateOwnCpu, 1),
+        }
+        let intended = hall.start + start.intended;
+        if hall.measured_from.is_some_and(|from| intended >= from) {
+            hall.recorder.results.lag.record(start.lag.0);
+        }
+        hall.take_slot(seat);
+        self.users.arrive(UserSlot(token(seat).0), now, start.lag);
+        self.run_user(seat, now);
+    }
+
+    /// Asks the user in a seat what it does next, and does it.
+    pub(super) fn run_user(&mut self, seat: usize, now: Nanos) {
+        let Self { users, pool: hall, .. } = self;
+        hall.connections[seat].state = UserState::Acting;
+        if hall.over_at.is_some() {
+            return;
+        }
+        let name = UserSlot(token(seat).0);
+        let asked = match users.next_action(name, now) {
+            UserAction::Send(ask) => hall.send_request(seat, &ask),
+            UserAction::Sleep { until } => {
+                hall.sleep(seat, until.max(now + NEXT_ROUND));
+                Ok(())
+            }
+            UserAction::Wait => {
+                hall.connections[seat].state = UserState::Waiting;
+                Ok(())
+            }
+            UserAction::CloseConnection => {
+                hall.close(seat);
+                hall.sleep(seat, now + NEXT_ROUND);
+                Ok(())
+            }
+            UserAction::Leave => {
+                hall.release_slot(seat);
+                Ok(())
+            }
+        };
+        if let Err(fault) = asked {
+            self.fail(seat, fault, now);
+        }
+    }
+
+    /// Begins to connect for those who asked without a connection, as far as there may be connects under way.
+    fn start_connects(&mut self) {
+        if self.pool.over_at.is_some() {
+            return;
+        }
+        while let Some(seat) = self.pool.next_to_connect() {
+            let now = clock::now();
+            let connection = &mut self.pool.connections[seat];
+            if let Some(pending) = &mut connection.pending {
+                pending.sent_at = now;
+            }
+            self.connect(seat, now);
+        }
+    }
+
+    /// Ends what has taken too long.
+    fn sweep(&mut self, now: Nanos) {
+        for seat in self.pool.sweep.due(now, self.pool.connections.len()) {
+            let connection = &self.pool.connections[seat];
+            let stage = match (connection.conn.overdue(now, self.pool.config.timeout), connection.unanswered()) {
+                (Some(stage), _) => stage,
+                (None, Some(pending)) if now.since(pending.sent_at) > pending.timeout => {
+                    if self.pool.measuring {
+                        self.pool.recorder.record_given_up(now - pending.sent_at);
+                    }
+                    RequestStage::Read
+                }
+                _ => continue,
+            };
+            self.fail(seat, RequestFault { stage, cause: FaultCause::Timeout }, now);
+        }
+    }
+
+    /// What is to be told at the end.
+    fn finish(self, now: Nanos) -> Result<(LoadResults, U::Outcome), Error> {
+        let is_ended = self.pool.over_at.is_some() && self.pool.stop.state() != Stop::Abort;
+        let UserPool {
+            recorder: mut accounts, connector: board, connections, heads, queue, start, measured_from, ..
+        } = self.pool;
+        let closing = measured_from.filter(|_| is_ended).map(|from| UnansweredCheck::of(now, from));
+        for connection in &connections {
+            let of_connect = closing.and_then(|closing| closing.connect(&connection.conn));
+            let sent = connection.unanswered();
+            let of_request =
+                closing.zip(sent).and_then(|(closing, sent)| closing.request(sent.sent_at, sent.first_byte_at));
+            accounts.results.n_unfinished += u64::from(sent.is_some() && of_request.is_none());
+            of_connect.or(of_request).into_iter().for_each(|fault| accounts.count_fault(fault));
+        }
+        accounts.results.n_not_started = queue.waiting();
+        let from = measured_from.unwrap_or(Nanos::MAX);
+        for intended in queue.rest().map(|intended| start + intended).filter(|intended| *intended >= from) {
+            accounts.results.lag.record((now - intended).0);
+        }
+        let head = heads.iter().flatten().map(HeadReader::last_head).find(|head| !head.is_empty());
+        let outcome = accounts.finish(board.times, head.unwrap_or_default())?;
+        // The next trial needs the ports.
+        board.reactor.abandon();
+        Ok((outcome, self.users.finish(now)))
+    }
+}

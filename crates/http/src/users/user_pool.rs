@@ -1,0 +1,324 @@
+//! The seats of one worker, and all that is there for whoever sits in them.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap, VecDeque},
+    sync::Arc,
+};
+
+use fathom_engine::{
+    Batching, StopFlag,
+    pace::{ConnectionAvailability, Pacer, Pacing, StartQueue},
+};
+use fathom_model::units::Nanos;
+use fathom_sys::{
+    clock,
+    reactor::{Batch, Reactor, WaitLimit},
+};
+
+use super::{
+    AnswerDetail, BodyFraming, UserRequest,
+    fixed_requests::FixedRequests,
+    user_arrivals::ArrivalTimes,
+    user_connection::{PendingRequests, RETRY_REQUEST_MAX, SpareBuffers, UserConnection, UserState},
+};
+use crate::{
+    conn::{Connector, DISCARD_MIN, LoadConfig, RequestFault, TICK, TimeoutSweep, token},
+    h1::{HeadReader, Method, ResponseSummary},
+    metrics::{LoadCounter, LoadRecorder, RequestSample},
+};
+
+/// What a worker has for its users; it decides nothing for them.
+pub(super) struct UserPool<'a, R> {
+    pub(super) recorder: LoadRecorder<'a>,
+    pub(super) config: Arc<LoadConfig>,
+    pub(super) connector: Connector<R>,
+    /// By seat.
+    pub(super) connections: Vec<UserConnection>,
+    /// For each server, the heads of its answers with a body and without one.
+    pub(super) heads: Vec<[HeadReader; 2]>,
+    pub(super) spare_buffers: SpareBuffers,
+    fixed_requests: FixedRequests,
+    /// The words for each fault that has come.
+    fault_texts: BTreeMap<RequestFault, Box<str>>,
+    /// Seats that may be taken, the one left last on top: its memory is warm.
+    pub(super) free: Vec<u32>,
+    /// Whether a seat may be taken again.
+    is_shared: bool,
+    pub(super) n_users: u64,
+    pub(super) queue: StartQueue<ArrivalTimes>,
+    /// Seats whose users rest, or have their turn later, with the time until which they do.
+    sleeping: BinaryHeap<Reverse<(Nanos, u32)>>,
+    /// Seats whose turn to connect comes, in order.
+    to_connect: VecDeque<u32>,
+    pub(super) batching: Batching,
+    pub(super) pacer: Pacer,
+    pub(super) sweep: TimeoutSweep,
+    pub(super) stop: StopFlag,
+    pub(super) start: Nanos,
+    /// Users with requests under way, their connects included.
+    pub(super) n_busy: u64,
+    /// Sends since the last wait that come back as completions.
+    n_pending_sends: u32,
+    pub(super) measuring: bool,
+    pub(super) measured_from: Option<Nanos>,
+    pub(super) over_at: Option<Nanos>,
+}
+
+/// What a worker brings to its hall.
+pub(super) struct PoolResources<R> {
+    pub(super) config: Arc<LoadConfig>,
+    pub(super) connector: Connector<R>,
+    pub(super) n_slots: u32,
+    pub(super) queue: StartQueue<ArrivalTimes>,
+    pub(super) pacing: Pacing,
+    pub(super) is_shared: bool,
+    pub(super) batching: Batching,
+    pub(super) stop: StopFlag,
+}
+
+impl<'a, R: Reactor> UserPool<'a, R> {
+    pub(super) fn new(accounts: LoadRecorder<'a>, furniture: PoolResources<R>) -> Self {
+        let PoolResources {
+            config: target,
+            connector: board,
+            n_slots: n_seats,
+            queue,
+            pacing,
+            is_shared,
+            batching,
+            stop,
+        } = furniture;
+        let n = n_seats as usize;
+        let heads = || [Method::Get, Method::Head].map(|method| target.target.head_reader(method));
+        Self {
+            start: accounts.worker.start,
+            recorder: accounts,
+            connector: board,
+            connections: (0..n).map(|_| UserConnection::new()).collect(),
+            heads: target.target.upstreams.iter().map(|_| heads()).collect(),
+            spare_buffers: SpareBuffers::default(),
+            fixed_requests: FixedRequests::default(),
+            fault_texts: BTreeMap::new(),
+            free: (0..n_seats).rev().collect(),
+            is_shared,
+            n_users: 0,
+            queue,
+            sleeping: BinaryHeap::with_capacity(n),
+            to_connect: VecDeque::with_capacity(n),
+            batching,
+            pacer: Pacer::new(pacing),
+            sweep: TimeoutSweep::default(),
+            stop,
+            n_busy: 0,
+            n_pending_sends: 0,
+            measuring: false,
+            measured_from: None,
+            over_at: None,
+            config: target,
+        }
+    }
+
+    /// Takes note of those who are due.
+    pub(super) fn notice(&mut self, now: Nanos) {
+        let free = if self.free.is_empty() { ConnectionAvailability::None } else { ConnectionAvailability::Some };
+        let n_due = self.queue.notice(now - self.start, free);
+        if n_due > 0 {
+            self.recorder.add(LoadCounter::Intended, n_due);
+        }
+    }
+
+    /// Somebody takes a seat.
+    pub(super) fn take_slot(&mut self, seat: usize) {
+        self.n_users += 1;
+        self.connections[seat].begin_user();
+    }
+
+    /// Sends what a user asks, or keeps it until there is a connection for it.
+    ///
+    /// # Errors
+    /// What kept it from being sent.
+    pub(super) fn send_request(&mut self, seat: usize, ask: &UserRequest<'_>) -> Result<(), RequestFault> {
+        let places = &self.config.target.upstream_of_url;
+        let route = *places.get(usize::from(ask.server)).unwrap_or_else(|| {
+            panic!("server {} was asked, and there are {}", ask.server, places.len());
+        });
+        assert!(ask.n_requests > 0, "nothing was asked: {:?}", ask.bytes);
+        let connection = &mut self.connections[seat];
+        connection.state = UserState::AwaitingAnswers;
+        connection.pending = Some(PendingRequests::of(ask));
+        connection.fixed = None;
+        self.n_busy += 1;
+        if connection.conn.is_open() && connection.conn.upstream == route {
+            return self.send(seat, ask.bytes);
+        }
+        connection.keep_request(ask.bytes);
+        self.close(seat);
+        self.connections[seat].conn.upstream = route;
+        self.to_connect.push_back(token(seat).0);
+        Ok(())
+    }
+
+    /// Sends what is pending at a seat over its open connection.
+    ///
+    /// # Errors
+    /// What TLS finds wrong.
+    fn send(&mut self, seat: usize, bytes: &[u8]) -> Result<(), RequestFault> {
+        let Self { connections, connector: board, fixed_requests: literals, recorder: accounts, .. } = self;
+        let connection = &mut connections[seat];
+        let Some(pending) = &mut connection.pending else { return Ok(()) };
+        (pending.is_sent, pending.sent_at) = (true, clock::now());
+        accounts.on_sent(bytes.len());
+        if !connection.conn.channel.is_plain() {
+            connection.conn.channel.encrypt(bytes, &mut board.tls_buffers).map_err(RequestFault::connect)?;
+            board.send_pending(seat);
+            self.n_pending_sends += 1;
+        } else if let Some(fixed) = literals.find(bytes, |bytes| board.reactor.fix(bytes)) {
+            connection.fixed = Some((fixed, bytes.len()));
+            board.reactor.send_fixed(token(seat), fixed);
+            return Ok(());
+        } else {
+            board.reactor.send_quietly(token(seat), bytes);
+        }
+        // Only on a connection that was kept alive may it have come too late, and be sent again.
+        if connection.is_used && bytes.len() <= RETRY_REQUEST_MAX {
+            connection.keep_request(bytes);
+        }
+        Ok(())
+    }
+
+    /// Sends what was kept until the connection was there.
+    ///
+    /// # Errors
+    /// What TLS finds wrong.
+    pub(super) fn send_kept(&mut self, seat: usize) -> Result<(), RequestFault> {
+        let connection = &mut self.connections[seat];
+        if let Some((fixed, length)) = connection.fixed {
+            let Some(pending) = &mut connection.pending else { return Ok(()) };
+            (pending.is_sent, pending.sent_at) = (true, clock::now());
+            self.recorder.on_sent(length);
+            self.connector.reactor.send_fixed(token(seat), fixed);
+            return Ok(());
+        }
+        let request = std::mem::take(&mut connection.request);
+        let outcome = self.send(seat, &request);
+        // Its memory serves the next request, unless it is large.
+        if request.capacity() <= RETRY_REQUEST_MAX {
+            let connection = &mut self.connections[seat];
+            connection.request = request;
+            connection.request.clear();
+        }
+        outcome
+    }
+
+    /// Sends what is pending once more, over a new connection.
+    pub(super) fn resend(&mut self, seat: usize) {
+        self.close(seat);
+        let Some(pending) = &mut self.connections[seat].pending else { return };
+        (pending.is_sent, pending.is_retry) = (false, true);
+        self.recorder.add(LoadCounter::Resent, u64::from(pending.n_requests));
+        self.to_connect.push_back(token(seat).0);
+    }
+
+    /// The next seat whose turn to connect has come, if another connect may begin.
+    pub(super) fn next_to_connect(&mut self) -> Option<usize> {
+        let seat = if self.connector.has_room() { self.to_connect.pop_front()? } else { return None };
+        Some(seat as usize)
+    }
+
+    /// Lets the user in a seat rest; it has its turn then, never at once.
+    pub(super) fn sleep(&mut self, seat: usize, until: Nanos) {
+        self.connections[seat].state = UserState::Sleeping;
+        self.sleeping.push(Reverse((until, token(seat).0)));
+    }
+
+    /// The next seat whose rest is over.
+    pub(super) fn next_awake(&mut self, now: Nanos) -> Option<usize> {
+        let Reverse((_, seat)) = *self.sleeping.peek().filter(|rest| rest.0.0 <= now)?;
+        self.sleeping.pop();
+        Some(seat as usize)
+    }
+
+    /// Closes the connection of a seat.
+    pub(super) fn close(&mut self, seat: usize) {
+        self.connector.close(seat, &mut self.connections[seat].conn);
+    }
+
+    /// The user in a seat has gone.
+    pub(super) fn release_slot(&mut self, seat: usize) {
+        self.close(seat);
+        self.connections[seat].state = UserState::Vacant;
+        self.n_users -= 1;
+        if self.is_shared {
+            self.free.push(token(seat).0);
+        }
+    }
+
+    /// Counts an answer; when its first bytes came is in what is pending.
+    pub(super) fn record_answer(&mut self, seat: usize, answer: &ResponseSummary, at: Nanos) {
+        let connection = &mut self.connections[seat];
+        let Some(pending) = &connection.pending else { return };
+        let service = at.since(pending.sent_at);
+        let entry = RequestSample {
+            sent_at: pending.sent_at,
+            connect: std::mem::take(&mut connection.conn.connect_time),
+            service,
+            first_byte: pending.first_byte_at.unwrap_or(at).since(pending.sent_at),
+            body_bytes: answer.body_bytes,
+            counts: self.measuring,
+        };
+        self.batching.observe(service);
+        self.recorder.worker.show_latency(service);
+        self.recorder.on_answer(answer, &entry);
+    }
+
+    /// The words for a fault, as they stand in the errors of a record.
+    pub(super) fn fault_text(&mut self, fault: RequestFault) -> &str {
+        self.fault_texts.entry(fault).or_insert_with(|| fault.to_string().into())
+    }
+
+    /// Lets the kernel throw away what is left of a large body that nobody looks at.
+    pub(super) fn discard_rest(&mut self, seat: usize) {
+        let connection = &self.connections[seat];
+        let left = connection.reader.body_bytes_left();
+        let is_wanted = connection.unanswered().is_none_or(|pending| pending.detail == AnswerDetail::Message);
+        if left >= DISCARD_MIN && !is_wanted && connection.conn.is_open() {
+            self.connector.reactor.discard(token(seat), left);
+            self.recorder.results.has_discarded = true;
+        }
+    }
+
+    /// When something is due by the clock: the end of a rest, or somebody who comes.
+    pub(super) fn next_due(&mut self) -> Option<Nanos> {
+        let rest = self.sleeping.peek().map(|rest| rest.0.0);
+        let start = self.start;
+        let coming = self.queue.next_due().map(|due| start + due);
+        rest.into_iter().chain(coming).min().filter(|_| self.over_at.is_none())
+    }
+
+    /// Waits until something is due or happens; for several answers while every user waits for one.
+    pub(super) fn wait(&mut self, now: Nanos) -> fathom_sys::Result<()> {
+        let due = self.next_due().filter(|due| *due < now + TICK);
+        let until = due.map_or(now + TICK, |due| self.pacer.until(due).max(now));
+        let is_saturated = self.n_busy == self.n_users && self.over_at.is_none();
+        let batch = if is_saturated { self.batching.batch(self.n_busy) } else { None };
+        // A send that is told of would stand in for an answer.
+        let batch = batch.map(|batch| Batch { n: batch.n + self.n_pending_sends, ..batch });
+        self.n_pending_sends = 0;
+        self.connector.reactor.wait(WaitLimit { until, batch })?;
+        if due.is_some() && until > now {
+            self.pacer.learn(until, clock::now());
+        }
+        Ok(())
+    }
+}
+
+impl BodyFraming {
+    /// The place of its reader among those of a server.
+    pub(super) fn reader_index(self) -> usize {
+        match self {
+            Self::Body => 0,
+            Self::NoBody => 1,
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! A crowd of users, from the settings to the record.
+
+use std::sync::Arc;
+
+use fathom_engine::{
+    Batching, EndCondition, Error, IoBackend, LoadModel, ReactorKind, Stop, StopFlag, TrialContext, TrialResults,
+    WorkerHandle, WorkerPool,
+    pace::{Pacing, StartQueue, WorkShare},
+};
+use fathom_model::{
+    Record, Role,
+    names::{count, distribution},
+    units::Nanos,
+};
+use fathom_sys::policy::Policy;
+use fathom_sys::reactor::{Epoll, Reactor, StampedEpoll, Uring};
+
+use super::{
+    UserArrivals, Users,
+    user_loop::UserLoop,
+    user_pool::{PoolResources, UserPool},
+};
+use crate::{
+    conn::{Connector, LoadConfig, allow_connections, select_io_backend, unreachable_error},
+    kinds::options::pacing,
+    metrics::{CLOSED_COUNTERS, COUNTERS, LoadRecorder, LoadResults, TotalsRecorder, pacing_note, record},
+    names,
+    target::Upstream,
+};
+
+/// Users who are ready to come, and where their connections go.
+#[derive(Debug)]
+pub struct VirtualUsers {
+    config: Arc<LoadConfig>,
+    io_backend: IoBackend,
+    arrivals: UserArrivals,
+    pacing: Pacing,
+    n_workers: u64,
+    cores: Vec<usize>,
+}
+
+/// The seats of one worker: what those who make its [`Users`] have to know.
+#[derive(Debug, Clone, Copy)]
+pub struct WorkerShare {
+    /// The number of the worker, from 0.
+    pub idx: usize,
+    /// How many workers there are.
+    pub n_workers: usize,
+    /// Seats are numbered from 0 to one less than this.
+    pub n_slots: u32,
+    /// When the trial starts, on the monotonic clock.
+    pub start: Nanos,
+}
+
+/// What a worker is given.
+struct UserWorkerSpec {
+    share: WorkerShare,
+    config: Arc<LoadConfig>,
+    arrivals: UserArrivals,
+    pacing: Pacing,
+    batching: Batching,
+    stop: StopFlag,
+}
+
+/// What a worker has before the start, made on its own thread.
+struct PreparedUsers<R, U> {
+    users: U,
+    totals: TotalsRecorder,
+    resources: PoolResources<R>,
+}
+
+impl VirtualUsers {
+    /// Reads what a role says of servers, connections and threads; the servers are those of its `url`, several on a line each.
+    ///
+    /// A kind of scripted users has the rows of [`OPTIONS`](super::OPTIONS) among its options.
+    ///
+    /// # Errors
+    /// Says what of the role cannot be done.
+    pub fn prepare(kind: &'static str, (role, policy): (&Role, &Policy), coming: UserArrivals) -> Result<Self, Error> {
+        let settings = &role.settings;
+        let mut target = LoadConfig::of((role, policy), kind)?;
+        target.is_counted = coming.has_end();
+        if settings.text("proxy").is_some() && target.target.upstreams.iter().any(Upstream::is_plain) {
+            return Err(Error::Unsupported {
+                what: "requests of scripted users name no server, so a proxy would not know where http:// requests go"
+                    .to_owned(),
+                hint: Some("leave out proxy, or ask over https:// through its tunnels".to_owned()),
+            });
+        }
+        let pacing = pacing(settings);
+        let is_precise = coming.is_scheduled() && pacing == Pacing::Precise;
+        let way = select_io_backend(settings, if is_precise { LoadModel::Open } else { LoadModel::Closed })?;
+        let n_seats = coming.n_slots();
+        allow_connections(n_seats)?;
+        let n_cores = u64::try_from(role.cores.len().max(1)).unwrap_or(1);
+        Ok(Self {
+            config: Arc::new(target),
+            io_backend: way,
+            n_workers: settings.count("threads").unwrap_or(n_cores).min(n_seats).max(1),
+            arrivals: coming,
+            pacing,
+            cores: role.cores.clone(),
+        })
+    }
+
+    /// Counts everything from the start to the end, whatever the phases: for users who come to an end by themselves.
+    #[must_use]
+    pub fn count_everything(mut self) -> Self {
+        // Nobody else has it: it is shared only while the crowd runs.
+        if let Some(target) = Arc::get_mut(&mut self.config) {
+            target.is_counted = true;
+        }
+        self
+    }
+
+    /// How many threads the users are dealt out to.
+    #[must_use]
+    pub fn n_workers(&self) -> usize {
+        usize::try_from(self.n_workers).unwrap_or(usize::MAX)
+    }
+
+    /// Runs the users through the phases of a session: the record of their requests, and what each worker's users bring home.
+    ///
+    /// `make` is called on each worker's own thread, before the start.
+    ///
+    /// # Errors
+    /// When nothing could be recorded, or users could not be made.
+    pub fn run<U: Users>(
+        &self,
+        session: &TrialContext,
+        make: impl Fn(&WorkerShare) -> Result<U, Error> + Sync,
+    ) -> Result<(Record, Vec<U::Outcome>), Error> {
+        let conducted = match self.io_backend.reactor {
+            ReactorKind::Uring => self.run_over::<Uring, U>(session, &make),
+            ReactorKind::Epoll => self.run_over::<Epoll, U>(session, &make),
+            ReactorKind::Stamped => self.run_over::<StampedEpoll, U>(session, &make),
+        }?;
+        let record = self.record(&conducted, session)?;
+        Ok((record, conducted.workers.into_iter().map(|(_, users)| users).collect()))
+    }
+
+    fn run_over<R: Reactor, U: Users>(
+        &self,
+        session: &TrialContext,
+        make: &(impl Fn(&WorkerShare) -> Result<U, Error> + Sync),
+    ) -> Result<TrialResults<(LoadResults, U::Outcome)>, Error> {
+        let counters = if self.arrivals.is_scheduled() { COUNTERS } else { &COUNTERS[..CLOSED_COUNTERS] };
+        let states = (0..self.n_workers).map(|idx| self.worker_spec(idx, session)).collect();
+        let crew = WorkerPool { states, counters, cores: &self.cores, until: EndCondition::PhasesOver };
+        let equip = |duty: UserWorkerSpec| duty.prepare::<R, U>(make);
+        let work = |worker: WorkerHandle<'_>, equipment: PreparedUsers<R, U>| {
+            let PreparedUsers { users, totals: ledger, resources: furniture } = equipment;
+            UserLoop::new(users, UserPool::new(LoadRecorder::new(&worker, ledger), furniture)).run()
+        };
+        crew.run_with_setup(session, &mut (), (equip, work))
+    }
+
+    /// What a worker is given; seats are dealt out evenly.
+    fn worker_spec(&self, idx: u64, session: &TrialContext) -> UserWorkerSpec {
+        let n_seats = self.arrivals.n_slots();
+        let share = n_seats / self.n_workers + u64::from(idx < n_seats % self.n_workers);
+        UserWorkerSpec {
+            share: WorkerShare {
+                idx: usize::try_from(idx).unwrap_or(usize::MAX),
+                n_workers: self.n_workers(),
+                n_slots: u32::try_from(share).unwrap_or(u32::MAX),
+                start: session.start,
+            },
+            config: Arc::clone(&self.config),
+            arrivals: self.arrivals.clone(),
+            pacing: self.pacing,
+            batching: self.io_backend.batching,
+            stop: session.stop.clone(),
+        }
+    }
+
+    fn record<W>(&self, conducted: &TrialResults<(LoadResults, W)>, session: &TrialContext) -> Result<Record, Error> {
+        let mut all = LoadResults::merged(conducted.workers.iter().map(|(outcome, _)| outcome));
+        let (lag, n_not_started) = (std::mem::take(&mut all.lag), all.n_not_started);
+        let unreached = unreachable_error(&self.config.name, &all.faults);
+        let mut record = record(conducted, all, (&self.config, &self.io_backend));
+        if record.totals[count::CONNECTIONS] == 0 && session.stop.state() != Stop::Abort {
+            return Err(unreached);
+        }
+        if self.arrivals.is_scheduled() {
+            record.totals.insert(names::NOT_STARTED.to_owned(), n_not_started);
+            record.notes.extend(pacing_note(self.pacing, &lag));
+            record.distributions.insert(distribution::SCHEDULE_LAG.to_owned(), lag);
+        }
+        Ok(record)
+    }
+}
+
+impl UserWorkerSpec {
+    /// Makes the users, the reactor and all that there is one of for each seat.
+    fn prepare<R: Reactor, U>(
+        self,
+        make: impl Fn(&WorkerShare) -> Result<U, Error>,
+    ) -> Result<PreparedUsers<R, U>, Error> {
+        let Self { share: row, config: target, arrivals: coming, pacing, batching, stop } = self;
+        let share = WorkShare { idx: row.idx, of: row.n_workers };
+        Ok(PreparedUsers {
+            users: make(&row)?,
+            totals: TotalsRecorder::open(&target.recorder_config, row.idx)?,
+            resources: PoolResources {
+                connector: Connector::new(&target, (row.idx, row.n_workers), row.n_slots as usize)?,
+                n_slots: row.n_slots,
+                queue: StartQueue::new(coming.times_of(share)).paced(pacing),
+                pacing,
+                is_shared: coming.is_scheduled(),
+                config: target,
+                batching,
+                stop,
+            },
+        })
+    }
+}

@@ -1,0 +1,193 @@
+//! Users who do what a test says, and remember all that they were told.
+
+use std::collections::BTreeMap;
+
+use fathom_http::users::{
+    AnswerDetail, BatchPosition, BodyFraming, MeasurePhase, UserAction, UserAnswer, UserFailure, UserFailureStage,
+    UserRequest, UserSlot, Users, WorkerShare,
+};
+use fathom_model::units::Nanos;
+
+/// What a user does next, as tests say it.
+pub(crate) enum ScriptedAction {
+    Send(ScriptedRequest),
+    /// For so long.
+    Sleep(Nanos),
+    Wait,
+    CloseConnection,
+    Leave,
+}
+
+/// A request, as tests say it.
+pub(crate) struct ScriptedRequest {
+    pub(crate) text: String,
+    pub(crate) n_requests: u16,
+    pub(crate) server: u16,
+    pub(crate) framing: BodyFraming,
+    pub(crate) detail: AnswerDetail,
+    pub(crate) timeout: Nanos,
+}
+
+/// Requests for one target.
+pub(crate) fn get(target: &str) -> ScriptedRequest {
+    ScriptedRequest {
+        text: format!("GET {target} HTTP/1.1\r\nHost: here\r\n\r\n"),
+        n_requests: 1,
+        server: 0,
+        framing: BodyFraming::Body,
+        detail: AnswerDetail::Message,
+        timeout: Nanos::from_secs(20),
+    }
+}
+
+/// What a user was told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum UserEvent {
+    Arrived { now: Nanos, late: Nanos },
+    NextAction { now: Nanos },
+    Answered(ReceivedAnswer),
+    Failed { cause: String, stage: UserFailureStage, sent_at: Nanos, ended_at: Nanos },
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ReceivedAnswer {
+    pub(crate) status: u16,
+    pub(crate) message: String,
+    pub(crate) body_bytes: u64,
+    pub(crate) times: [Nanos; 3],
+    pub(crate) place: BatchPosition,
+    pub(crate) nth_connection: u32,
+}
+
+/// What one user has seen since it came.
+pub(crate) type EventLog = Vec<UserEvent>;
+
+/// What all users of a worker bring home.
+#[derive(Debug, Default)]
+pub(crate) struct EventLogs {
+    /// By seat, and within it one for each user who sat there.
+    pub(crate) by_slot: BTreeMap<u32, Vec<EventLog>>,
+    pub(crate) phases: Vec<MeasurePhase>,
+    pub(crate) start: Nanos,
+    pub(crate) finished_at: Nanos,
+}
+
+impl EventLogs {
+    /// Of the only user, or of the first in the first seat.
+    pub(crate) fn first(&self) -> &EventLog {
+        &self.by_slot[&0][0]
+    }
+}
+
+pub(crate) fn answers(memory: &EventLog) -> Vec<&ReceivedAnswer> {
+    let answers =
+        memory.iter().filter_map(|told| if let UserEvent::Answered(heard) = told { Some(heard) } else { None });
+    answers.collect()
+}
+
+pub(crate) fn failures(memory: &EventLog) -> Vec<(&str, UserFailureStage)> {
+    let failures = memory.iter().filter_map(|told| match told {
+        UserEvent::Failed { cause, stage, .. } => Some((cause.as_str(), *stage)),
+        _ => None,
+    });
+    failures.collect()
+}
+
+/// Users who all follow one script.
+pub(crate) struct ScriptedUsers<F> {
+    script: F,
+    logs: EventLogs,
+    /// Where the request that is sent lies.
+    text: String,
+    pub(crate) wakes: Vec<(Nanos, UserSlot)>,
+    has_left: usize,
+    ends_after: Option<usize>,
+}
+
+impl<F: FnMut(UserSlot, &EventLog) -> ScriptedAction> ScriptedUsers<F> {
+    pub(crate) fn new(row: &WorkerShare, script: F) -> Self {
+        let memories = EventLogs { start: row.start, ..EventLogs::default() };
+        Self { script, logs: memories, text: String::new(), wakes: Vec::new(), has_left: 0, ends_after: None }
+    }
+
+    /// Ends the trial of a worker when so many users have gone.
+    pub(crate) fn ending_after(self, n_left: usize) -> Self {
+        Self { ends_after: Some(n_left), ..self }
+    }
+
+    fn log(&mut self, seat: UserSlot) -> &mut EventLog {
+        self.logs.by_slot.get_mut(&seat.0).unwrap().last_mut().unwrap()
+    }
+}
+
+impl<F: FnMut(UserSlot, &EventLog) -> ScriptedAction> Users for ScriptedUsers<F> {
+    type Outcome = EventLogs;
+
+    fn arrive(&mut self, seat: UserSlot, now: Nanos, late: Nanos) {
+        self.logs.by_slot.entry(seat.0).or_default().push(vec![UserEvent::Arrived { now, late }]);
+    }
+
+    fn next_action(&mut self, seat: UserSlot, now: Nanos) -> UserAction<'_> {
+        self.log(seat).push(UserEvent::NextAction { now });
+        let act = (self.script)(seat, self.logs.by_slot[&seat.0].last().unwrap());
+        match act {
+            ScriptedAction::Send(ScriptedRequest { text, n_requests, server, framing, detail: wants, timeout }) => {
+                self.text = text;
+                UserAction::Send(UserRequest {
+                    bytes: self.text.as_bytes(),
+                    n_requests,
+                    server,
+                    framing,
+                    detail: wants,
+                    timeout,
+                })
+            }
+            ScriptedAction::Sleep(span) => UserAction::Sleep { until: now + span },
+            ScriptedAction::Wait => {
+                self.wakes.push((now + Nanos::from_millis(15), seat));
+                UserAction::Wait
+            }
+            ScriptedAction::CloseConnection => UserAction::CloseConnection,
+            ScriptedAction::Leave => {
+                self.has_left += 1;
+                UserAction::Leave
+            }
+        }
+    }
+
+    fn answered(&mut self, seat: UserSlot, answer: &UserAnswer<'_>) {
+        let heard = ReceivedAnswer {
+            status: answer.status,
+            message: String::from_utf8_lossy(answer.message).into_owned(),
+            body_bytes: answer.body_bytes,
+            times: [answer.sent_at, answer.first_byte_at, answer.ended_at],
+            place: answer.position,
+            nth_connection: answer.connection_number,
+        };
+        self.log(seat).push(UserEvent::Answered(heard));
+    }
+
+    fn failed(&mut self, seat: UserSlot, failed: &UserFailure<'_>) {
+        let UserFailure { cause, stage, sent_at, ended_at } = *failed;
+        self.log(seat).push(UserEvent::Failed { cause: cause.to_owned(), stage, sent_at, ended_at });
+    }
+
+    fn next_woken(&mut self, now: Nanos) -> Option<UserSlot> {
+        let due = self.wakes.iter().position(|(at, _)| *at <= now)?;
+        Some(self.wakes.swap_remove(due).1)
+    }
+
+    fn is_over(&self) -> bool {
+        self.ends_after.is_some_and(|n| self.has_left >= n)
+    }
+
+    fn on_phase(&mut self, window: MeasurePhase, _: Nanos) {
+        self.logs.phases.push(window);
+    }
+
+    fn finish(mut self, now: Nanos) -> EventLogs {
+        self.logs.finished_at = now;
+        self.logs
+    }
+}

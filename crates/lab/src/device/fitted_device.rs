@@ -1,0 +1,192 @@
+//! What makes a host the device that it is to be: its threads, its rules, its programs.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use fathom_sys::{
+    affinity,
+    ethtool::{self, Offload, OffloadState},
+    netlink::{Link, Netlink},
+    nftables::{Chain, Hook, Nftables, PacketMatch, Rule, RuleVerdict, Table, TableFamily},
+    threaded_napi,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Device, DeviceRedirect, HOST, Program, ProgramGuard, ProgramLoader, RuleSet};
+use crate::{Error, Host, Options, Result};
+
+/// The tables of a rule set, and the chains in them.
+const TABLE: &str = "fathom";
+/// Where packets enter the rule set.
+const ENTRY: &str = "forward";
+/// What they are compared with.
+const RULES: &str = "rules";
+/// Nobody has an address of these (RFC 5737, RFC 3849), so that no rule matches.
+const NOBODY: [(TableFamily, IpAddr); 2] = [
+    (TableFamily::Ipv4, IpAddr::V4(Ipv4Addr::new(192, 0, 2, 0))),
+    (TableFamily::Ipv6, IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0))),
+];
+
+/// A device as it was fitted, for whoever measures through it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceRecord {
+    /// What it is.
+    pub device: Device,
+    /// The core on which its interfaces are polled; absent when that is wherever frames are sent.
+    pub core: Option<usize>,
+    /// What polls its interfaces.
+    pub threads: Vec<Thread>,
+    /// What it does not have, and what follows from that, in sentences.
+    pub losses: Vec<String>,
+}
+
+/// A thread of the kernel that polls an interface.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Thread {
+    /// The interface.
+    pub interface: String,
+    /// Its number.
+    pub pid: u32,
+}
+
+/// A device with what has to be held for as long as it is one.
+#[derive(Debug)]
+pub(crate) struct FittedDevice {
+    pub(crate) record: DeviceRecord,
+    #[expect(dead_code, reason = "programs are held, and taken off when this is dropped")]
+    pub(crate) attached: Vec<Box<dyn ProgramGuard>>,
+}
+
+/// Makes the host in the middle the device, and lets frames come to it one by one.
+pub(crate) fn fit(
+    hosts: &[Host],
+    device: Device,
+    options: &Options,
+    programs: &dyn ProgramLoader,
+) -> Result<FittedDevice> {
+    let dut = hosts.iter().find(|host| host.name.as_str() == HOST).expect("a topology with a device has its host");
+    let mut losses = Vec::new();
+    for end in hosts.iter().filter(|host| host.name.as_str() != HOST) {
+        // What the sender would hand over as one large segment would pass by the ring of the device.
+        switch(end, Offload::Segmentation, OffloadState::Off)?;
+        if device.is_program() {
+            // A redirected frame finds no ring at a veth that is not polled, and is all that goes on of a packet: not the note that
+            // its checksum is still to be written.
+            switch(end, Offload::Merging, OffloadState::On)?;
+            switch(end, Offload::Checksums, OffloadState::Off)?;
+        }
+    }
+    switch(dut, Offload::Merging, OffloadState::On)?;
+    let threads = if device.has_own_core() { threaded(dut, &mut losses)? } else { Vec::new() };
+    let core = pin(&threads, options.device_core, &mut losses);
+    if let Device::Filter(rules) = device {
+        on(dut, || install(rules))?.map_err(Error::kernel(format!("make the rules of host {HOST}")))?;
+    }
+    let attached = attach(dut, hosts, device, programs)?;
+    Ok(FittedDevice { record: DeviceRecord { device, core, threads, losses }, attached })
+}
+
+fn on<T: Send>(host: &Host, work: impl FnOnce() -> T + Send) -> Result<T> {
+    host.enter_with(work)
+}
+
+fn switch(host: &Host, offload: Offload, to: OffloadState) -> Result<()> {
+    let all = || host.interfaces.iter().try_for_each(|one| ethtool::Device::open(&one.name)?.switch(offload, to));
+    on(host, all)?.map_err(Error::kernel(format!("prepare the interfaces of host {}", host.name)))
+}
+
+/// Has the interfaces of a host polled by threads, and finds those.
+fn threaded(dut: &Host, losses: &mut Vec<String>) -> Result<Vec<Thread>> {
+    let switched =
+        on(dut, || dut.interfaces.iter().try_for_each(|interface| threaded_napi::set_threaded(&interface.name)))?;
+    if let Err(error) = switched {
+        let why = format!("{error}: {}", error.source);
+        losses.push(format!(
+            "threaded NAPI: {why}; the device runs on the core of whoever sends, and is never overloaded"
+        ));
+        return Ok(Vec::new());
+    }
+    threads(dut, losses)
+}
+
+/// The threads that poll the interfaces of a host.
+fn threads(dut: &Host, losses: &mut Vec<String>) -> Result<Vec<Thread>> {
+    let look = || -> fathom_sys::Result<Vec<Thread>> {
+        let links = Netlink::open()?.links()?;
+        let name = |index| links.iter().find(|link: &&Link| link.index == index).map(|link| link.name.clone());
+        let thread = |poll: threaded_napi::Poll| Some(Thread { interface: name(poll.device)?, pid: poll.thread? });
+        let mut threads: Vec<Thread> = threaded_napi::polls()?.into_iter().filter_map(thread).collect();
+        // The kernel tells the newest first or last, as it likes.
+        threads.sort_by(|one, other| (&one.interface, one.pid).cmp(&(&other.interface, other.pid)));
+        Ok(threads)
+    };
+    Ok(on(dut, look)?.unwrap_or_else(|error| {
+        let why = format!("{error}: {}", error.source);
+        losses.push(format!("the threads of the device are not known: {why}; they run where the scheduler puts them"));
+        Vec::new()
+    }))
+}
+
+/// Binds the threads to the device's core; the core, if all of them are there.
+fn pin(threads: &[Thread], core: Option<usize>, losses: &mut Vec<String>) -> Option<usize> {
+    let core = core.filter(|_| !threads.is_empty())?;
+    for thread in threads {
+        if let Err(error) = affinity::pin_other(thread.pid, core) {
+            let why = format!("{error}: {}", error.source);
+            losses.push(format!("the thread of {} is not pinned: {why}", thread.interface));
+            return None;
+        }
+    }
+    Some(core)
+}
+
+/// The same rules for packets of both versions of IP.
+fn install(rules: RuleSet) -> fathom_sys::Result<()> {
+    let mut nft = Nftables::open()?;
+    NOBODY
+        .into_iter()
+        .try_for_each(|(family, nobody)| nft.install(Table { family, name: TABLE }, &chains(rules, nobody)))
+}
+
+/// The chains of a rule set: what all packets pass, and what they are compared with on the way.
+fn chains(rules: RuleSet, nobody: IpAddr) -> Vec<Chain<'static>> {
+    let to_all = |verdict| Rule { matching: PacketMatch::Any, verdict };
+    let compare = Rule { matching: PacketMatch::Source(nobody), verdict: RuleVerdict::Drop };
+    let planted = rules.drop_one_of.map(|n| Rule { matching: PacketMatch::OneOf(n), verdict: RuleVerdict::Drop });
+    let entry = std::iter::once(to_all(RuleVerdict::Jump(RULES))).chain(planted).chain([to_all(RuleVerdict::Accept)]);
+    let n_rules = usize::try_from(rules.n_rules).unwrap_or(usize::MAX);
+    vec![
+        Chain { name: ENTRY, hook: Some(Hook::Forward), rules: entry.collect() },
+        Chain { name: RULES, hook: None, rules: vec![compare; n_rules] },
+    ]
+}
+
+/// Puts the programs of a device on its interfaces.
+fn attach(
+    dut: &Host,
+    hosts: &[Host],
+    device: Device,
+    programs: &dyn ProgramLoader,
+) -> Result<Vec<Box<dyn ProgramGuard>>> {
+    let link = |name: &'static str| {
+        let found = on(dut, || Netlink::open()?.link(name))?;
+        found.map_err(Error::kernel(format!("find {name} of host {HOST}")))
+    };
+    let (near, far) = (link("eth0")?, link("eth1")?);
+    let mac_of = |link: &Link| link.mac.expect("a veth has an Ethernet address");
+    let onward = |to: &Link, host: &Host| {
+        let destination = host.interfaces.first().expect("a host has an interface").mac;
+        DeviceRedirect { to: to.index, destination, source: mac_of(to) }
+    };
+    let (a, b) = (hosts.first().expect("three hosts"), hosts.last().expect("three hosts"));
+    let (there, back) = (onward(&far, b), onward(&near, a));
+    let wanted: Vec<(&Link, Program)> = match device {
+        Device::Redirect => vec![(&near, Program::Redirect(there)), (&far, Program::Redirect(back))],
+        Device::Policer(policer) => vec![(&near, Program::Policer(policer, there)), (&far, Program::Redirect(back))],
+        Device::Router | Device::Bridge | Device::Filter(_) => Vec::new(),
+    };
+    let one = |(link, program): &(&Link, Program)| {
+        let attached = on(dut, || programs.attach(program, link.index))?;
+        attached.map_err(Error::kernel(format!("put the program of {device} on {} of host {HOST}", link.name)))
+    };
+    wanted.iter().map(one).collect()
+}

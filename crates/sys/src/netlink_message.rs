@@ -1,0 +1,193 @@
+//! Netlink by hand, for families that no crate speaks: a message and its attributes, a request and its answers.
+//!
+//! It knows no family: what a number means is the caller's business (netlink(7), `linux/netlink.h`).
+
+use std::io;
+
+use netlink_sys::{Socket, SocketAddr};
+
+const HEADER: usize = 16;
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+const OVERRUN: u16 = 4;
+const NESTED: u16 = 0x8000;
+/// The bits of an attribute's type that are no flag.
+const KIND: u16 = 0x3fff;
+
+pub(crate) const REQUEST: u16 = 0x01;
+pub(crate) const ACKNOWLEDGE: u16 = 0x04;
+pub(crate) const DUMP: u16 = 0x300;
+pub(crate) const CREATE: u16 = 0x400;
+pub(crate) const APPEND: u16 = 0x800;
+
+/// The body of a message: the header of its family, then attributes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MessageBody(Vec<u8>);
+
+impl MessageBody {
+    /// One that begins with the four bytes that most families have for a header.
+    pub(crate) fn of(header: [u8; 4]) -> Self {
+        Self(header.to_vec())
+    }
+
+    /// Appends an attribute with this value.
+    pub(crate) fn put(mut self, kind: u16, value: &[u8]) -> Self {
+        let length = u16::try_from(4 + value.len()).expect("attributes are short");
+        self.0.extend_from_slice(&length.to_ne_bytes());
+        self.0.extend_from_slice(&kind.to_ne_bytes());
+        self.0.extend_from_slice(value);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self
+    }
+
+    /// Appends a number of 32 bits, in the order of the network as the families of netfilter have it.
+    pub(crate) fn number(self, kind: u16, value: u32) -> Self {
+        self.put(kind, &value.to_be_bytes())
+    }
+
+    /// Appends a text, which ends in a zero.
+    pub(crate) fn text(self, kind: u16, value: &str) -> Self {
+        self.put(kind, format!("{value}\0").as_bytes())
+    }
+
+    /// Appends an attribute that holds attributes.
+    pub(crate) fn nest(self, kind: u16, inner: &Self) -> Self {
+        self.put(kind | NESTED, &inner.0)
+    }
+
+    /// Appends all attributes of another body.
+    pub(crate) fn join(mut self, other: &Self) -> Self {
+        self.0.extend_from_slice(&other.0);
+        self
+    }
+}
+
+/// The attributes in these bytes, each by its type; what is cut off at the end is left out.
+pub(crate) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let (length, kind) = (half(rest, 0)?, half(rest, 2)?);
+        let value = rest.get(4..length.into())?;
+        rest = rest.get(usize::from(length).next_multiple_of(4)..).unwrap_or_default();
+        Some((kind & KIND, value))
+    })
+}
+
+/// The value of the first attribute of this type.
+pub(crate) fn attribute(bytes: &[u8], kind: u16) -> Option<&[u8]> {
+    attributes(bytes).find_map(|(found, value)| (found == kind).then_some(value))
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// One request: its type, its flags and its body.
+pub(crate) struct NetlinkRequest(pub(crate) u16, pub(crate) u16, pub(crate) MessageBody);
+
+/// A socket to one family of netlink, in the network namespace of the thread that opened it.
+#[derive(Debug)]
+pub(crate) struct NetlinkSocket {
+    socket: Socket,
+    sequence: u32,
+}
+
+impl NetlinkSocket {
+    pub(crate) fn open(protocol: isize) -> io::Result<Self> {
+        let mut socket = Socket::new(protocol)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// Sends one request that asks for an answer; the bodies that came before the acknowledgement or the end of the dump.
+    pub(crate) fn ask(&mut self, request: NetlinkRequest) -> io::Result<Vec<Vec<u8>>> {
+        self.ask_all([request])
+    }
+
+    /// Sends requests in one piece, as a transaction needs it; the last one that can must ask for an acknowledgement.
+    pub(crate) fn ask_all(&mut self, requests: impl IntoIterator<Item = NetlinkRequest>) -> io::Result<Vec<Vec<u8>>> {
+        let mut bytes = Vec::new();
+        for NetlinkRequest(kind, flags, body) in requests {
+            self.sequence += 1;
+            let length = u32::try_from(HEADER + body.0.len()).expect("messages are short");
+            bytes.extend_from_slice(&length.to_ne_bytes());
+            bytes.extend_from_slice(&kind.to_ne_bytes());
+            bytes.extend_from_slice(&(flags | REQUEST).to_ne_bytes());
+            bytes.extend_from_slice(&self.sequence.to_ne_bytes());
+            bytes.extend_from_slice(&0_u32.to_ne_bytes());
+            bytes.extend_from_slice(&body.0);
+        }
+        self.socket.send(&bytes, 0)?;
+        let mut answers = Vec::new();
+        loop {
+            let (datagram, _) = self.socket.recv_from_full()?;
+            if take(&datagram, &mut answers)? {
+                return Ok(answers);
+            }
+        }
+    }
+}
+
+/// Takes the messages of one datagram; whether the conversation has come to its end.
+fn take(mut rest: &[u8], answers: &mut Vec<Vec<u8>>) -> io::Result<bool> {
+    let garbled = || io::Error::new(io::ErrorKind::InvalidData, "an answer of netlink is cut off");
+    while !rest.is_empty() {
+        let (length, kind) = (word(rest, 0).ok_or_else(garbled)?, half(rest, 4).ok_or_else(garbled)?);
+        let length = usize::try_from(length).map_err(|_| garbled())?;
+        let body = rest.get(HEADER..length).ok_or_else(garbled)?;
+        match kind {
+            // Both carry what went wrong as a negative number first, and zero when nothing did.
+            ERROR | DONE => {
+                return match word(body, 0).map_or(0, u32::cast_signed) {
+                    0 => Ok(true),
+                    code => Err(io::Error::from_raw_os_error(code.saturating_neg())),
+                };
+            }
+            OVERRUN => return Err(rustix::io::Errno::NOBUFS.into()),
+            _ => answers.push(body.to_vec()),
+        }
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_read_as_they_were_put_in() {
+        let inner = MessageBody::default().number(7, 0x0102_0304);
+        let body = MessageBody::of([1, 2, 3, 4]).text(3, "eth0").nest(5, &inner).put(6, &[9]);
+        let found: Vec<(u16, &[u8])> = attributes(&body.0[4..]).collect();
+        assert_eq!(found[0], (3, b"eth0\0".as_slice()));
+        assert_eq!((found[1].0, attribute(found[1].1, 7)), (5, Some([1, 2, 3, 4].as_slice())));
+        assert_eq!((found[2], found.len()), ((6, [9].as_slice()), 3));
+        assert_eq!(attributes(&[8, 0, 1, 0, 1]).count(), 0, "cut off");
+        assert_eq!(attributes(&[3, 0, 1, 0]).count(), 0, "shorter than its own header");
+    }
+
+    #[test]
+    fn an_answer_ends_at_its_acknowledgement_and_an_error_is_told() {
+        let message = |kind: u16, body: &[u8]| {
+            let mut bytes = u32::try_from(HEADER + body.len()).unwrap().to_ne_bytes().to_vec();
+            bytes.extend_from_slice(&kind.to_ne_bytes());
+            bytes.resize(HEADER, 0);
+            bytes.extend_from_slice(body);
+            bytes
+        };
+        let mut answers = Vec::new();
+        let datagram = [message(40, &[1, 2, 3, 4]), message(ERROR, &0_i32.to_ne_bytes())].concat();
+        assert!(take(&datagram, &mut answers).unwrap());
+        assert_eq!(answers, [[1, 2, 3, 4]]);
+        let refused = take(&message(ERROR, &(-1_i32).to_ne_bytes()), &mut answers).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+        assert!(take(&datagram[..18], &mut answers).is_err());
+        assert!(!take(&message(40, &[]), &mut answers).unwrap());
+    }
+}

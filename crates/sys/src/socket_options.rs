@@ -1,0 +1,297 @@
+//! Options of sockets that only those set who measure them: device, keepalive, busy polling, flow label, Multipath TCP.
+//!
+//! What is set can be read back, so that a test can say that it reached the socket. Needs no privilege except where it is said.
+
+use std::{
+    io,
+    net::{Ipv6Addr, SocketAddr},
+    os::fd::AsFd,
+    time::Duration,
+};
+
+use fathom_model::units::{Bytes, Nanos};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+
+use crate::{
+    Error, Result,
+    policy::Destination,
+    socket::{self, named},
+};
+
+/// A socket of Multipath TCP (RFC 8684) of the family of `address`, not yet bound or connected.
+///
+/// # Errors
+/// `socket(IPPROTO_MPTCP)`: Linux before 5.6, or `net.mptcp.enabled` is 0 (`ENOPROTOOPT`).
+pub fn multipath_stream(address: SocketAddr) -> Result<Socket> {
+    Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::MPTCP))
+        .map_err(named("socket(IPPROTO_MPTCP)"))
+}
+
+/// The same with `O_NONBLOCK` from the beginning.
+///
+/// # Errors
+/// As [`multipath_stream`].
+pub fn multipath_stream_nonblocking(address: SocketAddr) -> Result<Socket> {
+    Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::MPTCP))
+        .map_err(named("socket(IPPROTO_MPTCP)"))
+}
+
+/// Whether a connection still is one of Multipath TCP and has not fallen back to TCP (Linux 5.16, `MPTCP_INFO`).
+///
+/// # Errors
+/// `getsockopt(SO_PROTOCOL)`, when it is not a socket.
+pub fn is_multipath(socket: impl AsFd) -> Result<bool> {
+    const SOL_MPTCP: i32 = 284;
+    const MPTCP_INFO: i32 = 1;
+    // `struct mptcp_info`: eight counters of a byte each, then flags; the flag of a connection that fell back is the first.
+    const FLAGS: usize = 2;
+    let protocol = SockRef::from(&socket).protocol().map_err(named("getsockopt(SO_PROTOCOL)"))?;
+    if protocol != Some(Protocol::MPTCP) {
+        return Ok(false);
+    }
+    let mut info = [0_u32; 16];
+    // A socket that has fallen back answers like one of TCP, which does not know the level.
+    let answer = socket::get(socket, (SOL_MPTCP, MPTCP_INFO), &mut info);
+    Ok(answer.is_ok() && info[FLAGS] & 1 == 0)
+}
+
+/// Lets a socket send and receive through the interface of its destination only, if that has one (`SO_BINDTODEVICE`).
+///
+/// # Errors
+/// `setsockopt(SO_BINDTODEVICE, name)`: no such device (`ENODEV`), or Linux before 5.7 without `CAP_NET_RAW`.
+pub fn bind_to_device(socket: impl AsFd, to: &Destination) -> Result<()> {
+    let Some(name) = to.device() else { return Ok(()) };
+    SockRef::from(&socket)
+        .bind_device(Some(name.as_bytes()))
+        .map_err(|error| Error::new(format!("setsockopt(SO_BINDTODEVICE, {name})"), error))
+}
+
+/// The interface that a socket is bound to.
+///
+/// # Errors
+/// `getsockopt(SO_BINDTODEVICE)`, when it is not a socket.
+pub fn device(socket: impl AsFd) -> Result<Option<String>> {
+    let name = SockRef::from(&socket).device().map_err(named("getsockopt(SO_BINDTODEVICE)"))?;
+    Ok(name.map(|name| String::from_utf8_lossy(name.split(|&byte| byte == 0).next().unwrap_or_default()).into_owned()))
+}
+
+/// Sends and asks for segments of at most so many bytes (`TCP_MAXSEG`); a listener hands it to its connections.
+///
+/// # Errors
+/// `setsockopt(TCP_MAXSEG)`: less than 88 or more than 32767 bytes (`EINVAL`).
+pub fn set_segment_max(socket: impl AsFd, size: Bytes) -> Result<()> {
+    let size = u32::try_from(size.0).unwrap_or(u32::MAX);
+    SockRef::from(&socket).set_tcp_mss(size).map_err(named("setsockopt(TCP_MAXSEG)"))
+}
+
+/// Breaks a connection whose bytes stay unacknowledged for so long (`TCP_USER_TIMEOUT`, RFC 5482).
+///
+/// # Errors
+/// `setsockopt(TCP_USER_TIMEOUT)`, when it is not a TCP socket.
+pub fn set_unacknowledged_max(socket: impl AsFd, span: Nanos) -> Result<()> {
+    let span = Some(span.as_duration());
+    SockRef::from(&socket).set_tcp_user_timeout(span).map_err(named("setsockopt(TCP_USER_TIMEOUT)"))
+}
+
+/// Probes an idle connection after so long, and again at that distance, in whole seconds (RFC 9293 section 3.8.4).
+///
+/// # Errors
+/// `setsockopt(TCP_KEEPIDLE)`: less than 1 s or more than 32767 s (`EINVAL`).
+pub fn set_keepalive(socket: impl AsFd, idle: Nanos) -> Result<()> {
+    let idle = Duration::from_secs(idle.0 / 1_000_000_000);
+    SockRef::from(&socket)
+        .set_tcp_keepalive(&TcpKeepalive::new().with_time(idle).with_interval(idle))
+        .map_err(named("setsockopt(SO_KEEPALIVE, TCP_KEEPIDLE, TCP_KEEPINTVL)"))
+}
+
+/// After how long an idle connection is probed; nothing without probes.
+///
+/// # Errors
+/// `getsockopt(SO_KEEPALIVE)`, when it is not a TCP socket.
+pub fn keepalive(socket: impl AsFd) -> Result<Option<Nanos>> {
+    let socket = SockRef::from(&socket);
+    if !socket.keepalive().map_err(named("getsockopt(SO_KEEPALIVE)"))? {
+        return Ok(None);
+    }
+    let idle = socket.tcp_keepalive_time().map_err(named("getsockopt(TCP_KEEPIDLE)"))?;
+    Ok(Some(Nanos::from_secs(idle.as_secs())))
+}
+
+/// Wakes a receiver of TCP only when so much is there, or the stream has ended (`SO_RCVLOWAT`); at least 1.
+///
+/// A blocking receive still ends after its own time-out with what has come. The kernel keeps it below half of the buffer, and
+/// wakes earlier when the window is nearly closed (`tcp_data_ready`).
+///
+/// # Errors
+/// `setsockopt(SO_RCVLOWAT)`, when it is not a socket.
+pub fn set_wake(socket: impl AsFd, bytes: Bytes) -> Result<()> {
+    let bytes = i32::try_from(bytes.0).unwrap_or(i32::MAX);
+    socket::set(socket, (libc::SOL_SOCKET, libc::SO_RCVLOWAT), &bytes).map_err(named("setsockopt(SO_RCVLOWAT)"))
+}
+
+/// How much must be there before a receiver is woken.
+///
+/// # Errors
+/// `getsockopt(SO_RCVLOWAT)`, when it is not a socket.
+pub fn wake(socket: impl AsFd) -> Result<Bytes> {
+    let mut bytes = [0_u32];
+    socket::get(socket, (libc::SOL_SOCKET, libc::SO_RCVLOWAT), &mut bytes).map_err(named("getsockopt(SO_RCVLOWAT)"))?;
+    Ok(Bytes(bytes[0].into()))
+}
+
+/// Lets a blocking receive poll the device for so long, in whole microseconds, before it sleeps (`SO_BUSY_POLL`).
+///
+/// A device without NAPI, such as the loopback, has nothing to poll: [`is_polled`] says whether there was something.
+///
+/// # Errors
+/// `setsockopt(SO_BUSY_POLL)`: more than `net.core.busy_read` needs `CAP_NET_ADMIN`.
+pub fn set_busy_poll(socket: impl AsFd, span: Nanos) -> Result<()> {
+    let micros = i32::try_from(span.0 / 1_000).unwrap_or(i32::MAX);
+    socket::set(socket, (libc::SOL_SOCKET, libc::SO_BUSY_POLL), &micros).map_err(named("setsockopt(SO_BUSY_POLL)"))
+}
+
+/// For how long a blocking receive polls.
+///
+/// # Errors
+/// `getsockopt(SO_BUSY_POLL)`, when it is not a socket.
+pub fn busy_poll(socket: impl AsFd) -> Result<Nanos> {
+    let mut micros = [0_u32];
+    socket::get(socket, (libc::SOL_SOCKET, libc::SO_BUSY_POLL), &mut micros)
+        .map_err(named("getsockopt(SO_BUSY_POLL)"))?;
+    Ok(Nanos::from_micros(micros[0].into()))
+}
+
+/// Whether what a socket received came through a queue that can be polled (`SO_INCOMING_NAPI_ID`, Linux 4.12).
+///
+/// # Errors
+/// `getsockopt(SO_INCOMING_NAPI_ID)`, when it is not a socket.
+pub fn is_polled(socket: impl AsFd) -> Result<bool> {
+    let mut id = [0_u32];
+    socket::get(socket, (libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID), &mut id)
+        .map_err(named("getsockopt(SO_INCOMING_NAPI_ID)"))?;
+    Ok(id[0] != 0)
+}
+
+/// `struct in6_flowlabel_req` (`include/uapi/linux/in6.h`): destination, label in network order, action, share, flags, two times.
+type LabelRequest = [u32; 8];
+
+/// Leases a flow label towards an address for this socket, and returns the address with it, to connect to (RFC 6437).
+///
+/// # Errors
+/// `setsockopt(IPV6_FLOWLABEL_MGR)` or `setsockopt(IPV6_FLOWINFO_SEND)`: an address of IPv4, a label above 0xfffff (`EINVAL`),
+/// or one that another program has (`EPERM`).
+pub fn set_flow_label(socket: impl AsFd, to: &Destination, label: u32) -> Result<Destination> {
+    const CALL: &str = "setsockopt(IPV6_FLOWLABEL_MGR)";
+    const CREATE_IF_MISSING: u16 = 1;
+    const SHARED_BY_ANYONE: u8 = 255;
+    let Some(SocketAddr::V6(mut address)) = to.address() else {
+        return Err(Error::new(CALL, io::Error::from_raw_os_error(libc::EAFNOSUPPORT)));
+    };
+    let mut request: LabelRequest = [0; 8];
+    request[..4].copy_from_slice(&words(*address.ip()));
+    request[4] = label.to_be();
+    let [low, high] = CREATE_IF_MISSING.to_ne_bytes();
+    // The action is to get the label (0).
+    request[5] = u32::from_ne_bytes([0, SHARED_BY_ANYONE, low, high]);
+    socket::set(&socket, (libc::IPPROTO_IPV6, libc::IPV6_FLOWLABEL_MGR), &request).map_err(named(CALL))?;
+    socket::set(&socket, (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND), &1)
+        .map_err(named("setsockopt(IPV6_FLOWINFO_SEND)"))?;
+    address.set_flowinfo(label.to_be());
+    Ok(to.labelled(address))
+}
+
+/// An address as it lies in memory.
+fn words(address: Ipv6Addr) -> [u32; 4] {
+    let octets = address.octets();
+    [0, 4, 8, 12].map(|at: usize| u32::from_ne_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]]))
+}
+
+/// The flow label of what a connected socket sends; nothing for the kernel's own choice.
+///
+/// # Errors
+/// `getpeername`, when it is not connected.
+pub fn flow_label(socket: &Socket) -> Result<Option<u32>> {
+    let peer = socket.peer_addr().map_err(named("getpeername"))?;
+    let label = peer.as_socket_ipv6().map(|peer| u32::from_be(peer.flowinfo()) & 0xf_ffff);
+    Ok(label.filter(|label| *label != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{AllowedPeers, Policy, anywhere};
+
+    fn loopback(version: u8) -> SocketAddr {
+        let text = if version == 4 { "127.0.0.1:0" } else { "[::1]:0" };
+        text.parse().unwrap()
+    }
+
+    fn connected(near: &Socket, to: SocketAddr, label: Option<u32>) -> Socket {
+        let listener = socket::listen(to, 4, &AllowedPeers::anybody()).unwrap();
+        let mut at = socket::local_address(&listener).unwrap();
+        if let Some(label) = label {
+            at = set_flow_label(near, &anywhere(at), label).unwrap().address().unwrap();
+        }
+        socket::connect(near, &anywhere(at), Nanos::from_secs(1)).unwrap();
+        listener
+    }
+
+    fn through(device: &str) -> Destination {
+        Policy::anything().permit_through(device, loopback(4)).unwrap()
+    }
+
+    #[test]
+    fn what_is_set_is_read_back() {
+        let near = socket::stream(loopback(4)).unwrap();
+        assert_eq!((keepalive(&near).unwrap(), device(&near).unwrap()), (None, None));
+        set_keepalive(&near, Nanos::from_secs(7)).unwrap();
+        assert_eq!(keepalive(&near).unwrap(), Some(Nanos::from_secs(7)));
+        bind_to_device(&near, &anywhere(loopback(4))).unwrap();
+        assert_eq!(device(&near).unwrap(), None, "no device was asked for");
+        bind_to_device(&near, &through("lo")).unwrap();
+        assert_eq!(device(&near).unwrap().as_deref(), Some("lo"));
+        match set_busy_poll(&near, Nanos::from_micros(50)) {
+            Ok(()) => assert_eq!(busy_poll(&near).unwrap(), Nanos::from_micros(50)),
+            Err(error) => assert!(error.is_permission(), "{error:?}"),
+        }
+        assert!(!is_polled(&near).unwrap());
+        set_wake(&near, Bytes(10_000)).unwrap();
+        assert_eq!(wake(&near).unwrap(), Bytes(10_000));
+    }
+
+    #[test]
+    fn an_unknown_device_is_named() {
+        let error = bind_to_device(socket::stream(loopback(4)).unwrap(), &through("none0")).unwrap_err();
+        assert_eq!(error.to_string(), "setsockopt(SO_BINDTODEVICE, none0)");
+        assert_eq!(error.errno(), Some(libc::ENODEV));
+    }
+
+    #[test]
+    fn a_flow_label_goes_with_what_is_sent() {
+        let near = socket::stream(loopback(6)).unwrap();
+        let _listener = connected(&near, loopback(6), Some(0xabcde));
+        assert_eq!(flow_label(&near).unwrap(), Some(0xabcde));
+        let other = socket::stream(loopback(4)).unwrap();
+        let error = set_flow_label(&other, &anywhere(loopback(4)), 1).unwrap_err();
+        assert_eq!(error.errno(), Some(libc::EAFNOSUPPORT));
+        let _listener = connected(&other, loopback(4), None);
+        assert_eq!(flow_label(&other).unwrap(), None);
+    }
+
+    #[test]
+    fn multipath_is_told_from_what_fell_back_to_tcp() {
+        let Ok(near) = multipath_stream(loopback(4)) else {
+            eprintln!("SKIPPED: this kernel has no Multipath TCP");
+            return;
+        };
+        let _plain = connected(&near, loopback(4), None);
+        assert!(!is_multipath(&near).unwrap(), "the listener speaks TCP only");
+        let listener = multipath_stream(loopback(4)).unwrap();
+        listener.bind(&loopback(4).into()).unwrap();
+        listener.listen(4).unwrap();
+        let near = multipath_stream(loopback(4)).unwrap();
+        socket::connect(&near, &anywhere(socket::local_address(&listener).unwrap()), Nanos::from_secs(1)).unwrap();
+        assert!(is_multipath(&near).unwrap());
+        assert!(!is_multipath(socket::stream(loopback(4)).unwrap()).unwrap());
+    }
+}

@@ -1,0 +1,80 @@
+//! Which thread polls a network device: the kernel's threaded NAPI.
+//!
+//! Without it a device that is memory is polled by whoever sends to it, on the sender's core, so that sender and receiver share
+//! that core and neither is ever overloaded. What is switched on here ends with the device.
+
+use rustix::{
+    fs::{Mode, OFlags},
+    mount::{FsMountFlags, FsOpenFlags, MountAttrFlags},
+};
+
+use crate::{
+    Error, Result,
+    netlink_message::{ACKNOWLEDGE, DUMP, MessageBody, NetlinkRequest, NetlinkSocket, attribute},
+};
+use netlink_sys::protocols::NETLINK_GENERIC;
+
+/// A poll of a device, with the thread that does it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Poll {
+    /// The number of its device.
+    pub device: u32,
+    /// Its own number, unique on the machine.
+    pub id: u32,
+    /// Its kernel thread, as seen from the first PID namespace; absent when soft interrupts do it.
+    pub thread: Option<u32>,
+}
+
+/// Has a device of the calling thread's network namespace polled by kernel threads of its own.
+///
+/// `/sys` shows the devices of the namespace that it was mounted in, so it is mounted anew, where nobody sees it.
+/// Needs `CAP_SYS_ADMIN` outside user namespaces, and Linux 5.12.
+///
+/// # Errors
+/// `EPERM` without the privilege; `EOPNOTSUPP` while nothing polls it, as a veth without GRO; `ENOENT` when there is no such device, or the kernel is older.
+pub fn set_threaded(device: &str) -> Result<()> {
+    let write = || -> rustix::io::Result<()> {
+        let context = rustix::mount::fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        rustix::mount::fsconfig_create(&context)?;
+        let sys = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+        let setting = format!("class/net/{device}/threaded");
+        let file = rustix::fs::openat(sys, setting, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::io::write(file, b"1").map(drop)
+    };
+    write().map_err(|errno| Error::new(format!("write(/sys/class/net/{device}/threaded)"), errno))
+}
+
+/// The family that generic netlink asks about others with, and what it is asked (`linux/genetlink.h`).
+const CONTROL: u16 = 0x10;
+const GET_FAMILY: u8 = 3;
+const FAMILY_ID: u16 = 1;
+const FAMILY_NAME: u16 = 2;
+/// `linux/netdev.h`.
+const NAPI_GET: u8 = 11;
+const NAPI_DEVICE: u16 = 1;
+const NAPI_ID: u16 = 2;
+const NAPI_PID: u16 = 4;
+/// `struct genlmsghdr` is as long as this.
+const HEADER: usize = 4;
+
+/// Every poll of the calling thread's network namespace.
+///
+/// # Errors
+/// `EOPNOTSUPP` or `ENOENT` before Linux 6.8.
+pub fn polls() -> Result<Vec<Poll>> {
+    let ask = || -> std::io::Result<Vec<Poll>> {
+        let mut generic = NetlinkSocket::open(NETLINK_GENERIC)?;
+        let name = MessageBody::of([GET_FAMILY, 1, 0, 0]).text(FAMILY_NAME, "netdev");
+        let families = generic.ask(NetlinkRequest(CONTROL, ACKNOWLEDGE, name))?;
+        let id = families.iter().find_map(|answer| attribute(answer.get(HEADER..)?, FAMILY_ID)?.try_into().ok());
+        let family = u16::from_ne_bytes(id.ok_or(rustix::io::Errno::NOENT)?);
+        let answers = generic.ask(NetlinkRequest(family, DUMP, MessageBody::of([NAPI_GET, 1, 0, 0])))?;
+        Ok(answers.iter().filter_map(|answer| poll_of(answer.get(HEADER..)?)).collect())
+    };
+    ask().map_err(|error| Error::new("netlink(netdev napi-get)", error))
+}
+
+fn poll_of(attributes: &[u8]) -> Option<Poll> {
+    let number = |kind| Some(u32::from_ne_bytes(attribute(attributes, kind)?.try_into().ok()?));
+    Some(Poll { device: number(NAPI_DEVICE)?, id: number(NAPI_ID)?, thread: number(NAPI_PID) })
+}

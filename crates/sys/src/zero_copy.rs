@@ -1,0 +1,255 @@
+//! Ways of sending a stream that spare a copy: from a file in memory, and from the program's own pages.
+//!
+//! Needs no privilege. `MSG_ZEROCOPY` is Linux 4.14 for TCP (`Documentation/networking/msg_zerocopy.rst`); its pages count against
+//! `RLIMIT_MEMLOCK` and its completions against `net.core.optmem_max` while they wait to be fetched.
+
+use std::{
+    fs::File,
+    io::Write,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
+
+use fathom_model::units::Nanos;
+use rustix::{
+    event::{PollFd, PollFlags},
+    fs::{MemfdFlags, Mode, OFlags},
+    io::Errno,
+    net::SendFlags,
+};
+
+use crate::{
+    Error, Result,
+    socket::{self, named, not_now},
+    timestamping::StampedMessage,
+};
+
+/// A file that lies in memory, to be sent without a copy into the kernel.
+#[derive(Debug)]
+pub struct MemoryFile {
+    file: OwnedFd,
+    length: usize,
+}
+
+/// A part of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FilePart {
+    /// Where it begins.
+    pub offset: usize,
+    /// How long it is.
+    pub length: usize,
+}
+
+impl MemoryFile {
+    /// A file that holds these bytes and has no name.
+    ///
+    /// # Errors
+    /// `memfd_create` and `write`: no memory, or too many descriptors.
+    pub fn of(bytes: &[u8]) -> Result<Self> {
+        let file = rustix::fs::memfd_create("payload", MemfdFlags::CLOEXEC).map_err(named("memfd_create"))?;
+        let mut file = File::from(file);
+        file.write_all(bytes).map_err(named("write(memfd)"))?;
+        Ok(Self { file: file.into(), length: bytes.len() })
+    }
+
+    /// How many bytes it holds.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Sends a part of it over a connected socket; nothing means not now, as for [`socket::send`].
+    ///
+    /// # Errors
+    /// `sendfile`: reset by the peer, or shut down. It has no `MSG_NOSIGNAL`: the program must ignore `SIGPIPE`, as Rust's does.
+    pub fn send(&self, socket: impl AsFd, part: FilePart) -> Result<Option<usize>> {
+        let mut offset = u64::try_from(part.offset).unwrap_or(u64::MAX);
+        not_now(rustix::fs::sendfile(socket, &self.file, Some(&mut offset), part.length), "sendfile")
+    }
+}
+
+/// Opens a file whose bytes are to be sent, such that whoever reads it never waits, be it a pipe.
+///
+/// # Errors
+/// `open`: it is not there, or not for this user.
+pub fn open_source(path: &Path) -> Result<File> {
+    open(path, OFlags::RDONLY)
+}
+
+/// Makes a file for what arrives, empty and for this user alone; writing to it never waits, be it a pipe.
+///
+/// # Errors
+/// `open`: the folder is not there or not for this user, or it is a pipe that nobody reads.
+pub fn open_sink(path: &Path) -> Result<File> {
+    open(path, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)
+}
+
+fn open(path: &Path, flags: OFlags) -> Result<File> {
+    let opened = rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::RUSR | Mode::WUSR);
+    opened.map(File::from).map_err(named("open"))
+}
+
+/// Sends what comes next in an open file without a copy; zero bytes mean its end, nothing means not now.
+///
+/// # Errors
+/// `sendfile`: as [`MemoryFile::send`], or the file cannot be read.
+pub fn send_next(socket: impl AsFd, file: impl AsFd, at_most: usize) -> Result<Option<usize>> {
+    not_now(rustix::fs::sendfile(socket, file, None, at_most), "sendfile")
+}
+
+/// Allows sends without a copy on a socket (`SO_ZEROCOPY`).
+///
+/// # Errors
+/// `setsockopt(SO_ZEROCOPY)`: Linux before 4.14, or not a TCP socket.
+pub fn allow_zerocopy(socket: impl AsFd) -> Result<()> {
+    socket::set(socket, (libc::SOL_SOCKET, libc::SO_ZEROCOPY), &1).map_err(named("setsockopt(SO_ZEROCOPY)"))
+}
+
+/// What became of a send without a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ZeroCopyResult {
+    /// So many bytes were taken; their pages must not change before the completion.
+    Sent(usize),
+    /// The send buffer is full, or the time-out has passed.
+    WouldBlock,
+    /// Too much waits for its completion (`ENOBUFS`): fetch completions first.
+    NoBuffers,
+}
+
+/// Sends without copying (`MSG_ZEROCOPY`); blocks as the socket does.
+///
+/// # Errors
+/// `send(MSG_ZEROCOPY)`: reset by the peer, or shut down.
+pub fn send_uncopied(socket: impl AsFd, bytes: &[u8]) -> Result<ZeroCopyResult> {
+    let flags = SendFlags::NOSIGNAL | SendFlags::from_bits_retain(libc::MSG_ZEROCOPY.unsigned_abs());
+    match rustix::net::send(socket, bytes, flags) {
+        Ok(count) => Ok(ZeroCopyResult::Sent(count)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(ZeroCopyResult::WouldBlock),
+        Err(Errno::NOBUFS) => Ok(ZeroCopyResult::NoBuffers),
+        Err(error) => Err(Error::new("send(MSG_ZEROCOPY)", error)),
+    }
+}
+
+/// Sends without a copy whose pages the kernel needs no longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ZeroCopyCompletion {
+    /// How many calls of [`send_uncopied`].
+    pub n_sends: u32,
+    /// Whether the kernel has copied them after all (`SO_EE_CODE_ZEROCOPY_COPIED`).
+    pub was_copied: bool,
+}
+
+/// The next completion; nothing when none is there.
+///
+/// # Errors
+/// `recvmsg(MSG_ERRQUEUE)`, when it is not a socket.
+pub fn completion(socket: impl AsFd) -> Result<Option<ZeroCopyCompletion>> {
+    // `struct sock_extended_err` (include/uapi/linux/errqueue.h): the numbers of the first and the last send of a range.
+    const ORIGIN_ZEROCOPY: u8 = 5;
+    const ZEROCOPY_COPIED: u8 = 1;
+    const ORIGIN: usize = 4;
+    const CODE: usize = 6;
+    const FIRST: usize = 8;
+    const LAST: usize = 12;
+    let number = |error: &[u8], at: usize| error.get(at..)?.first_chunk().map(|number| u32::from_ne_bytes(*number));
+    let received = not_now(StampedMessage::receive(socket, &mut [], libc::MSG_ERRQUEUE), "recvmsg(MSG_ERRQUEUE)")?;
+    Ok(received.and_then(|message| {
+        let error = message.extended_error()?;
+        let is_completion = error.get(ORIGIN) == Some(&ORIGIN_ZEROCOPY);
+        let n_sends = number(error, LAST)?.wrapping_sub(number(error, FIRST)?).wrapping_add(1);
+        let was_copied = error.get(CODE)? & ZEROCOPY_COPIED != 0;
+        is_completion.then_some(ZeroCopyCompletion { n_sends, was_copied })
+    }))
+}
+
+/// Waits until a completion is there or the connection is broken, at most so long.
+///
+/// # Errors
+/// `poll`, when it is not a socket.
+pub fn wait_for_completion(socket: impl AsFd, at_most: Nanos) -> Result<()> {
+    let timeout = rustix::event::Timespec {
+        tv_sec: i64::try_from(at_most.0 / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(at_most.0 % 1_000_000_000).unwrap_or(0),
+    };
+    // Errors are reported whether they were asked for or not.
+    let mut polled = [PollFd::new(&socket, PollFlags::empty())];
+    not_now(rustix::event::poll(&mut polled, Some(&timeout)), "poll").map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use super::*;
+    use crate::policy::{AllowedPeers, anywhere};
+    use crate::{
+        clock,
+        epoll::{Epoll, Interest, ReadyList},
+        socket::{Socket, Wait},
+    };
+
+    const SECOND: Nanos = Nanos::from_secs(1);
+
+    fn pair() -> (Socket, Socket) {
+        let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let listener = socket::listen(loopback, 8, &AllowedPeers::anybody()).unwrap();
+        let near = socket::stream(loopback).unwrap();
+        socket::connect(&near, &anywhere(socket::local_address(&listener).unwrap()), SECOND).unwrap();
+        let (epoll, mut events) = (Epoll::new().unwrap(), ReadyList::with_capacity(1));
+        epoll.add(&listener, 0, Interest::READ).unwrap();
+        epoll.wait(&mut events, Some(SECOND)).unwrap();
+        let far = socket::accept(&listener).unwrap().unwrap().0;
+        far.set_nonblocking(false).unwrap();
+        socket::set_timeout(&far, SECOND).unwrap();
+        (near, far)
+    }
+
+    fn received(far: &Socket, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        let mut n = 0;
+        while n < length {
+            n += socket::recv(far, &mut bytes[n..], Wait::Block).unwrap().expect("the rest comes in time");
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_part_of_a_file_arrives_as_it_is() {
+        let bytes: Vec<u8> = (0..10_000_u32).map(|n| n.to_le_bytes()[0]).collect();
+        let file = MemoryFile::of(&bytes).unwrap();
+        assert_eq!(file.length(), 10_000);
+        let (near, far) = pair();
+        assert_eq!(file.send(&near, FilePart { offset: 4_000, length: 5_000 }).unwrap(), Some(5_000));
+        assert_eq!(received(&far, 5_000), bytes[4_000..9_000]);
+        drop(far);
+        let begin = clock::now();
+        let error = loop {
+            match file.send(&near, FilePart { offset: 0, length: 10_000 }) {
+                Err(error) => break error,
+                Ok(_) => assert!(clock::now() - begin < SECOND, "the end of the peer is noticed"),
+            }
+        };
+        assert!(matches!(error.errno(), Some(libc::EPIPE | libc::ECONNRESET)), "{error:?}");
+    }
+
+    #[test]
+    fn every_send_without_a_copy_is_completed_and_loopback_copies_after_all() {
+        let (near, far) = pair();
+        allow_zerocopy(&near).unwrap();
+        let bytes = vec![7; 30_000];
+        for _ in 0..3 {
+            assert_eq!(send_uncopied(&near, &bytes).unwrap(), ZeroCopyResult::Sent(30_000));
+            assert_eq!(received(&far, 30_000), bytes);
+        }
+        let (begin, mut n_sends) = (clock::now(), 0);
+        while n_sends < 3 && clock::now() - begin < SECOND {
+            wait_for_completion(&near, SECOND).unwrap();
+            while let Some(completion) = completion(&near).unwrap() {
+                assert!(completion.was_copied, "packets to the own host are copied (skb_orphan_frags_rx)");
+                n_sends += completion.n_sends;
+            }
+        }
+        assert_eq!(n_sends, 3);
+        assert_eq!(completion(&near).unwrap(), None);
+    }
+}

@@ -1,0 +1,406 @@
+//! The side that connects.
+
+use std::sync::Arc;
+
+use fathom_engine::{Error, Phase, Stop, Test, TrialContext, WorkerHandle, WorkerPool};
+use fathom_model::{
+    Endpoints, Histogram, Note, Record,
+    names::distribution::{CONNECT_TIME, SERVICE_TIME},
+    units::Nanos,
+};
+use fathom_sys::{
+    clock,
+    epoll::{Epoll, Interest, Readiness, ReadyList},
+    policy::Destination,
+    socket::{self, Connect, Socket, Wait},
+};
+
+use super::{
+    BLOCKING_TIMEOUT, CONNECTIONS, COUNTERS, ChurnConfig, CloseMode, ConnectionPurpose, RETRY, TRANSACTIONS,
+    socket_error,
+};
+use crate::{
+    connection_setup::{ConnectTargets, distribute},
+    error_counts::ErrorCounts,
+    request_response::{
+        connection::{MessageBuffers, RrConnection, TransferStep, UNEXPECTED_MESSAGE},
+        peer_timeout::{PEER_SILENT, is_silent},
+    },
+};
+
+/// What a worker comes back with.
+#[derive(Default)]
+struct ChurnResults {
+    service: Histogram,
+    connect: Histogram,
+    errors: ErrorCounts,
+}
+
+/// The initiator, ready to start.
+pub(super) struct ChurnInitiator {
+    config: ChurnConfig,
+    targets: ConnectTargets,
+}
+
+impl ChurnInitiator {
+    /// # Errors
+    /// There are fewer local ports than flows.
+    pub(super) fn new(churn: ChurnConfig, targets: ConnectTargets) -> Result<Self, Error> {
+        targets.check_ports(churn.n_flows)?;
+        Ok(Self { config: churn, targets })
+    }
+}
+
+impl Test for ChurnInitiator {
+    fn endpoints(&self) -> Endpoints {
+        Endpoints::new()
+    }
+
+    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+        let ChurnConfig { role, n_flows, n_workers, .. } = &self.config;
+        let states: Vec<_> =
+            distribute((0..*n_flows).collect(), *n_workers).into_iter().map(|flows| flows.len()).collect();
+        let crew = WorkerPool { states, counters: COUNTERS, cores: &role.cores, until: role.side.into() };
+        let conducted = crew.run(session, &mut (), |worker, n_calls| {
+            let messages = MessageBuffers::new(&self.config.sizes, role.side, role.seed);
+            let line = ChurnWorker {
+                worker,
+                session,
+                initiator: &self,
+                messages,
+                n_started: worker.idx,
+                results: ChurnResults::default(),
+            };
+            if n_calls == 1 {
+                return Ok(line.run_blocking());
+            }
+            EpollInitiator { worker: line, epoll: Epoll::new().map_err(socket_error)? }
+                .run(n_calls)
+                .map_err(socket_error)
+        })?;
+        let mut record = conducted.record(role.side);
+        for tally in conducted.workers {
+            tally.errors.add_to(&mut record);
+            for (name, histogram) in [(SERVICE_TIME, &tally.service), (CONNECT_TIME, &tally.connect)] {
+                record.distributions.entry(name.to_owned()).or_default().merge(histogram);
+            }
+        }
+        if self.config.close == CloseMode::Reset {
+            let text = "connections were reset by the initiator, which costs less than an orderly close";
+            record.notes.push(Note { id: "close-reset".to_owned(), text: text.to_owned() });
+        }
+        Ok(record)
+    }
+}
+
+/// What one worker has beside its connections.
+struct ChurnWorker<'a> {
+    worker: WorkerHandle<'a>,
+    session: &'a TrialContext,
+    initiator: &'a ChurnInitiator,
+    messages: MessageBuffers,
+    /// Numbers the connections, so that destinations, sources and sizes are gone through in turn.
+    n_started: usize,
+    results: ChurnResults,
+}
+
+impl ChurnWorker<'_> {
+    /// Where the next connection goes, and the socket for it.
+    fn next(
+        &mut self,
+        make: impl FnOnce(std::net::SocketAddr) -> fathom_sys::Result<Socket>,
+    ) -> fathom_sys::Result<(Socket, Destination)> {
+        let (to, from) = self.initiator.targets.addresses_of(self.n_started);
+        self.n_started = self.n_started.wrapping_add(self.initiator.config.n_workers);
+        let socket = make(to.address)?;
+        let to = self.initiator.config.configure_socket(&socket, (from, to))?;
+        Ok((socket, to))
+    }
+
+    fn connection(&self, socket: Arc<Socket>) -> RrConnection {
+        RrConnection::initiator(socket, self.initiator.config.sizes.at(self.n_started))
+    }
+
+    fn record_connect(&mut self, begin: Nanos) {
+        self.worker.add(CONNECTIONS, 1);
+        if self.worker.phase() == Phase::Measure {
+            self.results.connect.record((clock::now() - begin).0);
+        }
+    }
+
+    fn record_transaction(&mut self, begin: Nanos) {
+        self.worker.add(TRANSACTIONS, 1);
+        if self.worker.phase() == Phase::Measure {
+            let service = clock::now() - begin;
+            self.worker.show_latency(service);
+            self.results.service.record(service.0);
+        }
+    }
+
+    /// Whether to give up what is under way: a little after the end, or on an abort.
+    fn must_stop(&self, over_since: &mut Option<Nanos>) -> bool {
+        if !self.worker.is_over() {
+            return false;
+        }
+        let now = clock::now();
+        now - *over_since.get_or_insert(now) > BLOCKING_TIMEOUT || self.session.stop.state() == Stop::Abort
+    }
+
+    /// Notes a connection that has waited too long for it to be a slow answer.
+    fn record_silence(&mut self, begin: Nanos) {
+        if is_silent(clock::now() - begin, &self.results.service) && self.session.stop.state() != Stop::Abort {
+            self.results.errors.count_text(PEER_SILENT);
+        }
+    }
+
+    /// One connection after the other with blocking calls: no list of connections, and no wait beside the calls.
+    fn run_blocking(mut self) -> ChurnResults {
+        let mut over_since = None;
+        while !self.worker.is_over() {
+            let begin = clock::now();
+            match self.run_connection(begin, &mut over_since) {
+                Ok(()) => {}
+                Err(error) => {
+                    self.results.errors.count(&error);
+                    clock::sleep_until(clock::now() + RETRY);
+                }
+            }
+        }
+        self.results
+    }
+
+    /// A connection from its beginning to its end.
+    fn run_connection(&mut self, begin: Nanos, over_since: &mut Option<Nanos>) -> fathom_sys::Result<()> {
+        let (socket, to) = self.next(socket::stream)?;
+        socket::set_timeout(&socket, BLOCKING_TIMEOUT)?;
+        while socket::connect_begin(&socket, &to)? == Connect::Pending {
+            if self.must_stop(over_since) {
+                self.record_silence(begin);
+                return Ok(());
+            }
+        }
+        self.record_connect(begin);
+        let mut talk = self.connection(Arc::new(socket));
+        if self.initiator.config.purpose == ConnectionPurpose::Transaction
+            && !self.exchange(&mut talk, begin, over_since)?
+        {
+            return Ok(());
+        }
+        if self.initiator.config.close == CloseMode::Orderly && !self.wait_for_close(&talk, begin, over_since)? {
+            return Ok(());
+        }
+        if self.initiator.config.purpose == ConnectionPurpose::ConnectOnly {
+            drop(talk);
+            self.record_transaction(begin);
+        }
+        Ok(())
+    }
+
+    /// Asks and waits for the answer; whether it came.
+    fn exchange(
+        &mut self,
+        talk: &mut RrConnection,
+        begin: Nanos,
+        over_since: &mut Option<Nanos>,
+    ) -> fathom_sys::Result<bool> {
+        loop {
+            match talk.step(&mut self.messages, Wait::Block)? {
+                TransferStep::Received => {
+                    self.record_transaction(begin);
+                    return Ok(true);
+                }
+                TransferStep::WouldBlock if self.must_stop(over_since) => {
+                    self.record_silence(begin);
+                    return Ok(false);
+                }
+                TransferStep::Sent | TransferStep::Partial | TransferStep::WouldBlock => {}
+                TransferStep::Closed => {
+                    self.results.errors.count_text(CLOSED_BEFORE_ANSWER);
+                    return Ok(false);
+                }
+                TransferStep::Unexpected => {
+                    self.results.errors.count_text(UNEXPECTED_MESSAGE);
+                    return Ok(false);
+                }
+            }
+        }
+    }
+
+    /// Waits until the responder has closed; whether it has.
+    fn wait_for_close(
+        &mut self,
+        talk: &RrConnection,
+        begin: Nanos,
+        over_since: &mut Option<Nanos>,
+    ) -> fathom_sys::Result<bool> {
+        loop {
+            match socket::recv(&talk.socket, &mut [0; 16], Wait::Block)? {
+                Some(0) => return Ok(true),
+                Some(_) => self.results.errors.count_text(UNEXPECTED_MESSAGE),
+                None if self.must_stop(over_since) => {
+                    self.record_silence(begin);
+                    return Ok(false);
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+/// What the errors of a record say of a responder that closes before it has answered.
+const CLOSED_BEFORE_ANSWER: &str = "recv: closed before the answer";
+
+/// Where one of the initiator's connections stands.
+enum ConnectionState {
+    Connecting(Arc<Socket>),
+    Exchanging(RrConnection),
+    /// The answer is here, or none is wanted; the responder's close is not yet.
+    Closing(RrConnection),
+    /// Nothing is open: the last attempt failed, or the trial is over.
+    Idle,
+}
+
+struct FlowSlot {
+    state: ConnectionState,
+    begin: Nanos,
+}
+
+/// The connections of one worker, several at a time.
+struct EpollInitiator<'a> {
+    worker: ChurnWorker<'a>,
+    epoll: Epoll,
+}
+
+impl EpollInitiator<'_> {
+    fn run(mut self, n_calls: usize) -> fathom_sys::Result<ChurnResults> {
+        let mut events = ReadyList::with_capacity(n_calls.min(256));
+        let mut calls: Vec<FlowSlot> =
+            (0..n_calls).map(|_| FlowSlot { state: ConnectionState::Idle, begin: Nanos::ZERO }).collect();
+        let mut over_since = None;
+        loop {
+            if self.worker.worker.is_over() {
+                let is_idle = calls.iter().all(|call| matches!(call.state, ConnectionState::Idle));
+                if is_idle || self.worker.must_stop(&mut over_since) {
+                    let left = calls.iter().filter(|call| !matches!(call.state, ConnectionState::Idle));
+                    left.for_each(|call| self.worker.record_silence(call.begin));
+                    return Ok(self.worker.results);
+                }
+            } else {
+                for (token, call) in (0..).zip(&mut calls) {
+                    if matches!(call.state, ConnectionState::Idle) {
+                        self.begin_connect(token, call)?;
+                    }
+                }
+            }
+            self.epoll.wait(&mut events, Some(RETRY))?;
+            for event in events.iter() {
+                let call = &mut calls[usize::try_from(event.token).expect("a token is the number of a call")];
+                self.advance(event, call)?;
+            }
+        }
+    }
+
+    /// Begins to connect; a failure is counted and leaves the call idle.
+    fn begin_connect(&mut self, token: u64, call: &mut FlowSlot) -> fathom_sys::Result<()> {
+        call.begin = clock::now();
+        let dialled = self.worker.next(socket::stream_nonblocking).and_then(|(socket, to)| {
+            socket::connect_begin(&socket, &to)?;
+            Ok(Arc::new(socket))
+        });
+        match dialled {
+            Ok(socket) => {
+                self.epoll.add(&*socket, token, Interest { write: true, edge: true, ..Interest::READ })?;
+                call.state = ConnectionState::Connecting(socket);
+            }
+            Err(error) => self.worker.results.errors.count(&error),
+        }
+        Ok(())
+    }
+
+    /// Does all that can be done for a call now; the next one of the flow begins at once.
+    fn advance(&mut self, event: Readiness, call: &mut FlowSlot) -> fathom_sys::Result<()> {
+        loop {
+            let (state, goes_on) =
+                self.next(std::mem::replace(&mut call.state, ConnectionState::Idle), event, call.begin);
+            call.state = state;
+            if !goes_on {
+                break;
+            }
+        }
+        if matches!(call.state, ConnectionState::Idle) && !self.worker.worker.is_over() {
+            self.begin_connect(event.token, call)?;
+        }
+        Ok(())
+    }
+
+    /// One step of a call: its new state, and whether another step can be taken.
+    fn next(&mut self, state: ConnectionState, event: Readiness, begin: Nanos) -> (ConnectionState, bool) {
+        // A connect that went well has nothing to tell, and asking would be a system call per connection.
+        let connected = |socket| if event.failed { socket::connect_result(socket) } else { Ok(()) };
+        match state {
+            ConnectionState::Idle => (ConnectionState::Idle, false),
+            ConnectionState::Connecting(socket) => match connected(&socket) {
+                Ok(()) => self.opened(socket, begin),
+                Err(error) => self.idle_with_error(&error),
+            },
+            ConnectionState::Exchanging(mut talk) => match talk.step(&mut self.worker.messages, Wait::Never) {
+                Ok(TransferStep::Received) => {
+                    self.worker.record_transaction(begin);
+                    self.closing(talk)
+                }
+                Ok(TransferStep::Partial) => (ConnectionState::Exchanging(talk), true),
+                Ok(TransferStep::Sent | TransferStep::WouldBlock) => (ConnectionState::Exchanging(talk), false),
+                Ok(TransferStep::Closed) => self.idle_with_cause(CLOSED_BEFORE_ANSWER),
+                Ok(TransferStep::Unexpected) => self.idle_with_cause(UNEXPECTED_MESSAGE),
+                Err(error) => self.idle_with_error(&error),
+            },
+            ConnectionState::Closing(talk) => match socket::recv(&talk.socket, &mut [0; 16], Wait::Never) {
+                Ok(Some(0)) => {
+                    self.closed(talk, begin);
+                    (ConnectionState::Idle, false)
+                }
+                Ok(Some(_)) => self.idle_with_cause(UNEXPECTED_MESSAGE),
+                Ok(None) => (ConnectionState::Closing(talk), false),
+                Err(error) => self.idle_with_error(&error),
+            },
+        }
+    }
+
+    fn opened(&mut self, socket: Arc<Socket>, begin: Nanos) -> (ConnectionState, bool) {
+        self.worker.record_connect(begin);
+        let talk = self.worker.connection(socket);
+        match (self.worker.initiator.config.purpose, self.worker.initiator.config.close) {
+            (ConnectionPurpose::Transaction, _) => (ConnectionState::Exchanging(talk), true),
+            (ConnectionPurpose::ConnectOnly, CloseMode::Orderly) => (ConnectionState::Closing(talk), true),
+            (ConnectionPurpose::ConnectOnly, CloseMode::Reset) => {
+                self.closed(talk, begin);
+                (ConnectionState::Idle, false)
+            }
+        }
+    }
+
+    fn closing(&mut self, talk: RrConnection) -> (ConnectionState, bool) {
+        match self.worker.initiator.config.close {
+            CloseMode::Orderly => (ConnectionState::Closing(talk), true),
+            CloseMode::Reset => (ConnectionState::Idle, false),
+        }
+    }
+
+    /// Closes; of a connection that is opened for nothing else, that is its end.
+    fn closed(&mut self, talk: RrConnection, begin: Nanos) {
+        drop(talk);
+        if self.worker.initiator.config.purpose == ConnectionPurpose::ConnectOnly {
+            self.worker.record_transaction(begin);
+        }
+    }
+
+    fn idle_with_cause(&mut self, cause: &str) -> (ConnectionState, bool) {
+        self.worker.results.errors.count_text(cause);
+        (ConnectionState::Idle, false)
+    }
+
+    fn idle_with_error(&mut self, error: &fathom_sys::Error) -> (ConnectionState, bool) {
+        self.worker.results.errors.count(error);
+        (ConnectionState::Idle, false)
+    }
+}

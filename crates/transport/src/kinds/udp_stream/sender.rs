@@ -1,0 +1,259 @@
+//! The side that sends.
+
+use fathom_engine::{Error, Phase, Stop, Test, TrialContext, WorkerHandle, WorkerPool};
+use fathom_model::{Endpoints, Record, Side, names::count, units::Nanos};
+use fathom_sys::{
+    clock, datagram,
+    socket::{self, Socket, Wait},
+};
+
+use super::{END_MARK_GAP, END_MARKS, UdpStreamConfig};
+use crate::{
+    datagrams::{
+        Challenges, ControlMessage, FathomCodec, FlowToken, HEADER_LEN, MESSAGE_LEN, SendBuffers, SendStep, Sender,
+        SenderSummary, StreamPhase,
+    },
+    error_counts::ErrorCounts,
+    options::{self, SocketOptions},
+    traffic::{FlowIndex, Schedule},
+};
+
+/// What a worker counts; [`count_step`] knows the order.
+const COUNTERS: &[&str] = &[count::SENT, count::BYTES_SENT, count::SEND_REFUSED];
+/// How often a responder looks whether the receiver has had enough.
+const LOOK_EVERY: Nanos = Nanos::from_millis(5);
+
+/// One side that sends, ready to start.
+pub(super) struct UdpStreamSender {
+    config: UdpStreamConfig,
+    flows: Vec<(Socket, SendBuffers)>,
+}
+
+impl UdpStreamSender {
+    pub(super) fn prepare(mut stream: UdpStreamConfig) -> Result<Self, Error> {
+        let cannot = |cause| Error::System { what: "send super-buffers (offload)".to_owned(), cause };
+        let sockets = stream.open_all()?;
+        let shape = &stream.shape;
+        let load = |socket: Socket| {
+            let how = (shape.n_messages, shape.offload.0);
+            let mut load = SendBuffers::new(shape.sizes.clone(), how, stream.role.seed);
+            load.enable_offload(&socket).map_err(cannot)?;
+            Ok((socket, load))
+        };
+        let flows = sockets.into_iter().map(load).collect::<Result<_, Error>>()?;
+        Ok(Self { config: stream, flows })
+    }
+}
+
+impl Test for UdpStreamSender {
+    fn endpoints(&self) -> Endpoints {
+        self.config.endpoints(self.flows.iter().map(|(socket, _)| socket))
+    }
+
+    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+        let mut stream = self.config;
+        let role = &stream.role;
+        let of = options::flows_and_workers(role).0;
+        let crew = WorkerPool { states: self.flows, counters: COUNTERS, cores: &role.cores, until: role.side.into() };
+        let conducted = crew.run(session, &mut (), |worker, (socket, load)| {
+            let token = stream.token(worker.idx);
+            let share = FlowIndex { idx: worker.idx, of };
+            let schedule =
+                stream.shape.per_flow.and_then(|rate| Schedule::new(stream.shape.traffic, rate, (role.seed, share)));
+            let flow = Flow {
+                worker,
+                session,
+                token,
+                side: role.side,
+                options: &stream.options,
+                errors: ErrorCounts::default(),
+            };
+            Ok(flow.send(&socket, (load, schedule)))
+        })?;
+        let mut record = conducted.record(role.side);
+        let (mut intended, mut lag_max, mut given_up) = (None, Nanos::ZERO, Nanos::ZERO);
+        let (mut segments, mut refusal) = (1, None);
+        for (sendings, causes) in conducted.workers {
+            causes.add_to(&mut record);
+            let Some(sendings) = sendings else { continue };
+            intended = sendings.intended.map(|n| n + intended.unwrap_or(0)).or(intended);
+            lag_max = lag_max.max(sendings.lag_max);
+            given_up = given_up.max(sendings.given_up);
+            segments = segments.max(sendings.segments);
+            refusal = refusal.or(sendings.refusal);
+        }
+        if let Some(intended) = intended {
+            record.totals.insert(count::INTENDED.to_owned(), intended);
+            record.totals.insert(count::SCHEDULE_LAG_NS_MAX.to_owned(), lag_max.0);
+        }
+        if given_up > Nanos::ZERO {
+            let text = format!(
+                "the rate that was asked for was not kept: the sender was held up, and what was due in {given_up} of that time was not sent"
+            );
+            stream.note("rate-not-kept", text);
+        }
+        note_offload(&mut stream, segments, refusal);
+        record.notes.append(&mut stream.notes);
+        Ok(record)
+    }
+}
+
+/// Says how the datagrams were handed to the kernel, where that was not each alone.
+fn note_offload(stream: &mut UdpStreamConfig, segments: usize, refusal: Option<String>) {
+    if segments > 1 {
+        let text = format!(
+            "sent in super-buffers of up to {segments} datagrams (UDP_SEGMENT): datagrams are counted at the socket, and a \
+             super-buffer goes through the stack once"
+        );
+        stream.note("udp-gso", text);
+    }
+    if let Some(refusal) = refusal {
+        stream.note(
+            "udp-gso-refused",
+            format!("super-buffers were refused ({refusal}), so each datagram was sent alone"),
+        );
+    }
+    if stream.shape.is_unnumbered() {
+        let text = format!(
+            "datagrams of fewer than {HEADER_LEN} B carry no number: copies count as received, and order, gaps and times are unknown"
+        );
+        stream.note("udp-no-numbers", text);
+    }
+}
+
+/// One flow in the hands of its thread.
+struct Flow<'a> {
+    worker: WorkerHandle<'a>,
+    session: &'a TrialContext,
+    token: FlowToken,
+    side: Side,
+    options: &'a SocketOptions,
+    errors: ErrorCounts,
+}
+
+impl Flow<'_> {
+    /// Sends until the end, and says how it went; nothing when no receiver came.
+    fn send(
+        mut self,
+        socket: &Socket,
+        (load, schedule): (SendBuffers, Option<Schedule>),
+    ) -> (Option<SenderSummary>, ErrorCounts) {
+        if self.side == Side::Responder && !self.find_receiver(socket) {
+            return (None, self.errors);
+        }
+        let start = if self.side == Side::Responder { clock::now() } else { self.worker.start };
+        let mut sender = Sender::new((socket, FathomCodec::numbered(self.token)), load, schedule);
+        let mut looked = start;
+        while !self.worker.is_over() {
+            let part = if self.worker.phase() == Phase::WarmUp { StreamPhase::WarmUp } else { StreamPhase::Measured };
+            match sender.step(start, part) {
+                Ok(step) => self.count_step(step),
+                Err(error) => {
+                    if datagram::is_segmentation_refused(&error) {
+                        // The kind of such an error says less than its number.
+                        self.errors.count_text(&format!("{}: {}", error.call, error.source));
+                    } else {
+                        self.errors.count(&error);
+                    }
+                    // A firewall or a route may come to let through what it does not now; other errors stay.
+                    if !is_transient(&error) {
+                        break;
+                    }
+                }
+            }
+            if self.side == Side::Responder && clock::now() - looked > LOOK_EVERY {
+                looked = clock::now();
+                if next_message(socket, self.token, Wait::Never) == Some(ControlMessage::Stop) {
+                    break;
+                }
+            }
+        }
+        let elapsed = clock::now() - start;
+        if self.session.stop.state() != Stop::Abort {
+            self.mark_end(socket, &mut sender);
+        }
+        (Some(sender.finish(elapsed)), self.errors)
+    }
+
+    fn count_step(&self, step: SendStep) {
+        self.worker.add(0, step.datagrams);
+        self.worker.add(1, step.bytes);
+        if step.refused > 0 {
+            self.worker.add(2, step.refused);
+        }
+    }
+
+    /// Waits until the receiver says where it is and proves it, and connects to it.
+    fn find_receiver(&mut self, socket: &Socket) -> bool {
+        let challenges = Challenges::default();
+        while !self.worker.is_over() {
+            let mut room = [0; MESSAGE_LEN + 1];
+            let found = socket::recv_from(socket, &mut room, Wait::Block).and_then(|came| {
+                let Some((n, sender)) = came else { return Ok(false) };
+                let Some(from) = sender.address() else { return Ok(false) };
+                let number = challenges.of(from);
+                match self.token.read_message(&room[..n]) {
+                    Some(ControlMessage::Hello) => {
+                        let challenge = self.token.message(ControlMessage::Challenge(number));
+                        socket::send_to(socket, &challenge, (&sender, Wait::Block)).map(|_| false)
+                    }
+                    Some(ControlMessage::ChallengeResponse(returned)) if returned == number => {
+                        socket::associate(socket, &self.options.destination(from)?).map(|()| true)
+                    }
+                    _ => Ok(false),
+                }
+            });
+            match found {
+                Ok(true) => return true,
+                Ok(false) => {}
+                Err(error) => {
+                    self.errors.count(&error);
+                    return false;
+                }
+            }
+        }
+        self.errors.count_text("no receiver said and proved where it is");
+        false
+    }
+
+    /// Marks the end until the receiver has said that it saw a mark, or often enough.
+    ///
+    /// Marks are numbered and counted as the others are, so that one that is dropped does not upset the account.
+    fn mark_end(&mut self, socket: &Socket, sender: &mut Sender<'_, FathomCodec>) {
+        if let Err(error) = socket::set_timeout(socket, END_MARK_GAP) {
+            self.errors.count(&error);
+            return;
+        }
+        let mut mark = [0; HEADER_LEN];
+        for _ in 0..END_MARKS {
+            match sender.mark_end(&mut mark) {
+                Ok(step) => self.count_step(step),
+                // The receiver is gone.
+                Err(_) => return,
+            }
+            let marked = clock::now();
+            // What the receiver said before is still in the queue.
+            while clock::now() - marked < END_MARK_GAP {
+                match next_message(socket, self.token, Wait::Block) {
+                    Some(ControlMessage::EndAck) => return,
+                    Some(_) => {}
+                    None => break,
+                }
+            }
+        }
+    }
+}
+
+/// What the receiver says next; nothing when it says nothing in time.
+fn next_message(socket: &Socket, token: FlowToken, wait: Wait) -> Option<ControlMessage> {
+    let mut room = [0; MESSAGE_LEN + 1];
+    // An error of the socket shows at the next send as well.
+    let n = socket::recv(socket, &mut room, wait).ok()??;
+    token.read_message(&room[..n])
+}
+
+/// Whether the same call may succeed when it is made again.
+fn is_transient(error: &fathom_sys::Error) -> bool {
+    use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, PermissionDenied};
+    matches!(error.source.kind(), PermissionDenied | HostUnreachable | NetworkUnreachable)
+}

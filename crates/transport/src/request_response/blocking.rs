@@ -1,0 +1,181 @@
+//! One flow per worker, with blocking calls: a wait for one connection needs no list of connections.
+
+use std::sync::Arc;
+
+use fathom_engine::{Error, LoadModel, Phase, Stop, Test, TrialContext, WorkerCounts, WorkerHandle, WorkerPool};
+use fathom_model::{Endpoints, Note, Record, Role, Side, units::Nanos};
+use fathom_sys::{
+    clock,
+    socket::{Socket, Wait},
+};
+
+use super::{
+    SPIN,
+    connection::{MessageBuffers, RrConnection, TransferStep, UNEXPECTED_MESSAGE},
+    peer_timeout::{PEER_CLOSED, PEER_SILENT, is_silent},
+    results::{self, RrResults, counters},
+    sizes::MessageSizes,
+};
+use crate::{
+    connection_setup::FlowConnections,
+    options::{self, SocketOptions},
+    tcp_sampler::TcpInfoSampler,
+};
+
+/// How long after the end the last answers may take.
+const LAST_ANSWERS_MAX: Nanos = Nanos::from_millis(200);
+/// So many looks without success go by before a spinning worker looks at the phase, which takes as long as one of them.
+const SPINS_PER_CHECK: u32 = 64;
+
+pub(super) fn prepare(
+    kind: &'static str,
+    role: &Role,
+    (sizes, options): (MessageSizes, &SocketOptions),
+) -> Result<Box<dyn Test>, Error> {
+    let (opening, notes) = FlowConnections::prepare(role, kind, options)?;
+    Ok(Box::new(BlockingRr { role: role.clone(), connections: opening, sizes, notes }))
+}
+
+struct BlockingRr {
+    role: Role,
+    connections: FlowConnections,
+    sizes: MessageSizes,
+    notes: Vec<Note>,
+}
+
+impl Test for BlockingRr {
+    fn endpoints(&self) -> Endpoints {
+        self.connections.endpoints()
+    }
+
+    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+        let (n_flows, _) = options::flows_and_workers(&self.role);
+        let connect = self.connections.connect_times();
+        let sockets: Vec<_> = self.connections.establish(n_flows, session)?.into_iter().map(Arc::new).collect();
+        let mut watch = TcpInfoSampler::new(&sockets);
+        let side = self.role.side;
+        let messages = MessageBuffers::new(&self.sizes, side, self.role.seed);
+        let states: Vec<_> = sockets.into_iter().map(|socket| (socket, messages.clone())).collect();
+        let crew = WorkerPool { states, counters: counters::CLOSED, cores: &self.role.cores, until: side.into() };
+        let wait = if self.role.settings.flag(SPIN.name) { Wait::Never } else { Wait::Block };
+        let mut conducted = crew.run(session, &mut watch, |worker, (socket, messages)| {
+            let party = BlockingWorker {
+                worker,
+                session,
+                side,
+                wait,
+                messages,
+                results: RrResults::default(),
+                over_since: None,
+            };
+            Ok(match side {
+                Side::Initiator => party.run_initiator(socket, &self.sizes),
+                Side::Responder => party.run_responder(socket),
+            })
+        })?;
+        if let Some(tally) = conducted.workers.first_mut() {
+            tally.connect = connect;
+        }
+        let mut record = results::record(conducted, (side, LoadModel::Closed));
+        watch.finish(&mut record, WorkerCounts::default());
+        if wait == Wait::Never {
+            let text = "each worker looked for messages all the time, which takes a core whatever there is to do";
+            self.notes.push(Note { id: "spin".to_owned(), text: text.to_owned() });
+        }
+        record.notes.append(&mut self.notes);
+        Ok(record)
+    }
+}
+
+/// One worker and its flow, on either side.
+struct BlockingWorker<'a> {
+    worker: WorkerHandle<'a>,
+    session: &'a TrialContext,
+    side: Side,
+    wait: Wait,
+    messages: MessageBuffers,
+    results: RrResults,
+    over_since: Option<Nanos>,
+}
+
+impl BlockingWorker<'_> {
+    fn run_initiator(mut self, socket: Arc<Socket>, sizes: &MessageSizes) -> RrResults {
+        let mut n = 0;
+        let mut talk = RrConnection::initiator(socket, sizes.at(n));
+        let mut begin = clock::now();
+        while let Some(step) = self.step(&mut talk) {
+            if step == TransferStep::Sent {
+                continue;
+            }
+            let now = clock::now();
+            self.worker.add(counters::TRANSACTIONS, 1);
+            self.worker.show_latency(now - begin);
+            match self.worker.phase() {
+                Phase::Measure => self.results.service.record((now - begin).0),
+                Phase::WarmUp => {}
+                Phase::Over => return self.results,
+            }
+            n = n.wrapping_add(1);
+            talk.set_next_request(sizes.at(n));
+            begin = now;
+        }
+        self.results.n_unfinished += 1;
+        if is_silent(clock::now() - begin, &self.results.service) && self.session.stop.state() != Stop::Abort {
+            self.results.errors.count_text(PEER_SILENT);
+        }
+        self.results
+    }
+
+    fn run_responder(mut self, socket: Arc<Socket>) -> RrResults {
+        let mut talk = RrConnection::responder(socket);
+        while let Some(step) = self.step(&mut talk) {
+            self.worker.add(counters::TRANSACTIONS, u64::from(step == TransferStep::Sent));
+        }
+        self.results
+    }
+
+    /// Goes on until a message is sent or received as a whole; nothing when there will be no more.
+    #[inline]
+    fn step(&mut self, talk: &mut RrConnection) -> Option<TransferStep> {
+        let mut n_looks = 0;
+        loop {
+            match talk.step(&mut self.messages, self.wait) {
+                Ok(step @ (TransferStep::Sent | TransferStep::Received)) => return Some(step),
+                Ok(TransferStep::Partial) => {}
+                Ok(TransferStep::WouldBlock) => {
+                    n_looks += 1;
+                    if (self.wait == Wait::Block || n_looks % SPINS_PER_CHECK == 0) && self.must_stop() {
+                        return None;
+                    }
+                }
+                Ok(TransferStep::Closed) => {
+                    if self.side == Side::Initiator {
+                        self.results.errors.count_text(PEER_CLOSED);
+                    }
+                    return None;
+                }
+                Ok(TransferStep::Unexpected) => {
+                    self.results.errors.count_text(UNEXPECTED_MESSAGE);
+                    return None;
+                }
+                Err(error) => {
+                    // An initiator that goes with an answer under way, as at the end of a trial, counts it itself.
+                    if self.side == Side::Initiator || !error.is_abandoned() {
+                        self.results.errors.count(&error);
+                    }
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Whether to leave off although nothing has come: the initiator waits a little for the last answer.
+    fn must_stop(&mut self) -> bool {
+        if !self.worker.is_over() {
+            return false;
+        }
+        let now = clock::now();
+        let since = *self.over_since.get_or_insert(now);
+        self.side == Side::Responder || now - since > LAST_ANSWERS_MAX || self.session.stop.state() == Stop::Abort
+    }
+}

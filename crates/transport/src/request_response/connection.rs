@@ -1,0 +1,219 @@
+//! One end of a conversation in turns over a connection: a request, its response, and again.
+//!
+//! The same steps serve the side that asks and the side that answers, with and without waiting. It measures nothing.
+
+use std::sync::Arc;
+
+use fathom_model::Side;
+use fathom_sys::socket::{self, Socket, Wait};
+
+use super::sizes::{MessageSizes, SizeClass};
+
+/// Whose turn it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NextTransfer {
+    Send,
+    Receive,
+}
+
+/// What a step achieved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TransferStep {
+    /// The whole message is with the kernel; the other side's turn begins.
+    Sent,
+    /// The whole message of the other side is here; ours begins.
+    Received,
+    /// A part was transferred: step again.
+    Partial,
+    /// Nothing can be transferred now.
+    WouldBlock,
+    /// The other side has ended the conversation.
+    Closed,
+    /// What came is not what this protocol has there.
+    Unexpected,
+}
+
+/// What the errors of a record say of a message of the wrong kind or size.
+pub(crate) const UNEXPECTED_MESSAGE: &str = "recv: not the message that was due";
+
+/// A connection and how far its turn has come.
+#[derive(Debug)]
+pub(crate) struct RrConnection {
+    pub(crate) socket: Arc<Socket>,
+    direction: NextTransfer,
+    class: SizeClass,
+    n_done: usize,
+    /// Whether the conversation is one turn, behind which this end closes.
+    closes: bool,
+}
+
+/// What a side has to say, and room for what it hears, shared by the conversations of a thread.
+#[derive(Debug, Clone)]
+pub(crate) struct MessageBuffers {
+    sizes: MessageSizes,
+    side: Side,
+    out: Vec<Vec<u8>>,
+    room: Vec<u8>,
+}
+
+/// What is received at once at most.
+const ROOM_MAX: usize = 64 * 1024;
+
+impl MessageBuffers {
+    pub(crate) fn new(sizes: &MessageSizes, side: Side, seed: u64) -> Self {
+        let longest = match side {
+            Side::Initiator => sizes.longest_response(),
+            Side::Responder => sizes.longest_request(),
+        };
+        // A byte more than there may be, so that too much is noticed.
+        let room = vec![0; (longest + 1).min(ROOM_MAX)];
+        Self { out: sizes.messages(side, seed), room, sizes: sizes.clone(), side }
+    }
+
+    /// The length of the message that is received in a turn.
+    fn expected_length(&self, class: SizeClass) -> usize {
+        match self.side {
+            Side::Initiator => self.sizes.response(class),
+            Side::Responder => self.sizes.request(class),
+        }
+    }
+}
+
+impl RrConnection {
+    /// The end that begins with a request.
+    pub(crate) fn initiator(socket: Arc<Socket>, first: SizeClass) -> Self {
+        Self { socket, direction: NextTransfer::Send, class: first, n_done: 0, closes: false }
+    }
+
+    /// The end that answers.
+    pub(crate) fn responder(socket: Arc<Socket>) -> Self {
+        Self { socket, direction: NextTransfer::Receive, class: SizeClass(0), n_done: 0, closes: false }
+    }
+
+    /// The end that answers once and closes then, which the caller does as soon as the answer is [`Step::Sent`].
+    pub(crate) fn responder_once(socket: Arc<Socket>) -> Self {
+        Self { closes: true, ..Self::responder(socket) }
+    }
+
+    /// Says which request comes next; only between turns.
+    #[inline]
+    pub(crate) fn set_next_request(&mut self, class: SizeClass) {
+        self.class = class;
+    }
+
+    /// Transfers once.
+    #[inline]
+    pub(crate) fn step(&mut self, messages: &mut MessageBuffers, wait: Wait) -> fathom_sys::Result<TransferStep> {
+        let (done, whole, next) = match self.direction {
+            NextTransfer::Send => {
+                let out = &messages.out[self.class.idx()];
+                let send = if self.closes { socket::send_last } else { socket::send };
+                (send(&self.socket, &out[self.n_done..], wait)?, out.len(), NextTransfer::Receive)
+            }
+            NextTransfer::Receive => {
+                let done = match socket::recv(&self.socket, &mut messages.room, wait)? {
+                    Some(0) => return Ok(TransferStep::Closed),
+                    done => done,
+                };
+                if self.n_done == 0 && done.is_some() && !self.has_expected_class(messages) {
+                    return Ok(TransferStep::Unexpected);
+                }
+                (done, messages.expected_length(self.class), NextTransfer::Send)
+            }
+        };
+        let Some(done) = done else { return Ok(TransferStep::WouldBlock) };
+        self.n_done += done;
+        if self.n_done != whole {
+            return Ok(if self.n_done < whole { TransferStep::Partial } else { TransferStep::Unexpected });
+        }
+        self.direction = next;
+        self.n_done = 0;
+        Ok(if next == NextTransfer::Send { TransferStep::Received } else { TransferStep::Sent })
+    }
+
+    /// Whether the first byte of what was received is right; a responder learns from it what is asked.
+    #[inline]
+    fn has_expected_class(&mut self, messages: &MessageBuffers) -> bool {
+        let Some(class) = messages.sizes.class(messages.room[0]) else { return false };
+        match messages.side {
+            Side::Initiator => class == self.class,
+            Side::Responder => {
+                self.class = class;
+                true
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use fathom_model::units::Nanos;
+    use fathom_sys::epoll::{Epoll, Interest, ReadyList};
+
+    use fathom_sys::policy::{AllowedPeers, Policy};
+
+    use super::*;
+    use crate::request_response::sizes::{SizeBounds, tests::role};
+
+    fn pair() -> [Arc<Socket>; 2] {
+        let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let listener = socket::listen(loopback, 1, &AllowedPeers::anybody()).unwrap();
+        let near = socket::stream(loopback).unwrap();
+        let to = Policy::anything().permit(socket::local_address(&listener).unwrap()).unwrap();
+        socket::connect(&near, &to, Nanos::from_secs(1)).unwrap();
+        let (epoll, mut events) = (Epoll::new().unwrap(), ReadyList::with_capacity(1));
+        epoll.add(&listener, 0, Interest::READ).unwrap();
+        epoll.wait(&mut events, Some(Nanos::from_secs(1))).unwrap();
+        let (far, _) = socket::accept(&listener).unwrap().unwrap();
+        far.set_nonblocking(false).unwrap();
+        [near, far].map(Arc::new)
+    }
+
+    #[test]
+    fn a_turn_is_over_when_all_its_bytes_have_come_in_however_many_parts() {
+        let [near, far] = pair();
+        let sizes = MessageSizes::of(&role("3,70000", "200000").settings, 7, SizeBounds::STREAM).unwrap();
+        let (mut asking, mut answering) = (RrConnection::initiator(near, SizeClass(1)), RrConnection::responder(far));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut messages = MessageBuffers::new(&sizes, Side::Responder, 1);
+                let mut steps = std::iter::from_fn(|| Some(answering.step(&mut messages, Wait::Block).unwrap()));
+                assert_eq!(steps.find(|step| *step != TransferStep::Partial), Some(TransferStep::Received));
+                assert_eq!(steps.find(|step| *step != TransferStep::Partial), Some(TransferStep::Sent));
+                assert_eq!(steps.next(), Some(TransferStep::Closed));
+            });
+            let mut messages = MessageBuffers::new(&sizes, Side::Initiator, 1);
+            let mut steps = std::iter::from_fn(|| Some(asking.step(&mut messages, Wait::Block).unwrap()));
+            assert_eq!(steps.find(|step| *step != TransferStep::Partial), Some(TransferStep::Sent));
+            assert_eq!(steps.find(|step| *step != TransferStep::Partial), Some(TransferStep::Received));
+            drop(asking);
+        });
+    }
+
+    #[test]
+    fn an_answer_of_the_wrong_kind_or_size_is_noticed() {
+        let sizes = MessageSizes::of(&role("1", "4").settings, 7, SizeBounds::STREAM).unwrap();
+        for answer in [&[1, 2, 3, 4][..], &[0, 2, 3, 4, 5][..]] {
+            let [near, far] = pair();
+            let mut asking = RrConnection::initiator(near, SizeClass(0));
+            let mut messages = MessageBuffers::new(&sizes, Side::Initiator, 1);
+            assert_eq!(asking.step(&mut messages, Wait::Block).unwrap(), TransferStep::Sent);
+            socket::send(&far, answer, Wait::Block).unwrap();
+            assert_eq!(asking.step(&mut messages, Wait::Block).unwrap(), TransferStep::Unexpected, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_no_class_has_is_noticed() {
+        let [near, far] = pair();
+        let sizes = MessageSizes::of(&role("4", "1").settings, 7, SizeBounds::STREAM).unwrap();
+        socket::send(&near, b"GET / HTTP/1.1\r\n", Wait::Block).unwrap();
+        let mut answering = RrConnection::responder(far);
+        assert_eq!(
+            answering.step(&mut MessageBuffers::new(&sizes, Side::Responder, 1), Wait::Block).unwrap(),
+            TransferStep::Unexpected
+        );
+    }
+}

@@ -1,0 +1,102 @@
+//! What a worker of the initiator counts and times, in either model and over either protocol.
+
+use fathom_engine::{
+    Batching, LoadModel, Phase, WorkerHandle,
+    pace::{DueStart, LateCause},
+};
+use fathom_model::units::Nanos;
+
+use super::{
+    results::{RrResults, counters},
+    sizes::SizeClass,
+};
+
+/// A request under way.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct PendingRequest {
+    pub(super) sent_at: Nanos,
+    pub(super) intended: Nanos,
+    pub(super) class: SizeClass,
+}
+
+/// What is counted, beside the reactor and its bytes.
+pub(super) struct RrRecorder<'a> {
+    pub(super) worker: WorkerHandle<'a>,
+    pub(super) model: LoadModel,
+    pub(super) batching: Batching,
+    /// When this worker saw the measured part begin; intended starts from then on count.
+    pub(super) measured_from: Option<Nanos>,
+    /// When this worker saw the end.
+    pub(super) over_at: Option<Nanos>,
+    pub(super) results: RrResults,
+}
+
+impl<'a> RrRecorder<'a> {
+    pub(super) fn new(worker: WorkerHandle<'a>, model: LoadModel, (batching, tally): (Batching, RrResults)) -> Self {
+        let measured_from = (worker.phase() == Phase::Measure).then_some(worker.start);
+        Self { worker, model, batching, measured_from, over_at: None, results: tally }
+    }
+
+    /// Follows the phases of the trial.
+    pub(super) fn update_phase(&mut self, now: Nanos) {
+        match self.worker.phase() {
+            Phase::Measure if self.measured_from.is_none() => self.measured_from = Some(now),
+            Phase::Over if self.over_at.is_none() => self.over_at = Some(now),
+            _ => {}
+        }
+    }
+
+    /// Enters a start of an open load, with the counters of those that are late; when it was to be.
+    pub(super) fn record_start(&mut self, start: DueStart, (no_flow, own_cpu): (usize, usize)) -> Nanos {
+        match start.late {
+            None => {}
+            Some(LateCause::NoConnection) => self.worker.add(no_flow, 1),
+            Some(LateCause::OwnProcessor) => self.worker.add(own_cpu, 1),
+        }
+        let intended = self.worker.start + start.intended;
+        if self.is_measured(intended) {
+            self.results.lag.record(start.lag.0);
+        }
+        intended
+    }
+
+    /// Whether a transaction of an open load that was intended then counts.
+    pub(super) fn is_measured(&self, intended: Nanos) -> bool {
+        self.measured_from.is_some_and(|from| intended >= from) && self.over_at.is_none_or(|at| intended < at)
+    }
+
+    /// Enters an answer.
+    #[inline]
+    pub(super) fn record_answer(&mut self, ask: PendingRequest, at: Nanos) {
+        let service = at - ask.sent_at;
+        self.worker.add(counters::TRANSACTIONS, 1);
+        self.worker.show_latency(service);
+        self.batching.observe(service);
+        match self.model {
+            LoadModel::Closed if self.worker.phase() == Phase::Measure => self.results.service.record(service.0),
+            LoadModel::Open if self.is_measured(ask.intended) => {
+                self.results.service.record(service.0);
+                self.results.response.record((at - ask.intended).0);
+            }
+            LoadModel::Closed | LoadModel::Open => {}
+        }
+    }
+
+    /// Enters a transaction that had no answer by the end.
+    pub(super) fn record_unfinished(&mut self, ask: PendingRequest, now: Nanos) {
+        self.results.n_unfinished += 1;
+        if self.model == LoadModel::Open && self.is_measured(ask.intended) {
+            self.results.response.record((now - ask.intended).0);
+        }
+    }
+
+    /// Enters a transaction that was due and never started.
+    pub(super) fn record_not_started(&mut self, intended: Nanos, now: Nanos) {
+        self.results.n_not_started += 1;
+        if self.is_measured(intended) {
+            let lag = (now - intended).0;
+            self.results.lag.record(lag);
+            self.results.response.record(lag);
+        }
+    }
+}

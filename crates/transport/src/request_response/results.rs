@@ -1,0 +1,77 @@
+//! What a worker of request/response comes back with, and how it becomes part of a record.
+
+use fathom_engine::{LoadModel, TrialResults};
+use fathom_model::{
+    Histogram, Note, Record, Side,
+    names::distribution::{CONNECT_TIME, RESPONSE_TIME, SCHEDULE_LAG, SERVICE_TIME},
+};
+
+use crate::error_counts::ErrorCounts;
+
+/// Transactions without an answer when the trial ended.
+pub(crate) const UNFINISHED: &str = "unfinished";
+/// Transactions that were due and never started, because no flow became free before the end.
+pub(crate) const NOT_STARTED: &str = "not_started";
+
+/// The counters of both models, and of datagrams.
+pub(crate) mod counters {
+    use fathom_model::names::count;
+
+    /// Of a closed load, and of every responder.
+    pub(crate) const CLOSED: &[&str] = &[count::TRANSACTIONS];
+    /// Of an open load.
+    pub(crate) const OPEN: &[&str] =
+        &[count::TRANSACTIONS, count::INTENDED, count::SENT, count::LATE_NO_CONNECTION, count::LATE_OWN_CPU];
+    /// Places in both.
+    pub(crate) const TRANSACTIONS: usize = 0;
+    pub(crate) const INTENDED: usize = 1;
+    pub(crate) const SENT: usize = 2;
+    pub(crate) const LATE_NO_FLOW: usize = 3;
+    pub(crate) const LATE_OWN_CPU: usize = 4;
+}
+
+/// What a worker measured.
+#[derive(Debug, Default)]
+pub(crate) struct RrResults {
+    pub(crate) service: Histogram,
+    pub(crate) response: Histogram,
+    pub(crate) lag: Histogram,
+    pub(crate) connect: Histogram,
+    pub(crate) errors: ErrorCounts,
+    pub(crate) n_connections: u64,
+    pub(crate) n_unfinished: u64,
+    pub(crate) n_not_started: u64,
+}
+
+/// The record of a side of a trial.
+pub(crate) fn record(conducted: TrialResults<RrResults>, (side, model): (Side, LoadModel)) -> Record {
+    let mut record = conducted.record(side);
+    let mut all = RrResults::default();
+    for tally in conducted.workers {
+        all.service.merge(&tally.service);
+        all.response.merge(&tally.response);
+        all.lag.merge(&tally.lag);
+        all.connect.merge(&tally.connect);
+        all.n_unfinished += tally.n_unfinished;
+        all.n_not_started += tally.n_not_started;
+        tally.errors.add_to(&mut record);
+    }
+    if side == Side::Initiator {
+        let mut times = vec![(SERVICE_TIME, all.service), (CONNECT_TIME, all.connect)];
+        record.totals.insert(UNFINISHED.to_owned(), all.n_unfinished);
+        if model == LoadModel::Open {
+            times.extend([(RESPONSE_TIME, all.response), (SCHEDULE_LAG, all.lag)]);
+            record.totals.insert(NOT_STARTED.to_owned(), all.n_not_started);
+            let n_bounds = all.n_unfinished + all.n_not_started;
+            if n_bounds > 0 {
+                let text = format!(
+                    "{n_bounds} transactions had no answer when the trial ended: their response times are lower bounds"
+                );
+                record.notes.push(Note { id: "lower-bounds".to_owned(), text });
+            }
+        }
+        record.distributions.extend(times.into_iter().map(|(name, times)| (name.to_owned(), times)));
+    }
+    record.complete &= record.errors.is_empty();
+    record
+}

@@ -1,0 +1,402 @@
+//! The side that asks: a connected socket per flow, with one request under way on each.
+
+use fathom_engine::{
+    Batching, Error, LoadModel, Stop, Test, TrialContext, WorkerHandle, WorkerPool,
+    pace::{Arrivals, ConnectionAvailability, StartQueue, WakeLatency, WorkShare},
+};
+use fathom_model::{Endpoints, Note, Record, Side, units::Nanos};
+use fathom_sys::{
+    clock,
+    epoll::{Epoll, Interest, ReadyList},
+    socket::{self, Socket, Wait},
+};
+
+use super::{CHALLENGE, CHALLENGE_RESPONSE, COUNTERS, N_CLOSED, RrHeader, UdpRrConfig, challenge_datagram, counter};
+use crate::{
+    connection_setup::{self, distribute},
+    request_response::{
+        recorder::{PendingRequest, RrRecorder},
+        results::{self, RrResults},
+        sizes::SizeClass,
+    },
+};
+
+/// How soon the end of the trial and of time-outs is noticed.
+const TICK: Nanos = Nanos::from_millis(10);
+/// The longest wait for last answers: they are a small part of all.
+const DRAIN_MAX: Nanos = Nanos::from_secs(1);
+/// So many looks without success go by before a spinning worker looks at the clock.
+const SPINS_PER_CHECK: u32 = 64;
+/// Answers that a flow may take in one turn: one that is flooded does not keep the others waiting.
+const ANSWERS_PER_POLL: usize = 16;
+
+/// The initiator, ready to start.
+pub(super) struct UdpRrInitiator {
+    config: UdpRrConfig,
+    sockets: Vec<Socket>,
+    notes: Vec<Note>,
+}
+
+impl UdpRrInitiator {
+    pub(super) fn connect(kind: &'static str, terms: UdpRrConfig) -> Result<Self, Error> {
+        let targets = terms.options.targets(&connection_setup::responder_addresses(&terms.role, kind)?)?;
+        let (mut sockets, mut notes) = (Vec::with_capacity(terms.n_flows), Vec::new());
+        for idx in 0..terms.n_flows {
+            let to = &targets[idx % targets.len()];
+            let (socket, told) = terms.options.connect_udp(to, (terms.role.address, idx))?;
+            notes = told;
+            let cannot = |cause| Error::System { what: "bound a wait".to_owned(), cause };
+            socket::set_timeout(&socket, terms.timeout.min(TICK)).map_err(cannot)?;
+            sockets.push(socket);
+        }
+        Ok(Self { config: terms, sockets, notes })
+    }
+}
+
+impl Test for UdpRrInitiator {
+    fn endpoints(&self) -> Endpoints {
+        Endpoints::new()
+    }
+
+    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+        let Self { config: terms, sockets, mut notes } = *self;
+        let (counters, model) = match terms.open_load {
+            None => (&COUNTERS[..N_CLOSED], LoadModel::Closed),
+            Some(_) => (COUNTERS, LoadModel::Open),
+        };
+        let role = &terms.role;
+        let crew = WorkerPool {
+            states: distribute(sockets, terms.n_workers),
+            counters,
+            cores: &role.cores,
+            until: role.side.into(),
+        };
+        let conducted = crew.run(session, &mut (), |worker, sockets| {
+            let party = UdpInitiatorWorker::new(&terms, sockets, (worker, session));
+            if party.flows.len() == 1 && model == LoadModel::Closed {
+                return Ok(party.run_blocking());
+            }
+            let cannot = |cause| Error::System { what: "wait for answers".to_owned(), cause };
+            party.run_multiplexed().map_err(cannot)
+        })?;
+        let mut record = results::record(conducted, (role.side, model));
+        if terms.spins {
+            let text = "each worker looked for answers all the time, which takes a core whatever there is to do";
+            notes.push(Note { id: "spin".to_owned(), text: text.to_owned() });
+        }
+        record.notes.append(&mut notes);
+        Ok(record)
+    }
+}
+
+/// A socket and its request under way.
+struct Flow {
+    socket: Socket,
+    /// The number of the last request.
+    number: u64,
+    pending: Option<PendingRequest>,
+    /// The number of the request that was last sent again behind the return of a challenge.
+    repeated: u64,
+}
+
+/// What became of a look for an answer.
+enum PollResult {
+    /// The answer that was due.
+    Answer,
+    /// Something else was there.
+    Other,
+    /// Nothing was there.
+    Nothing,
+}
+
+/// The number of a challenge, which its return has too.
+fn challenge(datagram: &[u8]) -> Option<u64> {
+    let number = u64::from_be_bytes(datagram.try_into().ok()?);
+    (datagram[0] == CHALLENGE).then_some(number)
+}
+
+/// One worker's flows.
+struct UdpInitiatorWorker<'a> {
+    config: &'a UdpRrConfig,
+    session: &'a TrialContext,
+    recorder: RrRecorder<'a>,
+    flows: Vec<Flow>,
+    /// For each class the request, whose header is written anew each time.
+    requests: Vec<Vec<u8>>,
+    room: Vec<u8>,
+    queue: Option<StartQueue>,
+    free: Vec<usize>,
+    waking: WakeLatency,
+    n_drawn: usize,
+    n_in_flight: usize,
+}
+
+impl<'a> UdpInitiatorWorker<'a> {
+    fn new(
+        terms: &'a UdpRrConfig,
+        sockets: Vec<Socket>,
+        (worker, session): (WorkerHandle<'a>, &'a TrialContext),
+    ) -> Self {
+        let model = if terms.open_load.is_some() { LoadModel::Open } else { LoadModel::Closed };
+        let share = WorkShare { idx: worker.idx, of: terms.n_workers };
+        let arrivals = terms.open_load.clone().map(|all| Arrivals::new(all.profile, all.process, share));
+        Self {
+            config: terms,
+            session,
+            free: (0..sockets.len()).rev().collect(),
+            flows: sockets.into_iter().map(|socket| Flow { socket, number: 0, pending: None, repeated: 0 }).collect(),
+            requests: terms.sizes.messages(Side::Initiator, terms.role.seed),
+            // A byte more than there may be, so that too much is noticed.
+            room: vec![0; terms.sizes.longest_response() + 1],
+            queue: arrivals.map(StartQueue::new),
+            waking: WakeLatency::default(),
+            n_drawn: worker.idx.wrapping_mul(7919),
+            n_in_flight: 0,
+            recorder: RrRecorder::new(worker, model, (Batching::One, RrResults::default())),
+        }
+    }
+
+    /// Sends the next request of a flow; one that the kernel does not take is lost like any other.
+    #[inline]
+    fn send_request(&mut self, idx: usize, (at, intended): (Nanos, Nanos)) {
+        self.n_drawn = self.n_drawn.wrapping_add(1);
+        let class = self.config.sizes.at(self.n_drawn);
+        let flow = &mut self.flows[idx];
+        flow.number += 1;
+        flow.pending = Some(PendingRequest { sent_at: at, intended, class });
+        self.n_in_flight += 1;
+        self.recorder.worker.add(counter::SENT, 1);
+        self.send(idx, class);
+    }
+
+    #[inline]
+    fn send(&mut self, idx: usize, class: SizeClass) {
+        let flow = &self.flows[idx];
+        let request = &mut self.requests[class.idx()];
+        RrHeader { class, token: self.config.token, number: flow.number }.write(request);
+        if let Err(error) = socket::send(&flow.socket, request, Wait::Never) {
+            self.recorder.results.errors.count(&error);
+        }
+    }
+
+    /// Returns a challenge, and sends the request that it was the answer to once more: its time begins anew.
+    #[cold]
+    fn return_challenge(&mut self, idx: usize, (number, at): (u64, Nanos)) {
+        let flow = &mut self.flows[idx];
+        if let Err(error) = socket::send(&flow.socket, &challenge_datagram(CHALLENGE_RESPONSE, number), Wait::Never) {
+            self.recorder.results.errors.count(&error);
+        }
+        // Once for each request, so that forged challenges do not make many of one.
+        let Some(ask) = flow.pending.as_mut().filter(|_| flow.repeated != flow.number) else { return };
+        flow.repeated = flow.number;
+        ask.sent_at = at;
+        let class = ask.class;
+        self.send(idx, class);
+    }
+
+    /// Looks for the answer of a flow once.
+    #[inline]
+    fn poll_answer(&mut self, idx: usize, wait: Wait) -> (PollResult, Nanos) {
+        let flow = &mut self.flows[idx];
+        let length = match socket::recv(&flow.socket, &mut self.room, wait) {
+            Ok(None) => return (PollResult::Nothing, Nanos::ZERO),
+            Ok(Some(length)) => length,
+            // The other side refuses: nobody listens there. The request will be lost, at its own time.
+            Err(error) => {
+                self.recorder.results.errors.count(&error);
+                return (PollResult::Other, Nanos::ZERO);
+            }
+        };
+        let at = clock::now();
+        let header = RrHeader::read(&self.room[..length]).filter(|header| header.token == self.config.token);
+        let Some(header) = header else {
+            match challenge(&self.room[..length]) {
+                Some(number) => self.return_challenge(idx, (number, at)),
+                None => self.recorder.worker.add(counter::STRANGERS, 1),
+            }
+            return (PollResult::Other, at);
+        };
+        match flow.pending {
+            Some(ask) if header.number == flow.number && header.class == ask.class => {
+                if length != self.config.sizes.response(ask.class) {
+                    self.recorder.results.errors.count_text(crate::request_response::connection::UNEXPECTED_MESSAGE);
+                    return (PollResult::Other, at);
+                }
+                flow.pending = None;
+                self.n_in_flight -= 1;
+                self.recorder.record_answer(ask, at);
+                (PollResult::Answer, at)
+            }
+            _ => {
+                self.recorder.worker.add(counter::LATE, 1);
+                (PollResult::Other, at)
+            }
+        }
+    }
+
+    /// Gives a request up if its time is over; whether it was.
+    fn expire(&mut self, idx: usize, now: Nanos) -> bool {
+        let flow = &mut self.flows[idx];
+        let Some(ask) = flow.pending.filter(|ask| now - ask.sent_at >= self.config.timeout) else { return false };
+        flow.pending = None;
+        self.n_in_flight -= 1;
+        self.recorder.worker.add(counter::LOST, 1);
+        if self.recorder.model == LoadModel::Open && self.recorder.is_measured(ask.intended) {
+            self.recorder.results.response.record((now - ask.intended).0);
+        }
+        true
+    }
+
+    /// Whether nothing is left to wait for.
+    fn is_done(&self, now: Nanos) -> bool {
+        let Some(over_at) = self.recorder.over_at else { return false };
+        let drain = self.config.timeout.min(DRAIN_MAX);
+        self.n_in_flight == 0 || now - over_at > drain || self.session.stop.state() == Stop::Abort
+    }
+
+    /// One flow with blocking calls, or looking all the time.
+    fn run_blocking(mut self) -> RrResults {
+        let wait = if self.config.spins { Wait::Never } else { Wait::Block };
+        let now = clock::now();
+        self.send_request(0, (now, now));
+        let mut n_looks = 0_u32;
+        loop {
+            match self.poll_answer(0, wait) {
+                (PollResult::Answer, at) => {
+                    if self.recorder.worker.is_over() {
+                        return self.finish(at);
+                    }
+                    self.send_request(0, (at, at));
+                    continue;
+                }
+                (PollResult::Other, _) => {}
+                (PollResult::Nothing, _) => {
+                    n_looks = n_looks.wrapping_add(1);
+                    if wait == Wait::Never && !n_looks.is_multiple_of(SPINS_PER_CHECK) {
+                        continue;
+                    }
+                }
+            }
+            let now = clock::now();
+            self.recorder.update_phase(now);
+            let is_lost = self.expire(0, now);
+            if self.is_done(now) {
+                return self.finish(now);
+            }
+            if is_lost {
+                self.send_request(0, (now, now));
+            }
+        }
+    }
+
+    /// Many flows, or a schedule.
+    fn run_multiplexed(mut self) -> fathom_sys::Result<RrResults> {
+        let (epoll, mut events) = (Epoll::new()?, ReadyList::with_capacity(self.flows.len().min(256)));
+        for (token, flow) in (0..).zip(&self.flows) {
+            epoll.add(&flow.socket, token, Interest::READ)?;
+        }
+        if self.queue.is_none() {
+            for idx in 0..self.flows.len() {
+                let now = clock::now();
+                self.send_request(idx, (now, now));
+            }
+        }
+        let mut swept_at = clock::now();
+        loop {
+            let now = clock::now();
+            self.recorder.update_phase(now);
+            if now - swept_at >= TICK.min(self.config.timeout) {
+                self.expire_requests(now);
+                swept_at = now;
+            }
+            if self.is_done(now) {
+                return Ok(self.finish(now));
+            }
+            self.send_due(now);
+            let until = self.wait_until(now);
+            epoll.wait(&mut events, Some(until - now))?;
+            if self.queue.is_some() && until > now {
+                self.waking.learn(until, clock::now());
+            }
+            for event in events.iter() {
+                self.drain(usize::try_from(event.token).expect("a token is the number of a flow"));
+                if self.queue.is_some() {
+                    self.send_due(clock::now());
+                }
+            }
+        }
+    }
+
+    /// Takes what a flow has received.
+    fn drain(&mut self, idx: usize) {
+        for _ in 0..ANSWERS_PER_POLL {
+            match self.poll_answer(idx, Wait::Never) {
+                (PollResult::Answer, at) => {
+                    self.send_next(idx, at);
+                    return;
+                }
+                (PollResult::Other, _) => {}
+                (PollResult::Nothing, _) => return,
+            }
+        }
+    }
+
+    /// Gives up what has waited too long.
+    fn expire_requests(&mut self, now: Nanos) {
+        for idx in 0..self.flows.len() {
+            if self.expire(idx, now) {
+                self.send_next(idx, now);
+            }
+        }
+    }
+
+    #[inline]
+    fn send_next(&mut self, idx: usize, at: Nanos) {
+        match &self.queue {
+            _ if self.recorder.worker.is_over() => {}
+            None => self.send_request(idx, (at, at)),
+            Some(queue) if queue.waiting() > 0 => self.send_oldest_due(idx),
+            Some(_) => self.free.push(idx),
+        }
+    }
+
+    fn wait_until(&mut self, now: Nanos) -> Nanos {
+        let until = now + TICK.min(self.config.timeout);
+        let due = self.queue.as_mut().filter(|_| self.recorder.over_at.is_none()).and_then(StartQueue::next_due);
+        let early = self.waking.early();
+        due.map_or(until, |due| until.min((self.recorder.worker.start + due).since(early).max(now)))
+    }
+
+    /// Starts what is due on flows that have nothing to do.
+    fn send_due(&mut self, now: Nanos) {
+        let Some(queue) = self.queue.as_mut().filter(|_| self.recorder.over_at.is_none()) else { return };
+        let free = if self.free.is_empty() { ConnectionAvailability::None } else { ConnectionAvailability::Some };
+        let n_due = queue.notice(now - self.recorder.worker.start, free);
+        if n_due > 0 {
+            self.recorder.worker.add(counter::INTENDED, n_due);
+        }
+        while self.queue.as_ref().is_some_and(|queue| queue.waiting() > 0)
+            && let Some(idx) = self.free.pop()
+        {
+            self.send_oldest_due(idx);
+        }
+    }
+
+    fn send_oldest_due(&mut self, idx: usize) {
+        let now = clock::now();
+        let start = self.queue.as_mut().and_then(|queue| queue.start(now - self.recorder.worker.start));
+        let Some(start) = start else { return };
+        let intended = self.recorder.record_start(start, (counter::LATE_NO_FLOW, counter::LATE_OWN_CPU));
+        self.send_request(idx, (now, intended));
+    }
+
+    fn finish(mut self, now: Nanos) -> RrResults {
+        for ask in self.flows.iter().filter_map(|flow| flow.pending) {
+            self.recorder.record_unfinished(ask, now);
+        }
+        for intended in self.queue.into_iter().flat_map(StartQueue::rest) {
+            self.recorder.record_not_started(self.recorder.worker.start + intended, now);
+        }
+        self.recorder.results
+    }
+}

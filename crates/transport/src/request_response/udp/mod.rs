@@ -1,0 +1,206 @@
+//! Request and response in single datagrams.
+//!
+//! A datagram begins with the class of its sizes, a token of the trial and its number, eight bytes in all. An answer that does not
+//! come in time is lost: it is counted, and the flow goes on with the next transaction, so a loss costs a time-out and no more.
+//!
+//! The first request of an address is answered with a challenge of eight bytes. The initiator returns it and sends the request
+//! again; answers go only to addresses that have returned theirs.
+
+mod initiator;
+mod responder;
+
+use fathom_engine::{Error, Test};
+use fathom_model::{OptionDoc, Role, Settings, Side, ValueKind, names::count, units::Nanos};
+use fathom_sys::{limits, policy::Policy};
+
+use super::{
+    DescriptorTables, FlowLayout, OpenLoad, SPIN,
+    sizes::{self, MessageSizes, SizeBounds, SizeClass},
+};
+use crate::{
+    connection_setup::{self, ListenAddresses},
+    options::{self, SocketOptions, invalid_value},
+};
+
+/// The size of a request.
+pub(crate) const REQUEST: OptionDoc = OptionDoc { default: Some("8"), ..sizes::REQUEST };
+/// The size of a response.
+pub(crate) const RESPONSE: OptionDoc = OptionDoc { default: Some("8"), ..sizes::RESPONSE };
+/// When an answer is given up.
+pub(crate) const TIMEOUT: OptionDoc = OptionDoc {
+    name: "timeout",
+    value: ValueKind::Span,
+    default: Some("200ms"),
+    help: "how long an answer is waited for before it counts as lost",
+};
+
+/// The shortest and the longest time-out: below, answers would be lost to the kernel's clock tick, and above, to the end of a trial.
+const TIMEOUTS: (Nanos, Nanos) = (Nanos::from_millis(1), Nanos::from_secs(10));
+/// What one datagram carries: the header at least, and over IPv4 at most 65,507 bytes.
+const BOUNDS: SizeBounds = SizeBounds { shortest: HEADER_LEN, longest: 65_507 };
+/// Descriptors of a process beside those of flows.
+const DESCRIPTORS_MORE: u64 = 128;
+
+/// Answers that came after their time-out, or twice.
+pub(crate) const LATE: &str = "late";
+/// Requests without an answer in time.
+pub(crate) const LOST: &str = "lost";
+/// Datagrams of somebody else, or of another trial.
+pub(crate) const FOREIGN: &str = "strangers";
+
+/// The counters of an initiator; those of a closed load are the first.
+const COUNTERS: &[&str] = &[
+    count::TRANSACTIONS,
+    count::SENT,
+    LOST,
+    LATE,
+    FOREIGN,
+    count::INTENDED,
+    count::LATE_NO_CONNECTION,
+    count::LATE_OWN_CPU,
+];
+const N_CLOSED: usize = 5;
+const RESPONDER_COUNTERS: &[&str] = &[count::TRANSACTIONS, count::RECEIVED, FOREIGN];
+
+/// Places among the counters of an initiator.
+mod counter {
+    pub(super) const SENT: usize = 1;
+    pub(super) const LOST: usize = 2;
+    pub(super) const LATE: usize = 3;
+    pub(super) const STRANGERS: usize = 4;
+    pub(super) const INTENDED: usize = 5;
+    pub(super) const LATE_NO_FLOW: usize = 6;
+    pub(super) const LATE_OWN_CPU: usize = 7;
+}
+
+/// The length of what a datagram begins with.
+const HEADER_LEN: usize = 8;
+/// Numbers have so many bits; a flow would reach the end after days at the highest rates.
+const NUMBER_BITS: u32 = 40;
+
+/// What takes the place of the class where an address is challenged, and where it returns the challenge.
+const CHALLENGE: u8 = 0xff;
+const CHALLENGE_RESPONSE: u8 = 0xfe;
+
+/// A challenge or its return: behind its first byte are 56 bits that only the challenged address knows.
+fn challenge_datagram(kind: u8, number: u64) -> [u8; HEADER_LEN] {
+    let mut datagram = number.to_be_bytes();
+    datagram[0] = kind;
+    datagram
+}
+
+/// What a datagram says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct RrHeader {
+    class: SizeClass,
+    token: u16,
+    number: u64,
+}
+
+impl RrHeader {
+    fn write(self, datagram: &mut [u8]) {
+        let number = self.number & ((1 << NUMBER_BITS) - 1);
+        let bits = u64::from(self.class.0) << 56 | u64::from(self.token) << NUMBER_BITS | number;
+        datagram[..HEADER_LEN].copy_from_slice(&bits.to_be_bytes());
+    }
+
+    fn read(datagram: &[u8]) -> Option<Self> {
+        let bits = u64::from_be_bytes(*datagram.first_chunk()?);
+        let [class, high, low, ..] = bits.to_be_bytes();
+        (class < CHALLENGE_RESPONSE).then_some(())?;
+        let (token, number) = (u16::from_be_bytes([high, low]), bits & ((1 << NUMBER_BITS) - 1));
+        Some(Self { class: SizeClass(class), token, number })
+    }
+}
+
+/// What both sides know.
+struct UdpRrConfig {
+    role: Role,
+    sizes: MessageSizes,
+    token: u16,
+    timeout: Nanos,
+    n_flows: usize,
+    n_workers: usize,
+    spins: bool,
+    open_load: Option<OpenLoad>,
+    options: SocketOptions,
+}
+
+/// Whether the sizes, the time-out and the options of sockets can be.
+///
+/// # Errors
+/// Names the option.
+pub(crate) fn check(settings: &Settings) -> Result<(), Error> {
+    MessageSizes::of(settings, 0, BOUNDS)?;
+    timeout(settings)?;
+    SocketOptions::check(settings)
+}
+
+fn timeout(settings: &Settings) -> Result<Nanos, Error> {
+    let timeout = settings.span(TIMEOUT.name).unwrap_or(Nanos::from_millis(200));
+    let is_possible = (TIMEOUTS.0..=TIMEOUTS.1).contains(&timeout);
+    if is_possible { Ok(timeout) } else { Err(invalid_value(TIMEOUT.name, "1 ms to 10 s", &timeout)) }
+}
+
+/// Makes a side ready; without a schedule the load is closed.
+///
+/// # Errors
+/// Says what of the role cannot be done.
+pub(crate) fn prepare(
+    kind: &'static str,
+    (role, policy): (&Role, &Policy),
+    schedule: Option<OpenLoad>,
+) -> Result<Box<dyn Test>, Error> {
+    let (n_flows, n_workers) = options::flows_and_workers(role);
+    let timeout = timeout(&role.settings)?;
+    let spins = role.settings.flag(SPIN.name);
+    if spins && (n_flows > n_workers || schedule.is_some()) {
+        return Err(Error::Unsupported {
+            what: "to look for answers all the time takes a worker for each flow".to_owned(),
+            hint: Some(format!("set --threads {n_flows} without --rate, or leave out --spin")),
+        });
+    }
+    let n_descriptors = u64::try_from(n_flows).unwrap_or(u64::MAX / 2) + DESCRIPTORS_MORE;
+    limits::allow_descriptors(n_descriptors).map_err(|cause| Error::Unsupported {
+        what: format!("{n_flows} flows are more than this process may have open: {cause}: {}", cause.source),
+        hint: Some(format!("raise the limit (ulimit -n {n_descriptors}), or ask for fewer flows")),
+    })?;
+    let terms = UdpRrConfig {
+        role: role.clone(),
+        sizes: MessageSizes::of(&role.settings, role.seed, BOUNDS)?,
+        token: u16::try_from(connection_setup::trial_secret(role).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48)
+            .expect("16 bits are left"),
+        timeout,
+        n_flows,
+        n_workers,
+        spins,
+        open_load: schedule,
+        options: SocketOptions::of(role, policy),
+    };
+    Ok(match role.side {
+        Side::Initiator => Box::new(initiator::UdpRrInitiator::connect(kind, terms)?),
+        Side::Responder => Box::new(responder::UdpRrResponder::bind(
+            terms,
+            ListenAddresses::of(role, FlowLayout { n_flows, n_workers, tables: DescriptorTables::Shared })?,
+        )?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_read_as_it_was_written() {
+        let header = RrHeader { class: SizeClass(63), token: 0xbeef, number: (1 << NUMBER_BITS) - 1 };
+        let mut datagram = [7; 9];
+        header.write(&mut datagram);
+        assert_eq!(RrHeader::read(&datagram), Some(header));
+        assert_eq!(datagram[8], 7);
+        assert_eq!(RrHeader::read(&datagram[..7]), None);
+        for kind in [CHALLENGE, CHALLENGE_RESPONSE] {
+            let proof = challenge_datagram(kind, u64::MAX / 3);
+            assert_eq!((proof[0], RrHeader::read(&proof)), (kind, None), "it is neither request nor answer");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! `TCP_INFO` of the flows of a test, sampled beside it.
+//!
+//! Memory is constant in time and in the number of flows: when a series is full, every second sample goes and the distance doubles.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use fathom_engine::{TrialObserver, WorkerCounts};
+use fathom_model::{
+    Histogram, Record,
+    names::tcp,
+    record::{Flow, FlowSample},
+    units::{BitsPerSec, Bytes, Nanos, rounded},
+};
+use fathom_sys::{socket::Socket, tcp_info::TcpInfo};
+
+/// The most samples of all flows together: about 4 MiB.
+const SAMPLES_MAX: usize = 4096;
+/// The most flows that are sampled.
+const FLOWS_MAX: usize = 512;
+
+/// The total of what TCP sent, retransmissions included; `bytes_sent` among the totals is what it was handed.
+pub(crate) const BYTES_TRANSMITTED: &str = "bytes_transmitted";
+
+/// Samples every flow once per interval, from the thread that conducts.
+#[derive(Debug)]
+pub(crate) struct TcpInfoSampler {
+    sockets: Vec<Arc<Socket>>,
+    flows: Vec<Flow>,
+    payload: Vec<PayloadCount>,
+    per_flow_max: usize,
+    sample_every: usize,
+    n_intervals: usize,
+}
+
+/// Where the payload of a flow is counted: the worker of the flow's number has it in this counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PayloadCount {
+    /// The name in samples: [`tcp::PAYLOAD_BYTES_SENT`] or [`tcp::PAYLOAD_BYTES_RECEIVED`].
+    pub(crate) name: &'static str,
+    /// Its place among the counters of the crew.
+    pub(crate) counter: usize,
+}
+
+/// The values that the kernel returned, by name.
+fn values(info: &TcpInfo) -> BTreeMap<String, u64> {
+    let nanos = |span: Nanos| span.0;
+    let bits = |rate: BitsPerSec| rounded(rate.get());
+    let bytes = |volume: Bytes| volume.0;
+    let rows = [
+        (tcp::RTT_NS, Some(info.rtt.0)),
+        (tcp::RTT_MIN_NS, info.min_rtt.map(nanos)),
+        (tcp::CWND_SEGMENTS, Some(info.snd_cwnd.into())),
+        (tcp::SND_MSS_BYTES, Some(info.snd_mss.0)),
+        (tcp::PMTU_BYTES, Some(info.pmtu.0)),
+        (tcp::RETRANS_TOTAL, Some(info.total_retrans.into())),
+        (tcp::SEGMENTS_OUT, info.segs_out.map(u64::from)),
+        (tcp::BYTES_SENT, info.bytes_sent.map(bytes)),
+        (tcp::BYTES_ACKED, info.bytes_acked.map(bytes)),
+        (tcp::BYTES_RECEIVED, info.bytes_received.map(bytes)),
+        (tcp::BYTES_RETRANS, info.bytes_retrans.map(bytes)),
+        (tcp::BUSY_NS, info.busy_time.map(nanos)),
+        (tcp::RWND_LIMITED_NS, info.rwnd_limited.map(nanos)),
+        (tcp::SNDBUF_LIMITED_NS, info.sndbuf_limited.map(nanos)),
+        (tcp::DELIVERY_RATE_BPS, info.delivery_rate.map(bits)),
+        (tcp::PACING_RATE_BPS, info.pacing_rate.map(bits)),
+        (tcp::PACING_MAX_BPS, info.max_pacing_rate.map(bits)),
+        (tcp::DELIVERED_CE, info.delivered_ce.map(u64::from)),
+        (tcp::DSACK_SEGMENTS, info.dsack_dups.map(u64::from)),
+        (tcp::REORDERINGS, info.reord_seen.map(u64::from)),
+        (tcp::SND_WND_BYTES, info.snd_wnd.map(bytes)),
+    ];
+    rows.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}
+
+/// Local and remote address of a connection.
+fn id(socket: &Socket) -> String {
+    let text = |address: std::io::Result<fathom_sys::socket::SockAddr>| {
+        address.ok().and_then(|address| address.as_socket()).map_or("-".to_owned(), |address| address.to_string())
+    };
+    format!("{} {}", text(socket.local_addr()), text(socket.peer_addr()))
+}
+
+impl TcpInfoSampler {
+    pub(crate) fn new(sockets: &[Arc<Socket>]) -> Self {
+        let sockets: Vec<_> = sockets.iter().take(FLOWS_MAX).cloned().collect();
+        Self {
+            flows: sockets.iter().map(|socket| Flow { id: id(socket), samples: Vec::new() }).collect(),
+            per_flow_max: (SAMPLES_MAX / sockets.len().max(1)).max(4),
+            sockets,
+            payload: Vec::new(),
+            sample_every: 1,
+            n_intervals: 0,
+        }
+    }
+
+    /// Adds to the samples what each flow carried, one worker per flow.
+    pub(crate) fn with_payload_counts(self, payload: Vec<PayloadCount>) -> Self {
+        Self { payload, ..self }
+    }
+
+    fn sample(&mut self, at_ns: Nanos, counts: WorkerCounts<'_>) {
+        for (idx, (socket, flow)) in self.sockets.iter().zip(&mut self.flows).enumerate() {
+            // A connection that broke has no more to tell; its earlier samples stay.
+            let Ok(info) = TcpInfo::of(socket) else { continue };
+            let mut values = values(&info);
+            let payload = self.payload.get(idx).and_then(|of| Some((of.name.to_owned(), counts.of(idx, of.counter)?)));
+            values.extend(payload);
+            flow.samples.push(FlowSample { at_ns, values });
+        }
+    }
+
+    /// Whether a flow only receives, so that its round-trip time is that of its handshake.
+    fn is_receive_only(&self, flow: usize) -> bool {
+        self.payload.get(flow).is_some_and(|of| of.name == tcp::PAYLOAD_BYTES_RECEIVED)
+    }
+
+    fn halve_samples(&mut self) {
+        for flow in &mut self.flows {
+            let mut row = 0;
+            flow.samples.retain(|_| {
+                row += 1;
+                row % 2 == 1
+            });
+        }
+        self.sample_every *= 2;
+    }
+
+    /// Takes a last sample and writes all of them, with the totals that follow, to the record.
+    pub(crate) fn finish(mut self, record: &mut Record, counts: WorkerCounts<'_>) {
+        self.sample(record.timeline.end_ns.last().copied().unwrap_or_default(), counts);
+        for (value, total) in [
+            (tcp::RETRANS_TOTAL, tcp::RETRANS_TOTAL),
+            (tcp::BYTES_RETRANS, tcp::BYTES_RETRANS),
+            (tcp::BYTES_SENT, BYTES_TRANSMITTED),
+        ] {
+            let last = |flow: &Flow| flow.samples.last().and_then(|sample| sample.values.get(value).copied());
+            record.totals.insert(total.to_owned(), self.flows.iter().filter_map(last).sum());
+        }
+        let (from, to) = record.measured_ns;
+        let mut rtt = Histogram::new();
+        let sending = self.flows.iter().enumerate().filter(|(idx, _)| !self.is_receive_only(*idx));
+        let measured = sending.flat_map(|(_, flow)| &flow.samples).filter(|sample| (from..=to).contains(&sample.at_ns));
+        measured.filter_map(|sample| sample.values.get(tcp::RTT_NS)).for_each(|&span| rtt.record(span));
+        record.distributions.insert(tcp::RTT_NS.to_owned(), rtt);
+        record.flows = self.flows;
+    }
+}
+
+impl TrialObserver for TcpInfoSampler {
+    fn on_interval(&mut self, elapsed: Nanos, counts: WorkerCounts<'_>) {
+        if self.n_intervals.is_multiple_of(self.sample_every) {
+            self.sample(elapsed, counts);
+            if self.flows.iter().any(|flow| flow.samples.len() >= self.per_flow_max) {
+                self.halve_samples();
+            }
+        }
+        self.n_intervals += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use fathom_sys::socket;
+
+    use fathom_sys::policy::{AllowedPeers, Policy};
+
+    use super::*;
+
+    #[test]
+    fn a_long_test_keeps_a_bounded_number_of_evenly_spaced_samples() {
+        let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let listener = socket::listen(loopback, 1, &AllowedPeers::anybody()).unwrap();
+        let near = Arc::new(socket::stream(loopback).unwrap());
+        let to = Policy::anything().permit(socket::local_address(&listener).unwrap()).unwrap();
+        socket::connect(&near, &to, Nanos::from_secs(1)).unwrap();
+        let mut watch = TcpInfoSampler::new(&[near]);
+        watch.per_flow_max = 8;
+        for at in 1..=100 {
+            watch.on_interval(Nanos(at), WorkerCounts::default());
+        }
+        let at: Vec<_> = watch.flows[0].samples.iter().map(|sample| sample.at_ns.0).collect();
+        assert!(at.len() < 8 && at.len() >= 3, "{at:?}");
+        assert!(at.windows(2).all(|pair| pair[1] - pair[0] == at[1] - at[0]), "{at:?}");
+    }
+}

@@ -80,7 +80,7 @@ pub(crate) struct PathHost {
 /// The hosts of a plan, connected. What was built for them is undone when this is dropped.
 pub(crate) struct Hosts {
     pub(crate) fleet: Fleet,
-    pub(crate) path_hosts: BTreeMap<String, PathHost>,
+    pub(crate) by_name: BTreeMap<String, PathHost>,
     // Dropped behind the fleet: agents end before their namespaces go, and the journal is finished last.
     labs: Vec<Lab>,
     journal: Journal,
@@ -92,8 +92,7 @@ impl Hosts {
         let state = StateFolder::from_environment().map_err(|error| lab_error(&error))?;
         let name: LabName = run_id.parse().map_err(|error| lab_error(&error))?;
         let journal = Journal::begin(&state, &name).map_err(|error| lab_error(&error))?;
-        let mut hosts =
-            Self { fleet: Fleet::new(registry::TOOL), path_hosts: BTreeMap::new(), labs: Vec::new(), journal };
+        let mut hosts = Self { fleet: Fleet::new(registry::TOOL), by_name: BTreeMap::new(), labs: Vec::new(), journal };
         let own_lab = plan.lab.as_ref().map(build_lab).transpose()?;
         let mut other_labs = BTreeMap::new();
         for (name, reach) in &plan.hosts {
@@ -127,18 +126,18 @@ impl Hosts {
             self.journal.record(Entry::Process(agent)).map_err(|error| lab_error(&error))?;
         }
         self.fleet.connect(name, link).map_err(|error| fleet_error(&error))?;
-        self.path_hosts.insert(name.to_owned(), place);
+        self.by_name.insert(name.to_owned(), place);
         Ok(())
     }
 
     /// Asks what a host is, and learns from it which interface has its address.
     pub(crate) fn environment(&mut self, name: &str) -> Result<Environment, fathom_fleet::Error> {
-        let interfaces: Vec<String> = self.path_hosts[name].interface.iter().cloned().collect();
+        let interfaces: Vec<String> = self.by_name[name].interface.iter().cloned().collect();
         let mut environment = self.fleet.environment(name, &interfaces)?;
-        if let Some(device) = &self.path_hosts[name].device {
+        if let Some(device) = &self.by_name[name].device {
             describe(device, &mut environment);
         }
-        let place = self.path_hosts.get_mut(name).expect("a connected host has its place");
+        let place = self.by_name.get_mut(name).expect("a connected host has its place");
         if place.interface.is_none() {
             let address = place.address.to_string();
             let has_it = |facts: &BTreeMap<String, String>| {
@@ -158,14 +157,14 @@ impl Hosts {
     /// None named leaves the choice to the scheduler of a host whose cores are not ours to give.
     pub(crate) fn cores(&self, from: &str, to: Option<&str>) -> (Vec<usize>, Vec<usize>) {
         let all = affinity::allowed_cores().unwrap_or_default();
-        let is_here = |name: &str| self.path_hosts.get(name).is_some_and(|place| place.is_on_this_machine);
+        let is_here = |name: &str| self.by_name.get(name).is_some_and(|place| place.is_on_this_machine);
         if !is_here(from) {
             return (Vec::new(), Vec::new());
         }
         if !to.is_some_and(is_here) {
             return (all, Vec::new());
         }
-        let taken = self.path_hosts.values().find_map(|place| place.device.as_ref()?.core);
+        let taken = self.by_name.values().find_map(|place| place.device.as_ref()?.core);
         if let Some(taken) = taken {
             let left: Vec<usize> = all.iter().copied().filter(|core| *core != taken).collect();
             return match left.split_at(left.len().div_ceil(2)) {

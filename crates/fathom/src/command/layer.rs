@@ -211,23 +211,13 @@ impl LayerCommand {
         let of_command = |screen: UserError| screen.with_line("in", format!("fathom {} --test {word}", self.name));
         let scanned = scan::tests(matches, &settings, (kind, registry::kind(kind)?.options())).map_err(of_command)?;
         let settings = &scanned[0].1;
-        // A profile is gone through once, to its end.
-        let profile = settings.text("profile").and_then(|profile| profile.parse::<Profile>().ok());
         let search = find_limit::search(matches);
         if OPEN.contains(&word) && settings.text("rate").is_none() && search.is_none() {
             return Err(UserError::new(Exit::Usage, format!("--test {word} needs --rate"))
                 .with_line("use", "--rate 20k        # or --find-limit 'p99<20ms' for the highest rate that keeps it")
                 .into());
         }
-        let listens = kind == pktgen_receive::NAME;
-        let (warmup, duration) = match (search.is_some(), listens) {
-            (true, _) => find_limit::SPANS,
-            (_, true) => RECEIVE_SPANS,
-            _ => SPANS,
-        };
-        let duration = if settings.text("bytes").is_some() { BYTES_MAX } else { duration };
-        let duration = profile.and_then(|profile| profile.length()).unwrap_or(duration);
-        let rounds = if search.is_some() || listens { 1 } else { ROUNDS };
+        let ((warmup, duration), rounds) = default_times(kind, settings, search.is_some());
         let (warmup, duration) = (
             measurement::duration_option(matches, "warmup", warmup)?,
             measurement::round_duration(matches, duration, rounds)?,
@@ -318,4 +308,19 @@ impl LayerCommand {
                 .into()),
         }
     }
+}
+
+/// The longest warm-up and the measured time of a round, and the number of rounds, unless the command line sets them.
+fn default_times(kind: &str, settings: &Settings, is_search: bool) -> ((Nanos, Nanos), u32) {
+    let is_receiver = kind == pktgen_receive::NAME;
+    let (warmup, duration) = match (is_search, is_receiver) {
+        (true, _) => find_limit::SPANS,
+        (_, true) => RECEIVE_SPANS,
+        _ => SPANS,
+    };
+    let duration = if settings.text("bytes").is_some() { BYTES_MAX } else { duration };
+    // A profile is followed once, to its end.
+    let profile = settings.text("profile").and_then(|profile| profile.parse::<Profile>().ok());
+    let duration = profile.and_then(|profile| profile.length()).unwrap_or(duration);
+    ((warmup, duration), if is_search || is_receiver { 1 } else { ROUNDS })
 }

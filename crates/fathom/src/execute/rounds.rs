@@ -219,10 +219,10 @@ fn title(test: &TestPlan, kind: &dyn TestKind, plan: &Plan) -> String {
 
 /// Writes down what every host is before the first trial.
 fn describe_hosts(run: &mut Run, hosts: &mut Hosts) -> Result<(), UserError> {
-    for name in hosts.path_hosts.keys().cloned().collect::<Vec<_>>() {
+    for name in hosts.by_name.keys().cloned().collect::<Vec<_>>() {
         let environment = hosts.environment(&name).map_err(|error| fleet_error(&error))?;
         let mut host = hosts.fleet.describe(&name).map_err(|error| fleet_error(&error))?;
-        let place = &hosts.path_hosts[&name];
+        let place = &hosts.by_name[&name];
         host.address = Some(place.address.to_string());
         host.interface.clone_from(&place.interface);
         host.further_interfaces.clone_from(&place.further_interfaces);
@@ -423,7 +423,7 @@ impl RunExecutor<'_> {
         let phases = phases(test, &self.plan.tests);
         let (from_cores, to_cores) = hosts.cores(&test.from, test.to.as_deref());
         let part = |name: &str, host: &str, side: Side| {
-            let place = &hosts.path_hosts[host];
+            let place = &hosts.by_name[host];
             let is_served = matches!(self.plan.hosts.get(host), Some(HostReach::Tls { .. }));
             let settings =
                 if is_served && side == Side::Responder { without_files(test) } else { test.options.clone() };
@@ -449,7 +449,7 @@ impl RunExecutor<'_> {
             responder: one.to.as_deref().map(|to| part(&one.name, to, Side::Responder)),
         };
         let bystander = |via: &String| {
-            let place = &hosts.path_hosts[via];
+            let place = &hosts.by_name[via];
             let interfaces = place.interface.iter().chain(&place.further_interfaces).cloned().collect();
             Assignment::observer(via, &part(&test.name, &test.from, Side::Initiator).role, interfaces)
         };

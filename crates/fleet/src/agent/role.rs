@@ -78,7 +78,7 @@ impl RoleTask {
         };
         let live_outbox = outbox.clone();
         let live = move |live: LiveProgress| {
-            send_or_report_size(&live_outbox, &FromAgent::Interval { ticket, progress: live.into() })
+            send_or_report_size(&live_outbox, &FromAgent::Interval { ticket, progress: live.into() });
         };
         let session = TrialContext { start, phases: role.phases, stop, live: Some(Box::new(live)), peer_clock };
         let watch = observer.map(|observer| HostSampler::start(observer, start));

@@ -178,7 +178,7 @@ fn ask(bytes: &[u8], piece: usize) -> Vec<RequestEvent> {
             match next {
                 // What is left of the body says nothing of what was asked, and a word may be needless for a faster client.
                 Some(RequestEvent::Answer(wants)) => {
-                    asked.push(RequestEvent::Answer(ParsedRequest { body: RequestBody::None, ..wants }))
+                    asked.push(RequestEvent::Answer(ParsedRequest { body: RequestBody::None, ..wants }));
                 }
                 Some(RequestEvent::Continue) => {}
                 Some(RequestEvent::Refused(_)) => {

@@ -117,7 +117,7 @@ impl CommandDraft {
             }
             match kind {
                 DataKind::Encoded => {
-                    self.leave_out(format!("--data-urlencode @{file}: what a file has is not encoded"))
+                    self.leave_out(format!("--data-urlencode @{file}: what a file has is not encoded"));
                 }
                 DataKind::Ascii => {
                     self.leave_out(format!(

@@ -203,7 +203,7 @@ impl JmxReader {
             match done {
                 Ok(acts) => prelude.extend(acts),
                 Err(what) => {
-                    prelude.push(ImportAction::LeftOut(self.note(format!("{} is left out: {what}", child.tag))))
+                    prelude.push(ImportAction::LeftOut(self.note(format!("{} is left out: {what}", child.tag))));
                 }
             }
             self.path.pop();

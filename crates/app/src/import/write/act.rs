@@ -91,7 +91,7 @@ impl Writer<'_> {
             }
             ImportAction::Repeat { n: Some(0), .. } => self.note("loop", "what is done no times is left out"),
             ImportAction::Repeat { n: Some(1), acts } | ImportAction::Share { per_myriad: 10_000, acts } => {
-                self.acts(acts)
+                self.acts(acts);
             }
             ImportAction::Repeat { n: Some(n), acts } => self.block(&format!("repeat {n}"), acts),
             // A number is equal to itself for as long as the run goes on.

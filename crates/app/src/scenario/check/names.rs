@@ -134,7 +134,7 @@ fn shares(scenario: &Scenario, found: &mut Diagnostics) {
 fn empty(user: &UserDef, found: &mut Diagnostics) {
     let mut is_asking = false;
     for_each_statement([&user.body[..]], &mut |statement| {
-        is_asking |= matches!(statement, Statement::Step(_) | Statement::Do(_))
+        is_asking |= matches!(statement, Statement::Step(_) | Statement::Do(_));
     });
     if !is_asking {
         let span = user.name.as_ref().map_or(user.span, |name| name.span);

@@ -143,7 +143,7 @@ impl AnswerBatch {
                     continue;
                 }
                 Ok(SendResult::WouldBlock | SendResult::NoBuffers) => {
-                    causes.count_text("sendmmsg: no room in the socket")
+                    causes.count_text("sendmmsg: no room in the socket");
                 }
                 Err(error) => causes.count(&error),
             }
@@ -177,7 +177,7 @@ impl UdpResponderWorker<'_> {
         let number = asked.map(|(_, from)| self.challenges.of(from)).unwrap_or_default();
         match asked {
             Some((_, from)) if datagram == challenge_datagram(CHALLENGE_RESPONSE, number) => {
-                self.validated.add(from.ip())
+                self.validated.add(from.ip());
             }
             Some((sender, _)) if request(self.config, datagram).is_some() => {
                 let sent = socket::send_to(self.socket, &challenge_datagram(CHALLENGE, number), (sender, Wait::Block));

@@ -179,7 +179,7 @@ impl<'t> Compiler<'t> {
     fn patch_jump(&mut self, op: usize, place: Pc) {
         match &mut self.ops[op] {
             Op::BeginLoop { exit: to, .. } | Op::JumpUnless { to, .. } | Op::JumpByChance { to, .. } | Op::Jump(to) => {
-                *to = place
+                *to = place;
             }
             other => unreachable!("{other:?} jumps nowhere"),
         }

@@ -316,7 +316,7 @@ fn socket_drops(layer: Layer, trials: &[&Trial], (to, receiver): (Side, &str)) -
 
 /// Takes away what the receiver's stack dropped of frames that were counted before: they had arrived.
 ///
-/// How many of its drops those were is known from the balance only: so many are explained twice.
+/// How many of its drops those were is known from the balance only: that many are explained twice.
 fn discount_duplicates(drops: &mut [Drops], mut n_twice: u64) {
     for drop in drops.iter_mut().rev().filter(|drop| BEHIND_COUNTER.contains(&drop.place.as_str())) {
         let n = n_twice.min(drop.n_dropped);

@@ -59,7 +59,7 @@ fn rate(name: &'static str, title: &'static str, unit: Unit, (side, counter): (S
     }
 }
 
-/// A step that this many users came to, of whom so many failed in one way; the others took 1, 2, 3 … times a span.
+/// A step that this many users came to, of whom that many failed in one way; the others took 1, 2, 3 … times a span.
 pub(crate) fn step(name: &str, (n_reached, n_failed): (u64, u64), nanos: u64) -> StepRecord {
     let mut times = Histogram::new();
     (1..=n_reached - n_failed).for_each(|value| times.record(value * nanos));
@@ -81,7 +81,7 @@ pub(crate) fn step(name: &str, (n_reached, n_failed): (u64, u64), nanos: u64) ->
     }
 }
 
-/// Users of whom so many began in the measured part, and so many of them gave up.
+/// Users of whom that many began in the measured part, and that many of them gave up.
 pub(crate) fn visits((n_begun, n_gave_up): (u64, u64), steps: Vec<StepRecord>) -> UsersRecord {
     let measured = Visits { n_begun, n_gave_up, n_finished: n_begun - n_gave_up };
     UsersRecord {

@@ -24,14 +24,14 @@ pub enum ReactorKind {
 pub enum Batching {
     /// The first one is taken.
     One,
-    /// So many, or as many as are under way.
+    /// That many, or as many as are under way.
     Fixed(Batch),
     /// As many as a rule says.
     Adaptive(Adaptive),
 }
 
 impl Batching {
-    /// What to wait for while so many requests are under way.
+    /// What to wait for while that many requests are under way.
     #[must_use]
     pub fn batch(&self, n_asking: u64) -> Option<Batch> {
         let n_asking = u32::try_from(n_asking).unwrap_or(u32::MAX);
@@ -77,7 +77,7 @@ impl IoBackend {
     /// Only a closed load can wait for several answers: in an open one a start would be late.
     ///
     /// # Errors
-    /// `io_uring` was asked for by name and is not to be had, or batches over epoll.
+    /// `io_uring` was asked for by name and is not available, or batches over epoll.
     pub fn of(settings: &Settings, model: LoadModel) -> Result<Self, Error> {
         let asked = settings.text("reactor").unwrap_or_default();
         let batch = settings.count("batch");

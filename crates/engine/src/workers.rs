@@ -694,7 +694,7 @@ mod tests {
             let conducted = crew(1, EndCondition::PhasesOver).run(&session, &mut (), |worker, ()| {
                 let mut n = 0;
                 while !worker.is_over() {
-                    // As steady as can be: so many by so much time.
+                    // As steady as can be: that many by so much time.
                     let due = (clock::now() - worker.start).0 / 10_000;
                     worker.add(0, due - n);
                     n = due;

@@ -323,7 +323,7 @@ pub(crate) fn check_single_host(shown: &str, addresses: &[IpAddr]) -> Result<(),
         return Ok(());
     }
     let screen = UserError::new(Exit::Preflight, format!("{shown} is never a target"));
-    Err(screen.with_line("why", "broadcast, multicast and unspecified addresses reach hosts that nobody named"))
+    Err(screen.with_line("why", "broadcast, multicast and unspecified addresses reach hosts that you did not name"))
 }
 
 /// The same command with these addresses allowed.

@@ -8,7 +8,7 @@ use std::{
 
 use fathom_sys::signal::Signal;
 
-/// The exit codes of every command that is not a face.
+/// The exit codes of every command that is not a drop-in tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// What was promised was kept, or nothing was promised.

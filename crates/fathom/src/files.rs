@@ -26,7 +26,7 @@ pub(crate) fn read_text(path: &Path, most: u64) -> anyhow::Result<String> {
     let read = fs::File::open(path).and_then(|file| file.take(most + 1).read_to_string(&mut text));
     let n_bytes = read.with_context(cannot)?;
     let is_short = u64::try_from(n_bytes).is_ok_and(|n_bytes| n_bytes <= most);
-    anyhow::ensure!(is_short, "{}: it is longer than {most} bytes", cannot());
+    anyhow::ensure!(is_short, "{}: it is larger than {most} bytes", cannot());
     Ok(text)
 }
 
@@ -121,6 +121,6 @@ mod tests {
         let error = write_whole(Path::new("/dev/full"), FileReaders::Anyone, |out| Ok(out.write_all(b"gone")?));
         assert!(error.unwrap_err().to_string().contains("/dev/full"));
         let error = read_text(Path::new("/dev/zero"), 1 << 20).unwrap_err().to_string();
-        assert!(error.contains("/dev/zero") && error.contains("longer than 1048576 bytes"), "{error}");
+        assert!(error.contains("/dev/zero") && error.contains("larger than 1048576 bytes"), "{error}");
     }
 }

@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     // A panic unwinds through every guard, so that what was changed is undone, and ends here.
     let outcome = std::panic::catch_unwind(|| match compat::from_program_name(&words) {
-        Some(face) => face.run(&words[1..], std::iter::empty()),
+        Some(drop_in) => drop_in.run(&words[1..], std::iter::empty()),
         None => command::run(&words),
     });
     exit::exit_code(outcome.unwrap_or(Ok(exit::Exit::Failed)))

@@ -34,7 +34,7 @@ pub(crate) struct ProgressLine {
 }
 
 impl ProgressLine {
-    /// A line for so many trials, which take so long at most.
+    /// A line for that many trials, which take so long at most.
     pub(crate) fn of(n_trials: usize, longest: Option<Nanos>, quiet: bool) -> Self {
         let bar = ProgressBar::new(0);
         let show = !quiet && std::io::stderr().is_terminal();
@@ -118,7 +118,7 @@ fn line(doing: &str, measured: Option<Nanos>, whole: Nanos, fares: &str) -> Stri
     format!("{doing}  {}  {} of {}   {fares}", bar(halves), seconds(measured), seconds(whole))
 }
 
-/// A bar of so many halves.
+/// A bar of that many halves.
 fn bar(halves: u64) -> String {
     let (full, half) = (halves.min(2 * BAR) / 2, halves.min(2 * BAR) % 2);
     (0..BAR)

@@ -59,7 +59,7 @@ pub(crate) fn find_run(word: &Path) -> Result<PathBuf, UserError> {
     }
     if word != Path::new(LATEST) {
         return Err(UserError::new(Exit::Usage, format!("cannot read {}", word.display()))
-            .with_line("why", "there is neither such a file or folder nor a run of this ID under runs/")
+            .with_line("why", "no such file, folder or run ID under runs/")
             .with_line("use", "fathom report        # the newest run"));
     }
     let folders = fs::read_dir(RUNS).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());

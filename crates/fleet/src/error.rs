@@ -90,7 +90,7 @@ impl fmt::Display for Disconnected {
         match self {
             Self::Closed => f.write_str("the connection was closed"),
             Self::HeartbeatTimeout => f.write_str("nothing was heard for 3 s"),
-            Self::SendQueueFull => f.write_str("it reads nothing of what it is told"),
+            Self::SendQueueFull => f.write_str("it does not read its messages"),
             Self::StepTimeout(step) => write!(f, "it did not {step} in time"),
             Self::Io(cause) => write!(f, "the connection broke: {cause}"),
             Self::Protocol(cause) => write!(f, "it sent {cause}"),

@@ -140,10 +140,10 @@ impl Error {
                 format!("read it, undo by hand what it names, then remove it: rm {}", path.display())
             }
             Self::NameTaken { .. } => {
-                "fathom lab list        # what is up; fathom lab down ends one, and --stale what a killed run left"
+                "fathom lab list        # running labs; fathom lab down stops one; --stale removes what a killed run left"
                     .to_owned()
             }
-            Self::NotUp(_) => "fathom lab list        # what is up".to_owned(),
+            Self::NotUp(_) => "fathom lab list        # running labs".to_owned(),
             Self::Holder { hint, .. } => return hint.clone(),
             Self::NeedsProcess(_) => "start a process in the host instead".to_owned(),
             Self::BadOption { .. } | Self::Kernel { .. } | Self::File { .. } => return None,

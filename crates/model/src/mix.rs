@@ -19,7 +19,7 @@ pub enum MixError {
     /// A part is not a size with a weight.
     #[error("`{0}` is not a size with a weight, such as 512:7")]
     Part(String),
-    /// A size that is not to be had.
+    /// A size that is not available.
     #[error("{size} B is not a size from {least} to {most} B")]
     Size {
         /// What was asked for.

@@ -1,4 +1,4 @@
-//! What was asked: complete, and the same whether it came from a command line, a face or a file.
+//! What was asked: complete, and the same whether it came from a command line, a drop-in tool or a file.
 
 use std::collections::BTreeMap;
 

@@ -12,7 +12,7 @@ use fathom_model::{
 
 use crate::sources::{CounterSink, Source};
 
-/// Beyond so many rows every second one goes, so a record has at least half as many: enough for a plot.
+/// Beyond that many rows every second one goes, so a record has at least half as many: enough for a plot.
 const SAMPLES_MAX: usize = 240;
 /// A host with 512 cores and 1000 interfaces has this many counters; where interfaces come and go all the time they end here.
 const SERIES_MAX: usize = 16_384;
@@ -169,13 +169,13 @@ impl Column {
         self.values.push(value);
     }
 
-    /// Brings it to so many rows, with the value seen last in those that it was not seen in.
+    /// Brings it to that many rows, with the value seen last in those that it was not seen in.
     fn fill(&mut self, n_rows: usize) {
         let last = self.values.last().copied();
         self.values.resize(n_rows, last.expect("a column begins with its first value"));
     }
 
-    /// Keeps every second of so many rows.
+    /// Keeps every second of that many rows.
     fn fold(&mut self, n_rows: usize) {
         if self.values.len() > 1 {
             self.fill(n_rows);

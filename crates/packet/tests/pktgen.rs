@@ -177,7 +177,7 @@ impl Wire {
         host.enter_with(|| FramesKind.prepare(&role, &Policy::anything())).unwrap()
     }
 
-    /// A trial of the kind `frames`, as agents would run it; told to end when the sender has sent so many frames, if ever.
+    /// A trial of the kind `frames`, as agents would run it; told to end when the sender has sent that many frames, if ever.
     fn measure(&self, options: &[(&str, &str)], cut_at: u64) -> Result<(Record, Record), EngineError> {
         let settings = options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
         let responder = self.prepare(Side::Responder, &settings, Endpoints::new())?;
@@ -596,7 +596,7 @@ impl Capture {
         Self { sockets, _map: map, _link: link }
     }
 
-    /// The packets of pktgen among what has arrived, up to so many.
+    /// The packets of pktgen among what has arrived, up to that many.
     fn packets(&mut self, n: usize) -> Vec<Vec<u8>> {
         let (mut packets, deadline) = (Vec::new(), clock::now() + Nanos::from_secs(10));
         while packets.len() < n && clock::now() < deadline {
@@ -614,7 +614,7 @@ impl Capture {
     }
 }
 
-/// The frames that the options ask for, the first so many.
+/// The frames that the options ask for, the first that many.
 fn asked(wire: &Wire, options: &[(&str, &str)], n: u64) -> Vec<Vec<u8>> {
     let from = wire.near.enter_with(|| Netlink::open().unwrap().link(NEAR).unwrap().mac.unwrap()).unwrap();
     let end = |mac, last, port| FrameEndpoint { mac, ipv4: Some(Ipv4Addr::new(198, 18, 0, last)), ipv6: None, port };

@@ -166,7 +166,7 @@ fn mtu(found: &PathMtuRecord) -> Vec<(String, RowMark)> {
     });
     let hole = found.vanishing_from_bytes.map(|from| {
         let from = grouped(from);
-        let text = format!("black hole: packets of {from} B and more vanish, and nobody says that they are too big");
+        let text = format!("black hole: packets of {from} B and more vanish without a `too big` message");
         (text, RowMark::Broken)
     });
     std::iter::once(first).chain(told).chain(hole).collect()

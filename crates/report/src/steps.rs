@@ -43,7 +43,7 @@ pub(crate) struct PromiseCell<'a> {
     pub(crate) summary: Option<&'a Summary>,
     /// `ok`, `✗`, `open`.
     pub(crate) word: &'static str,
-    /// The distance to the bound: `20 %`, `−50 %`; `63 ×` for a value so many times it.
+    /// The distance to the bound: `20 %`, `−50 %`; `63 ×` for a value that many times it.
     pub(crate) margin: String,
     /// The same as a number.
     pub(crate) margin_ratio: Option<f64>,

@@ -327,7 +327,7 @@ pub(crate) fn finding_of<'a>(run: &'a Run, test: &TestRun) -> Option<&'a Finding
         .or_else(|| run.findings.iter().find(explains))
 }
 
-/// The findings that stand above the table, at most so many: the first, then what invalidates.
+/// The findings that stand above the table, at most that many: the first, then what invalidates.
 pub(crate) fn important(run: &Run) -> Vec<&Finding> {
     let mut all: Vec<&Finding> = run.findings.iter().filter(|found| found.severity != Severity::Remark).collect();
     if let Some((_, others)) = all.split_first_mut() {

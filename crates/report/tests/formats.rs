@@ -238,7 +238,7 @@ fn a_search_is_drawn_with_its_limit_and_its_knee() {
     }
     let mut nothing = sample::searched();
     nothing.tests[0].curve.as_mut().unwrap().points.clear();
-    assert!(written(&Html, &nothing).contains("One rate is no curve: the table holds what was tried."));
+    assert!(written(&Html, &nothing).contains("One rate makes no curve; see the table."));
 }
 
 #[test]
@@ -457,7 +457,7 @@ fn steps_have_rows_of_csv_and_an_event_each() {
     assert!(serde_json::from_str::<Run>(lines.lines().last().unwrap()).unwrap() == run);
 }
 
-/// A run of one test that did nothing but probe a host, which answered so many of ten probes.
+/// A run of one test that did nothing but probe a host, which answered that many of ten probes.
 fn probed(n_received: u64, outages: &[OutageRecord]) -> Run {
     let mut run = sample::run();
     run.findings.clear();

@@ -86,7 +86,7 @@ pub fn set_receive_offload(socket: impl AsFd) -> Result<()> {
 /// What the kernel took of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendResult {
-    /// The first so many, at least one; the rest is to be sent again.
+    /// The first that many, at least one; the rest is to be sent again.
     Datagrams(usize),
     /// None: the send buffer is full, or the time-out has passed (`EAGAIN`).
     WouldBlock,
@@ -141,7 +141,7 @@ impl SendBatch {
         self.names[index] = received.names[question];
     }
 
-    /// Hands over so many datagrams as one super-buffer, for a socket with [`set_segment_size`]; 1 is each alone.
+    /// Hands over that many datagrams as one super-buffer, for a socket with [`set_segment_size`]; 1 is each alone.
     ///
     /// # Panics
     /// When a super-buffer would be longer than a datagram may be, or when a datagram has been given another length.
@@ -155,7 +155,7 @@ impl SendBatch {
     /// Gives a datagram a length of its own, up to the size of the shape.
     ///
     /// # Panics
-    /// When it is longer than the size, or part of a super-buffer.
+    /// When it is larger than the size, or part of a super-buffer.
     pub fn set_length(&mut self, index: usize, length: usize) {
         assert!(length <= self.shape.size, "{length} bytes in a place of {}", self.shape.size);
         assert!(self.segments == 1 || length == self.shape.size, "segments of two sizes");

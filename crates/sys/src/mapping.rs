@@ -23,7 +23,7 @@ pub(crate) enum Source {
 }
 
 impl Mapping {
-    /// Maps so many bytes, for reading and writing.
+    /// Maps that many bytes, for reading and writing.
     pub(crate) fn of(source: Source, size: NonZeroUsize) -> Result<Self> {
         let own = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let (flags, fd, offset) = match source {

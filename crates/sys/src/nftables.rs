@@ -292,7 +292,7 @@ fn new_rule((table, chain): (Table<'_>, &str), rule: &Rule<'_>) -> NetlinkReques
                 IpAddr::V4(address) => (12, address.octets().to_vec()),
                 IpAddr::V6(address) => (8, address.octets().to_vec()),
             };
-            // So many bytes from there in the network header (base 1).
+            // That many bytes from there in the network header (base 1).
             let length = u32::try_from(octets.len()).expect("an address is short");
             let load = MessageBody::default().number(1, REGISTER).number(2, 1).number(3, at).number(4, length);
             expression("payload", &load).join(&equals(&octets))

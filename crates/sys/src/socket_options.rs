@@ -75,7 +75,7 @@ pub fn device(socket: impl AsFd) -> Result<Option<String>> {
     Ok(name.map(|name| String::from_utf8_lossy(name.split(|&byte| byte == 0).next().unwrap_or_default()).into_owned()))
 }
 
-/// Sends and asks for segments of at most so many bytes (`TCP_MAXSEG`); a listener hands it to its connections.
+/// Sends and asks for segments of at most that many bytes (`TCP_MAXSEG`); a listener hands it to its connections.
 ///
 /// # Errors
 /// `setsockopt(TCP_MAXSEG)`: less than 88 or more than 32767 bytes (`EINVAL`).

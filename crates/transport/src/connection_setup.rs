@@ -42,7 +42,7 @@ pub(crate) const PORTS: OptionDoc = OptionDoc {
     name: "ports",
     value: ValueKind::Count(1, 4096),
     default: None,
-    help: "ports that the responder listens on, from `port` on; each takes as many flows of an address as there are local ports",
+    help: "number of ports that the responder listens on, starting at --port; each takes one flow per local port and address",
 };
 /// The kernel looks at every second local port first, and at all of those before the others: with half of the usual 28,232
 /// ports taken a connect looks at 14,116 of them, with a quarter taken at two.
@@ -62,7 +62,7 @@ impl ListenAddresses {
     /// With ports that the kernel chooses each worker has its own; with a fixed one they share it, unless there are several.
     ///
     /// # Errors
-    /// There are not so many ports from the first one on.
+    /// There are not that many ports from the first one on.
     pub(crate) fn of(role: &Role, spread: FlowLayout) -> Result<Self, Error> {
         let FlowLayout { n_flows, n_workers, .. } = spread;
         let first = options::listen_address(role);
@@ -128,7 +128,7 @@ impl ConnectTargets {
         (&self.to[number % self.to.len()], self.from[number / self.to.len() % self.from.len()])
     }
 
-    /// Whether there are local ports for so many connections at once.
+    /// Whether there are local ports for that many connections at once.
     ///
     /// # Errors
     /// There are not, with what to do.

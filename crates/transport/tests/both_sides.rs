@@ -795,7 +795,7 @@ fn a_receiver_whose_sender_is_silent_and_a_sender_whose_receiver_never_comes_say
     answers.stop.finish();
     let responder = kind.prepare(&role(kind.name(), Side::Responder, &settings), &Policy::anything()).unwrap();
     let record = responder.run(&answers).unwrap();
-    assert_eq!((total(&record, count::SENT), record.errors["no receiver said and proved where it is"]), (0, 1));
+    assert_eq!((total(&record, count::SENT), record.errors["no receiver proved its address"]), (0, 1));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Long packets vanish, and nobody says that they are too big.
+//! Long packets vanish without a `too big` message.
 
 use fathom_model::{Evidence, Finding, NextStep, Severity, units::grouped};
 

@@ -233,7 +233,7 @@ impl FindingRule for DeviceReceiveDrops {
     }
 }
 
-/// A device or its queue dropped what was to be sent.
+/// A device or its queue dropped outgoing packets.
 pub(crate) struct DeviceSendDrops;
 
 impl FindingRule for DeviceSendDrops {
@@ -257,7 +257,7 @@ impl FindingRule for DeviceSendDrops {
                 id: self.id(),
                 short: "device drops",
                 host,
-                what: format!("{interface} on {host} dropped what was to be sent"),
+                what: format!("{interface} on {host} dropped outgoing packets"),
                 evidence: vec![counter_evidence(host, &format!("{} {interface}", host::DEV_TX_DROPPED), n)],
                 n,
                 of: n + seen.growth(host, host::DEV_TX_FRAMES, Some(interface)),
@@ -277,7 +277,7 @@ impl FindingRule for DeviceSendDrops {
     }
 }
 
-/// The queueing discipline of a device dropped what was to be sent.
+/// The queueing discipline of a device dropped outgoing packets.
 pub(crate) struct QdiscDrops;
 
 impl FindingRule for QdiscDrops {
@@ -293,7 +293,7 @@ impl FindingRule for QdiscDrops {
                 id: self.id(),
                 short: "qdisc drops",
                 host,
-                what: format!("the queueing discipline of {interface} on {host} dropped what was to be sent"),
+                what: format!("the queueing discipline of {interface} on {host} dropped outgoing packets"),
                 evidence: vec![counter_evidence(host, &format!("{} {interface}", host::QDISC_DROPPED), n)],
                 n,
                 of: n + seen.growth(host, host::DEV_TX_FRAMES, Some(interface)),

@@ -78,7 +78,7 @@ impl FlowBottleneck {
                 step("--flows 4", "show whether several connections get more: then each is held back and not the path")
             }
             Bottleneck::Queue => {
-                step("--congestion bbr", "carry as much with a shorter queue, if the path is shared with nobody")
+                step("--congestion bbr", "carry as much with a shorter queue, if nothing else uses the path")
             }
             _ => None,
         }

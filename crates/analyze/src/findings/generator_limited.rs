@@ -46,7 +46,7 @@ impl FindingRule for GeneratorLimited {
             next: Some(NextStep {
                 command: "fathom calibrate".to_owned(),
                 on: Some(seen.test.from.clone()),
-                expected: Some("show the most that this machine can generate".to_owned()),
+                expected: Some("show the maximum that this machine can generate".to_owned()),
             }),
         }]
     }

@@ -29,7 +29,7 @@ impl FindingRule for IncompleteTrials {
             broken.iter().flat_map(|trial| trial.records.iter().filter(|(_, record)| !record.complete).map(proof));
         let mut evidence: Vec<Evidence> = cut.collect();
         evidence.dedup();
-        let what = if all { "the values come from what was measured until then" } else { "they are left out" };
+        let what = if all { "the values cover the time before that" } else { "they are left out" };
         vec![Finding {
             id: self.id().to_owned(),
             short: "incomplete".to_owned(),

@@ -63,7 +63,7 @@ impl OptionScan {
                 shown(best)
             ),
             (true, true) => format!(
-                "{what} grows with the flows from {} to {}, {}: a single flow is held back by itself{}",
+                "{what} grows with the flows from {} to {}, {}: a single flow has a limit of its own{}",
                 shown(first),
                 shown(best),
                 plateau_text(&points, knee),
@@ -155,7 +155,7 @@ mod tests {
         let story = scanned("flows", &[("1", 1_000), ("2", 1_980), ("4", 3_000), ("8", 3_020)]);
         let finding = story.finding("scan").unwrap();
         assert_eq!(finding.short, "knee at 4");
-        assert!(finding.title.contains("a single flow is held back by itself"), "{}", finding.title);
+        assert!(finding.title.contains("a single flow has a limit of its own"), "{}", finding.title);
         assert_eq!((finding.tests.len(), finding.evidence.len()), (4, 4));
     }
 

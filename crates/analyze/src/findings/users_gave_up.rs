@@ -29,7 +29,7 @@ impl FindingRule for UsersGaveUp {
             id: self.id().to_owned(),
             short: "users give up".to_owned(),
             title: format!(
-                "{} of the users gave up before the end of the script{at}: later steps had less to do than was asked for",
+                "{} of the users gave up before the end of the script{at}: later steps got less load than planned",
                 percent(share)
             ),
             severity: Severity::HoldsBack,

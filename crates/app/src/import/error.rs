@@ -40,7 +40,7 @@ pub enum Error {
         line: usize,
     },
     /// What was made of it is no scenario.
-    #[error("what was made of the input is no scenario: {fault}")]
+    #[error("the import produced an invalid scenario: {fault}")]
     Unwritten {
         /// What the reader of scenarios says.
         fault: String,

@@ -454,7 +454,7 @@ fn body(asked: &HarRequest) -> (ImportedBody, Vec<ImportNote>) {
                     Err(error) => (ImportedBody::Bytes(error.into_bytes()), Vec::new()),
                 },
                 Err(_) => {
-                    (ImportedBody::None, note("the body is not the base64 that it is said to be: it is left out"))
+                    (ImportedBody::None, note("the body is not valid base64: left out"))
                 }
             };
         }
@@ -501,7 +501,7 @@ fn files_of(mut parts: Vec<FormPart>) -> (ImportedBody, Vec<ImportNote>) {
         {
             notes.push(ImportNote {
                 location: String::new(),
-                what: format!("what was in the file {file} is not recorded: put the file beside the scenario"),
+                what: format!("what was in the file {file} is not recorded: put the file next to the scenario"),
             });
             part.content = FormPartContent::File(file);
         }

@@ -41,38 +41,38 @@ const OWN: [OptionDoc; 8] = [
         name: "connections",
         value: ValueKind::Count(1, 100_000),
         default: Some("10"),
-        help: "connections that are kept busy, dealt out to the threads",
+        help: "number of connections kept busy, shared by the threads",
     },
     OptionDoc {
         name: "header",
         value: ValueKind::Fields,
         default: None,
-        help: "header fields of the form Name: value, a line each, with which the script begins",
+        help: "initial header fields of the script, one `Name: value` per line",
     },
     OptionDoc {
         name: ALLOW,
         value: ValueKind::Destination,
         default: None,
-        help: "addresses and networks that the script may choose beside those of the URL",
+        help: "addresses and networks that the script may use besides those of the URL",
     },
     OptionDoc {
         name: "script-memory",
         value: ValueKind::Size,
         // Scripts that hold their data are well below it, and as many states as there are cores fit into memory.
         default: Some("1GiB"),
-        help: "the most memory of each Lua state",
+        help: "memory limit of each Lua state",
     },
     OptionDoc {
         name: "script-patience",
         value: ValueKind::Span,
         default: Some("10s"),
-        help: "the longest that a function of the script may run before its process is ended",
+        help: "time limit for one call of a script function; the process ends after it",
     },
     OptionDoc {
         name: "lenient",
         value: ValueKind::Flag,
         default: None,
-        help: "go on without a script that does not load, as wrk does",
+        help: "if the script does not load, continue without it, as wrk does",
     },
 ];
 

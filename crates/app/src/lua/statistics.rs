@@ -14,7 +14,7 @@ pub(super) struct WrkStatistics {
 }
 
 impl WrkStatistics {
-    /// Of values that are each so many of the unit: 1000 for nanoseconds seen as microseconds.
+    /// Of values that are each that many of the unit: 1000 for nanoseconds seen as microseconds.
     pub(super) fn of(histogram: &Histogram, per_unit: u64) -> Self {
         let (min, max) = (histogram.min().unwrap_or(0), histogram.max().unwrap_or(0));
         let last = histogram.buckets().count().saturating_sub(1);

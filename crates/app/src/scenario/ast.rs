@@ -108,7 +108,7 @@ pub struct Comment {
 pub struct UserLoad {
     /// The line.
     pub span: Span,
-    /// By a schedule, or so many.
+    /// By a schedule, or that many.
     pub model: UserLoadModel,
 }
 
@@ -657,7 +657,7 @@ pub enum WaitExpr {
     Normal(Spanned<Nanos>, Spanned<Nanos>),
 }
 
-/// Waits until so many users are here: `meet 100 within 2s`. Those who waited so long go on without the rest.
+/// Waits until that many users are here: `meet 100 within 2s`. Those who waited so long go on without the rest.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Meet {
     /// The line.
@@ -795,17 +795,17 @@ pub enum HoleSource {
         min: u64,
         /// The greatest.
         max: u64,
-        /// With zeros before it, so many digits.
+        /// With zeros before it, that many digits.
         width: Option<u8>,
     },
     /// `${seq}`: 1, 2, 3 … for all users together.
     Seq {
         /// `from 1000`: the first one.
         from: Option<u64>,
-        /// With zeros before it, so many digits.
+        /// With zeros before it, that many digits.
         width: Option<u8>,
     },
-    /// `${chars 12}`: so many letters and digits at random.
+    /// `${chars 12}`: that many letters and digits at random.
     Chars(u16),
     /// `${uuid}`: a random one (version 4).
     Uuid,

@@ -9,7 +9,7 @@ pub struct BinarySearch {
     pub max: u64,
     /// How far apart the ends are in the end, at most; at least one.
     pub step: u64,
-    /// A number is taken for lossy when so many trials in turn are; 1 is the plain binary search.
+    /// A number is taken for lossy when that many trials in turn are; 1 is the plain binary search.
     pub max_repeat: u32,
 }
 

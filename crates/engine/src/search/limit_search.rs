@@ -16,11 +16,11 @@ const DOWN: f64 = 4.0;
 const LEAD: u32 = 2;
 /// What ends the doubling is decided by a lead of three: two strays in turn would send all that follows to the wrong place.
 const LEAD_FIRST: u32 = 3;
-/// On the way, a load that so many votes do not decide is near the limit, which is good to know and enough.
+/// On the way, a load that that many votes do not decide is near the limit, which is good to know and enough.
 const LED_MAX: u32 = 7;
-/// From so many votes on, an end of which they say neither is given up for one further out.
+/// From that many votes on, an end of which they say neither is given up for one further out.
 const CONFIRM_MIN: u32 = 16;
-/// An end that so many votes do not confirm is given up too: with more than one stray in five it would take longer than it is worth.
+/// An end that that many votes do not confirm is given up too: with more than one stray in five it would take longer than it is worth.
 const CONFIRM_MAX: u32 = 60;
 /// An end that was given up so often, ever further out, is not blurred: trials go wrong at any load.
 const GIVEN_UP_MAX: u32 = 6;

@@ -37,11 +37,22 @@ pub(super) fn define(command: Command) -> Command {
                 .long("only")
                 .value_name("ADDRESS")
                 .value_parser(clap::value_parser!(IpAddr))
-                .help("send to this address only: the controller's"),
+                .help("send only to this address, the controller's"),
         )
-        .arg(Arg::new("allow").long("allow").value_name("CIDR").action(ArgAction::Append).help("and to these"))
-        .arg(Arg::new("roster").long("roster").value_name("FILE").help("where agents of this host see each other"))
-        .arg(Arg::new("longest").long("longest").value_name("TIME").help("refuse trials that take longer"))
+        .arg(
+            Arg::new("allow")
+                .long("allow")
+                .value_name("CIDR")
+                .action(ArgAction::Append)
+                .help("also allow traffic to these networks"),
+        )
+        .arg(
+            Arg::new("roster")
+                .long("roster")
+                .value_name("FILE")
+                .help("file in which the agents of this host log their roles"),
+        )
+        .arg(Arg::new("longest").long("longest").value_name("TIME").help("longest trial to accept"))
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {

@@ -31,7 +31,7 @@ pub(super) fn define(command: Command) -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(Command::new("add").about("Allow traffic to these from now on").arg(entries()))
-        .subcommand(Command::new("list").about("Show what is allowed, and lines that mean nothing"))
+        .subcommand(Command::new("list").about("List what is allowed, and invalid lines"))
         .subcommand(Command::new("rm").about("Take these off the list").arg(entries()))
         .after_help(EXAMPLES)
 }

@@ -1,4 +1,4 @@
-//! `fathom as TOOL`: the face of a known tool.
+//! `fathom as TOOL`: a drop-in for a known tool.
 
 use clap::{ArgMatches, Command, value_parser};
 

@@ -292,7 +292,7 @@ fn threaded_napi() -> Check {
     let record = lab.device().expect("it was built with one");
     let seen = match record.core {
         Some(core) => format!("threaded NAPI, core {core}"),
-        None => "on the core of whoever sends".to_owned(),
+        None => "on the sender's core".to_owned(),
     };
     let state = if record.core.is_some() { CheckState::Ok } else { CheckState::Lacks };
     let mut check =

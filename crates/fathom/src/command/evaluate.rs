@@ -26,7 +26,7 @@ pub(super) fn define(command: Command) -> Command {
     let script = Arg::new("script")
         .long("script")
         .value_name("FILE")
-        .help("a scenario whose users are the top row, in place of three steps without a pause");
+        .help("scenario of the top row; default: three steps without a pause");
     command.arg(target).arg(quick).arg(script).args(measurement::arguments()).after_help(EXAMPLES)
 }
 
@@ -71,7 +71,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let device = matches.get_one::<String>("device").map(String::as_str);
     let ends = match matches.get_one::<String>("target") {
         Some(_) if device.is_some() => {
-            return Err(UserError::new(Exit::Usage, "--device stands in a lab, and a target is none").into());
+            return Err(UserError::new(Exit::Usage, "--device needs --lab; it cannot be used with a target").into());
         }
         Some(target) => measurement::hosts_at_target(target, matches)?,
         None => measurement::hosts_in_lab(measurement::lab_option(matches).unwrap_or("pair"), device)?,

@@ -17,7 +17,7 @@ pub(super) fn define(command: Command) -> Command {
             .help("where to write")
     };
     let shell =
-        Arg::new("shell").value_name("SHELL").required(true).value_parser(clap::value_parser!(Shell)).help("the shell");
+        Arg::new("shell").value_name("SHELL").required(true).value_parser(clap::value_parser!(Shell)).help("shell");
     command
         .subcommand_required(true)
         .arg_required_else_help(true)

@@ -34,7 +34,7 @@ Examples:
   fathom lab down --stale                  undo what a killed run left behind";
 
 pub(super) fn define(command: Command) -> Command {
-    let name = || Arg::new("name").value_name("NAME").help("the lab's name");
+    let name = || Arg::new("name").value_name("NAME").help("name of the lab");
     let presets: Vec<_> = PRESETS.iter().map(|preset| format!("{} ({})", preset.name, preset.about)).collect();
     let up = Command::new("up")
         .about("Put a lab up, held by a process of its own")
@@ -45,7 +45,7 @@ pub(super) fn define(command: Command) -> Command {
                 .help(format!("the topology: {}", presets.join("; "))),
         )
         .arg(name().long("name").help("the lab's name [default: the preset's]"))
-        .arg(Arg::new("for").long("for").value_name("TIME").default_value("1h").help("when it ends by itself"))
+        .arg(Arg::new("for").long("for").value_name("TIME").default_value("1h").help("lifetime of the lab"))
         .arg(measurement::device())
         .arg(mtu());
     let words = Arg::new("words")
@@ -57,7 +57,7 @@ pub(super) fn define(command: Command) -> Command {
     let exec = Command::new("exec")
         .about("Run a command on a host of a lab that is up")
         .arg(name().required(true))
-        .arg(Arg::new("host").value_name("HOST").required(true).help("the host's name"))
+        .arg(Arg::new("host").value_name("HOST").required(true).help("name of the host"))
         .arg(words.help("the command and its arguments"));
     let stale = Arg::new("stale").long("stale").action(ArgAction::SetTrue).help("undo what killed runs left behind");
     let down = Command::new("down").about("Take a lab down").arg(name().required_unless_present("stale")).arg(stale);
@@ -143,7 +143,7 @@ fn up(given: &ArgMatches) -> anyhow::Result<Exit> {
         eprintln!("lost: {} ({})", loss.what, loss.why);
     }
     if let Some(device) = lab.device() {
-        let core = device.core.map_or_else(|| "the core of whoever sends".to_owned(), |core| format!("core {core}"));
+        let core = device.core.map_or_else(|| "the sender's core".to_owned(), |core| format!("core {core}"));
         eprintln!("device: {} on {core}", device.device);
         device.losses.iter().for_each(|loss| eprintln!("lost: {loss}"));
     }

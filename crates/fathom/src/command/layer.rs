@@ -169,7 +169,7 @@ impl LayerCommand {
         let direction = (self.name != HTTP.name).then(|| direction::argument(&kinds));
         command
             .arg(target)
-            .arg(test.help("what is measured"))
+            .arg(test.help("what to measure"))
             .args(options)
             .args(direction)
             .args(find_limit::arguments())
@@ -290,7 +290,7 @@ impl LayerCommand {
         let device = matches.get_one::<String>("device").map(String::as_str);
         match (matches.get_one::<String>("target"), measurement::lab_option(matches)) {
             (Some(_), Some(_)) if device.is_some() => {
-                Err(UserError::new(Exit::Usage, "--device stands in a lab, and a target is none").into())
+                Err(UserError::new(Exit::Usage, "--device needs --lab; it cannot be used with a target").into())
             }
             (Some(target), _) if self.name == "http" => Ok((measurement::hosts_on_loopback(), Some(target.clone()))),
             (Some(target), None) if self.protocol(matches).is_some() => {

@@ -51,7 +51,7 @@ pub(crate) fn arguments() -> Vec<Arg> {
         text(
             "expect",
             "PROMISE",
-            "what was promised: 10Gbit, or TEST.METRIC=VALUE; breaking it ends with exit code 10",
+            "expected result: 10Gbit, or TEST.METRIC=VALUE; exit code 10 if it is not met",
         )
         .action(ArgAction::Append),
         text(
@@ -108,7 +108,7 @@ pub(crate) fn key(matches: &ArgMatches) -> Result<Option<String>, UserError> {
 pub(crate) fn device() -> Arg {
     let about: Vec<_> = FORMS.iter().map(|(word, arguments, about)| format!("{word}{arguments} ({about})")).collect();
     let help =
-        format!("what stands between the hosts of a lab, all but a policer on a core of its own: {}", about.join("; "));
+        format!("device between the hosts of a lab, on its own core unless it is a policer: {}", about.join("; "));
     Arg::new("device").long("device").value_name("DEVICE").help(help)
 }
 

@@ -61,13 +61,13 @@ pub(super) fn define(command: Command) -> Command {
     let until = Arg::new("until")
         .long("until")
         .value_name("TIME")
-        .help("probe until then: 18:00, 2027-01-31T18:00, or a span such as 2h; outages are told with start and length")
+        .help("probe until 18:00, 2027-01-31T18:00 or for a time such as 2h; reports start and length of outages")
         .help_heading("Test")
         .conflicts_with("duration");
     let options = options::arguments(&kinds()).into_iter().filter(|option| option.get_id() != HOST);
     command
         .arg(host)
-        .arg(test.help("what is asked: round trips and loss, path MTU, the route, ports; all is the first three"))
+        .arg(test.help("what to probe: round trips and loss, path MTU, route, ports; all: the first three"))
         .args(options)
         .arg(until)
         .args(measurement::arguments())
@@ -153,7 +153,7 @@ fn test(
     })
 }
 
-/// How long a series of so many probes takes.
+/// How long a series of that many probes takes.
 fn series_duration(kind: &dyn TestKind, options: &mut Settings) -> anyhow::Result<Nanos> {
     if options.flag("flood") && options.text("count").is_none() {
         return Ok(FLOOD_DURATION);

@@ -1,4 +1,4 @@
-//! What the faces of load generators share: the plan of one closed loop from this machine, its run, and its record.
+//! What the drop-in load generators share: the plan of one closed loop from this machine, its run, and its record.
 
 use std::{
     io::{self, Write as _},
@@ -31,7 +31,7 @@ pub(super) fn print_now(text: &str) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// What a face offers beyond its tool.
+/// What a drop-in tool offers beyond its tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExtraOutput {
     /// Nothing: the text is the tool's own.
@@ -142,7 +142,7 @@ pub(super) fn error_from_text(text: &str) -> Option<io::Error> {
 /// The kind of a closed loop without a script.
 pub(super) const CLOSED_LOOP_KIND: &str = "http_closed";
 
-/// A closed loop as a face asks for it.
+/// A closed loop as a drop-in tool asks for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ClosedLoop {
     pub(super) title: String,
@@ -164,7 +164,7 @@ impl ClosedLoop {
             kind: self.kind.to_owned(),
             from: here.clone(),
             to: None,
-            // No tool behind these faces has a warm-up: everything counts.
+            // No tool behind these drop-ins has a warm-up: everything counts.
             beside: None,
             warmup: Nanos::ZERO.exact(),
             duration: self.duration.exact(),

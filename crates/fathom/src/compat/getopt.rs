@@ -1,6 +1,6 @@
 //! Command lines as `getopt` reads them: bundled short options, `-c100` and `-c 100`, abbreviated long options.
 //!
-//! Knows no tool: which options there are is data, and what they mean is each face's business.
+//! Knows no tool: which options there are is data, and what they mean is each tool's business.
 
 /// A long option and the letter that means the same.
 #[derive(Debug, Clone, Copy)]

@@ -1,4 +1,4 @@
-//! Drop-in faces of known tools: their options into a plan, the result into their text. No face has an engine of its own.
+//! Drop-in command lines of known tools: their options into a plan, the result into their text. No drop-in tool has an engine of its own.
 
 mod ab;
 mod closed_loop;
@@ -16,9 +16,9 @@ use crate::{
     exit::{Exit, UserError},
 };
 
-/// A face: one row of the table, one file or folder beside this one.
+/// A drop-in tool: one row of the table, one file or folder beside this one.
 pub(crate) struct CompatTool {
-    /// The tool's name, also that of a link that selects the face.
+    /// The tool's name, also that of a link that selects the drop-in.
     pub(crate) name: &'static str,
     /// Starts it with the tool's own arguments; its exit codes are the tool's, except 3.
     start: fn(&[String], &AllowList) -> anyhow::Result<Exit>,
@@ -34,7 +34,7 @@ impl CompatTool {
     }
 }
 
-/// The faces there are.
+/// All drop-in tools.
 pub(crate) const COMPAT_TOOLS: &[CompatTool] = &[
     CompatTool { name: "ab", start: ab::run },
     CompatTool { name: "hping3", start: hping3::run },
@@ -49,30 +49,30 @@ pub(crate) fn iperf3_transcript() -> Box<dyn fathom_transport::iperf3::TestObser
     iperf3::transcript()
 }
 
-/// The face that the program's own name selects, as after `ln -s fathom wrk`.
+/// The drop-in that the program's own name selects, as after `ln -s fathom wrk`.
 pub(crate) fn from_program_name(words: &[String]) -> Option<&'static CompatTool> {
     let name = Path::new(words.first()?).file_name()?.to_str()?;
-    COMPAT_TOOLS.iter().find(|face| face.name == name)
+    COMPAT_TOOLS.iter().find(|drop_in| drop_in.name == name)
 }
 
 /// Their names, for people.
 pub(crate) fn names() -> String {
-    COMPAT_TOOLS.iter().map(|face| face.name).collect::<Vec<_>>().join(", ")
+    COMPAT_TOOLS.iter().map(|drop_in| drop_in.name).collect::<Vec<_>>().join(", ")
 }
 
 /// Runs `fathom as [--allow CIDR] TOOL ARGS…`.
 pub(crate) fn run<'a>(tool: &str, words: &[String], given: impl Iterator<Item = &'a String>) -> anyhow::Result<Exit> {
-    if let Some(face) = COMPAT_TOOLS.iter().find(|face| face.name == tool) {
-        return face.run(words, given);
+    if let Some(drop_in) = COMPAT_TOOLS.iter().find(|drop_in| drop_in.name == tool) {
+        return drop_in.run(words, given);
     }
-    let screen = UserError::new(Exit::Usage, format!("there is no face of `{tool}`")).with_line("faces", names());
+    let screen = UserError::new(Exit::Usage, format!("there is no drop-in for `{tool}`")).with_line("tools", names());
     let native = native_command(tool).map_or(screen, |native| {
-        UserError::new(Exit::Usage, format!("there is no face of `{tool}`")).with_line("use", native)
+        UserError::new(Exit::Usage, format!("there is no drop-in for `{tool}`")).with_line("use", native)
     });
     Err(native.into())
 }
 
-/// The command of ours that does the same work, for tools whose face is not there.
+/// The command of ours that does the same work, for tools whose drop-in is not there.
 fn native_command(tool: &str) -> Option<&'static str> {
     Some(match tool {
         "hey" | "h2load" => "fathom http URL --connections N --duration TIME",

@@ -1,4 +1,4 @@
-//! The face of webbench: so many clients for so long, a new connection for each request.
+//! Drop-in for webbench: that many clients for so long, a new connection for each request.
 //!
 //! Its pages per minute contain the requests that failed, as they do there.
 
@@ -41,9 +41,9 @@ const USAGE: &str = "\
 webbench [option]... URL
   -f|--force               Leave once a request is sent, without its answer.
   -r|--reload              Ask a proxy for a fresh copy: Pragma: no-cache.
-  -t|--time <sec>          Run for so many seconds; 30 unless given.
+  -t|--time <sec>          Run for that many seconds; 30 unless given.
   -p|--proxy <server:port> Go through this proxy.
-  -c|--clients <n>         So many clients at once; one unless given.
+  -c|--clients <n>         That many clients at once; one unless given.
   -9|--http09              Speak HTTP/0.9: a line there, a body back.
   -1|--http10              Speak HTTP/1.0.
   -2|--http11              Speak HTTP/1.1.

@@ -46,7 +46,7 @@ pub(super) fn estimate_text(plan: &Plan) -> String {
         n => format!("{n} tests, "),
     };
     let Some(longest) = time_max(plan) else {
-        return format!("{tests_text}as many trials as the methods need; ctrl-C keeps what is known");
+        return format!("{tests_text}as many trials as the methods need; ctrl-C keeps the results so far");
     };
     let parts = match tests.iter().find_map(|test| test.search.as_ref()) {
         Some(search) => format!("up to {} trials", search.trials.unwrap_or(SEARCH_TRIALS)),

@@ -30,7 +30,7 @@ pub(crate) struct RunOptions {
     pub(crate) is_live: bool,
     /// The command that repeats the run.
     pub(crate) command: String,
-    /// Who hears, twice a second, how far the initiator of a trial is; the faces print their tools' progress from it.
+    /// Who hears, twice a second, how far the initiator of a trial is; the drop-in tools print their tools' progress from it.
     pub(crate) on_progress: Option<Box<dyn Fn(LiveProgress)>>,
 }
 

@@ -40,7 +40,7 @@ fn tool(stage: &TestBed, tool: &str, words: &[&str]) -> ProgramResult {
     stage.spawn(command).ends()
 }
 
-pub(crate) fn face(stage: &TestBed, tool: &str, words: &[&str]) -> ProgramResult {
+pub(crate) fn drop_in(stage: &TestBed, tool: &str, words: &[&str]) -> ProgramResult {
     stage.fathom([&["as", tool], words].concat())
 }
 
@@ -95,7 +95,7 @@ fn wrk_and_its_face_print_the_same_lines() {
     let lines: [&[&str]; 3] =
         [&["-t2", "-c4", "-d1", "--latency", &url], &["-c3", "-t1", "-d", "1s", "-H", "A: b", &error], &[&url, "-d1"]];
     for words in lines {
-        let [theirs, ours] = [tool(&stage, "wrk", words), face(&stage, "wrk", words)].map(ProgramResult::succeeded);
+        let [theirs, ours] = [tool(&stage, "wrk", words), drop_in(&stage, "wrk", words)].map(ProgramResult::succeeded);
         assert_eq!(shapes(&ours.stdout), shapes(&theirs.stdout), "{words:?}");
         assert_eq!(widths(&ours.stdout), widths(&theirs.stdout), "{words:?}\n{}\n{}", ours.stdout, theirs.stdout);
         assert_eq!(ours.stdout.lines().take(2).collect::<Vec<_>>(), theirs.stdout.lines().take(2).collect::<Vec<_>>());
@@ -121,7 +121,7 @@ fn wrk_and_its_face_refuse_in_the_same_words() {
         &["-d1", "http://127.0.0.1:9/"],
     ];
     for words in refused {
-        let [theirs, ours] = [tool(&stage, "wrk", words), face(&stage, "wrk", words)].map(|ending| ending.code(1));
+        let [theirs, ours] = [tool(&stage, "wrk", words), drop_in(&stage, "wrk", words)].map(|ending| ending.code(1));
         assert_eq!((ours.stdout, ours.stderr), (theirs.stdout, theirs.stderr), "{words:?}");
     }
 }
@@ -165,7 +165,7 @@ fn ab_and_its_face_print_the_same_lines() {
         &["-w", "-n", "20", "-x", "border=1", "-p", "form", &post],
     ];
     for words in lines {
-        let [theirs, ours] = [tool(&stage, "ab", words), face(&stage, "ab", words)].map(ProgramResult::succeeded);
+        let [theirs, ours] = [tool(&stage, "ab", words), drop_in(&stage, "ab", words)].map(ProgramResult::succeeded);
         let [their, our] = [&theirs, &ours].map(|ending| behind_banner(&ending.stdout));
         assert_eq!(shapes(our), shapes(their), "{words:?}");
         assert_eq!(widths(our), widths(their), "{words:?}\n{our}\n{their}");
@@ -187,7 +187,7 @@ fn ab_and_its_face_show_the_request_and_its_answer() {
         &["-v", "2", &error],
     ];
     for words in lines {
-        let [theirs, ours] = [tool(&stage, "ab", words), face(&stage, "ab", words)].map(|ending| {
+        let [theirs, ours] = [tool(&stage, "ab", words), drop_in(&stage, "ab", words)].map(|ending| {
             let text = ending.succeeded().stdout;
             let shown = text.split_once("(be patient)").unwrap().1.split_once("..done").unwrap().0.to_owned();
             // The second in which an answer was written is its own.
@@ -210,7 +210,7 @@ fn ab_and_its_face_say_the_same_of_tls() {
     server.says("https");
     for version in ["TLS1.2", "TLS1.3"] {
         let words = ["-n", "3", "-f", version, &format!("https://localhost:{port}/")];
-        let [theirs, ours] = [tool(&stage, "ab", &words), face(&stage, "ab", &words)].map(|ending| {
+        let [theirs, ours] = [tool(&stage, "ab", &words), drop_in(&stage, "ab", &words)].map(|ending| {
             let text = ending.succeeded().stdout;
             let of_tls = |line: &&str| line.contains("TLS") || line.starts_with("Server Temp Key:");
             text.lines().filter(of_tls).map(str::to_owned).collect::<Vec<_>>()
@@ -225,7 +225,7 @@ fn answers_that_vary_in_length_fail_for_ab_and_for_its_face() {
     let stage = TestBed::new();
     let Some(nginx) = nginx(&stage, "ab") else { return };
     let words = ["-n", "30", "-k", &nginx.url("/vary")];
-    for ending in [tool(&stage, "ab", &words), face(&stage, "ab", &words)].map(ProgramResult::succeeded) {
+    for ending in [tool(&stage, "ab", &words), drop_in(&stage, "ab", &words)].map(ProgramResult::succeeded) {
         // The number of the request on its connection has a second digit from the tenth on.
         assert!(ending.stdout.contains("Failed requests:        21\n"), "{}", ending.stdout);
         assert!(
@@ -247,7 +247,7 @@ fn ab_and_its_face_write_the_same_files() {
         [csv, tsv].map(|file| fs::read_to_string(stage.path(&file)).unwrap())
     };
     let [their_csv, their_tsv] = files(tool, "theirs");
-    let [our_csv, our_tsv] = files(face, "ours");
+    let [our_csv, our_tsv] = files(drop_in, "ours");
     assert_eq!(shapes(&our_csv), shapes(&their_csv));
     let columns = |text: &str| text.lines().map(|line| line.split('\t').count()).collect::<Vec<_>>();
     assert_eq!((our_tsv.lines().next(), columns(&our_tsv)), (their_tsv.lines().next(), columns(&their_tsv)));
@@ -277,7 +277,7 @@ fn ab_and_its_face_refuse_in_the_same_words() {
         (&["-n", "1", "http://127.0.0.1:99999/"], 22),
     ];
     for (words, code) in refused {
-        let [theirs, ours] = [tool(&stage, "ab", words), face(&stage, "ab", words)].map(|ending| ending.code(code));
+        let [theirs, ours] = [tool(&stage, "ab", words), drop_in(&stage, "ab", words)].map(|ending| ending.code(code));
         // How to use it is told in other words.
         let said =
             |text: &str| text.lines().take_while(|line| *line != "Options are:").map(str::to_owned).collect::<Vec<_>>();
@@ -293,7 +293,7 @@ fn ab_and_its_face_go_on_at_a_closed_port() {
         return skip("needs ab");
     }
     let words = ["-n", "10", "-c", "2", "-r", "http://127.0.0.1:9/"];
-    let [theirs, ours] = [tool(&stage, "ab", &words), face(&stage, "ab", &words)].map(ProgramResult::succeeded);
+    let [theirs, ours] = [tool(&stage, "ab", &words), drop_in(&stage, "ab", &words)].map(ProgramResult::succeeded);
     // ab counts a refusal as one failure or as two, as the kernel tells it.
     let is_counted = |line: &&String| !line.contains("Failed requests:") && !line.contains("(Connect:");
     let lines =
@@ -307,7 +307,7 @@ fn ab_and_its_face_go_on_at_a_closed_port() {
 fn webbench_has_its_two_lines() {
     let stage = TestBed::new();
     let Some(nginx) = nginx(&stage, "nginx") else { return };
-    let ending = face(&stage, "webbench", &["-t", "1", "-c", "2", &nginx.url("/")]).succeeded();
+    let ending = drop_in(&stage, "webbench", &["-t", "1", "-c", "2", &nginx.url("/")]).succeeded();
     let lines = shapes(&ending.stdout);
     let end: Vec<&str> = lines.iter().rev().take(2).map(String::as_str).collect();
     assert_eq!(end, ["Requests: # susceed, # failed.", "Speed= # pages/min, # bytes/sec."], "{}", ending.stdout);
@@ -318,7 +318,7 @@ fn webbench_has_its_two_lines() {
     let (pages, answered) = (number("Speed="), number("Requests: "));
     assert!(answered > 10 && pages == answered * 60, "{}", ending.stdout);
     for options in ["-9", "-f", "-9f"] {
-        let ending = face(&stage, "webbench", &["-t", "1", "-c", "2", options, &nginx.url("/")]).succeeded();
+        let ending = drop_in(&stage, "webbench", &["-t", "1", "-c", "2", options, &nginx.url("/")]).succeeded();
         let n = |behind: &str, end: &str| {
             let text = ending.stdout.split(behind).nth(1).unwrap();
             text.split(end).next().unwrap().trim().parse::<u64>().unwrap()
@@ -332,11 +332,11 @@ fn webbench_has_its_two_lines() {
 fn a_face_sends_nothing_to_a_target_that_is_not_allowed() {
     let stage = TestBed::new();
     for tool in ["wrk", "ab", "webbench"] {
-        face(&stage, tool, &["http://192.0.2.1/"])
+        drop_in(&stage, tool, &["http://192.0.2.1/"])
             .refused(3, &["192.0.2.1 is not a target you have allowed", "fathom as --allow 192.0.2.1 "]);
     }
     // With an own proxy it is the proxy's address that counts.
-    face(&stage, "ab", &["-X", "192.0.2.1:3128", "http://127.0.0.1/"]).refused(3, &["192.0.2.1"]);
+    drop_in(&stage, "ab", &["-X", "192.0.2.1:3128", "http://127.0.0.1/"]).refused(3, &["192.0.2.1"]);
 }
 
 #[test]
@@ -351,6 +351,6 @@ fn a_link_selects_its_face_and_our_own_report_comes_behind_only_when_asked() {
     let (text, report) = ending.stdout.split_once("\n\n").unwrap();
     assert!(text.starts_with("Running 1s test @ ") && text.lines().last().unwrap().starts_with("Transfer/sec:"));
     assert!(report.contains("p99.9") && report.contains("verdict"), "{report}");
-    let plain = face(&stage, "wrk", &["-d1", "-t1", "-c2", &url]).succeeded();
+    let plain = drop_in(&stage, "wrk", &["-d1", "-t1", "-c2", &url]).succeeded();
     assert_eq!(shapes(&plain.stdout), shapes(text));
 }

@@ -1,4 +1,4 @@
-//! The face of pktgen where the kernel has none: fathom's own engine sends, and the block is the kernel's.
+//! Drop-in for pktgen where the kernel has none: fathom's own engine sends, and the block is the kernel's.
 
 use std::fs;
 
@@ -159,15 +159,15 @@ fn packets_of_ipv6_and_of_mixed_sizes_are_made_and_counted() {
 #[test]
 fn pktgen_sends_nowhere_that_is_not_allowed() {
     let stage = TestBed::new();
-    let face = |words: &[&str]| stage.fathom([&["as", "pktgen"], words].concat());
-    face(&["-i", "lo", "-d", "192.0.2.1", "-m", "02:00:00:00:00:02"])
+    let drop_in = |words: &[&str]| stage.fathom([&["as", "pktgen"], words].concat());
+    drop_in(&["-i", "lo", "-d", "192.0.2.1", "-m", "02:00:00:00:00:02"])
         .refused(3, &["192.0.2.1 is not a target you have allowed", "fathom as --allow 192.0.2.1 pktgen"]);
-    face(&["-i", "lo", "-m", "02:00:00:00:00:02"]).refused(3, &["has no destination"]);
-    face(&["-i", "lo", "-d", "127.0.0.1"]).refused(3, &["has no dst_mac"]);
-    face(&["-i", "lo", "-d", "127.0.0.1", "-m", "ff:ff:ff:ff:ff:ff"]).refused(3, &["is never a target"]);
-    face(&["add_device lo", "dst 127.0.0.1", "dst_mac 02:00:00:00:00:02", "src_min 192.0.2.7", "start"])
+    drop_in(&["-i", "lo", "-m", "02:00:00:00:00:02"]).refused(3, &["has no destination"]);
+    drop_in(&["-i", "lo", "-d", "127.0.0.1"]).refused(3, &["has no dst_mac"]);
+    drop_in(&["-i", "lo", "-d", "127.0.0.1", "-m", "ff:ff:ff:ff:ff:ff"]).refused(3, &["is never a target"]);
+    drop_in(&["add_device lo", "dst 127.0.0.1", "dst_mac 02:00:00:00:00:02", "src_min 192.0.2.7", "start"])
         .refused(3, &["192.0.2.7 is not a target you have allowed", "it is a source that is not this host's"]);
-    face(&["add_device lo", "dst 127.0.0.1", "dst_mac 02:00:00:00:00:02", "flag MACSRC_RND", "start"])
+    drop_in(&["add_device lo", "dst 127.0.0.1", "dst_mac 02:00:00:00:00:02", "flag MACSRC_RND", "start"])
         .refused(3, &["foreign addresses of Ethernet"]);
     // Of two words for one thing the last counts, and an address of IPv6 makes all packets such.
     for (lines, words) in [
@@ -180,10 +180,10 @@ fn pktgen_sends_nowhere_that_is_not_allowed() {
         (&["dst 127.0.0.1", "src6 ::1"], "has no destination"),
         (&["dst 127.0.0.1", "src_min 127.0.0.1", "src_max 192.0.2.9"], "192.0.2.9 is not a target you have allowed"),
     ] {
-        face(&[&["add_device lo"], lines, &["dst_mac 02:00:00:00:00:02", "start"]].concat()).refused(3, &[words]);
+        drop_in(&[&["add_device lo"], lines, &["dst_mac 02:00:00:00:00:02", "start"]].concat()).refused(3, &[words]);
     }
-    assert!(face(&[]).code(2).stderr.starts_with("Please specify output device"));
-    assert!(face(&["count many"]).code(5).stderr.starts_with("ERROR: "));
+    assert!(drop_in(&[]).code(2).stderr.starts_with("Please specify output device"));
+    assert!(drop_in(&["count many"]).code(5).stderr.starts_with("ERROR: "));
 }
 
 #[test]

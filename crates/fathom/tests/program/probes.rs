@@ -1,4 +1,4 @@
-//! Single packets through a router of a lab, with planted conditions, and the face of hping3 beside hping3.
+//! Single packets through a router of a lab, with planted conditions, and `as hping3` beside hping3.
 
 use fathom_model::{
     Run, TestRun,
@@ -275,18 +275,18 @@ fn what_cannot_be_probed_is_refused_with_the_way_out() {
     refused(3, &["127.0.0.1", "--ports", "80-70"], &["`80-70` is no port and no range", "--ports 22,80"]);
     refused(3, &["127.0.0.1", "--count", "1", "--source", "192.0.2.9"], &["cannot send from 192.0.2.9"]);
     refused(3, &["127.0.0.1", "--count", "1", "--timeout", "1h"], &["option `timeout` takes"]);
-    let face =
+    let drop_in =
         |code, words: &[&str], said: &[&str]| stage.fathom([&["as", "hping3"], words].concat()).refused(code, said);
     let flood = "fathom as --allow 192.0.2.1 hping3 --flood 192.0.2.1";
-    face(3, &["--flood", "192.0.2.1"], &["192.0.2.1 is not a target", flood]);
-    face(3, &["224.0.0.1"], &["224.0.0.1 is never a target"]);
-    face(3, &["-S", "-a", "192.0.2.9", "127.0.0.1"], &["192.0.2.9 is not this host's address", "labs alone"]);
-    face(3, &["-S", "--rand-source", "127.0.0.1"], &["--rand-source makes up", "labs alone"]);
-    face(1, &["--listen", ""], &["--listen needs a signature"]);
-    face(1, &["--lsrr", "x", "127.0.0.1"], &["hping3 --lsrr, --ssrr and --icmp-gw is not done here", "RFC 7126"]);
-    face(1, &["-2", "-d", "9", "-E", "/no/such", "127.0.0.1"], &["cannot send /no/such", "No such file"]);
-    face(1, &["-1", "-G", "::1"], &["is an address of IPv6", "-G"]);
-    face(1, &["--nosuch", "127.0.0.1"], &["unrecognized option `--nosuch'"]);
+    drop_in(3, &["--flood", "192.0.2.1"], &["192.0.2.1 is not a target", flood]);
+    drop_in(3, &["224.0.0.1"], &["224.0.0.1 is never a target"]);
+    drop_in(3, &["-S", "-a", "192.0.2.9", "127.0.0.1"], &["192.0.2.9 is not this host's address", "labs alone"]);
+    drop_in(3, &["-S", "--rand-source", "127.0.0.1"], &["--rand-source makes up", "labs alone"]);
+    drop_in(1, &["--listen", ""], &["--listen needs a signature"]);
+    drop_in(1, &["--lsrr", "x", "127.0.0.1"], &["hping3 --lsrr, --ssrr and --icmp-gw is not done here", "RFC 7126"]);
+    drop_in(1, &["-2", "-d", "9", "-E", "/no/such", "127.0.0.1"], &["cannot send /no/such", "No such file"]);
+    drop_in(1, &["-1", "-G", "::1"], &["is an address of IPv6", "-G"]);
+    drop_in(1, &["--nosuch", "127.0.0.1"], &["unrecognized option `--nosuch'"]);
 }
 
 #[test]

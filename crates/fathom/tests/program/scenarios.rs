@@ -276,7 +276,7 @@ fn data_whose_end_is_an_error_ends_the_run_incomplete_with_its_result() {
     assert_eq!((&run.completeness, users(&run).n_finished), (&Completeness::Complete, 10));
 }
 
-/// Users who each need a row, of which there are so many.
+/// Users who each need a row, of which there are that many.
 fn stage_with_rows(n: usize, coming: &str) -> TestBed {
     let stage = TestBed::new();
     let scenario = format!("{coming}\n\nstep look\n  GET /new?${{rows.id}}\n  expect 200, 4xx\n\nthink 10ms\n");

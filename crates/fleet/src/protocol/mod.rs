@@ -257,7 +257,7 @@ impl Message for FromAgent {
 /// The bytes of a message.
 ///
 /// # Errors
-/// When it is longer than its receiver would read.
+/// When it is larger than its receiver would read.
 ///
 /// # Panics
 /// Never: every message has a serialised form.

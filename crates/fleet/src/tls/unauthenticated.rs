@@ -1,4 +1,4 @@
-//! Connections that have not shown the token yet: few at once, and never so many of one place that others are locked out.
+//! Connections that have not shown the token yet: few at once, and never that many of one place that others are locked out.
 
 use std::{
     io::Write,

@@ -62,7 +62,7 @@ pub(crate) struct Connector<R> {
 }
 
 impl<R: Reactor> Connector<R> {
-    /// That of worker `idx` of `n_workers`, for so many lines; the token behind theirs is that of the bell.
+    /// That of worker `idx` of `n_workers`, for that many lines; the token behind theirs is that of the bell.
     ///
     /// # Errors
     /// When the kernel gives no reactor, or no threads for lookups.

@@ -33,7 +33,7 @@ pub(crate) use self::{
 pub(crate) const CONNECTING_MAX: usize = 128;
 /// How soon the end of the trial and of pauses is noticed.
 pub(crate) const TICK: Nanos = Nanos::from_millis(10);
-/// After so many completions the clock and the phase are looked at: a body may be longer than the trial.
+/// After that many completions the clock and the phase are looked at: a body may be longer than the trial.
 pub(crate) const COMPLETIONS_MAX: u32 = 1024;
 /// How long answers under way are waited for at the end where each asks for the next: they are a small part of the requests.
 pub(crate) const DRAIN: Nanos = Nanos::from_millis(100);
@@ -46,7 +46,7 @@ const RETRY_DELAY_DOUBLINGS: u32 = 6;
 /// Descriptors beside those of connections: rings, epolls and bells of the workers, files, standard streams.
 const DESCRIPTORS_RESERVED: u64 = 256;
 
-/// How long a connection rests after so many failures in a row, of which the first that was open needs no rest.
+/// How long a connection rests after that many failures in a row, of which the first that was open needs no rest.
 pub(crate) fn retry_delay(n_failures: u32) -> Nanos {
     RETRY_DELAY_MIN * (1 << cmp::min(n_failures.saturating_sub(1), RETRY_DELAY_DOUBLINGS))
 }
@@ -56,7 +56,7 @@ pub(crate) fn token(idx: usize) -> Token {
     Token(u32::try_from(idx).expect("there are fewer than 2^32 connections"))
 }
 
-/// Lets this process have so many connections.
+/// Lets this process have that many connections.
 ///
 /// # Errors
 /// The limit of open descriptors is lower and must not be raised.

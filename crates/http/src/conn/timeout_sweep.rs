@@ -13,7 +13,7 @@ pub(crate) struct TimeoutSweep {
 }
 
 impl TimeoutSweep {
-    /// The places, of so many, whose turn has come since the last call.
+    /// The places, of that many, whose turn has come since the last call.
     pub(crate) fn due(&mut self, now: Nanos, n: usize) -> impl Iterator<Item = usize> + use<> {
         let next = self.next;
         let share = (now - self.at).0.saturating_mul(n as u64) / SWEEP.0;

@@ -14,11 +14,11 @@ use super::{
 
 /// A head longer than this is refused unless another bound is set: curl's bound.
 const HEAD_MAX: usize = 300 * 1024;
-/// So many fields are read without memory of their own: no common server sends more.
+/// That many fields are read without memory of their own: no common server sends more.
 const FIELDS_FEW: usize = 100;
 /// The shortest field is `a:` and a line feed, so a head has no more fields than its bytes have room for.
 const FIELD_MIN: usize = 3;
-/// The guard of the fast path: so many heads are recognised before one is parsed again all the same.
+/// The guard of the fast path: that many heads are recognised before one is parsed again all the same.
 const REUSED_HEADS_MAX: u32 = 1023;
 /// The length of a date: `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110 section 5.6.7).
 const DATE_LENGTH: usize = 29;
@@ -187,7 +187,7 @@ fn parse(bytes: &[u8], method: Method) -> Result<Option<Parsed>, Malformed> {
     }
 }
 
-/// Parses with room for so many fields.
+/// Parses with room for that many fields.
 fn parse_into<'a>(
     fields: &mut [MaybeUninit<httparse::Header<'a>>],
     bytes: &'a [u8],

@@ -20,7 +20,7 @@ impl TestKind for HttpClosed {
     }
 
     fn about(&self) -> &'static str {
-        "HTTP/1.1 requests in a closed loop: so many connections, each waiting for its answer"
+        "HTTP/1.1 requests in a closed loop: that many connections, each waiting for its answer"
     }
 
     fn layer(&self) -> Layer {

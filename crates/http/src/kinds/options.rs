@@ -13,7 +13,7 @@ pub(crate) const THREADS: OptionDoc = OptionDoc {
     name: "threads",
     value: ValueKind::Count(1, 1024),
     default: None,
-    help: "worker threads of the initiator; one per core of its role unless given",
+    help: "client threads; default: one per core",
 };
 
 /// When is given up.
@@ -22,7 +22,7 @@ pub(crate) const TIMEOUT: OptionDoc = OptionDoc {
     value: ValueKind::Span,
     // Longer than the first three retransmissions of a lost segment (200, 400 and 800 ms) and of a lost SYN (1 and 2 s).
     default: Some("5s"),
-    help: "how long a connect, and an answer, may take",
+    help: "timeout of a connect and of each response",
 };
 
 /// The kernel's way.
@@ -38,7 +38,7 @@ pub(crate) const BATCH: OptionDoc = OptionDoc {
     name: "batch",
     value: ValueKind::Count(1, 1024),
     default: None,
-    help: "answers to collect before they are dealt with (io_uring); follows the load unless given",
+    help: "responses to collect before processing them (io_uring); default: adapts to the load",
 };
 
 /// How long they may wait for one another.
@@ -46,7 +46,7 @@ pub(crate) const BATCH_WAIT: OptionDoc = OptionDoc {
     name: "batch-wait",
     value: ValueKind::Span,
     default: Some("100us"),
-    help: "how long an answer may wait for others to be dealt with together",
+    help: "maximum time to wait for a batch of responses",
 };
 
 /// How exactly what is due keeps to its time; read by [`pacing`].
@@ -54,7 +54,7 @@ pub(crate) const PACING: OptionDoc = OptionDoc {
     name: "pacing",
     value: ValueKind::Choice(&["precise", "cheap"]),
     default: Some("precise"),
-    help: "precise: each request at its time; cheap: those due within 1 ms together, for less CPU",
+    help: "precise: each request at its scheduled time; cheap: requests due within 1 ms together, for less CPU",
 };
 
 /// The value of [`PACING`].
@@ -68,7 +68,7 @@ const LOAD: [OptionDoc; 6] = [
         name: "connections",
         value: ValueKind::Count(1, 100_000),
         default: Some("32"),
-        help: "connections that are kept busy; in an open load the most that are opened",
+        help: "number of connections kept busy; with a rate, the maximum number of connections",
     },
     THREADS,
     OptionDoc {
@@ -83,7 +83,7 @@ const LOAD: [OptionDoc; 6] = [
         name: "timestamps",
         value: ValueKind::Choice(&["user", "kernel"]),
         default: Some("user"),
-        help: "whose: user has all that a client waits for, kernel only what happens between the hosts",
+        help: "user: latency as the client sees it; kernel: from send timestamp to receive timestamp",
     },
 ];
 
@@ -93,31 +93,31 @@ const CLOSED: [OptionDoc; 7] = [
         name: "pipeline",
         value: ValueKind::Count(1, PIPELINE_MAX),
         default: Some("1"),
-        help: "requests under way on each connection at once",
+        help: "requests in flight per connection (pipelining)",
     },
     OptionDoc {
         name: "request-log",
         value: ValueKind::File,
         default: None,
-        help: "write 32 bytes for each answer to this file, .N behind it for each worker, or to /dev/fd/N",
+        help: "log each response (32 bytes) to FILE.N, one per thread, or to /dev/fd/N",
     },
     OptionDoc {
         name: "keep-answer",
         value: ValueKind::Flag,
         default: None,
-        help: "keep the beginning of the first answer in the record",
+        help: "keep the start of the first response in the result",
     },
     OptionDoc {
         name: "leave",
         value: ValueKind::Flag,
         default: None,
-        help: "close each connection when its one request is sent, without the answer",
+        help: "close each connection after its one request is sent, without reading the response",
     },
     OptionDoc {
         name: "give-up",
         value: ValueKind::Count(1, u64::MAX),
         default: None,
-        help: "end the work of a worker at its so many-th failure",
+        help: "stop a thread after this many failed requests",
     },
     BATCH,
     BATCH_WAIT,
@@ -129,19 +129,19 @@ const OPEN: [OptionDoc; 4] = [
         name: "rate",
         value: ValueKind::Rate,
         default: None,
-        help: "requests per second that are started, whatever becomes of those before",
+        help: "requests started per second, whether earlier ones are answered or not",
     },
     OptionDoc {
         name: "profile",
         value: ValueKind::Text,
         default: None,
-        help: "rates over time, instead of one: steps 10k:10s,20k:10s and ramps 0-20k:30s",
+        help: "rate over time: steps (10k:10s,20k:10s) and ramps (0-20k:30s)",
     },
     OptionDoc {
         name: "arrivals",
         value: ValueKind::Choice(&["constant", "poisson"]),
         default: Some("constant"),
-        help: "evenly spaced, or at random as independent users come",
+        help: "constant: evenly spaced; poisson: random, like independent users",
     },
     PACING,
 ];

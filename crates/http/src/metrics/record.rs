@@ -120,7 +120,7 @@ fn status_note(record: &Record) -> Option<Note> {
     (!others.is_empty()).then(|| Note {
         id: "http-status".to_owned(),
         text: format!(
-            "of {} answers not all were 2xx: {}; they count as answered, and may be cheaper than what was asked for",
+            "of {} answers not all were 2xx: {}; they count as answered, and may be cheaper to serve than the requested page",
             record.totals[count::REQUESTS],
             others.join(", ")
         ),

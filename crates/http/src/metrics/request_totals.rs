@@ -1,6 +1,6 @@
 //! What is kept of requests beside their times: bytes, lengths, and a row for each when asked for.
 //!
-//! Other tools report these, and their faces take them from here. Knows no tool.
+//! Other tools report these, and their drop-in tools take them from here. Knows no tool.
 
 use std::{
     fs::File,
@@ -137,7 +137,7 @@ impl TotalsRecorder {
         }
     }
 
-    /// A request of so many bytes was sent.
+    /// A request of that many bytes was sent.
     pub(crate) fn on_sent(&mut self, bytes: usize) {
         self.totals.n_bytes_sent += bytes as u64;
     }

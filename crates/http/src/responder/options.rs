@@ -20,7 +20,7 @@ pub const SIZE: OptionDoc = OptionDoc {
     value: ValueKind::Size,
     // The welcome page of nginx, against which most figures of this field were made, has this size.
     default: Some("612"),
-    help: "size of the body that our responder answers with",
+    help: "body size of our responder's answers",
 };
 
 /// The option `delay`.
@@ -28,8 +28,7 @@ pub const DELAY: OptionDoc = OptionDoc {
     name: "delay",
     value: ValueKind::Text,
     default: None,
-    help: "how long our responder waits with each answer: 5ms, uniform 1ms..5ms, exponential 2ms, normal 5ms 1ms, \
-           90% 1ms,10% 20ms",
+    help: "delay of our responder's answers: 5ms, uniform 1ms..5ms, exponential 2ms, normal 5ms 1ms, 90% 1ms,10% 20ms",
 };
 
 /// The option `stall`.
@@ -37,7 +36,7 @@ pub const STALL: OptionDoc = OptionDoc {
     name: "stall",
     value: ValueKind::Text,
     default: None,
-    help: "let no answer of our responder leave for a span once per period: 200ms/1s",
+    help: "our responder stalls for a time in each period: 200ms/1s",
 };
 
 /// The option `statuses`.
@@ -45,7 +44,7 @@ pub const STATUSES: OptionDoc = OptionDoc {
     name: "statuses",
     value: ValueKind::Text,
     default: None,
-    help: "statuses of our responder's answers with their shares: 200:95%,404:4%,503:1%",
+    help: "status codes of our responder with their shares: 200:95%,404:4%,503:1%",
 };
 
 /// The option `keep-alive`.
@@ -53,7 +52,7 @@ pub const KEEP_ALIVE: OptionDoc = OptionDoc {
     name: "keep-alive",
     value: ValueKind::Text,
     default: None,
-    help: "answers of our responder per connection: on (as many as are asked for), off (one), or a number",
+    help: "keep-alive of our responder: on, off, or the number of answers per connection",
 };
 
 /// The option `scheme`.
@@ -61,7 +60,7 @@ pub const SCHEME: OptionDoc = OptionDoc {
     name: "scheme",
     value: ValueKind::Choice(&["http", "https"]),
     default: Some("http"),
-    help: "what our responder speaks; its certificate is self-made",
+    help: "scheme of our responder; its certificate is self-signed",
 };
 
 /// All options of the responding side.
@@ -85,12 +84,12 @@ pub enum KeepAliveLimit {
     /// As many as it asks for.
     #[default]
     On,
-    /// So many, at least one; the last one says that it is.
+    /// That many, at least one; the last one says that it is.
     Answers(u64),
 }
 
 impl KeepAliveLimit {
-    /// Whether the answer after so many is the last one.
+    /// Whether the answer after that many is the last one.
     pub(super) fn ends_after(self, n_answers: u64) -> bool {
         matches!(self, Self::Answers(n) if n_answers + 1 >= n)
     }

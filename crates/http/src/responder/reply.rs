@@ -9,7 +9,7 @@ use super::{
     status_mix::{StatusMix, has_body},
 };
 
-/// Requests that came together are answered together, at most so many at once …
+/// Requests that came together are answered together, at most that many at once …
 const COPIES_MAX: usize = 32;
 /// … and as long as the answers fit here: a share of a socket's default send buffer.
 const COPIES_BYTES_MAX: usize = 32 * 1024;

@@ -130,7 +130,7 @@ impl TargetConfigError {
             Self::Weights { .. } => "use smaller weights, or such with a common factor",
             Self::Request(RequestError::Field(_)) => "write each on a line of its own",
             Self::Request(RequestError::Body(..)) => "leave it out: the length is announced anyway",
-            Self::Request(RequestError::Target(_)) => "begin it with /, and percent-encode what is not visible ASCII",
+            Self::Request(RequestError::Target(_)) => "begin it with /, and percent-encode all but visible ASCII",
             Self::Request(RequestError::Tunnel(_)) => "give the proxy by the option proxy",
             Self::Resolve { .. } => "check the name, or give an address by the option connect-to",
             Self::Family { .. } => "leave out the option ip, or send from an address of the other family",

@@ -1,4 +1,4 @@
-//! How users come: so many over a time, or by a schedule.
+//! How users come: that many over a time, or by a schedule.
 
 use fathom_engine::pace::{ArrivalProcess, Arrivals, Profile, WorkShare};
 use fathom_model::units::Nanos;
@@ -6,7 +6,7 @@ use fathom_model::units::Nanos;
 /// How users come, all workers together.
 #[derive(Debug, Clone)]
 pub enum UserArrivals {
-    /// So many, spread evenly over a time from the start on, each in a seat of its own.
+    /// That many, spread evenly over a time from the start on, each in a seat of its own.
     Population {
         /// At least 1.
         n: u64,

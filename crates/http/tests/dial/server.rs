@@ -144,7 +144,7 @@ pub(crate) struct ChannelAndServer {
     pub(crate) tls_buffers: TlsBuffers,
     pub(crate) server: ServerConnection,
     pub(crate) now: Nanos,
-    /// After so many bytes what the server sends is cut.
+    /// After that many bytes what the server sends is cut.
     pub(crate) piece: usize,
     /// What the server heard, decrypted.
     pub(crate) received: Vec<u8>,

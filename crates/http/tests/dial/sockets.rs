@@ -22,7 +22,7 @@ use crate::server::{Issuer, Server, Validity};
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// Asks so many times on two connections, or says why that cannot be.
+/// Asks that many times on two connections, or says why that cannot be.
 fn ask(options: &[(&str, &str)]) -> Result<Record, Error> {
     let settings = options.iter().fold(Settings::default(), |all, (name, value)| all.with(name, *value));
     let settings = settings.with("connections", "2").with("count", "20").complete(HttpClosed.options())?;

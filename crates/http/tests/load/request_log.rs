@@ -80,7 +80,7 @@ fn nobody_waits_for_the_answer_of_a_request_that_is_left() {
     assert!(kept.unwrap_err().to_string().contains("`leave` needs `per-connection 1`"));
 }
 
-/// A server that answers so many requests, then resets every connection.
+/// A server that answers that many requests, then resets every connection.
 fn dies_after(n: u64) -> SocketAddr {
     let n_asked = Arc::new(AtomicU64::new(0));
     server(move |stream| {

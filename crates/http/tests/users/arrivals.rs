@@ -80,7 +80,7 @@ fn a_population_comes_evenly_and_each_in_its_own_seat() {
     assert!(!record.distributions.contains_key(distribution::SCHEDULE_LAG));
 }
 
-/// Arrivals at so many per second.
+/// Arrivals at that many per second.
 fn arrivals(rate: f64, n_seats: u64) -> UserArrivals {
     UserArrivals::Arrivals {
         profile: Profile::steady(PerSec::new(rate).unwrap()).unwrap(),

@@ -39,7 +39,7 @@ over_both! {
     nobody_there_ends_the_trial
 }
 
-/// Asks until so many requests have come to an end, one way or the other.
+/// Asks until that many requests have come to an end, one way or the other.
 fn ask_until(
     n: usize,
     plea: fn() -> ScriptedRequest,

@@ -111,7 +111,7 @@ impl<F: FnMut(UserSlot, &EventLog) -> ScriptedAction> ScriptedUsers<F> {
         Self { script, logs: memories, text: String::new(), wakes: Vec::new(), has_left: 0, ends_after: None }
     }
 
-    /// Ends the trial of a worker when so many users have gone.
+    /// Ends the trial of a worker when that many users have gone.
     pub(crate) fn ending_after(self, n_left: usize) -> Self {
         Self { ends_after: Some(n_left), ..self }
     }

@@ -101,7 +101,7 @@ fn threaded(dut: &Host, losses: &mut Vec<String>) -> Result<Vec<Thread>> {
     if let Err(error) = switched {
         let why = format!("{error}: {}", error.source);
         losses.push(format!(
-            "threaded NAPI: {why}; the device runs on the core of whoever sends, and is never overloaded"
+            "threaded NAPI: {why}; the device runs on the sender's core and is never overloaded"
         ));
         return Ok(Vec::new());
     }

@@ -32,7 +32,7 @@ pub enum Device {
     Filter(RuleSet),
     /// A program that hands frames from one wire to the other before the network stack sees them.
     Redirect,
-    /// The same for frames up to a rate, on the core of whoever sends: its throughput is known, and nothing else drops.
+    /// The same for frames up to a rate, on the sender's core: its throughput is known, and nothing else drops.
     Policer(Policer),
 }
 
@@ -41,7 +41,7 @@ pub enum Device {
 pub struct RuleSet {
     /// The rules that a packet is compared with, without success, before it is let through.
     pub n_rules: u32,
-    /// One of so many packets is dropped by a rule of its own; none when absent.
+    /// One of that many packets is dropped by a rule of its own; none when absent.
     pub drop_one_of: Option<NonZeroU32>,
 }
 

@@ -206,7 +206,7 @@ impl DepartureSchedule {
         self.due().max(Nanos(allowed))
     }
 
-    /// How many may leave at a look, at most so many, and none beyond a step.
+    /// How many may leave at a look, at most that many, and none beyond a step.
     pub(super) fn n_ready(&self, look: SchedulePoll, most: usize) -> usize {
         let (mut next, is_after_step) = (self.next, self.is_after_step());
         let (now, horizon) = (look.ticks(), look.horizon().0);

@@ -54,7 +54,7 @@ pub struct WorkerLoad {
     pub tag: u32,
     /// What their marks say of when they left.
     pub timestamping: Timestamping,
-    /// Which worker it is; it sends the flows with its number, and every so many after it.
+    /// Which worker it is; it sends the flows with its number, and every that many after it.
     pub share: WorkShare,
     /// When frames leave; flat out without any.
     pub departures: Option<DepartureSchedule>,

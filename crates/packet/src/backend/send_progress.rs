@@ -132,7 +132,7 @@ impl SendProgress {
         self.departures.is_some().then_some((Nanos::ZERO, self.poll.now))
     }
 
-    /// How many frames are to leave now, at most so many; when none may, waits for the next one first, but not long.
+    /// How many frames are to leave now, at most that many; when none may, waits for the next one first, but not long.
     pub(super) fn wait_for_due(&mut self, worker: &WorkerHandle<'_>, most: usize) -> usize {
         let most = usize::try_from(self.n_left).unwrap_or(usize::MAX).min(most);
         let Some(departures) = &mut self.departures else { return most };

@@ -126,7 +126,7 @@ fn first_frame(blueprint: &FrameSet) -> Result<Vec<u8>, &'static str> {
     if is_plain { Ok(first) } else { Err("they are not plain UDP over IPv4 with lengths and checksums that are right") }
 }
 
-/// The headers of so many frames in one.
+/// The headers of that many frames in one.
 fn headers(first: &[u8], n: usize) -> [u8; MarkOffsets::START] {
     let mut headers: [u8; MarkOffsets::START] = *first.first_chunk().expect("a frame is longer than its headers");
     let payload = n * (first.len() - MarkOffsets::START);

@@ -57,7 +57,7 @@ impl Backend for Xsk {
 }
 
 impl XskGenerator {
-    /// Writes up to so many frames and queues them; how many there was room for.
+    /// Writes up to that many frames and queues them; how many there was room for.
     fn submit(&mut self, n: usize) -> usize {
         let now = clock::now();
         let mut submitted = 0;

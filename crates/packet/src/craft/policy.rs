@@ -33,7 +33,7 @@ pub enum FrameRefusal {
     #[error("packets within {0} are sent in labs only")]
     Tunnel(Tunnel),
     /// What it is changes, or cannot be told.
-    #[error("frames whose headers cannot be told are sent in labs only")]
+    #[error("frames whose headers cannot be parsed are sent only in labs")]
     Unreadable,
 }
 

@@ -41,14 +41,14 @@ pub const CAPTURE: OptionDoc = OptionDoc {
     name: "capture",
     value: ValueKind::File,
     default: None,
-    help: "send the frames of this pcap or pcapng file, in place of `frame`",
+    help: "send the frames of this pcap or pcapng file instead of --frame",
 };
 /// The length of all frames.
 pub const SIZE: OptionDoc = OptionDoc {
     name: "size",
     value: ValueKind::Size,
     default: None,
-    help: "length of a frame on the wire, checksum included: 64 to 16000; as short as can be if absent",
+    help: "frame size on the wire, FCS included: 64 to 16000; default: the smallest",
 };
 /// Their lengths, when they have several.
 pub const MIX: OptionDoc = text(
@@ -60,7 +60,7 @@ pub const FLOWS: OptionDoc = OptionDoc {
     name: "flows",
     value: ValueKind::Count(1, 1_000_000),
     default: None,
-    help: "flows that the frames belong to; they differ in ports (RFC 4814) if nothing else is said",
+    help: "number of flows; they differ in their ports (RFC 4814) unless you set other fields",
 };
 /// A word of a line.
 pub const VLAN: OptionDoc = text("vlan", "number of the VLAN; two with a comma for QinQ, the outer first");
@@ -71,7 +71,7 @@ pub const TRANSPORT: OptionDoc = OptionDoc {
     name: "transport",
     value: ValueKind::Choice(&["udp", "tcp", "icmp", "udp6", "tcp6", "icmp6"]),
     default: None,
-    help: "what packets carry, over IPv4 or IPv6",
+    help: "transport protocol of the packets, over IPv4 or IPv6",
 };
 /// A word of a line.
 pub const ADDRESSES: OptionDoc = text("addresses", "`FROM > TO` of the packets, each of which may be a range");

@@ -16,7 +16,7 @@ pub struct BackToBackOptions {
     pub burst_max: Nanos,
     /// How far apart the longest burst without loss and the shortest with loss are in the end, in frames.
     pub step: u64,
-    /// A burst counts as lossy when so many in turn are: `max(r)` of the binary search with loss verification.
+    /// A burst counts as lossy when that many in turn are: `max(r)` of the binary search with loss verification.
     pub max_repeat: u32,
     /// How often the whole search is repeated.
     pub n_searches: u32,
@@ -47,7 +47,7 @@ const UNSENT_MAX: f64 = 0.0;
 const PAUSE_MAX_FRAMES: f64 = 128.0;
 
 impl BackToBackOptions {
-    /// Whether a trial says if the device loses frames of such a burst, which goes so many ways at once.
+    /// Whether a trial says if the device loses frames of such a burst, which goes that many ways at once.
     fn is_conclusive(&self, seen: &TrialCounts, n_ways: u32) -> bool {
         let lag = seen.lag.as_secs_f64();
         let is_whole = seen.is_valid(UNSENT_MAX, LAG_MAX) && lag * self.max_rate <= PAUSE_MAX_FRAMES;

@@ -30,14 +30,14 @@ use retry::RetryingTester;
 /// What is to be sent in one trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TrialTraffic {
-    /// So many frames per second for a time.
+    /// That many frames per second for a time.
     Stream {
         /// Frames per second.
         rate: f64,
         /// For how long.
         duration: Nanos,
     },
-    /// So many frames in a row, at the highest rate there is.
+    /// That many frames in a row, at the highest rate there is.
     Burst {
         /// How many.
         n_frames: u64,
@@ -189,7 +189,7 @@ pub trait Tester {
 /// Why a method ended before it was done.
 #[derive(Debug, PartialEq, Eq)]
 pub enum StopReason<E> {
-    /// The tool did not send what was asked in so many trials in turn.
+    /// The tool did not send what was asked in that many trials in turn.
     RateNotSent {
         /// Frames per second that it was to send.
         rate: u64,

@@ -3,7 +3,7 @@
 use super::{LAG_MAX, StopReason, Tester, TrialCounts, TrialRequest};
 use fathom_model::units::{Nanos, rounded};
 
-/// A machine that others use too stalls a sender now and then; one that does so in so many trials in turn cannot send the load.
+/// A machine that others use too stalls a sender now and then; one that does so in that many trials in turn cannot send the load.
 pub(super) const TRIES: u32 = 10;
 
 /// A tester whose trials are as they were asked for.

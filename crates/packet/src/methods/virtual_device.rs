@@ -9,13 +9,13 @@ pub(super) struct VirtualDevice {
     rate: f64,
     burst: f64,
     pub(super) latencies: Option<Latencies>,
-    /// Of so many trials, one is sent only in part.
+    /// Of that many trials, one is sent only in part.
     pub(super) stalls_every: Option<u32>,
-    /// Of so many trials, one pauses for 20 ms and makes up for it, so that the device drops what it could have forwarded meanwhile.
+    /// Of that many trials, one pauses for 20 ms and makes up for it, so that the device drops what it could have forwarded meanwhile.
     pub(super) lags_every: Option<u32>,
     /// The highest rate that the tool sends.
     pub(super) sends_max: f64,
-    /// So many trials go well.
+    /// That many trials go well.
     pub(super) fails_after: Option<u32>,
     pub(super) n_trials: u32,
     pub(super) took: Nanos,

@@ -69,7 +69,7 @@ impl Error {
             Self::Absent(_) => "sudo modprobe pktgen (CONFIG_NET_PKTGEN)".to_owned(),
             Self::NoThread { n_threads, .. } => format!("threads 0 to {}", n_threads.saturating_sub(1)),
             Self::Occupied { .. } => {
-                "wait until they are done; if nobody needs them: echo reset > /proc/net/pktgen/pgctrl".to_owned()
+                "wait until they are done; if they are not needed: echo reset > /proc/net/pktgen/pgctrl".to_owned()
             }
             Self::Refused { fix, .. } => fix.clone(),
             Self::File { cause, .. } if cause.kind() == io::ErrorKind::PermissionDenied => {

@@ -37,7 +37,7 @@ pub struct PktgenOrigin {
     pub ahead: Nanos,
 }
 
-/// Source ports that tell devices of pktgen apart: each has so many in a row.
+/// Source ports that tell devices of pktgen apart: each has that many in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DevicePorts {
     /// The first one of the first device.

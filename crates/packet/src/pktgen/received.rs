@@ -47,7 +47,7 @@ struct Flow {
 }
 
 impl ReceivedPackets {
-    /// Takes the packets from the ports of so many devices.
+    /// Takes the packets from the ports of that many devices.
     #[must_use]
     pub fn of(ports: DevicePorts, n_devices: u32) -> Self {
         Self {

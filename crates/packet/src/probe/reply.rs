@@ -79,7 +79,7 @@ pub enum IcmpErrorKind {
     HopsExceeded,
     /// Fragments of the probe did not all arrive in time.
     ReassemblyTimeExceeded,
-    /// The next link takes at most so many bytes; zero where the router does not say.
+    /// The next link takes at most that many bytes; zero where the router does not say.
     TooBig(u32),
     /// Nobody listens on the port.
     PortUnreachable,

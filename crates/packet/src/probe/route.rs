@@ -1,4 +1,4 @@
-//! The routers on the way, by probes that may pass so many of them and no more.
+//! The routers on the way, by probes that may pass that many of them and no more.
 //!
 //! All probes are of one flow, so that they all take the same way. Several hops are asked at the same time, each several times.
 
@@ -51,7 +51,7 @@ struct Query {
 
 /// How many hops are asked before the first of them has answered.
 const AHEAD: u8 = 6;
-/// After so many silent hops in a row nothing more is expected.
+/// After that many silent hops in a row nothing more is expected.
 const SILENT_MAX: u8 = 8;
 
 /// A route on its way to be found.

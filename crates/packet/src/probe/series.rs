@@ -38,7 +38,7 @@ pub struct ProbeSeries {
 const ICMP_ERRORS_MAX: usize = 64;
 
 impl ProbeSeries {
-    /// Nothing is sent yet; so many silent probes in a row are an outage.
+    /// Nothing is sent yet; that many silent probes in a row are an outage.
     #[must_use]
     pub fn new(schedule: Schedule, outage_probes: u64) -> Self {
         Self {

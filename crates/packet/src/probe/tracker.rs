@@ -123,7 +123,7 @@ impl OutageTracker {
 }
 
 impl ProbeTracker {
-    /// A blank one: an answer after more than `patience` is late, and so many silent probes in a row are an outage.
+    /// A blank one: an answer after more than `patience` is late, and that many silent probes in a row are an outage.
     #[must_use]
     pub fn new(patience: Nanos, outage_probes: u64) -> Self {
         let outages = OutageTracker { threshold: outage_probes.max(1), current: None, finished: Vec::new() };

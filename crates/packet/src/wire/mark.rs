@@ -41,7 +41,7 @@ impl Mark {
     pub const SEQUENCE: usize = 8;
     /// Four bytes.
     pub const SENT: usize = 14;
-    /// A bit of the flow that is set once the rate has changed: there are never so many flows.
+    /// A bit of the flow that is set once the rate has changed: there are never that many flows.
     pub const AFTER_STEP: u32 = 1 << 31;
 
     /// The tag of all frames of a trial.

@@ -1,4 +1,4 @@
-//! Planted loss: exactly one of every so many frames.
+//! Planted loss: exactly one of every that many frames.
 
 use std::num::NonZeroU32;
 
@@ -12,7 +12,7 @@ use fathom_sys::{
 
 use super::{DropProgram, FrameMatch, KEY};
 
-/// A gate that drops one of every so many frames, the last of each group.
+/// A gate that drops one of every that many frames, the last of each group.
 ///
 /// The count is shared by all processors, so the share is exact however frames are spread over them.
 ///

@@ -338,7 +338,7 @@ pub(super) fn find_mark(a: &mut Assembler, expected: &ExpectedFrames, found: &Ma
     a.jump(found.foreign);
 }
 
-/// Goes on to `found` if the frame at `R7` bears pktgen's header; so many bytes of its tags are not in it.
+/// Goes on to `found` if the frame at `R7` bears pktgen's header; that many bytes of its tags are not in it.
 fn find_header(a: &mut Assembler, (origin, missing): (&PktgenOrigin, usize), found: Label) {
     let other = a.label();
     let end = i32::from(number(origin.at - missing + pktgen::PktgenHeader::LENGTH));

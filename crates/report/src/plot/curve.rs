@@ -47,7 +47,7 @@ pub(crate) fn load_curve(test: &TestRun, curve: &LoadCurve) -> Plot {
     };
     let achieved = of(|point| point.achieved);
     if achieved.len() < 2 {
-        return Err("One rate is no curve: the table holds what was tried.");
+        return Err("One rate makes no curve; see the table.");
     }
     let ticks = ticks_from_zero(end / magnitude(curve.unit, end).0, 5.0);
     let size = magnitude(curve.unit, end).0;

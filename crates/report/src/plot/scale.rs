@@ -37,7 +37,7 @@ impl Scale {
     }
 }
 
-/// The step of 1, 2 or 5 times a power of ten that cuts a span into about so many parts.
+/// The step of 1, 2 or 5 times a power of ten that cuts a span into about that many parts.
 pub(crate) fn step(span: f64, parts: f64) -> f64 {
     if span <= 0.0 || !span.is_finite() {
         return 1.0;

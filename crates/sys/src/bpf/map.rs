@@ -176,7 +176,7 @@ impl DeviceMap {
 }
 
 impl SocketMap {
-    /// An empty map with room for the sockets of so many queues.
+    /// An empty map with room for the sockets of that many queues.
     ///
     /// # Errors
     /// Without `CAP_BPF` and `CAP_NET_ADMIN`.

@@ -306,7 +306,7 @@ impl Policy {
         let mut bytes = Vec::new();
         self.open(path)?.take(at_most.0.saturating_add(1)).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > at_most.0 {
-            let text = format!("it is longer than {at_most}, which is the most that is read of such a file");
+            let text = format!("it is larger than {at_most}, the limit for such a file");
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
         }
         Ok(bytes)

@@ -45,7 +45,7 @@ impl Adaptive {
         self.typical = Some(Nanos(typical - typical / WEIGHT + response_time.0 / WEIGHT));
     }
 
-    /// The batch to wait for while so many requests are outstanding; `None` takes the first that comes.
+    /// The batch to wait for while that many requests are outstanding; `None` takes the first that comes.
     #[must_use]
     pub fn batch(&self, n_outstanding: u32) -> Option<Batch> {
         let within = self.longest.min(Nanos(self.typical?.0 / SHARE));

@@ -46,7 +46,7 @@ pub(super) struct Umem {
 }
 
 impl Umem {
-    /// Memory of so many chunks, all of them the program's.
+    /// Memory of that many chunks, all of them the program's.
     pub(super) fn of(n_chunks: u32) -> Result<Self> {
         let size = NonZeroUsize::new(n_chunks as usize * CHUNK).expect("a socket has chunks");
         let memory = Mapping::of(Source::Whole, size)?;

@@ -89,7 +89,7 @@ impl DropCounter {
     }
 }
 
-/// Room for what one call receives: so many datagrams of a size, or super-buffers where the kernel may join datagrams.
+/// Room for what one call receives: that many datagrams of a size, or super-buffers where the kernel may join datagrams.
 ///
 /// # Errors
 /// The kernel's refusal, when super-buffers were asked for without an alternative.

@@ -44,7 +44,7 @@ pub(crate) struct SendBuffers {
 }
 
 impl SendBuffers {
-    /// Pseudo-random payloads, so many messages per call; super-buffers only of datagrams that are all of one length.
+    /// Pseudo-random payloads, that many messages per call; super-buffers only of datagrams that are all of one length.
     #[must_use]
     pub(crate) fn new(sizes: DatagramSizes, (n_messages, joined): (usize, OffloadMode), seed: u64) -> Self {
         let segments = match (joined, sizes.fixed_size()) {

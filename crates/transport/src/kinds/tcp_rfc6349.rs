@@ -50,13 +50,13 @@ const BANDWIDTH: OptionDoc = OptionDoc {
     name: "bandwidth",
     value: ValueKind::BitRate,
     default: None,
-    help: "bottleneck bandwidth of the path, of IP packets; `fathom tcp --test rfc6349` measures it when it is not given",
+    help: "bottleneck bandwidth of the path at the IP layer; default: `fathom tcp --test rfc6349` measures it",
 };
 const BASELINE_RTT: OptionDoc = OptionDoc {
     name: "baseline-rtt",
     value: ValueKind::Span,
     default: None,
-    help: "round-trip time of the idle path; `fathom tcp --test rfc6349` measures it when it is not given",
+    help: "round-trip time of the idle path; default: `fathom tcp --test rfc6349` measures it",
 };
 
 /// Totals of the sending side, from which the metrics follow.

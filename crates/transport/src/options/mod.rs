@@ -19,7 +19,7 @@ pub(crate) const MESSAGE_MAX: u64 = 16 << 20;
 
 /// The number of connections or of sending sockets.
 pub(crate) const FLOWS: OptionDoc =
-    OptionDoc { name: "flows", value: ValueKind::Count(1, 4096), default: Some("1"), help: "flows at the same time" };
+    OptionDoc { name: "flows", value: ValueKind::Count(1, 4096), default: Some("1"), help: "number of parallel flows" };
 /// The word that stands for as many flows as the responder can receive at once.
 const QUEUES: &str = "queues";
 /// The number of connections of a stream, which has a thread for each.
@@ -27,21 +27,21 @@ pub(crate) const STREAM_FLOWS: OptionDoc = OptionDoc {
     name: FLOWS.name,
     value: ValueKind::CountOr(1, 4096, QUEUES),
     default: Some("1"),
-    help: "flows at the same time; with queues one per receive queue of the responder's interface, or per core if it has only one",
+    help: "number of parallel flows; queues: one per receive queue of the responder's interface, or per core if it has one queue",
 };
 /// The number of threads that share the flows of one side.
 pub(crate) const WORKERS: OptionDoc = OptionDoc {
     name: "threads",
     value: ValueKind::Count(1, 256),
     default: None,
-    help: "threads that share the flows on each side; without it one per core, at most one per flow",
+    help: "threads on each side; default: one per core, at most one per flow",
 };
 /// The port of the responder.
 pub(crate) const PORT: OptionDoc = OptionDoc {
     name: "port",
     value: ValueKind::Count(0, 65_535),
     default: Some("0"),
-    help: "port that the responder listens on; 0 leaves the choice to its kernel",
+    help: "port that the responder listens on; 0: the kernel chooses",
 };
 /// What a wrong value of a size or a combination is answered with.
 pub(crate) fn invalid_value(name: &str, expected: &str, given: &dyn std::fmt::Display) -> Error {

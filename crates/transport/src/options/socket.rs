@@ -28,84 +28,80 @@ pub(crate) const CONGESTION: OptionDoc = OptionDoc {
     name: "congestion",
     value: ValueKind::Text,
     default: None,
-    help: "congestion control of both sides, such as cubic; without it the host's own",
+    help: "congestion control on both sides, such as cubic; default: the host's",
 };
 /// The size of the kernel's buffers.
 pub(crate) const BUFFER: OptionDoc = OptionDoc {
     name: "buffer",
     value: ValueKind::Size,
     default: None,
-    help: "send and receive buffer of each socket, which bounds the window; without it the kernel decides",
+    help: "send and receive buffer of each socket, which limits the window; default: the kernel's autotuning",
 };
 /// The maximum segment size.
 pub(crate) const MSS: OptionDoc = OptionDoc {
     name: "mss",
     value: ValueKind::Count(88, 32_767),
     default: None,
-    help: "largest segment in bytes; without it what the path allows",
+    help: "maximum segment size in bytes; default: what the path allows",
 };
 /// The differentiated services code point.
-pub(crate) const DSCP: OptionDoc = OptionDoc {
-    name: "dscp",
-    value: ValueKind::Count(0, 63),
-    default: None,
-    help: "differentiated services code point of what both sides send",
-};
+pub(crate) const DSCP: OptionDoc =
+    OptionDoc { name: "dscp", value: ValueKind::Count(0, 63), default: None, help: "DSCP of both sides' packets" };
 /// The rate at which the kernel lets the segments of all flows together leave.
 pub(crate) const PACING: OptionDoc = OptionDoc {
     name: "pacing",
     value: ValueKind::BitRate,
     default: None,
-    help: "bound of all flows of a direction together that the kernel keeps (SO_MAX_PACING_RATE)",
+    help: "total rate limit of all flows in one direction, kept by the kernel (SO_MAX_PACING_RATE)",
 };
 /// Whether a small segment waits for the acknowledgement of what was sent before.
 pub(crate) const NODELAY: OptionDoc = OptionDoc {
     name: "nodelay",
     value: ValueKind::Choice(&["on", "off"]),
     default: Some("on"),
-    help: "TCP_NODELAY of both sides; with off, small segments wait for acknowledgements (Nagle's algorithm)",
+    help: "TCP_NODELAY on both sides; off: Nagle's algorithm",
 };
 /// The label by which routers keep a flow on one path.
 pub(crate) const FLOW_LABEL: OptionDoc = OptionDoc {
     name: "flow-label",
     value: ValueKind::Count(1, 0xf_ffff),
     default: None,
-    help: "IPv6 flow label of what the initiator sends; without it the kernel chooses one per connection",
+    help: "IPv6 flow label of the initiator's packets; default: the kernel chooses one per connection",
 };
 /// The initiator's addresses.
 pub(crate) const SOURCE: OptionDoc = OptionDoc {
     name: "source",
     value: ValueKind::Source,
     default: None,
-    help: "addresses and networks (CIDR) that the initiator sends from in turn, comma separated",
+    help: "source addresses or networks (CIDR) of the initiator, used in turn, comma separated",
 };
 /// The initiator's interface.
 pub(crate) const DEVICE: OptionDoc = OptionDoc {
     name: "interface",
     value: ValueKind::Source,
     default: None,
-    help: "interface that the initiator sends and receives through (SO_BINDTODEVICE)",
+    help: "interface of the initiator (SO_BINDTODEVICE)",
 };
 /// Whether a connection may use several paths.
 pub(crate) const MPTCP: OptionDoc = OptionDoc {
     name: "mptcp",
     value: ValueKind::Flag,
     default: None,
-    help: "Multipath TCP on both sides (RFC 8684); a connection that falls back to TCP is told",
+    help: "Multipath TCP on both sides (RFC 8684); a fallback to TCP is reported",
 };
 /// Probes of idle connections.
 pub(crate) const KEEPALIVE: OptionDoc = OptionDoc {
     name: "keepalive",
     value: ValueKind::Span,
     default: None,
-    help: "probe connections of both sides that were idle for so long, in whole seconds",
+    help: "TCP keepalive after this idle time, in whole seconds, on both sides",
 };
 /// Polling in place of sleeping.
 pub(crate) const BUSY_POLL: OptionDoc = OptionDoc {
     name: "busy-poll",
     value: ValueKind::Span,
     default: None,
-    help: "poll the device for so long before a receive of either side sleeps (SO_BUSY_POLL)",
+    help: "busy-poll the device for this time before a receive sleeps (SO_BUSY_POLL), on both sides",
 };
 
 /// What was asked of every socket of a test, where they may send, and who may come to them.

@@ -331,7 +331,7 @@ impl<'a, R: Reactor> InitiatorLoop<'a, R> {
         self.n_in_flight += 1;
     }
 
-    /// Sends so many requests of a closed load.
+    /// Sends that many requests of a closed load.
     #[inline]
     fn send_requests(&mut self, idx: usize, n: usize, at: Nanos) {
         let mut run = (SizeClass(0), 0);

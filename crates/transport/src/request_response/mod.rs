@@ -31,21 +31,21 @@ pub(crate) const FLOWS: OptionDoc = OptionDoc {
     name: "flows",
     value: ValueKind::Count(1, 1_000_000),
     default: Some("1"),
-    help: "flows at the same time",
+    help: "number of parallel flows",
 };
 /// How many requests are under way on each flow.
 pub(crate) const BURST: OptionDoc = OptionDoc {
     name: "burst",
     value: ValueKind::Count(1, 1024),
     default: Some("1"),
-    help: "requests under way on each flow at once",
+    help: "requests in flight per flow",
 };
 /// Whether to look for answers all the time.
 pub(crate) const SPIN: OptionDoc = OptionDoc {
     name: "spin",
     value: ValueKind::Flag,
     default: None,
-    help: "look for messages all the time instead of sleeping until they come; one flow per worker only",
+    help: "busy-wait for messages instead of sleeping; only with one flow per thread",
 };
 /// The kernel's way.
 pub(crate) const REACTOR: OptionDoc = OptionDoc {
@@ -59,19 +59,19 @@ pub(crate) const RATE: OptionDoc = OptionDoc {
     name: "rate",
     value: ValueKind::Rate,
     default: None,
-    help: "transactions per second that are started, whatever becomes of those before",
+    help: "transactions started per second, whether earlier ones are answered or not",
 };
 /// How they are spread over time.
 pub(crate) const ARRIVALS: OptionDoc = OptionDoc {
     name: "arrivals",
     value: ValueKind::Choice(&["constant", "poisson"]),
     default: Some("constant"),
-    help: "evenly spaced, or at random as independent users come",
+    help: "constant: evenly spaced; poisson: random, like independent users",
 };
 
 /// Descriptors of a table beside those of flows: a ring or an epoll, listeners, standard streams and files.
 const DESCRIPTORS_MORE: u64 = 128;
-/// Of so many flows the conductor samples `TCP_INFO`, at a descriptor and some microseconds each: they show what the others do.
+/// Of that many flows the conductor samples `TCP_INFO`, at a descriptor and some microseconds each: they show what the others do.
 const WATCHED_MAX: usize = 64;
 /// A transaction every 100 ns is more than any machine starts.
 const RATE_MAX: f64 = 1e7;
@@ -219,7 +219,7 @@ fn select_backend(role: &Role, spread: FlowLayout, model: LoadModel) -> Result<I
         return IoBackend::of(&role.settings, model);
     }
     let mut way = IoBackend::of(&role.settings.clone().with(REACTOR.name, "epoll"), model)?;
-    "epoll, as io_uring is slow to let go of so many flows".clone_into(&mut way.note.text);
+    "epoll, as io_uring is slow to let go of that many flows".clone_into(&mut way.note.text);
     Ok(way)
 }
 

@@ -33,7 +33,7 @@ use crate::{
 
 /// How soon the end of the trial is noticed.
 pub(super) const TICK: Nanos = Nanos::from_millis(10);
-/// After so many completions the clock and the phase are looked at.
+/// After that many completions the clock and the phase are looked at.
 pub(super) const COMPLETIONS_MAX: u32 = 1024;
 /// Messages up to this size altogether are sent as one: `io_uring` sends as much without a word of success.
 const BATCH_BYTES: usize = 4096;
@@ -254,7 +254,7 @@ impl MessageBatches {
         Self(messages.into_iter().map(&mut runs).collect())
     }
 
-    /// Sends a message so many times.
+    /// Sends a message that many times.
     #[inline]
     pub(super) fn send(&self, reactor: &mut impl Reactor, token: Token, (class, n): (SizeClass, usize)) {
         let runs = &self.0[class.idx()];

@@ -4,7 +4,7 @@ use fathom_model::{Histogram, units::Nanos};
 
 /// Who waits longer than this for an answer when the trial ends may not wait for a slow answer but for a lost peer …
 const SILENCE: Nanos = Nanos::from_secs(1);
-/// … if it is so many times the longest that others have taken: of many flows each waits for all others.
+/// … if it is that many times the longest that others have taken: of many flows each waits for all others.
 const SILENCE_FACTOR: u64 = 3;
 /// What the errors say then.
 pub(crate) const PEER_SILENT: &str = "recv: no answer for more than 1 s before the end";

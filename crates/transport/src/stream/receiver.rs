@@ -14,9 +14,9 @@ use crate::payload::Payload;
 /// What becomes of the bytes that arrive.
 #[derive(Debug)]
 pub(crate) enum ReceiveSink {
-    /// They are copied to this room, at most so many in a call.
+    /// They are copied to this room, at most that many in a call.
     Copy(Payload),
-    /// The kernel throws them away, at most so many in a call (`MSG_TRUNC`): the copy is saved.
+    /// The kernel throws them away, at most that many in a call (`MSG_TRUNC`): the copy is saved.
     Truncate(Bytes),
     /// They are copied to this room and written to a file.
     Disk(Payload, Arc<File>),

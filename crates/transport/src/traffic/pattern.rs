@@ -16,9 +16,9 @@ const SPREAD_MAX: f64 = 3.0;
 pub(crate) enum TrafficPattern {
     /// At equal distances.
     Constant,
-    /// So many back to back, the bursts at equal distances; without a number what is due each millisecond.
+    /// That many back to back, the bursts at equal distances; without a number what is due each millisecond.
     Bursts(Option<u64>),
-    /// As video is sent: what makes up a frame back to back, so many frames per second.
+    /// As video is sent: what makes up a frame back to back, that many frames per second.
     Frames {
         /// Frames per second.
         per_sec: PerSec,

@@ -283,7 +283,7 @@ impl ShellReader<'_> {
         bytes.push(byte);
     }
 
-    /// Up to so many digits, and how many they were.
+    /// Up to that many digits, and how many they were.
     fn digits(&mut self, radix: u32, n_max: u32) -> Option<(u32, u32)> {
         let (mut value, mut n) = (0_u32, 0);
         while n < n_max {

@@ -73,7 +73,7 @@ pub(super) fn once(reader: &mut JmxReader, element: &Element, scope: &JmxScope<'
 pub(super) fn share(reader: &mut JmxReader, element: &Element, scope: &JmxScope<'_>) -> ActionsResult {
     const PERCENT: &str = "1";
     if element.text("ThroughputController.style") != Some(PERCENT) {
-        return Err("it is done so many times in all".to_owned());
+        return Err("it is done that many times in all".to_owned());
     }
     let told = reader.text(element.text("ThroughputController.percentThroughput").unwrap_or("100"));
     let percent = reader.tree.fixed(&told).and_then(|told| told.trim().parse::<f64>().ok());

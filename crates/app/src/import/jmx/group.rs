@@ -126,7 +126,7 @@ fn ultimate(reader: &mut JmxReader, element: &Element, kind: &mut ImportedUser) 
     reader.remarks.0.push("its users leave all at once".to_owned());
 }
 
-/// The plug-in that keeps so many threads at work.
+/// The plug-in that keeps that many threads at work.
 fn concurrency(reader: &mut JmxReader, element: &Element, kind: &mut ImportedUser) {
     let unit = if element.text("Unit") == Some("M") { 60 } else { 1 };
     let mut time = |property: &str| seconds(reader, element, property).map(|time| Nanos(time.0.saturating_mul(unit)));

@@ -94,7 +94,7 @@ const SILENT: &[&str] = &[
     "MirrorServer",
 ];
 
-/// Requests so many per minute, for each user or for all of them.
+/// Requests that many per minute, for each user or for all of them.
 #[derive(Debug, Clone, Copy)]
 struct Throughput {
     per_minute: f64,

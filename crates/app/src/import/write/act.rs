@@ -82,14 +82,14 @@ impl Writer<'_> {
             ImportAction::Meet(meeting) => {
                 let n_users = meeting.n_users.unwrap_or(self.n_users);
                 if n_users < 2 {
-                    return self.note("meeting", "one user has nobody to wait for");
+                    return self.note("meeting", "a single user has no one to wait for");
                 }
                 if meeting.at_most.is_none() {
                     self.note("meeting", "users wait for the others for a minute, and not without end");
                 }
                 self.line(&format!("meet {n_users} within {}", meeting.at_most.unwrap_or(MEET_MAX).exact()));
             }
-            ImportAction::Repeat { n: Some(0), .. } => self.note("loop", "what is done no times is left out"),
+            ImportAction::Repeat { n: Some(0), .. } => self.note("loop", "an action with a count of zero is left out"),
             ImportAction::Repeat { n: Some(1), acts } | ImportAction::Share { per_myriad: 10_000, acts } => {
                 self.acts(acts);
             }
@@ -105,7 +105,7 @@ impl Writer<'_> {
                 self.block(&format!("while {condition}"), acts);
             }
             ImportAction::Once(acts) => self.block("if ${iteration} == 1", acts),
-            ImportAction::Share { per_myriad: 0, .. } => self.note("share", "what is done in no round is left out"),
+            ImportAction::Share { per_myriad: 0, .. } => self.note("share", "an action that runs in no iteration is left out"),
             ImportAction::Share { per_myriad, acts } => {
                 self.block(&format!("chance {}%", percent(f64::from(*per_myriad) / 100.0)), acts);
             }
@@ -124,7 +124,7 @@ impl Writer<'_> {
             [] => {}
             [only] => self.acts(only),
             [first, rest @ ..] => {
-                #[expect(clippy::cast_precision_loss, reason = "nobody writes so many branches")]
+                #[expect(clippy::cast_precision_loss, reason = "nobody writes that many branches")]
                 let share = 100.0 / branches.len() as f64;
                 self.line(&format!("chance {}%", percent(share)));
                 self.inside(first);

@@ -299,7 +299,7 @@ fn unused(scenario: &Scenario, read: &ReadNames<'_>, found: &mut Diagnostics) {
     let used: BTreeSet<&str> = read.columns.iter().map(|(set, _)| *set).collect();
     for set in &scenario.data {
         if !used.contains(set.name.text.as_str()) {
-            let warning = Diagnostic::warning(set.name.span, format!("nobody uses the data set `{}`", set.name.text));
+            let warning = Diagnostic::warning(set.name.span, format!("unused data set `{}`", set.name.text));
             found.add(
                 warning.fix(format!("write ${{{}.…}} where a value of it belongs, or leave it out", set.name.text)),
             );
@@ -307,7 +307,7 @@ fn unused(scenario: &Scenario, read: &ReadNames<'_>, found: &mut Diagnostics) {
         }
         for column in &set.columns {
             if !read.columns.contains(&(set.name.text.as_str(), column.text.as_str())) {
-                found.add(Diagnostic::warning(column.span, format!("nobody uses the column `{}`", column.text)));
+                found.add(Diagnostic::warning(column.span, format!("unused column `{}`", column.text)));
             }
         }
     }
@@ -318,7 +318,7 @@ fn unused(scenario: &Scenario, read: &ReadNames<'_>, found: &mut Diagnostics) {
         _ => {}
     });
     for name in set.into_iter().filter(|name| !read.variables.contains(name.text.as_str())) {
-        let warning = Diagnostic::warning(name.span, format!("nobody uses `{}`", name.text));
+        let warning = Diagnostic::warning(name.span, format!("unused variable `{}`", name.text));
         found.add(warning.fix("leave it out; to see that something is in an answer, `expect` it"));
     }
 }

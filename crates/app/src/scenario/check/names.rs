@@ -109,7 +109,7 @@ fn parts(scenario: &Scenario, found: &mut Diagnostics) {
     });
     let undone = scenario.parts.iter().enumerate().filter(|(idx, _)| !done.contains(idx));
     for (_, part) in undone {
-        let warning = Diagnostic::warning(part.name.span, format!("nobody does the part `{}`", part.name.text));
+        let warning = Diagnostic::warning(part.name.span, format!("unused part `{}`", part.name.text));
         found.add(warning.fix(format!("write `do {}` where it belongs, or leave it out", part.name.text)));
     }
 }
@@ -152,9 +152,9 @@ fn meetings(scenario: &Scenario, found: &mut Diagnostics) {
         {
             let warning = Diagnostic::warning(
                 meet.users.span,
-                format!("only {} users are there: so many never meet", users.value),
+                format!("only {} users are there: that many never meet", users.value),
             );
-            found.add(warning.other(users.span, "so many there are").fix("each goes on when the time is over"));
+            found.add(warning.other(users.span, "that many there are").fix("each goes on when the time is over"));
         }
     });
 }

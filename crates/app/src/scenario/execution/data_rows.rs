@@ -301,7 +301,7 @@ pub(super) enum RowResult {
 }
 
 impl RowSource {
-    /// Of so many rows, at least one.
+    /// Of that many rows, at least one.
     pub(super) const fn new(policy: RowPolicy, at_end: DataEnd, n: u64) -> Self {
         Self { policy, at_end, n, next: AtomicU64::new(0) }
     }

@@ -36,7 +36,7 @@ const OWN: [OptionDoc; 8] = [
         name: "script",
         value: ValueKind::Fields,
         default: None,
-        help: "the text of the scenario; without it, that of file",
+        help: "the scenario's text; default: read it from `file`",
     },
     OptionDoc {
         name: "file",
@@ -48,32 +48,32 @@ const OWN: [OptionDoc; 8] = [
         name: "users",
         value: ValueKind::Count(1, 1_000_000),
         default: None,
-        help: "number of users, each starting over when done, instead of what the scenario says",
+        help: "number of users, each starting over when done; overrides the scenario",
     },
-    OptionDoc { name: "ramp", value: ValueKind::Span, default: None, help: "time over which those users come" },
+    OptionDoc { name: "ramp", value: ValueKind::Span, default: None, help: "time over which these users start" },
     OptionDoc {
         name: "iterations",
         value: ValueKind::Count(1, u64::MAX),
         default: None,
-        help: "how often each of those users goes through the scenario before it leaves",
+        help: "iterations of the scenario per user",
     },
     OptionDoc {
         name: "rate",
         value: ValueKind::Rate,
         default: None,
-        help: "users who come per second, go through once and leave, instead of what the scenario says",
+        help: "new users per second, each runs the scenario once; overrides the scenario",
     },
     OptionDoc {
         name: "arrivals",
         value: ValueKind::Choice(&["constant", "poisson"]),
         default: Some("constant"),
-        help: "how users of a rate are spaced",
+        help: "spacing of new users",
     },
     OptionDoc {
         name: "seats",
         value: ValueKind::Count(1, 1_000_000),
         default: None,
-        help: "the most users of a rate who are there at once",
+        help: "maximum number of users at the same time (with a rate)",
     },
 ];
 

@@ -113,7 +113,7 @@ pub(crate) struct MeetingQueues {
 }
 
 impl MeetingQueues {
-    /// Nobody, at so many meetings.
+    /// Nobody, at that many meetings.
     pub(crate) fn at(n_meetings: usize) -> Self {
         Self { queues: vec![VecDeque::new(); n_meetings], n: 0 }
     }

@@ -34,7 +34,7 @@ pub(crate) enum Op {
         slot: u16,
         text: CompiledText,
     },
-    /// A loop begins, with so many rounds; none leads to `exit`.
+    /// A loop begins, with that many rounds; none leads to `exit`.
     BeginLoop {
         least: u64,
         most: u64,

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, ops::Range};
 
 use super::text::{CompiledText, TextContext, TextPiece, TextValue, ValueScope};
 
-/// A length is written right-aligned in so many bytes: spaces before a value are part of no value (RFC 9110 section 5.5).
+/// A length is written right-aligned in that many bytes: spaces before a value are part of no value (RFC 9110 section 5.5).
 const LENGTH_WIDTH: usize = 10;
 /// How the line of a request's own cookies begins.
 const COOKIE: &[u8] = b"Cookie: ";

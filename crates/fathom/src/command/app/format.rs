@@ -22,7 +22,10 @@ Examples:
 A file with errors is left as it is; the exit code is 2 then.";
 
 pub(super) fn define(command: Command) -> Command {
-    let check = Arg::new("check").long("check").action(ArgAction::SetTrue).help("write nothing; say what would change");
+    let check = Arg::new("check")
+        .long("check")
+        .action(ArgAction::SetTrue)
+        .help("write nothing; list the files that would change");
     command.arg(super::files("scenarios; - is standard input, written to standard output")).arg(check).after_help(NOTES)
 }
 

@@ -39,14 +39,14 @@ pub(super) fn define(command: Command) -> Command {
                 .long("output")
                 .value_name("OUT")
                 .value_parser(path())
-                .help("where to write the scenario, instead of stdout; for several files a folder"),
+                .help("write the scenario here instead of stdout; a folder for several inputs"),
         )
         .arg(
             Arg::new("format")
                 .long("format")
                 .value_name("FORMAT")
                 .value_parser(Format::ALL.map(Format::name))
-                .help("what the files are, if they do not show it"),
+                .help("format of the files, if it cannot be detected"),
         )
         .arg(
             Arg::new("no-assets")
@@ -54,7 +54,7 @@ pub(super) fn define(command: Command) -> Command {
                 .action(ArgAction::SetTrue)
                 .help("leave out pictures, styles, scripts and fonts (HAR)"),
         )
-        .arg(Arg::new("force").long("force").action(ArgAction::SetTrue).help("overwrite what is there"))
+        .arg(Arg::new("force").long("force").action(ArgAction::SetTrue).help("overwrite existing files"))
         .after_help(EXAMPLES)
 }
 

@@ -29,7 +29,7 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "check",
-        about: "Say what is wrong with scenarios, and how to mend it",
+        about: "Report mistakes in scenarios and how to fix them",
         define: check::define,
         run: check::run,
     },

@@ -41,7 +41,7 @@ pub(super) fn define(command: Command) -> Command {
     };
     command
         .arg(Arg::new("file").value_name("FILE").required(true).help("a scenario"))
-        .arg(Arg::new("url").value_name("URL").help("where it goes, instead of its base"))
+        .arg(Arg::new("url").value_name("URL").help("send requests here instead of the scenario's base URL"))
         .arg(
             Arg::new("secrets")
                 .long("secrets")

@@ -83,7 +83,7 @@ pub(super) fn define(command: Command) -> Command {
                 .value_parser(clap::value_parser!(u16).range(1..=1000)),
         )
         .arg(text("longest", "TIME", "refuse trials that take longer").default_value("10min"))
-        .arg(text("for", "TIME", "end by itself after this time [default: never]"))
+        .arg(text("for", "TIME", "stop after this time [default: never]"))
         .args(http::arguments())
         .args(iperf3::arguments())
         .after_help(EXAMPLES)

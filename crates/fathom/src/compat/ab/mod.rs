@@ -1,4 +1,4 @@
-//! The face of ab: so many requests from so many connections, and its tables.
+//! Drop-in for ab: that many requests from that many connections, and its tables.
 //!
 //! It asks as ab does, in HTTP/1.0 from one thread. What ab counts twice (a receive that failed is a failure and an exception
 //! there) is counted once.
@@ -124,7 +124,7 @@ fn start_text(options: &Options, tells_progress: bool) -> String {
     format!("Benchmarking {} {proxy}(be patient){end}", options.address.host)
 }
 
-/// A line on stderr for each so many requests.
+/// A line on stderr for each that many requests.
 struct ProgressPrinter {
     every: u64,
     seen: Rc<Cell<u64>>,

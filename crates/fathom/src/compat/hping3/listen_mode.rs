@@ -41,7 +41,7 @@ fn device(options: &Options) -> anyhow::Result<u32> {
     Ok(link.map(|link| link.index).ok_or_else(screen)?)
 }
 
-/// Prints what arrives until it is told to end, or so many packets had the signature.
+/// Prints what arrives until it is told to end, or that many packets had the signature.
 pub(super) fn listen(options: &Options, signature: &str) -> anyhow::Result<Exit> {
     if signature.is_empty() {
         return Err(UserError::new(FAILED, "--listen needs a signature").with_line("use", "--listen SIGNATURE").into());

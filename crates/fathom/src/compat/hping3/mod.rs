@@ -1,4 +1,4 @@
-//! The face of hping3: packets by hand, one after the other, and what comes back.
+//! Drop-in for hping3: packets by hand, one after the other, and what comes back.
 //!
 //! It is a thin translation of options into a conversation and a course of `fathom_packet::probe`, which run in this process so that
 //! every reply is printed when it comes.
@@ -44,7 +44,7 @@ const FILE_MAX: u64 = 64 << 20;
 
 const USAGE: &str = "\
 usage: hping3 host [options]
-  -c --count N       end after so many packets     -i --interval N|uN  seconds or microseconds between them
+  -c --count N       end after that many packets     -i --interval N|uN  seconds or microseconds between them
   --fast, --faster   100 and 1000 a second         --flood             flat out; replies are counted, not shown
   -n -q -V --beep    numeric, quiet, verbose, bell -I --interface DEV  send through this device only
 Mode                 TCP unless -0 raw IP, -1 ICMP, -2 UDP, -8 --scan PORTS, -9 --listen SIGNATURE
@@ -100,7 +100,7 @@ pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit>
             .with_line("try", format!("ip route get {target}"))
     })?;
     if !own.is_ipv4() && needs_ipv4(&options) {
-        return Err(UserError::new(FAILED, format!("{target} is an address of IPv6, whose header has no such fields"))
+        return Err(UserError::new(FAILED, format!("{target} is an IPv6 address; the IPv6 header has no such fields"))
             .with_line("use", "an address of IPv4 with -f, -g, -m, -x and -G")
             .into());
     }
@@ -161,7 +161,7 @@ fn source(options: &Options, own: IpAddr, is_in_lab: bool) -> Result<IpAddr, Use
 /// Why a source address is refused.
 fn foreign_source_error(address: &str) -> UserError {
     UserError::new(Exit::Preflight, format!("{address} is not this host's address towards the target"))
-        .with_line("why", "whoever that is would get the answers: foreign source addresses are for labs alone")
+        .with_line("why", "the owner of that address would get the answers: spoofed source addresses are allowed only in labs")
         .with_line("fix", "fathom lab up pair && fathom lab exec pair a -- fathom as hping3 … 198.18.0.2")
 }
 
@@ -223,7 +223,7 @@ fn payloads(options: &Options) -> anyhow::Result<Vec<Vec<u8>>> {
         return Err(cannot("it is empty").into());
     }
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > FILE_MAX {
-        return Err(cannot("it is longer than 64 MiB, and is kept whole").with_line("use", "head -c 64M").into());
+        return Err(cannot("it is larger than 64 MiB, and is kept whole").with_line("use", "head -c 64M").into());
     }
     Ok(bytes.chunks(room).map(|piece| signed(piece, 0)).collect())
 }

@@ -38,7 +38,7 @@ pub(super) fn head(options: &Options, device: &str, target: IpAddr) -> String {
 fn ip(seen: &ReplyIpHeader, from: IpAddr, id: &str, is_verbose: bool) -> String {
     let fragment = if seen.dont_fragment { "DF " } else { "" };
     let rest = if is_verbose { format!("tos={:x} iplen={}\n", seen.traffic_class, seen.length) } else { String::new() };
-    // This face reads headers as they are, so hops are unknown where a header says zero.
+    // This drop-in reads headers as they are, so hops are unknown where a header says zero.
     let ttl = seen.hops_left.unwrap_or(0);
     format!("len={} ip={from} ttl={ttl} {fragment}id={id} {rest}", seen.length)
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::units::volume;
 
-/// The size of a file at the end of a test, and how much of it so many bytes are; nothing when it is gone.
+/// The size of a file at the end of a test, and how much of it that many bytes are; nothing when it is gone.
 fn share(path: &Path, bytes: u64) -> Option<(u64, u64)> {
     let size = fs::metadata(path).ok()?.len();
     // Of an empty file everything is there.

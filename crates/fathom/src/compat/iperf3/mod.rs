@@ -1,6 +1,6 @@
-//! The face of iperf3, both ends.
+//! Drop-in for iperf3, both ends.
 //!
-//! Unlike the faces of other tools it drives the engine in this process, without a Plan and its agents: rows of every stream are
+//! Unlike other drop-in tools it drives the engine in this process, without a Plan and its agents: rows of every stream are
 //! printed while the test runs, from counts that a Record has only at its end, and what ends a test (a number of blocks, a file, a
 //! server) is no span of a trial. So what the user asked for stays iperf3's own words, and `fathom tcp --protocol iperf3` is the same
 //! client as a Plan, in the kinds `iperf3_tcp` and `iperf3_udp`.

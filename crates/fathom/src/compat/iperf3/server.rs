@@ -151,7 +151,7 @@ fn detach() -> anyhow::Result<Exit> {
     let mut command = Command::new(std::env::current_exe().context("cannot find this program's own file")?);
     let mut words = std::env::args_os();
     if let Some(name) = words.next() {
-        // A link that selects the face goes on selecting it.
+        // A link that selects the drop-in goes on selecting it.
         command.arg0(name);
     }
     command.args(words).env(DETACHED_VARIABLE, "1");

@@ -52,7 +52,7 @@ Usage: pktgen -i DEVICE [option]...       as the kernel's sample scripts
   -p PORT     destination port; a range such as 433-444 is drawn from at random
   -t N        threads; one unless given
   -f N        number of the first thread, which is its processor; 0 unless given
-  -c N        send each packet so many times more
+  -c N        send each packet that many times more
   -n N        packets of each thread; 100000 unless given, 0 is without end
   -b N        packets handed over with one notice
   -w NS       nanoseconds from packet to packet

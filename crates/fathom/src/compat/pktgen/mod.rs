@@ -1,4 +1,4 @@
-//! The face of pktgen: the options of the kernel's sample scripts and the commands of `pgset`, and pktgen's own result.
+//! Drop-in for pktgen: the options of the kernel's sample scripts and the commands of `pgset`, and pktgen's own result.
 //!
 //! The kernel's pktgen sends where it is loaded, fathom's own engine elsewhere; stderr says which.
 

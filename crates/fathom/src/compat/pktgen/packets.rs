@@ -348,7 +348,7 @@ impl EnginePackets {
         settings
     }
 
-    /// Where they are after so many.
+    /// Where they are after that many.
     pub(super) fn after(&self, packets: u64, params: &Params) -> PacketPosition {
         let shown = |values: &PktgenValues| (values.show)(values.at(packets));
         let low = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);

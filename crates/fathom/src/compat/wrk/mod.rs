@@ -1,7 +1,7 @@
-//! The face of wrk: closed loop over keep-alive connections, with its scripts.
+//! Drop-in for wrk: closed loop over keep-alive connections, with its scripts.
 //!
 //! Latency is the service time as it was measured. wrk adds samples that never were (its answer to coordinated omission), which
-//! this face does not.
+//! this drop-in does not.
 
 mod options;
 mod script;
@@ -24,7 +24,7 @@ pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit>
     let (words, extras) = closed_loop::without_extras(words);
     let reading = options::read(&words);
     if reading.version {
-        closed_loop::print_now(&format!("wrk 4.1 face of {} [epoll]\n", crate::registry::TOOL))?;
+        closed_loop::print_now(&format!("wrk 4.1 drop-in of {} [epoll]\n", crate::registry::TOOL))?;
     }
     let options = match reading.options {
         Ok(options) => options,

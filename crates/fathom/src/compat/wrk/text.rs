@@ -30,7 +30,7 @@ pub(super) struct ThreadStats {
 }
 
 impl ThreadStats {
-    /// Of values that are each so many of the printed unit.
+    /// Of values that are each that many of the printed unit.
     fn of(values: &Histogram, per_unit: f64) -> Self {
         // Rates of nothing at all are none: wrk samples no thread that has done nothing.
         let Some((mean, max)) = values.mean().zip(values.max()).filter(|(_, max)| *max > 0) else {

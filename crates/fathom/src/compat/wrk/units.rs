@@ -3,7 +3,7 @@
 //! A value moves on to the next unit at 85 % of it, as long as one more unit follows: 850 µs are `0.85ms`, 51 s are `0.85m`, and
 //! no time is ever shown in hours.
 
-/// A row of units, each so many times the one before.
+/// A row of units, each that many times the one before.
 pub(super) struct UnitScale {
     scale: f64,
     base: &'static str,

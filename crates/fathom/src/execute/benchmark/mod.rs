@@ -181,7 +181,7 @@ fn new_benchmark(wanted: &BenchmarkSpec, own: Option<OwnMaximum>, from: Option<&
         (None, None, Some(own)) => (own, Reference::OwnMaximum),
         (None, None, None) => {
             let what =
-                "nobody knows the highest rate: the device has no line rate, and fathom's own maximum was not measured";
+                "the maximum rate is unknown: the device has no line rate, and fathom's own maximum was not measured";
             return Err(UserError::new(Exit::Preflight, what).with_line("use", "--max-rate 100k"));
         }
     };
@@ -279,7 +279,7 @@ impl FrameSizeBenchmark<'_, '_, '_> {
 
     fn note_void_trials(&mut self, n_void: u32) {
         if n_void > 0 {
-            let what = format!("{n_void} trials were made again, because fathom did not send what was due in them");
+            let what = format!("{n_void} trials were repeated, because fathom did not send all frames on time");
             self.results.remarks.push(what);
         }
     }

@@ -553,7 +553,7 @@ fn change(a: &mut Assembler, change: FieldValues) {
     }
 }
 
-/// Writes so many bytes of `R3` to the frame, the least significant first; `R3` is lost.
+/// Writes that many bytes of `R3` to the frame, the least significant first; `R3` is lost.
 fn store_low_bytes(a: &mut Assembler, (at, width): (usize, usize)) {
     let mut done = 0;
     for part in [8, 4, 2, 1] {

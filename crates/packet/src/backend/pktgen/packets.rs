@@ -76,7 +76,7 @@ const BOTTOM_OF_STACK: u32 = 0x100;
 const LABELS_MAX: usize = 15;
 /// What frames have when nothing is said, and what pktgen gives its packets instead.
 const TIME_TO_LIVE: [u8; 2] = [64, 32];
-/// pktgen draws sizes from a table of so many places.
+/// pktgen draws sizes from a table of that many places.
 const SHARES: u64 = 100;
 const MIX_MAX: usize = 20;
 

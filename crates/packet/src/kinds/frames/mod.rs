@@ -51,18 +51,23 @@ pub const STEP_AT: &str = "step-at";
 pub const STEP_RATE: &str = "step-rate";
 
 const OPTIONS: &[OptionDoc] = &[
-    OptionDoc { name: "rate", value: ValueKind::Rate, default: None, help: "frames per second; flat out if absent" },
+    OptionDoc {
+        name: "rate",
+        value: ValueKind::Rate,
+        default: None,
+        help: "frames per second; default: as fast as possible",
+    },
     OptionDoc {
         name: STEP_AT,
         value: ValueKind::Span,
         default: None,
-        help: "with --step-rate: when the rate changes, from the first frame on, the warm-up included",
+        help: "with --step-rate: when the rate changes, counted from the first frame, warm-up included",
     },
     OptionDoc {
         name: STEP_RATE,
         value: ValueKind::Rate,
         default: None,
-        help: "frames per second from --step-at on; the result then says how long after that the last frame was lost",
+        help: "frames per second after --step-at; the result says how long frames were still lost",
     },
     craft::SIZE,
     craft::MIX,
@@ -87,52 +92,55 @@ const OPTIONS: &[OptionDoc] = &[
         name: "threads",
         value: ValueKind::Count(1, 64),
         default: Some("1"),
-        help: "threads that send, each its share of the flows",
+        help: "sending threads, each with its share of the flows",
     },
     OptionDoc {
         name: "backend",
         value: ValueKind::Choice(backend::BACKEND_NAMES),
         default: Some("auto"),
-        help: "how frames leave: by the kernel's pktgen, made in the kernel (live), by AF_XDP (xsk), by a packet socket, or by the first of \
-               these that works",
+        help: "how to send frames: the kernel's pktgen, XDP in the kernel (live), AF_XDP (xsk), a packet socket, or auto: the first that works",
     },
     OptionDoc {
         name: "arrivals",
         value: ValueKind::Choice(ARRIVALS),
         default: Some("constant"),
-        help: "with a rate: at equal distances, or at random and independent of each other",
+        help: "with --rate: constant: evenly spaced; poisson: random and independent",
     },
     OptionDoc {
         name: "burst",
         value: ValueKind::Count(1, 65_536),
         default: Some("1"),
-        help: "with a rate: so many frames leave together, as far apart as the rate asks",
+        help: "with --rate: frames per burst",
     },
-    OptionDoc { name: "qdisc", value: ValueKind::Flag, default: None, help: "send through the queueing discipline" },
+    OptionDoc {
+        name: "qdisc",
+        value: ValueKind::Flag,
+        default: None,
+        help: "send through the interface's queueing discipline",
+    },
     OptionDoc {
         name: "mac",
         value: ValueKind::Text,
         default: None,
-        help: "Ethernet address to send to; without it that of the router on the way, or of the responder on the same link",
+        help: "destination MAC address; default: the next hop's, or the responder's on the same link",
     },
     OptionDoc {
         name: LEARNING,
         value: ValueKind::Count(0, 10_000),
         default: None,
-        help: "frames that each end sends before the trial, so that a device learns where the ends are; they are not counted in it; \
-               3 with --method",
+        help: "learning frames that each end sends before a trial; not counted; 3 with --method",
     },
     OptionDoc {
         name: LEARNING_WAIT,
         value: ValueKind::Span,
         default: None,
-        help: "with --learning: how long the device is given before the trial, at most 10s; with --method 50ms, and 2s with --conform",
+        help: "with --learning: wait before the trial, at most 10s; 50ms with --method, 2s with --conform",
     },
     OptionDoc {
         name: "counter",
         value: ValueKind::Choice(COUNTERS),
         default: Some("auto"),
-        help: "count in XDP (native, generic), behind it (xsk), in a packet socket, or in the best that works",
+        help: "where to count frames: XDP (native, generic), AF_XDP (xsk), a packet socket, or auto: the best that works",
     },
 ];
 

@@ -33,19 +33,19 @@ const OPTIONS: &[OptionDoc] = &[
         name: "receive",
         value: ValueKind::Text,
         default: None,
-        help: "send nothing: count packets of a pktgen, whoever's, at this device, by its own header",
+        help: "send nothing: count the packets of any pktgen that arrive at this interface",
     },
     OptionDoc {
         name: "ports-each",
         value: ValueKind::Count(1, ALL_PORTS),
         default: Some("65536"),
-        help: "source ports that each device of pktgen sends from, by which several are told apart: 1 if each has one of its own",
+        help: "source ports per sending pktgen device, to tell several devices apart; 1 if each uses one port",
     },
     OptionDoc {
         name: "shared-clock",
         value: ValueKind::Flag,
         default: None,
-        help: "the sender's wall clock is this one, or follows the same: tell latencies too",
+        help: "both hosts have the same wall clock: report latencies too",
     },
 ];
 

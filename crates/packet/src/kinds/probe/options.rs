@@ -19,26 +19,26 @@ const HOST: OptionDoc = OptionDoc {
     name: "host",
     value: ValueKind::Destination,
     default: None,
-    help: "the host to probe, by address or name; without it, the other host of the plan",
+    help: "address or name of the host to probe; default: the other host of the plan",
 };
 const PROTOCOL: OptionDoc = OptionDoc {
     name: "protocol",
     value: ValueKind::Choice(PROTOCOLS),
     default: Some("icmp"),
-    help: "what a probe is: an echo request (icmp), a TCP segment, a UDP datagram, a bare IP packet",
+    help: "probe packet: ICMP echo request (icmp), TCP segment, UDP datagram or bare IP packet",
 };
 /// The same for ports, of which ICMP has none.
 const PROTOCOL_OF_PORTS: OptionDoc = OptionDoc {
     name: "protocol",
     value: ValueKind::Choice(&["tcp", "udp"]),
     default: Some("tcp"),
-    help: "whose ports are asked",
+    help: "protocol of the ports to scan",
 };
 const PORT: OptionDoc = OptionDoc {
     name: "port",
     value: ValueKind::Count(1, 65_535),
     default: None,
-    help: "the port that is asked; 80 for TCP and 33434 for UDP if absent",
+    help: "destination port; default: 80 for TCP, 33434 for UDP",
 };
 const TCP_FLAGS: OptionDoc =
     OptionDoc { name: "flags", value: ValueKind::Choice(FLAGS), default: Some("syn"), help: "flags of a TCP probe" };
@@ -47,31 +47,31 @@ const NUMBER: OptionDoc = OptionDoc {
     value: ValueKind::Count(0, 255),
     // RFC 3692 sets it aside for experiments: a host answers that it does not know it.
     default: Some("253"),
-    help: "number of the protocol of a bare IP packet",
+    help: "protocol number of a bare IP packet",
 };
 const FAMILY: OptionDoc = OptionDoc {
     name: "family",
     value: ValueKind::Choice(FAMILIES),
     default: Some("any"),
-    help: "version of IP, where a name has addresses of both",
+    help: "IP version, if the name has addresses of both",
 };
 const SOURCE: OptionDoc = OptionDoc {
     name: "source",
     value: ValueKind::Source,
     default: None,
-    help: "address of this host to send from; the one that the route prefers if absent",
+    help: "source address; default: the route's preferred one",
 };
 const TIMEOUT: OptionDoc = OptionDoc {
     name: "timeout",
     value: ValueKind::Span,
     default: Some("1s"),
-    help: "how long an answer may take: 1ms to 10s; what comes later is late, not lost",
+    help: "time to wait for an answer: 1ms to 10s; a later answer counts as late, not lost",
 };
 const TRAFFIC_CLASS: OptionDoc = OptionDoc {
     name: "traffic-class",
     value: ValueKind::Count(0, 255),
     default: Some("0"),
-    help: "byte of differentiated services and ECN in the IP header",
+    help: "DSCP and ECN byte in the IP header",
 };
 
 pub(super) const SERIES: &[OptionDoc] = &[
@@ -84,37 +84,37 @@ pub(super) const SERIES: &[OptionDoc] = &[
         name: "count",
         value: ValueKind::Count(1, 1_000_000_000),
         default: None,
-        help: "end after this many probes, if that is before the end of the time",
+        help: "stop after this many probes, even if time is left",
     },
     OptionDoc {
         name: "interval",
         value: ValueKind::Span,
         default: Some("100ms"),
-        help: "time from one probe to the next, 10us or more",
+        help: "time between probes, 10us or more",
     },
     OptionDoc {
         name: "flood",
         value: ValueKind::Flag,
         default: None,
-        help: "send flat out, and read the answers all the same",
+        help: "send as fast as possible, and still read the answers",
     },
     OptionDoc {
         name: "size",
         value: ValueKind::Size,
         default: None,
-        help: "length of the whole IP packet; as short as it gets if absent",
+        help: "length of the IP packet; default: the shortest",
     },
     OptionDoc {
         name: "hop-limit",
         value: ValueKind::Count(1, 255),
         default: Some("64"),
-        help: "how many routers a probe may pass (TTL)",
+        help: "TTL (hop limit) of probes",
     },
     OptionDoc {
         name: "outage-probes",
         value: ValueKind::Count(1, 1_000_000),
         default: Some("3"),
-        help: "so many probes in a row without an answer in time are an outage",
+        help: "consecutive unanswered probes that count as an outage",
     },
     TIMEOUT,
     FAMILY,
@@ -128,12 +128,7 @@ pub(super) const MTU: &[OptionDoc] = &[
     PORT,
     TCP_FLAGS,
     NUMBER,
-    OptionDoc {
-        name: "tries",
-        value: ValueKind::Count(1, 10),
-        default: Some("2"),
-        help: "how often a length is tried before it is taken for lost",
-    },
+    OptionDoc { name: "tries", value: ValueKind::Count(1, 10), default: Some("2"), help: "tries per packet size" },
     TIMEOUT,
     FAMILY,
     SOURCE,
@@ -146,24 +141,14 @@ pub(super) const ROUTE: &[OptionDoc] = &[
     PORT,
     TCP_FLAGS,
     NUMBER,
-    OptionDoc {
-        name: "hops",
-        value: ValueKind::Count(1, 255),
-        default: Some("30"),
-        help: "the most routers that are asked",
-    },
+    OptionDoc { name: "hops", value: ValueKind::Count(1, 255), default: Some("30"), help: "maximum number of hops" },
     OptionDoc {
         name: "queries",
         value: ValueKind::Count(1, 100),
         default: Some("3"),
-        help: "how often each hop is asked; Linux routers answer six in a row and then one a second",
+        help: "probes per hop; Linux routers answer six at once, then one per second",
     },
-    OptionDoc {
-        name: "pause",
-        value: ValueKind::Span,
-        default: Some("50ms"),
-        help: "time from one question to a hop to the next",
-    },
+    OptionDoc { name: "pause", value: ValueKind::Span, default: Some("50ms"), help: "time between probes to one hop" },
     TIMEOUT,
     FAMILY,
     SOURCE,
@@ -178,14 +163,14 @@ pub(super) const PORTS: &[OptionDoc] = &[
         name: "ports",
         value: ValueKind::Text,
         default: Some("22,53,80,123,443,3306,5432,6379,8080,8443"),
-        help: "ports and ranges: 22,80,8000-8010",
+        help: "ports and ranges to scan: 22,80,8000-8010",
     },
     OptionDoc { name: "rate", value: ValueKind::Rate, default: Some("500/s"), help: "probes per second, 1 to 3000" },
     OptionDoc {
         name: "tries",
         value: ValueKind::Count(1, 10),
         default: Some("2"),
-        help: "how often a port is asked that does not answer",
+        help: "tries per port that does not answer",
     },
     TIMEOUT,
     FAMILY,

@@ -68,19 +68,19 @@ const OPTIONS: &[OptionDoc] = &[
         name: "end",
         value: ValueKind::Choice(WORDS),
         default: Some("device"),
-        help: "how far frames come: nowhere (program), to no protocol (device), a rule (filter), a closed port, a socket",
+        help: "how far frames go: an XDP program, the device only, a filter rule, a closed port, a socket",
     },
     OptionDoc {
         name: "rules",
         value: ValueKind::Count(0, RULES_MAX),
         default: Some("0"),
-        help: "rules of nftables that each packet is compared with, without success, before its route is looked up",
+        help: "nftables rules that each packet is compared with, none of which matches",
     },
     OptionDoc {
         name: "size",
         value: ValueKind::Size,
         default: Some("64"),
-        help: "length of a frame as on the wire, checksum included: 64 to 1518",
+        help: "frame size on the wire, FCS included: 64 to 1518",
     },
 ];
 

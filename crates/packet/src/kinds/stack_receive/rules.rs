@@ -22,7 +22,7 @@ const ENTRY: &str = "entry";
 const COMPARED: &str = "rules";
 
 impl FilterRules {
-    /// Compares every packet with so many rules, and drops it behind them or lets it go on.
+    /// Compares every packet with that many rules, and drops it behind them or lets it go on.
     pub(super) fn install(n_rules: u64, is_dropped: bool) -> std::result::Result<Self, Error> {
         let compare = Rule { matching: PacketMatch::Source(NOBODY), verdict: RuleVerdict::Drop };
         let compared = vec![compare; usize::try_from(n_rules).unwrap_or(usize::MAX)];

@@ -18,7 +18,7 @@ pub(super) fn section(run: &Run, test: &TestRun) -> Markup {
             (PlotFigure {
                 class: "wide",
                 title: "rates by frame size",
-                about: "what was found against the most that there could be",
+                about: "result compared with the maximum possible",
                 plot: rates(run),
                 table: None,
             }.render())
@@ -29,7 +29,7 @@ pub(super) fn section(run: &Run, test: &TestRun) -> Markup {
         (PlotFigure {
             class: "wide",
             title: "frame loss",
-            about: "what was lost of what was offered; the dotted line is 100 %",
+            about: "loss as a share of the offered frames; the dotted line is 100 %",
             plot: loss_curve(found),
             table: (!found.loss.is_empty()).then(|| losses(found)),
         }.render())

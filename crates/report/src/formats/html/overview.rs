@@ -173,7 +173,7 @@ fn ladder_bar(run: &Run, test: &TestRun, begins: bool) -> Markup {
 
 /// What one of the things is called that a test's cost counts.
 fn unit_of_work<'a>(test: &TestRun, metric: &'a Metric) -> &'a str {
-    // A cost per so many of what is counted says so in its title.
+    // A cost per that many of what is counted says so in its title.
     if let Some((_, unit)) = metric.title.rsplit_once(" per ") {
         return unit;
     }

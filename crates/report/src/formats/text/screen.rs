@@ -104,7 +104,7 @@ impl TextScreen {
     }
 }
 
-/// Breaks a text at blanks into lines of at most so many characters; a longer word keeps its line for itself.
+/// Breaks a text at blanks into lines of at most that many characters; a longer word keeps its line for itself.
 pub(super) fn wrap(text: &str, room: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let pieces = pieces(text);
@@ -144,7 +144,7 @@ fn pieces(text: &str) -> Vec<String> {
     pieces
 }
 
-/// The text in so many columns: cut with an ellipsis, or filled with blanks.
+/// The text in that many columns: cut with an ellipsis, or filled with blanks.
 pub(super) fn fitted(text: &str, width: usize) -> String {
     let n = text.chars().count();
     if n <= width {

@@ -104,7 +104,7 @@ fn widths(lines: &[(Cells, RowMark)], room: usize) -> Vec<usize> {
     fit(&widths, &[COLUMN_MIN; TITLES.len()], room)
 }
 
-/// How much of the screen so many columns take, with the gaps between them.
+/// How much of the screen that many columns take, with the gaps between them.
 fn span(widths: &[usize]) -> usize {
     let shown = widths.iter().filter(|width| **width > 0);
     shown.map(|width| width + GAP).sum::<usize>().saturating_sub(GAP)

@@ -12,7 +12,7 @@ use crate::{Error, Result, clock, reactor::Batch, socket::SockAddr};
 
 /// Requests handed over with one call; more are handed over in between. Small, for the ring is walked through and takes cache.
 const REQUESTS: u32 = 256;
-/// Completions that fit before the kernel has to allocate for more: at least so many …
+/// Completions that fit before the kernel has to allocate for more: at least that many …
 const COMPLETIONS_MIN: u32 = 2048;
 /// … and at most, however many connections there are. The kernel's table of requests that wait grows with them too, and with it the
 /// time to find one that is to be cancelled: `io_ring_ctx_alloc` in `io_uring/io_uring.c`.

@@ -16,14 +16,14 @@ pub(super) const HOST: OptionDoc = OptionDoc {
     name: "host",
     value: ValueKind::Destination,
     default: None,
-    help: "an iperf3 server, HOST or HOST:PORT; without it ours at the other end of a lab",
+    help: "iperf3 server, HOST or HOST:PORT; default: our own at the other end of a lab",
 };
 /// Streams in each direction.
 pub(super) const STREAMS: OptionDoc = OptionDoc {
     name: "flows",
     value: ValueKind::Count(1, 128),
     default: Some("1"),
-    help: "streams at the same time in each direction",
+    help: "parallel streams in each direction",
 };
 /// Who sends.
 pub(super) const DIRECTION: OptionDoc = OptionDoc {
@@ -32,41 +32,37 @@ pub(super) const DIRECTION: OptionDoc = OptionDoc {
     default: Some("up"),
     help: "who sends: this side, the server, or both at the same time",
 };
-const BLOCK: OptionDoc = OptionDoc {
-    name: "write",
-    value: ValueKind::Size,
-    default: None,
-    help: "bytes handed to the kernel in one call; without it 128 KiB",
-};
+const BLOCK: OptionDoc =
+    OptionDoc { name: "write", value: ValueKind::Size, default: None, help: "bytes per send call; default: 128 KiB" };
 const SIZE: OptionDoc = OptionDoc {
     name: "size",
     value: ValueKind::Size,
     default: None,
-    help: "payload bytes of a datagram, 16 to 65507; without it what the path allows",
+    help: "payload bytes per datagram, 16 to 65507; default: what fits the path MTU",
 };
 const RATE: OptionDoc = OptionDoc {
     name: "rate",
     value: ValueKind::BitRate,
     default: None,
-    help: "payload of all streams together, both directions included; without it as fast as possible",
+    help: "total payload rate of all streams, both directions; default: as fast as possible",
 };
 const SENDFILE: OptionDoc = OptionDoc {
     name: "sendfile",
     value: ValueKind::Flag,
     default: Some("false"),
-    help: "senders use sendfile, which saves them a copy",
+    help: "send with sendfile (no copy on the sender)",
 };
 const DISCARD: OptionDoc = OptionDoc {
     name: "discard",
     value: ValueKind::Flag,
     default: Some("false"),
-    help: "receivers discard in the kernel (MSG_TRUNC), where they know how",
+    help: "receivers discard in the kernel (MSG_TRUNC), if they can",
 };
 const COUNTERS: OptionDoc = OptionDoc {
     name: "counters-64bit",
     value: ValueKind::Flag,
     default: Some("true"),
-    help: "datagrams are numbered with 64 bits, which servers before 3.1 do not know",
+    help: "number datagrams with 64 bits (iperf3 3.1 and later)",
 };
 
 pub(super) const TCP_OPTIONS: &[OptionDoc] =

@@ -47,13 +47,13 @@ const LOAD: OptionDoc = OptionDoc {
     name: "direction",
     value: ValueKind::Choice(&["none", "up", "down", "both"]),
     default: Some("both"),
-    help: "which way streams fill the path beside the probes, seen from the initiator",
+    help: "direction of the streams that load the path besides the probes, seen from the initiator",
 };
 const PROBE_RATE: OptionDoc = OptionDoc {
     name: "probe-rate",
     value: ValueKind::Rate,
     default: Some("100"),
-    help: "probes per second, sent whether those before are answered or not",
+    help: "probes per second, sent whether earlier ones are answered or not",
 };
 
 /// A group of connections with a listener of its own, as a connection must tell by where it came in what it is for.

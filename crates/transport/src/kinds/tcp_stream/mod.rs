@@ -73,44 +73,44 @@ const WRITE: OptionDoc = OptionDoc {
     name: "write",
     value: ValueKind::Size,
     default: None,
-    help: "bytes handed to the kernel, and asked of it, in one call; without it 512 KiB, or what --rate asks for in 1 ms",
+    help: "bytes per send and receive call; default: 512 KiB, or 1 ms of --rate",
 };
 const RATE: OptionDoc = OptionDoc {
     name: "rate",
     value: ValueKind::BitRate,
     default: None,
-    help: "payload that all flows of a direction together are handed per second, on a schedule; without it as fast as possible",
+    help: "total payload rate of all flows in one direction; default: as fast as possible",
 };
 const SEND: OptionDoc = OptionDoc {
     name: "send",
     value: ValueKind::Choice(&["copy", "sendfile", "zerocopy"]),
     default: Some("copy"),
-    help: "how the sender hands its payload to the kernel; zerocopy is MSG_ZEROCOPY",
+    help: "how the sender sends: copy, sendfile, or zerocopy (MSG_ZEROCOPY)",
 };
 const RECEIVE: OptionDoc = OptionDoc {
     name: "receive",
     value: ValueKind::Choice(&["copy", "truncate"]),
     default: Some("copy"),
-    help: "what the receiver does; with truncate (MSG_TRUNC) its kernel throws the payload away, which saves the copy",
+    help: "how the receiver receives: copy, or truncate (MSG_TRUNC: the kernel discards the payload without a copy)",
 };
 const WAKE: OptionDoc = OptionDoc {
     name: "wake",
     value: ValueKind::Size,
     default: None,
-    help: "wake the receiver when so many bytes are there (SO_RCVLOWAT), 1 for any; without it what arrives in 100 µs, up to 256 KiB",
+    help: "wake the receiver at this many bytes (SO_RCVLOWAT); 1: always; default: what arrives in 100 µs, at most 256 KiB",
 };
 const BYTES: OptionDoc = OptionDoc {
     name: "bytes",
     value: ValueKind::Size,
     default: None,
-    help: "end after so many bytes of all flows of a direction together, at the latest after --duration",
+    help: "stop after this many bytes of all flows in one direction, at the latest after --duration",
 };
 
 const OMIT: OptionDoc = OptionDoc {
     name: "omit",
     value: ValueKind::Span,
     default: None,
-    help: "leave out exactly this first part of each round; without it the warm-up ends when the rate is steady",
+    help: "exclude exactly this first part of each round; default: the warm-up ends when the rate is steady",
 };
 
 impl TestKind for TcpStream {
@@ -483,7 +483,7 @@ impl StreamConfig {
         }
         if given_up > Nanos::ZERO {
             let text = format!(
-                "the rate that was asked for was not kept: a flow was so far behind its schedule that {given_up} of it were given up"
+                "the requested rate was not kept: a flow fell so far behind its schedule that {given_up} of it were given up"
             );
             note("rate-not-kept", text);
         }

@@ -88,7 +88,7 @@ impl Test for UdpStreamSender {
         }
         if given_up > Nanos::ZERO {
             let text = format!(
-                "the rate that was asked for was not kept: the sender was held up, and what was due in {given_up} of that time was not sent"
+                "the requested rate was not kept: the sender was delayed, and the payload of {given_up} was not sent"
             );
             stream.note("rate-not-kept", text);
         }
@@ -212,7 +212,7 @@ impl Flow<'_> {
                 }
             }
         }
-        self.errors.count_text("no receiver said and proved where it is");
+        self.errors.count_text("no receiver proved its address");
         false
     }
 

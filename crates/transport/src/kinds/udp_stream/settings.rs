@@ -18,45 +18,43 @@ const SIZE: OptionDoc = OptionDoc {
     name: "size",
     value: ValueKind::Size,
     default: Some("1400"),
-    help: "payload bytes of a datagram, 1 to 65507; 18 fill the smallest Ethernet frame, fewer carry no number",
+    help: "payload bytes per datagram, 1 to 65507; 18 fill the smallest Ethernet frame; fewer have no sequence number",
 };
 const MIX: OptionDoc = OptionDoc {
     name: "mix",
     value: ValueKind::Text,
     default: None,
-    help: "sizes with weights in place of `size`, such as 18:7,524:4,1472:1, which is `imix`",
+    help: "mix of sizes with weights instead of --size: 18:7,524:4,1472:1, or `imix` for this one",
 };
 const RATE: OptionDoc = OptionDoc {
     name: "rate",
     value: ValueKind::BitRate,
     default: None,
-    help: "payload of all flows together; without it as fast as possible",
+    help: "total payload rate of all flows; default: as fast as possible",
 };
 const PPS_RATE: OptionDoc = OptionDoc {
     name: "pps",
     value: ValueKind::Rate,
     default: None,
-    help: "the same in datagrams per second, in place of `rate`",
+    help: "total rate in datagrams per second, instead of --rate",
 };
 const TRAFFIC: OptionDoc = OptionDoc {
     name: "traffic",
     value: ValueKind::Text,
     default: Some("constant"),
-    help: "how a rate is spread over time: constant (equal distances), bursts (what is due each millisecond), bursts:N, \
-           frames:FPS, frames:FPS:SPREAD% (log-normal sizes) or poisson",
+    help: "traffic pattern at a rate: constant (evenly spaced), bursts (once per millisecond), bursts:N, frames:FPS, frames:FPS:SPREAD% (log-normal sizes) or poisson",
 };
 const BATCH: OptionDoc = OptionDoc {
     name: "batch",
     value: ValueKind::Count(1, 1024),
     default: Some("32"),
-    help: "most messages in one system call: datagrams, or super-buffers, of which at most 4 are sent and 8 received at once",
+    help: "maximum messages per system call: datagrams, or super-buffers (at most 4 sent, 8 received)",
 };
 const OFFLOAD: OptionDoc = OptionDoc {
     name: "offload",
     value: ValueKind::Choice(&["none", "auto", "gso", "gro", "both"]),
     default: Some("none"),
-    help: "super-buffers of many datagrams, cut on the way out (gso) and joined on the way in (gro), both where possible (auto); \
-           the stack then sees fewer packets than are counted",
+    help: "super-buffers of many datagrams: gso (segment on send), gro (coalesce on receive), both, or auto (where possible); the stack then sees fewer packets than are counted",
 };
 
 /// All options, in the order of the help.

@@ -138,7 +138,7 @@ impl ControlConnection {
         }
     }
 
-    /// Reads JSON of at most so many bytes.
+    /// Reads JSON of at most that many bytes.
     pub(crate) fn read_json(&mut self, what: &'static str, most: usize) -> Result<Value, Error> {
         let mut length = [0; 4];
         self.fill(&mut length, what)?;

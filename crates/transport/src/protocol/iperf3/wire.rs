@@ -131,7 +131,7 @@ pub(crate) fn write_refusal(code: i32, errno: i32) -> [u8; 9] {
 /// A JSON document behind its length.
 ///
 /// # Panics
-/// When it is longer than 4 GiB.
+/// When it is larger than 4 GiB.
 #[must_use]
 pub(crate) fn write_json(value: &Value) -> Vec<u8> {
     let text = value.to_string();

@@ -31,7 +31,7 @@ pub(crate) const TIMEOUT: OptionDoc = OptionDoc {
     name: "timeout",
     value: ValueKind::Span,
     default: Some("200ms"),
-    help: "how long an answer is waited for before it counts as lost",
+    help: "time to wait for an answer before it counts as lost",
 };
 
 /// The shortest and the longest time-out: below, answers would be lost to the kernel's clock tick, and above, to the end of a trial.
@@ -75,7 +75,7 @@ mod counter {
 
 /// The length of what a datagram begins with.
 const HEADER_LEN: usize = 8;
-/// Numbers have so many bits; a flow would reach the end after days at the highest rates.
+/// Numbers have that many bits; a flow would reach the end after days at the highest rates.
 const NUMBER_BITS: u32 = 40;
 
 /// What takes the place of the class where an address is challenged, and where it returns the challenge.

@@ -24,10 +24,10 @@ use crate::{
 const TRANSACTIONS: usize = 0;
 const RECEIVED: usize = 1;
 const FOREIGN: usize = 2;
-/// So many looks without success go by before a spinning worker looks at the phase.
+/// That many looks without success go by before a spinning worker looks at the phase.
 const SPINS_PER_CHECK: u32 = 64;
 
-/// The most requests that are taken in one call: shared by so many, the price of a call is lost in that of a datagram.
+/// The most requests that are taken in one call: shared by that many, the price of a call is lost in that of a datagram.
 const BATCH_MAX: usize = 64;
 /// The most room for them, of which the second-level cache holds twice as much.
 const BATCH_BYTES: usize = 256 << 10;

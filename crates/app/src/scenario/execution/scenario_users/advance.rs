@@ -16,7 +16,7 @@ use super::{
     NextAction, ScenarioUsers, ThinkMode, YIELD_TIME,
 };
 
-/// A user goes through so many operations without a request or a rest; a loop that never asks must not hold up the others.
+/// A user goes through that many operations without a request or a rest; a loop that never asks must not hold up the others.
 const OPS_MAX: u32 = 10_000;
 
 /// How a data set has ended.

@@ -167,7 +167,7 @@ fn send_stream(
     Ok(if sending.has_sent_all() { StreamEnd::FileSent } else { StreamEnd::Stopped })
 }
 
-/// Sends so many blocks at once, and the next burst when its first byte is due.
+/// Sends that many blocks at once, and the next burst when its first byte is due.
 fn send_bursts<C: StreamContext>(
     sending: &mut StreamSender<'_>,
     (parameters, rate, budget): (&Parameters, BitsPerSec, Option<u64>),

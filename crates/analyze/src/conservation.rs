@@ -338,11 +338,11 @@ mod tests {
 
     #[test]
     fn everything_sent_is_received_dropped_at_a_place_or_unexplained() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 900), (1000, 950)]);
-        story.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 60);
-        story.host_counter("target", (host::SOFTNET_DROPPED, "cpu0"), 5);
-        let run = story.analyzed();
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 900), (1000, 950)]);
+        builder.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 60);
+        builder.host_counter("target", (host::SOFTNET_DROPPED, "cpu0"), 5);
+        let run = builder.analyzed();
         let sum = run.tests[0].conservation.as_ref().unwrap();
         assert_eq!((sum.n_sent, sum.n_received, sum.n_unexplained), (2000, 1850, 150 - 2 * 65));
         let places: Vec<(&str, u64)> = sum.drops.iter().map(|drop| (drop.place.as_str(), drop.n_dropped)).collect();
@@ -352,11 +352,11 @@ mod tests {
     #[test]
     fn what_was_counted_and_then_dropped_by_the_receivers_stack_had_arrived() {
         for (n_received, n_passed_on, n_dropped) in [(1000, 1000, 0), (900, 900, 100), (900, 0, 1000)] {
-            let mut story = RunBuilder::new();
-            story.udp_stream(&[(1000, n_received)]);
-            story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 1000);
-            story.total("target", count::PASSED_ON, n_passed_on);
-            let run = story.analyzed();
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(1000, n_received)]);
+            builder.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 1000);
+            builder.total("target", count::PASSED_ON, n_passed_on);
+            let run = builder.analyzed();
             let sum = run.tests[0].conservation.as_ref().unwrap();
             assert_eq!(sum.drops.iter().map(|drop| drop.n_dropped).sum::<u64>(), n_dropped, "{sum:#?}");
             assert_eq!(sum.n_unexplained, 1000 - i64::try_from(n_received + n_dropped).unwrap());
@@ -365,22 +365,22 @@ mod tests {
 
     #[test]
     fn a_drop_that_socket_and_host_both_saw_counts_once() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 900)]);
-        story.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 100);
-        story.total("target", count::SOCKET_DROPPED, 100);
-        let run = story.analyzed();
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 900)]);
+        builder.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 100);
+        builder.total("target", count::SOCKET_DROPPED, 100);
+        let run = builder.analyzed();
         assert_eq!(run.tests[0].conservation.as_ref().unwrap().n_unexplained, 0);
     }
 
     #[test]
     fn damaged_datagrams_are_not_taken_for_a_full_buffer() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 900)]);
-        story.host_counter("target", (host::UDP_IN_CSUM_ERRORS, ""), 91);
-        story.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 9);
-        story.total("target", count::SOCKET_DROPPED, 100);
-        let run = story.analyzed();
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 900)]);
+        builder.host_counter("target", (host::UDP_IN_CSUM_ERRORS, ""), 91);
+        builder.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 9);
+        builder.total("target", count::SOCKET_DROPPED, 100);
+        let run = builder.analyzed();
         let sum = run.tests[0].conservation.as_ref().unwrap();
         assert_eq!(dropped(sum), [("receiver's checksum test", 91), ("receiver's socket buffer", 9)]);
         assert_eq!(sum.n_unexplained, 0);
@@ -395,15 +395,15 @@ mod tests {
 
     #[test]
     fn a_drop_behind_a_veth_that_five_counters_saw_counts_once() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 900)]);
-        story.driver("veth");
-        story.host_counter("target", (host::SOFTNET_DROPPED, "cpu0"), 100);
-        story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 100);
-        story.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 100);
-        story.host_counter("client", (host::IP_OUT_DISCARDS, ""), 100);
-        story.host_counter("client", (host::UDP_SNDBUF_ERRORS, ""), 100);
-        let run = story.analyzed();
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 900)]);
+        builder.driver("veth");
+        builder.host_counter("target", (host::SOFTNET_DROPPED, "cpu0"), 100);
+        builder.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 100);
+        builder.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 100);
+        builder.host_counter("client", (host::IP_OUT_DISCARDS, ""), 100);
+        builder.host_counter("client", (host::UDP_SNDBUF_ERRORS, ""), 100);
+        let run = builder.analyzed();
         let sum = run.tests[0].conservation.as_ref().unwrap();
         let dropped: Vec<&str> =
             sum.drops.iter().filter(|drop| drop.n_dropped > 0).map(|drop| drop.place.as_str()).collect();
@@ -414,14 +414,14 @@ mod tests {
 
     #[test]
     fn a_drop_between_the_ends_of_a_veth_that_three_counters_saw_counts_once() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 880)]);
-        story.driver("veth");
-        story.total("client", count::VETH_RING_DROPPED, 100);
-        story.total("target", count::FILL_EMPTY, 20);
-        story.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 100);
-        story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 100);
-        let run = story.analyzed();
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 880)]);
+        builder.driver("veth");
+        builder.total("client", count::VETH_RING_DROPPED, 100);
+        builder.total("target", count::FILL_EMPTY, 20);
+        builder.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 100);
+        builder.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 100);
+        let run = builder.analyzed();
         let sum = run.tests[0].conservation.as_ref().unwrap();
         assert_eq!(dropped(sum), [("ring between the veth's ends", 100), ("receiver's AF_XDP memory", 20)]);
         assert_eq!(sum.n_unexplained, 0);
@@ -430,13 +430,13 @@ mod tests {
     #[test]
     fn what_a_queueing_discipline_dropped_is_told_there_whether_the_socket_heard_of_it_or_not() {
         for (n_heard, n_of_ip) in [(0, 0), (100, 0), (130, 30)] {
-            let mut story = RunBuilder::new();
-            story.udp_stream(&[(1000, 900 - n_of_ip)]);
-            story.host_counter("client", (host::QDISC_DROPPED, "eth0"), 100);
-            story.host_counter("client", (host::QDISC_DROPPED, "eth7"), 5000);
-            story.host_counter("client", (host::IP_OUT_DISCARDS, ""), n_heard);
-            story.host_counter("client", (host::UDP_SNDBUF_ERRORS, ""), n_heard);
-            let run = story.analyzed();
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(1000, 900 - n_of_ip)]);
+            builder.host_counter("client", (host::QDISC_DROPPED, "eth0"), 100);
+            builder.host_counter("client", (host::QDISC_DROPPED, "eth7"), 5000);
+            builder.host_counter("client", (host::IP_OUT_DISCARDS, ""), n_heard);
+            builder.host_counter("client", (host::UDP_SNDBUF_ERRORS, ""), n_heard);
+            let run = builder.analyzed();
             let sum = run.tests[0].conservation.as_ref().unwrap();
             let at = |place: &str| sum.drops.iter().find(|drop| drop.place == place).map(|drop| drop.n_dropped);
             assert_eq!((at("sender's qdisc"), sum.n_unexplained), (Some(100), 0), "{n_heard} heard of");
@@ -446,11 +446,11 @@ mod tests {
 
     #[test]
     fn what_was_refused_was_never_sent_and_so_not_dropped() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 1000)]);
-        story.total("client", count::SEND_REFUSED, 50);
-        story.host_counter("client", (host::UDP_SNDBUF_ERRORS, ""), 50);
-        assert_eq!(story.analyzed().tests[0].conservation.as_ref().unwrap().n_unexplained, 0);
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 1000)]);
+        builder.total("client", count::SEND_REFUSED, 50);
+        builder.host_counter("client", (host::UDP_SNDBUF_ERRORS, ""), 50);
+        assert_eq!(builder.analyzed().tests[0].conservation.as_ref().unwrap().n_unexplained, 0);
     }
 
     fn dropped(sum: &Conservation) -> Vec<(&str, u64)> {
@@ -460,20 +460,20 @@ mod tests {
 
     #[test]
     fn each_place_of_a_device_between_the_two_counts_once() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 400)]);
-        story.device_between("dut");
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 400)]);
+        builder.device_between("dut");
         // The ring: the sender's interface and the device's count the same frames, and the device's backlog is the machine's.
-        story.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 100);
-        story.host_counter("dut", (host::DEV_RX_DROPPED, "eth0"), 100);
-        story.host_counter("dut", (host::DEV_XDP_DROPPED, "eth0"), 200);
-        story.host_counter("dut", (host::NFT_DROPPED, "ip fathom forward 7"), 150);
-        story.host_counter("dut", (host::IP_IN_NO_ROUTES, ""), 50);
+        builder.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 100);
+        builder.host_counter("dut", (host::DEV_RX_DROPPED, "eth0"), 100);
+        builder.host_counter("dut", (host::DEV_XDP_DROPPED, "eth0"), 200);
+        builder.host_counter("dut", (host::NFT_DROPPED, "ip fathom forward 7"), 150);
+        builder.host_counter("dut", (host::IP_IN_NO_ROUTES, ""), 50);
         // So do the device's interface and the receiver's behind it.
-        story.host_counter("dut", (host::DEV_TX_DROPPED, "eth1"), 70);
-        story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 70);
-        story.host_counter("dut", (host::DEV_RX_DROPPED, "br0"), 999);
-        let run = story.analyzed();
+        builder.host_counter("dut", (host::DEV_TX_DROPPED, "eth1"), 70);
+        builder.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 70);
+        builder.host_counter("dut", (host::DEV_RX_DROPPED, "br0"), 999);
+        let run = builder.analyzed();
         let sum = run.tests[0].conservation.as_ref().unwrap();
         let places = [
             ("device's receive ring", 100),
@@ -487,21 +487,21 @@ mod tests {
 
     #[test]
     fn what_a_device_dropped_of_two_ways_at_once_is_told_once_of_both() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 700)]);
-        story.add_reverse((2000, 1600));
-        story.device_between("dut");
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 700)]);
+        builder.add_reverse((2000, 1600));
+        builder.device_between("dut");
         // The rings in front of the device, the device itself, and the rings behind it.
-        story.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 100);
-        story.host_counter("target", (host::DEV_TX_DROPPED, "eth0"), 150);
-        story.host_counter("dut", (host::DEV_RX_DROPPED, "eth0"), 100);
-        story.host_counter("dut", (host::DEV_RX_DROPPED, "eth1"), 150);
-        story.host_counter("dut", (host::NFT_DROPPED, "ip fathom forward 7"), 380);
-        story.host_counter("dut", (host::DEV_TX_DROPPED, "eth1"), 50);
-        story.host_counter("dut", (host::DEV_TX_DROPPED, "eth0"), 20);
-        story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 50);
-        story.host_counter("client", (host::DEV_RX_DROPPED, "eth0"), 20);
-        let run = story.analyzed();
+        builder.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 100);
+        builder.host_counter("target", (host::DEV_TX_DROPPED, "eth0"), 150);
+        builder.host_counter("dut", (host::DEV_RX_DROPPED, "eth0"), 100);
+        builder.host_counter("dut", (host::DEV_RX_DROPPED, "eth1"), 150);
+        builder.host_counter("dut", (host::NFT_DROPPED, "ip fathom forward 7"), 380);
+        builder.host_counter("dut", (host::DEV_TX_DROPPED, "eth1"), 50);
+        builder.host_counter("dut", (host::DEV_TX_DROPPED, "eth0"), 20);
+        builder.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 50);
+        builder.host_counter("client", (host::DEV_RX_DROPPED, "eth0"), 20);
+        let run = builder.analyzed();
         let sum = run.tests[0].conservation.as_ref().unwrap();
         let places = [("device's receive ring", 250), ("device's filter rule", 380), ("device's output", 70)];
         assert_eq!((dropped(sum), sum.n_unexplained), (places.to_vec(), 0));
@@ -514,19 +514,19 @@ mod tests {
 
     #[test]
     fn a_test_of_streams_has_no_conservation() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000]);
-        assert_eq!(story.analyzed().tests[0].conservation, None);
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        assert_eq!(builder.analyzed().tests[0].conservation, None);
     }
 
     #[test]
     fn when_the_responder_sends_it_is_the_sender() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 900)]);
-        for record in story.run.tests[0].trials[0].records.values_mut() {
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 900)]);
+        for record in builder.run.tests[0].trials[0].records.values_mut() {
             record.side = if record.side == Side::Initiator { Side::Responder } else { Side::Initiator };
         }
-        story.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 100);
-        assert_eq!(story.analyzed().tests[0].conservation.as_ref().unwrap().n_unexplained, 0);
+        builder.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 100);
+        assert_eq!(builder.analyzed().tests[0].conservation.as_ref().unwrap().n_unexplained, 0);
     }
 }

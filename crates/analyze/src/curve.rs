@@ -207,10 +207,10 @@ mod tests {
     use fathom_model::finding::Severity;
 
     fn found(ending: Ending, cause: MissReason) -> Run {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 1000), (1000, 1000)]);
-        story.search(ending, cause);
-        story.analyzed()
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 1000), (1000, 1000)]);
+        builder.search(ending, cause);
+        builder.analyzed()
     }
 
     fn title(run: &Run) -> &str {
@@ -242,15 +242,15 @@ mod tests {
     #[test]
     fn a_rate_that_the_tool_was_late_at_accuses_nobody() {
         let all_broken = |cause| {
-            let mut story = RunBuilder::new();
-            story.udp_stream(&[(1000, 1000), (1000, 1000)]);
-            story.search(Ending::AllBroken, cause);
-            let curve = story.run.tests[0].curve.as_mut().unwrap();
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(1000, 1000), (1000, 1000)]);
+            builder.search(Ending::AllBroken, cause);
+            let curve = builder.run.tests[0].curve.as_mut().unwrap();
             (curve.kept, curve.broken) = (None, Some(1_000.0));
             for trial in &mut curve.points[0].trials {
                 trial.vote = Vote::Broken(cause);
             }
-            title(&story.analyzed()).to_owned()
+            title(&builder.analyzed()).to_owned()
         };
         assert_eq!(all_broken(MissReason::Objective), "loss <= 0.10 %: not met even at 1.00 kpps");
         let late = "fathom itself was late even at 1.00 kpps, so nothing is known of target and loss <= 0.10 %";
@@ -266,16 +266,16 @@ mod tests {
 
     #[test]
     fn a_search_that_was_sure_of_no_rate_says_so() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 1000), (1000, 1000)]);
-        story.search(Ending::OutOfBudget, MissReason::Objective);
-        let curve = story.run.tests[0].curve.as_mut().unwrap();
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 1000), (1000, 1000)]);
+        builder.search(Ending::OutOfBudget, MissReason::Objective);
+        let curve = builder.run.tests[0].curve.as_mut().unwrap();
         curve.kept = None;
         for trial in &mut curve.points[0].trials {
             trial.vote = Vote::Broken(MissReason::Generator);
         }
         let words = "no rate below 4.10 kpps was found that keeps loss <= 0.10 % for sure, as fathom itself was late even at 1.00 kpps";
-        assert_eq!(title(&story.analyzed()), words);
+        assert_eq!(title(&builder.analyzed()), words);
     }
 
     #[test]

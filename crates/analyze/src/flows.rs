@@ -166,17 +166,17 @@ mod tests {
     }
 
     fn streaming(values: &[(&str, u64)]) -> RunBuilder {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[125_000_000]);
-        story.run.tests[0].trials[0].records.get_mut("client").unwrap().flows = vec![flow(values)];
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[125_000_000]);
+        builder.run.tests[0].trials[0].records.get_mut("client").unwrap().flows = vec![flow(values)];
         for host in ["client", "target"] {
-            story.cpu(host, "cpu0", [10, 20, 10, 0]);
+            builder.cpu(host, "cpu0", [10, 20, 10, 0]);
         }
-        story
+        builder
     }
 
-    fn only(story: &RunBuilder) -> FlowSummary {
-        let [flow] = <[FlowSummary; 1]>::try_from(story.analyzed().tests[0].flows.clone()).unwrap();
+    fn only(builder: &RunBuilder) -> FlowSummary {
+        let [flow] = <[FlowSummary; 1]>::try_from(builder.analyzed().tests[0].flows.clone()).unwrap();
         flow
     }
 
@@ -201,9 +201,9 @@ mod tests {
     #[test]
     fn a_core_without_time_is_named_before_the_path_and_after_the_buffers() {
         let held_by = |host: &str, values: &[(&str, u64)]| {
-            let mut story = streaming(values);
-            story.cpu(host, "cpu0", [10, 80, 10, 0]);
-            only(&story).held_by
+            let mut builder = streaming(values);
+            builder.cpu(host, "cpu0", [10, 80, 10, 0]);
+            only(&builder).held_by
         };
         let closed: &[(&str, u64)] = &[(tcp::RWND_LIMITED_NS, 500_000_000)];
         assert_eq!(held_by("client", &[]), Bottleneck::SenderCpu);
@@ -228,24 +228,24 @@ mod tests {
 
     #[test]
     fn a_side_that_receives_and_a_connection_seen_once_have_no_restraint() {
-        let mut story = streaming(&[(tcp::BYTES_RECEIVED, 200_000_000)]);
-        assert_eq!(story.analyzed().tests[0].flows, []);
-        story = streaming(&[]);
-        story.run.tests[0].trials[0].records.get_mut("client").unwrap().flows[0].samples.pop();
-        assert_eq!(story.analyzed().tests[0].flows, []);
+        let mut builder = streaming(&[(tcp::BYTES_RECEIVED, 200_000_000)]);
+        assert_eq!(builder.analyzed().tests[0].flows, []);
+        builder = streaming(&[]);
+        builder.run.tests[0].trials[0].records.get_mut("client").unwrap().flows[0].samples.pop();
+        assert_eq!(builder.analyzed().tests[0].flows, []);
     }
 
     #[test]
     fn a_path_that_holds_most_connections_is_a_finding_with_its_proof() {
-        let mut story = streaming(&[(tcp::RTT_NS, 9_000_000)]);
-        let finding = story.finding("path-full").unwrap();
+        let mut builder = streaming(&[(tcp::RTT_NS, 9_000_000)]);
+        let finding = builder.finding("path-full").unwrap();
         assert!(finding.title.contains("8.00 ms were spent in a queue"), "{}", finding.title);
         assert!(finding.evidence.iter().any(|proof| proof.counter == tcp::RTT_MIN_NS && proof.value == "1.00 ms"));
-        assert_eq!(story.finding("congestion-window"), None);
-        story = streaming(&[]);
-        assert!(story.finding("congestion-window").unwrap().next.unwrap().command.ends_with("--flows 4"));
+        assert_eq!(builder.finding("congestion-window"), None);
+        builder = streaming(&[]);
+        assert!(builder.finding("congestion-window").unwrap().next.unwrap().command.ends_with("--flows 4"));
         // A rate that was asked for and reached holds nothing back.
-        story = streaming(&[(tcp::DELIVERY_RATE_BPS, 990_000_000), (tcp::PACING_MAX_BPS, 1_000_000_000)]);
-        assert_eq!(story.finding("paced").unwrap().severity, fathom_model::Severity::Remark);
+        builder = streaming(&[(tcp::DELIVERY_RATE_BPS, 990_000_000), (tcp::PACING_MAX_BPS, 1_000_000_000)]);
+        assert_eq!(builder.finding("paced").unwrap().severity, fathom_model::Severity::Remark);
     }
 }

@@ -103,11 +103,11 @@ mod tests {
 
     #[test]
     fn a_run_that_was_analysed_before_comes_out_the_same_without_knowing_its_kinds() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000, 1100]);
-        story.udp_stream(&[(1000, 990), (1000, 1000)]);
-        story.run.tests[1].expect.insert("loss".to_owned(), "0 %".to_owned());
-        let once = story.analyzed();
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000, 1100]);
+        builder.udp_stream(&[(1000, 990), (1000, 1000)]);
+        builder.run.tests[1].expect.insert("loss".to_owned(), "0 %".to_owned());
+        let once = builder.analyzed();
         let mut again = once.clone();
         analyze(&mut again, &AnalysisContext::default());
         assert_eq!(again, once);

@@ -274,10 +274,10 @@ mod tests {
 
     #[test]
     fn a_wire_limits_a_stream_to_its_best_goodput() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[500_000_000]);
-        story.wire("1000000000", "1500");
-        let run = story.analyzed();
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[500_000_000]);
+        builder.wire("1000000000", "1500");
+        let run = builder.analyzed();
         let limit = &run.tests[0].limits[0];
         assert_eq!((limit.kind, limit.text.as_str()), (LimitKind::LineRate, "line 941 Mbit/s"));
         assert!((limit.used.unwrap() - 4.0 / 0.9415).abs() < 0.01, "{limit:?}");
@@ -285,11 +285,11 @@ mod tests {
 
     #[test]
     fn veth_has_no_line_rate_whatever_it_reports() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[500]);
-        story.wire("10000000000", "1500");
-        story.driver("veth");
-        let run = story.analyzed();
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[500]);
+        builder.wire("10000000000", "1500");
+        builder.driver("veth");
+        let run = builder.analyzed();
         assert!(run.tests[0].limits.is_empty());
         let remark = run.findings.iter().find(|finding| finding.id == "no-line-rate").unwrap();
         assert!(remark.title.contains("veth"), "{}", remark.title);
@@ -297,47 +297,47 @@ mod tests {
 
     #[test]
     fn a_device_that_tells_no_speed_has_no_line_rate() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[500]);
-        story.driver("virtio_net");
-        assert!(story.analyzed().tests[0].limits.is_empty());
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[500]);
+        builder.driver("virtio_net");
+        assert!(builder.analyzed().tests[0].limits.is_empty());
     }
 
     #[test]
     fn what_was_asked_limits_the_rate_of_its_unit() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 1000)]);
-        story.run.tests[0].options.set("rate", "2k/s");
-        let run = story.analyzed();
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 1000)]);
+        builder.run.tests[0].options.set("rate", "2k/s");
+        let run = builder.analyzed();
         let limit = &run.tests[0].limits[0];
         assert_eq!((limit.kind, limit.metric.as_str(), limit.value), (LimitKind::Asked, "packets_pps", 2000.0));
     }
 
     #[test]
     fn a_test_whose_rate_changes_was_asked_for_no_single_rate() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 1000)]);
-        story.run.tests[0].options.set("rate", "2k/s");
-        story.run.tests[0].options.set("step-rate", "4k/s");
-        assert!(story.analyzed().tests[0].limits.is_empty());
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 1000)]);
+        builder.run.tests[0].options.set("rate", "2k/s");
+        builder.run.tests[0].options.set("step-rate", "4k/s");
+        assert!(builder.analyzed().tests[0].limits.is_empty());
     }
 
     #[test]
     fn datagrams_per_second_are_asked_for_by_their_own_option() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 1000)]);
-        story.run.tests[0].options.set("pps", "1250/s");
-        assert_eq!(story.analyzed().tests[0].limits[0].used, Some(0.8));
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 1000)]);
+        builder.run.tests[0].options.set("pps", "1250/s");
+        assert_eq!(builder.analyzed().tests[0].limits[0].used, Some(0.8));
     }
 
     #[test]
     fn requests_are_compared_with_transactions_of_as_many_flows() {
-        let mut story = RunBuilder::new();
-        story.http(1000, 100);
-        story.tcp_rr(5000, 1);
-        assert!(story.analyzed().tests[0].limits.is_empty(), "one flow says nothing about a hundred");
-        story.tcp_rr(4000, 100);
-        let run = story.analyzed();
+        let mut builder = RunBuilder::new();
+        builder.http(1000, 100);
+        builder.tcp_rr(5000, 1);
+        assert!(builder.analyzed().tests[0].limits.is_empty(), "one flow says nothing about a hundred");
+        builder.tcp_rr(4000, 100);
+        let run = builder.analyzed();
         let limit = &run.tests[0].limits[0];
         assert_eq!((limit.kind, limit.used), (LimitKind::LayerBelow, Some(0.25)));
         assert_eq!(limit.text, "tcp rr 4.00 k/s");
@@ -346,16 +346,16 @@ mod tests {
     #[test]
     fn users_are_compared_with_the_requests_of_as_many_connections_as_they_wait_on() {
         let waiting = |nanos: u64| visits((1_000, 0), vec![step("home", (1_000, 0), nanos)]);
-        let mut story = RunBuilder::new();
+        let mut builder = RunBuilder::new();
         // The times of a thousand answers, 1 to 1,000 times a span, within a second.
-        story.users(&[waiting(20_000)]);
-        story.http(4_000, 4);
-        story.run.tests[1].kind = "http_closed".to_owned();
-        story.run.tests[1].name = "http".to_owned();
-        story.context.metrics.insert("http_closed".to_owned(), story.context.metrics["http"].clone());
-        assert!(story.analyzed().tests[0].limits.is_empty(), "ten wait at once, and four connections say less");
-        story.run.tests[1].options.set("connections", "32");
-        let run = story.analyzed();
+        builder.users(&[waiting(20_000)]);
+        builder.http(4_000, 4);
+        builder.run.tests[1].kind = "http_closed".to_owned();
+        builder.run.tests[1].name = "http".to_owned();
+        builder.context.metrics.insert("http_closed".to_owned(), builder.context.metrics["http"].clone());
+        assert!(builder.analyzed().tests[0].limits.is_empty(), "ten wait at once, and four connections say less");
+        builder.run.tests[1].options.set("connections", "32");
+        let run = builder.analyzed();
         let limit = &run.tests[0].limits[0];
         assert_eq!((limit.kind, limit.used), (LimitKind::LayerBelow, Some(0.25)));
         assert_eq!(limit.text, "http 4.00 k req/s");
@@ -363,33 +363,33 @@ mod tests {
 
     #[test]
     fn a_rate_that_users_are_asked_for_at_is_one_of_users() {
-        let mut story = RunBuilder::new();
-        story.users(&[visits((500, 0), vec![step("home", (500, 0), 1)])]);
-        story.run.tests[0].options.set("rate", "2k/s");
-        assert!(story.analyzed().tests[0].limits.is_empty(), "requests were not asked for");
-        story.context.metrics.get_mut("shop").unwrap().push(crate::steps::script_metrics(&[]).remove(0));
-        let run = story.analyzed();
+        let mut builder = RunBuilder::new();
+        builder.users(&[visits((500, 0), vec![step("home", (500, 0), 1)])]);
+        builder.run.tests[0].options.set("rate", "2k/s");
+        assert!(builder.analyzed().tests[0].limits.is_empty(), "requests were not asked for");
+        builder.context.metrics.get_mut("shop").unwrap().push(crate::steps::script_metrics(&[]).remove(0));
+        let run = builder.analyzed();
         let limit = &run.tests[0].limits[0];
         assert_eq!((limit.kind, limit.metric.as_str(), limit.used), (LimitKind::Asked, "users_per_sec", Some(0.25)));
     }
 
     #[test]
     fn the_nearest_limit_comes_first() {
-        let mut story = RunBuilder::new();
-        story.http(1000, 100);
-        story.tcp_rr(4000, 100);
-        story.context.ceilings.insert("http".to_owned(), [("requests_per_sec".to_owned(), 1250.0)].into());
-        let run = story.analyzed();
+        let mut builder = RunBuilder::new();
+        builder.http(1000, 100);
+        builder.tcp_rr(4000, 100);
+        builder.context.ceilings.insert("http".to_owned(), [("requests_per_sec".to_owned(), 1250.0)].into());
+        let run = builder.analyzed();
         let kinds: Vec<LimitKind> = run.tests[0].limits.iter().map(|limit| limit.kind).collect();
         assert_eq!(kinds, [LimitKind::OwnCeiling, LimitKind::LayerBelow]);
     }
 
     #[test]
     fn a_promise_is_a_limit_too() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000]);
-        story.run.tests[0].expect.insert("throughput_bps".to_owned(), "16k".to_owned());
-        let run = story.analyzed();
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        builder.run.tests[0].expect.insert("throughput_bps".to_owned(), "16k".to_owned());
+        let run = builder.analyzed();
         let limit = &run.tests[0].limits[0];
         assert_eq!((limit.text.as_str(), limit.used), (">= 16.0 kbit/s", Some(0.5)));
     }

@@ -35,10 +35,10 @@ mod tests {
     use crate::run_builder::RunBuilder;
 
     fn is_narrow_after(width: Option<&str>, rates: &[u64]) -> bool {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(rates);
-        story.run.plan.until_ci = width.map(str::to_owned);
-        is_narrow(&story.run, &story.context.metrics)
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(rates);
+        builder.run.plan.until_ci = width.map(str::to_owned);
+        is_narrow(&builder.run, &builder.context.metrics)
     }
 
     #[test]
@@ -52,12 +52,12 @@ mod tests {
 
     #[test]
     fn an_interval_that_stayed_too_wide_is_told() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[100_000, 150_000, 120_000]);
-        story.run.plan.until_ci = Some("2%".to_owned());
-        let finding = story.finding("interval-too-wide").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[100_000, 150_000, 120_000]);
+        builder.run.plan.until_ci = Some("2%".to_owned());
+        let finding = builder.finding("interval-too-wide").unwrap();
         assert!(finding.title.contains("after 3 rounds"), "{}", finding.title);
-        story.run.plan.until_ci = None;
-        assert_eq!(story.finding("interval-too-wide"), None);
+        builder.run.plan.until_ci = None;
+        assert_eq!(builder.finding("interval-too-wide"), None);
     }
 }

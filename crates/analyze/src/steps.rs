@@ -243,9 +243,9 @@ mod tests {
                 None => users.promises.push((*text).to_owned()),
             }
         }
-        let mut story = RunBuilder::new();
-        story.users(&vec![users; trials]);
-        story.analyzed()
+        let mut builder = RunBuilder::new();
+        builder.users(&vec![users; trials]);
+        builder.analyzed()
     }
 
     fn of<'a>(run: &'a Run, name: &str) -> &'a StepSummary {
@@ -278,9 +278,9 @@ mod tests {
 
     #[test]
     fn a_funnel_of_visits_that_all_began_before_is_one_of_the_steps() {
-        let mut story = RunBuilder::new();
-        story.users(&[visits((0, 0), vec![step("read", (500, 0), 10), step("write", (50, 0), 10)])]);
-        assert_eq!(of(&story.analyzed(), "write").reached_ratio, Some(0.1));
+        let mut builder = RunBuilder::new();
+        builder.users(&[visits((0, 0), vec![step("read", (500, 0), 10), step("write", (50, 0), 10)])]);
+        assert_eq!(of(&builder.analyzed(), "write").reached_ratio, Some(0.1));
     }
 
     #[test]
@@ -366,9 +366,9 @@ mod tests {
 
     #[test]
     fn visits_that_were_not_told_apart_have_no_rate() {
-        let mut story = RunBuilder::new();
-        story.users(&[UsersRecord { measured: None, ..visits((10, 0), vec![step("home", (10, 0), 5)]) }]);
-        let run = story.analyzed();
+        let mut builder = RunBuilder::new();
+        builder.users(&[UsersRecord { measured: None, ..visits((10, 0), vec![step("home", (10, 0), 5)]) }]);
+        let run = builder.analyzed();
         let rate = &run.tests[0].users.as_ref().unwrap().summaries[0];
         assert_eq!(rate.value, None);
         assert_eq!(rate.note.as_deref(), Some("visits were not counted for the measured part alone"));
@@ -378,9 +378,9 @@ mod tests {
     fn a_transaction_is_no_further_error_of_the_script() {
         let mut users = visits((100, 10), vec![step("login", (100, 10), 5), step("buying", (100, 10), 9)]);
         users.steps[1].kind = StepKind::Transaction;
-        let mut story = RunBuilder::new();
-        story.users(&[users]);
-        let run = story.analyzed();
+        let mut builder = RunBuilder::new();
+        builder.users(&[users]);
+        let run = builder.analyzed();
         let errors = run.tests[0].users.as_ref().unwrap().summaries.iter().find(|s| s.metric.name == "errors_ratio");
         assert_eq!(errors.unwrap().value, Some(0.1));
         assert_eq!(of(&run, "buying").examples[0].at_ns, Nanos::from_millis(700));

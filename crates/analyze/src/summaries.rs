@@ -411,15 +411,15 @@ mod tests {
 
     #[test]
     fn the_longest_times_make_the_fewest_round_trips_per_minute() {
-        let mut story = RunBuilder::new();
-        story.probes(&[(10_000_000, 20_000_000), (10_000_000, 30_000_000), (10_000_000, 20_000_000)]);
+        let mut builder = RunBuilder::new();
+        builder.probes(&[(10_000_000, 20_000_000), (10_000_000, 30_000_000), (10_000_000, 20_000_000)]);
         let per_minute = |q| Metric {
             unit: Unit::Count,
             better: Better::Higher,
             from: Derivation::per_minute(Side::Initiator, distribution::RESPONSE_TIME, q),
             ..p999()
         };
-        let summary = |q| summaries(&story.run.tests[0], &story.run.hosts, &[per_minute(q)]).remove(0);
+        let summary = |q| summaries(&builder.run.tests[0], &builder.run.hosts, &[per_minute(q)]).remove(0);
         let (median, tail) = (summary(0.5), summary(0.99));
         assert!((median.value.unwrap() - 6_000.0).abs() < 60.0, "{median:?}");
         assert!((tail.trials[0] - 3_000.0).abs() < 30.0 && (tail.trials[1] - 2_000.0).abs() < 20.0, "{tail:?}");
@@ -429,33 +429,33 @@ mod tests {
 
     #[test]
     fn what_a_count_ended_is_divided_by_its_own_time_and_not_by_ticks() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 900)]);
-        for record in story.run.tests[0].trials[0].records.values_mut() {
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 900)]);
+        for record in builder.run.tests[0].trials[0].records.values_mut() {
             record.totals.values_mut().for_each(|total| *total /= 100);
             if record.side == Side::Initiator {
                 record.measure_until(Nanos::from_millis(10));
             }
         }
-        let value = story.analyzed().tests[0].summaries[0].value;
+        let value = builder.analyzed().tests[0].summaries[0].value;
         assert_eq!(value, Some(900.0), "9 of 10 arrived that took 10 ms to send");
     }
 
     #[test]
     fn the_work_of_all_cores_of_a_host_is_divided_by_what_was_done() {
-        let mut story = RunBuilder::new();
-        story.tcp_rr(1_000, 1);
-        story.cpu("client", "cpu0", [10, 20, 20, 0]);
-        story.cpu("client", "cpu1", [0, 0, 10, 0]);
+        let mut builder = RunBuilder::new();
+        builder.tcp_rr(1_000, 1);
+        builder.cpu("client", "cpu0", [10, 20, 20, 0]);
+        builder.cpu("client", "cpu1", [0, 0, 10, 0]);
         let cost = Metric {
             unit: Unit::Nanos,
             from: Derivation::host_cost(Side::Initiator, count::TRANSACTIONS),
             ..throughput()
         };
-        story.context.metrics.insert("tcp_rr".to_owned(), vec![cost.clone()]);
+        builder.context.metrics.insert("tcp_rr".to_owned(), vec![cost.clone()]);
         let near = |value: f64, expected: f64| (value / expected - 1.0).abs() < 1e-6;
         // 0.6 cores for 1,000 transactions per second.
-        let value = story.analyzed().tests[0].summaries[0].value.unwrap();
+        let value = builder.analyzed().tests[0].summaries[0].value.unwrap();
         assert!(near(value, 600_000.0), "{value}");
         let mut blind = RunBuilder::new();
         blind.tcp_rr(1_000, 1);
@@ -476,10 +476,10 @@ mod tests {
 
     #[test]
     fn what_goes_both_ways_is_added_up_where_both_sides_counted() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1_000]);
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1_000]);
         let both = Metric { from: Derivation::rate_of_both(count::BYTES_RECEIVED), ..throughput() };
-        let test = &mut story.run.tests[0];
+        let test = &mut builder.run.tests[0];
         let value = |test: &TestRun| summaries(test, &BTreeMap::new(), std::slice::from_ref(&both)).remove(0);
         assert_eq!(value(test).value, None, "one side has counted nothing");
         let records = &mut test.trials[0].records;
@@ -490,9 +490,9 @@ mod tests {
 
     #[test]
     fn a_rate_is_the_mean_of_the_trials_with_an_interval_over_them() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1_000, 1_100, 1_200]);
-        let summary = &story.analyzed().tests[0].summaries[0];
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1_000, 1_100, 1_200]);
+        let summary = &builder.analyzed().tests[0].summaries[0];
         assert_eq!(summary.trials, [8_000.0, 8_800.0, 9_600.0]);
         assert_eq!(summary.value, Some(8_800.0));
         let interval = summary.confidence.unwrap();
@@ -501,54 +501,54 @@ mod tests {
 
     #[test]
     fn one_trial_has_a_value_and_no_interval() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1_000]);
-        let summary = &story.analyzed().tests[0].summaries[0];
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1_000]);
+        let summary = &builder.analyzed().tests[0].summaries[0];
         assert_eq!((summary.value, summary.confidence), (Some(8_000.0), None));
     }
 
     #[test]
     fn a_rate_nobody_counted_is_missing_with_its_reason() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1_000, 1_000]);
-        for trial in &mut story.run.tests[0].trials {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1_000, 1_000]);
+        for trial in &mut builder.run.tests[0].trials {
             trial.records.get_mut("target").unwrap().timeline.counters.clear();
         }
-        let summary = &story.analyzed().tests[0].summaries[0];
+        let summary = &builder.analyzed().tests[0].summaries[0];
         assert_eq!(summary.value, None);
         assert_eq!(summary.note.as_deref(), Some("the responder did not count bytes_received over time"));
     }
 
     #[test]
     fn a_value_that_cannot_be_does_not_apply_and_one_that_was_not_recorded_does() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1_000]);
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1_000]);
         let from = Derivation::total(Side::Initiator, count::SCHEDULE_LAG_NS_MAX);
         let lag = Metric { unit: Unit::Nanos, from, ..throughput() };
         let why = "none was due";
-        story.context.metrics.insert("tcp_stream".to_owned(), vec![lag.clone(), lag.unless(why)]);
-        let of = |story: &RunBuilder| story.analyzed().tests[0].summaries.clone();
-        let told: Vec<(bool, Option<String>)> = of(&story).into_iter().map(|s| (s.applies(), s.note)).collect();
+        builder.context.metrics.insert("tcp_stream".to_owned(), vec![lag.clone(), lag.unless(why)]);
+        let of = |builder: &RunBuilder| builder.analyzed().tests[0].summaries.clone();
+        let told: Vec<(bool, Option<String>)> = of(&builder).into_iter().map(|s| (s.applies(), s.note)).collect();
         assert_eq!(told, [(true, Some(NOT_RECORDED.to_owned())), (false, Some(why.to_owned()))]);
-        story.total("client", count::SCHEDULE_LAG_NS_MAX, 7);
-        assert!(of(&story).iter().all(|summary| summary.value == Some(7.0) && summary.applies()));
+        builder.total("client", count::SCHEDULE_LAG_NS_MAX, 7);
+        assert!(of(&builder).iter().all(|summary| summary.value == Some(7.0) && summary.applies()));
     }
 
     #[test]
     fn a_trial_that_did_not_end_is_left_out_of_the_value() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1_000, 1_000, 5]);
-        story.run.tests[0].trials[2].records.get_mut("client").unwrap().complete = false;
-        let summary = &story.analyzed().tests[0].summaries[0];
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1_000, 1_000, 5]);
+        builder.run.tests[0].trials[2].records.get_mut("client").unwrap().complete = false;
+        let summary = &builder.analyzed().tests[0].summaries[0];
         assert_eq!(summary.value, Some(8_000.0));
         assert!(summary.note.as_deref().unwrap().contains("1 of 3 trials"), "{:?}", summary.note);
     }
 
     #[test]
     fn loss_is_pooled_over_the_trials() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 990), (3000, 3000)]);
-        let run = story.analyzed();
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 990), (3000, 3000)]);
+        let run = builder.analyzed();
         let summary = run.tests[0].summaries.iter().find(|s| s.metric == loss()).unwrap();
         assert_eq!((summary.value, summary.n_samples), (Some(0.0025), Some(4000)));
         assert_eq!(summary.trials, [0.01, 0.0]);
@@ -557,9 +557,9 @@ mod tests {
 
     #[test]
     fn a_loss_of_zero_is_bounded_by_three_in_n() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 1000), (2000, 2000)]);
-        let run = story.analyzed();
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 1000), (2000, 2000)]);
+        let run = builder.analyzed();
         let summary = run.tests[0].summaries.iter().find(|s| s.metric == loss()).unwrap();
         let interval = summary.confidence.unwrap();
         assert_eq!((summary.value, interval.low, interval.high), (Some(0.0), 0.0, 0.001));
@@ -567,16 +567,16 @@ mod tests {
 
     #[test]
     fn a_p999_of_a_thousand_samples_is_marked() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1_000, 1_000]);
-        story.context.metrics.insert("tcp_stream".to_owned(), vec![p999(), throughput()]);
-        for trial in &mut story.run.tests[0].trials {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1_000, 1_000]);
+        builder.context.metrics.insert("tcp_stream".to_owned(), vec![p999(), throughput()]);
+        for trial in &mut builder.run.tests[0].trials {
             let mut histogram = Histogram::new();
             (1..=500).for_each(|value| histogram.record(value * 1000));
             let record = trial.records.get_mut("client").unwrap();
             record.distributions.insert(distribution::SERVICE_TIME.to_owned(), histogram);
         }
-        let summary = &story.analyzed().tests[0].summaries[0];
+        let summary = &builder.analyzed().tests[0].summaries[0];
         assert_eq!((summary.n_samples, summary.n_above), (Some(1000), Some(0)));
         assert!(summary.note.as_deref().unwrap().contains("too few samples (1,000 of 10,000)"), "{:?}", summary.note);
         assert!(summary.confidence.is_some() && summary.value.is_some());
@@ -584,11 +584,11 @@ mod tests {
 
     #[test]
     fn cost_is_processor_time_per_unit_of_work() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1_000]);
-        let record = story.run.tests[0].trials[0].records.get_mut("target").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1_000]);
+        let record = builder.run.tests[0].trials[0].records.get_mut("target").unwrap();
         (record.cpu_ns, record.totals) = (Nanos(5_000), [(count::BYTES_RECEIVED.to_owned(), 1000)].into());
-        assert_eq!(cost(&story.run.tests[0].trials[0], Side::Responder, count::BYTES_RECEIVED), Ok(5.0));
-        assert!(cost(&story.run.tests[0].trials[0], Side::Initiator, count::BYTES_RECEIVED).is_err());
+        assert_eq!(cost(&builder.run.tests[0].trials[0], Side::Responder, count::BYTES_RECEIVED), Ok(5.0));
+        assert!(cost(&builder.run.tests[0].trials[0], Side::Initiator, count::BYTES_RECEIVED).is_err());
     }
 }

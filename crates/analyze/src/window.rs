@@ -113,15 +113,15 @@ mod tests {
 
     #[test]
     fn the_common_window_is_where_both_sides_measured_on_one_clock() {
-        let mut story = RunBuilder::new();
-        story.run.hosts.get_mut("target").unwrap().clock_offset_ns = -500;
+        let mut builder = RunBuilder::new();
+        builder.run.hosts.get_mut("target").unwrap().clock_offset_ns = -500;
         let mut trial = Trial::default();
         let early = Record { start_ns: Nanos(1000), measured_ns: (Nanos(100), Nanos(900)), ..record(Side::Initiator) };
         let late = Record { start_ns: Nanos(600), measured_ns: (Nanos(50), Nanos(950)), ..record(Side::Responder) };
         trial.records = [("client".to_owned(), early), ("target".to_owned(), late)].into();
-        let window = MeasuredWindow::common(&trial, &story.run.hosts).unwrap();
+        let window = MeasuredWindow::common(&trial, &builder.run.hosts).unwrap();
         assert_eq!(window, MeasuredWindow { from: 1150, to: 1900 });
-        let local = window.in_record(&story.run.hosts, "target", &trial.records["target"]);
+        let local = window.in_record(&builder.run.hosts, "target", &trial.records["target"]);
         assert_eq!(local, (Nanos(50), Nanos(800)));
     }
 

@@ -107,7 +107,7 @@ impl LiveSnapshot {
         let mut grown = [0_u64; CELLS];
         for (cell, (grown, seen)) in grown.iter_mut().zip(&mut self.0).enumerate() {
             let sum =
-                glances.iter().fold(0_u32, |sum, glance| sum.wrapping_add(glance.cells[cell].load(Ordering::Relaxed)));
+                glances.iter().fold(0_u32, |sum, live| sum.wrapping_add(live.cells[cell].load(Ordering::Relaxed)));
             *grown = u64::from(sum.wrapping_sub(*seen));
             *seen = sum;
         }

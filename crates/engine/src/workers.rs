@@ -87,7 +87,7 @@ impl TrialObserver for () {}
 pub struct WorkerCounts<'a>(&'a [WorkerCounters]);
 
 impl WorkerCounts<'_> {
-    /// The count of a worker, by its number and by the counter's place in [`Crew::counters`]; nothing without such a worker.
+    /// The count of a worker, by its number and by the counter's place in [`WorkerPool::counters`]; nothing without such a worker.
     #[must_use]
     pub fn of(self, worker: usize, counter: usize) -> Option<u64> {
         self.0.get(worker).map(|slot| slot.read(counter))
@@ -120,7 +120,7 @@ pub struct WorkerHandle<'a> {
 }
 
 impl WorkerHandle<'_> {
-    /// Adds to a counter, by its place in [`Crew::counters`].
+    /// Adds to a counter, by its place in [`WorkerPool::counters`].
     #[inline]
     pub fn add(&self, counter: usize, amount: u64) {
         self.counters.add(counter, amount);
@@ -239,7 +239,7 @@ impl<T: Send> WorkerPool<'_, T> {
     /// Runs the workers from the agreed start to the end, and reads their counters once per interval.
     ///
     /// Each worker is pinned to a core in turn. It must return soon after its phase is [`Phase::Over`]; whatever it blocks on
-    /// must have a time-out or be ended by [`Watcher::over`]. When all workers have returned, the trial is over.
+    /// must have a time-out or be ended by [`TrialObserver::on_end`]. When all workers have returned, the trial is over.
     ///
     /// # Errors
     /// The first error that a worker returned.
@@ -261,7 +261,7 @@ impl<T: Send> WorkerPool<'_, T> {
     /// The first error that a worker returned, before the start or after it.
     ///
     /// # Panics
-    /// As [`Crew::conduct`].
+    /// As [`WorkerPool::run`].
     pub fn run_with_setup<E, W: Send>(
         self,
         session: &TrialContext,
@@ -622,17 +622,17 @@ mod tests {
         let mut session = session();
         let hour = Nanos::from_secs(3600);
         (session.phases.interval_ns, session.phases.measure_ns) = (hour, hour);
-        let conducted = crew(2, EndCondition::PhasesOver).run(&session, &mut (), |_, ()| Ok(())).unwrap();
-        assert!(conducted.record(Side::Initiator).complete);
+        let results = crew(2, EndCondition::PhasesOver).run(&session, &mut (), |_, ()| Ok(())).unwrap();
+        assert!(results.record(Side::Initiator).complete);
     }
 
     #[test]
     fn the_timeline_holds_what_all_workers_counted() {
-        let conducted = crew(2, EndCondition::PhasesOver)
+        let results = crew(2, EndCondition::PhasesOver)
             .run(&session(), &mut (), |worker, ()| Ok(count_until_over(&worker)))
             .unwrap();
-        let record = conducted.record(Side::Initiator);
-        assert_eq!(record.totals["steps"], conducted.workers.iter().sum::<u64>());
+        let record = results.record(Side::Initiator);
+        assert_eq!(record.totals["steps"], results.workers.iter().sum::<u64>());
         assert_eq!(record.timeline.counters["steps"].iter().sum::<u64>(), record.totals["steps"]);
         let (from, to) = record.measured_ns;
         assert!(record.complete && to - from >= Nanos::from_millis(60), "{from} to {to}");
@@ -642,8 +642,8 @@ mod tests {
     fn what_the_workers_used_of_each_core_is_known_for_the_measured_part_alone() {
         let cores = affinity::allowed_cores().unwrap();
         let crew = WorkerPool { cores: &cores[..1], ..crew(2, EndCondition::PhasesOver) };
-        let conducted = crew.run(&session(), &mut (), |worker, ()| Ok(count_until_over(&worker))).unwrap();
-        let record = conducted.record(Side::Initiator);
+        let results = crew.run(&session(), &mut (), |worker, ()| Ok(count_until_over(&worker))).unwrap();
+        let record = results.record(Side::Initiator);
         let of_core = record.cpu_ns_by_core[&format!("cpu{}", cores[0])];
         assert_eq!(record.cpu_ns_by_core.len(), 1, "{:?}", record.cpu_ns_by_core);
         assert!(of_core > Nanos::ZERO && of_core < record.cpu_ns, "{of_core} of {}", record.cpu_ns);
@@ -658,7 +658,7 @@ mod tests {
             }
         }
         let mut seen = Seen(Vec::new());
-        let conducted = crew(2, EndCondition::PhasesOver)
+        let results = crew(2, EndCondition::PhasesOver)
             .run(&session(), &mut seen, |worker, ()| {
                 while !worker.is_over() {
                     worker.add(0, if worker.idx == 0 { 1 } else { 2 });
@@ -669,19 +669,19 @@ mod tests {
             .unwrap();
         let grows = |idx: usize| seen.0.windows(2).all(|pair| pair[0][idx] <= pair[1][idx]);
         assert!(seen.0.len() > 2 && grows(0) && grows(1) && seen.0.iter().all(|row| row[2].is_none()), "{:?}", seen.0);
-        let counted = [0, 1].map(|worker| conducted.counts().of(worker, 0).unwrap());
+        let counted = [0, 1].map(|worker| results.counts().of(worker, 0).unwrap());
         assert!(counted[0] > 0 && counted[1] > 0 && counted[1].is_multiple_of(2), "{counted:?}");
-        assert_eq!(counted.iter().sum::<u64>(), conducted.record(Side::Initiator).totals["steps"]);
+        assert_eq!(counted.iter().sum::<u64>(), results.record(Side::Initiator).totals["steps"]);
     }
 
     #[test]
     fn without_a_warm_up_everything_is_measured() {
         let mut session = session();
         session.phases.warmup_max_ns = Nanos::ZERO;
-        let conducted = crew(1, EndCondition::PhasesOver)
+        let results = crew(1, EndCondition::PhasesOver)
             .run(&session, &mut (), |worker, ()| Ok(count_until_over(&worker)))
             .unwrap();
-        let record = conducted.record(Side::Initiator);
+        let record = results.record(Side::Initiator);
         assert_eq!((record.measured_ns.0, record.steady, record.notes), (Nanos::ZERO, true, Vec::new()));
     }
 
@@ -691,7 +691,7 @@ mod tests {
         session.phases.warmup_max_ns = Nanos::from_millis(400);
         let measured_from = |is_warmup_whole| {
             let session = TrialContext::new(clock::now(), Phases { is_warmup_whole, ..session.phases });
-            let conducted = crew(1, EndCondition::PhasesOver).run(&session, &mut (), |worker, ()| {
+            let results = crew(1, EndCondition::PhasesOver).run(&session, &mut (), |worker, ()| {
                 let mut n = 0;
                 while !worker.is_over() {
                     // As steady as can be: that many by so much time.
@@ -702,7 +702,7 @@ mod tests {
                 }
                 Ok(())
             });
-            conducted.unwrap().measured().0
+            results.unwrap().measured().0
         };
         assert!(measured_from(true) >= Nanos::from_millis(400));
         assert!(measured_from(false) < Nanos::from_millis(400));
@@ -717,14 +717,14 @@ mod tests {
             let shown = std::sync::Arc::clone(&shown);
             Box::new(move |live| shown.lock().unwrap().push(live))
         });
-        let conducted = crew(2, EndCondition::PhasesOver).run(&session, &mut (), |worker, ()| {
+        let results = crew(2, EndCondition::PhasesOver).run(&session, &mut (), |worker, ()| {
             while !worker.is_over() {
                 worker.add(0, 1);
                 worker.show_latency(Nanos::from_micros(250));
             }
             Ok(())
         });
-        assert!(conducted.unwrap().record(Side::Initiator).distributions.is_empty(), "what is shown is no result");
+        assert!(results.unwrap().record(Side::Initiator).distributions.is_empty(), "what is shown is no result");
         let first = shown.lock().unwrap()[0];
         let p99 = first.p99.unwrap();
         assert!(first.growth > 0 && p99 > Nanos::from_micros(230) && p99 < Nanos::from_micros(270), "{first:?}");
@@ -732,31 +732,31 @@ mod tests {
 
     #[test]
     fn workers_that_have_done_their_count_end_the_trial() {
-        let conducted = crew(3, EndCondition::PhasesOver).run(&session(), &mut (), |worker, ()| {
+        let results = crew(3, EndCondition::PhasesOver).run(&session(), &mut (), |worker, ()| {
             worker.add(0, 7);
             Ok(())
         });
-        assert_eq!(conducted.unwrap().record(Side::Initiator).totals["steps"], 21);
+        assert_eq!(results.unwrap().record(Side::Initiator).totals["steps"], 21);
     }
 
     #[test]
     fn the_end_of_the_work_is_known_better_than_the_tick_that_notices_it() {
         let mut session = session();
         session.phases.interval_ns = Nanos::from_millis(200);
-        let conducted = crew(2, EndCondition::PhasesOver).run(&session, &mut (), |worker, ()| {
+        let results = crew(2, EndCondition::PhasesOver).run(&session, &mut (), |worker, ()| {
             worker.add(0, 1);
             Ok(())
         });
-        let conducted = conducted.unwrap();
-        let tick = conducted.record(Side::Initiator).timeline.end_ns[0];
-        assert!(conducted.ended() < tick, "{} is not before {tick}", conducted.ended());
+        let results = results.unwrap();
+        let tick = results.record(Side::Initiator).timeline.end_ns[0];
+        assert!(results.ended() < tick, "{} is not before {tick}", results.ended());
     }
 
     #[test]
     fn each_worker_has_a_rate_for_each_tenth_of_a_second() {
         let mut session = session();
         session.phases.measure_ns = Nanos::from_millis(330);
-        let conducted = crew(2, EndCondition::PhasesOver)
+        let results = crew(2, EndCondition::PhasesOver)
             .run(&session, &mut (), |worker, ()| {
                 worker.add(0, 1_000);
                 while !worker.is_over() {
@@ -765,7 +765,7 @@ mod tests {
                 Ok(())
             })
             .unwrap();
-        let rates = conducted.worker_rates();
+        let rates = results.worker_rates();
         // A loaded machine may skip a tick, and a tenth of a second with it, never add one.
         assert!(rates.count().is_multiple_of(2) && (2..=6).contains(&rates.count()), "{} rates", rates.count());
         // All was counted at once, so only the first of the rates can be other than zero, and only without a warm-up.
@@ -776,26 +776,26 @@ mod tests {
     fn a_responder_goes_on_until_it_is_told() {
         let session = session();
         let stop = session.stop.clone();
-        let conducted = crew(1, EndCondition::PeerFinished).run(&session, &mut (), |worker, ()| {
+        let results = crew(1, EndCondition::PeerFinished).run(&session, &mut (), |worker, ()| {
             stop.finish();
             Ok(count_until_over(&worker))
         });
-        assert!(conducted.unwrap().record(Side::Responder).complete);
+        assert!(results.unwrap().record(Side::Responder).complete);
     }
 
     #[test]
     fn an_abort_leaves_an_incomplete_record() {
         let session = session();
         session.stop.abort();
-        let conducted =
+        let results =
             crew(1, EndCondition::PhasesOver).run(&session, &mut (), |worker, ()| Ok(count_until_over(&worker)));
-        assert!(!conducted.unwrap().record(Side::Initiator).complete);
+        assert!(!results.unwrap().record(Side::Initiator).complete);
     }
 
     #[test]
     fn what_a_worker_needs_is_made_on_its_thread_before_the_start() {
         let session = session();
-        let conducted = crew(2, EndCondition::PhasesOver).run_with_setup(
+        let results = crew(2, EndCondition::PhasesOver).run_with_setup(
             &session,
             &mut (),
             (
@@ -803,7 +803,7 @@ mod tests {
                 |worker, (thread, made)| Ok(thread == thread::current().id() && made <= worker.start),
             ),
         );
-        assert_eq!(conducted.unwrap().workers, [true, true]);
+        assert_eq!(results.unwrap().workers, [true, true]);
         let refused = |()| Err::<(), _>(Error::Peer { what: "gave nothing".to_owned() });
         let outcome = crew(2, EndCondition::PhasesOver).run_with_setup(&session, &mut (), (refused, |_, ()| Ok(())));
         assert!(matches!(outcome, Err(Error::Peer { .. })));

@@ -250,11 +250,11 @@ impl AllowList {
                 return Ok(());
             }
         }
-        let screen = UserError::new(Exit::Preflight, format!("{named} is not a target you have allowed"))
+        let user_error = UserError::new(Exit::Preflight, format!("{named} is not a target you have allowed"))
             .with_line("why", why)
             .with_line("allow", with_allow_option(&self.0.command, &list))
             .with_line("always", format!("fathom allow add {}", texts.join(" ")));
-        Err(self.0.bad_lines.iter().fold(screen, |screen, complaint| screen.with_line("note", complaint)))
+        Err(self.0.bad_lines.iter().fold(user_error, |user_error, complaint| user_error.with_line("note", complaint)))
     }
 
     /// Puts the question; what is allowed from now on is written into the file for `always`.
@@ -322,8 +322,8 @@ pub(crate) fn check_single_host(shown: &str, addresses: &[IpAddr]) -> Result<(),
     if !addresses.iter().map(IpAddr::to_canonical).any(|address| is_never(&address)) {
         return Ok(());
     }
-    let screen = UserError::new(Exit::Preflight, format!("{shown} is never a target"));
-    Err(screen.with_line("why", "broadcast, multicast and unspecified addresses reach hosts that you did not name"))
+    let user_error = UserError::new(Exit::Preflight, format!("{shown} is never a target"));
+    Err(user_error.with_line("why", "broadcast, multicast and unspecified addresses reach hosts that you did not name"))
 }
 
 /// The same command with these addresses allowed.

@@ -2,7 +2,7 @@
 //!
 //! A [`launcher`] delivers the stream, an [`agent`] plays roles at its far end, and a [`Fleet`] makes several agents start
 //! together, notices the loss of one, and gathers what they recorded. Threads and blocking I/O throughout. This crate knows no
-//! kinds of tests (the binary hands them over in [`agent::Equipment`]), decides nothing about results, and prints nothing.
+//! kinds of tests (the binary hands them over in [`agent::AgentConfig`]), decides nothing about results, and prints nothing.
 
 pub mod agent;
 mod connection;

@@ -18,7 +18,7 @@ const SCHEMA: &str = "fathom.journal/1";
 /// How long a process may take to end in order before it is killed.
 pub(crate) const END_PATIENCE: Nanos = Nanos::from_secs(3);
 
-/// How [`Identity`] looks in the file.
+/// How [`ProcessIdentity`] looks in the file.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "ProcessIdentity")]
 pub(crate) struct IdentityText {

@@ -5,7 +5,7 @@
 //! inside a user namespace. Everything is anonymous: what no process holds any more is gone, even after a SIGKILL.
 //!
 //! A [`Device`] may stand between two hosts: a router, a bridge, a filter, a program that redirects or polices. What runs in such a
-//! program is brought by whoever builds the lab ([`device::Programs`]).
+//! program is brought by whoever builds the lab ([`device::ProgramLoader`]).
 //!
 //! The [`Journal`] writes down what has to be undone besides. This crate knows nothing of tests, nor what its hosts are measured for.
 

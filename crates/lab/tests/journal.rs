@@ -72,20 +72,20 @@ fn what_a_killed_run_left_behind_is_undone_by_identity() {
     let (_folder, state) = folder();
     let mut left = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
     let mut other = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
-    let (identity, bystander) = (ProcessIdentity::of(left.id()).unwrap(), ProcessIdentity::of(other.id()).unwrap());
+    let (identity, observer) = (ProcessIdentity::of(left.id()).unwrap(), ProcessIdentity::of(other.id()).unwrap());
     leave_behind(
         &state,
         &serde_json::json!([
             { "process": { "pid": identity.pid, "start_ticks": identity.start_ticks } },
             // The number is in use again, by a process that started at another time.
-            { "process": { "pid": bystander.pid, "start_ticks": bystander.start_ticks - 1 } },
+            { "process": { "pid": observer.pid, "start_ticks": observer.start_ticks - 1 } },
             { "file": state.path().join("gone-already") },
         ]),
     );
     assert_eq!(stale(&state).unwrap().len(), 1);
     assert_eq!(undo_stale(&state).unwrap(), [name("killed")]);
     assert!(!identity.is_alive());
-    assert!(bystander.is_alive());
+    assert!(observer.is_alive());
     assert!(undo_stale(&state).unwrap().is_empty());
     other.kill().unwrap();
     other.wait().unwrap();

@@ -158,7 +158,7 @@ impl Waker {
         eventfd(0, flags).map(Self).map_err(|error| Error::new("eventfd", error))
     }
 
-    /// Makes it readable, and leaves it so until [`Wake::clear`].
+    /// Makes it readable, and leaves it so until [`Waker::clear`].
     pub fn ring(&self) {
         // The one expected failure, a full counter, leaves it readable as well.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());

@@ -171,7 +171,7 @@ impl ReceiveBuffer {
         received.map(|(bytes, length)| (&bytes[..length.min(SNAP)], Bytes(length as u64)))
     }
 
-    /// When each of [`Inbox::frames`] arrived, on `CLOCK_REALTIME`; nothing unless the receiver asked for it.
+    /// When each of [`ReceiveBuffer::frames`] arrived, on `CLOCK_REALTIME`; nothing unless the receiver asked for it.
     pub fn stamps(&self) -> impl Iterator<Item = Option<Nanos>> {
         self.stamps.into_iter().take(self.count)
     }

@@ -216,7 +216,7 @@ pub enum ProcessPlace<'a> {
     NewUserNamespace,
 }
 
-/// A [`Place`] with everything that the child needs to get there without allocating.
+/// A [`ProcessPlace`] with everything that the child needs to get there without allocating.
 enum PreparedPlace {
     Here(NetNs),
     In(Namespaces),

@@ -83,7 +83,7 @@ impl Sender {
 
     /// Offers one long frame: headers that are right for the whole of it, and the payloads of the frames one after the other.
     ///
-    /// The checksum of UDP holds the sum of its pseudo header. [`Offer::Dropped`] says that the device dropped at least one of the
+    /// The checksum of UDP holds the sum of its pseudo header. [`OfferResult::Dropped`] says that the device dropped at least one of the
     /// frames, and has counted those that it dropped.
     ///
     /// # Errors

@@ -262,7 +262,7 @@ impl FlowConnections {
         }
     }
 
-    /// All connections, blocking at most [`PATIENCE`].
+    /// All connections, blocking at most [`BLOCKING_TIMEOUT`].
     pub(crate) fn establish(self, n_flows: usize, session: &TrialContext) -> Result<Vec<Socket>, Error> {
         let sockets = match self {
             Self::Connected(sockets, _) => sockets,

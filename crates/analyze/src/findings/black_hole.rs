@@ -55,9 +55,9 @@ mod tests {
                 vanishing_from_bytes,
                 ..PathMtuRecord::default()
             };
-            let mut story = RunBuilder::new();
-            story.probed((9, 5), ProbeRecord { path_mtu: Some(path_mtu), ..ProbeRecord::default() });
-            assert_eq!(story.finding("path-mtu-black-hole").is_some(), is_found);
+            let mut builder = RunBuilder::new();
+            builder.probed((9, 5), ProbeRecord { path_mtu: Some(path_mtu), ..ProbeRecord::default() });
+            assert_eq!(builder.finding("path-mtu-black-hole").is_some(), is_found);
         }
     }
 }

@@ -151,13 +151,13 @@ mod tests {
 
     #[test]
     fn a_receiver_whose_one_core_is_full_of_softirqs_is_named_with_its_counter() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000, 1000]);
-        story.cpu("client", "cpu0", [20, 30, 10, 0]);
-        story.cpu("target", "cpu0", [1, 2, 97, 0]);
-        story.cpu("target", "cpu1", [5, 5, 1, 0]);
-        story.driver("ice");
-        let finding = story.finding("core-saturated").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000, 1000]);
+        builder.cpu("client", "cpu0", [20, 30, 10, 0]);
+        builder.cpu("target", "cpu0", [1, 2, 97, 0]);
+        builder.cpu("target", "cpu1", [5, 5, 1, 0]);
+        builder.driver("ice");
+        let finding = builder.finding("core-saturated").unwrap();
         assert_eq!(finding.short, "receiver cpu");
         assert_eq!(
             finding.title,
@@ -173,26 +173,26 @@ mod tests {
 
     #[test]
     fn a_sender_that_is_full_is_told_to_use_more_flows() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000, 1000]);
-        story.cpu("client", "cpu0", [10, 88, 1, 0]);
-        story.cpu("client", "cpu1", [1, 1, 1, 0]);
-        story.cpu("target", "cpu0", [10, 60, 10, 0]);
-        let finding = story.finding("core-saturated").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000, 1000]);
+        builder.cpu("client", "cpu0", [10, 88, 1, 0]);
+        builder.cpu("client", "cpu1", [1, 1, 1, 0]);
+        builder.cpu("target", "cpu0", [10, 60, 10, 0]);
+        let finding = builder.finding("core-saturated").unwrap();
         assert_eq!(finding.short, "sender cpu");
         assert_eq!(finding.next.unwrap().command, "fathom tcp 198.18.0.2 --flows 2");
     }
 
     #[test]
     fn ends_that_share_the_cores_of_one_machine_are_said_to() {
-        let mut story = RunBuilder::new();
-        story.one_machine();
-        story.tcp_stream(&[1000, 1000]);
+        let mut builder = RunBuilder::new();
+        builder.one_machine();
+        builder.tcp_stream(&[1000, 1000]);
         for host in ["client", "target"] {
-            story.cpu(host, "cpu0", [10, 50, 39, 0]);
-            story.cpu(host, "cpu1", [10, 60, 28, 0]);
+            builder.cpu(host, "cpu0", [10, 50, 39, 0]);
+            builder.cpu(host, "cpu1", [10, 60, 28, 0]);
         }
-        let finding = story.finding("core-saturated").unwrap();
+        let finding = builder.finding("core-saturated").unwrap();
         assert_eq!(finding.short, "shared cores");
         assert!(finding.title.starts_with("both ends share the 2 cores of one machine"), "{}", finding.title);
         assert!(finding.title.contains("cpu0 and cpu1"), "{}", finding.title);
@@ -200,53 +200,53 @@ mod tests {
 
     #[test]
     fn a_core_that_other_programs_fill_is_not_the_tests() {
-        let mut story = RunBuilder::new();
-        story.one_machine();
-        story.tcp_stream(&[1000, 1000]);
+        let mut builder = RunBuilder::new();
+        builder.one_machine();
+        builder.tcp_stream(&[1000, 1000]);
         for host in ["client", "target"] {
-            story.cpu(host, "cpu0", [60, 35, 4, 0]);
-            story.cpu(host, "cpu1", [70, 27, 1, 0]);
+            builder.cpu(host, "cpu0", [60, 35, 4, 0]);
+            builder.cpu(host, "cpu1", [70, 27, 1, 0]);
         }
-        story.own_cpu("client", &[("cpu0", 20)]);
-        story.own_cpu("target", &[("", 230)]);
-        assert_eq!(story.finding("core-saturated"), None);
-        let others = story.finding("other-programs").unwrap();
+        builder.own_cpu("client", &[("cpu0", 20)]);
+        builder.own_cpu("target", &[("", 230)]);
+        assert_eq!(builder.finding("core-saturated"), None);
+        let others = builder.finding("other-programs").unwrap();
         assert_eq!(others.severity, Severity::Disturbs);
         assert_eq!(others.title, "other programs used 84 % of the 2 cores of this machine: results are disturbed");
-        assert_eq!(story.analyzed().verdict.state, VerdictState::Disturbed);
-        story.own_cpu("client", &[("cpu0", 900)]);
-        story.own_cpu("target", &[("cpu1", 900)]);
-        assert_eq!(story.finding("core-saturated").unwrap().short, "shared cores");
-        assert_eq!(story.finding("other-programs"), None);
+        assert_eq!(builder.analyzed().verdict.state, VerdictState::Disturbed);
+        builder.own_cpu("client", &[("cpu0", 900)]);
+        builder.own_cpu("target", &[("cpu1", 900)]);
+        assert_eq!(builder.finding("core-saturated").unwrap().short, "shared cores");
+        assert_eq!(builder.finding("other-programs"), None);
     }
 
     #[test]
     fn cores_that_are_busy_but_not_full_are_not_the_cause() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000, 1000]);
-        story.cpu("target", "cpu0", [10, 40, 40, 0]);
-        assert_eq!(story.finding("core-saturated"), None);
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000, 1000]);
+        builder.cpu("target", "cpu0", [10, 40, 40, 0]);
+        assert_eq!(builder.finding("core-saturated"), None);
     }
 
     #[test]
     fn a_full_core_does_not_hold_back_what_reached_all_that_was_asked() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 1000), (1000, 1000)]);
-        story.run.tests[0].options.set("rate", "1000/s");
-        story.cpu("target", "cpu0", [1, 2, 97, 0]);
-        assert_eq!(story.finding("core-saturated"), None);
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 1000), (1000, 1000)]);
+        builder.run.tests[0].options.set("rate", "1000/s");
+        builder.cpu("target", "cpu0", [1, 2, 97, 0]);
+        assert_eq!(builder.finding("core-saturated"), None);
     }
 
     #[test]
     fn a_sender_that_keeps_its_schedule_spins_and_is_not_the_cause_of_a_loss() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 900)]);
-        story.total("client", count::INTENDED, 1000);
-        story.cpu("client", "cpu0", [60, 40, 0, 0]);
-        story.cpu("target", "cpu0", [1, 2, 50, 0]);
-        assert_eq!(story.finding("core-saturated"), None);
-        story.cpu("target", "cpu0", [1, 2, 97, 0]);
-        assert_eq!(story.finding("core-saturated").unwrap().short, "receiver cpu");
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 900)]);
+        builder.total("client", count::INTENDED, 1000);
+        builder.cpu("client", "cpu0", [60, 40, 0, 0]);
+        builder.cpu("target", "cpu0", [1, 2, 50, 0]);
+        assert_eq!(builder.finding("core-saturated"), None);
+        builder.cpu("target", "cpu0", [1, 2, 97, 0]);
+        assert_eq!(builder.finding("core-saturated").unwrap().short, "receiver cpu");
     }
 
     #[test]

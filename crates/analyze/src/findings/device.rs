@@ -174,11 +174,11 @@ mod tests {
             (host::DEV_TX_DROPPED, "eth1", "device-output"),
         ];
         for (counter, of, id) in cases {
-            let mut story = RunBuilder::new();
-            story.udp_stream(&[(1000, 900)]);
-            story.device_between("dut");
-            story.host_counter("dut", (counter, of), 90);
-            let finding = story.finding(id).unwrap();
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(1000, 900)]);
+            builder.device_between("dut");
+            builder.host_counter("dut", (counter, of), 90);
+            let finding = builder.finding(id).unwrap();
             assert!(finding.title.ends_with("90 dropped of 1,000 (9.0 %)"), "{}", finding.title);
             assert_eq!((finding.explains, finding.severity), (Some(0.9), Severity::HoldsBack));
             assert_eq!(finding.evidence[0].counter, format!("{counter} {of}").trim_end());
@@ -188,12 +188,12 @@ mod tests {
 
     #[test]
     fn a_full_ring_is_the_device_s_and_not_the_sender_s() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 900)]);
-        story.device_between("dut");
-        story.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 100);
-        story.host_counter("dut", (host::DEV_RX_DROPPED, "eth0"), 100);
-        let run = story.analyzed();
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 900)]);
+        builder.device_between("dut");
+        builder.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 100);
+        builder.host_counter("dut", (host::DEV_RX_DROPPED, "eth0"), 100);
+        let run = builder.analyzed();
         let told: Vec<&str> = run.findings.iter().map(|finding| finding.id.as_str()).collect();
         assert!(told.contains(&"device-ring"), "{told:?}");
         assert!(!told.contains(&"device-send-drops") && !told.contains(&"device-receive-drops"), "{told:?}");
@@ -201,15 +201,15 @@ mod tests {
 
     #[test]
     fn the_core_of_the_device_is_named_when_it_is_full() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 900)]);
-        story.device_between("dut");
-        story.run.hosts.get_mut("dut").unwrap().environment.note("device", "core", "1");
-        story.cpu("dut", "cpu0", [90, 8, 0, 0]);
-        story.cpu("dut", "cpu1", [1, 2, 60, 0]);
-        assert_eq!(story.finding("device-core-full"), None, "another core is full");
-        story.cpu("dut", "cpu1", [1, 2, 96, 0]);
-        let finding = story.finding("device-core-full").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 900)]);
+        builder.device_between("dut");
+        builder.run.hosts.get_mut("dut").unwrap().environment.note("device", "core", "1");
+        builder.cpu("dut", "cpu0", [90, 8, 0, 0]);
+        builder.cpu("dut", "cpu1", [1, 2, 60, 0]);
+        assert_eq!(builder.finding("device-core-full"), None, "another core is full");
+        builder.cpu("dut", "cpu1", [1, 2, 96, 0]);
+        let finding = builder.finding("device-core-full").unwrap();
         assert!(finding.title.contains("the device dut runs on cpu1"), "{}", finding.title);
     }
 }

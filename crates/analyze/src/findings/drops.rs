@@ -315,11 +315,11 @@ mod tests {
 
     #[test]
     fn a_receiver_that_is_too_slow_is_named_with_its_counter() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(100_000, 90_000), (100_000, 90_000)]);
-        story.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 9_000);
-        story.run.hosts.get_mut("target").unwrap().environment.note("sysctl", "net.core.rmem_default", "20000000");
-        let finding = story.finding("udp-receive-buffer").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(100_000, 90_000), (100_000, 90_000)]);
+        builder.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 9_000);
+        builder.run.hosts.get_mut("target").unwrap().environment.note("sysctl", "net.core.rmem_default", "20000000");
+        let finding = builder.finding("udp-receive-buffer").unwrap();
         assert_eq!(finding.evidence[0].counter, "udp_rcvbuf_errors");
         assert_eq!((finding.evidence[0].host.as_str(), finding.evidence[0].value.as_str()), ("target", "18,000"));
         assert_eq!(finding.explains, Some(0.9));
@@ -329,106 +329,106 @@ mod tests {
 
     #[test]
     fn a_buffer_that_was_asked_for_too_small_is_asked_for_larger() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(100_000, 90_000)]);
-        story.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 9_000);
-        story.run.command = "fathom udp 198.18.0.2 --buffer 4096 --rate 10M".to_owned();
-        story.run.tests[0].options.set("buffer", "4096");
-        let next = story.finding("udp-receive-buffer").unwrap().next.unwrap();
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(100_000, 90_000)]);
+        builder.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 9_000);
+        builder.run.command = "fathom udp 198.18.0.2 --buffer 4096 --rate 10M".to_owned();
+        builder.run.tests[0].options.set("buffer", "4096");
+        let next = builder.finding("udp-receive-buffer").unwrap().next.unwrap();
         assert_eq!(next.command, "fathom udp 198.18.0.2 --rate 10M --buffer 4MiB");
     }
 
     #[test]
     fn one_loss_between_the_ends_of_a_veth_is_told_once_and_without_a_ring_to_set() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000]);
-        story.driver("veth");
-        story.host_counter("client", (host::DEV_TX_FRAMES, "eth0"), 100_000);
-        story.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 596);
-        story.host_counter("target", (host::DEV_RX_FRAMES, "eth0"), 100_000);
-        story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 596);
-        assert_eq!(story.finding("device-send-drops"), None);
-        assert_eq!(story.finding("device-receive-drops").unwrap().next, None);
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        builder.driver("veth");
+        builder.host_counter("client", (host::DEV_TX_FRAMES, "eth0"), 100_000);
+        builder.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 596);
+        builder.host_counter("target", (host::DEV_RX_FRAMES, "eth0"), 100_000);
+        builder.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 596);
+        assert_eq!(builder.finding("device-send-drops"), None);
+        assert_eq!(builder.finding("device-receive-drops").unwrap().next, None);
     }
 
     #[test]
     fn a_backlog_that_overflowed_is_named_with_its_core() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 900)]);
-        story.host_counter("target", (host::SOFTNET_DROPPED, "cpu0"), 0);
-        story.host_counter("target", (host::SOFTNET_DROPPED, "cpu1"), 100);
-        let finding = story.finding("backlog-overflow").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 900)]);
+        builder.host_counter("target", (host::SOFTNET_DROPPED, "cpu0"), 0);
+        builder.host_counter("target", (host::SOFTNET_DROPPED, "cpu1"), 100);
+        let finding = builder.finding("backlog-overflow").unwrap();
         assert_eq!(finding.evidence[0].counter, "softnet_dropped cpu1");
         assert_eq!((finding.explains, finding.severity), (Some(1.0), Severity::HoldsBack));
     }
 
     #[test]
     fn a_device_that_drops_one_in_a_million_is_not_told_of() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000]);
-        story.host_counter("target", (host::DEV_RX_FRAMES, "eth0"), 2_000_000);
-        story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 2);
-        assert_eq!(story.finding("device-receive-drops"), None);
-        story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 20_000);
-        let finding = story.finding("device-receive-drops").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        builder.host_counter("target", (host::DEV_RX_FRAMES, "eth0"), 2_000_000);
+        builder.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 2);
+        assert_eq!(builder.finding("device-receive-drops"), None);
+        builder.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 20_000);
+        let finding = builder.finding("device-receive-drops").unwrap();
         assert_eq!((finding.severity, finding.explains), (Severity::HoldsBack, None));
         assert_eq!(finding.next.unwrap().command, "ethtool -G eth0 rx 4096");
     }
 
     #[test]
     fn a_queueing_discipline_that_drops_is_named_with_what_shows_it() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 900)]);
-        story.host_counter("client", (host::DEV_TX_FRAMES, "eth0"), 900);
-        story.host_counter("client", (host::QDISC_DROPPED, "eth0"), 100);
-        let finding = story.finding("qdisc-drops").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 900)]);
+        builder.host_counter("client", (host::DEV_TX_FRAMES, "eth0"), 900);
+        builder.host_counter("client", (host::QDISC_DROPPED, "eth0"), 100);
+        let finding = builder.finding("qdisc-drops").unwrap();
         assert_eq!((finding.explains, finding.severity), (Some(1.0), Severity::HoldsBack));
         assert!(finding.title.ends_with("100 dropped of 1,000 (10 %)"), "{}", finding.title);
         assert_eq!(finding.next.unwrap().command, "tc -s qdisc show dev eth0");
-        assert_eq!(story.finding("device-send-drops"), None);
+        assert_eq!(builder.finding("device-send-drops"), None);
     }
 
     #[test]
     fn what_a_veth_cannot_hand_on_is_a_share_of_what_it_was_offered() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000]);
-        story.driver("veth");
-        story.host_counter("client", (host::DEV_TX_FRAMES, "eth0"), 10);
-        story.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 990);
-        let finding = story.finding("device-send-drops").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        builder.driver("veth");
+        builder.host_counter("client", (host::DEV_TX_FRAMES, "eth0"), 10);
+        builder.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 990);
+        let finding = builder.finding("device-send-drops").unwrap();
         assert!(finding.title.ends_with("990 dropped of 1,000 (99 %)"), "{}", finding.title);
         assert_eq!(finding.next.unwrap().command, "ip link show eth0");
     }
 
     #[test]
     fn frames_that_a_test_drops_on_purpose_are_no_drops_of_a_device() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 1000)]);
-        story.host_counter("client", (host::DEV_RX_FRAMES, "eth0"), 1000);
-        story.host_counter("client", (host::DEV_RX_DROPPED, "eth0"), 1000);
-        story.run.tests[0].layer = Layer::Frames;
-        assert!(story.finding("device-receive-drops").is_some());
-        story.run.tests[0].to = None;
-        assert_eq!(story.finding("device-receive-drops"), None);
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 1000)]);
+        builder.host_counter("client", (host::DEV_RX_FRAMES, "eth0"), 1000);
+        builder.host_counter("client", (host::DEV_RX_DROPPED, "eth0"), 1000);
+        builder.run.tests[0].layer = Layer::Frames;
+        assert!(builder.finding("device-receive-drops").is_some());
+        builder.run.tests[0].to = None;
+        assert_eq!(builder.finding("device-receive-drops"), None);
     }
 
     #[test]
     fn a_share_of_more_than_everything_is_not_told() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000]);
-        story.host_counter("target", (host::DEV_RX_FRAMES, "eth0"), 10);
-        story.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 990);
-        let title = story.finding("device-receive-drops").unwrap().title;
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        builder.host_counter("target", (host::DEV_RX_FRAMES, "eth0"), 10);
+        builder.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 990);
+        let title = builder.finding("device-receive-drops").unwrap().title;
         assert!(title.ends_with("990 dropped"), "{title}");
     }
 
     #[test]
     fn another_interface_of_the_host_is_not_the_path() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000]);
-        story.host_counter("client", (host::DEV_TX_DROPPED, "eth7"), 20_000);
-        assert_eq!(story.finding("device-send-drops"), None);
-        story.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 20_000);
-        assert_eq!(story.finding("device-send-drops").unwrap().next.unwrap().on.as_deref(), Some("client"));
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        builder.host_counter("client", (host::DEV_TX_DROPPED, "eth7"), 20_000);
+        assert_eq!(builder.finding("device-send-drops"), None);
+        builder.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 20_000);
+        assert_eq!(builder.finding("device-send-drops").unwrap().next.unwrap().on.as_deref(), Some("client"));
     }
 }

@@ -77,11 +77,11 @@ mod tests {
     use crate::run_builder::{RunBuilder, step, visits};
 
     fn with_errors(n: u64) -> RunBuilder {
-        let mut story = RunBuilder::new();
-        story.http(1000, 10);
-        let record = story.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.http(1000, 10);
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
         record.errors.insert("connect: connection refused".to_owned(), n);
-        story
+        builder
     }
 
     #[test]
@@ -94,38 +94,38 @@ mod tests {
 
     #[test]
     fn where_nothing_was_done_all_of_it_failed() {
-        let mut story = with_errors(14);
-        let record = story.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        let mut builder = with_errors(14);
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
         record.totals.extend([(count::REQUESTS.to_owned(), 0), (count::CONNECTIONS.to_owned(), 14)]);
-        assert!(story.finding("errors").unwrap().title.starts_with("14 errors (100 % of all)"));
+        assert!(builder.finding("errors").unwrap().title.starts_with("14 errors (100 % of all)"));
     }
 
     #[test]
     fn errors_that_left_nothing_are_told_once() {
-        let mut story = RunBuilder::new();
-        story.http(0, 4);
-        let record = story.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.http(0, 4);
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
         record.errors.insert("read: timeout".to_owned(), 4);
-        assert!(story.finding(super::super::NOTHING_DONE).unwrap().title.contains("read: timeout"));
-        assert_eq!(story.finding("errors"), None);
+        assert!(builder.finding(super::super::NOTHING_DONE).unwrap().title.contains("read: timeout"));
+        assert_eq!(builder.finding("errors"), None);
     }
 
     #[test]
     fn what_is_told_with_a_step_is_not_told_again() {
-        let mut story = RunBuilder::new();
-        story.users(&[visits((1_000, 0), vec![step("home", (1_000, 50), 10)])]);
-        let record = story.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.users(&[visits((1_000, 0), vec![step("home", (1_000, 50), 10)])]);
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
         record.errors.insert("status 500, expected 200".to_owned(), 70);
-        assert_eq!(story.finding("errors"), None);
-        let record = story.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        assert_eq!(builder.finding("errors"), None);
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
         record.errors.insert("connect: connection refused".to_owned(), 30);
-        assert!(story.finding("errors").unwrap().title.starts_with("30 errors"));
+        assert!(builder.finding("errors").unwrap().title.starts_with("30 errors"));
     }
 
     #[test]
     fn without_errors_there_is_nothing_to_tell() {
-        let mut story = RunBuilder::new();
-        story.http(1000, 10);
-        assert_eq!(story.finding("errors"), None);
+        let mut builder = RunBuilder::new();
+        builder.http(1000, 10);
+        assert_eq!(builder.finding("errors"), None);
     }
 }

@@ -122,54 +122,54 @@ mod tests {
     }
 
     fn streaming(values: &[(&str, u64)]) -> RunBuilder {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000]);
-        let record = story.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
         record.flows = vec![flow(values), flow(values)];
-        story
+        builder
     }
 
     #[test]
     fn a_sender_that_waits_for_the_receivers_window_is_told_where_to_enlarge_it() {
-        let mut story = streaming(&[(tcp::BUSY_NS, 500_000_000), (tcp::RWND_LIMITED_NS, 200_000_000)]);
-        story.run.hosts.get_mut("target").unwrap().environment.note(
+        let mut builder = streaming(&[(tcp::BUSY_NS, 500_000_000), (tcp::RWND_LIMITED_NS, 200_000_000)]);
+        builder.run.hosts.get_mut("target").unwrap().environment.note(
             "sysctl",
             "net.ipv4.tcp_rmem",
             "4096\t131072\t6291456",
         );
-        let finding = story.finding("receive-window").unwrap();
+        let finding = builder.finding("receive-window").unwrap();
         assert_eq!(finding.evidence[0].value, "40 %");
         let next = finding.next.unwrap();
         assert_eq!(next.command, "sysctl -w net.ipv4.tcp_rmem=\"4096 131072 12582912\"");
         assert_eq!(next.on.as_deref(), Some("target"));
-        assert_eq!(story.finding("send-buffer"), None);
+        assert_eq!(builder.finding("send-buffer"), None);
     }
 
     #[test]
     fn a_buffer_that_somebody_made_tiny_is_set_back_to_the_kernels_default() {
-        let mut story = streaming(&[(tcp::BUSY_NS, 500_000_000), (tcp::RWND_LIMITED_NS, 200_000_000)]);
-        let target = story.run.hosts.get_mut("target").unwrap();
+        let mut builder = streaming(&[(tcp::BUSY_NS, 500_000_000), (tcp::RWND_LIMITED_NS, 200_000_000)]);
+        let target = builder.run.hosts.get_mut("target").unwrap();
         target.environment.note("sysctl", "net.ipv4.tcp_rmem", "4096 8192 8192");
-        let command = story.finding("receive-window").unwrap().next.unwrap().command;
+        let command = builder.finding("receive-window").unwrap().next.unwrap().command;
         assert_eq!(command, "sysctl -w net.ipv4.tcp_rmem=\"4096 131072 6291456\"");
     }
 
     #[test]
     fn a_send_buffer_that_is_too_small_is_the_senders() {
-        let story = streaming(&[(tcp::BUSY_NS, 500_000_000), (tcp::SNDBUF_LIMITED_NS, 300_000_000)]);
-        let finding = story.finding("send-buffer").unwrap();
+        let builder = streaming(&[(tcp::BUSY_NS, 500_000_000), (tcp::SNDBUF_LIMITED_NS, 300_000_000)]);
+        let finding = builder.finding("send-buffer").unwrap();
         assert_eq!(finding.next.unwrap().on.as_deref(), Some("client"));
     }
 
     #[test]
     fn a_window_that_is_closed_now_and_then_holds_nothing_back() {
-        let story = streaming(&[(tcp::BUSY_NS, 500_000_000), (tcp::RWND_LIMITED_NS, 50_000_000)]);
-        assert_eq!(story.finding("receive-window"), None);
+        let builder = streaming(&[(tcp::BUSY_NS, 500_000_000), (tcp::RWND_LIMITED_NS, 50_000_000)]);
+        assert_eq!(builder.finding("receive-window"), None);
     }
 
     #[test]
     fn connections_that_were_hardly_busy_tell_nothing() {
-        let story = streaming(&[(tcp::BUSY_NS, 10_000_000), (tcp::RWND_LIMITED_NS, 9_000_000)]);
-        assert_eq!(story.finding("receive-window"), None);
+        let builder = streaming(&[(tcp::BUSY_NS, 10_000_000), (tcp::RWND_LIMITED_NS, 9_000_000)]);
+        assert_eq!(builder.finding("receive-window"), None);
     }
 }

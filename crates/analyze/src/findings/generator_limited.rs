@@ -164,65 +164,65 @@ mod tests {
 
     #[test]
     fn a_value_near_the_own_ceiling_is_said_to_be_ours() {
-        let mut story = RunBuilder::new();
-        story.http(1000, 100);
-        story.context.ceilings.insert("http".to_owned(), [("requests_per_sec".to_owned(), 1050.0)].into());
-        let finding = story.finding("generator-limited").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.http(1000, 100);
+        builder.context.ceilings.insert("http".to_owned(), [("requests_per_sec".to_owned(), 1050.0)].into());
+        let finding = builder.finding("generator-limited").unwrap();
         assert_eq!(finding.title, "fathom itself was the limit: 95 % of its ceiling 1.05 k req/s");
     }
 
     #[test]
     fn threads_without_time_left_are_the_limit_when_the_target_is_idle() {
-        let mut story = RunBuilder::new();
-        story.http(1000, 100);
-        story.run.tests[0].trials[0].records.get_mut("client").unwrap().cpu_ns = Nanos::from_millis(1_180);
-        story.cpu("client", "cpu0", [60, 30, 9, 0]);
-        story.cpu("target", "cpu0", [10, 10, 10, 0]);
-        assert!(story.finding("generator-limited").unwrap().title.contains("had cores to spare"));
-        assert_eq!(story.finding("core-saturated"), None, "the same core is not a second cause");
-        story.cpu("target", "cpu1", [10, 80, 9, 0]);
-        assert_eq!(story.finding("generator-limited"), None);
+        let mut builder = RunBuilder::new();
+        builder.http(1000, 100);
+        builder.run.tests[0].trials[0].records.get_mut("client").unwrap().cpu_ns = Nanos::from_millis(1_180);
+        builder.cpu("client", "cpu0", [60, 30, 9, 0]);
+        builder.cpu("target", "cpu0", [10, 10, 10, 0]);
+        assert!(builder.finding("generator-limited").unwrap().title.contains("had cores to spare"));
+        assert_eq!(builder.finding("core-saturated"), None, "the same core is not a second cause");
+        builder.cpu("target", "cpu1", [10, 80, 9, 0]);
+        assert_eq!(builder.finding("generator-limited"), None);
     }
 
     #[test]
     fn four_threads_at_a_quarter_are_not_one_at_its_limit() {
-        let mut story = RunBuilder::new();
-        story.http(1000, 100);
-        story.run.tests[0].trials[0].records.get_mut("client").unwrap().cpu_ns = Nanos::from_millis(1_180);
+        let mut builder = RunBuilder::new();
+        builder.http(1000, 100);
+        builder.run.tests[0].trials[0].records.get_mut("client").unwrap().cpu_ns = Nanos::from_millis(1_180);
         for core in ["cpu0", "cpu1", "cpu2", "cpu3"] {
-            story.cpu("client", core, [20, 5, 0, 0]);
+            builder.cpu("client", core, [20, 5, 0, 0]);
         }
-        story.cpu("target", "cpu0", [10, 10, 10, 0]);
-        assert_eq!(story.finding("generator-limited"), None);
+        builder.cpu("target", "cpu0", [10, 10, 10, 0]);
+        assert_eq!(builder.finding("generator-limited"), None);
     }
 
     #[test]
     fn offering_less_than_intended_is_no_test_of_the_target() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(900, 900)]);
-        story.total("client", count::INTENDED, 1000);
-        let finding = story.finding("offered-too-little").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(900, 900)]);
+        builder.total("client", count::INTENDED, 1000);
+        let finding = builder.finding("offered-too-little").unwrap();
         assert!(finding.title.starts_with("only 90.0 % of the asked rate was sent"), "{}", finding.title);
         assert_eq!(finding.severity, Severity::HoldsBack, "it is a result for the lower rate");
-        story.run.tests[0].options.set("rate", "1000/s");
-        assert!(story.finding("offered-too-little").unwrap().title.ends_with("; the result is for 900 pps"));
-        story.run.hosts.get_mut("client").unwrap().environment.note("eth0", "qdisc", "noqueue, tbf");
-        let finding = story.finding("offered-too-little").unwrap();
+        builder.run.tests[0].options.set("rate", "1000/s");
+        assert!(builder.finding("offered-too-little").unwrap().title.ends_with("; the result is for 900 pps"));
+        builder.run.hosts.get_mut("client").unwrap().environment.note("eth0", "qdisc", "noqueue, tbf");
+        let finding = builder.finding("offered-too-little").unwrap();
         assert!(finding.title.ends_with("tbf on eth0 of client may hold it back"), "{}", finding.title);
         assert_eq!(finding.next.unwrap().command, "tc -s qdisc show dev eth0");
-        story.total("client", count::INTENDED, 905);
-        assert_eq!(story.finding("offered-too-little"), None);
+        builder.total("client", count::INTENDED, 905);
+        assert_eq!(builder.finding("offered-too-little"), None);
     }
 
     #[test]
     fn requests_that_wait_for_the_target_are_not_what_the_tool_failed_to_offer() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(900, 900)]);
-        story.total("client", count::INTENDED, 1000);
-        story.total("client", count::LATE_NO_CONNECTION, 90);
-        story.total("client", count::LATE_OWN_CPU, 10);
-        assert_eq!(story.finding("offered-too-little"), None);
-        story.total("client", count::LATE_OWN_CPU, 100);
-        assert!(story.finding("offered-too-little").is_some());
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(900, 900)]);
+        builder.total("client", count::INTENDED, 1000);
+        builder.total("client", count::LATE_NO_CONNECTION, 90);
+        builder.total("client", count::LATE_OWN_CPU, 10);
+        assert_eq!(builder.finding("offered-too-little"), None);
+        builder.total("client", count::LATE_OWN_CPU, 100);
+        assert!(builder.finding("offered-too-little").is_some());
     }
 }

@@ -50,12 +50,12 @@ mod tests {
 
     #[test]
     fn one_broken_trial_is_remarked_and_none_complete_invalidates() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000, 1000]);
-        story.run.tests[0].trials[1].records.get_mut("target").unwrap().complete = false;
-        let finding = story.finding("incomplete-trials").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000, 1000]);
+        builder.run.tests[0].trials[1].records.get_mut("target").unwrap().complete = false;
+        let finding = builder.finding("incomplete-trials").unwrap();
         assert_eq!((finding.severity, finding.evidence[0].host.as_str()), (Severity::Remark, "target"));
-        story.run.tests[0].trials[0].records.clear();
-        assert_eq!(story.finding("incomplete-trials").unwrap().severity, Severity::Invalidates);
+        builder.run.tests[0].trials[0].records.clear();
+        assert_eq!(builder.finding("incomplete-trials").unwrap().severity, Severity::Invalidates);
     }
 }

@@ -175,14 +175,14 @@ mod tests {
 
     /// Tests of one plan: the load, and the median and the tail of each round in microseconds.
     fn told(tests: &[(&str, &[(u64, u64)])]) -> RunBuilder {
-        let mut story = RunBuilder::new();
+        let mut builder = RunBuilder::new();
         for (load, rounds) in tests {
-            story.probes(rounds);
-            let test = story.run.tests.last_mut().unwrap();
+            builder.probes(rounds);
+            let test = builder.run.tests.last_mut().unwrap();
             test.options.set("direction", *load);
             test.name = format!("load={load}");
         }
-        story
+        builder
     }
 
     const IDLE: (&str, &[(u64, u64)]) = ("none", &[(MS / 10, MS / 5), (MS / 10, MS / 4), (MS / 11, MS / 5)]);
@@ -200,12 +200,12 @@ mod tests {
     #[test]
     fn senders_that_watch_the_delay_already_are_not_proposed() {
         let loaded = [(36 * MS, 38 * MS), (35 * MS, 38 * MS), (36 * MS, 39 * MS)];
-        let mut story = told(&[IDLE, ("down", &loaded)]);
-        let next = |story: &RunBuilder| story.finding("latency-under-load").unwrap().next.unwrap();
-        assert_eq!(next(&story).on.as_deref(), Some("target"), "it sends what goes down");
-        let target = &mut story.run.hosts.get_mut("target").unwrap().environment;
+        let mut builder = told(&[IDLE, ("down", &loaded)]);
+        let next = |builder: &RunBuilder| builder.finding("latency-under-load").unwrap().next.unwrap();
+        assert_eq!(next(&builder).on.as_deref(), Some("target"), "it sends what goes down");
+        let target = &mut builder.run.hosts.get_mut("target").unwrap().environment;
         target.note("tcp", "congestion_control", "bbr");
-        assert_eq!(next(&story).command, "tc -s qdisc show");
+        assert_eq!(next(&builder).command, "tc -s qdisc show");
     }
 
     #[test]
@@ -244,8 +244,8 @@ mod tests {
     fn without_an_idle_twin_there_is_nothing_to_compare() {
         let loaded = [(36 * MS, 38 * MS), (35 * MS, 38 * MS)];
         assert_eq!(told(&[("up", &loaded)]).finding("latency-under-load"), None);
-        let mut story = told(&[IDLE, ("up", &loaded)]);
-        story.run.tests[0].options.set("flows", "8");
-        assert_eq!(story.finding("latency-under-load"), None, "a test with other flows is no twin");
+        let mut builder = told(&[IDLE, ("up", &loaded)]);
+        builder.run.tests[0].options.set("flows", "8");
+        assert_eq!(builder.finding("latency-under-load"), None, "a test with other flows is no twin");
     }
 }

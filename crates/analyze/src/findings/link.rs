@@ -86,21 +86,21 @@ mod tests {
 
     #[test]
     fn a_wire_that_carries_all_it_can_is_the_limit() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[117_000_000]);
-        story.wire("1000000000", "1500");
-        let finding = story.finding("link-full").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[117_000_000]);
+        builder.wire("1000000000", "1500");
+        let finding = builder.finding("link-full").unwrap();
         assert_eq!(finding.title, "the link is full: 99 % of its line 941 Mbit/s");
-        assert_eq!(story.finding("no-line-rate"), None);
+        assert_eq!(builder.finding("no-line-rate"), None);
     }
 
     #[test]
     fn a_device_without_a_speed_is_told_of_once_for_all_tests() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000]);
-        story.udp_stream(&[(1000, 1000)]);
-        story.driver("virtio_net");
-        let finding = story.finding("no-line-rate").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        builder.udp_stream(&[(1000, 1000)]);
+        builder.driver("virtio_net");
+        let finding = builder.finding("no-line-rate").unwrap();
         assert_eq!(finding.title, "there is no line rate: virtio_net tells no speed of eth0 on client");
         assert_eq!(finding.tests.len(), 2);
     }

@@ -530,29 +530,29 @@ mod tests {
 
     #[test]
     fn on_a_quiet_host_nothing_is_found() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000, 1010, 990]);
-        story.udp_stream(&[(1000, 1000), (1000, 1000)]);
-        story.http(1000, 100);
-        story.wire("10000000000", "1500");
-        story.cpu("client", "cpu0", [20, 20, 10, 0]);
-        story.cpu("target", "cpu0", [10, 30, 30, 0]);
-        story.host_counter("target", (counter::TCP_OUT_SEGMENTS, ""), 100_000);
-        story.host_counter("target", (counter::TCP_RETRANS_SEGMENTS, ""), 3);
-        let run = story.analyzed();
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000, 1010, 990]);
+        builder.udp_stream(&[(1000, 1000), (1000, 1000)]);
+        builder.http(1000, 100);
+        builder.wire("10000000000", "1500");
+        builder.cpu("client", "cpu0", [20, 20, 10, 0]);
+        builder.cpu("target", "cpu0", [10, 30, 30, 0]);
+        builder.host_counter("target", (counter::TCP_OUT_SEGMENTS, ""), 100_000);
+        builder.host_counter("target", (counter::TCP_RETRANS_SEGMENTS, ""), 3);
+        let run = builder.analyzed();
         assert!(run.findings.is_empty(), "{:#?}", run.findings);
     }
 
     #[test]
     fn what_most_tests_share_leads_and_its_words_fit_a_column() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000, 1000]);
-        story.growth_per_interval(|interval| 2000 - 60 * interval);
-        story.http(1000, 1);
-        story.tcp_rr(1000, 1);
-        story.cpu("target", "cpu0", [5, 5, 88, 0]);
-        story.cpu("target", "cpu1", [5, 5, 1, 0]);
-        let run = story.analyzed();
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000, 1000]);
+        builder.growth_per_interval(|interval| 2000 - 60 * interval);
+        builder.http(1000, 1);
+        builder.tcp_rr(1000, 1);
+        builder.cpu("target", "cpu0", [5, 5, 88, 0]);
+        builder.cpu("target", "cpu1", [5, 5, 1, 0]);
+        let run = builder.analyzed();
         let told: Vec<(&str, usize)> = run.findings.iter().map(|f| (f.id.as_str(), f.tests.len())).collect();
         assert_eq!((told[0], told[1]), (("core-saturated", 2), ("no-steady-state", 1)), "{told:?}");
         assert!(run.findings.iter().all(|finding| finding.short.chars().count() <= 12), "{:?}", run.findings);
@@ -562,13 +562,13 @@ mod tests {
 
     #[test]
     fn one_cause_of_several_tests_is_told_once_and_the_most_important_comes_first() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000, 1000]);
-        story.http(1000, 1);
-        story.cpu("target", "cpu0", [5, 5, 88, 0]);
-        story.cpu("target", "cpu1", [5, 5, 1, 0]);
-        story.steal("client", Nanos::from_millis(600));
-        let run = story.analyzed();
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000, 1000]);
+        builder.http(1000, 1);
+        builder.cpu("target", "cpu0", [5, 5, 88, 0]);
+        builder.cpu("target", "cpu1", [5, 5, 1, 0]);
+        builder.steal("client", Nanos::from_millis(600));
+        let run = builder.analyzed();
         let told: Vec<(&str, usize)> = run.findings.iter().map(|f| (f.id.as_str(), f.tests.len())).collect();
         assert_eq!(told[0], ("steal", 2));
         assert!(told.contains(&("core-saturated", 1)), "{told:?}");

@@ -47,13 +47,13 @@ mod tests {
 
     #[test]
     fn a_note_of_every_trial_is_told_once() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000, 1000]);
-        for trial in &mut story.run.tests[0].trials {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000, 1000]);
+        for trial in &mut builder.run.tests[0].trials {
             let note = Note { id: "xdp-generic".to_owned(), text: "generic XDP: frames cost more".to_owned() };
             trial.records.get_mut("client").unwrap().notes.push(note);
         }
-        let finding = story.finding("xdp-generic").unwrap();
+        let finding = builder.finding("xdp-generic").unwrap();
         assert_eq!((finding.severity, finding.evidence.len()), (Severity::Remark, 1));
         assert_eq!(finding.title, "generic XDP: frames cost more");
     }

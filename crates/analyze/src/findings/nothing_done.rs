@@ -107,8 +107,8 @@ mod tests {
     use fathom_model::{VerdictState, probe::HopRecord};
 
     /// The words of the finding, and the state of the run.
-    fn told(story: &RunBuilder) -> (Option<String>, VerdictState) {
-        (story.finding(NOTHING_DONE).map(|finding| finding.title), story.analyzed().verdict.state)
+    fn told(builder: &RunBuilder) -> (Option<String>, VerdictState) {
+        (builder.finding(NOTHING_DONE).map(|finding| finding.title), builder.analyzed().verdict.state)
     }
 
     #[test]
@@ -134,12 +134,12 @@ mod tests {
     #[test]
     fn where_a_served_host_got_nothing_the_length_of_packets_is_probed() {
         let next = |reach: HostReach| {
-            let mut story = RunBuilder::new();
-            story.udp_stream(&[(1000, 0)]);
-            let to = story.run.tests[0].to.clone().unwrap();
-            story.run.plan.hosts.insert(to.clone(), reach);
-            story.run.hosts.entry(to).or_default().address = Some("192.0.2.7".to_owned());
-            story.finding(NOTHING_DONE).unwrap().next.map(|next| next.command)
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(1000, 0)]);
+            let to = builder.run.tests[0].to.clone().unwrap();
+            builder.run.plan.hosts.insert(to.clone(), reach);
+            builder.run.hosts.entry(to).or_default().address = Some("192.0.2.7".to_owned());
+            builder.finding(NOTHING_DONE).unwrap().next.map(|next| next.command)
         };
         let served = HostReach::Tls { address: "192.0.2.7:7700".to_owned(), key: None };
         assert_eq!(next(served).as_deref(), Some("fathom probe 192.0.2.7 --test mtu"));
@@ -148,18 +148,18 @@ mod tests {
 
     #[test]
     fn a_promise_about_nothing_is_no_result_either() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 0)]);
-        story.run.tests[0].expect.insert("loss".to_owned(), "<= 0.1 %".to_owned());
-        assert_eq!(story.analyzed().verdict.state, VerdictState::Invalid);
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 0)]);
+        builder.run.tests[0].expect.insert("loss".to_owned(), "<= 0.1 %".to_owned());
+        assert_eq!(builder.analyzed().verdict.state, VerdictState::Invalid);
     }
 
     #[test]
     fn one_test_of_several_that_did_nothing_leaves_the_run_incomplete() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000]);
-        story.udp_stream(&[(1000, 0)]);
-        let verdict = story.analyzed().verdict;
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        builder.udp_stream(&[(1000, 0)]);
+        let verdict = builder.analyzed().verdict;
         assert_eq!(
             (verdict.state, verdict.reasons),
             (VerdictState::Incomplete, vec!["udp_stream did nothing".to_owned()])
@@ -169,9 +169,9 @@ mod tests {
     #[test]
     fn a_host_that_answers_any_probe_is_there() {
         let found = |probe| {
-            let mut story = RunBuilder::new();
-            story.probed((10, 0), ProbeRecord { target: "192.0.2.7".to_owned(), ..probe });
-            told(&story)
+            let mut builder = RunBuilder::new();
+            builder.probed((10, 0), ProbeRecord { target: "192.0.2.7".to_owned(), ..probe });
+            told(&builder)
         };
         assert_eq!(found(ProbeRecord::default()).1, VerdictState::Invalid);
         let hop = HopRecord { target: true, ..HopRecord::default() };

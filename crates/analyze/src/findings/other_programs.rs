@@ -69,28 +69,28 @@ mod tests {
 
     #[test]
     fn a_target_that_is_not_ours_may_be_what_uses_the_cores() {
-        let mut story = RunBuilder::new();
-        story.http(1000, 10);
-        story.cpu("client", "cpu0", [40, 50, 5, 0]);
-        story.own_cpu("client", &[("cpu0", 200)]);
-        let test = &mut story.run.tests[0];
+        let mut builder = RunBuilder::new();
+        builder.http(1000, 10);
+        builder.cpu("client", "cpu0", [40, 50, 5, 0]);
+        builder.own_cpu("client", &[("cpu0", 200)]);
+        let test = &mut builder.run.tests[0];
         test.to = None;
         test.trials[0].records.remove("target");
-        let found = story.finding("other-programs").unwrap();
+        let found = builder.finding("other-programs").unwrap();
         assert_eq!(found.title, "other programs used 70 % of the core of client: results are disturbed");
-        story.driver("veth");
-        let found = story.finding("other-programs").unwrap();
+        builder.driver("veth");
+        let found = builder.finding("other-programs").unwrap();
         assert!(found.title.starts_with("other programs, the target among them"), "{}", found.title);
         assert_eq!(found.severity, Severity::Remark);
     }
 
     #[test]
     fn where_a_side_does_not_know_its_own_part_nothing_is_said_of_others() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000]);
-        story.run.plan.hosts.insert("client".to_owned(), HostReach::This);
-        story.cpu("client", "cpu0", [60, 35, 4, 0]);
-        assert_eq!(story.finding("other-programs"), None);
-        assert!(story.finding("core-saturated").is_some());
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        builder.run.plan.hosts.insert("client".to_owned(), HostReach::This);
+        builder.cpu("client", "cpu0", [60, 35, 4, 0]);
+        assert_eq!(builder.finding("other-programs"), None);
+        assert!(builder.finding("core-saturated").is_some());
     }
 }

@@ -63,13 +63,13 @@ mod tests {
         let told =
             [(1, "for 1.00 s from one on"), (2, "for 3.00 s from two on; 2"), (3, "to the end from three on; 3")];
         for (n, words) in told {
-            let mut story = RunBuilder::new();
-            story.probed((100, 50), ProbeRecord { outages: outages[..n].to_vec(), ..ProbeRecord::default() });
-            let title = story.finding("outage").unwrap().title;
+            let mut builder = RunBuilder::new();
+            builder.probed((100, 50), ProbeRecord { outages: outages[..n].to_vec(), ..ProbeRecord::default() });
+            let title = builder.finding("outage").unwrap().title;
             assert!(title.contains(words), "{title}");
         }
-        let mut story = RunBuilder::new();
-        story.probed((100, 0), ProbeRecord { outages: outages.to_vec(), ..ProbeRecord::default() });
-        assert!(story.finding("outage").is_none(), "a host that is not there has no outage");
+        let mut builder = RunBuilder::new();
+        builder.probed((100, 0), ProbeRecord { outages: outages.to_vec(), ..ProbeRecord::default() });
+        assert!(builder.finding("outage").is_none(), "a host that is not there has no outage");
     }
 }

@@ -40,12 +40,12 @@ mod tests {
 
     #[test]
     fn a_row_whose_promise_is_broken_points_at_it() {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(1000, 990)]);
-        story.run.tests[0].expect.insert("loss".to_owned(), "<= 0.1 %".to_owned());
-        let finding = story.finding("promise-broken").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 990)]);
+        builder.run.tests[0].expect.insert("loss".to_owned(), "<= 0.1 %".to_owned());
+        let finding = builder.finding("promise-broken").unwrap();
         assert_eq!(finding.title, "a promise was not kept: udp_stream loss 1.0 % > 0.10 %");
-        story.run.tests[0].expect.insert("loss".to_owned(), "<= 5 %".to_owned());
-        assert_eq!(story.finding("promise-broken"), None);
+        builder.run.tests[0].expect.insert("loss".to_owned(), "<= 5 %".to_owned());
+        assert_eq!(builder.finding("promise-broken"), None);
     }
 }

@@ -91,11 +91,11 @@ mod tests {
     use crate::run_builder::RunBuilder;
 
     fn with_retransmissions(n: u64) -> RunBuilder {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000, 1000]);
-        story.host_counter("client", (TCP_OUT_SEGMENTS, ""), 100_000);
-        story.host_counter("client", (TCP_RETRANS_SEGMENTS, ""), n);
-        story
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000, 1000]);
+        builder.host_counter("client", (TCP_OUT_SEGMENTS, ""), 100_000);
+        builder.host_counter("client", (TCP_RETRANS_SEGMENTS, ""), n);
+        builder
     }
 
     #[test]
@@ -108,28 +108,28 @@ mod tests {
 
     #[test]
     fn what_had_arrived_already_was_sent_again_needlessly() {
-        let mut story = with_retransmissions(500);
-        story.host_counter("client", (TCP_DSACK_SEGMENTS, ""), 450);
-        let finding = story.finding("retransmissions").unwrap();
+        let mut builder = with_retransmissions(500);
+        builder.host_counter("client", (TCP_DSACK_SEGMENTS, ""), 450);
+        let finding = builder.finding("retransmissions").unwrap();
         assert!(finding.title.ends_with("900 of 1,000 needlessly (reordering)"), "{}", finding.title);
         assert_eq!((finding.severity, finding.next), (Severity::Remark, None));
     }
 
     #[test]
     fn on_one_machine_segments_are_lost_too_and_the_place_is_named_where_it_counts() {
-        let mut story = with_retransmissions(2_500);
-        story.one_machine();
-        story.driver("veth");
-        story.host_counter("client", (TCP_DSACK_SEGMENTS, ""), 30);
-        let finding = story.finding("retransmissions").unwrap();
+        let mut builder = with_retransmissions(2_500);
+        builder.one_machine();
+        builder.driver("veth");
+        builder.host_counter("client", (TCP_DSACK_SEGMENTS, ""), 30);
+        let finding = builder.finding("retransmissions").unwrap();
         assert_eq!(finding.severity, Severity::HoldsBack);
         assert!(
             finding.title.ends_with("they were lost where no counter of these hosts shows it"),
             "{}",
             finding.title
         );
-        story.host_counter("client", (QDISC_DROPPED, "eth0"), 1_113);
-        let title = story.finding("retransmissions").unwrap().title;
+        builder.host_counter("client", (QDISC_DROPPED, "eth0"), 1_113);
+        let title = builder.finding("retransmissions").unwrap().title;
         assert!(title.ends_with("client dropped 2,226 in a queueing discipline"), "{title}");
     }
 

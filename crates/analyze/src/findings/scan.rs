@@ -140,20 +140,20 @@ mod tests {
     use crate::run_builder::RunBuilder;
 
     fn scanned(option: &str, results: &[(&str, u64)]) -> RunBuilder {
-        let mut story = RunBuilder::new();
+        let mut builder = RunBuilder::new();
         for (value, rate) in results {
-            story.tcp_stream(&[*rate, *rate]);
-            let test = story.run.tests.last_mut().unwrap();
+            builder.tcp_stream(&[*rate, *rate]);
+            let test = builder.run.tests.last_mut().unwrap();
             test.options.set(option, *value);
             test.name = format!("{option}={value}");
         }
-        story
+        builder
     }
 
     #[test]
     fn flows_that_add_up_are_each_held_back_by_themselves() {
-        let story = scanned("flows", &[("1", 1_000), ("2", 1_980), ("4", 3_000), ("8", 3_020)]);
-        let finding = story.finding("scan").unwrap();
+        let builder = scanned("flows", &[("1", 1_000), ("2", 1_980), ("4", 3_000), ("8", 3_020)]);
+        let finding = builder.finding("scan").unwrap();
         assert_eq!(finding.short, "knee at 4");
         assert!(finding.title.contains("a single flow has a limit of its own"), "{}", finding.title);
         assert_eq!((finding.tests.len(), finding.evidence.len()), (4, 4));
@@ -173,8 +173,8 @@ mod tests {
 
     #[test]
     fn of_another_option_the_best_value_is_told() {
-        let story = scanned("write", &[("16KiB", 1_000), ("1MiB", 2_000), ("256KiB", 2_200)]);
-        let finding = story.finding("scan").unwrap();
+        let builder = scanned("write", &[("16KiB", 1_000), ("1MiB", 2_000), ("256KiB", 2_200)]);
+        let finding = builder.finding("scan").unwrap();
         assert!(finding.title.contains("at write=256KiB"), "{}", finding.title);
         assert_eq!(finding.short, "knee at 256KiB");
     }

@@ -120,17 +120,17 @@ mod tests {
 
     /// A second of requests of 1 ms, of which one took longer, and nothing else was answered for some intervals of 50 ms.
     fn stalled(wait_ms: u64, n_silent: usize) -> RunBuilder {
-        let mut story = RunBuilder::new();
-        story.http(1_000, 1);
-        story.run.command = "fathom http http://198.18.0.2/".to_owned();
-        let record = story.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.http(1_000, 1);
+        builder.run.command = "fathom http http://198.18.0.2/".to_owned();
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
         let column = record.timeline.counters.get_mut(count::REQUESTS).unwrap();
         column[10..10 + n_silent].fill(0);
         let mut times = Histogram::new();
         times.record_n(1_000_000, 999);
         times.record(wait_ms * 1_000_000);
         record.distributions.insert(SERVICE_TIME.to_owned(), times);
-        story
+        builder
     }
 
     #[test]

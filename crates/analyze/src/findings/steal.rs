@@ -49,10 +49,10 @@ mod tests {
     #[test]
     fn stolen_time_is_told_from_two_percent_and_disturbs_from_ten() {
         for (stolen_ms, severity) in [(10, None), (50, Some(Severity::Remark)), (300, Some(Severity::Disturbs))] {
-            let mut story = RunBuilder::new();
-            story.tcp_stream(&[1000]);
-            story.steal("target", Nanos::from_millis(stolen_ms));
-            assert_eq!(story.finding("steal").map(|finding| finding.severity), severity, "{stolen_ms} ms");
+            let mut builder = RunBuilder::new();
+            builder.tcp_stream(&[1000]);
+            builder.steal("target", Nanos::from_millis(stolen_ms));
+            assert_eq!(builder.finding("steal").map(|finding| finding.severity), severity, "{stolen_ms} ms");
         }
     }
 }

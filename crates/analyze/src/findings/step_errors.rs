@@ -103,24 +103,24 @@ mod tests {
     use crate::run_builder::{RunBuilder, step, visits};
 
     fn shop(failed: [u64; 3]) -> RunBuilder {
-        let mut story = RunBuilder::new();
+        let mut builder = RunBuilder::new();
         let steps = ["home", "login", "buy"].into_iter().zip(failed);
-        story.users(&[visits((1_000, 0), steps.map(|(name, n)| step(name, (1_000, n), 1_000)).collect())]);
-        story
+        builder.users(&[visits((1_000, 0), steps.map(|(name, n)| step(name, (1_000, n), 1_000)).collect())]);
+        builder
     }
 
     #[test]
     fn a_step_with_most_of_the_errors_is_named_with_its_cause() {
-        let mut story = shop([1, 120, 2]);
-        let finding = story.finding("step-errors").unwrap();
+        let mut builder = shop([1, 120, 2]);
+        let finding = builder.finding("step-errors").unwrap();
         assert_eq!(
             finding.title,
             "step `login` fails 12 % of the time, 98 % of all errors, most often with `status 500, expected 200`"
         );
         assert_eq!((finding.short.as_str(), finding.evidence[0].value.as_str()), ("login fails", "120"));
         assert_eq!(finding.next, None, "without a file there is nothing to try");
-        story.run.tests[0].options.set("file", "shop.scenario");
-        assert_eq!(story.finding("step-errors").unwrap().next.unwrap().command, "fathom app try shop.scenario");
+        builder.run.tests[0].options.set("file", "shop.scenario");
+        assert_eq!(builder.finding("step-errors").unwrap().next.unwrap().command, "fathom app try shop.scenario");
     }
 
     #[test]

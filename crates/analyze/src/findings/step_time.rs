@@ -82,10 +82,10 @@ mod tests {
     use crate::run_builder::{RunBuilder, step, visits};
 
     fn shop(nanos: [u64; 3]) -> RunBuilder {
-        let mut story = RunBuilder::new();
+        let mut builder = RunBuilder::new();
         let steps = ["home", "login", "buy"].into_iter().zip(nanos);
-        story.users(&[visits((1_000, 0), steps.map(|(name, nanos)| step(name, (1_000, 0), nanos)).collect())]);
-        story
+        builder.users(&[visits((1_000, 0), steps.map(|(name, nanos)| step(name, (1_000, 0), nanos)).collect())]);
+        builder
     }
 
     #[test]

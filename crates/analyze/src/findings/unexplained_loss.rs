@@ -102,10 +102,10 @@ mod tests {
     };
 
     fn lossy(sent: u64, received: u64, in_a_row: Option<u64>) -> RunBuilder {
-        let mut story = RunBuilder::new();
-        story.udp_stream(&[(sent, received)]);
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(sent, received)]);
         if let Some(n) = in_a_row {
-            story.total("target", LOSS_BURST, n);
+            builder.total("target", LOSS_BURST, n);
             let from = Derivation::Total { side: Side::Responder, counter: LOSS_BURST.into() };
             let metric = Metric::of(
                 MetricName(LOSS_BURST, "longest loss burst"),
@@ -113,9 +113,9 @@ mod tests {
                 "RFC 7680",
                 from,
             );
-            story.context.metrics.get_mut("udp_stream").unwrap().push(metric);
+            builder.context.metrics.get_mut("udp_stream").unwrap().push(metric);
         }
-        story
+        builder
     }
 
     #[test]
@@ -141,9 +141,9 @@ mod tests {
 
     #[test]
     fn a_place_that_dropped_a_small_part_of_a_loss_does_not_stand_above_it() {
-        let mut story = lossy(100_000, 83_000, None);
-        story.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 170);
-        let run = story.analyzed();
+        let mut builder = lossy(100_000, 83_000, None);
+        builder.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 170);
+        let run = builder.analyzed();
         assert_eq!(run.findings[0].id, "loss");
         let buffer = run.findings.iter().find(|finding| finding.id == "udp-receive-buffer").unwrap();
         assert_eq!(buffer.severity, Severity::Remark, "it explains one in a hundred");

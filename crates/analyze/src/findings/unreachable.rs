@@ -63,14 +63,14 @@ mod tests {
     #[test]
     fn a_host_that_answers_once_is_there() {
         for (answered, is_there) in [(0_u32, false), (1, true), (10, true)] {
-            let mut story = RunBuilder::new();
-            story.probed(
+            let mut builder = RunBuilder::new();
+            builder.probed(
                 (10, answered.into()),
                 ProbeRecord { target: "192.0.2.7".to_owned(), ..ProbeRecord::default() },
             );
-            let found = story.finding("unreachable");
+            let found = builder.finding("unreachable");
             assert_eq!(found.is_none(), is_there, "{answered} answers");
-            let interval = story.analyzed().tests[0].summaries[0].confidence.unwrap();
+            let interval = builder.analyzed().tests[0].summaries[0].confidence.unwrap();
             assert!(interval.low <= 1.0 - f64::from(answered) / 10.0 && interval.high - interval.low > 0.2);
             let title = found.map(|finding| finding.title);
             assert!(title.is_none_or(|title| title.starts_with("192.0.2.7 answered none of 10 probes: nothing came")));
@@ -80,10 +80,10 @@ mod tests {
     #[test]
     fn silence_is_told_as_such_only_after_a_router_had_the_time_to_complain() {
         let title = |timeout: &str| {
-            let mut story = RunBuilder::new();
-            story.probed((10, 0), ProbeRecord { target: "192.0.2.7".to_owned(), ..ProbeRecord::default() });
-            story.run.tests[0].options.set("timeout", timeout);
-            story.finding("unreachable").unwrap().title
+            let mut builder = RunBuilder::new();
+            builder.probed((10, 0), ProbeRecord { target: "192.0.2.7".to_owned(), ..ProbeRecord::default() });
+            builder.run.tests[0].options.set("timeout", timeout);
+            builder.finding("unreachable").unwrap().title
         };
         assert!(title("1s").ends_with(": try --timeout 4s)"));
         assert!(title("4s").ends_with("nothing came back at all"));

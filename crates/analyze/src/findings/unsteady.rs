@@ -86,10 +86,10 @@ mod tests {
 
     #[test]
     fn a_rate_that_falls_in_every_trial_says_little() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000, 1000, 1000]);
-        story.growth_per_interval(|interval| 2000 - 60 * interval);
-        let finding = story.finding("no-steady-state").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000, 1000, 1000]);
+        builder.growth_per_interval(|interval| 2000 - 60 * interval);
+        let finding = builder.finding("no-steady-state").unwrap();
         assert_eq!(finding.severity, Severity::Disturbs);
         assert!(finding.title.starts_with("the rate fell by"), "{}", finding.title);
         assert!(finding.evidence[0].value.ends_with("in 3 of 3 trials"), "{}", finding.evidence[0].value);
@@ -97,24 +97,24 @@ mod tests {
 
     #[test]
     fn a_rate_that_is_steady_is_not_told_of() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000, 1000]);
-        story.growth_per_interval(|interval| 1000 + 7 * (interval % 3));
-        assert_eq!(story.finding("no-steady-state"), None);
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000, 1000]);
+        builder.growth_per_interval(|interval| 1000 + 7 * (interval % 3));
+        assert_eq!(builder.finding("no-steady-state"), None);
     }
 
     #[test]
     fn a_warm_up_that_ran_out_of_time_is_a_remark_told_once() {
-        let mut story = RunBuilder::new();
-        story.tcp_stream(&[1000, 1000]);
-        story.wire("10000000000", "1500");
-        for trial in &mut story.run.tests[0].trials {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000, 1000]);
+        builder.wire("10000000000", "1500");
+        for trial in &mut builder.run.tests[0].trials {
             trial.records.get_mut("client").unwrap().steady = false;
         }
-        assert_eq!(story.finding("no-steady-state").unwrap().severity, Severity::Remark);
+        assert_eq!(builder.finding("no-steady-state").unwrap().severity, Severity::Remark);
         let note = Note { id: "no-steady-state".to_owned(), text: "the rate went on rising".to_owned() };
-        story.run.tests[0].trials[0].records.get_mut("client").unwrap().notes.push(note);
-        let run = story.analyzed();
+        builder.run.tests[0].trials[0].records.get_mut("client").unwrap().notes.push(note);
+        let run = builder.analyzed();
         let told: Vec<&str> = run.findings.iter().map(|finding| finding.title.as_str()).collect();
         assert_eq!(told, ["the rate went on rising"]);
     }

@@ -49,10 +49,10 @@ mod tests {
     use crate::run_builder::{RunBuilder, step, visits};
 
     fn shop(n_gave_up: u64, failed: [u64; 2]) -> RunBuilder {
-        let mut story = RunBuilder::new();
+        let mut builder = RunBuilder::new();
         let steps = vec![step("login", (1_000, failed[0]), 10), step("buy", (900, failed[1]), 10)];
-        story.users(&[visits((1_000, n_gave_up), steps)]);
-        story
+        builder.users(&[visits((1_000, n_gave_up), steps)]);
+        builder
     }
 
     #[test]

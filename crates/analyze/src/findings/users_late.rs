@@ -59,13 +59,13 @@ mod tests {
 
     #[test]
     fn users_who_wait_for_a_seat_are_told_with_the_most_that_were_there() {
-        let mut story = RunBuilder::new();
-        story.users(&[visits((1_000, 0), vec![step("home", (1_000, 0), 10)])]);
-        story.total("client", count::INTENDED, 1_000);
-        story.total("client", count::LATE_NO_CONNECTION, 5);
-        assert_eq!(story.finding("users-late"), None);
-        story.total("client", count::LATE_NO_CONNECTION, 300);
-        let finding = story.finding("users-late").unwrap();
+        let mut builder = RunBuilder::new();
+        builder.users(&[visits((1_000, 0), vec![step("home", (1_000, 0), 10)])]);
+        builder.total("client", count::INTENDED, 1_000);
+        builder.total("client", count::LATE_NO_CONNECTION, 5);
+        assert_eq!(builder.finding("users-late"), None);
+        builder.total("client", count::LATE_NO_CONNECTION, 300);
+        let finding = builder.finding("users-late").unwrap();
         assert!(finding.title.starts_with("30 % of the users came late"), "{}", finding.title);
         assert_eq!(finding.evidence[2].value, "30");
     }

@@ -47,13 +47,13 @@ mod tests {
 
     #[test]
     fn users_who_leave_during_the_warm_up_are_told_with_the_way_to_measure_them() {
-        let mut story = RunBuilder::new();
-        story.users(&[visits((3, 0), vec![step("home", (3, 0), 10)])]);
-        assert_eq!(story.finding("gone-early"), None);
-        for record in story.run.tests[0].trials[0].records.values_mut() {
+        let mut builder = RunBuilder::new();
+        builder.users(&[visits((3, 0), vec![step("home", (3, 0), 10)])]);
+        assert_eq!(builder.finding("gone-early"), None);
+        for record in builder.run.tests[0].trials[0].records.values_mut() {
             record.measured_ns.1 = record.measured_ns.0;
         }
-        let finding = story.finding("gone-early").unwrap();
+        let finding = builder.finding("gone-early").unwrap();
         assert!(finding.next.unwrap().command.ends_with(" --warmup 0s"));
         assert_eq!(finding.evidence.len(), 2);
     }

@@ -184,12 +184,12 @@ pub fn read(text: &str, assets: Assets) -> Result<ImportTree, Error> {
     }
     let mut reader = HarReader { assets, ..HarReader::default() };
     reader.read(entries);
-    let mut story = ImportTree::default();
+    let mut builder = ImportTree::default();
     let cookies = if reader.jar.is_empty() { CookieHandling::Ignored } else { CookieHandling::Kept };
     let mut acts = transactions(reader.steps, &archive.log.pages);
     acts.extend(reader.left_out.into_iter().map(ImportAction::LeftOut));
-    story.kinds.push(ImportedUser { name: "recorded".to_owned(), cookies, acts, ..ImportedUser::default() });
-    Ok(story)
+    builder.kinds.push(ImportedUser { name: "recorded".to_owned(), cookies, acts, ..ImportedUser::default() });
+    Ok(builder)
 }
 
 /// An entry with its times, as far as they can be read.
@@ -453,9 +453,7 @@ fn body(asked: &HarRequest) -> (ImportedBody, Vec<ImportNote>) {
                     Ok(text) => (ImportedBody::Text(ImportText::literal(text)), Vec::new()),
                     Err(error) => (ImportedBody::Bytes(error.into_bytes()), Vec::new()),
                 },
-                Err(_) => {
-                    (ImportedBody::None, note("the body is not valid base64: left out"))
-                }
+                Err(_) => (ImportedBody::None, note("the body is not valid base64: left out")),
             };
         }
         if multipart {

@@ -1,7 +1,7 @@
 //! What other tools recorded becomes a scenario: HAR, curl command lines, plans of JMeter.
 //!
-//! A reader per format makes a [`story::Story`], [`write`](mod@write) makes text of it. What has no place in a scenario is told as a
-//! [`story::Note`] and never guessed. Knows no files: it is given bytes.
+//! A reader per format makes a [`import_tree::ImportTree`], [`write`](mod@write) makes text of it. What has no place in a scenario is told as a
+//! [`import_tree::ImportNote`] and never guessed. Knows no files: it is given bytes.
 
 pub mod curl;
 mod encode;

@@ -1,6 +1,6 @@
 //! Scripts of wrk, unchanged: their functions decide what is sent, over connections that the engine of users moves.
 //!
-//! There is a state for each thread and one for what comes before and after, as in wrk. [`world`] makes them in wrk's order,
+//! There is a state for each thread and one for what comes before and after, as in wrk. [`states`] makes them in wrk's order,
 //! [`users`] calls into them during the run. Whatever a script prints and gets wrong comes home in the record. Knows no sockets.
 
 mod answer;

@@ -236,7 +236,7 @@ pub struct DataSetDef {
     pub separator: Option<char>,
     /// Who gets which row.
     pub policy: RowPolicy,
-    /// What happens when there are no more rows; [`Data::at_end`] has what holds.
+    /// What happens when there are no more rows; [`DataSetDef::at_end`] has what holds.
     pub end: Option<DataEnd>,
 }
 

@@ -1,6 +1,6 @@
 //! A text that says what users do.
 //!
-//! [`parse`] makes a [`tree`] of it or says all that is wrong, [`check`] looks at what needs more than the text, [`format`] writes
+//! [`parse`](fn) makes an [`ast`] of it or says all that is wrong, [`check`](fn) looks at what needs more than the text, [`format`](fn) writes
 //! it as all others are written. Knows no connections.
 
 pub mod ast;

@@ -46,7 +46,7 @@ pub trait WorkerTask: Send + Sync + 'static {
     /// What keeps the trial from being begun.
     fn poll_before_start(&self, equipment: &mut Self::State) -> Result<(), Error>;
 
-    /// Does the work of the trial, as a worker of a [`super::Crew`] does.
+    /// Does the work of the trial, as a worker of a [`super::WorkerPool`] does.
     ///
     /// # Errors
     /// When nothing can be recorded.
@@ -107,18 +107,18 @@ impl<S: WorkerTask> PreparedPool<S> {
         // Those that have started end when their orders close.
         let hands = given.into_iter().enumerate().map(start_worker).collect::<Result<Vec<_>, _>>()?;
         drop(ready);
-        let mut enlisted = Self { threads: hands };
-        let n_ready = readiness.iter().take(enlisted.threads.len()).count();
-        if n_ready == enlisted.threads.len() {
-            return Ok(enlisted);
+        let mut prepared_pool = Self { threads: hands };
+        let n_ready = readiness.iter().take(prepared_pool.threads.len()).count();
+        if n_ready == prepared_pool.threads.len() {
+            return Ok(prepared_pool);
         }
-        enlisted.threads.iter_mut().for_each(|hand| hand.orders = None);
-        let ended: Vec<_> = enlisted.threads.iter_mut().map(WorkerThread::join).collect();
+        prepared_pool.threads.iter_mut().for_each(|hand| hand.orders = None);
+        let ended: Vec<_> = prepared_pool.threads.iter_mut().map(WorkerThread::join).collect();
         let refused = ended.into_iter().find_map(Result::err);
         Err(refused.expect("a worker that did not become ready said why"))
     }
 
-    /// Runs the workers from the agreed start to the end, as [`super::Crew::conduct`] does.
+    /// Runs the workers from the agreed start to the end, as [`super::WorkerPool::run`] does.
     ///
     /// # Errors
     /// The first error that a worker returned, while it waited or afterwards.
@@ -257,11 +257,11 @@ mod tests {
 
     #[test]
     fn a_worker_works_on_the_thread_that_equipped_it_and_stands_by_until_then() {
-        let enlisted = PreparedPool::start(Counting { refuses: None }, vec![3, 4], &[]).unwrap();
+        let prepared_pool = PreparedPool::start(Counting { refuses: None }, vec![3, 4], &[]).unwrap();
         thread::sleep(Nanos::from_millis(5).as_duration());
-        let conducted = enlisted.run(&session(), &mut (), (&["steps"], EndCondition::PhasesOver)).unwrap();
-        assert!(conducted.workers.iter().all(|(is_same, stood_by)| *is_same && *stood_by > 0));
-        let record = conducted.record(Side::Initiator);
+        let results = prepared_pool.run(&session(), &mut (), (&["steps"], EndCondition::PhasesOver)).unwrap();
+        assert!(results.workers.iter().all(|(is_same, stood_by)| *is_same && *stood_by > 0));
+        let record = results.record(Side::Initiator);
         assert!(record.complete && record.totals["steps"] == 7, "{record:?}");
     }
 
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn workers_without_a_trial_go_home() {
         let shift = Counting { refuses: None };
-        let enlisted = PreparedPool::start(shift, vec![1, 2], &[]).unwrap();
-        drop(enlisted);
+        let prepared_pool = PreparedPool::start(shift, vec![1, 2], &[]).unwrap();
+        drop(prepared_pool);
     }
 }

@@ -89,14 +89,14 @@ pub(super) fn usage_error(error: &clap::Error, words: &[String]) -> UserError {
     let text = error.render().to_string();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let what = lines.next().unwrap_or("the command line is wrong").trim_start_matches("error: ").to_owned();
-    let screen = UserError::new(Exit::Usage, what);
+    let user_error = UserError::new(Exit::Usage, what);
     if let Some(answer) = equivalent_option(error, words) {
-        return screen.with_line("use", answer);
+        return user_error.with_line("use", answer);
     }
-    lines.fold(screen, |screen, line| match line.split_once(": ") {
-        Some(("tip", tip)) => screen.with_line("tip", tip),
-        Some(("Usage", usage)) => screen.with_line("usage", usage),
-        _ => screen.with_line("", line),
+    lines.fold(user_error, |user_error, line| match line.split_once(": ") {
+        Some(("tip", tip)) => user_error.with_line("tip", tip),
+        Some(("Usage", usage)) => user_error.with_line("usage", usage),
+        _ => user_error.with_line("", line),
     })
 }
 

@@ -48,12 +48,8 @@ pub(crate) fn arguments() -> Vec<Arg> {
             "end the rounds when each test's interval is at most so wide to either side, such as 2%; at most --rounds [default: 30]",
         ),
         text("seed", "N", "seed of everything random [default: from the clock]").value_parser(clap::value_parser!(u64)),
-        text(
-            "expect",
-            "PROMISE",
-            "expected result: 10Gbit, or TEST.METRIC=VALUE; exit code 10 if it is not met",
-        )
-        .action(ArgAction::Append),
+        text("expect", "PROMISE", "expected result: 10Gbit, or TEST.METRIC=VALUE; exit code 10 if it is not met")
+            .action(ArgAction::Append),
         text(
             "key",
             "KEY",

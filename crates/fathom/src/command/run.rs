@@ -44,7 +44,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         let lines = error.to_string();
         let mut lines = lines.lines();
         let what = format!("{}: {}", path.display(), lines.next().unwrap_or("not a plan"));
-        lines.fold(UserError::new(Exit::Usage, what), |screen, line| screen.with_line("", line))
+        lines.fold(UserError::new(Exit::Usage, what), |user_error, line| user_error.with_line("", line))
     })?;
     if let Some(rounds) = matches.get_one::<u32>("rounds") {
         plan.rounds = *rounds;

@@ -213,10 +213,10 @@ impl MeasuredLoop {
         let mut records = trials.flat_map(|trial| trial.records.values());
         let record = records.find(|record| record.side == Side::Initiator);
         record.ok_or_else(|| {
-            let screen = UserError::new(Exit::Failed, "nothing was measured");
+            let user_error = UserError::new(Exit::Failed, "nothing was measured");
             match &self.0.run.completeness {
-                Completeness::Incomplete { reason } => screen.with_line("why", reason).into(),
-                Completeness::Complete => screen.into(),
+                Completeness::Incomplete { reason } => user_error.with_line("why", reason).into(),
+                Completeness::Complete => user_error.into(),
             }
         })
     }

@@ -65,8 +65,9 @@ pub(crate) fn run<'a>(tool: &str, words: &[String], given: impl Iterator<Item = 
     if let Some(drop_in) = COMPAT_TOOLS.iter().find(|drop_in| drop_in.name == tool) {
         return drop_in.run(words, given);
     }
-    let screen = UserError::new(Exit::Usage, format!("there is no drop-in for `{tool}`")).with_line("tools", names());
-    let native = native_command(tool).map_or(screen, |native| {
+    let user_error =
+        UserError::new(Exit::Usage, format!("there is no drop-in for `{tool}`")).with_line("tools", names());
+    let native = native_command(tool).map_or(user_error, |native| {
         UserError::new(Exit::Usage, format!("there is no drop-in for `{tool}`")).with_line("use", native)
     });
     Err(native.into())

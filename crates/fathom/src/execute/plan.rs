@@ -81,7 +81,8 @@ pub(crate) fn complete(plan: &mut Plan) -> Result<(), UserError> {
     for n in 0..plan.tests.len() {
         let (before, from_here) = plan.tests.split_at_mut(n);
         let test = &mut from_here[0];
-        let lead = lead_of(test, before).map_err(|screen| screen.with_line("in", format!("test `{}`", test.name)))?;
+        let lead =
+            lead_of(test, before).map_err(|user_error| user_error.with_line("in", format!("test `{}`", test.name)))?;
         if let Some(lead) = lead {
             for (option, value) in &lead.options.0 {
                 test.options.0.entry(option.clone()).or_insert_with(|| value.clone());
@@ -89,7 +90,7 @@ pub(crate) fn complete(plan: &mut Plan) -> Result<(), UserError> {
         }
         complete_test(test, &hosts)
             .and_then(|()| lead.map_or(Ok(()), |lead| check_paired(test, lead)))
-            .map_err(|screen| screen.with_line("in", format!("test `{}`", test.name)))?;
+            .map_err(|user_error| user_error.with_line("in", format!("test `{}`", test.name)))?;
     }
     Ok(())
 }
@@ -200,7 +201,7 @@ mod tests {
 
     fn completed(text: &str) -> Result<Plan, String> {
         let mut plan = read_plan(text).map_err(|error| error.to_string())?;
-        complete(&mut plan).map_err(|screen| screen.to_string())?;
+        complete(&mut plan).map_err(|user_error| user_error.to_string())?;
         Ok(plan)
     }
 

@@ -212,7 +212,7 @@ fn title(test: &TestPlan, kind: &dyn TestKind, plan: &Plan) -> String {
         };
     }
     match SearchSpec::of(test, kind) {
-        Ok(sought) => format!("{title}, limit of {}", sought.objective_text()),
+        Ok(spec) => format!("{title}, limit of {}", spec.objective_text()),
         Err(_) => title,
     }
 }

@@ -79,13 +79,13 @@ pub(super) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<(), U
 
 /// The options of the first trial of a complete test: a search sets its rate itself.
 pub(super) fn first_options(test: &TestPlan, kind: &dyn TestKind) -> Settings {
-    let sought = SearchSpec::of(test, kind).ok();
-    sought.map_or_else(|| test.options.clone(), |sought| sought.options_at(&test.options, sought.bounds.start))
+    let spec = SearchSpec::of(test, kind).ok();
+    spec.map_or_else(|| test.options.clone(), |spec| spec.options_at(&test.options, spec.bounds.start))
 }
 
 /// What a complete test measures: of a search the limit too, so that it can be promised.
 pub(super) fn metrics(test: &TestPlan, kind: &dyn TestKind) -> Vec<Metric> {
-    let limit = SearchSpec::of(test, kind).ok().map(|sought| curve::limit_metric(sought.achieved.unit));
+    let limit = SearchSpec::of(test, kind).ok().map(|spec| curve::limit_metric(spec.achieved.unit));
     limit.into_iter().chain(kind.metrics().iter().cloned()).collect()
 }
 

@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use crate::{
-    compat::{face, is_installed},
+    compat::{drop_in, is_installed},
     nginx::Nginx,
     test_bed::{ProgramResult, TestBed, skip, tree},
 };
@@ -237,7 +237,7 @@ fn a_script_that_does_not_start_is_refused_before_anything_is_sent() {
     stage
         .fathom(["app", "run", "x.lua", "http://192.0.2.1/"])
         .refused(3, &["192.0.2.1 is not a target you have allowed"]);
-    face(&stage, "wrk", &["-s", "x.lua", "http://192.0.2.1/"]).refused(3, &["192.0.2.1"]);
+    drop_in(&stage, "wrk", &["-s", "x.lua", "http://192.0.2.1/"]).refused(3, &["192.0.2.1"]);
 }
 
 #[test]

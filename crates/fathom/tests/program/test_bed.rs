@@ -319,12 +319,16 @@ impl ProgramResult {
     #[track_caller]
     pub(crate) fn refused(self, code: i32, words: &[&str]) {
         let ending = self.code(code);
-        let screen = &ending.stderr;
+        let user_error = &ending.stderr;
         assert_eq!(ending.stdout, "", "{}", ending.shown);
-        assert!(screen.lines().count() <= SCREEN_LINES_MAX, "{}: more than a screen:\n{screen}", ending.shown);
+        assert!(
+            user_error.lines().count() <= SCREEN_LINES_MAX,
+            "{}: more than a user_error:\n{user_error}",
+            ending.shown
+        );
         for word in words {
-            assert!(screen.contains(word), "{}: `{word}` is missing in:\n{screen}", ending.shown);
+            assert!(user_error.contains(word), "{}: `{word}` is missing in:\n{user_error}", ending.shown);
         }
-        assert!(!screen.contains("panicked"), "{screen}");
+        assert!(!user_error.contains("panicked"), "{user_error}");
     }
 }

@@ -9,7 +9,7 @@ use crate::{
 /// Connects to `address` (a name or number and a port) and proves to know the key, after the server has.
 ///
 /// # Errors
-/// [`Error::Unreachable`], [`Error::NotFathom`], [`Error::WrongFingerprint`], [`Error::WrongToken`] and [`Error::Busy`].
+/// [`Error::Unreachable`], [`Error::NotAFathomServer`], [`Error::WrongFingerprint`], [`Error::WrongToken`] and [`Error::Busy`].
 pub fn tls(address: &str, key: &Key) -> Result<AgentStream, Error> {
     let stream = tls::connect(address, key)?;
     Ok(AgentStream { stream, reached: format!("tls {address}"), process: None, liveness: Liveness::Heartbeats })

@@ -167,7 +167,7 @@ pub struct RoleOutcome {
     pub losses: Vec<String>,
 }
 
-/// How far a running role has come: [`Live`] as it is sent.
+/// How far a running role has come: [`LiveProgress`] as it is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoleProgress {
     /// The time since the start.

@@ -76,8 +76,8 @@ impl ServerCertVerifier for PinnedCertVerifier {
 /// Connects to a server, sees that it is the key's, and shows it the token; the plain stream to what it starts.
 ///
 /// # Errors
-/// [`Error::Unreachable`], [`Error::NotFathom`], [`Error::WrongFingerprint`], [`Error::WrongToken`], [`Error::Busy`] and
-/// [`Error::Crowded`].
+/// [`Error::Unreachable`], [`Error::NotAFathomServer`], [`Error::WrongFingerprint`], [`Error::WrongToken`], [`Error::Busy`] and
+/// [`Error::TooManyConnections`].
 pub fn connect(address: &str, key: &Key) -> Result<UnixStream, Error> {
     let unreachable = |cause| Error::Unreachable { address: address.to_owned(), cause };
     let tcp = connect_tcp(address).map_err(unreachable)?;

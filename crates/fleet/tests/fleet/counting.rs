@@ -62,16 +62,16 @@ impl Test for CountTest {
 
     fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
         assert_ne!(self.fault.as_deref(), Some("panic"), "told to");
-        let crew =
+        let pool =
             WorkerPool { states: vec![()], counters: &["steps"], cores: &[], until: EndCondition::from(self.side) };
-        let conducted = crew.run(session, &mut (), |worker, ()| {
+        let results = pool.run(session, &mut (), |worker, ()| {
             while !worker.is_over() {
                 worker.add(0, 1);
                 clock::sleep_until(clock::now() + Nanos::from_millis(1));
             }
             Ok(())
         })?;
-        Ok(conducted.record(self.side))
+        Ok(results.record(self.side))
     }
 }
 

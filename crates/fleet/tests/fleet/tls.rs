@@ -57,10 +57,10 @@ impl TestServer {
         let (key, server) = (identity.key(), Server::new(&identity, limits).unwrap());
         let (n_started, is_over) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
         let refused = Arc::default();
-        let hall = RecordingHandler { n_started: Arc::clone(&n_started), refused: Arc::clone(&refused), start_agent };
+        let pool = RecordingHandler { n_started: Arc::clone(&n_started), refused: Arc::clone(&refused), start_agent };
         let over = Arc::clone(&is_over);
         let thread = thread::spawn(move || {
-            server.run(&listener, &|| over.load(Ordering::Relaxed), hall).unwrap();
+            server.run(&listener, &|| over.load(Ordering::Relaxed), pool).unwrap();
         });
         Self { address, key, n_started, refused, is_over, thread: Some(thread) }
     }

@@ -118,14 +118,14 @@ impl<R: Reactor> Connector<R> {
         Ok(())
     }
 
-    /// Takes what the bell of the resolver says; then [`Switchboard::looked_up`] has news.
+    /// Takes what the bell of the resolver says; then [`Connector::next_lookup`] has news.
     pub(crate) fn on_waker(&mut self, event: Event) {
         if let Event::Received(piece) = event {
             self.reactor.release(piece);
         }
     }
 
-    /// The next answer of the resolver, until there is none; places are for [`Switchboard::found`].
+    /// The next answer of the resolver, until there is none; places are for [`Connector::on_lookup`].
     pub(crate) fn next_lookup(&mut self, at: Nanos) -> Option<LookupResult> {
         let looked_up = self.resolver.next_lookup(at)?;
         let (LookupResult::Route { took, .. } | LookupResult::Connection { took, .. }) = &looked_up;

@@ -8,7 +8,7 @@ use crate::target::LookupResult;
 
 /// An engine whose lines go through a switchboard: it is called with what was heard on each.
 ///
-/// Lines are named by their places. An engine is told of a fault by [`Subscriber::fail`] and hangs up then.
+/// Lines are named by their places. An engine is told of a fault by [`ConnectionHandler::fail`] and hangs up then.
 pub(crate) trait ConnectionHandler {
     /// What its switchboard works with.
     type Reactor: Reactor;

@@ -34,12 +34,12 @@ pub(crate) struct LoadConfig {
 }
 
 /// Who leaves must know that the request is the only thing that was sent, and that it is with the kernel.
-fn check_ignored_answers(settings: &Settings, dialing: &TargetConfig) -> Result<(), TargetConfigError> {
+fn check_ignored_answers(settings: &Settings, config: &TargetConfig) -> Result<(), TargetConfigError> {
     if settings.count("per-connection") != Some(1) {
         return Err(TargetConfigError::MissingOption { one: "leave", other: "per-connection 1" });
     }
     let others = [
-        ("https", dialing.upstreams.iter().any(|route| !route.is_plain())),
+        ("https", config.upstreams.iter().any(|route| !route.is_plain())),
         ("proxy-protocol", settings.text("proxy-protocol").is_some()),
         ("pipeline", settings.count("pipeline").is_some_and(|depth| depth > 1)),
     ];
@@ -57,16 +57,16 @@ impl LoadConfig {
         if settings.text("url").is_none() && ours.is_none() {
             return Err(Error::Endpoint { kind, what: ADDRESS });
         }
-        let dialing = TargetConfig::prepare((settings, policy), ours, role.address)?;
-        let names: Vec<&str> = dialing.upstreams.iter().map(|route| route.name.as_str()).collect();
+        let config = TargetConfig::prepare((settings, policy), ours, role.address)?;
+        let names: Vec<&str> = config.upstreams.iter().map(|route| route.name.as_str()).collect();
         let leaves = settings.flag("leave");
         if leaves {
-            check_ignored_answers(settings, &dialing)?;
+            check_ignored_answers(settings, &config)?;
         }
         let pipeline = settings.count("pipeline").and_then(|depth| u16::try_from(depth).ok());
         Ok(Self {
             name: names.join(", "),
-            target: Arc::new(dialing),
+            target: Arc::new(config),
             timeout: settings.span("timeout").unwrap_or(Nanos::from_secs(5)),
             pipeline_depth: pipeline.unwrap_or(1),
             ignores_answers: leaves,

@@ -1,6 +1,6 @@
 //! Connections on their way from a name to HTTP, as every engine of this layer needs them.
 //!
-//! A [`Line`] is one connection; the [`Connector`] of a worker opens and closes lines, decrypts what comes on them, and says
+//! A [`Connection`] is one connection; the [`Connector`] of a worker opens and closes them, decrypts what comes on them, and says
 //! what became of it to the engine that is its [`ConnectionHandler`]. When to connect and what to ask is that engine's business. Knows no request and no user.
 
 mod connection;

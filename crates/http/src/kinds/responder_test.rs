@@ -47,14 +47,14 @@ impl Test for ResponderTest {
     }
 
     fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
-        let crew = WorkerPool {
+        let pool = WorkerPool {
             states: self.workers,
             counters: RESPONDER_COUNTERS,
             cores: &self.cores,
             until: EndCondition::PeerFinished,
         };
-        let conducted = crew.run(session, &mut (), |worker, attendant: ResponderWorker| attendant.serve(&worker))?;
-        Ok(conducted.record(Side::Responder))
+        let results = pool.run(session, &mut (), |worker, attendant: ResponderWorker| attendant.serve(&worker))?;
+        Ok(results.record(Side::Responder))
     }
 }
 

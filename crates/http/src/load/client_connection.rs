@@ -11,7 +11,7 @@ pub(super) struct ClientConnection {
     pub(super) reader: ResponseReader,
     /// When the answer under way began.
     pub(super) first_byte_at: Option<Nanos>,
-    /// The place of the oldest request under way in its part of [`Asked`], and how many there are.
+    /// The place of the oldest request under way in its part of [`InFlight`], and how many there are.
     front: u16,
     pub(super) n_in_flight: u16,
     /// Whether it stands in the list of free connections, where it may have become busy or shut meanwhile.

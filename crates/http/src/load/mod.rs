@@ -93,9 +93,9 @@ impl HttpLoad {
     fn run_over<R: Reactor>(&self, session: &TrialContext) -> Result<Record, Error> {
         let counters = if self.schedule.is_some() { COUNTERS } else { &COUNTERS[..CLOSED_COUNTERS] };
         let states = self.worker_specs(session);
-        let crew = WorkerPool { states, counters, cores: &self.cores, until: EndCondition::PhasesOver };
+        let pool = WorkerPool { states, counters, cores: &self.cores, until: EndCondition::PhasesOver };
         let work = |worker: WorkerHandle<'_>, equipment| ClientWorker::new(equipment, &worker).run();
-        let conducted = crew.run_with_setup(session, &mut (), (ClientWorkerSpec::prepare::<R>, work))?;
+        let conducted = pool.run_with_setup(session, &mut (), (ClientWorkerSpec::prepare::<R>, work))?;
         self.record(&conducted, session)
     }
 

@@ -16,14 +16,14 @@ use crate::{
 
 /// The record of what all workers together brought home, but for what only schedules have.
 pub(crate) fn record<W>(
-    conducted: &TrialResults<W>,
+    trial_results: &TrialResults<W>,
     all: LoadResults,
     (target, way): (&LoadConfig, &IoBackend),
 ) -> Record {
-    let mut record = conducted.record(Side::Initiator);
+    let mut record = trial_results.record(Side::Initiator);
     if target.is_counted {
         // The number ends the trial, not the time: everything counts from the start on.
-        record.measure_until(conducted.ended());
+        record.measure_until(trial_results.ended());
     }
     record.errors = all.faults.iter().map(|(fault, n)| (fault.to_string(), *n)).collect();
     let notes = [
@@ -67,7 +67,7 @@ pub(crate) fn record<W>(
     record.facts.extend(facts.map(|(name, text)| (name.to_owned(), text)));
     let always = [
         (names::TOTAL_TIME, total),
-        (names::WORKER_RATE, conducted.worker_rates().clone()),
+        (names::WORKER_RATE, trial_results.worker_rates().clone()),
         (distribution::SERVICE_TIME, all.service),
         (distribution::CONNECT_TIME, all.opening.connect),
         (distribution::FIRST_BYTE, all.first_byte),

@@ -286,20 +286,20 @@ mod tests {
         for (settings, kept) in
             [(Settings::default().with("keep-answer", "true"), Some("first")), (Settings::default(), None)]
         {
-            let mut ledger = TotalsRecorder::open(&RecorderConfig::of(&settings), 0).unwrap();
-            ledger.on_received(b"first");
-            ledger.on_received(b"second");
-            assert_eq!(ledger.close(b"").unwrap().first_answer.as_deref(), kept);
+            let mut recorder = TotalsRecorder::open(&RecorderConfig::of(&settings), 0).unwrap();
+            recorder.on_received(b"first");
+            recorder.on_received(b"second");
+            assert_eq!(recorder.close(b"").unwrap().first_answer.as_deref(), kept);
         }
     }
 
     #[test]
     fn a_worker_gives_up_after_so_many_failures_and_never_without_being_told() {
         let told = RecorderConfig::of(&Settings::default().with("give-up", "2"));
-        let mut ledger = TotalsRecorder::open(&told, 0).unwrap();
-        assert_eq!([ledger.on_failure(), ledger.on_failure()], [false, true]);
-        let mut ledger = TotalsRecorder::open(&RecorderConfig::of(&Settings::default()), 0).unwrap();
-        assert!(!ledger.on_failure());
+        let mut recorder = TotalsRecorder::open(&told, 0).unwrap();
+        assert_eq!([recorder.on_failure(), recorder.on_failure()], [false, true]);
+        let mut recorder = TotalsRecorder::open(&RecorderConfig::of(&Settings::default()), 0).unwrap();
+        assert!(!recorder.on_failure());
     }
 
     #[test]
@@ -307,11 +307,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("requests");
         let keeping = RecorderConfig::of(&Settings::default().with("request-log", path.to_str().unwrap()));
-        let mut ledger = TotalsRecorder::open(&keeping, 3).unwrap();
+        let mut recorder = TotalsRecorder::open(&keeping, 3).unwrap();
         for _ in 0..3_000 {
-            ledger.on_answer(&entry(1));
+            recorder.on_answer(&entry(1));
         }
-        ledger.close(b"").unwrap();
+        recorder.close(b"").unwrap();
         let bytes = std::fs::read(folder.path().join("requests.3")).unwrap();
         let rows: Vec<u64> = bytes.chunks_exact(8).map(|eight| u64::from_le_bytes(eight.try_into().unwrap())).collect();
         assert_eq!((rows.len(), &rows[1..4]), (12_000, [7, 50, 40].as_slice()));
@@ -325,9 +325,9 @@ mod tests {
         let of = |path: String| RecorderConfig::of(&Settings::default().with("request-log", path));
         let keeping = of(format!("/dev/fd/{}", file.as_raw_fd()));
         for idx in 0..2 {
-            let mut ledger = TotalsRecorder::open(&keeping, idx).unwrap();
-            (0..3_000).for_each(|_| ledger.on_answer(&entry(1)));
-            ledger.close(b"").unwrap();
+            let mut recorder = TotalsRecorder::open(&keeping, idx).unwrap();
+            (0..3_000).for_each(|_| recorder.on_answer(&entry(1)));
+            recorder.close(b"").unwrap();
         }
         assert_eq!(file.metadata().unwrap().len(), 6_000 * 32);
         let (stream, _) = std::os::unix::net::UnixStream::pair().unwrap();

@@ -26,14 +26,14 @@ const RECORD_OVERHEAD: usize = 64;
 pub struct TlsBuffers {
     /// What is to be sent now; whoever sends it clears it.
     pub out: Vec<u8>,
-    /// What was decrypted by the last [`Channel::take`].
+    /// What was decrypted by the last [`Channel::receive`].
     plain: Vec<u8>,
     /// Ciphertext is decrypted where it lies, so it is copied from where it was received.
     scratch: Vec<u8>,
 }
 
 impl TlsBuffers {
-    /// What the last [`Channel::take`] found for HTTP.
+    /// What the last [`Channel::receive`] found for HTTP.
     #[must_use]
     pub fn plain(&self) -> &[u8] {
         &self.plain
@@ -126,14 +126,14 @@ impl ChannelLayers {
 pub struct Channel(Option<Box<ChannelLayers>>);
 
 impl Channel {
-    /// Whether bytes go through as they are; [`Channel::take`] and [`Channel::seal`] need not be called then.
+    /// Whether bytes go through as they are; [`Channel::receive`] and [`Channel::encrypt`] need not be called then.
     #[inline]
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Whether [`Channel::opened`] makes use of the ends, which cost a system call.
+    /// Whether [`Channel::on_connected`] makes use of the ends, which cost a system call.
     #[must_use]
     pub fn needs_addresses(&self) -> bool {
         self.0.as_ref().is_some_and(|layers| layers.proxy_protocol.is_some())
@@ -142,7 +142,7 @@ impl Channel {
     /// The socket is connected: what is said first goes to `desk.out`.
     ///
     /// # Errors
-    /// [`Fault::Tls`], when TLS cannot begin.
+    /// [`ConnectFault::Tls`], when TLS cannot begin.
     pub fn on_connected(
         &mut self,
         ends: Option<ConnectionAddresses>,
@@ -170,10 +170,10 @@ impl Channel {
         layers.decrypt(&[], now, desk)
     }
 
-    /// Takes what was received; what is for HTTP is then in [`TlsBuffers::plain`], what is to be sent in [`Desk::out`].
+    /// Takes what was received; what is for HTTP is then in [`TlsBuffers::plain`], what is to be sent in [`TlsBuffers::out`].
     ///
     /// # Errors
-    /// What ends the connection; [`Desk::out`] may hold the alert that tells the other end why.
+    /// What ends the connection; [`TlsBuffers::out`] may hold the alert that tells the other end why.
     pub fn receive(
         &mut self,
         received: &[u8],
@@ -198,7 +198,7 @@ impl Channel {
     /// Appends to `desk.out` what carries these bytes to the server; only once the channel is ready.
     ///
     /// # Errors
-    /// [`Fault::Tls`], when the keys are used up or the connection has ended.
+    /// [`ConnectFault::Tls`], when the keys are used up or the connection has ended.
     pub fn encrypt(&mut self, plain: &[u8], desk: &mut TlsBuffers) -> Result<(), ConnectFault> {
         if let Some(session) = self.0.as_mut().and_then(|layers| layers.tls.as_mut()) {
             return Ok(session.encrypt(plain, &mut desk.out)?);

@@ -1,7 +1,7 @@
 //! How a connection and a request come about: all that is known before the first packet.
 //!
 //! Options become a [`TargetConfig`], made once and shared; a [`Resolver`] of it is one worker's own. It says where the next connection
-//! goes, a [`Channel`] carries it from the socket to HTTP, and an [`Ask`] is what is sent on it. Knows no event loop: before the
+//! goes, a [`Channel`] carries it from the socket to HTTP, and a [`WeightedRequest`] is what is sent on it. Knows no event loop: before the
 //! start it resolves names and reads files, afterwards it does no I/O, except that threads of a dialer look names up again.
 
 mod channel;
@@ -178,7 +178,7 @@ impl TargetConfig {
     /// One worker's own: `idx` of `n_workers`, so that they begin at different points of addresses and patterns.
     ///
     /// # Errors
-    /// [`DialError::Lookups`], when names have to be looked up again and threads cannot be had.
+    /// [`TargetConfigError::LookupThreads`], when names have to be looked up again and threads cannot be had.
     pub fn resolver(self: &Arc<Self>, idx: usize, n_workers: usize) -> Result<Resolver, TargetConfigError> {
         Resolver::new(self, idx, n_workers)
     }

@@ -17,7 +17,7 @@ use super::{
 pub enum NextAddress {
     /// There.
     Ready(ConnectEndpoints),
-    /// The name is looked up; the answer comes by [`Dialer::looked_up`].
+    /// The name is looked up; the answer comes by [`Resolver::next_lookup`].
     LookupPending,
 }
 
@@ -26,7 +26,7 @@ pub enum NextAddress {
 pub enum LookupResult {
     /// That of a connection.
     Connection {
-        /// As it was given to [`Dialer::next`].
+        /// As it was given to [`Resolver::next`].
         token: u32,
         /// How long it took.
         took: Nanos,
@@ -63,16 +63,20 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    pub(super) fn new(dialing: &Arc<TargetConfig>, idx: usize, n_workers: usize) -> Result<Self, TargetConfigError> {
-        let addresses = dialing.upstreams.iter().map(|route| {
+    pub(super) fn new(
+        target_config: &Arc<TargetConfig>,
+        idx: usize,
+        n_workers: usize,
+    ) -> Result<Self, TargetConfigError> {
+        let addresses = target_config.upstreams.iter().map(|route| {
             let found = match &route.destination {
                 Destination::Tcp(tcp) => tcp.addresses.clone(),
                 Destination::Unix(_) => Vec::new(),
             };
             RouteAddresses { next: idx % found.len().max(1), found, good_until: None, is_lookup_pending: false }
         });
-        let ways = dialing.upstreams.iter().map(|route| {
-            let tls = route.channel_config.tls.as_ref().zip(dialing.tls.as_ref());
+        let ways = target_config.upstreams.iter().map(|route| {
+            let tls = route.channel_config.tls.as_ref().zip(target_config.tls.as_ref());
             ChannelConfig {
                 tls: tls.map(|((_, name), tls)| (tls.worker_config(), name.clone())),
                 ..route.channel_config.clone()
@@ -80,14 +84,17 @@ impl Resolver {
         });
         let is_looked_up =
             |destination: &Destination| matches!(destination, Destination::Tcp(tcp) if !tcp.name.is_address());
-        let may_ask = dialing.dns_refresh != DnsRefresh::Once
-            && dialing.upstreams.iter().any(|route| is_looked_up(&route.destination));
+        let may_ask = target_config.dns_refresh != DnsRefresh::Once
+            && target_config.upstreams.iter().any(|route| is_looked_up(&route.destination));
         Ok(Self {
             addresses: addresses.collect(),
             channel_configs: ways.collect(),
-            source_rotation: dialing.sources.as_ref().map(|sources| sources.rotation(idx as u64, n_workers as u64)),
-            lookups: may_ask.then(|| LookupThreads::start(&dialing.policy)).transpose()?,
-            config: Arc::clone(dialing),
+            source_rotation: target_config
+                .sources
+                .as_ref()
+                .map(|sources| sources.rotation(idx as u64, n_workers as u64)),
+            lookups: may_ask.then(|| LookupThreads::start(&target_config.policy)).transpose()?,
+            config: Arc::clone(target_config),
         })
     }
 
@@ -121,12 +128,12 @@ impl Resolver {
         NextAddress::Ready(connect_endpoints(address, self.source_rotation.as_mut(), self.config.local_address))
     }
 
-    /// A socket to be watched: when it can be read from, [`Dialer::looked_up`] has news. Given once, if names are looked up at all.
+    /// A socket to be watched: when it can be read from, [`Resolver::next_lookup`] has news. Given once, if names are looked up at all.
     pub fn take_waker(&mut self) -> Option<Socket> {
         self.lookups.as_mut().and_then(LookupThreads::take_waker)
     }
 
-    /// The next answer to a lookup, until there is none; every [`Next::Asked`] gets one.
+    /// The next answer to a lookup, until there is none; every [`NextAddress::LookupPending`] gets one.
     pub fn next_lookup(&mut self, now: Nanos) -> Option<LookupResult> {
         let LookupAnswer { owner: asker, found, took } = self.lookups.as_ref()?.next()?;
         let (LookupOwner::Connection(_, route) | LookupOwner::Route(route)) = asker;
@@ -160,7 +167,7 @@ impl Resolver {
     /// What carries a connection of this route from its socket to HTTP; to be opened when the socket is connected.
     ///
     /// # Errors
-    /// [`Fault::Tls`], when TLS cannot begin.
+    /// [`ConnectFault::Tls`], when TLS cannot begin.
     pub fn channel(&self, route: usize) -> Result<Channel, ConnectFault> {
         self.channel_configs[route].open_channel()
     }

@@ -110,7 +110,7 @@ impl SourceAddresses {
     /// Sees that the first and the last address of every block can be sent from.
     ///
     /// # Errors
-    /// [`DialError::Source`] with the first that cannot.
+    /// [`TargetConfigError::Source`] with the first that cannot.
     pub fn check(&self) -> Result<(), TargetConfigError> {
         for block in self.four.blocks.iter().chain(&self.six.blocks) {
             for address in [block.address(0), block.address(block.n - 1)] {

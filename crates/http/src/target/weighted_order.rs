@@ -21,7 +21,7 @@ impl WeightedOrder {
     /// The pattern of these weights, which are at least 1.
     ///
     /// # Errors
-    /// [`DialError::Weights`], when the pattern would be too long.
+    /// [`TargetConfigError::Weights`], when the pattern would be too long.
     ///
     /// # Panics
     /// When there is no weight, or one is 0.

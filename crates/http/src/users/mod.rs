@@ -38,7 +38,7 @@ pub enum UserAction<'a> {
         /// On the monotonic clock.
         until: Nanos,
     },
-    /// Does nothing until [`Users::woken`] names the seat.
+    /// Does nothing until [`Users::next_woken`] names the seat.
     Wait,
     /// Closes its connection and is asked again: what it asks next goes over a new one.
     CloseConnection,
@@ -156,20 +156,20 @@ pub trait Users {
     type Outcome: Send;
 
     /// A user comes and takes a free seat; its turn follows. `late` is how much later than intended that was.
-    fn arrive(&mut self, seat: UserSlot, now: Nanos, late: Nanos);
+    fn arrive(&mut self, slot: UserSlot, now: Nanos, late: Nanos);
 
     /// What the user in a seat does next.
     ///
     /// Called on arrival, after the last answer, at the end of a rest, when woken, after hanging up, and after a failure: soon
     /// after one of a connection that had worked, later the more often in a row connects fail, so that a server that is down is
     /// not stormed.
-    fn next_action(&mut self, seat: UserSlot, now: Nanos) -> UserAction<'_>;
+    fn next_action(&mut self, slot: UserSlot, now: Nanos) -> UserAction<'_>;
 
     /// An answer has come.
-    fn answered(&mut self, seat: UserSlot, answer: &UserAnswer<'_>);
+    fn answered(&mut self, slot: UserSlot, answer: &UserAnswer<'_>);
 
     /// A request or a connect has failed. The connection is closed.
-    fn failed(&mut self, seat: UserSlot, failed: &UserFailure<'_>);
+    fn failed(&mut self, slot: UserSlot, failed: &UserFailure<'_>);
 
     /// A seat whose wait is over, each once; asked once in each round of the loop, at least every 10 ms.
     fn next_woken(&mut self, _now: Nanos) -> Option<UserSlot> {

@@ -12,7 +12,7 @@ const ENGINE: [OptionDoc; 6] = [THREADS, TIMEOUT, REACTOR, BATCH, BATCH_WAIT, PA
 
 /// The options of a kind of scripted users beside its own: the servers, how they are reached, and how the engine works.
 ///
-/// A kind joins them to its own rows with [`joined`].
+/// A kind joins them to its own rows with [`concat_options`].
 pub const OPTIONS: [OptionDoc; 1 + ENGINE.len() + CONNECTING.len() + TLS.len()] =
     concat_options(&[&[URL], &ENGINE, &CONNECTING, &TLS]);
 

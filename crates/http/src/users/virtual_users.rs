@@ -146,13 +146,13 @@ impl VirtualUsers {
     ) -> Result<TrialResults<(LoadResults, U::Outcome)>, Error> {
         let counters = if self.arrivals.is_scheduled() { COUNTERS } else { &COUNTERS[..CLOSED_COUNTERS] };
         let states = (0..self.n_workers).map(|idx| self.worker_spec(idx, session)).collect();
-        let crew = WorkerPool { states, counters, cores: &self.cores, until: EndCondition::PhasesOver };
+        let pool = WorkerPool { states, counters, cores: &self.cores, until: EndCondition::PhasesOver };
         let equip = |duty: UserWorkerSpec| duty.prepare::<R, U>(make);
         let work = |worker: WorkerHandle<'_>, equipment: PreparedUsers<R, U>| {
             let PreparedUsers { users, totals: ledger, resources: furniture } = equipment;
             UserLoop::new(users, UserPool::new(LoadRecorder::new(&worker, ledger), furniture)).run()
         };
-        crew.run_with_setup(session, &mut (), (equip, work))
+        pool.run_with_setup(session, &mut (), (equip, work))
     }
 
     /// What a worker is given; seats are dealt out evenly.

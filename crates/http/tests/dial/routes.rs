@@ -23,21 +23,21 @@ fn shown(place: &ConnectEndpoints) -> (String, Option<String>) {
 
 #[test]
 fn urls_of_one_server_share_a_route_and_keep_their_weights() {
-    let dialing = prepare(&[("url", "3 http://127.0.0.1:1/a\nhttp://127.0.0.1:2/\n2 http://127.0.0.1:1/b?c\n")]);
+    let config = prepare(&[("url", "3 http://127.0.0.1:1/a\nhttp://127.0.0.1:2/\n2 http://127.0.0.1:1/b?c\n")]);
     let routes: Vec<_> =
-        dialing.upstreams.iter().map(|route| (route.name.as_str(), route.weight, route.requests.len())).collect();
+        config.upstreams.iter().map(|route| (route.name.as_str(), route.weight, route.requests.len())).collect();
     assert_eq!(routes, [("http://127.0.0.1:1", 5, 2), ("http://127.0.0.1:2", 1, 1)]);
-    let mut rota = dialing.upstreams[0].request_order.clone();
+    let mut order = config.upstreams[0].request_order.clone();
     let mut n = [0; 2];
     for _ in 0..500 {
-        n[rota.next_index()] += 1;
+        n[order.next_index()] += 1;
     }
     assert_eq!(n, [300, 200]);
-    let request = |idx: usize| String::from_utf8(dialing.upstreams[0].requests[idx].bytes.clone()).unwrap();
+    let request = |idx: usize| String::from_utf8(config.upstreams[0].requests[idx].bytes.clone()).unwrap();
     assert!(request(0).starts_with("GET /a HTTP/1.1\r\nHost: 127.0.0.1:1\r\n"));
     assert!(request(1).starts_with("GET /b?c HTTP/1.1\r\n"));
     assert!(
-        dialing
+        config
             .upstreams
             .iter()
             .all(|route| route.is_plain() && route.request_order.is_single() == (route.requests.len() == 1))
@@ -46,8 +46,8 @@ fn urls_of_one_server_share_a_route_and_keep_their_weights() {
 
 #[test]
 fn connections_go_from_each_source_in_turn() {
-    let dialing = prepare(&[("url", "http://127.0.0.1:9/"), ("source", "127.0.0.8/30,127.0.0.20")]);
-    let mut dialer = dialing.resolver(0, 1).unwrap();
+    let config = prepare(&[("url", "http://127.0.0.1:9/"), ("source", "127.0.0.8/30,127.0.0.20")]);
+    let mut dialer = config.resolver(0, 1).unwrap();
     let sources = [(); 4].map(|()| shown(&place(&mut dialer, 0, Nanos(0))).1.unwrap());
     assert_eq!(sources, ["127.0.0.9", "127.0.0.10", "127.0.0.20", "127.0.0.9"]);
 }
@@ -57,10 +57,10 @@ fn an_address_of_the_role_is_used_for_servers_that_it_can_reach() {
     let [loopback, own] = ["127.0.0.2", "192.0.2.1"].map(|text| text.parse().unwrap());
     let source = |target: &str, own| {
         let settings = Settings::default().with("url", format!("http://{target}/"));
-        let dialing = Arc::new(
+        let config = Arc::new(
             TargetConfig::prepare((&settings, &fathom_sys::policy::Policy::anything()), None, Some(own)).unwrap(),
         );
-        place(&mut dialing.resolver(0, 1).unwrap(), 0, Nanos(0)).source
+        place(&mut config.resolver(0, 1).unwrap(), 0, Nanos(0)).source
     };
     assert_eq!(source("192.0.2.9", own), Some(own));
     assert_eq!(source("127.0.0.1", own), None);
@@ -70,14 +70,14 @@ fn an_address_of_the_role_is_used_for_servers_that_it_can_reach() {
 
 #[test]
 fn connections_go_where_they_are_sent_whatever_the_url_says() {
-    let dialing = prepare(&[("url", "http://a.invalid/x"), ("connect-to", "127.0.0.1:8080")]);
-    let mut dialer = dialing.resolver(0, 1).unwrap();
+    let config = prepare(&[("url", "http://a.invalid/x"), ("connect-to", "127.0.0.1:8080")]);
+    let mut dialer = config.resolver(0, 1).unwrap();
     assert_eq!(shown(&place(&mut dialer, 0, Nanos(0))), ("127.0.0.1:8080".to_owned(), None));
-    assert!(dialing.upstreams[0].requests[0].bytes.starts_with(b"GET /x HTTP/1.1\r\nHost: a.invalid\r\n"));
-    let dialing = prepare(&[("url", "http://a.invalid/x"), ("proxy", "http://me:pw@127.0.0.1:3128")]);
-    let mut dialer = dialing.resolver(0, 1).unwrap();
+    assert!(config.upstreams[0].requests[0].bytes.starts_with(b"GET /x HTTP/1.1\r\nHost: a.invalid\r\n"));
+    let config = prepare(&[("url", "http://a.invalid/x"), ("proxy", "http://me:pw@127.0.0.1:3128")]);
+    let mut dialer = config.resolver(0, 1).unwrap();
     assert_eq!(shown(&place(&mut dialer, 0, Nanos(0))).0, "127.0.0.1:3128");
-    let request = String::from_utf8(dialing.upstreams[0].requests[0].bytes.clone()).unwrap();
+    let request = String::from_utf8(config.upstreams[0].requests[0].bytes.clone()).unwrap();
     assert!(request.starts_with("GET http://a.invalid/x HTTP/1.1\r\nHost: a.invalid\r\n"), "{request}");
     assert!(request.contains("\r\nProxy-Authorization: Basic bWU6cHc=\r\n"), "{request}");
 }
@@ -101,8 +101,8 @@ fn a_unix_socket_is_connected_to() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("server");
     let listener = UnixListener::bind(&path).unwrap();
-    let dialing = prepare(&[("url", "http://a.invalid/"), ("unix", path.to_str().unwrap())]);
-    let place = place(&mut dialing.resolver(0, 1).unwrap(), 0, Nanos(0));
+    let config = prepare(&[("url", "http://a.invalid/"), ("unix", path.to_str().unwrap())]);
+    let place = place(&mut config.resolver(0, 1).unwrap(), 0, Nanos(0));
     fathom_sys::socket::connect_begin(&place.open_socket().unwrap(), &place.address).unwrap();
     listener.accept().unwrap();
 }
@@ -123,8 +123,8 @@ fn a_name_is_looked_up_for_each_connection_if_that_is_wanted() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let url = format!("http://localhost:{port}/");
-    let dialing = prepare(&[("url", &url), ("dns", "connection"), ("ip", "4")]);
-    let mut dialer = dialing.resolver(0, 1).unwrap();
+    let config = prepare(&[("url", &url), ("dns", "connection"), ("ip", "4")]);
+    let mut dialer = config.resolver(0, 1).unwrap();
     let bell = dialer.take_waker().unwrap();
     for token in [7, 8] {
         assert!(matches!(dialer.next(0, token, Nanos(0)), NextAddress::LookupPending));
@@ -140,8 +140,8 @@ fn a_name_is_looked_up_for_each_connection_if_that_is_wanted() {
 
 #[test]
 fn an_address_that_has_become_old_is_used_until_the_new_one_is_there() {
-    let dialing = prepare(&[("url", "http://localhost:9/"), ("dns", "30s"), ("ip", "4")]);
-    let mut dialer = dialing.resolver(0, 1).unwrap();
+    let config = prepare(&[("url", "http://localhost:9/"), ("dns", "30s"), ("ip", "4")]);
+    let mut dialer = config.resolver(0, 1).unwrap();
     let bell = dialer.take_waker().unwrap();
     let at = Nanos::from_secs;
     for second in [0, 29, 30, 31] {
@@ -156,8 +156,8 @@ fn an_address_that_has_become_old_is_used_until_the_new_one_is_there() {
 
 #[test]
 fn an_address_needs_no_lookup_whatever_is_wanted() {
-    let dialing = prepare(&[("url", "http://127.0.0.1:9/"), ("dns", "connection")]);
-    let mut dialer = dialing.resolver(0, 1).unwrap();
+    let config = prepare(&[("url", "http://127.0.0.1:9/"), ("dns", "connection")]);
+    let mut dialer = config.resolver(0, 1).unwrap();
     assert!(dialer.take_waker().is_none());
     place(&mut dialer, 0, Nanos(0));
 }

@@ -71,11 +71,11 @@ fn a_population_comes_evenly_and_each_in_its_own_seat() {
         })
         .unwrap();
     assert_eq!(memories.by_slot.len(), 10);
-    for (seat, users) in &memories.by_slot {
+    for (slot, users) in &memories.by_slot {
         assert_eq!(users.len(), 1);
         let UserEvent::Arrived { now, late } = users[0][0] else { panic!("{:?}", users[0][0]) };
-        let intended = memories.start + Nanos::from_millis(10) * u64::from(*seat);
-        assert!(now >= intended && now - late == intended, "{seat}: {now} is not {late} behind {intended}");
+        let intended = memories.start + Nanos::from_millis(10) * u64::from(*slot);
+        assert!(now >= intended && now - late == intended, "{slot}: {now} is not {late} behind {intended}");
     }
     assert!(!record.distributions.contains_key(distribution::SCHEDULE_LAG));
 }
@@ -108,9 +108,9 @@ fn users_without_a_free_seat_wait_for_one() {
     assert_eq!(lag.count(), total(count::INTENDED));
     assert!(lag.max() > Some(100_000_000), "{:?}", lag.max());
     // Each is told how late it is.
-    for (seat, memory) in memories.by_slot.iter().flat_map(|(seat, all)| all.iter().map(move |one| (seat, one))) {
-        let UserEvent::Arrived { now, late } = memory[0] else { panic!("{seat}: {:?}", memory[0]) };
-        assert_eq!((now - late - memories.start).0 % 5_000_000, 0, "{seat}");
+    for (slot, memory) in memories.by_slot.iter().flat_map(|(slot, all)| all.iter().map(move |one| (slot, one))) {
+        let UserEvent::Arrived { now, late } = memory[0] else { panic!("{slot}: {:?}", memory[0]) };
+        assert_eq!((now - late - memories.start).0 % 5_000_000, 0, "{slot}");
     }
     // With seats enough nobody waits for one.
     let (record, _) = run_for(phases, &virtual_users(&url(quiet()), &[], arrivals(200.0, 50)), script).unwrap();
@@ -155,9 +155,9 @@ fn thousands_of_users_rest_at_once() {
     const N: u64 = 10_000;
     let rest = Nanos::from_millis(50);
     let (_, memories) =
-        run(&virtual_users(&url(quiet()), &[], population(N)), move |seat, memory| match memory.len() {
+        run(&virtual_users(&url(quiet()), &[], population(N)), move |slot, memory| match memory.len() {
             0..6 => ScriptedAction::Sleep(rest),
-            _ if seat.0 == 0 && answers(memory).is_empty() => ScriptedAction::Send(get("/")),
+            _ if slot.0 == 0 && answers(memory).is_empty() => ScriptedAction::Send(get("/")),
             _ => ScriptedAction::Leave,
         })
         .unwrap();

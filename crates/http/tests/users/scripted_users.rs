@@ -116,21 +116,21 @@ impl<F: FnMut(UserSlot, &EventLog) -> ScriptedAction> ScriptedUsers<F> {
         Self { ends_after: Some(n_left), ..self }
     }
 
-    fn log(&mut self, seat: UserSlot) -> &mut EventLog {
-        self.logs.by_slot.get_mut(&seat.0).unwrap().last_mut().unwrap()
+    fn log(&mut self, slot: UserSlot) -> &mut EventLog {
+        self.logs.by_slot.get_mut(&slot.0).unwrap().last_mut().unwrap()
     }
 }
 
 impl<F: FnMut(UserSlot, &EventLog) -> ScriptedAction> Users for ScriptedUsers<F> {
     type Outcome = EventLogs;
 
-    fn arrive(&mut self, seat: UserSlot, now: Nanos, late: Nanos) {
-        self.logs.by_slot.entry(seat.0).or_default().push(vec![UserEvent::Arrived { now, late }]);
+    fn arrive(&mut self, slot: UserSlot, now: Nanos, late: Nanos) {
+        self.logs.by_slot.entry(slot.0).or_default().push(vec![UserEvent::Arrived { now, late }]);
     }
 
-    fn next_action(&mut self, seat: UserSlot, now: Nanos) -> UserAction<'_> {
-        self.log(seat).push(UserEvent::NextAction { now });
-        let act = (self.script)(seat, self.logs.by_slot[&seat.0].last().unwrap());
+    fn next_action(&mut self, slot: UserSlot, now: Nanos) -> UserAction<'_> {
+        self.log(slot).push(UserEvent::NextAction { now });
+        let act = (self.script)(slot, self.logs.by_slot[&slot.0].last().unwrap());
         match act {
             ScriptedAction::Send(ScriptedRequest { text, n_requests, server, framing, detail: wants, timeout }) => {
                 self.text = text;
@@ -145,7 +145,7 @@ impl<F: FnMut(UserSlot, &EventLog) -> ScriptedAction> Users for ScriptedUsers<F>
             }
             ScriptedAction::Sleep(span) => UserAction::Sleep { until: now + span },
             ScriptedAction::Wait => {
-                self.wakes.push((now + Nanos::from_millis(15), seat));
+                self.wakes.push((now + Nanos::from_millis(15), slot));
                 UserAction::Wait
             }
             ScriptedAction::CloseConnection => UserAction::CloseConnection,
@@ -156,7 +156,7 @@ impl<F: FnMut(UserSlot, &EventLog) -> ScriptedAction> Users for ScriptedUsers<F>
         }
     }
 
-    fn answered(&mut self, seat: UserSlot, answer: &UserAnswer<'_>) {
+    fn answered(&mut self, slot: UserSlot, answer: &UserAnswer<'_>) {
         let heard = ReceivedAnswer {
             status: answer.status,
             message: String::from_utf8_lossy(answer.message).into_owned(),
@@ -165,12 +165,12 @@ impl<F: FnMut(UserSlot, &EventLog) -> ScriptedAction> Users for ScriptedUsers<F>
             place: answer.position,
             nth_connection: answer.connection_number,
         };
-        self.log(seat).push(UserEvent::Answered(heard));
+        self.log(slot).push(UserEvent::Answered(heard));
     }
 
-    fn failed(&mut self, seat: UserSlot, failed: &UserFailure<'_>) {
+    fn failed(&mut self, slot: UserSlot, failed: &UserFailure<'_>) {
         let UserFailure { cause, stage, sent_at, ended_at } = *failed;
-        self.log(seat).push(UserEvent::Failed { cause: cause.to_owned(), stage, sent_at, ended_at });
+        self.log(slot).push(UserEvent::Failed { cause: cause.to_owned(), stage, sent_at, ended_at });
     }
 
     fn next_woken(&mut self, now: Nanos) -> Option<UserSlot> {

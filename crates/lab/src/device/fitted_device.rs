@@ -100,9 +100,7 @@ fn threaded(dut: &Host, losses: &mut Vec<String>) -> Result<Vec<Thread>> {
         on(dut, || dut.interfaces.iter().try_for_each(|interface| threaded_napi::set_threaded(&interface.name)))?;
     if let Err(error) = switched {
         let why = format!("{error}: {}", error.source);
-        losses.push(format!(
-            "threaded NAPI: {why}; the device runs on the sender's core and is never overloaded"
-        ));
+        losses.push(format!("threaded NAPI: {why}; the device runs on the sender's core and is never overloaded"));
         return Ok(Vec::new());
     }
     threads(dut, losses)

@@ -1,6 +1,6 @@
 //! What can stand between the two hosts of a lab: the device under test.
 //!
-//! It knows what a device does and how it is written; [`topology`] joins its wires, and [`fitting`] puts on what makes it one.
+//! It knows what a device does and how it is written; [`topology`] joins its wires, and [`fitted_device`] puts on what makes it one.
 
 mod fitted_device;
 mod topology;

@@ -96,7 +96,7 @@ pub trait Generator: fmt::Debug + Send {
         None
     }
 
-    /// Sends from the start until the count is reached or the trial is over, and counts by the places in [`COUNTERS`].
+    /// Sends from the start until the count is reached or the trial is over, and counts by the places in its table of counters.
     ///
     /// # Errors
     /// When the device goes; what was sent until then is counted.

@@ -29,7 +29,7 @@ pub struct FrameTemplate {
     pub mark_cover: ChecksumCover,
     /// What changes beside the mark, no two at the same place.
     pub changes: Vec<FieldChange>,
-    /// What has to follow from the changes: at most [`Shape::CHECKSUMS_MAX`].
+    /// What has to follow from the changes: at most [`FrameTemplate::CHECKSUMS_MAX`].
     pub checksums: Vec<ChecksumField>,
 }
 
@@ -78,9 +78,9 @@ pub enum FieldValues {
 /// How long a field keeps a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangePer {
-    /// For one frame: it follows from [`Turn::number`].
+    /// For one frame: it follows from [`FrameIndex::number`].
     Frame,
-    /// For all frames of a flow: it follows from [`Turn::flow`].
+    /// For all frames of a flow: it follows from [`FrameIndex::flow`].
     Flow,
 }
 

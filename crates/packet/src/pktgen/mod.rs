@@ -1,7 +1,7 @@
 //! The kernel's own packet generator: given devices, settings and a start through its files, and its packets counted.
 //!
 //! pktgen builds packets in the kernel and hands them to the driver, past sockets and queueing disciplines. It has no receiver,
-//! and reports what it submitted; [`Arrivals`] tells what became of that. See `Documentation/networking/pktgen.rst`.
+//! and reports what it submitted; [`ReceivedPackets`] tells what became of that. See `Documentation/networking/pktgen.rst`.
 //! This module knows no test and no other backend.
 
 mod directory;

@@ -27,7 +27,7 @@ pub enum ProbeEvent<'a> {
     TooLong(ProbeFields),
     /// The own host had no way for it, which may be what the course is there to see.
     NoRoute(ProbeFields),
-    /// A device was handed it: the kernel's own time, later than that of [`Event::Sent`].
+    /// A device was handed it: the kernel's own time, later than that of [`ProbeEvent::Sent`].
     Transmitted {
         /// Which.
         tag: u16,

@@ -246,7 +246,7 @@ impl Sink {
         Ok(times(STEPPED).min().map(|at| RateStepTimes { at: Nanos(at), last_gap }))
     }
 
-    /// The number that comes next in a flow, and which of the last ones have arrived, as [`crate::sequence::Sequence`] has them.
+    /// The number that comes next in a flow, and which of the last ones have arrived, as [`crate::sequence::FrameSequence`] has them.
     ///
     /// # Errors
     /// When there is no such flow.
@@ -415,7 +415,7 @@ fn record_flow(a: &mut Assembler, tables: &SinkMaps<'_, impl AsFd, impl AsFd>, s
     record_order(a, stepping);
 }
 
-/// [`crate::sequence::Sequence::arrive`] for the number in `R8` and the flow at `R9`, with the totals at `R7`.
+/// [`crate::sequence::FrameSequence::record`] for the number in `R8` and the flow at `R9`, with the totals at `R7`.
 fn record_order(a: &mut Assembler, stepping: RateSteps) {
     let [late, forget, mark, reordered, duplicate, done, in_turn] = std::array::from_fn(|_| a.label());
     let memory = i32::try_from(SEQUENCE_WINDOW).expect("the memory is one word");

@@ -1,6 +1,6 @@
 //! What a role may touch, judged where sockets, files and variables are opened.
 //!
-//! An agent hands a [`Policy`] to each test that it prepares. Whatever sends takes a [`PreparedPlace`], and whatever puts frames on
+//! An agent hands a [`Policy`] to each test that it prepares. Whatever sends takes a [`Destination`], and whatever puts frames on
 //! a wire takes [`FramePermit`]; only a policy mints them, so that forgetting to ask does not compile. It knows no options and no kinds.
 
 mod guests;
@@ -77,7 +77,7 @@ impl Destination {
         &self.to
     }
 
-    /// The device that was asked for, see [`tuning::bind_to_device`](crate::tuning::bind_to_device).
+    /// The device that was asked for, see [`tuning::bind_to_device`](crate::socket_options::bind_to_device).
     pub(crate) fn device(&self) -> Option<&str> {
         self.device.as_deref()
     }

@@ -1,6 +1,6 @@
 //! Many connections served by one thread: the seam between an engine and the kernel's two ways of doing that.
 //!
-//! A [`Reactor`] owns the sockets of one thread. It is told what to do with a [`Token`] and answers with [`ZeroCopyCompletion`]s.
+//! A [`Reactor`] owns the sockets of one thread. It is told what to do with a [`Token`] and answers with [`Completion`]s.
 //! It knows nothing of the bytes that flow, of time-outs and of when to connect again. Two ways fill the seam: [`Epoll`],
 //! which every kernel has, and [`Uring`], which is cheaper. The engine is generic over them, so no call is dispatched at run time.
 
@@ -103,10 +103,10 @@ pub struct Batch {
 /// non-blocking. A reactor stays on the thread that made it.
 ///
 /// ```
-/// use fathom_sys::{clock, policy::{Guests, Policy}, reactor::{Epoll, Event, Patience, Reactor, Token}, socket};
+/// use fathom_sys::{clock, policy::{AllowedPeers, Policy}, reactor::{Epoll, Event, Reactor, Token, WaitLimit}, socket};
 /// use fathom_model::units::Nanos;
 ///
-/// let listener = socket::listen(([127, 0, 0, 1], 0).into(), 8, &Guests::anybody())?;
+/// let listener = socket::listen(([127, 0, 0, 1], 0).into(), 8, &AllowedPeers::anybody())?;
 /// let address = socket::local_address(&listener)?;
 /// let mut reactor: Epoll = Reactor::new(2)?;
 /// reactor.listen(Token(0), listener);
@@ -114,7 +114,7 @@ pub struct Batch {
 /// reactor.connect(Token(1), socket::stream_nonblocking(address)?, &to);
 /// let mut connected = false;
 /// while !connected {
-///     reactor.wait(Patience { until: clock::now() + Nanos::from_secs(1), batch: None })?;
+///     reactor.wait(WaitLimit { until: clock::now() + Nanos::from_secs(1), batch: None })?;
 ///     while let Some(completion) = reactor.next() {
 ///         connected |= matches!(completion.event, Event::Connected);
 ///     }
@@ -131,7 +131,7 @@ pub trait Reactor: Sized {
     /// When the kernel lacks or forbids what is needed, or descriptors or memory have run out.
     fn new(n_connections: u32) -> Result<Self>;
 
-    /// Whether [`Patience::batch`] is obeyed (`io_uring`: Linux 6.12); otherwise a wait ends with the first completion.
+    /// Whether [`WaitLimit::batch`] is obeyed (`io_uring`: Linux 6.12); otherwise a wait ends with the first completion.
     fn batches(&self) -> bool;
 
     /// Keeps bytes that will be sent often; there is no way to give them back.

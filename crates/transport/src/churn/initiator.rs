@@ -60,8 +60,8 @@ impl Test for ChurnInitiator {
         let ChurnConfig { role, n_flows, n_workers, .. } = &self.config;
         let states: Vec<_> =
             distribute((0..*n_flows).collect(), *n_workers).into_iter().map(|flows| flows.len()).collect();
-        let crew = WorkerPool { states, counters: COUNTERS, cores: &role.cores, until: role.side.into() };
-        let conducted = crew.run(session, &mut (), |worker, n_calls| {
+        let pool = WorkerPool { states, counters: COUNTERS, cores: &role.cores, until: role.side.into() };
+        let trial_results = pool.run(session, &mut (), |worker, n_calls| {
             let messages = MessageBuffers::new(&self.config.sizes, role.side, role.seed);
             let line = ChurnWorker {
                 worker,
@@ -78,8 +78,8 @@ impl Test for ChurnInitiator {
                 .run(n_calls)
                 .map_err(socket_error)
         })?;
-        let mut record = conducted.record(role.side);
-        for tally in conducted.workers {
+        let mut record = trial_results.record(role.side);
+        for tally in trial_results.workers {
             tally.errors.add_to(&mut record);
             for (name, histogram) in [(SERVICE_TIME, &tally.service), (CONNECT_TIME, &tally.connect)] {
                 record.distributions.entry(name.to_owned()).or_default().merge(histogram);

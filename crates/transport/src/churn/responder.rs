@@ -56,9 +56,9 @@ impl Test for ChurnResponder {
     fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
         let churn = self.config;
         let role = &churn.role;
-        let crew =
+        let pool =
             WorkerPool { states: self.listeners, counters: COUNTERS, cores: &role.cores, until: role.side.into() };
-        let conducted = crew.run(session, &mut (), |worker, mut listeners| {
+        let results = pool.run(session, &mut (), |worker, mut listeners| {
             let messages = MessageBuffers::new(&churn.sizes, role.side, role.seed);
             if churn.n_flows == 1 && listeners.len() == 1 {
                 let listener = listeners.remove(0);
@@ -78,8 +78,8 @@ impl Test for ChurnResponder {
             };
             answers.run().map_err(socket_error)
         })?;
-        let mut record = conducted.record(role.side);
-        conducted.workers.into_iter().for_each(|causes| causes.add_to(&mut record));
+        let mut record = results.record(role.side);
+        results.workers.into_iter().for_each(|causes| causes.add_to(&mut record));
         Ok(record)
     }
 }

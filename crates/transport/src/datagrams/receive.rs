@@ -109,7 +109,7 @@ pub(crate) fn receive_buffers(
 }
 
 impl<'s, C: HeaderCodec> Receiver<'s, C> {
-    /// A flow of which nothing has come yet; its batch is from [`room`].
+    /// A flow of which nothing has come yet; its batch is from [`receive_buffers`].
     ///
     /// With both ends' clocks, delays follow from the times of sending and receiving.
     #[must_use]

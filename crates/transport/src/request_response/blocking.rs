@@ -56,9 +56,9 @@ impl Test for BlockingRr {
         let side = self.role.side;
         let messages = MessageBuffers::new(&self.sizes, side, self.role.seed);
         let states: Vec<_> = sockets.into_iter().map(|socket| (socket, messages.clone())).collect();
-        let crew = WorkerPool { states, counters: counters::CLOSED, cores: &self.role.cores, until: side.into() };
+        let pool = WorkerPool { states, counters: counters::CLOSED, cores: &self.role.cores, until: side.into() };
         let wait = if self.role.settings.flag(SPIN.name) { Wait::Never } else { Wait::Block };
-        let mut conducted = crew.run(session, &mut watch, |worker, (socket, messages)| {
+        let mut trial_results = pool.run(session, &mut watch, |worker, (socket, messages)| {
             let party = BlockingWorker {
                 worker,
                 session,
@@ -73,10 +73,10 @@ impl Test for BlockingRr {
                 Side::Responder => party.run_responder(socket),
             })
         })?;
-        if let Some(tally) = conducted.workers.first_mut() {
+        if let Some(tally) = trial_results.workers.first_mut() {
             tally.connect = connect;
         }
-        let mut record = results::record(conducted, (side, LoadModel::Closed));
+        let mut record = results::record(trial_results, (side, LoadModel::Closed));
         watch.finish(&mut record, WorkerCounts::default());
         if wait == Wait::Never {
             let text = "each worker looked for messages all the time, which takes a core whatever there is to do";

@@ -90,7 +90,7 @@ impl RrConnection {
         Self { socket, direction: NextTransfer::Receive, class: SizeClass(0), n_done: 0, closes: false }
     }
 
-    /// The end that answers once and closes then, which the caller does as soon as the answer is [`Step::Sent`].
+    /// The end that answers once and closes then, which the caller does as soon as the answer is [`TransferStep::Sent`].
     pub(crate) fn responder_once(socket: Arc<Socket>) -> Self {
         Self { closes: true, ..Self::responder(socket) }
     }

@@ -1,7 +1,7 @@
 //! Request and response over TCP connections that stay open.
 //!
-//! A worker with one flow holds it with blocking calls ([`alone`]); one with many, with bursts or with a schedule serves them over a
-//! reactor: [`asking`] on the initiator's side, [`answering`] on the responder's. Connections are opened while the trial is
+//! A worker with one flow holds it with blocking calls ([`blocking`]); one with many, with bursts or with a schedule serves them over a
+//! reactor: [`initiator`] on the initiator's side, [`responder`] on the responder's. Connections are opened while the trial is
 //! prepared, each on the thread of its worker, which has a table of descriptors of its own when one would not hold all flows.
 
 mod blocking;

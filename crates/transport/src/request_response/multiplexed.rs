@@ -195,12 +195,12 @@ impl<S: WorkerTask<Output = RrResults>> Test for MultiplexedRr<S> {
             _ => (counters::CLOSED, LoadModel::Closed),
         };
         let mut watch = TcpInfoSampler::new(&lobby.take_sampled());
-        let conducted = enlisted.run(session, &mut watch, (counters, side.into()))?;
-        let n_connections: u64 = conducted.workers.iter().map(|tally| tally.n_connections).sum();
+        let trial_results = enlisted.run(session, &mut watch, (counters, side.into()))?;
+        let n_connections: u64 = trial_results.workers.iter().map(|tally| tally.n_connections).sum();
         if side == Side::Responder && n_connections == 0 && session.stop.state() != Stop::Abort {
             return Err(Error::Peer { what: format!("opened 0 of {} connections", terms.spread.n_flows) });
         }
-        let mut record = results::record(conducted, (side, model));
+        let mut record = results::record(trial_results, (side, model));
         let mut notes = mem::take(&mut *locked(&lobby.notes));
         watch.finish(&mut record, WorkerCounts::default());
         record.notes.push(terms.io_backend.note.clone());

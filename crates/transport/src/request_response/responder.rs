@@ -117,17 +117,17 @@ impl<R: Reactor + 'static> WorkerTask for RrResponder<R> {
         })
     }
 
-    fn poll_before_start(&self, hall: &mut ResponderLoop<R>) -> Result<(), Error> {
-        hall.poll(ACCEPT_WAIT, (&self.config, &self.setup))
+    fn poll_before_start(&self, pool: &mut ResponderLoop<R>) -> Result<(), Error> {
+        pool.poll(ACCEPT_WAIT, (&self.config, &self.setup))
     }
 
-    fn work(&self, worker: WorkerHandle<'_>, mut hall: ResponderLoop<R>, _: &StopFlag) -> Result<RrResults, Error> {
+    fn work(&self, worker: WorkerHandle<'_>, mut pool: ResponderLoop<R>, _: &StopFlag) -> Result<RrResults, Error> {
         while !worker.is_over() {
-            hall.poll(BLOCKING_TIMEOUT, (&self.config, &self.setup))?;
-            worker.add(counters::TRANSACTIONS, std::mem::take(&mut hall.n_answered));
+            pool.poll(BLOCKING_TIMEOUT, (&self.config, &self.setup))?;
+            worker.add(counters::TRANSACTIONS, std::mem::take(&mut pool.n_answered));
         }
-        close_all(&mut hall.reactor, hall.n_listeners + hall.flows.len());
-        Ok(hall.results)
+        close_all(&mut pool.reactor, pool.n_listeners + pool.flows.len());
+        Ok(pool.results)
     }
 }
 

@@ -44,10 +44,10 @@ pub(crate) struct RrResults {
 }
 
 /// The record of a side of a trial.
-pub(crate) fn record(conducted: TrialResults<RrResults>, (side, model): (Side, LoadModel)) -> Record {
-    let mut record = conducted.record(side);
+pub(crate) fn record(results: TrialResults<RrResults>, (side, model): (Side, LoadModel)) -> Record {
+    let mut record = results.record(side);
     let mut all = RrResults::default();
-    for tally in conducted.workers {
+    for tally in results.workers {
         all.service.merge(&tally.service);
         all.response.merge(&tally.response);
         all.lag.merge(&tally.lag);

@@ -1,6 +1,6 @@
 //! A stream of bytes over one connected socket: sent until its account is closed, received to its end.
 //!
-//! What is sent, in which way, how fast and how much is the caller's, and so is the [`Account`] that bytes are counted into. It
+//! What is sent, in which way, how fast and how much is the caller's, and so is the [`StreamControl`] that bytes are counted into. It
 //! knows nothing of tests and of what the two sides agreed on.
 
 mod byte_schedule;

@@ -220,7 +220,7 @@ impl<'a> StreamSender<'a> {
     /// The socket blocks, for as long as a wait may last (`socket::set_timeout`).
     ///
     /// # Errors
-    /// As [`Source::outlet`].
+    /// As [`SendSource::prepare`].
     pub(crate) fn new(socket: &'a Socket, source: &'a SendSource) -> Result<Self> {
         Ok(Self { socket, method: source.prepare(socket)?, length: source.length(), schedule: None, budget: None })
     }

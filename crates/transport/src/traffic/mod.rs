@@ -1,6 +1,6 @@
 //! When the next message is due, and how long it is.
 //!
-//! A [`TrafficPattern`] is what was asked for, a [`OpenLoad`] the times of one flow that follow from it, [`Sizes`] the lengths. All are
+//! A [`TrafficPattern`] is what was asked for, a [`Schedule`] the times of one flow that follow from it, [`DatagramSizes`] the lengths. All are
 //! functions of their arguments and a seed; they know neither clocks nor sockets.
 
 mod pattern;

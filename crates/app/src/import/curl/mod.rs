@@ -30,11 +30,11 @@ fn is_curl(word: &str) -> bool {
 /// # Errors
 /// When a quote has no end, or when it is quoted for Windows.
 pub fn read(text: &str) -> Result<ImportTree, Error> {
-    let mut story = ImportTree::default();
+    let mut builder = ImportTree::default();
     let mut kind =
         ImportedUser { name: "curl".to_owned(), cookies: CookieHandling::Ignored, ..ImportedUser::default() };
     for command in shell::commands(text)? {
-        match one(&command, &mut story) {
+        match one(&command, &mut builder) {
             Ok((insecure, found)) => {
                 kind.insecure |= insecure;
                 kind.acts.extend(found.into_iter().map(|request| ImportAction::Request(Box::new(request))));
@@ -42,13 +42,13 @@ pub fn read(text: &str) -> Result<ImportTree, Error> {
             Err(note) => kind.acts.push(ImportAction::LeftOut(note)),
         }
     }
-    declare(&kind.acts, &mut story);
-    story.kinds.push(kind);
-    Ok(story)
+    declare(&kind.acts, &mut builder);
+    builder.kinds.push(kind);
+    Ok(builder)
 }
 
 /// What a command means: the requests of curl, or the value of a variable.
-fn one(command: &ShellCommand, story: &mut ImportTree) -> Result<(bool, Vec<ImportedRequest>), ImportNote> {
+fn one(command: &ShellCommand, builder: &mut ImportTree) -> Result<(bool, Vec<ImportedRequest>), ImportNote> {
     let leave = |what: String| Err(ImportNote { location: format!("line {}", command.line), what });
     if let Some(beyond) = command.beyond {
         return leave(format!("{beyond} is not known here: the command is left out"));
@@ -67,7 +67,7 @@ fn one(command: &ShellCommand, story: &mut ImportTree) -> Result<(bool, Vec<Impo
     }
     match words {
         [] => {
-            story.variables.extend(values);
+            builder.variables.extend(values);
             Ok((false, Vec::new()))
         }
         [program, arguments @ ..] if program.as_literal().is_some_and(is_curl) => {
@@ -152,16 +152,16 @@ fn apply<'a>(
 }
 
 /// Variables of the shell that no line sets get an empty value, which a person has to fill in.
-fn declare(acts: &[ImportAction], story: &mut ImportTree) {
+fn declare(acts: &[ImportAction], builder: &mut ImportTree) {
     for act in acts {
         let ImportAction::Request(request) = act else { continue };
         for name in request.variables() {
-            if story.variables.iter().all(|(known, _)| *known != name) {
-                story.notes.push(ImportNote {
+            if builder.variables.iter().all(|(known, _)| *known != name) {
+                builder.notes.push(ImportNote {
                     location: format!("variable {name}"),
                     what: "the shell knew its value: give it one".to_owned(),
                 });
-                story.variables.push((name, ImportText::default()));
+                builder.variables.push((name, ImportText::default()));
             }
         }
     }

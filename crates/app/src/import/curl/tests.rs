@@ -4,8 +4,8 @@ use super::*;
 use crate::import::import_tree::{ImportedBody, RedirectHandling};
 
 fn requests(text: &str) -> Vec<ImportedRequest> {
-    let story = read(text).unwrap();
-    let acts = story.kinds.into_iter().flat_map(|kind| kind.acts);
+    let builder = read(text).unwrap();
+    let acts = builder.kinds.into_iter().flat_map(|kind| kind.acts);
     acts.filter_map(|act| if let ImportAction::Request(request) = act { Some(*request) } else { None }).collect()
 }
 
@@ -116,19 +116,19 @@ fn forms_have_their_parts() {
 
 #[test]
 fn variables_of_the_shell_stay_variables() {
-    let story = read("HOST=http://a.test\ncurl -H \"Authorization: Bearer $TOKEN\" \"$HOST/x\"").unwrap();
-    let names: Vec<_> = story.variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let builder = read("HOST=http://a.test\ncurl -H \"Authorization: Bearer $TOKEN\" \"$HOST/x\"").unwrap();
+    let names: Vec<_> = builder.variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
     assert_eq!(names, ["HOST=http://a.test", "TOKEN="]);
-    assert_eq!(story.notes.len(), 1, "{:?}", story.notes);
+    assert_eq!(builder.notes.len(), 1, "{:?}", builder.notes);
     assert_eq!(shown("curl $HOST/x"), "GET ${HOST}/x\nAccept: */*\n");
 }
 
 #[test]
 fn what_has_no_place_is_told_with_its_line() {
-    let story =
+    let builder =
         read("curl http://a.test/\n\ncurl --digest -x http://p:1 --wonder http://b.test/ | jq .\ncurl $(cat url)")
             .unwrap();
-    let notes = story.kinds[0].acts.iter().flat_map(|act| match act {
+    let notes = builder.kinds[0].acts.iter().flat_map(|act| match act {
         ImportAction::Request(request) => request.left_out.clone(),
         ImportAction::LeftOut(note) => vec![note.clone()],
         other => panic!("{other:?}"),

@@ -188,8 +188,8 @@ fn what_was_no_request_is_left_out_and_told() {
         entry(0.0, "GET", "wss://a.test/s"),
         entry(0.0, "GET", "data:text/plain,x"),
     ];
-    let story = read(&archive(&[], &entries), Assets::Kept).unwrap();
-    let acts = &story.kinds[0].acts;
+    let builder = read(&archive(&[], &entries), Assets::Kept).unwrap();
+    let acts = &builder.kinds[0].acts;
     assert_eq!(acts.len(), 4, "{acts:?}");
     let ImportAction::LeftOut(note) = &acts[1] else { panic!("{acts:?}") };
     assert!(note.to_string().starts_with("entry 2, GET http://a.test/c: "));
@@ -218,8 +218,8 @@ fn what_tools_leave_out_or_write_as_null_is_not_needed() {
         },
     });
     let text = json!({ "log": { "pages": null, "entries": [bare, nulls] } }).to_string();
-    let story = read(&text, Assets::LeftOut).unwrap();
-    let requests = story.requests();
+    let builder = read(&text, Assets::LeftOut).unwrap();
+    let requests = builder.requests();
     let expects: Vec<_> = requests.iter().map(|request| (request.method.as_str(), request.expects.clone())).collect();
     assert_eq!(expects, [("GET", vec![]), ("POST", vec![ImportedExpect::Status(vec![404])])]);
 }

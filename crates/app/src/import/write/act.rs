@@ -105,7 +105,9 @@ impl Writer<'_> {
                 self.block(&format!("while {condition}"), acts);
             }
             ImportAction::Once(acts) => self.block("if ${iteration} == 1", acts),
-            ImportAction::Share { per_myriad: 0, .. } => self.note("share", "an action that runs in no iteration is left out"),
+            ImportAction::Share { per_myriad: 0, .. } => {
+                self.note("share", "an action that runs in no iteration is left out");
+            }
             ImportAction::Share { per_myriad, acts } => {
                 self.block(&format!("chance {}%", percent(f64::from(*per_myriad) / 100.0)), acts);
             }

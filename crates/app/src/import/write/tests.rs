@@ -9,12 +9,12 @@ use crate::{
 fn step(request: ImportedRequest) -> StepDef {
     let acts = vec![ImportAction::Request(Box::new(request))];
     let variables = vec![("v".to_owned(), ImportText::literal("1"))];
-    let story = ImportTree {
+    let builder = ImportTree {
         kinds: vec![ImportedUser { acts, ..ImportedUser::default() }],
         variables,
         ..ImportTree::default()
     };
-    let text = write(&story, "x").unwrap().text;
+    let text = write(&builder, "x").unwrap().text;
     let read = scenario::parse(&text).unwrap();
     match &read.users[0].body[..] {
         [Statement::Step(step)] => (**step).clone(),

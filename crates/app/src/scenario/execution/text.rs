@@ -1,6 +1,6 @@
 //! Texts with values in them: compiled to pieces once, put together for each user.
 //!
-//! A value is read through a [`Scope`]; what is written depends on nothing else, so the same scope writes the same text again.
+//! A value is read through a [`ValueScope`]; what is written depends on nothing else, so the same scope writes the same text again.
 
 use std::{
     io::Write as _,

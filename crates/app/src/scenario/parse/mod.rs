@@ -21,7 +21,7 @@ const TEXT_MAX: usize = 1 << 20;
 /// Reads a scenario.
 ///
 /// # Errors
-/// All that keeps the text from being one, in its order; checks that need more than the text are [`super::check`]'s.
+/// All that keeps the text from being one, in its order; checks that need more than the text are [`super::check`](fn@super::check)'s.
 pub fn parse(text: &str) -> Result<Scenario, Vec<Diagnostic>> {
     if text.len() > TEXT_MAX {
         let fault =

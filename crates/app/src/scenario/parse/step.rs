@@ -392,7 +392,8 @@ fn pick(cursor: &mut Cursor<'_>, one: bool) -> Result<MatchPick, BoxedDiagnostic
         "any" => MatchPick::Any,
         _ => {
             let n = cursor.count("a number", 1)?;
-            let n = u32::try_from(n.value).map_err(|_| Diagnostic::error(n.span, "there are never that many").boxed())?;
+            let n =
+                u32::try_from(n.value).map_err(|_| Diagnostic::error(n.span, "there are never that many").boxed())?;
             if n == 1 { MatchPick::First } else { MatchPick::Nth(n) }
         }
     })

@@ -89,11 +89,11 @@ fn read(path: &Path) -> Result<String, UserError> {
         .with_line("use", format!("fathom app run {shown} http://127.0.0.1:8080/")));
     }
     read().map_err(|error| {
-        let screen = UserError::new(Exit::Usage, format!("cannot read {shown}"));
+        let user_error = UserError::new(Exit::Usage, format!("cannot read {shown}"));
         if error.kind() == io::ErrorKind::InvalidData {
-            let screen = screen.with_line("why", "it is not text in UTF-8, as scenarios are");
-            return screen.with_line("see", format!("file {shown}"));
+            let user_error = user_error.with_line("why", "it is not text in UTF-8, as scenarios are");
+            return user_error.with_line("see", format!("file {shown}"));
         }
-        screen.with_line("why", error.to_string())
+        user_error.with_line("why", error.to_string())
     })
 }

@@ -82,8 +82,8 @@ impl Iperf3Server {
     pub(super) fn listen(matches: &ArgMatches, address: IpAddr) -> anyhow::Result<Option<Self>> {
         let Some(port) = port(matches) else { return Ok(None) };
         let server = Server::bind(SocketAddr::new(address, port), (None, options(matches)?)).map_err(|error| {
-            let screen = UserError::new(Exit::Preflight, format!("cannot serve iperf3 on {address} port {port}"));
-            screen
+            let user_error = UserError::new(Exit::Preflight, format!("cannot serve iperf3 on {address} port {port}"));
+            user_error
                 .with_line("why", error.to_string())
                 .with_line("fix", format!("choose another port: --iperf3={}", PORT + 1))
         })?;

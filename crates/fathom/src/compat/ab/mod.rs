@@ -66,8 +66,8 @@ pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit>
     let (host, port) = options.proxy.clone().unwrap_or((options.address.host.clone(), options.address.port));
     let reached =
         closed_loop::check_reachable(&UrlTarget { host: host.clone(), port: Some(port), is_secure: false }, allowed);
-    if let Err(TargetError::NotAllowed(screen)) = reached {
-        return Err(screen.into());
+    if let Err(TargetError::NotAllowed(user_error)) = reached {
+        return Err(user_error.into());
     }
     let mut spill = options.gnuplot.as_ref().map(|_| RequestLogFile::open()).transpose()?;
     let load = load(&options, spill.as_ref())?;

@@ -161,7 +161,10 @@ fn source(options: &Options, own: IpAddr, is_in_lab: bool) -> Result<IpAddr, Use
 /// Why a source address is refused.
 fn foreign_source_error(address: &str) -> UserError {
     UserError::new(Exit::Preflight, format!("{address} is not this host's address towards the target"))
-        .with_line("why", "the owner of that address would get the answers: spoofed source addresses are allowed only in labs")
+        .with_line(
+            "why",
+            "the owner of that address would get the answers: spoofed source addresses are allowed only in labs",
+        )
         .with_line("fix", "fathom lab up pair && fathom lab exec pair a -- fathom as hping3 … 198.18.0.2")
 }
 

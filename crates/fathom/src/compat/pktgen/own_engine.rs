@@ -90,9 +90,10 @@ impl SettingSupport {
 
 /// What only the kernel's pktgen can do, and how to have it.
 fn kernel_only_error(what: &str, why: Option<&str>) -> UserError {
-    let screen = UserError::new(Exit::Preflight, format!("`{what}` needs the kernel's pktgen, which is not loaded"));
-    let screen = why.into_iter().fold(screen, |screen, why| screen.with_line("why", why));
-    screen.with_line("fix", "sudo modprobe pktgen        # a kernel with CONFIG_NET_PKTGEN")
+    let user_error =
+        UserError::new(Exit::Preflight, format!("`{what}` needs the kernel's pktgen, which is not loaded"));
+    let user_error = why.into_iter().fold(user_error, |user_error, why| user_error.with_line("why", why));
+    user_error.with_line("fix", "sudo modprobe pktgen        # a kernel with CONFIG_NET_PKTGEN")
 }
 
 impl DeviceLoad {

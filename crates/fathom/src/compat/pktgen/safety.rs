@@ -111,7 +111,9 @@ fn check_destinations(device: &JobDevice, addresses: &PktgenAddresses, allowed: 
             "pktgen resolves no addresses, and would send to 00:00:00:00:00:00",
         )),
     };
-    mac.map_err(|screen| screen.with_line("try", format!("ip neighbour get {first} dev {}", device.interface())))?;
+    mac.map_err(|user_error| {
+        user_error.with_line("try", format!("ip neighbour get {first} dev {}", device.interface()))
+    })?;
     let counts = ["dst_mac_count", "src_mac_count"];
     let many = device.settings.iter().any(|setting| {
         let is_counted = counts.contains(&setting.name()) && !matches!(setting.value(), Value::Number(0 | 1));
@@ -129,9 +131,8 @@ fn check_sources(addresses: &PktgenAddresses, allowed: &AllowList, own: &[IpAddr
     match sources(addresses) {
         None => Ok(()),
         Some((first, end)) if first == end && own.contains(&first) => Ok(()),
-        Some(ends) => {
-            range(allowed, ends).map_err(|screen| screen.with_line("why", "it is a source that is not this host's"))
-        }
+        Some(ends) => range(allowed, ends)
+            .map_err(|user_error| user_error.with_line("why", "it is a source that is not this host's")),
     }
 }
 

@@ -33,9 +33,9 @@ pub(super) fn measure(load: &ClosedLoop, options: &Options, allowed: &AllowList)
         closed_loop::print_now(&text::head(options))?;
     }
     let measured = load.measure(None, allowed).map_err(|error| match error.downcast::<UserError>() {
-        Ok(mut screen) => {
-            screen.exit = FAILED;
-            screen.into()
+        Ok(mut user_error) => {
+            user_error.exit = FAILED;
+            user_error.into()
         }
         Err(error) => error,
     })?;

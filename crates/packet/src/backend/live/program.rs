@@ -1,6 +1,6 @@
 //! The program that makes live frames: when the next one is due, which it is, and each byte of it.
 //!
-//! It does what [`DepartureSchedule`] and [`crate::craft::Shape::write`] do in user space, in the same whole numbers.
+//! It does what [`DepartureSchedule`] and [`crate::craft::FrameTemplate::write`] do in user space, in the same whole numbers.
 
 use fathom_model::units::Nanos;
 use fathom_sys::{
@@ -277,7 +277,7 @@ fn pace_frames(a: &mut Assembler, (departures, maps): (&DepartureSchedule, &Prog
     leave(a, (rhythm, maps));
 }
 
-/// [`Departures::give_up_late`], and goes on with the next one.
+/// [`DepartureSchedule::drop_late`], and goes on with the next one.
 ///
 /// `R2` is the time in ticks, `R3` when the next one is due, `R5` the horizon, `R0` how late one may be; `R1` and `R4` are lost.
 fn give_up_late(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramMaps), exits: ExitLabels) {
@@ -336,7 +336,7 @@ fn give_up_drawn(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramM
     a.jump(exits.wait).bind(all).load(R2, R10.double(NOW)).load(R5, R10.double(HORIZON));
 }
 
-/// [`Departures::leave`]: `R2` is the time in ticks, `R3` when the frame is due, `R4` when it was ready; all registers up to `R5` are lost.
+/// [`DepartureSchedule::advance`]: `R2` is the time in ticks, `R3` when the frame is due, `R4` when it was ready; all registers up to `R5` are lost.
 fn leave(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramMaps)) {
     let [has_begun, is_last, done] = std::array::from_fn(|_| a.label());
     if rhythm.burst > 1 {
@@ -377,7 +377,7 @@ fn immediate(burst: u64) -> i32 {
     i32::try_from(burst).expect("an option bounds it")
 }
 
-/// [`crate::craft::mix`] of the number in `R1`; `R2` is lost.
+/// [`crate::craft::splitmix`] of the number in `R1`; `R2` is lost.
 fn mix(a: &mut Assembler, seed: u64) {
     a.load_constant(R2, 0x9e37_79b9_7f4a_7c15).compute(Operation::Mul, R1, R2);
     a.load_constant(R2, seed).add(R1, R2);
@@ -443,7 +443,7 @@ fn fit(a: &mut Assembler, (shape, page): (&FrameTemplate, &[u8]), exits: ExitLab
     }
 }
 
-/// [`Shape::write`], for the turn on the stack and the time in `R8`, to the frame at `R6`.
+/// [`FrameTemplate::write`], for the turn on the stack and the time in `R8`, to the frame at `R6`.
 fn write_shape(a: &mut Assembler, load: &WorkerLoad, shape: &FrameTemplate) {
     for (n, checksum) in shape.checksums.iter().enumerate() {
         a.store(R10.double(sum(n)), i32::from(checksum.base.value()));

@@ -90,7 +90,7 @@ fn refuse<T>(what: &str) -> Result<T, Error> {
 }
 
 impl PktgenPackets {
-    /// The packets that are these frames but for what pktgen never does otherwise, which [`Packets::remark`] tells.
+    /// The packets that are these frames but for what pktgen never does otherwise, which [`PktgenPackets::remark`] tells.
     pub(super) fn of(blueprint: &FrameSet) -> Result<Self, Error> {
         let Some(first) = blueprint.templates.first() else { return refuse("there is nothing to send") };
         let headers = PacketHeaders::of(first)?;

@@ -36,7 +36,7 @@ pub(in crate::craft) enum ValueSequence {
     Random,
 }
 
-/// As many values as a range may have: [`Change`](super::super::Change) multiplies in 64 bits.
+/// As many values as a range may have: [`FieldValues`](super::super::FieldValues) multiplies in 64 bits.
 const VALUES_MAX: u128 = 1 << 32;
 /// The letters of TCP's flags, from the lowest bit (RFC 9293 section 3.1).
 const TCP_FLAGS: &str = "FSRPAUEC";

@@ -52,8 +52,7 @@ impl LearningOptions {
 
     /// What a receiver says that sends none: on a served host they would reach everybody on its wire.
     pub(super) fn withheld_note(self) -> Option<Note> {
-        let text =
-            "a served host sends no learning frames; a device in between learns its address from the control connection";
+        let text = "a served host sends no learning frames; a device in between learns its address from the control connection";
         (self.n > 0).then(|| Note { id: "learning-withheld".to_owned(), text: text.to_owned() })
     }
 

@@ -169,17 +169,17 @@ impl Test for FramesReceiver {
 
     fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
         let before = self.device.initial_counts()?;
-        let crew = WorkerPool {
+        let pool = WorkerPool {
             states: vec![&mut self.counter],
             counters: COUNTERS,
             cores: &self.cores,
             until: EndCondition::PeerFinished,
         };
-        let conducted = crew.run(session, &mut (), |worker, counter| {
+        let results = pool.run(session, &mut (), |worker, counter| {
             let what = || "count the frames that arrived".to_owned();
             count(&worker, counter).map_err(|cause| Error::System { what: what(), cause })
         })?;
-        let mut record = conducted.record(Side::Responder);
+        let mut record = results.record(Side::Responder);
         let passed_on = if self.counter.passes_frames() { record.totals[RECEIVED] } else { 0 };
         record.totals.insert(PASSED_ON.to_owned(), passed_on);
         let loss = self.device.record_growth(&mut record, &before);

@@ -230,16 +230,16 @@ impl Test for FramesSender {
     fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
         let before = self.device.initial_counts()?;
         let counters = if self.pattern.is_some() { PACED } else { FLAT_OUT };
-        let crew =
+        let pool =
             WorkerPool { states: self.generators, counters, cores: &self.cores, until: EndCondition::PhasesOver };
         // A device that goes down ends the trial; what was sent until then is kept.
-        let conducted = crew.run(session, &mut (), |worker, mut generator| {
+        let results = pool.run(session, &mut (), |worker, mut generator| {
             let began = clock::now();
             let loss = generator.send(&worker).err();
             Ok((loss, generator.span().unwrap_or_else(|| (began, clock::now()))))
         })?;
-        let mut record = conducted.record(Side::Initiator);
-        let (losses, spans): (Vec<_>, Vec<_>) = conducted.workers.into_iter().unzip();
+        let mut record = results.record(Side::Initiator);
+        let (losses, spans): (Vec<_>, Vec<_>) = results.workers.into_iter().unzip();
         let ended = total_span(&spans);
         record.totals.insert(SEND_TIME_NS.to_owned(), ended.0);
         if self.is_counted && record.complete {

@@ -214,11 +214,11 @@ impl Test for PktgenReceiveTest {
     fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
         let what = || format!("count packets at {}", self.device);
         let states = vec![&mut self.counter];
-        let crew = WorkerPool { states, counters: COUNTERS, cores: &self.cores, until: EndCondition::PhasesOver };
-        let conducted = crew.run(session, &mut (), |worker, account| {
+        let pool = WorkerPool { states, counters: COUNTERS, cores: &self.cores, until: EndCondition::PhasesOver };
+        let results = pool.run(session, &mut (), |worker, account| {
             account.count(&worker).map_err(|cause| Error::System { what: what(), cause })
         })?;
-        let mut record = conducted.record(Side::Initiator);
+        let mut record = results.record(Side::Initiator);
         let PktgenCounter { arrivals, n_frames: seen, dropped, .. } = self.counter;
         if arrivals.frames.0 == 0 && session.stop.state() != Stop::Abort {
             return Err(nothing_received(&self.device, seen));

@@ -278,9 +278,9 @@ impl Test for StackReceiveTest {
 
     fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
         let (stack, reading) = (AtomicU64::new(0), AtomicU64::new(0));
-        let crew =
+        let pool =
             WorkerPool { states: self.tasks, counters: COUNTERS, cores: &self.cores, until: EndCondition::PhasesOver };
-        let conducted = crew.run(session, &mut (), |worker, part| {
+        let results = pool.run(session, &mut (), |worker, part| {
             let before = clock::thread_cpu();
             let (done, cpu) = match part {
                 StackTask::Inject(injection) => (injection.run(&worker), &stack),
@@ -292,7 +292,7 @@ impl Test for StackReceiveTest {
                 Error::system("receive frames that were never sent", "CAP_BPF and CAP_NET_ADMIN", cause)
             })
         })?;
-        let mut record = conducted.record(Side::Initiator);
+        let mut record = results.record(Side::Initiator);
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         record.totals.extend([(STACK_CPU_NS.to_owned(), count(&stack)), (READER_CPU_NS.to_owned(), count(&reading))]);
         if let Some(rules) = self.rules {

@@ -187,8 +187,8 @@ mod tests {
 
     #[test]
     fn an_escape_from_elsewhere_is_gone_and_ours_stays() {
-        let mut screen = TextScreen::new(TextStyle { colour: Colour::Ansi, width: 80 });
-        screen.line(&[(Tone::Good, "ok\u{1b}[31m"), (Tone::Plain, "  ")]);
-        assert_eq!(screen.into_text(), "\u{1b}[32mok[31m\u{1b}[0m\n");
+        let mut user_error = TextScreen::new(TextStyle { colour: Colour::Ansi, width: 80 });
+        user_error.line(&[(Tone::Good, "ok\u{1b}[31m"), (Tone::Plain, "  ")]);
+        assert_eq!(user_error.into_text(), "\u{1b}[32mok[31m\u{1b}[0m\n");
     }
 }

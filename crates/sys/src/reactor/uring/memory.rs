@@ -55,7 +55,7 @@ impl BufferPool {
         Ok(pool)
     }
 
-    /// Gives a buffer back to the kernel, from the next [`Pool::publish`] on.
+    /// Gives a buffer back to the kernel, from the next [`BufferPool::publish`] on.
     pub(super) fn give(&mut self, id: u16) {
         let slot = usize::from(self.tail & (self.ids.end - self.ids.start - 1));
         let entry: *mut BufRingEntry = self.ring.at(slot * size_of::<BufRingEntry>()).as_ptr().cast();

@@ -241,14 +241,14 @@ impl Test for Iperf3ClientTest {
             failure: None,
             sampler: is_tcp.then(|| TcpInfoSampler::new(&sockets)),
         };
-        let crew = WorkerPool {
+        let pool = WorkerPool {
             states: streams.clone(),
             counters: COUNTERS,
             cores: &self.role.cores,
             until: EndCondition::PhasesOver,
         };
         let broken = Mutex::new(None);
-        let conducted = crew.run(session, &mut looking, |worker, open| {
+        let trial_results = pool.run(session, &mut looking, |worker, open| {
             let hand = WorkerStream { worker: &worker, is_broken: &is_broken };
             if let Err(error) = iperf3::stream(&open, (&parameters, None), &hand) {
                 is_broken.store(true, Ordering::Relaxed);
@@ -257,8 +257,8 @@ impl Test for Iperf3ClientTest {
             Ok(())
         })?;
         let ControlWatcher { failure: why, sampler: flows, .. } = looking;
-        let mut record = conducted.record(self.role.side);
-        let counts = conducted.counts();
+        let mut record = trial_results.record(self.role.side);
+        let counts = trial_results.counts();
         if let Some(flows) = flows {
             flows.finish(&mut record, counts);
         }
@@ -355,14 +355,14 @@ impl Test for Iperf3ServerTest {
     }
 
     fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
-        let crew = WorkerPool { states: vec![()], counters: &["tests"], cores: &[], until: EndCondition::PeerFinished };
-        let conducted = crew.run(session, &mut (), |worker, ()| {
+        let pool = WorkerPool { states: vec![()], counters: &["tests"], cores: &[], until: EndCondition::PeerFinished };
+        let trial_results = pool.run(session, &mut (), |worker, ()| {
             while !worker.is_over() {
                 clock::sleep_until(clock::now() + POLL_INTERVAL);
             }
             Ok(())
         })?;
-        let mut record = conducted.record(self.role.side);
+        let mut record = trial_results.record(self.role.side);
         let served = self.end().transpose().map_err(test_error)?.unwrap_or_default();
         record.totals.insert("tests".to_owned(), served.finished);
         if served.finished == 0 {

@@ -248,9 +248,9 @@ impl Test for TcpLoadedTest {
             }));
         }
         let mut watch = sampler(&tasks, (sent, received));
-        let crew = WorkerPool { states: tasks, counters, cores: &role.cores, until: side.into() };
+        let pool = WorkerPool { states: tasks, counters, cores: &role.cores, until: side.into() };
         let last_moved = LastMoved::default();
-        let conducted = crew.run(session, &mut watch, |worker, task| {
+        let results = pool.run(session, &mut watch, |worker, task| {
             let flow = |socket, counter| Flow::new(worker, (session, side), (socket, counter), &last_moved);
             Ok(match task {
                 FlowTask::Send(socket) => {
@@ -267,13 +267,13 @@ impl Test for TcpLoadedTest {
                 FlowTask::Probe(socket) => WorkerOutcome::Probe(probe::respond((worker, answered), &socket)),
             })
         })?;
-        let mut record = conducted.record(side);
-        watch.finish(&mut record, conducted.counts());
+        let mut record = results.record(side);
+        watch.finish(&mut record, results.counts());
         record.notes.append(&mut notes);
         if side == Side::Initiator {
             record.distributions.insert(CONNECT_TIME.to_owned(), connect);
         }
-        conducted.workers.into_iter().for_each(|outcome| add_outcome(&mut record, outcome));
+        results.workers.into_iter().for_each(|outcome| add_outcome(&mut record, outcome));
         record.complete &= record.errors.is_empty();
         Ok(record)
     }

@@ -402,9 +402,9 @@ impl Test for TcpStreamTest {
         }
         let first = tasks.first().map(|task| Arc::clone(&task.socket));
         let mut watch = sampler(&tasks, (sent, received));
-        let crew = WorkerPool { states: tasks, counters, cores: &role.cores, until: side.into() };
+        let pool = WorkerPool { states: tasks, counters, cores: &role.cores, until: side.into() };
         let last_moved = LastMoved::default();
-        let conducted = crew.run(session, &mut watch, |worker, FlowTask { socket, idx, sink: inlet }| {
+        let results = pool.run(session, &mut watch, |worker, FlowTask { socket, idx, sink: inlet }| {
             let start = worker.start;
             let flow = |counter| Flow::new(worker, (session, side), (&socket, counter), &last_moved);
             match inlet {
@@ -412,14 +412,14 @@ impl Test for TcpStreamTest {
                 None => Ok(flow(sent).send(demand.sender((&socket, &source), (idx, start))?)),
             }
         })?;
-        let mut record = conducted.record(side);
+        let mut record = results.record(side);
         if demand.budgets.is_some() && record.complete {
-            measure_all(&mut record, conducted.ended());
+            measure_all(&mut record, results.ended());
         }
-        watch.finish(&mut record, conducted.counts());
+        watch.finish(&mut record, results.counts());
         record.notes.append(&mut notes);
         record.notes.extend(first.and_then(|socket| options::busy_poll_note(&role.settings, &socket)));
-        demand.record_results(&mut record, conducted.workers);
+        demand.record_results(&mut record, results.workers);
         Ok(record)
     }
 }

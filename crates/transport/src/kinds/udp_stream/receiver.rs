@@ -36,7 +36,7 @@ const NAP: Nanos = Nanos::from_micros(50);
 const IDLE_BATCH: u64 = 8;
 /// The quantile of the one-way delay that is a metric.
 const DELAY_QUANTILE: f64 = 0.99;
-/// How long a receiver waits before it says again where it is; each time twice as long, up to [`PATIENCE`].
+/// How long a receiver waits before it says again where it is; each time twice as long, up to `BLOCKING_TIMEOUT`.
 const HELLO_INTERVAL: Nanos = Nanos::from_millis(10);
 
 /// One side that receives, ready to start.
@@ -76,8 +76,8 @@ impl Test for UdpStreamReceiver {
         let is_joined = stream.shape.offload.1 != OffloadMode::Never;
         let begin = own_clocks();
         let clocks = session.peer_clock.map(|peer| DelayClocks { here: begin, peer });
-        let crew = WorkerPool { states: self.flows, counters: COUNTERS, cores: &role.cores, until: role.side.into() };
-        let conducted = crew.run(session, &mut (), |worker, (socket, batch)| {
+        let pool = WorkerPool { states: self.flows, counters: COUNTERS, cores: &role.cores, until: role.side.into() };
+        let results = pool.run(session, &mut (), |worker, (socket, batch)| {
             let token = stream.token(worker.idx);
             let receiver = Receiver::new((&socket, codec(token)), batch, clocks);
             let receiver = if is_joined { receiver.with_offload() } else { receiver };
@@ -95,9 +95,9 @@ impl Test for UdpStreamReceiver {
             };
             Ok(flow.receive(receiver))
         })?;
-        let mut record = conducted.record(role.side);
+        let mut record = results.record(role.side);
         let mut sum = FlowTotals::default();
-        for (receipts, causes) in conducted.workers {
+        for (receipts, causes) in results.workers {
             causes.add_to(&mut record);
             if let Some(receipts) = receipts {
                 sum.add(&receipts);

@@ -18,7 +18,7 @@ use crate::{
     traffic::{FlowIndex, Schedule},
 };
 
-/// What a worker counts; [`count_step`] knows the order.
+/// What a worker counts; in the order of `count_step`.
 const COUNTERS: &[&str] = &[count::SENT, count::BYTES_SENT, count::SEND_REFUSED];
 /// How often a responder looks whether the receiver has had enough.
 const LOOK_EVERY: Nanos = Nanos::from_millis(5);
@@ -54,8 +54,8 @@ impl Test for UdpStreamSender {
         let mut stream = self.config;
         let role = &stream.role;
         let of = options::flows_and_workers(role).0;
-        let crew = WorkerPool { states: self.flows, counters: COUNTERS, cores: &role.cores, until: role.side.into() };
-        let conducted = crew.run(session, &mut (), |worker, (socket, load)| {
+        let pool = WorkerPool { states: self.flows, counters: COUNTERS, cores: &role.cores, until: role.side.into() };
+        let results = pool.run(session, &mut (), |worker, (socket, load)| {
             let token = stream.token(worker.idx);
             let share = FlowIndex { idx: worker.idx, of };
             let schedule =
@@ -70,10 +70,10 @@ impl Test for UdpStreamSender {
             };
             Ok(flow.send(&socket, (load, schedule)))
         })?;
-        let mut record = conducted.record(role.side);
+        let mut record = results.record(role.side);
         let (mut intended, mut lag_max, mut given_up) = (None, Nanos::ZERO, Nanos::ZERO);
         let (mut segments, mut refusal) = (1, None);
-        for (sendings, causes) in conducted.workers {
+        for (sendings, causes) in results.workers {
             causes.add_to(&mut record);
             let Some(sendings) = sendings else { continue };
             intended = sendings.intended.map(|n| n + intended.unwrap_or(0)).or(intended);

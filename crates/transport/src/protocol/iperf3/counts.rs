@@ -232,7 +232,7 @@ pub trait TestObserver {
         None
     }
 
-    /// The test failed; what was counted has been told by [`Watch::ended`] before, if it had begun.
+    /// The test failed; what was counted has been told by [`TestObserver::on_end`] before, if it had begun.
     fn on_failure(&mut self, _error: &Error) {}
 }
 

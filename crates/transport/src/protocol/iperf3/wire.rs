@@ -111,7 +111,7 @@ impl TestState {
     }
 }
 
-/// What the server says behind [`State::ServerError`].
+/// What the server says behind [`TestState::ServerError`].
 #[must_use]
 pub(crate) fn read_refusal(bytes: [u8; 8]) -> Error {
     let numbers = u64::from_be_bytes(bytes);

@@ -65,13 +65,13 @@ impl Test for UdpRrInitiator {
             Some(_) => (COUNTERS, LoadModel::Open),
         };
         let role = &terms.role;
-        let crew = WorkerPool {
+        let pool = WorkerPool {
             states: distribute(sockets, terms.n_workers),
             counters,
             cores: &role.cores,
             until: role.side.into(),
         };
-        let conducted = crew.run(session, &mut (), |worker, sockets| {
+        let trial_results = pool.run(session, &mut (), |worker, sockets| {
             let party = UdpInitiatorWorker::new(&terms, sockets, (worker, session));
             if party.flows.len() == 1 && model == LoadModel::Closed {
                 return Ok(party.run_blocking());
@@ -79,7 +79,7 @@ impl Test for UdpRrInitiator {
             let cannot = |cause| Error::System { what: "wait for answers".to_owned(), cause };
             party.run_multiplexed().map_err(cannot)
         })?;
-        let mut record = results::record(conducted, (role.side, model));
+        let mut record = results::record(trial_results, (role.side, model));
         if terms.spins {
             let text = "each worker looked for answers all the time, which takes a core whatever there is to do";
             notes.push(Note { id: "spin".to_owned(), text: text.to_owned() });

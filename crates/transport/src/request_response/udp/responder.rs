@@ -67,10 +67,10 @@ impl Test for UdpRrResponder {
     fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
         let Self { config: terms, sockets, notes, .. } = *self;
         let role = &terms.role;
-        let crew =
+        let pool =
             WorkerPool { states: sockets, counters: RESPONDER_COUNTERS, cores: &role.cores, until: role.side.into() };
         let challenges = Challenges::default();
-        let conducted = crew.run(session, &mut (), |worker, socket| {
+        let results = pool.run(session, &mut (), |worker, socket| {
             let (proved, causes) = (ValidatedAddresses::default(), ErrorCounts::default());
             let clerk = UdpResponderWorker {
                 worker,
@@ -82,8 +82,8 @@ impl Test for UdpRrResponder {
             };
             Ok(if terms.n_flows > terms.n_workers { clerk.run_batched() } else { clerk.run_blocking() })
         })?;
-        let mut record = conducted.record(role.side);
-        conducted.workers.into_iter().for_each(|causes| causes.add_to(&mut record));
+        let mut record = results.record(role.side);
+        results.workers.into_iter().for_each(|causes| causes.add_to(&mut record));
         record.notes.extend(notes);
         Ok(record)
     }

@@ -175,7 +175,7 @@ impl Acceptor {
 
     /// Takes leave of sessions that are over and of strangers that said nothing.
     fn remove_finished(&mut self) {
-        self.sessions.retain(|_, seat| !seat.is_over.load(Ordering::Acquire));
+        self.sessions.retain(|_, slot| !slot.is_over.load(Ordering::Acquire));
         let now = clock::now();
         if !self.sessions.is_empty() {
             self.last_busy = now;
@@ -246,8 +246,8 @@ impl Acceptor {
         watch: &'env (dyn Fn() -> Box<dyn TestObserver> + Sync),
     ) {
         self.remove_finished();
-        if let Some(seat) = self.sessions.get(&cookie) {
-            if ExpectedStreams::take(&seat.expected.connections) && seat.deliver.send(stranger.socket).is_ok() {
+        if let Some(slot) = self.sessions.get(&cookie) {
+            if ExpectedStreams::take(&slot.expected.connections) && slot.deliver.send(stranger.socket).is_ok() {
                 return;
             }
             self.rejected += 1;
@@ -265,16 +265,16 @@ impl Acceptor {
         self.n_tests += 1;
         self.last_busy = clock::now();
         let (deliver, streams) = mpsc::channel();
-        let seat = SessionHandle {
+        let slot = SessionHandle {
             ip: stranger.from.ip(),
             expected: Arc::default(),
             deliver,
             is_over: Arc::default(),
             greeted: HashSet::new(),
         };
-        let guest = session::ClientInfo { cookie, from: stranger.from, expected: seat.expected.clone() };
-        let is_over = seat.is_over.clone();
-        self.sessions.insert(cookie, seat);
+        let guest = session::ClientInfo { cookie, from: stranger.from, expected: slot.expected.clone() };
+        let is_over = slot.is_over.clone();
+        self.sessions.insert(cookie, slot);
         let serve = move || serve(house, (stranger.socket, guest, streams), watch, &is_over);
         if threads::start_within(scope, serve).is_err() {
             // Its socket is closed with what the thread would have had.
@@ -301,15 +301,15 @@ impl Acceptor {
     /// Only from the address of its control connection: otherwise a server could be made to send to somebody who never asked.
     fn greet(&mut self, from: SocketAddr, word: [u8; 4]) -> Result<(), Error> {
         let ip = canonical(from).ip();
-        let expected = self.sessions.values_mut().find(|seat| {
-            seat.ip == ip && seat.expected.datagrams.load(Ordering::Acquire) > 0 && !seat.greeted.contains(&from)
+        let expected = self.sessions.values_mut().find(|slot| {
+            slot.ip == ip && slot.expected.datagrams.load(Ordering::Acquire) > 0 && !slot.greeted.contains(&from)
         });
-        let Some(seat) = expected else { return Ok(()) };
-        if !ExpectedStreams::take(&seat.expected.datagrams) {
+        let Some(slot) = expected else { return Ok(()) };
+        if !ExpectedStreams::take(&slot.expected.datagrams) {
             return Ok(());
         }
-        seat.greeted.insert(from);
-        let deliver = seat.deliver.clone();
+        slot.greeted.insert(from);
+        let deliver = slot.deliver.clone();
         // The socket that was greeted becomes the stream, so that what follows the greeting is in its queue; a new one takes its
         // place before it is connected, so that no greeting of others is lost between.
         let next = another(&self.server.datagrams, self.server.address)?;

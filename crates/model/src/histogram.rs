@@ -244,9 +244,9 @@ mod tests {
 
     #[test]
     fn every_value_is_kept_within_a_fifth_of_a_percent() {
-        for task in 0..41 {
+        for shift in 0..41 {
             for step in [0_u64, 1, 77, 200, 255] {
-                let value = (1_u64 << task) + (step << task >> 8);
+                let value = (1_u64 << shift) + (step << shift >> 8);
                 let (low, width) = bucket(index_of(value));
                 assert!((low..low + width).contains(&value), "{value} is not in {low}+{width}");
                 let middle = low + (width - 1) / 2;

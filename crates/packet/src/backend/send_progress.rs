@@ -244,7 +244,7 @@ mod tests {
             at: 35,
             width: 2,
             fixed: 0,
-            task: 0,
+            shift: 0,
             values: change,
             per: ChangePer::Flow,
             cover: ChecksumCover(0b11),

@@ -450,10 +450,10 @@ impl FieldSpec {
     /// When the header is too short.
     pub(super) fn put(&self, header: &mut [u8], value: u128) {
         let (start, end) = self.byte_range();
-        let task = end * 8 - self.bit - self.bits;
+        let shift = end * 8 - self.bit - self.bits;
         // A field that does not begin with a byte has at most 32 bits, so what stands around it fits too.
         let mut all = header[start..end].iter().fold(0_u128, |all, byte| all << 8 | u128::from(*byte));
-        all = all & !(self.max() << task) | value << task;
+        all = all & !(self.max() << shift) | value << shift;
         let bytes = all.to_be_bytes();
         header[start..end].copy_from_slice(&bytes[bytes.len() - (end - start)..]);
     }

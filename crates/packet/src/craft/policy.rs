@@ -11,26 +11,26 @@ use std::{
 use super::{FrameEndpoints, FrameSet, FrameTemplate};
 use crate::wire::{MacAddress, Udp};
 
-/// Why frames are sent in labs only.
+/// Why frames are sent only in labs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameRefusal {
     /// For more than one host.
-    #[error("frames to {0}, a group of hosts, are sent in labs only")]
+    #[error("frames to {0}, a group of hosts, are sent only in labs")]
     Group(AddressRange),
     /// Answers would go to a stranger, or another host would be blamed.
-    #[error("frames from {0}, which is not this host, are sent in labs only")]
+    #[error("frames from {0}, which is not this host, are sent only in labs")]
     Source(AddressRange),
     /// For another host than the one under test.
-    #[error("frames to {0}, which is not the host under test, are sent in labs only")]
+    #[error("frames to {0}, which is not the host under test, are sent only in labs")]
     Destination(AddressRange),
     /// The packet says by which hosts it goes.
-    #[error("packets that name their route are sent in labs only")]
+    #[error("packets that name their route are sent only in labs")]
     Route,
     /// It tells other hosts where to send.
-    #[error("{0}, which other hosts take for an order, are sent in labs only")]
+    #[error("{0}, which other hosts take for an order, are sent only in labs")]
     ControlMessage(&'static str),
     /// Whoever unpacks it sends on what nobody has read here.
-    #[error("packets within {0} are sent in labs only")]
+    #[error("packets within {0} are sent only in labs")]
     Tunnel(Tunnel),
     /// What it is changes, or cannot be told.
     #[error("frames whose headers cannot be parsed are sent only in labs")]
@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn strangers_and_groups_are_named() {
         for (line, refusal) in [
-            ("eth > ff:ff:ff:ff:ff:ff", "frames to ff:ff:ff:ff:ff:ff, a group of hosts, are sent in labs only"),
+            ("eth > ff:ff:ff:ff:ff:ff", "frames to ff:ff:ff:ff:ff:ff, a group of hosts, are sent only in labs"),
             ("eth > 01:00:5e:00:00:01", "frames to 01:00:5e:00:00:01, a group"),
             ("eth ?", "frames from 02:00:00:00:00:00-02:00:ff:ff:ff:ff, which is not this host"),
             ("eth > 02:00:00:00:00:03", "frames to 02:00:00:00:00:03, which is not the host under test"),
@@ -394,10 +394,10 @@ mod tests {
             ("arp sha 02:00:00:00:00:07", "frames from 02:00:00:00:00:07, which is not this host"),
             ("ip options 0183070408080808", "packets that name their route"),
             ("ip6 / route data 000000000000", "packets that name their route"),
-            ("eth type 0x0800-0x0801 each / ip", "frames whose headers cannot be told"),
-            ("ip version 5", "frames whose headers cannot be told"),
-            ("udp > 1-49150? / hex 0800 unmarked", "frames whose headers cannot be told"),
-            ("eth type 0x88b5 / \"hello\"", "packets within EtherType 0x88b5 are sent in labs only"),
+            ("eth type 0x0800-0x0801 each / ip", "frames whose headers cannot be parsed"),
+            ("ip version 5", "frames whose headers cannot be parsed"),
+            ("udp > 1-49150? / hex 0800 unmarked", "frames whose headers cannot be parsed"),
+            ("eth type 0x88b5 / \"hello\"", "packets within EtherType 0x88b5 are sent only in labs"),
             ("eth type 0x8864 / hex 1100", "packets within EtherType 0x8864"),
             ("ip proto 51 / hex 0404", "packets within IP protocol 51"),
             ("ip proto 47 / hex 0000", "packets within IP protocol 47"),

@@ -116,7 +116,7 @@ fn what_is_wrong_with_a_device_is_told_before_anything_is_built() {
     let stage = TestBed::new();
     stage.fathom(["packet", "--device", "wheel"]).refused(2, &["wheel", "policer[:RATE[,BURST]]"]);
     stage.fathom(["udp", "--device", "nft:0"]).refused(2, &["nft:0", "1 to 20000"]);
-    stage.fathom(["tcp", "127.0.0.1", "--device", "router"]).refused(2, &["--device stands in a lab"]);
+    stage.fathom(["tcp", "127.0.0.1", "--device", "router"]).refused(2, &["--device needs --lab"]);
     stage.fathom(["packet", "127.0.0.1", "--test", "stack-receive"]).refused(2, &["lab"]);
 }
 

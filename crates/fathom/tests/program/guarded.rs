@@ -111,7 +111,7 @@ fn what_a_file_says_moves_no_cursor() {
     let ending = stage.fathom(["app", "try", &path("one.scenario")]);
     target.join().unwrap();
     assert!(ending.stdout.contains("body[2J[1A"), "{:?} {}", ending.stdout, ending.stderr);
-    stage.fathom(["run", "--plan", "/dev/zero"]).refused(2, &["/dev/zero", "longer than"]);
+    stage.fathom(["run", "--plan", "/dev/zero"]).refused(2, &["/dev/zero", "larger than"]);
 }
 
 #[test]

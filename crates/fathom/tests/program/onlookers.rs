@@ -123,7 +123,7 @@ fn nothing_reaches_a_third_host_whatever_frames_are_asked_for() {
         assert!(!ending.stderr.contains("panicked"), "{words:?}: {}", ending.stderr);
     }
     let forged = switch.fathom(&stage, &[&base[..], &["--frame", "ip 1.2.3.4 / udp"]].concat());
-    forged.refused(3, &["frames from 1.2.3.4, which is not this host, are sent in labs only", "--lab pair"]);
+    forged.refused(3, &["frames from 1.2.3.4, which is not this host, are sent only in labs", "--lab pair"]);
     let allowed: &[&[&str]] = &[&[], &["--direction", "down"], &["--mac", "02:00:00:00:07:02"], &["--learning", "5"]];
     for words in allowed {
         let run = switch.fathom(&stage, &[&base, *words].concat()).succeeded().run();

@@ -280,8 +280,8 @@ fn what_cannot_be_probed_is_refused_with_the_way_out() {
     let flood = "fathom as --allow 192.0.2.1 hping3 --flood 192.0.2.1";
     drop_in(3, &["--flood", "192.0.2.1"], &["192.0.2.1 is not a target", flood]);
     drop_in(3, &["224.0.0.1"], &["224.0.0.1 is never a target"]);
-    drop_in(3, &["-S", "-a", "192.0.2.9", "127.0.0.1"], &["192.0.2.9 is not this host's address", "labs alone"]);
-    drop_in(3, &["-S", "--rand-source", "127.0.0.1"], &["--rand-source makes up", "labs alone"]);
+    drop_in(3, &["-S", "-a", "192.0.2.9", "127.0.0.1"], &["192.0.2.9 is not this host's address", "only in labs"]);
+    drop_in(3, &["-S", "--rand-source", "127.0.0.1"], &["--rand-source makes up", "only in labs"]);
     drop_in(1, &["--listen", ""], &["--listen needs a signature"]);
     drop_in(1, &["--lsrr", "x", "127.0.0.1"], &["hping3 --lsrr, --ssrr and --icmp-gw is not done here", "RFC 7126"]);
     drop_in(1, &["-2", "-d", "9", "-E", "/no/such", "127.0.0.1"], &["cannot send /no/such", "No such file"]);

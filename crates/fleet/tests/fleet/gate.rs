@@ -611,7 +611,7 @@ fn frames_of_a_served_host_are_judged_as_outside_labs_in_whatever_namespace_it_r
         agent.prepare(ticket, role);
         match agent.ready(ticket) {
             Ok(_) => assert!(is_played, "{source}"),
-            Err(refused) => assert!(!is_played && refused.contains("in labs only"), "{source}: {refused}"),
+            Err(refused) => assert!(!is_played && refused.contains("only in labs"), "{source}: {refused}"),
         }
         agent.send(&ToAgent::Abort { ticket: RoleId(ticket) });
     }

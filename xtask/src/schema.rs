@@ -6,7 +6,7 @@ use anyhow::Context as _;
 
 /// Writes the schema; there are no faults to find.
 pub(crate) fn write(root: &Path) -> anyhow::Result<Vec<String>> {
-    let path = root.join("crates/model/schema/fathom.run-1.json");
+    let path = root.join("crates/base/model/schema/fathom.run-1.json");
     fs::create_dir_all(path.parent().expect("the path has a folder"))?;
     let schema = schemars::schema_for!(fathom_model::Run);
     let text = serde_json::to_string_pretty(&schema)? + "\n";

@@ -87,7 +87,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
         faults.extend(panicking_spawns(&shown, &text).map(|(line, what)| {
             format!("{shown}:{line}: `{what}` panics where a thread is refused: start it with sys::threads")
         }));
-        if let Some((crate_name, _)) = shown.strip_prefix("crates/").and_then(|shown| shown.split_once("/src/")) {
+        if let Some((crate_name, _)) = source_of_crate(&shown) {
             for name in public_types(&text) {
                 types.entry(name.to_owned()).or_insert_with(BTreeSet::new).insert(crate_name.to_owned());
             }
@@ -98,6 +98,12 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
     }
     faults.extend(common_names(&types));
     Ok(faults)
+}
+
+/// The crate and the path within its `src` of `crates/GROUP/CRATE/src/PATH`.
+fn source_of_crate(shown: &str) -> Option<(&str, &str)> {
+    let (_, crate_and_path) = shown.strip_prefix("crates/")?.split_once('/')?;
+    crate_and_path.split_once("/src/")
 }
 
 /// Public types whose name stands in too many crates.
@@ -124,7 +130,7 @@ fn public_types(text: &str) -> impl Iterator<Item = &str> {
 
 /// What a role could touch without being judged: line and call. Files of the kernel and tests are nobody's secret.
 fn unchecked_calls<'a>(shown: &str, text: &'a str) -> impl Iterator<Item = (usize, &'static str)> + use<'a> {
-    let is_played = REMOTE_ROLE_CRATES.iter().any(|name| shown.starts_with(&format!("crates/{name}/src/")));
+    let is_played = source_of_crate(shown).is_some_and(|(name, _)| REMOTE_ROLE_CRATES.contains(&name));
     let is_allowed =
         UNCHECKED_CALLS_ALLOWED.iter().any(|(file, _)| shown.ends_with(file)) || shown.ends_with("/tests.rs");
     let text = text.split("#[cfg(test)]").next().filter(|_| is_played && !is_allowed).unwrap_or_default();
@@ -144,23 +150,34 @@ fn panicking_spawns<'a>(shown: &str, text: &'a str) -> impl Iterator<Item = (usi
         .filter_map(|(idx, line)| Some((idx + 1, PANICKING_SPAWNS.into_iter().find(|call| line.contains(call))?)))
 }
 
+/// The folders of all crates: `crates/GROUP/CRATE`.
+fn crate_folders(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut folders = Vec::new();
+    for group in fs::read_dir(root.join("crates"))? {
+        for folder in fs::read_dir(group?.path())? {
+            folders.push(folder?.path());
+        }
+    }
+    folders.sort();
+    Ok(folders)
+}
+
 fn layering(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut faults = Vec::new();
-    for entry in fs::read_dir(root.join("crates"))? {
-        let folder = entry?.path();
+    for folder in crate_folders(root)? {
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if name == "fathom" {
             continue;
         }
         let manifest: toml::Table = fs::read_to_string(folder.join("Cargo.toml"))?.parse()?;
         let Some((_, allowed)) = MAY_USE.iter().find(|(crate_name, _)| *crate_name == name) else {
-            faults.push(format!("crates/{name} stands in no row of the layering table"));
+            faults.push(format!("the crate {name} stands in no row of the layering table"));
             continue;
         };
         let Some(used) = manifest.get("dependencies").and_then(toml::Value::as_table) else { continue };
         let ours = used.keys().filter_map(|dependency| dependency.strip_prefix("fathom-"));
         let wrong = ours.filter(|dependency| !allowed.contains(dependency));
-        faults.extend(wrong.map(|dependency| format!("crates/{name} must not know crates/{dependency}")));
+        faults.extend(wrong.map(|dependency| format!("the crate {name} must not know {dependency}")));
     }
     Ok(faults)
 }
@@ -240,10 +257,10 @@ mod tests {
     fn what_a_role_would_touch_without_being_judged_is_found() {
         let text = "fn f() {\n    fs::read(path);\n    fs::read_to_string(\"/proc/stat\");\n}\n#[cfg(test)]\nmod tests { fs::read(path) }";
         let found = |shown: &str| unchecked_calls(shown, text).collect::<Vec<_>>();
-        assert_eq!(found("crates/http/src/new.rs"), [(2, "fs::read(")]);
+        assert_eq!(found("crates/measure/http/src/new.rs"), [(2, "fs::read(")]);
         assert!(
-            found("crates/monitor/src/new.rs").is_empty()
-                && found("crates/http/src/metrics/request_totals.rs").is_empty()
+            found("crates/measure/monitor/src/new.rs").is_empty()
+                && found("crates/measure/http/src/metrics/request_totals.rs").is_empty()
         );
     }
 
@@ -252,8 +269,8 @@ mod tests {
         let text = "fn f() {\n    std::thread::spawn(work);\n    threads::start(name, work);\n    scope.spawn(work);\n}\n\
                     #[cfg(test)]\nmod tests { thread::spawn(work) }";
         let found = |shown: &str| panicking_spawns(shown, text).collect::<Vec<_>>();
-        assert_eq!(found("crates/http/src/new.rs"), [(2, "thread::spawn("), (4, "scope.spawn(")]);
-        for test in ["crates/http/src/tests.rs", "crates/http/tests/new.rs", "bench/src/new.rs"] {
+        assert_eq!(found("crates/measure/http/src/new.rs"), [(2, "thread::spawn("), (4, "scope.spawn(")]);
+        for test in ["crates/measure/http/src/tests.rs", "crates/measure/http/tests/new.rs", "bench/src/new.rs"] {
             assert!(found(test).is_empty(), "{test}");
         }
     }

@@ -1,0 +1,334 @@
+//! A place for one test: a state folder, a home and a working directory of its own, and its turn on the machine.
+
+use std::{
+    env, fs,
+    fs::File,
+    io::{self, BufRead as _, BufReader, Write as _},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use fathom_lab::{Lab, StateFolder};
+use fathom_model::{Run, units::Nanos};
+use fathom_sys::{
+    clock,
+    netlink::Netlink,
+    process::{ParentBond, Pidfd, ProcessPlace, ProcessSpec, may_administer_network},
+};
+use tempfile::TempDir;
+
+/// Far longer than any run here takes on a busy machine, so that a test that waits in vain ends.
+pub(crate) const PATIENCE: Nanos = Nanos::from_secs(120);
+/// Short spans and few rounds, for tests that are not about how steady a value is.
+pub(crate) const BRIEF: &[&str] = &["--duration", "400ms", "--warmup", "100ms", "--rounds", "2"];
+/// The most lines that an error may take.
+const SCREEN_LINES_MAX: usize = 24;
+
+/// Says loudly that a test did not run; in CI, where nothing may be missing, it fails instead.
+pub(crate) fn skip(why: &str) {
+    assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "in CI nothing is skipped: {why}");
+    // Written past the macro, whose output the runner keeps to itself when a test succeeds.
+    io::stderr().write_all(format!("SKIPPED: {why}\n").as_bytes()).unwrap();
+}
+
+/// Whether this test must be skipped for lack of root, which is said.
+pub(crate) fn lacks_root() -> bool {
+    let lacks = !may_administer_network();
+    if lacks {
+        skip("needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)");
+    }
+    lacks
+}
+
+/// The folder of the sources.
+pub(crate) fn tree() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.."))
+}
+
+/// Where one test takes place.
+pub(crate) struct TestBed {
+    folder: TempDir,
+    program: PathBuf,
+    // Two tests that measure at once would measure each other.
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl TestBed {
+    pub(crate) fn new() -> Self {
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = tempfile::tempdir().unwrap();
+        Self { folder, program: PathBuf::from(env!("CARGO_BIN_EXE_fathom")), _turn: turn }
+    }
+
+    /// A stage whose files, the program included, belong to another user.
+    pub(crate) fn owned_by(user: u32) -> Self {
+        let mut stage = Self::new();
+        let program = stage.path("fathom");
+        fs::copy(&stage.program, &program).unwrap();
+        stage.program = program;
+        for path in [stage.folder.path(), &stage.program] {
+            std::os::unix::fs::chown(path, Some(user), Some(user)).unwrap();
+        }
+        stage
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.path("state")
+    }
+
+    /// The names of the journals, of which none may be left.
+    pub(crate) fn journals(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.state()).into_iter().flatten();
+        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
+    }
+
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// A program that sees nothing of its user's files.
+    pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(self.folder.path()).env("FATHOM_STATE", self.state()).env("HOME", self.folder.path());
+        for name in ["XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "FATHOM_ALLOW", "FATHOM_KEY"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// Runs fathom to its end.
+    pub(crate) fn fathom<S: AsRef<std::ffi::OsStr>>(&self, words: impl IntoIterator<Item = S>) -> ProgramResult {
+        self.start(words).ends()
+    }
+
+    /// Starts fathom.
+    pub(crate) fn start<S: AsRef<std::ffi::OsStr>>(&self, words: impl IntoIterator<Item = S>) -> RunningProgram {
+        // A shell starts its background jobs with SIGINT ignored, and what is ignored is inherited; a user's ctrl-C is not.
+        let mut command = self.command("env");
+        command.arg("--default-signal=INT").arg(&self.program).args(words);
+        self.spawn(command)
+    }
+
+    /// Starts a program with its output in files: whoever inherits them cannot keep a reader waiting.
+    pub(crate) fn spawn(&self, mut command: Command) -> RunningProgram {
+        let (_, stdout) =
+            tempfile::Builder::new().prefix("stdout").tempfile_in(self.folder.path()).unwrap().keep().unwrap();
+        let (_, stderr) =
+            tempfile::Builder::new().prefix("stderr").tempfile_in(self.folder.path()).unwrap().keep().unwrap();
+        command.stdin(Stdio::null()).stdout(File::create(&stdout).unwrap()).stderr(File::create(&stderr).unwrap());
+        let shown = format!("{command:?}").split(" \"").skip(1).collect::<Vec<_>>().join(" \"");
+        let child =
+            ProcessSpec { command, place: ProcessPlace::Here, bond: ParentBond::DiesWithParent }.spawn().unwrap();
+        RunningProgram { child, stdout, stderr, shown }
+    }
+
+    /// Puts a lab of two hosts up that goes with the returned value.
+    pub(crate) fn lab(&self, name: &'static str) -> RunningLab<'_> {
+        self.lab_of("pair", name)
+    }
+
+    /// The same of another preset.
+    pub(crate) fn lab_of(&self, preset: &str, name: &'static str) -> RunningLab<'_> {
+        self.fathom(["lab", "up", preset, "--name", name, "--for", "5min"]).succeeded();
+        RunningLab { stage: self, name }
+    }
+}
+
+/// A lab that is up.
+pub(crate) struct RunningLab<'a> {
+    stage: &'a TestBed,
+    pub(crate) name: &'static str,
+}
+
+impl RunningLab<'_> {
+    /// Runs fathom on one of its hosts.
+    pub(crate) fn fathom(&self, host: &str, words: &[&str]) -> ProgramResult {
+        self.start(host, words).ends()
+    }
+
+    pub(crate) fn start(&self, host: &str, words: &[&str]) -> RunningProgram {
+        self.exec(host, &[&[self.program()], words].concat())
+    }
+
+    /// The Ethernet address of a host's first interface.
+    pub(crate) fn mac(&self, host: &str) -> [u8; 6] {
+        let lab = self.lab();
+        let name = &lab.host(host).unwrap().interfaces()[0].name;
+        self.enter_with(host, || Netlink::open().unwrap().link(name).unwrap()).mac.unwrap()
+    }
+
+    /// Runs work of this process on one of its hosts; sockets that it returns stay there.
+    pub(crate) fn enter_with<T: Send>(&self, host: &str, work: impl FnOnce() -> T + Send) -> T {
+        self.lab().host(host).unwrap().enter_with(work).unwrap()
+    }
+
+    fn lab(&self) -> Lab {
+        let state = StateFolder::open(&self.stage.state()).unwrap();
+        Lab::find(&state, &self.name.parse().unwrap()).unwrap()
+    }
+
+    /// Starts any program on one of its hosts.
+    pub(crate) fn exec(&self, host: &str, words: &[&str]) -> RunningProgram {
+        self.stage.start([&["lab", "exec", self.name, host, "--"], words].concat())
+    }
+
+    fn program(&self) -> &str {
+        self.stage.program.to_str().unwrap()
+    }
+
+    /// A `fathom serve` on host b that is ready, and its key.
+    pub(crate) fn serve(&self, words: &[&str]) -> (RunningProgram, String) {
+        self.serve_under(&[], words)
+    }
+
+    /// The same, started by another program.
+    pub(crate) fn serve_under(&self, starter: &[&str], words: &[&str]) -> (RunningProgram, String) {
+        let server = self.exec("b", &[starter, &[self.program(), "serve"], words].concat());
+        let lines = server.says("http ");
+        let key = lines.lines().find_map(|line| line.strip_prefix("key")).unwrap().trim().to_owned();
+        (server, key)
+    }
+}
+
+impl Drop for RunningLab<'_> {
+    fn drop(&mut self) {
+        self.stage.fathom(["lab", "down", self.name]);
+    }
+}
+
+/// A program that was started; it is killed with this value.
+pub(crate) struct RunningProgram {
+    child: Child,
+    stdout: PathBuf,
+    stderr: PathBuf,
+    shown: String,
+}
+
+impl RunningProgram {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn handle(&self) -> Pidfd {
+        Pidfd::open(self.pid()).unwrap()
+    }
+
+    /// Waits for a line on stdout that begins with these words, and returns all that stdout holds.
+    pub(crate) fn says(&self, beginning: &str) -> String {
+        let handle = self.handle();
+        until(|| {
+            let has_ended = handle.wait(Nanos::ZERO).unwrap();
+            let file = BufReader::new(File::open(&self.stdout).unwrap());
+            if file.lines().any(|line| line.unwrap().starts_with(beginning)) {
+                return Some(fs::read_to_string(&self.stdout).unwrap());
+            }
+            assert!(!has_ended, "{} ended: {}", self.shown, fs::read_to_string(&self.stderr).unwrap());
+            None
+        })
+    }
+
+    /// Waits until stderr holds these words.
+    pub(crate) fn warns(&self, words: &str) {
+        until(|| fs::read_to_string(&self.stderr).unwrap().contains(words).then_some(()));
+    }
+
+    /// Waits for its end.
+    pub(crate) fn ends(mut self) -> ProgramResult {
+        assert!(self.handle().wait(PATIENCE).unwrap(), "{} does not end", self.shown);
+        let status = self.child.wait().unwrap();
+        let text = |path: &Path| fs::read_to_string(path).unwrap();
+        ProgramResult { status, stdout: text(&self.stdout), stderr: text(&self.stderr), shown: self.shown.clone() }
+    }
+}
+
+impl Drop for RunningProgram {
+    fn drop(&mut self) {
+        // It may have ended, which is as well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Looks again and again until there is something to see.
+pub(crate) fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = clock::now() + PATIENCE;
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(clock::now() < deadline, "nothing to see in {PATIENCE}");
+        // To look costs the machine something, and what is looked for may be measuring.
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+}
+
+/// How a program ended, and what it said.
+pub(crate) struct ProgramResult {
+    status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    shown: String,
+}
+
+impl ProgramResult {
+    /// Checks the exit code.
+    #[track_caller]
+    pub(crate) fn code(self, code: i32) -> Self {
+        assert_eq!(self.status.code(), Some(code), "{}\n{}\n{}", self.shown, self.stdout, self.stderr);
+        self
+    }
+
+    /// Checks that a promise was broken; one of a run that says that other programs disturbed it stays open.
+    #[track_caller]
+    pub(crate) fn broke_its_promise(self) -> Self {
+        let is_disturbed = self.stdout.contains("other programs used");
+        self.code(if is_disturbed { 12 } else { 10 })
+    }
+
+    pub(crate) fn has_succeeded(&self) -> bool {
+        self.status.success()
+    }
+
+    #[track_caller]
+    pub(crate) fn succeeded(self) -> Self {
+        self.code(0)
+    }
+
+    /// The exit code of a command that was neither refused nor failed by a defect of its own.
+    #[track_caller]
+    pub(crate) fn succeeded_or_judged(&self) -> i32 {
+        let code = self.status.code().unwrap_or(-1);
+        let is_refused = [2, 3, -1].contains(&code) || self.stderr.contains("defect of fathom");
+        assert!(!is_refused, "{}: {code}\n{}\n{}", self.shown, self.stdout, self.stderr);
+        code
+    }
+
+    /// The document of a run on stdout.
+    #[track_caller]
+    pub(crate) fn run(&self) -> Run {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}\n{}", self.stdout, self.stderr))
+    }
+
+    /// Checks that it said what is wrong on one screen of stderr, with these words, and nothing on stdout.
+    #[track_caller]
+    pub(crate) fn refused(self, code: i32, words: &[&str]) {
+        let ending = self.code(code);
+        let user_error = &ending.stderr;
+        assert_eq!(ending.stdout, "", "{}", ending.shown);
+        assert!(
+            user_error.lines().count() <= SCREEN_LINES_MAX,
+            "{}: more than a user_error:\n{user_error}",
+            ending.shown
+        );
+        for word in words {
+            assert!(user_error.contains(word), "{}: `{word}` is missing in:\n{user_error}", ending.shown);
+        }
+        assert!(!user_error.contains("panicked"), "{user_error}");
+    }
+}

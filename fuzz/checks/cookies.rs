@@ -2,8 +2,8 @@
 //!
 //! Shared by the fuzz target and by the test of `app` that runs the corpus.
 
-use fathom_app::scenario::execution::{CookieJar, CookieScope};
 use fathom_model::units::Nanos;
+use fathom_scenario::execution::{CookieJar, CookieScope};
 
 const NOW: Nanos = Nanos(1_700_000_000_000_000_000);
 /// The most cookies that a user keeps.

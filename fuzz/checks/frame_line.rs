@@ -4,10 +4,10 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use fathom_packet::{
-    craft::{CraftError, FrameContext, FrameEndpoint, FrameEndpoints, FrameSet, FrameSpec, SizeMix, check_policy},
-    wire::MacAddress,
+use fathom_packet::craft::{
+    CraftError, FrameContext, FrameEndpoint, FrameEndpoints, FrameSet, FrameSpec, SizeMix, check_policy,
 };
+use fathom_wire::MacAddress;
 
 const END: FrameEndpoint = FrameEndpoint {
     mac: MacAddress([2, 0, 0, 0, 0, 1]),

@@ -2,10 +2,8 @@
 //!
 //! Shared by the fuzz targets and by the test of `app` that runs their corpora.
 
-use fathom_app::{
-    import::{Error, Format, ImportOptions, import},
-    scenario,
-};
+use fathom_import::{Error, Format, ImportOptions, import};
+use fathom_scenario as scenario;
 
 /// Either it is refused, or what is made of it is a scenario in its final form.
 pub(crate) fn imported(bytes: &[u8], format: Format) {

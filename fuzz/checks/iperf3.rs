@@ -2,7 +2,7 @@
 //!
 //! Shared by the fuzz target and by the test of `transport` that runs the corpus.
 
-use fathom_transport::iperf3::{Parameters, Results, TestState, read_message};
+use fathom_interop::iperf3::{Parameters, Results, TestState, read_message};
 
 /// Reads a message as everything that it may be: what is taken is within its ranges, and is the same when it is sent on.
 pub(crate) fn message(bytes: &[u8]) {

@@ -2,7 +2,7 @@
 //!
 //! Shared by the fuzz target and by the test of `app` that runs the corpus.
 
-use fathom_app::scenario::execution::JsonPointer;
+use fathom_scenario::execution::JsonPointer;
 
 /// Paths that are walked, and paths that need the whole document.
 const PATHS: [&str; 10] = [

@@ -2,8 +2,8 @@
 //!
 //! Shared by the fuzz target and by the test of `app` that runs the corpus.
 
-use fathom_app::scenario::execution::HttpMessage;
 use fathom_http::h1::{HeadReader, Method, ResponseProgress, ResponseReader};
+use fathom_scenario::execution::HttpMessage;
 
 /// Fields that users look for.
 const FIELDS: [&str; 5] = ["Set-Cookie", "location", "Transfer-Encoding", "content-encoding", "X"];

@@ -2,7 +2,7 @@
 //!
 //! Shared by the fuzz target and by the test of `packet` that runs the corpus.
 
-use fathom_packet::pktgen::{DevicePorts, PktgenPacket, PktgenSetting, ReceivedPackets, Status};
+use fathom_pktgen::{DevicePorts, PktgenPacket, PktgenSetting, ReceivedPackets, Status};
 
 /// Reads the bytes as each of the three: what was understood is printed, and understood the same again.
 pub(crate) fn pktgen(bytes: &[u8]) {

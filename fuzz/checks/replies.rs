@@ -2,7 +2,7 @@
 //!
 //! Shared by the fuzz target and by the test of `packet` that runs the corpus.
 
-use fathom_packet::probe::{
+use fathom_probe::{
     ChecksumMode, FlowRule, IpFields, ProbeFields, ProbeKind, ProbePorts, ProbeTemplate, TAGS, recorded_route,
 };
 

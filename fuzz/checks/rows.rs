@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use fathom_app::scenario::execution::{DataLayout, DataRows};
+use fathom_scenario::execution::{DataLayout, DataRows};
 
 /// Reads a file in every form that it may claim: each row has a cell for each column, and no text is lost or made up.
 pub(crate) fn rows(bytes: &[u8]) {

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use fathom_app::scenario;
+use fathom_scenario as scenario;
 
 /// Either all that is wrong is told, or the text as it is formatted says the same, and formatting that changes nothing.
 pub(crate) fn scenario(bytes: &[u8]) {

@@ -2,7 +2,7 @@
 //!
 //! Shared by the fuzz target and by the test of `app` that runs the corpus.
 
-use fathom_app::scenario::execution::{HttpMessage, Unpacker};
+use fathom_scenario::execution::{HttpMessage, Unpacker};
 
 /// As much as is kept of a body.
 const BODY_MAX: usize = 16 << 20;

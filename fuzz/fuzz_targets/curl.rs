@@ -1,7 +1,7 @@
 //! Command lines of curl, from files that anybody may have written.
 #![no_main]
 
-use fathom_app::import::Format;
+use fathom_import::Format;
 
 #[path = "../checks/import.rs"]
 mod check;

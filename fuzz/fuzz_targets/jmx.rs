@@ -1,7 +1,7 @@
 //! Test plans of JMeter, from files that anybody may have written.
 #![no_main]
 
-use fathom_app::import::Format;
+use fathom_import::Format;
 
 #[path = "../checks/import.rs"]
 mod check;

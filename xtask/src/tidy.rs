@@ -14,10 +14,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("statistics", &["model"]),
     ("sys", &["model"]),
     ("engine", &["model", "statistics", "sys"]),
-    ("packet", &["model", "statistics", "sys", "engine"]),
+    ("wire", &["model", "statistics"]),
+    ("pktgen", &["model", "sys", "engine", "wire"]),
+    ("packet", &["model", "statistics", "sys", "engine", "wire", "pktgen"]),
+    ("probe", &["model", "statistics", "sys", "engine", "wire"]),
+    ("rfc2544", &["model", "statistics", "engine"]),
     ("transport", &["model", "statistics", "sys", "engine"]),
+    ("interop", &["model", "statistics", "sys", "engine", "transport"]),
     ("http", &["model", "statistics", "sys", "engine"]),
-    ("app", &["model", "statistics", "sys", "engine", "http"]),
+    ("scenario", &["model", "sys", "engine", "http"]),
+    ("lua", &["model", "sys", "engine", "http"]),
+    ("import", &["model", "http", "scenario"]),
     ("monitor", &["model", "statistics", "sys", "engine"]),
     ("analyze", &["model", "statistics"]),
     ("report", &["model", "statistics"]),
@@ -25,7 +32,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fleet", &["model", "sys", "engine"]),
 ];
 /// Crates whose tests are played for others too: what they touch is asked of `sys::policy`.
-const REMOTE_ROLE_CRATES: [&str; 4] = ["packet", "transport", "http", "app"];
+const REMOTE_ROLE_CRATES: [&str; 8] = ["packet", "pktgen", "probe", "transport", "interop", "http", "scenario", "lua"];
 /// What touches the network, a file or a variable without asking.
 const UNCHECKED_CALLS: [&str; 9] = [
     "TcpStream::connect",
@@ -41,25 +48,19 @@ const UNCHECKED_CALLS: [&str; 9] = [
 /// Where that is right, and why.
 const UNCHECKED_CALLS_ALLOWED: &[(&str, &str)] = &[
     (
-        "app/src/lua/script.rs",
+        "lua/src/script.rs",
         "a script is refused to others, and every address that it looks up is judged before it is used",
     ),
-    ("app/src/scenario/check/files.rs", "`fathom app check` is the user's own"),
-    ("app/src/scenario/execution/data_rows.rs", "`fathom app check` is the user's own"),
+    ("scenario/src/check/files.rs", "`fathom app check` is the user's own"),
+    ("scenario/src/execution/data_rows.rs", "`fathom app check` is the user's own"),
     ("http/src/metrics/request_totals.rs", "an option of the kind File, which is refused to others"),
     ("packet/src/craft/settings.rs", "an option of the kind File, which is refused to others"),
-    ("packet/src/pktgen/directory.rs", "the files of the kernel's pktgen"),
-    ("packet/src/probe/raw.rs", "the interface is an option of hping3's face alone, which is the user's own"),
+    ("pktgen/src/directory.rs", "the files of the kernel's pktgen"),
+    ("probe/src/raw.rs", "the interface is an option of hping3's face alone, which is the user's own"),
     ("packet/src/xdp/unrelated.rs", "counters of the kernel"),
-    (
-        "transport/src/protocol/iperf3/client.rs",
-        "the interface is an option of iperf3's face alone, which is the user's own",
-    ),
-    ("transport/src/protocol/iperf3/server/mod.rs", "a server sends to whoever came, and the user chose the interface"),
-    (
-        "transport/src/protocol/iperf3/server/acceptor.rs",
-        "a server sends to whoever came, and the user chose the interface",
-    ),
+    ("interop/src/iperf3/client.rs", "the interface is an option of iperf3's face alone, which is the user's own"),
+    ("interop/src/iperf3/server/mod.rs", "a server sends to whoever came, and the user chose the interface"),
+    ("interop/src/iperf3/server/acceptor.rs", "a server sends to whoever came, and the user chose the interface"),
 ];
 /// What panics where a thread is refused, at a limit of tasks; `sys::threads` gives an error.
 const PANICKING_SPAWNS: [&str; 2] = ["thread::spawn(", "scope.spawn("];

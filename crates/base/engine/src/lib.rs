@@ -4,6 +4,8 @@
 //! Worker threads are pinned and share nothing: each writes its own padded [`WorkerCounters`], read once per interval, and its own
 //! histograms, merged after the run. This crate knows no protocol, no output and no way to reach a host.
 
+#![warn(missing_docs)]
+
 mod abandon;
 mod error;
 mod io_backend;

@@ -3,6 +3,8 @@
 //!
 //! Plain types with their arithmetic, their text and their serialised form. No I/O, no clock, no threads.
 
+#![warn(missing_docs)]
+
 pub mod benchmark;
 pub mod bottleneck;
 pub mod environment;

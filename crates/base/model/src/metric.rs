@@ -344,6 +344,11 @@ pub struct MetricName(pub &'static str, pub &'static str);
 #[derive(Debug, Clone, Copy)]
 pub struct UnitAndSense(pub Unit, pub Better);
 
+impl UnitAndSense {
+    /// A time, the shorter the better.
+    pub const TIME: Self = Self(Unit::Nanos, Better::Lower);
+}
+
 impl Metric {
     /// A row of a kind's table.
     #[must_use]

@@ -8,6 +8,7 @@ mod line_rate;
 mod majority;
 mod moments;
 mod quantile;
+mod splitmix;
 mod steadiness;
 
 pub use drift::drift;
@@ -16,6 +17,7 @@ pub use line_rate::{ETHERNET_OVERHEAD, Headers, WIRE_OVERHEAD, best_goodput, fra
 pub use majority::Votes;
 pub use moments::{LEVEL, mean, mean_interval, proportion_interval, share_interval, stdev, student_t};
 pub use quantile::{Quantile, quantile_interval, quantile_summary, samples_needed};
+pub use splitmix::splitmix;
 pub use steadiness::Steadiness;
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! A wrapper says what it needs (capability, kernel version, man page), returns an [`Error`] that names the call, and hands out
 //! guards: what was acquired is undone when the guard is dropped.
 
+#![warn(missing_docs)]
+
 pub mod affinity;
 pub mod bpf;
 pub mod clock;

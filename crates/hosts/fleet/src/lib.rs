@@ -4,6 +4,8 @@
 //! together, notices the loss of one, and gathers what they recorded. Threads and blocking I/O throughout. This crate knows no
 //! kinds of tests (the binary hands them over in [`agent::AgentConfig`]), decides nothing about results, and prints nothing.
 
+#![warn(missing_docs)]
+
 pub mod agent;
 mod connection;
 pub mod controller;

@@ -9,6 +9,8 @@
 //!
 //! The [`Journal`] writes down what has to be undone besides. This crate knows nothing of tests, nor what its hosts are measured for.
 
+#![warn(missing_docs)]
+
 pub mod device;
 mod error;
 pub mod holder;

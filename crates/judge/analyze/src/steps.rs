@@ -50,8 +50,7 @@ pub fn script_metrics(promises: &[String]) -> Vec<Metric> {
         (MetricName("gave_up_ratio", "gave up"), RARE, UsersValue::GaveUpShare),
         (ERRORS, RARE, UsersValue::Errors),
     ];
-    let times =
-        TIMES.into_iter().map(|(named, q)| (named, UnitAndSense(Unit::Nanos, Better::Lower), UsersValue::Time { q }));
+    let times = TIMES.into_iter().map(|(named, q)| (named, UnitAndSense::TIME, UsersValue::Time { q }));
     let metric = |(named, measure, of)| Metric::of(named, measure, SOURCE, Derivation::Users { of });
     let mut metrics = all.into_iter().chain(times).map(metric).collect();
     add_percentiles(&mut metrics, promises, |q| Derivation::Users { of: UsersValue::Time { q } });
@@ -63,7 +62,7 @@ pub fn script_metrics(promises: &[String]) -> Vec<Metric> {
 pub fn step_metrics(step: &str, promises: &[String]) -> Vec<Metric> {
     let from = |of| Derivation::Step { step: step.to_owned().into(), of };
     let times = TIMES.into_iter().map(|(named, q)| {
-        let measure = UnitAndSense(Unit::Nanos, Better::Lower);
+        let measure = UnitAndSense::TIME;
         Metric::of(named, measure, SOURCE, from(StepValue::Time { q }))
     });
     let others = [

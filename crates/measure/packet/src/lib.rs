@@ -5,11 +5,6 @@
 pub mod backend;
 pub mod craft;
 pub mod kinds;
-pub mod methods;
-pub mod pktgen;
-pub mod probe;
-pub mod sequence;
-pub mod wire;
 pub mod xdp;
 
 pub use kinds::KINDS;

@@ -10,13 +10,10 @@ use std::{
 
 use etherparse::{LinkExtSlice, NetSlice, SlicedPacket, TransportSlice};
 use fathom_model::Settings;
-use fathom_packet::{
-    craft::{
-        CraftError, FrameContext, FrameEndpoint, FrameEndpoints, FrameSet, FrameSpec, FrameTemplate, SizeMix,
-        from_settings,
-    },
-    wire::MacAddress,
+use fathom_packet::craft::{
+    CraftError, FrameContext, FrameEndpoint, FrameEndpoints, FrameSet, FrameSpec, FrameTemplate, SizeMix, from_settings,
 };
+use fathom_wire::MacAddress;
 use proptest::prelude::*;
 
 fn setup() -> FrameContext {

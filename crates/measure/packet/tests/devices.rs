@@ -17,16 +17,14 @@ use fathom_lab::{
     preset,
 };
 use fathom_model::units::{Nanos, PerSec};
-use fathom_packet::{
-    wire::MacAddress,
-    xdp::{DropProgram, PolicerLimit, Redirect, RedirectTarget, policed_redirect},
-};
+use fathom_packet::xdp::{DropProgram, PolicerLimit, Redirect, RedirectTarget, policed_redirect};
 use fathom_sys::{
     bpf::{XdpLink, XdpMode},
     clock,
     ethtool::Device,
     process::may_administer_network,
 };
+use fathom_wire::MacAddress;
 
 /// Attaches programs, and keeps the gates for their counts.
 #[derive(Default)]

@@ -18,7 +18,6 @@ use fathom_model::{
 };
 use fathom_packet::{
     kinds::frames::{FramesTest, RECOVERY_NS},
-    wire::{ChecksumSum, MacAddress},
     xdp::{DropCounts, DropProgram, FrameMatch, PolicerLimit, dropper, policer},
 };
 use fathom_sys::{
@@ -29,6 +28,7 @@ use fathom_sys::{
     packet_socket::{ReceiveBuffer, Receiver},
     policy::Policy,
 };
+use fathom_wire::{ChecksumSum, MacAddress};
 
 /// The value, or nothing after saying loudly that a privilege is missing; where `CI` is set that is a failure.
 fn or_skip<T>(outcome: fathom_sys::Result<T>) -> Option<T> {

@@ -24,12 +24,11 @@ use fathom_model::{
 };
 use fathom_packet::{
     kinds::frames::{FramesTest, RECOVERY_NS, STEP_AT, STEP_RATE},
-    methods::{
-        BackToBackOptions, LossCurve, MethodResult, RecoveryOptions, Tester, ThroughputOptions, TrialCounts,
-        TrialRequest, TrialTraffic, back_to_back, forwarding, loss, recovery, throughput,
-    },
-    wire::MacAddress,
     xdp::{FrameMatch, PolicerLimit, policer},
+};
+use fathom_rfc2544::{
+    BackToBackOptions, LossCurve, MethodResult, RecoveryOptions, Tester, ThroughputOptions, TrialCounts, TrialRequest,
+    TrialTraffic, back_to_back, forwarding, loss, recovery, throughput,
 };
 use fathom_sys::{
     bpf::{XdpLink, XdpMode},
@@ -38,6 +37,7 @@ use fathom_sys::{
     netlink::{Link, Netlink, Veth, VethEnd},
     policy::Policy,
 };
+use fathom_wire::MacAddress;
 
 /// So much less than any machine sends that a sender which others keep from its core for 20 ms still sends all that was due.
 const RATE: f64 = 5_000.0;
@@ -204,7 +204,7 @@ impl Tester for Policed {
 
 /// A busy machine may keep the sender from its processor, which the methods notice; this is what then remains to be said.
 fn is_too_busy<T, E: std::fmt::Debug>(outcome: &MethodResult<T, E>) -> bool {
-    let is_unsent = matches!(outcome.stopped, Some(fathom_packet::methods::StopReason::RateNotSent { .. }));
+    let is_unsent = matches!(outcome.stopped, Some(fathom_rfc2544::StopReason::RateNotSent { .. }));
     if is_unsent && std::env::var_os("CI").is_none() {
         eprintln!("SKIPPED: others use this machine so much that no ten trials in turn were sent as they were due");
         return true;

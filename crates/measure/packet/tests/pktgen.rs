@@ -24,11 +24,10 @@ use fathom_model::{
 use fathom_packet::{
     craft::{self, FrameContext, FrameEndpoint, FrameEndpoints},
     kinds::{frames::FramesTest as FramesKind, pktgen_receive::PktgenReceive},
-    pktgen::{
-        CommandResult, DevicePorts, Error, PktgenDir, PktgenPacket, PktgenSession, PktgenSetting, ReceivedPackets,
-        Status, Value, XmitMode,
-    },
-    wire::{MacAddress, Mark},
+};
+use fathom_pktgen::{
+    CommandResult, DevicePorts, Error, PktgenDir, PktgenPacket, PktgenSession, PktgenSetting, ReceivedPackets, Status,
+    Value, XmitMode,
 };
 use fathom_sys::{
     bpf::{
@@ -43,6 +42,7 @@ use fathom_sys::{
     policy::Policy,
     xsk::{self, Mode, Queue},
 };
+use fathom_wire::{MacAddress, Mark};
 
 const NEAR: &str = "near0";
 const FAR: &str = "far0";

@@ -24,13 +24,13 @@ use crate::{
 /// How long after the start a connection of the other side may still arrive.
 const ACCEPT_MAX: Nanos = Nanos::from_secs(2);
 /// How long a blocking call waits before it looks whether the trial is over.
-pub(crate) const BLOCKING_TIMEOUT: Nanos = Nanos::from_millis(50);
+pub const BLOCKING_TIMEOUT: Nanos = Nanos::from_millis(50);
 /// The key of the responder's address in its endpoints.
 const ADDRESS: &str = "address";
 
 /// The connections of one side as they are before the start.
 #[derive(Debug)]
-pub(crate) enum FlowConnections {
+pub enum FlowConnections {
     /// The responder's: they wait in the listener's queue.
     Listening(Socket),
     /// The initiator's, with how long each took to open.
@@ -38,7 +38,7 @@ pub(crate) enum FlowConnections {
 }
 
 /// The ports of the responder.
-pub(crate) const PORTS: OptionDoc = OptionDoc {
+pub const PORTS: OptionDoc = OptionDoc {
     name: "ports",
     value: ValueKind::Count(1, 4096),
     default: None,
@@ -52,7 +52,7 @@ const SOURCES_MAX: usize = 4096;
 
 /// Where each worker of a responder listens.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ListenAddresses {
+pub struct ListenAddresses {
     first: SocketAddr,
     n_ports: usize,
     n_workers: usize,
@@ -79,7 +79,7 @@ impl ListenAddresses {
     }
 
     /// The addresses of a worker; several workers may share one.
-    pub(crate) fn of_worker(self, worker: usize) -> impl Iterator<Item = SocketAddr> {
+    pub fn of_worker(self, worker: usize) -> impl Iterator<Item = SocketAddr> {
         let Self { first, n_ports, n_workers } = self;
         let at = move |place: usize| {
             let port = if first.port() == 0 { 0 } else { first.port() + u16::try_from(place).expect("it was checked") };
@@ -96,7 +96,7 @@ impl ListenAddresses {
 
 /// From where to where each connection of an initiator goes.
 #[derive(Debug, Clone)]
-pub(crate) struct ConnectTargets {
+pub struct ConnectTargets {
     to: Vec<Target>,
     /// What to bind to; nothing where the kernel chooses the same.
     from: Vec<Option<IpAddr>>,
@@ -107,7 +107,7 @@ impl ConnectTargets {
     ///
     /// # Errors
     /// The responder told nothing, or the kernel refuses the options that were asked for.
-    pub(crate) fn of(role: &Role, kind: &'static str, options: &SocketOptions) -> Result<Self, Error> {
+    pub fn of(role: &Role, kind: &'static str, options: &SocketOptions) -> Result<Self, Error> {
         let to = options.targets(&responder_addresses(role, kind)?)?;
         let first = to[0].address;
         let sources = options.sources(first, SOURCES_MAX)?;
@@ -124,7 +124,7 @@ impl ConnectTargets {
     }
 
     /// The destination of a connection, and the address it is bound to, by its number.
-    pub(crate) fn addresses_of(&self, number: usize) -> (&Target, Option<IpAddr>) {
+    pub fn addresses_of(&self, number: usize) -> (&Target, Option<IpAddr>) {
         (&self.to[number % self.to.len()], self.from[number / self.to.len() % self.from.len()])
     }
 
@@ -132,7 +132,7 @@ impl ConnectTargets {
     ///
     /// # Errors
     /// There are not, with what to do.
-    pub(crate) fn check_ports(&self, n_flows: usize) -> Result<(), Error> {
+    pub fn check_ports(&self, n_flows: usize) -> Result<(), Error> {
         let ports = limits::local_ports()
             .map_err(|cause| Error::System { what: "read the range of local ports".to_owned(), cause })?;
         let (n_ports, n_pairs) = (ports.len(), self.to.len() * self.from.len());
@@ -150,7 +150,7 @@ impl ConnectTargets {
     }
 
     /// Why a connection, by its number, did not come about.
-    pub(crate) fn connect_error(&self, number: usize, cause: fathom_sys::Error) -> Error {
+    pub fn connect_error(&self, number: usize, cause: fathom_sys::Error) -> Error {
         let (to, from) = self.addresses_of(number);
         let from = from.map_or_else(String::new, |from| format!(" from {from}"));
         resource_error(&format!("connect to {}{from}", to.address), cause)
@@ -158,7 +158,7 @@ impl ConnectTargets {
 }
 
 /// A failure of the system, with what to do when ports or descriptors have run out.
-pub(crate) fn resource_error(what: &str, cause: fathom_sys::Error) -> Error {
+pub fn resource_error(what: &str, cause: fathom_sys::Error) -> Error {
     let hint = match cause.shortage() {
         Some(ExhaustedResource::Address) if cause.call.starts_with("connect") => {
             "no local port is left for this pair of addresses; set --ports or --source, widen \
@@ -189,41 +189,41 @@ fn is_default_source(from: IpAddr, to: SocketAddr) -> bool {
 }
 
 /// By which datagrams of this trial are known; the token alone is what nobody can guess.
-pub(crate) fn trial_secret(role: &Role) -> u64 {
+pub fn trial_secret(role: &Role) -> u64 {
     role.meeting.token ^ role.seed
 }
 
 /// What a responder tells: where it listens.
-pub(crate) fn endpoint(address: SocketAddr) -> Endpoints {
+pub fn endpoint(address: SocketAddr) -> Endpoints {
     BTreeMap::from([(ADDRESS.to_owned(), address.to_string())])
 }
 
 /// What a responder tells that listens in several places.
-pub(crate) fn endpoints_of(addresses: &[SocketAddr]) -> Endpoints {
+pub fn endpoints_of(addresses: &[SocketAddr]) -> Endpoints {
     let all: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
     BTreeMap::from([(ADDRESS.to_owned(), all.join(","))])
 }
 
 /// Where the responder listens.
-pub(crate) fn responder_address(role: &Role, kind: &'static str) -> Result<SocketAddr, Error> {
+pub fn responder_address(role: &Role, kind: &'static str) -> Result<SocketAddr, Error> {
     responder_addresses(role, kind).map(|told| told[0])
 }
 
 /// Where the responder listens, at least in one place.
-pub(crate) fn responder_addresses(role: &Role, kind: &'static str) -> Result<Vec<SocketAddr>, Error> {
+pub fn responder_addresses(role: &Role, kind: &'static str) -> Result<Vec<SocketAddr>, Error> {
     let missing = || Error::Endpoint { kind, what: ADDRESS };
     let text = role.peer.get(ADDRESS).ok_or_else(missing)?;
     text.split(',').map(str::parse).collect::<Result<_, _>>().map_err(|_| missing())
 }
 
-pub(crate) fn local_address(socket: &Socket) -> Result<SocketAddr, Error> {
+pub fn local_address(socket: &Socket) -> Result<SocketAddr, Error> {
     let what = || "read the address of a socket".to_owned();
     socket::local_address(socket).map_err(|cause| Error::System { what: what(), cause })
 }
 
 impl FlowConnections {
     /// Listens, or connects every flow.
-    pub(crate) fn prepare(
+    pub fn prepare(
         role: &Role,
         kind: &'static str,
         socket_options: &SocketOptions,
@@ -247,7 +247,7 @@ impl FlowConnections {
     }
 
     /// What the other side needs to know.
-    pub(crate) fn endpoints(&self) -> Endpoints {
+    pub fn endpoints(&self) -> Endpoints {
         match self {
             Self::Listening(listener) => local_address(listener).map(endpoint).unwrap_or_default(),
             Self::Connected(..) => Endpoints::new(),
@@ -255,7 +255,7 @@ impl FlowConnections {
     }
 
     /// How long each of the initiator's connections took to open.
-    pub(crate) fn connect_times(&self) -> Histogram {
+    pub fn connect_times(&self) -> Histogram {
         match self {
             Self::Listening(_) => Histogram::new(),
             Self::Connected(_, times) => times.clone(),
@@ -263,7 +263,7 @@ impl FlowConnections {
     }
 
     /// All connections, blocking at most [`BLOCKING_TIMEOUT`].
-    pub(crate) fn establish(self, n_flows: usize, session: &TrialContext) -> Result<Vec<Socket>, Error> {
+    pub fn establish(self, n_flows: usize, session: &TrialContext) -> Result<Vec<Socket>, Error> {
         let sockets = match self {
             Self::Connected(sockets, _) => sockets,
             Self::Listening(listener) => accept_all(&listener, n_flows, session)?,
@@ -300,7 +300,7 @@ fn accept_all(listener: &Socket, n_flows: usize, session: &TrialContext) -> Resu
 }
 
 /// Deals things out to `n_hands` as evenly as they go.
-pub(crate) fn distribute<T>(things: Vec<T>, n_hands: usize) -> Vec<Vec<T>> {
+pub fn distribute<T>(things: Vec<T>, n_hands: usize) -> Vec<Vec<T>> {
     let mut hands: Vec<Vec<T>> = (0..n_hands).map(|_| Vec::new()).collect();
     for (idx, thing) in things.into_iter().enumerate() {
         hands[idx % n_hands].push(thing);

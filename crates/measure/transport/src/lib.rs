@@ -5,17 +5,15 @@
 //! knows nothing of how hosts are reached, of other layers and of output.
 
 mod churn;
-mod connection_setup;
-mod datagrams;
+pub mod connection_setup;
+pub mod datagrams;
 mod error_counts;
 mod kinds;
-mod options;
-mod payload;
-mod protocol;
+pub mod options;
+pub mod payload;
 mod request_response;
-mod stream;
-mod tcp_sampler;
-mod traffic;
+pub mod stream;
+pub mod tcp_sampler;
+pub mod traffic;
 
 pub use kinds::KINDS;
-pub use protocol::iperf3;

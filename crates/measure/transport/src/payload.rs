@@ -5,7 +5,7 @@ const PAGE: usize = 4096;
 
 /// A buffer that begins on a page and whose pages are all present.
 #[derive(Debug)]
-pub(crate) struct Payload {
+pub struct Payload {
     storage: Vec<u8>,
     start: usize,
     length: usize,
@@ -14,7 +14,7 @@ pub(crate) struct Payload {
 impl Payload {
     /// `length` pseudo-random bytes.
     #[must_use]
-    pub(crate) fn random(length: usize, seed: u64) -> Self {
+    pub fn random(length: usize, seed: u64) -> Self {
         let storage = vec![0; length + PAGE];
         let start = storage.as_ptr().align_offset(PAGE);
         let mut payload = Self { storage, start, length };
@@ -24,18 +24,18 @@ impl Payload {
 
     /// The bytes.
     #[must_use]
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         &self.storage[self.start..][..self.length]
     }
 
     /// The bytes, to receive into.
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.storage[self.start..][..self.length]
     }
 }
 
 /// Fills with the output of splitmix64 (Steele, Lea and Flood, 2014), eight bytes at a time.
-pub(crate) fn fill(bytes: &mut [u8], seed: u64) {
+pub fn fill(bytes: &mut [u8], seed: u64) {
     let mut state = seed;
     for chunk in bytes.chunks_mut(8) {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -19,11 +19,11 @@ const SAMPLES_MAX: usize = 4096;
 const FLOWS_MAX: usize = 512;
 
 /// The total of what TCP sent, retransmissions included; `bytes_sent` among the totals is what it was handed.
-pub(crate) const BYTES_TRANSMITTED: &str = "bytes_transmitted";
+pub const BYTES_TRANSMITTED: &str = "bytes_transmitted";
 
 /// Samples every flow once per interval, from the thread that conducts.
 #[derive(Debug)]
-pub(crate) struct TcpInfoSampler {
+pub struct TcpInfoSampler {
     sockets: Vec<Arc<Socket>>,
     flows: Vec<Flow>,
     payload: Vec<PayloadCount>,
@@ -34,11 +34,11 @@ pub(crate) struct TcpInfoSampler {
 
 /// Where the payload of a flow is counted: the worker of the flow's number has it in this counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PayloadCount {
+pub struct PayloadCount {
     /// The name in samples: [`tcp::PAYLOAD_BYTES_SENT`] or [`tcp::PAYLOAD_BYTES_RECEIVED`].
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// Its place among the counters of the crew.
-    pub(crate) counter: usize,
+    pub counter: usize,
 }
 
 /// The values that the kernel returned, by name.
@@ -81,7 +81,7 @@ fn id(socket: &Socket) -> String {
 }
 
 impl TcpInfoSampler {
-    pub(crate) fn new(sockets: &[Arc<Socket>]) -> Self {
+    pub fn new(sockets: &[Arc<Socket>]) -> Self {
         let sockets: Vec<_> = sockets.iter().take(FLOWS_MAX).cloned().collect();
         Self {
             flows: sockets.iter().map(|socket| Flow { id: id(socket), samples: Vec::new() }).collect(),
@@ -94,7 +94,7 @@ impl TcpInfoSampler {
     }
 
     /// Adds to the samples what each flow carried, one worker per flow.
-    pub(crate) fn with_payload_counts(self, payload: Vec<PayloadCount>) -> Self {
+    pub fn with_payload_counts(self, payload: Vec<PayloadCount>) -> Self {
         Self { payload, ..self }
     }
 
@@ -126,7 +126,7 @@ impl TcpInfoSampler {
     }
 
     /// Takes a last sample and writes all of them, with the totals that follow, to the record.
-    pub(crate) fn finish(mut self, record: &mut Record, counts: WorkerCounts<'_>) {
+    pub fn finish(mut self, record: &mut Record, counts: WorkerCounts<'_>) {
         self.sample(record.timeline.end_ns.last().copied().unwrap_or_default(), counts);
         for (value, total) in [
             (tcp::RETRANS_TOTAL, tcp::RETRANS_TOTAL),

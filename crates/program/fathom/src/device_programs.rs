@@ -2,11 +2,9 @@
 
 use fathom_lab::device::{self, Policer, Program, ProgramGuard, ProgramLoader};
 use fathom_model::units::PerSec;
-use fathom_packet::{
-    wire::MacAddress,
-    xdp::{PolicerLimit, Redirect, RedirectTarget, policed_redirect},
-};
+use fathom_packet::xdp::{PolicerLimit, Redirect, RedirectTarget, policed_redirect};
 use fathom_sys::bpf::{XdpLink, XdpMode};
+use fathom_wire::MacAddress;
 
 /// Puts programs of crate `packet` on interfaces, in the driver: a slower way would be another device.
 pub(crate) struct PacketPrograms;

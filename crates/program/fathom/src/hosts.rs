@@ -253,7 +253,7 @@ fn own_address(plan: &Plan) -> anyhow::Result<IpAddr> {
 
 /// The own address towards the first address of a host to which there is a route.
 fn source_address_towards(host: &str) -> Option<IpAddr> {
-    target::resolve(host).ok()?.into_iter().find_map(|address| fathom_packet::probe::source_address_for(address).ok())
+    target::resolve(host).ok()?.into_iter().find_map(|address| fathom_probe::source_address_for(address).ok())
 }
 
 /// The own address from which packets to `target` leave; nothing is sent for it.

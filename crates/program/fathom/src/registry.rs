@@ -7,11 +7,19 @@ use fathom_model::{Environment, HostRecord, Metric, units::Nanos};
 
 /// The kinds of test, top layer first.
 pub(crate) static KINDS: LazyLock<Vec<&'static dyn TestKind>> = LazyLock::new(|| {
-    [fathom_app::KINDS, fathom_http::KINDS, fathom_transport::KINDS, fathom_packet::KINDS]
-        .into_iter()
-        .flatten()
-        .copied()
-        .collect()
+    [
+        fathom_scenario::KINDS,
+        fathom_lua::KINDS,
+        fathom_http::KINDS,
+        fathom_transport::KINDS,
+        fathom_interop::KINDS,
+        fathom_packet::KINDS,
+        fathom_probe::kinds::KINDS,
+    ]
+    .into_iter()
+    .flatten()
+    .copied()
+    .collect()
 });
 
 /// What each kind measures.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use fathom_app::lua::facts;
+use fathom_lua::facts;
 use fathom_model::Run;
 
 use crate::terminal::sanitized;

@@ -1,8 +1,8 @@
 //! What a result must not tell: keys, passwords and cookies, known by the type of the option that holds them.
 
-use fathom_app::scenario::execution::is_secret;
 use fathom_engine::TestKind;
 use fathom_model::{Plan, Run, Trial, ValueKind, plan::HostReach, run::Completeness};
+use fathom_scenario::execution::is_secret;
 
 use crate::registry;
 

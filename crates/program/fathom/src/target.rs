@@ -7,7 +7,7 @@ use std::{
 
 use fathom_lab::{Lab, StateFolder};
 use fathom_model::{TestPlan, plan::HostReach};
-use fathom_packet::kinds::probe;
+use fathom_probe::kinds as probe;
 use fathom_sys::namespace::NetNs;
 
 use crate::{
@@ -70,8 +70,8 @@ pub(crate) fn check_reachable(addresses: &[IpAddr], port: u16) -> Result<(), Use
 /// The first host beyond the plan's own to which a test sends; what is no destination is for its check to refuse.
 pub(crate) fn destination(test: &TestPlan) -> Option<String> {
     let options = &test.options;
-    let probed = fathom_packet::kinds::probe::destination(&test.kind, options);
-    let server = || Some(fathom_transport::iperf3::destination(options).ok()??.0);
+    let probed = fathom_probe::kinds::destination(&test.kind, options);
+    let server = || Some(fathom_interop::iperf3::destination(options).ok()??.0);
     let of_url = || Some(fathom_http::target::destinations(options).ok()?.into_iter().next()?.host);
     probed.or_else(server).or_else(of_url)
 }

@@ -33,7 +33,15 @@ use fathom_sys::{
 use super::counting::equipment;
 
 static KINDS: LazyLock<Vec<&'static dyn TestKind>> = LazyLock::new(|| {
-    let all = [fathom_transport::KINDS, fathom_http::KINDS, fathom_app::KINDS, fathom_packet::KINDS];
+    let all = [
+        fathom_transport::KINDS,
+        fathom_http::KINDS,
+        fathom_scenario::KINDS,
+        fathom_lua::KINDS,
+        fathom_packet::KINDS,
+        fathom_probe::kinds::KINDS,
+        fathom_interop::KINDS,
+    ];
     all.into_iter().flatten().copied().collect()
 });
 

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use fathom_engine::pace::{ArrivalProcess, WorkShare};
 use fathom_model::units::{Nanos, PerSec, approximate, rounded};
 
-use crate::craft::splitmix;
+use fathom_statistics::splitmix;
 
 /// Ticks in a nanosecond, as a power of two.
 pub(super) const TICK_BITS: u8 = 16;

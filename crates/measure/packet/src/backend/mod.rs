@@ -20,8 +20,9 @@ use fathom_engine::{Error, WorkerHandle, pace::WorkShare};
 use fathom_model::{Note, units::Nanos};
 use fathom_sys::{packet_socket::Queueing, policy::FramePermit as Permit, xsk::Mode};
 
-use crate::{craft::FrameSet, pktgen::DevicePorts};
+use crate::craft::FrameSet;
 pub use departures::{DeparturePattern, DepartureSchedule, RateStep};
+use fathom_pktgen::DevicePorts;
 
 /// The device that frames leave by, in the network namespace of the calling thread.
 #[derive(Debug, Clone)]

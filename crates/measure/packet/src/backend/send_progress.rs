@@ -8,10 +8,8 @@ use super::{
     Timestamping, WorkerLoad, counter,
     departures::{DepartureSchedule, SchedulePoll},
 };
-use crate::{
-    craft::{ChangePer, FrameSet, ZeroChecksum},
-    wire::Mark,
-};
+use crate::craft::{ChangePer, FrameSet, ZeroChecksum};
+use fathom_wire::Mark;
 
 /// A sleep ends up to this much late (timer slack, and waking), so shorter waits are spent awake.
 const SLEEP_ERROR: Nanos = Nanos::from_micros(100);
@@ -223,10 +221,8 @@ mod tests {
     use fathom_engine::pace::WorkShare;
 
     use super::*;
-    use crate::{
-        craft::{ChecksumCover, ChecksumField, FieldChange, FieldValues, FrameIndex, FrameTemplate},
-        wire::ChecksumSum,
-    };
+    use crate::craft::{ChecksumCover, ChecksumField, FieldChange, FieldValues, FrameIndex, FrameTemplate};
+    use fathom_wire::ChecksumSum;
 
     #[test]
     fn each_worker_has_every_so_manyth_flow_and_sends_them_in_turn() {

@@ -15,10 +15,8 @@ use fathom_sys::{
 };
 
 use super::{Backend, Generator, OutputDevice, WorkerLoad, counter, send_progress::SendProgress, unsupported};
-use crate::{
-    craft::{ChangePer, FrameSet},
-    wire::{ChecksumSum, ETHERTYPE_IPV4, Ethernet, Ipv4, Mark, MarkOffsets, PROTOCOL_UDP, Udp},
-};
+use crate::craft::{ChangePer, FrameSet};
+use fathom_wire::{ChecksumSum, ETHERTYPE_IPV4, Ethernet, Ipv4, Mark, MarkOffsets, PROTOCOL_UDP, Udp};
 
 /// A packet socket whose frames the kernel cuts.
 #[derive(Debug)]

@@ -6,10 +6,10 @@ use super::{
     ChecksumCover, ChecksumField, FieldChange, FieldValues, FrameTemplate, ZeroChecksum,
     header::{FieldSpec, HeaderKind},
     spec::{LocatedFault, Payload, PayloadFill, SpecFault, SpecHeader, Value, ValueSequence},
-    splitmix,
     stack::HeaderStack,
 };
-use crate::wire::{ChecksumSum, FrameSize, Mark};
+use fathom_statistics::splitmix;
+use fathom_wire::{ChecksumSum, FrameSize, Mark};
 
 /// More than any line in use has, and few enough to be written out as a program in the kernel.
 const EDITS_MAX: usize = 16;

@@ -4,7 +4,7 @@ use std::{fmt, io::Read};
 
 use pcap_parser::{Block, PcapBlockOwned, PcapError, create_reader, traits::PcapNGPacketBlock};
 
-use crate::wire::Ethernet;
+use fathom_wire::Ethernet;
 
 /// As many frames as the order of a blueprint can name.
 const FRAMES_MAX: usize = 65_536;

@@ -1,7 +1,7 @@
 //! Why nothing can be sent, for the person who asked for it.
 
 use super::{CaptureError, FrameSpecError, SizeMixError};
-use crate::wire::SizeError;
+use fathom_wire::SizeError;
 
 /// Why what was asked for makes no frames.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -7,7 +7,7 @@ use fathom_model::{
     units::Bytes,
 };
 
-use crate::wire::{FrameSize, SizeError};
+use fathom_wire::{FrameSize, SizeError};
 
 /// The sizes of frames, and the order they come in.
 #[derive(Debug, Clone, PartialEq, Eq)]

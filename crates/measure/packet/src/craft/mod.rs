@@ -27,5 +27,5 @@ pub use spec::{FrameSpec, FrameSpecError, SpecFault, TextSpan};
 pub use stack::{FrameEndpoint, FrameEndpoints};
 pub use template::{
     ChangePer, ChecksumCover, ChecksumField, FieldChange, FieldValues, FrameIndex, FrameSet, FrameTemplate,
-    ZeroChecksum, splitmix,
+    ZeroChecksum,
 };

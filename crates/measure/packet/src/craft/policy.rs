@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{FrameEndpoints, FrameSet, FrameTemplate};
-use crate::wire::{MacAddress, Udp};
+use fathom_wire::{MacAddress, Udp};
 
 /// Why frames are sent only in labs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

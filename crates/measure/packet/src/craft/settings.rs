@@ -16,7 +16,7 @@ use super::{
     spec::FrameSpec,
     stack::{FrameEndpoint, HeaderStack},
 };
-use crate::wire::{Ethernet, FrameSize, MacAddress, TAG_LENGTH, Udp};
+use fathom_wire::{Ethernet, FrameSize, MacAddress, TAG_LENGTH, Udp};
 
 /// What frames are made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use super::{
     header::{CLIENT_PORTS, FieldSpec, HeaderKind, HeaderSpec, NextHeaderField, SERVER_PORTS},
     spec::{FrameSpec, LocatedFault, Payload, SpecFault, SpecHeader, TextSpan, Value},
 };
-use crate::wire::MacAddress;
+use fathom_wire::MacAddress;
 
 /// The two hosts that frames go between, for what a line leaves out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

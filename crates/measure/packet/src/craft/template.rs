@@ -5,7 +5,8 @@
 
 use std::num::NonZeroU64;
 
-use crate::wire::{ChecksumSum, Mark, TAGS};
+use fathom_statistics::splitmix;
+use fathom_wire::{ChecksumSum, Mark, TAGS};
 
 /// What a trial sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,18 +118,6 @@ pub struct FrameIndex {
     pub number: u64,
     /// The mark to write where there is room for one.
     pub mark: [u8; Mark::LENGTH],
-}
-
-/// A number that follows from two others and looks like chance: the output of splitmix64 for this state.
-///
-/// The state after `number` steps from `seed` (Steele, Lea and Flood: Fast Splittable Pseudorandom Number Generators, 2014).
-#[inline]
-#[must_use]
-pub const fn splitmix(seed: u64, number: u64) -> u64 {
-    let state = seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let once = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let twice = (once ^ (once >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    twice ^ (twice >> 31)
 }
 
 impl FrameSet {

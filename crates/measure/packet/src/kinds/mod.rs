@@ -3,18 +3,10 @@
 mod addresses;
 pub mod frames;
 pub mod pktgen_receive;
-pub mod probe;
 pub mod stack_receive;
 
 use fathom_engine::TestKind;
 
 /// All kinds of test of this crate.
-pub const KINDS: &[&dyn TestKind] = &[
-    &frames::FramesTest,
-    &stack_receive::StackReceive,
-    &pktgen_receive::PktgenReceive,
-    &probe::SERIES,
-    &probe::MTU,
-    &probe::ROUTE,
-    &probe::PORTS,
-];
+pub const KINDS: &[&dyn TestKind] =
+    &[&frames::FramesTest, &stack_receive::StackReceive, &pktgen_receive::PktgenReceive];

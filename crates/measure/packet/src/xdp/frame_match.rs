@@ -5,7 +5,7 @@ use fathom_sys::bpf::{
     Register::{R1, R2, R3, R7, R8},
 };
 
-use crate::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, IS_FRAGMENT, Mark, MarkOffsets, PROTOCOL_UDP};
+use fathom_wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, IS_FRAGMENT, Mark, MarkOffsets, PROTOCOL_UDP};
 
 /// Which frames a program is made for; it leaves all others alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -97,7 +97,7 @@ mod tests {
     use fathom_sys::bpf::XdpAction;
 
     use super::{super::test_frames::*, *};
-    use crate::wire::{MacAddress, Mark, MarkOffsets};
+    use fathom_wire::{MacAddress, Mark, MarkOffsets};
 
     fn limit(rate: f64, burst: u32) -> PolicerLimit {
         PolicerLimit { rate: PerSec::new(rate).unwrap(), burst }

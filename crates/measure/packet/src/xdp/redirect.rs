@@ -10,7 +10,7 @@ use fathom_sys::{
 };
 
 use super::FrameMatch;
-use crate::wire::MacAddress;
+use fathom_wire::MacAddress;
 
 /// Where frames go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,11 +19,9 @@ use super::{
     KEY, UnrelatedFrames, add_to_word,
     histogram::{BUCKETS, count, histogram},
 };
-use crate::{
-    pktgen::{self, PktgenOrigin, PktgenPacket},
-    sequence::SEQUENCE_WINDOW,
-    wire::{Ethernet, Mark},
-};
+use fathom_pktgen as pktgen;
+use fathom_pktgen::{PktgenOrigin, PktgenPacket};
+use fathom_wire::{Ethernet, Mark, SEQUENCE_WINDOW};
 
 /// What a counter of frames has seen, of all flows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -246,7 +244,7 @@ impl Sink {
         Ok(times(STEPPED).min().map(|at| RateStepTimes { at: Nanos(at), last_gap }))
     }
 
-    /// The number that comes next in a flow, and which of the last ones have arrived, as [`crate::sequence::FrameSequence`] has them.
+    /// The number that comes next in a flow, and which of the last ones have arrived, as [`fathom_wire::FrameSequence`] has them.
     ///
     /// # Errors
     /// When there is no such flow.
@@ -415,7 +413,7 @@ fn record_flow(a: &mut Assembler, tables: &SinkMaps<'_, impl AsFd, impl AsFd>, s
     record_order(a, stepping);
 }
 
-/// [`crate::sequence::FrameSequence::record`] for the number in `R8` and the flow at `R9`, with the totals at `R7`.
+/// [`fathom_wire::FrameSequence::record`] for the number in `R8` and the flow at `R9`, with the totals at `R7`.
 fn record_order(a: &mut Assembler, stepping: RateSteps) {
     let [late, forget, mark, reordered, duplicate, done, in_turn] = std::array::from_fn(|_| a.label());
     let memory = i32::try_from(SEQUENCE_WINDOW).expect("the memory is one word");
@@ -452,7 +450,8 @@ mod tests {
         super::{test_frames::*, unrelated},
         *,
     };
-    use crate::{pktgen::DevicePorts, sequence::FrameSequence, wire::MarkOffsets};
+    use fathom_pktgen::DevicePorts;
+    use fathom_wire::{FrameSequence, MarkOffsets};
 
     fn expected(n_flows: u32) -> ExpectedFrames {
         ExpectedFrames {
@@ -546,7 +545,7 @@ mod tests {
         let with = ExpectedFrames { pktgen: Some(origin), ..expected(2) };
         let packet = |sequence, port, made| {
             let header = pktgen::PktgenHeader { sequence, made };
-            let plain = pktgen::tests::frame(header, port, &[]);
+            let plain = pktgen::sample_frame(header, port, &[]);
             assert_eq!(plain.len(), 60);
             plain
         };
@@ -586,7 +585,7 @@ mod tests {
         let tagged = |sequence: u32, port| {
             // Of every fourth, a device on the way carries the tag beside the packet.
             let tag = tags[usize::from(sequence.is_multiple_of(4))];
-            pktgen::tests::frame(pktgen::PktgenHeader { sequence, made: None }, port, tag)
+            pktgen::sample_frame(pktgen::PktgenHeader { sequence, made: None }, port, tag)
         };
         // Both devices go through their four ports, with a number for each packet.
         for sequence in 1..=8_u32 {

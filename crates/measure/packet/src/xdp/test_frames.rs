@@ -4,10 +4,8 @@ use std::net::Ipv4Addr;
 
 use fathom_model::units::Bytes;
 
-use crate::{
-    craft::{FrameContext, FrameEndpoint, FrameEndpoints, FrameSet, FrameSpec, SizeMix},
-    wire::{FrameSize, MacAddress, Mark},
-};
+use crate::craft::{FrameContext, FrameEndpoint, FrameEndpoints, FrameSet, FrameSpec, SizeMix};
+use fathom_wire::{FrameSize, MacAddress, Mark};
 
 pub(super) const PORT: u16 = 9;
 pub(super) const TRIAL: u32 = 0x0bad_cafe;

@@ -9,7 +9,7 @@ use fathom_sys::bpf::{
     Register::{R2, R3, R7, R8},
 };
 
-use crate::wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use fathom_wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 
 /// The frames that are not counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -146,7 +146,7 @@ fn connection(line: &str) -> Option<u32> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::wire::Ethernet;
+    use fathom_wire::Ethernet;
 
     const KNOWN: u32 = 0xcafe_1e14;
 

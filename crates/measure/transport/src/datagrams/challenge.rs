@@ -9,30 +9,30 @@ use std::{collections::HashSet, hash::BuildHasher as _, hash::RandomState, net::
 /// A challenge is a keyed hash of the address, so that nothing is kept for an address that never returns it.
 /// The key is the operating system's randomness and not of the trial's seed, which the other side knows.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Challenges(RandomState);
+pub struct Challenges(RandomState);
 
 impl Challenges {
     /// What an address has to return.
-    pub(crate) fn of(&self, address: SocketAddr) -> u64 {
+    pub fn of(&self, address: SocketAddr) -> u64 {
         self.0.hash_one((address.ip(), address.port()))
     }
 }
 
 /// The addresses that have proved themselves to one socket.
 #[derive(Debug, Default)]
-pub(crate) struct ValidatedAddresses {
+pub struct ValidatedAddresses {
     all: HashSet<IpAddr>,
     /// The one that was looked up last: nearly always the next one too.
     last: Option<IpAddr>,
 }
 
 impl ValidatedAddresses {
-    pub(crate) fn add(&mut self, address: IpAddr) {
+    pub fn add(&mut self, address: IpAddr) {
         self.all.insert(address);
     }
 
     #[inline]
-    pub(crate) fn contains(&mut self, address: IpAddr) -> bool {
+    pub fn contains(&mut self, address: IpAddr) -> bool {
         if self.last != Some(address) {
             self.last = self.all.contains(&address).then_some(address);
         }

@@ -13,12 +13,12 @@ const TRIES: usize = 8;
 
 /// By how much `CLOCK_REALTIME` is ahead of `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ClockOffset(Nanos);
+pub struct ClockOffset(Nanos);
 
 impl ClockOffset {
     /// Compares two clocks; of several tries the one that took the shortest counts.
     #[must_use]
-    pub(crate) fn between(monotonic: impl Fn() -> Nanos, wall: impl Fn() -> Nanos) -> Self {
+    pub fn between(monotonic: impl Fn() -> Nanos, wall: impl Fn() -> Nanos) -> Self {
         let compare = |_| {
             let (before, wall, after) = (monotonic(), wall(), monotonic());
             let took = after - before;
@@ -30,30 +30,30 @@ impl ClockOffset {
 
     /// A time of the one clock on the other.
     #[must_use]
-    pub(crate) fn to_monotonic(self, wall: Nanos) -> Nanos {
+    pub fn to_monotonic(self, wall: Nanos) -> Nanos {
         wall - self.0
     }
 
     /// Whether the clock was not stepped between the two comparisons.
     #[must_use]
-    pub(crate) fn is_unchanged(self, later: Self) -> bool {
+    pub fn is_unchanged(self, later: Self) -> bool {
         self.0.0.abs_diff(later.0.0) < STEP
     }
 }
 
 /// The clocks that a one-way delay is read from.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct DelayClocks {
+pub struct DelayClocks {
     /// The receiver's two.
-    pub(crate) here: ClockOffset,
+    pub here: ClockOffset,
     /// The sender's.
-    pub(crate) peer: PeerClock,
+    pub peer: PeerClock,
 }
 
 impl DelayClocks {
     /// How long something was under way; zero where the error of the comparison would make it negative.
     #[must_use]
-    pub(crate) fn delay(self, (sent, received): (Nanos, Nanos)) -> Nanos {
+    pub fn delay(self, (sent, received): (Nanos, Nanos)) -> Nanos {
         self.here.to_monotonic(received) - self.peer.ours(sent)
     }
 }

@@ -6,7 +6,7 @@ use fathom_model::units::{Nanos, approximate, rounded};
 
 /// The running estimate of RFC 3550 section 6.4.1 and appendix A.8, over neighbours that both arrived.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Jitter {
+pub(super) struct Jitter {
     before: Option<(u64, i128)>,
     estimate_ns: f64,
     pairs: u64,
@@ -17,7 +17,7 @@ impl Jitter {
     ///
     /// Returns how much longer or shorter it was under way than the one before (IPDV of RFC 5481 section 4.1). Across a gap or a
     /// datagram that was overtaken there is no such difference, and the estimate stays as it is.
-    pub(crate) fn arrived(&mut self, number: u64, (sent, received): (Nanos, Nanos)) -> Option<Nanos> {
+    pub(super) fn arrived(&mut self, number: u64, (sent, received): (Nanos, Nanos)) -> Option<Nanos> {
         let transit = i128::from(received.0) - i128::from(sent.0);
         let (before, transit_before) = self.before.replace((number, transit))?;
         if before.checked_add(1) != Some(number) {
@@ -31,7 +31,7 @@ impl Jitter {
 
     /// The estimate now; nothing before two neighbours have arrived.
     #[must_use]
-    pub(crate) fn estimate(&self) -> Option<Nanos> {
+    pub(super) fn estimate(&self) -> Option<Nanos> {
         (self.pairs > 0).then(|| Nanos(rounded(self.estimate_ns)))
     }
 }

@@ -13,17 +13,17 @@ mod wire;
 
 use fathom_model::units::Nanos;
 
-pub(crate) use challenge::{Challenges, ValidatedAddresses};
-pub(crate) use delay::{ClockOffset, DelayClocks};
-pub(crate) use receive::{ReceiveStep, Receiver, ReceiverSummary, receive_buffers};
-pub(crate) use send::{OffloadMode, SendBuffers, SendStep, Sender, SenderSummary};
-pub(crate) use sequence::SequenceCounts;
+pub use challenge::{Challenges, ValidatedAddresses};
+pub use delay::{ClockOffset, DelayClocks};
+pub use receive::{ReceiveStep, Receiver, ReceiverSummary, receive_buffers};
+pub use send::{OffloadMode, SendBuffers, SendStep, Sender, SenderSummary};
+pub use sequence::SequenceCounts;
 use sequence::SequenceTracker;
-pub(crate) use wire::{ControlMessage, FathomCodec, FlowToken, HEADER_LEN, MESSAGE_LEN};
+pub use wire::{ControlMessage, FathomCodec, FlowToken, HEADER_LEN, MESSAGE_LEN};
 
 /// Which part of a stream a datagram belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StreamPhase {
+pub enum StreamPhase {
     /// It is counted, but its times belong to no result.
     WarmUp,
     /// Its times count.
@@ -34,17 +34,17 @@ pub(crate) enum StreamPhase {
 
 /// What a datagram says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DatagramHeader {
+pub struct DatagramHeader {
     /// Its number, from 0.
-    pub(crate) number: u64,
+    pub number: u64,
     /// When it was sent, on a monotonic clock of the sender.
-    pub(crate) sent: Nanos,
+    pub sent: Nanos,
     /// Which part of the stream it belongs to.
-    pub(crate) phase: StreamPhase,
+    pub phase: StreamPhase,
 }
 
 /// How a header is written to the beginning of a datagram, and read from it.
-pub(crate) trait HeaderCodec {
+pub trait HeaderCodec {
     /// Writes a header; the datagram is as long as the codec needs it.
     fn write(&self, header: DatagramHeader, datagram: &mut [u8]);
 

@@ -23,36 +23,36 @@ const SEGMENTS_MAX: u64 = 128;
 
 /// What came in one step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct ReceiveStep {
+pub struct ReceiveStep {
     /// What the datagrams were.
-    pub(crate) counts: SequenceCounts,
+    pub counts: SequenceCounts,
     /// Payload bytes of those that count as received.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Datagrams of somebody else.
-    pub(crate) n_foreign: u64,
+    pub n_foreign: u64,
     /// Whether a mark of the end was among them.
-    pub(crate) is_end: bool,
+    pub is_end: bool,
 }
 
 /// What is known of a flow when nothing more comes.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct ReceiverSummary {
+pub struct ReceiverSummary {
     /// What became of the numbers.
-    pub(crate) sequence: SequenceSummary,
+    pub sequence: SequenceSummary,
     /// The jitter at the end, where times were told and neighbours arrived.
-    pub(crate) jitter: Option<Nanos>,
+    pub jitter: Option<Nanos>,
     /// How much longer or shorter neighbours were under way, of the measured part.
-    pub(crate) ipdv: Histogram,
+    pub ipdv: Histogram,
     /// One-way delays of the measured part, where both ends' clocks are known.
-    pub(crate) delay: Histogram,
+    pub delay: Histogram,
     /// Datagrams that the socket dropped for want of room.
-    pub(crate) dropped: u64,
+    pub dropped: u64,
     /// How many messages the kernel delivered: fewer than datagrams where it joined some.
-    pub(crate) n_messages: u64,
+    pub n_messages: u64,
 }
 
 /// A flow that is being received.
-pub(crate) struct Receiver<'s, C> {
+pub struct Receiver<'s, C> {
     socket: &'s Socket,
     codec: C,
     batch: ReceiveBatch,
@@ -93,11 +93,7 @@ impl DropCounter {
 ///
 /// # Errors
 /// The kernel's refusal, when super-buffers were asked for without an alternative.
-pub(crate) fn receive_buffers(
-    socket: &Socket,
-    shape: BatchShape,
-    joined: OffloadMode,
-) -> fathom_sys::Result<ReceiveBatch> {
+pub fn receive_buffers(socket: &Socket, shape: BatchShape, joined: OffloadMode) -> fathom_sys::Result<ReceiveBatch> {
     if joined == OffloadMode::Never {
         return Ok(ReceiveBatch::new(shape));
     }
@@ -113,7 +109,7 @@ impl<'s, C: HeaderCodec> Receiver<'s, C> {
     ///
     /// With both ends' clocks, delays follow from the times of sending and receiving.
     #[must_use]
-    pub(crate) fn new((socket, codec): (&'s Socket, C), batch: ReceiveBatch, clocks: Option<DelayClocks>) -> Self {
+    pub fn new((socket, codec): (&'s Socket, C), batch: ReceiveBatch, clocks: Option<DelayClocks>) -> Self {
         Self {
             socket,
             codec,
@@ -130,7 +126,7 @@ impl<'s, C: HeaderCodec> Receiver<'s, C> {
 
     /// The same for a socket that receives super-buffers.
     #[must_use]
-    pub(crate) fn with_offload(self) -> Self {
+    pub fn with_offload(self) -> Self {
         Self { dropped: Some(DropCounter::default()), ..self }
     }
 
@@ -141,7 +137,7 @@ impl<'s, C: HeaderCodec> Receiver<'s, C> {
     ///
     /// # Errors
     /// As [`ReceiveBatch::receive`].
-    pub(crate) fn step(&mut self, wait: Wait, part: StreamPhase) -> fathom_sys::Result<Option<ReceiveStep>> {
+    pub fn step(&mut self, wait: Wait, part: StreamPhase) -> fathom_sys::Result<Option<ReceiveStep>> {
         let Some(n) = self.batch.receive(self.socket, wait)? else { return Ok(None) };
         let before = self.sequence.counts();
         let mut arrived = ReceiveStep::default();
@@ -175,19 +171,19 @@ impl<'s, C: HeaderCodec> Receiver<'s, C> {
 
     /// Where the first message of the last step came from.
     #[must_use]
-    pub(crate) fn source(&self) -> Option<SocketAddr> {
+    pub fn source(&self) -> Option<SocketAddr> {
         self.batch.source()
     }
 
     /// One more than the greatest number that has arrived, which is how many were sent at least.
     #[must_use]
-    pub(crate) fn next(&self) -> u64 {
+    pub fn next(&self) -> u64 {
         self.sequence.next()
     }
 
     /// The jitter so far, where times were told and neighbours arrived.
     #[must_use]
-    pub(crate) fn jitter(&self) -> Option<Nanos> {
+    pub fn jitter(&self) -> Option<Nanos> {
         self.jitter.estimate()
     }
 
@@ -195,7 +191,7 @@ impl<'s, C: HeaderCodec> Receiver<'s, C> {
     ///
     /// # Errors
     /// As [`socket::drops`].
-    pub(crate) fn finish(self) -> fathom_sys::Result<ReceiverSummary> {
+    pub fn finish(self) -> fathom_sys::Result<ReceiverSummary> {
         let drops = socket::drops(self.socket)?;
         Ok(ReceiverSummary {
             dropped: self.dropped.map_or(u64::from(drops), |dropped| dropped.total(drops)),

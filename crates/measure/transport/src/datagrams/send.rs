@@ -23,7 +23,7 @@ const SUPER_BUFFERS: usize = 4;
 
 /// How datagrams are handed to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OffloadMode {
+pub enum OffloadMode {
     /// Each as a message of its own.
     Never,
     /// In super-buffers that the kernel or the device cuts (`UDP_SEGMENT`), or as before when it refuses.
@@ -33,7 +33,7 @@ pub(crate) enum OffloadMode {
 }
 
 /// What a sender needs that takes memory or time to make: made before the start.
-pub(crate) struct SendBuffers {
+pub struct SendBuffers {
     batch: SendBatch,
     sizes: DatagramSizes,
     is_mixed: bool,
@@ -46,7 +46,7 @@ pub(crate) struct SendBuffers {
 impl SendBuffers {
     /// Pseudo-random payloads, that many messages per call; super-buffers only of datagrams that are all of one length.
     #[must_use]
-    pub(crate) fn new(sizes: DatagramSizes, (n_messages, joined): (usize, OffloadMode), seed: u64) -> Self {
+    pub fn new(sizes: DatagramSizes, (n_messages, joined): (usize, OffloadMode), seed: u64) -> Self {
         let segments = match (joined, sizes.fixed_size()) {
             (OffloadMode::Preferred | OffloadMode::Required, Some(size)) => datagram::segments_of(size),
             _ => 1,
@@ -60,7 +60,7 @@ impl SendBuffers {
     }
 
     /// Fills every datagram with something else than pseudo-random bytes; a header is written over its beginning.
-    pub(crate) fn fill(&mut self, fill: impl Fn(&mut [u8])) {
+    pub fn fill(&mut self, fill: impl Fn(&mut [u8])) {
         (0..self.batch.shape().count).for_each(|index| fill(self.batch.payload_mut(index)));
     }
 
@@ -68,7 +68,7 @@ impl SendBuffers {
     ///
     /// # Errors
     /// The kernel's refusal, when super-buffers were asked for without an alternative.
-    pub(crate) fn enable_offload(&mut self, socket: &Socket) -> fathom_sys::Result<()> {
+    pub fn enable_offload(&mut self, socket: &Socket) -> fathom_sys::Result<()> {
         if self.segments < 2 {
             return Ok(());
         }
@@ -91,32 +91,32 @@ impl SendBuffers {
 
 /// What one step of a sender achieved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct SendStep {
+pub struct SendStep {
     /// Datagrams that the kernel took.
-    pub(crate) datagrams: u64,
+    pub datagrams: u64,
     /// Their payload bytes.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Calls of which it did not take all for want of room: IP counts the one that it gave up as discarded (`__ip_append_data`).
-    pub(crate) refused: u64,
+    pub refused: u64,
 }
 
 /// How the sending of one flow went.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SenderSummary {
+pub struct SenderSummary {
     /// How many datagrams were due, where there was a schedule; at least as many as were sent.
-    pub(crate) intended: Option<u64>,
+    pub intended: Option<u64>,
     /// The longest time by which one left later than it was due.
-    pub(crate) lag_max: Nanos,
+    pub lag_max: Nanos,
     /// The time whose datagrams were not sent, because the sender could not run.
-    pub(crate) given_up: Nanos,
+    pub given_up: Nanos,
     /// Datagrams in a super-buffer at the end; 1 without.
-    pub(crate) segments: usize,
+    pub segments: usize,
     /// Why super-buffers were given up.
-    pub(crate) refusal: Option<String>,
+    pub refusal: Option<String>,
 }
 
 /// A flow that is being sent over a connected socket.
-pub(crate) struct Sender<'s, C> {
+pub struct Sender<'s, C> {
     socket: &'s Socket,
     codec: C,
     buffers: SendBuffers,
@@ -134,7 +134,7 @@ pub(crate) struct Sender<'s, C> {
 impl<'s, C: HeaderCodec> Sender<'s, C> {
     /// A flow that keeps a schedule, or is as fast as possible without one.
     #[must_use]
-    pub(crate) fn new((socket, codec): (&'s Socket, C), load: SendBuffers, schedule: Option<Schedule>) -> Self {
+    pub fn new((socket, codec): (&'s Socket, C), load: SendBuffers, schedule: Option<Schedule>) -> Self {
         let [lag_max, given_up, asked] = [Nanos::ZERO; 3];
         Self {
             socket,
@@ -151,7 +151,7 @@ impl<'s, C: HeaderCodec> Sender<'s, C> {
 
     /// How many datagrams the kernel has taken, and so the number of the next one.
     #[must_use]
-    pub(crate) fn number(&self) -> u64 {
+    pub fn number(&self) -> u64 {
         self.number
     }
 
@@ -161,7 +161,7 @@ impl<'s, C: HeaderCodec> Sender<'s, C> {
     ///
     /// # Errors
     /// As [`SendBatch::send`]; nothing was sent then.
-    pub(crate) fn step(&mut self, start: Nanos, part: StreamPhase) -> fathom_sys::Result<SendStep> {
+    pub fn step(&mut self, start: Nanos, part: StreamPhase) -> fathom_sys::Result<SendStep> {
         let now = clock::now();
         let count = self.wait_for_due(now, start);
         if count == 0 {
@@ -196,7 +196,7 @@ impl<'s, C: HeaderCodec> Sender<'s, C> {
     ///
     /// # Errors
     /// As [`socket::send`].
-    pub(crate) fn mark_end(&mut self, mark: &mut [u8]) -> fathom_sys::Result<SendStep> {
+    pub fn mark_end(&mut self, mark: &mut [u8]) -> fathom_sys::Result<SendStep> {
         if self.buffers.segments > 1 {
             // A mark may be longer than a segment, and must not be cut.
             datagram::set_segment_size(self.socket, None)?;
@@ -213,7 +213,7 @@ impl<'s, C: HeaderCodec> Sender<'s, C> {
     ///
     /// What became due after the last step was never to be sent: it may have waited for that when the end came.
     #[must_use]
-    pub(crate) fn finish(mut self, elapsed: Nanos) -> SenderSummary {
+    pub fn finish(mut self, elapsed: Nanos) -> SenderSummary {
         let elapsed = elapsed.min(self.last_due);
         self.record_lag(elapsed);
         SenderSummary {

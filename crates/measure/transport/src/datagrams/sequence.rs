@@ -11,14 +11,14 @@ use fathom_model::Histogram;
 ///
 /// 1,048,576 are 128 KiB, of which a stream in order touches one cache line after another, and 350 ms at 3 million datagrams per
 /// second: longer than a queue on the path holds one back.
-pub(crate) const WINDOW: u64 = 1 << 20;
+pub(super) const WINDOW: u64 = 1 << 20;
 const WORDS: usize = 1 << 14;
 /// How many of the latest gaps are remembered with the arrival that opened them: 96 KiB.
 const GAPS: usize = 4096;
 
 /// The account of one flow.
 #[derive(Debug, Clone)]
-pub(crate) struct SequenceTracker {
+pub(super) struct SequenceTracker {
     seen: Box<[u64]>,
     /// One more than the greatest number that has arrived.
     next: u64,
@@ -42,15 +42,15 @@ struct Gap {
 
 /// What was counted; what is lost follows from what was sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct SequenceCounts {
+pub struct SequenceCounts {
     /// Distinct numbers that arrived within the window.
-    pub(crate) received: u64,
+    pub received: u64,
     /// Further copies of a number that had arrived.
-    pub(crate) duplicates: u64,
+    pub duplicates: u64,
     /// First copies that arrived after a higher number (RFC 4737 section 3.3).
-    pub(crate) reordered: u64,
+    pub reordered: u64,
     /// Arrivals behind the window; first copy or not cannot be told, so they count as lost.
-    pub(crate) late: u64,
+    pub late: u64,
 }
 
 impl std::ops::Sub for SequenceCounts {
@@ -68,7 +68,7 @@ impl std::ops::Sub for SequenceCounts {
 
 /// What an arrival is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ArrivalKind {
+pub(super) enum ArrivalKind {
     /// A new number, greater than all before.
     InOrder,
     /// A new number that a greater one has overtaken.
@@ -81,13 +81,13 @@ pub(crate) enum ArrivalKind {
 
 /// What is known when nothing more comes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SequenceSummary {
+pub struct SequenceSummary {
     /// What arrived.
-    pub(crate) counts: SequenceCounts,
+    pub counts: SequenceCounts,
     /// The numbers of datagrams that were lost in a row, below the greatest number that arrived.
-    pub(crate) bursts: Histogram,
+    pub bursts: Histogram,
     /// The reordering extents (RFC 4737 section 4.2.1) of those of which the gap was remembered.
-    pub(crate) extents: Histogram,
+    pub extents: Histogram,
 }
 
 impl Default for SequenceTracker {
@@ -114,7 +114,7 @@ fn place(number: u64) -> (usize, u64) {
 impl SequenceTracker {
     /// Counts an arrival and says what it is.
     #[inline]
-    pub(crate) fn arrived(&mut self, number: u64) -> ArrivalKind {
+    pub(super) fn arrived(&mut self, number: u64) -> ArrivalKind {
         if number >= self.next {
             self.advance(number);
             self.counts.received += 1;
@@ -136,19 +136,19 @@ impl SequenceTracker {
 
     /// The counts so far.
     #[must_use]
-    pub(crate) fn counts(&self) -> SequenceCounts {
+    pub(super) fn counts(&self) -> SequenceCounts {
         self.counts
     }
 
     /// One more than the greatest number that has arrived, which is how many were sent at least.
     #[must_use]
-    pub(crate) fn next(&self) -> u64 {
+    pub(super) fn next(&self) -> u64 {
         self.next
     }
 
     /// Settles what became of all numbers up to the greatest.
     #[must_use]
-    pub(crate) fn finish(mut self) -> SequenceSummary {
+    pub(super) fn finish(mut self) -> SequenceSummary {
         while self.next - self.settled >= 64 {
             self.settle_word();
         }

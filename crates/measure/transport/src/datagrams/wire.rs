@@ -9,12 +9,12 @@ use fathom_model::units::Nanos;
 use super::{DatagramHeader, HeaderCodec, StreamPhase};
 
 /// The length of the header; shorter datagrams carry no number.
-pub(crate) const HEADER_LEN: usize = 18;
+pub const HEADER_LEN: usize = 18;
 
 /// The length of what the two ends say to each other beside the stream: token, kind and number.
 ///
 /// All are equally long, so that an answer is never longer than its question; a mark of the end is longer than any.
-pub(crate) const MESSAGE_LEN: usize = 17;
+pub const MESSAGE_LEN: usize = 17;
 
 /// The upper bits of the time of sending, which a monotonic clock reaches after 146 years.
 const END: u64 = 1 << 63;
@@ -24,14 +24,14 @@ const WARM_UP: u64 = 1 << 62;
 ///
 /// Datagrams of the stream begin with two bytes of it; who says where it is shows the whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FlowToken {
+pub struct FlowToken {
     short: [u8; 2],
     whole: [u8; 8],
 }
 
 /// What is said beside the stream; all but the challenge by the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ControlMessage {
+pub enum ControlMessage {
     /// Here I am: send to where this comes from.
     Hello,
     /// I have seen a mark of the end.
@@ -71,7 +71,7 @@ impl ControlMessage {
 impl FlowToken {
     /// The same on both sides, which have the same secret.
     #[must_use]
-    pub(crate) fn new(secret: u64, flow: u16) -> Self {
+    pub fn new(secret: u64, flow: u16) -> Self {
         let [low, high, ..] = secret.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17).to_le_bytes();
         let short = (u16::from_le_bytes([low, high]) ^ flow).to_be_bytes();
         Self { short, whole: (secret ^ u64::from(flow)).to_be_bytes() }
@@ -79,7 +79,7 @@ impl FlowToken {
 
     /// A message as it is sent.
     #[must_use]
-    pub(crate) fn message(self, message: ControlMessage) -> [u8; MESSAGE_LEN] {
+    pub fn message(self, message: ControlMessage) -> [u8; MESSAGE_LEN] {
         let (kind, number) = message.parts();
         let mut bytes = [kind; MESSAGE_LEN];
         bytes[..8].copy_from_slice(&self.whole);
@@ -89,7 +89,7 @@ impl FlowToken {
 
     /// What the other end of this flow said; nothing when it was somebody else.
     #[must_use]
-    pub(crate) fn read_message(self, datagram: &[u8]) -> Option<ControlMessage> {
+    pub fn read_message(self, datagram: &[u8]) -> Option<ControlMessage> {
         let (kind, number) = datagram.strip_prefix(&self.whole)?.split_first()?;
         ControlMessage::of((*kind, u64::from_be_bytes(number.try_into().ok()?)))
     }
@@ -97,7 +97,7 @@ impl FlowToken {
 
 /// Our own header in datagrams of one flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FathomCodec {
+pub struct FathomCodec {
     token: FlowToken,
     /// How many came so far, where they carry no number and are taken to be in order.
     n_unnumbered: Option<u64>,
@@ -106,13 +106,13 @@ pub(crate) struct FathomCodec {
 impl FathomCodec {
     /// For datagrams that each carry a number.
     #[must_use]
-    pub(crate) fn numbered(token: FlowToken) -> Self {
+    pub fn numbered(token: FlowToken) -> Self {
         Self { token, n_unnumbered: None }
     }
 
     /// For datagrams that are too short for one.
     #[must_use]
-    pub(crate) fn unnumbered(token: FlowToken) -> Self {
+    pub fn unnumbered(token: FlowToken) -> Self {
         Self { token, n_unnumbered: Some(0) }
     }
 }

@@ -1,17 +1,13 @@
 //! What layer 4 can run: one file per kind.
 
 use fathom_engine::TestKind;
-use fathom_model::metric::{Better, Unit, UnitAndSense};
 
-mod iperf3;
 mod rr;
 mod tcp_crr;
 mod tcp_loaded;
 mod tcp_rfc6349;
 mod tcp_stream;
 mod udp_stream;
-
-pub use iperf3::destination;
 
 /// All kinds of this layer.
 pub const KINDS: &[&dyn TestKind] = &[
@@ -29,8 +25,4 @@ pub const KINDS: &[&dyn TestKind] = &[
     &udp_stream::DOWN,
     &rr::UDP,
     &rr::UDP_OPEN,
-    &iperf3::TCP,
-    &iperf3::UDP,
 ];
-
-const LATENCY: UnitAndSense = UnitAndSense(Unit::Nanos, Better::Lower);

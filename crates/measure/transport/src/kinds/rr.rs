@@ -16,7 +16,6 @@ use fathom_model::{
 };
 use fathom_sys::policy::Policy;
 
-use super::LATENCY;
 use crate::{
     connection_setup::PORTS,
     options::{
@@ -169,7 +168,7 @@ impl MetricPage {
     }
 
     pub(super) const fn time(self, named: MetricName, (distribution, q): (&'static str, f64)) -> Metric {
-        self.metric(named, LATENCY, Derivation::quantile(SIDE, distribution, q))
+        self.metric(named, UnitAndSense::TIME, Derivation::quantile(SIDE, distribution, q))
     }
 
     pub(super) const fn share(self, named: MetricName, (part, whole): (&'static str, &'static str)) -> Metric {
@@ -178,7 +177,7 @@ impl MetricPage {
     }
 
     pub(super) const fn cost(self, named: MetricName, (side, counter): (Side, &'static str)) -> Metric {
-        self.metric(named, LATENCY, Derivation::cost(side, counter))
+        self.metric(named, UnitAndSense::TIME, Derivation::cost(side, counter))
     }
 
     /// Transactions per second, and the quantiles of the time that they take.
@@ -244,7 +243,7 @@ impl MetricPage {
     }
 
     const fn host_cost(self, named: MetricName, side: Side) -> Metric {
-        self.metric(named, LATENCY, Derivation::host_cost(side, count::TRANSACTIONS))
+        self.metric(named, UnitAndSense::TIME, Derivation::host_cost(side, count::TRANSACTIONS))
     }
 }
 

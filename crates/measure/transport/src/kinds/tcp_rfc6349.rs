@@ -12,10 +12,7 @@ use fathom_model::{
 };
 use fathom_sys::policy::Policy;
 
-use super::{
-    LATENCY,
-    tcp_stream::{self, TcpStream},
-};
+use super::tcp_stream::{self, TcpStream};
 use crate::{
     options::{self, BUFFER, CONGESTION, DEVICE, DSCP, FLOW_LABEL, FLOWS, MSS, PORT, SOURCE, STREAM_FLOWS},
     tcp_sampler::BYTES_TRANSMITTED,
@@ -120,7 +117,12 @@ const fn metrics(sender: Side, receiver: Side) -> [Metric; 9] {
             "RFC 6349 section 4.3",
             By::quotient((sender, totals::BUFFER_DELAY), (sender, totals::RTT_BASELINE)),
         ),
-        Metric::of(MetricName("rtt_ns_mean", "mean RTT"), LATENCY, SOURCE_OF_OURS, By::total(sender, totals::RTT_MEAN)),
+        Metric::of(
+            MetricName("rtt_ns_mean", "mean RTT"),
+            UnitAndSense::TIME,
+            SOURCE_OF_OURS,
+            By::total(sender, totals::RTT_MEAN),
+        ),
         Metric::of(
             MetricName("window_bytes", "window advertised"),
             BYTES,

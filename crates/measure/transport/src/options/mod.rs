@@ -9,47 +9,47 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use fathom_engine::Error;
 use fathom_model::{OptionDoc, Role, Settings, Side, ValueKind, settings::SettingError, units::Bytes};
 use fathom_sys::ethtool;
-pub(crate) use socket::{
+pub use socket::{
     BUFFER, BUSY_POLL, CONGESTION, DEVICE, DSCP, FLOW_LABEL, KEEPALIVE, MPTCP, MSS, NODELAY, PACING, SOURCE,
     SocketOptions, Target, busy_poll_note,
 };
 
 /// The most bytes of one message: what is larger is a stream.
-pub(crate) const MESSAGE_MAX: u64 = 16 << 20;
+pub const MESSAGE_MAX: u64 = 16 << 20;
 
 /// The number of connections or of sending sockets.
-pub(crate) const FLOWS: OptionDoc =
+pub const FLOWS: OptionDoc =
     OptionDoc { name: "flows", value: ValueKind::Count(1, 4096), default: Some("1"), help: "number of parallel flows" };
 /// The word that stands for as many flows as the responder can receive at once.
 const QUEUES: &str = "queues";
 /// The number of connections of a stream, which has a thread for each.
-pub(crate) const STREAM_FLOWS: OptionDoc = OptionDoc {
+pub const STREAM_FLOWS: OptionDoc = OptionDoc {
     name: FLOWS.name,
     value: ValueKind::CountOr(1, 4096, QUEUES),
     default: Some("1"),
     help: "number of parallel flows; queues: one per receive queue of the responder's interface, or per core if it has one queue",
 };
 /// The number of threads that share the flows of one side.
-pub(crate) const WORKERS: OptionDoc = OptionDoc {
+pub const WORKERS: OptionDoc = OptionDoc {
     name: "threads",
     value: ValueKind::Count(1, 256),
     default: None,
     help: "threads on each side; default: one per core, at most one per flow",
 };
 /// The port of the responder.
-pub(crate) const PORT: OptionDoc = OptionDoc {
+pub const PORT: OptionDoc = OptionDoc {
     name: "port",
     value: ValueKind::Count(0, 65_535),
     default: Some("0"),
     help: "port that the responder listens on; 0: the kernel chooses",
 };
 /// What a wrong value of a size or a combination is answered with.
-pub(crate) fn invalid_value(name: &str, expected: &str, given: &dyn std::fmt::Display) -> Error {
+pub fn invalid_value(name: &str, expected: &str, given: &dyn std::fmt::Display) -> Error {
     SettingError::NotAllowed { name: name.to_owned(), expected: expected.to_owned(), given: given.to_string() }.into()
 }
 
 /// A size from 1 byte to 16 MiB.
-pub(crate) fn message_size(settings: &Settings, option: &OptionDoc) -> Result<usize, Error> {
+pub fn message_size(settings: &Settings, option: &OptionDoc) -> Result<usize, Error> {
     let size = settings.size(option.name).unwrap_or(Bytes(1));
     match usize::try_from(size.0) {
         Ok(bytes) if (1..=MESSAGE_MAX).contains(&size.0) => Ok(bytes),
@@ -58,12 +58,12 @@ pub(crate) fn message_size(settings: &Settings, option: &OptionDoc) -> Result<us
 }
 
 /// A count as the size of something in memory; the option's bounds keep it small.
-pub(crate) fn count(settings: &Settings, option: &OptionDoc) -> Option<usize> {
+pub fn count(settings: &Settings, option: &OptionDoc) -> Option<usize> {
     settings.count(option.name).and_then(|count| usize::try_from(count).ok())
 }
 
 /// How many flows there are, and how many threads share them.
-pub(crate) fn flows_and_workers(role: &Role) -> (usize, usize) {
+pub fn flows_and_workers(role: &Role) -> (usize, usize) {
     let flows = count(&role.settings, &FLOWS).unwrap_or(1);
     let cores = match role.cores.len() {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -73,7 +73,7 @@ pub(crate) fn flows_and_workers(role: &Role) -> (usize, usize) {
 }
 
 /// How many flows a stream has in each direction; the responder resolves `queues` and tells the other side.
-pub(crate) fn stream_flows(role: &Role, kind: &'static str) -> Result<usize, Error> {
+pub fn stream_flows(role: &Role, kind: &'static str) -> Result<usize, Error> {
     if let Some(flows) = count(&role.settings, &STREAM_FLOWS) {
         return Ok(flows);
     }
@@ -93,7 +93,7 @@ fn n_receive_queues(interface: &str) -> Option<usize> {
 }
 
 /// The address that a responder listens on: its own on the path, or the loopback when it has none.
-pub(crate) fn listen_address(role: &Role) -> SocketAddr {
+pub fn listen_address(role: &Role) -> SocketAddr {
     let port = role.settings.count(PORT.name).and_then(|port| u16::try_from(port).ok()).unwrap_or(0);
     SocketAddr::new(role.address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), port)
 }

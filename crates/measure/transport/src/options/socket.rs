@@ -24,80 +24,80 @@ const CONNECT_MAX: Nanos = Nanos::from_secs(5);
 const SECOND: Nanos = Nanos::from_secs(1);
 
 /// The algorithm that decides how much may be in flight.
-pub(crate) const CONGESTION: OptionDoc = OptionDoc {
+pub const CONGESTION: OptionDoc = OptionDoc {
     name: "congestion",
     value: ValueKind::Text,
     default: None,
     help: "congestion control on both sides, such as cubic; default: the host's",
 };
 /// The size of the kernel's buffers.
-pub(crate) const BUFFER: OptionDoc = OptionDoc {
+pub const BUFFER: OptionDoc = OptionDoc {
     name: "buffer",
     value: ValueKind::Size,
     default: None,
     help: "send and receive buffer of each socket, which limits the window; default: the kernel's autotuning",
 };
 /// The maximum segment size.
-pub(crate) const MSS: OptionDoc = OptionDoc {
+pub const MSS: OptionDoc = OptionDoc {
     name: "mss",
     value: ValueKind::Count(88, 32_767),
     default: None,
     help: "maximum segment size in bytes; default: what the path allows",
 };
 /// The differentiated services code point.
-pub(crate) const DSCP: OptionDoc =
+pub const DSCP: OptionDoc =
     OptionDoc { name: "dscp", value: ValueKind::Count(0, 63), default: None, help: "DSCP of both sides' packets" };
 /// The rate at which the kernel lets the segments of all flows together leave.
-pub(crate) const PACING: OptionDoc = OptionDoc {
+pub const PACING: OptionDoc = OptionDoc {
     name: "pacing",
     value: ValueKind::BitRate,
     default: None,
     help: "total rate limit of all flows in one direction, kept by the kernel (SO_MAX_PACING_RATE)",
 };
 /// Whether a small segment waits for the acknowledgement of what was sent before.
-pub(crate) const NODELAY: OptionDoc = OptionDoc {
+pub const NODELAY: OptionDoc = OptionDoc {
     name: "nodelay",
     value: ValueKind::Choice(&["on", "off"]),
     default: Some("on"),
     help: "TCP_NODELAY on both sides; off: Nagle's algorithm",
 };
 /// The label by which routers keep a flow on one path.
-pub(crate) const FLOW_LABEL: OptionDoc = OptionDoc {
+pub const FLOW_LABEL: OptionDoc = OptionDoc {
     name: "flow-label",
     value: ValueKind::Count(1, 0xf_ffff),
     default: None,
     help: "IPv6 flow label of the initiator's packets; default: the kernel chooses one per connection",
 };
 /// The initiator's addresses.
-pub(crate) const SOURCE: OptionDoc = OptionDoc {
+pub const SOURCE: OptionDoc = OptionDoc {
     name: "source",
     value: ValueKind::Source,
     default: None,
     help: "source addresses or networks (CIDR) of the initiator, used in turn, comma separated",
 };
 /// The initiator's interface.
-pub(crate) const DEVICE: OptionDoc = OptionDoc {
+pub const DEVICE: OptionDoc = OptionDoc {
     name: "interface",
     value: ValueKind::Source,
     default: None,
     help: "interface of the initiator (SO_BINDTODEVICE)",
 };
 /// Whether a connection may use several paths.
-pub(crate) const MPTCP: OptionDoc = OptionDoc {
+pub const MPTCP: OptionDoc = OptionDoc {
     name: "mptcp",
     value: ValueKind::Flag,
     default: None,
     help: "Multipath TCP on both sides (RFC 8684); a fallback to TCP is reported",
 };
 /// Probes of idle connections.
-pub(crate) const KEEPALIVE: OptionDoc = OptionDoc {
+pub const KEEPALIVE: OptionDoc = OptionDoc {
     name: "keepalive",
     value: ValueKind::Span,
     default: None,
     help: "TCP keepalive after this idle time, in whole seconds, on both sides",
 };
 /// Polling in place of sleeping.
-pub(crate) const BUSY_POLL: OptionDoc = OptionDoc {
+pub const BUSY_POLL: OptionDoc = OptionDoc {
     name: "busy-poll",
     value: ValueKind::Span,
     default: None,
@@ -106,7 +106,7 @@ pub(crate) const BUSY_POLL: OptionDoc = OptionDoc {
 
 /// What was asked of every socket of a test, where they may send, and who may come to them.
 #[derive(Debug, Clone)]
-pub(crate) struct SocketOptions {
+pub struct SocketOptions {
     congestion: Option<String>,
     buffer: Option<Bytes>,
     mss: Option<u32>,
@@ -121,18 +121,18 @@ pub(crate) struct SocketOptions {
     policy: Policy,
     allowed_peers: AllowedPeers,
     /// The bound that the kernel keeps for each flow.
-    pub(crate) pacing: Option<BitsPerSec>,
+    pub pacing: Option<BitsPerSec>,
 }
 
 /// Where an initiator may send; only [`SocketOptions::targets`] makes it, when a test is prepared.
 #[derive(Debug, Clone)]
-pub(crate) struct Target {
-    pub(crate) address: SocketAddr,
+pub struct Target {
+    pub address: SocketAddr,
     to: Destination,
 }
 
 impl SocketOptions {
-    pub(crate) fn of(role: &Role, policy: &Policy) -> Self {
+    pub fn of(role: &Role, policy: &Policy) -> Self {
         let guests = fathom_engine::guests(role, policy);
         Self { policy: policy.clone(), allowed_peers: guests, ..Self::read(&role.settings) }
     }
@@ -161,7 +161,7 @@ impl SocketOptions {
     ///
     /// # Errors
     /// Names the option.
-    pub(crate) fn check(settings: &Settings) -> Result<(), Error> {
+    pub fn check(settings: &Settings) -> Result<(), Error> {
         Self::read(settings).validate()
     }
 
@@ -174,7 +174,7 @@ impl SocketOptions {
     }
 
     /// A TCP listener whose connections have these options.
-    pub(crate) fn listen(&self, at: SocketAddr, backlog: usize) -> Result<(Socket, Vec<Note>), Error> {
+    pub fn listen(&self, at: SocketAddr, backlog: usize) -> Result<(Socket, Vec<Note>), Error> {
         let backlog = u16::try_from(backlog).unwrap_or(u16::MAX);
         let opened = if self.is_multipath {
             listen_multipath(at, backlog, &self.allowed_peers)
@@ -188,11 +188,7 @@ impl SocketOptions {
     }
 
     /// A TCP connection with these options: number `idx` of the initiator's, from the role's address unless another was asked for.
-    pub(crate) fn connect(
-        &self,
-        to: &Target,
-        (from, idx): (Option<IpAddr>, usize),
-    ) -> Result<(Socket, Vec<Note>), Error> {
+    pub fn connect(&self, to: &Target, (from, idx): (Option<IpAddr>, usize)) -> Result<(Socket, Vec<Note>), Error> {
         let at = to.address;
         let opened = if self.is_multipath { socket_options::multipath_stream(at) } else { socket::stream(at) };
         let socket = opened.map_err(|cause| Error::System { what: "open a socket".to_owned(), cause })?;
@@ -205,7 +201,7 @@ impl SocketOptions {
     }
 
     /// A UDP socket with these options that hears the guests only.
-    pub(crate) fn bind_udp(&self, at: SocketAddr) -> Result<(Socket, Vec<Note>), Error> {
+    pub fn bind_udp(&self, at: SocketAddr) -> Result<(Socket, Vec<Note>), Error> {
         let cannot = |cause| Error::system(format!("open a UDP socket at {at}"), "CAP_NET_BIND_SERVICE", cause);
         let socket = socket::datagram(at, &self.allowed_peers).map_err(cannot)?;
         let notes = self.apply(&socket)?;
@@ -213,7 +209,7 @@ impl SocketOptions {
     }
 
     /// The same at a port that several workers share.
-    pub(crate) fn bind_udp_shared(&self, at: SocketAddr) -> Result<(Socket, Vec<Note>), Error> {
+    pub fn bind_udp_shared(&self, at: SocketAddr) -> Result<(Socket, Vec<Note>), Error> {
         let cannot = |cause| Error::system(format!("open a UDP socket at {at}"), "CAP_NET_BIND_SERVICE", cause);
         let socket = socket::datagram_sharing(at, &self.allowed_peers).map_err(cannot)?;
         let notes = self.apply(&socket)?;
@@ -221,11 +217,7 @@ impl SocketOptions {
     }
 
     /// A UDP socket with these options that speaks with one other only: number `idx` of the initiator's.
-    pub(crate) fn connect_udp(
-        &self,
-        to: &Target,
-        (from, idx): (Option<IpAddr>, usize),
-    ) -> Result<(Socket, Vec<Note>), Error> {
+    pub fn connect_udp(&self, to: &Target, (from, idx): (Option<IpAddr>, usize)) -> Result<(Socket, Vec<Note>), Error> {
         let cannot =
             |cause| crate::connection_setup::resource_error(&format!("connect a UDP socket to {}", to.address), cause);
         let socket = socket::datagram_unbound(to.address).map_err(cannot)?;
@@ -240,7 +232,7 @@ impl SocketOptions {
     ///
     /// # Errors
     /// One of them is not allowed.
-    pub(crate) fn targets(&self, places: &[SocketAddr]) -> Result<Vec<Target>, Error> {
+    pub fn targets(&self, places: &[SocketAddr]) -> Result<Vec<Target>, Error> {
         let mut targets: Vec<Target> = Vec::with_capacity(places.len());
         for &address in places {
             // The ports of one host are one question: where there is an interface, the kernel is asked for the route.
@@ -260,12 +252,12 @@ impl SocketOptions {
     ///
     /// # Errors
     /// It is not allowed.
-    pub(crate) fn destination(&self, to: SocketAddr) -> fathom_sys::Result<Destination> {
+    pub fn destination(&self, to: SocketAddr) -> fathom_sys::Result<Destination> {
         self.policy.permit(to).map_err(named("connect"))
     }
 
     /// A TCP socket that does not wait, for those who open many.
-    pub(crate) fn open_nonblocking(&self, to: SocketAddr) -> fathom_sys::Result<Socket> {
+    pub fn open_nonblocking(&self, to: SocketAddr) -> fathom_sys::Result<Socket> {
         if self.is_multipath {
             socket_options::multipath_stream_nonblocking(to)
         } else {
@@ -274,7 +266,7 @@ impl SocketOptions {
     }
 
     /// Says that a connection is one of TCP where Multipath TCP was asked for.
-    pub(crate) fn mptcp_fallback_note(&self, connected: &Socket) -> Option<Note> {
+    pub fn mptcp_fallback_note(&self, connected: &Socket) -> Option<Note> {
         if !self.is_multipath || socket_options::is_multipath(connected).unwrap_or(false) {
             return None;
         }
@@ -283,7 +275,7 @@ impl SocketOptions {
     }
 
     /// Binds a socket of the initiator to what it sends from: a device, and an address, in turn by the number of the socket.
-    pub(crate) fn bind(&self, socket: &Socket, (from, idx): (Option<IpAddr>, usize), to: &Target) -> Result<(), Error> {
+    pub fn bind(&self, socket: &Socket, (from, idx): (Option<IpAddr>, usize), to: &Target) -> Result<(), Error> {
         socket_options::bind_to_device(socket, &to.to).map_err(|cause| {
             let device = self.device.as_deref().unwrap_or_default();
             Error::system(format!("send through the interface {device}"), "CAP_NET_RAW", cause)
@@ -301,7 +293,7 @@ impl SocketOptions {
     }
 
     /// The first of the addresses that were asked for and can send to `to`, for those who open many connections; none means any.
-    pub(crate) fn sources(&self, to: SocketAddr, most: usize) -> Result<Vec<IpAddr>, Error> {
+    pub fn sources(&self, to: SocketAddr, most: usize) -> Result<Vec<IpAddr>, Error> {
         let networks = self.networks(to)?.unwrap_or_default();
         Ok(networks.iter().flat_map(IpNet::hosts).take(most).collect())
     }
@@ -320,14 +312,14 @@ impl SocketOptions {
     }
 
     /// Whether small segments leave at once.
-    pub(crate) fn nodelay(&self) -> bool {
+    pub fn nodelay(&self) -> bool {
         self.nodelay.unwrap_or(true)
     }
 
     /// Makes a new socket of the initiator ready to connect, for those who open many; returns where to connect to.
     ///
     /// It leaves `TCP_NODELAY` to the caller, who knows whether it makes a difference.
-    pub(crate) fn configure_outgoing(
+    pub fn configure_outgoing(
         &self,
         socket: &Socket,
         (from, target): (Option<IpAddr>, &Target),
@@ -346,7 +338,7 @@ impl SocketOptions {
     }
 
     /// The address to connect to, with the flow label that was asked for.
-    pub(crate) fn connect_destination(&self, socket: &Socket, target: &Target) -> Result<Destination, Error> {
+    pub fn connect_destination(&self, socket: &Socket, target: &Target) -> Result<Destination, Error> {
         let Some(label) = self.flow_label else { return Ok(target.to.clone()) };
         if target.address.is_ipv4() {
             return Err(invalid_value(FLOW_LABEL.name, "a target with an IPv6 address", &target.address.ip()));
@@ -367,7 +359,7 @@ impl SocketOptions {
     /// Sets them on a socket, before it connects or listens; accepted sockets inherit them.
     ///
     /// Returns what the kernel granted less of than was asked.
-    pub(crate) fn apply(&self, socket: &Socket) -> Result<Vec<Note>, Error> {
+    pub fn apply(&self, socket: &Socket) -> Result<Vec<Note>, Error> {
         self.validate()?;
         self.set(socket).map_err(|cause| match &self.congestion {
             Some(name) if cause.call.contains("TCP_CONGESTION") => no_congestion_control(name, &cause),
@@ -375,7 +367,7 @@ impl SocketOptions {
         })
     }
 
-    pub(crate) fn set(&self, socket: &Socket) -> fathom_sys::Result<Vec<Note>> {
+    pub fn set(&self, socket: &Socket) -> fathom_sys::Result<Vec<Note>> {
         if let Some(name) = &self.congestion {
             socket::set_congestion(socket, name)?;
         }
@@ -419,7 +411,7 @@ fn networks(text: &str) -> Result<Vec<IpNet>, Error> {
 }
 
 /// Says that busy polling had nothing to poll, where it was asked for.
-pub(crate) fn busy_poll_note(settings: &Settings, socket: &Socket) -> Option<Note> {
+pub fn busy_poll_note(settings: &Settings, socket: &Socket) -> Option<Note> {
     let asked = settings.span(BUSY_POLL.name)?;
     let text = || {
         format!("nothing was polled in spite of --busy-poll {asked}: what arrived came through no queue that can be")

@@ -6,11 +6,11 @@ use fathom_model::units::{BitsPerSec, Nanos, PerSec};
 /// How far a sender may be behind and still catch up; what is lost beyond that stays lost.
 ///
 /// Long enough for a stall of the machine, short enough that a path which was too slow for seconds sees no burst of seconds.
-pub(crate) const BEHIND_MAX: Nanos = Nanos::from_millis(100);
+pub const BEHIND_MAX: Nanos = Nanos::from_millis(100);
 
 /// A schedule of bytes: each is due at its own time, whatever the sizes of the writes that carry them.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ByteSchedule {
+pub struct ByteSchedule {
     bytes: ConstantRate,
     start: Nanos,
     n_sent: u64,
@@ -20,13 +20,13 @@ pub(crate) struct ByteSchedule {
 
 impl ByteSchedule {
     /// From `start` on at this rate; nothing for a rate of zero.
-    pub(crate) fn new(rate: BitsPerSec, start: Nanos) -> Option<Self> {
+    pub fn new(rate: BitsPerSec, start: Nanos) -> Option<Self> {
         let bytes = ConstantRate::new(PerSec::new(rate.get() / 8.0)?)?;
         Some(Self { bytes, start, n_sent: 0, unrecovered: Nanos::ZERO })
     }
 
     /// When the next byte is due; `now` or earlier means that it is, or is late.
-    pub(crate) fn next_due(&mut self, now: Nanos) -> Nanos {
+    pub fn next_due(&mut self, now: Nanos) -> Nanos {
         let due = self.start + self.bytes.at(self.n_sent) + self.unrecovered;
         let behind = now.since(due);
         if behind > BEHIND_MAX {
@@ -36,12 +36,12 @@ impl ByteSchedule {
         due
     }
 
-    pub(crate) fn advance(&mut self, n_bytes: u64) {
+    pub fn advance(&mut self, n_bytes: u64) {
         self.n_sent += n_bytes;
     }
 
     /// The part of the time in which the rate was not kept, because the stream was further behind than it may catch up.
-    pub(crate) fn unrecovered(&self) -> Nanos {
+    pub fn unrecovered(&self) -> Nanos {
         self.unrecovered
     }
 }

@@ -8,7 +8,7 @@ use fathom_sys::{Result, socket::Socket, socket_options};
 
 /// What may wait for each other: what arrives in a time, up to a number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct WakeBatch {
+pub struct WakeBatch {
     time: Nanos,
     n_bytes: u64,
 }
@@ -16,9 +16,9 @@ pub(crate) struct WakeBatch {
 impl WakeBatch {
     /// For a receiver that copies: the time is a hundredth of the shortest interval that anything is counted by, and more bytes
     /// save no wake-up that matters, but leave the cache before they are copied.
-    pub(crate) const COPIED: Self = Self { time: Nanos::from_micros(100), n_bytes: 256 << 10 };
+    pub const COPIED: Self = Self { time: Nanos::from_micros(100), n_bytes: 256 << 10 };
     /// For a receiver that never looks at them: a wake-up is nearly all that it costs.
-    pub(crate) const TRUNCATED: Self = Self { time: Nanos::from_micros(250), n_bytes: 1 << 20 };
+    pub const TRUNCATED: Self = Self { time: Nanos::from_micros(250), n_bytes: 1 << 20 };
 }
 
 /// How long arrivals are looked at before a receiver is woken earlier or later.
@@ -26,7 +26,7 @@ const RATE_WINDOW: Nanos = Nanos::from_millis(10);
 
 /// How much a receiver waits for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum LowWatermark {
+pub enum LowWatermark {
     /// Always for the same.
     Fixed(Bytes),
     /// For a batch, by the rate of the last hundredth of a second.
@@ -35,7 +35,7 @@ pub(crate) enum LowWatermark {
 
 /// What arrived since when.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ArrivalRate {
+pub struct ArrivalRate {
     since: Nanos,
     n_bytes: u64,
     low_watermark: u64,
@@ -43,7 +43,7 @@ pub(crate) struct ArrivalRate {
 }
 
 impl LowWatermark {
-    pub(crate) fn adaptive(batch: WakeBatch, now: Nanos) -> Self {
+    pub fn adaptive(batch: WakeBatch, now: Nanos) -> Self {
         Self::Adaptive(ArrivalRate { since: now, n_bytes: 0, low_watermark: 1, batch })
     }
 
@@ -51,7 +51,7 @@ impl LowWatermark {
     ///
     /// # Errors
     /// `setsockopt(SO_RCVLOWAT)`.
-    pub(crate) fn apply(self, socket: &Socket) -> Result<()> {
+    pub fn apply(self, socket: &Socket) -> Result<()> {
         match self {
             Self::Fixed(bytes) => socket_options::set_wake(socket, bytes),
             Self::Adaptive(arrivals) => socket_options::set_wake(socket, Bytes(arrivals.low_watermark)),
@@ -62,7 +62,7 @@ impl LowWatermark {
     ///
     /// # Errors
     /// `setsockopt(SO_RCVLOWAT)`.
-    pub(crate) fn update(&mut self, socket: &Socket, (n_bytes, now): (u64, Nanos)) -> Result<()> {
+    pub fn update(&mut self, socket: &Socket, (n_bytes, now): (u64, Nanos)) -> Result<()> {
         let Self::Adaptive(arrivals) = self else { return Ok(()) };
         match arrivals.next(n_bytes, now) {
             Some(wake) => socket_options::set_wake(socket, Bytes(wake)),

@@ -8,27 +8,27 @@ mod low_watermark;
 mod receiver;
 mod sender;
 
-pub(crate) use byte_schedule::{BEHIND_MAX, ByteSchedule};
-pub(crate) use low_watermark::{LowWatermark, WakeBatch};
-pub(crate) use receiver::{ReceiveEnd, ReceiveSink, StreamReceiver};
-pub(crate) use sender::{FileReadMethod, SendSource, StreamSender, ZeroCopyCounts};
+pub use byte_schedule::{BEHIND_MAX, ByteSchedule};
+pub use low_watermark::{LowWatermark, WakeBatch};
+pub use receiver::{ReceiveEnd, ReceiveSink, StreamReceiver};
+pub use sender::{FileReadMethod, SendSource, StreamSender, ZeroCopyCounts};
 
 /// What one call takes of a stream that is as fast as possible; `docs/methods/tcp_stream.md` says why.
-pub(crate) const CALL_BYTES: usize = 512 << 10;
+pub const CALL_BYTES: usize = 512 << 10;
 
 /// The calls by which files are read and written, which tell their errors from those of connections.
 const READ: &str = "read(file)";
 const WRITE: &str = "write(file)";
 
 /// Whether it is the file of a stream that failed, and not its connection.
-pub(crate) fn is_file_error(error: &fathom_sys::Error) -> bool {
+pub fn is_file_error(error: &fathom_sys::Error) -> bool {
     [READ, WRITE].contains(&error.call.as_ref())
 }
 
 /// Where a stream's bytes are counted, and who says when it is over.
 ///
 /// Every stream has one of its own, in the thread that streams, so nothing in it needs a lock.
-pub(crate) trait StreamControl {
+pub trait StreamControl {
     /// Counts payload that the kernel took, or gave.
     fn count(&self, bytes: u64);
 
@@ -40,7 +40,7 @@ pub(crate) trait StreamControl {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+pub mod tests {
     use std::{
         cell::Cell,
         net::{Ipv4Addr, SocketAddr},
@@ -57,14 +57,14 @@ pub(crate) mod tests {
     use super::*;
 
     /// Counts up to a number of bytes, and is over at the latest after a while.
-    pub(crate) struct ByteLimit {
-        pub(crate) counted: Cell<u64>,
-        pub(crate) limit: u64,
-        pub(crate) deadline: Nanos,
+    pub struct ByteLimit {
+        pub counted: Cell<u64>,
+        pub limit: u64,
+        pub deadline: Nanos,
     }
 
     impl ByteLimit {
-        pub(crate) fn at(limit: u64) -> Self {
+        pub fn at(limit: u64) -> Self {
             Self { counted: Cell::new(0), limit, deadline: clock::now() + Nanos::from_secs(5) }
         }
     }
@@ -80,7 +80,7 @@ pub(crate) mod tests {
     }
 
     /// Two ends of a connection that block for at most 50 ms.
-    pub(crate) fn pair() -> (Socket, Socket) {
+    pub fn pair() -> (Socket, Socket) {
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let listener = socket::listen(loopback, 1, &AllowedPeers::anybody()).unwrap();
         let near = socket::stream(loopback).unwrap();

@@ -13,7 +13,7 @@ use crate::payload::Payload;
 
 /// What becomes of the bytes that arrive.
 #[derive(Debug)]
-pub(crate) enum ReceiveSink {
+pub enum ReceiveSink {
     /// They are copied to this room, at most that many in a call.
     Copy(Payload),
     /// The kernel throws them away, at most that many in a call (`MSG_TRUNC`): the copy is saved.
@@ -24,7 +24,7 @@ pub(crate) enum ReceiveSink {
 
 /// Why a stream is received no longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ReceiveEnd {
+pub enum ReceiveEnd {
     /// The sender has ended it.
     ByPeer,
     /// The account was closed.
@@ -33,16 +33,16 @@ pub(crate) enum ReceiveEnd {
 
 /// One flow that receives.
 #[derive(Debug)]
-pub(crate) struct StreamReceiver<'a> {
+pub struct StreamReceiver<'a> {
     socket: &'a Socket,
     sink: ReceiveSink,
     /// How much it waits for; without it whatever the socket is set to.
-    pub(crate) low_watermark: Option<LowWatermark>,
+    pub low_watermark: Option<LowWatermark>,
 }
 
 impl<'a> StreamReceiver<'a> {
     /// The socket blocks, for as long as a wait may last (`socket::set_timeout`).
-    pub(crate) fn new(socket: &'a Socket, inlet: ReceiveSink) -> Self {
+    pub fn new(socket: &'a Socket, inlet: ReceiveSink) -> Self {
         Self { socket, sink: inlet, low_watermark: None }
     }
 
@@ -50,7 +50,7 @@ impl<'a> StreamReceiver<'a> {
     ///
     /// # Errors
     /// The call that failed: the peer reset the connection.
-    pub(crate) fn run(&mut self, account: &impl StreamControl) -> Result<ReceiveEnd> {
+    pub fn run(&mut self, account: &impl StreamControl) -> Result<ReceiveEnd> {
         if let Some(wake) = self.low_watermark {
             wake.apply(self.socket)?;
         }

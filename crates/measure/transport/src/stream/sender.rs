@@ -17,7 +17,7 @@ const COMPLETIONS_MAX: Nanos = Nanos::from_secs(1);
 
 /// What a stream consists of, shared by all flows of a side.
 #[derive(Debug)]
-pub(crate) enum SendSource {
+pub enum SendSource {
     /// Copied by the kernel on every call.
     Buffer(Payload),
     /// Never copied: `sendfile` hands out the pages of a file in memory.
@@ -30,7 +30,7 @@ pub(crate) enum SendSource {
 
 /// How what is on a disk gets to the socket.
 #[derive(Debug)]
-pub(crate) enum FileReadMethod {
+pub enum FileReadMethod {
     /// Through a buffer, in blocks of this length.
     Copied(usize),
     /// By `sendfile`, in blocks of this length.
@@ -39,7 +39,7 @@ pub(crate) enum FileReadMethod {
 
 /// How one flow takes from the source.
 #[derive(Debug)]
-pub(crate) enum SendMethod<'a> {
+pub enum SendMethod<'a> {
     Copy(&'a [u8]),
     MemoryFile { file: &'a MemoryFile, offset: usize },
     ZeroCopy(ZeroCopySender<'a>),
@@ -49,7 +49,7 @@ pub(crate) enum SendMethod<'a> {
 
 /// A file that is read block by block, and what of the last one is still to be sent.
 #[derive(Debug)]
-pub(crate) struct FileReader<'a> {
+pub struct FileReader<'a> {
     file: &'a File,
     block: Vec<u8>,
     rest: std::ops::Range<usize>,
@@ -58,7 +58,7 @@ pub(crate) struct FileReader<'a> {
 
 /// Sends without a copy, and what is known of them.
 #[derive(Debug)]
-pub(crate) struct ZeroCopySender<'a> {
+pub struct ZeroCopySender<'a> {
     bytes: &'a [u8],
     /// Sends whose pages the kernel still holds.
     n_pending: u64,
@@ -79,7 +79,7 @@ impl SendSource {
     ///
     /// # Errors
     /// `setsockopt(SO_ZEROCOPY)`, when this kernel or this protocol cannot send without a copy.
-    pub(crate) fn prepare(&self, socket: &Socket) -> Result<SendMethod<'_>> {
+    pub fn prepare(&self, socket: &Socket) -> Result<SendMethod<'_>> {
         Ok(match self {
             Self::Buffer(payload) => SendMethod::Copy(payload.bytes()),
             Self::MemoryFile(file) => SendMethod::MemoryFile { file, offset: 0 },
@@ -190,28 +190,28 @@ impl ZeroCopySender<'_> {
 
 /// Sends without a copy: how many are completed, and how many of them the kernel copied all the same.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct ZeroCopyCounts {
-    pub(crate) n_completed: u64,
-    pub(crate) n_copied: u64,
+pub struct ZeroCopyCounts {
+    pub n_completed: u64,
+    pub n_copied: u64,
 }
 
 impl ZeroCopyCounts {
     /// Those of two flows together.
-    pub(crate) fn merge(self, other: Self) -> Self {
+    pub fn merge(self, other: Self) -> Self {
         Self { n_completed: self.n_completed + other.n_completed, n_copied: self.n_copied + other.n_copied }
     }
 }
 
 /// One flow that sends.
 #[derive(Debug)]
-pub(crate) struct StreamSender<'a> {
+pub struct StreamSender<'a> {
     socket: &'a Socket,
     method: SendMethod<'a>,
     length: usize,
     /// When bytes are due; without it at once.
-    pub(crate) schedule: Option<ByteSchedule>,
+    pub schedule: Option<ByteSchedule>,
     /// How many bytes may yet be sent; without it as many as there is time for.
-    pub(crate) budget: Option<u64>,
+    pub budget: Option<u64>,
 }
 
 impl<'a> StreamSender<'a> {
@@ -221,7 +221,7 @@ impl<'a> StreamSender<'a> {
     ///
     /// # Errors
     /// As [`SendSource::prepare`].
-    pub(crate) fn new(socket: &'a Socket, source: &'a SendSource) -> Result<Self> {
+    pub fn new(socket: &'a Socket, source: &'a SendSource) -> Result<Self> {
         Ok(Self { socket, method: source.prepare(socket)?, length: source.length(), schedule: None, budget: None })
     }
 
@@ -229,7 +229,7 @@ impl<'a> StreamSender<'a> {
     ///
     /// # Errors
     /// The call that failed: the peer reset the connection or has gone.
-    pub(crate) fn run(&mut self, account: &impl StreamControl) -> Result<()> {
+    pub fn run(&mut self, account: &impl StreamControl) -> Result<()> {
         while !account.is_over() && !self.method.has_ended() {
             let length = self.next_length();
             if length == 0 {
@@ -255,7 +255,7 @@ impl<'a> StreamSender<'a> {
     }
 
     /// Whether all of a file has been sent.
-    pub(crate) fn has_sent_all(&self) -> bool {
+    pub fn has_sent_all(&self) -> bool {
         self.method.has_ended()
     }
 
@@ -282,7 +282,7 @@ impl<'a> StreamSender<'a> {
     ///
     /// # Errors
     /// `recvmsg(MSG_ERRQUEUE)` or `poll`.
-    pub(crate) fn zero_copy_counts(&mut self) -> Result<Option<ZeroCopyCounts>> {
+    pub fn zero_copy_counts(&mut self) -> Result<Option<ZeroCopyCounts>> {
         let SendMethod::ZeroCopy(uncopying) = &mut self.method else { return Ok(None) };
         uncopying.wait_for_completions(self.socket)?;
         Ok(Some(ZeroCopyCounts { n_completed: uncopying.n_completed, n_copied: uncopying.n_copied }))

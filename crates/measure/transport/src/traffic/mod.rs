@@ -7,13 +7,13 @@ mod pattern;
 mod schedule;
 mod sizes;
 
-pub(crate) use pattern::TrafficPattern;
-pub(crate) use schedule::{FlowIndex, Schedule};
-pub(crate) use sizes::DatagramSizes;
+pub use pattern::TrafficPattern;
+pub use schedule::{FlowIndex, Schedule};
+pub use sizes::DatagramSizes;
 
 /// Why a text describes no traffic; each says what would have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum TrafficError {
+pub enum TrafficError {
     /// The first word is none that is known.
     #[error("constant, bursts, bursts:N, frames:FPS, frames:FPS:SPREAD% or poisson")]
     Pattern,

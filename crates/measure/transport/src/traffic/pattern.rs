@@ -13,7 +13,7 @@ const SPREAD_MAX: f64 = 3.0;
 
 /// How messages are spread over time at a rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum TrafficPattern {
+pub enum TrafficPattern {
     /// At equal distances.
     Constant,
     /// That many back to back, the bursts at equal distances; without a number what is due each millisecond.

@@ -16,16 +16,16 @@ const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Which flow of how many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FlowIndex {
+pub struct FlowIndex {
     /// Its number, from 0.
-    pub(crate) idx: usize,
+    pub idx: usize,
     /// How many there are.
-    pub(crate) of: usize,
+    pub of: usize,
 }
 
 /// When the messages of one flow are due, in their order; what was taken is past.
 #[derive(Debug, Clone)]
-pub(crate) struct Schedule {
+pub struct Schedule {
     groups: MessageGroups,
     n_taken: u64,
 }
@@ -93,7 +93,7 @@ impl Schedule {
     ///
     /// The constant traffic of several flows is shifted against each other, so that all together are constant.
     #[must_use]
-    pub(crate) fn new(traffic: TrafficPattern, per_flow: PerSec, (seed, share): (u64, FlowIndex)) -> Option<Self> {
+    pub fn new(traffic: TrafficPattern, per_flow: PerSec, (seed, share): (u64, FlowIndex)) -> Option<Self> {
         let idx = u64::try_from(share.idx).unwrap_or(0);
         let seed = seed.wrapping_add(SEED_STEP.wrapping_mul(idx + 1));
         let drawn = |source| MessageGroups::Random { source, ahead: VecDeque::with_capacity(AHEAD) };
@@ -131,7 +131,7 @@ impl Schedule {
     }
 
     /// How many messages are due at `elapsed` since the start and not yet taken, at most `most`.
-    pub(crate) fn due(&mut self, elapsed: Nanos, most: u64) -> u64 {
+    pub fn due(&mut self, elapsed: Nanos, most: u64) -> u64 {
         match &mut self.groups {
             MessageGroups::Even { pace, of, after } => {
                 let n = if elapsed < *after { 0 } else { pace.due(elapsed - *after).saturating_mul(*of) };
@@ -153,7 +153,7 @@ impl Schedule {
 
     /// When the first message that is not taken yet is due: its intended start.
     #[must_use]
-    pub(crate) fn next_at(&mut self) -> Nanos {
+    pub fn next_at(&mut self) -> Nanos {
         match &mut self.groups {
             MessageGroups::Even { pace, of, after } => pace.at(self.n_taken / *of) + *after,
             MessageGroups::Random { source, ahead } => front(source, ahead, 0).map_or(Nanos::MAX, |(at, _)| *at),
@@ -161,7 +161,7 @@ impl Schedule {
     }
 
     /// Counts messages as sent.
-    pub(crate) fn advance(&mut self, n: u64) {
+    pub fn advance(&mut self, n: u64) {
         self.n_taken += n;
         let MessageGroups::Random { ahead, .. } = &mut self.groups else { return };
         let mut left = n;
@@ -178,7 +178,7 @@ impl Schedule {
 
     /// How many messages were due at `elapsed` in all.
     #[must_use]
-    pub(crate) fn total_due(mut self, elapsed: Nanos) -> u64 {
+    pub fn total_due(mut self, elapsed: Nanos) -> u64 {
         let n_waiting = match self.groups {
             MessageGroups::Even { .. } => self.due(elapsed, u64::MAX),
             MessageGroups::Random { source, ahead } => {

@@ -12,14 +12,14 @@ const IMIX: &str = "18:7,524:4,1472:1";
 
 /// The lengths of messages by their numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct DatagramSizes {
+pub struct DatagramSizes {
     cycle: Box<[usize]>,
 }
 
 impl DatagramSizes {
     /// Every message of the same length.
     #[must_use]
-    pub(crate) fn fixed(size: usize) -> Self {
+    pub fn fixed(size: usize) -> Self {
         Self { cycle: [size].into() }
     }
 
@@ -27,7 +27,7 @@ impl DatagramSizes {
     ///
     /// # Errors
     /// Says what a mix is, or what its weights may add up to.
-    pub(crate) fn mix(text: &str, seed: u64) -> Result<Self, TrafficError> {
+    pub fn mix(text: &str, seed: u64) -> Result<Self, TrafficError> {
         let text = if text == "imix" { IMIX } else { text };
         let parts = parse_mix(text, 18..=65_507).map_err(|error| match error {
             MixError::Weights => TrafficError::Weights,
@@ -43,26 +43,26 @@ impl DatagramSizes {
     /// The length of message number `n`.
     #[inline]
     #[must_use]
-    pub(crate) fn of(&self, n: u64) -> usize {
+    pub fn of(&self, n: u64) -> usize {
         let cycle = u64::try_from(self.cycle.len()).unwrap_or(u64::MAX);
         self.cycle[usize::try_from(n % cycle).unwrap_or(0)]
     }
 
     /// The one length that all have; nothing for a mix.
     #[must_use]
-    pub(crate) fn fixed_size(&self) -> Option<usize> {
+    pub fn fixed_size(&self) -> Option<usize> {
         (self.longest() == self.cycle.iter().copied().min().unwrap_or(0)).then(|| self.longest())
     }
 
     /// The greatest length.
     #[must_use]
-    pub(crate) fn longest(&self) -> usize {
+    pub fn longest(&self) -> usize {
         self.cycle.iter().copied().max().unwrap_or(0)
     }
 
     /// The mean length in bytes.
     #[must_use]
-    pub(crate) fn mean(&self) -> f64 {
+    pub fn mean(&self) -> f64 {
         let sum: usize = self.cycle.iter().sum();
         let n = |count: usize| approximate(u64::try_from(count).unwrap_or(u64::MAX));
         n(sum) / n(self.cycle.len())

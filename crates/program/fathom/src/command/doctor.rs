@@ -8,8 +8,8 @@ use fathom_lab::{Device, Lab, preset};
 use fathom_packet::{
     backend::{self, OutputDevice, Timestamping, WorkerLoad},
     craft::{FrameSet, FrameTemplate},
-    pktgen,
 };
+use fathom_pktgen as pktgen;
 use fathom_sys::{
     affinity,
     bpf::{Assembler, Program, ProgramType, XdpAction, XdpLink, XdpMode},

@@ -1,8 +1,8 @@
 //! `fathom evaluate`: every layer, top to bottom.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use fathom_app::scenario::execution::LoadedScenario;
 use fathom_model::{Settings, TestPlan, units::Nanos};
+use fathom_scenario::execution::LoadedScenario;
 use fathom_sys::policy::Policy;
 
 use super::measurement::{self, KeepResult, TestHosts};

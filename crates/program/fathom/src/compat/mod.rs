@@ -45,7 +45,7 @@ pub(crate) const COMPAT_TOOLS: &[CompatTool] = &[
 ];
 
 /// Writes down a test of an iperf3 server that prints nothing, for a client that asks for the server's output.
-pub(crate) fn iperf3_transcript() -> Box<dyn fathom_transport::iperf3::TestObserver> {
+pub(crate) fn iperf3_transcript() -> Box<dyn fathom_interop::iperf3::TestObserver> {
     iperf3::transcript()
 }
 

@@ -123,17 +123,17 @@ fn check_targets(plan: &Plan, surroundings: &RunOptions) -> Result<(), UserError
             return Err(UserError::new(Exit::Usage, "frames are put into the stack of a host of a lab only")
                 .with_line("use", "fathom packet --lab pair --test stack-receive"));
         }
-        if let Some(host) = fathom_packet::kinds::probe::destination(&test.kind, &test.options) {
+        if let Some(host) = fathom_probe::kinds::destination(&test.kind, &test.options) {
             target::check_probe(&host, (test, plan.hosts.get(&test.from)), &surroundings.allowed)?;
             // A `host` of other kinds is a server of another tool.
             continue;
         }
         // A script chooses among these while it runs, so that all of them are targets.
-        let chosen = test.options.text(fathom_app::lua::ALLOW).unwrap_or_default();
+        let chosen = test.options.text(fathom_lua::ALLOW).unwrap_or_default();
         for word in chosen.split([',', ' ', '\n']).filter(|word| !word.is_empty()) {
             surroundings.allowed.check_network(word)?;
         }
-        let server = fathom_transport::iperf3::destination(&test.options).map_err(|error| engine_error(&error))?;
+        let server = fathom_interop::iperf3::destination(&test.options).map_err(|error| engine_error(&error))?;
         if let Some((host, _)) = server {
             // Who runs such a server has consented to its tests, and nothing else is sent there. Nothing connects to it here:
             // a server that serves one test would have served it.

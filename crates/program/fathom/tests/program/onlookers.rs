@@ -3,12 +3,12 @@
 use std::os::fd::AsFd;
 
 use fathom_model::units::{Bytes, Nanos};
-use fathom_packet::wire::MacAddress;
 use fathom_sys::{
     namespace::NetNs,
     netlink::{BridgeIndex, Netlink, Veth, VethEnd},
     packet_socket::{ReceiveBuffer, Receiver},
 };
+use fathom_wire::MacAddress;
 
 use crate::test_bed::{ProgramResult, RunningProgram, TestBed, lacks_root};
 

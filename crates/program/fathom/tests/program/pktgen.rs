@@ -4,7 +4,7 @@ use std::fs;
 
 use fathom_lab::{Lab, StateFolder};
 use fathom_model::units::Bytes;
-use fathom_packet::pktgen::{CommandResult, Params, PktgenAddresses, Status};
+use fathom_pktgen::{CommandResult, Params, PktgenAddresses, Status};
 use fathom_sys::{
     netlink::Netlink,
     packet_socket::{ReceiveBuffer, Receiver},

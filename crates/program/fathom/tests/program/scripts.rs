@@ -38,7 +38,7 @@ const SCRIPTS: &[(&str, &str, &str, &str)] = &[
 ];
 
 fn folder() -> PathBuf {
-    tree().join("crates/measure/app/tests/scripts")
+    tree().join("crates/measure/lua/tests/scripts")
 }
 
 /// A server to ask; nothing where it is missing, which is said.

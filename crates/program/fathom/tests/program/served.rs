@@ -3,7 +3,7 @@
 use std::{fs, process::Command};
 
 use fathom_model::{TestRun, units::Nanos};
-use fathom_packet::wire::{ETHERTYPE_IPV4, Ethernet, Ipv4, MacAddress, PROTOCOL_UDP};
+use fathom_wire::{ETHERTYPE_IPV4, Ethernet, Ipv4, MacAddress, PROTOCOL_UDP};
 
 use crate::{
     evaluation::is_whole,

@@ -16,10 +16,8 @@ use super::super::{
     OutputDevice, Timestamping, WorkerLoad,
     departures::{DepartureParams, DepartureSchedule, GAP_BITS, N_GAPS, OVERTIME, RandomGaps, TICK_BITS, catch_up_gap},
 };
-use crate::{
-    craft::{ChangePer, ChecksumCover, FieldChange, FieldValues, FrameSet, FrameTemplate, ZeroChecksum},
-    wire::Mark,
-};
+use crate::craft::{ChangePer, ChecksumCover, FieldChange, FieldValues, FrameSet, FrameTemplate, ZeroChecksum};
+use fathom_wire::Mark;
 
 /// What a program shares with user space.
 #[derive(Debug)]
@@ -377,7 +375,7 @@ fn immediate(burst: u64) -> i32 {
     i32::try_from(burst).expect("an option bounds it")
 }
 
-/// [`crate::craft::splitmix`] of the number in `R1`; `R2` is lost.
+/// [`fathom_statistics::splitmix`] of the number in `R1`; `R2` is lost.
 fn mix(a: &mut Assembler, seed: u64) {
     a.load_constant(R2, 0x9e37_79b9_7f4a_7c15).compute(Operation::Mul, R1, R2);
     a.load_constant(R2, seed).add(R1, R2);
@@ -598,9 +596,9 @@ mod tests {
             virtual_sender::{ALONE, VirtualSender, looks, n_due, next_look, pattern, patterns},
         },
         craft::{ChecksumField, FrameIndex},
-        wire::{ChecksumSum, MarkOffsets},
         xdp::or_skip,
     };
+    use fathom_wire::{ChecksumSum, MarkOffsets};
 
     /// Any device does, since nothing leaves in these tests.
     fn port() -> OutputDevice {

@@ -9,7 +9,8 @@ use fathom_model::units::Nanos;
 use fathom_sys::{clock, packet_socket::Queueing};
 
 use super::{Backend, Generator, OutputDevice, Timestamping, WorkerLoad, counter, departures::TICK_BITS, unsupported};
-use crate::pktgen::{self, CommandResult, FlagState, PktgenDir, PktgenSetting, RunStatus, Value, XmitMode};
+use fathom_pktgen as pktgen;
+use fathom_pktgen::{CommandResult, FlagState, PktgenDir, PktgenSetting, RunStatus, Value, XmitMode};
 use packets::PktgenPackets;
 
 /// `/proc/net/pktgen`.

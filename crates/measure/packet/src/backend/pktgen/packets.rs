@@ -8,11 +8,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use fathom_engine::{Error, pace::WorkShare};
 
 use super::super::unsupported;
-use crate::{
-    craft::{ChangePer, FieldValues, FrameSet, FrameTemplate, interleaved},
-    pktgen::{DevicePorts, FlagState, PktgenSetting, SizeWeight, Value},
-    wire::{ChecksumSum, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, MacAddress, Mark, PROTOCOL_UDP, Udp},
-};
+use crate::craft::{ChangePer, FieldValues, FrameSet, FrameTemplate, interleaved};
+use fathom_pktgen::{DevicePorts, FlagState, PktgenSetting, SizeWeight, Value};
+use fathom_wire::{ChecksumSum, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, MacAddress, Mark, PROTOCOL_UDP, Udp};
 
 /// Packets as pktgen makes them.
 #[derive(Debug, Clone, PartialEq, Eq)]

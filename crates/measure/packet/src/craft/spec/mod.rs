@@ -22,7 +22,7 @@ use super::{
     ChangePer,
     header::{FieldSpec, HEADERS, HeaderSpec, OptionSyntax, PositionalFields},
 };
-use crate::wire::Mark;
+use fathom_wire::Mark;
 
 /// Bytes of a line, from the first to the one behind the last.
 pub type TextSpan = Range<usize>;

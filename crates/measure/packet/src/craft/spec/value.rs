@@ -12,7 +12,7 @@ use super::{
     },
     SpecFault,
 };
-use crate::wire::MacAddress;
+use fathom_wire::MacAddress;
 
 /// What a field carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use fathom_sys::{
 };
 
 use super::{super::addresses::HostAddresses, NAME};
-use crate::wire::MacAddress;
+use fathom_wire::MacAddress;
 
 /// How long all counters must stand still to be final.
 const QUIET: Nanos = Nanos::from_millis(50);

@@ -12,10 +12,8 @@ use fathom_sys::{
 };
 
 use super::device::TestDevice;
-use crate::{
-    craft::FrameSet,
-    wire::{Arp, Mark},
-};
+use crate::craft::FrameSet;
+use fathom_wire::{Arp, Mark};
 
 /// The option that says how many there are.
 pub const LEARNING: &str = "learning";

@@ -10,7 +10,6 @@ use super::receiver::{GAP, LATENCY, PDV_NS, VARIATION};
 
 const PPS: UnitAndSense = UnitAndSense(Unit::FramesPerSec, Better::Higher);
 const RATIO: UnitAndSense = UnitAndSense(Unit::Ratio, Better::Lower);
-const TIME: UnitAndSense = UnitAndSense(Unit::Nanos, Better::Lower);
 
 const fn quantile(distribution: &'static str, q: f64) -> Derivation {
     Derivation::quantile(Side::Responder, distribution, q)
@@ -44,24 +43,49 @@ pub(super) const METRICS: &[Metric] = &[
         "RFC 1242 section 3.6",
         Derivation::missing((Side::Initiator, SENT), (Side::Responder, RECEIVED)),
     ),
-    Metric::of(MetricName("latency_ns_p50", "latency p50"), TIME, "RFC 8219 section 7.2", quantile(LATENCY, 0.5)),
-    Metric::of(MetricName("latency_ns_p99", "p99"), TIME, SOURCE, quantile(LATENCY, 0.99)),
-    Metric::of(MetricName("latency_ns_p999", "p99.9"), TIME, "RFC 8219 section 7.2", quantile(LATENCY, 0.999)),
-    Metric::of(MetricName("pdv_ns", "PDV"), TIME, "RFC 8219 section 7.3.1", Derivation::total(Side::Responder, PDV_NS)),
-    Metric::of(MetricName("ipdv_ns_p50", "IPDV p50"), TIME, "RFC 5481 section 4.1", quantile(VARIATION, 0.5)),
-    Metric::of(MetricName("ipdv_ns_max", "IPDV max"), TIME, "RFC 5481 section 4.1", quantile(VARIATION, 1.0)),
-    Metric::of(MetricName("arrival_gap_ns_p99", "arrival gap p99"), TIME, SOURCE, quantile(GAP, 0.99)),
+    Metric::of(
+        MetricName("latency_ns_p50", "latency p50"),
+        UnitAndSense::TIME,
+        "RFC 8219 section 7.2",
+        quantile(LATENCY, 0.5),
+    ),
+    Metric::of(MetricName("latency_ns_p99", "p99"), UnitAndSense::TIME, SOURCE, quantile(LATENCY, 0.99)),
+    Metric::of(
+        MetricName("latency_ns_p999", "p99.9"),
+        UnitAndSense::TIME,
+        "RFC 8219 section 7.2",
+        quantile(LATENCY, 0.999),
+    ),
+    Metric::of(
+        MetricName("pdv_ns", "PDV"),
+        UnitAndSense::TIME,
+        "RFC 8219 section 7.3.1",
+        Derivation::total(Side::Responder, PDV_NS),
+    ),
+    Metric::of(
+        MetricName("ipdv_ns_p50", "IPDV p50"),
+        UnitAndSense::TIME,
+        "RFC 5481 section 4.1",
+        quantile(VARIATION, 0.5),
+    ),
+    Metric::of(
+        MetricName("ipdv_ns_max", "IPDV max"),
+        UnitAndSense::TIME,
+        "RFC 5481 section 4.1",
+        quantile(VARIATION, 1.0),
+    ),
+    Metric::of(MetricName("arrival_gap_ns_p99", "arrival gap p99"), UnitAndSense::TIME, SOURCE, quantile(GAP, 0.99)),
     Metric::of(MetricName("reordered_ratio", "reordered"), RATIO, "RFC 4737 section 3", share(REORDERED)),
     Metric::of(MetricName("duplicate_ratio", "duplicated"), RATIO, SOURCE, share(DUPLICATES)),
     Metric::of(
         MetricName("cost_sender_ns", "sender's CPU per frame"),
-        TIME,
+        UnitAndSense::TIME,
         SOURCE,
         Derivation::cost(Side::Initiator, SENT),
     ),
     Metric::of(
         MetricName("schedule_lag_ns_max", "schedule lag max"),
-        TIME,
+        UnitAndSense::TIME,
         SOURCE,
         Derivation::total(Side::Initiator, SCHEDULE_LAG_NS_MAX),
     )

@@ -24,10 +24,10 @@ use super::{
 };
 use crate::{
     craft::{FrameOutline, SourcePorts},
-    pktgen::{DevicePorts, PktgenDir, PktgenOrigin},
-    wire::Mark,
     xdp::{ExpectedFrames, FrameTimes, RateStepTimes, RateSteps, UnrelatedFrames},
 };
+use fathom_pktgen::{DevicePorts, PktgenDir, PktgenOrigin};
+use fathom_wire::Mark;
 
 // Ports that are nobody's (RFC 6335 section 6), other ones in each trial, with room for all workers behind them.
 const PKTGEN_PORT: u16 = 49_152;

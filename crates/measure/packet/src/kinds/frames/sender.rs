@@ -29,9 +29,9 @@ use super::{
 use crate::{
     backend::{self, DeparturePattern, DepartureSchedule, Generator, OutputDevice, RateStep, Timestamping, WorkerLoad},
     craft::{FrameContext, FrameEndpoint, FrameEndpoints},
-    pktgen::DevicePorts,
-    wire::{MacAddress, Mark},
 };
+use fathom_pktgen::DevicePorts;
+use fathom_wire::{MacAddress, Mark};
 
 /// An initiator, ready to send.
 #[derive(Debug)]

@@ -2,11 +2,8 @@
 
 use fathom_model::units::{Frames, Nanos};
 
-use crate::{
-    sequence::FrameSequence,
-    wire::Mark,
-    xdp::{ExpectedFrames, FrameCounts, FrameTimes},
-};
+use crate::xdp::{ExpectedFrames, FrameCounts, FrameTimes};
+use fathom_wire::{FrameSequence, Mark};
 
 /// What has arrived, and when.
 #[derive(Debug)]
@@ -86,10 +83,8 @@ fn latency_of(mark: &Mark, at: Nanos) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        wire::MarkOffsets,
-        xdp::{RateSteps, UnrelatedFrames},
-    };
+    use crate::xdp::{RateSteps, UnrelatedFrames};
+    use fathom_wire::MarkOffsets;
 
     const TAG: u32 = 0x1234_5678;
 

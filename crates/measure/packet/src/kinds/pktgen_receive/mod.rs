@@ -16,7 +16,7 @@ use fathom_sys::{
     policy::Policy,
 };
 
-use crate::pktgen::{DevicePorts, ReceivedPackets};
+use fathom_pktgen::{DevicePorts, ReceivedPackets};
 
 /// Counts packets of pktgen's at a device.
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +59,6 @@ const COUNTERS: &[&str] = &[RECEIVED, DUPLICATES, REORDERED, NUMBERED];
 const SOURCE: &str = "docs/methods/pktgen_receive.md";
 const PPS: UnitAndSense = UnitAndSense(Unit::FramesPerSec, Better::Higher);
 const RATIO: UnitAndSense = UnitAndSense(Unit::Ratio, Better::Lower);
-const TIME: UnitAndSense = UnitAndSense(Unit::Nanos, Better::Lower);
 
 const fn share(part: &'static str, whole: &'static str) -> Derivation {
     Derivation::share((Side::Initiator, part), (Side::Initiator, whole))
@@ -85,10 +84,20 @@ const METRICS: &[Metric] = &[
     Metric::of(MetricName("unseen_ratio", "missed by the socket"), RATIO, SOURCE, share(SOCKET_DROPPED, NUMBERED)),
     Metric::of(MetricName("reordered_ratio", "reordered"), RATIO, "RFC 4737 section 3", share(REORDERED, RECEIVED)),
     Metric::of(MetricName("duplicate_ratio", "duplicated"), RATIO, SOURCE, share(DUPLICATES, RECEIVED)),
-    Metric::of(MetricName("ipdv_ns_p50", "IPDV p50"), TIME, "RFC 5481 section 4.1", quantile(VARIATION, 0.5)),
-    Metric::of(MetricName("ipdv_ns_p99", "IPDV p99"), TIME, "RFC 5481 section 4.1", quantile(VARIATION, 0.99)),
-    Metric::of(MetricName("latency_ns_p50", "latency p50"), TIME, SOURCE, quantile(LATENCY, 0.5)),
-    Metric::of(MetricName("latency_ns_p99", "p99"), TIME, SOURCE, quantile(LATENCY, 0.99)),
+    Metric::of(
+        MetricName("ipdv_ns_p50", "IPDV p50"),
+        UnitAndSense::TIME,
+        "RFC 5481 section 4.1",
+        quantile(VARIATION, 0.5),
+    ),
+    Metric::of(
+        MetricName("ipdv_ns_p99", "IPDV p99"),
+        UnitAndSense::TIME,
+        "RFC 5481 section 4.1",
+        quantile(VARIATION, 0.99),
+    ),
+    Metric::of(MetricName("latency_ns_p50", "latency p50"), UnitAndSense::TIME, SOURCE, quantile(LATENCY, 0.5)),
+    Metric::of(MetricName("latency_ns_p99", "p99"), UnitAndSense::TIME, SOURCE, quantile(LATENCY, 0.99)),
 ];
 
 impl TestKind for PktgenReceive {

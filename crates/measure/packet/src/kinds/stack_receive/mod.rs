@@ -20,10 +20,8 @@ use fathom_model::{
 use fathom_sys::{clock, netlink::Netlink, policy::Policy};
 
 use super::addresses::HostAddresses;
-use crate::{
-    craft::{self, FrameContext, FrameEndpoint as Station, FrameEndpoints},
-    wire::{MacAddress, Mark},
-};
+use crate::craft::{self, FrameContext, FrameEndpoint as Station, FrameEndpoints};
+use fathom_wire::{MacAddress, Mark};
 use injector::FrameInjector;
 use reader::SocketReader;
 use rules::FilterRules;
@@ -97,14 +95,18 @@ const COUNTERS: &[&str] = &[INJECTED, DELIVERED];
 
 const SOURCE: &str = "docs/methods/stack_receive.md";
 const PPS: UnitAndSense = UnitAndSense(Unit::FramesPerSec, Better::Higher);
-const TIME: UnitAndSense = UnitAndSense(Unit::Nanos, Better::Lower);
 
 const fn per_frame(cpu: &'static str, frames: &'static str) -> Derivation {
     Derivation::quotient((Side::Initiator, cpu), (Side::Initiator, frames))
 }
 
 const METRICS: &[Metric] = &[
-    Metric::of(MetricName("cost_stack_ns", "CPU per frame"), TIME, SOURCE, per_frame(STACK_CPU_NS, INJECTED)),
+    Metric::of(
+        MetricName("cost_stack_ns", "CPU per frame"),
+        UnitAndSense::TIME,
+        SOURCE,
+        per_frame(STACK_CPU_NS, INJECTED),
+    ),
     Metric::of(
         MetricName("injected_per_sec", "received by the stack"),
         PPS,
@@ -114,7 +116,7 @@ const METRICS: &[Metric] = &[
     Metric::of(MetricName("delivered_per_sec", "read"), PPS, SOURCE, Derivation::rate(Side::Initiator, DELIVERED)),
     Metric::of(
         MetricName("cost_reader_ns", "reader's CPU per frame"),
-        TIME,
+        UnitAndSense::TIME,
         SOURCE,
         per_frame(READER_CPU_NS, DELIVERED),
     ),

@@ -10,7 +10,7 @@ use fathom_model::{
     },
 };
 
-use crate::{kinds::LATENCY, tcp_sampler::BYTES_TRANSMITTED};
+use crate::tcp_sampler::BYTES_TRANSMITTED;
 
 const SOURCE: &str = "docs/methods/tcp_loaded.md";
 const HERE: Side = Side::Initiator;
@@ -22,11 +22,11 @@ const fn own(name: MetricName, measure: UnitAndSense, from: Derivation) -> Metri
 }
 
 const fn time(name: MetricName, (distribution, q): (&'static str, f64)) -> Metric {
-    own(name, LATENCY, Derivation::quantile(HERE, distribution, q))
+    own(name, UnitAndSense::TIME, Derivation::quantile(HERE, distribution, q))
 }
 
 const fn rtt(name: MetricName, sender: Side) -> Metric {
-    own(name, LATENCY, Derivation::quantile(sender, tcp::RTT_NS, 0.5))
+    own(name, UnitAndSense::TIME, Derivation::quantile(sender, tcp::RTT_NS, 0.5))
 }
 
 const fn retransmitted(name: MetricName, sender: Side) -> Metric {

@@ -6,7 +6,7 @@ use fathom_model::{
     names::{count, tcp},
 };
 
-use crate::{kinds::LATENCY, tcp_sampler::BYTES_TRANSMITTED};
+use crate::tcp_sampler::BYTES_TRANSMITTED;
 
 const SOURCE: &str = "docs/methods/tcp_stream.md";
 /// Totals in units of 1024 bytes, so that a cost per unit is a readable number of nanoseconds.
@@ -36,13 +36,13 @@ pub(super) const fn one_way(sender: Side, receiver: Side) -> [Metric; 10] {
         ),
         Metric::of(
             MetricName("rtt_ns_p50", "RTT under load p50"),
-            LATENCY,
+            UnitAndSense::TIME,
             SOURCE,
             Derivation::quantile(sender, tcp::RTT_NS, 0.5),
         ),
         Metric::of(
             MetricName("rtt_ns_p99", "RTT under load p99"),
-            LATENCY,
+            UnitAndSense::TIME,
             SOURCE,
             Derivation::quantile(sender, tcp::RTT_NS, 0.99),
         ),
@@ -54,25 +54,25 @@ pub(super) const fn one_way(sender: Side, receiver: Side) -> [Metric; 10] {
         ),
         Metric::of(
             MetricName("cost_sender_ns_per_kib", "sender's CPU per KiB"),
-            LATENCY,
+            UnitAndSense::TIME,
             SOURCE,
             Derivation::cost(sender, KIBIBYTES_SENT),
         ),
         Metric::of(
             MetricName("cost_receiver_ns_per_kib", "receiver's CPU per KiB"),
-            LATENCY,
+            UnitAndSense::TIME,
             SOURCE,
             Derivation::cost(receiver, KIBIBYTES_RECEIVED),
         ),
         Metric::of(
             MetricName("host_cost_sender_ns_per_gib", "sending host's CPU per GiB"),
-            LATENCY,
+            UnitAndSense::TIME,
             SOURCE,
             Derivation::host_cost(sender, count::BYTES_SENT),
         ),
         Metric::of(
             MetricName("host_cost_receiver_ns_per_gib", "receiving host's CPU per GiB"),
-            LATENCY,
+            UnitAndSense::TIME,
             SOURCE,
             Derivation::host_cost(receiver, count::BYTES_RECEIVED),
         ),
@@ -108,22 +108,26 @@ pub(super) const BOTH: [Metric; 11] = [
     own(MetricName("throughput_bps_down", "goodput down"), GOODPUT, Derivation::rate(HERE, count::BYTES_RECEIVED)),
     retransmitted(MetricName("retransmitted_ratio_up", "retransmitted up"), HERE),
     retransmitted(MetricName("retransmitted_ratio_down", "retransmitted down"), THERE),
-    own(MetricName("rtt_ns_p99_up", "RTT under load p99, up"), LATENCY, Derivation::quantile(HERE, tcp::RTT_NS, 0.99)),
+    own(
+        MetricName("rtt_ns_p99_up", "RTT under load p99, up"),
+        UnitAndSense::TIME,
+        Derivation::quantile(HERE, tcp::RTT_NS, 0.99),
+    ),
     own(
         MetricName("rtt_ns_p99_down", "RTT under load p99, down"),
-        LATENCY,
+        UnitAndSense::TIME,
         Derivation::quantile(THERE, tcp::RTT_NS, 0.99),
     ),
     own(MetricName("missing_ratio_up", "not received up"), SHARE, missing(HERE, THERE)),
     own(MetricName("missing_ratio_down", "not received down"), SHARE, missing(THERE, HERE)),
     own(
         MetricName("cost_initiator_ns_per_kib", "initiator's CPU per KiB"),
-        LATENCY,
+        UnitAndSense::TIME,
         Derivation::cost(HERE, KIBIBYTES_MOVED),
     ),
     own(
         MetricName("cost_responder_ns_per_kib", "responder's CPU per KiB"),
-        LATENCY,
+        UnitAndSense::TIME,
         Derivation::cost(THERE, KIBIBYTES_MOVED),
     ),
 ];

@@ -18,7 +18,6 @@ use fathom_sys::{
 };
 
 use self::{receiver::UdpStreamReceiver, sender::UdpStreamSender, settings::StreamShape};
-use super::LATENCY;
 use crate::{
     connection_setup::BLOCKING_TIMEOUT, connection_setup::trial_secret, datagrams::FlowToken, options::SocketOptions,
 };
@@ -75,7 +74,7 @@ const BITS: UnitAndSense = UnitAndSense(Unit::BitsPerSec, Better::Higher);
 
 /// A span of time.
 const fn span(named: MetricName, source: &'static str, from: Derivation) -> Metric {
-    Metric::of(named, LATENCY, source, from)
+    Metric::of(named, UnitAndSense::TIME, source, from)
 }
 
 const fn metrics(sender: Side, receiver: Side) -> [Metric; 14] {

@@ -7,7 +7,8 @@ use std::{
 
 use clap::{ArgMatches, Command};
 use fathom_analyze::{promise, steps};
-use fathom_app::scenario::{self, Diagnostic, Severity, ast::Scenario};
+use fathom_scenario as scenario;
+use fathom_scenario::{Diagnostic, Severity, ast::Scenario};
 
 use crate::exit::Exit;
 

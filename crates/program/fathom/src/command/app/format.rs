@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use fathom_app::scenario;
+use fathom_scenario as scenario;
 
 use crate::{
     exit::Exit,

@@ -7,7 +7,8 @@ use std::{
 };
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use fathom_app::import::{self, Assets, Format, ImportOptions, ImportResult, SIZE_MAX};
+use fathom_import as import;
+use fathom_import::{Assets, Format, ImportOptions, ImportResult, SIZE_MAX};
 
 use crate::{
     exit::{Exit, UserError},

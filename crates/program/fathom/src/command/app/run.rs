@@ -65,7 +65,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         .with("script", script.clone())
         .with("url", url.clone())
         .with("args", words)
-        .with(fathom_app::lua::ALLOW, allowed.list())
+        .with(fathom_lua::ALLOW, allowed.list())
         .complete(kind.options())
         .map_err(|error| UserError::new(Exit::Usage, format!("app run: {error}")))?;
     let ends = measurement::hosts_on_loopback();

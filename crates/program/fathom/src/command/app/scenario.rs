@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use clap::ArgMatches;
-use fathom_app::scenario::execution::LoadedScenario;
 use fathom_model::{Settings, TestPlan, units::Nanos};
+use fathom_scenario::execution::LoadedScenario;
 
 use crate::{
     command::measurement::{self, KeepResult},

@@ -6,10 +6,10 @@ use std::{
 };
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use fathom_app::scenario::execution::{self, Exchange};
 use fathom_engine::TrialContext;
 use fathom_http::users::OPTIONS;
 use fathom_model::{Phases, Role, Settings, Side, units::Nanos};
+use fathom_scenario::execution::{self, Exchange};
 
 use super::scenario::{PreparedScenario, prepare};
 use crate::{

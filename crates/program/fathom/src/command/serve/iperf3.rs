@@ -10,9 +10,9 @@ use std::{
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, parser::ValueSource, value_parser};
 use fathom_engine::StopFlag;
+use fathom_interop::iperf3::{Authenticator, Error, PORT, Padding, SKEW_SECS, Server, ServerOptions, ServerTotals};
 use fathom_model::units::{BitsPerSec, Nanos, rounded};
 use fathom_sys::{policy::Network, threads};
-use fathom_transport::iperf3::{Authenticator, Error, PORT, Padding, SKEW_SECS, Server, ServerOptions, ServerTotals};
 
 use super::thread_error;
 use crate::{
@@ -137,7 +137,7 @@ fn options(matches: &ArgMatches) -> anyhow::Result<ServerOptions> {
         test_secs_max: Some(u32::try_from(longest.0 / 1_000_000_000).unwrap_or(u32::MAX)),
         is_client_allowed: (!networks.is_empty()).then(|| {
             let admits = move |address: IpAddr| networks.iter().any(|network| network.contains(address));
-            Arc::new(admits) as fathom_transport::iperf3::ClientFilter
+            Arc::new(admits) as fathom_interop::iperf3::ClientFilter
         }),
         authenticator: authenticator(matches)?.map(Arc::new),
         interval: Some(Nanos::from_secs(1)),

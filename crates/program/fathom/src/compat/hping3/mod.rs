@@ -1,6 +1,6 @@
 //! Drop-in for hping3: packets by hand, one after the other, and what comes back.
 //!
-//! It is a thin translation of options into a conversation and a course of `fathom_packet::probe`, which run in this process so that
+//! It is a thin translation of options into a conversation and a course of `fathom_probe`, which run in this process so that
 //! every reply is printed when it comes.
 
 mod listen_mode;
@@ -15,7 +15,7 @@ use std::{
 };
 
 use fathom_model::units::Nanos;
-use fathom_packet::probe::{
+use fathom_probe::{
     ChecksumMode, FlowRule, FragmentingTransport, IpFields, OwnDevice, ProbeKind, ProbePorts, ProbeRunner,
     ProbeTemplate, RawTransport, TcpProbe, port_scan::ScanOptions, source_address_for,
 };

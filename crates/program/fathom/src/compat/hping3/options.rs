@@ -1,7 +1,7 @@
 //! hping3's command line, read as hping3 reads it.
 
 use fathom_model::units::Nanos;
-use fathom_packet::{kinds::probe, probe::TcpFlags};
+use fathom_probe::{TcpFlags, kinds as probe};
 
 use super::super::getopt::{GetoptDialect, GetoptSyntax, LongOption, ParsedWord, atoi};
 
@@ -389,7 +389,7 @@ fn header(options: &mut Options, letter: char, value: &str) -> Result<(), EarlyE
         'H' => options.protocol = number(value, "ipproto")?,
         'C' => (options.mode, options.icmp.0) = (Mode::Icmp, number(value, "icmptype")?),
         'K' => (options.mode, options.icmp.1) = (Mode::Icmp, number(value, "icmpcode")?),
-        ICMP_TS => (options.mode, options.icmp.0) = (Mode::Icmp, fathom_packet::probe::TIMESTAMP),
+        ICMP_TS => (options.mode, options.icmp.0) = (Mode::Icmp, fathom_probe::TIMESTAMP),
         's' => options.base_port = Some(number(value, "baseport")?),
         'p' => {
             let rest = value.trim_start_matches('+');

@@ -7,7 +7,7 @@ use std::{
 };
 
 use fathom_model::units::Nanos;
-use fathom_packet::probe::{
+use fathom_probe::{
     IcmpErrorKind, ProbeDriver, ProbeEvent, ProbeOutcome, ProbeSeries, ProbeStep, ProbeTemplate, Reply, ReplyContent,
     Schedule, TcpFlags,
     port_scan::{PortScan, PortStatus, ScanOptions},

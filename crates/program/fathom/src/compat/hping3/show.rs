@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use fathom_packet::probe::{
+use fathom_probe::{
     IcmpError, IcmpErrorKind, Reply, ReplyContent, ReplyIpHeader, ReplyTcpHeader, TcpFlags, port_scan::ScannedPort,
 };
 
@@ -316,7 +316,7 @@ mod tests {
     fn a_row_of_a_scan_is_that_of_hping3() {
         let port = ScannedPort {
             number: 80,
-            state: fathom_packet::probe::port_scan::PortStatus::Open,
+            state: fathom_probe::port_scan::PortStatus::Open,
             rtt: None,
             reply: Some(answer(ReplyContent::Tcp(SEGMENT))),
         };

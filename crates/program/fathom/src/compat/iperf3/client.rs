@@ -8,11 +8,11 @@ use std::{
 
 use anyhow::Context as _;
 use fathom_engine::StopFlag;
-use fathom_model::units::Nanos;
-use fathom_sys::{affinity, clock, policy::Policy, signal, threads};
-use fathom_transport::iperf3::{
+use fathom_interop::iperf3::{
     Client, ClientOptions, Cookie, Error, Login, Padding, TestObserver as _, TransferDirection, TransportProtocol,
 };
+use fathom_model::units::Nanos;
+use fathom_sys::{affinity, clock, policy::Policy, signal, threads};
 
 use super::{
     COMPATIBLE_VERSION, FAILED,

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use fathom_model::units::{Nanos, approximate, rounded};
-use fathom_transport::iperf3::{
+use fathom_interop::iperf3::{
     CpuUse, Interval, Iperf3Outcome, Parameters, ServerOutput, Stream, StreamCounts, StreamOutcome, StreamRole,
     TestStartInfo, TransferDirection, TransportProtocol,
 };
+use fathom_model::units::{Nanos, approximate, rounded};
 use serde_json::{Map, Value, json};
 
 use super::{

@@ -70,7 +70,7 @@ pub(super) fn run(words: &[String], _allowed: &AllowList) -> anyhow::Result<Exit
 }
 
 /// Writes down a test as iperf3's server would print it, without printing it.
-pub(super) fn transcript() -> Box<dyn fathom_transport::iperf3::TestObserver> {
+pub(super) fn transcript() -> Box<dyn fathom_interop::iperf3::TestObserver> {
     let lines = output::Output::nowhere().start_test(None);
     Box::new(reporter::TestReporter::new(&Options::default(), text::ReportSide::Server, lines))
 }

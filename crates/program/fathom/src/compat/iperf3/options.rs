@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use fathom_interop::iperf3::{PORT, ParameterFlag, Parameters, TransferDirection, TransportProtocol};
 use fathom_model::units::{Bytes, Nanos};
-use fathom_transport::iperf3::{PORT, ParameterFlag, Parameters, TransferDirection, TransportProtocol};
 
 use super::units::{self, RateFormat};
 use crate::compat::getopt::{GetoptDialect, GetoptSyntax, LongOption, ParsedWord, atoi};

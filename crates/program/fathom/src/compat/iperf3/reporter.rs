@@ -1,7 +1,7 @@
 //! Shows a test as it runs: the text line by line, or the JSON at its end.
 
+use fathom_interop::iperf3::{Error, Interval, Iperf3Outcome, ServerOutput, Stream, TestObserver, TestStartInfo};
 use fathom_sys::clock;
-use fathom_transport::iperf3::{Error, Interval, Iperf3Outcome, ServerOutput, Stream, TestObserver, TestStartInfo};
 use jiff::Timestamp;
 use serde::Serialize as _;
 use serde_json::{Value, json};

@@ -12,12 +12,12 @@ use std::{
 
 use anyhow::Context as _;
 use fathom_engine::StopFlag;
-use fathom_model::units::Nanos;
-use fathom_sys::process::{ParentBond, ProcessPlace, ProcessSpec};
-use fathom_transport::iperf3::{
+use fathom_interop::iperf3::{
     Authenticator, Error, Interval, Iperf3Outcome, Padding, SKEW_SECS, Server, ServerOptions, ServerOutput, Stream,
     TestObserver, TestStartInfo,
 };
+use fathom_model::units::Nanos;
+use fathom_sys::process::{ParentBond, ProcessPlace, ProcessSpec};
 
 use super::{
     FAILED,

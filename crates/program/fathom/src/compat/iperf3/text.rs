@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use fathom_model::units::Nanos;
-use fathom_transport::iperf3::{
+use fathom_interop::iperf3::{
     Interval, Iperf3Outcome, Omitted, Parameters, ServerOutput, Stream, StreamCounts, StreamOutcome, StreamResult,
     StreamRole, TestStartInfo, TransferDirection, TransportProtocol,
 };
+use fathom_model::units::Nanos;
 
 use super::{
     diskfile,
@@ -363,9 +363,9 @@ fn reading(told: &StreamResult, omitted_here: Omitted) -> (StreamCounts, Nanos) 
         packets: told.packets.saturating_sub(omitted.packets),
         lost: told.lost.saturating_sub(omitted.lost),
         jitter: Nanos::from_secs_f64(told.jitter_secs),
-        tcp: told.retransmits.map(|retransmits| fathom_transport::iperf3::TcpState {
+        tcp: told.retransmits.map(|retransmits| fathom_interop::iperf3::TcpState {
             retransmits,
-            ..fathom_transport::iperf3::TcpState::default()
+            ..fathom_interop::iperf3::TcpState::default()
         }),
         ..StreamCounts::default()
     };

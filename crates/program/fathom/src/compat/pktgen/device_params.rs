@@ -6,10 +6,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fathom_model::units::Nanos;
-use fathom_packet::{
-    pktgen::{FLAGS, FlagState, Ipv4Range, Params, PktgenAddresses, PktgenSetting, Value, VlanTag, XmitMode},
-    wire::MacAddress,
-};
+use fathom_pktgen::{FLAGS, FlagState, Ipv4Range, Params, PktgenAddresses, PktgenSetting, Value, VlanTag, XmitMode};
+use fathom_wire::MacAddress;
 
 use super::job::JobDevice;
 
@@ -219,7 +217,7 @@ impl ParamsBuilder {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use fathom_packet::pktgen::AppliedValue;
+    use fathom_pktgen::AppliedValue;
 
     use super::*;
 

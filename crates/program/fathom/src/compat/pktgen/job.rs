@@ -1,6 +1,6 @@
 //! What pktgen is to do: from the options of the kernel's sample scripts, or from lines of `pgset`.
 
-use fathom_packet::pktgen::{PktgenSetting, PktgenSettingError};
+use fathom_pktgen::{PktgenSetting, PktgenSettingError};
 
 use crate::compat::getopt::{GetoptDialect, GetoptSyntax, ParsedWord};
 

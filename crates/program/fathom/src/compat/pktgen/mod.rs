@@ -10,7 +10,7 @@ mod safety;
 
 use std::fs;
 
-use fathom_packet::pktgen::{ChangedSetting, Error, PktgenDir, PktgenSession, Status};
+use fathom_pktgen::{ChangedSetting, Error, PktgenDir, PktgenSession, Status};
 use fathom_sys::{clock, signal};
 
 use job::{JobDevice, JobError, PktgenJob};

@@ -13,13 +13,10 @@ use fathom_model::{
     names::count::{SEND_REFUSED, SENT},
     units::Nanos,
 };
-use fathom_packet::{
-    kinds::frames::SEND_TIME_NS,
-    pktgen::{
-        ChangedSetting, CommandResult, FlagState, Params, PktgenAddresses, PktgenSetting, RunResult, RunStatus, Status,
-        Value, XmitMode,
-    },
-    wire::MacAddress,
+use fathom_packet::kinds::frames::SEND_TIME_NS;
+use fathom_pktgen::{
+    ChangedSetting, CommandResult, FlagState, Params, PktgenAddresses, PktgenSetting, RunResult, RunStatus, Status,
+    Value, XmitMode,
 };
 use fathom_sys::{
     clock,
@@ -27,6 +24,7 @@ use fathom_sys::{
     policy::Policy,
     signal, threads,
 };
+use fathom_wire::MacAddress;
 
 use super::{
     device_params,

@@ -9,11 +9,9 @@ use fathom_model::{
     Settings,
     units::{Nanos, approximate},
 };
-use fathom_packet::{
-    craft::{SizeMix, SizeMixError},
-    pktgen::{Ipv4Range, Params, PktgenAddresses, SizeWeight, VlanTag, XmitMode},
-    wire::{Ethernet, MacAddress, Mark, Udp},
-};
+use fathom_packet::craft::{SizeMix, SizeMixError};
+use fathom_pktgen::{Ipv4Range, Params, PktgenAddresses, SizeWeight, VlanTag, XmitMode};
+use fathom_wire::{Ethernet, MacAddress, Mark, Udp};
 
 use super::device_params::CHECKSUM;
 

@@ -2,12 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use fathom_packet::{
-    kinds::frames::neighbour_towards,
-    pktgen::{FlagState, Params, PktgenAddresses, PktgenSetting, Value},
-    wire::MacAddress,
-};
+use fathom_packet::kinds::frames::neighbour_towards;
+use fathom_pktgen::{FlagState, Params, PktgenAddresses, PktgenSetting, Value};
 use fathom_sys::netlink::Netlink;
+use fathom_wire::MacAddress;
 
 use super::{
     device_params,

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal as _};
 
-use fathom_app::lua::{ERROR_PREFIX, facts};
+use fathom_lua::{ERROR_PREFIX, facts};
 use fathom_model::{Record, Timeline};
 
 use super::{FAILED, options::Options, text};
@@ -21,7 +21,7 @@ pub(super) fn with(
     let words = shlex::try_join(args.iter().map(String::as_str));
     let words = words
         .map_err(|error| UserError::new(FAILED, format!("the script's arguments cannot be passed on: {error}")))?;
-    let settings = load.settings.with("script", path).with("args", words).with(fathom_app::lua::ALLOW, allowed.list());
+    let settings = load.settings.with("script", path).with("args", words).with(fathom_lua::ALLOW, allowed.list());
     Ok(ClosedLoop { kind: "app_lua", settings: settings.with("lenient", "true"), ..load })
 }
 

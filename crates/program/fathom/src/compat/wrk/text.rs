@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use fathom_app::lua::BATCH_TIME;
 use fathom_http::{
     failures::FailureCounts,
     names::{STATUS, WORKER_RATE},
 };
+use fathom_lua::BATCH_TIME;
 use fathom_model::{
     Histogram, Record,
     names::{count, distribution},

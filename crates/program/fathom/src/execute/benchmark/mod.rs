@@ -1,6 +1,6 @@
 //! Benchmarking methods over trials of frames: one test of a plan is one frame size.
 //!
-//! The methods are those of `fathom_packet::methods`; here they are given trials, in the order that was asked, and what they found is
+//! The methods are those of `fathom_rfc2544`; here they are given trials, in the order that was asked, and what they found is
 //! written into the run. One that needs a throughput that nobody asked for measures it first.
 
 mod results;
@@ -18,10 +18,9 @@ use fathom_model::{
     run::Host,
     units::{BitsPerSec, Bytes, Nanos, percent},
 };
-use fathom_packet::{
-    methods::{self, LossCurve, MethodResult, OverloadLimit, StopReason, ThroughputOptions},
-    wire::{FrameSize, line_rate},
-};
+use fathom_rfc2544 as methods;
+use fathom_rfc2544::{LossCurve, MethodResult, OverloadLimit, StopReason, ThroughputOptions};
+use fathom_wire::{FrameSize, line_rate};
 
 pub(super) use spec::complete;
 pub(super) use tool_maximum::{ToolMaxima, measure as own_maxima};

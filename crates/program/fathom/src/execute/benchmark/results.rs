@@ -8,7 +8,7 @@ use fathom_model::{
     benchmark::{BenchmarkResult, LossPoint, Reference},
     units::{Nanos, approximate},
 };
-use fathom_packet::methods::{
+use fathom_rfc2544::{
     BackToBackResult, ForwardingResult, LatencyResult, LossAtLoad, OVERLOAD, RecoveryResult, ResetResult, StopReason,
     ThroughputResult,
 };

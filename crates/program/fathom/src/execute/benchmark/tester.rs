@@ -9,10 +9,8 @@ use fathom_model::{
     names::count,
     units::{Nanos, PerSec},
 };
-use fathom_packet::{
-    kinds::frames::{LATENCY, RECOVERY_NS, STEP_AT, STEP_RATE, VARIATION},
-    methods::{DelayVariation, Latencies, Tester, TrialCounts, TrialRequest, TrialTraffic},
-};
+use fathom_packet::kinds::frames::{LATENCY, RECOVERY_NS, STEP_AT, STEP_RATE, VARIATION};
+use fathom_rfc2544::{DelayVariation, Latencies, Tester, TrialCounts, TrialRequest, TrialTraffic};
 use fathom_sys::clock;
 
 use crate::{execute::rounds::RunExecutor, hosts::Hosts};

@@ -8,10 +8,8 @@ use fathom_model::{
     plan::{HostReach, LabPlan},
     units::{Bytes, Nanos, approximate},
 };
-use fathom_packet::{
-    kinds::frames::{LEARNING, LEARNING_WAIT},
-    methods::TrialCounts,
-};
+use fathom_packet::kinds::frames::{LEARNING, LEARNING_WAIT};
+use fathom_rfc2544::TrialCounts;
 
 use super::tester::{test_at, trial_counts};
 use crate::execute::{RunOptions, complete, execute};

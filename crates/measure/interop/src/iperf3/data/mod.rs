@@ -1,0 +1,213 @@
+//! The data of a test: blocks over TCP, numbered datagrams over UDP, sent and received by the loops that our own tests use.
+
+mod datagrams;
+mod greeting;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use fathom_engine::WorkerCounters;
+use fathom_model::units::{BitsPerSec, Bytes, Nanos, approximate};
+use fathom_sys::{clock, zero_copy::MemoryFile};
+pub(crate) use greeting::{answer_to, greet};
+
+use super::{
+    ParameterFlag, Parameters, TransportProtocol, counts::StreamRole, parameters::TCP_BLOCK, transfer::OpenStream,
+};
+use fathom_transport::{
+    payload::Payload,
+    stream::{
+        self, ByteSchedule, FileReadMethod, LowWatermark, ReceiveSink, SendSource, StreamControl, StreamReceiver,
+        StreamSender, WakeBatch,
+    },
+};
+
+/// How a stream came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StreamEnd {
+    /// It was told to, its budget was spent or its peer has ended.
+    Stopped,
+    /// All of its file was sent.
+    FileSent,
+}
+
+/// What is counted of a stream, by its place in the slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Counter {
+    Bytes,
+    Packets,
+    Lost,
+    OutOfOrder,
+    JitterNs,
+}
+
+/// Where a stream counts, and what tells it to end.
+pub(crate) struct SlotContext<'a> {
+    pub(crate) slot: &'a WorkerCounters,
+    pub(crate) over: &'a AtomicBool,
+    pub(crate) start: Nanos,
+}
+
+/// What a stream needs of whoever conducts it.
+pub(crate) trait StreamContext {
+    /// Adds to a counter; a counter that falls is added the wrapped difference.
+    fn add(&self, counter: Counter, amount: u64);
+
+    /// Whether to come to an end.
+    fn is_over(&self) -> bool;
+
+    /// When the test began.
+    fn start(&self) -> Nanos;
+}
+
+impl StreamContext for SlotContext<'_> {
+    fn add(&self, counter: Counter, amount: u64) {
+        self.slot.add(counter as usize, amount);
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    fn start(&self) -> Nanos {
+        self.start
+    }
+}
+
+/// A stream of bytes counts nothing but bytes.
+struct ByteCounter<'a, C>(&'a C);
+
+impl<C: StreamContext> StreamControl for ByteCounter<'_, C> {
+    fn count(&self, bytes: u64) {
+        self.0.add(Counter::Bytes, bytes);
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+}
+
+/// Streams until it is over, the budget of blocks is spent or its file was sent.
+///
+/// # Errors
+/// The call that failed: the peer reset the connection or has gone, or the file is not what it was.
+pub(crate) fn run(
+    open: &OpenStream,
+    (parameters, budget): (&Parameters, Option<u64>),
+    conducted: &impl StreamContext,
+) -> fathom_sys::Result<StreamEnd> {
+    match (parameters.protocol, open.stream.role) {
+        (TransportProtocol::Tcp, StreamRole::Sender) => return send_stream(open, (parameters, budget), conducted),
+        (TransportProtocol::Tcp, StreamRole::Receiver) => receive_stream(open, parameters, conducted),
+        (TransportProtocol::Udp, StreamRole::Sender) => datagrams::send(open, (parameters, budget), conducted),
+        (TransportProtocol::Udp, StreamRole::Receiver) => datagrams::receive(&open.socket, parameters, conducted),
+    }?;
+    Ok(StreamEnd::Stopped)
+}
+
+/// How much of a stream one call takes: the length that was asked for, and that of our own streams where it is iperf3's default.
+fn call_length(parameters: &Parameters) -> usize {
+    let is_default = parameters.block == TCP_BLOCK && parameters.bitrate == 0;
+    if is_default { stream::CALL_BYTES } else { length(parameters.block) }
+}
+
+fn length(block: Bytes) -> usize {
+    usize::try_from(block.0).expect("a block is at most 1 MiB")
+}
+
+/// What is sent: pseudo-random bytes, or the digits again and again.
+fn payload(parameters: &Parameters) -> Payload {
+    let mut payload = Payload::random(call_length(parameters), clock::now().0);
+    if parameters.flags.has(ParameterFlag::RepeatingPayload) {
+        repeat_digits(payload.bytes_mut());
+    }
+    payload
+}
+
+fn repeat_digits(bytes: &mut [u8]) {
+    bytes.iter_mut().zip((b'0'..=b'9').cycle()).for_each(|(byte, digit)| *byte = digit);
+}
+
+fn rate_of(parameters: &Parameters) -> Option<BitsPerSec> {
+    BitsPerSec::new(approximate(parameters.bitrate)).filter(|rate| rate.get() > 0.0)
+}
+
+/// What a stream consists of: its file, or what [`payload`] says, and whether it is copied on its way.
+fn source(open: &OpenStream, parameters: &Parameters) -> fathom_sys::Result<SendSource> {
+    let is_copied = !parameters.flags.has(ParameterFlag::ZeroCopy);
+    if let Some(file) = &open.file {
+        let length = length(parameters.block);
+        let read = if is_copied { FileReadMethod::Copied(length) } else { FileReadMethod::Sendfile(length) };
+        return Ok(SendSource::FileOnDisk(Arc::clone(file), read));
+    }
+    let payload = payload(parameters);
+    Ok(if is_copied { SendSource::Buffer(payload) } else { SendSource::MemoryFile(MemoryFile::of(payload.bytes())?) })
+}
+
+fn send_stream(
+    open: &OpenStream,
+    (parameters, budget): (&Parameters, Option<u64>),
+    conducted: &impl StreamContext,
+) -> fathom_sys::Result<StreamEnd> {
+    let source = source(open, parameters)?;
+    let mut sending = StreamSender::new(&open.socket, &source)?;
+    let ledger = ByteCounter(conducted);
+    let budget = budget.map(|blocks| blocks.saturating_mul(parameters.block.0));
+    match (rate_of(parameters), parameters.burst) {
+        (Some(rate), 2..) => send_bursts(&mut sending, (parameters, rate, budget), &ledger),
+        (rate, _) => {
+            sending.schedule = rate.and_then(|rate| ByteSchedule::new(rate, conducted.start()));
+            sending.budget = budget;
+            sending.run(&ledger)
+        }
+    }?;
+    Ok(if sending.has_sent_all() { StreamEnd::FileSent } else { StreamEnd::Stopped })
+}
+
+/// Sends that many blocks at once, and the next burst when its first byte is due.
+fn send_bursts<C: StreamContext>(
+    sending: &mut StreamSender<'_>,
+    (parameters, rate, budget): (&Parameters, BitsPerSec, Option<u64>),
+    ledger: &ByteCounter<'_, C>,
+) -> fathom_sys::Result<()> {
+    /// How soon the end is noticed between two bursts.
+    const LOOK: Nanos = Nanos::from_millis(20);
+    let burst = parameters.block.0 * u64::from(parameters.burst);
+    let mut left = budget.unwrap_or(u64::MAX);
+    let mut sent = 0_u64;
+    while left > 0 && !ledger.is_over() && !sending.has_sent_all() {
+        let due = ledger.0.start() + Nanos::from_secs_f64(approximate(sent) * 8.0 / rate.get());
+        let now = clock::now();
+        if due > now {
+            clock::sleep_until(due.min(now + LOOK));
+            continue;
+        }
+        let volume = burst.min(left);
+        sending.budget = Some(volume);
+        sending.run(ledger)?;
+        sent = sent.saturating_add(volume);
+        left -= volume;
+    }
+    Ok(())
+}
+
+fn receive_stream(
+    open: &OpenStream,
+    parameters: &Parameters,
+    conducted: &impl StreamContext,
+) -> fathom_sys::Result<()> {
+    let room = || Payload::random(call_length(parameters), 0);
+    let (inlet, batch) = match &open.file {
+        Some(file) => (ReceiveSink::Disk(room(), Arc::clone(file)), WakeBatch::COPIED),
+        None if parameters.flags.has(ParameterFlag::SkipReceiveCopy) => {
+            (ReceiveSink::Truncate(parameters.block), WakeBatch::TRUNCATED)
+        }
+        None => (ReceiveSink::Copy(room()), WakeBatch::COPIED),
+    };
+    let mut receiving = StreamReceiver::new(&open.socket, inlet);
+    receiving.low_watermark = Some(LowWatermark::adaptive(batch, clock::now()));
+    receiving.run(&ByteCounter(conducted)).map(drop)
+}

@@ -1,0 +1,36 @@
+//! iperf3's protocol (versions 3.1 to 3.21), both roles.
+//!
+//! A control connection binds a test together: a cookie, states of one byte, and JSON behind its length. The streams are plain
+//! TCP connections, or datagrams with a header of 12 or 16 bytes. This module knows neither plans nor what anybody prints.
+
+mod client;
+mod control;
+mod counts;
+mod data;
+mod error;
+mod login;
+mod parameters;
+mod results;
+mod server;
+mod stream_options;
+mod transfer;
+mod wire;
+
+pub use client::{Client, ClientOptions};
+pub use counts::{
+    Interval, Iperf3Outcome, Stream, StreamCounts, StreamOutcome, StreamRole, TcpExtremes, TcpState, TestObserver,
+    TestStartInfo,
+};
+pub use error::Error;
+pub use login::{Authenticator, Login, LoginError, Padding, SKEW_SECS};
+pub use parameters::{ParameterFlag, ParameterFlags, Parameters, TransferDirection, TransportProtocol};
+pub use results::{CpuUse, Omitted, Results, ServerOutput, StreamResult};
+pub use server::{ClientFilter, Server, ServerOptions, ServerTotals};
+pub use wire::{Cookie, TestState, read_message};
+
+pub use crate::kinds::iperf3::destination;
+pub(crate) use data::{Counter, StreamContext, run as stream};
+pub(crate) use transfer::OpenStream;
+
+/// The port that an iperf3 server listens on.
+pub const PORT: u16 = 5201;

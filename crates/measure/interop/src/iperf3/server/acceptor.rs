@@ -1,0 +1,401 @@
+//! The reception: takes connections, reads their cookies, and hands each to the session that it belongs to.
+//!
+//! One thread for all that are not yet anybody: a connection that says nothing costs a descriptor and ends by itself.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        mpsc::{self, Receiver, Sender},
+    },
+    thread,
+};
+
+use fathom_engine::StopFlag;
+use fathom_model::units::Nanos;
+use fathom_sys::{
+    clock,
+    epoll::{Epoll, Interest, ReadyList},
+    socket::{self, Domain, Protocol, SockAddr, Socket, Type, Wait},
+    threads,
+};
+
+use super::{Server, ServerOptions, ServerTotals, session};
+use crate::iperf3::{
+    Error,
+    control::canonical,
+    counts::TestObserver,
+    data,
+    wire::{COOKIE, Cookie, TestState},
+};
+
+/// How long a connection may take to say its cookie.
+const COOKIE_WAIT_MAX: Nanos = Nanos::from_secs(10);
+/// The most connections that have not said their cookie; the oldest goes when there is one more.
+const PENDING_MAX: usize = 512;
+/// How soon the end is noticed.
+const POLL_INTERVAL: Nanos = Nanos::from_millis(50);
+/// Datagrams of nobody that are thrown away before connections have their turn again.
+const DATAGRAMS_MAX: usize = 64;
+
+const LISTENER: u64 = 0;
+/// Tokens of UDP sockets have this bit; the others are those of strangers.
+const DATAGRAMS: u64 = 1 << 63;
+
+/// What a session may be waiting for, as the reception sees it.
+#[derive(Debug, Default)]
+pub(super) struct ExpectedStreams {
+    pub(super) connections: AtomicUsize,
+    pub(super) datagrams: AtomicUsize,
+}
+
+impl ExpectedStreams {
+    /// Takes one of what is wanted.
+    fn take(wanted: &AtomicUsize) -> bool {
+        wanted.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1)).is_ok()
+    }
+}
+
+/// The addresses whose clients open UDP streams now: one at a time for each, because a datagram has no cookie.
+pub(super) type UdpOpenSlots = Mutex<HashSet<IpAddr>>;
+
+/// What all sessions share.
+pub(super) struct ServerState {
+    pub(super) options: ServerOptions,
+    pub(super) udp_open_slots: UdpOpenSlots,
+    pub(super) n_streams: AtomicUsize,
+    pub(super) stop: StopFlag,
+    finished: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// A session as the reception knows it.
+struct SessionHandle {
+    ip: IpAddr,
+    expected: Arc<ExpectedStreams>,
+    deliver: Sender<Socket>,
+    is_over: Arc<AtomicBool>,
+    greeted: HashSet<SocketAddr>,
+}
+
+/// A connection that has not said its cookie.
+struct PendingConnection {
+    socket: Socket,
+    from: SocketAddr,
+    cookie: [u8; COOKIE],
+    n: usize,
+    deadline: Nanos,
+}
+
+pub(super) struct Acceptor {
+    server: Server,
+    epoll: Epoll,
+    pending: HashMap<u64, PendingConnection>,
+    next_token: u64,
+    sessions: HashMap<Cookie, SessionHandle>,
+    n_tests: u64,
+    rejected: u64,
+    last_busy: Nanos,
+}
+
+impl Acceptor {
+    pub(super) fn new(server: Server) -> Result<Self, Error> {
+        let epoll = Epoll::new()?;
+        epoll.add(&server.listener, LISTENER, Interest::READ)?;
+        epoll.add(&server.datagrams, DATAGRAMS, Interest::READ)?;
+        Ok(Self {
+            server,
+            epoll,
+            pending: HashMap::new(),
+            next_token: 1,
+            sessions: HashMap::new(),
+            n_tests: 0,
+            rejected: 0,
+            last_busy: clock::now(),
+        })
+    }
+
+    /// Receives until it is over, then ends what is under way.
+    pub(super) fn run(
+        mut self,
+        is_over: &dyn Fn() -> bool,
+        watch: &(dyn Fn() -> Box<dyn TestObserver> + Sync),
+    ) -> Result<ServerTotals, Error> {
+        let house = ServerState {
+            options: self.server.options.clone(),
+            udp_open_slots: Mutex::default(),
+            n_streams: AtomicUsize::new(0),
+            stop: StopFlag::default(),
+            finished: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        };
+        let outcome = thread::scope(|scope| {
+            let mut events = ReadyList::with_capacity(64);
+            let outcome = loop {
+                if is_over() || self.is_complete() {
+                    break Ok(());
+                }
+                if let Err(error) = self.epoll.wait(&mut events, Some(POLL_INTERVAL)) {
+                    break Err(Error::from(error));
+                }
+                let ready: Vec<u64> = events.iter().map(|event| event.token).collect();
+                let ready = ready.into_iter().try_for_each(|token| match token {
+                    LISTENER => self.accept(),
+                    token if token & DATAGRAMS != 0 => self.take_datagrams(),
+                    token => {
+                        self.read_cookie(token, (&house, scope), watch);
+                        Ok(())
+                    }
+                });
+                if ready.is_err() {
+                    break ready;
+                }
+                self.remove_finished();
+            };
+            house.stop.abort();
+            outcome
+        });
+        outcome?;
+        Ok(ServerTotals {
+            finished: house.finished.load(Ordering::Relaxed),
+            failed: house.failed.load(Ordering::Relaxed),
+            rejected: self.rejected,
+        })
+    }
+
+    /// Whether the tests that were asked for are over, or nobody has come for too long.
+    fn is_complete(&self) -> bool {
+        let options = &self.server.options;
+        let is_idle = || options.idle.is_some_and(|idle| clock::now() - self.last_busy > idle);
+        self.sessions.is_empty() && (options.tests.is_some_and(|tests| self.n_tests >= tests) || is_idle())
+    }
+
+    /// Takes leave of sessions that are over and of strangers that said nothing.
+    fn remove_finished(&mut self) {
+        self.sessions.retain(|_, slot| !slot.is_over.load(Ordering::Acquire));
+        let now = clock::now();
+        if !self.sessions.is_empty() {
+            self.last_busy = now;
+        }
+        let before = self.pending.len();
+        self.pending.retain(|_, stranger| stranger.deadline > now);
+        self.rejected += u64::try_from(before - self.pending.len()).unwrap_or(0);
+    }
+
+    fn accept(&mut self) -> Result<(), Error> {
+        // A few at a time, so that streams of sessions are not kept waiting by a flood of strangers.
+        for _ in 0..DATAGRAMS_MAX {
+            let Some((socket, from)) = socket::accept(&self.server.listener)? else { break };
+            if self.pending.len() >= PENDING_MAX {
+                let oldest = self.pending.iter().min_by_key(|(_, stranger)| stranger.deadline).map(|(token, _)| *token);
+                oldest.and_then(|token| self.pending.remove(&token));
+                self.rejected += 1;
+            }
+            let token = self.next_token;
+            self.next_token += 1;
+            self.epoll.add(&socket, token, Interest::READ)?;
+            let deadline = clock::now() + COOKIE_WAIT_MAX;
+            self.pending.insert(
+                token,
+                PendingConnection { socket, from: canonical(from), cookie: [0; COOKIE], n: 0, deadline },
+            );
+        }
+        Ok(())
+    }
+
+    /// Reads what a stranger says, and brings it to its place once it has said its cookie.
+    fn read_cookie<'scope, 'env>(
+        &mut self,
+        token: u64,
+        (house, scope): (&'env ServerState, &'scope thread::Scope<'scope, 'env>),
+        watch: &'env (dyn Fn() -> Box<dyn TestObserver> + Sync),
+    ) {
+        let Some(stranger) = self.pending.get_mut(&token) else { return };
+        match socket::recv(&stranger.socket, &mut stranger.cookie[stranger.n..], Wait::Never) {
+            Ok(None) => return,
+            Ok(Some(count)) if count > 0 => {
+                stranger.n += count;
+                if stranger.n < COOKIE {
+                    return;
+                }
+            }
+            Ok(Some(_)) | Err(_) => {
+                self.pending.remove(&token);
+                self.rejected += 1;
+                return;
+            }
+        }
+        let Some(stranger) = self.pending.remove(&token) else { return };
+        if self.epoll.remove(&stranger.socket).is_err() {
+            return;
+        }
+        match Cookie::read(stranger.cookie) {
+            Some(cookie) => self.route((stranger, cookie), (house, scope), watch),
+            None => self.rejected += 1,
+        }
+    }
+
+    /// A stream goes to its session, a new client gets one, and anybody else is told to come back.
+    fn route<'scope, 'env>(
+        &mut self,
+        (stranger, cookie): (PendingConnection, Cookie),
+        (house, scope): (&'env ServerState, &'scope thread::Scope<'scope, 'env>),
+        watch: &'env (dyn Fn() -> Box<dyn TestObserver> + Sync),
+    ) {
+        self.remove_finished();
+        if let Some(slot) = self.sessions.get(&cookie) {
+            if ExpectedStreams::take(&slot.expected.connections) && slot.deliver.send(stranger.socket).is_ok() {
+                return;
+            }
+            self.rejected += 1;
+            return;
+        }
+        let options = &self.server.options;
+        let is_welcome = options.is_client_allowed.as_ref().is_none_or(|admits| admits(stranger.from.ip()));
+        let has_tests_left = options.tests.is_none_or(|tests| self.n_tests < tests);
+        if !is_welcome || !has_tests_left || self.sessions.len() >= options.clients {
+            // What cannot be told to a client that has gone already is no loss.
+            let _ = socket::send(&stranger.socket, &[TestState::AccessDenied.byte()], Wait::Never);
+            self.rejected += 1;
+            return;
+        }
+        self.n_tests += 1;
+        self.last_busy = clock::now();
+        let (deliver, streams) = mpsc::channel();
+        let slot = SessionHandle {
+            ip: stranger.from.ip(),
+            expected: Arc::default(),
+            deliver,
+            is_over: Arc::default(),
+            greeted: HashSet::new(),
+        };
+        let guest = session::ClientInfo { cookie, from: stranger.from, expected: slot.expected.clone() };
+        let is_over = slot.is_over.clone();
+        self.sessions.insert(cookie, slot);
+        let serve = move || serve(house, (stranger.socket, guest, streams), watch, &is_over);
+        if threads::start_within(scope, serve).is_err() {
+            // Its socket is closed with what the thread would have had.
+            self.sessions.remove(&cookie);
+            self.rejected += 1;
+        }
+    }
+
+    /// Throws away what datagrams of nobody there are, and opens streams for those who greet.
+    fn take_datagrams(&mut self) -> Result<(), Error> {
+        // One byte more than a greeting, so that what is longer is seen to be.
+        let mut greeting = [0; 5];
+        for _ in 0..DATAGRAMS_MAX {
+            let Some((count, from)) = receive_from(&self.server.datagrams, &mut greeting) else { break };
+            if let (4, Some(word)) = (count, greeting.first_chunk()) {
+                self.greet(from, *word)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the stream of a client that greets and is expected.
+    ///
+    /// Only from the address of its control connection: otherwise a server could be made to send to somebody who never asked.
+    fn greet(&mut self, from: SocketAddr, word: [u8; 4]) -> Result<(), Error> {
+        let ip = canonical(from).ip();
+        let expected = self.sessions.values_mut().find(|slot| {
+            slot.ip == ip && slot.expected.datagrams.load(Ordering::Acquire) > 0 && !slot.greeted.contains(&from)
+        });
+        let Some(slot) = expected else { return Ok(()) };
+        if !ExpectedStreams::take(&slot.expected.datagrams) {
+            return Ok(());
+        }
+        slot.greeted.insert(from);
+        let deliver = slot.deliver.clone();
+        // The socket that was greeted becomes the stream, so that what follows the greeting is in its queue; a new one takes its
+        // place before it is connected, so that no greeting of others is lost between.
+        let next = another(&self.server.datagrams, self.server.address)?;
+        self.epoll.add(&next, DATAGRAMS, Interest::READ)?;
+        let stream = std::mem::replace(&mut self.server.datagrams, next);
+        self.epoll.remove(&stream)?;
+        let connected = stream.connect(&SockAddr::from(from)).and_then(|()| stream.send(&data::answer_to(word)));
+        let mut others = Vec::new();
+        let mut greeting = [0; 5];
+        while let Some((count, other)) = receive_from(&stream, &mut greeting) {
+            // What is behind the greeting in the queue came before the socket was connected.
+            if let (true, Some(word)) = (other != from && count == 4, greeting.first_chunk()) {
+                others.push((other, *word));
+            }
+        }
+        if connected.is_ok() {
+            // A session that has gone meanwhile needs no stream.
+            let _ = deliver.send(stream);
+        }
+        others.into_iter().try_for_each(|(other, word)| self.greet(other, word))
+    }
+}
+
+/// One session from its beginning to its end; the seat is free after it.
+fn serve(
+    house: &ServerState,
+    (socket, guest, streams): (Socket, session::ClientInfo, Receiver<Socket>),
+    watch: &(dyn Fn() -> Box<dyn TestObserver> + Sync),
+    is_over: &AtomicBool,
+) {
+    let mut watch = watch();
+    let outcome = session::serve(house, socket, (&guest, &streams), &mut *watch);
+    match &outcome {
+        Ok(()) => house.finished.fetch_add(1, Ordering::Relaxed),
+        Err(error) => {
+            watch.on_failure(error);
+            house.failed.fetch_add(1, Ordering::Relaxed)
+        }
+    };
+    drop(watch);
+    is_over.store(true, Ordering::Release);
+}
+
+/// The turn of an address to open UDP streams, given back when it is dropped.
+pub(super) struct UdpOpenSlot<'a> {
+    slots: &'a UdpOpenSlots,
+    ip: IpAddr,
+}
+
+impl<'a> UdpOpenSlot<'a> {
+    /// Takes it unless another client of this address has it.
+    pub(super) fn take(turns: &'a UdpOpenSlots, ip: IpAddr) -> Option<Self> {
+        let is_free = turns.lock().unwrap_or_else(PoisonError::into_inner).insert(ip);
+        is_free.then_some(Self { slots: turns, ip })
+    }
+}
+
+impl Drop for UdpOpenSlot<'_> {
+    fn drop(&mut self) {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.ip);
+    }
+}
+
+fn receive_from(socket: &Socket, bytes: &mut [u8; 5]) -> Option<(usize, SocketAddr)> {
+    loop {
+        match socket::recv_from(socket, bytes, Wait::Never) {
+            Ok(received) => return received.and_then(|(count, sender)| Some((count, sender.address()?))),
+            // An earlier answer was refused by its receiver; the next datagram is another matter.
+            Err(error) if error.source.kind() == io::ErrorKind::ConnectionRefused => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+/// A UDP socket at the same place as another.
+fn another(like: &Socket, address: SocketAddr) -> Result<Socket, Error> {
+    let listen = |cause| Error::Listen { cause };
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP)).map_err(listen)?;
+    if let Some(device) = like.device().map_err(listen)? {
+        socket.bind_device(Some(&device)).map_err(listen)?;
+    }
+    if address.is_ipv6() {
+        socket.set_only_v6(!address.ip().is_unspecified()).map_err(listen)?;
+    }
+    socket.set_reuse_address(true).map_err(listen)?;
+    socket.bind(&address.into()).map_err(listen)?;
+    socket.set_nonblocking(true).map_err(listen)?;
+    Ok(socket)
+}

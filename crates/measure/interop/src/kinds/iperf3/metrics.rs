@@ -1,0 +1,134 @@
+//! What a test against an iperf3 server measures, and what of it the server tells.
+
+use fathom_model::{
+    Better, Derivation, Metric, Record, Side, Unit,
+    metric::{MetricName, UnitAndSense},
+    units::{approximate, rounded},
+};
+
+use crate::iperf3::{Iperf3Outcome, Results, StreamRole};
+
+const SOURCE: &str = "docs/methods/iperf3.md";
+
+/// Payload that the client's sockets took or gave, both directions together.
+pub(super) const BYTES: &str = "bytes_moved";
+/// Datagrams sent, and the highest numbers that arrived.
+pub(super) const DATAGRAMS: &str = "datagrams";
+pub(super) const LOST: &str = "lost";
+pub(super) const JITTER_SUM: &str = "jitter_ns_sum";
+const JITTER: &str = fathom_model::names::count::JITTER_NS;
+const KIBIBYTES: &str = "kibibytes_moved";
+/// What left as datagrams towards either side, and what of it did not arrive, as the receivers know it.
+const ALL_SENT: &str = "datagrams_sent";
+const ALL_LOST: &str = "datagrams_lost";
+const RETRANSMITS: &str = "retransmits";
+const SERVER_RATE: &str = "server_rate_bps";
+const SERVER_BYTES: &str = "server_bytes";
+const SERVER_CPU: &str = "server_cpu_ns";
+const SERVER_TIME: &str = "server_time_ns";
+
+const CLIENT: Side = Side::Initiator;
+const BITS: UnitAndSense = UnitAndSense(Unit::BitsPerSec, Better::Higher);
+const THROUGHPUT: Metric =
+    Metric::of(MetricName("throughput_bps", "goodput"), BITS, SOURCE, Derivation::rate(CLIENT, BYTES));
+const SERVER: Metric = Metric::of(
+    MetricName("server_throughput_bps", "by the server"),
+    BITS,
+    SOURCE,
+    Derivation::total(CLIENT, SERVER_RATE),
+);
+const SERVER_SHARE: Metric = Metric::of(
+    MetricName("server_cpu_ratio", "server's CPU"),
+    UnitAndSense(Unit::Ratio, Better::Lower),
+    SOURCE,
+    Derivation::share((CLIENT, SERVER_CPU), (CLIENT, SERVER_TIME)),
+);
+
+pub(super) const TCP: &[Metric] = &[
+    THROUGHPUT,
+    SERVER,
+    Metric::of(
+        MetricName("retransmitted_segments", "segments sent again"),
+        UnitAndSense(Unit::Count, Better::Lower),
+        SOURCE,
+        Derivation::total(CLIENT, RETRANSMITS),
+    ),
+    Metric::of(
+        MetricName("cost_client_ns_per_kib", "client's CPU per KiB"),
+        UnitAndSense::TIME,
+        SOURCE,
+        Derivation::cost(CLIENT, KIBIBYTES),
+    ),
+    SERVER_SHARE,
+];
+
+pub(super) const UDP: &[Metric] = &[
+    THROUGHPUT,
+    SERVER,
+    Metric::of(
+        MetricName("loss_ratio", "lost"),
+        UnitAndSense(Unit::Ratio, Better::Lower),
+        SOURCE,
+        Derivation::share((CLIENT, ALL_LOST), (CLIENT, ALL_SENT)),
+    ),
+    Metric::of(
+        MetricName("jitter_ns", "jitter"),
+        UnitAndSense::TIME,
+        "RFC 3550 section 6.4.1",
+        Derivation::total(CLIENT, JITTER),
+    ),
+    SERVER_SHARE,
+];
+
+/// What this side knows without the server.
+pub(super) fn add_client_totals(record: &mut Record, outcome: &Iperf3Outcome) {
+    let moved = record.totals.get(BYTES).copied().unwrap_or(0);
+    record.totals.insert(KIBIBYTES.to_owned(), moved / 1024);
+    record.totals.remove(JITTER_SUM);
+    let receives = outcome.streams.iter().filter(|own| own.stream.role == StreamRole::Receiver);
+    if let Some(jitter) = receives.map(|own| own.total.jitter.0).max() {
+        record.totals.insert(JITTER.to_owned(), jitter);
+    }
+    if let Some(name) = &outcome.congestion {
+        record.facts.insert("congestion".to_owned(), name.clone());
+    }
+}
+
+/// What the server told of its streams, by what each side did with them.
+pub(super) fn add_server_totals(record: &mut Record, results: &Results, outcome: &Iperf3Outcome) {
+    let mut put = |name: &str, value: u64| record.totals.insert(name.to_owned(), value);
+    let streams = || outcome.streams.iter().filter_map(|own| Some((own, results.stream(own.stream.id)?)));
+    let span = streams().map(|(_, told)| told.seconds).fold(0.0, f64::max);
+    // Servers before 3.2 tell no time.
+    let span = if span > 0.0 { span } else { outcome.span.as_secs_f64() };
+    let bytes: u64 = streams().map(|(_, told)| told.bytes).sum();
+    put(SERVER_BYTES, bytes);
+    put(SERVER_RATE, rounded(approximate(bytes) * 8.0 / span.max(1e-9)));
+    put(SERVER_TIME, rounded(span * 1e9));
+    put(SERVER_CPU, rounded(results.cpu.total / 100.0 * span * 1e9));
+    let (mut sent, mut lost, mut again) = (0, 0, 0);
+    let mut jitter = record.totals.get(JITTER).copied().unwrap_or(0);
+    for (own, told) in streams() {
+        match own.stream.role {
+            StreamRole::Sender => {
+                sent += own.total.packets;
+                lost += told.lost;
+                again += own.total.tcp.map_or(0, |tcp| tcp.retransmits);
+                jitter = jitter.max(rounded(told.jitter_secs * 1e9));
+            }
+            StreamRole::Receiver => {
+                sent += told.packets.max(own.total.packets);
+                lost += own.total.lost;
+                again += told.retransmits.unwrap_or(0);
+            }
+        }
+    }
+    let mut put = |name: &str, value: u64| record.totals.insert(name.to_owned(), value);
+    put(ALL_SENT, sent);
+    put(ALL_LOST, lost);
+    put(RETRANSMITS, again);
+    put(JITTER, jitter);
+    if let Some(name) = &results.congestion {
+        record.facts.insert("server_congestion".to_owned(), name.clone());
+    }
+}

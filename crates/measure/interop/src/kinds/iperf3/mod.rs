@@ -1,0 +1,371 @@
+//! A test against an iperf3 server: one that is there already, or ours at the other end of a lab.
+//!
+//! The client's side is conducted as every test of ours; what the server tells at the end goes into the record's totals. The
+//! server knows no warm-up, so its numbers are those of the whole trial.
+
+mod metrics;
+mod settings;
+
+use std::{
+    net::SocketAddr,
+    panic::resume_unwind,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+use fathom_engine::{
+    EndCondition, Error, StopFlag, Test, TestKind, TrialContext, TrialObserver, WorkerCounts, WorkerHandle, WorkerPool,
+};
+use fathom_model::{
+    Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side,
+    names::count,
+    units::{Nanos, approximate, rounded},
+};
+use fathom_sys::{
+    clock,
+    policy::{Destination, Policy, Refused},
+    threads,
+};
+
+pub use self::settings::destination;
+use crate::iperf3::{
+    self, Client, ClientOptions, Cookie, Counter, Iperf3Outcome, OpenStream, Server, ServerOptions, ServerTotals,
+    StreamContext, StreamCounts, StreamOutcome, StreamRole, TransportProtocol,
+};
+use fathom_transport::{connection_setup, options, tcp_sampler::TcpInfoSampler};
+
+/// A test over one carrier.
+pub(crate) struct Iperf3 {
+    name: &'static str,
+    carrier: TransportProtocol,
+    options: &'static [OptionDoc],
+    metrics: &'static [Metric],
+}
+
+/// Streams of bytes.
+pub(crate) const TCP: Iperf3 = Iperf3 {
+    name: "iperf3_tcp",
+    carrier: TransportProtocol::Tcp,
+    options: settings::TCP_OPTIONS,
+    metrics: metrics::TCP,
+};
+/// Numbered datagrams.
+pub(crate) const UDP: Iperf3 = Iperf3 {
+    name: "iperf3_udp",
+    carrier: TransportProtocol::Udp,
+    options: settings::UDP_OPTIONS,
+    metrics: metrics::UDP,
+};
+
+/// What is counted on the client's side, in the order of [`Counter`].
+const COUNTERS: &[&str] = &[metrics::BYTES, metrics::DATAGRAMS, metrics::LOST, count::REORDERED, metrics::JITTER_SUM];
+
+impl TestKind for Iperf3 {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn about(&self) -> &'static str {
+        match self.carrier {
+            TransportProtocol::Tcp => "payload per second of TCP streams to or from an iperf3 server",
+            TransportProtocol::Udp => "datagrams to or from an iperf3 server, and what was lost",
+        }
+    }
+
+    fn layer(&self) -> Layer {
+        if self.carrier == TransportProtocol::Tcp { Layer::Tcp } else { Layer::Udp }
+    }
+
+    fn is_two_sided(&self, settings: &Settings) -> bool {
+        settings.text(settings::HOST.name).is_none()
+    }
+
+    fn title(&self, settings: &Settings) -> String {
+        let way = settings.text(settings::DIRECTION.name).filter(|way| way != "up").map(|way| format!(" {way}"));
+        let flows = match settings.count(settings::STREAMS.name).unwrap_or(1) {
+            1 => "1 stream".to_owned(),
+            n => format!("{n} streams"),
+        };
+        format!("iperf3{}, {flows}", way.unwrap_or_default())
+    }
+
+    fn options(&self) -> &'static [OptionDoc] {
+        self.options
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        self.metrics
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), Error> {
+        settings::destination(settings)?;
+        settings::parameters(self.carrier, settings).map(drop)
+    }
+
+    fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
+        if role.side == Side::Responder {
+            return Ok(Box::new(Iperf3ServerTest::bind(role, policy)?));
+        }
+        let stop = StopFlag::default();
+        let mut parameters = settings::parameters(self.carrier, &role.settings)?;
+        // The time is the client's to keep; the server's guard is told the longest that it may be.
+        let longest = role.phases.longest().as_secs_f64().ceil();
+        parameters.time_secs = u32::try_from(rounded(longest)).unwrap_or(1).clamp(1, 86_400);
+        // Only ours at the other end of a path under test is reached from this host's address there.
+        let asked = ClientOptions {
+            servers: server_destinations((role, policy), self.name)?,
+            parameters,
+            from: role.address.filter(|_| self.is_two_sided(&role.settings)),
+            connect_timeout: Some(CONNECT_MAX),
+            ..ClientOptions::default()
+        };
+        let client = connect(&asked, &stop).map_err(test_error)?;
+        Ok(Box::new(Iperf3ClientTest { role: role.clone(), client, stop }))
+    }
+}
+
+/// How long the control connection may take while a test is prepared.
+const CONNECT_MAX: Nanos = Nanos::from_secs(5);
+/// How soon the other end's end is noticed.
+const POLL_INTERVAL: Nanos = Nanos::from_millis(20);
+
+/// How long a server may be busy with the trial before this one, which it has yet to put away.
+const BUSY_MAX: Nanos = Nanos::from_secs(3);
+
+/// Connects, and once more while the server is busy with what it did for us a moment ago.
+fn connect(asked: &ClientOptions, stop: &StopFlag) -> Result<Client, iperf3::Error> {
+    let deadline = clock::now() + BUSY_MAX;
+    loop {
+        match Client::connect(asked.clone(), Cookie::fresh(), stop) {
+            Err(iperf3::Error::Busy) if clock::now() < deadline => {
+                clock::sleep_until(clock::now() + Nanos::from_millis(100));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// An iperf3 error as one of a test.
+fn test_error(error: iperf3::Error) -> Error {
+    match error {
+        iperf3::Error::Connect { .. } | iperf3::Error::Denied { .. } | iperf3::Error::SocketOption { .. } => {
+            Error::Unsupported { what: format!("iperf3: {error}"), hint: error.hint().map(str::to_owned) }
+        }
+        iperf3::Error::Busy | iperf3::Error::Unexpected { .. } | iperf3::Error::Refused { .. } => {
+            Error::Unsupported { what: format!("the iperf3 server: {error}"), hint: error.hint().map(str::to_owned) }
+        }
+        error => Error::Peer { what: format!("(an iperf3 server) broke the test off: {error}") },
+    }
+}
+
+/// Where the server is: the one that was named, or ours.
+fn server_destinations((role, policy): (&Role, &Policy), kind: &'static str) -> Result<Vec<Destination>, Error> {
+    let Some((host, port)) = destination(&role.settings)? else {
+        return Ok(vec![policy.permit(connection_setup::responder_address(role, kind)?)?]);
+    };
+    let unknown = |error| match Refused::within(&error) {
+        Some(refused) => refused.clone().into(),
+        None => Error::Unsupported { what: format!("there is no host `{host}`: {error}"), hint: None },
+    };
+    policy.resolve(&host, port).map_err(unknown)
+}
+
+/// The client's side.
+struct Iperf3ClientTest {
+    role: Role,
+    client: Client,
+    stop: StopFlag,
+}
+
+/// A stream in the hands of its thread.
+struct WorkerStream<'a> {
+    worker: &'a WorkerHandle<'a>,
+    is_broken: &'a AtomicBool,
+}
+
+impl StreamContext for WorkerStream<'_> {
+    fn add(&self, counter: Counter, amount: u64) {
+        self.worker.add(counter as usize, amount);
+    }
+
+    fn is_over(&self) -> bool {
+        self.worker.is_over() || self.is_broken.load(Ordering::Relaxed)
+    }
+
+    fn start(&self) -> Nanos {
+        self.worker.start
+    }
+}
+
+/// Looks after the control connection while the workers stream.
+struct ControlWatcher<'a> {
+    client: &'a mut Client,
+    is_broken: &'a AtomicBool,
+    failure: Option<iperf3::Error>,
+    sampler: Option<TcpInfoSampler>,
+}
+
+impl TrialObserver for ControlWatcher<'_> {
+    fn on_interval(&mut self, elapsed: Nanos, counts: WorkerCounts<'_>) {
+        if let Some(flows) = &mut self.sampler {
+            flows.on_interval(elapsed, counts);
+        }
+        if self.failure.is_none() {
+            self.failure = self.client.poll_for_end();
+            self.is_broken.store(self.failure.is_some(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Test for Iperf3ClientTest {
+    fn endpoints(&self) -> Endpoints {
+        Endpoints::new()
+    }
+
+    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+        self.client.open_streams().map_err(test_error)?;
+        let streams: Vec<OpenStream> = self.client.streams().to_vec();
+        let parameters = self.client.parameters().clone();
+        let is_tcp = parameters.protocol == TransportProtocol::Tcp;
+        let sockets: Vec<_> = streams.iter().map(|open| open.socket.clone()).collect();
+        let is_broken = AtomicBool::new(false);
+        let mut looking = ControlWatcher {
+            client: &mut self.client,
+            is_broken: &is_broken,
+            failure: None,
+            sampler: is_tcp.then(|| TcpInfoSampler::new(&sockets)),
+        };
+        let pool = WorkerPool {
+            states: streams.clone(),
+            counters: COUNTERS,
+            cores: &self.role.cores,
+            until: EndCondition::PhasesOver,
+        };
+        let broken = Mutex::new(None);
+        let trial_results = pool.run(session, &mut looking, |worker, open| {
+            let hand = WorkerStream { worker: &worker, is_broken: &is_broken };
+            if let Err(error) = iperf3::stream(&open, (&parameters, None), &hand) {
+                is_broken.store(true, Ordering::Relaxed);
+                broken.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            }
+            Ok(())
+        })?;
+        let ControlWatcher { failure: why, sampler: flows, .. } = looking;
+        let mut record = trial_results.record(self.role.side);
+        let counts = trial_results.counts();
+        if let Some(flows) = flows {
+            flows.finish(&mut record, counts);
+        }
+        let outcome = client_outcome(&streams, (&record, counts));
+        let told = match (why, broken.into_inner().unwrap_or_else(PoisonError::into_inner)) {
+            (Some(why), _) => Err(why),
+            (None, Some(error)) => Err(error.into()),
+            (None, None) => self.client.finish(&outcome.results(None)),
+        };
+        metrics::add_client_totals(&mut record, &outcome);
+        match told {
+            Ok(results) => metrics::add_server_totals(&mut record, &results, &outcome),
+            Err(error) => record_failure(&mut record, &error, &self.stop),
+        }
+        Ok(record)
+    }
+}
+
+/// Keeps what was measured of a test that its server did not bring to an end.
+fn record_failure(record: &mut Record, error: &iperf3::Error, stop: &StopFlag) {
+    stop.abort();
+    record.complete = false;
+    *record.errors.entry(format!("iperf3: {error}")).or_default() += 1;
+}
+
+/// What this side counted, as the server is told.
+fn client_outcome(streams: &[OpenStream], (record, counts): (&Record, WorkerCounts<'_>)) -> Iperf3Outcome {
+    let span = record.timeline.end_ns.last().copied().unwrap_or_default();
+    let of = |(place, open): (usize, &OpenStream)| {
+        let count = |counter: Counter| counts.of(place, counter as usize).unwrap_or(0);
+        StreamOutcome {
+            stream: open.stream,
+            total: StreamCounts {
+                bytes: count(Counter::Bytes),
+                packets: count(Counter::Packets),
+                lost: count(Counter::Lost),
+                out_of_order: count(Counter::OutOfOrder),
+                jitter: Nanos(count(Counter::JitterNs)),
+                tcp: (open.stream.role == StreamRole::Sender).then(|| iperf3::TcpState::of(&open.socket)).flatten(),
+            },
+            omitted: iperf3::Omitted::default(),
+            extremes: None,
+        }
+    };
+    let share = approximate(record.cpu_ns.0) / approximate(span.0.max(1)) * 100.0;
+    Iperf3Outcome {
+        streams: streams.iter().enumerate().map(of).collect(),
+        span,
+        cpu: iperf3::CpuUse { total: share, user: 0.0, system: share },
+        congestion: streams.first().and_then(|open| fathom_sys::socket::congestion(&open.socket).ok()),
+        peer: None,
+    }
+}
+
+/// Our own server, for the other end of a lab; it serves from the preparation on, because its client connects in its own.
+struct Iperf3ServerTest {
+    role: Role,
+    address: SocketAddr,
+    stop: StopFlag,
+    server: Option<JoinHandle<Result<ServerTotals, iperf3::Error>>>,
+}
+
+impl Iperf3ServerTest {
+    fn bind(role: &Role, policy: &Policy) -> Result<Self, Error> {
+        let guests = fathom_engine::guests(role, policy);
+        let admits = Arc::new(move |address| guests.admit(address));
+        let options = ServerOptions { clients: 1, is_client_allowed: Some(admits), ..ServerOptions::default() };
+        let server = Server::bind(options::listen_address(role), (None, options)).map_err(test_error)?;
+        let (address, stop) = (server.address(), StopFlag::default());
+        let told = stop.clone();
+        let server = threads::start(move || server.run(&told, &|| Box::new(())))
+            .map_err(|cause| Error::System { what: "start a thread for the server of iperf3".to_owned(), cause })?;
+        Ok(Self { role: role.clone(), address, stop, server: Some(server) })
+    }
+
+    /// Ends the server, which happens within moments, and says what it served.
+    fn end(&mut self) -> Option<Result<ServerTotals, iperf3::Error>> {
+        self.stop.finish();
+        let served = self.server.take()?.join();
+        Some(served.unwrap_or_else(|panic| resume_unwind(panic)))
+    }
+}
+
+impl Drop for Iperf3ServerTest {
+    fn drop(&mut self) {
+        // Of a server that was not asked for its outcome only the end matters.
+        let _ = self.end();
+    }
+}
+
+impl Test for Iperf3ServerTest {
+    fn endpoints(&self) -> Endpoints {
+        connection_setup::endpoint(self.address)
+    }
+
+    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+        let pool = WorkerPool { states: vec![()], counters: &["tests"], cores: &[], until: EndCondition::PeerFinished };
+        let trial_results = pool.run(session, &mut (), |worker, ()| {
+            while !worker.is_over() {
+                clock::sleep_until(clock::now() + POLL_INTERVAL);
+            }
+            Ok(())
+        })?;
+        let mut record = trial_results.record(self.role.side);
+        let served = self.end().transpose().map_err(test_error)?.unwrap_or_default();
+        record.totals.insert("tests".to_owned(), served.finished);
+        if served.finished == 0 {
+            let text = "no client brought its test to an end".to_owned();
+            record.notes.push(Note { id: "no-test".to_owned(), text });
+        }
+        Ok(record)
+    }
+}

@@ -1,0 +1,8 @@
+//! What can be measured with the servers of other tools.
+
+use fathom_engine::TestKind;
+
+pub(crate) mod iperf3;
+
+/// All kinds of this crate.
+pub const KINDS: &[&dyn TestKind] = &[&iperf3::TCP, &iperf3::UDP];

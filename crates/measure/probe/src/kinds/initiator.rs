@@ -1,0 +1,301 @@
+//! One trial of probes on the kernel's own network, and the side that is probed.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use fathom_engine::{Error, LiveProgress, Stop, Test, TrialContext};
+use fathom_model::{Endpoints, Note, Record, Role, Settings, Side, Timeline, units::Nanos};
+use fathom_sys::{clock, policy::Policy, raw_ip::Broadcast};
+
+use super::{ADDRESS, options};
+use crate::{
+    ChecksumMode, ConnectTransport, EchoTransport, FlowRule, IpFields, OwnDevice, ProbeEvent, ProbeFields, ProbeKind,
+    ProbePorts, ProbeRunner, ProbeStep, ProbeTemplate, ProbeTransport, RawTransport, pseudo_random, source_address_for,
+};
+
+/// A course of probes that ends in a record.
+pub(super) trait RecordingDriver: crate::ProbeDriver + Send {
+    /// Makes probes what the course needs beyond what the options say, once the way is known.
+    fn adapt_template(&mut self, conversation: &mut ProbeTemplate, device_mtu: u16) -> Result<(), Error>;
+
+    /// When the trial begins, and when nothing more is to be sent.
+    fn set_times(&mut self, start: Nanos, end: Nanos);
+
+    /// How many probes were sent, for a view of a running test.
+    fn n_sent(&self) -> u64;
+
+    /// Writes down what came of it.
+    fn record(&mut self, now: Nanos, record: &mut Record);
+}
+
+/// The initiator of probes, ready to send.
+pub(super) struct ProbeInitiator {
+    driver: Box<dyn RecordingDriver>,
+    template: ProbeTemplate,
+    transport: BoxedTransport,
+    /// What is lost by the second-best way out.
+    transport_note: Option<Note>,
+}
+
+/// How probes leave and answers arrive.
+type BoxedTransport = Box<dyn ProbeTransport<Error = fathom_sys::Error> + Send>;
+
+/// Probes come from here on, below the ports that Linux gives to others, as far as there is room.
+const FIRST_PORT: u16 = 16_384;
+
+impl ProbeInitiator {
+    pub(super) fn prepare(
+        (role, policy): (&Role, &Policy),
+        mut course: Box<dyn RecordingDriver>,
+    ) -> Result<Self, Error> {
+        let settings = &role.settings;
+        let destination = options::destination(role, policy)?;
+        if destination.is_multicast() || destination.is_unspecified() {
+            let what = format!("{destination} is a group of hosts, and only one is probed");
+            return Err(options::unsupported(what, "the address of one host"));
+        }
+        let source = source(settings.text("source"), destination)?;
+        let byte = |name: &str, usual| settings.count(name).and_then(|n| u8::try_from(n).ok()).unwrap_or(usual);
+        // Other trials, here or elsewhere, must not take our answers for theirs.
+        let secret = pseudo_random(role.seed ^ clock::now().0, u64::from(std::process::id()));
+        let mut conversation = ProbeTemplate {
+            source,
+            destination,
+            kind: options::probe_kind(settings, destination),
+            ip: IpFields {
+                hops: byte("hop-limit", 64),
+                traffic_class: byte("traffic-class", 0),
+                identification: None,
+                dont_fragment: true,
+                ..IpFields::default()
+            },
+            ports: ProbePorts {
+                destination: options::port(settings),
+                source: FIRST_PORT + u16::try_from(secret >> 8 & 0x3fff).expect("14 bits are left"),
+            },
+            flow: FlowRule::Constant,
+            secret,
+            payloads: Vec::new(),
+            checksum: ChecksumMode::Valid,
+        };
+        // Where the device cannot be told, packets may be as long as IP allows.
+        let mtu = OwnDevice::of(source).ok().flatten().map_or(u16::MAX, |device| device.mtu);
+        course.adapt_template(&mut conversation, mtu)?;
+        let what = format!("sending {} to {destination}", options::describe(settings));
+        let (line, loss) = open_transport(&mut conversation, (settings, what), policy)?;
+        Ok(Self { driver: course, template: conversation, transport: line, transport_note: loss })
+    }
+}
+
+/// The best way out that the process is allowed, and what is less by it.
+fn open_transport(
+    conversation: &mut ProbeTemplate,
+    (settings, what): (&Settings, String),
+    policy: &Policy,
+) -> Result<(BoxedTransport, Option<Note>), Error> {
+    let destination = conversation.destination;
+    match RawTransport::open(destination, Broadcast::Refused, policy) {
+        Ok(line) => return Ok((Box::new(line), None)),
+        Err(cause) if cause.is_permission() => {}
+        Err(cause) => return Err(Error::system(what, "CAP_NET_RAW", cause)),
+    }
+    // A connection is one client's SYN: it has no length of its own, and its answers no hops.
+    let is_connect = conversation.kind == ProbeKind::SYN && conversation.flow == FlowRule::PerProbe;
+    if is_connect && settings.size("size").is_none() {
+        let line = ConnectTransport::open(conversation.source, destination, policy)
+            .map_err(|cause| Error::System { what: what.clone(), cause })?;
+        let text = "without CAP_NET_RAW the kernel's own connections stand for SYN probes: an answer after 0.9 s is lost, what \
+                    routers say is not heard, and round trips hold our own system calls";
+        return Ok((Box::new(line), Some(unprivileged_note(text))));
+    }
+    if conversation.kind == ProbeKind::echo(destination) {
+        return open_echo_transport(conversation, what, policy);
+    }
+    let hint = "--protocol icmp, which needs no capability where net.ipv4.ping_group_range names a group of yours; or, for \
+                round trips and ports, --protocol tcp, which connects";
+    Err(options::unsupported(format!("{what} needs CAP_NET_RAW"), hint))
+}
+
+fn unprivileged_note(text: &str) -> Note {
+    Note { id: "probe-unprivileged".to_owned(), text: text.to_owned() }
+}
+
+/// The kernel's own socket for echo requests; the conversation takes the identifier that it gives.
+fn open_echo_transport(
+    conversation: &mut ProbeTemplate,
+    what: String,
+    policy: &Policy,
+) -> Result<(BoxedTransport, Option<Note>), Error> {
+    let open = || {
+        let line = EchoTransport::open(conversation.source, conversation.destination, policy)?;
+        let identifier = line.identifier()?;
+        Ok::<_, fathom_sys::Error>((line, identifier))
+    };
+    let (line, identifier) = match open() {
+        Ok(open) => open,
+        Err(cause) if cause.is_permission() => {
+            let what = format!("{what} needs CAP_NET_RAW, or a group that net.ipv4.ping_group_range names");
+            return Err(options::unsupported(what, "sudo sysctl -w net.ipv4.ping_group_range='0 2147483647'"));
+        }
+        Err(cause) => return Err(Error::System { what, cause }),
+    };
+    conversation.set_identifier(identifier);
+    let text = "without CAP_NET_RAW the kernel's own socket for echo requests sends them: their departures are not stamped, so round \
+                trips begin before the system call";
+    Ok((Box::new(line), Some(unprivileged_note(text))))
+}
+
+/// The own address that is asked for, or the one from which the kernel would send; nothing is sent for it.
+fn source(asked: Option<String>, destination: IpAddr) -> Result<IpAddr, Error> {
+    let no_route = |error: std::io::Error| {
+        options::unsupported(
+            format!("there is no route to {destination}: {error}"),
+            format!("ip route get {destination}        (what the kernel knows)"),
+        )
+    };
+    let Some(asked) = asked else {
+        return source_address_for(destination).map_err(no_route);
+    };
+    let own = "one of this host's addresses: ip address";
+    let address: IpAddr = asked.parse().map_err(|_| options::unsupported(format!("`{asked}` is no address"), own))?;
+    // Only an address of this host can be bound: what says it is from elsewhere is for labs alone.
+    UdpSocket::bind(SocketAddr::new(address, 0))
+        .map_err(|error| options::unsupported(format!("cannot send from {address}: {error}"), own))?;
+    if address.is_ipv4() != destination.is_ipv4() || address.is_unspecified() {
+        return Err(options::unsupported(format!("no packet from {address} can go to {destination}"), own));
+    }
+    Ok(address)
+}
+
+/// A course that is looked at now and then.
+struct ReportingDriver<'a> {
+    driver: &'a mut dyn RecordingDriver,
+    session: &'a TrialContext,
+    shown: (Nanos, u64),
+}
+
+/// Twice a second, as a live view wants it.
+const SHOW_EVERY: Nanos = Nanos::from_millis(500);
+
+impl crate::ProbeDriver for ReportingDriver<'_> {
+    fn step(&mut self, now: Nanos) -> ProbeStep {
+        let (at, n_before) = self.shown;
+        if let Some(live) = &self.session.live
+            && now.since(at) >= SHOW_EVERY
+        {
+            let n_sent = self.driver.n_sent();
+            let (elapsed, span) = (now.since(self.session.start), now.since(at));
+            live(LiveProgress { elapsed, growth: n_sent - n_before, span, measuring: true, p99: None });
+            self.shown = (now, n_sent);
+        }
+        self.driver.step(now)
+    }
+
+    fn on_event(&mut self, event: &ProbeEvent<'_>, at: Nanos) {
+        self.driver.on_event(event, at);
+    }
+}
+
+impl Test for ProbeInitiator {
+    fn endpoints(&self) -> Endpoints {
+        Endpoints::new()
+    }
+
+    fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+        // The wait for the start is long enough for the kernel to have switched its time stamps on.
+        while clock::now() < session.start && session.stop.state() == Stop::Continue {
+            clock::sleep_until(session.start);
+        }
+        let start = clock::now().max(session.start);
+        let cpu = clock::thread_cpu();
+        self.driver.set_times(start, session.start + session.phases.longest());
+        let mut watched = ReportingDriver { driver: self.driver.as_mut(), session, shown: (start, 0) };
+        let is_stopped = || session.stop.state() != Stop::Continue;
+        let mut conduct =
+            ProbeRunner { template: &self.template, transport: self.transport.as_mut(), is_stopped: &is_stopped };
+        let outcome = conduct.run(&mut watched);
+        let now = clock::now();
+        let mut record = empty_record(Side::Initiator, session.start, start);
+        record.cpu_ns = clock::thread_cpu() - cpu;
+        record.complete = matches!(outcome, Ok(false));
+        record.measured_ns = (Nanos::ZERO, now.since(session.start).max(Nanos(1)));
+        let probe = record.probe.get_or_insert_default();
+        probe.target = self.template.destination.to_string();
+        self.driver.record(now, &mut record);
+        if let Err(cause) = outcome {
+            if self.driver.n_sent() == 0 {
+                let what = format!("send to {}", self.template.destination);
+                return Err(Error::System { what, cause });
+            }
+            *record.errors.entry(format!("{cause}: {}", cause.source)).or_default() += 1;
+        }
+        record.notes.extend(self.transport_note.take());
+        let unheard = match self.transport.n_dropped_replies() {
+            Some(0) => None,
+            Some(n) => Some(format!("{n} packets found no room in our own socket: their probes count as lost")),
+            None => Some(
+                "the kernel does not tell how many packets found no room in our own socket (SO_MEMINFO, Linux 4.12): \
+                 their probes count as lost"
+                    .to_owned(),
+            ),
+        };
+        record.notes.extend(unheard.map(|text| Note { id: "probe-unheard".to_owned(), text }));
+        Ok(record)
+    }
+}
+
+/// A record in which nothing happened yet.
+fn empty_record(side: Side, agreed: Nanos, began: Nanos) -> Record {
+    Record {
+        side,
+        start_ns: agreed,
+        start_late_ns: began.since(agreed),
+        measured_ns: (Nanos::ZERO, Nanos::ZERO),
+        steady: true,
+        complete: true,
+        cpu_ns: Nanos::ZERO,
+        cpu_ns_by_core: std::collections::BTreeMap::new(),
+        timeline: Timeline::default(),
+        totals: std::collections::BTreeMap::new(),
+        distributions: std::collections::BTreeMap::new(),
+        flows: Vec::new(),
+        facts: std::collections::BTreeMap::new(),
+        users: None,
+        probe: None,
+        errors: std::collections::BTreeMap::new(),
+        notes: Vec::new(),
+    }
+}
+
+/// The host that is probed: it says where it is, and its kernel does the rest.
+pub(super) struct ProbeResponder {
+    address: IpAddr,
+}
+
+impl ProbeResponder {
+    pub(super) fn prepare(role: &Role) -> Result<Self, Error> {
+        let address = role.address.ok_or(Error::Endpoint { kind: "probe", what: ADDRESS })?;
+        Ok(Self { address })
+    }
+}
+
+impl Test for ProbeResponder {
+    fn endpoints(&self) -> Endpoints {
+        Endpoints::from([(ADDRESS.to_owned(), self.address.to_string())])
+    }
+
+    fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
+        /// How often it looks whether the initiator has finished.
+        const LOOK_UP: Nanos = Nanos::from_millis(5);
+        while session.stop.state() == Stop::Continue {
+            clock::sleep_until(clock::now() + LOOK_UP);
+        }
+        let mut record = empty_record(Side::Responder, session.start, session.start);
+        record.measured_ns = (Nanos::ZERO, clock::now().since(session.start).max(Nanos(1)));
+        Ok(record)
+    }
+}
+
+/// An order whose packet has a length.
+pub(super) fn with_length(order: ProbeFields, length: Option<u16>) -> ProbeFields {
+    ProbeFields { length: order.length.or(length), ..order }
+}

@@ -1,0 +1,93 @@
+//! What the records of probes amount to.
+
+use fathom_model::{
+    Better, Derivation, Metric, Side, Unit,
+    metric::{MetricName, UnitAndSense},
+    names::{
+        count::{DUPLICATES, RECEIVED, REORDERED, SENT},
+        distribution::ROUND_TRIP,
+    },
+};
+
+/// Probes that nothing came back for from the host they were for.
+pub(super) const LOST: &str = "lost";
+/// Probes that were answered after their time-out.
+pub(super) const LATE: &str = "late";
+/// Probes that something on the way refused by ICMP.
+pub(super) const REFUSED: &str = "refused";
+/// The longest packet that was answered.
+pub(super) const PATH_MTU: &str = "path_mtu_bytes";
+/// How many hops away the host is.
+pub(super) const HOPS: &str = "hops";
+/// Ports by state.
+pub(super) const OPEN: &str = "open";
+pub(super) const CLOSED: &str = "closed";
+pub(super) const FILTERED: &str = "filtered";
+pub(super) const OTHER: &str = "other";
+
+const RATIO: UnitAndSense = UnitAndSense(Unit::Ratio, Better::Lower);
+const PPS: UnitAndSense = UnitAndSense(Unit::FramesPerSec, Better::Higher);
+const COUNT: UnitAndSense = UnitAndSense(Unit::Count, Better::Neither);
+const SOURCE: &str = "docs/methods/probe.md";
+const HERE: Side = Side::Initiator;
+
+const fn round_trip(name: &'static str, title: &'static str, q: f64) -> Metric {
+    Metric::of(
+        MetricName(name, title),
+        UnitAndSense::TIME,
+        "RFC 2681 section 2",
+        Derivation::quantile(HERE, ROUND_TRIP, q),
+    )
+}
+
+const fn share(name: &'static str, title: &'static str, (part, source): (&'static str, &'static str)) -> Metric {
+    Metric::of(MetricName(name, title), RATIO, source, Derivation::proportion((HERE, part), (HERE, SENT)))
+}
+
+const LOSS: Metric = share("loss_ratio", "lost", (LOST, "RFC 6673 section 3"));
+
+pub(super) const SERIES: &[Metric] = &[
+    round_trip("rtt_ns_p50", "RTT p50", 0.5),
+    round_trip("rtt_ns_p90", "RTT p90", 0.9),
+    round_trip("rtt_ns_p99", "RTT p99", 0.99),
+    round_trip("rtt_ns_max", "RTT max", 1.0),
+    round_trip("rtt_ns_min", "RTT min", 0.0),
+    LOSS,
+    share("late_ratio", "late", (LATE, SOURCE)),
+    share("refused_ratio", "refused on the way", (REFUSED, SOURCE)),
+    Metric::of(
+        MetricName("reordered_ratio", "answers reordered"),
+        RATIO,
+        "RFC 4737 section 3",
+        Derivation::proportion((HERE, REORDERED), (HERE, RECEIVED)),
+    ),
+    Metric::of(
+        MetricName("duplicates", "answers twice"),
+        UnitAndSense(Unit::Count, Better::Lower),
+        SOURCE,
+        Derivation::total(HERE, DUPLICATES),
+    ),
+    Metric::of(MetricName("sent_per_sec", "sent"), PPS, SOURCE, Derivation::rate(HERE, SENT)),
+];
+
+pub(super) const MTU: &[Metric] = &[Metric::of(
+    MetricName("path_mtu_bytes", "path MTU, bytes"),
+    // MTUs are told byte by byte, and never in KiB.
+    UnitAndSense(Unit::Count, Better::Higher),
+    "RFC 8899 section 5",
+    Derivation::total(HERE, PATH_MTU),
+)];
+
+pub(super) const ROUTE: &[Metric] = &[
+    Metric::of(MetricName("hops", "hops"), COUNT, SOURCE, Derivation::total(HERE, HOPS)),
+    round_trip("rtt_ns_p50", "RTT p50 to the host", 0.5),
+    LOSS,
+];
+
+pub(super) const PORTS: &[Metric] = &[
+    Metric::of(MetricName("ports_open", "open"), COUNT, SOURCE, Derivation::total(HERE, OPEN)),
+    Metric::of(MetricName("ports_closed", "closed"), COUNT, SOURCE, Derivation::total(HERE, CLOSED)),
+    Metric::of(MetricName("ports_filtered", "filtered"), COUNT, SOURCE, Derivation::total(HERE, FILTERED)),
+    Metric::of(MetricName("ports_other", "open or filtered"), COUNT, SOURCE, Derivation::total(HERE, OTHER)),
+    round_trip("rtt_ns_p50", "RTT p50", 0.5),
+];

@@ -1,0 +1,167 @@
+//! Tests made of single packets: a series of them, a route, a path MTU, a scan of ports.
+//!
+//! Only the initiator sends; a responder, where the plan has one, tells its address and nothing more, for it is the host's own
+//! kernel that answers.
+
+mod drivers;
+mod initiator;
+mod metrics;
+mod options;
+
+use fathom_engine::{Error, Test, TestKind};
+use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, units::Nanos};
+use fathom_sys::policy::Policy;
+
+use drivers::{MtuDriver, PortScanDriver, RouteDriver, SeriesDriver};
+use initiator::{ProbeInitiator, ProbeResponder, RecordingDriver};
+
+/// The key under which a responder tells where it is, and role options that name a destination.
+const ADDRESS: &str = "address";
+
+/// All kinds of this crate.
+pub const KINDS: &[&dyn TestKind] = &[&SERIES, &MTU, &ROUTE, &PORTS];
+
+/// What distinguishes the kinds of probes.
+struct ProbeKindSpec {
+    name: &'static str,
+    about: &'static str,
+    options: &'static [OptionDoc],
+    metrics: &'static [Metric],
+    title: fn(&Settings) -> String,
+    driver: fn(&Role) -> Result<Box<dyn RecordingDriver>, Error>,
+}
+
+/// A kind of test made of probes.
+pub struct ProbeTest(&'static ProbeKindSpec);
+
+/// Round trips and loss of probes at an interval.
+pub static SERIES: ProbeTest = ProbeTest(&ProbeKindSpec {
+    name: "probe",
+    about: "round trips, loss and outages of single packets, by the kernel's own time stamps",
+    options: options::SERIES,
+    metrics: metrics::SERIES,
+    title: |settings| {
+        let count = settings.count("count").map(|count| format!(", {count} probes")).unwrap_or_default();
+        let pace = match settings.span("interval") {
+            _ if settings.flag("flood") => ", flat out".to_owned(),
+            Some(interval) => format!(" every {interval}"),
+            None => String::new(),
+        };
+        format!("{}{count}{pace}", options::describe(settings))
+    },
+    driver: |role| Ok(Box::new(SeriesDriver::new(role)?)),
+});
+
+/// The longest packet that comes through.
+pub static MTU: ProbeTest = ProbeTest(&ProbeKindSpec {
+    name: "probe_mtu",
+    about: "path MTU, and black holes in which longer packets vanish without a word",
+    options: options::MTU,
+    metrics: metrics::MTU,
+    title: |settings| format!("path MTU by {}", options::describe(settings)),
+    driver: |role| Ok(Box::new(MtuDriver::new(role)?)),
+});
+
+/// The routers on the way.
+pub static ROUTE: ProbeTest = ProbeTest(&ProbeKindSpec {
+    name: "probe_route",
+    about: "the hops to a host, each with its loss and round trips, along one flow",
+    options: options::ROUTE,
+    metrics: metrics::ROUTE,
+    title: |settings| format!("route by {}", options::describe(settings)),
+    driver: |role| Ok(Box::new(RouteDriver::new(role)?)),
+});
+
+/// Which ports answer.
+pub static PORTS: ProbeTest = ProbeTest(&ProbeKindSpec {
+    name: "probe_ports",
+    about: "which of the listed ports are open, closed or filtered",
+    options: options::PORTS,
+    metrics: metrics::PORTS,
+    title: |settings| {
+        let protocol = settings.text("protocol").unwrap_or_default().to_uppercase();
+        format!("{protocol} ports {}", settings.text("ports").unwrap_or_default())
+    },
+    driver: |role| Ok(Box::new(PortScanDriver::new(role)?)),
+});
+
+/// The host that a test probes, if its kind does; nothing where the other host of the plan is probed.
+#[must_use]
+pub fn destination(kind: &str, settings: &Settings) -> Option<String> {
+    let is_probe = [&SERIES, &MTU, &ROUTE, &PORTS].iter().any(|probe| probe.0.name == kind);
+    settings.text(options::TARGET).filter(|_| is_probe)
+}
+
+/// The fastest pace at which ping probes for a user without privileges is five a second; a tenth of a second is as harmless.
+pub const PING_INTERVAL: Nanos = Nanos::from_millis(100);
+/// As far, and as often at a hop, as the tools do that trace a route for anybody.
+const TRACE_MAX: (u64, u64) = (64, 10);
+
+/// Whether a kind sends so few packets that anybody may send them, as ping and traceroute do.
+#[must_use]
+pub fn is_within_ping_rate(kind: &str, settings: &Settings) -> bool {
+    let at_most = |name: &str, most| settings.count(name).is_some_and(|count| count <= most);
+    match kind {
+        _ if kind == SERIES.0.name => {
+            !settings.flag("flood") && settings.span("interval").is_some_and(|interval| interval >= PING_INTERVAL)
+        }
+        _ if kind == MTU.0.name => true,
+        _ if kind == ROUTE.0.name => at_most("hops", TRACE_MAX.0) && at_most("queries", TRACE_MAX.1),
+        _ => false,
+    }
+}
+
+impl TestKind for ProbeTest {
+    fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    fn about(&self) -> &'static str {
+        self.0.about
+    }
+
+    fn layer(&self) -> Layer {
+        Layer::Path
+    }
+
+    fn is_two_sided(&self, settings: &Settings) -> bool {
+        settings.text(options::TARGET).is_none()
+    }
+
+    fn title(&self, settings: &Settings) -> String {
+        (self.0.title)(settings)
+    }
+
+    fn options(&self) -> &'static [OptionDoc] {
+        self.0.options
+    }
+
+    fn metrics(&self) -> &'static [Metric] {
+        self.0.metrics
+    }
+
+    fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
+        Ok(match role.side {
+            Side::Initiator => Box::new(ProbeInitiator::prepare((role, policy), (self.0.driver)(role)?)?),
+            Side::Responder => Box::new(ProbeResponder::prepare(role)?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_packets_are_at_the_pace_of_ping_and_a_flood_or_a_scan_is_not() {
+        let of = |kind: &ProbeTest, name: &str, text: &str| {
+            let settings = Settings::default().with("host", "192.0.2.7").with(name, text);
+            is_within_ping_rate(kind.0.name, &settings.complete(kind.0.options).unwrap())
+        };
+        assert!(of(&SERIES, "interval", "100ms") && of(&SERIES, "count", "3") && of(&MTU, "tries", "2"));
+        assert!(of(&ROUTE, "hops", "30"));
+        assert!(!of(&SERIES, "interval", "99ms") && !of(&SERIES, "flood", "true") && !of(&ROUTE, "queries", "11"));
+        assert!(!of(&PORTS, "ports", "22"));
+        assert!(!is_within_ping_rate("tcp_rr", &Settings::default()));
+    }
+}

@@ -1,0 +1,360 @@
+//! A scenario as the options of a test name it: its text, where its files are, whom it talks to, and how long it takes.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use fathom_engine::{
+    Error,
+    pace::{ArrivalProcess, Profile},
+};
+use fathom_http::{
+    url::{Url, split_origin},
+    users::UserArrivals,
+};
+use fathom_model::{
+    Role, Settings,
+    settings::SettingError,
+    units::{Bytes, Nanos, PerSec},
+};
+use fathom_sys::policy::Policy;
+
+use super::compile::{CompileContext, CompiledScenario, compile};
+use crate as scenario;
+use crate::ast::{ArrivalSpacing, Scenario, Statement, StepDef, TemplatePiece, UserArrivalRate, UserLoadModel};
+
+/// A longer text is refused as a scenario anyway.
+const TEXT_MAX: Bytes = Bytes(1 << 20);
+/// How many users of an open scenario are there at once, unless it says so.
+const OPEN_USERS_DEFAULT: u64 = 10_000;
+/// A user every 100 ns is more than any machine has, and those who are due are counted one by one.
+const RATE_MAX: f64 = 1e7;
+/// Options that say where packets go: what a scenario says of them must be in the plan, where it is checked.
+const DESTINATION_OPTIONS: [&str; 4] = ["connect-to", "proxy", "unix", "source"];
+
+/// A scenario that was read, without its data.
+#[derive(Debug)]
+pub struct LoadedScenario {
+    /// What it says.
+    pub scenario: Scenario,
+    /// Its text.
+    pub text: String,
+    /// How people call it.
+    pub name: String,
+    folder: Option<PathBuf>,
+}
+
+/// The text of a scenario that cannot be run: what is wrong, with the lines that are.
+#[derive(Debug, thiserror::Error)]
+#[error("{name} is not a sound scenario")]
+pub struct InvalidScenario {
+    /// How people call it.
+    pub name: String,
+    /// For people, several lines.
+    pub shown: String,
+}
+
+impl LoadedScenario {
+    /// Reads the text that options have, or the file that they name.
+    ///
+    /// # Errors
+    /// What cannot be read, or is no sound scenario.
+    pub fn of(settings: &Settings, policy: &Policy) -> Result<Self, Error> {
+        let file = settings.text("file").map(PathBuf::from);
+        // What is beside a file is looked at before it is opened.
+        let folder = file.as_deref().filter(|_| !policy.is_for_others());
+        let folder = folder.map(|file| file.parent().unwrap_or(Path::new("")).to_owned());
+        let name = file.as_ref().map_or("the scenario".to_owned(), |file| file.display().to_string());
+        let text = match (settings.text("script"), &file) {
+            (Some(text), _) => text,
+            (None, Some(file)) => read_text(policy, file).map_err(|error| Error::Unsupported {
+                what: format!("cannot read the scenario {name}: {error}"),
+                hint: None,
+            })?,
+            (None, None) => {
+                return Err(Error::Unsupported {
+                    what: "there is no scenario".to_owned(),
+                    hint: Some("name a file by the option file, or give the text itself as script".to_owned()),
+                });
+            }
+        };
+        Self::read(text, name, folder).map_err(|unsound| Error::Unsupported {
+            what: format!("{unsound}\n{}", unsound.shown),
+            hint: Some("fathom app check FILE says the same before a run".to_owned()),
+        })
+    }
+
+    /// Reads a text; its files are in `folder`. Without one they are not looked for, and it cannot be compiled if it names any.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn read(text: String, name: String, folder: Option<PathBuf>) -> Result<Self, InvalidScenario> {
+        let faults = match scenario::parse(&text) {
+            Ok(scenario) => {
+                let found = match &folder {
+                    Some(folder) => scenario::check(&scenario, folder),
+                    None => scenario::check_text(&scenario),
+                };
+                if scenario::is_sound(&found) {
+                    return Ok(Self { scenario, text, name, folder });
+                }
+                found.into_iter().filter(|fault| fault.severity == scenario::Severity::Error).collect()
+            }
+            Err(faults) => faults,
+        };
+        let shown = scenario::render(&faults, &name, &text);
+        Err(InvalidScenario { name, shown })
+    }
+
+    /// The servers that it talks to, that of the base first, a line each; `base` stands in for the base.
+    ///
+    /// # Errors
+    /// Says what is no URL.
+    pub fn urls(&self, base: Option<&str>) -> Result<Vec<Url>, Error> {
+        let said = self.scenario.base.as_ref().map(|base| base.text.as_str());
+        let mut urls: Vec<Url> = Vec::new();
+        for text in base.or(said).into_iter().chain(self.steps().into_iter().filter_map(origin)) {
+            let url: Url = text.parse().map_err(|error: fathom_http::url::UrlError| Error::Unsupported {
+                what: error.to_string(),
+                hint: Some(error.hint().to_owned()),
+            })?;
+            let is_known = urls.iter().any(|known| {
+                (known.scheme, known.port) == (url.scheme, url.port) && known.host.eq_ignore_ascii_case(&url.host)
+            });
+            if !is_known {
+                urls.push(url);
+            }
+        }
+        Ok(urls)
+    }
+
+    /// Whether a step is asked of the base: then there must be one.
+    #[must_use]
+    pub fn needs_base(&self) -> bool {
+        self.scenario.base.is_some() || self.steps().into_iter().any(|step| origin(step).is_none())
+    }
+
+    /// All steps in the order of the text.
+    fn steps(&self) -> Vec<&StepDef> {
+        let mut steps = Vec::new();
+        self.scenario.parts.iter().for_each(|part| collect_steps(&part.body, &mut steps));
+        for user in &self.scenario.users {
+            let sections = user.setup.iter().chain(&user.teardown).map(|section| &section.body);
+            sections.chain([&user.body]).for_each(|body| collect_steps(body, &mut steps));
+        }
+        steps
+    }
+
+    /// How long it takes by its own words: the longest warm-up, and what is measured.
+    #[must_use]
+    pub fn phases(&self) -> Option<(Nanos, Nanos)> {
+        match &self.scenario.load.as_ref()?.model {
+            UserLoadModel::Open { rate: UserArrivalRate::Profile(profile), .. } => {
+                Some((Nanos::ZERO, profile.value.length()?))
+            }
+            UserLoadModel::Open { rate: UserArrivalRate::Steady { length, .. }, .. } => {
+                let length = length.as_ref()?.value;
+                let warmup = Nanos::from_secs(1).min(Nanos(length.0 / 10));
+                Some((warmup, length - warmup))
+            }
+            UserLoadModel::Closed { repeat: Some(_), length, .. } => Some((Nanos::ZERO, length.as_ref()?.value)),
+            UserLoadModel::Closed { ramp, length, .. } => {
+                let length = length.as_ref()?.value;
+                let ramp = ramp.as_ref().map_or(Nanos::from_secs(1).min(Nanos(length.0 / 10)), |ramp| ramp.value);
+                let warmup = if ramp < length { ramp } else { Nanos::ZERO };
+                Some((warmup, length - warmup))
+            }
+        }
+    }
+
+    /// Whether its users leave for good after a while.
+    #[must_use]
+    pub fn ends_by_itself(&self) -> bool {
+        let model = self.scenario.load.as_ref().map(|coming| &coming.model);
+        matches!(model, Some(UserLoadModel::Closed { repeat: Some(_), .. }))
+    }
+
+    /// Whether all that it does counts, because it comes to an end by itself.
+    pub(super) fn is_counted(&self, settings: &Settings) -> bool {
+        if is_given(settings) {
+            return settings.count("iterations").is_some();
+        }
+        match self.scenario.load.as_ref().map(|coming| &coming.model) {
+            Some(UserLoadModel::Open { rate: UserArrivalRate::Profile(profile), .. }) => {
+                profile.value.length().is_some()
+            }
+            Some(UserLoadModel::Closed { repeat, .. }) => repeat.is_some(),
+            _ => false,
+        }
+    }
+
+    /// How users come: as the options say, or else the text.
+    pub(super) fn arrivals(&self, settings: &Settings, seed: u64) -> Result<UserArrivals, Error> {
+        let process =
+            |is_poisson: bool| if is_poisson { ArrivalProcess::Poisson { seed } } else { ArrivalProcess::Constant };
+        let steady = |rate: PerSec| {
+            let profile =
+                Profile::steady(rate).filter(|profile| profile.peak() <= PerSec::new(RATE_MAX).unwrap_or_default());
+            profile.ok_or_else(|| SettingError::NotAllowed {
+                name: "rate".to_owned(),
+                expected: "more than 0 and at most 10M users per second".to_owned(),
+                given: rate.to_string(),
+            })
+        };
+        let n_seats = settings.count("seats");
+        if let Some(n) = settings.count("users") {
+            return Ok(UserArrivals::Population { n, ramp_up: settings.span("ramp").unwrap_or_default() });
+        }
+        if let Some(rate) = settings.rate("rate") {
+            let process = process(settings.text("arrivals").as_deref() == Some("poisson"));
+            return Ok(UserArrivals::Arrivals {
+                profile: steady(rate)?,
+                process,
+                n_slots: n_seats.unwrap_or(OPEN_USERS_DEFAULT),
+            });
+        }
+        match self.scenario.load.as_ref().map(|coming| &coming.model) {
+            Some(UserLoadModel::Closed { users, ramp, .. }) => Ok(UserArrivals::Population {
+                n: users.value,
+                ramp_up: ramp.as_ref().map(|ramp| ramp.value).unwrap_or_default(),
+            }),
+            Some(UserLoadModel::Open { rate, arrivals, max }) => {
+                let profile = match rate {
+                    UserArrivalRate::Steady { rate, .. } => steady(rate.value)?,
+                    UserArrivalRate::Profile(profile) => profile.value.clone(),
+                };
+                let n_seats = n_seats.or(max.as_ref().map(|max| max.value)).unwrap_or(OPEN_USERS_DEFAULT);
+                Ok(UserArrivals::Arrivals {
+                    profile,
+                    process: process(*arrivals == ArrivalSpacing::Poisson),
+                    n_slots: n_seats,
+                })
+            }
+            None => Err(Error::Unsupported {
+                what: format!("{} does not say how many users come", self.name),
+                hint: Some(
+                    "a line such as `closed 50 for 1m` or `open 20/s for 1m`, or the options users or rate".to_owned(),
+                ),
+            }),
+        }
+    }
+
+    /// How often a user goes through its script: once when users come on their own.
+    pub(super) fn iterations(&self, settings: &Settings) -> Option<u64> {
+        let is_population = settings.count("users").is_some();
+        match self.scenario.load.as_ref().map(|coming| &coming.model) {
+            _ if settings.rate("rate").is_some() && !is_population => Some(1),
+            _ if is_population => settings.count("iterations"),
+            Some(UserLoadModel::Closed { repeat, .. }) => {
+                settings.count("iterations").or(repeat.as_ref().map(|repeat| repeat.value))
+            }
+            _ => Some(1),
+        }
+    }
+
+    /// The options of a role with those that the text says, where the role has none of its own.
+    ///
+    /// # Errors
+    /// When the text sends packets elsewhere than the role: where they go has been checked before.
+    pub(super) fn merged_settings(&self, settings: &Settings, defaults: &Settings) -> Result<Settings, Error> {
+        let mut all = settings.clone();
+        for setting in &self.scenario.settings {
+            let name = setting.name.text.as_str();
+            let value = setting.value.as_ref().map_or("true", |value| value.text.as_str());
+            let current = settings.text(name);
+            if DESTINATION_OPTIONS.contains(&name) && current.as_deref() != Some(value) {
+                return Err(Error::Unsupported {
+                    what: format!("the scenario says `{name} {value}`, which the test does not"),
+                    hint: Some(format!("say it among the options of the test as well: {name} = \"{value}\"")),
+                });
+            }
+            if current.is_none() || current == defaults.text(name) {
+                all.set(name, value);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Compiles it for these servers.
+    ///
+    /// # Errors
+    /// The first thing that is missing.
+    pub fn compile(&self, servers: &[Url], policy: &Policy) -> Result<CompiledScenario, Error> {
+        if self.folder.is_none() && self.names_files() {
+            return Err(Error::Unsupported {
+                what: "a scenario that is given as a text cannot name files".to_owned(),
+                hint: Some("name its file by the option file".to_owned()),
+            });
+        }
+        let folder = self.folder.as_deref().unwrap_or(Path::new(""));
+        let site = CompileContext { folder, servers, policy };
+        compile(&self.scenario, &site).map_err(|error| Error::Unsupported {
+            what: format!("{}: {error}", self.name),
+            hint: error.hint().map(str::to_owned),
+        })
+    }
+
+    fn names_files(&self) -> bool {
+        use scenario::ast::{BodyContent, FormFieldValue};
+        let is_file = |step: &&StepDef| match step.body.as_ref().map(|body| &body.content) {
+            Some(BodyContent::File(_)) => true,
+            Some(BodyContent::Multipart(fields)) => {
+                fields.iter().any(|field| matches!(field.value, FormFieldValue::File { .. }))
+            }
+            _ => false,
+        };
+        !self.scenario.data.is_empty() || self.steps().iter().any(is_file)
+    }
+}
+
+/// The text of a file, of which no more is read than a scenario may have.
+fn read_text(policy: &Policy, file: &Path) -> io::Result<String> {
+    let bytes = policy.read(file, TEXT_MAX)?;
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// Whether options say how users come.
+fn is_given(settings: &Settings) -> bool {
+    settings.count("users").is_some() || settings.rate("rate").is_some()
+}
+
+/// Scheme and authority of a step's URL, when it has them.
+fn origin(step: &StepDef) -> Option<&str> {
+    let Some(TemplatePiece::Text(text)) = step.url.pieces.first() else { return None };
+    Some(split_origin(text)?.0)
+}
+
+fn collect_steps<'t>(body: &'t [Statement], steps: &mut Vec<&'t StepDef>) {
+    for statement in body {
+        match statement {
+            Statement::Step(step) => steps.push(step),
+            Statement::Transaction(transaction) => collect_steps(&transaction.body, steps),
+            Statement::Repeat(repeat) => collect_steps(&repeat.body, steps),
+            Statement::While(each) => collect_steps(&each.body, steps),
+            Statement::If(choice) => {
+                choice.branches.iter().for_each(|branch| collect_steps(&branch.body, steps));
+                choice.otherwise.iter().for_each(|otherwise| collect_steps(&otherwise.body, steps));
+            }
+            Statement::Chance(chance) => {
+                collect_steps(&chance.body, steps);
+                chance.otherwise.iter().for_each(|otherwise| collect_steps(&otherwise.body, steps));
+            }
+            Statement::Think(_) | Statement::Meet(_) | Statement::Do(_) | Statement::Let(_) => {}
+        }
+    }
+}
+
+/// The servers of a role: those of its URLs, or the responder of ours that it was told of.
+pub(super) fn servers(role: &Role) -> Result<Vec<Url>, Error> {
+    let lines =
+        role.settings.text("url").or_else(|| role.peer.get("address").map(|address| format!("http://{address}/")));
+    let lines = lines.unwrap_or_default();
+    let lines = lines.lines().map(str::trim).filter(|line| !line.is_empty());
+    // A weight before a URL says nothing here: the text says what is asked.
+    let urls = lines.map(|line| line.rsplit_once(' ').map_or(line, |(_, url)| url).parse::<Url>());
+    let urls: Vec<Url> = urls
+        .collect::<Result<_, _>>()
+        .map_err(|error| Error::Unsupported { what: error.to_string(), hint: Some(error.hint().to_owned()) })?;
+    if urls.is_empty() { Err(Error::Endpoint { kind: super::kind::NAME, what: "address" }) } else { Ok(urls) }
+}

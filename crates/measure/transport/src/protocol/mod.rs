@@ -1,3 +1,0 @@
-//! Protocols of other tools: one folder each.
-
-pub mod iperf3;

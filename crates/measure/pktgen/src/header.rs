@@ -70,6 +70,7 @@ impl PktgenOrigin {
     }
 
     /// Where packets have their source port, from the first byte of the frame.
+    #[must_use]
     pub const fn source_port(&self) -> usize {
         self.at - Udp::LENGTH
     }

@@ -4,7 +4,7 @@
 //! Worker threads are pinned and share nothing: each writes its own padded [`WorkerCounters`], read once per interval, and its own
 //! histograms, merged after the run. This crate knows no protocol, no output and no way to reach a host.
 
-#![warn(missing_docs)]
+#![warn(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 mod abandon;
 mod error;

@@ -3,7 +3,7 @@
 //!
 //! Plain types with their arithmetic, their text and their serialised form. No I/O, no clock, no threads.
 
-#![warn(missing_docs)]
+#![warn(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 pub mod benchmark;
 pub mod bottleneck;

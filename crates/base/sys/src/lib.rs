@@ -4,7 +4,7 @@
 //! A wrapper says what it needs (capability, kernel version, man page), returns an [`Error`] that names the call, and hands out
 //! guards: what was acquired is undone when the guard is dropped.
 
-#![warn(missing_docs)]
+#![warn(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 pub mod affinity;
 pub mod bpf;

@@ -4,7 +4,7 @@
 //! together, notices the loss of one, and gathers what they recorded. Threads and blocking I/O throughout. This crate knows no
 //! kinds of tests (the binary hands them over in [`agent::AgentConfig`]), decides nothing about results, and prints nothing.
 
-#![warn(missing_docs)]
+#![warn(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 pub mod agent;
 mod connection;

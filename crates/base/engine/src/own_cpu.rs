@@ -3,7 +3,10 @@
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering};
 
 use fathom_model::units::Nanos;
-use fathom_sys::{affinity, clock, clock::ThreadClock};
+use fathom_sys::{
+    clock::{self, ThreadClock},
+    process::affinity,
+};
 
 /// What a worker's thread used since its work began; written by the worker, read by the conductor.
 #[derive(Debug)]

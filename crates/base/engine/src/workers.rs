@@ -12,7 +12,10 @@ use fathom_model::{
     units::{Nanos, approximate, rounded},
 };
 use fathom_statistics::Steadiness;
-use fathom_sys::{affinity, clock, threads};
+use fathom_sys::{
+    clock,
+    process::{affinity, threads},
+};
 
 mod prepared_pool;
 

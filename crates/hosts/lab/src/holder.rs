@@ -14,8 +14,10 @@ use crate::{
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
-    process::{ParentBond, ProcessPlace, ProcessSpec},
-    signal::{self, SignalWatch},
+    process::{
+        ParentBond, ProcessPlace, ProcessSpec,
+        signal::{self, SignalWatch},
+    },
 };
 use serde::{Deserialize, Serialize};
 use std::{

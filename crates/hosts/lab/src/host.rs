@@ -3,8 +3,7 @@
 use crate::{Error, LabName, Result};
 use fathom_model::units::Bytes;
 use fathom_sys::{
-    namespace::Namespaces,
-    netlink::MacAddress,
+    netlink::{MacAddress, namespace::Namespaces},
     process::{ParentBond, ProcessPlace, ProcessSpec},
 };
 use serde::{Deserialize, Serialize};

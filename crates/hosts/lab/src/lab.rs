@@ -7,7 +7,7 @@ use crate::{
     journal::{END_PATIENCE, IdentityText, journal_of, journals},
 };
 use fathom_sys::{
-    namespace::{Namespaces, NetNs, is_first_user_namespace, open_user_namespace},
+    netlink::namespace::{Namespaces, NetNs, is_first_user_namespace, open_user_namespace},
     process::{ProcessIdentity, may_administer_network},
 };
 use serde::{Deserialize, Serialize};

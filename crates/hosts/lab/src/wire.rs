@@ -2,9 +2,9 @@
 
 use crate::{Error, Host, Interface, LabName, Options, Result};
 use fathom_model::units::Bytes;
-use fathom_sys::{
+use fathom_sys::netlink::{
+    MacAddress, Netlink, Veth, VethEnd,
     namespace::{Namespaces, NetNs},
-    netlink::{MacAddress, Netlink, Veth, VethEnd},
 };
 use std::{
     fs, io,

@@ -5,10 +5,12 @@
 use fathom_lab::{Device, Error, Host, Lab, LabState, Options, preset};
 use fathom_model::units::Nanos;
 use fathom_sys::{
-    affinity, clock,
-    netlink::Netlink,
-    nftables::{Nftables, RuleFate, Table, TableFamily},
-    process::may_administer_network,
+    clock,
+    netlink::{
+        Netlink,
+        nftables::{Nftables, RuleFate, Table, TableFamily},
+    },
+    process::{affinity, may_administer_network},
 };
 use std::{env, fs, io::ErrorKind, net::UdpSocket, path::PathBuf, process::Command, time::Duration};
 

@@ -12,8 +12,7 @@ use fathom_lab::{
 use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::{
     clock,
-    namespace::NetNs,
-    netlink::{Link, Netlink},
+    netlink::{Link, Netlink, namespace::NetNs},
     process::{Pidfd, ProcessIdentity, may_administer_network},
 };
 use std::{

@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_fault_names_line_function_and_thread_and_is_one_line() {
-        let lua = fathom_sys::lua::state();
+        let lua = fathom_sys::process::lua::state();
         let error = lua.load("\nlocal t\nt.x = 1").set_name("@a/x.lua").exec().unwrap_err();
         let fault = ScriptFault::of(&error, Callback::Request, StateOwner::Thread(2));
         assert_eq!(fault.to_string(), "a/x.lua:3: attempt to index local 't' (a nil value) (request(), thread 2)");

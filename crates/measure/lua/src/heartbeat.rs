@@ -14,7 +14,7 @@ use std::{
 
 use fathom_engine::Error;
 use fathom_model::units::Nanos;
-use fathom_sys::threads;
+use fathom_sys::process::threads;
 
 /// How often the states are looked at: a script that is stuck is noticed that much later than asked.
 const TICK: Nanos = Nanos::from_millis(100);

@@ -50,7 +50,7 @@ pub(super) struct LuaState {
 impl LuaState {
     /// A state in which the script has not been run yet.
     pub(super) fn new(script: &Arc<LuaScript>, owner: StateOwner, output: &ScriptOutput) -> Result<Self, Error> {
-        let lua = fathom_sys::lua::state();
+        let lua = fathom_sys::process::lua::state();
         let made = Self::load_prelude(&lua, script, output);
         let ways = made.map_err(|error| Error::Unsupported {
             what: format!("cannot make a Lua state for {owner}: {error}"),

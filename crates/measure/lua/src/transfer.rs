@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     fn copied(expression: &str) -> Result<(Lua, Value), String> {
-        let (from, to) = (fathom_sys::lua::state(), fathom_sys::lua::state());
+        let (from, to) = (fathom_sys::process::lua::state(), fathom_sys::process::lua::state());
         let value: Value = from.load(expression).eval().unwrap();
         copy(&value, &to).map(|value| (to, value))
     }

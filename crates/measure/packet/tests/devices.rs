@@ -21,7 +21,7 @@ use fathom_packet::xdp::{DropProgram, PolicerLimit, Redirect, RedirectTarget, po
 use fathom_sys::{
     bpf::{XdpLink, XdpMode},
     clock,
-    ethtool::Device,
+    netlink::ethtool::Device,
     process::may_administer_network,
 };
 use fathom_wire::MacAddress;

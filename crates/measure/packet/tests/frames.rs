@@ -23,9 +23,8 @@ use fathom_packet::{
 use fathom_sys::{
     bpf::{XdpLink, XdpMode},
     clock,
-    namespace::NetNs,
-    netlink::{Netlink, Veth, VethEnd},
-    packet_socket::{ReceiveBuffer, Receiver},
+    netlink::{Netlink, Veth, VethEnd, namespace::NetNs},
+    packet::packet_socket::{ReceiveBuffer, Receiver},
     policy::Policy,
 };
 use fathom_wire::{ChecksumSum, MacAddress};

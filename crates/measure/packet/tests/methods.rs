@@ -33,8 +33,7 @@ use fathom_rfc2544::{
 use fathom_sys::{
     bpf::{XdpLink, XdpMode},
     clock,
-    namespace::NetNs,
-    netlink::{Link, Netlink, Veth, VethEnd},
+    netlink::{Link, Netlink, Veth, VethEnd, namespace::NetNs},
     policy::Policy,
 };
 use fathom_wire::MacAddress;

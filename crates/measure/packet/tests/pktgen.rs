@@ -36,11 +36,12 @@ use fathom_sys::{
         SocketMap, XdpLink, XdpMode,
     },
     clock,
-    namespace::NetNs,
-    netlink::{Netlink, Veth, VethEnd},
-    packet_socket::{MAX_BATCH, ReceiveBuffer, Receiver},
+    netlink::{Netlink, Veth, VethEnd, namespace::NetNs},
+    packet::{
+        packet_socket::{MAX_BATCH, ReceiveBuffer, Receiver},
+        xsk::{self, Mode, Queue},
+    },
     policy::Policy,
-    xsk::{self, Mode, Queue},
 };
 use fathom_wire::{MacAddress, Mark};
 

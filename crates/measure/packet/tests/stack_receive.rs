@@ -8,9 +8,7 @@ use fathom_model::{Endpoints, Phases, Record, Role, Settings, Side, units::Nanos
 use fathom_packet::kinds::stack_receive::StackReceive;
 use fathom_sys::{
     clock,
-    namespace::NetNs,
-    netlink::{Netlink, Veth, VethEnd},
-    nftables::Nftables,
+    netlink::{Netlink, Veth, VethEnd, namespace::NetNs, nftables::Nftables},
     policy::Policy,
 };
 

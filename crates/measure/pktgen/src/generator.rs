@@ -9,7 +9,7 @@ use std::{
 };
 
 use fathom_model::units::Nanos;
-use fathom_sys::{clock, namespace::NetNs};
+use fathom_sys::{clock, netlink::namespace::NetNs};
 
 use super::{
     directory::{CONTROL, PktgenDir, thread_file},

@@ -12,8 +12,8 @@ use etherparse::{IpNumber, LaxIpSlice, TcpHeader};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
-    epoll::{Epoll, Interest, ReadyList},
     policy::{Destination, Policy},
+    reactor::epoll_wait::{Epoll, Interest, ReadyList},
     socket::{self, Connect, SockRef, Socket},
 };
 

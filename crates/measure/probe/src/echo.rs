@@ -8,10 +8,12 @@ use etherparse::{IpNumber, Ipv4Header, Ipv6Header};
 use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::{
     clock,
-    echo::{EchoHeader, EchoReply, EchoSocket},
     policy::{Destination, Policy},
-    raw_ip,
-    timestamping::KernelClockOffset,
+    socket::{
+        echo::{EchoHeader, EchoReply, EchoSocket},
+        raw_ip,
+        timestamping::KernelClockOffset,
+    },
 };
 
 use super::{

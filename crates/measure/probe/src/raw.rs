@@ -10,8 +10,10 @@ use fathom_sys::{
     clock,
     netlink::Netlink,
     policy::{Destination, Policy},
-    raw_ip::{self, Broadcast, Direction, PacketListener, Sender},
-    timestamping::KernelClockOffset,
+    socket::{
+        raw_ip::{self, Broadcast, Direction, PacketListener, Sender},
+        timestamping::KernelClockOffset,
+    },
 };
 
 use super::driver::{CapturedPacket, ProbeTransport, SendOutcome};

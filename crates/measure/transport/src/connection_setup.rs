@@ -11,8 +11,8 @@ use fathom_engine::{Error, Stop, TrialContext};
 use fathom_model::{Endpoints, Histogram, Note, OptionDoc, Role, Side, ValueKind, units::Nanos};
 use fathom_sys::{
     ExhaustedResource, clock,
-    epoll::{Epoll, Interest, ReadyList},
-    limits,
+    process::limits,
+    reactor::epoll_wait::{Epoll, Interest, ReadyList},
     socket::{self, Socket},
 };
 

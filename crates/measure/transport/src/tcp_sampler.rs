@@ -11,7 +11,7 @@ use fathom_model::{
     record::{Flow, FlowSample},
     units::{BitsPerSec, Bytes, Nanos, rounded},
 };
-use fathom_sys::{socket::Socket, tcp_info::TcpInfo};
+use fathom_sys::socket::{Socket, tcp_info::TcpInfo};
 
 /// The most samples of all flows together: about 4 MiB.
 const SAMPLES_MAX: usize = 4096;
@@ -94,6 +94,7 @@ impl TcpInfoSampler {
     }
 
     /// Adds to the samples what each flow carried, one worker per flow.
+    #[must_use]
     pub fn with_payload_counts(self, payload: Vec<PayloadCount>) -> Self {
         Self { payload, ..self }
     }

@@ -11,8 +11,7 @@ use fathom_packet::xdp::{DropProgram, FrameMatch, dropper};
 use fathom_sys::{
     bpf::{XdpLink, XdpMode},
     clock,
-    namespace::NetNs,
-    netlink::{Netlink, Veth, VethEnd},
+    netlink::{Netlink, Veth, VethEnd, namespace::NetNs},
     policy::Policy,
 };
 use fathom_transport::KINDS;

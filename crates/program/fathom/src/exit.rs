@@ -6,7 +6,7 @@ use std::{
     process::ExitCode,
 };
 
-use fathom_sys::signal::Signal;
+use fathom_sys::process::signal::Signal;
 
 /// The exit codes of every command that is not a drop-in tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use fathom_model::{
     Environment, Plan,
     plan::{HostReach, LabPlan},
 };
-use fathom_sys::{affinity, process::ProcessIdentity};
+use fathom_sys::process::{ProcessIdentity, affinity};
 
 use crate::{
     command::lab_error,

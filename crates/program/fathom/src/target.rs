@@ -8,7 +8,7 @@ use std::{
 use fathom_lab::{Lab, StateFolder};
 use fathom_model::{TestPlan, plan::HostReach};
 use fathom_probe::kinds as probe;
-use fathom_sys::namespace::NetNs;
+use fathom_sys::netlink::namespace::NetNs;
 
 use crate::{
     allow::{self, AllowList},

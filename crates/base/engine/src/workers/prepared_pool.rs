@@ -14,7 +14,7 @@ use std::{
 };
 
 use fathom_model::units::Nanos;
-use fathom_sys::threads;
+use fathom_sys::process::threads;
 
 use super::{
     EndCondition, Phase, RunningGuard, TrialObserver, TrialResults, TrialRunner, TrialState, WorkerHandle,

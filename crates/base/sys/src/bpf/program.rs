@@ -75,7 +75,7 @@ pub struct LiveRun {
 pub enum LiveRunEnd {
     /// The program ran as often as was asked.
     Complete,
-    /// A signal came (`EINTR`), such as one of [`crate::interrupt::Interruptible`].
+    /// A signal came (`EINTR`), such as one of [`crate::process::interrupt::Interruptible`].
     Interrupted,
 }
 
@@ -253,7 +253,7 @@ mod tests {
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             let runs = scope.spawn(|| {
-                tell.send(crate::interrupt::Interruptible::current().unwrap()).unwrap();
+                tell.send(crate::process::interrupt::Interruptible::current().unwrap()).unwrap();
                 program.run_live(&[0; 60], &endless).unwrap()
             });
             let thread = told.recv().unwrap();

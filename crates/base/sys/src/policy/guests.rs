@@ -8,7 +8,7 @@ use std::{
 use socket2::{SockFilter, SockRef, Socket};
 
 use super::Network;
-use crate::{Error, Result, limits::has_own_descriptors, socket::drops};
+use crate::{Error, Result, process::limits::has_own_descriptors, socket::drops};
 
 /// Those whose packets a socket takes; all, if none is named.
 #[derive(Debug, Clone)]
@@ -195,7 +195,7 @@ mod tests {
         let policy = Policy::anything().of_one_role();
         let guests = policy.guests(&["127.0.0.9".parse().unwrap()], None);
         let guard_there = || {
-            crate::limits::own_descriptors(None).unwrap();
+            crate::process::limits::own_descriptors(None).unwrap();
             socket::datagram("127.0.0.1:0".parse().unwrap(), &guests).map(drop).unwrap();
         };
         std::thread::scope(|scope| scope.spawn(guard_there).join().unwrap());

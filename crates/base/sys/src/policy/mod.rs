@@ -77,7 +77,7 @@ impl Destination {
         &self.to
     }
 
-    /// The device that was asked for, see [`tuning::bind_to_device`](crate::socket_options::bind_to_device).
+    /// The device that was asked for, see [`tuning::bind_to_device`](crate::socket::socket_options::bind_to_device).
     pub(crate) fn device(&self) -> Option<&str> {
         self.device.as_deref()
     }

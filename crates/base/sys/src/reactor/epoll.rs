@@ -18,8 +18,10 @@ use super::{Completion, Event, FixedBuffer, Reactor, ReceivedBytes, Token, WaitL
 use crate::{
     Error, Result, clock,
     policy::Destination,
-    socket::{self, Domain, Socket, Wait},
-    timestamping::{self, KernelClockOffset},
+    socket::{
+        self, Domain, Socket, Wait,
+        timestamping::{self, KernelClockOffset},
+    },
 };
 
 /// One receive takes what a connection can have waiting: a large body costs few calls, and the buffer fits in a level-2 cache.

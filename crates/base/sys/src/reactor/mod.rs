@@ -6,6 +6,7 @@
 
 mod batch;
 mod epoll;
+pub mod epoll_wait;
 #[cfg(test)]
 mod suite;
 pub mod uring;

@@ -17,7 +17,7 @@ use std::{
 
 use fathom_model::units::Nanos;
 use fathom_sys::{
-    namespace::Namespaces,
+    netlink::namespace::Namespaces,
     process::{ParentBond, Pidfd, ProcessPlace, ProcessSpec},
 };
 

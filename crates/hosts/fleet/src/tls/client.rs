@@ -8,7 +8,7 @@ use std::{
 };
 
 use fathom_model::units::Nanos;
-use fathom_sys::{clock, socket_options};
+use fathom_sys::{clock, socket::socket_options};
 use rustls::{
     AlertDescription, CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, Stream,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},

@@ -7,7 +7,7 @@ use std::{
 };
 
 use fathom_model::units::Nanos;
-use fathom_sys::epoll::{Epoll, Interest, ReadyList};
+use fathom_sys::reactor::epoll_wait::{Epoll, Interest, ReadyList};
 use rustls::Connection;
 
 /// What is read from the plain side at once, and about what is kept for it: a TLS record.

@@ -13,8 +13,8 @@ use std::{
 use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::{
     clock,
-    epoll::{Epoll, Interest, ReadyList},
-    socket_options,
+    reactor::epoll_wait::{Epoll, Interest, ReadyList},
+    socket::socket_options,
 };
 use rustls::{ServerConfig, ServerConnection, Stream, version::TLS13};
 

@@ -22,12 +22,11 @@ use fathom_model::{
 };
 use fathom_sys::{
     clock,
-    namespace::NetNs,
-    netlink::{Netlink, Veth, VethEnd},
-    packet_socket::{ReceiveBuffer, Receiver},
+    netlink::{Netlink, Veth, VethEnd, namespace::NetNs},
+    packet::packet_socket::{ReceiveBuffer, Receiver},
     policy::Policy,
     process::may_administer_network,
-    raw_ip::{Broadcast, Sender},
+    socket::raw_ip::{Broadcast, Sender},
 };
 
 use super::counting::equipment;

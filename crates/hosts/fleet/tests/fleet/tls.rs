@@ -231,6 +231,6 @@ fn the_control_connection_passes_a_path_that_loses_large_packets() {
     // The server waits for connections when one has come about.
     connect(&door.address, &door.key).unwrap();
     let socket = TcpStream::connect(&door.address).unwrap();
-    let info = fathom_sys::tcp_info::TcpInfo::of(&socket).unwrap();
+    let info = fathom_sys::socket::tcp_info::TcpInfo::of(&socket).unwrap();
     assert!(info.snd_mss.0 <= 536, "{:?}", info.snd_mss);
 }

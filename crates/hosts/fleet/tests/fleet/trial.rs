@@ -18,7 +18,7 @@ use fathom_fleet::{
 use fathom_model::{Record, Side, units::Nanos};
 use fathom_sys::{
     clock,
-    namespace::{Namespaces, NetNs},
+    netlink::namespace::{Namespaces, NetNs},
     policy::Policy,
 };
 

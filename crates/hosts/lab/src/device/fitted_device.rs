@@ -3,11 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fathom_sys::{
-    affinity,
-    ethtool::{self, Offload, OffloadState},
-    netlink::{Link, Netlink},
-    nftables::{Chain, Hook, Nftables, PacketMatch, Rule, RuleVerdict, Table, TableFamily},
-    threaded_napi,
+    netlink::{
+        Link, Netlink,
+        ethtool::{self, Offload, OffloadState},
+        nftables::{Chain, Hook, Nftables, PacketMatch, Rule, RuleVerdict, Table, TableFamily},
+        threaded_napi,
+    },
+    process::affinity,
 };
 use serde::{Deserialize, Serialize};
 

@@ -16,7 +16,7 @@ use std::cmp;
 
 use fathom_engine::Error;
 use fathom_model::units::Nanos;
-use fathom_sys::{limits, reactor::Token};
+use fathom_sys::{process::limits, reactor::Token};
 
 pub(crate) use self::{
     connection::Connection,

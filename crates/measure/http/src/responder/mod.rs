@@ -24,10 +24,10 @@ pub use delay::Delay;
 use fathom_engine::{Error, Stop, StopFlag, WorkerCounters};
 use fathom_model::units::Bytes;
 use fathom_sys::{
-    affinity, clock,
+    clock,
     policy::AllowedPeers,
+    process::{affinity, threads},
     socket::{self, Socket},
-    threads,
 };
 pub use options::{
     Certificate, DELAY, InvalidText, KEEP_ALIVE, KeepAliveLimit, OPTIONS, ResponderOptions, SCHEME, SIZE, STALL,

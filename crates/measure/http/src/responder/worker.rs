@@ -9,7 +9,7 @@ use fathom_engine::Error;
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
-    epoll::{Epoll, Interest, Readiness, ReadyList},
+    reactor::epoll_wait::{Epoll, Interest, Readiness, ReadyList},
     socket::{self, Socket, Wait},
 };
 use rustls::ServerConfig;

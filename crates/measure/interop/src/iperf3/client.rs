@@ -13,8 +13,7 @@ use fathom_model::{
 use fathom_sys::{
     clock,
     policy::Destination,
-    socket::{self, Buffer, Domain, Protocol, Socket, Type, Wait},
-    socket_options,
+    socket::{self, Buffer, Domain, Protocol, Socket, Type, Wait, socket_options},
 };
 use rsa::rand_core::{OsRng, RngCore as _};
 

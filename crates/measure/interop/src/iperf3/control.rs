@@ -9,7 +9,7 @@ use fathom_engine::{Stop, StopFlag};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
-    epoll::{Epoll, Interest, ReadyList},
+    reactor::epoll_wait::{Epoll, Interest, ReadyList},
     socket::{self, Socket, Wait},
 };
 use serde_json::Value;

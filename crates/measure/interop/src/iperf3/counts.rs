@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use fathom_model::units::{Bytes, Nanos};
-use fathom_sys::{socket::Socket, tcp_info::TcpInfo};
+use fathom_sys::socket::{Socket, tcp_info::TcpInfo};
 
 use super::{CpuUse, Error, Omitted, Parameters, Results, ServerOutput, StreamResult, wire::Cookie};
 

@@ -19,8 +19,8 @@ use fathom_model::{
 };
 use fathom_sys::{
     clock::{self, CpuTimes},
-    socket::{self, Socket},
-    threads, zero_copy,
+    process::threads,
+    socket::{self, Socket, zero_copy},
 };
 
 use super::{

@@ -3,8 +3,7 @@
 use fathom_model::units::Bytes;
 use fathom_sys::{
     Result,
-    ethtool::Device,
-    netlink::{Link, MacAddress, Netlink},
+    netlink::{Link, MacAddress, Netlink, ethtool::Device},
 };
 
 use super::{InterfaceFacts, Queues};

@@ -6,7 +6,7 @@
 use std::{io, path::Path};
 
 use fathom_model::names::host;
-use fathom_sys::nftables::{Nftables, RuleFate};
+use fathom_sys::netlink::nftables::{Nftables, RuleFate};
 
 use super::{
     CounterSink, Source,

@@ -6,7 +6,7 @@
 use std::{io, path::Path};
 
 use fathom_model::names::host;
-use fathom_sys::{ethtool::Device, netlink::Netlink};
+use fathom_sys::netlink::{Netlink, ethtool::Device};
 
 use super::{
     CounterSink, Source,

@@ -18,7 +18,10 @@ use std::{fmt, sync::Arc};
 
 use fathom_engine::{Error, WorkerHandle, pace::WorkShare};
 use fathom_model::{Note, units::Nanos};
-use fathom_sys::{packet_socket::Queueing, policy::FramePermit as Permit, xsk::Mode};
+use fathom_sys::{
+    packet::{packet_socket::Queueing, xsk::Mode},
+    policy::FramePermit as Permit,
+};
 
 use crate::craft::FrameSet;
 pub use departures::{DeparturePattern, DepartureSchedule, RateStep};

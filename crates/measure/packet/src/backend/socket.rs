@@ -4,7 +4,7 @@ use fathom_engine::{Error, WorkerHandle};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
-    packet_socket::{MAX_BATCH, OfferResult, Sender},
+    packet::packet_socket::{MAX_BATCH, OfferResult, Sender},
 };
 
 use super::{

@@ -8,10 +8,10 @@ use std::fs;
 use fathom_engine::{Error, WorkerHandle};
 use fathom_model::units::Nanos;
 use fathom_sys::{
-    clock, ethtool,
-    netlink::Netlink,
-    packet_socket::{OfferResult, Queueing},
-    super_frame::{SegmentCut, Sender, segments_of},
+    clock,
+    netlink::{Netlink, ethtool},
+    packet::packet_socket::{OfferResult, Queueing},
+    socket::super_frame::{SegmentCut, Sender, segments_of},
 };
 
 use super::{Backend, Generator, OutputDevice, WorkerLoad, counter, send_progress::SendProgress, unsupported};

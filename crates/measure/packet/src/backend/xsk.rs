@@ -4,7 +4,7 @@ use fathom_engine::{Error, WorkerHandle};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
-    xsk::{CHUNK, Mode, Queue, Transmitter},
+    packet::xsk::{CHUNK, Mode, Queue, Transmitter},
 };
 
 use super::{

@@ -444,7 +444,7 @@ fn record_order(a: &mut Assembler, stepping: RateSteps) {
 #[cfg(test)]
 mod tests {
     use fathom_model::units::Nanos;
-    use fathom_sys::{clock, timestamping::KernelClockOffset};
+    use fathom_sys::{clock, socket::timestamping::KernelClockOffset};
 
     use super::{
         super::{test_frames::*, unrelated},

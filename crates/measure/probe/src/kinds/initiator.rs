@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use fathom_engine::{Error, LiveProgress, Stop, Test, TrialContext};
 use fathom_model::{Endpoints, Note, Record, Role, Settings, Side, Timeline, units::Nanos};
-use fathom_sys::{clock, policy::Policy, raw_ip::Broadcast};
+use fathom_sys::{clock, policy::Policy, socket::raw_ip::Broadcast};
 
 use super::{ADDRESS, options};
 use crate::{

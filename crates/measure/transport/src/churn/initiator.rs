@@ -10,8 +10,8 @@ use fathom_model::{
 };
 use fathom_sys::{
     clock,
-    epoll::{Epoll, Interest, Readiness, ReadyList},
     policy::Destination,
+    reactor::epoll_wait::{Epoll, Interest, Readiness, ReadyList},
     socket::{self, Connect, Socket, Wait},
 };
 

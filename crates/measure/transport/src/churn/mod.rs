@@ -12,8 +12,8 @@ use std::net::IpAddr;
 use fathom_engine::{Error, Test};
 use fathom_model::{OptionDoc, Role, Side, ValueKind, units::Nanos};
 use fathom_sys::{
-    limits,
     policy::{Destination, Policy},
+    process::limits,
     socket::{self, Socket},
 };
 

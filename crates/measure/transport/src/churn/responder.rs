@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc};
 use fathom_engine::{Error, Test, TrialContext, WorkerHandle, WorkerPool};
 use fathom_model::{Endpoints, Record, units::Nanos};
 use fathom_sys::{
-    epoll::{Epoll, Interest, ReadyList},
+    reactor::epoll_wait::{Epoll, Interest, ReadyList},
     socket::{self, Socket, Wait},
 };
 

@@ -61,9 +61,8 @@ mod tests {
     use fathom_model::units::PerSec;
     use fathom_sys::{
         clock,
-        datagram::BatchShape,
         policy::AllowedPeers,
-        socket::{self, Buffer, Socket, Wait},
+        socket::{self, Buffer, Socket, Wait, datagram::BatchShape},
     };
 
     use super::*;
@@ -172,7 +171,7 @@ mod tests {
         let (near, far) = pair();
         // Two segments fit into a datagram, but none of them into a packet of the loopback without its checksum.
         let mut sender = sender(&near, DatagramSizes::fixed(1000), OffloadMode::Preferred);
-        fathom_sys::datagram::set_checksum_off(&near).unwrap();
+        fathom_sys::socket::datagram::set_checksum_off(&near).unwrap();
         assert_eq!(
             sender.step(Nanos::ZERO, StreamPhase::Measured).unwrap(),
             SendStep::default(),

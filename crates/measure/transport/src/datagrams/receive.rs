@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 
 use fathom_model::{Histogram, units::Nanos};
-use fathom_sys::{
+use fathom_sys::socket::{
+    self, Socket, Wait,
     datagram::{self, BatchShape, ReceiveBatch},
-    socket::{self, Socket, Wait},
 };
 
 use super::{

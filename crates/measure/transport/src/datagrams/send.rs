@@ -3,8 +3,10 @@
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
-    datagram::{self, BatchShape, SendBatch, SendResult},
-    socket::{self, Socket, Wait},
+    socket::{
+        self, Socket, Wait,
+        datagram::{self, BatchShape, SendBatch, SendResult},
+    },
 };
 
 use super::{DatagramHeader, HeaderCodec, StreamPhase};

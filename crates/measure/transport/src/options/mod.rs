@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use fathom_engine::Error;
 use fathom_model::{OptionDoc, Role, Settings, Side, ValueKind, settings::SettingError, units::Bytes};
-use fathom_sys::ethtool;
+use fathom_sys::netlink::ethtool;
 pub use socket::{
     BUFFER, BUSY_POLL, CONGESTION, DEVICE, DSCP, FLOW_LABEL, KEEPALIVE, MPTCP, MSS, NODELAY, PACING, SOURCE,
     SocketOptions, Target, busy_poll_note,

@@ -11,8 +11,7 @@ use fathom_model::{
 };
 use fathom_sys::{
     policy::{AllowedPeers, Destination, Policy},
-    socket::{self, Buffer, Socket, named},
-    socket_options,
+    socket::{self, Buffer, Socket, named, socket_options},
 };
 use ipnet::IpNet;
 
@@ -449,7 +448,10 @@ fn no_congestion_control(name: &str, cause: &fathom_sys::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use fathom_sys::{namespace::NetNs, netlink::Netlink, tcp_info::TcpInfo};
+    use fathom_sys::{
+        netlink::{Netlink, namespace::NetNs},
+        socket::tcp_info::TcpInfo,
+    };
 
     use super::*;
 

@@ -150,7 +150,7 @@ mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
 
     use fathom_model::units::Nanos;
-    use fathom_sys::epoll::{Epoll, Interest, ReadyList};
+    use fathom_sys::reactor::epoll_wait::{Epoll, Interest, ReadyList};
 
     use fathom_sys::policy::{AllowedPeers, Policy};
 

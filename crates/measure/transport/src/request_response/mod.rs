@@ -20,7 +20,7 @@ use fathom_engine::{
     pace::{ArrivalProcess, Profile},
 };
 use fathom_model::{OptionDoc, Role, Settings, ValueKind, units::PerSec};
-use fathom_sys::{limits, policy::Policy};
+use fathom_sys::{policy::Policy, process::limits};
 
 use crate::options::{self, SocketOptions, WORKERS, count, invalid_value};
 pub(crate) use results::NOT_STARTED;

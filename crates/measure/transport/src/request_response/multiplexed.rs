@@ -13,10 +13,9 @@ use fathom_engine::{Error, LoadModel, PreparedPool, ReactorKind, Stop, Test, Tri
 use fathom_model::{Endpoints, Note, Record, Side, units::Nanos};
 use fathom_sys::{
     clock,
-    descriptor_passing::DescriptorQueue,
-    limits,
+    process::limits,
     reactor::{Epoll, Event, FixedBuffer, Reactor, Token, Uring, WaitLimit},
-    socket::Socket,
+    socket::{Socket, descriptor_passing::DescriptorQueue},
 };
 
 use super::{

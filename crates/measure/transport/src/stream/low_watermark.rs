@@ -4,7 +4,10 @@
 //! Gbit/s that costs both more than the bytes do. `docs/methods/tcp_stream.md` has the numbers.
 
 use fathom_model::units::{Bytes, Nanos};
-use fathom_sys::{Result, socket::Socket, socket_options};
+use fathom_sys::{
+    Result,
+    socket::{Socket, socket_options},
+};
 
 /// What may wait for each other: what arrives in a time, up to a number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

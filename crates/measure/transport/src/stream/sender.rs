@@ -5,8 +5,10 @@ use std::{fs::File, io::Read as _, sync::Arc};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     Error, Result, clock,
-    socket::{self, Socket, Wait},
-    zero_copy::{self, FilePart, MemoryFile, ZeroCopyCompletion, ZeroCopyResult},
+    socket::{
+        self, Socket, Wait,
+        zero_copy::{self, FilePart, MemoryFile, ZeroCopyCompletion, ZeroCopyResult},
+    },
 };
 
 use super::{ByteSchedule, StreamControl};
@@ -197,6 +199,7 @@ pub struct ZeroCopyCounts {
 
 impl ZeroCopyCounts {
     /// Those of two flows together.
+    #[must_use]
     pub fn merge(self, other: Self) -> Self {
         Self { n_completed: self.n_completed + other.n_completed, n_copied: self.n_copied + other.n_copied }
     }

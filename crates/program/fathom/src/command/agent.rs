@@ -7,7 +7,7 @@ use fathom_fleet::{Liveness, agent};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     policy::{Network, NetworkError, Policy},
-    streams,
+    process::streams,
 };
 
 use crate::{

@@ -11,13 +11,15 @@ use fathom_packet::{
 };
 use fathom_pktgen as pktgen;
 use fathom_sys::{
-    affinity,
     bpf::{Assembler, Program, ProgramType, XdpAction, XdpLink, XdpMode},
-    ethtool::{self, Offload, OffloadState},
-    namespace::NetNs,
-    netlink::{Netlink, Veth, VethEnd},
-    packet_socket::{Queueing, Sender},
+    netlink::{
+        Netlink, Veth, VethEnd,
+        ethtool::{self, Offload, OffloadState},
+        namespace::NetNs,
+    },
+    packet::packet_socket::{Queueing, Sender},
     policy::{FramePermit, Policy},
+    process::affinity,
     reactor::uring,
 };
 use serde::Serialize;

@@ -14,7 +14,7 @@ use fathom_lab::{
     preset,
 };
 use fathom_model::units::Nanos;
-use fathom_sys::signal;
+use fathom_sys::process::signal;
 
 use super::measurement;
 use crate::{

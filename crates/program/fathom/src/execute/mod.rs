@@ -14,7 +14,7 @@ pub(crate) use rounds::{check_hosts, execute};
 
 use fathom_engine::LiveProgress;
 use fathom_model::Run;
-use fathom_sys::signal::Signal;
+use fathom_sys::process::signal::Signal;
 
 use crate::allow::AllowList;
 

@@ -15,7 +15,7 @@ use fathom_model::{
 use fathom_report::formats::RunEvent;
 use fathom_sys::{
     clock,
-    signal::{self, Signal, SignalWatch},
+    process::signal::{self, Signal, SignalWatch},
 };
 use jiff::Zoned;
 

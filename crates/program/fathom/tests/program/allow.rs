@@ -5,7 +5,7 @@ use std::{fs, net::UdpSocket};
 use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::{
     netlink::Netlink,
-    packet_socket::{ReceiveBuffer, Receiver},
+    packet::packet_socket::{ReceiveBuffer, Receiver},
 };
 
 use crate::test_bed::{BRIEF, ProgramResult, RunningLab, TestBed, lacks_root, skip, tree};

@@ -9,7 +9,7 @@ use std::{
 };
 
 use fathom_model::{LimitKind, Plan, Run, TestPlan};
-use fathom_sys::signal::Signal;
+use fathom_sys::process::signal::Signal;
 
 use crate::{
     nginx::Nginx,

@@ -1,7 +1,7 @@
 //! However a run ends, nothing of it stays on the machine.
 
 use fathom_model::run::Completeness;
-use fathom_sys::{process::Pidfd, signal::Signal};
+use fathom_sys::process::{Pidfd, signal::Signal};
 
 use crate::{
     test_bed::{RunningProgram, TestBed, lacks_root, until},

@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use fathom_sys::signal::Signal;
+use fathom_sys::process::signal::Signal;
 
 use crate::test_bed::{BRIEF, ProgramResult, RunningProgram, TestBed, lacks_root, until};
 

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use fathom_sys::{process::Pidfd, signal::Signal};
+use fathom_sys::process::{Pidfd, signal::Signal};
 use rsa::{
     RsaPrivateKey,
     pkcs8::{EncodePrivateKey as _, EncodePublicKey as _, LineEnding},

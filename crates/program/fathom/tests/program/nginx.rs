@@ -44,7 +44,7 @@ impl Drop for Nginx {
     fn drop(&mut self) {
         // It ends its workers itself, which a kill would leave behind.
         if let Some(server) = self.server.take()
-            && server.handle().send(fathom_sys::signal::Signal::Terminate).is_ok()
+            && server.handle().send(fathom_sys::process::signal::Signal::Terminate).is_ok()
         {
             server.ends();
         }

@@ -4,9 +4,8 @@ use std::os::fd::AsFd;
 
 use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::{
-    namespace::NetNs,
-    netlink::{BridgeIndex, Netlink, Veth, VethEnd},
-    packet_socket::{ReceiveBuffer, Receiver},
+    netlink::{BridgeIndex, Netlink, Veth, VethEnd, namespace::NetNs},
+    packet::packet_socket::{ReceiveBuffer, Receiver},
 };
 use fathom_wire::MacAddress;
 

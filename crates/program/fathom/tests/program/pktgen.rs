@@ -7,7 +7,7 @@ use fathom_model::units::Bytes;
 use fathom_pktgen::{CommandResult, Params, PktgenAddresses, Status};
 use fathom_sys::{
     netlink::Netlink,
-    packet_socket::{ReceiveBuffer, Receiver},
+    packet::packet_socket::{ReceiveBuffer, Receiver},
 };
 
 use crate::test_bed::{PATIENCE, RunningLab, TestBed, lacks_root, skip};

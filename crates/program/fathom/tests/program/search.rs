@@ -15,7 +15,7 @@ use fathom_model::{
     units::PerSec,
 };
 use fathom_packet::xdp::{FrameMatch, PolicerLimit, policer};
-use fathom_sys::signal::Signal;
+use fathom_sys::process::signal::Signal;
 
 use crate::{
     test_bed::{TestBed, lacks_root},

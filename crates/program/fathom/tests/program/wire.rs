@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fs};
 
 use fathom_model::{Histogram, Side, names::distribution, units::Nanos};
-use fathom_sys::{process::Pidfd, signal::Signal};
+use fathom_sys::process::{Pidfd, signal::Signal};
 use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
 
 use crate::test_bed::{RunningLab, TestBed, lacks_root, skip, until};

@@ -4,8 +4,7 @@ use std::io;
 
 use fathom_sys::{
     clock,
-    datagram::BatchShape,
-    socket::{self, Socket, Wait},
+    socket::{self, Socket, Wait, datagram::BatchShape},
 };
 
 use super::{Counter, StreamContext, length, rate_of, repeat_digits};

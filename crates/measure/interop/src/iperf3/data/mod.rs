@@ -10,7 +10,7 @@ use std::sync::{
 
 use fathom_engine::WorkerCounters;
 use fathom_model::units::{BitsPerSec, Bytes, Nanos, approximate};
-use fathom_sys::{clock, zero_copy::MemoryFile};
+use fathom_sys::{clock, socket::zero_copy::MemoryFile};
 pub(crate) use greeting::{answer_to, greet};
 
 use super::{

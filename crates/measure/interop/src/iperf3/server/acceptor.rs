@@ -18,9 +18,9 @@ use fathom_engine::StopFlag;
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
-    epoll::{Epoll, Interest, ReadyList},
+    process::threads,
+    reactor::epoll_wait::{Epoll, Interest, ReadyList},
     socket::{self, Domain, Protocol, SockAddr, Socket, Type, Wait},
-    threads,
 };
 
 use super::{Server, ServerOptions, ServerTotals, session};

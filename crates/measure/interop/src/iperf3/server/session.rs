@@ -15,7 +15,8 @@ use fathom_model::{
     units::{Bytes, Nanos},
 };
 use fathom_sys::{
-    affinity, clock,
+    clock,
+    process::affinity,
     socket::{self, Buffer, Socket},
 };
 

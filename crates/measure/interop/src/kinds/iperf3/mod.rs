@@ -27,7 +27,7 @@ use fathom_model::{
 use fathom_sys::{
     clock,
     policy::{Destination, Policy, Refused},
-    threads,
+    process::threads,
 };
 
 pub use self::settings::destination;

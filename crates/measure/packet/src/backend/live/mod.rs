@@ -14,12 +14,10 @@ use std::{
 use fathom_engine::{Error, WorkerHandle};
 use fathom_model::units::Nanos;
 use fathom_sys::{
-    affinity,
     bpf::{self, LiveRunEnd, Program, ProgramType, XdpAction},
     clock,
-    interrupt::Interruptible,
-    netlink::Netlink,
-    threads, xdp_features,
+    netlink::{Netlink, xdp_features::xdp_features},
+    process::{affinity, interrupt::Interruptible, threads},
 };
 
 use super::{Backend, Generator, OutputDevice, WorkerLoad, require_bypass, unsupported};

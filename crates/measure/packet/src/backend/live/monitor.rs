@@ -4,7 +4,7 @@ use std::io;
 
 use fathom_engine::WorkerHandle;
 use fathom_model::units::Nanos;
-use fathom_sys::{Error, Result, affinity, clock, netlink::Netlink};
+use fathom_sys::{Error, Result, clock, netlink::Netlink, process::affinity};
 
 use super::super::counter;
 use super::program::{ProgramMaps, ProgramState};

@@ -582,7 +582,7 @@ mod tests {
     use fathom_sys::{
         bpf::{Program, ProgramType},
         clock,
-        packet_socket::Queueing,
+        packet::packet_socket::Queueing,
     };
 
     use fathom_sys::policy::Policy;

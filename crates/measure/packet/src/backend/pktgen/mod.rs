@@ -6,7 +6,7 @@ mod packets;
 
 use fathom_engine::{Error, WorkerHandle};
 use fathom_model::units::Nanos;
-use fathom_sys::{clock, packet_socket::Queueing};
+use fathom_sys::{clock, packet::packet_socket::Queueing};
 
 use super::{Backend, Generator, OutputDevice, Timestamping, WorkerLoad, counter, departures::TICK_BITS, unsupported};
 use fathom_pktgen as pktgen;

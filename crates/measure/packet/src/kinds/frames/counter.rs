@@ -8,9 +8,11 @@ use fathom_model::{
 use fathom_sys::{
     bpf::{SocketMap, XdpLink, XdpMode},
     clock,
-    packet_socket::{MAX_BATCH, ReceiveBuffer, Receiver},
-    timestamping::KernelClockOffset,
-    xsk::{self, Mode, Queue},
+    packet::{
+        packet_socket::{MAX_BATCH, ReceiveBuffer, Receiver},
+        xsk::{self, Mode, Queue},
+    },
+    socket::timestamping::KernelClockOffset,
 };
 
 use super::{device::TestDevice, user_counter::UserSpaceCounter};

@@ -17,8 +17,8 @@ use fathom_model::{
     units::Nanos,
 };
 use fathom_sys::{
-    clock, ethtool,
-    netlink::{Link, LinkStats, Netlink},
+    clock,
+    netlink::{Link, LinkStats, Netlink, ethtool},
 };
 
 use super::{super::addresses::HostAddresses, NAME};

@@ -2,7 +2,7 @@
 
 use fathom_engine::Error;
 use fathom_model::Settings;
-use fathom_sys::{namespace::NetNs, policy::Policy};
+use fathom_sys::{netlink::namespace::NetNs, policy::Policy};
 
 use super::device::TestDevice;
 use crate::craft::{self, CraftError, FrameContext, FrameOutline, FrameSet, check_policy};

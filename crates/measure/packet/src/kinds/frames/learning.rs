@@ -7,7 +7,7 @@ use fathom_engine::Error;
 use fathom_model::{Note, Record, Settings, units::Nanos};
 use fathom_sys::{
     clock,
-    packet_socket::{OfferResult, Queueing, Sender},
+    packet::packet_socket::{OfferResult, Queueing, Sender},
     policy::FramePermit as Permit,
 };
 

@@ -11,7 +11,7 @@ use fathom_model::{
     },
     units::Nanos,
 };
-use fathom_sys::{clock, policy::Policy, timestamping::KernelClockOffset};
+use fathom_sys::{clock, policy::Policy, socket::timestamping::KernelClockOffset};
 
 use super::{
     PORT, STEP_AT,

@@ -15,7 +15,7 @@ use fathom_model::{
     names::count::{INTENDED, SCHEDULE_LAG_NS_MAX, SEND_REFUSED, SENT, UNSENT},
     units::{Nanos, approximate},
 };
-use fathom_sys::{clock, packet_socket::Queueing, policy::Policy};
+use fathom_sys::{clock, packet::packet_socket::Queueing, policy::Policy};
 
 use super::{
     NAME, SEND_TIME_NS, STEP_AT, STEP_RATE,

@@ -12,7 +12,7 @@ use fathom_model::{
 };
 use fathom_sys::{
     netlink::Netlink,
-    packet_socket::{ReceiveBuffer, Receiver},
+    packet::packet_socket::{ReceiveBuffer, Receiver},
     policy::Policy,
 };
 

@@ -8,15 +8,14 @@ use std::{
 use fathom_engine::{Error, WorkerHandle};
 use fathom_model::units::Nanos;
 use fathom_sys::{
-    Result, affinity,
+    Result,
     bpf::{
         Array, Assembler, Instruction, LiveRun, Program, ProgramType,
         Register::{R0, R1, R2, R6, R7, R9, R10},
         XdpAction,
     },
     clock,
-    interrupt::Interruptible,
-    threads,
+    process::{affinity, interrupt::Interruptible, threads},
 };
 
 /// A program with the frame that it makes, and the device that it pretends to have received it at.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use fathom_engine::Error;
 use fathom_sys::{
     Result,
-    nftables::{Chain, ChainName, Hook, Nftables, PacketMatch, Rule, RuleVerdict, Table, TableFamily},
+    netlink::nftables::{Chain, ChainName, Hook, Nftables, PacketMatch, Rule, RuleVerdict, Table, TableFamily},
 };
 
 /// Rules of a table of our own, removed when this is dropped.

@@ -12,7 +12,7 @@ use fathom_engine::{
 use fathom_model::{Histogram, units::Nanos};
 use fathom_sys::{
     Result, clock,
-    epoll::{Epoll, Interest, ReadyList},
+    reactor::epoll_wait::{Epoll, Interest, ReadyList},
     socket::{self, Socket, Wait},
 };
 

@@ -12,8 +12,10 @@ use fathom_engine::{Stop, TrialContext, WorkerHandle};
 use fathom_model::{Note, Record, Side, units::Nanos};
 use fathom_sys::{
     clock,
-    socket::{self, Socket, Wait},
-    tcp_info::{TcpInfo, TcpState},
+    socket::{
+        self, Socket, Wait,
+        tcp_info::{TcpInfo, TcpState},
+    },
 };
 
 use crate::{

@@ -15,7 +15,11 @@ use fathom_model::{
     names::{count, tcp},
     units::{BitsPerSec, Bytes, Nanos, approximate, grouped, rounded},
 };
-use fathom_sys::{clock, policy::Policy, socket::Socket, zero_copy::MemoryFile};
+use fathom_sys::{
+    clock,
+    policy::Policy,
+    socket::{Socket, zero_copy::MemoryFile},
+};
 
 use self::{
     flow::{Flow, FlowResult, LastMoved},

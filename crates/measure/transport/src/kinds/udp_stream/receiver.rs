@@ -6,8 +6,10 @@ use fathom_engine::{Error, Phase, Stop, Test, TrialContext, WorkerHandle, Worker
 use fathom_model::{Endpoints, Histogram, PeerClock, Record, Side, names::count, units::Nanos};
 use fathom_sys::{
     clock,
-    datagram::{self, ReceiveBatch},
-    socket::{self, Socket, Wait},
+    socket::{
+        self, Socket, Wait,
+        datagram::{self, ReceiveBatch},
+    },
 };
 
 use super::{

@@ -3,8 +3,8 @@
 use fathom_engine::{Error, Phase, Stop, Test, TrialContext, WorkerHandle, WorkerPool};
 use fathom_model::{Endpoints, Record, Side, names::count, units::Nanos};
 use fathom_sys::{
-    clock, datagram,
-    socket::{self, Socket, Wait},
+    clock,
+    socket::{self, Socket, Wait, datagram},
 };
 
 use super::{END_MARK_GAP, END_MARKS, UdpStreamConfig};

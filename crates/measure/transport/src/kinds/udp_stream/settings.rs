@@ -6,7 +6,7 @@ use fathom_model::{
     settings::SettingError,
     units::{Bytes, PerSec, approximate, grouped},
 };
-use fathom_sys::datagram::PAYLOAD_MAX;
+use fathom_sys::socket::datagram::PAYLOAD_MAX;
 
 use crate::{
     datagrams::{HEADER_LEN, OffloadMode},

@@ -7,7 +7,7 @@ use fathom_engine::{
 use fathom_model::{Endpoints, Note, Record, Side, units::Nanos};
 use fathom_sys::{
     clock,
-    epoll::{Epoll, Interest, ReadyList},
+    reactor::epoll_wait::{Epoll, Interest, ReadyList},
     socket::{self, Socket, Wait},
 };
 

@@ -11,7 +11,7 @@ mod responder;
 
 use fathom_engine::{Error, Test};
 use fathom_model::{OptionDoc, Role, Settings, Side, ValueKind, names::count, units::Nanos};
-use fathom_sys::{limits, policy::Policy};
+use fathom_sys::{policy::Policy, process::limits};
 
 use super::{
     DescriptorTables, FlowLayout, OpenLoad, SPIN,

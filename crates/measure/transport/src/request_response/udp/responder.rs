@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 
 use fathom_engine::{Error, Test, TrialContext, WorkerHandle, WorkerPool};
 use fathom_model::{Endpoints, Note, Record, Side};
-use fathom_sys::{
+use fathom_sys::socket::{
+    self, Sender, Socket, Wait,
     datagram::{BatchShape, ReceiveBatch, SendBatch, SendResult},
-    socket::{self, Sender, Socket, Wait},
 };
 
 use super::{CHALLENGE, CHALLENGE_RESPONSE, RESPONDER_COUNTERS, RrHeader, UdpRrConfig, challenge_datagram};

@@ -12,7 +12,7 @@ use fathom_http::responder::{
     Certificate, DELAY, KEEP_ALIVE, Responder, ResponderCounts, ResponderOptions, SIZE, STALL, STATUSES,
 };
 use fathom_model::{OptionDoc, Settings, settings::SettingError};
-use fathom_sys::{clock, threads};
+use fathom_sys::{clock, process::threads};
 
 use super::thread_error;
 use crate::exit::{Exit, UserError, engine_error};

@@ -12,7 +12,7 @@ use clap::{Arg, ArgAction, ArgMatches, parser::ValueSource, value_parser};
 use fathom_engine::StopFlag;
 use fathom_interop::iperf3::{Authenticator, Error, PORT, Padding, SKEW_SECS, Server, ServerOptions, ServerTotals};
 use fathom_model::units::{BitsPerSec, Nanos, rounded};
-use fathom_sys::{policy::Network, threads};
+use fathom_sys::{policy::Network, process::threads};
 
 use super::thread_error;
 use crate::{

@@ -24,8 +24,7 @@ use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
     policy::Network,
-    process::{self, ParentBond, ProcessPlace, ProcessSpec},
-    signal,
+    process::{self, ParentBond, ProcessPlace, ProcessSpec, signal},
 };
 
 use self::{

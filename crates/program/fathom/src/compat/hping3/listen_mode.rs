@@ -6,8 +6,8 @@ use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::{
     clock,
     netlink::Netlink,
-    raw_ip::{Direction, PacketListener},
-    signal,
+    process::signal,
+    socket::raw_ip::{Direction, PacketListener},
 };
 
 use super::{FAILED, RUN_MAX, options::Options, show};

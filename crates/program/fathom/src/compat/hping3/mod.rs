@@ -19,7 +19,7 @@ use fathom_probe::{
     ChecksumMode, FlowRule, FragmentingTransport, IpFields, OwnDevice, ProbeKind, ProbePorts, ProbeRunner,
     ProbeTemplate, RawTransport, TcpProbe, port_scan::ScanOptions, source_address_for,
 };
-use fathom_sys::{clock, policy::Policy, raw_ip::Broadcast, signal};
+use fathom_sys::{clock, policy::Policy, process::signal, socket::raw_ip::Broadcast};
 
 use super::closed_loop;
 use crate::{

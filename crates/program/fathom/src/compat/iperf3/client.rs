@@ -12,7 +12,11 @@ use fathom_interop::iperf3::{
     Client, ClientOptions, Cookie, Error, Login, Padding, TestObserver as _, TransferDirection, TransportProtocol,
 };
 use fathom_model::units::Nanos;
-use fathom_sys::{affinity, clock, policy::Policy, signal, threads};
+use fathom_sys::{
+    clock,
+    policy::Policy,
+    process::{affinity, signal, threads},
+};
 
 use super::{
     COMPATIBLE_VERSION, FAILED,

@@ -11,7 +11,7 @@ mod safety;
 use std::fs;
 
 use fathom_pktgen::{ChangedSetting, Error, PktgenDir, PktgenSession, Status};
-use fathom_sys::{clock, signal};
+use fathom_sys::{clock, process::signal};
 
 use job::{JobDevice, JobError, PktgenJob};
 use own_engine::JobResult;

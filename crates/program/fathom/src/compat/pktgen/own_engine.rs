@@ -22,7 +22,7 @@ use fathom_sys::{
     clock,
     netlink::{Link, Netlink},
     policy::Policy,
-    signal, threads,
+    process::{signal, threads},
 };
 use fathom_wire::MacAddress;
 

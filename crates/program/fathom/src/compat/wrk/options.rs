@@ -1,6 +1,6 @@
 //! wrk's command line.
 
-use fathom_sys::affinity::allowed_cores;
+use fathom_sys::process::affinity::allowed_cores;
 
 use super::units;
 use crate::compat::getopt::{GetoptDialect, GetoptSyntax, LongOption, ParsedWord};

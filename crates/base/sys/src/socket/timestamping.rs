@@ -17,8 +17,11 @@ use rustix::io::Errno;
 
 use crate::{
     Result, clock,
-    control_message::{CONTROL_SIZE, ControlBuffer, ControlMessage, control_messages, time},
-    socket::{self, named, not_now},
+    socket::{
+        self,
+        control_message::{CONTROL_SIZE, ControlBuffer, ControlMessage, control_messages, time},
+        named, not_now,
+    },
 };
 
 /// Asks for stamps of all that is sent and received from now on; the connection must be established.

@@ -17,8 +17,10 @@ use fathom_model::units::Nanos;
 
 use crate::{
     Error, Result,
-    control_message::{CONTROL_SIZE, ControlBuffer, control_messages, time},
-    socket::{self, Sender, Wait},
+    socket::{
+        self, Sender, Wait,
+        control_message::{CONTROL_SIZE, ControlBuffer, control_messages, time},
+    },
 };
 
 /// The shape of a batch.

@@ -13,8 +13,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
     Error, Result,
-    control_message::{CONTROL_SIZE, ControlBuffer, control_messages, time},
     policy::FramePermit as Permit,
+    socket::control_message::{CONTROL_SIZE, ControlBuffer, control_messages, time},
 };
 
 /// The most frames that one system call sends or receives.

@@ -2,10 +2,18 @@
 //!
 //! A process is never named by its number alone, because the kernel uses numbers again: it is a pid and a start time.
 
+pub mod affinity;
+pub mod interrupt;
+pub mod limits;
+pub mod lua;
+pub mod signal;
+pub mod streams;
+pub mod threads;
+
 use crate::{
     Error, Result, clock,
-    namespace::{self, Namespaces, NetNs, RootMap},
-    signal::{Signal, poll_readable},
+    netlink::namespace::{self, Namespaces, NetNs, RootMap},
+    process::signal::{Signal, poll_readable},
 };
 use fathom_model::units::Nanos;
 use rustix::{

@@ -3,6 +3,17 @@
 //! [`Socket`] and [`SockRef`] of the crate socket2 have most options (`SockRef::from(&fd)` works on every descriptor); here is what
 //! they lack, and transfers that say "not now" without an error. Needs no privilege except where it is said.
 
+pub(crate) mod control_message;
+pub mod datagram;
+pub mod descriptor_passing;
+pub mod echo;
+pub mod raw_ip;
+pub mod socket_options;
+pub mod super_frame;
+pub mod tcp_info;
+pub mod timestamping;
+pub mod zero_copy;
+
 use std::{
     ffi::{c_int, c_void},
     io,
@@ -538,7 +549,7 @@ mod tests {
     use crate::policy::anywhere;
     use crate::{
         clock,
-        epoll::{Epoll, Interest, ReadyList},
+        reactor::epoll_wait::{Epoll, Interest, ReadyList},
     };
 
     const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);

@@ -24,7 +24,7 @@ pub struct DescriptorQueue {
 }
 
 impl DescriptorQueue {
-    /// Both ends; the giving one must be kept by threads that get a table of their own ([`crate::limits::own_descriptors`]).
+    /// Both ends; the giving one must be kept by threads that get a table of their own ([`crate::process::limits::own_descriptors`]).
     ///
     /// # Errors
     /// `socketpair(AF_UNIX)`, when descriptors have run out.
@@ -88,7 +88,7 @@ mod tests {
     use std::{net::UdpSocket, thread};
 
     use super::*;
-    use crate::limits;
+    use crate::process::limits;
 
     #[test]
     fn what_a_thread_with_a_table_of_its_own_opens_is_used_by_another() {

@@ -16,10 +16,10 @@ use rustix::{
     net::{SendAncillaryBuffer, SendFlags, sendmsg},
 };
 
-pub use crate::datagram::segments_of;
+pub use crate::socket::datagram::segments_of;
 use crate::{
     Error, Result,
-    packet_socket::{OfferResult, open, set_option, wait},
+    packet::packet_socket::{OfferResult, open, set_option, wait},
     policy::FramePermit as Permit,
 };
 

@@ -17,10 +17,13 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{
     Error, Result,
-    control_message::{CONTROL_SIZE, ControlBuffer, control_messages, time},
     policy::Destination,
-    signal::poll_readable,
-    socket::{self, named},
+    process::signal::poll_readable,
+    socket::{
+        self,
+        control_message::{CONTROL_SIZE, ControlBuffer, control_messages, time},
+        named,
+    },
 };
 
 /// What the kernel did with a packet.

@@ -9,7 +9,7 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use crate::{
     Error, Result,
-    netlink_message::{
+    netlink::message::{
         ACKNOWLEDGE, APPEND, CREATE, DUMP, MessageBody, NetlinkRequest, NetlinkSocket, attribute, attributes,
     },
 };
@@ -377,7 +377,7 @@ fn drops(immediate: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::namespace::NetNs;
+    use crate::netlink::namespace::NetNs;
     use std::net::UdpSocket;
 
     const OF_IPV4: Table<'_> = Table { family: TableFamily::Ipv4, name: "planted" };

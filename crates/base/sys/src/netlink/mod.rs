@@ -3,6 +3,13 @@
 //! Blocking: one request, one answer. A socket belongs to the network namespace of the thread that opened it, for good.
 //! The kernel's own description: rtnetlink(7).
 
+pub mod ethtool;
+mod message;
+pub mod namespace;
+pub mod nftables;
+pub mod threaded_napi;
+pub mod xdp_features;
+
 use crate::{Error, Result};
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,

@@ -10,7 +10,7 @@ use rustix::{
 
 use crate::{
     Error, Result,
-    netlink_message::{ACKNOWLEDGE, DUMP, MessageBody, NetlinkRequest, NetlinkSocket, attribute},
+    netlink::message::{ACKNOWLEDGE, DUMP, MessageBody, NetlinkRequest, NetlinkSocket, attribute},
 };
 use netlink_sys::protocols::NETLINK_GENERIC;
 

@@ -17,11 +17,14 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::{
     Error, Result,
-    control_message::{CONTROL_SIZE, ControlBuffer, ControlMessage, control_messages, time},
     policy::Destination,
-    raw_ip::RawSendResult,
-    signal::poll_readable,
-    socket::{self, Buffer, named},
+    process::signal::poll_readable,
+    socket::{
+        self, Buffer,
+        control_message::{CONTROL_SIZE, ControlBuffer, ControlMessage, control_messages, time},
+        named,
+        raw_ip::RawSendResult,
+    },
 };
 
 /// Room for a `sockaddr_in6`, the longer of the two.
@@ -289,7 +292,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 mod tests {
     use super::*;
     use crate::policy::anywhere;
-    use crate::{bpf::privilege::or_skip, clock, namespace::NetNs};
+    use crate::{bpf::privilege::or_skip, clock, netlink::namespace::NetNs};
 
     #[test]
     fn an_echo_request_over_loopback_is_answered_with_its_time_and_its_hops() {

@@ -285,7 +285,7 @@ mod tests {
         let link = inside.link("eth0").unwrap();
         assert_eq!((link.mac, link.mtu_bytes, link.n_rx_queues), (mac, 9000, Some(2)));
         assert_eq!(link.kind.as_deref(), Some("veth"));
-        let device = near.enter_with(|| crate::ethtool::Device::open("eth0")).unwrap().unwrap();
+        let device = near.enter_with(|| crate::netlink::ethtool::Device::open("eth0")).unwrap().unwrap();
         assert_eq!(device.driver().unwrap().unwrap().name, "veth");
         assert_eq!(device.speed().unwrap().unwrap().to_string(), "10.0 Gbit/s");
         assert_eq!(device.channels().unwrap().unwrap().max.rx, 2);

@@ -11,7 +11,7 @@ use super::{
     ring::Ring,
     umem::{CHUNK, Chunk, HEADROOM, Umem},
 };
-use crate::{Error, Result, clock, mapping::Source, policy::FramePermit as Permit, signal::poll_readable};
+use crate::{Error, Result, clock, mapping::Source, policy::FramePermit as Permit, process::signal::poll_readable};
 
 /// A queue of a device of this network namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,8 +20,7 @@ use rustix::{
 
 use crate::{
     Error, Result,
-    socket::{self, named, not_now},
-    timestamping::StampedMessage,
+    socket::{self, named, not_now, timestamping::StampedMessage},
 };
 
 /// A file that lies in memory, to be sent without a copy into the kernel.
@@ -184,7 +183,7 @@ mod tests {
     use crate::policy::{AllowedPeers, anywhere};
     use crate::{
         clock,
-        epoll::{Epoll, Interest, ReadyList},
+        reactor::epoll_wait::{Epoll, Interest, ReadyList},
         socket::{Socket, Wait},
     };
 

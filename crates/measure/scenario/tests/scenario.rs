@@ -50,14 +50,14 @@ fn cases(file: &str) -> Vec<Case<'_>> {
 /// What is told of a text: a line for each mistake, with its place, and a line for what to do about it.
 fn told(text: &str) -> String {
     let found = match scenario::parse(text) {
-        Ok(parsed) => scenario::check(&parsed, &tree("crates/measure/app/tests/scenario")),
+        Ok(parsed) => scenario::check(&parsed, &tree("crates/measure/scenario/tests/scenario")),
         Err(faults) => faults,
     };
     let lines = found.iter().map(|diagnostic| {
         let (line, column) = diagnostic.line_and_column(text);
         let severity = format!("{:?}", diagnostic.severity).to_lowercase();
         let label = if diagnostic.label.is_empty() { String::new() } else { format!(" ({})", diagnostic.label) };
-        let folder = tree("crates/measure/app/tests/scenario").display().to_string();
+        let folder = tree("crates/measure/scenario/tests/scenario").display().to_string();
         let fix =
             diagnostic.fix.as_ref().map_or(String::new(), |fix| format!("\n     {}", fix.replace(&folder, "FOLDER")));
         format!("{line}:{column} {severity}: {}{label}{fix}", diagnostic.message)
@@ -67,7 +67,7 @@ fn told(text: &str) -> String {
 
 #[test]
 fn each_mistake_is_told_with_its_place_and_its_fix() {
-    let file = fs::read_to_string(tree("crates/measure/app/tests/scenario/mistakes.txt")).unwrap();
+    let file = fs::read_to_string(tree("crates/measure/scenario/tests/scenario/mistakes.txt")).unwrap();
     let cases = cases(&file);
     assert!(cases.len() >= 30, "{}", cases.len());
     // What is told now stands in one file, to be compared and, where it is better, to be kept.
@@ -87,7 +87,7 @@ fn whatever_can_be_said_is_written_in_one_way() {
         scenario::format(&text).unwrap_or_else(|faults| panic!("{}", scenario::render(&faults, "everything", &text)));
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("formatted.scenario");
     fs::write(&path, &formatted).unwrap();
-    let expected = fs::read_to_string(tree("crates/measure/app/tests/scenario/formatted.scenario")).unwrap();
+    let expected = fs::read_to_string(tree("crates/measure/scenario/tests/scenario/formatted.scenario")).unwrap();
     assert!(formatted == expected, "compare {} with tests/scenario/formatted.scenario", path.display());
 }
 

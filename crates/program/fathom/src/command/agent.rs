@@ -10,7 +10,7 @@ use fathom_sys::{
     process::streams,
 };
 
-use crate::{
+use fathom_run::{
     exit::{Exit, UserError},
     hosts::fleet_error,
     registry,

@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context as _;
 use clap::{Arg, ArgMatches, Command};
 
-use crate::{
+use fathom_run::{
     allow::{self, AllowEntry},
     exit::{Exit, UserError},
 };
@@ -62,7 +62,7 @@ fn add(entry: &AllowEntry) -> anyhow::Result<()> {
         return Ok(());
     }
     if let AllowEntry::Name(name) = entry {
-        let addresses: Vec<String> = crate::target::resolve(name)?.iter().map(ToString::to_string).collect();
+        let addresses: Vec<String> = fathom_run::target::resolve(name)?.iter().map(ToString::to_string).collect();
         eprintln!("{name} is {} now", addresses.join(", "));
     }
     let path = allow::append(entry)?;

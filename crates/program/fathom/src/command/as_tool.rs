@@ -3,7 +3,8 @@
 use clap::{ArgMatches, Command, value_parser};
 
 use super::measurement;
-use crate::{compat, exit::Exit};
+use fathom_compat as compat;
+use fathom_run::exit::Exit;
 
 const EXAMPLES: &str = "\
 Examples:

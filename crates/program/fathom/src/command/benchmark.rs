@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, parser::ValueSource};
 use fathom_model::{Settings, TestPlan, plan::BenchmarkPlan, units::Nanos};
 
 use super::{find_limit, measurement::TestHosts};
-use crate::{
+use fathom_run::{
     execute::METHODS,
     exit::{Exit, UserError},
 };

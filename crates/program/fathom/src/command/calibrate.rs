@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_model::{Plan, Settings, TestPlan, plan::SCHEMA, units::Nanos};
 
 use super::{evaluate, measurement};
-use crate::{
+use fathom_run::{
     allow::AllowList,
     execute::{self, RunOptions},
     exit::Exit,

@@ -5,7 +5,7 @@ use fathom_engine::TestKind;
 use fathom_model::{TestPlan, ValueKind};
 
 use super::{benchmark, measurement::TestHosts};
-use crate::exit::{Exit, UserError};
+use fathom_run::exit::{Exit, UserError};
 
 /// The word of the option, also where a kind has one of its own.
 pub(super) const DIRECTION: &str = "direction";
@@ -67,7 +67,7 @@ pub(super) fn kind((word, kinds): TestChoice, direction: Option<&str>) -> Result
 
 /// Whether a kind takes the direction as an option of its own.
 pub(super) fn has_direction(kind: &str) -> bool {
-    let kind = crate::registry::kind(kind);
+    let kind = fathom_run::registry::kind(kind);
     kind.is_ok_and(|kind| kind.options().iter().any(|option| option.name == DIRECTION))
 }
 

@@ -24,7 +24,7 @@ use fathom_sys::{
 };
 use serde::Serialize;
 
-use crate::{exit::Exit, hosts, store::Calibration};
+use fathom_run::{exit::Exit, hosts, store::Calibration};
 
 pub(super) fn define(command: Command) -> Command {
     command.arg(Arg::new("json").long("json").help("print one JSON document").action(ArgAction::SetTrue))

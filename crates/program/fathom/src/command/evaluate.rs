@@ -6,7 +6,7 @@ use fathom_scenario::execution::LoadedScenario;
 use fathom_sys::policy::Policy;
 
 use super::measurement::{self, KeepResult, TestHosts};
-use crate::exit::{Exit, UserError, engine_error};
+use fathom_run::exit::{Exit, UserError, engine_error};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::{Arg, ArgMatches, Command};
 use clap_complete::Shell;
 
-use crate::exit::Exit;
+use fathom_run::exit::Exit;
 
 pub(super) fn define(command: Command) -> Command {
     let folder = || {

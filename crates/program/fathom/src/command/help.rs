@@ -2,7 +2,7 @@
 
 use clap::{Command, error::ContextKind};
 
-use crate::exit::{Exit, UserError};
+use fathom_run::exit::{Exit, UserError};
 
 /// Examples come before the list of options.
 pub(super) const TEMPLATE: &str = "{about-with-newline}\n{usage-heading} {usage}{after-help}\n\n{all-args}";

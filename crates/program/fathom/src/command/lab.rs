@@ -17,7 +17,7 @@ use fathom_model::units::Nanos;
 use fathom_sys::process::signal;
 
 use super::measurement;
-use crate::{
+use fathom_run::{
     device_programs::PacketPrograms,
     exit::{Exit, UserError},
     hosts,
@@ -73,25 +73,6 @@ fn mtu() -> Arg {
     Arg::new("mtu").long("mtu").value_name("BYTES").value_parser(clap::value_parser!(u32)).help("MTU of the links")
 }
 
-/// An error of the lab as a screen.
-pub(crate) fn lab_error(error: &fathom_lab::Error) -> UserError {
-    let exit = match error {
-        fathom_lab::Error::UnknownPreset(_)
-        | fathom_lab::Error::BadOption { .. }
-        | fathom_lab::Error::BadDevice { .. }
-        | fathom_lab::Error::BadName { .. } => Exit::Usage,
-        _ => Exit::Preflight,
-    };
-    let mut screen = UserError::new(exit, error.to_string());
-    if let Some(cause) = std::error::Error::source(error) {
-        screen = screen.with_causes(cause);
-    }
-    match error.hint() {
-        Some(hint) => hint.lines().fold(screen, |screen, line| screen.with_line("fix", line.trim())),
-        None => screen,
-    }
-}
-
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let outcome = match matches.subcommand() {
         Some(("up", given)) => up(given),
@@ -106,7 +87,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         None => unreachable!("clap requires a subcommand"),
     };
     outcome.map_err(|error| match error.downcast::<fathom_lab::Error>() {
-        Ok(error) => lab_error(&error).into(),
+        Ok(error) => fathom_run::exit::lab_error(&error).into(),
         Err(error) => error,
     })
 }

@@ -11,9 +11,10 @@ use super::{
     rfc6349::{self, WindowSweep},
     scan,
 };
-use crate::{
+use crate::options;
+use fathom_run::{
     exit::{Exit, UserError},
-    options, registry,
+    registry,
 };
 
 /// The longest warm-up and the measured time of a round.

@@ -19,8 +19,8 @@ use fathom_model::{
     units::Nanos,
 };
 
-use super::lab_error;
-use crate::{
+use fathom_run::exit::lab_error;
+use fathom_run::{
     allow::AllowList,
     execute::{self, FinishedRun, RunOptions},
     exit::{Exit, UserError},

@@ -24,11 +24,9 @@ mod run;
 mod scan;
 mod serve;
 
-pub(crate) use lab::lab_error;
-
 use clap::{ArgMatches, Command as Shape, error::ErrorKind};
 
-use crate::exit::Exit;
+use fathom_run::exit::Exit;
 
 /// A command of the program.
 struct Command {

@@ -8,9 +8,10 @@ use fathom_model::{Settings, TestPlan, units::Nanos};
 use jiff::{Zoned, civil};
 
 use super::measurement::{self, KeepResult, TestHosts};
-use crate::{
+use crate::options;
+use fathom_run::{
     exit::{Exit, UserError},
-    options, registry,
+    registry,
 };
 
 const EXAMPLES: &str = "\

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgMatches, Command};
 
-use crate::{
+use fathom_run::{
     exit::Exit,
     files::{self, FileReaders},
     output, store,

@@ -10,7 +10,7 @@ use fathom_model::{
 };
 
 use super::measurement::{self, KeepResult, TestHosts};
-use crate::{
+use fathom_run::{
     exit::{Exit, UserError},
     registry,
 };

@@ -7,7 +7,7 @@ use fathom_engine::TestKind;
 use fathom_model::{TestPlan, ValueKind, plan::HostReach, units::Nanos};
 
 use super::measurement::{self, KeepResult};
-use crate::{
+use fathom_run::{
     execute,
     exit::{Exit, UserError},
     files, registry,

@@ -3,7 +3,7 @@
 use clap::{Arg, ArgAction, ArgMatches};
 use fathom_model::{OptionDoc, Settings};
 
-use crate::exit::{Exit, UserError};
+use fathom_run::exit::{Exit, UserError};
 
 /// The option that asks for a scan.
 const SCAN: &str = "scan";

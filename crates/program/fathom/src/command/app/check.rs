@@ -10,7 +10,7 @@ use fathom_analyze::{promise, steps};
 use fathom_scenario as scenario;
 use fathom_scenario::{Diagnostic, Severity, ast::Scenario};
 
-use crate::exit::Exit;
+use fathom_run::exit::Exit;
 
 const NOTES: &str = "\
 Example:

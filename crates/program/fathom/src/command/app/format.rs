@@ -8,7 +8,7 @@ use std::{
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_scenario as scenario;
 
-use crate::{
+use fathom_run::{
     exit::Exit,
     files::{self, FileReaders},
 };

@@ -10,7 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_import as import;
 use fathom_import::{Assets, Format, ImportOptions, ImportResult, SIZE_MAX};
 
-use crate::{
+use fathom_run::{
     exit::{Exit, UserError},
     files::{self, FileReaders},
 };

@@ -16,7 +16,7 @@ use std::{
 use clap::{Arg, ArgMatches, Command as Shape};
 
 use super::Command;
-use crate::exit::{Exit, UserError};
+use fathom_run::exit::{Exit, UserError};
 
 /// In the order in which one comes to need them.
 const COMMANDS: &[Command] = &[

@@ -7,8 +7,11 @@ use fathom_model::{TestPlan, units::Nanos};
 
 use crate::{
     command::measurement::{self, KeepResult},
+    options,
+};
+use fathom_run::{
     exit::{Exit, UserError},
-    options, registry,
+    registry,
 };
 
 /// The longest warm-up and the measured time of a round.

@@ -8,8 +8,11 @@ use fathom_scenario::execution::LoadedScenario;
 
 use crate::{
     command::measurement::{self, KeepResult},
+    options,
+};
+use fathom_run::{
     exit::{Exit, UserError},
-    options, registry,
+    registry,
 };
 
 const KIND: &str = "app_scenario";

@@ -12,11 +12,11 @@ use fathom_model::{Phases, Role, Settings, Side, units::Nanos};
 use fathom_scenario::execution::{self, Exchange};
 
 use super::scenario::{PreparedScenario, prepare};
-use crate::{
+use crate::{command::measurement, options};
+use fathom_run::{
     allow::AllowList,
-    command::measurement,
     exit::{Exit, UserError},
-    options, registry, target,
+    registry, target,
     terminal::sanitized,
 };
 

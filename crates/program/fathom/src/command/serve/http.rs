@@ -15,7 +15,7 @@ use fathom_model::{OptionDoc, Settings, settings::SettingError};
 use fathom_sys::{clock, process::threads};
 
 use super::thread_error;
-use crate::exit::{Exit, UserError, engine_error};
+use fathom_run::exit::{Exit, UserError, engine_error};
 
 /// The options that the kinds of tests have as well, with what they take.
 const SHARED: [(&OptionDoc, &str, &str); 5] = [

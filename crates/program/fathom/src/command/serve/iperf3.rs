@@ -15,9 +15,9 @@ use fathom_model::units::{BitsPerSec, Nanos, rounded};
 use fathom_sys::{policy::Network, process::threads};
 
 use super::thread_error;
-use crate::{
-    command::measurement,
-    compat,
+use crate::command::measurement;
+use fathom_compat as compat;
+use fathom_run::{
     exit::{Exit, UserError},
     hosts::fleet_error,
 };

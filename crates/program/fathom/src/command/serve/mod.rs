@@ -32,7 +32,7 @@ use self::{
     iperf3::Iperf3Server,
 };
 use super::measurement::{self, AGENT_PORT};
-use crate::{
+use fathom_run::{
     exit::{Exit, UserError},
     files::{self, FileReaders},
     hosts::{self, fleet_error},

@@ -1,0 +1,192 @@
+//! `iperf3 -s`, and the text that `fathom serve --iperf3` sends to clients that ask for it.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::unix::process::CommandExt as _,
+    process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use anyhow::Context as _;
+use fathom_engine::StopFlag;
+use fathom_interop::iperf3::{
+    Authenticator, Error, Interval, Iperf3Outcome, Padding, SKEW_SECS, Server, ServerOptions, ServerOutput, Stream,
+    TestObserver, TestStartInfo,
+};
+use fathom_model::units::Nanos;
+use fathom_sys::process::{ParentBond, ProcessPlace, ProcessSpec};
+
+use super::{
+    FAILED,
+    client::{prepare, remove_pidfile, run_stoppable},
+    options::{Flag, IpFamily, Options},
+    output::Output,
+    reporter::{TestReporter, error_text},
+    text::ReportSide,
+};
+use fathom_run::exit::Exit;
+
+/// Set for the server that a daemon's starter has started, which is not to start another one.
+const DETACHED_VARIABLE: &str = "FATHOM_IPERF3_DETACHED";
+const RULE: &str = "-----------------------------------------------------------";
+
+/// A test under a server's banner: behind it comes the next banner.
+struct ServerTest {
+    show: Option<TestReporter>,
+    server: Arc<SharedServerState>,
+}
+
+/// What all tests of a server share.
+struct SharedServerState {
+    options: Options,
+    output: Output,
+    port: u16,
+    n_tests: AtomicU64,
+}
+
+impl SharedServerState {
+    /// Says that the server listens for its next test.
+    fn banner(&self) {
+        let n = self.n_tests.fetch_add(1, Ordering::Relaxed) + 1;
+        if !self.options.flags.has(Flag::Json) {
+            self.output.print(&format!("{RULE}\nServer listening on {} (test #{n})\n{RULE}\n", self.port));
+        }
+    }
+}
+
+impl TestObserver for ServerTest {
+    fn on_start(&mut self, beginning: &TestStartInfo, streams: &[Stream]) {
+        self.show.iter_mut().for_each(|show| show.on_start(beginning, streams));
+    }
+
+    fn on_interval(&mut self, interval: &Interval) {
+        self.show.iter_mut().for_each(|show| show.on_interval(interval));
+    }
+
+    fn on_end(&mut self, outcome: &Iperf3Outcome) {
+        self.show.iter_mut().for_each(|show| show.on_end(outcome));
+    }
+
+    fn take_output(&mut self) -> Option<ServerOutput> {
+        self.show.as_mut()?.take_output()
+    }
+
+    fn on_failure(&mut self, error: &Error) {
+        self.show.iter_mut().for_each(|show| show.on_failure(error));
+    }
+}
+
+impl Drop for ServerTest {
+    fn drop(&mut self) {
+        drop(self.show.take());
+        if !self.server.options.flags.has(Flag::OneOff) {
+            self.server.banner();
+        }
+    }
+}
+
+/// Runs a server until it is told to stop.
+pub(super) fn run(options: &Options) -> anyhow::Result<Exit> {
+    let doorkeeper = match authenticator(options)? {
+        Ok(doorkeeper) => doorkeeper,
+        Err(why) => return super::refuse(options, &why, None),
+    };
+    let settings = ServerOptions {
+        clients: if options.flags.has(Flag::OneAtATime) { 1 } else { ServerOptions::default().clients },
+        tests: options.flags.has(Flag::OneOff).then_some(1),
+        idle: options.idle_secs.filter(|_| options.flags.has(Flag::OneOff)).map(Nanos::from_secs),
+        rate: options.rate_limit,
+        test_secs_max: options.longest_secs.filter(|secs| *secs > 0),
+        authenticator: doorkeeper.map(Arc::new),
+        interval: options.report_interval(),
+        receive_timeout: options.receive_timeout.unwrap_or(ServerOptions::default().receive_timeout),
+        core: options.core,
+        file: options.file.clone(),
+        ..ServerOptions::default()
+    };
+    let server = match bind(options, &settings) {
+        Ok(server) => server,
+        Err(error) => return super::refuse(options, &error.to_string(), error.hint()),
+    };
+    if options.flags.has(Flag::Daemon) && std::env::var_os(DETACHED_VARIABLE).is_none() {
+        // What is wrong with the options or the port was told by now, while somebody listens.
+        drop(server);
+        return detach();
+    }
+    prepare(options)?;
+    let output =
+        Output::new(options.logfile.as_deref(), options.timestamps.as_deref()).context("unable to open log file")?;
+    let port = server.address().port();
+    let board = Arc::new(SharedServerState { options: options.clone(), output, port, n_tests: AtomicU64::new(0) });
+    if options.flags.has(Flag::Verbose) && !options.flags.has(Flag::Json) {
+        board.output.print(&format!("{}\n{}\n", super::version(), super::system()));
+    }
+    board.banner();
+    let stop = StopFlag::default();
+    let served = run_stoppable(&stop, || {
+        server.run(&stop, &|| {
+            let show = TestReporter::new(&board.options, ReportSide::Server, board.output.start_test(None));
+            Box::new(ServerTest { show: Some(show), server: board.clone() })
+        })
+    })?;
+    remove_pidfile(options);
+    match served {
+        Ok(_) if stop.state() != fathom_engine::Stop::Continue => {
+            eprintln!("iperf3: interrupt - the server has terminated");
+            Ok(FAILED)
+        }
+        Ok(_) => Ok(Exit::Pass),
+        Err(error) => {
+            eprintln!("iperf3: {}", error_text(&error));
+            Ok(FAILED)
+        }
+    }
+}
+
+/// Starts this program once more, in a session of its own, and lets it serve alone.
+fn detach() -> anyhow::Result<Exit> {
+    let mut command = Command::new(std::env::current_exe().context("cannot find this program's own file")?);
+    let mut words = std::env::args_os();
+    if let Some(name) = words.next() {
+        // A link that selects the drop-in goes on selecting it.
+        command.arg0(name);
+    }
+    command.args(words).env(DETACHED_VARIABLE, "1");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let start = ProcessSpec { command, place: ProcessPlace::Here, bond: ParentBond::Detached };
+    start.spawn().context("unable to become a daemon")?;
+    Ok(Exit::Pass)
+}
+
+/// Listens where it was said, otherwise on all addresses of both families.
+fn bind(options: &Options, settings: &ServerOptions) -> Result<Server, Error> {
+    let listen = |ip| Server::bind(SocketAddr::new(ip, options.port()), (options.device.as_deref(), settings.clone()));
+    let (all, all_v4) = (IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    match (options.bind.as_deref().map(str::parse::<IpAddr>), options.family) {
+        (Some(Ok(ip)), _) => listen(ip),
+        (Some(Err(_)), _) => {
+            let cause = std::io::Error::from(std::io::ErrorKind::InvalidInput);
+            Err(Error::Listen { cause })
+        }
+        (None, IpFamily::V4) => listen(all_v4),
+        (None, IpFamily::V6) => listen(all),
+        (None, IpFamily::Any) => listen(all).or_else(|error| match error {
+            Error::Listen { cause } if cause.kind() != std::io::ErrorKind::AddrInUse => listen(all_v4),
+            error => Err(error),
+        }),
+    }
+}
+
+/// Who checks logins, or what is wrong with the files.
+fn authenticator(options: &Options) -> anyhow::Result<Result<Option<Authenticator>, String>> {
+    let (Some(key), Some(users)) = (&options.private_key, &options.users) else { return Ok(Ok(None)) };
+    let read = |path: &std::path::PathBuf| {
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    let padding = if options.flags.has(Flag::Pkcs1) { Padding::Pkcs1 } else { Padding::Oaep };
+    let skew = options.skew_secs.unwrap_or(SKEW_SECS);
+    Ok(Authenticator::new(&read(key)?, &read(users)?, (skew, padding)).map(Some).map_err(|error| error.to_string()))
+}

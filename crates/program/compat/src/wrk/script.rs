@@ -1,0 +1,71 @@
+//! A run of wrk with a script: the same text, with what the script says where wrk has it.
+
+use std::io::{self, IsTerminal as _};
+
+use fathom_lua::{ERROR_PREFIX, facts};
+use fathom_model::{Record, Timeline};
+
+use super::{FAILED, options::Options, text};
+use crate::closed_loop::{self, ClosedLoop, MeasuredLoop};
+use fathom_run::{
+    allow::AllowList,
+    exit::{Exit, UserError},
+};
+
+/// The load with a script in place of one fixed request.
+pub(super) fn with(
+    (load, allowed): (ClosedLoop, &AllowList),
+    path: &str,
+    args: &[String],
+) -> anyhow::Result<ClosedLoop> {
+    let words = shlex::try_join(args.iter().map(String::as_str));
+    let words = words
+        .map_err(|error| UserError::new(FAILED, format!("the script's arguments cannot be passed on: {error}")))?;
+    let settings = load.settings.with("script", path).with("args", words).with(fathom_lua::ALLOW, allowed.list());
+    Ok(ClosedLoop { kind: "app_lua", settings: settings.with("lenient", "true"), ..load })
+}
+
+/// Runs it and prints, in wrk's order: what the script said before, the head, what it said meanwhile, the result, what it said last.
+pub(super) fn measure(load: &ClosedLoop, options: &Options, allowed: &AllowList) -> anyhow::Result<MeasuredLoop> {
+    // Somebody who watches sees at once that it runs; whoever reads the text later finds the order of wrk.
+    let is_watched = io::stdout().is_terminal();
+    if is_watched {
+        closed_loop::print_now(&text::head(options))?;
+    }
+    let measured = load.measure(None, allowed).map_err(|error| match error.downcast::<UserError>() {
+        Ok(mut user_error) => {
+            user_error.exit = FAILED;
+            user_error.into()
+        }
+        Err(error) => error,
+    })?;
+    // Everything counts, as it does for the script's `done`, and not whole intervals alone.
+    let record = &Record { timeline: Timeline::default(), ..measured.record()?.clone() };
+    let said = |name: &str| record.facts.get(name).map_or("", String::as_str);
+    for line in said(facts::COMPLAINTS).lines().chain(said(facts::ERRORS).lines()) {
+        eprintln!("{line}");
+    }
+    closed_loop::print_now(said(facts::BEFORE))?;
+    if !is_watched {
+        closed_loop::print_now(&text::head(options))?;
+    }
+    closed_loop::print_now(said(facts::DURING))?;
+    closed_loop::print_now(&text::body(&text::WrkResult::of(record, options), options))?;
+    closed_loop::print_now(said(facts::AFTER))?;
+    for line in failed(record) {
+        eprintln!("{line}");
+    }
+    Ok(measured)
+}
+
+/// The exit code that the script asked for, if it did.
+pub(super) fn exit(record: &Record) -> Exit {
+    let code = record.facts.get(facts::EXIT_CODE).and_then(|code| code.parse().ok());
+    code.map_or(Exit::Pass, Exit::Code)
+}
+
+/// What the script got wrong, a line each.
+fn failed(record: &Record) -> impl Iterator<Item = String> + '_ {
+    let errors = record.errors.iter().filter_map(|(what, n)| Some((what.strip_prefix(ERROR_PREFIX)?, n)));
+    errors.map(|(what, n)| if *n == 1 { what.to_owned() } else { format!("{what}, {n} times") })
+}

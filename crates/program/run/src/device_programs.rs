@@ -1,0 +1,36 @@
+//! The programs of the packet layer on the devices of a lab, which knows no programs.
+
+use fathom_lab::device::{self, Policer, Program, ProgramGuard, ProgramLoader};
+use fathom_model::units::PerSec;
+use fathom_packet::xdp::{PolicerLimit, Redirect, RedirectTarget, policed_redirect};
+use fathom_sys::bpf::{XdpLink, XdpMode};
+use fathom_wire::MacAddress;
+
+/// Puts programs of crate `packet` on interfaces, in the driver: a slower way would be another device.
+pub struct PacketPrograms;
+
+/// A program, taken off when this is dropped.
+#[derive(Debug)]
+struct AttachedProgram(#[expect(dead_code, reason = "held, not read")] XdpLink);
+
+impl ProgramGuard for AttachedProgram {}
+
+/// Where frames go on, in the words of crate `packet`.
+fn packet_onward(onward: device::DeviceRedirect) -> RedirectTarget {
+    let device::DeviceRedirect { to, destination, source } = onward;
+    RedirectTarget { device: to, destination: MacAddress(destination), source: MacAddress(source) }
+}
+
+impl ProgramLoader for PacketPrograms {
+    fn attach(&self, program: &Program, interface: u32) -> fathom_sys::Result<Box<dyn ProgramGuard>> {
+        let link = match program {
+            Program::Redirect(onward) => Redirect::load(packet_onward(*onward))?.attach(interface, XdpMode::Native)?,
+            Program::Policer(Policer { rate_per_sec, burst }, onward) => {
+                let rate = PerSec::new(f64::from(*rate_per_sec)).expect("a whole number is a rate");
+                let limit = PolicerLimit { rate, burst: *burst };
+                policed_redirect(packet_onward(*onward), limit)?.attach(interface, XdpMode::Native)?
+            }
+        };
+        Ok(Box::new(AttachedProgram(link)))
+    }
+}

@@ -1,0 +1,368 @@
+//! Benchmarking methods over trials of frames: one test of a plan is one frame size.
+//!
+//! The methods are those of `fathom_rfc2544`; here they are given trials, in the order that was asked, and what they found is
+//! written into the run. One that needs a throughput that nobody asked for measures it first.
+
+mod results;
+mod spec;
+mod tester;
+mod tool_maximum;
+
+use std::collections::BTreeMap;
+
+use fathom_engine::search::{LoadLevel, mlr::SearchGoal};
+use fathom_fleet::Error;
+use fathom_model::{
+    Benchmark, TestPlan, TestRun,
+    benchmark::{BenchmarkResult, OwnMaximum, Reference},
+    run::Host,
+    units::{BitsPerSec, Bytes, Nanos, percent},
+};
+use fathom_rfc2544 as methods;
+use fathom_rfc2544::{LossCurve, MethodResult, OverloadLimit, StopReason, ThroughputOptions};
+use fathom_wire::{FrameSize, line_rate};
+
+pub(super) use spec::complete;
+pub(super) use tool_maximum::{ToolMaxima, measure as own_maxima};
+
+use super::rounds::RunExecutor;
+use crate::{
+    exit::{Exit, UserError},
+    hosts::Hosts,
+};
+use spec::BenchmarkSpec;
+use tester::FrameTrials;
+
+/// A method by the word that asks for it.
+pub struct BenchmarkMethod {
+    /// The word.
+    pub name: &'static str,
+    /// What it measures, and where it is defined.
+    pub about: &'static str,
+    run: fn(&mut FrameSizeBenchmark<'_, '_, '_>) -> MethodCompletion,
+}
+
+/// Every method, in the order that they are usually asked for.
+pub const METHODS: &[BenchmarkMethod] = &[
+    BenchmarkMethod {
+        name: "throughput",
+        about: "the highest rate without loss (RFC 2544 26.1)",
+        run: |bench| bench.throughput(),
+    },
+    BenchmarkMethod {
+        name: "mlrsearch",
+        about: "NDR, PDR and other goals in one search (RFC 9971)",
+        run: |bench| bench.mlrsearch(),
+    },
+    BenchmarkMethod {
+        name: "latency",
+        about: "latency and its variation at the throughput (RFC 8219 7)",
+        run: |bench| bench.latency(),
+    },
+    BenchmarkMethod { name: "loss", about: "the loss at 100 %, 90 % … (RFC 2544 26.3)", run: |bench| bench.loss() },
+    BenchmarkMethod {
+        name: "back-to-back",
+        about: "the longest burst, the buffer (RFC 9004)",
+        run: |bench| bench.back_to_back(),
+    },
+    BenchmarkMethod {
+        name: "recovery",
+        about: "how long frames are lost after an overload (RFC 2544 26.5)",
+        run: |bench| bench.recovery(),
+    },
+    BenchmarkMethod {
+        name: "forwarding",
+        about: "forwarding rates under overload (RFC 2889)",
+        run: |bench| bench.forwarding(),
+    },
+    BenchmarkMethod {
+        name: "reset",
+        about: "how long a reset takes, which you start (RFC 6201)",
+        run: |bench| bench.reset(),
+    },
+];
+
+/// What rates and counts are of where frames go both ways at once.
+const BOTH_WAYS: &str = "frames went both ways at once (RFC 2544 section 14): a rate is offered each way, and what was lost or forwarded is of \
+                         both ways together";
+
+/// What ended a method, and with it the benchmark.
+type MethodCompletion = Result<(), StopReason<Error>>;
+
+/// One frame size under way.
+struct FrameSizeBenchmark<'a, 'b, 'c> {
+    spec: &'a BenchmarkSpec,
+    trials: FrameTrials<'b, 'c>,
+    results: Benchmark,
+    /// The highest rate without loss, once it is known.
+    throughput: Option<f64>,
+    /// Whether it was searched for: what was not found once is not searched for again.
+    is_searched: bool,
+}
+
+impl RunExecutor<'_> {
+    /// Carries the methods of a test out, and writes what was found into its run, the first of those that are made together; why it
+    /// was ended early.
+    pub(super) fn benchmark(
+        &self,
+        mut into: Vec<&mut TestRun>,
+        test: &TestPlan,
+        (known, hosts): (&BTreeMap<String, Host>, &mut Hosts),
+    ) -> anyhow::Result<Option<Error>> {
+        let wanted = BenchmarkSpec::of(test)?;
+        let own = self.own_maximum(wanted.size_bytes);
+        let mut begun = new_benchmark(&wanted, own, known.get(&test.from))?;
+        if into.len() > 1 {
+            begun.remarks.push(BOTH_WAYS.to_owned());
+        }
+        let trials = FrameTrials {
+            executor: self,
+            test,
+            title: into.first().map_or(String::new(), |run| run.title.clone()),
+            hosts,
+            n_directions: u32::try_from(into.len()).unwrap_or(u32::MAX),
+            pause: wanted.pause,
+            method: "",
+            trials: Vec::new(),
+            trials_by_rate: BTreeMap::new(),
+        };
+        let mut bench =
+            FrameSizeBenchmark { spec: &wanted, trials, results: begun, throughput: None, is_searched: false };
+        let mut error = None;
+        for method in &wanted.methods {
+            bench.trials.method = method.name;
+            match (method.run)(&mut bench) {
+                Ok(()) => {}
+                Err(cut) => {
+                    let why = results::cut_short_text(method.name, &cut, ToString::to_string);
+                    bench.results.cut =
+                        Some(bench.results.cut.take().map_or(why.clone(), |before| format!("{before}; {why}")));
+                    if let StopReason::Failed(failed) = cut {
+                        error = Some(failed);
+                        break;
+                    }
+                }
+            }
+        }
+        let FrameSizeBenchmark { mut trials, results: mut found, throughput, .. } = bench;
+        found.trials = trials.trials;
+        // The trials at the throughput, or the last ones that there were, show what the hosts did meanwhile.
+        let shown = throughput.and_then(|rate| trials.trials_by_rate.remove(&tester::rate_key(rate)));
+        let shown = shown.or_else(|| trials.trials_by_rate.pop_first().map(|(_, shown)| shown)).unwrap_or_default();
+        for (run, trial) in into.iter_mut().zip(shown) {
+            run.trials.push(trial);
+        }
+        into[0].benchmark = Some(found);
+        Ok(error)
+    }
+}
+
+/// The benchmark before its first trial: which rate is 100 %, and whether it can be offered.
+fn new_benchmark(wanted: &BenchmarkSpec, own: Option<OwnMaximum>, from: Option<&Host>) -> Result<Benchmark, UserError> {
+    let size =
+        FrameSize::new(Bytes(wanted.size_bytes)).map_err(|error| UserError::new(Exit::Usage, error.to_string()))?;
+    let link = from.and_then(|host| {
+        let fact = |name: &str| host.environment.get(host.interface.as_deref()?, name);
+        fact("speed_bps").filter(|_| fact("line_rate") == Some("real"))?.parse::<BitsPerSec>().ok()
+    });
+    let line = link.map(|link| line_rate(link, size).get());
+    let mut remarks: Vec<String> = wanted.remark().into_iter().chain([wanted.learning()]).collect();
+    let own_rate = own.map(|own| own.rate);
+    let (max_rate, reference) = match (wanted.max_rate, line, own_rate) {
+        (Some(asked), ..) => (asked, Reference::Asked),
+        (None, Some(line), Some(own)) if line > own => {
+            remarks.push(
+                "the link carries more than fathom sends: a throughput above its own maximum is not seen".to_owned(),
+            );
+            (own, Reference::OwnMaximum)
+        }
+        (None, Some(line), _) => (line, Reference::LineRate),
+        (None, None, Some(own)) => (own, Reference::OwnMaximum),
+        (None, None, None) => {
+            let what =
+                "the maximum rate is unknown: the device has no line rate, and fathom's own maximum was not measured";
+            return Err(UserError::new(Exit::Preflight, what).with_line("use", "--max-rate 100k"));
+        }
+    };
+    if line.is_none() {
+        remarks.push("a virtual device has no line rate".to_owned());
+    }
+    if let Some(own) = own.filter(|own| !tool_maximum::is_sustained(own)) {
+        remarks.push(format!(
+            "fathom itself did not keep even {}: {} of it was not sent, and a frame left {} late, so others use this machine too",
+            fathom_model::Unit::FramesPerSec.show(own.rate),
+            percent(own.unsent_ratio),
+            own.lag_ns
+        ));
+    }
+    if own.is_none() {
+        remarks.push(
+            "fathom's own maximum could not be measured, so it is not known whether a limit is its own".to_owned(),
+        );
+    }
+    Ok(Benchmark {
+        size_bytes: wanted.size_bytes,
+        max_rate,
+        reference,
+        line_rate: line,
+        own,
+        results: Vec::new(),
+        loss: Vec::new(),
+        searched: Vec::new(),
+        remarks,
+        cut: None,
+        trials: Vec::new(),
+    })
+}
+
+/// Refuses searches that go higher than the tool itself, before anything is touched.
+pub(super) fn check(tests: &[TestPlan], own: &ToolMaxima) -> Result<(), UserError> {
+    for test in tests.iter().filter(|test| test.benchmark.is_some()) {
+        let (asked, own) = (BenchmarkSpec::of(test)?.max_rate, own.get(&tool_maximum::size(test)));
+        if let (Some(asked), Some(own)) = (asked, own)
+            && asked > own.rate
+        {
+            let show = |rate| fathom_model::Unit::FramesPerSec.show(rate);
+            let what =
+                format!("{} of {} B are more than fathom itself sends here", show(asked), tool_maximum::size(test));
+            let why = format!(
+                "into a sink that loses nothing it kept {} as they were due, and {} flat out: beyond that a limit would be its own",
+                show(own.rate),
+                show(own.flat_out)
+            );
+            return Err(UserError::new(Exit::Preflight, what)
+                .with_line("why", why)
+                .with_line("use", format!("--max-rate {:.0}", own.rate)));
+        }
+    }
+    Ok(())
+}
+
+impl FrameSizeBenchmark<'_, '_, '_> {
+    fn rates(&self) -> (LoadLevel, LoadLevel) {
+        let load = |rate: f64| LoadLevel::new(rate).expect("rates above zero were asked for");
+        let min = self.spec.min_rate.min(self.results.max_rate / 2.0);
+        (load(min), load(self.results.max_rate))
+    }
+
+    /// Takes what a method found, and says whether it came to its end.
+    fn add_results(&mut self, rows: Vec<BenchmarkResult>, cut: Option<StopReason<Error>>) -> MethodCompletion {
+        self.results.results.extend(rows);
+        cut.map_or(Ok(()), Err)
+    }
+
+    fn throughput(&mut self) -> MethodCompletion {
+        let wanted = self.spec;
+        let goal = if wanted.conform { SearchGoal::rfc2544(wanted.trial) } else { SearchGoal::tst009(wanted.trial) };
+        let goals = vec![SearchGoal { width: wanted.width, ..goal }];
+        let input = ThroughputOptions { goals, rates: self.rates(), time: wanted.search_time };
+        self.is_searched = true;
+        let MethodResult { result: found, stopped: cut } = methods::throughput(&input, &mut self.trials);
+        self.throughput = found.goals[0].lower.map(LoadLevel::get);
+        self.results.searched = results::points(&found);
+        self.note_void_trials(found.n_repeated);
+        self.add_results(results::throughput(&found), cut)
+    }
+
+    fn mlrsearch(&mut self) -> MethodCompletion {
+        let (names, goals): (Vec<String>, Vec<SearchGoal>) = self.spec.goals.iter().cloned().unzip();
+        let input = ThroughputOptions { goals, rates: self.rates(), time: self.spec.search_time };
+        let MethodResult { result: found, stopped: cut } = methods::throughput(&input, &mut self.trials);
+        let is_lossless = |goal: &SearchGoal| goal.loss_ratio <= 0.0;
+        let lossless = found.goals.iter().find(|result| is_lossless(&result.goal)).and_then(|result| result.lower);
+        self.throughput = self.throughput.or(lossless.map(LoadLevel::get));
+        self.results.searched = results::points(&found);
+        self.note_void_trials(found.n_repeated);
+        self.add_results(results::goals(&names, &found), cut)
+    }
+
+    fn note_void_trials(&mut self, n_void: u32) {
+        if n_void > 0 {
+            let what = format!("{n_void} trials were repeated, because fathom did not send all frames on time");
+            self.results.remarks.push(what);
+        }
+    }
+
+    /// The throughput, measured first where nobody asked for it; nothing where there is none.
+    fn known_throughput(&mut self) -> Result<Option<f64>, StopReason<Error>> {
+        if self.throughput.is_none() && !self.is_searched {
+            let method = std::mem::replace(&mut self.trials.method, "throughput");
+            let ended = self.throughput();
+            self.trials.method = method;
+            if let Err(cut) = ended {
+                if self.throughput.is_none() || matches!(cut, StopReason::Failed(_)) {
+                    return Err(cut);
+                }
+                self.results.remarks.push(results::cut_short_text("throughput", &cut, ToString::to_string));
+            }
+        }
+        if self.throughput.is_none() {
+            let what = format!("{} was not measured, because no throughput is known", self.trials.method);
+            self.results.remarks.push(what);
+        }
+        Ok(self.throughput)
+    }
+
+    fn curve(&self) -> LossCurve {
+        let BenchmarkSpec { loss_step: step, trial: duration, .. } = *self.spec;
+        LossCurve { max_rate: self.results.max_rate, step, duration }
+    }
+
+    fn loss(&mut self) -> MethodCompletion {
+        let MethodResult { result: found, stopped: cut } = methods::loss(&self.curve(), &mut self.trials);
+        self.results.loss = results::loss_points(&found);
+        self.add_results(results::loss(&found), cut)
+    }
+
+    fn forwarding(&mut self) -> MethodCompletion {
+        let MethodResult { result: found, stopped: cut } = methods::forwarding(&self.curve(), &mut self.trials);
+        self.add_results(found.iter().flat_map(results::forwarding).collect(), cut)
+    }
+
+    fn latency(&mut self) -> MethodCompletion {
+        let Some(rate) = self.known_throughput()? else { return Ok(()) };
+        let BenchmarkSpec { latency_trial: duration, latency_runs: n, .. } = *self.spec;
+        let runs = methods::LatencyOptions { rate, duration, n };
+        let MethodResult { result: found, stopped: cut } = methods::latency(&runs, &mut self.trials);
+        self.add_results(results::latency(found.as_ref()), cut)
+    }
+
+    fn back_to_back(&mut self) -> MethodCompletion {
+        let (Some(throughput), max_rate) = (self.known_throughput()?, self.results.max_rate) else { return Ok(()) };
+        if throughput >= max_rate {
+            return self.add_results(results::no_buffer(), None);
+        }
+        let asked = methods::BackToBackOptions {
+            max_rate,
+            throughput,
+            burst_max: self.spec.burst_max,
+            step: self.spec.burst_step,
+            max_repeat: 2,
+            n_searches: self.spec.burst_searches,
+        };
+        let MethodResult { result: found, stopped: cut } = methods::back_to_back(&asked, &mut self.trials);
+        self.add_results(found.iter().flat_map(|found| results::back_to_back(found, asked.step)).collect(), cut)
+    }
+
+    fn recovery(&mut self) -> MethodCompletion {
+        let Some(throughput) = self.known_throughput()? else { return Ok(()) };
+        let (most, reference) = (self.results.max_rate, self.results.reference);
+        let bound =
+            if reference == Reference::LineRate { OverloadLimit::Media(most) } else { OverloadLimit::Tester(most) };
+        let Some(overload) = methods::overload(throughput, bound) else {
+            return self.add_results(results::no_overload(throughput, (most, reference)), None);
+        };
+        let BenchmarkSpec { trial: duration, recovery_runs: n, .. } = *self.spec;
+        let asked = methods::RecoveryOptions { overload, duration, n };
+        let MethodResult { result: found, stopped: cut } = methods::recovery(&asked, &mut self.trials);
+        self.add_results(results::recovery(found.as_ref(), (overload, duration)), cut)
+    }
+
+    fn reset(&mut self) -> MethodCompletion {
+        let Some(rate) = self.known_throughput()? else { return Ok(()) };
+        let duration: Nanos = self.spec.reset_trial;
+        eprintln!("frames are sent for {duration}: reset the device now");
+        let MethodResult { result: found, stopped: cut } = methods::reset(rate, duration, &mut self.trials);
+        self.add_results(found.iter().flat_map(results::reset).collect(), cut)
+    }
+}

@@ -1,0 +1,330 @@
+//! What a benchmark of a plan asks for: read and checked before anything is touched.
+
+use fathom_engine::{TestKind, search::mlr::SearchGoal};
+use fathom_model::{
+    TestPlan,
+    plan::BenchmarkPlan,
+    settings::Setting,
+    units::{Nanos, PerSec, share_of_percent},
+};
+use fathom_packet::kinds::frames::{LEARNING, LEARNING_WAIT, STEP_AT, STEP_RATE};
+
+use super::{BenchmarkMethod, METHODS};
+use crate::{
+    execute::search_spec::parse_share,
+    exit::{Exit, UserError},
+};
+
+/// The kind that makes the trials.
+const KIND: &str = "frames";
+/// The word for the tests of RFC 2544 that need nobody at the device.
+const RFC2544: (&str, &[&str]) = ("rfc2544", &["throughput", "latency", "loss", "back-to-back", "recovery"]);
+
+/// Lengths, waits and repetitions.
+struct MethodLengths {
+    trial: &'static str,
+    pause: &'static str,
+    goals: [&'static str; 2],
+    burst_searches: u32,
+    latency_trial: &'static str,
+    latency_runs: u32,
+    recovery_runs: u32,
+    learning_wait: &'static str,
+}
+
+/// Long enough for a result to a few tenths of a percent, short enough to be waited for.
+const SHORT: MethodLengths = MethodLengths {
+    trial: "1s",
+    pause: "0s",
+    goals: ["0%:1s:5s:50%", "0.5%:1s:5s:50%"],
+    burst_searches: 5,
+    latency_trial: "2s",
+    latency_runs: 3,
+    recovery_runs: 3,
+    learning_wait: "50ms",
+};
+/// RFC 2544 sections 23, 24 and 26, RFC 9004 section 6.4, RFC 8219 section 7; the goals are those of CSIT, as RFC 9971 names none, and
+/// the "number of times" of RFC 2544 section 26.5 is one that an average can be told of.
+const CONFORM: MethodLengths = MethodLengths {
+    trial: "60s",
+    pause: "7s",
+    goals: ["0%:1s:21s:50%", "0.5%:1s:21s:50%"],
+    burst_searches: 50,
+    latency_trial: "120s",
+    latency_runs: 20,
+    recovery_runs: 10,
+    learning_wait: "2s",
+};
+
+/// As few as are hardly all lost.
+const LEARNING_FRAMES: u64 = 3;
+
+/// A width that two searches of the same device repeat.
+const PRECISION: &str = "0.5%";
+/// A device that carries less is not searched for what it carries.
+const MIN_RATE: &str = "100/s";
+/// Ten minutes are five times what a search of a quiet device takes with short trials.
+const SEARCH_TIME: &str = "10min";
+/// With trials of a minute and waits, a search takes a quarter of an hour.
+const SEARCH_TIME_CONFORM: &str = "2h";
+/// The granularity that RFC 2544 section 26.3 allows at most.
+const LOSS_STEP: &str = "10%";
+/// The length of RFC 9004 section 6.3 for a first attempt; it may be up to 30 s.
+const BURST_MAX: &str = "2s";
+/// Fine enough to see a ring of 64 frames.
+const BURST_STEP: u64 = 8;
+/// RFC 9004 section 6.3.
+const BURST_LONGEST: Nanos = Nanos::from_secs(30);
+/// As long as somebody needs to reset a device.
+const RESET_TRIAL: &str = "30s";
+/// A trial longer than this is no longer one.
+const TRIAL_MAX: Nanos = Nanos::from_secs(3600);
+/// Below this a trial is over before a device is warm.
+const TRIAL_MIN: Nanos = Nanos::from_millis(50);
+
+/// A benchmark in the form that it is carried out in.
+pub(super) struct BenchmarkSpec {
+    pub methods: Vec<&'static BenchmarkMethod>,
+    pub conform: bool,
+    pub size_bytes: u64,
+    pub max_rate: Option<f64>,
+    pub min_rate: f64,
+    /// What each goal of `mlrsearch` is called, and what it is.
+    pub goals: Vec<(String, SearchGoal)>,
+    pub width: f64,
+    pub trial: Nanos,
+    pub pause: Nanos,
+    pub search_time: Nanos,
+    pub loss_step: f64,
+    pub burst_max: Nanos,
+    pub burst_step: u64,
+    pub burst_searches: u32,
+    pub latency_trial: Nanos,
+    pub latency_runs: u32,
+    pub recovery_runs: u32,
+    pub reset_trial: Nanos,
+    /// How many learning frames there are before a trial, and how long the device is given then.
+    learning: (u64, Nanos),
+}
+
+fn invalid_benchmark(what: impl Into<String>) -> UserError {
+    UserError::new(Exit::Usage, what)
+}
+
+/// Checks the benchmark of a test, and writes everything that it leaves open into it.
+pub(crate) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<(), UserError> {
+    let Some(plan) = &mut test.benchmark else { return Ok(()) };
+    if kind.name() != KIND {
+        return Err(invalid_benchmark(format!("a benchmark makes trials of `{KIND}`, not of `{}`", kind.name())));
+    }
+    if test.search.is_some() {
+        return Err(invalid_benchmark("a test is either a search or a benchmark").with_line("use", "two tests"));
+    }
+    for option in ["rate", "count", STEP_AT, STEP_RATE] {
+        if let Some(value) = test.options.text(option) {
+            return Err(invalid_benchmark(format!(
+                "the methods set `{option}` themselves, so {value} cannot be asked for too"
+            ))
+            .with_line("use", "max_rate to bound the rates"));
+        }
+    }
+    plan.methods = plan.methods.iter().flat_map(|word| expand_method(word)).map(str::to_owned).collect();
+    let lengths = if plan.conform { &CONFORM } else { &SHORT };
+    let text = |place: &mut Option<String>, default: &str| {
+        place.get_or_insert_with(|| default.to_owned());
+    };
+    text(&mut plan.trial, lengths.trial);
+    text(&mut plan.pause, lengths.pause);
+    text(&mut plan.precision, PRECISION);
+    text(&mut plan.min_rate, MIN_RATE);
+    text(&mut plan.search_time, if plan.conform { SEARCH_TIME_CONFORM } else { SEARCH_TIME });
+    text(&mut plan.loss_step, LOSS_STEP);
+    text(&mut plan.burst_max, BURST_MAX);
+    text(&mut plan.latency_trial, lengths.latency_trial);
+    text(&mut plan.reset_trial, RESET_TRIAL);
+    plan.burst_step.get_or_insert(BURST_STEP);
+    plan.burst_searches.get_or_insert(lengths.burst_searches);
+    plan.latency_runs.get_or_insert(lengths.latency_runs);
+    plan.recovery_runs.get_or_insert(lengths.recovery_runs);
+    let mut option = |name: &str, default: Setting| {
+        test.options.0.entry(name.to_owned()).or_insert(default);
+    };
+    option(LEARNING, Setting::Count(LEARNING_FRAMES));
+    option(LEARNING_WAIT, Setting::Text(lengths.learning_wait.to_owned()));
+    if plan.goals.is_empty() {
+        plan.goals = ["ndr", "pdr"].map(str::to_owned).to_vec();
+    }
+    BenchmarkSpec::of(test).map(drop)
+}
+
+/// A method's word, or all those that it stands for.
+fn expand_method(word: &str) -> Vec<&str> {
+    if word == RFC2544.0 { RFC2544.1.to_vec() } else { vec![word] }
+}
+
+/// What a goal is called, and its exact form.
+fn parse_goal(word: &str, width: f64, lengths: &MethodLengths) -> Result<(String, SearchGoal), UserError> {
+    let (name, text) = match word {
+        "ndr" => ("NDR".to_owned(), lengths.goals[0]),
+        "pdr" => ("PDR".to_owned(), lengths.goals[1]),
+        other => (other.to_owned(), other),
+    };
+    let bad = |why: String| {
+        invalid_benchmark(format!("the goal `{word}` {why}"))
+            .with_line("use", "ndr, pdr, or LOSS:TRIAL:SUM:EXCEED, such as 0.5%:1s:21s:50%")
+    };
+    let mut parts = text.split(':');
+    let ratio = |part: &str| share_of_percent(part).ok_or_else(|| bad(format!("has no share `{part}`")));
+    let span = |part: &str| part.parse::<Nanos>().map_err(|error| bad(format!("has no time `{part}`: {error}")));
+    let loss_ratio = ratio(parts.next().unwrap_or_default())?;
+    let final_duration = parts.next().map_or(Ok(Nanos::from_secs(1)), span)?;
+    let duration_sum = parts.next().map_or(Ok(Nanos(final_duration.0.saturating_mul(5))), span)?;
+    let exceed_ratio = parts.next().map_or(Ok(0.5), ratio)?;
+    if parts.next().is_some() {
+        return Err(bad("has more than four parts".to_owned()));
+    }
+    let initial_duration = final_duration.min(Nanos::from_secs(1));
+    let goal = SearchGoal { final_duration, duration_sum, loss_ratio, exceed_ratio, width, initial_duration };
+    goal.check().map_err(|error| bad(format!("makes no sense: {error}")))?;
+    Ok((name, goal))
+}
+
+impl BenchmarkSpec {
+    /// The benchmark of a complete test.
+    pub(super) fn of(test: &TestPlan) -> Result<Self, UserError> {
+        let plan = test.benchmark.as_ref().ok_or_else(|| invalid_benchmark("the test is no benchmark"))?;
+        let lengths = if plan.conform { &CONFORM } else { &SHORT };
+        let methods = methods(plan)?;
+        let width = parse_share(plan.precision.as_deref().unwrap_or(PRECISION), "precision", 0.0005..=0.2)?;
+        let goals = plan.goals.iter().map(|word| parse_goal(word, width, lengths)).collect::<Result<Vec<_>, _>>()?;
+        let span = |text: &Option<String>, name: &str, (least, most): (Nanos, Nanos)| {
+            let text = text.as_deref().unwrap_or_default();
+            let span: Nanos = text.parse().map_err(|error| invalid_benchmark(format!("{name}: {error}")))?;
+            let is_within = least <= span && span <= most;
+            if is_within {
+                Ok(span)
+            } else {
+                Err(invalid_benchmark(format!("{name}: {text} is not between {least} and {most}")))
+            }
+        };
+        let trial = (TRIAL_MIN, TRIAL_MAX);
+        let (max_rate, min_rate) =
+            (parse_rate(plan.max_rate.as_deref(), "max_rate")?, parse_rate(plan.min_rate.as_deref(), "min_rate")?);
+        let min_rate = min_rate.unwrap_or(1.0);
+        if max_rate.is_some_and(|max| max <= min_rate) {
+            return Err(invalid_benchmark(format!("max_rate: the highest rate is not above the lowest, {min_rate}/s")));
+        }
+        let counted = |count: Option<u32>, name: &str| match count {
+            Some(count @ 1..=1000) => Ok(count),
+            other => Err(invalid_benchmark(format!("{name}: {} is not between 1 and 1000", other.unwrap_or(0)))),
+        };
+        Ok(Self {
+            methods,
+            conform: plan.conform,
+            size_bytes: test.options.size("size").map_or(64, |size| size.0),
+            max_rate,
+            min_rate,
+            goals,
+            width,
+            trial: span(&plan.trial, "trial", trial)?,
+            pause: span(&plan.pause, "pause", (Nanos::ZERO, TRIAL_MAX))?,
+            search_time: span(&plan.search_time, "search_time", (Nanos::from_secs(1), Nanos::from_secs(86_400)))?,
+            loss_step: parse_share(plan.loss_step.as_deref().unwrap_or(LOSS_STEP), "loss_step", 0.005..=0.5)?,
+            burst_max: span(&plan.burst_max, "burst_max", (Nanos::from_millis(1), BURST_LONGEST))?,
+            burst_step: plan
+                .burst_step
+                .filter(|step| *step > 0)
+                .ok_or_else(|| invalid_benchmark("burst_step: at least 1 frame"))?,
+            burst_searches: counted(plan.burst_searches, "burst_searches")?,
+            latency_trial: span(&plan.latency_trial, "latency_trial", trial)?,
+            latency_runs: counted(plan.latency_runs, "latency_runs")?,
+            recovery_runs: counted(plan.recovery_runs, "recovery_runs")?,
+            reset_trial: span(&plan.reset_trial, "reset_trial", trial)?,
+            learning: (
+                test.options.count(LEARNING).unwrap_or(0),
+                test.options.span(LEARNING_WAIT).unwrap_or(Nanos::ZERO),
+            ),
+        })
+    }
+
+    /// What happens before each trial, in a sentence.
+    pub(super) fn learning(&self) -> String {
+        match self.learning {
+            (0, _) => {
+                "no learning frames are sent: what the device does while it learns is inside its first trial".to_owned()
+            }
+            (n, wait) => format!(
+                "before each trial each end sends {n} learning frames, which are not counted, and the device has {wait} to learn"
+            ),
+        }
+    }
+
+    /// What is shorter than the RFCs say, in a sentence.
+    pub(super) fn remark(&self) -> Option<String> {
+        let is_short = !self.conform || self.trial < Nanos::from_secs(60) || self.pause < Nanos::from_secs(7);
+        let Self { trial, pause, .. } = self;
+        is_short.then(|| {
+            format!(
+                "trials of {trial} with {pause} between them are shorter than the 60 s and 7 s of RFC 2544: --conform makes \
+                 them, the searches and the repetitions as long as the RFCs say"
+            )
+        })
+    }
+}
+
+fn methods(plan: &BenchmarkPlan) -> Result<Vec<&'static BenchmarkMethod>, UserError> {
+    let known = || METHODS.iter().map(|method| method.name).chain([RFC2544.0]).collect::<Vec<_>>().join(", ");
+    let find = |word: &String| {
+        let found = METHODS.iter().find(|method| method.name == word);
+        found.ok_or_else(|| invalid_benchmark(format!("there is no method `{word}`")).with_line("use", known()))
+    };
+    let found: Vec<&BenchmarkMethod> = plan.methods.iter().map(find).collect::<Result<_, _>>()?;
+    if found.is_empty() {
+        return Err(invalid_benchmark("a benchmark needs a method").with_line("use", known()));
+    }
+    let twice = found.iter().enumerate().find(|(at, one)| found[..*at].iter().any(|other| other.name == one.name));
+    match twice {
+        Some((_, method)) => Err(invalid_benchmark(format!("the method `{}` is named twice", method.name))),
+        None => Ok(found),
+    }
+}
+
+fn parse_rate(text: Option<&str>, name: &str) -> Result<Option<f64>, UserError> {
+    let Some(text) = text else { return Ok(None) };
+    let bad = |why: String| {
+        invalid_benchmark(format!("{name}: {why}")).with_line("use", "a rate of frames, such as 200k or 1.5M")
+    };
+    let rate = text.parse::<PerSec>().map_err(|error| bad(error.to_string()))?.get();
+    if rate > 0.0 { Ok(Some(rate)) } else { Err(bad(format!("{text} is not above zero"))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goals_are_read_with_what_they_leave_out() {
+        let read = |word: &str| parse_goal(word, 0.005, &SHORT);
+        let (name, ndr) = read("ndr").unwrap();
+        assert_eq!((name.as_str(), ndr.loss_ratio, ndr.duration_sum), ("NDR", 0.0, Nanos::from_secs(5)));
+        assert_eq!(parse_goal("pdr", 0.005, &CONFORM).unwrap().1.duration_sum, Nanos::from_secs(21));
+        let own = read("0.5%:2s").unwrap().1;
+        assert_eq!(
+            (own.loss_ratio, own.final_duration, own.duration_sum),
+            (0.005, Nanos::from_secs(2), Nanos::from_secs(10))
+        );
+        assert!(read("0%:60s:60s:0%").unwrap().1.exceed_ratio.abs() < f64::EPSILON);
+        for text in ["", "1", "100%", "0.5%:x", "0.5%:1s:500ms", "0.5%:1s:5s:100%", "0%:1s:5s:50%:1"] {
+            assert!(read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_word_for_rfc_2544_stands_for_its_tests_that_need_nobody() {
+        for word in RFC2544.1 {
+            assert!(METHODS.iter().any(|method| method.name == *word), "{word}");
+        }
+        assert_eq!(expand_method("rfc2544"), RFC2544.1);
+        assert_eq!(expand_method("loss"), ["loss"]);
+    }
+}

@@ -1,0 +1,149 @@
+//! The trials of a benchmark: trials of the kind `frames`, as the methods ask for them.
+
+use std::collections::BTreeMap;
+
+use fathom_fleet::Error;
+use fathom_model::{
+    Histogram, Record, Side, TestPlan, Trial,
+    benchmark::BenchmarkTrial,
+    names::count,
+    units::{Nanos, PerSec},
+};
+use fathom_packet::kinds::frames::{LATENCY, RECOVERY_NS, STEP_AT, STEP_RATE, VARIATION};
+use fathom_rfc2544::{DelayVariation, Latencies, Tester, TrialCounts, TrialRequest, TrialTraffic};
+use fathom_sys::clock;
+
+use crate::{execute::rounds::RunExecutor, hosts::Hosts};
+
+/// A burst ends by its number; the time only bounds it.
+const BURST_EXTRA: Nanos = Nanos::from_secs(1);
+
+/// Makes the trials of one frame size.
+pub(super) struct FrameTrials<'a, 'b> {
+    pub executor: &'a RunExecutor<'b>,
+    pub test: &'a TestPlan,
+    /// What the results call the test.
+    pub title: String,
+    pub hosts: &'a mut Hosts,
+    /// Tests that are made together: one for each way.
+    pub n_directions: u32,
+    pub pause: Nanos,
+    /// The method that is carried out.
+    pub method: &'static str,
+    pub trials: Vec<BenchmarkTrial>,
+    /// The last trial of each rate of a stream, of all tests that are made together, by the rate in hundredths of a frame per second.
+    pub trials_by_rate: BTreeMap<u64, Vec<Trial>>,
+}
+
+/// A rate as a key.
+pub(super) fn rate_key(rate: f64) -> u64 {
+    fathom_model::units::rounded(rate * 100.0)
+}
+
+impl Tester for FrameTrials<'_, '_> {
+    type Error = Error;
+
+    fn n_directions(&self) -> u32 {
+        self.n_directions
+    }
+
+    fn trial(&mut self, asked: &TrialRequest) -> Result<TrialCounts, Error> {
+        let began = clock::now();
+        let left = Nanos(asked.time_left.0 / 1_000_000_000 * 1_000_000_000);
+        let rate = fathom_model::Unit::FramesPerSec.show(asked.traffic.rate());
+        let words = match asked.traffic {
+            TrialTraffic::Stream { .. } => format!("{}, {}: at {rate}   about {left} left", self.method, asked.purpose),
+            TrialTraffic::Burst { n_frames, .. } => {
+                format!("{}: {n_frames} frames at {rate}   about {left} left", self.method)
+            }
+            TrialTraffic::Step { then, .. } => {
+                let then = fathom_model::Unit::FramesPerSec.show(then);
+                format!("{}: at {rate}, then at {then}   about {left} left", self.method)
+            }
+        };
+        self.executor.progress.show_search_step(&self.title, &words);
+        let round = u32::try_from(self.trials.len()).unwrap_or(u32::MAX);
+        let outcome = self.executor.run_trial(&self.test_for(&asked.traffic), round, self.hosts);
+        if let Some(error) = outcome.error {
+            return Err(error);
+        }
+        self.executor.wait(self.pause)?;
+        let seen = TrialCounts { took: clock::now() - began, ..trial_counts(&outcome.trials) };
+        self.trials.push(BenchmarkTrial {
+            what: self.method.to_owned(),
+            rate: asked.traffic.rate(),
+            duration_ns: asked.traffic.duration(),
+            n_intended: seen.intended,
+            n_offered: seen.offered,
+            n_received: seen.received,
+        });
+        if let TrialTraffic::Stream { rate, .. } = asked.traffic {
+            self.trials_by_rate.insert(rate_key(rate), outcome.trials);
+        }
+        Ok(seen)
+    }
+}
+
+impl FrameTrials<'_, '_> {
+    fn test_for(&self, traffic: &TrialTraffic) -> TestPlan {
+        let mut test = test_at(self.test, traffic.rate());
+        test.duration = match traffic {
+            TrialTraffic::Stream { duration, .. } => duration.exact(),
+            TrialTraffic::Burst { n_frames, .. } => {
+                test.options.set("count", n_frames.to_string());
+                (traffic.duration() + BURST_EXTRA).exact()
+            }
+            TrialTraffic::Step { duration, then, .. } => {
+                test.options.set(STEP_AT, duration.exact());
+                test.options.set(STEP_RATE, exact_rate(*then));
+                traffic.duration().exact()
+            }
+        };
+        test
+    }
+}
+
+/// A test of the same frames at a rate, without a warm-up: every frame counts.
+pub(super) fn test_at(test: &TestPlan, rate: f64) -> TestPlan {
+    let mut test = TestPlan { benchmark: None, warmup: Nanos::ZERO.exact(), ..test.clone() };
+    test.options.set("rate", exact_rate(rate));
+    test
+}
+
+fn exact_rate(rate: f64) -> String {
+    PerSec::new(rate).expect("a method asks for rates above zero").exact()
+}
+
+/// What the receivers' distributions say of latencies, where they could tell them.
+fn latencies(receivers: &[&Record]) -> Option<Latencies> {
+    let of = |name: &str| {
+        let mut all = Histogram::new();
+        receivers.iter().filter_map(|receiver| receiver.distributions.get(name)).for_each(|times| all.merge(times));
+        (all.count() > 0).then_some(all)
+    };
+    let times = of(LATENCY)?;
+    let quantile = |q: f64| times.quantile(q).map(Nanos);
+    let variation = of(VARIATION)
+        .and_then(|times| Some(DelayVariation { median: Nanos(times.quantile(0.5)?), max: Nanos(times.max()?) }));
+    let (min, max) = (Nanos(times.min()?), Nanos(times.max()?));
+    Some(Latencies { n: times.count(), min, median: quantile(0.5)?, worst: quantile(0.999)?, max, variation })
+}
+
+/// What the records of the tests of one trial say together.
+pub(super) fn trial_counts<'a>(trials: impl IntoIterator<Item = &'a Trial>) -> TrialCounts {
+    let records: Vec<&Record> = trials.into_iter().flat_map(|trial| trial.records.values()).collect();
+    let of = |side: Side| -> Vec<&Record> { records.iter().copied().filter(|record| record.side == side).collect() };
+    let total = |record: &&Record, name: &str| record.totals.get(name).copied();
+    let (senders, receivers) = (of(Side::Initiator), of(Side::Responder));
+    let offered = |sender: &&Record| total(sender, count::SENT).unwrap_or(0);
+    TrialCounts {
+        // Flat out, nothing is intended but what is sent.
+        intended: senders.iter().map(|one| total(one, count::INTENDED).unwrap_or_else(|| offered(one))).sum(),
+        offered: senders.iter().map(offered).sum(),
+        received: receivers.iter().filter_map(|one| total(one, count::RECEIVED)).sum(),
+        latencies: latencies(&receivers),
+        recovery: receivers.iter().filter_map(|one| total(one, RECOVERY_NS)).max().map(Nanos),
+        lag: Nanos(senders.iter().filter_map(|one| total(one, count::SCHEDULE_LAG_NS_MAX)).max().unwrap_or(0)),
+        took: Nanos::ZERO,
+    }
+}

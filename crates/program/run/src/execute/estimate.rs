@@ -1,0 +1,138 @@
+//! How long a plan takes, said before it starts.
+
+use fathom_model::{
+    Plan, TestPlan,
+    units::{Nanos, approximate, rounded},
+};
+
+/// What a trial takes beside its warm-up and its measured part: connections come about and end, hosts tell what they counted.
+const TRIAL_OVERHEAD: Nanos = Nanos::from_millis(200);
+/// The most trials of a search unless the plan says another number.
+const SEARCH_TRIALS: u32 = 200;
+
+/// The tests that take time of their own.
+fn lead_tests(plan: &Plan) -> Vec<&TestPlan> {
+    plan.tests.iter().filter(|test| test.beside.is_none()).collect()
+}
+
+fn span(text: &str) -> Nanos {
+    text.parse().unwrap_or(Nanos::ZERO)
+}
+
+fn trial(test: &TestPlan) -> Nanos {
+    let warmup = test.options.span("omit").unwrap_or_else(|| span(&test.warmup));
+    warmup + span(&test.duration) + TRIAL_OVERHEAD
+}
+
+fn times(span: Nanos, n: u32) -> Nanos {
+    Nanos(span.0.saturating_mul(n.into()))
+}
+
+/// The longest that a complete plan takes; nothing where its methods decide while they run.
+pub(super) fn time_max(plan: &Plan) -> Option<Nanos> {
+    let of_test = |test: &&TestPlan| match (&test.search, &test.benchmark) {
+        (_, Some(_)) => None,
+        (Some(search), _) => Some(times(trial(test), search.trials.unwrap_or(SEARCH_TRIALS))),
+        _ => Some(times(trial(test), plan.rounds)),
+    };
+    lead_tests(plan).iter().map(of_test).try_fold(Nanos::ZERO, |sum, one| Some(sum + one?))
+}
+
+/// What a plan is made of, and how long it takes at most.
+pub(super) fn estimate_text(plan: &Plan) -> String {
+    let tests = lead_tests(plan);
+    let tests_text = match tests.len() {
+        1 => String::new(),
+        n => format!("{n} tests, "),
+    };
+    let Some(longest) = time_max(plan) else {
+        return format!("{tests_text}as many trials as the methods need; ctrl-C keeps the results so far");
+    };
+    let parts = match tests.iter().find_map(|test| test.search.as_ref()) {
+        Some(search) => format!("up to {} trials", search.trials.unwrap_or(SEARCH_TRIALS)),
+        None => rounds(plan, &tests),
+    };
+    format!("{tests_text}{parts}: up to about {}", rounded_text(longest))
+}
+
+fn rounds(plan: &Plan, tests: &[&TestPlan]) -> String {
+    let n = match (plan.rounds, &plan.until_ci) {
+        (1, _) => "1 round".to_owned(),
+        (n, None) => format!("{n} rounds"),
+        (n, Some(_)) => format!("up to {n} rounds"),
+    };
+    let alike = |of: fn(&TestPlan) -> &str| {
+        let first = tests.first().map_or("", |test| of(test));
+        tests.iter().all(|test| of(test) == first).then(|| span(first))
+    };
+    let measured = alike(|test| &test.duration).map(|span| format!(" of {}", short(span))).unwrap_or_default();
+    let warmup = alike(|test| &test.warmup).filter(|span| *span > Nanos::ZERO);
+    let warmup = warmup.map(|span| format!(" after a warm-up of up to {}", short(span))).unwrap_or_default();
+    format!("{n}{measured}{warmup}")
+}
+
+/// A span without zeros that say nothing.
+fn short(span: Nanos) -> String {
+    const SECOND: u64 = 1_000_000_000;
+    if span.0.is_multiple_of(SECOND) { format!("{} s", span.0 / SECOND) } else { span.to_string() }
+}
+
+/// A time as people say it: to a second, to five, to a minute.
+pub fn rounded_text(span: Nanos) -> String {
+    let secs = rounded((approximate(span.0) / 1e9).ceil()).max(1);
+    match secs {
+        0..20 => format!("{secs} s"),
+        20..120 => format!("{} s", secs.div_ceil(5) * 5),
+        120..7200 => format!("{} min", secs.div_ceil(60)),
+        _ => format!("{} h", secs.div_ceil(3600)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn planned(text: &str) -> Plan {
+        let mut plan = super::super::read_plan(text).unwrap();
+        super::super::complete(&mut plan).unwrap();
+        plan
+    }
+
+    const PLAN: &str = r#"
+        schema = "fathom.plan/1"
+        title = "one"
+        rounds = 5
+        [hosts]
+        here = "self"
+        [[tests]]
+        name = "a"
+        kind = "tcp_stream"
+        from = "here"
+        to = "here"
+        warmup = "1s"
+        duration = "2s"
+    "#;
+
+    #[test]
+    fn a_plan_says_its_rounds_its_warm_up_and_how_long_all_takes_at_most() {
+        assert_eq!(estimate_text(&planned(PLAN)), "5 rounds of 2 s after a warm-up of up to 1 s: up to about 16 s");
+        let second = PLAN[PLAN.find("[[tests]]").unwrap()..].replace("\"a\"", "\"b\"");
+        let two = format!("{PLAN}{}", second.replace("2s", "3s"));
+        assert_eq!(estimate_text(&planned(&two)), "2 tests, 5 rounds after a warm-up of up to 1 s: up to about 40 s");
+        let short = PLAN.replace("rounds = 5", "rounds = 1").replace("\"1s\"", "\"0s\"");
+        assert_eq!(estimate_text(&planned(&short)), "1 round of 2 s: up to about 3 s");
+    }
+
+    #[test]
+    fn a_search_says_how_many_trials_there_are_at_most() {
+        let search = "search = { objective = \"lost<0.1 %\", option = \"pps\", low = \"1000\" }\nduration = \"1s\"";
+        let text = PLAN.replace("duration = \"2s\"", search).replace("tcp_stream", "udp_stream");
+        assert_eq!(estimate_text(&planned(&text)), "up to 200 trials: up to about 8 min");
+    }
+
+    #[test]
+    fn times_are_said_as_people_say_them() {
+        let said = [900, 16_000, 41_000, 121_000, 7_300_000].map(|ms| rounded_text(Nanos::from_millis(ms)));
+        assert_eq!(said, ["1 s", "16 s", "45 s", "3 min", "3 h"]);
+    }
+}

@@ -1,0 +1,223 @@
+//! What a search of a plan is after: read and checked before anything is touched.
+
+use fathom_analyze::{curve, promise};
+use fathom_engine::{
+    TestKind,
+    search::{LoadLevel, SearchAim, SearchBudget},
+};
+use fathom_model::{
+    Metric, OptionDoc, Settings, TestPlan, ValueKind,
+    plan::SearchPlan,
+    settings::Setting,
+    units::{BitsPerSec, Nanos, PerSec, share_of_percent},
+};
+use promise::{Promise, PromiseError, Relation};
+
+use crate::exit::{Exit, UserError};
+
+/// The option that sets the rate, where the plan does not name another.
+const OPTION: &str = "rate";
+/// Twice what a careful test repeats, and the interval is narrower than two searches differ.
+const PRECISION: &str = "2.5%";
+/// The confidence of every other interval of a run.
+const CONFIDENCE: &str = "95%";
+/// Five times what a search of a target without stray trials takes.
+const TRIALS: u32 = 200;
+/// Where a search begins that is given no lowest rate: far below what any target is asked for, yet enough for a p99.
+const START: (f64, f64) = (10e6, 1e3);
+/// The lowest rates that a search without a bound goes down to: bit/s, and events per second.
+const LOWEST: (f64, f64) = (1e3, 1.0);
+/// The highest rates: more than any interface carries.
+const HIGHEST: (f64, f64) = (1e13, 1e10);
+/// The loads of the curve below the limit, and one above it: dense enough to see where the curve bends.
+const CURVE: [f64; 9] = [0.1, 0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1];
+
+/// A search in the form that it is carried out in.
+pub(super) struct SearchSpec {
+    /// The objective as the plan holds it.
+    pub objective: String,
+    /// What is to be kept, all of it; the first is drawn. There is one at least.
+    pub parts: Vec<ObjectivePart>,
+    /// The option that sets the rate.
+    pub option: &'static OptionDoc,
+    /// What tells how much of the rate is achieved.
+    pub achieved: Metric,
+    /// The median latency, where there is one.
+    pub median: Option<Metric>,
+    /// The bounds of the search.
+    pub bounds: SearchAim,
+}
+
+fn invalid_search(what: impl Into<String>) -> UserError {
+    UserError::new(Exit::Usage, what)
+}
+
+/// Checks the search of a test against its kind, and writes everything that it leaves open into it.
+pub(super) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<(), UserError> {
+    let Some(search) = &mut test.search else { return Ok(()) };
+    let parts = parse_objective(&search.objective, kind.metrics())?;
+    search.objective = parts.iter().map(|part| part.written.as_str()).collect::<Vec<_>>().join(", ");
+    search.option.get_or_insert_with(|| OPTION.to_owned());
+    search.precision.get_or_insert_with(|| PRECISION.to_owned());
+    search.confidence.get_or_insert_with(|| CONFIDENCE.to_owned());
+    search.trials.get_or_insert(TRIALS);
+    let option = rate_option(search, kind)?;
+    for bound in [&mut search.low, &mut search.high].into_iter().flatten() {
+        if let Setting::Text(exact) = option.exact(bound).map_err(|error| invalid_search(error.to_string()))? {
+            *bound = exact;
+        }
+    }
+    if let Some(rate) = test.options.text(option.name) {
+        return Err(invalid_search(format!(
+            "the search sets `{}` itself, so {rate} cannot be asked for too",
+            option.name
+        ))
+        .with_line("use", "low and high to bound the search"));
+    }
+    SearchSpec::of(test, kind).map(drop)
+}
+
+/// The options of the first trial of a complete test: a search sets its rate itself.
+pub(super) fn first_options(test: &TestPlan, kind: &dyn TestKind) -> Settings {
+    let spec = SearchSpec::of(test, kind).ok();
+    spec.map_or_else(|| test.options.clone(), |spec| spec.options_at(&test.options, spec.bounds.start))
+}
+
+/// What a complete test measures: of a search the limit too, so that it can be promised.
+pub(super) fn metrics(test: &TestPlan, kind: &dyn TestKind) -> Vec<Metric> {
+    let limit = SearchSpec::of(test, kind).ok().map(|spec| curve::limit_metric(spec.achieved.unit));
+    limit.into_iter().chain(kind.metrics().iter().cloned()).collect()
+}
+
+/// One part of an objective: a metric, what is to be kept of it, and the bound as it was written.
+#[derive(Clone)]
+pub(super) struct ObjectivePart {
+    pub metric: Metric,
+    pub promise: Promise,
+    written: String,
+}
+
+/// Reads `p99 < 20ms, errors < 0.1%`; the first part is the one that is drawn.
+fn parse_objective(text: &str, metrics: &[Metric]) -> Result<Vec<ObjectivePart>, UserError> {
+    text.split(',').map(|text| parse_objective_part(text.trim(), metrics)).collect()
+}
+
+fn parse_objective_part(text: &str, metrics: &[Metric]) -> Result<ObjectivePart, UserError> {
+    const EXAMPLE: &str = "'p99<20ms', 'lost<0.1%', 'p99<20ms, errors<1%'";
+    let cannot = |why: &str| invalid_search(format!("the objective `{text}` {why}")).with_line("use", EXAMPLE);
+    let at = text.find(['<', '>', '≤', '≥', '=']).ok_or_else(|| cannot("does not say what is to be kept"))?;
+    let (metric, promise) = promise::split(text, metrics).map_err(|error| {
+        let screen = invalid_search(format!("the objective `{text}`: {error}")).with_line("use", error.hint());
+        let titles: Vec<&str> = metrics.iter().map(|metric| metric.title.as_ref()).collect();
+        let is_unknown = matches!(error, PromiseError::UnknownMetric { .. });
+        if is_unknown { screen.with_line("or", titles.join(", ")) } else { screen }
+    })?;
+    if matches!(promise.relation, Relation::AtLeast | Relation::MoreThan) {
+        return Err(cannot("is not one that a higher rate breaks"));
+    }
+    let bound = text[at..].trim_start_matches(['<', '=', '≤', ' ']).trim();
+    let written = format!("{} {} {bound}", metric.name, promise.relation.sign());
+    Ok(ObjectivePart { metric: metric.clone(), promise, written })
+}
+
+/// The option that sets the rate.
+fn rate_option(search: &SearchPlan, kind: &dyn TestKind) -> Result<&'static OptionDoc, UserError> {
+    let is_rate = |option: &&OptionDoc| matches!(option.value, ValueKind::BitRate | ValueKind::Rate);
+    let name = search.option.as_deref().unwrap_or(OPTION);
+    kind.options().iter().filter(is_rate).find(|option| option.name == name).ok_or_else(|| {
+        let rates: Vec<&str> = kind.options().iter().filter(is_rate).map(|option| option.name).collect();
+        let screen = invalid_search(format!(
+            "`{}` has no option `{name}` that sets a rate, so no limit can be searched",
+            kind.name()
+        ));
+        if rates.is_empty() { screen } else { screen.with_line("use", format!("option = one of {}", rates.join(", "))) }
+    })
+}
+
+/// A share that is written as `2.5%`.
+pub(super) fn parse_share(text: &str, name: &str, range: std::ops::RangeInclusive<f64>) -> Result<f64, UserError> {
+    share_of_percent(text).filter(|share| range.contains(share)).ok_or_else(|| {
+        let (low, high) = (100.0 * range.start(), 100.0 * range.end());
+        invalid_search(format!("{name}: `{text}` is not between {low}% and {high}%"))
+    })
+}
+
+/// A rate in its own unit.
+fn parse_rate(text: &str, option: &OptionDoc) -> Option<LoadLevel> {
+    let per_second = match option.value {
+        ValueKind::BitRate => text.parse::<BitsPerSec>().ok()?.get(),
+        _ => text.parse::<PerSec>().ok()?.get(),
+    };
+    LoadLevel::new(per_second)
+}
+
+impl SearchSpec {
+    /// The search of a complete test.
+    pub(super) fn of(test: &TestPlan, kind: &dyn TestKind) -> Result<Self, UserError> {
+        let search = test.search.as_ref().ok_or_else(|| invalid_search("the test is no search"))?;
+        let parts = parse_objective(&search.objective, kind.metrics())?;
+        let option = rate_option(search, kind)?;
+        let is_bits = option.value == ValueKind::BitRate;
+        let achieved = curve::achieved_metric(kind.metrics(), is_bits).ok_or_else(|| {
+            invalid_search(format!("`{}` does not measure what is achieved of `{}`", kind.name(), option.name))
+        })?;
+        Ok(Self {
+            objective: search.objective.clone(),
+            parts,
+            option,
+            achieved: achieved.clone(),
+            median: curve::median_metric(kind.metrics()).cloned(),
+            bounds: bounds(search, option)?,
+        })
+    }
+
+    /// The objective as people read it: `p99 < 20.0 ms`.
+    pub(super) fn objective_text(&self) -> String {
+        let words = |ObjectivePart { metric, promise, .. }: &ObjectivePart| {
+            format!("{} {} {}", metric.title, promise.relation.sign(), metric.show(promise.bound))
+        };
+        self.parts.iter().map(words).collect::<Vec<_>>().join(" and ")
+    }
+
+    /// The options of a trial at a load.
+    pub(super) fn options_at(&self, options: &Settings, load: LoadLevel) -> Settings {
+        let text = match self.option.value {
+            ValueKind::BitRate => BitsPerSec::new(load.get()).map(BitsPerSec::exact),
+            _ => PerSec::new(load.get()).map(PerSec::exact),
+        };
+        options.clone().with(self.option.name, text.expect("a load is a number above zero"))
+    }
+}
+
+fn bounds(search: &SearchPlan, option: &OptionDoc) -> Result<SearchAim, UserError> {
+    let of_unit = |(bits, events): (f64, f64)| if option.value == ValueKind::BitRate { bits } else { events };
+    let known = |number: f64| LoadLevel::new(of_unit((number, number))).expect("the constants are above zero");
+    let bound = |text: &Option<String>, name: &str| match text {
+        Some(text) => parse_rate(text, option)
+            .map(Some)
+            .ok_or_else(|| invalid_search(format!("{name}: `{text}` is no rate above zero"))),
+        None => Ok(None),
+    };
+    let (low, high) = (bound(&search.low, "low")?, bound(&search.high, "high")?);
+    let highest = high.unwrap_or_else(|| known(of_unit(HIGHEST)));
+    let usual = known(of_unit(START));
+    let start = low.unwrap_or(if usual > highest { highest } else { usual });
+    if start > highest {
+        return Err(invalid_search("low: the lowest rate is above the highest"));
+    }
+    let lowest = low.unwrap_or_else(|| known(of_unit(LOWEST)));
+    let trials = search.trials.unwrap_or(TRIALS);
+    if trials == 0 {
+        return Err(invalid_search("trials: a search needs at least one"));
+    }
+    Ok(SearchAim {
+        start,
+        low: if lowest > highest { highest } else { lowest },
+        high: highest,
+        precision: parse_share(search.precision.as_deref().unwrap_or(PRECISION), "precision", 0.002..=0.5)?,
+        confidence: parse_share(search.confidence.as_deref().unwrap_or(CONFIDENCE), "confidence", 0.5..=0.999)?,
+        curve: CURVE.to_vec(),
+        // The number of trials bounds the time, since each trial's time is bounded.
+        budget: SearchBudget { n_trials: trials, time: Nanos::MAX },
+    })
+}

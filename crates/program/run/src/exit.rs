@@ -1,0 +1,212 @@
+//! How the program ends: exit codes, and errors that fit on one screen.
+
+use std::{
+    backtrace::{Backtrace, BacktraceStatus},
+    fmt, io,
+    process::ExitCode,
+};
+
+use fathom_sys::process::signal::Signal;
+
+/// The exit codes of every command that is not a drop-in tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// What was promised was kept, or nothing was promised.
+    Pass,
+    /// There is no valid result.
+    Failed,
+    /// The command line or the plan is wrong.
+    Usage,
+    /// Nothing was started: permission, missing kernel feature, refused target, wrong key, unreachable, port in use.
+    Preflight,
+    /// Something was lost; what was measured is kept.
+    Incomplete,
+    /// A promise was broken.
+    Threshold,
+    /// A promise stays open, or the run was disturbed and `--strict` was given.
+    Inconclusive,
+    /// The code of a command that was run on behalf of the user.
+    Code(u8),
+    /// Ended by a signal; what was measured was printed.
+    Signalled(Signal),
+}
+
+impl Exit {
+    fn code(self) -> u8 {
+        match self {
+            Self::Pass => 0,
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::Preflight => 3,
+            Self::Incomplete => 4,
+            Self::Threshold => 10,
+            Self::Inconclusive => 12,
+            Self::Code(code) => code,
+            Self::Signalled(signal) => signal.exit_code(),
+        }
+    }
+}
+
+/// An error as a person sees it: what happened, then labelled lines with the cause and the way out.
+#[derive(Debug)]
+pub struct UserError {
+    pub exit: Exit,
+    what: String,
+    lines: Vec<(&'static str, String)>,
+}
+
+impl UserError {
+    pub fn new(exit: Exit, what: impl Into<String>) -> Self {
+        Self { exit, what: what.into(), lines: Vec::new() }
+    }
+
+    /// Adds a line such as `why    it is neither this machine, …`; the same label is printed once.
+    #[must_use]
+    pub fn with_line(mut self, label: &'static str, text: impl Into<String>) -> Self {
+        self.lines.push((label, text.into()));
+        self
+    }
+
+    /// An error and its causes.
+    pub fn from_error(exit: Exit, error: &anyhow::Error) -> Self {
+        error
+            .chain()
+            .skip(1)
+            .fold(Self::new(exit, error.to_string()), |screen, cause| screen.with_line("why", cause.to_string()))
+    }
+
+    /// Adds the causes of an error, one below the other.
+    #[must_use]
+    pub fn with_causes(mut self, error: &dyn std::error::Error) -> Self {
+        let mut next = Some(error);
+        while let Some(cause) = next {
+            self.lines.push(("why", cause.to_string()));
+            next = cause.source();
+        }
+        self
+    }
+}
+
+impl fmt::Display for UserError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        let mut before = "";
+        for (label, text) in &self.lines {
+            let shown = if *label == before { "" } else { label };
+            write!(f, "\n  {shown:<6} {text}")?;
+            before = label;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for UserError {}
+
+/// An error of the engine before anything was started, with the ways to allow what is missing.
+pub fn engine_error(error: &fathom_engine::Error) -> UserError {
+    use fathom_engine::Error;
+    let exit = match error {
+        Error::Setting(_) | Error::UnknownKind { .. } => Exit::Usage,
+        error if error.is_preflight() => Exit::Preflight,
+        _ => Exit::Failed,
+    };
+    let mut screen = UserError::new(exit, error.to_string());
+    if let Some(cause) = std::error::Error::source(error) {
+        screen = screen.with_causes(cause);
+    }
+    if let Some(hint) = error.hint() {
+        screen = screen.with_line("fix", hint);
+    }
+    if let Error::Permission { needs, .. } = error {
+        screen = with_privilege_hint(screen, needs);
+    }
+    screen
+}
+
+/// The ways to be allowed what needs these privileges.
+pub fn with_privilege_hint(screen: UserError, needs: &str) -> UserError {
+    let setcap = "sudo setcap cap_net_raw,cap_net_admin,cap_bpf+ep $(which fathom)";
+    let screen = screen.with_line("fix", "sudo fathom …        # the same command as root");
+    if needs.contains("CAP_NET_BIND_SERVICE") {
+        return screen
+            .with_line("fix", "sudo setcap cap_net_bind_service+ep $(which fathom)")
+            .with_line("or", "choose a port from 1024 on, which needs no privilege");
+    }
+    // A user namespace gives every capability but this one, which the kernel wants outside of it.
+    if needs.contains("CAP_BPF") {
+        return screen.with_line("fix", format!("{setcap}        # not for a lab, which needs root to take programs"));
+    }
+    screen
+        .with_line("fix", setcap)
+        .with_line("fix", "fathom evaluate        # no privileges: in a lab of your own, in a user namespace")
+}
+
+/// Says that the program itself is wrong, on one line; with `RUST_BACKTRACE` set, where.
+pub fn print_panic(panic: &std::panic::PanicHookInfo<'_>) {
+    let text = panic.payload_as_str().unwrap_or("it does not say why");
+    let place = panic.location().map_or(String::new(), |place| format!(" ({}:{})", place.file(), place.line()));
+    eprintln!("fathom: this is a defect of fathom: {text}{place}");
+    let trace = Backtrace::capture();
+    if trace.status() == BacktraceStatus::Captured {
+        eprintln!("{trace}");
+    }
+}
+
+/// Prints an error and turns the outcome into the exit code.
+pub fn exit_code(outcome: anyhow::Result<Exit>) -> ExitCode {
+    let error = match outcome {
+        Ok(exit) => return ExitCode::from(exit.code()),
+        Err(error) => error,
+    };
+    if is_broken_pipe(&error) {
+        return ExitCode::SUCCESS;
+    }
+    let (exit, text) = match error.downcast::<UserError>() {
+        Ok(screen) => (screen.exit, screen.to_string()),
+        Err(error) => (Exit::Failed, UserError::from_error(Exit::Failed, &error).to_string()),
+    };
+    eprintln!("fathom: {text}");
+    ExitCode::from(exit.code())
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let pipe = |cause: &(dyn std::error::Error + 'static)| {
+        let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        // It shows its kind and hides its cause.
+        let of_json = || cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+        kind.or_else(of_json) == Some(io::ErrorKind::BrokenPipe)
+    };
+    error.chain().any(pipe)
+}
+
+/// An error of a lab as a person sees it.
+pub fn lab_error(error: &fathom_lab::Error) -> UserError {
+    let exit = match error {
+        fathom_lab::Error::UnknownPreset(_)
+        | fathom_lab::Error::BadOption { .. }
+        | fathom_lab::Error::BadDevice { .. }
+        | fathom_lab::Error::BadName { .. } => Exit::Usage,
+        _ => Exit::Preflight,
+    };
+    let mut shown = UserError::new(exit, error.to_string());
+    if let Some(cause) = std::error::Error::source(error) {
+        shown = shown.with_causes(cause);
+    }
+    match error.hint() {
+        Some(hint) => hint.lines().fold(shown, |shown, line| shown.with_line("fix", line.trim())),
+        None => shown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_low_port_is_answered_with_the_capability_that_opens_it() {
+        let shown = |needs| with_privilege_hint(UserError::new(Exit::Preflight, "x"), needs).to_string();
+        assert!(shown("CAP_NET_BIND_SERVICE").contains("setcap cap_net_bind_service+ep"));
+        assert!(!shown("CAP_NET_BIND_SERVICE").contains("fathom evaluate"), "which serves nothing");
+        assert!(shown("CAP_NET_RAW").contains("cap_net_raw") && shown("CAP_NET_RAW").contains("fathom evaluate"));
+    }
+}

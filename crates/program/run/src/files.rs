@@ -1,0 +1,126 @@
+//! Files of the user: read up to a limit, written whole or not at all.
+
+use std::{
+    fs,
+    io::{self, Read as _, Write},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+};
+
+use anyhow::Context as _;
+use tempfile::NamedTempFile;
+
+/// Who may read a file that is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileReaders {
+    /// Its owner: it holds results or secrets.
+    Owner,
+    /// Whoever the user's umask lets: it was asked for by its name.
+    Anyone,
+}
+
+/// Reads a text of at most `most` bytes.
+pub fn read_text(path: &Path, most: u64) -> anyhow::Result<String> {
+    let cannot = || format!("cannot read {}", path.display());
+    let mut text = String::new();
+    let read = fs::File::open(path).and_then(|file| file.take(most + 1).read_to_string(&mut text));
+    let n_bytes = read.with_context(cannot)?;
+    let is_short = u64::try_from(n_bytes).is_ok_and(|n_bytes| n_bytes <= most);
+    anyhow::ensure!(is_short, "{}: it is larger than {most} bytes", cannot());
+    Ok(text)
+}
+
+/// Writes a file whole or not at all: a draft beside it takes its name when everything is in it.
+///
+/// A file that is there keeps its permissions, unless it is for its owner alone. A device such as `/dev/stdout`, and a
+/// file in a folder that takes no draft, are written to as they are.
+pub fn write_whole(
+    path: &Path,
+    readers: FileReaders,
+    write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    // A link keeps pointing where it points.
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let written = match draft_of(&target, readers) {
+        Ok(Some(mut draft)) => fill(draft.as_file_mut(), write).and_then(|()| Ok(draft.persist(&target).map(drop)?)),
+        Ok(None) => open_in_place(&target).and_then(|mut file| fill(&mut file, write)),
+        Err(error) => Err(error.into()),
+    };
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// An empty file beside the target with the permissions that the target is to have; none where it is written in place.
+fn draft_of(target: &Path, readers: FileReaders) -> io::Result<Option<NamedTempFile>> {
+    let present = fs::metadata(target).ok();
+    if present.as_ref().is_some_and(|present| !present.is_file()) {
+        return Ok(None);
+    }
+    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mode = if readers == FileReaders::Owner { 0o600 } else { 0o666 };
+    let mut builder = tempfile::Builder::new();
+    let draft = builder.prefix(".fathom-").permissions(fs::Permissions::from_mode(mode)).tempfile_in(folder);
+    match (draft, present) {
+        (Err(error), Some(_)) if readers == FileReaders::Anyone && error.kind() == io::ErrorKind::PermissionDenied => {
+            Ok(None)
+        }
+        (Ok(draft), Some(present)) if readers == FileReaders::Anyone => {
+            draft.as_file().set_permissions(present.permissions())?;
+            Ok(Some(draft))
+        }
+        (draft, _) => draft.map(Some),
+    }
+}
+
+fn open_in_place(target: &Path) -> anyhow::Result<fs::File> {
+    Ok(fs::File::options().write(true).truncate(true).open(target)?)
+}
+
+fn fill(file: &mut fs::File, write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let mut out = io::BufWriter::new(file);
+    write(&mut out)?;
+    Ok(out.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_written_whole_is_as_it_was_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.json");
+        write_whole(&path, FileReaders::Owner, |out| Ok(out.write_all(b"first")?)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let error = write_whole(&path, FileReaders::Owner, |out| {
+            out.write_all(b"half of the sec")?;
+            Err(io::Error::from(io::ErrorKind::StorageFull).into())
+        });
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("run.json"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no draft is left");
+    }
+
+    #[test]
+    fn a_file_that_is_there_keeps_its_permissions() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("plan.scenario");
+        fs::write(&path, "old").unwrap();
+        for mode in [0o600, 0o666, 0o755] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            write_whole(&path, FileReaders::Anyone, |out| Ok(out.write_all(b"new")?)).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode);
+        }
+        write_whole(&path, FileReaders::Owner, |out| Ok(out.write_all(b"secret")?)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn what_is_no_file_is_written_to_and_an_endless_one_is_read_to_its_limit() {
+        write_whole(Path::new("/dev/null"), FileReaders::Anyone, |out| Ok(out.write_all(b"gone")?)).unwrap();
+        let error = write_whole(Path::new("/dev/full"), FileReaders::Anyone, |out| Ok(out.write_all(b"gone")?));
+        assert!(error.unwrap_err().to_string().contains("/dev/full"));
+        let error = read_text(Path::new("/dev/zero"), 1 << 20).unwrap_err().to_string();
+        assert!(error.contains("/dev/zero") && error.contains("larger than 1048576 bytes"), "{error}");
+    }
+}

@@ -1,0 +1,322 @@
+//! The hosts of a plan, reached: labs built, agents started, clocks compared.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
+    path::PathBuf,
+    process::Command,
+};
+
+use anyhow::Context as _;
+use fathom_fleet::{AgentStream, ErrorClass, Fleet, launcher, tls::Key};
+use fathom_lab::{DeviceRecord, Entry, Journal, Lab, LabName, StateFolder, device, preset};
+use fathom_model::{
+    Environment, Plan,
+    plan::{HostReach, LabPlan},
+};
+use fathom_sys::process::{ProcessIdentity, affinity};
+
+use crate::{
+    device_programs::PacketPrograms,
+    exit::{Exit, UserError, lab_error, with_privilege_hint},
+    registry, target,
+};
+
+/// This program, to be started again as an agent or as the holder of a lab.
+pub fn own_program() -> anyhow::Result<PathBuf> {
+    env::current_exe().context("cannot find this program's own file")
+}
+
+/// This program in the role of a lab's holder.
+pub fn holder_program() -> anyhow::Result<Command> {
+    let mut command = Command::new(own_program()?);
+    command.args(["lab", "hold"]);
+    Ok(command)
+}
+
+/// An error of the fleet as a screen.
+pub fn fleet_error(error: &fathom_fleet::Error) -> UserError {
+    let exit = match error.class() {
+        ErrorClass::Usage => Exit::Usage,
+        ErrorClass::Preflight => Exit::Preflight,
+        ErrorClass::Failed => Exit::Failed,
+        ErrorClass::Incomplete => Exit::Incomplete,
+    };
+    let mut screen = UserError::new(exit, error.to_string());
+    if let Some(cause) = std::error::Error::source(error) {
+        screen = screen.with_causes(cause);
+    }
+    if let fathom_fleet::Error::RoleFailed { failure, .. } = error {
+        screen = failure.causes.iter().fold(screen, |screen, cause| screen.with_line("why", cause));
+        if failure.message.contains(" needs CAP_") {
+            screen = with_privilege_hint(screen, &failure.message);
+        }
+    }
+    match error.hint() {
+        Some(hint) => screen.with_line("fix", hint),
+        None => screen,
+    }
+}
+
+/// What is known of a host's place on the path under test.
+#[derive(Debug, Clone)]
+pub struct PathHost {
+    /// Its address there.
+    pub address: IpAddr,
+    /// Its interface there, once it is known.
+    pub interface: Option<String>,
+    /// Its further interfaces there, if it is between two wires.
+    pub further_interfaces: Vec<String>,
+    /// What it is, if it is a device of a lab.
+    pub device: Option<DeviceRecord>,
+    /// Whether it shares the cores of this machine.
+    pub is_on_this_machine: bool,
+    /// What cannot be done or seen there.
+    pub unavailable: Vec<String>,
+}
+
+/// The hosts of a plan, connected. What was built for them is undone when this is dropped.
+pub struct Hosts {
+    pub fleet: Fleet,
+    pub by_name: BTreeMap<String, PathHost>,
+    // Dropped behind the fleet: agents end before their namespaces go, and the journal is finished last.
+    labs: Vec<Lab>,
+    journal: Journal,
+}
+
+impl Hosts {
+    /// Builds the plan's lab, starts an agent on every host, and writes both into the journal of this run.
+    pub fn connect(plan: &Plan, run_id: &str) -> anyhow::Result<Self> {
+        let state = StateFolder::from_environment().map_err(|error| lab_error(&error))?;
+        let name: LabName = run_id.parse().map_err(|error| lab_error(&error))?;
+        let journal = Journal::begin(&state, &name).map_err(|error| lab_error(&error))?;
+        let mut hosts = Self { fleet: Fleet::new(registry::TOOL), by_name: BTreeMap::new(), labs: Vec::new(), journal };
+        let own_lab = plan.lab.as_ref().map(build_lab).transpose()?;
+        let mut other_labs = BTreeMap::new();
+        for (name, reach) in &plan.hosts {
+            let (link, place) = match reach {
+                HostReach::This => local_agent(own_address(plan)?)?,
+                HostReach::At(address) => local_agent(*address)?,
+                HostReach::Lab(host) => {
+                    let lab = own_lab.as_ref().ok_or_else(|| no_lab_error(name))?;
+                    lab_agent(lab, host, plan.lab.as_ref().map_or("", |lab| &lab.preset))?
+                }
+                HostReach::LabUp(lab_name, host) => {
+                    if !other_labs.contains_key(lab_name) {
+                        let parsed: LabName = lab_name.parse().map_err(|error| lab_error(&error))?;
+                        let lab = Lab::find(&state, &parsed).map_err(|error| lab_error(&error))?;
+                        other_labs.insert(lab_name.clone(), lab);
+                    }
+                    lab_agent(&other_labs[lab_name], host, lab_name)?
+                }
+                HostReach::Tls { address, key } => served_agent(address, key.as_deref())?,
+            };
+            hosts.add(name, link, place)?;
+        }
+        hosts.labs.extend(own_lab);
+        hosts.labs.extend(other_labs.into_values());
+        Ok(hosts)
+    }
+
+    fn add(&mut self, name: &str, link: AgentStream, place: PathHost) -> anyhow::Result<()> {
+        if let Some(process) = &link.process {
+            let agent = ProcessIdentity::of(process.id()).context("an agent ended as soon as it was started")?;
+            self.journal.record(Entry::Process(agent)).map_err(|error| lab_error(&error))?;
+        }
+        self.fleet.connect(name, link).map_err(|error| fleet_error(&error))?;
+        self.by_name.insert(name.to_owned(), place);
+        Ok(())
+    }
+
+    /// Asks what a host is, and learns from it which interface has its address.
+    pub fn environment(&mut self, name: &str) -> Result<Environment, fathom_fleet::Error> {
+        let interfaces: Vec<String> = self.by_name[name].interface.iter().cloned().collect();
+        let mut environment = self.fleet.environment(name, &interfaces)?;
+        if let Some(device) = &self.by_name[name].device {
+            describe(device, &mut environment);
+        }
+        let place = self.by_name.get_mut(name).expect("a connected host has its place");
+        if place.interface.is_none() {
+            let address = place.address.to_string();
+            let has_it = |facts: &BTreeMap<String, String>| {
+                facts.get("addresses").is_some_and(|addresses| addresses.split(' ').any(|one| one == address))
+            };
+            let found = environment.0.iter().find(|(_, facts)| has_it(facts)).map(|(topic, _)| topic.clone());
+            // The loopback answers to addresses that it was never given.
+            place.interface = found.or_else(|| place.address.is_loopback().then(|| "lo".to_owned()));
+        }
+        Ok(environment)
+    }
+
+    /// The cores for the two sides of a test: halves of this machine when both are on it, all of it when one is.
+    ///
+    /// A device between them keeps its core, as far as there are others; where there is one other, the side that answers shares the
+    /// device's, because the one that sends decides what is offered.
+    /// None named leaves the choice to the scheduler of a host whose cores are not ours to give.
+    pub fn cores(&self, from: &str, to: Option<&str>) -> (Vec<usize>, Vec<usize>) {
+        let all = affinity::allowed_cores().unwrap_or_default();
+        let is_here = |name: &str| self.by_name.get(name).is_some_and(|place| place.is_on_this_machine);
+        if !is_here(from) {
+            return (Vec::new(), Vec::new());
+        }
+        if !to.is_some_and(is_here) {
+            return (all, Vec::new());
+        }
+        let taken = self.by_name.values().find_map(|place| place.device.as_ref()?.core);
+        if let Some(taken) = taken {
+            let left: Vec<usize> = all.iter().copied().filter(|core| *core != taken).collect();
+            return match left.split_at(left.len().div_ceil(2)) {
+                ([], _) => (vec![taken], vec![taken]),
+                (initiator, []) => (initiator.to_vec(), vec![taken]),
+                (initiator, responder) => (initiator.to_vec(), responder.to_vec()),
+            };
+        }
+        match all.split_at(all.len() / 2) {
+            ([], only) => (only.to_vec(), only.to_vec()),
+            (initiator, responder) => (initiator.to_vec(), responder.to_vec()),
+        }
+    }
+
+    /// Ends all agents, takes labs down and finishes the journal.
+    pub fn close(self) -> anyhow::Result<()> {
+        let Self { fleet, labs, journal, .. } = self;
+        drop(fleet);
+        drop(labs);
+        journal.finish().map_err(|error| lab_error(&error).into())
+    }
+}
+
+fn no_lab_error(host: &str) -> UserError {
+    UserError::new(Exit::Usage, format!("host `{host}` is in a lab, and the plan has none"))
+        .with_line("use", "[lab] preset = \"pair\"")
+}
+
+/// The core for a device: the last one, if that leaves another for whoever sends.
+pub fn device_core() -> Option<usize> {
+    let cores = affinity::allowed_cores().unwrap_or_default();
+    cores.last().copied().filter(|_| cores.len() > 1)
+}
+
+/// What the reader of a result has to know of a device.
+fn describe(record: &DeviceRecord, environment: &mut Environment) {
+    environment.note("device", "is", record.device.to_string());
+    if let Some(core) = record.core {
+        environment.note("device", "core", core.to_string());
+    }
+    for thread in &record.threads {
+        environment.note("device", &format!("threaded {}", thread.interface), "yes");
+    }
+}
+
+fn build_lab(plan: &LabPlan) -> anyhow::Result<Lab> {
+    let preset = preset::find(&plan.preset).map_err(|error| lab_error(&error))?;
+    let mut options = preset::Options { device_core: device_core(), ..preset::Options::default() };
+    if let Some(mtu_bytes) = plan.mtu_bytes {
+        options.mtu_bytes = mtu_bytes;
+    }
+    options.device = plan.device.as_deref().map(str::parse).transpose().map_err(|error| lab_error(&error))?;
+    Lab::build_with(preset, &options, holder_program()?, &PacketPrograms).map_err(|error| {
+        lab_error(&error)
+            .with_line("try", "fathom doctor        # what this machine allows, and how to allow the rest")
+            .into()
+    })
+}
+
+fn local_agent(address: IpAddr) -> anyhow::Result<(AgentStream, PathHost)> {
+    let link = launcher::self_exec(&own_program()?).map_err(|error| fleet_error(&error))?;
+    let place = PathHost {
+        address,
+        interface: None,
+        further_interfaces: Vec::new(),
+        device: None,
+        is_on_this_machine: true,
+        unavailable: Vec::new(),
+    };
+    Ok((link, place))
+}
+
+/// The address of this machine on the path under test: towards a host that is served or the target of a test, or the loopback.
+fn own_address(plan: &Plan) -> anyhow::Result<IpAddr> {
+    let served = plan.hosts.values().find_map(|reach| match reach {
+        HostReach::Tls { address, .. } => Some(address),
+        _ => None,
+    });
+    // That there is no way to a target is for its test to say.
+    let towards_target = || plan.tests.iter().find_map(|test| source_address_towards(&target::destination(test)?));
+    served.map_or_else(
+        || Ok(towards_target().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))),
+        |address| address_towards(address),
+    )
+}
+
+/// The own address towards the first address of a host to which there is a route.
+fn source_address_towards(host: &str) -> Option<IpAddr> {
+    target::resolve(host).ok()?.into_iter().find_map(|address| fathom_probe::source_address_for(address).ok())
+}
+
+/// The own address from which packets to `target` leave; nothing is sent for it.
+fn address_towards(target: &str) -> anyhow::Result<IpAddr> {
+    let target = resolve(target)?;
+    let any: IpAddr =
+        if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { std::net::Ipv6Addr::UNSPECIFIED.into() };
+    let routed = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(target)?;
+        socket.local_addr()
+    });
+    routed.map(|address| address.ip()).map_err(|error| {
+        UserError::new(Exit::Preflight, format!("there is no route to {}", target.ip()))
+            .with_line("why", error.to_string())
+            .with_line("try", format!("ip route get {}", target.ip()))
+            .into()
+    })
+}
+
+fn resolve(address: &str) -> Result<SocketAddr, UserError> {
+    use std::net::ToSocketAddrs as _;
+    let unknown =
+        |why: String| UserError::new(Exit::Preflight, format!("there is no host at `{address}`")).with_line("why", why);
+    let mut found = address.to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
+    found.next().ok_or_else(|| unknown("the name has no address".to_owned()))
+}
+
+fn lab_agent(lab: &Lab, host: &str, lab_name: &str) -> anyhow::Result<(AgentStream, PathHost)> {
+    let host = lab.host(host).map_err(|error| lab_error(&error))?;
+    let reached = format!("namespace {} of lab {lab_name}", host.name());
+    let link = launcher::namespace(&own_program()?, host.namespaces(), reached).map_err(|error| fleet_error(&error))?;
+    let mut interfaces = host.interfaces().iter().map(|interface| interface.name.clone());
+    let device = lab.device().filter(|_| host.name().as_str() == device::HOST).cloned();
+    let losses = lab.losses().iter().map(|loss| format!("{}: {}", loss.what, loss.why));
+    let place = PathHost {
+        address: host.address(),
+        interface: interfaces.next(),
+        further_interfaces: interfaces.collect(),
+        is_on_this_machine: true,
+        unavailable: losses.chain(device.iter().flat_map(|device| device.losses.clone())).collect(),
+        device,
+    };
+    Ok((link, place))
+}
+
+fn served_agent(address: &str, key: Option<&str>) -> anyhow::Result<(AgentStream, PathHost)> {
+    let key = key.ok_or_else(|| {
+        UserError::new(Exit::Preflight, format!("{address} answers only to its key")).with_line(
+            "use",
+            "the key that `fathom serve` printed there: key = \"…\" in the plan, --key, --key-file or FATHOM_KEY",
+        )
+    })?;
+    let key: Key = key.parse().map_err(|error| fleet_error(&error))?;
+    let at = resolve(address)?;
+    let link = launcher::tls(&at.to_string(), &key).map_err(|error| fleet_error(&error))?;
+    Ok((
+        link,
+        PathHost {
+            address: at.ip(),
+            interface: None,
+            further_interfaces: Vec::new(),
+            device: None,
+            is_on_this_machine: false,
+            unavailable: Vec::new(),
+        },
+    ))
+}

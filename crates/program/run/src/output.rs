@@ -1,0 +1,142 @@
+//! How a result leaves the program: which format, to where, and with which exit code.
+
+use std::{
+    io::{self, IsTerminal as _, Write},
+    path::PathBuf,
+};
+
+use clap::{Arg, ArgAction, ArgMatches};
+use fathom_model::{Run, VerdictState, run::Completeness};
+use fathom_report::{
+    FORMATS, Format,
+    formats::{Colour, TextFormat, TextStyle},
+    named,
+};
+
+use crate::{
+    exit::{Exit, UserError},
+    script_output,
+};
+
+/// The options that choose the output.
+pub fn arguments() -> Vec<Arg> {
+    let flag = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).help(help).action(ArgAction::SetTrue).help_heading("Output")
+    };
+    vec![
+        flag("json", "print one JSON document").conflicts_with_all(["ndjson", "csv", "format"]),
+        flag("ndjson", "print events as they happen, a line each, and the document at the end")
+            .conflicts_with_all(["csv", "format"]),
+        flag("csv", "print a row per value").conflicts_with("format"),
+        flag("strict", "a run that other work disturbed ends with exit code 12 too").conflicts_with("lenient"),
+        flag("lenient", "a promise that stays open ends with exit code 0 instead of 12"),
+        Arg::new("format")
+            .long("format")
+            .value_name("NAME")
+            .help_heading("Output")
+            .help("print this format")
+            .value_parser(FORMATS.iter().map(|format| format.name()).collect::<Vec<_>>()),
+    ]
+}
+
+/// The options of a command that measures: where its result is kept, and what it shows meanwhile.
+pub fn result_arguments() -> Vec<Arg> {
+    let folder = Arg::new("output").long("output").short('o').value_name("FOLDER");
+    let quiet = Arg::new("quiet").long("quiet").action(ArgAction::SetTrue);
+    vec![
+        folder
+            .value_parser(clap::value_parser!(PathBuf))
+            .help("keep the document and the report in this folder")
+            .help_heading("Output"),
+        quiet.help("show neither an estimate nor progress").help_heading("Output"),
+    ]
+}
+
+/// Whether the result is printed for people.
+pub fn is_text(matches: &ArgMatches) -> bool {
+    format_name(matches) == "text"
+}
+
+/// The format of this name.
+pub fn format(name: &str) -> anyhow::Result<&'static dyn Format> {
+    let known = || FORMATS.iter().map(|format| format.name()).collect::<Vec<_>>().join(", ");
+    named(name).ok_or_else(|| {
+        UserError::new(Exit::Usage, format!("there is no format `{name}`")).with_line("use", known()).into()
+    })
+}
+
+/// The name of the format that was asked for; text otherwise.
+fn format_name(matches: &ArgMatches) -> &str {
+    let flags = ["json", "ndjson", "csv"];
+    let flag = flags.into_iter().find(|name| matches.get_flag(name));
+    flag.or_else(|| matches.get_one::<String>("format").map(String::as_str)).unwrap_or("text")
+}
+
+/// Whether events are to be printed as they happen.
+pub fn is_live(matches: &ArgMatches) -> bool {
+    format_name(matches) == "ndjson"
+}
+
+/// Longer lines are hard to read, however wide the terminal is.
+const WIDTH_MAX: usize = 160;
+
+/// Prints a result to stdout in the format that was asked for, and decides the exit code.
+pub fn print(run: &Run, matches: &ArgMatches) -> anyhow::Result<Exit> {
+    let stdout = io::stdout();
+    let is_plain = !stdout.is_terminal() || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let colour = if is_plain { Colour::Never } else { Colour::Ansi };
+    let width = terminal_size::terminal_size_of(&stdout)
+        .map_or(TextStyle::PLAIN.width, |(width, _)| usize::from(width.0).min(WIDTH_MAX));
+    let mut out = io::BufWriter::new(stdout.lock());
+    match format_name(matches) {
+        "text" => {
+            TextFormat(TextStyle { colour, width }).write(run, &mut out)?;
+            script_output::write(run, &mut out)?;
+        }
+        // The events before the last line were printed when they happened.
+        "ndjson" => {
+            serde_json::to_writer(&mut out, run)?;
+            out.write_all(b"\n")?;
+        }
+        name => format(name)?.write(run, &mut out)?,
+    }
+    out.flush()?;
+    Ok(exit_for(run, Strictness::of(matches)))
+}
+
+/// What `--strict` and `--lenient` make of a run that is neither good nor bad.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strictness {
+    /// A promise that stays open fails, a disturbed run does not.
+    Default,
+    /// A disturbed run fails too.
+    Strict,
+    /// Neither fails.
+    Lenient,
+}
+
+impl Strictness {
+    /// What was asked for on the command line.
+    pub fn of(matches: &ArgMatches) -> Self {
+        match (matches.get_flag("strict"), matches.get_flag("lenient")) {
+            (true, _) => Self::Strict,
+            (_, true) => Self::Lenient,
+            _ => Self::Default,
+        }
+    }
+}
+
+/// The exit code of a finished run, which follows from its state.
+pub fn exit_for(run: &Run, judging: Strictness) -> Exit {
+    let none_began = run.tests.iter().all(|test| test.unavailable.is_some() && test.trials.is_empty());
+    match (run.verdict.state, judging) {
+        // A test that fails once it has begun makes the run incomplete.
+        (VerdictState::Invalid, _) if none_began && run.completeness == Completeness::Complete => Exit::Preflight,
+        (VerdictState::Invalid, _) => Exit::Failed,
+        (VerdictState::Incomplete, _) => Exit::Incomplete,
+        (VerdictState::Broken, _) => Exit::Threshold,
+        (VerdictState::Open, Strictness::Default | Strictness::Strict)
+        | (VerdictState::Disturbed, Strictness::Strict) => Exit::Inconclusive,
+        (VerdictState::Open | VerdictState::Disturbed | VerdictState::Measured | VerdictState::Kept, _) => Exit::Pass,
+    }
+}

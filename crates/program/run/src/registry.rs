@@ -1,0 +1,76 @@
+//! The tables of the crates, put together. This is the one place that knows them all.
+
+use std::{collections::BTreeMap, path::Path, sync::LazyLock};
+
+use fathom_engine::{Observer, TestKind};
+use fathom_model::{Environment, HostRecord, Metric, units::Nanos};
+
+/// The kinds of test, top layer first.
+pub static KINDS: LazyLock<Vec<&'static dyn TestKind>> = LazyLock::new(|| {
+    [
+        fathom_scenario::KINDS,
+        fathom_lua::KINDS,
+        fathom_http::KINDS,
+        fathom_transport::KINDS,
+        fathom_interop::KINDS,
+        fathom_packet::KINDS,
+        fathom_probe::kinds::KINDS,
+    ]
+    .into_iter()
+    .flatten()
+    .copied()
+    .collect()
+});
+
+/// What each kind measures.
+pub fn metrics() -> BTreeMap<String, Vec<Metric>> {
+    KINDS.iter().map(|kind| (kind.name().to_owned(), kind.metrics().to_vec())).collect()
+}
+
+/// The kind of this name.
+pub fn kind(name: &str) -> Result<&'static dyn TestKind, fathom_engine::Error> {
+    fathom_engine::find(&KINDS, name).copied()
+}
+
+/// This program and its version, as results name it.
+pub const TOOL: &str = concat!("fathom ", env!("CARGO_PKG_VERSION"));
+
+/// What this host is, as far as it bears on the numbers; what could not be read is told in sentences.
+pub fn environment_here() -> (Environment, Vec<String>) {
+    let (interfaces, losses) = match fathom_monitor::interfaces() {
+        Ok(interfaces) => (interfaces, Vec::new()),
+        Err(error) => (Vec::new(), vec![format!("the interfaces are unknown: {error}")]),
+    };
+    let mut environment = fathom_monitor::environment(Path::new("/"), &interfaces);
+    environment.note("tool", "version", TOOL);
+    environment.note("tool", "build", if cfg!(debug_assertions) { "debug" } else { "release" });
+    (environment, losses)
+}
+
+fn host_watch() -> fathom_monitor::HostMonitor {
+    fathom_monitor::HostMonitor::new("/", fathom_monitor::every_source())
+}
+
+/// The monitor's sources on this machine, as an agent runs them beside a test.
+struct HostObserver(fathom_monitor::HostMonitor);
+
+impl Observer for HostObserver {
+    fn environment(&mut self) -> Environment {
+        environment_here().0
+    }
+
+    fn sample(&mut self, now: Nanos) {
+        self.0.sample(now);
+    }
+
+    fn finish(&mut self) -> (HostRecord, Vec<String>) {
+        let watch = std::mem::replace(&mut self.0, host_watch());
+        let losses = watch.losses().to_vec();
+        (watch.finish(), losses)
+    }
+}
+
+/// An observer of this host.
+pub fn observer() -> Box<dyn Observer> {
+    Box::new(HostObserver(host_watch()))
+}

@@ -1,0 +1,196 @@
+//! What a result must not tell: keys, passwords and cookies, known by the type of the option that holds them.
+
+use fathom_engine::TestKind;
+use fathom_model::{Plan, Run, Trial, ValueKind, plan::HostReach, run::Completeness};
+use fathom_scenario::execution::is_secret;
+
+use crate::registry;
+
+/// What stands in the place of a secret.
+const MASK: &str = "***";
+/// A shorter one is found everywhere by chance, so it is hidden only where it stands alone.
+const MASK_ANYWHERE_MIN: usize = 4;
+/// A part of a secret, such as its password, is hidden by itself when it is no common word.
+const PART_MIN: usize = 8;
+
+/// The secret texts that were given for a run, the longest first.
+#[derive(Default)]
+pub struct Secrets(Vec<String>);
+
+impl Secrets {
+    /// A plan as others may see it, and the secrets that it held.
+    pub fn of(plan: &Plan) -> (Plan, Self) {
+        let (mut plan, mut secrets) = (plan.clone(), Self::default());
+        for reach in plan.hosts.values_mut() {
+            if let HostReach::Tls { key, .. } = reach {
+                secrets.0.extend(key.take());
+            }
+        }
+        for test in &mut plan.tests {
+            let options = registry::kind(&test.kind).map(TestKind::options).unwrap_or_default();
+            for option in options {
+                let Some(given) = test.options.text(option.name) else { continue };
+                let shown = secrets.mask_option(option.value, &given);
+                if shown != given {
+                    test.options.set(option.name, shown);
+                }
+            }
+        }
+        let quoted = |secret: &String| secret.contains('\'').then(|| secret.replace('\'', "'\\''"));
+        let in_a_shell: Vec<String> = secrets.0.iter().filter_map(quoted).collect();
+        secrets.0.extend(in_a_shell);
+        secrets.0.retain(|secret| !secret.is_empty() && secret != MASK);
+        // One may be the beginning of another.
+        secrets.0.sort_by(|a, b| b.len().cmp(&a.len()).then(a.cmp(b)));
+        secrets.0.dedup();
+        plan.title = secrets.mask(&plan.title);
+        (plan, secrets)
+    }
+
+    /// A text without the secrets of the run.
+    pub fn mask(&self, text: &str) -> String {
+        self.0.iter().fold(text.to_owned(), |text, secret| {
+            if secret.len() >= MASK_ANYWHERE_MIN { text.replace(secret, MASK) } else { mask_standalone(&text, secret) }
+        })
+    }
+
+    /// Blacks out what a trial tells in words.
+    pub fn mask_trial(&self, trial: &mut Trial) {
+        if self.0.is_empty() {
+            return;
+        }
+        for record in trial.records.values_mut() {
+            record.facts.values_mut().for_each(|fact| *fact = self.mask(fact));
+            record.notes.iter_mut().for_each(|note| note.text = self.mask(&note.text));
+            let errors = std::mem::take(&mut record.errors);
+            record.errors = errors.into_iter().map(|(error, count)| (self.mask(&error), count)).collect();
+        }
+    }
+
+    /// Blacks out why tests or the run did not come to their end.
+    pub fn mask_errors(&self, run: &mut Run) {
+        if let Completeness::Incomplete { reason } = &mut run.completeness {
+            *reason = self.mask(reason);
+        }
+        for reason in run.tests.iter_mut().filter_map(|test| test.unavailable.as_mut()) {
+            *reason = self.mask(reason);
+        }
+    }
+
+    /// The value of an option as others may see it; what is taken out of it is remembered.
+    fn mask_option(&mut self, kind: ValueKind, given: &str) -> String {
+        match kind {
+            ValueKind::Secret => {
+                self.remember(given, ':');
+                MASK.to_owned()
+            }
+            ValueKind::Fields => {
+                let lines: Vec<String> = given.split('\n').map(|line| self.mask_header_field(line)).collect();
+                self.mask_url_users(&lines.join("\n"))
+            }
+            _ => self.mask_url_users(given),
+        }
+    }
+
+    /// A line without the value of a header field that proves who asks.
+    fn mask_header_field(&mut self, line: &str) -> String {
+        let Some((name, value)) = line.split_once(':').filter(|(name, _)| is_credential_field(name.trim())) else {
+            return line.to_owned();
+        };
+        self.remember(value.trim(), ' ');
+        format!("{name}: {MASK}")
+    }
+
+    /// A text without users and passwords in its URLs.
+    fn mask_url_users(&mut self, text: &str) -> String {
+        let mut parts = text.split("://");
+        let mut shown = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let ends = part.find(|c: char| c.is_whitespace() || "/?#\"'<>".contains(c)).unwrap_or(part.len());
+            shown.push_str("://");
+            match part[..ends].rsplit_once('@') {
+                Some((user, _)) => {
+                    self.remember(user, ':');
+                    shown.push_str(MASK);
+                    shown.push_str(&part[user.len()..]);
+                }
+                None => shown.push_str(part),
+            }
+        }
+        shown
+    }
+
+    fn remember(&mut self, secret: &str, separator: char) {
+        self.0.push(secret.to_owned());
+        let part = secret.split_once(separator).map(|(_, part)| part.trim());
+        self.0.extend(part.filter(|part| part.len() >= PART_MIN).map(str::to_owned));
+    }
+}
+
+/// Whether a header field of this name proves who asks.
+fn is_credential_field(name: &str) -> bool {
+    let is_token = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
+    let name = name.to_ascii_lowercase();
+    let is_known = ["authorization", "cookie"].iter().any(|word| name.ends_with(word)) || name.ends_with("-key");
+    is_token && (is_known || is_secret(&name))
+}
+
+/// A text without a short secret, where that is no part of a longer word.
+fn mask_standalone(text: &str, secret: &str) -> String {
+    let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = rest.find(secret) {
+        let (before, behind) = (&rest[..at], &rest[at + secret.len()..]);
+        shown.push_str(before);
+        let is_part = shown.ends_with(char::is_alphanumeric) || behind.starts_with(char::is_alphanumeric);
+        shown.push_str(if is_part { secret } else { MASK });
+        rest = behind;
+    }
+    shown + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(kind: ValueKind, given: &str) -> (String, Secrets) {
+        let mut secrets = Secrets::default();
+        let shown = secrets.mask_option(kind, given);
+        (shown, secrets)
+    }
+
+    #[test]
+    fn secrets_are_known_by_the_type_of_their_option() {
+        let cases = [
+            (ValueKind::Secret, "ann:hush", "***"),
+            (ValueKind::Text, "http://ann:s3cret@h:80/a@b", "http://***@h:80/a@b"),
+            (ValueKind::Text, "3 https://a:b@h/x\n1 http://h/?q=://c:d@e", "3 https://***@h/x\n1 http://h/?q=://***@e"),
+            (ValueKind::Text, "http://h/a@b", "http://h/a@b"),
+            (ValueKind::Fields, "Authorization: Bearer T", "Authorization: ***"),
+            (ValueKind::Fields, "Accept: */*\nX-Api-Key: k\nCookie: a=1", "Accept: */*\nX-Api-Key: ***\nCookie: ***"),
+            (
+                ValueKind::Fields,
+                "step pay\n  POST /pay\n  Proxy-Authorization: Basic eHg=",
+                "step pay\n  POST /pay\n  Proxy-Authorization: ***",
+            ),
+            (ValueKind::Fields, "base http://ann:hush@h/\nUser-Agent: x", "base http://***@h/\nUser-Agent: x"),
+            (ValueKind::Fields, "Referer: https://shop.test/", "Referer: https://shop.test/"),
+        ];
+        for (kind, given, expected) in cases {
+            assert_eq!(shown(kind, given).0, expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn what_was_taken_out_of_an_option_is_found_in_any_text() {
+        let (_, secrets) = shown(ValueKind::Text, "http://ann:s3cret-password@h/");
+        let command = "fathom http http://ann:s3cret-password@h/ --header x:s3cret-password";
+        assert_eq!(secrets.mask(command), "fathom http http://***@h/ --header x:***");
+        let (_, secrets) = shown(ValueKind::Secret, "a=1");
+        assert_eq!(
+            secrets.mask("--cookie a=1 --header 'Cookie:a=1' aa=12"),
+            "--cookie *** --header 'Cookie:***' aa=12"
+        );
+        let (_, secrets) = shown(ValueKind::Fields, "Authorization: Bearer abcdefgh");
+        assert_eq!(secrets.mask("refused: abcdefgh"), "refused: ***");
+    }
+}

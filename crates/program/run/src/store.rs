@@ -1,0 +1,185 @@
+//! Where results and the tool's own ceilings are kept.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use fathom_model::{Run, Settings, TestRun};
+use jiff::{Timestamp, Zoned};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    exit::{Exit, UserError},
+    files::{self, FileReaders},
+};
+
+/// A name for a run that sorts by time: `2026-11-21-0923-a1f3`.
+pub fn run_id(now: &Zoned, seed: u64) -> String {
+    format!("{}-{:04x}", now.strftime("%Y-%m-%d-%H%M"), seed & 0xffff)
+}
+
+/// The most that a document may have: more than a day with an interval every 50 ms.
+const DOCUMENT_MAX: u64 = 256 << 20;
+
+/// Makes a folder that only its owner can look into; one that is there stays as it is.
+fn make_own_folder(folder: &Path) -> anyhow::Result<()> {
+    let cannot = || format!("cannot make the folder {}", folder.display());
+    folder.parent().map_or(Ok(()), fs::create_dir_all).with_context(cannot)?;
+    match fs::DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if !folder.is_dir() => Err(error).with_context(cannot),
+        _ => Ok(()),
+    }
+}
+
+/// Where commands keep their runs by themselves.
+pub const RUNS: &str = "runs";
+/// The word for the newest of them.
+pub const LATEST: &str = "latest";
+
+/// Whether a folder can be made and written to, before there is anything to keep; nothing is left behind.
+pub fn check_folder(folder: &Path) -> Result<(), UserError> {
+    let there = folder.ancestors().find(|place| place.exists()).filter(|place| !place.as_os_str().is_empty());
+    let tried = tempfile::tempfile_in(there.unwrap_or(Path::new(".")));
+    tried.map(drop).map_err(|error| {
+        UserError::new(Exit::Preflight, format!("nothing can be kept in {}", folder.display()))
+            .with_line("why", error.to_string())
+            .with_line("use", "-o FOLDER that you may write to")
+    })
+}
+
+/// The run that a word means: a folder, a document, the ID of a kept run, or the newest of them.
+pub fn find_run(word: &Path) -> Result<PathBuf, UserError> {
+    let kept = Path::new(RUNS).join(word);
+    if word.exists() || kept.exists() {
+        return Ok(if word.exists() { word.to_owned() } else { kept });
+    }
+    if word != Path::new(LATEST) {
+        return Err(UserError::new(Exit::Usage, format!("cannot read {}", word.display()))
+            .with_line("why", "no such file, folder or run ID under runs/")
+            .with_line("use", "fathom report        # the newest run"));
+    }
+    let folders = fs::read_dir(RUNS).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
+    let written = |folder: &PathBuf| fs::metadata(folder.join("run.json")).and_then(|file| file.modified()).ok();
+    let newest = folders.filter_map(|folder| Some((written(&folder)?, folder))).max();
+    newest.map(|(_, folder)| folder).ok_or_else(|| {
+        UserError::new(Exit::Usage, "no run is kept under runs/ here")
+            .with_line("use", "fathom report FOLDER        # or `fathom evaluate` first, which keeps its runs")
+    })
+}
+
+/// Writes a run's document and its report into a folder, and says where the report is.
+pub fn save_run(run: &Run, folder: &Path) -> anyhow::Result<PathBuf> {
+    make_own_folder(folder)?;
+    for (name, file) in [("json", "run.json"), ("html", "report.html")] {
+        let format = crate::output::format(name)?;
+        files::write_whole(&folder.join(file), FileReaders::Owner, |out| Ok(format.write(run, out)?))?;
+    }
+    Ok(folder.join("report.html"))
+}
+
+/// Reads a run from its document or from the folder that holds it.
+pub fn read_run(path: &Path) -> anyhow::Result<Run> {
+    let path = if path.is_dir() { path.join("run.json") } else { path.to_owned() };
+    let text = files::read_text(&path, DOCUMENT_MAX)?;
+    let run: Run =
+        serde_json::from_str(&text).with_context(|| format!("{} is not a document of fathom", path.display()))?;
+    anyhow::ensure!(
+        run.schema == fathom_model::run::SCHEMA,
+        "{} is of version `{}`, this program reads `{}`",
+        path.display(),
+        run.schema,
+        fathom_model::run::SCHEMA
+    );
+    Ok(run)
+}
+
+/// What the tool itself reaches on this machine, by kind and metric.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    /// Which machine and build it belongs to.
+    pub machine: String,
+    /// When it was made, RFC 3339.
+    pub made: String,
+    /// The ceilings by kind.
+    pub ceilings: BTreeMap<String, Ceiling>,
+}
+
+/// What one kind reached against its own ideal responder.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ceiling {
+    /// How many connections, flows or users it took.
+    pub concurrency: u64,
+    /// What was reached, by metric.
+    pub reached: BTreeMap<String, f64>,
+    /// Whether other programs used the processors meanwhile: then more may be possible.
+    #[serde(default)]
+    pub disturbed: bool,
+}
+
+/// How many exchanges a test has under way at the same time.
+pub fn concurrency(options: &Settings) -> u64 {
+    ["connections", "flows", "users"].iter().find_map(|name| options.count(name)).unwrap_or(1)
+}
+
+/// What identifies this machine and this build: a calibration of another one says nothing.
+fn machine() -> String {
+    let environment = fathom_monitor::machine(Path::new("/"));
+    let fact = |topic, name| environment.get(topic, name).unwrap_or("?").to_owned();
+    let build = if cfg!(debug_assertions) { "debug" } else { "release" };
+    [
+        fact("cpu", "model"),
+        fact("cpu", "count"),
+        fact("kernel", "release"),
+        crate::registry::TOOL.to_owned(),
+        build.to_owned(),
+    ]
+    .join(" | ")
+}
+
+fn calibration_path() -> PathBuf {
+    let cache = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    cache.or_else(home).unwrap_or_else(env::temp_dir).join("fathom/calibration.json")
+}
+
+impl Calibration {
+    /// The ceilings of a run's tests, by their names, as far as they can be compared and were not disturbed.
+    ///
+    /// A test with fewer than half the connections waits more than it works: it is not held back by the tool.
+    pub fn ceilings_of(self, tests: &[TestRun]) -> BTreeMap<String, BTreeMap<String, f64>> {
+        let of_test = |test: &TestRun| {
+            let ceiling = self.ceiling(&test.kind, concurrency(&test.options))?;
+            Some((test.name.clone(), ceiling.reached.clone()))
+        };
+        tests.iter().filter_map(of_test).collect()
+    }
+
+    /// The ceiling of a kind with so much under way.
+    pub fn ceiling(&self, kind: &str, concurrency: u64) -> Option<&Ceiling> {
+        self.ceilings.get(kind).filter(|ceiling| !ceiling.disturbed && concurrency * 2 >= ceiling.concurrency)
+    }
+
+    /// A new one for this machine.
+    pub fn new() -> Self {
+        Self { machine: machine(), made: Timestamp::now().to_string(), ceilings: BTreeMap::new() }
+    }
+
+    /// The one that was kept, if it belongs to this machine and this build.
+    pub fn load() -> Option<Self> {
+        let kept: Self = serde_json::from_str(&fs::read_to_string(calibration_path()).ok()?).ok()?;
+        (kept.machine == machine()).then_some(kept)
+    }
+
+    /// Keeps it for later runs and says where.
+    pub fn save(&self) -> anyhow::Result<PathBuf> {
+        let path = calibration_path();
+        let folder = path.parent().expect("the path was made from a folder");
+        fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        files::write_whole(&path, FileReaders::Owner, |out| Ok(serde_json::to_writer_pretty(out, self)?))?;
+        Ok(path)
+    }
+}

@@ -1,0 +1,89 @@
+//! Who is behind a word on the command line, and whether it is there.
+
+use std::{
+    net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _},
+    time::Duration,
+};
+
+use fathom_lab::{Lab, StateFolder};
+use fathom_model::{TestPlan, plan::HostReach};
+use fathom_probe::kinds as probe;
+use fathom_sys::netlink::namespace::NetNs;
+
+use crate::{
+    allow::{self, AllowList},
+    exit::{Exit, UserError},
+};
+
+/// Refuses to probe a host that the user has not allowed; in a lab everything may be probed, for nothing leaves it.
+///
+/// Single packets at ping's pace are as free as those of ping.
+pub fn check_probe(
+    host: &str,
+    (test, from): (&TestPlan, Option<&HostReach>),
+    allowed: &AllowList,
+) -> Result<(), UserError> {
+    let is_in_lab = match from {
+        Some(HostReach::Lab(_) | HostReach::LabUp(..)) => true,
+        Some(HostReach::This) => is_in_lab(),
+        _ => false,
+    };
+    if is_in_lab {
+        return Ok(());
+    }
+    let addresses = resolve(host)?;
+    if probe::is_within_ping_rate(&test.kind, &test.options) {
+        return allow::check_single_host(host, &addresses);
+    }
+    allowed.check(host, &addresses)
+}
+
+/// Whether this process itself is on a host of a lab that is up.
+pub fn is_in_lab() -> bool {
+    let Ok(here) = NetNs::current() else { return false };
+    let Ok(state) = StateFolder::from_environment() else { return false };
+    let labs = fathom_lab::list(&state).unwrap_or_default();
+    let labs = labs.iter().filter_map(|(name, _)| Lab::find(&state, name).ok());
+    let is_here = |host: &fathom_lab::Host| host.namespaces().net.is_same(&here).unwrap_or(false);
+    labs.into_iter().any(|lab| lab.hosts().iter().any(is_here))
+}
+
+/// How long a target may take to accept a connection: TCP sends its first segment three times in it.
+const REACH_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Connects once, so that a target that is not there is told before anything is started; one address that answers is enough.
+pub fn check_reachable(addresses: &[IpAddr], port: u16) -> Result<(), UserError> {
+    let mut refused = Ok(());
+    for target in addresses.iter().map(|address| SocketAddr::new(*address, port)) {
+        match TcpStream::connect_timeout(&target, REACH_PATIENCE) {
+            Ok(_) => return Ok(()),
+            Err(error) => refused = refused.and(Err((target, error))),
+        }
+    }
+    refused.map_err(|(target, error)| {
+        UserError::new(Exit::Preflight, format!("cannot reach {target}"))
+            .with_line("why", error.to_string())
+            .with_line("try", "whether the server listens there: ss -ltn")
+    })
+}
+
+/// The first host beyond the plan's own to which a test sends; what is no destination is for its check to refuse.
+pub fn destination(test: &TestPlan) -> Option<String> {
+    let options = &test.options;
+    let probed = fathom_probe::kinds::destination(&test.kind, options);
+    let server = || Some(fathom_interop::iperf3::destination(options).ok()??.0);
+    let of_url = || Some(fathom_http::target::destinations(options).ok()?.into_iter().next()?.host);
+    probed.or_else(server).or_else(of_url)
+}
+
+/// The addresses behind a name or an address.
+pub fn resolve(host: &str) -> Result<Vec<IpAddr>, UserError> {
+    let unknown = |why: String| {
+        UserError::new(Exit::Preflight, format!("there is no host `{host}`"))
+            .with_line("why", why)
+            .with_line("try", "an address, or a name that `getent hosts` knows")
+    };
+    let found = (host, 0).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
+    let addresses: Vec<IpAddr> = found.map(|address| address.ip()).collect();
+    if addresses.is_empty() { Err(unknown("the name has no address".to_owned())) } else { Ok(addresses) }
+}

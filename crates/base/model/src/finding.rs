@@ -79,10 +79,11 @@ pub enum PromiseOutcome {
 }
 
 /// One word for what became of a run; every output and the exit code say the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum VerdictState {
     /// It was measured; nothing was promised.
+    #[default]
     Measured,
     /// Every promise was kept.
     #[serde(alias = "pass")]
@@ -118,11 +119,14 @@ impl VerdictState {
 }
 
 /// The state of a run with its reasons.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Verdict {
     /// What became of the run.
     #[serde(alias = "outcome")]
     pub state: VerdictState,
     /// Why, a sentence each: `udp stream: lost 0.31 % > 0 %`; empty where nothing needs a reason.
     pub reasons: Vec<String>,
+    /// The tests whose numbers cannot be trusted, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub invalid: Vec<String>,
 }

@@ -8,7 +8,7 @@ use crate::{
     benchmark::Benchmark,
     bottleneck::FlowSummary,
     environment::Environment,
-    finding::{Finding, Verdict},
+    finding::{Finding, Verdict, VerdictState},
     metric::Layer,
     plan::Plan,
     record::{HostRecord, Record},
@@ -122,6 +122,17 @@ impl TestRun {
 }
 
 impl Run {
+    /// The state in words: `MEASURED, 1 of 6 rows INVALID`.
+    #[must_use]
+    pub fn state_words(&self) -> String {
+        let word = self.verdict.state.word();
+        match self.verdict.invalid.len() {
+            0 => word.to_owned(),
+            _ if self.verdict.state == VerdictState::Invalid => word.to_owned(),
+            n => format!("{word}, {n} of {} rows {}", self.tests.len(), VerdictState::Invalid.word()),
+        }
+    }
+
     /// What a finding says, with the name of its test where there are others.
     #[must_use]
     pub fn told(&self, finding: &Finding) -> String {

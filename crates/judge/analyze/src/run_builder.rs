@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fathom_model::{
     Better, Confidence, Derivation, Environment, Example, Finding, Histogram, HostRecord, Layer, Metric, Plan, Record,
-    Run, Side, StepRecord, TestPlan, Timeline, Trial, Unit, UsersRecord, Verdict, VerdictState, Visits,
+    Run, Side, StepRecord, TestPlan, Timeline, Trial, Unit, UsersRecord, Verdict, Visits,
     metric::{MetricName, UnitAndSense},
     names::{count, distribution, host as counter},
     plan::HostReach,
@@ -168,7 +168,7 @@ impl RunBuilder {
             hosts: [("client".to_owned(), host("198.18.0.1")), ("target".to_owned(), host("198.18.0.2"))].into(),
             tests: Vec::new(),
             findings: Vec::new(),
-            verdict: Verdict { state: VerdictState::Measured, reasons: Vec::new() },
+            verdict: Verdict::default(),
             completeness: Completeness::Complete,
         };
         Self { run, context: AnalysisContext::default() }

@@ -111,7 +111,9 @@ pub(crate) fn compare(whose: &str, (summary, value): (&Summary, f64), promise: P
 /// The state of a run: what it did, then what spoils its numbers, then its promises.
 pub(crate) fn verdict(run: &Run) -> Verdict {
     let all = |is: &dyn Fn(&TestRun) -> bool| run.tests.iter().all(is);
-    let said = |state, reasons| Verdict { state, reasons };
+    let invalid = run.tests.iter().filter(|test| has_finding(run, test, Severity::Invalidates));
+    let invalid: Vec<String> = invalid.map(|test| test.name.clone()).collect();
+    let said = |state, reasons| Verdict { state, reasons, invalid: invalid.clone() };
     if all(&|test| has_no_result(run, test)) {
         return said(VerdictState::Invalid, reasons_for_nothing(run));
     }
@@ -293,7 +295,9 @@ mod tests {
         story.total("client", fathom_model::names::count::INTENDED, 1000);
         assert_eq!(story.analyzed().verdict.state, VerdictState::Invalid);
         story.tcp_stream(&[1000]);
-        assert_eq!(story.analyzed().verdict.state, VerdictState::Measured);
+        let run = story.analyzed();
+        assert_eq!((run.verdict.state, run.verdict.invalid.len()), (VerdictState::Measured, 1));
+        assert_eq!(run.state_words(), "MEASURED, 1 of 2 rows INVALID");
     }
 
     #[test]

@@ -3,16 +3,12 @@
 //! It picks and formats what a [`Run`] holds and computes no statistic. It does not know how a run came about, and it reads
 //! no clock and no file. Everything that a host said (names, addresses, notes, errors) is taken for hostile text.
 
-mod benchmark;
 mod counter;
-mod curve;
-mod flow;
+mod document;
 pub mod formats;
 mod plot;
-mod probe;
 pub mod sanitize;
-mod steps;
-mod view;
+mod words;
 
 use std::io;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Confidence, Histogram, Layer, Run, TestRun, Trial,
+    Confidence, Histogram, Layer, Run, TestRun, Trial, Verdict,
     probe::{OutageRecord, ProbeRecord},
     record::Series,
     run::Completeness,
@@ -72,7 +72,7 @@ fathom evaluate 10.0.0.2 --expect 'udp_stream.loss_ratio <= 0'
   next:  sysctl -w net.core.rmem_max=8388608
          # on web-1: expected to end the loss at this rate
 
-  layer   test                 result       95 % interval  limit                used
+  layer   test                 result       95 % interval  limit                used   held back by
   http    GET /, 100 conn.     182 k req/s  ± 0.40 %       ceiling 610 k req/s  30 %   ◂ one queue
           p50 · p99 · p99.9    510 µs · 1.89 ms · –
   tcp     stream, 8 flows      9.10 Gbit/s  ± 0.40 %       line 23.5 Gbit/s     39 %   ◂ one queue
@@ -106,6 +106,21 @@ verdict  INCOMPLETE      run 2026-11-21-0923-a1f3   92.0 s
 fn an_evaluation_tells_the_finding_first_and_the_verdict_last() {
     let text = written(&TextFormat(TextStyle::PLAIN), &sample::run());
     assert_eq!(text, EVALUATION, "\n{text}");
+}
+
+#[test]
+fn a_head_says_how_many_rows_cannot_be_trusted() {
+    let mut run = sample::run();
+    run.verdict = Verdict { invalid: vec!["frames_64".to_owned()], ..Verdict::default() };
+    let words = format!("MEASURED, 1 of {} rows INVALID", run.tests.len());
+    let text = written(&TextFormat(TextStyle::PLAIN), &run);
+    assert!(text.lines().take(5).any(|line| line.trim() == words), "{text}");
+    assert!(text.contains(&format!("verdict  {words}  ")), "{text}");
+    let html = written(&Html, &run);
+    assert!(
+        html.contains(&format!("<section class=\"verdict open\" aria-label=\"verdict\"><p class=\"word\">{words}<"))
+    );
+    assert!(written(&Json, &run).contains("\"invalid\": [\n      \"frames_64\""));
 }
 
 #[test]
@@ -331,7 +346,7 @@ fn users_of_a_script_are_told_step_by_step_with_their_promises() {
     let p99 = &mut few.tests[0].users.as_mut().unwrap().steps[0].summaries[2];
     p99.note = Some("too few samples (900 of 1,000)".to_owned());
     let text = written(&TextFormat(TextStyle::PLAIN), &few);
-    assert!(text.contains("(2.98 ms)") && text.contains("note  too few samples for p99 of home"), "{text}");
+    assert!(text.contains("(2.98 ms)") && text.contains("( ) from too few samples"), "{text}");
     let narrow = written(&TextFormat(TextStyle { colour: Colour::Never, width: 80 }), &sample::scripted());
     assert!(narrow.contains("p99 < 50ms") && narrow.contains("−30 %"), "a promise gives way last\n{narrow}");
 }

@@ -98,7 +98,7 @@ fn row(run: &Run, test: &TestRun, summary: Option<&Summary>) -> Vec<String> {
 /// The load curve of a search: at each rate that was offered what was achieved, the objective's value and the median latency.
 fn curve_rows(run: &Run, test: &TestRun) -> Vec<Vec<String>> {
     let Some(curve) = &test.curve else { return Vec::new() };
-    let unit = crate::curve::metric(test, curve).map(|metric| serialised(&metric.unit)).unwrap_or_default();
+    let unit = crate::words::objective_metric(test, curve).map(|metric| serialised(&metric.unit)).unwrap_or_default();
     let of_point = |point: &CurvePoint| {
         let values = [
             ("achieved".to_owned(), serialised(&curve.unit), point.achieved),

@@ -8,7 +8,7 @@ use super::{
     scale::{Scale, label, magnitude, ticks_from_zero},
     y_grid,
 };
-use crate::benchmark::tests;
+use crate::words::benchmarks;
 
 const WIDTH: f64 = 1040.0;
 const HEIGHT: f64 = 300.0;
@@ -59,7 +59,7 @@ pub(crate) fn rates(run: &Run) -> Plot {
         None => lines.push(PlotLine { name: name.to_owned(), points: vec![point], is_faint }),
     };
     let mut sizes = Vec::new();
-    for (nth, (_, found)) in tests(run).enumerate() {
+    for (nth, (_, found)) in benchmarks(run).enumerate() {
         let place = float(nth) + 0.5;
         sizes.push((place, format!("{} B", found.size_bytes)));
         add("theoretical", true, (place, found.line_rate.unwrap_or(found.max_rate)));

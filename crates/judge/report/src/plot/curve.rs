@@ -9,7 +9,7 @@ use super::{
     throughput::unit_word,
     y_grid,
 };
-use crate::curve::{metric, objective};
+use crate::words::{objective, objective_metric};
 
 const WIDTH: f64 = 1040.0;
 const HEIGHT: f64 = 300.0;
@@ -65,7 +65,7 @@ pub(crate) fn load_curve(test: &TestRun, curve: &LoadCurve) -> Plot {
     };
     let values = of(|point| point.value);
     let medians = of(|point| point.median_ns);
-    let second = metric(test, curve).and_then(|metric| {
+    let second = objective_metric(test, curve).and_then(|metric| {
         let mut lines = vec![(metric.title.to_string(), values)];
         if metric.unit == Unit::Nanos && !medians.is_empty() {
             lines.push(("median".to_owned(), medians));

@@ -15,7 +15,7 @@ use super::{
     px,
     scale::{Scale, log_ticks},
 };
-use crate::steps::{TIMES, name};
+use crate::words::{TIMES, step_name};
 
 const WIDTH: f64 = 510.0;
 /// Where the bars begin, right of the names.
@@ -40,7 +40,7 @@ fn height(n: usize) -> f64 {
 
 /// A name in the room that there is; the whole of it is told when it is pointed at.
 fn label(step: &StepSummary, row: usize) -> Markup {
-    let whole = name(step);
+    let whole = step_name(step);
     let cut = whole.chars().count() > NAME_MAX;
     let shown: String = if cut { whole.chars().take(NAME_MAX - 1).chain(['…']).collect() } else { whole.clone() };
     html! {

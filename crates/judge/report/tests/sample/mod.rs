@@ -520,7 +520,7 @@ pub(crate) fn run() -> Run {
         hosts: BTreeMap::from([("gen-1".to_owned(), host("10.0.0.1", "6.18.5", "8")), ("web-1".to_owned(), target)]),
         tests,
         findings: findings(),
-        verdict: Verdict { state: VerdictState::Incomplete, reasons: vec![LACKING.to_owned()] },
+        verdict: Verdict { state: VerdictState::Incomplete, reasons: vec![LACKING.to_owned()], ..Verdict::default() },
         completeness: Completeness::Incomplete { reason: LACKING.to_owned() },
     }
 }
@@ -743,7 +743,7 @@ pub(crate) fn scripted() -> Run {
     run.findings.clear();
     run.completeness = Completeness::Complete;
     let reasons = vec!["app shop.scenario login errors 6.4 % >= 0.10 %".to_owned()];
-    run.verdict = Verdict { state: VerdictState::Broken, reasons };
+    run.verdict = Verdict { state: VerdictState::Broken, reasons, ..Verdict::default() };
     "fathom app run shop.scenario http://10.0.0.2/".clone_into(&mut run.command);
     "shop.scenario against web-1".clone_into(&mut run.plan.title);
     run.plan.rounds = 3;

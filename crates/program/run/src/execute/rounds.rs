@@ -6,7 +6,7 @@ use fathom_engine::{LiveProgress, TestKind};
 use fathom_fleet::{Assignment, Error, ErrorClass, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan};
 use fathom_model::{
     Derivation, PeerAddresses, Phases, Plan, Role, Run, Settings, Side, TestPlan, TestRun, Trial, Unit, ValueKind,
-    Verdict, VerdictState,
+    Verdict,
     benchmark::OwnMaximum,
     plan::HostReach,
     run::{Completeness, SCHEMA},
@@ -191,7 +191,7 @@ fn new_run(plan: Plan, command: &str, now: &Zoned) -> anyhow::Result<Run> {
         plan,
         hosts: BTreeMap::new(),
         findings: Vec::new(),
-        verdict: Verdict { state: VerdictState::Measured, reasons: Vec::new() },
+        verdict: Verdict::default(),
         completeness: Completeness::Complete,
     })
 }

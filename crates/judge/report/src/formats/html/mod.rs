@@ -1,11 +1,6 @@
 //! One self-contained page for colleagues: reads without network, without JavaScript, on paper and on a phone.
 
-mod benchmark;
-mod hosts;
-mod overview;
-mod probe;
-mod steps;
-mod test;
+mod blocks;
 
 use std::io;
 
@@ -14,7 +9,7 @@ use fathom_model::Run;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use ring::digest;
 
-use crate::{Format, sanitize};
+use crate::{Format, document, sanitize};
 
 const STYLE: &str = include_str!("../../../assets/report.css");
 const SCRIPT: &str = include_str!("../../../assets/report.js");
@@ -63,31 +58,10 @@ fn page(run: &Run) -> Markup {
                 style { (PreEscaped(STYLE)) }
             }
             body {
-                main {
-                    (overview::header(run))
-                    (overview::verdict(run))
-                    (probe::answered(run))
-                    (overview::findings(run))
-                    (overview::ladder(run))
-                    (overview::table(run))
-                    @for test in &run.tests { (test::section(run, test)) }
-                    (hosts::section(run))
-                    (hosts::repeat(run))
-                }
+                main { (blocks::all(&document::blocks(run))) }
                 div #tip hidden {}
                 script { (PreEscaped(SCRIPT)) }
             }
         }
     }
-}
-
-/// A table that scrolls within its own box when the screen is narrow.
-fn scrolling(table: &Markup) -> Markup {
-    html! { div.scroll tabindex="0" { (table) } }
-}
-
-/// A name that can stand behind a `#`.
-fn anchor(name: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-    format!("test-{}", name.chars().map(plain).collect::<String>())
 }

@@ -1,30 +1,30 @@
 //! A run on one screen of a terminal: the finding first, then the table, then the verdict.
-//!
-//! A run of several tests is a table with a line per test; a run of one test is told in detail.
 
-mod benchmark;
-mod detail;
-mod probe;
+mod flowing;
+mod grid;
 mod screen;
-mod steps;
-mod table;
 
 use std::io;
 
-use fathom_model::{Conservation, Finding, Run, Severity, VerdictState, summary::Drops, units::grouped};
+use fathom_model::{Example, Run, units::grouped};
 pub use screen::{Colour, TextStyle};
 use screen::{
     TextScreen,
     Tone::{self, Bad, Faint, Good, Plain, Strong, Warn},
+    fitted, wrap,
 };
 
 use crate::{
     Format,
-    view::{self, RowMark},
+    document::{self, Block, Cell, Fact, Failure, FindingBlock, Head, List, Medium, Paragraph, State, Table, Weight},
+    sanitize::one_line,
+    words::{MISSING, Mark},
 };
 
-/// The notes that fit below it.
-const NOTES_MAX: usize = 6;
+/// The causes of failed steps that a screen shows; all are in the HTML report.
+const FAILURES_MAX: usize = 8;
+/// The letters of a step's name before its failures.
+const FAILED_MAX: usize = 24;
 
 /// Text for people, in the style given.
 #[derive(Debug, Clone, Copy)]
@@ -41,158 +41,215 @@ impl Format for TextFormat {
 
     fn write(&self, run: &Run, out: &mut dyn io::Write) -> io::Result<()> {
         let mut screen = TextScreen::new(self.0);
-        headline(&mut screen, run);
-        findings(&mut screen, run);
-        match run.tests.as_slice() {
-            [] => screen.line(&[(Plain, "  no test was run")]),
-            _ if benchmark::is_all(run) => benchmark::write(&mut screen, run),
-            [test] => detail::write(&mut screen, run, test),
-            _ => {
-                table::write(&mut screen, run);
-                run.tests.iter().for_each(|test| probe::write_named(&mut screen, test));
-                screen.blank_line();
-                for conservation in run.tests.iter().filter_map(|test| test.conservation.as_ref()) {
-                    drop_balance(&mut screen, conservation);
-                }
-                notes(&mut screen, run);
-            }
-        }
-        remarks(&mut screen, run);
-        verdict(&mut screen, run);
+        blocks(&mut screen, &document::blocks(run));
         out.write_all(screen.into_text().as_bytes())
     }
 }
 
-fn headline(screen: &mut TextScreen, run: &Run) {
-    let hosts: Vec<String> = view::roles_of_hosts(run)
-        .iter()
-        .map(|(part, name)| {
-            let words = view::host_words(run, name);
-            if part == name { words } else { format!("{part}: {words}") }
-        })
-        .collect();
-    let probed = view::probed(run).map(|target| format!("target: {target}"));
-    let hosts = hosts.into_iter().chain(probed).chain(view::shared_cores(run)).collect::<Vec<_>>().join("   ");
-    let command = view::command(run);
-    if command.chars().count() + hosts.chars().count() + 4 <= screen.width() {
-        screen.line(&[(Strong, &command), (Plain, "    "), (Faint, &hosts)]);
-    } else {
-        screen.line(&[(Strong, &command)]);
-        let fits = hosts.chars().count() + 2 <= screen.width();
-        if fits {
-            screen.line(&[(Plain, "  "), (Faint, &hosts)]);
-        } else {
-            screen.wrapped((Plain, "  "), (Faint, &hosts));
-        }
-    }
-    screen.blank_line();
-    state(screen, run);
-    probe::write_answers(screen, run);
-}
-
-/// The state of a run, before everything else, where no finding below says it.
-fn state(screen: &mut TextScreen, run: &Run) {
-    let said: Vec<String> = view::important(run).iter().map(|finding| run.told(finding)).collect();
-    let reasons: Vec<&str> =
-        run.verdict.reasons.iter().filter(|reason| !said.contains(reason)).map(String::as_str).collect();
-    if !reasons.is_empty() {
-        let label = format!("  {}  ", run.verdict.state.word());
-        screen.wrapped((tone(run.verdict.state), &label), (Strong, &reasons.join("; ")));
-        screen.blank_line();
-    }
-}
-
-const fn tone(state: VerdictState) -> Tone {
-    match view::state_mark(state) {
-        RowMark::Kept => Good,
-        RowMark::Broken => Bad,
-        RowMark::Open | RowMark::Missing => Warn,
-        RowMark::Plain => Strong,
-    }
-}
-
-fn findings(screen: &mut TextScreen, run: &Run) {
-    for finding in view::important(run) {
-        let title = run.told(finding);
-        let label = match finding.severity {
-            _ if run.verdict.reasons.contains(&title) => format!("  {}  ", run.verdict.state.word()),
-            Severity::Invalidates => "  do not trust  ".to_owned(),
-            _ => "  ".to_owned(),
+/// Writes blocks with an empty line between them, but for sentences that follow each other.
+fn blocks(screen: &mut TextScreen, all: &[Block<'_>]) {
+    let mut after_sentence = false;
+    for shown in all {
+        let shown = match shown {
+            Block::Only(Medium::Page, _) => continue,
+            Block::Only(Medium::Screen, inner) => inner,
+            shown => shown,
         };
-        screen.wrapped((Bad, &label), (Strong, &title));
-        next_step(screen, finding);
-        screen.blank_line();
+        let is_sentence = matches!(shown, Block::Paragraph(_));
+        let is_aside = matches!(shown, Block::Paragraph(Paragraph { is_aside: true, .. }));
+        if !(is_aside || is_sentence && after_sentence) {
+            screen.blank_line();
+        }
+        block(screen, shown);
+        after_sentence = is_sentence;
     }
-    screen.blank_line();
 }
 
-fn next_step(screen: &mut TextScreen, finding: &Finding) {
-    let Some(next) = &finding.next else { return };
+fn block(screen: &mut TextScreen, shown: &Block<'_>) {
+    match shown {
+        Block::Head(shown) => head(screen, shown),
+        Block::State(shown) => state(screen, shown),
+        Block::Ending(shown) => ending(screen, shown),
+        Block::Facts(shown) => facts(screen, shown),
+        Block::Finding(shown) => finding(screen, shown),
+        Block::Section(shown) => blocks(screen, &shown.blocks),
+        Block::Heading(text) => screen.line(&[(Strong, &format!("  {text}"))]),
+        Block::Paragraph(shown) => paragraph(screen, shown),
+        Block::List(shown) => list(screen, shown),
+        Block::Table(shown) => table(screen, shown),
+        Block::Figure(shown) => shown.table.iter().filter(|_| shown.on_screen).for_each(|shown| table(screen, shown)),
+        Block::Columns(columns) => columns.iter().for_each(|column| blocks(screen, column)),
+        Block::Fold(shown) => blocks(screen, &shown.blocks),
+        Block::Failures(shown) => failures(screen, shown),
+        Block::Ladder(_) | Block::Headline(_) | Block::Code(_) | Block::Only(..) => {}
+    }
+}
+
+/// How a mark looks.
+const fn tone(mark: Mark) -> Tone {
+    match mark {
+        Mark::Plain => Plain,
+        Mark::Kept => Good,
+        Mark::Broken => Bad,
+        Mark::Open | Mark::Missing => Warn,
+    }
+}
+
+/// How a cell looks: its mark says more than its weight.
+const fn cell_tone(cell: &Cell) -> Tone {
+    match (cell.mark, cell.weight) {
+        (Mark::Plain, Weight::Strong) => Strong,
+        (Mark::Plain, Weight::Faint) => Faint,
+        (mark, _) => tone(mark),
+    }
+}
+
+fn table(screen: &mut TextScreen, shown: &Table) {
+    if shown.flows {
+        flowing::write(screen, shown);
+    } else if !shown.rows.is_empty() {
+        grid::write(screen, shown);
+    }
+}
+
+fn head(screen: &mut TextScreen, head: &Head) {
+    let words = |fact: &Fact| {
+        if fact.name == fact.text { fact.text.clone() } else { format!("{}: {}", fact.name, fact.text) }
+    };
+    let hosts = head.hosts.iter().map(words).collect::<Vec<_>>().join("   ");
+    let n_hosts = hosts.chars().count();
+    if head.command.chars().count() + n_hosts + 4 <= screen.width() {
+        screen.line(&[(Strong, &head.command), (Plain, "    "), (Faint, &hosts)]);
+        return;
+    }
+    screen.line(&[(Strong, &head.command)]);
+    if n_hosts + 2 <= screen.width() {
+        screen.line(&[(Plain, "  "), (Faint, &hosts)]);
+    } else {
+        screen.wrapped((Plain, "  "), (Faint, &hosts));
+    }
+}
+
+/// The state of a run, before everything else, where no finding below says it or some rows are not as good as the others.
+fn state(screen: &mut TextScreen, state: &State) {
+    if !state.unsaid.is_empty() || state.word.contains(',') {
+        let label = format!("  {}  ", state.word);
+        screen.wrapped((state_tone(state), &label), (Strong, &state.unsaid.join("; ")));
+    }
+}
+
+const fn state_tone(state: &State) -> Tone {
+    match state.mark {
+        Mark::Plain => Strong,
+        mark => tone(mark),
+    }
+}
+
+fn ending(screen: &mut TextScreen, state: &State) {
+    let reasons = state.reasons.join("; ");
+    let word = (state_tone(state), state.word.as_str());
+    let n_taken = [&state.word, &reasons, &state.about].map(|text| text.chars().count()).iter().sum::<usize>();
+    if n_taken + 18 <= screen.width() {
+        let gap = if reasons.is_empty() { "" } else { "   " };
+        let pieces = [(Plain, gap), (Plain, reasons.as_str()), (Plain, "      "), (Faint, state.about.as_str())];
+        screen.line(&[&[(Plain, "verdict  "), word], &pieces[..]].concat());
+    } else {
+        screen.line(&[(Plain, "verdict  "), word, (Plain, "      "), (Faint, &state.about)]);
+        screen.wrapped((Plain, "         "), (Plain, &reasons));
+    }
+}
+
+fn facts(screen: &mut TextScreen, facts: &[Fact]) {
+    let widest = facts.iter().map(|fact| fact.name.len()).max().unwrap_or(0);
+    for fact in facts {
+        screen.wrapped((Faint, &format!("  {:<widest$}  ", fact.name)), (tone(fact.mark), &fact.text));
+    }
+}
+
+fn finding(screen: &mut TextScreen, shown: &FindingBlock<'_>) {
+    let label = shown.label.as_ref().map(|label| format!("  {label}")).unwrap_or_default();
+    screen.wrapped((Bad, &format!("{label}  ")), (Strong, &shown.title));
+    let Some(next) = &shown.finding.next else { return };
     let on = next.on.as_ref().map(|host| format!("on {host}"));
     let expected = next.expected.as_ref().map(|expected| format!("expected to {}", expected.trim_start_matches("to ")));
     let aside: Vec<String> = on.into_iter().chain(expected).collect();
     // The line can be pasted into a shell as it stands.
     let aside = if aside.is_empty() { String::new() } else { format!("# {}", aside.join(": ")) };
+    let command = [(Plain, "  next:  "), (Good, next.command.as_str())];
     if next.command.chars().count() + aside.chars().count() + 17 <= screen.width() {
-        screen.line(&[(Plain, "  next:  "), (Good, &next.command), (Plain, "        "), (Faint, &aside)]);
+        screen.line(&[command, [(Plain, "        "), (Faint, &aside)]].concat());
         return;
     }
-    screen.line(&[(Plain, "  next:  "), (Good, &next.command)]);
+    screen.line(&command);
     if !aside.is_empty() {
         screen.wrapped((Plain, "         "), (Faint, &aside));
     }
 }
 
-/// `sent 100 datagrams = received 97 + receiver's socket buffer 3 + unexplained 0`.
-fn drop_balance(screen: &mut TextScreen, conservation: &Conservation) {
-    let Conservation { what, n_sent, n_received, n_unexplained, .. } = conservation;
-    // The receiver is where most is dropped, and the sentence is about it.
-    let place = |drop: &Drops| drop.place.trim_start_matches("receiver's ").to_owned();
-    let drop = |drop: &Drops| format!("+ {} {}", place(drop), grouped(drop.n_dropped));
-    let sign = if *n_unexplained < 0 { '−' } else { '+' };
-    let mut terms = vec![format!("sent {} {what} = received {}", grouped(*n_sent), grouped(*n_received))];
-    terms.extend(conservation.drops.iter().filter(|drop| drop.n_dropped > 0).map(drop));
-    terms.push(format!("{sign} unexplained {}", grouped(n_unexplained.unsigned_abs())));
-    screen.wrapped((Plain, "  "), (Plain, &terms.join(" ")));
+fn paragraph(screen: &mut TextScreen, shown: &Paragraph) {
+    let label = if shown.mark == Mark::Missing { MISSING } else { shown.label };
+    let label = if label.is_empty() { String::new() } else { format!("{label}  ") };
+    let tone = if shown.is_aside && shown.mark == Mark::Plain { Faint } else { tone(shown.mark) };
+    screen.wrapped((Faint, &format!("  {label}")), (tone, &shown.text));
 }
 
-fn notes(screen: &mut TextScreen, run: &Run) {
-    let mut all = view::notes_of_tests(run, view::in_table);
-    all.extend(view::unavailable(run));
-    screen.blank_line();
-    for note in all.iter().take(NOTES_MAX) {
-        screen.wrapped((Faint, "  note  "), (Plain, note));
+fn list(screen: &mut TextScreen, shown: &List) {
+    let widest = shown.items.iter().map(|item| item.label.len()).max().unwrap_or(0);
+    let n_shown = shown.screen_max.unwrap_or(shown.items.len());
+    for item in shown.items.iter().take(n_shown) {
+        let of = if item.of.is_empty() { String::new() } else { format!("{:>9}  ", item.of) };
+        let tone = if item.mark == Mark::Plain { Faint } else { tone(item.mark) };
+        screen.wrapped((tone, &format!("  {:<widest$}  {of}", item.label)), (Plain, &item.text));
     }
-    if all.len() > NOTES_MAX {
-        screen.line(&[(Faint, &format!("  … and {} more notes in the HTML report", all.len() - NOTES_MAX))]);
+    more(screen, shown.items.len().saturating_sub(n_shown), "notes");
+}
+
+fn more(screen: &mut TextScreen, n: usize, what: &str) {
+    if n > 0 {
+        screen.line(&[(Faint, &format!("  … and {n} more {what} in the HTML report"))]);
     }
 }
 
-fn remarks(screen: &mut TextScreen, run: &Run) {
-    screen.blank_line();
-    for finding in view::remarks(run) {
-        let label = if finding.severity == Severity::Remark { "  remark  " } else { "  also    " };
-        let of = match finding.tests.len() {
-            n if n == 0 || n == run.tests.len() || finding.id == "promise-broken" => String::new(),
-            1 => String::new(),
-            _ => format!(" ({})", view::names(run, finding).join("; ")),
+fn failures(screen: &mut TextScreen, failures: &[Failure<'_>]) {
+    let letters = |failure: &Failure<'_>| one_line(failure.step).chars().count();
+    let widest = failures.iter().map(letters).max().unwrap_or(0).min(FAILED_MAX);
+    for failure in failures.iter().take(FAILURES_MAX) {
+        let label = format!("  failed  {:>8}  {}  ", grouped(failure.n), fitted(&one_line(failure.step), widest));
+        screen.wrapped((Bad, &label), (Strong, failure.cause));
+        if let Some(example) = failure.example {
+            let indent = " ".repeat(label.chars().count());
+            let room = screen.width().saturating_sub(indent.len());
+            // One line is enough to find it in a log; the whole stands in the other formats.
+            let short = wrap(&fitted(&one_line(&shortened(example)), room), room).join(" ");
+            screen.line(&[(Plain, &indent), (Faint, &fitted(&short, room))]);
+        }
+    }
+    more(screen, failures.len().saturating_sub(FAILURES_MAX), "causes");
+}
+
+/// An example on one line: what was asked, and the first line of the answer.
+fn shortened(example: &Example) -> String {
+    let first = |text: &str| text.lines().next().unwrap_or_default().trim().to_owned();
+    let answer = first(&example.answer);
+    let answer = if answer.is_empty() { "no answer" } else { &answer };
+    format!("{}  →  {answer}", first(&example.request).trim_end_matches(" HTTP/1.1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::units::Nanos;
+
+    use super::*;
+
+    #[test]
+    fn an_example_is_shortened_to_what_was_asked_and_what_came() {
+        let example = |answer: &str| Example {
+            cause: String::new(),
+            at_ns: Nanos::ZERO,
+            request: "POST /login HTTP/1.1\r\nHost: shop\r\n\r\nname=a".to_owned(),
+            answer: answer.to_owned(),
         };
-        screen.wrapped((Faint, label), (Plain, &format!("{}{of}", run.told(finding))));
-    }
-}
-
-fn verdict(screen: &mut TextScreen, run: &Run) {
-    screen.blank_line();
-    let (word, tone) = (run.verdict.state.word(), tone(run.verdict.state));
-    let about = format!("run {}   {}", run.id, run.took_ns);
-    let reasons = view::reasons(run);
-    let fits = 9 + word.len() + reasons.chars().count() + about.chars().count() + 9 <= screen.width();
-    if fits {
-        let gap = if reasons.is_empty() { "" } else { "   " };
-        let pieces = [(Plain, gap), (Plain, reasons.as_str()), (Plain, "      "), (Faint, about.as_str())];
-        screen.line(&[&[(Plain, "verdict  "), (tone, word)], &pieces[..]].concat());
-    } else {
-        screen.line(&[(Plain, "verdict  "), (tone, word), (Plain, "      "), (Faint, &about)]);
-        screen.wrapped((Plain, "         "), (Plain, &reasons));
+        assert_eq!(shortened(&example("HTTP/1.1 500 Oops\r\n\r\nstack")), "POST /login  →  HTTP/1.1 500 Oops");
+        assert_eq!(shortened(&example("")), "POST /login  →  no answer");
     }
 }

@@ -1,15 +1,18 @@
-//! The table of a run with several tests.
+//! The table of all tests, whose texts may flow into empty cells beside them.
 
-use fathom_model::Run;
-
-use super::screen::{
-    TextScreen,
-    Tone::{self, Bad, Faint, Good, Plain, Strong, Warn},
-    fit, fitted, wrap,
+use super::{
+    cell_tone,
+    screen::{
+        TextScreen,
+        Tone::{self, Faint, Plain},
+        fit, fitted, wrap,
+    },
 };
-use crate::view::{self, RowMark, TableRow};
+use crate::{
+    document::{Row, Table},
+    sanitize::one_line,
+};
 
-const TITLES: [&str; 7] = ["layer", "test", "result", "95 % interval", "limit", "used", ""];
 /// The columns that give way when the screen is narrow, with what they keep: enough of a text to recognise it.
 const MINIMUM: [(usize, usize); 2] = [(1, 17), (4, 12)];
 /// When not even that is enough, what a column of the rest keeps.
@@ -19,27 +22,30 @@ const PUSHED_MAX: usize = 20;
 const INDENT: usize = 2;
 const GAP: usize = 2;
 
-type Cells = [String; 7];
+/// The columns of the table.
+const N: usize = 7;
 
-pub(super) fn write(screen: &mut TextScreen, run: &Run) {
-    let rows = view::rows(run);
-    let mut layer = None;
-    let mut lines: Vec<(Cells, RowMark)> = Vec::new();
-    for row in &rows {
-        let begins = layer != Some(row.test.layer);
-        layer = Some(row.test.layer);
-        lines.push((cells(row, begins), row.mark));
-    }
-    if widths(&lines, screen.width())[1] < lines.iter().map(|(cells, _)| n_chars(&cells[1])).max().unwrap_or(0) {
+type Cells = [String; N];
+
+/// Writes the table of all tests.
+pub(super) fn write(screen: &mut TextScreen, table: &Table) {
+    let texts = |row: &Row| -> Cells { std::array::from_fn(|column| one_line(&row.cells[column].text)) };
+    let mut lines: Vec<(Cells, [Tone; N])> = table
+        .rows
+        .iter()
+        .map(|row| (texts(row), std::array::from_fn(|column| cell_tone(&row.cells[column]))))
+        .collect();
+    let titles: Cells = std::array::from_fn(|column| table.columns[column].title.clone());
+    if widths(&titles, &lines, screen.width())[1] < lines.iter().map(|(cells, _)| n_chars(&cells[1])).max().unwrap_or(0)
+    {
         for (cells, _) in &mut lines {
             cells[1] = shorter(&cells[1]);
         }
     }
-    let widths = widths(&lines, screen.width());
-    let header = TITLES.map(str::to_owned);
-    line(screen, &header, &widths, [Faint; 7]);
-    for (cells, mark) in &lines {
-        line(screen, cells, &widths, tones(*mark));
+    let widths = widths(&titles, &lines, screen.width());
+    line(screen, &titles, &widths, [Faint; N]);
+    for (cells, tones) in &lines {
+        line(screen, cells, &widths, *tones);
     }
 }
 
@@ -47,26 +53,6 @@ pub(super) fn write(screen: &mut TextScreen, run: &Run) {
 fn shorter(title: &str) -> String {
     let title = title.strip_suffix(", 1 flow").unwrap_or(title);
     title.replace(" connections", " conn.").replace("request/response", "rr")
-}
-
-fn cells(row: &TableRow<'_>, begins: bool) -> Cells {
-    let layer = if begins { row.test.layer.name().to_owned() } else { String::new() };
-    let marker = row.finding.map(|finding| format!("◂ {}", finding.short)).unwrap_or_default();
-    let texts =
-        [&row.label, &row.result, &row.interval, &row.limit, &row.used].map(|text| crate::sanitize::one_line(text));
-    let [label, result, interval, limit, used] = texts;
-    [layer, label, result, interval, limit, used, crate::sanitize::one_line(&marker)]
-}
-
-const fn tones(mark: RowMark) -> [Tone; 7] {
-    let used = match mark {
-        RowMark::Kept => Good,
-        RowMark::Broken => Bad,
-        RowMark::Open => Warn,
-        RowMark::Plain | RowMark::Missing => Plain,
-    };
-    let result = if matches!(mark, RowMark::Missing) { Warn } else { Strong };
-    [Plain, Plain, result, Plain, Plain, used, Warn]
 }
 
 fn n_chars(text: &str) -> usize {
@@ -79,10 +65,10 @@ fn reach(cells: &Cells, column: usize) -> usize {
 }
 
 /// The width of each column; one in which nothing stands has none.
-fn widths(lines: &[(Cells, RowMark)], room: usize) -> Vec<usize> {
+fn widths(titles: &Cells, lines: &[(Cells, [Tone; N])], room: usize) -> Vec<usize> {
     let stands = |column: usize| lines.iter().any(|(cells, _)| !cells[column].is_empty());
     let mut natural: Vec<usize> =
-        (0..TITLES.len()).map(|column| if stands(column) { n_chars(TITLES[column]) } else { 0 }).collect();
+        (0..N).map(|column| if stands(column) { n_chars(&titles[column]) } else { 0 }).collect();
     for (cells, _) in lines {
         for (column, cell) in cells.iter().enumerate() {
             // A text that can run on into empty neighbours, or push one that can, does not widen its column.
@@ -101,7 +87,7 @@ fn widths(lines: &[(Cells, RowMark)], room: usize) -> Vec<usize> {
         minimum[column] = minimum[column].min(least);
     }
     let widths = fit(&natural, &minimum, room);
-    fit(&widths, &[COLUMN_MIN; TITLES.len()], room)
+    fit(&widths, &[COLUMN_MIN; N], room)
 }
 
 /// How much of the screen that many columns take, with the gaps between them.
@@ -143,7 +129,7 @@ fn blocks(cells: &Cells, widths: &[usize], room: usize) -> Vec<(usize, usize)> {
 }
 
 /// One line of the table; a text that has no room to its right goes on below.
-fn line(screen: &mut TextScreen, cells: &Cells, widths: &[usize], tones: [Tone; 7]) {
+fn line(screen: &mut TextScreen, cells: &Cells, widths: &[usize], tones: [Tone; N]) {
     let blocks: Vec<(Tone, usize, Vec<String>)> = blocks(cells, widths, screen.width().saturating_sub(INDENT))
         .into_iter()
         .map(|(column, width)| {

@@ -7,35 +7,41 @@ use fathom_model::{
     units::{Nanos, grouped},
 };
 
-use crate::view::{MISSING, RowMark};
+use super::{Block, Fact, Row, Table, columns};
+use crate::words::{MISSING, Mark};
 
 /// The outages that fit on a page; all are in the JSON document.
 const OUTAGES_MAX: usize = 12;
 /// The ports of one state that are named one by one.
 const PORTS_MAX: usize = 40;
 
-/// Rows under headings, and what must be said below.
-pub(crate) struct ProbeTable {
-    pub(crate) header: &'static [&'static str],
-    pub(crate) lines: Vec<(Vec<String>, RowMark)>,
-    pub(crate) remark: Option<String>,
-}
-
 /// What the last round of a test found beside its values, if it was one of probes.
-pub(crate) fn last_probe_record(test: &TestRun) -> Option<&ProbeRecord> {
-    let trials = test.trials.iter().rev();
-    let mut found = trials.flat_map(|trial| trial.records.values()).filter_map(|record| record.probe.as_ref());
+fn last_record(test: &TestRun) -> Option<&ProbeRecord> {
     let tells = |probe: &&ProbeRecord| {
         !probe.hops.is_empty() || !probe.ports.is_empty() || !probe.outages.is_empty() || probe.path_mtu.is_some()
     };
-    found.find(tells)
+    let trials = test.trials.iter().rev();
+    trials.flat_map(|trial| trial.records.values()).filter_map(|record| record.probe.as_ref()).find(tells)
 }
 
-/// What a person asked who probed a host, in a few lines: a word, the answer, and how it is to be looked at.
-pub(crate) struct ProbeAnswer {
-    pub(crate) word: &'static str,
-    pub(crate) text: String,
-    pub(crate) mark: RowMark,
+/// What a test of probes found, as sentences and tables.
+pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
+    let Some(probe) = last_record(test) else { return Vec::new() };
+    let mut blocks = probe.path_mtu.as_ref().map(mtu).unwrap_or_default();
+    for (table, remark) in [hops(&probe.hops), ports(&probe.ports), outages(&probe.outages)] {
+        if !table.rows.is_empty() || remark.is_some() {
+            blocks.push(Block::Table(table));
+            blocks.extend(remark.map(|remark| Block::caution(remark, Mark::Missing)));
+        }
+    }
+    blocks
+}
+
+/// The same below the name of its test, for a run of several.
+pub(super) fn named(test: &TestRun) -> Vec<Block<'_>> {
+    let Some(probe) = last_record(test) else { return Vec::new() };
+    let heading = Block::Heading(format!("{} to {}", test.title, probe.target));
+    std::iter::once(heading).chain(blocks(test)).collect()
 }
 
 fn records(test: &TestRun) -> impl Iterator<Item = (&Record, &ProbeRecord)> {
@@ -44,14 +50,14 @@ fn records(test: &TestRun) -> impl Iterator<Item = (&Record, &ProbeRecord)> {
 }
 
 /// The host that a run probed; nothing for a run that did anything else beside.
-pub(crate) fn target(run: &Run) -> Option<&str> {
+pub(super) fn target(run: &Run) -> Option<&str> {
     let mut targets = run.tests.iter().map(|test| records(test).next().map(|(_, probe)| probe.target.as_str()));
     let first = targets.next()??;
     targets.all(|target| target == Some(first)).then_some(first)
 }
 
 /// The answers of all tests of a run of probes, in the order of the tests; none for any other run.
-pub(crate) fn answers(run: &Run) -> Vec<ProbeAnswer> {
+pub(super) fn answers(run: &Run) -> Vec<Fact> {
     if target(run).is_none() {
         return Vec::new();
     }
@@ -68,13 +74,13 @@ pub(crate) fn answers(run: &Run) -> Vec<ProbeAnswer> {
     run.tests.iter().filter_map(of_test).flatten().collect()
 }
 
-fn answers_of_series(test: &TestRun) -> Vec<ProbeAnswer> {
+fn answers_of_series(test: &TestRun) -> Vec<Fact> {
     let total = |counter: &str| -> u64 { records(test).filter_map(|(record, _)| record.totals.get(counter)).sum() };
     let (n_sent, n_received) = (total(SENT), total(RECEIVED));
     let (yes, mark) = match n_received {
-        0 => ("no", RowMark::Broken),
-        n if n < n_sent => ("yes, with losses", RowMark::Open),
-        _ => ("yes", RowMark::Kept),
+        0 => ("no", Mark::Broken),
+        n if n < n_sent => ("yes, with losses", Mark::Open),
+        _ => ("yes", Mark::Kept),
     };
     let shown = |name: &str| {
         let summary = test.summaries.iter().find(|summary| summary.metric.name == name)?;
@@ -87,15 +93,15 @@ fn answers_of_series(test: &TestRun) -> Vec<ProbeAnswer> {
     let text = format!("{yes}: {} of {} probes answered{loss}", grouped(n_received), grouped(n_sent));
     let trips = [("min", "rtt_ns_min"), ("median", "rtt_ns_p50"), ("p99", "rtt_ns_p99"), ("max", "rtt_ns_max")];
     let trips: Vec<String> = trips.iter().filter_map(|(word, name)| Some(format!("{word} {}", shown(name)?))).collect();
-    let mut answers = vec![ProbeAnswer { word: "reachable", text, mark }];
+    let mut answers = vec![Fact { name: "reachable", text, mark }];
     if !trips.is_empty() {
-        answers.push(ProbeAnswer { word: "RTT", text: trips.join(" · "), mark: RowMark::Plain });
+        answers.push(Fact { name: "RTT", text: trips.join(" · "), mark: Mark::Plain });
     }
     answers.push(answer_of_outages(test));
     answers
 }
 
-fn answer_of_outages(test: &TestRun) -> ProbeAnswer {
+fn answer_of_outages(test: &TestRun) -> Fact {
     let outages: Vec<&OutageRecord> = records(test).flat_map(|(_, probe)| &probe.outages).collect();
     let longest = outages.iter().filter_map(|outage| outage.length_ns).max();
     let lasts = outages.iter().find(|outage| outage.length_ns.is_none());
@@ -105,82 +111,78 @@ fn answer_of_outages(test: &TestRun) -> ProbeAnswer {
     };
     words.extend(longest.map(|longest| format!("the longest {longest}")));
     words.extend(lasts.map(|outage| format!("one from {} to the end", outage.from)));
-    let mark = if outages.is_empty() { RowMark::Plain } else { RowMark::Broken };
-    ProbeAnswer { word: "outages", text: words.join(", "), mark }
+    let mark = if outages.is_empty() { Mark::Plain } else { Mark::Broken };
+    Fact { name: "outages", text: words.join(", "), mark }
 }
 
-fn answer_of_mtu(found: &PathMtuRecord) -> ProbeAnswer {
+fn answer_of_mtu(found: &PathMtuRecord) -> Fact {
     let (text, mark) = match (found.mtu_bytes, found.vanishing_from_bytes) {
-        (None, _) => (format!("{MISSING}  no packet of any length was answered"), RowMark::Missing),
-        (Some(mtu), Some(_)) => (format!("{} B, and a black hole beyond", grouped(mtu)), RowMark::Broken),
-        (Some(mtu), None) => (format!("{} B", grouped(mtu)), RowMark::Plain),
+        (None, _) => (format!("{MISSING}  no packet of any length was answered"), Mark::Missing),
+        (Some(mtu), Some(_)) => (format!("{} B, and a black hole beyond", grouped(mtu)), Mark::Broken),
+        (Some(mtu), None) => (format!("{} B", grouped(mtu)), Mark::Plain),
     };
-    ProbeAnswer { word: "path MTU", text, mark }
+    Fact { name: "path MTU", text, mark }
 }
 
-fn answer_of_route(hops: &[HopRecord]) -> ProbeAnswer {
+fn answer_of_route(hops: &[HopRecord]) -> Fact {
     let (text, mark) = match hops.iter().find(|hop| hop.target) {
-        Some(last) if last.hop == 1 => ("1 hop".to_owned(), RowMark::Plain),
-        Some(last) => (format!("{} hops", last.hop), RowMark::Plain),
+        Some(last) if last.hop == 1 => ("1 hop".to_owned(), Mark::Plain),
+        Some(last) => (format!("{} hops", last.hop), Mark::Plain),
         None => {
             let last = hops.iter().rfind(|hop| !hop.addresses.is_empty()).map_or(0, |hop| hop.hop);
-            (format!("the host was not reached; the last that answered is hop {last}"), RowMark::Open)
+            (format!("the host was not reached; the last that answered is hop {last}"), Mark::Open)
         }
     };
-    ProbeAnswer { word: "route", text, mark }
+    Fact { name: "route", text, mark }
 }
 
-fn answer_of_ports(ports: &[PortRecord]) -> ProbeAnswer {
+fn answer_of_ports(ports: &[PortRecord]) -> Fact {
     let of = |state: &PortState| {
         let n = ports.iter().filter(|port| port.state == *state).count();
         (n > 0).then(|| format!("{} {}", grouped(u64::try_from(n).unwrap_or(u64::MAX)), state.name()))
     };
     let text = PortState::ALL.iter().filter_map(of).collect::<Vec<_>>().join(", ");
-    ProbeAnswer { word: "ports", text, mark: RowMark::Plain }
+    Fact { name: "ports", text, mark: Mark::Plain }
 }
 
-/// What is known of the path MTU.
-pub(crate) fn sentences(probe: &ProbeRecord) -> Vec<(String, RowMark)> {
-    probe.path_mtu.as_ref().map(mtu).unwrap_or_default()
-}
-
-/// Everything else.
-pub(crate) fn tables(probe: &ProbeRecord) -> Vec<ProbeTable> {
-    let tables = [hops(&probe.hops), ports(&probe.ports), outages(&probe.outages)];
-    tables.into_iter().filter(|table| !table.lines.is_empty() || table.remark.is_some()).collect()
-}
-
-fn mtu(found: &PathMtuRecord) -> Vec<(String, RowMark)> {
+fn mtu(found: &PathMtuRecord) -> Vec<Block<'_>> {
     let device = grouped(found.device_bytes);
-    let first = match found.mtu_bytes {
-        Some(mtu) => {
-            let mtu = grouped(mtu);
-            (format!("packets of up to {mtu} B come through; the own device takes {device} B"), RowMark::Plain)
-        }
-        None => ("no packet of any length was answered".to_owned(), RowMark::Missing),
+    let first = match found.mtu_bytes.map(grouped) {
+        Some(mtu) => Block::marked(
+            format!("packets of up to {mtu} B come through; the own device takes {device} B"),
+            Mark::Plain,
+        ),
+        None => Block::marked("no packet of any length was answered", Mark::Missing),
     };
     let told = found.too_big.iter().map(|told| {
         let fits =
             if told.mtu_bytes == 0 { "no MTU given".to_owned() } else { format!("MTU {} B", grouped(told.mtu_bytes)) };
-        (format!("{} says: packet too big, {fits}", told.from), RowMark::Plain)
+        Block::sentence(format!("{} says: packet too big, {fits}", told.from))
     });
     let hole = found.vanishing_from_bytes.map(|from| {
         let from = grouped(from);
         let text = format!("black hole: packets of {from} B and more vanish without a `too big` message");
-        (text, RowMark::Broken)
+        Block::marked(text, Mark::Broken)
     });
     std::iter::once(first).chain(told).chain(hole).collect()
 }
 
-fn hops(hops: &[HopRecord]) -> ProbeTable {
+/// Rows under titles, and what must be said below them.
+type Told = (Table, Option<String>);
+
+fn table<const N: usize>(titles: [&str; N], rows: Vec<Row>) -> Table {
+    Table { columns: columns(titles), rows, ..Table::default() }
+}
+
+fn hops(hops: &[HopRecord]) -> Told {
     // A silent end tells nothing hop by hop.
     let last = hops.iter().rposition(|hop| !hop.addresses.is_empty()).map_or(0, |at| at + 1);
     let remark = (last < hops.len()).then(|| format!("nothing answers beyond hop {last}"));
-    let header = &["hop", "address", "lost", "of", "RTT min", "median", "max", ""];
-    ProbeTable { header, lines: hops[..last].iter().map(hop).collect(), remark }
+    let titles = ["hop", "address", "lost", "of", "RTT min", "median", "max", ""];
+    (table(titles, hops[..last].iter().map(hop).collect()), remark)
 }
 
-fn hop(hop: &HopRecord) -> (Vec<String>, RowMark) {
+fn hop(hop: &HopRecord) -> Row {
     let mut sorted = hop.rtt_ns.clone();
     sorted.sort_unstable();
     let n_answered = u64::try_from(sorted.len()).unwrap_or(u64::MAX);
@@ -191,7 +193,7 @@ fn hop(hop: &HopRecord) -> (Vec<String>, RowMark) {
         (None, false) => String::new(),
     };
     let address = if hop.addresses.is_empty() { "*".to_owned() } else { hop.addresses.join(" or ") };
-    let cells = vec![
+    let cells = [
         hop.hop.to_string(),
         address,
         hop.n_sent.saturating_sub(n_answered).to_string(),
@@ -202,38 +204,39 @@ fn hop(hop: &HopRecord) -> (Vec<String>, RowMark) {
         show(sorted.last()),
         remark,
     ];
-    let mark = match (&hop.complaint, hop.addresses.is_empty()) {
-        (Some(_), _) => RowMark::Broken,
-        (None, true) => RowMark::Missing,
-        (None, false) => RowMark::Plain,
-    };
-    (cells, mark)
+    Row::new(cells).marked(match (&hop.complaint, hop.addresses.is_empty()) {
+        (Some(_), _) => Mark::Broken,
+        (None, true) => Mark::Missing,
+        (None, false) => Mark::Plain,
+    })
 }
 
-fn ports(ports: &[PortRecord]) -> ProbeTable {
-    let mut lines = Vec::new();
+fn ports(ports: &[PortRecord]) -> Told {
+    let mut rows = Vec::new();
     for state in PortState::ALL {
         let of_state: Vec<&PortRecord> = ports.iter().filter(|port| port.state == state).collect();
-        let mark = if state == PortState::Open { RowMark::Kept } else { RowMark::Plain };
+        let mark = if state == PortState::Open { Mark::Kept } else { Mark::Plain };
         for port in of_state.iter().take(PORTS_MAX) {
             let rtt = port.rtt_ns.map_or_else(|| MISSING.to_owned(), |rtt| rtt.to_string());
-            lines.push((vec![port.port.to_string(), state.name().to_owned(), rtt, port.answer.clone()], mark));
+            rows.push(
+                Row::new([port.port.to_string(), state.name().to_owned(), rtt, port.answer.clone()]).marked(mark),
+            );
         }
         if of_state.len() > PORTS_MAX {
-            let more = format!("{} more", grouped(u64::try_from(of_state.len() - PORTS_MAX).unwrap_or(u64::MAX)));
-            lines.push((vec!["…".to_owned(), state.name().to_owned(), more, String::new()], mark));
+            let more = format!("{} more", of_state.len() - PORTS_MAX);
+            rows.push(Row::new(["…", state.name(), &more, ""]).marked(mark));
         }
     }
-    ProbeTable { header: &["port", "state", "RTT", "answer"], lines, remark: None }
+    (table(["port", "state", "RTT", "answer"], rows), None)
 }
 
-fn outages(outages: &[OutageRecord]) -> ProbeTable {
-    let line = |outage: &OutageRecord| {
+fn outages(outages: &[OutageRecord]) -> Told {
+    let row = |outage: &OutageRecord| {
         let length = outage.length_ns.map_or_else(|| "to the end".to_owned(), |length| length.to_string());
-        (vec![outage.from.clone(), length, grouped(outage.n_probes)], RowMark::Broken)
+        Row::new([outage.from.clone(), length, grouped(outage.n_probes)]).marked(Mark::Broken)
     };
-    let lines: Vec<(Vec<String>, RowMark)> = outages.iter().take(OUTAGES_MAX).map(line).collect();
     let n_more = outages.len().saturating_sub(OUTAGES_MAX);
     let remark = (n_more > 0).then(|| format!("{n_more} more outages are in the JSON document"));
-    ProbeTable { header: &["outage from", "length", "probes lost"], lines, remark }
+    let rows = outages.iter().take(OUTAGES_MAX).map(row).collect();
+    (table(["outage from", "length", "probes lost"], rows), remark)
 }

@@ -1,0 +1,126 @@
+//! What must be said beside the numbers: notes, errors, and what hosts could not do.
+
+use std::collections::BTreeMap;
+
+use fathom_model::{Run, Summary, TestRun, units::grouped};
+
+use super::{Block, Item, List};
+use crate::words::{MISSING, Mark, TOO_FEW, limit_of, quantiles};
+
+/// The notes that a terminal shows below a table of several tests.
+const NOTES_MAX: usize = 6;
+
+/// A sentence to be read beside a number.
+pub(super) fn note(text: String) -> Item {
+    Item { label: "note", text, ..Item::default() }
+}
+
+/// The notes of all tests and hosts in one list.
+pub(super) fn of_all(run: &Run) -> Block<'_> {
+    let all = of_tests(run).into_iter().chain(unavailable(run));
+    Block::List(List { items: all.map(note).collect(), screen_max: Some(NOTES_MAX), ..List::default() })
+}
+
+/// The errors and notes of one test; on a terminal, which shows no section of hosts, what hosts could not do too.
+pub(super) fn of_test<'a>(run: &'a Run, test: &'a TestRun) -> Vec<Block<'a>> {
+    let error =
+        |(cause, n)| Item { label: "error", of: grouped(n), text: cause, mark: Mark::Broken, ..Item::default() };
+    let often = |(note, n): (String, usize)| if n > 1 { format!("{note} ({n} times)") } else { note };
+    let list = |title, items| Block::List(List { title, items, screen_max: None });
+    let notes = || notes(run, test, |_| true).into_iter().map(often);
+    vec![
+        list("Errors", errors(test).into_iter().map(error).collect()),
+        list("Notes", notes().map(note).collect()).on_page(),
+        list("", notes().chain(unavailable(run)).map(note).collect()).on_screen(),
+    ]
+}
+
+/// What of several tests comes from too few samples, in one note, then the other notes: each behind the name of its test.
+fn of_tests(run: &Run) -> Vec<String> {
+    let (mut few, mut others) = (Vec::new(), Vec::new());
+    for test in &run.tests {
+        let name = test.named();
+        for (note, _) in notes(run, test, |summary| is_in_table(test, summary)) {
+            match note.strip_prefix(TOO_FEW) {
+                Some(what) => few.push(format!("{name}: {}", what.trim_start_matches("for "))),
+                None => others.push(format!("{name}: {note}")),
+            }
+        }
+    }
+    let few = (!few.is_empty()).then(|| format!("{MISSING} {TOO_FEW}for {}", few.join("; ")));
+    few.into_iter().chain(others).collect()
+}
+
+/// What must be said beside the numbers of a test, each once, with how many rounds say it.
+///
+/// Of values that `shown` does not name nothing needs to be said.
+fn notes(run: &Run, test: &TestRun, shown: impl Fn(&Summary) -> bool) -> Vec<(String, usize)> {
+    let beside = test.summaries.iter().filter(|summary| summary.applies() && shown(summary));
+    let of_metrics = beside.filter_map(|summary| Some((summary.metric.title.as_ref(), summary.note.as_deref()?)));
+    let (few, others): (Vec<_>, Vec<_>) = of_metrics.partition(|(_, note)| note.starts_with(TOO_FEW));
+    let few: Vec<String> = few.iter().map(|(title, note)| format!("{title} {}", &note[TOO_FEW.len()..])).collect();
+    let few = (!few.is_empty()).then(|| format!("{TOO_FEW}for {}", few.join(", ")));
+    let mut notes: Vec<(String, usize)> = few.into_iter().chain(by_text(others)).map(|note| (note, 0)).collect();
+    // What is told as a finding need not be said twice.
+    let is_told = |text: &str| run.findings.iter().any(|found| found.title == text && found.tests.contains(&test.name));
+    let records = test.trials.iter().flat_map(|trial| trial.records.values());
+    for note in records.flat_map(|record| &record.notes).filter(|note| !is_told(&note.text)) {
+        match notes.iter_mut().find(|(text, _)| *text == note.text) {
+            Some((_, n)) => *n += 1,
+            None => notes.push((note.text.clone(), 1)),
+        }
+    }
+    notes
+}
+
+/// Notes of values, those that read the same together: `jitter, IPDV p99: not recorded`.
+fn by_text<'a>(notes: Vec<(&'a str, &'a str)>) -> impl Iterator<Item = String> + use<'a> {
+    let mut by_note: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (title, note) in notes {
+        match by_note.iter_mut().find(|(same, _)| *same == note) {
+            Some((_, titles)) => titles.push(title),
+            None => by_note.push((note, vec![title])),
+        }
+    }
+    by_note.into_iter().map(|(note, titles)| format!("{}: {note}", titles.join(", ")))
+}
+
+/// What hosts could not do, and hosts with the same in common: `a, b: threaded NAPI: …`.
+fn unavailable(run: &Run) -> impl Iterator<Item = String> {
+    let hosts = run.hosts.iter();
+    by_text(hosts.flat_map(|(name, host)| host.losses.iter().map(|loss| (name.as_str(), loss.as_str()))).collect())
+}
+
+/// Whether a value stands in the table of a run with several tests.
+fn is_in_table(test: &TestRun, summary: &Summary) -> bool {
+    let Some(first) = test.summaries.first() else { return false };
+    let named = |other: &&Summary| other.metric.name == summary.metric.name;
+    named(&first) || quantiles(test, first).iter().any(named) || limit_of(test, summary).is_some()
+}
+
+/// Errors by cause over all rounds, the most frequent first.
+fn errors(test: &TestRun) -> Vec<(String, u64)> {
+    // What failed at a step of a script stands with the step.
+    let at_step =
+        |cause: &String| test.users.iter().flat_map(|users| &users.steps).any(|step| step.errors.contains_key(cause));
+    let records = test.trials.iter().flat_map(|trial| trial.records.values());
+    let mut all = BTreeMap::<String, u64>::new();
+    for (cause, n) in records.flat_map(|record| &record.errors).filter(|(cause, _)| !at_step(cause)) {
+        *all.entry(cause.clone()).or_default() += n;
+    }
+    let mut all: Vec<(String, u64)> = all.into_iter().collect();
+    all.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_are_missing_for_one_reason_are_told_together() {
+        let notes = vec![("jitter", "not recorded"), ("p99", "nobody asked"), ("IPDV p99", "not recorded")];
+        let told: Vec<String> = by_text(notes).collect();
+        assert_eq!(told, ["jitter, IPDV p99: not recorded", "p99: nobody asked"]);
+    }
+}

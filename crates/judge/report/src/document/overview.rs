@@ -1,0 +1,414 @@
+//! The top of a report: what was run, what became of it, what holds it back, and all tests beside each other.
+
+use fathom_model::{
+    Conservation, Derivation, Finding, Layer, LimitKind, Metric, Run, Severity, StepSummary, Summary, TestRun, Unit,
+    VerdictState,
+    metric::Better,
+    names::count,
+    plan::HostReach,
+    units::{BitsPerSec, grouped, percent},
+};
+
+use super::{
+    Block, Cell, Column, Fact, FindingBlock, Head, Item, List, Row, Rung, State, Table, anchor, folded, probe, section,
+    steps::{self, PromiseCell},
+};
+use crate::{
+    plot::core_heatmap::cores,
+    words::{
+        self, MISSING, Mark, ValueWords, counted, finding_of, headline_value, quantile_value, quantiles,
+        rounds_missing, value_words, with_common_start, with_common_unit,
+    },
+};
+
+/// More findings than this are no longer read one by one.
+const IMPORTANT_MAX: usize = 3;
+/// More promises of a script than this are no longer read in a table of several tests.
+const PROMISES_MAX: usize = 5;
+/// The column of the table that points at findings.
+const MARKER: usize = 6;
+
+/// What stands above all tables.
+pub(super) fn top(run: &Run) -> Vec<Block<'_>> {
+    let important = important(run);
+    let mut findings: Vec<Block<'_>> = important.iter().map(|finding| of_finding(run, finding)).collect();
+    if findings.is_empty() {
+        findings.push(Block::sentence("No counter shows anything that holds a layer back.").on_page());
+    }
+    findings.push(remarks(run).on_page());
+    vec![
+        head(run),
+        Block::State(state(run)),
+        Block::Facts(probe::answers(run)),
+        section("findings", "What holds it back", findings),
+    ]
+}
+
+fn head(run: &Run) -> Block<'_> {
+    let (seconds, fraction) = run.started.split_once('.').unwrap_or((&run.started, ""));
+    let zone = fraction.trim_start_matches(|c: char| c.is_ascii_digit());
+    let roles = roles_of_hosts(run).into_iter().map(|(role, name)| Fact::new(role, host_words(run, name)));
+    // The host that was probed, where it is not one of those that take part.
+    let probed = probe::target(run).filter(|_| run.tests.iter().all(|test| test.to.is_none()));
+    let further = [probed.map(|target| ("target", target.to_owned())), shared_cores(run).map(|cores| ("hosts", cores))];
+    Block::Head(Head {
+        id: run.id.clone(),
+        title: run.plan.title.clone(),
+        command: command(run),
+        hosts: roles.chain(further.into_iter().flatten().map(|(name, text)| Fact::new(name, text))).collect(),
+        facts: vec![
+            Fact::new("started", format!("{}{zone}", seconds.replace('T', " "))),
+            Fact::new("took", run.took_ns.to_string()),
+            Fact::new("rounds", run.plan.rounds.to_string()),
+        ],
+    })
+}
+
+/// The command without the place of the program.
+pub(super) fn command(run: &Run) -> String {
+    let (program, rest) = run.command.split_once(' ').unwrap_or((&run.command, ""));
+    format!("{} {rest}", program.rsplit('/').next().unwrap_or(program)).trim_end().to_owned()
+}
+
+/// What became of a run, with its reasons.
+pub(super) fn state(run: &Run) -> State {
+    let reasons = match run.verdict.state {
+        VerdictState::Measured => vec!["no target set (use --expect)".to_owned()],
+        VerdictState::Kept => vec!["every promise was kept".to_owned()],
+        _ => run.verdict.reasons.clone(),
+    };
+    let said: Vec<String> = important(run).iter().map(|finding| run.told(finding)).collect();
+    State {
+        word: run.state_words(),
+        mark: match run.verdict.state {
+            VerdictState::Broken | VerdictState::Invalid => Mark::Broken,
+            _ if !run.verdict.invalid.is_empty() => Mark::Open,
+            VerdictState::Measured => Mark::Plain,
+            VerdictState::Kept => Mark::Kept,
+            VerdictState::Open | VerdictState::Disturbed | VerdictState::Incomplete => Mark::Open,
+        },
+        unsaid: run.verdict.reasons.iter().filter(|reason| !said.contains(reason)).cloned().collect(),
+        reasons,
+        about: format!("run {}   {}", run.id, run.took_ns),
+    }
+}
+
+/// The findings that stand above the table, at most that many: the first, then what invalidates.
+fn important(run: &Run) -> Vec<&Finding> {
+    let mut all: Vec<&Finding> = run.findings.iter().filter(|found| found.severity != Severity::Remark).collect();
+    if let Some((_, others)) = all.split_first_mut() {
+        others.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    }
+    all.truncate(IMPORTANT_MAX);
+    all
+}
+
+fn of_finding<'a>(run: &'a Run, finding: &'a Finding) -> Block<'a> {
+    let title = run.told(finding);
+    let label = match finding.severity {
+        _ if run.verdict.reasons.contains(&title) => Some(run.verdict.state.word().to_owned()),
+        Severity::Invalidates => Some("do not trust".to_owned()),
+        _ => None,
+    };
+    let proof = |proof: &fathom_model::finding::Evidence| {
+        let what = Cell { hint: proof.counter.clone(), ..Cell::from(crate::counter::words(&proof.counter)) };
+        Row::new([Cell::from(&proof.host), what, Cell::from(&proof.value).strong()])
+    };
+    let link = |name: &String| match run.tests.iter().find(|test| test.name == *name) {
+        Some(test) => Cell::from(test.named()).linked(anchor(name)),
+        None => Cell::from(name),
+    };
+    Block::Finding(FindingBlock {
+        label,
+        title,
+        evidence: Table {
+            class: "evidence",
+            columns: ["host", "what", "showed"].map(Column::text).to_vec(),
+            rows: finding.evidence.iter().map(proof).collect(),
+            flows: false,
+        },
+        explains: match (finding.explains, finding.tests.is_empty()) {
+            (Some(share), true) => format!("Explains {} of what is lacking", percent(share)),
+            (Some(share), false) => format!("Explains {} of what is lacking in ", percent(share)),
+            (None, true) => String::new(),
+            (None, false) => "Concerns ".to_owned(),
+        },
+        tests: finding.tests.iter().map(link).collect(),
+        finding,
+    })
+}
+
+/// The findings for which there was no room above the table, and the remarks.
+pub(super) fn remarks(run: &Run) -> Block<'_> {
+    let above = important(run);
+    let further = run.findings.iter().filter(|finding| !above.iter().any(|other| std::ptr::eq(*other, *finding)));
+    let item = |finding: &Finding| {
+        let of: Vec<String> = match finding.tests.len() {
+            n if n < 2 || n == run.tests.len() || finding.id == "promise-broken" => Vec::new(),
+            _ => run.tests.iter().filter(|test| finding.tests.contains(&test.name)).map(TestRun::named).collect(),
+        };
+        let of = if of.is_empty() { String::new() } else { format!(" ({})", of.join("; ")) };
+        Item {
+            label: if finding.severity == Severity::Remark { "remark" } else { "also" },
+            text: format!("{}{of}", run.told(finding)),
+            id: Some(format!("finding-{}", finding.id)),
+            ..Item::default()
+        }
+    };
+    Block::List(List { items: further.map(item).collect(), ..List::default() })
+}
+
+/// Each test as a bar against the nearest limit that is not a promise, or against whichever there is.
+pub(super) fn ladder(run: &Run) -> Block<'_> {
+    let about = "Each bar is the share of the nearest limit that was used: the full width is the limit. \
+                 The cost is the tool's own processor time per unit of work.";
+    let rungs = run.tests.iter().enumerate().map(|(index, test)| rung(run, test, begins_layer(run, index))).collect();
+    let blocks = vec![Block::aside(about), Block::Ladder(rungs)];
+    section("ladder", "The layers against their limits", blocks)
+}
+
+/// The layer of a test, if the test above it has another.
+fn begins_layer(run: &Run, index: usize) -> Option<&'static str> {
+    let layer = run.tests[index].layer;
+    (index == 0 || run.tests[index - 1].layer != layer).then(|| layer.name())
+}
+
+fn rung(run: &Run, test: &TestRun, layer: Option<&'static str>) -> Rung {
+    let limit = test.limits.iter().find(|limit| limit.kind != LimitKind::Promise && limit.used.is_some());
+    let summary = match limit {
+        Some(limit) => test.summaries.iter().find(|summary| summary.metric.name == limit.metric),
+        None => test.summaries.first(),
+    };
+    let value = summary.and_then(|summary| Some(headline_value(&summary.metric, summary.value?)));
+    let cost = test.summaries.iter().find(|summary| matches!(summary.metric.from, Derivation::Cost { .. }));
+    let cost =
+        cost.and_then(|cost| Some(format!("{} / {}", cost.metric.show(cost.value?), unit_of_work(test, &cost.metric))));
+    // A cause that most rows share stands above them, and marks none.
+    let is_shared = |finding: &&Finding| 2 * finding.tests.len() > run.tests.len();
+    let finding = finding_of(run, test).filter(|finding| !is_shared(finding));
+    Rung {
+        layer,
+        test: Cell::from(&test.title).linked(anchor(&test.name)),
+        value: value.filter(|_| test.unavailable.is_none()).map_or_else(|| no_value(test), Cell::from),
+        share: limit.and_then(|limit| limit.used),
+        limit: match limit {
+            Some(limit) => format!("of {}", limit.text),
+            None if test.unavailable.is_none() => "no known limit".to_owned(),
+            None => String::new(),
+        },
+        cost: cost.unwrap_or_default(),
+        marker: finding.map(|finding| format!("◂ {}", finding.short)),
+    }
+}
+
+/// Why a test has no value.
+pub(super) fn why_not(test: &TestRun) -> &str {
+    test.unavailable.as_deref().unwrap_or("no round was completed")
+}
+
+fn no_value(test: &TestRun) -> Cell {
+    Cell::from(format!("{MISSING}  {}", why_not(test))).marked(Mark::Missing)
+}
+
+/// What one of the things is called that a test's cost counts.
+fn unit_of_work<'a>(test: &TestRun, metric: &'a Metric) -> &'a str {
+    // A cost per that many of what is counted says so in its title.
+    if let Some((_, unit)) = metric.title.rsplit_once(" per ") {
+        return unit;
+    }
+    let Derivation::Cost { counter, .. } = &metric.from else { return "unit" };
+    match (counter.as_ref(), test.layer) {
+        (bytes, _) if bytes.contains("bytes") => "byte",
+        (count::SENT | count::RECEIVED, Layer::Frames) => "frame",
+        (count::SENT | count::RECEIVED, _) => "datagram",
+        (plural, _) => plural.trim_end_matches('s'),
+    }
+}
+
+/// A line per test and more for what else was asked of it, then where everything went that was sent.
+pub(super) fn table(run: &Run) -> Block<'_> {
+    let titles = [("layer", false), ("test", false), ("result", true), ("95 % interval", true), ("limit", false)];
+    let titles = titles.into_iter().chain([("used", true), ("held back by", false)]);
+    let column = |(title, is_number)| Column { title: String::from(title), is_number, ..Column::default() };
+    let rows = |(index, test)| rows_of(run, test, begins_layer(run, index));
+    let table = Table {
+        class: "results",
+        columns: titles.map(column).collect(),
+        rows: run.tests.iter().enumerate().flat_map(rows).collect(),
+        flows: true,
+    };
+    let mut blocks = vec![folded("the same as a table, with intervals", vec![Block::Table(table)])];
+    blocks.extend(run.tests.iter().filter_map(|test| test.conservation.as_ref()).map(sum));
+    section("table", "All results", blocks)
+}
+
+/// `sent 100 datagrams = received 97 + socket buffer 3 + unexplained 0`.
+pub(super) fn sum(conservation: &Conservation) -> Block<'_> {
+    let Conservation { what, n_sent, n_received, n_unexplained, drops, .. } = conservation;
+    let mut terms = vec![format!("sent {} {what} = received {}", grouped(*n_sent), grouped(*n_received))];
+    // The receiver is where most is dropped, and the sentence is about it.
+    let place = |place: &str| place.trim_start_matches("receiver's ").to_owned();
+    let dropped = drops.iter().filter(|drop| drop.n_dropped > 0);
+    terms.extend(dropped.map(|drop| format!("+ {} {}", place(&drop.place), grouped(drop.n_dropped))));
+    let sign = if *n_unexplained < 0 { '−' } else { '+' };
+    terms.push(format!("{sign} unexplained {}", grouped(n_unexplained.unsigned_abs())));
+    Block::sentence(terms.join(" "))
+}
+
+fn rows_of(run: &Run, test: &TestRun, layer: Option<&'static str>) -> Vec<Row> {
+    let mut rows = Vec::new();
+    if let Some(first) = test.summaries.first().filter(|_| test.unavailable.is_none()) {
+        rows.push(row(String::new(), value_words(test, first, "")));
+        rows[0].cells[MARKER] = finding_of(run, test).map(marker).unwrap_or_default();
+        rows.extend(quantile_row(test, first));
+        let shown = test.summaries[1..].iter().filter(|summary| has_row(test, first, summary));
+        let value = |summary: &Summary| value_words(test, summary, &summary.metric.title);
+        rows.extend(shown.map(|summary| row(summary.metric.title.to_string(), value(summary))));
+        rows.extend(promised_steps(test));
+        rows.extend(rounds_missing(run, test).map(|short| row(short, ValueWords::default())));
+    } else {
+        rows.push(row(String::new(), ValueWords::default()));
+        rows[0].cells[2] = no_value(test);
+    }
+    rows[1..].iter_mut().for_each(|further| further.class = "sub");
+    let first = &mut rows[0];
+    first.cells[0] = layer.unwrap_or_default().into();
+    first.cells[1] = Cell::from(&test.title).linked(anchor(&test.name));
+    first.class = layer.map(|_| "begins").unwrap_or_default();
+    rows
+}
+
+/// A mark of a row with a link to the finding that explains it.
+pub(super) fn marker(finding: &Finding) -> Cell {
+    Cell::from(format!("◂ {}", finding.short)).marked(Mark::Open).linked(format!("finding-{}", finding.id))
+}
+
+fn row(label: String, value: ValueWords) -> Row {
+    let ValueWords { result, interval, limit, used, mark } = value;
+    let (result, used_mark) = match mark {
+        Mark::Missing => (Cell::from(result).marked(mark), Mark::Plain),
+        mark => (Cell::from(result).strong(), mark),
+    };
+    let used = Cell::from(used).marked(used_mark);
+    Row::new([Cell::default(), label.into(), result, interval.into(), limit.into(), used, Cell::default()])
+}
+
+/// Whether a value has a row of its own: it was compared or promised, or something was lost, or it is read for its own sake.
+fn has_row(test: &TestRun, headline: &Summary, summary: &Summary) -> bool {
+    let lost = matches!(summary.metric.from, Derivation::Missing { .. }) && summary.value.is_some_and(|v| v > 0.0);
+    lost || is_read_alone(headline, summary)
+        || words::limit_of(test, summary).is_some()
+        || test.expect.contains_key(summary.metric.name.as_ref())
+}
+
+/// Whether a value is read for its own sake: how near a test came to what could be, or the load that a latency was
+/// measured under.
+fn is_read_alone(headline: &Summary, summary: &Summary) -> bool {
+    let is_rate = matches!(summary.metric.from, Derivation::Rate { .. }) && summary.metric.better == Better::Higher;
+    let is_beside = matches!(headline.metric.from, Derivation::Quantile { .. })
+        && is_rate
+        && summary.metric.unit == Unit::BitsPerSec;
+    let is_compared = matches!(summary.metric.from, Derivation::Quotient { .. } | Derivation::PerMinute { .. });
+    summary.value.is_some() && (is_beside || is_compared)
+}
+
+/// The quantiles beside a headline on one line, if there are any.
+fn quantile_row(test: &TestRun, headline: &Summary) -> Option<Row> {
+    let group = quantiles(test, headline);
+    let values: Vec<String> = group.iter().filter_map(|s| quantile_value(s)).collect();
+    let titles: Vec<&str> = group.iter().map(|s| s.metric.title.as_ref()).collect();
+    let value = ValueWords { result: with_common_unit(&values), ..ValueWords::default() };
+    (!group.is_empty()).then(|| row(with_common_start(&titles), value))
+}
+
+/// What was promised of steps, a line per promise: `checkout p99  41.3 ms  39.8 – 43.0  < 300ms  ok`.
+///
+/// Of many those that were not kept come first, then those with the least room, and the others are counted.
+fn promised_steps(test: &TestRun) -> Vec<Row> {
+    let all = steps::promises(test);
+    let mut urgent: Vec<usize> = (0..all.len()).collect();
+    let room = |promise: &PromiseCell<'_>| promise.margin_ratio.unwrap_or(f64::INFINITY);
+    let is_kept = |idx: &usize| all[*idx].1.mark == Mark::Kept;
+    urgent.sort_by(|a, b| is_kept(a).cmp(&is_kept(b)).then(room(&all[*a].1).total_cmp(&room(&all[*b].1))));
+    let beyond = urgent.split_off(urgent.len().min(PROMISES_MAX));
+    urgent.sort_unstable();
+    let mut rows: Vec<Row> = urgent.iter().map(|idx| promised_row(&all[*idx])).collect();
+    if !beyond.is_empty() {
+        let (word, mark) = if beyond.iter().all(is_kept) { ("ok", Mark::Kept) } else { ("✗", Mark::Broken) };
+        let value = ValueWords { used: word.to_owned(), mark, ..ValueWords::default() };
+        rows.push(row(format!("{} more promises", beyond.len()), value));
+    }
+    rows
+}
+
+fn promised_row((step, promise): &(Option<&StepSummary>, PromiseCell<'_>)) -> Row {
+    let title = promise.summary.map_or(promise.text, |summary| &summary.metric.title);
+    let sign = promise.text.find(['<', '>', '≤', '≥', '=']).unwrap_or(0);
+    let value = ValueWords {
+        result: promise.value(),
+        interval: promise.summary.map(words::interval).unwrap_or_default(),
+        limit: promise.text[sign..].trim().to_owned(),
+        used: promise.word.to_owned(),
+        mark: promise.mark,
+    };
+    row(step.map_or_else(|| title.to_owned(), |step| format!("{} {title}", step.name)), value)
+}
+
+/// Whether all hosts of a run are one machine, so that they have the same cores.
+pub(super) fn is_one_machine(run: &Run) -> bool {
+    let here = |name: &String| run.plan.hosts.get(name).is_some_and(HostReach::is_on_this_machine);
+    let boots: Vec<Option<&str>> = run.hosts.values().map(|host| host.environment.get("kernel", "boot_id")).collect();
+    run.hosts.keys().all(here) || (boots.iter().all(Option::is_some) && boots.windows(2).all(|two| two[0] == two[1]))
+}
+
+fn cores_words(run: &Run, name: &str) -> Option<String> {
+    let n = run.tests.iter().map(|test| cores(test, name).len()).max().filter(|n| *n > 0)?;
+    Some(counted(n as u64, "core"))
+}
+
+/// The interface of a host with its speed, if that is one of a wire.
+fn interface_words(run: &Run, name: &str) -> Option<String> {
+    let host = run.hosts.get(name)?;
+    let interface = host.interface.as_deref()?;
+    let fact = |name: &str| host.environment.get(interface, name);
+    let speed = fact("speed_bps").filter(|_| fact("line_rate") == Some("real"));
+    let speed = speed.and_then(|speed| speed.parse::<BitsPerSec>().ok());
+    Some(speed.map_or(interface.to_owned(), |speed| format!("{interface} {speed}")))
+}
+
+/// A host in a few words: `gen-1 (16 cores, ens5 25 Gbit/s)`; the cores that several hosts share stand elsewhere.
+fn host_words(run: &Run, name: &str) -> String {
+    let cores = cores_words(run, name).filter(|_| shared_cores(run).is_none());
+    // An interface beside a host that is only probed would look like what was measured.
+    let by = if probe::target(run).is_some() { "by " } else { "" };
+    let interface = interface_words(run, name).map(|interface| format!("{by}{interface}"));
+    let facts: Vec<String> = cores.into_iter().chain(interface).collect();
+    if facts.is_empty() { name.to_owned() } else { format!("{name} ({})", facts.join(", ")) }
+}
+
+/// What the hosts of a run share, when they are one machine: `one machine with 2 cores`.
+fn shared_cores(run: &Run) -> Option<String> {
+    let several = roles_of_hosts(run).iter().any(|(_, name)| Some(*name) != run.tests.first().map(|test| &*test.from));
+    let name = run.hosts.keys().find_map(|name| cores_words(run, name)).filter(|_| several && is_one_machine(run))?;
+    Some(format!("one machine with {name}"))
+}
+
+/// Each host that takes part, with what it does.
+fn roles_of_hosts(run: &Run) -> Vec<(&'static str, &str)> {
+    let from = run.tests.first().map(|test| test.from.as_str());
+    let to = run.tests.iter().find_map(|test| test.to.as_deref());
+    let known = |name: &&str| Some(*name) != from && Some(*name) != to;
+    let others = run.hosts.keys().map(String::as_str).filter(known).map(|name| ("host", name));
+    // Frames that go one way need not go from the client to the target.
+    let is_one_way = |test: &TestRun| Some(test.from.as_str()) == from && test.to.is_some();
+    let go_one_way = run.tests.iter().all(|test| test.layer == Layer::Frames && is_one_way(test));
+    let [both, first, second] = if go_one_way {
+        ["sender and receiver", "sender", "receiver"]
+    } else {
+        ["client and target", "client", "target"]
+    };
+    if from.is_some() && from == to {
+        return from.map(|name| (both, name)).into_iter().chain(others).collect();
+    }
+    from.map(|name| (first, name)).into_iter().chain(to.map(|name| (second, name))).chain(others).collect()
+}

@@ -1,0 +1,253 @@
+//! The section of one test: its values, and what the hosts saw meanwhile.
+
+use fathom_model::{
+    Conservation, Histogram, Run, Side, Summary, TestRun, Trial,
+    units::{Nanos, approximate, grouped, percent, ratio},
+};
+
+use super::{
+    Block, Cell, Column, Figure, Fold, Headline, Medium, Row, Section, Table, anchor, benchmark, columns, curve, flow,
+    notes,
+    overview::{is_one_machine, marker, sum, why_not},
+    probe, steps,
+};
+use crate::{
+    plot::{
+        conservation::{balance, parts},
+        core_heatmap::{BUSY, CORES_MAX, core_heatmap, cores, drawn, uses},
+        percentiles::{display_name, merged, percentiles},
+        throughput::{ROUNDS_MAX, rate_of, throughput},
+    },
+    words::{self, MISSING, Mark, finding_of, quantile_value, quantiles, rounds_missing, value_words},
+};
+
+/// The quantiles of the table of latencies.
+const QUANTILES: [(&str, f64); 6] =
+    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)];
+/// A quantile with fewer values above it is shown faintly.
+const ABOVE_MIN: u64 = 10;
+
+/// Everything that is known of one test.
+pub(super) fn section<'a>(run: &'a Run, test: &'a TestRun) -> Block<'a> {
+    let mut blocks = vec![headline(run, test)];
+    if test.unavailable.is_none() {
+        blocks.push(Block::Heading(test.named()).on_screen());
+        blocks.extend(values(run, test));
+        blocks.extend(curve::blocks(test));
+        blocks.extend(benchmark::section(test));
+        blocks.extend(steps::blocks(test));
+        blocks.extend(probe::named(test).into_iter().take(1).map(Block::on_page));
+        blocks.extend(probe::blocks(test));
+        blocks.extend(rate(test).map(Block::Figure));
+        blocks.push(plots(run, test));
+        blocks.extend(flow::block(test));
+        blocks.extend(notes::of_test(run, test));
+    }
+    Block::Section(Section {
+        id: anchor(&test.name),
+        layer: Some(test.layer.name()),
+        title: test.title.clone(),
+        blocks,
+    })
+}
+
+/// The most important value, or why there is none.
+fn headline<'a>(run: &Run, test: &TestRun) -> Block<'a> {
+    let Some(first) = test.summaries.first().filter(|_| test.unavailable.is_none()) else {
+        return Block::marked(why_not(test), Mark::Missing);
+    };
+    let quantile = |summary: &Summary| Some((summary.metric.title.to_string(), quantile_value(summary)?));
+    let to = test.to.as_ref().map(|to| format!(" → {to}")).unwrap_or_default();
+    Block::Headline(Headline {
+        value: value_words(test, first, ""),
+        quantiles: quantiles(test, first).into_iter().filter_map(quantile).collect(),
+        way: format!("{}{to} · {}", test.from, test.kind),
+        missing: rounds_missing(run, test),
+        marker: finding_of(run, test).map(marker),
+    })
+    .on_page()
+}
+
+/// Every value with its interval and its limit, and what it was in each round.
+fn values<'a>(run: &Run, test: &TestRun) -> Vec<Block<'a>> {
+    let shown = || test.summaries.iter().filter(|summary| summary.applies());
+    if shown().next().is_none() {
+        return Vec::new();
+    }
+    // The rounds of a search are its trials at the limit.
+    let title = if test.curve.is_some() { "at the limit" } else { "value" };
+    let mut titles = columns([title, "result", "95 % interval", "limit", "used"]);
+    titles.push(Column::number("samples").only(Medium::Page));
+    let mut blocks = vec![Block::Table(Table {
+        columns: titles,
+        rows: shown().map(|s| value(test, s)).collect(),
+        ..Table::default()
+    })];
+    blocks.extend(rounds_missing(run, test).map(|missing| Block::caution(missing, Mark::Open)));
+    let of_rounds = || shown().filter(|summary| summary.trials.len() > 1);
+    let n = of_rounds().map(|summary| summary.trials.len()).max().unwrap_or(0).min(ROUNDS_MAX);
+    if n > 0 {
+        let titles = std::iter::once("by round".to_owned()).chain((1..=n).map(|round| format!("round {round}")));
+        let row = |summary: &Summary| {
+            let values = (0..n).map(|round| summary.trials.get(round).map(|v| words::show(&summary.metric, *v)));
+            Row::new(std::iter::once(summary.metric.title.to_string()).chain(values.map(Option::unwrap_or_default)))
+        };
+        let rows = of_rounds().map(row).collect();
+        blocks.push(Block::Table(Table { columns: columns(titles), rows, ..Table::default() }));
+    }
+    let mut sources: Vec<&str> = test.summaries.iter().map(|summary| summary.metric.source.as_ref()).collect();
+    sources.sort_unstable();
+    sources.dedup();
+    blocks.push(Block::aside(format!("defined in {}", sources.join(", "))).on_page());
+    let is_told_otherwise = test.curve.is_some() || test.benchmark.is_some() || test.users.is_some();
+    let is_open = run.tests.len() == 1 && !is_told_otherwise;
+    vec![Block::Fold(Fold { summary: "every value of every round".to_owned(), is_open, blocks })]
+}
+
+fn value(test: &TestRun, summary: &Summary) -> Row {
+    let value = value_words(test, summary, &summary.metric.title);
+    // Why there is no value stands among the notes, where there is room for it.
+    let result = if summary.value.is_some() { value.result } else { MISSING.to_owned() };
+    Row::new([
+        Cell::from(summary.metric.title.as_ref()),
+        Cell::from(result).strong().marked(if value.mark == Mark::Missing { value.mark } else { Mark::Plain }),
+        value.interval.into(),
+        value.limit.into(),
+        Cell::from(value.used).marked(value.mark),
+        summary.n_samples.map(grouped).unwrap_or_default().into(),
+    ])
+}
+
+/// A rate over the time of each round, and how each was measured.
+fn rate(test: &TestRun) -> Option<Figure<'_>> {
+    let (metric, ..) = rate_of(test)?;
+    let beyond = test.trials.len().saturating_sub(ROUNDS_MAX);
+    let about = if beyond > 0 {
+        format!("over time; the shaded part was measured; the first {ROUNDS_MAX} rounds, {beyond} more in the document")
+    } else {
+        "over time; the shaded part of each round was measured, the rest is warm-up".to_owned()
+    };
+    let titles = ["round", &metric.title, "warm-up ended", "measured from", "to", "started apart"];
+    let table = test.summaries.iter().find(|summary| summary.metric.name == metric.name).map(|summary| Table {
+        columns: columns(titles),
+        rows: test.trials.iter().enumerate().map(|(index, trial)| round(summary, index, trial)).collect(),
+        ..Table::default()
+    });
+    Some(Figure { is_wide: true, table, ..Figure::new(metric.title.as_ref(), about, move || throughput(test)) })
+}
+
+/// One round of a rate: its value, and how it was measured.
+fn round(summary: &Summary, index: usize, trial: &Trial) -> Row {
+    let value = summary.trials.get(index).map(|value| words::show(&summary.metric, *value));
+    let initiator = trial.records.values().find(|record| record.side == Side::Initiator);
+    let of_record = |record: &fathom_model::Record| {
+        let warm_up = if record.steady { "steady" } else { "by its time limit" };
+        [warm_up.to_owned(), record.measured_ns.0.to_string(), record.measured_ns.1.to_string()]
+    };
+    let [warm_up, from, to] = initiator.map_or_else(|| [(); 3].map(|()| MISSING.to_owned()), of_record);
+    let value = value.unwrap_or_else(|| MISSING.to_owned());
+    Row::new([(trial.round + 1).to_string(), value, warm_up, from, to, trial.start_skew_ns.to_string()])
+}
+
+/// What the test saw to the left, what the hosts did meanwhile to the right; or the hosts side by side.
+fn plots<'a>(run: &'a Run, test: &'a TestRun) -> Block<'a> {
+    let mut left: Vec<Block<'a>> = latency(test).map(Block::Figure).into_iter().collect();
+    if let Some(conservation) = &test.conservation {
+        left.extend([Block::Figure(drop_balance(conservation)), places(conservation).on_page()]);
+        left.push(sum(conservation).on_screen());
+    }
+    let loads = hosts_of(run, test).into_iter().map(|(host, title)| Block::Figure(core_load(test, host, title)));
+    if left.is_empty() {
+        return Block::Columns(loads.map(|load| vec![load]).collect());
+    }
+    Block::Columns(vec![left, loads.collect()])
+}
+
+/// The hosts whose cores are drawn, with what the drawing is called: hosts of one machine have the same cores.
+fn hosts_of<'a>(run: &Run, test: &'a TestRun) -> Vec<(&'a str, String)> {
+    let all = std::iter::once(test.from.as_str()).chain(test.to.as_deref());
+    let mut hosts: Vec<&str> = Vec::new();
+    for host in all {
+        if !hosts.contains(&host) && !cores(test, host).is_empty() {
+            hosts.push(host);
+        }
+    }
+    if hosts.len() > 1 && is_one_machine(run) {
+        return vec![(hosts[0], "CPU load of this machine".to_owned())];
+    }
+    hosts.into_iter().map(|host| (host, format!("CPU load of {host}"))).collect()
+}
+
+fn latency(test: &TestRun) -> Option<Figure<'_>> {
+    let about = "all rounds; dotted: fewer than 10 samples above";
+    let titles = std::iter::once("latency").chain(QUANTILES.map(|(title, _)| title)).chain(["samples"]);
+    let row = |(name, histogram): (&&str, &Histogram)| {
+        let name = Cell::from(display_name(name));
+        let quantiles = QUANTILES.map(|(_, q)| quantile(histogram, q));
+        Row::new(std::iter::once(name).chain(quantiles).chain([grouped(histogram.count()).into()]))
+    };
+    let rows: Vec<Row> = merged(test).iter().map(row).collect();
+    (!rows.is_empty()).then(|| Figure {
+        table: Some(Table { columns: columns(titles), rows, ..Table::default() }),
+        on_screen: true,
+        ..Figure::new("Latency by percentile", about, move || percentiles(test))
+    })
+}
+
+/// A quantile; with no sample above it, it is the maximum under another name.
+fn quantile(histogram: &Histogram, q: f64) -> Cell {
+    let is_known = q >= 1.0 || approximate(histogram.count()) * (1.0 - q) >= 1.0;
+    let Some(value) = histogram.quantile(q).filter(|_| is_known) else { return Cell::from(MISSING) };
+    let cell = Cell::from(Nanos(value).to_string());
+    if q < 1.0 && histogram.count_above(value) < ABOVE_MIN { cell.faint() } else { cell }
+}
+
+/// Where everything went that was sent.
+fn drop_balance(conservation: &Conservation) -> Figure<'_> {
+    let about = format!("{} sent", grouped(conservation.n_sent));
+    Figure::new(format!("Where the {} went", conservation.what), about, move || balance(conservation))
+}
+
+/// The same in numbers, with the colours of the drawing.
+fn places(conservation: &Conservation) -> Block<'_> {
+    let share = |n: i64| {
+        let share = match ratio(n.unsigned_abs(), conservation.n_sent) {
+            // Nearly all is not all: the digits that tell how much is missing are kept.
+            Some(share) if (0.99..1.0).contains(&share) => format!("{:.3} %", share * 100.0),
+            share => share.map(percent).unwrap_or_default(),
+        };
+        if n < 0 { format!("−{share}") } else { share }
+    };
+    let rows = parts(conservation).into_iter().map(|part| {
+        let sign = if part.n < 0 { "−" } else { "" };
+        Row::new([
+            Cell { key: Some(part.class), ..Cell::from(part.place) },
+            format!("{sign}{}", grouped(part.n.unsigned_abs())).into(),
+            share(part.n).into(),
+            Cell::from(part.counter).faint(),
+        ])
+    });
+    let mut titles = columns([""; 3]);
+    titles.push(Column::text(""));
+    Block::Table(Table { class: "places", columns: titles, rows: rows.collect(), flows: false })
+}
+
+fn core_load<'a>(test: &'a TestRun, host: &'a str, title: String) -> Figure<'a> {
+    let all = uses(test, host);
+    let row = |key: (u64, &str)| {
+        let shares = all[&key].shares.iter().map(|share| percent(*share).into());
+        let busy = Cell::from(percent(all[&key].busy)).strong();
+        Row::new(std::iter::once(Cell::from(key.1)).chain(shares).chain([busy]))
+    };
+    let about = if all.len() > CORES_MAX {
+        format!("the {CORES_MAX} busiest of {} cores", all.len())
+    } else {
+        "each row is a core".to_owned()
+    };
+    let titles = std::iter::once("core").chain(BUSY.map(|(_, name)| name)).chain(["busy"]);
+    let rows = drawn(&all).into_iter().map(row).collect();
+    Figure {
+        table: Some(Table { columns: columns(titles), rows, ..Table::default() }),
+        ..Figure::new(title, about, move || core_heatmap(test, host))
+    }
+}

@@ -1,0 +1,95 @@
+//! A table whose columns are aligned to what is in them: the first to the left, the others to the right.
+
+use super::{
+    cell_tone,
+    screen::{
+        TextScreen,
+        Tone::{self, Faint, Plain},
+        fitted,
+    },
+};
+use crate::document::{Cell, Medium, Row, Table};
+use crate::sanitize::one_line;
+
+/// What names in the first column keep before a column gives way for them.
+const NAME_MIN: usize = 20;
+/// What the first column keeps when the screen is narrow.
+const FIRST_MIN: usize = 10;
+
+/// Writes a table; a column in which nothing stands takes no room.
+pub(super) fn write(screen: &mut TextScreen, table: &Table) {
+    let is_shown = |only: Option<Medium>| only != Some(Medium::Page);
+    let rows: Vec<&Row> = table.rows.iter().filter(|row| is_shown(row.only)).collect();
+    let stands = |column: &usize| *column == 0 || rows.iter().any(|row| !cell(row, *column).text.is_empty());
+    let mut shown: Vec<usize> =
+        (0..table.columns.len()).filter(|c| is_shown(table.columns[*c].only)).filter(stands).collect();
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| n_chars(&cell(row, column).text));
+        cells.fold(n_chars(&table.columns[column].title), usize::max)
+    };
+    let mut first = width(0);
+    let others = |shown: &[usize]| -> usize { shown[1..].iter().map(|column| width(*column) + 2).sum() };
+    let gives_way = |column: &&usize| table.columns[**column].gives_way;
+    while others(&shown) + first.min(NAME_MIN) + 2 > screen.width() {
+        let Some(column) = shown.iter().filter(|c| gives_way(c) > 0).max_by_key(gives_way).copied() else { break };
+        shown.retain(|other| *other != column);
+    }
+    // When that is not enough, names in the first column give way, then columns at the right.
+    let are_names = !rows.iter().any(|row| cell(row, 0).text.starts_with(|c: char| c.is_ascii_digit()));
+    let least = if are_names { first.min(FIRST_MIN) } else { first };
+    let n_all = shown.len();
+    let beside = |n: usize| if n < n_all { 4 } else { 2 };
+    while shown.len() > 2 && others(&shown) + least + beside(shown.len()) > screen.width() {
+        shown.pop();
+    }
+    first = first.min(screen.width().saturating_sub(others(&shown) + beside(shown.len())).max(least));
+    let widths: Vec<usize> = std::iter::once(first).chain(shown[1..].iter().map(|column| width(*column))).collect();
+    let titles: Vec<(Tone, String)> =
+        shown.iter().map(|column| (Faint, one_line(&table.columns[*column].title))).collect();
+    line(screen, &titles, &widths, if shown.len() < n_all { " …" } else { "" });
+    for row in rows {
+        let cells: Vec<(Tone, String)> =
+            shown.iter().map(|column| (cell_tone(cell(row, *column)), one_line(&cell(row, *column).text))).collect();
+        line(screen, &cells, &widths, "");
+    }
+}
+
+/// A cell of a row; one that was left off at its end is empty.
+fn cell(row: &Row, column: usize) -> &Cell {
+    static EMPTY: std::sync::LazyLock<Cell> = std::sync::LazyLock::new(Cell::default);
+    row.cells.get(column).unwrap_or(&EMPTY)
+}
+
+fn n_chars(text: &str) -> usize {
+    one_line(text).chars().count()
+}
+
+fn line(screen: &mut TextScreen, cells: &[(Tone, String)], widths: &[usize], end: &str) {
+    let mut texts = Vec::new();
+    for (column, ((tone, text), width)) in cells.iter().zip(widths).enumerate() {
+        let n = text.chars().count();
+        let aligned = if column == 0 { fitted(text, *width) } else { text.clone() };
+        texts.push((Plain, " ".repeat(2 + if column == 0 { 0 } else { width.saturating_sub(n) })));
+        texts.push((*tone, aligned));
+    }
+    texts.push((Faint, end.to_owned()));
+    screen.line(&texts.iter().map(|(tone, text)| (*tone, text.as_str())).collect::<Vec<_>>());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        document::columns,
+        formats::text::{Colour, TextStyle},
+    };
+
+    #[test]
+    fn a_table_of_which_one_column_is_left_is_drawn() {
+        let mut screen = TextScreen::new(TextStyle { colour: Colour::Never, width: 80 });
+        // A route on which nobody answered.
+        let rows = ["1", "2"].map(|hop| Row::new([hop, "", ""])).into();
+        write(&mut screen, &Table { columns: columns(["hop", "address", "RTT"]), rows, ..Table::default() });
+        assert_eq!(screen.into_text(), "  hop\n  1\n  2\n");
+    }
+}

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use fathom_model::{JudgedPromise, Limit, LimitKind, Run, Summary, TestRun, Unit, search::CurvePoint};
+use fathom_model::{JudgedPromise, LimitKind, Run, Summary, TestRun, Unit, search::CurvePoint};
+use serde::Serialize;
 
 use crate::{Format, sanitize::one_line};
 
@@ -10,31 +11,32 @@ use crate::{Format, sanitize::one_line};
 #[derive(Debug, Clone, Copy)]
 pub struct Csv;
 
-/// The columns; `value` and its interval are in the unit that ends the metric's name and stands in `unit`.
-const COLUMNS: [&str; 22] = [
-    "run",
-    "started",
-    "test",
-    "layer",
-    "kind",
-    "from",
-    "to",
-    "metric",
-    "unit",
-    "value",
-    "interval_low",
-    "interval_high",
-    "interval_level_ratio",
-    "n_trials",
-    "n_samples",
-    "n_above",
-    "limit_kind",
-    "limit_value",
-    "limit_used_ratio",
-    "note",
-    "offered",
-    "step",
-];
+/// A row; `value` and its interval are in the unit that ends the metric's name and stands in `unit`.
+#[derive(Debug, Clone, Default, Serialize)]
+struct CsvRow {
+    run: String,
+    started: String,
+    test: String,
+    layer: &'static str,
+    kind: String,
+    from: String,
+    to: String,
+    metric: String,
+    unit: String,
+    value: String,
+    interval_low: String,
+    interval_high: String,
+    interval_level_ratio: String,
+    n_trials: String,
+    n_samples: String,
+    n_above: String,
+    limit_kind: String,
+    limit_value: String,
+    limit_used_ratio: String,
+    note: String,
+    offered: String,
+    step: String,
+}
 
 impl Format for Csv {
     fn name(&self) -> &'static str {
@@ -47,56 +49,61 @@ impl Format for Csv {
 
     fn write(&self, run: &Run, out: &mut dyn io::Write) -> io::Result<()> {
         let mut rows = csv::Writer::from_writer(out);
-        rows.write_record(COLUMNS)?;
         for test in &run.tests {
-            for summary in &test.summaries {
-                rows.write_record(row(run, test, Some(summary)))?;
-            }
-            let curves = curve_rows(run, test).into_iter().chain(loss_rows(run, test));
-            for row in curves.chain(step_rows(run, test)) {
-                rows.write_record(row)?;
-            }
-            if test.summaries.is_empty() {
-                rows.write_record(row(run, test, None))?;
-            }
+            rows_of(run, test).iter().try_for_each(|row| rows.serialize(row))?;
+        }
+        if run.tests.is_empty() {
+            rows.serialize(CsvRow { run: words(&run.id), started: words(&run.started), ..CsvRow::default() })?;
         }
         rows.flush()
     }
 }
 
-fn row(run: &Run, test: &TestRun, summary: Option<&Summary>) -> Vec<String> {
-    let interval = summary.and_then(|summary| summary.confidence);
-    let limit = |summary: &Summary| test.limits.iter().find(|limit| limit.metric == summary.metric.name);
-    let limit: Option<&Limit> = summary.and_then(limit);
-    let note = summary.and_then(|summary| summary.note.as_deref()).or(test.unavailable.as_deref());
-    vec![
-        words(&run.id),
-        words(&run.started),
-        words(&test.name),
-        test.layer.name().to_owned(),
-        words(&test.kind),
-        words(&test.from),
-        test.to.as_deref().map(words).unwrap_or_default(),
-        summary.map(|summary| words(&summary.metric.name)).unwrap_or_default(),
-        summary.map(|summary| serialised(&summary.metric.unit)).unwrap_or_default(),
-        number(summary.and_then(|summary| summary.value)),
-        number(interval.map(|interval| interval.low)),
-        number(interval.map(|interval| interval.high)),
-        number(interval.map(|interval| interval.level)),
-        number(interval.map(|interval| interval.n_trials)),
-        number(summary.and_then(|summary| summary.n_samples)),
-        number(summary.and_then(|summary| summary.n_above)),
-        limit.map(|limit| serialised(&limit.kind)).unwrap_or_default(),
-        number(limit.map(|limit| limit.value)),
-        number(limit.and_then(|limit| limit.used)),
-        note.map(words).unwrap_or_default(),
-        String::new(),
-        String::new(),
-    ]
+fn rows_of(run: &Run, test: &TestRun) -> Vec<CsvRow> {
+    let of_test = CsvRow {
+        run: words(&run.id),
+        started: words(&run.started),
+        test: words(&test.name),
+        layer: test.layer.name(),
+        kind: words(&test.kind),
+        from: words(&test.from),
+        to: test.to.as_deref().map(words).unwrap_or_default(),
+        note: test.unavailable.as_deref().map(words).unwrap_or_default(),
+        ..CsvRow::default()
+    };
+    let mut rows: Vec<CsvRow> = test.summaries.iter().map(|summary| value_row(&of_test, test, summary)).collect();
+    rows.extend(curve_rows(&of_test, test));
+    rows.extend(loss_rows(&of_test, test));
+    rows.extend(step_rows(&of_test, test));
+    if test.summaries.is_empty() {
+        rows.push(of_test);
+    }
+    rows
+}
+
+fn value_row(of_test: &CsvRow, test: &TestRun, summary: &Summary) -> CsvRow {
+    let interval = summary.confidence;
+    let limit = crate::words::limit_of(test, summary);
+    CsvRow {
+        metric: words(&summary.metric.name),
+        unit: serialised(&summary.metric.unit),
+        value: number(summary.value),
+        interval_low: number(interval.map(|interval| interval.low)),
+        interval_high: number(interval.map(|interval| interval.high)),
+        interval_level_ratio: number(interval.map(|interval| interval.level)),
+        n_trials: number(interval.map(|interval| interval.n_trials)),
+        n_samples: number(summary.n_samples),
+        n_above: number(summary.n_above),
+        limit_kind: limit.map(|limit| serialised(&limit.kind)).unwrap_or_default(),
+        limit_value: number(limit.map(|limit| limit.value)),
+        limit_used_ratio: number(limit.and_then(|limit| limit.used)),
+        note: summary.note.as_deref().map_or_else(|| of_test.note.clone(), words),
+        ..of_test.clone()
+    }
 }
 
 /// The load curve of a search: at each rate that was offered what was achieved, the objective's value and the median latency.
-fn curve_rows(run: &Run, test: &TestRun) -> Vec<Vec<String>> {
+fn curve_rows(of_test: &CsvRow, test: &TestRun) -> Vec<CsvRow> {
     let Some(curve) = &test.curve else { return Vec::new() };
     let unit = crate::words::objective_metric(test, curve).map(|metric| serialised(&metric.unit)).unwrap_or_default();
     let of_point = |point: &CurvePoint| {
@@ -105,83 +112,69 @@ fn curve_rows(run: &Run, test: &TestRun) -> Vec<Vec<String>> {
             (words(&curve.metric), unit.clone(), point.value),
             ("median_ns".to_owned(), serialised(&Unit::Nanos), point.median_ns),
         ];
-        let said = serialised(&point.decision);
         let cause = point.cause.map(|cause| format!(": {}", serialised(&cause))).unwrap_or_default();
-        let offered = point.offered.to_string();
-        let n_trials = point.trials.len().to_string();
-        let row = move |(metric, unit, value): (String, String, Option<f64>)| {
-            let mut row = row(run, test, None);
-            (row[7], row[8], row[9], row[13]) = (metric, unit, number(value), n_trials.clone());
-            (row[19], row[20]) = (format!("{said}{cause}"), offered.clone());
-            row
+        let of_point = CsvRow {
+            n_trials: point.trials.len().to_string(),
+            note: format!("{}{cause}", serialised(&point.decision)),
+            offered: point.offered.to_string(),
+            ..of_test.clone()
         };
-        values.into_iter().filter(|(.., value)| value.is_some()).map(row).collect::<Vec<_>>()
+        let row = |(metric, unit, value)| CsvRow { metric, unit, value: number(value), ..of_point.clone() };
+        values.into_iter().filter(|(.., value): &(_, _, Option<f64>)| value.is_some()).map(row).collect::<Vec<_>>()
     };
     curve.points.iter().flat_map(of_point).collect()
 }
 
 /// The loss curve of a benchmark: what was lost at each rate that was offered.
-fn loss_rows(run: &Run, test: &TestRun) -> Vec<Vec<String>> {
-    let points = test.benchmark.iter().flat_map(|benchmark| &benchmark.loss);
-    let of_point = |point: &fathom_model::benchmark::LossPoint| {
-        let mut row = row(run, test, None);
-        (row[7], row[8]) = ("loss_ratio".to_owned(), serialised(&Unit::Ratio));
-        (row[9], row[13]) = (number(Some(point.loss_ratio)), point.n_trials.to_string());
-        row[20] = point.rate.to_string();
-        row
-    };
-    points.map(of_point).collect()
+fn loss_rows(of_test: &CsvRow, test: &TestRun) -> impl Iterator<Item = CsvRow> {
+    test.benchmark.iter().flat_map(|benchmark| &benchmark.loss).map(|point| CsvRow {
+        metric: "loss_ratio".to_owned(),
+        unit: serialised(&Unit::Ratio),
+        value: point.loss_ratio.to_string(),
+        n_trials: point.n_trials.to_string(),
+        offered: point.rate.to_string(),
+        ..of_test.clone()
+    })
 }
 
-/// What stands in the column of the step for all of them together.
-const ALL_STEPS: &str = "all steps";
-
 /// What users did: the values of the script, then those of each step with how many reached it.
-fn step_rows(run: &Run, test: &TestRun) -> Vec<Vec<String>> {
+fn step_rows(of_test: &CsvRow, test: &TestRun) -> Vec<CsvRow> {
     let Some(users) = &test.users else { return Vec::new() };
-    let mut rows: Vec<Vec<String>> = users.summaries.iter().map(|summary| row(run, test, Some(summary))).collect();
-    for (row, summary) in rows.iter_mut().zip(&users.summaries) {
-        promised(row, (&users.promises, summary));
-        // A value of the test may have the same name: of requests, not of steps.
-        ALL_STEPS.clone_into(&mut row[21]);
-    }
+    let promised = |step: &str, promises: &[JudgedPromise], summary: &Summary| CsvRow {
+        step: words(step),
+        ..promised_row(value_row(of_test, test, summary), promises, summary)
+    };
+    // A value of the test may have the same name: of requests, not of steps.
+    let of_all = users.summaries.iter().map(|summary| promised("all steps", &users.promises, summary));
+    let mut rows: Vec<CsvRow> = of_all.collect();
     for step in &users.steps {
-        let counted = |metric: &str, unit: Unit, value: Option<String>| {
-            let mut row = row(run, test, None);
-            (row[7], row[8], row[9]) = (metric.to_owned(), serialised(&unit), value.unwrap_or_default());
-            row
-        };
-        let mut of_step = vec![
-            counted("reached", Unit::Count, Some(step.n_reached.to_string())),
-            counted("passed", Unit::Count, Some(step.n_passed.to_string())),
-            counted("reached_ratio", Unit::Ratio, step.reached_ratio.map(|share| share.to_string())),
+        let counts = [
+            ("reached", Unit::Count, step.n_reached.to_string()),
+            ("passed", Unit::Count, step.n_passed.to_string()),
+            ("reached_ratio", Unit::Ratio, number(step.reached_ratio)),
         ];
-        for summary in &step.summaries {
-            let mut row = row(run, test, Some(summary));
-            promised(&mut row, (&step.promises, summary));
-            of_step.push(row);
-        }
-        for row in &mut of_step {
-            row[21] = words(&step.name);
-        }
-        rows.extend(of_step);
+        rows.extend(counts.map(|(metric, unit, value)| CsvRow {
+            metric: metric.to_owned(),
+            unit: serialised(&unit),
+            value,
+            step: words(&step.name),
+            ..of_test.clone()
+        }));
+        rows.extend(step.summaries.iter().map(|summary| promised(&step.name, &step.promises, summary)));
     }
     rows
 }
 
 /// The promise of a value as its limit; of several the one that is not kept, or that leaves least room.
-fn promised(row: &mut [String], (promises, summary): (&[JudgedPromise], &Summary)) {
+fn promised_row(row: CsvRow, promises: &[JudgedPromise], summary: &Summary) -> CsvRow {
     let about = promises.iter().filter(|promise| promise.metric.as_deref() == Some(&*summary.metric.name));
     let room = |promise: &&JudgedPromise| promise.margin.unwrap_or(f64::NEG_INFINITY);
     let nearest = about.min_by(|a, b| room(a).total_cmp(&room(b)));
+    let bound = nearest.and_then(|promise| promise.bound);
+    let used = summary.value.zip(bound).filter(|(_, bound)| *bound > 0.0).map(|(value, bound)| value / bound);
     // A metric of the test may have the same name, whose limit is not this one's.
-    (row[16], row[17], row[18]) = (String::new(), String::new(), String::new());
-    if let Some(promise) = nearest {
-        row[16] = serialised(&LimitKind::Promise);
-        row[17] = number(promise.bound);
-        row[18] =
-            number(summary.value.zip(promise.bound).filter(|(_, bound)| *bound > 0.0).map(|(v, bound)| v / bound));
-    }
+    let limit_kind = nearest.map(|_| serialised(&LimitKind::Promise)).unwrap_or_default();
+    CsvRow { limit_kind, limit_value: number(bound), limit_used_ratio: number(used), ..row }
 }
 
 fn number(value: Option<impl ToString>) -> String {

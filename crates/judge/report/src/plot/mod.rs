@@ -7,6 +7,7 @@ pub(crate) mod conservation;
 pub(crate) mod core_heatmap;
 pub(crate) mod curve;
 pub(crate) mod funnel;
+mod panel;
 pub(crate) mod percentiles;
 mod scale;
 pub(crate) mod share;
@@ -17,6 +18,20 @@ use maud::{Markup, html};
 
 /// A drawing, or why there is nothing to draw.
 pub(crate) type Plot = Result<Markup, &'static str>;
+
+/// How many lines have a colour of their own: a request has five times, from its connect to its end.
+const N_COLOURS: usize = 5;
+
+/// The names of lines beside their colours.
+fn legend<'a>(names: impl Iterator<Item = &'a str>) -> Markup {
+    html! {
+        ul.legend {
+            @for (index, name) in names.enumerate() {
+                li { span class={ "key s" (index % N_COLOURS + 1) } {} (name) }
+            }
+        }
+    }
+}
 
 /// A coordinate with a tenth of a pixel.
 fn px(value: f64) -> String {

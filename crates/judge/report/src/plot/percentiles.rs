@@ -9,7 +9,7 @@ use fathom_model::{
 use maud::{Markup, html};
 
 use super::{
-    Plot, float, path, px,
+    N_COLOURS, Plot, float, legend, path, px,
     scale::{Scale, label, log_ticks, magnitude},
     y_grid,
 };
@@ -22,8 +22,6 @@ const TOP: f64 = 12.0;
 const BOTTOM: f64 = 34.0;
 /// A quantile with fewer values above it is drawn dotted: it would be another one the next time.
 const ABOVE_MIN: u64 = 10;
-/// How many lines have a colour of their own: a request has five times, from its connect to its end.
-const N_COLOURS: usize = 5;
 /// How many points are drawn per power of ten of 1 / (1 − p).
 const POINTS_PER_DECADE: u32 = 12;
 
@@ -109,11 +107,7 @@ fn draw(all: &[(String, &Histogram)], ticks: &[f64], x: &Scale, y: &Scale) -> Ma
             }
         }
         @if all.len() > 1 || all.iter().any(|(name, _)| name.contains(", ")) {
-            ul.legend {
-                @for (index, (name, _)) in all.iter().enumerate() {
-                    li { span class={ "key s" (index % N_COLOURS + 1) } {} (name) }
-                }
-            }
+            (legend(all.iter().map(|(name, _)| name.as_str())))
         }
     }
 }

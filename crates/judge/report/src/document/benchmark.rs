@@ -20,11 +20,8 @@ pub(super) fn is_all(run: &Run) -> bool {
 }
 
 /// The values of all frame sizes beside each other, and what must be said.
-pub(super) fn overview(run: &Run) -> Vec<Block<'_>> {
+pub(super) fn overview(run: &Run) -> Option<Block<'_>> {
     let n_sizes = benchmarks(run).count();
-    if n_sizes == 0 {
-        return Vec::new();
-    }
     // Beside the result, where a narrow screen does not cut it off.
     let titles = ["frames", "value", "result", "", "bounds", "theoretical", "share"];
     let mut shown = columns(titles);
@@ -48,7 +45,7 @@ pub(super) fn overview(run: &Run) -> Vec<Block<'_>> {
     blocks.push(Block::Table(losses(benchmarks(run).map(|(_, found)| found))).on_screen());
     blocks.extend(benchmarks(run).map(|(_, found)| Block::sentence(reference(found))));
     blocks.push(Block::List(List { items: remarks(run).into_iter().map(note).collect(), ..List::default() }));
-    blocks
+    (n_sizes > 0).then(|| super::section("benchmarks", "All frame sizes", blocks))
 }
 
 /// What was lost at each load of one frame size.

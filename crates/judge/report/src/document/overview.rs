@@ -238,12 +238,14 @@ pub(super) fn table(run: &Run) -> Block<'_> {
         flows: true,
     };
     let mut blocks = vec![folded("the same as a table, with intervals", vec![Block::Table(table)])];
-    blocks.extend(run.tests.iter().filter_map(|test| test.conservation.as_ref()).map(sum));
+    let sums: Vec<_> = run.tests.iter().filter_map(|test| Some((test, test.conservation.as_ref()?))).collect();
+    let name = |test: &TestRun| if sums.len() > 1 { format!("{}: ", test.named()) } else { String::new() };
+    blocks.extend(sums.iter().map(|(test, found)| Block::sentence(format!("{}{}", name(test), sum(found)))));
     section("table", "All results", blocks)
 }
 
 /// `sent 100 datagrams = received 97 + socket buffer 3 + unexplained 0`.
-pub(super) fn sum(conservation: &Conservation) -> Block<'_> {
+pub(super) fn sum(conservation: &Conservation) -> String {
     let Conservation { what, n_sent, n_received, n_unexplained, drops, .. } = conservation;
     let mut terms = vec![format!("sent {} {what} = received {}", grouped(*n_sent), grouped(*n_received))];
     // The receiver is where most is dropped, and the sentence is about it.
@@ -252,7 +254,7 @@ pub(super) fn sum(conservation: &Conservation) -> Block<'_> {
     terms.extend(dropped.map(|drop| format!("+ {} {}", place(&drop.place), grouped(drop.n_dropped))));
     let sign = if *n_unexplained < 0 { '−' } else { '+' };
     terms.push(format!("{sign} unexplained {}", grouped(n_unexplained.unsigned_abs())));
-    Block::sentence(terms.join(" "))
+    terms.join(" ")
 }
 
 fn rows_of(run: &Run, test: &TestRun, layer: Option<&'static str>) -> Vec<Row> {

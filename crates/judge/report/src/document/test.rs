@@ -154,7 +154,7 @@ fn plots<'a>(run: &'a Run, test: &'a TestRun) -> Block<'a> {
     let mut left: Vec<Block<'a>> = latency(test).map(Block::Figure).into_iter().collect();
     if let Some(conservation) = &test.conservation {
         left.extend([Block::Figure(drop_balance(conservation)), places(conservation).on_page()]);
-        left.push(sum(conservation).on_screen());
+        left.push(Block::sentence(sum(conservation)).on_screen());
     }
     let loads = hosts_of(run, test).into_iter().map(|(host, title)| Block::Figure(core_load(test, host, title)));
     if left.is_empty() {

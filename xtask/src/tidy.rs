@@ -14,6 +14,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("statistics", &["model"]),
     ("sys", &["model"]),
     ("engine", &["model", "statistics", "sys"]),
+    ("testkit", &[]),
     ("wire", &["model", "statistics"]),
     ("pktgen", &["model", "sys", "engine", "wire"]),
     ("packet", &["model", "statistics", "sys", "engine", "wire", "pktgen"]),

@@ -182,7 +182,8 @@ fn newest_kernel(folder: &Path) -> anyhow::Result<String> {
 /// again: cargo gives the test `program` of fathom's own the program that it calls.
 fn build(root: &Path) -> anyhow::Result<Vec<VmProgram>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let words = ["test", "--workspace", "--no-run", "--test", TEST, "--test", "program", "--message-format", "json"];
+    let words =
+        ["test", "--workspace", "--no-run", "--test", TEST, "--test", "measured_program", "--message-format", "json"];
     let text = output(Command::new(cargo).args(words).arg("--quiet").current_dir(root))?;
     let mut payloads = Vec::new();
     for line in text.lines() {

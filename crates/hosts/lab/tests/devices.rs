@@ -1,6 +1,6 @@
 //! Devices of a lab on the real kernel: each forwards, counts what it drops, and leaves nothing behind.
 
-#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "functions shared by tests are tests too")]
+#![expect(clippy::unwrap_used, reason = "functions shared by tests are tests too")]
 
 use fathom_lab::{Device, Error, Host, Lab, LabState, Options, preset};
 use fathom_model::units::Nanos;
@@ -12,21 +12,15 @@ use fathom_sys::{
     },
     process::{affinity, may_administer_network},
 };
-use std::{env, fs, io::ErrorKind, net::UdpSocket, path::PathBuf, process::Command, time::Duration};
+use std::{fs, io::ErrorKind, net::UdpSocket, path::PathBuf, process::Command, time::Duration};
 
 /// Datagrams that are counted.
 const ROUNDS: u64 = 50;
 /// Long enough for a busy machine, short enough for a test that fails.
 const PATIENCE: Nanos = Nanos::from_secs(20);
 
-/// Says loudly that a test did not run; where tests must be complete it fails instead.
 fn lacks_privileges() -> bool {
-    let lacking = !may_administer_network();
-    if lacking {
-        assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "these tests need root");
-        eprintln!("SKIPPED: needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
-    }
-    lacking
+    fathom_testkit::lacks_privileges(may_administer_network())
 }
 
 fn lab_with(device: &str) -> Lab {
@@ -125,7 +119,7 @@ fn a_device_has_threads_on_its_core_and_they_go_with_it() {
     let lab = lab_with("router");
     let record = lab.device().unwrap().clone();
     if lab.standing() == LabState::Contained && record.threads.is_empty() {
-        return eprintln!("SKIPPED: {:?}", record.losses);
+        return fathom_testkit::skip_everywhere(&record.losses.join("; "));
     }
     assert_eq!(record.losses, [""; 0]);
     let interfaces: Vec<&str> = record.threads.iter().map(|thread| thread.interface.as_str()).collect();

@@ -3,7 +3,6 @@
 //! Most kernels have none loaded; `make test-pktgen` boots one that has, in a machine of software, and runs this there.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
-#![expect(clippy::print_stderr, reason = "a skipped test says so")]
 
 use std::{
     collections::BTreeSet,
@@ -55,7 +54,7 @@ fn is_there() -> bool {
     let is_there = Path::new("/proc/net/pktgen").exists();
     if !is_there {
         assert!(std::env::var_os("FATHOM_TEST_PKTGEN").is_none(), "this machine was booted to have pktgen");
-        eprintln!("SKIPPED: this kernel has no pktgen loaded; make test-pktgen boots one that has");
+        fathom_testkit::skip_everywhere("this kernel has no pktgen loaded; make test-pktgen boots one that has");
     }
     is_there
 }

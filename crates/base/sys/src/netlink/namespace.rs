@@ -239,14 +239,8 @@ mod tests {
     };
     use std::process::{Command, Stdio};
 
-    /// Says loudly that a test did not run; where tests must be complete it fails instead.
     fn lacks_privileges() -> bool {
-        let lacking = !may_administer_network();
-        if lacking {
-            assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "these tests need root");
-            eprintln!("SKIPPED: needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
-        }
-        lacking
+        fathom_testkit::lacks_privileges(may_administer_network())
     }
 
     #[test]
@@ -352,8 +346,7 @@ mod tests {
         let start = ProcessSpec { command, place: ProcessPlace::NewUserNamespace, bond: ParentBond::DiesWithParent };
         let child = match start.spawn() {
             Err(error) if error.is_permission() => {
-                assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "these tests need user namespaces");
-                return eprintln!("SKIPPED: needs user namespaces");
+                return fathom_testkit::skip("needs user namespaces");
             }
             child => child.unwrap(),
         };

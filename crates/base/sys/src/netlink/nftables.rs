@@ -378,6 +378,7 @@ fn drops(immediate: &[u8]) -> bool {
 mod tests {
     use super::*;
     use crate::netlink::namespace::NetNs;
+    use fathom_testkit::or_skip;
     use std::net::UdpSocket;
 
     const OF_IPV4: Table<'_> = Table { family: TableFamily::Ipv4, name: "planted" };
@@ -385,13 +386,7 @@ mod tests {
 
     #[test]
     fn every_packet_is_counted_at_the_rule_that_it_met() {
-        let namespace = match NetNs::new() {
-            Err(error) if error.is_permission() => {
-                assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "this test needs root");
-                return eprintln!("SKIPPED: needs CAP_SYS_ADMIN");
-            }
-            namespace => namespace.unwrap(),
-        };
+        let Some(namespace) = or_skip(NetNs::new(), Error::is_permission) else { return };
         namespace
             .enter_with(|| {
                 look(OF_IPV4, ["127.0.0.1", "192.0.2.1"].map(|text| text.parse().unwrap()));

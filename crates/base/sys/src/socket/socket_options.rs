@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn multipath_is_told_from_what_fell_back_to_tcp() {
         let Ok(near) = multipath_stream(loopback(4)) else {
-            eprintln!("SKIPPED: this kernel has no Multipath TCP");
+            fathom_testkit::skip_everywhere("this kernel has no Multipath TCP");
             return;
         };
         let _plain = connected(&near, loopback(4), None);

@@ -45,13 +45,6 @@ pub(super) fn with_type(frame: &[u8], ethertype: u16) -> Vec<u8> {
     frame
 }
 
-/// The value, or nothing after saying loudly that a privilege is missing; where `CI` is set that is a failure.
 pub(crate) fn or_skip<T>(outcome: fathom_sys::Result<T>) -> Option<T> {
-    match outcome {
-        Err(error) if error.is_permission() && std::env::var_os("CI").is_none() => {
-            eprintln!("SKIPPED: {error}: {}", error.source);
-            None
-        }
-        outcome => Some(outcome.unwrap()),
-    }
+    fathom_testkit::or_skip(outcome, fathom_sys::Error::is_permission)
 }

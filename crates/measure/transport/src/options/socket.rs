@@ -580,7 +580,7 @@ mod tests {
         let (near, far, notes) = match ends(&options, "127.0.0.1:0") {
             Ok(ends) => ends,
             Err(error) => {
-                eprintln!("SKIPPED: no Multipath TCP here: {error}");
+                fathom_testkit::skip_everywhere(&format!("no Multipath TCP here: {error}"));
                 return;
             }
         };
@@ -633,12 +633,7 @@ mod tests {
         let ports = [SocketAddr::new(other, 9), SocketAddr::new(other, 10)];
         let refused = options.targets(&ports).unwrap_err();
         assert!(refused.to_string().starts_with("sending to 192.0.2.1 through lo is refused"), "{refused}");
-        let elsewhere = match NetNs::new() {
-            Err(error) if error.is_permission() && std::env::var_os("CI").is_none() => {
-                return eprintln!("SKIPPED: {error}: {}", error.source);
-            }
-            made => made.unwrap(),
-        };
+        let Some(elsewhere) = fathom_testkit::or_skip(NetNs::new(), fathom_sys::Error::is_permission) else { return };
         // Where the address is one of `lo` its route leads there; whoever asks later, back on this host, is refused.
         let prepare = || {
             let mut netlink = Netlink::open().unwrap();

@@ -4,7 +4,7 @@ use std::{env, fs, net::TcpListener, os::unix::fs::symlink, path::Path};
 
 use crate::{
     nginx::Nginx,
-    test_bed::{ProgramResult, TestBed, skip},
+    test_bed::{ProgramResult, TestBed},
 };
 
 /// As long as the welcome page of nginx.
@@ -24,12 +24,12 @@ pub(crate) fn is_installed(tool: &str) -> bool {
 /// A server to ask, and nothing where a tool or a server is missing, which is said.
 fn nginx(stage: &TestBed, tool: &str) -> Option<Nginx> {
     if !is_installed(tool) {
-        skip(&format!("needs {tool}"));
+        fathom_testkit::skip(&format!("needs {tool}"));
         return None;
     }
     let nginx = Nginx::start(stage, INDEX, LOCATIONS);
     if nginx.is_none() {
-        skip("needs nginx");
+        fathom_testkit::skip("needs nginx");
     }
     nginx
 }
@@ -107,7 +107,7 @@ fn wrk_and_its_face_print_the_same_lines() {
 fn wrk_and_its_face_refuse_in_the_same_words() {
     let stage = TestBed::new();
     if !is_installed("wrk") {
-        return skip("needs wrk");
+        return fathom_testkit::skip("needs wrk");
     }
     let refused: [&[&str]; 9] = [
         &[],
@@ -202,7 +202,7 @@ fn ab_and_its_face_show_the_request_and_its_answer() {
 fn ab_and_its_face_say_the_same_of_tls() {
     let stage = TestBed::new();
     if !is_installed("ab") {
-        return skip("needs ab");
+        return fathom_testkit::skip("needs ab");
     }
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let words = ["serve", "--only", "http", "--listen", "127.0.0.1", "--http-port", &port, "--http-tls"];
@@ -263,7 +263,7 @@ fn ab_and_its_face_write_the_same_files() {
 fn ab_and_its_face_refuse_in_the_same_words() {
     let stage = TestBed::new();
     if !is_installed("ab") {
-        return skip("needs ab");
+        return fathom_testkit::skip("needs ab");
     }
     let refused: [(&[&str], i32); 9] = [
         (&[], 22),
@@ -290,7 +290,7 @@ fn ab_and_its_face_refuse_in_the_same_words() {
 fn ab_and_its_face_go_on_at_a_closed_port() {
     let stage = TestBed::new();
     if !is_installed("ab") {
-        return skip("needs ab");
+        return fathom_testkit::skip("needs ab");
     }
     let words = ["-n", "10", "-c", "2", "-r", "http://127.0.0.1:9/"];
     let [theirs, ours] = [tool(&stage, "ab", &words), drop_in(&stage, "ab", &words)].map(ProgramResult::succeeded);

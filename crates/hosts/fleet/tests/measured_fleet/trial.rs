@@ -203,8 +203,7 @@ fn a_connection_that_breaks_leaves_what_the_others_recorded() {
 
 #[test]
 fn children_in_namespaces_of_their_own_start_together() {
-    if !fathom_sys::process::may_administer_network() {
-        eprintln!("SKIPPED: needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
+    if fathom_testkit::lacks_privileges(fathom_sys::process::may_administer_network()) {
         return;
     }
     let mut fleet = Fleet::new("fathom 0.1.0");

@@ -2,7 +2,7 @@
 
 use fathom_model::{Plan, Side, benchmark::Reference, names::count, run::Completeness};
 
-use crate::test_bed::{TestBed, lacks_root, skip};
+use crate::test_bed::{TestBed, lacks_root};
 
 const PACKET: &[&str] = &["packet", "--lab", "pair"];
 
@@ -82,7 +82,7 @@ fn a_method_judges_both_ways_at_once_together() {
     let run = TestBed::new().fathom([&words[..], &short].concat()).run();
     if let Completeness::Incomplete { reason } = &run.completeness {
         assert!(reason.contains("did not send"), "{reason}");
-        return skip("others use this machine too much for frames to be sent when they are due");
+        return fathom_testkit::skip("others use this machine too much for frames to be sent when they are due");
     }
     let [up, down] = run.tests.as_slice() else { panic!("{} tests", run.tests.len()) };
     let found = up.benchmark.as_ref().unwrap();
@@ -124,7 +124,7 @@ fn a_recovery_that_would_need_more_than_is_allowed_is_withheld_with_both_rates()
     let run = stage.fathom([PACKET, &words].concat()).run();
     if let Completeness::Incomplete { reason } = &run.completeness {
         assert!(reason.contains("did not send"), "{reason}");
-        return skip("others use this machine too much for frames to be sent when they are due");
+        return fathom_testkit::skip("others use this machine too much for frames to be sent when they are due");
     }
     let found = run.tests[0].benchmark.as_ref().unwrap();
     let recovery = found.results.iter().find(|result| result.metric.name == "recovery_ns").unwrap();
@@ -148,7 +148,7 @@ fn a_link_that_loses_nothing_has_irregular_results_at_the_highest_rate_and_no_bu
     let run = done.run();
     if let Completeness::Incomplete { reason } = &run.completeness {
         assert!(reason.contains("did not send"), "{reason}");
-        return skip("others use this machine too much for frames to be sent when they are due");
+        return fathom_testkit::skip("others use this machine too much for frames to be sent when they are due");
     }
     for (test, size) in run.tests.iter().zip([64, 512]) {
         let found = test.benchmark.as_ref().unwrap();

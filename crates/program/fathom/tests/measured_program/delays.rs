@@ -4,7 +4,7 @@ use std::process::Command;
 
 use fathom_model::{TestRun, units::Nanos};
 
-use crate::test_bed::{RunningLab, TestBed, lacks_root, skip};
+use crate::test_bed::{RunningLab, TestBed, lacks_root};
 
 /// Host b of the preset `pair`.
 const B: &str = "198.18.0.2";
@@ -41,13 +41,13 @@ fn the_delay_of_a_queue_is_the_same_over_one_clock_and_over_two() {
     let has_time_namespaces =
         Command::new("unshare").args(["--time", "--fork", "true"]).status().is_ok_and(|status| status.success());
     if !has_time_namespaces {
-        return skip("needs time namespaces and unshare of util-linux");
+        return fathom_testkit::skip("needs time namespaces and unshare of util-linux");
     }
     let stage = TestBed::new();
     let lab = stage.lab("delays");
     let queue = lab.exec("a", &[&QUEUE[..], &["40ms"]].concat()).ends();
     if !queue.stderr.is_empty() {
-        return skip(&format!("no token bucket: {}", queue.stderr));
+        return fathom_testkit::skip(&format!("no token bucket: {}", queue.stderr));
     }
     let (server, key) = lab.serve(&[]);
     let (of_one_clock, error) = delay(&lab, &key);

@@ -1,7 +1,6 @@
 //! Frames put into the stack of a namespace that each test makes for itself: real rules, real sockets, exact counts.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
-#![expect(clippy::print_stderr, reason = "a skipped test says so")]
 
 use fathom_engine::{Error, TestKind, TrialContext};
 use fathom_model::{Endpoints, Phases, Record, Role, Settings, Side, units::Nanos};
@@ -12,18 +11,13 @@ use fathom_sys::{
     policy::Policy,
 };
 
+use fathom_testkit::or_skip;
+
 const DEVICE: &str = "eth0";
 
-/// A host with one device, whose wire leads nowhere; nothing after saying loudly that a privilege is missing.
+/// A host with one device, whose wire leads nowhere.
 fn host() -> Option<NetNs> {
-    let host = match NetNs::new() {
-        Err(error) if error.is_permission() => {
-            assert!(std::env::var_os("CI").is_none(), "these tests need root");
-            eprintln!("SKIPPED: {error}: {}", error.source);
-            return None;
-        }
-        host => host.unwrap(),
-    };
+    let host = or_skip(NetNs::new(), fathom_sys::Error::is_permission)?;
     let end = |name| VethEnd { name, mac: None };
     let veth = Veth { near: end(DEVICE), far: end("peer0"), far_namespace: None, mtu_bytes: 1500, n_queues: 1 };
     host.enter_with(|| {
@@ -69,13 +63,7 @@ fn run(host: &NetNs, options: &[(&str, &str)]) -> Option<Record> {
         let test = StackReceive.prepare(&role, &Policy::anything())?;
         test.run(&TrialContext::new(clock::now(), role.phases))
     });
-    match played.unwrap() {
-        Err(error @ Error::Permission { .. }) if std::env::var_os("CI").is_none() => {
-            eprintln!("SKIPPED: {error}");
-            None
-        }
-        record => Some(record.unwrap()),
-    }
+    or_skip(played.unwrap(), |error| matches!(error, Error::Permission { .. }))
 }
 
 /// A counter of UDP of a namespace.

@@ -8,7 +8,7 @@ use fathom_sys::{
     packet::packet_socket::{ReceiveBuffer, Receiver},
 };
 
-use crate::test_bed::{BRIEF, ProgramResult, RunningLab, TestBed, lacks_root, skip, tree};
+use crate::test_bed::{BRIEF, ProgramResult, RunningLab, TestBed, lacks_root, tree};
 
 const B: &str = "198.18.0.2";
 const URL: &str = "http://198.18.0.2:8080/";
@@ -177,7 +177,7 @@ fn a_name_that_changes_during_a_run_leads_to_no_address_that_is_not_allowed() {
 fn a_person_at_a_terminal_is_asked_once_and_a_pipe_never() {
     with_responder("allowasked", |stage, lab| {
         if !crate::compat::is_installed("script") {
-            return skip("needs script");
+            return fathom_testkit::skip("needs script");
         }
         let program = stage.program().to_str().unwrap();
         let asked = |answer: &str| {

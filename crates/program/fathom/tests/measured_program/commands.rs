@@ -13,7 +13,7 @@ use fathom_sys::process::signal::Signal;
 
 use crate::{
     nginx::Nginx,
-    test_bed::{BRIEF, TestBed, lacks_root, skip, tree},
+    test_bed::{BRIEF, TestBed, lacks_root, tree},
 };
 
 fn plans() -> Vec<PathBuf> {
@@ -149,7 +149,7 @@ fn our_own_responder_and_that_of_another_are_loaded_alike() {
     drop(server);
 
     let Some(nginx) = Nginx::start(&stage, "as small as an answer gets", "") else {
-        return skip("needs nginx");
+        return fathom_testkit::skip("needs nginx");
     };
     answers(&stage, &nginx.url("/"));
 }

@@ -1,7 +1,6 @@
 //! The methods find what is true of a policer: real frames between two network namespaces that each test makes for itself.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
-#![expect(clippy::print_stderr, reason = "a skipped test says so, and a measurement tells its numbers")]
 
 use std::{
     net::IpAddr,
@@ -47,15 +46,8 @@ const SMALL_BURST: u32 = 30;
 /// A buffer of many steps.
 const LARGE_BURST: u32 = 300;
 
-/// The value, or nothing after saying loudly that a privilege is missing; where `CI` is set that is a failure.
 fn or_skip<T>(outcome: fathom_sys::Result<T>) -> Option<T> {
-    match outcome {
-        Err(error) if error.is_permission() && std::env::var_os("CI").is_none() => {
-            eprintln!("SKIPPED: {error}: {}", error.source);
-            None
-        }
-        outcome => Some(outcome.unwrap()),
-    }
+    fathom_testkit::or_skip(outcome, fathom_sys::Error::is_permission)
 }
 
 /// Held by the search that runs.
@@ -204,12 +196,11 @@ impl Tester for Policed {
 /// A busy machine may keep the sender from its processor, which the methods notice; this is what then remains to be said.
 fn is_too_busy<T, E: std::fmt::Debug>(outcome: &MethodResult<T, E>) -> bool {
     let is_unsent = matches!(outcome.stopped, Some(fathom_rfc2544::StopReason::RateNotSent { .. }));
-    if is_unsent && std::env::var_os("CI").is_none() {
-        eprintln!("SKIPPED: others use this machine so much that no ten trials in turn were sent as they were due");
-        return true;
+    if is_unsent {
+        fathom_testkit::skip("others use this machine so much that no ten trials in turn were sent as they were due");
     }
-    assert!(outcome.stopped.is_none(), "{:?}", outcome.stopped);
-    false
+    assert!(is_unsent || outcome.stopped.is_none(), "{:?}", outcome.stopped);
+    is_unsent
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::{
     env, fs,
     fs::File,
-    io::{self, BufRead as _, BufReader, Write as _},
+    io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -25,20 +25,8 @@ pub(crate) const BRIEF: &[&str] = &["--duration", "400ms", "--warmup", "100ms", 
 /// The most lines that an error may take.
 const SCREEN_LINES_MAX: usize = 24;
 
-/// Says loudly that a test did not run; in CI, where nothing may be missing, it fails instead.
-pub(crate) fn skip(why: &str) {
-    assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "in CI nothing is skipped: {why}");
-    // Written past the macro, whose output the runner keeps to itself when a test succeeds.
-    io::stderr().write_all(format!("SKIPPED: {why}\n").as_bytes()).unwrap();
-}
-
-/// Whether this test must be skipped for lack of root, which is said.
 pub(crate) fn lacks_root() -> bool {
-    let lacks = !may_administer_network();
-    if lacks {
-        skip("needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)");
-    }
-    lacks
+    fathom_testkit::lacks_privileges(may_administer_network())
 }
 
 /// The folder of the sources.

@@ -6,7 +6,7 @@ use fathom_model::{Histogram, Side, names::distribution, units::Nanos};
 use fathom_sys::process::{Pidfd, signal::Signal};
 use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
 
-use crate::test_bed::{RunningLab, TestBed, lacks_root, skip, until};
+use crate::test_bed::{RunningLab, TestBed, lacks_root, until};
 
 /// The most that a quantile may differ from that of the capture, in nanoseconds.
 const DIFFERENCE_MAX: u64 = 5_000;
@@ -94,7 +94,7 @@ fn latency_by_the_kernels_stamps_is_that_of_a_capture() {
         return;
     }
     if !std::path::Path::new("/usr/bin/tcpdump").exists() {
-        return skip("needs tcpdump");
+        return fathom_testkit::skip("needs tcpdump");
     }
     let stage = TestBed::new();
     let lab = stage.lab("captured");

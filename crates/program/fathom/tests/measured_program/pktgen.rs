@@ -10,7 +10,7 @@ use fathom_sys::{
     packet::packet_socket::{ReceiveBuffer, Receiver},
 };
 
-use crate::test_bed::{PATIENCE, RunningLab, TestBed, lacks_root, skip};
+use crate::test_bed::{PATIENCE, RunningLab, TestBed, lacks_root};
 
 /// The sending device of a lab of two hosts, and the address of the other one.
 fn ends(stage: &TestBed, lab: &RunningLab<'_>) -> (String, String) {
@@ -30,7 +30,7 @@ fn is_kernels() -> bool {
 /// Whether fathom's own engine has nothing to do here, which is said.
 fn is_not_asked() -> bool {
     if is_kernels() {
-        skip("the kernel's pktgen is loaded, and sends in place of fathom's own engine");
+        fathom_testkit::skip("the kernel's pktgen is loaded, and sends in place of fathom's own engine");
     }
     is_kernels()
 }

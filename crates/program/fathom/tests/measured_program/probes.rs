@@ -10,7 +10,7 @@ use fathom_model::{
 
 use crate::{
     compat::is_installed,
-    test_bed::{ProgramResult, RunningLab, TestBed, lacks_root, skip, until},
+    test_bed::{ProgramResult, RunningLab, TestBed, lacks_root, until},
 };
 
 /// The addresses of the router lab.
@@ -46,7 +46,7 @@ fn lacks(tools: &[&str]) -> bool {
     let missing =
         tools.iter().find(|tool| !is_installed(tool) && !std::path::Path::new("/usr/sbin").join(tool).exists());
     if let Some(tool) = missing {
-        skip(&format!("needs {tool}"));
+        fathom_testkit::skip(&format!("needs {tool}"));
     }
     missing.is_some()
 }

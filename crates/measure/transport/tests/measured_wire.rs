@@ -1,7 +1,6 @@
 //! Streams of datagrams between two network namespaces, over a wire that loses on purpose.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
-#![expect(clippy::print_stderr, reason = "a skipped test says so")]
 
 use std::{net::IpAddr, num::NonZeroU32, os::fd::AsFd, thread};
 
@@ -16,15 +15,8 @@ use fathom_sys::{
 };
 use fathom_transport::KINDS;
 
-/// The value, or nothing after saying loudly that a privilege is missing; where `CI` is set that is a failure.
 fn or_skip<T>(outcome: fathom_sys::Result<T>) -> Option<T> {
-    match outcome {
-        Err(error) if error.is_permission() && std::env::var_os("CI").is_none() => {
-            eprintln!("SKIPPED: {error}: {}", error.source);
-            None
-        }
-        outcome => Some(outcome.unwrap()),
-    }
+    fathom_testkit::or_skip(outcome, fathom_sys::Error::is_permission)
 }
 
 const PORT: u16 = 9100;

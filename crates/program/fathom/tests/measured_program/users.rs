@@ -2,7 +2,7 @@
 
 use crate::{
     evaluation::is_whole,
-    test_bed::{BRIEF, TestBed, lacks_root, skip},
+    test_bed::{BRIEF, TestBed, lacks_root},
 };
 
 /// The user `nobody` on every distribution.
@@ -20,7 +20,7 @@ fn a_user_without_privileges_gets_an_evaluation_or_one_clear_screen() {
     command.args(["evaluate", "--quick", "--json"]).args(BRIEF);
     let ending = stage.spawn(command).ends();
     if ending.stdout.is_empty() {
-        skip("this kernel gives users no user namespaces");
+        fathom_testkit::skip("this kernel gives users no user namespaces");
         return ending.refused(3, &["fix", "fathom doctor"]);
     }
     let run = ending.succeeded().run();

@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::{
     compat::is_installed,
-    test_bed::{PATIENCE, ProgramResult, RunningProgram, TestBed, skip, tree, until},
+    test_bed::{PATIENCE, ProgramResult, RunningProgram, TestBed, tree, until},
 };
 
 /// What is asked of either client against either server: as little data as shows that it flows.
@@ -78,7 +78,7 @@ const IPV6: &[(&str, &[&str])] = &[("`-6`", &["-n", "64M", "-6"]), ("`-6 -L 7`",
 fn is_there() -> bool {
     let is_there = is_installed("iperf3");
     if !is_there {
-        skip("needs iperf3");
+        fathom_testkit::skip("needs iperf3");
     }
     is_there
 }

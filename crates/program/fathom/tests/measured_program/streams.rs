@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use fathom_model::{Side, TestRun};
 
-use crate::test_bed::{TestBed, skip};
+use crate::test_bed::TestBed;
 
 const SPANS: [&str; 6] = ["--warmup", "100ms", "--duration", "600ms", "--rounds", "2"];
 
@@ -64,7 +64,7 @@ fn the_address_that_is_asked_for_is_the_one_that_is_measured() {
     if TcpListener::bind("[::1]:0").is_ok() {
         targets.extend([("::1", "::1"), ("[::1]", "::1")]);
     } else {
-        skip("this machine has no IPv6");
+        fathom_testkit::skip("this machine has no IPv6");
     }
     for (target, address) in targets {
         for words in [&["tcp", target, "--test", "rr"][..], &["udp", target, "--rate", "1M"]] {

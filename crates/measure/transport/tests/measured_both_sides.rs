@@ -232,8 +232,7 @@ fn a_number_of_bytes_is_kept_exactly_and_ends_the_trial() {
 fn busy_polling_that_polls_nothing_is_told() {
     let options = [("busy-poll", "20us"), ("rate", "80M")];
     if let Err(error) = prepare("tcp_stream", &options) {
-        eprintln!("SKIPPED: {error}");
-        return;
+        return fathom_testkit::skip_everywhere(&error.to_string());
     }
     let trial = run("tcp_stream", &options);
     assert!(trial.responder.notes.iter().any(|note| note.id == "busy-poll-idle"), "the loopback has no queue to poll");
@@ -348,7 +347,7 @@ fn transactions_go_over_multipath_tcp_in_every_way_of_serving_them() {
         let sides = match prepare("tcp_rr", &asked) {
             Ok(sides) => sides,
             Err(error) => {
-                eprintln!("SKIPPED: {options:?}: {error}");
+                fathom_testkit::skip_everywhere(&format!("{options:?}: {error}"));
                 continue;
             }
         };

@@ -404,12 +404,7 @@ fn leading_nowhere() -> Vec<Role> {
 }
 
 fn lacks_root() -> bool {
-    let lacks = !may_administer_network();
-    if lacks {
-        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "in CI nothing is skipped");
-        std::io::stderr().write_all(b"SKIPPED: needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)\n").unwrap();
-    }
-    lacks
+    fathom_testkit::lacks_privileges(may_administer_network())
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use fathom_model::{TestRun, units::approximate};
 
-use crate::test_bed::{RunningLab, TestBed, lacks_root, skip};
+use crate::test_bed::{RunningLab, TestBed, lacks_root};
 
 /// What the token buckets of the router let through, both ways: frames with their Ethernet headers.
 const RATE: f64 = 100e6;
@@ -57,7 +57,7 @@ fn a_walk_over_a_bottleneck_says_what_follows_from_its_rate_both_ways() {
     for device in ["eth0", "eth1"] {
         let bucket = lab.exec("dut", &[&["tc", "qdisc", "add", "dev", device], &BUCKET[..]].concat()).ends();
         if !bucket.stderr.is_empty() {
-            return skip(&format!("no token bucket: {}", bucket.stderr));
+            return fathom_testkit::skip(&format!("no token bucket: {}", bucket.stderr));
         }
     }
     check(&lab, &stage, "rfc6349");

@@ -1,7 +1,6 @@
 //! Devices of a lab that are programs of this crate: what they do with each datagram, and where that is counted.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
-#![expect(clippy::print_stderr, reason = "a skipped test says so")]
 
 use std::{
     io::ErrorKind,
@@ -56,24 +55,19 @@ impl ProgramLoader for Kept {
     }
 }
 
+use fathom_testkit::{lacks_privileges, or_skip};
+
 /// Long enough for a busy machine, short enough for a test that fails.
 const PATIENCE: Nanos = Nanos::from_secs(20);
 
-/// A lab with this device; nothing after saying loudly that a privilege is missing.
+/// A lab with this device.
 fn lab_with(device: &str, programs: &Kept) -> Option<Lab> {
-    if !may_administer_network() {
-        assert!(std::env::var_os("CI").is_none(), "these tests need root");
-        eprintln!("SKIPPED: needs CAP_SYS_ADMIN and CAP_NET_ADMIN");
+    if lacks_privileges(may_administer_network()) {
         return None;
     }
     let options = Options { device: Some(device.parse().unwrap()), ..Options::default() };
-    match Lab::build_with(preset::find("pair").unwrap(), &options, Command::new("/not/started"), programs) {
-        Err(fathom_lab::Error::Kernel { source, .. }) if source.is_permission() && std::env::var_os("CI").is_none() => {
-            eprintln!("SKIPPED: {source}");
-            None
-        }
-        lab => Some(lab.unwrap()),
-    }
+    let lab = Lab::build_with(preset::find("pair").unwrap(), &options, Command::new("/not/started"), programs);
+    or_skip(lab, |error| matches!(error, fathom_lab::Error::Kernel { source, .. } if source.is_permission()))
 }
 
 fn udp(host: &Host) -> UdpSocket {

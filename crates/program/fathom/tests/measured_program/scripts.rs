@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf};
 use crate::{
     compat::{drop_in, is_installed},
     nginx::Nginx,
-    test_bed::{ProgramResult, TestBed, skip, tree},
+    test_bed::{ProgramResult, TestBed, tree},
 };
 
 const LOCATIONS: &str = r#"
@@ -45,7 +45,7 @@ fn folder() -> PathBuf {
 fn server(stage: &TestBed) -> Option<Nginx> {
     let nginx = Nginx::start(stage, "<!-- a page -->", LOCATIONS);
     if nginx.is_none() {
-        skip("needs nginx");
+        fathom_testkit::skip("needs nginx");
     }
     nginx
 }
@@ -69,7 +69,7 @@ fn words<'a>((options, path, args): (&'a str, &'a str, &'a str), script: &str, n
 fn scripts_see_the_same_under_wrk_and_under_its_face() {
     let stage = TestBed::new();
     if !is_installed("wrk") {
-        return skip("needs wrk");
+        return fathom_testkit::skip("needs wrk");
     }
     let Some(nginx) = server(&stage) else { return };
     let listed = fs::read_dir(folder()).unwrap();
@@ -95,7 +95,7 @@ fn scripts_see_the_same_under_wrk_and_under_its_face() {
 fn a_script_that_is_not_there_is_told_and_gone_without_as_by_wrk() {
     let stage = TestBed::new();
     if !is_installed("wrk") {
-        return skip("needs wrk");
+        return fathom_testkit::skip("needs wrk");
     }
     let Some(nginx) = server(&stage) else { return };
     let url = nginx.url("/");

@@ -1,0 +1,51 @@
+//! What the tests of several crates share: skips that are heard, and the seeds of the fuzz targets.
+#![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
+
+pub mod corpus;
+
+use std::{env, error::Error, io::Write as _};
+
+/// Says that a test did not run, past the runner's capture. In CI (`CI=true`) it fails instead.
+pub fn skip(why: &str) {
+    assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "in CI nothing is skipped: {why}");
+    skip_everywhere(why);
+}
+
+/// Says that a test did not run, in CI too: for features that a kernel may lack and programs that CI does not install.
+pub fn skip_everywhere(why: &str) {
+    std::io::stderr().write_all(format!("SKIPPED: {why}\n").as_bytes()).unwrap();
+}
+
+/// Whether a privilege is missing; if so, [`skip`]s.
+pub fn lacks_privileges(has_privileges: bool) -> bool {
+    if !has_privileges {
+        skip("needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)");
+    }
+    !has_privileges
+}
+
+/// The value; [`skip`]s and gives nothing on an error that says what this machine lacks.
+///
+/// # Panics
+/// On any other error.
+pub fn or_skip<T, E: Error>(outcome: Result<T, E>, is_lacking: impl FnOnce(&E) -> bool) -> Option<T> {
+    match outcome {
+        Ok(value) => Some(value),
+        Err(error) if is_lacking(&error) => {
+            skip(&chain(&error));
+            None
+        }
+        Err(error) => panic!("{}", chain(&error)),
+    }
+}
+
+/// An error and its causes.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

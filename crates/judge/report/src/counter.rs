@@ -35,24 +35,21 @@ const WORDS: &[(&str, &str)] = &[
     ("bytes_sent", "bytes sent"),
 ];
 
-/// A counter as a person reads it: `time in soft interrupts, cpu0`.
-pub(crate) fn words(counter: &str) -> String {
-    let mut parts: Vec<String> = Vec::new();
-    let mut rest: Vec<&str> = Vec::new();
-    for word in counter.split(' ') {
-        match WORDS.iter().find(|(name, _)| *name == word) {
-            Some((_, words)) if parts.is_empty() => parts.push((*words).to_owned()),
-            Some((_, words)) => rest.push(words),
-            None => rest.push(word),
-        }
-    }
-    if !rest.is_empty() {
-        // `rwnd_limited_ns of busy_ns` reads on; an instance stands apart.
-        let between = if parts.is_empty() || rest[0] == "of" { " " } else { ", " };
-        parts.push(rest.join(" "));
-        return parts.join(between);
-    }
-    parts.join(" ")
+/// A counter as a person reads it: `time in soft interrupts, cpu0`; `title` knows the names of values.
+pub(crate) fn words(counter: &str, title: impl Fn(&str) -> Option<String>) -> String {
+    let known = |word: &str| WORDS.iter().find(|(name, _)| *name == word).map(|(_, words)| *words);
+    let (first, rest) = counter.split_once(' ').unwrap_or((counter, ""));
+    let put = |word: &str| known(word).map(str::to_owned).or_else(|| title(word)).unwrap_or_else(|| word.to_owned());
+    let rest = rest.split(' ').map(put).collect::<Vec<_>>().join(" ");
+    // `rwnd_limited_ns of busy_ns` reads on; an instance stands apart.
+    let between = if rest.is_empty() {
+        ""
+    } else if known(first).is_none() || rest.starts_with("of ") {
+        " "
+    } else {
+        ", "
+    };
+    format!("{}{between}{rest}", put(first))
 }
 
 #[cfg(test)]
@@ -66,9 +63,11 @@ mod tests {
             ("rtt_ns", "round trip"),
             ("rwnd_limited_ns of busy_ns", "waited for the receiver's window of busy time"),
             ("others on cpu1", "others on cpu1"),
+            ("latency_ns_p99 < 20ms kept at", "p99 < 20ms kept at"),
         ];
         for (counter, expected) in cases {
-            assert_eq!(words(counter), expected);
+            let title = |name: &str| (name == "latency_ns_p99").then(|| "p99".to_owned());
+            assert_eq!(words(counter, title), expected);
         }
     }
 }

@@ -104,17 +104,26 @@ fn used(limit: &Limit, summary: &Summary) -> (String, Mark) {
 /// The ends between which a limit lies that is not known for sure: `1.96 – 2.97`.
 fn limit_bounds(test: &TestRun, summary: &Summary) -> Option<String> {
     let curve = test.curve.as_ref().filter(|_| summary.metric.from == Derivation::Limit)?;
-    let (low, high) = curve.kept.zip(curve.broken).filter(|_| summary.confidence.is_none())?;
-    let [low, high] = [low, high].map(|rate| summary.metric.show(rate));
-    Some(range(&low, &high, &low))
+    if summary.confidence.is_some() {
+        return None;
+    }
+    let show = |rate: f64| summary.metric.show(rate);
+    match (curve.kept.map(show), curve.broken.map(show)) {
+        (Some(low), Some(high)) => Some(range(&low, &high, &low)),
+        (Some(low), None) => Some(format!("≥ {}", split(&low).0)),
+        (None, Some(high)) => Some(format!("< {high}")),
+        (None, None) => None,
+    }
+}
+
+/// A number and its unit.
+fn split(text: &str) -> (&str, Option<&str>) {
+    text.split_once(' ').map_or((text, None), |(number, unit)| (number, Some(unit)))
 }
 
 /// Both ends without their units, if these are those of the value beside them.
 fn range(low: &str, high: &str, value: &str) -> String {
-    let parts = |text: &str| {
-        text.split_once(' ').map_or((text.to_owned(), None), |(n, unit)| (n.to_owned(), Some(unit.to_owned())))
-    };
-    let ((low_number, low_unit), (high_number, high_unit), (_, unit)) = (parts(low), parts(high), parts(value));
+    let ((low_number, low_unit), (high_number, high_unit), (_, unit)) = (split(low), split(high), split(value));
     // Nothing is nothing in every unit.
     if high_unit == unit && (low == "0" || low_unit == unit) {
         return format!("{low_number} – {high_number}");

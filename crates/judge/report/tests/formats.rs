@@ -700,4 +700,6 @@ fn the_rates_of_a_curve_are_never_cut_and_a_limit_that_is_not_sure_has_its_ends(
         assert!(!rates.is_empty() && rates.iter().all(|line| !line.contains("req…") && !line.contains("k…")), "{text}");
         assert!(text.contains(&ends), "{ends} is missing in\n{text}");
     }
+    run.tests[0].curve.as_mut().unwrap().broken = None;
+    assert!(written(&TextFormat(TextStyle::PLAIN), &run).contains("  ≥ 47.6"), "the search ended below its limit");
 }

@@ -110,8 +110,10 @@ fn of_finding<'a>(run: &'a Run, finding: &'a Finding) -> Block<'a> {
         Severity::Invalidates => Some("do not trust".to_owned()),
         _ => None,
     };
+    let metrics = || run.tests.iter().flat_map(|test| &test.summaries).map(|summary| &summary.metric);
+    let title_of = |name: &str| metrics().find(|metric| metric.name == name).map(|metric| metric.title.to_string());
     let proof = |proof: &fathom_model::finding::Evidence| {
-        let what = Cell { hint: proof.counter.clone(), ..Cell::from(crate::counter::words(&proof.counter)) };
+        let what = Cell { hint: proof.counter.clone(), ..Cell::from(crate::counter::words(&proof.counter, title_of)) };
         Row::new([Cell::from(&proof.host), what, Cell::from(&proof.value).strong()])
     };
     let link = |name: &String| match run.tests.iter().find(|test| test.name == *name) {

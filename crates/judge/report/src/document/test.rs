@@ -2,6 +2,7 @@
 
 use fathom_model::{
     Conservation, Histogram, Run, Side, Summary, TestRun, Trial,
+    plan::HostReach,
     units::{Nanos, approximate, grouped, percent, ratio},
 };
 
@@ -172,7 +173,8 @@ fn hosts_of<'a>(run: &Run, test: &'a TestRun) -> Vec<(&'a str, String)> {
             hosts.push(host);
         }
     }
-    if hosts.len() > 1 && is_one_machine(run) {
+    let is_here = |name: &str| run.plan.hosts.get(name).is_some_and(HostReach::is_on_this_machine);
+    if (hosts.len() > 1 && is_one_machine(run)) || (hosts.len() == 1 && is_here(hosts[0])) {
         return vec![(hosts[0], "CPU load of this machine".to_owned())];
     }
     hosts.into_iter().map(|host| (host, format!("CPU load of {host}"))).collect()

@@ -21,7 +21,9 @@ pub trait Format: Sync {
     fn name(&self) -> &'static str;
 
     /// The end of a file's name, without the dot.
-    fn extension(&self) -> &'static str;
+    fn extension(&self) -> &'static str {
+        self.name()
+    }
 
     /// Writes the whole run.
     ///

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use fathom_model::{Run, run::Host, units::Nanos};
 
-use super::{Block, Cell, Column, Item, List, Row, Table, folded, overview};
+use super::{Block, Cell, Column, List, Row, Sentence, Table, folded, overview};
 use crate::words::MISSING;
 
 /// A fact by topic and name, with the value of each host.
@@ -84,12 +84,12 @@ fn fact_table<'a>(run: &Run, facts: &[HostFact<'a>]) -> Block<'a> {
 }
 
 /// What a host could not do, and what was different there afterwards.
-fn unavailable_and_changed(name: &str, host: &Host) -> impl Iterator<Item = Item> {
+fn unavailable_and_changed(name: &str, host: &Host) -> impl Iterator<Item = Sentence> {
     let facts = host.changed.0.iter().flat_map(|(topic, facts)| facts.iter().map(move |fact| (topic, fact)));
     let changed = facts.map(|(topic, (fact, value))| format!("{topic} {fact} changed during the run, to {value}"));
     let all: Vec<String> = host.losses.iter().cloned().chain(changed).collect();
     let name = name.to_owned();
-    all.into_iter().map(move |text| Item { of: name.clone(), text, ..Item::default() })
+    all.into_iter().map(move |text| Sentence { of: name.clone(), text, ..Sentence::default() })
 }
 
 /// How to repeat a run, and what made it.

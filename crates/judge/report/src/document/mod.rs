@@ -49,7 +49,7 @@ pub(crate) enum Block<'a> {
     /// A heading within a section.
     Heading(String),
     /// A sentence.
-    Paragraph(Paragraph),
+    Sentence(Sentence),
     /// Sentences with a label each.
     List(List),
     /// Rows under titles.
@@ -81,12 +81,12 @@ impl Block<'_> {
 
     /// A sentence to be looked at in this way.
     pub(crate) fn marked(text: impl Into<String>, mark: Mark) -> Self {
-        Self::Paragraph(Paragraph { text: text.into(), mark, ..Paragraph::default() })
+        Self::Sentence(Sentence { text: text.into(), mark, ..Sentence::default() })
     }
 
     /// A sentence behind a label.
     pub(crate) fn labelled(label: &'static str, text: impl Into<String>) -> Self {
-        Self::Paragraph(Paragraph { label, text: text.into(), ..Paragraph::default() })
+        Self::Sentence(Sentence { label, text: text.into(), ..Sentence::default() })
     }
 
     /// A sentence that is as it is.
@@ -96,12 +96,12 @@ impl Block<'_> {
 
     /// A faint sentence about the block above it.
     pub(crate) fn aside(text: impl Into<String>) -> Self {
-        Self::Paragraph(Paragraph { text: text.into(), is_aside: true, ..Paragraph::default() })
+        Self::Sentence(Sentence { text: text.into(), is_aside: true, ..Sentence::default() })
     }
 
     /// A sentence about the block above it that must be seen.
     pub(crate) fn caution(text: impl Into<String>, mark: Mark) -> Self {
-        Self::Paragraph(Paragraph { text: text.into(), is_aside: true, mark, ..Paragraph::default() })
+        Self::Sentence(Sentence { text: text.into(), is_aside: true, mark, ..Sentence::default() })
     }
 }
 
@@ -201,37 +201,28 @@ pub(crate) struct Section<'a> {
 
 /// A sentence.
 #[derive(Default)]
-pub(crate) struct Paragraph {
-    /// What a terminal puts before it.
+pub(crate) struct Sentence {
+    /// What a terminal puts before it: `note`, `error`, `remark`.
     pub(crate) label: &'static str,
+    /// How often, or of which host.
+    pub(crate) of: String,
     pub(crate) text: String,
     /// That of something missing puts a dash before it.
     pub(crate) mark: Mark,
     /// Whether it belongs to the block above it.
     pub(crate) is_aside: bool,
+    /// Where links to it lead.
+    pub(crate) id: Option<String>,
 }
 
-/// Sentences with a label each.
+/// Sentences that belong together.
 #[derive(Default)]
 pub(crate) struct List {
     /// The heading on a page.
     pub(crate) title: &'static str,
-    pub(crate) items: Vec<Item>,
+    pub(crate) items: Vec<Sentence>,
     /// How many of them a terminal shows.
     pub(crate) screen_max: Option<usize>,
-}
-
-/// A sentence of a list.
-#[derive(Default)]
-pub(crate) struct Item {
-    /// `note`, `error`, `remark`.
-    pub(crate) label: &'static str,
-    /// How often, or of which host.
-    pub(crate) of: String,
-    pub(crate) text: String,
-    pub(crate) mark: Mark,
-    /// Where links to it lead.
-    pub(crate) id: Option<String>,
 }
 
 /// Rows under titles.

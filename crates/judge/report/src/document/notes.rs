@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use fathom_model::{Run, Summary, TestRun, units::grouped};
 
-use super::{Block, Item, List};
+use super::{Block, List, Sentence};
 use crate::words::{MISSING, Mark, TOO_FEW, limit_of, quantiles};
 
 /// The notes that a terminal shows below a table of several tests.
 const NOTES_MAX: usize = 6;
 
 /// A sentence to be read beside a number.
-pub(super) fn note(text: String) -> Item {
-    Item { label: "note", text, ..Item::default() }
+pub(super) fn note(text: String) -> Sentence {
+    Sentence { label: "note", text, ..Sentence::default() }
 }
 
 /// The notes of all tests and hosts in one list.
@@ -23,8 +23,13 @@ pub(super) fn of_all(run: &Run) -> Block<'_> {
 
 /// The errors and notes of one test; on a terminal, which shows no section of hosts, what hosts could not do too.
 pub(super) fn of_test<'a>(run: &'a Run, test: &'a TestRun) -> Vec<Block<'a>> {
-    let error =
-        |(cause, n)| Item { label: "error", of: grouped(n), text: cause, mark: Mark::Broken, ..Item::default() };
+    let error = |(cause, n)| Sentence {
+        label: "error",
+        of: grouped(n),
+        text: cause,
+        mark: Mark::Broken,
+        ..Sentence::default()
+    };
     let often = |(note, n): (String, usize)| if n > 1 { format!("{note} ({n} times)") } else { note };
     let list = |title, items| Block::List(List { title, items, screen_max: None });
     let notes = || notes(run, test, |_| true).into_iter().map(often);

@@ -10,7 +10,8 @@ use fathom_model::{
 };
 
 use super::{
-    Block, Cell, Column, Fact, FindingBlock, Head, Item, List, Row, Rung, State, Table, anchor, folded, probe, section,
+    Block, Cell, Column, Fact, FindingBlock, Head, List, Row, Rung, Sentence, State, Table, anchor, folded, probe,
+    section,
     steps::{self, PromiseCell},
 };
 use crate::{
@@ -150,11 +151,11 @@ pub(super) fn remarks(run: &Run) -> Block<'_> {
             _ => run.tests.iter().filter(|test| finding.tests.contains(&test.name)).map(TestRun::named).collect(),
         };
         let of = if of.is_empty() { String::new() } else { format!(" ({})", of.join("; ")) };
-        Item {
+        Sentence {
             label: if finding.severity == Severity::Remark { "remark" } else { "also" },
             text: format!("{}{of}", run.told(finding)),
             id: Some(format!("finding-{}", finding.id)),
-            ..Item::default()
+            ..Sentence::default()
         }
     };
     Block::List(List { items: further.map(item).collect(), ..List::default() })

@@ -43,10 +43,6 @@ impl Format for Csv {
         "csv"
     }
 
-    fn extension(&self) -> &'static str {
-        "csv"
-    }
-
     fn write(&self, run: &Run, out: &mut dyn io::Write) -> io::Result<()> {
         let mut rows = csv::Writer::from_writer(out);
         for test in &run.tests {

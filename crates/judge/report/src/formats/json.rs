@@ -22,10 +22,6 @@ impl Format for Json {
         "json"
     }
 
-    fn extension(&self) -> &'static str {
-        "json"
-    }
-
     fn write(&self, run: &Run, out: &mut dyn io::Write) -> io::Result<()> {
         let mut out = io::BufWriter::new(out);
         run.serialize(&mut Serializer::with_formatter(&mut out, Outline::default()))?;

@@ -133,10 +133,6 @@ impl Format for Ndjson {
         "ndjson"
     }
 
-    fn extension(&self) -> &'static str {
-        "ndjson"
-    }
-
     fn write(&self, run: &Run, out: &mut dyn io::Write) -> io::Result<()> {
         for test in &run.tests {
             for trial in &test.trials {

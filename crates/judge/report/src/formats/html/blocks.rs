@@ -5,8 +5,8 @@ use maud::{Markup, html};
 
 use crate::{
     document::{
-        Block, Cell, Column, Fact, Failure, Figure, FindingBlock, Head, Headline, List, Medium, Paragraph, Row, Rung,
-        Section, State, Table, Weight,
+        Block, Cell, Column, Fact, Failure, Figure, FindingBlock, Head, Headline, List, Medium, Row, Rung, Section,
+        Sentence, State, Table, Weight,
     },
     plot::share::share,
     words::{MISSING, Mark},
@@ -30,7 +30,7 @@ fn block(shown: &Block<'_>) -> Markup {
         Block::Headline(shown) => headline(shown),
         Block::Section(shown) => section(shown),
         Block::Heading(text) => html! { h3 { (text) } },
-        Block::Paragraph(shown) => paragraph(shown),
+        Block::Sentence(shown) => sentence(shown),
         Block::List(shown) => list(shown),
         Block::Table(shown) => table(shown),
         Block::Figure(shown) => figure(shown),
@@ -146,7 +146,7 @@ fn section(shown: &Section<'_>) -> Markup {
     }
 }
 
-fn paragraph(shown: &Paragraph) -> Markup {
+fn sentence(shown: &Sentence) -> Markup {
     let class = mark_class(shown.mark).or(shown.is_aside.then_some("aside"));
     html! { p class=[class] { @if shown.mark == Mark::Missing { (MISSING) " " } (shown.text) } }
 }

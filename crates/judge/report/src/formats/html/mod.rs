@@ -23,10 +23,6 @@ impl Format for Html {
         "html"
     }
 
-    fn extension(&self) -> &'static str {
-        "html"
-    }
-
     fn write(&self, run: &Run, out: &mut dyn io::Write) -> io::Result<()> {
         // Markup escapes what hosts said; what remains are characters that turn the direction of text, or are no text.
         out.write_all(sanitize::lines(&page(run).into_string()).as_bytes())

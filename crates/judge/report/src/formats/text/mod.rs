@@ -16,7 +16,7 @@ use screen::{
 
 use crate::{
     Format,
-    document::{self, Block, Cell, Fact, Failure, FindingBlock, Head, List, Medium, Paragraph, State, Table, Weight},
+    document::{self, Block, Cell, Fact, Failure, FindingBlock, Head, List, Medium, Sentence, State, Table, Weight},
     sanitize::one_line,
     words::{MISSING, Mark},
 };
@@ -55,8 +55,8 @@ fn blocks(screen: &mut TextScreen, all: &[Block<'_>]) {
             Block::Only(Medium::Screen, inner) => inner,
             shown => shown,
         };
-        let is_sentence = matches!(shown, Block::Paragraph(_));
-        let is_aside = matches!(shown, Block::Paragraph(Paragraph { is_aside: true, .. }));
+        let is_sentence = matches!(shown, Block::Sentence(_));
+        let is_aside = matches!(shown, Block::Sentence(Sentence { is_aside: true, .. }));
         if !(is_aside || is_sentence && after_sentence) {
             screen.blank_line();
         }
@@ -74,7 +74,7 @@ fn block(screen: &mut TextScreen, shown: &Block<'_>) {
         Block::Finding(shown) => finding(screen, shown),
         Block::Section(shown) => blocks(screen, &shown.blocks),
         Block::Heading(text) => screen.line(&[(Strong, &format!("  {text}"))]),
-        Block::Paragraph(shown) => paragraph(screen, shown),
+        Block::Sentence(shown) => sentence(screen, shown, 0),
         Block::List(shown) => list(screen, shown),
         Block::Table(shown) => table(screen, shown),
         Block::Figure(shown) => shown.table.iter().filter(|_| shown.on_screen).for_each(|shown| table(screen, shown)),
@@ -186,21 +186,24 @@ fn finding(screen: &mut TextScreen, shown: &FindingBlock<'_>) {
     }
 }
 
-fn paragraph(screen: &mut TextScreen, shown: &Paragraph) {
-    let label = if shown.mark == Mark::Missing { MISSING } else { shown.label };
-    let label = if label.is_empty() { String::new() } else { format!("{label}  ") };
-    let tone = if shown.is_aside && shown.mark == Mark::Plain { Faint } else { tone(shown.mark) };
-    screen.wrapped((Faint, &format!("  {label}")), (tone, &shown.text));
+/// A sentence behind its label in a column of that width: a mark colours the label, or the text where there is none.
+fn sentence(screen: &mut TextScreen, shown: &Sentence, widest: usize) {
+    let Sentence { label, of, text, mark, is_aside, .. } = shown;
+    let label = if *mark == Mark::Missing { MISSING } else { label };
+    let before = if label.is_empty() { "  ".to_owned() } else { format!("  {label:<widest$}  ") };
+    let of = if of.is_empty() { String::new() } else { format!("{of:>9}  ") };
+    let tones = match mark {
+        Mark::Plain => (Faint, if *is_aside { Faint } else { Plain }),
+        Mark::Kept | Mark::Broken | Mark::Open if !label.is_empty() => (tone(*mark), Plain),
+        _ => (Faint, tone(*mark)),
+    };
+    screen.wrapped((tones.0, &format!("{before}{of}")), (tones.1, text));
 }
 
 fn list(screen: &mut TextScreen, shown: &List) {
     let widest = shown.items.iter().map(|item| item.label.len()).max().unwrap_or(0);
     let n_shown = shown.screen_max.unwrap_or(shown.items.len());
-    for item in shown.items.iter().take(n_shown) {
-        let of = if item.of.is_empty() { String::new() } else { format!("{:>9}  ", item.of) };
-        let tone = if item.mark == Mark::Plain { Faint } else { tone(item.mark) };
-        screen.wrapped((tone, &format!("  {:<widest$}  {of}", item.label)), (Plain, &item.text));
-    }
+    shown.items.iter().take(n_shown).for_each(|item| sentence(screen, item, widest));
     more(screen, shown.items.len().saturating_sub(n_shown), "notes");
 }
 

@@ -8,6 +8,8 @@ use std::{
 
 use anyhow::Context as _;
 
+use crate::circles::circles;
+
 /// Who may use whom, as in ARCHITECTURE.md; the crates of the program and the chores may use all.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("model", &[]),
@@ -69,6 +71,27 @@ const PANICKING_SPAWNS: [&str; 2] = ["thread::spawn(", "scope.spawn("];
 const TYPE_CRATES_MAX: usize = 2;
 /// What each crate may call so.
 const COMMON_TYPES: [&str; 1] = ["Error"];
+/// Crates with circles of files that are not mended yet.
+const CIRCLES_LEFT: [&str; 18] = [
+    "analyze",
+    "compat",
+    "engine",
+    "fathom",
+    "fleet",
+    "http",
+    "import",
+    "interop",
+    "lab",
+    "model",
+    "monitor",
+    "packet",
+    "probe",
+    "report",
+    "run",
+    "scenario",
+    "sys",
+    "transport",
+];
 /// A function fits on a screen.
 const FUNCTION_LINES_MAX: usize = 70;
 
@@ -76,6 +99,7 @@ const FUNCTION_LINES_MAX: usize = 70;
 pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut faults = layering(root)?;
     let mut types = BTreeMap::new();
+    let mut files = BTreeMap::<String, Vec<(String, String)>>::new();
     for path in sources(&root.join("crates"))?.into_iter().chain(sources(&root.join("xtask"))?) {
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let shown = path.strip_prefix(root).unwrap_or(&path).display().to_string();
@@ -89,7 +113,8 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
         faults.extend(panicking_spawns(&shown, &text).map(|(line, what)| {
             format!("{shown}:{line}: `{what}` panics where a thread is refused: start it with sys::threads")
         }));
-        if let Some((crate_name, _)) = source_of_crate(&shown) {
+        if let Some((crate_name, file)) = source_of_crate(&shown) {
+            files.entry(crate_name.to_owned()).or_default().push((file.to_owned(), text.clone()));
             for name in public_types(&text) {
                 types.entry(name.to_owned()).or_insert_with(BTreeSet::new).insert(crate_name.to_owned());
             }
@@ -99,6 +124,11 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
         }
     }
     faults.extend(common_names(&types));
+    for (crate_name, files) in files.iter().filter(|(name, _)| !CIRCLES_LEFT.contains(&name.as_str())) {
+        faults.extend(circles(files).iter().map(|circle| {
+            format!("{crate_name}: files that need each other: {circle}; move what they share below both")
+        }));
+    }
     Ok(faults)
 }
 

@@ -146,6 +146,15 @@ fn no_line_is_wider_than_the_screen() {
 }
 
 #[test]
+fn on_a_narrow_screen_limits_and_marks_stand_whole_below_their_rows() {
+    for (width, limit) in [(80, "ceiling         30 %"), (60, "\n          limit: line 23.5 Gbit/s\n")] {
+        let text = written(&TextFormat(TextStyle { colour: Colour::Never, width }), &sample::run());
+        assert!(text.contains("\n          ◂ socket full\n") && text.contains(limit), "{width} columns:\n{text}");
+        assert!(text.contains("9.10 Gbit/s  ± 0.40 %"), "{text}");
+    }
+}
+
+#[test]
 fn colours_only_repeat_what_the_words_say() {
     let coloured = written(&TextFormat(TextStyle { colour: Colour::Ansi, width: 100 }), &sample::run());
     assert!(coloured.contains("\u{1b}[33mINCOMPLETE\u{1b}[0m"));

@@ -149,6 +149,8 @@ pub(crate) struct State {
     pub(crate) reasons: Vec<String>,
     /// Those of them that no finding says.
     pub(crate) unsaid: Vec<String>,
+    /// Whether a terminal must show it above the findings.
+    pub(crate) is_first: bool,
     /// The run's name and how long it took.
     pub(crate) about: String,
 }

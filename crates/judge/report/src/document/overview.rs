@@ -79,7 +79,9 @@ pub(super) fn state(run: &Run) -> State {
         _ => run.verdict.reasons.clone(),
     };
     let said: Vec<String> = important(run).iter().map(|finding| run.told(finding)).collect();
+    let unsaid: Vec<String> = run.verdict.reasons.iter().filter(|reason| !said.contains(reason)).cloned().collect();
     State {
+        is_first: !unsaid.is_empty() || run.state_words() != run.verdict.state.word(),
         word: run.state_words(),
         mark: match run.verdict.state {
             VerdictState::Broken | VerdictState::Invalid => Mark::Broken,
@@ -88,7 +90,7 @@ pub(super) fn state(run: &Run) -> State {
             VerdictState::Kept => Mark::Kept,
             VerdictState::Open | VerdictState::Disturbed | VerdictState::Incomplete => Mark::Open,
         },
-        unsaid: run.verdict.reasons.iter().filter(|reason| !said.contains(reason)).cloned().collect(),
+        unsaid,
         reasons,
         about: format!("run {}   {}", run.id, run.took_ns),
     }

@@ -15,7 +15,9 @@ use crate::{
 
 /// The columns that give way when the screen is narrow, with what they keep: enough of a text to recognise it.
 const MINIMUM: [(usize, usize); 2] = [(1, 17), (4, 12)];
-/// When not even that is enough, what a column of the rest keeps.
+/// When not even that is enough, the columns that stand below their row instead, and what is put before them there.
+const LOWERED: [(usize, &str); 2] = [(6, ""), (4, "limit: ")];
+/// When that is not enough either, what a column of the rest keeps.
 const COLUMN_MIN: usize = 8;
 /// A title that can push its neighbour asks for no more than this.
 const PUSHED_MAX: usize = 20;
@@ -26,27 +28,39 @@ const GAP: usize = 2;
 const N: usize = 7;
 
 type Cells = [String; N];
+type Line = (Cells, [Tone; N]);
 
 /// Writes the table of all tests.
 pub(super) fn write(screen: &mut TextScreen, table: &Table) {
     let texts = |row: &Row| -> Cells { std::array::from_fn(|column| one_line(&row.cells[column].text)) };
-    let mut lines: Vec<(Cells, [Tone; N])> = table
-        .rows
-        .iter()
-        .map(|row| (texts(row), std::array::from_fn(|column| cell_tone(&row.cells[column]))))
-        .collect();
+    let tones = |row: &Row| std::array::from_fn(|column| cell_tone(&row.cells[column]));
+    let mut lines: Vec<Line> = table.rows.iter().map(|row| (texts(row), tones(row))).collect();
     let titles: Cells = std::array::from_fn(|column| table.columns[column].title.clone());
-    if widths(&titles, &lines, screen.width())[1] < lines.iter().map(|(cells, _)| n_chars(&cells[1])).max().unwrap_or(0)
-    {
+    let natural = widths(&titles, &lines, usize::MAX).0;
+    if widths(&titles, &lines, screen.width()).0[1] < natural[1] {
         for (cells, _) in &mut lines {
             cells[1] = shorter(&cells[1]);
         }
     }
-    let widths = widths(&titles, &lines, screen.width());
+    for (column, label) in LOWERED {
+        if widths(&titles, &lines, screen.width()).1 {
+            lines = lines.into_iter().flat_map(|line| lowered(line, column, label)).collect();
+        }
+    }
+    let (widths, _) = widths(&titles, &lines, screen.width());
     line(screen, &titles, &widths, [Faint; N]);
     for (cells, tones) in &lines {
         line(screen, cells, &widths, *tones);
     }
+}
+
+/// A line without that cell, and the cell as a line of its own.
+fn lowered((mut cells, tones): Line, column: usize, label: &str) -> Vec<Line> {
+    let text = std::mem::take(&mut cells[column]);
+    let mut below = Cells::default();
+    below[1] = format!("{label}{text}");
+    let n = if text.is_empty() { 1 } else { 2 };
+    [(cells, tones), (below, [tones[column]; N])].into_iter().take(n).collect()
 }
 
 /// A title without what goes without saying.
@@ -64,8 +78,8 @@ fn reach(cells: &Cells, column: usize) -> usize {
     1 + cells[column + 1..].iter().take_while(|cell| cell.is_empty()).count()
 }
 
-/// The width of each column; one in which nothing stands has none.
-fn widths(titles: &Cells, lines: &[(Cells, [Tone; N])], room: usize) -> Vec<usize> {
+/// The width of each column, and whether that is too little for some; one in which nothing stands has none.
+fn widths(titles: &Cells, lines: &[Line], room: usize) -> (Vec<usize>, bool) {
     let stands = |column: usize| lines.iter().any(|(cells, _)| !cells[column].is_empty());
     let mut natural: Vec<usize> =
         (0..N).map(|column| if stands(column) { n_chars(&titles[column]) } else { 0 }).collect();
@@ -87,7 +101,8 @@ fn widths(titles: &Cells, lines: &[(Cells, [Tone; N])], room: usize) -> Vec<usiz
         minimum[column] = minimum[column].min(least);
     }
     let widths = fit(&natural, &minimum, room);
-    fit(&widths, &[COLUMN_MIN; N], room)
+    let is_crowded = widths.iter().sum::<usize>() > room;
+    (fit(&widths, &[COLUMN_MIN; N], room), is_crowded)
 }
 
 /// How much of the screen that many columns take, with the gaps between them.

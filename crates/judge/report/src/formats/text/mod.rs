@@ -130,9 +130,9 @@ fn head(screen: &mut TextScreen, head: &Head) {
     }
 }
 
-/// The state of a run, before everything else, where no finding below says it or some rows are not as good as the others.
+/// The state of a run above the findings, where none of them says it.
 fn state(screen: &mut TextScreen, state: &State) {
-    if !state.unsaid.is_empty() || state.word.contains(',') {
+    if state.is_first {
         let label = format!("  {}  ", state.word);
         screen.wrapped((state_tone(state), &label), (Strong, &state.unsaid.join("; ")));
     }

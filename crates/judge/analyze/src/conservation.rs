@@ -12,7 +12,7 @@ use fathom_model::{
 };
 
 use crate::{
-    limits::is_virtual,
+    path::is_memory,
     window::{is_complete, record_of},
 };
 
@@ -262,12 +262,6 @@ fn growth_on_path(trials: &[&Trial], (name, host): (&str, Option<&Host>), counte
         return host_growth(trials, name, counter, None);
     }
     interfaces.into_iter().map(|interface| host_growth(trials, name, counter, Some(interface))).sum()
-}
-
-/// Whether a host's device hands packets over within one machine.
-pub(crate) fn is_memory(hosts: &BTreeMap<String, Host>, host: &str) -> bool {
-    let driver = |host: &Host| Some(is_virtual(host.environment.get(host.interface.as_deref()?, "driver")?));
-    hosts.get(host).and_then(driver).unwrap_or(false)
 }
 
 fn was_sampled(trials: &[&Trial], host: &str, counter: &str) -> bool {

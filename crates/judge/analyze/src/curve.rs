@@ -3,7 +3,7 @@
 use fathom_model::{
     Better, Derivation, Metric, Run, Summary, Unit,
     metric::{MetricName, UnitAndSense},
-    run::{Host, TestRun, Trial},
+    run::TestRun,
     search::{CurvePoint, Decision, Ending, LoadCurve, MissReason, Vote},
 };
 use fathom_statistics::{Loaded, knee};
@@ -37,12 +37,6 @@ pub fn median_metric(metrics: &[Metric]) -> Option<&Metric> {
     };
     let (first, _) = metrics.iter().find_map(of)?;
     metrics.iter().find(|metric| of(metric).is_some_and(|(name, q)| name == first && (q - 0.5).abs() < 1e-9))
-}
-
-/// The value of a metric in one trial; nothing when it was not measured there.
-#[must_use]
-pub fn value_in(trial: &Trial, hosts: &BTreeMap<String, Host>, metric: &Metric) -> Option<f64> {
-    crate::summaries::of_trial(trial, hosts, metric).value
 }
 
 /// Fills in what follows from the trials of a curve: what each rate amounts to, and the knee.

@@ -13,11 +13,7 @@ use fathom_model::{
     units::{Nanos, approximate, ratio},
 };
 
-use crate::{
-    AnalysisContext,
-    findings::{CoreLoad, TestEvidence},
-    window::host_of,
-};
+use crate::{context::AnalysisContext, cores::CoreLoad, evidence::TestEvidence, window::host_of};
 
 /// From this share of the time on, waiting for one thing holds a sender back.
 const HOLDS_BACK: f64 = 0.2;

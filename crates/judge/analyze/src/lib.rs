@@ -2,52 +2,50 @@
 //!
 //! It knows no engine, no kind of test, no format and no I/O: a kind's metrics say how its values follow from its records,
 //! and counters are known by the names that `fathom_model::names` gives them.
+//!
+//! It goes in one direction, and no file knows one that comes later: window → summaries → conservation → flows → limits →
+//! findings → verdict.
 
+// What is read: the measured window, the cores, the path, the words of a promise.
+mod context;
+mod cores;
+mod path;
+pub mod promise;
+mod window;
+
+// Values with their uncertainty.
 pub mod benchmark;
-mod conservation;
 pub mod curve;
-mod findings;
+mod precision;
+mod summaries;
+
+// Where everything went, and what users did.
+mod conservation;
+mod judged_promise;
+pub mod steps;
+
+// One test with all of that, and what it is compared with.
+mod evidence;
 mod flows;
 mod limits;
-mod precision;
-pub mod promise;
 mod repeat_command;
-pub mod steps;
-mod summaries;
+
+// What it means.
+mod findings;
 mod verdict;
-mod window;
 
 #[cfg(test)]
 mod run_builder;
 
-use std::collections::BTreeMap;
+use fathom_model::{Derivation, Run, TestRun};
 
-use fathom_model::{Derivation, Metric, Run, TestRun};
+use context::{lead_test, paired_tests};
 
-pub use findings::{FINDING_RULES, FindingRule, TestEvidence};
+pub use context::AnalysisContext;
+pub use evidence::TestEvidence;
+pub use findings::{FINDING_RULES, FindingRule};
 pub use precision::is_narrow;
-
-/// What the analysis must be told because no record holds it.
-#[derive(Debug, Clone, Default)]
-pub struct AnalysisContext {
-    /// What each kind of test measures, the most important first.
-    pub metrics: BTreeMap<String, Vec<Metric>>,
-    /// What the tool itself reaches on this machine in a test like this: by the test's name, then by metric.
-    pub ceilings: BTreeMap<String, BTreeMap<String, f64>>,
-}
-
-/// The test that another is made together with, if it is not on its own.
-fn lead_test<'a>(run: &'a Run, test: &TestRun) -> Option<&'a TestRun> {
-    let planned = run.plan.tests.iter().find(|planned| planned.name == test.name)?;
-    run.tests.iter().find(|other| Some(&other.name) == planned.beside.as_ref())
-}
-
-/// The tests that are made together with one.
-fn paired_tests<'a>(run: &'a Run, test: &'a TestRun) -> impl Iterator<Item = &'a TestRun> {
-    let of_run = |name: &str| run.tests.iter().find(|other| other.name == name);
-    let planned = run.plan.tests.iter().filter(|planned| planned.beside.as_ref() == Some(&test.name));
-    planned.filter_map(move |planned| of_run(&planned.name))
-}
+pub use summaries::value_in;
 
 /// Fills in everything of a run that follows from its records: values, limits, conservation, findings and the verdict.
 ///

@@ -15,9 +15,9 @@ use fathom_model::{
 use fathom_statistics::samples_needed;
 
 use crate::{
+    judged_promise::compare,
     promise::{self, Promise, Relation},
     summaries,
-    verdict::compare,
     window::{record_of, usable_trials},
 };
 

@@ -17,8 +17,9 @@ use fathom_statistics::{
 };
 
 use crate::{
-    benchmark, curve,
-    findings::WORK,
+    benchmark,
+    cores::WORK,
+    curve,
     window::{MeasuredWindow, record_of, samples_within, usable_trials, widened},
 };
 
@@ -56,9 +57,10 @@ pub(crate) fn summaries(test: &TestRun, hosts: &BTreeMap<String, Host>, metrics:
         .collect()
 }
 
-/// The value of one trial.
-pub(crate) fn of_trial(trial: &Trial, hosts: &BTreeMap<String, Host>, metric: &Metric) -> Summary {
-    TestTrials { trials: vec![trial], hosts }.summary(metric)
+/// The value of a metric in one trial; nothing when it was not measured there.
+#[must_use]
+pub fn value_in(trial: &Trial, hosts: &BTreeMap<String, Host>, metric: &Metric) -> Option<f64> {
+    TestTrials { trials: vec![trial], hosts }.summary(metric).value
 }
 
 /// What work is counted in where the counter counts bytes.

@@ -2,8 +2,8 @@
 
 use fathom_model::{Evidence, Finding, Severity};
 
-use super::{FindingRule, TestEvidence};
-use crate::benchmark;
+use super::FindingRule;
+use crate::{benchmark, evidence::TestEvidence};
 
 /// Tells the first rate of the smallest frames: the single number that RFC 2544 section 26.1 asks for.
 pub(crate) struct BenchmarkHeadline;

@@ -2,7 +2,8 @@
 
 use fathom_model::{Evidence, Finding, NextStep, Severity, units::grouped};
 
-use super::{FindingRule, TestEvidence};
+use super::FindingRule;
+use crate::evidence::TestEvidence;
 
 /// Looks for a length from which a search for the path MTU had no answer and no complaint.
 pub(crate) struct BlackHole;

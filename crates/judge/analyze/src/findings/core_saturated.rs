@@ -7,7 +7,11 @@ use fathom_model::{
 };
 use fathom_statistics::mean;
 
-use super::{CoreLoad, FindingRule, TestEvidence, device, generator_limited, ratio_evidence};
+use super::{FindingRule, device, generator_limited};
+use crate::{
+    cores::CoreLoad,
+    evidence::{TestEvidence, ratio_evidence},
+};
 
 /// Cores that are busy for less than this could take over work.
 const FREE: f64 = 0.5;

@@ -5,8 +5,13 @@ use fathom_model::{
     units::{grouped, percent},
 };
 
-use super::{CoreLoad, FindingRule, TestEvidence, counter_evidence, explained_ratio, ratio_evidence};
-use crate::{conservation::device, paired_tests};
+use super::FindingRule;
+use crate::{
+    conservation::device,
+    context::paired_tests,
+    cores::CoreLoad,
+    evidence::{TestEvidence, counter_evidence, explained_ratio, ratio_evidence},
+};
 
 /// Drops at one place of a device.
 pub(crate) struct DeviceDrops {

@@ -6,7 +6,8 @@ use fathom_model::{
     units::{Bytes, grouped, percent, ratio},
 };
 
-use super::{FindingRule, TestEvidence, counter_evidence, explained_ratio};
+use super::FindingRule;
+use crate::evidence::{TestEvidence, counter_evidence, explained_ratio};
 
 /// Fewer drops than one packet in a hundred thousand are not told: devices also count what nobody asked them to carry.
 const REPORT_MIN: f64 = 1e-5;

@@ -8,8 +8,11 @@ use fathom_model::{
     units::{grouped, percent, ratio},
 };
 
-use super::{FindingRule, TestEvidence, counter_evidence};
-use crate::window::host_of;
+use super::FindingRule;
+use crate::{
+    evidence::{TestEvidence, counter_evidence},
+    window::host_of,
+};
 
 /// The id of its findings.
 pub(crate) const ERRORS: &str = "errors";

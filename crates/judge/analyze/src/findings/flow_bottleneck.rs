@@ -9,7 +9,8 @@ use fathom_model::{
 };
 use fathom_statistics::mean;
 
-use super::{FindingRule, TestEvidence};
+use super::FindingRule;
+use crate::evidence::TestEvidence;
 
 /// Looks for one restraint, and tells it when it holds at least half of the connections.
 pub(crate) struct FlowBottleneck(pub(crate) Bottleneck);

@@ -9,7 +9,8 @@ use fathom_model::{
     units::{Nanos, percent, ratio},
 };
 
-use super::{FindingRule, TestEvidence, ratio_evidence};
+use super::FindingRule;
+use crate::evidence::{TestEvidence, ratio_evidence};
 
 /// From this share of the busy time on, waiting for a buffer holds a stream back.
 const HOLDS_BACK: f64 = 0.2;

@@ -6,7 +6,8 @@ use fathom_model::{
     units::{approximate, percent, ratio},
 };
 
-use super::{FindingRule, OfferedLoad, TestEvidence, counter_evidence, ratio_evidence};
+use super::FindingRule;
+use crate::evidence::{OfferedLoad, TestEvidence, counter_evidence, ratio_evidence};
 
 /// From this share of what the tool reaches at best, the tool is the limit.
 const CEILING: f64 = 0.9;

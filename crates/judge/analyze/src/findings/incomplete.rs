@@ -2,8 +2,8 @@
 
 use fathom_model::{Evidence, Finding, Severity};
 
-use super::{FindingRule, TestEvidence};
-use crate::window::is_complete;
+use super::FindingRule;
+use crate::{evidence::TestEvidence, window::is_complete};
 
 /// Counts the trials that ended early.
 pub(crate) struct IncompleteTrials;

@@ -5,8 +5,8 @@ use fathom_model::{
     units::{Nanos, percent, share_of_percent},
 };
 
-use super::{FindingRule, TestEvidence};
-use crate::precision::half_width;
+use super::FindingRule;
+use crate::{evidence::TestEvidence, precision::half_width};
 
 /// Compares the interval of the first value with the wish of the plan.
 pub(crate) struct IntervalTooWide;

@@ -2,7 +2,8 @@
 
 use fathom_model::{Evidence, Finding, NextStep, Severity, Summary, run::TestRun, units::Nanos, units::rounded};
 
-use super::{FindingRule, TestEvidence};
+use super::FindingRule;
+use crate::evidence::TestEvidence;
 
 /// The option that says which way streams go, and its value for none.
 const LOAD: (&str, &str) = ("direction", "none");

@@ -2,8 +2,8 @@
 
 use fathom_model::{Evidence, Finding, NextStep, Severity, search};
 
-use super::{FindingRule, TestEvidence};
-use crate::curve;
+use super::FindingRule;
+use crate::{curve, evidence::TestEvidence};
 
 /// Tells the highest rate that keeps the objective.
 pub(crate) struct LimitFound;

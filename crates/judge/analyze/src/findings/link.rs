@@ -2,9 +2,10 @@
 
 use fathom_model::{Evidence, Finding, Layer, LimitKind, Severity, Unit, units::percent};
 
-use super::{FindingRule, TestEvidence, ratio_evidence};
+use super::FindingRule;
 use crate::{
-    limits::{PathLink, is_virtual, link_of},
+    evidence::{TestEvidence, ratio_evidence},
+    path::{PathLink, is_virtual, link_of},
     summaries::main_rate,
 };
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use fathom_model::{Evidence, Finding, Note, Severity};
 
-use super::{FindingRule, TestEvidence};
-use crate::window::host_of;
+use super::FindingRule;
+use crate::{evidence::TestEvidence, window::host_of};
 
 /// Tells every kind of note once per test, with the hosts that made it.
 pub(crate) struct EngineNotes;

@@ -5,8 +5,11 @@ use fathom_model::{
     units::grouped,
 };
 
-use super::{FindingRule, TestEvidence, counter_evidence, has_answers};
-use crate::summaries::main_rate;
+use super::FindingRule;
+use crate::{
+    evidence::{TestEvidence, counter_evidence, has_answers},
+    summaries::main_rate,
+};
 
 /// The id of its findings, which the state of a run depends on.
 pub(crate) const NOTHING_DONE: &str = "nothing-done";

@@ -3,7 +3,11 @@
 use fathom_model::{Finding, Layer, NextStep, Severity, units::percent};
 use fathom_statistics::mean;
 
-use super::{CoreLoad, FindingRule, TestEvidence, ratio_evidence};
+use super::FindingRule;
+use crate::{
+    cores::CoreLoad,
+    evidence::{TestEvidence, ratio_evidence},
+};
 
 /// From this share of all cores on, others are told of.
 const REPORT_MIN: f64 = 0.2;

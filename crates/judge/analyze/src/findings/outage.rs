@@ -2,7 +2,8 @@
 
 use fathom_model::{Evidence, Finding, Severity, units::grouped};
 
-use super::{FindingRule, TestEvidence};
+use super::FindingRule;
+use crate::evidence::{TestEvidence, has_answers};
 
 /// Tells the longest outage of a series of probes, and how many there were.
 pub(crate) struct Outage;
@@ -14,7 +15,7 @@ impl FindingRule for Outage {
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         // Without a single answer there is no outage but nobody, which is another finding.
-        let answered = seen.probes().filter(|(_, record, _)| super::has_answers(record));
+        let answered = seen.probes().filter(|(_, record, _)| has_answers(record));
         let outages: Vec<_> =
             answered.flat_map(|(host, _, probe)| probe.outages.iter().map(move |o| (host, probe, o))).collect();
         // One that lasted to the end is longer than any.

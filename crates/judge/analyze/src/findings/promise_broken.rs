@@ -2,8 +2,11 @@
 
 use fathom_model::{Evidence, Finding, Severity, finding::PromiseOutcome};
 
-use super::{FindingRule, TestEvidence};
-use crate::verdict::judge_promises;
+use super::FindingRule;
+use crate::{
+    evidence::TestEvidence,
+    judged_promise::{PromiseResult, judge_promises},
+};
 
 /// Points from a row to its broken promise; the verdict says whether it counts.
 pub(crate) struct PromiseBroken;
@@ -15,7 +18,7 @@ impl FindingRule for PromiseBroken {
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let broken = judge_promises(seen.test).into_iter().filter(|judged| judged.outcome == PromiseOutcome::Broken);
-        let finding = |judged: crate::verdict::PromiseResult<'_>| {
+        let finding = |judged: PromiseResult<'_>| {
             let summary = judged.summary?;
             let value = summary.metric.show(summary.value?);
             let evidence = Evidence { host: seen.test.from.clone(), counter: judged.counter()?, value };

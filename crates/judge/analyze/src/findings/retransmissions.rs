@@ -9,7 +9,8 @@ use fathom_model::{
     units::{approximate, grouped, percent, ratio},
 };
 
-use super::{FindingRule, TestEvidence, counter_evidence};
+use super::FindingRule;
+use crate::evidence::{TestEvidence, counter_evidence};
 
 /// From one segment in a thousand on, loss bears on the rate.
 const HOLDS_BACK: f64 = 1e-3;

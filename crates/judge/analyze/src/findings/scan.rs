@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use fathom_model::{Bottleneck, Evidence, Finding, Severity, Summary, run::TestRun, units::Bytes};
 
-use super::{FindingRule, TestEvidence};
-use crate::summaries::main_rate;
+use super::FindingRule;
+use crate::{evidence::TestEvidence, summaries::main_rate};
 
 /// Values that reach this share of the best one are as good: below it, rounds of the same test differ too.
 const AS_GOOD: f64 = 0.95;

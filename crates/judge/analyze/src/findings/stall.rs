@@ -11,8 +11,11 @@ use fathom_model::{
     units::{Nanos, approximate, ratio, rounded},
 };
 
-use super::{FindingRule, TestEvidence, ratio_evidence};
-use crate::window::{MeasuredWindow, rates, record_of};
+use super::FindingRule;
+use crate::{
+    evidence::{TestEvidence, ratio_evidence},
+    window::{MeasuredWindow, rates, record_of},
+};
 
 /// A shorter wait may be the work of a busy machine; this one is just below the 200 ms after which TCP sends again.
 const WAIT_MIN: Nanos = Nanos::from_millis(150);

@@ -2,7 +2,8 @@
 
 use fathom_model::{Finding, Severity, names::host::CPU_STEAL_NS, units::percent};
 
-use super::{FindingRule, TestEvidence, ratio_evidence};
+use super::FindingRule;
+use crate::evidence::{TestEvidence, ratio_evidence};
 
 /// From this share of a core's time on, a value is less steady than it seems.
 const REPORT_MIN: f64 = 0.02;

@@ -7,7 +7,8 @@ use fathom_model::{
     units::{grouped, percent, ratio},
 };
 
-use super::{FindingRule, TestEvidence};
+use super::FindingRule;
+use crate::evidence::TestEvidence;
 
 /// From one failure in a hundred on, a step does not do what it is for.
 const HOLDS_BACK: f64 = 0.01;

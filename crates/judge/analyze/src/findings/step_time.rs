@@ -5,7 +5,8 @@ use fathom_model::{
     units::{Nanos, approximate, percent, rounded},
 };
 
-use super::{FindingRule, TestEvidence, ratio_evidence};
+use super::FindingRule;
+use crate::evidence::{TestEvidence, ratio_evidence};
 
 /// A step with less of the time than this is one among others.
 const MOST: f64 = 0.6;

@@ -6,8 +6,12 @@ use fathom_model::{
     units::{Nanos, approximate, grouped, percent, ratio, rounded},
 };
 
-use super::{FindingRule, TestEvidence, counter_evidence, explained_ratio};
-use crate::{conservation::unit_name, paired_tests};
+use super::FindingRule;
+use crate::{
+    conservation::unit_name,
+    context::paired_tests,
+    evidence::{TestEvidence, counter_evidence, explained_ratio},
+};
 
 /// A smaller share is told by the table alone.
 const REPORT_MIN: f64 = 1e-4;

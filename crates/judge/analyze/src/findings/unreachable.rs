@@ -6,7 +6,8 @@ use fathom_model::{
     units::{Nanos, grouped},
 };
 
-use super::{FindingRule, TestEvidence, has_answers};
+use super::FindingRule;
+use crate::evidence::{TestEvidence, has_answers};
 
 /// How long a router of Linux asks for a host's address before it says that the host is unreachable.
 const ROUTER_ASKS: Nanos = Nanos::from_secs(3);

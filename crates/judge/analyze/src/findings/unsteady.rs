@@ -3,8 +3,9 @@
 use fathom_model::{Derivation, Evidence, Finding, NextStep, Severity, Side, units::percent};
 use fathom_statistics::{drift, mean};
 
-use super::{FindingRule, TestEvidence};
+use super::FindingRule;
 use crate::{
+    evidence::TestEvidence,
     summaries::main_rate,
     window::{MeasuredWindow, rates, record_of},
 };

@@ -2,7 +2,8 @@
 
 use fathom_model::{Derivation, Finding, Severity, metric::UsersValue, units::percent};
 
-use super::{FindingRule, TestEvidence, counter_evidence, step_errors::dominant_step};
+use super::{FindingRule, step_errors::dominant_step};
+use crate::evidence::{TestEvidence, counter_evidence};
 
 /// From one user in a hundred on, what the others did is not what was to be measured.
 const HOLDS_BACK: f64 = 0.01;

@@ -6,7 +6,8 @@ use fathom_model::{
     units::{percent, ratio},
 };
 
-use super::{FindingRule, TestEvidence, counter_evidence};
+use super::FindingRule;
+use crate::evidence::{TestEvidence, counter_evidence};
 
 /// From one user in a hundred on, fewer came than the schedule asked for at times.
 const HOLDS_BACK: f64 = 0.01;

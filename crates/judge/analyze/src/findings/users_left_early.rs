@@ -2,8 +2,11 @@
 
 use fathom_model::{Finding, NextStep, Severity, Side};
 
-use super::{FindingRule, TestEvidence, counter_evidence};
-use crate::window::record_of;
+use super::FindingRule;
+use crate::{
+    evidence::{TestEvidence, counter_evidence},
+    window::record_of,
+};
 
 /// Looks for trials whose users were through while the warm-up lasted.
 pub(crate) struct UsersLeftEarly;

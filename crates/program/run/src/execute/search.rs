@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, io};
 
-use fathom_analyze::curve;
+use fathom_analyze::value_in;
 use fathom_engine::search::{
     Certainty, Forwarded, LoadLevel, Measurer, Observation, SearchResult, SearchTrialRequest, search,
 };
@@ -149,7 +149,7 @@ impl SearchTrials<'_, '_> {
     fn judge(&self, trial: &Trial, step: &SearchTrialRequest, took: Nanos) -> (Observation, SearchTrial) {
         let sought = self.spec;
         let is_whole = !trial.records.is_empty() && trial.records.values().all(|record| record.complete);
-        let value_of = |metric| curve::value_in(trial, self.hosts_info, metric).filter(|_| is_whole);
+        let value_of = |metric| value_in(trial, self.hosts_info, metric).filter(|_| is_whole);
         let (value, achieved) = (value_of(&sought.parts[0].metric), value_of(&sought.achieved));
         let kept = sought.parts.iter().map(|part| {
             let value = value_of(&part.metric)?;

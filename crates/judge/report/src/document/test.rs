@@ -77,25 +77,20 @@ fn values<'a>(run: &Run, test: &TestRun) -> Vec<Block<'a>> {
     }
     // The rounds of a search are its trials at the limit.
     let title = if test.curve.is_some() { "at the limit" } else { "value" };
-    let mut titles = columns([title, "result", "95 % interval", "limit", "used"]);
-    titles.push(Column::number("samples").only(Medium::Page));
-    let mut blocks = vec![Block::Table(Table {
-        columns: titles,
-        rows: shown().map(|s| value(test, s)).collect(),
-        ..Table::default()
-    })];
-    blocks.extend(rounds_missing(run, test).map(|missing| Block::caution(missing, Mark::Open)));
     let of_rounds = || shown().filter(|summary| summary.trials.len() > 1);
     let n = of_rounds().map(|summary| summary.trials.len()).max().unwrap_or(0).min(ROUNDS_MAX);
-    if n > 0 {
-        let titles = std::iter::once("by round".to_owned()).chain((1..=n).map(|round| format!("round {round}")));
-        let row = |summary: &Summary| {
-            let values = (0..n).map(|round| summary.trials.get(round).map(|v| words::show(&summary.metric, *v)));
-            Row::new(std::iter::once(summary.metric.title.to_string()).chain(values.map(Option::unwrap_or_default)))
-        };
-        let rows = of_rounds().map(row).collect();
-        blocks.push(Block::Table(Table { columns: columns(titles), rows, ..Table::default() }));
-    }
+    let round_titles = || (1..=n).map(|round| format!("round {round}"));
+    let mut titles = columns([title, "result", "95 % interval", "limit", "used"]);
+    let further = round_titles().chain(["samples".to_owned()]);
+    titles.extend(further.map(|title| Column::number(title).only(Medium::Page)));
+    let rows = shown().map(|summary| value(test, summary, n)).collect();
+    let mut blocks = vec![Block::Table(Table { columns: titles, rows, ..Table::default() })];
+    blocks.extend(rounds_missing(run, test).map(|missing| Block::caution(missing, Mark::Open)));
+    let titles = columns(std::iter::once("by round".to_owned()).chain(round_titles()));
+    let row = |summary| Row::new(std::iter::once(Cell::from(title_of(summary))).chain(by_round(summary, n)));
+    blocks.push(
+        Block::Table(Table { columns: titles, rows: of_rounds().map(row).collect(), ..Table::default() }).on_screen(),
+    );
     let mut sources: Vec<&str> = test.summaries.iter().map(|summary| summary.metric.source.as_ref()).collect();
     sources.sort_unstable();
     sources.dedup();
@@ -105,18 +100,29 @@ fn values<'a>(run: &Run, test: &TestRun) -> Vec<Block<'a>> {
     vec![Block::Fold(Fold { summary: "every value of every round".to_owned(), is_open, blocks })]
 }
 
-fn value(test: &TestRun, summary: &Summary) -> Row {
-    let value = value_words(test, summary, &summary.metric.title);
+fn title_of(summary: &Summary) -> &str {
+    &summary.metric.title
+}
+
+/// A value in each of the first rounds.
+fn by_round(summary: &Summary, n: usize) -> impl Iterator<Item = Cell> {
+    let shown = |value: &f64| words::show(&summary.metric, *value);
+    (0..n).map(move |round| summary.trials.get(round).map(shown).unwrap_or_default().into())
+}
+
+fn value(test: &TestRun, summary: &Summary, n_rounds: usize) -> Row {
+    let value = value_words(test, summary, title_of(summary));
     // Why there is no value stands among the notes, where there is room for it.
     let result = if summary.value.is_some() { value.result } else { MISSING.to_owned() };
-    Row::new([
-        Cell::from(summary.metric.title.as_ref()),
+    let cells = [
+        Cell::from(title_of(summary)),
         Cell::from(result).strong().marked(if value.mark == Mark::Missing { value.mark } else { Mark::Plain }),
         value.interval.into(),
         value.limit.into(),
         Cell::from(value.used).marked(value.mark),
-        summary.n_samples.map(grouped).unwrap_or_default().into(),
-    ])
+    ];
+    let n_samples = Cell::from(summary.n_samples.map(grouped).unwrap_or_default());
+    Row::new(cells.into_iter().chain(by_round(summary, n_rounds)).chain([n_samples]))
 }
 
 /// A rate over the time of each round, and how each was measured.

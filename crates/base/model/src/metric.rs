@@ -65,6 +65,12 @@ pub enum Unit {
 }
 
 impl Unit {
+    /// What one counted thing adds to a rate of this unit: counters count bytes, and rates of them are in bits.
+    #[must_use]
+    pub const fn per_counted(self) -> f64 {
+        if matches!(self, Self::BitsPerSec) { 8.0 } else { 1.0 }
+    }
+
     /// A value of this unit as people read it: `9.10 Gbit/s`, `3.10 Mpps`, `0.31 %`.
     #[must_use]
     pub fn show(self, value: f64) -> String {

@@ -96,6 +96,21 @@ pub mod host {
     pub const SOCK_TCP_MEMORY_BYTES: &str = "sock_tcp_memory_bytes";
     /// UDP sockets in use: a level.
     pub const SOCK_UDP_IN_USE: &str = "sock_udp_in_use";
+
+    /// Those that each interface has one of; of: the interface.
+    pub const OF_INTERFACES: [&str; 11] = [
+        DEV_RX_FRAMES,
+        DEV_RX_BYTES,
+        DEV_RX_DROPPED,
+        DEV_RX_ERRORS,
+        DEV_RX_FIFO,
+        DEV_TX_FRAMES,
+        DEV_TX_BYTES,
+        DEV_TX_DROPPED,
+        DEV_TX_ERRORS,
+        QDISC_DROPPED,
+        DEV_XDP_DROPPED,
+    ];
 }
 
 /// Values of a TCP connection, from `TCP_INFO` (linux/tcp.h).
@@ -194,6 +209,15 @@ pub mod count {
     pub const JITTER_NS: &str = "jitter_ns";
     /// The most distant loss of the tool's own schedule.
     pub const SCHEDULE_LAG_NS_MAX: &str = "schedule_lag_ns_max";
+
+    /// Those whose unit is a byte.
+    pub const OF_BYTES: [&str; 2] = [BYTES_SENT, BYTES_RECEIVED];
+
+    /// Whether a counter holds the largest of something, which does not add up: its name says so.
+    #[must_use]
+    pub fn is_maximum(counter: &str) -> bool {
+        counter.ends_with("_max")
+    }
 }
 
 /// Names of distributions, in nanoseconds.

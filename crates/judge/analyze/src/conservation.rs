@@ -258,7 +258,7 @@ fn drop_places(ways: &[DirectionTrials<'_>], hosts: &BTreeMap<String, Host>, via
 fn growth_on_path(trials: &[&Trial], (name, host): (&str, Option<&Host>), counter: &str) -> u64 {
     let interfaces: Vec<&String> =
         host.map_or_else(Vec::new, |host| host.interface.iter().chain(&host.further_interfaces).collect());
-    if interfaces.is_empty() || !(counter.starts_with("dev_") || counter == host::QDISC_DROPPED) {
+    if interfaces.is_empty() || !host::OF_INTERFACES.contains(&counter) {
         return host_growth(trials, name, counter, None);
     }
     interfaces.into_iter().map(|interface| host_growth(trials, name, counter, Some(interface))).sum()

@@ -5,9 +5,10 @@
 use std::{borrow::Cow, collections::BTreeMap};
 
 use fathom_model::{
-    Better, Confidence, Derivation, Histogram, Metric, Record, Side, StepKind, StepRecord, Summary, Trial, Unit,
-    UsersRecord, Visits,
+    Better, Confidence, Derivation, Histogram, Metric, Record, Side, StepKind, StepRecord, Summary, Trial, UsersRecord,
+    Visits,
     metric::{StepValue, UsersValue, per},
+    names::count,
     record::Series,
     run::{Host, TestRun},
     units::{Nanos, approximate, approximate_signed, grouped, ratio},
@@ -90,6 +91,11 @@ fn total(trial: &Trial, side: Side, counter: &str) -> Result<u64, String> {
     record.totals.get(counter).copied().ok_or_else(|| NOT_RECORDED.to_owned())
 }
 
+/// A total that a derivation names by its side and its counter.
+fn side_total(trial: &Trial, (side, counter): &(Side, Cow<'static, str>)) -> Result<u64, String> {
+    total(trial, *side, counter)
+}
+
 /// A quantile of times as how many of them fit into a minute: the longest times make the low end.
 fn per_minute(times: Summary) -> Summary {
     let inverse = |nanos: f64| MINUTE_NS / nanos;
@@ -105,22 +111,17 @@ fn per_minute(times: Summary) -> Summary {
     }
 }
 
-/// What one of a counter is in the unit of a metric.
-fn scale(metric: &Metric, counter: &str) -> f64 {
-    if metric.unit == Unit::BitsPerSec && counter.contains("bytes") { 8.0 } else { 1.0 }
-}
-
 impl<'a> TestTrials<'a> {
     fn summary(&self, metric: &Metric) -> Summary {
         match &metric.from {
             Derivation::Rate { side, counter } => {
-                self.mean_summary(metric, |trial| Ok(scale(metric, counter) * self.rate(trial, *side, counter)?))
+                self.mean_summary(metric, |trial| Ok(metric.unit.per_counted() * self.rate(trial, *side, counter)?))
             }
             Derivation::RateOfBoth { counter } => self.mean_summary(metric, |trial| {
                 let there = self.rate(trial, Side::Initiator, counter)?;
-                Ok(scale(metric, counter) * (there + self.rate(trial, Side::Responder, counter)?))
+                Ok(metric.unit.per_counted() * (there + self.rate(trial, Side::Responder, counter)?))
             }),
-            Derivation::Total { side, counter } if counter.ends_with("_max") => {
+            Derivation::Total { side, counter } if count::is_maximum(counter) => {
                 self.max_summary(metric, |trial| total(trial, *side, counter).map(approximate))
             }
             Derivation::Total { side, counter } => {
@@ -134,32 +135,22 @@ impl<'a> TestTrials<'a> {
             Derivation::Benchmark => Summary { note: Some("one trial is no benchmark".to_owned()), ..empty(metric) },
             Derivation::Users { of } => self.users_summary(metric, *of),
             Derivation::Step { step, of } => self.step_summary(metric, step, *of),
-            Derivation::Quantile { side, distribution, q } => {
-                let of = |trial| {
-                    record_or_reason(trial, *side).ok()?.1.distributions.get(distribution.as_ref()).map(Cow::Borrowed)
-                };
-                self.quantile_summary(metric, *q, &of)
-            }
+            Derivation::Quantile { side, distribution, q } => self.times_summary(metric, (*side, distribution), *q),
             Derivation::PerMinute { side, distribution, q } => {
-                let of = |trial| {
-                    record_or_reason(trial, *side).ok()?.1.distributions.get(distribution.as_ref()).map(Cow::Borrowed)
-                };
-                per_minute(self.quantile_summary(metric, *q, &of))
+                per_minute(self.times_summary(metric, (*side, distribution), *q))
             }
             Derivation::Share { part, whole } => {
-                let parts = |trial: &Trial| Ok((total(trial, part.0, &part.1)?, total(trial, whole.0, &whole.1)?));
-                self.ratio_summary(metric, parts, ratio)
+                self.ratio_summary(metric, |trial| Ok((side_total(trial, part)?, side_total(trial, whole)?)), ratio)
             }
             Derivation::Proportion { part, whole } => {
-                let parts = |trial: &Trial| Ok((total(trial, part.0, &part.1)?, total(trial, whole.0, &whole.1)?));
-                self.proportion_summary(metric, parts)
+                self.proportion_summary(metric, |trial| Ok((side_total(trial, part)?, side_total(trial, whole)?)))
             }
             Derivation::Quotient { of, over } => self.mean_summary(metric, |trial| {
-                let (of, over) = (total(trial, of.0, &of.1)?, total(trial, over.0, &over.1)?);
-                per(of, over).ok_or_else(|| "there is nothing to divide by".to_owned())
+                per(side_total(trial, of)?, side_total(trial, over)?)
+                    .ok_or_else(|| "there is nothing to divide by".to_owned())
             }),
             Derivation::Missing { sent, arrived } => {
-                let parts = |trial: &Trial| Ok((total(trial, arrived.0, &arrived.1)?, total(trial, sent.0, &sent.1)?));
+                let parts = |trial: &Trial| Ok((side_total(trial, arrived)?, side_total(trial, sent)?));
                 // The difference is taken before the division, so that one lost in a billion is not rounded away.
                 self.ratio_summary(metric, parts, |arrived, sent| {
                     let missing = i64::try_from(i128::from(sent) - i128::from(arrived)).ok()?;
@@ -167,6 +158,12 @@ impl<'a> TestTrials<'a> {
                 })
             }
         }
+    }
+
+    fn times_summary(&self, metric: &Metric, (side, distribution): (Side, &str), q: f64) -> Summary {
+        self.quantile_summary(metric, q, &|trial| {
+            record_or_reason(trial, side).ok()?.1.distributions.get(distribution).map(Cow::Borrowed)
+        })
     }
 
     fn users_summary(&self, metric: &Metric, of: UsersValue) -> Summary {
@@ -240,7 +237,7 @@ impl<'a> TestTrials<'a> {
         let worked: u64 = WORK.iter().flat_map(|(state, _)| record.named(state)).filter_map(grown).sum();
         let secs = (record.at_ns[last] - record.at_ns[first]).as_secs_f64();
         let rate = self.rate(trial, side, counter)?;
-        let cost = approximate(worked) / secs / rate * if counter.contains("bytes") { GIBIBYTE } else { 1.0 };
+        let cost = approximate(worked) / secs / rate * if count::OF_BYTES.contains(&counter) { GIBIBYTE } else { 1.0 };
         if worked > 0 && cost.is_finite() { Ok(cost) } else { Err(format!("the {} did no work", side_name(side))) }
     }
 
@@ -310,23 +307,22 @@ impl<'a> TestTrials<'a> {
             share(part, whole).ok_or_else(|| "the whole is empty".to_owned())
         };
         let (trials, note) = self.values(of_trial);
-        let counted = self.trials.iter().filter_map(|trial| parts(trial).ok());
-        let (part, whole) =
-            counted.fold((0_u64, 0_u64), |sum, one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)));
+        let (part, whole) = self.pooled(&parts);
         let value = share(part, whole);
         let confidence = value.and_then(|value| share_interval(&trials, value, whole));
         Summary { value, confidence, trials, n_samples: Some(whole), note, ..empty(metric) }
     }
-}
 
-impl<'a> TestTrials<'a> {
     /// A share of units that are independent of each other: of one trial they make an interval already.
     fn proportion_summary(&self, metric: &Metric, parts: impl Fn(&'a Trial) -> Result<(u64, u64), String>) -> Summary {
         let plain = self.ratio_summary(metric, &parts, ratio);
+        Summary { confidence: proportion_interval(self.pooled(&parts), plain.trials.len(), LEVEL), ..plain }
+    }
+
+    /// Part and whole, summed over the trials that have both.
+    fn pooled(&self, parts: impl Fn(&'a Trial) -> Result<(u64, u64), String>) -> (u64, u64) {
         let counted = self.trials.iter().filter_map(|trial| parts(trial).ok());
-        let (part, whole) =
-            counted.fold((0_u64, 0_u64), |sum, one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)));
-        Summary { confidence: proportion_interval((part, whole), plain.trials.len(), LEVEL), ..plain }
+        counted.fold((0, 0), |sum: (u64, u64), one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)))
     }
 }
 
@@ -409,7 +405,7 @@ pub(crate) fn main_rate(test: &TestRun) -> Option<&Summary> {
 mod tests {
     use super::*;
     use crate::run_builder::{RunBuilder, loss, p999, throughput};
-    use fathom_model::names::{count, distribution};
+    use fathom_model::{Unit, names::distribution};
 
     #[test]
     fn the_longest_times_make_the_fewest_round_trips_per_minute() {

@@ -4,7 +4,6 @@ use fathom_model::{
     Conservation, Derivation, Finding, Layer, LimitKind, Metric, Run, Severity, StepSummary, Summary, TestRun, Unit,
     VerdictState,
     metric::Better,
-    names::count,
     plan::HostReach,
     units::{BitsPerSec, grouped, percent},
 };
@@ -187,7 +186,7 @@ fn rung(run: &Run, test: &TestRun, layer: Option<&'static str>) -> Rung {
     let value = summary.and_then(|summary| Some(headline_value(&summary.metric, summary.value?)));
     let cost = test.summaries.iter().find(|summary| matches!(summary.metric.from, Derivation::Cost { .. }));
     let cost =
-        cost.and_then(|cost| Some(format!("{} / {}", cost.metric.show(cost.value?), unit_of_work(test, &cost.metric))));
+        cost.and_then(|cost| Some(format!("{} / {}", cost.metric.show(cost.value?), unit_of_work(&cost.metric))));
     // A cause that most rows share stands above them, and marks none.
     let is_shared = |finding: &&Finding| 2 * finding.tests.len() > run.tests.len();
     let finding = finding_of(run, test).filter(|finding| !is_shared(finding));
@@ -215,19 +214,9 @@ fn no_value(test: &TestRun) -> Cell {
     Cell::from(format!("{MISSING}  {}", why_not(test))).marked(Mark::Missing)
 }
 
-/// What one of the things is called that a test's cost counts.
-fn unit_of_work<'a>(test: &TestRun, metric: &'a Metric) -> &'a str {
-    // A cost per that many of what is counted says so in its title.
-    if let Some((_, unit)) = metric.title.rsplit_once(" per ") {
-        return unit;
-    }
-    let Derivation::Cost { counter, .. } = &metric.from else { return "unit" };
-    match (counter.as_ref(), test.layer) {
-        (bytes, _) if bytes.contains("bytes") => "byte",
-        (count::SENT | count::RECEIVED, Layer::Frames) => "frame",
-        (count::SENT | count::RECEIVED, _) => "datagram",
-        (plural, _) => plural.trim_end_matches('s'),
-    }
+/// The thing that a cost is per, as its title says.
+fn unit_of_work(metric: &Metric) -> &str {
+    metric.title.rsplit_once(" per ").map_or("unit", |(_, unit)| unit)
 }
 
 /// A line per test and more for what else was asked of it, then where everything went that was sent.

@@ -57,7 +57,7 @@ fn panel(round: u32, record: &Record, counter: &str, factor: f64) -> Option<Roun
 /// Draws the rate of every round.
 pub(crate) fn throughput(test: &TestRun) -> Plot {
     let (metric, side, counter) = rate_of(test).ok_or("This test has no rate to draw over time.")?;
-    let factor = if metric.unit == Unit::BitsPerSec && counter.contains("bytes") { 8.0 } else { 1.0 };
+    let factor = metric.unit.per_counted();
     let panels: Vec<RoundPanel> = test
         .trials
         .iter()

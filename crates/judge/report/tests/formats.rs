@@ -1,6 +1,6 @@
 //! Every format of the sample run, read as its reader would.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, io};
 
 use fathom_model::{
     Confidence, Histogram, Layer, Run, TestRun, Trial, Verdict,
@@ -685,6 +685,27 @@ fn the_documents_are_read_back_as_they_were() {
     let n_trials: usize = run.tests.iter().map(|test| test.trials.len()).sum();
     assert_eq!(events.iter().filter(|event| event["event"] == "trial").count(), n_trials);
     assert_eq!(events.iter().filter(|event| event["event"] == "test").count(), run.tests.len());
+}
+
+#[test]
+fn a_reader_that_leaves_is_told_by_the_kind_of_the_error() {
+    /// Nobody reads it.
+    struct ClosedPipe;
+    impl io::Write for ClosedPipe {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut long = sample::run();
+    long.tests = vec![long.tests[0].clone(); 200];
+    for (format, run) in FORMATS.iter().flat_map(|format| [(format, sample::run()), (format, long.clone())]) {
+        let error = format.write(&run, &mut ClosedPipe).expect_err("nothing is taken");
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe, "{}", format.name());
+    }
 }
 
 #[test]

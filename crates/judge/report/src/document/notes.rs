@@ -30,52 +30,59 @@ pub(super) fn of_test<'a>(run: &'a Run, test: &'a TestRun) -> Vec<Block<'a>> {
         mark: Mark::Broken,
         ..Sentence::default()
     };
-    let often = |(note, n): (String, usize)| if n > 1 { format!("{note} ({n} times)") } else { note };
     let list = |title, items| Block::List(List { title, items, screen_max: None });
-    let notes = || notes(run, test, |_| true).into_iter().map(often);
+    let TestNotes { few, others } = notes(run, test, |_| true);
+    let few = (!few.is_empty()).then(|| format!("{TOO_FEW}for {}", few.join(", ")));
+    let notes: Vec<String> = few.into_iter().chain(others).collect();
     vec![
         list("Errors", errors(test).into_iter().map(error).collect()),
-        list("Notes", notes().map(note).collect()).on_page(),
-        list("", notes().chain(unavailable(run)).map(note).collect()).on_screen(),
+        list("Notes", notes.iter().cloned().map(note).collect()).on_page(),
+        list("", notes.into_iter().chain(unavailable(run)).map(note).collect()).on_screen(),
     ]
 }
 
 /// What of several tests comes from too few samples, in one note, then the other notes: each behind the name of its test.
 fn of_tests(run: &Run) -> Vec<String> {
-    let (mut few, mut others) = (Vec::new(), Vec::new());
+    let (mut all_few, mut all_others) = (Vec::new(), Vec::new());
     for test in &run.tests {
-        let name = test.named();
-        for (note, _) in notes(run, test, |summary| is_in_table(test, summary)) {
-            match note.strip_prefix(TOO_FEW) {
-                Some(what) => few.push(format!("{name}: {}", what.trim_start_matches("for "))),
-                None => others.push(format!("{name}: {note}")),
-            }
+        let TestNotes { few, others } = notes(run, test, |summary| is_in_table(test, summary));
+        if !few.is_empty() {
+            all_few.push(format!("{}: {}", test.named(), few.join(", ")));
         }
+        all_others.extend(others.into_iter().map(|note| format!("{}: {note}", test.named())));
     }
-    let few = (!few.is_empty()).then(|| format!("{MISSING} {TOO_FEW}for {}", few.join("; ")));
-    few.into_iter().chain(others).collect()
+    let few = (!all_few.is_empty()).then(|| format!("{MISSING} {TOO_FEW}for {}", all_few.join("; ")));
+    few.into_iter().chain(all_others).collect()
 }
 
-/// What must be said beside the numbers of a test, each once, with how many rounds say it.
-///
-/// Of values that `shown` does not name nothing needs to be said.
-fn notes(run: &Run, test: &TestRun, shown: impl Fn(&Summary) -> bool) -> Vec<(String, usize)> {
+/// What must be said beside the numbers of a test.
+struct TestNotes {
+    /// The values that come from too few samples, each with how many there are.
+    few: Vec<String>,
+    /// Everything else, each once, with how many rounds say it.
+    others: Vec<String>,
+}
+
+/// The notes of a test; of values that `shown` does not name nothing needs to be said.
+fn notes(run: &Run, test: &TestRun, shown: impl Fn(&Summary) -> bool) -> TestNotes {
     let beside = test.summaries.iter().filter(|summary| summary.applies() && shown(summary));
     let of_metrics = beside.filter_map(|summary| Some((summary.metric.title.as_ref(), summary.note.as_deref()?)));
     let (few, others): (Vec<_>, Vec<_>) = of_metrics.partition(|(_, note)| note.starts_with(TOO_FEW));
-    let few: Vec<String> = few.iter().map(|(title, note)| format!("{title} {}", &note[TOO_FEW.len()..])).collect();
-    let few = (!few.is_empty()).then(|| format!("{TOO_FEW}for {}", few.join(", ")));
-    let mut notes: Vec<(String, usize)> = few.into_iter().chain(by_text(others)).map(|note| (note, 0)).collect();
     // What is told as a finding need not be said twice.
     let is_told = |text: &str| run.findings.iter().any(|found| found.title == text && found.tests.contains(&test.name));
+    let mut of_rounds: Vec<(&str, usize)> = Vec::new();
     let records = test.trials.iter().flat_map(|trial| trial.records.values());
     for note in records.flat_map(|record| &record.notes).filter(|note| !is_told(&note.text)) {
-        match notes.iter_mut().find(|(text, _)| *text == note.text) {
+        match of_rounds.iter_mut().find(|(text, _)| *text == note.text) {
             Some((_, n)) => *n += 1,
-            None => notes.push((note.text.clone(), 1)),
+            None => of_rounds.push((&note.text, 1)),
         }
     }
-    notes
+    let often = |(note, n): (&str, usize)| if n > 1 { format!("{note} ({n} times)") } else { note.to_owned() };
+    TestNotes {
+        few: few.iter().map(|(title, note)| format!("{title} {}", &note[TOO_FEW.len()..])).collect(),
+        others: by_text(others).chain(of_rounds.into_iter().map(often)).collect(),
+    }
 }
 
 /// Notes of values, those that read the same together: `jitter, IPDV p99: not recorded`.

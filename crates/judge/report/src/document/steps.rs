@@ -9,7 +9,7 @@ use fathom_model::{
 use super::{Block, Cell, Column, Failure, Figure, Medium, Row, Table};
 use crate::{
     plot::funnel::{STEPS_MAX, funnel, step_times},
-    words::{self, MISSING, Mark, NOT_KNOWN, TIMES, step_name},
+    words::{self, MISSING, Mark, NOT_KNOWN, TIMES, counted, step_name},
 };
 
 /// The lines of the table that are still read on a terminal.
@@ -271,12 +271,10 @@ fn users_sentence(users: &UsersSummary) -> String {
     let value = |name: &str| named(&users.summaries, name).and_then(|s| Some(s.metric.show(s.value?)));
     let aside = |name: &str| value(name).map(|value| format!(" ({value})")).unwrap_or_default();
     format!(
-        "{} {} came, at most {} at once; {} {} to the end{}, {} given up{}",
-        grouped(users.n_started),
-        if users.n_started == 1 { "user" } else { "users" },
+        "{} came, at most {} at once; {} to the end{}, {} given up{}",
+        counted(users.n_started, "user"),
         grouped(users.n_most),
-        grouped(users.n_finished),
-        if users.n_finished == 1 { "visit" } else { "visits" },
+        counted(users.n_finished, "visit"),
         aside("finished_per_sec"),
         grouped(users.n_gave_up),
         if users.n_gave_up > 0 { aside("gave_up_ratio") } else { String::new() },

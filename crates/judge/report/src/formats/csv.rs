@@ -46,12 +46,21 @@ impl Format for Csv {
     fn write(&self, run: &Run, out: &mut dyn io::Write) -> io::Result<()> {
         let mut rows = csv::Writer::from_writer(out);
         for test in &run.tests {
-            rows_of(run, test).iter().try_for_each(|row| rows.serialize(row))?;
+            rows_of(run, test).iter().try_for_each(|row| rows.serialize(row)).map_err(io_error)?;
         }
         if run.tests.is_empty() {
-            rows.serialize(CsvRow { run: words(&run.id), started: words(&run.started), ..CsvRow::default() })?;
+            rows.serialize(CsvRow { run: words(&run.id), started: words(&run.started), ..CsvRow::default() })
+                .map_err(io_error)?;
         }
         rows.flush()
+    }
+}
+
+/// The error of the system, which a caller tells by its kind.
+fn io_error(error: csv::Error) -> io::Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(error) => error,
+        other => io::Error::other(format!("{other:?}")),
     }
 }
 

@@ -6,7 +6,7 @@ use maud::html;
 use super::{
     Plot, float,
     panel::{Axis, BOTTOM, LEFT, Line, Panel, RIGHT, TOP, draw},
-    scale::{Scale, label, magnitude, ticks_from_zero},
+    scale::Scale,
 };
 use crate::words::benchmarks;
 
@@ -25,7 +25,8 @@ pub(crate) fn loss_curve(found: &Benchmark) -> Plot {
     let all = || lines.iter().flat_map(|(_, points)| points);
     let most = all().map(|(rate, _)| *rate).fold(found.max_rate, f64::max);
     let worst = all().map(|(_, loss)| *loss).fold(0.001, f64::max);
-    let (x, y) = (axis(Unit::FramesPerSec, most, "offered"), axis(Unit::Ratio, worst, "lost"));
+    let x = Axis::from_zero("offered, ", (Unit::FramesPerSec, most), (LEFT, RIGHT));
+    let y = Axis::from_zero("lost, ", (Unit::Ratio, worst), (BOTTOM, TOP));
     let whole = ("100 %".to_owned(), vec![(found.max_rate, 0.0), (found.max_rate, f64::MAX)]);
     Ok(draw("lost, %", &[panel(x, y, lines, vec![whole])]))
 }
@@ -52,19 +53,8 @@ pub(crate) fn rates(run: &Run) -> Plot {
     let highest = lines.iter().flat_map(|(_, points)| points).chain(&most).map(|(_, rate)| *rate).fold(0.0, f64::max);
     let scale = Scale::linear((0.0, float(sizes.len())), (LEFT, RIGHT));
     let x = Axis { scale, ticks: sizes, title: "frame size".to_owned(), unit: Unit::Count };
-    let y = axis(Unit::FramesPerSec, highest, "");
+    let y = Axis::from_zero("", (Unit::FramesPerSec, highest), (BOTTOM, TOP));
     Ok(draw(&y.title.clone(), &[panel(x, y, lines, vec![("theoretical".to_owned(), most)])]))
-}
-
-/// An axis from zero; `title` stands before its unit.
-fn axis(unit: Unit, highest: f64, title: &str) -> Axis {
-    let (size, name) = magnitude(unit, highest);
-    let ticks: Vec<(f64, String)> =
-        ticks_from_zero(highest / size, 5.0).into_iter().map(|tick| (tick * size, label(tick))).collect();
-    let range = if title == "offered" { (LEFT, RIGHT) } else { (BOTTOM, TOP) };
-    let scale = Scale::linear((0.0, ticks.last().map_or(1.0, |(value, _)| *value)), range);
-    let title = if title.is_empty() { name } else { format!("{title}, {name}") };
-    Axis { scale, ticks, title, unit }
 }
 
 fn panel(x: Axis, y: Axis, lines: Vec<Line>, references: Vec<Line>) -> Panel {

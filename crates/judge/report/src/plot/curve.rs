@@ -6,8 +6,9 @@ use maud::{Markup, html};
 use super::{
     Plot,
     panel::{Axis, BOTTOM, LEFT, Line, Panel, RIGHT, TOP, draw},
+    percentiles::time,
     px,
-    scale::{Scale, label, log_ticks, magnitude, ticks_from_zero},
+    scale::{Scale, log_ticks},
 };
 use crate::words::{objective, objective_metric};
 
@@ -29,17 +30,13 @@ pub(crate) fn load_curve(test: &TestRun, curve: &LoadCurve) -> Plot {
     if achieved.len() < 2 {
         return Err("One rate makes no curve; see the table.");
     }
-    let (size, unit) = magnitude(curve.unit, end);
-    let ticks: Vec<(f64, String)> =
-        ticks_from_zero(end / size, 5.0).into_iter().map(|tick| (tick * size, label(tick))).collect();
-    let whole = ticks.last().map_or(size, |(tick, _)| *tick);
-    let axis = |scale, title| Axis { scale, ticks: ticks.clone(), title, unit: curve.unit };
-    let x = |left: f64| axis(Scale::linear((0.0, whole), (left, left + PANEL)), format!("offered, {unit}"));
+    let x = |left: f64| Axis::from_zero("offered, ", (curve.unit, end), (left, left + PANEL));
+    let y = Axis::from_zero("achieved, ", (curve.unit, end), (BOTTOM, TOP));
+    let whole = y.ticks.last().map_or(end, |(tick, _)| *tick);
     let panel = |x: Axis, y: Axis, lines: Vec<Line>, reference: Line| {
         let marks = marks(curve, &x.scale);
         Panel { x, y, lines, references: vec![reference], marks }
     };
-    let y = axis(Scale::linear((0.0, whole), (BOTTOM, TOP)), format!("achieved, {unit}"));
     let as_much = ("as much as offered".to_owned(), vec![(0.0, 0.0), (whole, whole)]);
     let mut panels = vec![panel(x(LEFT), y, vec![("achieved".to_owned(), achieved)], as_much)];
     let (values, medians) = (of(|point| point.value), of(|point| point.median_ns));
@@ -62,22 +59,13 @@ fn axis_of_objective<'a>(metric: &Metric, points: impl Iterator<Item = &'a (f64,
     if highest <= 0.0 {
         return None;
     }
-    let name = |value: f64| {
-        let (size, word) = magnitude(metric.unit, value);
-        format!("{} {word}", label(value / size)).trim_end().to_owned()
-    };
-    let (ticks, scale) = if metric.unit == Unit::Nanos {
-        let ticks = log_ticks(lowest, highest);
-        let ends = (ticks.first().copied()?, ticks.last().copied()?.max(ticks[0] * 2.0));
-        (ticks, Scale::log(ends, (BOTTOM, TOP)))
-    } else {
-        let size = magnitude(metric.unit, highest).0;
-        let ticks: Vec<f64> = ticks_from_zero(highest / size, 5.0).into_iter().map(|tick| tick * size).collect();
-        let top = ticks.last().copied()?;
-        (ticks, Scale::linear((0.0, top), (BOTTOM, TOP)))
-    };
-    let ticks = ticks.into_iter().map(|tick| (tick, name(tick))).collect();
-    Some(Axis { scale, ticks, title: metric.title.to_string(), unit: metric.unit })
+    if metric.unit != Unit::Nanos {
+        return Some(Axis::from_zero(&format!("{}, ", metric.title), (metric.unit, highest), (BOTTOM, TOP)));
+    }
+    let ticks = log_ticks(lowest, highest);
+    let ends = (ticks.first().copied()?, ticks.last().copied()?.max(ticks[0] * 2.0));
+    let ticks = ticks.into_iter().map(|tick| (tick, time(tick))).collect();
+    Some(Axis { scale: Scale::log(ends, (BOTTOM, TOP)), ticks, title: metric.title.to_string(), unit: metric.unit })
 }
 
 /// The interval of the limit as a band, and the knee as a line.

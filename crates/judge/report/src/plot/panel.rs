@@ -1,9 +1,14 @@
 //! Lines in one or several panels beside each other, with what they are compared with.
 
+use fathom_model::Unit;
 use maud::{Markup, html};
 
-use super::{legend, path, px, scale::Scale, throughput::unit_word, y_grid};
-use fathom_model::Unit;
+use super::{
+    legend, path, px,
+    scale::{Scale, label, magnitude, ticks_from_zero},
+    throughput::unit_word,
+    y_grid,
+};
 
 pub(super) const WIDTH: f64 = 1040.0;
 pub(super) const LEFT: f64 = 58.0;
@@ -21,6 +26,18 @@ pub(super) struct Axis {
     pub(super) ticks: Vec<(f64, String)>,
     pub(super) title: String,
     pub(super) unit: Unit,
+}
+
+impl Axis {
+    /// An axis from zero to the highest value of a unit, on those pixels; `before` stands before the unit.
+    pub(super) fn from_zero(before: &str, (unit, highest): (Unit, f64), range: (f64, f64)) -> Self {
+        let (size, name) = magnitude(unit, highest);
+        let ticks: Vec<(f64, String)> =
+            ticks_from_zero(highest / size, 5.0).into_iter().map(|tick| (tick * size, label(tick))).collect();
+        let scale = Scale::linear((0.0, ticks.last().map_or(1.0, |(value, _)| *value)), range);
+        let title = format!("{before}{name}").trim_end_matches([',', ' ']).to_owned();
+        Self { scale, ticks, title, unit }
+    }
 }
 
 /// One drawing.
@@ -63,7 +80,7 @@ fn panel_markup(Panel { x, y, lines, references, marks }: &Panel) -> Markup {
                 text.tick x=(px(a)) y=(px(b - 5.0)) text-anchor="end" { (name) }
             }
         }
-        g.pick data-x=(x.scale.describe(unit_word(x.unit))) data-y=(y.scale.describe(unit_word(y.unit))) data-title=(x.title) {
+        g.pick data-x=(x.scale.describe(unit_word(x.unit))) data-y=(y.scale.describe(unit_word(y.unit))) data-title=(x.title.split(',').next().unwrap_or_default()) {
             @for (idx, (name, points)) in lines.iter().enumerate() {
                 @let colour = idx % super::N_COLOURS + 1;
                 path class={ "line s" (colour) } d=(path(points.iter().map(place))) data-name=(name) { title { (name) } }

@@ -117,16 +117,12 @@ fn head(screen: &mut TextScreen, head: &Head) {
         if fact.name == fact.text { fact.text.clone() } else { format!("{}: {}", fact.name, fact.text) }
     };
     let hosts = head.hosts.iter().map(words).collect::<Vec<_>>().join("   ");
-    let n_hosts = hosts.chars().count();
-    if head.command.chars().count() + n_hosts + 4 <= screen.width() {
-        screen.line(&[(Strong, &head.command), (Plain, "    "), (Faint, &hosts)]);
-        return;
-    }
-    screen.line(&[(Strong, &head.command)]);
-    if n_hosts + 2 <= screen.width() {
-        screen.line(&[(Plain, "  "), (Faint, &hosts)]);
-    } else {
-        screen.wrapped((Plain, "  "), (Faint, &hosts));
+    let (command, hosts) = ((Strong, head.command.as_str()), (Faint, hosts.as_str()));
+    if !screen.fits_on_line(&[command, (Plain, "    "), hosts]) {
+        screen.line(&[command]);
+        if !screen.fits_on_line(&[(Plain, "  "), hosts]) {
+            screen.wrapped((Plain, "  "), hosts);
+        }
     }
 }
 
@@ -147,14 +143,10 @@ const fn state_tone(state: &State) -> Tone {
 
 fn ending(screen: &mut TextScreen, state: &State) {
     let reasons = state.reasons.join("; ");
-    let word = (state_tone(state), state.word.as_str());
-    let n_taken = [&state.word, &reasons, &state.about].map(|text| text.chars().count()).iter().sum::<usize>();
-    if n_taken + 18 <= screen.width() {
-        let gap = if reasons.is_empty() { "" } else { "   " };
-        let pieces = [(Plain, gap), (Plain, reasons.as_str()), (Plain, "      "), (Faint, state.about.as_str())];
-        screen.line(&[&[(Plain, "verdict  "), word], &pieces[..]].concat());
-    } else {
-        screen.line(&[(Plain, "verdict  "), word, (Plain, "      "), (Faint, &state.about)]);
+    let (word, about) = ((state_tone(state), state.word.as_str()), (Faint, state.about.as_str()));
+    let verdict = (Plain, "verdict  ");
+    if !screen.fits_on_line(&[verdict, word, (Plain, "   "), (Plain, &reasons), (Plain, "      "), about]) {
+        screen.line(&[verdict, word, (Plain, "      "), about]);
         screen.wrapped((Plain, "         "), (Plain, &reasons));
     }
 }
@@ -176,13 +168,11 @@ fn finding(screen: &mut TextScreen, shown: &FindingBlock<'_>) {
     // The line can be pasted into a shell as it stands.
     let aside = if aside.is_empty() { String::new() } else { format!("# {}", aside.join(": ")) };
     let command = [(Plain, "  next:  "), (Good, next.command.as_str())];
-    if next.command.chars().count() + aside.chars().count() + 17 <= screen.width() {
-        screen.line(&[command, [(Plain, "        "), (Faint, &aside)]].concat());
-        return;
-    }
-    screen.line(&command);
-    if !aside.is_empty() {
-        screen.wrapped((Plain, "         "), (Faint, &aside));
+    if !screen.fits_on_line(&[&command[..], &[(Plain, "        "), (Faint, &aside)]].concat()) {
+        screen.line(&command);
+        if !aside.is_empty() {
+            screen.wrapped((Plain, "         "), (Faint, &aside));
+        }
     }
 }
 

@@ -92,6 +92,15 @@ impl TextScreen {
         self.text.push('\n');
     }
 
+    /// The pieces on one line, if they fit.
+    pub(super) fn fits_on_line(&mut self, pieces: &[(Tone, &str)]) -> bool {
+        let fits = pieces.iter().map(|(_, piece)| piece.chars().count()).sum::<usize>() <= self.width();
+        if fits {
+            self.line(pieces);
+        }
+        fits
+    }
+
     /// A text behind a label, broken at blanks; further lines are indented as far as the first begins.
     pub(super) fn wrapped(&mut self, label: (Tone, &str), text: (Tone, &str)) {
         let indent = label.1.chars().count();

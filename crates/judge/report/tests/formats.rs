@@ -532,6 +532,24 @@ fn a_run_of_probes_says_first_what_was_asked_and_names_whom_it_asked() {
 }
 
 #[test]
+fn a_page_draws_nothing_that_says_nothing() {
+    let mut run = sample::run();
+    assert!(written(&Html, &run).contains("The layers against their limits"));
+    for test in &mut run.tests {
+        test.limits.clear();
+        for record in test.trials.iter_mut().flat_map(|trial| trial.records.values_mut()) {
+            record.timeline.end_ns.truncate(1);
+        }
+    }
+    run.tests[0].title = "http without its name twice".to_owned();
+    let html = written(&Html, &run);
+    well_formed(&html);
+    assert!(!html.contains("The layers against their limits") && html.contains("<table class=\"results\">"));
+    assert!(html.contains("One interval makes no line; see the table."));
+    assert!(html.contains("<h2>http without its name twice</h2>"));
+}
+
+#[test]
 fn what_is_absent_is_never_a_zero_and_breaks_no_format() {
     for format in FORMATS {
         assert!(!written(*format, &bare()).is_empty(), "{}", format.name());

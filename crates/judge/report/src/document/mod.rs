@@ -195,7 +195,7 @@ pub(crate) struct Headline {
 /// Blocks under a heading.
 pub(crate) struct Section<'a> {
     pub(crate) id: String,
-    /// The layer of a test.
+    /// The layer of a test, empty where the title names it.
     pub(crate) layer: Option<&'static str>,
     pub(crate) title: String,
     pub(crate) blocks: Vec<Block<'a>>,
@@ -395,8 +395,9 @@ pub(crate) fn blocks(run: &Run) -> Vec<Block<'_>> {
         blocks.push(Block::sentence("no test was run"));
     }
     if run.tests.len() > 1 {
-        let table = overview::table(run);
-        blocks.push(overview::ladder(run).on_page());
+        let ladder = overview::ladder(run);
+        let table = overview::table(run, ladder.is_some());
+        blocks.extend(ladder.map(Block::on_page));
         blocks.push(if is_benchmark { table.on_page() } else { table });
     }
     for test in &run.tests {

@@ -50,7 +50,8 @@ fn head(run: &Run) -> Block<'_> {
     let roles = roles_of_hosts(run).into_iter().map(|(role, name)| Fact::new(role, host_words(run, name)));
     // The host that was probed, where it is not one of those that take part.
     let probed = probe::target(run).filter(|_| run.tests.iter().all(|test| test.to.is_none()));
-    let further = [probed.map(|target| ("target", target.to_owned())), shared_cores(run).map(|cores| ("hosts", cores))];
+    let further =
+        [probed.map(|target| ("target", target.to_owned())), shared_cores(run).map(|cores| ("shared", cores))];
     Block::Head(Head {
         id: run.id.clone(),
         title: run.plan.title.clone(),
@@ -162,13 +163,15 @@ pub(super) fn remarks(run: &Run) -> Block<'_> {
     Block::List(List { items: further.map(item).collect(), ..List::default() })
 }
 
-/// Each test as a bar against the nearest limit that is not a promise, or against whichever there is.
-pub(super) fn ladder(run: &Run) -> Block<'_> {
+/// Each test as a bar against the nearest limit that is not a promise, or against whichever there is; if there is any.
+pub(super) fn ladder(run: &Run) -> Option<Block<'_>> {
     let about = "Each bar is the share of the nearest limit that was used: the full width is the limit. \
                  The cost is the tool's own processor time per unit of work.";
-    let rungs = run.tests.iter().enumerate().map(|(index, test)| rung(run, test, begins_layer(run, index))).collect();
+    let rung = |(index, test)| rung(run, test, begins_layer(run, index));
+    let rungs: Vec<Rung> = run.tests.iter().enumerate().map(rung).collect();
+    let is_any = rungs.iter().any(|rung| rung.share.is_some());
     let blocks = vec![Block::aside(about), Block::Ladder(rungs)];
-    section("ladder", "The layers against their limits", blocks)
+    is_any.then(|| section("ladder", "The layers against their limits", blocks))
 }
 
 /// The layer of a test, if the test above it has another.
@@ -220,7 +223,7 @@ fn unit_of_work(metric: &Metric) -> &str {
 }
 
 /// A line per test and more for what else was asked of it, then where everything went that was sent.
-pub(super) fn table(run: &Run) -> Block<'_> {
+pub(super) fn table(run: &Run, has_ladder: bool) -> Block<'_> {
     let titles = [("layer", false), ("test", false), ("result", true), ("95 % interval", true), ("limit", false)];
     let titles = titles.into_iter().chain([("used", true), ("held back by", false)]);
     let column = |(title, is_number)| Column { title: String::from(title), is_number, ..Column::default() };
@@ -231,7 +234,8 @@ pub(super) fn table(run: &Run) -> Block<'_> {
         rows: run.tests.iter().enumerate().flat_map(rows).collect(),
         flows: true,
     };
-    let mut blocks = vec![folded("the same as a table, with intervals", vec![Block::Table(table)])];
+    let table = Block::Table(table);
+    let mut blocks = vec![if has_ladder { folded("the same as a table, with intervals", vec![table]) } else { table }];
     let sums: Vec<_> = run.tests.iter().filter_map(|test| Some((test, test.conservation.as_ref()?))).collect();
     let name = |test: &TestRun| if sums.len() > 1 { format!("{}: ", test.named()) } else { String::new() };
     blocks.extend(sums.iter().map(|(test, found)| Block::sentence(format!("{}{}", name(test), sum(found)))));

@@ -46,7 +46,7 @@ pub(super) fn section<'a>(run: &'a Run, test: &'a TestRun) -> Block<'a> {
     }
     Block::Section(Section {
         id: anchor(&test.name),
-        layer: Some(test.layer.name()),
+        layer: Some(if test.title.starts_with(test.layer.name()) { "" } else { test.layer.name() }),
         title: test.title.clone(),
         blocks,
     })

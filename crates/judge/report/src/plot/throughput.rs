@@ -71,6 +71,9 @@ pub(crate) fn throughput(test: &TestRun) -> Plot {
     if highest <= 0.0 {
         return Err("No interval of any round recorded progress, so there is no line to draw.");
     }
+    if panels.iter().all(|panel| panel.points.len() < 2) {
+        return Err("One interval makes no line; see the table.");
+    }
     Ok(draw(metric, highest, &panels))
 }
 

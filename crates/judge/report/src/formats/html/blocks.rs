@@ -140,7 +140,7 @@ fn headline(shown: &Headline) -> Markup {
 fn section(shown: &Section<'_>) -> Markup {
     html! {
         section.one[shown.layer.is_some()] id=(shown.id) {
-            h2 { @if let Some(layer) = shown.layer { span.layer { (layer) } " " } (shown.title) }
+            h2 { @if let Some(layer) = shown.layer.filter(|layer| !layer.is_empty()) { span.layer { (layer) } " " } (shown.title) }
             (all(&shown.blocks))
         }
     }

@@ -8,8 +8,10 @@ use super::{
         fitted,
     },
 };
-use crate::document::{Cell, Medium, Row, Table};
-use crate::sanitize::one_line;
+use crate::{
+    document::{Medium, Row, Table},
+    sanitize::one_line,
+};
 
 /// What names in the first column keep before a column gives way for them.
 const NAME_MIN: usize = 20;
@@ -20,12 +22,13 @@ const FIRST_MIN: usize = 10;
 pub(super) fn write(screen: &mut TextScreen, table: &Table) {
     let is_shown = |only: Option<Medium>| only != Some(Medium::Page);
     let rows: Vec<&Row> = table.rows.iter().filter(|row| is_shown(row.only)).collect();
-    let stands = |column: &usize| *column == 0 || rows.iter().any(|row| !cell(row, *column).text.is_empty());
+    let stands = |column: &usize| *column == 0 || rows.iter().any(|row| !text(row, *column).is_empty());
     let mut shown: Vec<usize> =
         (0..table.columns.len()).filter(|c| is_shown(table.columns[*c].only)).filter(stands).collect();
+    let title = |column: usize| one_line(&table.columns[column].title);
     let width = |column: usize| {
-        let cells = rows.iter().map(|row| n_chars(&cell(row, column).text));
-        cells.fold(n_chars(&table.columns[column].title), usize::max)
+        let texts = rows.iter().map(|row| text(row, column)).chain([title(column)]);
+        texts.map(|text| text.chars().count()).max().unwrap_or(0)
     };
     let mut first = width(0);
     let others = |shown: &[usize]| -> usize { shown[1..].iter().map(|column| width(*column) + 2).sum() };
@@ -35,7 +38,7 @@ pub(super) fn write(screen: &mut TextScreen, table: &Table) {
         shown.retain(|other| *other != column);
     }
     // When that is not enough, names in the first column give way, then columns at the right.
-    let are_names = !rows.iter().any(|row| cell(row, 0).text.starts_with(|c: char| c.is_ascii_digit()));
+    let are_names = !rows.iter().any(|row| text(row, 0).starts_with(|c: char| c.is_ascii_digit()));
     let least = if are_names { first.min(FIRST_MIN) } else { first };
     let n_all = shown.len();
     let beside = |n: usize| if n < n_all { 4 } else { 2 };
@@ -44,24 +47,18 @@ pub(super) fn write(screen: &mut TextScreen, table: &Table) {
     }
     first = first.min(screen.width().saturating_sub(others(&shown) + beside(shown.len())).max(least));
     let widths: Vec<usize> = std::iter::once(first).chain(shown[1..].iter().map(|column| width(*column))).collect();
-    let titles: Vec<(Tone, String)> =
-        shown.iter().map(|column| (Faint, one_line(&table.columns[*column].title))).collect();
+    let titles: Vec<(Tone, String)> = shown.iter().map(|column| (Faint, title(*column))).collect();
     line(screen, &titles, &widths, if shown.len() < n_all { " …" } else { "" });
     for row in rows {
-        let cells: Vec<(Tone, String)> =
-            shown.iter().map(|column| (cell_tone(cell(row, *column)), one_line(&cell(row, *column).text))).collect();
+        let tone = |column: usize| row.cells.get(column).map_or(Plain, cell_tone);
+        let cells: Vec<(Tone, String)> = shown.iter().map(|column| (tone(*column), text(row, *column))).collect();
         line(screen, &cells, &widths, "");
     }
 }
 
-/// A cell of a row; one that was left off at its end is empty.
-fn cell(row: &Row, column: usize) -> &Cell {
-    static EMPTY: std::sync::LazyLock<Cell> = std::sync::LazyLock::new(Cell::default);
-    row.cells.get(column).unwrap_or(&EMPTY)
-}
-
-fn n_chars(text: &str) -> usize {
-    one_line(text).chars().count()
+/// The text of a cell; one that was left off at the end of its row is empty.
+fn text(row: &Row, column: usize) -> String {
+    row.cells.get(column).map(|cell| one_line(&cell.text)).unwrap_or_default()
 }
 
 fn line(screen: &mut TextScreen, cells: &[(Tone, String)], widths: &[usize], end: &str) {

@@ -74,14 +74,10 @@ const COMMON_TYPES: [&str; 1] = ["Error"];
 /// Crates with circles of files that are not mended yet.
 const CIRCLES_LEFT: &[&str] = &[
     "compat",
-    "engine",
     "fathom",
-    "fleet",
-    "http",
     "import",
     "interop",
     "lab",
-    "model",
     "monitor",
     "packet",
     "probe",

@@ -7,6 +7,7 @@
 #![warn(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 pub mod agent;
+mod agent_failure;
 mod connection;
 pub mod controller;
 mod error;
@@ -16,6 +17,7 @@ pub mod protocol;
 mod threads;
 pub mod tls;
 
+pub use agent_failure::{AgentFailure, ErrorClass};
 pub use controller::{Assignment, Fleet, TestRoles, TrialCallbacks, TrialOutcome, TrialPlan};
-pub use error::{AgentFailure, Disconnected, Error, ErrorClass};
+pub use error::{Disconnected, Error};
 pub use launcher::{AgentStream, Liveness};

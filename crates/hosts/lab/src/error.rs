@@ -16,8 +16,13 @@ pub enum Error {
     #[error("{0:?} cannot be a name")]
     BadName(String),
     /// No preset is called so.
-    #[error("there is no preset {0:?}")]
-    UnknownPreset(String),
+    #[error("there is no preset {given:?}")]
+    UnknownPreset {
+        /// What was given.
+        given: String,
+        /// The presets that there are.
+        known: Vec<&'static str>,
+    },
     /// The lab has no such host.
     #[error("the lab has no host {host:?}")]
     UnknownHost {
@@ -43,6 +48,8 @@ pub enum Error {
         given: String,
         /// What is wrong with it.
         why: String,
+        /// The devices that there are.
+        known: String,
     },
     /// The kernel did not do it.
     #[error("cannot {attempt}")]
@@ -122,9 +129,9 @@ impl Error {
             Self::BadName(_) => {
                 "use 1 to 48 of a-z, A-Z, 0-9, '-' and '_', beginning with a letter or a digit".to_owned()
             }
-            Self::UnknownPreset(_) => format!("the presets are: {}", crate::preset::names().join(", ")),
+            Self::UnknownPreset { known, .. } => format!("the presets are: {}", known.join(", ")),
             Self::UnknownHost { known, .. } => format!("its hosts are: {}", known.join(", ")),
-            Self::BadDevice { .. } => format!("the devices are: {}", crate::device::forms()),
+            Self::BadDevice { known, .. } => format!("the devices are: {known}"),
             // What a user namespace allows does not count for programs (`bpf_capable` of the kernel).
             Self::Kernel { source, .. } if source.is_permission() && source.call.starts_with("bpf(") => {
                 "run as root: a lab without root is in a user namespace, from which the kernel takes no programs; \

@@ -8,8 +8,8 @@ use crate::{
     device::ProgramLoader,
     error::{ENOSPC, EPERM},
     journal::journal_of,
-    lab::{LabRecord, RUN_PREFIX},
     preset,
+    record::{LabRecord, RUN_PREFIX},
 };
 use fathom_model::units::Nanos;
 use fathom_sys::{

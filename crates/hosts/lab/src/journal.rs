@@ -3,7 +3,10 @@
 //! One file per run, owned by a process. When the owner ends it undoes its entries in reverse and removes the file; when it was
 //! killed, [`undo_stale`] does. Every entry can be undone twice.
 
-use crate::{Error, LabName, Result, StateFolder, lab::LabRecord};
+use crate::{
+    Error, LabName, Result, StateFolder,
+    record::{IdentityText, LabRecord},
+};
 use fathom_model::units::Nanos;
 use fathom_sys::process::ProcessIdentity;
 use serde::{Deserialize, Serialize};
@@ -17,14 +20,6 @@ use std::{
 const SCHEMA: &str = "fathom.journal/1";
 /// How long a process may take to end in order before it is killed.
 pub(crate) const END_PATIENCE: Nanos = Nanos::from_secs(3);
-
-/// How [`ProcessIdentity`] looks in the file.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "ProcessIdentity")]
-pub(crate) struct IdentityText {
-    pid: u32,
-    start_ticks: u64,
-}
 
 /// Something that has to be undone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,20 +1,17 @@
-//! Labs: building them, finding those that are up, ending them.
+//! A lab: hosts joined by wires, held by this process.
 
 use crate::{
-    DeviceRecord, Entry, Error, Host, Interface, LabName, Options, Preset, Result, StateFolder, StoredJournal,
-    device::{self, FittedDevice, NoPrograms, ProgramLoader},
-    holder,
-    journal::{END_PATIENCE, IdentityText, journal_of, journals},
+    DeviceRecord, Error, Host, Options, Preset, Result,
+    device::{self, FittedDevice, ProgramLoader},
+    record::{HostRecord, LOSSES, LabRecord, LabState, MissingFeature, SettingDifference},
 };
 use fathom_sys::{
-    netlink::namespace::{Namespaces, NetNs, is_first_user_namespace, open_user_namespace},
-    process::{ProcessIdentity, may_administer_network},
+    netlink::namespace::{Namespaces, NetNs, open_user_namespace},
+    process::ProcessIdentity,
 };
-use serde::{Deserialize, Serialize};
 use std::{
     fs,
     os::fd::{AsFd, AsRawFd},
-    process::Command,
 };
 
 /// Hosts joined by wires, held by the descriptors in this value and perhaps by a holder too.
@@ -27,128 +24,7 @@ pub struct Lab {
     fitting: Option<FittedDevice>,
 }
 
-/// With which rights the hosts of a lab exist.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LabState {
-    /// Those of root: everything works.
-    Root,
-    /// Those of root in a container, which the machine does not take for root.
-    Contained,
-    /// Those of a user namespace made for the lab.
-    Rootless,
-}
-
-impl LabState {
-    /// What this process can give to a lab.
-    #[must_use]
-    pub fn of_this_process() -> Self {
-        match (may_administer_network(), is_first_user_namespace()) {
-            (true, true) => Self::Root,
-            (true, false) => Self::Contained,
-            (false, _) => Self::Rootless,
-        }
-    }
-}
-
-/// Something that does not work in a lab.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MissingFeature {
-    /// What is lost.
-    pub what: &'static str,
-    /// Why, and what takes its place.
-    pub why: &'static str,
-}
-
-/// A setting that a fresh network namespace has otherwise than this machine: reported, never changed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SettingDifference {
-    /// The path below `/proc/sys/net`.
-    pub setting: String,
-    /// What this machine has.
-    pub machine: String,
-    /// What the hosts of the lab have.
-    pub lab: String,
-}
-
-/// A lab as its holder describes it to others.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LabRecord {
-    /// The preset that it was built from.
-    pub preset: String,
-    /// The process that holds it.
-    #[serde(with = "IdentityText")]
-    pub holder: ProcessIdentity,
-    /// With which rights its hosts exist.
-    pub standing: LabState,
-    /// Its hosts, in the order of the preset.
-    pub hosts: Vec<HostRecord>,
-    differences: Vec<SettingDifference>,
-    /// The device between its hosts.
-    #[serde(default)]
-    pub device: Option<DeviceRecord>,
-}
-
-/// A host as its holder describes it to others.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostRecord {
-    /// The name within its lab.
-    pub name: LabName,
-    /// Its devices besides loopback.
-    pub interfaces: Vec<Interface>,
-    /// The descriptor of the holder that keeps the namespace: `/proc/PID/fd/N` can be entered by any tool.
-    pub descriptor: i32,
-}
-
-/// What is lost without root; a container loses all but the last.
-const LOSSES: &[MissingFeature] = &[
-    MissingFeature {
-        what: "XDP programs and AF_XDP",
-        why: "the kernel takes programs only from CAP_BPF outside a user namespace; frames are counted by AF_PACKET",
-    },
-    MissingFeature {
-        what: "settings of the whole machine",
-        why: "net.core.rmem_max and the like belong to root, so socket buffers keep their limits",
-    },
-    MissingFeature {
-        what: "work inside a host from this process",
-        why: "a process with threads cannot enter a user namespace; a child is started for it",
-    },
-];
-
 impl Lab {
-    /// Builds a lab that vanishes with this value, and with this process even after a SIGKILL.
-    ///
-    /// Without root a child in a user namespace builds it, because a process with threads can enter none: `holder_program` is this program
-    /// in the role that calls [`holder::run`]. As root it is not started.
-    ///
-    /// # Errors
-    /// When an option is out of range or the kernel refuses.
-    pub fn build(preset: &Preset, options: &Options, holder_program: Command) -> Result<Self> {
-        Self::build_with(preset, options, holder_program, &NoPrograms)
-    }
-
-    /// Builds a lab like [`Self::build`], whose device may need a program.
-    ///
-    /// # Errors
-    /// As of [`Self::build`].
-    pub fn build_with(
-        preset: &Preset,
-        options: &Options,
-        holder_program: Command,
-        programs: &dyn ProgramLoader,
-    ) -> Result<Self> {
-        options.validate()?;
-        preset.device(options)?;
-        let standing = LabState::of_this_process();
-        if standing != LabState::Rootless {
-            return Self::build_here(preset, options, standing, programs);
-        }
-        let builder = holder::start_bound(holder_program, preset, options)?;
-        // From here on the descriptors of this process hold the lab, and the builder may go.
-        Self::attach(&builder.record)
-    }
-
     pub(crate) fn build_here(
         preset: &Preset,
         options: &Options,
@@ -164,20 +40,8 @@ impl Lab {
         Ok(Self { hosts, differences, standing, fitting })
     }
 
-    /// Opens a lab that is up.
-    ///
-    /// # Errors
-    /// [`Error::NotUp`] when none of that name lives.
-    pub fn find(state: &StateFolder, name: &LabName) -> Result<Self> {
-        let (_, record) = standing(state, name)?;
-        Self::attach(&record).map_err(|error| match error {
-            Error::Kernel { .. } if !record.holder.is_alive() => Error::NotUp(name.as_str().to_owned()),
-            other => other,
-        })
-    }
-
     /// Takes hold of the namespaces that another process holds.
-    fn attach(record: &LabRecord) -> Result<Self> {
+    pub(crate) fn attach(record: &LabRecord) -> Result<Self> {
         let pid = record.holder.pid;
         let hosts = record.hosts.iter().map(|host| attach_host(record, host)).collect::<Result<_>>()?;
         // Checked last: what was opened above may belong to a successor of the holder otherwise.
@@ -301,57 +165,6 @@ fn differences(machine: Vec<Option<String>>, lab: Vec<Option<String>>) -> Vec<Se
             _ => None,
         })
         .collect()
-}
-
-/// The name of the run whose journal stands for a lab that is up.
-pub(crate) const RUN_PREFIX: &str = "lab-";
-
-fn lab_in(journal: &StoredJournal) -> Option<(LabName, LabRecord)> {
-    let name = journal.run().as_str().strip_prefix(RUN_PREFIX)?.parse().ok()?;
-    let lab = journal.entries().iter().find_map(|entry| match entry {
-        Entry::Lab(record) => Some(record.clone()),
-        _ => None,
-    })?;
-    Some((name, lab))
-}
-
-/// The labs that are up, by name.
-///
-/// # Errors
-/// [`Error::CorruptJournal`] for the first journal that cannot be understood.
-pub fn list(state: &StateFolder) -> Result<Vec<(LabName, LabRecord)>> {
-    let all: Vec<_> = journals(state)?.into_iter().collect::<Result<_>>()?;
-    Ok(all.iter().filter(|journal| !journal.is_stale()).filter_map(lab_in).collect())
-}
-
-/// Ends a lab that is up, with everything that its holder wrote down; what a killed holder left is undone.
-///
-/// # Errors
-/// [`Error::NotUp`] when there is none of that name.
-pub fn down(state: &StateFolder, name: &LabName) -> Result<()> {
-    let run = holder::run_name(name)?;
-    if let Some(left) = journal_of(state, &run)?.filter(StoredJournal::is_stale) {
-        return left.undo();
-    }
-    let (journal, record) = standing(state, name)?;
-    record
-        .holder
-        .end(END_PATIENCE)
-        .map_err(Error::kernel(format!("end the holder of lab {name}, process {}", record.holder.pid)))?;
-    // The holder has undone its journal, unless it had to be killed. What is there now may be a successor's.
-    match journal.reread() {
-        Some(left) => left.undo(),
-        None => Ok(()),
-    }
-}
-
-/// The journal and the record of a lab that is up.
-fn standing(state: &StateFolder, name: &LabName) -> Result<(StoredJournal, LabRecord)> {
-    let not_up = || Error::NotUp(name.as_str().to_owned());
-    let journal = journal_of(state, &holder::run_name(name)?)?.filter(|journal| !journal.is_stale());
-    let journal = journal.ok_or_else(not_up)?;
-    let (_, record) = lab_in(&journal).ok_or_else(not_up)?;
-    Ok((journal, record))
 }
 
 #[cfg(test)]

@@ -11,22 +11,27 @@
 
 #![warn(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
+mod access;
 pub mod device;
 mod error;
+mod family;
 pub mod holder;
 mod host;
 mod journal;
 mod lab;
 mod name;
 pub mod preset;
+mod record;
 mod state;
 mod wire;
 
+pub use access::{down, list};
 pub use device::{Device, DeviceRecord};
 pub use error::{Error, Result};
 pub use host::{Host, Interface};
 pub use journal::{Entry, Journal, StoredJournal, stale, undo_stale};
-pub use lab::{HostRecord, Lab, LabRecord, LabState, MissingFeature, SettingDifference, down, list};
+pub use lab::Lab;
 pub use name::LabName;
 pub use preset::{Options, PRESETS, Preset};
+pub use record::{HostRecord, LabRecord, LabState, MissingFeature, SettingDifference};
 pub use state::StateFolder;

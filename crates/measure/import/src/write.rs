@@ -4,6 +4,7 @@
 
 mod act;
 mod names;
+mod pieces;
 mod text;
 
 use std::{cmp::Reverse, collections::HashMap, fmt::Write as _};
@@ -91,7 +92,7 @@ impl<'a> Writer<'a> {
     }
 
     fn comment(&mut self, text: &str) {
-        self.line(&format!("# {}", text::one_line(text)));
+        self.line(&format!("# {}", pieces::one_line(text)));
     }
 
     /// Says what is not there, here and in the list.
@@ -116,7 +117,7 @@ impl<'a> Writer<'a> {
 
     /// Scheme, host and port with the values of variables, and the rest as it is.
     fn origin_and_path(&self, url: &ImportText) -> Option<(String, ImportText)> {
-        let (origin, path) = text::cut_origin(url, |piece| self.tree.fixed(&ImportText(vec![piece.clone()])))?;
+        let (origin, path) = pieces::cut_origin(url, |piece| self.tree.fixed(&ImportText(vec![piece.clone()])))?;
         format!("{origin}/").parse::<Url>().ok()?;
         Some((origin, path))
     }

@@ -3,9 +3,6 @@
 use std::net::Ipv4Addr;
 
 use etherparse::Ipv4Header;
-use fathom_model::units::Nanos;
-
-use super::driver::{CapturedPacket, ProbeTransport, SendOutcome};
 
 /// The bits of the field of flags and offset.
 const MORE: u16 = 0x2000;
@@ -17,7 +14,7 @@ pub(super) const RECORD_ROUTE: u8 = 7;
 
 /// The fragments of one packet, one after the other.
 #[derive(Debug)]
-struct Fragments<'a> {
+pub(super) struct Fragments<'a> {
     header: &'a [u8],
     payload: &'a [u8],
     /// How much each takes of the payload.
@@ -27,7 +24,7 @@ struct Fragments<'a> {
 
 impl<'a> Fragments<'a> {
     /// Nothing for what is no IPv4 packet.
-    fn of(packet: &'a [u8], payload_max: u16) -> Option<Self> {
+    pub(super) fn of(packet: &'a [u8], payload_max: u16) -> Option<Self> {
         let first = packet.first().filter(|first| *first >> 4 == 4)?;
         let (header, payload) = packet.split_at_checked(usize::from(first & 0xf) * 4)?;
         let header = Some(header).filter(|header| header.len() >= Ipv4Header::MIN_LEN)?;
@@ -37,7 +34,7 @@ impl<'a> Fragments<'a> {
     }
 
     /// Writes the next one over what was there; returns whether there was one.
-    fn write_next(&mut self, packet: &mut Vec<u8>) -> bool {
+    pub(super) fn write_next(&mut self, packet: &mut Vec<u8>) -> bool {
         if self.at > 0 && self.at >= self.payload.len() {
             return false;
         }
@@ -102,69 +99,6 @@ pub fn recorded_route(packet: &[u8]) -> Option<Vec<Ipv4Addr>> {
                 options = &options[length..];
             }
         }
-    }
-}
-
-/// A line on which packets that are too long for it leave in fragments.
-#[derive(Debug)]
-pub struct FragmentingTransport<L> {
-    transport: L,
-    payload_max: u16,
-    fragment: Vec<u8>,
-}
-
-impl<L> FragmentingTransport<L> {
-    /// Fragments carry at most so much beside the IP header, and a multiple of eight bytes.
-    pub fn new(line: L, payload_max: u16) -> Self {
-        Self { transport: line, payload_max, fragment: Vec::new() }
-    }
-}
-
-/// How long a full queue is waited for between two fragments of a packet: in that time it takes a thousand.
-const QUEUE_PAUSE: Nanos = Nanos::from_micros(100);
-const QUEUE_PAUSES: u32 = 1_000;
-
-impl<L: ProbeTransport> FragmentingTransport<L> {
-    fn send_fragment(&mut self) -> Result<SendOutcome, L::Error> {
-        for _ in 0..QUEUE_PAUSES {
-            match self.transport.send(&self.fragment)? {
-                SendOutcome::WouldBlock => self.transport.wait(self.transport.now() + QUEUE_PAUSE)?,
-                other => return Ok(other),
-            }
-        }
-        Ok(SendOutcome::WouldBlock)
-    }
-}
-
-impl<L: ProbeTransport> ProbeTransport for FragmentingTransport<L> {
-    type Error = L::Error;
-
-    fn now(&self) -> Nanos {
-        self.transport.now()
-    }
-
-    fn send(&mut self, packet: &[u8]) -> Result<SendOutcome, L::Error> {
-        let Some(mut fragments) = Fragments::of(packet, self.payload_max) else { return self.transport.send(packet) };
-        let mut since = None;
-        while fragments.write_next(&mut self.fragment) {
-            match self.send_fragment()? {
-                SendOutcome::Sent(at) => since = since.or(Some(at)),
-                other => return Ok(other),
-            }
-        }
-        Ok(since.map_or(SendOutcome::WouldBlock, SendOutcome::Sent))
-    }
-
-    fn receive(&mut self, room: &mut [u8]) -> Result<Option<CapturedPacket>, L::Error> {
-        self.transport.receive(room)
-    }
-
-    fn wait(&mut self, until: Nanos) -> Result<(), L::Error> {
-        self.transport.wait(until)
-    }
-
-    fn n_dropped_replies(&self) -> Option<u64> {
-        self.transport.n_dropped_replies()
     }
 }
 

@@ -6,6 +6,7 @@
 mod connect;
 mod driver;
 mod echo;
+mod fragmenting_transport;
 mod fragments;
 pub mod kinds;
 pub mod path_mtu;
@@ -23,7 +24,8 @@ mod tracker;
 pub use connect::ConnectTransport;
 pub use driver::{CapturedPacket, ProbeDriver, ProbeEvent, ProbeRunner, ProbeStep, ProbeTransport, SendOutcome};
 pub use echo::EchoTransport;
-pub use fragments::{FragmentingTransport, recorded_route};
+pub use fragmenting_transport::FragmentingTransport;
+pub use fragments::recorded_route;
 
 pub use raw::{OwnDevice, RawTransport, source_address_for};
 pub use reply::{IcmpError, IcmpErrorKind, Reply, ReplyContent, ReplyIpHeader, ReplyTcpHeader, TcpFlags};

@@ -10,15 +10,16 @@ use std::{
 use fathom_engine::{Error, Stop, TrialContext};
 use fathom_model::{Endpoints, Histogram, Note, OptionDoc, Role, Side, ValueKind, units::Nanos};
 use fathom_sys::{
-    ExhaustedResource, clock,
+    clock,
     process::limits,
     reactor::epoll_wait::{Epoll, Interest, ReadyList},
     socket::{self, Socket},
 };
 
 use crate::{
+    flow_layout::FlowLayout,
     options::{self, SocketOptions, Target},
-    request_response::FlowLayout,
+    resource_error::resource_error,
 };
 
 /// How long after the start a connection of the other side may still arrive.
@@ -157,26 +158,6 @@ impl ConnectTargets {
     }
 }
 
-/// A failure of the system, with what to do when ports or descriptors have run out.
-pub fn resource_error(what: &str, cause: fathom_sys::Error) -> Error {
-    let hint = match cause.shortage() {
-        Some(ExhaustedResource::Address) if cause.call.starts_with("connect") => {
-            "no local port is left for this pair of addresses; set --ports or --source, widen \
-             net.ipv4.ip_local_port_range, or wait a minute for those in TIME-WAIT"
-        }
-        Some(ExhaustedResource::Address) => "the address is not one of this host's; see `ip address`",
-        Some(ExhaustedResource::Descriptors) => {
-            "this process has no descriptors left; raise the limit (ulimit -n), or ask for fewer flows"
-        }
-        Some(ExhaustedResource::DescriptorsOfHost) => {
-            "this host has no descriptors left; raise fs.file-max, or ask for fewer flows"
-        }
-        None => return Error::System { what: what.to_owned(), cause },
-    };
-    let what = format!("cannot {what}: {cause}: {}", cause.source);
-    Error::Unsupported { what, hint: Some(hint.to_owned()) }
-}
-
 /// Whether the kernel chooses this address by itself for what goes there, which saves two system calls per connection.
 fn is_default_source(from: IpAddr, to: SocketAddr) -> bool {
     let any = if to.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
@@ -311,7 +292,7 @@ pub fn distribute<T>(things: Vec<T>, n_hands: usize) -> Vec<Vec<T>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request_response::{DescriptorTables, sizes::tests::role};
+    use crate::{flow_layout::DescriptorTables, request_response::sizes::tests::role};
 
     /// The ports of each worker.
     fn doors(options: &[(&str, &str)], (n_flows, n_workers): (usize, usize)) -> Result<Vec<Vec<u16>>, Error> {

@@ -12,6 +12,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use fathom_model::{TestPlan, plan::HostReach};
 use fathom_sys::policy::{Network, Policy};
 
 use crate::{
@@ -336,6 +337,29 @@ fn with_allow_option(command: &str, list: &str) -> String {
         Some((before, words)) => format!("{before} --allow {list} -- {words}"),
         None => format!("{command} --allow {list}"),
     }
+}
+
+/// Refuses to probe a host that the user has not allowed; in a lab everything may be probed, for nothing leaves it.
+///
+/// Single packets at ping's pace are as free as those of ping.
+pub fn check_probe(
+    host: &str,
+    (test, from): (&TestPlan, Option<&HostReach>),
+    allowed: &AllowList,
+) -> Result<(), UserError> {
+    let is_in_lab = match from {
+        Some(HostReach::Lab(_) | HostReach::LabUp(..)) => true,
+        Some(HostReach::This) => target::is_in_lab(),
+        _ => false,
+    };
+    if is_in_lab {
+        return Ok(());
+    }
+    let addresses = target::resolve(host)?;
+    if fathom_probe::kinds::is_within_ping_rate(&test.kind, &test.options) {
+        return check_single_host(host, &addresses);
+    }
+    allowed.check(host, &addresses)
 }
 
 #[cfg(test)]

@@ -182,7 +182,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 /// An error of a lab as a person sees it.
 pub fn lab_error(error: &fathom_lab::Error) -> UserError {
     let exit = match error {
-        fathom_lab::Error::UnknownPreset(_)
+        fathom_lab::Error::UnknownPreset { .. }
         | fathom_lab::Error::BadOption { .. }
         | fathom_lab::Error::BadDevice { .. }
         | fathom_lab::Error::BadName { .. } => Exit::Usage,

@@ -6,37 +6,10 @@ use std::{
 };
 
 use fathom_lab::{Lab, StateFolder};
-use fathom_model::{TestPlan, plan::HostReach};
-use fathom_probe::kinds as probe;
+use fathom_model::TestPlan;
 use fathom_sys::netlink::namespace::NetNs;
 
-use crate::{
-    allow::{self, AllowList},
-    exit::{Exit, UserError},
-};
-
-/// Refuses to probe a host that the user has not allowed; in a lab everything may be probed, for nothing leaves it.
-///
-/// Single packets at ping's pace are as free as those of ping.
-pub fn check_probe(
-    host: &str,
-    (test, from): (&TestPlan, Option<&HostReach>),
-    allowed: &AllowList,
-) -> Result<(), UserError> {
-    let is_in_lab = match from {
-        Some(HostReach::Lab(_) | HostReach::LabUp(..)) => true,
-        Some(HostReach::This) => is_in_lab(),
-        _ => false,
-    };
-    if is_in_lab {
-        return Ok(());
-    }
-    let addresses = resolve(host)?;
-    if probe::is_within_ping_rate(&test.kind, &test.options) {
-        return allow::check_single_host(host, &addresses);
-    }
-    allowed.check(host, &addresses)
-}
+use crate::exit::{Exit, UserError};
 
 /// Whether this process itself is on a host of a lab that is up.
 pub fn is_in_lab() -> bool {

@@ -7,10 +7,7 @@ use std::{iter::Peekable, ops::Range};
 
 use fathom_model::units::Nanos;
 
-use super::{Arrivals, Pacing};
-
-/// A start this much later than intended is late: it is what our own pacing stays below in 99 of 100 starts.
-pub const LATE: Nanos = Nanos::from_micros(50);
+use super::{Arrivals, LATE, Pacing};
 
 /// Whether a request that becomes due can be started at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,10 +1,14 @@
 //! Rates: bits and countable things per second.
 
-use std::{fmt, ops::Mul, str::FromStr};
+use std::{
+    fmt,
+    ops::{Div, Mul},
+    str::FromStr,
+};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Bytes, Nanos, UnitError, approximate, rounded, text};
+use super::{Bytes, Frames, Nanos, UnitError, approximate, rounded, text};
 
 /// Bits per second, finite and not negative; which layer's bits is for the name of the value to say.
 #[derive(Debug, Clone, Copy, Default, PartialEq, PartialOrd, Serialize, Deserialize, schemars::JsonSchema)]
@@ -58,6 +62,20 @@ impl BitsPerSec {
     #[must_use]
     pub fn per_unit(self, unit: Bytes) -> Option<PerSec> {
         PerSec::new(self.0 / (approximate(unit.0) * 8.0))
+    }
+}
+
+impl Div<Nanos> for Bytes {
+    type Output = Option<BitsPerSec>;
+    fn div(self, span: Nanos) -> Option<BitsPerSec> {
+        BitsPerSec::new(approximate(self.0) * 8.0 / span.as_secs_f64())
+    }
+}
+
+impl Div<Nanos> for Frames {
+    type Output = Option<PerSec>;
+    fn div(self, span: Nanos) -> Option<PerSec> {
+        PerSec::new(approximate(self.0) / span.as_secs_f64())
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::{
     fmt,
-    ops::{Add, AddAssign, Div, Mul, Sub},
+    ops::{Add, AddAssign, Mul, Sub},
     str::FromStr,
 };
 
 use serde::{Deserialize, Serialize};
 
-use super::{BitsPerSec, Nanos, PerSec, UnitError, approximate, grouped, rounded, significant, text};
+use super::{UnitError, approximate, grouped, rounded, significant, text};
 
 /// A volume of data in bytes of eight bits.
 #[derive(
@@ -64,20 +64,6 @@ impl Bytes {
     }
 }
 
-impl Div<Nanos> for Bytes {
-    type Output = Option<BitsPerSec>;
-    fn div(self, span: Nanos) -> Option<BitsPerSec> {
-        BitsPerSec::new(approximate(self.0) * 8.0 / span.as_secs_f64())
-    }
-}
-
-impl Div<Nanos> for Frames {
-    type Output = Option<PerSec>;
-    fn div(self, span: Nanos) -> Option<PerSec> {
-        PerSec::new(approximate(self.0) / span.as_secs_f64())
-    }
-}
-
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
@@ -120,6 +106,7 @@ impl fmt::Display for Frames {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::units::Nanos;
 
     #[test]
     fn a_rate_over_an_empty_span_is_not_a_number() {

@@ -6,6 +6,7 @@
 pub(crate) mod control_message;
 pub mod datagram;
 pub mod descriptor_passing;
+mod drop_count;
 pub mod echo;
 pub mod raw_ip;
 pub mod socket_options;
@@ -13,6 +14,8 @@ pub mod super_frame;
 pub mod tcp_info;
 pub mod timestamping;
 pub mod zero_copy;
+
+pub use drop_count::drops;
 
 use std::{
     ffi::{c_int, c_void},
@@ -501,18 +504,6 @@ pub fn set_report_drops(socket: impl AsFd) -> Result<()> {
 /// `setsockopt(SO_TIMESTAMPNS)`, when it is not a socket.
 pub fn set_report_time(socket: impl AsFd) -> Result<()> {
     set(socket, (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS), &1).map_err(named("setsockopt(SO_TIMESTAMPNS)"))
-}
-
-/// How many datagrams this socket has dropped so far, mostly because its buffer was full; it wraps.
-///
-/// # Errors
-/// `getsockopt(SO_MEMINFO)`: Linux before 4.12.
-pub fn drops(socket: impl AsFd) -> Result<u32> {
-    /// `SK_MEMINFO_DROPS` of `include/uapi/linux/sock_diag.h`, the last of nine counters.
-    const DROPS: usize = 8;
-    let mut counters = [0_u32; DROPS + 1];
-    get(socket, (libc::SOL_SOCKET, libc::SO_MEMINFO), &mut counters).map_err(named("getsockopt(SO_MEMINFO)"))?;
-    Ok(counters[DROPS])
 }
 
 /// A value that the kernel may read and write as plain memory: no padding, every bit pattern valid.

@@ -10,8 +10,8 @@ use fathom_engine::Observer;
 use fathom_model::{HostRecord, units::Nanos};
 use fathom_sys::clock;
 
-use super::role::panic_text;
 use crate::threads;
+use crate::threads::panic_text;
 
 /// Five samples a second show a stall of a quarter of a second, and cost less than a thousandth of a core.
 const SAMPLE_EVERY: Nanos = Nanos::from_millis(200);

@@ -1,7 +1,6 @@
 //! One role, in a thread of its own, from its preparation to its outcome.
 
 use std::{
-    any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::mpsc::Receiver,
 };
@@ -17,10 +16,11 @@ use super::{
 };
 use crate::{
     AgentFailure, ErrorClass,
+    agent_failure::HasStarted,
     connection::SendQueue,
-    error::HasStarted,
     option_precheck,
     protocol::{FromAgent, RoleId, RoleOutcome},
+    threads,
 };
 
 /// A role with all that its thread needs.
@@ -109,10 +109,5 @@ fn record_dropped(record: &mut Record, n_dropped: u64) {
 /// The value, or the text of a panic on the way to it.
 pub(super) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     // Whatever the work had in hand is dropped with it, so nothing half-done is seen afterwards.
-    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| panic_text(panic.as_ref()))
-}
-
-pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("without a message").to_owned()
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| threads::panic_text(panic.as_ref()))
 }

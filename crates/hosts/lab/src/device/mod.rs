@@ -141,7 +141,7 @@ impl FromStr for Device {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let wrong = |why: String| Error::BadDevice { given: text.to_owned(), why };
+        let wrong = |why: String| Error::BadDevice { given: text.to_owned(), why, known: forms() };
         let (word, arguments) = text.split_once(':').map_or((text, None), |(word, rest)| (word, Some(rest)));
         let (first, second) = arguments.map_or((None, None), |rest| match rest.split_once(',') {
             Some((first, second)) => (Some(first), Some(second)),

@@ -7,7 +7,8 @@ use fathom_sys::netlink::{BridgeIndex, RouteEntry};
 use super::{Device, HOST};
 use crate::{
     Error, Host, Options, Result,
-    wire::{End, Family, add_addresses, enable_forwarding, introduce, join, lay, mac_for, open, quiet_host},
+    family::Family,
+    wire::{End, add_addresses, enable_forwarding, introduce, join, lay, mac_for, open, quiet_host},
 };
 
 const A: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);

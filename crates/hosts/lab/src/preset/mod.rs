@@ -6,7 +6,7 @@
 mod pair;
 mod router;
 
-use crate::{Device, Error, Host, Result, device, wire::Family};
+use crate::{Device, Error, Host, Result, device, family::Family};
 use serde::{Deserialize, Serialize};
 
 /// Every topology.
@@ -73,6 +73,7 @@ impl Preset {
             (Some(own), Some(other)) if own != other => Err(Error::BadDevice {
                 given: other.to_string(),
                 why: format!("the preset {} has the device {own} already; use the preset pair", self.name),
+                known: device::forms(),
             }),
             (own, other) => Ok(own.or(other)),
         }
@@ -91,7 +92,8 @@ impl Preset {
 /// # Errors
 /// [`Error::UnknownPreset`], whose hint names them all.
 pub fn find(name: &str) -> Result<&'static Preset> {
-    PRESETS.iter().copied().find(|preset| preset.name == name).ok_or_else(|| Error::UnknownPreset(name.to_owned()))
+    let found = PRESETS.iter().copied().find(|preset| preset.name == name);
+    found.ok_or_else(|| Error::UnknownPreset { given: name.to_owned(), known: names() })
 }
 
 /// The names of all topologies.

@@ -3,7 +3,8 @@
 use super::{Options, Preset};
 use crate::{
     Host, Result,
-    wire::{End, Family, join, quiet_host},
+    family::Family,
+    wire::{End, join, quiet_host},
 };
 use std::net::Ipv4Addr;
 

@@ -3,7 +3,7 @@
 use super::Preset;
 use crate::{
     device::{self, Device},
-    wire::Family,
+    family::Family,
 };
 
 pub(super) const PRESET: Preset = Preset {

@@ -8,6 +8,7 @@ mod date;
 mod delay;
 mod due_answers;
 mod fraction;
+mod invalid_text;
 mod options;
 mod reply;
 mod request;
@@ -29,9 +30,9 @@ use fathom_sys::{
     process::{affinity, threads},
     socket::{self, Socket},
 };
+pub use invalid_text::InvalidText;
 pub use options::{
-    Certificate, DELAY, InvalidText, KEEP_ALIVE, KeepAliveLimit, OPTIONS, ResponderOptions, SCHEME, SIZE, STALL,
-    STATUSES,
+    Certificate, DELAY, KEEP_ALIVE, KeepAliveLimit, OPTIONS, ResponderOptions, SCHEME, SIZE, STALL, STATUSES,
 };
 pub use request::fuzz_request;
 pub use stall::StallPattern;

@@ -1,6 +1,6 @@
 //! How a responder answers, and the rows of the option tables that say it.
 
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::{path::PathBuf, str::FromStr};
 
 use fathom_engine::Error;
 use fathom_model::{
@@ -9,7 +9,7 @@ use fathom_model::{
     units::{Bytes, Nanos},
 };
 
-use super::{Delay, StallPattern, StatusMix};
+use super::{Delay, InvalidText, StallPattern, StatusMix};
 
 /// Each worker holds the whole answer, so a machine with many cores must still have room.
 const SIZE_MAX: Bytes = Bytes(16 << 20);
@@ -65,18 +65,6 @@ pub const SCHEME: OptionDoc = OptionDoc {
 
 /// All options of the responding side.
 pub const OPTIONS: [OptionDoc; 6] = [SIZE, DELAY, STALL, STATUSES, KEEP_ALIVE, SCHEME];
-
-/// A text that is not what its type takes; whoever knows the option says what would be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InvalidText;
-
-impl fmt::Display for InvalidText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not understood")
-    }
-}
-
-impl std::error::Error for InvalidText {}
 
 /// How many answers a connection gets before the responder closes it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -11,7 +11,8 @@ use super::{
         Negation, OnError, RedirectHandling, Relation, TextTest, ThinkTime,
     },
     Writer,
-    text::{self, one_line, plain, quoted, regex, rest_of_line},
+    pieces::one_line,
+    text::{self, plain, quoted, regex, rest_of_line},
 };
 
 /// As many as the tools follow from which is imported, or nearly: browsers and JMeter 20, curl 50.

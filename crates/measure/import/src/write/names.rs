@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::{
     super::import_tree::{ImportAction, ImportText, ImportTree, ImportedComparison, ImportedRequest},
-    text::one_line,
+    pieces::{cut_origin, one_line},
 };
 
 /// Words that make values by themselves.
@@ -155,7 +155,7 @@ fn used_variables(story: &ImportTree, requests: &[&ImportedRequest]) -> Vec<Stri
     for request in requests {
         // The host is known before; what is behind it is filled in.
         let mut request = (*request).clone();
-        let cut = super::text::cut_origin(&request.url, |piece| story.fixed(&ImportText(vec![piece.clone()])));
+        let cut = cut_origin(&request.url, |piece| story.fixed(&ImportText(vec![piece.clone()])));
         request.url = cut.map_or(ImportText::default(), |(_, path)| path);
         for name in request.variables() {
             if !all.contains(&name) {

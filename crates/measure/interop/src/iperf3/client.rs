@@ -18,11 +18,11 @@ use fathom_sys::{
 use rsa::rand_core::{OsRng, RngCore as _};
 
 use super::{
-    Error, Login, ParameterFlag, Parameters, Results, TransferDirection, TransportProtocol,
+    Error, Login, OpenStream, ParameterFlag, Parameters, Results, TransferDirection, TransportProtocol,
     control::{ControlConnection, MESSAGE_TIMEOUT, socket_addresses},
     counts::{Iperf3Outcome, Stream, StreamRole, TestObserver, TestStartInfo, id_at},
     data, stream_options,
-    transfer::{OpenStream, RunLimits, TransferRun},
+    transfer::{RunLimits, TransferRun},
     wire::{self, Cookie, TestState},
 };
 

@@ -2,8 +2,6 @@
 
 use std::io;
 
-use super::TransferDirection;
-
 /// Why a test failed; shown as iperf3 shows it behind `iperf3: error - `.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -134,9 +132,9 @@ impl From<fathom_sys::Error> for Error {
 impl Error {
     /// What to do about it, in a test of this direction.
     #[must_use]
-    pub fn hint_of(&self, way: TransferDirection) -> Option<&'static str> {
+    pub fn hint_of(&self, is_both_ways: bool) -> Option<&'static str> {
         match self {
-            Self::Closed | Self::Stream { .. } if way == TransferDirection::Both => Some(
+            Self::Closed | Self::Stream { .. } if is_both_ways => Some(
                 "an iperf3 server before 3.7 does not know --bidir: run once with -R and once without it, or use a newer server",
             ),
             _ => self.hint(),

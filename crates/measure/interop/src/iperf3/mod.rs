@@ -9,6 +9,7 @@ mod counts;
 mod data;
 mod error;
 mod login;
+mod open_stream;
 mod parameters;
 mod results;
 mod server;
@@ -30,7 +31,7 @@ pub use wire::{Cookie, TestState, read_message};
 
 pub use crate::kinds::iperf3::destination;
 pub(crate) use data::{Counter, StreamContext, run as stream};
-pub(crate) use transfer::OpenStream;
+pub(crate) use open_stream::OpenStream;
 
 /// The port that an iperf3 server listens on.
 pub const PORT: u16 = 5201;

@@ -3,10 +3,8 @@
 //! The same for both sides; only a client ends by the clock or by volume. It knows nothing of how the streams came about.
 
 use std::{
-    fs::File,
-    path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Mutex, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
@@ -20,45 +18,18 @@ use fathom_model::{
 use fathom_sys::{
     clock::{self, CpuTimes},
     process::threads,
-    socket::{self, Socket, zero_copy},
+    socket::{self},
 };
 
 use super::{
-    CpuUse, Error, Omitted, Parameters, TransportProtocol,
+    CpuUse, Error, Omitted, OpenStream, Parameters, TransportProtocol,
     control::ControlConnection,
-    counts::{
-        Interval, Iperf3Outcome, Stream, StreamCounts, StreamOutcome, StreamRole, TcpExtremes, TcpState, TestObserver,
-    },
+    counts::{Interval, Iperf3Outcome, StreamCounts, StreamOutcome, StreamRole, TcpExtremes, TcpState, TestObserver},
     data::{self, Counter, SlotContext, StreamEnd},
     error::code,
     wire::TestState,
 };
 use fathom_transport::stream::is_file_error;
-
-/// A stream with its socket.
-#[derive(Debug, Clone)]
-pub(crate) struct OpenStream {
-    pub(crate) stream: Stream,
-    pub(crate) socket: Arc<Socket>,
-    /// What is sent, or where to write what arrives; memory without it.
-    pub(crate) file: Option<Arc<File>>,
-}
-
-impl OpenStream {
-    /// A stream whose data is that of a file, where one was asked for: the sender's is read, the receiver's written anew.
-    ///
-    /// # Errors
-    /// The file cannot be opened.
-    pub(crate) fn new(stream: Stream, socket: Socket, path: Option<&Path>) -> Result<Self, Error> {
-        let open = |path| match stream.role {
-            StreamRole::Sender => zero_copy::open_source(path),
-            StreamRole::Receiver => zero_copy::open_sink(path),
-        };
-        let cannot = |error: fathom_sys::Error| Error::File { what: "unable to open -F file", cause: error.source };
-        let file = path.map(open).transpose().map_err(cannot)?;
-        Ok(Self { stream, socket: Arc::new(socket), file: file.map(Arc::new) })
-    }
-}
 
 /// What bounds a test beyond its parameters.
 #[derive(Debug, Clone, Copy)]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fathom_engine::{Error, Test, TestKind, TrialContext};
+use fathom_http::url::Url;
 use fathom_http::{
     metric_definitions::MetricPage,
     users::{OPTIONS, UserArrivals, VirtualUsers, WorkerShare, concat_options},
@@ -18,7 +19,7 @@ use fathom_model::{
 use fathom_sys::policy::Policy;
 
 use super::{
-    loaded_scenario::{LoadedScenario, servers},
+    loaded_scenario::LoadedScenario,
     scenario_users::{RunSettings, ScenarioResults, ScenarioUsers, ScenarioWorkerSpec, SharedState, ThinkMode},
     step_recorder,
     trace::{Exchange, Trace},
@@ -283,4 +284,18 @@ pub fn trace_once(role: &Role, policy: &Policy, session: &TrialContext) -> Resul
     let (_, walked) =
         crowd.run(session, |row| Ok(scenario_users(&walk.shared, (row, walk.seed), Some(Trace::default()))))?;
     Ok(walked.into_iter().filter_map(|worker| worker.trace).flat_map(|trace| trace.0).collect())
+}
+
+/// The servers of a role: those of its URLs, or the responder of ours that it was told of.
+fn servers(role: &Role) -> Result<Vec<Url>, Error> {
+    let lines =
+        role.settings.text("url").or_else(|| role.peer.get("address").map(|address| format!("http://{address}/")));
+    let lines = lines.unwrap_or_default();
+    let lines = lines.lines().map(str::trim).filter(|line| !line.is_empty());
+    // A weight before a URL says nothing here: the text says what is asked.
+    let urls = lines.map(|line| line.rsplit_once(' ').map_or(line, |(_, url)| url).parse::<Url>());
+    let urls: Vec<Url> = urls
+        .collect::<Result<_, _>>()
+        .map_err(|error| Error::Unsupported { what: error.to_string(), hint: Some(error.hint().to_owned()) })?;
+    if urls.is_empty() { Err(Error::Endpoint { kind: NAME, what: "address" }) } else { Ok(urls) }
 }

@@ -14,7 +14,7 @@ use fathom_http::{
     users::UserArrivals,
 };
 use fathom_model::{
-    Role, Settings,
+    Settings,
     settings::SettingError,
     units::{Bytes, Nanos, PerSec},
 };
@@ -343,18 +343,4 @@ fn collect_steps<'t>(body: &'t [Statement], steps: &mut Vec<&'t StepDef>) {
             Statement::Think(_) | Statement::Meet(_) | Statement::Do(_) | Statement::Let(_) => {}
         }
     }
-}
-
-/// The servers of a role: those of its URLs, or the responder of ours that it was told of.
-pub(super) fn servers(role: &Role) -> Result<Vec<Url>, Error> {
-    let lines =
-        role.settings.text("url").or_else(|| role.peer.get("address").map(|address| format!("http://{address}/")));
-    let lines = lines.unwrap_or_default();
-    let lines = lines.lines().map(str::trim).filter(|line| !line.is_empty());
-    // A weight before a URL says nothing here: the text says what is asked.
-    let urls = lines.map(|line| line.rsplit_once(' ').map_or(line, |(_, url)| url).parse::<Url>());
-    let urls: Vec<Url> = urls
-        .collect::<Result<_, _>>()
-        .map_err(|error| Error::Unsupported { what: error.to_string(), hint: Some(error.hint().to_owned()) })?;
-    if urls.is_empty() { Err(Error::Endpoint { kind: super::kind::NAME, what: "address" }) } else { Ok(urls) }
 }

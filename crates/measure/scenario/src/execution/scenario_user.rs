@@ -8,7 +8,6 @@ use super::{
     program::{CompiledStep, Pc, ScenarioProgram},
     redirect,
     request::target_of,
-    scenario_users::NextAction,
     text::{CounterNumbers, ValueInputs, ValueScope, VariableSlot},
 };
 
@@ -75,6 +74,16 @@ pub(crate) struct ScenarioUser {
     pub(crate) drawn: Vec<u64>,
     pub(crate) jar: CookieJar,
     pub(crate) redirect: Option<Box<PendingRedirect>>,
+}
+
+/// What a user comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NextAction {
+    Send(u16),
+    Redirect,
+    Sleep(Nanos),
+    Wait,
+    Leave,
 }
 
 impl ScenarioUser {

@@ -5,22 +5,9 @@ use std::str::FromStr;
 use fathom_model::units::{Nanos, UnitError};
 
 use super::super::{
-    ast::{Comment, Hole, HoleSource, Name, Span, Spanned, Template, TemplatePiece},
+    ast::{Comment, Name, Span, Spanned},
     diagnostic::{BoxedDiagnostic, Diagnostic},
 };
-
-/// Where a text with holes ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TextEnd {
-    /// With the line, whatever stands on it.
-    Line,
-    /// With the line, or before a comment.
-    Comment,
-    /// At the next blank.
-    Blank,
-    /// At the quote that closes it.
-    Quote,
-}
 
 /// What is left of a line.
 #[derive(Debug, Clone, Copy)]
@@ -40,12 +27,12 @@ impl<'a> Cursor<'a> {
         &self.text[self.at..self.end]
     }
 
-    fn skip_blanks(&mut self) {
+    pub(super) fn skip_blanks(&mut self) {
         self.at = self.end - self.rest().trim_start().len();
     }
 
     /// A `#` behind a blank begins a comment.
-    fn is_at_comment(&self) -> bool {
+    pub(super) fn is_at_comment(&self) -> bool {
         self.rest().starts_with('#') && self.text[..self.at].chars().next_back().is_none_or(char::is_whitespace)
     }
 
@@ -127,79 +114,6 @@ impl<'a> Cursor<'a> {
     pub(super) fn count(&mut self, what: &str, min: u64) -> Result<Spanned<u64>, BoxedDiagnostic> {
         let word = self.need(what)?;
         count(&word, min)
-    }
-
-    /// A word or a text between quotes, without holes.
-    pub(super) fn plain(&mut self, what: &str) -> Result<Name, BoxedDiagnostic> {
-        self.skip_blanks();
-        if !self.rest().starts_with('"') {
-            return self.need(what);
-        }
-        let template = self.operand(what)?;
-        match template.fixed() {
-            Some(text) => Ok(Name { text: text.to_owned(), span: template.span }),
-            None => Err(Diagnostic::error(template.span, format!("{what} cannot have holes")).boxed()),
-        }
-    }
-
-    /// A word or a text between quotes.
-    pub(super) fn operand(&mut self, what: &str) -> Result<Template, BoxedDiagnostic> {
-        if self.is_done() {
-            return Err(self.missing(what));
-        }
-        if !self.rest().starts_with('"') {
-            return self.template(TextEnd::Blank);
-        }
-        let start = self.at;
-        self.at += 1;
-        let mut template = self.template(TextEnd::Quote)?;
-        if !self.rest().starts_with('"') {
-            return Err(Diagnostic::error((start..self.end).into(), "this text is not closed")
-                .fix("put a `\"` behind it; one within it is written `\\\"`")
-                .boxed());
-        }
-        self.at += 1;
-        template.span = (start..self.at).into();
-        Ok(template)
-    }
-
-    /// A text with holes.
-    pub(super) fn template(&mut self, ending: TextEnd) -> Result<Template, BoxedDiagnostic> {
-        let start = self.at;
-        let mut pieces = Vec::new();
-        loop {
-            let left = self.rest();
-            let Some(next) = left.chars().next() else { break };
-            let is_over = match ending {
-                TextEnd::Line => false,
-                TextEnd::Comment => self.is_at_comment(),
-                TextEnd::Blank => next.is_whitespace(),
-                TextEnd::Quote => next == '"',
-            };
-            if is_over {
-                break;
-            }
-            if left.starts_with("$${") {
-                push_text(&mut pieces, "${");
-                self.at += 3;
-            } else if left.starts_with("${") {
-                push_hole(&mut pieces, super::hole::hole(self)?);
-            } else if next == '\\' && ending == TextEnd::Quote {
-                self.at += 1;
-                push_text(&mut pieces, self.escaped()?);
-            } else {
-                // Up to what may mean something; at least this character.
-                let length = left[next.len_utf8()..]
-                    .find(|c: char| c == '$' || c == '"' || c == '\\' || c == '#' || c.is_whitespace())
-                    .map_or(left.len(), |length| next.len_utf8() + length);
-                push_text(&mut pieces, &left[..length]);
-                self.at += length;
-            }
-        }
-        if ending == TextEnd::Comment {
-            trim_end(&mut pieces);
-        }
-        Ok(Template { span: (start..self.at).into(), pieces })
     }
 
     /// What stands behind a backslash.
@@ -348,32 +262,5 @@ pub(super) fn count(word: &Name, min: u64) -> Result<Spanned<u64>, BoxedDiagnost
     match word.text.replace('_', "").parse() {
         Ok(value) if value >= min => Ok(Spanned { value, text: word.text.clone(), span: word.span }),
         _ => Err(Diagnostic::error(word.span, format!("`{}` is no whole number from {min} on", word.text)).boxed()),
-    }
-}
-
-/// Adds a text behind the others.
-pub(super) fn push_text(pieces: &mut Vec<TemplatePiece>, text: &str) {
-    match pieces.last_mut() {
-        Some(TemplatePiece::Text(last)) => last.push_str(text),
-        _ if text.is_empty() => {}
-        _ => pieces.push(TemplatePiece::Text(text.to_owned())),
-    }
-}
-
-/// Adds a hole; one that holds nothing but a text is that text.
-fn push_hole(pieces: &mut Vec<TemplatePiece>, hole: Hole) {
-    match hole {
-        Hole { source: HoleSource::Text(text), filters, .. } if filters.is_empty() => push_text(pieces, &text),
-        hole => pieces.push(TemplatePiece::Hole(hole)),
-    }
-}
-
-/// Takes the blanks away that stand before a comment.
-fn trim_end(pieces: &mut Vec<TemplatePiece>) {
-    if let Some(TemplatePiece::Text(text)) = pieces.last_mut() {
-        text.truncate(text.trim_end().len());
-        if text.is_empty() {
-            pieces.pop();
-        }
     }
 }

@@ -6,6 +6,7 @@ mod flow;
 pub(super) mod hole;
 mod json;
 mod step;
+mod template;
 
 use self::cursor::Cursor;
 pub(super) use self::flow::COMPARISONS;

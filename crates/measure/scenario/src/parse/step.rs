@@ -11,10 +11,12 @@ use super::{
         diagnostic::{BoxedDiagnostic, Diagnostic, nearest},
     },
     LineContext, Parser,
-    cursor::{Cursor, TextEnd, push_text},
+    cursor::Cursor,
     file::{clause, equals, variable_name},
     flow::test,
-    is_method, json, unknown,
+    is_method, json,
+    template::{TextEnd, push_text},
+    unknown,
 };
 use fathom_http::url::Url;
 

@@ -19,11 +19,9 @@ use fathom_sys::{
 
 use crate::{
     connection_setup::{BLOCKING_TIMEOUT, ConnectTargets, ListenAddresses},
+    flow_layout::{DescriptorTables, FlowLayout},
     options::{self, SocketOptions, Target},
-    request_response::{
-        DescriptorTables, FlowLayout,
-        sizes::{MessageSizes, SizeBounds},
-    },
+    request_response::sizes::{MessageSizes, SizeBounds},
 };
 
 /// How a connection ends.

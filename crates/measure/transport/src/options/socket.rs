@@ -218,7 +218,7 @@ impl SocketOptions {
     /// A UDP socket with these options that speaks with one other only: number `idx` of the initiator's.
     pub fn connect_udp(&self, to: &Target, (from, idx): (Option<IpAddr>, usize)) -> Result<(Socket, Vec<Note>), Error> {
         let cannot =
-            |cause| crate::connection_setup::resource_error(&format!("connect a UDP socket to {}", to.address), cause);
+            |cause| crate::resource_error::resource_error(&format!("connect a UDP socket to {}", to.address), cause);
         let socket = socket::datagram_unbound(to.address).map_err(cannot)?;
         self.bind(&socket, (from, idx), to)?;
         let notes = self.apply(&socket)?;

@@ -19,11 +19,11 @@ use fathom_sys::{
 use super::{
     RrConfig,
     connection::UNEXPECTED_MESSAGE,
-    multiplexed::{COMPLETIONS_MAX, MessageBatches, SetupState, TICK, close_all, reactor, token},
     peer_timeout::{PEER_CLOSED, PEER_SILENT, is_silent},
     recorder::{PendingRequest, RrRecorder},
     results::{RrResults, counters},
     sizes::SizeClass,
+    worker_setup::{COMPLETIONS_MAX, MessageBatches, SetupState, TICK, close_all, reactor, token},
 };
 use crate::connection_setup::ConnectTargets;
 

@@ -15,11 +15,12 @@ use fathom_sys::{
 use super::{
     RrConfig,
     connection::UNEXPECTED_MESSAGE,
-    multiplexed::{COMPLETIONS_MAX, MessageBatches, SetupState, close_all, reactor, token},
     results::{RrResults, counters},
     sizes::{MessageSizes, SizeClass},
+    worker_setup::{COMPLETIONS_MAX, MessageBatches, SetupState, close_all, reactor, token},
 };
 use crate::connection_setup::{self, BLOCKING_TIMEOUT, ListenAddresses};
+use crate::resource_error::resource_error;
 
 /// Room in each listener's queue; the kernel bounds it by `net.core.somaxconn`.
 const BACKLOG: usize = 4096;
@@ -143,7 +144,7 @@ impl<R: Reactor> ResponderLoop<R> {
                 Event::Accepted(socket) => self.accepted(socket, lobby),
                 Event::Ended => self.close_flow(token),
                 Event::Failed(error) if (token.0 as usize) < self.n_listeners => {
-                    return Err(connection_setup::resource_error("accept connections", error));
+                    return Err(resource_error("accept connections", error));
                 }
                 Event::Failed(error) => {
                     // An initiator that goes with answers under way, as at the end of a trial, counts them itself.
@@ -187,7 +188,7 @@ impl<R: Reactor> ResponderLoop<R> {
     fn close_flow(&mut self, token: Token) {
         self.reactor.close(token);
         if let Some(place) = (token.0 as usize).checked_sub(self.n_listeners) {
-            self.free.push(super::multiplexed::token(place).0);
+            self.free.push(super::worker_setup::token(place).0);
         }
     }
 }

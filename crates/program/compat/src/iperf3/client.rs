@@ -84,7 +84,10 @@ pub(super) fn run(options: &Options, host: &str) -> anyhow::Result<Exit> {
             show.on_failure(&error);
             if !options.flags.has(Flag::Json) {
                 eprintln!("iperf3: {}", error_text(&error));
-                error.hint_of(options.parameters.direction).into_iter().for_each(|hint| eprintln!("hint: {hint}"));
+                error
+                    .hint_of(options.parameters.direction == TransferDirection::Both)
+                    .into_iter()
+                    .for_each(|hint| eprintln!("hint: {hint}"));
             }
             Ok(FAILED)
         }

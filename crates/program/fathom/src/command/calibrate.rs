@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_model::{Plan, Settings, TestPlan, plan::SCHEMA, units::Nanos};
 
-use super::{evaluate, measurement};
+use super::measurement;
 use fathom_run::{
     allow::AllowList,
     execute::{self, RunOptions},
@@ -21,13 +21,18 @@ pub(super) fn define(command: Command) -> Command {
         .after_help("The ceilings are kept for later runs on this machine with this build.")
 }
 
+/// What the users of the top row do unless a script is given.
+pub(super) const SCENARIO: &str = include_str!("evaluate.scenario");
+/// As many users as the row below has connections, so that both have as much under way.
+pub(super) const USERS: &str = "32";
+
 /// Options of a test that differ from its kind's defaults.
 pub(super) type KindOptions = &'static [(&'static str, &'static str)];
 
 /// What is calibrated, with the options under which a kind goes fastest.
 const CEILINGS: &[(&str, KindOptions)] = &[
     // The users of an evaluation: steps without a pause, as many at once as there are connections below.
-    ("app_scenario", &[("script", evaluate::SCENARIO), ("users", evaluate::USERS)]),
+    ("app_scenario", &[("script", SCENARIO), ("users", USERS)]),
     ("http_closed", &[("connections", "32")]),
     ("tcp_stream", &[]),
     ("tcp_rr", &[("flows", "32")]),

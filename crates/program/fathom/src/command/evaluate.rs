@@ -5,7 +5,10 @@ use fathom_model::{Settings, TestPlan, units::Nanos};
 use fathom_scenario::execution::LoadedScenario;
 use fathom_sys::policy::Policy;
 
-use super::measurement::{self, KeepResult, TestHosts};
+use super::{
+    calibrate,
+    measurement::{self, KeepResult, TestHosts},
+};
 use fathom_run::exit::{Exit, UserError, engine_error};
 
 const EXAMPLES: &str = "\
@@ -42,13 +45,8 @@ const FULL: EvaluationLength =
 const QUICK: EvaluationLength =
     EvaluationLength { rounds: 3, warmup: Nanos::from_millis(120), duration: Nanos::from_millis(150) };
 
-/// What the users of the top row do unless a script is given.
-pub(super) const SCENARIO: &str = include_str!("evaluate.scenario");
-/// As many users as the row below has connections, so that both have as much under way.
-pub(super) const USERS: &str = "32";
-
 /// The name of a test, its kind, and options by name.
-type TestRow = (&'static str, &'static str, super::calibrate::KindOptions);
+type TestRow = (&'static str, &'static str, calibrate::KindOptions);
 
 /// The tests of an evaluation: name, kind, and what differs from the kind's defaults.
 ///
@@ -87,9 +85,9 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         },
     };
     let plan = measurement::plan((title, pace.rounds), ends, tests, matches);
-    if !matches.get_flag("plan") && super::calibrate::is_missing(matches.get_flag("quick")) {
+    if !matches.get_flag("plan") && calibrate::is_missing(matches.get_flag("quick")) {
         measurement::check_before_run(&plan, matches, KeepResult::Always)?;
-        super::calibrate::calibrate_first()?;
+        calibrate::calibrate_first()?;
     }
     measurement::run_and_report(plan, matches, KeepResult::Always)
 }
@@ -116,7 +114,10 @@ fn tests(ends: &TestHosts, pace: &EvaluationLength, matches: &ArgMatches) -> any
         0,
         match matches.get_one::<String>("script") {
             Some(file) => with_script(file, users, matches)?,
-            None => TestPlan { options: users.options.clone().with("script", SCENARIO).with("users", USERS), ..users },
+            None => TestPlan {
+                options: users.options.clone().with("script", calibrate::SCENARIO).with("users", calibrate::USERS),
+                ..users
+            },
         },
     );
     Ok(tests)

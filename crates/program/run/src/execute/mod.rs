@@ -6,6 +6,7 @@ mod plan;
 mod rounds;
 mod search;
 mod search_spec;
+mod trial_executor;
 
 pub use benchmark::METHODS;
 pub use estimate::rounded_text;

@@ -20,8 +20,8 @@ use fathom_statistics::samples_needed;
 use fathom_sys::clock;
 
 use super::{
-    rounds::RunExecutor,
     search_spec::{ObjectivePart, SearchSpec},
+    trial_executor::RunExecutor,
 };
 use crate::{hosts::Hosts, registry};
 

@@ -8,7 +8,7 @@ use fathom_sys::{
 };
 
 use super::{Counter, StreamContext, length, rate_of, repeat_digits};
-use crate::iperf3::{ParameterFlag, Parameters, transfer::OpenStream};
+use crate::iperf3::{OpenStream, ParameterFlag, Parameters};
 use fathom_model::units::Nanos;
 use fathom_transport::{
     datagrams::{self, DatagramHeader, HeaderCodec, OffloadMode, Receiver, SendBuffers, Sender},

@@ -14,7 +14,7 @@ use fathom_sys::{clock, socket::zero_copy::MemoryFile};
 pub(crate) use greeting::{answer_to, greet};
 
 use super::{
-    ParameterFlag, Parameters, TransportProtocol, counts::StreamRole, parameters::TCP_BLOCK, transfer::OpenStream,
+    ParameterFlag, Parameters, TransportProtocol, counts::StreamRole, open_stream::OpenStream, parameters::TCP_BLOCK,
 };
 use fathom_transport::{
     payload::Payload,

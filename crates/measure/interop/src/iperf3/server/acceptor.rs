@@ -7,7 +7,7 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
         mpsc::{self, Receiver, Sender},
     },
@@ -23,7 +23,10 @@ use fathom_sys::{
     socket::{self, Domain, Protocol, SockAddr, Socket, Type, Wait},
 };
 
-use super::{Server, ServerOptions, ServerTotals, session};
+use super::{
+    Server, ServerTotals, session,
+    state::{ExpectedStreams, ServerState},
+};
 use crate::iperf3::{
     Error,
     control::canonical,
@@ -44,33 +47,6 @@ const DATAGRAMS_MAX: usize = 64;
 const LISTENER: u64 = 0;
 /// Tokens of UDP sockets have this bit; the others are those of strangers.
 const DATAGRAMS: u64 = 1 << 63;
-
-/// What a session may be waiting for, as the reception sees it.
-#[derive(Debug, Default)]
-pub(super) struct ExpectedStreams {
-    pub(super) connections: AtomicUsize,
-    pub(super) datagrams: AtomicUsize,
-}
-
-impl ExpectedStreams {
-    /// Takes one of what is wanted.
-    fn take(wanted: &AtomicUsize) -> bool {
-        wanted.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1)).is_ok()
-    }
-}
-
-/// The addresses whose clients open UDP streams now: one at a time for each, because a datagram has no cookie.
-pub(super) type UdpOpenSlots = Mutex<HashSet<IpAddr>>;
-
-/// What all sessions share.
-pub(super) struct ServerState {
-    pub(super) options: ServerOptions,
-    pub(super) udp_open_slots: UdpOpenSlots,
-    pub(super) n_streams: AtomicUsize,
-    pub(super) stop: StopFlag,
-    finished: AtomicU64,
-    failed: AtomicU64,
-}
 
 /// A session as the reception knows it.
 struct SessionHandle {
@@ -351,26 +327,6 @@ fn serve(
     };
     drop(watch);
     is_over.store(true, Ordering::Release);
-}
-
-/// The turn of an address to open UDP streams, given back when it is dropped.
-pub(super) struct UdpOpenSlot<'a> {
-    slots: &'a UdpOpenSlots,
-    ip: IpAddr,
-}
-
-impl<'a> UdpOpenSlot<'a> {
-    /// Takes it unless another client of this address has it.
-    pub(super) fn take(turns: &'a UdpOpenSlots, ip: IpAddr) -> Option<Self> {
-        let is_free = turns.lock().unwrap_or_else(PoisonError::into_inner).insert(ip);
-        is_free.then_some(Self { slots: turns, ip })
-    }
-}
-
-impl Drop for UdpOpenSlot<'_> {
-    fn drop(&mut self) {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.ip);
-    }
 }
 
 fn receive_from(socket: &Socket, bytes: &mut [u8; 5]) -> Option<(usize, SocketAddr)> {

@@ -2,6 +2,7 @@
 
 mod acceptor;
 mod session;
+mod state;
 
 use std::{
     fmt, io,

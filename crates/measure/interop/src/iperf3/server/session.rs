@@ -20,15 +20,15 @@ use fathom_sys::{
     socket::{self, Buffer, Socket},
 };
 
-use super::acceptor::{ExpectedStreams, ServerState, UdpOpenSlot};
+use super::state::{ExpectedStreams, ServerState, UdpOpenSlot};
 use crate::iperf3::{
-    Error, ParameterFlag, Parameters, Results, TransferDirection, TransportProtocol,
+    Error, OpenStream, ParameterFlag, Parameters, Results, TransferDirection, TransportProtocol,
     client::{GRACE, TEST_TIME_MAX},
     control::{ControlConnection, MESSAGE_TIMEOUT, socket_addresses},
     counts::{Stream, StreamRole, TestObserver, TestStartInfo, id_at},
     error::code,
     stream_options,
-    transfer::{OpenStream, RunLimits, TransferRun},
+    transfer::{RunLimits, TransferRun},
     wire::{self, Cookie, TestState},
 };
 

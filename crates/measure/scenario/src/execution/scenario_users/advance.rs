@@ -6,6 +6,7 @@ use fathom_http::users::{MeasurePhase, UserSlot};
 use fathom_model::units::Nanos;
 
 use super::{
+    super::scenario_user::NextAction,
     super::{
         data_rows::RowResult,
         meeting_point::JoinResult,
@@ -13,7 +14,7 @@ use super::{
         scenario_user::{CallFrame, ScriptStage},
         text::TextContext,
     },
-    NextAction, ScenarioUsers, ThinkMode, YIELD_TIME,
+    ScenarioUsers, ThinkMode, YIELD_TIME,
 };
 
 /// A user goes through that many operations without a request or a rest; a loop that never asks must not hold up the others.

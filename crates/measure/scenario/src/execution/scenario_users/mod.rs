@@ -21,7 +21,7 @@ use super::{
     meeting_point::MeetingQueues,
     message::HttpMessage,
     program::{CompiledStep, Op, ScenarioProgram},
-    scenario_user::ScenarioUser,
+    scenario_user::{NextAction, ScenarioUser},
     step_recorder::StepRecorder,
     text::ValueInputs,
     trace::Trace,
@@ -160,16 +160,6 @@ pub(crate) struct ScenarioUsers {
     cause: String,
     bytes: Vec<u8>,
     trace: Option<Trace>,
-}
-
-/// What a user comes to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NextAction {
-    Send(u16),
-    Redirect,
-    Sleep(Nanos),
-    Wait,
-    Leave,
 }
 
 impl ScenarioUsers {

@@ -14,11 +14,12 @@ use fathom_model::{OptionDoc, Role, Settings, Side, ValueKind, names::count, uni
 use fathom_sys::{policy::Policy, process::limits};
 
 use super::{
-    DescriptorTables, FlowLayout, OpenLoad, SPIN,
+    OpenLoad, SPIN,
     sizes::{self, MessageSizes, SizeBounds, SizeClass},
 };
 use crate::{
     connection_setup::{self, ListenAddresses},
+    flow_layout::{DescriptorTables, FlowLayout},
     options::{self, SocketOptions, invalid_value},
 };
 

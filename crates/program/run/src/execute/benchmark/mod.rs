@@ -25,7 +25,7 @@ use fathom_wire::{FrameSize, line_rate};
 pub(super) use spec::complete;
 pub(super) use tool_maximum::{ToolMaxima, measure as own_maxima};
 
-use super::rounds::RunExecutor;
+use super::trial_executor::RunExecutor;
 use crate::{
     exit::{Exit, UserError},
     hosts::Hosts,

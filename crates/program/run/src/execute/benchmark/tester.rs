@@ -13,7 +13,7 @@ use fathom_packet::kinds::frames::{LATENCY, RECOVERY_NS, STEP_AT, STEP_RATE, VAR
 use fathom_rfc2544::{DelayVariation, Latencies, Tester, TrialCounts, TrialRequest, TrialTraffic};
 use fathom_sys::clock;
 
-use crate::{execute::rounds::RunExecutor, hosts::Hosts};
+use crate::{execute::trial_executor::RunExecutor, hosts::Hosts};
 
 /// A burst ends by its number; the time only bounds it.
 const BURST_EXTRA: Nanos = Nanos::from_secs(1);

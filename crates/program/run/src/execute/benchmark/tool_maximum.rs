@@ -12,7 +12,7 @@ use fathom_packet::kinds::frames::{LEARNING, LEARNING_WAIT};
 use fathom_rfc2544::TrialCounts;
 
 use super::tester::{test_at, trial_counts};
-use crate::execute::{RunOptions, complete, execute};
+use crate::execute::{FinishedRun, RunOptions, complete};
 
 /// A few thousand frames at any rate that matters.
 const DURATION: Nanos = Nanos::from_millis(300);
@@ -27,11 +27,14 @@ const ETHERNET: u32 = 1518;
 /// At a third of the first attempt something else is wrong.
 const ATTEMPTS: u32 = 7;
 
+/// Runs a plan to its end.
+pub(crate) type Execute = fn(&Plan, &RunOptions) -> anyhow::Result<FinishedRun>;
+
 /// The tool's own maximum by frame size, for the sizes of a plan's benchmarks.
 pub(crate) type ToolMaxima = BTreeMap<u64, OwnMaximum>;
 
 /// Measures the maximum at every size of a plan's benchmarks that this machine sends; nothing without any.
-pub(crate) fn measure(plan: &Plan, surroundings: &RunOptions) -> anyhow::Result<ToolMaxima> {
+pub(crate) fn measure(plan: &Plan, surroundings: &RunOptions, execute: Execute) -> anyhow::Result<ToolMaxima> {
     let is_sent_here = |test: &&TestPlan| {
         test.benchmark.is_some() && plan.hosts.get(&test.from).is_some_and(HostReach::is_on_this_machine)
     };
@@ -49,7 +52,7 @@ pub(crate) fn measure(plan: &Plan, surroundings: &RunOptions) -> anyhow::Result<
     }
     let flat_out = |size: &u64| TestPlan { duration: DURATION.exact(), ..flat_out_test(sample, *size) };
     let all: Vec<_> = sizes.iter().map(|(size, ways)| (flat_out(size), *ways)).collect();
-    for together in run_tests(&all, surroundings)? {
+    for together in run_tests(&all, surroundings, execute)? {
         let sent = approximate(best(&together).offered / together.len() as u64) / DURATION.as_secs_f64();
         if let Some(size) = together[0].options.size("size").filter(|_| sent > 0.0) {
             let (rate, lag_ns) = (sent * RATE_STEP_DOWN, Nanos::ZERO);
@@ -63,7 +66,7 @@ pub(crate) fn measure(plan: &Plan, surroundings: &RunOptions) -> anyhow::Result<
         if tests.is_empty() {
             break;
         }
-        for together in run_tests(&tests, surroundings)? {
+        for together in run_tests(&tests, surroundings, execute)? {
             let (seen, size) = (best(&together), together[0].options.size("size").unwrap_or(Bytes(0)).0);
             let Some(own) = maxima.get_mut(&size) else { continue };
             (own.loss_ratio, own.unsent_ratio) = (seen.loss_ratio().unwrap_or(1.0), seen.unsent_ratio());
@@ -127,7 +130,11 @@ fn best(together: &[TestRun]) -> TrialCounts {
 /// Runs tests between two hosts of a lab that is built for them; each three times, as others use the machine too.
 ///
 /// What was made together stands together.
-fn run_tests(tests: &[(TestPlan, TrafficDirections)], surroundings: &RunOptions) -> anyhow::Result<Vec<Vec<TestRun>>> {
+fn run_tests(
+    tests: &[(TestPlan, TrafficDirections)],
+    surroundings: &RunOptions,
+    execute: Execute,
+) -> anyhow::Result<Vec<Vec<TestRun>>> {
     let [from, to] = ["a", "b"].map(str::to_owned);
     let there = |test: &TestPlan| TestPlan { from: from.clone(), to: Some(to.clone()), beside: None, ..test.clone() };
     let back = |test: &TestPlan| TestPlan {

@@ -1,0 +1,105 @@
+//! Labs as others see them: built, found, listed and ended.
+
+use std::process::Command;
+
+use crate::{
+    Entry, Error, Lab, LabName, LabState, Options, Preset, Result, StateFolder, StoredJournal,
+    device::{NoPrograms, ProgramLoader},
+    holder,
+    journal::{END_PATIENCE, journal_of, journals},
+    record::{LabRecord, RUN_PREFIX},
+};
+
+impl Lab {
+    /// Builds a lab that vanishes with this value, and with this process even after a SIGKILL.
+    ///
+    /// Without root a child in a user namespace builds it, because a process with threads can enter none: `holder_program` is this program
+    /// in the role that calls [`holder::run`]. As root it is not started.
+    ///
+    /// # Errors
+    /// When an option is out of range or the kernel refuses.
+    pub fn build(preset: &Preset, options: &Options, holder_program: Command) -> Result<Self> {
+        Self::build_with(preset, options, holder_program, &NoPrograms)
+    }
+
+    /// Builds a lab like [`Self::build`], whose device may need a program.
+    ///
+    /// # Errors
+    /// As of [`Self::build`].
+    pub fn build_with(
+        preset: &Preset,
+        options: &Options,
+        holder_program: Command,
+        programs: &dyn ProgramLoader,
+    ) -> Result<Self> {
+        options.validate()?;
+        preset.device(options)?;
+        let standing = LabState::of_this_process();
+        if standing != LabState::Rootless {
+            return Self::build_here(preset, options, standing, programs);
+        }
+        let builder = holder::start_bound(holder_program, preset, options)?;
+        // From here on the descriptors of this process hold the lab, and the builder may go.
+        Self::attach(&builder.record)
+    }
+
+    /// Opens a lab that is up.
+    ///
+    /// # Errors
+    /// [`Error::NotUp`] when none of that name lives.
+    pub fn find(state: &StateFolder, name: &LabName) -> Result<Self> {
+        let (_, record) = standing(state, name)?;
+        Self::attach(&record).map_err(|error| match error {
+            Error::Kernel { .. } if !record.holder.is_alive() => Error::NotUp(name.as_str().to_owned()),
+            other => other,
+        })
+    }
+}
+
+fn lab_in(journal: &StoredJournal) -> Option<(LabName, LabRecord)> {
+    let name = journal.run().as_str().strip_prefix(RUN_PREFIX)?.parse().ok()?;
+    let lab = journal.entries().iter().find_map(|entry| match entry {
+        Entry::Lab(record) => Some(record.clone()),
+        _ => None,
+    })?;
+    Some((name, lab))
+}
+
+/// The labs that are up, by name.
+///
+/// # Errors
+/// [`Error::CorruptJournal`] for the first journal that cannot be understood.
+pub fn list(state: &StateFolder) -> Result<Vec<(LabName, LabRecord)>> {
+    let all: Vec<_> = journals(state)?.into_iter().collect::<Result<_>>()?;
+    Ok(all.iter().filter(|journal| !journal.is_stale()).filter_map(lab_in).collect())
+}
+
+/// Ends a lab that is up, with everything that its holder wrote down; what a killed holder left is undone.
+///
+/// # Errors
+/// [`Error::NotUp`] when there is none of that name.
+pub fn down(state: &StateFolder, name: &LabName) -> Result<()> {
+    let run = holder::run_name(name)?;
+    if let Some(left) = journal_of(state, &run)?.filter(StoredJournal::is_stale) {
+        return left.undo();
+    }
+    let (journal, record) = standing(state, name)?;
+    record
+        .holder
+        .end(END_PATIENCE)
+        .map_err(Error::kernel(format!("end the holder of lab {name}, process {}", record.holder.pid)))?;
+    // The holder has undone its journal, unless it had to be killed. What is there now may be a successor's.
+    match journal.reread() {
+        Some(left) => left.undo(),
+        None => Ok(()),
+    }
+}
+
+/// The journal and the record of a lab that is up.
+fn standing(state: &StateFolder, name: &LabName) -> Result<(StoredJournal, LabRecord)> {
+    let not_up = || Error::NotUp(name.as_str().to_owned());
+    let journal = journal_of(state, &holder::run_name(name)?)?.filter(|journal| !journal.is_stale());
+    let journal = journal.ok_or_else(not_up)?;
+    let (_, record) = lab_in(&journal).ok_or_else(not_up)?;
+    Ok((journal, record))
+}

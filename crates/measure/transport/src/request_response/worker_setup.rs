@@ -1,0 +1,186 @@
+//! What the workers of both sides share while they get ready, and how they send.
+
+use std::{
+    mem,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use fathom_engine::Error;
+use fathom_model::{Note, units::Nanos};
+use fathom_sys::{
+    clock,
+    process::limits,
+    reactor::{Event, FixedBuffer, Reactor, Token, WaitLimit},
+    socket::{Socket, descriptor_passing::DescriptorQueue},
+};
+
+use super::{RrConfig, sizes::SizeClass};
+use crate::flow_layout::{DescriptorTables, WATCHED_MAX};
+
+/// How soon the end of the trial is noticed.
+pub(super) const TICK: Nanos = Nanos::from_millis(10);
+/// After that many completions the clock and the phase are looked at.
+pub(super) const COMPLETIONS_MAX: u32 = 1024;
+/// Messages up to this size altogether are sent as one: `io_uring` sends as much without a word of success.
+const BATCH_BYTES: usize = 4096;
+/// The most messages that are sent as one.
+const BATCH_MAX: usize = 64;
+
+/// What the workers of a side share while they get ready, and the conductor reads afterwards.
+#[derive(Debug)]
+pub(super) struct SetupState {
+    /// Flows for the conductor to watch.
+    sampled: Mutex<Vec<Arc<Socket>>>,
+    /// How many were to be watched so far.
+    n_sampled: AtomicUsize,
+    /// How many of them could not be given to the conductor.
+    n_missing: AtomicUsize,
+    /// The way of those flows to the conductor, where their workers have tables of descriptors of their own.
+    handover: Option<DescriptorQueue>,
+    /// Where each worker listens, by its number.
+    listen_addresses: Mutex<Vec<(usize, SocketAddr)>>,
+    /// What is to be said beside the result.
+    pub(super) notes: Mutex<Vec<Note>>,
+}
+
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Whoever panicked here has only pushed.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl SetupState {
+    pub(super) fn new(tables: DescriptorTables) -> Result<Self, Error> {
+        let handover = || {
+            let cannot = |cause| Error::System { what: "let workers hand over descriptors".to_owned(), cause };
+            DescriptorQueue::new().map_err(cannot)
+        };
+        Ok(Self {
+            sampled: Mutex::default(),
+            n_sampled: AtomicUsize::new(0),
+            n_missing: AtomicUsize::new(0),
+            handover: (tables == DescriptorTables::PerWorker).then(handover).transpose()?,
+            listen_addresses: Mutex::default(),
+            notes: Mutex::default(),
+        })
+    }
+
+    pub(super) fn add_listen_address(&self, worker: usize, address: SocketAddr) {
+        locked(&self.listen_addresses).push((worker, address));
+    }
+
+    /// Takes what is to be said, once of however many flows.
+    pub(super) fn add_notes(&self, notes: Vec<Note>) {
+        let mut known = locked(&self.notes);
+        for note in notes {
+            if known.iter().all(|one| one.id != note.id) {
+                known.push(note);
+            }
+        }
+    }
+
+    /// Lets the conductor watch a flow of the calling worker, if it is among the first.
+    pub(super) fn sample(&self, socket: Option<&Socket>) {
+        let Some(socket) = socket else { return };
+        if self.n_sampled.fetch_add(1, Ordering::Relaxed) >= WATCHED_MAX {
+            return;
+        }
+        let is_given = match &self.handover {
+            None => socket.try_clone().map(|copy| locked(&self.sampled).push(Arc::new(copy))).is_ok(),
+            Some(handover) => handover.give(socket).is_ok(),
+        };
+        self.n_missing.fetch_add(usize::from(!is_given), Ordering::Relaxed);
+    }
+
+    /// All flows that the conductor is to watch; what did not reach it is told beside the result.
+    pub(super) fn take_sampled(&self) -> Vec<Arc<Socket>> {
+        let mut watched = mem::take(&mut *locked(&self.sampled));
+        if let Some(handover) = &self.handover {
+            for _ in 0..WATCHED_MAX {
+                match handover.take() {
+                    Ok(Some(descriptor)) => watched.push(Arc::new(descriptor.into())),
+                    Ok(None) => break,
+                    Err(_) => drop(self.n_missing.fetch_add(1, Ordering::Relaxed)),
+                }
+            }
+        }
+        let n_missing = self.n_missing.load(Ordering::Relaxed);
+        if n_missing > 0 {
+            let text = format!(
+                "TCP_INFO of {n_missing} of the flows that were to be sampled is missing: no descriptor was left for them"
+            );
+            self.add_notes(vec![Note { id: "flows-not-sampled".to_owned(), text }]);
+        }
+        watched
+    }
+
+    /// Where all workers listen, in their order.
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        let mut doors = mem::take(&mut *locked(&self.listen_addresses));
+        doors.sort_unstable_by_key(|(worker, _)| *worker);
+        let mut addresses: Vec<SocketAddr> = doors.into_iter().map(|(_, address)| address).collect();
+        addresses.dedup();
+        addresses
+    }
+}
+
+/// Makes the calling thread ready for a worker's flows.
+pub(super) fn reactor<R: Reactor>(lobby: &SetupState, n_sockets: usize) -> Result<R, Error> {
+    if let Some(handover) = &lobby.handover {
+        let cannot =
+            |cause| Error::System { what: "give a worker a table of descriptors of its own".to_owned(), cause };
+        limits::own_descriptors(Some(handover.giving())).map_err(cannot)?;
+    }
+    let cannot = |cause| Error::System { what: format!("prepare connections over {}", R::NAME), cause };
+    R::new(token(n_sockets).0).map_err(cannot)
+}
+
+/// Closes all sockets, some at a time: to end the requests of many thousands at once keeps the kernel busy for seconds.
+pub(super) fn close_all(reactor: &mut impl Reactor, n_sockets: usize) {
+    const AT_ONCE: usize = 1024;
+    for first in (0..n_sockets).step_by(AT_ONCE) {
+        (first..n_sockets.min(first + AT_ONCE)).for_each(|idx| reactor.close(token(idx)));
+        if reactor.wait(WaitLimit { until: clock::now(), batch: None }).is_err() {
+            return;
+        }
+        while let Some(completion) = reactor.next() {
+            if let Event::Received(piece) = completion.event {
+                reactor.release(piece);
+            }
+        }
+    }
+}
+
+/// The place of a flow in the reactor is its place among the flows of its worker.
+pub(super) fn token(idx: usize) -> Token {
+    Token(u32::try_from(idx).expect("there are at most a million flows"))
+}
+
+/// What a side sends, each message once, twice and so on, as the reactor keeps it.
+pub(super) struct MessageBatches(Vec<Vec<FixedBuffer>>);
+
+impl MessageBatches {
+    pub(super) fn new(reactor: &mut impl Reactor, terms: &RrConfig) -> Self {
+        let messages = terms.sizes.messages(terms.role.side, terms.role.seed);
+        let mut runs = |message: Vec<u8>| {
+            let most = (BATCH_BYTES / message.len()).clamp(1, BATCH_MAX.min(terms.burst));
+            (1..=most).map(|n| reactor.fix(message.repeat(n))).collect()
+        };
+        Self(messages.into_iter().map(&mut runs).collect())
+    }
+
+    /// Sends a message that many times.
+    #[inline]
+    pub(super) fn send(&self, reactor: &mut impl Reactor, token: Token, (class, n): (SizeClass, usize)) {
+        let runs = &self.0[class.idx()];
+        let mut n_left = n;
+        while n_left > 0 {
+            let length = n_left.min(runs.len());
+            reactor.send_fixed(token, runs[length - 1]);
+            n_left -= length;
+        }
+    }
+}

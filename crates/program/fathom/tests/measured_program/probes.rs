@@ -285,7 +285,7 @@ fn what_cannot_be_probed_is_refused_with_the_way_out() {
     drop_in(1, &["--listen", ""], &["--listen needs a signature"]);
     drop_in(1, &["--lsrr", "x", "127.0.0.1"], &["hping3 --lsrr, --ssrr and --icmp-gw is not done here", "RFC 7126"]);
     drop_in(1, &["-2", "-d", "9", "-E", "/no/such", "127.0.0.1"], &["cannot send /no/such", "No such file"]);
-    drop_in(1, &["-1", "-G", "::1"], &["is an address of IPv6", "-G"]);
+    drop_in(1, &["-1", "-G", "::1"], &["is an IPv6 address", "-G"]);
     drop_in(1, &["--nosuch", "127.0.0.1"], &["unrecognized option `--nosuch'"]);
 }
 

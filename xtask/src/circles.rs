@@ -105,7 +105,7 @@ fn code(text: &str) -> Vec<String> {
 struct Uses {
     /// Paths from the root of the crate to what is used.
     paths: Vec<Module>,
-    /// Names that it passes on from elsewhere in the crate.
+    /// Names that it has from elsewhere in the crate; its children, and others where it says `pub`, see them too.
     passed_on: BTreeMap<String, Module>,
 }
 
@@ -130,10 +130,9 @@ impl Uses {
                     path.split_once(" as ").unwrap_or((&path, path.rsplit("::").next().unwrap_or(&path)));
                 let Some(absolute) = absolute(module, path, files) else { continue };
                 if visibility.is_empty() {
-                    uses.paths.push(absolute);
-                } else {
-                    uses.passed_on.insert(name.trim().to_owned(), absolute);
+                    uses.paths.push(absolute.clone());
                 }
+                uses.passed_on.insert(name.trim().to_owned(), absolute);
             }
         }
         let words = rest.split(|c: char| !c.is_alphanumeric() && !matches!(c, '_' | ':'));

@@ -6,27 +6,26 @@
 pub(crate) mod control_message;
 pub mod datagram;
 pub mod descriptor_passing;
-mod drop_count;
 pub mod echo;
 pub mod raw_ip;
+mod raw_option;
 pub mod socket_options;
 pub mod super_frame;
 pub mod tcp_info;
 pub mod timestamping;
 pub mod zero_copy;
 
-pub use drop_count::drops;
-
 use std::{
-    ffi::{c_int, c_void},
+    ffi::c_int,
     io,
-    mem::size_of,
     net::SocketAddr,
     os::fd::{AsFd, AsRawFd},
     ptr,
 };
 
 use fathom_model::units::{BitsPerSec, Bytes, Nanos, approximate, rounded};
+pub use raw_option::{drops, named};
+pub(crate) use raw_option::{get, set};
 use rustix::{
     io::Errno,
     net::{RecvFlags, SendFlags, SocketFlags},
@@ -45,11 +44,6 @@ pub enum Wait {
     Block,
     /// Not at all (`MSG_DONTWAIT`).
     Never,
-}
-
-/// Gives the error of a call its name: `.map_err(named("setsockopt(TCP_NODELAY)"))`.
-pub fn named<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> Error {
-    move |error| Error::new(call, error)
 }
 
 /// A TCP socket of the family of `address`, not yet bound or connected.
@@ -504,34 +498,6 @@ pub fn set_report_drops(socket: impl AsFd) -> Result<()> {
 /// `setsockopt(SO_TIMESTAMPNS)`, when it is not a socket.
 pub fn set_report_time(socket: impl AsFd) -> Result<()> {
     set(socket, (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS), &1).map_err(named("setsockopt(SO_TIMESTAMPNS)"))
-}
-
-/// A value that the kernel may read and write as plain memory: no padding, every bit pattern valid.
-pub(crate) trait Plain: Copy {}
-impl Plain for c_int {}
-impl Plain for u32 {}
-impl Plain for u64 {}
-impl<T: Plain, const N: usize> Plain for [T; N] {}
-
-fn length<T>(values: &[T]) -> libc::socklen_t {
-    libc::socklen_t::try_from(size_of_val(values)).expect("an option is a few bytes long")
-}
-
-pub(crate) fn set<T: Plain>(socket: impl AsFd, (level, name): (c_int, c_int), value: &T) -> io::Result<()> {
-    let length = libc::socklen_t::try_from(size_of::<T>()).expect("an option is a few bytes long");
-    let value: *const c_void = ptr::from_ref(value).cast();
-    // SAFETY: `value` points to `length` readable bytes, and the kernel keeps no pointer.
-    let status = unsafe { libc::setsockopt(socket.as_fd().as_raw_fd(), level, name, value, length) };
-    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Fills `values`; what the kernel does not fill stays as it was.
-pub(crate) fn get<T: Plain>(socket: impl AsFd, (level, name): (c_int, c_int), values: &mut [T]) -> io::Result<()> {
-    let mut length = length(values);
-    let values: *mut c_void = values.as_mut_ptr().cast();
-    // SAFETY: `values` points to `length` writable bytes, and `T` accepts every bit pattern.
-    let status = unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), level, name, values, &raw mut length) };
-    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

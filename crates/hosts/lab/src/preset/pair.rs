@@ -1,8 +1,8 @@
 //! Two hosts and one wire, or a device between them.
 
-use super::{Options, Preset};
+use super::Preset;
 use crate::{
-    Host, Result,
+    Host, Options, Result,
     family::Family,
     wire::{End, join, quiet_host},
 };

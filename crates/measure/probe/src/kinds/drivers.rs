@@ -14,12 +14,13 @@ use fathom_model::{
 use fathom_sys::clock;
 
 use super::{
-    initiator::RecordingDriver,
     metrics::{CLOSED, FILTERED, HOPS, LATE, LOST, OPEN, OTHER, PATH_MTU, REFUSED},
     options::{bounded_span, ports, timeout, unsupported},
+    recording_driver::RecordingDriver,
 };
 use crate::{
-    FlowRule, Outage, ProbeEvent, ProbeKind, ProbeSeries, ProbeStep, ProbeTemplate, ReplyContent, Schedule, TcpFlags,
+    FlowRule, Outage, ProbeEvent, ProbeFields, ProbeKind, ProbeSeries, ProbeStep, ProbeTemplate, ReplyContent,
+    Schedule, TcpFlags,
     path_mtu::{PathMtuOptions, PathMtuResult, PathMtuSearch, ReplyLimit},
     port_scan::{PortScan, PortStatus, ScanOptions, ScannedPort},
     route::{RouteOptions, RouteTrace},
@@ -102,7 +103,7 @@ impl SeriesDriver {
 impl crate::ProbeDriver for SeriesDriver {
     fn step(&mut self, now: Nanos) -> ProbeStep {
         match self.series.step(now) {
-            ProbeStep::Send(order) => ProbeStep::Send(super::initiator::with_length(order, self.size)),
+            ProbeStep::Send(order) => ProbeStep::Send(ProbeFields { length: order.length.or(self.size), ..order }),
             other => other,
         }
     }

@@ -6,26 +6,14 @@ use fathom_engine::{Error, LiveProgress, Stop, Test, TrialContext};
 use fathom_model::{Endpoints, Note, Record, Role, Settings, Side, Timeline, units::Nanos};
 use fathom_sys::{clock, policy::Policy, socket::raw_ip::Broadcast};
 
-use super::{ADDRESS, options};
-use crate::{
-    ChecksumMode, ConnectTransport, EchoTransport, FlowRule, IpFields, OwnDevice, ProbeEvent, ProbeFields, ProbeKind,
-    ProbePorts, ProbeRunner, ProbeStep, ProbeTemplate, ProbeTransport, RawTransport, pseudo_random, source_address_for,
+use super::{
+    options::{self, ADDRESS},
+    recording_driver::RecordingDriver,
 };
-
-/// A course of probes that ends in a record.
-pub(super) trait RecordingDriver: crate::ProbeDriver + Send {
-    /// Makes probes what the course needs beyond what the options say, once the way is known.
-    fn adapt_template(&mut self, conversation: &mut ProbeTemplate, device_mtu: u16) -> Result<(), Error>;
-
-    /// When the trial begins, and when nothing more is to be sent.
-    fn set_times(&mut self, start: Nanos, end: Nanos);
-
-    /// How many probes were sent, for a view of a running test.
-    fn n_sent(&self) -> u64;
-
-    /// Writes down what came of it.
-    fn record(&mut self, now: Nanos, record: &mut Record);
-}
+use crate::{
+    ChecksumMode, ConnectTransport, EchoTransport, FlowRule, IpFields, OwnDevice, ProbeEvent, ProbeKind, ProbePorts,
+    ProbeRunner, ProbeStep, ProbeTemplate, ProbeTransport, RawTransport, pseudo_random, source_address_for,
+};
 
 /// The initiator of probes, ready to send.
 pub(super) struct ProbeInitiator {
@@ -293,9 +281,4 @@ impl Test for ProbeResponder {
         record.measured_ns = (Nanos::ZERO, clock::now().since(session.start).max(Nanos(1)));
         Ok(record)
     }
-}
-
-/// An order whose packet has a length.
-pub(super) fn with_length(order: ProbeFields, length: Option<u16>) -> ProbeFields {
-    ProbeFields { length: order.length.or(length), ..order }
 }

@@ -7,16 +7,15 @@ mod drivers;
 mod initiator;
 mod metrics;
 mod options;
+mod recording_driver;
 
 use fathom_engine::{Error, Test, TestKind};
 use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, units::Nanos};
 use fathom_sys::policy::Policy;
 
 use drivers::{MtuDriver, PortScanDriver, RouteDriver, SeriesDriver};
-use initiator::{ProbeInitiator, ProbeResponder, RecordingDriver};
-
-/// The key under which a responder tells where it is, and role options that name a destination.
-const ADDRESS: &str = "address";
+use initiator::{ProbeInitiator, ProbeResponder};
+use recording_driver::RecordingDriver;
 
 /// All kinds of this crate.
 pub const KINDS: &[&dyn TestKind] = &[&SERIES, &MTU, &ROUTE, &PORTS];

@@ -8,6 +8,8 @@ use fathom_sys::policy::{Destination, Policy, Refused};
 
 use crate::{ProbeKind, TcpFlags, TcpProbe};
 
+/// The key under which a responder tells where it is, and role options that name a destination.
+pub(super) const ADDRESS: &str = "address";
 /// What probes can be: the words of the option `protocol`.
 const PROTOCOLS: &[&str] = &["icmp", "tcp", "udp", "ip"];
 /// Which version of IP is meant where a name has both: the words of the option `family`.
@@ -187,8 +189,8 @@ pub(super) fn unsupported(what: impl Into<String>, hint: impl Into<String>) -> E
 
 /// The address that is meant by a name, of the version that is asked for.
 pub(super) fn destination(role: &Role, policy: &Policy) -> Result<IpAddr, Error> {
-    let told = role.peer.get(super::ADDRESS).cloned();
-    let host = role.settings.text(TARGET).or(told).ok_or(Error::Endpoint { kind: "probe", what: super::ADDRESS })?;
+    let told = role.peer.get(ADDRESS).cloned();
+    let host = role.settings.text(TARGET).or(told).ok_or(Error::Endpoint { kind: "probe", what: ADDRESS })?;
     let family = role.settings.text("family").unwrap_or_default();
     let fits = |address: &IpAddr| match family.as_str() {
         "4" => address.is_ipv4(),

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context as _;
 use fathom_fleet::{AgentStream, ErrorClass, Fleet, launcher, tls::Key};
-use fathom_lab::{DeviceRecord, Entry, Journal, Lab, LabName, StateFolder, device, preset};
+use fathom_lab::{DeviceRecord, Entry, Journal, Lab, LabName, Options, StateFolder, device, preset};
 use fathom_model::{
     Environment, Plan,
     plan::{HostReach, LabPlan},
@@ -211,7 +211,7 @@ fn describe(record: &DeviceRecord, environment: &mut Environment) {
 
 fn build_lab(plan: &LabPlan) -> anyhow::Result<Lab> {
     let preset = preset::find(&plan.preset).map_err(|error| lab_error(&error))?;
-    let mut options = preset::Options { device_core: device_core(), ..preset::Options::default() };
+    let mut options = Options { device_core: device_core(), ..Options::default() };
     if let Some(mtu_bytes) = plan.mtu_bytes {
         options.mtu_bytes = mtu_bytes;
     }

@@ -4,7 +4,7 @@ use std::{fs, io::Write as _, os::fd::AsFd as _, sync::Arc};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_engine::pace::WorkShare;
-use fathom_lab::{Device, Lab, preset};
+use fathom_lab::{Device, Lab, Options, preset};
 use fathom_packet::{
     backend::{self, OutputDevice, Timestamping, WorkerLoad},
     craft::{FrameSet, FrameTemplate},
@@ -279,11 +279,7 @@ fn frame_backends() -> Check {
 
 fn threaded_napi() -> Check {
     const WHAT: &str = "devices on own cores";
-    let options = preset::Options {
-        device: Some(Device::Router),
-        device_core: hosts::device_core(),
-        ..preset::Options::default()
-    };
+    let options = Options { device: Some(Device::Router), device_core: hosts::device_core(), ..Options::default() };
     let built = hosts::holder_program().ok().map(|holder| {
         let preset = preset::find("pair").expect("the first of all presets");
         Lab::build(preset, &options, holder)

@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_lab::{
-    Lab, LabName, PRESETS, StateFolder,
+    Lab, LabName, Options, PRESETS, StateFolder,
     holder::{self, LabSpec},
     preset,
 };
@@ -102,7 +102,7 @@ fn up(given: &ArgMatches) -> anyhow::Result<Exit> {
     let signals = signal::watch()?;
     let preset = preset::find(given.get_one::<String>("preset").expect("it has a default"))?;
     let name = lab_name(given, Some(preset.name))?;
-    let mut options = preset::Options { device_core: hosts::device_core(), ..preset::Options::default() };
+    let mut options = Options { device_core: hosts::device_core(), ..Options::default() };
     if let Some(mtu_bytes) = given.get_one::<u32>("mtu") {
         options.mtu_bytes = *mtu_bytes;
     }

@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches};
 use fathom_analyze::promise;
 use fathom_fleet::tls::{Identity, Key};
 use fathom_lab::{
-    Device, StateFolder,
+    Device, Options, StateFolder,
     device::{self, FORMS},
     preset,
 };
@@ -187,7 +187,7 @@ pub(crate) fn hosts_in_lab(name: &str, device: Option<&str>) -> Result<TestHosts
         (record.device.is_some(), None)
     } else {
         let device: Option<Device> = device.map(str::parse).transpose().map_err(|error| lab_error(&error))?;
-        let options = preset::Options { device, ..preset::Options::default() };
+        let options = Options { device, ..Options::default() };
         let known = preset::find(name).and_then(|preset| preset.device(&options)).map_err(|error| lab_error(&error))?;
         let device = device.map(|device| device.to_string());
         (known.is_some(), Some(LabPlan { preset: name.to_owned(), mtu_bytes: None, device }))

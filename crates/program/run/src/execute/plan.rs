@@ -6,7 +6,7 @@ use fathom_model::{
     units::Nanos,
 };
 
-use fathom_lab::preset::Options;
+use fathom_lab::Options;
 
 use super::{benchmark, search_spec};
 use crate::{

@@ -1,11 +1,19 @@
-//! The end of a page: the hosts beside each other, and how to repeat the run.
+//! Who took part, in a few words and fact by fact, and how to repeat the run.
 
 use std::collections::BTreeSet;
 
-use fathom_model::{Run, run::Host, units::Nanos};
+use fathom_model::{
+    Layer, Run, TestRun,
+    plan::HostReach,
+    run::Host,
+    units::{BitsPerSec, Nanos},
+};
 
-use super::{Block, Cell, Column, List, Row, Sentence, Table, folded, overview};
-use crate::words::MISSING;
+use super::{Block, Cell, Column, List, Row, Sentence, Table, folded, probe};
+use crate::{
+    plot::core_heatmap::cores,
+    words::{MISSING, counted},
+};
 
 /// A fact by topic and name, with the value of each host.
 struct HostFact<'a> {
@@ -96,10 +104,72 @@ fn unavailable_and_changed(name: &str, host: &Host) -> impl Iterator<Item = Sent
 pub(super) fn repeat(run: &Run) -> Block<'_> {
     let plan = serde_json::to_string_pretty(&run.plan).unwrap_or_default();
     let made = format!("{} · run {} · document {} · seed {}", run.tool, run.id, run.schema, run.plan.seed);
-    let blocks = vec![
-        Block::Code(overview::command(run)),
-        folded("the plan, complete", vec![Block::Code(plan)]),
-        Block::aside(made),
-    ];
+    let blocks =
+        vec![Block::Code(command(run)), folded("the plan, complete", vec![Block::Code(plan)]), Block::aside(made)];
     super::section("repeat", "Repeat it", blocks)
+}
+
+/// The command without the place of the program.
+pub(super) fn command(run: &Run) -> String {
+    let (program, rest) = run.command.split_once(' ').unwrap_or((&run.command, ""));
+    format!("{} {rest}", program.rsplit('/').next().unwrap_or(program)).trim_end().to_owned()
+}
+
+/// Whether all hosts of a run are one machine, so that they have the same cores.
+pub(super) fn is_one_machine(run: &Run) -> bool {
+    let here = |name: &String| run.plan.hosts.get(name).is_some_and(HostReach::is_on_this_machine);
+    let boots: Vec<Option<&str>> = run.hosts.values().map(|host| host.environment.get("kernel", "boot_id")).collect();
+    run.hosts.keys().all(here) || (boots.iter().all(Option::is_some) && boots.windows(2).all(|two| two[0] == two[1]))
+}
+
+fn cores_words(run: &Run, name: &str) -> Option<String> {
+    let n = run.tests.iter().map(|test| cores(test, name).len()).max().filter(|n| *n > 0)?;
+    Some(counted(n as u64, "core"))
+}
+
+/// The interface of a host with its speed, if that is one of a wire.
+fn interface_words(run: &Run, name: &str) -> Option<String> {
+    let host = run.hosts.get(name)?;
+    let interface = host.interface.as_deref()?;
+    let fact = |name: &str| host.environment.get(interface, name);
+    let speed = fact("speed_bps").filter(|_| fact("line_rate") == Some("real"));
+    let speed = speed.and_then(|speed| speed.parse::<BitsPerSec>().ok());
+    Some(speed.map_or(interface.to_owned(), |speed| format!("{interface} {speed}")))
+}
+
+/// A host in a few words: `gen-1 (16 cores, ens5 25 Gbit/s)`; the cores that several hosts share stand elsewhere.
+pub(super) fn host_words(run: &Run, name: &str) -> String {
+    let cores = cores_words(run, name).filter(|_| shared_cores(run).is_none());
+    // An interface beside a host that is only probed would look like what was measured.
+    let by = if probe::target(run).is_some() { "by " } else { "" };
+    let interface = interface_words(run, name).map(|interface| format!("{by}{interface}"));
+    let facts: Vec<String> = cores.into_iter().chain(interface).collect();
+    if facts.is_empty() { name.to_owned() } else { format!("{name} ({})", facts.join(", ")) }
+}
+
+/// What the hosts of a run share, when they are one machine: `one machine with 2 cores`.
+pub(super) fn shared_cores(run: &Run) -> Option<String> {
+    let several = roles_of_hosts(run).iter().any(|(_, name)| Some(*name) != run.tests.first().map(|test| &*test.from));
+    let name = run.hosts.keys().find_map(|name| cores_words(run, name)).filter(|_| several && is_one_machine(run))?;
+    Some(format!("one machine with {name}"))
+}
+
+/// Each host that takes part, with what it does.
+pub(super) fn roles_of_hosts(run: &Run) -> Vec<(&'static str, &str)> {
+    let from = run.tests.first().map(|test| test.from.as_str());
+    let to = run.tests.iter().find_map(|test| test.to.as_deref());
+    let known = |name: &&str| Some(*name) != from && Some(*name) != to;
+    let others = run.hosts.keys().map(String::as_str).filter(known).map(|name| ("host", name));
+    // Frames that go one way need not go from the client to the target.
+    let is_one_way = |test: &TestRun| Some(test.from.as_str()) == from && test.to.is_some();
+    let go_one_way = run.tests.iter().all(|test| test.layer == Layer::Frames && is_one_way(test));
+    let [both, first, second] = if go_one_way {
+        ["sender and receiver", "sender", "receiver"]
+    } else {
+        ["client and target", "client", "target"]
+    };
+    if from.is_some() && from == to {
+        return from.map(|name| (both, name)).into_iter().chain(others).collect();
+    }
+    from.map(|name| (first, name)).into_iter().chain(to.map(|name| (second, name))).chain(others).collect()
 }

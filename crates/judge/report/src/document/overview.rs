@@ -1,24 +1,20 @@
 //! The top of a report: what was run, what became of it, what holds it back, and all tests beside each other.
 
 use fathom_model::{
-    Conservation, Derivation, Finding, Layer, LimitKind, Metric, Run, Severity, StepSummary, Summary, TestRun, Unit,
+    Conservation, Derivation, Finding, LimitKind, Metric, Run, Severity, StepSummary, Summary, TestRun, Unit,
     VerdictState,
     metric::Better,
-    plan::HostReach,
-    units::{BitsPerSec, grouped, percent},
+    units::{grouped, percent},
 };
 
 use super::{
-    Block, Cell, Column, Fact, FindingBlock, Head, List, Row, Rung, Sentence, State, Table, anchor, folded, probe,
-    section,
+    Block, Cell, Column, Fact, FindingBlock, Head, List, Row, Rung, Sentence, State, Table, anchor, folded, hosts,
+    probe, section,
     steps::{self, PromiseCell},
 };
-use crate::{
-    plot::core_heatmap::cores,
-    words::{
-        self, MISSING, Mark, ValueWords, counted, finding_of, headline_value, quantile_value, quantiles,
-        rounds_missing, value_words, with_common_start, with_common_unit,
-    },
+use crate::words::{
+    self, MISSING, Mark, ValueWords, finding_of, headline_value, quantile_value, quantiles, rounds_missing,
+    value_words, with_common_start, with_common_unit,
 };
 
 /// More findings than this are no longer read one by one.
@@ -47,15 +43,16 @@ pub(super) fn top(run: &Run) -> Vec<Block<'_>> {
 fn head(run: &Run) -> Block<'_> {
     let (seconds, fraction) = run.started.split_once('.').unwrap_or((&run.started, ""));
     let zone = fraction.trim_start_matches(|c: char| c.is_ascii_digit());
-    let roles = roles_of_hosts(run).into_iter().map(|(role, name)| Fact::new(role, host_words(run, name)));
+    let roles =
+        hosts::roles_of_hosts(run).into_iter().map(|(role, name)| Fact::new(role, hosts::host_words(run, name)));
     // The host that was probed, where it is not one of those that take part.
     let probed = probe::target(run).filter(|_| run.tests.iter().all(|test| test.to.is_none()));
     let further =
-        [probed.map(|target| ("target", target.to_owned())), shared_cores(run).map(|cores| ("shared", cores))];
+        [probed.map(|target| ("target", target.to_owned())), hosts::shared_cores(run).map(|cores| ("shared", cores))];
     Block::Head(Head {
         id: run.id.clone(),
         title: run.plan.title.clone(),
-        command: command(run),
+        command: hosts::command(run),
         hosts: roles.chain(further.into_iter().flatten().map(|(name, text)| Fact::new(name, text))).collect(),
         facts: vec![
             Fact::new("started", format!("{}{zone}", seconds.replace('T', " "))),
@@ -63,12 +60,6 @@ fn head(run: &Run) -> Block<'_> {
             Fact::new("rounds", run.plan.rounds.to_string()),
         ],
     })
-}
-
-/// The command without the place of the program.
-pub(super) fn command(run: &Run) -> String {
-    let (program, rest) = run.command.split_once(' ').unwrap_or((&run.command, ""));
-    format!("{} {rest}", program.rsplit('/').next().unwrap_or(program)).trim_end().to_owned()
 }
 
 /// What became of a run, with its reasons.
@@ -352,63 +343,4 @@ fn promised_row((step, promise): &(Option<&StepSummary>, PromiseCell<'_>)) -> Ro
         mark: promise.mark,
     };
     row(step.map_or_else(|| title.to_owned(), |step| format!("{} {title}", step.name)), value)
-}
-
-/// Whether all hosts of a run are one machine, so that they have the same cores.
-pub(super) fn is_one_machine(run: &Run) -> bool {
-    let here = |name: &String| run.plan.hosts.get(name).is_some_and(HostReach::is_on_this_machine);
-    let boots: Vec<Option<&str>> = run.hosts.values().map(|host| host.environment.get("kernel", "boot_id")).collect();
-    run.hosts.keys().all(here) || (boots.iter().all(Option::is_some) && boots.windows(2).all(|two| two[0] == two[1]))
-}
-
-fn cores_words(run: &Run, name: &str) -> Option<String> {
-    let n = run.tests.iter().map(|test| cores(test, name).len()).max().filter(|n| *n > 0)?;
-    Some(counted(n as u64, "core"))
-}
-
-/// The interface of a host with its speed, if that is one of a wire.
-fn interface_words(run: &Run, name: &str) -> Option<String> {
-    let host = run.hosts.get(name)?;
-    let interface = host.interface.as_deref()?;
-    let fact = |name: &str| host.environment.get(interface, name);
-    let speed = fact("speed_bps").filter(|_| fact("line_rate") == Some("real"));
-    let speed = speed.and_then(|speed| speed.parse::<BitsPerSec>().ok());
-    Some(speed.map_or(interface.to_owned(), |speed| format!("{interface} {speed}")))
-}
-
-/// A host in a few words: `gen-1 (16 cores, ens5 25 Gbit/s)`; the cores that several hosts share stand elsewhere.
-fn host_words(run: &Run, name: &str) -> String {
-    let cores = cores_words(run, name).filter(|_| shared_cores(run).is_none());
-    // An interface beside a host that is only probed would look like what was measured.
-    let by = if probe::target(run).is_some() { "by " } else { "" };
-    let interface = interface_words(run, name).map(|interface| format!("{by}{interface}"));
-    let facts: Vec<String> = cores.into_iter().chain(interface).collect();
-    if facts.is_empty() { name.to_owned() } else { format!("{name} ({})", facts.join(", ")) }
-}
-
-/// What the hosts of a run share, when they are one machine: `one machine with 2 cores`.
-fn shared_cores(run: &Run) -> Option<String> {
-    let several = roles_of_hosts(run).iter().any(|(_, name)| Some(*name) != run.tests.first().map(|test| &*test.from));
-    let name = run.hosts.keys().find_map(|name| cores_words(run, name)).filter(|_| several && is_one_machine(run))?;
-    Some(format!("one machine with {name}"))
-}
-
-/// Each host that takes part, with what it does.
-fn roles_of_hosts(run: &Run) -> Vec<(&'static str, &str)> {
-    let from = run.tests.first().map(|test| test.from.as_str());
-    let to = run.tests.iter().find_map(|test| test.to.as_deref());
-    let known = |name: &&str| Some(*name) != from && Some(*name) != to;
-    let others = run.hosts.keys().map(String::as_str).filter(known).map(|name| ("host", name));
-    // Frames that go one way need not go from the client to the target.
-    let is_one_way = |test: &TestRun| Some(test.from.as_str()) == from && test.to.is_some();
-    let go_one_way = run.tests.iter().all(|test| test.layer == Layer::Frames && is_one_way(test));
-    let [both, first, second] = if go_one_way {
-        ["sender and receiver", "sender", "receiver"]
-    } else {
-        ["client and target", "client", "target"]
-    };
-    if from.is_some() && from == to {
-        return from.map(|name| (both, name)).into_iter().chain(others).collect();
-    }
-    from.map(|name| (first, name)).into_iter().chain(to.map(|name| (second, name))).chain(others).collect()
 }

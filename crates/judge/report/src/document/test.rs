@@ -8,8 +8,9 @@ use fathom_model::{
 
 use super::{
     Block, Cell, Column, Figure, Fold, Headline, Medium, Row, Section, Table, anchor, benchmark, columns, curve, flow,
+    hosts::is_one_machine,
     notes,
-    overview::{is_one_machine, marker, sum, why_not},
+    overview::{marker, sum, why_not},
     probe, steps,
 };
 use crate::{

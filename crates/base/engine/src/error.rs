@@ -11,6 +11,14 @@ pub enum Error {
     /// An option is wrong.
     #[error(transparent)]
     Setting(#[from] SettingError),
+    /// Options that cannot be.
+    #[error("{what}")]
+    BadRequest {
+        /// What is wrong with which option.
+        what: String,
+        /// What to write instead.
+        hint: Option<String>,
+    },
     /// There is no kind of test of this name.
     #[error("there is no test kind `{name}`; there are {known}")]
     UnknownKind {
@@ -115,7 +123,7 @@ impl Error {
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         match self {
-            Self::Unsupported { hint, .. } => hint.as_deref(),
+            Self::Unsupported { hint, .. } | Self::BadRequest { hint, .. } => hint.as_deref(),
             Self::Refused(refused) => refused.hint.as_deref(),
             Self::Unreachable { hint, .. } | Self::NoResult { hint, .. } => Some(hint),
             _ => None,

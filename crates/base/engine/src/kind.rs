@@ -36,6 +36,22 @@ pub trait TestKind: Sync {
         Ok(())
     }
 
+    /// All that a test with these settings sends to beyond the hosts of its plan, whatever options name it.
+    ///
+    /// The program asks it before anything is touched, and so does the agent of a served host. What is sent to is judged again by the
+    /// policy where it is opened.
+    ///
+    /// # Errors
+    /// Names the option that names no target.
+    fn destinations(&self, _settings: &fathom_model::Settings) -> Result<Vec<NamedTarget>, Error> {
+        Ok(Vec::new())
+    }
+
+    /// Whether it makes rules or fills sockets where it runs, which is nobody's business on a machine that has other work.
+    fn is_for_labs_only(&self) -> bool {
+        false
+    }
+
     /// Makes everything ready: sockets open, buffers filled, endpoints known. Nothing is sent before the start.
     ///
     /// Whatever it opens for the role is judged by the policy.
@@ -43,6 +59,32 @@ pub trait TestKind: Sync {
     /// # Errors
     /// Says what is missing; nothing is left behind then.
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error>;
+}
+
+/// A place that a test sends to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedTarget {
+    /// A name or an address; a network too with [`Consent::WholeNetwork`].
+    pub host: String,
+    /// Where a connection shows before the test that something listens; absent where none may be made.
+    pub port: Option<u16>,
+    /// Who has to agree.
+    pub consent: Consent,
+}
+
+/// Who has to agree to what is sent to a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Consent {
+    /// The user's allow-list.
+    AllowList,
+    /// The user's allow-list, except in a lab, which nothing leaves.
+    AllowListOutsideLabs,
+    /// Nobody outside a lab beyond the host that is named: it is one host, and packets come at ping's pace.
+    SingleHostOutsideLabs,
+    /// The server itself, by answering its protocol; it is one host.
+    Server,
+    /// The user's allow-list, for the network as a whole.
+    WholeNetwork,
 }
 
 /// Who may come to the sockets of a role: the other side, from wherever the role's options let it send.

@@ -21,7 +21,7 @@ mod workers;
 pub use abandon::abandon;
 pub use error::Error;
 pub use io_backend::{Batching, IoBackend, LoadModel, ReactorKind};
-pub use kind::{Test, TestKind, find, guests};
+pub use kind::{Consent, NamedTarget, Test, TestKind, find, guests};
 pub use live_counters::WorkerCounters;
 pub use observe::Observer;
 pub use trial_context::{LiveProgress, Stop, StopFlag, TrialContext};

@@ -42,7 +42,7 @@ impl AgentFailure {
     pub(crate) fn of_engine(error: &fathom_engine::Error, has_started: HasStarted) -> Self {
         use fathom_engine::Error as Engine;
         let class = match (error, has_started) {
-            (Engine::Setting(_) | Engine::UnknownKind { .. }, _) => ErrorClass::Usage,
+            (Engine::Setting(_) | Engine::BadRequest { .. } | Engine::UnknownKind { .. }, _) => ErrorClass::Usage,
             (error, HasStarted::No) if error.is_preflight() => ErrorClass::Preflight,
             _ => ErrorClass::Failed,
         };

@@ -1,10 +1,11 @@
 //! A good word before anything is opened, where a served agent would be refused later.
 //!
-//! It guards nothing: what a role sends to and opens is judged by the [`Policy`] where that happens. Here only options whose kind
-//! is [`ValueKind::Destination`] or [`ValueKind::File`] are looked at, and the addresses that the responder told.
+//! It guards nothing: what a role sends to and opens is judged by the [`Policy`] where that happens. Here the targets that the kind
+//! states are looked at, options whose kind is [`ValueKind::File`], and the addresses that the responder told.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
+use fathom_engine::NamedTarget;
 use fathom_model::{OptionDoc, Role, ValueKind};
 use fathom_sys::policy::{Network, Policy, Refused};
 
@@ -14,22 +15,23 @@ use crate::{AgentFailure, ErrorClass};
 ///
 /// # Errors
 /// A preflight failure that says what the owner of the host would have to allow.
-pub(crate) fn check(policy: &Policy, role: &Role, options: &[OptionDoc]) -> Result<(), AgentFailure> {
+pub(crate) fn check(
+    policy: &Policy,
+    role: &Role,
+    (options, targets): (&[OptionDoc], &[NamedTarget]),
+) -> Result<(), AgentFailure> {
     if !policy.is_for_others() {
         return Ok(());
     }
-    for option in options {
-        let Some(text) = role.settings.text(option.name) else { continue };
-        match option.value {
-            // One without a path says that the other side has a file.
-            ValueKind::File if !text.is_empty() => {
-                let message =
-                    format!("`{}` is refused: an agent that is served opens no files for others", option.name);
-                return Err(AgentFailure::new(ErrorClass::Preflight, message));
-            }
-            ValueKind::Destination => check_value(policy, (option.name, &text), words(&text).flat_map(networks_of))?,
-            _ => {}
-        }
+    let is_file = |option: &&OptionDoc| option.value == ValueKind::File;
+    // One without a path says that the other side has a file.
+    let has_path = |option: &&OptionDoc| role.settings.text(option.name).is_some_and(|path| !path.is_empty());
+    if let Some(option) = options.iter().filter(is_file).find(has_path) {
+        let message = format!("`{}` is refused: an agent that is served opens no files for others", option.name);
+        return Err(AgentFailure::new(ErrorClass::Preflight, message));
+    }
+    for target in targets {
+        check_value(policy, ("target", &target.host), networks_of(&target.host).into_iter())?;
     }
     role.peer.iter().try_for_each(|(name, text)| check_value(policy, (name, text), words(text).filter_map(address)))
 }
@@ -56,21 +58,10 @@ fn address(word: &str) -> Option<Network> {
     with_port.or_else(|_| word.parse::<IpAddr>()).ok().map(Network::from)
 }
 
-/// What a URL, a network, an address or a name with or without a port stands for now; nothing when that cannot be told.
-fn networks_of(word: &str) -> Vec<Network> {
-    if let Ok(network) = word.parse() {
+/// What a network, an address or a name stands for now; nothing when that cannot be told.
+fn networks_of(host: &str) -> Vec<Network> {
+    if let Ok(network) = host.parse() {
         return vec![network];
-    }
-    let behind_scheme = word.split_once("://").map_or(word, |(_, rest)| rest);
-    let authority = behind_scheme.split(['/', '?', '#']).next().unwrap_or(behind_scheme);
-    let authority = authority.rsplit('@').next().unwrap_or(authority);
-    if let Some(address) = address(authority.trim_start_matches('[').trim_end_matches(']')).or(address(authority)) {
-        return vec![address];
-    }
-    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
-    // A number in front of a URL says how often it is asked for.
-    if host.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Vec::new();
     }
     let found = (host, 0).to_socket_addrs().into_iter().flatten();
     found.map(|address| Network::from(address.ip())).collect()
@@ -78,12 +69,12 @@ fn networks_of(word: &str) -> Vec<Network> {
 
 #[cfg(test)]
 mod tests {
+    use fathom_engine::Consent;
     use fathom_model::{Phases, Settings, Side, units::Nanos};
 
     use super::*;
 
     const OPTIONS: &[OptionDoc] = &[
-        OptionDoc { name: "url", value: ValueKind::Destination, default: None, help: "where" },
         OptionDoc { name: "body", value: ValueKind::Text, default: None, help: "what" },
         OptionDoc { name: "log", value: ValueKind::File, default: None, help: "what happened" },
     ];
@@ -109,40 +100,32 @@ mod tests {
         }
     }
 
-    fn judge(role: &Role) -> Result<(), AgentFailure> {
+    fn judge(role: &Role, hosts: &[&str]) -> Result<(), AgentFailure> {
         let allowed = vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
-        check(&Policy::served("198.18.0.1".parse().unwrap(), allowed), role, OPTIONS)
+        let target = |host: &&str| NamedTarget { host: (*host).to_owned(), port: None, consent: Consent::AllowList };
+        let targets: Vec<_> = hosts.iter().map(target).collect();
+        check(&Policy::served("198.18.0.1".parse().unwrap(), allowed), role, (OPTIONS, &targets))
     }
 
     #[test]
     fn files_of_the_owner_are_not_opened_for_whoever_has_the_key() {
         let role = role(Settings::default().with("log", "/tmp/log"), &[]);
-        let failure = judge(&role).unwrap_err();
+        let failure = judge(&role, &[]).unwrap_err();
         assert!(failure.class == ErrorClass::Preflight && failure.message.contains("`log` is refused"));
-        assert!(check(&Policy::anything(), &role, OPTIONS).is_ok());
+        assert!(check(&Policy::anything(), &role, (OPTIONS, &[])).is_ok());
     }
 
     #[test]
     fn a_destination_outside_is_told_before_anything_is_opened() {
         let peers = ["203.0.113.1:80", "203.0.113.1", "[2001:db8::1]:80", "10.0.0.1:1,203.0.113.1:2"];
         for peer in peers {
-            let failure = judge(&role(Settings::default(), &[("anything", peer)])).unwrap_err();
+            let failure = judge(&role(Settings::default(), &[("anything", peer)]), &[]).unwrap_err();
             assert_eq!(failure.class, ErrorClass::Preflight, "{peer}");
             assert!(failure.hint.unwrap().contains("--allow"));
         }
-        for url in [
-            "http://203.0.113.1/x",
-            "http://me:secret@203.0.113.1:81?x=1",
-            "http://[2001:db8::1]/",
-            "http://localhost:8080/",
-            "localhost",
-            "3 http://198.18.0.1/\n1 http://203.0.113.1/",
-            "10.0.0.0/7",
-            "0.0.0.0/0",
-            "10.0.0.0/8 ::/0",
-        ] {
-            let failure = judge(&role(Settings::default().with("url", url), &[])).unwrap_err();
-            assert!(failure.message.contains("is refused") && failure.hint.unwrap().contains("--allow"), "{url}");
+        for host in ["203.0.113.1", "2001:db8::1", "localhost", "10.0.0.0/7", "0.0.0.0/0", "::/0"] {
+            let failure = judge(&role(Settings::default(), &[]), &["10.0.0.1", host]).unwrap_err();
+            assert!(failure.message.contains("is refused") && failure.hint.unwrap().contains("--allow"), "{host}");
         }
     }
 
@@ -154,9 +137,8 @@ mod tests {
             ("six", "[fd00::1]:5"),
             ("mac", "02:00:00:00:00:05"),
         ];
-        for url in ["http://[::ffff:198.18.0.1]:80/", "70 http://198.18.0.1/a\n30 http://198.18.0.1/b", "10.2.0.0/16"] {
-            let settings = Settings::default().with("url", url).with("body", "see https://shop.test/ 203.0.113.1");
-            assert_eq!(judge(&role(settings, &peers)), Ok(()), "{url}");
-        }
+        let settings = Settings::default().with("body", "see https://shop.test/ 203.0.113.1");
+        let hosts = ["::ffff:198.18.0.1", "198.18.0.1", "10.2.0.0/16"];
+        assert_eq!(judge(&role(settings, &peers), &hosts), Ok(()));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use fathom_engine::{Error, Test, TestKind, TrialContext};
+use fathom_engine::{Consent, Error, NamedTarget, Test, TestKind, TrialContext};
 use fathom_http::users::{OPTIONS, UserArrivals, VirtualUsers, WorkerShare, concat_options};
 use fathom_model::{
     Endpoints, Histogram, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, ValueKind, units::Nanos,
@@ -89,6 +89,14 @@ impl TestKind for AppLua {
 
     fn layer(&self) -> Layer {
         Layer::Http
+    }
+
+    fn destinations(&self, settings: &Settings) -> Result<Vec<NamedTarget>, Error> {
+        // A script chooses among these while it runs, so that all of them are targets.
+        let chosen = settings.text(ALLOW).unwrap_or_default();
+        let networks = chosen.split([',', ' ', '\n']).filter(|word| !word.is_empty());
+        let network = |word: &str| NamedTarget { host: word.to_owned(), port: None, consent: Consent::WholeNetwork };
+        Ok(networks.map(network).chain(fathom_http::target::destinations(settings)?).collect())
     }
 
     fn is_two_sided(&self, settings: &Settings) -> bool {

@@ -12,7 +12,8 @@ use std::{
 };
 
 use anyhow::Context as _;
-use fathom_model::{TestPlan, plan::HostReach};
+use fathom_engine::{Consent, NamedTarget};
+use fathom_model::plan::HostReach;
 use fathom_sys::policy::{Network, Policy};
 
 use crate::{
@@ -339,27 +340,29 @@ fn with_allow_option(command: &str, list: &str) -> String {
     }
 }
 
-/// Refuses to probe a host that the user has not allowed; in a lab everything may be probed, for nothing leaves it.
-///
-/// Single packets at ping's pace are as free as those of ping.
-pub fn check_probe(
-    host: &str,
-    (test, from): (&TestPlan, Option<&HostReach>),
-    allowed: &AllowList,
-) -> Result<(), UserError> {
-    let is_in_lab = match from {
+/// Refuses a target to which nobody who has to agree has agreed, and one that is not there.
+pub fn check_target(wanted: &NamedTarget, from: Option<&HostReach>, allowed: &AllowList) -> Result<(), UserError> {
+    let NamedTarget { host, port, consent } = wanted;
+    let is_in_lab = || match from {
         Some(HostReach::Lab(_) | HostReach::LabUp(..)) => true,
         Some(HostReach::This) => target::is_in_lab(),
         _ => false,
     };
-    if is_in_lab {
-        return Ok(());
+    match consent {
+        Consent::AllowListOutsideLabs | Consent::SingleHostOutsideLabs if is_in_lab() => return Ok(()),
+        Consent::WholeNetwork => return allowed.check_network(host),
+        Consent::Server | Consent::SingleHostOutsideLabs => return check_single_host(host, &target::resolve(host)?),
+        Consent::AllowList | Consent::AllowListOutsideLabs => {}
     }
     let addresses = target::resolve(host)?;
-    if fathom_probe::kinds::is_within_ping_rate(&test.kind, &test.options) {
-        return check_single_host(host, &addresses);
+    allowed.check(host, &addresses)?;
+    match port {
+        // From another host it may be reached although it is not from here.
+        Some(port) if matches!(from, Some(HostReach::This | HostReach::At(_))) => {
+            target::check_reachable(&addresses, *port)
+        }
+        _ => Ok(()),
     }
-    allowed.check(host, &addresses)
 }
 
 #[cfg(test)]

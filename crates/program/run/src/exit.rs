@@ -106,7 +106,7 @@ impl std::error::Error for UserError {}
 pub fn engine_error(error: &fathom_engine::Error) -> UserError {
     use fathom_engine::Error;
     let exit = match error {
-        Error::Setting(_) | Error::UnknownKind { .. } => Exit::Usage,
+        Error::Setting(_) | Error::BadRequest { .. } | Error::UnknownKind { .. } => Exit::Usage,
         error if error.is_preflight() => Exit::Preflight,
         _ => Exit::Failed,
     };

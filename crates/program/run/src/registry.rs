@@ -74,3 +74,37 @@ impl Observer for HostObserver {
 pub fn observer() -> Box<dyn Observer> {
     Box::new(HostObserver(host_watch()))
 }
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::{OptionDoc, Settings, ValueKind};
+
+    use super::*;
+
+    /// A value of a destination that no check refuses, for options that take a URL, a network or a host.
+    fn stated(kind: &dyn TestKind, option: &OptionDoc) -> Vec<String> {
+        ["http://192.0.2.7:81/", "192.0.2.7:81", "192.0.2.7"]
+            .into_iter()
+            .filter_map(|text| kind.destinations(&Settings::default().with(option.name, text)).ok())
+            .flatten()
+            .map(|target| target.host)
+            .collect()
+    }
+
+    #[test]
+    fn every_option_that_names_a_destination_is_stated_by_its_kind() {
+        let mut n_options = 0;
+        for kind in KINDS.iter() {
+            for option in kind.options().iter().filter(|option| option.value == ValueKind::Destination) {
+                assert!(
+                    stated(*kind, option).iter().any(|host| host == "192.0.2.7"),
+                    "{} {}",
+                    kind.name(),
+                    option.name
+                );
+                n_options += 1;
+            }
+        }
+        assert!(n_options > 10, "only {n_options} options name a destination");
+    }
+}

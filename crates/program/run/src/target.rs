@@ -5,11 +5,15 @@ use std::{
     time::Duration,
 };
 
+use fathom_engine::Consent;
 use fathom_lab::{Lab, StateFolder};
 use fathom_model::TestPlan;
 use fathom_sys::netlink::namespace::NetNs;
 
-use crate::exit::{Exit, UserError};
+use crate::{
+    exit::{Exit, UserError},
+    registry,
+};
 
 /// Whether this process itself is on a host of a lab that is up.
 pub fn is_in_lab() -> bool {
@@ -42,11 +46,8 @@ pub fn check_reachable(addresses: &[IpAddr], port: u16) -> Result<(), UserError>
 
 /// The first host beyond the plan's own to which a test sends; what is no destination is for its check to refuse.
 pub fn destination(test: &TestPlan) -> Option<String> {
-    let options = &test.options;
-    let probed = fathom_probe::kinds::destination(&test.kind, options);
-    let server = || Some(fathom_interop::iperf3::destination(options).ok()??.0);
-    let of_url = || Some(fathom_http::target::destinations(options).ok()?.into_iter().next()?.host);
-    probed.or_else(server).or_else(of_url)
+    let targets = registry::kind(&test.kind).ok()?.destinations(&test.options).ok()?;
+    targets.into_iter().find(|target| target.consent != Consent::WholeNetwork).map(|target| target.host)
 }
 
 /// The addresses behind a name or an address.

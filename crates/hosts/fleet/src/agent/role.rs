@@ -63,7 +63,8 @@ impl RoleTask {
         let entered = equipment.role_log.as_ref().map(RoleLog::log_start).transpose();
         let entered = entered
             .map_err(|cause| AgentFailure::new(ErrorClass::Failed, format!("cannot enter the roster: {cause}")))?;
-        option_precheck::check(&equipment.policy, &role, kind.options())?;
+        let targets = kind.destinations(&role.settings).map_err(wanting)?;
+        option_precheck::check(&equipment.policy, &role, (kind.options(), &targets))?;
         let observer = watch.map(|interfaces| (equipment.observer)(&interfaces));
         let policy = equipment
             .policy

@@ -3,7 +3,7 @@
 //! What it reports is *service time*, from the actual send to the last byte: a server that stalls is asked less meanwhile, so
 //! this is not what users who come on their own would see. That is the open kind's business.
 
-use fathom_engine::{Error, Test, TestKind, TrialContext};
+use fathom_engine::{Error, NamedTarget, Test, TestKind, TrialContext};
 use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side};
 use fathom_sys::policy::Policy;
 
@@ -25,6 +25,10 @@ impl TestKind for HttpClosed {
 
     fn layer(&self) -> Layer {
         Layer::Http
+    }
+
+    fn destinations(&self, settings: &Settings) -> Result<Vec<NamedTarget>, Error> {
+        crate::target::destinations(settings)
     }
 
     fn is_two_sided(&self, settings: &Settings) -> bool {

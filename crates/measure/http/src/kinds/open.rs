@@ -2,6 +2,7 @@
 //!
 //! The clock of a request starts when it was to be sent, so a stall is felt by all that were due meanwhile.
 
+use fathom_engine::NamedTarget;
 use fathom_engine::{
     Error, Test, TestKind,
     pace::{ArrivalProcess, Profile},
@@ -30,6 +31,10 @@ impl TestKind for HttpOpen {
 
     fn layer(&self) -> Layer {
         Layer::Http
+    }
+
+    fn destinations(&self, settings: &Settings) -> Result<Vec<NamedTarget>, Error> {
+        crate::target::destinations(settings)
     }
 
     fn is_two_sided(&self, settings: &Settings) -> bool {

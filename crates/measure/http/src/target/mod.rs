@@ -30,6 +30,7 @@ pub use channel::{Channel, ChannelSetup, ChannelState, TlsBuffers};
 use destination::Destination;
 pub use destination::{AddressFamily, ConnectEndpoints, DnsRefresh, HostPort};
 pub use error::TargetConfigError;
+use fathom_engine::{Consent, Error, NamedTarget};
 use fathom_model::{Note, Settings, settings::SettingError, units::Bytes};
 use fathom_sys::policy::Policy;
 pub use fault::{ConnectFault, ProxyFault, RequestStage, TlsFault};
@@ -188,7 +189,7 @@ impl TargetConfig {
 ///
 /// # Errors
 /// The first option that names no place.
-pub fn destinations(settings: &Settings) -> Result<Vec<HostPort>, TargetConfigError> {
+fn named_targets(settings: &Settings) -> Result<Vec<HostPort>, TargetConfigError> {
     let of = |url: &Url| HostPort { host: url.host.clone(), port: url.port };
     let targets = WeightedUrl::all(settings)?.unwrap_or_default();
     if settings.text("unix").is_some() {
@@ -207,6 +208,19 @@ pub fn destinations(settings: &Settings) -> Result<Vec<HostPort>, TargetConfigEr
         }
     }
     Ok(names)
+}
+
+/// The same, as a kind of test states it.
+///
+/// # Errors
+/// A URL or an address that is none.
+pub fn destinations(settings: &Settings) -> Result<Vec<NamedTarget>, Error> {
+    let targets = named_targets(settings).map_err(|error| Error::BadRequest {
+        what: error.to_string(),
+        hint: error.hint().map(|hint| hint.to_string()),
+    })?;
+    let target = |HostPort { host, port }| NamedTarget { host, port: Some(port), consent: Consent::AllowList };
+    Ok(targets.into_iter().map(target).collect())
 }
 
 /// The URL of a responder of ours.

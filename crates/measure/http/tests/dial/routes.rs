@@ -87,7 +87,7 @@ fn who_may_be_sent_to_is_asked_of_the_place_that_packets_go_to() {
     let of = |options: &[(&str, &str)]| {
         let settings = options.iter().fold(Settings::default(), |settings, (name, value)| settings.with(name, *value));
         let names = destinations(&settings).unwrap();
-        names.iter().map(|name| format!("{} {}", name.host, name.port)).collect::<Vec<_>>()
+        names.iter().map(|name| format!("{} {}", name.host, name.port.unwrap())).collect::<Vec<_>>()
     };
     let urls = ("url", "http://a/x\n2 https://b/y\nhttp://a/z");
     assert_eq!(of(&[urls]), ["a 80", "b 443"]);

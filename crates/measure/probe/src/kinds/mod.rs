@@ -9,7 +9,7 @@ mod metrics;
 mod options;
 mod recording_driver;
 
-use fathom_engine::{Error, Test, TestKind};
+use fathom_engine::{Consent, Error, NamedTarget, Test, TestKind};
 use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, units::Nanos};
 use fathom_sys::policy::Policy;
 
@@ -84,29 +84,23 @@ pub static PORTS: ProbeTest = ProbeTest(&ProbeKindSpec {
     driver: |role| Ok(Box::new(PortScanDriver::new(role)?)),
 });
 
-/// The host that a test probes, if its kind does; nothing where the other host of the plan is probed.
-#[must_use]
-pub fn destination(kind: &str, settings: &Settings) -> Option<String> {
-    let is_probe = [&SERIES, &MTU, &ROUTE, &PORTS].iter().any(|probe| probe.0.name == kind);
-    settings.text(options::TARGET).filter(|_| is_probe)
-}
-
 /// The fastest pace at which ping probes for a user without privileges is five a second; a tenth of a second is as harmless.
 pub const PING_INTERVAL: Nanos = Nanos::from_millis(100);
 /// As far, and as often at a hop, as the tools do that trace a route for anybody.
 const TRACE_MAX: (u64, u64) = (64, 10);
 
-/// Whether a kind sends so few packets that anybody may send them, as ping and traceroute do.
-#[must_use]
-pub fn is_within_ping_rate(kind: &str, settings: &Settings) -> bool {
-    let at_most = |name: &str, most| settings.count(name).is_some_and(|count| count <= most);
-    match kind {
-        _ if kind == SERIES.0.name => {
-            !settings.flag("flood") && settings.span("interval").is_some_and(|interval| interval >= PING_INTERVAL)
+impl ProbeTest {
+    /// Whether it sends so few packets that anybody may send them, as ping and traceroute do.
+    fn is_within_ping_rate(&self, settings: &Settings) -> bool {
+        let at_most = |name: &str, most| settings.count(name).is_some_and(|count| count <= most);
+        match self.0.name {
+            name if name == SERIES.0.name => {
+                !settings.flag("flood") && settings.span("interval").is_some_and(|interval| interval >= PING_INTERVAL)
+            }
+            name if name == MTU.0.name => true,
+            name if name == ROUTE.0.name => at_most("hops", TRACE_MAX.0) && at_most("queries", TRACE_MAX.1),
+            _ => false,
         }
-        _ if kind == MTU.0.name => true,
-        _ if kind == ROUTE.0.name => at_most("hops", TRACE_MAX.0) && at_most("queries", TRACE_MAX.1),
-        _ => false,
     }
 }
 
@@ -121,6 +115,14 @@ impl TestKind for ProbeTest {
 
     fn layer(&self) -> Layer {
         Layer::Path
+    }
+
+    fn destinations(&self, settings: &Settings) -> Result<Vec<NamedTarget>, Error> {
+        let consent = match self.is_within_ping_rate(settings) {
+            true => Consent::SingleHostOutsideLabs,
+            false => Consent::AllowListOutsideLabs,
+        };
+        Ok(settings.text(options::TARGET).map(|host| NamedTarget { host, port: None, consent }).into_iter().collect())
     }
 
     fn is_two_sided(&self, settings: &Settings) -> bool {
@@ -155,12 +157,11 @@ mod tests {
     fn a_few_packets_are_at_the_pace_of_ping_and_a_flood_or_a_scan_is_not() {
         let of = |kind: &ProbeTest, name: &str, text: &str| {
             let settings = Settings::default().with("host", "192.0.2.7").with(name, text);
-            is_within_ping_rate(kind.0.name, &settings.complete(kind.0.options).unwrap())
+            kind.is_within_ping_rate(&settings.complete(kind.0.options).unwrap())
         };
         assert!(of(&SERIES, "interval", "100ms") && of(&SERIES, "count", "3") && of(&MTU, "tries", "2"));
         assert!(of(&ROUTE, "hops", "30"));
         assert!(!of(&SERIES, "interval", "99ms") && !of(&SERIES, "flood", "true") && !of(&ROUTE, "queries", "11"));
         assert!(!of(&PORTS, "ports", "22"));
-        assert!(!is_within_ping_rate("tcp_rr", &Settings::default()));
     }
 }

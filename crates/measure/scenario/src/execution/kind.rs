@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fathom_engine::{Error, Test, TestKind, TrialContext};
+use fathom_engine::{Error, NamedTarget, Test, TestKind, TrialContext};
 use fathom_http::url::Url;
 use fathom_http::{
     metric_definitions::MetricPage,
@@ -119,6 +119,10 @@ impl TestKind for AppScenario {
 
     fn layer(&self) -> Layer {
         Layer::App
+    }
+
+    fn destinations(&self, settings: &Settings) -> Result<Vec<NamedTarget>, Error> {
+        fathom_http::target::destinations(settings)
     }
 
     fn is_two_sided(&self, settings: &Settings) -> bool {

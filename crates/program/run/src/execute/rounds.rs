@@ -26,7 +26,6 @@ use crate::{
     registry,
     secrets::Secrets,
     store::{self, Calibration},
-    target,
 };
 
 /// How often in a row the intervals must be narrow enough: once may be by chance, as they are looked at after every round.
@@ -102,39 +101,14 @@ fn measures_before_it_connects(plan: &Plan) -> bool {
 /// Refuses targets that are neither ours nor allowed, before anything is touched.
 fn check_targets(plan: &Plan, surroundings: &RunOptions) -> Result<(), UserError> {
     for test in &plan.tests {
-        // It makes rules and fills sockets where it runs, which is nobody's business on a machine that has another one.
-        let is_in_lab = matches!(plan.hosts.get(&test.from), Some(HostReach::Lab(_) | HostReach::LabUp(..)));
-        if test.kind == fathom_packet::kinds::stack_receive::NAME && !is_in_lab {
-            return Err(UserError::new(Exit::Usage, "frames are put into the stack of a host of a lab only")
-                .with_line("use", "fathom packet --lab pair --test stack-receive"));
+        let kind = registry::kind(&test.kind).map_err(|error| engine_error(&error))?;
+        let from = plan.hosts.get(&test.from);
+        if kind.is_for_labs_only() && !matches!(from, Some(HostReach::Lab(_) | HostReach::LabUp(..))) {
+            let text = format!("the test {} runs only in a lab", test.kind);
+            return Err(UserError::new(Exit::Usage, text).with_line("use", "--lab pair"));
         }
-        if let Some(host) = fathom_probe::kinds::destination(&test.kind, &test.options) {
-            allow::check_probe(&host, (test, plan.hosts.get(&test.from)), &surroundings.allowed)?;
-            // A `host` of other kinds is a server of another tool.
-            continue;
-        }
-        // A script chooses among these while it runs, so that all of them are targets.
-        let chosen = test.options.text(fathom_lua::ALLOW).unwrap_or_default();
-        for word in chosen.split([',', ' ', '\n']).filter(|word| !word.is_empty()) {
-            surroundings.allowed.check_network(word)?;
-        }
-        let server = fathom_interop::iperf3::destination(&test.options).map_err(|error| engine_error(&error))?;
-        if let Some((host, _)) = server {
-            // Who runs such a server has consented to its tests, and nothing else is sent there. Nothing connects to it here:
-            // a server that serves one test would have served it.
-            allow::check_single_host(&host, &target::resolve(&host)?)?;
-        }
-        let names = fathom_http::target::destinations(&test.options).map_err(|error| {
-            let screen = UserError::new(Exit::Usage, error.to_string());
-            error.hint().into_iter().fold(screen, |screen, hint| screen.with_line("try", hint))
-        })?;
-        for name in names {
-            let addresses = target::resolve(&name.host)?;
-            surroundings.allowed.check(&name.host, &addresses)?;
-            // From another host it may be reached although it is not from here.
-            if matches!(plan.hosts.get(&test.from), Some(HostReach::This | HostReach::At(_))) {
-                target::check_reachable(&addresses, name.port)?;
-            }
+        for target in kind.destinations(&test.options).map_err(|error| engine_error(&error))? {
+            allow::check_target(&target, from, &surroundings.allowed)?;
         }
     }
     Ok(())

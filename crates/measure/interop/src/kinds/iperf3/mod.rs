@@ -17,7 +17,8 @@ use std::{
 };
 
 use fathom_engine::{
-    EndCondition, Error, StopFlag, Test, TestKind, TrialContext, TrialObserver, WorkerCounts, WorkerHandle, WorkerPool,
+    Consent, EndCondition, Error, NamedTarget, StopFlag, Test, TestKind, TrialContext, TrialObserver, WorkerCounts,
+    WorkerHandle, WorkerPool,
 };
 use fathom_model::{
     Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side,
@@ -98,6 +99,12 @@ impl TestKind for Iperf3 {
 
     fn metrics(&self) -> &'static [Metric] {
         self.metrics
+    }
+
+    fn destinations(&self, settings: &Settings) -> Result<Vec<NamedTarget>, Error> {
+        // Nothing connects before the test: a server that serves one test would have served it.
+        let target = settings::destination(settings)?;
+        Ok(target.map(|(host, _)| NamedTarget { host, port: None, consent: Consent::Server }).into_iter().collect())
     }
 
     fn check(&self, settings: &Settings) -> Result<(), Error> {

@@ -135,6 +135,10 @@ impl TestKind for StackReceive {
         Layer::Frames
     }
 
+    fn is_for_labs_only(&self) -> bool {
+        true
+    }
+
     fn is_two_sided(&self, _: &Settings) -> bool {
         false
     }

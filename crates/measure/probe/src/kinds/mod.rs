@@ -118,9 +118,10 @@ impl TestKind for ProbeTest {
     }
 
     fn destinations(&self, settings: &Settings) -> Result<Vec<NamedTarget>, Error> {
-        let consent = match self.is_within_ping_rate(settings) {
-            true => Consent::SingleHostOutsideLabs,
-            false => Consent::AllowListOutsideLabs,
+        let consent = if self.is_within_ping_rate(settings) {
+            Consent::SingleHostOutsideLabs
+        } else {
+            Consent::AllowListOutsideLabs
         };
         Ok(settings.text(options::TARGET).map(|host| NamedTarget { host, port: None, consent }).into_iter().collect())
     }

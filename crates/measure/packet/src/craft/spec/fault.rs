@@ -1,13 +1,13 @@
 //! What can be wrong with a line, where, and how it is mended.
 
-use std::fmt;
+use std::{fmt, ops::Range};
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 
-use super::{
-    super::header::{FieldSpec, HeaderSpec, Notation},
-    TextSpan,
-};
+use super::super::header::{FieldSpec, HeaderSpec, Notation};
+
+/// Bytes of a line, from the first to the one behind the last.
+pub type TextSpan = Range<usize>;
 
 /// Why a line describes no frame.
 #[derive(Debug, Clone, PartialEq, Eq)]

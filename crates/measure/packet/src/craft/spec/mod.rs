@@ -7,12 +7,10 @@ mod fault;
 mod token;
 mod value;
 
-use std::ops::Range;
-
 use data_encoding::HEXLOWER_PERMISSIVE;
 use fathom_model::settings::nearest;
 
-pub use fault::{FrameSpecError, SpecFault};
+pub use fault::{FrameSpecError, SpecFault, TextSpan};
 pub(super) use value::{Value, ValueSequence};
 
 pub(super) use fault::LocatedFault;
@@ -23,9 +21,6 @@ use super::{
     header::{FieldSpec, HEADERS, HeaderSpec, OptionSyntax, PositionalFields},
 };
 use fathom_wire::Mark;
-
-/// Bytes of a line, from the first to the one behind the last.
-pub type TextSpan = Range<usize>;
 
 /// Longer than any frame written in hexadecimal.
 const LINE_MAX: usize = 40_000;

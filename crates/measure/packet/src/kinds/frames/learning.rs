@@ -11,14 +11,13 @@ use fathom_sys::{
     policy::FramePermit as Permit,
 };
 
-use super::device::TestDevice;
+use super::{
+    device::TestDevice,
+    options::{LEARNING, LEARNING_WAIT},
+};
 use crate::craft::FrameSet;
 use fathom_wire::{Arp, Mark};
 
-/// The option that says how many there are.
-pub const LEARNING: &str = "learning";
-/// The option that says how long a device is given to learn from them.
-pub const LEARNING_WAIT: &str = "learning-wait";
 /// What a record calls those of its host, which are in none of its other counts.
 pub const LEARNING_FRAMES: &str = "learning_frames";
 

@@ -116,7 +116,7 @@ impl Uses {
         let mut lines = code.iter();
         while let Some(line) = lines.next() {
             let Some((visibility, tree)) = use_item(line) else {
-                rest.push_str(line);
+                rest.push_str(without_visibility(line));
                 rest.push('\n');
                 continue;
             };
@@ -139,6 +139,11 @@ impl Uses {
         uses.paths.extend(words.filter(|word| word.contains("::")).filter_map(|word| absolute(module, word, files)));
         uses
     }
+}
+
+/// A line behind `pub(in crate::a)`, which names who may see and not what is used.
+fn without_visibility(line: &str) -> &str {
+    line.split_once("pub(in ").and_then(|(_, rest)| rest.split_once(')')).map_or(line, |(_, rest)| rest)
 }
 
 /// Visibility and tree of a line that begins a `use`.
@@ -242,7 +247,8 @@ mod tests {
 
     #[test]
     fn tests_and_comments_may_use_everything() {
-        let test = "/// See [`crate::b`].\nfn f() {}\n#[cfg(test)]\nmod tests {\n    use crate::b;\n}\n";
+        let test =
+            "/// See [`crate::b`].\npub(in crate::b) fn f() {}\n#[cfg(test)]\nmod tests {\n    use crate::b;\n}\n";
         let root = "mod a;\nmod b;\n#[cfg(test)]\nmod builder;";
         let files =
             [("lib.rs", root), ("a.rs", test), ("b.rs", "use crate::a;"), ("builder.rs", "use crate::a::builder;")];

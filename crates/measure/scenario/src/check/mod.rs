@@ -1,16 +1,19 @@
 //! What is wrong with a scenario that can be read: names that name nothing, values that are never there, files that are missing.
 
+mod diagnostics;
 mod files;
 mod flow;
 mod names;
 mod requests;
 
-use std::{collections::HashSet, path::Path};
+use std::path::Path;
 
 use super::{
-    ast::{Scenario, Statement, StepDef},
+    ast::Scenario,
     diagnostic::{Diagnostic, FAULTS_MAX, Severity},
 };
+
+use diagnostics::{Diagnostics, for_each_statement, steps};
 
 /// Looks at all that needs more than the form of the text; files are looked for in the folder of the scenario.
 ///
@@ -46,43 +49,4 @@ fn all(scenario: &Scenario, columns: impl FnOnce(&mut Diagnostics) -> files::Col
 #[must_use]
 pub fn is_sound(diagnostics: &[Diagnostic]) -> bool {
     diagnostics.iter().all(|diagnostic| diagnostic.severity != Severity::Error)
-}
-
-/// What was found, each once: a part is looked at for each user who does it.
-#[derive(Default)]
-struct Diagnostics {
-    all: Vec<Diagnostic>,
-    seen: HashSet<(usize, String)>,
-}
-
-impl Diagnostics {
-    /// Whether there is more than a person reads at once: nothing needs to be found out any more.
-    fn is_full(&self) -> bool {
-        self.all.len() >= 10 * FAULTS_MAX
-    }
-
-    fn add(&mut self, diagnostic: Diagnostic) {
-        if !self.is_full() && self.seen.insert((diagnostic.span.start, diagnostic.message.clone())) {
-            self.all.push(diagnostic);
-        }
-    }
-}
-
-/// Looks at all statements, also at those within others.
-fn for_each_statement<'a>(blocks: impl IntoIterator<Item = &'a [Statement]>, look: &mut impl FnMut(&'a Statement)) {
-    for statement in blocks.into_iter().flatten() {
-        look(statement);
-        for_each_statement(statement.blocks(), look);
-    }
-}
-
-/// All steps of a scenario.
-fn steps(scenario: &Scenario) -> Vec<&StepDef> {
-    let mut steps = Vec::new();
-    for_each_statement(scenario.blocks(), &mut |statement| {
-        if let Statement::Step(step) = statement {
-            steps.push(&**step);
-        }
-    });
-    steps
 }

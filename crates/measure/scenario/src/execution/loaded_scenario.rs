@@ -21,7 +21,6 @@ use fathom_model::{
 use fathom_sys::policy::Policy;
 
 use super::compile::{CompileContext, CompiledScenario, compile};
-use crate as scenario;
 use crate::ast::{ArrivalSpacing, Scenario, Statement, StepDef, TemplatePiece, UserArrivalRate, UserLoadModel};
 
 /// A longer text is refused as a scenario anyway.
@@ -90,20 +89,20 @@ impl LoadedScenario {
     /// # Errors
     /// All that is wrong with it.
     pub fn read(text: String, name: String, folder: Option<PathBuf>) -> Result<Self, InvalidScenario> {
-        let faults = match scenario::parse(&text) {
+        let faults = match crate::parse(&text) {
             Ok(scenario) => {
                 let found = match &folder {
-                    Some(folder) => scenario::check(&scenario, folder),
-                    None => scenario::check_text(&scenario),
+                    Some(folder) => crate::check(&scenario, folder),
+                    None => crate::check_text(&scenario),
                 };
-                if scenario::is_sound(&found) {
+                if crate::is_sound(&found) {
                     return Ok(Self { scenario, text, name, folder });
                 }
-                found.into_iter().filter(|fault| fault.severity == scenario::Severity::Error).collect()
+                found.into_iter().filter(|fault| fault.severity == crate::Severity::Error).collect()
             }
             Err(faults) => faults,
         };
-        let shown = scenario::render(&faults, &name, &text);
+        let shown = crate::render(&faults, &name, &text);
         Err(InvalidScenario { name, shown })
     }
 
@@ -296,7 +295,7 @@ impl LoadedScenario {
     }
 
     fn names_files(&self) -> bool {
-        use scenario::ast::{BodyContent, FormFieldValue};
+        use crate::ast::{BodyContent, FormFieldValue};
         let is_file = |step: &&StepDef| match step.body.as_ref().map(|body| &body.content) {
             Some(BodyContent::File(_)) => true,
             Some(BodyContent::Multipart(fields)) => {

@@ -51,6 +51,9 @@ pub struct PeerAddresses {
     /// The networks that the user allows, where names may be looked up again during the trial; all, without any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within: Option<Vec<String>>,
+    /// The addresses of the names that the options send to, as they were checked before the run. They are not looked up again.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub resolved: BTreeMap<String, Vec<std::net::IpAddr>>,
 }
 
 /// What one host does in one trial, as it is sent to its agent.

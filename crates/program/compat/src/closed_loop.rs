@@ -17,7 +17,7 @@ use fathom_report::{Format as _, formats::TextFormat, formats::TextStyle};
 
 use fathom_run::{
     allow::AllowList,
-    execute::{self, FinishedRun, RunOptions},
+    execute::{self, CheckedPlan, FinishedRun, RunOptions},
     exit::{Exit, UserError},
 };
 
@@ -192,8 +192,7 @@ impl ClosedLoop {
         watcher: Option<Box<dyn Fn(LiveProgress)>>,
         allowed: &AllowList,
     ) -> anyhow::Result<MeasuredLoop> {
-        let mut plan = self.plan();
-        execute::complete(&mut plan)?;
+        let plan = CheckedPlan::new(self.plan())?;
         let surroundings = RunOptions {
             allowed: allowed.clone(),
             is_quiet: true,
@@ -267,8 +266,8 @@ mod tests {
         let settings = Settings::default().with("url", "http://127.0.0.1:1/").with("connections", "3");
         let load =
             ClosedLoop { title: "t".to_owned(), kind: CLOSED_LOOP_KIND, settings, duration: Nanos::from_secs(1) };
-        let mut plan = load.plan();
-        execute::complete(&mut plan).unwrap();
+        let checked = CheckedPlan::new(load.plan()).unwrap();
+        let plan = checked.plan();
         assert_eq!((plan.rounds, plan.tests[0].warmup.as_str()), (1, "0s"));
     }
 

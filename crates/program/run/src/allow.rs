@@ -340,8 +340,12 @@ fn with_allow_option(command: &str, list: &str) -> String {
     }
 }
 
-/// Refuses a target to which nobody who has to agree has agreed, and one that is not there.
-pub fn check_target(wanted: &NamedTarget, from: Option<&HostReach>, allowed: &AllowList) -> Result<(), UserError> {
+/// Refuses a target that nobody has allowed, and one that is not there. Returns its addresses where they were looked up here.
+pub fn check_target(
+    wanted: &NamedTarget,
+    from: Option<&HostReach>,
+    allowed: &AllowList,
+) -> Result<Vec<IpAddr>, UserError> {
     let NamedTarget { host, port, consent } = wanted;
     let is_in_lab = || match from {
         Some(HostReach::Lab(_) | HostReach::LabUp(..)) => true,
@@ -349,9 +353,12 @@ pub fn check_target(wanted: &NamedTarget, from: Option<&HostReach>, allowed: &Al
         _ => false,
     };
     match consent {
-        Consent::AllowListOutsideLabs | Consent::SingleHostOutsideLabs if is_in_lab() => return Ok(()),
-        Consent::WholeNetwork => return allowed.check_network(host),
-        Consent::Server | Consent::SingleHostOutsideLabs => return check_single_host(host, &target::resolve(host)?),
+        Consent::AllowListOutsideLabs | Consent::SingleHostOutsideLabs if is_in_lab() => return Ok(Vec::new()),
+        Consent::WholeNetwork => return allowed.check_network(host).map(|()| Vec::new()),
+        Consent::Server | Consent::SingleHostOutsideLabs => {
+            let addresses = target::resolve(host)?;
+            return check_single_host(host, &addresses).map(|()| addresses);
+        }
         Consent::AllowList | Consent::AllowListOutsideLabs => {}
     }
     let addresses = target::resolve(host)?;
@@ -359,10 +366,11 @@ pub fn check_target(wanted: &NamedTarget, from: Option<&HostReach>, allowed: &Al
     match port {
         // From another host it may be reached although it is not from here.
         Some(port) if matches!(from, Some(HostReach::This | HostReach::At(_))) => {
-            target::check_reachable(&addresses, *port)
+            target::check_reachable(&addresses, *port)?;
         }
-        _ => Ok(()),
+        _ => {}
     }
+    Ok(addresses)
 }
 
 #[cfg(test)]

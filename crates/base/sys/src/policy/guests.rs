@@ -138,6 +138,7 @@ mod tests {
     use fathom_model::units::Nanos;
 
     use super::*;
+    use crate::policy::ResolvedNames;
     use crate::{
         policy::Policy,
         socket::{self, Wait},
@@ -178,7 +179,7 @@ mod tests {
 
     #[test]
     fn packets_of_strangers_are_counted_over_all_sockets_of_a_role() {
-        let policy = Policy::anything().of_one_role();
+        let policy = Policy::anything().of_one_role(ResolvedNames::new());
         let guests = policy.guests(&["127.0.0.9".parse().unwrap()], None);
         let sockets = [0, 1].map(|_| socket::datagram("127.0.0.1:0".parse().unwrap(), &guests).unwrap());
         for (from, times) in [("127.0.0.9:0", 2), ("127.0.0.8:0", 3)] {
@@ -192,7 +193,7 @@ mod tests {
 
     #[test]
     fn sockets_of_a_thread_with_descriptors_of_its_own_are_not_asked_on_another() {
-        let policy = Policy::anything().of_one_role();
+        let policy = Policy::anything().of_one_role(ResolvedNames::new());
         let guests = policy.guests(&["127.0.0.9".parse().unwrap()], None);
         let guard_there = || {
             crate::process::limits::own_descriptors(None).unwrap();

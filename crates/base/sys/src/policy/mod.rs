@@ -7,6 +7,7 @@ mod guests;
 mod network;
 
 use std::{
+    collections::BTreeMap,
     env, fmt,
     fs::{File, OpenOptions},
     io::{self, Read as _},
@@ -29,7 +30,11 @@ pub struct Policy {
     /// Nothing where everything may be touched.
     bounds: Option<Arc<PolicyBounds>>,
     guarded: GuardedSockets,
+    resolved: Option<Arc<ResolvedNames>>,
 }
+
+/// The addresses of names that were looked up before.
+pub type ResolvedNames = BTreeMap<String, Vec<IpAddr>>;
 
 #[derive(Debug)]
 struct PolicyBounds {
@@ -122,7 +127,7 @@ impl Policy {
     /// For agents in labs, for tests, and where the user's own program asks.
     #[must_use]
     pub const fn anything() -> Self {
-        Self { bounds: None, guarded: GuardedSockets::NONE }
+        Self { bounds: None, guarded: GuardedSockets::NONE, resolved: None }
     }
 
     /// For an agent that is served: to the controller and to what the owner allows, and none of the owner's files.
@@ -138,13 +143,19 @@ impl Policy {
     }
 
     fn bounded(bounds: PolicyBounds) -> Self {
-        Self { bounds: Some(Arc::new(bounds)), guarded: GuardedSockets::NONE }
+        Self { bounds: Some(Arc::new(bounds)), guarded: GuardedSockets::NONE, resolved: None }
     }
 
-    /// The same for one role, whose guarded sockets are remembered for [`Policy::n_dropped`].
+    /// Returns the policy of one role, which counts the packets dropped at its guarded sockets ([`Policy::n_dropped`]).
+    ///
+    /// Names in `resolved` keep the addresses that were checked before the run: [`Policy::resolve`] does not look them up again.
     #[must_use]
-    pub fn of_one_role(&self) -> Self {
-        Self { bounds: self.bounds.clone(), guarded: GuardedSockets::counting() }
+    pub fn of_one_role(&self, resolved: ResolvedNames) -> Self {
+        Self {
+            bounds: self.bounds.clone(),
+            guarded: GuardedSockets::counting(),
+            resolved: (!resolved.is_empty()).then(|| Arc::new(resolved)),
+        }
     }
 
     /// How many packets the kernel dropped at the guarded sockets of this role.
@@ -271,11 +282,22 @@ impl Policy {
         Ok(FramePermit(()))
     }
 
-    /// Looks a name up and lets its addresses be sent to; no other look-up may follow.
+    /// Permits the addresses of a name: those that were checked before the run, or else those of one look-up.
     ///
     /// # Errors
     /// The name has no address, or one that is not allowed ([`Refused::within`]).
     pub fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<Destination>> {
+        let Some(checked) = self.resolved.as_ref().and_then(|resolved| resolved.get(host)) else {
+            return self.look_up(host, port);
+        };
+        Ok(checked.iter().map(|address| self.permit((*address, port).into())).collect::<Result<_, _>>()?)
+    }
+
+    /// Looks a name up and permits its addresses.
+    ///
+    /// # Errors
+    /// As [`Policy::resolve`].
+    pub fn look_up(&self, host: &str, port: u16) -> io::Result<Vec<Destination>> {
         let found = (host, port).to_socket_addrs()?;
         Ok(found.map(|address| self.permit(address)).collect::<Result<_, _>>()?)
     }
@@ -384,6 +406,19 @@ mod tests {
         assert!(Refused::within(&refused).is_some());
         let own = Policy::own(vec![Network::LOOPBACK_V4, Network::LOOPBACK_V6]);
         assert!(own.resolve("localhost", 80).unwrap().iter().all(|to| to.address().unwrap().port() == 80));
+    }
+
+    #[test]
+    fn a_name_that_was_checked_keeps_its_addresses() {
+        let checked = BTreeMap::from([("localhost".to_owned(), vec!["198.18.0.1".parse().unwrap()])]);
+        let addresses = |found: io::Result<Vec<Destination>>| -> Vec<_> {
+            found.unwrap().iter().filter_map(Destination::address).map(|address| address.to_string()).collect()
+        };
+        let policy = Policy::anything().of_one_role(checked.clone());
+        assert_eq!(addresses(policy.resolve("localhost", 80)), ["198.18.0.1:80"]);
+        assert!(!addresses(policy.look_up("localhost", 80)).contains(&"198.18.0.1:80".to_owned()));
+        let narrow = Policy::own(vec![Network::LOOPBACK_V4]).of_one_role(checked);
+        assert!(narrow.resolve("localhost", 80).is_err(), "what was checked elsewhere is judged here");
     }
 
     #[test]

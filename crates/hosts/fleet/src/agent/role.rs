@@ -70,7 +70,7 @@ impl RoleTask {
             .policy
             .within(role.meeting.within.as_deref())
             .map_err(|error| AgentFailure::new(ErrorClass::Usage, error.to_string()))?
-            .of_one_role();
+            .of_one_role(role.meeting.resolved.clone());
         let test = kind.prepare(&role, &policy).map_err(wanting)?;
         send_or_report_size(outbox, &FromAgent::Ready { ticket, endpoints: test.endpoints() });
 

@@ -253,7 +253,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         let playing = &self.roles[n];
         let mut role = Box::new(playing.assignment.role.clone());
         role.peer.extend(endpoints);
-        role.meeting = PeerAddresses { within: role.meeting.within.take(), ..self.meeting(n) };
+        role.meeting = self.meeting(n, role.meeting);
         // One observer per host: the first of its parts brings it, and sees the interfaces of all of them.
         let is_first = self.roles.iter().position(|other| other.id == playing.id) == Some(n);
         let watch = is_first.then(|| self.interfaces(playing.id));
@@ -261,14 +261,14 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         self.send(n, |ticket| ToAgent::Prepare { ticket, role, watch })
     }
 
-    /// Who the other side of a part's test is, where it is known by its addresses.
-    fn meeting(&self, n: usize) -> PeerAddresses {
-        let Some(cast) = self.roles[n].test else { return PeerAddresses::default() };
+    /// Adds the other side of a role's test, where it is known by its addresses.
+    fn meeting(&self, n: usize, known: PeerAddresses) -> PeerAddresses {
+        let Some(cast) = self.roles[n].test else { return known };
         let is_initiator = |n: usize| n >= self.n_until_finish;
         let others = (0..self.roles.len())
             .filter(|other| is_initiator(*other) != is_initiator(n) && self.roles[*other].test == Some(cast));
         let with: Option<Vec<IpAddr>> = others.map(|other| self.roles[other].assignment.role.address).collect();
-        PeerAddresses { with: with.unwrap_or_default(), token: self.tokens[cast], within: None }
+        PeerAddresses { with: with.unwrap_or_default(), token: self.tokens[cast], ..known }
     }
 
     fn interfaces(&self, id: HostIndex) -> Vec<String> {

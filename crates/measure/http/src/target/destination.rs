@@ -101,9 +101,9 @@ impl HostPort {
         parsed.ok_or_else(|| refused().into())
     }
 
-    /// What the system's resolver says, in its order; what may not be sent to is an error.
-    pub(super) fn resolve(&self, policy: &Policy) -> io::Result<Vec<Permitted>> {
-        policy.resolve(&self.host, self.port)
+    /// Asks the system's resolver, and keeps its order. An address that the policy refuses is an error.
+    pub(super) fn look_up(&self, policy: &Policy) -> io::Result<Vec<Permitted>> {
+        policy.look_up(&self.host, self.port)
     }
 
     /// An address needs no resolver, now or later.
@@ -153,7 +153,7 @@ impl Destination {
         policy: &Policy,
     ) -> Result<Self, TargetConfigError> {
         let failed = |cause| TargetConfigError::Resolve { host: name.host.clone(), cause };
-        let found = name.resolve(policy).map_err(failed)?;
+        let found = policy.resolve(&name.host, name.port).map_err(failed)?;
         if found.is_empty() {
             return Err(failed(io::ErrorKind::NotFound.into()));
         }

@@ -92,7 +92,7 @@ fn run_lookups(
         let question = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((asker, name)) = question else { return };
         let begun_at = clock::now();
-        let found = name.resolve(policy);
+        let found = name.look_up(policy);
         let took = clock::now().since(begun_at);
         if answer.send(LookupAnswer { owner: asker, found, took }).is_err() {
             return;

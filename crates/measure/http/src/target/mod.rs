@@ -215,8 +215,8 @@ fn named_targets(settings: &Settings) -> Result<Vec<HostPort>, TargetConfigError
 /// # Errors
 /// A URL or an address that is none.
 pub fn destinations(settings: &Settings) -> Result<Vec<NamedTarget>, Error> {
-    let targets = named_targets(settings)
-        .map_err(|error| Error::BadRequest { what: error.to_string(), hint: error.hint() })?;
+    let targets =
+        named_targets(settings).map_err(|error| Error::BadRequest { what: error.to_string(), hint: error.hint() })?;
     let target = |HostPort { host, port }| NamedTarget { host, port: Some(port), consent: Consent::AllowList };
     Ok(targets.into_iter().map(target).collect())
 }

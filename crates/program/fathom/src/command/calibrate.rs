@@ -8,7 +8,7 @@ use fathom_model::{Plan, Settings, TestPlan, plan::SCHEMA, units::Nanos};
 use super::measurement;
 use fathom_run::{
     allow::AllowList,
-    execute::{self, RunOptions},
+    execute::{self, CheckedPlan, RunOptions},
     exit::Exit,
     registry,
     store::{self, Calibration, Ceiling},
@@ -93,7 +93,7 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
             benchmark: None,
             expect: BTreeMap::new(),
         };
-        let mut plan = Plan {
+        let plan = Plan {
             schema: SCHEMA.to_owned(),
             title: "Own ceilings".to_owned(),
             rounds: 3,
@@ -104,7 +104,7 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
             via: None,
             hosts: ends.hosts.into_iter().map(|(name, reach)| (name.to_owned(), reach)).collect(),
         };
-        execute::complete(&mut plan)?;
+        let plan = CheckedPlan::new(plan)?;
         let surroundings = RunOptions {
             allowed: AllowList::default(),
             is_quiet,

@@ -22,7 +22,7 @@ use fathom_model::{
 use fathom_run::exit::lab_error;
 use fathom_run::{
     allow::AllowList,
-    execute::{self, FinishedRun, RunOptions},
+    execute::{self, CheckedPlan, FinishedRun, RunOptions},
     exit::{Exit, UserError},
     files,
     hosts::fleet_error,
@@ -373,23 +373,21 @@ fn folder(matches: &ArgMatches, keep: KeepResult) -> Option<PathBuf> {
 /// Checks what can be checked before the first second of measuring: whether the report can be kept, and who answers.
 pub(crate) fn check_before_run(plan: &Plan, matches: &ArgMatches, keep: KeepResult) -> anyhow::Result<()> {
     folder(matches, keep).as_deref().map_or(Ok(()), store::check_folder)?;
-    let mut plan = plan.clone();
-    execute::complete(&mut plan)?;
-    execute::check_hosts(&plan, &run_options(matches)?)
+    execute::check_hosts(&CheckedPlan::new(plan.clone())?, &run_options(matches)?)
 }
 
 /// Runs a plan from which another one follows: it is neither printed nor kept.
-pub(crate) fn run_unreported(mut plan: Plan, matches: &ArgMatches) -> anyhow::Result<FinishedRun> {
-    execute::complete(&mut plan)?;
+pub(crate) fn run_unreported(plan: Plan, matches: &ArgMatches) -> anyhow::Result<FinishedRun> {
+    let plan = CheckedPlan::new(plan)?;
     execute::execute(&plan, &RunOptions { is_live: false, shows_estimate: false, ..run_options(matches)? })
 }
 
 /// Prints the plan, or runs it and prints what it means.
-pub(crate) fn run_and_report(mut plan: Plan, matches: &ArgMatches, keep: KeepResult) -> anyhow::Result<Exit> {
-    execute::complete(&mut plan)?;
+pub(crate) fn run_and_report(plan: Plan, matches: &ArgMatches, keep: KeepResult) -> anyhow::Result<Exit> {
+    let plan = CheckedPlan::new(plan)?;
     if matches.get_flag("plan") {
         use std::io::Write as _;
-        write!(std::io::stdout().lock(), "{}", execute::plan_text(&plan)?)?;
+        write!(std::io::stdout().lock(), "{}", execute::plan_text(plan.plan())?)?;
         return Ok(Exit::Pass);
     }
     let folder = folder(matches, keep);

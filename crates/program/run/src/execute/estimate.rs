@@ -1,27 +1,14 @@
 //! How long a plan takes, said before it starts.
 
-use fathom_model::{
-    Plan, TestPlan,
-    units::{Nanos, approximate, rounded},
-};
+use fathom_model::units::{Nanos, approximate, rounded};
+
+use super::checked_plan::{CheckedPlan, CheckedTest, TestMethod};
 
 /// What a trial takes beside its warm-up and its measured part: connections come about and end, hosts tell what they counted.
 const TRIAL_OVERHEAD: Nanos = Nanos::from_millis(200);
-/// The most trials of a search unless the plan says another number.
-const SEARCH_TRIALS: u32 = 200;
 
-/// The tests that take time of their own.
-fn lead_tests(plan: &Plan) -> Vec<&TestPlan> {
-    plan.tests.iter().filter(|test| test.beside.is_none()).collect()
-}
-
-fn span(text: &str) -> Nanos {
-    text.parse().unwrap_or(Nanos::ZERO)
-}
-
-fn trial(test: &TestPlan) -> Nanos {
-    let warmup = test.options.span("omit").unwrap_or_else(|| span(&test.warmup));
-    warmup + span(&test.duration) + TRIAL_OVERHEAD
+fn trial(test: &CheckedTest) -> Nanos {
+    test.phases.longest() + TRIAL_OVERHEAD
 }
 
 fn times(span: Nanos, n: u32) -> Nanos {
@@ -29,18 +16,18 @@ fn times(span: Nanos, n: u32) -> Nanos {
 }
 
 /// The longest that a complete plan takes; nothing where its methods decide while they run.
-pub(super) fn time_max(plan: &Plan) -> Option<Nanos> {
-    let of_test = |test: &&TestPlan| match (&test.search, &test.benchmark) {
-        (_, Some(_)) => None,
-        (Some(search), _) => Some(times(trial(test), search.trials.unwrap_or(SEARCH_TRIALS))),
-        _ => Some(times(trial(test), plan.rounds)),
+pub(super) fn time_max(plan: &CheckedPlan) -> Option<Nanos> {
+    let of_test = |test: &CheckedTest| match &test.method {
+        TestMethod::Benchmark(_) => None,
+        TestMethod::Search(spec) => Some(times(trial(test), spec.bounds.budget.n_trials)),
+        TestMethod::Rounds => Some(times(trial(test), plan.plan().rounds)),
     };
-    lead_tests(plan).iter().map(of_test).try_fold(Nanos::ZERO, |sum, one| Some(sum + one?))
+    plan.leading_tests().map(of_test).try_fold(Nanos::ZERO, |sum, one| Some(sum + one?))
 }
 
 /// What a plan is made of, and how long it takes at most.
-pub(super) fn estimate_text(plan: &Plan) -> String {
-    let tests = lead_tests(plan);
+pub(super) fn estimate_text(plan: &CheckedPlan) -> String {
+    let tests: Vec<&CheckedTest> = plan.leading_tests().collect();
     let tests_text = match tests.len() {
         1 => String::new(),
         n => format!("{n} tests, "),
@@ -48,25 +35,25 @@ pub(super) fn estimate_text(plan: &Plan) -> String {
     let Some(longest) = time_max(plan) else {
         return format!("{tests_text}as many trials as the methods need; ctrl-C keeps the results so far");
     };
-    let parts = match tests.iter().find_map(|test| test.search.as_ref()) {
-        Some(search) => format!("up to {} trials", search.trials.unwrap_or(SEARCH_TRIALS)),
+    let parts = match tests.iter().find_map(|test| test.search()) {
+        Some(search) => format!("up to {} trials", search.bounds.budget.n_trials),
         None => rounds(plan, &tests),
     };
     format!("{tests_text}{parts}: up to about {}", rounded_text(longest))
 }
 
-fn rounds(plan: &Plan, tests: &[&TestPlan]) -> String {
-    let n = match (plan.rounds, &plan.until_ci) {
+fn rounds(plan: &CheckedPlan, tests: &[&CheckedTest]) -> String {
+    let n = match (plan.plan().rounds, &plan.plan().until_ci) {
         (1, _) => "1 round".to_owned(),
         (n, None) => format!("{n} rounds"),
         (n, Some(_)) => format!("up to {n} rounds"),
     };
-    let alike = |of: fn(&TestPlan) -> &str| {
-        let first = tests.first().map_or("", |test| of(test));
-        tests.iter().all(|test| of(test) == first).then(|| span(first))
+    let alike = |of: fn(&CheckedTest) -> Nanos| {
+        let first = tests.first().map(|test| of(test))?;
+        tests.iter().all(|test| of(test) == first).then_some(first)
     };
-    let measured = alike(|test| &test.duration).map(|span| format!(" of {}", short(span))).unwrap_or_default();
-    let warmup = alike(|test| &test.warmup).filter(|span| *span > Nanos::ZERO);
+    let measured = alike(|test| test.phases.measure_ns).map(|span| format!(" of {}", short(span))).unwrap_or_default();
+    let warmup = alike(|test| test.phases.warmup_max_ns).filter(|span| *span > Nanos::ZERO);
     let warmup = warmup.map(|span| format!(" after a warm-up of up to {}", short(span))).unwrap_or_default();
     format!("{n}{measured}{warmup}")
 }
@@ -92,10 +79,8 @@ pub fn rounded_text(span: Nanos) -> String {
 mod tests {
     use super::*;
 
-    fn planned(text: &str) -> Plan {
-        let mut plan = super::super::read_plan(text).unwrap();
-        super::super::complete(&mut plan).unwrap();
-        plan
+    fn planned(text: &str) -> CheckedPlan {
+        CheckedPlan::new(super::super::read_plan(text).unwrap()).unwrap()
     }
 
     const PLAN: &str = r#"

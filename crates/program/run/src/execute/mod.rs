@@ -1,16 +1,16 @@
 //! A plan on its hosts: checked whole before anything is touched, then round by round.
 
 mod benchmark;
+mod checked_plan;
 mod estimate;
-mod plan;
 mod rounds;
 mod search;
 mod search_spec;
 mod trial_executor;
 
 pub use benchmark::METHODS;
+pub use checked_plan::{CheckedPlan, read_plan, to_toml as plan_text};
 pub use estimate::rounded_text;
-pub use plan::{complete, read_plan, to_toml as plan_text};
 pub use rounds::{check_hosts, execute};
 
 use fathom_engine::LiveProgress;

@@ -1,11 +1,10 @@
 //! The rounds of a plan: one trial of each test, again and again, until all are done or something ends the run.
 
-use std::{collections::BTreeMap, io};
+use std::{collections::BTreeMap, io, net::IpAddr};
 
-use fathom_engine::TestKind;
 use fathom_fleet::{Error, ErrorClass};
 use fathom_model::{
-    Plan, Run, TestPlan, TestRun, Trial, Verdict,
+    Plan, Run, TestRun, Trial, Verdict,
     plan::HostReach,
     run::{Completeness, SCHEMA},
     units::Nanos,
@@ -13,11 +12,18 @@ use fathom_model::{
 use fathom_report::formats::RunEvent;
 use fathom_sys::{
     clock,
+    policy::ResolvedNames,
     process::signal::{self, Signal, SignalWatch},
 };
 use jiff::Zoned;
 
-use super::{FinishedRun, RunOptions, benchmark, estimate, search_spec::SearchSpec, trial_executor::RunExecutor};
+use super::{
+    FinishedRun, RunOptions, benchmark,
+    checked_plan::{CheckedPlan, CheckedTest, TestMethod},
+    estimate,
+    search_spec::SearchSpec,
+    trial_executor::RunExecutor,
+};
 use crate::{
     allow,
     exit::{Exit, UserError, engine_error},
@@ -31,41 +37,37 @@ use crate::{
 /// How often in a row the intervals must be narrow enough: once may be by chance, as they are looked at after every round.
 const NARROW_ROUNDS: u32 = 2;
 
-/// Runs a complete plan to its end and says what it means.
-pub fn execute(plan: &Plan, surroundings: &RunOptions) -> anyhow::Result<FinishedRun> {
-    // It may ask the user, and makes nothing: a signal simply ends it.
-    check_targets(plan, surroundings)?;
+/// Runs a plan to its end and analyzes what was measured.
+pub fn execute(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<FinishedRun> {
+    // This may ask the user and changes nothing, so a signal simply ends it.
+    let resolved = check_targets(plan, surroundings)?;
     if surroundings.shows_estimate && !surroundings.is_quiet {
         eprintln!("{}", estimate::estimate_text(plan));
     }
+    let signals = signal::watch()?;
     if measures_before_it_connects(plan) {
-        // Who does not answer is told before anything is measured.
-        let signals = signal::watch()?;
-        Hosts::connect(plan, &store::run_id(&Zoned::now(), clock::wall().0))?.close()?;
+        // A host that does not answer is an error before anything is measured.
+        Hosts::connect(plan.plan(), &new_run_id())?.close()?;
         check_interrupted(&signals)?;
     }
-    let own = benchmark::own_maxima(plan, surroundings, execute)?;
-    let signals = signal::watch()?;
-    benchmark::check(&plan.tests, &own)?;
+    let own = benchmark::own_maxima(plan, surroundings, &signals)?;
+    check_interrupted(&signals)?;
+    benchmark::check(plan, &own)?;
     let began = clock::now();
     let now = Zoned::now();
-    let (shown, secrets) = Secrets::of(plan);
-    let mut run = new_run(shown, &secrets.mask(&surroundings.command), &now)?;
-    let mut hosts = Hosts::connect(plan, &run.id)?;
+    let (shown, secrets) = Secrets::of(plan.plan());
+    let mut run = new_run((shown, plan), &secrets.mask(&surroundings.command), &now)?;
+    let mut hosts = Hosts::connect(plan.plan(), &run.id)?;
     check_interrupted(&signals)?;
     describe_hosts(&mut run, &mut hosts)?;
-    let n_leading = plan.tests.iter().filter(|test| test.beside.is_none()).count();
     let mut course = RunExecutor {
         plan,
         options: surroundings,
         signals: &signals,
         own: &own,
         secrets: &secrets,
-        progress: ProgressLine::of(
-            n_leading * usize::try_from(plan.rounds).unwrap_or(1),
-            estimate::time_max(plan),
-            surroundings.is_quiet,
-        ),
+        resolved: &resolved,
+        progress: progress_line(plan, surroundings),
     };
     let ending = course.run_rounds(&mut run, &mut hosts);
     course.progress.clear();
@@ -79,6 +81,58 @@ pub fn execute(plan: &Plan, surroundings: &RunOptions) -> anyhow::Result<Finishe
     Ok(FinishedRun { run, signal: signals.received() })
 }
 
+/// Runs the rounds of a plan for their counts alone: nothing is kept or analyzed.
+///
+/// Returns the trials by leading test, round and direction; a trial that failed is left out.
+pub(super) fn run_unkept(
+    plan: &CheckedPlan,
+    surroundings: &RunOptions,
+    signals: &SignalWatch,
+) -> anyhow::Result<Vec<Vec<Vec<Trial>>>> {
+    let mut hosts = Hosts::connect(plan.plan(), &new_run_id())?;
+    let executor = RunExecutor {
+        plan,
+        options: surroundings,
+        signals,
+        own: &BTreeMap::new(),
+        secrets: &Secrets::default(),
+        resolved: &[],
+        progress: progress_line(plan, surroundings),
+    };
+    let mut trials: Vec<Vec<Vec<Trial>>> = plan.leading_tests().map(|_| Vec::new()).collect();
+    let mut failed = None;
+    for round in 0..plan.plan().rounds {
+        for (test, trials) in plan.leading_tests().zip(&mut trials) {
+            executor.progress.begin_test(&test.name, round);
+            let outcome = executor.run_trial(test, round, &mut hosts);
+            executor.progress.end_trial();
+            match outcome.error {
+                None => trials.push(outcome.trials),
+                Some(error) if error.class() == ErrorClass::Incomplete => {
+                    check_interrupted(signals)?;
+                    return Err(fleet_error(&error).into());
+                }
+                Some(error) => failed = Some(error),
+            }
+        }
+    }
+    executor.progress.clear();
+    hosts.close()?;
+    match failed {
+        Some(error) if trials.iter().all(Vec::is_empty) => Err(fleet_error(&error).into()),
+        _ => Ok(trials),
+    }
+}
+
+fn progress_line(plan: &CheckedPlan, surroundings: &RunOptions) -> ProgressLine {
+    let n_trials = plan.leading_tests().count() * usize::try_from(plan.plan().rounds).unwrap_or(1);
+    ProgressLine::of(n_trials, estimate::time_max(plan), surroundings.is_quiet)
+}
+
+fn new_run_id() -> String {
+    store::run_id(&Zoned::now(), clock::wall().0)
+}
+
 /// Ends the run with a word where a signal came before its first trial.
 fn check_interrupted(signals: &SignalWatch) -> Result<(), UserError> {
     match signals.received() {
@@ -88,40 +142,48 @@ fn check_interrupted(signals: &SignalWatch) -> Result<(), UserError> {
 }
 
 /// Whether the targets of a plan are allowed and all its hosts answer; nothing is measured.
-pub fn check_hosts(plan: &Plan, surroundings: &RunOptions) -> anyhow::Result<()> {
+pub fn check_hosts(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<()> {
     check_targets(plan, surroundings)?;
-    Hosts::connect(plan, &store::run_id(&Zoned::now(), clock::wall().0))?.close()
+    Hosts::connect(plan.plan(), &new_run_id())?.close()
 }
 
 /// Whether the tool measures itself before it talks to a host elsewhere.
-fn measures_before_it_connects(plan: &Plan) -> bool {
-    plan.tests.iter().any(|test| test.benchmark.is_some()) && !plan.hosts.values().all(HostReach::is_on_this_machine)
+fn measures_before_it_connects(plan: &CheckedPlan) -> bool {
+    let is_elsewhere = !plan.plan().hosts.values().all(HostReach::is_on_this_machine);
+    is_elsewhere && plan.tests.iter().any(|test| test.benchmark().is_some())
 }
 
-/// Refuses targets that are neither ours nor allowed, before anything is touched.
-fn check_targets(plan: &Plan, surroundings: &RunOptions) -> Result<(), UserError> {
+/// Refuses targets that are neither ours nor allowed, before anything is touched. Returns the addresses of their names by test.
+fn check_targets(plan: &CheckedPlan, surroundings: &RunOptions) -> Result<Vec<ResolvedNames>, UserError> {
+    let mut all = Vec::new();
     for test in &plan.tests {
-        let kind = registry::kind(&test.kind).map_err(|error| engine_error(&error))?;
-        let from = plan.hosts.get(&test.from);
+        let kind = test.kind;
+        let from = plan.plan().hosts.get(&test.from);
         if kind.is_for_labs_only() && !matches!(from, Some(HostReach::Lab(_) | HostReach::LabUp(..))) {
-            let text = format!("the test {} runs only in a lab", test.kind);
+            let text = format!("the test {} runs only in a lab", kind.name());
             return Err(UserError::new(Exit::Usage, text).with_line("use", "--lab pair"));
         }
+        let mut resolved = ResolvedNames::new();
         for target in kind.destinations(&test.options).map_err(|error| engine_error(&error))? {
-            allow::check_target(&target, from, &surroundings.allowed)?;
+            let addresses = allow::check_target(&target, from, &surroundings.allowed)?;
+            // A zone (RFC 4007) is not part of an address, so such a name is looked up where it means something.
+            let is_name = target.host.parse::<IpAddr>().is_err() && !target.host.contains('%');
+            if is_name && !addresses.is_empty() {
+                resolved.insert(target.host, addresses);
+            }
         }
+        all.push(resolved);
     }
-    Ok(())
+    Ok(all)
 }
 
 /// The document of a run before its first trial; the plan holds no secrets.
-fn new_run(plan: Plan, command: &str, now: &Zoned) -> anyhow::Result<Run> {
-    let tests = plan.tests.iter().map(|test| {
-        let kind = registry::kind(&test.kind).map_err(|error| engine_error(&error))?;
+fn new_run((plan, checked): (Plan, &CheckedPlan), command: &str, now: &Zoned) -> anyhow::Result<Run> {
+    let tests = plan.tests.iter().zip(&checked.tests).map(|(test, checked_test)| {
         Ok(TestRun {
             name: test.name.clone(),
-            title: title(test, kind, &plan),
-            layer: kind.layer(),
+            title: title(checked_test, checked),
+            layer: checked_test.kind.layer(),
             kind: test.kind.clone(),
             from: test.from.clone(),
             to: test.to.clone(),
@@ -161,18 +223,19 @@ fn has_results(test: &TestRun) -> bool {
 }
 
 /// What a test is called: a search by its objective too, and tests that would be called the same by their names.
-fn title(test: &TestPlan, kind: &dyn TestKind, plan: &Plan) -> String {
-    let mut title = kind.title(&test.options);
-    let is_alike = |other: &TestPlan| other.kind == test.kind && kind.title(&other.options) == title;
+fn title(test: &CheckedTest, plan: &CheckedPlan) -> String {
+    let mut title = test.kind.title(&test.options);
+    let is_alike =
+        |other: &CheckedTest| other.kind.name() == test.kind.name() && other.kind.title(&other.options) == title;
     if plan.tests.iter().filter(|other| is_alike(other)).count() > 1 {
         title = match test.name.strip_prefix(&title) {
             Some(_) => test.name.clone(),
             None => format!("{title}, {}", test.name),
         };
     }
-    match SearchSpec::of(test, kind) {
-        Ok(spec) => format!("{title}, limit of {}", spec.objective_text()),
-        Err(_) => title,
+    match test.search().map(SearchSpec::objective_text) {
+        Some(objective) => format!("{title}, limit of {objective}"),
+        None => title,
     }
 }
 
@@ -207,22 +270,25 @@ impl RunExecutor<'_> {
     /// Goes through all rounds; what a failed test means for the run is written into it.
     fn run_rounds(&mut self, run: &mut Run, hosts: &mut Hosts) -> anyhow::Result<()> {
         let mut n_narrow = 0;
-        for round in 0..self.plan.rounds {
-            for (idx, test) in self.plan.tests.iter().enumerate().filter(|(_, test)| test.beside.is_none()) {
+        for round in 0..self.plan.plan().rounds {
+            for test in self.plan.leading_tests() {
+                let idx = test.idx;
                 // A search spreads its trials itself, and what it found would be no better for a second one.
-                let is_search = test.search.is_some() || test.benchmark.is_some();
+                let is_search = !matches!(test.method, TestMethod::Rounds);
                 let is_done = round > 0 && is_search;
                 if run.tests[idx].unavailable.is_some() || is_done {
                     self.progress.end_trial();
                     continue;
                 }
-                let error = if test.search.is_some() {
-                    self.search(&mut run.tests[idx], test, (&run.hosts, hosts))?
-                } else if test.benchmark.is_some() {
-                    self.benchmark(paired_runs(&mut run.tests, self.plan, test), test, (&run.hosts, hosts))?
-                } else {
-                    self.progress.begin_test(&run.tests[idx].title, round);
-                    self.run_and_record_trial(paired_runs(&mut run.tests, self.plan, test), (test, round), hosts)?
+                let error = match &test.method {
+                    TestMethod::Search(spec) => self.search(&mut run.tests[idx], (test, spec), (&run.hosts, hosts))?,
+                    TestMethod::Benchmark(spec) => {
+                        self.benchmark(paired_runs(&mut run.tests, test), (test, spec), (&run.hosts, hosts))?
+                    }
+                    TestMethod::Rounds => {
+                        self.progress.begin_test(&run.tests[idx].title, round);
+                        self.run_and_record_trial(paired_runs(&mut run.tests, test), (test, round), hosts)?
+                    }
                 };
                 self.progress.end_trial();
                 if let Some(cut) = run.tests[idx].benchmark.as_ref().and_then(|benchmark| benchmark.cut.as_ref()) {
@@ -231,7 +297,7 @@ impl RunExecutor<'_> {
                 }
                 if error.is_none()
                     && !is_search
-                    && let Some(reason) = paired_runs(&mut run.tests, self.plan, test)
+                    && let Some(reason) = paired_runs(&mut run.tests, test)
                         .into_iter()
                         .find_map(|test| test.trials.last().and_then(data_exhausted))
                 {
@@ -242,7 +308,7 @@ impl RunExecutor<'_> {
                 if let Some(error) = error {
                     let goes_on = self.continues_after(&error, &mut run.tests[idx], &mut run.completeness)?;
                     let why = run.tests[idx].unavailable.clone();
-                    for beside in paired_runs(&mut run.tests, self.plan, test).into_iter().skip(1) {
+                    for beside in paired_runs(&mut run.tests, test).into_iter().skip(1) {
                         beside.unavailable.clone_from(&why);
                     }
                     if !goes_on {
@@ -262,7 +328,7 @@ impl RunExecutor<'_> {
     fn run_and_record_trial(
         &self,
         into: Vec<&mut TestRun>,
-        (test, round): (&TestPlan, u32),
+        (test, round): (&CheckedTest, u32),
         hosts: &mut Hosts,
     ) -> anyhow::Result<Option<Error>> {
         let outcome = self.run_trial(test, round, hosts);
@@ -293,7 +359,7 @@ impl RunExecutor<'_> {
             *completeness = Completeness::Incomplete { reason: format!("interrupted by {signal}") };
             return Ok(false);
         }
-        let is_alone = self.plan.tests.iter().filter(|test| test.beside.is_none()).count() == 1;
+        let is_alone = self.plan.leading_tests().count() == 1;
         match error.class() {
             ErrorClass::Incomplete => {
                 *completeness = Completeness::Incomplete { reason: error.to_string() };
@@ -315,10 +381,15 @@ impl RunExecutor<'_> {
     }
 }
 
-/// The runs of the tests that are made together, the one that the others are beside first.
-fn paired_runs<'r>(tests: &'r mut [TestRun], plan: &Plan, lead: &TestPlan) -> Vec<&'r mut TestRun> {
-    let is_one = |test: &TestPlan| test.name == lead.name || test.beside.as_ref() == Some(&lead.name);
-    tests.iter_mut().zip(&plan.tests).filter(|(_, test)| is_one(test)).map(|(run, _)| run).collect()
+/// The runs of a leading test and of the other direction, the leading one first.
+fn paired_runs<'r>(tests: &'r mut [TestRun], lead: &CheckedTest) -> Vec<&'r mut TestRun> {
+    // A test of the other direction stands behind its leading test.
+    tests
+        .iter_mut()
+        .enumerate()
+        .filter(|(idx, _)| *idx == lead.idx || Some(*idx) == lead.reverse)
+        .map(|(_, run)| run)
+        .collect()
 }
 
 /// Why no further trial can go otherwise than this one, which ended early for want of data; one that lost something may.

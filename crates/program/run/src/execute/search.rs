@@ -8,7 +8,7 @@ use fathom_engine::search::{
 };
 use fathom_fleet::{Error, ErrorClass};
 use fathom_model::{
-    Confidence, Derivation, Metric, Record, Side, TestPlan, TestRun, Trial, ValueKind,
+    Confidence, Derivation, Metric, Record, Side, TestRun, Trial, ValueKind,
     finding::PromiseOutcome,
     names::{count, distribution},
     run::Host,
@@ -20,10 +20,11 @@ use fathom_statistics::samples_needed;
 use fathom_sys::clock;
 
 use super::{
+    checked_plan::CheckedTest,
     search_spec::{ObjectivePart, SearchSpec},
     trial_executor::RunExecutor,
 };
-use crate::{hosts::Hosts, registry};
+use crate::hosts::Hosts;
 
 /// A trial at a low rate is made longer for the sake of its quantile, but at most by so much.
 const LONGER_MAX: u64 = 10;
@@ -47,7 +48,7 @@ struct SearchedTrial {
 /// Makes the trials of a search on the hosts of a run.
 struct SearchTrials<'a, 'b> {
     executor: &'a RunExecutor<'b>,
-    test: &'a TestPlan,
+    test: &'a CheckedTest,
     /// What the test is called in the result.
     title: String,
     spec: &'a SearchSpec,
@@ -61,19 +62,17 @@ impl RunExecutor<'_> {
     pub(super) fn search(
         &self,
         into: &mut TestRun,
-        test: &TestPlan,
+        (test, sought): (&CheckedTest, &SearchSpec),
         (known, hosts): (&BTreeMap<String, Host>, &mut Hosts),
     ) -> anyhow::Result<Option<Error>> {
-        let kind = registry::kind(&test.kind)?;
-        let sought = SearchSpec::of(test, kind)?;
         let title = into.title.clone();
         let mut trials =
-            SearchTrials { executor: self, test, title, spec: &sought, hosts_info: known, hosts, trials: Vec::new() };
+            SearchTrials { executor: self, test, title, spec: sought, hosts_info: known, hosts, trials: Vec::new() };
         let mut found = search(&sought.bounds, &mut trials);
         let made = trials.trials;
         let error = found.error.take();
         if !made.is_empty() {
-            write(into, &sought, &found, made);
+            write(into, sought, &found, made);
         }
         match error {
             Some(SearchTrialError::Output(error)) => Err(error.into()),
@@ -114,23 +113,24 @@ impl Measurer for SearchTrials<'_, '_> {
 
 impl SearchTrials<'_, '_> {
     /// The test at one rate, long enough for the quantile that is judged.
-    fn test_at(&self, step: &SearchTrialRequest) -> TestPlan {
-        let (mut test, load) = (self.test.clone(), step.load);
-        test.options = self.spec.options_at(&self.test.options, load);
+    fn test_at(&self, step: &SearchTrialRequest) -> CheckedTest {
+        let load = step.load;
+        let test = self.test.with_options(self.spec.options_at(&self.test.options, load));
         if let Some(duration) = step.duration {
-            test.duration = duration.exact();
-            return test;
+            return test.lasting(duration);
         }
         let needed = self.spec.parts.iter().filter_map(|part| match part.metric.from {
             Derivation::Quantile { q, .. } => Some(samples_needed(q)),
             _ => None,
         });
-        if let (Some(needed), ValueKind::Rate) = (needed.max(), self.spec.option.value) {
-            let wanted: Nanos = self.test.duration.parse().unwrap_or(Nanos::ZERO);
-            let needed = Nanos(rounded(1e9 * approximate(needed) / load.get()));
-            test.duration = needed.max(wanted).min(Nanos(wanted.0.saturating_mul(LONGER_MAX))).exact();
+        match (needed.max(), self.spec.option.value) {
+            (Some(needed), ValueKind::Rate) => {
+                let wanted = self.test.phases.measure_ns;
+                let needed = Nanos(rounded(1e9 * approximate(needed) / load.get()));
+                test.lasting(needed.max(wanted).min(Nanos(wanted.0.saturating_mul(LONGER_MAX))))
+            }
+            _ => test,
         }
-        test
     }
 
     /// What is done now: `narrowing 32.0 – 45.2 k req/s, at 38.1 k req/s`.
@@ -192,12 +192,12 @@ impl SearchTrials<'_, '_> {
 impl SearchTrials<'_, '_> {
     /// The metric that tells what is lost, of a kind that counts it.
     fn loss(&self) -> Option<&'static Metric> {
-        registry::kind(&self.test.kind).ok()?.metrics().iter().find(|metric| is_of_loss(metric))
+        self.test.kind.metrics().iter().find(|metric| is_of_loss(metric))
     }
 
     /// What became of a load; of a kind that counts no loss, what was not achieved of it is lost.
     fn forwarded(&self, step: &SearchTrialRequest, achieved: f64, lost: Option<f64>) -> Forwarded {
-        let effective = step.duration.unwrap_or_else(|| self.test.duration.parse().unwrap_or(Nanos::ZERO));
+        let effective = step.duration.unwrap_or(self.test.phases.measure_ns);
         // A target that catches up on what was due before lost nothing.
         let loss_ratio = lost.unwrap_or(1.0 - achieved / step.load.get()).max(0.0);
         Forwarded { loss_ratio, effective, rate: Some(achieved) }
@@ -282,9 +282,10 @@ fn empty(load: LoadLevel) -> CurvePoint {
 
 #[cfg(test)]
 mod tests {
-    use fathom_model::{Histogram, Settings, Timeline, plan::SearchPlan};
+    use fathom_model::{Histogram, Timeline, plan::SearchPlan};
 
     use super::*;
+    use crate::registry;
 
     /// The share that counts as our own lateness, of a hundred starts of which forty were late by our own doing.
     fn late(service: Nanos, lag: Nanos) -> Option<f64> {
@@ -297,20 +298,7 @@ mod tests {
             confidence: Some("95%".to_owned()),
             trials: Some(200),
         };
-        let test = TestPlan {
-            name: "http".to_owned(),
-            kind: "http_open".to_owned(),
-            from: "here".to_owned(),
-            to: None,
-            beside: None,
-            warmup: "0s".to_owned(),
-            duration: "1s".to_owned(),
-            options: Settings::default(),
-            search: Some(search),
-            benchmark: None,
-            expect: BTreeMap::new(),
-        };
-        let sought = SearchSpec::of(&test, registry::kind(&test.kind).unwrap()).unwrap();
+        let sought = SearchSpec::of(&search, registry::kind("http_open").unwrap()).unwrap();
         let times = |time: Nanos| {
             let mut times = Histogram::new();
             (0..100).for_each(|_| times.record(time.0));

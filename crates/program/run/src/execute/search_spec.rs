@@ -32,7 +32,8 @@ const HIGHEST: (f64, f64) = (1e13, 1e10);
 /// The loads of the curve below the limit, and one above it: dense enough to see where the curve bends.
 const CURVE: [f64; 9] = [0.1, 0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1];
 
-/// A search in the form that it is carried out in.
+/// A search as values.
+#[derive(Clone)]
 pub(super) struct SearchSpec {
     /// The objective as the plan holds it.
     pub objective: String,
@@ -52,9 +53,9 @@ fn invalid_search(what: impl Into<String>) -> UserError {
     UserError::new(Exit::Usage, what)
 }
 
-/// Checks the search of a test against its kind, and writes everything that it leaves open into it.
-pub(super) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<(), UserError> {
-    let Some(search) = &mut test.search else { return Ok(()) };
+/// Checks the search of a test against its kind, and writes the defaults into it.
+pub(super) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<Option<SearchSpec>, UserError> {
+    let Some(search) = &mut test.search else { return Ok(None) };
     let parts = parse_objective(&search.objective, kind.metrics())?;
     search.objective = parts.iter().map(|part| part.written.as_str()).collect::<Vec<_>>().join(", ");
     search.option.get_or_insert_with(|| OPTION.to_owned());
@@ -74,19 +75,7 @@ pub(super) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<(), U
         ))
         .with_line("use", "low and high to bound the search"));
     }
-    SearchSpec::of(test, kind).map(drop)
-}
-
-/// The options of the first trial of a complete test: a search sets its rate itself.
-pub(super) fn first_options(test: &TestPlan, kind: &dyn TestKind) -> Settings {
-    let spec = SearchSpec::of(test, kind).ok();
-    spec.map_or_else(|| test.options.clone(), |spec| spec.options_at(&test.options, spec.bounds.start))
-}
-
-/// What a complete test measures: of a search the limit too, so that it can be promised.
-pub(super) fn metrics(test: &TestPlan, kind: &dyn TestKind) -> Vec<Metric> {
-    let limit = SearchSpec::of(test, kind).ok().map(|spec| curve::limit_metric(spec.achieved.unit));
-    limit.into_iter().chain(kind.metrics().iter().cloned()).collect()
+    SearchSpec::of(search, kind).map(Some)
 }
 
 /// One part of an objective: a metric, what is to be kept of it, and the bound as it was written.
@@ -152,9 +141,8 @@ fn parse_rate(text: &str, option: &OptionDoc) -> Option<LoadLevel> {
 }
 
 impl SearchSpec {
-    /// The search of a complete test.
-    pub(super) fn of(test: &TestPlan, kind: &dyn TestKind) -> Result<Self, UserError> {
-        let search = test.search.as_ref().ok_or_else(|| invalid_search("the test is no search"))?;
+    /// Reads a search in which the defaults are filled in.
+    pub(super) fn of(search: &SearchPlan, kind: &dyn TestKind) -> Result<Self, UserError> {
         let parts = parse_objective(&search.objective, kind.metrics())?;
         let option = rate_option(search, kind)?;
         let is_bits = option.value == ValueKind::BitRate;
@@ -177,6 +165,16 @@ impl SearchSpec {
             format!("{} {} {}", metric.title, promise.relation.sign(), metric.show(promise.bound))
         };
         self.parts.iter().map(words).collect::<Vec<_>>().join(" and ")
+    }
+
+    /// The options of the first trial.
+    pub(super) fn first_options(&self, options: &Settings) -> Settings {
+        self.options_at(options, self.bounds.start)
+    }
+
+    /// The limit as a metric, so that it can be promised.
+    pub(super) fn limit_metric(&self) -> Metric {
+        curve::limit_metric(self.achieved.unit)
     }
 
     /// The options of a trial at a load.

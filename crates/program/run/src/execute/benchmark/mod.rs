@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use fathom_engine::search::{LoadLevel, mlr::SearchGoal};
 use fathom_fleet::Error;
 use fathom_model::{
-    Benchmark, TestPlan, TestRun,
+    Benchmark, TestRun,
     benchmark::{BenchmarkResult, OwnMaximum, Reference},
     run::Host,
     units::{BitsPerSec, Bytes, Nanos, percent},
@@ -22,15 +22,17 @@ use fathom_rfc2544 as methods;
 use fathom_rfc2544::{LossCurve, MethodResult, OverloadLimit, StopReason, ThroughputOptions};
 use fathom_wire::{FrameSize, line_rate};
 
-pub(super) use spec::complete;
+pub(super) use spec::{BenchmarkSpec, complete};
 pub(super) use tool_maximum::{ToolMaxima, measure as own_maxima};
 
-use super::trial_executor::RunExecutor;
+use super::{
+    checked_plan::{CheckedPlan, CheckedTest},
+    trial_executor::RunExecutor,
+};
 use crate::{
     exit::{Exit, UserError},
     hosts::Hosts,
 };
-use spec::BenchmarkSpec;
 use tester::FrameTrials;
 
 /// A method by the word that asks for it.
@@ -106,12 +108,11 @@ impl RunExecutor<'_> {
     pub(super) fn benchmark(
         &self,
         mut into: Vec<&mut TestRun>,
-        test: &TestPlan,
+        (test, wanted): (&CheckedTest, &BenchmarkSpec),
         (known, hosts): (&BTreeMap<String, Host>, &mut Hosts),
     ) -> anyhow::Result<Option<Error>> {
-        let wanted = BenchmarkSpec::of(test)?;
         let own = self.own_maximum(wanted.size_bytes);
-        let mut begun = new_benchmark(&wanted, own, known.get(&test.from))?;
+        let mut begun = new_benchmark(wanted, own, known.get(&test.from))?;
         if into.len() > 1 {
             begun.remarks.push(BOTH_WAYS.to_owned());
         }
@@ -127,7 +128,7 @@ impl RunExecutor<'_> {
             trials_by_rate: BTreeMap::new(),
         };
         let mut bench =
-            FrameSizeBenchmark { spec: &wanted, trials, results: begun, throughput: None, is_searched: false };
+            FrameSizeBenchmark { spec: wanted, trials, results: begun, throughput: None, is_searched: false };
         let mut error = None;
         for method in &wanted.methods {
             bench.trials.method = method.name;
@@ -216,15 +217,13 @@ fn new_benchmark(wanted: &BenchmarkSpec, own: Option<OwnMaximum>, from: Option<&
 }
 
 /// Refuses searches that go higher than the tool itself, before anything is touched.
-pub(super) fn check(tests: &[TestPlan], own: &ToolMaxima) -> Result<(), UserError> {
-    for test in tests.iter().filter(|test| test.benchmark.is_some()) {
-        let (asked, own) = (BenchmarkSpec::of(test)?.max_rate, own.get(&tool_maximum::size(test)));
-        if let (Some(asked), Some(own)) = (asked, own)
+pub(super) fn check(plan: &CheckedPlan, own: &ToolMaxima) -> Result<(), UserError> {
+    for spec in plan.tests.iter().filter_map(CheckedTest::benchmark) {
+        if let (Some(asked), Some(own)) = (spec.max_rate, own.get(&spec.size_bytes))
             && asked > own.rate
         {
             let show = |rate| fathom_model::Unit::FramesPerSec.show(rate);
-            let what =
-                format!("{} of {} B are more than fathom itself sends here", show(asked), tool_maximum::size(test));
+            let what = format!("{} of {} B are more than fathom itself sends here", show(asked), spec.size_bytes);
             let why = format!(
                 "into a sink that loses nothing it kept {} as they were due, and {} flat out: beyond that a limit would be its own",
                 show(own.rate),

@@ -2,7 +2,7 @@
 
 use fathom_engine::{TestKind, search::mlr::SearchGoal};
 use fathom_model::{
-    TestPlan,
+    Settings, TestPlan,
     plan::BenchmarkPlan,
     settings::Setting,
     units::{Nanos, PerSec, share_of_percent},
@@ -82,8 +82,9 @@ const TRIAL_MAX: Nanos = Nanos::from_secs(3600);
 /// Below this a trial is over before a device is warm.
 const TRIAL_MIN: Nanos = Nanos::from_millis(50);
 
-/// A benchmark in the form that it is carried out in.
-pub(super) struct BenchmarkSpec {
+/// A benchmark as values.
+#[derive(Clone)]
+pub(crate) struct BenchmarkSpec {
     pub methods: Vec<&'static BenchmarkMethod>,
     pub conform: bool,
     pub size_bytes: u64,
@@ -111,9 +112,9 @@ fn invalid_benchmark(what: impl Into<String>) -> UserError {
     UserError::new(Exit::Usage, what)
 }
 
-/// Checks the benchmark of a test, and writes everything that it leaves open into it.
-pub(crate) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<(), UserError> {
-    let Some(plan) = &mut test.benchmark else { return Ok(()) };
+/// Checks the benchmark of a test, and writes the defaults into it.
+pub(crate) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<Option<BenchmarkSpec>, UserError> {
+    let Some(plan) = &mut test.benchmark else { return Ok(None) };
     if kind.name() != KIND {
         return Err(invalid_benchmark(format!("a benchmark makes trials of `{KIND}`, not of `{}`", kind.name())));
     }
@@ -154,7 +155,7 @@ pub(crate) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<(), U
     if plan.goals.is_empty() {
         plan.goals = ["ndr", "pdr"].map(str::to_owned).to_vec();
     }
-    BenchmarkSpec::of(test).map(drop)
+    BenchmarkSpec::of(plan, &test.options).map(Some)
 }
 
 /// A method's word, or all those that it stands for.
@@ -190,9 +191,8 @@ fn parse_goal(word: &str, width: f64, lengths: &MethodLengths) -> Result<(String
 }
 
 impl BenchmarkSpec {
-    /// The benchmark of a complete test.
-    pub(super) fn of(test: &TestPlan) -> Result<Self, UserError> {
-        let plan = test.benchmark.as_ref().ok_or_else(|| invalid_benchmark("the test is no benchmark"))?;
+    /// Reads a benchmark in which the defaults are filled in.
+    fn of(plan: &BenchmarkPlan, options: &Settings) -> Result<Self, UserError> {
         let lengths = if plan.conform { &CONFORM } else { &SHORT };
         let methods = methods(plan)?;
         let width = parse_share(plan.precision.as_deref().unwrap_or(PRECISION), "precision", 0.0005..=0.2)?;
@@ -221,7 +221,7 @@ impl BenchmarkSpec {
         Ok(Self {
             methods,
             conform: plan.conform,
-            size_bytes: test.options.size("size").map_or(64, |size| size.0),
+            size_bytes: options.size("size").map_or(64, |size| size.0),
             max_rate,
             min_rate,
             goals,
@@ -240,10 +240,7 @@ impl BenchmarkSpec {
             latency_runs: counted(plan.latency_runs, "latency_runs")?,
             recovery_runs: counted(plan.recovery_runs, "recovery_runs")?,
             reset_trial: span(&plan.reset_trial, "reset_trial", trial)?,
-            learning: (
-                test.options.count(LEARNING).unwrap_or(0),
-                test.options.span(LEARNING_WAIT).unwrap_or(Nanos::ZERO),
-            ),
+            learning: (options.count(LEARNING).unwrap_or(0), options.span(LEARNING_WAIT).unwrap_or(Nanos::ZERO)),
         })
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fathom_fleet::Error;
 use fathom_model::{
-    Histogram, Record, Side, TestPlan, Trial,
+    Histogram, Record, Side, Trial,
     benchmark::BenchmarkTrial,
     names::count,
     units::{Nanos, PerSec},
@@ -13,7 +13,10 @@ use fathom_packet::kinds::frames::{LATENCY, RECOVERY_NS, STEP_AT, STEP_RATE, VAR
 use fathom_rfc2544::{DelayVariation, Latencies, Tester, TrialCounts, TrialRequest, TrialTraffic};
 use fathom_sys::clock;
 
-use crate::{execute::trial_executor::RunExecutor, hosts::Hosts};
+use crate::{
+    execute::{checked_plan::CheckedTest, trial_executor::RunExecutor},
+    hosts::Hosts,
+};
 
 /// A burst ends by its number; the time only bounds it.
 const BURST_EXTRA: Nanos = Nanos::from_secs(1);
@@ -21,7 +24,7 @@ const BURST_EXTRA: Nanos = Nanos::from_secs(1);
 /// Makes the trials of one frame size.
 pub(super) struct FrameTrials<'a, 'b> {
     pub executor: &'a RunExecutor<'b>,
-    pub test: &'a TestPlan,
+    pub test: &'a CheckedTest,
     /// What the results call the test.
     pub title: String,
     pub hosts: &'a mut Hosts,
@@ -85,32 +88,25 @@ impl Tester for FrameTrials<'_, '_> {
 }
 
 impl FrameTrials<'_, '_> {
-    fn test_for(&self, traffic: &TrialTraffic) -> TestPlan {
-        let mut test = test_at(self.test, traffic.rate());
-        test.duration = match traffic {
-            TrialTraffic::Stream { duration, .. } => duration.exact(),
+    /// The test with these frames, without a warm-up: every frame counts.
+    fn test_for(&self, traffic: &TrialTraffic) -> CheckedTest {
+        let options = self.test.options.clone().with("rate", exact_rate(traffic.rate()));
+        let (options, span) = match traffic {
+            TrialTraffic::Stream { duration, .. } => (options, *duration),
             TrialTraffic::Burst { n_frames, .. } => {
-                test.options.set("count", n_frames.to_string());
-                (traffic.duration() + BURST_EXTRA).exact()
+                (options.with("count", n_frames.to_string()), traffic.duration() + BURST_EXTRA)
             }
             TrialTraffic::Step { duration, then, .. } => {
-                test.options.set(STEP_AT, duration.exact());
-                test.options.set(STEP_RATE, exact_rate(*then));
-                traffic.duration().exact()
+                let options = options.with(STEP_AT, duration.exact()).with(STEP_RATE, exact_rate(*then));
+                (options, traffic.duration())
             }
         };
-        test
+        self.test.with_options(options).without_warmup().lasting(span)
     }
 }
 
-/// A test of the same frames at a rate, without a warm-up: every frame counts.
-pub(super) fn test_at(test: &TestPlan, rate: f64) -> TestPlan {
-    let mut test = TestPlan { benchmark: None, warmup: Nanos::ZERO.exact(), ..test.clone() };
-    test.options.set("rate", exact_rate(rate));
-    test
-}
-
-fn exact_rate(rate: f64) -> String {
+/// A rate of frames per second as an option.
+pub(super) fn exact_rate(rate: f64) -> String {
     PerSec::new(rate).expect("a method asks for rates above zero").exact()
 }
 

@@ -3,16 +3,21 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Plan, TestPlan, TestRun,
+    Plan, TestPlan, Trial,
     benchmark::OwnMaximum,
     plan::{HostReach, LabPlan},
-    units::{Bytes, Nanos, approximate},
+    units::{Nanos, approximate},
 };
 use fathom_packet::kinds::frames::{LEARNING, LEARNING_WAIT};
 use fathom_rfc2544::TrialCounts;
+use fathom_sys::process::signal::SignalWatch;
 
-use super::tester::{test_at, trial_counts};
-use crate::execute::{FinishedRun, RunOptions, complete};
+use super::tester::{exact_rate, trial_counts};
+use crate::execute::{
+    RunOptions,
+    checked_plan::{CheckedPlan, CheckedTest},
+    rounds::run_unkept,
+};
 
 /// A few thousand frames at any rate that matters.
 const DURATION: Nanos = Nanos::from_millis(300);
@@ -27,56 +32,58 @@ const ETHERNET: u32 = 1518;
 /// At a third of the first attempt something else is wrong.
 const ATTEMPTS: u32 = 7;
 
-/// Runs a plan to its end.
-pub(crate) type Execute = fn(&Plan, &RunOptions) -> anyhow::Result<FinishedRun>;
-
-/// The tool's own maximum by frame size, for the sizes of a plan's benchmarks.
+/// The tool's own maximum by frame size in bytes, for the sizes of a plan's benchmarks.
 pub(crate) type ToolMaxima = BTreeMap<u64, OwnMaximum>;
 
-/// Measures the maximum at every size of a plan's benchmarks that this machine sends; nothing without any.
-pub(crate) fn measure(plan: &Plan, surroundings: &RunOptions, execute: Execute) -> anyhow::Result<ToolMaxima> {
-    let is_sent_here = |test: &&TestPlan| {
-        test.benchmark.is_some() && plan.hosts.get(&test.from).is_some_and(HostReach::is_on_this_machine)
-    };
+/// Measures the maximum at each frame size of a plan's benchmarks that this machine sends. It is the first stage of such a run.
+pub(crate) fn measure(
+    plan: &CheckedPlan,
+    surroundings: &RunOptions,
+    signals: &SignalWatch,
+) -> anyhow::Result<ToolMaxima> {
+    let is_sent_here =
+        |test: &&CheckedTest| plan.plan().hosts.get(&test.from).is_some_and(HostReach::is_on_this_machine);
     let mut sizes: BTreeMap<u64, TrafficDirections> = BTreeMap::new();
     for test in plan.tests.iter().filter(is_sent_here) {
-        let ways = sizes.entry(size(test)).or_insert(TrafficDirections::One);
-        if plan.tests.iter().any(|other| other.beside.as_ref() == Some(&test.name)) {
-            *ways = TrafficDirections::Both;
+        let Some(spec) = test.benchmark() else { continue };
+        let directions = sizes.entry(spec.size_bytes).or_insert(TrafficDirections::One);
+        if test.reverse.is_some() {
+            *directions = TrafficDirections::Both;
         }
     }
     let mut maxima = ToolMaxima::new();
-    let Some(sample) = plan.tests.iter().find(is_sent_here) else { return Ok(maxima) };
+    let sample = plan.tests.iter().filter(is_sent_here).find(|test| test.benchmark().is_some());
+    let Some(sample) = sample.map(|test| &plan.plan().tests[test.idx]) else { return Ok(maxima) };
     if !surroundings.is_quiet {
         eprintln!("measuring fathom's own maximum first");
     }
-    let flat_out = |size: &u64| TestPlan { duration: DURATION.exact(), ..flat_out_test(sample, *size) };
-    let all: Vec<_> = sizes.iter().map(|(size, ways)| (flat_out(size), *ways)).collect();
-    for together in run_tests(&all, surroundings, execute)? {
-        let sent = approximate(best(&together).offered / together.len() as u64) / DURATION.as_secs_f64();
-        if let Some(size) = together[0].options.size("size").filter(|_| sent > 0.0) {
+    let trial = |size: &u64, rate: Option<f64>| SizeTrial { size: *size, directions: sizes[size], rate };
+    let run = |trials: &[SizeTrial]| run_trials(trials, sample, (surroundings, signals));
+    let flat_out: Vec<SizeTrial> = sizes.keys().map(|size| trial(size, None)).collect();
+    for (size, counts) in run(&flat_out)? {
+        let n_directions = if sizes[&size] == TrafficDirections::Both { 2 } else { 1 };
+        let sent = approximate(counts.offered / n_directions) / DURATION.as_secs_f64();
+        if sent > 0.0 {
             let (rate, lag_ns) = (sent * RATE_STEP_DOWN, Nanos::ZERO);
-            maxima.insert(size.0, OwnMaximum { rate, flat_out: sent, loss_ratio: 1.0, unsent_ratio: 1.0, lag_ns });
+            maxima.insert(size, OwnMaximum { rate, flat_out: sent, loss_ratio: 1.0, unsent_ratio: 1.0, lag_ns });
         }
     }
     for attempt in 1..=ATTEMPTS {
-        let open = |(_, own): &(&u64, &OwnMaximum)| !is_sustained(own);
-        let paced = |(size, own): (&u64, &OwnMaximum)| (test_at(&flat_out(size), own.rate), sizes[size]);
-        let tests: Vec<(TestPlan, TrafficDirections)> = maxima.iter().filter(open).map(paced).collect();
-        if tests.is_empty() {
+        let open = maxima.iter().filter(|(_, own)| !is_sustained(own));
+        let paced: Vec<SizeTrial> = open.map(|(size, own)| trial(size, Some(own.rate))).collect();
+        if paced.is_empty() {
             break;
         }
-        for together in run_tests(&tests, surroundings, execute)? {
-            let (seen, size) = (best(&together), together[0].options.size("size").unwrap_or(Bytes(0)).0);
+        for (size, counts) in run(&paced)? {
             let Some(own) = maxima.get_mut(&size) else { continue };
-            (own.loss_ratio, own.unsent_ratio) = (seen.loss_ratio().unwrap_or(1.0), seen.unsent_ratio());
-            own.lag_ns = seen.lag;
+            (own.loss_ratio, own.unsent_ratio) = (counts.loss_ratio().unwrap_or(1.0), counts.unsent_ratio());
+            own.lag_ns = counts.lag;
             if !is_sustained(own) && attempt < ATTEMPTS {
                 own.rate *= RATE_STEP_DOWN;
             }
         }
     }
-    // What never came out right is not known.
+    // A maximum that no trial kept is not known.
     maxima.retain(|_, own| own.loss_ratio < 1.0 && own.unsent_ratio < 1.0);
     Ok(maxima)
 }
@@ -86,25 +93,13 @@ pub(super) fn is_sustained(own: &OwnMaximum) -> bool {
     own.loss_ratio <= 0.0 && own.unsent_ratio <= UNSENT_MAX && own.lag_ns <= LAG_MAX
 }
 
-/// The size of a test's frames.
-pub(super) fn size(test: &TestPlan) -> u64 {
-    test.options.size("size").map_or(64, |size| size.0)
-}
-
-fn flat_out_test(sample: &TestPlan, size: u64) -> TestPlan {
-    let mut test = sample.clone();
-    // The device under test is not in this lab, and neither is the way to it.
-    for option in ["mac", LEARNING, LEARNING_WAIT] {
-        test.options.0.remove(option);
-    }
-    test.options.set("size", size.to_string());
-    TestPlan {
-        name: format!("own maximum, {size} B"),
-        benchmark: None,
-        warmup: Nanos::ZERO.exact(),
-        expect: BTreeMap::new(),
-        ..test
-    }
+/// Trials at one frame size.
+struct SizeTrial {
+    /// In bytes.
+    size: u64,
+    directions: TrafficDirections,
+    /// Frames per second; absent for flat out.
+    rate: Option<f64>,
 }
 
 /// Which way frames go between the two hosts.
@@ -115,68 +110,76 @@ enum TrafficDirections {
     Both,
 }
 
-/// The trial in which most was sent as it was due, of tests that were made together.
-fn best(together: &[TestRun]) -> TrialCounts {
-    let n_trials = together.iter().map(|test| test.trials.len()).min().unwrap_or(0);
-    let all = (0..n_trials).map(|n| trial_counts(together.iter().map(|test| &test.trials[n])));
+/// The round in which most was sent as it was due. A round has the trials of all directions.
+fn best(rounds: &[Vec<Trial>]) -> TrialCounts {
     let order = |a: &TrialCounts, b: &TrialCounts| {
-        let is_late = |seen: &TrialCounts| seen.lag > LAG_MAX;
+        let is_late = |counts: &TrialCounts| counts.lag > LAG_MAX;
         let by_unsent = a.unsent_ratio().total_cmp(&b.unsent_ratio());
         by_unsent.then(is_late(a).cmp(&is_late(b))).then(b.offered.cmp(&a.offered))
     };
-    all.min_by(order).unwrap_or_default()
+    rounds.iter().map(trial_counts).min_by(order).unwrap_or_default()
 }
 
-/// Runs tests between two hosts of a lab that is built for them; each three times, as others use the machine too.
-///
-/// What was made together stands together.
-fn run_tests(
-    tests: &[(TestPlan, TrafficDirections)],
-    surroundings: &RunOptions,
-    execute: Execute,
-) -> anyhow::Result<Vec<Vec<TestRun>>> {
-    let [from, to] = ["a", "b"].map(str::to_owned);
-    let there = |test: &TestPlan| TestPlan { from: from.clone(), to: Some(to.clone()), beside: None, ..test.clone() };
-    let back = |test: &TestPlan| TestPlan {
-        name: format!("{}, back", test.name),
-        from: to.clone(),
-        to: Some(from.clone()),
-        beside: Some(test.name.clone()),
-        ..test.clone()
-    };
-    let of_each = |(test, ways): &(TestPlan, TrafficDirections)| match ways {
-        TrafficDirections::One => vec![there(test)],
-        TrafficDirections::Both => vec![there(test), back(test)],
-    };
+/// Runs trials with the options of `sample` in a lab of their own, three times each, since others may use the machine too.
+fn run_trials(
+    trials: &[SizeTrial],
+    sample: &TestPlan,
+    (surroundings, signals): (&RunOptions, &SignalWatch),
+) -> anyhow::Result<Vec<(u64, TrialCounts)>> {
+    let hosts = ["a", "b"];
     // Jumbo frames need a wire that carries them.
-    let longest = tests.iter().map(|(test, _)| size(test)).max().and_then(|size| u32::try_from(size).ok()).unwrap_or(0);
+    let longest = trials.iter().map(|trial| trial.size).max().and_then(|size| u32::try_from(size).ok()).unwrap_or(0);
     let lab = LabPlan { preset: "pair".to_owned(), mtu_bytes: (longest > ETHERNET).then_some(longest), device: None };
-    let mut plan = Plan {
+    let plan = CheckedPlan::new(Plan {
         schema: fathom_model::plan::SCHEMA.to_owned(),
         title: "Own maximum".to_owned(),
         rounds: 3,
         until_ci: None,
         seed: 1,
-        tests: tests.iter().flat_map(of_each).collect(),
+        tests: trials.iter().flat_map(|trial| trial.tests(sample, hosts)).collect(),
         via: None,
         lab: Some(lab),
-        hosts: [&from, &to].into_iter().map(|name| (name.clone(), HostReach::Lab(name.clone()))).collect(),
-    };
-    complete(&mut plan)?;
-    let alone = RunOptions {
-        allowed: crate::allow::AllowList::default(),
-        is_quiet: surroundings.is_quiet,
-        shows_estimate: false,
-        is_live: false,
-        command: surroundings.command.clone(),
-        on_progress: None,
-    };
-    let mut all: Vec<Vec<TestRun>> = Vec::new();
-    for (test, planned) in execute(&plan, &alone)?.run.tests.into_iter().zip(&plan.tests) {
-        match all.last_mut().filter(|_| planned.beside.is_some()) {
-            Some(together) => together.push(test),
-            None => all.push(vec![test]),
+        hosts: hosts.map(|name| (name.to_owned(), HostReach::Lab(name.to_owned()))).into(),
+    })?;
+    let counted = run_unkept(&plan, surroundings, signals)?;
+    Ok(trials.iter().zip(counted).map(|(trial, rounds)| (trial.size, best(&rounds))).collect())
+}
+
+impl SizeTrial {
+    /// The test from the first host to the second, and back if both directions run at once.
+    fn tests(&self, sample: &TestPlan, [from, to]: [&str; 2]) -> Vec<TestPlan> {
+        let mut options = sample.options.clone();
+        // The device under test is not in this lab, and neither is the way to it.
+        for option in ["mac", LEARNING, LEARNING_WAIT] {
+            options.0.remove(option);
+        }
+        options.set("size", self.size.to_string());
+        if let Some(rate) = self.rate {
+            options.set("rate", exact_rate(rate));
+        }
+        let there = TestPlan {
+            name: format!("own maximum, {} B", self.size),
+            kind: sample.kind.clone(),
+            from: from.to_owned(),
+            to: Some(to.to_owned()),
+            beside: None,
+            warmup: Nanos::ZERO.exact(),
+            duration: DURATION.exact(),
+            options,
+            search: None,
+            benchmark: None,
+            expect: BTreeMap::new(),
+        };
+        let back = TestPlan {
+            name: format!("{}, back", there.name),
+            from: to.to_owned(),
+            to: Some(from.to_owned()),
+            beside: Some(there.name.clone()),
+            ..there.clone()
+        };
+        match self.directions {
+            TrafficDirections::One => vec![there],
+            TrafficDirections::Both => vec![there, back],
         }
     }
-    Ok(all)
 }

@@ -1,21 +1,144 @@
-//! What can be wrong with a plan, found before anything is touched.
+//! A plan whose text is read once, before anything is touched. Everything behind it gets values.
 
+use fathom_engine::TestKind;
+use fathom_lab::Options;
 use fathom_model::{
-    Plan, TestPlan,
+    Phases, Plan, Settings, TestPlan,
     plan::{HostReach, SCHEMA},
     units::Nanos,
 };
 
-use fathom_lab::Options;
-
-use super::{benchmark, search_spec};
+use super::{
+    benchmark::{self, BenchmarkSpec},
+    search_spec::{self, SearchSpec},
+};
 use crate::{
     exit::{Exit, UserError, engine_error, lab_error},
     registry,
 };
 
-/// A trial longer than this is refused: everything has a bounded duration.
+/// The longest warm-up and the longest trial: everything has a bounded duration.
 const SPAN_MAX: Nanos = Nanos::from_secs(24 * 3600);
+/// The shortest interval: a short trial still has enough of them to see its warm-up end.
+const INTERVAL_MIN: Nanos = Nanos::from_millis(10);
+/// The longest interval: fine enough for a plot, coarse enough to cost nothing.
+const INTERVAL_MAX: Nanos = Nanos::from_millis(50);
+
+/// A plan that can be run.
+pub struct CheckedPlan {
+    plan: Plan,
+    /// In the order of the plan.
+    pub(super) tests: Vec<CheckedTest>,
+}
+
+/// A test of a plan, as values.
+#[derive(Clone)]
+pub(super) struct CheckedTest {
+    /// Its index in the plan and in the run.
+    pub idx: usize,
+    pub name: String,
+    pub from: String,
+    pub to: Option<String>,
+    pub kind: &'static dyn TestKind,
+    pub options: Settings,
+    pub phases: Phases,
+    pub method: TestMethod,
+    /// The index of the same test in the other direction, if both run at once.
+    pub reverse: Option<usize>,
+    /// False for a test that runs together with the one before it.
+    pub is_leading: bool,
+}
+
+/// The trials of a test.
+#[derive(Clone)]
+pub(super) enum TestMethod {
+    /// One in each round.
+    Rounds,
+    /// As many as it takes to find the highest rate that keeps an objective.
+    Search(Box<SearchSpec>),
+    /// Those of benchmarking methods.
+    Benchmark(Box<BenchmarkSpec>),
+}
+
+impl CheckedPlan {
+    /// Checks a plan, writes every quantity in its exact form, and fills in the defaults.
+    ///
+    /// # Errors
+    /// Names the first invalid value and its test.
+    pub fn new(mut plan: Plan) -> Result<Self, UserError> {
+        check_frame(&plan)?;
+        let hosts: Vec<String> = plan.hosts.keys().cloned().collect();
+        let mut tests: Vec<CheckedTest> = Vec::new();
+        for idx in 0..plan.tests.len() {
+            let (before, from_here) = plan.tests.split_at_mut(idx);
+            let test = &mut from_here[0];
+            let in_test = format!("test `{}`", test.name);
+            let checked = check_test((idx, test), before, &hosts);
+            let checked = checked.map_err(|user_error| user_error.with_line("in", in_test))?;
+            if let Some(lead) = lead_index(test, before) {
+                tests[lead].reverse = Some(idx);
+                tests[lead].phases.is_warmup_whole = true;
+            }
+            tests.push(checked);
+        }
+        Ok(Self { plan, tests })
+    }
+
+    /// The plan as results keep it and as a file repeats it.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The tests that have trials of their own; those of the other direction run with them.
+    pub(super) fn leading_tests(&self) -> impl Iterator<Item = &CheckedTest> {
+        self.tests.iter().filter(|test| test.is_leading)
+    }
+
+    /// The same test in the other direction, if both run at once.
+    pub(super) fn reverse_of(&self, test: &CheckedTest) -> Option<&CheckedTest> {
+        test.reverse.map(|idx| &self.tests[idx])
+    }
+}
+
+impl CheckedTest {
+    /// The same test with other options.
+    pub(super) fn with_options(&self, options: Settings) -> Self {
+        Self { options, ..self.clone() }
+    }
+
+    /// The same test measuring for `span`.
+    pub(super) fn lasting(self, span: Nanos) -> Self {
+        Self { phases: phases(self.phases.warmup_max_ns, span, self.phases.is_warmup_whole), ..self }
+    }
+
+    /// The same test without a warm-up.
+    pub(super) fn without_warmup(mut self) -> Self {
+        self.phases.warmup_max_ns = Nanos::ZERO;
+        self
+    }
+
+    /// The search, if the test is one.
+    pub(super) fn search(&self) -> Option<&SearchSpec> {
+        match &self.method {
+            TestMethod::Search(spec) => Some(spec),
+            _ => None,
+        }
+    }
+
+    /// The benchmark, if the test is one.
+    pub(super) fn benchmark(&self) -> Option<&BenchmarkSpec> {
+        match &self.method {
+            TestMethod::Benchmark(spec) => Some(spec),
+            _ => None,
+        }
+    }
+}
+
+fn phases(warmup_max_ns: Nanos, measure_ns: Nanos, is_warmup_whole: bool) -> Phases {
+    let interval_ns = (measure_ns / 10).max(INTERVAL_MIN).min(INTERVAL_MAX);
+    Phases { warmup_max_ns, is_warmup_whole, measure_ns, interval_ns }
+}
 
 /// Reads a plan from TOML.
 pub fn read_plan(text: &str) -> Result<Plan, toml::de::Error> {
@@ -45,8 +168,8 @@ fn invalid_plan(what: impl Into<String>) -> UserError {
     UserError::new(Exit::Usage, what)
 }
 
-/// Checks a plan whole, and writes every quantity in its exact form, defaults included.
-pub fn complete(plan: &mut Plan) -> Result<(), UserError> {
+/// Checks everything of a plan but its tests one by one.
+fn check_frame(plan: &Plan) -> Result<(), UserError> {
     if plan.schema != SCHEMA {
         return Err(invalid_plan(format!("this program reads plans of `{SCHEMA}`, not of `{}`", plan.schema)));
     }
@@ -78,28 +201,36 @@ pub fn complete(plan: &mut Plan) -> Result<(), UserError> {
     if let Some(twice) = names.windows(2).find_map(|pair| (pair[0] == pair[1]).then_some(pair[0])) {
         return Err(invalid_plan(format!("two tests are called `{twice}`")));
     }
-    for n in 0..plan.tests.len() {
-        let (before, from_here) = plan.tests.split_at_mut(n);
-        let test = &mut from_here[0];
-        let lead =
-            lead_of(test, before).map_err(|user_error| user_error.with_line("in", format!("test `{}`", test.name)))?;
-        if let Some(lead) = lead {
-            for (option, value) in &lead.options.0 {
-                test.options.0.entry(option.clone()).or_insert_with(|| value.clone());
-            }
-        }
-        complete_test(test, &hosts)
-            .and_then(|()| lead.map_or(Ok(()), |lead| check_paired(test, lead)))
-            .map_err(|user_error| user_error.with_line("in", format!("test `{}`", test.name)))?;
-    }
     Ok(())
 }
 
-/// The test before a test that it is made together with, if it is; that one leads, and is complete.
+/// Checks a test and completes it; one of the other direction takes what it leaves open from its leading test.
+fn check_test(
+    (idx, test): (usize, &mut TestPlan),
+    before: &[TestPlan],
+    hosts: &[String],
+) -> Result<CheckedTest, UserError> {
+    let lead = lead_of(test, before)?;
+    if let Some(lead) = lead {
+        for (option, value) in &lead.options.0 {
+            test.options.0.entry(option.clone()).or_insert_with(|| value.clone());
+        }
+    }
+    let checked = complete_test((idx, test), hosts)?;
+    lead.map_or(Ok(()), |lead| check_paired(test, lead))?;
+    Ok(checked)
+}
+
+/// The index of the leading test that a test runs together with.
+fn lead_index(test: &TestPlan, before: &[TestPlan]) -> Option<usize> {
+    let name = test.beside.as_ref()?;
+    before.iter().position(|other| other.name == *name && other.beside.is_none())
+}
+
+/// The leading test that a test runs together with; it was completed before.
 fn lead_of<'a>(test: &TestPlan, before: &'a [TestPlan]) -> Result<Option<&'a TestPlan>, UserError> {
     let Some(name) = &test.beside else { return Ok(None) };
-    let leads = |other: &&TestPlan| other.name == *name && other.beside.is_none();
-    let lead = before.iter().find(leads);
+    let lead = lead_index(test, before).map(|idx| &before[idx]);
     let lead = lead.ok_or_else(|| invalid_plan(format!("beside: `{name}` is no test before this one that leads")))?;
     if let Some(other) = before.iter().find(|other| other.beside == test.beside) {
         return Err(invalid_plan(format!(
@@ -141,7 +272,7 @@ fn pair_differs(what: &str, lead: &str) -> UserError {
     invalid_plan(format!("{what}: a test that is beside `{lead}` is the same one the other way"))
 }
 
-fn complete_test(test: &mut TestPlan, hosts: &[String]) -> Result<(), UserError> {
+fn complete_test((idx, test): (usize, &mut TestPlan), hosts: &[String]) -> Result<CheckedTest, UserError> {
     let kind = registry::kind(&test.kind).map_err(|error| invalid_plan(error.to_string()))?;
     test.options = test.options.complete(kind.options()).map_err(|error| invalid_plan(error.to_string()))?;
     let needs_two = kind.is_two_sided(&test.options);
@@ -158,24 +289,51 @@ fn complete_test(test: &mut TestPlan, hosts: &[String]) -> Result<(), UserError>
     if !needs_two {
         test.to = None;
     }
-    for (name, place) in [("warmup", &mut test.warmup), ("duration", &mut test.duration)] {
-        let span: Nanos = place.parse().map_err(|error| invalid_plan(format!("{name}: {error}")))?;
-        if span > SPAN_MAX || (name == "duration" && span == Nanos::ZERO) {
-            return Err(invalid_plan(format!("{name}: {place} is not between 0 and {SPAN_MAX}")));
-        }
-        *place = span.exact();
+    let warmup = complete_span("warmup", &mut test.warmup)?;
+    let duration = complete_span("duration", &mut test.duration)?;
+    if duration == Nanos::ZERO {
+        return Err(invalid_plan("duration: a trial has to last longer than 0"));
     }
-    search_spec::complete(test, kind)?;
-    kind.check(&search_spec::first_options(test, kind)).map_err(|error| engine_error(&error))?;
-    benchmark::complete(test, kind)?;
-    let metrics = search_spec::metrics(test, kind);
+    let search = search_spec::complete(test, kind)?;
+    let first_options = search.as_ref().map(|spec| spec.first_options(&test.options));
+    kind.check(first_options.as_ref().unwrap_or(&test.options)).map_err(|error| engine_error(&error))?;
+    let benchmark = benchmark::complete(test, kind)?;
+    let limit = search.as_ref().map(SearchSpec::limit_metric);
+    let metrics: Vec<_> = limit.into_iter().chain(kind.metrics().iter().cloned()).collect();
     for (name, text) in &test.expect {
         let metric = fathom_analyze::promise::find(&metrics, name);
         metric
             .and_then(|metric| fathom_analyze::promise::parse(text, metric))
             .map_err(|error| invalid_plan(error.to_string()).with_line("use", error.hint()))?;
     }
-    Ok(())
+    // An omitted time is a warm-up of exactly that length.
+    let omitted = test.options.span("omit");
+    Ok(CheckedTest {
+        idx,
+        name: test.name.clone(),
+        from: test.from.clone(),
+        to: test.to.clone(),
+        kind,
+        options: test.options.clone(),
+        phases: phases(omitted.unwrap_or(warmup), duration, omitted.is_some()),
+        method: match (search, benchmark) {
+            (Some(search), _) => TestMethod::Search(Box::new(search)),
+            (None, Some(benchmark)) => TestMethod::Benchmark(Box::new(benchmark)),
+            (None, None) => TestMethod::Rounds,
+        },
+        reverse: None,
+        is_leading: test.beside.is_none(),
+    })
+}
+
+/// Reads a span of a test and writes it in its exact form.
+fn complete_span(name: &str, text: &mut String) -> Result<Nanos, UserError> {
+    let span: Nanos = text.parse().map_err(|error| invalid_plan(format!("{name}: {error}")))?;
+    if span > SPAN_MAX {
+        return Err(invalid_plan(format!("{name}: {text} is not between 0 and {SPAN_MAX}")));
+    }
+    *text = span.exact();
+    Ok(span)
 }
 
 #[cfg(test)]
@@ -200,9 +358,8 @@ mod tests {
     "#;
 
     fn completed(text: &str) -> Result<Plan, String> {
-        let mut plan = read_plan(text).map_err(|error| error.to_string())?;
-        complete(&mut plan).map_err(|user_error| user_error.to_string())?;
-        Ok(plan)
+        let plan = read_plan(text).map_err(|error| error.to_string())?;
+        CheckedPlan::new(plan).map(|checked| checked.plan).map_err(|user_error| user_error.to_string())
     }
 
     /// The plan with a test that is beside its own one.
@@ -235,6 +392,21 @@ mod tests {
             let error = completed(&text).unwrap_err();
             assert!(error.contains(named), "{named}: {error}");
         }
+    }
+
+    #[test]
+    fn the_warm_up_is_whole_if_it_is_omitted_or_if_both_directions_run_at_once() {
+        let phases = |text: &str| {
+            let checked = CheckedPlan::new(read_plan(text).unwrap()).unwrap();
+            let Phases { warmup_max_ns, is_warmup_whole, measure_ns, .. } = checked.tests[0].phases;
+            (warmup_max_ns, is_warmup_whole, measure_ns)
+        };
+        let (warmup, measured) = (Nanos::from_millis(100), Nanos::from_secs(1));
+        assert_eq!(phases(PLAN), (warmup, false, measured));
+        let omitting = PLAN.replace("tcp_rr", "tcp_stream").replace("flows = 2", "omit = \"300ms\"");
+        let omitting = omitting.replace("latency_ns_p50 = \"< 1ms\"", "");
+        assert_eq!(phases(&omitting), (Nanos::from_millis(300), true, measured));
+        assert_eq!(phases(&with_back(BACK)), (warmup, true, measured));
     }
 
     #[test]

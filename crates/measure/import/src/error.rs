@@ -1,6 +1,9 @@
 //! Why an input cannot be read at all.
 
-use super::{Format, SIZE_MAX, import_tree::ImportNote};
+use crate::{
+    format::{Format, SIZE_MAX},
+    import_tree::ImportNote,
+};
 
 /// What is wrong with an input as a whole.
 #[derive(Debug, thiserror::Error)]

@@ -6,41 +6,19 @@
 pub mod curl;
 mod encode;
 mod error;
+mod format;
 pub mod har;
 pub mod import_tree;
 pub mod jmx;
 pub mod write;
 
-pub use self::{error::Error, write::ImportResult};
-
-/// More is not read: a recording of a day fits, and what is larger would fill the memory of a machine.
-pub const SIZE_MAX: usize = 64 << 20;
-
-/// A format that is understood.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
-    /// An archive of HTTP, version 1.2, as browsers write it.
-    Har,
-    /// A test plan of JMeter.
-    Jmx,
-    /// Command lines of curl.
-    Curl,
-}
+pub use self::{
+    error::Error,
+    format::{Assets, Format, SIZE_MAX},
+    write::ImportResult,
+};
 
 impl Format {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Har, Self::Jmx, Self::Curl];
-
-    /// The word on a command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Har => "har",
-            Self::Jmx => "jmx",
-            Self::Curl => "curl",
-        }
-    }
-
     /// Looks at how a file begins: JSON, XML or words.
     #[must_use]
     pub fn of(text: &str) -> Option<Self> {
@@ -82,14 +60,4 @@ pub fn import(bytes: &[u8], wanted: ImportOptions, name: &str) -> Result<ImportR
         return Err(Error::Empty { format, left: tree.notes });
     }
     write::write(&tree, &format!("Imported from {name}, {from}."))
-}
-
-/// Whether requests for what a page only shows are kept.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Assets {
-    /// All requests are.
-    #[default]
-    Kept,
-    /// Pictures, style sheets, scripts, fonts and media are left out.
-    LeftOut,
 }

@@ -6,7 +6,10 @@ use fathom_model::{
     units::percent,
 };
 
-use super::{Block, Cell, Column, Figure, List, Medium, Row, Table, columns, notes::note};
+use super::{
+    block::{Block, Cell, Column, Figure, List, Medium, Row, Table, columns},
+    notes::note,
+};
 use crate::{
     plot::benchmark::{loss_curve, rates},
     words::{self, MISSING, Mark, benchmarks},
@@ -45,7 +48,7 @@ pub(super) fn overview(run: &Run) -> Option<Block<'_>> {
     blocks.push(Block::Table(losses(benchmarks(run).map(|(_, found)| found))).on_screen());
     blocks.extend(benchmarks(run).map(|(_, found)| Block::sentence(reference(found))));
     blocks.push(Block::List(List { items: remarks(run).into_iter().map(note).collect(), ..List::default() }));
-    (n_sizes > 0).then(|| super::section("benchmarks", "All frame sizes", blocks))
+    (n_sizes > 0).then(|| super::block::section("benchmarks", "All frame sizes", blocks))
 }
 
 /// What was lost at each load of one frame size.

@@ -5,7 +5,7 @@ use fathom_model::{
     search::{CurvePoint, Decision, Ending, LoadCurve, MissReason, Vote},
 };
 
-use super::{Block, Cell, Figure, Row, Table, columns};
+use super::block::{Block, Cell, Figure, Row, Table, columns};
 use crate::{
     plot::curve::load_curve,
     words::{self, MISSING, Mark, objective, objective_metric},

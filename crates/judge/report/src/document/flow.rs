@@ -7,7 +7,7 @@ use fathom_model::{
     units::{approximate, grouped, percent, ratio},
 };
 
-use super::{Block, Row, Table, columns, folded};
+use super::block::{Block, Row, Table, columns, folded};
 
 /// The most connections that are listed: more are not read, they are in the JSON.
 const FLOWS_MAX: usize = 16;

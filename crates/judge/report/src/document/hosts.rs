@@ -9,7 +9,10 @@ use fathom_model::{
     units::{BitsPerSec, Nanos},
 };
 
-use super::{Block, Cell, Column, List, Row, Sentence, Table, folded, probe};
+use super::{
+    block::{Block, Cell, Column, List, Row, Sentence, Table, folded},
+    probe,
+};
 use crate::{
     plot::core_heatmap::cores,
     words::{MISSING, counted},
@@ -54,7 +57,7 @@ pub(super) fn section(run: &Run) -> Option<Block<'_>> {
     }
     let items = run.hosts.iter().flat_map(|(name, host)| unavailable_and_changed(name, host)).collect();
     blocks.push(Block::List(List { items, ..List::default() }));
-    (!run.hosts.is_empty()).then(|| super::section("hosts", "Hosts", blocks))
+    (!run.hosts.is_empty()).then(|| super::block::section("hosts", "Hosts", blocks))
 }
 
 fn reached(run: &Run) -> Block<'_> {
@@ -106,7 +109,7 @@ pub(super) fn repeat(run: &Run) -> Block<'_> {
     let made = format!("{} · run {} · document {} · seed {}", run.tool, run.id, run.schema, run.plan.seed);
     let blocks =
         vec![Block::Code(command(run)), folded("the plan, complete", vec![Block::Code(plan)]), Block::aside(made)];
-    super::section("repeat", "Repeat it", blocks)
+    super::block::section("repeat", "Repeat it", blocks)
 }
 
 /// The command without the place of the program.

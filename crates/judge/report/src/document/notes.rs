@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fathom_model::{Run, Summary, TestRun, units::grouped};
 
-use super::{Block, List, Sentence};
+use super::block::{Block, List, Sentence};
 use crate::words::{MISSING, Mark, TOO_FEW, limit_of, quantiles};
 
 /// The notes that a terminal shows below a table of several tests.

@@ -8,8 +8,10 @@ use fathom_model::{
 };
 
 use super::{
-    Block, Cell, Column, Fact, FindingBlock, Head, List, Row, Rung, Sentence, State, Table, anchor, folded, hosts,
-    probe, section,
+    block::{
+        Block, Cell, Column, Fact, FindingBlock, Head, List, Row, Rung, Sentence, State, Table, anchor, folded, section,
+    },
+    hosts, probe,
     steps::{self, PromiseCell},
 };
 use crate::words::{

@@ -7,7 +7,7 @@ use fathom_model::{
     units::{Nanos, grouped},
 };
 
-use super::{Block, Fact, Row, Table, columns};
+use super::block::{Block, Fact, Row, Table, columns};
 use crate::words::{MISSING, Mark};
 
 /// The outages that fit on a page; all are in the JSON document.

@@ -6,7 +6,7 @@ use fathom_model::{
     units::{grouped, percent, significant},
 };
 
-use super::{Block, Cell, Column, Failure, Figure, Medium, Row, Table};
+use super::block::{Block, Cell, Column, Failure, Figure, Medium, Row, Table};
 use crate::{
     plot::funnel::{STEPS_MAX, funnel, step_times},
     words::{self, MISSING, Mark, NOT_KNOWN, TIMES, counted, step_name},

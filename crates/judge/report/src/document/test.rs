@@ -7,7 +7,9 @@ use fathom_model::{
 };
 
 use super::{
-    Block, Cell, Column, Figure, Fold, Headline, Medium, Row, Section, Table, anchor, benchmark, columns, curve, flow,
+    benchmark,
+    block::{Block, Cell, Column, Figure, Fold, Headline, Medium, Row, Section, Table, anchor, columns},
+    curve, flow,
     hosts::is_one_machine,
     notes,
     overview::{marker, sum, why_not},

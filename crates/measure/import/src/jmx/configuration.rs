@@ -9,8 +9,8 @@ use super::{
         CookieHandling, DataSet, FirstRow, ImportAction, ImportPiece, ImportText, ImportedMeeting, ImportedRowPolicy,
         OnError, ThinkTime,
     },
-    JmxReader, Throughput,
     element::Element,
+    reader::{JmxReader, Throughput},
     scope::{JmxScope, Login, millis},
 };
 

@@ -4,8 +4,9 @@
 
 use super::{
     super::import_tree::{ImportAction, ThinkTime},
-    JmxReader, condition,
+    condition,
     element::Element,
+    reader::JmxReader,
     scope::{JmxScope, millis},
 };
 

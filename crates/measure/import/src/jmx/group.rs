@@ -4,8 +4,9 @@ use fathom_model::units::Nanos;
 
 use super::{
     super::import_tree::{CookieHandling, ImportAction, ImportedUser, OnError},
-    JmxReader, configuration,
+    configuration,
     element::Element,
+    reader::JmxReader,
     scope::JmxScope,
 };
 

@@ -10,14 +10,15 @@ mod controller;
 mod element;
 mod function;
 mod group;
+mod reader;
 mod sampler;
 mod scope;
 mod xml;
 
-use self::{element::Element, function::TextRemarks, scope::JmxScope};
+use self::{element::Element, reader::JmxReader, scope::JmxScope};
 use super::{
     Error,
-    import_tree::{CookieHandling, Extraction, ImportAction, ImportNote, ImportText, ImportTree, ImportedExpect},
+    import_tree::{Extraction, ImportAction, ImportNote, ImportText, ImportTree, ImportedExpect},
 };
 
 /// Adds to a scope; what it gives is done at the beginning of the controller that has it.
@@ -93,26 +94,6 @@ const SILENT: &[&str] = &[
     "WorkBench",
     "MirrorServer",
 ];
-
-/// Requests that many per minute, for each user or for all of them.
-#[derive(Debug, Clone, Copy)]
-struct Throughput {
-    per_minute: f64,
-    is_shared: bool,
-}
-
-/// What was read so far.
-#[derive(Default)]
-struct JmxReader {
-    tree: ImportTree,
-    /// The names from the root of the tree to where the reader is.
-    path: Vec<String>,
-    /// What was noticed at this place.
-    remarks: TextRemarks,
-    cookies: CookieHandling,
-    throughput: Option<Throughput>,
-    n_groups: usize,
-}
 
 /// Reads one plan.
 ///
@@ -279,42 +260,6 @@ impl JmxReader {
         }
         let with = if element.children.is_empty() { "" } else { " with all that is in it" };
         Some(self.note_of(element, format!("{tag} is not supported, and left out{with}")))
-    }
-
-    fn note(&self, what: String) -> ImportNote {
-        ImportNote { location: self.path.join(" / "), what }
-    }
-
-    fn note_of(&mut self, element: &Element, what: String) -> ImportNote {
-        self.path.push(element.title());
-        let note = self.note(what);
-        self.path.pop();
-        note
-    }
-
-    /// What was noticed at this place, as notes.
-    fn take_remarks(&mut self) -> Vec<ImportNote> {
-        let remarks = std::mem::take(&mut self.remarks.0);
-        remarks.into_iter().map(|what| self.note(what)).collect()
-    }
-
-    fn text(&mut self, source: &str) -> ImportText {
-        function::text(source, &mut self.remarks)
-    }
-
-    fn number(&mut self, source: &str) -> Option<u64> {
-        let told = self.text(source);
-        self.tree.fixed(&told)?.trim().parse().ok()
-    }
-
-    /// Remembers the rate of a thread group; of a smaller part nothing is known of how often it comes.
-    fn throttle(&mut self, throughput: Throughput) -> Result<Vec<ImportAction>, String> {
-        const DEPTH_OF_GROUP: usize = 3;
-        if self.path.len() > DEPTH_OF_GROUP {
-            return Err("a rate can be kept for a thread group as a whole only".to_owned());
-        }
-        self.throughput = Some(throughput);
-        Ok(Vec::new())
     }
 }
 

@@ -10,8 +10,8 @@ use super::{
             RedirectHandling,
         },
     },
-    JmxReader,
     element::{Element, Properties},
+    reader::JmxReader,
     scope::JmxScope,
 };
 

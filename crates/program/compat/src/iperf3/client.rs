@@ -19,10 +19,10 @@ use fathom_sys::{
 };
 
 use super::{
-    COMPATIBLE_VERSION, FAILED,
+    identity::{self, COMPATIBLE_VERSION, FAILED},
     options::{Flag, IpFamily, Options},
     output::Output,
-    reporter::{TestReporter, error_text},
+    reporter::{self, TestReporter, error_text},
     text::{ReportSide, TextReport},
 };
 use crate::closed_loop;
@@ -39,14 +39,14 @@ const SIGNAL_CHECK_EVERY: Nanos = Nanos::from_millis(50);
 pub(super) fn run(options: &Options, host: &str) -> anyhow::Result<Exit> {
     let servers = match resolve(options, host) {
         Ok(servers) => servers,
-        Err(why) => return super::refuse(options, &format!("unable to connect to server: {why}"), None),
+        Err(why) => return reporter::refuse(options, &format!("unable to connect to server: {why}"), None),
     };
     // Who runs such a server has consented to its tests; an address of many hosts is no server.
     let addresses: Vec<IpAddr> = servers.iter().map(SocketAddr::ip).collect();
     allow::check_single_host(host, &addresses)?;
     let login = match login(options)? {
         Ok(login) => login,
-        Err(why) => return super::refuse(options, &why, None),
+        Err(why) => return reporter::refuse(options, &why, None),
     };
     let mut parameters = options.parameters.clone();
     parameters.version = Some(COMPATIBLE_VERSION.to_owned());
@@ -103,7 +103,7 @@ fn test(
 ) -> Result<(), Error> {
     let is_verbose = options.flags.has(Flag::Verbose);
     if is_verbose {
-        show.print(&[super::version(), super::system()]);
+        show.print(&[identity::version(), identity::system()]);
     }
     let has_block = asked.parameters.block.0 > 0;
     let carrier = asked.parameters.protocol;

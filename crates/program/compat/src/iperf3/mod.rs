@@ -8,6 +8,7 @@
 mod client;
 mod diskfile;
 mod help;
+mod identity;
 mod json;
 mod options;
 mod output;
@@ -21,27 +22,6 @@ use options::{Iperf3Role, Options, OptionsError};
 use super::closed_loop;
 use fathom_run::{allow::AllowList, exit::Exit};
 
-/// iperf3's exit code for whatever goes wrong.
-const FAILED: Exit = Exit::Code(1);
-/// The version whose behaviour and text these are.
-const COMPATIBLE_VERSION: &str = "3.12";
-
-/// How this end calls itself.
-fn version() -> String {
-    format!("iperf {COMPATIBLE_VERSION} ({})", fathom_run::registry::TOOL)
-}
-
-/// What iperf3 says of the system: the kernel and its host.
-fn system() -> String {
-    let read = |name: &str| {
-        let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
-        text.trim().to_owned()
-    };
-    let words =
-        [read("ostype"), read("hostname"), read("osrelease"), read("version"), std::env::consts::ARCH.to_owned()];
-    words.join(" ")
-}
-
 /// Runs it with iperf3's own arguments.
 pub(super) fn run(words: &[String], _allowed: &AllowList) -> anyhow::Result<Exit> {
     match options::read(words) {
@@ -50,7 +30,7 @@ pub(super) fn run(words: &[String], _allowed: &AllowList) -> anyhow::Result<Exit
             Some(Iperf3Role::Server) | None => server::run(&options),
         },
         Err(OptionsError::Version) => {
-            closed_loop::print_now(&format!("{}\n{}\n{}\n", version(), system(), help::FEATURES))?;
+            closed_loop::print_now(&format!("{}\n{}\n{}\n", identity::version(), identity::system(), help::FEATURES))?;
             Ok(Exit::Pass)
         }
         Err(OptionsError::Help) => {
@@ -59,12 +39,12 @@ pub(super) fn run(words: &[String], _allowed: &AllowList) -> anyhow::Result<Exit
         }
         Err(OptionsError::Syntax(said)) => {
             eprint!("iperf3: {said}\n{}", help::usage());
-            Ok(FAILED)
+            Ok(identity::FAILED)
         }
         Err(OptionsError::Parameter(said)) => {
             eprintln!("iperf3: parameter error - {said}\n");
             closed_loop::print_now(&help::usage())?;
-            Ok(FAILED)
+            Ok(identity::FAILED)
         }
     }
 }
@@ -73,18 +53,4 @@ pub(super) fn run(words: &[String], _allowed: &AllowList) -> anyhow::Result<Exit
 pub(super) fn transcript() -> Box<dyn fathom_interop::iperf3::TestObserver> {
     let lines = output::Output::nowhere().start_test(None);
     Box::new(reporter::TestReporter::new(&Options::default(), text::ReportSide::Server, lines))
-}
-
-/// What goes wrong before anything is measured, as iperf3 says it.
-fn refuse(options: &Options, said: &str, hint: Option<&str>) -> anyhow::Result<Exit> {
-    if options.flags.has(options::Flag::Json) {
-        let lines = output::Output::new(options.logfile.as_deref(), None)?.start_test(None);
-        reporter::TestReporter::new(options, text::ReportSide::Client, lines).finish(Some(said.to_owned()));
-        return Ok(FAILED);
-    }
-    eprintln!("iperf3: error - {said}");
-    if let Some(hint) = hint {
-        eprintln!("hint: {hint}");
-    }
-    Ok(FAILED)
 }

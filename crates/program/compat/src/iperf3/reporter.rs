@@ -6,10 +6,13 @@ use jiff::Timestamp;
 use serde::Serialize as _;
 use serde_json::{Value, json};
 
+use fathom_run::exit::Exit;
+
 use super::{
+    identity::{self, FAILED},
     json::JsonDocument,
     options::{Flag, Options},
-    output::TestOutput,
+    output::{Output, TestOutput},
     text::{DisplayStyle, ReportSide, TextReport},
 };
 
@@ -52,7 +55,7 @@ impl TestReporter {
             is_stream: options.flags.has(Flag::JsonStream),
             lines,
             text: None,
-            document: JsonDocument::new(end, &super::version(), &super::system()).with_file(options.file.clone()),
+            document: JsonDocument::new(end, &identity::version(), &identity::system()).with_file(options.file.clone()),
             has_ended: false,
         }
     }
@@ -163,4 +166,18 @@ pub(super) fn error_text(error: &Error) -> String {
         Error::Interrupted | Error::ClientTerminated => error.to_string(),
         _ => format!("error - {error}"),
     }
+}
+
+/// What goes wrong before anything is measured, as iperf3 says it.
+pub(super) fn refuse(options: &Options, said: &str, hint: Option<&str>) -> anyhow::Result<Exit> {
+    if options.flags.has(Flag::Json) {
+        let lines = Output::new(options.logfile.as_deref(), None)?.start_test(None);
+        TestReporter::new(options, ReportSide::Client, lines).finish(Some(said.to_owned()));
+        return Ok(FAILED);
+    }
+    eprintln!("iperf3: error - {said}");
+    if let Some(hint) = hint {
+        eprintln!("hint: {hint}");
+    }
+    Ok(FAILED)
 }

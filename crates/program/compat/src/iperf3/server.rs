@@ -20,11 +20,11 @@ use fathom_model::units::Nanos;
 use fathom_sys::process::{ParentBond, ProcessPlace, ProcessSpec};
 
 use super::{
-    FAILED,
     client::{prepare, remove_pidfile, run_stoppable},
+    identity::{self, FAILED},
     options::{Flag, IpFamily, Options},
     output::Output,
-    reporter::{TestReporter, error_text},
+    reporter::{self, TestReporter, error_text},
     text::ReportSide,
 };
 use fathom_run::exit::Exit;
@@ -92,7 +92,7 @@ impl Drop for ServerTest {
 pub(super) fn run(options: &Options) -> anyhow::Result<Exit> {
     let doorkeeper = match authenticator(options)? {
         Ok(doorkeeper) => doorkeeper,
-        Err(why) => return super::refuse(options, &why, None),
+        Err(why) => return reporter::refuse(options, &why, None),
     };
     let settings = ServerOptions {
         clients: if options.flags.has(Flag::OneAtATime) { 1 } else { ServerOptions::default().clients },
@@ -109,7 +109,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Exit> {
     };
     let server = match bind(options, &settings) {
         Ok(server) => server,
-        Err(error) => return super::refuse(options, &error.to_string(), error.hint()),
+        Err(error) => return reporter::refuse(options, &error.to_string(), error.hint()),
     };
     if options.flags.has(Flag::Daemon) && std::env::var_os(DETACHED_VARIABLE).is_none() {
         // What is wrong with the options or the port was told by now, while somebody listens.
@@ -122,7 +122,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Exit> {
     let port = server.address().port();
     let board = Arc::new(SharedServerState { options: options.clone(), output, port, n_tests: AtomicU64::new(0) });
     if options.flags.has(Flag::Verbose) && !options.flags.has(Flag::Json) {
-        board.output.print(&format!("{}\n{}\n", super::version(), super::system()));
+        board.output.print(&format!("{}\n{}\n", identity::version(), identity::system()));
     }
     board.banner();
     let stop = StopFlag::default();

@@ -9,7 +9,7 @@ use fathom_model::{
 };
 
 use super::{
-    benchmark::{self, BenchmarkSpec},
+    benchmark_spec::{self, BenchmarkSpec},
     search_spec::{self, SearchSpec},
 };
 use crate::{
@@ -297,7 +297,7 @@ fn complete_test((idx, test): (usize, &mut TestPlan), hosts: &[String]) -> Resul
     let search = search_spec::complete(test, kind)?;
     let first_options = search.as_ref().map(|spec| spec.first_options(&test.options));
     kind.check(first_options.as_ref().unwrap_or(&test.options)).map_err(|error| engine_error(&error))?;
-    let benchmark = benchmark::complete(test, kind)?;
+    let benchmark = benchmark_spec::complete(test, kind)?;
     let limit = search.as_ref().map(SearchSpec::limit_metric);
     let metrics: Vec<_> = limit.into_iter().chain(kind.metrics().iter().cloned()).collect();
     for (name, text) in &test.expect {

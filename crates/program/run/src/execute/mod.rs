@@ -1,6 +1,7 @@
 //! A plan on its hosts: checked whole before anything is touched, then round by round.
 
 mod benchmark;
+mod benchmark_spec;
 mod checked_plan;
 mod estimate;
 mod rounds;
@@ -8,7 +9,7 @@ mod search;
 mod search_spec;
 mod trial_executor;
 
-pub use benchmark::METHODS;
+pub use benchmark_spec::METHODS;
 pub use checked_plan::{CheckedPlan, read_plan, to_toml as plan_text};
 pub use estimate::rounded_text;
 pub use rounds::{check_hosts, execute};

@@ -13,7 +13,7 @@ use fathom_report::formats::RunEvent;
 use fathom_sys::{
     clock,
     policy::ResolvedNames,
-    process::signal::{self, Signal, SignalWatch},
+    process::signal::{self, Signal},
 };
 use jiff::Zoned;
 
@@ -22,13 +22,12 @@ use super::{
     checked_plan::{CheckedPlan, CheckedTest, TestMethod},
     estimate,
     search_spec::SearchSpec,
-    trial_executor::RunExecutor,
+    trial_executor::{RunExecutor, check_interrupted, new_run_id, progress_line},
 };
 use crate::{
     allow,
     exit::{Exit, UserError, engine_error},
     hosts::{Hosts, fleet_error},
-    progress::ProgressLine,
     registry,
     secrets::Secrets,
     store::{self, Calibration},
@@ -79,66 +78,6 @@ pub fn execute(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<
     let ceilings = Calibration::load().map(|kept| kept.ceilings_of(&run.tests)).unwrap_or_default();
     fathom_analyze::analyze(&mut run, &fathom_analyze::AnalysisContext { metrics: registry::metrics(), ceilings });
     Ok(FinishedRun { run, signal: signals.received() })
-}
-
-/// Runs the rounds of a plan for their counts alone: nothing is kept or analyzed.
-///
-/// Returns the trials by leading test, round and direction; a trial that failed is left out.
-pub(super) fn run_unkept(
-    plan: &CheckedPlan,
-    surroundings: &RunOptions,
-    signals: &SignalWatch,
-) -> anyhow::Result<Vec<Vec<Vec<Trial>>>> {
-    let mut hosts = Hosts::connect(plan.plan(), &new_run_id())?;
-    let executor = RunExecutor {
-        plan,
-        options: surroundings,
-        signals,
-        own: &BTreeMap::new(),
-        secrets: &Secrets::default(),
-        resolved: &[],
-        progress: progress_line(plan, surroundings),
-    };
-    let mut trials: Vec<Vec<Vec<Trial>>> = plan.leading_tests().map(|_| Vec::new()).collect();
-    let mut failed = None;
-    for round in 0..plan.plan().rounds {
-        for (test, trials) in plan.leading_tests().zip(&mut trials) {
-            executor.progress.begin_test(&test.name, round);
-            let outcome = executor.run_trial(test, round, &mut hosts);
-            executor.progress.end_trial();
-            match outcome.error {
-                None => trials.push(outcome.trials),
-                Some(error) if error.class() == ErrorClass::Incomplete => {
-                    check_interrupted(signals)?;
-                    return Err(fleet_error(&error).into());
-                }
-                Some(error) => failed = Some(error),
-            }
-        }
-    }
-    executor.progress.clear();
-    hosts.close()?;
-    match failed {
-        Some(error) if trials.iter().all(Vec::is_empty) => Err(fleet_error(&error).into()),
-        _ => Ok(trials),
-    }
-}
-
-fn progress_line(plan: &CheckedPlan, surroundings: &RunOptions) -> ProgressLine {
-    let n_trials = plan.leading_tests().count() * usize::try_from(plan.plan().rounds).unwrap_or(1);
-    ProgressLine::of(n_trials, estimate::time_max(plan), surroundings.is_quiet)
-}
-
-fn new_run_id() -> String {
-    store::run_id(&Zoned::now(), clock::wall().0)
-}
-
-/// Ends the run with a word where a signal came before its first trial.
-fn check_interrupted(signals: &SignalWatch) -> Result<(), UserError> {
-    match signals.received() {
-        Some(signal) => Err(UserError::new(Exit::Signalled(signal), "interrupted before anything was measured")),
-        None => Ok(()),
-    }
 }
 
 /// Whether the targets of a plan are allowed and all its hosts answer; nothing is measured.

@@ -12,11 +12,20 @@ use fathom_model::{
 };
 use fathom_sys::{clock, policy::ResolvedNames, process::signal::SignalWatch};
 
+use jiff::Zoned;
+
 use super::{
     RunOptions,
     checked_plan::{CheckedPlan, CheckedTest},
+    estimate,
 };
-use crate::{hosts::Hosts, progress::ProgressLine, secrets::Secrets};
+use crate::{
+    exit::{Exit, UserError},
+    hosts::Hosts,
+    progress::ProgressLine,
+    secrets::Secrets,
+    store,
+};
 
 /// The longest wait between two checks for a signal.
 const SIGNAL_CHECK_EVERY: Nanos = Nanos::from_millis(100);
@@ -165,5 +174,22 @@ impl LiveRate {
         let scale = if self.unit == Unit::BitsPerSec { 8.0 } else { 1.0 };
         let rate = approximate(live.growth) * scale / live.span.as_secs_f64();
         self.unit.show(rate)
+    }
+}
+
+pub(super) fn progress_line(plan: &CheckedPlan, surroundings: &RunOptions) -> ProgressLine {
+    let n_trials = plan.leading_tests().count() * usize::try_from(plan.plan().rounds).unwrap_or(1);
+    ProgressLine::of(n_trials, estimate::time_max(plan), surroundings.is_quiet)
+}
+
+pub(super) fn new_run_id() -> String {
+    store::run_id(&Zoned::now(), clock::wall().0)
+}
+
+/// Ends the run with a word where a signal came before its first trial.
+pub(super) fn check_interrupted(signals: &SignalWatch) -> Result<(), UserError> {
+    match signals.received() {
+        Some(signal) => Err(UserError::new(Exit::Signalled(signal), "interrupted before anything was measured")),
+        None => Ok(()),
     }
 }

@@ -20,13 +20,13 @@ Files that a scenario names are looked for in its folder. The exit code is 2 whe
 only warnings.";
 
 pub(super) fn define(command: Command) -> Command {
-    command.arg(super::files("scenarios; - is standard input")).after_help(NOTES)
+    command.arg(super::input::files("scenarios; - is standard input")).after_help(NOTES)
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let mut exit = Exit::Pass;
-    for path in super::given_files(matches) {
-        let text = super::read(path)?;
+    for path in super::input::given_files(matches) {
+        let text = super::input::read(path)?;
         let found = match scenario::parse(&text) {
             Ok(parsed) => {
                 let mut found = scenario::check(&parsed, path.parent().unwrap_or(Path::new("")));

@@ -26,13 +26,16 @@ pub(super) fn define(command: Command) -> Command {
         .long("check")
         .action(ArgAction::SetTrue)
         .help("write nothing; list the files that would change");
-    command.arg(super::files("scenarios; - is standard input, written to standard output")).arg(check).after_help(NOTES)
+    command
+        .arg(super::input::files("scenarios; - is standard input, written to standard output"))
+        .arg(check)
+        .after_help(NOTES)
 }
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let (mut n_unlike, mut n_wrong) = (0, 0);
-    for path in super::given_files(matches) {
-        let text = super::read(path)?;
+    for path in super::input::given_files(matches) {
+        let text = super::input::read(path)?;
         let formatted = match scenario::format(&text) {
             Ok(formatted) => formatted,
             Err(faults) => {

@@ -32,7 +32,7 @@ pub(super) struct PreparedScenario {
 /// Reads a scenario and completes its options; whatever is wrong with it is shown.
 pub(super) fn prepare(matches: &ArgMatches, file: &str) -> anyhow::Result<PreparedScenario> {
     let path = Path::new(file);
-    let text = super::read(path)?;
+    let text = super::input::read(path)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let script = LoadedScenario::read(text, file.to_owned(), Some(folder.to_owned())).map_err(|unsound| {
         eprint!("{}", unsound.shown);

@@ -4,7 +4,6 @@
 //! written into the run. One that needs a throughput that nobody asked for measures it first.
 
 mod results;
-mod spec;
 mod tester;
 mod tool_maximum;
 
@@ -22,10 +21,10 @@ use fathom_rfc2544 as methods;
 use fathom_rfc2544::{LossCurve, MethodResult, OverloadLimit, StopReason, ThroughputOptions};
 use fathom_wire::{FrameSize, line_rate};
 
-pub(super) use spec::{BenchmarkSpec, complete};
 pub(super) use tool_maximum::{ToolMaxima, measure as own_maxima};
 
 use super::{
+    benchmark_spec::{BenchmarkMethod, BenchmarkSpec},
     checked_plan::{CheckedPlan, CheckedTest},
     trial_executor::RunExecutor,
 };
@@ -34,55 +33,6 @@ use crate::{
     hosts::Hosts,
 };
 use tester::FrameTrials;
-
-/// A method by the word that asks for it.
-pub struct BenchmarkMethod {
-    /// The word.
-    pub name: &'static str,
-    /// What it measures, and where it is defined.
-    pub about: &'static str,
-    run: fn(&mut FrameSizeBenchmark<'_, '_, '_>) -> MethodCompletion,
-}
-
-/// Every method, in the order that they are usually asked for.
-pub const METHODS: &[BenchmarkMethod] = &[
-    BenchmarkMethod {
-        name: "throughput",
-        about: "the highest rate without loss (RFC 2544 26.1)",
-        run: |bench| bench.throughput(),
-    },
-    BenchmarkMethod {
-        name: "mlrsearch",
-        about: "NDR, PDR and other goals in one search (RFC 9971)",
-        run: |bench| bench.mlrsearch(),
-    },
-    BenchmarkMethod {
-        name: "latency",
-        about: "latency and its variation at the throughput (RFC 8219 7)",
-        run: |bench| bench.latency(),
-    },
-    BenchmarkMethod { name: "loss", about: "the loss at 100 %, 90 % … (RFC 2544 26.3)", run: |bench| bench.loss() },
-    BenchmarkMethod {
-        name: "back-to-back",
-        about: "the longest burst, the buffer (RFC 9004)",
-        run: |bench| bench.back_to_back(),
-    },
-    BenchmarkMethod {
-        name: "recovery",
-        about: "how long frames are lost after an overload (RFC 2544 26.5)",
-        run: |bench| bench.recovery(),
-    },
-    BenchmarkMethod {
-        name: "forwarding",
-        about: "forwarding rates under overload (RFC 2889)",
-        run: |bench| bench.forwarding(),
-    },
-    BenchmarkMethod {
-        name: "reset",
-        about: "how long a reset takes, which you start (RFC 6201)",
-        run: |bench| bench.reset(),
-    },
-];
 
 /// What rates and counts are of where frames go both ways at once.
 const BOTH_WAYS: &str = "frames went both ways at once (RFC 2544 section 14): a rate is offered each way, and what was lost or forwarded is of \
@@ -132,7 +82,7 @@ impl RunExecutor<'_> {
         let mut error = None;
         for method in &wanted.methods {
             bench.trials.method = method.name;
-            match (method.run)(&mut bench) {
+            match bench.run(method.id) {
                 Ok(()) => {}
                 Err(cut) => {
                     let why = results::cut_short_text(method.name, &cut, ToString::to_string);
@@ -238,6 +188,19 @@ pub(super) fn check(plan: &CheckedPlan, own: &ToolMaxima) -> Result<(), UserErro
 }
 
 impl FrameSizeBenchmark<'_, '_, '_> {
+    fn run(&mut self, method: BenchmarkMethod) -> MethodCompletion {
+        match method {
+            BenchmarkMethod::Throughput => self.throughput(),
+            BenchmarkMethod::MlrSearch => self.mlrsearch(),
+            BenchmarkMethod::Latency => self.latency(),
+            BenchmarkMethod::Loss => self.loss(),
+            BenchmarkMethod::BackToBack => self.back_to_back(),
+            BenchmarkMethod::Recovery => self.recovery(),
+            BenchmarkMethod::Forwarding => self.forwarding(),
+            BenchmarkMethod::Reset => self.reset(),
+        }
+    }
+
     fn rates(&self) -> (LoadLevel, LoadLevel) {
         let load = |rate: f64| LoadLevel::new(rate).expect("rates above zero were asked for");
         let min = self.spec.min_rate.min(self.results.max_rate / 2.0);

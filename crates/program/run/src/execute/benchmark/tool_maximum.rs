@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use fathom_fleet::ErrorClass;
 use fathom_model::{
     Plan, TestPlan, Trial,
     benchmark::OwnMaximum,
@@ -13,10 +14,14 @@ use fathom_rfc2544::TrialCounts;
 use fathom_sys::process::signal::SignalWatch;
 
 use super::tester::{exact_rate, trial_counts};
-use crate::execute::{
-    RunOptions,
-    checked_plan::{CheckedPlan, CheckedTest},
-    rounds::run_unkept,
+use crate::{
+    execute::{
+        RunOptions,
+        checked_plan::{CheckedPlan, CheckedTest},
+        trial_executor::{RunExecutor, check_interrupted, new_run_id, progress_line},
+    },
+    hosts::{Hosts, fleet_error},
+    secrets::Secrets,
 };
 
 /// A few thousand frames at any rate that matters.
@@ -181,5 +186,48 @@ impl SizeTrial {
             TrafficDirections::One => vec![there],
             TrafficDirections::Both => vec![there, back],
         }
+    }
+}
+
+/// Runs the rounds of a plan for their counts alone: nothing is kept or analyzed.
+///
+/// Returns the trials by leading test, round and direction; a trial that failed is left out.
+fn run_unkept(
+    plan: &CheckedPlan,
+    surroundings: &RunOptions,
+    signals: &SignalWatch,
+) -> anyhow::Result<Vec<Vec<Vec<Trial>>>> {
+    let mut hosts = Hosts::connect(plan.plan(), &new_run_id())?;
+    let executor = RunExecutor {
+        plan,
+        options: surroundings,
+        signals,
+        own: &BTreeMap::new(),
+        secrets: &Secrets::default(),
+        resolved: &[],
+        progress: progress_line(plan, surroundings),
+    };
+    let mut trials: Vec<Vec<Vec<Trial>>> = plan.leading_tests().map(|_| Vec::new()).collect();
+    let mut failed = None;
+    for round in 0..plan.plan().rounds {
+        for (test, trials) in plan.leading_tests().zip(&mut trials) {
+            executor.progress.begin_test(&test.name, round);
+            let outcome = executor.run_trial(test, round, &mut hosts);
+            executor.progress.end_trial();
+            match outcome.error {
+                None => trials.push(outcome.trials),
+                Some(error) if error.class() == ErrorClass::Incomplete => {
+                    check_interrupted(signals)?;
+                    return Err(fleet_error(&error).into());
+                }
+                Some(error) => failed = Some(error),
+            }
+        }
+    }
+    executor.progress.clear();
+    hosts.close()?;
+    match failed {
+        Some(error) if trials.iter().all(Vec::is_empty) => Err(fleet_error(&error).into()),
+        _ => Ok(trials),
     }
 }

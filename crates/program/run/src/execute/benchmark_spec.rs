@@ -9,11 +9,45 @@ use fathom_model::{
 };
 use fathom_packet::kinds::frames::{LEARNING, LEARNING_WAIT, STEP_AT, STEP_RATE};
 
-use super::{BenchmarkMethod, METHODS};
-use crate::{
-    execute::search_spec::parse_share,
-    exit::{Exit, UserError},
-};
+use super::search_spec::parse_share;
+use crate::exit::{Exit, UserError};
+
+/// A benchmarking method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BenchmarkMethod {
+    Throughput,
+    MlrSearch,
+    Latency,
+    Loss,
+    BackToBack,
+    Recovery,
+    Forwarding,
+    Reset,
+}
+
+/// A method on the command line and in plans.
+pub struct MethodDoc {
+    pub id: BenchmarkMethod,
+    pub name: &'static str,
+    /// What it measures, and where it is defined.
+    pub about: &'static str,
+}
+
+const fn method(id: BenchmarkMethod, name: &'static str, about: &'static str) -> MethodDoc {
+    MethodDoc { id, name, about }
+}
+
+/// All methods, the most used first.
+pub const METHODS: &[MethodDoc] = &[
+    method(BenchmarkMethod::Throughput, "throughput", "the highest rate without loss (RFC 2544 26.1)"),
+    method(BenchmarkMethod::MlrSearch, "mlrsearch", "NDR, PDR and other goals in one search (RFC 9971)"),
+    method(BenchmarkMethod::Latency, "latency", "latency and its variation at the throughput (RFC 8219 7)"),
+    method(BenchmarkMethod::Loss, "loss", "the loss at 100 %, 90 % … (RFC 2544 26.3)"),
+    method(BenchmarkMethod::BackToBack, "back-to-back", "the longest burst, the buffer (RFC 9004)"),
+    method(BenchmarkMethod::Recovery, "recovery", "how long frames are lost after an overload (RFC 2544 26.5)"),
+    method(BenchmarkMethod::Forwarding, "forwarding", "forwarding rates under overload (RFC 2889)"),
+    method(BenchmarkMethod::Reset, "reset", "how long a reset takes, which you start (RFC 6201)"),
+];
 
 /// The kind that makes the trials.
 const KIND: &str = "frames";
@@ -84,8 +118,8 @@ const TRIAL_MIN: Nanos = Nanos::from_millis(50);
 
 /// A benchmark as values.
 #[derive(Clone)]
-pub(crate) struct BenchmarkSpec {
-    pub methods: Vec<&'static BenchmarkMethod>,
+pub(super) struct BenchmarkSpec {
+    pub methods: Vec<&'static MethodDoc>,
     pub conform: bool,
     pub size_bytes: u64,
     pub max_rate: Option<f64>,
@@ -113,7 +147,7 @@ fn invalid_benchmark(what: impl Into<String>) -> UserError {
 }
 
 /// Checks the benchmark of a test, and writes the defaults into it.
-pub(crate) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<Option<BenchmarkSpec>, UserError> {
+pub(super) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<Option<BenchmarkSpec>, UserError> {
     let Some(plan) = &mut test.benchmark else { return Ok(None) };
     if kind.name() != KIND {
         return Err(invalid_benchmark(format!("a benchmark makes trials of `{KIND}`, not of `{}`", kind.name())));
@@ -269,13 +303,13 @@ impl BenchmarkSpec {
     }
 }
 
-fn methods(plan: &BenchmarkPlan) -> Result<Vec<&'static BenchmarkMethod>, UserError> {
+fn methods(plan: &BenchmarkPlan) -> Result<Vec<&'static MethodDoc>, UserError> {
     let known = || METHODS.iter().map(|method| method.name).chain([RFC2544.0]).collect::<Vec<_>>().join(", ");
     let find = |word: &String| {
         let found = METHODS.iter().find(|method| method.name == word);
         found.ok_or_else(|| invalid_benchmark(format!("there is no method `{word}`")).with_line("use", known()))
     };
-    let found: Vec<&BenchmarkMethod> = plan.methods.iter().map(find).collect::<Result<_, _>>()?;
+    let found: Vec<&MethodDoc> = plan.methods.iter().map(find).collect::<Result<_, _>>()?;
     if found.is_empty() {
         return Err(invalid_benchmark("a benchmark needs a method").with_line("use", known()));
     }

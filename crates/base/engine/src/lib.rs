@@ -11,6 +11,7 @@ mod error;
 mod io_backend;
 mod kind;
 mod live_counters;
+pub mod load;
 mod observe;
 mod own_cpu;
 pub mod pace;

@@ -69,15 +69,25 @@ impl ReadyList {
 
     /// What the last wait reported.
     pub fn iter(&self) -> impl Iterator<Item = Readiness> + '_ {
-        self.0.iter().map(|event| {
-            let flags = event.flags;
-            Readiness {
-                token: event.data.u64(),
-                readable: flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::HUP),
-                writable: flags.contains(epoll::EventFlags::OUT),
-                failed: flags.contains(epoll::EventFlags::ERR),
-            }
-        })
+        self.0.iter().map(Readiness::of)
+    }
+
+    /// One of the events that the last wait reported.
+    #[must_use]
+    pub fn get(&self, idx: usize) -> Option<Readiness> {
+        self.0.get(idx).map(Readiness::of)
+    }
+}
+
+impl Readiness {
+    fn of(event: &epoll::Event) -> Self {
+        let flags = event.flags;
+        Self {
+            token: event.data.u64(),
+            readable: flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::HUP),
+            writable: flags.contains(epoll::EventFlags::OUT),
+            failed: flags.contains(epoll::EventFlags::ERR),
+        }
     }
 }
 

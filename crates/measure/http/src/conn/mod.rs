@@ -31,10 +31,6 @@ pub(crate) use self::{
 
 /// More connects of a worker at once would overflow the accept queue of a server with the usual backlog.
 pub(crate) const CONNECTING_MAX: usize = 128;
-/// How soon the end of the trial and of pauses is noticed.
-pub(crate) const TICK: Nanos = Nanos::from_millis(10);
-/// After that many completions the clock and the phase are looked at: a body may be longer than the trial.
-pub(crate) const COMPLETIONS_MAX: u32 = 1024;
 /// How long answers under way are waited for at the end where each asks for the next: they are a small part of the requests.
 pub(crate) const DRAIN: Nanos = Nanos::from_millis(100);
 /// So much of a body left is worth a receive of its own that discards it; less comes with the next receive anyway.

@@ -13,6 +13,7 @@ use std::{mem, sync::Arc};
 
 use fathom_engine::{
     EndCondition, Error, IoBackend, LoadModel, ReactorKind, Stop, TrialContext, TrialResults, WorkerHandle, WorkerPool,
+    load::LoadLoop as _,
     pace::{ArrivalProcess, Arrivals, Pacing, Profile, WorkShare},
 };
 use fathom_model::{

@@ -61,7 +61,7 @@ impl<R: Reactor, U: Users> ConnectionHandler for UserLoop<'_, R, U> {
         let hall = &mut self.pool;
         let connection = &mut hall.connections[seat];
         connection.reset_for_new_socket();
-        if hall.over_at.is_some() {
+        if hall.window.is_over() {
             return hall.close(seat);
         }
         hall.recorder.on_connected(&connection.conn.channel);
@@ -134,7 +134,7 @@ impl<R: Reactor, U: Users> ConnectionHandler for UserLoop<'_, R, U> {
             hall.connector.count_failed_connect();
         }
         if hall.recorder.on_failure(fault) {
-            hall.over_at.get_or_insert(at);
+            hall.window.end(at);
         }
         hall.close(seat);
         let connection = &mut hall.connections[seat];

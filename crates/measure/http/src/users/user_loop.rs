@@ -4,13 +4,20 @@
 //! A turn follows right behind the last answer; after a failure it comes in the next round, so that no failure leads to another
 //! within the same call.
 
-use fathom_engine::{Error, Phase, Stop, pace::LateCause};
+use fathom_engine::{
+    Error, Stop,
+    load::LoadLoop,
+    pace::{LateCause, Pacer},
+};
 use fathom_model::units::Nanos;
-use fathom_sys::{clock, reactor::Reactor};
+use fathom_sys::{
+    clock,
+    reactor::{Completion, Reactor, WaitLimit},
+};
 
 use super::{MeasurePhase, UserAction, UserSlot, Users, user_connection::UserState, user_pool::UserPool};
 use crate::{
-    conn::{COMPLETIONS_MAX, ConnectionHandler, DRAIN, FaultCause, RequestFault, RequestStage, UnansweredCheck, token},
+    conn::{ConnectionHandler, DRAIN, FaultCause, RequestFault, RequestStage, UnansweredCheck, token},
     h1::HeadReader,
     metrics::{LoadCounter, LoadResults},
 };
@@ -30,57 +37,61 @@ impl<'a, R: Reactor, U: Users> UserLoop<'a, R, U> {
     pub(super) fn new(users: U, hall: UserPool<'a, R>) -> Self {
         Self { users, pool: hall, announced: None }
     }
+}
 
-    /// Lets users come and ask until the trial is over, then waits shortly for the last answers.
-    pub(super) fn run(mut self) -> Result<(LoadResults, U::Outcome), Error> {
-        loop {
-            let now = clock::now();
-            if self.is_done(now) {
-                return self.finish(now);
-            }
-            self.sweep(now);
-            self.begin_due(now);
-            self.start_connects();
-            let faults = &self.pool.recorder.results.faults;
-            self.pool.connector.check_reached(self.pool.connections.len(), faults)?;
-            self.pool.wait(now).map_err(|cause| Error::System { what: "wait for answers".to_owned(), cause })?;
-            for _ in 0..COMPLETIONS_MAX {
-                let Some(completion) = self.pool.connector.reactor.next() else { break };
-                self.on_completion(completion);
-                self.run_due();
-            }
-        }
-    }
+impl<R: Reactor, U: Users> LoadLoop for UserLoop<'_, R, U> {
+    type Event = Completion;
+    type Output = (LoadResults, U::Outcome);
 
-    /// Follows the phases of the trial; whether nothing is left to do.
     fn is_done(&mut self, now: Nanos) -> bool {
         let hall = &mut self.pool;
-        let phase = hall.recorder.worker.phase();
-        hall.measuring = hall.config.is_counted || phase == Phase::Measure;
-        if hall.measuring && hall.measured_from.is_none() {
-            // Without a warm-up, those who come first count too.
-            hall.measured_from = Some(if self.announced.is_none() { hall.start } else { now });
+        hall.window.update(hall.recorder.worker.phase(), now);
+        let is_empty = hall.n_users == 0 && !hall.schedule.has_more();
+        if is_empty || self.users.is_over() {
+            hall.window.end(now);
         }
-        let is_empty = hall.n_users == 0 && hall.queue.waiting() == 0 && hall.queue.next_due().is_none();
-        let is_over = phase == Phase::Over || is_empty || self.users.is_over();
-        if is_over && hall.over_at.is_none() {
-            hall.over_at = Some(now);
-        }
-        let window = match (hall.over_at, hall.measuring) {
-            (Some(_), _) => MeasurePhase::Over,
-            (None, true) => MeasurePhase::Measured,
-            (None, false) => MeasurePhase::WarmUp,
+        let phase = match (hall.window.is_over(), hall.window.is_measuring()) {
+            (true, _) => MeasurePhase::Over,
+            (false, true) => MeasurePhase::Measured,
+            (false, false) => MeasurePhase::WarmUp,
         };
-        if self.announced != Some(window) {
-            self.announced = Some(window);
-            self.users.on_phase(window, now);
+        if self.announced != Some(phase) {
+            self.announced = Some(phase);
+            self.users.on_phase(phase, now);
         }
         let drain = if hall.stop.state() == Stop::Abort { Nanos::ZERO } else { DRAIN };
-        hall.over_at.is_some_and(|at| hall.n_busy == 0 || now >= at + drain)
+        hall.window.is_over() && (hall.n_busy == 0 || hall.window.has_drained(now, drain))
     }
 
-    /// What is due between two answers: a batch of them may take longer than it is until then.
-    fn run_due(&mut self) {
+    fn before_wait(&mut self, now: Nanos) -> Result<WaitLimit, Error> {
+        self.sweep(now);
+        self.begin_due(now);
+        self.start_connects();
+        let faults = &self.pool.recorder.results.faults;
+        self.pool.connector.check_reached(self.pool.connections.len(), faults)?;
+        Ok(self.pool.wait_limit(now))
+    }
+
+    fn wait(&mut self, limit: WaitLimit) -> fathom_sys::Result<()> {
+        self.pool.connector.reactor.wait(limit)
+    }
+
+    #[inline]
+    fn next_event(&mut self) -> Option<Completion> {
+        self.pool.connector.reactor.next()
+    }
+
+    #[inline]
+    fn on_event(&mut self, completion: Completion) {
+        self.on_completion(completion);
+    }
+
+    fn pacer(&mut self) -> Option<&mut Pacer> {
+        self.pool.waits_for_due.then(|| self.pool.schedule.pacer())
+    }
+
+    #[inline]
+    fn after_event(&mut self) {
         if let Some(due) = self.pool.next_due() {
             let now = clock::now();
             if due <= now {
@@ -89,14 +100,41 @@ impl<'a, R: Reactor, U: Users> UserLoop<'a, R, U> {
         }
     }
 
+    /// What is to be told at the end.
+    fn finish(self, now: Nanos) -> Result<(LoadResults, U::Outcome), Error> {
+        let is_ended = self.pool.window.is_over() && self.pool.stop.state() != Stop::Abort;
+        let UserPool { recorder: mut accounts, connector: board, connections, heads, schedule, window, .. } = self.pool;
+        let closing = window.from().filter(|_| is_ended).map(|from| UnansweredCheck::of(now, from));
+        for connection in &connections {
+            let of_connect = closing.and_then(|closing| closing.connect(&connection.conn));
+            let sent = connection.unanswered();
+            let of_request =
+                closing.zip(sent).and_then(|(closing, sent)| closing.request(sent.sent_at, sent.first_byte_at));
+            accounts.results.n_unfinished += u64::from(sent.is_some() && of_request.is_none());
+            of_connect.or(of_request).into_iter().for_each(|fault| accounts.count_fault(fault));
+        }
+        accounts.results.n_not_started = schedule.waiting(0);
+        let from = window.from().unwrap_or(Nanos::MAX);
+        for intended in schedule.rest().filter(|intended| *intended >= from) {
+            accounts.results.lag.record((now - intended).0);
+        }
+        let head = heads.iter().flatten().map(HeadReader::last_head).find(|head| !head.is_empty());
+        let outcome = accounts.finish(board.times, head.unwrap_or_default())?;
+        // The next trial needs the ports.
+        board.reactor.abandon();
+        Ok((outcome, self.users.finish(now)))
+    }
+}
+
+impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
     /// Gives those their turn who have rested, or waited, for long enough, and those a seat who are due.
     fn begin_due(&mut self, now: Nanos) {
-        if self.pool.over_at.is_some() {
+        if self.pool.window.is_over() {
             return;
         }
-        if self.pool.pacer.looks(now) {
+        if self.pool.schedule.looks(now) {
             if self.pool.next_due().is_some_and(|due| due <= now) {
-                self.pool.pacer.started(now);
+                self.pool.schedule.started(now);
             }
             while let Some(seat) = self.pool.next_awake(now) {
                 self.run_user(seat, now);
@@ -110,7 +148,7 @@ impl<'a, R: Reactor, U: Users> UserLoop<'a, R, U> {
                 self.run_user(seat, now);
             }
         }
-        while self.pool.queue.waiting() > 0 {
+        while self.pool.schedule.waiting(0) > 0 {
             let Some(seat) = self.pool.free.pop() else { return };
             self.admit_user(seat as usize);
         }
@@ -120,15 +158,14 @@ impl<'a, R: Reactor, U: Users> UserLoop<'a, R, U> {
     fn admit_user(&mut self, seat: usize) {
         let hall = &mut self.pool;
         let now = clock::now();
-        let start = hall.queue.start(now - hall.start).expect("somebody waits");
+        let start = hall.schedule.take(0, now).expect("somebody waits");
         hall.recorder.add(LoadCounter::Sent, 1);
         match start.late {
             None => {}
             Some(LateCause::NoConnection) => hall.recorder.add(LoadCounter::LateNoConnection, 1),
             Some(LateCause::OwnProcessor) => hall.recorder.add(LoadCounter::LateOwnCpu, 1),
         }
-        let intended = hall.start + start.intended;
-        if hall.measured_from.is_some_and(|from| intended >= from) {
+        if hall.window.from().is_some_and(|from| start.intended >= from) {
             hall.recorder.results.lag.record(start.lag.0);
         }
         hall.take_slot(seat);
@@ -140,7 +177,7 @@ impl<'a, R: Reactor, U: Users> UserLoop<'a, R, U> {
     pub(super) fn run_user(&mut self, seat: usize, now: Nanos) {
         let Self { users, pool: hall, .. } = self;
         hall.connections[seat].state = UserState::Acting;
-        if hall.over_at.is_some() {
+        if hall.window.is_over() {
             return;
         }
         let name = UserSlot(token(seat).0);
@@ -171,7 +208,7 @@ impl<'a, R: Reactor, U: Users> UserLoop<'a, R, U> {
 
     /// Begins to connect for those who asked without a connection, as far as there may be connects under way.
     fn start_connects(&mut self) {
-        if self.pool.over_at.is_some() {
+        if self.pool.window.is_over() {
             return;
         }
         while let Some(seat) = self.pool.next_to_connect() {
@@ -191,7 +228,7 @@ impl<'a, R: Reactor, U: Users> UserLoop<'a, R, U> {
             let stage = match (connection.conn.overdue(now, self.pool.config.timeout), connection.unanswered()) {
                 (Some(stage), _) => stage,
                 (None, Some(pending)) if now.since(pending.sent_at) > pending.timeout => {
-                    if self.pool.measuring {
+                    if self.pool.window.is_measuring() {
                         self.pool.recorder.record_given_up(now - pending.sent_at);
                     }
                     RequestStage::Read
@@ -200,32 +237,5 @@ impl<'a, R: Reactor, U: Users> UserLoop<'a, R, U> {
             };
             self.fail(seat, RequestFault { stage, cause: FaultCause::Timeout }, now);
         }
-    }
-
-    /// What is to be told at the end.
-    fn finish(self, now: Nanos) -> Result<(LoadResults, U::Outcome), Error> {
-        let is_ended = self.pool.over_at.is_some() && self.pool.stop.state() != Stop::Abort;
-        let UserPool {
-            recorder: mut accounts, connector: board, connections, heads, queue, start, measured_from, ..
-        } = self.pool;
-        let closing = measured_from.filter(|_| is_ended).map(|from| UnansweredCheck::of(now, from));
-        for connection in &connections {
-            let of_connect = closing.and_then(|closing| closing.connect(&connection.conn));
-            let sent = connection.unanswered();
-            let of_request =
-                closing.zip(sent).and_then(|(closing, sent)| closing.request(sent.sent_at, sent.first_byte_at));
-            accounts.results.n_unfinished += u64::from(sent.is_some() && of_request.is_none());
-            of_connect.or(of_request).into_iter().for_each(|fault| accounts.count_fault(fault));
-        }
-        accounts.results.n_not_started = queue.waiting();
-        let from = measured_from.unwrap_or(Nanos::MAX);
-        for intended in queue.rest().map(|intended| start + intended).filter(|intended| *intended >= from) {
-            accounts.results.lag.record((now - intended).0);
-        }
-        let head = heads.iter().flatten().map(HeadReader::last_head).find(|head| !head.is_empty());
-        let outcome = accounts.finish(board.times, head.unwrap_or_default())?;
-        // The next trial needs the ports.
-        board.reactor.abandon();
-        Ok((outcome, self.users.finish(now)))
     }
 }

@@ -8,7 +8,8 @@ use std::{
 
 use fathom_engine::{
     Batching, StopFlag,
-    pace::{ConnectionAvailability, Pacer, Pacing, StartQueue},
+    load::{MeasureWindow, OpenSchedule, TICK},
+    pace::{ConnectionAvailability, Pacing},
 };
 use fathom_model::units::Nanos;
 use fathom_sys::{
@@ -23,7 +24,7 @@ use super::{
     user_connection::{PendingRequests, RETRY_REQUEST_MAX, SpareBuffers, UserConnection, UserState},
 };
 use crate::{
-    conn::{Connector, DISCARD_MIN, LoadConfig, RequestFault, TICK, TimeoutSweep, token},
+    conn::{Connector, DISCARD_MIN, LoadConfig, RequestFault, TimeoutSweep, token},
     h1::{HeadReader, Method, ResponseSummary},
     metrics::{LoadCounter, LoadRecorder, RequestSample},
 };
@@ -46,23 +47,22 @@ pub(super) struct UserPool<'a, R> {
     /// Whether a seat may be taken again.
     is_shared: bool,
     pub(super) n_users: u64,
-    pub(super) queue: StartQueue<ArrivalTimes>,
+    /// The users who come.
+    pub(super) schedule: OpenSchedule<ArrivalTimes>,
     /// Seats whose users rest, or have their turn later, with the time until which they do.
     sleeping: BinaryHeap<Reverse<(Nanos, u32)>>,
     /// Seats whose turn to connect comes, in order.
     to_connect: VecDeque<u32>,
     pub(super) batching: Batching,
-    pub(super) pacer: Pacer,
+    /// Whether the last wait was for something that is due.
+    pub(super) waits_for_due: bool,
     pub(super) sweep: TimeoutSweep,
     pub(super) stop: StopFlag,
-    pub(super) start: Nanos,
     /// Users with requests under way, their connects included.
     pub(super) n_busy: u64,
     /// Sends since the last wait that come back as completions.
     n_pending_sends: u32,
-    pub(super) measuring: bool,
-    pub(super) measured_from: Option<Nanos>,
-    pub(super) over_at: Option<Nanos>,
+    pub(super) window: MeasureWindow,
 }
 
 /// What a worker brings to its hall.
@@ -70,7 +70,7 @@ pub(super) struct PoolResources<R> {
     pub(super) config: Arc<LoadConfig>,
     pub(super) connector: Connector<R>,
     pub(super) n_slots: u32,
-    pub(super) queue: StartQueue<ArrivalTimes>,
+    pub(super) arrivals: ArrivalTimes,
     pub(super) pacing: Pacing,
     pub(super) is_shared: bool,
     pub(super) batching: Batching,
@@ -83,16 +83,18 @@ impl<'a, R: Reactor> UserPool<'a, R> {
             config: target,
             connector: board,
             n_slots: n_seats,
-            queue,
+            arrivals,
             pacing,
             is_shared,
             batching,
             stop,
         } = furniture;
         let n = n_seats as usize;
+        let schedule = OpenSchedule::new(accounts.worker.start, [arrivals], pacing);
+        let window = MeasureWindow::new(accounts.worker, target.is_counted);
         let heads = || [Method::Get, Method::Head].map(|method| target.target.head_reader(method));
         Self {
-            start: accounts.worker.start,
+            window,
             recorder: accounts,
             connector: board,
             connections: (0..n).map(|_| UserConnection::new()).collect(),
@@ -103,18 +105,15 @@ impl<'a, R: Reactor> UserPool<'a, R> {
             free: (0..n_seats).rev().collect(),
             is_shared,
             n_users: 0,
-            queue,
+            schedule,
             sleeping: BinaryHeap::with_capacity(n),
             to_connect: VecDeque::with_capacity(n),
             batching,
-            pacer: Pacer::new(pacing),
+            waits_for_due: false,
             sweep: TimeoutSweep::default(),
             stop,
             n_busy: 0,
             n_pending_sends: 0,
-            measuring: false,
-            measured_from: None,
-            over_at: None,
             config: target,
         }
     }
@@ -122,7 +121,7 @@ impl<'a, R: Reactor> UserPool<'a, R> {
     /// Takes note of those who are due.
     pub(super) fn notice(&mut self, now: Nanos) {
         let free = if self.free.is_empty() { ConnectionAvailability::None } else { ConnectionAvailability::Some };
-        let n_due = self.queue.notice(now - self.start, free);
+        let n_due = self.schedule.notice(0, now, free);
         if n_due > 0 {
             self.recorder.add(LoadCounter::Intended, n_due);
         }
@@ -265,7 +264,7 @@ impl<'a, R: Reactor> UserPool<'a, R> {
             service,
             first_byte: pending.first_byte_at.unwrap_or(at).since(pending.sent_at),
             body_bytes: answer.body_bytes,
-            counts: self.measuring,
+            counts: self.window.is_measuring(),
         };
         self.batching.observe(service);
         self.recorder.worker.show_latency(service);
@@ -291,25 +290,20 @@ impl<'a, R: Reactor> UserPool<'a, R> {
     /// When something is due by the clock: the end of a rest, or somebody who comes.
     pub(super) fn next_due(&mut self) -> Option<Nanos> {
         let rest = self.sleeping.peek().map(|rest| rest.0.0);
-        let start = self.start;
-        let coming = self.queue.next_due().map(|due| start + due);
-        rest.into_iter().chain(coming).min().filter(|_| self.over_at.is_none())
+        rest.into_iter().chain(self.schedule.next_due()).min().filter(|_| !self.window.is_over())
     }
 
-    /// Waits until something is due or happens; for several answers while every user waits for one.
-    pub(super) fn wait(&mut self, now: Nanos) -> fathom_sys::Result<()> {
+    /// How long to wait: until something is due, and for several answers while every user waits for one.
+    pub(super) fn wait_limit(&mut self, now: Nanos) -> WaitLimit {
         let due = self.next_due().filter(|due| *due < now + TICK);
-        let until = due.map_or(now + TICK, |due| self.pacer.until(due).max(now));
-        let is_saturated = self.n_busy == self.n_users && self.over_at.is_none();
+        self.waits_for_due = due.is_some();
+        let until = due.map_or(now + TICK, |due| self.schedule.wake_at(due, now));
+        let is_saturated = self.n_busy == self.n_users && !self.window.is_over();
         let batch = if is_saturated { self.batching.batch(self.n_busy) } else { None };
         // A send that is told of would stand in for an answer.
         let batch = batch.map(|batch| Batch { n: batch.n + self.n_pending_sends, ..batch });
         self.n_pending_sends = 0;
-        self.connector.reactor.wait(WaitLimit { until, batch })?;
-        if due.is_some() && until > now {
-            self.pacer.learn(until, clock::now());
-        }
-        Ok(())
+        WaitLimit { until, batch }
     }
 }
 

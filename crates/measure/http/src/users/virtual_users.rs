@@ -5,7 +5,8 @@ use std::sync::Arc;
 use fathom_engine::{
     Batching, EndCondition, Error, IoBackend, LoadModel, ReactorKind, Stop, StopFlag, TrialContext, TrialResults,
     WorkerHandle, WorkerPool,
-    pace::{Pacing, StartQueue, WorkShare},
+    load::LoadLoop as _,
+    pace::{Pacing, WorkShare},
 };
 use fathom_model::{
     Record, Role,
@@ -205,7 +206,7 @@ impl UserWorkerSpec {
             resources: PoolResources {
                 connector: Connector::new(&target, (row.idx, row.n_workers), row.n_slots as usize)?,
                 n_slots: row.n_slots,
-                queue: StartQueue::new(coming.times_of(share)).paced(pacing),
+                arrivals: coming.times_of(share),
                 pacing,
                 is_shared: coming.is_scheduled(),
                 config: target,

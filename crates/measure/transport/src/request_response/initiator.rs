@@ -7,12 +7,13 @@ use std::{marker::PhantomData, sync::Arc};
 
 use fathom_engine::{
     Error, LoadModel, Stop, StopFlag, WorkerHandle, WorkerTask,
-    pace::{Arrivals, ConnectionAvailability, StartQueue, WakeLatency, WorkShare},
+    load::{LoadLoop, OpenSchedule, TICK},
+    pace::{Arrivals, ConnectionAvailability, Pacer, Pacing, WorkShare},
 };
 use fathom_model::{Histogram, units::Nanos};
 use fathom_sys::{
     clock,
-    reactor::{Event, Reactor, ReceivedBytes, WaitLimit},
+    reactor::{Completion, Event, Reactor, ReceivedBytes, WaitLimit},
     socket,
 };
 
@@ -23,7 +24,7 @@ use super::{
     recorder::{PendingRequest, RrRecorder},
     results::{RrResults, counters},
     sizes::SizeClass,
-    worker_setup::{COMPLETIONS_MAX, MessageBatches, SetupState, TICK, close_all, reactor, token},
+    worker_setup::{MessageBatches, SetupState, close_all, reactor, token},
 };
 use crate::connection_setup::ConnectTargets;
 
@@ -108,7 +109,9 @@ impl<R: Reactor + 'static> WorkerTask for RrInitiator<R> {
     }
 
     fn work(&self, worker: WorkerHandle<'_>, opened: OpenFlows<R>, stop: &StopFlag) -> Result<RrResults, Error> {
-        InitiatorLoop::new(opened, &self.config, (worker, stop)).run()
+        let mut flows = InitiatorLoop::new(opened, &self.config, (worker, stop));
+        flows.send_first();
+        flows.run()
     }
 }
 
@@ -191,11 +194,10 @@ struct InitiatorLoop<'a, R> {
     config: &'a RrConfig,
     recorder: RrRecorder<'a>,
     stop: &'a StopFlag,
-    /// What is due, in an open load.
-    queue: Option<StartQueue>,
+    /// The starts of an open load.
+    schedule: Option<OpenSchedule>,
     /// Flows without a request, the one used last on top: its memory is warm.
     free: Vec<u32>,
-    waking: WakeLatency,
     n_drawn: usize,
     n_in_flight: u64,
     n_open: usize,
@@ -205,7 +207,9 @@ impl<'a, R: Reactor> InitiatorLoop<'a, R> {
     fn new(opened: OpenFlows<R>, terms: &'a RrConfig, (worker, stop): (WorkerHandle<'a>, &'a StopFlag)) -> Self {
         let n = opened.flows.len();
         let is_open_load = opened.arrivals.is_some();
+        let schedule = opened.arrivals.map(|arrivals| OpenSchedule::new(worker.start, [arrivals], Pacing::Precise));
         Self {
+            schedule,
             reactor: opened.reactor,
             batches: opened.batches,
             in_flight: opened.in_flight,
@@ -217,84 +221,31 @@ impl<'a, R: Reactor> InitiatorLoop<'a, R> {
                 if is_open_load { LoadModel::Open } else { LoadModel::Closed },
                 (terms.io_backend.batching, RrResults { connect: opened.connect, ..RrResults::default() }),
             ),
-            queue: opened.arrivals.map(StartQueue::new),
             free: if is_open_load { (0..token(n).0).rev().collect() } else { Vec::new() },
-            waking: WakeLatency::default(),
             n_drawn: opened.n_drawn,
             n_in_flight: 0,
             n_open: n,
         }
     }
 
-    fn run(mut self) -> Result<RrResults, Error> {
-        if self.queue.is_none() {
+    /// Begins a closed load.
+    fn send_first(&mut self) {
+        if self.schedule.is_none() {
             for idx in 0..self.flows.len() {
                 self.send_requests(idx, self.config.burst, clock::now());
             }
         }
-        loop {
-            let now = clock::now();
-            if self.is_done(now) {
-                return Ok(self.finish(now));
-            }
-            self.send_due(now);
-            let patience = self.wait_limit(now);
-            self.reactor.wait(patience).map_err(waiting)?;
-            if self.queue.is_some() && patience.until > now {
-                self.waking.learn(patience.until, clock::now());
-            }
-            for _ in 0..COMPLETIONS_MAX {
-                let Some(completion) = self.reactor.next() else { break };
-                let idx = completion.token.0 as usize;
-                match completion.event {
-                    Event::Received(piece) => self.received(idx, piece, completion.at),
-                    Event::Ended => self.fail(idx, PEER_CLOSED),
-                    Event::Failed(error) => {
-                        self.recorder.results.errors.count(&error);
-                        self.close_flow(idx);
-                    }
-                    Event::Connected | Event::Sent | Event::Discarded(_) | Event::Accepted(_) => {}
-                }
-                // A batch of answers may take longer than it is to the next start.
-                if self.queue.is_some() {
-                    self.send_due(clock::now());
-                }
-            }
-        }
-    }
-
-    /// Follows the phases of the trial; whether nothing is left to do.
-    fn is_done(&mut self, now: Nanos) -> bool {
-        self.recorder.update_phase(now);
-        let drain = match self.queue {
-            _ if self.stop.state() == Stop::Abort => Nanos::ZERO,
-            None => DRAIN,
-            Some(_) => DRAIN_OPEN,
-        };
-        self.n_open == 0 || self.recorder.over_at.is_some_and(|at| self.n_in_flight == 0 || now >= at + drain)
-    }
-
-    /// How long to wait: until something is due, and for several answers while each asks for the next request.
-    fn wait_limit(&mut self, now: Nanos) -> WaitLimit {
-        let until = now + TICK;
-        let Some(queue) = &mut self.queue else {
-            return WaitLimit { until, batch: self.recorder.batching.batch(self.n_in_flight) };
-        };
-        let due =
-            queue.next_due().filter(|_| self.recorder.over_at.is_none()).map(|due| self.recorder.worker.start + due);
-        let early = self.waking.early();
-        WaitLimit { until: due.map_or(until, |due| until.min(due.since(early).max(now))), batch: None }
     }
 
     /// Starts what is due on flows that have nothing to do.
     fn send_due(&mut self, now: Nanos) {
-        let Some(queue) = self.queue.as_mut().filter(|_| self.recorder.over_at.is_none()) else { return };
+        let Some(schedule) = self.schedule.as_mut().filter(|_| !self.recorder.window.is_over()) else { return };
         let free = if self.free.is_empty() { ConnectionAvailability::None } else { ConnectionAvailability::Some };
-        let n_due = queue.notice(now - self.recorder.worker.start, free);
+        let n_due = schedule.notice(0, now, free);
         if n_due > 0 {
             self.recorder.worker.add(counters::INTENDED, n_due);
         }
-        while self.queue.as_ref().is_some_and(|queue| queue.waiting() > 0)
+        while self.schedule.as_ref().is_some_and(|schedule| schedule.waiting(0) > 0)
             && let Some(idx) = self.free.pop()
         {
             if self.flows[idx as usize].is_open {
@@ -306,13 +257,11 @@ impl<'a, R: Reactor> InitiatorLoop<'a, R> {
     /// Sends the request that has been due for longest.
     fn send_oldest_due(&mut self, idx: usize) {
         let now = clock::now();
-        let Some(start) = self.queue.as_mut().and_then(|queue| queue.start(now - self.recorder.worker.start)) else {
-            return;
-        };
+        let Some(start) = self.schedule.as_mut().and_then(|schedule| schedule.take(0, now)) else { return };
         self.recorder.worker.add(counters::SENT, 1);
-        let intended = self.recorder.record_start(start, (counters::LATE_NO_FLOW, counters::LATE_OWN_CPU));
+        self.recorder.record_start(start, (counters::LATE_NO_FLOW, counters::LATE_OWN_CPU));
         let class = self.next_class();
-        self.push_in_flight(idx, PendingRequest { sent_at: now, intended, class });
+        self.push_in_flight(idx, PendingRequest { sent_at: now, intended: start.intended, class });
         self.batches.send(&mut self.reactor, token(idx), (class, 1));
     }
 
@@ -389,9 +338,9 @@ impl<'a, R: Reactor> InitiatorLoop<'a, R> {
         if n_done == 0 || self.recorder.worker.is_over() {
             return;
         }
-        match &self.queue {
+        match &self.schedule {
             None => self.send_requests(idx, n_done, at),
-            Some(queue) if queue.waiting() > 0 => self.send_oldest_due(idx),
+            Some(schedule) if schedule.waiting(0) > 0 => self.send_oldest_due(idx),
             Some(_) => self.free.push(token(idx).0),
         }
     }
@@ -410,8 +359,69 @@ impl<'a, R: Reactor> InitiatorLoop<'a, R> {
         self.recorder.results.n_unfinished += u64::from(flow.n_in_flight);
         *flow = Flow::default();
     }
+}
 
-    fn finish(mut self, now: Nanos) -> RrResults {
+impl<R: Reactor> LoadLoop for InitiatorLoop<'_, R> {
+    type Event = Completion;
+    type Output = RrResults;
+
+    fn is_done(&mut self, now: Nanos) -> bool {
+        self.recorder.update_phase(now);
+        let drain = match self.schedule {
+            _ if self.stop.state() == Stop::Abort => Nanos::ZERO,
+            None => DRAIN,
+            Some(_) => DRAIN_OPEN,
+        };
+        let window = &self.recorder.window;
+        self.n_open == 0 || window.is_over() && (self.n_in_flight == 0 || window.has_drained(now, drain))
+    }
+
+    /// A closed load waits for several answers.
+    fn before_wait(&mut self, now: Nanos) -> Result<WaitLimit, Error> {
+        self.send_due(now);
+        let until = now + TICK;
+        let Some(schedule) = &mut self.schedule else {
+            return Ok(WaitLimit { until, batch: self.recorder.batching.batch(self.n_in_flight) });
+        };
+        let due = schedule.next_due().filter(|_| !self.recorder.window.is_over());
+        Ok(WaitLimit { until: due.map_or(until, |due| until.min(schedule.wake_at(due, now))), batch: None })
+    }
+
+    fn wait(&mut self, limit: WaitLimit) -> fathom_sys::Result<()> {
+        self.reactor.wait(limit)
+    }
+
+    #[inline]
+    fn next_event(&mut self) -> Option<Completion> {
+        self.reactor.next()
+    }
+
+    #[inline]
+    fn on_event(&mut self, completion: Completion) {
+        let idx = completion.token.0 as usize;
+        match completion.event {
+            Event::Received(piece) => self.received(idx, piece, completion.at),
+            Event::Ended => self.fail(idx, PEER_CLOSED),
+            Event::Failed(error) => {
+                self.recorder.results.errors.count(&error);
+                self.close_flow(idx);
+            }
+            Event::Connected | Event::Sent | Event::Discarded(_) | Event::Accepted(_) => {}
+        }
+    }
+
+    fn pacer(&mut self) -> Option<&mut Pacer> {
+        self.schedule.as_mut().map(OpenSchedule::pacer)
+    }
+
+    #[inline]
+    fn after_event(&mut self) {
+        if self.schedule.is_some() {
+            self.send_due(clock::now());
+        }
+    }
+
+    fn finish(mut self, now: Nanos) -> Result<RrResults, Error> {
         let is_aborted = self.stop.state() == Stop::Abort;
         for (idx, flow) in self.flows.iter().enumerate() {
             for place in 0..flow.n_in_flight {
@@ -425,9 +435,9 @@ impl<'a, R: Reactor> InitiatorLoop<'a, R> {
             }
         }
         close_all(&mut self.reactor, self.flows.len());
-        for intended in self.queue.into_iter().flat_map(StartQueue::rest) {
-            self.recorder.record_not_started(self.recorder.worker.start + intended, now);
+        for intended in self.schedule.into_iter().flat_map(OpenSchedule::rest) {
+            self.recorder.record_not_started(intended, now);
         }
-        self.recorder.results
+        Ok(self.recorder.results)
     }
 }

@@ -2,6 +2,7 @@
 
 use fathom_engine::{
     Batching, LoadModel, Phase, WorkerHandle,
+    load::MeasureWindow,
     pace::{DueStart, LateCause},
 };
 use fathom_model::units::Nanos;
@@ -24,45 +25,30 @@ pub(super) struct RrRecorder<'a> {
     pub(super) worker: WorkerHandle<'a>,
     pub(super) model: LoadModel,
     pub(super) batching: Batching,
-    /// When this worker saw the measured part begin; intended starts from then on count.
-    pub(super) measured_from: Option<Nanos>,
-    /// When this worker saw the end.
-    pub(super) over_at: Option<Nanos>,
+    pub(super) window: MeasureWindow,
     pub(super) results: RrResults,
 }
 
 impl<'a> RrRecorder<'a> {
     pub(super) fn new(worker: WorkerHandle<'a>, model: LoadModel, (batching, tally): (Batching, RrResults)) -> Self {
-        let measured_from = (worker.phase() == Phase::Measure).then_some(worker.start);
-        Self { worker, model, batching, measured_from, over_at: None, results: tally }
+        Self { window: MeasureWindow::new(&worker, false), worker, model, batching, results: tally }
     }
 
     /// Follows the phases of the trial.
     pub(super) fn update_phase(&mut self, now: Nanos) {
-        match self.worker.phase() {
-            Phase::Measure if self.measured_from.is_none() => self.measured_from = Some(now),
-            Phase::Over if self.over_at.is_none() => self.over_at = Some(now),
-            _ => {}
-        }
+        self.window.update(self.worker.phase(), now);
     }
 
-    /// Enters a start of an open load, with the counters of those that are late; when it was to be.
-    pub(super) fn record_start(&mut self, start: DueStart, (no_flow, own_cpu): (usize, usize)) -> Nanos {
+    /// Enters a start of an open load, with the counters of those that are late.
+    pub(super) fn record_start(&mut self, start: DueStart, (no_flow, own_cpu): (usize, usize)) {
         match start.late {
             None => {}
             Some(LateCause::NoConnection) => self.worker.add(no_flow, 1),
             Some(LateCause::OwnProcessor) => self.worker.add(own_cpu, 1),
         }
-        let intended = self.worker.start + start.intended;
-        if self.is_measured(intended) {
+        if self.window.contains(start.intended) {
             self.results.lag.record(start.lag.0);
         }
-        intended
-    }
-
-    /// Whether a transaction of an open load that was intended then counts.
-    pub(super) fn is_measured(&self, intended: Nanos) -> bool {
-        self.measured_from.is_some_and(|from| intended >= from) && self.over_at.is_none_or(|at| intended < at)
     }
 
     /// Enters an answer.
@@ -74,7 +60,7 @@ impl<'a> RrRecorder<'a> {
         self.batching.observe(service);
         match self.model {
             LoadModel::Closed if self.worker.phase() == Phase::Measure => self.results.service.record(service.0),
-            LoadModel::Open if self.is_measured(ask.intended) => {
+            LoadModel::Open if self.window.contains(ask.intended) => {
                 self.results.service.record(service.0);
                 self.results.response.record((at - ask.intended).0);
             }
@@ -85,7 +71,7 @@ impl<'a> RrRecorder<'a> {
     /// Enters a transaction that had no answer by the end.
     pub(super) fn record_unfinished(&mut self, ask: PendingRequest, now: Nanos) {
         self.results.n_unfinished += 1;
-        if self.model == LoadModel::Open && self.is_measured(ask.intended) {
+        if self.model == LoadModel::Open && self.window.contains(ask.intended) {
             self.results.response.record((now - ask.intended).0);
         }
     }
@@ -93,7 +79,7 @@ impl<'a> RrRecorder<'a> {
     /// Enters a transaction that was due and never started.
     pub(super) fn record_not_started(&mut self, intended: Nanos, now: Nanos) {
         self.results.n_not_started += 1;
-        if self.is_measured(intended) {
+        if self.window.contains(intended) {
             let lag = (now - intended).0;
             self.results.lag.record(lag);
             self.results.response.record(lag);

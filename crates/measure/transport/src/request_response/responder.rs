@@ -4,7 +4,7 @@
 
 use std::{marker::PhantomData, sync::Arc};
 
-use fathom_engine::{Error, StopFlag, WorkerHandle, WorkerTask};
+use fathom_engine::{Error, StopFlag, WorkerHandle, WorkerTask, load::EVENTS_MAX};
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
@@ -17,7 +17,7 @@ use super::{
     connection::UNEXPECTED_MESSAGE,
     results::{RrResults, counters},
     sizes::{MessageSizes, SizeClass},
-    worker_setup::{COMPLETIONS_MAX, MessageBatches, SetupState, close_all, reactor, token},
+    worker_setup::{MessageBatches, SetupState, close_all, reactor, token},
 };
 use crate::connection_setup::{self, BLOCKING_TIMEOUT, ListenAddresses};
 use crate::resource_error::resource_error;
@@ -137,7 +137,7 @@ impl<R: Reactor> ResponderLoop<R> {
     fn poll(&mut self, longest: Nanos, (terms, lobby): (&RrConfig, &SetupState)) -> Result<(), Error> {
         let cannot = |cause| Error::System { what: "wait for requests".to_owned(), cause };
         self.reactor.wait(WaitLimit { until: clock::now() + longest, batch: None }).map_err(cannot)?;
-        for _ in 0..COMPLETIONS_MAX {
+        for _ in 0..EVENTS_MAX {
             let Some(Completion { token, event, .. }) = self.reactor.next() else { break };
             match event {
                 Event::Received(piece) => self.received(token, piece, &terms.sizes),

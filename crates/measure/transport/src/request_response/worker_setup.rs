@@ -10,7 +10,7 @@ use std::{
 };
 
 use fathom_engine::Error;
-use fathom_model::{Note, units::Nanos};
+use fathom_model::Note;
 use fathom_sys::{
     clock,
     process::limits,
@@ -21,10 +21,6 @@ use fathom_sys::{
 use super::{RrConfig, sizes::SizeClass};
 use crate::flow_layout::{DescriptorTables, WATCHED_MAX};
 
-/// How soon the end of the trial is noticed.
-pub(super) const TICK: Nanos = Nanos::from_millis(10);
-/// After that many completions the clock and the phase are looked at.
-pub(super) const COMPLETIONS_MAX: u32 = 1024;
 /// Messages up to this size altogether are sent as one: `io_uring` sends as much without a word of success.
 const BATCH_BYTES: usize = 4096;
 /// The most messages that are sent as one.

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use fathom_model::units::Nanos;
 use fathom_sys::{clock, reactor::Reactor};
 
-use super::{ClientWorker, ConnectionHandler, LoopKind};
+use super::{ClientWorker, ConnectionHandler};
 
 impl<R: Reactor> ClientWorker<'_, R> {
     /// Begins to connect what is shut, as far as it is wanted and there may be connects under way.
@@ -20,9 +20,9 @@ impl<R: Reactor> ClientWorker<'_, R> {
         }
         for lane in 0..self.upstreams.len() {
             // A connection without a request left for it would be opened for nothing.
-            let wanted = match (self.loop_kind, &self.upstreams[lane].queue) {
-                (LoopKind::Open, Some(queue)) => queue.waiting(),
-                _ => self.requests_left.unwrap_or(u64::MAX),
+            let wanted = match &self.schedule {
+                Some(schedule) => schedule.waiting(lane),
+                None => self.requests_left.unwrap_or(u64::MAX),
             };
             let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
             while self.connector.has_room() && self.upstreams[lane].n_connecting < wanted {

@@ -15,13 +15,14 @@ use std::{
 };
 
 use fathom_engine::{
-    Batching, Error, Phase, Stop, StopFlag, WorkerHandle,
-    pace::{self, Arrivals, ConnectionAvailability, LateCause, Pacer, Pacing},
+    Batching, Error, Stop, StopFlag, WorkerHandle,
+    load::{LoadLoop, MeasureWindow, OpenSchedule, TICK},
+    pace::{Arrivals, ConnectionAvailability, LateCause, Pacer, Pacing},
 };
 use fathom_model::units::Nanos;
 use fathom_sys::{
     clock,
-    reactor::{FixedBuffer, Reactor, WaitLimit},
+    reactor::{Completion, FixedBuffer, Reactor, WaitLimit},
 };
 
 use super::{
@@ -30,8 +31,8 @@ use super::{
 };
 use crate::{
     conn::{
-        COMPLETIONS_MAX, Connection, ConnectionHandler, Connector, DISCARD_MIN, DRAIN, FaultCause, LoadConfig,
-        RequestFault, RequestStage, TICK, TimeoutSweep, UnansweredCheck, retry_delay, token,
+        Connection, ConnectionHandler, Connector, DISCARD_MIN, DRAIN, FaultCause, LoadConfig, RequestFault,
+        RequestStage, TimeoutSweep, UnansweredCheck, retry_delay, token,
     },
     h1::{HeadReader, Malformed, Persistence, ResponseProgress, ResponseSummary},
     metrics::{LoadCounter, LoadRecorder, LoadResults, RequestSample, TotalsRecorder},
@@ -40,14 +41,6 @@ use crate::{
 
 /// How long the answers of an open load are waited for when the trial is over: one that is not waited for makes its response time a lower bound.
 const DRAIN_OPEN: Nanos = Nanos::from_secs(1);
-/// What sets the pace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LoopKind {
-    /// Each answer asks for the next request.
-    Closed,
-    /// A schedule.
-    Open,
-}
 
 /// What one worker has to do.
 #[derive(Debug)]
@@ -81,13 +74,8 @@ struct UpstreamState {
     to_connect: VecDeque<u32>,
     /// Connections without a request, the one used last on top: its memory is warm.
     free: Vec<u32>,
-    /// What is due, in an open load.
-    queue: Option<DueQueue>,
     n_connecting: usize,
 }
-
-/// What is due at one of the servers.
-type DueQueue = pace::StartQueue<UpstreamArrivals>;
 
 /// How an answer ended.
 #[derive(Debug, Clone, Copy)]
@@ -106,19 +94,14 @@ pub(super) struct ClientWorker<'a, R> {
     in_flight: InFlight,
     /// Connections that failed, with the time until which they rest.
     retry_queue: BinaryHeap<Reverse<(Nanos, u32)>>,
-    loop_kind: LoopKind,
+    /// The starts of an open load; in a closed load each answer asks for the next request.
+    schedule: Option<OpenSchedule<UpstreamArrivals>>,
     batching: Batching,
-    pacer: Pacer,
     stop: StopFlag,
-    start: Nanos,
     requests_left: Option<u64>,
     n_busy: u64,
     may_send: bool,
-    measuring: bool,
-    /// When this worker saw the measured part begin; intended starts from then on count.
-    measured_from: Option<Nanos>,
-    /// When this worker saw the end.
-    over_at: Option<Nanos>,
+    window: MeasureWindow,
     sweep: TimeoutSweep,
 }
 
@@ -145,97 +128,101 @@ impl<'a, R: Reactor> ClientWorker<'a, R> {
             retry_queue: pauses,
             totals: ledger,
         } = equipment;
-        let is_measured = duty.config.is_counted || worker.phase() == Phase::Measure;
         Self {
+            schedule: duty.schedule(worker.start),
+            window: MeasureWindow::new(worker, duty.config.is_counted),
             recorder: LoadRecorder::new(worker, ledger),
             connector: board,
             upstreams: lanes,
             connections,
             in_flight: asked,
             retry_queue: pauses,
-            loop_kind: if duty.arrivals.is_some() { LoopKind::Open } else { LoopKind::Closed },
             batching: duty.batching,
-            pacer: Pacer::new(duty.pacing),
             stop: duty.stop,
-            start: worker.start,
             requests_left: duty.requests_left,
             n_busy: 0,
             may_send: true,
-            measuring: false,
-            // Without a warm-up the first request counts too.
-            measured_from: is_measured.then_some(worker.start),
-            over_at: None,
             sweep: TimeoutSweep::default(),
             config: duty.config,
         }
     }
+}
 
-    /// Keeps the load up until the trial is over, then waits shortly for the last answers.
-    pub(super) fn run(mut self) -> Result<LoadResults, Error> {
-        loop {
-            let now = clock::now();
-            if self.is_done(now) {
-                return self.finish(now);
-            }
-            self.sweep(now);
-            self.send_due(now);
-            self.start_connects(now);
-            self.connector.check_reached(self.connections.len(), &self.recorder.results.faults)?;
-            let patience = self.wait_limit(now);
-            self.connector
-                .reactor
-                .wait(patience)
-                .map_err(|cause| Error::System { what: "wait for answers".to_owned(), cause })?;
-            if self.loop_kind == LoopKind::Open && patience.until > now {
-                self.pacer.learn(patience.until, clock::now());
-            }
-            for _ in 0..COMPLETIONS_MAX {
-                let Some(completion) = self.connector.reactor.next() else { break };
-                self.on_completion(completion);
-                // A batch of answers may take longer than it is to the next start.
-                if self.loop_kind == LoopKind::Open {
-                    self.send_due(clock::now());
-                }
-            }
-        }
-    }
+impl<R: Reactor> LoadLoop for ClientWorker<'_, R> {
+    type Event = Completion;
+    type Output = LoadResults;
 
-    /// Follows the phases of the trial; whether nothing is left to do.
     fn is_done(&mut self, now: Nanos) -> bool {
-        let phase = self.recorder.worker.phase();
-        self.measuring = self.config.is_counted || phase == Phase::Measure;
-        if self.measuring && self.measured_from.is_none() {
-            self.measured_from = Some(now);
-        }
-        if phase == Phase::Over && self.over_at.is_none() {
-            self.over_at = Some(now);
-        }
-        let has_more = match self.loop_kind {
-            LoopKind::Closed => self.requests_left != Some(0),
-            LoopKind::Open => {
-                let mut queues = self.upstreams.iter_mut().filter_map(|lane| lane.queue.as_mut());
-                queues.any(|queue| queue.waiting() > 0 || queue.next_due().is_some())
-            }
+        self.window.update(self.recorder.worker.phase(), now);
+        let has_more = match &mut self.schedule {
+            None => self.requests_left != Some(0),
+            Some(schedule) => schedule.has_more(),
         };
-        self.may_send = self.over_at.is_none() && has_more;
-        let drain = match self.loop_kind {
+        self.may_send = !self.window.is_over() && has_more;
+        let drain = match self.schedule {
             _ if self.stop.state() == Stop::Abort => Nanos::ZERO,
-            LoopKind::Closed => DRAIN,
-            LoopKind::Open => DRAIN_OPEN,
+            None => DRAIN,
+            Some(_) => DRAIN_OPEN,
         };
-        (!self.may_send && self.n_busy == 0) || self.over_at.is_some_and(|at| now >= at + drain)
+        (!self.may_send && self.n_busy == 0) || self.window.has_drained(now, drain)
     }
 
+    fn before_wait(&mut self, now: Nanos) -> Result<WaitLimit, Error> {
+        self.sweep(now);
+        self.send_due(now);
+        self.start_connects(now);
+        self.connector.check_reached(self.connections.len(), &self.recorder.results.faults)?;
+        Ok(self.wait_limit(now))
+    }
+
+    fn wait(&mut self, limit: WaitLimit) -> fathom_sys::Result<()> {
+        self.connector.reactor.wait(limit)
+    }
+
+    #[inline]
+    fn next_event(&mut self) -> Option<Completion> {
+        self.connector.reactor.next()
+    }
+
+    #[inline]
+    fn on_event(&mut self, completion: Completion) {
+        self.on_completion(completion);
+    }
+
+    fn pacer(&mut self) -> Option<&mut Pacer> {
+        self.schedule.as_mut().map(OpenSchedule::pacer)
+    }
+
+    #[inline]
+    fn after_event(&mut self) {
+        if self.schedule.is_some() {
+            self.send_due(clock::now());
+        }
+    }
+
+    /// Requests without an answer are part of the results.
+    fn finish(mut self, now: Nanos) -> Result<LoadResults, Error> {
+        self.record_ends(now);
+        let heads = self.upstreams.iter().flat_map(|lane| &lane.heads);
+        let head = heads.map(HeadReader::last_head).find(|head| !head.is_empty());
+        let outcome = self.recorder.finish(self.connector.times, head.unwrap_or_default());
+        // The next trial needs the ports.
+        self.connector.reactor.abandon();
+        outcome
+    }
+}
+
+impl<R: Reactor> ClientWorker<'_, R> {
     /// How long to wait: until something is due, and for several answers while each asks for the next request.
     fn wait_limit(&mut self, now: Nanos) -> WaitLimit {
         let mut until = now + TICK;
         if let Some(Reverse((resumes_at, _))) = self.retry_queue.peek() {
             until = until.min(*resumes_at);
         }
-        let queues = self.upstreams.iter_mut().filter_map(|lane| lane.queue.as_mut());
-        let due = queues.filter_map(DueQueue::next_due).min().filter(|_| self.over_at.is_none());
-        if let Some(due) = due.map(|due| self.start + due) {
-            until = until.min(self.pacer.until(due).max(now));
+        if let Some(schedule) = self.schedule.as_mut().filter(|_| !self.window.is_over())
+            && let Some(due) = schedule.next_due()
+        {
+            until = until.min(schedule.wake_at(due, now));
         }
         let batch = if self.may_send { self.batching.batch(self.n_busy) } else { None };
         WaitLimit { until, batch }
@@ -275,16 +262,23 @@ impl ClientWorkerSpec {
         })
     }
 
+    /// The starts of an open load for each server.
+    fn schedule(&self, start: Nanos) -> Option<OpenSchedule<UpstreamArrivals>> {
+        let arrivals = self.arrivals.as_ref()?;
+        let left = self.requests_left.and_then(|left| usize::try_from(left).ok()).unwrap_or(usize::MAX);
+        let target = &self.config.target;
+        let of_upstream = |upstream| UpstreamArrivals {
+            arrivals: arrivals.clone().take(left),
+            upstream_order: target.upstream_order.for_worker(self.idx, self.n_workers),
+            upstream,
+        };
+        Some(OpenSchedule::new(start, (0..target.upstreams.len()).map(of_upstream), self.pacing))
+    }
+
     fn upstream_state(&self, idx: usize, route: &Upstream, reactor: &mut impl Reactor) -> UpstreamState {
         let target = &self.config;
         let powers = || (0..u16::BITS).map(|power| 1_u16 << power).take_while(|times| *times <= target.pipeline_depth);
         let mut fix = |request: &[u8]| powers().map(|times| reactor.fix(request.repeat(usize::from(times)))).collect();
-        let left = self.requests_left.and_then(|left| usize::try_from(left).ok()).unwrap_or(usize::MAX);
-        let queue = self.arrivals.clone().map(|arrivals| {
-            let rota = target.target.upstream_order.for_worker(self.idx, self.n_workers);
-            DueQueue::new(UpstreamArrivals { arrivals: arrivals.take(left), upstream_order: rota, upstream: idx })
-                .paced(self.pacing)
-        });
         let own = self.connections.iter().enumerate().filter(|(_, lane)| usize::from(**lane) == idx);
         let shut: VecDeque<u32> = own.map(|(connection, _)| token(connection).0).collect();
         UpstreamState {
@@ -294,7 +288,6 @@ impl ClientWorkerSpec {
             request_bytes: route.requests.iter().map(|ask| ask.bytes.len()).collect(),
             free: Vec::with_capacity(shut.len()),
             to_connect: shut,
-            queue,
             n_connecting: 0,
         }
     }

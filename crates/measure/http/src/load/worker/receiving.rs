@@ -7,9 +7,9 @@ use fathom_model::units::Nanos;
 use fathom_sys::reactor::{Reactor, ReceivedBytes};
 
 use super::{
-    AnswerEnd, ClientWorker, Connection, ConnectionHandler, Connector, DISCARD_MIN, Error, FaultCause, HeadReader,
-    LoadCounter, LoadResults, LoopKind, Malformed, Persistence, RequestFault, RequestSample, RequestStage,
-    ResponseProgress, UnansweredCheck, retry_delay, token,
+    AnswerEnd, ClientWorker, Connection, ConnectionHandler, Connector, DISCARD_MIN, FaultCause, LoadCounter, Malformed,
+    OpenSchedule, Persistence, RequestFault, RequestSample, RequestStage, ResponseProgress, UnansweredCheck,
+    retry_delay, token,
 };
 
 impl<R: Reactor> ConnectionHandler for ClientWorker<'_, R> {
@@ -196,9 +196,9 @@ impl<R: Reactor> ClientWorker<'_, R> {
             counts: self.counts(ask.intended),
         };
         self.batching.observe(service);
-        self.recorder.worker.show_latency(if self.loop_kind == LoopKind::Open { response } else { service });
+        self.recorder.worker.show_latency(if self.schedule.is_some() { response } else { service });
         self.recorder.on_answer(&end.answer, &entry);
-        if entry.counts && self.loop_kind == LoopKind::Open {
+        if entry.counts && self.schedule.is_some() {
             self.recorder.results.response.record(response.0);
         }
         match end.answer.persistence {
@@ -209,12 +209,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
 
     /// Whether a request is part of the result: in an open load by when it was due, in a closed one by when it ends.
     pub(super) fn counts(&self, intended: Nanos) -> bool {
-        match self.loop_kind {
-            LoopKind::Closed => self.measuring,
-            LoopKind::Open => {
-                self.measured_from.is_some_and(|from| intended >= from) && self.over_at.is_none_or(|at| intended < at)
-            }
-        }
+        if self.schedule.is_some() { self.window.contains(intended) } else { self.window.is_measuring() }
     }
 
     /// The server takes no further request on a connection, as it may say after any answer.
@@ -266,7 +261,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
     fn record_given_up(&mut self, sent_at: Nanos, (intended, now): (Nanos, Nanos)) {
         if self.counts(intended) {
             self.recorder.record_given_up(now - sent_at);
-            if self.loop_kind == LoopKind::Open {
+            if self.schedule.is_some() {
                 self.recorder.results.response.record((now - intended).0);
             }
         }
@@ -274,8 +269,8 @@ impl<R: Reactor> ClientWorker<'_, R> {
 
     /// Counts as failures what was waited for too long when the trial is over; how many requests there were among it.
     fn count_unanswered(&mut self, now: Nanos) -> u64 {
-        let is_ended = self.over_at.is_some() && self.stop.state() != Stop::Abort;
-        let Some(closing) = self.measured_from.filter(|_| is_ended).map(|from| UnansweredCheck::of(now, from)) else {
+        let is_ended = self.window.is_over() && self.stop.state() != Stop::Abort;
+        let Some(closing) = self.window.from().filter(|_| is_ended).map(|from| UnansweredCheck::of(now, from)) else {
             return 0;
         };
         let mut n_requests = 0;
@@ -297,31 +292,25 @@ impl<R: Reactor> ClientWorker<'_, R> {
         n_requests
     }
 
-    /// What is to be told at the end, of requests without an answer too.
-    pub(super) fn finish(mut self, now: Nanos) -> Result<LoadResults, Error> {
+    /// Enters requests without an answer, and those that were due and never started.
+    pub(super) fn record_ends(&mut self, now: Nanos) {
         self.recorder.results.n_unfinished = self.n_busy - self.count_unanswered(now);
-        if self.loop_kind == LoopKind::Open {
+        if self.schedule.is_some() {
             for idx in 0..self.connections.len() {
                 if let Some(ask) = self.in_flight.front(idx, &self.connections[idx]) {
                     self.record_given_up(ask.sent_at, (ask.intended, now));
                 }
             }
         }
-        let (from, start) = (self.measured_from.unwrap_or(Nanos::MAX), self.start);
-        for queue in self.upstreams.iter_mut().filter_map(|lane| lane.queue.take()) {
-            self.recorder.results.n_not_started += queue.waiting();
-            for intended in queue.rest().map(|intended| start + intended).filter(|intended| *intended >= from) {
+        let from = self.window.from().unwrap_or(Nanos::MAX);
+        for intended in self.schedule.take().into_iter().flat_map(OpenSchedule::rest) {
+            self.recorder.results.n_not_started += 1;
+            if intended >= from {
                 self.recorder.results.n_lower_bounds += 1;
                 self.recorder.results.response.record((now - intended).0);
                 self.recorder.results.lag.record((now - intended).0);
             }
         }
-        let heads = self.upstreams.iter().flat_map(|lane| &lane.heads);
-        let head = heads.map(HeadReader::last_head).find(|head| !head.is_empty());
-        let outcome = self.recorder.finish(self.connector.times, head.unwrap_or_default());
-        // The next trial needs the ports.
-        self.connector.reactor.abandon();
-        outcome
     }
 }
 

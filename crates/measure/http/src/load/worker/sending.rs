@@ -4,8 +4,8 @@ use fathom_model::units::Nanos;
 use fathom_sys::{clock, reactor::Reactor};
 
 use super::{
-    ClientWorker, ConnectionAvailability, ConnectionHandler, InFlightRequest, LateCause, LoadCounter, LoopKind,
-    RequestFault, RequestSample, token,
+    ClientWorker, ConnectionAvailability, ConnectionHandler, InFlightRequest, LateCause, LoadCounter, RequestFault,
+    RequestSample, token,
 };
 
 /// When a request is sent, and when it was to be.
@@ -18,16 +18,15 @@ struct SendTimes {
 impl<R: Reactor> ClientWorker<'_, R> {
     /// Starts what is due on connections that have nothing to do.
     pub(super) fn send_due(&mut self, now: Nanos) {
-        if self.loop_kind == LoopKind::Closed || self.over_at.is_some() || !self.pacer.looks(now) {
+        if self.window.is_over() || !self.schedule.as_ref().is_some_and(|schedule| schedule.looks(now)) {
             return;
         }
         for lane in 0..self.upstreams.len() {
             let free = if self.has_free(lane) { ConnectionAvailability::Some } else { ConnectionAvailability::None };
-            let Some(queue) = &mut self.upstreams[lane].queue else { return };
-            let n_due = queue.notice(now - self.start, free);
+            let Some(schedule) = &mut self.schedule else { return };
+            let n_due = schedule.notice(lane, now, free);
             if n_due > 0 {
                 self.recorder.add(LoadCounter::Intended, n_due);
-                self.pacer.started(now);
             }
             while self.has_due(lane) && self.has_free(lane) {
                 let Some(idx) = self.upstreams[lane].free.pop() else { break };
@@ -38,7 +37,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
     }
 
     fn has_due(&self, lane: usize) -> bool {
-        self.upstreams[lane].queue.as_ref().is_some_and(|queue| queue.waiting() > 0)
+        self.schedule.as_ref().is_some_and(|schedule| schedule.waiting(lane) > 0)
     }
 
     /// Whether a connection has nothing to do; it is the last of the list then.
@@ -58,19 +57,18 @@ impl<R: Reactor> ClientWorker<'_, R> {
     /// Sends the request that has been due for longest.
     fn send_oldest_due(&mut self, idx: usize) {
         let now = clock::now();
-        let elapsed = now - self.start;
-        let Some(start) = self.upstream_mut(idx).queue.as_mut().and_then(|queue| queue.start(elapsed)) else { return };
+        let lane = usize::from(self.connections[idx].conn.upstream);
+        let Some(start) = self.schedule.as_mut().and_then(|schedule| schedule.take(lane, now)) else { return };
         self.recorder.add(LoadCounter::Sent, 1);
         match start.late {
             None => {}
             Some(LateCause::NoConnection) => self.recorder.add(LoadCounter::LateNoConnection, 1),
             Some(LateCause::OwnProcessor) => self.recorder.add(LoadCounter::LateOwnCpu, 1),
         }
-        let intended = self.start + start.intended;
-        if self.counts(intended) {
+        if self.counts(start.intended) {
             self.recorder.results.lag.record(start.lag.0);
         }
-        self.send_requests(idx, 1, SendTimes { sent_at: now, intended });
+        self.send_requests(idx, 1, SendTimes { sent_at: now, intended: start.intended });
     }
 
     /// Gives an open connection its next requests, or lets it go.
@@ -79,20 +77,21 @@ impl<R: Reactor> ClientWorker<'_, R> {
         let allowed = self.config.target.requests_per_connection.map_or(u64::MAX, |most| most - connection.n_sent);
         let room = u64::from(self.config.pipeline_depth - connection.n_in_flight).min(allowed);
         let is_busy = connection.n_in_flight > 0;
-        let n = match self.loop_kind {
+        let is_open_load = self.schedule.is_some();
+        let n = match self.requests_left {
             _ if !self.may_send => 0,
-            LoopKind::Closed => room.min(self.requests_left.unwrap_or(u64::MAX)),
-            LoopKind::Open => room,
+            Some(left) if !is_open_load => room.min(left),
+            _ => room,
         };
-        match self.loop_kind {
-            LoopKind::Closed if n > 0 => {
+        match n {
+            1.. if !is_open_load => {
                 self.requests_left = self.requests_left.map(|left| left - n);
                 let n = u16::try_from(n).expect("there is room for at most a pipeline");
                 self.send_requests(idx, n, SendTimes { sent_at: at, intended: at });
             }
             _ if is_busy => {}
-            LoopKind::Open if n > 0 && self.has_due(usize::from(connection.conn.upstream)) => self.send_oldest_due(idx),
-            LoopKind::Open if n > 0 => self.mark_free(idx),
+            1.. if self.has_due(usize::from(connection.conn.upstream)) => self.send_oldest_due(idx),
+            1.. => self.mark_free(idx),
             // The next request needs another connection, or there is none.
             _ if self.may_send && self.requests_left != Some(0) => self.reopen(idx),
             _ if allowed == 0 => self.close(idx),

@@ -2,12 +2,16 @@
 
 use fathom_engine::{
     Batching, Error, LoadModel, Stop, Test, TrialContext, WorkerHandle, WorkerPool,
-    pace::{Arrivals, ConnectionAvailability, StartQueue, WakeLatency, WorkShare},
+    load::{self, LoadLoop, OpenSchedule},
+    pace::{Arrivals, ConnectionAvailability, Pacer, Pacing, WorkShare},
 };
 use fathom_model::{Endpoints, Note, Record, Side, units::Nanos};
 use fathom_sys::{
     clock,
-    reactor::epoll_wait::{Epoll, Interest, ReadyList},
+    reactor::{
+        WaitLimit,
+        epoll_wait::{Epoll, Interest, ReadyList},
+    },
     socket::{self, Socket, Wait},
 };
 
@@ -21,8 +25,6 @@ use crate::{
     },
 };
 
-/// How soon the end of the trial and of time-outs is noticed.
-const TICK: Nanos = Nanos::from_millis(10);
 /// The longest wait for last answers: they are a small part of all.
 const DRAIN_MAX: Nanos = Nanos::from_secs(1);
 /// So many looks without success go by before a spinning worker looks at the clock.
@@ -46,7 +48,7 @@ impl UdpRrInitiator {
             let (socket, told) = terms.options.connect_udp(to, (terms.role.address, idx))?;
             notes = told;
             let cannot = |cause| Error::System { what: "bound a wait".to_owned(), cause };
-            socket::set_timeout(&socket, terms.timeout.min(TICK)).map_err(cannot)?;
+            socket::set_timeout(&socket, terms.timeout.min(load::TICK)).map_err(cannot)?;
             sockets.push(socket);
         }
         Ok(Self { config: terms, sockets, notes })
@@ -77,7 +79,7 @@ impl Test for UdpRrInitiator {
                 return Ok(party.run_blocking());
             }
             let cannot = |cause| Error::System { what: "wait for answers".to_owned(), cause };
-            party.run_multiplexed().map_err(cannot)
+            MultiplexedFlows::new(party).map_err(cannot)?.run()
         })?;
         let mut record = results::record(trial_results, (role.side, model));
         if terms.spins {
@@ -124,9 +126,9 @@ struct UdpInitiatorWorker<'a> {
     /// For each class the request, whose header is written anew each time.
     requests: Vec<Vec<u8>>,
     room: Vec<u8>,
-    queue: Option<StartQueue>,
+    /// The starts of an open load.
+    schedule: Option<OpenSchedule>,
     free: Vec<usize>,
-    waking: WakeLatency,
     n_drawn: usize,
     n_in_flight: usize,
 }
@@ -148,8 +150,7 @@ impl<'a> UdpInitiatorWorker<'a> {
             requests: terms.sizes.messages(Side::Initiator, terms.role.seed),
             // A byte more than there may be, so that too much is noticed.
             room: vec![0; terms.sizes.longest_response() + 1],
-            queue: arrivals.map(StartQueue::new),
-            waking: WakeLatency::default(),
+            schedule: arrivals.map(|arrivals| OpenSchedule::new(worker.start, [arrivals], Pacing::Precise)),
             n_drawn: worker.idx.wrapping_mul(7919),
             n_in_flight: 0,
             recorder: RrRecorder::new(worker, model, (Batching::One, RrResults::default())),
@@ -241,7 +242,7 @@ impl<'a> UdpInitiatorWorker<'a> {
         flow.pending = None;
         self.n_in_flight -= 1;
         self.recorder.worker.add(counter::LOST, 1);
-        if self.recorder.model == LoadModel::Open && self.recorder.is_measured(ask.intended) {
+        if self.recorder.model == LoadModel::Open && self.recorder.window.contains(ask.intended) {
             self.recorder.results.response.record((now - ask.intended).0);
         }
         true
@@ -249,9 +250,9 @@ impl<'a> UdpInitiatorWorker<'a> {
 
     /// Whether nothing is left to wait for.
     fn is_done(&self, now: Nanos) -> bool {
-        let Some(over_at) = self.recorder.over_at else { return false };
-        let drain = self.config.timeout.min(DRAIN_MAX);
-        self.n_in_flight == 0 || now - over_at > drain || self.session.stop.state() == Stop::Abort
+        let (window, drain) = (&self.recorder.window, self.config.timeout.min(DRAIN_MAX));
+        let is_aborted = self.session.stop.state() == Stop::Abort;
+        window.is_over() && (self.n_in_flight == 0 || window.has_drained(now, drain) || is_aborted)
     }
 
     /// One flow with blocking calls, or looking all the time.
@@ -289,44 +290,6 @@ impl<'a> UdpInitiatorWorker<'a> {
         }
     }
 
-    /// Many flows, or a schedule.
-    fn run_multiplexed(mut self) -> fathom_sys::Result<RrResults> {
-        let (epoll, mut events) = (Epoll::new()?, ReadyList::with_capacity(self.flows.len().min(256)));
-        for (token, flow) in (0..).zip(&self.flows) {
-            epoll.add(&flow.socket, token, Interest::READ)?;
-        }
-        if self.queue.is_none() {
-            for idx in 0..self.flows.len() {
-                let now = clock::now();
-                self.send_request(idx, (now, now));
-            }
-        }
-        let mut swept_at = clock::now();
-        loop {
-            let now = clock::now();
-            self.recorder.update_phase(now);
-            if now - swept_at >= TICK.min(self.config.timeout) {
-                self.expire_requests(now);
-                swept_at = now;
-            }
-            if self.is_done(now) {
-                return Ok(self.finish(now));
-            }
-            self.send_due(now);
-            let until = self.wait_until(now);
-            epoll.wait(&mut events, Some(until - now))?;
-            if self.queue.is_some() && until > now {
-                self.waking.learn(until, clock::now());
-            }
-            for event in events.iter() {
-                self.drain(usize::try_from(event.token).expect("a token is the number of a flow"));
-                if self.queue.is_some() {
-                    self.send_due(clock::now());
-                }
-            }
-        }
-    }
-
     /// Takes what a flow has received.
     fn drain(&mut self, idx: usize) {
         for _ in 0..ANSWERS_PER_POLL {
@@ -352,30 +315,29 @@ impl<'a> UdpInitiatorWorker<'a> {
 
     #[inline]
     fn send_next(&mut self, idx: usize, at: Nanos) {
-        match &self.queue {
+        match &self.schedule {
             _ if self.recorder.worker.is_over() => {}
             None => self.send_request(idx, (at, at)),
-            Some(queue) if queue.waiting() > 0 => self.send_oldest_due(idx),
+            Some(schedule) if schedule.waiting(0) > 0 => self.send_oldest_due(idx),
             Some(_) => self.free.push(idx),
         }
     }
 
     fn wait_until(&mut self, now: Nanos) -> Nanos {
-        let until = now + TICK.min(self.config.timeout);
-        let due = self.queue.as_mut().filter(|_| self.recorder.over_at.is_none()).and_then(StartQueue::next_due);
-        let early = self.waking.early();
-        due.map_or(until, |due| until.min((self.recorder.worker.start + due).since(early).max(now)))
+        let until = now + load::TICK.min(self.config.timeout);
+        let Some(schedule) = self.schedule.as_mut().filter(|_| !self.recorder.window.is_over()) else { return until };
+        schedule.next_due().map_or(until, |due| until.min(schedule.wake_at(due, now)))
     }
 
     /// Starts what is due on flows that have nothing to do.
     fn send_due(&mut self, now: Nanos) {
-        let Some(queue) = self.queue.as_mut().filter(|_| self.recorder.over_at.is_none()) else { return };
+        let Some(schedule) = self.schedule.as_mut().filter(|_| !self.recorder.window.is_over()) else { return };
         let free = if self.free.is_empty() { ConnectionAvailability::None } else { ConnectionAvailability::Some };
-        let n_due = queue.notice(now - self.recorder.worker.start, free);
+        let n_due = schedule.notice(0, now, free);
         if n_due > 0 {
             self.recorder.worker.add(counter::INTENDED, n_due);
         }
-        while self.queue.as_ref().is_some_and(|queue| queue.waiting() > 0)
+        while self.schedule.as_ref().is_some_and(|schedule| schedule.waiting(0) > 0)
             && let Some(idx) = self.free.pop()
         {
             self.send_oldest_due(idx);
@@ -384,19 +346,98 @@ impl<'a> UdpInitiatorWorker<'a> {
 
     fn send_oldest_due(&mut self, idx: usize) {
         let now = clock::now();
-        let start = self.queue.as_mut().and_then(|queue| queue.start(now - self.recorder.worker.start));
-        let Some(start) = start else { return };
-        let intended = self.recorder.record_start(start, (counter::LATE_NO_FLOW, counter::LATE_OWN_CPU));
-        self.send_request(idx, (now, intended));
+        let Some(start) = self.schedule.as_mut().and_then(|schedule| schedule.take(0, now)) else { return };
+        self.recorder.record_start(start, (counter::LATE_NO_FLOW, counter::LATE_OWN_CPU));
+        self.send_request(idx, (now, start.intended));
     }
 
     fn finish(mut self, now: Nanos) -> RrResults {
         for ask in self.flows.iter().filter_map(|flow| flow.pending) {
             self.recorder.record_unfinished(ask, now);
         }
-        for intended in self.queue.into_iter().flat_map(StartQueue::rest) {
-            self.recorder.record_not_started(self.recorder.worker.start + intended, now);
+        for intended in self.schedule.into_iter().flat_map(OpenSchedule::rest) {
+            self.recorder.record_not_started(intended, now);
         }
         self.recorder.results
+    }
+}
+
+/// Many flows, or a schedule, over epoll.
+struct MultiplexedFlows<'a> {
+    worker: UdpInitiatorWorker<'a>,
+    epoll: Epoll,
+    ready: ReadyList,
+    /// The next of the ready sockets.
+    next: usize,
+    swept_at: Nanos,
+    /// The time of the last look at the clock before a wait.
+    waits_from: Nanos,
+}
+
+impl<'a> MultiplexedFlows<'a> {
+    /// Watches the sockets and, in a closed load, sends the first requests.
+    fn new(mut worker: UdpInitiatorWorker<'a>) -> fathom_sys::Result<Self> {
+        let (epoll, ready) = (Epoll::new()?, ReadyList::with_capacity(worker.flows.len().min(256)));
+        for (token, flow) in (0..).zip(&worker.flows) {
+            epoll.add(&flow.socket, token, Interest::READ)?;
+        }
+        if worker.schedule.is_none() {
+            for idx in 0..worker.flows.len() {
+                let now = clock::now();
+                worker.send_request(idx, (now, now));
+            }
+        }
+        Ok(Self { worker, epoll, ready, next: 0, swept_at: clock::now(), waits_from: Nanos::ZERO })
+    }
+}
+
+impl LoadLoop for MultiplexedFlows<'_> {
+    /// The index of a flow that can be read.
+    type Event = usize;
+    type Output = RrResults;
+
+    fn is_done(&mut self, now: Nanos) -> bool {
+        self.worker.recorder.update_phase(now);
+        if now - self.swept_at >= load::TICK.min(self.worker.config.timeout) {
+            self.worker.expire_requests(now);
+            self.swept_at = now;
+        }
+        self.worker.is_done(now)
+    }
+
+    fn before_wait(&mut self, now: Nanos) -> Result<WaitLimit, Error> {
+        self.worker.send_due(now);
+        self.waits_from = now;
+        Ok(WaitLimit { until: self.worker.wait_until(now), batch: None })
+    }
+
+    fn wait(&mut self, limit: WaitLimit) -> fathom_sys::Result<()> {
+        self.next = 0;
+        self.epoll.wait(&mut self.ready, Some(limit.until.since(self.waits_from))).map(drop)
+    }
+
+    #[inline]
+    fn next_event(&mut self) -> Option<usize> {
+        let ready = self.ready.get(self.next)?;
+        self.next += 1;
+        Some(usize::try_from(ready.token).expect("a token is the number of a flow"))
+    }
+
+    fn on_event(&mut self, idx: usize) {
+        self.worker.drain(idx);
+    }
+
+    fn pacer(&mut self) -> Option<&mut Pacer> {
+        self.worker.schedule.as_mut().map(OpenSchedule::pacer)
+    }
+
+    fn after_event(&mut self) {
+        if self.worker.schedule.is_some() {
+            self.worker.send_due(clock::now());
+        }
+    }
+
+    fn finish(self, now: Nanos) -> Result<RrResults, Error> {
+        Ok(self.worker.finish(now))
     }
 }

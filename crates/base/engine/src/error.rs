@@ -94,6 +94,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// An open load without a rate.
+    #[must_use]
+    pub fn no_rate() -> Self {
+        Self::BadRequest {
+            what: "the test starts requests at a rate, and no rate is given".to_owned(),
+            hint: Some("--rate 20k        # or --find-limit 'p99<20ms' for the highest rate that keeps it".to_owned()),
+        }
+    }
+
     /// A system call's error as a missing privilege, if it is one, or as a refusal.
     pub fn system(what: impl Into<String>, needs: &'static str, cause: fathom_sys::Error) -> Self {
         let what = what.into();

@@ -3,7 +3,7 @@
 use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role};
 use fathom_sys::policy::{AllowedPeers, Policy};
 
-use crate::{Error, TrialContext};
+use crate::{CeilingSetup, CommandDoc, Error, EvaluationRow, TrialContext};
 
 /// A kind of test: one row in its crate's table `KINDS`.
 pub trait TestKind: Sync {
@@ -49,6 +49,26 @@ pub trait TestKind: Sync {
 
     /// Whether it makes rules or fills sockets where it runs, which is nobody's business on a machine that has other work.
     fn is_for_labs_only(&self) -> bool {
+        false
+    }
+
+    /// Where the kind stands on the command line; nothing for a kind that has a command of its own.
+    fn command(&self) -> Option<CommandDoc> {
+        None
+    }
+
+    /// Its rows in an evaluation.
+    fn evaluation(&self) -> &'static [EvaluationRow] {
+        &[]
+    }
+
+    /// How the tool's own ceiling is measured; nothing for a kind without one.
+    fn ceiling(&self) -> Option<CeilingSetup> {
+        None
+    }
+
+    /// Whether the benchmarking methods of RFC 2544 and its successors can use it for their trials.
+    fn serves_methods(&self) -> bool {
         false
     }
 

@@ -7,6 +7,7 @@
 #![warn(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 mod abandon;
+mod command_doc;
 mod error;
 mod io_backend;
 mod kind;
@@ -20,6 +21,7 @@ mod trial_context;
 mod workers;
 
 pub use abandon::abandon;
+pub use command_doc::{CeilingSetup, CommandDoc, DataDirection, EvaluationRow, OptionTexts};
 pub use error::Error;
 pub use io_backend::{Batching, IoBackend, LoadModel, ReactorKind};
 pub use kind::{Consent, NamedTarget, Test, TestKind, find, guests};

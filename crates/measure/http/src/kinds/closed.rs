@@ -3,7 +3,7 @@
 //! What it reports is *service time*, from the actual send to the last byte: a server that stalls is asked less meanwhile, so
 //! this is not what users who come on their own would see. That is the open kind's business.
 
-use fathom_engine::{Error, NamedTarget, Test, TestKind, TrialContext};
+use fathom_engine::{CeilingSetup, CommandDoc, Error, EvaluationRow, NamedTarget, Test, TestKind, TrialContext};
 use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side};
 use fathom_sys::policy::Policy;
 
@@ -47,6 +47,18 @@ impl TestKind for HttpClosed {
 
     fn metrics(&self) -> &'static [Metric] {
         metric_definitions::CLOSED
+    }
+
+    fn command(&self) -> Option<CommandDoc> {
+        Some(CommandDoc::test("closed"))
+    }
+
+    fn evaluation(&self) -> &'static [EvaluationRow] {
+        &[EvaluationRow { name: "http", options: &[("connections", "32")] }]
+    }
+
+    fn ceiling(&self) -> Option<CeilingSetup> {
+        Some(CeilingSetup { options: &[("connections", "32")], needs_lab: false })
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {

@@ -2,7 +2,7 @@
 //!
 //! The clock of a request starts when it was to be sent, so a stall is felt by all that were due meanwhile.
 
-use fathom_engine::NamedTarget;
+use fathom_engine::{CommandDoc, NamedTarget};
 use fathom_engine::{
     Error, Test, TestKind,
     pace::{ArrivalProcess, Profile},
@@ -59,18 +59,27 @@ impl TestKind for HttpOpen {
         metric_definitions::OPEN
     }
 
+    fn check(&self, settings: &Settings) -> Result<(), Error> {
+        schedule(settings, 0).map(drop)
+    }
+
+    fn command(&self) -> Option<CommandDoc> {
+        Some(CommandDoc::test("open").implied_by(&["rate", "profile", "find-limit"]))
+    }
+
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         Ok(match role.side {
-            Side::Initiator => {
-                Box::new(LoadTest(HttpLoad::prepare(self.name(), (role, policy), Some(schedule(role)?))?))
-            }
+            Side::Initiator => Box::new(LoadTest(HttpLoad::prepare(
+                self.name(),
+                (role, policy),
+                Some(schedule(&role.settings, role.seed)?),
+            )?)),
             Side::Responder => Box::new(ResponderTest::prepare(role, policy)?),
         })
     }
 }
 
-fn schedule(role: &Role) -> Result<RequestSchedule, Error> {
-    let settings = &role.settings;
+fn schedule(settings: &Settings, seed: u64) -> Result<RequestSchedule, Error> {
     let refused = |name: &str, expected: &str, given: String| SettingError::NotAllowed {
         name: name.to_owned(),
         expected: expected.to_owned(),
@@ -86,18 +95,18 @@ fn schedule(role: &Role) -> Result<RequestSchedule, Error> {
                 .map_err(|error| refused("profile", "steps 10k:10s and ramps 0-20k:30s", format!("{text}: {error}")))?;
             ("profile", profile)
         }
-        (None, rate) => {
-            let needed = "the requests per second that are to be started";
-            let profile = Profile::steady(rate.unwrap_or_default())
-                .ok_or_else(|| refused("rate", needed, rate.map_or("nothing".to_owned(), |rate| rate.to_string())))?;
+        (None, Some(rate)) => {
+            let profile = Profile::steady(rate)
+                .ok_or_else(|| refused("rate", "the requests per second to start", rate.to_string()))?;
             ("rate", profile)
         }
+        (None, None) => return Err(Error::no_rate()),
     };
     if profile.peak() > PerSec::new(RATE_MAX).unwrap_or_default() {
         return Err(refused(name, "at most 10M requests per second", profile.peak().to_string()).into());
     }
     let process = match settings.text("arrivals").as_deref() {
-        Some("poisson") => ArrivalProcess::Poisson { seed: role.seed },
+        Some("poisson") => ArrivalProcess::Poisson { seed },
         _ => ArrivalProcess::Constant,
     };
     Ok(RequestSchedule { profile, process, pacing: options::pacing(settings) })

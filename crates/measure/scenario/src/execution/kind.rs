@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fathom_engine::{Error, NamedTarget, Test, TestKind, TrialContext};
+use fathom_engine::{CeilingSetup, Error, EvaluationRow, NamedTarget, Test, TestKind, TrialContext};
 use fathom_http::url::Url;
 use fathom_http::{
     metric_definitions::MetricPage,
@@ -30,6 +30,8 @@ use super::{
 pub struct AppScenario;
 
 pub(super) const NAME: &str = "app_scenario";
+/// The script of an evaluation, and of the ceiling of scripted users.
+const EVALUATION_SCENARIO: &str = include_str!("evaluation.scenario");
 
 /// What is said of the scenario, beside what all scripted users have.
 const OWN: [OptionDoc; 8] = [
@@ -145,6 +147,14 @@ impl TestKind for AppScenario {
 
     fn metrics(&self) -> &'static [Metric] {
         METRICS
+    }
+
+    fn evaluation(&self) -> &'static [EvaluationRow] {
+        &[EvaluationRow { name: "app", options: &[("script", EVALUATION_SCENARIO), ("users", "32")] }]
+    }
+
+    fn ceiling(&self) -> Option<CeilingSetup> {
+        Some(CeilingSetup { options: &[("script", EVALUATION_SCENARIO), ("users", "32")], needs_lab: false })
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {

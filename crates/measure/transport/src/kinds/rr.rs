@@ -5,7 +5,7 @@
 
 use std::sync::LazyLock;
 
-use fathom_engine::{Error, Test, TestKind};
+use fathom_engine::{CeilingSetup, CommandDoc, Error, EvaluationRow, Test, TestKind};
 use fathom_model::{
     Better, Derivation, Layer, Metric, OptionDoc, Role, Settings, Side, Unit,
     metric::{MetricName, UnitAndSense},
@@ -319,6 +319,23 @@ impl TestKind for RequestResponse {
             OpenLoad::of(settings, 0)?;
         }
         if self.layer == Layer::Udp { udp::check(settings) } else { request_response::check(settings) }
+    }
+
+    fn command(&self) -> Option<CommandDoc> {
+        Some(CommandDoc::test(if self.is_open { "rr-open" } else { "rr" }))
+    }
+
+    fn evaluation(&self) -> &'static [EvaluationRow] {
+        const ROWS: &[EvaluationRow] = &[
+            EvaluationRow { name: "tcp_rr", options: &[("flows", "1")] },
+            EvaluationRow { name: "tcp_rr_many", options: &[("flows", "32")] },
+        ];
+        if self.layer == Layer::Tcp && !self.is_open { ROWS } else { &[] }
+    }
+
+    fn ceiling(&self) -> Option<CeilingSetup> {
+        let setup = CeilingSetup { options: &[("flows", "32")], needs_lab: false };
+        (self.layer == Layer::Tcp && !self.is_open).then_some(setup)
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {

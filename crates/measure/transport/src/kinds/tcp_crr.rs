@@ -1,6 +1,6 @@
 //! How fast connections are opened, used once and closed, and how fast they are opened and closed without any use.
 
-use fathom_engine::{Error, Test, TestKind};
+use fathom_engine::{CeilingSetup, CommandDoc, Error, EvaluationRow, Test, TestKind};
 use fathom_model::{
     Layer, Metric, OptionDoc, Role, Settings, Side,
     metric::MetricName,
@@ -99,6 +99,18 @@ impl TestKind for TcpCrr {
         request_response::check(settings)
     }
 
+    fn command(&self) -> Option<CommandDoc> {
+        Some(CommandDoc::test("crr"))
+    }
+
+    fn evaluation(&self) -> &'static [EvaluationRow] {
+        &[EvaluationRow { name: "tcp_crr", options: &[] }]
+    }
+
+    fn ceiling(&self) -> Option<CeilingSetup> {
+        Some(CeilingSetup { options: &[], needs_lab: false })
+    }
+
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         churn::prepare(self.name(), (role, policy), ConnectionPurpose::Transaction)
     }
@@ -135,6 +147,10 @@ impl TestKind for TcpCc {
 
     fn check(&self, settings: &Settings) -> Result<(), Error> {
         request_response::check(settings)
+    }
+
+    fn command(&self) -> Option<CommandDoc> {
+        Some(CommandDoc::test("cc"))
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {

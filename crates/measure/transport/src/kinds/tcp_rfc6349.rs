@@ -3,7 +3,7 @@
 //! Streams are those of `tcp_stream`; what is added is what the path is known to be, and how far from it the stream came. It does
 //! not find out what the path is: that is done before, by other tests.
 
-use fathom_engine::{Error, Test, TestKind, TrialContext};
+use fathom_engine::{CommandDoc, DataDirection, Error, Test, TestKind, TrialContext};
 use fathom_model::{
     Better, Derivation, Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side, Unit, ValueKind,
     metric::{MetricName, UnitAndSense},
@@ -209,6 +209,12 @@ impl TestKind for TcpRfc6349 {
     fn check(&self, settings: &Settings) -> Result<(), Error> {
         KnownPath::of(settings)?;
         self.stream.check(settings)
+    }
+
+    fn command(&self) -> Option<CommandDoc> {
+        let is_up = self.sender == Side::Initiator;
+        let direction = if is_up { DataDirection::Up } else { DataDirection::Down };
+        Some(CommandDoc::test("rfc6349").direction(direction))
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {

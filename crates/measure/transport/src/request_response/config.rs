@@ -43,11 +43,9 @@ impl OpenLoad {
     /// # Errors
     /// No rate, or one that no machine keeps.
     pub(crate) fn of(settings: &Settings, seed: u64) -> Result<Self, Error> {
-        let rate = settings.rate(RATE.name);
-        let profile = Profile::steady(rate.unwrap_or_default()).ok_or_else(|| {
-            let given = rate.map_or("nothing".to_owned(), |rate| rate.to_string());
-            invalid_value(RATE.name, "the transactions per second that are to be started", &given)
-        })?;
+        let rate = settings.rate(RATE.name).ok_or_else(Error::no_rate)?;
+        let profile = Profile::steady(rate)
+            .ok_or_else(|| invalid_value(RATE.name, "the transactions per second to start", &rate))?;
         if profile.peak() > PerSec::new(RATE_MAX).unwrap_or_default() {
             return Err(invalid_value(RATE.name, "at most 10M transactions per second", &profile.peak()));
         }

@@ -11,8 +11,6 @@ use fathom_run::{
     exit::{Exit, UserError},
 };
 
-/// The kind that makes the trials.
-pub(super) const KIND: &str = "frames";
 /// The option that asks for methods.
 const METHOD: &str = "method";
 /// The smallest, a middle and the largest size of Ethernet show what depends on the size.
@@ -103,7 +101,7 @@ fn benchmark_plan(matches: &ArgMatches) -> Option<BenchmarkPlan> {
 /// The tests of the benchmark that is asked for, one per frame size; nothing where none is.
 pub(super) fn tests(
     matches: &ArgMatches,
-    given: &Settings,
+    (kind, given): (&str, &Settings),
     ends: &TestHosts,
 ) -> Result<Option<(String, Vec<TestPlan>)>, UserError> {
     let Some(benchmark) = benchmark_plan(matches) else { return Ok(None) };
@@ -132,7 +130,7 @@ pub(super) fn tests(
     }
     let test = |size: &String| TestPlan {
         name: format!("{size} B"),
-        kind: KIND.to_owned(),
+        kind: kind.to_owned(),
         from: ends.from().to_owned(),
         to: Some(ends.to().to_owned()),
         beside: None,

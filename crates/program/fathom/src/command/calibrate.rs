@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use fathom_engine::{CeilingSetup, TestKind};
 use fathom_model::{Plan, Settings, TestPlan, plan::SCHEMA, units::Nanos};
 
 use super::measurement;
@@ -21,26 +22,11 @@ pub(super) fn define(command: Command) -> Command {
         .after_help("The ceilings are kept for later runs on this machine with this build.")
 }
 
-/// What the users of the top row do unless a script is given.
-pub(super) const SCENARIO: &str = include_str!("evaluate.scenario");
-/// As many users as the row below has connections, so that both have as much under way.
-pub(super) const USERS: &str = "32";
-
-/// Options of a test that differ from its kind's defaults.
-pub(super) type KindOptions = &'static [(&'static str, &'static str)];
-
-/// What is calibrated, with the options under which a kind goes fastest.
-const CEILINGS: &[(&str, KindOptions)] = &[
-    // The users of an evaluation: steps without a pause, as many at once as there are connections below.
-    ("app_scenario", &[("script", SCENARIO), ("users", USERS)]),
-    ("http_closed", &[("connections", "32")]),
-    ("tcp_stream", &[]),
-    ("tcp_rr", &[("flows", "32")]),
-    ("tcp_crr", &[]),
-    ("udp_stream", &[("size", "1400")]),
-];
-/// Frames need a device that carries them; a veth of a lab is the fastest there is here.
-const CEILINGS_IN_LAB: &[(&str, KindOptions)] = &[("frames", &[("size", "64")])];
+/// The kinds with a ceiling that is measured on loopback, or in a lab.
+fn kinds_with_ceiling(needs_lab: bool) -> impl Iterator<Item = (&'static dyn TestKind, CeilingSetup)> {
+    let with_ceiling = registry::KINDS.iter().filter_map(|kind| Some((*kind, kind.ceiling()?)));
+    with_ceiling.filter(move |(_, setup)| setup.needs_lab == needs_lab)
+}
 
 /// Findings that say that a ceiling may be too low: others used the processors.
 const DISTURBANCES: [&str; 2] = ["other-programs", "steal"];
@@ -62,7 +48,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
 /// Whether the ceilings are to be measured first; a quick evaluation goes without.
 pub(super) fn is_missing(is_quick: bool) -> bool {
     let of_kind = |kept: &Calibration, kind: &str| kept.ceilings.get(kind).is_some_and(|ceiling| !ceiling.disturbed);
-    let is_whole = |kept: Calibration| CEILINGS.iter().all(|(kind, _)| of_kind(&kept, kind));
+    let is_whole = |kept: Calibration| kinds_with_ceiling(false).all(|(kind, _)| of_kind(&kept, kind.name()));
     !is_quick && !Calibration::load().is_some_and(is_whole)
 }
 
@@ -77,18 +63,21 @@ pub(super) fn calibrate_first() -> anyhow::Result<()> {
 
 fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
     let mut calibration = Calibration::new();
-    let here = (measurement::hosts_on_loopback(), CEILINGS);
-    let in_lab = (measurement::hosts_in_lab("pair", None)?, CEILINGS_IN_LAB);
-    for (ends, ceilings) in [here, in_lab] {
-        let test = |(kind, options): &(&str, KindOptions)| TestPlan {
-            name: (*kind).to_owned(),
-            kind: (*kind).to_owned(),
+    // Frames need a device that carries them; a veth of a lab is the fastest there is everywhere.
+    for needs_lab in [false, true] {
+        let ends = if needs_lab { measurement::hosts_in_lab("pair", None)? } else { measurement::hosts_on_loopback() };
+        let test = |(kind, setup): (&dyn TestKind, CeilingSetup)| TestPlan {
+            name: kind.name().to_owned(),
+            kind: kind.name().to_owned(),
             from: ends.from().to_owned(),
             to: Some(ends.to().to_owned()),
             beside: None,
             warmup: "300ms".to_owned(),
             duration: duration.exact(),
-            options: options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text)),
+            options: setup
+                .options
+                .iter()
+                .fold(Settings::default(), |settings, (name, text)| settings.with(name, *text)),
             search: None,
             benchmark: None,
             expect: BTreeMap::new(),
@@ -99,7 +88,7 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
             rounds: 3,
             until_ci: None,
             seed: 1,
-            tests: ceilings.iter().map(test).collect(),
+            tests: kinds_with_ceiling(needs_lab).map(test).collect(),
             lab: ends.lab,
             via: None,
             hosts: ends.hosts.into_iter().map(|(name, reach)| (name.to_owned(), reach)).collect(),

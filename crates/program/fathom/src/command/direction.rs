@@ -1,31 +1,34 @@
 //! `--direction up|down|both`: which end sends, as seen from the host of the command.
 
 use clap::{Arg, ArgMatches};
-use fathom_engine::TestKind;
+use fathom_engine::{CommandDoc, DataDirection, TestKind};
 use fathom_model::{TestPlan, ValueKind};
 
-use super::{benchmark, measurement::TestHosts};
-use fathom_run::exit::{Exit, UserError};
+use super::measurement::TestHosts;
+use fathom_run::{
+    exit::{Exit, UserError},
+    registry,
+};
 
 /// The word of the option, also where a kind has one of its own.
 pub(super) const DIRECTION: &str = "direction";
 const UP: &str = "up";
 const DOWN: &str = "down";
 const BOTH: &str = "both";
-/// The directions, in the order in which a test names its kinds for them.
-const DIRECTIONS: [&str; 3] = [UP, DOWN, BOTH];
+const DIRECTIONS: [(&str, DataDirection); 3] =
+    [(UP, DataDirection::Up), (DOWN, DataDirection::Down), (BOTH, DataDirection::Both)];
 /// Words of `--test` of once, with the word of today and the direction that they meant.
 const FORMER_TESTS: &[(&str, &str, &str)] =
     &[("down", "stream", DOWN), ("both", "stream", BOTH), ("rfc6349-down", "rfc6349", DOWN)];
 
-/// A test as the command line names it, with its kinds: up, down, both.
-pub(super) type TestChoice = (&'static str, &'static [&'static str]);
+/// A word of `--test` with its kinds by their direction.
+pub(super) type TestChoice = (&'static str, Vec<(DataDirection, &'static dyn TestKind)>);
 
 /// The option, with the words that any of these kinds takes.
 pub(super) fn argument(kinds: &[&dyn TestKind]) -> Arg {
     let own = kinds.iter().flat_map(|kind| kind.options()).filter(|option| option.name == DIRECTION);
     let own = own.flat_map(|option| if let ValueKind::Choice(words) = option.value { words } else { &[] });
-    let mut words: Vec<&str> = DIRECTIONS.to_vec();
+    let mut words: Vec<&str> = DIRECTIONS.iter().map(|(word, _)| *word).collect();
     own.for_each(|word| words.extend((!words.contains(word)).then_some(word)));
     Arg::new(DIRECTION)
         .long(DIRECTION)
@@ -37,8 +40,8 @@ pub(super) fn argument(kinds: &[&dyn TestKind]) -> Arg {
 }
 
 /// The former words of `--test` that mean one of these tests.
-pub(super) fn former_test_words(tests: &[TestChoice]) -> impl Iterator<Item = &'static str> {
-    FORMER_TESTS.iter().filter(|(_, now, _)| tests.iter().any(|(word, _)| word == now)).map(|(former, ..)| *former)
+pub(super) fn former_test_words(tests: &[&str]) -> impl Iterator<Item = &'static str> {
+    FORMER_TESTS.iter().filter(|(_, now, _)| tests.contains(now)).map(|(former, ..)| *former)
 }
 
 /// The word of today for a test, and the direction that its word meant.
@@ -52,33 +55,39 @@ pub(super) fn chosen(matches: &ArgMatches) -> Option<&str> {
 }
 
 /// The kind of a test in a direction.
-pub(super) fn kind((word, kinds): TestChoice, direction: Option<&str>) -> Result<&'static str, UserError> {
-    let has_own = kinds[0] == benchmark::KIND || has_direction(kinds[0]);
-    let idx = match direction {
-        Some(direction) if !has_own => DIRECTIONS.iter().position(|word| *word == direction),
-        _ => Some(0),
+pub(super) fn kind((word, kinds): &TestChoice, direction: Option<&str>) -> Result<&'static dyn TestKind, UserError> {
+    let (by, first) = kinds[0];
+    let Some(direction) = direction.filter(|_| by != DataDirection::ByHosts && !has_direction(first)) else {
+        return Ok(first);
     };
-    idx.and_then(|idx| kinds.get(idx).copied()).ok_or_else(|| {
-        let what = format!("--test {word} has no --{DIRECTION} {}", direction.unwrap_or_default());
-        UserError::new(Exit::Usage, what)
-            .with_line("use", format!("--{DIRECTION} {}", DIRECTIONS[..kinds.len()].join(" or ")))
+    let meant = DIRECTIONS.iter().find(|(word, _)| *word == direction).map(|(_, meant)| *meant);
+    let found = kinds.iter().find(|(of, _)| Some(*of) == meant).map(|(_, kind)| *kind);
+    found.ok_or_else(|| {
+        let named = DIRECTIONS.iter().filter(|(_, known)| kinds.iter().any(|(of, _)| of == known));
+        let words: Vec<&str> = named.map(|(word, _)| *word).collect();
+        UserError::new(Exit::Usage, format!("--test {word} has no --{DIRECTION} {direction}"))
+            .with_line("use", format!("--{DIRECTION} {}", words.join(" or ")))
     })
 }
 
 /// Whether a kind takes the direction as an option of its own.
-pub(super) fn has_direction(kind: &str) -> bool {
-    let kind = fathom_run::registry::kind(kind);
-    kind.is_ok_and(|kind| kind.options().iter().any(|option| option.name == DIRECTION))
+pub(super) fn has_direction(kind: &dyn TestKind) -> bool {
+    kind.options().iter().any(|option| option.name == DIRECTION)
 }
 
-/// The ends of a test of frames in the order in which frames go.
-pub(super) fn order_hosts(ends: TestHosts, kind: &str, matches: &ArgMatches) -> TestHosts {
-    if kind == benchmark::KIND && chosen(matches) == Some(DOWN) { ends.swapped() } else { ends }
+/// The ends of a test in the order in which frames go.
+pub(super) fn order_hosts(ends: TestHosts, doc: CommandDoc, matches: &ArgMatches) -> TestHosts {
+    let is_turned = doc.direction == DataDirection::ByHosts && chosen(matches) == Some(DOWN);
+    if is_turned { ends.swapped() } else { ends }
 }
 
 /// Pairs each test of frames with the same one the other way, where both ways are asked for.
 pub(super) fn add_reverse_tests(tests: Vec<TestPlan>, matches: &ArgMatches) -> Result<Vec<TestPlan>, UserError> {
-    if chosen(matches) != Some(BOTH) || tests.iter().any(|test| test.kind != benchmark::KIND) {
+    let is_by_hosts = |test: &TestPlan| {
+        let doc = registry::kind(&test.kind).ok().and_then(TestKind::command);
+        doc.is_some_and(|doc| doc.direction == DataDirection::ByHosts)
+    };
+    if chosen(matches) != Some(BOTH) || !tests.iter().all(is_by_hosts) {
         return Ok(tests);
     }
     let with_back = |there: TestPlan| {

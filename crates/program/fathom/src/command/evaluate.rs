@@ -1,6 +1,7 @@
 //! `fathom evaluate`: every layer, top to bottom.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use fathom_engine::{EvaluationRow, TestKind};
 use fathom_model::{Settings, TestPlan, units::Nanos};
 use fathom_scenario::execution::LoadedScenario;
 use fathom_sys::policy::Policy;
@@ -9,7 +10,10 @@ use super::{
     calibrate,
     measurement::{self, KeepResult, TestHosts},
 };
-use fathom_run::exit::{Exit, UserError, engine_error};
+use fathom_run::{
+    exit::{Exit, UserError, engine_error},
+    registry,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,26 +49,6 @@ const FULL: EvaluationLength =
 const QUICK: EvaluationLength =
     EvaluationLength { rounds: 3, warmup: Nanos::from_millis(120), duration: Nanos::from_millis(150) };
 
-/// The name of a test, its kind, and options by name.
-type TestRow = (&'static str, &'static str, calibrate::KindOptions);
-
-/// The tests of an evaluation: name, kind, and what differs from the kind's defaults.
-///
-/// One flow of each kind shows the latency and the cost of a layer, many show its capacity. The asked UDP rate is low enough
-/// for any link that is called fast, so that a loss is a finding and not a matter of course; so is that of paced frames, which show
-/// whether the sender keeps a schedule at all.
-const TESTS: &[TestRow] = &[
-    ("http", "http_closed", &[("connections", "32")]),
-    ("tcp_stream", "tcp_stream", &[("flows", "1")]),
-    ("tcp_rr", "tcp_rr", &[("flows", "1")]),
-    ("tcp_rr_many", "tcp_rr", &[("flows", "32")]),
-    ("tcp_crr", "tcp_crr", &[]),
-    ("udp_stream", "udp_stream", &[("size", "1400"), ("rate", "500Mbit/s")]),
-    ("frames", "frames", &[("size", "64")]),
-    ("frames_1518", "frames", &[("size", "1518")]),
-    ("frames_paced", "frames", &[("size", "64"), ("rate", "50k")]),
-];
-
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let device = matches.get_one::<String>("device").map(String::as_str);
     let ends = match matches.get_one::<String>("target") {
@@ -95,39 +79,33 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
 fn tests(ends: &TestHosts, pace: &EvaluationLength, matches: &ArgMatches) -> anyhow::Result<Vec<TestPlan>> {
     let warmup = measurement::duration_option(matches, "warmup", pace.warmup)?;
     let duration = measurement::round_duration(matches, pace.duration, pace.rounds)?;
-    let row = |(name, kind, options): &TestRow| TestPlan {
-        name: (*name).to_owned(),
-        kind: (*kind).to_owned(),
+    let script = matches.get_one::<String>("script");
+    let row = |kind: &dyn TestKind, row: &EvaluationRow| TestPlan {
+        name: row.name.to_owned(),
+        kind: kind.name().to_owned(),
         from: ends.from().to_owned(),
         to: Some(ends.to().to_owned()),
         beside: None,
         warmup: warmup.exact(),
         duration: duration.exact(),
-        options: options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text)),
+        options: row.options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text)),
         search: None,
         benchmark: None,
         expect: std::collections::BTreeMap::new(),
     };
-    let mut tests: Vec<TestPlan> = TESTS.iter().map(row).collect();
-    let users = row(&("app", "app_scenario", &[]));
-    tests.insert(
-        0,
-        match matches.get_one::<String>("script") {
-            Some(file) => with_script(file, users, matches)?,
-            None => TestPlan {
-                options: users.options.clone().with("script", calibrate::SCENARIO).with("users", calibrate::USERS),
-                ..users
-            },
-        },
-    );
-    Ok(tests)
+    let rows = registry::KINDS.iter().flat_map(|kind| kind.evaluation().iter().map(|of_kind| row(*kind, of_kind)));
+    rows.map(|row| match script {
+        Some(file) if row.options.text("script").is_some() => with_script(file, row, matches),
+        _ => Ok(row),
+    })
+    .collect()
 }
 
 /// The row of a script of the user's own: it talks to the server that it names, or to the target as the other rows do.
 ///
 /// It takes as long as it says itself, as its users may think for longer than a round of the other rows lasts.
 fn with_script(file: &str, row: TestPlan, matches: &ArgMatches) -> anyhow::Result<TestPlan> {
-    let settings = row.options.clone().with("file", file);
+    let settings = Settings::default().with("file", file);
     let script = LoadedScenario::of(&settings, &Policy::anything()).map_err(|error| engine_error(&error))?;
     let urls = script.urls(None).map_err(|error| engine_error(&error))?;
     let said = |name: &str| matches.contains_id(name) && matches.get_one::<String>(name).is_some();

@@ -1,9 +1,8 @@
 //! `fathom http | tcp | udp | packet`: one layer, one test.
 
 use clap::{Arg, ArgMatches, Command, builder::PossibleValue, parser::ValueSource};
-use fathom_engine::{TestKind, pace::Profile};
-use fathom_model::{Settings, TestPlan, units::Nanos};
-use fathom_packet::kinds::pktgen_receive;
+use fathom_engine::{CommandDoc, TestKind, pace::Profile};
+use fathom_model::{Layer, Settings, TestPlan, units::Nanos};
 
 use super::{
     benchmark, direction, find_limit,
@@ -27,10 +26,6 @@ const FATHOM_PROTOCOL: &str = "fathom";
 const SERVER: &str = "host";
 /// The option that names a device of this host, at which packets of somebody else are counted.
 const RECEIVE: &str = "receive";
-/// How long packets of somebody else are counted, from the first moment on.
-const RECEIVE_SPANS: (Nanos, Nanos) = (Nanos::ZERO, Nanos::from_secs(10));
-/// Tests that start transactions at a rate, which has no default.
-const OPEN: &[&str] = &["rr-open"];
 /// As many rounds as make an interval narrow.
 const ROUNDS: u32 = 5;
 
@@ -38,27 +33,21 @@ const ROUNDS: u32 = 5;
 pub(super) struct LayerCommand {
     name: &'static str,
     pub(super) about: &'static str,
+    /// The layer of its kinds.
+    layer: Layer,
     /// How titles of runs begin.
     title: &'static str,
     /// What stands behind the command.
     target: (&'static str, &'static str),
-    /// The words of `--test` with their kinds; the first is the default.
-    tests: &'static [direction::TestChoice],
-    /// Words of `--protocol` beside ours, and the kinds that speak to such a server.
-    protocols: &'static [(&'static str, &'static str)],
-    /// Options that say which test is meant without `--test`, with its word.
-    implied_by: &'static [(&'static str, &'static str)],
     examples: &'static str,
 }
 
 pub(super) const HTTP: LayerCommand = LayerCommand {
     name: "http",
+    layer: Layer::Http,
     title: "HTTP",
     about: "Request load: N connections that wait for their answers (closed), or a rate of requests (open)",
     target: ("URL", "any http:// URL; without it, the responder of a --lab"),
-    tests: &[("closed", &["http_closed"]), ("open", &["http_open"])],
-    protocols: &[],
-    implied_by: &[("rate", "open"), ("profile", "open"), (find_limit::OBJECTIVE, "open")],
     examples: "\
 Examples:
   fathom http http://127.0.0.1:8080/ --connections 100 --duration 10s
@@ -71,20 +60,10 @@ Examples:
 
 pub(super) const TCP: LayerCommand = LayerCommand {
     name: "tcp",
+    layer: Layer::Tcp,
     title: "TCP",
     about: "TCP: streams, request/response, connect and close, latency under load, RFC 6349",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1 or ::1; without it, the second host of a --lab"),
-    tests: &[
-        ("stream", &["tcp_stream", "tcp_stream_down", "tcp_stream_both"]),
-        ("rr", &["tcp_rr"]),
-        ("rr-open", &["tcp_rr_open"]),
-        ("crr", &["tcp_crr"]),
-        ("cc", &["tcp_cc"]),
-        ("loaded", &["tcp_loaded"]),
-        ("rfc6349", &["tcp_rfc6349", "tcp_rfc6349_down"]),
-    ],
-    protocols: &[("iperf3", "iperf3_tcp")],
-    implied_by: &[],
     examples: "\
 Examples:
   fathom tcp 10.0.0.2 --key KEY --flows 4
@@ -98,12 +77,10 @@ Examples:
 
 pub(super) const UDP: LayerCommand = LayerCommand {
     name: "udp",
+    layer: Layer::Udp,
     title: "UDP",
     about: "UDP: loss, reordering, duplicates, jitter and delay of a stream up or down; request/response in datagrams",
     target: ("TARGET", "a host that runs `fathom serve`, or 127.0.0.1; without it, the second host of a --lab"),
-    tests: &[("stream", &["udp_stream", "udp_stream_down"]), ("rr", &["udp_rr"]), ("rr-open", &["udp_rr_open"])],
-    protocols: &[("iperf3", "iperf3_udp")],
-    implied_by: &[],
     examples: "\
 Examples:
   fathom udp 10.0.0.2 --key KEY --rate 1G --size 1400
@@ -117,16 +94,10 @@ Examples:
 
 pub(super) const PACKET: LayerCommand = LayerCommand {
     name: "packet",
+    layer: Layer::Frames,
     title: "Frames:",
     about: "Frames per second: generate, count at both ends, say where the rest was lost",
     target: ("TARGET", "a host that runs `fathom serve` on the same link; without it, the second host of a --lab"),
-    tests: &[
-        ("frames", &["frames"]),
-        ("stack-receive", &["stack_receive"]),
-        ("pktgen-receive", &[pktgen_receive::NAME]),
-    ],
-    protocols: &[],
-    implied_by: &[(RECEIVE, "pktgen-receive")],
     examples: "\
 Examples:
   fathom packet --lab pair --size 64
@@ -143,29 +114,51 @@ Examples:
   fathom packet 10.0.0.2 --key KEY --method rfc2544 --conform",
 };
 
+/// A kind with its place on the command line.
+type ListedKind = (CommandDoc, &'static dyn TestKind);
+
 impl LayerCommand {
-    fn kinds(&self) -> Vec<options::NamedKind> {
-        let tests = self.tests.iter().flat_map(|(word, kinds)| kinds.iter().map(move |kind| (*word, *kind)));
-        let names = tests.chain(self.protocols.iter().copied());
-        names.filter_map(|(word, kind)| Some((word, registry::kind(kind).ok()?))).collect()
+    /// The kinds of the layer that have a place on the command line, in the order of the tables of the crates.
+    fn kinds(&self) -> Vec<ListedKind> {
+        let of_layer = registry::KINDS.iter().filter(|kind| kind.layer() == self.layer);
+        of_layer.filter_map(|kind| Some((kind.command()?, *kind))).collect()
+    }
+
+    /// The words of `--test`; the first is the default.
+    fn tests(&self) -> Vec<direction::TestChoice> {
+        let mut tests: Vec<direction::TestChoice> = Vec::new();
+        for (doc, kind) in self.kinds().into_iter().filter(|(doc, _)| !doc.is_protocol) {
+            match tests.iter_mut().find(|(word, _)| *word == doc.word) {
+                Some((_, kinds)) => kinds.push((doc.direction, kind)),
+                None => tests.push((doc.word, vec![(doc.direction, kind)])),
+            }
+        }
+        tests
+    }
+
+    /// The words of `--protocol` beside ours.
+    fn protocols(&self) -> Vec<ListedKind> {
+        self.kinds().into_iter().filter(|(doc, _)| doc.is_protocol).collect()
     }
 
     pub(super) fn define(&self, command: Command) -> Command {
         let target = Arg::new("target").value_name(self.target.0).help(self.target.1);
-        let words: Vec<&str> = self.tests.iter().map(|(word, _)| *word).collect();
-        let former = direction::former_test_words(self.tests).map(|word| PossibleValue::new(word).hide(true));
+        let tests = self.tests();
+        let words: Vec<&str> = tests.iter().map(|(word, _)| *word).collect();
+        let former = direction::former_test_words(&words).map(|word| PossibleValue::new(word).hide(true));
         let values: Vec<_> = words.iter().copied().map(PossibleValue::new).chain(former).collect();
         let test = Arg::new("test").long("test").value_name("TEST").default_value(words[0]).value_parser(values);
         // The URL or the server stands in the place of the target; a plan names it as an option of the test.
         let is_own = |option: &Arg| ["url", SERVER, direction::DIRECTION].iter().any(|name| option.get_id() == name);
         let kinds = self.kinds();
-        let options = options::arguments(&kinds).into_iter().filter(|option| !is_own(option));
-        let protocols: Vec<&str> =
-            [FATHOM_PROTOCOL].into_iter().chain(self.protocols.iter().map(|(word, _)| *word)).collect();
+        let named: Vec<options::NamedKind> = kinds.iter().map(|(doc, kind)| (doc.word, *kind)).collect();
+        let options = options::arguments(&named).into_iter().filter(|option| !is_own(option));
+        let foreign: Vec<&str> = self.protocols().iter().map(|(doc, _)| doc.word).collect();
+        let protocols: Vec<&str> = [FATHOM_PROTOCOL].into_iter().chain(foreign.iter().copied()).collect();
         let protocol = Arg::new("protocol").long("protocol").value_name("TOOL").default_value(FATHOM_PROTOCOL);
         let protocol = protocol.value_parser(protocols).help("what the target is: a fathom, or a server of this tool");
-        let command = if self.protocols.is_empty() { command } else { command.arg(protocol) };
-        let methods = if self.sends_frames() { benchmark::arguments() } else { Vec::new() };
+        let command = if foreign.is_empty() { command } else { command.arg(protocol) };
+        let methods = if self.method_kind().is_some() { benchmark::arguments() } else { Vec::new() };
         let kinds: Vec<&dyn TestKind> = kinds.into_iter().map(|(_, kind)| kind).collect();
         let direction = (self.name != HTTP.name).then(|| direction::argument(&kinds));
         command
@@ -184,7 +177,8 @@ impl LayerCommand {
         let (word, kind) = self.chosen_test(matches)?;
         let foreign = self.protocol(matches).is_some();
         let (ends, url) = self.ends(matches)?;
-        let ends = direction::order_hosts(ends, kind, matches);
+        let doc = kind.command().expect("a chosen kind has a word");
+        let ends = direction::order_hosts(ends, doc, matches);
         let given: Vec<&dyn TestKind> = self.kinds().into_iter().map(|(_, kind)| kind).collect();
         let mut settings = options::settings(matches, &given);
         if !direction::has_direction(kind) {
@@ -193,16 +187,16 @@ impl LayerCommand {
         if let Some(url) = &url {
             settings.set(if foreign { SERVER } else { "url" }, url.clone());
         }
-        if rfc6349::is_sweep(kind, &settings, matches) {
+        if rfc6349::is_sweep(kind.name(), &settings, matches) {
             let spans = (
                 measurement::duration_option(matches, "warmup", SPANS.0)?,
                 measurement::round_duration(matches, SPANS.1, rfc6349::ROUNDS)?,
             );
-            return WindowSweep { kind, matches, given: settings, ends, spans }.run();
+            return WindowSweep { kind: kind.name(), matches, given: settings, ends, spans }.run();
         }
         // `--method` of other layers is something else.
-        let methods = if self.sends_frames() { benchmark::tests(matches, &settings, &ends)? } else { None };
-        if let Some((title, tests)) = methods {
+        let of_methods = self.method_kind().map(|kind| benchmark::tests(matches, (kind.name(), &settings), &ends));
+        if let Some((title, tests)) = of_methods.transpose()?.flatten() {
             let mut tests = direction::add_reverse_tests(tests, matches)?;
             measurement::add_promises(&mut tests, matches)?;
             let title = format!("{} {title}", self.title);
@@ -210,22 +204,17 @@ impl LayerCommand {
             return measurement::run_and_report(plan, matches, KeepResult::IfRequested);
         }
         let of_command = |screen: UserError| screen.with_line("in", format!("fathom {} --test {word}", self.name));
-        let scanned = scan::tests(matches, &settings, (kind, registry::kind(kind)?.options())).map_err(of_command)?;
+        let scanned = scan::tests(matches, &settings, (doc.scan, kind.options())).map_err(of_command)?;
         let settings = &scanned[0].1;
         let search = find_limit::search(matches);
-        if OPEN.contains(&word) && settings.text("rate").is_none() && search.is_none() {
-            return Err(UserError::new(Exit::Usage, format!("--test {word} needs --rate"))
-                .with_line("use", "--rate 20k        # or --find-limit 'p99<20ms' for the highest rate that keeps it")
-                .into());
-        }
-        let ((warmup, duration), rounds) = default_times(kind, settings, search.is_some());
+        let ((warmup, duration), rounds) = default_times(doc, settings, search.is_some());
         let (warmup, duration) = (
             measurement::duration_option(matches, "warmup", warmup)?,
             measurement::round_duration(matches, duration, rounds)?,
         );
         let test = |(label, options): (String, Settings)| TestPlan {
-            name: if label.is_empty() { kind.to_owned() } else { label },
-            kind: kind.to_owned(),
+            name: if label.is_empty() { kind.name().to_owned() } else { label },
+            kind: kind.name().to_owned(),
             from: ends.from().to_owned(),
             to: url.is_none().then(|| ends.to().to_owned()),
             beside: None,
@@ -249,41 +238,47 @@ impl LayerCommand {
         )
     }
 
-    /// Whether the benchmarking methods of frames are among its options.
-    fn sends_frames(&self) -> bool {
-        self.tests.iter().any(|(_, kinds)| kinds.contains(&benchmark::KIND))
+    /// The kind that benchmarking methods use for their trials.
+    fn method_kind(&self) -> Option<&'static dyn TestKind> {
+        self.kinds().into_iter().map(|(_, kind)| kind).find(|kind| kind.serves_methods())
     }
 
     /// The protocol beside ours that was asked for, with its kind.
-    fn protocol(&self, matches: &ArgMatches) -> Option<(&'static str, &'static str)> {
+    fn protocol(&self, matches: &ArgMatches) -> Option<ListedKind> {
         let word = matches.try_get_one::<String>("protocol").ok().flatten()?;
-        self.protocols.iter().find(|(protocol, _)| protocol == word).copied()
+        self.protocols().into_iter().find(|(doc, _)| doc.word == word)
     }
 
     /// The word and the kind of the test that is meant.
-    fn chosen_test<'a>(&self, matches: &'a ArgMatches) -> Result<(&'a str, &'static str), UserError> {
+    fn chosen_test(&self, matches: &ArgMatches) -> Result<(&'static str, &'static dyn TestKind), UserError> {
         let Some((protocol, kind)) = self.protocol(matches) else {
             let word = self.test_word(matches);
-            let (word, meant) = match direction::from_former_word(word) {
-                Some((word, direction)) => (word, Some(direction)),
+            let (word, meant) = match direction::from_former_word(&word) {
+                Some((word, direction)) => (word.to_owned(), Some(direction)),
                 None => (word, direction::chosen(matches)),
             };
-            let found = self.tests.iter().find(|(test, _)| *test == word).expect("clap knows the tests of the table");
-            return Ok((word, direction::kind(*found, meant)?));
+            let tests = self.tests();
+            let found = tests.iter().find(|(test, _)| *test == word).expect("clap knows the tests of the table");
+            return Ok((found.0, direction::kind(found, meant)?));
         };
         if matches.value_source("test") == Some(ValueSource::CommandLine) {
-            return Err(UserError::new(Exit::Usage, format!("--protocol {protocol} knows no --test"))
+            return Err(UserError::new(Exit::Usage, format!("--protocol {} knows no --test", protocol.word))
                 .with_line("use", "--direction up, down or both"));
         }
-        Ok((protocol, kind))
+        Ok((protocol.word, kind))
     }
 
     /// The word of the test that is meant.
-    fn test_word<'a>(&self, matches: &'a ArgMatches) -> &'a str {
-        let is_given = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
-        let chosen = self.implied_by.iter().find(|(option, _)| is_given(option) && !is_given("test"));
-        let named = || matches.get_one::<String>("test").map_or(self.tests[0].0, String::as_str);
-        chosen.map_or_else(named, |(_, word)| word)
+    fn test_word(&self, matches: &ArgMatches) -> String {
+        let is_given = |option| {
+            matches.try_contains_id(option).unwrap_or(false)
+                && matches.value_source(option) == Some(ValueSource::CommandLine)
+        };
+        let implied = self.kinds().into_iter().find(|(doc, _)| doc.implied_by.iter().any(|option| is_given(option)));
+        match implied.filter(|_| !is_given("test")) {
+            Some((doc, _)) => doc.word.to_owned(),
+            None => matches.get_one::<String>("test").expect("it has a default").clone(),
+        }
     }
 
     /// The hosts, and the URL when the target needs nothing of ours.
@@ -312,16 +307,15 @@ impl LayerCommand {
 }
 
 /// The longest warm-up and the measured time of a round, and the number of rounds, unless the command line sets them.
-fn default_times(kind: &str, settings: &Settings, is_search: bool) -> ((Nanos, Nanos), u32) {
-    let is_receiver = kind == pktgen_receive::NAME;
-    let (warmup, duration) = match (is_search, is_receiver) {
+fn default_times(doc: CommandDoc, settings: &Settings, is_search: bool) -> ((Nanos, Nanos), u32) {
+    let (warmup, duration) = match (is_search, doc.single_round) {
         (true, _) => find_limit::SPANS,
-        (_, true) => RECEIVE_SPANS,
+        (_, Some(round)) => (Nanos::ZERO, round),
         _ => SPANS,
     };
     let duration = if settings.text("bytes").is_some() { BYTES_MAX } else { duration };
     // A profile is followed once, to its end.
     let profile = settings.text("profile").and_then(|profile| profile.parse::<Profile>().ok());
     let duration = profile.and_then(|profile| profile.length()).unwrap_or(duration);
-    ((warmup, duration), if is_search || is_receiver { 1 } else { ROUNDS })
+    ((warmup, duration), if is_search || doc.single_round.is_some() { 1 } else { ROUNDS })
 }

@@ -22,27 +22,24 @@ pub(super) fn arguments() -> Vec<Arg> {
     ]
 }
 
-/// The scan that a kind is made for: one that compares, until a value of the option or a scan of it is given.
-const DEFAULT_SCANS: &[(&str, &str)] = &[("tcp_loaded", "direction=none,up,down,both")];
-
 /// The scan that belongs to a kind, where the command line does not say otherwise.
-fn default_scan(kind: &str, given: &Settings, scans: &[&String]) -> Option<String> {
-    let (_, scan) = DEFAULT_SCANS.iter().find(|(name, _)| *name == kind)?;
-    let option = scan.split_once('=').map_or(*scan, |(option, _)| option);
+fn default_scan(scan: Option<&str>, given: &Settings, scans: &[&String]) -> Option<String> {
+    let scan = scan?;
+    let option = scan.split_once('=').map_or(scan, |(option, _)| option);
     let is_scanned = scans.iter().any(|text| text.split_once('=').is_some_and(|(name, _)| name == option));
-    (given.text(option).is_none() && !is_scanned).then(|| (*scan).to_owned())
+    (given.text(option).is_none() && !is_scanned).then(|| scan.to_owned())
 }
 
 /// What the tests of a scan are called and set to; without one, a single test without a name of its own.
 pub(super) fn tests(
     matches: &ArgMatches,
     given: &Settings,
-    (kind, options): (&str, &[OptionDoc]),
+    (scan, options): (Option<&str>, &[OptionDoc]),
 ) -> Result<Vec<(String, Settings)>, UserError> {
     let wrong = |what: String| UserError::new(Exit::Usage, what).with_line("use", "--scan flows=1,2,4,8");
     let mut tests = vec![(String::new(), given.clone())];
     let asked: Vec<&String> = matches.try_get_many(SCAN).ok().flatten().into_iter().flatten().collect();
-    let usual = default_scan(kind, given, &asked);
+    let usual = default_scan(scan, given, &asked);
     for text in asked.into_iter().chain(&usual) {
         let (name, values) =
             text.split_once('=').ok_or_else(|| wrong(format!("--scan {text}: an option and its values are needed")))?;

@@ -49,8 +49,6 @@ pub const METHODS: &[MethodDoc] = &[
     method(BenchmarkMethod::Reset, "reset", "how long a reset takes, which you start (RFC 6201)"),
 ];
 
-/// The kind that makes the trials.
-const KIND: &str = "frames";
 /// The word for the tests of RFC 2544 that need nobody at the device.
 const RFC2544: (&str, &[&str]) = ("rfc2544", &["throughput", "latency", "loss", "back-to-back", "recovery"]);
 
@@ -149,8 +147,8 @@ fn invalid_benchmark(what: impl Into<String>) -> UserError {
 /// Checks the benchmark of a test, and writes the defaults into it.
 pub(super) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<Option<BenchmarkSpec>, UserError> {
     let Some(plan) = &mut test.benchmark else { return Ok(None) };
-    if kind.name() != KIND {
-        return Err(invalid_benchmark(format!("a benchmark makes trials of `{KIND}`, not of `{}`", kind.name())));
+    if !kind.serves_methods() {
+        return Err(invalid_benchmark(format!("`{}` has no benchmarking methods", kind.name())));
     }
     if test.search.is_some() {
         return Err(invalid_benchmark("a test is either a search or a benchmark").with_line("use", "two tests"));

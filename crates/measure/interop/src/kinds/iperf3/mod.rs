@@ -17,8 +17,8 @@ use std::{
 };
 
 use fathom_engine::{
-    Consent, EndCondition, Error, NamedTarget, StopFlag, Test, TestKind, TrialContext, TrialObserver, WorkerCounts,
-    WorkerHandle, WorkerPool,
+    CommandDoc, Consent, EndCondition, Error, NamedTarget, StopFlag, Test, TestKind, TrialContext, TrialObserver,
+    WorkerCounts, WorkerHandle, WorkerPool,
 };
 use fathom_model::{
     Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side,
@@ -110,6 +110,10 @@ impl TestKind for Iperf3 {
     fn check(&self, settings: &Settings) -> Result<(), Error> {
         settings::destination(settings)?;
         settings::parameters(self.carrier, settings).map(drop)
+    }
+
+    fn command(&self) -> Option<CommandDoc> {
+        Some(CommandDoc::protocol("iperf3"))
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {

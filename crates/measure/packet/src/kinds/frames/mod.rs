@@ -14,7 +14,7 @@ mod receiver;
 mod sender;
 mod user_counter;
 
-use fathom_engine::{Error, Test, TestKind};
+use fathom_engine::{CeilingSetup, CommandDoc, DataDirection, Error, EvaluationRow, Test, TestKind};
 use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, Unit};
 use fathom_sys::policy::Policy;
 
@@ -67,6 +67,26 @@ impl TestKind for FramesTest {
 
     fn metrics(&self) -> &'static [Metric] {
         METRICS
+    }
+
+    fn command(&self) -> Option<CommandDoc> {
+        Some(CommandDoc::test("frames").direction(DataDirection::ByHosts))
+    }
+
+    fn evaluation(&self) -> &'static [EvaluationRow] {
+        &[
+            EvaluationRow { name: "frames", options: &[("size", "64")] },
+            EvaluationRow { name: "frames_1518", options: &[("size", "1518")] },
+            EvaluationRow { name: "frames_paced", options: &[("size", "64"), ("rate", "50k")] },
+        ]
+    }
+
+    fn ceiling(&self) -> Option<CeilingSetup> {
+        Some(CeilingSetup { options: &[("size", "64")], needs_lab: true })
+    }
+
+    fn serves_methods(&self) -> bool {
+        true
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {

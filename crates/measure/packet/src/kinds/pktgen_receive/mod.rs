@@ -3,7 +3,7 @@
 //! It sends nothing, answers nothing and takes nothing away: it looks at copies. What was sent it knows from the numbers in the
 //! packets only.
 
-use fathom_engine::{EndCondition, Error, Stop, Test, TestKind, TrialContext, WorkerHandle, WorkerPool};
+use fathom_engine::{CommandDoc, EndCondition, Error, Stop, Test, TestKind, TrialContext, WorkerHandle, WorkerPool};
 use fathom_model::{
     Better, Derivation, Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, Unit, ValueKind,
     metric::{MetricName, UnitAndSense},
@@ -24,6 +24,8 @@ pub struct PktgenReceive;
 
 /// The name in plans and errors.
 pub const NAME: &str = "pktgen_receive";
+/// How long the packets of others are counted unless the user says.
+const ROUND: Nanos = Nanos::from_secs(10);
 
 /// All ports there are: then all packets are of one device of pktgen.
 const ALL_PORTS: u64 = 1 << 16;
@@ -127,6 +129,10 @@ impl TestKind for PktgenReceive {
 
     fn metrics(&self) -> &'static [Metric] {
         METRICS
+    }
+
+    fn command(&self) -> Option<CommandDoc> {
+        Some(CommandDoc { single_round: Some(ROUND), ..CommandDoc::test("pktgen-receive").implied_by(&["receive"]) })
     }
 
     fn prepare(&self, role: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {

@@ -12,7 +12,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use fathom_engine::{EndCondition, Error, Test, TestKind, TrialContext, WorkerPool};
+use fathom_engine::{CommandDoc, EndCondition, Error, Test, TestKind, TrialContext, WorkerPool};
 use fathom_model::{
     Better, Derivation, Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side, Unit, ValueKind,
     metric::{MetricName, UnitAndSense},
@@ -156,6 +156,10 @@ impl TestKind for StackReceive {
 
     fn metrics(&self) -> &'static [Metric] {
         METRICS
+    }
+
+    fn command(&self) -> Option<CommandDoc> {
+        Some(CommandDoc::test("stack-receive"))
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {

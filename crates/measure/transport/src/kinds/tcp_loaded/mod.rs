@@ -8,7 +8,7 @@ mod probe;
 
 use std::sync::Arc;
 
-use fathom_engine::{Error, Test, TestKind, TrialContext, WorkerPool, pace::ConstantRate};
+use fathom_engine::{CommandDoc, Error, Test, TestKind, TrialContext, WorkerPool, pace::ConstantRate};
 use fathom_model::{
     Endpoints, Histogram, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, ValueKind,
     names::{
@@ -164,6 +164,10 @@ impl TestKind for TcpLoaded {
     fn check(&self, settings: &Settings) -> Result<(), Error> {
         schedule(settings)?;
         SocketOptions::check(settings)
+    }
+
+    fn command(&self) -> Option<CommandDoc> {
+        Some(CommandDoc { scan: Some("direction=none,up,down,both"), ..CommandDoc::test("loaded") })
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {

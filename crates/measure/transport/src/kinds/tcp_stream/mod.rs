@@ -9,7 +9,9 @@ mod metrics;
 
 use std::sync::Arc;
 
-use fathom_engine::{Error, Test, TestKind, TrialContext, WorkerPool};
+use fathom_engine::{
+    CeilingSetup, CommandDoc, DataDirection, Error, EvaluationRow, Test, TestKind, TrialContext, WorkerPool,
+};
 use fathom_model::{
     Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, ValueKind,
     names::{count, tcp},
@@ -185,6 +187,27 @@ impl TestKind for TcpStream {
     fn check(&self, settings: &Settings) -> Result<(), Error> {
         StreamConfig::of(settings, options::count(settings, &STREAM_FLOWS).unwrap_or(1))?;
         SocketOptions::check(settings)
+    }
+
+    fn command(&self) -> Option<CommandDoc> {
+        let direction = match self.direction {
+            Direction::Up => DataDirection::Up,
+            Direction::Down => DataDirection::Down,
+            Direction::Both => DataDirection::Both,
+        };
+        Some(CommandDoc::test("stream").direction(direction))
+    }
+
+    fn evaluation(&self) -> &'static [EvaluationRow] {
+        if self.direction == Direction::Up {
+            &[EvaluationRow { name: "tcp_stream", options: &[("flows", "1")] }]
+        } else {
+            &[]
+        }
+    }
+
+    fn ceiling(&self) -> Option<CeilingSetup> {
+        (self.direction == Direction::Up).then_some(CeilingSetup { options: &[], needs_lab: false })
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {

@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 
-use fathom_engine::{Error, Test, TestKind};
+use fathom_engine::{CeilingSetup, CommandDoc, DataDirection, Error, EvaluationRow, Test, TestKind};
 use fathom_model::{
     Better, Derivation, Endpoints, Layer, Metric, Note, OptionDoc, Role, Settings, Side, Unit,
     metric::{MetricName, UnitAndSense},
@@ -235,6 +235,24 @@ impl TestKind for UdpStream {
     fn check(&self, settings: &Settings) -> Result<(), Error> {
         StreamShape::of(settings, 0)?;
         SocketOptions::check(settings)
+    }
+
+    fn command(&self) -> Option<CommandDoc> {
+        let is_up = self.direction == Direction::Up;
+        let direction = if is_up { DataDirection::Up } else { DataDirection::Down };
+        Some(CommandDoc::test("stream").direction(direction))
+    }
+
+    fn evaluation(&self) -> &'static [EvaluationRow] {
+        // The rate is low enough for any link that is called fast, so that a loss is a finding.
+        const ROW: EvaluationRow =
+            EvaluationRow { name: "udp_stream", options: &[("size", "1400"), ("rate", "500Mbit/s")] };
+        if self.direction == Direction::Up { &[ROW] } else { &[] }
+    }
+
+    fn ceiling(&self) -> Option<CeilingSetup> {
+        let setup = CeilingSetup { options: &[("size", "1400")], needs_lab: false };
+        (self.direction == Direction::Up).then_some(setup)
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {

@@ -1,6 +1,6 @@
-//! What a report says, as blocks: built once from a run, so that text and page say the same words.
+//! The content of a report as blocks. It is built once from a run, so that the text and the page use the same words.
 //!
-//! Nothing here knows how a block looks. Texts are as the hosts gave them; a renderer makes them safe.
+//! Nothing here knows how a block looks. Texts are unchanged from the hosts; a renderer makes them safe.
 
 mod benchmark;
 mod curve;
@@ -19,103 +19,100 @@ use crate::{
     words::{Mark, ValueWords},
 };
 
-/// A reader for whom alone a block or a column is.
+/// The only medium that shows a block or a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Medium {
-    /// A terminal, where room is scarce.
+    /// A terminal, which has little space.
     Screen,
-    /// A page, with room for drawings and for everything that may be asked later.
+    /// A page, which has space for drawings and for all details.
     Page,
 }
 
-/// A piece of a report.
 pub(crate) enum Block<'a> {
-    /// What was run, where and when.
+    /// The plan, the place and the time of the run.
     Head(Head),
-    /// What became of the run, at the top.
+    /// The state of the run, at the top.
     State(State),
-    /// The same once more as the last line.
+    /// The same state again, as the last line.
     Ending(State),
-    /// Short answers, each with its name.
+    /// Short answers with names.
     Facts(Vec<Fact>),
-    /// A cause, its proof, and what to do.
+    /// A finding, its evidence, and the next step.
     Finding(FindingBlock<'a>),
     /// Each test as a bar against its limit.
     Ladder(Vec<Rung>),
     /// The most important value of a test.
     Headline(Headline),
-    /// Blocks under a heading that can be linked to.
+    /// Blocks under a heading that links can refer to.
     Section(Section<'a>),
     /// A heading within a section.
     Heading(String),
-    /// A sentence.
     Sentence(Sentence),
-    /// Sentences with a label each.
+    /// Sentences, each with a label.
     List(List),
-    /// Rows under titles.
     Table(Table),
-    /// A drawing with its numbers.
+    /// A drawing and its numbers.
     Figure(Figure<'a>),
-    /// Blocks beside each other, where there is room.
+    /// Blocks next to each other, if there is enough width.
     Columns(Vec<Vec<Block<'a>>>),
-    /// Blocks that can be folded away under a summary.
+    /// Blocks that collapse under a summary.
     Fold(Fold<'a>),
     /// Causes of failures, each with an example.
     Failures(Vec<Failure<'a>>),
-    /// Something to be copied.
+    /// Text to copy.
     Code(String),
-    /// A block for one medium.
+    /// A block for one medium only.
     Only(Medium, Box<Block<'a>>),
 }
 
 impl Block<'_> {
-    /// The block for readers of a terminal only.
+    /// Returns the block for terminals only.
     pub(crate) fn on_screen(self) -> Self {
         Self::Only(Medium::Screen, Box::new(self))
     }
 
-    /// The block for readers of a page only.
+    /// Returns the block for pages only.
     pub(crate) fn on_page(self) -> Self {
         Self::Only(Medium::Page, Box::new(self))
     }
 
-    /// A sentence to be looked at in this way.
+    /// Creates a sentence with a mark.
     pub(crate) fn marked(text: impl Into<String>, mark: Mark) -> Self {
         Self::Sentence(Sentence { text: text.into(), mark, ..Sentence::default() })
     }
 
-    /// A sentence behind a label.
+    /// Creates a sentence with a label.
     pub(crate) fn labelled(label: &'static str, text: impl Into<String>) -> Self {
         Self::Sentence(Sentence { label, text: text.into(), ..Sentence::default() })
     }
 
-    /// A sentence that is as it is.
+    /// Creates a plain sentence.
     pub(crate) fn sentence(text: impl Into<String>) -> Self {
         Self::marked(text, Mark::Plain)
     }
 
-    /// A faint sentence about the block above it.
+    /// Creates a faint sentence about the block above it.
     pub(crate) fn aside(text: impl Into<String>) -> Self {
         Self::Sentence(Sentence { text: text.into(), is_aside: true, ..Sentence::default() })
     }
 
-    /// A sentence about the block above it that must be seen.
+    /// Creates a sentence about the block above it that must not be overlooked.
     pub(crate) fn caution(text: impl Into<String>, mark: Mark) -> Self {
         Self::Sentence(Sentence { text: text.into(), is_aside: true, mark, ..Sentence::default() })
     }
 }
 
-/// Blocks under a heading, not about a test.
+/// Creates a section that is not about a test.
 fn section<'a>(id: &str, title: &str, blocks: Vec<Block<'a>>) -> Block<'a> {
     Block::Section(Section { id: id.to_owned(), layer: None, title: title.to_owned(), blocks })
 }
 
-/// Blocks that are folded away at first.
+/// Creates a fold that is collapsed at first.
 fn folded(summary: impl Into<String>, blocks: Vec<Block<'_>>) -> Block<'_> {
     Block::Fold(Fold { summary: summary.into(), is_open: false, blocks })
 }
 
-/// A name and what it stands for.
+/// A name and its text.
 #[derive(Debug, Clone)]
 pub(crate) struct Fact {
     pub(crate) name: &'static str,
@@ -129,56 +126,54 @@ impl Fact {
     }
 }
 
-/// What was run, where and when.
 pub(crate) struct Head {
     pub(crate) id: String,
     pub(crate) title: String,
     pub(crate) command: String,
     pub(crate) hosts: Vec<Fact>,
-    /// When, for how long, how often.
+    /// Time, duration and number of rounds.
     pub(crate) facts: Vec<Fact>,
 }
 
-/// What became of a run.
 #[derive(Clone)]
 pub(crate) struct State {
-    /// `MEASURED, 1 of 6 rows INVALID`.
+    /// The state, such as `MEASURED, 1 of 6 rows INVALID`.
     pub(crate) word: String,
     pub(crate) mark: Mark,
-    /// Why, a sentence each.
+    /// The reasons, one sentence each.
     pub(crate) reasons: Vec<String>,
-    /// Those of them that no finding says.
+    /// The reasons that no finding covers.
     pub(crate) unsaid: Vec<String>,
-    /// Whether a terminal must show it above the findings.
+    /// True if a terminal must show the state above the findings.
     pub(crate) is_first: bool,
-    /// The run's name and how long it took.
+    /// The name and the duration of the run.
     pub(crate) about: String,
 }
 
-/// A cause with what proves it and what to do.
+/// A finding with its evidence and the next step.
 pub(crate) struct FindingBlock<'a> {
     pub(crate) finding: &'a Finding,
-    /// What stands before a cause that spoils a number.
+    /// The label of a finding that makes a value unusable.
     pub(crate) label: Option<String>,
     pub(crate) title: String,
     pub(crate) evidence: Table,
-    /// How much it explains, before the tests.
+    /// The part of the loss that it explains, printed before the tests.
     pub(crate) explains: String,
-    /// The tests that it is about.
+    /// The tests that the finding concerns.
     pub(crate) tests: Vec<Cell>,
 }
 
 /// A bar of the ladder.
 pub(crate) struct Rung {
-    /// The layer, where a new one begins.
+    /// The layer, if it differs from the one above.
     pub(crate) layer: Option<&'static str>,
     pub(crate) test: Cell,
     pub(crate) value: Cell,
-    /// The share of the limit that is used.
+    /// The used share of the limit.
     pub(crate) share: Option<f64>,
     pub(crate) limit: String,
     pub(crate) cost: String,
-    /// What holds it back.
+    /// The bottleneck of the test.
     pub(crate) marker: Option<String>,
 }
 
@@ -186,34 +181,32 @@ pub(crate) struct Rung {
 pub(crate) struct Headline {
     pub(crate) value: ValueWords,
     pub(crate) quantiles: Vec<(String, String)>,
-    /// Between which hosts, and of which kind.
+    /// The hosts and the kind of the test.
     pub(crate) way: String,
     pub(crate) missing: Option<String>,
     pub(crate) marker: Option<Cell>,
 }
 
-/// Blocks under a heading.
 pub(crate) struct Section<'a> {
     pub(crate) id: String,
-    /// The layer of a test, empty where the title names it.
+    /// The layer of the test. `None` if the title already names it.
     pub(crate) layer: Option<&'static str>,
     pub(crate) title: String,
     pub(crate) blocks: Vec<Block<'a>>,
 }
 
-/// A sentence.
 #[derive(Default)]
 pub(crate) struct Sentence {
-    /// What a terminal puts before it: `note`, `error`, `remark`.
+    /// The label on a terminal: `note`, `error`, `remark`.
     pub(crate) label: &'static str,
-    /// How often, or of which host.
+    /// The count, or the host.
     pub(crate) of: String,
     pub(crate) text: String,
-    /// That of something missing puts a dash before it.
+    /// The mark for a missing value prints a dash as the label.
     pub(crate) mark: Mark,
-    /// Whether it belongs to the block above it.
+    /// True if the sentence belongs to the block above it.
     pub(crate) is_aside: bool,
-    /// Where links to it lead.
+    /// The target of links to the sentence.
     pub(crate) id: Option<String>,
 }
 
@@ -223,39 +216,38 @@ pub(crate) struct List {
     /// The heading on a page.
     pub(crate) title: &'static str,
     pub(crate) items: Vec<Sentence>,
-    /// How many of them a terminal shows.
+    /// The maximum number of items on a terminal.
     pub(crate) screen_max: Option<usize>,
 }
 
-/// Rows under titles.
 #[derive(Default)]
 pub(crate) struct Table {
-    /// The class of its style on a page.
+    /// The CSS class on a page.
     pub(crate) class: &'static str,
     pub(crate) columns: Vec<Column>,
     pub(crate) rows: Vec<Row>,
-    /// Whether its texts may flow into empty cells beside them.
+    /// True if texts may continue into empty cells next to them.
     pub(crate) flows: bool,
 }
 
-/// A title with what stands below it.
+/// A column of a table.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Column {
     pub(crate) title: String,
-    /// Whether it is aligned as numbers are.
+    /// True if the column is aligned like numbers.
     pub(crate) is_number: bool,
     pub(crate) only: Option<Medium>,
-    /// Of columns that do not fit on a terminal, that with the highest number goes first; 0 stays.
+    /// If the columns do not fit on a terminal, the one with the highest number is removed first. 0 is never removed.
     pub(crate) gives_way: u8,
 }
 
 impl Column {
-    /// A column of words.
+    /// Creates a column of text.
     pub(crate) fn text(title: impl Into<String>) -> Self {
         Self { title: title.into(), ..Self::default() }
     }
 
-    /// A column of numbers.
+    /// Creates a column of numbers.
     pub(crate) fn number(title: impl Into<String>) -> Self {
         Self { title: title.into(), is_number: true, ..Self::default() }
     }
@@ -265,35 +257,34 @@ impl Column {
     }
 }
 
-/// The first title as a column of words, the others as columns of numbers.
+/// Creates columns. The first title is a column of text, the others are columns of numbers.
 pub(crate) fn columns<T: Into<String>>(titles: impl IntoIterator<Item = T>) -> Vec<Column> {
     let of = |(index, title)| if index == 0 { Column::text(title) } else { Column::number(title) };
     titles.into_iter().enumerate().map(of).collect()
 }
 
-/// A line of a table.
 #[derive(Default)]
 pub(crate) struct Row {
     pub(crate) cells: Vec<Cell>,
-    /// The class of its style on a page.
+    /// The CSS class on a page.
     pub(crate) class: &'static str,
     pub(crate) only: Option<Medium>,
 }
 
 impl Row {
-    /// A row of these texts.
+    /// Creates a row from texts.
     pub(crate) fn new<T: Into<Cell>>(cells: impl IntoIterator<Item = T>) -> Self {
         Self { cells: cells.into_iter().map(Into::into).collect(), ..Self::default() }
     }
 
-    /// The same with all its cells marked.
+    /// Returns the row with all its cells marked.
     pub(crate) fn marked(mut self, mark: Mark) -> Self {
         self.cells.iter_mut().for_each(|cell| cell.mark = mark);
         self
     }
 }
 
-/// How much a text weighs among others.
+/// The emphasis of a text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Weight {
     #[default]
@@ -302,19 +293,19 @@ pub(crate) enum Weight {
     Faint,
 }
 
-/// A text of a table.
+/// A cell of a table.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cell {
     pub(crate) text: String,
     pub(crate) mark: Mark,
     pub(crate) weight: Weight,
-    /// What stands below it on a page.
+    /// The text below the cell on a page.
     pub(crate) below: String,
-    /// What a page tells when it is pointed at.
+    /// The tooltip on a page.
     pub(crate) hint: String,
-    /// Where it leads on a page.
+    /// The link target on a page.
     pub(crate) link: Option<String>,
-    /// The class of the colour that a drawing gives it.
+    /// The CSS class of the color that a drawing uses for it.
     pub(crate) key: Option<String>,
 }
 
@@ -342,21 +333,21 @@ impl Cell {
     }
 }
 
-/// A drawing with its numbers.
+/// A drawing and its numbers.
 pub(crate) struct Figure<'a> {
     pub(crate) is_wide: bool,
     pub(crate) title: String,
-    /// How it is to be read.
+    /// How to read the drawing.
     pub(crate) about: String,
     pub(crate) drawing: Box<dyn Fn() -> Plot + 'a>,
-    /// The same as numbers.
+    /// The same data as numbers.
     pub(crate) table: Option<Table>,
-    /// Whether a terminal shows these.
+    /// True if a terminal shows the table.
     pub(crate) on_screen: bool,
 }
 
 impl<'a> Figure<'a> {
-    /// A drawing without numbers.
+    /// Creates a drawing without a table.
     pub(crate) fn new(title: impl Into<String>, about: impl Into<String>, drawing: impl Fn() -> Plot + 'a) -> Self {
         let (title, about) = (title.into(), about.into());
         Self { is_wide: false, title, about, drawing: Box::new(drawing), table: None, on_screen: false }
@@ -379,13 +370,13 @@ pub(crate) struct Failure<'a> {
     pub(crate) example: Option<&'a Example>,
 }
 
-/// A name that can stand behind a `#`.
+/// Returns a name that is valid after a `#`.
 fn anchor(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     format!("test-{}", name.chars().map(plain).collect::<String>())
 }
 
-/// Everything that a report says about a run, in its order.
+/// Returns the content of the report about a run, in order.
 pub(crate) fn blocks(run: &Run) -> Vec<Block<'_>> {
     let is_benchmark = benchmark::is_all(run);
     let is_single = run.tests.len() == 1 && !is_benchmark;

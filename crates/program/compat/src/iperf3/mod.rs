@@ -1,9 +1,9 @@
-//! Drop-in for iperf3, both ends.
+//! Drop-in for iperf3, both client and server.
 //!
-//! Unlike other drop-in tools it drives the engine in this process, without a Plan and its agents: rows of every stream are
-//! printed while the test runs, from counts that a Record has only at its end, and what ends a test (a number of blocks, a file, a
-//! server) is no span of a trial. So what the user asked for stays iperf3's own words, and `fathom tcp --protocol iperf3` is the same
-//! client as a Plan, in the kinds `iperf3_tcp` and `iperf3_udp`.
+//! Unlike other drop-in tools, it drives the engine in this process, without a plan and its agents. It prints rows for every
+//! stream during the test, but a record contains the counts only at its end. A test can also end after a number of blocks, at
+//! the end of a file, or with the server, which a trial's duration cannot express. The options therefore stay in iperf3's
+//! terms. `fathom tcp --protocol iperf3` runs the same client as a plan, with the kinds `iperf3_tcp` and `iperf3_udp`.
 
 mod client;
 mod diskfile;
@@ -21,17 +21,17 @@ use options::{Iperf3Role, Options, OptionsError};
 use super::closed_loop;
 use fathom_run::{allow::AllowList, exit::Exit};
 
-/// iperf3's exit code for whatever goes wrong.
+/// iperf3's exit code for all errors.
 const FAILED: Exit = Exit::Code(1);
-/// The version whose behaviour and text these are.
+/// The version whose behavior and text this drop-in reproduces.
 const COMPATIBLE_VERSION: &str = "3.12";
 
-/// How this end calls itself.
+/// Returns the version text of this drop-in.
 fn version() -> String {
     format!("iperf {COMPATIBLE_VERSION} ({})", fathom_run::registry::TOOL)
 }
 
-/// What iperf3 says of the system: the kernel and its host.
+/// Returns iperf3's description of the system: the kernel and the host.
 fn system() -> String {
     let read = |name: &str| {
         let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
@@ -42,7 +42,7 @@ fn system() -> String {
     words.join(" ")
 }
 
-/// Runs it with iperf3's own arguments.
+/// Runs iperf3 with its own arguments.
 pub(super) fn run(words: &[String], _allowed: &AllowList) -> anyhow::Result<Exit> {
     match options::read(words) {
         Ok(options) => match options.role.clone() {
@@ -69,13 +69,13 @@ pub(super) fn run(words: &[String], _allowed: &AllowList) -> anyhow::Result<Exit
     }
 }
 
-/// Writes down a test as iperf3's server would print it, without printing it.
+/// Returns an observer that records a test as iperf3's server prints it, without printing.
 pub(super) fn transcript() -> Box<dyn fathom_interop::iperf3::TestObserver> {
     let lines = output::Output::nowhere().start_test(None);
     Box::new(reporter::TestReporter::new(&Options::default(), text::ReportSide::Server, lines))
 }
 
-/// What goes wrong before anything is measured, as iperf3 says it.
+/// Reports an error before the measurement, in iperf3's format.
 fn refuse(options: &Options, said: &str, hint: Option<&str>) -> anyhow::Result<Exit> {
     if options.flags.has(options::Flag::Json) {
         let lines = output::Output::new(options.logfile.as_deref(), None)?.start_test(None);

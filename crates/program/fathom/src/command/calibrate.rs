@@ -1,4 +1,4 @@
-//! `fathom calibrate`: what the tool itself reaches on this machine against its own ideal responders.
+//! `fathom calibrate`: measures the maximum rates of fathom itself on this machine, against its own ideal responders.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -21,17 +21,17 @@ pub(super) fn define(command: Command) -> Command {
         .after_help("The ceilings are kept for later runs on this machine with this build.")
 }
 
-/// What the users of the top row do unless a script is given.
+/// The default script of the users in the top row.
 pub(super) const SCENARIO: &str = include_str!("evaluate.scenario");
-/// As many users as the row below has connections, so that both have as much under way.
+/// As many users as the row below has connections, so that both have the same number of requests in flight.
 pub(super) const USERS: &str = "32";
 
 /// Options of a test that differ from its kind's defaults.
 pub(super) type KindOptions = &'static [(&'static str, &'static str)];
 
-/// What is calibrated, with the options under which a kind goes fastest.
+/// The calibrated kinds, with the options that make them fastest.
 const CEILINGS: &[(&str, KindOptions)] = &[
-    // The users of an evaluation: steps without a pause, as many at once as there are connections below.
+    // The users of an evaluation: steps without think time, and as many users as connections below.
     ("app_scenario", &[("script", SCENARIO), ("users", USERS)]),
     ("http_closed", &[("connections", "32")]),
     ("tcp_stream", &[]),
@@ -39,10 +39,10 @@ const CEILINGS: &[(&str, KindOptions)] = &[
     ("tcp_crr", &[]),
     ("udp_stream", &[("size", "1400")]),
 ];
-/// Frames need a device that carries them; a veth of a lab is the fastest there is here.
+/// Frames need a device. A veth of a lab is the fastest one available.
 const CEILINGS_IN_LAB: &[(&str, KindOptions)] = &[("frames", &[("size", "64")])];
 
-/// Findings that say that a ceiling may be too low: others used the processors.
+/// Findings that make a ceiling unreliable, because other programs used the CPU.
 const DISTURBANCES: [&str; 2] = ["other-programs", "steal"];
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
@@ -59,14 +59,14 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Whether the ceilings are to be measured first; a quick evaluation goes without.
+/// Returns true if the ceilings must be measured first. A quick evaluation does without them.
 pub(super) fn is_missing(is_quick: bool) -> bool {
     let of_kind = |kept: &Calibration, kind: &str| kept.ceilings.get(kind).is_some_and(|ceiling| !ceiling.disturbed);
     let is_whole = |kept: Calibration| CEILINGS.iter().all(|(kind, _)| of_kind(&kept, kind));
     !is_quick && !Calibration::load().is_some_and(is_whole)
 }
 
-/// Measures the ceilings before something else is measured.
+/// Measures the ceilings before another measurement.
 pub(super) fn calibrate_first() -> anyhow::Result<()> {
     eprintln!(
         "measuring the tool's own ceilings first, once per machine and build (again if other programs disturbed it)"
@@ -123,7 +123,7 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
     Ok(calibration)
 }
 
-/// The best trial of each metric of which more is better: a ceiling is what was reached once, not on average.
+/// Returns the best trial of each metric for which higher is better. A ceiling is the best result, not the average.
 fn best_trials(test: &fathom_model::TestRun) -> BTreeMap<String, f64> {
     let higher = test.summaries.iter().filter(|summary| summary.metric.better == fathom_model::Better::Higher);
     let best = higher.filter_map(|summary| {

@@ -1,4 +1,4 @@
-//! `fathom evaluate`: every layer, top to bottom.
+//! `fathom evaluate`: tests every layer, from top to bottom.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_model::{Settings, TestPlan, units::Nanos};
@@ -33,7 +33,7 @@ pub(super) fn define(command: Command) -> Command {
     command.arg(target).arg(quick).arg(script).args(measurement::arguments()).after_help(EXAMPLES)
 }
 
-/// How thorough an evaluation is.
+/// The rounds and times of an evaluation.
 struct EvaluationLength {
     rounds: u32,
     warmup: Nanos,
@@ -48,11 +48,11 @@ const QUICK: EvaluationLength =
 /// The name of a test, its kind, and options by name.
 type TestRow = (&'static str, &'static str, calibrate::KindOptions);
 
-/// The tests of an evaluation: name, kind, and what differs from the kind's defaults.
+/// The tests of an evaluation: name, kind, and the options that differ from the kind's defaults.
 ///
-/// One flow of each kind shows the latency and the cost of a layer, many show its capacity. The asked UDP rate is low enough
-/// for any link that is called fast, so that a loss is a finding and not a matter of course; so is that of paced frames, which show
-/// whether the sender keeps a schedule at all.
+/// One flow of each kind shows the latency and the cost of a layer; many flows show its capacity. The UDP rate is low enough
+/// for every fast link, so that loss is a finding and not expected. The same is true of the paced frames, which show whether
+/// the sender can keep a schedule at all.
 const TESTS: &[TestRow] = &[
     ("http", "http_closed", &[("connections", "32")]),
     ("tcp_stream", "tcp_stream", &[("flows", "1")]),
@@ -123,9 +123,9 @@ fn tests(ends: &TestHosts, pace: &EvaluationLength, matches: &ArgMatches) -> any
     Ok(tests)
 }
 
-/// The row of a script of the user's own: it talks to the server that it names, or to the target as the other rows do.
+/// Returns the row for the user's own script. It contacts the server that it names, or the target like the other rows.
 ///
-/// It takes as long as it says itself, as its users may think for longer than a round of the other rows lasts.
+/// The script sets its own duration, because its users can think for longer than a round of the other rows.
 fn with_script(file: &str, row: TestPlan, matches: &ArgMatches) -> anyhow::Result<TestPlan> {
     let settings = row.options.clone().with("file", file);
     let script = LoadedScenario::of(&settings, &Policy::anything()).map_err(|error| engine_error(&error))?;
@@ -137,7 +137,7 @@ fn with_script(file: &str, row: TestPlan, matches: &ArgMatches) -> anyhow::Resul
     };
     let row = TestPlan { warmup, duration, ..row };
     if urls.is_empty() {
-        // The other side reads in the text how many users come; what the text names is read here, beside its file.
+        // The responder reads the number of users from the text. Files that the text names are read here, relative to its file.
         return Ok(TestPlan { options: settings.with("script", script.text), ..row });
     }
     let lines: Vec<String> = urls.iter().map(ToString::to_string).collect();

@@ -1,4 +1,4 @@
-//! `fathom http | tcp | udp | packet`: one layer, one test.
+//! `fathom http | tcp | udp | packet`: one test of one layer.
 
 use clap::{Arg, ArgMatches, Command, builder::PossibleValue, parser::ValueSource};
 use fathom_engine::{TestKind, pace::Profile};
@@ -17,36 +17,36 @@ use fathom_run::{
     registry,
 };
 
-/// The longest warm-up and the measured time of a round.
+/// The maximum length of the warm-up, and the measured time of a round.
 const SPANS: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(2));
-/// A number of bytes ends a round; the time only bounds it.
+/// A number of bytes ends a round; this time only limits it.
 const BYTES_MAX: Nanos = Nanos::from_secs(60);
-/// The word of `--protocol` for a fathom at the other end.
+/// The value of `--protocol` for a fathom responder.
 const FATHOM_PROTOCOL: &str = "fathom";
-/// The option of a kind that names a server of another tool.
+/// The option of a kind that names another tool's server.
 const SERVER: &str = "host";
-/// The option that names a device of this host, at which packets of somebody else are counted.
+/// The option that names a device of this host on which foreign packets are counted.
 const RECEIVE: &str = "receive";
-/// How long packets of somebody else are counted, from the first moment on.
+/// The times for counting foreign packets: no warm-up.
 const RECEIVE_SPANS: (Nanos, Nanos) = (Nanos::ZERO, Nanos::from_secs(10));
-/// Tests that start transactions at a rate, which has no default.
+/// Tests that start transactions at a rate. The rate has no default.
 const OPEN: &[&str] = &["rr-open"];
-/// As many rounds as make an interval narrow.
+/// Enough rounds for a narrow confidence interval.
 const ROUNDS: u32 = 5;
 
 /// A command that measures one layer.
 pub(super) struct LayerCommand {
     name: &'static str,
     pub(super) about: &'static str,
-    /// How titles of runs begin.
+    /// The start of the titles of runs.
     title: &'static str,
-    /// What stands behind the command.
+    /// The argument after the command: its name and its description.
     target: (&'static str, &'static str),
-    /// The words of `--test` with their kinds; the first is the default.
+    /// The values of `--test` with their kinds. The first is the default.
     tests: &'static [direction::TestChoice],
-    /// Words of `--protocol` beside ours, and the kinds that speak to such a server.
+    /// Additional values of `--protocol`, with the kinds for such a server.
     protocols: &'static [(&'static str, &'static str)],
-    /// Options that say which test is meant without `--test`, with its word.
+    /// Options that select a test without `--test`, with the name of the test.
     implied_by: &'static [(&'static str, &'static str)],
     examples: &'static str,
 }
@@ -156,7 +156,7 @@ impl LayerCommand {
         let former = direction::former_test_words(self.tests).map(|word| PossibleValue::new(word).hide(true));
         let values: Vec<_> = words.iter().copied().map(PossibleValue::new).chain(former).collect();
         let test = Arg::new("test").long("test").value_name("TEST").default_value(words[0]).value_parser(values);
-        // The URL or the server stands in the place of the target; a plan names it as an option of the test.
+        // The URL or the server is the target argument. In a plan, it is an option of the test.
         let is_own = |option: &Arg| ["url", SERVER, direction::DIRECTION].iter().any(|name| option.get_id() == name);
         let kinds = self.kinds();
         let options = options::arguments(&kinds).into_iter().filter(|option| !is_own(option));
@@ -200,7 +200,7 @@ impl LayerCommand {
             );
             return WindowSweep { kind, matches, given: settings, ends, spans }.run();
         }
-        // `--method` of other layers is something else.
+        // Other layers use `--method` for something else.
         let methods = if self.sends_frames() { benchmark::tests(matches, &settings, &ends)? } else { None };
         if let Some((title, tests)) = methods {
             let mut tests = direction::add_reverse_tests(tests, matches)?;
@@ -249,18 +249,18 @@ impl LayerCommand {
         )
     }
 
-    /// Whether the benchmarking methods of frames are among its options.
+    /// Returns true if the benchmarking methods for frames are among the options.
     fn sends_frames(&self) -> bool {
         self.tests.iter().any(|(_, kinds)| kinds.contains(&benchmark::KIND))
     }
 
-    /// The protocol beside ours that was asked for, with its kind.
+    /// Returns the requested protocol with its kind, unless it is fathom's own.
     fn protocol(&self, matches: &ArgMatches) -> Option<(&'static str, &'static str)> {
         let word = matches.try_get_one::<String>("protocol").ok().flatten()?;
         self.protocols.iter().find(|(protocol, _)| protocol == word).copied()
     }
 
-    /// The word and the kind of the test that is meant.
+    /// Returns the name and the kind of the selected test.
     fn chosen_test<'a>(&self, matches: &'a ArgMatches) -> Result<(&'a str, &'static str), UserError> {
         let Some((protocol, kind)) = self.protocol(matches) else {
             let word = self.test_word(matches);
@@ -278,7 +278,7 @@ impl LayerCommand {
         Ok((protocol, kind))
     }
 
-    /// The word of the test that is meant.
+    /// Returns the name of the selected test.
     fn test_word<'a>(&self, matches: &'a ArgMatches) -> &'a str {
         let is_given = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
         let chosen = self.implied_by.iter().find(|(option, _)| is_given(option) && !is_given("test"));
@@ -286,7 +286,7 @@ impl LayerCommand {
         chosen.map_or_else(named, |(_, word)| word)
     }
 
-    /// The hosts, and the URL when the target needs nothing of ours.
+    /// Returns the hosts, and the URL if the target does not run fathom.
     fn ends(&self, matches: &ArgMatches) -> anyhow::Result<(TestHosts, Option<String>)> {
         let device = matches.get_one::<String>("device").map(String::as_str);
         match (matches.get_one::<String>("target"), measurement::lab_option(matches)) {
@@ -311,7 +311,7 @@ impl LayerCommand {
     }
 }
 
-/// The longest warm-up and the measured time of a round, and the number of rounds, unless the command line sets them.
+/// Returns the default times: the maximum length of the warm-up, the measured time of a round, and the number of rounds.
 fn default_times(kind: &str, settings: &Settings, is_search: bool) -> ((Nanos, Nanos), u32) {
     let is_receiver = kind == pktgen_receive::NAME;
     let (warmup, duration) = match (is_search, is_receiver) {

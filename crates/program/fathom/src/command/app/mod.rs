@@ -1,4 +1,4 @@
-//! `fathom app`: users that follow a script; one file and one row for each thing that can be done with a script.
+//! `fathom app`: users that follow a script. Each subcommand has one file and one row.
 
 mod check;
 mod format;
@@ -18,7 +18,7 @@ use clap::{Arg, ArgMatches, Command as Shape};
 use super::Command;
 use fathom_run::exit::{Exit, UserError};
 
-/// In the order in which one comes to need them.
+/// In the order of a typical workflow.
 const COMMANDS: &[Command] = &[
     Command { name: "run", about: "Run a scenario or a script against a target", define: run::define, run: run::run },
     Command {
@@ -55,7 +55,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     super::dispatch(matches, COMMANDS)
 }
 
-/// The scenarios that a command goes through one after another.
+/// Returns the argument for the scenarios that a command processes.
 fn files(help: &'static str) -> Arg {
     Arg::new("file")
         .value_name("FILE")
@@ -65,12 +65,12 @@ fn files(help: &'static str) -> Arg {
         .help(help)
 }
 
-/// The same as the command line named them.
+/// Returns the scenarios that the command line names.
 fn given_files(matches: &ArgMatches) -> impl Iterator<Item = &PathBuf> {
     matches.get_many::<PathBuf>("file").into_iter().flatten()
 }
 
-/// Reads a file of text, or standard input for `-`; no more of it than tells that it is too long for a scenario.
+/// Reads a text file, or standard input for `-`. It stops at a length that no scenario may have.
 fn read(path: &Path) -> Result<String, UserError> {
     const LENGTH_MAX: u64 = 2 << 20;
     let read = || -> io::Result<String> {

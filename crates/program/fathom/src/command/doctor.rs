@@ -147,7 +147,7 @@ fn user_namespaces() -> Check {
     )
 }
 
-/// Returns a permit for frames. The checks only open sockets and send nothing.
+/// Returns a permit for frames. The checks send nothing; they only test whether sending would be possible.
 fn frame_permission() -> FramePermit {
     Policy::anything().permit_frames([]).expect("this policy refuses nothing")
 }

@@ -1,15 +1,15 @@
-//! What benchmarking methods found, as values among others and in a sentence.
+//! The results of benchmarking methods, as values and as a sentence.
 
 use fathom_model::{Benchmark, Metric, Summary, TestRun, Unit, benchmark::BenchmarkResult, units::percent};
 
-/// A result of a benchmark among the values of its test.
+/// Returns a benchmark result as a value of its test.
 pub(crate) fn summary(test: &TestRun, metric: &Metric) -> Summary {
     let results = || test.benchmark.iter().flat_map(|benchmark| &benchmark.results);
     let found = results().find(|result| result.metric.name == metric.name);
     Summary {
         metric: metric.clone(),
         value: found.and_then(|result| result.value),
-        // Bounds are not an interval of confidence: they stand in the table of the benchmark.
+        // The bounds are not a confidence interval. They are in the table of the benchmark.
         confidence: None,
         trials: Vec::new(),
         n_above: None,
@@ -18,13 +18,12 @@ pub(crate) fn summary(test: &TestRun, metric: &Metric) -> Summary {
     }
 }
 
-/// The first rate that a benchmark found.
 #[must_use]
 pub fn headline(benchmark: &Benchmark) -> Option<&BenchmarkResult> {
     benchmark.results.iter().find(|result| result.metric.unit == Unit::FramesPerSec && result.value.is_some())
 }
 
-/// The answer in a sentence: `64 B frames: throughput 50.0 kpps (49.9 – 50.1), 24 % of fathom's own maximum`.
+/// Returns the result as a sentence: `64 B frames: throughput 50.0 kpps (49.9 – 50.1), 24 % of fathom's own maximum`.
 pub(crate) fn sentence(benchmark: &Benchmark) -> Option<String> {
     let found = headline(benchmark)?;
     let show = |value: f64| found.metric.show(value);

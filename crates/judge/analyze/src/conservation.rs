@@ -1,6 +1,6 @@
-//! Where everything that was sent went: received, dropped at a counted place, or unexplained.
+//! Accounts for everything that was sent: received, dropped at a place with a counter, or unexplained.
 //!
-//! It knows the counters by name, and takes for the sender whichever side counted what it sent.
+//! Counters are identified by name. The side that counted what it sent is the sender.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::{
     window::{is_complete, record_of},
 };
 
-/// The side that sends and the side that receives, where everything goes one way.
+/// Returns the sending side and the receiving side if all traffic goes one way.
 pub(crate) fn one_way(test: &TestRun, sent: &str, received: &str) -> Option<(Side, Side)> {
     let counted = |side, counter: &str| {
         test.trials
@@ -24,13 +24,13 @@ pub(crate) fn one_way(test: &TestRun, sent: &str, received: &str) -> Option<(Sid
             .any(|trial| record_of(trial, side).is_some_and(|(_, record)| record.totals.get(counter) > Some(&0)))
     };
     let ways = [(Side::Initiator, Side::Responder), (Side::Responder, Side::Initiator)];
-    // A side that also receives what it counts, or answers, is not the end of one way.
+    // If a side also receives what it counts, or answers, the traffic is not one-way.
     ways.into_iter().find(|(from, to)| {
         counted(*from, sent) && !counted(*to, sent) && !counted(*from, received) && !counted(*from, count::TRANSACTIONS)
     })
 }
 
-/// What a host's counter grew by in all trials, over all its instances or those named.
+/// Returns the growth of a host's counter over all trials, for all of its instances or for one.
 pub(crate) fn host_growth(trials: &[&Trial], host: &str, counter: &str, of: Option<&str>) -> u64 {
     let records = trials.iter().filter_map(|trial| trial.hosts.get(host));
     let series = records.flat_map(|record| record.named(counter));
@@ -44,18 +44,17 @@ fn total(trials: &[&Trial], side: Side, counter: &str) -> Option<u64> {
         .reduce(|sum, one| sum + one)
 }
 
-/// A place that may drop: its name, its counter, and how many it dropped that no deeper place counts.
+/// A place that can drop packets: its name, its counter, and its drops that no deeper place counts.
 type DropPlace = (&'static str, &'static str, u64);
 
-/// Where the sender's device stands among its places.
+/// The index of the device among the sender's places.
 const AT_DEVICE: usize = 3;
 
-/// What a host that sends dropped, each packet at the deepest place that counts it.
+/// Returns the drops of a sending host. Each packet counts at the deepest place that counts it.
 ///
-/// What a device drops at once comes back as an error, which IP and the socket count again (`ip_send_skb`, `udp_send_skb`
-/// of Linux 6.18), and a device that is memory also counts what the `backlog` behind it drops (`veth_xmit`). A queueing
-/// discipline that is full tells it upwards too, one that drops on purpose (netem) does not. What was `refused` was never
-/// taken for sent.
+/// A drop at the device returns an error, which IP and the socket count again (`ip_send_skb`, `udp_send_skb` of Linux 6.18). A
+/// memory device also counts the drops of the `backlog` behind it (`veth_xmit`). A full queueing discipline returns an error
+/// too; one that drops on purpose (netem) does not. Packets in `refused` were never counted as sent.
 fn sender_drops(grown: impl Fn(&str) -> u64, backlog: u64, refused: u64) -> [DropPlace; 4] {
     let (device, qdisc) = (grown(host::DEV_TX_DROPPED), grown(host::QDISC_DROPPED));
     let below_ip = device.saturating_add(qdisc).max(grown(host::IP_OUT_DISCARDS));
@@ -74,13 +73,13 @@ fn sender_drops(grown: impl Fn(&str) -> u64, backlog: u64, refused: u64) -> [Dro
     places
 }
 
-/// The ring of a veth, where nothing but the other end stands behind it.
+/// The ring of a veth pair, if no device is between its ends.
 const VETH_RING: &str = "ring between the veth's ends";
 
-/// What a host that receives dropped before the socket.
+/// Returns the drops of a receiving host before the socket.
 ///
-/// A device also counts what its `backlog` drops (`enqueue_to_backlog`), and what the `ring` of a veth had no room for, which its
-/// other end counts too (`veth_get_stats64` of Linux 6.18).
+/// A device also counts the drops of its `backlog` (`enqueue_to_backlog`) and the packets that did not fit in the `ring` of a
+/// veth. The other end of the veth counts these too (`veth_get_stats64` of Linux 6.18).
 fn receiver_drops(grown: impl Fn(&str) -> u64, (backlog, ring): (u64, u64)) -> [DropPlace; 3] {
     let device = grown(host::DEV_RX_DROPPED).saturating_sub(backlog).saturating_sub(ring);
     [
@@ -90,29 +89,30 @@ fn receiver_drops(grown: impl Fn(&str) -> u64, (backlog, ring): (u64, u64)) -> [
     ]
 }
 
-/// Where frames may be dropped that a counter in front of the stack let pass.
+/// Places where frames can be dropped after a counter in front of the stack has counted them.
 const BEHIND_COUNTER: [&str; 3] = ["receiver's device", "receiver's backlog", "receiver's ip input"];
 
-/// Where a device between the two drops, with the counter that says so: what stands first in [`Drops::place`].
+/// The drop places of a device between the two ends. These are the values of [`Drops::place`].
 pub(crate) mod device {
-    /// The ring of the device: it did not take its frames as fast as they came.
+    /// The receive ring: the device did not take its frames as fast as they came.
     pub(crate) const RING: &str = "device's receive ring";
-    /// A program that runs before the network stack: a policer.
+    /// A program that runs before the network stack, such as a policer.
     pub(crate) const PROGRAM: &str = "device's XDP program";
-    /// A rule of its packet filter.
+    /// A rule of the packet filter.
     pub(crate) const RULE: &str = "device's filter rule";
-    /// IP: no route, a time to live that ran out, no memory.
+    /// IP: no route, an expired time to live, or no memory.
     pub(crate) const FORWARDING: &str = "device's ip forwarding";
-    /// The queue in front of the wire to the receiver.
+    /// The queue in front of the link to the receiver.
     pub(crate) const QUEUE: &str = "device's qdisc";
-    /// The wire to the receiver, which did not take them.
+    /// The link to the receiver did not take the packets.
     pub(crate) const OUTPUT: &str = "device's output";
 }
 
-/// What a device between the two dropped; `ring` is what the sender saw refused, where that is memory of the device.
+/// Returns the drops of a device between the two ends. `ring` is the number of frames that the sender saw refused, if the
+/// sender's interface is memory of the device.
 ///
-/// What the device's own interfaces count as dropped on receiving contains `ring` (`veth_get_stats64` of Linux 6.18), and what
-/// they count on sending contains what the `backlog` behind them drops.
+/// The receive drops of the device's interfaces include `ring` (`veth_get_stats64` of Linux 6.18). Their send drops include the
+/// drops of the `backlog` behind them.
 fn device_drops(grown: impl Fn(&str) -> u64, ring: u64, backlog: u64) -> [DropPlace; 10] {
     let ip = |counter| (device::FORWARDING, counter, grown(counter));
     [
@@ -129,7 +129,7 @@ fn device_drops(grown: impl Fn(&str) -> u64, ring: u64, backlog: u64) -> [DropPl
     ]
 }
 
-/// One test of those that are summed up: its trials, and who sends to whom in them.
+/// One direction of the tests that are summed up: its trials, its sender and its receiver.
 struct DirectionTrials<'a> {
     trials: Vec<&'a Trial>,
     from: (Side, &'a str),
@@ -145,8 +145,8 @@ impl<'a> DirectionTrials<'a> {
     }
 }
 
-/// The trials of a test to compute values from: of the rounds that are complete in all tests that are made together, or of all rounds when
-/// none is.
+/// Returns the trials of a test that values are computed from: the rounds that are complete in all tests of the group, or all
+/// rounds if none is complete.
 fn complete_trials<'a>(test: &'a TestRun, together: &[&TestRun]) -> Vec<&'a Trial> {
     let is_whole = |trial: &&Trial| {
         let of_round = |test: &&TestRun| test.trials.iter().any(|one| one.round == trial.round && is_complete(one));
@@ -156,7 +156,7 @@ fn complete_trials<'a>(test: &'a TestRun, together: &[&TestRun]) -> Vec<&'a Tria
     if whole.is_empty() { test.trials.iter().collect() } else { whole }
 }
 
-/// What all ways together counted of something; nothing where none of them did.
+/// Returns the sum of a counter over all directions, or `None` if no direction counted it.
 fn sum(ways: &[DirectionTrials<'_>], of: impl Fn(&DirectionTrials<'_>) -> Option<u64>) -> Option<u64> {
     ways.iter().filter_map(of).reduce(|sum, one| sum + one)
 }
@@ -164,7 +164,7 @@ fn sum(ways: &[DirectionTrials<'_>], of: impl Fn(&DirectionTrials<'_>) -> Option
 /// The places between two hosts, each with the host that counts there.
 type HostDropPlaces = Vec<(String, DropPlace)>;
 
-/// What a layer sends that can be counted one by one.
+/// Returns the name of a layer's countable unit.
 pub(crate) const fn unit_name(layer: Layer) -> Option<&'static str> {
     match layer {
         Layer::Udp => Some("datagrams"),
@@ -173,9 +173,9 @@ pub(crate) const fn unit_name(layer: Layer) -> Option<&'static str> {
     }
 }
 
-/// Sums up tests of datagrams or frames that are made together, of which a device between the ends cannot tell one from another.
+/// Sums up tests of datagrams or frames that run together, because a device between the ends cannot tell them apart.
 ///
-/// Nothing for others, or when one end did not count.
+/// Returns `None` for other tests, or if one end did not count.
 pub(crate) fn conservation(
     tests: &[&TestRun],
     hosts: &BTreeMap<String, Host>,
@@ -215,20 +215,20 @@ pub(crate) fn conservation(
     })
 }
 
-/// What stands between the names of hosts that are counted as one.
+/// The separator between the names of hosts that are counted as one.
 const AND: &str = " and ";
 
-/// All places that hosts count drops at: those of the senders, of the device between, and of the receivers.
+/// Returns all places where hosts count drops: at the senders, at the device in between, and at the receivers.
 fn drop_places(ways: &[DirectionTrials<'_>], hosts: &BTreeMap<String, Host>, via: Option<&str>) -> HostDropPlaces {
     let (mut senders, mut receivers): (Vec<&str>, Vec<&str>) = ways.iter().map(|way| (way.from.1, way.to.1)).unzip();
-    // A host that plays both ends counts once.
+    // A host that plays both roles counts once.
     senders.dedup();
     receivers.dedup();
-    // The hosts of tests that are made together are the same, and each test has the counters of all of them.
+    // Tests that run together have the same hosts, and each test has the counters of all of them.
     let trials = ways.first().map(|way| way.trials.as_slice()).unwrap_or_default();
     let grown = |of: &[&str], counter: &str| -> u64 {
         let of_each = of.iter().map(|host| growth_on_path(trials, (host, hosts.get(*host)), counter));
-        // The backlogs are those of the machine, which hosts that are joined by memory share.
+        // The backlogs belong to the machine, so hosts that are connected through memory share them.
         let is_shared = counter == host::SOFTNET_DROPPED && of.iter().all(|host| is_memory(hosts, host));
         if is_shared { of_each.max().unwrap_or(0) } else { of_each.sum() }
     };
@@ -240,7 +240,7 @@ fn drop_places(ways: &[DirectionTrials<'_>], hosts: &BTreeMap<String, Host>, via
     let mut sending = sender_drops(|counter| grown(&senders, counter), behind_senders, refused);
     let (between, in_front) = match via {
         Some(via) => {
-            // What an interface that is memory could not hand over found no room in the ring of the device.
+            // If the interface is memory, its drops are frames that did not fit in the ring of the device.
             let at_device = if is_of_memory { std::mem::take(&mut sending[AT_DEVICE].2) } else { 0 };
             let places = device_drops(|counter| grown(&[via], counter), at_device.saturating_add(ring), backlog);
             let output = places.last().map_or(0, |place| place.2);
@@ -254,7 +254,7 @@ fn drop_places(ways: &[DirectionTrials<'_>], hosts: &BTreeMap<String, Host>, via
     sending.into_iter().chain(between).chain(receiving).collect()
 }
 
-/// What a host's counter grew by: one of an interface on those that are on the path, any other as a whole.
+/// Returns the growth of a host's counter. Interface counters are limited to the interfaces on the path.
 fn growth_on_path(trials: &[&Trial], (name, host): (&str, Option<&Host>), counter: &str) -> u64 {
     let interfaces: Vec<&String> =
         host.map_or_else(Vec::new, |host| host.interface.iter().chain(&host.further_interfaces).collect());
@@ -268,7 +268,7 @@ fn was_sampled(trials: &[&Trial], host: &str, counter: &str) -> bool {
     trials.iter().any(|trial| trial.hosts.get(host).is_some_and(|record| record.named(counter).next().is_some()))
 }
 
-/// Drops for want of room in rings that the trial's own records count: between the ends of a veth, and of AF_XDP sockets.
+/// Returns the drops in full rings that the records of the trial count: between the ends of a veth, and of AF_XDP sockets.
 fn ring_drops<'a>(
     trials: &'a [&Trial],
     from: (Side, &'a str),
@@ -285,10 +285,10 @@ fn ring_drops<'a>(
     })
 }
 
-/// What the receiving socket dropped: damaged datagrams, and those for which it had no room.
+/// Returns the drops of the receiving socket: damaged datagrams, and datagrams that did not fit in its buffer.
 ///
-/// A socket counts both as its own drops (`__skb_checksum_complete` in `udp_recvmsg` of Linux 6.18), and the host's counter of UDP
-/// buffer errors includes the socket's own, so the larger of the two counts, once.
+/// A socket counts both as its own drops (`__skb_checksum_complete` in `udp_recvmsg` of Linux 6.18). The host's counter of UDP
+/// buffer errors includes the drops of the socket, so the larger of the two counts, once.
 fn socket_drops(layer: Layer, trials: &[&Trial], (to, receiver): (Side, &str)) -> Vec<Drops> {
     let of_host = |counter: &str| {
         let is_known = layer == Layer::Udp && was_sampled(trials, receiver, counter);
@@ -308,9 +308,9 @@ fn socket_drops(layer: Layer, trials: &[&Trial], (to, receiver): (Side, &str)) -
     places.into_iter().filter_map(drops).collect()
 }
 
-/// Takes away what the receiver's stack dropped of frames that were counted before: they had arrived.
+/// Subtracts the receiver's stack drops of frames that had already been counted as received.
 ///
-/// How many of its drops those were is known from the balance only: that many are explained twice.
+/// Their number is known only from the balance: it is the number of packets that are explained twice.
 fn discount_duplicates(drops: &mut [Drops], mut n_twice: u64) {
     for drop in drops.iter_mut().rev().filter(|drop| BEHIND_COUNTER.contains(&drop.place.as_str())) {
         let n = n_twice.min(drop.n_dropped);
@@ -318,7 +318,7 @@ fn discount_duplicates(drops: &mut [Drops], mut n_twice: u64) {
     }
 }
 
-/// What no counter explains; negative when more was counted than was sent.
+/// Returns the packets that no counter explains. Negative if more packets were counted than sent.
 fn unexplained(n_sent: u64, n_received: u64, drops: &[Drops]) -> i64 {
     let dropped: i128 = drops.iter().map(|drop| i128::from(drop.n_dropped)).sum();
     let rest = i128::from(n_sent) - i128::from(n_received) - dropped;
@@ -457,13 +457,14 @@ mod tests {
         let mut builder = RunBuilder::new();
         builder.udp_stream(&[(1000, 400)]);
         builder.device_between("dut");
-        // The ring: the sender's interface and the device's count the same frames, and the device's backlog is the machine's.
+        // The ring: the interfaces of the sender and of the device count the same frames. The device's backlog is the
+        // machine's.
         builder.host_counter("client", (host::DEV_TX_DROPPED, "eth0"), 100);
         builder.host_counter("dut", (host::DEV_RX_DROPPED, "eth0"), 100);
         builder.host_counter("dut", (host::DEV_XDP_DROPPED, "eth0"), 200);
         builder.host_counter("dut", (host::NFT_DROPPED, "ip fathom forward 7"), 150);
         builder.host_counter("dut", (host::IP_IN_NO_ROUTES, ""), 50);
-        // So do the device's interface and the receiver's behind it.
+        // The interfaces of the device and of the receiver behind it count the same frames too.
         builder.host_counter("dut", (host::DEV_TX_DROPPED, "eth1"), 70);
         builder.host_counter("target", (host::DEV_RX_DROPPED, "eth0"), 70);
         builder.host_counter("dut", (host::DEV_RX_DROPPED, "br0"), 999);

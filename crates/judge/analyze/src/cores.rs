@@ -1,16 +1,16 @@
-//! How a host's cores spent their time, and which part of it went to the test.
+//! How the cores of a host spent their time, and how much of it the test used.
 
 use std::collections::BTreeMap;
 
 use fathom_model::{names::host as counter, units::ratio};
 
-/// A core without work for less than one part in twenty is taken for full: the kernel counts in ticks of 1 to 10 ms.
+/// A core that is idle for less than 5 % of the time counts as full, because the kernel counts in ticks of 1 to 10 ms.
 const FULL: f64 = 0.95;
 
-/// A core of which the test itself used less than this part is full of the work of others.
+/// If the test used less than this part of a full core, other work fills the core.
 const OWN_WORK_MIN: f64 = 0.5;
 
-/// The states of a core that are work.
+/// The core states that count as work.
 pub(crate) const WORK: [(&str, &str); 4] = [
     (counter::CPU_USER_NS, "user"),
     (counter::CPU_SYSTEM_NS, "system"),
@@ -18,7 +18,6 @@ pub(crate) const WORK: [(&str, &str); 4] = [
     (counter::CPU_IRQ_NS, "irq"),
 ];
 
-/// All states of a core.
 pub(crate) const CPU_STATES: [&str; 6] = [
     counter::CPU_USER_NS,
     counter::CPU_SYSTEM_NS,
@@ -28,19 +27,19 @@ pub(crate) const CPU_STATES: [&str; 6] = [
     counter::CPU_IDLE_NS,
 ];
 
-/// How a core spent its time, as shares of 0 to 1.
+/// How a core spent its time, as shares from 0 to 1.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct CoreLoad {
-    /// Its name: `cpu1`.
+    /// The name of the core, such as `cpu1`.
     pub(crate) core: String,
-    /// The share of each state by its counter.
+    /// The share of each state, by counter.
     shares: BTreeMap<&'static str, f64>,
-    /// What the test itself used: its threads, and all interrupts; where that is not known, all that was used.
+    /// The share that the test used: its threads and all interrupts. If that is unknown, all busy time.
     pub(crate) own: f64,
 }
 
 impl CoreLoad {
-    /// A core by the time that it spent in each state; nothing where it spent none.
+    /// Computes the load of a core from the time in each state. Returns `None` if there is no time at all.
     pub(crate) fn of(core: &str, spent: &BTreeMap<&'static str, u64>) -> Option<Self> {
         let all: u64 = spent.values().sum();
         let shares = spent.iter().map(|(state, spent)| Some((*state, ratio(*spent, all)?))).collect::<Option<_>>()?;
@@ -48,22 +47,21 @@ impl CoreLoad {
         Some(Self { own: core.busy(), ..core })
     }
 
-    /// The share of one state.
     pub(crate) fn share(&self, counter: &str) -> f64 {
         self.shares.get(counter).copied().unwrap_or(0.0)
     }
 
-    /// The share of all work.
+    /// The share of all states that count as work.
     pub(crate) fn busy(&self) -> f64 {
         WORK.iter().map(|(counter, _)| self.share(counter)).sum()
     }
 
-    /// Whether no time is left, whoever used it.
+    /// Returns true if the core has no idle time left, no matter which program used it.
     pub(crate) fn is_full(&self) -> bool {
         self.busy() >= FULL
     }
 
-    /// Whether no time is left, and most of it went to the test itself.
+    /// Returns true if the core has no idle time left and the test used at least half of its busy time.
     pub(crate) fn is_full_of_own_work(&self) -> bool {
         self.is_full() && self.own >= OWN_WORK_MIN * self.busy()
     }
@@ -78,16 +76,16 @@ impl CoreLoad {
         self.share(counter::CPU_SOFTIRQ_NS) + self.share(counter::CPU_IRQ_NS)
     }
 
-    /// The state of work that takes the most: its counter, its word and its share.
+    /// Returns the state of work with the largest share: its counter, its word and its share.
     pub(crate) fn main_state(&self) -> (&'static str, &'static str, f64) {
         let shares = WORK.iter().map(|(counter, word)| (*counter, *word, self.share(counter)));
         shares.reduce(|most, one| if one.2 > most.2 { one } else { most }).unwrap_or(("", "", 0.0))
     }
 }
 
-/// Says of each core what the test itself used of it: its threads there, and what interrupts took.
+/// Sets the share of each core that the test used: its threads on that core and all interrupts.
 ///
-/// What threads without a core of their own used is shared out by what is left on the cores.
+/// The time of threads without a fixed core is divided among the cores in proportion to their remaining busy time.
 pub(crate) fn attribute_core_work(cores: &mut [CoreLoad], own: &BTreeMap<&str, f64>) {
     for core in cores.iter_mut() {
         let threads = own.get(core.core.as_str()).copied().unwrap_or(0.0);

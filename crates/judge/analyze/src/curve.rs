@@ -1,4 +1,4 @@
-//! What the trials of a search amount to: the load curve, its knee, and the limit as a value among others.
+//! Evaluates the trials of a search: the load curve, its knee, and the limit as a value of the test.
 
 use fathom_model::{
     Better, Derivation, Metric, Run, Summary, Unit,
@@ -11,24 +11,24 @@ use std::collections::BTreeMap;
 
 use crate::promise::{self, Promise};
 
-/// Where a search is described.
+/// The page that describes the search.
 const SOURCE: &str = "docs/methods/find_limit.md";
 
-/// The metric that a search adds to those of its kind, by the unit of the rate.
+/// Returns the metric that a search adds to those of its kind, for the unit of the rate.
 #[must_use]
 pub fn limit_metric(unit: Unit) -> Metric {
     let name = if unit == Unit::BitsPerSec { "limit_bps" } else { "limit_per_sec" };
     Metric::of(MetricName(name, "limit"), UnitAndSense(unit, Better::Higher), SOURCE, Derivation::Limit)
 }
 
-/// The metric that tells how much of a rate is achieved: the first rate of which more is better, in the unit of the option.
+/// Returns the metric of the achieved rate: the first rate for which higher is better, in the unit of the option.
 #[must_use]
 pub fn achieved_metric(metrics: &[Metric], is_bits: bool) -> Option<&Metric> {
     let is_rate = |metric: &&Metric| matches!(metric.from, Derivation::Rate { .. }) && metric.better == Better::Higher;
     metrics.iter().filter(is_rate).find(|metric| (metric.unit == Unit::BitsPerSec) == is_bits)
 }
 
-/// The metric of the median latency, if the kind measures latencies.
+/// Returns the metric of the median latency, if the kind measures latencies.
 #[must_use]
 pub fn median_metric(metrics: &[Metric]) -> Option<&Metric> {
     let of = |metric: &Metric| match &metric.from {
@@ -39,7 +39,7 @@ pub fn median_metric(metrics: &[Metric]) -> Option<&Metric> {
     metrics.iter().find(|metric| of(metric).is_some_and(|(name, q)| name == first && (q - 0.5).abs() < 1e-9))
 }
 
-/// Fills in what follows from the trials of a curve: what each rate amounts to, and the knee.
+/// Fills in the results of a curve: the decision and the medians of each rate, and the knee.
 pub(crate) fn derive(curve: &mut LoadCurve) {
     let (kept, broken) = (curve.kept, curve.broken);
     for point in &mut curve.points {
@@ -85,7 +85,7 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     Some(f64::midpoint(*low, *high))
 }
 
-/// The limit among the values of its test.
+/// Returns the limit as a value of its test.
 pub(crate) fn summary(test: &TestRun, metric: &Metric) -> Summary {
     let curve = test.curve.as_ref();
     let confidence =
@@ -101,7 +101,7 @@ pub(crate) fn summary(test: &TestRun, metric: &Metric) -> Summary {
     }
 }
 
-/// What must be said beside the limit.
+/// Returns the remark that belongs to the limit.
 fn note(curve: &LoadCurve) -> Option<String> {
     let show = |rate: Option<f64>| rate.map(|rate| curve.unit.show(rate)).unwrap_or_default();
     let text = match (curve.ending, curve.cause()) {
@@ -121,7 +121,7 @@ fn note(curve: &LoadCurve) -> Option<String> {
     Some(text)
 }
 
-/// The objective as people read it: `p99 < 20.0 ms`; of several, all of them.
+/// Returns the objective in readable form: `p99 < 20.0 ms`. Several objectives are joined.
 fn objective_words(curve: &LoadCurve, metrics: &[Metric]) -> String {
     let words = |text: &str| match promise::split(text, metrics) {
         Ok((metric, Promise { relation, bound })) => {
@@ -132,7 +132,7 @@ fn objective_words(curve: &LoadCurve, metrics: &[Metric]) -> String {
     curve.objective.split(',').map(words).collect::<Vec<_>>().join(" and ")
 }
 
-/// The limit in one sentence: `the target keeps p99 < 20.0 ms up to 41.2 k req/s (40.6 – 41.9, 95 %)`.
+/// Returns the limit as a sentence: `the target keeps p99 < 20.0 ms up to 41.2 k req/s (40.6 – 41.9, 95 %)`.
 pub(crate) fn sentence(run: &Run, test: &TestRun) -> Option<String> {
     let curve = test.curve.as_ref()?;
     let metrics: Vec<Metric> = test.summaries.iter().map(|summary| summary.metric.clone()).collect();
@@ -186,7 +186,7 @@ pub(crate) fn sentence(run: &Run, test: &TestRun) -> Option<String> {
     })
 }
 
-/// Two values with their unit written once, where it is the same.
+/// Formats a range of two values. A common unit is written once.
 fn range(low: &str, high: &str) -> String {
     match (low.split_once(' '), high.split_once(' ')) {
         (Some((number, unit)), Some((other, same))) if unit == same => format!("{number} – {other}"),

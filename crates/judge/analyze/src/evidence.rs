@@ -1,6 +1,6 @@
-//! One test with everything that judges it: its records summed up, its hosts, its cores and its path.
+//! The input for judging one test: its summed records, its hosts, its cores and its path.
 //!
-//! It gathers and counts, and judges nothing.
+//! This module collects and counts. It does not judge.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -22,37 +22,36 @@ use crate::{
     window::{MeasuredWindow, host_of, record_of, samples_within, usable_trials},
 };
 
-/// One test with everything that a cause may look at.
+/// One test with everything that a finding rule may read.
 pub struct TestEvidence<'a> {
-    /// The whole run.
     pub run: &'a Run,
-    /// The test in question.
+    /// The test that is judged.
     pub test: &'a TestRun,
-    /// What was told beside the records.
+    /// Input of the analysis that is not in the records.
     pub context: &'a AnalysisContext,
     trials: Vec<&'a Trial>,
 }
 
-/// Whether the host that was probed answered.
+/// Returns true if the probed host answered.
 pub(crate) fn has_answers(record: &Record) -> bool {
     record.totals.get(count::RECEIVED).is_some_and(|n| *n > 0)
 }
 
 impl<'a> TestEvidence<'a> {
-    /// What probes found in each trial, by the host that sent them.
+    /// Returns the probe results of each trial, with the host that sent the probes.
     pub(crate) fn probes(&self) -> impl Iterator<Item = (&'a str, &'a Record, &'a ProbeRecord)> {
         let records = self.test.trials.iter().flat_map(|trial| &trial.records);
         records.filter_map(|(key, record)| Some((host_of(key), record, record.probe.as_ref()?)))
     }
 }
 
-/// What a sender with a schedule really sent.
+/// The load that a sender with a schedule really sent.
 pub(crate) struct OfferedLoad<'a> {
     pub(crate) host: &'a str,
     pub(crate) side: Side,
     pub(crate) sent: u64,
     pub(crate) intended: u64,
-    /// The part of the intended that was sent.
+    /// Sent divided by intended.
     pub(crate) share: f64,
 }
 
@@ -61,53 +60,53 @@ impl<'a> TestEvidence<'a> {
         Self { run, test, context, trials: usable_trials(&test.trials) }
     }
 
-    /// The hosts of the test, the one that begins first.
+    /// Returns the hosts of the test, the initiating host first.
     pub(crate) fn hosts(&self) -> impl Iterator<Item = &'a str> {
         hosts_of(self.test)
     }
 
-    /// The command that makes the whole run again with other options.
+    /// Returns the command that repeats the whole run with other options.
     pub(crate) fn repeat_run_command(&self, options: &str) -> Option<String> {
         repeat_command::repeat_run_command(self.run, options)
     }
 
-    /// The command that makes this test again with other options of its kind.
+    /// Returns the command that repeats this test with other options of its kind.
     pub(crate) fn repeat_test_command(&self, options: &str) -> Option<String> {
         repeat_command::repeat_test_command(self.run, self.test, options)
     }
 
-    /// The device between them, if there is one.
+    /// Returns the device between the hosts, if there is one.
     pub(crate) fn via(&self) -> Option<&'a str> {
         self.run.plan.via.as_deref()
     }
 
-    /// Whether what a host's interface drops is accounted for at the device between the two: its wires are memory.
+    /// Returns true if the interface drops of a host are accounted for at the device in between, because its wires are memory.
     pub(crate) fn is_of_device(&self, host: &str) -> bool {
         let lead = lead_test(self.run, self.test).unwrap_or(self.test);
         self.via().is_some() && lead.conservation.is_some() && self.is_memory(host)
     }
 
-    /// The trials to judge by.
+    /// Returns the trials that the test is judged by.
     pub(crate) fn trials(&self) -> &[&'a Trial] {
         &self.trials
     }
 
-    /// What one side recorded in each trial.
+    /// Returns the record of one side in each trial.
     pub(crate) fn records(&self, side: Side) -> impl Iterator<Item = &'a Record> {
         self.trials.iter().filter_map(move |trial| Some(record_of(trial, side)?.1))
     }
 
-    /// A total of one side, summed over the trials.
+    /// Returns a total of one side, summed over the trials.
     pub(crate) fn total(&self, side: Side, counter: &str) -> u64 {
         self.records(side).filter_map(|record| record.totals.get(counter)).sum()
     }
 
-    /// What a host's counter grew by over all trials, over all its instances or one.
+    /// Returns the growth of a host's counter over all trials, for all of its instances or for one.
     pub(crate) fn growth(&self, host: &str, counter: &str, of: Option<&str>) -> u64 {
         conservation::host_growth(&self.trials, host, counter, of)
     }
 
-    /// The instances of a host's counter that grew, with by how much, the most first.
+    /// Returns the instances of a host's counter that grew, with their growth, the largest first.
     pub(crate) fn growth_by_instance(&self, host: &str, counter: &str) -> Vec<(&'a str, u64)> {
         let mut all: BTreeMap<&str, u64> = BTreeMap::new();
         for record in self.trials.iter().filter_map(|trial| trial.hosts.get(host)) {
@@ -120,7 +119,7 @@ impl<'a> TestEvidence<'a> {
         all
     }
 
-    /// How a host's cores spent the measured time, the busiest first.
+    /// Returns how the cores of a host spent the measured time, the busiest first.
     pub(crate) fn cores(&self, host: &str) -> Vec<CoreLoad> {
         let mut spent: BTreeMap<&str, BTreeMap<&'static str, u64>> = BTreeMap::new();
         for trial in &self.trials {
@@ -136,7 +135,8 @@ impl<'a> TestEvidence<'a> {
             spent.into_iter().filter_map(|(core, states)| CoreLoad::of(core, &states)).collect();
         if let Some(own) = self.own_cpu(host) {
             attribute_core_work(&mut cores, &own);
-            // Threads of the kernel may work for a test of frames, so only other programs are certainly not its own.
+            // In a test of frames, kernel threads may work for the test. Only user time of other programs is certainly not its
+            // own.
             for core in cores.iter_mut().filter(|_| self.test.layer == Layer::Frames) {
                 core.own = core.busy() - core.others().min(core.share(counter::CPU_USER_NS));
             }
@@ -145,9 +145,10 @@ impl<'a> TestEvidence<'a> {
         cores
     }
 
-    /// The share of each core's time that the threads of the test used, on a host or on the one machine of all.
+    /// Returns the share of each core's time that the threads of the test used, on one host or on a machine that all hosts
+    /// share.
     ///
-    /// Nothing where a side does not know it. What has no core of its own stands under an empty name.
+    /// `None` if a side does not know it. Time without a fixed core is stored under an empty name.
     fn own_cpu(&self, host: &str) -> Option<BTreeMap<&'a str, f64>> {
         let one_machine = self.is_one_machine();
         let mut own: BTreeMap<&str, f64> = BTreeMap::new();
@@ -169,24 +170,24 @@ impl<'a> TestEvidence<'a> {
         (!own.is_empty()).then_some(own)
     }
 
-    /// A host's counters in one trial with the samples that bound the measured part.
+    /// Returns the host counters of one trial and the samples that bound the measured part.
     fn measured_samples(&self, trial: &'a Trial, host: &str) -> Option<(&'a HostRecord, (usize, usize))> {
         let record = trial.hosts.get(host)?;
         let window = MeasuredWindow::common(trial, &self.run.hosts)?.on_host(&self.run.hosts, host);
         Some((record, samples_within(record, window)?))
     }
 
-    /// What a host is, as far as it is known.
+    /// Returns the known facts about a host.
     pub(crate) fn environment(&self, host: &str) -> Option<&'a Environment> {
         self.run.hosts.get(host).map(|host| &host.environment)
     }
 
-    /// The interface that a host was tested on, or a placeholder for a command.
+    /// Returns the interface that a host was tested on, or a placeholder for use in a command.
     pub(crate) fn interface(&self, host: &str) -> &'a str {
         self.run.hosts.get(host).and_then(|host| host.interface.as_deref()).unwrap_or("IFACE")
     }
 
-    /// The command of the run with another value of an option, where the command is one of this test's layer.
+    /// Returns the command of the run with another value of an option, if the command belongs to the layer of this test.
     pub(crate) fn repeat_with_option(&self, option: &str, value: &str) -> Option<String> {
         let flag = format!("--{option}");
         let mut words = self.run.command.split(' ').peekable();
@@ -202,12 +203,12 @@ impl<'a> TestEvidence<'a> {
         is_of_layer.then(|| format!("{} {flag} {value}", kept.join(" ")))
     }
 
-    /// Whether a host's device hands packets over within one machine.
+    /// Returns true if the host's device passes packets within one machine.
     pub(crate) fn is_memory(&self, host: &str) -> bool {
         path::is_memory(&self.run.hosts, host)
     }
 
-    /// Whether all hosts of the test are one machine, so that its ends share the cores.
+    /// Returns true if all hosts of the test are one machine, so that both ends share the cores.
     pub(crate) fn is_one_machine(&self) -> bool {
         let here = |host: &str| self.run.plan.hosts.get(host).is_some_and(HostReach::is_on_this_machine);
         let boot = |host: &str| self.environment(host).and_then(|facts| facts.get("kernel", "boot_id"));
@@ -216,24 +217,24 @@ impl<'a> TestEvidence<'a> {
         from == to || (here(from) && here(to)) || boot(from).is_some_and(|id| boot(to) == Some(id))
     }
 
-    /// Whether both ends run on the same cores and those have no time left.
+    /// Returns true if both ends run on the same cores and those have no idle time left.
     pub(crate) fn shares_full_cores(&self) -> bool {
         let cores = self.cores(&self.test.from);
         self.is_one_machine() && !cores.is_empty() && cores.iter().all(CoreLoad::is_full_of_own_work)
     }
 
-    /// The host that sends and the host that receives, where the work goes one way.
+    /// Returns the sending side and the receiving side if all traffic goes one way.
     pub(crate) fn one_way(&self) -> Option<(Side, Side)> {
         let ways = [(count::SENT, count::RECEIVED), (count::BYTES_SENT, count::BYTES_RECEIVED)];
         ways.into_iter().find_map(|(sent, received)| conservation::one_way(self.test, sent, received))
     }
 
-    /// The host of one side.
+    /// Returns the host of one side.
     pub(crate) fn host_of(&self, side: Side) -> Option<&'a str> {
         self.trials.iter().find_map(|trial| Some(record_of(trial, side)?.0))
     }
 
-    /// The word for what a host does in this test: sender and receiver, or client and target.
+    /// Returns the word for the host's part in this test: sender and receiver, or client and target.
     pub(crate) fn role_of(&self, host: &str) -> &'static str {
         let initiates = self.host_of(Side::Initiator).unwrap_or(&self.test.from) == host;
         let sends = self.one_way().map(|(from, _)| (from == Side::Initiator) == initiates);
@@ -245,20 +246,20 @@ impl<'a> TestEvidence<'a> {
         }
     }
 
-    /// What the sender offered of what its schedule asked for; nothing without a schedule.
+    /// Returns the offered load and the load that the schedule intended, or `None` without a schedule.
     pub(crate) fn offered(&self) -> Option<OfferedLoad<'a>> {
         let (side, _) = self.one_way()?;
         let (sent, intended) = (self.total(side, count::SENT), self.total(side, count::INTENDED));
         Some(OfferedLoad { host: self.host_of(side)?, side, sent, intended, share: ratio(sent, intended)? })
     }
 
-    /// What did not arrive, where everything goes one way.
+    /// Returns the number of packets that did not arrive, if all traffic goes one way.
     pub(crate) fn packets_lost(&self) -> Option<u64> {
         let (from, to) = self.one_way()?;
         Some(self.total(from, count::SENT).saturating_sub(self.total(to, count::RECEIVED)))
     }
 
-    /// Whether the test reached what was asked of it and lost nothing, so that nothing holds it back.
+    /// Returns true if the test reached the requested rate or the line rate and lost nothing, so that nothing holds it back.
     pub(crate) fn reached_target(&self) -> bool {
         let full = |limit: &Limit| {
             matches!(limit.kind, LimitKind::Asked | LimitKind::LineRate) && limit.used.is_some_and(|used| used >= 0.98)
@@ -266,23 +267,23 @@ impl<'a> TestEvidence<'a> {
         self.test.limits.iter().any(full) && self.packets_lost().unwrap_or(0) == 0
     }
 
-    /// The value of the test as a share of its nearest limit.
+    /// Returns the value of the test as a share of its nearest limit.
     pub(crate) fn limit_utilization(&self) -> Option<f64> {
         self.test.limits.iter().find_map(|limit| limit.used)
     }
 }
 
-/// A counter that grew, as evidence.
+/// Builds evidence from a counter that grew.
 pub(crate) fn counter_evidence(host: &str, counter: &str, n: u64) -> Evidence {
     Evidence { host: host.to_owned(), counter: counter.to_owned(), value: grouped(n) }
 }
 
-/// A share as evidence.
+/// Builds evidence from a share.
 pub(crate) fn ratio_evidence(host: &str, counter: &str, share: f64) -> Evidence {
     Evidence { host: host.to_owned(), counter: counter.to_owned(), value: percent(share) }
 }
 
-/// The part of a loss that a number of drops explains, at most all of it.
+/// Returns the part of a loss that a number of drops explains, at most 1.
 pub(crate) fn explained_ratio(n_dropped: u64, n_lost: Option<u64>) -> Option<f64> {
     n_lost.filter(|lost| *lost > 0).map(|lost| (approximate(n_dropped) / approximate(lost)).min(1.0))
 }

@@ -1,8 +1,8 @@
-//! What held each connection of a stream back, from what the kernel said of it over time.
+//! Finds the bottleneck of each connection of a stream from the kernel's statistics over time.
 //!
-//! The kernel accounts a sender's time to one cause at a time (`tcp_chrono` of the kernel): nothing to send, the peer's
-//! window, the own buffer, or the network. It knows nothing of processors, so the hosts' cores are looked at beside it.
-//! The thresholds and their reasons stand in `docs/methods/restraints.md`.
+//! The kernel assigns a sender's time to one cause at a time (`tcp_chrono` of the kernel): nothing to send, the peer's window,
+//! the send buffer, or the network. It does not consider the CPU, so the hosts' cores are checked as well. The thresholds and
+//! their reasons are in `docs/methods/restraints.md`.
 
 use std::collections::BTreeMap;
 
@@ -15,18 +15,18 @@ use fathom_model::{
 
 use crate::{context::AnalysisContext, cores::CoreLoad, evidence::TestEvidence, window::host_of};
 
-/// From this share of the time on, waiting for one thing holds a sender back.
+/// A sender that waits for one thing for at least this share of the time is held back by it.
 const HOLDS_BACK: f64 = 0.2;
-/// From this share of resent or marked bytes on, congestion control is what keeps a window small.
+/// From this share of retransmitted or marked bytes on, congestion control keeps the window small.
 const LOSSY: f64 = 1e-3;
-/// A path whose round trips take this many times the shortest one holds a queue.
+/// If the round trip takes this many times the shortest one, the path has a queue.
 const QUEUED: f64 = 2.0;
-/// A rate this near to the bound that was asked for is that bound.
+/// A rate of at least this share of the requested bound counts as at the bound.
 const AT_BOUND: f64 = 0.9;
-/// Connections that were watched for less than this have nothing to tell: the kernel counts in ticks of 1 to 10 ms.
+/// Connections watched for less than this are ignored, because the kernel counts in ticks of 1 to 10 ms.
 const SPAN_MIN: Nanos = Nanos::from_millis(100);
 
-/// What held each connection of a stream back in the last round that sampled any.
+/// Returns the bottleneck of each connection of a stream, from the last round that sampled any connection.
 pub(crate) fn flows(run: &Run, test: &TestRun, context: &AnalysisContext) -> Vec<FlowSummary> {
     let seen = TestEvidence::new(run, test, context);
     let told = |trial: &&Trial| trial.records.values().any(|record| is_stream(record) && !record.flows.is_empty());
@@ -47,19 +47,19 @@ pub(crate) fn flows(run: &Run, test: &TestRun, context: &AnalysisContext) -> Vec
     all
 }
 
-/// Whether a side sent a stream: transactions wait for answers by their nature.
+/// Returns true if a side sent a stream. Transactions are excluded because they always wait for answers.
 fn is_stream(record: &Record) -> bool {
     record.totals.contains_key(count::BYTES_SENT)
 }
 
-/// A connection that was watched and sent; `full` says whose cores had no time left.
+/// Summarizes a connection that was watched and sent data. `full` is set if the cores of a side had no idle time left.
 fn summary(sender: &str, record: &Record, flow: &Flow, full: Option<Bottleneck>) -> Option<FlowSummary> {
     let (from, to) = record.measured_ns;
     let inside = |sample: &&FlowSample| (from..=to).contains(&sample.at_ns);
     let measured =
         MeasuredSamples { first: flow.samples.iter().find(inside)?, last: flow.samples.iter().rfind(inside)? };
     let span = measured.last.at_ns - measured.first.at_ns;
-    // A connection that received more than it sent is the other direction's.
+    // A connection that received more than it sent belongs to the other direction.
     let sends = measured.growth(tcp::BYTES_ACKED) > measured.growth(tcp::BYTES_RECEIVED);
     if span < SPAN_MIN || !sends {
         return None;
@@ -74,7 +74,7 @@ fn summary(sender: &str, record: &Record, flow: &Flow, full: Option<Bottleneck>)
     })
 }
 
-/// The samples of one connection that bound the measured part.
+/// The first and the last sample of a connection in the measured part.
 struct MeasuredSamples<'a> {
     first: &'a FlowSample,
     last: &'a FlowSample,
@@ -99,13 +99,13 @@ impl MeasuredSamples<'_> {
         SenderTime { application: 1.0 - receive_window - send_buffer - network, receive_window, send_buffer, network }
     }
 
-    /// The bound that was asked for, then the buffers that the kernel names, then who had no time, then the path.
+    /// Picks the bottleneck: first the requested bound, then the buffers that the kernel names, then a full CPU, then the path.
     fn bottleneck(&self, waits: SenderTime, full: Option<Bottleneck>) -> Bottleneck {
         if self.is_at_bound() {
             return Bottleneck::Pacing;
         }
         if waits.receive_window >= HOLDS_BACK {
-            // A receiver that has no time to read closes its window.
+            // A receiver without CPU time to read closes its window.
             return full.filter(|who| *who != Bottleneck::SenderCpu).unwrap_or(Bottleneck::ReceiveWindow);
         }
         if waits.send_buffer >= HOLDS_BACK {
@@ -122,7 +122,7 @@ impl MeasuredSamples<'_> {
         }
     }
 
-    /// Whether the kernel paces as it was told to, and that is what the connection reaches.
+    /// Returns true if the kernel paces as requested and the connection reaches that rate.
     fn is_at_bound(&self) -> bool {
         let rate = self.last_value(tcp::DELIVERY_RATE_BPS).zip(self.last_value(tcp::PACING_MAX_BPS));
         rate.and_then(|(rate, bound)| ratio(rate, bound)).is_some_and(|share| share >= AT_BOUND)
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use crate::run_builder::RunBuilder;
 
-    /// A connection that sent a gigabit per second over the measured second, with these values at its end.
+    /// A connection that sent 1 Gbit/s over the measured second, with these values at its end.
     fn flow(values: &[(&str, u64)]) -> Flow {
         let beside = [
             (tcp::BYTES_ACKED, 125_000_000),
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(builder.finding("congestion-window"), None);
         builder = streaming(&[]);
         assert!(builder.finding("congestion-window").unwrap().next.unwrap().command.ends_with("--flows 4"));
-        // A rate that was asked for and reached holds nothing back.
+        // A requested rate that was reached is not a bottleneck.
         builder = streaming(&[(tcp::DELIVERY_RATE_BPS, 990_000_000), (tcp::PACING_MAX_BPS, 1_000_000_000)]);
         assert_eq!(builder.finding("paced").unwrap().severity, fathom_model::Severity::Remark);
     }

@@ -1,21 +1,19 @@
-//! The promises of a test beside the values that they are about.
+//! The promises of a test together with the values that they refer to.
 
 use fathom_model::{Derivation, JudgedPromise, Summary, finding::PromiseOutcome, run::TestRun};
 
 use crate::promise::{self, Promise};
 
-/// One promise of a test, judged.
 pub(crate) struct PromiseResult<'a> {
-    /// The value that it is about, if there is one.
+    /// The value that the promise refers to, if there is one.
     pub(crate) summary: Option<&'a Summary>,
-    /// Whether it was kept.
     pub(crate) outcome: PromiseOutcome,
-    /// The test, the value and the bound in one line, when it was not kept.
+    /// The test, the value and the bound in one line, if the promise was not kept.
     pub(crate) reason: String,
 }
 
 impl PromiseResult<'_> {
-    /// The value's name for a list of evidence, with the step that it is of.
+    /// Returns the name of the value for a list of evidence, including its step.
     pub(crate) fn counter(&self) -> Option<String> {
         let metric = &self.summary?.metric;
         Some(match &metric.from {
@@ -25,7 +23,7 @@ impl PromiseResult<'_> {
     }
 }
 
-/// Every promise of a test, judged by its values alone; those of a script stand behind the others.
+/// Judges every promise of a test by its values alone. Promises of a script come last.
 pub(crate) fn judge_promises(test: &TestRun) -> Vec<PromiseResult<'_>> {
     let mut all: Vec<PromiseResult<'_>> =
         test.expect.iter().map(|(name, text)| judge_promise(test, name, text)).collect();
@@ -38,7 +36,7 @@ pub(crate) fn judge_promises(test: &TestRun) -> Vec<PromiseResult<'_>> {
     all
 }
 
-/// A promise of a script, which was judged with the steps.
+/// Returns a promise of a script, which was judged together with the steps.
 fn script_promise_result<'a>(
     promise: &JudgedPromise,
     mut among: impl Iterator<Item = &'a Summary>,
@@ -51,7 +49,7 @@ fn script_promise_result<'a>(
     }
 }
 
-/// The value of a test that a promise names, with the promise.
+/// Returns the value of a test that a promise names, together with the promise.
 pub(crate) fn find_promise<'a>(test: &'a TestRun, name: &str, written: &str) -> Result<(&'a Summary, Promise), String> {
     let metrics: Vec<_> = test.summaries.iter().map(|summary| summary.metric.clone()).collect();
     let metric = promise::find(&metrics, name).map_err(|error| error.to_string())?;
@@ -80,7 +78,7 @@ fn judge_promise<'a>(test: &'a TestRun, name: &str, written: &str) -> PromiseRes
     PromiseResult { summary: Some(summary), outcome, reason }
 }
 
-/// A value beside what was promised of it: the outcome, and both in a line for when it was not kept.
+/// Compares a value with its promise. Returns the outcome and a line with both, for use if the promise was not kept.
 pub(crate) fn compare(whose: &str, (summary, value): (&Summary, f64), promise: Promise) -> (PromiseOutcome, String) {
     let metric = &summary.metric;
     let outcome = promise.judge(value, summary.confidence.as_ref());

@@ -1,12 +1,12 @@
-//! Records to summaries to findings: pure functions from what happened to what it means.
+//! Turns the records of a run into summaries and the summaries into findings. Every function is pure.
 //!
-//! It knows no engine, no kind of test, no format and no I/O: a kind's metrics say how its values follow from its records,
-//! and counters are known by the names that `fathom_model::names` gives them.
+//! This crate knows no engine, no kind of test, no output format and no I/O. The metrics of a kind define how its values follow
+//! from its records. Counters are identified by the names in `fathom_model::names`.
 //!
-//! It goes in one direction, and no file knows one that comes later: window → summaries → conservation → flows → limits →
+//! Data flows in one direction, and no file depends on a later one: window → summaries → conservation → flows → limits →
 //! findings → verdict.
 
-// What is read: the measured window, the cores, the path, the words of a promise.
+// Input: the measured window, the cores, the path, and the promises as written.
 mod context;
 mod cores;
 mod path;
@@ -19,18 +19,18 @@ pub mod curve;
 mod precision;
 mod summaries;
 
-// Where everything went, and what users did.
+// Where all packets went, and what the users did.
 mod conservation;
 mod judged_promise;
 pub mod steps;
 
-// One test with all of that, and what it is compared with.
+// One test with all of the above, and the limits it is compared with.
 mod evidence;
 mod flows;
 mod limits;
 mod repeat_command;
 
-// What it means.
+// Findings and the verdict.
 mod findings;
 mod verdict;
 
@@ -47,10 +47,10 @@ pub use findings::{FINDING_RULES, FindingRule};
 pub use precision::is_narrow;
 pub use summaries::value_in;
 
-/// Fills in everything of a run that follows from its records: values, limits, conservation, findings and the verdict.
+/// Fills in every part of a run that follows from its records: values, limits, conservation, findings and the verdict.
 ///
-/// What was filled in before is replaced, so a run that was read from a file can be analysed again; of a kind that the context
-/// does not know, the metrics that are in the run are taken.
+/// Replaces earlier results, so a run that was read from a file can be analyzed again. For a kind that the context does not
+/// know, the metrics in the run are used.
 pub fn analyze(run: &mut Run, context: &AnalysisContext) {
     for idx in 0..run.tests.len() {
         if let Some(curve) = &mut run.tests[idx].curve {
@@ -81,7 +81,7 @@ pub fn analyze(run: &mut Run, context: &AnalysisContext) {
         run.tests[idx].users = steps::users(&run.tests[idx], &run.hosts);
         run.tests[idx].flows = flows::flows(run, &run.tests[idx], context);
     }
-    // The layer below may stand anywhere in the list, so limits wait for all values.
+    // The test of the layer below can be anywhere in the list, so the limits are computed after all values.
     for idx in 0..run.tests.len() {
         run.tests[idx].limits = limits::limits(run, &run.tests[idx], context);
     }

@@ -1,4 +1,4 @@
-//! What the values of a test are compared with: line, promise, what was asked, the tool itself, the layer below.
+//! The limits that the values of a test are compared with: line rate, promise, requested rate, own ceiling, layer below.
 
 use std::net::IpAddr;
 
@@ -40,7 +40,7 @@ fn limit(kind: LimitKind, summary: &Summary, value: f64, word: &str) -> Limit {
     Limit { kind, metric: summary.metric.name.to_string(), value, text, used }
 }
 
-/// Everything that the values of a test are compared with, the nearest first.
+/// Returns all limits that the values of a test are compared with, the nearest first.
 pub(crate) fn limits(run: &Run, test: &TestRun, context: &AnalysisContext) -> Vec<Limit> {
     let mut limits = Vec::new();
     let mut rates = test.summaries.iter().filter(|summary| is_rate(&summary.metric));
@@ -61,14 +61,14 @@ pub(crate) fn limits(run: &Run, test: &TestRun, context: &AnalysisContext) -> Ve
     limits
 }
 
-/// What the tool reached at best on this machine; what exceeds it is not limited by it.
+/// Returns the best rate of fathom itself on this machine. A value above it is not limited by it.
 fn own_ceiling(test: &TestRun, context: &AnalysisContext) -> Option<Limit> {
     let main = main_rate(test)?;
     let most = context.ceilings.get(&test.name)?.get(main.metric.name.as_ref())?;
     Some(limit(LimitKind::OwnCeiling, main, *most, "ceiling")).filter(|limit| limit.used.is_none_or(|used| used <= 1.0))
 }
 
-/// The most of a metric that the wire carries, with 20 bytes per frame beside it.
+/// Returns the most that the wire can carry, counting 20 extra bytes per frame.
 fn wire_limit(run: &Run, test: &TestRun, metric: &Metric) -> Option<f64> {
     let PathLink::Wire { speed, mtu } = link_of(run, test)? else { return None };
     let headers = headers(run, test);
@@ -85,22 +85,22 @@ fn wire_limit(run: &Run, test: &TestRun, metric: &Metric) -> Option<f64> {
     }
 }
 
-/// The options that ask for a rate.
+/// The options that request a rate.
 const RATES: [&str; 2] = ["rate", "pps"];
-/// The option that asks for another rate from some time on: then no single one was asked for.
+/// The option that changes the rate during the test, so that no single rate was requested.
 const LATER_RATE: &str = "step-rate";
 
-/// What was asked of the generator: the option's unit says which rate it is.
+/// Returns the rate that was requested of the generator. The unit of the option decides which rate it is.
 fn requested_rate(test: &TestRun) -> Option<Limit> {
     let is_given = |name: &&str| test.options.text(name).is_some();
     let option = RATES.into_iter().find(is_given).filter(|_| !is_given(&LATER_RATE))?;
     let bits = test.options.bit_rate(option).map(BitsPerSec::get);
     let events = test.options.rate(option).map(PerSec::get);
-    // Users are asked for, and how many requests they make is the business of their script.
+    // The option requests a rate of users. The script decides how many requests they make.
     let of_users = |metric: &Metric| matches!(metric.from, Derivation::Users { of: UsersValue::Begun });
     let is_asked = |metric: &Metric| if test.layer == Layer::App { of_users(metric) } else { is_rate(metric) };
     let mut rates = test.summaries.iter().filter(|summary| is_asked(&summary.metric));
-    // A bare number reads as both; then it is meant for the test's first rate.
+    // A bare number can be read as either unit; it then means the first rate of the test.
     let (summary, most) = rates.find_map(|summary| {
         let asked = if summary.metric.unit == Unit::BitsPerSec { bits } else { events };
         Some((summary, asked.filter(|asked| *asked > 0.0)?))
@@ -108,16 +108,16 @@ fn requested_rate(test: &TestRun) -> Option<Limit> {
     Some(limit(LimitKind::Asked, summary, most, "asked"))
 }
 
-/// How a value of the layer below becomes one of the layer above.
+/// How a value of the layer below converts to a value of the layer above.
 #[derive(Clone, Copy)]
 enum RateConversion {
-    /// One of the one needs at least one of the other.
+    /// One unit above needs at least one unit below.
     OneToOne,
-    /// Each frame carries at most an MTU without headers, in bits.
+    /// Each frame carries at most the MTU without headers, in bits.
     FullFrames,
 }
 
-/// A rate that is compared across layers.
+/// A pair of rates that are compared across layers.
 struct LayerComparison {
     /// The layer above and the counter of its rate.
     upper: (Layer, &'static str),
@@ -126,7 +126,7 @@ struct LayerComparison {
     conversion: RateConversion,
 }
 
-/// Which rates are compared with which.
+/// All pairs of rates that are compared.
 const LAYER_COMPARISONS: &[LayerComparison] = &[
     LayerComparison {
         upper: (Layer::App, count::REQUESTS),
@@ -145,10 +145,10 @@ const LAYER_COMPARISONS: &[LayerComparison] = &[
     },
 ];
 
-/// How much is under way at the same time.
+/// Returns the number of requests or transactions in flight at the same time.
 ///
-/// Users think between their requests, so there are more of them than requests under way: of those there are as many on average
-/// as the times of all steps together are longer than the time in which they were measured (Little's law).
+/// Users think between requests, so there are more users than requests in flight. By Little's law, the average number in flight
+/// is the sum of all step times divided by the measured time.
 fn concurrency(test: &TestRun) -> u64 {
     let records =
         || usable_trials(&test.trials).into_iter().filter_map(|trial| Some(record_of(trial, Side::Initiator)?.1));
@@ -162,11 +162,11 @@ fn concurrency(test: &TestRun) -> u64 {
     ["connections", "flows"].iter().find_map(|name| test.options.count(name)).unwrap_or(1)
 }
 
-/// Layers are compared where they have about as much under way: one flow says nothing about a hundred.
+/// Returns true if two layers have a similar number in flight. One flow says nothing about a hundred.
 fn comparable(upper: &TestRun, lower: &TestRun, conversion: RateConversion) -> bool {
     let same_path = lower.from == upper.from && (upper.to.is_none() || lower.to == upper.to);
     let (high, low) = (concurrency(upper), concurrency(lower));
-    // Users who think have less under way than what they are compared with, which is their most all the same.
+    // Users with think time have less in flight than the layer below, but the rate below is still their maximum.
     let fewer = low <= 2 * high || upper.layer == Layer::App;
     let alike = matches!(conversion, RateConversion::FullFrames) || (high <= 2 * low && fewer);
     same_path && alike && lower.unavailable.is_none()
@@ -176,9 +176,9 @@ fn counts(summary: &Summary, wanted: &str) -> bool {
     matches!(&summary.metric.from, Derivation::Rate { counter, .. } if counter == wanted)
 }
 
-/// What the layer below reached on the same path.
+/// Returns the rate of the layer below on the same path.
 ///
-/// What exceeds it is not limited by it: segmentation offload lets streams exceed what single frames reach.
+/// A rate above it is not limited by it: segmentation offload lets streams exceed the rate of single frames.
 fn layer_below(run: &Run, test: &TestRun) -> Option<Limit> {
     let main = main_rate(test)?;
     let LayerComparison { lower, conversion, .. } = LAYER_COMPARISONS
@@ -194,7 +194,7 @@ fn layer_below(run: &Run, test: &TestRun) -> Option<Limit> {
         Some((other, below.value? * factor, below.metric.show(below.value?)))
     });
     let (other, most, shown) = reached.max_by(|a, b| a.1.total_cmp(&b.1))?;
-    // People say http, and that it is a closed loop stands in its row.
+    // People say http; the row of the test says that it is a closed loop.
     let words = format!("{} {shown}", other.kind.trim_end_matches("_closed").replace('_', " "));
     let limit = Limit { text: words, ..limit(LimitKind::LayerBelow, main, most, "") };
     limit.used.is_some_and(|used| used <= 1.0).then_some(limit)
@@ -280,7 +280,7 @@ mod tests {
     fn users_are_compared_with_the_requests_of_as_many_connections_as_they_wait_on() {
         let waiting = |nanos: u64| visits((1_000, 0), vec![step("home", (1_000, 0), nanos)]);
         let mut builder = RunBuilder::new();
-        // The times of a thousand answers, 1 to 1,000 times a span, within a second.
+        // The times of a thousand answers, 1 to 1,000 times a base time, within one second.
         builder.users(&[waiting(20_000)]);
         builder.http(4_000, 4);
         builder.run.tests[1].kind = "http_closed".to_owned();

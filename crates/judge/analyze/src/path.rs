@@ -1,4 +1,4 @@
-//! What carries a test between its hosts: a wire with its speed, or the memory of a machine.
+//! What connects the hosts of a test: a wire with a speed, or memory of one machine.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use fathom_model::{
     units::{BitsPerSec, Bytes},
 };
 
-/// Drivers of devices that are memory and no wire: what they report as their speed is a constant, or nothing.
+/// Drivers of memory devices, which have no wire. The speed they report is a constant, or missing.
 const VIRTUAL: [&str; 14] = [
     "veth",
     "bridge",
@@ -26,43 +26,43 @@ const VIRTUAL: [&str; 14] = [
     "loopback",
 ];
 
-/// Whether a device of this driver is memory and no wire.
+/// Returns true if devices of this driver are memory and have no wire.
 pub(crate) fn is_virtual(driver: &str) -> bool {
     VIRTUAL.contains(&driver)
 }
 
-/// What carries a test between two hosts.
+/// The link between the two hosts of a test.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum PathLink {
     /// A wire, with the rate and the MTU of its slower end.
     Wire { speed: BitsPerSec, mtu: Option<Bytes> },
-    /// No wire: the host and the driver that says so, where it is known.
+    /// No wire. Names the host and, if known, the driver that shows this.
     NoWire { host: String, interface: String, driver: Option<String> },
 }
 
-/// The hosts of a test, the one that begins first.
+/// Returns the hosts of a test, the initiating host first.
 pub(crate) fn hosts_of(test: &TestRun) -> impl Iterator<Item = &str> {
     let to = test.to.as_deref().filter(|to| *to != test.from);
     std::iter::once(test.from.as_str()).chain(to)
 }
 
-/// A fact of the interface that a host was tested on.
+/// Returns a fact about the interface that a host was tested on.
 fn fact<'a>(run: &'a Run, host: &str, name: &str) -> Option<&'a str> {
     let host = run.hosts.get(host)?;
     host.environment.get(host.interface.as_deref()?, name)
 }
 
-/// The MTU of the path, which is that of its narrower end.
+/// Returns the MTU of the path, which is the smaller MTU of its ends.
 pub(crate) fn mtu(run: &Run, test: &TestRun) -> Option<Bytes> {
     hosts_of(test).filter_map(|host| fact(run, host, "mtu_bytes")?.parse().ok().map(Bytes)).min_by_key(|mtu| mtu.0)
 }
 
-/// What carries a test; nothing when no host tells of its interface.
+/// Returns the link of a test, or `None` if no host reports its interface.
 pub(crate) fn link_of(run: &Run, test: &TestRun) -> Option<PathLink> {
     let mut slowest: Option<BitsPerSec> = None;
     for host in hosts_of(test) {
         let Some(interface) = run.hosts.get(host).and_then(|host| host.interface.clone()) else { continue };
-        // The loopback device has no driver that it could tell.
+        // The loopback device reports no driver.
         let loopback = (interface == "lo").then_some("loopback");
         let driver = fact(run, host, "driver").or(loopback).map(str::to_owned);
         let speed = fact(run, host, "speed_bps").and_then(|speed| speed.parse::<BitsPerSec>().ok());
@@ -76,7 +76,7 @@ pub(crate) fn link_of(run: &Run, test: &TestRun) -> Option<PathLink> {
     Some(PathLink::Wire { speed: slowest?, mtu: mtu(run, test) })
 }
 
-/// Whether a host's device hands packets over within one machine.
+/// Returns true if the host's device passes packets within one machine.
 pub(crate) fn is_memory(hosts: &BTreeMap<String, Host>, host: &str) -> bool {
     let driver = |host: &Host| Some(is_virtual(host.environment.get(host.interface.as_deref()?, "driver")?));
     hosts.get(host).and_then(driver).unwrap_or(false)

@@ -1,4 +1,4 @@
-//! Whether intervals are as narrow as was asked for.
+//! Checks whether the confidence intervals are as narrow as requested.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use fathom_model::{Metric, Run, Summary, TestRun, run::Host, units::share_of_per
 
 use crate::summaries::summaries;
 
-/// How far an interval reaches from its value to the farther side, as a share of the value.
+/// Returns the distance from the value to the farther end of its interval, as a share of the value.
 pub(crate) fn half_width(summary: &Summary) -> Option<f64> {
     let (value, interval) = summary.value.zip(summary.confidence)?;
     let farther = (interval.high - value).max(value - interval.low);
     (value > 0.0).then_some(farther / value)
 }
 
-/// Whether the first value of every test that has one is as sure as the plan asks; never without such a wish.
+/// Returns true if the first value of every test is as precise as the plan requests. False if the plan requests nothing.
 #[must_use]
 pub fn is_narrow(run: &Run, metrics: &BTreeMap<String, Vec<Metric>>) -> bool {
     let Some(asked) = run.plan.until_ci.as_deref().and_then(share_of_percent) else { return false };

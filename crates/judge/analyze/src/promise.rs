@@ -1,4 +1,4 @@
-//! What was promised of a metric: read before anything starts, judged when everything is over.
+//! Promises about metrics: read before anything starts, judged after the run.
 
 use fathom_model::{
     Better, Confidence, Metric, Unit,
@@ -7,7 +7,7 @@ use fathom_model::{
     units::{BitsPerSec, Bytes, Nanos, PerSec, UnitError, approximate},
 };
 
-/// How a value must stand to the promised one.
+/// How the value must relate to the promised bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relation {
     /// `>=`
@@ -23,49 +23,45 @@ pub enum Relation {
 /// A promise in the unit of its metric.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Promise {
-    /// How the value must stand to the bound.
     pub relation: Relation,
     /// The bound in the metric's unit: bit/s, ns, a share from 0 to 1.
     pub bound: f64,
 }
 
-/// Why a promise cannot be judged.
+/// The reason why a promise cannot be judged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PromiseError {
     /// The test has no metric of that name.
     #[error("there is no metric `{name}` to promise{}", nearest.as_ref().map_or(String::new(), |near| format!("; did you mean `{near}`?")))]
     UnknownMetric {
-        /// The name that was given.
         name: String,
-        /// The name that it resembles.
+        /// The most similar name.
         nearest: Option<String>,
-        /// All names that there are.
+        /// All names that exist.
         known: Vec<String>,
     },
     /// The bound is not a quantity of the metric's unit.
     #[error("the promise `{text}` for `{metric}` cannot be read: {cause}")]
     Unit {
-        /// The metric.
         metric: String,
-        /// What it is counted in.
+        /// The unit of the metric.
         unit: Unit,
-        /// What was promised.
+        /// The text of the promise.
         text: String,
-        /// What is wrong with it.
+        /// The parse error.
         cause: UnitError,
     },
-    /// Neither more nor less of the metric is better, so a bare value promises nothing.
+    /// Neither higher nor lower is better for this metric, so a bare value promises nothing.
     #[error("the promise `{text}` for `{metric}` does not say whether more or less is meant")]
     NoRelation {
-        /// The metric.
         metric: String,
-        /// What was promised.
+        /// The text of the promise.
         text: String,
     },
 }
 
 impl PromiseError {
-    /// What to write instead.
+    /// Returns advice on what to write instead.
     #[must_use]
     pub fn hint(&self) -> String {
         match self {
@@ -85,10 +81,10 @@ impl PromiseError {
     }
 }
 
-/// The metric that a promise names, by its name, by its title, or `requests/s` for `requests_per_sec`.
+/// Finds the metric that a promise names: by its name, by its title, or as `requests/s` for `requests_per_sec`.
 ///
 /// # Errors
-/// Names the metrics that there are.
+/// Returns an error with the names of all metrics if none matches.
 pub fn find<'a>(metrics: &'a [Metric], name: &str) -> Result<&'a Metric, PromiseError> {
     let rate = name.strip_suffix("/s").map(|thing| format!("{thing}_per_sec"));
     let named = |metric: &&Metric| {
@@ -101,10 +97,10 @@ pub fn find<'a>(metrics: &'a [Metric], name: &str) -> Result<&'a Metric, Promise
     })
 }
 
-/// Reads `>= 10G`, `< 20ms`, `<= 0.1 %`; a bare value means at least or at most, whichever is the good way.
+/// Reads `>= 10G`, `< 20ms`, `<= 0.1 %`. A bare value means at least or at most, depending on which direction is better.
 ///
 /// # Errors
-/// Says what is wrong with the text, and in [`PromiseError::hint`] what to write.
+/// Returns an error that says what is wrong with the text; [`PromiseError::hint`] says what to write instead.
 pub fn parse(text: &str, metric: &Metric) -> Result<Promise, PromiseError> {
     const RELATIONS: [(&str, Relation); 6] = [
         (">=", Relation::AtLeast),
@@ -129,10 +125,10 @@ pub fn parse(text: &str, metric: &Metric) -> Result<Promise, PromiseError> {
     Ok(Promise { relation, bound: quantity_of(quantity.trim(), metric.unit).map_err(unit)? })
 }
 
-/// Reads `p99 < 20ms`: a promise with the name or the title of its metric before it.
+/// Reads `p99 < 20ms`: the name or the title of a metric, followed by a promise.
 ///
 /// # Errors
-/// As [`find`] and [`parse`] say; without a relation the whole text is taken for a name.
+/// Returns the errors of [`find`] and [`parse`]. Without a relation, the whole text is taken as a name.
 pub fn split<'a>(text: &str, metrics: &'a [Metric]) -> Result<(&'a Metric, Promise), PromiseError> {
     let at = text.find(['<', '>', '≤', '≥', '=']).unwrap_or(text.len());
     let metric = find(metrics, text[..at].trim())?;
@@ -153,7 +149,7 @@ fn quantity_of(text: &str, unit: Unit) -> Result<f64, UnitError> {
 }
 
 impl Relation {
-    /// The sign as one types it.
+    /// Returns the relation as typed.
     #[must_use]
     pub const fn sign(self) -> &'static str {
         match self {
@@ -164,7 +160,7 @@ impl Relation {
         }
     }
 
-    /// The sign of what breaks it.
+    /// Returns the opposite relation, which breaks the promise.
     #[must_use]
     pub const fn broken_sign(self) -> &'static str {
         match self {
@@ -177,9 +173,9 @@ impl Relation {
 }
 
 impl Promise {
-    /// Whether a value keeps it; open when the bound lies strictly within the value's interval.
+    /// Judges a value. The outcome is open if the bound is strictly inside the confidence interval of the value.
     ///
-    /// A bound at the very end of an interval is decided by the value: no loss at all keeps a promise of none.
+    /// If the bound is exactly at an end of the interval, the value decides: no loss at all keeps a promise of no loss.
     #[must_use]
     pub fn judge(self, value: f64, confidence: Option<&Confidence>) -> PromiseOutcome {
         if confidence.is_some_and(|interval| interval.low < self.bound && self.bound < interval.high) {

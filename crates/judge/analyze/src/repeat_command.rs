@@ -1,20 +1,21 @@
-//! The command that measures again in another way: one that can be pasted, or none.
+//! Builds the command that repeats a measurement with other options. Returns a command that can be pasted, or none.
 
 use fathom_model::{Run, TestRun, plan::HostReach};
 
 /// Commands that measure one test and take every option of its kind.
 const LAYER_COMMANDS: &[&str] = &["tcp", "udp", "http", "packet", "probe"];
-/// Options of a test that make it the one that it is.
+/// Options that identify a test.
 const IDENTIFYING_OPTIONS: &[&str] = &["connections", "flows", "size", "rate"];
 
-/// The whole run again with another time or number of rounds, which every command that measures takes.
+/// Returns the command for the whole run with another duration or number of rounds. Every measuring command takes these
+/// options.
 pub(crate) fn repeat_run_command(run: &Run, options: &str) -> Option<String> {
     let command = command(run)?;
     let measures = LAYER_COMMANDS.contains(&command) || ["evaluate", "run", "app"].contains(&command);
     measures.then(|| with(&run.command, options))
 }
 
-/// One test again with another option of its kind; nothing where no command line says that.
+/// Returns the command for one test with another option of its kind, or `None` if no command line can express that.
 pub(crate) fn repeat_test_command(run: &Run, test: &TestRun, options: &str) -> Option<String> {
     match command(run)? {
         "app" => Some(with(&run.command, options)),
@@ -28,7 +29,7 @@ fn command(run: &Run) -> Option<&str> {
     run.command.strip_prefix("fathom ")?.split(' ').next()
 }
 
-/// The command with options behind it, but before the words of a script.
+/// Appends options to a command, but before the arguments of a script.
 fn with(command: &str, options: &str) -> String {
     match command.split_once(" -- ") {
         Some((before, words)) => format!("{before} {options} -- {words}"),
@@ -36,7 +37,7 @@ fn with(command: &str, options: &str) -> String {
     }
 }
 
-/// The command that makes one test of an evaluation between the same hosts.
+/// Returns the command for one test of an evaluation between the same hosts.
 fn layer_command(run: &Run, test: &TestRun) -> Option<String> {
     let (layer, word) = match test.kind.as_str() {
         "frames" => ("packet", "frames"),
@@ -53,7 +54,7 @@ fn layer_command(run: &Run, test: &TestRun) -> Option<String> {
         HostReach::At(address) => address.to_string(),
         HostReach::This => "127.0.0.1".to_owned(),
     };
-    // A responder of ours has no URL that a command could name from outside a lab.
+    // Outside a lab, no URL reaches a responder that fathom started itself.
     if layer == "http" && !place.starts_with("--lab") {
         return None;
     }

@@ -1,4 +1,4 @@
-//! Hand-made runs for tests: two hosts, a few tests, and what their counters are made to show.
+//! Hand-made runs for tests: two hosts, a few tests, and counters with chosen values.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +20,10 @@ use crate::{AnalysisContext, analyze};
 const MS: u64 = 1_000_000;
 const INTERVAL_MS: u64 = 50;
 const MEASURED_MS: (u64, u64) = (200, 1200);
-/// The samples of the hosts' counters: before, at the beginning and at the end of the measured part, and after.
+/// The sample times of the host counters: before, at the start of, at the end of, and after the measured part.
 const SAMPLES_MS: [u64; 4] = [100, 200, 1200, 1300];
 
-/// A run to be told and then analysed.
+/// Builds a run and analyzes it.
 pub(crate) struct RunBuilder {
     pub(crate) run: Run,
     pub(crate) context: AnalysisContext,
@@ -59,7 +59,7 @@ fn rate(name: &'static str, title: &'static str, unit: Unit, (side, counter): (S
     }
 }
 
-/// A step that this many users came to, of whom that many failed in one way; the others took 1, 2, 3 … times a span.
+/// A step that `n_reached` users reached and `n_failed` failed, all in one way. The others took 1, 2, 3, … times `nanos`.
 pub(crate) fn step(name: &str, (n_reached, n_failed): (u64, u64), nanos: u64) -> StepRecord {
     let mut times = Histogram::new();
     (1..=n_reached - n_failed).for_each(|value| times.record(value * nanos));
@@ -81,7 +81,7 @@ pub(crate) fn step(name: &str, (n_reached, n_failed): (u64, u64), nanos: u64) ->
     }
 }
 
-/// Users of whom that many began in the measured part, and that many of them gave up.
+/// Users of whom `n_begun` began in the measured part and `n_gave_up` gave up.
 pub(crate) fn visits((n_begun, n_gave_up): (u64, u64), steps: Vec<StepRecord>) -> UsersRecord {
     let measured = Visits { n_begun, n_gave_up, n_finished: n_begun - n_gave_up };
     UsersRecord {
@@ -95,7 +95,7 @@ pub(crate) fn visits((n_begun, n_gave_up): (u64, u64), steps: Vec<StepRecord>) -
     }
 }
 
-/// A record of a trial that began ten seconds after the clock did.
+/// A record of a trial that began at ten seconds on the clock.
 pub(crate) fn record(side: Side) -> Record {
     Record {
         side,
@@ -199,7 +199,7 @@ impl RunBuilder {
         self.run.tests.last_mut().unwrap()
     }
 
-    /// A stream with this many bytes per second in each trial.
+    /// Adds a stream with this many bytes per second in each trial.
     pub(crate) fn tcp_stream(&mut self, bytes_per_sec: &[u64]) {
         let trials = bytes_per_sec.iter().enumerate().map(|(round, rate)| {
             let sender = counting(Side::Initiator, count::BYTES_SENT, *rate);
@@ -209,7 +209,7 @@ impl RunBuilder {
         self.add_test((Layer::Tcp, "tcp_stream"), &[throughput()], trials);
     }
 
-    /// Datagrams, sent and received, in each trial.
+    /// Adds a test of datagrams, sent and received, in each trial.
     pub(crate) fn udp_stream(&mut self, datagrams: &[(u64, u64)]) {
         let trials = datagrams.iter().enumerate().map(|(round, (sent, received))| {
             let sender = counting(Side::Initiator, count::SENT, *sent);
@@ -220,7 +220,7 @@ impl RunBuilder {
         self.add_test((Layer::Udp, "udp_stream"), &[rate, loss()], trials);
     }
 
-    /// Beside the last test the same one the other way, in one trial that sent and received so much.
+    /// Adds the reverse direction of the last test, to run together with it, in one trial with these sent and received counts.
     pub(crate) fn add_reverse(&mut self, (sent, received): (u64, u64)) {
         let there = self.run.tests.last().unwrap();
         let sender = counting(Side::Initiator, count::SENT, sent);
@@ -248,7 +248,7 @@ impl RunBuilder {
         self.run.tests.push(back);
     }
 
-    /// Probes, sent and answered, and what they found besides.
+    /// Adds a test of probes, sent and answered, with their other results.
     pub(crate) fn probed(&mut self, (sent, answered): (u64, u64), probe: ProbeRecord) {
         let totals = [(count::SENT, sent), (count::RECEIVED, answered), ("lost", sent - answered)];
         let totals = totals.map(|(name, n)| (name.to_owned(), n)).into();
@@ -260,7 +260,7 @@ impl RunBuilder {
         self.add_test((Layer::Path, "probe"), &[metric], vec![trial]);
     }
 
-    /// Makes the last test a search of what loses at most 0.1 %, which 4,000 per second do and 4,100 do not.
+    /// Turns the last test into a search with the objective of at most 0.1 % loss: 4,000 per second keep it and 4,100 do not.
     pub(crate) fn search(&mut self, ending: Ending, cause: MissReason) {
         let trial = |n: u32, offered: f64, vote: Vote| SearchTrial {
             n,
@@ -268,7 +268,7 @@ impl RunBuilder {
             sent: Some(offered),
             achieved: Some(offered - f64::from(n % 3)),
             value: Some(0.0),
-            // The response time of a queue that serves 4,000 per second.
+            // The response time of a queue that serves 4,200 per second.
             median_ns: Some(1e9 / (4_200.0 - offered)),
             vote,
             took_ns: Nanos::from_secs(1),
@@ -305,7 +305,7 @@ impl RunBuilder {
         });
     }
 
-    /// One trial of requests over this many connections.
+    /// Adds one trial of requests over this many connections.
     pub(crate) fn http(&mut self, per_second: u64, connections: u64) {
         let client = counting(Side::Initiator, count::REQUESTS, per_second);
         let rate = rate("requests_per_sec", "rate", Unit::RequestsPerSec, (Side::Initiator, count::REQUESTS));
@@ -313,7 +313,7 @@ impl RunBuilder {
         test.options.set("connections", connections.to_string());
     }
 
-    /// One trial of transactions over this many flows.
+    /// Adds one trial of transactions over this many flows.
     pub(crate) fn tcp_rr(&mut self, per_second: u64, flows: u64) {
         let client = counting(Side::Initiator, count::TRANSACTIONS, per_second);
         let rate = rate("transactions_per_sec", "rate", Unit::PerSec, (Side::Initiator, count::TRANSACTIONS));
@@ -321,7 +321,7 @@ impl RunBuilder {
         test.options.set("flows", flows.to_string());
     }
 
-    /// Probes of which, in each trial, half took a first time and half a second one, in nanoseconds.
+    /// Adds a test of probes. In each trial, half took the first time and half the second, in nanoseconds.
     pub(crate) fn probes(&mut self, trials: &[(u64, u64)]) {
         let quantile = |name: &'static str, q| Metric {
             better: Better::Lower,
@@ -341,7 +341,7 @@ impl RunBuilder {
         self.add_test((Layer::Tcp, "tcp_loaded"), &metrics, trials);
     }
 
-    /// Users of a script, with what they did in each trial; a thousand requests per second.
+    /// Adds users of a script with their actions in each trial, at a thousand requests per second.
     pub(crate) fn users(&mut self, trials: &[UsersRecord]) {
         let rate = rate("requests_per_sec", "rate", Unit::RequestsPerSec, (Side::Initiator, count::REQUESTS));
         let of_trial = |(round, users): (usize, &UsersRecord)| {
@@ -360,25 +360,25 @@ impl RunBuilder {
         }
     }
 
-    /// A counter of a host that grew by this in every trial so far.
+    /// Adds a host counter that grew by this much in every trial so far.
     pub(crate) fn host_counter(&mut self, host: &str, counter: (&str, &str), growth: u64) {
         self.series(host, counter, &[7, 7, 7 + growth, 7 + growth]);
     }
 
-    /// How a core spent its time in every trial so far: user, system, softirq and irq, in percent.
+    /// Sets how a core spent its time in every trial so far: user, system, softirq and irq, in percent.
     pub(crate) fn cpu(&mut self, host: &str, core: &str, percent: [u64; 4]) {
         let idle = 100 - percent.iter().sum::<u64>();
         let names = [counter::CPU_USER_NS, counter::CPU_SYSTEM_NS, counter::CPU_SOFTIRQ_NS, counter::CPU_IRQ_NS];
         let states = names.into_iter().zip(percent).chain([(counter::CPU_IDLE_NS, idle), (counter::CPU_STEAL_NS, 0)]);
         for (name, percent) in states {
-            // Outside the measured part the core is idle, whatever it does in it.
+            // Outside the measured part the core is always idle.
             let worked = percent * (SAMPLES_MS[2] - SAMPLES_MS[1]) * MS / 100;
             let beside = if name == counter::CPU_IDLE_NS { 100 * MS } else { 0 };
             self.series(host, (name, core), &[0, beside, beside + worked, 2 * beside + worked]);
         }
     }
 
-    /// What a host's threads used of the measured second, by core, in every trial so far, in milliseconds.
+    /// Sets the CPU time of a host's threads in the measured second, by core, in milliseconds, in every trial so far.
     pub(crate) fn own_cpu(&mut self, host: &str, by_core: &[(&str, u64)]) {
         for trial in self.run.tests.iter_mut().flat_map(|test| &mut test.trials) {
             let used = by_core.iter().map(|(core, ms)| ((*core).to_owned(), Nanos::from_millis(*ms)));
@@ -386,20 +386,20 @@ impl RunBuilder {
         }
     }
 
-    /// A core that is idle but for the time that was taken from it.
+    /// Adds a core that is idle except for the stolen time.
     pub(crate) fn steal(&mut self, host: &str, time: Nanos) {
         self.series(host, (counter::CPU_STEAL_NS, "cpu3"), &[0, 0, time.0, time.0]);
         self.series(host, (counter::CPU_IDLE_NS, "cpu3"), &[0, 0, 1000 * MS - time.0, 1000 * MS - time.0]);
     }
 
-    /// A total of a host's record in every trial so far.
+    /// Sets a total of a host's record in every trial so far.
     pub(crate) fn total(&mut self, host: &str, name: &str, value: u64) {
         for trial in self.run.tests.iter_mut().flat_map(|test| &mut test.trials) {
             trial.records.get_mut(host).unwrap().totals.insert(name.to_owned(), value);
         }
     }
 
-    /// What the target's stream grew by in each interval, in every trial so far.
+    /// Sets the growth of the target's stream in each interval, in every trial so far.
     pub(crate) fn growth_per_interval(&mut self, growth: impl Fn(u64) -> u64) {
         for trial in self.run.tests.iter_mut().flat_map(|test| &mut test.trials) {
             let column = trial.records.get_mut("target").unwrap().timeline.counters.get_mut(count::BYTES_RECEIVED);
@@ -415,19 +415,19 @@ impl RunBuilder {
         }
     }
 
-    /// Both hosts have a real device of this speed.
+    /// Gives both hosts a real device with this speed.
     pub(crate) fn wire(&mut self, speed_bps: &str, mtu_bytes: &str) {
         self.note("speed_bps", speed_bps);
         self.note("mtu_bytes", mtu_bytes);
         self.driver("ice");
     }
 
-    /// Both hosts' devices have this driver.
+    /// Sets the driver of both hosts' devices.
     pub(crate) fn driver(&mut self, name: &str) {
         self.note("driver", name);
     }
 
-    /// A device of two interfaces stands between the two in every trial so far, joined to them by memory.
+    /// Puts a device with two interfaces between the hosts in every trial so far, connected to them through memory.
     pub(crate) fn device_between(&mut self, name: &str) {
         let device =
             Host { interface: Some("eth0".to_owned()), further_interfaces: vec!["eth1".to_owned()], ..Host::default() };
@@ -440,21 +440,21 @@ impl RunBuilder {
         }
     }
 
-    /// Both hosts are namespaces of one machine.
+    /// Makes both hosts namespaces of one machine.
     pub(crate) fn one_machine(&mut self) {
         for (name, reach) in &mut self.run.plan.hosts {
             *reach = HostReach::Lab(name.clone());
         }
     }
 
-    /// The run as the analysis leaves it.
+    /// Returns the analyzed run.
     pub(crate) fn analyzed(&self) -> Run {
         let mut run = self.run.clone();
         analyze(&mut run, &self.context);
         run
     }
 
-    /// The first finding of a cause.
+    /// Returns the first finding with this id.
     pub(crate) fn finding(&self, id: &str) -> Option<Finding> {
         self.analyzed().findings.into_iter().find(|finding| finding.id == id)
     }

@@ -1,6 +1,6 @@
-//! What scripted users did, step by step, over all trials of a test; judged by what the script promises.
+//! Sums up the actions of scripted users, step by step, over all trials of a test, and judges the promises of the script.
 //!
-//! The values of a step are computed as all others are: its metrics say how they follow from the records.
+//! The values of a step are computed like all others: its metrics define how they follow from the records.
 
 use std::collections::BTreeMap;
 
@@ -21,12 +21,11 @@ use crate::{
     window::{record_of, usable_trials},
 };
 
-/// The page on which the values are defined.
+/// The page that defines the values.
 const SOURCE: &str = "docs/methods/steps.md";
-/// As many samples as are needed for one in this many of them to be seen with 95 % (the rule of three).
+/// The rule of three: to see an event of share p with 95 % confidence, this number divided by p samples are needed.
 const RARE_SAMPLES_MIN: f64 = 3.0;
 
-/// The quantiles of a step's times.
 const TIMES: [(MetricName, f64); 5] = [
     (MetricName("time_ns_p50", "p50"), 0.5),
     (MetricName("time_ns_p90", "p90"), 0.9),
@@ -40,7 +39,7 @@ const ERRORS: MetricName = MetricName("errors_ratio", "errors");
 const FREQUENT: UnitAndSense = UnitAndSense(Unit::PerSec, Better::Higher);
 const RARE: UnitAndSense = UnitAndSense(Unit::Ratio, Better::Lower);
 
-/// What can be promised of a script as a whole, beside what its kind measures; `promises` may name further percentiles.
+/// Returns the metrics of a script as a whole, in addition to those of its kind. `promises` can name more percentiles.
 #[must_use]
 pub fn script_metrics(promises: &[String]) -> Vec<Metric> {
     let all = [
@@ -57,7 +56,7 @@ pub fn script_metrics(promises: &[String]) -> Vec<Metric> {
     metrics
 }
 
-/// What can be promised of a step or a transaction; `promises` may name further percentiles.
+/// Returns the metrics of a step or a transaction. `promises` can name more percentiles.
 #[must_use]
 pub fn step_metrics(step: &str, promises: &[String]) -> Vec<Metric> {
     let from = |of| Derivation::Step { step: step.to_owned().into(), of };
@@ -74,7 +73,7 @@ pub fn step_metrics(step: &str, promises: &[String]) -> Vec<Metric> {
     metrics
 }
 
-/// Adds the percentiles that are promised beside those that are always computed: `p95 < 200ms`.
+/// Adds the percentiles of the promises that are not always computed, such as `p95 < 200ms`.
 fn add_percentiles(metrics: &mut Vec<Metric>, promises: &[String], from: impl Fn(f64) -> Derivation) {
     for text in promises {
         let title = text.trim_start().split(['<', '>', '≤', '≥', '=', ' ']).next().unwrap_or_default();
@@ -95,13 +94,13 @@ fn add_percentiles(metrics: &mut Vec<Metric>, promises: &[String], from: impl Fn
     }
 }
 
-/// The quantile that `p95` or `p99.95` means.
+/// Returns the quantile of a title such as `p95` or `p99.95`.
 fn quantile_of(title: &str) -> Option<f64> {
     let percent = title.strip_prefix('p').filter(|digits| digits.starts_with(|c: char| c.is_ascii_digit()))?;
     percent.parse::<f64>().ok().map(|percent| percent / 100.0).filter(|q| (0.0..1.0).contains(q))
 }
 
-/// What the users of a test did; nothing when it had no scripted users.
+/// Sums up the users of a test, or returns `None` if it had no scripted users.
 pub(crate) fn users(test: &TestRun, hosts: &BTreeMap<String, Host>) -> Option<UsersSummary> {
     let trials = usable_trials(&test.trials);
     let records: Vec<&UsersRecord> = trials.iter().filter_map(|trial| users_of(trial)).collect();
@@ -131,12 +130,12 @@ pub(crate) fn users(test: &TestRun, hosts: &BTreeMap<String, Host>) -> Option<Us
     })
 }
 
-/// What the users of a trial did.
+/// Returns the users of a trial.
 fn users_of(trial: &Trial) -> Option<&UsersRecord> {
     record_of(trial, Side::Initiator)?.1.users.as_ref()
 }
 
-/// The steps of all trials in the order of the script, with their counts, their errors and an example of each cause.
+/// Merges the steps of all trials in the order of the script, with their counts, errors and one example of each cause.
 fn merge_steps(records: &[&UsersRecord], n_begun: u64) -> Vec<StepSummary> {
     let mut steps: Vec<StepSummary> = Vec::new();
     for record in records.iter().flat_map(|record| &record.steps) {
@@ -147,7 +146,7 @@ fn merge_steps(records: &[&UsersRecord], n_begun: u64) -> Vec<StepSummary> {
         });
         add(&mut steps[idx], record);
     }
-    // Where all visits began in the warm-up, the step that most came to stands for the beginning.
+    // If all visits began in the warm-up, the step with the most visits counts as the start of the funnel.
     let whole = if n_begun > 0 { n_begun } else { steps.iter().map(|step| step.n_reached).max().unwrap_or(0) };
     for step in &mut steps {
         step.reached_ratio = ratio(step.n_reached, whole);
@@ -168,7 +167,7 @@ fn add(step: &mut StepSummary, record: &StepRecord) {
     }
 }
 
-/// Judges one promise by the values that it may be about.
+/// Judges one promise by the values that it can refer to.
 fn judge(text: &str, whose: &str, values: &[&Summary]) -> JudgedPromise {
     let metrics: Vec<Metric> = values.iter().map(|summary| summary.metric.clone()).collect();
     let open = |why: String| JudgedPromise {
@@ -198,7 +197,7 @@ fn judge(text: &str, whose: &str, values: &[&Summary]) -> JudgedPromise {
     JudgedPromise { margin, outcome, reason: (outcome != PromiseOutcome::Kept).then_some(reason), ..known }
 }
 
-/// How far a value lies on the good side of its bound, as a share of the bound.
+/// Returns the distance of a value from its bound, as a share of the bound. Positive values are on the good side.
 fn margin(promise: Promise, value: f64) -> Option<f64> {
     let room = match promise.relation {
         Relation::AtLeast | Relation::MoreThan => value - promise.bound,
@@ -207,9 +206,9 @@ fn margin(promise: Promise, value: f64) -> Option<f64> {
     (promise.bound > 0.0).then(|| room / promise.bound)
 }
 
-/// Why a value cannot be judged: a quantile without enough samples, or a small share of few.
+/// Returns why a value cannot be judged: a quantile without enough samples, or a small share of few samples.
 ///
-/// A share of which too much was seen is broken by few samples already.
+/// Few samples are enough to break a promise about a share that is too large.
 fn too_few(summary: &Summary, promise: Promise, outcome: PromiseOutcome) -> Option<String> {
     let n = summary.n_samples?;
     let needed = match summary.metric.from {
@@ -230,7 +229,7 @@ mod tests {
     use crate::run_builder::{RunBuilder, step, visits};
     use fathom_model::{Run, StepKind, VerdictState, units::Nanos};
 
-    /// A script of three steps, of which the second fails now and then; promised is what stands there.
+    /// A script of three steps, of which the second fails now and then. `promised` lists promises by step.
     fn shop(trials: usize, n: u64, promised: &[(&str, &str)]) -> Run {
         let mut users = visits(
             (n, n / 10),

@@ -1,6 +1,7 @@
-//! The values of a test with their uncertainty, from its records and the definitions of its metrics.
+//! The values of a test with their uncertainty, computed from its records and the definitions of its metrics.
 //!
-//! The unit of replication is the trial: rounds are spread over the whole run, so trials differ by what differs between runs.
+//! The unit of replication is the trial. Rounds are spread over the whole run, so the spread of the trials includes the
+//! variation between runs.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -24,13 +25,13 @@ use crate::{
     window::{MeasuredWindow, record_of, samples_within, usable_trials, widened},
 };
 
-/// Everything that values of one test are computed from.
+/// The input for the values of one test.
 struct TestTrials<'a> {
     trials: Vec<&'a Trial>,
     hosts: &'a BTreeMap<String, Host>,
 }
 
-/// The values of a test, in the order of its metrics; none when it could not be run.
+/// Returns the values of a test in the order of its metrics, or none if the test could not run.
 pub(crate) fn summaries(test: &TestRun, hosts: &BTreeMap<String, Host>, metrics: &[Metric]) -> Vec<Summary> {
     if test.unavailable.is_some() {
         return Vec::new();
@@ -58,21 +59,21 @@ pub(crate) fn summaries(test: &TestRun, hosts: &BTreeMap<String, Host>, metrics:
         .collect()
 }
 
-/// The value of a metric in one trial; nothing when it was not measured there.
+/// Returns the value of a metric in one trial, or `None` if it was not measured in that trial.
 #[must_use]
 pub fn value_in(trial: &Trial, hosts: &BTreeMap<String, Host>, metric: &Metric) -> Option<f64> {
     TestTrials { trials: vec![trial], hosts }.summary(metric).value
 }
 
-/// What work is counted in where the counter counts bytes.
+/// The unit of work for counters of bytes.
 const GIBIBYTE: f64 = 1_073_741_824.0;
 
 const MINUTE_NS: f64 = 60e9;
 
-/// A value of one trial, or why there is none.
+/// The value of one trial, or the reason why it is missing.
 type Value = Result<f64, String>;
 
-/// Why there is no value: the same words for all, so that a report says them once.
+/// The reason for a missing value. The wording is always the same, so that a report prints it once.
 const NOT_RECORDED: &str = "not recorded";
 
 const fn side_name(side: Side) -> &'static str {
@@ -91,12 +92,12 @@ fn total(trial: &Trial, side: Side, counter: &str) -> Result<u64, String> {
     record.totals.get(counter).copied().ok_or_else(|| NOT_RECORDED.to_owned())
 }
 
-/// A total that a derivation names by its side and its counter.
+/// Returns the total that a derivation names by side and counter.
 fn side_total(trial: &Trial, (side, counter): &(Side, Cow<'static, str>)) -> Result<u64, String> {
     total(trial, *side, counter)
 }
 
-/// A quantile of times as how many of them fit into a minute: the longest times make the low end.
+/// Converts a quantile of times to events per minute. The longest times become the low end.
 fn per_minute(times: Summary) -> Summary {
     let inverse = |nanos: f64| MINUTE_NS / nanos;
     Summary {
@@ -151,7 +152,7 @@ impl<'a> TestTrials<'a> {
             }),
             Derivation::Missing { sent, arrived } => {
                 let parts = |trial: &Trial| Ok((side_total(trial, arrived)?, side_total(trial, sent)?));
-                // The difference is taken before the division, so that one lost in a billion is not rounded away.
+                // Subtracts before dividing, so that one lost packet in a billion is not rounded away.
                 self.ratio_summary(metric, parts, |arrived, sent| {
                     let missing = i64::try_from(i128::from(sent) - i128::from(arrived)).ok()?;
                     (sent > 0).then(|| approximate_signed(missing) / approximate(sent))
@@ -207,10 +208,10 @@ impl<'a> TestTrials<'a> {
         }
     }
 
-    /// A counter's growth per second while all sides measured.
+    /// Returns the growth per second of a counter while all sides measured.
     fn rate(&self, trial: &Trial, side: Side, counter: &str) -> Value {
         let (host, record) = record_or_reason(trial, side)?;
-        // Where a count ended the trial, all that arrived belongs to the time in which it was sent.
+        // If a count ended the trial, everything that arrived belongs to the time in which it was sent.
         let whole = record_of(trial, Side::Initiator).and_then(|(_, initiator)| initiator.whole_span());
         if let Some((span, counted)) = whole.zip(record.totals.get(counter)) {
             return Ok(approximate(*counted) / span.as_secs_f64());
@@ -226,7 +227,7 @@ impl<'a> TestTrials<'a> {
         }
     }
 
-    /// What all cores of a side's host worked per unit of the side's work while all sides measured.
+    /// Returns the CPU time of all cores of a side's host per unit of the side's work, while all sides measured.
     fn host_cost(&self, trial: &Trial, side: Side, counter: &str) -> Value {
         let (host, _) = record_or_reason(trial, side)?;
         let window = MeasuredWindow::common(trial, self.hosts).ok_or("the sides did not measure at the same time")?;
@@ -241,7 +242,7 @@ impl<'a> TestTrials<'a> {
         if worked > 0 && cost.is_finite() { Ok(cost) } else { Err(format!("the {} did no work", side_name(side))) }
     }
 
-    /// The values of the trials that have one, and the first reason of those that have none.
+    /// Returns the values of the trials that have one, and the first reason why a value is missing.
     fn values(&self, of: impl Fn(&'a Trial) -> Value) -> (Vec<f64>, Option<String>) {
         let mut reason = self.trials.is_empty().then(|| "no trial was run".to_owned());
         let mut values = Vec::with_capacity(self.trials.len());
@@ -256,7 +257,7 @@ impl<'a> TestTrials<'a> {
 
     fn mean_summary(&self, metric: &Metric, of: impl Fn(&'a Trial) -> Value) -> Summary {
         let (trials, note) = self.values(of);
-        // No rate, total or cost is negative; a few trials that differ much would say so.
+        // Rates, totals and costs are never negative, but the interval of a few trials that differ a lot could be.
         let confidence = mean_interval(&trials, LEVEL).map(|t| Confidence { low: t.low.max(0.0), ..t });
         Summary { value: mean(&trials), confidence, trials, note, ..empty(metric) }
     }
@@ -313,43 +314,43 @@ impl<'a> TestTrials<'a> {
         Summary { value, confidence, trials, n_samples: Some(whole), note, ..empty(metric) }
     }
 
-    /// A share of units that are independent of each other: of one trial they make an interval already.
+    /// A share of units that are independent of each other. Even one trial gives an interval.
     fn proportion_summary(&self, metric: &Metric, parts: impl Fn(&'a Trial) -> Result<(u64, u64), String>) -> Summary {
         let plain = self.ratio_summary(metric, &parts, ratio);
         Summary { confidence: proportion_interval(self.pooled(&parts), plain.trials.len(), LEVEL), ..plain }
     }
 
-    /// Part and whole, summed over the trials that have both.
+    /// Returns part and whole, summed over the trials that have both.
     fn pooled(&self, parts: impl Fn(&'a Trial) -> Result<(u64, u64), String>) -> (u64, u64) {
         let counted = self.trials.iter().filter_map(|trial| parts(trial).ok());
         counted.fold((0, 0), |sum: (u64, u64), one| (sum.0.saturating_add(one.0), sum.1.saturating_add(one.1)))
     }
 }
 
-/// What the users of a trial did, with the record that says so.
+/// Returns the users of a trial and the record that contains them.
 fn users_of(trial: &Trial) -> Result<(&Record, &UsersRecord), String> {
     let (_, record) = record_or_reason(trial, Side::Initiator)?;
     record.users.as_ref().map(|users| (record, users)).ok_or_else(|| "there were no scripted users".to_owned())
 }
 
-/// The steps without the transactions that they are in.
+/// Returns the steps without the transactions that contain them.
 fn leaf_steps(users: &UsersRecord) -> impl Iterator<Item = &StepRecord> {
     users.steps.iter().filter(|step| step.kind == StepKind::Step)
 }
 
-/// One step of a trial.
 fn step<'a>(trial: &'a Trial, name: &str) -> Result<&'a StepRecord, String> {
     let (_, users) = users_of(trial)?;
     users.steps.iter().find(|step| step.name == name).ok_or_else(|| format!("there is no step {name}"))
 }
 
-/// What failed at a step, of what ended there: who is still under way has neither passed nor failed.
+/// Returns the failures at a step and the number of visits that ended there. Users still under way count as neither passed nor
+/// failed.
 pub(crate) fn failed(step: &StepRecord) -> (u64, u64) {
     let n_failed: u64 = step.errors.values().sum();
     (n_failed, n_failed.saturating_add(step.n_passed))
 }
 
-/// The visits of the measured part, with its length in seconds.
+/// Returns the visits in the measured part and its length in seconds.
 fn visits(trial: &Trial) -> Result<(Visits, f64), String> {
     let (record, users) = users_of(trial)?;
     let visits = users.measured.ok_or("visits were not counted for the measured part alone")?;
@@ -366,14 +367,14 @@ fn visits_per_sec(trial: &Trial, of: UsersValue) -> Value {
     Ok(approximate(n) / secs)
 }
 
-/// The length of the measured part; nothing when it is empty.
+/// Returns the length of the measured part in seconds, or an error if it is empty.
 fn measured_secs(record: &Record) -> Value {
     let (from, to) = record.measured_ns;
     let span = (to > from).then(|| (to - from).as_secs_f64());
     span.ok_or_else(|| "nothing was measured".to_owned())
 }
 
-/// Processor time of a side's own threads per unit of its work.
+/// The CPU time of a side's own threads per unit of its work.
 fn cost(trial: &Trial, side: Side, counter: &str) -> Value {
     let (_, record) = record_or_reason(trial, side)?;
     let work = total(trial, side, counter)?;
@@ -395,7 +396,7 @@ fn empty(metric: &Metric) -> Summary {
     }
 }
 
-/// The first value that is a rate of which more is better: what the test is about.
+/// Returns the headline value of a test: the first rate for which higher is better.
 pub(crate) fn main_rate(test: &TestRun) -> Option<&Summary> {
     let is_rate = |metric: &Metric| matches!(metric.from, Derivation::Rate { .. }) && metric.better == Better::Higher;
     test.summaries.iter().find(|summary| is_rate(&summary.metric))
@@ -459,7 +460,7 @@ mod tests {
         blind.tcp_rr(1_000, 1);
         blind.context.metrics.insert("tcp_rr".to_owned(), vec![cost]);
         assert_eq!(blind.analyzed().tests[0].summaries[0].value, None);
-        // Of bytes, the cost is that of a gibibyte.
+        // For bytes, the cost is that of one GiB.
         let mut stream = RunBuilder::new();
         stream.tcp_stream(&[125_000_000]);
         stream.cpu("target", "cpu0", [0, 50, 0, 0]);

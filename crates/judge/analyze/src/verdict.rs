@@ -1,4 +1,4 @@
-//! What became of a run, in one word, and whether what was promised was kept.
+//! The state of a run in one word, and whether its promises were kept.
 
 use fathom_model::{
     Finding, Layer, Run, Severity, Side, Trial, Verdict, VerdictState,
@@ -11,7 +11,7 @@ use crate::{
     judged_promise::{PromiseResult, judge_promises},
 };
 
-/// The state of a run: what it did, then what spoils its numbers, then its promises.
+/// Returns the state of a run. Checks its results first, then findings that spoil its values, then its promises.
 pub(crate) fn verdict(run: &Run) -> Verdict {
     let all = |is: &dyn Fn(&TestRun) -> bool| run.tests.iter().all(is);
     let invalid = run.tests.iter().filter(|test| has_finding(run, test, Severity::Invalidates));
@@ -48,12 +48,12 @@ pub(crate) fn verdict(run: &Run) -> Verdict {
     said(VerdictState::Measured, Vec::new())
 }
 
-/// The promises of a test; a number that cannot be trusted leaves them open.
+/// Returns the judged promises of a test. A promise about an untrustworthy value is left open.
 ///
-/// What was disturbed may have kept a promise all the same, but it does not break one.
+/// A disturbed test can keep a promise but not break one.
 fn trusted_promises<'a>(run: &'a Run, test: &'a TestRun) -> Vec<PromiseResult<'a>> {
     let spoils = |finding: &&Finding| {
-        // Where nothing arrived, nothing arrived.
+        // If nothing arrived, that fact is certain.
         let is_sure = finding.id == NOTHING_DONE;
         finding.severity >= Severity::Disturbs && finding.tests.contains(&test.name) && !is_sure
     };
@@ -68,18 +68,18 @@ fn trusted_promises<'a>(run: &'a Run, test: &'a TestRun) -> Vec<PromiseResult<'a
     all
 }
 
-/// What the findings of a severity say.
+/// Returns the titles of all findings of a severity.
 fn titles(run: &Run, severity: Severity) -> Vec<String> {
     let found = run.findings.iter().filter(|finding| finding.severity == severity);
     found.map(|finding| run.told(finding)).collect()
 }
 
-/// Whether a finding of this severity names a test.
+/// Returns true if a finding of this severity names the test.
 fn has_finding(run: &Run, test: &TestRun, severity: Severity) -> bool {
     run.findings.iter().any(|finding| finding.severity == severity && finding.tests.contains(&test.name))
 }
 
-/// Whether a test has nothing to show: no value, values of its warm-up alone, or nothing done.
+/// Returns true if a test has no value, only values of its warm-up, or did nothing.
 fn has_no_result(run: &Run, test: &TestRun) -> bool {
     let records = test.trials.iter().flat_map(|trial| trial.records.values());
     let mut initiators = records.filter(|record| record.side == Side::Initiator).peekable();
@@ -92,7 +92,7 @@ fn did_nothing(run: &Run, test: &TestRun) -> bool {
     run.findings.iter().any(|finding| finding.id == NOTHING_DONE && finding.tests.contains(&test.name))
 }
 
-/// What a run lacks of which something is left: what ended early, and tests that did nothing.
+/// Returns the missing parts of a run that has some results: tests that ended early or did nothing.
 fn missing_parts(run: &Run) -> Vec<String> {
     if let Completeness::Incomplete { reason } = &run.completeness {
         return vec![reason.clone()];
@@ -101,21 +101,21 @@ fn missing_parts(run: &Run) -> Vec<String> {
     let ended_early = |test: &TestRun| !test.trials.is_empty() && test.trials.iter().all(is_cut);
     let why = |test: &TestRun| match () {
         () if ended_early(test) => Some(format!("{} ended early", test.named())),
-        // A host that does not answer one kind of probe may answer another.
+        // A host that ignores one kind of probe may answer another.
         () if did_nothing(run, test) && test.layer != Layer::Path => Some(format!("{} did nothing", test.named())),
         () => None,
     };
     run.tests.iter().filter_map(why).collect()
 }
 
-/// Why there is no result at all.
+/// Returns the reasons why there is no result at all.
 fn reasons_for_nothing(run: &Run) -> Vec<String> {
     let cut = match &run.completeness {
         Completeness::Complete => None,
         Completeness::Incomplete { reason } => Some(reason.clone()),
     };
     let reasons: Vec<String> = cut.into_iter().chain(titles(run, Severity::Invalidates)).collect();
-    // Why a test could not be made stands in its row.
+    // The row of a test says why the test could not run.
     let none_began = run.tests.iter().all(|test| test.unavailable.is_some());
     match (reasons.is_empty(), none_began) {
         (false, _) => reasons,

@@ -1,6 +1,6 @@
 //! Which side recorded what, and the time in which all sides measured.
 //!
-//! Times of different hosts are compared on the controller's clock, by the offsets that were measured at the start.
+//! Times of different hosts are compared on the controller's clock, with the offsets measured at the start.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,23 @@ use fathom_model::{
     units::{Nanos, approximate},
 };
 
-/// The host of a record: one that plays both sides is recorded as `host` and `host/responder`.
+/// Returns the host of a record. A host that plays both roles is recorded as `host` and `host/responder`.
 pub(crate) fn host_of(key: &str) -> &str {
     key.strip_suffix("/responder").unwrap_or(key)
 }
 
-/// What one side of a trial recorded, with its host.
+/// Returns the record of one side of a trial, with its host.
 pub(crate) fn record_of(trial: &Trial, side: Side) -> Option<(&str, &Record)> {
     trial.records.iter().find(|(_, record)| record.side == side).map(|(key, record)| (host_of(key), record))
 }
 
-/// The trials to compute values from: the complete ones, or all when none is.
+/// Returns the trials that values are computed from: the complete ones, or all if none is complete.
 pub(crate) fn usable_trials(trials: &[Trial]) -> Vec<&Trial> {
     let complete: Vec<&Trial> = trials.iter().filter(|trial| is_complete(trial)).collect();
     if complete.is_empty() { trials.iter().collect() } else { complete }
 }
 
-/// Whether every side of a trial ran to its end.
+/// Returns true if every side of a trial ran to its end.
 pub(crate) fn is_complete(trial: &Trial) -> bool {
     !trial.records.is_empty() && trial.records.values().all(|record| record.complete)
 }
@@ -47,7 +47,7 @@ fn offset_of(hosts: &BTreeMap<String, Host>, host: &str) -> i128 {
 }
 
 impl MeasuredWindow {
-    /// The time in which every side of a trial measured; nothing when there is none.
+    /// Returns the time in which every side of a trial measured, or `None` if there is no such time.
     pub(crate) fn common(trial: &Trial, hosts: &BTreeMap<String, Host>) -> Option<Self> {
         let of_each = trial.records.iter().map(|(key, record)| {
             let start = i128::from(record.start_ns.0) - offset_of(hosts, host_of(key));
@@ -59,29 +59,29 @@ impl MeasuredWindow {
             .filter(|window| window.from < window.to)
     }
 
-    /// The same span on a host's own clock.
+    /// Returns the same span on the clock of a host.
     pub(crate) fn on_host(self, hosts: &BTreeMap<String, Host>, host: &str) -> (Nanos, Nanos) {
         let offset = offset_of(hosts, host);
         (clamped(self.from + offset), clamped(self.to + offset))
     }
 
-    /// The same span counted from the start of a host's record.
+    /// Returns the same span relative to the start of a host's record.
     pub(crate) fn in_record(self, hosts: &BTreeMap<String, Host>, host: &str, record: &Record) -> (Nanos, Nanos) {
         let (from, to) = self.on_host(hosts, host);
         (from - record.start_ns, to - record.start_ns)
     }
 }
 
-/// A span that is wider by a tenth of an interval at both ends.
+/// Widens a span by a tenth of an interval at both ends.
 ///
-/// The intervals of two hosts end some microseconds apart; without this, each end would cost a whole interval.
+/// The intervals of two hosts end some microseconds apart. Without this tolerance, a whole interval would be lost at each end.
 pub(crate) fn widened(timeline: &Timeline, (from, to): (Nanos, Nanos)) -> (Nanos, Nanos) {
     let n = u64::try_from(timeline.end_ns.len()).unwrap_or(u64::MAX).max(1);
     let tenth = timeline.end_ns.last().map_or(Nanos::ZERO, |end| *end / n / 10);
     (from - tenth, to + tenth)
 }
 
-/// A counter's growth per second in each whole interval between two times.
+/// Returns a counter's growth per second in each whole interval between two times.
 pub(crate) fn rates(timeline: &Timeline, counter: &str, span: (Nanos, Nanos)) -> Vec<f64> {
     let (from, to) = widened(timeline, span);
     let Some(column) = timeline.counters.get(counter) else { return Vec::new() };
@@ -91,7 +91,7 @@ pub(crate) fn rates(timeline: &Timeline, counter: &str, span: (Nanos, Nanos)) ->
     inside.map(|((begin, end), growth)| approximate(*growth) / (*end - *begin).as_secs_f64()).collect()
 }
 
-/// The first and the last sample of a host's counters within a span, or those around it when it is too short.
+/// Returns the first and the last sample of a host's counters within a span, or the samples around it if it is too short.
 pub(crate) fn samples_within(record: &HostRecord, (from, to): (Nanos, Nanos)) -> Option<(usize, usize)> {
     let at = &record.at_ns;
     let first = at.iter().position(|time| *time >= from);

@@ -1,6 +1,6 @@
-//! Counters in the words of people, for lists of evidence; the document keeps their names.
+//! Readable names of counters, for lists of evidence. The JSON document keeps the original names.
 
-/// The names that findings give as evidence, with their words; what an instance adds stands behind them.
+/// The names in the evidence of findings, with their readable form. An instance is appended.
 const WORDS: &[(&str, &str)] = &[
     ("cpu_user_ns", "time in programs"),
     ("cpu_system_ns", "time in the kernel"),
@@ -35,13 +35,13 @@ const WORDS: &[(&str, &str)] = &[
     ("bytes_sent", "bytes sent"),
 ];
 
-/// A counter as a person reads it: `time in soft interrupts, cpu0`; `title` knows the names of values.
+/// Returns a readable counter name: `time in soft interrupts, cpu0`. `title` knows the names of values.
 pub(crate) fn words(counter: &str, title: impl Fn(&str) -> Option<String>) -> String {
     let known = |word: &str| WORDS.iter().find(|(name, _)| *name == word).map(|(_, words)| *words);
     let (first, rest) = counter.split_once(' ').unwrap_or((counter, ""));
     let put = |word: &str| known(word).map(str::to_owned).or_else(|| title(word)).unwrap_or_else(|| word.to_owned());
     let rest = rest.split(' ').map(put).collect::<Vec<_>>().join(" ");
-    // `rwnd_limited_ns of busy_ns` reads on; an instance stands apart.
+    // `rwnd_limited_ns of busy_ns` reads as one phrase; an instance is separated by a comma.
     let between = if rest.is_empty() {
         ""
     } else if known(first).is_none() || rest.starts_with("of ") {

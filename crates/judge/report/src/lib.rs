@@ -1,7 +1,7 @@
-//! A run as bytes: text for people, JSON and CSV for programs, one HTML file for colleagues.
+//! Writes a run in several formats: text for people, JSON and CSV for programs, a single HTML file for colleagues.
 //!
-//! It picks and formats what a [`Run`] holds and computes no statistic. It does not know how a run came about, and it reads
-//! no clock and no file. Everything that a host said (names, addresses, notes, errors) is taken for hostile text.
+//! This crate selects and formats the content of a [`Run`] and computes no statistics. It does not know how a run was made, and
+//! reads no clock and no file. All text from hosts (names, addresses, notes, errors) is treated as hostile.
 
 mod counter;
 mod document;
@@ -15,12 +15,12 @@ use std::io;
 use fathom_model::Run;
 pub use formats::{FORMATS, named};
 
-/// One way of writing a run.
+/// An output format.
 pub trait Format: Sync {
-    /// The word on the command line: `html`.
+    /// The name on the command line, such as `html`.
     fn name(&self) -> &'static str;
 
-    /// The end of a file's name, without the dot.
+    /// The file name extension without the dot.
     fn extension(&self) -> &'static str {
         self.name()
     }
@@ -28,6 +28,6 @@ pub trait Format: Sync {
     /// Writes the whole run.
     ///
     /// # Errors
-    /// When `out` takes no more, such as a closed pipe.
+    /// Returns an error if `out` cannot be written, for example because of a closed pipe.
     fn write(&self, run: &Run, out: &mut dyn io::Write) -> io::Result<()>;
 }

@@ -1,13 +1,13 @@
-//! Text that came from elsewhere, made safe to print.
+//! Makes foreign text safe to print.
 
-/// Whether a character can change how the text around it is shown: terminal escapes, other controls, marks of direction.
+/// Returns true if a character can change the display of the text around it: terminal escapes, other controls, direction marks.
 #[must_use]
 pub fn is_unsafe_to_print(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// The text on one line: line ends and tabs become spaces, other hostile characters vanish.
+/// Returns the text on one line. Line ends and tabs become spaces; other unsafe characters are removed.
 pub(crate) fn one_line(text: &str) -> String {
     text.chars()
         .filter_map(|c| match c {
@@ -18,7 +18,7 @@ pub(crate) fn one_line(text: &str) -> String {
         .collect()
 }
 
-/// The text with its line ends, without other hostile characters.
+/// Returns the text with its line ends, without other unsafe characters.
 pub(crate) fn lines(text: &str) -> String {
     text.chars().filter(|c| *c == '\n' || !is_unsafe_to_print(*c)).collect()
 }

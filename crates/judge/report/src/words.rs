@@ -1,4 +1,4 @@
-//! The words for the values of a run, the same wherever they stand: picked and put into words, not computed.
+//! The wording of values, the same in all formats. Values are selected and formatted here, not computed.
 
 use fathom_model::{
     Benchmark, Confidence, Derivation, Finding, Limit, LimitKind, Metric, Run, Severity, StepKind, StepSummary,
@@ -8,15 +8,15 @@ use fathom_model::{
     units::{grouped, percent, rounded},
 };
 
-/// What stands in a cell for a value that there is not.
+/// The text of a cell without a value.
 pub(crate) const MISSING: &str = "–";
-/// What stands for an interval that leaves the order of magnitude open.
+/// The text for an interval that does not even determine the order of magnitude.
 pub(crate) const NOT_KNOWN: &str = "not known";
-/// The beginning of a note that several values of a test may have.
+/// The start of a note that several values of a test can have.
 pub(crate) const TOO_FEW: &str = "too few samples ";
-/// How many quantiles fit on the line below a headline.
+/// The number of quantiles that fit on the line below a headline.
 const QUANTILES_MAX: usize = 4;
-/// The quantiles of a step that are shown, by the names of their metrics.
+/// The quantiles of a step in the report, with the names of their metrics.
 pub(crate) const TIMES: [(&str, &str); 5] = [
     ("p50", "time_ns_p50"),
     ("p90", "time_ns_p90"),
@@ -25,42 +25,38 @@ pub(crate) const TIMES: [(&str, &str); 5] = [
     ("max", "time_ns_max"),
 ];
 
-/// How a text is to be looked at.
+/// The meaning of a text, which decides its color.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Mark {
-    /// As it is.
     #[default]
     Plain,
     /// A promise was kept.
     Kept,
     /// A promise was broken.
     Broken,
-    /// A promise lies within the interval.
+    /// The bound of a promise is inside the interval.
     Open,
-    /// There is no value.
     Missing,
 }
 
-/// One value in words: with its interval, and its limit where it has one.
+/// A formatted value with its interval, and its limit if it has one.
 #[derive(Debug, Default)]
 pub(crate) struct ValueWords {
-    /// The value.
     pub(crate) result: String,
     /// The 95 % interval.
     pub(crate) interval: String,
-    /// The limit.
     pub(crate) limit: String,
-    /// The share of it, or whether a promise was kept.
+    /// The used share of the limit, or whether the promise was kept.
     pub(crate) used: String,
-    /// How `used` is to be looked at.
+    /// The mark of `used`.
     pub(crate) mark: Mark,
 }
 
-/// The value of a summary; without its name where `title` is that name.
+/// Formats the value of a summary. Its name is omitted if `title` is that name.
 pub(crate) fn value_words(test: &TestRun, summary: &Summary, title: &str) -> ValueWords {
     let limit = limit_of(test, summary);
     let is_named = title == summary.metric.title;
-    // What is promised is judged all the same.
+    // A value with a promise is shown even if it has too few samples.
     if is_named && limit.is_none() && is_too_few(summary) {
         return ValueWords { result: MISSING.to_owned(), ..ValueWords::default() };
     }
@@ -78,7 +74,7 @@ pub(crate) fn value_words(test: &TestRun, summary: &Summary, title: &str) -> Val
     }
 }
 
-/// The limit of a value.
+/// Returns the limit of a value.
 pub(crate) fn limit_of<'a>(test: &'a TestRun, summary: &Summary) -> Option<&'a Limit> {
     test.limits.iter().find(|limit| limit.metric == summary.metric.name)
 }
@@ -89,7 +85,7 @@ fn used(limit: &Limit, summary: &Summary) -> (String, Mark) {
     }
     let Some(value) = summary.value else { return (MISSING.to_owned(), Mark::Missing) };
     let (low, high) = summary.confidence.map_or((value, value), |c| (c.low, c.high));
-    // The good and the bad end of the interval, each as a distance beyond the promise.
+    // The good and the bad end of the interval, as distances from the bound.
     let (best, worst) = match summary.metric.better {
         Better::Higher => (high - limit.value, low - limit.value),
         Better::Lower | Better::Neither => (limit.value - low, limit.value - high),
@@ -101,7 +97,7 @@ fn used(limit: &Limit, summary: &Summary) -> (String, Mark) {
     }
 }
 
-/// The ends between which a limit lies that is not known for sure: `1.96 – 2.97`.
+/// Returns the bounds of a search limit that is not certain: `1.96 – 2.97`.
 fn limit_bounds(test: &TestRun, summary: &Summary) -> Option<String> {
     let curve = test.curve.as_ref().filter(|_| summary.metric.from == Derivation::Limit)?;
     if summary.confidence.is_some() {
@@ -116,24 +112,24 @@ fn limit_bounds(test: &TestRun, summary: &Summary) -> Option<String> {
     }
 }
 
-/// A number and its unit.
+/// Splits a text into a number and its unit.
 fn split(text: &str) -> (&str, Option<&str>) {
     text.split_once(' ').map_or((text, None), |(number, unit)| (number, Some(unit)))
 }
 
-/// Both ends without their units, if these are those of the value beside them.
+/// Formats a range. The units are omitted if they are the same as that of the value next to it.
 fn range(low: &str, high: &str, value: &str) -> String {
     let ((low_number, low_unit), (high_number, high_unit), (_, unit)) = (split(low), split(high), split(value));
-    // Nothing is nothing in every unit.
+    // Zero needs no unit.
     if high_unit == unit && (low == "0" || low_unit == unit) {
         return format!("{low_number} – {high_number}");
     }
     format!("{low} – {high}")
 }
 
-/// The interval around a value: `± 0.4 %` for what is symmetric and good when high, else both ends.
+/// Formats the interval of a value: `± 0.4 %` if it is symmetric and higher is better, otherwise both ends.
 ///
-/// One that leaves the order of magnitude open is not told in figures, which would only look as if they said something.
+/// An interval that does not determine the order of magnitude has no figures, because they would only pretend precision.
 pub(crate) fn interval(summary: &Summary) -> String {
     let (Some(value), Some(Confidence { low, high, n_trials, .. })) = (summary.value, summary.confidence) else {
         let alone = summary.value.is_some() && summary.trials.len() == 1;
@@ -151,17 +147,17 @@ pub(crate) fn interval(summary: &Summary) -> String {
     range(if low == 0.0 { "0" } else { &shown_low }, &shown_high, &shown)
 }
 
-/// A value in its unit; a mean of large counts without the digits behind the point, which tell nothing.
+/// Formats a value in its unit. A mean of large counts has no decimals, because they are meaningless.
 pub(crate) fn show(metric: &Metric, value: f64) -> String {
     if metric.unit == Unit::Count && value >= 100.0 { grouped(rounded(value)) } else { metric.show(value) }
 }
 
-/// A value that stands without its metric's name beside it: a rate speaks for itself, other values are named.
+/// Formats a value that is shown without its metric's name. A rate needs no name; other values get theirs.
 pub(crate) fn headline_value(metric: &Metric, value: f64) -> String {
     let shown = metric.show(value);
     match metric.from {
         Derivation::Rate { .. } | Derivation::RateOfBoth { .. } => shown,
-        // `1.50 k users/s`: people count them by their name.
+        // `1.50 k users/s`: the title names the thing that is counted.
         Derivation::Users { .. } if metric.unit == Unit::PerSec => {
             let count = shown.trim_end_matches("/s").trim_end();
             format!("{count} {}/s", metric.title.trim_end_matches("/s"))
@@ -171,7 +167,7 @@ pub(crate) fn headline_value(metric: &Metric, value: f64) -> String {
     }
 }
 
-/// The quantiles of a test's first distribution that have no limit, beside the headline.
+/// Returns the quantiles of a test's first distribution that have no limit, for display next to the headline.
 pub(crate) fn quantiles<'a>(test: &'a TestRun, headline: &Summary) -> Vec<&'a Summary> {
     let of = |summary: &Summary| match &summary.metric.from {
         Derivation::Quantile { distribution, .. } => Some(distribution.clone()),
@@ -188,25 +184,25 @@ pub(crate) fn quantiles<'a>(test: &'a TestRun, headline: &Summary) -> Vec<&'a Su
     test.summaries.iter().filter(plain).take(QUANTILES_MAX).collect()
 }
 
-/// A quantile as far as it is known: one from too few samples would be another one the next time, and a note says so.
+/// Formats a quantile. One from too few samples is omitted, because it would change with every run; a note says so.
 pub(crate) fn quantile_value(summary: &Summary) -> Option<String> {
     let value = summary.metric.show(summary.value?);
     Some(if is_too_few(summary) { MISSING.to_owned() } else { value })
 }
 
-/// Whether a value comes from fewer samples than it needs.
+/// Returns true if a value comes from fewer samples than it needs.
 pub(crate) fn is_too_few(summary: &Summary) -> bool {
     summary.note.as_deref().is_some_and(|note| note.starts_with(TOO_FEW))
 }
 
-/// Titles joined, with the words before their last one written once if they are the same.
+/// Joins titles. If the words before their last word are the same, they are written once.
 pub(crate) fn with_common_start(titles: &[&str]) -> String {
     let start = titles.first().and_then(|title| title.rfind(' ').map(|end| &title[..=end])).unwrap_or_default();
     let rest: Option<Vec<&str>> = titles.iter().map(|title| title.strip_prefix(start)).collect();
     rest.map_or_else(|| titles.join(" · "), |rest| format!("{start}{}", rest.join(" · ")))
 }
 
-/// Values joined, with their unit written once if it is the same; behind the last of them what there is no value of.
+/// Joins values. A common unit is written once, after the last known value; missing values follow.
 pub(crate) fn with_common_unit(values: &[String]) -> String {
     let (known, missing) = values.split_at(values.iter().take_while(|value| *value != MISSING).count());
     let split: Vec<(&str, &str)> = known.iter().filter_map(|value| value.split_once(' ')).collect();
@@ -220,7 +216,7 @@ pub(crate) fn with_common_unit(values: &[String]) -> String {
     [together.as_slice(), missing].concat().join(" · ")
 }
 
-/// Which rounds a test lacks, in words.
+/// Describes the rounds that a test lacks.
 pub(crate) fn rounds_missing(run: &Run, test: &TestRun) -> Option<String> {
     // A search makes as many trials as it needs.
     if test.curve.is_some() || test.benchmark.is_some() {
@@ -230,19 +226,19 @@ pub(crate) fn rounds_missing(run: &Run, test: &TestRun) -> Option<String> {
     (test.trials.len() < planned).then(|| format!("{} of {planned} rounds", test.trials.len()))
 }
 
-/// The finding that a row points at: the first of the test's own, or the first that names the test.
+/// Returns the finding that a row points at: one of the test's own, or else the first that names the test.
 pub(crate) fn finding_of<'a>(run: &'a Run, test: &TestRun) -> Option<&'a Finding> {
     let names = |finding: &&Finding| finding.severity != Severity::Remark && finding.tests.contains(&test.name);
     let own = |finding: &&Finding| names(finding) && test.findings.contains(&finding.id);
     run.findings.iter().find(own).or_else(|| run.findings.iter().find(names))
 }
 
-/// The metric of a search's objective.
+/// Returns the metric of a search's objective.
 pub(crate) fn objective_metric<'a>(test: &'a TestRun, curve: &LoadCurve) -> Option<&'a Metric> {
     test.summaries.iter().map(|summary| &summary.metric).find(|metric| metric.name == curve.metric.as_str())
 }
 
-/// The objective of a search with the words of its metric: `p99 < 20ms`.
+/// Returns the objective of a search with the title of its metric: `p99 < 20ms`.
 pub(crate) fn objective(test: &TestRun, curve: &LoadCurve) -> String {
     let bound = curve.objective.strip_prefix(curve.metric.as_str());
     match (objective_metric(test, curve), bound) {
@@ -251,12 +247,12 @@ pub(crate) fn objective(test: &TestRun, curve: &LoadCurve) -> String {
     }
 }
 
-/// Tests with benchmarks, in their order.
+/// Returns the tests with benchmarks, in order.
 pub(crate) fn benchmarks(run: &Run) -> impl Iterator<Item = (&TestRun, &Benchmark)> {
     run.tests.iter().filter_map(|test| Some((test, test.benchmark.as_ref()?)))
 }
 
-/// The name of a step, with a sign before that of a transaction.
+/// Returns the name of a step. Transactions get a sign in front.
 pub(crate) fn step_name(step: &StepSummary) -> String {
     match step.kind {
         StepKind::Step => step.name.clone(),
@@ -264,7 +260,7 @@ pub(crate) fn step_name(step: &StepSummary) -> String {
     }
 }
 
-/// The text, and an `s` behind it for any number but one.
+/// Returns a count with its noun, with an `s` unless the count is one.
 pub(crate) fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", grouped(n), if n == 1 { "" } else { "s" })
 }
@@ -309,13 +305,13 @@ mod tests {
     #[test]
     fn an_interval_that_says_nothing_is_told_so_without_figures() {
         let vague = |unit, values| interval(&summary(unit, Better::Lower, values));
-        // Two rounds with a 99th percentile of 84 µs and of 84 ms.
+        // Two rounds with a 99th percentile of 84 µs and 84 ms.
         assert_eq!(vague(Unit::Nanos, (2_656_000.0, 1e-13, 1.8e26)), "not known from 5 rounds");
         assert_eq!(vague(Unit::Nanos, (2e6, 5e5, 1.9e7)), "500 µs – 19.0 ms");
-        // Two rounds, of which one had none: the interval of the mean reaches from nothing to fourteen times it.
+        // Two rounds, one of them with zero: the interval of the mean reaches from zero to fourteen times the mean.
         assert_eq!(vague(Unit::PerSec, (1.0, 0.0, 13.7)), "not known from 5 rounds");
         assert_eq!(vague(Unit::Ratio, (0.5, 0.0, 1.0)), "not known from 5 rounds");
-        // A share of at most 3 % is known to be small, however small it is.
+        // A share of at most 3 % is known to be small.
         assert_eq!(vague(Unit::Ratio, (0.001, 0.0, 0.03)), "0 – 3.0");
     }
 

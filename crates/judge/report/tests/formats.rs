@@ -1,4 +1,4 @@
-//! Every format of the sample run, read as its reader would.
+//! Tests every format with the sample run, read as its consumer reads it.
 
 use std::{collections::BTreeMap, io};
 
@@ -24,7 +24,7 @@ fn written(format: &dyn Format, run: &Run) -> String {
     String::from_utf8(bytes).expect("every format is text")
 }
 
-/// A run in which whatever may be absent is absent.
+/// Returns a run without any optional part.
 fn bare() -> Run {
     let mut run = sample::run();
     run.findings.clear();
@@ -178,7 +178,7 @@ fn a_single_test_is_told_in_detail() {
     assert!(text.contains("–  needs CAP_NET_RAW"), "{text}");
 }
 
-/// What a search looks like on a screen; the figures are those of the sample.
+/// A search on a screen, with the figures of the sample.
 const CURVE: &str = "\
   offered           achieved      p99  median latency  trials            p99 < 2ms
   4.00 k req/s  4.00 k req/s   100 µs         15.1 µs  3 of 3                 kept
@@ -197,12 +197,12 @@ fn of_frames_it_is_told_who_sends_whichever_way_they_go() {
     (test.from, test.to) = ("web-1".to_owned(), Some("gen-1".to_owned()));
     let text = written(&TextFormat(TextStyle::PLAIN), &run);
     assert!(text.contains("  sender: web-1 (") && text.contains("   receiver: gen-1 ("), "{text}");
-    // Both send where both ways are gone at once.
+    // If both directions ran at once, both hosts send.
     let back = TestRun { from: "gen-1".to_owned(), to: Some("web-1".to_owned()), ..run.tests[0].clone() };
     let both = Run { tests: vec![run.tests[0].clone(), back], ..run.clone() };
     let text = written(&TextFormat(TextStyle::PLAIN), &both);
     assert!(text.contains("  client: web-1 (") && text.contains("   target: gen-1 ("), "{text}");
-    // A host that is called by its part needs no second word for it.
+    // A host whose name is its role needs no further label.
     run.tests[0].layer = Layer::Udp;
     run.tests[0].from = "client".to_owned();
     let text = written(&TextFormat(TextStyle::PLAIN), &run);
@@ -279,7 +279,7 @@ fn a_search_has_a_row_of_csv_and_an_event_per_rate() {
     assert_eq!((first["offered"].as_f64(), first["vote"].as_str()), (Some(4000.0), Some("kept")), "{first}");
 }
 
-/// What benchmarks look like on a screen; the figures are those of the sample.
+/// Benchmarks on a screen, with the figures of the sample.
 const BENCHMARKS: &str = "\
   frames       value     result                            bounds  theoretical  share
   64 B    throughput  50.0 kpps             50.0 kpps – 50.2 kpps     250 kpps   20 %
@@ -325,7 +325,7 @@ fn a_loss_curve_has_a_row_of_csv_per_load() {
     assert!(rows.iter().any(|row| row.contains(",0.8,") && row.ends_with(",250000,")), "{rows:#?}");
 }
 
-/// What scripted users look like on a screen; the figures are those of the sample.
+/// Scripted users on a screen, with the figures of the sample.
 const STEPS: &str = "\
   step                  reached  share  errors      p50      p99           promised        margin
   home                    8,904   99 %     0 %  1.10 ms  2.98 ms         p99 < 40ms    ok    93 %
@@ -481,7 +481,7 @@ fn steps_have_rows_of_csv_and_an_event_each() {
     assert!(serde_json::from_str::<Run>(lines.lines().last().unwrap()).unwrap() == run);
 }
 
-/// A run of one test that did nothing but probe a host, which answered that many of ten probes.
+/// Returns a run with a single probe test, in which the host answered `n_received` of ten probes.
 fn probed(n_received: u64, outages: &[OutageRecord]) -> Run {
     let mut run = sample::run();
     run.findings.clear();
@@ -525,7 +525,7 @@ fn a_run_of_probes_says_first_what_was_asked_and_names_whom_it_asked() {
     let silent = written(&TextFormat(TextStyle::PLAIN), &probed(0, &outages));
     assert!(silent.contains("reachable  no: 0 of 10 probes answered"), "{silent}");
 
-    // Of a run that did something else beside, no single answer can be given.
+    // A run that also did something else has no single answer.
     let mut mixed = probed(10, &[]);
     mixed.tests.extend(sample::run().tests);
     assert!(!written(&TextFormat(TextStyle::PLAIN), &mixed).contains("reachable"));
@@ -586,7 +586,7 @@ fn a_hostile_host_can_neither_move_the_cursor_nor_add_markup() {
     well_formed(&html);
 }
 
-/// Every tag that is opened is closed, in order.
+/// Checks that every opened tag is closed, in order.
 fn well_formed(html: &str) {
     let mut open: Vec<&str> = Vec::new();
     let mut rest = html.strip_prefix("<!DOCTYPE html>").expect("a document type");
@@ -707,7 +707,7 @@ fn the_documents_are_read_back_as_they_were() {
 
 #[test]
 fn a_reader_that_leaves_is_told_by_the_kind_of_the_error() {
-    /// Nobody reads it.
+    /// A writer whose reader is gone.
     struct ClosedPipe;
     impl io::Write for ClosedPipe {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {

@@ -1,4 +1,4 @@
-//! What the drop-in load generators share: the plan of one closed loop from this machine, its run, and its record.
+//! Shared by the drop-in load generators: the plan of one closed loop from this machine, its run, and its record.
 
 use std::{
     io::{self, Write as _},
@@ -21,26 +21,26 @@ use fathom_run::{
     exit::{Exit, UserError},
 };
 
-/// How long a target may take to accept the first connection: TCP sends its first segment three times in it.
+/// The time limit for the first connection. TCP sends its first segment three times within it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Prints to stdout at once, so that a reader sees the head of a result while the run goes on.
+/// Prints to stdout and flushes, so that the first lines of a result are visible during the run.
 pub(super) fn print_now(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     Ok(out.flush()?)
 }
 
-/// What a drop-in tool offers beyond its tool.
+/// The output that a drop-in adds to the tool's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExtraOutput {
-    /// Nothing: the text is the tool's own.
+    /// None: the text is the tool's own.
     None,
-    /// `--fathom`: our own report behind it.
+    /// `--fathom`: fathom's own report after the text.
     Report,
 }
 
-/// Takes our own `--fathom` out of a tool's arguments.
+/// Removes fathom's own `--fathom` from a tool's arguments.
 pub(super) fn without_extras(words: &[String]) -> (Vec<String>, ExtraOutput) {
     let mut kept = words.to_vec();
     kept.retain(|word| word != "--fathom");
@@ -49,7 +49,7 @@ pub(super) fn without_extras(words: &[String]) -> (Vec<String>, ExtraOutput) {
 }
 
 impl ExtraOutput {
-    /// Prints what was asked for beyond the tool's text.
+    /// Prints the requested extra output.
     pub(super) fn print(self, measured: &MeasuredLoop) -> anyhow::Result<()> {
         if self == Self::None {
             return Ok(());
@@ -61,7 +61,7 @@ impl ExtraOutput {
     }
 }
 
-/// Where a URL points, as far as it must be known before the run.
+/// The parts of a URL that are needed before the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct UrlTarget {
     pub(super) host: String,
@@ -70,7 +70,7 @@ pub(super) struct UrlTarget {
 }
 
 impl UrlTarget {
-    /// Nothing when there is no scheme and host in it.
+    /// Parses a URL. Returns `None` if it has no scheme and host.
     pub(super) fn of(url: &str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
         let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
@@ -86,29 +86,29 @@ impl UrlTarget {
         (!host.is_empty()).then(|| Self { host: host.to_owned(), port, is_secure })
     }
 
-    /// The port as it was written, or the name of the service.
+    /// Returns the port as given, or the name of the service.
     pub(super) fn service(&self) -> String {
         self.port.map_or_else(|| if self.is_secure { "https" } else { "http" }.to_owned(), |port| port.to_string())
     }
 
-    /// The port that is used.
+    /// Returns the port number.
     pub(super) fn number(&self) -> u16 {
         self.port.unwrap_or(if self.is_secure { 443 } else { 80 })
     }
 }
 
-/// Why a target gets no load.
+/// The reason why a target gets no load.
 #[derive(Debug)]
 pub(super) enum TargetError {
-    /// It is not one that the user has allowed: the end, with exit code 3.
+    /// The user has not allowed the target. This ends the run with exit code 3.
     NotAllowed(UserError),
-    /// Its name has no address.
+    /// The name has no address.
     Unknown(String),
-    /// It takes no connection: the address that was tried last, and why.
+    /// No address accepts a connection. Contains the last address that was tried and the error.
     Unreachable(SocketAddr, io::Error),
 }
 
-/// Whether requests may and can be sent to a target: first whether all of it is allowed, then a connect to any of it.
+/// Checks that all addresses of a target are allowed, then that one of them accepts a connection.
 pub(super) fn check_reachable(target: &UrlTarget, allowed: &AllowList) -> Result<(), TargetError> {
     let found = (target.host.as_str(), target.number()).to_socket_addrs();
     let addresses: Vec<SocketAddr> = found.map_err(|error| TargetError::Unknown(c_error_text(&error)))?.collect();
@@ -125,16 +125,16 @@ pub(super) fn check_reachable(target: &UrlTarget, allowed: &AllowList) -> Result
     outcome
 }
 
-/// The C library's words for an error, as tools written in C print them.
+/// Returns the C library's text for an error, as printed by tools written in C.
 pub(super) fn c_error_text(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
     text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
-/// The error behind the words of a record, which begin in lower case.
+/// Returns the error for the text in a record, which starts in lower case.
 pub(super) fn error_from_text(text: &str) -> Option<io::Error> {
-    // Linux has no error above this number (asm-generic/errno.h).
+    // The highest error number of Linux (asm-generic/errno.h).
     const ERRNO_MAX: i32 = 133;
     (1..=ERRNO_MAX).map(io::Error::from_raw_os_error).find(|error| c_error_text(error).eq_ignore_ascii_case(text))
 }
@@ -142,18 +142,18 @@ pub(super) fn error_from_text(text: &str) -> Option<io::Error> {
 /// The kind of a closed loop without a script.
 pub(super) const CLOSED_LOOP_KIND: &str = "http_closed";
 
-/// A closed loop as a drop-in tool asks for it.
+/// A closed loop as requested by a drop-in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ClosedLoop {
     pub(super) title: String,
-    /// The kind of test: `http_closed`, unless a script says what is asked.
+    /// The kind of test: `http_closed`, or the kind for scripts.
     pub(super) kind: &'static str,
-    /// Options of that kind.
+    /// The options of the kind.
     pub(super) settings: Settings,
     pub(super) duration: Nanos,
 }
 
-/// What came of it.
+/// The result of a closed loop.
 pub(super) struct MeasuredLoop(pub(super) FinishedRun);
 
 impl ClosedLoop {
@@ -164,7 +164,7 @@ impl ClosedLoop {
             kind: self.kind.to_owned(),
             from: here.clone(),
             to: None,
-            // No tool behind these drop-ins has a warm-up: everything counts.
+            // None of these tools has a warm-up, so everything counts.
             beside: None,
             warmup: Nanos::ZERO.exact(),
             duration: self.duration.exact(),
@@ -186,7 +186,7 @@ impl ClosedLoop {
         }
     }
 
-    /// Runs it; `watcher` hears twice a second how far it is.
+    /// Runs the closed loop. `watcher` receives the progress twice a second.
     pub(super) fn measure(
         &self,
         watcher: Option<Box<dyn Fn(LiveProgress)>>,
@@ -206,7 +206,7 @@ impl ClosedLoop {
 }
 
 impl MeasuredLoop {
-    /// What the side that asked recorded.
+    /// Returns the record of the initiator.
     pub(super) fn record(&self) -> anyhow::Result<&Record> {
         let trials = self.0.run.tests.iter().flat_map(|test| &test.trials);
         let mut records = trials.flat_map(|trial| trial.records.values());
@@ -220,20 +220,20 @@ impl MeasuredLoop {
         })
     }
 
-    /// Whether a signal ended it.
+    /// Returns true if a signal ended the run.
     pub(super) fn is_interrupted(&self) -> bool {
         self.0.signal.is_some()
     }
 }
 
-/// What a counter grew by in the measured part, and how long that was.
+/// Returns the growth of a counter in the measured part, and the length of that part.
 pub(super) fn measured_growth(record: &Record, counter: &str) -> (u64, Nanos) {
     let (from, to) = record.measured_ns;
     let total = || (record.totals.get(counter).copied().unwrap_or(0), to - from);
     record.timeline.growth(counter, from, to).unwrap_or_else(total)
 }
 
-/// A rate; zero over no time at all, where the tools would divide by zero.
+/// Returns a rate. Over no time at all it is zero, where the original tools would divide by zero.
 pub(super) fn per_second(number: u64, span: Nanos) -> f64 {
     if span == Nanos::ZERO { 0.0 } else { approximate(number) / span.as_secs_f64() }
 }

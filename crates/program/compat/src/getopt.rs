@@ -1,45 +1,45 @@
-//! Command lines as `getopt` reads them: bundled short options, `-c100` and `-c 100`, abbreviated long options.
+//! Parses command lines like `getopt`: bundled short options, `-c100` and `-c 100`, abbreviated long options.
 //!
-//! Knows no tool: which options there are is data, and what they mean is each tool's business.
+//! This module knows no tool. The options are data, and each tool defines their meaning.
 
-/// A long option and the letter that means the same.
+/// A long option and the letter with the same meaning.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LongOption {
     pub(super) name: &'static str,
     pub(super) short: char,
 }
 
-/// How a tool reads its options.
+/// The option syntax of a tool.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GetoptSyntax {
-    /// The letters, each followed by `:` when it takes a value.
+    /// The letters. A letter with a value is followed by `:`.
     pub(super) shorts: &'static str,
     pub(super) longs: &'static [LongOption],
     pub(super) dialect: GetoptDialect,
 }
 
-/// Whose `getopt` the tool is built with.
+/// The `getopt` implementation that the tool uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GetoptDialect {
-    /// The C library's: operands may stand between options, and the words of an error are its own.
+    /// The C library's: operands may appear between options, and it has its own error messages.
     Gnu,
-    /// That of the Apache Portable Runtime: the first operand, or the first error, ends the options.
+    /// The Apache Portable Runtime's: the first operand, or the first error, ends the options.
     Apache,
 }
 
-/// One thing that stands on a command line.
+/// One parsed part of a command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ParsedWord {
-    /// An option by its letter, and its value if it takes one.
+    /// An option with its letter, and its value if it takes one.
     Option(char, Option<String>),
     /// Anything else.
     Operand(String),
-    /// What is wrong, in the words of the dialect, without the name of the tool.
+    /// An error message of the dialect, without the name of the tool.
     Error(String),
 }
 
 impl GetoptSyntax {
-    /// Whether an option takes a value; nothing when there is no such option.
+    /// Returns true if an option takes a value, or `None` if it does not exist.
     fn takes_value(&self, letter: char) -> Option<bool> {
         let at = self.shorts.find(letter).filter(|_| letter != ':')?;
         Some(self.shorts[at + letter.len_utf8()..].starts_with(':'))
@@ -59,7 +59,7 @@ impl GetoptSyntax {
         })
     }
 
-    /// Takes a command line apart; after a fault a tool reads no further than it likes.
+    /// Parses a command line. Parsing continues after an error; the tool decides when to stop.
     pub(super) fn parse(&self, words: &[String]) -> Vec<ParsedWord> {
         let mut items = Vec::new();
         let mut words = words.iter().cloned();
@@ -80,7 +80,7 @@ impl GetoptSyntax {
         items
     }
 
-    /// Reads `-kc100`: letters, until one takes the rest or the next word as its value.
+    /// Parses `-kc100`: letters, until one takes the rest or the next word as its value.
     fn bundle(&self, word: &str, words: &mut impl Iterator<Item = String>, items: &mut Vec<ParsedWord>) {
         let mut letters = word.char_indices().skip(1);
         while let Some((at, letter)) = letters.next() {
@@ -96,7 +96,7 @@ impl GetoptSyntax {
                 None => {
                     items.push(self.invalid(letter));
                     if self.dialect == GetoptDialect::Apache {
-                        // A word that was read to its end counts as read, any other is an operand.
+                        // A word that was read to its end is consumed; otherwise the word counts as an operand.
                         items.extend(letters.next().map(|_| ParsedWord::Operand(word.to_owned())));
                         items.extend(words.by_ref().map(ParsedWord::Operand));
                         return;
@@ -106,7 +106,7 @@ impl GetoptSyntax {
         }
     }
 
-    /// Reads what follows `--`: a name or the beginning of one, and its value behind `=` or in the next word.
+    /// Parses the text after `--`: a name or its beginning, and a value after `=` or in the next word.
     fn long(&self, text: &str, words: &mut impl Iterator<Item = String>) -> ParsedWord {
         let (name, given) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value.to_owned())));
         let exact = self.longs.iter().find(|long| long.name == name);
@@ -133,7 +133,7 @@ impl GetoptSyntax {
     }
 }
 
-/// A number as C's `atoi` reads it: its beginning counts, and what is no number is 0.
+/// Reads a number like C's `atoi`: only the start of the text counts, and text without a number is 0.
 pub(super) fn atoi(text: &str) -> i64 {
     let text = text.trim_start();
     let digits = text.trim_start_matches(['+', '-']);

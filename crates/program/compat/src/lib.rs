@@ -1,4 +1,5 @@
-//! Drop-in command lines of known tools: their options into a plan, the result into their text. No drop-in tool has an engine of its own.
+//! Drop-in command lines of known tools. They turn a tool's options into a plan and the result into the tool's output. No
+//! drop-in tool has an engine of its own.
 
 #[macro_use(eprint, eprintln)]
 extern crate fathom_run;
@@ -19,19 +20,19 @@ use fathom_run::{
     exit::{Exit, UserError},
 };
 
-/// A drop-in tool: one row of the table, one file or folder beside this one.
+/// A drop-in tool: one row of the table, and one file or folder of this crate.
 pub struct CompatTool {
-    /// The tool's name, also that of a link that selects the drop-in.
+    /// The tool's name. A link with this name selects the drop-in.
     pub name: &'static str,
-    /// Starts it with the tool's own arguments; its exit codes are the tool's, except 3.
+    /// Starts the drop-in with the tool's own arguments. Exit codes are the tool's, except 3.
     start: fn(&[String], &AllowList) -> anyhow::Result<Exit>,
 }
 
 impl CompatTool {
-    /// Runs it with the tool's own arguments, where `given` is allowed beside what is anyway.
+    /// Runs the drop-in with the tool's own arguments. `given` adds targets to the allow-list.
     pub fn run<'a>(&self, words: &[String], given: impl Iterator<Item = &'a String>) -> anyhow::Result<Exit> {
         let shown = ["fathom", "as", self.name].into_iter().chain(words.iter().map(String::as_str));
-        // A word with a zero byte cannot come from a command line.
+        // A command line cannot contain a zero byte.
         let command = shlex::try_join(shown).unwrap_or_else(|_| format!("fathom as {} …", self.name));
         (self.start)(words, &AllowList::load(given, command)?)
     }
@@ -47,18 +48,18 @@ pub const COMPAT_TOOLS: &[CompatTool] = &[
     CompatTool { name: "wrk", start: wrk::run },
 ];
 
-/// Writes down a test of an iperf3 server that prints nothing, for a client that asks for the server's output.
+/// Returns an observer that records a test as an iperf3 server prints it, for a client that requests the server's output.
 pub fn iperf3_transcript() -> Box<dyn fathom_interop::iperf3::TestObserver> {
     iperf3::transcript()
 }
 
-/// The drop-in that the program's own name selects, as after `ln -s fathom wrk`.
+/// Returns the drop-in selected by the program's own name, for example after `ln -s fathom wrk`.
 pub fn from_program_name(words: &[String]) -> Option<&'static CompatTool> {
     let name = Path::new(words.first()?).file_name()?.to_str()?;
     COMPAT_TOOLS.iter().find(|drop_in| drop_in.name == name)
 }
 
-/// Their names, for people.
+/// Returns the names of all drop-ins, for messages.
 pub fn names() -> String {
     COMPAT_TOOLS.iter().map(|drop_in| drop_in.name).collect::<Vec<_>>().join(", ")
 }
@@ -76,7 +77,7 @@ pub fn run<'a>(tool: &str, words: &[String], given: impl Iterator<Item = &'a Str
     Err(native.into())
 }
 
-/// The command of ours that does the same work, for tools whose drop-in is not there.
+/// Returns fathom's own command for the same work, for tools without a drop-in.
 fn native_command(tool: &str) -> Option<&'static str> {
     Some(match tool {
         "hey" | "h2load" => "fathom http URL --connections N --duration TIME",

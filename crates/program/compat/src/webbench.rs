@@ -1,6 +1,6 @@
-//! Drop-in for webbench: that many clients for so long, a new connection for each request.
+//! Drop-in for webbench: a fixed number of clients for a fixed time, with a new connection for each request.
 //!
-//! Its pages per minute contain the requests that failed, as they do there.
+//! As in webbench, the pages per minute include failed requests.
 
 use fathom_http::names::{ATTEMPTS, ERRORS};
 use fathom_model::{
@@ -17,7 +17,7 @@ use fathom_run::{allow::AllowList, exit::Exit};
 
 const SYNTAX: GetoptSyntax = GetoptSyntax {
     shorts: "912Vfrt:p:c:?h",
-    // Long options without a letter of their own have one here that no command line can name.
+    // Long options without a letter get one that cannot be typed on a command line.
     longs: &[
         LongOption { name: "force", short: 'f' },
         LongOption { name: "reload", short: 'r' },
@@ -55,7 +55,7 @@ webbench [option]... URL
   -V|--version             Print the version.
 ";
 
-/// webbench's exit code for a command line that it cannot use.
+/// webbench's exit code for an invalid command line.
 const WRONG: Exit = Exit::Code(2);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,7 +65,7 @@ enum Version {
     Http11,
 }
 
-/// What was asked of webbench.
+/// The options of a webbench command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Options {
     /// In seconds.
@@ -79,12 +79,12 @@ struct Options {
     url: String,
 }
 
-/// How reading ends early.
+/// The reason why reading ended early.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum EarlyExit {
-    /// Something for stderr, with exit code 2.
+    /// A message for stderr, with exit code 2.
     Error(String),
-    /// The version was asked for.
+    /// The version was requested.
     Version,
 }
 
@@ -124,7 +124,7 @@ fn read(words: &[String]) -> Result<Options, EarlyExit> {
         }
         Some(_) => {}
     }
-    // OPTIONS and TRACE came with HTTP/1.1; HEAD, and fields such as that of a reload, with HTTP/1.0.
+    // OPTIONS and TRACE need HTTP/1.1. HEAD, and header fields such as the one for a reload, need HTTP/1.0.
     let least = match options.method {
         "OPTIONS" | "TRACE" => Version::Http11,
         "HEAD" => Version::Http10,
@@ -146,7 +146,7 @@ fn option(options: &mut Options, letter: char, value: &str) -> Result<(), EarlyE
         'H' => options.method = "HEAD",
         'O' => options.method = "OPTIONS",
         'T' => options.method = "TRACE",
-        // Nothing stands for a minute, and for one client.
+        // Zero means one minute, or one client.
         't' => options.time = Some(number()).filter(|time| *time > 0).unwrap_or(60),
         'c' => options.clients = number().max(1),
         'p' => options.proxy = Some(proxy(value)?),
@@ -166,7 +166,7 @@ fn proxy(value: &str) -> Result<(String, u16), EarlyExit> {
     }
 }
 
-/// Runs it with webbench's own arguments.
+/// Runs webbench with its own arguments.
 pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit> {
     let (words, extras) = closed_loop::without_extras(words);
     let options = match read(&words) {
@@ -217,7 +217,7 @@ fn load(options: &Options) -> ClosedLoop {
         .with("insecure", "true")
         .with("http", version)
         .with("method", options.method)
-        // Its clients wait for as long as the run lasts.
+        // Clients wait for as long as the run lasts.
         .with("timeout", span)
         .with("header", fields.join("\n"));
     if options.force {
@@ -230,12 +230,12 @@ fn load(options: &Options) -> ClosedLoop {
     ClosedLoop { title: format!("webbench {}", options.url), kind: closed_loop::CLOSED_LOOP_KIND, settings, duration }
 }
 
-/// What a run of webbench amounts to.
+/// The result of a webbench run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct WebbenchResult {
     answered: u64,
     failed: u64,
-    /// Received.
+    /// The received bytes.
     bytes: u64,
 }
 
@@ -247,7 +247,7 @@ impl WebbenchResult {
     }
 }
 
-/// What stands above the run.
+/// Returns the text before the run.
 fn head(options: &Options) -> String {
     let version = match options.version {
         Version::Http09 => " (using HTTP/0.9)",
@@ -268,7 +268,7 @@ fn head(options: &Options) -> String {
     )
 }
 
-/// What is printed when it is over.
+/// Returns the text after the run.
 fn body(outcome: &WebbenchResult, options: &Options) -> String {
     let WebbenchResult { answered, failed, bytes } = *outcome;
     let seconds = approximate(options.time);

@@ -13,7 +13,7 @@ use fathom_run::exit;
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(exit::print_panic));
     let words: Vec<String> = env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-    // A panic unwinds through every guard, so that what was changed is undone, and ends here.
+    // A panic unwinds through all guards, which undo their changes, and ends here.
     let outcome = std::panic::catch_unwind(|| match fathom_compat::from_program_name(&words) {
         Some(drop_in) => drop_in.run(&words[1..], std::iter::empty()),
         None => command::run(&words),

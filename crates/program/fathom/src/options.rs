@@ -1,13 +1,13 @@
-//! Options of a kind, as data, into options of the command line and back.
+//! Converts the options of a kind, which are data, to command-line options and back.
 
 use clap::{Arg, ArgAction, ArgMatches};
 use fathom_engine::TestKind;
 use fathom_model::{OptionDoc, Settings, ValueKind, settings::FORMER_NAMES};
 
-/// A test as the command line calls it, and its kind.
+/// A test by its name on the command line, and its kind.
 pub(crate) type NamedKind = (&'static str, &'static dyn TestKind);
 
-/// The options of several kinds as arguments of one command; one that several kinds share stands once.
+/// Returns the options of several kinds as arguments of one command. Shared options appear once.
 pub(crate) fn arguments(kinds: &[NamedKind]) -> Vec<Arg> {
     let mut seen: Vec<(&OptionDoc, Vec<&str>)> = Vec::new();
     for (word, kind) in kinds {
@@ -24,7 +24,7 @@ pub(crate) fn arguments(kinds: &[NamedKind]) -> Vec<Arg> {
     seen.into_iter().map(|(option, users)| argument(option, &users, &words)).collect()
 }
 
-/// Which tests take an option, in as few words as possible.
+/// Describes the tests that take an option, as briefly as possible.
 fn tests_with(users: &[&str], all: &[&str]) -> Option<String> {
     let others: Vec<&str> = all.iter().copied().filter(|word| !users.contains(word)).collect();
     match others.len() {
@@ -59,11 +59,11 @@ fn argument(option: &OptionDoc, users: &[&str], words: &[&str]) -> Arg {
     }
 }
 
-/// What was given on the command line of the options of these kinds.
+/// Returns the options of these kinds that the command line sets.
 pub(crate) fn settings(matches: &ArgMatches, kinds: &[&'static dyn TestKind]) -> Settings {
     let mut settings = Settings::default();
     for option in kinds.iter().flat_map(|kind| kind.options()) {
-        // An option that the command says in another way, such as the URL of `fathom http`, is no argument of it.
+        // An option that the command expresses in another way, such as the URL of `fathom http`, is not an argument.
         if option.value == ValueKind::Flag {
             if matches.try_get_one(option.name).is_ok_and(|flag| flag == Some(&true)) {
                 settings.set(option.name, "true");

@@ -1,11 +1,11 @@
-//! What benchmarks found: the answer to what was asked.
+//! The result of a benchmark, as a finding.
 
 use fathom_model::{Evidence, Finding, Severity};
 
 use super::FindingRule;
 use crate::{benchmark, evidence::TestEvidence};
 
-/// Tells the first rate of the smallest frames: the single number that RFC 2544 section 26.1 asks for.
+/// Reports the first rate of the smallest frames, the single number that RFC 2544 section 26.1 asks for.
 pub(crate) struct BenchmarkHeadline;
 
 impl FindingRule for BenchmarkHeadline {

@@ -1,11 +1,11 @@
-//! Long packets vanish without a `too big` message.
+//! Long packets are lost without a `too big` message.
 
 use fathom_model::{Evidence, Finding, NextStep, Severity, units::grouped};
 
 use super::FindingRule;
 use crate::evidence::TestEvidence;
 
-/// Looks for a length from which a search for the path MTU had no answer and no complaint.
+/// Looks for a packet length from which the path MTU search got neither an answer nor an error message.
 pub(crate) struct BlackHole;
 
 impl FindingRule for BlackHole {

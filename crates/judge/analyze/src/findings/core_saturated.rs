@@ -1,4 +1,4 @@
-//! One core has no time left.
+//! One core has no idle time left.
 
 use fathom_model::{
     Evidence, Finding, Layer, NextStep, Severity,
@@ -13,10 +13,10 @@ use crate::{
     evidence::{TestEvidence, ratio_evidence},
 };
 
-/// Cores that are busy for less than this could take over work.
+/// Cores that are busy for less than this share of the time can take over work.
 const FREE: f64 = 0.5;
 
-/// Looks for the busiest core of the test and for what keeps it busy.
+/// Looks at the busiest core of the test and at the state of its work.
 pub(crate) struct CoreSaturated;
 
 impl FindingRule for CoreSaturated {
@@ -25,11 +25,11 @@ impl FindingRule for CoreSaturated {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        // Single packets ask nothing of a core; the core of a device is told of as the device's, which is what the test is about.
+        // Single packets need hardly any CPU. The core of a device in between has its own finding.
         if seen.reached_target() || seen.test.layer == Layer::Path || device::full_core(seen).is_some() {
             return Vec::new();
         }
-        // A sender that keeps its schedule spins between two packets, so its full core holds nothing back.
+        // A sender that keeps its schedule spins between packets, so its full core is no bottleneck.
         let paced = seen.offered().filter(|offered| offered.share >= generator_limited::OFFERED);
         let cores = seen.hosts().map(|host| (host, seen.cores(host)));
         let suspect = |(host, cores): &(&str, Vec<CoreLoad>)| match &paced {
@@ -42,7 +42,7 @@ impl FindingRule for CoreSaturated {
         let Some((host, cores)) = busiest.filter(|(_, cores)| cores[0].is_full_of_own_work()) else {
             return Vec::new();
         };
-        // The same core, said twice, would read like two causes.
+        // Reporting the same core twice would look like two causes.
         if seen.role_of(host) != "receiver" && generator_limited::threads_saturated(seen).is_some() {
             return Vec::new();
         }
@@ -69,7 +69,7 @@ impl FindingRule for CoreSaturated {
     }
 }
 
-/// What a full core did, and for most of the time.
+/// Returns the busy share of a core and its main state as evidence.
 fn core_evidence(host: &str, core: &CoreLoad) -> [Evidence; 2] {
     let (counter, _, share) = core.main_state();
     [
@@ -98,7 +98,7 @@ fn title(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> String {
     format!("the {}'s {} on {host} is {busy}{rest}", seen.role_of(host), core.core)
 }
 
-/// Spread the work over cores that are free; where none is, use another machine.
+/// Suggests spreading the work over cores with idle time, or another machine if there are none.
 fn next(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> NextStep {
     let n_cores = cores.len();
     let free = cores.iter().filter(|core| core.busy() < FREE).count();
@@ -137,7 +137,7 @@ fn next(seen: &TestEvidence<'_>, host: &str, cores: &[CoreLoad]) -> NextStep {
     }
 }
 
-/// The bit mask of the first cores, at most 32, as the kernel reads it.
+/// Returns the bit mask of the first cores, at most 32, in the format of the kernel.
 fn mask_of_all(n_cores: usize) -> String {
     let bits = u32::try_from(n_cores.min(32)).unwrap_or(32);
     format!("{:x}", u32::MAX.checked_shr(32 - bits).unwrap_or(u32::MAX))

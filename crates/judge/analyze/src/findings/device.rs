@@ -1,4 +1,4 @@
-//! A device between the two ends dropped, or its core was full.
+//! A device between the two ends dropped packets, or its core was full.
 
 use fathom_model::{
     Evidence, Finding, NextStep, Severity,
@@ -16,17 +16,17 @@ use crate::{
 /// Drops at one place of a device.
 pub(crate) struct DeviceDrops {
     id: &'static str,
-    /// The place in the account of what was sent.
+    /// The place in the account of all sent packets.
     place: &'static str,
     short: &'static str,
-    /// What happened, behind the name of the host.
+    /// The event, printed after the name of the host.
     what: &'static str,
-    /// What shows more of it, on the device.
+    /// The command that shows more about it, on the device.
     command: &'static str,
     expected: &'static str,
 }
 
-/// It did not take its frames as fast as they came.
+/// The device did not take its frames as fast as they came.
 pub(crate) const RING: DeviceDrops = DeviceDrops {
     id: "device-ring",
     place: device::RING,
@@ -46,7 +46,7 @@ pub(crate) const PROGRAM: DeviceDrops = DeviceDrops {
     expected: "show which program it is, and on which interface",
 };
 
-/// A rule of its packet filter.
+/// A rule of the packet filter.
 pub(crate) const RULE: DeviceDrops = DeviceDrops {
     id: "device-rule",
     place: device::RULE,
@@ -56,7 +56,7 @@ pub(crate) const RULE: DeviceDrops = DeviceDrops {
     expected: "show the rule by the number in the evidence",
 };
 
-/// IP of the device.
+/// IP forwarding of the device.
 pub(crate) const FORWARDING: DeviceDrops = DeviceDrops {
     id: "device-forwarding",
     place: device::FORWARDING,
@@ -66,7 +66,7 @@ pub(crate) const FORWARDING: DeviceDrops = DeviceDrops {
     expected: "show why: no route, or a time to live that ran out",
 };
 
-/// The way out of the device.
+/// The output side of the device.
 pub(crate) const OUTPUT: DeviceDrops = DeviceDrops {
     id: "device-output",
     place: device::OUTPUT,
@@ -118,10 +118,10 @@ impl FindingRule for DeviceDrops {
     }
 }
 
-/// The core on which a device runs had no time left.
+/// The core that a device runs on had no idle time left.
 pub(crate) struct DeviceCore;
 
-/// The core of the device between the two, if it was full for the measured time.
+/// Returns the core of the device between the two ends, if it was full during the measured time.
 pub(crate) fn full_core(seen: &TestEvidence<'_>) -> Option<CoreLoad> {
     let via = seen.via()?;
     let core = format!("cpu{}", seen.environment(via)?.get("device", "core")?);
@@ -138,7 +138,7 @@ impl FindingRule for DeviceCore {
             return Vec::new();
         };
         let (counter, word, share) = core.main_state();
-        // The kernel's threads work in the kernel.
+        // Kernel threads never run in user mode.
         let meaning = if word == "user" { "others take its time" } else { "it forwards no more than this" };
         let evidence = [("busy", core.busy()), (counter, share)];
         vec![Finding {

@@ -1,4 +1,4 @@
-//! Packets were dropped at a place that counts them.
+//! Packets were dropped at a place with a counter.
 
 use fathom_model::{
     Finding, Layer, NextStep, Severity,
@@ -9,33 +9,33 @@ use fathom_model::{
 use super::FindingRule;
 use crate::evidence::{TestEvidence, counter_evidence, explained_ratio};
 
-/// Fewer drops than one packet in a hundred thousand are not told: devices also count what nobody asked them to carry.
+/// Drops below one packet in a hundred thousand are not reported, because devices also count packets unrelated to the test.
 const REPORT_MIN: f64 = 1e-5;
-/// From one packet in a thousand on, drops hold a test back.
+/// Drops of at least one packet in a thousand hold a test back.
 const SEVERITY_MIN: f64 = 1e-3;
-/// A place that explains less of a loss than this is not its cause.
+/// A place that explains less than this part of a loss is not its cause.
 const CAUSE: f64 = 0.1;
 
-/// Some drops of one host, as a finding about them.
+/// Drops of one host, to be turned into a finding.
 struct DropReport<'a> {
     id: &'static str,
     short: &'static str,
     host: &'a str,
-    /// What happened, in front of the numbers.
+    /// The event, printed before the numbers.
     what: String,
     evidence: Vec<fathom_model::Evidence>,
     n: u64,
-    /// Of how many packets that came to the place, those that it dropped among them, where that is known.
+    /// The number of packets that reached the place, including the dropped ones, if known.
     of: u64,
     next: Option<NextStep>,
 }
 
 impl DropReport<'_> {
     fn into_finding(self, seen: &TestEvidence<'_>) -> Option<Finding> {
-        // Some drivers leave out of one counter what another counts; a share of that would be none.
+        // Some drivers omit packets from one counter that another includes; a share of such counters would be meaningless.
         let share_known = ratio(self.n, self.of).filter(|share| *share <= 1.0);
         let share = share_known.unwrap_or(1.0);
-        // A test that accounts for every packet tells of every drop.
+        // A test that accounts for every packet reports every drop.
         let accounted = seen.packets_lost().is_some_and(|lost| lost > 0);
         if self.n == 0 || (share < REPORT_MIN && !accounted) {
             return None;
@@ -60,18 +60,18 @@ fn next_step(command: String, expected: &str) -> NextStep {
     NextStep { command, on: None, expected: Some(expected.to_owned()) }
 }
 
-/// Twice what a `sysctl` is now, but at least this much.
+/// Returns twice the current value of a `sysctl`, but at least `least`.
 fn doubled_sysctl(seen: &TestEvidence<'_>, host: &str, name: &str, least: u64) -> u64 {
     let now = seen.environment(host).and_then(|facts| facts.get("sysctl", name)?.parse::<u64>().ok());
     now.map_or(least, |now| now.saturating_mul(2).max(least))
 }
 
-/// The packets that a host received in the test, as far as its devices counted them.
+/// Returns the number of packets that a host received in the test, as counted by its devices.
 fn packets_received(seen: &TestEvidence<'_>, host: &str) -> u64 {
     seen.growth(host, host::DEV_RX_FRAMES, None)
 }
 
-/// The receiving socket had no room.
+/// The buffer of the receiving socket was full.
 pub(crate) struct UdpReceiveBuffer;
 
 impl FindingRule for UdpReceiveBuffer {
@@ -103,16 +103,16 @@ impl FindingRule for UdpReceiveBuffer {
                 .collect(),
             n: of_host.max(own),
             of: seen.total(from, count::SENT),
-            // No buffer is large enough for a reader that gets no processor.
+            // No buffer is large enough for a reader without CPU time.
             next: (!starved).then(|| larger_buffer(seen, receiver)),
         };
         dropped.into_finding(seen).into_iter().collect()
     }
 }
 
-/// A larger buffer for the receiving socket: by the option of the command, or by what a host gives to every socket.
+/// Suggests a larger buffer for the receiving socket: by the option of the command, or by the default of the host.
 ///
-/// A socket that nobody asks for more has `rmem_default`, whatever `rmem_max` is.
+/// A socket that does not request a buffer size gets `rmem_default`, no matter how large `rmem_max` is.
 fn larger_buffer(seen: &TestEvidence<'_>, receiver: &str) -> NextStep {
     const LEAST: Bytes = Bytes(4 << 20);
     let given = seen.test.options.size("buffer").unwrap_or(Bytes(0));
@@ -125,7 +125,6 @@ fn larger_buffer(seen: &TestEvidence<'_>, receiver: &str) -> NextStep {
     next_step(format!("sysctl -w net.core.rmem_default={room}"), &format!("hold bursts of {}", Bytes(room)))
 }
 
-/// Datagrams arrived damaged.
 pub(crate) struct BadChecksum;
 
 impl FindingRule for BadChecksum {
@@ -154,7 +153,7 @@ impl FindingRule for BadChecksum {
     }
 }
 
-/// A core's queue of packets that wait to be processed was full.
+/// The queue of packets waiting for a core was full.
 pub(crate) struct BacklogDrops;
 
 impl FindingRule for BacklogDrops {
@@ -186,13 +185,13 @@ impl FindingRule for BacklogDrops {
             };
             dropped.into_finding(seen)
         };
-        // The backlog belongs to a core, so hosts of one machine show the same drops.
+        // The backlog belongs to a core, so all hosts on one machine show the same drops.
         let hosts = seen.hosts().take(if seen.is_one_machine() { 1 } else { usize::MAX });
         hosts.filter_map(on_host).collect()
     }
 }
 
-/// A device dropped what arrived.
+/// A device dropped incoming packets.
 pub(crate) struct DeviceReceiveDrops;
 
 impl FindingRule for DeviceReceiveDrops {
@@ -201,7 +200,7 @@ impl FindingRule for DeviceReceiveDrops {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        // Frames that nobody is to receive are dropped on purpose, such as by a test of the receive path.
+        // Frames without a receiver are dropped on purpose, for example by a test of the receive path.
         if seen.test.layer == Layer::Frames && seen.test.to.is_none() {
             return Vec::new();
         }
@@ -213,7 +212,7 @@ impl FindingRule for DeviceReceiveDrops {
                 [(host::DEV_RX_DROPPED, dropped), (host::DEV_RX_FIFO, fifo)].into_iter().filter(|(_, n)| *n > 0);
             let evidence =
                 counters.map(|(name, n)| counter_evidence(host, &format!("{name} {interface}"), n)).collect();
-            // The device counts again what the backlog of a core behind it drops.
+            // The device also counts the drops of the core's backlog behind it.
             let n = dropped.saturating_sub(seen.growth(host, host::SOFTNET_DROPPED, None)).max(fifo);
             let dropped = DropReport {
                 id: self.id(),
@@ -222,9 +221,9 @@ impl FindingRule for DeviceReceiveDrops {
                 what: format!("{interface} on {host} dropped what arrived"),
                 evidence,
                 n,
-                // What had no room in a ring, or in a device that is memory, was not received.
+                // Packets that did not fit in a ring, or in a memory device, do not count as received.
                 of: packets_received(seen, host) + if seen.is_memory(host) { n } else { fifo },
-                // A device that is memory has no ring that could be set.
+                // A memory device has no ring with a configurable size.
                 next: (!seen.is_memory(host))
                     .then(|| next_step(format!("ethtool -G {interface} rx 4096"), "hold longer bursts in the ring")),
             };
@@ -246,7 +245,7 @@ impl FindingRule for DeviceSendDrops {
         let on_host = |host| {
             let interface = seen.interface(host);
             let counted_all = seen.growth(host, host::DEV_TX_DROPPED, Some(interface));
-            // A device that is memory also counts what its other end and the backlog behind that drop.
+            // A memory device also counts the drops of its other end and of the backlog behind that.
             let behind = |other: &str| {
                 let device = seen.growth(other, host::DEV_RX_DROPPED, Some(seen.interface(other)));
                 device.max(seen.growth(other, host::SOFTNET_DROPPED, None))
@@ -262,7 +261,7 @@ impl FindingRule for DeviceSendDrops {
                 evidence: vec![counter_evidence(host, &format!("{} {interface}", host::DEV_TX_DROPPED), n)],
                 n,
                 of: n + seen.growth(host, host::DEV_TX_FRAMES, Some(interface)),
-                // A device that is memory has no queue of its own: its other end did not take the frames.
+                // A memory device has no queue of its own: its other end did not take the frames.
                 next: Some(if seen.is_memory(host) {
                     next_step(
                         format!("ip link show {interface}"),

@@ -14,15 +14,15 @@ use crate::{
     window::host_of,
 };
 
-/// The id of its findings.
+/// The id of this rule's findings.
 pub(crate) const ERRORS: &str = "errors";
-/// From one failure in a hundred on, a value says less than it seems to.
+/// If at least one operation in a hundred fails, the value of the test is less meaningful than it looks.
 const HOLDS_BACK: f64 = 0.01;
 
-/// The counters of work that can fail, one of which a test has.
+/// Counters of work that can fail. A test has one of them.
 const WORK: [&str; 4] = [count::REQUESTS, count::TRANSACTIONS, count::CONNECTIONS, count::SENT];
 
-/// Sums up the errors by cause, and compares them with the work that was done.
+/// Sums up the errors by cause and compares them with the completed work.
 pub(crate) struct ErrorCauses;
 
 impl FindingRule for ErrorCauses {
@@ -31,11 +31,11 @@ impl FindingRule for ErrorCauses {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        // Also those of trials that are left out of the value: errors may be why they did not end.
+        // Includes trials that are left out of the value, because errors can be the reason why they did not end.
         let records = || seen.test.trials.iter().flat_map(|trial| &trial.records);
         let mut causes: BTreeMap<(&str, &str), u64> = BTreeMap::new();
         for (key, record) in records() {
-            // What failed at a step of a script is told with the step.
+            // Failures at a step of a script are reported with the step.
             let at_step = |cause: &String| {
                 record
                     .users
@@ -49,11 +49,11 @@ impl FindingRule for ErrorCauses {
         let n_errors: u64 = causes.values().sum();
         let Some(((_, most), _)) = causes.iter().max_by_key(|(_, n)| **n) else { return Vec::new() };
         let done = |counter: &str| records().filter_map(|(_, record)| record.totals.get(counter)).sum::<u64>();
-        // A counter that stayed at zero is the work, too: none of it was done.
+        // A counter that stayed at zero counts as well: none of the work was done.
         let is_counted = |counter: &str| records().any(|(_, record)| record.totals.contains_key(counter));
         let n_done = WORK.into_iter().find(|counter| is_counted(counter)).map(done);
         let share = n_done.and_then(|n_done| ratio(n_errors, n_done + n_errors));
-        // Streams count bytes, of which no share can be taken.
+        // Streams count bytes, so a share of failed operations does not exist for them.
         let matters = share.is_some_and(|share| share >= HOLDS_BACK);
         let severity = if matters { Severity::HoldsBack } else { Severity::Remark };
         let of = share.map_or(String::new(), |share| format!(" ({} of all)", percent(share)));

@@ -1,6 +1,6 @@
-//! The connections of a stream were held back by the path, or by a rate that somebody keeps.
+//! The path or a configured rate held back the connections of a stream.
 //!
-//! Buffers, processors and loss have causes of their own, which see more than the connections.
+//! Buffers, CPU and loss have their own rules, which see more than the connections.
 
 use fathom_model::{
     Bottleneck, Evidence, Finding, FlowSummary, NextStep, Severity,
@@ -12,7 +12,7 @@ use fathom_statistics::mean;
 use super::FindingRule;
 use crate::evidence::TestEvidence;
 
-/// Looks for one restraint, and tells it when it holds at least half of the connections.
+/// Looks for one bottleneck, and reports it if it holds back at least half of the connections.
 pub(crate) struct FlowBottleneck(pub(crate) Bottleneck);
 
 impl FindingRule for FlowBottleneck {
@@ -86,7 +86,7 @@ impl FlowBottleneck {
     }
 }
 
-/// What some connections saw of their path at the end of the last round, as means.
+/// Mean path statistics of some connections at the end of the last round.
 struct FlowPath {
     rtt: Nanos,
     rtt_min: Nanos,

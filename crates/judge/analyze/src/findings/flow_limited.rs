@@ -1,4 +1,4 @@
-//! Connections waited for a buffer: the peer's receive window or the own send buffer.
+//! Connections waited for a buffer: the peer's receive window or their own send buffer.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use fathom_model::{
 use super::FindingRule;
 use crate::evidence::{TestEvidence, ratio_evidence};
 
-/// From this share of the busy time on, waiting for a buffer holds a stream back.
+/// If connections wait for a buffer for more than this share of their busy time, the stream is held back.
 const HOLDS_BACK: f64 = 0.2;
-/// Connections that were busy for less than this have nothing to tell.
+/// Connections that were busy for less than this are ignored.
 const BUSY_MIN: Nanos = Nanos::from_millis(100);
 
 /// The peer's window was closed.
@@ -47,7 +47,7 @@ impl FindingRule for ReceiveWindow {
     }
 }
 
-/// The own send buffer was full of data that the peer had not acknowledged.
+/// The send buffer was full of data that the peer had not acknowledged.
 pub(crate) struct SendBuffer;
 
 impl FindingRule for SendBuffer {
@@ -73,10 +73,10 @@ impl FindingRule for SendBuffer {
     }
 }
 
-/// Either side may have sent; the other is its peer.
+/// The pairs of sender and peer: either side may have sent.
 const SIDES: [(Side, Side); 2] = [(Side::Initiator, Side::Responder), (Side::Responder, Side::Initiator)];
 
-/// The part of the connections' busy time that a counter grew by, where it matters.
+/// Returns the growth of a counter as a share of the connections' busy time, if it is large enough to matter.
 fn wait_ratio(seen: &TestEvidence<'_>, side: Side, counter: &str) -> Option<f64> {
     let flows = || seen.records(side).flat_map(|record| &record.flows);
     let busy = Nanos(flows().map(|flow| growth(flow, tcp::BUSY_NS)).sum());
@@ -84,7 +84,7 @@ fn wait_ratio(seen: &TestEvidence<'_>, side: Side, counter: &str) -> Option<f64>
     ratio(limited, busy.0).filter(|share| *share > HOLDS_BACK && busy >= BUSY_MIN)
 }
 
-/// What a value grew by over the samples of a connection; one sample counts from its beginning.
+/// Returns the growth of a value over the samples of a connection. A single sample counts from zero.
 fn growth(flow: &Flow, name: &str) -> u64 {
     let value = |values: &BTreeMap<String, u64>| values.get(name).copied().unwrap_or(0);
     match &flow.samples[..] {
@@ -94,7 +94,7 @@ fn growth(flow: &Flow, name: &str) -> u64 {
     }
 }
 
-/// Twice the largest buffer that a host allows, and nothing below the kernel's own defaults; 32 MiB where it is not known.
+/// Suggests twice the largest buffer that a host allows, at least the kernel's defaults. Suggests 32 MiB if it is unknown.
 fn larger_buffer(seen: &TestEvidence<'_>, host: &str, name: &str, usual: [u64; 3]) -> NextStep {
     const UNKNOWN: u64 = 32 << 20;
     let now = seen.environment(host).and_then(|facts| facts.get("sysctl", name)).unwrap_or_default();

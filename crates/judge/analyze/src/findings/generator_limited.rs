@@ -1,4 +1,4 @@
-//! The tool itself was the limit, not what it measured.
+//! The bottleneck was fathom itself, not the target.
 
 use fathom_model::{
     Evidence, Finding, Layer, LimitKind, NextStep, Severity, Side,
@@ -9,22 +9,23 @@ use fathom_model::{
 use super::FindingRule;
 use crate::evidence::{OfferedLoad, TestEvidence, counter_evidence, ratio_evidence};
 
-/// From this share of what the tool reaches at best, the tool is the limit.
+/// At this share of its own ceiling and above, fathom is the limit.
 const CEILING: f64 = 0.9;
-/// Threads that work for this share of the time have none left.
+/// Threads that are busy for at least this share of the time have no capacity left.
 const FULL: f64 = 0.95;
-/// A target whose cores are busy for less than this could do more.
+/// A target whose cores are all busy for less than this share could do more.
 const FREE: f64 = 0.5;
-/// What is offered must be this share of what was intended (the rule of CSIT).
+/// The minimum share of the intended load that must be offered (the rule of CSIT).
 pub(super) const OFFERED: f64 = 0.99;
-/// Less than this is another test than the one that was asked for.
+/// Below this share of the intended load, the test is not the requested one.
 const OFFERED_MIN: f64 = 0.9;
-/// From this share of what was sent all of it came: the window cuts off a little at both ends.
+/// At this share of the sent packets and above, everything counts as arrived, because the window cuts off a little at both
+/// ends.
 const ALL_CAME: f64 = 0.99;
-/// Queueing disciplines that hold a sender to a rate.
+/// Queueing disciplines that limit a sender to a rate.
 const SHAPERS: [&str; 6] = ["tbf", "htb", "hfsc", "cake", "cbs", "netem"];
 
-/// Compares the value with the tool's own ceiling, and the tool's threads with the target's cores.
+/// Compares the value with fathom's own ceiling, and fathom's threads with the target's cores.
 pub(crate) struct GeneratorLimited;
 
 impl FindingRule for GeneratorLimited {
@@ -33,7 +34,7 @@ impl FindingRule for GeneratorLimited {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        // Two ends that share full cores are each other's limit, as they were when the ceiling was measured.
+        // If both ends share full cores, each limits the other. That was already so when the ceiling was measured.
         if seen.reached_target() || seen.shares_full_cores() {
             return Vec::new();
         }
@@ -65,10 +66,10 @@ fn near_ceiling(seen: &TestEvidence<'_>) -> Option<(String, Evidence)> {
     Some((title, ratio_evidence(&seen.test.from, &format!("{} of its own ceiling", limit.metric), used)))
 }
 
-/// The tool's threads have no time left while every core of the target has.
+/// Returns the finding that fathom's threads have no CPU time left while every core of the target has.
 ///
-/// How many threads there are is not recorded: they are taken for as few as could have worked that long, and only if as many
-/// cores were full. Ends that share a machine cannot be told apart in this way.
+/// The number of threads is not recorded. It is taken as the smallest number that could have used that much CPU time, and only
+/// if at least as many cores were full. If both ends share a machine, they cannot be told apart in this way.
 pub(crate) fn threads_saturated(seen: &TestEvidence<'_>) -> Option<(String, Evidence)> {
     let to = seen.test.to.as_deref().filter(|_| !seen.is_one_machine())?;
     let target = seen.cores(to);
@@ -78,7 +79,8 @@ pub(crate) fn threads_saturated(seen: &TestEvidence<'_>) -> Option<(String, Evid
     let worked: u64 = seen.records(Side::Initiator).map(|record| record.cpu_ns.0).sum();
     let lasted: u64 = seen.records(Side::Initiator).map(|record| record.measured_ns.1.0).sum();
     let cores_used = ratio(worked, lasted)?;
-    // A thread's own time is exact but the trial's end is not, so one thread may seem to be a little more.
+    // A thread's CPU time is exact but the end of the trial is not, so one thread can appear to use slightly more than one
+    // core.
     let threads = (cores_used - 0.05).ceil().max(1.0);
     let busy = (cores_used / threads).min(1.0);
     let n_full = seen.cores(&seen.test.from).iter().filter(|core| core.busy() >= FULL).count();
@@ -93,7 +95,7 @@ pub(crate) fn threads_saturated(seen: &TestEvidence<'_>) -> Option<(String, Evid
     })
 }
 
-/// An open test that offers less than intended measures the tool, whatever was lost.
+/// An open-loop test that offers less than intended measures fathom itself, no matter how much was lost.
 pub(crate) struct OfferedTooLittle;
 
 impl FindingRule for OfferedTooLittle {
@@ -104,11 +106,11 @@ impl FindingRule for OfferedTooLittle {
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let Some(offered) = seen.offered().filter(|offered| offered.share < OFFERED) else { return Vec::new() };
         let OfferedLoad { host: sender, side, sent, intended, share } = offered;
-        // A search judges each of its trials by itself, and says whose limit it found.
+        // A search judges each of its trials separately and reports whose limit it found.
         if seen.test.curve.is_some() {
             return Vec::new();
         }
-        // Requests that wait for a connection wait for the target, which is what an open load is to show.
+        // Requests that wait for a connection wait for the target. Showing that is the purpose of an open-loop load.
         if seen.total(side, count::LATE_NO_CONNECTION) > seen.total(side, count::LATE_OWN_CPU) {
             return Vec::new();
         }
@@ -144,7 +146,7 @@ impl FindingRule for OfferedTooLittle {
     }
 }
 
-/// The rate that was sent, where the asked one is known, and what came of it: `: 42.5 kpps, of which 37.2 kpps arrived`.
+/// Returns the sent rate, if the requested rate is known, and the rate that arrived: `: 42.5 kpps, of which 37.2 kpps arrived`.
 fn offered_rate_text(seen: &TestEvidence<'_>, share: f64) -> String {
     let asked = seen.test.limits.iter().find(|limit| limit.kind == LimitKind::Asked);
     let of = |limit: &fathom_model::Limit| {
@@ -158,7 +160,7 @@ fn offered_rate_text(seen: &TestEvidence<'_>, share: f64) -> String {
     asked.and_then(of).unwrap_or_default()
 }
 
-/// The queueing discipline of the sender's interface, if it is one that holds to a rate.
+/// Returns the queueing discipline of the sender's interface if it limits the rate.
 fn shaper<'a>(seen: &TestEvidence<'a>, sender: &str) -> Option<&'a str> {
     let kinds = seen.environment(sender)?.get(seen.interface(sender), "qdisc")?;
     SHAPERS.into_iter().find(|shaper| kinds.contains(shaper))

@@ -1,4 +1,4 @@
-//! Trials that did not come to their end.
+//! Some trials did not run to their end.
 
 use fathom_model::{Evidence, Finding, Severity};
 

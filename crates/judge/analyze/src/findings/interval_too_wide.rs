@@ -1,4 +1,4 @@
-//! The rounds ended before the interval was as narrow as was asked for.
+//! The rounds ended before the confidence interval was as narrow as requested.
 
 use fathom_model::{
     Evidence, Finding, NextStep, Severity,
@@ -8,7 +8,7 @@ use fathom_model::{
 use super::FindingRule;
 use crate::{evidence::TestEvidence, precision::half_width};
 
-/// Compares the interval of the first value with the wish of the plan.
+/// Compares the interval of the first value with the width that the plan requests.
 pub(crate) struct IntervalTooWide;
 
 impl FindingRule for IntervalTooWide {
@@ -50,7 +50,7 @@ impl FindingRule for IntervalTooWide {
     }
 }
 
-/// More rounds, each as long as before: `--duration` is that of all rounds together.
+/// Returns the options for more rounds of the same length. `--duration` covers all rounds together.
 fn more_rounds_command(seen: &TestEvidence<'_>, n_rounds: usize) -> String {
     let planned = seen.run.plan.tests.iter().find(|test| test.name == seen.test.name);
     let round = planned.and_then(|test| test.duration.parse::<Nanos>().ok());

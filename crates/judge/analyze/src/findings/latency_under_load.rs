@@ -1,18 +1,18 @@
-//! What load does to the round trip: a test beside streams, compared with the same test without them.
+//! The effect of load on the round trip: a test next to streams, compared with the same test without streams.
 
 use fathom_model::{Evidence, Finding, NextStep, Severity, Summary, run::TestRun, units::Nanos, units::rounded};
 
 use super::FindingRule;
 use crate::evidence::TestEvidence;
 
-/// The option that says which way streams go, and its value for none.
+/// The option for the direction of the streams, and its value for no streams.
 const LOAD: (&str, &str) = ("direction", "none");
-/// The times that are compared.
+/// The latencies that are compared.
 const MEDIAN: &str = "latency_ns_p50";
 const TAIL: &str = "latency_ns_p99";
-/// What busy processors alone add to a round trip; a queue that matters to somebody is longer.
+/// The delay in ns that busy CPUs alone add to a round trip. A relevant queue adds more.
 const BY_PROCESSORS: f64 = 1e6;
-/// A tail that has not even doubled is nobody's trouble.
+/// A tail that has not even doubled does not matter.
 const MATTERS: f64 = 2.0;
 
 /// Compares the round trip under load with the idle one.
@@ -28,7 +28,7 @@ impl FindingRule for LatencyUnderLoad {
     }
 }
 
-/// One value without and with load, whose intervals lie apart.
+/// One value without and with load, with separate confidence intervals.
 struct LatencyGrowth<'a> {
     idle: &'a Summary,
     loaded: &'a Summary,
@@ -37,7 +37,7 @@ struct LatencyGrowth<'a> {
 }
 
 impl<'a> LatencyGrowth<'a> {
-    /// Nothing when the intervals overlap, or when there are none: what differs by chance is no finding.
+    /// Returns `None` if the intervals overlap or are missing, because the difference could be chance.
     fn of((idle, loaded): (&'a TestRun, &'a TestRun), metric: &str) -> Option<Self> {
         let value = |test: &'a TestRun| test.summaries.iter().find(|summary| summary.metric.name == metric);
         let (idle, loaded) = (value(idle)?, value(loaded)?);
@@ -68,7 +68,8 @@ impl LatencyUnderLoad {
     fn compare(&self, seen: &TestEvidence<'_>) -> Option<Finding> {
         let idle = idle_twin(seen)?;
         let pair = (idle, seen.test);
-        // A queue that stands is met by most probes, even where the tail of the idle ones is noisy; busy processors delay a few.
+        // A standing queue delays most probes, so the median shows it even if the idle tail is noisy. Busy CPUs delay only a
+        // few.
         let queue = LatencyGrowth::of(pair, MEDIAN).filter(|median| median.added() >= BY_PROCESSORS);
         let tail = LatencyGrowth::of(pair, TAIL);
         let Some(grown) = tail.as_ref().or(queue.as_ref()) else { return idle_disturbed_finding(self.id(), pair) };
@@ -101,7 +102,7 @@ impl LatencyUnderLoad {
     }
 }
 
-/// Idle probes that took longer than those under load: something else delayed them.
+/// Reports idle probes that took longer than those under load: something else delayed them.
 fn idle_disturbed_finding(id: &str, (idle, loaded): (&TestRun, &TestRun)) -> Option<Finding> {
     let value = |test: &TestRun| test.summaries.iter().find(|summary| summary.metric.name == TAIL)?.value;
     let (reference, other) = (value(idle)?, value(loaded)?);
@@ -122,13 +123,13 @@ fn idle_disturbed_finding(id: &str, (idle, loaded): (&TestRun, &TestRun)) -> Opt
     })
 }
 
-/// In words that follow "under load".
+/// Returns the load in words that follow "under load".
 fn load(test: &TestRun) -> Option<String> {
     let load = test.options.text(LOAD.0)?;
     Some(if load == "both" { "both ways".to_owned() } else { load })
 }
 
-/// The test that differs in nothing but that it has no load.
+/// Returns the test that differs only in having no load.
 fn idle_twin<'a>(seen: &TestEvidence<'a>) -> Option<&'a TestRun> {
     let others = |test: &TestRun| {
         let mut options = test.options.clone();
@@ -145,7 +146,7 @@ fn idle_twin<'a>(seen: &TestEvidence<'a>) -> Option<&'a TestRun> {
     if is_idle(here) { None } else { seen.run.tests.iter().find(is_twin) }
 }
 
-/// What is tried next: another sender, unless it is one that watches the delay already; then a look at the queues.
+/// Suggests a congestion control that watches the delay, unless it is in use already; then a look at the queues.
 fn next(seen: &TestEvidence<'_>) -> NextStep {
     let sender = match (seen.test.options.text(LOAD.0).as_deref(), &seen.test.to) {
         (Some("down"), Some(to)) => to,

@@ -1,11 +1,11 @@
-//! What a search found: the answer to what was asked.
+//! The result of a search, as a finding.
 
 use fathom_model::{Evidence, Finding, NextStep, Severity, search};
 
 use super::FindingRule;
 use crate::{curve, evidence::TestEvidence};
 
-/// Tells the highest rate that keeps the objective.
+/// Reports the highest rate that keeps the objective.
 pub(crate) struct LimitFound;
 
 impl FindingRule for LimitFound {

@@ -1,4 +1,4 @@
-//! The wire between the hosts: full, or not there.
+//! The wire between the hosts is full, or there is none.
 
 use fathom_model::{Evidence, Finding, Layer, LimitKind, Severity, Unit, units::percent};
 
@@ -9,10 +9,10 @@ use crate::{
     summaries::main_rate,
 };
 
-/// From this share of the line rate on, the wire itself is the limit.
+/// At this share of the line rate and above, the wire itself is the limit.
 const FULL: f64 = 0.98;
 
-/// Nothing is held back: the wire carries all it can.
+/// The wire carries all it can, so nothing else holds the test back.
 pub(crate) struct LinkFull;
 
 impl FindingRule for LinkFull {
@@ -37,7 +37,7 @@ impl FindingRule for LinkFull {
     }
 }
 
-/// Why a test of throughput has no line rate to be compared with.
+/// Explains why a throughput test has no line rate to compare with.
 pub(crate) struct NoLineRate;
 
 impl FindingRule for NoLineRate {
@@ -49,7 +49,7 @@ impl FindingRule for NoLineRate {
         let Some(PathLink::NoWire { host, interface, driver }) = link_of(seen.run, seen.test) else {
             return Vec::new();
         };
-        // Probes are far from filling a line.
+        // Probes never come close to filling a line.
         if seen.test.layer == Layer::Path {
             return Vec::new();
         }

@@ -1,6 +1,6 @@
-//! What holds a test back: one file per cause, all asked of every test.
+//! Finds out what holds a test back. One file per rule; all rules run on every test.
 //!
-//! A cause sees one test with its run and judges by thresholds of its own; it knows no other cause.
+//! A rule sees one test with its run and has its own thresholds. It does not know the other rules.
 
 mod benchmark;
 mod black_hole;
@@ -42,7 +42,7 @@ use fathom_model::{Bottleneck, Finding, Run, Severity};
 
 use crate::{context::AnalysisContext, evidence::TestEvidence};
 
-/// Every cause that is looked for.
+/// All finding rules.
 pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &nothing_done::NothingDone,
     &limit::LimitFound,
@@ -93,12 +93,13 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &promise_broken::PromiseBroken,
 ];
 
-/// Everything that is found in a run, the most important first; what several tests share is told once.
+/// Returns all findings of a run, the most important first. A finding that several tests share is reported once.
 pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
     let mut found: Vec<(f64, Finding)> = Vec::new();
     for test in run.tests.iter().filter(|test| test.unavailable.is_none() && !test.trials.is_empty()) {
         let seen = TestEvidence::new(run, test, context);
-        // A test without a limit lacks an unknown part of it, so it comes after those that are known to lack much.
+        // For a test without a limit, the distance to the limit is unknown, so it comes after tests with a known large
+        // distance.
         let used = seen.limit_utilization().unwrap_or(f64::INFINITY);
         let mut of_test: Vec<Finding> = FINDING_RULES.iter().flat_map(|cause| cause.evaluate(&seen)).collect();
         if of_test.iter().any(nothing_done::explains_errors) {
@@ -111,7 +112,7 @@ pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
     for (_, finding) in found {
         let same = |other: &&mut Finding| {
             let alike = (&other.id, &other.short, other.severity) == (&finding.id, &finding.short, finding.severity);
-            // Two promises that were broken are two facts.
+            // Two broken promises are two separate facts.
             alike && (finding.id != "promise-broken" || other.title == finding.title)
         };
         match merged.iter_mut().find(same) {
@@ -119,16 +120,16 @@ pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
             None => merged.push(finding),
         }
     }
-    // What most tests share explains more than what makes one of them say little.
+    // A finding that most tests share comes first, because it explains more than a finding about one test. Remarks come last.
     let most = |finding: &Finding| run.tests.len() > 1 && 2 * finding.tests.len() > run.tests.len();
     merged.sort_by_key(|finding| (finding.severity == Severity::Remark, !most(finding)));
     merged
 }
 
-/// Adds the tests of a finding to one of the same cause, and what other hosts showed.
+/// Adds the tests of a finding to one with the same id, and the evidence of hosts that it does not list yet.
 ///
-/// One host's counters of two tests would contradict each other without saying so: the first test's, which lacks most to its
-/// limit, stand for both.
+/// Counters of the same host from two tests would contradict each other. Only the evidence of the first test is kept, which is
+/// the farthest from its limit.
 fn merge_finding(first: &mut Finding, other: Finding) {
     for test in other.tests {
         if !first.tests.contains(&test) {

@@ -1,4 +1,4 @@
-//! What the engines wrote beside their numbers.
+//! Notes that the engines wrote next to their numbers.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use fathom_model::{Evidence, Finding, Note, Severity};
 use super::FindingRule;
 use crate::{evidence::TestEvidence, window::host_of};
 
-/// Tells every kind of note once per test, with the hosts that made it.
+/// Reports every kind of note once per test, with the hosts that wrote it.
 pub(crate) struct EngineNotes;
 
 impl FindingRule for EngineNotes {

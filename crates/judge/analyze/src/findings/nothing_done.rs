@@ -1,4 +1,4 @@
-//! Nothing came of a test: no answer, nothing arrived, all attempts failed.
+//! A test had no result: no answer, nothing arrived, or all attempts failed.
 
 use fathom_model::{
     Derivation, Evidence, Finding, Layer, NextStep, Severity, names::count, plan::HostReach, probe::ProbeRecord,
@@ -11,17 +11,17 @@ use crate::{
     summaries::main_rate,
 };
 
-/// The id of its findings, which the state of a run depends on.
+/// The id of this rule's findings. The state of a run depends on it.
 pub(crate) const NOTHING_DONE: &str = "nothing-done";
-/// Its evidence where errors are why.
+/// The counter in its evidence if errors are the reason.
 const ERRORS: &str = "errors";
 
-/// Whether it says that nothing came of a test because of its errors.
+/// Returns true if the finding says that a test did nothing because of errors.
 pub(super) fn explains_errors(finding: &Finding) -> bool {
     finding.id == NOTHING_DONE && finding.evidence.iter().any(|shown| shown.counter == ERRORS)
 }
 
-/// Looks whether a test did any of the work that it is about.
+/// Checks whether a test did any of its work.
 pub(crate) struct NothingDone;
 
 impl FindingRule for NothingDone {
@@ -49,7 +49,7 @@ impl FindingRule for NothingDone {
     }
 }
 
-/// A served host answered its controller with small packets, so that a path may be to blame that loses the large ones.
+/// Suggests a path MTU probe. The served host answered the controller's small packets, so the path may lose large ones.
 fn next(seen: &TestEvidence<'_>) -> Option<NextStep> {
     let to = seen.test.to.as_ref().filter(|_| matches!(seen.test.layer, Layer::Tcp | Layer::Udp))?;
     let is_served = matches!(seen.run.plan.hosts.get(to), Some(HostReach::Tls { .. }));
@@ -61,7 +61,7 @@ fn next(seen: &TestEvidence<'_>) -> Option<NextStep> {
     })
 }
 
-/// Whether nobody answered a probe, whatever it asked.
+/// Reports that no probe of any kind was answered.
 fn no_answer(seen: &TestEvidence<'_>) -> Option<(String, Vec<Evidence>)> {
     let answers = |probe: &ProbeRecord| {
         probe.path_mtu.as_ref().is_some_and(|found| found.mtu_bytes.is_some())
@@ -73,7 +73,7 @@ fn no_answer(seen: &TestEvidence<'_>) -> Option<(String, Vec<Evidence>)> {
     (!answered).then(|| (format!("{} did not answer", probe.target), Vec::new()))
 }
 
-/// What was tried in vain, in words.
+/// Describes the work that was tried without success.
 fn no_work(seen: &TestEvidence<'_>) -> Option<(String, Vec<Evidence>)> {
     let records = || seen.test.trials.iter().flat_map(|trial| trial.records.values());
     let steps: Vec<_> = records().filter_map(|record| record.users.as_ref()).flat_map(|users| &users.steps).collect();
@@ -109,7 +109,7 @@ mod tests {
     use crate::run_builder::{RunBuilder, step, visits};
     use fathom_model::{VerdictState, probe::HopRecord};
 
-    /// The words of the finding, and the state of the run.
+    /// Returns the title of the finding and the state of the run.
     fn told(builder: &RunBuilder) -> (Option<String>, VerdictState) {
         (builder.finding(NOTHING_DONE).map(|finding| finding.title), builder.analyzed().verdict.state)
     }

@@ -1,4 +1,4 @@
-//! Other programs used the processors while the test ran.
+//! Other programs used the CPU during the test.
 
 use fathom_model::{Finding, Layer, NextStep, Severity, units::percent};
 use fathom_statistics::mean;
@@ -9,12 +9,12 @@ use crate::{
     evidence::{TestEvidence, ratio_evidence},
 };
 
-/// From this share of all cores on, others are told of.
+/// At this share of all cores and above, other programs are reported.
 const REPORT_MIN: f64 = 0.2;
-/// From this share on, the results are those of a machine that others have.
+/// At this share and above, the results describe a machine that other programs were using.
 const DISTURBS: f64 = 0.5;
 
-/// Compares what the test itself used with what its machines were busy with.
+/// Compares the CPU time of the test with the busy time of its machines.
 pub(crate) struct OtherPrograms;
 
 impl FindingRule for OtherPrograms {
@@ -23,7 +23,7 @@ impl FindingRule for OtherPrograms {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        // Single packets need no core, and what a device between the two uses is the kernel's work for the test.
+        // Single packets need no core. With a device in between, the kernel's work for it belongs to the test.
         if seen.test.layer == Layer::Path || seen.via().is_some() {
             return Vec::new();
         }
@@ -33,7 +33,7 @@ impl FindingRule for OtherPrograms {
         let shares = hosts.filter_map(|(host, cores)| Some((host, share(&cores)?, cores)));
         let most = shares.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, share, _)| *share >= REPORT_MIN);
         let Some((host, share, cores)) = most else { return Vec::new() };
-        // A target that is not ours may itself be one of those programs, where packets do not leave the machine.
+        // If packets do not leave the machine, a target that fathom did not start may be one of these programs.
         let may_be_target = seen.test.to.is_none() && seen.is_memory(host);
         let whose = if seen.is_one_machine() || may_be_target { "this machine".to_owned() } else { host.to_owned() };
         let (who, end) = match (may_be_target, share >= DISTURBS) {

@@ -1,11 +1,11 @@
-//! For a while nothing came back.
+//! Probes went unanswered for a while.
 
 use fathom_model::{Evidence, Finding, Severity, units::grouped};
 
 use super::FindingRule;
 use crate::evidence::{TestEvidence, has_answers};
 
-/// Tells the longest outage of a series of probes, and how many there were.
+/// Reports the longest outage of a series of probes, and the number of outages.
 pub(crate) struct Outage;
 
 impl FindingRule for Outage {
@@ -14,11 +14,11 @@ impl FindingRule for Outage {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        // Without a single answer there is no outage but nobody, which is another finding.
+        // Without a single answer the target is unreachable, which is a separate finding.
         let answered = seen.probes().filter(|(_, record, _)| has_answers(record));
         let outages: Vec<_> =
             answered.flat_map(|(host, _, probe)| probe.outages.iter().map(move |o| (host, probe, o))).collect();
-        // One that lasted to the end is longer than any.
+        // An outage that lasted to the end counts as the longest.
         let longest = outages.iter().max_by_key(|(_, _, outage)| (outage.length_ns.is_none(), outage.length_ns));
         let Some((host, probe, outage)) = longest else { return Vec::new() };
         let length = outage.length_ns.map_or_else(|| "to the end".to_owned(), |length| format!("for {length}"));

@@ -1,4 +1,4 @@
-//! What was promised was not kept.
+//! A promise was not kept.
 
 use fathom_model::{Evidence, Finding, Severity, finding::PromiseOutcome};
 
@@ -8,7 +8,7 @@ use crate::{
     judged_promise::{PromiseResult, judge_promises},
 };
 
-/// Points from a row to its broken promise; the verdict says whether it counts.
+/// Points from a row to its broken promise. The verdict decides whether it counts.
 pub(crate) struct PromiseBroken;
 
 impl FindingRule for PromiseBroken {

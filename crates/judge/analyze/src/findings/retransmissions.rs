@@ -1,4 +1,4 @@
-//! TCP sent segments again.
+//! TCP retransmitted segments.
 
 use fathom_model::{
     Finding, Layer, NextStep, Severity,
@@ -12,13 +12,13 @@ use fathom_model::{
 use super::FindingRule;
 use crate::evidence::{TestEvidence, counter_evidence};
 
-/// From one segment in a thousand on, loss bears on the rate.
+/// At one segment in a thousand and above, loss affects the rate.
 const HOLDS_BACK: f64 = 1e-3;
-/// Fewer segments than this are too few for a share.
+/// With fewer segments than this, a share is meaningless.
 const SEGMENTS_MIN: u64 = 1000;
-/// From this share of repeats that had arrived before on, order was lost and not segments.
+/// If at least this share of the retransmitted segments had already arrived, segments were reordered, not lost.
 const NEEDLESS: f64 = 0.5;
-/// The places of a host that may drop a segment and count it, with the words for it; of two that counted the same, the later.
+/// Counters of places in a host that can drop a segment, with their description. If two counted the same, the later one wins.
 const DROPS: [(&str, &str); 8] = [
     (DEV_TX_DROPPED, "at a device"),
     (DEV_RX_DROPPED, "at a device"),
@@ -30,7 +30,7 @@ const DROPS: [(&str, &str); 8] = [
     (QDISC_DROPPED, "in a queueing discipline"),
 ];
 
-/// Compares what was sent again with what was sent, on each host, and says what the counters know of the reason.
+/// Compares retransmitted with sent segments on each host, and derives the reason from the counters.
 pub(crate) struct Retransmissions;
 
 impl FindingRule for Retransmissions {
@@ -70,7 +70,7 @@ impl FindingRule for Retransmissions {
     }
 }
 
-/// What the counters say of the reason, and whether it was needless because the segments had arrived, out of order.
+/// Returns the reason according to the counters, and whether retransmission was needless because segments were only reordered.
 fn reason(seen: &TestEvidence<'_>, host: &str) -> (String, bool) {
     let again = seen.growth(host, TCP_RETRANS_SEGMENTS, None);
     let known = seen.growth(host, TCP_DSACK_SEGMENTS, None);

@@ -1,15 +1,16 @@
-//! What every cause of a bottleneck implements.
+//! The interface of all finding rules.
 
 use fathom_model::Finding;
 
 use crate::evidence::TestEvidence;
 
-/// Something that may hold a test back or make its value say nothing.
+/// A rule that detects a cause that holds a test back or makes its value meaningless.
 ///
-/// The interface alone: the files beside this one implement it, one type per cause, and [`FINDING_RULES`](super::FINDING_RULES) lists them.
+/// This file has the interface only. The files next to it implement it, one type per rule, and
+/// [`FINDING_RULES`](super::FINDING_RULES) lists them.
 pub trait FindingRule: Sync {
-    /// Its stable name, the id of its findings.
+    /// The stable name of the rule, which is the id of its findings.
     fn id(&self) -> &'static str;
-    /// What it finds in one test; nothing when all is well.
+    /// Returns the findings for one test, or none if all is well.
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding>;
 }

@@ -1,4 +1,4 @@
-//! What a test that was measured at several values of one option says of that option.
+//! The effect of one option, from tests that measured several values of it.
 
 use std::collections::BTreeSet;
 
@@ -7,17 +7,17 @@ use fathom_model::{Bottleneck, Evidence, Finding, Severity, Summary, run::TestRu
 use super::FindingRule;
 use crate::{evidence::TestEvidence, summaries::main_rate};
 
-/// Values that reach this share of the best one are as good: below it, rounds of the same test differ too.
+/// A value within this share of the best one counts as equal. Rounds of the same test differ by as much.
 const AS_GOOD: f64 = 0.95;
-/// From this growth over the whole scan on, the option matters.
+/// The option matters if the value grows by at least this factor over the whole scan.
 const MATTERS: f64 = 1.2;
-/// A last step that gains at least this share of what it adds shows no end.
+/// If the last step gains at least this share of what it adds, there is no plateau yet.
 const STILL_GROWS: f64 = 0.5;
 
-/// Two values show that they differ, and nothing of where it levels off.
+/// Two points show a difference, but not where it levels off.
 const POINTS_MIN: usize = 3;
 
-/// Compares the tests of one kind between the same hosts that differ in one option alone.
+/// Compares tests of one kind between the same hosts that differ in a single option.
 pub(crate) struct OptionScan;
 
 impl FindingRule for OptionScan {
@@ -32,7 +32,7 @@ impl FindingRule for OptionScan {
     }
 }
 
-/// A value of the option with what was measured at it.
+/// A value of the option with the result of its test.
 struct ScanPoint<'a> {
     text: String,
     at: f64,
@@ -42,7 +42,7 @@ struct ScanPoint<'a> {
 }
 
 impl OptionScan {
-    /// The finding of one option, told at the last of its tests.
+    /// Returns the finding for one option. It is reported with the last of the tests.
     fn compare_values(&self, seen: &TestEvidence<'_>, option: &str) -> Option<Finding> {
         let points = points(seen, option);
         let (first, last) = (points.first()?, points.last()?);
@@ -89,7 +89,7 @@ impl OptionScan {
     }
 }
 
-/// The tests that differ from this one in an option alone, by its value.
+/// Returns the tests that differ from this one only in this option, sorted by its value.
 fn points<'a>(seen: &TestEvidence<'a>, option: &str) -> Vec<ScanPoint<'a>> {
     let others = |test: &TestRun| {
         let mut options = test.options.clone();
@@ -103,7 +103,7 @@ fn points<'a>(seen: &TestEvidence<'a>, option: &str) -> Vec<ScanPoint<'a>> {
     let mut points: Vec<ScanPoint<'a>> = (seen.run.tests.iter().filter(is_like))
         .filter_map(|test| {
             let (text, value) = (test.options.text(option)?, main_rate(test)?);
-            // A bare number is a volume in bytes as well, so one way of reading serves counts and sizes.
+            // A bare number also parses as a volume in bytes, so one parser serves counts and sizes.
             let at = fathom_model::units::approximate(text.parse::<Bytes>().ok()?.0);
             Some(ScanPoint { at, test, value, mean: value.value?, text })
         })
@@ -116,7 +116,7 @@ fn flows(point: &ScanPoint<'_>) -> String {
     if point.text == "1" { "one flow".to_owned() } else { format!("{} flows", point.text) }
 }
 
-/// Where it levels off, or that it does not.
+/// Describes where the value levels off, or that it does not.
 fn plateau_text(points: &[ScanPoint<'_>], knee: &ScanPoint<'_>) -> String {
     let [.., before, last] = points else { return String::new() };
     let gained = last.mean / before.mean - 1.0;
@@ -127,7 +127,7 @@ fn plateau_text(points: &[ScanPoint<'_>], knee: &ScanPoint<'_>) -> String {
     format!("and within 5 % of it from {} on", knee.text)
 }
 
-/// What held the connections of a test back, where most agree.
+/// Returns the most frequent bottleneck of a test's connections, if most agree.
 fn bottleneck_text(point: &ScanPoint<'_>) -> String {
     let flows = &point.test.flows;
     let held = |by: Bottleneck| flows.iter().filter(|flow| flow.held_by == by).count();

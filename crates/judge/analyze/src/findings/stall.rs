@@ -1,6 +1,6 @@
-//! The target answered nothing for a while, which a closed load hides.
+//! The target answered nothing for a while, which a closed-loop load hides.
 //!
-//! Such a load sends nothing while it waits (coordinated omission): a stall of any length is one slow request per connection.
+//! A closed loop sends nothing while it waits (coordinated omission): a stall of any length is one slow request per connection.
 
 use fathom_model::{
     Evidence, Finding, Histogram, Layer, NextStep, Severity, Side,
@@ -17,14 +17,14 @@ use crate::{
     window::{MeasuredWindow, rates, record_of},
 };
 
-/// A shorter wait may be the work of a busy machine; this one is just below the 200 ms after which TCP sends again.
+/// A busy machine can cause shorter waits. This value is just below the 200 ms after which TCP retransmits.
 const WAIT_MIN: Nanos = Nanos::from_millis(150);
-/// The part of the measured time from which a wait changes what the percentiles would have been.
+/// If a wait takes at least this part of the measured time, it would have changed the percentiles of an open loop.
 const MATTERS: f64 = 0.1;
-/// A wait of fewer times p99 is seen in the percentiles.
+/// A wait of fewer than this many times p99 is visible in the percentiles.
 const HIDDEN_FACTOR: u64 = 10;
 
-/// Compares the longest wait of each trial with its percentiles, and with the intervals in which nothing was answered.
+/// Compares the longest wait of each trial with its percentiles and with the intervals without any answer.
 pub(crate) struct Stall;
 
 impl FindingRule for Stall {
@@ -63,14 +63,14 @@ impl FindingRule for Stall {
     }
 }
 
-/// The same requests by a schedule, at a rate that leaves the target time to recover.
+/// Suggests the same requests on a schedule, at a rate that leaves the target time to recover.
 fn next(seen: &TestEvidence<'_>, worst: &StallWait) -> Option<NextStep> {
     if seen.test.layer != Layer::Http {
-        // A rate of users starts users, and the times of their requests do not count from it.
+        // For scripted users, a rate starts users, and the times of their requests are not measured from the schedule.
         return None;
     }
     let rate = rounded(worst.per_second / 2.0).max(1);
-    // A test that is named is the closed one, which takes no rate.
+    // If the command names a test, that is the closed-loop one, which takes no rate.
     let command = seen.repeat_with_option("rate", &rate.to_string()).filter(|command| !command.contains(" --test"))?;
     let expected = Some("show the latency of all requests that are due during a stall".to_owned());
     Some(NextStep { command, on: None, expected })
@@ -81,12 +81,12 @@ struct StallWait {
     round: u32,
     longest: Nanos,
     measured: Nanos,
-    /// The part of the measured time in which nothing was answered.
+    /// The part of the measured time without any answer.
     silent: f64,
     per_second: f64,
 }
 
-/// Those of all trials of a closed load.
+/// Returns the hidden waits of all trials of a closed-loop load.
 fn stall_waits(seen: &TestEvidence<'_>) -> Vec<StallWait> {
     if ![Layer::Http, Layer::App].contains(&seen.test.layer) {
         return Vec::new();
@@ -95,7 +95,7 @@ fn stall_waits(seen: &TestEvidence<'_>) -> Vec<StallWait> {
         let (host, record) = record_of(trial, Side::Initiator)?;
         let (from, to) = MeasuredWindow::common(trial, &seen.run.hosts)?.in_record(&seen.run.hosts, host, record);
         let times = record.distributions.get(SERVICE_TIME)?;
-        // What has a schedule counts from its times.
+        // With a schedule, latencies are measured from the scheduled times.
         let is_closed = !record.distributions.contains_key(SCHEDULE_LAG);
         let longest = hidden_wait(times)?.min(to - from);
         let rates = rates(&record.timeline, count::REQUESTS, (from, to));
@@ -104,13 +104,13 @@ fn stall_waits(seen: &TestEvidence<'_>) -> Vec<StallWait> {
         let waited = ratio(longest.0, (to - from).0)?;
         let per_second = rates.iter().sum::<f64>() / approximate(u64::try_from(rates.len()).ok()?);
         let wait = StallWait { round: trial.round, longest, measured: to - from, silent, per_second };
-        // Intervals do not begin with the stall: of one that is long enough, half lies in whole ones.
+        // Intervals are not aligned with the stall. If the stall is long enough, at least half of it covers whole intervals.
         (is_closed && waited >= MATTERS && silent >= waited / 2.0).then_some(wait)
     };
     seen.trials().iter().filter_map(|trial| of_trial(trial)).collect()
 }
 
-/// The longest time, where it is long and nothing else tells of it.
+/// Returns the longest time, if it is long and the percentiles do not show it.
 fn hidden_wait(times: &Histogram) -> Option<Nanos> {
     let (longest, p99) = (times.max()?, times.quantile(0.99)?);
     (longest >= WAIT_MIN.0 && longest / HIDDEN_FACTOR >= p99).then_some(Nanos(longest))
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use crate::run_builder::RunBuilder;
 
-    /// A second of requests of 1 ms, of which one took longer, and nothing else was answered for some intervals of 50 ms.
+    /// One second of requests of 1 ms. One request took longer, and nothing else was answered for some intervals of 50 ms.
     fn stalled(wait_ms: u64, n_silent: usize) -> RunBuilder {
         let mut builder = RunBuilder::new();
         builder.http(1_000, 1);

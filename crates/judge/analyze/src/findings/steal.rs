@@ -1,16 +1,16 @@
-//! The hypervisor gave a core to someone else.
+//! The hypervisor took CPU time from a core.
 
 use fathom_model::{Finding, Severity, names::host::CPU_STEAL_NS, units::percent};
 
 use super::FindingRule;
 use crate::evidence::{TestEvidence, ratio_evidence};
 
-/// From this share of a core's time on, a value is less steady than it seems.
+/// At this share of a core's time and above, a value is less steady than it seems.
 const REPORT_MIN: f64 = 0.02;
-/// From this share on, the value is the neighbour's as much as ours.
+/// At this share and above, the value depends on the other virtual machines as much as on the test.
 const DISTURBS: f64 = 0.1;
 
-/// Looks for the core from which most was taken.
+/// Looks for the core with the most stolen time.
 pub(crate) struct CpuSteal;
 
 impl FindingRule for CpuSteal {

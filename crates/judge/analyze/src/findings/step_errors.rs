@@ -1,4 +1,4 @@
-//! Steps of the script fail: one more often than all others together, or several.
+//! Steps of the script fail: one step more often than all others together, or several steps.
 
 use std::cmp::Reverse;
 
@@ -10,12 +10,12 @@ use fathom_model::{
 use super::FindingRule;
 use crate::evidence::TestEvidence;
 
-/// From one failure in a hundred on, a step does not do what it is for.
+/// If at least one visit in a hundred fails at a step, the step does not do its work.
 const HOLDS_BACK: f64 = 0.01;
-/// The causes that are told as evidence; all of them stand with the steps.
+/// The number of causes shown as evidence. The steps list all of them.
 const CAUSES_MAX: usize = 3;
 
-/// Compares how often the steps failed.
+/// Compares the error counts of the steps.
 pub(crate) struct StepErrors;
 
 impl FindingRule for StepErrors {
@@ -32,7 +32,7 @@ impl FindingRule for StepErrors {
     }
 }
 
-/// What is said of a step that has most of the errors.
+/// Returns the finding about a step that has most of the errors.
 fn one_step_finding(seen: &TestEvidence<'_>, step: &StepSummary, (n_failed, n_all): (u64, u64)) -> Option<Finding> {
     let share = ratio(n_failed, n_failed + step.n_passed).filter(|share| *share >= HOLDS_BACK)?;
     let causes = by_frequency(step.errors.iter().map(|(cause, n)| (step, cause, *n)));
@@ -42,7 +42,7 @@ fn one_step_finding(seen: &TestEvidence<'_>, step: &StepSummary, (n_failed, n_al
     Some(finding(seen, (format!("{} fails", step.name), title), &causes))
 }
 
-/// What is said when steps fail of which none stands out.
+/// Returns the finding about failing steps of which none stands out.
 fn several_steps_finding(seen: &TestEvidence<'_>) -> Option<Finding> {
     let steps = || seen.test.users.iter().flat_map(|users| &users.steps).filter(|step| step.kind == StepKind::Step);
     let all = steps().flat_map(|step| step.errors.iter().map(move |(cause, n)| (step, cause, *n)));
@@ -55,7 +55,7 @@ fn several_steps_finding(seen: &TestEvidence<'_>) -> Option<Finding> {
     Some(finding(seen, ("steps fail".to_owned(), title), &causes))
 }
 
-/// A cause at a step, with how often.
+/// A cause at a step, with its count.
 type StepFailure<'a> = (&'a StepSummary, &'a String, u64);
 
 fn by_frequency<'a>(causes: impl Iterator<Item = StepFailure<'a>>) -> Vec<StepFailure<'a>> {
@@ -89,7 +89,7 @@ fn evidence(seen: &TestEvidence<'_>, step: &StepSummary, (cause, n): (&String, u
     Evidence { host: seen.test.from.clone(), counter: format!("{}: {cause}", step.name), value: grouped(n) }
 }
 
-/// The step with more than half of the errors of all steps, if there is one, with its errors and those of all.
+/// Returns the step with more than half of all errors, if there is one, with its error count and the total.
 pub(super) fn dominant_step<'a>(seen: &TestEvidence<'a>) -> Option<(&'a StepSummary, u64, u64)> {
     let steps = seen.test.users.as_ref()?.steps.iter().filter(|step| step.kind == StepKind::Step);
     let failed = |step: &StepSummary| step.errors.values().sum::<u64>();

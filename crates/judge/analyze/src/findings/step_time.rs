@@ -1,4 +1,4 @@
-//! One step takes most of the time that users wait for answers.
+//! Users spend most of their waiting time at one step.
 
 use fathom_model::{
     Evidence, Finding, Severity, Side, StepKind, StepRecord,
@@ -8,16 +8,16 @@ use fathom_model::{
 use super::FindingRule;
 use crate::evidence::{TestEvidence, ratio_evidence};
 
-/// A step with less of the time than this is one among others.
+/// A step with less than this share of the time does not stand out.
 const MOST: f64 = 0.6;
-/// Of fewer steps one always has much of the time.
+/// With fewer steps, one always has a large share.
 const STEPS_MIN: usize = 3;
-/// A step with fewer samples than this has no mean to speak of.
+/// With fewer samples, the mean of a step is not reliable.
 const SAMPLES_MIN: u64 = 100;
-/// A mean below this is that of the path, not of what a step does.
+/// A mean below this is the latency of the path, not the work of the step.
 const MATTERS: Nanos = Nanos::from_millis(1);
 
-/// Adds up the times of the steps; those of transactions are in them.
+/// Adds up the times of the steps. Transactions are skipped, because their times consist of those of their steps.
 pub(crate) struct StepTime;
 
 impl FindingRule for StepTime {
@@ -59,7 +59,7 @@ impl FindingRule for StepTime {
     }
 }
 
-/// How long users waited for a step in all, and how often.
+/// The total time that users waited for a step, and the number of waits.
 struct StepWait {
     nanos: f64,
     n: u64,

@@ -1,4 +1,4 @@
-//! Datagrams or frames were lost where no counter of the hosts saw it.
+//! Datagrams or frames were lost where no host has a counter.
 
 use fathom_model::{
     Finding, Layer, NextStep, Severity,
@@ -13,16 +13,16 @@ use crate::{
     evidence::{TestEvidence, counter_evidence, explained_ratio},
 };
 
-/// A smaller share is told by the table alone.
+/// A smaller share appears only in the table.
 const REPORT_MIN: f64 = 1e-4;
-/// From one packet in a thousand on, loss matters.
+/// At one packet in a thousand and above, loss matters.
 const HOLDS_BACK: f64 = 1e-3;
-/// Nothing for this long is an outage and not a burst.
+/// A gap of at least this length is an outage and not a burst.
 const OUTAGE: Nanos = Nanos::from_millis(100);
-/// The metric of the most packets that were lost one after the other.
+/// The metric of the most packets lost in a row.
 const LOSS_BURST: &str = "loss_burst_max";
 
-/// Tells the part of a loss that no place counted, with its shape.
+/// Reports the part of a loss that no place counted, and its pattern.
 pub(crate) struct UnexplainedLoss;
 
 impl FindingRule for UnexplainedLoss {
@@ -34,7 +34,7 @@ impl FindingRule for UnexplainedLoss {
         let Some(sum) = &seen.test.conservation else { return Vec::new() };
         let n = u64::try_from(sum.n_unexplained).unwrap_or(0);
         let share = ratio(n, sum.n_sent).unwrap_or(0.0);
-        // Where nothing arrived, that is told by itself.
+        // If nothing arrived, another finding reports that.
         if share < REPORT_MIN || sum.n_received == 0 {
             return Vec::new();
         }
@@ -62,7 +62,7 @@ impl FindingRule for UnexplainedLoss {
     }
 }
 
-/// Whether packets were lost one by one, in bursts, or for a while.
+/// Describes whether packets were lost one by one, in bursts, or in an outage.
 fn shape(seen: &TestEvidence<'_>) -> String {
     let longest = seen.test.summaries.iter().find(|summary| summary.metric.name == LOSS_BURST);
     let longest = longest.and_then(|summary| summary.trials.iter().copied().reduce(f64::max));
@@ -84,7 +84,7 @@ fn shape(seen: &TestEvidence<'_>) -> String {
     }
 }
 
-/// A look at the path from this host.
+/// Suggests a probe of the path from this host.
 fn next(seen: &TestEvidence<'_>) -> Option<NextStep> {
     let to = seen.test.to.as_deref().filter(|_| !seen.is_one_machine())?;
     let address = seen.run.hosts.get(to)?.address.as_deref()?;

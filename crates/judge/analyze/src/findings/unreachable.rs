@@ -1,4 +1,4 @@
-//! Nothing that was sent to a host was answered by it.
+//! A host did not answer any probe.
 
 use fathom_model::{
     Evidence, Finding, NextStep, Severity,
@@ -9,10 +9,10 @@ use fathom_model::{
 use super::FindingRule;
 use crate::evidence::{TestEvidence, has_answers};
 
-/// How long a router of Linux asks for a host's address before it says that the host is unreachable.
+/// The time for which a Linux router tries to resolve a host's address before it reports the host as unreachable.
 const ROUTER_ASKS: Nanos = Nanos::from_secs(3);
 
-/// Tells that a host did not answer any probe, and what others said about it.
+/// Reports that a host answered no probe, and the error messages of other hosts about it.
 pub(crate) struct Unreachable;
 
 impl FindingRule for Unreachable {

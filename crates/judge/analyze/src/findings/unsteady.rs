@@ -1,4 +1,4 @@
-//! The rate did not become steady, or did not stay so.
+//! The rate did not become steady, or did not stay steady.
 
 use fathom_model::{Derivation, Evidence, Finding, NextStep, Severity, Side, units::percent};
 use fathom_statistics::{drift, mean};
@@ -10,10 +10,10 @@ use crate::{
     window::{MeasuredWindow, rates, record_of},
 };
 
-/// A change from one half to the other that is smaller than this does not matter.
+/// A smaller change from the first half to the second does not matter.
 const MATTERS: f64 = 0.1;
 
-/// Looks at the ends of the warm-ups, and whether most trials changed in the same way while they were measured.
+/// Checks how the warm-ups ended, and whether most trials changed in the same direction while they were measured.
 pub(crate) struct NoSteadyState;
 
 impl FindingRule for NoSteadyState {
@@ -44,12 +44,12 @@ impl FindingRule for NoSteadyState {
             let word = if change < 0.0 { "fell" } else { "rose" };
             let title =
                 format!("the rate {word} by {} while it was measured, so its mean says little", percent(change.abs()));
-            // One trial may have met a passing disturbance.
+            // A single trial may have met a passing disturbance.
             let severity = if n_trials > 1 { Severity::Disturbs } else { Severity::Remark };
             let value = format!("{word} by {} in {} of {n_trials} trials", percent(change.abs()), changes.len());
             return vec![finding(severity, title, proof(counter, value))];
         }
-        // The engine says so beside the number, where it noticed; then it need not be said twice.
+        // If the engine noticed this and wrote a note, it is not reported again.
         let told = seen.records(Side::Initiator).flat_map(|record| &record.notes).any(|note| note.id == self.id());
         let n_never = seen.records(Side::Initiator).filter(|record| !record.steady).count();
         if told || 2 * n_never <= n_trials {
@@ -60,7 +60,7 @@ impl FindingRule for NoSteadyState {
     }
 }
 
-/// By how much the rate changed in those trials that agree, if they are most of all, with the counter.
+/// Returns the changes of the rate in the trials that agree, if these are the majority, and the counter.
 fn rate_changes<'a>(seen: &TestEvidence<'a>) -> Option<(Vec<f64>, &'a str)> {
     let Derivation::Rate { side, counter } = &main_rate(seen.test)?.metric.from else { return None };
     let in_trial = |trial| {
@@ -74,7 +74,7 @@ fn rate_changes<'a>(seen: &TestEvidence<'a>) -> Option<(Vec<f64>, &'a str)> {
     (2 * agreed.len() > seen.trials().len()).then_some((agreed, counter.as_ref()))
 }
 
-/// Rounds of ten seconds: `--duration` is that of all of them together.
+/// Returns the options for rounds of ten seconds. `--duration` covers all rounds together.
 fn longer_run_command(seen: &TestEvidence<'_>) -> String {
     format!("--warmup 2s --duration {}s", 10 * seen.run.plan.rounds.max(1))
 }

@@ -1,14 +1,14 @@
-//! Users do not come to the end of their script, and no single step explains it.
+//! Users do not finish their script.
 
 use fathom_model::{Derivation, Finding, Severity, metric::UsersValue, units::percent};
 
 use super::{FindingRule, step_errors::dominant_step};
 use crate::evidence::{TestEvidence, counter_evidence};
 
-/// From one user in a hundred on, what the others did is not what was to be measured.
+/// If at least one user in a hundred gives up, the others did not produce the planned load.
 const HOLDS_BACK: f64 = 0.01;
 
-/// Compares visits that were given up with those that ended as they should.
+/// Compares visits that were given up with visits that finished.
 pub(crate) struct UsersGaveUp;
 
 impl FindingRule for UsersGaveUp {
@@ -21,7 +21,7 @@ impl FindingRule for UsersGaveUp {
         let is_share = |of: &Derivation| matches!(of, Derivation::Users { of: UsersValue::GaveUpShare });
         let share = users.summaries.iter().find(|summary| is_share(&summary.metric.from)).and_then(|s| s.value);
         let Some(share) = share.filter(|share| *share >= HOLDS_BACK) else { return Vec::new() };
-        // What fails there is a finding of its own; this is its consequence.
+        // The failing step has its own finding; users who give up are the consequence.
         let at = match dominant_step(seen) {
             Some((step, ..)) => format!(", most of them at step `{}`", step.name),
             None => ", at several steps".to_owned(),

@@ -1,4 +1,4 @@
-//! Users came later than the schedule said because every seat was taken.
+//! Users came later than scheduled because every seat was taken.
 
 use fathom_model::{
     Finding, NextStep, Severity, Side,
@@ -9,10 +9,10 @@ use fathom_model::{
 use super::FindingRule;
 use crate::evidence::{TestEvidence, counter_evidence};
 
-/// From one user in a hundred on, fewer came than the schedule asked for at times.
+/// If at least one user in a hundred is late, fewer users than scheduled came at times.
 const HOLDS_BACK: f64 = 0.01;
 
-/// Compares those who had to wait for a seat with those who came.
+/// Compares the users who had to wait for a seat with all users.
 pub(crate) struct UsersLate;
 
 impl FindingRule for UsersLate {
@@ -21,7 +21,7 @@ impl FindingRule for UsersLate {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        // Of requests in an open loop the same counters tell of connections, and have a row of their own.
+        // For requests in an open loop, the same counters refer to connections, which have their own row.
         let Some(users) = &seen.test.users else { return Vec::new() };
         let total = |counter| seen.total(Side::Initiator, counter);
         let (late, intended) = (total(count::LATE_NO_CONNECTION), total(count::INTENDED));

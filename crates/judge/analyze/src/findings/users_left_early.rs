@@ -1,4 +1,4 @@
-//! Users had all left before anything was measured.
+//! All users left before anything was measured.
 
 use fathom_model::{Finding, NextStep, Severity, Side};
 
@@ -8,7 +8,7 @@ use crate::{
     window::record_of,
 };
 
-/// Looks for trials whose users were through while the warm-up lasted.
+/// Checks whether all users finished during the warm-up.
 pub(crate) struct UsersLeftEarly;
 
 impl FindingRule for UsersLeftEarly {

@@ -1,4 +1,4 @@
-//! What benchmarking methods found at all frame sizes: rates, losses, and what 100 % are.
+//! Results of benchmarking methods at all frame sizes: rates, losses, and the meaning of 100 %.
 
 use fathom_model::{
     Benchmark, Run, TestRun, Unit,
@@ -15,17 +15,17 @@ use crate::{
     words::{self, MISSING, Mark, benchmarks},
 };
 
-/// Whether a run has nothing but benchmarks, and tests that were made together with them.
+/// Returns true if a run consists only of benchmarks and tests that run together with them.
 pub(super) fn is_all(run: &Run) -> bool {
     let is_beside = |name: &str| run.plan.tests.iter().any(|test| test.name == name && test.beside.is_some());
     let is_one = |test: &TestRun| test.unavailable.is_none() && (test.benchmark.is_some() || is_beside(&test.name));
     !run.tests.is_empty() && run.tests.iter().all(is_one)
 }
 
-/// The values of all frame sizes beside each other, and what must be said.
+/// Returns a table with the values of all frame sizes, and the remarks.
 pub(super) fn overview(run: &Run) -> Option<Block<'_>> {
     let n_sizes = benchmarks(run).count();
-    // Beside the result, where a narrow screen does not cut it off.
+    // This column is next to the result, where a narrow screen does not cut it off.
     let titles = ["frames", "value", "result", "", "bounds", "theoretical", "share"];
     let mut shown = columns(titles);
     shown.push(Column::text("definition").only(Medium::Page));
@@ -51,7 +51,7 @@ pub(super) fn overview(run: &Run) -> Option<Block<'_>> {
     (n_sizes > 0).then(|| super::block::section("benchmarks", "All frame sizes", blocks))
 }
 
-/// What was lost at each load of one frame size.
+/// Returns the loss at each load of one frame size.
 pub(super) fn section(test: &TestRun) -> Option<Block<'_>> {
     let found = test.benchmark.as_ref()?;
     let about = "loss as a share of the offered frames; the dotted line is 100 %";
@@ -64,7 +64,7 @@ pub(super) fn section(test: &TestRun) -> Option<Block<'_>> {
 
 fn result_row(found: &Benchmark, nth: usize, result: &BenchmarkResult) -> Row {
     let show = |value: f64| words::show(&result.metric, value);
-    // What a rate could be at most.
+    // The highest possible rate at this frame size. Only rates have one.
     let whole = (result.metric.unit == Unit::FramesPerSec).then_some(found.line_rate.unwrap_or(found.max_rate));
     let share = result.value.zip(whole).map(|(value, whole)| percent(value / whole));
     let bounds = match (result.low, result.high) {
@@ -85,7 +85,7 @@ fn result_row(found: &Benchmark, nth: usize, result: &BenchmarkResult) -> Row {
     ])
 }
 
-/// What 100 % of a frame size are: `100 % are 252 kpps, fathom's own maximum`, and what is known of that maximum.
+/// Describes what 100 % means for a frame size: `100 % are 252 kpps, fathom's own maximum`, and the facts about that maximum.
 fn reference(benchmark: &Benchmark) -> String {
     let show = |rate: f64| Unit::FramesPerSec.show(rate);
     let Benchmark { size_bytes, max_rate, reference, .. } = benchmark;
@@ -103,7 +103,7 @@ fn reference(benchmark: &Benchmark) -> String {
     whole + &line + &own.unwrap_or_default()
 }
 
-/// The loss curves, each rate with its share of the maximum and what is lost.
+/// Returns a table of the loss curves: each rate with its share of the maximum and its loss.
 fn losses<'a>(all: impl Iterator<Item = &'a Benchmark>) -> Table {
     let row = |found: &Benchmark, point: &LossPoint| {
         Row::new([
@@ -117,7 +117,7 @@ fn losses<'a>(all: impl Iterator<Item = &'a Benchmark>) -> Table {
     Table { columns: columns(["frames", "load", "offered", "lost"]), rows, ..Table::default() }
 }
 
-/// What must be said below the tables, each sentence once.
+/// Returns the remarks below the tables, each sentence once.
 fn remarks(run: &Run) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for (test, benchmark) in benchmarks(run) {

@@ -1,4 +1,4 @@
-//! The load curve of a search: every rate that was tried, with what became of it.
+//! The load curve of a search: every rate that was tried, with its result.
 
 use fathom_model::{
     TestRun, Unit,
@@ -11,7 +11,7 @@ use crate::{
     words::{self, MISSING, Mark, objective, objective_metric},
 };
 
-/// The curve of a test, if it has one.
+/// Returns the blocks for the curve of a test, or none if it has no curve.
 pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
     let Some(curve) = &test.curve else { return Vec::new() };
     let title = objective_metric(test, curve).map_or(curve.metric.as_str(), |metric| &metric.title);

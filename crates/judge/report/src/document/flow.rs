@@ -1,4 +1,4 @@
-//! What the kernel said of the connections at the end of the last round.
+//! The kernel's statistics of the connections at the end of the last round.
 
 use fathom_model::{
     FlowSummary, Record, TestRun, Unit,
@@ -9,13 +9,13 @@ use fathom_model::{
 
 use super::block::{Block, Row, Table, columns, folded};
 
-/// The most connections that are listed: more are not read, they are in the JSON.
+/// The maximum number of connections in the list. The JSON document has all of them.
 const FLOWS_MAX: usize = 16;
 
 const COLUMNS: [&str; 10] =
     ["held by", "rate", "rtt", "rtt min", "cwnd", "mss", "resent", "delivery", "rwnd wait", "sndbuf wait"];
 
-/// The connections of the last round that has any.
+/// Returns the connections of the last round that recorded any.
 pub(super) fn block(test: &TestRun) -> Option<Block<'_>> {
     let sampled = |trial: &&fathom_model::Trial| trial.records.values().any(|record| !record.flows.is_empty());
     let trial = test.trials.iter().rev().find(sampled)?;
@@ -23,7 +23,7 @@ pub(super) fn block(test: &TestRun) -> Option<Block<'_>> {
     let senders = || {
         test.flows.iter().filter_map(|one| Some((with_flows().find_map(|record| named(record, &one.id))?, Some(one))))
     };
-    // Of transactions both ends tell the same, so one of them is enough.
+    // In transaction tests both ends report the same connections, so one end is enough.
     let one_side = || with_flows().take(1).flat_map(|record| &record.flows).map(|flow| (flow, None));
     let flows: Vec<(&Flow, Option<&FlowSummary>)> =
         if test.flows.is_empty() { one_side().collect() } else { senders().collect() };
@@ -45,7 +45,7 @@ fn named<'a>(record: &'a Record, id: &str) -> Option<&'a Flow> {
     record.flows.iter().find(|flow| flow.id == id)
 }
 
-/// One connection: its addresses and a text per column, empty where the kernel said nothing.
+/// Builds the row of one connection: its addresses and one text per column. A text is empty if the kernel has no value.
 fn row(flow: &Flow, summary: Option<&FlowSummary>) -> Row {
     let values = flow.samples.last().map(|sample| &sample.values);
     let get = |name: &str| values.and_then(|values| values.get(name)).copied();

@@ -1,4 +1,4 @@
-//! Who took part, in a few words and fact by fact, and how to repeat the run.
+//! The hosts of a run, in short and with all facts, and how to repeat the run.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::{
     words::{MISSING, counted},
 };
 
-/// A fact by topic and name, with the value of each host.
+/// A fact with its topic and name, and its value on each host.
 struct HostFact<'a> {
     topic: &'a str,
     name: &'a str,
@@ -42,7 +42,7 @@ fn facts(run: &Run) -> Vec<HostFact<'_>> {
     keys.into_iter().map(fact).collect()
 }
 
-/// The hosts of a run, if there are any.
+/// Returns the section about the hosts of a run, if there are any.
 pub(super) fn section(run: &Run) -> Option<Block<'_>> {
     let (different, same): (Vec<HostFact>, Vec<HostFact>) = facts(run).into_iter().partition(HostFact::differs);
     let mut blocks = vec![reached(run)];
@@ -94,7 +94,7 @@ fn fact_table<'a>(run: &Run, facts: &[HostFact<'a>]) -> Block<'a> {
     })
 }
 
-/// What a host could not do, and what was different there afterwards.
+/// Returns the limitations of a host, and the facts that changed there during the run.
 fn unavailable_and_changed(name: &str, host: &Host) -> impl Iterator<Item = Sentence> {
     let facts = host.changed.0.iter().flat_map(|(topic, facts)| facts.iter().map(move |fact| (topic, fact)));
     let changed = facts.map(|(topic, (fact, value))| format!("{topic} {fact} changed during the run, to {value}"));
@@ -103,7 +103,7 @@ fn unavailable_and_changed(name: &str, host: &Host) -> impl Iterator<Item = Sent
     all.into_iter().map(move |text| Sentence { of: name.clone(), text, ..Sentence::default() })
 }
 
-/// How to repeat a run, and what made it.
+/// Returns the section on how to repeat a run and which program made it.
 pub(super) fn repeat(run: &Run) -> Block<'_> {
     let plan = serde_json::to_string_pretty(&run.plan).unwrap_or_default();
     let made = format!("{} · run {} · document {} · seed {}", run.tool, run.id, run.schema, run.plan.seed);
@@ -112,13 +112,13 @@ pub(super) fn repeat(run: &Run) -> Block<'_> {
     super::block::section("repeat", "Repeat it", blocks)
 }
 
-/// The command without the place of the program.
+/// Returns the command without the directory of the program.
 pub(super) fn command(run: &Run) -> String {
     let (program, rest) = run.command.split_once(' ').unwrap_or((&run.command, ""));
     format!("{} {rest}", program.rsplit('/').next().unwrap_or(program)).trim_end().to_owned()
 }
 
-/// Whether all hosts of a run are one machine, so that they have the same cores.
+/// Returns true if all hosts of a run are one machine, so that they have the same cores.
 pub(super) fn is_one_machine(run: &Run) -> bool {
     let here = |name: &String| run.plan.hosts.get(name).is_some_and(HostReach::is_on_this_machine);
     let boots: Vec<Option<&str>> = run.hosts.values().map(|host| host.environment.get("kernel", "boot_id")).collect();
@@ -130,7 +130,7 @@ fn cores_words(run: &Run, name: &str) -> Option<String> {
     Some(counted(n as u64, "core"))
 }
 
-/// The interface of a host with its speed, if that is one of a wire.
+/// Returns the interface of a host, with its speed if it is a wire.
 fn interface_words(run: &Run, name: &str) -> Option<String> {
     let host = run.hosts.get(name)?;
     let interface = host.interface.as_deref()?;
@@ -140,30 +140,30 @@ fn interface_words(run: &Run, name: &str) -> Option<String> {
     Some(speed.map_or(interface.to_owned(), |speed| format!("{interface} {speed}")))
 }
 
-/// A host in a few words: `gen-1 (16 cores, ens5 25 Gbit/s)`; the cores that several hosts share stand elsewhere.
+/// Describes a host: `gen-1 (16 cores, ens5 25 Gbit/s)`. Cores that several hosts share are listed elsewhere.
 pub(super) fn host_words(run: &Run, name: &str) -> String {
     let cores = cores_words(run, name).filter(|_| shared_cores(run).is_none());
-    // An interface beside a host that is only probed would look like what was measured.
+    // In a run of probes, the bare interface would look like the measured object.
     let by = if probe::target(run).is_some() { "by " } else { "" };
     let interface = interface_words(run, name).map(|interface| format!("{by}{interface}"));
     let facts: Vec<String> = cores.into_iter().chain(interface).collect();
     if facts.is_empty() { name.to_owned() } else { format!("{name} ({})", facts.join(", ")) }
 }
 
-/// What the hosts of a run share, when they are one machine: `one machine with 2 cores`.
+/// Describes what the hosts of a run share if they are one machine: `one machine with 2 cores`.
 pub(super) fn shared_cores(run: &Run) -> Option<String> {
     let several = roles_of_hosts(run).iter().any(|(_, name)| Some(*name) != run.tests.first().map(|test| &*test.from));
     let name = run.hosts.keys().find_map(|name| cores_words(run, name)).filter(|_| several && is_one_machine(run))?;
     Some(format!("one machine with {name}"))
 }
 
-/// Each host that takes part, with what it does.
+/// Returns each participating host with its role.
 pub(super) fn roles_of_hosts(run: &Run) -> Vec<(&'static str, &str)> {
     let from = run.tests.first().map(|test| test.from.as_str());
     let to = run.tests.iter().find_map(|test| test.to.as_deref());
     let known = |name: &&str| Some(*name) != from && Some(*name) != to;
     let others = run.hosts.keys().map(String::as_str).filter(known).map(|name| ("host", name));
-    // Frames that go one way need not go from the client to the target.
+    // One-way frames do not necessarily go from the client to the target.
     let is_one_way = |test: &TestRun| Some(test.from.as_str()) == from && test.to.is_some();
     let go_one_way = run.tests.iter().all(|test| test.layer == Layer::Frames && is_one_way(test));
     let [both, first, second] = if go_one_way {

@@ -1,6 +1,6 @@
-//! What a report says, as blocks: built once from a run, so that text and page say the same words.
+//! The content of a report as blocks. It is built once from a run, so that the text and the page use the same words.
 //!
-//! Nothing here knows how a block looks. Texts are as the hosts gave them; a renderer makes them safe.
+//! Nothing here knows how a block looks. Texts are unchanged from the hosts; a renderer makes them safe.
 
 mod benchmark;
 mod block;
@@ -17,7 +17,7 @@ use fathom_model::Run;
 
 pub(crate) use block::*;
 
-/// Everything that a report says about a run, in its order.
+/// Returns the content of the report about a run, in order.
 pub(crate) fn blocks(run: &Run) -> Vec<Block<'_>> {
     let is_benchmark = benchmark::is_all(run);
     let is_single = run.tests.len() == 1 && !is_benchmark;

@@ -1,4 +1,4 @@
-//! What must be said beside the numbers: notes, errors, and what hosts could not do.
+//! Remarks on the numbers: notes, errors, and limitations of the hosts.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,21 @@ use fathom_model::{Run, Summary, TestRun, units::grouped};
 use super::block::{Block, List, Sentence};
 use crate::words::{MISSING, Mark, TOO_FEW, limit_of, quantiles};
 
-/// The notes that a terminal shows below a table of several tests.
+/// The maximum number of notes that a terminal shows below a table of several tests.
 const NOTES_MAX: usize = 6;
 
-/// A sentence to be read beside a number.
+/// Creates a note.
 pub(super) fn note(text: String) -> Sentence {
     Sentence { label: "note", text, ..Sentence::default() }
 }
 
-/// The notes of all tests and hosts in one list.
+/// Returns the notes of all tests and hosts in one list.
 pub(super) fn of_all(run: &Run) -> Block<'_> {
     let all = of_tests(run).into_iter().chain(unavailable(run));
     Block::List(List { items: all.map(note).collect(), screen_max: Some(NOTES_MAX), ..List::default() })
 }
 
-/// The errors and notes of one test; on a terminal, which shows no section of hosts, what hosts could not do too.
+/// Returns the errors and notes of one test. On a terminal, which has no section of hosts, also the limitations of the hosts.
 pub(super) fn of_test<'a>(run: &'a Run, test: &'a TestRun) -> Vec<Block<'a>> {
     let error = |(cause, n)| Sentence {
         label: "error",
@@ -41,7 +41,7 @@ pub(super) fn of_test<'a>(run: &'a Run, test: &'a TestRun) -> Vec<Block<'a>> {
     ]
 }
 
-/// What of several tests comes from too few samples, in one note, then the other notes: each behind the name of its test.
+/// Returns one note with all values that have too few samples, then the other notes, each after the name of its test.
 fn of_tests(run: &Run) -> Vec<String> {
     let (mut all_few, mut all_others) = (Vec::new(), Vec::new());
     for test in &run.tests {
@@ -55,20 +55,20 @@ fn of_tests(run: &Run) -> Vec<String> {
     few.into_iter().chain(all_others).collect()
 }
 
-/// What must be said beside the numbers of a test.
+/// The remarks on the numbers of a test.
 struct TestNotes {
-    /// The values that come from too few samples, each with how many there are.
+    /// The values with too few samples, each with its number of samples.
     few: Vec<String>,
-    /// Everything else, each once, with how many rounds say it.
+    /// All other notes, each once, with the number of rounds that have it.
     others: Vec<String>,
 }
 
-/// The notes of a test; of values that `shown` does not name nothing needs to be said.
+/// Returns the notes of a test. Notes of values that `shown` rejects are skipped.
 fn notes(run: &Run, test: &TestRun, shown: impl Fn(&Summary) -> bool) -> TestNotes {
     let beside = test.summaries.iter().filter(|summary| summary.applies() && shown(summary));
     let of_metrics = beside.filter_map(|summary| Some((summary.metric.title.as_ref(), summary.note.as_deref()?)));
     let (few, others): (Vec<_>, Vec<_>) = of_metrics.partition(|(_, note)| note.starts_with(TOO_FEW));
-    // What is told as a finding need not be said twice.
+    // A note that is already a finding is not repeated.
     let is_told = |text: &str| run.findings.iter().any(|found| found.title == text && found.tests.contains(&test.name));
     let mut of_rounds: Vec<(&str, usize)> = Vec::new();
     let records = test.trials.iter().flat_map(|trial| trial.records.values());
@@ -85,7 +85,7 @@ fn notes(run: &Run, test: &TestRun, shown: impl Fn(&Summary) -> bool) -> TestNot
     }
 }
 
-/// Notes of values, those that read the same together: `jitter, IPDV p99: not recorded`.
+/// Formats notes about values and groups those with the same text: `jitter, IPDV p99: not recorded`.
 fn by_text<'a>(notes: Vec<(&'a str, &'a str)>) -> impl Iterator<Item = String> + use<'a> {
     let mut by_note: Vec<(&str, Vec<&str>)> = Vec::new();
     for (title, note) in notes {
@@ -97,22 +97,22 @@ fn by_text<'a>(notes: Vec<(&'a str, &'a str)>) -> impl Iterator<Item = String> +
     by_note.into_iter().map(|(note, titles)| format!("{}: {note}", titles.join(", ")))
 }
 
-/// What hosts could not do, and hosts with the same in common: `a, b: threaded NAPI: …`.
+/// Returns the limitations of the hosts, grouped by text: `a, b: threaded NAPI: …`.
 fn unavailable(run: &Run) -> impl Iterator<Item = String> {
     let hosts = run.hosts.iter();
     by_text(hosts.flat_map(|(name, host)| host.losses.iter().map(|loss| (name.as_str(), loss.as_str()))).collect())
 }
 
-/// Whether a value stands in the table of a run with several tests.
+/// Returns true if a value appears in the table of a run with several tests.
 fn is_in_table(test: &TestRun, summary: &Summary) -> bool {
     let Some(first) = test.summaries.first() else { return false };
     let named = |other: &&Summary| other.metric.name == summary.metric.name;
     named(&first) || quantiles(test, first).iter().any(named) || limit_of(test, summary).is_some()
 }
 
-/// Errors by cause over all rounds, the most frequent first.
+/// Returns the errors by cause over all rounds, the most frequent first.
 fn errors(test: &TestRun) -> Vec<(String, u64)> {
-    // What failed at a step of a script stands with the step.
+    // Failures at a step of a script are listed with the step.
     let at_step =
         |cause: &String| test.users.iter().flat_map(|users| &users.steps).any(|step| step.errors.contains_key(cause));
     let records = test.trials.iter().flat_map(|trial| trial.records.values());

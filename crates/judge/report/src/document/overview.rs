@@ -1,4 +1,4 @@
-//! The top of a report: what was run, what became of it, what holds it back, and all tests beside each other.
+//! The top of a report: the head, the state, the bottlenecks, and all tests in one table.
 
 use fathom_model::{
     Conservation, Derivation, Finding, LimitKind, Metric, Run, Severity, StepSummary, Summary, TestRun, Unit,
@@ -19,14 +19,14 @@ use crate::words::{
     value_words, with_common_start, with_common_unit,
 };
 
-/// More findings than this are no longer read one by one.
+/// The maximum number of findings above the table.
 const IMPORTANT_MAX: usize = 3;
-/// More promises of a script than this are no longer read in a table of several tests.
+/// The maximum number of promises of a script in a table of several tests.
 const PROMISES_MAX: usize = 5;
 /// The column of the table that points at findings.
 const MARKER: usize = 6;
 
-/// What stands above all tables.
+/// Returns the blocks above all tables.
 pub(super) fn top(run: &Run) -> Vec<Block<'_>> {
     let important = important(run);
     let mut findings: Vec<Block<'_>> = important.iter().map(|finding| of_finding(run, finding)).collect();
@@ -47,7 +47,7 @@ fn head(run: &Run) -> Block<'_> {
     let zone = fraction.trim_start_matches(|c: char| c.is_ascii_digit());
     let roles =
         hosts::roles_of_hosts(run).into_iter().map(|(role, name)| Fact::new(role, hosts::host_words(run, name)));
-    // The host that was probed, where it is not one of those that take part.
+    // The probed host, if it does not take part in the run.
     let probed = probe::target(run).filter(|_| run.tests.iter().all(|test| test.to.is_none()));
     let further =
         [probed.map(|target| ("target", target.to_owned())), hosts::shared_cores(run).map(|cores| ("shared", cores))];
@@ -64,7 +64,7 @@ fn head(run: &Run) -> Block<'_> {
     })
 }
 
-/// What became of a run, with its reasons.
+/// Returns the state of a run with its reasons.
 pub(super) fn state(run: &Run) -> State {
     let reasons = match run.verdict.state {
         VerdictState::Measured => vec!["no target set (use --expect)".to_owned()],
@@ -89,7 +89,7 @@ pub(super) fn state(run: &Run) -> State {
     }
 }
 
-/// The findings that stand above the table, at most that many: the first, then what invalidates.
+/// Returns the findings above the table, up to the maximum: the first one, then those that invalidate.
 fn important(run: &Run) -> Vec<&Finding> {
     let mut all: Vec<&Finding> = run.findings.iter().filter(|found| found.severity != Severity::Remark).collect();
     if let Some((_, others)) = all.split_first_mut() {
@@ -136,7 +136,7 @@ fn of_finding<'a>(run: &'a Run, finding: &'a Finding) -> Block<'a> {
     })
 }
 
-/// The findings for which there was no room above the table, and the remarks.
+/// Returns the findings that did not fit above the table, and the remarks.
 pub(super) fn remarks(run: &Run) -> Block<'_> {
     let above = important(run);
     let further = run.findings.iter().filter(|finding| !above.iter().any(|other| std::ptr::eq(*other, *finding)));
@@ -156,7 +156,8 @@ pub(super) fn remarks(run: &Run) -> Block<'_> {
     Block::List(List { items: further.map(item).collect(), ..List::default() })
 }
 
-/// Each test as a bar against the nearest limit that is not a promise, or against whichever there is; if there is any.
+/// Draws each test as a bar against its nearest limit that is not a promise, or else against any limit. `None` if no test has a
+/// limit.
 pub(super) fn ladder(run: &Run) -> Option<Block<'_>> {
     let about = "Each bar is the share of the nearest limit that was used: the full width is the limit. \
                  The cost is the tool's own processor time per unit of work.";
@@ -167,7 +168,7 @@ pub(super) fn ladder(run: &Run) -> Option<Block<'_>> {
     is_any.then(|| section("ladder", "The layers against their limits", blocks))
 }
 
-/// The layer of a test, if the test above it has another.
+/// Returns the layer of a test if the test above it has a different one.
 fn begins_layer(run: &Run, index: usize) -> Option<&'static str> {
     let layer = run.tests[index].layer;
     (index == 0 || run.tests[index - 1].layer != layer).then(|| layer.name())
@@ -183,7 +184,7 @@ fn rung(run: &Run, test: &TestRun, layer: Option<&'static str>) -> Rung {
     let cost = test.summaries.iter().find(|summary| matches!(summary.metric.from, Derivation::Cost { .. }));
     let cost =
         cost.and_then(|cost| Some(format!("{} / {}", cost.metric.show(cost.value?), unit_of_work(&cost.metric))));
-    // A cause that most rows share stands above them, and marks none.
+    // A finding that most rows share is above the rows and marks none of them.
     let is_shared = |finding: &&Finding| 2 * finding.tests.len() > run.tests.len();
     let finding = finding_of(run, test).filter(|finding| !is_shared(finding));
     Rung {
@@ -201,7 +202,7 @@ fn rung(run: &Run, test: &TestRun, layer: Option<&'static str>) -> Rung {
     }
 }
 
-/// Why a test has no value.
+/// Returns the reason why a test has no value.
 pub(super) fn why_not(test: &TestRun) -> &str {
     test.unavailable.as_deref().unwrap_or("no round was completed")
 }
@@ -210,12 +211,12 @@ fn no_value(test: &TestRun) -> Cell {
     Cell::from(format!("{MISSING}  {}", why_not(test))).marked(Mark::Missing)
 }
 
-/// The thing that a cost is per, as its title says.
+/// Returns the unit that a cost refers to, as named in its title.
 fn unit_of_work(metric: &Metric) -> &str {
     metric.title.rsplit_once(" per ").map_or("unit", |(_, unit)| unit)
 }
 
-/// A line per test and more for what else was asked of it, then where everything went that was sent.
+/// Returns the table with one or more rows per test, followed by the account of all sent packets.
 pub(super) fn table(run: &Run, has_ladder: bool) -> Block<'_> {
     let titles = [("layer", false), ("test", false), ("result", true), ("95 % interval", true), ("limit", false)];
     let titles = titles.into_iter().chain([("used", true), ("held back by", false)]);
@@ -235,11 +236,11 @@ pub(super) fn table(run: &Run, has_ladder: bool) -> Block<'_> {
     section("table", "All results", blocks)
 }
 
-/// `sent 100 datagrams = received 97 + socket buffer 3 + unexplained 0`.
+/// Formats the account: `sent 100 datagrams = received 97 + socket buffer 3 + unexplained 0`.
 pub(super) fn sum(conservation: &Conservation) -> String {
     let Conservation { what, n_sent, n_received, n_unexplained, drops, .. } = conservation;
     let mut terms = vec![format!("sent {} {what} = received {}", grouped(*n_sent), grouped(*n_received))];
-    // The receiver is where most is dropped, and the sentence is about it.
+    // Most drops happen at the receiver, so the sentence omits that word.
     let place = |place: &str| place.trim_start_matches("receiver's ").to_owned();
     let dropped = drops.iter().filter(|drop| drop.n_dropped > 0);
     terms.extend(dropped.map(|drop| format!("+ {} {}", place(&drop.place), grouped(drop.n_dropped))));
@@ -271,7 +272,7 @@ fn rows_of(run: &Run, test: &TestRun, layer: Option<&'static str>) -> Vec<Row> {
     rows
 }
 
-/// A mark of a row with a link to the finding that explains it.
+/// Returns the mark of a row, with a link to the finding that explains it.
 pub(super) fn marker(finding: &Finding) -> Cell {
     Cell::from(format!("◂ {}", finding.short)).marked(Mark::Open).linked(format!("finding-{}", finding.id))
 }
@@ -286,7 +287,7 @@ fn row(label: String, value: ValueWords) -> Row {
     Row::new([Cell::default(), label.into(), result, interval.into(), limit.into(), used, Cell::default()])
 }
 
-/// Whether a value has a row of its own: it was compared or promised, or something was lost, or it is read for its own sake.
+/// Returns true if a value has a row of its own: it has a limit or a promise, shows a loss, or is of interest by itself.
 fn has_row(test: &TestRun, headline: &Summary, summary: &Summary) -> bool {
     let lost = matches!(summary.metric.from, Derivation::Missing { .. }) && summary.value.is_some_and(|v| v > 0.0);
     lost || is_read_alone(headline, summary)
@@ -294,8 +295,8 @@ fn has_row(test: &TestRun, headline: &Summary, summary: &Summary) -> bool {
         || test.expect.contains_key(summary.metric.name.as_ref())
 }
 
-/// Whether a value is read for its own sake: how near a test came to what could be, or the load that a latency was
-/// measured under.
+/// Returns true if a value is of interest by itself: the nearness to the optimum, or the load under which a latency was
+/// measured.
 fn is_read_alone(headline: &Summary, summary: &Summary) -> bool {
     let is_rate = matches!(summary.metric.from, Derivation::Rate { .. }) && summary.metric.better == Better::Higher;
     let is_beside = matches!(headline.metric.from, Derivation::Quantile { .. })
@@ -305,7 +306,7 @@ fn is_read_alone(headline: &Summary, summary: &Summary) -> bool {
     summary.value.is_some() && (is_beside || is_compared)
 }
 
-/// The quantiles beside a headline on one line, if there are any.
+/// Returns a row with the quantiles that belong to a headline, if there are any.
 fn quantile_row(test: &TestRun, headline: &Summary) -> Option<Row> {
     let group = quantiles(test, headline);
     let values: Vec<String> = group.iter().filter_map(|s| quantile_value(s)).collect();
@@ -314,9 +315,9 @@ fn quantile_row(test: &TestRun, headline: &Summary) -> Option<Row> {
     (!group.is_empty()).then(|| row(with_common_start(&titles), value))
 }
 
-/// What was promised of steps, a line per promise: `checkout p99  41.3 ms  39.8 – 43.0  < 300ms  ok`.
+/// Returns the promises about steps, one row each: `checkout p99  41.3 ms  39.8 – 43.0  < 300ms  ok`.
 ///
-/// Of many those that were not kept come first, then those with the least room, and the others are counted.
+/// If there are many, broken and open promises come first, then those with the smallest margin. The others are only counted.
 fn promised_steps(test: &TestRun) -> Vec<Row> {
     let all = steps::promises(test);
     let mut urgent: Vec<usize> = (0..all.len()).collect();

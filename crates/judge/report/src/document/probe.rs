@@ -1,4 +1,4 @@
-//! What single packets found out, as sentences and tables: a route, a path MTU, ports, outages.
+//! Results of single-packet probes, as sentences and tables: a route, a path MTU, ports, outages.
 
 use fathom_model::{
     Record, Run, TestRun,
@@ -10,12 +10,12 @@ use fathom_model::{
 use super::block::{Block, Fact, Row, Table, columns};
 use crate::words::{MISSING, Mark};
 
-/// The outages that fit on a page; all are in the JSON document.
+/// The maximum number of outages on a page. The JSON document has all of them.
 const OUTAGES_MAX: usize = 12;
-/// The ports of one state that are named one by one.
+/// The maximum number of ports of one state that are listed.
 const PORTS_MAX: usize = 40;
 
-/// What the last round of a test found beside its values, if it was one of probes.
+/// Returns the probe results of the last round of a test, if it was a probe test.
 fn last_record(test: &TestRun) -> Option<&ProbeRecord> {
     let tells = |probe: &&ProbeRecord| {
         !probe.hops.is_empty() || !probe.ports.is_empty() || !probe.outages.is_empty() || probe.path_mtu.is_some()
@@ -24,7 +24,7 @@ fn last_record(test: &TestRun) -> Option<&ProbeRecord> {
     trials.flat_map(|trial| trial.records.values()).filter_map(|record| record.probe.as_ref()).find(tells)
 }
 
-/// What a test of probes found, as sentences and tables.
+/// Returns the results of a probe test as sentences and tables.
 pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
     let Some(probe) = last_record(test) else { return Vec::new() };
     let mut blocks = probe.path_mtu.as_ref().map(mtu).unwrap_or_default();
@@ -37,7 +37,7 @@ pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
     blocks
 }
 
-/// The same below the name of its test, for a run of several.
+/// Returns the same results below the name of the test, for a run of several tests.
 pub(super) fn named(test: &TestRun) -> Vec<Block<'_>> {
     let Some(probe) = last_record(test) else { return Vec::new() };
     let heading = Block::Heading(format!("{} to {}", test.title, probe.target));
@@ -49,14 +49,14 @@ fn records(test: &TestRun) -> impl Iterator<Item = (&Record, &ProbeRecord)> {
     records.filter_map(|record| Some((record, record.probe.as_ref()?)))
 }
 
-/// The host that a run probed; nothing for a run that did anything else beside.
+/// Returns the host that a run probed, or `None` if the run did anything else.
 pub(super) fn target(run: &Run) -> Option<&str> {
     let mut targets = run.tests.iter().map(|test| records(test).next().map(|(_, probe)| probe.target.as_str()));
     let first = targets.next()??;
     targets.all(|target| target == Some(first)).then_some(first)
 }
 
-/// The answers of all tests of a run of probes, in the order of the tests; none for any other run.
+/// Returns the answers of all tests of a probe run, in the order of the tests. Any other run has none.
 pub(super) fn answers(run: &Run) -> Vec<Fact> {
     if target(run).is_none() {
         return Vec::new();
@@ -84,7 +84,7 @@ fn answers_of_series(test: &TestRun) -> Vec<Fact> {
     };
     let shown = |name: &str| {
         let summary = test.summaries.iter().find(|summary| summary.metric.name == name)?;
-        // A quantile of too few samples is but the largest of them once more.
+        // A quantile of too few samples only repeats the largest sample.
         let says_more = summary.note.is_none() || name != "rtt_ns_p99";
         let summary = Some(summary).filter(|_| says_more)?;
         Some(summary.metric.show(summary.value?))
@@ -167,7 +167,7 @@ fn mtu(found: &PathMtuRecord) -> Vec<Block<'_>> {
     std::iter::once(first).chain(told).chain(hole).collect()
 }
 
-/// Rows under titles, and what must be said below them.
+/// A table and the remark below it.
 type Told = (Table, Option<String>);
 
 fn table<const N: usize>(titles: [&str; N], rows: Vec<Row>) -> Table {
@@ -175,7 +175,7 @@ fn table<const N: usize>(titles: [&str; N], rows: Vec<Row>) -> Table {
 }
 
 fn hops(hops: &[HopRecord]) -> Told {
-    // A silent end tells nothing hop by hop.
+    // Hops after the last answer are not listed one by one.
     let last = hops.iter().rposition(|hop| !hop.addresses.is_empty()).map_or(0, |at| at + 1);
     let remark = (last < hops.len()).then(|| format!("nothing answers beyond hop {last}"));
     let titles = ["hop", "address", "lost", "of", "RTT min", "median", "max", ""];
@@ -199,7 +199,7 @@ fn hop(hop: &HopRecord) -> Row {
         hop.n_sent.saturating_sub(n_answered).to_string(),
         hop.n_sent.to_string(),
         show(sorted.first()),
-        // The lower of the two in the middle, so that it is a time that was measured.
+        // Of two middle values the lower one, so that the median is a time that was measured.
         show(sorted.get(sorted.len().saturating_sub(1) / 2)),
         show(sorted.last()),
         remark,

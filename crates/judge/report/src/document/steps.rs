@@ -1,4 +1,4 @@
-//! What users did, step by step: how far they came, how long the steps took, what was promised, and what failed.
+//! The users, step by step: how far they got, the times of the steps, the promises, and the failures.
 
 use fathom_model::{
     JudgedPromise, StepKind, StepSummary, Summary, TestRun, UsersSummary,
@@ -12,12 +12,12 @@ use crate::{
     words::{self, MISSING, Mark, NOT_KNOWN, TIMES, counted, step_name},
 };
 
-/// The lines of the table that are still read on a terminal.
+/// The maximum number of rows on a terminal.
 const SCREEN_MAX: usize = 40;
-/// The order in which quantiles leave a narrow terminal, as [`TIMES`]: the 99th percentile stays.
+/// The order in which quantiles are removed on a narrow terminal, in the order of [`TIMES`]. The 99th percentile stays.
 const GIVES_WAY: [u8; TIMES.len()] = [1, 2, 0, 4, 3];
 
-/// What users did in a test.
+/// Returns the blocks about the users of a test.
 pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
     let Some(users) = &test.users else { return Vec::new() };
     let lines = lines(test, users);
@@ -55,20 +55,19 @@ fn figures(users: &UsersSummary) -> [Figure<'_>; 2] {
     ]
 }
 
-/// A step, or all of them together.
+/// A step, or all steps together.
 struct Line<'a> {
     name: String,
-    /// What it is; nothing for all steps together.
+    /// The kind of the step. `None` for all steps together.
     kind: Option<StepKind>,
     n_reached: u64,
-    /// Of the visits that began.
+    /// The share of the visits that began.
     share: String,
-    /// The summaries of its values.
     summaries: &'a [Summary],
     promises: Vec<PromiseCell<'a>>,
 }
 
-/// A line per step in the order of the script, and one for all of them together.
+/// Returns a line per step in the order of the script, and one for all steps together.
 fn lines<'a>(test: &'a TestRun, users: &'a UsersSummary) -> Vec<Line<'a>> {
     let of_step = |step: &'a StepSummary| Line {
         name: step_name(step),
@@ -85,7 +84,7 @@ fn lines<'a>(test: &'a TestRun, users: &'a UsersSummary) -> Vec<Line<'a>> {
             name: "all steps".to_owned(),
             kind: None,
             n_reached: single.map(|step| step.n_reached).sum(),
-            // Of what all steps reached there is no whole to take a share of.
+            // The number of visits at all steps together is not a part of a whole.
             share: String::new(),
             summaries: &users.summaries,
             promises: script_promises(test, users),
@@ -98,24 +97,24 @@ fn named<'a>(summaries: &'a [Summary], name: &str) -> Option<&'a Summary> {
     summaries.iter().find(|summary| summary.metric.name == name)
 }
 
-/// A value with its interval below it; one from too few samples in parentheses.
+/// Returns a cell with a value and its interval below. A value from too few samples is in parentheses.
 fn value(summaries: &[Summary], name: &str) -> Cell {
     let Some((summary, value)) = named(summaries, name).and_then(|summary| Some((summary, summary.value?))) else {
         return Cell::from(MISSING);
     };
     let text = summary.metric.show(value);
-    // How many rounds there were stands above the table; here it would only widen every column.
+    // The number of rounds is above the table. Here it would only make every column wider.
     let below = if summary.is_vague() { NOT_KNOWN.to_owned() } else { words::interval(summary) };
     let cell = if words::is_too_few(summary) { Cell::from(format!("({text})")).faint() } else { text.into() };
     Cell { below, ..cell }
 }
 
-/// Whether a quantile of a line comes from too few samples.
+/// Returns true if a quantile of a line comes from too few samples.
 fn has_too_few(line: &Line<'_>) -> bool {
     TIMES.iter().any(|(_, name)| named(line.summaries, name).is_some_and(words::is_too_few))
 }
 
-/// A row per step; on a terminal, which has no table of promises, a step that promises much has a row for each.
+/// Returns a row per step. On a terminal, which has no table of promises, a step has one row per promise.
 fn table(lines: &[Line<'_>]) -> Table {
     let mut columns = vec![Column::text("step")];
     columns.extend(["reached", "share", "errors"].map(Column::number));
@@ -175,40 +174,39 @@ fn promises_table<'a>(lines: &[Line<'_>]) -> Option<Block<'a>> {
     (!rows.is_empty()).then(|| Block::Table(Table { class: "promises", columns, rows, flows: false }))
 }
 
-/// A promise as it stands in a table.
+/// A promise in a table.
 #[derive(Debug, Clone)]
 pub(super) struct PromiseCell<'a> {
-    /// As it was written.
+    /// The promise as written.
     pub(super) text: &'a str,
-    /// The value that it is about.
+    /// The value that the promise refers to.
     pub(super) summary: Option<&'a Summary>,
-    /// `ok`, `✗`, `open`.
+    /// The outcome: `ok`, `✗`, `open`.
     pub(super) word: &'static str,
-    /// The distance to the bound: `20 %`, `−50 %`; `63 ×` for a value that many times it.
+    /// The distance to the bound: `20 %`, `−50 %`. A value that is many times the bound reads `63 ×`.
     pub(super) margin: String,
-    /// The same as a number.
+    /// The distance as a number.
     pub(super) margin_ratio: Option<f64>,
-    /// How it is to be looked at.
     pub(super) mark: Mark,
-    /// Why it was not kept.
+    /// The reason why the promise was not kept.
     pub(super) reason: Option<&'a str>,
 }
 
 impl PromiseCell<'_> {
-    /// The value that it is about, as people read it.
+    /// Returns the formatted value that the promise refers to.
     pub(super) fn value(&self) -> String {
         let value = self.summary.and_then(|summary| Some(words::show(&summary.metric, summary.value?)));
         value.unwrap_or_else(|| MISSING.to_owned())
     }
 
-    /// Why it could not be judged, without saying again what was promised; what was broken is plain from the numbers.
+    /// Returns why the promise could not be judged, without its text. For a broken promise, the numbers are enough.
     fn short_reason(&self) -> &str {
         let reason = self.reason.filter(|_| self.mark == Mark::Open).unwrap_or_default();
         reason.split_once(&format!("{}: ", self.text)).map_or(reason, |(_, why)| why)
     }
 }
 
-/// A judged promise in words, with the value that it is about among those given.
+/// Formats a judged promise, with the value that it refers to from `among`.
 fn promised<'a>(promise: &'a JudgedPromise, mut among: impl Iterator<Item = &'a Summary>) -> PromiseCell<'a> {
     let (word, mark) = match promise.outcome {
         PromiseOutcome::Kept => ("ok", Mark::Kept),
@@ -216,7 +214,7 @@ fn promised<'a>(promise: &'a JudgedPromise, mut among: impl Iterator<Item = &'a 
         PromiseOutcome::Open => ("open", Mark::Open),
     };
     let margin = |margin: f64| match margin {
-        // Far from a bound, how many times it the value is says more than a percentage.
+        // Far from the bound, a multiple is easier to understand than a percentage.
         beyond if beyond < -1.0 => format!("{} ×", significant(1.0 - beyond)),
         beyond if beyond < 0.0 => format!("−{}", percent(-beyond)),
         much if much > 1.0 => format!("{} ×", significant(1.0 + much)),
@@ -233,7 +231,7 @@ fn promised<'a>(promise: &'a JudgedPromise, mut among: impl Iterator<Item = &'a 
     }
 }
 
-/// What was promised of all steps together; it may be about what the test measures beside them.
+/// Returns the promises about all steps together. They can also refer to other values of the test.
 fn script_promises<'a>(test: &'a TestRun, users: &'a UsersSummary) -> Vec<PromiseCell<'a>> {
     let among = users.summaries.iter().chain(&test.summaries);
     users.promises.iter().map(|promise| promised(promise, among.clone())).collect()
@@ -243,7 +241,7 @@ fn step_promises(step: &StepSummary) -> Vec<PromiseCell<'_>> {
     step.promises.iter().map(|promise| promised(promise, step.summaries.iter())).collect()
 }
 
-/// Every promise of a script with its step: first what was promised of all steps together.
+/// Returns every promise of a script with its step. Promises about all steps together come first.
 pub(super) fn promises(test: &TestRun) -> Vec<(Option<&StepSummary>, PromiseCell<'_>)> {
     let Some(users) = &test.users else { return Vec::new() };
     let of_all = script_promises(test, users).into_iter().map(|promise| (None, promise));
@@ -252,7 +250,7 @@ pub(super) fn promises(test: &TestRun) -> Vec<(Option<&StepSummary>, PromiseCell
     of_all.chain(of_steps).collect()
 }
 
-/// Why steps failed, the most frequent cause first; those of transactions are the causes of their steps.
+/// Returns the causes of failed steps, the most frequent first. Transactions are skipped, because their steps have the causes.
 fn failures(users: &UsersSummary) -> Vec<Failure<'_>> {
     let of_step = |step: &StepSummary| step.kind == StepKind::Step;
     let mut all: Vec<Failure<'_>> = Vec::new();
@@ -266,7 +264,7 @@ fn failures(users: &UsersSummary) -> Vec<Failure<'_>> {
     all
 }
 
-/// Who came and what became of them: `24 users came, at most 8 at once; 2,178 visits to the end (740 /s), 12 given up (0.55 %)`.
+/// Describes the users: `24 users came, at most 8 at once; 2,178 visits to the end (740 /s), 12 given up (0.55 %)`.
 fn users_sentence(users: &UsersSummary) -> String {
     let value = |name: &str| named(&users.summaries, name).and_then(|s| Some(s.metric.show(s.value?)));
     let aside = |name: &str| value(name).map(|value| format!(" ({value})")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The section of one test: its values, and what the hosts saw meanwhile.
+//! The section of one test: its values, and what the hosts recorded during it.
 
 use fathom_model::{
     Conservation, Histogram, Run, Side, Summary, TestRun, Trial,
@@ -25,13 +25,13 @@ use crate::{
     words::{self, MISSING, Mark, finding_of, quantile_value, quantiles, rounds_missing, value_words},
 };
 
-/// The quantiles of the table of latencies.
+/// The quantiles in the table of latencies.
 const QUANTILES: [(&str, f64); 6] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("max", 1.0)];
 /// A quantile with fewer values above it is shown faintly.
 const ABOVE_MIN: u64 = 10;
 
-/// Everything that is known of one test.
+/// Returns the section with everything about one test.
 pub(super) fn section<'a>(run: &'a Run, test: &'a TestRun) -> Block<'a> {
     let mut blocks = vec![headline(run, test)];
     if test.unavailable.is_none() {
@@ -55,7 +55,7 @@ pub(super) fn section<'a>(run: &'a Run, test: &'a TestRun) -> Block<'a> {
     })
 }
 
-/// The most important value, or why there is none.
+/// Returns the most important value, or the reason why there is none.
 fn headline<'a>(run: &Run, test: &TestRun) -> Block<'a> {
     let Some(first) = test.summaries.first().filter(|_| test.unavailable.is_none()) else {
         return Block::marked(why_not(test), Mark::Missing);
@@ -72,7 +72,7 @@ fn headline<'a>(run: &Run, test: &TestRun) -> Block<'a> {
     .on_page()
 }
 
-/// Every value with its interval and its limit, and what it was in each round.
+/// Returns every value with its interval, its limit, and its value in each round.
 fn values<'a>(run: &Run, test: &TestRun) -> Vec<Block<'a>> {
     let shown = || test.summaries.iter().filter(|summary| summary.applies());
     if shown().next().is_none() {
@@ -107,7 +107,7 @@ fn title_of(summary: &Summary) -> &str {
     &summary.metric.title
 }
 
-/// A value in each of the first rounds.
+/// Returns a value in each of the first rounds.
 fn by_round(summary: &Summary, n: usize) -> impl Iterator<Item = Cell> {
     let shown = |value: &f64| words::show(&summary.metric, *value);
     (0..n).map(move |round| summary.trials.get(round).map(shown).unwrap_or_default().into())
@@ -115,7 +115,7 @@ fn by_round(summary: &Summary, n: usize) -> impl Iterator<Item = Cell> {
 
 fn value(test: &TestRun, summary: &Summary, n_rounds: usize) -> Row {
     let value = value_words(test, summary, title_of(summary));
-    // Why there is no value stands among the notes, where there is room for it.
+    // The reason for a missing value is in the notes, which have enough space for it.
     let result = if summary.value.is_some() { value.result } else { MISSING.to_owned() };
     let cells = [
         Cell::from(title_of(summary)),
@@ -128,7 +128,7 @@ fn value(test: &TestRun, summary: &Summary, n_rounds: usize) -> Row {
     Row::new(cells.into_iter().chain(by_round(summary, n_rounds)).chain([n_samples]))
 }
 
-/// A rate over the time of each round, and how each was measured.
+/// Draws a rate over the time of each round, with a table of how each round was measured.
 fn rate(test: &TestRun) -> Option<Figure<'_>> {
     let (metric, ..) = rate_of(test)?;
     let beyond = test.trials.len().saturating_sub(ROUNDS_MAX);
@@ -146,7 +146,7 @@ fn rate(test: &TestRun) -> Option<Figure<'_>> {
     Some(Figure { is_wide: true, table, ..Figure::new(metric.title.as_ref(), about, move || throughput(test)) })
 }
 
-/// One round of a rate: its value, and how it was measured.
+/// Returns one round of a rate: its value, and how it was measured.
 fn round(summary: &Summary, index: usize, trial: &Trial) -> Row {
     let value = summary.trials.get(index).map(|value| words::show(&summary.metric, *value));
     let initiator = trial.records.values().find(|record| record.side == Side::Initiator);
@@ -159,7 +159,7 @@ fn round(summary: &Summary, index: usize, trial: &Trial) -> Row {
     Row::new([(trial.round + 1).to_string(), value, warm_up, from, to, trial.start_skew_ns.to_string()])
 }
 
-/// What the test saw to the left, what the hosts did meanwhile to the right; or the hosts side by side.
+/// Places the results of the test on the left and the hosts on the right, or the hosts next to each other.
 fn plots<'a>(run: &'a Run, test: &'a TestRun) -> Block<'a> {
     let mut left: Vec<Block<'a>> = latency(test).map(Block::Figure).into_iter().collect();
     if let Some(conservation) = &test.conservation {
@@ -173,7 +173,7 @@ fn plots<'a>(run: &'a Run, test: &'a TestRun) -> Block<'a> {
     Block::Columns(vec![left, loads.collect()])
 }
 
-/// The hosts whose cores are drawn, with what the drawing is called: hosts of one machine have the same cores.
+/// Returns the hosts whose cores are drawn, with a title. Hosts on one machine have the same cores.
 fn hosts_of<'a>(run: &Run, test: &'a TestRun) -> Vec<(&'a str, String)> {
     let all = std::iter::once(test.from.as_str()).chain(test.to.as_deref());
     let mut hosts: Vec<&str> = Vec::new();
@@ -205,7 +205,7 @@ fn latency(test: &TestRun) -> Option<Figure<'_>> {
     })
 }
 
-/// A quantile; with no sample above it, it is the maximum under another name.
+/// Returns a quantile. It is omitted if no sample is above it, because it would be the maximum.
 fn quantile(histogram: &Histogram, q: f64) -> Cell {
     let is_known = q >= 1.0 || approximate(histogram.count()) * (1.0 - q) >= 1.0;
     let Some(value) = histogram.quantile(q).filter(|_| is_known) else { return Cell::from(MISSING) };
@@ -213,17 +213,17 @@ fn quantile(histogram: &Histogram, q: f64) -> Cell {
     if q < 1.0 && histogram.count_above(value) < ABOVE_MIN { cell.faint() } else { cell }
 }
 
-/// Where everything went that was sent.
+/// Draws where all packets went.
 fn drop_balance(conservation: &Conservation) -> Figure<'_> {
     let about = format!("{} sent", grouped(conservation.n_sent));
     Figure::new(format!("Where the {} went", conservation.what), about, move || balance(conservation))
 }
 
-/// The same in numbers, with the colours of the drawing.
+/// Returns the same account as numbers, in the colors of the drawing.
 fn places(conservation: &Conservation) -> Block<'_> {
     let share = |n: i64| {
         let share = match ratio(n.unsigned_abs(), conservation.n_sent) {
-            // Nearly all is not all: the digits that tell how much is missing are kept.
+            // A share close to 100 % keeps the digits that show how much is missing.
             Some(share) if (0.99..1.0).contains(&share) => format!("{:.3} %", share * 100.0),
             share => share.map(percent).unwrap_or_default(),
         };

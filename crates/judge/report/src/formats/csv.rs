@@ -7,11 +7,11 @@ use serde::Serialize;
 
 use crate::{Format, sanitize::one_line};
 
-/// Values of a run as comma-separated rows with a header; what is missing is empty.
+/// Writes the values of a run as comma-separated rows with a header. Missing values are empty.
 #[derive(Debug, Clone, Copy)]
 pub struct Csv;
 
-/// A row; `value` and its interval are in the unit that ends the metric's name and stands in `unit`.
+/// A row. `value` and its interval are in the unit that ends the metric's name and is also in `unit`.
 #[derive(Debug, Clone, Default, Serialize)]
 struct CsvRow {
     run: String,
@@ -56,7 +56,7 @@ impl Format for Csv {
     }
 }
 
-/// The error of the system, which a caller tells by its kind.
+/// Returns the system error, because a caller checks its kind.
 fn io_error(error: csv::Error) -> io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,
@@ -107,7 +107,7 @@ fn value_row(of_test: &CsvRow, test: &TestRun, summary: &Summary) -> CsvRow {
     }
 }
 
-/// The load curve of a search: at each rate that was offered what was achieved, the objective's value and the median latency.
+/// Returns the load curve of a search: for each offered rate, the achieved rate, the objective's value and the median latency.
 fn curve_rows(of_test: &CsvRow, test: &TestRun) -> Vec<CsvRow> {
     let Some(curve) = &test.curve else { return Vec::new() };
     let unit = crate::words::objective_metric(test, curve).map(|metric| serialised(&metric.unit)).unwrap_or_default();
@@ -130,7 +130,7 @@ fn curve_rows(of_test: &CsvRow, test: &TestRun) -> Vec<CsvRow> {
     curve.points.iter().flat_map(of_point).collect()
 }
 
-/// The loss curve of a benchmark: what was lost at each rate that was offered.
+/// Returns the loss curve of a benchmark: the loss at each offered rate.
 fn loss_rows(of_test: &CsvRow, test: &TestRun) -> impl Iterator<Item = CsvRow> {
     test.benchmark.iter().flat_map(|benchmark| &benchmark.loss).map(|point| CsvRow {
         metric: "loss_ratio".to_owned(),
@@ -142,14 +142,14 @@ fn loss_rows(of_test: &CsvRow, test: &TestRun) -> impl Iterator<Item = CsvRow> {
     })
 }
 
-/// What users did: the values of the script, then those of each step with how many reached it.
+/// Returns the values of the users: those of the script, then those of each step with the number of users who reached it.
 fn step_rows(of_test: &CsvRow, test: &TestRun) -> Vec<CsvRow> {
     let Some(users) = &test.users else { return Vec::new() };
     let promised = |step: &str, promises: &[JudgedPromise], summary: &Summary| CsvRow {
         step: words(step),
         ..promised_row(value_row(of_test, test, summary), promises, summary)
     };
-    // A value of the test may have the same name: of requests, not of steps.
+    // A value of the test can have the same name; it is about requests, not steps.
     let of_all = users.summaries.iter().map(|summary| promised("all steps", &users.promises, summary));
     let mut rows: Vec<CsvRow> = of_all.collect();
     for step in &users.steps {
@@ -170,14 +170,15 @@ fn step_rows(of_test: &CsvRow, test: &TestRun) -> Vec<CsvRow> {
     rows
 }
 
-/// The promise of a value as its limit; of several the one that is not kept, or that leaves least room.
+/// Adds the promise about a value as its limit. If there are several, picks one that was not kept, or else the one with the
+/// smallest margin.
 fn promised_row(row: CsvRow, promises: &[JudgedPromise], summary: &Summary) -> CsvRow {
     let about = promises.iter().filter(|promise| promise.metric.as_deref() == Some(&*summary.metric.name));
     let room = |promise: &&JudgedPromise| promise.margin.unwrap_or(f64::NEG_INFINITY);
     let nearest = about.min_by(|a, b| room(a).total_cmp(&room(b)));
     let bound = nearest.and_then(|promise| promise.bound);
     let used = summary.value.zip(bound).filter(|(_, bound)| *bound > 0.0).map(|(value, bound)| value / bound);
-    // A metric of the test may have the same name, whose limit is not this one's.
+    // A metric of the test can have the same name, but this limit does not belong to it.
     let limit_kind = nearest.map(|_| serialised(&LimitKind::Promise)).unwrap_or_default();
     CsvRow { limit_kind, limit_value: number(bound), limit_used_ratio: number(used), ..row }
 }
@@ -186,12 +187,12 @@ fn number(value: Option<impl ToString>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }
 
-/// The word that stands for a variant in JSON, so that all formats use the same.
+/// Returns the name of a variant as in JSON, so that all formats use the same names.
 fn serialised(value: &impl serde::Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// A text that no spreadsheet takes for a formula.
+/// Returns a text that no spreadsheet interprets as a formula.
 fn words(text: &str) -> String {
     let text = one_line(text);
     if text.starts_with(['=', '+', '-', '@']) { format!("'{text}") } else { text }

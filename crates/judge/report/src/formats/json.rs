@@ -1,4 +1,4 @@
-//! The document itself, for programs and for later.
+//! The document itself, for programs and for archives.
 
 use std::io::{self, Write};
 
@@ -8,12 +8,12 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use crate::Format;
 
-/// What lies deeper stands on the line of what holds it: `tests[].trials[].records.HOST` is 7 deep.
+/// Deeper values stay on the line of their parent. `tests[].trials[].records.HOST` is 7 deep.
 ///
-/// The distributions and series of a record are most of a document, and indenting each of their numbers made it four times as long.
+/// The distributions and series of a record are most of a document. Indenting each of their numbers made it four times as long.
 const OUTLINE_DEPTH: usize = 7;
 
-/// The whole run as one JSON document, `fathom.run/1`, indented as far as people read it.
+/// Writes the whole run as one JSON document, `fathom.run/1`, indented as far as people read it.
 #[derive(Debug, Clone, Copy)]
 pub struct Json;
 
@@ -30,7 +30,7 @@ impl Format for Json {
     }
 }
 
-/// Indents the outer levels of a document.
+/// Indents only the outer levels of a document.
 #[derive(Default)]
 struct Outline {
     depth: usize,

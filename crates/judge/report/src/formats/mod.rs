@@ -1,4 +1,4 @@
-//! One file per way of writing a run, and the table of them.
+//! The output formats, one file each, and their table.
 
 mod csv;
 mod html;
@@ -14,10 +14,10 @@ pub use text::{Colour, TextFormat, TextStyle};
 
 use crate::Format;
 
-/// Every format, the one for people first.
+/// All formats, the one for people first.
 pub const FORMATS: &[&dyn Format] = &[&TextFormat(TextStyle::PLAIN), &Html, &Json, &Ndjson, &Csv];
 
-/// The format of this name.
+/// Returns the format with this name.
 #[must_use]
 pub fn named(name: &str) -> Option<&'static dyn Format> {
     FORMATS.iter().copied().find(|format| format.name() == name)

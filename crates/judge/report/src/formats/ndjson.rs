@@ -10,68 +10,63 @@ use serde::Serialize;
 
 use crate::Format;
 
-/// Events of a run, the last line being the document of `json` without line ends.
+/// Writes the events of a run. The last line is the document of `json` without line breaks.
 #[derive(Debug, Clone, Copy)]
 pub struct Ndjson;
 
-/// Something that came to its end, as one line.
+/// A finished part of a run, as one line.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum RunEvent<'a> {
     /// One round of one test.
     Trial {
-        /// The test's name.
         test: &'a str,
-        /// The round, from 0.
+        /// The number of the round, from 0.
         round: u32,
-        /// Whether every side ran to its end.
+        /// True if every side ran to its end.
         complete: bool,
-        /// Whether every side became steady before its measurement.
+        /// True if every side became steady before its measurement.
         steady: bool,
         /// The latest start minus the earliest.
         start_skew_ns: Nanos,
-        /// Errors on all sides together.
+        /// The number of errors on all sides together.
         n_errors: u64,
-        /// What every side recorded in all, by host and counter.
+        /// The totals of every side, by host and counter.
         totals: TrialTotals<'a>,
     },
-    /// One trial of a search, behind its event as a trial.
+    /// One trial of a search, after its event as a trial.
     Step {
-        /// The test's name.
         test: &'a str,
-        /// The rate that was asked for.
+        /// The requested rate.
         offered: f64,
-        /// What it says of the rate.
+        /// The result of the trial.
         #[serde(flatten)]
         trial: &'a SearchTrial,
     },
     /// One step or transaction of the script of a test.
     #[serde(rename = "users-step")]
     UsersStep {
-        /// The test's name.
         test: &'a str,
-        /// What users did there.
+        /// The results of the step.
         #[serde(flatten)]
         step: &'a StepSummary,
     },
     /// One test with its values.
     Test {
-        /// The test's name.
         test: &'a str,
-        /// Its layer.
         layer: &'static str,
-        /// Its values.
+        /// The values of the test.
         summaries: &'a [Summary],
-        /// What they are compared with.
+        /// The limits that the values are compared with.
         limits: &'a [Limit],
-        /// The findings that explain it.
+        /// The findings about the test.
         findings: &'a [String],
-        /// Why there is no value.
+        /// The reason why there is no value.
         unavailable: Option<&'a str>,
     },
 }
 
-/// Totals of the records of a trial, written by host.
+/// The totals of a trial's records, grouped by host.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrialTotals<'a>(&'a Trial);
 
@@ -84,7 +79,7 @@ impl Serialize for TrialTotals<'_> {
 }
 
 impl<'a> RunEvent<'a> {
-    /// The end of a round, as it can be told before the run is over.
+    /// Creates the event for the end of a round, which can be written before the run is over.
     #[must_use]
     pub fn trial(test: &'a str, trial: &'a Trial) -> Self {
         Self::Trial {
@@ -98,13 +93,13 @@ impl<'a> RunEvent<'a> {
         }
     }
 
-    /// What a trial of a search says of its rate.
+    /// Creates the event for a trial of a search.
     #[must_use]
     pub const fn step(test: &'a str, offered: f64, trial: &'a SearchTrial) -> Self {
         Self::Step { test, offered, trial }
     }
 
-    /// The end of a test.
+    /// Creates the event for the end of a test.
     #[must_use]
     pub fn test(test: &'a TestRun) -> Self {
         Self::Test {
@@ -117,10 +112,10 @@ impl<'a> RunEvent<'a> {
         }
     }
 
-    /// Writes the event and a line end at once.
+    /// Writes the event and a line end in one call.
     ///
     /// # Errors
-    /// When `out` takes no more.
+    /// Returns an error if `out` cannot be written.
     pub fn write(&self, out: &mut dyn io::Write) -> io::Result<()> {
         let mut line = serde_json::to_vec(self)?;
         line.push(b'\n');

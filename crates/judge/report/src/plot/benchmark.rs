@@ -1,4 +1,4 @@
-//! Benchmarks: what is lost at each load, and what is forwarded at each frame size against what could be.
+//! Draws benchmarks: the loss at each load, and the rate at each frame size compared with the possible rate.
 
 use fathom_model::{Benchmark, Run, Unit, benchmark::LossPoint};
 use maud::html;
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::words::benchmarks;
 
-/// What was lost at each load, of the loss curve and of the search.
+/// Draws the loss at each load, from the loss curve and from the search.
 pub(crate) fn loss_curve(found: &Benchmark) -> Plot {
     let of = |(name, points): (&str, &Vec<LossPoint>)| -> Line {
         let mut points: Vec<(f64, f64)> = points.iter().map(|point| (point.rate, point.loss_ratio)).collect();
@@ -31,7 +31,7 @@ pub(crate) fn loss_curve(found: &Benchmark) -> Plot {
     Ok(draw("lost, %", &[panel(x, y, lines, vec![whole])]))
 }
 
-/// The first rate that was found at each frame size, with what it could be at most.
+/// Draws the first rate at each frame size, with the highest possible rate.
 pub(crate) fn rates(run: &Run) -> Plot {
     let mut lines: Vec<Line> = Vec::new();
     let (mut sizes, mut most) = (Vec::new(), Vec::new());

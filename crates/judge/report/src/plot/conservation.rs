@@ -1,4 +1,4 @@
-//! Where everything that was sent went, as a bar that sums to it, and the lost part enlarged below.
+//! Draws the account of all sent packets as a bar, with the lost part enlarged below.
 
 use fathom_model::{Conservation, units::approximate};
 use maud::{Markup, html};
@@ -9,20 +9,20 @@ const WIDTH: f64 = 510.0;
 const BAR: f64 = 30.0;
 const GAP: f64 = 34.0;
 
-/// One part of what was sent.
+/// One part of the sent packets.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BarPart<'a> {
-    /// The place in words.
+    /// The place where they went.
     pub(crate) place: &'a str,
-    /// The counter that saw it.
+    /// The counter of the place.
     pub(crate) counter: &'a str,
-    /// How many; negative for what arrived more often than it was sent.
+    /// The number of packets; negative for packets that arrived more often than they were sent.
     pub(crate) n: i64,
-    /// The class of its colour.
+    /// The CSS class of the color.
     pub(crate) class: String,
 }
 
-/// What was received, then each drop, then what no counter explains.
+/// Returns the received packets, then each drop, then the packets that no counter explains.
 pub(crate) fn parts(conservation: &Conservation) -> Vec<BarPart<'_>> {
     let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
     let mut parts =
@@ -36,7 +36,7 @@ pub(crate) fn parts(conservation: &Conservation) -> Vec<BarPart<'_>> {
     parts
 }
 
-/// The left edge and the width of each part of a bar; parts that are not positive take no room.
+/// Returns the left edge and the width of each part of a bar. Parts that are not positive are omitted.
 fn laid_out<'a>(parts: &'a [BarPart<'a>], total: f64) -> Vec<(&'a BarPart<'a>, f64, f64)> {
     let mut x = 0.0;
     let mut all = Vec::new();
@@ -48,7 +48,7 @@ fn laid_out<'a>(parts: &'a [BarPart<'a>], total: f64) -> Vec<(&'a BarPart<'a>, f
     all
 }
 
-/// Draws both bars; one when nothing was lost.
+/// Draws both bars, or only the first if nothing was lost.
 pub(crate) fn balance(conservation: &Conservation) -> Plot {
     let parts = parts(conservation);
     let sum =
@@ -64,7 +64,7 @@ pub(crate) fn balance(conservation: &Conservation) -> Plot {
         svg.plot viewBox={ "0 0 " (px(WIDTH)) " " (px(height)) } role="img" aria-label={ "where the " (conservation.what) " went" } {
             (bar(&laid_out(&parts, total), 0.0))
             @if lost > 0.0 {
-                // At least two pixels, or a small loss could not be seen in the whole.
+                // At least two pixels, so that a small loss is visible.
                 @let edge = received.min(WIDTH - 2.0);
                 rect.lost x=(px(edge)) y="0" width=(px(WIDTH - edge)) height=(px(BAR)) {}
                 path.zoom d=(format!("M{} {}L0 {}H{}V{}z", px(edge), px(BAR), px(BAR + GAP), px(WIDTH), px(BAR))) {}

@@ -1,4 +1,4 @@
-//! How busy each core of a host was, over time and rounds.
+//! Draws how busy each core of a host was, over time and rounds.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use maud::{Markup, html};
 
 use super::{Plot, float, px};
 
-/// The states of a core that are work, in the order of the table.
+/// The core states that count as work, in the order of the table.
 pub(crate) const BUSY: [(&str, &str); 5] = [
     (counter::CPU_USER_NS, "user"),
     (counter::CPU_SYSTEM_NS, "system"),
@@ -20,26 +20,26 @@ pub(crate) const BUSY: [(&str, &str); 5] = [
     (counter::CPU_SOFTIRQ_NS, "softirq"),
     (counter::CPU_STEAL_NS, "steal"),
 ];
-/// The most cores that are drawn: more would be thinner than a line of text.
+/// The maximum number of cores in a drawing. With more, rows would be thinner than a line of text.
 pub(crate) const CORES_MAX: usize = 32;
-/// The cells of a row over all rounds together; more could not be told apart.
+/// The number of cells in a row over all rounds together. More could not be told apart.
 const CELLS: usize = 60;
 const LEVELS: f64 = 7.0;
 const WIDTH: f64 = 510.0;
 const LEFT: f64 = 52.0;
 const GAP: f64 = 5.0;
 const TOP: f64 = 6.0;
-/// In thinner rows only every other core is named.
+/// If rows are thinner than this, only every other core is named.
 const LABEL_HEIGHT: f64 = 13.0;
 
-/// What a core did over all rounds of a test.
+/// The load of a core over all rounds of a test.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct CoreLoad {
     /// The share of time in each state of [`BUSY`].
     pub(crate) shares: Vec<f64>,
-    /// The sum of them.
+    /// The sum of the shares.
     pub(crate) busy: f64,
-    /// How busy it was in each cell of each round; nothing where it was not sampled.
+    /// The load in each cell of each round. `None` where it was not sampled.
     rounds: Vec<Vec<Option<f64>>>,
 }
 
@@ -47,7 +47,7 @@ fn number_of(core: &str) -> (u64, &str) {
     (core.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().unwrap_or(u64::MAX), core)
 }
 
-/// The names of the cores of a host, as far as any round sampled them.
+/// Returns the names of a host's cores that any round sampled.
 pub(crate) fn cores<'a>(test: &'a TestRun, host: &str) -> Vec<&'a str> {
     let records = test.trials.iter().filter_map(|trial| trial.hosts.get(host));
     let mut names: Vec<&str> = records
@@ -72,7 +72,7 @@ impl<'a> CoreSeries<'a> {
         Some(Self { busy: BUSY.map(|(name, _)| find(name)), idle: find(counter::CPU_IDLE_NS)? })
     }
 
-    /// The share of work in the time between two samples.
+    /// Returns the share of work between two samples.
     fn share(&self, (from, to): (usize, usize)) -> Option<f64> {
         let grown = |series: &Series| Some(series.at(to)?.saturating_sub(series.at(from)?));
         let work: u64 = self.busy.iter().flatten().filter_map(|series| grown(series)).sum();
@@ -80,7 +80,7 @@ impl<'a> CoreSeries<'a> {
     }
 }
 
-/// What every core of a host did, in the order of their numbers.
+/// Returns the load of every core of a host, in the order of core numbers.
 pub(crate) fn uses<'a>(test: &'a TestRun, host: &str) -> BTreeMap<(u64, &'a str), CoreLoad> {
     let cells = (CELLS / test.trials.len().max(1)).max(4);
     let mut all = BTreeMap::new();
@@ -109,7 +109,7 @@ pub(crate) fn uses<'a>(test: &'a TestRun, host: &str) -> BTreeMap<(u64, &'a str)
     all
 }
 
-/// The cores that are shown: all, or the busiest when there are too many.
+/// Returns the cores that are drawn: all, or the busiest if there are too many.
 pub(crate) fn drawn<'a>(all: &BTreeMap<(u64, &'a str), CoreLoad>) -> Vec<(u64, &'a str)> {
     let mut names: Vec<(u64, &str)> = all.keys().copied().collect();
     names.sort_by(|a, b| all[b].busy.total_cmp(&all[a].busy));
@@ -152,7 +152,7 @@ pub(crate) fn core_heatmap(test: &TestRun, host: &str) -> Plot {
     })
 }
 
-/// The left edge of every cell of a row and its width.
+/// Returns the left edge and the width of every cell of a row.
 fn layout(core: &CoreLoad, width: f64) -> Vec<(f64, f64)> {
     let rounds = core.rounds.iter().enumerate();
     rounds
@@ -164,7 +164,7 @@ fn layout(core: &CoreLoad, width: f64) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// One row: one path per level of load and neighbours joined, so that a page with many cores stays small.
+/// Draws one row. Neighboring cells of the same level are joined into one path per level, to keep a page with many cores small.
 fn cells(core: &CoreLoad, name: &str, (top, height): (f64, f64), width: f64) -> Markup {
     let shares = || core.rounds.iter().flatten();
     let mut runs: Vec<(u64, f64, f64)> = Vec::new();

@@ -1,4 +1,4 @@
-//! A load curve: what is achieved of what is offered, and what becomes of the latency; the limit and the knee are marked.
+//! Draws a load curve: the achieved rate and the latency over the offered rate, with the limit and the knee marked.
 
 use fathom_model::{Metric, TestRun, Unit, search::LoadCurve};
 use maud::{Markup, html};
@@ -12,13 +12,12 @@ use super::{
 };
 use crate::words::{objective, objective_metric};
 
-/// Between the panels: room for the labels of the second one's axis.
+/// The gap between the panels, for the axis labels of the second one.
 const GAP: f64 = 86.0;
 const PANEL: f64 = (RIGHT - LEFT - GAP) / 2.0;
-/// Targets are overloaded on the way to a limit; what lies further beyond it than this would squeeze the rest together.
+/// The search overloads the target on its way. Points beyond this multiple of the limit would compress the rest of the curve.
 const BEYOND: f64 = 1.6;
 
-/// Draws both panels.
 pub(crate) fn load_curve(test: &TestRun, curve: &LoadCurve) -> Plot {
     let most = curve.points.iter().map(|point| point.offered).fold(0.0, f64::max);
     let end = curve.broken.or(curve.kept).map_or(most, |limit| (limit * BEYOND).min(most));
@@ -52,7 +51,7 @@ pub(crate) fn load_curve(test: &TestRun, curve: &LoadCurve) -> Plot {
     Ok(draw("load curve", &panels))
 }
 
-/// The axis of the objective's value: logarithmic for times, which grow without bound at the limit.
+/// Returns the axis of the objective's value. It is logarithmic for times, which grow without bound at the limit.
 fn axis_of_objective<'a>(metric: &Metric, points: impl Iterator<Item = &'a (f64, f64)>, bound: f64) -> Option<Axis> {
     let all = points.map(|(_, value)| *value).chain([bound]).filter(|value| *value > 0.0);
     let (lowest, highest) = all.fold((f64::MAX, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
@@ -68,7 +67,7 @@ fn axis_of_objective<'a>(metric: &Metric, points: impl Iterator<Item = &'a (f64,
     Some(Axis { scale: Scale::log(ends, (BOTTOM, TOP)), ticks, title: metric.title.to_string(), unit: metric.unit })
 }
 
-/// The interval of the limit as a band, and the knee as a line.
+/// Draws the interval of the limit as a band and the knee as a line.
 fn marks(curve: &LoadCurve, x: &Scale) -> Markup {
     let ends = curve.kept.zip(curve.broken).map(|(kept, broken)| (x.at(kept), x.at(broken)));
     html! {

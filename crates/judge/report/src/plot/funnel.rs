@@ -1,6 +1,6 @@
-//! How many users came to each step, as a bar per step with the part that failed; and how long the steps took, beside it.
+//! Draws the number of users at each step as a bar with its failed part, and the times of the steps next to it.
 //!
-//! Both have a row per step at the same height, so that they are read together.
+//! Both drawings have a row per step at the same height, so that they can be read together.
 
 use fathom_model::{
     JudgedPromise, StepKind, StepSummary, UsersSummary,
@@ -18,16 +18,16 @@ use super::{
 use crate::words::{TIMES, step_name};
 
 const WIDTH: f64 = 510.0;
-/// Where the bars begin, right of the names.
+/// The left end of the bars, after the names.
 const LEFT: f64 = 132.0;
-/// Where they end, left of the shares.
+/// The space for the shares, right of the bars.
 const RIGHT: f64 = 76.0;
 const TOP: f64 = 22.0;
 const ROW: f64 = 30.0;
 const BAR: f64 = 16.0;
-/// More steps than this are no longer read in a drawing; all are in the table.
+/// The maximum number of steps in a drawing. The table has all of them.
 pub(crate) const STEPS_MAX: usize = 40;
-/// The letters of a name for which there is room.
+/// The maximum number of characters of a name.
 const NAME_MAX: usize = 17;
 
 fn drawn(users: &UsersSummary) -> &[StepSummary] {
@@ -38,7 +38,7 @@ fn height(n: usize) -> f64 {
     TOP + ROW * float(n) + 6.0
 }
 
-/// A name in the room that there is; the whole of it is told when it is pointed at.
+/// Returns a name, shortened if necessary. The tooltip shows the full name.
 fn label(step: &StepSummary, row: usize) -> Markup {
     let whole = step_name(step);
     let cut = whole.chars().count() > NAME_MAX;
@@ -52,7 +52,6 @@ fn middle(row: usize) -> f64 {
     TOP + ROW * float(row) + ROW / 2.0
 }
 
-/// Draws the funnel.
 pub(crate) fn funnel(users: &UsersSummary) -> Plot {
     let steps = drawn(users);
     let most = steps.iter().map(|step| step.n_reached).max().unwrap_or(0);
@@ -75,7 +74,7 @@ pub(crate) fn funnel(users: &UsersSummary) -> Plot {
     })
 }
 
-/// How often a step passed or failed.
+/// Returns how often a step passed or failed.
 fn n_ended(step: &StepSummary) -> u64 {
     step.n_passed + step.errors.values().sum::<u64>()
 }
@@ -106,19 +105,19 @@ fn bar(step: &StepSummary, row: usize, x: &Scale) -> Markup {
     }
 }
 
-/// The values of a step's quantiles, as far as there are any.
+/// Returns the quantiles of a step that have a value.
 fn times(step: &StepSummary) -> Vec<(&'static str, f64)> {
     let value = |name: &str| step.summaries.iter().find(|s| s.metric.name == name).and_then(|s| s.value);
     TIMES.iter().filter_map(|(title, name)| Some((*title, value(name)?))).collect()
 }
 
-/// The bounds that were promised of a step's times.
+/// Returns the promised bounds of a step's times.
 fn bounds(step: &StepSummary) -> impl Iterator<Item = (&JudgedPromise, f64)> {
     let of_times = |promise: &&JudgedPromise| promise.metric.as_deref().is_some_and(|name| name.starts_with("time_ns"));
     step.promises.iter().filter(of_times).filter_map(|promise| Some((promise, promise.bound?)))
 }
 
-/// Draws how long the steps took: from the median to the maximum, with what was promised.
+/// Draws the times of the steps from the median to the maximum, with the promised bounds.
 pub(crate) fn step_times(users: &UsersSummary) -> Plot {
     let steps = drawn(users);
     let promised = steps.iter().flat_map(bounds).map(|(_, bound)| bound);
@@ -131,7 +130,7 @@ pub(crate) fn step_times(users: &UsersSummary) -> Plot {
     let (first, last) = (ticks[0], ticks[ticks.len() - 1].max(ticks[0] * 10.0));
     let x = Scale::log((first, last), (LEFT, WIDTH - 24.0));
     let bottom = height(steps.len()) - 6.0;
-    // Labels of neighbours must not touch.
+    // Keeps neighboring labels from touching.
     let every = ticks.len().div_ceil(7).max(1);
     Ok(html! {
         svg.plot viewBox={ "0 0 " (px(WIDTH)) " " (px(height(steps.len()))) } role="img" aria-label="how long the steps took" {

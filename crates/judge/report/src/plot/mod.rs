@@ -1,6 +1,6 @@
-//! Drawings of a run as SVG, coloured by the classes of the page's style sheet.
+//! Drawings of a run as SVG, colored by the CSS classes of the page.
 //!
-//! Every drawing is markup, or a sentence that says why there is none. Texts are escaped by `maud`.
+//! A drawing is either markup or a sentence with the reason why there is none. `maud` escapes all texts.
 
 pub(crate) mod benchmark;
 pub(crate) mod conservation;
@@ -16,13 +16,13 @@ pub(crate) mod throughput;
 use fathom_model::units::approximate;
 use maud::{Markup, html};
 
-/// A drawing, or why there is nothing to draw.
+/// A drawing, or the reason why there is none.
 pub(crate) type Plot = Result<Markup, &'static str>;
 
-/// How many lines have a colour of their own: a request has five times, from its connect to its end.
+/// The number of lines with a color of their own. A request has five times, from its connect to its end.
 const N_COLOURS: usize = 5;
 
-/// The names of lines beside their colours.
+/// Draws the names of the lines next to their colors.
 fn legend<'a>(names: impl Iterator<Item = &'a str>) -> Markup {
     html! {
         ul.legend {
@@ -33,13 +33,13 @@ fn legend<'a>(names: impl Iterator<Item = &'a str>) -> Markup {
     }
 }
 
-/// A coordinate with a tenth of a pixel.
+/// Formats a coordinate with a precision of a tenth of a pixel.
 fn px(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)
 }
 
-/// A line through points.
+/// Returns a line through points, as SVG path data.
 fn path(points: impl IntoIterator<Item = (f64, f64)>) -> String {
     let mut d = String::new();
     for (x, y) in points {
@@ -51,12 +51,12 @@ fn path(points: impl IntoIterator<Item = (f64, f64)>) -> String {
     d
 }
 
-/// An index as a number to calculate with.
+/// Converts an index for calculations.
 fn float(index: usize) -> f64 {
     approximate(index as u64)
 }
 
-/// Horizontal grid lines with their labels to the left, and the name of the unit above them.
+/// Draws horizontal grid lines with their labels on the left and the name of the unit above.
 fn y_grid(scale: &scale::Scale, ticks: &[(f64, String)], span: (f64, f64), name: &str) -> Markup {
     let (left, right) = span;
     let top = ticks.iter().map(|(value, _)| scale.at(*value)).fold(f64::INFINITY, f64::min);

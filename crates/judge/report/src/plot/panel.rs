@@ -1,4 +1,4 @@
-//! Lines in one or several panels beside each other, with what they are compared with.
+//! Draws lines in one or several panels next to each other, with reference lines.
 
 use fathom_model::Unit;
 use maud::{Markup, html};
@@ -20,7 +20,7 @@ pub(super) const BOTTOM: f64 = HEIGHT - 40.0;
 /// A name and points.
 pub(super) type Line = (String, Vec<(f64, f64)>);
 
-/// An axis with the values that it names.
+/// An axis and its labeled values.
 pub(super) struct Axis {
     pub(super) scale: Scale,
     pub(super) ticks: Vec<(f64, String)>,
@@ -29,7 +29,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// An axis from zero to the highest value of a unit, on those pixels; `before` stands before the unit.
+    /// Returns an axis from zero to the highest value of a unit. `before` is text in front of the unit.
     pub(super) fn from_zero(before: &str, (unit, highest): (Unit, f64), range: (f64, f64)) -> Self {
         let (size, name) = magnitude(unit, highest);
         let ticks: Vec<(f64, String)> =
@@ -40,18 +40,17 @@ impl Axis {
     }
 }
 
-/// One drawing.
 pub(super) struct Panel {
     pub(super) x: Axis,
     pub(super) y: Axis,
     pub(super) lines: Vec<Line>,
-    /// What the lines are compared with.
+    /// Reference lines.
     pub(super) references: Vec<Line>,
-    /// What stands out on the horizontal axis, below the lines.
+    /// Marks on the horizontal axis, drawn below the lines.
     pub(super) marks: Markup,
 }
 
-/// Draws the panels, each with a legend if it has several lines or stands alone.
+/// Draws the panels. A panel has a legend if it has several lines or is the only one.
 pub(super) fn draw(label: &str, panels: &[Panel]) -> Markup {
     html! {
         svg.plot.wide viewBox={ "0 0 " (px(WIDTH)) " " (px(HEIGHT)) } role="img" aria-label=(label) {

@@ -1,4 +1,4 @@
-//! Latency by percentile: the tail is stretched (1 / (1 − p)), the time is logarithmic.
+//! Draws latency by percentile. The tail is stretched (1 / (1 − p)), and the time is logarithmic.
 
 use std::collections::BTreeMap;
 
@@ -20,12 +20,12 @@ const LEFT: f64 = 52.0;
 const RIGHT: f64 = 14.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 34.0;
-/// A quantile with fewer values above it is drawn dotted: it would be another one the next time.
+/// A quantile with fewer values above it is drawn dotted, because it would change with every run.
 const ABOVE_MIN: u64 = 10;
-/// How many points are drawn per power of ten of 1 / (1 − p).
+/// The number of points per power of ten of 1 / (1 − p).
 const POINTS_PER_DECADE: u32 = 12;
 
-/// The distributions of a test in nanoseconds, each merged over all rounds.
+/// Returns the distributions of a test in nanoseconds, each merged over all rounds.
 pub(crate) fn merged(test: &TestRun) -> BTreeMap<&str, Histogram> {
     let mut all: BTreeMap<&str, Histogram> = BTreeMap::new();
     for (name, histogram) in test.trials.iter().flat_map(|trial| trial.records.values()).flat_map(|r| &r.distributions)
@@ -38,15 +38,15 @@ pub(crate) fn merged(test: &TestRun) -> BTreeMap<&str, Histogram> {
     all
 }
 
-/// What people call a distribution: `service_time_ns` is `service time`.
+/// Returns the display name of a distribution: `service_time_ns` becomes `service time`.
 pub(crate) fn display_name(name: &str) -> String {
     name.trim_end_matches("_ns").replace('_', " ")
 }
 
-/// What is a thousandth of the slowest line is drawn on the axis.
+/// Values below the largest median divided by this are drawn on the axis.
 const SHOWN: u64 = 1000;
 
-/// Draws every distribution of a test that took time: a line at nothing would stretch the axis down to a nanosecond.
+/// Draws every distribution of a test except those that are all zero, which would stretch the axis down to a nanosecond.
 pub(crate) fn percentiles(test: &TestRun) -> Plot {
     let mut all = merged(test);
     all.retain(|_, histogram| histogram.max().is_some_and(|max| max > 0));
@@ -64,13 +64,13 @@ pub(crate) fn percentiles(test: &TestRun) -> Plot {
     Ok(draw(&distinct(&all), &ticks, &x, &y))
 }
 
-/// Where the axis begins: at the lowest value that is not nothing beside the others.
+/// Returns the start of the axis: the lowest value that is not negligible compared with the others.
 fn lowest(all: &BTreeMap<&str, Histogram>) -> Option<u64> {
     let slowest = all.values().filter_map(|histogram| histogram.quantile(0.5)).max()?;
     all.values().filter_map(Histogram::min).min().map(|lowest| lowest.max(slowest / SHOWN))
 }
 
-/// The lines that can be told apart, each with all its names: one above another would hide it.
+/// Returns the distinct lines. Lines that would hide each other are merged, with all their names.
 fn distinct<'a>(all: &'a BTreeMap<&str, Histogram>) -> Vec<(String, &'a Histogram)> {
     let mut lines: Vec<(String, &Histogram)> = Vec::new();
     for (name, histogram) in all {
@@ -82,7 +82,7 @@ fn distinct<'a>(all: &'a BTreeMap<&str, Histogram>) -> Vec<(String, &'a Histogra
     lines
 }
 
-/// Whether two lines lie on each other wherever both are drawn.
+/// Returns true if two lines coincide.
 fn is_alike(a: &Histogram, b: &Histogram) -> bool {
     const ALIKE: f64 = 0.03;
     let near = |((_, one), (_, other)): (&(f64, f64), &(f64, f64))| (one - other).abs() <= ALIKE * one.max(*other);
@@ -125,7 +125,7 @@ fn line(name: &str, index: usize, histogram: &Histogram, (x, y): (&Scale, &Scale
     }
 }
 
-/// Points of 1 / (1 − p) and nanoseconds, as far as the number of values reaches.
+/// Returns points of 1 / (1 − p) and nanoseconds, as far as the number of values allows.
 fn curve(histogram: &Histogram) -> Vec<(f64, f64)> {
     let last = approximate(histogram.count());
     let per_decade = f64::from(POINTS_PER_DECADE);
@@ -134,7 +134,7 @@ fn curve(histogram: &Histogram) -> Vec<(f64, f64)> {
     inner.chain(histogram.max().map(|max| (last, approximate(max)))).collect()
 }
 
-/// The percentiles that the axis names, as far as there are values.
+/// Returns the percentiles on the axis, as far as there are values.
 fn marks(n_most: u64) -> Vec<(&'static str, f64)> {
     let all = [
         ("p50", 2.0),
@@ -149,7 +149,7 @@ fn marks(n_most: u64) -> Vec<(&'static str, f64)> {
     all.into_iter().filter(reached).collect()
 }
 
-/// A tick of an axis of time, in the unit that suits it.
+/// Formats a tick of a time axis in a suitable unit.
 pub(super) fn time(ns: f64) -> String {
     let (size, unit) = magnitude(Unit::Nanos, ns);
     format!("{} {unit}", label(ns / size))
@@ -171,7 +171,7 @@ mod tests {
         assert!(curve(&Histogram::new()).is_empty());
     }
 
-    /// A distribution of a hundred values, each as much longer than the last as the first is.
+    /// A distribution of a hundred values: the multiples of the first.
     fn of(first: u64) -> Histogram {
         let mut histogram = Histogram::new();
         (1..=100).for_each(|value| histogram.record(value * first));

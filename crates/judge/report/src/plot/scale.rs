@@ -1,8 +1,8 @@
-//! From values to positions, and which values an axis names. Pure arithmetic.
+//! Converts values to positions and selects the labeled values of an axis. Pure arithmetic.
 
 use fathom_model::{Unit, units::approximate};
 
-/// How a range of values is laid on a line of pixels.
+/// A mapping from a range of values to pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Scale {
     log: bool,
@@ -11,18 +11,18 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// Equal differences are equal distances.
+    /// Creates a linear scale.
     pub(crate) const fn linear(domain: (f64, f64), range: (f64, f64)) -> Self {
         Self { log: false, domain, range }
     }
 
-    /// Equal ratios are equal distances; both ends of the domain are above zero.
+    /// Creates a logarithmic scale. Both ends of the domain must be above zero.
     pub(crate) fn log(domain: (f64, f64), range: (f64, f64)) -> Self {
         assert!(domain.0 > 0.0 && domain.1 > 0.0, "a logarithmic axis from {} to {}", domain.0, domain.1);
         Self { log: true, domain, range }
     }
 
-    /// Where a value lies; beyond the ends of the domain it is put at the end.
+    /// Returns the position of a value. Values outside the domain are clamped to its ends.
     pub(crate) fn at(&self, value: f64) -> f64 {
         let along = |v: f64| if self.log { v.max(f64::MIN_POSITIVE).ln() } else { v };
         let (low, high) = (along(self.domain.0), along(self.domain.1));
@@ -30,14 +30,14 @@ impl Scale {
         self.range.0 + share.clamp(0.0, 1.0) * (self.range.1 - self.range.0)
     }
 
-    /// The description that the page's script reads: kind, pixels, values, unit.
+    /// Describes the scale for the page's script: kind, pixels, values, unit.
     pub(crate) fn describe(&self, unit: &str) -> String {
         let ((p0, p1), (v0, v1)) = (self.range, self.domain);
         format!("{} {p0:.1} {p1:.1} {v0} {v1} {unit}", if self.log { "log" } else { "lin" })
     }
 }
 
-/// The step of 1, 2 or 5 times a power of ten that cuts a span into about that many parts.
+/// Returns the step of 1, 2 or 5 times a power of ten that divides a span into about `parts` parts.
 pub(crate) fn step(span: f64, parts: f64) -> f64 {
     if span <= 0.0 || !span.is_finite() {
         return 1.0;
@@ -48,7 +48,7 @@ pub(crate) fn step(span: f64, parts: f64) -> f64 {
     factor * power
 }
 
-/// The multiples of the step from zero up to the first that is not below `high`.
+/// Returns the multiples of the step from zero to the first one that is not below `high`.
 pub(crate) fn ticks_from_zero(high: f64, parts: f64) -> Vec<f64> {
     let step = step(high, parts);
     let mut ticks = vec![0.0];
@@ -58,7 +58,7 @@ pub(crate) fn ticks_from_zero(high: f64, parts: f64) -> Vec<f64> {
     ticks
 }
 
-/// The ticks of a logarithmic axis and its ends: 1, 2, 5 per decade when there are few decades, else powers of ten.
+/// Returns the ticks of a logarithmic axis, including its ends: 1, 2, 5 per decade for few decades, otherwise powers of ten.
 pub(crate) fn log_ticks(low: f64, high: f64) -> Vec<f64> {
     let decades = (high / low).log10();
     let factors: &[f64] = if decades <= 2.5 { &[1.0, 2.0, 5.0] } else { &[1.0] };
@@ -73,7 +73,7 @@ pub(crate) fn log_ticks(low: f64, high: f64) -> Vec<f64> {
     all[first..=last.max(first)].to_vec()
 }
 
-/// The multiple of a unit in which an axis up to `high` is labelled: its size and its name.
+/// Returns the multiple of a unit for the labels of an axis up to `high`: its size and its name.
 pub(crate) fn magnitude(unit: Unit, high: f64) -> (f64, String) {
     let si = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     let prefix = si.into_iter().find(|(size, _)| high >= *size).unwrap_or((1.0, ""));
@@ -94,7 +94,7 @@ pub(crate) fn magnitude(unit: Unit, high: f64) -> (f64, String) {
     (size, name.trim_start().to_owned())
 }
 
-/// A number as an axis names it: no digit more than needed.
+/// Formats a number for an axis, without trailing zeros.
 pub(crate) fn label(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

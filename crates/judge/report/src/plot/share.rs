@@ -1,10 +1,10 @@
-//! A value as a bar against its limit, for the rows of the ladder.
+//! Draws a value as a bar against its limit, for the rows of the ladder.
 
 use maud::{Markup, html};
 
 use super::px;
 
-/// Draws a share; more than the whole fills the bar. It stretches to the width of its place.
+/// Draws a share. More than 100 % fills the bar. The bar stretches to the available width.
 pub(crate) fn share(used: f64, class: &str) -> Markup {
     let width = if used.is_finite() { (used * 100.0).clamp(0.6, 100.0) } else { 0.0 };
     html! {

@@ -1,4 +1,4 @@
-//! A rate over time: one panel per round on a common axis, the measured window marked.
+//! Draws a rate over time: one panel per round on a common axis, with the measured window marked.
 
 use fathom_model::{Derivation, Metric, Record, TestRun, Unit, role::Side, units::approximate};
 use maud::{Markup, html};
@@ -14,22 +14,22 @@ const LEFT: f64 = 52.0;
 const GAP: f64 = 14.0;
 const TOP: f64 = 34.0;
 const PANEL_HEIGHT: f64 = 150.0;
-/// Room below a row of panels for the labels of its time axis.
+/// The space below a row of panels for the labels of the time axis.
 const BELOW: f64 = 40.0;
 const PER_ROW: usize = 5;
-/// The most points of a line: beyond it neighbours are joined, which loses no count and cannot be seen.
+/// The maximum number of points of a line. Beyond it, neighbors are joined, which loses no count and is not visible.
 const POINTS_MAX: usize = 128;
-/// The most rounds that are drawn: four rows fill a screen.
+/// The maximum number of rounds in a drawing. Four rows fill a screen.
 pub(crate) const ROUNDS_MAX: usize = 20;
 
-/// One round: when each interval ended in seconds, the rate in it, and the measured window in seconds.
+/// One round: the end of each interval in seconds and the rate in it, and the measured window in seconds.
 struct RoundPanel {
     round: u32,
     points: Vec<(f64, f64)>,
     window: (f64, f64),
 }
 
-/// The first metric of a test that is a rate over time, with the side and the counter it comes from.
+/// Returns the first metric of a test that is a rate over time, with its side and counter.
 pub(crate) fn rate_of(test: &TestRun) -> Option<(&Metric, Side, &str)> {
     test.summaries.iter().find_map(|summary| match &summary.metric.from {
         Derivation::Rate { side, counter } => Some((&summary.metric, *side, counter.as_ref())),
@@ -54,7 +54,7 @@ fn panel(round: u32, record: &Record, counter: &str, factor: f64) -> Option<Roun
     (!points.is_empty()).then_some(RoundPanel { round, points, window })
 }
 
-/// Draws the rate of every round.
+/// Draws the rate in every round.
 pub(crate) fn throughput(test: &TestRun) -> Plot {
     let (metric, side, counter) = rate_of(test).ok_or("This test has no rate to draw over time.")?;
     let factor = metric.unit.per_counted();
@@ -125,7 +125,7 @@ fn draw_panel(panel: &RoundPanel, x: &Scale, y: &Scale, unit: Unit) -> Markup {
     }
 }
 
-/// The word by which the page's script knows how to show a value.
+/// Returns the name by which the page's script knows a unit.
 pub(super) const fn unit_word(unit: Unit) -> &'static str {
     match unit {
         Unit::BitsPerSec => "bit/s",

@@ -1,4 +1,4 @@
-//! A run with everything that a report must cope with: invented figures in the shape of real ones.
+//! A run with all cases that a report must handle. The figures are invented but realistic.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use fathom_model::{
     units::{Nanos, approximate, rounded},
 };
 
-/// What the run lacks.
+/// The missing part of the run.
 const LACKING: &str = "tcp_crr: web-1 did not answer in rounds 4 and 5; what was measured is kept";
 
 const ROUNDS: u32 = 5;
@@ -25,23 +25,23 @@ const INTERVAL_MS: u64 = 50;
 const WARMUP_MS: u64 = 400;
 const MEASURE_MS: u64 = 2000;
 
-/// Noise that is the same each time.
+/// Reproducible noise.
 struct Noise(u64);
 
 impl Noise {
-    /// From 0 to 1.
+    /// Returns a number from 0 to 1.
     fn next(&mut self) -> f64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         approximate(self.0 >> 40) / approximate(1 << 24)
     }
 
-    /// About 1, by at most so much more or less.
+    /// Returns a number near 1 that differs by at most `spread`.
     fn near(&mut self, spread: f64) -> f64 {
         1.0 + spread * (self.next() + self.next() - 1.0)
     }
 }
 
-/// What one kind of test looks like.
+/// The properties of one kind of test.
 struct Shape {
     name: &'static str,
     title: &'static str,
@@ -50,9 +50,9 @@ struct Shape {
     side: Side,
     unit: Unit,
     rate: f64,
-    /// The median of its latency in nanoseconds, if it has one.
+    /// The median latency in nanoseconds, if the test has one.
     latency: Option<f64>,
-    /// How busy core 0 of the target is, and with softirq above all.
+    /// The load of core 0 of the target, mostly softirq.
     core0: f64,
     rounds: u32,
 }
@@ -477,7 +477,7 @@ fn host(address: &str, kernel: &str, queues: &str) -> Host {
     }
 }
 
-/// Six tests with five rounds each, one that could not be measured, two findings and a broken promise.
+/// Returns a run of six tests with five rounds each: one could not be measured; two findings and a broken promise.
 pub(crate) fn run() -> Run {
     let mut target = host("10.0.0.2", "6.12.57", "1");
     target.losses.push("the driver's own counters could not be read: ethtool -S is not permitted".to_owned());
@@ -525,7 +525,7 @@ pub(crate) fn run() -> Run {
     }
 }
 
-/// The same run with only one of its tests.
+/// Returns the same run with only one of its tests.
 pub(crate) fn run_of(name: &str) -> Run {
     let mut run = run();
     run.tests.retain(|test| test.name == name);
@@ -535,7 +535,7 @@ pub(crate) fn run_of(name: &str) -> Run {
     run
 }
 
-/// A run that searched for the highest rate of requests with a p99 below 2 ms, of a queue that serves 50,000 per second.
+/// Returns a run that searched for the highest request rate with a p99 below 2 ms, of a queue that serves 50,000 per second.
 pub(crate) fn searched() -> Run {
     const LIMIT: (f64, f64) = (47_600.0, 48_200.0);
     let mut run = run_of("http");
@@ -595,7 +595,7 @@ pub(crate) fn searched() -> Run {
     run
 }
 
-/// A run of benchmarks at two frame sizes, of a policer of 50,000 per second; the second is stopped early.
+/// Returns a benchmark run at two frame sizes with a policer of 50,000 per second. The second size was stopped early.
 pub(crate) fn benchmarked() -> Run {
     let mut run = run_of("udp_stream");
     run.findings.clear();
@@ -641,11 +641,11 @@ pub(crate) fn benchmarked() -> Run {
     run
 }
 
-/// What happens at a step of the sample's script.
+/// The results at a step of the sample's script.
 struct Scripted {
     name: &'static str,
     kind: StepKind,
-    /// Of the visits that begin.
+    /// The share of the visits that began.
     reached: f64,
     median: f64,
     errors: &'static [(&'static str, f64)],
@@ -736,7 +736,7 @@ fn step_record(step: &Scripted, visits: f64, noise: &mut Noise) -> StepRecord {
     }
 }
 
-/// A run of scripted users, analysed: a shop whose login fails now and then.
+/// Returns an analyzed run of scripted users: a shop whose login fails now and then.
 pub(crate) fn scripted() -> Run {
     const VISITS: f64 = 3_000.0;
     let mut run = run_of("http");
@@ -786,7 +786,7 @@ pub(crate) fn scripted() -> Run {
     run
 }
 
-/// The evaluation with the users of a script as its top row.
+/// Returns the evaluation with the scripted users as its top row.
 pub(crate) fn with_script() -> Run {
     let (mut run, scripted) = (run(), scripted());
     run.tests.insert(0, scripted.tests.into_iter().next().expect("the sample has its test"));

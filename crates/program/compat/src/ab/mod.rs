@@ -1,7 +1,7 @@
-//! Drop-in for ab: that many requests from that many connections, and its tables.
+//! Drop-in for ab: a fixed number of requests over a fixed number of connections, and ab's tables.
 //!
-//! It asks as ab does, in HTTP/1.0 from one thread. What ab counts twice (a receive that failed is a failure and an exception
-//! there) is counted once.
+//! Like ab, it sends HTTP/1.0 requests from one thread. ab counts a failed receive twice, as a failure and as an exception;
+//! this drop-in counts it once.
 
 mod options;
 mod refused;
@@ -40,10 +40,10 @@ use fathom_run::{
     files::{self, FileReaders},
 };
 
-/// ab has no bound of its own for a number of requests; everything here has one.
+/// The time limit for a number of requests. ab itself has none, but every fathom run must be bounded.
 const DURATION_MAX: Nanos = Nanos::from_secs(24 * 3600);
 
-/// Runs it with ab's own arguments.
+/// Runs ab with its own arguments.
 pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit> {
     let (words, extras) = closed_loop::without_extras(words);
     let (said, read) = options::read(&words);
@@ -102,11 +102,11 @@ pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit>
     if let Some(exit) = write_files(&options, &outcome, spill.as_mut())? {
         return Ok(exit);
     }
-    // ab ends a run that ctrl-C has cut short with its result and this code.
+    // ab exits with this code after it has printed the result of a run that ctrl-C interrupted.
     Ok(if measured.is_interrupted() { Exit::Code(1) } else { Exit::Pass })
 }
 
-/// What is printed first, in place of ab's own lines about itself and its owners.
+/// Returns the first lines, in place of ab's own lines about itself and its copyright.
 fn banner(options: Option<&Options>) -> String {
     let line = format!("This is {} in the form of ApacheBench, Version 2.3", fathom_run::registry::TOOL);
     match options.and_then(|options| options.html.as_ref()) {
@@ -124,14 +124,14 @@ fn start_text(options: &Options, tells_progress: bool) -> String {
     format!("Benchmarking {} {proxy}(be patient){end}", options.address.host)
 }
 
-/// A line on stderr for each that many requests.
+/// Prints a line to stderr after every `every` requests.
 struct ProgressPrinter {
     every: u64,
     seen: Rc<Cell<u64>>,
 }
 
 impl ProgressPrinter {
-    /// None for few requests, as ab has it.
+    /// Returns `None` for few requests, like ab.
     fn of(options: &Options) -> Option<Self> {
         let is_told = !options.quiet && options.requests > 150;
         is_told.then(|| Self { every: (options.requests / 10).max(100), seen: Rc::default() })
@@ -157,7 +157,7 @@ impl ProgressPrinter {
     }
 }
 
-/// An error as the Apache Portable Runtime tells it.
+/// An error of the Apache Portable Runtime.
 struct AprError {
     why: String,
     code: u32,
@@ -168,7 +168,7 @@ impl AprError {
         Self { why: "The timeout specified has expired".to_owned(), code: 70_007 }
     }
 
-    /// Of a connection that ended too early.
+    /// The error for a connection that ended too early.
     fn end_of_file() -> Self {
         Self { why: "End of file found".to_owned(), code: 70_014 }
     }
@@ -180,26 +180,26 @@ impl AprError {
         }
     }
 
-    /// Of a name without an address.
+    /// The error for a name without an address.
     fn of_name(why: String) -> Self {
-        // The runtime counts from here the errors of `getaddrinfo`, of which these two are common.
+        // The runtime adds this base to the errors of `getaddrinfo`. These two are the common ones.
         let number = 670_000 + if why.starts_with("Temporary") { 3 } else { 2 };
         Self { why, code: number }
     }
 
-    /// Of what a record says in words, such as `connection reset by peer`.
+    /// The error for a text in a record, such as `connection reset by peer`.
     fn of_words(words: &str) -> Self {
         closed_loop::error_from_text(words).map_or_else(Self::end_of_file, |error| Self::of_io(&error))
     }
 
-    /// Says it; the last byte of the number is the exit code.
+    /// Prints the error. The low byte of its number is the exit code.
     fn print(&self, call: &str) -> Exit {
         eprintln!("{call}: {} ({})", self.why, self.code);
         Exit::Code(self.code.to_le_bytes()[0])
     }
 }
 
-/// The end of a run that has met an error, without `-r`.
+/// Ends a run after an error without `-r`.
 fn abort_error(record: &Record, failures: FailureCounts) -> Exit {
     let first = record.errors.keys().next().and_then(|what| what.split_once(": "));
     let exit = match first {
@@ -215,18 +215,18 @@ fn abort_error(record: &Record, failures: FailureCounts) -> Exit {
     exit
 }
 
-/// Rows of requests on their way to the file of `-g`: a file without a name, which ends with its last user however that ends.
+/// The log of requests for the file of `-g`. The file has no name, so it disappears with its last user in any case.
 struct RequestLogFile(File);
 
 impl RequestLogFile {
-    /// Whoever measures gets it as an open file.
+    /// Creates the file. The measuring process inherits it as an open file.
     fn open() -> anyhow::Result<Self> {
         let file = tempfile::tempfile()?;
         fathom_sys::process::hand_down(&file)?;
         Ok(Self(file))
     }
 
-    /// Its name for whom it was handed down to.
+    /// Returns its path for the process that inherits it.
     fn name(&self) -> String {
         format!("/dev/fd/{}", self.0.as_raw_fd())
     }
@@ -242,7 +242,7 @@ fn load(options: &Options, spill: Option<&RequestLogFile>) -> anyhow::Result<Clo
     })
 }
 
-/// Prints the result behind the end of the progress.
+/// Prints the result after the end of the progress lines.
 fn print_result(options: &Options, outcome: &AbResult, heartbeat: Option<&ProgressPrinter>) -> anyhow::Result<()> {
     let done = match heartbeat {
         Some(heartbeat) => {
@@ -258,7 +258,7 @@ fn print_result(options: &Options, outcome: &AbResult, heartbeat: Option<&Progre
     closed_loop::print_now(&format!("{done}{result}"))
 }
 
-/// Writes the files of `-e` and `-g`; a layout in HTML has none. The exit code of one that cannot be made.
+/// Writes the files of `-e` and `-g`, except with an HTML layout. Returns the exit code if a file cannot be written.
 fn write_files(
     options: &Options,
     outcome: &AbResult,
@@ -280,7 +280,7 @@ fn write_files(
     Ok(None)
 }
 
-/// Writes one file whole, or says why not in ab's words.
+/// Writes one file completely, or prints ab's error message.
 fn write_file(
     (path, what): (&Path, &str),
     write: impl FnOnce(&mut dyn io::Write) -> anyhow::Result<()>,
@@ -320,7 +320,7 @@ fn outcome(options: &Options, record: &Record) -> AbResult {
     }
 }
 
-/// The times of all answered requests; one on a connection that was open already has taken no time to connect.
+/// Returns the times of all answered requests. A request on an open connection has a connect time of zero.
 fn times(record: &Record) -> RequestTimes {
     let named = |name: &str| record.distributions.get(name).cloned().unwrap_or_else(Histogram::new);
     let processing = named(distribution::SERVICE_TIME);

@@ -10,9 +10,9 @@ const SYNTAX: GetoptSyntax = GetoptSyntax {
     dialect: GetoptDialect::Apache,
 };
 
-/// The most requests at a time that ab itself takes.
+/// The highest concurrency that ab accepts.
 const CONCURRENCY_MAX: i64 = 200_000;
-/// How many requests `-t` asks for unless a later `-n` says otherwise.
+/// The number of requests for `-t`, unless a later `-n` changes it.
 const REQUESTS_OF_A_TIME: i64 = 50_000;
 
 const USAGE: &str = "\
@@ -63,7 +63,7 @@ Options are:
 /// ab's exit code after its usage: `APR_EINVAL`.
 const USAGE_CODE: u8 = 22;
 
-/// How a result is laid out.
+/// The HTML attributes of the result.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct HtmlAttributes {
     pub(super) table: String,
@@ -71,7 +71,7 @@ pub(super) struct HtmlAttributes {
     pub(super) cell: String,
 }
 
-/// The part of a URL that ab shows.
+/// The parts of a URL that ab shows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct UrlParts {
     pub(super) is_secure: bool,
@@ -81,7 +81,7 @@ pub(super) struct UrlParts {
 }
 
 impl UrlParts {
-    /// Nothing when no path follows the host, or the port is none.
+    /// Parses a URL. Returns `None` if no path follows the host, or if the port is invalid.
     fn of(text: &str) -> Option<Self> {
         let (is_secure, rest) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
             (Some(rest), _) => (false, rest),
@@ -100,20 +100,20 @@ impl UrlParts {
         (!host.is_empty()).then(|| Self { is_secure, host: host.to_owned(), port, path: path.to_owned() })
     }
 
-    /// The host as it stands in a URL, the port where it is not the usual one.
+    /// Returns the host as in a URL, with the port unless it is the default.
     pub(super) fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         let is_usual = self.port == if self.is_secure { 443 } else { 80 };
         if is_usual { host } else { format!("{host}:{}", self.port) }
     }
 
-    /// The whole of it with its scheme.
+    /// Returns the whole URL with its scheme.
     pub(super) fn url(&self) -> String {
         format!("{}://{}{}", if self.is_secure { "https" } else { "http" }, self.authority(), self.path)
     }
 }
 
-/// What was asked of ab.
+/// The options of an ab command line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the tool, which has as many")]
 pub(super) struct Options {
@@ -124,9 +124,9 @@ pub(super) struct Options {
     /// In seconds.
     pub(super) timeout: u64,
     pub(super) keep_alive: bool,
-    /// Anything but GET.
+    /// Any method except GET.
     pub(super) method: Option<String>,
-    /// What is sent with each request.
+    /// The body of each request.
     pub(super) body: Option<PathBuf>,
     pub(super) content_type: Option<String>,
     pub(super) cookie: Option<String>,
@@ -146,21 +146,21 @@ pub(super) struct Options {
     pub(super) quiet: bool,
     pub(super) gnuplot: Option<PathBuf>,
     pub(super) csv: Option<PathBuf>,
-    /// What was asked and makes no difference here, in sentences.
+    /// Sentences about options that have no effect here.
     pub(super) without_effect: Vec<String>,
     pub(super) address: UrlParts,
 }
 
-/// How reading ends early.
+/// The reason why reading ended early.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum EarlyExit {
-    /// Something for stderr, and an exit code.
+    /// A message for stderr, and an exit code.
     Error(String, u8),
-    /// The version was asked for.
+    /// The version was requested.
     Version,
 }
 
-/// What a command line amounts to: what ab says about it on stderr, and what to do.
+/// The result of reading a command line: ab's messages for stderr, and the options.
 pub(super) type ParsedCommandLine = (String, Result<Options, EarlyExit>);
 
 fn usage(what: Option<&str>) -> EarlyExit {
@@ -169,11 +169,11 @@ fn usage(what: Option<&str>) -> EarlyExit {
 }
 
 fn option_error(what: &str) -> EarlyExit {
-    // ab ends what it says itself with a line of its own.
+    // ab ends its own messages with an empty line.
     EarlyExit::Error(format!("{what}\n\n"), 1)
 }
 
-/// Reads the words behind the name of the tool.
+/// Reads the arguments after the name of the tool.
 pub(super) fn read(words: &[String]) -> ParsedCommandLine {
     let mut said = String::new();
     let read = read_all(words, &mut said);
@@ -228,7 +228,7 @@ fn option(options: &mut Options, letter: char, value: String) -> Result<(), Earl
         'S' => options.no_deviations = true,
         'q' => options.quiet = true,
         'T' => options.content_type = Some(value),
-        // ab says that it can be repeated, and sends the last one.
+        // According to ab, the option can be repeated, but ab sends only the last value.
         'C' => options.cookie = Some(value),
         'H' => options.headers.push(value),
         'A' => options.user = Some(value),
@@ -270,7 +270,7 @@ fn layout(options: &mut Options, letter: char, value: String) {
     }
 }
 
-/// A method that comes with an option of its own, and the file whose bytes go with it.
+/// Sets a method that has an option of its own, and the file for its body.
 fn with_method(options: &mut Options, method: &str, body: Option<String>) -> Result<(), EarlyExit> {
     if options.method.is_some() {
         return Err(option_error(&format!("Cannot mix {method} with other methods")));

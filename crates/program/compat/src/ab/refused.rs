@@ -1,6 +1,6 @@
-//! `-r` at a port where nothing listens: ab goes on until all its requests have failed.
+//! `-r` with a port where nothing listens: ab continues until all its requests have failed.
 //!
-//! No engine runs for that: there is nothing to measure but the refusals.
+//! No engine runs for this, because there is nothing to measure except the refusals.
 
 use std::net::{SocketAddr, TcpStream};
 
@@ -13,7 +13,7 @@ use super::{
     text::{AbResult, FailedRequests},
 };
 
-/// Connects once for each request until the time is over; nothing once a connection is taken.
+/// Connects once for each request until the time is over. Returns `None` as soon as a connection is accepted.
 pub(super) fn outcome(options: &Options, address: SocketAddr) -> Option<AbResult> {
     let began = clock::now();
     let most = options.time.map_or(Nanos::MAX, Nanos::from_secs);
@@ -23,7 +23,7 @@ pub(super) fn outcome(options: &Options, address: SocketAddr) -> Option<AbResult
     while n_refused < options.requests && now - began < most {
         TcpStream::connect(address).err()?;
         let ended = clock::now();
-        // To ab a refusal is an answer that could not be received.
+        // ab treats a refused connection as a response that could not be received.
         times.connect.record(0);
         times.processing.record((ended - now).0);
         times.waiting.record(0);

@@ -1,4 +1,4 @@
-//! What ab asks: as options of our kind, and as the text that `-v 2` shows.
+//! The requests of ab: as options of the kind, and as the text that `-v 2` shows.
 
 use std::path::Path;
 
@@ -9,18 +9,18 @@ use fathom_model::{Record, Settings};
 use super::options::Options;
 use fathom_run::exit::{Exit, UserError};
 
-/// What ab calls itself; `-H 'User-Agent: …'` calls it something else.
+/// ab's user agent, unless `-H 'User-Agent: …'` replaces it.
 const USER_AGENT: &str = "ApacheBench/2.3";
-/// A timeout of zero would end every request at once.
+/// A timeout of zero would end every request immediately.
 const TIMEOUT_MIN: u64 = 1;
 
-/// The fields that ab sends beside the credentials, its own ones behind those that were given.
+/// Returns the header fields of ab except the credentials: the given ones first, then ab's own.
 fn fields(options: &Options) -> Vec<String> {
     let mut fields = Vec::new();
     if options.body.is_some() {
         fields.push(format!("Content-type: {}", options.content_type.as_deref().unwrap_or("text/plain")));
     }
-    // ab sends what is no field as it is; a server may refuse it, we do not send it.
+    // ab sends a malformed field unchanged and a server may refuse it. Here it is not sent.
     fields.extend(options.headers.iter().filter(|line| line.contains(':')).cloned());
     let own =
         [("Host", options.address.authority()), ("User-Agent", USER_AGENT.to_owned()), ("Accept", "*/*".to_owned())];
@@ -36,16 +36,16 @@ fn is_of(line: &str, name: &str) -> bool {
     line.split_once(':').is_some_and(|(given, _)| given.trim().eq_ignore_ascii_case(name))
 }
 
-/// The value of a field of a head, up to its first blank; empty without one.
+/// Returns the value of a header field up to its first space, or an empty text if the field is missing.
 pub(super) fn field(head: &str, name: &str) -> String {
     let line = head.lines().find(|line| is_of(line, name));
     let value = line.and_then(|line| line.split_once(':')).map_or("", |(_, value)| value.trim_start());
     value.split(|c: char| c <= ' ').next().unwrap_or_default().to_owned()
 }
 
-/// The test that these options ask for; rows of requests are written to the file `spill`.
+/// Returns the options of the test. Rows of requests are written to the file `spill`.
 pub(super) fn settings(options: &Options, spill: Option<String>) -> anyhow::Result<Settings> {
-    // ab takes any text here, with a colon or without one, where ours wants both a user and a password.
+    // ab accepts any text here, with or without a colon, but the kind's own option requires both a user and a password.
     let credentials =
         options.user.as_ref().map(|user| format!("Authorization: Basic {}", BASE64.encode(user.as_bytes())));
     let header: Vec<String> = fields(options).into_iter().chain(credentials).collect();
@@ -79,7 +79,7 @@ pub(super) fn settings(options: &Options, spill: Option<String>) -> anyhow::Resu
     Ok(settings)
 }
 
-/// An agent may have another working directory.
+/// Returns an absolute path, because an agent may have another working directory.
 fn absolute(path: &Path) -> anyhow::Result<String> {
     Ok(std::path::absolute(path)?.to_string_lossy().into_owned())
 }
@@ -96,7 +96,7 @@ fn version(options: &Options) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// The request and the first answer, as ab shows them from verbosity 2 on.
+/// Returns the request and the first response, as ab shows them from verbosity 2 on.
 pub(super) fn shown(options: &Options, record: &Record) -> String {
     if options.verbosity < 2 {
         return String::new();
@@ -106,7 +106,7 @@ pub(super) fn shown(options: &Options, record: &Record) -> String {
     let mut lines = vec![format!("{method} {target} HTTP/1.0")];
     lines.extend(options.keep_alive.then(|| "Connection: Keep-Alive".to_owned()));
     lines.extend(options.cookie.as_ref().map(|cookie| format!("Cookie: {cookie}")));
-    // Passwords are not for screens.
+    // Passwords are never printed.
     lines.extend(options.user.as_ref().map(|_| "Authorization: Basic …".to_owned()));
     lines.extend(options.proxy_user.as_ref().map(|_| "Proxy-Authorization: Basic …".to_owned()));
     let length = options.body.as_deref().and_then(|path| std::fs::metadata(path).ok()).map(|file| file.len());
@@ -114,7 +114,7 @@ pub(super) fn shown(options: &Options, record: &Record) -> String {
     lines.extend(fields(options));
     let mut text = format!("INFO: {method} header == \n---\n{}\r\n\r\n\n---\n", lines.join("\r\n"));
     if let Some(answer) = record.facts.get(facts::ANSWER) {
-        // ab ends what it shows where a text in C ends.
+        // ab's output ends where a C string ends.
         let shown = answer.split('\0').next().unwrap_or_default();
         text.extend(["LOG: header received:\n", shown, "\n"]);
         let code = answer.split(' ').nth(1).unwrap_or_default();

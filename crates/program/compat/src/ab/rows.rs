@@ -1,6 +1,7 @@
-//! The file of `-g`: a row per request in the order of their total times, in constant memory.
+//! The file of `-g`: a row per request, sorted by total time, in constant memory.
 //!
-//! The engine has written its rows as they came. They are sorted in pieces that fit into memory, and the pieces are merged.
+//! The engine has written its rows in order of completion. They are sorted in chunks that fit into memory, and the chunks are
+//! merged.
 
 use std::{
     cmp::Reverse,
@@ -14,18 +15,18 @@ use jiff::{Timestamp, tz::TimeZone};
 
 use super::table::millis;
 
-/// One request: four little-endian numbers of 64 bits.
+/// The size of one request: four little-endian numbers of 64 bits.
 const ROW_BYTES: usize = 32;
-/// 2 MiB of rows are sorted at a time …
+/// The number of rows that are sorted at a time: 2 MiB.
 const CHUNK_ROWS: usize = 65_536;
-/// … and each piece is read back through a buffer of this size: 10 million requests are merged in 5 MiB.
+/// The buffer size for reading each chunk back. Merging 10 million requests takes 5 MiB.
 const MERGE_BYTES: usize = 32 * 1024;
 
-/// A request of the log, the longest total time last.
+/// A request of the log. Requests are ordered by total time, the longest last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct RequestRow {
     total: Nanos,
-    /// On the wall clock.
+    /// The start on the wall clock.
     begin: Nanos,
     connect: Nanos,
     first_byte: Nanos,
@@ -60,7 +61,7 @@ impl RequestRow {
     }
 }
 
-/// Reads rows until `room` is full or the log ends; what follows the last whole row is left out.
+/// Reads rows until `room` is full or the log ends. An incomplete last row is dropped.
 fn fill(log: &mut impl Read, room: &mut Vec<u8>) -> io::Result<()> {
     room.clear();
     log.by_ref().take((CHUNK_ROWS * ROW_BYTES) as u64).read_to_end(room)?;
@@ -68,7 +69,7 @@ fn fill(log: &mut impl Read, room: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// Sorts a log of requests in pieces; each piece is a file without a name.
+/// Sorts a log of requests in chunks. Each chunk is a file without a name.
 fn sorted_chunks(mut log: impl Read) -> io::Result<Vec<File>> {
     let mut pieces = Vec::new();
     let mut room = Vec::with_capacity(CHUNK_ROWS * ROW_BYTES);
@@ -100,10 +101,10 @@ fn next(piece: &mut BufReader<File>) -> io::Result<Option<RequestRow>> {
     Ok(Some(RequestRow::of(&bytes)))
 }
 
-/// Writes the rows of a log in the order of their total times.
+/// Writes the rows of a log, sorted by total time.
 ///
 /// # Errors
-/// Those of reading the log, of a file in the temporary folder, and of `out`.
+/// Returns errors from reading the log, from a file in the temporary directory, and from writing to `out`.
 pub(super) fn write(log: impl Read, out: &mut (impl Write + ?Sized)) -> io::Result<()> {
     let zone = TimeZone::system();
     out.write_all(b"starttime\tseconds\tctime\tdtime\tttime\twait\n")?;
@@ -143,7 +144,7 @@ mod tests {
     #[test]
     fn more_rows_than_fit_into_a_piece_come_out_in_order() {
         let n = (CHUNK_ROWS + CHUNK_ROWS / 2) as u64;
-        // A step that has no factor in common with n visits every number once.
+        // A step that is coprime to n visits every number once.
         let shuffled = (0..n).map(|i| row((i * 7_919) % n * 1_000, 0));
         let log = log(shuffled.chain([row(500, 0)]));
         let mut out = Vec::new();

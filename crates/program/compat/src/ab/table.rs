@@ -1,16 +1,16 @@
-//! The numbers of ab's tables: whole milliseconds, and its own way to a median. Pure.
+//! The numbers of ab's tables: whole milliseconds, and ab's own definition of a median. Pure functions.
 
 use fathom_model::{
     Histogram,
     units::{Nanos, approximate, rounded},
 };
 
-/// Whole milliseconds, rounded half up, of whole microseconds, as ab keeps its times.
+/// Returns whole milliseconds, rounded half up from whole microseconds, like ab.
 pub(super) fn millis(time: Nanos) -> u64 {
     (time.0 / 1_000 + 500) / 1_000
 }
 
-/// The value in this place of all values in order, counted from 0; the largest beyond the last.
+/// Returns the value at an index of all sorted values. Beyond the end, returns the largest.
 fn at(values: &Histogram, place: u64) -> Nanos {
     Nanos(values.value_at_rank((place + 1).min(values.count())).unwrap_or(0))
 }
@@ -28,7 +28,7 @@ pub(super) struct TimesRow {
 impl TimesRow {
     pub(super) fn of(values: &Histogram) -> Self {
         let n = values.count();
-        // ab averages two neighbours where the number of values is odd, and takes one where it is even.
+        // ab averages two neighbors if the number of values is odd, and takes one if it is even.
         let median = if n > 1 && n % 2 == 1 {
             Nanos(u64::midpoint(at(values, n / 2).0, at(values, n / 2 + 1).0))
         } else {
@@ -43,7 +43,7 @@ impl TimesRow {
         }
     }
 
-    /// What ab thinks of a mean and a median that are far apart.
+    /// Returns ab's warning about a mean and a median that are far apart.
     pub(super) fn skew_warning(&self, what: &str) -> Option<String> {
         let apart = approximate(self.mean.abs_diff(self.median));
         if apart > 2.0 * self.deviation {
@@ -59,7 +59,7 @@ impl TimesRow {
     }
 }
 
-/// The times of all requests, each a distribution.
+/// The times of all requests, each as a distribution.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RequestTimes {
     pub(super) connect: Histogram,
@@ -68,7 +68,7 @@ pub(super) struct RequestTimes {
     pub(super) total: Histogram,
 }
 
-/// The percentages of ab's table; 100 has a row of its own.
+/// The percentages of ab's table. 100 has a row of its own.
 const PERCENTAGES: [u64; 8] = [50, 66, 75, 80, 90, 95, 98, 99];
 
 impl RequestTimes {
@@ -76,18 +76,18 @@ impl RequestTimes {
         [&self.connect, &self.processing, &self.waiting, &self.total].map(TimesRow::of)
     }
 
-    /// Percent and milliseconds.
+    /// Returns percentages with milliseconds.
     pub(super) fn percentages(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let n = self.total.count();
         PERCENTAGES.into_iter().map(move |percent| (percent, millis(at(&self.total, n * percent / 100))))
     }
 
-    /// The file of `-e`: a row per percent.
+    /// Returns the content of the file of `-e`: a row per percent.
     pub(super) fn csv(&self) -> String {
         let n = approximate(self.total.count());
         let row = |percent: u64| {
             let place = rounded((0.5 + n * approximate(percent) / 100.0).trunc());
-            // ab takes the value behind the last one here, which is anything; the last one is meant.
+            // ab reads past the last value here, which is undefined. The last value is used instead.
             let time = at(&self.total, if percent == 0 { 0 } else { place });
             format!("{percent},{:.3}\n", approximate(time.0 / 1_000) / 1e3)
         };
@@ -113,7 +113,7 @@ mod tests {
         let row = TimesRow::of(&histogram(&[50, 60, 16_200]));
         assert_eq!((row.min, row.mean, row.median, row.max), (0, 5, 8, 16));
         assert!((row.deviation - 9.3).abs() < 0.05, "{}", row.deviation);
-        // An even number has the upper one of the two in the middle.
+        // For an even number, the upper one of the two middle values.
         assert_eq!(TimesRow::of(&histogram(&[1_000, 2_000, 3_000, 4_000])).median, 3);
     }
 
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn the_rows_of_the_csv_are_those_of_ab() {
-        // Six requests of ab and the file it wrote: the percentages at which the value changes.
+        // Six requests of ab and its output file: the percentages at which the value changes.
         let times = RequestTimes { total: histogram(&[98, 232, 267, 3_221, 3_774, 3_848]), ..RequestTimes::default() };
         let csv = times.csv();
         let lines: Vec<&str> = csv.lines().collect();

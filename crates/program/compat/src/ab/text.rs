@@ -1,4 +1,4 @@
-//! What ab prints, from what was recorded: as text, or as a table in HTML. Pure.
+//! The output of ab, built from the record, as text or as an HTML table. Pure functions.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -11,12 +11,12 @@ use super::{
 };
 use crate::closed_loop;
 
-/// Requests that ab calls failed, by its own reasons.
+/// The failed requests by ab's categories.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct FailedRequests {
     pub(super) connect: u64,
     pub(super) receive: u64,
-    /// Answers that are not as long as the first one.
+    /// Responses with a different length than the first one.
     pub(super) length: u64,
     pub(super) exceptions: u64,
 }
@@ -27,21 +27,21 @@ impl FailedRequests {
     }
 }
 
-/// What TLS agreed on, in the words of ab.
+/// The TLS parameters in ab's format.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct TlsDetails {
-    /// Version, cipher, bits of the server's key and of the cipher's.
+    /// The version, the cipher, and the bits of the server's key and of the cipher's key.
     pub(super) protocol: String,
-    /// Of the key that the server made for this connection; empty when it is not told.
+    /// The ephemeral key of the server for this connection. Empty if unknown.
     pub(super) temporary_key: String,
 }
 
-/// What a run of ab amounts to.
+/// The result of an ab run.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AbResult {
     pub(super) server: String,
     pub(super) security: Option<TlsDetails>,
-    /// Of the first answer.
+    /// The length of the first response.
     pub(super) document_bytes: u64,
     pub(super) took: Nanos,
     pub(super) n_complete: u64,
@@ -61,7 +61,7 @@ enum ResultLine {
     Failures(FailedRequests),
 }
 
-/// The first lines of a result in groups, between which the text has an empty line.
+/// Returns the first lines of a result in groups. The text has an empty line between groups.
 fn groups(outcome: &AbResult, options: &Options) -> [Vec<ResultLine>; 3] {
     let address = &options.address;
     let length = if options.any_length { "Variable".to_owned() } else { format!("{} bytes", outcome.document_bytes) };
@@ -74,7 +74,7 @@ fn groups(outcome: &AbResult, options: &Options) -> [Vec<ResultLine>; 3] {
         server.push(ResultLine::Fact("SSL/TLS Protocol:", security.protocol.clone()));
         let key = Some(&security.temporary_key).filter(|key| !key.is_empty());
         server.extend(key.map(|key| ResultLine::Fact("Server Temp Key:", key.clone())));
-        // An address is no name of a server in TLS (RFC 6066 section 3).
+        // An IP address is not a valid server name in TLS (RFC 6066 section 3).
         let is_name = address.host.parse::<std::net::IpAddr>().is_err();
         server.extend(is_name.then(|| ResultLine::Fact("TLS Server Name:", address.host.clone())));
     }
@@ -99,7 +99,7 @@ fn groups(outcome: &AbResult, options: &Options) -> [Vec<ResultLine>; 3] {
     [server, document, result]
 }
 
-/// OpenSSL's names of the groups that we offer, and their sizes in bits.
+/// OpenSSL's names of the offered groups, and their sizes in bits.
 const GROUPS: &[(&str, &str)] = &[
     ("X25519", "X25519 253 bits"),
     ("secp256r1", "ECDH prime256v1 256 bits"),
@@ -107,11 +107,11 @@ const GROUPS: &[(&str, &str)] = &[
 ];
 
 impl TlsDetails {
-    /// Out of the facts of a record; nothing without TLS.
+    /// Reads the TLS parameters from the facts of a record. Returns `None` without TLS.
     pub(super) fn of(facts: &BTreeMap<String, String>) -> Option<Self> {
         let fact = |name: &str| facts.get(name).map(String::as_str);
         let (version, cipher) = (fact(facts::TLS_VERSION)?, cipher_name(fact(facts::TLS_CIPHER)?));
-        // OpenSSL knows no size either of a key of a kind that has none.
+        // For a key of a type without a size, OpenSSL reports 0 as well.
         let key_bits = fact(facts::TLS_SERVER_KEY).unwrap_or("0");
         let bits = if cipher.contains("AES_128") || cipher.contains("AES128") { 128 } else { 256 };
         let group = fact(facts::TLS_GROUP);
@@ -123,7 +123,7 @@ impl TlsDetails {
     }
 }
 
-/// OpenSSL's name of a cipher suite: that of the standard from TLS 1.3 on, one of its own before.
+/// Returns OpenSSL's name of a cipher suite: the standard name since TLS 1.3, its own name before.
 fn cipher_name(cipher: &str) -> String {
     if let Some(name) = cipher.strip_prefix("TLS13_") {
         return format!("TLS_{name}");
@@ -132,12 +132,12 @@ fn cipher_name(cipher: &str) -> String {
     name.replace("POLY1305_SHA256", "POLY1305").replace('_', "-")
 }
 
-/// Kilobytes of 1024 per second.
+/// Returns KiB per second.
 fn kilobytes(bytes: u64, took: Nanos) -> f64 {
     closed_loop::per_second(bytes, took) / 1024.0
 }
 
-/// The result as text.
+/// Returns the result as text.
 pub(super) fn plain(outcome: &AbResult, options: &Options) -> String {
     let mut text = String::from("\n\n");
     let show = |line| match line {
@@ -173,7 +173,7 @@ pub(super) fn plain(outcome: &AbResult, options: &Options) -> String {
     text
 }
 
-/// The rows of the connection times, and what each is called in a doubt.
+/// The rows of the connection times, with their names in warnings.
 const ROWS: [(&str, &str); 4] = [
     ("Connect:", "the initial connection time"),
     ("Processing:", "the processing time"),
@@ -207,7 +207,7 @@ fn percentages(times: &RequestTimes) -> String {
     text + &format!(" 100%  {longest:>5} (longest request)\n")
 }
 
-/// The result as a table in HTML.
+/// Returns the result as an HTML table.
 pub(super) fn html(outcome: &AbResult, options: &Options, html: &HtmlAttributes) -> String {
     let HtmlAttributes { table, row, cell } = html;
     let fact = |label: &str, value: &str| {
@@ -270,7 +270,7 @@ mod tests {
         options::read(&words).1.unwrap()
     }
 
-    /// The numbers behind an output of ab 2.3 for three requests to nginx.
+    /// The values behind an output of ab 2.3 for three requests to nginx.
     fn outcome() -> AbResult {
         AbResult {
             server: "nginx/1.22.1".to_owned(),

@@ -1,4 +1,4 @@
-//! `--listen`: what arrives behind a signature, and nothing else.
+//! `--listen`: prints the data after a signature in received packets, and nothing else.
 
 use std::io::{self, Write as _};
 
@@ -13,16 +13,16 @@ use fathom_sys::{
 use super::{FAILED, RUN_MAX, options::Options, show};
 use fathom_run::exit::{Exit, UserError, with_privilege_hint};
 
-/// Room for the packets of some milliseconds.
+/// Space for the packets of a few milliseconds.
 const BUFFER: Bytes = Bytes(8 << 20);
-/// The longest packet of IP.
+/// The maximum length of an IP packet.
 const PACKET_MAX: usize = 65_536;
-/// How long is waited at most before looking whether somebody wants the end.
+/// The longest wait between two checks for a stop request.
 const STOP_CHECK_EVERY: Nanos = Nanos::from_millis(100);
 
-/// What stands behind a signature in a packet; nothing where it has none.
+/// Returns the data after a signature in a packet, or `None` if it has no signature.
 fn after_signature<'a>(packet: &'a [u8], signature: &[u8]) -> Option<&'a [u8]> {
-    // The device may have filled a short frame up.
+    // The device may have padded a short frame.
     let length = match packet.first()? >> 4 {
         4 => usize::from(u16::from_be_bytes(*packet.get(2..)?.first_chunk()?)),
         _ => usize::from(u16::from_be_bytes(*packet.get(4..)?.first_chunk()?)) + 40,
@@ -32,7 +32,7 @@ fn after_signature<'a>(packet: &'a [u8], signature: &[u8]) -> Option<&'a [u8]> {
     Some(&packet[at + signature.len()..])
 }
 
-/// The index of the device that was named; zero, which is every device, without a name.
+/// Returns the index of the named device. Without a name it is zero, which means all devices.
 fn device(options: &Options) -> anyhow::Result<u32> {
     let Some(name) = &options.interface else { return Ok(0) };
     let links = Netlink::open()?.links()?;
@@ -41,7 +41,7 @@ fn device(options: &Options) -> anyhow::Result<u32> {
     Ok(link.map(|link| link.index).ok_or_else(screen)?)
 }
 
-/// Prints what arrives until it is told to end, or that many packets had the signature.
+/// Prints received data until it is stopped, or until the requested number of packets had the signature.
 pub(super) fn listen(options: &Options, signature: &str) -> anyhow::Result<Exit> {
     if signature.is_empty() {
         return Err(UserError::new(FAILED, "--listen needs a signature").with_line("use", "--listen SIGNATURE").into());
@@ -61,7 +61,7 @@ pub(super) fn listen(options: &Options, signature: &str) -> anyhow::Result<Exit>
     while signals.received().is_none() && clock::now() < end && !is_over(n_heard) {
         ear.wait(STOP_CHECK_EVERY)?;
         while let Some(passing) = ear.receive(&mut room)?.filter(|_| !is_over(n_heard)) {
-            // What leaves a loopback arrives too, and would be heard twice.
+            // Outgoing packets of a loopback device are received too and would be counted twice.
             let packet = Some(&room[..passing.length]).filter(|_| passing.direction == Direction::In);
             if let Some(text) = packet.and_then(|packet| after_signature(packet, signature.as_bytes())) {
                 let mut out = io::stdout().lock();

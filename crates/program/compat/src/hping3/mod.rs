@@ -1,7 +1,7 @@
-//! Drop-in for hping3: packets by hand, one after the other, and what comes back.
+//! Drop-in for hping3: sends crafted packets one after the other and prints the replies.
 //!
-//! It is a thin translation of options into a conversation and a course of `fathom_probe`, which run in this process so that
-//! every reply is printed when it comes.
+//! It translates the options into a conversation and a probe sequence of `fathom_probe`. Both run in this process, so that
+//! every reply is printed when it arrives.
 
 mod listen_mode;
 mod options;
@@ -30,16 +30,16 @@ use fathom_run::{
 use options::{EarlyExit, Mode, Options};
 use printing::{PrintingScan, PrintingSeries};
 
-/// hping3's exit code for a command line that it cannot use, and for no reply at all.
+/// hping3's exit code for an invalid command line, and for no reply at all.
 const FAILED: Exit = Exit::Code(1);
-/// A flood without a count ends by itself: everything has a bounded duration.
+/// A flood without a count ends after this time, because every run must be bounded.
 const FLOOD_MAX: Nanos = Nanos::from_secs(60);
-/// So do packets without a count.
+/// The same limit for packets without a count.
 const RUN_MAX: Nanos = Nanos::from_secs(24 * 3600);
-/// How long hping3 waits for the last reply.
+/// The time that hping3 waits for the last reply.
 const LAST_REPLY_TIMEOUT: Nanos = Nanos::from_secs(1);
 
-/// The longest file that is sent in pieces, because it is kept in memory: an hour of full frames at ten a second.
+/// The maximum size of a file that is sent in pieces, because it is kept in memory: an hour of full frames at ten per second.
 const FILE_MAX: u64 = 64 << 20;
 
 const USAGE: &str = "\
@@ -57,7 +57,7 @@ Common               -d bytes of data, -E file, -e signature, -j and -J dump rep
                      -T --traceroute, --tr-stop, --tr-keep-ttl, --tr-no-rtt
 ";
 
-/// Runs it with hping3's own arguments.
+/// Runs hping3 with its own arguments.
 pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit> {
     let options = match options::read(words) {
         Ok(options) => options,
@@ -83,12 +83,12 @@ pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit>
         eprintln!("Unable to resolve '{}'", options.host);
         return Ok(FAILED);
     };
-    // hping3 speaks IPv4 only; where there is no such address, this speaks IPv6.
+    // hping3 supports only IPv4. If there is no IPv4 address, this drop-in uses IPv6.
     let preferred = addresses.iter().find(|address| address.is_ipv4()).or_else(|| addresses.first());
     let Some(target) = preferred.copied() else { return Ok(FAILED) };
     let is_in_lab = target::is_in_lab();
     if is_in_lab {
-        // A lab's hosts are there to be sent to.
+        // The hosts of a lab may always be sent to.
     } else if options.is_at_pace_of_ping() {
         allow::check_single_host(&options.host, &[target])?;
     } else {
@@ -130,18 +130,18 @@ fn needs_ipv4(options: &Options) -> bool {
     options.virtual_mtu.is_some() || options.more_fragments || options.fragment_offset > 0 || options.record_route
 }
 
-/// The most that a packet carries beside its IP header, before it is cut.
+/// Returns the largest payload after the IP header that is sent without fragmentation.
 fn longest_payload(options: &Options, device: &OwnDevice) -> u16 {
     let header = if options.record_route { 60 } else { 20 };
     match options.virtual_mtu {
         Some(payload) => payload,
-        // Who forbids fragments wants to hear that a packet is too long.
+        // With fragments forbidden, the user wants to see the error for a packet that is too long.
         None if options.dont_fragment => u16::MAX,
         None => device.mtu.saturating_sub(header),
     }
 }
 
-/// Where packets say they are from: elsewhere in a lab only.
+/// Returns the source address of the packets. A foreign one is allowed only in a lab.
 fn source(options: &Options, own: IpAddr, is_in_lab: bool) -> Result<IpAddr, UserError> {
     if options.random_source && !is_in_lab {
         return Err(foreign_source_error("what --rand-source makes up"));
@@ -158,7 +158,7 @@ fn source(options: &Options, own: IpAddr, is_in_lab: bool) -> Result<IpAddr, Use
     Err(foreign_source_error(&address.to_string()))
 }
 
-/// Why a source address is refused.
+/// Returns the error for a refused source address.
 fn foreign_source_error(address: &str) -> UserError {
     UserError::new(Exit::Preflight, format!("{address} is not this host's address towards the target"))
         .with_line(
@@ -186,7 +186,7 @@ fn conversation(options: &Options, (own, target): (IpAddr, IpAddr), is_in_lab: b
         Mode::Icmp => ProbeKind::Icmp { kind: options.icmp.0, code: options.icmp.1 },
         Mode::Raw => ProbeKind::Raw { protocol: options.protocol },
     };
-    // As hping3 chooses its first port, with room above for those of the packets that follow.
+    // Chosen like hping3's first port, with space above for the ports of the following packets.
     let random_port = 1024 + u16::try_from(secret % 2000).expect("it is below 2000");
     Ok(ProbeTemplate {
         source,
@@ -209,7 +209,7 @@ fn conversation(options: &Options, (own, target): (IpAddr, IpAddr), is_in_lab: b
     })
 }
 
-/// The signature, then the next piece of the file, filled up with zeros; without a file, as many X as are missing.
+/// Returns the signature followed by the next piece of the file, padded with zeros. Without a file, the rest is filled with X.
 fn payloads(options: &Options) -> anyhow::Result<Vec<Vec<u8>>> {
     let room = usize::from(options.data).saturating_sub(options.sign.len());
     let signed = |piece: &[u8], fill| {
@@ -283,7 +283,7 @@ fn scan(
     })?;
     eprint!("{}", show::scan_head(options, conversation.destination, (text, ports.len())));
     let signals = signal::watch()?;
-    // As many a second as hping3 sends where it is not told otherwise, and each silent port asked three times.
+    // hping3's default scan rate; a silent port is tried three times.
     let scan = ScanOptions { ports, tries: 3, timeout: LAST_REPLY_TIMEOUT, gap: Nanos::from_millis(1) };
     let mut scanning = PrintingScan::new(options, scan, &services);
     let is_stopped = || signals.received().is_some();

@@ -1,11 +1,11 @@
-//! hping3's command line, read as hping3 reads it.
+//! hping3's command line, parsed like hping3 does.
 
 use fathom_model::units::Nanos;
 use fathom_probe::{TcpFlags, kinds as probe};
 
 use super::super::getopt::{GetoptDialect, GetoptSyntax, LongOption, ParsedWord, atoi};
 
-/// Letters for long options that have none of their own; no command line can name them.
+/// Letters for long options without one. They cannot be typed on a command line.
 const FAST: char = '\u{1}';
 const FASTER: char = '\u{2}';
 const FLOOD: char = '\u{3}';
@@ -18,9 +18,9 @@ const TR_KEEP: char = '\u{b}';
 const TR_STOP: char = '\u{c}';
 const TR_NO_RTT: char = '\u{e}';
 const RAND_SOURCE: char = '\u{f}';
-/// What a fragment carries where -f does not say it with -m.
+/// The size of a fragment with -f but without -m.
 const FRAGMENT: u16 = 16;
-/// Options that are known and refused begin here.
+/// From here on: options that are known and refused.
 const UNSUPPORTED_FIRST: char = '\u{e000}';
 
 const fn long(name: &'static str, short: char) -> LongOption {
@@ -109,7 +109,7 @@ const SYNTAX: GetoptSyntax = GetoptSyntax {
     dialect: GetoptDialect::Gnu,
 };
 
-/// What is known of hping3's and not done here, with what to use instead.
+/// Options of hping3 that are not supported, with the alternative.
 const UNSUPPORTED: &[(char, &str, &str)] = &[
     ('\u{e001}', "--lsrr, --ssrr and --icmp-gw", "leave it out: routers drop source routes and redirects (RFC 7126)"),
     ('\u{e000}', "--rand-dest", "fathom packet, in a lab: many flows to one host"),
@@ -123,30 +123,30 @@ const UNSUPPORTED: &[(char, &str, &str)] = &[
     ('u', "--end", "a transport that does not lose: fathom tcp"),
 ];
 
-/// What is asked with.
+/// The type of the sent packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Mode {
     Tcp,
     Raw,
     Icmp,
     Udp,
-    /// The ports of a scan, as they were written.
+    /// The ports of a scan, as given.
     Scan(String),
-    /// Nothing: what arrives behind this signature is printed.
+    /// No packets are sent; received data after this signature is printed.
     Listen(String),
 }
 
-/// When the port that is asked moves on.
+/// The condition for moving to the next port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PortStep {
     Never,
-    /// `-p +80`: with each reply.
+    /// `-p +80`: after each reply.
     ByReply,
-    /// `-p ++80`: with each packet.
+    /// `-p ++80`: after each packet.
     ByPacket,
 }
 
-/// What was asked of hping3.
+/// The options of an hping3 command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "they are the switches of a command line")]
 pub(super) struct Options {
@@ -167,7 +167,7 @@ pub(super) struct Options {
     pub(super) dont_fragment: bool,
     pub(super) more_fragments: bool,
     pub(super) fragment_offset: u16,
-    /// The most that a packet carries beside its IP header, where it was asked to be cut.
+    /// The largest payload after the IP header, if fragmentation was requested.
     pub(super) virtual_mtu: Option<u16>,
     pub(super) record_route: bool,
     pub(super) random_source: bool,
@@ -199,7 +199,7 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// Whether it sends so few packets that anybody may send them, as ping does; one that is cut into many is many.
+    /// Returns true if it sends no faster than ping, which needs no permission. A fragmented packet counts as several packets.
     pub(super) fn is_at_pace_of_ping(&self) -> bool {
         let is_single = !matches!(self.mode, Mode::Scan(_)) && self.virtual_mtu.is_none();
         is_single && !self.flood && self.interval >= probe::PING_INTERVAL
@@ -236,7 +236,7 @@ impl Default for Options {
             port: 0,
             stepping: PortStep::Never,
             keep: false,
-            // What hping3 says of itself is 64; what it sends is 512.
+            // hping3's documentation says 64, but it sends 512.
             window: 512,
             sequence_only: false,
             sequence: None,
@@ -259,12 +259,12 @@ impl Default for Options {
     }
 }
 
-/// How reading ends early.
+/// The reason why reading ended early.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum EarlyExit {
-    /// hping3's own words for a command line that it does not take.
+    /// hping3's message for an invalid command line.
     Invalid(String),
-    /// An option that is not done here, and what to use instead.
+    /// An unsupported option and the alternative.
     Unsupported(&'static str, &'static str),
     Help,
     Version,
@@ -274,7 +274,6 @@ fn invalid<T>(what: impl Into<String>) -> Result<T, EarlyExit> {
     Err(EarlyExit::Invalid(what.into()))
 }
 
-/// Reads a command line.
 pub(super) fn read(words: &[String]) -> Result<Options, EarlyExit> {
     if words.is_empty() {
         return Err(EarlyExit::Help);
@@ -291,7 +290,7 @@ pub(super) fn read(words: &[String]) -> Result<Options, EarlyExit> {
             }
             ParsedWord::Operand(word) => hosts.push(word),
             ParsedWord::Error(text) => {
-                // Its own getopt opens a quotation with another mark than it closes it with.
+                // hping3's own getopt uses different opening and closing quotation marks.
                 let text = text.replacen('\'', "`", 1);
                 return invalid(format!("hping3: {text}\nTry hping3 --help\n"));
             }
@@ -305,9 +304,9 @@ pub(super) fn read(words: &[String]) -> Result<Options, EarlyExit> {
     }
 }
 
-/// Makes room for the signature, where no room was asked for.
+/// Makes space for the signature if no data size was given.
 fn reserve_signature(options: &mut Options) -> Result<(), EarlyExit> {
-    /// What is left of the longest packet behind the longest headers, and a little more, as hping3 has it.
+    /// The maximum data size after the longest headers, with some reserve, as in hping3.
     const DATA_MAX: u16 = u16::MAX - 512;
     if options.data > DATA_MAX {
         return invalid(format!("Option error: sorry, data size must be <= {DATA_MAX}\n"));
@@ -367,7 +366,7 @@ fn option(options: &mut Options, letter: char, value: &str) -> Result<(), EarlyE
     Ok(())
 }
 
-/// Options that set a field of a header.
+/// Reads the options that set a header field.
 fn header(options: &mut Options, letter: char, value: &str) -> Result<(), EarlyExit> {
     match letter {
         'a' => options.spoof = Some(value.to_owned()),
@@ -426,11 +425,11 @@ fn header(options: &mut Options, letter: char, value: &str) -> Result<(), EarlyE
     Ok(())
 }
 
-/// Seconds, or microseconds behind a `u`; nothing at all is not waited for.
+/// Reads seconds, or microseconds after a `u`.
 fn interval(value: &str) -> Result<Nanos, EarlyExit> {
     let (digits, unit) = value.strip_prefix('u').map_or((value, 1_000_000_000), |micros| (micros, 1_000));
     let parsed = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
-    // An interval of zero is what --flood is for; hping3 then waits for a microsecond.
+    // `--flood` is the option for a zero interval. Here, like hping3, zero means one microsecond.
     parsed.map_or_else(|| invalid("Option error: interval must > 0\n"), |nanos| Ok(Nanos(nanos.max(1_000))))
 }
 
@@ -516,7 +515,7 @@ mod tests {
         for letter in SYNTAX.shorts.chars().filter(|letter| !matches!(letter, ':' | ' ')) {
             let mut options = Options::default();
             if UNSUPPORTED.iter().all(|(known, ..)| *known != letter) {
-                // A value that is wrong is told, and no letter is unknown.
+                // Every letter is known; only an invalid value is an error.
                 let _ = option(&mut options, letter, "1");
             }
         }

@@ -1,4 +1,4 @@
-//! Courses that print each reply when it comes.
+//! Probe sequences that print each reply when it arrives.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use super::{
     show::{self, ReplyContext, RttStats},
 };
 
-/// A series of packets as hping3 sends and shows it.
+/// A series of packets that is sent and displayed like hping3's.
 pub(super) struct PrintingSeries<'a> {
     options: &'a Options,
     series: ProbeSeries,
@@ -32,16 +32,16 @@ pub(super) struct PrintingSeries<'a> {
     last_id: Option<u16>,
     last_sequence: u32,
     last_route: Option<Vec<Ipv4Addr>>,
-    /// What addresses to pretend to come from follow from, and whom packets are for.
+    /// The seed of random source addresses, and the destination.
     random_source: (u64, IpAddr),
     is_over: bool,
     pub(super) n_received: u64,
     pub(super) last_flags: TcpFlags,
-    /// Why nothing can be printed any more.
+    /// The error that prevents further output.
     pub(super) failed: Option<io::Error>,
 }
 
-/// Milliseconds of a day.
+/// The number of milliseconds per day.
 const DAY_MS: u64 = 24 * 3600 * 1000;
 
 fn now_ms() -> u32 {
@@ -60,7 +60,7 @@ impl<'a> PrintingSeries<'a> {
         let schedule = Schedule { interval, count: options.count, end, timeout: LAST_REPLY_TIMEOUT };
         Self {
             options,
-            // Outages are no business of hping3's.
+            // hping3 does not report outages.
             series: ProbeSeries::new(schedule, u64::MAX),
             hops: conversation.ip.hops,
             port: options.port,
@@ -85,7 +85,7 @@ impl<'a> PrintingSeries<'a> {
         show::tail(&self.options.host, (n_sent, self.n_received), &self.rtt)
     }
 
-    /// The identification, or how far it is from the one before.
+    /// Formats the identification, or its distance from the previous one.
     fn id(&mut self, reply: &Reply) -> String {
         let id = reply.ip.identification.unwrap_or(0);
         let before = self.last_id.replace(id);
@@ -137,7 +137,7 @@ impl<'a> PrintingSeries<'a> {
         }
     }
 
-    /// The packet itself and the route that it recorded, for those who asked.
+    /// Formats the packet itself and its recorded route, if requested.
     fn dump_and_route(&mut self, packet: &[u8]) -> String {
         let mut text = String::new();
         if self.options.dump {
@@ -201,7 +201,7 @@ impl ProbeDriver for PrintingSeries<'_> {
     }
 }
 
-/// The names of TCP services by port, as far as this machine knows them.
+/// Returns the names of TCP services by port, as far as this machine knows them.
 pub(super) fn services() -> BTreeMap<u16, String> {
     let text = fs::read_to_string("/etc/services").unwrap_or_default();
     let entry = |line: &str| {
@@ -210,11 +210,11 @@ pub(super) fn services() -> BTreeMap<u16, String> {
         let port = words.next()?.strip_suffix("/tcp")?.parse().ok()?;
         Some((port, name.to_owned()))
     };
-    // The first line of a port is its own name, as getservbyport has it.
+    // The first line of a port wins, as in getservbyport.
     text.lines().rev().filter_map(entry).collect()
 }
 
-/// Ports of a scan: numbers, ranges, `all`, `known`, and `!` before what is left out again.
+/// Parses the ports of a scan: numbers, ranges, `all`, `known`, and `!` for exclusions.
 pub(super) fn ports(text: &str, services: &BTreeMap<u16, String>) -> Option<Vec<u16>> {
     let mut chosen = vec![false; 1 << 16];
     for part in text.split(',').map(str::trim) {
@@ -271,7 +271,7 @@ impl ProbeDriver for PrintingScan<'_> {
 
     fn on_event(&mut self, event: &ProbeEvent<'_>, at: Nanos) {
         let Some(port) = self.scan.on_event_with_port(event, at) else { return };
-        // Closed ports are shown to those who ask for all replies.
+        // Closed ports are shown only if all replies were requested.
         if (port.state == PortStatus::Open || self.options.verbose)
             && let Some(row) = show::scan_row(&port, self.service(port.number))
         {

@@ -1,4 +1,4 @@
-//! hping3's lines.
+//! The output lines of hping3.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -8,7 +8,7 @@ use fathom_probe::{
 
 use super::options::{Mode, Options};
 
-/// Letters of TCP flags in the order in which hping3 writes them.
+/// The letters of TCP flags in hping3's order.
 const LETTERS: [(u8, char); 8] =
     [(0x04, 'R'), (0x02, 'S'), (0x10, 'A'), (0x01, 'F'), (0x08, 'P'), (0x20, 'U'), (0x40, 'X'), (0x80, 'Y')];
 
@@ -16,7 +16,7 @@ fn letters(flags: TcpFlags) -> String {
     LETTERS.iter().filter(|(flag, _)| flags.has(TcpFlags(*flag))).map(|(_, letter)| letter).collect()
 }
 
-/// The first line: what is sent, from where and to whom.
+/// Returns the first line: the kind of packets, the device and the target.
 pub(super) fn head(options: &Options, device: &str, target: IpAddr) -> String {
     let what = match options.mode {
         Mode::Icmp => "icmp mode set".to_owned(),
@@ -34,27 +34,27 @@ pub(super) fn head(options: &Options, device: &str, target: IpAddr) -> String {
     format!("HPING {} ({device} {target}): {what}, {headers} headers + {} data bytes\n", options.host, options.data)
 }
 
-/// The IP part of a line, with the end of line that `-V` puts behind it.
+/// Returns the IP part of a line, including the line break that `-V` adds.
 fn ip(seen: &ReplyIpHeader, from: IpAddr, id: &str, is_verbose: bool) -> String {
     let fragment = if seen.dont_fragment { "DF " } else { "" };
     let rest = if is_verbose { format!("tos={:x} iplen={}\n", seen.traffic_class, seen.length) } else { String::new() };
-    // This drop-in reads headers as they are, so hops are unknown where a header says zero.
+    // Headers are shown unchanged here, so the hop count is unknown if a header says zero.
     let ttl = seen.hops_left.unwrap_or(0);
     format!("len={} ip={from} ttl={ttl} {fragment}id={id} {rest}", seen.length)
 }
 
-/// What is said of a reply beside the reply itself.
+/// Details about a reply that are not in the reply itself.
 pub(super) struct ReplyContext {
     pub(super) number: u64,
     pub(super) rtt_ms: f64,
     pub(super) is_duplicate: bool,
-    /// The identification, as a number or as the distance from the one before.
+    /// The identification, as a number or as the distance from the previous one.
     pub(super) id: String,
-    /// Milliseconds of the day at which it came, in UT.
+    /// The arrival time in milliseconds since midnight, in UT.
     pub(super) now_ms: u32,
 }
 
-/// The lines for a reply of the host.
+/// Returns the lines for a reply of the host.
 pub(super) fn reply(options: &Options, reply: &Reply, told: &ReplyContext) -> String {
     let double = if told.is_duplicate { "DUP! " } else { "" };
     let ip = ip(&reply.ip, reply.from, &told.id, options.verbose);
@@ -98,14 +98,14 @@ fn times(timestamps: Option<[u32; 3]>, now_ms: u32) -> String {
     )
 }
 
-/// Only the sequence number of a reply, and how far it is from the one before, wrapped as by hping3: at 2^32 − 1.
+/// Formats only the sequence number of a reply and its distance from the previous one. Like hping3, it wraps at 2^32 − 1.
 pub(super) fn sequence(number: u32, before: u32) -> String {
     let ahead = i64::from(number) - i64::from(before);
     let ahead = if ahead < 0 { i64::from(u32::MAX) + ahead } else { ahead };
     format!("{number:>10} +{ahead}\n")
 }
 
-/// What an ICMP error is called.
+/// Returns hping3's name of an ICMP error.
 fn icmp_error_name(trouble: &IcmpError) -> String {
     match trouble.error_kind {
         IcmpErrorKind::HopsExceeded => "TTL 0 during transit".to_owned(),
@@ -120,7 +120,7 @@ fn icmp_error_name(trouble: &IcmpError) -> String {
     }
 }
 
-/// The lines for an ICMP error; names are not looked up, and stand as hping3 writes unknown ones.
+/// Returns the lines for an ICMP error. Names are not resolved; they appear as hping3 prints unknown ones.
 pub(super) fn icmp_error(options: &Options, reply: &Reply, trouble: &IcmpError, told: &ReplyContext) -> String {
     let name = if options.numeric { "" } else { " name=UNKNOWN" };
     let is_hop = trouble.error_kind == IcmpErrorKind::HopsExceeded && options.traceroute;
@@ -138,7 +138,7 @@ pub(super) fn icmp_error(options: &Options, reply: &Reply, trouble: &IcmpError, 
     line + &rest
 }
 
-/// The route that a reply recorded, against that of the one before.
+/// Formats the recorded route of a reply, compared with the previous one.
 pub(super) fn route(route: &[Ipv4Addr], before: Option<&[Ipv4Addr]>) -> String {
     if before == Some(route) {
         return "\t(same route)\n".to_owned();
@@ -147,7 +147,7 @@ pub(super) fn route(route: &[Ipv4Addr], before: Option<&[Ipv4Addr]>) -> String {
     format!("RR: {}", addresses.concat())
 }
 
-/// A packet in hexadecimal, eight words a line.
+/// Formats a packet in hexadecimal, eight words per line.
 pub(super) fn hexadecimal(packet: &[u8]) -> String {
     let word = |bytes: &[u8]| match *bytes {
         [high, low] => format!("{high:02x}{low:02x} "),
@@ -157,19 +157,19 @@ pub(super) fn hexadecimal(packet: &[u8]) -> String {
     dump(packet, 16, |bytes| bytes.chunks(2).map(word).collect::<Vec<_>>().concat())
 }
 
-/// A packet's characters, thirty-two a line, with dots for those that cannot be printed.
+/// Formats the characters of a packet, thirty-two per line, with dots for unprintable ones.
 pub(super) fn printable(packet: &[u8]) -> String {
     let character = |byte: &u8| if (b' '..=b'~').contains(byte) { char::from(*byte) } else { '.' };
     dump(packet, 32, |bytes| bytes.iter().map(character).collect())
 }
 
-/// Lines of a dump; behind each that is full the next one begins, even if nothing is left for it.
+/// Formats the lines of a dump. A new line starts after each full one, even if no data is left.
 fn dump(packet: &[u8], width: usize, show: impl Fn(&[u8]) -> String) -> String {
     let line = |bytes: &[u8]| show(bytes) + if bytes.len() == width { "\n\t\t" } else { "" };
     format!("\t\t{}\n\n", packet.chunks(width).map(line).collect::<Vec<_>>().concat())
 }
 
-/// What stands above the rows of a scan.
+/// Returns the text above the rows of a scan.
 pub(super) fn scan_head(options: &Options, target: IpAddr, (ports, n_ports): (&str, usize)) -> String {
     format!(
         "Scanning {} ({target}), port {ports}\n{n_ports} ports to scan, use -V to see all the replies\n\
@@ -180,7 +180,7 @@ pub(super) fn scan_head(options: &Options, target: IpAddr, (ports, n_ports): (&s
     )
 }
 
-/// A row of a scan, for a port that answered by TCP.
+/// Returns the row of a scan for a port that answered by TCP.
 pub(super) fn scan_row(port: &ScannedPort, service: &str) -> Option<String> {
     let reply = port.reply?;
     let ReplyContent::Tcp(seen) = reply.content else { return None };
@@ -194,13 +194,13 @@ pub(super) fn scan_row(port: &ScannedPort, service: &str) -> Option<String> {
     Some(format!("{:>5} {service:<11.11}: {flags} {ttl:>3} {id:>5} {window:>5} {length:>5}\n", port.number))
 }
 
-/// What stands below the rows of a scan: those from which nothing came.
+/// Returns the text below the rows of a scan: the ports without any answer.
 pub(super) fn scan_tail(silent: &[(u16, &str)]) -> String {
     let silent: Vec<String> = silent.iter().map(|(port, service)| format!("({port} {service}) ")).collect();
     format!("Not responding ports: {}\n", silent.concat())
 }
 
-/// Round trips in milliseconds.
+/// Round-trip times in milliseconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RttStats {
     n: u32,
@@ -218,10 +218,10 @@ impl RttStats {
     }
 }
 
-/// What is printed when it is over.
+/// Returns the text at the end.
 pub(super) fn tail(host: &str, (n_sent, n_received): (u64, u64), trips: &RttStats) -> String {
     let arrived = (n_received * 100).checked_div(n_sent).unwrap_or(if n_received == 0 { 100 } else { 0 });
-    // Nothing sent is nothing lost.
+    // If nothing was sent, nothing was lost.
     let lost = if n_sent == 0 { 0 } else { 100_u64.saturating_sub(arrived) };
     let mean = if trips.n == 0 { 0.0 } else { trips.sum / f64::from(trips.n) };
     format!(

@@ -32,16 +32,15 @@ use fathom_run::{
     files::{self, FileReaders},
 };
 
-/// How soon a signal is passed on.
+/// The interval between two checks for a signal.
 const SIGNAL_CHECK_EVERY: Nanos = Nanos::from_millis(50);
 
-/// Runs a client.
 pub(super) fn run(options: &Options, host: &str) -> anyhow::Result<Exit> {
     let servers = match resolve(options, host) {
         Ok(servers) => servers,
         Err(why) => return reporter::refuse(options, &format!("unable to connect to server: {why}"), None),
     };
-    // Who runs such a server has consented to its tests; an address of many hosts is no server.
+    // A host that runs an iperf3 server consents to its tests. An address of many hosts is not a server.
     let addresses: Vec<IpAddr> = servers.iter().map(SocketAddr::ip).collect();
     allow::check_single_host(host, &addresses)?;
     let login = match login(options)? {
@@ -51,7 +50,7 @@ pub(super) fn run(options: &Options, host: &str) -> anyhow::Result<Exit> {
     let mut parameters = options.parameters.clone();
     parameters.version = Some(COMPATIBLE_VERSION.to_owned());
     let asked = ClientOptions {
-        // Asked for above; nothing is looked up again.
+        // The addresses were checked above, and nothing is resolved again.
         servers: servers.iter().filter_map(|server| Policy::anything().permit(*server).ok()).collect(),
         parameters,
         from: options.bind.as_deref().and_then(|address| address.parse().ok()),
@@ -68,7 +67,7 @@ pub(super) fn run(options: &Options, host: &str) -> anyhow::Result<Exit> {
     prepare(options)?;
     let output =
         Output::new(options.logfile.as_deref(), options.timestamps.as_deref()).context("unable to open log file")?;
-    // A title stands before lines of text; the JSON has it among its values.
+    // The title is printed before lines of text. In JSON, it is one of the values.
     let title = options.parameters.title.as_deref().filter(|_| !options.flags.has(Flag::Json));
     let mut show = TestReporter::new(options, ReportSide::Client, output.start_test(title));
     show.document.connecting(host, options.port());
@@ -94,7 +93,7 @@ pub(super) fn run(options: &Options, host: &str) -> anyhow::Result<Exit> {
     }
 }
 
-/// One test from the connect to the last line.
+/// Runs one test, from the connect to the last line.
 fn test(
     options: &Options,
     host: &str,
@@ -129,9 +128,9 @@ fn test(
     Ok(())
 }
 
-/// Runs something while signals tell it to stop.
+/// Runs a function while signals can stop it.
 pub(super) fn run_stoppable<T: Send>(stop: &StopFlag, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
-    // A shell starts the background jobs of a script with SIGINT ignored, and iperf3 ends by it all the same.
+    // A shell ignores SIGINT in the background jobs of a script, but iperf3 still ends on it.
     let signals = signal::watch_also_ignored()?;
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -143,7 +142,7 @@ pub(super) fn run_stoppable<T: Send>(stop: &StopFlag, work: impl FnOnce() -> T +
         while !is_done.load(Ordering::Acquire) && !worker.is_finished() {
             if let Ok(Some(_)) = signals.wait_until(clock::now() + SIGNAL_CHECK_EVERY) {
                 stop.abort();
-                // From here on there is nothing to wait for but the end.
+                // From here on, only the end of the run is left to wait for.
                 break;
             }
         }
@@ -162,7 +161,7 @@ fn resolve(options: &Options, host: &str) -> Result<Vec<SocketAddr>, String> {
     if servers.is_empty() { Err("Address family for hostname not supported".to_owned()) } else { Ok(servers) }
 }
 
-/// The login, or what is wrong with it.
+/// Returns the login, or an error message about it.
 fn login(options: &Options) -> anyhow::Result<Result<Option<Login>, String>> {
     let (Some(user), Some(path)) = (&options.username, &options.public_key) else { return Ok(Ok(None)) };
     let Ok(password) = std::env::var("IPERF3_PASSWORD") else {
@@ -173,7 +172,7 @@ fn login(options: &Options) -> anyhow::Result<Result<Option<Login>, String>> {
     Ok(Login::new(&pem, (user, &password), padding).map(Some).map_err(|error| error.to_string()))
 }
 
-/// What is done to this process before a test: a file that names it, the core that it runs on.
+/// Prepares this process for a test: writes the PID file and sets the CPU core.
 pub(super) fn prepare(options: &Options) -> anyhow::Result<()> {
     if let Some(path) = &options.pidfile {
         files::write_whole(path, FileReaders::Anyone, |file| Ok(writeln!(file, "{}", std::process::id())?))
@@ -187,7 +186,7 @@ pub(super) fn prepare(options: &Options) -> anyhow::Result<()> {
 
 pub(super) fn remove_pidfile(options: &Options) {
     if let Some(path) = &options.pidfile {
-        // A file that is gone already is as it should be.
+        // If the file is already gone, nothing is left to do.
         let _ = std::fs::remove_file(path);
     }
 }

@@ -1,4 +1,4 @@
-//! What iperf3 says of a file that was sent or written (`-F`).
+//! iperf3's output about a file that was sent or written (`-F`).
 
 use std::{fs, path::Path};
 
@@ -7,21 +7,21 @@ use serde_json::{Value, json};
 
 use super::units::volume;
 
-/// The size of a file at the end of a test, and how much of it that many bytes are; nothing when it is gone.
+/// Returns the size of a file at the end of a test and the percentage that was transferred. `None` if the file is gone.
 fn share(path: &Path, bytes: u64) -> Option<(u64, u64)> {
     let size = fs::metadata(path).ok()?.len();
-    // Of an empty file everything is there.
+    // An empty file is always complete.
     let percent = if size == 0 { 100.0 } else { approximate(bytes) / approximate(size) * 100.0 };
     Some((size, rounded(percent.floor())))
 }
 
-/// The line of a stream; iperf3 calls it `JobResult` of what was received, too.
+/// Returns the line of a stream. iperf3 prints `Sent` for received data, too.
 pub(super) fn line(path: &Path, bytes: u64) -> Option<String> {
     let (size, percent) = share(path, bytes)?;
     Some(format!("        Sent {} / {} ({percent}%) of {}", volume(bytes), volume(size), path.display()))
 }
 
-/// The object of a stream in the JSON, with what was sent and what was received.
+/// Returns the JSON object of a stream, with sent and received bytes.
 pub(super) fn object(path: &Path, (sent, received): (u64, u64)) -> Option<Value> {
     let (size, percent_sent) = share(path, sent)?;
     let (_, percent_received) = share(path, received)?;

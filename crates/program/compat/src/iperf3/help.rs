@@ -1,8 +1,8 @@
-//! What `-h` and a wrong command line show.
+//! The output of `-h` and of an invalid command line.
 
 use super::options;
 
-/// The line of `-v` that says what is built in.
+/// The line of `-v` about built-in features.
 pub(super) const FEATURES: &str = "Optional features available: CPU affinity setting, TCP congestion algorithm setting, \
 sendfile / zerocopy, socket pacing, authentication, bind to device, support IPv4 don't fragment";
 
@@ -11,7 +11,7 @@ Usage: iperf3 [-s|-c host] [options]
        iperf3 [-h|--help] [-v|--version]
 ";
 
-/// All options with what they mean.
+/// Returns the list of all options with their descriptions.
 pub(super) fn usage() -> String {
     let shown = |(title, rows): (&str, Vec<(String, &str)>)| {
         let rows: Vec<String> = rows.iter().map(|(option, about)| format!("  {option:<30}{about}\n")).collect();

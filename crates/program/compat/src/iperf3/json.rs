@@ -14,7 +14,7 @@ use super::{
     text::{ReportSide, SentAndReceived, lost_percent, number},
 };
 
-/// The document of one test, as it grows.
+/// The growing document of one test.
 #[derive(Debug, Clone)]
 pub(super) struct JsonDocument {
     end: ReportSide,
@@ -27,9 +27,9 @@ pub(super) struct JsonDocument {
     file: Option<PathBuf>,
 }
 
-/// A number as cJSON writes it: without a fraction when it has none.
+/// Formats a number like cJSON: without a fraction if it is whole.
 fn number_of(value: f64) -> Value {
-    // Beyond 2^53 whole numbers are not told apart any more, and nothing is that large here.
+    // Above 2^53, consecutive whole numbers cannot be told apart. No value here is that large.
     let is_whole = value.fract().abs() < f64::EPSILON && value.abs() < 9e15;
     if is_whole && value >= 0.0 { json!(rounded(value)) } else { json!(value) }
 }
@@ -46,7 +46,7 @@ fn bits_per_sec(bytes: u64, span: Nanos) -> Value {
     number_of(if span == Nanos::ZERO { 0.0 } else { approximate(bytes) * 8.0 / span.as_secs_f64() })
 }
 
-/// The part that all rows have.
+/// Returns the fields that all rows have.
 fn head((from, to): (Nanos, Nanos), bytes: u64) -> Map<String, Value> {
     Map::from_iter([
         ("start".to_owned(), secs(from)),
@@ -71,7 +71,7 @@ fn losses(row: &StreamCounts) -> [(&'static str, Value); 4] {
 }
 
 impl JsonDocument {
-    /// A document of a test of which nothing is known but who wants it.
+    /// Creates the document of a test before anything is known about it.
     pub(super) fn new(end: ReportSide, version: &str, system: &str) -> Self {
         let mut start = Map::new();
         put(&mut start, [("connected", json!([])), ("version", json!(version)), ("system_info", json!(system))]);
@@ -87,12 +87,12 @@ impl JsonDocument {
         }
     }
 
-    /// The same for a test whose data is that of a file.
+    /// Returns the document for a test that transfers a file.
     pub(super) fn with_file(self, file: Option<PathBuf>) -> Self {
         Self { file, ..self }
     }
 
-    /// Where a client connects to.
+    /// Sets the server that a client connects to.
     pub(super) fn connecting(&mut self, host: &str, port: u16) {
         put(&mut self.start, [("connecting_to", json!({"host": host, "port": port}))]);
     }
@@ -148,7 +148,7 @@ impl JsonDocument {
         self.streams.iter().enumerate().filter(move |(_, stream)| stream.role == part).map(|(place, _)| place)
     }
 
-    /// The direction of the plain sums, and that of those with a suffix.
+    /// Returns the direction of the plain sums, and of the sums with a suffix.
     fn directions(&self) -> Vec<(StreamRole, &'static str)> {
         let forward = if self.end == ReportSide::Client { StreamRole::Sender } else { StreamRole::Receiver };
         let backward = if forward == StreamRole::Sender { StreamRole::Receiver } else { StreamRole::Sender };
@@ -183,7 +183,7 @@ impl JsonDocument {
         self.intervals.last().expect("it was pushed a moment ago")
     }
 
-    /// What rows of a direction have beside bytes.
+    /// Adds the fields that rows of a direction have in addition to bytes.
     fn counts(&self, map: &mut Map<String, Value>, part: StreamRole, row: &StreamCounts) {
         match (self.is_tcp(), part) {
             (true, StreamRole::Sender) => put(map, [("retransmits", json!(row.tcp.map_or(0, |tcp| tcp.retransmits)))]),
@@ -247,7 +247,7 @@ impl JsonDocument {
         if self.is_tcp() {
             let theirs = outcome.peer.as_ref().and_then(|peer| peer.congestion.clone());
             let is_sender = self.streams.first().is_some_and(|stream| stream.role == StreamRole::Sender);
-            // A server in both directions is known by what it sends.
+            // A bidirectional server is described by its sending direction.
             let is_sender =
                 is_sender || (self.end == ReportSide::Server && self.parameters.direction == TransferDirection::Both);
             let (snd, rcv) =
@@ -265,7 +265,7 @@ impl JsonDocument {
         }
     }
 
-    /// One stream at the end.
+    /// Returns one stream at the end of the test.
     fn stream_end(&self, place: usize, own: &StreamOutcome, sides: &SentAndReceived) -> Value {
         let sends = own.stream.role == StreamRole::Sender;
         let sender = ("sender", json!(sends));
@@ -329,12 +329,12 @@ impl JsonDocument {
         }
     }
 
-    /// What a server sends to a client that asks for it: all but what the client has told the server.
+    /// Returns the document that a server sends to a client that requests it: everything except data from that client.
     pub(super) fn partial(&self) -> Value {
         json!({"start": self.start, "intervals": self.intervals, "end": self.ending})
     }
 
-    /// The parts behind the intervals, by the names that they have in a stream of events.
+    /// Returns the parts after the intervals, with their names in a stream of events.
     pub(super) fn last_events(&self, error: Option<String>) -> Vec<(&'static str, Value)> {
         let told = |key: &'static str| Some((key, self.rest.get(key)?.clone()));
         let error = error.map(|error| ("error", json!(error)));
@@ -342,7 +342,7 @@ impl JsonDocument {
         error.into_iter().chain(output).chain([("end", self.ending.clone())]).collect()
     }
 
-    /// The whole document, with the error that ended it.
+    /// Returns the whole document, with the error that ended the test.
     pub(super) fn complete(&self, error: Option<String>) -> Value {
         let mut whole = self.partial();
         let rest = self.rest.clone().into_iter().chain(error.map(|error| ("error".to_owned(), json!(error))));

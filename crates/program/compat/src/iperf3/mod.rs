@@ -1,9 +1,9 @@
-//! Drop-in for iperf3, both ends.
+//! Drop-in for iperf3, both client and server.
 //!
-//! Unlike other drop-in tools it drives the engine in this process, without a Plan and its agents: rows of every stream are
-//! printed while the test runs, from counts that a Record has only at its end, and what ends a test (a number of blocks, a file, a
-//! server) is no span of a trial. So what the user asked for stays iperf3's own words, and `fathom tcp --protocol iperf3` is the same
-//! client as a Plan, in the kinds `iperf3_tcp` and `iperf3_udp`.
+//! Unlike other drop-in tools, it drives the engine in this process, without a plan and its agents. It prints rows for every
+//! stream during the test, but a record contains the counts only at its end. A test can also end after a number of blocks, at
+//! the end of a file, or with the server, which a trial's duration cannot express. The options therefore stay in iperf3's
+//! terms. `fathom tcp --protocol iperf3` runs the same client as a plan, with the kinds `iperf3_tcp` and `iperf3_udp`.
 
 mod client;
 mod diskfile;
@@ -49,7 +49,7 @@ pub(super) fn run(words: &[String], _allowed: &AllowList) -> anyhow::Result<Exit
     }
 }
 
-/// Writes down a test as iperf3's server would print it, without printing it.
+/// Returns an observer that records a test as iperf3's server prints it, without printing.
 pub(super) fn transcript() -> Box<dyn fathom_interop::iperf3::TestObserver> {
     let lines = output::Output::nowhere().start_test(None);
     Box::new(reporter::TestReporter::new(&Options::default(), text::ReportSide::Server, lines))

@@ -1,4 +1,4 @@
-//! iperf3's options: which there are, what they mean, and what iperf3 says of wrong ones.
+//! iperf3's options, their meaning, and iperf3's messages for invalid ones.
 
 use std::path::PathBuf;
 
@@ -8,13 +8,13 @@ use fathom_model::units::{Bytes, Nanos};
 use super::units::{self, RateFormat};
 use crate::getopt::{GetoptDialect, GetoptSyntax, LongOption, ParsedWord, atoi};
 
-/// What the command line asks for.
+/// The options of an iperf3 command line.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Options {
     pub(super) role: Option<Iperf3Role>,
     pub(super) port: Option<u16>,
     pub(super) format: RateFormat,
-    /// None: every second; zero: never.
+    /// `None` means every second, zero means never.
     pub(super) interval: Option<Nanos>,
     pub(super) pidfile: Option<PathBuf>,
     pub(super) core: Option<usize>,
@@ -42,14 +42,14 @@ pub(super) struct Options {
     used: Vec<&'static OptionSpec>,
 }
 
-/// Which end to be.
+/// The role of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Iperf3Role {
     Client(String),
     Server,
 }
 
-/// Which IP version.
+/// The requested IP version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum IpFamily {
     #[default]
@@ -62,7 +62,6 @@ pub(super) enum IpFamily {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct FlagSet(u16);
 
-/// What a mark stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Flag {
@@ -72,11 +71,11 @@ pub(super) enum Flag {
     OneAtATime,
     Pkcs1,
     Debug,
-    /// The rate was given, so that UDP's own does not stand in.
+    /// A rate was given, so the default of UDP does not apply.
     Rate,
     Time,
     Daemon,
-    /// Each part of the JSON on a line of its own, as soon as it is there.
+    /// Each part of the JSON is printed on a line of its own when it is available.
     JsonStream,
 }
 
@@ -90,7 +89,7 @@ impl FlagSet {
     }
 }
 
-/// Whose option it is.
+/// The role that an option belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OptionScope {
     Both,
@@ -99,12 +98,12 @@ enum OptionScope {
 }
 use OptionScope::{Both, Client, Server};
 
-/// What is wrong, in iperf3's words.
+/// An error message in iperf3's words.
 pub(super) type OptionFault = &'static str;
 
 type ApplyOption = fn(&mut Options, &str) -> Result<(), OptionFault>;
 
-/// One option: its letter (a private one where there is only the word), whether it has a value, whose it is, and what it does.
+/// One option: its letter (a private one if it has only a name), whether it takes a value, its role, and its effect.
 #[derive(Debug)]
 struct OptionSpec {
     letter: char,
@@ -151,12 +150,12 @@ fn millis(text: &str, most: u64, fault: OptionFault) -> Result<Option<Nanos>, Op
     within(whole(text), (100, most), fault).map(|millis| Some(Nanos::from_millis(millis)))
 }
 
-/// A rate with what stands behind a slash.
+/// Splits a rate from the text after a slash.
 fn rate_and_rest(text: &str) -> (&str, Option<&str>) {
     text.split_once('/').map_or((text, None), |(rate, rest)| (rate, Some(rest)))
 }
 
-/// A number in decimal, octal or hexadecimal, as C's `strtol` reads it.
+/// Reads a decimal, octal or hexadecimal number, like C's `strtol`.
 fn any_base(text: &str) -> Option<u64> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
@@ -165,7 +164,7 @@ fn any_base(text: &str) -> Option<u64> {
     }
 }
 
-/// The names of code points (RFC 2474, 2597, 3246, 5865, 8622).
+/// Returns the code point for a name (RFC 2474, 2597, 3246, 5865, 8622).
 fn dscp(text: &str) -> Option<u64> {
     let text = text.to_ascii_lowercase();
     let digits = |prefix: &str| text.strip_prefix(prefix).and_then(|rest| rest.parse::<u64>().ok());
@@ -184,7 +183,7 @@ fn dscp(text: &str) -> Option<u64> {
     any_base(&text).filter(|code| *code < 64)
 }
 
-/// A host with an interface behind a percent sign; an IPv6 scope stays with its address.
+/// Splits a host from an interface after a percent sign. The scope of an IPv6 address stays with the address.
 fn host_and_device(text: &str) -> (String, Option<String>) {
     match text.split_once('%') {
         Some((host, device)) if !host.contains(':') => (host.to_owned(), Some(device.to_owned())),
@@ -237,7 +236,7 @@ fn length(options: &mut Options, text: &str) -> Result<(), OptionFault> {
     Ok(())
 }
 
-/// Sets a time-out, a name, or whatever else cannot be wrong by itself.
+/// Sets a value that cannot be invalid by itself, such as a timeout or a name.
 macro_rules! set {
     ($field:ident, |$text:ident| $value:expr) => {
         |options, $text| {
@@ -272,7 +271,7 @@ const fn private_letter(n: u32) -> char {
     }
 }
 
-/// All options, of both ends.
+/// All options of both roles.
 static OPTIONS: &[OptionSpec] = &[
     row('s', "server", (NO_VALUE, Both), |options, _| match options.role.replace(Iperf3Role::Server) {
         Some(Iperf3Role::Client(_)) => Err("cannot be both server and client"),
@@ -310,7 +309,7 @@ static OPTIONS: &[OptionSpec] = &[
         Ok(())
     }),
     row(private_letter(1), "logfile", (HAS_VALUE, Both), set!(logfile, |text| Some(text.into()))),
-    // Every row leaves at once anyway.
+    // Rows are always flushed.
     row(private_letter(2), "forceflush", (NO_VALUE, Both), |_, _| Ok(())),
     row(private_letter(3), "timestamps", (HAS_VALUE, Both), set!(timestamps, |text| Some(text.to_owned()))),
     row(private_letter(4), "rcv-timeout", (HAS_VALUE, Both), |options, text| {
@@ -355,7 +354,7 @@ static OPTIONS: &[OptionSpec] = &[
     }),
     row('b', "bitrate", (HAS_VALUE, Client), rate),
     row(private_letter(17), "bandwidth", (HAS_VALUE, Client), rate),
-    // There is no such timer here: what is due is computed from the clock.
+    // There is no such timer here: due times are computed from the clock.
     row(private_letter(18), "pacing-timer", (HAS_VALUE, Client), |_, _| Ok(())),
     row(private_letter(19), "fq-rate", (HAS_VALUE, Client), |options, text| {
         options.parameters.fq_rate = units::read_rate(text).unwrap_or(0);
@@ -462,9 +461,9 @@ fn set_direction(options: &mut Options, way: TransferDirection) -> Result<(), Op
     Ok(())
 }
 
-/// `IDLE/INTERVAL/COUNT`, of which the kernel's own interval and count stand for those that are not given.
+/// Reads `IDLE/INTERVAL/COUNT`. Missing intervals and counts default to the kernel's.
 fn keepalive(options: &mut Options, text: &str) -> Result<(), OptionFault> {
-    /// What Linux waits (`tcp_keepalive_time`).
+    /// The default of Linux (`tcp_keepalive_time`).
     const IDLE_SECS: u64 = 7200;
     let idle = text.split('/').next().filter(|idle| !idle.is_empty());
     let fault = "control connection keepalive period should be larger than the full retry period (interval * count)";
@@ -479,7 +478,7 @@ fn congestion(options: &mut Options, text: &str) -> Result<(), OptionFault> {
     Ok(())
 }
 
-/// What each option means, by its name; `N` and the like stand for its value.
+/// The description of each option by name, with a placeholder such as `N` for its value.
 const ABOUT: &[(&str, &str, &str)] = &[
     ("port", "N", "the server's port (5201)"),
     ("format", "kmgtKMGT", "rates in bits (small letter) or bytes with this prefix"),
@@ -552,7 +551,7 @@ const ABOUT: &[(&str, &str, &str)] = &[
     ("rsa-public-key-path", "FILE", "key that seals the login"),
 ];
 
-/// The options with what they mean, by whose they are.
+/// Returns the options with their descriptions, grouped by role.
 pub(super) fn rows() -> Vec<(&'static str, Vec<(String, &'static str)>)> {
     let shown = |row: &OptionSpec| {
         let (_, value, about) = ABOUT.iter().find(|(name, ..)| *name == row.name).expect("every option is explained");
@@ -566,12 +565,12 @@ pub(super) fn rows() -> Vec<(&'static str, Vec<(String, &'static str)>)> {
     vec![("Server or client", of(Both)), ("Server", of(Server)), ("Client", of(Client))]
 }
 
-/// Why the command line is no test.
+/// The reason why the command line starts no test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum OptionsError {
-    /// The words of getopt.
+    /// An error message of getopt.
     Syntax(String),
-    /// A wrong value or combination.
+    /// An invalid value or combination.
     Parameter(OptionFault),
     /// `-v`.
     Version,
@@ -579,20 +578,19 @@ pub(super) enum OptionsError {
     Help,
 }
 
-/// Reads the command line.
 pub(super) fn read(words: &[String]) -> Result<Options, OptionsError> {
     let mut shorts = "vh".to_owned();
     for row in OPTIONS {
         shorts.push(row.letter);
         shorts.push_str(if row.has_value { ":" } else { "" });
     }
-    // The command line is read once, and its table lives as long as the program.
+    // The command line is read only once, so its table may live as long as the program.
     let shorts: &'static str = Box::leak(shorts.into_boxed_str());
     let own = [LongOption { name: "version", short: 'v' }, LongOption { name: "help", short: 'h' }];
     let longs: Vec<LongOption> =
         OPTIONS.iter().map(|row| LongOption { name: row.name, short: row.letter }).chain(own).collect();
     let syntax = GetoptSyntax { shorts, longs: Box::leak(longs.into_boxed_slice()), dialect: GetoptDialect::Gnu };
-    // The value of these is optional, and only behind an equals sign.
+    // The value of these options is optional and must follow an equals sign.
     let words: Vec<String> = words
         .iter()
         .map(|word| match word.as_str() {
@@ -613,7 +611,7 @@ pub(super) fn read(words: &[String]) -> Result<Options, OptionsError> {
                 (row.take)(&mut options, &value.unwrap_or_default()).map_err(OptionsError::Parameter)?;
             }
             ParsedWord::Error(text) => return Err(OptionsError::Syntax(text)),
-            // iperf3 takes no notice of them.
+            // iperf3 ignores operands.
             ParsedWord::Operand(_) => {}
         }
     }
@@ -622,7 +620,7 @@ pub(super) fn read(words: &[String]) -> Result<Options, OptionsError> {
 }
 
 impl Options {
-    /// What is wrong of several options together; fills in what was not said.
+    /// Checks combinations of options and fills in defaults.
     fn check(&mut self) -> Result<(), OptionFault> {
         let uses = |scope: OptionScope| self.used.iter().any(|row| row.scope == scope);
         match &self.role {
@@ -662,7 +660,7 @@ impl Options {
         {
             return Err("client receive timeout is valid only in receiving mode");
         }
-        // A file for both ways would be written anew while it is sent.
+        // With a bidirectional transfer, the file would be overwritten while it is sent.
         if self.file.is_some()
             && (parameters.protocol == TransportProtocol::Udp || parameters.direction == TransferDirection::Both)
         {
@@ -674,12 +672,12 @@ impl Options {
         Ok(())
     }
 
-    /// The port that was asked for or iperf3's own.
+    /// Returns the requested port, or iperf3's default.
     pub(super) fn port(&self) -> u16 {
         self.port.unwrap_or(PORT)
     }
 
-    /// The distance of reports; none for no reports.
+    /// Returns the interval between reports, or `None` for no reports.
     pub(super) fn report_interval(&self) -> Option<Nanos> {
         Some(self.interval.unwrap_or(Nanos::from_secs(1))).filter(|interval| *interval > Nanos::ZERO)
     }

@@ -1,4 +1,4 @@
-//! Where the lines of tests go: standard output or a file, with a title and a time before each.
+//! The destination of test output: standard output or a file, with an optional title and time before each line.
 
 use std::{
     fs::{File, OpenOptions},
@@ -13,7 +13,7 @@ use std::{
 use fathom_sys::clock;
 use jiff::{Timestamp, tz::TimeZone};
 
-/// The place that all tests of this process print to.
+/// The shared output of all tests in this process.
 #[derive(Debug, Clone)]
 pub(super) struct Output(Arc<OutputShared>);
 
@@ -24,7 +24,7 @@ struct OutputShared {
     next_test_id: AtomicU64,
 }
 
-/// What takes the lines.
+/// The destination of the lines.
 #[derive(Debug)]
 enum Sink {
     Stdout,
@@ -35,19 +35,19 @@ enum Sink {
 #[derive(Debug)]
 struct OutputState {
     sink: Sink,
-    /// The test whose lines go out at once; those of others wait for their end, so that no two are mixed.
+    /// The test whose lines are printed immediately. Other tests print their lines at their end, so that tests do not mix.
     owner: Option<u64>,
 }
 
 impl Output {
-    /// Standard output, or the end of a file.
+    /// Opens standard output, or a file for appending.
     pub(super) fn new(logfile: Option<&Path>, timestamps: Option<&str>) -> io::Result<Self> {
         let open = |path: &Path| OpenOptions::new().create(true).append(true).open(path);
         let sink = logfile.map(open).transpose()?.map_or(Sink::Stdout, Sink::File);
         Ok(Self::into(sink, timestamps))
     }
 
-    /// Nothing is printed; the transcripts of tests are kept all the same.
+    /// Creates an output that prints nothing. The transcripts of tests are still kept.
     pub(super) fn nowhere() -> Self {
         Self::into(Sink::Nowhere, None)
     }
@@ -61,13 +61,13 @@ impl Output {
         }))
     }
 
-    /// Prints a text at once; a reader that has gone is no error of the test.
+    /// Prints a text immediately. A closed reader is not an error of the test.
     pub(super) fn print(&self, text: &str) {
         Self::write(&mut self.0.place.lock().unwrap_or_else(PoisonError::into_inner), text);
     }
 
     fn write(place: &mut OutputState, text: &str) {
-        // Nobody is left to be told when the reader has gone.
+        // If the reader is gone, there is nobody to report the error to.
         let _ = match &mut place.sink {
             Sink::Nowhere => Ok(()),
             Sink::File(file) => file.write_all(text.as_bytes()),
@@ -84,7 +84,7 @@ impl Output {
         now.to_zoned(TimeZone::system()).strftime(format).to_string()
     }
 
-    /// The lines of one more test.
+    /// Creates the output of another test.
     pub(super) fn start_test(&self, title: Option<&str>) -> TestOutput {
         let id = self.0.next_test_id.fetch_add(1, Ordering::Relaxed);
         let title = title.map(|title| format!("{title}:  ")).unwrap_or_default();
@@ -92,19 +92,19 @@ impl Output {
     }
 }
 
-/// The lines of one test.
+/// The output of one test.
 #[derive(Debug)]
 pub(super) struct TestOutput {
     output: Output,
     id: u64,
     title: String,
     waiting: String,
-    /// All of it without titles, for a client that asks for it.
+    /// All lines without titles, for a client that requests them.
     pub(super) transcript: String,
 }
 
 impl TestOutput {
-    /// Prints lines, or keeps them while another test has the place.
+    /// Prints lines, or keeps them while another test owns the output.
     pub(super) fn print(&mut self, lines: &[String]) {
         for line in lines {
             self.transcript.push_str(line);

@@ -1,4 +1,4 @@
-//! Shows a test as it runs: the text line by line, or the JSON at its end.
+//! Shows a running test: the text line by line, or the JSON at its end.
 
 use fathom_interop::iperf3::{Error, Interval, Iperf3Outcome, ServerOutput, Stream, TestObserver, TestStartInfo};
 use fathom_sys::clock;
@@ -16,11 +16,11 @@ use super::{
     text::{DisplayStyle, ReportSide, TextReport},
 };
 
-/// One test on the way to its reader.
+/// The report of one test.
 pub(super) struct TestReporter {
     style: DisplayStyle,
     is_json: bool,
-    /// Whether each part of the JSON is printed when it is there, in place of all at the end.
+    /// True if each part of the JSON is printed when it is available, instead of everything at the end.
     is_stream: bool,
     pub(super) lines: TestOutput,
     text: Option<TextReport>,
@@ -28,14 +28,14 @@ pub(super) struct TestReporter {
     has_ended: bool,
 }
 
-/// The time as iperf3 writes it.
+/// Returns the current time in iperf3's format.
 fn time() -> (String, u64) {
     let secs = clock::wall().0 / 1_000_000_000;
     let now = Timestamp::from_second(i64::try_from(secs).unwrap_or(0)).unwrap_or_default();
     (now.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string(), secs)
 }
 
-/// A document with tabs, as cJSON prints it.
+/// Formats a document with tabs, like cJSON.
 pub(super) fn json_text(document: &Value) -> String {
     let mut bytes = Vec::new();
     let mut serializer =
@@ -60,21 +60,21 @@ impl TestReporter {
         }
     }
 
-    /// Prints lines of text; where JSON is wanted there are none.
+    /// Prints lines of text, unless JSON was requested.
     pub(super) fn print(&mut self, lines: &[String]) {
         if !self.is_json {
             self.lines.print(lines);
         }
     }
 
-    /// What is told of the time in front of a test.
+    /// Prints the time before a test.
     pub(super) fn print_time(&mut self) {
         if self.style.is_verbose {
             self.print(&[format!("Time: {}", time().0)]);
         }
     }
 
-    /// Prints the document, which is the last of a test.
+    /// Prints the document, which ends the output of a test.
     pub(super) fn finish(&mut self, error: Option<String>) {
         if !self.is_json || self.has_ended {
             return;
@@ -91,7 +91,7 @@ impl TestReporter {
         self.lines.print(&[document.trim_end().to_owned()]);
     }
 
-    /// One part of the JSON on a line of its own, where that is wanted.
+    /// Prints one part of the JSON on a line of its own, if requested.
     fn event(&mut self, name: &str, part: &Value) {
         if self.is_stream {
             self.lines.print(&[json!({"event": name, "data": part}).to_string()]);
@@ -160,7 +160,7 @@ impl Drop for TestReporter {
     }
 }
 
-/// An error as iperf3 begins it.
+/// Formats an error like iperf3.
 pub(super) fn error_text(error: &Error) -> String {
     match error {
         Error::Interrupted | Error::ClientTerminated => error.to_string(),

@@ -1,4 +1,4 @@
-//! `iperf3 -s`, and the text that `fathom serve --iperf3` sends to clients that ask for it.
+//! `iperf3 -s`, and the text that `fathom serve --iperf3` sends to clients that request it.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -29,17 +29,17 @@ use super::{
 };
 use fathom_run::exit::Exit;
 
-/// Set for the server that a daemon's starter has started, which is not to start another one.
+/// Set in a server that was started as a daemon, so that it does not start another one.
 const DETACHED_VARIABLE: &str = "FATHOM_IPERF3_DETACHED";
 const RULE: &str = "-----------------------------------------------------------";
 
-/// A test under a server's banner: behind it comes the next banner.
+/// A test below a server's banner. The next banner follows after it.
 struct ServerTest {
     show: Option<TestReporter>,
     server: Arc<SharedServerState>,
 }
 
-/// What all tests of a server share.
+/// The state shared by all tests of a server.
 struct SharedServerState {
     options: Options,
     output: Output,
@@ -48,7 +48,7 @@ struct SharedServerState {
 }
 
 impl SharedServerState {
-    /// Says that the server listens for its next test.
+    /// Prints that the server is listening for its next test.
     fn banner(&self) {
         let n = self.n_tests.fetch_add(1, Ordering::Relaxed) + 1;
         if !self.options.flags.has(Flag::Json) {
@@ -88,7 +88,7 @@ impl Drop for ServerTest {
     }
 }
 
-/// Runs a server until it is told to stop.
+/// Runs a server until it is stopped.
 pub(super) fn run(options: &Options) -> anyhow::Result<Exit> {
     let doorkeeper = match authenticator(options)? {
         Ok(doorkeeper) => doorkeeper,
@@ -112,7 +112,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Exit> {
         Err(error) => return reporter::refuse(options, &error.to_string(), error.hint()),
     };
     if options.flags.has(Flag::Daemon) && std::env::var_os(DETACHED_VARIABLE).is_none() {
-        // What is wrong with the options or the port was told by now, while somebody listens.
+        // By now, errors in the options or the port have been reported to the terminal.
         drop(server);
         return detach();
     }
@@ -146,12 +146,12 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Exit> {
     }
 }
 
-/// Starts this program once more, in a session of its own, and lets it serve alone.
+/// Starts this program again in a session of its own, as the server.
 fn detach() -> anyhow::Result<Exit> {
     let mut command = Command::new(std::env::current_exe().context("cannot find this program's own file")?);
     let mut words = std::env::args_os();
     if let Some(name) = words.next() {
-        // A link that selects the drop-in goes on selecting it.
+        // Keeps the program name, because a link with that name selects the drop-in.
         command.arg0(name);
     }
     command.args(words).env(DETACHED_VARIABLE, "1");
@@ -161,7 +161,7 @@ fn detach() -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Listens where it was said, otherwise on all addresses of both families.
+/// Listens on the requested address, or else on all addresses of both families.
 fn bind(options: &Options, settings: &ServerOptions) -> Result<Server, Error> {
     let listen = |ip| Server::bind(SocketAddr::new(ip, options.port()), (options.device.as_deref(), settings.clone()));
     let (all, all_v4) = (IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
@@ -180,7 +180,7 @@ fn bind(options: &Options, settings: &ServerOptions) -> Result<Server, Error> {
     }
 }
 
-/// Who checks logins, or what is wrong with the files.
+/// Returns the authenticator for logins, or an error message about the files.
 fn authenticator(options: &Options) -> anyhow::Result<Result<Option<Authenticator>, String>> {
     let (Some(key), Some(users)) = (&options.private_key, &options.users) else { return Ok(Ok(None)) };
     let read = |path: &std::path::PathBuf| {

@@ -1,4 +1,4 @@
-//! iperf3's text: what it prints of a test while it runs and at its end.
+//! iperf3's text output, during a test and at its end.
 
 use std::path::PathBuf;
 
@@ -13,20 +13,20 @@ use super::{
     units::{RateFormat, rate, two_digits, volume},
 };
 
-/// Which end prints.
+/// The side that prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReportSide {
     Client,
     Server,
 }
 
-/// What decides how a test is shown.
+/// The settings for the display of a test.
 #[derive(Debug, Clone)]
 pub(super) struct DisplayStyle {
     pub(super) end: ReportSide,
     pub(super) format: RateFormat,
     pub(super) is_verbose: bool,
-    /// What is sent or written.
+    /// The file that is sent or written.
     pub(super) file: Option<PathBuf>,
 }
 
@@ -43,12 +43,13 @@ pub(super) struct TextReport {
 pub(super) const RULE: &str = "- - - - - - - - - - - - - - - - - - - - - - - - -";
 const OMITTED: &str = "(omitted)";
 
-/// The number that stands for a stream: iperf3 shows its descriptor, which begins at 5 and leaves room for the control connection.
+/// Returns the displayed number of a stream. iperf3 shows its file descriptor, which starts at 5 because of the control
+/// connection.
 pub(super) fn number(place: usize) -> usize {
     5 + 2 * place
 }
 
-/// The sums that are shown where there are several streams one way.
+/// Returns the sum row for several streams in one direction.
 fn sum(rows: impl Iterator<Item = StreamCounts>) -> (StreamCounts, u64) {
     let mut n = 0;
     let mut jitter = 0;
@@ -67,12 +68,12 @@ fn sum(rows: impl Iterator<Item = StreamCounts>) -> (StreamCounts, u64) {
     (StreamCounts { jitter: Nanos(jitter / n.max(1)), ..sum }, n)
 }
 
-/// The share of the datagrams that were lost, in percent.
+/// Returns the lost datagrams in percent.
 pub(super) fn lost_percent(lost: u64, packets: u64) -> f64 {
     fathom_model::units::ratio(lost, packets).map_or(0.0, |share| share * 100.0)
 }
 
-/// How long, and how much of it is shown.
+/// The start and the end of a displayed interval.
 #[derive(Debug, Clone, Copy)]
 struct ShownSpan(Nanos, Nanos);
 
@@ -97,7 +98,7 @@ impl TextReport {
         }
     }
 
-    /// What is told before the first row.
+    /// Returns the lines before the first row.
     pub(super) fn beginning(&self, beginning: &TestStartInfo) -> Vec<String> {
         let mut lines = Vec::new();
         let p = &self.parameters;
@@ -168,13 +169,13 @@ impl TextReport {
         self.streams.iter().any(|stream| stream.role == StreamRole::Sender)
     }
 
-    /// The heading of the columns, of the rows while it runs or of those at the end.
+    /// Returns the column headings, for the rows during the test or for those at the end.
     fn header(&self, is_end: bool) -> String {
         let role = if self.is_both() { "[Role]" } else { "" };
         let columns = match (self.is_tcp(), self.sends()) {
             (true, true) if is_end => "         Retr",
             (true, true) => "         Retr  Cwnd",
-            // At the end of a client both sides are shown, and a sender's repetitions are known.
+            // At its end, a client shows both sides, so a sender's retransmissions are known.
             (true, false) if is_end && self.style.end == ReportSide::Client => "         Retr",
             (true, false) => "",
             (false, true) if !is_end && !self.is_both() => "         Total Datagrams",
@@ -183,7 +184,7 @@ impl TextReport {
         format!("[ ID]{role} Interval           Transfer     Bitrate{columns}")
     }
 
-    /// The rows of one interval.
+    /// Returns the rows of one interval.
     pub(super) fn interval(&mut self, interval: &Interval) -> Vec<String> {
         let mut lines = Vec::new();
         if !self.has_header {
@@ -256,7 +257,7 @@ impl TextReport {
         }
     }
 
-    /// The summary; the rows of the other side where it has told them.
+    /// Returns the summary, with the rows of the other side if it sent its results.
     pub(super) fn ended(&self, outcome: &Iperf3Outcome) -> Vec<String> {
         let mut lines = vec![RULE.to_owned()];
         if self.style.is_verbose {
@@ -282,7 +283,7 @@ impl TextReport {
         lines
     }
 
-    /// The two lines of a stream: what was sent, and what was received.
+    /// Returns the two lines of a stream: sent and received.
     fn summary(&self, id: &str, part: StreamRole, sides: &SentAndReceived) -> Vec<String> {
         let mut lines = Vec::new();
         let is_sum = id == "[SUM]";
@@ -328,7 +329,7 @@ impl TextReport {
         lines
     }
 
-    /// The server's own output, and the last line.
+    /// Returns the server's own output and the last line.
     pub(super) fn closing_lines(outcome: &Iperf3Outcome) -> Vec<String> {
         let output = outcome.peer.as_ref().and_then(|peer| peer.output.as_ref());
         let output = output.map(|output| match output {
@@ -346,16 +347,16 @@ fn losses(jitter: Nanos, (lost, packets): (u64, u64)) -> String {
     format!("{millis:5.3} ms  {lost}/{packets} ({}%)", two_digits(lost_percent(lost, packets)))
 }
 
-/// What was sent and what was received of a stream, and over which time.
+/// The sent and the received counts of a stream, each with its time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SentAndReceived {
     pub(super) sent: (StreamCounts, Nanos),
     pub(super) received: (StreamCounts, Nanos),
 }
 
-/// What the other side told, as a reading.
+/// Converts the results of the other side.
 ///
-/// Versions before 3.14 do not tell what they left out, which is as many datagrams as this side left out.
+/// Versions before 3.14 do not report omitted datagrams. Their number is taken from this side.
 fn reading(told: &StreamResult, omitted_here: Omitted) -> (StreamCounts, Nanos) {
     let omitted = told.omitted.unwrap_or(Omitted { packets: omitted_here.packets, lost: 0 });
     let reading = StreamCounts {
@@ -373,14 +374,14 @@ fn reading(told: &StreamResult, omitted_here: Omitted) -> (StreamCounts, Nanos) 
 }
 
 impl SentAndReceived {
-    /// Of what this side counted and the other side told; nothing was received that nobody told of.
+    /// Combines the counts of this side with the results of the other side. Without those, nothing counts as received.
     pub(super) fn of(own: &StreamOutcome, span: Nanos, peer: Option<&StreamResult>) -> Self {
         let mine = (own.total, span);
         let theirs = peer.map_or((StreamCounts::default(), span), |told| reading(told, own.omitted));
-        // Versions before 3.2 tell no time.
+        // Versions before 3.2 do not report a time.
         let theirs = if theirs.1 == Nanos::ZERO { (theirs.0, span) } else { theirs };
         let (mut sent, received) = if own.stream.role == StreamRole::Sender { (mine, theirs) } else { (theirs, mine) };
-        // A sender does not know what was lost.
+        // A sender does not know the loss.
         (sent.0.lost, sent.0.jitter) = (0, Nanos::ZERO);
         Self { sent, received }
     }
@@ -395,7 +396,7 @@ impl SentAndReceived {
 }
 
 impl SentAndReceived {
-    /// What one side counted, as both: for sums of an interval.
+    /// Uses the counts of one side as both, for the sums of an interval.
     pub(super) fn own(row: StreamCounts, span: Nanos) -> Self {
         Self { sent: (row, span), received: (row, span) }
     }

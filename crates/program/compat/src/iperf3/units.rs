@@ -1,14 +1,14 @@
-//! Numbers as iperf3 reads and writes them: bits by thousands, bytes by 1024.
+//! Numbers as iperf3 reads and writes them: powers of 1000 for bits, powers of 1024 for bytes.
 
 use fathom_model::units::{Nanos, approximate};
 
-/// How rates are shown (`-f`).
+/// The format of rates (`-f`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum RateFormat {
     /// Bits with the prefix that fits.
     #[default]
     Adaptive,
-    /// Bits with this prefix, by its place among [`BITS`].
+    /// Bits with this prefix, as an index into [`BITS`].
     Bits(usize),
     /// Bytes with this prefix.
     Bytes(usize),
@@ -18,7 +18,7 @@ const BITS: [&str; 5] = ["bit", "Kbit", "Mbit", "Gbit", "Tbit"];
 const BYTES: [&str; 5] = ["Byte", "KByte", "MByte", "GByte", "TByte"];
 
 impl RateFormat {
-    /// The letter of `-f`.
+    /// Returns the format for the letter of `-f`.
     pub(super) fn of(letter: &str) -> Option<Self> {
         let place = |letters: &str| letters.find(letter.chars().next()?).map(|place| place + 1);
         place("kmgt").map(Self::Bits).or_else(|| place("KMGT").map(Self::Bytes))
@@ -33,7 +33,7 @@ fn four_places(number: f64, unit: &str) -> String {
     }
 }
 
-/// Divides as often as it goes, at most four times.
+/// Divides by `step` until the number is small enough, at most four times.
 fn scaled(mut number: f64, step: f64) -> (f64, usize) {
     let mut place = 0;
     while number >= step && place < 4 {
@@ -47,13 +47,13 @@ fn power(step: f64, place: usize) -> f64 {
     (0..place).fold(1.0, |product, _| product * step)
 }
 
-/// A volume: `1.71 GByte`, to be followed by an s.
+/// Formats a volume: `1.71 GByte`. The caller appends an s.
 pub(super) fn volume(bytes: u64) -> String {
     let (number, place) = scaled(approximate(bytes), 1024.0);
     four_places(number, BYTES[place])
 }
 
-/// A rate without its `s/sec`.
+/// Formats a rate without its `s/sec`.
 pub(super) fn rate(bytes: u64, span: Nanos, format: RateFormat) -> String {
     let per_sec = if span == Nanos::ZERO { 0.0 } else { approximate(bytes) / span.as_secs_f64() };
     let (number, unit) = match format {
@@ -67,7 +67,7 @@ pub(super) fn rate(bytes: u64, span: Nanos, format: RateFormat) -> String {
     four_places(number, unit)
 }
 
-/// A number with two significant digits as C's `%.2g` writes it.
+/// Formats a number with two significant digits, like C's `%.2g`.
 pub(super) fn two_digits(number: f64) -> String {
     if number == 0.0 {
         return "0".to_owned();
@@ -86,7 +86,7 @@ pub(super) fn two_digits(number: f64) -> String {
     format!("{}e{sign}{:02}", trimmed(mantissa), exponent.unsigned_abs())
 }
 
-/// What stands at the beginning of a text as C's `%lf` reads it, and the letter behind it.
+/// Reads the number at the start of a text, like C's `%lf`, and the letter after it.
 fn number_and_suffix(text: &str) -> Option<(f64, Option<char>)> {
     let text = text.trim_start();
     let end = text.find(|c: char| !c.is_ascii_digit() && !".+-".contains(c)).unwrap_or(text.len());
@@ -99,12 +99,12 @@ fn with_prefix(text: &str, step: f64) -> Option<f64> {
     Some(number * power(step, place))
 }
 
-/// A volume such as `128K`: prefixes are powers of 1024, and fractions are allowed.
+/// Reads a volume such as `128K`. Prefixes are powers of 1024, and fractions are allowed.
 pub(super) fn read_volume(text: &str) -> Option<u64> {
     with_prefix(text, 1024.0).filter(|number| *number >= 0.0).map(fathom_model::units::rounded)
 }
 
-/// A rate such as `1.5G`: prefixes are powers of 1000.
+/// Reads a rate such as `1.5G`. Prefixes are powers of 1000.
 pub(super) fn read_rate(text: &str) -> Option<u64> {
     with_prefix(text, 1000.0).filter(|number| *number >= 0.0).map(fathom_model::units::rounded)
 }
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn volumes_and_rates_are_shown_as_iperf3_shows_them() {
-        // Rows of iperf 3.12, with the numbers of its JSON.
+        // Rows of iperf 3.12, with the values of its JSON.
         assert_eq!(volume(10 << 20), "10.0 MByte");
         assert_eq!(volume(1_277_952), "1.22 MByte");
         assert_eq!(volume(0), "0.00 Byte");

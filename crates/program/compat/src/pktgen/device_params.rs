@@ -1,7 +1,7 @@
-//! What a device is to send, as pktgen keeps it: its settings one after the other, applied to pktgen's defaults.
+//! The parameters of a device as pktgen keeps them: its settings applied in order to pktgen's defaults.
 //!
-//! What is judged, what is sent and what is printed follow from this. The rules are those of `pktgen_if_write` in
-//! `net/core/pktgen.c` of Linux 6.1. It knows neither the kernel's files nor an engine.
+//! The checks, the packets and the output are derived from them. The rules are those of `pktgen_if_write` in
+//! `net/core/pktgen.c` of Linux 6.1. This module knows neither the kernel's files nor an engine.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,34 +11,34 @@ use fathom_wire::MacAddress;
 
 use super::job::JobDevice;
 
-/// Ports of packets when nothing is said: pktgen's own, discard (RFC 863).
+/// pktgen's default port, discard (RFC 863).
 const DISCARD: u64 = 9;
-/// The first of the ports that are nobody's (RFC 6335 section 6), which fathom's frames are from when nothing is said.
+/// The first dynamic port (RFC 6335 section 6), the default source port of fathom's frames.
 const SOURCE_PORT: u64 = 49_152;
-/// The smallest frame of Ethernet, without the checksum of the wire.
+/// The smallest Ethernet frame, without the frame check sequence.
 const SIZE_MIN: u64 = 60;
-/// What `pkt_size` is raised to: the headers of Ethernet, IPv4 and UDP.
+/// The minimum of `pkt_size`: the headers of Ethernet, IPv4 and UDP.
 const HEADERS: u64 = 42;
-/// The flag that packets have from the start, as fathom makes checksums of UDP.
+/// The flag that is always set at first, because fathom computes UDP checksums.
 pub(super) const CHECKSUM: &str = "UDPCSUM";
-/// The bit of the last of several labels, which pktgen takes for a wish for random ones.
+/// The bottom-of-stack bit of the last of several labels. pktgen takes it as a request for random labels.
 const BOTTOM_OF_STACK: u32 = 0x100;
-/// The first number above the highest network of IEEE 802.1Q; it takes a tag away.
+/// The first number above the highest VLAN ID of IEEE 802.1Q. It removes a tag.
 const REMOVES_TAG: u64 = 4096;
 
-/// Settings on their way to a block.
+/// Builds the parameters from the settings.
 struct ParamsBuilder {
     params: Params,
     /// Destinations and sources.
     v4: [Ipv4Range; 2],
-    /// Destinations and sources: one, and the first and the last of a range.
+    /// Destinations and sources: a single address, and the first and the last of a range.
     v6: [[Ipv6Addr; 3]; 2],
     is_six: bool,
 }
 
-/// What a device with this address of Ethernet is to send.
+/// Returns the parameters of a device that has this MAC address.
 ///
-/// `clone_skb` and `burst` are left as they were: each packet is one of its own here.
+/// `clone_skb` and `burst` keep their defaults, because every packet is built separately here.
 pub(super) fn params(device: &JobDevice, own: MacAddress) -> Params {
     let mut asked = ParamsBuilder {
         params: defaults(&device.name, own),
@@ -55,7 +55,7 @@ pub(super) fn params(device: &JobDevice, own: MacAddress) -> Params {
         params.addresses = PktgenAddresses::V4 { dst, src };
     }
     if params.flows == 0 {
-        // An order of flows is nothing without any.
+        // A flow order has no effect without flows.
         switch(&mut params.flags, ("FLOW_SEQ", FlagState::Off));
     }
     if !device.settings.iter().any(|setting| setting.name().starts_with("udp_src_")) {
@@ -97,7 +97,7 @@ fn defaults(name: &str, own: MacAddress) -> Params {
     }
 }
 
-/// Switches a flag; those that are on stand in pktgen's order.
+/// Switches a flag. The flags stay in pktgen's order.
 fn switch(flags: &mut Vec<String>, (name, to): (&str, FlagState)) {
     flags.retain(|flag| flag != name);
     if to == FlagState::On {
@@ -128,7 +128,7 @@ impl ParamsBuilder {
 
     fn number(&mut self, name: &str, number: u64) {
         let params = &mut self.params;
-        // Of a greater number pktgen keeps the lower half of four bytes.
+        // Of a larger number, pktgen keeps only the low 16 bits for a port.
         let port = number & u64::from(u16::MAX);
         match name {
             "count" => params.count = number,
@@ -157,7 +157,7 @@ impl ParamsBuilder {
         }
     }
 
-    /// Tags take labels away, and a tag that is not there has neither priority nor bit.
+    /// Sets a tag field. A tag removes all labels; a missing tag has no priority and no CFI bit.
     fn tag(&mut self, name: &str, number: u64) {
         let Params { vlan, svlan, mpls, .. } = &mut self.params;
         let of =
@@ -197,12 +197,12 @@ impl ParamsBuilder {
             "dst_max" => dst.1 = Some(address),
             "src_min" => src.0 = Some(address),
             "src_max" => src.1 = Some(address),
-            // `dst` is another word for `dst_min`.
+            // `dst` is an alias of `dst_min`.
             _ => dst.0 = Some(address),
         }
     }
 
-    /// Any address of IPv6 makes all packets such.
+    /// Sets an IPv6 address. Any of them makes all packets IPv6.
     fn address_v6(&mut self, name: &str, address: Ipv6Addr) {
         self.is_six = true;
         let [dst, src] = &mut self.v6;

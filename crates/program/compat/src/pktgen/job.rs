@@ -1,44 +1,44 @@
-//! What pktgen is to do: from the options of the kernel's sample scripts, or from lines of `pgset`.
+//! The job of pktgen, from the options of the kernel's sample scripts or from lines of `pgset`.
 
 use fathom_pktgen::{PktgenSetting, PktgenSettingError};
 
 use crate::getopt::{GetoptDialect, GetoptSyntax, ParsedWord};
 
-/// Devices, what each is asked, and whether they are to be started.
+/// The devices with their settings, and whether they are started.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct PktgenJob {
     pub(super) devices: Vec<JobDevice>,
     pub(super) is_started: bool,
-    /// What has no effect here, and why.
+    /// Settings without effect here, and the reasons.
     pub(super) remarks: Vec<String>,
 }
 
-/// A device that is given to a thread.
+/// A device that is assigned to a thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct JobDevice {
-    /// With its tag, as in `eth1@0`.
+    /// The name with its tag, as in `eth1@0`.
     pub(super) name: String,
     pub(super) thread: usize,
     pub(super) settings: Vec<PktgenSetting>,
 }
 
 impl JobDevice {
-    /// The device itself, without its tag.
+    /// Returns the name of the interface, without its tag.
     pub(super) fn interface(&self) -> &str {
         self.name.split('@').next().unwrap_or_default()
     }
 }
 
-/// Why there is no job.
+/// The reason why there is no job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum JobError {
-    /// Of the options: how they are used is shown too.
+    /// An error in the options. The usage is shown as well.
     Usage(String),
-    /// A line, with what is wrong about it.
+    /// An invalid line, with the reason.
     Line(String),
 }
 
-/// As `samples/pktgen/parameters.sh` of the kernel has them.
+/// The options of `samples/pktgen/parameters.sh` in the kernel.
 const SYNTAX: GetoptSyntax =
     GetoptSyntax { shorts: "s:i:d:m:p:f:t:c:n:b:w:vxh6a", longs: &[], dialect: GetoptDialect::Gnu };
 
@@ -62,16 +62,15 @@ Usage: pktgen -i DEVICE [option]...       as the kernel's sample scripts
 Commands: add_device DEVICE, rem_device_all, start, stop, reset, and all parameters of a device.
 ";
 
-/// Packets of each thread, as the samples send.
+/// The number of packets per thread in the samples.
 const COUNT: u64 = 100_000;
-/// The smallest frame of Ethernet, without the checksum of the wire.
+/// The smallest Ethernet frame, without the frame check sequence.
 const SIZE: u64 = 60;
 
-/// The options of the samples.
 #[derive(Debug, Default)]
 struct Options {
     device: Option<String>,
-    /// Lines that every device is asked.
+    /// Lines that apply to every device.
     lines: Vec<String>,
     n_threads: usize,
     first_thread: usize,
@@ -83,7 +82,7 @@ struct Options {
     remarks: Vec<String>,
 }
 
-/// Reads a command line; files are read by `open`.
+/// Reads a command line. `open` reads files.
 pub(super) fn read(words: &[String], open: impl Fn(&str) -> Option<String>) -> Result<PktgenJob, JobError> {
     let mut options = Options { n_threads: 1, ..Options::default() };
     let mut script = PgsetScript::default();
@@ -166,7 +165,7 @@ impl Options {
     }
 }
 
-/// The lines for a destination, or for all of a network.
+/// Returns the lines for a destination, or for a whole network.
 fn destination(text: Option<&str>, is_six: bool) -> Result<Vec<String>, JobError> {
     let Some(text) = text else { return Ok(Vec::new()) };
     let wrong = || JobError::Usage(format!("pktgen: -d takes an address or a network, not `{text}`\n"));
@@ -194,18 +193,18 @@ fn setting(line: &str) -> Result<PktgenSetting, JobError> {
     line.parse().map_err(|error: PktgenSettingError| JobError::Line(format!("{error} (in `{line}`)")))
 }
 
-/// Lines in the order in which they would be written.
+/// The lines in the order in which they would be written.
 #[derive(Debug, Default)]
 struct PgsetScript {
     job: PktgenJob,
-    /// The file that `pgset` writes to, as `PGDEV` names it.
+    /// The file that `pgset` writes to, as named by `PGDEV`.
     file: Option<String>,
 }
 
-/// What stands around the commands in scripts and does nothing for pktgen.
+/// Commands in scripts that have no effect on pktgen.
 const SHELL: [&str; 9] = ["modprobe", "echo", "cat", "source", ".", "set", "export", "sleep", "exit"];
 
-/// Whether a line makes sense to a shell only: it sets a variable, uses one, or is a part of its grammar.
+/// Returns true if a line makes sense only to a shell: it sets or uses a variable, or is part of the shell's grammar.
 fn is_shell_line(words: &[&str]) -> bool {
     const GRAMMAR: [&str; 10] = ["if", "then", "else", "fi", "for", "while", "do", "done", "function", "[["];
     let is_name = |name: &str| !name.is_empty() && name.chars().all(|letter| letter == '_' || letter.is_alphanumeric());
@@ -214,7 +213,7 @@ fn is_shell_line(words: &[&str]) -> bool {
 }
 
 impl PgsetScript {
-    /// A command, or a file of them.
+    /// Reads a command, or a file of commands.
     fn operand(&mut self, word: &str, open: &impl Fn(&str) -> Option<String>) -> Result<(), JobError> {
         let Some(text) = open(word) else { return self.line(word) };
         for (number, line) in (1..).zip(text.lines()) {
@@ -255,7 +254,7 @@ impl PgsetScript {
         Ok(())
     }
 
-    /// What a line asks of a file; each command has a file of its own kind, so a wrong one is understood.
+    /// Reads a line for a file. Each command belongs to one kind of file, so a line for the wrong file is understood as well.
     fn command(&mut self, file: &str, line: &str) -> Result<(), JobError> {
         match line.split_once(' ').unwrap_or((line, "")) {
             ("" | "pgset", "") | ("stop" | "reset" | "max_before_softirq", _) => {}

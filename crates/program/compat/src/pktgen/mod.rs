@@ -1,6 +1,6 @@
-//! Drop-in for pktgen: the options of the kernel's sample scripts and the commands of `pgset`, and pktgen's own result.
+//! Drop-in for pktgen: the options of the kernel's sample scripts, the commands of `pgset`, and pktgen's own result.
 //!
-//! The kernel's pktgen sends where it is loaded, fathom's own engine elsewhere; stderr says which.
+//! If the kernel's pktgen is loaded, it sends the packets; otherwise fathom's own engine does. stderr says which.
 
 mod device_params;
 mod job;
@@ -22,14 +22,14 @@ use fathom_run::{
     exit::{Exit, UserError},
 };
 
-/// Exit codes of the sample scripts: for their command line, for files that may not be written, for what pktgen refused.
+/// The exit codes of the sample scripts: invalid command line, missing permission to write files, and refusal by pktgen.
 const USAGE_EXIT: Exit = Exit::Code(2);
 const NOT_ROOT: Exit = Exit::Code(4);
 const REFUSED_EXIT: Exit = Exit::Code(5);
-/// Nothing runs without end: a count of zero ends after an hour, if no signal comes before.
+/// Every run is bounded: a count of zero ends after one hour, or earlier on a signal.
 const RUN_MAX: fathom_model::units::Nanos = fathom_model::units::Nanos::from_secs(3600);
 
-/// Runs it with the arguments of a sample script or of `pgset`.
+/// Runs pktgen with the arguments of a sample script or of `pgset`.
 pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit> {
     let job = match job::read(words, |name| fs::read_to_string(name).ok()) {
         Ok(job) => job,
@@ -68,7 +68,7 @@ fn text(job: &PktgenJob, statuses: &[Status]) -> String {
     job.devices.iter().zip(statuses).map(block).collect::<Vec<_>>().concat()
 }
 
-/// Sends by the kernel's pktgen.
+/// Sends with the kernel's pktgen.
 fn by_kernel(job: &PktgenJob, mut generator: PktgenSession) -> Result<JobResult, Error> {
     let system = |error: fathom_sys::Error| Error::File { what: error.call, cause: error.source };
     let signals = signal::watch().map_err(system)?;
@@ -80,7 +80,7 @@ fn by_kernel(job: &PktgenJob, mut generator: PktgenSession) -> Result<JobResult,
     let over = clock::now() + RUN_MAX;
     generator.run(|| signals.received().is_some() || clock::now() > over)?;
     let statuses = job.devices.iter().map(|device| generator.status(&device.name)).collect::<Result<_, _>>()?;
-    // Queues are corrected at the start only.
+    // Queues are adjusted only at the start.
     let after = generator.changes()?.into_iter().filter(|change| !before.contains(change)).collect::<Vec<_>>();
     generator.release()?;
     let remark = |change: &ChangedSetting| format!("{change}: {}", change.fix());

@@ -1,6 +1,6 @@
-//! pktgen's job done by fathom's own means, where the kernel has no pktgen: the same block, from the kind `frames`.
+//! Runs pktgen's job with fathom's own engine if the kernel has no pktgen: the same block, from the kind `frames`.
 //!
-//! What cannot be sent so is refused by name; nothing is left out of a packet without a word.
+//! Settings that the engine does not support are refused by name. No part of a packet is dropped silently.
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -37,18 +37,18 @@ use fathom_run::{
 };
 
 const KIND: &str = "frames";
-/// The port that the kind is told; the line of the job names its own.
+/// The port passed to the kind. The frame line of the job has its own ports.
 const DISCARD: u16 = 9;
-/// The smallest frame of Ethernet, without the checksum of the wire.
+/// The smallest Ethernet frame, without the frame check sequence.
 const SIZE_MIN: u64 = 60;
-/// Nothing runs without end: a count of zero ends after an hour, if no signal comes before.
+/// Every run is bounded: a count of zero ends after one hour, or earlier on a signal.
 const RUN_MAX: Nanos = Nanos::from_secs(3600);
-/// How long after the last device is ready all begin.
+/// The delay from the time when the last device is ready to the common start.
 const HEAD_START: Nanos = Nanos::from_millis(50);
-/// How soon a signal is passed on.
+/// The interval between two checks for a signal.
 const SIGNAL_CHECK_EVERY: Nanos = Nanos::from_millis(20);
 
-/// What one device is to send.
+/// The load of one device.
 #[derive(Debug, Clone)]
 struct DeviceLoad {
     params: Params,
@@ -56,13 +56,13 @@ struct DeviceLoad {
     remarks: Vec<String>,
 }
 
-/// What a setting is to this engine.
+/// The support of a setting by this engine.
 enum SettingSupport {
-    /// A part of packets, or of how they follow each other.
+    /// It defines the packets or their order.
     Supported,
-    /// Of no consequence here.
+    /// It has no effect here.
     NoEffect,
-    /// Of the kernel only.
+    /// Only the kernel supports it.
     KernelOnly,
 }
 
@@ -86,7 +86,7 @@ impl SettingSupport {
     }
 }
 
-/// What only the kernel's pktgen can do, and how to have it.
+/// Returns the error for a feature of the kernel's pktgen, with the command that loads it.
 fn kernel_only_error(what: &str, why: Option<&str>) -> UserError {
     let user_error =
         UserError::new(Exit::Preflight, format!("`{what}` needs the kernel's pktgen, which is not loaded"));
@@ -111,7 +111,7 @@ impl DeviceLoad {
             let setting = device.settings.iter().rfind(|setting| setting.name() == parameter);
             kernel_only_error(&setting.map_or_else(|| parameter.to_owned(), ToString::to_string), Some(&why))
         })?;
-        // What packets are long is said of themselves, and what was left as it was above.
+        // The packets report their own size, and settings without effect were reported above.
         let is_made = |asked: &PktgenSetting| {
             !asked.name().ends_with("pkt_size") && matches!(SettingSupport::of(asked), SettingSupport::Supported)
         };
@@ -157,11 +157,11 @@ impl ReadyDevice {
     }
 }
 
-/// What the other end would have told: it is not ours, so the job says it.
+/// Returns the endpoint facts that a responder would report. The other end is not fathom, so they come from the job.
 fn other_end(params: &Params) -> Endpoints {
     let none = Ipv4Addr::UNSPECIFIED;
     let (address, address_v6) = match params.addresses {
-        // To a group only the line of the job goes: the kind asks for a single host.
+        // A group address is only in the frame line of the job, because the kind requires a single host.
         PktgenAddresses::V4 { dst: (first, _), .. } => {
             (first.filter(|to| !to.is_multicast() && !to.is_broadcast()), None)
         }
@@ -186,9 +186,9 @@ fn phases() -> Phases {
     }
 }
 
-/// The device's own address: the one that packets are to be from, or the first that is not of the link only.
+/// Returns the device's own address: the requested source, or the first address that is not link-local.
 ///
-/// A device that has none sends from others' only.
+/// A device without an address can send only from foreign sources.
 fn own_address(netlink: &mut Netlink, link: &Link, params: &Params) -> anyhow::Result<Option<IpAddr>> {
     let (asked, family): (Option<IpAddr>, _) = match params.addresses {
         PktgenAddresses::V4 { src, .. } => (src.0.map(IpAddr::V4), "IPv4"),
@@ -207,7 +207,7 @@ fn own_address(netlink: &mut Netlink, link: &Link, params: &Params) -> anyhow::R
     Ok(found)
 }
 
-/// What came of a job: a block for each device, and what is to be said beside them.
+/// The result of a job: a block per device, and remarks.
 pub(super) struct JobResult {
     pub(super) statuses: Vec<Status>,
     pub(super) engine: String,
@@ -215,7 +215,7 @@ pub(super) struct JobResult {
     pub(super) is_interrupted: bool,
 }
 
-/// Sends by fathom's own means.
+/// Sends with fathom's own engine.
 pub(super) fn send(job: &PktgenJob) -> anyhow::Result<JobResult> {
     let signals = signal::watch()?;
     let ready: Vec<ReadyDevice> = job.devices.iter().map(ReadyDevice::prepare).collect::<anyhow::Result<_>>()?;
@@ -235,7 +235,7 @@ pub(super) fn send(job: &PktgenJob) -> anyhow::Result<JobResult> {
         while !running.iter().all(thread::ScopedJoinHandle::is_finished) {
             if let Ok(Some(_)) = signals.wait_until(clock::now() + SIGNAL_CHECK_EVERY) {
                 stop.abort();
-                // From here on there is nothing to wait for but the end.
+                // From here on, only the end of the run is left to wait for.
                 break;
             }
         }
@@ -252,15 +252,15 @@ pub(super) fn send(job: &PktgenJob) -> anyhow::Result<JobResult> {
     Ok(JobResult { statuses, engine, remarks, is_interrupted: signals.received().is_some() })
 }
 
-/// A record in pktgen's words.
+/// Converts a record to pktgen's status.
 fn status(own: Option<IpAddr>, load: DeviceLoad, record: &Record) -> Status {
     let total = |counter: &str| record.totals.get(counter).copied().unwrap_or(0);
     let (sent, errors) = (total(SENT), total(SEND_REFUSED));
     let took = Nanos(total(SEND_TIME_NS));
-    // What was not spent on a processor was spent waiting.
+    // Time without CPU usage was spent waiting.
     let idle = took.since(record.cpu_ns);
     let started = record.start_ns;
-    // What was refused was made too.
+    // Refused packets were built as well.
     let progress = load.packets.after(sent + errors, &load.params);
     let (source, destination) = progress.addresses;
     let source = source.or(own.map(|own| own.to_string()));

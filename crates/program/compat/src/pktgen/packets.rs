@@ -1,7 +1,7 @@
-//! The packets that pktgen would make, in the language of frames: its block as options of the kind `frames`.
+//! Translates pktgen's packets into the frame language: a pktgen block as options of the kind `frames`.
 //!
-//! What pktgen goes through from packet to packet is read from `mod_cur_headers` in `net/core/pktgen.c` of Linux 6.1. Each packet
-//! has the next value of every range, or a random one, so all are of one flow. It knows no device and no engine.
+//! pktgen's changes from packet to packet follow `mod_cur_headers` in `net/core/pktgen.c` of Linux 6.1. Each packet has the
+//! next value of every range, or a random one, so all packets belong to one flow. This module knows no device and no engine.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -15,28 +15,28 @@ use fathom_wire::{Ethernet, MacAddress, Mark, Udp};
 
 use super::device_params::CHECKSUM;
 
-/// Packets in words of the engine.
+/// Packets in the terms of the engine.
 #[derive(Debug, Clone)]
 pub(super) struct EnginePackets {
-    /// What is in front of UDP, and UDP itself.
+    /// The frame line: UDP and the headers before it.
     pub(super) line: String,
-    /// From where and to where, as the other pairs; without a source from the device's own address.
+    /// Sources and destinations, like the other pairs. Without a source, the device's own address is used.
     addresses: AddressPair,
     macs: (PktgenValues, PktgenValues),
     ports: (PktgenValues, PktgenValues),
     sizes: PacketSizes,
-    /// What is not just as it was asked.
+    /// A remark if something differs from the request.
     pub(super) remark: Option<String>,
 }
 
-/// What the engine does not make, and why.
+/// A parameter that the engine does not support, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct UnsupportedParameter {
     pub(super) parameter: &'static str,
     pub(super) why: String,
 }
 
-/// The values that a field has, from packet to packet.
+/// The values of a field from packet to packet.
 #[derive(Debug, Clone, Copy)]
 struct PktgenValues {
     first: u128,
@@ -51,26 +51,26 @@ enum PktgenOrder {
     Random,
 }
 
-/// How long packets are.
+/// The packet sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PacketSizes {
-    /// What headers and number need.
+    /// The size that the headers and the sequence number need.
     least: u64,
-    /// One after the other and then again from the first, without the checksum of the wire.
+    /// The sizes in order, then again from the first, without the frame check sequence.
     cycle: Vec<u64>,
-    /// The mix that asks for them, if there are several.
+    /// The size mix in the engine's syntax, if there are several sizes.
     mix: Option<String>,
 }
 
-/// The checksum of the wire, which pktgen does not count and the kind does.
+/// The frame check sequence. pktgen does not count it, but the kind does.
 const FRAME_CHECKSUM: u64 = 4;
-/// The time to live, or hop limit, that pktgen gives its packets.
+/// The time to live, or hop limit, of pktgen's packets.
 const TIME_TO_LIVE: u8 = 32;
-/// As many sizes as a mix may have ([`fathom_model::mix`]).
+/// The maximum number of sizes in a mix ([`fathom_model::mix`]).
 const SIZES_MAX: usize = 10_000;
-/// A tag or a label.
+/// The length of a tag or a label.
 const SHIM_BYTES: u64 = 4;
-/// Random destinations that pktgen draws again: what no host has, loopback, multicast, and all hosts.
+/// Random destinations that pktgen draws again: addresses without a host, loopback, multicast, and the broadcast address.
 const REDRAWN_RANGES: [(u32, u32); 4] =
     [(0, 0x00ff_ffff), (0x7f00_0000, 0x7fff_ffff), (0xe000_0000, 0xefff_ffff), (u32::MAX, u32::MAX)];
 
@@ -78,7 +78,7 @@ fn unsupported<T>(parameter: &'static str, why: &str) -> Result<T, UnsupportedPa
     Err(UnsupportedParameter { parameter, why: why.to_owned() })
 }
 
-/// The length of a frame as the kind counts it; what no frame has stays such.
+/// Returns the frame length as the kind counts it. Impossible lengths stay impossible.
 const fn on_wire(size: u64) -> u64 {
     size.saturating_add(FRAME_CHECKSUM)
 }
@@ -109,14 +109,14 @@ fn has_flag(params: &Params, name: &str) -> bool {
 }
 
 impl PktgenValues {
-    /// As the language of frames writes them.
+    /// Returns the values in the syntax of the frame language.
     fn text(&self) -> String {
         let random = if self.order == PktgenOrder::Random { "?" } else { "" };
         let (first, last) = ((self.show)(self.first), (self.show)(self.last));
         if self.first == self.last { first } else { format!("{first}-{last}{random} each") }
     }
 
-    /// That of a packet, counted from 0; of random ones the lowest.
+    /// Returns the value of a packet, counted from 0. For random values, the lowest.
     fn at(&self, packet: u64) -> u128 {
         match self.order {
             PktgenOrder::InTurn => self.first + u128::from(packet) % (self.last - self.first + 1),
@@ -124,20 +124,20 @@ impl PktgenValues {
         }
     }
 
-    /// Ports: the last of several is never sent.
+    /// A range of ports. pktgen never sends the last of several.
     fn ports((min, max): (u64, u64), order: PktgenOrder) -> Self {
         let last = if max > min { max - 1 } else { min };
         Self { first: min.into(), last: last.into(), order, show: number }
     }
 
-    /// Addresses of IPv4: in turn up to the last of them, at random below it.
+    /// A range of IPv4 addresses. The last one is included in order, but not at random.
     fn v4((first, end): (Ipv4Addr, Option<Ipv4Addr>), order: PktgenOrder) -> Self {
         let (first, end) = (first.to_bits(), end.map_or(0, Ipv4Addr::to_bits));
         let last = if end <= first { first } else { end - u32::from(order == PktgenOrder::Random) };
         Self { first: first.into(), last: last.into(), order, show: v4 }
     }
 
-    /// Addresses of Ethernet in a row; pktgen counts in the last five bytes only.
+    /// A range of consecutive MAC addresses. pktgen counts only in the last five bytes.
     fn macs(
         MacAddress(octets): MacAddress,
         count: (&'static str, u64),
@@ -153,7 +153,7 @@ impl PktgenValues {
         Ok(Self { first, last: first + more, order, show: mac })
     }
 
-    /// Addresses of IPv6: one, or (random | lowest) & highest, which is all of a network or something else.
+    /// IPv6 addresses: a single one, or (random | lowest) & highest. Only ranges that are a whole network are supported.
     fn v6([one, min, max]: [Ipv6Addr; 3]) -> Result<Self, UnsupportedParameter> {
         let (order, show) = (PktgenOrder::Random, v6 as fn(u128) -> String);
         if min.is_unspecified() {
@@ -173,14 +173,14 @@ impl PktgenValues {
 }
 
 impl PacketSizes {
-    /// Those that are asked, but none below `least`.
+    /// Returns the requested sizes, but none below `least`.
     fn of(params: &Params, least: u64) -> Result<Self, SizeMixError> {
         let (min, max) = (params.min_pkt_size, params.max_pkt_size);
         let part = |size: u64, weight: u64| format!("{}:{weight}", on_wire(size.max(least)));
         let parts: Vec<String> = if min < max {
-            // At random the longest is left out.
+            // At random, the largest size is never sent.
             let last = if has_flag(params, "TXSIZE_RND") { max - 1 } else { max };
-            // One more than a mix may have says enough.
+            // One more than the maximum of a mix is enough to fail.
             (min..=last).take(SIZES_MAX + 1).map(|size| part(size, 1)).collect()
         } else {
             params.imix_weights.iter().map(|SizeWeight { size, weight }| part(*size, *weight)).collect()
@@ -194,13 +194,13 @@ impl PacketSizes {
         Ok(Self { least, cycle: order.iter().map(length).collect(), mix: Some(text) })
     }
 
-    /// That of a packet, counted from 0.
+    /// Returns the size of a packet, counted from 0.
     fn at(&self, packet: u64) -> u64 {
         let length = self.cycle.len() as u64;
         self.cycle[usize::try_from(packet % length).expect("a place in a list fits")]
     }
 
-    /// The sum of something over the sizes of the first packets.
+    /// Returns the sum of a function over the sizes of the first packets.
     fn sum(&self, packets: u64, each: impl Fn(u64) -> u64) -> u64 {
         let length = self.cycle.len() as u64;
         let rest = usize::try_from(packets % length).expect("a place in a list fits");
@@ -209,10 +209,10 @@ impl PacketSizes {
     }
 }
 
-/// Sources, unless they are the device's own, and destinations.
+/// Sources, unless they are the device's own address, and destinations.
 type AddressPair = (Option<PktgenValues>, PktgenValues);
 
-/// The header of IP, and the addresses in it.
+/// Returns the IP header and its addresses.
 fn ip(params: &Params) -> Result<(AddressPair, String), UnsupportedParameter> {
     let (ends, rest) = match params.addresses {
         PktgenAddresses::V4 { dst, src } => {
@@ -247,12 +247,12 @@ fn ends_v4(params: &Params, [dst, src]: [Ipv4Range; 2]) -> Result<AddressPair, U
     Ok((source, destination))
 }
 
-/// The address of Ethernet of the other end: where packets are for a group the line alone says so.
+/// Returns the unicast MAC address for the kind. A group destination appears only in the frame line.
 pub(super) fn single(params: &Params) -> MacAddress {
     if params.dst_mac.is_group() { params.src_mac } else { params.dst_mac }
 }
 
-/// Tags and labels, the outermost first.
+/// Returns tags and labels, the outermost first.
 fn tags_and_labels(params: &Params) -> Result<Vec<String>, UnsupportedParameter> {
     if has_flag(params, "MPLS_RND") && !params.mpls.is_empty() {
         return unsupported(
@@ -265,36 +265,36 @@ fn tags_and_labels(params: &Params) -> Result<Vec<String>, UnsupportedParameter>
         let id = if has_flag(params, random) { "? each".to_owned() } else { id.to_string() };
         Some(format!("vlan {id} prio {priority} dei {cfi}"))
     };
-    // Both of pktgen's tags are of 802.1Q.
+    // Both of pktgen's tags are 802.1Q tags.
     let tags = [(params.svlan, "SVID_RND"), (params.vlan, "VID_RND")].into_iter().filter_map(tag);
     let label = |word: &u32| format!("mpls {} tc {} ttl {}", word >> 12, word >> 9 & 7, word & 0xff);
     Ok(tags.chain(params.mpls.iter().map(label)).collect())
 }
 
-/// The shortest packet with these headers and fathom's mark behind them.
+/// Returns the size of the shortest packet with these headers and fathom's mark after them.
 fn size_min(params: &Params, n_shims: u64) -> u64 {
     let ip = if matches!(params.addresses, PktgenAddresses::V4 { .. }) { 20 } else { 40 };
     (Ethernet::LENGTH + Udp::LENGTH + Mark::LENGTH) as u64 + ip + SHIM_BYTES * n_shims
 }
 
-/// How far the packets are that have left.
+/// The position in the packet sequence after the sent packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PacketPosition {
-    /// Source, where it is not the device's own, and destination of the next packet.
+    /// The source, if it is not the device's own address, and the destination of the next packet.
     pub(super) addresses: (Option<String>, String),
     /// Destination and source.
     pub(super) mac_offsets: (u64, u64),
     /// Destination and source.
     pub(super) ports: (u64, u64),
     pub(super) imix_size_counts: Vec<SizeWeight>,
-    /// The length of the last packet.
+    /// The size of the last packet.
     pub(super) size_bytes: u64,
-    /// That of all packets together, where they have several lengths.
+    /// The total size of all packets, if they have several sizes.
     pub(super) mixed_bytes: Option<u64>,
 }
 
 impl EnginePackets {
-    /// The packets that a block asks for.
+    /// Returns the packets for a block.
     pub(super) fn of(params: &Params) -> Result<Self, UnsupportedParameter> {
         let macs = (
             PktgenValues::macs(params.src_mac, ("src_mac_count", params.src_mac_count), order(params, "MACSRC_RND"))?,
@@ -327,7 +327,7 @@ impl EnginePackets {
         Ok(Self { line: layers.join(" / "), addresses, macs, ports, sizes, remark })
     }
 
-    /// What the kind is asked for.
+    /// Returns the options for the kind.
     pub(super) fn settings(&self, params: &Params) -> Settings {
         let mut settings = Settings::default().with("frame", self.line.clone()).with("mac", single(params).to_string());
         match &self.sizes.mix {
@@ -346,7 +346,7 @@ impl EnginePackets {
         settings
     }
 
-    /// Where they are after that many.
+    /// Returns the position after the given number of packets.
     pub(super) fn after(&self, packets: u64, params: &Params) -> PacketPosition {
         let shown = |values: &PktgenValues| (values.show)(values.at(packets));
         let low = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
@@ -379,7 +379,7 @@ mod tests {
         *,
     };
 
-    /// What comes of settings beside those of every job.
+    /// Returns the packets for these settings, in addition to the settings of every job.
     fn packets(lines: &[&str]) -> Result<(EnginePackets, Params), UnsupportedParameter> {
         let params =
             device_params::params(&device(&[&["dst 10.0.0.2", "dst_mac 02:00:00:00:00:02"], lines].concat()), OWN);
@@ -396,7 +396,7 @@ mod tests {
         craft::FrameEndpoints { source: end(1, 49_152), target: end(2, 9) }
     }
 
-    /// The frames that the engine makes of it: the line is one of its language.
+    /// Returns the frames that the engine builds from the packets. This also checks the syntax of the frame line.
     fn blueprint((packets, params): &(EnginePackets, Params)) -> FrameSet {
         let setup = FrameContext { ends: hosts(), mtu_bytes: 1500, seed: 7 };
         craft::from_settings(&packets.settings(params), &setup).unwrap()
@@ -467,7 +467,7 @@ mod tests {
         for (lines, layers) in cases {
             let made = packets(lines).unwrap();
             assert_eq!(made.0.line, layers.join(" / "), "{lines:?}");
-            // All packets are of one flow, so that one thread sends all values.
+            // All packets belong to one flow, so that one thread sends all values.
             assert_eq!(blueprint(&made).n_flows, 1, "{lines:?}");
         }
     }

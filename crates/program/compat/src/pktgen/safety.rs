@@ -1,4 +1,5 @@
-//! Where pktgen may send: a lab of ours, or what the user has allowed, destinations and foreign sources alike.
+//! The permitted targets of pktgen: a fathom lab, or addresses that the user allowed, for destinations and foreign sources
+//! alike.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -17,7 +18,7 @@ use fathom_run::{
     target,
 };
 
-/// Refuses a job that would send where nobody has allowed it.
+/// Refuses a job that would send to a destination that is not allowed.
 pub(super) fn check(job: &PktgenJob, allowed: &AllowList) -> anyhow::Result<()> {
     if target::is_in_lab() {
         return Ok(());
@@ -25,7 +26,7 @@ pub(super) fn check(job: &PktgenJob, allowed: &AllowList) -> anyhow::Result<()> 
     let mut netlink = Netlink::open()?;
     let own: Vec<IpAddr> = netlink.addresses()?.into_iter().map(|(_, address)| address).collect();
     for device in &job.devices {
-        // Whatever the device's own address of Ethernet is: another must not be asked for.
+        // The device's own MAC address does not matter here, because no other source is permitted.
         let Params { addresses, .. } = device_params::params(device, MacAddress([0; 6]));
         check_destinations(device, &addresses, allowed)?;
         check_sources(&addresses, allowed, &own)?;
@@ -34,7 +35,7 @@ pub(super) fn check(job: &PktgenJob, allowed: &AllowList) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Refuses broadcasts, a device that does not lead to the destinations, and a neighbour that is not on the way to them.
+/// Refuses broadcasts, a device without a route to the destinations, and a neighbor that is not on the way to them.
 fn check_route(device: &JobDevice, (first, end): (IpAddr, IpAddr), netlink: &mut Netlink) -> anyhow::Result<()> {
     if let Some(all) = netlink.broadcasts()?.into_iter().find(|all| (first..=end).contains(&IpAddr::V4(*all))) {
         let why = "it is the broadcast address of a network of this host";
@@ -63,22 +64,22 @@ fn refused(what: String, why: &str) -> UserError {
     UserError::new(Exit::Preflight, what).with_line("why", why)
 }
 
-/// The last value of a parameter.
+/// Returns the last value of a parameter.
 fn last<'a>(device: &'a JobDevice, name: &str) -> Option<&'a Value> {
     device.settings.iter().rev().find(|setting| setting.name() == name).map(PktgenSetting::value)
 }
 
-/// The first and the last of destinations, as pktgen goes through them.
+/// Returns the first and the last destination, in pktgen's order.
 fn destinations(addresses: &PktgenAddresses) -> (IpAddr, IpAddr) {
     match *addresses {
         PktgenAddresses::V4 { dst: (first, last), .. } => ends(first, last),
         PktgenAddresses::V6 { dst: [one, min, _], .. } if min.is_unspecified() => (one.into(), one.into()),
-        // Whatever is between: (random | lowest) & highest has all that the two have in common before.
+        // All values in between: (random | lowest) & highest keeps the common prefix of both.
         PktgenAddresses::V6 { dst: [_, min, max], .. } => (min.into(), max.into()),
     }
 }
 
-/// The same of sources; none where they are the device's own.
+/// Returns the first and the last source, or `None` if it is the device's own address.
 fn sources(addresses: &PktgenAddresses) -> Option<(IpAddr, IpAddr)> {
     match *addresses {
         PktgenAddresses::V4 { src: (first, last), .. } => first.or(last).map(|_| ends(first, last)),
@@ -134,7 +135,7 @@ fn check_sources(addresses: &PktgenAddresses, allowed: &AllowList, own: &[IpAddr
     }
 }
 
-/// Refuses a range of which a part is not allowed.
+/// Refuses a range that is not completely allowed.
 fn range(allowed: &AllowList, (first, end): (IpAddr, IpAddr)) -> Result<(), UserError> {
     allowed.check(&first.to_string(), &[first])?;
     allowed.check(&end.to_string(), &[end])?;

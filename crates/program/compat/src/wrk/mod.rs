@@ -1,7 +1,7 @@
-//! Drop-in for wrk: closed loop over keep-alive connections, with its scripts.
+//! Drop-in for wrk: a closed loop over keep-alive connections, with wrk's scripts.
 //!
-//! Latency is the service time as it was measured. wrk adds samples that never were (its answer to coordinated omission), which
-//! this drop-in does not.
+//! Latency is the measured service time. wrk corrects for coordinated omission by adding samples that were never measured; this
+//! drop-in does not.
 
 mod options;
 mod script;
@@ -16,10 +16,10 @@ use options::Options;
 use super::closed_loop::{self, ClosedLoop, TargetError, UrlTarget};
 use fathom_run::{allow::AllowList, exit::Exit};
 
-/// wrk's exit code for whatever is wrong before the run.
+/// wrk's exit code for all errors before the run.
 const FAILED: Exit = Exit::Code(1);
 
-/// Runs it with wrk's own arguments.
+/// Runs wrk with its own arguments.
 pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit> {
     let (words, extras) = closed_loop::without_extras(words);
     let reading = options::read(&words);
@@ -51,7 +51,7 @@ pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit>
         }
     }
     let load = load(&options);
-    // wrk says for its main state and each thread what it cannot open, and goes on without it.
+    // wrk reports a file that it cannot open once for its main state and once per thread, and continues without it.
     let is_there = |path: &&String| match File::open(path) {
         Ok(_) => true,
         Err(error) => {
@@ -70,11 +70,11 @@ pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit>
         measured
     };
     extras.print(&measured)?;
-    // wrk ends well on ctrl-C, with what it has measured so far.
+    // After ctrl-C, wrk exits normally with the results so far.
     Ok(script::exit(measured.record()?))
 }
 
-/// Says what is wrong and shows how to use it, as wrk does: the one on stderr, the other on stdout.
+/// Prints an error to stderr and the usage to stdout, like wrk.
 fn print_usage(said: Option<&str>) -> anyhow::Result<Exit> {
     if let Some(said) = said {
         eprintln!("{said}");

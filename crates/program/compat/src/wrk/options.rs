@@ -21,7 +21,7 @@ const SYNTAX: GetoptSyntax = GetoptSyntax {
     dialect: GetoptDialect::Gnu,
 };
 
-/// The tool's own list of options, a line each and none longer than 52 characters, as it pads them all to that width.
+/// wrk's own list of options, one per line. No line is longer than 52 characters, because wrk pads them all to that width.
 const USAGE: &[&str] = &[
     "Usage: wrk <options> <url>",
     "  Options:",
@@ -39,13 +39,13 @@ const USAGE: &[&str] = &[
     "  Time arguments may include a time unit (2s, 2m, 2h)",
 ];
 
-/// The text of `wrk` without a URL.
+/// Returns the output of `wrk` without a URL.
 pub(super) fn usage() -> String {
     let (last, lines) = USAGE.split_last().expect("the usage has lines");
     lines.iter().map(|line| format!("{line:<54}\n")).chain([format!("{last:<53}\n")]).collect()
 }
 
-/// What was asked of wrk.
+/// The options of a wrk command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Options {
     pub(super) connections: u64,
@@ -54,36 +54,36 @@ pub(super) struct Options {
     pub(super) duration: u64,
     /// In seconds.
     pub(super) timeout: u64,
-    /// Of the form `Name: value`.
+    /// Headers of the form `Name: value`.
     pub(super) headers: Vec<String>,
     pub(super) latency: bool,
     pub(super) script: Option<String>,
     pub(super) url: String,
-    /// The words behind the URL, for the script.
+    /// The arguments after the URL, for the script.
     pub(super) args: Vec<String>,
 }
 
-/// More threads than this only cost memory and switches where there are fewer cores.
+/// Beyond this number, more threads than cores only cost memory and context switches.
 const WORKERS_MAX: u64 = 256;
 
 impl Options {
-    /// How many threads do the work of those that were asked for; each has a state of its own in a script.
+    /// Returns the number of threads that do the work. With a script, each requested thread has a state of its own.
     pub(super) fn workers(&self) -> u64 {
         let n_cores = allowed_cores().map_or(0, |cores| u64::try_from(cores.len()).unwrap_or(0));
         if self.script.is_some() { self.threads } else { self.threads.min(WORKERS_MAX.max(n_cores)) }
     }
 }
 
-/// What a command line amounts to.
+/// The result of reading a command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ParsedCommandLine {
-    /// Whether the version is to be printed first, whatever follows.
+    /// True if the version is printed first, no matter what follows.
     pub(super) version: bool,
-    /// What to do, or what to say on stderr above the usage, if anything.
+    /// The options, or an optional message for stderr above the usage.
     pub(super) options: Result<Options, Option<String>>,
 }
 
-/// Reads the words behind the name of the tool.
+/// Reads the arguments after the name of the tool.
 pub(super) fn read(words: &[String]) -> ParsedCommandLine {
     let mut version = false;
     let asked = read_all(words, &mut version);
@@ -132,7 +132,7 @@ fn option(options: &mut Options, letter: char, value: String, version: &mut bool
         'L' => options.latency = true,
         'v' => *version = true,
         's' => options.script = Some(value),
-        // A field without a blank behind its colon is left out, as wrk does.
+        // Like wrk, skips a header without a space after its colon.
         'H' => options.headers.extend(value.split_once(':').is_some_and(|(_, v)| v.starts_with(' ')).then_some(value)),
         _ => return Err(None),
     }
@@ -173,7 +173,7 @@ mod tests {
         let shown = (defaults.connections, defaults.threads, defaults.duration, defaults.timeout);
         assert_eq!(shown, (10, 2, 10, 2));
         let workers = |line| reading(line).options.unwrap().workers();
-        // A machine of the future may have more cores.
+        // Compares with `<` because a future machine may have more cores.
         assert!(workers("-t 9000 -c 9000 u") < 9000);
         assert_eq!((workers("-t 200 -c 900 u"), workers("-t 9000 -c 9000 -s x.lua u")), (200, 9000));
     }

@@ -1,4 +1,4 @@
-//! A run of wrk with a script: the same text, with what the script says where wrk has it.
+//! A wrk run with a script: the same text, with the script's output where wrk prints it.
 
 use std::io::{self, IsTerminal as _};
 
@@ -12,7 +12,7 @@ use fathom_run::{
     exit::{Exit, UserError},
 };
 
-/// The load with a script in place of one fixed request.
+/// Returns the load with a script instead of one fixed request.
 pub(super) fn with(
     (load, allowed): (ClosedLoop, &AllowList),
     path: &str,
@@ -25,9 +25,10 @@ pub(super) fn with(
     Ok(ClosedLoop { kind: "app_lua", settings: settings.with("lenient", "true"), ..load })
 }
 
-/// Runs it and prints, in wrk's order: what the script said before, the head, what it said meanwhile, the result, what it said last.
+/// Runs the load and prints in wrk's order: the script's output before the run, the head, its output during the run, the
+/// result, and its output after the run.
 pub(super) fn measure(load: &ClosedLoop, options: &Options, allowed: &AllowList) -> anyhow::Result<MeasuredLoop> {
-    // Somebody who watches sees at once that it runs; whoever reads the text later finds the order of wrk.
+    // On a terminal, the head appears at once to show that the run has started. Otherwise the output has wrk's order.
     let is_watched = io::stdout().is_terminal();
     if is_watched {
         closed_loop::print_now(&text::head(options))?;
@@ -39,7 +40,7 @@ pub(super) fn measure(load: &ClosedLoop, options: &Options, allowed: &AllowList)
         }
         Err(error) => error,
     })?;
-    // Everything counts, as it does for the script's `done`, and not whole intervals alone.
+    // Counts the whole run, like the script's `done`, and not only whole intervals.
     let record = &Record { timeline: Timeline::default(), ..measured.record()?.clone() };
     let said = |name: &str| record.facts.get(name).map_or("", String::as_str);
     for line in said(facts::COMPLAINTS).lines().chain(said(facts::ERRORS).lines()) {
@@ -58,13 +59,13 @@ pub(super) fn measure(load: &ClosedLoop, options: &Options, allowed: &AllowList)
     Ok(measured)
 }
 
-/// The exit code that the script asked for, if it did.
+/// Returns the exit code that the script requested, if any.
 pub(super) fn exit(record: &Record) -> Exit {
     let code = record.facts.get(facts::EXIT_CODE).and_then(|code| code.parse().ok());
     code.map_or(Exit::Pass, Exit::Code)
 }
 
-/// What the script got wrong, a line each.
+/// Returns the script's errors, one per line.
 fn failed(record: &Record) -> impl Iterator<Item = String> + '_ {
     let errors = record.errors.iter().filter_map(|(what, n)| Some((what.strip_prefix(ERROR_PREFIX)?, n)));
     errors.map(|(what, n)| if *n == 1 { what.to_owned() } else { format!("{what}, {n} times") })

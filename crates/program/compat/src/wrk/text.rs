@@ -1,4 +1,4 @@
-//! What wrk prints, from what was recorded. Pure.
+//! The output of wrk, built from the record. Pure functions.
 
 use std::fmt::Write as _;
 
@@ -25,14 +25,14 @@ pub(super) struct ThreadStats {
     pub(super) mean: f64,
     pub(super) stdev: f64,
     pub(super) max: f64,
-    /// The share of values within one standard deviation of the mean; not a number when there is no value.
+    /// The share of values within one standard deviation of the mean. NaN if there is no value.
     pub(super) within: f64,
 }
 
 impl ThreadStats {
-    /// Of values that are each that many of the printed unit.
+    /// Computes a row from values. One printed unit is `per_unit` recorded units.
     fn of(values: &Histogram, per_unit: f64) -> Self {
-        // Rates of nothing at all are none: wrk samples no thread that has done nothing.
+        // If all values are zero, the row is empty, because wrk takes no samples of a thread that has done nothing.
         let Some((mean, max)) = values.mean().zip(values.max()).filter(|(_, max)| *max > 0) else {
             return Self { within: f64::NAN, ..Self::default() };
         };
@@ -48,17 +48,17 @@ impl ThreadStats {
     }
 }
 
-/// A share in percent, as C prints what is not a number.
+/// Formats a share in percent. NaN is printed as in C.
 fn share(share: f64) -> String {
     if share.is_nan() { format!("{:>8}", "-nan") } else { format!("{:8.2}", share * 100.0) }
 }
 
-/// What a run of wrk amounts to.
+/// The result of a wrk run.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct WrkResult {
     /// In microseconds.
     pub(super) latency: ThreadStats,
-    /// Of one thread in a second.
+    /// The rate of one thread per second.
     pub(super) rate: ThreadStats,
     /// Percent and microseconds.
     pub(super) percentiles: Vec<(f64, f64)>,
@@ -66,7 +66,7 @@ pub(super) struct WrkResult {
     pub(super) n_bytes: u64,
     pub(super) span: Nanos,
     pub(super) failures: FailureCounts,
-    /// Answers with a status above 399.
+    /// Responses with a status above 399.
     pub(super) n_refused: u64,
 }
 
@@ -76,7 +76,7 @@ impl WrkResult {
     pub(super) fn of(record: &Record, options: &Options) -> Self {
         let none = Histogram::new();
         let named = |name: &str| record.distributions.get(name).unwrap_or(&none);
-        // wrk takes one time for all that was sent together.
+        // wrk takes one time for all requests that were sent together.
         let latency = record.distributions.get(BATCH_TIME).unwrap_or_else(|| named(distribution::SERVICE_TIME));
         let percentile = |percent: f64| {
             let rank = rounded((percent / 100.0 * approximate(latency.count()) + 0.5).round());
@@ -98,7 +98,7 @@ impl WrkResult {
     }
 }
 
-/// What stands above the run.
+/// Returns the text before the run.
 pub(super) fn head(options: &Options) -> String {
     format!(
         "Running {} test @ {}\n  {} threads and {} connections\n",
@@ -109,7 +109,7 @@ pub(super) fn head(options: &Options) -> String {
     )
 }
 
-/// What is printed when it is over.
+/// Returns the text after the run.
 pub(super) fn body(outcome: &WrkResult, options: &Options) -> String {
     let mut text = format!("  Thread Stats{:>6}{:>11}{:>8}{:>12}\n", "Avg", "Stdev", "Max", "+/- Stdev");
     text += &outcome.latency.row("Latency", time_us);
@@ -155,7 +155,7 @@ mod tests {
         }
     }
 
-    /// The numbers behind an output of wrk 4.1.0 against nginx, as far as they can be read from it.
+    /// The values behind an output of wrk 4.1.0 against nginx, as far as they can be derived from it.
     fn outcome() -> WrkResult {
         WrkResult {
             latency: ThreadStats { mean: 739.63, stdev: 1_270.0, max: 9_540.0, within: 0.8599 },

@@ -1,13 +1,13 @@
-//! Numbers with a unit as wrk writes and reads them.
+//! Numbers with units, as wrk writes and reads them.
 //!
-//! A value moves on to the next unit at 85 % of it, as long as one more unit follows: 850 µs are `0.85ms`, 51 s are `0.85m`, and
-//! no time is ever shown in hours.
+//! A value switches to the next unit at 85 % of it, as long as one more unit follows: 850 µs are `0.85ms`, 51 s are `0.85m`,
+//! and a time is never shown in hours.
 
-/// A row of units, each that many times the one before.
+/// A series of units. Each is `scale` times the previous one.
 pub(super) struct UnitScale {
     scale: f64,
     base: &'static str,
-    /// The last one is read and never written.
+    /// The higher units. The last one can be read but is never written.
     above: &'static [&'static str],
 }
 
@@ -16,7 +16,7 @@ const SECONDS: UnitScale = UnitScale { scale: 60.0, base: "s", above: &["m", "h"
 const BINARY: UnitScale = UnitScale { scale: 1024.0, base: "", above: &["K", "M", "G", "T", "P"] };
 const METRIC: UnitScale = UnitScale { scale: 1000.0, base: "", above: &["k", "M", "G", "T", "P"] };
 
-/// Where a time in microseconds is shown in seconds.
+/// From this time on, in microseconds, a time is shown in seconds.
 const SECOND_US: f64 = 1_000_000.0;
 
 impl UnitScale {
@@ -32,7 +32,7 @@ impl UnitScale {
         format!("{value:.decimals$}{unit}")
     }
 
-    /// Reads a whole number with a unit behind it or none.
+    /// Reads a whole number with an optional unit.
     fn read(&self, text: &str) -> Option<u64> {
         let text = text.trim_start();
         let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -48,22 +48,22 @@ impl UnitScale {
     }
 }
 
-/// A time in microseconds: `122.00us`, `1.27ms`, `2.01s`.
+/// Formats a time in microseconds: `122.00us`, `1.27ms`, `2.01s`.
 pub(super) fn time_us(us: f64) -> String {
     if us >= SECOND_US { SECONDS.show(us / SECOND_US, 2) } else { MICROS.show(us, 2) }
 }
 
-/// A time in whole seconds: `10s`, and `1m` for 55.
+/// Formats a time in whole seconds: `10s`, and `1m` for 55.
 pub(super) fn time_s(seconds: u64) -> String {
     SECONDS.show(fathom_model::units::approximate(seconds), 0)
 }
 
-/// A number of bytes without its `B`: `64.02M`.
+/// Formats a number of bytes without the `B`: `64.02M`.
 pub(super) fn binary(bytes: f64) -> String {
     BINARY.show(bytes, 2)
 }
 
-/// A number of things: `19.75k`.
+/// Formats a count: `19.75k`.
 pub(super) fn metric(number: f64) -> String {
     METRIC.show(number, 2)
 }
@@ -78,7 +78,7 @@ pub(super) fn read_time(text: &str) -> Option<u64> {
     SECONDS.read(text)
 }
 
-/// Right-aligned, with room for two letters of a unit behind the number.
+/// Right-aligns a text, with space for a unit of two letters after the number.
 pub(super) fn column(text: &str, width: usize) -> String {
     let n_letters = text.chars().rev().take(2).filter(char::is_ascii_alphabetic).count();
     let pad = 2 - n_letters;

@@ -1,4 +1,4 @@
-//! `fathom agent`: a host of a test, driven over standard streams.
+//! `fathom agent`: a host of a test, controlled over standard streams.
 
 use std::net::IpAddr;
 
@@ -75,7 +75,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         liveness: if matches.get_flag("local") { Liveness::EndOfStream } else { Liveness::Heartbeats },
         role_log: matches.get_one::<String>("roster").map(agent::RoleLog::new),
     };
-    // What a test starts or loads must neither read nor write what is spoken here.
+    // Programs and libraries of a test must not read or write the control streams.
     let (input, output) = streams::take_standard().map_err(|error| {
         UserError::new(Exit::Preflight, "cannot keep the standard streams for the controller").with_causes(&error)
     })?;

@@ -1,4 +1,4 @@
-//! `fathom allow`: whom this machine may load, remembered.
+//! `fathom allow`: manages the saved allow-list of this machine.
 
 use std::{
     fmt::Write as _,
@@ -109,7 +109,7 @@ fn files() -> anyhow::Result<[std::path::PathBuf; 2]> {
     allow::files().context("cannot tell where the allow file is: neither HOME nor XDG_CONFIG_HOME is set")
 }
 
-/// All lines of the files.
+/// Returns all lines of the files.
 fn kept_lines() -> anyhow::Result<Vec<allow::AllowLine>> {
     let lines = |path: &Path| anyhow::Ok(allow::read_lines(&allow::read_file(path)?.unwrap_or_default(), path));
     let [path, older] = files()?;

@@ -20,7 +20,7 @@ Examples:
 A link named after the tool does the same. --fathom adds our own report behind the tool's text.";
 
 pub(super) fn define(command: Command) -> Command {
-    // All that stands behind the tool is the tool's, its -h and --version too.
+    // All arguments after the tool belong to the tool, including -h and --version.
     command
         .override_usage("fathom as [--allow CIDR] TOOL [ARGS]...")
         .allow_external_subcommands(true)

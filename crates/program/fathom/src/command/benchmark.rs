@@ -1,4 +1,4 @@
-//! The options of benchmarking methods: RFC 2544 and what came after it, a test per frame size.
+//! The options of benchmarking methods: RFC 2544 and its successors, with one test per frame size.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use fathom_run::{
 
 /// The option that asks for methods.
 const METHOD: &str = "method";
-/// The smallest, a middle and the largest size of Ethernet show what depends on the size.
+/// A small, a medium and a large Ethernet frame show which results depend on the size.
 const SIZES: &[&str] = &["64", "512", "1518"];
 /// RFC 2544 section 9.1.
 const SIZES_CONFORM: &[&str] = &["64", "128", "256", "512", "1024", "1280", "1518"];
-/// More sizes take longer than anybody waits.
+/// More sizes would take too long.
 const SIZES_MAX: usize = 32;
 
-/// The options, for the command that sends frames.
+/// Returns the options for the command that sends frames.
 pub(super) fn arguments() -> Vec<Arg> {
     let option = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).help(help).help_heading("Benchmarking methods")
@@ -68,7 +68,7 @@ pub(super) fn arguments() -> Vec<Arg> {
     ]
 }
 
-/// The benchmark that is asked for.
+/// Returns the requested benchmark.
 fn benchmark_plan(matches: &ArgMatches) -> Option<BenchmarkPlan> {
     let list = |name: &str| -> Vec<String> {
         let words = matches.try_get_many::<String>(name).ok().flatten().into_iter().flatten();
@@ -98,7 +98,7 @@ fn benchmark_plan(matches: &ArgMatches) -> Option<BenchmarkPlan> {
     })
 }
 
-/// The tests of the benchmark that is asked for, one per frame size; nothing where none is.
+/// Returns the tests of the requested benchmark, one per frame size, or `None` if no benchmark was requested.
 pub(super) fn tests(
     matches: &ArgMatches,
     (kind, given): (&str, &Settings),

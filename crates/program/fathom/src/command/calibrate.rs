@@ -1,4 +1,4 @@
-//! `fathom calibrate`: what the tool itself reaches on this machine against its own ideal responders.
+//! `fathom calibrate`: measures the maximum rates of fathom itself on this machine, against its own ideal responders.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -28,7 +28,7 @@ fn kinds_with_ceiling(needs_lab: bool) -> impl Iterator<Item = (&'static dyn Tes
     with_ceiling.filter(move |(_, setup)| setup.needs_lab == needs_lab)
 }
 
-/// Findings that say that a ceiling may be too low: others used the processors.
+/// Findings that make a ceiling unreliable, because other programs used the CPU.
 const DISTURBANCES: [&str; 2] = ["other-programs", "steal"];
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
@@ -45,14 +45,14 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Whether the ceilings are to be measured first; a quick evaluation goes without.
+/// Returns true if the ceilings must be measured first. A quick evaluation does without them.
 pub(super) fn is_missing(is_quick: bool) -> bool {
     let of_kind = |kept: &Calibration, kind: &str| kept.ceilings.get(kind).is_some_and(|ceiling| !ceiling.disturbed);
     let is_whole = |kept: Calibration| kinds_with_ceiling(false).all(|(kind, _)| of_kind(&kept, kind.name()));
     !is_quick && !Calibration::load().is_some_and(is_whole)
 }
 
-/// Measures the ceilings before something else is measured.
+/// Measures the ceilings before another measurement.
 pub(super) fn calibrate_first() -> anyhow::Result<()> {
     eprintln!(
         "measuring the tool's own ceilings first, once per machine and build (again if other programs disturbed it)"
@@ -112,7 +112,7 @@ fn measure(duration: Nanos, is_quiet: bool) -> anyhow::Result<Calibration> {
     Ok(calibration)
 }
 
-/// The best trial of each metric of which more is better: a ceiling is what was reached once, not on average.
+/// Returns the best trial of each metric for which higher is better. A ceiling is the best result, not the average.
 fn best_trials(test: &fathom_model::TestRun) -> BTreeMap<String, f64> {
     let higher = test.summaries.iter().filter(|summary| summary.metric.better == fathom_model::Better::Higher);
     let best = higher.filter_map(|summary| {

@@ -1,4 +1,4 @@
-//! `--direction up|down|both`: which end sends, as seen from the host of the command.
+//! `--direction up|down|both`: selects the sending end, as seen from the host of the command.
 
 use clap::{Arg, ArgMatches};
 use fathom_engine::{CommandDoc, DataDirection, TestKind};
@@ -10,7 +10,7 @@ use fathom_run::{
     registry,
 };
 
-/// The word of the option, also where a kind has one of its own.
+/// The name of the option, also for kinds that have such an option themselves.
 pub(super) const DIRECTION: &str = "direction";
 const UP: &str = "up";
 const DOWN: &str = "down";
@@ -24,7 +24,7 @@ const FORMER_TESTS: &[(&str, &str, &str)] =
 /// A word of `--test` with its kinds by their direction.
 pub(super) type TestChoice = (&'static str, Vec<(DataDirection, &'static dyn TestKind)>);
 
-/// The option, with the words that any of these kinds takes.
+/// Returns the option, with the values that any of these kinds accepts.
 pub(super) fn argument(kinds: &[&dyn TestKind]) -> Arg {
     let own = kinds.iter().flat_map(|kind| kind.options()).filter(|option| option.name == DIRECTION);
     let own = own.flat_map(|option| if let ValueKind::Choice(words) = option.value { words } else { &[] });
@@ -44,12 +44,12 @@ pub(super) fn former_test_words(tests: &[&str]) -> impl Iterator<Item = &'static
     FORMER_TESTS.iter().filter(|(_, now, _)| tests.contains(now)).map(|(former, ..)| *former)
 }
 
-/// The word of today for a test, and the direction that its word meant.
+/// Returns the current name for a former one, and the direction that it meant.
 pub(super) fn from_former_word(word: &str) -> Option<(&'static str, &'static str)> {
     FORMER_TESTS.iter().find(|(former, ..)| *former == word).map(|(_, now, direction)| (*now, *direction))
 }
 
-/// The direction that was asked for.
+/// Returns the requested direction.
 pub(super) fn chosen(matches: &ArgMatches) -> Option<&str> {
     matches.try_get_one::<String>(DIRECTION).ok().flatten().map(String::as_str)
 }
@@ -81,7 +81,7 @@ pub(super) fn order_hosts(ends: TestHosts, doc: CommandDoc, matches: &ArgMatches
     if is_turned { ends.swapped() } else { ends }
 }
 
-/// Pairs each test of frames with the same one the other way, where both ways are asked for.
+/// Adds the reverse direction to each frame test if both directions were requested.
 pub(super) fn add_reverse_tests(tests: Vec<TestPlan>, matches: &ArgMatches) -> Result<Vec<TestPlan>, UserError> {
     let is_by_hosts = |test: &TestPlan| {
         let doc = registry::kind(&test.kind).ok().and_then(TestKind::command);
@@ -95,7 +95,7 @@ pub(super) fn add_reverse_tests(tests: Vec<TestPlan>, matches: &ArgMatches) -> R
             let what = format!("--{DIRECTION} {BOTH} is for a rate or a method, not for a search for a limit");
             return Err(UserError::new(Exit::Usage, what).with_line("use", "--method throughput"));
         };
-        // A test that is named by nothing but its kind needs no more than its direction.
+        // A test named only by its kind needs no name except its direction.
         let named = |direction: &str| {
             if there.name == there.kind { direction.to_owned() } else { format!("{}, {direction}", there.name) }
         };

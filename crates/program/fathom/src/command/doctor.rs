@@ -1,4 +1,4 @@
-//! `fathom doctor`: what this machine allows, why not, and how to allow the rest.
+//! `fathom doctor`: shows which features this machine allows, the reasons for missing ones, and how to allow them.
 
 use std::{fs, io::Write as _, os::fd::AsFd as _, sync::Arc};
 
@@ -30,26 +30,26 @@ pub(super) fn define(command: Command) -> Command {
     command.arg(Arg::new("json").long("json").help("print one JSON document").action(ArgAction::SetTrue))
 }
 
-/// How a check ended.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum CheckState {
-    /// All is there.
+    /// The feature is available.
     Ok,
-    /// Something is lost, and fathom goes on without it.
+    /// The feature is missing, and fathom continues without it.
     Lacks,
-    /// Good to know.
+    /// Information only.
     Note,
 }
 
-/// What one look at the machine showed.
+/// One check of the machine.
 #[derive(Debug, Serialize)]
 struct Check {
     what: &'static str,
     state: CheckState,
-    /// What was seen.
+    /// The observed state.
     seen: String,
-    /// What cannot be done without it, and how to allow it.
+    /// The consequences, and how to allow the feature.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     advice: Vec<String>,
 }
@@ -61,7 +61,7 @@ impl Check {
         Self { what, state, seen: seen.into(), advice }
     }
 
-    /// A privileged call that was tried.
+    /// Returns the check for a privileged call that was attempted.
     fn of_attempt<T>(what: &'static str, outcome: fathom_sys::Result<T>, advice: &[&str]) -> Self {
         match outcome {
             Ok(_) => Self::of(what, CheckState::Ok, "allowed", advice),
@@ -147,7 +147,7 @@ fn user_namespaces() -> Check {
     )
 }
 
-/// Nothing is sent here: it is tried whether it could be.
+/// Returns a permit for frames. The checks send nothing; they only test whether sending would be possible.
 fn frame_permission() -> FramePermit {
     Policy::anything().permit_frames([]).expect("this policy refuses nothing")
 }
@@ -167,7 +167,7 @@ fn raw_frames() -> Check {
 }
 
 fn xdp() -> Check {
-    // XDP_PASS is 2.
+    // 2 is XDP_PASS.
     let mut code = Assembler::new();
     code.give(2);
     Check::of_attempt(
@@ -180,10 +180,10 @@ fn xdp() -> Check {
     )
 }
 
-/// What is lost where a namespace, a wire or a program may not be made.
+/// The advice if a namespace, a wire or a program cannot be created.
 const ALLOW_ALL: &str = "allow: sudo fathom …";
 
-/// Does something beside a veth of a namespace that is made for it.
+/// Runs work on one end of a veth in a temporary namespace.
 fn with_veth<T: Send>(work: impl FnOnce(u32) -> fathom_sys::Result<T> + Send) -> fathom_sys::Result<T> {
     let (near, far) = (NetNs::new()?, NetNs::new()?);
     let end = |name| VethEnd { name, mac: None };
@@ -197,7 +197,7 @@ fn with_veth<T: Send>(work: impl FnOnce(u32) -> fathom_sys::Result<T> + Send) ->
             netlink.set_up(index)
         })??;
     }
-    // Redirected frames are taken by a veth whose other end polls its ring.
+    // A veth takes redirected frames only if its other end polls its ring.
     far.enter_with(|| ethtool::Device::open("eth0")?.switch(Offload::Merging, OffloadState::On))??;
     near.enter_with(|| work(Netlink::open()?.link("eth0")?.index))?
 }
@@ -228,7 +228,7 @@ fn xdp_modes() -> Check {
     }
 }
 
-/// The word for the way out that has a check of its own.
+/// The name of the backend that has its own check.
 const PKTGEN: &str = "pktgen";
 
 fn frame_backends() -> Check {
@@ -251,7 +251,7 @@ fn frame_backends() -> Check {
             queueing: Queueing::Bypass,
             permit: frame_permission(),
         };
-        // The kernel's pktgen is checked by itself.
+        // The kernel's pktgen has a separate check.
         let words = backend::BACKEND_NAMES.iter().filter(|word| ![backend::AUTO, PKTGEN].contains(word));
         let tried =
             |word: &&str| match backend::open_generators(word, &port, std::slice::from_ref(&load), &mut Vec::new()) {

@@ -1,4 +1,4 @@
-//! `fathom evaluate`: every layer, top to bottom.
+//! `fathom evaluate`: tests every layer, from top to bottom.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_engine::{EvaluationRow, TestKind};
@@ -37,7 +37,7 @@ pub(super) fn define(command: Command) -> Command {
     command.arg(target).arg(quick).arg(script).args(measurement::arguments()).after_help(EXAMPLES)
 }
 
-/// How thorough an evaluation is.
+/// The rounds and times of an evaluation.
 struct EvaluationLength {
     rounds: u32,
     warmup: Nanos,
@@ -101,9 +101,9 @@ fn tests(ends: &TestHosts, pace: &EvaluationLength, matches: &ArgMatches) -> any
     .collect()
 }
 
-/// The row of a script of the user's own: it talks to the server that it names, or to the target as the other rows do.
+/// Returns the row for the user's own script. It contacts the server that it names, or the target like the other rows.
 ///
-/// It takes as long as it says itself, as its users may think for longer than a round of the other rows lasts.
+/// The script sets its own duration, because its users can think for longer than a round of the other rows.
 fn with_script(file: &str, row: TestPlan, matches: &ArgMatches) -> anyhow::Result<TestPlan> {
     let settings = Settings::default().with("file", file);
     let script = LoadedScenario::of(&settings, &Policy::anything()).map_err(|error| engine_error(&error))?;
@@ -115,7 +115,7 @@ fn with_script(file: &str, row: TestPlan, matches: &ArgMatches) -> anyhow::Resul
     };
     let row = TestPlan { warmup, duration, ..row };
     if urls.is_empty() {
-        // The other side reads in the text how many users come; what the text names is read here, beside its file.
+        // The responder reads the number of users from the text. Files that the text names are read here, relative to its file.
         return Ok(TestPlan { options: settings.with("script", script.text), ..row });
     }
     let lines: Vec<String> = urls.iter().map(ToString::to_string).collect();

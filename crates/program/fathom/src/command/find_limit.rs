@@ -3,13 +3,13 @@
 use clap::{Arg, ArgMatches};
 use fathom_model::{plan::SearchPlan, units::Nanos};
 
-/// The longest warm-up and the measured time of a trial: a search makes dozens of them.
+/// The maximum length of the warm-up, and the measured time of a trial. They are short because a search needs dozens of trials.
 pub(super) const SPANS: (Nanos, Nanos) = (Nanos::from_millis(500), Nanos::from_secs(1));
 
-/// The option that asks for a search.
+/// The option that starts a search.
 pub(super) const OBJECTIVE: &str = "find-limit";
 
-/// The options, for commands of which a test can be asked for a rate.
+/// Returns the options, for commands whose tests can have a rate.
 pub(super) fn arguments() -> Vec<Arg> {
     let text = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).help(help).help_heading("Search for a limit")
@@ -27,7 +27,7 @@ pub(super) fn arguments() -> Vec<Arg> {
     ]
 }
 
-/// The search that is asked for.
+/// Returns the requested search.
 pub(super) fn search(matches: &ArgMatches) -> Option<SearchPlan> {
     let text = |name: &str| matches.try_get_one::<String>(name).ok().flatten().cloned();
     Some(SearchPlan {

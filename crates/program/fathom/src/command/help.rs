@@ -1,4 +1,4 @@
-//! How the command line is explained: short and long help, and answers to options of other tools.
+//! The help of the command line: short and long help, and hints about options of other tools.
 
 use clap::{Command, error::ContextKind};
 
@@ -7,10 +7,10 @@ use fathom_run::exit::{Exit, UserError};
 /// Examples come before the list of options.
 pub(super) const TEMPLATE: &str = "{about-with-newline}\n{usage-heading} {usage}{after-help}\n\n{all-args}";
 
-/// A command with no more options than this shows all of them in its short help.
+/// A command with at most this many options shows all of them in its short help.
 const SHORT_HELP_MAX: usize = 12;
 
-/// What the short help of a command with many options shows: what most runs need.
+/// The options in the short help of a command with many options: those that most runs need.
 const SHORT_HELP_OPTIONS: &[&str] = &[
     "allow",
     "connections",
@@ -39,10 +39,10 @@ const SHORT_HELP_OPTIONS: &[&str] = &[
     "users",
 ];
 
-/// Puts examples first, and leaves the rarer options to the long help.
+/// Puts examples first, and leaves the less common options to the long help.
 pub(super) fn with_help_layout(command: Command) -> Command {
     let n_options = command.get_arguments().count();
-    // A printed command with another option behind it is a command, whatever it said before.
+    // If an option is appended to a printed command that already has it, the last one wins.
     let command = command.help_template(TEMPLATE).args_override_self(true);
     if n_options <= SHORT_HELP_MAX {
         return command;
@@ -53,7 +53,7 @@ pub(super) fn with_help_layout(command: Command) -> Command {
     })
 }
 
-/// Options of known tools: the letter, the commands that it is about, and what says the same here.
+/// Options of other tools: the letter, the commands where it may be typed, and the equivalent option.
 const FOREIGN_OPTIONS: &[(&str, &[&str], &str)] = &[
     ("-t", &["tcp", "udp", "packet"], "--duration 10s"),
     ("-t", &["http"], "--threads 2, or --duration 10s"),
@@ -75,7 +75,7 @@ const FOREIGN_OPTIONS: &[(&str, &[&str], &str)] = &[
     ("-f", &["probe"], "--flood"),
 ];
 
-/// The same where another command does the work.
+/// Options of other tools whose equivalent is another command.
 const FOREIGN_OPTIONS_ELSEWHERE: &[(&str, &[&str], &str)] = &[
     ("-c", &["tcp", "udp"], "the host stands without an option: fathom tcp HOST --key KEY"),
     ("-u", &["tcp"], "fathom udp HOST --key KEY --rate 1G"),
@@ -84,7 +84,7 @@ const FOREIGN_OPTIONS_ELSEWHERE: &[(&str, &[&str], &str)] = &[
     ("--plan", &["serve", "doctor", "lab", "calibrate", "report"], "--plan is for commands that measure"),
 ];
 
-/// What clap found wrong, in the form of all our errors.
+/// Converts an error of clap to the form of all other errors.
 pub(super) fn usage_error(error: &clap::Error, words: &[String]) -> UserError {
     let text = error.render().to_string();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -100,7 +100,7 @@ pub(super) fn usage_error(error: &clap::Error, words: &[String]) -> UserError {
     })
 }
 
-/// What says the same here as an option of a known tool.
+/// Returns the equivalent of another tool's option.
 fn equivalent_option(error: &clap::Error, words: &[String]) -> Option<&'static str> {
     let unknown = error.get(ContextKind::InvalidArg)?.to_string();
     let command = words.get(1)?.as_str();

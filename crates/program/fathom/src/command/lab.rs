@@ -81,7 +81,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         Some(("exec", given)) => exec(given),
         Some((_, given)) => {
             let order = given.get_one::<String>("order").expect("clap requires the order");
-            // What went wrong was told to the process that asked, on standard output.
+            // Errors have been reported on standard output to the process that started this one.
             Ok(holder::run(order, io::stdout().lock(), &PacketPrograms).map_or(Exit::Preflight, |()| Exit::Pass))
         }
         None => unreachable!("clap requires a subcommand"),
@@ -98,7 +98,7 @@ fn lab_name(given: &ArgMatches, otherwise: Option<&str>) -> anyhow::Result<LabNa
 }
 
 fn up(given: &ArgMatches) -> anyhow::Result<Exit> {
-    // Before anything is made, so that whoever interrupts it is answered.
+    // Signals are watched before anything is created, so that an interrupt is handled.
     let signals = signal::watch()?;
     let preset = preset::find(given.get_one::<String>("preset").expect("it has a default"))?;
     let name = lab_name(given, Some(preset.name))?;
@@ -179,7 +179,7 @@ fn exec(given: &ArgMatches) -> anyhow::Result<Exit> {
         _ => anyhow::Error::from(error),
     });
     let status = started?.wait().with_context(|| format!("cannot wait for {}", words[0]))?;
-    // The command's own code is the answer; one that a signal ended gets what a shell would say.
+    // Returns the command's own exit code. If a signal ended the command, returns the same code as a shell.
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     Ok(Exit::Code(u8::try_from(code).unwrap_or(1)))
 }

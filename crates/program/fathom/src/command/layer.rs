@@ -1,4 +1,4 @@
-//! `fathom http | tcp | udp | packet`: one layer, one test.
+//! `fathom http | tcp | udp | packet`: one test of one layer.
 
 use clap::{Arg, ArgMatches, Command, builder::PossibleValue, parser::ValueSource};
 use fathom_engine::{CommandDoc, TestKind, pace::Profile};
@@ -16,15 +16,15 @@ use fathom_run::{
     registry,
 };
 
-/// The longest warm-up and the measured time of a round.
+/// The maximum length of the warm-up, and the measured time of a round.
 const SPANS: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(2));
-/// A number of bytes ends a round; the time only bounds it.
+/// A number of bytes ends a round; this time only limits it.
 const BYTES_MAX: Nanos = Nanos::from_secs(60);
-/// The word of `--protocol` for a fathom at the other end.
+/// The value of `--protocol` for a fathom responder.
 const FATHOM_PROTOCOL: &str = "fathom";
-/// The option of a kind that names a server of another tool.
+/// The option of a kind that names another tool's server.
 const SERVER: &str = "host";
-/// The option that names a device of this host, at which packets of somebody else are counted.
+/// The option that names a device of this host on which foreign packets are counted.
 const RECEIVE: &str = "receive";
 /// As many rounds as make an interval narrow.
 const ROUNDS: u32 = 5;
@@ -37,7 +37,7 @@ pub(super) struct LayerCommand {
     layer: Layer,
     /// How titles of runs begin.
     title: &'static str,
-    /// What stands behind the command.
+    /// The argument after the command: its name and its description.
     target: (&'static str, &'static str),
     examples: &'static str,
 }
@@ -148,7 +148,7 @@ impl LayerCommand {
         let former = direction::former_test_words(&words).map(|word| PossibleValue::new(word).hide(true));
         let values: Vec<_> = words.iter().copied().map(PossibleValue::new).chain(former).collect();
         let test = Arg::new("test").long("test").value_name("TEST").default_value(words[0]).value_parser(values);
-        // The URL or the server stands in the place of the target; a plan names it as an option of the test.
+        // The URL or the server is the target argument. In a plan, it is an option of the test.
         let is_own = |option: &Arg| ["url", SERVER, direction::DIRECTION].iter().any(|name| option.get_id() == name);
         let kinds = self.kinds();
         let named: Vec<options::NamedKind> = kinds.iter().map(|(doc, kind)| (doc.word, *kind)).collect();
@@ -281,7 +281,7 @@ impl LayerCommand {
         }
     }
 
-    /// The hosts, and the URL when the target needs nothing of ours.
+    /// Returns the hosts, and the URL if the target does not run fathom.
     fn ends(&self, matches: &ArgMatches) -> anyhow::Result<(TestHosts, Option<String>)> {
         let device = matches.get_one::<String>("device").map(String::as_str);
         match (matches.get_one::<String>("target"), measurement::lab_option(matches)) {

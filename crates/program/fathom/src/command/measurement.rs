@@ -1,4 +1,4 @@
-//! The options of every command that measures, and what happens after its plan is made.
+//! The options of every command that measures, and the steps after its plan is built.
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -29,10 +29,10 @@ use fathom_run::{
     output, registry, store, target,
 };
 
-/// Where agents listen.
+/// The default port of agents.
 pub(crate) const AGENT_PORT: u16 = 7700;
 
-/// The options of time, place and promise.
+/// Returns the options for times, places and promises.
 pub(crate) fn arguments() -> Vec<Arg> {
     let text = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).help(help)
@@ -68,7 +68,7 @@ pub(crate) fn arguments() -> Vec<Arg> {
     arguments
 }
 
-/// Where else traffic may go.
+/// Returns the option that adds to the allow-list.
 pub(crate) fn allow() -> Arg {
     Arg::new("allow")
         .long("allow")
@@ -77,15 +77,15 @@ pub(crate) fn allow() -> Arg {
         .action(ArgAction::Append)
 }
 
-/// What the user has allowed, for the command that was typed.
+/// Returns the allow-list for the typed command.
 pub(crate) fn allowed(matches: &ArgMatches) -> Result<AllowList, UserError> {
     AllowList::load(matches.get_many::<String>("allow").into_iter().flatten(), command_line())
 }
 
-/// The most that a file with a key holds: a certificate with its key beside it.
+/// The maximum size of a file with a key: a certificate and its private key.
 pub(crate) const KEY_FILE_MAX: u64 = 64 << 10;
 
-/// The key of the target: as it was typed, from a file, or from `FATHOM_KEY`, which no list of processes shows.
+/// Returns the key of the target: as typed, from a file, or from `FATHOM_KEY`, which is not visible in process listings.
 pub(crate) fn key(matches: &ArgMatches) -> Result<Option<String>, UserError> {
     if let Some(key) = matches.get_one::<String>("key") {
         return Ok(Some(key.clone()));
@@ -94,13 +94,13 @@ pub(crate) fn key(matches: &ArgMatches) -> Result<Option<String>, UserError> {
         return Ok(std::env::var("FATHOM_KEY").ok().filter(|key| !key.trim().is_empty()));
     };
     let text = files::read_text(path, KEY_FILE_MAX).map_err(|error| UserError::from_error(Exit::Usage, &error))?;
-    // The file of a `fathom serve` on this machine holds its key as well.
+    // The identity file of a `fathom serve` on this machine also contains its key.
     let key = text.parse().or_else(|error| Identity::parse(&text).map(|identity| identity.key()).map_err(|_| error));
     let key: Key = key.map_err(|error| fleet_error(&error).with_line("in", path.display().to_string()))?;
     Ok(Some(key.to_string()))
 }
 
-/// What stands between the hosts of a lab.
+/// Returns the option for the device between the hosts of a lab.
 pub(crate) fn device() -> Arg {
     let about: Vec<_> = FORMS.iter().map(|(word, arguments, about)| format!("{word}{arguments} ({about})")).collect();
     let help =
@@ -108,13 +108,13 @@ pub(crate) fn device() -> Arg {
     Arg::new("device").long("device").value_name("DEVICE").help(help)
 }
 
-/// A span of time among the options.
+/// Returns a duration from the options.
 pub(crate) fn duration_option(matches: &ArgMatches, name: &str, default: Nanos) -> anyhow::Result<Nanos> {
     let Some(text) = matches.get_one::<String>(name) else { return Ok(default) };
     text.parse().map_err(|error| UserError::new(Exit::Usage, format!("--{name}: {error}")).into())
 }
 
-/// The measured time of a round: what `--duration` says is that of all rounds together.
+/// Returns the measured time of a round. `--duration` covers all rounds together.
 pub(crate) fn round_duration(matches: &ArgMatches, default: Nanos, usual_rounds: u32) -> anyhow::Result<Nanos> {
     if !matches.contains_id("duration") {
         return Ok(default);
@@ -130,33 +130,33 @@ pub(crate) fn round_duration(matches: &ArgMatches, default: Nanos, usual_rounds:
     Ok(round)
 }
 
-/// The hosts of a plan, and which of them begins and which answers.
+/// The hosts of a plan and their roles.
 #[derive(Clone)]
 pub(crate) struct TestHosts {
-    /// The lab to be built, if any.
+    /// The lab to build, if any.
     pub(crate) lab: Option<LabPlan>,
-    /// The hosts by name, in the order of traffic.
+    /// The hosts by name, in the direction of the traffic.
     pub(crate) hosts: Vec<(&'static str, HostReach)>,
 }
 
 impl TestHosts {
-    /// The host that begins.
+    /// Returns the initiator.
     pub(crate) fn from(&self) -> &'static str {
         self.hosts[0].0
     }
 
-    /// The host that answers: the same one on a loopback.
+    /// Returns the responder. On loopback, it is the same host.
     pub(crate) fn to(&self) -> &'static str {
         self.hosts[self.hosts.len() - 1].0
     }
 
-    /// The same with the traffic the other way.
+    /// Returns the hosts with the direction of the traffic reversed.
     pub(crate) fn swapped(mut self) -> Self {
         self.hosts.reverse();
         self
     }
 
-    /// The host between the two, if there is one.
+    /// Returns the host in between, if there is one.
     pub(crate) fn via(&self) -> Option<&'static str> {
         match self.hosts.as_slice() {
             [_, (via, _), _] => Some(via),
@@ -165,13 +165,14 @@ impl TestHosts {
     }
 }
 
-/// The lab that is meant: a device stands in a pair unless another one is named.
+/// Returns the selected lab. A device without a lab selects the preset `pair`.
 pub(crate) fn lab_option(matches: &ArgMatches) -> Option<&str> {
     let device = matches.get_one::<String>("device").map(|_| "pair");
     matches.get_one::<String>("lab").map(String::as_str).or(device)
 }
 
-/// Two hosts of a lab with the device between them: one that is up by this name, else a preset that is built for the run.
+/// Returns two hosts of a lab and the device between them. Uses a running lab with this name, or else a preset built for the
+/// run.
 pub(crate) fn hosts_in_lab(name: &str, device: Option<&str>) -> Result<TestHosts, UserError> {
     let labs = StateFolder::from_environment().and_then(|state| fathom_lab::list(&state));
     let up = labs.ok().and_then(|labs| labs.into_iter().find(|(up, _)| up.as_str() == name));
@@ -199,16 +200,16 @@ pub(crate) fn hosts_in_lab(name: &str, device: Option<&str>) -> Result<TestHosts
     Ok(TestHosts { lab, hosts: names.into_iter().map(|host| (host, reach(host))).collect() })
 }
 
-/// This machine on both ends.
+/// Returns this machine for both roles.
 pub(crate) fn hosts_on_loopback() -> TestHosts {
     TestHosts { lab: None, hosts: vec![("here", HostReach::This)] }
 }
 
-/// This machine and a `fathom serve`, or this machine alone for a loopback address.
+/// Returns this machine and a `fathom serve`, or only this machine for a loopback address.
 pub(crate) fn hosts_at_target(target: &str, matches: &ArgMatches) -> Result<TestHosts, UserError> {
     let (host, port) = host_and_port(target);
     let key = key(matches)?;
-    // This machine alone needs no key, so one of the environment is meant for another target.
+    // This machine alone needs no key, so a key in the environment is meant for another target.
     let is_given = ["key", "key-file"].iter().any(|name| matches.contains_id(name)) || port.is_some();
     if key.is_none() || !is_given {
         let addresses = target::resolve(host)?;
@@ -232,7 +233,7 @@ pub(crate) fn hosts_at_target(target: &str, matches: &ArgMatches) -> Result<Test
     Ok(TestHosts { lab: None, hosts: vec![("client", HostReach::This), ("target", HostReach::Tls { address, key })] })
 }
 
-/// Splits `host:port` and `[::1]:port`; an address of version 6 without brackets has no port.
+/// Splits `host:port` and `[::1]:port`. An IPv6 address without brackets has no port.
 fn host_and_port(target: &str) -> (&str, Option<u16>) {
     if let Some((host, rest)) = target.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         return (host, rest.strip_prefix(':').and_then(|port| port.parse().ok()));
@@ -243,11 +244,10 @@ fn host_and_port(target: &str) -> (&str, Option<u16>) {
     }
 }
 
-/// Writes promises into the tests that they are about.
+/// Adds promises to the tests that they refer to.
 ///
-/// `10Gbit` is about the first metric of every test whose first metric has that unit and that asks for as much as
-/// possible; `TEST.METRIC=VALUE` and `METRIC=VALUE`
-/// name theirs.
+/// `10Gbit` refers to the first metric of every test, if that metric has this unit and the test runs as fast as possible.
+/// `TEST.METRIC=VALUE` and `METRIC=VALUE` name the metric.
 pub(crate) fn add_promises(tests: &mut [TestPlan], matches: &ArgMatches) -> anyhow::Result<()> {
     for text in matches.get_many::<String>("expect").into_iter().flatten() {
         let n_kept = tests.iter_mut().map(|test| add_promise(test, text)).collect::<anyhow::Result<Vec<_>>>()?;
@@ -267,13 +267,13 @@ pub(crate) fn add_promises(tests: &mut [TestPlan], matches: &ArgMatches) -> anyh
 
 fn add_promise(test: &mut TestPlan, promise: &str) -> anyhow::Result<bool> {
     let metrics = registry::kind(&test.kind)?.metrics();
-    // The name of a test may hold any sign, such as `direction=up` of a scan, so it is looked for as it stands.
+    // A test name can contain any character, such as `direction=up` of a scan, so it is matched as a whole.
     let of_test = promise.strip_prefix(test.name.as_str()).and_then(|rest| rest.strip_prefix('.'));
     let rest = of_test.unwrap_or(promise);
     let split = rest.find(['=', '<', '>', '≤', '≥']);
     let (subject, value) = split.map_or(("", rest), |at| (rest[..at].trim(), rest[at..].trim_start_matches('=')));
     let metric = match subject {
-        // A test that asks for a rate of its own cannot show what the network carries.
+        // A test with a requested rate cannot show the capacity of the network.
         "" if test.options.text("rate").is_some() && of_test.is_none() => None,
         "" => metrics.first().filter(|first| is_of(value, first.unit)),
         _ => promise::find(metrics, subject).ok(),
@@ -286,7 +286,7 @@ fn add_promise(test: &mut TestPlan, promise: &str) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Whether a bare promise such as `10Gbit` or `200kpps` can be about a metric of this unit.
+/// Returns true if a bare promise such as `10Gbit` or `200kpps` can refer to a metric of this unit.
 fn is_of(value: &str, unit: Unit) -> bool {
     let value = value.trim_end_matches("/s");
     let is_bits = value.ends_with("bit") || value.ends_with("bps") && !value.ends_with("pps") || value.ends_with('G');
@@ -298,10 +298,10 @@ fn is_of(value: &str, unit: Unit) -> bool {
     }
 }
 
-/// The most rounds of a run that goes on until its intervals are narrow, as netperf has them.
+/// The maximum number of rounds of a run that continues until its intervals are narrow, as in netperf.
 const ROUNDS_MAX: u32 = 30;
 
-/// Puts a plan together; `rounds` holds unless the command line says otherwise.
+/// Builds a plan. `rounds` is the default if the command line does not set it.
 pub(crate) fn plan(
     (title, rounds): (String, u32),
     ends: TestHosts,
@@ -324,7 +324,7 @@ pub(crate) fn plan(
     }
 }
 
-/// The command that repeats this run: the program by its name, and without the key, which is a secret.
+/// Returns the command that repeats this run, with the plain program name and without the key, which is a secret.
 pub(super) fn command_line() -> String {
     let mut words = vec!["fathom".to_owned()];
     let mut is_key = false;
@@ -343,16 +343,16 @@ pub(super) fn command_line() -> String {
     words.join(" ")
 }
 
-/// What becomes of a run beside what is printed.
+/// Whether the result of a run is saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KeepResult {
-    /// Kept under `runs/` unless `--output` names another folder.
+    /// Saved under `runs/` unless `--output` names another folder.
     Always,
-    /// Kept where `--output` says, if it is given.
+    /// Saved only if `--output` is given.
     IfRequested,
 }
 
-/// What surrounds the runs of a command.
+/// Returns the run options of a command.
 fn run_options(matches: &ArgMatches) -> anyhow::Result<RunOptions> {
     Ok(RunOptions {
         allowed: allowed(matches)?,
@@ -364,13 +364,13 @@ fn run_options(matches: &ArgMatches) -> anyhow::Result<RunOptions> {
     })
 }
 
-/// Where the document and the report go, if they are kept.
+/// Returns the folder for the document and the report, if they are saved.
 fn folder(matches: &ArgMatches, keep: KeepResult) -> Option<PathBuf> {
     let asked = matches.get_one::<PathBuf>("output").cloned();
     asked.or_else(|| (keep == KeepResult::Always).then(|| PathBuf::from(store::RUNS)))
 }
 
-/// Checks what can be checked before the first second of measuring: whether the report can be kept, and who answers.
+/// Checks everything possible before the measurement: whether the report can be saved and the hosts answer.
 pub(crate) fn check_before_run(plan: &Plan, matches: &ArgMatches, keep: KeepResult) -> anyhow::Result<()> {
     folder(matches, keep).as_deref().map_or(Ok(()), store::check_folder)?;
     execute::check_hosts(&CheckedPlan::new(plan.clone())?, &run_options(matches)?)
@@ -402,7 +402,7 @@ pub(crate) fn run_and_report(plan: Plan, matches: &ArgMatches, keep: KeepResult)
         );
     }
     if let Some(folder) = folder {
-        // What the command keeps by itself stands under the name of the run.
+        // Results that are saved by default are in a folder with the name of the run.
         let folder = if matches.contains_id("output") { folder } else { folder.join(&executed.run.id) };
         let report = store::save_run(&executed.run, &folder)?;
         eprintln!("report  {}", report.display());
@@ -420,7 +420,7 @@ mod tests {
 
     use super::*;
 
-    /// What a test of this name and kind takes from a promise.
+    /// Returns the promises that a test with this name and kind takes from a text.
     fn kept(name: &str, kind: &str, text: &str) -> Vec<(String, String)> {
         let mut test = TestPlan {
             name: name.to_owned(),

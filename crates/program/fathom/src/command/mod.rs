@@ -28,7 +28,6 @@ use clap::{ArgMatches, Command as Shape, error::ErrorKind};
 
 use fathom_run::exit::Exit;
 
-/// A command of the program.
 struct Command {
     name: &'static str,
     about: &'static str,
@@ -37,7 +36,7 @@ struct Command {
     run: fn(&ArgMatches) -> anyhow::Result<Exit>,
 }
 
-/// The commands in the order of the help: layers from top to bottom, then what surrounds them.
+/// The commands in the order of the help: layers from top to bottom, then the others.
 const COMMANDS: &[Command] = &[
     Command {
         name: "evaluate",
@@ -137,7 +136,7 @@ const EXIT_CODES: &str = "\
 Exit codes: 0 pass · 1 no valid result · 2 usage · 3 nothing was started (permission, refused target, wrong key, unreachable)
             4 incomplete, result kept · 10 promise broken · 12 promise open, or disturbed (--strict) · 130, 143 ended by a signal";
 
-/// The whole command line as clap knows it.
+/// Returns the complete command line for clap.
 fn define() -> Shape {
     let shape = Shape::new("fathom")
         .version(env!("CARGO_PKG_VERSION"))
@@ -156,14 +155,14 @@ fn add_commands(shape: Shape, commands: &[Command]) -> Shape {
     commands.iter().fold(shape, |shape, command| shape.subcommand(shaped(command)))
 }
 
-/// Runs the command of a table that the command line named.
+/// Runs the command that the command line named.
 fn dispatch(matches: &ArgMatches, commands: &[Command]) -> anyhow::Result<Exit> {
     let (name, given) = matches.subcommand().expect("clap requires a command");
     let command = commands.iter().find(|command| command.name == name).expect("clap knows the commands of the table");
     (command.run)(given)
 }
 
-/// Reads the command line and runs the command.
+/// Parses the command line and runs the command.
 pub(crate) fn run(words: &[String]) -> anyhow::Result<Exit> {
     let matches = match define().try_get_matches_from(words) {
         Ok(matches) => matches,

@@ -1,4 +1,4 @@
-//! Every command that is printed anywhere, in errors, findings, help or docs, is one that this program takes.
+//! Checks that this program accepts every command printed in errors, findings, help or docs.
 
 use std::{
     fs,
@@ -7,7 +7,7 @@ use std::{
 
 use super::{COMMANDS, define};
 
-/// All files below a folder with this ending.
+/// Returns all files in a folder, including subfolders, with this extension.
 fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let below = |path: PathBuf| match path.is_dir() {
@@ -18,7 +18,7 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     entries.flat_map(below).collect()
 }
 
-/// What stands in a text between `fathom` and the end of the literal, the code or the line that it is in.
+/// Returns the texts from `fathom` to the end of the literal, code span or line.
 fn commands(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in text.lines() {
@@ -26,7 +26,7 @@ fn commands(text: &str) -> Vec<String> {
         for (at, _) in line.match_indices("fathom ") {
             let end = match line[..at].chars().last() {
                 Some(sign @ ('"' | '`')) => line[at..].replace("\\\"", "''").find(sign).map(|len| at + len),
-                // An example stands alone on its line.
+                // An example is on a line of its own.
                 None => Some(line.len()),
                 _ => None,
             };
@@ -36,7 +36,7 @@ fn commands(text: &str) -> Vec<String> {
     found
 }
 
-/// The command without what is said about it, with something in the place of what the program fills in.
+/// Returns the command without its explanation, with values in place of the parts that the program fills in.
 fn filled(command: &str) -> String {
     let command = ["        ", "   ", " # ", "; ", "\";", " | ", "\\n"]
         .iter()
@@ -52,11 +52,11 @@ fn filled(command: &str) -> String {
     (filled + rest).trim_end_matches(['.', ',', ':', ')', '"']).replace(" N", " 7")
 }
 
-/// Whether it is a command and no sentence: a command of ours, then words that a command line has.
+/// Returns true if the text is a command and not a sentence: a known command, then words of a command line.
 fn is_command(command: &str) -> bool {
     let words: Vec<&str> = command.split(' ').collect();
     let is_known = words.get(1).is_some_and(|word| COMMANDS.iter().any(|known| known.name == *word));
-    // A command's name alone is spoken of and not to be typed.
+    // A command name alone is only mentioned, not meant to be typed.
     let is_whole = !words.iter().skip(1).all(|word| word.bytes().all(|byte| byte.is_ascii_lowercase()));
     is_known
         && is_whole
@@ -75,7 +75,7 @@ fn every_command_that_is_printed_is_taken() {
     let mut refused = Vec::new();
     for path in texts {
         let text = fs::read_to_string(&path).unwrap();
-        // What tests say may be wrong on purpose.
+        // Commands in tests may be invalid on purpose.
         let text = text.split("#[cfg(test)]").next().unwrap_or_default();
         for command in commands(text).iter().map(|command| filled(command)).filter(|command| is_command(command)) {
             let words = shlex::split(&command).unwrap_or_default();
@@ -103,7 +103,7 @@ fn options_that_findings_put_behind_a_command_are_taken_there() {
     for option in options {
         let commands = ["tcp 127.0.0.1", "http http://127.0.0.1/", "app run shop.scenario"];
         let is_taken = |command: &&str| {
-            // The option may stand in the command already.
+            // The command may already have the option.
             let line = format!("fathom {command} --rounds 2 --duration 1s {option} {option}");
             define().try_get_matches_from(shlex::split(&line).unwrap()).is_ok()
         };

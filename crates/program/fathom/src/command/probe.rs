@@ -1,4 +1,4 @@
-//! `fathom probe`: single packets to one host, and what comes back.
+//! `fathom probe`: sends single packets to one host and shows the replies.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ Examples:
 
 Exit codes: 0 the host answers · 1 it does not · 3 nothing was sent · 10 a promise is broken";
 
-/// The words of `--test`, and the kinds that they stand for.
+/// The values of `--test`, with their kinds.
 const TESTS: &[(&str, &[&str])] = &[
     ("all", &["probe", "probe_mtu", "probe_route"]),
     ("rtt", &["probe"]),
@@ -34,18 +34,18 @@ const TESTS: &[(&str, &[&str])] = &[
     ("route", &["probe_route"]),
     ("ports", &["probe_ports"]),
 ];
-/// Options that say which test is meant without `--test`, with its word.
+/// Options that select a test without `--test`, with the name of the test.
 const IMPLIED_BY: &[(&str, &str)] =
     &[("ports", "ports"), ("count", "rtt"), ("interval", "rtt"), ("flood", "rtt"), ("until", "rtt"), ("size", "rtt")];
 /// The option of the kinds that names the host.
 const HOST: &str = "host";
-/// As many probes as tell at a glance whether a host answers.
+/// Enough probes to see whether a host answers.
 const COUNT: u64 = 10;
-/// Hosts tell of closed UDP ports about once a second: what comes faster goes unanswered without being lost.
+/// Hosts report closed UDP ports about once per second. Faster probes get no reply although they are not lost.
 const UDP_INTERVAL: Nanos = Nanos::from_millis(1100);
-/// How long a flood lasts unless it is said.
+/// The default duration of a flood.
 const FLOOD_DURATION: Nanos = Nanos::from_secs(2);
-/// What bounds a search, which comes to its end by itself.
+/// The time limit of a search, which normally ends earlier.
 const SEARCH_DURATION_MAX: Nanos = Nanos::from_secs(120);
 
 fn kinds() -> Vec<options::NamedKind> {
@@ -93,14 +93,14 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     measurement::run_and_report(plan, matches, KeepResult::IfRequested)
 }
 
-/// The word of the test that is meant.
+/// Returns the name of the selected test.
 fn test_word(matches: &ArgMatches) -> &str {
     let is_given = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
     let chosen = IMPLIED_BY.iter().find(|(option, _)| is_given(option) && !is_given("test"));
     chosen.map_or_else(|| matches.get_one::<String>("test").map_or("all", String::as_str), |(_, word)| word)
 }
 
-/// Where probes come from, and whom they are for.
+/// Returns the host that sends the probes and the host that they go to.
 fn test_hosts(matches: &ArgMatches, given: &mut Settings) -> anyhow::Result<TestHosts> {
     let has_key = matches.contains_id("key");
     let in_lab = |lab| measurement::hosts_in_lab(lab, matches.get_one::<String>("device").map(String::as_str));
@@ -118,7 +118,7 @@ fn test_hosts(matches: &ArgMatches, given: &mut Settings) -> anyhow::Result<Test
     }
 }
 
-/// One test with as much of what was given as its kind knows.
+/// Creates a test with those given options that its kind has.
 fn test(
     name: &str,
     (given, used): (&Settings, &mut Vec<String>),
@@ -154,7 +154,7 @@ fn test(
     })
 }
 
-/// How long a series of that many probes takes.
+/// Returns the duration of a series of probes.
 fn series_duration(kind: &dyn TestKind, options: &mut Settings) -> anyhow::Result<Nanos> {
     if options.flag("flood") && options.text("count").is_none() {
         return Ok(FLOOD_DURATION);
@@ -169,11 +169,11 @@ fn series_duration(kind: &dyn TestKind, options: &mut Settings) -> anyhow::Resul
     let complete = options.complete(kind.options()).map_err(|error| UserError::new(Exit::Usage, error.to_string()))?;
     let count = complete.count("count").unwrap_or(COUNT);
     let interval = complete.span("interval").unwrap_or(Nanos::from_millis(100));
-    // What a busy machine or a slow flood adds must not cut it short.
+    // The reserve keeps a busy machine or a slow flood from cutting the series short.
     Ok(Nanos(interval.0.saturating_mul(count)) + FLOOD_DURATION)
 }
 
-/// How long it is until the time that `--until` names.
+/// Returns the time left until the time in `--until`.
 fn time_until(matches: &ArgMatches) -> anyhow::Result<Option<Nanos>> {
     let Some(text) = matches.get_one::<String>("until") else { return Ok(None) };
     if let Ok(span) = text.parse::<Nanos>() {
@@ -188,12 +188,12 @@ fn time_until(matches: &ArgMatches) -> anyhow::Result<Option<Nanos>> {
     Ok(Some(left))
 }
 
-/// From now until a time of day, today or tomorrow, or until a date with a time.
+/// Returns the time left until a time of day, today or tomorrow, or until a date with a time.
 fn time_left(text: &str, now: &Zoned) -> Option<Nanos> {
     let then = if let Ok(at) = text.parse::<jiff::Timestamp>() {
         at
     } else if let Some(time) = text.parse::<civil::Time>().ok().filter(|_| !text.contains('-')) {
-        // A date with a time would be taken for its time alone.
+        // Without this check, a date with a time would be read as the time alone.
         let at = |date: civil::Date| date.to_datetime(time).to_zoned(now.time_zone().clone()).ok();
         let today = at(now.date()).filter(|then| *then > *now);
         today.or_else(|| at(now.date().tomorrow().ok()?))?.timestamp()

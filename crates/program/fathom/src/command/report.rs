@@ -1,4 +1,4 @@
-//! `fathom report`: a kept result again, in any format.
+//! `fathom report`: prints a saved result again, in any format.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `fathom tcp --test rfc6349`: finds out what the path is, then walks through windows around what fits into it.
+//! `fathom tcp --test rfc6349`: measures the path, then tests window sizes around its bandwidth-delay product.
 
 use std::collections::BTreeMap;
 
@@ -15,65 +15,62 @@ use fathom_run::{
     registry,
 };
 
-/// The kinds of a walk, up and down, with those that fill the path the same way.
+/// The kinds of a window sweep, up and down, with the kinds that fill the path in the same direction.
 const KINDS_BY_DIRECTION: [(&str, &str); 2] = [("tcp_rfc6349", "tcp_stream"), ("tcp_rfc6349_down", "tcp_stream_down")];
-/// What must be known of the path, as options of the kind.
+/// The required facts about the path, as options of the kind.
 const BANDWIDTH: &str = "bandwidth";
 const BASELINE: &str = "baseline-rtt";
 const WINDOW: &str = "buffer";
 const FLOWS: &str = "flows";
-/// The windows of the walk in percent of what fits into the path: below it, at it, and one that must queue.
+/// The window sizes in percent of the bandwidth-delay product: below it, equal to it, and one that must build a queue.
 const WINDOW_PERCENTAGES: [u64; 5] = [25, 50, 75, 100, 150];
-/// Below this the kernel grants no receive buffer (`SOCK_MIN_RCVBUF`), and two segments make no window.
+/// Below this size, the kernel grants no receive buffer (`SOCK_MIN_RCVBUF`), and the window does not even hold two segments.
 const WINDOW_MIN: u64 = 4096;
-/// So many flows fill what one flow may not.
+/// The number of flows that fill a path even if one flow cannot.
 const FILL_FLOWS: &str = "8";
-/// Long enough for streams to find their rate, short beside the walk.
+/// Long enough for streams to reach their rate, but short compared with the sweep.
 const SPANS: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(3));
-/// As many rounds as an interval needs; each has five windows.
+/// The number of rounds that a confidence interval needs. Each round tests five windows.
 pub(super) const ROUNDS: u32 = 3;
 
-/// What is known of the path.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct PathProperties {
-    /// Of IP packets.
+    /// The bandwidth, counted in IP packets.
     bandwidth: BitsPerSec,
     /// The shortest round trip of the idle path.
     baseline: Nanos,
 }
 
 impl PathProperties {
-    /// The bytes that are under way when the path is full and no queue has formed.
+    /// Returns the bytes in flight when the path is full and there is no queue.
     fn bandwidth_delay_product(self) -> Bytes {
         Bytes(rounded(self.bandwidth.get() / 8.0 * self.baseline.as_secs_f64()))
     }
 }
 
-/// What a walk is made from.
+/// The input of a window sweep.
 pub(super) struct WindowSweep<'a> {
     /// The kind of its tests.
     pub(super) kind: &'static str,
-    /// The command line.
     pub(super) matches: &'a ArgMatches,
-    /// What was given of the kind's options.
+    /// The options of the kind that were given.
     pub(super) given: Settings,
-    /// The hosts.
     pub(super) ends: TestHosts,
-    /// The longest warm-up and the measured time of each round.
+    /// The maximum length of the warm-up and the measured time of each round.
     pub(super) spans: (Nanos, Nanos),
 }
 
-/// Whether the command line asks for a walk, and not for one window.
+/// Returns true if the command line requests a sweep and not a single window.
 pub(super) fn is_sweep(kind: &str, given: &Settings, matches: &ArgMatches) -> bool {
     let is_scan = matches.try_contains_id("scan").unwrap_or(false);
     KINDS_BY_DIRECTION.iter().any(|(walk, _)| *walk == kind) && given.text(WINDOW).is_none() && !is_scan
 }
 
 impl WindowSweep<'_> {
-    /// Measures the path as far as it is not given, and walks.
+    /// Measures the unknown properties of the path, then runs the sweep.
     pub(super) fn run(self) -> anyhow::Result<Exit> {
         let matches = self.matches;
-        // What is wrong with an option is told before anything is measured.
+        // Errors in options are reported before anything is measured.
         let options = registry::kind(self.kind)?.options();
         self.given.complete(options).map_err(|error| UserError::new(Exit::Usage, error.to_string()))?;
         let (bandwidth, baseline) = (self.given.bit_rate(BANDWIDTH), self.given.span(BASELINE));
@@ -104,12 +101,12 @@ impl WindowSweep<'_> {
         )
     }
 
-    /// The kind of streams that fill the path the way that the walk goes.
+    /// Returns the kind of streams that fill the path in the direction of the sweep.
     fn fill_kind(&self) -> &'static str {
         KINDS_BY_DIRECTION.iter().find(|(walk, _)| *walk == self.kind).expect("a walk is of one of these kinds").1
     }
 
-    /// Runs what tells the unknown part of the path; an exit when it was interrupted.
+    /// Measures the unknown properties of the path. Returns an exit code if it was interrupted.
     fn measure_path(&self) -> anyhow::Result<Result<Run, Exit>> {
         let mut tests = Vec::new();
         if self.given.span(BASELINE).is_none() {
@@ -126,7 +123,7 @@ impl WindowSweep<'_> {
         Ok(executed.signal.map_or(Ok(executed.run), |signal| Err(Exit::Signalled(signal))))
     }
 
-    /// A test with as much of what was given as its kind knows.
+    /// Creates a test with those given options that its kind has.
     fn test(&self, name: &str, kind: &str, (warmup, duration): (Nanos, Nanos)) -> anyhow::Result<TestPlan> {
         let knows = |option: &&OptionDoc| self.given.text(option.name).is_some() && option.name != FLOWS;
         let known = registry::kind(kind)?.options().iter().filter(knows);
@@ -149,7 +146,7 @@ impl WindowSweep<'_> {
         })
     }
 
-    /// A test for each window that the kernel can grant.
+    /// Returns a test for each window that the kernel can grant.
     fn windows(&self, path: PathProperties) -> anyhow::Result<Vec<TestPlan>> {
         let flows = self.given.count(FLOWS).unwrap_or(1);
         let window =
@@ -188,7 +185,7 @@ impl WindowSweep<'_> {
     }
 }
 
-/// What the tests before the walk say of the path, where the command line does not.
+/// Returns the properties of the path: those of the command line, and the others from the tests before the sweep.
 fn path_from_run(
     run: &Run,
     (bandwidth, baseline): (Option<BitsPerSec>, Option<Nanos>),
@@ -220,13 +217,13 @@ fn records(run: &Run) -> impl Iterator<Item = &Record> {
     run.tests.iter().flat_map(|test| &test.trials).flat_map(|trial| trial.records.values())
 }
 
-/// What `TCP_INFO` said in any sample of any flow.
+/// Returns the values of one `TCP_INFO` field in all samples of all flows.
 fn samples<'a>(run: &'a Run, name: &'a str) -> impl Iterator<Item = u64> + 'a {
     let flows = records(run).flat_map(|record| &record.flows);
     flows.flat_map(|flow| &flow.samples).filter_map(move |sample| sample.values.get(name).copied())
 }
 
-/// The shortest round trip that the kernel saw on the connection of the transactions.
+/// Returns the shortest round trip that the kernel saw on the connection of the transactions.
 fn rtt_min(run: &Run) -> Option<Nanos> {
     let idle = records(run).filter(|record| record.totals.contains_key(count::TRANSACTIONS));
     let flows = idle.flat_map(|record| &record.flows);
@@ -234,7 +231,7 @@ fn rtt_min(run: &Run) -> Option<Nanos> {
     spans.filter(|span| *span > 0).min().map(Nanos)
 }
 
-/// What all streams together carried, as IP packets.
+/// Returns the rate of all streams together, counted in IP packets.
 fn total_rate(run: &Run) -> Option<BitsPerSec> {
     let goodput = run.tests.iter().flat_map(|test| &test.summaries);
     let goodput =

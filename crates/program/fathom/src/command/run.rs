@@ -1,4 +1,4 @@
-//! `fathom run`: a plan file.
+//! `fathom run`: runs a plan file.
 
 use std::path::{Path, PathBuf};
 
@@ -22,12 +22,12 @@ pub(super) fn define(command: Command) -> Command {
     command.arg(file).args(measurement::arguments()).after_help("Example:\n  fathom run plans/latency.toml")
 }
 
-/// The most that a plan may have: thousands of tests.
+/// The maximum size of a plan, enough for thousands of tests.
 const PLAN_MAX: u64 = 4 << 20;
 
-/// Finds the files that a test names: those beside the plan come before those of the current folder.
+/// Finds the files that a test names. Files next to the plan take precedence over those in the current folder.
 fn find_files(test: &mut TestPlan, folder: &Path) {
-    // A kind that there is not is told when the plan is checked.
+    // An unknown kind is reported when the plan is checked.
     let options = registry::kind(&test.kind).map(TestKind::options).unwrap_or_default();
     for option in options.iter().filter(|option| option.value == ValueKind::File) {
         let beside = test.options.text(option.name).map(|name| folder.join(name)).filter(|path| path.is_file());
@@ -67,7 +67,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let given = measurement::key(matches)?;
     for reach in plan.hosts.values_mut() {
         if let HostReach::Tls { key, .. } = reach {
-            // A plan may hold the keys of several hosts; the one that is given is for those without.
+            // A plan can contain keys for several hosts. The given key is for hosts without one.
             *key = key.take().or_else(|| given.clone());
         }
     }

@@ -1,16 +1,15 @@
-//! `--scan OPTION=V,V,…`: the same test at several values of an option, in turn in every round.
+//! `--scan OPTION=V,V,…`: runs the same test with several values of an option, in turn in every round.
 
 use clap::{Arg, ArgAction, ArgMatches};
 use fathom_model::{OptionDoc, Settings};
 
 use fathom_run::exit::{Exit, UserError};
 
-/// The option that asks for a scan.
 const SCAN: &str = "scan";
-/// The most tests of one scan: more take longer than anybody waits.
+/// The maximum number of tests of a scan. More would take too long.
 const TESTS_MAX: usize = 64;
 
-/// The options, for commands of one test.
+/// Returns the options, for commands with one test.
 pub(super) fn arguments() -> Vec<Arg> {
     vec![
         Arg::new(SCAN)
@@ -30,7 +29,7 @@ fn default_scan(scan: Option<&str>, given: &Settings, scans: &[&String]) -> Opti
     (given.text(option).is_none() && !is_scanned).then(|| scan.to_owned())
 }
 
-/// What the tests of a scan are called and set to; without one, a single test without a name of its own.
+/// Returns the names and the settings of a scan's tests. Without a scan, returns a single unnamed test.
 pub(super) fn tests(
     matches: &ArgMatches,
     given: &Settings,
@@ -57,7 +56,7 @@ pub(super) fn tests(
         }
     }
     for (label, settings) in &mut tests {
-        // A test that is alone has no name.
+        // A single test has no name.
         let place = if label.is_empty() { String::new() } else { format!("{label}: ") };
         *settings =
             settings.complete(options).map_err(|error| UserError::new(Exit::Usage, format!("{place}{error}")))?;

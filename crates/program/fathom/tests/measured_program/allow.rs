@@ -1,4 +1,4 @@
-//! Whom a run may load: options, the file, names, and the question at a terminal.
+//! The permitted targets of a run: options, the file, names, and the question on a terminal.
 
 use std::{fs, net::UdpSocket};
 
@@ -13,7 +13,7 @@ use crate::test_bed::{BRIEF, ProgramResult, RunningLab, TestBed, lacks_root, tre
 const B: &str = "198.18.0.2";
 const URL: &str = "http://198.18.0.2:8080/";
 
-/// Two hosts with a responder on the second one, which nobody has allowed yet.
+/// Runs a test with two hosts and a responder on the second one, which is not allowed yet.
 fn with_responder(name: &'static str, play: impl FnOnce(&TestBed, &RunningLab<'_>)) {
     if lacks_root() {
         return;
@@ -25,13 +25,13 @@ fn with_responder(name: &'static str, play: impl FnOnce(&TestBed, &RunningLab<'_
     play(&stage, &lab);
 }
 
-/// What stands behind a label on an error's screen.
+/// Returns the text after a label of an error message.
 fn line<'a>(ending: &'a ProgramResult, label: &str) -> &'a str {
     let found = ending.stderr.lines().find_map(|line| line.trim().strip_prefix(label));
     found.unwrap_or_else(|| panic!("no `{label}` in {}", ending.stderr)).trim()
 }
 
-/// The words of a printed command behind `fathom`.
+/// Returns the arguments of a printed command after `fathom`.
 fn words(command: &str) -> Vec<String> {
     let words = shlex::split(command).unwrap();
     assert_eq!(words[0], "fathom", "{command}");
@@ -80,7 +80,7 @@ fn a_line_of_the_file_that_means_nothing_is_named_and_blocks_nothing_else() {
         stage.fathom([&["tcp", "127.0.0.1", "--test", "rr"], BRIEF].concat()).succeeded();
         fs::write(folder.join("allow"), "all hosts\n198.18.0.0/15 # labs\n").unwrap();
         lab.fathom("a", &load).succeeded();
-        // The form of earlier versions.
+        // The file format of earlier versions.
         fs::remove_file(folder.join("allow")).unwrap();
         fs::write(folder.join("allow.toml"), "allow = [\"198.18.0.2\"]").unwrap();
         lab.fathom("a", &load).succeeded();
@@ -110,12 +110,12 @@ fn a_name_allows_the_addresses_that_it_has() {
 /// The addresses of `shop.test` in turn: one that is allowed, and one that is not.
 const TOLD: [[u8; 4]; 2] = [[198, 18, 0, 2], [198, 18, 0, 3]];
 
-/// More questions than are asked before the start.
+/// More queries than are sent before the start.
 const N_BEFORE: usize = 16;
 
-/// Answers like a DNS server (RFC 1035 section 4), until an empty datagram comes; how often each address was told.
+/// Answers like a DNS server (RFC 1035 section 4) until an empty datagram arrives. Returns how often each address was given.
 ///
-/// It begins to alternate after [`N_BEFORE`] questions, because the first ones are asked before the start.
+/// It starts to alternate after [`N_BEFORE`] queries, because the first ones are sent before the start.
 fn tell_in_turn(socket: &UdpSocket) -> [usize; 2] {
     const TYPE_A: [u8; 4] = [0, 1, 0, 1];
     let (mut told, mut room) = ([0; 2], [0; 512]);
@@ -124,14 +124,14 @@ fn tell_in_turn(socket: &UdpSocket) -> [usize; 2] {
         if n == 0 {
             return told;
         }
-        // Behind the header of 12 bytes is one name that ends with 0, its type and its class.
+        // The 12-byte header is followed by one name that ends with 0, its type and its class.
         let end = 12 + room[12..n].iter().position(|byte| *byte == 0).unwrap() + 5;
         let mut answer = [&room[..2], &[0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0], &room[12..end]].concat();
         if room[end - 4..end] == TYPE_A {
             let which = usize::from(told[0] >= N_BEFORE && told[0] > told[1]);
             told[which] += 1;
             answer[7] = 1;
-            // The name of the question, an address of IPv4 that is valid for no time, four bytes long.
+            // The name of the query, and an IPv4 address of four bytes with a time to live of zero.
             answer.extend([&[0xc0, 12][..], &TYPE_A, &[0; 4], &[0, 4], &TOLD[which]].concat());
         }
         socket.send_to(&answer, from).unwrap();
@@ -207,7 +207,7 @@ fn single_packets_at_the_pace_of_ping_and_an_iperf3_server_need_no_line() {
     let stage = TestBed::new();
     let lab = stage.lab("consents");
     let program = stage.program().to_str().unwrap();
-    // A program that knows nothing of this lab takes its hosts for anybody's.
+    // A program that does not know this lab treats its hosts as strangers.
     let elsewhere = format!("FATHOM_STATE={}", stage.path("elsewhere").display());
     let stranger = |words: &[&str]| lab.exec("a", &[&["env", &elsewhere, program], words].concat()).ends();
     stranger(&["probe", B, "--count", "3"]).succeeded();

@@ -1,4 +1,4 @@
-//! Benchmarking methods from the command line: what is refused, what is planned, and what a run of them leaves behind.
+//! Benchmarking methods on the command line: refused options, plans, and the results of runs.
 
 use fathom_model::{Plan, Side, benchmark::Reference, names::count, run::Completeness};
 
@@ -98,7 +98,7 @@ fn a_method_judges_both_ways_at_once_together() {
     };
     let of_both = (total(Side::Initiator, count::SENT), total(Side::Responder, count::RECEIVED));
     assert_eq!((last.n_offered, last.n_received), of_both);
-    // The rule drops the first of each ten that come to it, whichever way.
+    // The rule drops the first of every ten frames, in either direction.
     assert!(last.n_offered - last.n_received >= last.n_offered / 10, "{last:?}");
     assert!(down.benchmark.is_none());
 }

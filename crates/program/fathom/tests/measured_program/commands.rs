@@ -1,4 +1,4 @@
-//! The other commands, and what can be done again with what they print.
+//! The other commands, and the repetition of printed commands.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use crate::{
 };
 
 fn plans() -> Vec<PathBuf> {
-    // Scenarios, and what they read, stand beside them; other tests look at those.
+    // Scenarios and their data files are in the same folder; other tests cover them.
     let files = fs::read_dir(tree().join("plans")).unwrap().map(|entry| entry.unwrap().path());
     let plans: Vec<_> = files.filter(|path| path.extension().is_some_and(|extension| extension == "toml")).collect();
     assert!(!plans.is_empty());
@@ -32,10 +32,10 @@ fn every_plan_of_the_tree_runs() {
     let stage = TestBed::new();
     for plan in plans() {
         let path = plan.to_str().unwrap();
-        // A promise of a plan may be broken on a busy machine: that is a result too.
+        // A promise of a plan can be broken on a busy machine. That is a valid result too.
         let ending = stage.fathom([&["run", path, "--json"], BRIEF].concat());
         if path.ends_with("/pktgen_receive.toml") {
-            // Nobody sends to the receiver alone.
+            // Nobody sends packets to the receiver alone.
             ending.refused(1, &["no packet of a pktgen arrived at eth0"]);
             continue;
         }
@@ -100,7 +100,7 @@ fn a_kept_run_is_rendered_again_in_every_format() {
 fn a_promise_decides_the_exit_code() {
     let stage = TestBed::new();
     let tcp = |promise: &[&str]| stage.fathom([&["tcp", "127.0.0.1"], promise, BRIEF].concat());
-    // A paced stream carries the same in each round, whatever else the machine does.
+    // A paced stream carries the same amount in each round, no matter what else the machine does.
     let paced = |promise: &str| tcp(&["--rate", "10M", "--expect", promise]);
     paced("tcp_stream.throughput_bps=9Mbit").succeeded();
     paced("tcp_stream.throughput_bps=11Mbit").broke_its_promise();
@@ -177,14 +177,14 @@ fn ceilings_are_kept_and_found_again() {
     let run = stage.fathom([&["evaluate", "--quick", "--json"], BRIEF].concat()).run();
     for test in run.tests.iter().filter(|test| ["app", "http"].contains(&test.name.as_str())) {
         let limits = test.limits.iter().map(|limit| limit.kind);
-        // A ceiling that was exceeded, or that other programs disturbed, is none.
+        // A ceiling that was exceeded, or that other programs disturbed, does not count.
         let value = test.summaries[0].value.unwrap_or_default();
         let is_below = ceiling(&stage, &test.kind).is_some_and(|ceiling| value <= ceiling);
         assert_eq!(limits.clone().any(|kind| kind == LimitKind::OwnCeiling), is_below, "{}: {limits:?}", test.name);
     }
 }
 
-/// What a kind reached at most, as it was kept, unless other programs disturbed it.
+/// Returns the saved ceiling of a kind, unless other programs disturbed it.
 fn ceiling(stage: &TestBed, kind: &str) -> Option<f64> {
     let kept = fs::read_to_string(stage.path(".cache/fathom/calibration.json")).unwrap();
     let kept: serde_json::Value = serde_json::from_str(&kept).unwrap();
@@ -250,7 +250,7 @@ fn a_command_on_a_host_decides_the_exit_code() {
     stage.fathom(["lab", "up", "pair", "--name", "codes"]).refused(3, &["lab `codes` exists already"]);
 }
 
-/// Words of former releases, which scripts still hold, and those of today.
+/// Arguments of former releases, which scripts may still use, and the current ones.
 const FORMER: &[(&[&str], &[&str])] = &[
     (&["tcp", "127.0.0.1", "--test", "down"], &["tcp", "127.0.0.1", "--direction", "down"]),
     (&["tcp", "127.0.0.1", "--test", "both"], &["tcp", "127.0.0.1", "--direction", "both"]),

@@ -1,4 +1,4 @@
-//! Faces beside the tools that they stand for: the same words, the same server, the same lines.
+//! Drop-in tools compared with the original tools: the same arguments, the same server, the same output.
 
 use std::{env, fs, net::TcpListener, os::unix::fs::symlink, path::Path};
 
@@ -21,7 +21,7 @@ pub(crate) fn is_installed(tool: &str) -> bool {
     path.split(':').any(|folder| Path::new(folder).join(tool).exists())
 }
 
-/// A server to ask, and nothing where a tool or a server is missing, which is said.
+/// Starts a server. Returns `None` and reports it if the tool or the server is missing.
 fn nginx(stage: &TestBed, tool: &str) -> Option<Nginx> {
     if !is_installed(tool) {
         fathom_testkit::skip(&format!("needs {tool}"));
@@ -44,7 +44,7 @@ pub(crate) fn drop_in(stage: &TestBed, tool: &str, words: &[&str]) -> ProgramRes
     stage.fathom([&["as", tool], words].concat())
 }
 
-/// A line without its numbers, their units, and how far they stand to the right.
+/// Returns a line without its numbers, their units, and its alignment.
 fn shape(line: &str) -> String {
     const UNITS: [&str; 11] = ["us", "ms", "s", "m", "k", "K", "M", "KB", "MB", "GB", "B"];
     let mut shape = String::new();
@@ -65,12 +65,12 @@ fn shapes(text: &str) -> Vec<String> {
     text.lines().filter(|line| !is_opinion(line)).map(shape).collect()
 }
 
-/// Whether a line is what ab thinks of its numbers, which depends on them.
+/// Returns true for ab's warnings about its numbers, which depend on them.
 fn is_opinion(line: &str) -> bool {
     ["WARNING: ", "ERROR: ", "        These", "       deviation"].iter().any(|opinion| line.starts_with(opinion))
 }
 
-/// The lines of a text that are as long whatever the numbers are.
+/// Returns the widths of those lines whose length does not depend on the numbers.
 fn widths(text: &str) -> Vec<usize> {
     let labels = [
         "    Latency",
@@ -126,13 +126,13 @@ fn wrk_and_its_face_refuse_in_the_same_words() {
     }
 }
 
-/// What follows the lines that each tool says about itself.
+/// Returns the output after the lines that each tool prints about itself.
 fn behind_banner(text: &str) -> &str {
     let begins = ["Benchmarking ", "..done", "\n\n<table", "<table"].map(|beginning| text.find(beginning));
     &text[begins.into_iter().flatten().min().unwrap_or(0)..]
 }
 
-/// The lines of ab that say the same whenever the same is asked of the same server.
+/// Returns the lines of ab that are the same for the same requests to the same server.
 fn steady(text: &str) -> Vec<&str> {
     let is_steady = |line: &&str| {
         let timed =
@@ -190,7 +190,7 @@ fn ab_and_its_face_show_the_request_and_its_answer() {
         let [theirs, ours] = [tool(&stage, "ab", words), drop_in(&stage, "ab", words)].map(|ending| {
             let text = ending.succeeded().stdout;
             let shown = text.split_once("(be patient)").unwrap().1.split_once("..done").unwrap().0.to_owned();
-            // The second in which an answer was written is its own.
+            // The time of the response differs between the two runs.
             shown.lines().filter(|line| !line.starts_with("Date: ")).collect::<Vec<_>>().join("\n")
         });
         assert!(theirs.contains("INFO: ") && theirs.contains("LOG: header received:"), "{theirs}");
@@ -226,7 +226,7 @@ fn answers_that_vary_in_length_fail_for_ab_and_for_its_face() {
     let Some(nginx) = nginx(&stage, "ab") else { return };
     let words = ["-n", "30", "-k", &nginx.url("/vary")];
     for ending in [tool(&stage, "ab", &words), drop_in(&stage, "ab", &words)].map(ProgramResult::succeeded) {
-        // The number of the request on its connection has a second digit from the tenth on.
+        // From the tenth request on a connection, its number has a second digit.
         assert!(ending.stdout.contains("Failed requests:        21\n"), "{}", ending.stdout);
         assert!(
             ending.stdout.contains("   (Connect: 0, Receive: 0, Length: 21, Exceptions: 0)\n"),
@@ -254,7 +254,7 @@ fn ab_and_its_face_write_the_same_files() {
     let totals: Vec<u64> =
         our_tsv.lines().skip(1).map(|line| line.split('\t').nth(4).unwrap().parse().unwrap()).collect();
     assert!(totals.is_sorted() && totals.len() == 300, "{totals:?}");
-    // `Sat Nov 21 14:34:56 2026`, in local time as the other says it.
+    // `Sat Nov 21 14:34:56 2026`, in local time like the original.
     let date = |text: &str| text.lines().nth(1).unwrap().split(':').next().unwrap().to_owned();
     assert_eq!(date(&our_tsv).len(), date(&their_tsv).len());
 }
@@ -278,7 +278,7 @@ fn ab_and_its_face_refuse_in_the_same_words() {
     ];
     for (words, code) in refused {
         let [theirs, ours] = [tool(&stage, "ab", words), drop_in(&stage, "ab", words)].map(|ending| ending.code(code));
-        // How to use it is told in other words.
+        // The usage has a different wording.
         let said =
             |text: &str| text.lines().take_while(|line| *line != "Options are:").map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(said(&ours.stderr), said(&theirs.stderr), "{words:?}");
@@ -294,7 +294,7 @@ fn ab_and_its_face_go_on_at_a_closed_port() {
     }
     let words = ["-n", "10", "-c", "2", "-r", "http://127.0.0.1:9/"];
     let [theirs, ours] = [tool(&stage, "ab", &words), drop_in(&stage, "ab", &words)].map(ProgramResult::succeeded);
-    // ab counts a refusal as one failure or as two, as the kernel tells it.
+    // ab counts a refusal as one failure or as two, depending on the kernel's error.
     let is_counted = |line: &&String| !line.contains("Failed requests:") && !line.contains("(Connect:");
     let lines =
         |ending: &ProgramResult| shapes(behind_banner(&ending.stdout)).iter().filter(is_counted).cloned().collect();
@@ -335,7 +335,7 @@ fn a_face_sends_nothing_to_a_target_that_is_not_allowed() {
         drop_in(&stage, tool, &["http://192.0.2.1/"])
             .refused(3, &["192.0.2.1 is not a target you have allowed", "fathom as --allow 192.0.2.1 "]);
     }
-    // With an own proxy it is the proxy's address that counts.
+    // With a proxy, the address of the proxy is checked.
     drop_in(&stage, "ab", &["-X", "192.0.2.1:3128", "http://127.0.0.1/"]).refused(3, &["192.0.2.1"]);
 }
 

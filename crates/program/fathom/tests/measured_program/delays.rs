@@ -1,4 +1,4 @@
-//! One-way delays between hosts of one clock and of two.
+//! One-way delays between hosts with one clock and with two.
 
 use std::process::Command;
 
@@ -8,18 +8,18 @@ use crate::test_bed::{RunningLab, TestBed, lacks_root};
 
 /// Host b of the preset `pair`.
 const B: &str = "198.18.0.2";
-/// A queue in front of host a's link that is full at twice its rate, and then takes 40 ms.
+/// A queue in front of host a's link. It is full at twice its rate, and then delays by 40 ms.
 const QUEUE: [&str; 12] =
     ["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "10mbit", "burst", "10kb", "latency"];
 const QUEUED: Nanos = Nanos::from_millis(40);
-/// How far host b's clock is ahead, in seconds.
+/// The offset of host b's clock, in seconds ahead.
 const AHEAD: &str = "1000";
 
 fn value(test: &TestRun, metric: &str) -> Option<f64> {
     test.summaries.iter().find(|summary| summary.metric.name == metric).unwrap().value
 }
 
-/// The 99th percentile of the delay of a stream that overflows the queue, and its error.
+/// Returns the 99th percentile of the delay of a stream that overflows the queue, and its error.
 fn delay(lab: &RunningLab<'_>, key: &str) -> (f64, f64) {
     let words = ["udp", B, "--key", key, "--rate", "20M", "--duration", "1s", "--rounds", "1", "--json"];
     let run = lab.fathom("a", &words).succeeded().run();
@@ -28,7 +28,7 @@ fn delay(lab: &RunningLab<'_>, key: &str) -> (f64, f64) {
     (told("one_way_delay_ns_p99"), told("one_way_delay_error_ns"))
 }
 
-/// Whether a delay is that of the full queue.
+/// Returns true if a delay matches the full queue.
 fn is_queued(delay: f64) -> bool {
     (0.5..2.0).contains(&(delay / 1e9 / QUEUED.as_secs_f64()))
 }

@@ -1,18 +1,18 @@
-//! Devices between the hosts of a lab: what they drop is found at its place, and they go with their lab.
+//! Devices between the hosts of a lab: their drops are found at the right place, and they are removed with their lab.
 
 use fathom_model::{Conservation, Run, Side, names::count};
 
 use crate::test_bed::{TestBed, lacks_root};
 
-/// A trial that is long enough for some thousand frames.
+/// A trial long enough for some thousand frames.
 const SHORT: &[&str] = &["--rounds", "1", "--warmup", "50ms", "--duration", "300ms", "--json"];
 
-/// A run whose counts are looked at: they hold at whatever rate a busy machine came to.
+/// Returns a run for checks of its counts. They agree at any rate that a busy machine reaches.
 fn measure(stage: &TestBed, words: &[&str]) -> Run {
     stage.fathom([&["packet"], words, SHORT].concat()).run()
 }
 
-/// What was dropped at places whose names begin so.
+/// Returns the drops at places whose names start with `place`.
 fn dropped(sum: &Conservation, place: &str) -> u64 {
     sum.drops.iter().filter(|drop| drop.place.starts_with(place)).map(|drop| drop.n_dropped).sum()
 }
@@ -25,7 +25,7 @@ fn what_a_filter_drops_is_found_at_its_rule_and_nothing_is_unexplained() {
     let run = measure(&TestBed::new(), &["--device", "nft:20,1/50", "--rate", "5k"]);
     let sum = run.tests[0].conservation.as_ref().unwrap();
     assert_eq!(sum.n_unexplained, 0, "{sum:#?}");
-    // The rule drops the first of each fifty that come to it.
+    // The rule drops the first of every fifty frames.
     let n_met = sum.n_sent - dropped(sum, "sender") - dropped(sum, "device's receive ring");
     assert_eq!(dropped(sum, "device's filter rule"), n_met.div_ceil(50), "{sum:#?}");
     assert!(run.findings.iter().any(|finding| finding.id == "device-rule"), "{:#?}", run.findings);

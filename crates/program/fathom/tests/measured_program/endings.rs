@@ -1,4 +1,4 @@
-//! However a run ends, nothing of it stays on the machine.
+//! However a run ends, it leaves nothing on the machine.
 
 use fathom_model::run::Completeness;
 use fathom_sys::process::{Pidfd, signal::Signal};
@@ -8,14 +8,14 @@ use crate::{
     traces::{Traces, agents, processes},
 };
 
-/// An evaluation that would last for minutes, stopped at by its second test at the latest, and what it has on the machine.
+/// Starts an evaluation that would take minutes and returns it with its traces, when its second test is running.
 fn under_way(stage: &TestBed) -> (RunningProgram, Traces) {
     let mut traces = Traces::none();
-    // Frames come first, so that a program is attached from the beginning.
+    // A short test comes first, then a long test of frames, which attaches an XDP program.
     let plan = stage.path("long.toml");
     std::fs::write(&plan, LONG).unwrap();
     let run = stage.start(["run", plan.to_str().unwrap(), "--ndjson"]);
-    // The first round is kept; the second is under way when its program is there.
+    // The first test has written its event; the second is running when its program is attached.
     run.says("{");
     until(|| {
         traces.gather(stage);
@@ -89,7 +89,7 @@ fn a_thread_that_cannot_be_had_is_an_error_and_leaves_nothing() {
         return;
     }
     let stage = TestBed::new();
-    // Threads of 1 GiB each under a limit on memory; what has been built by then differs with the limit.
+    // Threads of 1 GiB each under a memory limit. The progress before the failure depends on the limit.
     let failures = (1..=6).filter(|gibibytes| {
         let mut command = stage.command("sh");
         let limited = format!("ulimit -v {}; exec \"$@\"", gibibytes * (1 << 20) + (1 << 19));

@@ -1,4 +1,4 @@
-//! An evaluation in a lab of its own, in every format.
+//! An evaluation in a separate lab, in every format.
 
 use std::{fs, path::Path};
 
@@ -6,11 +6,11 @@ use fathom_model::{Run, finding::PromiseOutcome, run::Completeness};
 
 use crate::test_bed::{BRIEF, TestBed, lacks_root, tree};
 
-/// The kinds that an evaluation goes through, top layer first.
+/// The kinds of an evaluation, top layer first.
 pub(crate) const KINDS: &[&str] =
     &["app_scenario", "http_closed", "tcp_stream", "tcp_rr", "tcp_crr", "udp_stream", "frames"];
 
-/// Checks that every kind has a value of its first metric, and both sides of every trial are there.
+/// Checks that every kind has a value for its first metric, and that every trial has both sides.
 #[track_caller]
 pub(crate) fn is_whole(run: &Run) {
     assert_eq!(run.completeness, Completeness::Complete);
@@ -55,7 +55,8 @@ fn an_evaluation_measures_every_layer_and_its_document_is_valid() {
     is_self_contained(&stage.path("kept/report.html"));
 }
 
-/// A script with a promise that no answer can keep, and one that all do; a maximum has no interval that could leave it open.
+/// A script with a promise that is always broken and one that is always kept. A maximum has no interval that could leave it
+/// open.
 const HASTY: &str = "closed 4 for 200ms
 promise look max < 1ns
 promise look max < 1h
@@ -130,7 +131,7 @@ fn rows_have_the_columns_that_their_header_names() {
     let ending = stage.fathom(evaluate(&["--csv"])).succeeded();
     let mut rows = csv::Reader::from_reader(ending.stdout.as_bytes());
     assert!(rows.headers().unwrap().len() > 3);
-    // A reader that is not told otherwise refuses rows of another length.
+    // By default, the reader refuses rows of different lengths.
     let rows: Vec<csv::StringRecord> = rows.records().collect::<Result<_, _>>().unwrap();
     for kind in KINDS {
         assert!(rows.iter().any(|row| row.iter().any(|field| field == *kind)), "{kind} has no row");

@@ -1,4 +1,4 @@
-//! What others may see of a run, and what they can break: secrets, hostile texts, closed and full streams, strangers.
+//! Protection against other users and inputs: secrets, hostile texts, closed and full streams, strangers.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use fathom_sys::process::signal::Signal;
 
 use crate::test_bed::{BRIEF, ProgramResult, RunningProgram, TestBed, lacks_root, until};
 
-/// A responder on the loopback, and its URL with a user and a password.
+/// Starts a responder on loopback. Returns it and its URL with a user and a password.
 fn responder(stage: &TestBed) -> (RunningProgram, String) {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
     let server = stage.start(["serve", "--only", "http", "--listen", "127.0.0.1", "--http-port", &port]);
@@ -77,7 +77,7 @@ fn nobody_who_reads_the_output_is_no_defect() {
 fn a_document_that_cannot_be_kept_is_named_and_none_is_left_by_half() {
     let stage = TestBed::new();
     fs::create_dir(stage.path("kept")).unwrap();
-    // A folder in the place of the document, so that its draft cannot take its name.
+    // A folder with the name of the document keeps the draft from being renamed to it.
     fs::create_dir(stage.path("kept/run.json")).unwrap();
     let ending = stage.fathom([&["tcp", "127.0.0.1", "-o", "kept"][..], BRIEF].concat()).code(1);
     assert!(ending.stderr.contains("kept/run.json"), "{}", ending.stderr);
@@ -132,7 +132,7 @@ fn a_key_comes_from_a_file_or_the_environment() {
     let variable = format!("FATHOM_KEY={key}");
     let of_environment = [&["env", &variable, program][..], &words].concat();
     lab.exec("a", &of_environment).ends().succeeded();
-    // A key of the environment is meant for others than this machine alone.
+    // A key in the environment is meant for hosts other than this machine alone.
     lab.exec("a", &[&["env", &variable, program, "tcp", "127.0.0.1"][..], BRIEF].concat()).ends().succeeded();
     fs::write(stage.path("key"), "no key").unwrap();
     lab.fathom("a", &of_file).refused(2, &["is not a key", "in "]);
@@ -145,7 +145,7 @@ fn a_lab_that_is_interrupted_while_it_comes_up_goes_again() {
     }
     let stage = TestBed::new();
     let up = stage.start(["lab", "up", "pair", "--name", "early", "--for", "5min"]);
-    // The first thing that is made.
+    // The state folder is created first.
     until(|| stage.state().exists().then_some(()));
     up.handle().send(Signal::Interrupt).unwrap();
     let ending = up.ends();
@@ -154,7 +154,7 @@ fn a_lab_that_is_interrupted_while_it_comes_up_goes_again() {
         assert!(ending.stderr.contains("lab early was taken down again"), "{}", ending.stderr);
         assert_eq!(stage.journals(), Vec::<String>::new());
     } else {
-        // It was up before the signal came.
+        // The lab was up before the signal arrived.
         stage.fathom(["lab", "down", "early"]).succeeded();
     }
 }
@@ -164,7 +164,7 @@ fn a_server_without_a_thread_for_strangers_stays() {
     if lacks_root() {
         return;
     }
-    // A user of its own, whose processes nobody else's count.
+    // A separate user, so that processes of other users do not count.
     let stage = TestBed::owned_by(64_123);
     let program = stage.program().to_str().unwrap().to_owned();
     let mut command = stage.command("setpriv");
@@ -174,7 +174,7 @@ fn a_server_without_a_thread_for_strangers_stays() {
     let lines = server.says("agents ");
     let address = lines.lines().find_map(|line| line.strip_prefix("agents")).unwrap().trim().to_owned();
     let strangers: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(&address).unwrap()).collect();
-    // What is refused is told within ten seconds.
+    // Refusals are reported within ten seconds.
     server.warns("for want of threads");
     let mut another = TcpStream::connect(&address).unwrap();
     another.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();

@@ -1,4 +1,4 @@
-//! Both ends of iperf3 beside the real one: every option in either role, what is said, and the shape of the JSON.
+//! Both ends of iperf3 compared with the original: every option in either role, the messages, and the structure of the JSON.
 
 use std::{
     collections::BTreeSet,
@@ -22,7 +22,7 @@ use crate::{
     test_bed::{PATIENCE, ProgramResult, RunningProgram, TestBed, tree, until},
 };
 
-/// What is asked of either client against either server: as little data as shows that it flows.
+/// The options for either client against either server, with little data, just enough to show that it flows.
 const CASES: &[(&str, &[&str])] = &[
     ("TCP", &["-n", "64M"]),
     ("TCP `-R`", &["-n", "64M", "-R"]),
@@ -71,10 +71,10 @@ const CASES: &[(&str, &[&str])] = &[
     ("`-T title --extra-data text`", &["-n", "64M", "-T", "title", "--extra-data", "text"]),
     ("`-A 0,1`", &["-n", "64M", "-A", "0,1"]),
 ];
-/// The same over IPv6, where the machine has it.
+/// The same over IPv6, if the machine supports it.
 const IPV6: &[(&str, &[&str])] = &[("`-6`", &["-n", "64M", "-6"]), ("`-6 -L 7`", &["-n", "64M", "-6", "-L", "7"])];
 
-/// Whether the real one is there, which is said when it is not.
+/// Returns true if the original iperf3 is installed. Reports it if it is missing.
 fn is_there() -> bool {
     let is_there = is_installed("iperf3");
     if !is_there {
@@ -83,12 +83,12 @@ fn is_there() -> bool {
     is_there
 }
 
-/// A port that nobody listens on.
+/// Returns a port without a listener.
 fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
-/// A server that listens; without connecting to it, which a server of one test would take for the test.
+/// Starts a listening server. This does not connect to it, because a server for one test would count that as the test.
 fn serving(stage: &TestBed, tool: &[&str], words: &[&str]) -> (RunningProgram, String) {
     let port = free_port();
     let mut command =
@@ -100,7 +100,7 @@ fn serving(stage: &TestBed, tool: &[&str], words: &[&str]) -> (RunningProgram, S
     (server, port.to_string())
 }
 
-/// The real server and ours.
+/// Starts the original server and fathom's.
 fn servers(stage: &TestBed, words: &[&str]) -> [(RunningProgram, String); 2] {
     [serving(stage, &["iperf3"], words), serving(stage, &[], words)]
 }
@@ -121,7 +121,7 @@ fn host(words: &[&str]) -> &'static str {
     if words.contains(&"-6") { "::1" } else { "127.0.0.1" }
 }
 
-/// Whether a JSON result holds data in every direction that was asked for.
+/// Checks that a JSON result has data in every requested direction.
 fn outcome(ending: &ProgramResult, words: &[&str]) -> Result<(), String> {
     let document: Value =
         serde_json::from_str(&ending.stdout).map_err(|error| format!("{error}: {}", ending.stdout))?;
@@ -141,7 +141,7 @@ fn outcome(ending: &ProgramResult, words: &[&str]) -> Result<(), String> {
     })
 }
 
-/// One line of the table: what was asked, and how it went in either role.
+/// Returns one line of the table: the options, and the result in either role.
 fn line(stage: &TestBed, (name, words): (&str, &[&str]), [real, own]: [&str; 2]) -> String {
     let words = [words, &["-J"]].concat();
     let shown =
@@ -175,7 +175,7 @@ fn every_option_works_in_both_roles_against_the_real_iperf3_as_the_table_says() 
     }
 }
 
-/// The login in both roles, as the versions before 3.17 make it.
+/// Tests the login in both roles, as in versions before 3.17.
 fn logins(stage: &TestBed) -> String {
     let key = RsaPrivateKey::new(&mut OsRng, 1024).unwrap();
     let files = [
@@ -196,7 +196,7 @@ fn logins(stage: &TestBed) -> String {
         |ending: ProgramResult| outcome(&ending, &login).map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
     let forward = shown(ours(stage, &real, &with_padding));
     let backward = shown(theirs(stage, &own, &login));
-    // Versions differ in whether they say why they close; ours does.
+    // Versions differ in whether they report the reason for closing; fathom does.
     for ending in [ours(stage, &own, &["-n", "1M"]), theirs(stage, &own, &["-n", "1M"])] {
         let ending = ending.code(1);
         assert!(ending.stderr.contains("test authorization failed"), "{}", ending.stderr);
@@ -205,7 +205,7 @@ fn logins(stage: &TestBed) -> String {
     format!("| login (`--use-pkcs1-padding` on our end) | {forward} | {backward} |")
 }
 
-/// All paths of keys in a document; the elements of an array count as one.
+/// Collects all paths of keys in a document. All elements of an array count as one.
 fn keys(value: &Value, path: &str, into: &mut BTreeSet<String>) {
     match value {
         Value::Object(object) => object.iter().for_each(|(key, value)| {
@@ -251,7 +251,7 @@ fn the_json_of_both_ends_has_the_keys_of_the_real_one() {
     }
 }
 
-/// The lines of a text with every number as a single 0 and every space as one.
+/// Returns the lines of a text, with every number replaced by a single 0 and every run of spaces by one.
 fn form(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines() {
@@ -279,14 +279,14 @@ fn the_text_of_both_ends_has_the_form_of_the_real_one() {
         let [(_real, real), (_own, own)] = servers(&stage, &[]);
         let words = [mode, &["-V", "--get-server-output"][..]].concat();
         let is_of_test = |line: &String| {
-            // Versions, and what a server says between its tests.
+            // Skips versions, and messages of a server between its tests.
             !["iperf 0", "Linux", "CPU", "-----", "Server listening"].iter().any(|head| line.starts_with(head))
         };
         let expected: Vec<_> =
             form(&theirs(&stage, &real, &words).succeeded().stdout).into_iter().filter(is_of_test).collect();
         let got: Vec<_> =
             form(&ours(&stage, &real, &words).succeeded().stdout).into_iter().filter(is_of_test).collect();
-        // A last row of a few milliseconds is there or not, as it happens.
+        // A last row of a few milliseconds may or may not exist.
         let distinct = |lines: &[String]| lines.iter().cloned().collect::<BTreeSet<_>>();
         assert_eq!(distinct(&got), distinct(&expected), "{mode:?}");
         let served: Vec<_> =
@@ -335,14 +335,14 @@ fn a_file_is_sent_and_written_as_by_iperf3() {
     fs::write(stage.path("from"), &payload).unwrap();
     let (_server, port) = serving(&stage, &[], &["-F", "from"]);
     for way in [&["-Z"][..], &[]] {
-        // The server sends until it is told to stop, and what it sends is written to the end of the time.
+        // The server sends until it is stopped, and the data is written until the time is over.
         let got = ours(&stage, &port, &[&["-R", "-t", "1", "-F", "to"], way].concat()).succeeded();
         assert!(got.stdout.contains(") of to\n"), "{}", got.stdout);
         assert!(fs::read(stage.path("to")).unwrap() == payload, "{way:?}");
     }
     let refused = ours(&stage, &port, &["-u", "-t", "1"]).code(1);
     assert!(refused.stderr.contains("an option you are trying to set is not implemented yet"), "{}", refused.stderr);
-    // iperf3 pads numbers to four places here as well.
+    // Like iperf3, pads numbers to four places here as well.
     let line = "        Sent  977 KByte /  977 KByte (100%) of from\n";
     let (_server, port) = serving(&stage, &[], &[]);
     let sent = ours(&stage, &port, &["-F", "from"]).succeeded();
@@ -398,7 +398,7 @@ fn a_servers_output_is_shown_to_a_client_that_asks_for_it_only() {
         return;
     }
     let stage = TestBed::new();
-    // After one client has asked, iperf3's server sends its output to everybody.
+    // After one client has requested it, iperf3's server sends its output to all clients.
     for (_server, port) in servers(&stage, &[]) {
         for (asked, words) in [(true, &["-n", "1M", "-J", "--get-server-output"][..]), (false, &["-n", "1M", "-J"])] {
             let document: Value = serde_json::from_str(&ours(&stage, &port, words).succeeded().stdout).unwrap();
@@ -413,7 +413,7 @@ fn both_ways_at_once_are_explained_where_a_server_is_too_old_for_them() {
     let asked = |words: &[&str]| {
         let (port, actor) = impostor(|mut stream| {
             cookie(&mut stream);
-            // It wants the parameters, and leaves when it has them.
+            // The server requests the parameters and disconnects when it has them.
             stream.write_all(&[9]).unwrap();
             stream.read_exact(&mut [0; 4]).unwrap();
         });
@@ -461,7 +461,7 @@ fn datagrams_that_are_omitted_are_in_no_loss() {
         let document: Value = serde_json::from_str(&ours(&stage, &port, &words).succeeded().stdout).unwrap();
         let sum = &document["end"]["sum"];
         let (packets, bytes) = (sum["packets"].as_u64().unwrap(), sum["bytes"].as_u64().unwrap());
-        // Some may be under way when it begins to count; the omitted second has as many as the one that counts.
+        // Some datagrams may be in flight when counting begins. The omitted second has as many as the counted one.
         assert!(packets > 0 && packets < bytes / 1000 * 3 / 2, "{sum}");
     }
 }
@@ -499,12 +499,12 @@ fn a_signal_that_a_scripts_shell_had_ignored_ends_a_client() {
     assert!(ending.stderr.contains("interrupt"), "{}", ending.stderr);
 }
 
-/// A process of which nobody is the parent; it is killed with this value.
+/// A process without a parent. It is killed when this value is dropped.
 struct OrphanProcess(Pidfd);
 
 impl Drop for OrphanProcess {
     fn drop(&mut self) {
-        // It may have ended, which is as well.
+        // An error is fine, because the process may have ended already.
         let _ = self.0.kill();
     }
 }
@@ -513,7 +513,7 @@ impl Drop for OrphanProcess {
 fn a_daemon_serves_behind_its_starter_until_it_is_told_to_end() {
     let stage = TestBed::new();
     let port = free_port().to_string();
-    // A second name of an earlier file shows that nothing is written into it: who reads the number finds all of it.
+    // A hard link to an earlier file shows that it is not written in place, so a reader never sees a partial number.
     fs::write(stage.path("pid"), "before").unwrap();
     fs::hard_link(stage.path("pid"), stage.path("kept")).unwrap();
     let daemon = ["as", "iperf3", "-s", "-D", "-p", &port, "-I", "pid", "--logfile", "log"];
@@ -531,7 +531,7 @@ fn a_daemon_serves_behind_its_starter_until_it_is_told_to_end() {
     assert_eq!(fs::read_to_string(stage.path("kept")).unwrap(), "before");
 }
 
-/// A server of one connection that does what it is told with it.
+/// Starts a server for one connection that behaves as `act` does.
 fn impostor(act: impl FnOnce(TcpStream) + Send + 'static) -> (String, thread::JoinHandle<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
@@ -543,7 +543,7 @@ fn impostor(act: impl FnOnce(TcpStream) + Send + 'static) -> (String, thread::Jo
     (port, actor)
 }
 
-/// What an impostor does with its connection.
+/// The behavior of an impostor on its connection.
 type PeerScript = fn(TcpStream);
 
 fn cookie(stream: &mut TcpStream) {
@@ -603,7 +603,7 @@ fn nonsense_costs_a_server_nothing_and_real_clients_are_served_beside_it() {
         stream.write_all(&cookie).unwrap();
         stream.write_all(tail).unwrap();
         let mut answer = Vec::new();
-        // A reset is an answer as well.
+        // A reset is also a reply.
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.first().is_none_or(|byte| *byte == 9), "{answer:?}");
     }

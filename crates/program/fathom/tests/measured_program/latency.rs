@@ -1,4 +1,4 @@
-//! Latency as it is reported against what the responder was told to do, and what theory says follows from it.
+//! Reported latency compared with the responder's settings and with the values that theory predicts.
 
 use fathom_model::{Histogram, Record, Side, names::distribution, units::approximate};
 
@@ -6,7 +6,7 @@ use crate::test_bed::{TestBed, lacks_root};
 
 const MILLI: u64 = 1_000_000;
 
-/// What the side that asks recorded in a lab of its own.
+/// Returns the initiator's record of a run in a separate lab.
 fn asked(words: &[&str]) -> Record {
     let stage = TestBed::new();
     let common = ["http", "--lab", "pair", "--warmup", "0s", "--rounds", "1", "--json"];
@@ -19,7 +19,7 @@ fn distribution<'a>(record: &'a Record, name: &str) -> &'a Histogram {
     &record.distributions[name]
 }
 
-/// Checks a quantile: no earlier than it must be, and later at most by what a busy machine adds.
+/// Checks a quantile: never earlier than expected, and later only by the delay of a busy machine.
 #[track_caller]
 fn is_at(histogram: &Histogram, q: f64, expected_ms: u64) {
     let value = histogram.quantile(q).unwrap();
@@ -43,9 +43,9 @@ fn delays_of_the_responder_are_the_service_times_of_both_models() {
     }
 }
 
-/// Once a second no answer leaves for 200 ms.
+/// Once per second, no response is sent for 200 ms.
 const STALL: [&str; 4] = ["--stall", "200ms/1s", "--duration", "6s"];
-/// Longer than anything but the stall takes.
+/// Longer than anything except the stall.
 const SLOW: u64 = 20 * MILLI;
 
 #[test]
@@ -55,17 +55,17 @@ fn an_open_load_sees_a_stall_as_users_who_come_on_their_own_do() {
     }
     let record = asked(&[&STALL[..], &["--rate", "1k", "--connections", "500"]].concat());
     let response = distribution(&record, distribution::RESPONSE_TIME);
-    // Those who come during a stall wait for its end, so their times are spread evenly from none to all of it: a tenth of 200 ms
-    // lies below the line of what is called slow. The trial begins between two stalls, so it has five whole ones and a part.
+    // Requests during a stall wait for its end, so their times are spread evenly between zero and its length. A tenth of 200 ms
+    // is below the threshold for slow. The trial begins between two stalls, so it contains five whole stalls and a part of one.
     let slow = approximate(response.count_above(SLOW)) / approximate(response.count());
     assert!((0.9 * 1.0 / 6.0..1.1 * 0.2).contains(&slow), "{slow} of the requests were slow");
     let n_slow = response.count_above(SLOW);
     for (share, expected_ms) in [(0.25, 65), (0.5, 110), (0.75, 155)] {
-        // Counted among the slow ones, from the fastest of them.
+        // The rank among the slow requests, counted from the fastest of them.
         let rank = approximate(response.count() - n_slow) + share * approximate(n_slow);
         is_at(response, rank / approximate(response.count()), expected_ms);
     }
-    // How much later the last of them is depends on the machine; earlier it cannot be.
+    // The last of them may be late on a busy machine, but never early.
     assert!(response.max().unwrap() > 190 * MILLI);
 }
 
@@ -76,7 +76,7 @@ fn a_closed_loop_sees_each_stall_once_per_connection() {
     }
     let record = asked(&[&STALL[..], &["--connections", "4", "--threads", "1"]].concat());
     let service = distribution(&record, distribution::SERVICE_TIME);
-    // Whoever waits for an answer asks nothing meanwhile: five stalls, or six, of four connections.
+    // A client that waits for a response sends nothing meanwhile: five or six stalls on four connections.
     let n_stalled = service.count_above(190 * MILLI);
     assert!((20..=24).contains(&n_stalled), "{n_stalled} requests were stalled");
     assert!(service.quantile(0.99).unwrap() < SLOW, "most requests know nothing of the stalls");

@@ -1,4 +1,4 @@
-//! The command line: help, what a run says before it starts, and what is checked first.
+//! The command line: help, output before the start, and the order of checks.
 
 use std::{fs, net::TcpListener};
 
@@ -106,6 +106,6 @@ fn a_server_of_iperf3_alone_needs_one_word() {
     server.says("iperf3 ");
     drop(server);
     let plain = stage.fathom(["serve", "--only", "iperf3", "--listen", "127.0.0.1", "--for", "100ms"]);
-    // Its usual port may be taken on this machine, which is told as such.
+    // The default port may be in use on this machine, which is reported.
     assert!(plain.stdout.contains("iperf3") || plain.stderr.contains("port 5201"), "{}{}", plain.stdout, plain.stderr);
 }

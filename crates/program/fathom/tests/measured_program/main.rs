@@ -1,4 +1,4 @@
-//! The program as its users meet it: started as a process, judged by its output, its exit code and what it leaves behind.
+//! Tests the program like a user: started as a process, and judged by its output, its exit code and its traces.
 //!
 //! Traffic stays on loopback and in labs that a test has built for itself.
 

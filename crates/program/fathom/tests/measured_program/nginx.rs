@@ -1,17 +1,17 @@
-//! A web server of another make, for a test of its own.
+//! A third-party web server, started by a test.
 
 use std::{fs, net::TcpListener};
 
 use crate::test_bed::{RunningProgram, TestBed, until};
 
-/// An nginx with one worker on the loopback; it ends with this value.
+/// An nginx with one worker on loopback. It is stopped when this value is dropped.
 pub(crate) struct Nginx {
     server: Option<RunningProgram>,
     pub(crate) port: u16,
 }
 
 impl Nginx {
-    /// Starts one that answers with `index`, and with what `locations` say; nothing where nginx is not installed.
+    /// Starts a server that serves `index` and the `locations`. Returns `None` if nginx is not installed.
     pub(crate) fn start(stage: &TestBed, index: &str, locations: &str) -> Option<Self> {
         let program = ["/usr/sbin/nginx", "/usr/bin/nginx"].into_iter().find(|path| fs::exists(path).unwrap())?;
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -34,7 +34,7 @@ impl Nginx {
         Some(Self { server: Some(server), port })
     }
 
-    /// The address of something on it.
+    /// Returns the URL of a path on the server.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
@@ -42,7 +42,7 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // It ends its workers itself, which a kill would leave behind.
+        // nginx stops its workers itself; SIGKILL would leave them behind.
         if let Some(server) = self.server.take()
             && server.handle().send(fathom_sys::process::signal::Signal::Terminate).is_ok()
         {

@@ -1,4 +1,4 @@
-//! Frames outside of labs: a third host on the same switch gets none of them, whatever is asked for.
+//! Frames outside labs: a third host on the same switch receives none of them, no matter which options are given.
 
 use std::os::fd::AsFd;
 
@@ -11,7 +11,7 @@ use fathom_wire::MacAddress;
 
 use crate::test_bed::{ProgramResult, RunningProgram, TestBed, lacks_root};
 
-/// Three hosts on one switch, in namespaces that are no lab.
+/// Three hosts on one switch, in namespaces that are not a lab.
 struct SwitchedHosts {
     hosts: [NetNs; 3],
     _switch: NetNs,
@@ -57,7 +57,7 @@ impl SwitchedHosts {
         Self { hosts: [1, 2, 3].map(host), _switch: switch }
     }
 
-    /// Starts fathom on the first or the second host.
+    /// Starts fathom on the host with this index.
     fn start(&self, stage: &TestBed, (host, words): (usize, &[&str])) -> RunningProgram {
         self.hosts[host].enter_with(|| stage.start(words)).unwrap()
     }
@@ -67,7 +67,7 @@ impl SwitchedHosts {
     }
 }
 
-/// Whether a kernel asks or announces something of its own accord: ARP, IGMP, and IPv6 to its groups.
+/// Returns true for frames that a kernel sends on its own: ARP, IGMP, and IPv6 to its groups.
 fn is_of_kernel(frame: &[u8]) -> bool {
     const IGMP: u8 = 2;
     let is_arp = frame.starts_with(&[0xff; 6]) && frame[12..14] == [8, 6];
@@ -75,7 +75,7 @@ fn is_of_kernel(frame: &[u8]) -> bool {
     is_arp || is_igmp || frame.starts_with(&[0x33, 0x33])
 }
 
-/// All that a socket has received that no kernel sends by itself.
+/// Returns all frames that a socket received, except those that a kernel sends on its own.
 fn seen_by(onlooker: &Receiver) -> Vec<Vec<u8>> {
     let (mut inbox, mut seen) = (ReceiveBuffer::default(), Vec::new());
     while onlooker.wait(Nanos::from_millis(50)).unwrap() && onlooker.receive(&mut inbox).unwrap() > 0 {
@@ -94,9 +94,9 @@ fn nothing_reaches_a_third_host_whatever_frames_are_asked_for() {
     let server = switch.start(&stage, (1, &["serve"]));
     let lines = server.says("http ");
     let key = lines.lines().find_map(|line| line.strip_prefix("key")).unwrap().trim().to_owned();
-    // Without a rate, which a busy machine does not keep for so short a time.
+    // Without a rate, because a busy machine cannot keep one for such a short time.
     let base = ["packet", SERVED, "--key", &key, "--count", "50", "--rounds", "1", "--json"];
-    // The switch learns where the two are before anybody looks on.
+    // The switch learns the ports of both hosts before the third host listens.
     switch.fathom(&stage, &base).succeeded();
     let onlooker = switch.hosts[2].enter_with(|| {
         let index = Netlink::open().unwrap().link("e0").unwrap().index;

@@ -1,4 +1,4 @@
-//! Drop-in for pktgen where the kernel has none: fathom's own engine sends, and the block is the kernel's.
+//! Drop-in for pktgen without the kernel's pktgen: fathom's own engine sends, and the block is the same as the kernel's.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use fathom_sys::{
 
 use crate::test_bed::{PATIENCE, RunningLab, TestBed, lacks_root};
 
-/// The sending device of a lab of two hosts, and the address of the other one.
+/// Returns the sending device of a lab with two hosts, and the address of the other host.
 fn ends(stage: &TestBed, lab: &RunningLab<'_>) -> (String, String) {
     let devices = stage.fathom(["lab", "exec", lab.name, "a", "--", "cat", "/proc/self/net/dev"]).succeeded().stdout;
     let names = devices.lines().filter_map(|line| Some(line.split_once(':')?.0.trim()));
@@ -22,12 +22,12 @@ fn ends(stage: &TestBed, lab: &RunningLab<'_>) -> (String, String) {
     (device, host.split([',', '\n']).next().unwrap().trim().to_owned())
 }
 
-/// Whether the kernel sends: then its own engine is not tried here.
+/// Returns true if the kernel sends. In that case, the own engine is not tested here.
 fn is_kernels() -> bool {
     std::path::Path::new("/proc/net/pktgen").exists()
 }
 
-/// Whether fathom's own engine has nothing to do here, which is said.
+/// Returns true and reports it if fathom's own engine is not used here.
 fn is_not_asked() -> bool {
     if is_kernels() {
         fathom_testkit::skip("the kernel's pktgen is loaded, and sends in place of fathom's own engine");
@@ -120,14 +120,14 @@ pg_ctrl start
     while arrived.len() < 24 {
         assert!(receiver.wait(PATIENCE).unwrap(), "{} of 24 packets have arrived", arrived.len());
         receiver.receive(&mut inbox).unwrap();
-        // The kernel has taken the outer tag off; what is not tagged at all is none of ours.
+        // The kernel has removed the outer tag. Untagged frames do not belong to the test.
         let ours = inbox.frames().filter(|(frame, _)| frame[12..14] == [0x81, 0]);
         arrived.extend(ours.map(|(frame, length)| (frame.to_vec(), length)));
     }
     for (number, (frame, length)) in (0_u8..).zip(&arrived) {
         assert_eq!(*length, Bytes(76), "eighty bytes without a tag");
         assert_eq!(frame[..12], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 0x10 + number % 2]);
-        // Priority 3 and network 5 before IPv4, with a class of 0xb8.
+        // Priority 3 and VLAN 5 before IPv4, with a traffic class of 0xb8.
         assert_eq!(frame[14..20], [0x60, 5, 8, 0, 0x45, 0xb8]);
         assert_eq!(frame[30..38], [203, 0, 113, 7, 198, 18, 9, 1 + number % 3]);
         let ports = [frame[38..40].try_into().unwrap(), frame[40..42].try_into().unwrap()].map(u16::from_be_bytes);
@@ -169,7 +169,7 @@ fn pktgen_sends_nowhere_that_is_not_allowed() {
         .refused(3, &["192.0.2.7 is not a target you have allowed", "it is a source that is not this host's"]);
     drop_in(&["add_device lo", "dst 127.0.0.1", "dst_mac 02:00:00:00:00:02", "flag MACSRC_RND", "start"])
         .refused(3, &["foreign addresses of Ethernet"]);
-    // Of two words for one thing the last counts, and an address of IPv6 makes all packets such.
+    // The last of two settings for the same parameter counts, and any IPv6 address makes all packets IPv6.
     for (lines, words) in [
         (&["dst_min 127.0.0.1", "dst 192.0.2.1"][..], "192.0.2.1 is not a target you have allowed"),
         (&["dst 127.0.0.1", "dst_max 192.0.2.1"], "192.0.2.1 is not a target you have allowed"),

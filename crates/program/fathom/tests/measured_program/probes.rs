@@ -1,4 +1,4 @@
-//! Single packets through a router of a lab, with planted conditions, and `as hping3` beside hping3.
+//! Single packets through a router of a lab, with planted conditions, and `as hping3` compared with hping3.
 
 use fathom_model::{
     Run, TestRun,
@@ -16,10 +16,10 @@ use crate::{
 /// The addresses of the router lab.
 const NEAR: &str = "198.18.0.254";
 const B: &str = "198.18.1.1";
-/// A user that owns nothing.
+/// A user without any files.
 const NOBODY: u32 = 65_534;
 
-/// What the probes of one kind found.
+/// Returns the probe results of one kind.
 #[track_caller]
 fn probe<'a>(run: &'a Run, kind: &str) -> &'a ProbeRecord {
     let mut records = test(run, kind).trials[0].records.values();
@@ -41,7 +41,7 @@ fn findings(run: &Run) -> Vec<&str> {
     run.findings.iter().map(|finding| finding.id.as_str()).collect()
 }
 
-/// Whether a program that plants conditions is missing, which is said.
+/// Returns true and reports it if a program for planting conditions is missing.
 fn lacks(tools: &[&str]) -> bool {
     let missing =
         tools.iter().find(|tool| !is_installed(tool) && !std::path::Path::new("/usr/sbin").join(tool).exists());
@@ -51,7 +51,7 @@ fn lacks(tools: &[&str]) -> bool {
     missing.is_some()
 }
 
-/// Plants rules of a filter on a host, all in the chain of one hook.
+/// Plants filter rules on a host, all in the chain of one hook.
 fn plant(lab: &RunningLab<'_>, host: &str, hook: &str, rules: &[&str]) {
     let rules = rules.join("\n  ");
     let table =
@@ -75,7 +75,7 @@ fn probes_through_a_lab_show_its_router_its_mtu_and_no_loss() {
     assert!(rtt > 1e3 && rtt < 1e9, "{rtt} ns");
     let loss = test(&run, "probe").summaries.iter().find(|summary| summary.metric.name == "loss_ratio").unwrap();
     let interval = loss.confidence.unwrap();
-    // None of ten is anything up to 28 % (Wilson).
+    // With 0 of 10 lost, the true loss can be up to 28 % (Wilson).
     assert!(loss.value == Some(0.0) && interval.low == 0.0 && (0.27..0.29).contains(&interval.high), "{interval:?}");
     let mtu = probe(&run, "probe_mtu").path_mtu.clone().unwrap();
     assert_eq!((mtu.mtu_bytes, mtu.vanishing_from_bytes, mtu.too_big.len()), (Some(1500), None, 0));
@@ -98,9 +98,9 @@ fn every_protocol_reaches_a_host_of_both_versions_of_ip() {
     let stage = TestBed::new();
     for host in ["127.0.0.1", "::1"] {
         for protocol in ["icmp", "tcp", "udp", "ip"] {
-            // Nobody listens on port 1, which is an answer too.
+            // Nobody listens on port 1, but the refusal is also a reply.
             let port: &[&str] = if ["tcp", "udp"].contains(&protocol) { &["--port", "1"] } else { &[] };
-            // What the host's kernel complains of is limited: RFC 1812 section 4.3.2.8, RFC 4443 section 2.4.
+            // The kernel of the host limits its error messages: RFC 1812 section 4.3.2.8, RFC 4443 section 2.4.
             let words = [
                 "probe",
                 host,
@@ -171,7 +171,7 @@ fn lost_probes_and_an_outage_are_those_that_were_planted() {
     assert!(outages[0].n_probes == 10 && from >= 0.19 && length >= 0.05, "from {from} s, {length} s");
     assert!(findings(&run).contains(&"outage"));
 
-    // A closed port is told of six times at once and then once a second, which is no outage.
+    // A closed port is reported six times in a row and then once per second, which is not an outage.
     let words =
         ["probe", B, "--protocol", "udp", "--count", "12", "--interval", "10ms", "--timeout", "100ms", "--json"];
     let limited = lab.fathom("a", &words).succeeded().run();
@@ -184,7 +184,7 @@ fn lost_probes_and_an_outage_are_those_that_were_planted() {
     assert_eq!((total(&silent, "probe", "received"), findings(&silent).contains(&"unreachable")), (0, true));
     let route = lab.fathom("a", &["probe", B, "--test", "route", "--timeout", "100ms"]);
     assert!(!route.stderr.contains("defect"), "{}", route.stderr);
-    // By another protocol it is there, and a promise is judged.
+    // By another protocol the host is reachable, and a promise is judged.
     let tcp = ["probe", B, "--protocol", "tcp", "--count", "3", "--expect"];
     lab.fathom("a", &[&tcp[..], &["loss_ratio<=0.9"]].concat()).succeeded();
     lab.fathom("a", &[&tcp[..], &["rtt_ns_max<1ns"]].concat()).broke_its_promise();
@@ -198,7 +198,7 @@ fn a_link_of_one_s_own_that_goes_down_is_an_outage_and_not_the_end() {
     let stage = TestBed::new();
     let lab = stage.lab_of("pair", "down");
     let n_sent = || {
-        // After the name come eight columns of what was received, then bytes and packets that were sent.
+        // The name is followed by eight receive columns, then by the bytes and packets sent.
         let read = lab.exec("a", &["grep", "eth0:", "/proc/net/dev"]).ends().succeeded();
         read.stdout.split_whitespace().nth(10).unwrap().parse::<u64>().unwrap()
     };
@@ -206,7 +206,7 @@ fn a_link_of_one_s_own_that_goes_down_is_an_outage_and_not_the_end() {
         lab.exec("a", &["ip", "link", "set", "eth0", word]).ends().succeeded();
     };
     let before = n_sent();
-    // Two processes start and end between down and up, in which more than one probe is due.
+    // Two processes start and end between down and up. More than one probe is due in that time.
     let words =
         ["probe", "198.18.0.2", "--until", "4s", "--interval", "1ms", "--timeout", "100ms", "--outage-probes", "1"];
     let probing = lab.start("a", &[&words[..], &["--json"]].concat());
@@ -317,7 +317,7 @@ fn without_a_capability_the_kernel_s_own_socket_for_echo_requests_probes_where_t
     let stage = TestBed::owned_by(NOBODY);
     let lab = stage.lab_of("router", "nobody");
     let program = stage.program().to_str().unwrap();
-    // The state of the stage is that of the lab, which root has put up.
+    // The state of the test bed is that of the lab, which root started.
     let state = format!("FATHOM_STATE={}", stage.path("own").display());
     let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", &state, program, "probe"];
     let as_nobody =
@@ -336,7 +336,7 @@ fn without_a_capability_the_kernel_s_own_socket_for_echo_requests_probes_where_t
     assert_eq!((total(&run, "probe", "sent"), total(&run, "probe", "received")), (10, 10));
     let notes = test(&run, "probe").trials[0].records.values().flat_map(|record| &record.notes);
     assert!(notes.map(|note| note.id.as_str()).any(|id| id == "probe-unprivileged"));
-    // What routers say arrives too.
+    // Error messages of routers arrive as well.
     let mtu = probe(&run, "probe_mtu").path_mtu.clone().unwrap();
     let told: Vec<_> = mtu.too_big.iter().map(|said| (said.from.as_str(), said.mtu_bytes)).collect();
     assert_eq!((mtu.mtu_bytes, told), (Some(1400), vec![(NEAR, 1400)]));
@@ -368,9 +368,9 @@ fn without_a_capability_the_kernel_s_own_socket_for_echo_requests_probes_where_t
     assert_eq!(states, [Open, Closed, Filtered]);
 }
 
-/// A line without its numbers, their hexadecimal one, and how far they stand to the right.
+/// Returns a line without its numbers and hexadecimal numbers, and without its alignment.
 fn shape(line: &str) -> String {
-    // Of a dump the length alone is the same twice.
+    // Only the length of a dump is the same in two runs.
     if line.starts_with("\t\t") {
         return format!("dump of {} characters", line.len());
     }
@@ -388,9 +388,9 @@ fn shape(line: &str) -> String {
     shape
 }
 
-/// What must be alike: the lines by their shape, in both streams.
+/// Returns the lines of both streams in comparable form.
 fn shapes(ending: &ProgramResult) -> (Vec<String>, Vec<String>) {
-    // Theirs gives away the first of nine places of a route, and warns of what it does not need.
+    // hping3 leaves out the first of nine places of a route, and prints needless warnings.
     let of = |text: &str| {
         let text = text.replace("RR: \t1.2.3.4\n\t", "RR: \t");
         let warns = |line: &&str| line.starts_with("[main] memlockall") || line.starts_with("Warning: can't disable");
@@ -399,7 +399,7 @@ fn shapes(ending: &ProgramResult) -> (Vec<String>, Vec<String>) {
     (of(&ending.stdout), of(&ending.stderr))
 }
 
-/// What our listener hears of a file that theirs sends and that ours sends.
+/// Compares the data that our listener receives from a file sent by hping3 and by fathom.
 fn listening(stage: &TestBed, lab: &RunningLab<'_>) {
     let file = stage.path("pieces");
     std::fs::write(&file, "ABCDEFGHIJ").unwrap();
@@ -423,7 +423,7 @@ fn listening(stage: &TestBed, lab: &RunningLab<'_>) {
     assert!(ours.starts_with(expected) && theirs.starts_with(expected), "{ours:?} {theirs:?}");
 }
 
-/// What is asked of both, and how both end.
+/// The arguments for both programs, and the expected exit codes.
 const CASES: &[(&[&str], i32)] = &[
     (&["-S", "-p", "80", "-c", "3"], 0),
     (&["-S", "-p", "81", "-c", "2"], 0),
@@ -445,13 +445,13 @@ const CASES: &[(&[&str], i32)] = &[
     (&["-S", "-p", "80", "-c", "1", "--tcp-mss", "1000", "-d", "20"], 0),
     (&["-S", "-p", "80", "-c", "2", "--tcpexitcode"], 18),
     (&["-S", "-p", "80", "-y", "-t", "9", "-N", "7", "-w", "99", "-s", "5000", "-M", "9", "-L", "3", "-c", "2"], 0),
-    // Far enough apart for a router that is kept waiting.
+    // Far enough apart for the rate limit of the router.
     (&["-T", "-1", "-c", "3", "-i", "u400000"], 0),
     (&["-T", "-S", "-p", "80", "-c", "9", "--tr-stop", "-i", "u400000"], 0),
     (&["-1", "-t", "1", "-c", "1"], 0),
     (&["-S", "-p", "80", "-c", "1", "-a", "198.18.0.77"], 1),
     (&["-1", "-c", "2", "--rand-source"], 1),
-    // Theirs gives all packets one identification, so that fragments of two under way at once are mixed up.
+    // hping3 gives all packets the same identification, so fragments of two packets in flight would be mixed up.
     (&["-1", "-c", "1", "-d", "40", "-f"], 0),
     (&["-1", "-c", "1", "-d", "40", "-m", "24"], 0),
     (&["-2", "-p", "9", "-c", "1", "-d", "4000"], 0),
@@ -479,7 +479,7 @@ fn the_face_of_hping3_prints_what_hping3_prints() {
     let server = lab.start("b", &["serve", "--only", "http", "--listen", "0.0.0.0", "--http-port", "80"]);
     server.says("http");
     plant(&lab, "b", "input", &["tcp dport 82 drop"]);
-    // Both ask the router to complain, which it does six times in a row and then once a second.
+    // Both programs make the router send errors, which it limits to six in a row and then one per second.
     lab.exec("dut", &["sh", "-c", "echo 0 > /proc/sys/net/ipv4/icmp_ratelimit"]).ends().succeeded();
     let fast = ["-n", "-i", "u20000"];
     for (words, code) in CASES {
@@ -488,12 +488,12 @@ fn the_face_of_hping3_prints_what_hping3_prints() {
         let ours = lab.fathom("a", &[&["as", "hping3"], &words[..]].concat()).code(*code);
         assert_eq!(shapes(&ours), shapes(&theirs), "{words:?}\n{}{}", ours.stdout, theirs.stdout);
     }
-    // With -V theirs prints its first line once more for each of its processes.
+    // With -V, hping3 repeats its first line for each of its processes.
     for words in [&["-8", "79-82", "-S", B][..], &["-8", "80,81", "-S", B]] {
         let theirs = lab.exec("a", &[&["hping3"], words].concat()).ends().code(0);
         let ours = lab.fathom("a", &[&["as", "hping3"], words].concat()).code(0);
         assert_eq!(shapes(&ours).0, shapes(&theirs).0, "{words:?}\n{}{}", ours.stdout, theirs.stdout);
-        // Theirs moves its cursor about in the last line of stderr.
+        // hping3 moves the cursor in its last line of stderr.
         assert_eq!(shapes(&ours).1[..5], shapes(&theirs).1[..5], "{words:?}");
     }
     listening(&stage, &lab);

@@ -1,4 +1,4 @@
-//! Every command of the README, between two namespaces.
+//! Runs every command of the README between two namespaces.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use crate::test_bed::{ProgramResult, RunningLab, TestBed, lacks_root, tree};
 
 const B: &str = "198.18.0.2";
 const URL: &str = "http://198.18.0.2:8080/";
-/// What makes a command short, by a part of it; of options that stand twice the later one counts.
+/// Options that shorten a command, by a part of the command. If an option appears twice, the later one counts.
 const SHORT: &[(&str, &str)] = &[
     ("--method mlrsearch", "--sizes 64 --trial 50ms --search-time 3s --goal ndr"),
     (
@@ -23,7 +23,7 @@ const SHORT: &[(&str, &str)] = &[
     ("fathom http", "--rounds 1 --duration 200ms --warmup 0s"),
     ("fathom tcp", "--rounds 1 --duration 200ms --warmup 0s"),
 ];
-/// What stands for `…` in the rows of drop-in tools.
+/// The commands for `…` in the rows of drop-in tools.
 const TOOLS: &[(&str, &str)] = &[
     ("fathom as wrk …", "fathom as --allow HOST wrk -t1 -c2 -d1s URL"),
     ("as ab", "fathom as --allow HOST ab -n 10 URL"),
@@ -31,7 +31,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("as iperf3", "fathom as iperf3 -c HOST -t 1"),
     ("fathom as hping3 …", "fathom as --allow HOST hping3 -S -p 8080 -c 1 -i u1000 HOST"),
 ];
-/// Servers, which a row needs and which run already.
+/// Servers that a row needs and that are already running.
 const SERVERS: &[&str] = &["fathom serve", "fathom serve --iperf3", "fathom serve --only http"];
 
 /// One request of one user.
@@ -58,19 +58,19 @@ const JMX: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
 </hashTree></jmeterTestPlan>
 "#;
 
-/// What stands between backticks.
+/// Returns the texts between backticks.
 fn code(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// A command with another option: in the place of the same one, or behind all.
+/// Returns a command with another option, which replaces the same option or is appended.
 fn other(command: &str, option: &str) -> String {
     let name = option.split(' ').next().unwrap_or_default();
     let base = command.split(&format!(" {name} ")).next().unwrap_or_default();
     format!("{base} {option}")
 }
 
-/// The commands of a row: each that stands there, and each with an option that stands there in its place.
+/// Returns the commands of a row, and those made by inserting its options.
 fn of_row(row: &str) -> Vec<String> {
     let mut commands: Vec<String> = Vec::new();
     for text in code(row) {
@@ -85,7 +85,7 @@ fn of_row(row: &str) -> Vec<String> {
     commands
 }
 
-/// All commands of the README's block and table.
+/// Returns all commands of the README's block and table.
 fn commands() -> Vec<String> {
     let text = fs::read_to_string(tree().join("README.md")).unwrap();
     let blocks = text.split("```").skip(1).step_by(2).flat_map(str::lines);
@@ -95,7 +95,7 @@ fn commands() -> Vec<String> {
     block.chain(rows.flat_map(of_row)).collect()
 }
 
-/// The words of a command behind `fathom`, made short and pointed at the lab.
+/// Returns the arguments of a command after `fathom`, shortened and pointed at the lab.
 fn words(command: &str, key: &str) -> Vec<String> {
     let short = SHORT.iter().find(|(part, _)| command.contains(part)).map_or("", |(_, options)| *options);
     let in_place = [("10.0.0.2", B), ("127.0.0.1", B), ("HOST", B), ("KEY", key), ("URL", URL)];
@@ -124,10 +124,10 @@ fn every_command_of_the_readme_runs_between_two_namespaces() {
     for command in commands.iter().filter(|command| !SERVERS.contains(&command.as_str())) {
         let words = words(command, &key);
         let ending = run(&lab, stage.program().to_str().unwrap(), &words);
-        // A machine that is busy with something else sends less than was asked for.
+        // A busy machine may send less than requested.
         let is_slow = ending.stdout.contains("of the asked rate was sent");
         let code = ending.succeeded_or_judged();
-        // A promise of the README may be broken or left open by a busy machine, and a search be cut short here.
+        // On a busy machine, a promise of the README may be broken or stay open, and a search may be cut short.
         let is_judged =
             command.contains("--expect") || command.contains("--method") || command.contains("--find-limit");
         assert!(

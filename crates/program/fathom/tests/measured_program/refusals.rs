@@ -1,4 +1,4 @@
-//! What cannot be done is said on one screen, with its exit code, before anything is started.
+//! Impossible requests are refused on one screen, with an exit code, before anything is started.
 
 use std::{fs, net::TcpListener};
 
@@ -6,7 +6,7 @@ use crate::test_bed::{BRIEF, TestBed, lacks_root};
 
 const B: &str = "198.18.0.2";
 
-/// The key with one character of one of its parts changed.
+/// Returns the key with one character changed.
 fn changed(key: &str, at: usize) -> String {
     let mut letters: Vec<char> = key.chars().collect();
     letters[at] = if letters[at] == 'a' { 'b' } else { 'a' };
@@ -21,7 +21,7 @@ fn a_wrong_key_opens_nothing() {
     let stage = TestBed::new();
     let lab = stage.lab("locked");
     let (_server, key) = lab.serve(&[]);
-    // The last letter holds fewer bits than the others, so not every one is a letter of a token.
+    // The last letter encodes fewer bits than the others, so not every letter is valid there.
     let last_but_one = key.chars().count() - 2;
     let evaluate = |key: &str| lab.fathom("a", &["evaluate", B, "--key", key, "--quick"]);
     evaluate(&changed(&key, 2)).refused(3, &[B, "key"]);
@@ -40,13 +40,13 @@ fn a_host_without_a_server_is_told_from_one_that_is_not_there() {
     let (server, key) = lab.serve(&[]);
     lab.fathom("b", &["serve"]).refused(3, &["cannot listen on", "7700", "in use", "--port"]);
     lab.fathom("b", &["serve", "--port", "7701"]).refused(3, &["8080", "in use", "--http-port"]);
-    // The responder for HTTP knows nothing of keys.
+    // The HTTP responder does not use keys.
     let wrong_port = format!("{B}:8080");
     lab.fathom("a", &["evaluate", &wrong_port, "--key", &key, "--quick"]).refused(3, &[&wrong_port, "why"]);
     drop(server);
     lab.fathom("a", &["evaluate", B, "--key", &key, "--quick"]).refused(3, &[B, "refused", "fathom serve"]);
     lab.fathom("a", &["evaluate", "203.0.113.9", "--key", &key, "--quick"]).refused(3, &["203.0.113.9", "unreachable"]);
-    // An address on the wire at which nobody answers.
+    // An address on the wire where no host answers.
     lab.fathom("a", &["evaluate", "198.18.0.3", "--key", &key, "--quick"]).refused(3, &["198.18.0.3", "why"]);
 }
 
@@ -163,7 +163,7 @@ fn a_value_that_cannot_be_is_told_once_and_before_anything_starts() {
         assert!(!ending.stderr.contains("host `"), "no host has anything to do with it: {}", ending.stderr);
         ending.refused(2, said);
     }
-    // A search sets the rate that is missing.
+    // A search sets the missing rate.
     let search = ["tcp", "127.0.0.1", "--test", "rr-open", "--find-limit", "p99<20ms", "--plan"];
     stage.fathom(search).succeeded();
 }

@@ -19,7 +19,7 @@ use crate::{
     traces::processes,
 };
 
-/// A server that knows its users by their tokens.
+/// A server that identifies its users by their tokens.
 struct ShopServer {
     address: SocketAddr,
     seen: Arc<Mutex<BTreeMap<String, u64>>>,
@@ -61,7 +61,7 @@ impl ShopServer {
 impl Drop for ShopServer {
     fn drop(&mut self) {
         self.is_over.store(true, Relaxed);
-        // The listener looks at the flag when somebody comes.
+        // The listener checks the flag when a connection arrives.
         drop(TcpStream::connect(self.address));
         self.listener.take().map(thread::JoinHandle::join);
     }
@@ -110,7 +110,7 @@ fn answer(line: &str, body: &str, (authorization, cookie): (Option<String>, Opti
             answer("200 OK", &fields, &format!("{{\"id\":[1,{{\"a\":2}}],\"token\":\"t-{}\"}}", user()))
         }
         "GET /account" if !token.is_empty() && cookie == Some(format!("sid=s-{token}")) => {
-            // In chunks, as generated pages come.
+            // Chunked, like generated pages.
             let body = format!("{{\"user\":\"{token}\",\"n\":3}}");
             let chunks = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
             format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}")
@@ -164,7 +164,7 @@ fn users(run: &Run) -> &UsersRecord {
 #[test]
 fn users_go_through_a_scenario_and_every_step_is_counted() {
     let (stage, shop) = (stage_with(SCENARIO), ShopServer::open());
-    // So few users leave the promise of a p99 open.
+    // With so few users, the promise about a p99 stays open.
     let run = run_of(&stage.fathom(["app", "run", "shop.scenario", &shop.url(), "--json"]).code(12));
     let users = users(&run);
     assert_eq!((users.n_started, users.n_finished, users.n_gave_up), (10, 50, 0));
@@ -269,14 +269,14 @@ fn data_whose_end_is_an_error_ends_the_run_incomplete_with_its_result() {
     );
     assert_eq!(seen["POST /login"], 10, "each row was used once");
 
-    // The same data, and the same end, that is none.
+    // The same data, but the end of the rows is not an error.
     fs::write(stage.path("shop.scenario"), scenario.replace("then error", "then stop")).unwrap();
     let words = ["app", "run", "shop.scenario", &shop.url(), "--warmup", "0ms", "--rounds", "1", "--json", "--lenient"];
     let run = run_of(&stage.fathom(words).succeeded());
     assert_eq!((&run.completeness, users(&run).n_finished), (&Completeness::Complete, 10));
 }
 
-/// Users who each need a row, of which there are that many.
+/// Creates a test bed with a scenario whose users each need a row, and `n` rows.
 fn stage_with_rows(n: usize, coming: &str) -> TestBed {
     let stage = TestBed::new();
     let scenario = format!("{coming}\n\nstep look\n  GET /new?${{rows.id}}\n  expect 200, 4xx\n\nthink 10ms\n");

@@ -1,4 +1,4 @@
-//! Scripts for wrk: what each of them sees under wrk and under us, and how those end that go wrong.
+//! wrk scripts: compares their view under wrk and under fathom, and the endings of faulty ones.
 
 use std::{fs, path::PathBuf};
 
@@ -16,7 +16,7 @@ const LOCATIONS: &str = r#"
     location /empty { return 204; }
     location /error { return 500 "no"; }"#;
 
-/// Each script of the tree with its options, its path and the words behind the URL.
+/// Each script of the source tree with its options, its path and the arguments after the URL.
 const SCRIPTS: &[(&str, &str, &str, &str)] = &[
     ("address", "-t2 -c2", "/", ""),
     ("login", "-t1 -c1", "/", ""),
@@ -41,7 +41,7 @@ fn folder() -> PathBuf {
     tree().join("crates/measure/lua/tests/scripts")
 }
 
-/// A server to ask; nothing where it is missing, which is said.
+/// Starts a server. Returns `None` and reports it if nginx is missing.
 fn server(stage: &TestBed) -> Option<Nginx> {
     let nginx = Nginx::start(stage, "<!-- a page -->", LOCATIONS);
     if nginx.is_none() {
@@ -50,7 +50,7 @@ fn server(stage: &TestBed) -> Option<Nginx> {
     nginx
 }
 
-/// What a script printed up to the result, and behind it.
+/// Returns the output of a script before the result and after it.
 fn printed(text: &str) -> (Vec<&str>, Vec<&str>) {
     let is_of_wrk =
         |line: &&str| line.starts_with("  ") || line.starts_with("Running ") || line.starts_with("Requests/sec");
@@ -124,12 +124,12 @@ fn the_face_of_wrk_ends_with_the_code_that_a_script_asks_for() {
         "{}",
         ending.stderr
     );
-    // wrk goes on without a script that does not load, but this one says that it must not run.
+    // wrk continues without a script that does not load, but this script requests that it does not run.
     let ending = ends("os.exit(7)").code(1);
     assert!(ending.stderr.contains("the script does not start"), "{}", ending.stderr);
 }
 
-/// A script of the test's own, and a server for it.
+/// Runs a script of the test with a server for it.
 fn run(stage: &TestBed, text: &str, words: &[&str]) -> Option<ProgramResult> {
     let nginx = server(stage)?;
     fs::write(stage.path("x.lua"), text).unwrap();

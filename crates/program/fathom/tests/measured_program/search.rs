@@ -1,4 +1,4 @@
-//! A search finds the limit that was planted, keeps to its bounds, and can be interrupted.
+//! A search finds the planted limit, keeps to its bounds, and can be interrupted.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -22,9 +22,9 @@ use crate::{
     truth::in_front_of_b,
 };
 
-/// Where the datagrams go that the policer is made for.
+/// The destination port of the datagrams, which the policer matches.
 const PORT: u16 = 40_124;
-/// Spans that are short, since what is searched for is planted and not measured.
+/// Short times, because the limit is planted and its precision is not under test.
 const SHORT: &[&str] = &["--warmup", "0s", "--duration", "300ms"];
 
 #[track_caller]
@@ -61,7 +61,7 @@ fn the_rate_of_a_policer_is_found_as_the_limit_of_a_stream() {
                 .collect::<Vec<_>>()
         ))
     );
-    // In 0.3 s the policer lets 1 % and a burst of 64 pass beyond its rate: 1,500 / 0.99 + 64 / 0.3 / 0.99.
+    // In 0.3 s, the policer passes 1 % and a burst of 64 beyond its rate: 1,500 / 0.99 + 64 / 0.3 / 0.99.
     assert!(kept.unwrap() <= 1_500.0 / 0.99 + 64.0 / 0.3 / 0.99 + 30.0, "{kept:?} {broken:?}");
     assert!(broken.unwrap() >= 1_500.0, "{kept:?} {broken:?}");
     let curve = run.tests[0].curve.as_ref().unwrap();
@@ -101,13 +101,13 @@ fn requests_are_searched_with_the_open_kind_and_judged_from_their_intended_start
         ("latency_ns_p99 < 2s, errors_ratio < 1%", "latency_ns_p99")
     );
     assert!(run.findings[0].title.contains("keeps p99 < 2.00 s and errors < 1.0 %"), "{}", run.findings[0].title);
-    // A p99 needs a thousand samples, which 200 per second do not give in 0.3 s: the trials are longer.
+    // A p99 needs a thousand samples. 200 per second for 0.3 s are not enough, so the trials are longer.
     let samples: u64 = test.trials[0].records["a"].distributions["response_time_ns"].count();
     assert!(samples >= 900, "{samples}");
     assert!(curve.points.iter().all(|point| point.median_ns.unwrap() <= point.value.unwrap()), "{:?}", curve.points);
 }
 
-/// A server that serves one request at a time, whoever asks, and knows how long each took it.
+/// A server that serves one request at a time for all clients together, and records the time of each.
 struct SerialServer {
     address: SocketAddr,
     served: Arc<Mutex<Vec<Duration>>>,
@@ -122,14 +122,14 @@ impl SerialServer {
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let served = Arc::clone(&shared);
-                // A client that goes away ends its thread, and the end of the program all others.
+                // A thread ends when its client disconnects, all others when the program exits.
                 thread::spawn(move || answer(&stream.unwrap(), &served, each));
             }
         });
         Self { address, served }
     }
 
-    /// Requests per second that it could serve.
+    /// Returns the requests per second that the server could handle.
     fn capacity(&self) -> f64 {
         let served = self.served.lock().unwrap();
         f64::from(u32::try_from(served.len()).unwrap()) / served.iter().sum::<Duration>().as_secs_f64()
@@ -164,7 +164,8 @@ fn the_capacity_of_a_server_is_found_as_the_limit_of_its_latency() {
     let run = stage.fathom([&["http", &url][..], &find, &spans].concat()).succeeded().run();
     let (kept, broken) = limit(&run.tests[0]);
     let capacity = server.capacity();
-    // A queue that grows to 300 ms in a trial of 0.6 s would need a rate of half as much again; falling behind is seen before.
+    // For the queue to reach 300 ms in a trial of 0.6 s, the rate would have to be 50 % higher. Falling behind is detected
+    // earlier.
     assert!(kept.unwrap() < 1.25 * capacity, "{kept:?} {broken:?} of {capacity}");
     assert!(broken.unwrap() > 0.75 * capacity, "{kept:?} {broken:?} of {capacity}");
     let beyond = run.tests[0].curve.as_ref().unwrap().points.last().unwrap();

@@ -1,4 +1,4 @@
-//! Two hosts that know nothing of each other but an address and a key.
+//! Two hosts that know only an address and a key of each other.
 
 use std::{fs, process::Command};
 
@@ -12,7 +12,7 @@ use crate::{
 
 /// Host b of the preset `pair`.
 const B: &str = "198.18.0.2";
-/// Within this much of each other both sides of a trial begin.
+/// The maximum difference between the starts of both sides of a trial.
 const SKEW_MAX: Nanos = Nanos::from_millis(10);
 
 #[test]
@@ -48,7 +48,7 @@ fn every_layer_alone_reaches_a_served_host() {
     let (_server, key) = lab.serve(&[]);
     let both_ways = ["packet", B, "--rate", "10k", "--direction", "both"];
     for words in [&["tcp", B, "--test", "rr"][..], &["udp", B, "--rate", "20M"], &both_ways[..4], &both_ways] {
-        // A busy machine may not come to the rate, which is no matter here.
+        // A busy machine may not reach the rate, which does not matter here.
         let run = lab.fathom("a", &[words, &["--key", &key, "--json"], BRIEF].concat()).run();
         let is_measured = |test: &TestRun| test.summaries[0].value.is_some_and(|value| value > 0.0);
         assert!(run.tests.iter().all(is_measured), "{words:?}");
@@ -85,7 +85,7 @@ fn a_served_host_sends_to_nobody_but_its_controller() {
     );
     fs::write(stage.path("third.toml"), plan).unwrap();
     let path = stage.path("third.toml");
-    // The controller's own user allows it, so that it is the served host that refuses.
+    // The controller's own allow-list permits the target, so the refusal comes from the served host.
     let ending = lab.fathom("a", &["run", path.to_str().unwrap(), "--allow", "198.18.0.77"]);
     ending.refused(3, &["sending to 198.18.0.77 is refused", "--allow 198.18.0.77"]);
 }
@@ -108,7 +108,7 @@ fn a_capture_is_counted_by_a_served_host_that_has_no_such_file() {
     };
     let ethernet = Ethernet { destination: MacAddress(to), source: MacAddress(from), ethertype: ETHERTYPE_IPV4 };
     let frame = [&ethernet.bytes()[..], &packet.bytes(), &[0; 46 - Ipv4::LENGTH]].concat();
-    // The header of a file of pcap, and that of a record.
+    // The header of a pcap file, and the header of a record.
     let words = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 262_144, 1, 0, 0, 60, 60];
     let head: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let path = stage.path("one.pcap");
@@ -116,10 +116,10 @@ fn a_capture_is_counted_by_a_served_host_that_has_no_such_file() {
     let words = ["packet", B, "--key", &key, "--json", "--capture", path.to_str().unwrap(), "--count", "50"];
     let run = lab.fathom("a", &[&words[..], &["--rounds", "1"]].concat()).succeeded().run();
     let sum = run.tests[0].conservation.as_ref().unwrap();
-    // The control connection is not counted, but a kernel may ask for an address meanwhile.
+    // The control connection is not counted, but a kernel may send an address request meanwhile.
     assert!(sum.n_sent == 50 && (50..=51).contains(&sum.n_received), "{sum:#?}");
 
-    // A pipe that nobody writes to is not waited for.
+    // A pipe without a writer must not block the command.
     let pipe = stage.path("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let words = ["packet", B, "--key", &key, "--capture", pipe.to_str().unwrap(), "--count", "1"];
@@ -183,7 +183,7 @@ fn a_script_for_wrk_runs_against_a_served_host_which_opens_no_file() {
     };
     let run = plan("here", "target").succeeded().run();
     assert!(run.tests[0].summaries[0].value.is_some_and(|rate| rate > 0.0));
-    // Whoever has the key has no script of theirs run there.
+    // A controller with the key cannot run a script on the served host.
     plan("target", "here").refused(3, &["`script` is refused"]);
 }
 

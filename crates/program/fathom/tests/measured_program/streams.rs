@@ -1,4 +1,4 @@
-//! Streams of TCP as a user asks for them.
+//! TCP streams with the options of users.
 
 use std::net::TcpListener;
 
@@ -75,7 +75,7 @@ fn the_address_that_is_asked_for_is_the_one_that_is_measured() {
         }
     }
     if TcpListener::bind("[::1]:0").is_ok() {
-        // The kernel takes a flow label of a connection over IPv6 only.
+        // The kernel accepts a flow label only over IPv6.
         stage.fathom([&["tcp", "::1", "--flow-label", "7"][..], &SPANS].concat()).succeeded();
         let plan = stage.fathom(["tcp", "::1", "--plan"]).succeeded().stdout;
         assert!(plan.contains(r#"at = "::1""#), "{plan}");
@@ -86,7 +86,7 @@ fn the_address_that_is_asked_for_is_the_one_that_is_measured() {
 fn flows_that_one_table_of_descriptors_does_not_hold_are_sampled_all_the_same() {
     let stage = TestBed::new();
     let mut command = stage.command("sh");
-    // Of 300 descriptors 128 are for other things than flows, so that 200 flows take a table for each of two workers.
+    // Of 300 descriptors, 128 are not available for flows, so 200 flows need a table for each of two workers.
     command.args(["-c", "ulimit -n 300; exec \"$@\"", "sh"]).arg(stage.program());
     command.args(["tcp", "127.0.0.1", "--json", "--test", "rr", "--flows", "200"]).args(SPANS);
     let run = stage.spawn(command).ends().succeeded().run();

@@ -1,4 +1,4 @@
-//! A place for one test: a state folder, a home and a working directory of its own, and its turn on the machine.
+//! The environment of one test: its own state folder, home and working directory, and exclusive use of the machine.
 
 use std::{
     env, fs,
@@ -18,27 +18,27 @@ use fathom_sys::{
 };
 use tempfile::TempDir;
 
-/// Far longer than any run here takes on a busy machine, so that a test that waits in vain ends.
+/// Much longer than any run here takes on a busy machine. It ends a test that waits forever.
 pub(crate) const PATIENCE: Nanos = Nanos::from_secs(120);
-/// Short spans and few rounds, for tests that are not about how steady a value is.
+/// Short times and few rounds, for tests that do not check how steady a value is.
 pub(crate) const BRIEF: &[&str] = &["--duration", "400ms", "--warmup", "100ms", "--rounds", "2"];
-/// The most lines that an error may take.
+/// The maximum number of lines of an error message.
 const SCREEN_LINES_MAX: usize = 24;
 
 pub(crate) fn lacks_root() -> bool {
     fathom_testkit::lacks_privileges(may_administer_network())
 }
 
-/// The folder of the sources.
+/// Returns the root of the source tree.
 pub(crate) fn tree() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.."))
 }
 
-/// Where one test takes place.
+/// The environment of one test.
 pub(crate) struct TestBed {
     folder: TempDir,
     program: PathBuf,
-    // Two tests that measure at once would measure each other.
+    // Two tests that measured at the same time would disturb each other.
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -50,7 +50,7 @@ impl TestBed {
         Self { folder, program: PathBuf::from(env!("CARGO_BIN_EXE_fathom")), _turn: turn }
     }
 
-    /// A stage whose files, the program included, belong to another user.
+    /// Creates a test bed whose files, including the program, belong to another user.
     pub(crate) fn owned_by(user: u32) -> Self {
         let mut stage = Self::new();
         let program = stage.path("fathom");
@@ -70,7 +70,7 @@ impl TestBed {
         self.path("state")
     }
 
-    /// The names of the journals, of which none may be left.
+    /// Returns the names of the journals. None may be left.
     pub(crate) fn journals(&self) -> Vec<String> {
         let entries = fs::read_dir(self.state()).into_iter().flatten();
         entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
@@ -80,7 +80,7 @@ impl TestBed {
         &self.program
     }
 
-    /// A program that sees nothing of its user's files.
+    /// Returns a command that does not see its user's files.
     pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.folder.path()).env("FATHOM_STATE", self.state()).env("HOME", self.folder.path());
@@ -97,13 +97,13 @@ impl TestBed {
 
     /// Starts fathom.
     pub(crate) fn start<S: AsRef<std::ffi::OsStr>>(&self, words: impl IntoIterator<Item = S>) -> RunningProgram {
-        // A shell starts its background jobs with SIGINT ignored, and what is ignored is inherited; a user's ctrl-C is not.
+        // A shell starts its background jobs with SIGINT ignored, and that is inherited. A user's ctrl-C is not ignored.
         let mut command = self.command("env");
         command.arg("--default-signal=INT").arg(&self.program).args(words);
         self.spawn(command)
     }
 
-    /// Starts a program with its output in files: whoever inherits them cannot keep a reader waiting.
+    /// Starts a program with its output in files, so that child processes with inherited streams cannot block a reader.
     pub(crate) fn spawn(&self, mut command: Command) -> RunningProgram {
         let (_, stdout) =
             tempfile::Builder::new().prefix("stdout").tempfile_in(self.folder.path()).unwrap().keep().unwrap();
@@ -116,19 +116,19 @@ impl TestBed {
         RunningProgram { child, stdout, stderr, shown }
     }
 
-    /// Puts a lab of two hosts up that goes with the returned value.
+    /// Starts a lab of two hosts, which is removed when the value is dropped.
     pub(crate) fn lab(&self, name: &'static str) -> RunningLab<'_> {
         self.lab_of("pair", name)
     }
 
-    /// The same of another preset.
+    /// Starts a lab of another preset.
     pub(crate) fn lab_of(&self, preset: &str, name: &'static str) -> RunningLab<'_> {
         self.fathom(["lab", "up", preset, "--name", name, "--for", "5min"]).succeeded();
         RunningLab { stage: self, name }
     }
 }
 
-/// A lab that is up.
+/// A running lab.
 pub(crate) struct RunningLab<'a> {
     stage: &'a TestBed,
     pub(crate) name: &'static str,
@@ -144,14 +144,14 @@ impl RunningLab<'_> {
         self.exec(host, &[&[self.program()], words].concat())
     }
 
-    /// The Ethernet address of a host's first interface.
+    /// Returns the MAC address of a host's first interface.
     pub(crate) fn mac(&self, host: &str) -> [u8; 6] {
         let lab = self.lab();
         let name = &lab.host(host).unwrap().interfaces()[0].name;
         self.enter_with(host, || Netlink::open().unwrap().link(name).unwrap()).mac.unwrap()
     }
 
-    /// Runs work of this process on one of its hosts; sockets that it returns stay there.
+    /// Runs work of this process on one of its hosts. Returned sockets stay on that host.
     pub(crate) fn enter_with<T: Send>(&self, host: &str, work: impl FnOnce() -> T + Send) -> T {
         self.lab().host(host).unwrap().enter_with(work).unwrap()
     }
@@ -170,12 +170,12 @@ impl RunningLab<'_> {
         self.stage.program.to_str().unwrap()
     }
 
-    /// A `fathom serve` on host b that is ready, and its key.
+    /// Starts a `fathom serve` on host b. Returns it with its key when it is ready.
     pub(crate) fn serve(&self, words: &[&str]) -> (RunningProgram, String) {
         self.serve_under(&[], words)
     }
 
-    /// The same, started by another program.
+    /// Starts a `fathom serve` through another program.
     pub(crate) fn serve_under(&self, starter: &[&str], words: &[&str]) -> (RunningProgram, String) {
         let server = self.exec("b", &[starter, &[self.program(), "serve"], words].concat());
         let lines = server.says("http ");
@@ -190,7 +190,7 @@ impl Drop for RunningLab<'_> {
     }
 }
 
-/// A program that was started; it is killed with this value.
+/// A started program. It is killed when this value is dropped.
 pub(crate) struct RunningProgram {
     child: Child,
     stdout: PathBuf,
@@ -207,7 +207,7 @@ impl RunningProgram {
         Pidfd::open(self.pid()).unwrap()
     }
 
-    /// Waits for a line on stdout that begins with these words, and returns all that stdout holds.
+    /// Waits for a line on stdout that starts with this text. Returns all of stdout.
     pub(crate) fn says(&self, beginning: &str) -> String {
         let handle = self.handle();
         until(|| {
@@ -221,12 +221,12 @@ impl RunningProgram {
         })
     }
 
-    /// Waits until stderr holds these words.
+    /// Waits until stderr contains this text.
     pub(crate) fn warns(&self, words: &str) {
         until(|| fs::read_to_string(&self.stderr).unwrap().contains(words).then_some(()));
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the program.
     pub(crate) fn ends(mut self) -> ProgramResult {
         assert!(self.handle().wait(PATIENCE).unwrap(), "{} does not end", self.shown);
         let status = self.child.wait().unwrap();
@@ -237,13 +237,13 @@ impl RunningProgram {
 
 impl Drop for RunningProgram {
     fn drop(&mut self) {
-        // It may have ended, which is as well.
+        // An error is fine, because the program may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Looks again and again until there is something to see.
+/// Polls until there is a result.
 pub(crate) fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = clock::now() + PATIENCE;
     loop {
@@ -251,12 +251,12 @@ pub(crate) fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
             return seen;
         }
         assert!(clock::now() < deadline, "nothing to see in {PATIENCE}");
-        // To look costs the machine something, and what is looked for may be measuring.
+        // Polling costs CPU time and could disturb the measurement.
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
 }
 
-/// How a program ended, and what it said.
+/// The exit status and the output of a program.
 pub(crate) struct ProgramResult {
     status: ExitStatus,
     pub(crate) stdout: String,
@@ -265,7 +265,6 @@ pub(crate) struct ProgramResult {
 }
 
 impl ProgramResult {
-    /// Checks the exit code.
     #[track_caller]
     pub(crate) fn code(self, code: i32) -> Self {
         assert_eq!(self.status.code(), Some(code), "{}\n{}\n{}", self.shown, self.stdout, self.stderr);
@@ -288,7 +287,7 @@ impl ProgramResult {
         self.code(0)
     }
 
-    /// The exit code of a command that was neither refused nor failed by a defect of its own.
+    /// Returns the exit code of a command that was not refused and did not fail because of a defect.
     #[track_caller]
     pub(crate) fn succeeded_or_judged(&self) -> i32 {
         let code = self.status.code().unwrap_or(-1);
@@ -297,13 +296,13 @@ impl ProgramResult {
         code
     }
 
-    /// The document of a run on stdout.
+    /// Parses the JSON document of a run on stdout.
     #[track_caller]
     pub(crate) fn run(&self) -> Run {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}\n{}", self.stdout, self.stderr))
     }
 
-    /// Checks that it said what is wrong on one screen of stderr, with these words, and nothing on stdout.
+    /// Checks that stderr has an error of at most one screen with these words, and that stdout is empty.
     #[track_caller]
     pub(crate) fn refused(self, code: i32, words: &[&str]) {
         let ending = self.code(code);

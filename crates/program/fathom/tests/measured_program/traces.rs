@@ -1,4 +1,4 @@
-//! What a run has on the machine while it lasts, to see that none of it stays.
+//! The traces of a run on the machine, to check that none remain.
 
 use std::{
     collections::BTreeSet,
@@ -11,7 +11,7 @@ use fathom_sys::{bpf, process::ProcessIdentity};
 
 use crate::test_bed::{TestBed, until};
 
-/// Processes, network namespaces and XDP programs of one stage.
+/// Processes, network namespaces and XDP programs of one test bed.
 #[derive(Debug, Default)]
 pub(crate) struct Traces {
     processes: Vec<ProcessIdentity>,
@@ -21,28 +21,28 @@ pub(crate) struct Traces {
 }
 
 impl Traces {
-    /// What there is before anything was started.
+    /// Returns the state before anything was started.
     pub(crate) fn none() -> Self {
         Self { devices: devices(), ..Self::default() }
     }
 
-    /// Adds what there is now.
+    /// Adds the current traces.
     pub(crate) fn gather(&mut self, stage: &TestBed) {
         let ours = namespace("self");
         for pid in processes(stage) {
-            // A process that ends meanwhile has nothing to show.
+            // A process that has ended meanwhile is skipped.
             self.processes.extend(ProcessIdentity::of(pid));
             self.namespaces.extend(namespace(&pid.to_string()).filter(|found| Some(*found) != ours));
             self.programs.extend(programs(pid));
         }
     }
 
-    /// The two hosts, and a program that counts frames: what an evaluation in a lab has in its last test.
+    /// Returns true if the two hosts and a program that counts frames exist, as in the last test of an evaluation in a lab.
     pub(crate) fn are_complete(&self, n_namespaces: usize) -> bool {
         self.namespaces.len() >= n_namespaces && !self.programs.is_empty()
     }
 
-    /// Waits until the kernel has let go of everything; it does so in the background.
+    /// Waits until the kernel has released everything, which it does in the background.
     pub(crate) fn are_gone(&self, stage: &TestBed) {
         assert!(!self.processes.is_empty(), "nothing was gathered");
         until(|| processes(stage).is_empty().then_some(()));
@@ -63,7 +63,7 @@ fn numbers() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// The processes that were started with the state folder of this stage.
+/// Returns the processes that were started with the state folder of this test bed.
 pub(crate) fn processes(stage: &TestBed) -> Vec<u32> {
     let state = stage.state();
     let own = [b"FATHOM_STATE=", state.as_os_str().as_bytes()].concat();
@@ -74,7 +74,7 @@ pub(crate) fn processes(stage: &TestBed) -> Vec<u32> {
     numbers().filter(is_own).collect()
 }
 
-/// The agents among the processes of this stage.
+/// Returns the agents among the processes of this test bed.
 pub(crate) fn agents(stage: &TestBed) -> Vec<u32> {
     let is_agent = |pid: &u32| {
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -91,7 +91,7 @@ fn namespaces_in_use() -> BTreeSet<u64> {
     numbers().filter_map(|pid| namespace(&pid.to_string())).collect()
 }
 
-/// The programs that a process holds by a descriptor of them or of their place on a device.
+/// Returns the programs that a process holds by descriptor, directly or through an attachment to a device.
 fn programs(pid: u32) -> Vec<u32> {
     let path = format!("/proc/{pid}/fdinfo");
     let entries = fs::read_dir(Path::new(&path)).into_iter().flatten().flatten();

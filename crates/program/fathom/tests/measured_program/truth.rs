@@ -1,4 +1,4 @@
-//! What is reported is what the machine itself counted, and what was planted is found.
+//! Reports agree with the machine's own counters, and planted conditions are found.
 
 use std::num::NonZeroU32;
 
@@ -16,7 +16,7 @@ use fathom_sys::{
 
 use crate::test_bed::{RunningLab, TestBed, lacks_root};
 
-/// Where the datagrams of a test go that a gate is made for.
+/// The destination port of a test's datagrams, which the gate matches.
 const PORT: u16 = 40_123;
 
 fn value(test: &TestRun, metric: &str) -> f64 {
@@ -25,12 +25,12 @@ fn value(test: &TestRun, metric: &str) -> f64 {
     summary.value.unwrap()
 }
 
-/// What came in at the receiver's interface, by a counter, per second that was sent in.
+/// Returns the growth of a counter at the receiver's interface per second of sending.
 fn counted(test: &TestRun, counter: &str) -> f64 {
     let rates = test.trials.iter().map(|trial| {
         let growth = trial.hosts["b"].growth(counter, "eth0").unwrap();
         let sender = trial.records.values().find(|record| record.side == Side::Initiator).unwrap();
-        // Without a warm-up it began at zero, and it sends until its measured time is over.
+        // Without a warm-up, sending starts at zero and lasts until the end of the measured time.
         approximate(growth) / sender.measured_ns.1.as_secs_f64()
     });
     rates.sum::<f64>() / approximate(u64::try_from(test.trials.len()).unwrap())
@@ -49,19 +49,19 @@ fn reported_rates_agree_with_the_counters_of_the_interface() {
     let stage = TestBed::new();
     let measure = |words: &[&str]| -> Run {
         let spans = ["--lab", "pair", "--json", "--warmup", "0s", "--duration", "4s", "--rounds", "2"];
-        // The counts hold at whatever rate a busy machine came to.
+        // The counts agree at any rate that a busy machine reaches.
         stage.fathom([words, &spans].concat()).run()
     };
     let run = measure(&["packet", "--size", "64", "--rate", "10k"]);
     within_one_percent(value(&run.tests[0], "received_per_sec"), counted(&run.tests[0], DEV_RX_FRAMES));
     let run = measure(&["udp", "--size", "1000", "--rate", "40M"]);
     within_one_percent(value(&run.tests[0], "received_per_sec"), counted(&run.tests[0], DEV_RX_FRAMES));
-    // The interface counts 14 bytes of Ethernet, 20 of IPv4 and 8 of UDP beside each datagram.
+    // For each datagram, the interface also counts 14 bytes of Ethernet, 20 of IPv4 and 8 of UDP.
     let payload = counted(&run.tests[0], DEV_RX_BYTES) * 1000.0 / 1042.0 * 8.0;
     within_one_percent(value(&run.tests[0], "throughput_bps"), payload);
     let run = measure(&["tcp"]);
-    // What is sent as fast as possible is not sent evenly, so it is all of it that must agree. A segment crosses a veth in one piece
-    // of up to 64 KiB, with 66 bytes of headers.
+    // A stream at full speed is not sent evenly, so only the totals must agree. A segment crosses a veth in one piece of up to
+    // 64 KiB, with 66 bytes of headers.
     for trial in &run.tests[0].trials {
         let received = trial.records["b"].timeline.counters["bytes_received"].iter().sum::<u64>();
         let grown = |counter: &str| trial.hosts["b"].growth(counter, "eth0").unwrap();
@@ -69,16 +69,16 @@ fn reported_rates_agree_with_the_counters_of_the_interface() {
     }
 }
 
-/// A gate in front of host b, as long as the link lives.
+/// Attaches a gate in front of host b until the link is dropped.
 pub(crate) fn in_front_of_b(stage: &TestBed, lab: &RunningLab<'_>, gate: &DropProgram) -> XdpLink {
     let state = StateFolder::open(&stage.state()).unwrap();
     let lab = Lab::find(&state, &lab.name.parse().unwrap()).unwrap();
-    // In native mode a veth hands frames over in a ring that a burst can overflow: a loss that nobody planted.
+    // In native mode, a veth passes frames in a ring that a burst can overflow, which would be an unplanned loss.
     let attach = || gate.attach(Netlink::open()?.link("eth0")?.index, XdpMode::Generic);
     lab.host("b").unwrap().enter_with(attach).unwrap().unwrap()
 }
 
-/// The loss that a stream through the gate reports, and the one that the gate made.
+/// Returns the test of a stream through the gate, and the loss that the gate caused.
 fn loss_behind(gate: &DropProgram) -> (TestRun, f64) {
     let stage = TestBed::new();
     let lab = stage.lab("lossy");
@@ -92,9 +92,10 @@ fn loss_behind(gate: &DropProgram) -> (TestRun, f64) {
     (run.tests.into_iter().next().unwrap(), planted)
 }
 
-/// Checks that the loss is reported as large as it was planted, and put down to nobody who did not do it.
+/// Checks that the planted loss is reported in full, and not attributed to a wrong place.
 ///
-/// A receiver that was kept from its core loses datagrams too; that is reported beside the planted loss, and under its own name.
+/// A receiver that got no CPU time loses datagrams too. That loss is reported in addition to the planted one, with its own
+/// cause.
 #[track_caller]
 fn is_reported(test: &TestRun, planted: f64) {
     let balance = test.conservation.as_ref().unwrap();
@@ -123,7 +124,7 @@ fn what_a_policer_drops_is_reported_as_loss() {
     if lacks_root() {
         return;
     }
-    // 8 Mbit/s of 200 bytes are 5,000 datagrams per second, of which a tenth is too much.
+    // 8 Mbit/s with datagrams of 200 bytes are 5,000 datagrams per second, a tenth more than the limit.
     let limit = PolicerLimit { rate: PerSec::new(4_500.0).unwrap(), burst: 64 };
     let gate = policer(FrameMatch::UdpPort(PORT), limit).unwrap();
     let (test, planted) = loss_behind(&gate);
@@ -147,7 +148,7 @@ fn requests_that_are_dropped_on_the_way_are_lost_and_no_others() {
     let dropped = gate.counts().unwrap().dropped.0;
     let totals = &run.tests[0].trials[0].records["a"].totals;
     let (sent, lost, late) = (totals["sent"], totals["lost"], totals["late"]);
-    // An answer that comes after its time-out on a busy machine is not dropped, but lost all the same.
+    // On a busy machine, a response after its timeout was not dropped, but counts as lost.
     assert!(dropped > 5 && (dropped..=dropped + late).contains(&lost), "{dropped} dropped, {lost} lost, {late} late");
     assert_eq!(sent, totals["transactions"] + lost + totals["unfinished"]);
     let missing = value(&run.tests[0], "request_loss_ratio") * approximate(sent);

@@ -5,7 +5,7 @@ use crate::{
     test_bed::{BRIEF, TestBed, lacks_root},
 };
 
-/// The user `nobody` on every distribution.
+/// The user id of `nobody` on every distribution.
 const NOBODY: u32 = 65_534;
 
 #[test]

@@ -1,15 +1,15 @@
-//! The walk of RFC 6349 over a bottleneck whose rate is known.
+//! The window sweep of RFC 6349 over a bottleneck with a known rate.
 
 use fathom_model::{TestRun, units::approximate};
 
 use crate::test_bed::{RunningLab, TestBed, lacks_root};
 
-/// What the token buckets of the router let through, both ways: frames with their Ethernet headers.
+/// The rate of the router's token buckets in both directions, for frames with Ethernet headers.
 const RATE: f64 = 100e6;
-/// What of that are IP packets of the links' MTU.
+/// The part of it for IP packets with the MTU of the links.
 const OF_PACKETS: f64 = RATE * 1500.0 / 1514.0;
 const BUCKET: [&str; 8] = ["root", "tbf", "rate", "100mbit", "burst", "16kb", "latency", "200ms"];
-/// Far more than the lab's own round trip, so that windows have a size; the walk is told that the path is so long.
+/// Much more than the round trip of the lab, so that the windows are large enough. It is passed to the sweep as the baseline.
 const BASELINE: f64 = 10e-3;
 
 fn value(test: &TestRun, metric: &str) -> f64 {
@@ -22,7 +22,7 @@ fn assert_within(value: f64, (least, most): (f64, f64), what: &str) {
     assert!((least..=most).contains(&value), "{what}: {value} is not within {least} and {most}");
 }
 
-/// Checks what a walk says against what follows from the bucket.
+/// Checks the results of a sweep against the token bucket.
 fn check(lab: &RunningLab<'_>, stage: &TestBed, word: &str) {
     let walk = ["tcp", "--lab", lab.name, "--test", word, "--baseline-rtt", "10ms", "--congestion", "cubic", "--json"];
     let spans = ["--warmup", "300ms", "--duration", "700ms", "--rounds", "1"];
@@ -32,10 +32,10 @@ fn check(lab: &RunningLab<'_>, stage: &TestBed, word: &str) {
         let about = |what: &str| format!("{word} {} {what}", test.name);
         let bandwidth = test.options.bit_rate("bandwidth").unwrap();
         assert_within(bandwidth.get() / OF_PACKETS, (0.93, 1.02), &about("bandwidth"));
-        // The round trip of the lab is far below what was told, so every window fills the bucket.
+        // The round trip of the lab is far below the given baseline, so every window fills the bucket.
         assert_within(value(test, "transfer_time_ratio"), (0.8, 2.0), &about("transfer time ratio"));
         assert_within(value(test, "efficiency_ratio"), (0.99, 1.0), &about("efficiency"));
-        // What is under way stands in front of the bucket: the round trip is as long as the window takes to pass it.
+        // Data in flight queues in front of the bucket: the round trip is the time that the window takes to pass it.
         let window = test.options.size("buffer").unwrap();
         let rtt = value(test, "rtt_ns_mean") / 1e9;
         assert_within(rtt / (approximate(window.0) * 8.0 / RATE), (0.4, 2.0), &about("round trip"));
@@ -52,7 +52,7 @@ fn a_walk_over_a_bottleneck_says_what_follows_from_its_rate_both_ways() {
         return;
     }
     let stage = TestBed::new();
-    // The bucket is behind a router: in front of their own devices, senders keep queues short (TCP small queues).
+    // The bucket is behind a router, because senders keep the queues of their own devices short (TCP small queues).
     let lab = stage.lab_of("router", "windows");
     for device in ["eth0", "eth1"] {
         let bucket = lab.exec("dut", &[&["tc", "qdisc", "add", "dev", device], &BUCKET[..]].concat()).ends();

@@ -1,4 +1,4 @@
-//! Latency as it is reported against the times of the same packets in a capture.
+//! Reported latency compared with the times of the same packets in a capture.
 
 use std::{collections::HashMap, fs};
 
@@ -8,12 +8,12 @@ use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
 
 use crate::test_bed::{RunningLab, TestBed, lacks_root, until};
 
-/// The most that a quantile may differ from that of the capture, in nanoseconds.
+/// The maximum difference from a quantile of the capture, in nanoseconds.
 const DIFFERENCE_MAX: u64 = 5_000;
-/// Ethernet, IPv4 and TCP with the most options, and nothing of what they carry.
+/// The headers of Ethernet, IPv4 and TCP with all options, without payload.
 const SNAP: &str = "114";
 
-/// The time from each request to the end of its answer in a capture of host a's interface.
+/// Returns the time from each request to the end of its response, from a capture on host a's interface.
 fn service_times(capture: &[u8]) -> Histogram {
     let mut reader = create_reader(1 << 16, capture).unwrap();
     let (mut asked, mut times) = (HashMap::new(), Histogram::new());
@@ -21,7 +21,7 @@ fn service_times(capture: &[u8]) -> Histogram {
         match reader.next() {
             Ok((length, block)) => {
                 if let PcapBlockOwned::Legacy(packet) = block {
-                    // With nanosecond precision the field of microseconds holds nanoseconds (pcap-savefile(5)).
+                    // With nanosecond precision, the microsecond field contains nanoseconds (pcap-savefile(5)).
                     let at = u64::from(packet.ts_sec) * 1_000_000_000 + u64::from(packet.ts_usec);
                     follow(packet.data, at, &mut asked, &mut times);
                 }
@@ -29,7 +29,7 @@ fn service_times(capture: &[u8]) -> Histogram {
             }
             Err(PcapError::Incomplete(_)) => {
                 if reader.reader_exhausted() {
-                    // The last packet is half written.
+                    // The last packet is incomplete.
                     return times;
                 }
                 reader.refill().unwrap();
@@ -40,7 +40,8 @@ fn service_times(capture: &[u8]) -> Histogram {
     }
 }
 
-/// Host a has the first address of the network, and asks; requests and answers of this test are one packet each.
+/// Follows one frame. Host a has the first address of the network and sends the requests. Requests and responses are one packet
+/// each in this test.
 fn follow(frame: &[u8], at: u64, asked: &mut HashMap<[u8; 2], u64>, times: &mut Histogram) {
     let packet = &frame[14..];
     let head = usize::from(packet[0] & 0xf) * 4;
@@ -58,18 +59,19 @@ fn follow(frame: &[u8], at: u64, asked: &mut HashMap<[u8; 2], u64>, times: &mut 
     }
 }
 
-/// Runs fathom in the lab while its packets are captured: what it recorded, and what the capture holds.
+/// Runs fathom in the lab while its packets are captured. Returns the recorded and the captured times.
 fn measured(stage: &TestBed, lab: &RunningLab<'_>, words: &[&str]) -> (Histogram, Histogram) {
     let file = stage.path("capture");
     let file_name = file.to_str().unwrap();
     // The process that enters the host is not the one that captures.
     let named = ["sh", "-c", "echo pid $$; exec \"$@\"", "sh"];
     let tcpdump = ["tcpdump", "-Z", "root", "-i", "eth0", "-s", SNAP, "-B", "65536", "-w", file_name];
-    // Packets are handed over in blocks: to be told of each would take microseconds between its stamp and its way out.
+    // Packets are delivered in blocks, because a wakeup per packet would take microseconds between its timestamp and its
+    // departure.
     let options = ["-U", "--time-stamp-precision=nano", "tcp"];
     let capture = stage.start([&["lab", "exec", lab.name, "a", "--"], &named[..], &tcpdump, &options].concat());
     let tcpdump: u32 = capture.says("pid ").trim_start_matches("pid ").trim().parse().unwrap();
-    // It writes the head of the file when it listens.
+    // tcpdump writes the file header when it is ready.
     until(|| fs::metadata(&file).is_ok_and(|file| file.len() > 0).then_some(()));
     let common = ["http", "--lab", lab.name, "--test", "open", "--rate", "10k", "--connections", "64"];
     let spans = ["--warmup", "0s", "--duration", "2s", "--rounds", "1", "--json"];
@@ -77,7 +79,7 @@ fn measured(stage: &TestBed, lab: &RunningLab<'_>, words: &[&str]) -> (Histogram
     let mut records = run.tests[0].trials[0].records.values();
     let record = records.find(|record| record.side == Side::Initiator).unwrap();
     let reported = record.distributions[distribution::SERVICE_TIME].clone();
-    // A block is handed over when it is full, or old: all of them must be there before the capture is ended.
+    // A block is delivered when it is full or old. The capture may end only after all blocks have arrived.
     let captured = until(|| {
         let captured = service_times(&fs::read(&file).unwrap());
         (captured.count() >= reported.count()).then_some(captured)
@@ -102,7 +104,7 @@ fn latency_by_the_kernels_stamps_is_that_of_a_capture() {
     assert!(reported.count() > 19_000, "{} were answered", reported.count());
     for q in [0.5, 0.99] {
         let (said, was) = (reported.quantile(q).unwrap(), captured.quantile(q).unwrap());
-        // Two values that hardly differ may lie in two buckets.
+        // Two nearly equal values can be in different buckets.
         let width = was / 256;
         assert!(said.abs_diff(was) <= DIFFERENCE_MAX + width, "q {q}: {} against {}", Nanos(said), Nanos(was));
     }

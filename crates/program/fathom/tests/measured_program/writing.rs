@@ -1,4 +1,4 @@
-//! Help for those who write scenarios: what is wrong is told, and texts are formatted.
+//! Help for authors of scenarios: errors are reported, and texts are formatted.
 
 use std::fs;
 
@@ -62,7 +62,7 @@ fn an_import_is_written_beside_what_was_there_and_only_if_it_may() {
     let [path, kept] = ["out.scenario", "kept"].map(|name| stage.path(name));
     fs::write(stage.path("in.sh"), "curl http://a.test/x\n").unwrap();
     fs::write(&path, "before\n").unwrap();
-    // A second name of the file shows whether it was written into.
+    // A hard link shows whether the file was written in place.
     fs::hard_link(&path, &kept).unwrap();
     let words = ["app", "import", "in.sh", "-o", "out.scenario"];
     let refused = stage.fathom(words).code(2);

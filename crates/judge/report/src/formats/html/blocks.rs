@@ -1,4 +1,4 @@
-//! Each block of a document as markup.
+//! Converts each block of a document to HTML.
 
 use fathom_model::{Severity, units::grouped};
 use maud::{Markup, html};
@@ -12,7 +12,7 @@ use crate::{
     words::{MISSING, Mark},
 };
 
-/// The examples that a page shows; all are in the JSON document.
+/// The maximum number of examples on a page. The JSON document has all of them.
 const EXAMPLES_MAX: usize = 24;
 
 pub(super) fn all(blocks: &[Block<'_>]) -> Markup {
@@ -169,7 +169,7 @@ fn list(shown: &List) -> Markup {
     }
 }
 
-/// A table in a box of its own that scrolls when the page is narrow; a column in which nothing stands takes no room.
+/// A table in its own box, which scrolls if the page is narrow. Empty columns are omitted.
 fn table(shown: &Table) -> Markup {
     let is_shown = |only: Option<Medium>| only != Some(Medium::Screen);
     let rows: Vec<&Row> = shown.rows.iter().filter(|row| is_shown(row.only)).collect();
@@ -198,7 +198,7 @@ fn table(shown: &Table) -> Markup {
     }
 }
 
-/// The cells of a row; why there is no value takes the place of all that is empty beside it.
+/// The cells of a row. The reason for a missing value spans the empty cells after it.
 fn cells(row: &Row, columns: &[(usize, &Column)]) -> Markup {
     let of = |place: usize| columns.get(place).and_then(|(index, _)| row.cells.get(*index));
     let is_empty = |place: usize| of(place).is_none_or(|cell| cell.text.is_empty());
@@ -233,7 +233,7 @@ fn cell(cell: &Cell, column: &Column) -> Markup {
     }
 }
 
-/// The text of a cell, as a link where it leads somewhere.
+/// The text of a cell, as a link if it has a target.
 fn text(cell: &Cell) -> Markup {
     html! { @if let Some(id) = &cell.link { a href={ "#" (id) } { (cell.text) } } @else { (cell.text) } }
 }
@@ -284,7 +284,7 @@ fn whole(example: &fathom_model::Example) -> Markup {
     }
 }
 
-/// The class by which a mark is coloured.
+/// Returns the CSS class that colors a mark.
 const fn mark_class(mark: Mark) -> Option<&'static str> {
     match mark {
         Mark::Plain => None,

@@ -1,4 +1,4 @@
-//! One self-contained page for colleagues: reads without network, without JavaScript, on paper and on a phone.
+//! A single self-contained page for colleagues. It works without network and without JavaScript, on paper and on a phone.
 
 mod blocks;
 
@@ -14,7 +14,7 @@ use crate::{Format, document, sanitize};
 const STYLE: &str = include_str!("../../../assets/report.css");
 const SCRIPT: &str = include_str!("../../../assets/report.js");
 
-/// The report as one HTML file.
+/// Writes the report as one HTML file.
 #[derive(Debug, Clone, Copy)]
 pub struct Html;
 
@@ -24,12 +24,13 @@ impl Format for Html {
     }
 
     fn write(&self, run: &Run, out: &mut dyn io::Write) -> io::Result<()> {
-        // Markup escapes what hosts said; what remains are characters that turn the direction of text, or are no text.
+        // The markup escapes all text from hosts. This removes the rest: characters that change the text direction or are not
+        // text.
         out.write_all(sanitize::lines(&page(run).into_string()).as_bytes())
     }
 }
 
-/// Allows our own style and script by their digests and nothing else.
+/// Allows only the report's own style and script, by their digests.
 fn policy() -> String {
     let hash = |text: &str| BASE64.encode(digest::digest(&digest::SHA256, text.as_bytes()).as_ref());
     format!(

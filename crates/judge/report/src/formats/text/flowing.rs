@@ -1,4 +1,4 @@
-//! The table of all tests, whose texts may flow into empty cells beside them.
+//! The table of all tests. Its texts may continue into empty cells next to them.
 
 use super::{
     cell_tone,
@@ -13,24 +13,23 @@ use crate::{
     sanitize::one_line,
 };
 
-/// The columns that give way when the screen is narrow, with what they keep: enough of a text to recognise it.
+/// Columns that shrink on a narrow screen, with their minimum width, which keeps a text recognizable.
 const MINIMUM: [(usize, usize); 2] = [(1, 17), (4, 12)];
-/// When not even that is enough, the columns that stand below their row instead, and what is put before them there.
+/// If that is not enough, these columns move below their row, each with this label.
 const LOWERED: [(usize, &str); 2] = [(6, ""), (4, "limit: ")];
-/// When that is not enough either, what a column of the rest keeps.
+/// If that is still not enough, the minimum width of the other columns.
 const COLUMN_MIN: usize = 8;
-/// A title that can push its neighbour asks for no more than this.
+/// The maximum width that a title requests if it can push its neighbor.
 const PUSHED_MAX: usize = 20;
 const INDENT: usize = 2;
 const GAP: usize = 2;
 
-/// The columns of the table.
+/// The number of columns.
 const N: usize = 7;
 
 type Cells = [String; N];
 type Line = (Cells, [Tone; N]);
 
-/// Writes the table of all tests.
 pub(super) fn write(screen: &mut TextScreen, table: &Table) {
     let texts = |row: &Row| -> Cells { std::array::from_fn(|column| one_line(&row.cells[column].text)) };
     let tones = |row: &Row| std::array::from_fn(|column| cell_tone(&row.cells[column]));
@@ -54,7 +53,7 @@ pub(super) fn write(screen: &mut TextScreen, table: &Table) {
     }
 }
 
-/// A line without that cell, and the cell as a line of its own.
+/// Splits a line into the line without one cell and a second line with that cell.
 fn lowered((mut cells, tones): Line, column: usize, label: &str) -> Vec<Line> {
     let text = std::mem::take(&mut cells[column]);
     let mut below = Cells::default();
@@ -63,7 +62,7 @@ fn lowered((mut cells, tones): Line, column: usize, label: &str) -> Vec<Line> {
     [(cells, tones), (below, [tones[column]; N])].into_iter().take(n).collect()
 }
 
-/// A title without what goes without saying.
+/// Returns a title without self-evident parts.
 fn shorter(title: &str) -> String {
     let title = title.strip_suffix(", 1 flow").unwrap_or(title);
     title.replace(" connections", " conn.").replace("request/response", "rr")
@@ -73,19 +72,19 @@ fn n_chars(text: &str) -> usize {
     text.chars().count()
 }
 
-/// How many columns a cell may use: its own and the empty ones to its right.
+/// Returns the number of columns that a cell may use: its own and the empty ones to its right.
 fn reach(cells: &Cells, column: usize) -> usize {
     1 + cells[column + 1..].iter().take_while(|cell| cell.is_empty()).count()
 }
 
-/// The width of each column, and whether that is too little for some; one in which nothing stands has none.
+/// Returns the width of each column, and whether it is too small for some of them. Empty columns have width 0.
 fn widths(titles: &Cells, lines: &[Line], room: usize) -> (Vec<usize>, bool) {
     let stands = |column: usize| lines.iter().any(|(cells, _)| !cells[column].is_empty());
     let mut natural: Vec<usize> =
         (0..N).map(|column| if stands(column) { n_chars(&titles[column]) } else { 0 }).collect();
     for (cells, _) in lines {
         for (column, cell) in cells.iter().enumerate() {
-            // A text that can run on into empty neighbours, or push one that can, does not widen its column.
+            // A text does not widen its column if it can continue into empty neighbors or push a neighbor that can.
             let runs_on = column > 0 && column < 3 && reach(cells, column) > 1;
             let pushes = column == 1 && !cells[2].is_empty() && reach(cells, 2) > 1;
             let wanted = if pushes { n_chars(cell).min(PUSHED_MAX) } else { n_chars(cell) };
@@ -105,17 +104,17 @@ fn widths(titles: &Cells, lines: &[Line], room: usize) -> (Vec<usize>, bool) {
     (fit(&widths, &[COLUMN_MIN; N], room), is_crowded)
 }
 
-/// How much of the screen that many columns take, with the gaps between them.
+/// Returns the total width of columns, including the gaps between them.
 fn span(widths: &[usize]) -> usize {
     let shown = widths.iter().filter(|width| **width > 0);
     shown.map(|width| width + GAP).sum::<usize>().saturating_sub(GAP)
 }
 
-/// The cells of a line as blocks: where each begins and ends on the screen.
+/// Returns the cells of a line as blocks: the start and end column of each.
 ///
-/// A text that is too long for its column runs on into empty ones, or pushes a neighbour that has room to its right.
+/// A text that is too long for its column continues into empty ones, or pushes a neighbor that has space on its right.
 fn blocks(cells: &Cells, widths: &[usize], room: usize) -> Vec<(usize, usize)> {
-    // What reaches the last column may go on to the edge of the screen.
+    // A block that reaches the last column may extend to the edge of the screen.
     let span = |from: usize, to: usize| match to {
         to if to == cells.len() => room.saturating_sub(span(&widths[..from]) + GAP * usize::from(from > 0)),
         to => span(&widths[from..to]),
@@ -143,7 +142,7 @@ fn blocks(cells: &Cells, widths: &[usize], room: usize) -> Vec<(usize, usize)> {
     blocks
 }
 
-/// One line of the table; a text that has no room to its right goes on below.
+/// Writes one line of the table. A text without enough space on its right wraps to the next line.
 fn line(screen: &mut TextScreen, cells: &Cells, widths: &[usize], tones: [Tone; N]) {
     let blocks: Vec<(Tone, usize, Vec<String>)> = blocks(cells, widths, screen.width().saturating_sub(INDENT))
         .into_iter()

@@ -1,4 +1,4 @@
-//! A table whose columns are aligned to what is in them: the first to the left, the others to the right.
+//! A table whose columns are as wide as their content: the first is left-aligned, the others are right-aligned.
 
 use super::{
     cell_tone,
@@ -13,12 +13,12 @@ use crate::{
     sanitize::one_line,
 };
 
-/// What names in the first column keep before a column gives way for them.
+/// The minimum width of names in the first column before other columns are removed.
 const NAME_MIN: usize = 20;
-/// What the first column keeps when the screen is narrow.
+/// The minimum width of the first column on a narrow screen.
 const FIRST_MIN: usize = 10;
 
-/// Writes a table; a column in which nothing stands takes no room.
+/// Writes a table. Empty columns are omitted.
 pub(super) fn write(screen: &mut TextScreen, table: &Table) {
     let is_shown = |only: Option<Medium>| only != Some(Medium::Page);
     let rows: Vec<&Row> = table.rows.iter().filter(|row| is_shown(row.only)).collect();
@@ -37,7 +37,7 @@ pub(super) fn write(screen: &mut TextScreen, table: &Table) {
         let Some(column) = shown.iter().filter(|c| gives_way(c) > 0).max_by_key(gives_way).copied() else { break };
         shown.retain(|other| *other != column);
     }
-    // When that is not enough, names in the first column give way, then columns at the right.
+    // If that is not enough, names in the first column are shortened, then columns at the right are removed.
     let are_names = !rows.iter().any(|row| text(row, 0).starts_with(|c: char| c.is_ascii_digit()));
     let least = if are_names { first.min(FIRST_MIN) } else { first };
     let n_all = shown.len();
@@ -56,7 +56,7 @@ pub(super) fn write(screen: &mut TextScreen, table: &Table) {
     }
 }
 
-/// The text of a cell; one that was left off at the end of its row is empty.
+/// Returns the text of a cell, or an empty text if the row is shorter.
 fn text(row: &Row, column: usize) -> String {
     row.cells.get(column).map(|cell| one_line(&cell.text)).unwrap_or_default()
 }
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_table_of_which_one_column_is_left_is_drawn() {
         let mut screen = TextScreen::new(TextStyle { colour: Colour::Never, width: 80 });
-        // A route on which nobody answered.
+        // A route without any answer.
         let rows = ["1", "2"].map(|hop| Row::new([hop, "", ""])).into();
         write(&mut screen, &Table { columns: columns(["hop", "address", "RTT"]), rows, ..Table::default() });
         assert_eq!(screen.into_text(), "  hop\n  1\n  2\n");

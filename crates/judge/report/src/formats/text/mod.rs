@@ -21,12 +21,12 @@ use crate::{
     words::{MISSING, Mark},
 };
 
-/// The causes of failed steps that a screen shows; all are in the HTML report.
+/// The maximum number of causes of failed steps on a screen. The HTML report has all of them.
 const FAILURES_MAX: usize = 8;
-/// The letters of a step's name before its failures.
+/// The maximum length of a step's name before its failures.
 const FAILED_MAX: usize = 24;
 
-/// Text for people, in the style given.
+/// Writes text for people in the given style.
 #[derive(Debug, Clone, Copy)]
 pub struct TextFormat(pub TextStyle);
 
@@ -46,7 +46,7 @@ impl Format for TextFormat {
     }
 }
 
-/// Writes blocks with an empty line between them, but for sentences that follow each other.
+/// Writes blocks separated by empty lines, except between consecutive sentences.
 fn blocks(screen: &mut TextScreen, all: &[Block<'_>]) {
     let mut after_sentence = false;
     for shown in all {
@@ -85,7 +85,7 @@ fn block(screen: &mut TextScreen, shown: &Block<'_>) {
     }
 }
 
-/// How a mark looks.
+/// Returns the tone of a mark.
 const fn tone(mark: Mark) -> Tone {
     match mark {
         Mark::Plain => Plain,
@@ -95,7 +95,7 @@ const fn tone(mark: Mark) -> Tone {
     }
 }
 
-/// How a cell looks: its mark says more than its weight.
+/// Returns the tone of a cell. Its mark takes precedence over its weight.
 const fn cell_tone(cell: &Cell) -> Tone {
     match (cell.mark, cell.weight) {
         (Mark::Plain, Weight::Strong) => Strong,
@@ -126,7 +126,7 @@ fn head(screen: &mut TextScreen, head: &Head) {
     }
 }
 
-/// The state of a run above the findings, where none of them says it.
+/// Writes the state of a run above the findings, if no finding covers it.
 fn state(screen: &mut TextScreen, state: &State) {
     if state.is_first {
         let label = format!("  {}  ", state.word);
@@ -165,7 +165,7 @@ fn finding(screen: &mut TextScreen, shown: &FindingBlock<'_>) {
     let on = next.on.as_ref().map(|host| format!("on {host}"));
     let expected = next.expected.as_ref().map(|expected| format!("expected to {}", expected.trim_start_matches("to ")));
     let aside: Vec<String> = on.into_iter().chain(expected).collect();
-    // The line can be pasted into a shell as it stands.
+    // The line can be pasted into a shell unchanged.
     let aside = if aside.is_empty() { String::new() } else { format!("# {}", aside.join(": ")) };
     let command = [(Plain, "  next:  "), (Good, next.command.as_str())];
     if !screen.fits_on_line(&[&command[..], &[(Plain, "        "), (Faint, &aside)]].concat()) {
@@ -176,7 +176,7 @@ fn finding(screen: &mut TextScreen, shown: &FindingBlock<'_>) {
     }
 }
 
-/// A sentence behind its label in a column of that width: a mark colours the label, or the text where there is none.
+/// Writes a sentence after a label column of the given width. The mark colors the label, or the text if there is no label.
 fn sentence(screen: &mut TextScreen, shown: &Sentence, widest: usize) {
     let Sentence { label, of, text, mark, is_aside, .. } = shown;
     let label = if *mark == Mark::Missing { MISSING } else { label };
@@ -212,7 +212,7 @@ fn failures(screen: &mut TextScreen, failures: &[Failure<'_>]) {
         if let Some(example) = failure.example {
             let indent = " ".repeat(label.chars().count());
             let room = screen.width().saturating_sub(indent.len());
-            // One line is enough to find it in a log; the whole stands in the other formats.
+            // One line is enough to find the example in a log. The other formats show it in full.
             let short = wrap(&fitted(&one_line(&shortened(example)), room), room).join(" ");
             screen.line(&[(Plain, &indent), (Faint, &fitted(&short, room))]);
         }
@@ -220,7 +220,7 @@ fn failures(screen: &mut TextScreen, failures: &[Failure<'_>]) {
     more(screen, failures.len().saturating_sub(FAILURES_MAX), "causes");
 }
 
-/// An example on one line: what was asked, and the first line of the answer.
+/// Returns an example on one line: the request, and the first line of the answer.
 fn shortened(example: &Example) -> String {
     let first = |text: &str| text.lines().next().unwrap_or_default().trim().to_owned();
     let answer = first(&example.answer);

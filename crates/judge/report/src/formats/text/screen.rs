@@ -1,33 +1,31 @@
-//! Lines of a terminal: hostile characters are removed here, and colours added, in one place.
+//! Lines of a terminal. This is the one place that removes hostile characters and adds colors.
 
 use std::fmt::Write as _;
 
 use crate::sanitize::one_line;
 
-/// Whether words are coloured.
+/// Whether text is colored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Colour {
-    /// Plain text.
     Never,
-    /// ANSI colours, which only repeat what the words say.
+    /// ANSI colors. They only repeat what the text says.
     Ansi,
 }
 
-/// How text is laid out.
+/// The layout of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TextStyle {
-    /// Whether words are coloured.
     pub colour: Colour,
-    /// The columns there are; fewer than 60 are taken for 60.
+    /// The width of the terminal in columns. Smaller values count as 60.
     pub width: usize,
 }
 
 impl TextStyle {
-    /// 100 columns without colour.
+    /// 100 columns without color.
     pub const PLAIN: Self = Self { colour: Colour::Never, width: 100 };
 }
 
-/// How a piece of text is to be read.
+/// The tone of a piece of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tone {
     Plain,
@@ -51,7 +49,7 @@ impl Tone {
     }
 }
 
-/// A screen that is being written, top to bottom.
+/// A screen that is written from top to bottom.
 pub(super) struct TextScreen {
     style: TextStyle,
     text: String,
@@ -70,14 +68,14 @@ impl TextScreen {
         self.text
     }
 
-    /// An empty line, unless there is one already.
+    /// Adds an empty line, unless the last line is already empty.
     pub(super) fn blank_line(&mut self) {
         if !self.text.is_empty() && !self.text.ends_with("\n\n") {
             self.text.push('\n');
         }
     }
 
-    /// One line of pieces; blanks at its end are dropped.
+    /// Adds a line of pieces. Spaces at its end are removed.
     pub(super) fn line(&mut self, pieces: &[(Tone, &str)]) {
         for (tone, piece) in pieces {
             let piece = one_line(piece);
@@ -92,7 +90,7 @@ impl TextScreen {
         self.text.push('\n');
     }
 
-    /// The pieces on one line, if they fit.
+    /// Adds the pieces on one line if they fit. Returns whether they did.
     pub(super) fn fits_on_line(&mut self, pieces: &[(Tone, &str)]) -> bool {
         let fits = pieces.iter().map(|(_, piece)| piece.chars().count()).sum::<usize>() <= self.width();
         if fits {
@@ -101,7 +99,7 @@ impl TextScreen {
         fits
     }
 
-    /// A text behind a label, broken at blanks; further lines are indented as far as the first begins.
+    /// Adds a text after a label, wrapped at spaces. Further lines are indented by the width of the label.
     pub(super) fn wrapped(&mut self, label: (Tone, &str), text: (Tone, &str)) {
         let indent = label.1.chars().count();
         let room = self.width().saturating_sub(indent).max(20);
@@ -113,11 +111,11 @@ impl TextScreen {
     }
 }
 
-/// Breaks a text at blanks into lines of at most that many characters; a longer word keeps its line for itself.
+/// Wraps a text at spaces into lines of at most `room` characters. A longer word gets a line of its own.
 pub(super) fn wrap(text: &str, room: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let pieces = pieces(text);
-    // A number keeps its unit where a line has room for both.
+    // A number stays with its unit if both fit on a line.
     let fits = |piece: &String| piece.chars().count() <= room;
     let words =
         pieces.iter().flat_map(|piece| if fits(piece) { vec![piece.as_str()] } else { piece.split(' ').collect() });
@@ -135,7 +133,7 @@ pub(super) fn wrap(text: &str, room: usize) -> Vec<String> {
     lines
 }
 
-/// The words of a text, a number together with the unit behind it.
+/// Splits a text into words. A number and its unit count as one.
 fn pieces(text: &str) -> Vec<String> {
     const UNITS: [&str; 10] = ["bit/s", "pps", "req/s", "/s", "B", "iB", "s", "ns", "µs", "%"];
     let is_unit = |word: &str| {
@@ -153,7 +151,7 @@ fn pieces(text: &str) -> Vec<String> {
     pieces
 }
 
-/// The text in that many columns: cut with an ellipsis, or filled with blanks.
+/// Returns the text in exactly `width` columns: cut with an ellipsis, or padded with spaces.
 pub(super) fn fitted(text: &str, width: usize) -> String {
     let n = text.chars().count();
     if n <= width {
@@ -163,7 +161,7 @@ pub(super) fn fitted(text: &str, width: usize) -> String {
     format!("{kept}…")
 }
 
-/// Widths of columns that fit in `room`: what is missing is taken from the column that exceeds its minimum most.
+/// Shrinks column widths to fit into `room`, always the column that exceeds its minimum by the most.
 pub(super) fn fit(natural: &[usize], minimum: &[usize], room: usize) -> Vec<usize> {
     let mut widths = natural.to_vec();
     while widths.iter().sum::<usize>() > room {

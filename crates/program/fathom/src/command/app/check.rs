@@ -1,4 +1,4 @@
-//! `fathom app check`: what is wrong with scenarios.
+//! `fathom app check`: reports errors in scenarios.
 
 use std::{
     io::{self, Write as _},
@@ -45,7 +45,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     Ok(exit)
 }
 
-/// Promises of what is not measured, or in another unit; only this crate knows what is.
+/// Reports promises about unknown metrics or in the wrong unit. Only this crate knows the metrics.
 fn check_promises(scenario: &Scenario) -> Vec<Diagnostic> {
     let texts = |terms: &[scenario::ast::Name]| terms.iter().map(|term| term.text.clone()).collect::<Vec<_>>();
     let faults = scenario.promises.iter().flat_map(|promise| {

@@ -1,4 +1,4 @@
-//! `fathom app format`: scenarios as all others are written.
+//! `fathom app format`: formats scenarios in the standard style.
 
 use std::{
     io::{self, Write as _},

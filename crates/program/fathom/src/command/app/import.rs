@@ -1,4 +1,4 @@
-//! `fathom app import`: what other tools recorded becomes a scenario.
+//! `fathom app import`: converts recordings of other tools to scenarios.
 
 use std::{
     fs,
@@ -72,7 +72,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
             .with_line("try", "-o FOLDER")
             .into());
     }
-    // All are read before anything is written.
+    // All files are read before anything is written.
     let mut scenarios = Vec::new();
     for file in &files {
         scenarios.push((*file, imported(file, wanted)?));
@@ -93,10 +93,10 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     Ok(Exit::Pass)
 }
 
-/// Reads one file, no more of it than is understood.
+/// Reads one file, up to the maximum size.
 fn imported(file: &Path, wanted: ImportOptions) -> anyhow::Result<ImportResult> {
     let is_stdin = file == Path::new("-");
-    // One byte more shows that there is more.
+    // One byte more than the maximum shows that the file is too long.
     let most = SIZE_MAX as u64 + 1;
     let mut bytes = Vec::new();
     let read = if is_stdin {
@@ -119,7 +119,7 @@ fn imported(file: &Path, wanted: ImportOptions) -> anyhow::Result<ImportResult> 
     })
 }
 
-/// Adds what was left out of an input in which nothing stayed, as far as it fits on a screen.
+/// Adds the parts that were left out to the error for an input without usable parts, as far as they fit on a screen.
 fn with_left_out(screen: UserError, error: &import::Error) -> UserError {
     const SHOWN_MAX: usize = 12;
     let import::Error::Empty { left, .. } = error else { return screen };
@@ -135,7 +135,7 @@ fn unusable(what: &str, file: &Path, error: &io::Error) -> anyhow::Error {
 }
 
 fn write(out: &Path, text: &str, is_forced: bool) -> anyhow::Result<()> {
-    // A link that leads nowhere is there too.
+    // A broken symbolic link also counts as existing.
     if !is_forced && fs::symlink_metadata(out).is_ok() {
         return Err(UserError::new(Exit::Usage, format!("{} is there already", out.display()))
             .with_line("try", "another name, or --force to overwrite it")
@@ -145,7 +145,7 @@ fn write(out: &Path, text: &str, is_forced: bool) -> anyhow::Result<()> {
     written.map_err(|error| UserError::from_error(Exit::Usage, &error).into())
 }
 
-/// Says on stderr what was left out.
+/// Reports the parts that were left out on stderr.
 fn print_left_out(file: &Path, scenario: &ImportResult) {
     let n = scenario.notes.len();
     if n > 0 {

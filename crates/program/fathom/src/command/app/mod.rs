@@ -1,4 +1,4 @@
-//! `fathom app`: users that follow a script; one file and one row for each thing that can be done with a script.
+//! `fathom app`: users that follow a script. Each subcommand has one file and one row.
 
 mod check;
 mod format;
@@ -13,7 +13,7 @@ use clap::{ArgMatches, Command as Shape};
 use super::Command;
 use fathom_run::exit::Exit;
 
-/// In the order in which one comes to need them.
+/// In the order of a typical workflow.
 const COMMANDS: &[Command] = &[
     Command { name: "run", about: "Run a scenario or a script against a target", define: run::define, run: run::run },
     Command {

@@ -1,4 +1,4 @@
-//! `fathom app run`: a script against a target.
+//! `fathom app run`: runs a script against a target.
 
 use std::path::Path;
 
@@ -14,11 +14,11 @@ use fathom_run::{
     registry,
 };
 
-/// The longest warm-up and the measured time of a round.
+/// The maximum length of the warm-up, and the measured time of a round.
 const SPANS: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(10));
-/// A script is begun anew in each round, and says what it has to say each time.
+/// One round by default, because a script starts again and prints its output in each round.
 const ROUNDS: u32 = 1;
-/// Options of the kinds that the command says in another way.
+/// Options of the kinds that the command expresses in another way.
 const REPLACED_OPTIONS: &[&str] = &["url", "script", "file", "args", "script-allow", "lenient"];
 
 const EXAMPLES: &str = "\
@@ -29,7 +29,7 @@ Examples:
   fathom app run pipeline.lua http://127.0.0.1:8080/ -- 16
   fathom as wrk -t2 -c100 -d30s -s login.lua http://127.0.0.1:8080/      # the same script, wrk's text";
 
-/// The kinds that run scripts.
+/// Returns the kinds that run scripts.
 fn kinds() -> Vec<options::NamedKind> {
     let named = [("scenarios", "app_scenario"), ("Lua", "app_lua")];
     named.into_iter().filter_map(|(word, kind)| Some((word, registry::kind(kind).ok()?))).collect()

@@ -16,11 +16,11 @@ use fathom_run::{
 };
 
 const KIND: &str = "app_scenario";
-/// The longest warm-up and the measured time when neither the scenario nor the command line says it.
+/// The maximum length of the warm-up and the measured time, if neither the scenario nor the command line sets them.
 const SPANS: (Nanos, Nanos) = (Nanos::from_secs(1), Nanos::from_secs(10));
-/// Users who leave by themselves end a run; this is when it ends if they do not.
+/// A run ends when all users have left, or after this time.
 const DURATION_MAX: Nanos = Nanos::from_secs(600);
-/// A scenario says how long it takes; more rounds are asked for.
+/// One round by default, because a scenario sets its own duration.
 const ROUNDS: u32 = 1;
 
 /// A scenario with the options of its test.
@@ -29,7 +29,7 @@ pub(super) struct PreparedScenario {
     pub(super) settings: Settings,
 }
 
-/// Reads a scenario and completes its options; whatever is wrong with it is shown.
+/// Reads a scenario and completes its options. Errors in the scenario are printed.
 pub(super) fn prepare(matches: &ArgMatches, file: &str) -> anyhow::Result<PreparedScenario> {
     let path = Path::new(file);
     let text = super::input::read(path)?;
@@ -52,7 +52,7 @@ pub(super) fn prepare(matches: &ArgMatches, file: &str) -> anyhow::Result<Prepar
     }
     let kind = registry::kind(KIND)?;
     let mut settings = options::settings(matches, &[kind]);
-    // The file's name stands in the place of that option on the command line.
+    // The file name replaces this option on the command line.
     settings.0.remove("script");
     if file == "-" {
         settings.set("script", script.text.clone());
@@ -70,7 +70,7 @@ pub(super) fn prepare(matches: &ArgMatches, file: &str) -> anyhow::Result<Prepar
     Ok(PreparedScenario { script, settings })
 }
 
-/// The URLs with their users, a line each.
+/// Returns the URLs with their users, one per line.
 fn url_lines(urls: &[fathom_http::url::Url]) -> String {
     let line = |url: &fathom_http::url::Url| match &url.user {
         Some(user) => {
@@ -83,7 +83,7 @@ fn url_lines(urls: &[fathom_http::url::Url]) -> String {
     urls.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// As it stands in a URL, whatever it has in it.
+/// Percent-encodes a text for use in a URL.
 fn percent_encoded(text: &str) -> String {
     let encoded = |byte: u8| {
         if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") }
@@ -91,7 +91,7 @@ fn percent_encoded(text: &str) -> String {
     text.bytes().map(encoded).collect()
 }
 
-/// Runs a scenario as its text and the command line say.
+/// Runs a scenario with the settings of its text and of the command line.
 pub(super) fn run(matches: &ArgMatches, file: &str) -> anyhow::Result<Exit> {
     let PreparedScenario { script, settings } = prepare(matches, file)?;
     let says_who = settings.count("users").is_some() || settings.rate("rate").is_some();

@@ -1,4 +1,4 @@
-//! `fathom app try`: one user goes through a scenario once, and everything is shown.
+//! `fathom app try`: sends one user through a scenario once and shows everything.
 
 use std::{
     fmt::Write as _,
@@ -27,9 +27,9 @@ Examples:
 
 The user does not think, keeps no pace and waits for nobody. The exit code is 1 when a step failed.";
 
-/// A scenario that loops for ever is given up then.
+/// The time limit for a scenario that loops forever.
 const DURATION_MAX: Nanos = Nanos::from_secs(120);
-/// Nothing is measured, so nobody looks at what happened when.
+/// Nothing is measured, so the interval has no effect on the output.
 const INTERVAL: Nanos = Nanos::from_millis(50);
 
 pub(super) fn define(command: Command) -> Command {
@@ -106,7 +106,7 @@ fn check_targets(settings: &Settings, allowed: &AllowList) -> Result<(), UserErr
     Ok(())
 }
 
-/// What was expected and why it did not come; words that both begin with stand once.
+/// Describes the expectation and the reason for its failure. Words at the start of both appear once.
 fn failure_text(what: &str, why: &str) -> String {
     let shared = what.split(' ').zip(why.split(' ')).take_while(|(one, other)| one == other);
     let n_bytes: usize = shared.map(|(word, _)| word.len() + 1).sum();
@@ -116,7 +116,7 @@ fn failure_text(what: &str, why: &str) -> String {
     }
 }
 
-/// An exchange for people: what was sent and what came, line by line, and what became of it.
+/// Formats an exchange for people: the request and the response, line by line, and the result.
 fn exchange_text(exchange: &Exchange, is_secret: bool) -> String {
     let text = |message: &[u8]| {
         if is_secret { execution::without_secrets(message) } else { String::from_utf8_lossy(message).into_owned() }

@@ -17,7 +17,7 @@ use fathom_sys::{clock, process::threads};
 use super::thread_error;
 use fathom_run::exit::{Exit, UserError, engine_error};
 
-/// The options that the kinds of tests have as well, with what they take.
+/// The options shared with the kinds of tests, with their value names.
 const SHARED: [(&OptionDoc, &str, &str); 5] = [
     (&SIZE, "http-size", "BYTES"),
     (&DELAY, "http-delay", "TIMES"),
@@ -26,7 +26,7 @@ const SHARED: [(&OptionDoc, &str, &str); 5] = [
     (&KEEP_ALIVE, "http-keep-alive", "N"),
 ];
 
-/// The options of the responder, under a heading of their own.
+/// Returns the options of the responder, under their own heading.
 pub(super) fn arguments() -> Vec<Arg> {
     let text = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).help(help).help_heading("HTTP responder")
@@ -56,20 +56,20 @@ pub(super) fn arguments() -> Vec<Arg> {
     arguments
 }
 
-/// Responders that are listening, each with a thread of its own once started.
+/// Listening responders. After the start, each has its own thread.
 pub(super) struct HttpResponders {
-    /// What each is called: where it listens, as a URL would begin.
+    /// The start of the URL of each listener.
     urls: Vec<String>,
-    /// The seed, where something is random.
+    /// The seed, if something is random.
     seed: Option<u64>,
     responders: Vec<Responder>,
 }
 
-/// Responders that answer.
+/// Responders that answer requests.
 pub(super) struct RunningResponders(Vec<thread::JoinHandle<Result<ResponderCounts, Error>>>);
 
 impl HttpResponders {
-    /// Listens where the options say; nothing is answered yet.
+    /// Listens as the options say. Requests are not answered yet.
     pub(super) fn listen(matches: &ArgMatches, address: IpAddr, options: ResponderOptions) -> Result<Self, UserError> {
         let scheme = if options.certificate.is_some() { "https" } else { "http" };
         let seed = options.delay.is_some().then_some(options.seed);
@@ -97,17 +97,17 @@ impl HttpResponders {
         self.responders.push(responder);
     }
 
-    /// Whether nobody would ever be answered.
+    /// Returns true if there is no responder.
     pub(super) fn is_empty(&self) -> bool {
         self.responders.is_empty()
     }
 
-    /// One line for each place, and one for the seed.
+    /// Returns one line per listener, and one for the seed.
     pub(super) fn listening_lines(&self) -> impl Iterator<Item = String> {
         self.urls.iter().cloned().chain(self.seed.map(|seed| format!("seed    {seed}")))
     }
 
-    /// Answers until told to stop.
+    /// Answers requests until stopped.
     pub(super) fn start(self, stop: &StopFlag) -> Result<RunningResponders, UserError> {
         let start = |responder: Responder| {
             let stop = stop.clone();
@@ -119,15 +119,15 @@ impl HttpResponders {
 }
 
 impl RunningResponders {
-    /// Whether one has ended by itself, which it does only when it fails.
+    /// Returns true if a responder has ended early. That happens only on failure.
     pub(super) fn has_failed(&self) -> bool {
         self.0.iter().any(thread::JoinHandle::is_finished)
     }
 
-    /// Waits for all, and tells on stderr what they did.
+    /// Waits for all responders and reports their counts on stderr.
     pub(super) fn join(self) -> anyhow::Result<()> {
         for thread in self.0 {
-            // A panic has told itself.
+            // A panic has already printed its message.
             let Ok(outcome) = thread.join() else { continue };
             let counts = outcome.map_err(|error| engine_error(&error))?;
             if counts.connections > 0 {
@@ -145,13 +145,13 @@ fn path_text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// What cannot be listened to or used, with the way out unless the error knows a better one.
+/// Returns the error for a listener or a file, with `fix` as the hint unless the error has a better one.
 fn responder_error(error: &Error, fix: &'static str) -> UserError {
     let screen = engine_error(error);
     if error.hint().is_some() { screen } else { screen.with_line("fix", fix) }
 }
 
-/// How the command line wants requests to be answered.
+/// Returns the responder options of the command line.
 pub(super) fn options(matches: &ArgMatches) -> Result<ResponderOptions, UserError> {
     let mut settings = Settings::default();
     for (option, name, _) in SHARED {
@@ -170,7 +170,7 @@ pub(super) fn options(matches: &ArgMatches) -> Result<ResponderOptions, UserErro
     Ok(options)
 }
 
-/// A wrong setting under the name that it has here.
+/// Returns the message for an invalid setting, with the name of its command-line option.
 fn usage(error: &SettingError) -> String {
     match error {
         SettingError::Unknown { .. } => error.to_string(),

@@ -22,14 +22,14 @@ use fathom_run::{
     hosts::fleet_error,
 };
 
-/// Over how long the rate of a test is averaged before it is broken off.
+/// The averaging time for the rate limit that aborts a test.
 const RATE_SPAN: Nanos = Nanos::from_secs(5);
 
-/// The options that say how it serves.
+/// The options of the server.
 const OPTIONS: &[&str] =
     &["one-at-a-time", "iperf3-clients", "iperf3-rate", "iperf3-from", "iperf3-key", "iperf3-users", "iperf3-pkcs1"];
 
-/// The options of the server, under a heading of their own.
+/// Returns the options of the server, under their own heading.
 pub(super) fn arguments() -> Vec<Arg> {
     let text = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).help(help).help_heading("iperf3 server")
@@ -55,13 +55,13 @@ pub(super) fn arguments() -> Vec<Arg> {
     ]
 }
 
-/// The port to serve, if clients of iperf3 are served: `--only iperf3` says that as well.
+/// Returns the port if iperf3 clients are served. `--only iperf3` also selects that.
 fn port(matches: &ArgMatches) -> Option<u16> {
     let is_meant = matches.get_one::<String>("only").is_some_and(|only| only == "iperf3");
     matches.get_one::<u16>("iperf3").copied().or(is_meant.then_some(PORT))
 }
 
-/// Refuses options that would say nothing.
+/// Refuses options that have no effect.
 pub(super) fn check(matches: &ArgMatches) -> Result<(), UserError> {
     let given = OPTIONS.iter().find(|name| matches.value_source(name) == Some(ValueSource::CommandLine));
     match given.filter(|_| port(matches).is_none()) {
@@ -71,14 +71,14 @@ pub(super) fn check(matches: &ArgMatches) -> Result<(), UserError> {
     }
 }
 
-/// A server that listens.
+/// A listening server.
 pub(super) struct Iperf3Server(Server);
 
-/// A server that serves.
+/// A running server.
 pub(super) struct RunningIperf3(thread::JoinHandle<Result<ServerTotals, Error>>);
 
 impl Iperf3Server {
-    /// Listens where the options say; nothing when none was named.
+    /// Listens as the options say, or returns `None` if no iperf3 server was requested.
     pub(super) fn listen(matches: &ArgMatches, address: IpAddr) -> anyhow::Result<Option<Self>> {
         let Some(port) = port(matches) else { return Ok(None) };
         let server = Server::bind(SocketAddr::new(address, port), (None, options(matches)?)).map_err(|error| {
@@ -94,7 +94,7 @@ impl Iperf3Server {
         format!("iperf3  {}", self.0.address())
     }
 
-    /// Serves until told to stop.
+    /// Serves until stopped.
     pub(super) fn start(self, stop: &StopFlag) -> Result<RunningIperf3, UserError> {
         let stop = stop.clone();
         let started = threads::start(move || self.0.run(&stop, &|| compat::iperf3_transcript()));
@@ -103,7 +103,7 @@ impl Iperf3Server {
 }
 
 impl RunningIperf3 {
-    /// Whether it has ended by itself, which it does only when it fails.
+    /// Returns true if the server has ended early. That happens only on failure.
     pub(super) fn has_failed(&self) -> bool {
         self.0.is_finished()
     }
@@ -119,7 +119,7 @@ impl RunningIperf3 {
     }
 }
 
-/// What the command line allows.
+/// Returns the server options of the command line.
 fn options(matches: &ArgMatches) -> anyhow::Result<ServerOptions> {
     let clients = matches.get_one::<u16>("iperf3-clients").copied().unwrap_or(1);
     let clients = if matches.get_flag("one-at-a-time") { 1 } else { clients };

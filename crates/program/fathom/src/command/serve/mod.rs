@@ -1,4 +1,4 @@
-//! `fathom serve`: be the target of others who know the key.
+//! `fathom serve`: makes this host a target for users who have the key.
 
 mod http;
 mod iperf3;
@@ -53,7 +53,7 @@ Statuses follow each other evenly, not at random: after every answer each has be
 within one per thread.
 Stalls hold all threads at once; the first begins one period after the start.";
 
-/// How soon the end is noticed when only the responder runs.
+/// The longest time until the end is noticed if only the responder runs.
 const STOP_CHECK_EVERY: Nanos = Nanos::from_millis(50);
 
 pub(super) fn define(command: Command) -> Command {
@@ -95,7 +95,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         Some(_) => clock::now() + measurement::duration_option(matches, "for", Nanos::MAX)?,
         None => Nanos::MAX,
     };
-    // What is wrong with an option is told before anything listens.
+    // Errors in options are reported before anything listens.
     let options = http::options(matches)?;
     iperf3::check(matches)?;
     let only = matches.get_one::<String>("only").map(String::as_str);
@@ -145,7 +145,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     Ok(signals.received().map_or(Exit::Pass, Exit::Signalled))
 }
 
-/// Where controllers are received, with a key that they must know.
+/// The listener for controllers, which must have the key.
 struct ControllerListener {
     server: Server,
     listener: TcpListener,
@@ -174,7 +174,7 @@ impl ControllerListener {
         [format!("key     {}", self.identity.key()), format!("agents  {}", self.bound)]
     }
 
-    /// Receives controllers until it is over.
+    /// Serves controllers until the end.
     fn serve_controllers(self, is_over: &dyn Fn() -> bool) -> anyhow::Result<()> {
         let port = self.bound.port();
         eprintln!(
@@ -186,7 +186,7 @@ impl ControllerListener {
     }
 }
 
-/// Why a host with too many tasks serves nothing.
+/// Returns the error for a host that cannot start another thread.
 fn thread_error(what: &str, error: &fathom_sys::Error) -> UserError {
     UserError::new(Exit::Preflight, format!("cannot {what}"))
         .with_causes(error)
@@ -205,7 +205,8 @@ fn listen_error(address: SocketAddr, error: &io::Error) -> UserError {
     }
 }
 
-/// The certificate and the token: those of the file, new ones into the file, or new ones for this start only.
+/// Returns the certificate and the token: from the file, newly generated and saved to the file, or generated for this start
+/// only.
 fn identity(path: Option<&Path>) -> anyhow::Result<Identity> {
     let new = || Identity::generate().map_err(|error| fleet_error(&error));
     let Some(path) = path else { return Ok(new()?) };
@@ -218,11 +219,11 @@ fn identity(path: Option<&Path>) -> anyhow::Result<Identity> {
     Ok(Identity::parse(&text).map_err(|error| fleet_error(&error).with_line("in", path.display().to_string()))?)
 }
 
-/// How an agent is started for each controller.
+/// Starts an agent for each controller.
 struct AgentLauncher {
     program: PathBuf,
     arguments: Vec<String>,
-    /// Where they see each other; it has no other name than that of its descriptor.
+    /// The file in which agents see each other. It has no name, only a descriptor.
     _role_log: File,
 }
 
@@ -231,7 +232,7 @@ impl AgentLauncher {
         let longest = measurement::duration_option(matches, "longest", Nanos::from_secs(600))?;
         let mut arguments = vec!["agent".to_owned(), "--stdio".to_owned(), "--longest".to_owned(), longest.exact()];
         for network in matches.get_many::<String>("allow").into_iter().flatten() {
-            // Checked here, so that a wrong word is told to whoever typed it.
+            // Checked here, so that an invalid value is reported to the user who typed it.
             network.parse::<Network>().map_err(|error| fleet_error(&error.into()))?;
             arguments.extend(["--allow".to_owned(), network.clone()]);
         }
@@ -252,7 +253,7 @@ impl AgentLauncher {
 }
 
 impl ControllerHandler for AgentLauncher {
-    /// An agent of its own for one controller, which may send to that controller; returns when it has ended.
+    /// Runs an agent for one controller, which may send to that controller. Returns when the agent has ended.
     fn serve(&self, controller: SocketAddr, stream: UnixStream) {
         if let Err(error) = self.start(controller, stream) {
             eprintln!("fathom serve: no agent for {controller}: {error:#}");

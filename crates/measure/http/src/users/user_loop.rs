@@ -1,8 +1,8 @@
-//! The users of one worker, in its hall.
+//! Runs the users of one worker, in its pool.
 //!
-//! Users decide in their turns; what they decided is carried out, and what becomes of it is told them before their next turn.
-//! A turn follows right behind the last answer; after a failure it comes in the next round, so that no failure leads to another
-//! within the same call.
+//! When a user runs, it decides on an action, which is carried out; the outcome is reported before the user runs again. A user
+//! runs directly after its last answer. After a failure it runs in the next round, so that failures do not recurse within one
+//! call.
 
 use fathom_engine::{Error, Phase, Stop, pace::LateCause};
 use fathom_model::units::Nanos;
@@ -15,14 +15,14 @@ use crate::{
     metrics::{LoadCounter, LoadResults},
 };
 
-/// Behind any time that has come: what happens then happens in the next round.
+/// Earlier than any current time: an event at this time happens in the next round.
 pub(super) const NEXT_ROUND: Nanos = Nanos(1);
 
-/// Users and the hall in which they are.
+/// The users and their pool.
 pub(super) struct UserLoop<'a, R, U> {
     pub(super) users: U,
     pub(super) pool: UserPool<'a, R>,
-    /// What users have been told of what counts.
+    /// The phase last reported to the users.
     announced: Option<MeasurePhase>,
 }
 
@@ -31,7 +31,7 @@ impl<'a, R: Reactor, U: Users> UserLoop<'a, R, U> {
         Self { users, pool: hall, announced: None }
     }
 
-    /// Lets users come and ask until the trial is over, then waits shortly for the last answers.
+    /// Admits and runs users until the trial is over, then waits briefly for the last answers.
     pub(super) fn run(mut self) -> Result<(LoadResults, U::Outcome), Error> {
         loop {
             let now = clock::now();
@@ -52,13 +52,13 @@ impl<'a, R: Reactor, U: Users> UserLoop<'a, R, U> {
         }
     }
 
-    /// Follows the phases of the trial; whether nothing is left to do.
+    /// Follows the phases of the trial. Returns whether no work is left.
     fn is_done(&mut self, now: Nanos) -> bool {
         let hall = &mut self.pool;
         let phase = hall.recorder.worker.phase();
         hall.measuring = hall.config.is_counted || phase == Phase::Measure;
         if hall.measuring && hall.measured_from.is_none() {
-            // Without a warm-up, those who come first count too.
+            // Without a warm-up, the first arrivals count too.
             hall.measured_from = Some(if self.announced.is_none() { hall.start } else { now });
         }
         let is_empty = hall.n_users == 0 && hall.queue.waiting() == 0 && hall.queue.next_due().is_none();
@@ -79,7 +79,7 @@ impl<'a, R: Reactor, U: Users> UserLoop<'a, R, U> {
         hall.over_at.is_some_and(|at| hall.n_busy == 0 || now >= at + drain)
     }
 
-    /// What is due between two answers: a batch of them may take longer than it is until then.
+    /// Runs due users between two answers, because a batch of answers may take longer than the time until then.
     fn run_due(&mut self) {
         if let Some(due) = self.pool.next_due() {
             let now = clock::now();
@@ -89,7 +89,7 @@ impl<'a, R: Reactor, U: Users> UserLoop<'a, R, U> {
         }
     }
 
-    /// Gives those their turn who have rested, or waited, for long enough, and those a seat who are due.
+    /// Runs users whose rest or wait is over, and admits those whose arrival is due.
     fn begin_due(&mut self, now: Nanos) {
         if self.pool.over_at.is_some() {
             return;
@@ -101,7 +101,7 @@ impl<'a, R: Reactor, U: Users> UserLoop<'a, R, U> {
             while let Some(seat) = self.pool.next_awake(now) {
                 self.run_user(seat, now);
             }
-            // Turns take their time.
+            // Running users takes time.
             self.pool.notice(clock::now());
         }
         while let Some(UserSlot(seat)) = self.users.next_woken(now) {
@@ -116,7 +116,7 @@ impl<'a, R: Reactor, U: Users> UserLoop<'a, R, U> {
         }
     }
 
-    /// Gives the one who has been due for longest a seat, and the first turn.
+    /// Admits the user that has been due for longest to a slot, and runs it.
     fn admit_user(&mut self, seat: usize) {
         let hall = &mut self.pool;
         let now = clock::now();
@@ -136,7 +136,7 @@ impl<'a, R: Reactor, U: Users> UserLoop<'a, R, U> {
         self.run_user(seat, now);
     }
 
-    /// Asks the user in a seat what it does next, and does it.
+    /// Asks the user in a slot for its next action, and carries it out.
     pub(super) fn run_user(&mut self, seat: usize, now: Nanos) {
         let Self { users, pool: hall, .. } = self;
         hall.connections[seat].state = UserState::Acting;
@@ -169,7 +169,7 @@ impl<'a, R: Reactor, U: Users> UserLoop<'a, R, U> {
         }
     }
 
-    /// Begins to connect for those who asked without a connection, as far as there may be connects under way.
+    /// Starts connects for users that wait for a connection, as far as the limit of concurrent connects allows.
     fn start_connects(&mut self) {
         if self.pool.over_at.is_some() {
             return;
@@ -184,7 +184,7 @@ impl<'a, R: Reactor, U: Users> UserLoop<'a, R, U> {
         }
     }
 
-    /// Ends what has taken too long.
+    /// Fails operations that have exceeded their timeout.
     fn sweep(&mut self, now: Nanos) {
         for seat in self.pool.sweep.due(now, self.pool.connections.len()) {
             let connection = &self.pool.connections[seat];
@@ -202,7 +202,7 @@ impl<'a, R: Reactor, U: Users> UserLoop<'a, R, U> {
         }
     }
 
-    /// What is to be told at the end.
+    /// Returns the results.
     fn finish(self, now: Nanos) -> Result<(LoadResults, U::Outcome), Error> {
         let is_ended = self.pool.over_at.is_some() && self.pool.stop.state() != Stop::Abort;
         let UserPool {

@@ -1,4 +1,4 @@
-//! When connections come about.
+//! Starts the connects of a worker.
 
 use std::cmp::Reverse;
 
@@ -8,7 +8,7 @@ use fathom_sys::{clock, reactor::Reactor};
 use super::{ClientWorker, ConnectionHandler, LoopKind};
 
 impl<R: Reactor> ClientWorker<'_, R> {
-    /// Begins to connect what is shut, as far as it is wanted and there may be connects under way.
+    /// Starts connects of closed connections, as far as they are needed and the limit of concurrent connects allows.
     pub(super) fn start_connects(&mut self, now: Nanos) {
         while let Some(Reverse((_, idx))) = self.retry_queue.peek().filter(|pause| pause.0.0 <= now) {
             let idx = *idx;
@@ -19,7 +19,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
             return;
         }
         for lane in 0..self.upstreams.len() {
-            // A connection without a request left for it would be opened for nothing.
+            // A connection with no request left to send would be opened for nothing.
             let wanted = match (self.loop_kind, &self.upstreams[lane].queue) {
                 (LoopKind::Open, Some(queue)) => queue.waiting(),
                 _ => self.requests_left.unwrap_or(u64::MAX),

@@ -1,4 +1,4 @@
-//! What a worker of the initiator counts and times, in either model and over either protocol.
+//! The counters and times of a worker of the initiator, for both load models and both protocols.
 
 use fathom_engine::{
     Batching, LoadModel, Phase, WorkerHandle,
@@ -11,7 +11,7 @@ use super::{
     sizes::SizeClass,
 };
 
-/// A request under way.
+/// A request in flight.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PendingRequest {
     pub(super) sent_at: Nanos,
@@ -19,14 +19,14 @@ pub(super) struct PendingRequest {
     pub(super) class: SizeClass,
 }
 
-/// What is counted, beside the reactor and its bytes.
+/// The recorded state, apart from the reactor and its bytes.
 pub(super) struct RrRecorder<'a> {
     pub(super) worker: WorkerHandle<'a>,
     pub(super) model: LoadModel,
     pub(super) batching: Batching,
-    /// When this worker saw the measured part begin; intended starts from then on count.
+    /// When this worker saw the measurement begin; starts intended from then on count.
     pub(super) measured_from: Option<Nanos>,
-    /// When this worker saw the end.
+    /// When this worker saw the end of the trial.
     pub(super) over_at: Option<Nanos>,
     pub(super) results: RrResults,
 }
@@ -46,7 +46,7 @@ impl<'a> RrRecorder<'a> {
         }
     }
 
-    /// Enters a start of an open load, with the counters of those that are late; when it was to be.
+    /// Records a start of an open load, and counts it if it is late. Returns its intended time.
     pub(super) fn record_start(&mut self, start: DueStart, (no_flow, own_cpu): (usize, usize)) -> Nanos {
         match start.late {
             None => {}
@@ -60,12 +60,12 @@ impl<'a> RrRecorder<'a> {
         intended
     }
 
-    /// Whether a transaction of an open load that was intended then counts.
+    /// Whether a transaction of an open load with this intended start counts.
     pub(super) fn is_measured(&self, intended: Nanos) -> bool {
         self.measured_from.is_some_and(|from| intended >= from) && self.over_at.is_none_or(|at| intended < at)
     }
 
-    /// Enters an answer.
+    /// Records an answer.
     #[inline]
     pub(super) fn record_answer(&mut self, ask: PendingRequest, at: Nanos) {
         let service = at - ask.sent_at;
@@ -82,7 +82,7 @@ impl<'a> RrRecorder<'a> {
         }
     }
 
-    /// Enters a transaction that had no answer by the end.
+    /// Records a transaction that had no answer by the end.
     pub(super) fn record_unfinished(&mut self, ask: PendingRequest, now: Nanos) {
         self.results.n_unfinished += 1;
         if self.model == LoadModel::Open && self.is_measured(ask.intended) {
@@ -90,7 +90,7 @@ impl<'a> RrRecorder<'a> {
         }
     }
 
-    /// Enters a transaction that was due and never started.
+    /// Records a transaction that was due and never started.
     pub(super) fn record_not_started(&mut self, intended: Nanos, now: Nanos) {
         self.results.n_not_started += 1;
         if self.is_measured(intended) {

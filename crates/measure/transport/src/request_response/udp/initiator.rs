@@ -1,4 +1,4 @@
-//! The side that asks: a connected socket per flow, with one request under way on each.
+//! The initiator: a connected socket per flow, with one request in flight on each.
 
 use fathom_engine::{
     Batching, Error, LoadModel, Stop, Test, TrialContext, WorkerHandle, WorkerPool,
@@ -21,16 +21,15 @@ use crate::{
     },
 };
 
-/// How soon the end of the trial and of time-outs is noticed.
+/// The interval of checks for timeouts and the end of the trial.
 const TICK: Nanos = Nanos::from_millis(10);
-/// The longest wait for last answers: they are a small part of all.
+/// The longest wait for the last answers, which are a small part of all.
 const DRAIN_MAX: Nanos = Nanos::from_secs(1);
-/// So many looks without success go by before a spinning worker looks at the clock.
+/// Unsuccessful polls between two clock reads of a spinning worker.
 const SPINS_PER_CHECK: u32 = 64;
-/// Answers that a flow may take in one turn: one that is flooded does not keep the others waiting.
+/// The most answers that a flow may read in one turn, so that a flooded flow does not delay the others.
 const ANSWERS_PER_POLL: usize = 16;
 
-/// The initiator, ready to start.
 pub(super) struct UdpRrInitiator {
     config: UdpRrConfig,
     sockets: Vec<Socket>,
@@ -89,27 +88,27 @@ impl Test for UdpRrInitiator {
     }
 }
 
-/// A socket and its request under way.
+/// A socket and its request in flight.
 struct Flow {
     socket: Socket,
     /// The number of the last request.
     number: u64,
     pending: Option<PendingRequest>,
-    /// The number of the request that was last sent again behind the return of a challenge.
+    /// The number of the last request that was repeated after a returned challenge.
     repeated: u64,
 }
 
-/// What became of a look for an answer.
+/// The result of a poll for an answer.
 enum PollResult {
-    /// The answer that was due.
+    /// The expected answer.
     Answer,
-    /// Something else was there.
+    /// Something else.
     Other,
-    /// Nothing was there.
+    /// Nothing.
     Nothing,
 }
 
-/// The number of a challenge, which its return has too.
+/// The number of a challenge, which is returned with it.
 fn challenge(datagram: &[u8]) -> Option<u64> {
     let number = u64::from_be_bytes(datagram.try_into().ok()?);
     (datagram[0] == CHALLENGE).then_some(number)
@@ -121,7 +120,7 @@ struct UdpInitiatorWorker<'a> {
     session: &'a TrialContext,
     recorder: RrRecorder<'a>,
     flows: Vec<Flow>,
-    /// For each class the request, whose header is written anew each time.
+    /// The request of each class; its header is rewritten for each send.
     requests: Vec<Vec<u8>>,
     room: Vec<u8>,
     queue: Option<StartQueue>,
@@ -146,7 +145,7 @@ impl<'a> UdpInitiatorWorker<'a> {
             free: (0..sockets.len()).rev().collect(),
             flows: sockets.into_iter().map(|socket| Flow { socket, number: 0, pending: None, repeated: 0 }).collect(),
             requests: terms.sizes.messages(Side::Initiator, terms.role.seed),
-            // A byte more than there may be, so that too much is noticed.
+            // One byte more than a valid answer, so that excess data is noticed.
             room: vec![0; terms.sizes.longest_response() + 1],
             queue: arrivals.map(StartQueue::new),
             waking: WakeLatency::default(),
@@ -156,7 +155,7 @@ impl<'a> UdpInitiatorWorker<'a> {
         }
     }
 
-    /// Sends the next request of a flow; one that the kernel does not take is lost like any other.
+    /// Sends the next request of a flow; a request that the kernel does not take is lost like any other.
     #[inline]
     fn send_request(&mut self, idx: usize, (at, intended): (Nanos, Nanos)) {
         self.n_drawn = self.n_drawn.wrapping_add(1);
@@ -179,14 +178,14 @@ impl<'a> UdpInitiatorWorker<'a> {
         }
     }
 
-    /// Returns a challenge, and sends the request that it was the answer to once more: its time begins anew.
+    /// Returns a challenge, and repeats the request that triggered it; its time restarts.
     #[cold]
     fn return_challenge(&mut self, idx: usize, (number, at): (u64, Nanos)) {
         let flow = &mut self.flows[idx];
         if let Err(error) = socket::send(&flow.socket, &challenge_datagram(CHALLENGE_RESPONSE, number), Wait::Never) {
             self.recorder.results.errors.count(&error);
         }
-        // Once for each request, so that forged challenges do not make many of one.
+        // Once per request, so that forged challenges do not multiply requests.
         let Some(ask) = flow.pending.as_mut().filter(|_| flow.repeated != flow.number) else { return };
         flow.repeated = flow.number;
         ask.sent_at = at;
@@ -194,14 +193,14 @@ impl<'a> UdpInitiatorWorker<'a> {
         self.send(idx, class);
     }
 
-    /// Looks for the answer of a flow once.
+    /// Polls once for the answer of a flow.
     #[inline]
     fn poll_answer(&mut self, idx: usize, wait: Wait) -> (PollResult, Nanos) {
         let flow = &mut self.flows[idx];
         let length = match socket::recv(&flow.socket, &mut self.room, wait) {
             Ok(None) => return (PollResult::Nothing, Nanos::ZERO),
             Ok(Some(length)) => length,
-            // The other side refuses: nobody listens there. The request will be lost, at its own time.
+            // Nobody listens at the other side's port. The request will be lost when its timeout expires.
             Err(error) => {
                 self.recorder.results.errors.count(&error);
                 return (PollResult::Other, Nanos::ZERO);
@@ -234,7 +233,7 @@ impl<'a> UdpInitiatorWorker<'a> {
         }
     }
 
-    /// Gives a request up if its time is over; whether it was.
+    /// Gives a request up if its timeout has expired. Returns whether it has.
     fn expire(&mut self, idx: usize, now: Nanos) -> bool {
         let flow = &mut self.flows[idx];
         let Some(ask) = flow.pending.filter(|ask| now - ask.sent_at >= self.config.timeout) else { return false };
@@ -254,7 +253,7 @@ impl<'a> UdpInitiatorWorker<'a> {
         self.n_in_flight == 0 || now - over_at > drain || self.session.stop.state() == Stop::Abort
     }
 
-    /// One flow with blocking calls, or looking all the time.
+    /// Runs one flow with blocking calls or by spinning.
     fn run_blocking(mut self) -> RrResults {
         let wait = if self.config.spins { Wait::Never } else { Wait::Block };
         let now = clock::now();
@@ -289,7 +288,7 @@ impl<'a> UdpInitiatorWorker<'a> {
         }
     }
 
-    /// Many flows, or a schedule.
+    /// Runs many flows, or a schedule.
     fn run_multiplexed(mut self) -> fathom_sys::Result<RrResults> {
         let (epoll, mut events) = (Epoll::new()?, ReadyList::with_capacity(self.flows.len().min(256)));
         for (token, flow) in (0..).zip(&self.flows) {
@@ -327,7 +326,7 @@ impl<'a> UdpInitiatorWorker<'a> {
         }
     }
 
-    /// Takes what a flow has received.
+    /// Reads the datagrams that a flow has received.
     fn drain(&mut self, idx: usize) {
         for _ in 0..ANSWERS_PER_POLL {
             match self.poll_answer(idx, Wait::Never) {
@@ -341,7 +340,7 @@ impl<'a> UdpInitiatorWorker<'a> {
         }
     }
 
-    /// Gives up what has waited too long.
+    /// Gives up requests whose timeout has expired.
     fn expire_requests(&mut self, now: Nanos) {
         for idx in 0..self.flows.len() {
             if self.expire(idx, now) {
@@ -367,7 +366,7 @@ impl<'a> UdpInitiatorWorker<'a> {
         due.map_or(until, |due| until.min((self.recorder.worker.start + due).since(early).max(now)))
     }
 
-    /// Starts what is due on flows that have nothing to do.
+    /// Starts due transactions on free flows.
     fn send_due(&mut self, now: Nanos) {
         let Some(queue) = self.queue.as_mut().filter(|_| self.recorder.over_at.is_none()) else { return };
         let free = if self.free.is_empty() { ConnectionAvailability::None } else { ConnectionAvailability::Some };

@@ -1,7 +1,7 @@
-//! What other tools recorded becomes a scenario: HAR, curl command lines, plans of JMeter.
+//! Converts the recordings of other tools to scenarios: HAR, curl command lines, plans of JMeter.
 //!
-//! A reader per format makes a [`import_tree::ImportTree`], [`write`](mod@write) makes text of it. What has no place in a scenario is told as a
-//! [`import_tree::ImportNote`] and never guessed. Knows no files: it is given bytes.
+//! A reader per format builds an [`import_tree::ImportTree`], [`write`](mod@write) turns it into text. Parts that a scenario
+//! cannot express are reported as [`import_tree::ImportNote`] and never guessed. This crate knows no files: it is given bytes.
 
 pub mod curl;
 mod encode;
@@ -13,13 +13,13 @@ pub mod write;
 
 pub use self::{error::Error, write::ImportResult};
 
-/// More is not read: a recording of a day fits, and what is larger would fill the memory of a machine.
+/// The largest accepted input: a recording of a day fits, and a larger one would fill the memory of a machine.
 pub const SIZE_MAX: usize = 64 << 20;
 
-/// A format that is understood.
+/// A supported format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// An archive of HTTP, version 1.2, as browsers write it.
+    /// An HTTP archive, version 1.2, as browsers write it.
     Har,
     /// A test plan of JMeter.
     Jmx,
@@ -28,7 +28,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 3] = [Self::Har, Self::Jmx, Self::Curl];
 
     /// The word on a command line.
@@ -41,7 +41,7 @@ impl Format {
         }
     }
 
-    /// Looks at how a file begins: JSON, XML or words.
+    /// Recognizes the format by the beginning of a file: JSON, XML or words.
     #[must_use]
     pub fn of(text: &str) -> Option<Self> {
         let text = text.trim_start_matches('\u{feff}').trim_start();
@@ -53,19 +53,19 @@ impl Format {
     }
 }
 
-/// What of an input is wanted, and how.
+/// The options of an import.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ImportOptions {
-    /// The format; nothing if the input shows it.
+    /// The format; `None` if the input shows it.
     pub format: Option<Format>,
-    /// What becomes of pictures and the like.
+    /// Whether page assets are kept.
     pub assets: Assets,
 }
 
 /// Reads one input and writes a scenario; the name is that of the input, for a comment.
 ///
 /// # Errors
-/// When it is too large, no text, of no known format, or not what its format says.
+/// The input is too large, not text, of an unknown format, or not valid in its format.
 pub fn import(bytes: &[u8], wanted: ImportOptions, name: &str) -> Result<ImportResult, Error> {
     if bytes.len() > SIZE_MAX {
         return Err(Error::TooLarge { size: bytes.len() });
@@ -84,10 +84,10 @@ pub fn import(bytes: &[u8], wanted: ImportOptions, name: &str) -> Result<ImportR
     write::write(&tree, &format!("Imported from {name}, {from}."))
 }
 
-/// Whether requests for what a page only shows are kept.
+/// Whether requests for resources that a page only displays are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Assets {
-    /// All requests are.
+    /// All requests are kept.
     #[default]
     Kept,
     /// Pictures, style sheets, scripts, fonts and media are left out.

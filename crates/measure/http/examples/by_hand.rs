@@ -1,5 +1,7 @@
-//! Either end of a load by hand, to set it beside other tools: `by_hand serve PORT [WORKERS] [SIZE]` answers for a minute,
-//! `by_hand ask URL SECONDS [OPTION=VALUE …]` asks, in an open load when there is a `rate`.
+//! Runs either end of a load by hand, for comparison with other tools.
+//!
+//! `by_hand serve PORT [WORKERS] [SIZE]` answers for one minute. `by_hand ask URL SECONDS [OPTION=VALUE …]` sends requests, as an
+//! open load when `rate` is among the options.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a bench that is read by the one who started it")]
 
 use std::thread;

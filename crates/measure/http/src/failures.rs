@@ -1,28 +1,28 @@
-//! Failures by what was under way, as the tools that we replace count them.
+//! Failures by the operation in progress, as the replaced tools count them.
 
 use std::collections::BTreeMap;
 
-/// How many requests and connects came to nothing.
+/// The number of failed requests and connects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FailureCounts {
-    /// Of names, connections, proxies and handshakes.
+    /// Of lookups, connects, proxies and TLS handshakes.
     pub connect: u64,
-    /// While a request was sent.
+    /// Of sending requests.
     pub send: u64,
-    /// Of answers, unusable ones included.
+    /// Of receiving answers, unusable answers included.
     pub receive: u64,
-    /// Whatever was under way.
+    /// Timeouts of any operation.
     pub timeout: u64,
 }
 
 impl FailureCounts {
-    /// Those among the errors of a record; what a script got wrong is no failure of a connection.
+    /// Extracts the counts from the errors of a record. A mistake in a script is not a connection failure.
     #[must_use]
     pub fn of(errors: &BTreeMap<String, u64>) -> Self {
         let mut failures = Self::default();
         for (what, n) in errors {
             let place = match what.split_once(':') {
-                // The tools say nothing of what is under way at their end.
+                // The tools do not report operations that are still in progress at their end.
                 Some(("script", _) | (_, " unanswered" | " the answer did not end")) => continue,
                 Some((_, " timeout")) => &mut failures.timeout,
                 Some(("read" | "parse", _)) => &mut failures.receive,
@@ -34,7 +34,6 @@ impl FailureCounts {
         failures
     }
 
-    /// All of them.
     #[must_use]
     pub fn total(self) -> u64 {
         self.connect + self.send + self.receive + self.timeout

@@ -1,7 +1,7 @@
 //! Layer 7: HTTP requests.
 //!
-//! [`h1`] is the protocol without I/O, [`responder`] the server at the other end, [`KINDS`] what can be measured. Knows nothing
-//! of scripted users, of plans and of output.
+//! [`h1`] is the protocol without I/O, [`responder`] the server, [`KINDS`] the kinds of tests. This crate knows nothing of
+//! scripted users, plans or output.
 
 mod conn;
 pub mod failures;

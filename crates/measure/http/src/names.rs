@@ -1,52 +1,52 @@
-//! Names of counters that only requests have; the others are those of `fathom_model::names`.
+//! Names of counters that only requests have; the others are in `fathom_model::names`.
 
-/// Requests that ended, one way or the other: answered, or failed; connects that failed are among them.
+/// Requests that ended, whether answered or failed; failed connects are included.
 pub const ATTEMPTS: &str = "attempts";
-/// What failed, by cause in the errors of the record.
+/// Failures; the errors of the record list them by cause.
 pub const ERRORS: &str = "errors";
-/// Connections that the server ended after an answer, as it may.
+/// Connections that the server closed after an answer, which it may do.
 pub const CLOSED_BY_SERVER: &str = "closed_by_server";
-/// Requests that were over once they were sent, as nobody wanted their answers; only with `leave`.
+/// Requests that were complete once they were sent, because their answers were not awaited; only with `leave`.
 pub const NOT_AWAITED: &str = "left";
-/// Requests whose answer was still on its way when the trial ended.
+/// Requests still waiting for their answer when the trial ended.
 pub const UNFINISHED: &str = "unfinished";
 /// Requests that were due and never sent, because no connection became free before the end.
 pub const NOT_STARTED: &str = "not_started";
-/// Requests that were sent behind one whose answer was the last of its connection, and were sent again on another.
+/// Requests sent after the last one that a connection answered, and sent again on another connection.
 pub const RESENT: &str = "asked_again";
-/// Answers by the class of their status; `other` is 600 and above.
+/// Answers by status class; `other` is 600 and above.
 pub const STATUS: [&str; 5] = ["status_2xx", "status_3xx", "status_4xx", "status_5xx", "status_other"];
 /// Requests that a responder refused with an error status.
 pub const REJECTED: &str = "rejected";
-/// Connections that a responder ended because the other side was too slow.
+/// Connections that a responder closed because the client was too slow.
 pub const TIMED_OUT: &str = "timed_out";
-/// The distribution of the rate of each worker, in requests per second over each tenth of a second.
+/// The distribution of each worker's request rate per second, over intervals of 100 ms.
 pub const WORKER_RATE: &str = "worker_requests_per_sec";
-/// Bytes of the bodies of answers that came to their end.
+/// Bytes of the bodies of complete answers.
 pub const BODY_BYTES: &str = "body_bytes";
-/// The body of the first answer of a trial, in bytes.
+/// The length of the first body of a trial, in bytes.
 pub const FIRST_BODY_BYTES: &str = "first_body_bytes";
-/// Answers whose body is not as long as that of the first one.
+/// Answers whose body length differs from that of the first one.
 pub const LENGTH_MISMATCHES: &str = "length_mismatches";
-/// The distribution of service times, each with the connect before it where the request was the first of its connection.
+/// The distribution of service times; the first request of a connection includes its connect.
 pub const TOTAL_TIME: &str = "total_time_ns";
 
-/// TLS sessions that were resumed instead of agreed on anew; only where there is TLS.
+/// TLS handshakes that resumed a session; only with TLS.
 pub const TLS_RESUMED: &str = "tls_resumed";
-/// Answers that ended with a connection on which TLS was not closed, so that they may be cut short; only where there is TLS.
+/// Answers that ended with a connection on which TLS was not closed, so they may be truncated; only with TLS.
 pub const TLS_UNCLOSED: &str = "tls_left_open";
 
-/// Names of what a server says of itself.
+/// Names of facts about a server.
 pub mod facts {
-    /// The head of an answer, as it was received.
+    /// The head of an answer, as received.
     pub const HEAD: &str = "head";
-    /// The first answer as it began to come in: its head, and what came of its body with it.
+    /// The beginning of the first answer as received: its head and the first bytes of its body.
     pub const ANSWER: &str = "first_answer";
     /// The version of TLS: `TLSv1.3`.
     pub const TLS_VERSION: &str = "tls_version";
     /// The cipher suite of TLS.
     pub const TLS_CIPHER: &str = "tls_cipher";
-    /// The group in which TLS agreed on keys: `X25519`.
+    /// The key exchange group of TLS: `X25519`.
     pub const TLS_GROUP: &str = "tls_group";
     /// The size of the public key in the server's certificate, in bits.
     pub const TLS_SERVER_KEY: &str = "tls_server_key_bits";

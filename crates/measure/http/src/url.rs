@@ -1,16 +1,16 @@
-//! Addresses of the form `http[s]://[user[:password]@]host[:port][/path][?query]` (RFC 3986, RFC 9110 section 4.2).
+//! URLs of the form `http[s]://[user[:password]@]host[:port][/path][?query]` (RFC 3986, RFC 9110 section 4.2).
 //!
-//! Knows no other scheme and drops fragments, which are never sent (RFC 9110 section 4.2.3). The path and the query are kept
-//! byte for byte: what is measured is what was written, so nothing is normalised. Knows no resolver.
+//! Supports no other scheme and drops fragments, which are never sent (RFC 9110 section 4.2.3). The path and the query are kept
+//! byte for byte and never normalized: the measured URL is the written one. This module knows no resolver.
 
 use std::{fmt, net::Ipv6Addr, str::FromStr};
 
 use percent_encoding::percent_decode_str;
 
-/// What lies between HTTP and the network.
+/// The layer between HTTP and the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scheme {
-    /// Nothing.
+    /// No TLS.
     Http,
     /// TLS.
     Https,
@@ -26,7 +26,7 @@ impl Scheme {
         }
     }
 
-    /// As it stands before `://`.
+    /// The text before `://`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,10 +42,10 @@ pub enum UrlError {
     /// It begins with another scheme, or with none.
     #[error("`{0}` does not begin with http:// or https://")]
     Scheme(String),
-    /// There is no usable host in it.
+    /// It has no usable host.
     #[error("`{0}` names no host that can be used")]
     Host(String),
-    /// The host has letters that names on the network do not have.
+    /// The host contains non-ASCII letters.
     #[error("`{0}` has a host that is not ASCII")]
     International(String),
     /// The port is not a number from 1 to 65535.
@@ -54,13 +54,13 @@ pub enum UrlError {
     /// The user or the password is not text.
     #[error("`{0}` has a user or a password that is not percent-encoded UTF-8 without control characters")]
     User(String),
-    /// The path or the query holds what a request line cannot.
+    /// The path or the query contains a byte that a request line cannot carry.
     #[error("`{0}` has a character in its path that must be percent-encoded")]
     Target(String),
 }
 
 impl UrlError {
-    /// What to write instead.
+    /// A hint at the correct form.
     #[must_use]
     pub const fn hint(&self) -> &'static str {
         match self {
@@ -72,43 +72,41 @@ impl UrlError {
     }
 }
 
-/// A target of requests.
+/// The URL of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Url {
-    /// Whether there is TLS.
     pub scheme: Scheme,
     /// A name, an IPv4 address, or an IPv6 address without its brackets.
     pub host: String,
-    /// The port.
     pub port: u16,
-    /// The path and the query; `/` when there is neither.
+    /// The path and the query; `/` if there is neither.
     pub target: String,
-    /// `name:password`, decoded, where the URL has a user.
+    /// `name:password`, decoded, if the URL has a user.
     pub user: Option<String>,
 }
 
 impl Url {
-    /// The value of `Host`: the port is left out where it is the usual one.
+    /// The value of `Host`: the default port is omitted.
     #[must_use]
     pub fn host_field(&self) -> String {
         if self.port == self.scheme.default_port() { bracketed(&self.host) } else { self.authority() }
     }
 
-    /// Host and port, as `CONNECT` wants them (RFC 9110 section 9.3.6).
+    /// Host and port, the form of `CONNECT` (RFC 9110 section 9.3.6).
     #[must_use]
     pub fn authority(&self) -> String {
         format!("{}:{}", bracketed(&self.host), self.port)
     }
 }
 
-/// The URL without its user, as a request through a proxy has it (RFC 9112 section 3.2.2).
+/// The URL without its user, the form of a request through a proxy (RFC 9112 section 3.2.2).
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}{}", self.scheme.name(), self.host_field(), self.target)
     }
 }
 
-/// Where the authority of an absolute URL begins; nothing in a path, whatever stands in its query.
+/// The offset of the authority of an absolute URL; `None` for a path, even if its query contains a URL.
 #[must_use]
 pub fn authority_at(text: &str) -> Option<usize> {
     let (scheme, _) = text.split_once("://")?;
@@ -118,7 +116,7 @@ pub fn authority_at(text: &str) -> Option<usize> {
     is_scheme.then_some(scheme.len() + 3)
 }
 
-/// Splits an absolute URL behind its authority; nothing where there is none.
+/// Splits an absolute URL after its authority; `None` if there is none.
 #[must_use]
 pub fn split_origin(text: &str) -> Option<(&str, &str)> {
     let authority = authority_at(text)?;
@@ -126,7 +124,7 @@ pub fn split_origin(text: &str) -> Option<(&str, &str)> {
     Some(text.split_at(end))
 }
 
-/// Takes `.` and `..` out of a path (RFC 3986 section 5.2.4).
+/// Removes `.` and `..` from a path (RFC 3986 section 5.2.4).
 #[must_use]
 pub fn without_dots(target: &str) -> String {
     let (path, query) = target.split_at(target.find('?').unwrap_or(target.len()));
@@ -185,7 +183,7 @@ impl FromStr for Url {
     }
 }
 
-/// `name:password` out of what stands before the `@`; a missing password is an empty one.
+/// Decodes the text before the `@` into `name:password`; a missing password becomes an empty one.
 fn decode_user(user: &str) -> Option<String> {
     let part = |text: &str| percent_decode_str(text).decode_utf8().ok().map(String::from);
     let (name, password) = user.split_once(':').unwrap_or((user, ""));
@@ -199,7 +197,7 @@ fn number(port: &str) -> Option<u16> {
     port.parse().ok().filter(|&number| number != 0 && !port.starts_with('+'))
 }
 
-/// Splits `host[:port]`, where a literal IPv6 address stands in brackets.
+/// Splits `host[:port]`; an IPv6 address must be in brackets.
 pub(crate) fn host_and_port(authority: &str) -> Option<(&str, Option<&str>)> {
     let (host, port) = if let Some(rest) = authority.strip_prefix('[') {
         let (host, port) = rest.split_once(']')?;

@@ -1,4 +1,4 @@
-//! How soon `http_closed` ends when it is told to; alone in its process, as its answer is a time.
+//! How soon `http_closed` ends when it is aborted. Alone in its process, because it measures a time.
 
 use std::{sync::mpsc, thread};
 
@@ -32,7 +32,7 @@ fn an_abort_ends_both_sides_within_200_ms() {
     let initiator = HttpClosed.prepare(&role(Side::Initiator, responder.endpoints()), &Policy::anything()).unwrap();
     let (mut here, there) = (TrialContext::new(clock::now(), phases), TrialContext::new(clock::now(), phases));
     let stops = [here.stop.clone(), there.stop.clone()];
-    // The live view says when requests flow: then it is time to abort.
+    // The live view shows when requests flow: then it is time to abort.
     let (flowing, seen) = mpsc::sync_channel(1);
     here.live = Some(Box::new(move |_| _ = flowing.try_send(())));
     thread::scope(|scope| {

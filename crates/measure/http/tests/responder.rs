@@ -1,4 +1,4 @@
-//! The responder over loopback, asked by hand.
+//! The responder over loopback, with hand-written requests.
 #![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
 
 use std::{
@@ -24,7 +24,7 @@ use rustls::{
     version::{TLS12, TLS13},
 };
 
-/// Runs `ask` against a responder; what the responder counted.
+/// Runs `ask` against a responder. Returns its counts.
 fn asked(options: ResponderOptions, ask: impl FnOnce(SocketAddr)) -> ResponderCounts {
     let responder =
         Responder::bind("127.0.0.1:0".parse().unwrap(), &fathom_sys::policy::AllowedPeers::anybody(), options).unwrap();
@@ -32,7 +32,7 @@ fn asked(options: ResponderOptions, ask: impl FnOnce(SocketAddr)) -> ResponderCo
     during(responder, || ask(address))
 }
 
-/// Does something while a responder answers; what the responder counted.
+/// Runs `ask` while a responder answers. Returns its counts.
 fn during(responder: Responder, ask: impl FnOnce()) -> ResponderCounts {
     /// Ends the responder also when an assertion fails.
     struct FinishOnDrop(StopFlag);
@@ -55,7 +55,7 @@ fn small() -> ResponderOptions {
     ResponderOptions { size: Bytes(3), ..ResponderOptions::default() }
 }
 
-/// What comes back until the responder closes.
+/// Returns all bytes until the responder closes.
 fn exchange(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
@@ -253,7 +253,7 @@ fn a_connection_gets_as_many_answers_as_allowed() {
     }
 }
 
-/// One request and its answer on a connection that stays; when it was asked, and when answered.
+/// Sends one request on a persistent connection. Returns the times of the request and of its answer.
 fn timed(stream: &mut TcpStream) -> (Nanos, Nanos) {
     let mut answer = [0; 1024];
     let asked = clock::now();
@@ -275,7 +275,7 @@ fn no_answer_comes_before_its_delay_is_over() {
         let clients: Vec<_> = (0..4).map(|_| thread::spawn(ask)).collect();
         let spans: Vec<Nanos> = clients.into_iter().flat_map(|client| client.join().unwrap()).collect();
         assert!(spans.iter().all(|span| *span >= Nanos::from_millis(2)), "{:?}", spans.iter().min());
-        // Half of the delays are above 4 ms; which 200 are drawn is fixed by the seed.
+        // Half of the delays are above 4 ms; the seed fixes which 200 are drawn.
         let n_long = spans.iter().filter(|span| **span >= Nanos::from_millis(4)).count();
         assert!(n_long >= 80, "{n_long} of {}", spans.len());
     });
@@ -333,7 +333,7 @@ fn more_input_than_is_kept_behind_a_delayed_answer_waits_in_the_kernel() {
 fn no_worker_answers_while_all_stall() {
     let (span, period) = (Nanos::from_millis(60), Nanos::from_millis(150));
     let options = ResponderOptions { stall: "60ms/150ms".parse().ok(), workers: 2, ..small() };
-    // The responder starts between these two, which are all that is known of when it stalls.
+    // The responder starts between these two times; its stalls are not known more exactly.
     let earliest = clock::now();
     asked(options, |address| {
         let mut streams: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(address).unwrap()).collect();
@@ -368,7 +368,7 @@ fn certificate(folder: &Path) -> Certificate {
     Certificate::Files { chain, key }
 }
 
-/// A client that trusts the certificate in a folder and nothing else.
+/// A client that trusts only the certificate in a folder.
 fn client(folder: &Path, version: &'static SupportedProtocolVersion) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(folder.join("certificate.pem")).unwrap()).unwrap();
@@ -397,7 +397,7 @@ fn tls_is_spoken_in_both_versions_and_sessions_are_resumed() {
                 let mut stream = secured(address, &client);
                 stream.write_all(format!("{GET}{GET}{LAST}").as_bytes()).unwrap();
                 let mut answer = String::new();
-                // It would fail without a word of closure: the end could be an attacker's.
+                // Without the close alert this would fail, because the end could be an attacker's.
                 stream.read_to_string(&mut answer).unwrap();
                 assert_eq!(answer.matches("HTTP/1.1 200 OK\r\n").count(), 3, "{answer}");
                 assert_eq!(stream.conn.alpn_protocol(), Some(b"http/1.1".as_slice()));
@@ -485,7 +485,7 @@ fn a_path_is_listened_at_and_removed_at_the_end() {
         let error = Responder::bind_unix(&path, small()).unwrap_err();
         assert!(error.to_string().ends_with("another process listens there"), "{error}");
     });
-    // The second responder's look at the path may have been a connection too.
+    // The second responder's check of the path may have counted as a connection.
     assert_eq!(counts.requests, 20);
     assert!(!path.exists());
 }

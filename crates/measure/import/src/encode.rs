@@ -1,24 +1,24 @@
-//! The encodings that readers need: of URLs and of names and passwords.
+//! The encodings that readers need: of URLs, and of names and passwords.
 
 use data_encoding::BASE64;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use super::import_tree::{ImportPiece, ImportText};
 
-/// What RFC 3986 section 2.3 lets stand as it is.
+/// The characters that RFC 3986 section 2.3 leaves unencoded.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Encodes all but the unreserved characters and blanks, which become a plus, now or when it is filled in.
+/// Encodes all but the unreserved characters; blanks become a plus. Literals are encoded now, variables when they are filled in.
 pub(super) fn percent(text: ImportText) -> ImportText {
     encoded(text, |literal| utf8_percent_encode(literal, RESERVED).to_string().replace("%20", "+"))
 }
 
-/// Encodes as forms do: a blank becomes a plus.
+/// Encodes like forms: a blank becomes a plus.
 pub(super) fn form(text: ImportText) -> ImportText {
     encoded(text, |literal| utf8_percent_encode(literal, RESERVED_IN_FORMS).to_string().replace(' ', "+"))
 }
 
-/// Takes the encoding of forms off, as far as it is there; what is filled in stands as it is.
+/// Decodes form encoding where it is valid; pieces to be filled in stay unchanged.
 pub(super) fn unform(text: ImportText) -> ImportText {
     text.map_literals(|literal| {
         let plain = literal.replace('+', " ");
@@ -32,23 +32,23 @@ fn encoded(text: ImportText, change: impl Fn(&str) -> String) -> ImportText {
         match piece {
             ImportPiece::Literal(literal) => all.push_str(&change(&literal)),
             ImportPiece::Variable(_) => all.push(ImportPiece::UrlEncoded(Box::new(piece))),
-            // Numbers, letters and dashes are the same either way.
+            // Numbers, letters and dashes have the same encoding.
             piece => all.push(piece),
         }
     }
     all
 }
 
-/// What Java and browsers let stand in forms.
+/// The characters that Java and browsers leave unencoded in forms.
 const RESERVED_IN_FORMS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'*').remove(b' ');
 
-/// `Basic …` as RFC 7617 has it; nothing if a variable is in it, for that would have to be encoded later.
+/// `Basic …` as in RFC 7617; `None` if it contains a variable, which would have to be encoded later.
 pub(super) fn basic(user: &ImportText, password: &ImportText) -> Option<ImportText> {
     let pair = format!("{}:{}", user.as_literal()?, password.as_literal()?);
     Some(ImportText::literal(format!("Basic {}", BASE64.encode(pair.as_bytes()))))
 }
 
-/// Cuts at the first place where a literal has the character.
+/// Splits at the first occurrence of the character in a literal.
 pub(super) fn split_once(text: &ImportText, at: char) -> Option<(ImportText, ImportText)> {
     let (mut before, mut rest) = (ImportText::default(), ImportText::default());
     let mut found = false;
@@ -69,7 +69,7 @@ pub(super) fn split_once(text: &ImportText, at: char) -> Option<(ImportText, Imp
     found.then_some((before, rest))
 }
 
-/// The text behind a beginning.
+/// The text after a prefix.
 pub(super) fn strip_prefix(text: &ImportText, prefix: &str) -> Option<ImportText> {
     let Some(ImportPiece::Literal(first)) = text.0.first() else { return None };
     let mut rest = ImportText::literal(first.strip_prefix(prefix)?);

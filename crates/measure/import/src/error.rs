@@ -5,61 +5,61 @@ use crate::{
     import_tree::ImportNote,
 };
 
-/// What is wrong with an input as a whole.
+/// An error of an input as a whole.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It is larger than what is read.
+    /// It exceeds the size limit.
     #[error("the input has {size} bytes, and at most {SIZE_MAX} are read")]
     TooLarge {
-        /// How large it is.
+        /// In bytes.
         size: usize,
     },
-    /// It is no text.
+    /// It is not text.
     #[error("the input is not UTF-8 text: byte {offset} does not belong there")]
     NotText {
-        /// Where the first wrong byte is.
+        /// The offset of the first invalid byte.
         offset: usize,
     },
-    /// Nothing in it shows what it is.
+    /// Its format cannot be recognized.
     #[error("the input is neither a HAR file nor a test plan of JMeter nor a curl command line")]
     Unknown,
-    /// It is no HAR.
+    /// It is not a HAR.
     #[error("not a HAR file")]
     Har(#[source] serde_json::Error),
-    /// It is no XML, or XML that is refused.
+    /// It is not XML, or XML that is not accepted.
     #[error("not a test plan of JMeter: {what} (line {line})")]
     Xml {
-        /// What is wrong.
+        /// The problem.
         what: String,
-        /// Where, counted from 1.
+        /// Counted from 1.
         line: usize,
     },
-    /// It is no command line.
+    /// It is not a command line.
     #[error("not a command line of curl: {what} (line {line})")]
     Curl {
-        /// What is wrong.
+        /// The problem.
         what: String,
-        /// Where, counted from 1.
+        /// Counted from 1.
         line: usize,
     },
-    /// What was made of it is no scenario.
+    /// The result is not a valid scenario.
     #[error("the import produced an invalid scenario: {fault}")]
     Unwritten {
-        /// What the reader of scenarios says.
+        /// The error of the scenario parser.
         fault: String,
     },
-    /// It has no requests that a scenario can make.
+    /// It has no requests that a scenario can send.
     #[error("there is no request in the {} input that a scenario can make", format.name())]
     Empty {
-        /// What the input was read as.
+        /// The format that the input was read as.
         format: Format,
-        /// What was left out of it.
+        /// The parts that were left out.
         left: Vec<ImportNote>,
     },
 }
 
 impl Error {
-    /// What a person can do about it.
+    /// A hint at the remedy.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {

@@ -1,8 +1,8 @@
-//! Archives of HTTP (HAR 1.2) as browsers and proxies write them.
+//! HTTP archives (HAR 1.2), as browsers and proxies write them.
 //!
-//! Entries become requests in the order in which they began, pages become transactions, and the times in which nothing went over
-//! the network become think times. What a browser does by itself is left to the engine: `Host`, lengths, connections, conditions of
-//! its cache, and cookies that the server set earlier in the same recording.
+//! Entries become requests in the order in which they began, pages become transactions, and times without network traffic become
+//! think times. The engine handles what a browser adds itself: `Host`, lengths, connections, cache conditions, and cookies that
+//! the server set earlier in the same recording.
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,12 +20,12 @@ use super::{
     },
 };
 
-/// A shorter pause is the work of the browser, not a person who reads.
+/// A shorter pause is the browser's processing time, not a person's reading time.
 const THINK_MIN: Nanos = Nanos::from_millis(500);
-/// A person does not wait to the millisecond, and a text of round numbers can be read.
+/// People do not wait to the millisecond, and round numbers are easier to read.
 const THINK_STEP: Nanos = Nanos::from_millis(100);
 
-/// Headers that say something of one connection or of the cache of the browser.
+/// Headers that describe one connection or the browser's cache.
 const BY_ITSELF: &[&str] = &[
     "host",
     "content-length",
@@ -45,12 +45,12 @@ const BY_ITSELF: &[&str] = &[
     "if-range",
 ];
 
-/// How the browser calls what a page only shows.
+/// The browser's names for resources that a page only displays.
 const ASSET_TYPES: &[&str] = &["image", "font", "stylesheet", "script", "media", "manifest", "texttrack"];
 /// The same by the media type of the answer.
 const ASSET_MEDIA: &[&str] =
     &["image/", "font/", "audio/", "video/", "text/css", "text/javascript", "application/javascript"];
-/// The same by the end of the path, for recordings that know nothing else.
+/// The same by the end of the path, for recordings without other information.
 const ASSET_ENDINGS: &[&str] = &[
     "css", "js", "mjs", "map", "png", "jpg", "jpeg", "gif", "svg", "webp", "avif", "ico", "woff", "woff2", "ttf",
     "otf", "mp4", "webm", "mp3",
@@ -81,10 +81,10 @@ struct HarEntry {
     pageref: Option<String>,
     #[serde(default, deserialize_with = "nullable")]
     started_date_time: String,
-    /// Milliseconds; browsers write -1 for what they do not know.
+    /// Milliseconds; browsers write -1 for unknown.
     time: Option<f64>,
     request: HarRequest,
-    /// What some tools leave out: they write down what to ask.
+    /// Some tools omit it: they only record what to request.
     response: Option<HarResponse>,
     #[serde(rename = "_resourceType")]
     resource_type: Option<String>,
@@ -100,7 +100,7 @@ struct HarRequest {
     #[serde(default, deserialize_with = "nullable")]
     headers: Vec<HarPair>,
     post_data: Option<PostData>,
-    /// -1 for what is not known.
+    /// -1 for unknown.
     #[serde(default, deserialize_with = "nullable")]
     body_size: i64,
 }
@@ -136,7 +136,7 @@ struct Param {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct HarResponse {
-    /// Some tools write a negative number for an answer that never came.
+    /// Some tools write a negative number for a missing answer.
     #[serde(default, deserialize_with = "nullable")]
     status: i32,
     #[serde(default, deserialize_with = "nullable")]
@@ -153,7 +153,7 @@ struct HarContent {
     mime_type: String,
 }
 
-/// Tools write null as well as nothing for what they do not know.
+/// Tools write null as well as nothing for unknown values.
 fn nullable<'de, T: Default + Deserialize<'de>, D: serde::Deserializer<'de>>(from: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
@@ -171,14 +171,14 @@ impl HarEntry {
     }
 }
 
-/// Reads one archive: one user that does what was recorded.
+/// Reads one archive as one user that repeats the recording.
 ///
 /// # Errors
-/// When it is no HAR.
+/// The text is not a HAR.
 pub fn read(text: &str, assets: Assets) -> Result<ImportTree, Error> {
     let archive: HarArchive = serde_json::from_str(text.trim_start_matches('\u{feff}')).map_err(Error::Har)?;
     let mut entries: Vec<TimedEntry> = archive.log.entries.into_iter().enumerate().map(TimedEntry::new).collect();
-    // Files are in order already, or nearly; without times the order of the file stands.
+    // Files are usually almost sorted. If times are missing, the order of the file is kept.
     if entries.iter().all(|entry| entry.begin.is_some()) {
         entries.sort_by_key(|entry| entry.begin);
     }
@@ -192,7 +192,7 @@ pub fn read(text: &str, assets: Assets) -> Result<ImportTree, Error> {
     Ok(builder)
 }
 
-/// An entry with its times, as far as they can be read.
+/// An entry with its times, if they can be parsed.
 struct TimedEntry {
     idx: usize,
     entry: HarEntry,
@@ -216,7 +216,7 @@ impl TimedEntry {
     }
 }
 
-/// A URL as it fits into a line.
+/// A URL shortened to fit on a line.
 fn shortened(url: &str) -> String {
     const LEN_MAX: usize = 80;
     match url.char_indices().nth(LEN_MAX) {
@@ -236,9 +236,9 @@ struct HarStep {
 struct HarReader {
     assets: Assets,
     steps: Vec<HarStep>,
-    /// The steps whose answers led to a URL, the latest last.
+    /// The steps whose answers redirected to a URL, the latest last.
     redirects: HashMap<String, Vec<usize>>,
-    /// What was left out since the last request.
+    /// The parts left out since the last request.
     left_out: Vec<ImportNote>,
     /// The names of the cookies that servers have set so far, with their hosts.
     jar: HashMap<String, HashSet<String>>,
@@ -261,7 +261,7 @@ impl HarReader {
         }
     }
 
-    /// Why an entry is no request of ours; empty for what was asked for.
+    /// Why an entry does not become a request; empty if no note is needed.
     fn reason_left_out(&self, timed: &TimedEntry) -> Option<&'static str> {
         let entry = &timed.entry;
         let scheme = entry.request.url.split(':').next().unwrap_or_default().to_ascii_lowercase();
@@ -284,7 +284,7 @@ impl HarReader {
         (self.assets == Assets::LeftOut && is_asset(entry)).then_some("")
     }
 
-    /// How long nothing was under way before this request.
+    /// The time without any traffic before this request.
     fn pause(&mut self, timed: &TimedEntry) -> Option<Nanos> {
         let quiet_since = self.quiet_since;
         self.quiet_since = self.quiet_since.max(timed.end);
@@ -301,7 +301,7 @@ impl HarReader {
         let mut headers = Vec::new();
         for HarPair { name, value } in &asked.headers {
             let lower = name.to_ascii_lowercase();
-            // The boundary of a form that is sent anew, or not at all, is another one.
+            // If a form is rebuilt, or not sent at all, its boundary does not apply any more.
             let is_boundary = lower == "content-type"
                 && (own_type || (body == ImportedBody::None && value.starts_with("multipart/")));
             if lower.starts_with(':') || BY_ITSELF.contains(&lower.as_str()) || is_boundary {
@@ -316,7 +316,7 @@ impl HarReader {
             note.location = timed.place();
         }
         left.splice(..0, self.left_out.drain(..));
-        // Without the conditions of the cache the whole comes.
+        // Without cache conditions the server sends the whole body.
         let status = timed.entry.status().map(|status| if status == 304 { 200 } else { status });
         ImportedRequest {
             method: asked.method.clone(),
@@ -362,7 +362,7 @@ impl HarReader {
         }
     }
 
-    /// Appends a step, unless it is where the redirect before it led to.
+    /// Appends a step, unless it is the target of an earlier redirect.
     fn add(&mut self, entry: &HarEntry, pause: Option<Nanos>, request: ImportedRequest) {
         let url = without_fragment(&entry.request.url);
         let is_safe = matches!(request.method.as_str(), "GET" | "HEAD");
@@ -381,7 +381,7 @@ impl HarReader {
     }
 }
 
-/// Where an answer leads to, as a whole URL.
+/// The target of a redirect, as a whole URL.
 fn redirect_of(entry: &HarEntry) -> Option<String> {
     let answer = entry.response.as_ref().filter(|answer| matches!(answer.status, 301 | 302 | 303 | 307 | 308))?;
     let told = answer.redirect_url.as_deref().filter(|url| !url.is_empty());
@@ -389,7 +389,7 @@ fn redirect_of(entry: &HarEntry) -> Option<String> {
     Some(without_fragment(&resolved(&entry.request.url, to)).to_owned())
 }
 
-/// A reference against the URL of the page that has it, as far as browsers write them (RFC 3986 section 5.3).
+/// Resolves a reference against the URL of its page, in the forms that browsers write (RFC 3986 section 5.3).
 fn resolved(base: &str, reference: &str) -> String {
     let (origin, path) = split_origin(base).unwrap_or((base, ""));
     let path = path.split(['?', '#']).next().unwrap_or_default();
@@ -431,13 +431,13 @@ fn is_asset(entry: &HarEntry) -> bool {
         || ending.is_some_and(|ending| ASSET_ENDINGS.iter().any(|asset| ending.eq_ignore_ascii_case(asset)))
 }
 
-/// What a request sends: the text as it went over the wire if it is there, what it was made of otherwise.
+/// The body of a request: the text as sent if it was recorded, otherwise the recorded parameters.
 fn body(asked: &HarRequest) -> (ImportedBody, Vec<ImportNote>) {
     let note = |what: &str| vec![ImportNote { location: String::new(), what: what.to_owned() }];
     let Some(data) = &asked.post_data else {
         let header = |name: &str| asked.headers.iter().find(|pair| pair.name.eq_ignore_ascii_case(name));
         let is_long = header("content-length").is_some_and(|pair| pair.value.trim() != "0");
-        // Browsers keep no files, and leave out the whole body then.
+        // Browsers do not record files, and then omit the whole body.
         let is_form = header("content-type").is_some_and(|pair| pair.value.starts_with("multipart/"));
         let is_lost = asked.body_size > 0 || is_long || is_form;
         return (
@@ -470,7 +470,7 @@ fn body(asked: &HarRequest) -> (ImportedBody, Vec<ImportNote>) {
     if multipart {
         return files_of(data.params.iter().map(part_of).collect());
     }
-    // The names and values of a HAR are decoded; some tools leave them as they were sent.
+    // The names and values of a HAR are decoded; some tools leave them encoded.
     let fields = data.params.iter().map(|param| (param.name.as_str(), param.value.as_deref().unwrap_or_default()));
     (
         ImportedBody::Form(
@@ -490,7 +490,7 @@ fn part_of(param: &Param) -> FormPart {
     }
 }
 
-/// Says which parts were files, for browsers do not record what was in them.
+/// Notes which parts were files, because browsers do not record their content.
 fn files_of(mut parts: Vec<FormPart>) -> (ImportedBody, Vec<ImportNote>) {
     let mut notes = Vec::new();
     for part in &mut parts {
@@ -507,7 +507,7 @@ fn files_of(mut parts: Vec<FormPart>) -> (ImportedBody, Vec<ImportNote>) {
     (ImportedBody::Multipart(parts), notes)
 }
 
-/// Takes a body of `multipart/form-data` apart (RFC 7578).
+/// Splits a body of `multipart/form-data` into parts (RFC 7578).
 fn parts_of(text: &str, media_type: &str) -> Option<Vec<FormPart>> {
     let boundary = media_type.split(';').find_map(|piece| piece.trim().strip_prefix("boundary="))?.trim_matches('"');
     let delimiter = format!("--{boundary}");
@@ -532,7 +532,7 @@ fn part_with(head: &str, content: &str) -> Option<FormPart> {
         match name.to_ascii_lowercase().as_str() {
             "content-disposition" => disposition = Some(value.trim()),
             "content-type" => media_type = Some(value.trim().to_owned()),
-            // Another header would be lost: the body is better taken as it is.
+            // Another header would be lost, so the body is better kept unchanged.
             _ => return None,
         }
     }
@@ -548,7 +548,7 @@ fn part_with(head: &str, content: &str) -> Option<FormPart> {
     })
 }
 
-/// Puts what belongs to one page into a transaction, as long as nothing else comes between.
+/// Groups consecutive requests of one page into a transaction.
 fn transactions(steps: Vec<HarStep>, pages: &[HarPage]) -> Vec<ImportAction> {
     let known: HashSet<&str> = pages.iter().map(|page| page.id.as_str()).collect();
     let mut acts: Vec<ImportAction> = Vec::new();
@@ -578,7 +578,7 @@ fn transactions(steps: Vec<HarStep>, pages: &[HarPage]) -> Vec<ImportAction> {
 
 fn title(pages: &[HarPage], id: &str) -> String {
     let title = pages.iter().find(|page| page.id == id).map_or("", |page| page.title.trim());
-    // Chromium calls a page by its URL.
+    // Chromium uses the URL as the title of a page.
     let short = title.split_once("://").map(|(_, rest)| rest.find('/').map_or("/", |at| &rest[at..]));
     let name = short.unwrap_or(title);
     if name.is_empty() { id.to_owned() } else { name.to_owned() }

@@ -1,30 +1,30 @@
-//! What users do, without the words of any format: readers make a [`ImportTree`], and the writer makes a scenario of it.
+//! The actions of users, independent of any format: readers build an [`ImportTree`], and the writer turns it into a scenario.
 //!
-//! Knows neither HAR, JMeter and curl nor the syntax of scenarios.
+//! This module knows neither HAR, JMeter and curl nor the syntax of scenarios.
 
 use std::fmt;
 
 use fathom_model::units::Nanos;
 
-/// Everything that was found in the inputs.
+/// The content of the inputs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImportTree {
-    /// Values that hold for all users, in the order in which they were defined.
+    /// Values for all users, in the order of their definition.
     pub variables: Vec<(String, ImportText)>,
     /// Files with a row per user or per iteration.
     pub data: Vec<DataSet>,
-    /// The users, kind by kind.
+    /// The kinds of users.
     pub kinds: Vec<ImportedUser>,
-    /// What could not be brought over.
+    /// The parts that could not be converted.
     pub notes: Vec<ImportNote>,
 }
 
-/// Something of an input that has no place in the scenario, and where it was.
+/// A part of an input that a scenario cannot express, with its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportNote {
-    /// The way to it: the names of a tree, or a line.
+    /// The path to it: the names in a tree, or a line.
     pub location: String,
-    /// What it is and what became of it.
+    /// What it is, and how it was handled.
     pub what: String,
 }
 
@@ -34,37 +34,35 @@ impl fmt::Display for ImportNote {
     }
 }
 
-/// Users that do the same.
+/// Users with the same actions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImportedUser {
-    /// As it was called; not yet a word of a scenario.
+    /// The original name; not yet a valid name in a scenario.
     pub name: String,
-    /// How many there are.
     pub n_users: Option<u64>,
-    /// In what time they come.
+    /// The time over which they arrive.
     pub ramp: Option<Nanos>,
-    /// How long they go on.
+    /// The total time.
     pub duration: Option<Nanos>,
-    /// How long the first one waits.
+    /// The delay of the first user.
     pub delay: Option<Nanos>,
-    /// How often each does it all; nothing for as long as the run goes on.
+    /// The number of rounds of each user; `None` means until the run ends.
     pub n_rounds: Option<u64>,
-    /// How long it takes at least from one round to the next.
+    /// The least time from one round to the next.
     pub pace: Option<Nanos>,
-    /// What an error does; nothing where that is not told.
+    /// The action after an error; `None` if it is not specified.
     pub on_error: Option<OnError>,
-    /// Whether cookies go back to where they came from.
+    /// Whether cookies are returned to their origin.
     pub cookies: CookieHandling,
-    /// Whether the certificate of a server is looked at.
+    /// Whether server certificates are not verified.
     pub insecure: bool,
-    /// What they do.
     pub acts: Vec<ImportAction>,
 }
 
 /// What a user does after an error.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnError {
-    /// The next thing.
+    /// Continues.
     #[default]
     Continue,
     /// Begins again.
@@ -73,7 +71,7 @@ pub enum OnError {
     Leave,
 }
 
-/// Whether a user remembers cookies.
+/// Whether a user keeps cookies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CookieHandling {
     /// Not at all.
@@ -83,75 +81,68 @@ pub enum CookieHandling {
     Kept,
 }
 
-/// One thing that a user does.
+/// One action of a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImportAction {
     /// Sends a request.
     Request(Box<ImportedRequest>),
-    /// Does several things that are timed together.
+    /// Times several actions together.
     Transaction {
-        /// As it was called.
+        /// The original name.
         name: String,
-        /// What is timed.
         acts: Vec<ImportAction>,
     },
     /// Waits.
     Think(ThinkTime),
-    /// Waits for others.
+    /// Waits for other users.
     Meet(ImportedMeeting),
-    /// Does things several times.
+    /// Repeats actions.
     Repeat {
-        /// How often; nothing for ever.
+        /// The number of rounds; `None` means forever.
         n: Option<u64>,
-        /// What is done.
         acts: Vec<ImportAction>,
     },
-    /// Does things under a condition.
+    /// Runs actions if a condition holds.
     If {
-        /// Whether.
+        /// Tested once.
         condition: ImportedCondition,
-        /// What is done.
         acts: Vec<ImportAction>,
     },
-    /// Does things for as long as a condition holds.
+    /// Runs actions while a condition holds.
     While {
-        /// How long.
+        /// Tested before each round.
         condition: ImportedCondition,
-        /// What is done.
         acts: Vec<ImportAction>,
     },
-    /// Does things in the first round only.
+    /// Runs actions in the first round only.
     Once(Vec<ImportAction>),
-    /// Does things in a share of the rounds.
+    /// Runs actions in a share of the rounds.
     Share {
-        /// In how many of ten thousand rounds.
+        /// The number of rounds out of ten thousand.
         per_myriad: u32,
-        /// What is done.
         acts: Vec<ImportAction>,
     },
-    /// Does one of several things, any of them as likely as the others.
+    /// Runs one of several lists of actions, all equally likely.
     OneOf(Vec<Vec<ImportAction>>),
-    /// Gives a variable a new value.
+    /// Sets a variable.
     Set {
         /// The variable.
         name: String,
-        /// Its value.
         to: ImportText,
     },
-    /// Something was here that has no place in a scenario.
+    /// A part that a scenario cannot express was here.
     LeftOut(ImportNote),
 }
 
 /// How long a user waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ThinkTime {
-    /// The same each time.
+    /// The same time each time.
     Fixed(Nanos),
-    /// Any time in between.
+    /// Uniformly distributed.
     Uniform(std::ops::RangeInclusive<Nanos>),
-    /// Around a mean.
+    /// Normally distributed.
     Normal {
-        /// The middle.
         mean: Nanos,
         /// The standard deviation.
         deviation: Nanos,
@@ -161,13 +152,13 @@ pub enum ThinkTime {
 /// Users wait for each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportedMeeting {
-    /// How many go on together; nothing for all.
+    /// The number of users who continue together; `None` means all.
     pub n_users: Option<u64>,
-    /// How long is waited for them.
+    /// The longest wait.
     pub at_most: Option<Nanos>,
 }
 
-/// When something holds.
+/// A condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportedCondition {
     /// Whether all tests must hold, or one of them.
@@ -176,30 +167,27 @@ pub struct ImportedCondition {
     pub tests: Vec<ImportedComparison>,
 }
 
-/// How several tests make a condition.
+/// How several tests are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Conjunction {
     /// All must hold.
     And,
-    /// One must.
+    /// One must hold.
     Or,
 }
 
-/// Two texts that are compared.
+/// A comparison of two texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportedComparison {
-    /// What is compared.
     pub left: ImportText,
-    /// How.
     pub relation: Relation,
-    /// With what.
     pub right: ImportText,
 }
 
-/// How two texts are compared.
+/// The operator of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relation {
-    /// They are the same.
+    /// The texts are equal.
     Equal,
     /// They differ.
     Unequal,
@@ -213,30 +201,28 @@ pub enum Relation {
     AtLeast,
 }
 
-/// One request with what is done before and after it.
+/// One request with the actions before and after it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImportedRequest {
-    /// As it was called, if it was.
+    /// The original name, if there was one.
     pub name: Option<String>,
-    /// In capitals, mostly.
+    /// Usually in capitals.
     pub method: String,
     /// With scheme and host.
     pub url: ImportText,
     /// In the order in which they are sent.
     pub headers: Vec<(String, ImportText)>,
-    /// What is sent.
     pub body: ImportedBody,
-    /// Whether a redirect leads to another request.
+    /// Whether redirects are followed.
     pub redirects: RedirectHandling,
-    /// After so long it is given up.
     pub timeout: Option<Nanos>,
-    /// What must hold for the answer.
+    /// The requirements for the answer.
     pub expects: Vec<ImportedExpect>,
-    /// What is kept of the answer.
+    /// The values to take from the answer.
     pub takes: Vec<Extraction>,
-    /// What an error of this request does, if not what errors do.
+    /// The action after an error of this request, if it differs from the default.
     pub on_error: Option<OnError>,
-    /// What of this request has no place in a scenario.
+    /// The parts of this request that a scenario cannot express.
     pub left_out: Vec<ImportNote>,
 }
 
@@ -246,23 +232,23 @@ pub enum RedirectHandling {
     /// The answer is taken as it is.
     #[default]
     Taken,
-    /// The user goes where it leads.
+    /// The redirect is followed.
     Followed,
 }
 
-/// What follows the head of a request.
+/// The body of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ImportedBody {
-    /// Nothing.
+    /// No body.
     #[default]
     None,
-    /// Text as it is.
+    /// Literal text.
     Text(ImportText),
-    /// Bytes that are no text.
+    /// Bytes that are not text.
     Bytes(Vec<u8>),
-    /// What a file has.
+    /// The content of a file.
     File(ImportText),
-    /// Names and values, encoded for `application/x-www-form-urlencoded`.
+    /// Names and values, encoded as `application/x-www-form-urlencoded`.
     Form(Vec<(ImportText, ImportText)>),
     /// `multipart/form-data`.
     Multipart(Vec<FormPart>),
@@ -273,79 +259,77 @@ pub enum ImportedBody {
 pub struct FormPart {
     /// The name of the field.
     pub name: ImportText,
-    /// What it has.
     pub content: FormPartContent,
-    /// What its `Content-Type` says.
+    /// Its `Content-Type`.
     pub media_type: Option<String>,
-    /// What the file is said to be called.
+    /// The declared name of the file.
     pub file_name: Option<ImportText>,
 }
 
-/// Where a part comes from.
+/// The content of a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FormPartContent {
-    /// It is told.
+    /// Given as text.
     Text(ImportText),
-    /// It stands in a file.
+    /// Read from a file.
     File(ImportText),
 }
 
-/// What must hold for an answer.
+/// A requirement for an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImportedExpect {
     /// It has one of these codes.
     Status(Vec<u16>),
-    /// It has a code of these hundreds: 2 and 3 for 200 to 399.
+    /// Its code has one of these first digits: 2 and 3 for 200 to 399.
     StatusClass(Vec<u16>),
-    /// It is here after so long.
+    /// It is complete within this time.
     Within(Nanos),
-    /// A piece of it is as told.
+    /// A field of it passes a test.
     Piece {
-        /// The piece.
+        /// The field.
         of: AnswerField,
-        /// How it must be.
         test: TextTest,
-        /// With what it is compared.
+        /// The text to compare with.
         text: ImportText,
     },
-    /// There is something at a place of the JSON body.
+    /// The JSON body has a value at a path.
     Json {
         /// A JSON path.
         path: String,
-        /// What is there; nothing if it only must be there.
+        /// The expected value; `None` if any value will do.
         equals: Option<ImportText>,
-        /// Whether that must hold, or must not.
+        /// Whether this must hold, or must not.
         holds: Negation,
     },
 }
 
-/// Which piece of an answer.
+/// A part of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerField {
-    /// What follows the head.
+    /// The body.
     Body,
     /// All headers as text.
     Headers,
 }
 
-/// How a piece is compared.
+/// How a field is compared with a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TextTest {
-    /// The text is in it.
+    /// It contains the text.
     Contains,
-    /// The text is not in it.
+    /// It does not contain the text.
     Lacks,
-    /// It is the text.
+    /// It equals the text.
     Equals,
-    /// It is not the text.
+    /// It differs from the text.
     Differs,
     /// The regular expression is found in it.
     Finds,
     /// The regular expression is not found in it.
     DoesNotFind,
-    /// The regular expression is found, and is all of it.
+    /// The regular expression matches all of it.
     Matches,
-    /// The regular expression is not all of it.
+    /// The regular expression does not match all of it.
     DoesNotMatch,
 }
 
@@ -358,101 +342,100 @@ pub enum Negation {
     No,
 }
 
-/// Something of an answer that is kept in a variable.
+/// A value of an answer that is kept in a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extraction {
     /// The variable.
     pub name: String,
-    /// From where.
+    /// The source of the value.
     pub from: ExtractSource,
-    /// Which of several.
+    /// The choice among several matches.
     pub which: MatchIndex,
-    /// What the variable is when there is nothing.
+    /// The value if nothing is found.
     pub default: Option<ImportText>,
 }
 
-/// Where in an answer something is found.
+/// How a value in an answer is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExtractSource {
     /// By a JSON path in the body.
     Json(String),
-    /// By the first group of a regular expression, or all that it finds if it has none.
+    /// By the first group of a regular expression, or the whole match if it has none.
     Regex {
-        /// Where it is looked for.
+        /// The searched part.
         of: AnswerField,
-        /// The expression.
         pattern: String,
     },
     /// Between two texts.
     Between {
-        /// Where it is looked for.
+        /// The searched part.
         of: AnswerField,
-        /// What stands before it.
+        /// The text before it.
         before: ImportText,
-        /// What stands behind it.
+        /// The text after it.
         after: ImportText,
     },
 }
 
-/// Which of several places is taken.
+/// The choice among several matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MatchIndex {
     /// Counted from 1.
     Nth(u32),
-    /// Any.
+    /// A random one.
     Random,
 }
 
 /// A file with rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataSet {
-    /// As it was called; not yet a word of a scenario.
+    /// The original name; not yet a valid name in a scenario.
     pub name: String,
-    /// Where it is, as it was told.
+    /// Its path, as given.
     pub file: String,
-    /// The names of the columns; nothing if the first row tells.
+    /// The names of the columns; `None` if the first row has them.
     pub columns: Option<Vec<String>>,
-    /// Whether the first row is left out although the columns are named.
+    /// Whether the first row is skipped although the columns are named.
     pub first_row: FirstRow,
-    /// What stands between the columns.
+    /// The separator of columns.
     pub delimiter: char,
-    /// Who has which row.
+    /// How rows are assigned to users.
     pub policy: ImportedRowPolicy,
 }
 
-/// What the first row of a file is.
+/// The meaning of the first row of a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum FirstRow {
-    /// A row as the others.
+    /// An ordinary row.
     #[default]
     Row,
     /// The names of the columns.
     Names,
 }
 
-/// Who has which row of a data set.
+/// How rows of a data set are assigned to users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImportedRowPolicy {
-    /// The next one, and the first one again after the last one.
+    /// The next one; after the last one the first again.
     Sequential,
-    /// The next one, and users leave after the last one.
+    /// The next one; after the last one users leave.
     Unique,
-    /// Each user goes through all of them by itself.
+    /// Each user iterates over all rows independently.
     PerUser,
 }
 
-/// Text with places that are filled in for each request.
+/// Text with placeholders that are filled in for each request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImportText(pub Vec<ImportPiece>);
 
 /// A piece of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImportPiece {
-    /// As it is.
+    /// Literal text.
     Literal(String),
     /// The value of a variable.
     Variable(String),
-    /// A number by chance, both ends included, with zeros before it up to a width.
+    /// A random number, both ends included, padded with zeros to a width.
     Random(u64, u64, u8),
     /// The current time in milliseconds since 1970.
     TimeMillis,
@@ -460,20 +443,20 @@ pub enum ImportPiece {
     TimeSeconds,
     /// A new UUID.
     Uuid,
-    /// Counts one further each time it is filled in, for all users together: from where, and with what width.
+    /// A counter for all users together, incremented at each use: its start and its width.
     Counter(u64, u8),
     /// The number of the round, counted from 1.
     Round,
-    /// So many letters and digits by chance.
+    /// This many random letters and digits.
     Characters(u16),
-    /// Another piece, percent-encoded as forms are.
+    /// Another piece, percent-encoded as in forms.
     UrlEncoded(Box<ImportPiece>),
     /// The number of the user, counted from 1.
     UserNumber,
 }
 
 impl ImportText {
-    /// Text in which nothing is filled in.
+    /// Creates text without placeholders.
     pub fn literal(text: impl Into<String>) -> Self {
         let text = text.into();
         if text.is_empty() { Self::default() } else { Self(vec![ImportPiece::Literal(text)]) }
@@ -485,7 +468,7 @@ impl ImportText {
         self.0.is_empty()
     }
 
-    /// The text itself, if nothing is filled in.
+    /// The text itself, if it has no placeholders.
     #[must_use]
     pub fn as_literal(&self) -> Option<&str> {
         match self.0.as_slice() {
@@ -495,7 +478,7 @@ impl ImportText {
         }
     }
 
-    /// Adds a text, and joins literals that meet.
+    /// Appends a text; adjacent literals are merged.
     pub fn push_str(&mut self, text: &str) {
         match self.0.last_mut() {
             Some(ImportPiece::Literal(before)) => before.push_str(text),
@@ -504,7 +487,7 @@ impl ImportText {
         }
     }
 
-    /// Adds a piece.
+    /// Appends a piece.
     pub fn push(&mut self, piece: ImportPiece) {
         match piece {
             ImportPiece::Literal(text) => self.push_str(&text),
@@ -512,12 +495,12 @@ impl ImportText {
         }
     }
 
-    /// Adds all pieces of another text.
+    /// Appends all pieces of another text.
     pub fn append(&mut self, other: Self) {
         other.0.into_iter().for_each(|piece| self.push(piece));
     }
 
-    /// The same with each literal changed.
+    /// A copy with each literal changed.
     #[must_use]
     pub fn map_literals(self, change: impl Fn(&str) -> String) -> Self {
         let mut changed = Self::default();
@@ -538,12 +521,12 @@ impl From<&str> for ImportText {
 }
 
 impl ImportTree {
-    /// Gives each act of all users to `visit`, and then those within it.
+    /// Passes each action of all users to `visit`, followed by its nested actions.
     pub fn each_act<'a>(&'a self, visit: &mut dyn FnMut(&'a ImportAction)) {
         self.kinds.iter().for_each(|kind| each(&kind.acts, visit));
     }
 
-    /// Takes out users who never send a request; the notes say so, and what was left out of them.
+    /// Removes users who never send a request; adds notes about them and about the parts left out of them.
     pub(super) fn drop_idle(&mut self) {
         for kind in self.kinds.extract_if(.., |kind| kind.n_users == Some(0) || !asks(&kind.acts)) {
             each(&kind.acts, &mut |act| match act {
@@ -568,12 +551,12 @@ impl ImportTree {
         all
     }
 
-    /// The text with the values of variables that never change, if nothing else is filled in.
+    /// The text with the values of constant variables, if it has no other placeholders.
     #[must_use]
     pub fn fixed(&self, text: &ImportText) -> Option<String> {
-        // A variable may be made of others, but not of itself.
+        // A variable may contain others, but not itself.
         const DEPTH_MAX: usize = 10;
-        // Variables that are made of each other many times over could fill the memory; no host and no name of a file is longer.
+        // Variables that contain each other many times could fill the memory; no host and no file name is longer.
         const LEN_MAX: usize = 1 << 16;
         self.fixed_within(text, (DEPTH_MAX, &mut { LEN_MAX }))
     }
@@ -587,7 +570,7 @@ impl ImportTree {
                     all.push_str(literal);
                 }
                 ImportPiece::Variable(name) => {
-                    // One that is empty takes time, too.
+                    // An empty one takes time, too.
                     *left = left.checked_sub(1)?;
                     let (_, value) = self.variables.iter().rev().find(|(known, _)| known == name)?;
                     all.push_str(&self.fixed_within(value, (depth.checked_sub(1)?, &mut *left))?);
@@ -599,7 +582,7 @@ impl ImportTree {
     }
 }
 
-/// Whether some request is ever sent.
+/// Whether any request is ever sent.
 fn asks(acts: &[ImportAction]) -> bool {
     acts.iter().any(|act| match act {
         ImportAction::Request(_) => true,
@@ -634,7 +617,7 @@ fn each<'a>(acts: &'a [ImportAction], visit: &mut dyn FnMut(&'a ImportAction)) {
     }
 }
 
-/// For people who read a note: places that are filled in are shown by their names.
+/// For notes: placeholders are shown by their names.
 impl fmt::Display for ImportText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|piece| piece.fmt(f))
@@ -660,13 +643,13 @@ impl fmt::Display for ImportPiece {
 }
 
 impl ImportedRequest {
-    /// The value of a header, whatever the case of its name.
+    /// The value of a header, ignoring the case of its name.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&ImportText> {
         self.headers.iter().find(|(given, _)| given.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
-    /// All texts of it in which something can be filled in.
+    /// All its texts that can have placeholders.
     fn texts(&self) -> Vec<&ImportText> {
         let mut texts = vec![&self.url];
         texts.extend(self.headers.iter().map(|(_, value)| value));
@@ -698,7 +681,7 @@ impl ImportedRequest {
         texts
     }
 
-    /// The names of the variables in it, each once, in their order.
+    /// The names of its variables, each once, in order.
     #[must_use]
     pub fn variables(&self) -> Vec<String> {
         let mut names = Vec::new();
@@ -710,7 +693,7 @@ impl ImportedRequest {
 }
 
 impl ImportText {
-    /// Adds the names of its variables to those that are known already.
+    /// Adds the names of its variables to the known ones.
     pub fn add_variables(&self, names: &mut Vec<String>) {
         for piece in &self.0 {
             let plain = if let ImportPiece::UrlEncoded(piece) = piece { piece } else { piece };

@@ -1,7 +1,7 @@
-//! What other tools recorded becomes a scenario: HAR, curl command lines, plans of JMeter.
+//! Converts the recordings of other tools to scenarios: HAR, curl command lines, plans of JMeter.
 //!
-//! A reader per format makes a [`import_tree::ImportTree`], [`write`](mod@write) makes text of it. What has no place in a scenario is told as a
-//! [`import_tree::ImportNote`] and never guessed. Knows no files: it is given bytes.
+//! A reader per format builds an [`import_tree::ImportTree`], [`write`](mod@write) turns it into text. Parts that a scenario
+//! cannot express are reported as [`import_tree::ImportNote`] and never guessed. This crate knows no files: it is given bytes.
 
 pub mod curl;
 mod encode;
@@ -31,19 +31,19 @@ impl Format {
     }
 }
 
-/// What of an input is wanted, and how.
+/// The options of an import.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ImportOptions {
-    /// The format; nothing if the input shows it.
+    /// The format; `None` if the input shows it.
     pub format: Option<Format>,
-    /// What becomes of pictures and the like.
+    /// Whether page assets are kept.
     pub assets: Assets,
 }
 
 /// Reads one input and writes a scenario; the name is that of the input, for a comment.
 ///
 /// # Errors
-/// When it is too large, no text, of no known format, or not what its format says.
+/// The input is too large, not text, of an unknown format, or not valid in its format.
 pub fn import(bytes: &[u8], wanted: ImportOptions, name: &str) -> Result<ImportResult, Error> {
     if bytes.len() > SIZE_MAX {
         return Err(Error::TooLarge { size: bytes.len() });

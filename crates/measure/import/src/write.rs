@@ -1,6 +1,6 @@
-//! A story as the text of a scenario.
+//! Writes an import tree as the text of a scenario.
 //!
-//! Everything that a scenario cannot say becomes a comment at its place and a note in the list.
+//! Everything that a scenario cannot express becomes a comment at its place and a note in the list.
 
 mod act;
 mod names;
@@ -22,19 +22,19 @@ use super::{
 };
 use fathom_scenario as scenario;
 
-/// The text of a scenario, and what is not in it.
+/// The text of a scenario, and notes on the parts left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportResult {
-    /// As the formatter writes it.
+    /// In the standard format.
     pub text: String,
-    /// What was left out, in the order of the text.
+    /// The parts left out, in the order of the text.
     pub notes: Vec<ImportNote>,
 }
 
-/// Writes a story; the title is its first comment.
+/// Writes a scenario; the title is its first comment.
 ///
 /// # Errors
-/// When what was written cannot be read again, which is a mistake of the writer.
+/// The result cannot be parsed, which is a bug of the writer.
 pub fn write(story: &ImportTree, title: &str) -> Result<ImportResult, Error> {
     let mut writer = Writer::new(story);
     writer.comment(title);
@@ -56,12 +56,12 @@ struct Writer<'a> {
     depth: usize,
     names: NameTable,
     notes: Vec<ImportNote>,
-    /// Where paths go: the scheme, the host and the port of most requests.
+    /// The base of paths: the scheme, the host and the port of most requests.
     base: Option<String>,
     /// Headers of all requests.
     headers: Vec<(String, ImportText)>,
     redirects: Option<RedirectHandling>,
-    /// The users of the kind that is being written.
+    /// The number of users of the kind that is being written.
     n_users: u64,
 }
 
@@ -95,7 +95,7 @@ impl<'a> Writer<'a> {
         self.line(&format!("# {}", pieces::one_line(text)));
     }
 
-    /// Says what is not there, here and in the list.
+    /// Reports a part that was left out, here and in the list.
     fn write_left_out(&mut self, note: &ImportNote) {
         self.comment(&format!("import: {note}"));
         self.notes.push(note.clone());
@@ -111,11 +111,11 @@ impl<'a> Writer<'a> {
         for (idx, (origin, _)) in origins.enumerate() {
             counts.entry(origin).or_insert((0, Reverse(idx))).0 += 1;
         }
-        // Of several the first one counts.
+        // Among equally frequent ones, the first one counts.
         counts.into_iter().max_by_key(|(_, rank)| *rank).map(|(origin, _)| origin)
     }
 
-    /// Scheme, host and port with the values of variables, and the rest as it is.
+    /// Scheme, host and port with the values of variables, and the rest unchanged.
     fn origin_and_path(&self, url: &ImportText) -> Option<(String, ImportText)> {
         let (origin, path) = pieces::cut_origin(url, |piece| self.tree.fixed(&ImportText(vec![piece.clone()])))?;
         format!("{origin}/").parse::<Url>().ok()?;
@@ -154,7 +154,7 @@ impl<'a> Writer<'a> {
         self.write_variables();
     }
 
-    /// How users come: all groups together, as far as they come alike.
+    /// Writes how users arrive: all groups together, as far as they arrive alike.
     fn write_arrivals(&mut self) {
         let kinds = &self.tree.kinds;
         if kinds.iter().all(|kind| kind.n_users.is_none() && kind.n_rounds.is_none() && kind.duration.is_none()) {
@@ -205,7 +205,7 @@ impl<'a> Writer<'a> {
     fn write_variables(&mut self) {
         let mut written: Vec<&str> = Vec::new();
         for (name, _) in self.tree.variables.iter().rev() {
-            // The last definition counts, and what nobody uses is not written.
+            // The last definition counts, and unused ones are not written.
             if !written.contains(&name.as_str()) && self.names.is_used(name) {
                 written.push(name);
             }
@@ -277,19 +277,19 @@ fn data_line(set: &DataSet, name: &str) -> String {
     line
 }
 
-/// What all have in common; nothing if there are none or they differ.
+/// The common value; `None` if there are no values or they differ.
 fn common<T: PartialEq>(mut all: impl Iterator<Item = T>) -> Option<T> {
     let first = all.next()?;
     all.all(|other| other == first).then_some(first)
 }
 
-/// Headers that are the same in all requests; of one request all are its own.
+/// Headers that are the same in all requests; those of a single request are all its own.
 fn common_headers(requests: &[&ImportedRequest]) -> Vec<(String, ImportText)> {
     let [first, rest @ ..] = requests else { return Vec::new() };
     if rest.is_empty() {
         return Vec::new();
     }
-    // A header that comes twice has an order, and what fits one body need not fit another.
+    // A repeated header has an order, and a header that fits one body need not fit another.
     let is_single = |request: &&ImportedRequest, name: &str| {
         request.headers.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name)).count() == 1
     };

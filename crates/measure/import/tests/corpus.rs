@@ -1,4 +1,4 @@
-//! The seeds of the fuzz targets, as they are, cut off, and with each of their bytes changed.
+//! The seeds of the fuzz targets: unchanged, truncated, and with each of their bytes changed.
 
 use fathom_import::Format;
 use fathom_testkit::corpus::Changes;
@@ -6,7 +6,7 @@ use fathom_testkit::corpus::Changes;
 #[path = "../../../../fuzz/checks/import.rs"]
 mod import;
 
-/// Files of other tools are long; the fuzzer looks at the other places.
+/// Files of other tools are long; the fuzzer covers the other places.
 const CHANGES: Changes = Changes { bytes: b"\n #$\"/\\}:0", n_places_max: 40, longest: usize::MAX };
 
 fn check(format: Format) {

@@ -1,6 +1,6 @@
-//! What real tools wrote becomes scenarios that can be read, and that send what the tools sent.
+//! Converts files of real tools to scenarios that parse, and that send the same requests as the tools.
 //!
-//! The plan was saved by JMeter 5.6.3 and the recording is one of Chromium, written by Playwright. `BLESS=1` writes what is expected anew.
+//! The plan was saved by JMeter 5.6.3 and the recording is one of Chromium, written by Playwright. `BLESS=1` rewrites the expected files.
 #![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
 
 use std::{

@@ -1,29 +1,29 @@
-//! An answer taken apart for a script: its fields and its body, as far as the script looks at them.
+//! Splits an answer for a script into fields and body, as far as the script reads them.
 //!
-//! A server gives the same answer again and again, within a second to the byte. What is as it was is not brought again.
+//! A server sends the same answer repeatedly, within a second identical to the byte. Unchanged parts are not passed to the script again.
 
 use fathom_http::users::UserAnswer;
 
-/// The longest body that is kept to be compared with the next one.
+/// The longest body that is kept for comparison with the next one.
 const COMPARED_MAX: usize = 64 * 1024;
 
-/// How many of the arguments of `response` the script's function takes.
+/// The number of arguments of `response` that the script's function takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ResponseArguments(pub(super) u8);
 
 impl ResponseArguments {
-    /// At more than its status.
+    /// Whether it reads more than the status.
     pub(super) fn needs_message(self) -> bool {
         self.0 > 1
     }
 
-    /// At what wrk does not tell.
+    /// Whether it reads data that wrk does not provide.
     pub(super) fn needs_context(self) -> bool {
         self.0 > 3
     }
 }
 
-/// What was brought last.
+/// The parts that were passed last.
 #[derive(Debug, Default)]
 pub(super) struct AnswerParts {
     /// The field lines of the head.
@@ -35,7 +35,7 @@ pub(super) struct AnswerParts {
 }
 
 impl AnswerParts {
-    /// The fields and the body, each only if the script looks at it and it is not what was brought last.
+    /// Returns the fields and the body, each only if the script reads it and it differs from the last one passed.
     pub(super) fn take(&mut self, answer: &UserAnswer<'_>, looks: ResponseArguments) -> (Option<&[u8]>, Option<&[u8]>) {
         if looks.0 < 2 {
             return (None, None);
@@ -55,7 +55,7 @@ impl AnswerParts {
         (is_new_head.then_some(&self.head[..]), is_new_body.then_some(&self.body[..]))
     }
 
-    /// Keeps the content of a body; whether it is another one than before.
+    /// Keeps the content of a body. Returns whether it differs from the last one.
     fn keep_body(&mut self, body: &[u8]) -> bool {
         if self.is_chunked {
             self.body.clear();
@@ -80,7 +80,7 @@ fn is_chunked(fields: &[u8]) -> bool {
     })
 }
 
-/// Appends the content of a body in chunks, which the engine has followed to its end.
+/// Appends the content of a chunked body, which the engine has followed to its end.
 fn join_chunks(mut body: &[u8], content: &mut Vec<u8>) {
     while let Ok(httparse::Status::Complete((line, size))) = httparse::parse_chunk_size(body) {
         let size = usize::try_from(size).unwrap_or(usize::MAX);
@@ -89,7 +89,7 @@ fn join_chunks(mut body: &[u8], content: &mut Vec<u8>) {
             return;
         }
         content.extend_from_slice(&rest[..size]);
-        // The line end behind the chunk.
+        // The line end after the chunk.
         body = rest.get(size + 2..).unwrap_or_default();
     }
 }
@@ -139,7 +139,7 @@ mod tests {
         let body = "5;x=y\r\nhello\r\n1\r\n \r\n0\r\nTrailer: t\r\n\r\n";
         let (_, content) = taken(&mut apart, "A: b\r\ntransfer-Encoding:gzip, Chunked\r\n", body, 3);
         assert_eq!(content.as_deref(), Some("hello "));
-        // What only looks like chunks is content.
+        // A body that only looks chunked is content.
         assert_eq!(taken(&mut apart, "X: chunked\r\n", body, 3).1.as_deref(), Some(body));
     }
 }

@@ -1,20 +1,20 @@
-//! What went wrong in a script, for its author: which line, in which function, on which thread.
+//! Errors of a script for its author: the line, the function, the thread.
 
 use std::{collections::BTreeMap, fmt};
 
 use super::heartbeat::{Callback, StateOwner};
 
-/// As many different faults are told apart; a message that holds a counter would fill any table.
+/// The most distinct faults, because messages with a counter would fill any table.
 const FAULTS_MAX: usize = 64;
-/// As much of a message is kept: it is to fit on a line or two.
+/// The most bytes kept of a message, so that it fits on a line or two.
 const MESSAGE_MAX: usize = 300;
-/// How the errors of scripts begin among those of a record.
+/// The prefix of script errors among those of a record.
 pub const PREFIX: &str = "script: ";
 
 /// One error of a script.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ScriptFault {
-    /// With file and line, where Lua knows them: `x.lua:3: attempt to …`.
+    /// With file and line, if Lua knows them: `x.lua:3: attempt to …`.
     pub(super) message: String,
     callback: Callback,
     owner: StateOwner,
@@ -46,7 +46,7 @@ pub(super) fn is_memory(error: &mlua::Error) -> bool {
     }
 }
 
-/// The words of an error without the traceback, on one line.
+/// The text of an error without the traceback, on one line.
 fn text(error: &mlua::Error) -> String {
     let whole = match error {
         mlua::Error::RuntimeError(text) | mlua::Error::MemoryError(text) => text.clone(),
@@ -59,7 +59,7 @@ fn text(error: &mlua::Error) -> String {
     if line.len() <= MESSAGE_MAX { line } else { format!("{}…", line.chars().take(MESSAGE_MAX).collect::<String>()) }
 }
 
-/// Faults with how often each came.
+/// The number of faults of each kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ScriptFaultCounts {
     counts: BTreeMap<ScriptFault, u64>,
@@ -73,7 +73,7 @@ impl Extend<ScriptFault> for ScriptFaultCounts {
 }
 
 impl ScriptFaultCounts {
-    /// Adds those of another thread, which are others as they name it.
+    /// Adds the faults of another thread; they are distinct because they name it.
     pub(super) fn merge(&mut self, other: Self) {
         for (fault, n) in other.counts {
             *self.counts.entry(fault).or_default() += n;
@@ -89,7 +89,7 @@ impl ScriptFaultCounts {
         }
     }
 
-    /// As they stand among the errors of a record.
+    /// The faults as they appear among the errors of a record.
     pub(super) fn errors(&self) -> impl Iterator<Item = (String, u64)> + '_ {
         let others = (self.n_others > 0).then(|| (format!("{PREFIX}other errors"), self.n_others));
         self.counts.iter().map(|(fault, n)| (format!("{PREFIX}{fault}"), *n)).chain(others)

@@ -1,7 +1,7 @@
-//! Whether a script still comes back: a thread beside the states ends the process when one does not.
+//! A watchdog thread that ends the process if a script does not return.
 //!
-//! Code that `LuaJIT` has compiled looks at no hook, so a loop in it cannot be stopped from within: only its process can be ended.
-//! Reads no clock: it counts its own ticks.
+//! Code compiled by `LuaJIT` runs no hooks, so a loop in it cannot be stopped from within: only its process can be ended. The
+//! watchdog reads no clock: it counts its own ticks.
 
 use std::{
     fmt,
@@ -16,10 +16,10 @@ use fathom_engine::Error;
 use fathom_model::units::Nanos;
 use fathom_sys::process::threads;
 
-/// How often the states are looked at: a script that is stuck is noticed that much later than asked.
+/// The interval between checks of the states: a stuck script is noticed this much later than configured.
 const TICK: Nanos = Nanos::from_millis(100);
 
-/// What of a script is called.
+/// The callbacks of a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Callback {
@@ -51,12 +51,12 @@ impl fmt::Display for Callback {
     }
 }
 
-/// Whose state it is.
+/// The owner of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum StateOwner {
-    /// The one of `setup` and `done`.
+    /// The state of `setup` and `done`.
     Main,
-    /// A thread's, counted from 1 as people count.
+    /// The state of a thread, counted from 1.
     Thread(usize),
 }
 
@@ -69,13 +69,13 @@ impl fmt::Display for StateOwner {
     }
 }
 
-/// The pulse of one state; written by the thread that runs it, read by the one that watches.
+/// The heartbeat of one state, written by the thread that runs it and read by the watchdog.
 #[derive(Debug)]
-// A cache line of its own: the states of other threads are written as often.
+// Each has its own cache line, because all threads write theirs often.
 #[repr(align(64))]
 pub(super) struct Heartbeat {
     pub(super) owner: StateOwner,
-    /// Odd while the script runs; another number each time.
+    /// Odd while the script runs; incremented at every entry and exit.
     sequence: AtomicU64,
     callback: AtomicU8,
 }
@@ -108,7 +108,7 @@ pub(super) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Calls `stuck` with each state that has been in one callback for `patience`.
+    /// Calls `stuck` for each state that has been in one callback for `patience`.
     pub(super) fn start(
         vitals: Vec<Arc<Heartbeat>>,
         patience: Nanos,

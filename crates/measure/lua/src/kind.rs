@@ -19,14 +19,14 @@ use super::{
     users::{LuaResults, LuaThread, LuaUsers},
 };
 
-/// Users who follow a script of wrk.
+/// Users that follow a script of wrk.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AppLua;
 
 const NAME: &str = "app_lua";
-/// The key under which the side that answers tells where it listens.
+/// The key under which the responder reports its address.
 const ADDRESS: &str = "address";
-/// As that of the other kinds of requests.
+/// The same as for the other kinds of requests.
 const TIMEOUT: Nanos = Nanos::from_secs(5);
 
 const OWN: [OptionDoc; 8] = [
@@ -58,7 +58,7 @@ const OWN: [OptionDoc; 8] = [
     OptionDoc {
         name: "script-memory",
         value: ValueKind::Size,
-        // Scripts that hold their data are well below it, and as many states as there are cores fit into memory.
+        // Scripts that hold their data stay well below it, and a state per core fits in memory.
         default: Some("1GiB"),
         help: "memory limit of each Lua state",
     },
@@ -92,7 +92,7 @@ impl TestKind for AppLua {
     }
 
     fn destinations(&self, settings: &Settings) -> Result<Vec<NamedTarget>, Error> {
-        // A script chooses among these while it runs, so that all of them are targets.
+        // A script chooses among these while it runs, so all of them are targets.
         let chosen = settings.text(ALLOW).unwrap_or_default();
         let networks = chosen.split([',', ' ', '\n']).filter(|word| !word.is_empty());
         let network = |word: &str| NamedTarget { host: word.to_owned(), port: None, consent: Consent::WholeNetwork };
@@ -135,7 +135,7 @@ impl TestKind for AppLua {
     }
 }
 
-/// A script that is set up, and its connections.
+/// A prepared script and its connections.
 #[derive(Debug)]
 struct LuaTest {
     states: ScriptStates,
@@ -165,7 +165,7 @@ impl LuaTest {
         Ok(Self { states: world, threads, virtual_users: crowd, timeout: settings.span("timeout").unwrap_or(TIMEOUT) })
     }
 
-    /// The users of a worker, who take its thread with them.
+    /// The users of a worker, which take over its thread.
     fn users(&self, row: &WorkerShare) -> LuaUsers {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let thread = threads[row.idx].take().expect("each worker makes its users once");
@@ -181,7 +181,7 @@ impl Test for LuaTest {
     fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
         let (mut record, outcomes) = self.virtual_users.run(session, |row| Ok(self.users(row)))?;
         let mut batches = Histogram::new();
-        // The states of the threads live until `done` has asked them.
+        // The states of the threads are kept until `done` has read them.
         let (mut faults, mut states) = (ScriptFaultCounts::default(), Vec::new());
         for LuaResults { state, faults: of_thread, batches: sent_together } in outcomes {
             batches.merge(&sent_together);
@@ -196,7 +196,7 @@ impl Test for LuaTest {
 }
 
 impl LuaTest {
-    /// Brings home what the script has said and got wrong.
+    /// Records the output and the errors of the script.
     fn record_output(&self, record: &mut Record, faults: &ScriptFaultCounts, batches: Histogram) {
         let parts = [
             (facts::BEFORE, OutputPart::Before),

@@ -1,7 +1,8 @@
-//! Scripts of wrk, unchanged: their functions decide what is sent, over connections that the engine of users moves.
+//! Unchanged scripts of wrk: their functions decide what is sent, over connections of the user engine.
 //!
-//! There is a state for each thread and one for what comes before and after, as in wrk. [`states`] makes them in wrk's order,
-//! [`users`] calls into them during the run. Whatever a script prints and gets wrong comes home in the record. Knows no sockets.
+//! There is one state per thread and one for the time before and after, as in wrk. [`states`] creates them in wrk's order,
+//! [`users`] calls into them during the run. All output and all errors of a script are in the record. This crate knows no
+//! sockets.
 
 mod answer;
 mod fault;
@@ -21,13 +22,13 @@ mod users;
 pub use fault::PREFIX as ERROR_PREFIX;
 pub(crate) use kind::AppLua;
 
-/// The option with what a script may connect to beside its target: whoever runs a plan must have allowed it.
+/// The option with the addresses that a script may connect to besides its target; the user who runs a plan must allow them.
 pub const ALLOW: &str = "script-allow";
 
-/// Facts of a record: what the script has said.
 /// All kinds of this crate.
 pub const KINDS: &[&dyn fathom_engine::TestKind] = &[&AppLua];
 
+/// Names of facts of a record: the output of the script.
 pub mod facts {
     /// Printed before the first request.
     pub const BEFORE: &str = "script_output_before";
@@ -39,9 +40,9 @@ pub mod facts {
     pub const ERRORS: &str = "script_errors";
     /// Why the script was not loaded, a line for each state.
     pub const COMPLAINTS: &str = "script_complaints";
-    /// The number that it first gave to `os.exit`.
+    /// The number that it first passed to `os.exit`.
     pub const EXIT_CODE: &str = "script_exit_code";
 }
 
-/// The distribution of the time from what was sent together to the last answer to it.
+/// The distribution of the time from the send of a batch of requests to its last answer.
 pub const BATCH_TIME: &str = "batch_time_ns";

@@ -1,4 +1,4 @@
-//! What a script's load amounts to, the most important first.
+//! The metrics of a script's load, the most important first.
 
 use fathom_http::metric_definitions::MetricPage;
 use fathom_model::{Metric, metric::MetricName, names::distribution};

@@ -1,8 +1,8 @@
-//! What scripts print and the exit code that they ask for, kept for the result.
+//! The output of scripts and their exit code, kept for the result.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// As much is kept of each part; a script that prints each answer would fill any memory.
+/// The most bytes kept of each part, because a script that prints each answer would fill any memory.
 const KEPT_MAX: usize = 256 * 1024;
 
 /// When something was printed.
@@ -11,7 +11,7 @@ pub(super) enum OutputPart {
     Before,
     During,
     After,
-    /// What was meant for standard error, at any time.
+    /// Output to standard error, at any time.
     Errors,
 }
 
@@ -32,7 +32,7 @@ impl OutputTexts {
     }
 }
 
-/// What all states of a trial have printed; clones are the same.
+/// The output of all states of a trial; clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ScriptOutput(Arc<Mutex<OutputTexts>>);
 
@@ -41,7 +41,7 @@ impl ScriptOutput {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What is printed from now on belongs to this part.
+    /// Assigns further output to this part.
     pub(super) fn begin_part(&self, part: OutputPart) {
         self.with_texts(|pages| pages.part = part as usize);
     }
@@ -50,7 +50,7 @@ impl ScriptOutput {
         self.with_texts(|pages| pages.add(pages.part, text));
     }
 
-    /// Keeps what was meant for standard error.
+    /// Keeps output to standard error.
     pub(super) fn collect_error(&self, text: &[u8]) {
         self.with_texts(|pages| pages.add(OutputPart::Errors as usize, text));
     }
@@ -65,7 +65,7 @@ impl ScriptOutput {
         self.with_texts(|pages| pages.exit_code)
     }
 
-    /// All of a part, and how much was left out, if anything.
+    /// The text of a part, with the number of omitted bytes, if any.
     pub(super) fn text(&self, part: OutputPart) -> String {
         self.with_texts(|pages| {
             let part = part as usize;

@@ -1,11 +1,11 @@
-//! How many requests a text holds: what a script's `request` returns is looked at once, before the start.
+//! Counts the requests in a text: the result of a script's `request` is examined once, before the start.
 
 use std::fmt;
 
-/// More fields than any server takes.
+/// More fields than any server accepts.
 const FIELDS_MAX: usize = 256;
 
-/// Why a text is no sequence of whole requests, and where.
+/// Why a text is not a sequence of whole requests, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RequestSyntaxError {
     what: String,
@@ -19,7 +19,7 @@ impl fmt::Display for RequestSyntaxError {
     }
 }
 
-/// The number of requests in a text, one behind the other.
+/// The number of concatenated requests in a text.
 pub(super) fn count(bytes: &[u8]) -> Result<u16, RequestSyntaxError> {
     let mut rest = bytes;
     let mut n = 0_u16;
@@ -57,7 +57,7 @@ fn first_request_len(bytes: &[u8]) -> Result<usize, String> {
     head.checked_add(length).filter(|end| *end <= bytes.len()).ok_or_else(incomplete)
 }
 
-/// The length of a body in chunks, without trailer fields as long as there are none.
+/// The length of a chunked body, trailer fields included.
 fn chunked_len(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {

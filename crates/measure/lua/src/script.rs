@@ -1,4 +1,4 @@
-//! A script with all that surrounds it: its text, its target, its arguments, its bounds.
+//! A script with its environment: its text, its target, its arguments, its limits.
 
 use std::{
     collections::BTreeSet,
@@ -20,30 +20,30 @@ use ipnet::IpNet;
 
 use super::ALLOW;
 
-/// How long an address may take to accept the connection of `wrk.connect`: TCP sends its first segment three times in it.
+/// How long an address may take to accept the connection of `wrk.connect`: TCP sends its first segment three times in this time.
 const CONNECT_TIMEOUT: Nanos = Nanos::from_secs(5);
-/// The longest script: hundreds of times the longest that is known.
+/// The longest script: hundreds of times the longest known one.
 const SCRIPT_MAX: Bytes = Bytes(16 << 20);
 
-/// What the states of a trial have in common; nothing of it changes but what is known of the target.
+/// Shared by the states of a trial; only the known addresses of the target change.
 #[derive(Debug)]
 pub(super) struct LuaScript {
-    /// As it was given, for messages.
+    /// As given, for messages.
     pub(super) path: String,
     pub(super) text: Vec<u8>,
-    /// The URL as it was typed, and the words behind it.
+    /// The URL as typed, and the arguments after it.
     pub(super) args: Vec<String>,
     pub(super) target: Url,
-    /// Everything behind the authority, a fragment included.
+    /// Everything after the authority, a fragment included.
     pub(super) whole_path: String,
-    /// The port as it was written, if it was.
+    /// The port as written, if it was.
     pub(super) port: Option<String>,
     pub(super) headers: Vec<(String, String)>,
     pub(super) memory_max: usize,
     pub(super) callback_timeout: Nanos,
-    /// Whether a script that does not load is told and gone without, as wrk does.
+    /// Whether to report a script that does not load and continue without it, as wrk does.
     pub(super) is_lenient: bool,
-    /// Whether the name of the target means something here: not behind a proxy or another address.
+    /// Whether the target's name is resolved on this host: not with a proxy or another address.
     pub(super) is_resolved_here: bool,
     pub(super) connect_policy: ConnectPolicy,
 }
@@ -91,7 +91,7 @@ impl LuaScript {
         })
     }
 
-    /// The scheme as scripts see it, which is also the service whose port is the usual one.
+    /// The scheme as scripts see it, which is also the service with the default port.
     pub(super) fn service(&self) -> String {
         self.port.clone().unwrap_or_else(|| self.target.scheme.name().to_owned())
     }
@@ -101,7 +101,7 @@ impl LuaScript {
     }
 }
 
-/// Lua's own reader of files leaves out a first line for the kernel; the numbers of the lines stay.
+/// Lua's own file loader skips a first line for the kernel; the line numbers stay the same.
 fn without_shebang(mut text: Vec<u8>) -> Vec<u8> {
     if text.starts_with(b"#") {
         text.splice(..0, *b"--");
@@ -109,7 +109,7 @@ fn without_shebang(mut text: Vec<u8>) -> Vec<u8> {
     text
 }
 
-/// Where a script may connect to: this machine, its target, and what else was allowed.
+/// The addresses that a script may connect to: this machine, its target, and other allowed ones.
 #[derive(Debug)]
 pub(super) struct ConnectPolicy {
     host: String,
@@ -147,7 +147,7 @@ impl ConnectPolicy {
         Ok(found)
     }
 
-    /// Refuses an address that nobody has allowed.
+    /// Rejects an address that is not allowed.
     pub(super) fn check(&self, address: SocketAddr) -> Result<(), String> {
         let ip = address.ip().to_canonical();
         if ip.is_multicast() || ip.is_unspecified() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
@@ -155,12 +155,12 @@ impl ConnectPolicy {
         }
         let is_of_target = || self.of_target.lock().unwrap_or_else(PoisonError::into_inner).contains(&address.ip());
         let is_allowed = ip.is_loopback() || self.allowed.iter().any(|range| range.contains(&ip)) || is_of_target();
-        // A name that is looked up again may lead elsewhere than when the user was asked.
+        // A later lookup of a name may return other addresses than the one the user approved.
         self.policy.judge(ip.into()).map_err(|refused| refused.to_string())?;
         if is_allowed { Ok(()) } else { Err(format!("{address} is not a target you have allowed")) }
     }
 
-    /// Whether an address takes a connection.
+    /// Whether an address accepts a connection.
     pub(super) fn takes_connection(&self, address: SocketAddr) -> Result<bool, String> {
         self.check(address)?;
         let to = self.policy.permit(address).map_err(|refused| refused.to_string())?;
@@ -168,7 +168,7 @@ impl ConnectPolicy {
     }
 }
 
-/// A port by its number or its name, as `getaddrinfo` takes it.
+/// A port by its number or its name, as in `getaddrinfo`.
 fn port_of(service: &str) -> Option<u16> {
     let listed = || {
         let text = fs::read_to_string("/etc/services").ok()?;

@@ -1,4 +1,4 @@
-//! One Lua state: the world of a script on one thread, and the ways into it.
+//! One Lua state: the environment of a script on one thread, and its entry points.
 
 use std::{
     net::SocketAddr,
@@ -20,15 +20,15 @@ use super::{
     transfer,
 };
 
-/// What a script finds in its state before it is run.
+/// The environment of a script, loaded before it runs.
 const PRELUDE: &str = include_str!("prelude.lua");
 
-/// What states say of a thread.
+/// The data about a thread that states share.
 #[derive(Debug, Default)]
 pub(super) struct ThreadFacts {
     /// Whether `thread:stop()` was called.
     pub(super) stop: AtomicBool,
-    /// Where its connections go; nothing when that is not known here.
+    /// The destination of its connections; `None` if it is not known here.
     pub(super) address: Mutex<Option<SocketAddr>>,
 }
 
@@ -38,7 +38,7 @@ impl ThreadFacts {
     }
 }
 
-/// A state and the functions of the prelude that lead into its script.
+/// A state and the functions of the prelude that call its script.
 #[derive(Debug)]
 pub(super) struct LuaState {
     pub(super) lua: Lua,
@@ -48,7 +48,7 @@ pub(super) struct LuaState {
 }
 
 impl LuaState {
-    /// A state in which the script has not been run yet.
+    /// Creates a state in which the script has not run yet.
     pub(super) fn new(script: &Arc<LuaScript>, owner: StateOwner, output: &ScriptOutput) -> Result<Self, Error> {
         let lua = fathom_sys::process::lua::state();
         let made = Self::load_prelude(&lua, script, output);
@@ -112,7 +112,7 @@ impl LuaState {
     pub(super) fn fault(&self, callback: Callback, error: &mlua::Error) -> ScriptFault {
         let owner = self.heartbeat.owner;
         if fault::is_memory(error) {
-            // What the callback held is garbage now, and the next one needs room.
+            // The data of the callback is garbage now, and the next one needs room.
             let _ = self.lua.gc_collect();
             let (path, most) = (&self.script.path, self.script.memory_max);
             let most = Bytes(u64::try_from(most).unwrap_or(u64::MAX));
@@ -131,7 +131,7 @@ impl LuaState {
         self.heartbeat.within(callback, call).map_err(|error| self.fault(callback, &error))
     }
 
-    /// Looks the target up and keeps the addresses that take a connection; how many there are.
+    /// Looks the target up and keeps the addresses that accept a connection. Returns their number.
     pub(super) fn resolve(&self) -> Result<usize, ScriptFault> {
         let (host, service) = (self.script.target.host.as_str(), self.script.service());
         let resolve = || {
@@ -143,7 +143,7 @@ impl LuaState {
         count.map(|n| usize::try_from(n).unwrap_or(0)).map_err(|error| self.fault(Callback::Load, &error))
     }
 
-    /// The address that threads have unless they choose another.
+    /// The address of threads that do not choose another one.
     pub(super) fn first_address(&self) -> Option<SocketAddr> {
         let first = || {
             let wrk: Table = self.lua.globals().get("wrk")?;
@@ -162,7 +162,7 @@ impl LuaState {
         self.entry_point("has").call(name).unwrap_or(false)
     }
 
-    /// The object that stands in this state for a thread and its state.
+    /// The object that represents a thread and its state in this state.
     pub(super) fn thread_object(&self, of: &Lua, facts: &Arc<ThreadFacts>) -> mlua::Result<Value> {
         let target = of.weak();
         let get = self.lua.create_function(move |lua, name: String| {
@@ -198,12 +198,12 @@ impl LuaState {
     }
 }
 
-/// Nothing, and why.
+/// No value, and the reason.
 fn failure_pair() -> (Option<Value>, Option<String>) {
     (None, Some("the thread has ended".to_owned()))
 }
 
-/// A value, or nothing and what was wrong, as the prelude takes it.
+/// A value, or `nil` and the error, the form that the prelude expects.
 fn result_pair<T>(outcome: Result<T, String>) -> (Option<T>, Option<String>) {
     match outcome {
         Ok(value) => (Some(value), None),

@@ -1,4 +1,4 @@
-//! A script before and after the run: its states, in the order in which wrk makes them, and its last word.
+//! A script before and after the run: its states, created in the order of wrk, and the call of `done`.
 
 use std::{
     net::SocketAddr,
@@ -22,7 +22,7 @@ use super::{
     users::{LuaThread, ScriptFeatures},
 };
 
-/// As much of what is no request is shown.
+/// The most characters of an invalid request that a message shows.
 const SHOWN_MAX: usize = 80;
 const NANOS_PER_MICRO: u64 = 1000;
 
@@ -33,14 +33,14 @@ pub(super) struct ScriptStates {
     pub(super) main: LuaState,
     pub(super) output: ScriptOutput,
     pub(super) features: ScriptFeatures,
-    /// What was wrong with a script that was gone without, each once.
+    /// The errors of a script that was skipped, each once.
     pub(super) load_errors: Vec<String>,
-    /// Where connections go, if the script has chosen other addresses than that of the target.
+    /// The destinations of connections, if the script has chosen other addresses than the target's.
     pub(super) addresses: Vec<SocketAddr>,
     _watchdog: Watchdog,
 }
 
-/// What ends a process in which a script does not come back.
+/// Ends a process whose script does not return.
 fn exit_when_stuck(path: &str, patience: Nanos) -> impl Fn(StateOwner, Callback) + Send + use<> {
     let path = path.to_owned();
     move |owner, callback| {
@@ -54,10 +54,10 @@ fn refused(fault: &ScriptFault) -> Error {
 }
 
 impl ScriptStates {
-    /// Loads the script into all states and sets it up: everything that comes before the first request.
+    /// Loads the script into all states and sets it up: everything before the first request.
     ///
     /// # Errors
-    /// The first thing that is wrong with the script.
+    /// The first error of the script.
     pub(super) fn prepare(script: LuaScript, n_threads: usize) -> Result<(Self, Vec<LuaThread>), Error> {
         let (script, output) = (Arc::new(script), ScriptOutput::default());
         let main = LuaState::new(&script, StateOwner::Main, &output)?;
@@ -88,7 +88,7 @@ impl ScriptStates {
         }
         self.assign_addresses(&mut threads);
         for thread in &threads {
-            // A thread that has not begun cannot be stopped; so it is with wrk.
+            // A thread that has not begun cannot be stopped, as in wrk.
             thread.facts.stop.store(false, Ordering::Relaxed);
         }
         Ok(threads)
@@ -107,7 +107,7 @@ impl ScriptStates {
         Ok(())
     }
 
-    /// Makes a thread known to both states, and calls `setup` in the one and `init` in the other.
+    /// Makes a thread known to both states, and calls `setup` in one and `init` in the other.
     fn init_thread(&self, state: &LuaState, facts: &Arc<ThreadFacts>) -> Result<(), ScriptFault> {
         let own = || {
             let object = state.thread_object(&state.lua, facts)?;
@@ -128,7 +128,7 @@ impl ScriptStates {
         state.call(Callback::Init, "init", args)
     }
 
-    /// Asks the first thread for a request on trial and sees what the script has; what is sent if that is always the same.
+    /// Asks the first thread for a trial request and determines the script's features. Returns the request if it is always the same.
     fn probe_script(&mut self, state: &LuaState) -> Result<Vec<u8>, Error> {
         let is_dynamic = state.has("request");
         let request = || {
@@ -147,7 +147,7 @@ impl ScriptStates {
         Ok(if is_dynamic { Vec::new() } else { bytes })
     }
 
-    /// What a thread sends when the script makes no requests.
+    /// The request that a thread sends if the script makes none.
     fn fixed(&self, state: &LuaState) -> Result<Vec<u8>, Error> {
         if self.features.is_dynamic {
             return Ok(Vec::new());
@@ -168,7 +168,7 @@ impl ScriptStates {
         }
     }
 
-    /// Gives each thread its server: that of the URL, unless the script has chosen addresses.
+    /// Assigns each thread its server: that of the URL, unless the script has chosen addresses.
     fn assign_addresses(&mut self, threads: &mut [LuaThread]) {
         let chosen: Vec<Option<SocketAddr>> = threads.iter().map(|thread| thread.facts.address()).collect();
         let usual = self.main.first_address();
@@ -186,7 +186,7 @@ impl ScriptStates {
         }
     }
 
-    /// Writes the addresses that the script has chosen into the settings, each as a server of its own.
+    /// Writes the addresses chosen by the script into the settings, each as a separate server.
     pub(super) fn set_target_urls(&self, settings: &mut Settings) {
         if self.addresses.is_empty() {
             return;
@@ -199,7 +199,7 @@ impl ScriptStates {
         }
     }
 
-    /// Calls `done` on what all threads together have measured, if the script has one.
+    /// Calls `done` with the results of all threads together, if the script has one.
     pub(super) fn call_done(&self, record: &Record, batches: &Histogram) -> Option<ScriptFault> {
         self.output.begin_part(OutputPart::After);
         if !self.main.has("done") {
@@ -226,7 +226,7 @@ impl ScriptStates {
     }
 }
 
-/// Runs the file in a state; where that is allowed, goes without a script that does not load, but not without one that wants to end.
+/// Runs the file in a state. If the settings allow it, continues without a script that does not load, unless the script asked to exit.
 fn load((state, output): (&LuaState, &ScriptOutput), complaints: &mut Vec<String>) -> Result<(), Error> {
     let Err(fault) = state.load() else { return Ok(()) };
     if !state.script.is_lenient || output.exit_code().is_some() {
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
     use crate::users::LuaUsers;
 
-    /// A script with a target that takes connections.
+    /// A script with a target that accepts connections.
     struct Stage {
         listener: TcpListener,
         file: tempfile::NamedTempFile,
@@ -342,7 +342,7 @@ mod tests {
         let text = "n = 0 function request() n = n + 1 local all = {} for i = 1, n do all['f' .. i] = i end \
                     return wrk.format(nil, nil, all, n % 2 == 0 and 'body' or nil) end";
         let (_stage, _world, mut users) = users(text);
-        // One request was made on trial.
+        // One trial request was made.
         for n in 2..40 {
             let request = asked(&mut users, 0);
             let (head, body) = request.split_once("\r\n\r\n").unwrap();

@@ -1,11 +1,11 @@
-//! The objects `latency` and `requests` of `done`: our histograms as scripts of wrk see theirs.
+//! The objects `latency` and `requests` of `done`: fathom's histograms in the form that scripts of wrk expect.
 
 use fathom_model::{
     Histogram,
     units::{approximate, rounded},
 };
 
-/// Distinct values with their counts, in whole units as wrk keeps them.
+/// Distinct values with their counts, in whole units like those of wrk.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct WrkStatistics {
     values: Vec<(u64, u64)>,
@@ -14,13 +14,13 @@ pub(super) struct WrkStatistics {
 }
 
 impl WrkStatistics {
-    /// Of values that are each that many of the unit: 1000 for nanoseconds seen as microseconds.
+    /// Converts a histogram with `per_unit` values per unit: 1000 for nanoseconds shown as microseconds.
     pub(super) fn of(histogram: &Histogram, per_unit: u64) -> Self {
         let (min, max) = (histogram.min().unwrap_or(0), histogram.max().unwrap_or(0));
         let last = histogram.buckets().count().saturating_sub(1);
         let mut values: Vec<(u64, u64)> = Vec::new();
         for (i, (low, high, count)) in histogram.buckets().enumerate() {
-            // The ends are known exactly.
+            // The minimum and maximum are known exactly.
             let middle = low + (high - low) / 2;
             let value = if i == last {
                 max
@@ -38,7 +38,7 @@ impl WrkStatistics {
         Self { values, total: histogram.count(), mean }
     }
 
-    /// The value of a field, or the two values of a call; nothing for what there is not.
+    /// The value of a field, or the two values of a call; `None` if there is none.
     pub(super) fn field(&self, what: &str, number: f64) -> (Option<f64>, Option<f64>) {
         let one = |value| (Some(value), None);
         match what {
@@ -65,7 +65,7 @@ impl WrkStatistics {
         (self.values.iter().map(square).sum::<f64>() / approximate(self.total - 1)).sqrt()
     }
 
-    /// The value of the rank that wrk takes for a percentile; the largest one beyond the last rank, where wrk has none.
+    /// The value at wrk's rank of a percentile; the largest one beyond the last rank, where wrk has none.
     fn percentile(&self, percent: f64) -> u64 {
         let rank = rounded((percent.clamp(0.0, 100.0) / 100.0 * approximate(self.total) + 0.5).round());
         let mut seen = 0;

@@ -1,4 +1,4 @@
-//! The table `summary` of `done`: what happened in the measured part, all threads together.
+//! The table `summary` of `done`: the totals of the measured part, all threads together.
 
 use fathom_http::{failures::FailureCounts, names::STATUS};
 use fathom_model::{Record, names::count, units::Nanos};
@@ -6,9 +6,9 @@ use mlua::{Lua, Table};
 
 const NANOS_PER_MICRO: u64 = 1000;
 
-/// What a counter grew by in the measured part, and how long that was.
+/// The growth of a counter in the measured part, and the length of that part.
 ///
-/// Without a warm-up everything counts, the last answers after the end included: a script that counts itself finds the same.
+/// Without a warm-up everything counts, including the last answers after the end, so the result equals the script's own counts.
 fn within(record: &Record, counter: &str) -> (u64, Nanos) {
     let (from, to) = record.measured_ns;
     let total = || (record.totals.get(counter).copied().unwrap_or(0), to - from);

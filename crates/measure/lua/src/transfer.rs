@@ -1,11 +1,11 @@
-//! Values from one state into another: copies, as states share nothing.
+//! Copies values from one state to another, because states share nothing.
 
 use mlua::{Lua, Value};
 
-/// Tables within tables; one that contains itself has no end.
+/// The deepest nesting of tables; a table that contains itself never ends.
 const DEPTH_MAX: usize = 64;
 
-/// A copy of a value for another state, or why there is none, in wrk's words.
+/// A copy of a value for another state, or the error, in wrk's words.
 pub(super) fn copy(value: &Value, to: &Lua) -> Result<Value, String> {
     copy_within(value, to, DEPTH_MAX)
 }

@@ -1,4 +1,4 @@
-//! The connections of one thread of a script: what they send, and what the script is told.
+//! The connections of one thread of a script: their requests, and the calls into the script.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -16,20 +16,20 @@ use super::{
     state::{LuaState, ThreadFacts},
 };
 
-/// How long a connection rests after its script had no request for it: a script that fails always is to cost little.
+/// How long a connection rests after its script failed to produce a request, so that a script that always fails costs little.
 const FAILURE_PAUSE: Nanos = Nanos::from_millis(10);
-/// The longest delay that is believed, in milliseconds: a day, as the longest trial.
+/// The longest accepted delay, in milliseconds: a day, like the longest trial.
 const DELAY_MS_MAX: f64 = 86_400_000.0;
 const NANOS_PER_MICRO: u64 = 1000;
 
-/// What was found out about a script on its first thread, for all of them.
+/// The features of a script, determined on its first thread for all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ScriptFeatures {
-    /// Whether each request is made by the script.
+    /// Whether the script makes each request.
     pub(super) is_dynamic: bool,
     pub(super) has_delay: bool,
     pub(super) reads_answers: bool,
-    /// Requests in what `request` returns.
+    /// The number of requests in the result of `request`.
     pub(super) depth: u16,
 }
 
@@ -38,19 +38,19 @@ pub(super) struct ScriptFeatures {
 pub(super) struct LuaThread {
     pub(super) state: LuaState,
     pub(super) facts: Arc<ThreadFacts>,
-    /// What is sent when the script makes no requests.
+    /// The bytes to send if the script makes no requests.
     pub(super) fixed: Vec<u8>,
-    /// The place of its server among those of the trial.
+    /// The index of its server among those of the trial.
     pub(super) server: u16,
 }
 
-/// What a thread brings home.
+/// The results of a thread.
 #[derive(Debug)]
 pub(super) struct LuaResults {
-    /// The state, which `done` may ask.
+    /// The state, which `done` may read.
     pub(super) state: LuaState,
     pub(super) faults: ScriptFaultCounts,
-    /// From the first byte of what was sent together to the last byte of the last answer to it.
+    /// From the first byte of a batch of requests to the last byte of its last answer.
     pub(super) batches: Histogram,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct LuaUsers {
     response: Function,
     bytes: Vec<u8>,
     framing: BodyFraming,
-    /// Of each seat, whether the script is asked for a delay before the next request.
+    /// For each slot, whether the script is asked for a delay before the next request.
     is_delayed: Vec<bool>,
     response_arguments: ResponseArguments,
     answer_parts: AnswerParts,
@@ -80,7 +80,7 @@ fn framing(bytes: &[u8]) -> BodyFraming {
 impl LuaUsers {
     pub(super) fn new(thread: LuaThread, findings: ScriptFeatures, (timeout, n_seats): (Nanos, u32)) -> Self {
         let way = |name| thread.state.entry_point(name);
-        // Decided once for all threads, as wrk does.
+        // Decided once for all threads, as in wrk.
         let looks = if findings.reads_answers { way("looks").call(()).unwrap_or(0) } else { 0 };
         Self {
             timeout,
@@ -99,7 +99,7 @@ impl LuaUsers {
         }
     }
 
-    /// What came back from a function of the script and cannot be used.
+    /// The fault of an unusable return value of a script's function.
     fn fault(&self, callback: Callback, what: &str) -> ScriptFault {
         let state = &self.thread.state;
         ScriptFault::new(format!("{}: returned {what}", state.script.path), callback, state.heartbeat.owner)
@@ -113,10 +113,10 @@ impl LuaUsers {
         delay_of(&value).map_err(|what| self.fault(Callback::Delay, &what))
     }
 
-    /// Has the script write the next request into the buffer.
+    /// Lets the script write the next request into the buffer.
     fn call_request(&mut self, seat: UserSlot) -> Result<(), ScriptFault> {
         let state = &self.thread.state;
-        // As bytes, and not as a string of Lua: a handle to that would cost as much as the call.
+        // As bytes and not as a Lua string, whose handle would cost as much as the call.
         let returned: mlua::Result<(Option<BString>, Value)> =
             state.heartbeat.within(Callback::Request, || self.request.call(seat.0));
         match returned.map_err(|error| state.fault(Callback::Request, &error))? {
@@ -130,7 +130,7 @@ impl LuaUsers {
         Ok(())
     }
 
-    /// Tells the script of an answer; again, with more of it, when it has begun to look at more.
+    /// Passes an answer to the script; repeats the call with more of it if the script has begun to read more.
     fn call_response(&mut self, seat: UserSlot, answer: &UserAnswer<'_>) -> mlua::Result<()> {
         loop {
             let (head, body) = self.answer_parts.take(answer, self.response_arguments);
@@ -181,7 +181,7 @@ impl Users for LuaUsers {
     }
 
     fn next_action(&mut self, seat: UserSlot, now: Nanos) -> UserAction<'_> {
-        // A thread that has stopped sends no more, while the engine comes to its end.
+        // A thread that has stopped sends no more while the engine ends.
         if self.is_over() {
             return UserAction::Wait;
         }
@@ -226,7 +226,7 @@ impl Users for LuaUsers {
     }
 
     fn failed(&mut self, _seat: UserSlot, _failed: &UserFailure<'_>) {
-        // Scripts of wrk hear nothing of failures; they are counted.
+        // Scripts of wrk are not informed of failures, but they are counted.
     }
 
     fn is_over(&self) -> bool {
@@ -244,7 +244,7 @@ impl Users for LuaUsers {
     }
 }
 
-/// How long a script wants to wait, or what is wrong with what it said.
+/// The delay that a script returned, or the error in its return value.
 fn delay_of(value: &Value) -> Result<Nanos, String> {
     let number = match value {
         Value::Integer(whole) => f64::from(i32::try_from(*whole).unwrap_or(i32::MAX)),

@@ -1,21 +1,21 @@
-//! What a scenario says, as a tree: what the parser makes, the checks walk and the formatter writes.
+//! The syntax tree of a scenario: the parser builds it, the checks walk it and the formatter writes it.
 //!
-//! Nodes say where they stand in the text. Names are not resolved here: a hole names a variable, a column by its data set, or a
-//! generator. Knows nothing of files, connections and time.
+//! Nodes know their place in the text. Names are not resolved here: a hole names a variable, a column with its data set, or a
+//! generator. This module knows nothing of files, connections and time.
 
 use std::{fmt, ops::Range};
 
 use fathom_engine::pace::Profile;
 use fathom_model::units::{Nanos, PerSec};
 
-/// Where something stands in the text, in bytes.
+/// A place in the text, in bytes.
 ///
-/// Two nodes that say the same are equal wherever they stand, so places are always equal.
+/// Two nodes with the same content are equal wherever they are, so spans always compare as equal.
 #[derive(Clone, Copy, Default, Eq)]
 pub struct Span {
-    /// Of its first byte.
+    /// The offset of its first byte.
     pub start: usize,
-    /// Behind its last byte.
+    /// The offset after its last byte.
     pub end: usize,
 }
 
@@ -43,205 +43,190 @@ impl From<Span> for Range<usize> {
     }
 }
 
-/// A word, or several of one name, as written.
+/// A word, or several words of one name, as written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Name {
-    /// Without quotes, one blank between words.
+    /// Without quotes, with one blank between words.
     pub text: String,
-    /// Where.
     pub span: Span,
 }
 
-/// A value and the text that stands for it, which the formatter keeps: `5m` is not `300s`.
+/// A value with its source text, which the formatter keeps: `5m` is not `300s`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spanned<T> {
-    /// What it is.
     pub value: T,
-    /// How it was written, without blanks around it.
+    /// The source text, without surrounding blanks.
     pub text: String,
-    /// Where.
     pub span: Span,
 }
 
 /// A whole file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Scenario {
-    /// Where relative paths go: `base https://shop.test`. Its path, if any, stands before theirs.
+    /// The base of relative paths: `base https://shop.test`. Its path, if any, is a prefix of theirs.
     pub base: Option<Name>,
-    /// How users come; what is missing comes from the command line.
+    /// How users arrive; missing values come from the command line.
     pub load: Option<UserLoad>,
     /// Options of connections and TLS, as on the command line: `insecure`, `timeout 5s`.
     pub settings: Vec<SettingLine>,
     /// Header fields of every request, unless its step has one of the same name.
     pub headers: Vec<HeaderDef>,
-    /// Whether each user keeps cookies; they do unless told otherwise.
+    /// Whether each user keeps cookies; on by default.
     pub cookies: Option<OnOffLine>,
-    /// How many redirects a step follows; none unless told otherwise.
+    /// The number of redirects a step follows; none by default.
     pub redirects: Option<RedirectLimit>,
-    /// What a user does when a step fails, where nothing nearer says it.
+    /// What a user does when a step fails, unless a nearer setting applies.
     pub on_failure: Option<OnFailure>,
     /// Variables that every user begins with.
     pub variables: Vec<VariableDef>,
-    /// Data sets.
     pub data: Vec<DataSetDef>,
-    /// Pieces that several users share.
+    /// Parts that several users share.
     pub parts: Vec<PartDef>,
-    /// The kinds of users: at least one in a sound scenario. Steps outside of any user make one without a name.
+    /// The kinds of users: at least one in a valid scenario. Steps outside of any user form one without a name.
     pub users: Vec<UserDef>,
-    /// What is promised of the results.
+    /// The objectives for the results.
     pub promises: Vec<PromiseDef>,
-    /// All comments in their order.
+    /// All comments in order.
     pub comments: Vec<Comment>,
 }
 
-/// A remark: `# …`.
+/// A comment: `# …`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Comment {
-    /// Without the sign and the blank behind it.
+    /// Without the sign and the blank after it.
     pub text: String,
     /// From its sign on.
     pub span: Span,
 }
 
-/// How users come.
+/// How users arrive.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UserLoad {
-    /// The line.
     pub span: Span,
-    /// By a schedule, or that many.
+    /// Open or closed.
     pub model: UserLoadModel,
 }
 
-/// Whether users come whatever becomes of those before.
+/// Whether users arrive independently of earlier ones.
 #[derive(Debug, Clone, PartialEq)]
 pub enum UserLoadModel {
-    /// `open 200/s poisson for 5m max 5000`: they come on their own, go through the steps once, and leave.
+    /// `open 200/s poisson for 5m max 5000`: users arrive independently, run the steps once, and leave.
     Open {
-        /// How many come per second.
+        /// Arrivals per second.
         rate: UserArrivalRate,
         /// Evenly or at random.
         arrivals: ArrivalSpacing,
-        /// The most that are there at once.
+        /// The most concurrent users.
         max: Option<Spanned<u64>>,
     },
-    /// `closed 500 ramp 1m for 5m`: always the same ones, who begin again when they are through.
+    /// `closed 500 ramp 1m for 5m`: a fixed set of users, who start again when they are done.
     Closed {
-        /// How many.
+        /// The number of users.
         users: Spanned<u64>,
-        /// The time over which they come.
+        /// The time over which they arrive.
         ramp: Option<Spanned<Nanos>>,
-        /// How long all of it takes, the ramp included.
+        /// The total time, the ramp included.
         length: Option<Spanned<Nanos>>,
-        /// How often each goes through the steps before he leaves; until the time is over unless told.
+        /// How often each user runs the steps before leaving; by default until the time is over.
         repeat: Option<Spanned<u64>>,
     },
 }
 
-/// How many users come per second.
+/// Arrivals of users per second.
 #[derive(Debug, Clone, PartialEq)]
 pub enum UserArrivalRate {
-    /// The same all the time: `open 200/s for 5m`.
+    /// A constant rate: `open 200/s for 5m`.
     Steady {
         /// Users per second.
         rate: Spanned<PerSec>,
-        /// How long.
         length: Option<Spanned<Nanos>>,
     },
     /// Steps and ramps: `open 0-200:1m, 200:5m`.
     Profile(Spanned<Profile>),
 }
 
-/// How users are spaced.
+/// The distribution of arrivals over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArrivalSpacing {
     /// Evenly.
     Constant,
-    /// As independent people come.
+    /// Independently of each other (a Poisson process).
     Poisson,
 }
 
 /// An option of connections or TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SettingLine {
-    /// The line.
     pub span: Span,
     /// The name of the option on the command line.
     pub name: Name,
-    /// What it is set to; a flag has none.
+    /// Its value; a flag has none.
     pub value: Option<Name>,
 }
 
-/// On or off.
+/// A line with `on` or `off`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OnOffLine {
-    /// The line.
     pub span: Span,
-    /// Whether it is on.
     pub on: bool,
 }
 
-/// How many redirects a step follows.
+/// The number of redirects that a step follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RedirectLimit {
-    /// The line.
     pub span: Span,
-    /// None for `redirects off`.
+    /// `None` for `redirects off`.
     pub max: Option<u16>,
 }
 
 /// What a user does when a step fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OnFailure {
-    /// The line.
     pub span: Span,
-    /// What.
     pub action: FailureAction,
 }
 
-/// Ways to go on after a failure.
+/// Ways to continue after a failure.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum FailureAction {
-    /// The next step follows, as if nothing had happened; what was to be taken keeps its value.
+    /// The next step follows, as after a success; variables to be taken keep their values.
     Continue,
-    /// The user begins again; one of an open load, or in `setup`, leaves. What holds unless told.
+    /// The user starts again; in an open load, or in `setup`, the user leaves. The default.
     #[default]
     Restart,
-    /// The user leaves, `teardown` included.
+    /// The user leaves, after `teardown`.
     Leave,
 }
 
 /// A variable with a value: `let greeting = "hello ${user}"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VariableDef {
-    /// The line.
     pub span: Span,
-    /// The variable.
     pub name: Name,
-    /// Its value, made when the user comes to this line.
+    /// Its value, evaluated when the user reaches this line.
     pub value: Template,
 }
 
 /// A data set: `data accounts from accounts.csv unique then stop`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataSetDef {
-    /// The line.
     pub span: Span,
-    /// How holes name it.
+    /// The name that holes use.
     pub name: Name,
     /// The file, relative to the folder of the scenario.
     pub file: Name,
     /// The columns of a file whose first line does not name them.
     pub columns: Vec<Name>,
-    /// What stands between two values; a comma unless told (a tab in files ending in `.tsv`).
+    /// The separator between two values; by default a comma (a tab in files ending in `.tsv`).
     pub separator: Option<char>,
-    /// Who gets which row.
+    /// How rows are assigned to users.
     pub policy: RowPolicy,
-    /// What happens when there are no more rows; [`DataSetDef::at_end`] has what holds.
+    /// The explicit action when the rows run out; [`DataSetDef::at_end`] applies the default.
     pub end: Option<DataEnd>,
 }
 
 impl DataSetDef {
-    /// What happens when there are no more rows.
+    /// The action when the rows run out.
     #[must_use]
     pub fn at_end(&self) -> DataEnd {
         self.end.unwrap_or(match self.policy {
@@ -252,21 +237,21 @@ impl DataSetDef {
     }
 }
 
-/// Who gets which row.
+/// How rows are assigned to users.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RowPolicy {
-    /// Each iteration the next row, all users together.
+    /// Each iteration gets the next row, for all users together.
     #[default]
     Sequential,
-    /// Each iteration any row.
+    /// Each iteration gets a random row.
     Random,
     /// As sequential, but no row is ever used twice.
     Unique,
-    /// Each user the next row when he comes, for as long as he is there.
+    /// Each user gets the next row on arrival and keeps it.
     PerUser,
 }
 
-/// What happens when there are no more rows.
+/// The action when the rows run out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataEnd {
     /// The user leaves.
@@ -277,35 +262,34 @@ pub enum DataEnd {
     Error,
 }
 
-/// A piece that users have in common: `part login`, and `do login` where it goes.
+/// A block that users share: `part login`, used with `do login`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PartDef {
     /// Its first line.
     pub span: Span,
-    /// What `do` says; once in a file.
+    /// The name that `do` uses; unique in a file.
     pub name: Name,
-    /// What is done.
     pub body: Vec<Statement>,
 }
 
 /// A kind of user: `user buyer 30%`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UserDef {
-    /// Its first line; for one without a name the first line of what he does.
+    /// Its first line; without a name, the first line of its statements.
     pub span: Span,
-    /// Missing when the file has steps outside of any user.
+    /// `None` if the file has steps outside of any user.
     pub name: Option<Name>,
-    /// Which share of the users they are, in percent; all the same unless told.
+    /// Its share of all users, in percent; equal shares by default.
     pub share: Option<Spanned<f64>>,
-    /// What he does when a step fails.
+    /// What the user does when a step fails.
     pub on_failure: Option<OnFailure>,
-    /// The time from one iteration to the next, at least.
+    /// The least time from one iteration to the next.
     pub pace: Option<PaceDef>,
-    /// Once when he comes.
+    /// Runs once on arrival.
     pub setup: Option<Section>,
-    /// An iteration.
+    /// One iteration.
     pub body: Vec<Statement>,
-    /// Once before he leaves.
+    /// Runs once before the user leaves.
     pub teardown: Option<Section>,
 }
 
@@ -314,75 +298,71 @@ pub struct UserDef {
 pub struct Section {
     /// Its first line.
     pub span: Span,
-    /// What is done.
     pub body: Vec<Statement>,
 }
 
-/// One thing that a user does.
+/// One statement of a user's script.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Statement {
-    /// Asks.
+    /// Sends a request.
     Step(Box<StepDef>),
-    /// Several under one name.
+    /// Several statements under one name.
     Transaction(Transaction),
-    /// Waits, as people do.
+    /// Waits, like a thinking person.
     Think(Think),
-    /// Waits for others.
+    /// Waits for other users.
     Meet(Meet),
-    /// Again and again.
+    /// A counted loop.
     Repeat(Repeat),
-    /// As long as something holds.
+    /// A loop with a condition.
     While(While),
-    /// One way or the other.
+    /// A choice by conditions.
     If(If),
-    /// Now and then.
+    /// A choice by chance.
     Chance(Chance),
-    /// A part.
+    /// Runs a part.
     Do(Do),
     /// Sets a variable.
     Let(VariableDef),
 }
 
-/// A request and what is expected of its answer.
+/// A request with the expectations of its answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepDef {
     /// Its first line.
     pub span: Span,
-    /// How results call it; once in a file.
+    /// The name in results; unique in a file.
     pub name: Name,
-    /// `GET`.
+    /// Such as `GET`.
     pub method: Name,
-    /// A path that begins with `/`, or a URL whose host is fixed.
+    /// A path that begins with `/`, or a URL with a fixed host.
     pub url: Template,
-    /// Header fields in their order; an empty value leaves out what would be sent otherwise.
+    /// Header fields in order; an empty value removes the default field.
     pub headers: Vec<HeaderDef>,
-    /// What is sent behind the head.
+    /// The content after the head.
     pub body: Option<BodyDef>,
-    /// What the answer must be. Without a status among it, it must be 2xx or 3xx.
+    /// The requirements for the answer. Without a status among them, it must be 2xx or 3xx.
     pub expects: Vec<ExpectClause>,
-    /// What is kept of the answer.
+    /// The values to take from the answer.
     pub takes: Vec<TakeClause>,
-    /// How many redirects are followed here.
+    /// The number of redirects that this step follows.
     pub redirects: Option<RedirectLimit>,
-    /// When the answer is given up here.
+    /// The timeout of this step's answer.
     pub timeout: Option<TimeoutLine>,
     /// What a user does when this step fails.
     pub on_failure: Option<OnFailure>,
 }
 
-/// When an answer is given up: `timeout 10s`.
+/// The timeout of an answer: `timeout 10s`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TimeoutLine {
-    /// The line.
     pub span: Span,
-    /// After how long.
     pub after: Spanned<Nanos>,
 }
 
 /// A header field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeaderDef {
-    /// The line.
     pub span: Span,
     /// As it is sent.
     pub name: Name,
@@ -390,42 +370,38 @@ pub struct HeaderDef {
     pub value: Template,
 }
 
-/// What is sent behind the head.
+/// The content after the head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BodyDef {
     /// Its first line.
     pub span: Span,
-    /// What it is.
     pub content: BodyContent,
 }
 
 /// Kinds of bodies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BodyContent {
-    /// `body`: as it stands. Says nothing of its type.
+    /// `body`: unchanged. Sets no content type.
     Text(Template),
-    /// `json`: as `application/json`; what holes within its strings hold is escaped ([`Template::escaped_json`]).
+    /// `json`: sent as `application/json`; holes within its strings are escaped ([`Template::escaped_json`]).
     Json(Template),
     /// `body from FILE`: the bytes of a file, relative to the folder of the scenario.
     File(Name),
-    /// `form`: as `application/x-www-form-urlencoded`; names and values are encoded.
+    /// `form`: sent as `application/x-www-form-urlencoded`; names and values are encoded.
     Form(Vec<FormField>),
-    /// `multipart`: as `multipart/form-data`.
+    /// `multipart`: sent as `multipart/form-data`.
     Multipart(Vec<FormField>),
 }
 
-/// A field of a form; of `form` always a text.
+/// A field of a form; a field of `form` is always a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FormField {
-    /// The line.
     pub span: Span,
-    /// Its name.
     pub name: Name,
-    /// Its value.
     pub value: FormFieldValue,
 }
 
-/// What a field of a form holds.
+/// The value of a form field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FormFieldValue {
     /// `title = A picture`
@@ -434,28 +410,26 @@ pub enum FormFieldValue {
     File {
         /// Relative to the folder of the scenario.
         path: Name,
-        /// `application/octet-stream` unless told.
+        /// `application/octet-stream` by default.
         media_type: Option<Name>,
     },
 }
 
-/// What an answer must be; `expect within 500ms` has nothing but a time.
+/// A requirement for an answer; `expect within 500ms` has only a time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExpectClause {
-    /// The line.
     pub span: Span,
-    /// What.
     pub what: Option<ExpectedValue>,
-    /// How soon the whole answer must be there.
+    /// The time within which the whole answer must arrive.
     pub within: Option<Spanned<Nanos>>,
 }
 
-/// What is expected.
+/// The content of a requirement.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ExpectedValue {
     /// `200, 3xx`: one of these.
     Status(Vec<StatusPattern>),
-    /// Something in the answer.
+    /// A test of the answer.
     Test(TestExpr),
 }
 
@@ -469,7 +443,7 @@ pub enum StatusPattern {
 }
 
 impl StatusPattern {
-    /// Whether a status is one of them.
+    /// Whether the pattern matches a status.
     #[must_use]
     pub fn contains(self, status: u16) -> bool {
         match self {
@@ -479,27 +453,25 @@ impl StatusPattern {
     }
 }
 
-/// A statement that holds or not: `json $.n >= 3`, `${role} == "admin"`.
+/// A test: `json $.n >= 3`, `${role} == "admin"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TestExpr {
-    /// Where.
     pub span: Span,
-    /// What is looked at.
+    /// The tested value.
     pub subject: TestSubject,
     /// `not` before `contains`, `matches` and `exists`.
     pub negated: bool,
-    /// What is claimed of it.
     pub predicate: TestPredicate,
 }
 
-/// What a test looks at; outside of `expect` only texts.
+/// The value that a test examines; outside of `expect` always a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TestSubject {
     /// The values of all fields of that name, joined by a comma.
     Header(Name),
     /// The whole body.
     Body,
-    /// What a JSON path (RFC 9535) finds first; a string without its quotes.
+    /// The first match of a JSON path (RFC 9535); a string without its quotes.
     Json(Name),
     /// The value of a cookie that the answer sets.
     Cookie(Name),
@@ -507,20 +479,20 @@ pub enum TestSubject {
     Text(Template),
 }
 
-/// What is claimed. What is not there satisfies nothing but `not exists`, `not contains` and `not matches`.
+/// The claim of a test. A missing value satisfies only `not exists`, `not contains` and `not matches`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TestPredicate {
-    /// As numbers when both are numbers, as texts otherwise; texts are neither more nor less.
+    /// Compared as numbers if both are numbers, otherwise as texts; texts are only equal or unequal.
     Compare(CompareOp, Template),
-    /// It has this within it.
+    /// The value contains this text.
     Contains(Template),
-    /// A regular expression finds something in it.
+    /// A regular expression matches somewhere in the value.
     Matches(Name),
-    /// It is there; a variable, when it has a value.
+    /// The value exists; a variable exists if it is set.
     Exists,
 }
 
-/// How two values stand to each other.
+/// Comparison operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompareOp {
     /// `==`
@@ -537,7 +509,7 @@ pub enum CompareOp {
     AtLeast,
 }
 
-/// Tests that hold together.
+/// A combination of tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConditionExpr {
     /// Whether one of them is enough (`or`); otherwise all must hold (`and`).
@@ -546,31 +518,30 @@ pub struct ConditionExpr {
     pub tests: Vec<TestExpr>,
 }
 
-/// A variable from an answer: `take token = json $.token or "none"`. Finding nothing fails the step, unless there is a default.
+/// A variable from an answer: `take token = json $.token or "none"`. If nothing is found, the step fails, unless there is a default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakeClause {
-    /// The line.
     pub span: Span,
     /// The variable.
     pub name: Name,
-    /// Where it comes from.
+    /// The source of the value.
     pub source: TakeSource,
-    /// Which one, when several are found.
+    /// The choice among several matches.
     pub pick: MatchPick,
-    /// What it is when nothing is found.
+    /// The value if nothing is found.
     pub default: Option<Template>,
 }
 
-/// Where in an answer a value is found.
+/// The part of an answer that a value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TakeSource {
     /// A JSON path (RFC 9535) in the body; a string without its quotes, anything else as JSON.
     Json(Name),
     /// A header field.
     Header(Name),
-    /// The first group of a regular expression, or all that it matches when it has none.
+    /// The first group of a regular expression, or the whole match if it has none.
     Regex(Name, SearchArea),
-    /// What stands between two texts.
+    /// The text between two others.
     Between(Between),
     /// The value of a cookie that the answer sets.
     Cookie(Name),
@@ -583,28 +554,28 @@ pub enum TakeSource {
 /// The texts around a value: `between "id=" "&"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Between {
-    /// Right before it.
+    /// The text directly before it.
     pub before: String,
-    /// Right behind it.
+    /// The text directly after it.
     pub after: String,
-    /// Where it is looked for.
+    /// The part of the answer to search.
     pub area: SearchArea,
 }
 
-/// Which part of an answer is searched.
+/// The part of an answer that is searched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SearchArea {
-    /// The body, when nothing is said.
+    /// The body, the default.
     #[default]
     Body,
-    /// `in headers`: the header fields, a line each.
+    /// `in headers`: the header fields, one per line.
     Headers,
 }
 
-/// Which of several.
+/// The choice among several matches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum MatchPick {
-    /// When nothing is said.
+    /// The default.
     #[default]
     First,
     /// `last`
@@ -615,90 +586,82 @@ pub enum MatchPick {
     Nth(u32),
 }
 
-/// Several steps under one name; the time that a user thinks is not part of its time.
+/// Several steps under one name; think time is not part of its time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Transaction {
     /// Its first line.
     pub span: Span,
-    /// How results call it; no step has the same.
+    /// The name in results; no step has the same one.
     pub name: Name,
-    /// What belongs to it.
     pub body: Vec<Statement>,
 }
 
-/// A time that a user waits, as people do.
+/// A pause of a user, like a thinking person.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Think {
-    /// The line.
     pub span: Span,
-    /// How long.
     pub time: WaitExpr,
 }
 
-/// The time from one beginning to the next: `pace 5s`.
+/// The time from one start to the next: `pace 5s`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PaceDef {
-    /// The line.
     pub span: Span,
-    /// At least so long.
+    /// The least time.
     pub time: WaitExpr,
 }
 
-/// How long something takes, as it was written.
+/// A duration, as written.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WaitExpr {
     /// `2s`
     Fixed(Spanned<Nanos>),
-    /// `1s..3s`: each time within is as likely as the others.
+    /// `1s..3s`: uniformly distributed.
     Uniform(Spanned<Nanos>, Spanned<Nanos>),
-    /// `exponential 2s`: by its mean.
+    /// `exponential 2s`: with this mean.
     Exponential(Spanned<Nanos>),
-    /// `normal 5s 1s`: by its mean and its standard deviation, never below zero.
+    /// `normal 5s 1s`: mean and standard deviation, never below zero.
     Normal(Spanned<Nanos>, Spanned<Nanos>),
 }
 
-/// Waits until that many users are here: `meet 100 within 2s`. Those who waited so long go on without the rest.
+/// Waits until that many users are here: `meet 100 within 2s`. Users who have waited that long continue without the rest.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Meet {
-    /// The line.
     pub span: Span,
-    /// How many go on together.
+    /// The number of users who continue together.
     pub users: Spanned<u64>,
-    /// How long the first of them waits at most.
+    /// The longest wait of the first user.
     pub within: Spanned<Nanos>,
 }
 
-/// Does its body several times: `repeat 5`, `repeat 2..5`.
+/// Runs its body several times: `repeat 5`, `repeat 2..5`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Repeat {
     /// Its first line.
     pub span: Span,
-    /// The fewest times.
+    /// The fewest rounds.
     pub min: Spanned<u64>,
-    /// The most times, drawn evenly; missing when it is always the same.
+    /// The most rounds, drawn evenly; `None` if the number is fixed.
     pub max: Option<Spanned<u64>>,
-    /// The time from one round to the next, at least.
+    /// The least time from one round to the next.
     pub pace: Option<PaceDef>,
-    /// What is done.
     pub body: Vec<Statement>,
 }
 
-/// Does its body as long as a condition holds, which is looked at before each round.
+/// Runs its body while a condition holds, which is tested before each round.
 #[derive(Debug, Clone, PartialEq)]
 pub struct While {
     /// Its first line.
     pub span: Span,
-    /// What must hold.
     pub condition: ConditionExpr,
     /// `max 20`: the most rounds.
     pub max: Option<Spanned<u64>>,
-    /// The time from one round to the next, at least.
+    /// The least time from one round to the next.
     pub pace: Option<PaceDef>,
-    /// What is done.
     pub body: Vec<Statement>,
 }
 
-/// The first branch whose condition holds is taken.
+/// Runs the first branch whose condition holds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct If {
     /// `if`, then each `else if`.
@@ -707,105 +670,97 @@ pub struct If {
     pub otherwise: Option<Section>,
 }
 
-/// What is done when a condition holds.
+/// A block with its condition.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Branch {
     /// Its first line.
     pub span: Span,
-    /// What must hold.
     pub condition: ConditionExpr,
-    /// What is done.
     pub body: Vec<Statement>,
 }
 
-/// Does its body now and then: `chance 30%`.
+/// Runs its body with a probability: `chance 30%`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Chance {
     /// Its first line.
     pub span: Span,
-    /// How often, in percent.
+    /// The probability in percent.
     pub share: Spanned<f64>,
-    /// What is done.
     pub body: Vec<Statement>,
-    /// `else`: what is done the other times.
+    /// `else`: runs otherwise.
     pub otherwise: Option<Section>,
 }
 
-/// Does a part: `do login`. A part may do those that stand before it in the file.
+/// Runs a part: `do login`. A part may run only parts above it in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Do {
-    /// The line.
     pub span: Span,
     /// The part.
     pub name: Name,
 }
 
-/// What is promised of the results: `promise checkout p99 < 300ms, errors < 0.1%`.
+/// An objective for the results: `promise checkout p99 < 300ms, errors < 0.1%`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PromiseDef {
-    /// The line.
     pub span: Span,
-    /// A step or a transaction; all steps together when missing.
+    /// A step or a transaction; `None` means all steps together.
     pub of: Option<Name>,
-    /// Each as `p99 < 300ms`.
+    /// Each like `p99 < 300ms`.
     pub terms: Vec<Name>,
 }
 
 /// A text with holes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Template {
-    /// Where; for a block of lines its first line to its last.
+    /// For a block, from its first line to its last.
     pub span: Span,
-    /// No two texts side by side, and none that is empty.
+    /// Never two adjacent texts, and never an empty one.
     pub pieces: Vec<TemplatePiece>,
 }
 
 /// A piece of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TemplatePiece {
-    /// Stands as it is.
+    /// Literal text.
     Text(String),
-    /// Is filled in.
+    /// A hole to be filled.
     Hole(Hole),
 }
 
-/// Something that is filled in: `${accounts.user|url}`.
+/// A placeholder to be filled: `${accounts.user|url}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hole {
     /// With its braces.
     pub span: Span,
-    /// What.
     pub source: HoleSource,
-    /// What is done to it, from left to right.
+    /// The filters, applied from left to right.
     pub filters: Vec<Filter>,
 }
 
-/// What fills a hole.
+/// The source of a hole's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HoleSource {
-    /// What was taken or set: `${token}`.
+    /// A variable: `${token}`.
     Variable(Name),
     /// A column of a data set: `${accounts.user}`.
     Column(Name, Name),
-    /// `${"…"}`: this text, for what cannot be written otherwise.
+    /// `${"…"}`: this text, for characters that cannot be written otherwise.
     Text(String),
-    /// `${rand 1..100000 width 6}`: a number drawn evenly, both ends included.
+    /// `${rand 1..100000 width 6}`: a uniform random number, both ends included.
     Rand {
-        /// The least.
         min: u64,
-        /// The greatest.
         max: u64,
-        /// With zeros before it, that many digits.
+        /// The number of digits, padded with zeros.
         width: Option<u8>,
     },
     /// `${seq}`: 1, 2, 3 … for all users together.
     Seq {
-        /// `from 1000`: the first one.
+        /// `from 1000`: the first number.
         from: Option<u64>,
-        /// With zeros before it, that many digits.
+        /// The number of digits, padded with zeros.
         width: Option<u8>,
     },
-    /// `${chars 12}`: that many letters and digits at random.
+    /// `${chars 12}`: that many random letters and digits.
     Chars(u16),
     /// `${uuid}`: a random one (version 4).
     Uuid,
@@ -813,15 +768,15 @@ pub enum HoleSource {
     Now(Clock),
     /// `${user}`: the number of this user, from 1.
     UserNumber,
-    /// `${iteration}`: how many times this user has begun, from 1.
+    /// `${iteration}`: the number of this user's iteration, from 1.
     Iteration,
     /// `${round}`: the round of the innermost loop, from 1.
     Round,
-    /// `${env TOKEN}`: from the environment of the program, read before the start.
+    /// `${env TOKEN}`: a variable of the program's environment, read before the start.
     Env(Name),
 }
 
-/// How the time of day is written.
+/// The format of the time of day.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Clock {
     /// `now`: whole seconds since 1970.
@@ -833,14 +788,14 @@ pub enum Clock {
     Iso,
 }
 
-/// What is done to what fills a hole.
+/// A transformation of a hole's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Filter {
-    /// Percent-encoded, all but letters, digits and `-._~`.
+    /// Percent-encoded, except letters, digits and `-._~`.
     Url,
-    /// Percent-encoded as in `application/x-www-form-urlencoded`: all but letters, digits and `*-._`, and a blank is a plus.
+    /// Percent-encoded as in `application/x-www-form-urlencoded`: except letters, digits and `*-._`; a blank becomes a plus.
     Form,
-    /// As it stands within the quotes of a JSON string.
+    /// Escaped for use within the quotes of a JSON string.
     Json,
     /// Base64 with padding (RFC 4648 section 4).
     Base64,
@@ -867,7 +822,7 @@ impl Template {
         })
     }
 
-    /// The same where holes within strings of JSON have the filter for them, unless they have one.
+    /// A copy whose holes within JSON strings have the JSON filter, unless they have one already.
     #[must_use]
     pub fn escaped_json(&self) -> Self {
         let mut template = self.clone();
@@ -893,7 +848,7 @@ impl Template {
 }
 
 impl Statement {
-    /// The blocks within it, in their order.
+    /// The blocks within it, in order.
     #[must_use]
     pub fn blocks(&self) -> Vec<&[Statement]> {
         match self {
@@ -913,7 +868,7 @@ impl Statement {
 }
 
 impl StepDef {
-    /// The texts that its request is made of, without header fields of the file.
+    /// The texts of its request, without the header fields of the file.
     pub fn request_texts(&self) -> impl Iterator<Item = &Template> {
         let body: Vec<&Template> = match self.body.as_ref().map(|body| &body.content) {
             Some(BodyContent::Text(text) | BodyContent::Json(text)) => vec![text],
@@ -936,7 +891,7 @@ impl FormField {
 }
 
 impl TestExpr {
-    /// The texts that it is made of.
+    /// The texts in the test.
     pub fn texts(&self) -> impl Iterator<Item = &Template> {
         let subject = match &self.subject {
             TestSubject::Text(text) => Some(text),
@@ -951,7 +906,7 @@ impl TestExpr {
 }
 
 impl Scenario {
-    /// All that is done, whoever does it: of parts and of users, with their sections.
+    /// All blocks of parts and users, with their sections.
     #[must_use]
     pub fn blocks(&self) -> Vec<&[Statement]> {
         let users = self.users.iter().flat_map(UserDef::blocks);
@@ -960,7 +915,7 @@ impl Scenario {
 }
 
 impl UserDef {
-    /// What he does, in the order in which he does it.
+    /// The user's blocks in the order in which they run.
     pub fn blocks(&self) -> impl Iterator<Item = &[Statement]> {
         let setup = self.setup.iter().map(|section| &section.body[..]);
         let teardown = self.teardown.iter().map(|section| &section.body[..]);

@@ -1,41 +1,42 @@
-//! Lines into blocks: what is indented deeper belongs to the line above it. Knows no keyword but those before a text.
+//! Groups lines into blocks: a line that is indented deeper belongs to the line above it. Knows no keywords except those that
+//! precede a text.
 
 use super::{
     ast::{Comment, Span},
     diagnostic::{Diagnostic, FAULTS_MAX},
 };
 
-/// Blocks within blocks: more is a mistake, and the reader goes as deep as they do.
+/// The deepest nesting of blocks: deeper nesting is a mistake, and the recursion is as deep as the blocks.
 const DEPTH_MAX: usize = 32;
 
-/// A line with what belongs to it.
+/// A line with its block.
 #[derive(Debug)]
 pub(super) struct LineNode {
-    /// Without indentation and blanks at the end.
+    /// Without indentation and trailing blanks.
     pub(super) span: Span,
     /// The lines of its block.
     pub(super) children: Vec<LineNode>,
-    /// Behind a bare `body` or `json`: its lines as they are, without the indentation of the block.
+    /// After a bare `body` or `json`: its lines unchanged, without the indentation of the block.
     pub(super) raw: Vec<Span>,
 }
 
-/// What the lines of a text are.
+/// The lines of a text as blocks.
 #[derive(Debug, Default)]
 pub(super) struct LineBlocks {
     pub(super) nodes: Vec<LineNode>,
-    /// Those on lines of their own.
+    /// Comments on lines of their own.
     pub(super) comments: Vec<Comment>,
     pub(super) faults: Vec<Diagnostic>,
 }
 
-/// A line as it stands in the text.
+/// A line of the text.
 #[derive(Debug, Clone, Copy)]
 struct SourceLine<'a> {
-    /// Without its end.
+    /// Without its line end.
     text: &'a str,
-    /// Where it begins.
+    /// The offset of its beginning.
     at: usize,
-    /// How many blanks it begins with.
+    /// The number of leading blanks.
     indent: usize,
 }
 
@@ -50,9 +51,9 @@ impl<'a> SourceLine<'a> {
         self.text.trim()
     }
 
-    /// How deep it is: tabs are told, and read as what they look like.
+    /// Its depth; tabs are reported, and count with their usual width.
     fn depth(self) -> usize {
-        /// The width that tabs have where nothing sets it.
+        /// The default width of tabs.
         const TAB: usize = 8;
         let rest = &self.text[self.indent..];
         self.indent + TAB * (rest.len() - rest.trim_start_matches('\t').len())
@@ -66,7 +67,7 @@ impl<'a> SourceLine<'a> {
 
 struct BlockReader<'a> {
     lines: Vec<SourceLine<'a>>,
-    /// The next one.
+    /// The index of the next line.
     idx: usize,
     blocks: LineBlocks,
 }
@@ -108,7 +109,7 @@ impl<'a> BlockReader<'a> {
         }
     }
 
-    /// The next line that says something; comments before it are kept.
+    /// The next line with content; comments before it are kept.
     fn next_line(&mut self) -> Option<SourceLine<'a>> {
         loop {
             let line = *self.lines.get(self.idx)?;
@@ -150,7 +151,7 @@ impl<'a> BlockReader<'a> {
         nodes
     }
 
-    /// Lines that are deeper than the reader goes.
+    /// Skips lines that are nested too deeply.
     fn pass_over(&mut self, above: usize) {
         let mut is_told = false;
         while let Some(line) = self.next_line().filter(|line| line.depth() > above) {
@@ -163,7 +164,7 @@ impl<'a> BlockReader<'a> {
         }
     }
 
-    /// The lines of a text: all that are deeper, with the empty ones between them.
+    /// The lines of a text: all deeper lines, with the empty ones between them.
     fn raw(&mut self, above: usize) -> Vec<Span> {
         let (mut raw, mut width): (Vec<Span>, _) = (Vec::new(), None);
         let mut used = self.idx;

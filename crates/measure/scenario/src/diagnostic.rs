@@ -1,4 +1,4 @@
-//! What is wrong with a scenario, where, and how it is mended.
+//! Errors and warnings of a scenario, with their place and the fix.
 
 use std::fmt::Write as _;
 
@@ -6,77 +6,73 @@ use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
 use super::ast::Span;
 
-/// Whether a scenario can run nevertheless.
+/// Whether a scenario can still run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Nothing runs.
+    /// The scenario cannot run.
     Error,
-    /// It runs, but hardly as it was meant.
+    /// It runs, but probably not as intended.
     Warning,
 }
 
-/// Something that is wrong.
+/// One error or warning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// How bad it is.
     pub severity: Severity,
-    /// What is wrong, in lower case and without a full stop.
+    /// The message, in lower case and without a full stop.
     pub message: String,
-    /// Where.
     pub span: Span,
-    /// What stands under the place; empty when the message says it all.
+    /// The text under the marked place; empty if the message says everything.
     pub label: String,
     /// What to write instead.
     pub fix: Option<String>,
-    /// Another place that has to do with it, and what it is.
+    /// A related place with its description.
     pub other: Option<(Span, String)>,
 }
 
-/// More than a person reads at once: the rest is told when these are mended.
+/// More than a person reads at once; the rest is reported when these are fixed.
 pub(super) const FAULTS_MAX: usize = 100;
 
-/// The candidate that a word resembles; what is too long to be a slip of the finger resembles none.
+/// The candidate that resembles a word; a word too long for a typing error resembles none.
 pub(super) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    /// Comparing takes the product of two lengths, for each candidate.
+    /// A comparison takes the product of the two lengths, for each candidate.
     const LENGTH_MAX: usize = 64;
     const CANDIDATES_MAX: usize = 1000;
     let candidates = candidates.into_iter().filter(|other| other.len() <= LENGTH_MAX).take(CANDIDATES_MAX);
     if word.len() > LENGTH_MAX { None } else { fathom_model::settings::nearest(word, candidates) }
 }
 
-/// What a function returns that cannot go on.
+/// The error of a function that cannot continue.
 pub(super) type BoxedDiagnostic = Box<Diagnostic>;
 
 impl Diagnostic {
-    /// An error.
     #[must_use]
     pub fn error(span: Span, message: impl Into<String>) -> Self {
         Self { severity: Severity::Error, message: message.into(), span, label: String::new(), fix: None, other: None }
     }
 
-    /// A warning.
     pub(super) fn warning(span: Span, message: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::error(span, message) }
     }
 
-    /// What stands under the place.
+    /// Sets the text under the marked place.
     pub(super) fn label(self, label: impl Into<String>) -> Self {
         Self { label: label.into(), ..self }
     }
 
-    /// The same with what to write instead.
+    /// Adds what to write instead.
     #[must_use]
     pub fn fix(self, fix: impl Into<String>) -> Self {
         Self { fix: Some(fix.into()), ..self }
     }
 
-    /// The word that was perhaps meant.
+    /// Suggests the word that was probably meant.
     pub(super) fn suggest(self, nearest: Option<String>) -> Self {
         let fix = nearest.map(|near| format!("did you mean `{near}`?")).or(self.fix);
         Self { fix, ..self }
     }
 
-    /// Another place that has to do with it.
+    /// Adds a related place.
     pub(super) fn other(self, span: Span, label: impl Into<String>) -> Self {
         Self { other: Some((span, label.into())), ..self }
     }
@@ -95,15 +91,15 @@ impl Diagnostic {
     }
 }
 
-/// The nearest end of a character that is not behind `at`.
+/// The nearest character boundary at or before `at`.
 fn before(text: &str, at: usize) -> usize {
     text.floor_char_boundary(at.min(text.len()))
 }
 
-/// Lines longer than this are shown around the place only.
+/// Of longer lines only the surroundings of the place are shown.
 const SHOWN_MAX: usize = 160;
 
-/// What is shown of a line, where it begins in the text, and its number.
+/// The shown part of a line, its offset in the text, and the line number.
 struct Excerpt<'a> {
     text: &'a str,
     start: usize,
@@ -137,7 +133,7 @@ impl<'a> Excerpt<'a> {
     }
 }
 
-/// What is wrong, with the lines it stands in: one block of text for each.
+/// Formats diagnostics with their lines, one block of text for each.
 #[must_use]
 pub fn render(diagnostics: &[Diagnostic], path: &str, text: &str) -> String {
     let renderer = Renderer::plain().term_width(120);

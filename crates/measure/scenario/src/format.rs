@@ -1,4 +1,4 @@
-//! A scenario as all others are written: two blanks for each level, one between words, comments kept.
+//! Formats a scenario: two blanks for each level, one between words, comments kept.
 
 use super::{
     ast::{
@@ -13,10 +13,10 @@ use super::{
     write,
 };
 
-/// Writes a text as all others are written; writing it again changes nothing.
+/// Formats a text; formatting it again changes nothing.
 ///
 /// # Errors
-/// All that keeps the text from being a scenario.
+/// All errors that keep the text from being a scenario.
 pub fn format(text: &str) -> Result<String, Vec<Diagnostic>> {
     let scenario = parse(text)?;
     let mut lines = ScenarioFormatter::default();
@@ -24,7 +24,7 @@ pub fn format(text: &str) -> Result<String, Vec<Diagnostic>> {
     Ok(lines.with_comments(&scenario, text))
 }
 
-/// A line with the place where it stood.
+/// A line with its original place.
 struct FormattedLine {
     start: usize,
     depth: usize,
@@ -32,7 +32,7 @@ struct FormattedLine {
     /// The lines of its text, one level deeper.
     raw: Vec<String>,
     is_comment: bool,
-    /// Whether an empty line stands before it.
+    /// Whether an empty line precedes it.
     is_apart: bool,
 }
 
@@ -58,7 +58,7 @@ impl ScenarioFormatter {
         self.depth -= 1;
     }
 
-    /// Puts comments and empty lines where they were, and all of it in order.
+    /// Restores comments and empty lines, and sorts everything.
     fn with_comments(mut self, scenario: &Scenario, text: &str) -> String {
         self.all.sort_by_key(|line| line.start);
         let (mut behind, mut own) = (Vec::new(), Vec::new());
@@ -81,10 +81,10 @@ impl ScenarioFormatter {
         self.text()
     }
 
-    /// Comments on lines of their own: each as deep as what it precedes, or as the block at whose end it stands.
+    /// Comments on lines of their own: each as deep as the line it precedes, or as the block at whose end it is.
     fn own_lines(&self, comments: &[&Comment], text: &str) -> Vec<FormattedLine> {
         let (mut lines, mut next) = (Vec::new(), 0);
-        // The last line of each block that is not closed yet: its depth and its column.
+        // The last line of each open block: its depth and its column.
         let mut open: Vec<(usize, usize)> = Vec::new();
         for comment in comments {
             let start = comment.span.start;
@@ -96,7 +96,8 @@ impl ScenarioFormatter {
             let own = column(text, start);
             let (depth, column_of_next) =
                 self.all.get(next).map_or((0, 0), |next| (next.depth, column(text, next.start)));
-            // What is indented deeper than a line belongs to it; the last line itself has no block, or what follows is in it.
+            // A comment that is indented deeper than a line belongs to that line's block; the last line itself has no block, or
+            // its block follows.
             let above = open.iter().rev().find(|(_, column)| *column < own).map_or(0, |(depth, _)| depth + 1);
             let ended = above.min(open.last().map_or(0, |(depth, _)| *depth));
             let depth = if own > column_of_next { depth.max(ended) } else { depth };
@@ -120,7 +121,7 @@ impl ScenarioFormatter {
             if line.depth > 0 || line.is_comment || !["user ", "part "].iter().any(|word| line.text.starts_with(word)) {
                 continue;
             }
-            // Comments right above it belong to it.
+            // Comments directly above it belong to it.
             let above =
                 |idx: usize| self.all[idx - 1].is_comment && !self.all[idx].is_apart && self.all[idx - 1].depth == 0;
             let mut first = idx;
@@ -348,7 +349,7 @@ impl ScenarioFormatter {
         }
     }
 
-    /// One line of text stands behind the word, more below it.
+    /// A single line of text follows the keyword, several are put below it.
     fn text_body(&mut self, start: usize, word: &str, lines: Vec<String>) {
         match &lines[..] {
             [one] if one.is_empty() => self.put(start, format!("{word} ${{\"\"}}")),
@@ -376,7 +377,7 @@ impl ScenarioFormatter {
     }
 }
 
-/// A clause that may be missing.
+/// An optional clause.
 fn clause<T>(word: &str, written: Option<&Spanned<T>>) -> String {
     written.map_or(String::new(), |written| format!(" {word} {}", written.text))
 }
@@ -447,7 +448,7 @@ fn test(test: &TestExpr) -> String {
         TestSubject::Body => "body".to_owned(),
         TestSubject::Json(path) => format!("json {}", path.text),
         TestSubject::Cookie(name) => format!("cookie {}", name.text),
-        // A number that is tested must not look like a status.
+        // A tested number must not look like a status.
         TestSubject::Text(template) => match template.fixed() {
             Some(text) => write::quoted(text),
             None => write::operand(template),

@@ -1,7 +1,7 @@
-//! A text that says what users do.
+//! The language of scenarios, which describe the behavior of users.
 //!
-//! [`parse`](fn) makes an [`ast`] of it or says all that is wrong, [`check`](fn) looks at what needs more than the text, [`format`](fn) writes
-//! it as all others are written. Knows no connections.
+//! [`parse`](fn) builds an [`ast`] or reports all errors, [`check`](fn) runs the checks that need more than the grammar,
+//! [`format`](fn) writes the standard form. This crate knows no connections.
 
 pub mod ast;
 mod blocks;

@@ -1,11 +1,11 @@
-//! Texts with holes as they are written: the reverse of what the parser reads.
+//! Writes texts with holes: the reverse of the parser.
 
 use super::{
     ast::{Clock, Hole, HoleSource, Name, Template, TemplatePiece},
     parse::hole::FILTERS,
 };
 
-/// A text as it stands on the rest of a line.
+/// A text on the rest of a line.
 pub(super) fn line(template: &Template) -> String {
     lines_of(template, LineFeed::Named).concat()
 }
@@ -15,14 +15,14 @@ pub(super) fn block(template: &Template) -> Vec<String> {
     lines_of(template, LineFeed::EndsLine)
 }
 
-/// What becomes of a line feed.
+/// How a line feed is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LineFeed {
     Named,
     EndsLine,
 }
 
-/// Blanks at the ends would not be read, and would not be seen either: they are written as holes.
+/// Blanks at the ends would be lost in parsing and are invisible, so they are written as holes.
 fn lines_of(template: &Template, line_feed: LineFeed) -> Vec<String> {
     let mut lines = vec![String::new()];
     let last = template.pieces.len().saturating_sub(1);
@@ -31,7 +31,7 @@ fn lines_of(template: &Template, line_feed: LineFeed) -> Vec<String> {
         match piece {
             TemplatePiece::Hole(hole) => {
                 let line = &mut lines[at_end];
-                // A dollar before a hole would make it none.
+                // A dollar before a hole would make it plain text.
                 let dollars = dollars_at_end(line);
                 named(line, &dollars);
                 line.push_str(&self::hole(hole));
@@ -76,7 +76,7 @@ fn middle(lines: &mut Vec<String>, text: &str, line_feed: LineFeed) {
     }
 }
 
-/// Writes a text as a hole that holds it.
+/// Writes a text as a hole.
 fn named(line: &mut String, text: &str) {
     if !text.is_empty() {
         let dollars = dollars_at_end(line);
@@ -87,7 +87,7 @@ fn named(line: &mut String, text: &str) {
     }
 }
 
-/// Takes the dollars away that a line ends with.
+/// Removes the dollars at the end of a line.
 fn dollars_at_end(line: &mut String) -> String {
     line.split_off(line.trim_end_matches('$').len())
 }
@@ -106,7 +106,7 @@ fn escaped(text: &str) -> String {
     })
 }
 
-/// A value: a number or a single hole as it is, anything else between quotes.
+/// A value: a number or a single hole unquoted, anything else between quotes.
 pub(super) fn operand(template: &Template) -> String {
     match &template.pieces[..] {
         [TemplatePiece::Hole(only)] => hole(only),
@@ -139,7 +139,7 @@ pub(super) fn quoted(text: &str) -> String {
     format!("\"{}\"", escaped(text).replace("${", "$${"))
 }
 
-/// A text without holes: a word as it is, anything else between quotes.
+/// A text without holes: a word unquoted, anything else between quotes.
 pub(super) fn plain(name: &Name) -> String {
     let text = name.text.as_str();
     let is_word = !text.is_empty() && !text.contains(char::is_whitespace) && !text.starts_with(['"', '#']);

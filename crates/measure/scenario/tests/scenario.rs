@@ -1,4 +1,4 @@
-//! Scenarios as people meet them: examples, and what is told of mistakes.
+//! Scenarios from the user's point of view: examples, and the diagnostics of mistakes.
 #![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
 
 use std::{
@@ -30,14 +30,14 @@ fn example_plans_are_written_as_the_formatter_writes() {
     }
 }
 
-/// A text and what is to be told of it.
+/// A text with its expected diagnostics.
 struct Case<'a> {
     name: &'a str,
     text: &'a str,
     expected: &'a str,
 }
 
-/// `=== name`, the text, `---`, what is told of it.
+/// `=== name`, the text, `---`, the expected diagnostics.
 fn cases(file: &str) -> Vec<Case<'_>> {
     let cases = file.split("=== ").skip(1).map(|case| {
         let (name, rest) = case.split_once('\n').unwrap();
@@ -47,7 +47,7 @@ fn cases(file: &str) -> Vec<Case<'_>> {
     cases.collect()
 }
 
-/// What is told of a text: a line for each mistake, with its place, and a line for what to do about it.
+/// The diagnostics of a text: for each mistake a line with its place, and a line with the fix.
 fn told(text: &str) -> String {
     let found = match scenario::parse(text) {
         Ok(parsed) => scenario::check(&parsed, &tree("crates/measure/scenario/tests/scenario")),
@@ -70,7 +70,7 @@ fn each_mistake_is_told_with_its_place_and_its_fix() {
     let file = fs::read_to_string(tree("crates/measure/scenario/tests/scenario/mistakes.txt")).unwrap();
     let cases = cases(&file);
     assert!(cases.len() >= 30, "{}", cases.len());
-    // What is told now stands in one file, to be compared and, where it is better, to be kept.
+    // The present diagnostics are written to one file, to be compared and, if better, kept.
     let now = cases.iter().map(|case| format!("=== {}\n{}---\n{}\n", case.name, case.text, told(case.text)));
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mistakes.txt");
     fs::write(&path, now.collect::<Vec<_>>().join("\n")).unwrap();
@@ -91,7 +91,7 @@ fn whatever_can_be_said_is_written_in_one_way() {
     assert!(formatted == expected, "compare {} with tests/scenario/formatted.scenario", path.display());
 }
 
-/// Texts half as long as a scenario may be, each made of one piece again and again.
+/// Texts half as long as the longest scenario, each made of one repeated piece.
 #[test]
 fn a_comment_stays_with_what_it_precedes_or_with_the_block_that_it_ends() {
     let text = "\
@@ -121,13 +121,13 @@ user b 50%
 # at the end of the file
 ";
     assert_eq!(scenario::format(text).unwrap(), text);
-    // However deep blocks were indented, a comment keeps its place among them.
+    // However deep blocks are indented, a comment keeps its place among them.
     let wide: String = text.lines().fold(String::new(), |all, line| {
         let indent = line.len() - line.trim_start().len();
         all + &" ".repeat(indent) + line + "\n"
     });
     assert_eq!(scenario::format(&wide).unwrap(), text);
-    // What is deeper than a line belongs to it, by however much.
+    // Anything deeper than a line belongs to it, by any number of blanks.
     let between = "user a\n    step one\n        GET /\n      # of the step\n  # of the user\n";
     let formatted = "user a\n  step one\n    GET /\n    # of the step\n  # of the user\n";
     assert_eq!(scenario::format(between).unwrap(), formatted);
@@ -177,7 +177,7 @@ fn the_longest_texts_are_read_in_time_that_grows_with_their_length_only() {
             Err(faults) => faults,
         };
         assert_eq!(scenario::render(&found, "a.scenario", &text).is_empty(), found.is_empty());
-        // What grows with the square of the length takes minutes.
+        // Quadratic growth would take minutes.
         assert!(begin.elapsed() < Duration::from_secs(20), "{name}: {:?}", begin.elapsed());
     }
 }
@@ -194,7 +194,7 @@ fn the_examples_of_the_guide_are_scenarios_or_lines_of_them() {
             .unwrap_or_else(|faults| panic!("{}", scenario::render(&faults, "guide", example)));
         assert_eq!(formatted, **example);
     }
-    // Each line of a table that begins with code has lines of a step, of a user or of the file in it.
+    // Each line of a table that begins with code contains lines of a step, of a user or of the file.
     let lines = guide.lines().filter_map(|line| line.strip_prefix("| `"));
     let codes: Vec<&str> =
         lines.filter_map(|line| line.split("` |").next()).flat_map(|cell| cell.split("`, `")).collect();

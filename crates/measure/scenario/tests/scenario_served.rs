@@ -1,4 +1,4 @@
-//! Scenarios against a small server on loopback: what is sent, byte for byte, and what becomes of what comes back.
+//! Scenarios against a small server on loopback: the exact bytes of requests, and the handling of answers.
 #![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
 
 use std::{
@@ -13,7 +13,7 @@ use fathom_model::{Endpoints, Phases, Record, Role, Settings, Side, units::Nanos
 use fathom_scenario::execution::AppScenario;
 use fathom_sys::{clock, policy::Policy};
 
-/// Long enough for what ends by itself, however busy the machine is.
+/// Long enough for runs that end by themselves, however busy the machine is.
 const LONG: Phases = Phases {
     warmup_max_ns: Nanos::ZERO,
     is_warmup_whole: false,
@@ -21,14 +21,14 @@ const LONG: Phases = Phases {
     interval_ns: Nanos::from_millis(20),
 };
 
-/// A server that keeps the heads that it was sent.
+/// A server that keeps the heads of its requests.
 struct Server {
     address: SocketAddr,
     heads: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
-    /// It ends when the test does; `answer` is given a request line.
+    /// It ends with the test; `answer` receives a request line.
     fn open(answer: impl Fn(&str) -> Vec<u8> + Clone + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -43,7 +43,7 @@ impl Server {
         Self { address, heads }
     }
 
-    /// The lines of each request that have cookies in them.
+    /// The cookie lines of each request.
     fn cookies(&self) -> Vec<Vec<String>> {
         let heads = self.heads.lock().unwrap();
         let cookies = |head: &String| {
@@ -72,14 +72,14 @@ fn attend(mut stream: TcpStream, kept: &Mutex<Vec<String>>, answer: impl Fn(&str
     }
 }
 
-/// Answers 200, or whatever the fields begin with, with a body of its length.
+/// Answers 200, or 302 if the fields begin with a location, with a body of its length.
 fn answer(fields: &str, body: &[u8]) -> Vec<u8> {
     let status = if fields.starts_with("Location") { "302 Found" } else { "200 OK" };
     let head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n{fields}\r\n", body.len());
     [head.as_bytes(), body].concat()
 }
 
-/// One user goes through a scenario.
+/// One user runs a scenario.
 fn run(scenario: &str, server: &Server) -> Record {
     let settings = Settings::default()
         .with("script", scenario)
@@ -101,7 +101,7 @@ fn run(scenario: &str, server: &Server) -> Record {
     AppScenario.prepare(&role, &Policy::anything()).unwrap().run(&TrialContext::new(clock::now(), LONG)).unwrap()
 }
 
-/// What steps failed of, each once.
+/// The causes of failed steps, each once.
 fn causes(record: &Record) -> Vec<String> {
     let steps = &record.users.as_ref().unwrap().steps;
     steps.iter().flat_map(|step| step.errors.keys().map(|cause| format!("{}: {cause}", step.name))).collect()

@@ -1,6 +1,6 @@
-//! How the two sides of a TCP test find each other: the responder listens, the initiator connects, before the start.
+//! Sets up TCP connections before the start: the responder listens, the initiator connects.
 //!
-//! It does not know what the connections are for.
+//! This module does not know what the connections are for.
 
 use std::{
     collections::BTreeMap,
@@ -22,19 +22,19 @@ use crate::{
     resource_error::resource_error,
 };
 
-/// How long after the start a connection of the other side may still arrive.
+/// How long after the start a connection of the initiator may still arrive.
 const ACCEPT_MAX: Nanos = Nanos::from_secs(2);
-/// How long a blocking call waits before it looks whether the trial is over.
+/// The longest blocking wait between two checks for the end of the trial.
 pub const BLOCKING_TIMEOUT: Nanos = Nanos::from_millis(50);
 /// The key of the responder's address in its endpoints.
 const ADDRESS: &str = "address";
 
-/// The connections of one side as they are before the start.
+/// The connections of one side before the start.
 #[derive(Debug)]
 pub enum FlowConnections {
-    /// The responder's: they wait in the listener's queue.
+    /// The responder's connections wait in the listener's queue.
     Listening(Socket),
-    /// The initiator's, with how long each took to open.
+    /// The initiator's connections, with the time that each took to open.
     Connected(Vec<Socket>, Histogram),
 }
 
@@ -45,13 +45,13 @@ pub const PORTS: OptionDoc = OptionDoc {
     default: None,
     help: "number of ports that the responder listens on, starting at --port; each takes one flow per local port and address",
 };
-/// The kernel looks at every second local port first, and at all of those before the others: with half of the usual 28,232
-/// ports taken a connect looks at 14,116 of them, with a quarter taken at two.
+/// The kernel tries every second local port first, and all of those before the others. With half of the usual 28,232 ports in use
+/// a connect tries 14,116 of them, with a quarter in use it tries two.
 const FLOWS_PER_PORT: usize = 7_000;
-/// The most source addresses: with as many, ports are not what runs out.
+/// The most source addresses: with this many, ports are not the limit.
 const SOURCES_MAX: usize = 4096;
 
-/// Where each worker of a responder listens.
+/// The listening addresses of each worker of a responder.
 #[derive(Debug, Clone, Copy)]
 pub struct ListenAddresses {
     first: SocketAddr,
@@ -60,7 +60,7 @@ pub struct ListenAddresses {
 }
 
 impl ListenAddresses {
-    /// With ports that the kernel chooses each worker has its own; with a fixed one they share it, unless there are several.
+    /// With ports chosen by the kernel each worker has its own. A single fixed port is shared by all workers; several are distributed.
     ///
     /// # Errors
     /// There are not that many ports from the first one on.
@@ -69,7 +69,7 @@ impl ListenAddresses {
         let first = options::listen_address(role);
         let asked = options::count(&role.settings, &PORTS);
         let n_ports = match first.port() {
-            // As many for each worker, so that each has as many flows.
+            // The same number for each worker, so that each has the same number of flows.
             0 => asked.unwrap_or(n_flows.div_ceil(FLOWS_PER_PORT)).div_ceil(n_workers) * n_workers,
             _ => asked.unwrap_or(1),
         };
@@ -95,19 +95,19 @@ impl ListenAddresses {
     }
 }
 
-/// From where to where each connection of an initiator goes.
+/// The destination and source of each of an initiator's connections.
 #[derive(Debug, Clone)]
 pub struct ConnectTargets {
     to: Vec<Target>,
-    /// What to bind to; nothing where the kernel chooses the same.
+    /// The address to bind to; `None` if the kernel chooses the same.
     from: Vec<Option<IpAddr>>,
 }
 
 impl ConnectTargets {
-    /// What the responder told, and the addresses of this host.
+    /// Takes the responder's reported addresses, and the addresses of this host.
     ///
     /// # Errors
-    /// The responder told nothing, or the kernel refuses the options that were asked for.
+    /// The responder reported no address, or the kernel refuses the requested options.
     pub fn of(role: &Role, kind: &'static str, options: &SocketOptions) -> Result<Self, Error> {
         let to = options.targets(&responder_addresses(role, kind)?)?;
         let first = to[0].address;
@@ -116,7 +116,7 @@ impl ConnectTargets {
             [] => vec![role.address.filter(|from| !is_default_source(*from, first))],
             sources => sources.iter().copied().map(Some).collect(),
         };
-        // One socket that is thrown away shows what the kernel refuses, before many are opened.
+        // One temporary socket shows what the kernel refuses, before many are opened.
         let probe = socket::stream(first).map_err(|cause| Error::System { what: "open a socket".to_owned(), cause })?;
         options.bind(&probe, (role.address, 0), &to[0])?;
         options.apply(&probe)?;
@@ -124,15 +124,15 @@ impl ConnectTargets {
         Ok(Self { to, from })
     }
 
-    /// The destination of a connection, and the address it is bound to, by its number.
+    /// The destination and the source address of a connection, by its number.
     pub fn addresses_of(&self, number: usize) -> (&Target, Option<IpAddr>) {
         (&self.to[number % self.to.len()], self.from[number / self.to.len() % self.from.len()])
     }
 
-    /// Whether there are local ports for that many connections at once.
+    /// Checks that there are local ports for `n_flows` concurrent connections.
     ///
     /// # Errors
-    /// There are not, with what to do.
+    /// There are not enough; the error names the remedy.
     pub fn check_ports(&self, n_flows: usize) -> Result<(), Error> {
         let ports = limits::local_ports()
             .map_err(|cause| Error::System { what: "read the range of local ports".to_owned(), cause })?;
@@ -150,7 +150,7 @@ impl ConnectTargets {
         Err(Error::Unsupported { what, hint: Some(hint) })
     }
 
-    /// Why a connection, by its number, did not come about.
+    /// The error of a connection, by its number, that could not be opened.
     pub fn connect_error(&self, number: usize, cause: fathom_sys::Error) -> Error {
         let (to, from) = self.addresses_of(number);
         let from = from.map_or_else(String::new, |from| format!(" from {from}"));
@@ -158,39 +158,39 @@ impl ConnectTargets {
     }
 }
 
-/// Whether the kernel chooses this address by itself for what goes there, which saves two system calls per connection.
+/// Whether the kernel chooses this address by itself for the destination, which saves two system calls per connection.
 fn is_default_source(from: IpAddr, to: SocketAddr) -> bool {
     let any = if to.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
     let chosen = UdpSocket::bind((any, 0)).and_then(|probe| {
-        // Nothing is sent: it only looks for the route.
+        // Nothing is sent: the connect only looks up the route.
         probe.connect(to)?;
         probe.local_addr()
     });
     chosen.is_ok_and(|chosen| chosen.ip() == from)
 }
 
-/// By which datagrams of this trial are known; the token alone is what nobody can guess.
+/// The secret that identifies the datagrams of this trial; only the token in it is unguessable.
 pub fn trial_secret(role: &Role) -> u64 {
     role.meeting.token ^ role.seed
 }
 
-/// What a responder tells: where it listens.
+/// The endpoints of a responder that listens at one address.
 pub fn endpoint(address: SocketAddr) -> Endpoints {
     BTreeMap::from([(ADDRESS.to_owned(), address.to_string())])
 }
 
-/// What a responder tells that listens in several places.
+/// The endpoints of a responder that listens at several addresses.
 pub fn endpoints_of(addresses: &[SocketAddr]) -> Endpoints {
     let all: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
     BTreeMap::from([(ADDRESS.to_owned(), all.join(","))])
 }
 
-/// Where the responder listens.
+/// The first address of the responder.
 pub fn responder_address(role: &Role, kind: &'static str) -> Result<SocketAddr, Error> {
     responder_addresses(role, kind).map(|told| told[0])
 }
 
-/// Where the responder listens, at least in one place.
+/// The addresses of the responder, at least one.
 pub fn responder_addresses(role: &Role, kind: &'static str) -> Result<Vec<SocketAddr>, Error> {
     let missing = || Error::Endpoint { kind, what: ADDRESS };
     let text = role.peer.get(ADDRESS).ok_or_else(missing)?;
@@ -227,7 +227,7 @@ impl FlowConnections {
         Ok((Self::Connected(sockets, times), notes))
     }
 
-    /// What the other side needs to know.
+    /// The endpoints for the other side.
     pub fn endpoints(&self) -> Endpoints {
         match self {
             Self::Listening(listener) => local_address(listener).map(endpoint).unwrap_or_default(),
@@ -235,7 +235,7 @@ impl FlowConnections {
         }
     }
 
-    /// How long each of the initiator's connections took to open.
+    /// The time that each of the initiator's connections took to open.
     pub fn connect_times(&self) -> Histogram {
         match self {
             Self::Listening(_) => Histogram::new(),
@@ -243,7 +243,7 @@ impl FlowConnections {
         }
     }
 
-    /// All connections, blocking at most [`BLOCKING_TIMEOUT`].
+    /// Returns all connections, with blocking calls limited to [`BLOCKING_TIMEOUT`].
     pub fn establish(self, n_flows: usize, session: &TrialContext) -> Result<Vec<Socket>, Error> {
         let sockets = match self {
             Self::Connected(sockets, _) => sockets,
@@ -280,7 +280,7 @@ fn accept_all(listener: &Socket, n_flows: usize, session: &TrialContext) -> Resu
     Ok(sockets)
 }
 
-/// Deals things out to `n_hands` as evenly as they go.
+/// Distributes items to `n_hands` groups as evenly as possible.
 pub fn distribute<T>(things: Vec<T>, n_hands: usize) -> Vec<Vec<T>> {
     let mut hands: Vec<Vec<T>> = (0..n_hands).map(|_| Vec::new()).collect();
     for (idx, thing) in things.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! How the flows of a side are spread over its workers and their tables of descriptors.
+//! Distributes the flows of a side over its workers and their descriptor tables.
 
 use fathom_engine::Error;
 use fathom_model::Role;
@@ -6,21 +6,21 @@ use fathom_sys::process::limits;
 
 use crate::options::{self, WORKERS, count};
 
-/// Descriptors of a table beside those of flows: a ring or an epoll, listeners, standard streams and files.
+/// Descriptors of a table besides those of flows: a ring or an epoll, listeners, standard streams and files.
 const DESCRIPTORS_MORE: u64 = 128;
-/// Of that many flows the conductor samples `TCP_INFO`, at a descriptor and some microseconds each: they show what the others do.
+/// The most flows whose `TCP_INFO` is sampled, at a descriptor and some microseconds each: they are representative of the rest.
 pub(crate) const WATCHED_MAX: usize = 64;
 
-/// Whether the workers of a side share the process's table of descriptors.
+/// Whether the workers of a side share the descriptor table of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DescriptorTables {
     /// One table holds all flows.
     Shared,
-    /// Each worker has one of its own.
+    /// Each worker has its own.
     PerWorker,
 }
 
-/// How the flows of a side are spread over its workers.
+/// The distribution of the flows of a side over its workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FlowLayout {
     pub(crate) n_flows: usize,
@@ -29,10 +29,10 @@ pub(crate) struct FlowLayout {
 }
 
 impl FlowLayout {
-    /// As many workers as were asked for, or as there are cores; more when their tables would not hold the flows.
+    /// Uses the requested number of workers, or one per core; more if their tables would not hold the flows.
     ///
     /// # Errors
-    /// The tables of the workers that were asked for do not hold the flows.
+    /// The tables of the requested workers do not hold the flows.
     pub(crate) fn of(role: &Role) -> Result<Self, Error> {
         let cannot = |cause| Error::System { what: "read the limit of open descriptors".to_owned(), cause };
         let per_table = limits::descriptors_max().map_err(cannot)?.saturating_sub(DESCRIPTORS_MORE).max(1);

@@ -1,8 +1,8 @@
 //! Layer 4: TCP and UDP.
 //!
-//! Every kind has two sides: a responder that is prepared first and says where it listens, and an initiator that connects to it
-//! while it is prepared, so that connecting is not part of what is measured (except where it is what is measured). This crate
-//! knows nothing of how hosts are reached, of other layers and of output.
+//! Every kind has two sides: a responder that is prepared first and reports its address, and an initiator that connects to it
+//! during preparation, so that connecting is not part of the measurement unless it is the object of the test. This crate knows
+//! nothing of how hosts are reached, of other layers and of output.
 
 mod churn;
 pub mod connection_setup;

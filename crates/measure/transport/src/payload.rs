@@ -1,9 +1,9 @@
-//! What is sent: bytes that no middlebox compresses away, the same for the same seed.
+//! The payload: incompressible bytes, the same for the same seed.
 
 /// The alignment of buffers, so that a copy never begins in the middle of a page.
 const PAGE: usize = 4096;
 
-/// A buffer that begins on a page and whose pages are all present.
+/// A page-aligned buffer whose pages are all resident.
 #[derive(Debug)]
 pub struct Payload {
     storage: Vec<u8>,
@@ -12,7 +12,7 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// `length` pseudo-random bytes.
+    /// Creates `length` pseudo-random bytes.
     #[must_use]
     pub fn random(length: usize, seed: u64) -> Self {
         let storage = vec![0; length + PAGE];
@@ -22,7 +22,6 @@ impl Payload {
         payload
     }
 
-    /// The bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.storage[self.start..][..self.length]

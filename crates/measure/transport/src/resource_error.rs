@@ -1,9 +1,9 @@
-//! Ports and descriptors that have run out.
+//! Errors of exhausted ports and descriptors.
 
 use fathom_engine::Error;
 use fathom_sys::ExhaustedResource;
 
-/// A failure of the system, with what to do when ports or descriptors have run out.
+/// A system error, with a hint if ports or descriptors have run out.
 pub(crate) fn resource_error(what: &str, cause: fathom_sys::Error) -> Error {
     let hint = match cause.shortage() {
         Some(ExhaustedResource::Address) if cause.call.starts_with("connect") => {

@@ -1,6 +1,7 @@
-//! `TCP_INFO` of the flows of a test, sampled beside it.
+//! Samples `TCP_INFO` of the flows while a test runs.
 //!
-//! Memory is constant in time and in the number of flows: when a series is full, every second sample goes and the distance doubles.
+//! Memory use is constant in time and in the number of flows: when a series is full, every second sample is dropped and the
+//! interval doubles.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,10 +19,10 @@ const SAMPLES_MAX: usize = 4096;
 /// The most flows that are sampled.
 const FLOWS_MAX: usize = 512;
 
-/// The total of what TCP sent, retransmissions included; `bytes_sent` among the totals is what it was handed.
+/// The total bytes that TCP sent, retransmissions included; the total `bytes_sent` is what the application handed to it.
 pub const BYTES_TRANSMITTED: &str = "bytes_transmitted";
 
-/// Samples every flow once per interval, from the thread that conducts.
+/// Samples every flow once per interval, on the conductor thread.
 #[derive(Debug)]
 pub struct TcpInfoSampler {
     sockets: Vec<Arc<Socket>>,
@@ -32,12 +33,12 @@ pub struct TcpInfoSampler {
     n_intervals: usize,
 }
 
-/// Where the payload of a flow is counted: the worker of the flow's number has it in this counter.
+/// The counter of a flow's payload: the worker with the flow's number counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PayloadCount {
     /// The name in samples: [`tcp::PAYLOAD_BYTES_SENT`] or [`tcp::PAYLOAD_BYTES_RECEIVED`].
     pub name: &'static str,
-    /// Its place among the counters of the crew.
+    /// Its index among the counters of the workers.
     pub counter: usize,
 }
 
@@ -72,7 +73,7 @@ fn values(info: &TcpInfo) -> BTreeMap<String, u64> {
     rows.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
 }
 
-/// Local and remote address of a connection.
+/// The local and remote address of a connection.
 fn id(socket: &Socket) -> String {
     let text = |address: std::io::Result<fathom_sys::socket::SockAddr>| {
         address.ok().and_then(|address| address.as_socket()).map_or("-".to_owned(), |address| address.to_string())
@@ -93,7 +94,7 @@ impl TcpInfoSampler {
         }
     }
 
-    /// Adds to the samples what each flow carried, one worker per flow.
+    /// Adds the payload of each flow to the samples, with one worker per flow.
     #[must_use]
     pub fn with_payload_counts(self, payload: Vec<PayloadCount>) -> Self {
         Self { payload, ..self }
@@ -101,7 +102,7 @@ impl TcpInfoSampler {
 
     fn sample(&mut self, at_ns: Nanos, counts: WorkerCounts<'_>) {
         for (idx, (socket, flow)) in self.sockets.iter().zip(&mut self.flows).enumerate() {
-            // A connection that broke has no more to tell; its earlier samples stay.
+            // A broken connection has no further samples; its earlier ones stay.
             let Ok(info) = TcpInfo::of(socket) else { continue };
             let mut values = values(&info);
             let payload = self.payload.get(idx).and_then(|of| Some((of.name.to_owned(), counts.of(idx, of.counter)?)));
@@ -126,7 +127,7 @@ impl TcpInfoSampler {
         self.sample_every *= 2;
     }
 
-    /// Takes a last sample and writes all of them, with the totals that follow, to the record.
+    /// Takes a last sample, and writes all samples and the totals derived from them to the record.
     pub fn finish(mut self, record: &mut Record, counts: WorkerCounts<'_>) {
         self.sample(record.timeline.end_ns.last().copied().unwrap_or_default(), counts);
         for (value, total) in [

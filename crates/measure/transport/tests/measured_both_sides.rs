@@ -18,10 +18,10 @@ use fathom_model::{PeerClock, Phases, Record, Role, Settings, Side, names::count
 use fathom_sys::{clock, policy::Policy};
 use fathom_transport::KINDS;
 
-/// Trials that compete for the cores would measure each other.
+/// Concurrent trials would compete for the cores and distort each other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// What both sides recorded.
+/// The records of both sides.
 struct Trial {
     initiator: Record,
     responder: Record,
@@ -60,12 +60,12 @@ fn prepare(kind: &str, options: &[(&str, &str)]) -> Result<[Box<dyn Test>; 2], E
 fn sessions(kind: &str) -> [TrialContext; 2] {
     let phases = role(kind, Side::Initiator, &Settings::default()).phases;
     let start = clock::now() + Nanos::from_millis(20);
-    // Both sides are in this process, and read one clock.
+    // Both sides are in this process and read the same clock.
     let session = || TrialContext { peer_clock: Some(PeerClock::default()), ..TrialContext::new(start, phases) };
     [session(), session()]
 }
 
-/// Options with what a kind cannot do without.
+/// Options with those that a kind requires.
 fn needed<'a>(kind: &str, options: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let needed: &[(&str, &str)] = match kind {
         "tcp_rfc6349" | "tcp_rfc6349_down" => &[("bandwidth", "1G"), ("baseline-rtt", "1ms")],
@@ -79,7 +79,7 @@ fn run(kind: &str, options: &[(&str, &str)]) -> Trial {
     run_both(kind, prepare(kind, options).unwrap(), || ())
 }
 
-/// Runs a trial as an agent would: the responder is told to finish when the initiator has come back.
+/// Runs a trial like an agent: the responder is told to finish when the initiator has returned.
 fn run_both(kind: &str, tests: [Box<dyn Test>; 2], over: impl FnOnce()) -> Trial {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     run_in(sessions(kind), tests, over)
@@ -158,7 +158,7 @@ fn probes_are_answered_in_time_order_beside_every_load() {
         let trial = run("tcp_loaded", &[("direction", load), ("flows", "2"), ("probe-rate", "500")]);
         assert_clean(&trial);
         let response = &trial.initiator.distributions["response_time_ns"];
-        // 500 per second for at least 300 ms; a machine that is busy ends the measured part later, and the record says when.
+        // 500 per second for at least 300 ms. A busy machine ends the measured part later, and the record contains the time.
         let (from, to) = trial.initiator.measured_ns;
         let most = (to - from).0 / 2_000_000 + 5;
         assert!((145..=most).contains(&response.count()), "{load}: {} of {most} probes", response.count());
@@ -200,7 +200,7 @@ fn every_way_to_send_and_to_receive_carries_the_same_bytes() {
             assert!(sent > 10_000_000, "{sent} bytes with {send}, {receive}");
             assert_eq!(sent, total(&trial.responder, count::BYTES_RECEIVED));
             let has = |record: &Record, id: &str| record.notes.iter().any(|note| note.id == id);
-            // Every packet to the own host is copied: that the kernel says so shows that it was asked for no copy.
+            // Every packet to the host itself is copied; that the kernel reports this shows that zero copy was requested.
             assert_eq!(has(&trial.initiator, "zerocopy-copied"), send == "zerocopy", "{:?}", trial.initiator.notes);
             assert_eq!(has(&trial.responder, "receive-truncated"), receive == "truncate");
         }
@@ -243,7 +243,7 @@ fn a_receiver_that_waits_for_more_than_arrives_still_counts_in_time() {
     let trial = run("tcp_stream", &[("wake", "16MiB"), ("rate", "8M")]);
     assert_clean(&trial);
     let column = &trial.responder.timeline.counters[count::BYTES_RECEIVED];
-    // 300 ms are measured; a receive ends after 50 ms whatever has come.
+    // 300 ms are measured; a receive ends after 50 ms with any amount of data.
     assert!(column.iter().filter(|growth| **growth > 0).count() >= 3, "{column:?}");
 }
 
@@ -330,7 +330,7 @@ fn every_transaction_is_counted_by_both_sides_and_timed() {
         let flows: u64 = options[0].1.parse().unwrap();
         assert_eq!(trial.initiator.distributions["connect_time_ns"].count(), flows);
         assert_eq!(u64::try_from(trial.initiator.flows.len()).unwrap(), flows);
-        // What the responder accepts after the start is served, but not sampled.
+        // Connections accepted after the start are served, but not sampled.
         assert!(u64::try_from(trial.responder.flows.len()).unwrap() <= flows);
     }
 }
@@ -366,7 +366,7 @@ fn transactions_go_over_multipath_tcp_in_every_way_of_serving_them() {
 fn a_flow_that_spins_counts_as_one_that_sleeps_and_says_so() {
     let trial = run("tcp_rr", &[("flows", "1"), ("spin", "true")]);
     assert_clean(&trial);
-    // On a machine whose cores are all wanted, spinning may leave the other side little time.
+    // On a machine with no idle core, spinning may leave the other side little time.
     let asked = total(&trial.initiator, count::TRANSACTIONS);
     assert!(asked > 0 && asked == total(&trial.responder, count::TRANSACTIONS), "{asked}");
     assert!(trial.initiator.notes.iter().any(|note| note.id == "spin"));
@@ -437,7 +437,7 @@ fn every_connection_is_opened_used_and_closed_on_both_sides() {
     }
 }
 
-/// Of a stream of datagrams, the side that sends and the side that receives.
+/// The sending and the receiving side of a stream of datagrams.
 fn ends<'a>(kind: &str, trial: &'a Trial) -> (&'a Record, &'a Record) {
     if kind == "udp_stream_down" { (&trial.responder, &trial.initiator) } else { (&trial.initiator, &trial.responder) }
 }
@@ -463,7 +463,7 @@ fn every_request_in_a_datagram_is_answered_lost_or_unfinished() {
     }
 }
 
-/// An initiator against a UDP socket of the test, which does something with each datagram until told.
+/// An initiator against a UDP socket of the test, which calls `each` for every datagram until stopped.
 fn against_datagrams(options: &[(&str, &str)], mut each: impl FnMut(&UdpSocket, &[u8], SocketAddr) + Send) -> Record {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let socket = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
@@ -497,9 +497,9 @@ fn lost_and_late_answers_are_counted_and_stall_no_flow() {
         let record = against_datagrams(&options, |socket, request, from| {
             n += 1;
             match n % 3 {
-                // Nobody answers.
+                // No answer.
                 0 => {}
-                // Twice.
+                // Two answers.
                 1 => (0..2).for_each(|_| assert_eq!(socket.send_to(request, from).unwrap(), request.len())),
                 _ => assert_eq!(socket.send_to(request, from).unwrap(), request.len()),
             }
@@ -626,7 +626,7 @@ fn one_way_delays_are_told_with_the_error_of_the_clocks_or_withheld_where_it_is_
         (error, record.distributions.get("one_way_delay_ns").cloned())
     };
     let compared = |error, ahead_ns| Some(PeerClock { ahead_ns, error_ns: Some(error), compared_ns: clock::now() });
-    // The receiver is told that the sender's clock is ahead, so all seems to take that much longer.
+    // The receiver assumes that the sender's clock is ahead, so all delays appear longer by that much.
     let (error, delays) = told(compared(Nanos::from_millis(1), 50_000_000));
     let error = error.unwrap();
     assert!((1_000_000..1_100_000).contains(&error), "{error} ns, with what the clocks drift in a second");
@@ -679,7 +679,7 @@ fn a_stream_leaves_from_the_sources_and_through_the_device_that_were_asked_for()
     assert_eq!(refused("interface", "none0"), "cannot send through the interface none0");
 }
 
-/// What a relay did to the datagrams that passed it.
+/// What a relay did to the passing datagrams.
 #[derive(Debug, Default)]
 struct Planted {
     lost: u64,
@@ -687,10 +687,10 @@ struct Planted {
     overtaken: u64,
 }
 
-/// How many datagrams overtake one that is held back.
+/// How many datagrams overtake a delayed one.
 const OVERTAKE: u32 = 3;
 
-/// Passes datagrams on from `front` to `to`, and answers back, with planted mishaps, until it is told to stop.
+/// Relays datagrams from `front` to `to`, and answers back, with deliberate faults, until it is stopped.
 fn relay(front: &UdpSocket, to: SocketAddr, stop: &AtomicBool) -> Planted {
     let back = UdpSocket::bind("127.0.0.1:0").unwrap();
     back.connect(to).unwrap();
@@ -843,7 +843,7 @@ fn an_abort_ends_both_sides_quickly_and_leaves_incomplete_records() {
     }
 }
 
-/// Plays an initiator against something that is no responder of ours, which is told when to go away.
+/// Runs an initiator against a server of the test, which is told when to stop.
 fn against(kind: &str, options: &[(&str, &str)], serve: impl FnOnce(&TcpListener, &StopFlag) + Send) -> Record {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -867,7 +867,7 @@ fn against(kind: &str, options: &[(&str, &str)], serve: impl FnOnce(&TcpListener
     })
 }
 
-/// Accepts whatever comes until it is told to go, and does something with each connection.
+/// Accepts connections until stopped, and calls `each` for every one.
 fn accept_all(listener: &TcpListener, stop: &StopFlag, mut each: impl FnMut(&mut TcpStream) -> bool) {
     let mut open: Vec<TcpStream> = Vec::new();
     while stop.state() == Stop::Continue {
@@ -880,7 +880,7 @@ fn accept_all(listener: &TcpListener, stop: &StopFlag, mut each: impl FnMut(&mut
     }
 }
 
-/// One way of each engine: blocking, `io_uring` or what there is, epoll.
+/// One configuration per engine: blocking, `io_uring` or its fallback, epoll.
 const ENGINES: &[&[(&str, &str)]] = &[&[("flows", "1")], &[("flows", "3"), ("threads", "1")], EPOLL];
 const EPOLL: &[(&str, &str)] = &[("flows", "3"), ("threads", "1"), ("reactor", "epoll")];
 

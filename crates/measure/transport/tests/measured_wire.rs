@@ -1,4 +1,4 @@
-//! Streams of datagrams between two network namespaces, over a wire that loses on purpose.
+//! Streams of datagrams between two network namespaces, over a link that drops on purpose.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
@@ -20,7 +20,7 @@ fn or_skip<T>(outcome: fathom_sys::Result<T>) -> Option<T> {
 }
 
 const PORT: u16 = 9100;
-/// Of this many datagrams the wire loses one.
+/// The link drops one of this many datagrams.
 const LOSES: u64 = 10;
 const PHASES: Phases = Phases {
     warmup_max_ns: Nanos::from_millis(50),
@@ -29,7 +29,7 @@ const PHASES: Phases = Phases {
     interval_ns: Nanos::from_millis(50),
 };
 
-/// Two hosts joined by a wire, the first of which initiates; gone with the test, however it ends.
+/// Two hosts joined by a link, the first of which is the initiator; removed with the test, however it ends.
 struct Wire {
     hosts: [NetNs; 2],
 }
@@ -59,7 +59,7 @@ impl Wire {
         self.hosts[host].enter_with(work).unwrap()
     }
 
-    /// Lets the device of the responder lose every tenth datagram of the stream.
+    /// Makes the device of the responder drop every tenth datagram of the stream.
     fn lossy(&self) -> Option<(DropProgram, XdpLink)> {
         let every = NonZeroU32::new(u32::try_from(LOSES).unwrap()).unwrap();
         let gate = or_skip(dropper(FrameMatch::UdpPort(PORT), every))?;
@@ -125,7 +125,7 @@ fn what_a_device_loses_is_missing_exactly_and_in_bursts_of_one() {
             continue;
         }
         let bursts = &receiver.distributions["loss_burst_datagrams"];
-        // What is lost behind the highest number that came, such as the last mark of the end, is in no burst.
+        // Losses after the highest received number, such as the last end mark, are in no burst.
         assert!(lost - bursts.count() <= 1 && bursts.max() == Some(1), "{lost} lost, {} bursts", bursts.count());
         assert!(lost.abs_diff(sent / LOSES) <= 1, "{lost} of {sent}");
     }
@@ -140,7 +140,7 @@ fn datagrams_longer_than_the_wire_takes_at_once_leave_without_super_buffers_and_
     assert!(sender.errors.is_empty() && sender.totals[count::SENT] > 50, "{:?}", sender.errors);
     let dropped = receiver.totals[count::SOCKET_DROPPED];
     assert_eq!(receiver.totals[count::RECEIVED] + dropped, sender.totals[count::SENT]);
-    // Asked for by name, a refusal is an error and no other way is taken.
+    // If it is requested by name, a refusal is an error and there is no fallback.
     let [sender, _] = wire.run(&[("pps", "1k"), ("size", "3000"), ("offload", "gso")]);
     assert!(sender.errors.keys().any(|cause| cause.starts_with("sendmmsg")), "{:?}", sender.errors);
     assert_eq!(sender.totals[count::BYTES_SENT] / 3000, 0, "only marks of the end were sent");

@@ -1,33 +1,31 @@
-//! One connection, from nothing until it is ready for requests.
+//! One connection, from closed to ready for requests.
 
 use fathom_model::units::Nanos;
 
 use super::RequestStage;
 use crate::target::{self, Channel};
 
-/// What a line is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConnectState {
-    /// Without a socket.
+    /// Has no socket.
     Closed,
-    /// Waiting for an address since then.
+    /// Has been waiting for an address since this time.
     Resolving(Nanos),
-    /// Connecting since then.
+    /// Has been connecting since this time.
     Connecting(Nanos),
-    /// Connected since then, and busy with what comes before HTTP: a proxy, TLS.
+    /// Connected at this time; the steps before HTTP (proxy, TLS) are in progress.
     Negotiating(Nanos),
-    /// Ready for requests.
     Open,
 }
 
-/// A connection, as far as it is not HTTP.
+/// The state of a connection below HTTP.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(super) state: ConnectState,
     pub(crate) channel: Channel,
-    /// Which of the servers it is for.
+    /// The index of the server that it connects to.
     pub(crate) upstream: u16,
-    /// How long it took to come about; whoever has told it takes it.
+    /// The time that the connect took; cleared once it has been reported.
     pub(crate) connect_time: Nanos,
 }
 
@@ -36,18 +34,17 @@ impl Connection {
         Self { state: ConnectState::Closed, channel: Channel::default(), upstream: route, connect_time: Nanos::ZERO }
     }
 
-    /// Whether requests may be sent.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
         self.state == ConnectState::Open
     }
 
-    /// Whether it is on its way from shut to open.
+    /// Whether it is between closed and open.
     pub(crate) fn is_opening(&self) -> bool {
         !matches!(self.state, ConnectState::Open | ConnectState::Closed)
     }
 
-    /// What is under way while it is opening.
+    /// The step in progress while it is opening.
     pub(crate) fn stage(&self) -> Option<RequestStage> {
         match self.state {
             ConnectState::Closed | ConnectState::Open => None,
@@ -59,7 +56,7 @@ impl Connection {
         }
     }
 
-    /// Since when that is under way.
+    /// When that step began.
     pub(crate) fn since(&self) -> Option<Nanos> {
         match self.state {
             ConnectState::Closed | ConnectState::Open => None,
@@ -69,7 +66,7 @@ impl Connection {
         }
     }
 
-    /// What takes longer than `timeout` while it is opening.
+    /// The step in progress if it has taken longer than `timeout`.
     pub(crate) fn overdue(&self, now: Nanos, timeout: Nanos) -> Option<RequestStage> {
         self.since().filter(|since| now.since(*since) > timeout).and_then(|_| self.stage())
     }

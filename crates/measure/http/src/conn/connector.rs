@@ -1,4 +1,4 @@
-//! The worker's way to open lines and to hear what comes on them.
+//! Opens the connections of one worker and handles their events.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -15,14 +15,14 @@ use crate::target::{
     TlsBuffers,
 };
 
-/// How long lines took to open, step by step.
+/// The time that each step of opening connections took.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectTimes {
     pub(crate) resolve: Histogram,
     pub(crate) connect: Histogram,
     pub(crate) proxy: Histogram,
     pub(crate) tls: Histogram,
-    /// Handshakes of TLS that resumed the session of an earlier one.
+    /// TLS handshakes that resumed an earlier session.
     pub(crate) n_resumed: u64,
 }
 
@@ -36,23 +36,23 @@ impl ConnectTimes {
     }
 }
 
-/// What became of something that was heard on a line.
+/// The outcome of an event on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectProgress {
-    /// Nothing that concerns HTTP.
+    /// Nothing for HTTP.
     Nothing,
-    /// The line is open now; bytes for HTTP may have come with it.
+    /// The connection is now open; bytes for HTTP may have arrived with it.
     Ready,
-    /// Bytes for HTTP, which lie on the desk.
+    /// Bytes for HTTP are in the TLS buffers.
     Data,
     /// The same, and they are the last.
     Ended,
 }
 
-/// All lines of a worker go through it; they themselves belong to the engine, which keeps more of each.
+/// Opens, closes and decrypts all connections of a worker. The engine owns the connections, because it keeps more state for each.
 pub(crate) struct Connector<R> {
     pub(crate) reactor: R,
-    /// Where encrypted lines leave what was decrypted, and what is to be sent.
+    /// Holds decrypted bytes, and encrypted bytes to send.
     pub(crate) tls_buffers: TlsBuffers,
     pub(crate) times: ConnectTimes,
     config: Arc<LoadConfig>,
@@ -62,10 +62,10 @@ pub(crate) struct Connector<R> {
 }
 
 impl<R: Reactor> Connector<R> {
-    /// That of worker `idx` of `n_workers`, for that many lines; the token behind theirs is that of the bell.
+    /// Returns the connector of worker `idx` of `n_workers`, for `n_lines` connections. The token after theirs is the waker's.
     ///
     /// # Errors
-    /// When the kernel gives no reactor, or no threads for lookups.
+    /// The kernel provides no reactor, or no threads for lookups.
     pub(crate) fn new(
         target: &Arc<LoadConfig>,
         (idx, n_workers): (usize, usize),
@@ -93,10 +93,10 @@ impl<R: Reactor> Connector<R> {
         self.n_connecting < CONNECTING_MAX
     }
 
-    /// Begins to open a line that is shut.
+    /// Begins to open a closed connection.
     ///
     /// # Errors
-    /// What kept it from beginning; the line has to be hung up as after every failure.
+    /// The connect could not begin. The caller must close the connection, as after every failure.
     pub(crate) fn connect(&mut self, idx: usize, line: &mut Connection, now: Nanos) -> Result<(), RequestFault> {
         self.n_connecting += 1;
         line.state = ConnectState::Resolving(now);
@@ -118,14 +118,14 @@ impl<R: Reactor> Connector<R> {
         Ok(())
     }
 
-    /// Takes what the bell of the resolver says; then [`Connector::next_lookup`] has news.
+    /// Handles an event of the resolver's waker; [`Connector::next_lookup`] then has results.
     pub(crate) fn on_waker(&mut self, event: Event) {
         if let Event::Received(piece) = event {
             self.reactor.release(piece);
         }
     }
 
-    /// The next answer of the resolver, until there is none; places are for [`Connector::on_lookup`].
+    /// Returns the next result of the resolver, if any. Results for a connection go to [`Connector::on_lookup`].
     pub(crate) fn next_lookup(&mut self, at: Nanos) -> Option<LookupResult> {
         let looked_up = self.resolver.next_lookup(at)?;
         let (LookupResult::Route { took, .. } | LookupResult::Connection { took, .. }) = &looked_up;
@@ -133,10 +133,10 @@ impl<R: Reactor> Connector<R> {
         Some(looked_up)
     }
 
-    /// Goes on with a line that waited for a place; one that was given up meanwhile has no use for it.
+    /// Continues with a connection that waited for an address. A connection that was given up meanwhile ignores it.
     ///
     /// # Errors
-    /// What keeps the line from coming about.
+    /// The connection cannot be opened.
     pub(crate) fn on_lookup(
         &mut self,
         idx: usize,
@@ -149,10 +149,10 @@ impl<R: Reactor> Connector<R> {
         self.start_connect(idx, line, (&place.map_err(RequestFault::connect)?, at))
     }
 
-    /// The socket is connected; what lies between it and HTTP begins.
+    /// Continues once the socket is connected: the steps between TCP and HTTP begin.
     ///
     /// # Errors
-    /// What keeps the line from coming about.
+    /// The connection cannot be opened.
     pub(crate) fn on_connected(
         &mut self,
         idx: usize,
@@ -161,7 +161,7 @@ impl<R: Reactor> Connector<R> {
     ) -> Result<ConnectProgress, RequestFault> {
         let ConnectState::Connecting(since) = line.state else { return Ok(ConnectProgress::Nothing) };
         line.state = ConnectState::Negotiating(at);
-        // Kept from the warm-up too: kept-alive connections are opened then, and seldom again.
+        // The warm-up counts too: persistent connections are opened then, and seldom afterwards.
         self.times.connect.record((at - since).0);
         line.connect_time = at - since;
         line.channel = self.resolver.channel(usize::from(line.upstream)).map_err(RequestFault::connect)?;
@@ -175,10 +175,10 @@ impl<R: Reactor> Connector<R> {
         self.on_channel_state(line, step, at)
     }
 
-    /// Takes bytes that came on a line that is not plain.
+    /// Handles bytes received on an encrypted or tunneled connection.
     ///
     /// # Errors
-    /// What ends the line.
+    /// The connection fails.
     pub(crate) fn on_received(
         &mut self,
         idx: usize,
@@ -223,7 +223,7 @@ impl<R: Reactor> Connector<R> {
         self.config.reached.store(true, Ordering::Relaxed);
     }
 
-    /// Sends what channels have left on the desk to say.
+    /// Sends the bytes that the channel has left in the TLS buffers.
     pub(crate) fn send_pending(&mut self, idx: usize) {
         if !self.tls_buffers.out.is_empty() {
             self.reactor.send(token(idx), &self.tls_buffers.out);
@@ -231,7 +231,7 @@ impl<R: Reactor> Connector<R> {
         }
     }
 
-    /// Closes a line, whatever it is about.
+    /// Closes a connection in any state.
     pub(crate) fn close(&mut self, idx: usize, line: &mut Connection) {
         if line.is_open() && !line.channel.is_plain() {
             line.channel.close_notify(&mut self.tls_buffers);
@@ -243,12 +243,12 @@ impl<R: Reactor> Connector<R> {
         line.channel = target::Channel::default();
     }
 
-    /// Takes note that a line did not come about.
+    /// Counts a connection that could not be opened.
     pub(crate) fn count_failed_connect(&mut self) {
         self.n_failed += 1;
     }
 
-    /// Ends the trial when nothing of the target has ever been reached: there would be nothing to record.
+    /// Ends the trial if the target has never been reached: there would be nothing to record.
     pub(crate) fn check_reached(&self, n_lines: usize, faults: &FaultCounts) -> Result<(), Error> {
         let many = n_lines.min(CONNECTING_MAX);
         if self.n_failed < many || self.config.reached.load(Ordering::Relaxed) {
@@ -270,7 +270,7 @@ impl<R: Reactor> Connector<R> {
     }
 }
 
-/// Both ends of a TCP connection.
+/// The addresses of both ends of a TCP connection.
 fn connection_addresses(socket: &fathom_sys::socket::Socket) -> Option<ConnectionAddresses> {
     Some(ConnectionAddresses {
         local: socket.local_addr().ok()?.as_socket()?,

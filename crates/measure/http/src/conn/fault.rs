@@ -1,4 +1,4 @@
-//! Why a request or a connect failed, without a word of text until the end.
+//! Why a request or a connect failed. No text is built until the end of the trial.
 
 use std::{collections::BTreeMap, fmt, io};
 
@@ -8,44 +8,42 @@ use fathom_sys::ExhaustedResource;
 pub(crate) use crate::target::RequestStage;
 use crate::{h1::Malformed, target};
 
-/// What came in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FaultCause {
-    /// The kernel's number.
+    /// The kernel's error number.
     Errno(i32),
     /// No local port was free for a connection to the target.
     NoPort,
-    /// Nothing, for too long.
+    /// Nothing arrived within the timeout.
     Timeout,
-    /// Nothing by the end of the trial, though for less than the time-out.
+    /// No answer by the end of the trial, which came before the timeout.
     Unanswered,
-    /// No end of the answer by the end of the trial.
+    /// The answer was not complete by the end of the trial.
     Incomplete,
     /// The server closed before the first byte of the answer.
     Closed,
-    /// The server closed within the answer.
+    /// The server closed in the middle of the answer.
     ClosedMidAnswer,
-    /// The answer is larger than what may be kept of it.
+    /// The answer is larger than the limit of what is kept.
     TooLarge,
-    /// The answer is not HTTP/1.1.
     Malformed(Malformed),
-    /// What lies between a socket and HTTP.
+    /// A step between the socket and HTTP failed.
     Connect(target::ConnectFault),
 }
 
-/// A failure as it is counted.
+/// A failure, as it is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RequestFault {
     pub(crate) stage: RequestStage,
     pub(crate) cause: FaultCause,
 }
 
-/// Failures with how often each came.
+/// The number of failures of each kind.
 pub(crate) type FaultCounts = BTreeMap<RequestFault, u64>;
 
-/// The error of a whole trial in which no connection came about.
+/// The error of a trial in which no connection was opened.
 ///
-/// What the layers on the way said is the cause, where one said anything: most connects may only have waited for their turn.
+/// Reports a failure of the proxy, TLS or port step if there is one: most of the connects may only have waited for their turn.
 pub(crate) fn unreachable_error(target: &str, faults: &FaultCounts) -> Error {
     match faults.keys().find(|fault| matches!(fault.cause, FaultCause::Connect(_) | FaultCause::NoPort)) {
         Some(fault) => {
@@ -57,22 +55,22 @@ pub(crate) fn unreachable_error(target: &str, faults: &FaultCounts) -> Error {
 }
 
 impl RequestFault {
-    /// An answer that is not what HTTP/1.1 allows.
+    /// An answer that violates HTTP/1.1.
     pub(crate) const fn parse(malformed: Malformed) -> Self {
         Self { stage: RequestStage::Parse, cause: FaultCause::Malformed(malformed) }
     }
 
-    /// Whether the request before it was answered, and has been counted as an attempt.
+    /// Whether the fault came after a complete answer, so that the request has already been counted as an attempt.
     pub(crate) const fn is_between_requests(self) -> bool {
         matches!(self.cause, FaultCause::Malformed(Malformed::Surplus))
     }
 
-    /// A connection that did not come about, or whose layers broke.
+    /// A connection that could not be opened, or whose channel failed.
     pub(crate) fn connect(fault: target::ConnectFault) -> Self {
         Self { stage: fault.stage(), cause: FaultCause::Connect(fault) }
     }
 
-    /// What to do about it, where that is known.
+    /// A hint at the remedy, if one is known.
     pub(crate) fn hint(self) -> Option<&'static str> {
         match self.cause {
             FaultCause::Connect(fault) => fault.hint(),
@@ -84,9 +82,8 @@ impl RequestFault {
         }
     }
 
-    /// The failure of a system call.
     pub(crate) fn system(stage: RequestStage, error: &fathom_sys::Error) -> Self {
-        // A bind is refused with the same number where the address is not one of this host's.
+        // A bind fails with the same number when the address does not belong to this host.
         let has_no_port = error.shortage() == Some(ExhaustedResource::Address) && error.call == "connect";
         let cause = if has_no_port { FaultCause::NoPort } else { FaultCause::Errno(error.errno().unwrap_or(0)) };
         Self { stage, cause }
@@ -111,7 +108,7 @@ impl fmt::Display for RequestFault {
     }
 }
 
-/// The C library's words for an error number, in lower case and without the number.
+/// The C library's text for an error number, in lower case and without the number.
 fn words(errno: i32) -> String {
     let text = io::Error::from_raw_os_error(errno).to_string();
     let text = text.split(" (os error").next().unwrap_or_default();

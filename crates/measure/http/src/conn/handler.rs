@@ -1,4 +1,4 @@
-//! What engines do alike with their lines, and what each does in its own way.
+//! The event handling that all engines share, and the callbacks that each engine implements.
 
 use fathom_model::units::Nanos;
 use fathom_sys::reactor::{Completion, Event, Reactor, ReceivedBytes};
@@ -6,49 +6,49 @@ use fathom_sys::reactor::{Completion, Event, Reactor, ReceivedBytes};
 use super::{ConnectProgress, Connection, Connector, RequestFault};
 use crate::target::LookupResult;
 
-/// An engine whose lines go through a switchboard: it is called with what was heard on each.
+/// An engine whose connections go through a connector; it is called for the events of each.
 ///
-/// Lines are named by their places. An engine is told of a fault by [`ConnectionHandler::fail`] and hangs up then.
+/// Connections are identified by their index. [`ConnectionHandler::fail`] reports a fault to the engine, which then closes the connection.
 pub(crate) trait ConnectionHandler {
-    /// What its switchboard works with.
+    /// The reactor of its connector.
     type Reactor: Reactor;
 
-    /// The switchboard, and the line of a place.
+    /// The connector, and the connection at an index.
     fn connection(&mut self, idx: usize) -> (&mut Connector<Self::Reactor>, &mut Connection);
 
     fn n_connections(&self) -> usize;
 
-    /// So many bytes have come, encrypted or not.
+    /// Counts received bytes, encrypted or not.
     fn count_received(&mut self, n_bytes: u64);
 
-    /// Something went wrong that concerns no line.
+    /// Counts a fault that belongs to no connection.
     fn count_fault(&mut self, fault: RequestFault);
 
-    /// The line is open.
+    /// The connection is open.
     fn on_ready(&mut self, idx: usize, at: Nanos);
 
-    /// Bytes for HTTP have come; the piece is to be released.
+    /// Bytes for HTTP have arrived; the handler must release the piece.
     fn on_received(&mut self, idx: usize, piece: ReceivedBytes, at: Nanos);
 
-    /// Bytes for HTTP may lie on the desk.
+    /// Decrypted bytes for HTTP may be in the TLS buffers.
     fn on_decrypted(&mut self, idx: usize, at: Nanos);
 
-    /// So much of what was to be thrown away is gone.
+    /// The kernel has discarded `count` bytes that were to be skipped.
     fn on_discarded(&mut self, idx: usize, count: u64, at: Nanos);
 
-    /// Something that was sent is with the kernel, which most do not need to know.
+    /// The kernel has taken bytes that were sent. Most engines do not need this.
     fn on_sent(&mut self, _idx: usize, _at: Nanos) {}
 
-    /// The other end will send no more.
+    /// The peer will send no more.
     fn on_peer_closed(&mut self, idx: usize, at: Nanos);
 
-    /// The socket does not work any more.
+    /// The socket has failed.
     fn on_socket_error(&mut self, idx: usize, error: &fathom_sys::Error, at: Nanos);
 
-    /// What was under way on the line has failed, and with it the line.
+    /// The operation in progress on the connection has failed, and the connection with it.
     fn fail(&mut self, idx: usize, fault: RequestFault, at: Nanos);
 
-    /// Deals with something that the reactor has to tell.
+    /// Dispatches one completion of the reactor.
     #[inline]
     fn on_completion(&mut self, completion: Completion) {
         let Completion { token, at, event } = completion;
@@ -84,7 +84,7 @@ pub(crate) trait ConnectionHandler {
         }
     }
 
-    /// Begins to open a line that is shut.
+    /// Begins to open a closed connection.
     fn connect(&mut self, idx: usize, now: Nanos) {
         let (board, line) = self.connection(idx);
         if let Err(fault) = board.connect(idx, line, now) {
@@ -103,7 +103,7 @@ pub(crate) trait ConnectionHandler {
             Ok(ConnectProgress::Data) => self.on_decrypted(idx, at),
             Ok(ConnectProgress::Ended) => {
                 self.on_decrypted(idx, at);
-                // What was decrypted may have been the end of the connection already.
+                // The decrypted bytes may already have ended the connection.
                 if self.connection(idx).1.is_open() {
                     self.on_peer_closed(idx, at);
                 }
@@ -111,9 +111,9 @@ pub(crate) trait ConnectionHandler {
         }
     }
 
-    /// Answers of the resolver are there.
+    /// Handles the results of the resolver.
     fn on_waker(&mut self, event: Event, at: Nanos) {
-        // The bell is no line; any will do to reach the switchboard.
+        // The waker has no connection; any index reaches the connector.
         self.connection(0).0.on_waker(event);
         while let Some(looked_up) = self.connection(0).0.next_lookup(at) {
             match looked_up {

@@ -1,9 +1,9 @@
-//! Which reactor a load of requests runs over: that of every load, or the one that knows the kernel's timestamps.
+//! Chooses the reactor of a load: the usual one, or the one that reads the kernel's timestamps.
 
 use fathom_engine::{Batching, Error, IoBackend, LoadModel, ReactorKind};
 use fathom_model::{Note, Settings};
 
-/// What the settings ask for, as far as the kernel gives it.
+/// The backend that the settings ask for, as far as the kernel supports it.
 pub(crate) fn select_io_backend(settings: &Settings, model: LoadModel) -> Result<IoBackend, Error> {
     if settings.text("timestamps").as_deref() == Some("kernel") {
         timestamping_backend(settings)

@@ -1,4 +1,4 @@
-//! What the requests are for, shared by the workers.
+//! The configuration of a load, shared by its workers.
 
 use std::{
     net::SocketAddr,
@@ -12,28 +12,28 @@ use fathom_sys::policy::Policy;
 use crate::metrics::RecorderConfig;
 use crate::target::{TargetConfig, TargetConfigError, WeightedOrder};
 
-/// The key under which a responder tells where it listens.
+/// The key under which a responder reports its address.
 pub(crate) const ADDRESS: &str = "address";
 
-/// What all workers share; nothing of it changes but the flag.
+/// Shared by all workers; only the flag changes.
 #[derive(Debug)]
 pub(crate) struct LoadConfig {
     pub(crate) target: Arc<TargetConfig>,
-    /// The servers, for people.
+    /// The servers' names, for display.
     pub(crate) name: String,
     pub(crate) timeout: Nanos,
-    /// The most requests under way on a connection.
+    /// The most requests in flight on a connection.
     pub(crate) pipeline_depth: u16,
-    /// Whether a request is over once it is sent.
+    /// Whether a request is complete once it is sent.
     pub(crate) ignores_answers: bool,
-    /// Whether everything counts from the start on.
+    /// Whether everything counts from the start, with no warm-up.
     pub(crate) is_counted: bool,
-    /// Whether any worker has had a connection.
+    /// Whether any worker has opened a connection.
     pub(crate) reached: AtomicBool,
     pub(crate) recorder_config: Arc<RecorderConfig>,
 }
 
-/// Who leaves must know that the request is the only thing that was sent, and that it is with the kernel.
+/// Rejects combinations with `leave`: the request must be the only data sent, and its hand-over to the kernel must be observable.
 fn check_ignored_answers(settings: &Settings, config: &TargetConfig) -> Result<(), TargetConfigError> {
     if settings.count("per-connection") != Some(1) {
         return Err(TargetConfigError::MissingOption { one: "leave", other: "per-connection 1" });
@@ -50,7 +50,7 @@ fn check_ignored_answers(settings: &Settings, config: &TargetConfig) -> Result<(
 }
 
 impl LoadConfig {
-    /// What a role asks for.
+    /// Reads the configuration from a role.
     pub(crate) fn of((role, policy): (&Role, &Policy), kind: &'static str) -> Result<Self, Error> {
         let settings = &role.settings;
         let ours = role.peer.get(ADDRESS).and_then(|address| address.parse::<SocketAddr>().ok());
@@ -76,7 +76,7 @@ impl LoadConfig {
         })
     }
 
-    /// The servers' connections dealt out to the workers in turn: for each worker, the server of each of its connections.
+    /// Distributes the connections over the workers in turn. Returns, for each worker, the server of each of its connections.
     pub(crate) fn assign_connections(&self, n_connections: u64, n_workers: u64) -> Vec<Vec<u16>> {
         let mut rota: WeightedOrder = self.target.upstream_order.clone();
         let mut lane = || u16::try_from(rota.next_index()).expect("there are fewer servers than turns of a rota");

@@ -1,7 +1,8 @@
-//! Connections on their way from a name to HTTP, as every engine of this layer needs them.
+//! Connections on their way from a name to HTTP, for every engine of this layer.
 //!
-//! A [`Connection`] is one connection; the [`Connector`] of a worker opens and closes them, decrypts what comes on them, and says
-//! what became of it to the engine that is its [`ConnectionHandler`]. When to connect and what to ask is that engine's business. Knows no request and no user.
+//! A [`Connection`] is one connection. The [`Connector`] of a worker opens and closes them, decrypts the bytes they receive, and
+//! reports events to the engine, which is its [`ConnectionHandler`]. The engine decides when to connect and what to request. This
+//! module knows neither requests nor users.
 
 mod connection;
 mod connector;
@@ -29,33 +30,33 @@ pub(crate) use self::{
     unanswered::UnansweredCheck,
 };
 
-/// More connects of a worker at once would overflow the accept queue of a server with the usual backlog.
+/// The most connects in progress per worker. More would overflow the accept queue of a server with the usual backlog.
 pub(crate) const CONNECTING_MAX: usize = 128;
 /// How long answers under way are waited for at the end where each asks for the next: they are a small part of the requests.
 pub(crate) const DRAIN: Nanos = Nanos::from_millis(100);
-/// So much of a body left is worth a receive of its own that discards it; less comes with the next receive anyway.
+/// The least remaining length of a body that gets a receive of its own to discard it. Less arrives with the next receive anyway.
 pub(crate) const DISCARD_MIN: u64 = 32 * 1024;
-/// The pause before a connect that follows a failure; it doubles with each …
+/// The pause before the connect that follows a failure. It doubles with each further failure …
 const RETRY_DELAY_MIN: Nanos = Nanos::from_millis(10);
-/// … this many times.
+/// … at most this many times.
 const RETRY_DELAY_DOUBLINGS: u32 = 6;
-/// Descriptors beside those of connections: rings, epolls and bells of the workers, files, standard streams.
+/// Descriptors besides those of connections: rings, epoll instances and wakers of the workers, files, standard streams.
 const DESCRIPTORS_RESERVED: u64 = 256;
 
-/// How long a connection rests after that many failures in a row, of which the first that was open needs no rest.
+/// How long a connection rests after that many failures in a row. The caller skips the pause after the first failure of an open connection.
 pub(crate) fn retry_delay(n_failures: u32) -> Nanos {
     RETRY_DELAY_MIN * (1 << cmp::min(n_failures.saturating_sub(1), RETRY_DELAY_DOUBLINGS))
 }
 
-/// The place of a connection in the reactor is its place in its engine.
+/// The reactor's token of a connection, which is its index in the engine.
 pub(crate) fn token(idx: usize) -> Token {
     Token(u32::try_from(idx).expect("there are fewer than 2^32 connections"))
 }
 
-/// Lets this process have that many connections.
+/// Raises the descriptor limit of this process to allow that many connections.
 ///
 /// # Errors
-/// The limit of open descriptors is lower and must not be raised.
+/// The limit is lower and cannot be raised.
 pub(crate) fn allow_connections(count: u64) -> Result<(), Error> {
     let n_descriptors = count + DESCRIPTORS_RESERVED;
     limits::allow_descriptors(n_descriptors).map_err(|cause| Error::Unsupported {

@@ -1,11 +1,11 @@
-//! Whose turn it is to be looked at for what takes too long.
+//! Decides which connections are checked for timeouts next.
 
 use fathom_model::units::Nanos;
 
-/// Each connection is looked at once in this time: time-outs are seconds.
+/// The interval between two checks of a connection. Timeouts are seconds.
 const SWEEP: Nanos = Nanos::from_millis(100);
 
-/// A hand that goes round the connections, as far as time has gone on.
+/// Walks round the connections at the pace of the clock.
 #[derive(Debug, Default)]
 pub(crate) struct TimeoutSweep {
     at: Nanos,
@@ -13,7 +13,7 @@ pub(crate) struct TimeoutSweep {
 }
 
 impl TimeoutSweep {
-    /// The places, of that many, whose turn has come since the last call.
+    /// Returns the indices, of `n`, that have become due since the last call.
     pub(crate) fn due(&mut self, now: Nanos, n: usize) -> impl Iterator<Item = usize> + use<> {
         let next = self.next;
         let share = (now - self.at).0.saturating_mul(n as u64) / SWEEP.0;

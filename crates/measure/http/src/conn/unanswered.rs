@@ -1,37 +1,37 @@
-//! What nobody has answered when a trial is over, although it was shorter than the time-out.
+//! Requests and connects that are still unanswered when a trial ends before their timeout.
 
 use fathom_model::units::Nanos;
 
 use super::{Connection, FaultCause, RequestFault, RequestStage};
 
-/// A server that answers at all answers sooner, and a SYN that was lost is sent again by then.
+/// A server that answers at all answers within this time, and a lost SYN has been retransmitted by then.
 const LONG_WAIT: Nanos = Nanos::from_secs(1);
 
 /// The end of a trial as one worker sees it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct UnansweredCheck {
     now: Nanos,
-    /// Nearly the whole measured part: what began with it began a little later.
+    /// 90 % of the measured time: requests that began with it began a little later.
     measured: Nanos,
 }
 
 impl UnansweredCheck {
-    /// The end at `now` of what was measured since then.
+    /// A trial that ends at `now` and whose measurement began at `measured_from`.
     pub(crate) fn of(now: Nanos, measured_from: Nanos) -> Self {
         Self { now, measured: now.since(measured_from) / 10 * 9 }
     }
 
-    /// The failure of a connection that has not come about.
+    /// The failure of a connection that is not open yet.
     pub(crate) fn connect(self, line: &Connection) -> Option<RequestFault> {
         let (stage, since) = line.stage().zip(line.since())?;
         self.is_long(since).then_some(RequestFault { stage, cause: FaultCause::Unanswered })
     }
 
-    /// The failure of a request without an answer, or whose answer has not ended in all the time.
+    /// The failure of a request that has no answer, or whose answer has been incomplete for the whole time.
     pub(crate) fn request(self, sent_at: Nanos, first_byte_at: Option<Nanos>) -> Option<RequestFault> {
         let cause = match first_byte_at {
             None if self.is_long(sent_at) => FaultCause::Unanswered,
-            // Large bodies take long, and each byte shows that the server is there.
+            // Large bodies take long, and each byte shows that the server is alive.
             Some(_) if self.now.since(sent_at) >= self.measured.max(LONG_WAIT) => FaultCause::Incomplete,
             _ => return None,
         };
@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn what_was_waited_for_a_second_or_a_whole_round_is_unanswered() {
         let ms = Nanos::from_millis;
-        // How long the round was, since when the request is under way and its answer comes; all at 10 s.
+        // In ms: length of the measurement, age of the request, time of the first byte. The trial ends at 10 s.
         let cases = [
             (300, 280, None, Some(FaultCause::Unanswered)),
             (300, 200, None, None),

@@ -1,19 +1,19 @@
-//! Where a body ends that comes in chunks (RFC 9112 section 7.1).
+//! Finds the end of a chunked body (RFC 9112 section 7.1).
 
 use super::Malformed;
 
-/// How far a chunked body has been followed: what the next byte belongs to.
+/// The state of a chunked body: the part that the next byte belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Chunked {
     /// The first digit of a chunk's size.
     SizeBegin,
     /// Further digits.
     Size(u64),
-    /// What may follow the digits, to the end of the line.
+    /// Anything after the digits, up to the end of the line.
     Extension(u64),
     /// The line feed after the size.
     SizeEnd(u64),
-    /// So many bytes of the chunk.
+    /// Content of the chunk, with the bytes left.
     Content(u64),
     /// The carriage return after the chunk.
     ContentReturn,
@@ -28,7 +28,7 @@ pub(crate) enum Chunked {
 }
 
 impl Chunked {
-    /// Follows the body through `bytes`; how many of them belong to it once it has ended, or nothing while it goes on.
+    /// Follows the body through `bytes`. Returns the number of bytes that belong to it once it has ended, and `None` before.
     pub(crate) fn follow(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
         let mut at = 0;
         while at < bytes.len() {

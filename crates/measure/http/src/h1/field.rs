@@ -1,8 +1,8 @@
-//! What header fields say, in requests and responses alike.
+//! Header fields that requests and responses share.
 
 use httparse::Header;
 
-/// Whether a connection takes a further request.
+/// Whether a connection takes another request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Persistence {
     /// It does (RFC 9112 section 9.3).
@@ -11,7 +11,7 @@ pub enum Persistence {
     Closes,
 }
 
-/// The values of the fields of one name, in lower case here and in any case there.
+/// The values of all fields with this name. `name` must be lower case; the fields may use any case.
 pub(crate) fn values<'a>(fields: &'a [Header<'a>], name: &'static str) -> impl Iterator<Item = &'a [u8]> {
     fields.iter().filter(move |field| field.name.eq_ignore_ascii_case(name)).map(|field| field.value)
 }

@@ -1,7 +1,7 @@
-//! The head of a response: status, framing of the body, and whether the connection stays.
+//! The head of a response: status, framing of the body, and whether the connection persists.
 //!
-//! A server under load sends the same head again and again, but for the date. So the last head is remembered, and one that is
-//! equal byte for byte, its `Date` value aside, is not parsed again.
+//! A server under load repeats the same head except for the date. So the last head is kept, and a head that equals it byte for
+//! byte, apart from the `Date` value, is not parsed again.
 
 use std::{mem::MaybeUninit, ops::Range};
 
@@ -12,18 +12,18 @@ use super::{
     field::{Persistence, persistence, values},
 };
 
-/// A head longer than this is refused unless another bound is set: curl's bound.
+/// The longest head by default, the same as curl's limit.
 const HEAD_MAX: usize = 300 * 1024;
-/// That many fields are read without memory of their own: no common server sends more.
+/// This many fields are parsed without an allocation: no common server sends more.
 const FIELDS_FEW: usize = 100;
-/// The shortest field is `a:` and a line feed, so a head has no more fields than its bytes have room for.
+/// The shortest field is `a:` and a line feed, which bounds the number of fields by the length of the head.
 const FIELD_MIN: usize = 3;
-/// The guard of the fast path: that many heads are recognised before one is parsed again all the same.
+/// Guards the fast path: after this many recognized heads, one is parsed in full.
 const REUSED_HEADS_MAX: u32 = 1023;
 /// The length of a date: `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110 section 5.6.7).
 const DATE_LENGTH: usize = 29;
 
-/// What is wrong with a response.
+/// The defect of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Malformed {
     /// It does not begin with `HTTP/1.`.
@@ -32,31 +32,31 @@ pub enum Malformed {
     /// The status is not three digits with a reason.
     #[error("malformed status line")]
     Status,
-    /// A field name or value holds what it must not.
+    /// A field name or value contains a forbidden byte.
     #[error("malformed header field")]
     Field,
-    /// A line does not end as it must.
+    /// A line does not end with a proper line end.
     #[error("malformed line end")]
     LineEnd,
     /// A proxy answers with more than 100 fields.
     #[error("more than 100 header fields")]
     TooManyFields,
-    /// The head does not end within its bound.
+    /// The head does not end within its limit.
     #[error("head longer than max-head")]
     HeadTooLong,
     /// The length is not a number, or two lengths differ.
     #[error("malformed content length")]
     ContentLength,
-    /// The server changed to a protocol that nobody asked for.
+    /// The server switched protocols without being asked.
     #[error("switched protocols unasked")]
     Switched,
-    /// The size of a chunk is not a hexadecimal number of 64 bits on a line.
+    /// The size of a chunk is not a hexadecimal 64-bit number on its own line.
     #[error("malformed chunk size")]
     ChunkSize,
     /// A chunk is longer than its size says.
     #[error("chunk longer than its size")]
     ChunkEnd,
-    /// There are bytes behind the end of the response that no request asked for.
+    /// Bytes follow the end of the response that no request asked for.
     #[error("bytes after the end of the response")]
     Surplus,
 }
@@ -76,7 +76,7 @@ impl From<httparse::Error> for Malformed {
 /// How the end of a body is found (RFC 9112 section 6.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// By count; zero when there is no body.
+    /// By count; zero if there is no body.
     Length(u64),
     /// By its chunks.
     Chunked,
@@ -84,20 +84,19 @@ pub(super) enum Framing {
     UntilClose,
 }
 
-/// What the head of a response says.
+/// The parsed head of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
     /// The status code, 100 to 999.
     pub status: u16,
-    /// Whether the connection stays.
     pub persistence: Persistence,
     pub(super) framing: Framing,
 }
 
-/// What stands for the head of an answer that has none.
+/// The head assumed for an answer that has none.
 const HTTP09_HEAD: Head = Head { status: 200, persistence: Persistence::Closes, framing: Framing::UntilClose };
 
-/// Reads heads and remembers the last one; one per worker, as all its connections hear the same server.
+/// Reads heads and remembers the last one. One per worker is enough, as all its connections go to the same server.
 #[derive(Debug)]
 pub struct HeadReader {
     method: Method,
@@ -109,27 +108,27 @@ pub struct HeadReader {
 }
 
 impl HeadReader {
-    /// A reader of responses to requests of this method.
+    /// Creates a reader of responses to requests of this method.
     #[must_use]
     pub fn new(method: Method) -> Self {
         Self { method, max: HEAD_MAX, last: Vec::new(), date: 0..0, head: None, n_reused: 0 }
     }
 
-    /// The same with another bound for the length of a head.
+    /// Sets another limit for the length of a head.
     #[must_use]
     pub fn bounded(self, max: Bytes) -> Self {
         Self { max: usize::try_from(max.0).unwrap_or(usize::MAX), ..self }
     }
 
-    /// How long a head may be.
+    /// The longest head that is accepted.
     pub(super) fn max(&self) -> usize {
         self.max
     }
 
-    /// The head at the beginning of `bytes` and its length, or nothing while it is not complete.
+    /// Returns the head at the beginning of `bytes` and its length, or `None` while it is incomplete.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The head is malformed.
     pub fn read(&mut self, bytes: &[u8]) -> Result<Option<(Head, usize)>, Malformed> {
         if self.method == Method::Http09 {
             return Ok(Some((HTTP09_HEAD, 0)));
@@ -149,13 +148,13 @@ impl HeadReader {
         }
     }
 
-    /// The bytes of the head that was parsed last; empty before the first.
+    /// The bytes of the last parsed head; empty before the first.
     #[must_use]
     pub fn last_head(&self) -> &[u8] {
         &self.last
     }
 
-    /// Whether `bytes` begin with the last head, but for a date in which no line can end.
+    /// Whether `bytes` begin with the last head, apart from a date that contains no line end.
     fn matches_last(&self, bytes: &[u8]) -> bool {
         let (last, date) = (&self.last, &self.date);
         self.n_reused < REUSED_HEADS_MAX
@@ -174,7 +173,7 @@ impl HeadReader {
     }
 }
 
-/// A head, its length, and where its date stands.
+/// A head, its length, and the range of its date.
 type Parsed = (Head, usize, Option<Range<usize>>);
 
 fn parse(bytes: &[u8], method: Method) -> Result<Option<Parsed>, Malformed> {
@@ -187,7 +186,7 @@ fn parse(bytes: &[u8], method: Method) -> Result<Option<Parsed>, Malformed> {
     }
 }
 
-/// Parses with room for that many fields.
+/// Parses with room for `fields.len()` fields.
 fn parse_into<'a>(
     fields: &mut [MaybeUninit<httparse::Header<'a>>],
     bytes: &'a [u8],
@@ -195,7 +194,7 @@ fn parse_into<'a>(
 ) -> Result<Option<Parsed>, Malformed> {
     let mut response = httparse::Response::new(&mut []);
     let mut config = httparse::ParserConfig::default();
-    // A user agent reads lines that were folded as one (RFC 9112 section 5.2).
+    // A user agent reads folded lines as one (RFC 9112 section 5.2).
     config.allow_obsolete_multiline_headers_in_responses(true);
     let httparse::Status::Complete(length) = config.parse_response_with_uninit_headers(&mut response, bytes, fields)?
     else {
@@ -221,13 +220,13 @@ fn framing(fields: &[httparse::Header<'_>], status: u16, method: Method) -> Resu
     if method == Method::Head || matches!(status, 100..=199 | 204 | 304) {
         return Ok(Framing::Length(0));
     }
-    // A transfer coding overrides a length; one that does not end in chunks is ended by the connection.
+    // A transfer coding overrides a length; if its last coding is not chunked, the connection delimits the body.
     if let Some(coding) = values(fields, "transfer-encoding").last() {
         let last = coding.rsplit(|&byte| byte == b',').next().unwrap_or_default();
         let chunked = last.trim_ascii().eq_ignore_ascii_case(b"chunked");
         return Ok(if chunked { Framing::Chunked } else { Framing::UntilClose });
     }
-    // A list of the same number over and over is that number (RFC 9110 section 8.6).
+    // A list that repeats one number means that number (RFC 9110 section 8.6).
     let mut lengths = values(fields, "content-length").flat_map(|list| list.split(|&byte| byte == b',')).map(length);
     let Some(first) = lengths.next() else { return Ok(Framing::UntilClose) };
     match first {
@@ -236,14 +235,14 @@ fn framing(fields: &[httparse::Header<'_>], status: u16, method: Method) -> Resu
     }
 }
 
-/// A number of digits only: signs, spaces within and overflow are refused.
+/// Accepts digits only: signs, inner spaces and overflow are rejected.
 fn length(value: &[u8]) -> Option<u64> {
     let value = value.trim_ascii();
     let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
     str::from_utf8(value).ok().filter(|_| digits)?.parse().ok()
 }
 
-/// Where the only date of a head stands in its bytes, if it is of the usual length.
+/// The range of the only date of a head, if it has the usual length.
 fn date(fields: &[httparse::Header<'_>], bytes: &[u8]) -> Option<Range<usize>> {
     let mut dates = values(fields, "date");
     let date = dates.next().filter(|date| date.len() == DATE_LENGTH && dates.next().is_none())?;

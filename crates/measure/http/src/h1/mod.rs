@@ -1,7 +1,7 @@
-//! HTTP/1.1 as state machines over bytes that somebody else moves (RFC 9110, RFC 9112).
+//! HTTP/1.1 as state machines over bytes that the caller moves (RFC 9110, RFC 9112).
 //!
-//! Requests are made once and sent again and again; responses are followed to their end, wherever the network cuts them.
-//! Knows no socket and no clock, and looks at no body: bodies are skipped by count.
+//! Requests are built once and sent repeatedly. Responses are followed to their end, wherever the network splits them. This
+//! module knows no socket and no clock, and does not read bodies: it skips them by count.
 
 pub(crate) mod chunked;
 pub(crate) mod field;

@@ -1,76 +1,76 @@
-//! Requests, written once before the start.
+//! Requests, built once before the start.
 
 use std::{
     fmt::{self, Write as _},
     str::FromStr,
 };
 
-/// How a method bears on its answer.
+/// How the method affects the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// The body as well.
+    /// The answer has a head and a body.
     Get,
-    /// The head only.
+    /// The answer has a head only.
     Head,
-    /// The body only, as HTTP/0.9 answers its one method; such an answer has no status, and is taken for 200.
+    /// The answer has a body only, as HTTP/0.9 answers its one method. It has no status and is taken for 200.
     Http09,
 }
 
 impl Method {
-    /// How the answers to a method are read (RFC 9110 section 9.3.2): all methods but one are answered as `GET` is.
+    /// How the answers to a method are read (RFC 9110 section 9.3.2). All methods except `HEAD` are answered like `GET`.
     #[must_use]
     pub fn of(token: &str) -> Self {
         if token == "HEAD" { Self::Head } else { Self::Get }
     }
 }
 
-/// What a request says of the protocol it speaks.
+/// The protocol version of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// HTTP/0.9: a line with `GET` and the target, no more (RFC 1945 section 4.1).
+    /// HTTP/0.9: one line with `GET` and the target (RFC 1945 section 4.1).
     Http09,
-    /// HTTP/1.0: the connection ends with the answer unless both sides say otherwise.
+    /// HTTP/1.0: the connection ends with the answer unless both sides ask otherwise.
     Http10,
-    /// HTTP/1.1: the connection stays unless one side says otherwise.
+    /// HTTP/1.1: the connection persists unless one side asks otherwise.
     Http11,
 }
 
-/// What a request says of its connection.
+/// What a request asks for its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeepAlive {
-    /// It shall stay.
+    /// To persist.
     On,
-    /// It shall end with the answer.
+    /// To close after the answer.
     Off,
 }
 
-/// Why a request cannot be written.
+/// Why a request cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// The method is not a token.
     #[error("`{0}` is no method: it takes letters, digits and !#$%&'*+-.^_`|~")]
     Method(String),
-    /// The method makes a tunnel or names no resource.
+    /// The method opens a tunnel or names no resource.
     #[error("the method {0} is not sent as a request of a load")]
     Tunnel(String),
     /// A line is not a header field.
     #[error("`{0}` is not a header field of the form `Name: value`")]
     Field(String),
-    /// A field says of the body what is not so.
+    /// A field contradicts the body.
     #[error("`{0}` is not true of the body, which has {1} bytes and is sent in one piece")]
     Body(String, usize),
-    /// The target holds what no request line can.
+    /// The target contains a byte that a request line cannot carry.
     #[error("`{0}` cannot stand in a request line")]
     Target(String),
     /// HTTP/0.9 has one method and no fields.
     #[error("HTTP/0.9 knows no more than GET, without fields and without a body")]
     Http09,
-    /// A user or a password has a control character.
+    /// A user name or password contains a control character.
     #[error("a user or a password has a control character in it, or is not of the form name:password")]
     User,
 }
 
-/// A header field that was checked.
+/// A validated header field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeaderField {
     name: String,
@@ -78,15 +78,15 @@ pub struct HeaderField {
 }
 
 impl HeaderField {
-    /// A field of one of our own options.
+    /// Creates a field from one of fathom's own options.
     ///
     /// # Errors
-    /// [`RequestError::Field`], when the value would break the line.
+    /// [`RequestError::Field`], if the value would break the line.
     pub fn new(name: &str, value: &str) -> Result<Self, RequestError> {
         format!("{name}: {value}").parse()
     }
 
-    /// Whether it has this name; the case of letters is nothing (RFC 9110 section 5.1).
+    /// Whether the field has this name, ignoring case (RFC 9110 section 5.1).
     #[must_use]
     pub fn is(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name)
@@ -111,38 +111,37 @@ impl FromStr for HeaderField {
     }
 }
 
-/// A word of the protocol (RFC 9110 section 5.6.2).
+/// Whether a word is a token (RFC 9110 section 5.6.2).
 fn is_token(word: &str) -> bool {
     let is_of_a_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !word.is_empty() && word.bytes().all(is_of_a_token)
 }
 
-/// All that a request says.
+/// The parts of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
-    /// Any token but `CONNECT`, which is the business of a channel.
+    /// Any token but `CONNECT`, which channels handle.
     pub method: &'a str,
     /// The path and the query, such as `/a?b=c`, or a whole URL for a proxy, or `*`.
     pub target: &'a str,
-    /// What is spoken.
     pub version: Version,
-    /// What is said of the connection, where it is not the usual.
+    /// What the request asks for its connection, if not the default.
     pub keep_alive: KeepAlive,
-    /// Fields of ours, `Host` first; one of `fields` takes the place of its namesake here.
+    /// Default fields, `Host` first. A field of the same name in `fields` replaces the default here.
     pub default_fields: &'a [HeaderField],
-    /// Fields as the user gave them; one without a value only takes away its namesake above.
+    /// The user's fields. One without a value only removes the default of the same name.
     pub fields: &'a [HeaderField],
-    /// What follows the head; its length is announced.
+    /// The content after the head; its length is announced.
     pub body: &'a [u8],
 }
 
 impl Request<'_> {
-    /// The bytes on the wire.
+    /// Returns the bytes on the wire.
     ///
-    /// The order is that of Host, what is said of the connection, the other usual fields, the body's length, the user's fields.
+    /// The order is Host, the connection field, the other default fields, the body's length, the user's fields.
     ///
     /// # Errors
-    /// Names the method, the field or the target that is not allowed.
+    /// The method, a field or the target is not allowed; the error names it.
     pub fn bytes(&self) -> Result<Vec<u8>, RequestError> {
         self.check()?;
         if self.version == Version::Http09 {
@@ -170,7 +169,7 @@ impl Request<'_> {
         Ok([text.as_bytes(), b"\r\n", self.body].concat())
     }
 
-    /// Methods that are expected to bring content say so when it is empty (RFC 9110 section 8.6).
+    /// Whether a length is announced. Methods that usually carry content announce it even if it is empty (RFC 9110 section 8.6).
     fn announces_length(&self) -> bool {
         !self.body.is_empty() || ["POST", "PUT", "PATCH"].contains(&self.method)
     }

@@ -1,33 +1,31 @@
-//! A response from its first byte to its last.
+//! Follows a response from its first byte to its last.
 
 use super::{HeadReader, Malformed, Persistence, chunked::Chunked, head::Framing};
 
-/// What a connection keeps of the memory for a head that came in pieces: heads that are longer are rare.
+/// The buffer that a connection keeps for heads that arrive in pieces. Longer heads are rare.
 const PARTIAL_KEPT: usize = 4 * 1024;
 
-/// A response that has come to its end.
+/// A complete response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResponseSummary {
     /// The status code, 200 to 999.
     pub status: u16,
-    /// Whether the connection stays.
     pub persistence: Persistence,
-    /// The length of its body on the wire: a body in chunks with their sizes and ends.
+    /// The length of its body on the wire; for a chunked body this includes the chunk framing.
     pub body_bytes: u64,
     /// The length of the interim responses (1xx) before it.
     pub interim_bytes: u64,
 }
 
-/// Where a response stands after some bytes.
+/// The state of a response after some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponseProgress {
-    /// It takes more bytes.
+    /// More bytes are needed.
     Partial,
-    /// It has ended.
+    /// The response has ended.
     Complete {
-        /// How many of the bytes belong to it.
+        /// The number of bytes that belong to it.
         used: usize,
-        /// What was answered.
         answer: ResponseSummary,
     },
 }
@@ -44,7 +42,7 @@ enum BodyState {
 #[derive(Debug)]
 pub struct ResponseReader {
     state: BodyState,
-    /// What has come of a head that is not complete; empty as a rule.
+    /// The received part of an incomplete head; usually empty.
     partial: Vec<u8>,
     answer: ResponseSummary,
     /// The length of the interim responses so far.
@@ -59,19 +57,19 @@ impl Default for ResponseReader {
 }
 
 impl ResponseReader {
-    /// Forgets what has come, for a new connection.
+    /// Discards all state, for a new connection.
     pub fn reset(&mut self) {
         self.state = BodyState::Head;
         self.partial.clear();
         self.interim_bytes = 0;
     }
 
-    /// Takes what was received; after an end it is ready for the next response, which begins behind the bytes used.
+    /// Reads received bytes. After the end of a response it is ready for the next, which begins after the used bytes.
     ///
-    /// Interim responses (1xx) are passed over.
+    /// Skips interim responses (1xx).
     ///
     /// # Errors
-    /// What is wrong with the response; the connection is of no further use then.
+    /// The response is malformed; the connection cannot be used further.
     pub fn take(&mut self, bytes: &[u8], heads: &mut HeadReader) -> Result<ResponseProgress, Malformed> {
         let mut used = 0;
         while self.state == BodyState::Head {
@@ -97,7 +95,7 @@ impl ResponseReader {
         }))
     }
 
-    /// How many bytes of a body of known length are still to come; zero when that is not known.
+    /// The bytes left of a body of known length; zero if the length is unknown.
     #[must_use]
     pub fn body_bytes_left(&self) -> u64 {
         match self.state {
@@ -106,7 +104,7 @@ impl ResponseReader {
         }
     }
 
-    /// Passes over bytes of a body of known length that nobody has to look at; the answer, if they end it.
+    /// Skips bytes of a body of known length without reading them. Returns the answer if they end it.
     pub fn skip(&mut self, count: u64) -> Option<ResponseSummary> {
         let BodyState::Counted(left) = &mut self.state else { return None };
         self.answer.body_bytes += count.min(*left);
@@ -117,13 +115,13 @@ impl ResponseReader {
         })
     }
 
-    /// The answer, if the end of the connection is the end of the response.
+    /// The answer, if the end of the connection ends the response.
     #[must_use]
     pub fn finish_at_close(&self) -> Option<ResponseSummary> {
         (self.state == BodyState::UntilClose).then_some(self.answer)
     }
 
-    /// Reads a head out of what came before and `bytes`; how many of `bytes` belong to it once it is complete.
+    /// Reads a head from the buffered part and `bytes`. Once it is complete, returns the number of `bytes` that belong to it.
     fn take_head(&mut self, bytes: &[u8], heads: &mut HeadReader) -> Result<Option<usize>, Malformed> {
         let n_before = self.partial.len();
         let read = if n_before == 0 {

@@ -1,7 +1,7 @@
 //! Requests in a closed loop: each connection sends, waits for the whole answer, and sends again.
 //!
-//! What it reports is *service time*, from the actual send to the last byte: a server that stalls is asked less meanwhile, so
-//! this is not what users who come on their own would see. That is the open kind's business.
+//! Reports *service time*, from the actual send to the last byte. A server that stalls gets fewer requests meanwhile, so this is
+//! not what independently arriving users would see; the open kind measures that.
 
 use fathom_engine::{CeilingSetup, CommandDoc, Error, EvaluationRow, NamedTarget, Test, TestKind, TrialContext};
 use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side};
@@ -10,7 +10,6 @@ use fathom_sys::policy::Policy;
 use super::{metric_definitions, options, responder_test::ResponderTest};
 use crate::load::HttpLoad;
 
-/// The kind `http_closed`.
 #[derive(Debug, Clone, Copy)]
 pub struct HttpClosed;
 

@@ -1,4 +1,4 @@
-//! What a load amounts to: the metrics that every kind of requests has, each defined on the page of its kind.
+//! The metrics that all kinds of requests share; the page of each kind defines them.
 
 use fathom_model::{
     Better::{Higher, Lower, Neither},
@@ -11,24 +11,24 @@ use crate::names;
 
 const SIDE: Side = Side::Initiator;
 
-/// A page of docs/methods, on which the metrics of a kind are defined.
+/// The page of docs/methods that defines the metrics of a kind.
 #[derive(Debug, Clone, Copy)]
 pub struct MetricPage(pub &'static str);
 
 impl MetricPage {
-    /// What is measured as no other kind of requests does.
+    /// A metric that only this kind of requests has.
     #[must_use]
     pub const fn metric(self, named: MetricName, measure: UnitAndSense, from: Derivation) -> Metric {
         Metric::of(named, measure, self.0, from)
     }
 
-    /// A time that so large a share of the requests does not exceed.
+    /// The time that the share `q` of the requests does not exceed.
     #[must_use]
     pub const fn quantile(self, named: MetricName, distribution: &'static str, q: f64) -> Metric {
         self.metric(named, UnitAndSense(Unit::Nanos, Lower), Derivation::quantile(SIDE, distribution, q))
     }
 
-    /// How much of one count another is.
+    /// The ratio of one count to another.
     #[must_use]
     pub const fn share(self, named: MetricName, (part, whole): (&'static str, &'static str)) -> Metric {
         self.metric(named, UnitAndSense(Unit::Ratio, Lower), Derivation::share((SIDE, part), (SIDE, whole)))
@@ -41,20 +41,20 @@ impl MetricPage {
         self.metric(MetricName("requests_per_sec", "requests"), measure, Derivation::rate(SIDE, count::REQUESTS))
     }
 
-    /// The rate of what came from the server, heads included.
+    /// The rate of bytes from the server, heads included.
     #[must_use]
     pub const fn received_rate(self) -> Metric {
         let measure = UnitAndSense(Unit::BitsPerSec, Neither);
         self.metric(MetricName("received_bps", "received"), measure, Derivation::rate(SIDE, count::BYTES_RECEIVED))
     }
 
-    /// The share of requests that got no whole answer; users with failures of their own tell the two apart by its label.
+    /// The share of requests without a whole answer. The label distinguishes it for scripted users, who have failures of their own.
     #[must_use]
     pub const fn error_share(self, label: &'static str) -> Metric {
         self.share(MetricName("errors_ratio", label), (names::ERRORS, names::ATTEMPTS))
     }
 
-    /// The share of answers that are no success.
+    /// The share of answers with a status other than 2xx.
     #[must_use]
     pub const fn not_2xx(self) -> Metric {
         let from = Derivation::missing((SIDE, count::REQUESTS), (SIDE, names::STATUS[0]));

@@ -1,4 +1,4 @@
-//! What can be measured with requests.
+//! The kinds of tests that send requests.
 
 mod closed;
 pub mod metric_definitions;

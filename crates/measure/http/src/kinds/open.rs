@@ -1,6 +1,6 @@
-//! Requests by a schedule: they come at their rate whether the server keeps up or not, as users do who come on their own.
+//! Requests on a schedule: they are sent at their rate whether the server keeps up or not, like independently arriving users.
 //!
-//! The clock of a request starts when it was to be sent, so a stall is felt by all that were due meanwhile.
+//! The clock of a request starts when it was due, so a stall delays every request that was due meanwhile.
 
 use fathom_engine::{CommandDoc, NamedTarget};
 use fathom_engine::{
@@ -13,10 +13,9 @@ use fathom_sys::policy::Policy;
 use super::{closed::LoadTest, metric_definitions, options, responder_test::ResponderTest};
 use crate::load::{HttpLoad, RequestSchedule};
 
-/// A request every 100 ns is more than any machine sends, and what is due and never sent is counted one by one.
+/// One request every 100 ns is more than any machine sends, and each request that is due but never sent is counted individually.
 const RATE_MAX: f64 = 1e7;
 
-/// The kind `http_open`.
 #[derive(Debug, Clone, Copy)]
 pub struct HttpOpen;
 

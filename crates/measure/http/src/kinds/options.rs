@@ -1,14 +1,14 @@
-//! The options of the kinds that ask: one table, of which each kind has its part.
+//! The options of the initiator: one table, of which each kind uses its part.
 
 use fathom_engine::pace::Pacing;
 use fathom_model::{OptionDoc, Settings, ValueKind};
 
 use crate::{responder, target::options};
 
-/// The most requests under way on one connection; peers of this field go up to a few dozen.
+/// The most requests in flight on one connection; comparable tools go up to a few dozen.
 pub(crate) const PIPELINE_MAX: u64 = 256;
 
-/// How many threads ask.
+/// The number of worker threads.
 pub(crate) const THREADS: OptionDoc = OptionDoc {
     name: "threads",
     value: ValueKind::Count(1, 1024),
@@ -16,7 +16,7 @@ pub(crate) const THREADS: OptionDoc = OptionDoc {
     help: "client threads; default: one per core",
 };
 
-/// When is given up.
+/// The timeout of connects and answers.
 pub(crate) const TIMEOUT: OptionDoc = OptionDoc {
     name: "timeout",
     value: ValueKind::Span,
@@ -25,7 +25,7 @@ pub(crate) const TIMEOUT: OptionDoc = OptionDoc {
     help: "timeout of a connect and of each response",
 };
 
-/// The kernel's way.
+/// The kernel interface for I/O.
 pub(crate) const REACTOR: OptionDoc = OptionDoc {
     name: "reactor",
     value: ValueKind::Choice(&["auto", "io_uring", "epoll"]),
@@ -33,7 +33,7 @@ pub(crate) const REACTOR: OptionDoc = OptionDoc {
     help: "how the kernel serves many connections; auto: io_uring if available, else epoll",
 };
 
-/// How many answers are dealt with together.
+/// The number of answers that are handled together.
 pub(crate) const BATCH: OptionDoc = OptionDoc {
     name: "batch",
     value: ValueKind::Count(1, 1024),
@@ -41,7 +41,7 @@ pub(crate) const BATCH: OptionDoc = OptionDoc {
     help: "responses to collect before processing them (io_uring); default: adapts to the load",
 };
 
-/// How long they may wait for one another.
+/// How long answers may wait for each other.
 pub(crate) const BATCH_WAIT: OptionDoc = OptionDoc {
     name: "batch-wait",
     value: ValueKind::Span,
@@ -49,7 +49,7 @@ pub(crate) const BATCH_WAIT: OptionDoc = OptionDoc {
     help: "maximum time to wait for a batch of responses",
 };
 
-/// How exactly what is due keeps to its time; read by [`pacing`].
+/// How exactly requests keep to the schedule; read by [`pacing`].
 pub(crate) const PACING: OptionDoc = OptionDoc {
     name: "pacing",
     value: ValueKind::Choice(&["precise", "cheap"]),
@@ -57,12 +57,11 @@ pub(crate) const PACING: OptionDoc = OptionDoc {
     help: "precise: each request at its scheduled time; cheap: requests due within 1 ms together, for less CPU",
 };
 
-/// The value of [`PACING`].
 pub(crate) fn pacing(settings: &Settings) -> Pacing {
     if settings.text(PACING.name).as_deref() == Some("cheap") { Pacing::Cheap } else { Pacing::Precise }
 }
 
-/// What both kinds have beside what belongs to connections and requests.
+/// The options of both kinds, besides those of connections and requests.
 const LOAD: [OptionDoc; 6] = [
     OptionDoc {
         name: "connections",
@@ -87,7 +86,7 @@ const LOAD: [OptionDoc; 6] = [
     },
 ];
 
-/// What only a closed loop has.
+/// The options of a closed load only.
 const CLOSED: [OptionDoc; 7] = [
     OptionDoc {
         name: "pipeline",
@@ -123,7 +122,7 @@ const CLOSED: [OptionDoc; 7] = [
     BATCH_WAIT,
 ];
 
-/// What only an open load has.
+/// The options of an open load only.
 const OPEN: [OptionDoc; 4] = [
     OptionDoc {
         name: "rate",
@@ -149,20 +148,18 @@ const OPEN: [OptionDoc; 4] = [
 const N_COMMON: usize =
     LOAD.len() + options::REQUEST.len() + options::CONNECTING.len() + options::TLS.len() + responder::OPTIONS.len();
 
-/// The options of `http_closed`.
 pub(super) const OF_CLOSED: &[OptionDoc] = &options_table::<{ N_COMMON + CLOSED.len() }>(&CLOSED);
-/// The options of `http_open`.
 pub(super) const OF_OPEN: &[OptionDoc] = &options_table::<{ N_COMMON + OPEN.len() }>(&OPEN);
 
-/// The table of a kind: what it has alone stands behind the load, where it belongs.
+/// The table of a kind, with its own options after those of the load.
 const fn options_table<const N: usize>(own: &[OptionDoc]) -> [OptionDoc; N] {
     concat_options(&[&LOAD, own, &options::REQUEST, &options::CONNECTING, &options::TLS, &responder::OPTIONS])
 }
 
-/// Tables of options behind one another, as one; `N` is the number of their rows.
+/// Concatenates tables of options; `N` is the total number of rows.
 ///
 /// # Panics
-/// When `N` is another number.
+/// If `N` is another number.
 #[must_use]
 pub const fn concat_options<const N: usize>(parts: &[&[OptionDoc]]) -> [OptionDoc; N] {
     let mut all = [THREADS; N];

@@ -1,4 +1,4 @@
-//! The side that answers, for every kind that asks.
+//! The responder of every kind of this layer.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -16,7 +16,6 @@ use crate::{
 const RESPONDER_COUNTERS: &[&str] =
     &[count::REQUESTS, count::BYTES_SENT, count::CONNECTIONS, names::REJECTED, names::TIMED_OUT];
 
-/// The responder, listening.
 pub(super) struct ResponderTest {
     address: SocketAddr,
     workers: Vec<ResponderWorker>,
@@ -24,7 +23,7 @@ pub(super) struct ResponderTest {
 }
 
 impl ResponderTest {
-    /// Listens, as the role says.
+    /// Opens the listeners that the role asks for.
     pub(super) fn prepare(role: &Role, policy: &Policy) -> Result<Self, Error> {
         let own = role.address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let connections = role.settings.count("connections").unwrap_or(1);
@@ -33,7 +32,7 @@ impl ResponderTest {
             workers: role.cores.len().max(1),
             ..ResponderOptions::read(&role.settings, role.seed).map_err(Error::Setting)?
         };
-        // The kernel spreads connections unevenly over the workers, and the end of one may be seen after the next has come.
+        // The kernel spreads connections unevenly over the workers, and a worker may see the end of one only after the next has arrived.
         let connections_max = usize::try_from(connections * 2).unwrap_or(usize::MAX).max(options.connections_max);
         let options = ResponderOptions { connections_max, ..options };
         let responder = Responder::bind((own, 0).into(), &fathom_engine::guests(role, policy), options)?;

@@ -1,29 +1,28 @@
-//! One connection, small enough that tens of thousands fit, and the requests under way on it.
+//! One connection, small enough that tens of thousands fit, and its requests in flight.
 
 use fathom_model::units::Nanos;
 
 use crate::{conn::Connection, h1::ResponseReader};
 
-/// A connection.
 #[derive(Debug)]
 pub(super) struct ClientConnection {
     pub(super) conn: Connection,
     pub(super) reader: ResponseReader,
-    /// When the answer under way began.
+    /// When the first byte of the current answer arrived.
     pub(super) first_byte_at: Option<Nanos>,
-    /// The place of the oldest request under way in its part of [`InFlight`], and how many there are.
+    /// The index of the oldest request in flight in this connection's part of [`InFlight`], and the number of requests.
     front: u16,
     pub(super) n_in_flight: u16,
-    /// Whether it stands in the list of free connections, where it may have become busy or shut meanwhile.
+    /// Whether it is in the list of free connections. It may have become busy or closed since it was listed.
     pub(super) is_listed: bool,
-    /// Connects and requests that failed since the last answer.
+    /// Failed connects and requests since the last answer.
     pub(super) n_failures: u32,
     /// Requests sent since it was opened.
     pub(super) n_sent: u64,
 }
 
 impl ClientConnection {
-    /// To one of the servers.
+    /// Creates a connection to one of the servers.
     pub(super) fn new(route: u16) -> Self {
         Self {
             conn: Connection::new(route),
@@ -37,30 +36,29 @@ impl ClientConnection {
         }
     }
 
-    /// Whether nothing has come of it so far, not even a failure.
+    /// Whether it has neither sent nor failed so far.
     pub(super) fn is_untried(&self) -> bool {
         self.n_sent == 0 && self.n_failures == 0
     }
 
-    /// Ready for the first request on a new socket.
+    /// Resets it for the first request on a new socket.
     pub(super) fn reset_for_new_socket(&mut self) {
         self.reader.reset();
         (self.first_byte_at, self.front, self.n_in_flight, self.n_sent) = (None, 0, 0, 0);
     }
 }
 
-/// A request under way.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct InFlightRequest {
     /// When it was sent, on the monotonic clock.
     pub(super) sent_at: Nanos,
-    /// When it was to be sent; the same in a closed load.
+    /// When it was due; the same as `sent_at` in a closed load.
     pub(super) intended: Nanos,
-    /// Which of the requests of its server.
+    /// The index of the request among those of its server.
     pub(super) request_idx: u16,
 }
 
-/// The requests under way of all connections: a ring per connection, allocated once.
+/// The requests in flight of all connections: one ring per connection, allocated once.
 #[derive(Debug)]
 pub(super) struct InFlight {
     requests: Vec<InFlightRequest>,
@@ -68,7 +66,7 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    /// Room for `depth` requests on each connection.
+    /// Creates room for `depth` requests on each connection.
     pub(super) fn new(n_connections: usize, depth: u16) -> Self {
         let depth = usize::from(depth.max(1));
         Self { requests: vec![InFlightRequest::default(); n_connections * depth], depth }
@@ -78,12 +76,12 @@ impl InFlight {
         idx * self.depth + usize::from(nth) % self.depth
     }
 
-    /// The oldest request under way on a connection.
+    /// The oldest request in flight on a connection.
     pub(super) fn front(&self, idx: usize, connection: &ClientConnection) -> Option<InFlightRequest> {
         (connection.n_in_flight > 0).then(|| self.requests[self.place(idx, connection.front)])
     }
 
-    /// Adds a request behind the others; there must be room for it.
+    /// Appends a request; there must be room for it.
     pub(super) fn push(&mut self, idx: usize, connection: &mut ClientConnection, ask: InFlightRequest) {
         debug_assert!(usize::from(connection.n_in_flight) < self.depth, "{} under way", connection.n_in_flight);
         let place = self.place(idx, connection.front + connection.n_in_flight);
@@ -91,7 +89,7 @@ impl InFlight {
         connection.n_in_flight += 1;
     }
 
-    /// Takes the oldest request, which has been answered or given up.
+    /// Removes the oldest request, which has been answered or given up.
     pub(super) fn pop(&mut self, idx: usize, connection: &mut ClientConnection) -> Option<InFlightRequest> {
         let ask = self.front(idx, connection)?;
         connection.n_in_flight -= 1;

@@ -1,7 +1,7 @@
-//! The client engine: connections kept busy in a closed loop, or requests that come by a schedule.
+//! The client engine: connections kept busy in a closed loop, or requests on a schedule.
 //!
-//! Each worker has a reactor, connections and histograms of its own; nothing is shared while it runs. What an answer is, [`h1`]
-//! knows; how bytes move, the reactor. Knows no kind of test and no metric.
+//! Each worker has its own reactor, connections and histograms; workers share nothing while they run. [`h1`] parses answers, the
+//! reactor moves bytes. The engine knows no kind of test and no metric.
 //!
 //! [`h1`]: crate::h1
 
@@ -30,7 +30,7 @@ use crate::{
     names,
 };
 
-/// A schedule of requests, all workers together.
+/// The schedule of requests of all workers together.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestSchedule {
     pub(crate) profile: Profile,
@@ -51,10 +51,10 @@ pub(crate) struct HttpLoad {
 }
 
 impl HttpLoad {
-    /// Reads a role; without a schedule the loop is closed.
+    /// Reads a role; without a schedule the load is closed.
     ///
     /// # Errors
-    /// Says what of the role cannot be done.
+    /// A part of the role cannot be done; the error names it.
     pub(crate) fn prepare(
         kind: &'static str,
         (role, policy): (&Role, &Policy),
@@ -62,7 +62,7 @@ impl HttpLoad {
     ) -> Result<Self, Error> {
         let settings = &role.settings;
         let mut target = LoadConfig::of((role, policy), kind)?;
-        // A profile is gone through once, from the start to its end, as a number of requests is.
+        // A profile runs once from its start to its end, like a fixed number of requests.
         target.is_counted |= schedule.as_ref().is_some_and(|schedule| schedule.profile.length().is_some());
         let way = select_io_backend(settings, load_model(schedule.as_ref()))?;
         let n_connections = settings.count("connections").unwrap_or(1);
@@ -79,10 +79,10 @@ impl HttpLoad {
         })
     }
 
-    /// Runs the load through the phases of a session.
+    /// Runs the load through the phases of a trial.
     ///
     /// # Errors
-    /// When nothing could be recorded.
+    /// Nothing could be recorded.
     pub(crate) fn run(&self, session: &TrialContext) -> Result<Record, Error> {
         match self.io_backend.reactor {
             ReactorKind::Uring => self.run_over::<Uring>(session),
@@ -100,7 +100,7 @@ impl HttpLoad {
         self.record(&conducted, session)
     }
 
-    /// What each worker does.
+    /// The work of each worker.
     fn worker_specs(&self, session: &TrialContext) -> Vec<ClientWorkerSpec> {
         let place = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let n_workers = place(self.n_workers);
@@ -145,7 +145,7 @@ impl HttpLoad {
     }
 }
 
-/// Whether answers may be waited for together: not where the next start would be late by it.
+/// Answers may be collected in batches only if that does not delay the next scheduled start.
 fn load_model(schedule: Option<&RequestSchedule>) -> LoadModel {
     match schedule.map(|schedule| schedule.pacing) {
         Some(Pacing::Precise) => LoadModel::Open,

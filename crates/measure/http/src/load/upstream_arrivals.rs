@@ -1,4 +1,4 @@
-//! The arrivals of a worker that are for one of its servers.
+//! The arrivals of a worker for one of its servers.
 
 use std::iter::Take;
 
@@ -7,11 +7,10 @@ use fathom_model::units::Nanos;
 
 use crate::target::WeightedOrder;
 
-/// Those arrivals of a worker that are for one of its servers.
 #[derive(Debug, Clone)]
 pub(crate) struct UpstreamArrivals {
     pub(crate) arrivals: Take<Arrivals>,
-    /// Whose turn it is among the servers, and which of them is meant.
+    /// The rotation of the servers, and the index of this one.
     pub(crate) upstream_order: WeightedOrder,
     pub(crate) upstream: usize,
 }

@@ -1,4 +1,4 @@
-//! What engines count while they work, and the record that becomes of it.
+//! The counters of the engines, and the record built from them.
 
 mod record;
 mod recorder;

@@ -1,4 +1,4 @@
-//! From the outcomes of the workers to a record.
+//! Builds a record from the results of the workers.
 
 use fathom_engine::{IoBackend, TrialResults, pace::Pacing};
 use fathom_model::{
@@ -14,7 +14,7 @@ use crate::{
     target::TlsParameters,
 };
 
-/// The record of what all workers together brought home, but for what only schedules have.
+/// The record of all workers together, without the values that only schedules have.
 pub(crate) fn record<W>(
     trial_results: &TrialResults<W>,
     all: LoadResults,
@@ -22,7 +22,7 @@ pub(crate) fn record<W>(
 ) -> Record {
     let mut record = trial_results.record(Side::Initiator);
     if target.is_counted {
-        // The number ends the trial, not the time: everything counts from the start on.
+        // The number of requests ends the trial, not the time: everything counts from the start.
         record.measure_until(trial_results.ended());
     }
     record.errors = all.faults.iter().map(|(fault, n)| (fault.to_string(), *n)).collect();
@@ -85,7 +85,7 @@ pub(crate) fn record<W>(
     record
 }
 
-/// What TLS agreed on, by the names of facts.
+/// The parameters that TLS negotiated, by the names of facts.
 fn tls_facts(security: &TlsParameters) -> impl Iterator<Item = (&'static str, String)> {
     let TlsParameters { version, cipher, group, server_key_bits } = *security;
     let usual = [(names::facts::TLS_VERSION, version.to_owned()), (names::facts::TLS_CIPHER, cipher.to_owned())];
@@ -94,7 +94,7 @@ fn tls_facts(security: &TlsParameters) -> impl Iterator<Item = (&'static str, St
     usual.into_iter().chain(group).chain(bits)
 }
 
-/// Says so when handshakes were spared, which is less work for both ends.
+/// A note if handshakes were abbreviated by resumption, which is less work for both ends.
 fn resumed_note(opening: &ConnectTimes) -> Option<Note> {
     let (n_resumed, n) = (opening.n_resumed, opening.tls.count());
     (n_resumed > 0).then(|| Note {
@@ -106,14 +106,14 @@ fn resumed_note(opening: &ConnectTimes) -> Option<Note> {
     })
 }
 
-/// Says so when connections did not come about for want of local ports, and what to do.
+/// A note if connections failed for lack of local ports, with the remedy.
 fn ports_note(faults: &FaultCounts) -> Option<Note> {
     let (fault, n) = faults.iter().find(|(fault, _)| fault.cause == FaultCause::NoPort)?;
     let text = format!("{n} connections were not opened because no local port was free: {}", fault.hint()?);
     Some(Note { id: "ports-exhausted".to_owned(), text })
 }
 
-/// Says so when a server answered fast, but not with what was asked for.
+/// A note if a server answered, but with a status other than 2xx.
 fn status_note(record: &Record) -> Option<Note> {
     let others = names::STATUS[1..].iter().map(|name| (name, record.totals[*name])).filter(|(_, n)| *n > 0);
     let others: Vec<String> = others.map(|(name, n)| format!("{n} × {}", name.trim_start_matches("status_"))).collect();
@@ -127,7 +127,7 @@ fn status_note(record: &Record) -> Option<Note> {
     })
 }
 
-/// Says so when times are lower bounds, because nobody waited for the answer.
+/// A note if some times are lower bounds because the wait was given up.
 fn lower_bounds_note(n_bounds: u64) -> Option<Note> {
     (n_bounds > 0).then(|| Note {
         id: "waited-in-vain".to_owned(),
@@ -137,7 +137,7 @@ fn lower_bounds_note(n_bounds: u64) -> Option<Note> {
     })
 }
 
-/// Says so when nobody waited for answers, so that the numbers are those of sending alone.
+/// A note if answers were not awaited, so that the values cover sending only.
 fn not_awaited_note(n_left: u64) -> Option<Note> {
     (n_left > 0).then(|| Note {
         id: "answers-left".to_owned(),
@@ -148,7 +148,7 @@ fn not_awaited_note(n_left: u64) -> Option<Note> {
     })
 }
 
-/// Says so when nobody can know whether answers are whole: whoever cuts a connection cuts such an answer unseen.
+/// A note if the completeness of answers is unknown: an attacker who cuts a connection truncates such an answer without being noticed.
 fn tls_unclosed_note(n_left_open: u64) -> Option<Note> {
     (n_left_open > 0).then(|| Note {
         id: "tls-left-open".to_owned(),
@@ -159,7 +159,7 @@ fn tls_unclosed_note(n_left_open: u64) -> Option<Note> {
     })
 }
 
-/// Says so when bodies were not copied, which is less work than a client does that looks at them.
+/// A note if bodies were not copied, which is less work than a client does that reads them.
 fn discard_note(all: &LoadResults) -> Option<Note> {
     all.has_discarded.then(|| Note {
         id: "bodies-discarded".to_owned(),
@@ -169,7 +169,7 @@ fn discard_note(all: &LoadResults) -> Option<Note> {
     })
 }
 
-/// Says how late what was due began that had to wait for others.
+/// A note on the delay of requests that had to wait for other work.
 pub(crate) fn pacing_note(pacing: Pacing, lag: &Histogram) -> Option<Note> {
     let [p50, p99] = [0.5, 0.99].map(|share| lag.quantile(share).map(Nanos));
     let (p50, p99) = (p50?, p99?);

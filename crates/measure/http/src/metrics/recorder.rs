@@ -1,4 +1,4 @@
-//! The books of one worker while it works.
+//! Counting in one worker while the load runs.
 
 use fathom_engine::{Error, WorkerHandle};
 use fathom_model::units::Nanos;
@@ -13,7 +13,7 @@ use crate::{
     target::Channel,
 };
 
-/// Counters that others see while the worker works, and what it brings home.
+/// Counters that are visible while the worker runs, and its results.
 pub(crate) struct LoadRecorder<'a> {
     pub(crate) worker: &'a WorkerHandle<'a>,
     pub(crate) results: LoadResults,
@@ -30,25 +30,25 @@ impl<'a> LoadRecorder<'a> {
         self.worker.add(counter as usize, amount);
     }
 
-    /// A line is open.
+    /// A connection is open.
     pub(crate) fn on_connected(&mut self, channel: &Channel) {
         self.add(LoadCounter::Connections, 1);
         self.totals.on_connected(channel);
     }
 
-    /// A piece of an answer has come.
+    /// A piece of an answer has arrived.
     #[inline]
     pub(crate) fn on_received(&mut self, piece: &[u8]) {
         self.totals.on_received(piece);
     }
 
-    /// So many bytes were sent.
+    /// Bytes were sent.
     #[inline]
     pub(crate) fn on_sent(&mut self, bytes: usize) {
         self.totals.on_sent(bytes);
     }
 
-    /// An answer has come to its end.
+    /// An answer is complete.
     #[inline]
     pub(crate) fn on_answer(&mut self, answer: &ResponseSummary, entry: &RequestSample) {
         self.add(LoadCounter::Requests, 1);
@@ -62,12 +62,12 @@ impl<'a> LoadRecorder<'a> {
         }
     }
 
-    /// An answer ends because its connection does.
+    /// An answer ends with its connection.
     pub(crate) fn on_answer_ended_by_close(&mut self, channel: &Channel) {
         self.results.n_tls_unclosed += u64::from(channel.lacks_close_notify());
     }
 
-    /// A request is over without an answer, as was wanted; it has no status.
+    /// A request is complete without an answer, as the option asks; it has no status.
     pub(crate) fn on_sent_not_awaited(&mut self, entry: &RequestSample) {
         self.add(LoadCounter::Requests, 1);
         self.add(LoadCounter::Attempts, 1);
@@ -78,29 +78,29 @@ impl<'a> LoadRecorder<'a> {
         }
     }
 
-    /// Counts what went wrong.
+    /// Counts a failure.
     pub(crate) fn count_fault(&mut self, fault: RequestFault) {
         *self.results.faults.entry(fault).or_default() += 1;
         self.add(LoadCounter::Attempts, u64::from(!fault.is_between_requests()));
         self.add(LoadCounter::Errors, 1);
     }
 
-    /// Counts a failure; whether the worker is to give up.
+    /// Counts a failure. Returns whether the worker must give up.
     pub(crate) fn on_failure(&mut self, fault: RequestFault) -> bool {
         self.count_fault(fault);
         self.totals.on_failure()
     }
 
-    /// A request that nobody waits for any longer took at least as long as it was waited for.
+    /// Records a request that was given up with its waiting time as a lower bound.
     pub(crate) fn record_given_up(&mut self, waited: Nanos) {
         self.results.n_lower_bounds += 1;
         self.results.service.record(waited.0);
     }
 
-    /// What the worker brings home; `head` is one of those that it has read.
+    /// Returns the results of the worker; `head` is the last head that it parsed.
     ///
     /// # Errors
-    /// When the log of requests could not be written.
+    /// The request log could not be written.
     pub(crate) fn finish(mut self, opening: ConnectTimes, head: &[u8]) -> Result<LoadResults, Error> {
         self.results.opening = opening;
         self.results.totals = self.totals.close(head)?;

@@ -1,6 +1,6 @@
-//! What is kept of requests beside their times: bytes, lengths, and a row for each when asked for.
+//! Data of requests besides their times: bytes, lengths, and one row per request on demand.
 //!
-//! Other tools report these, and their drop-in tools take them from here. Knows no tool.
+//! Other tools report these, and the drop-in tools take them from here. This module knows no tool.
 
 use std::{
     fs::File,
@@ -15,24 +15,24 @@ use fathom_sys::clock;
 
 use crate::target::{Channel, TlsParameters};
 
-/// So much of a log is written at a time: two thousand requests for one system call.
+/// The size of a write to the log: two thousand requests per system call.
 const LOG_BYTES: usize = 64 * 1024;
 
-/// Where a process finds the files that it was given open.
+/// The directory of the open files of a process.
 const OPEN_FILES: &str = "/dev/fd/";
-/// So much of an answer is kept at most: what ab shows of one.
+/// The most bytes of an answer that are kept: as much as ab shows.
 const FIRST_ANSWER_BYTES_MAX: usize = 8 * 1024;
 
-/// What a load is to keep, the same for all its workers.
+/// The settings of what a load keeps, the same for all its workers.
 #[derive(Debug)]
 pub(crate) struct RecorderConfig {
     /// The length of the first body of the trial.
     first_body: OnceLock<u64>,
-    /// Where rows of requests go, with the number of the worker behind it.
+    /// The path of the request log, without the suffix of the worker's number.
     log_path: Option<PathBuf>,
-    /// Whether the first answer is kept, once it has begun.
+    /// Whether the beginning of the first answer is kept.
     keep_first_answer: bool,
-    /// How many failures end the work of a worker.
+    /// The number of failures that ends the work of a worker.
     max_failures: Option<u64>,
 }
 
@@ -46,18 +46,18 @@ impl RecorderConfig {
         })
     }
 
-    /// The length of the first body, once there was one.
+    /// The length of the first body; zero before there is one.
     pub(crate) fn first_body(&self) -> u64 {
         self.first_body.get().copied().unwrap_or(0)
     }
 }
 
-/// A request that was answered.
+/// An answered request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestSample {
     /// On the monotonic clock.
     pub(crate) sent_at: Nanos,
-    /// How long it took to connect before, for the first request of a connection.
+    /// The time of the connect before it, for the first request of a connection.
     pub(crate) connect: Nanos,
     pub(crate) service: Nanos,
     pub(crate) first_byte: Nanos,
@@ -66,7 +66,7 @@ pub(crate) struct RequestSample {
     pub(crate) counts: bool,
 }
 
-/// What a worker brings home.
+/// The totals of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct RequestTotals {
     pub(crate) total: Histogram,
@@ -75,7 +75,7 @@ pub(crate) struct RequestTotals {
     pub(crate) n_mismatches: u64,
     /// The head of an answer.
     pub(crate) head: Option<String>,
-    /// The beginning of the first answer, if it was to be kept.
+    /// The beginning of the first answer, if it is kept.
     pub(crate) first_answer: Option<String>,
     /// Of the first connection over TLS.
     pub(crate) tls: Option<TlsParameters>,
@@ -97,7 +97,7 @@ impl RequestTotals {
     }
 }
 
-/// The books of one worker while it works.
+/// Collects the totals of one worker while the load runs.
 #[derive(Debug)]
 pub(crate) struct TotalsRecorder {
     config: Arc<RecorderConfig>,
@@ -108,7 +108,7 @@ pub(crate) struct TotalsRecorder {
 }
 
 impl TotalsRecorder {
-    /// Of the worker of this number.
+    /// Creates the recorder of the worker with this number.
     pub(crate) fn open(keeping: &Arc<RecorderConfig>, worker_idx: usize) -> Result<Self, Error> {
         let log = keeping.log_path.as_ref().map(|path| match path.strip_prefix(OPEN_FILES) {
             Ok(_) => RequestLog::append(path.clone()),
@@ -123,13 +123,13 @@ impl TotalsRecorder {
         })
     }
 
-    /// A connection is there, over TLS or not.
+    /// A connection is open, with or without TLS.
     pub(crate) fn on_connected(&mut self, channel: &Channel) {
-        // Once is enough: the certificate is read for it.
+        // Once is enough, because it reads the certificate.
         self.totals.tls = self.totals.tls.or_else(|| channel.tls_parameters());
     }
 
-    /// A piece of an answer has come.
+    /// A piece of an answer has arrived.
     pub(crate) fn on_received(&mut self, piece: &[u8]) {
         if self.config.keep_first_answer && self.totals.first_answer.is_none() {
             let kept = &piece[..piece.len().min(FIRST_ANSWER_BYTES_MAX)];
@@ -137,7 +137,7 @@ impl TotalsRecorder {
         }
     }
 
-    /// A request of that many bytes was sent.
+    /// Bytes of a request were sent.
     pub(crate) fn on_sent(&mut self, bytes: usize) {
         self.totals.n_bytes_sent += bytes as u64;
     }
@@ -155,16 +155,16 @@ impl TotalsRecorder {
         }
     }
 
-    /// Counts a failure; whether the worker is to give up.
+    /// Counts a failure. Returns whether the worker must give up.
     pub(crate) fn on_failure(&mut self) -> bool {
         self.n_failures += 1;
         self.config.max_failures.is_some_and(|most| self.n_failures >= most)
     }
 
-    /// Ends the log, and gives what the result needs.
+    /// Closes the log and returns the totals.
     ///
     /// # Errors
-    /// When the log could not be written.
+    /// The log could not be written.
     pub(crate) fn close(mut self, head: &[u8]) -> Result<RequestTotals, Error> {
         if let Some(log) = self.log {
             log.finish()?;
@@ -174,15 +174,16 @@ impl TotalsRecorder {
     }
 }
 
-/// Rows of requests on their way to a file: four little-endian numbers of 64 bits each, all in nanoseconds.
+/// Writes rows of requests to a file: four little-endian 64-bit numbers each, all in nanoseconds.
 ///
-/// When the request began on the wall clock, its connect included; the connect; from there to the last byte; to the first.
+/// They are the start of the request on the wall clock, including its connect; the duration of the connect; and from the end of
+/// the connect the time to the last byte and the time to the first byte.
 #[derive(Debug)]
 struct RequestLog {
     path: PathBuf,
     file: File,
     rows: Vec<u8>,
-    /// Of the wall clock before the monotonic one.
+    /// The wall clock minus the monotonic clock.
     wall_clock_offset: Nanos,
     error: Option<io::Error>,
 }
@@ -193,11 +194,11 @@ impl RequestLog {
         Self::with_file(path, file)
     }
 
-    /// To a file that this process was given; all workers add to its end, each write in one piece.
+    /// Opens a file that this process inherited. All workers append to it, each write in one piece.
     fn append(path: PathBuf) -> Result<Self, Error> {
         let open = || {
             let file = File::options().append(true).open(&path)?;
-            // Rows would be nonsense to whoever reads a stream, such as the controller of this agent.
+            // Rows would be garbage to the reader of a stream, such as the controller of this agent.
             if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no file")) }
         };
         let file = open();
@@ -228,7 +229,7 @@ impl RequestLog {
     fn write(&mut self) {
         let written = self.file.write_all(&self.rows);
         self.rows.clear();
-        // The first error is the cause; the load goes on, and the log is told to be worthless at the end.
+        // The first error is the cause. The load continues, and the end reports that the log is worthless.
         self.error = self.error.take().or(written.err());
     }
 

@@ -1,4 +1,4 @@
-//! What a worker counts and brings home.
+//! The counters and results of a worker.
 
 use fathom_model::{Histogram, names::count};
 
@@ -8,7 +8,7 @@ use crate::{
     names,
 };
 
-/// The places of the counters.
+/// The indices of the counters.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum LoadCounter {
     Requests,
@@ -18,7 +18,7 @@ pub(crate) enum LoadCounter {
     Errors,
     ClosedByServer,
     Status2xx,
-    // Four more classes follow.
+    // Four more status classes follow.
     Resent = 11,
     Intended,
     Sent,
@@ -46,10 +46,10 @@ pub(crate) const COUNTERS: &[&str] = &[
     count::LATE_OWN_CPU,
 ];
 
-/// How many counters a load without a schedule has.
+/// The number of counters of a closed load.
 pub(crate) const CLOSED_COUNTERS: usize = LoadCounter::Intended as usize;
 
-/// What a worker brings home beside its counters.
+/// The results of a worker besides its counters.
 #[derive(Debug, Default)]
 pub(crate) struct LoadResults {
     pub(crate) service: Histogram,
@@ -59,15 +59,15 @@ pub(crate) struct LoadResults {
     pub(crate) first_byte: Histogram,
     pub(crate) download: Histogram,
     pub(crate) faults: FaultCounts,
-    /// Requests whose answer was still on its way at the end.
+    /// Requests still waiting for their answer at the end.
     pub(crate) n_unfinished: u64,
     /// Requests that were due and never sent.
     pub(crate) n_not_started: u64,
-    /// Values among the times of requests that are lower bounds: the wait was given up.
+    /// Recorded times that are lower bounds because the wait was given up.
     pub(crate) n_lower_bounds: u64,
-    /// Requests that were over once they were sent.
+    /// Requests that were complete once they were sent.
     pub(crate) n_not_awaited: u64,
-    /// Answers that ended with their connection, which TLS did not close.
+    /// Answers that ended with a connection that TLS had not closed.
     pub(crate) n_tls_unclosed: u64,
     /// Whether bodies were discarded without being copied.
     pub(crate) has_discarded: bool,
@@ -75,7 +75,7 @@ pub(crate) struct LoadResults {
 }
 
 impl LoadResults {
-    /// All workers' together.
+    /// Merges the results of all workers.
     pub(crate) fn merged<'a>(outcomes: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut all = Self::default();
         outcomes.into_iter().for_each(|outcome| all.merge(outcome));

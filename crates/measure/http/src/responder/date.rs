@@ -2,13 +2,13 @@
 
 use fathom_model::units::Nanos;
 
-/// Its length in bytes.
+/// The length in bytes.
 pub(super) const LENGTH: usize = 29;
 
 const WEEKDAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// The time since the epoch as text: `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Formats a time since the epoch: `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub(super) fn http_date(wall: Nanos) -> String {
     let secs = wall.0 / 1_000_000_000;
     let (days, time) = (secs / 86_400, secs % 86_400);

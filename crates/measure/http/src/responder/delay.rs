@@ -1,7 +1,7 @@
-//! How long an answer waits, as a distribution.
+//! The delay of an answer, as a distribution.
 //!
-//! A delay is drawn by putting a uniform number into the inverse of the distribution function ([`Delay::at`]), so what is
-//! drawn can be checked without drawing. It knows no clock: whoever draws adds the time.
+//! A delay is drawn by inverse transform sampling: [`Delay::at`] maps a uniform number through the inverse of the distribution
+//! function, so the distribution can be tested without random draws. This module knows no clock.
 
 use std::str::FromStr;
 
@@ -14,13 +14,13 @@ use super::{
     fraction::{Fraction, sum_to_whole},
 };
 
-/// No answer waits longer: clients have given up by then, and what an unbounded distribution draws beyond it is cut to it.
+/// The longest delay: clients have given up by then. Draws of an unbounded distribution beyond it are clamped to it.
 const DELAY_MAX: Nanos = Nanos::from_secs(60);
 
 /// The distribution of the time from a request to its answer.
 ///
-/// As text: `5ms`, `uniform 1ms..5ms`, `exponential 2ms` (its mean), `normal 5ms 1ms` (mean and standard deviation, nothing
-/// below zero), or a mix of these: `90% 1ms, 10% exponential 20ms`.
+/// As text: `5ms`, `uniform 1ms..5ms`, `exponential 2ms` (its mean), `normal 5ms 1ms` (mean and standard deviation, truncated at
+/// zero), or a mix of these: `90% 1ms, 10% exponential 20ms`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delay(Vec<(Fraction, DelayDistribution)>);
 
@@ -33,21 +33,21 @@ enum DelayDistribution {
 }
 
 impl Delay {
-    /// Always the same.
+    /// The same delay for every answer.
     #[must_use]
     pub fn constant(span: Nanos) -> Self {
         Self(vec![(Fraction(super::fraction::WHOLE), DelayDistribution::Constant(span))])
     }
 
-    /// Whether no answer ever waits.
+    /// Whether all answers are sent without delay.
     #[must_use]
     pub fn is_none(&self) -> bool {
         self.0.iter().all(|(_, law)| *law == DelayDistribution::Constant(Nanos::ZERO))
     }
 
-    /// The delay that belongs to a number from 0 to 1, of which equal parts are equally likely.
+    /// Maps a uniform number from 0 to 1 to a delay.
     ///
-    /// Within each part of a mix it is the quantile of that number.
+    /// Within each part of a mix this is the quantile of the number.
     #[must_use]
     pub fn at(&self, number: f64) -> Nanos {
         let total: f64 = self.0.iter().map(|(share, _)| f64::from(share.0)).sum();
@@ -73,7 +73,7 @@ impl DelayDistribution {
                 Exp::new(1.0 / approximate(mean.0)).map_or(mean, |law| nanos(law.inverse_cdf(p)))
             }
             Self::Normal(mean, deviation) => {
-                // The part below zero is cut off: the numbers are spread over the rest.
+                // The distribution is truncated at zero: the numbers are spread over the rest.
                 Normal::new(approximate(mean.0), approximate(deviation.0)).map_or(mean, |law| {
                     let below = law.cdf(0.0);
                     nanos(law.inverse_cdf(below + p * (1.0 - below)))
@@ -82,7 +82,7 @@ impl DelayDistribution {
         }
     }
 
-    /// The longest span among its numbers.
+    /// The longest of its parameters.
     fn longest(self) -> Nanos {
         match self {
             Self::Constant(span) | Self::Uniform(_, span) | Self::Exponential(span) => span,
@@ -92,7 +92,7 @@ impl DelayDistribution {
 }
 
 fn nanos(ns: f64) -> Nanos {
-    // Infinity, the last quantile of an unbounded law, becomes the longest delay of all.
+    // Infinity, the last quantile of an unbounded distribution, becomes the longest delay.
     if ns < approximate(DELAY_MAX.0) { Nanos(rounded(ns)) } else { DELAY_MAX }
 }
 
@@ -145,7 +145,7 @@ impl FromStr for DelayDistribution {
     }
 }
 
-/// Delays in the order in which they are drawn; equal seeds draw equal ones.
+/// A sequence of random delays; equal seeds give equal sequences.
 #[derive(Debug)]
 pub(super) struct DelaySequence {
     delay: Delay,
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_those_of_the_distribution() {
-        // Exponential: -ln(1-p). Normal: the well-known 1.2816 deviations at 90 %.
+        // Exponential: -ln(1-p). Normal: 1.2816 standard deviations at 90 %.
         let cases = [
             ("5ms", 0.0, 5 * MS),
             ("5ms", 1.0, 5 * MS),
@@ -186,7 +186,7 @@ mod tests {
             ("exponential 2ms", 1.0, DELAY_MAX.0),
             ("normal 50ms 1ms", 0.5, 50 * MS),
             ("normal 50ms 1ms", 0.9, 51_281_552),
-            // Half of the whole law lies below zero, so the median of the rest is its 75 % quantile.
+            // Half of the distribution lies below zero, so the median of the rest is its 75 % quantile.
             ("normal 0s 1ms", 0.5, 674_490),
             ("90% 1ms, 10% 20ms", 0.89, MS),
             ("90% 1ms, 10% 20ms", 0.91, 20 * MS),
@@ -211,8 +211,8 @@ mod tests {
         drawn.sort_unstable();
         let mut exact: Vec<Nanos> = (0..10_000).map(|i| delay.at((f64::from(i) + 0.5) / 10_000.0)).collect();
         exact.sort_unstable();
-        // Kolmogorov and Smirnov: one of ten thousand draws beyond 2 % of rank is rarer than one in a thousand, and this
-        // seed is not that one.
+        // Kolmogorov-Smirnov: with ten thousand draws, a deviation beyond 2 % of rank has a probability below one in a thousand,
+        // and this seed does not cause one.
         for rank in (200..9_800).step_by(100) {
             assert!((exact[rank - 200]..=exact[rank + 200]).contains(&drawn[rank]), "rank {rank}: {}", drawn[rank]);
         }

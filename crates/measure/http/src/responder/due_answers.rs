@@ -1,4 +1,4 @@
-//! When which connection's answer is due.
+//! The due times of delayed answers.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -6,7 +6,7 @@ use fathom_model::units::Nanos;
 
 /// The due times of one worker, earliest first.
 ///
-/// A connection that ends leaves its entry behind; whoever takes it sees that the connection waits no more.
+/// A connection that ends leaves its entry behind; the caller checks whether the connection still waits.
 #[derive(Debug, Default)]
 pub(super) struct DueAnswers(BinaryHeap<Reverse<(Nanos, usize)>>);
 
@@ -15,12 +15,12 @@ impl DueAnswers {
         self.0.push(Reverse((due, idx)));
     }
 
-    /// When the next is due.
+    /// The earliest due time.
     pub(super) fn next(&self) -> Option<Nanos> {
         self.0.peek().map(|Reverse((due, _))| *due)
     }
 
-    /// The next connection whose time has come, and which time that was.
+    /// Takes the next connection that is due, with its due time.
     pub(super) fn take(&mut self, now: Nanos) -> Option<(Nanos, usize)> {
         if self.next()? > now { None } else { self.0.pop().map(|Reverse(entry)| entry) }
     }
@@ -29,7 +29,7 @@ impl DueAnswers {
         self.0.len()
     }
 
-    /// Forgets what connections that have ended left behind.
+    /// Removes the entries of connections that have ended.
     pub(super) fn keep(&mut self, mut waits: impl FnMut(Nanos, usize) -> bool) {
         self.0.retain(|Reverse((due, idx))| waits(*due, *idx));
     }

@@ -1,4 +1,4 @@
-//! Parts of a whole, as texts such as `95%` say them.
+//! Fractions of a whole, written as `95%`.
 
 use std::str::FromStr;
 
@@ -6,12 +6,12 @@ use fathom_model::units::rounded;
 
 use super::InvalidText;
 
-/// A hundred percent.
+/// One hundred percent.
 pub(super) const WHOLE: u32 = 1_000_000;
-/// Three thirds may be written as 33.3 % each.
+/// Allows three thirds to be written as 33.3 % each.
 const TOLERANCE: u32 = WHOLE / 1000;
 
-/// A part of a whole in millionths, so that equal texts are equal values.
+/// A fraction in millionths, so that equal texts are equal values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fraction(pub(super) u32);
 
@@ -27,7 +27,7 @@ impl FromStr for Fraction {
     }
 }
 
-/// Whether shares make a whole, but for what rounding them took.
+/// Whether shares add up to a whole, within the rounding tolerance.
 pub(super) fn sum_to_whole(shares: impl Iterator<Item = Fraction>) -> bool {
     let sum: u64 = shares.map(|share| u64::from(share.0)).sum();
     sum.abs_diff(WHOLE.into()) <= TOLERANCE.into()

@@ -1,8 +1,8 @@
-//! A text that was not understood.
+//! The error of a text that cannot be parsed.
 
 use std::fmt;
 
-/// A text that is not what its type takes; whoever knows the option says what would be.
+/// A text that does not parse; the caller, who knows the option, names the valid forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InvalidText;
 

@@ -1,8 +1,7 @@
-//! A server that answers every request with a body of one size, as cheaply as sockets allow.
+//! A server that answers every request with a body of one size, at the lowest cost that sockets allow.
 //!
-//! It is the other side of two-sided tests, what `fathom serve` answers HTTP with, and the ideal target that calibration
-//! measures against: how long answers wait, what their statuses are and when nothing is answered at all is chosen. It knows
-//! no files, and looks at no request body: it is skipped.
+//! It is the responder of two-sided tests, the HTTP server of `fathom serve`, and the ideal target for calibration. The delay and
+//! status of its answers and its stalls are configurable. It serves no files, and skips request bodies without reading them.
 
 mod date;
 mod delay;
@@ -40,10 +39,10 @@ pub use status_mix::StatusMix;
 use worker::ResponderContext;
 pub(crate) use worker::{ResponderCounter, ResponderWorker, WorkerControl};
 
-/// The kernel bounds it by net.core.somaxconn, whose default is the same.
+/// The kernel limits it to net.core.somaxconn, whose default is the same.
 const BACKLOG: u16 = 4096;
 
-/// What a responder did until it was stopped.
+/// The work of a responder until it was stopped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ResponderCounts {
     /// Requests answered with a status of the mix.
@@ -54,11 +53,11 @@ pub struct ResponderCounts {
     pub connections: u64,
     /// Requests refused with an error status.
     pub rejected: u64,
-    /// Connections closed because the other side was too slow, or idle for too long.
+    /// Connections closed because the client was too slow, or idle for too long.
     pub timed_out: u64,
 }
 
-/// Listening sockets, ready for the workers that will answer.
+/// Listening sockets, ready for the workers.
 #[derive(Debug)]
 pub struct Responder {
     listeners: Vec<Socket>,
@@ -66,9 +65,9 @@ pub struct Responder {
     context: ResponderContext,
 }
 
-/// Makes sure that nobody listens at an address.
+/// Verifies that nobody listens at an address.
 ///
-/// The responder's own listeners share their port (`SO_REUSEPORT`), and would share it with another responder's too.
+/// The responder's own listeners share their port (`SO_REUSEPORT`), and would also share it with another responder.
 fn check_unused(address: SocketAddr) -> Result<(), Error> {
     let alone = std::net::TcpListener::bind(address).map(drop);
     alone.map_err(|cause| {
@@ -83,7 +82,7 @@ impl Responder {
     /// The kernel spreads connections over the workers (`SO_REUSEPORT`).
     ///
     /// # Errors
-    /// The address is in use or not of this host, the body is too large, or the certificate cannot be used.
+    /// The address is in use or does not belong to this host, the body is too large, or the certificate cannot be used.
     pub fn bind(address: SocketAddr, guests: &AllowedPeers, options: ResponderOptions) -> Result<Self, Error> {
         options.check()?;
         let listen = |address| {
@@ -99,10 +98,10 @@ impl Responder {
         Ok(Self { listeners, address: Some(address), context: ResponderContext::new(options, Some(address))? })
     }
 
-    /// Listens at a path, which is removed with the last worker; the workers share one queue of connections.
+    /// Listens at a path, which the last worker removes. The workers share one queue of connections.
     ///
     /// # Errors
-    /// There is something at the path that is no stale socket, and as for [`Responder::bind`].
+    /// The path holds something other than a stale socket, or an error of [`Responder::bind`].
     pub fn bind_unix(path: &Path, options: ResponderOptions) -> Result<Self, Error> {
         options.check()?;
         let mut common = ResponderContext::new(options, None)?;
@@ -126,14 +125,14 @@ impl Responder {
         self.address.expect("only one that was bound to an address is asked for it")
     }
 
-    /// One attendant per listener, for whoever brings the threads; stalls are counted from now.
+    /// Returns one worker per listener; the caller provides the threads. Stalls are timed from now.
     pub(crate) fn into_workers(self) -> Result<Vec<ResponderWorker>, Error> {
         let common = ResponderContext { start: clock::now(), ..self.context };
         let attend = |(worker, listener)| ResponderWorker::new(listener, worker, common.clone());
         self.listeners.into_iter().enumerate().map(attend).collect()
     }
 
-    /// Answers requests until it is told to stop, which it notices within 50 ms.
+    /// Answers requests until it is stopped, which it notices within 50 ms.
     ///
     /// # Errors
     /// A core does not exist, or epoll fails.
@@ -149,7 +148,7 @@ impl Responder {
                 let post = StandaloneWorker { slot: &slots[idx], stop };
                 let core = cores.get(idx % cores.len().max(1)).copied();
                 let started = threads::start_within(scope, move || {
-                    // One that fails takes the others with it: half a responder would be a silent loss of speed.
+                    // A worker that fails stops the others: half a responder would be slower without notice.
                     pin(core).and_then(|()| attendant.serve(&post)).inspect_err(|_| stop.abort())
                 });
                 started.map_err(|cause| {
@@ -183,7 +182,7 @@ fn pin(core: Option<usize>) -> Result<(), Error> {
     affinity::pin_thread(core).map_err(|cause| Error::System { what: format!("pin a worker to core {core}"), cause })
 }
 
-/// A worker of [`Responder::run`]: its counters, and how it is told to stop.
+/// The control of a worker of [`Responder::run`]: its counters and its stop flag.
 struct StandaloneWorker<'a> {
     slot: &'a WorkerCounters,
     stop: &'a StopFlag,

@@ -1,4 +1,4 @@
-//! How a responder answers, and the rows of the option tables that say it.
+//! The settings of a responder, and their rows of the option tables.
 
 use std::{path::PathBuf, str::FromStr};
 
@@ -11,19 +11,17 @@ use fathom_model::{
 
 use super::{Delay, InvalidText, StallPattern, StatusMix};
 
-/// Each worker holds the whole answer, so a machine with many cores must still have room.
+/// Each worker holds the whole answer, so this must fit in memory on a machine with many cores.
 const SIZE_MAX: Bytes = Bytes(16 << 20);
 
-/// The option `size`.
 pub const SIZE: OptionDoc = OptionDoc {
     name: "size",
     value: ValueKind::Size,
-    // The welcome page of nginx, against which most figures of this field were made, has this size.
+    // The size of the nginx welcome page, the body of most published HTTP benchmarks.
     default: Some("612"),
     help: "body size of our responder's answers",
 };
 
-/// The option `delay`.
 pub const DELAY: OptionDoc = OptionDoc {
     name: "delay",
     value: ValueKind::Text,
@@ -31,7 +29,6 @@ pub const DELAY: OptionDoc = OptionDoc {
     help: "delay of our responder's answers: 5ms, uniform 1ms..5ms, exponential 2ms, normal 5ms 1ms, 90% 1ms,10% 20ms",
 };
 
-/// The option `stall`.
 pub const STALL: OptionDoc = OptionDoc {
     name: "stall",
     value: ValueKind::Text,
@@ -39,7 +36,6 @@ pub const STALL: OptionDoc = OptionDoc {
     help: "our responder stalls for a time in each period: 200ms/1s",
 };
 
-/// The option `statuses`.
 pub const STATUSES: OptionDoc = OptionDoc {
     name: "statuses",
     value: ValueKind::Text,
@@ -47,7 +43,6 @@ pub const STATUSES: OptionDoc = OptionDoc {
     help: "status codes of our responder with their shares: 200:95%,404:4%,503:1%",
 };
 
-/// The option `keep-alive`.
 pub const KEEP_ALIVE: OptionDoc = OptionDoc {
     name: "keep-alive",
     value: ValueKind::Text,
@@ -55,7 +50,6 @@ pub const KEEP_ALIVE: OptionDoc = OptionDoc {
     help: "keep-alive of our responder: on, off, or the number of answers per connection",
 };
 
-/// The option `scheme`.
 pub const SCHEME: OptionDoc = OptionDoc {
     name: "scheme",
     value: ValueKind::Choice(&["http", "https"]),
@@ -63,21 +57,21 @@ pub const SCHEME: OptionDoc = OptionDoc {
     help: "scheme of our responder; its certificate is self-signed",
 };
 
-/// All options of the responding side.
+/// All options of the responder.
 pub const OPTIONS: [OptionDoc; 6] = [SIZE, DELAY, STALL, STATUSES, KEEP_ALIVE, SCHEME];
 
 /// How many answers a connection gets before the responder closes it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum KeepAliveLimit {
-    /// As many as it asks for.
+    /// No limit.
     #[default]
     On,
-    /// That many, at least one; the last one says that it is.
+    /// This many, at least one; the last one announces the close.
     Answers(u64),
 }
 
 impl KeepAliveLimit {
-    /// Whether the answer after that many is the last one.
+    /// Whether the answer after `n_answers` is the last one.
     pub(super) fn ends_after(self, n_answers: u64) -> bool {
         matches!(self, Self::Answers(n) if n_answers + 1 >= n)
     }
@@ -95,14 +89,14 @@ impl FromStr for KeepAliveLimit {
     }
 }
 
-/// Where the certificate of an https responder comes from.
+/// The source of the certificate of an https responder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Certificate {
-    /// Made at the start, for the own addresses and `localhost`, and kept nowhere; clients must not verify it.
+    /// Generated at the start for the host's addresses and `localhost`, and never stored; clients must not verify it.
     SelfMade,
     /// PEM files.
     Files {
-        /// The certificate, and those that lead to its root.
+        /// The certificate, followed by its intermediates.
         chain: PathBuf,
         /// Its private key; it may be in the same file.
         key: PathBuf,
@@ -114,25 +108,25 @@ pub enum Certificate {
 pub struct ResponderOptions {
     /// The size of the body; at most 16 MiB.
     pub size: Bytes,
-    /// How long each answer waits.
+    /// The delay of each answer.
     ///
-    /// A connection is served like by a process of its own: what is pipelined behind a request waits until that is answered.
+    /// A connection is served in order: a pipelined request waits until the one before it is answered.
     pub delay: Option<Delay>,
-    /// When nothing is answered at all.
+    /// When no answers are sent at all.
     pub stall: Option<StallPattern>,
     /// The statuses of the answers.
     pub statuses: StatusMix,
-    /// How many answers a connection gets.
+    /// The number of answers per connection.
     pub keep_alive: KeepAliveLimit,
-    /// What it shows for https; without one it speaks http.
+    /// The certificate for https; without one the responder speaks http.
     pub certificate: Option<Certificate>,
-    /// What random delays follow from.
+    /// The seed of random delays.
     pub seed: u64,
-    /// The number of worker threads, each with a listener of its own; at least one.
+    /// The number of worker threads, each with its own listener; at least one.
     pub workers: usize,
-    /// The cores to pin the workers to, in turn; empty for no pinning.
+    /// The cores to pin the workers to, in turn; empty means no pinning.
     pub cores: Vec<usize>,
-    /// How long a request may take to arrive and an answer to be taken.
+    /// How long a request may take to arrive, and an answer to be read by the client.
     pub transfer_timeout: Nanos,
     /// How long a connection may be idle between requests.
     pub idle_timeout: Nanos,
@@ -143,7 +137,7 @@ pub struct ResponderOptions {
 impl Default for ResponderOptions {
     fn default() -> Self {
         Self {
-            // As the default of the option.
+            // The default of the option.
             size: Bytes(612),
             delay: None,
             stall: None,
@@ -161,10 +155,10 @@ impl Default for ResponderOptions {
 }
 
 impl ResponderOptions {
-    /// What the settings of [`OPTIONS`] say; those that are not there are as by default.
+    /// Reads the settings of [`OPTIONS`]; missing ones have their default.
     ///
     /// # Errors
-    /// Names the first setting that is not understood.
+    /// A setting cannot be parsed; the error names the first one.
     pub fn read(settings: &Settings, seed: u64) -> Result<Self, SettingError> {
         let default = Self::default();
         let delay: Option<Delay> = parse_option(

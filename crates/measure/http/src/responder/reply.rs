@@ -1,4 +1,4 @@
-//! All answers of a responder, written before they are asked for.
+//! All answers of a responder, built in advance.
 
 use fathom_model::units::{Bytes, Nanos};
 use http::StatusCode;
@@ -9,22 +9,21 @@ use super::{
     status_mix::{StatusMix, has_body},
 };
 
-/// Requests that came together are answered together, at most that many at once …
+/// The most pipelined requests that are answered with one send …
 const COPIES_MAX: usize = 32;
-/// … and as long as the answers fit here: a share of a socket's default send buffer.
+/// … provided that the answers fit in this many bytes, a share of a socket's default send buffer.
 const COPIES_BYTES_MAX: usize = 32 * 1024;
 
-/// The fields of an answer that say how the connection goes on.
+/// The header fields that announce how the connection continues.
 const CONNECTION_FIELDS: [(ReplyPersistence, &str); 3] = [
     (ReplyPersistence::KeepOpen, ""),
     (ReplyPersistence::KeepOpenExplicit, "Connection: keep-alive\r\n"),
     (ReplyPersistence::Close, "Connection: close\r\n"),
 ];
 
-/// Which answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReplyKind {
-    /// One of the statuses of the mix, by its place there.
+    /// One of the statuses of the mix, by its index there.
     Status(usize, ReplyPart, ReplyPersistence),
     /// 100, before the body of the request.
     Continue,
@@ -39,28 +38,28 @@ impl ReplyKind {
     }
 }
 
-/// The answers, each with its body behind its head, so that one send is enough.
+/// The answers, each with its body directly after its head, so that one send is enough.
 #[derive(Debug)]
 pub(super) struct Replies {
-    /// For each status as many as there are fates.
+    /// For each status, one reply per entry of `CONNECTION_FIELDS`.
     replies: Vec<[Reply; CONNECTION_FIELDS.len()]>,
-    /// The place of the status whose body the others share when it is large.
+    /// The index of the status whose body the others share when it is large.
     body_owner: usize,
 }
 
 #[derive(Debug)]
 struct Reply {
-    /// The answer as often as pipelining may ask for it; its head alone if the body is lent by the usual answer.
+    /// The answer repeated for pipelining; the head alone if it shares the body of the main answer.
     bytes: Vec<u8>,
     n_copies: usize,
     head: usize,
     date: usize,
-    /// The length of the lent body.
+    /// The length of the shared body.
     shared_body_bytes: usize,
 }
 
 impl Replies {
-    /// Answers of these statuses with a body of this size.
+    /// Builds the answers of these statuses with a body of this size.
     pub(super) fn new(size: Bytes, statuses: &StatusMix) -> Self {
         let size = usize::try_from(size.0).expect("the size was checked when the responder was bound");
         let usual = statuses.main_status();
@@ -85,7 +84,7 @@ impl Replies {
         }
     }
 
-    /// What is to be sent for some answers of one kind: first the one part, then the other.
+    /// The bytes of some answers of one kind: the two parts are sent in order.
     pub(super) fn slices(&self, kind: ReplyKind, n_copies: usize) -> [&[u8]; 2] {
         let (status, part, fate) = match kind {
             ReplyKind::Status(status, part, fate) => (status, part, fate),
@@ -101,7 +100,7 @@ impl Replies {
         [&reply.bytes[..n_copies * reply.copy_len()], lent.get(..reply.shared_body_bytes).unwrap_or_default()]
     }
 
-    /// Puts a new date into all answers; one that is being sent may get both halves of it, the length stays.
+    /// Sets a new date in all answers. An answer in transmission may get parts of both dates, but its length stays the same.
     pub(super) fn set_date(&mut self, wall: Nanos) {
         let text = date::http_date(wall);
         for reply in self.replies.iter_mut().flatten() {
@@ -114,10 +113,10 @@ impl Replies {
 }
 
 impl Reply {
-    /// A reply with this status and field; a `lender` holds its body however large it is.
+    /// Builds a reply with this status and field. A `lender` always holds its body, however large.
     fn new((code, field): (u16, &str), size: usize, lender: bool) -> Self {
         let status = StatusCode::from_u16(code).expect("a mix holds only codes of three digits");
-        // A code without a registered phrase has an empty one (RFC 9112 section 4), behind a space.
+        // A code without a registered phrase has an empty one (RFC 9112 section 4), after a space.
         let phrase = status.canonical_reason().unwrap_or_default();
         let begin = format!("HTTP/1.1 {code} {phrase}\r\nServer: fathom\r\nDate: ");
         let date = date::http_date(Nanos::ZERO);

@@ -1,38 +1,37 @@
-//! What a request wants, as far as the responder cares.
+//! Parses the parts of a request that the responder needs.
 
 use std::mem::MaybeUninit;
 
 use crate::h1::{Malformed, Persistence, chunked::Chunked, field};
 
-/// The longest head of a request; beyond it the answer is 431.
+/// The longest head of a request; a longer one is answered with 431.
 pub(super) const HEAD_MAX: usize = 16 * 1024;
 /// More fields than this are answered with 431, as by Apache httpd.
 const FIELDS_MAX: usize = 100;
 
-/// The methods that are answered, as `Allow` lists them.
+/// The supported methods, as `Allow` lists them.
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 
-/// How the connection goes on, and whether the other side must be told.
+/// How the connection continues, and whether the client must be told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReplyPersistence {
-    /// It stays, as usual in HTTP/1.1.
+    /// It persists, the default of HTTP/1.1.
     KeepOpen,
-    /// It stays because an HTTP/1.0 client asked, who must be told.
+    /// It persists because an HTTP/1.0 client asked, which must be told.
     KeepOpenExplicit,
     /// It is closed after the answer.
     Close,
 }
 
-/// Which part of the answer is sent.
+/// The part of the answer that is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReplyPart {
-    /// Head and body.
     Whole,
     /// The head alone, as HEAD asks.
     Head,
 }
 
-/// A request that can be answered, once its body has come.
+/// A request that can be answered once its body has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ParsedRequest {
     pub(super) part: ReplyPart,
@@ -41,14 +40,14 @@ pub(super) struct ParsedRequest {
     pub(super) expect_continue: ExpectContinue,
 }
 
-/// Whether a client sends its body only after it was told to go on (RFC 9110 section 10.1.1).
+/// Whether a client waits for 100 (Continue) before it sends its body (RFC 9110 section 10.1.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExpectContinue {
     No,
     Yes,
 }
 
-/// What is left of a request's body; nobody looks at it.
+/// The remainder of a request's body, which is skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestBody {
     None,
@@ -57,7 +56,7 @@ pub(super) enum RequestBody {
 }
 
 impl RequestBody {
-    /// Follows the body through `bytes`; how many of them belong to it once it has ended, or nothing while it goes on.
+    /// Follows the body through `bytes`. Returns the number of bytes that belong to it once it has ended, and `None` before.
     fn follow(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
         match self {
             Self::None => Ok(Some(0)),
@@ -73,39 +72,39 @@ impl RequestBody {
     }
 }
 
-/// Why a request is refused; the connection is closed then.
+/// Why a request is refused; the connection is then closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestRefusal {
     /// 400: it is malformed.
     Malformed,
-    /// 405: a method that is not answered.
+    /// 405: the method is not supported.
     Method,
     /// 431: its head is too long.
     TooLarge,
 }
 
-/// What a client wants to be sent now.
+/// What must be sent to a client now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestEvent {
-    /// The answer to a request that has come whole.
+    /// The answer to a complete request.
     Answer(ParsedRequest),
-    /// 100, so that it sends its body.
+    /// 100, so that the client sends its body.
     Continue,
     /// An error status.
     Refused(RequestRefusal),
 }
 
-/// One connection's requests, followed wherever the network cuts them.
+/// Follows the requests of one connection, wherever the network splits them.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RequestFollower(Option<ParsedRequest>);
 
 impl RequestFollower {
-    /// Whether the head of a request has come and its body has not.
+    /// Whether the head of a request has arrived and its body has not.
     pub(super) fn is_in_body(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Reads on through `bytes`, the next ones of the connection: how many are done with, and what that asks for.
+    /// Reads `bytes`, the next ones of the connection. Returns how many are consumed, and the reply that they call for.
     pub(super) fn read(&mut self, bytes: &[u8], heads: &mut RequestReader) -> (usize, Option<RequestEvent>) {
         let (mut wants, head) = match (self.0, heads) {
             (Some(wants), _) => (wants, 0),
@@ -118,7 +117,7 @@ impl RequestFollower {
         let rest = &bytes[head..];
         if wants.expect_continue == ExpectContinue::Yes {
             wants.expect_continue = ExpectContinue::No;
-            // One that sends its body without waiting needs no word (RFC 9110 section 10.1.1).
+            // A client that sends its body without waiting needs no 100 (RFC 9110 section 10.1.1).
             if rest.is_empty() && wants.body != RequestBody::None {
                 self.0 = Some(wants);
                 return (head, Some(RequestEvent::Continue));
@@ -138,7 +137,7 @@ impl RequestFollower {
     }
 }
 
-/// Reads requests and remembers the last one, as a load generator sends the same again and again.
+/// Reads requests and remembers the last one, because load generators repeat the same request.
 #[derive(Debug, Default)]
 pub(super) struct RequestReader {
     last: Vec<u8>,
@@ -146,7 +145,7 @@ pub(super) struct RequestReader {
 }
 
 impl RequestReader {
-    /// The request at the beginning of `bytes` and its length, or nothing while it is not complete.
+    /// Returns the request at the beginning of `bytes` and its length, or `None` while it is incomplete.
     pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Option<(ParsedRequest, usize)>, RequestRefusal> {
         if let Some(wants) = self.last_parsed.filter(|_| bytes.starts_with(&self.last)) {
             return Ok(Some((wants, self.last.len())));
@@ -165,7 +164,7 @@ impl RequestReader {
     }
 }
 
-/// What a sequence of bytes asks for when it comes in pieces of this length.
+/// The replies that a sequence of bytes calls for when it arrives in pieces of this length.
 fn ask(bytes: &[u8], piece: usize) -> Vec<RequestEvent> {
     let (mut inquiry, mut heads, mut asked) = (RequestFollower::default(), RequestReader::default(), Vec::new());
     let mut input = Vec::new();
@@ -176,7 +175,7 @@ fn ask(bytes: &[u8], piece: usize) -> Vec<RequestEvent> {
             assert!(used <= input.len(), "{used} of {}", input.len());
             input.drain(..used);
             match next {
-                // What is left of the body says nothing of what was asked, and a word may be needless for a faster client.
+                // The remaining body length does not matter here, and 100 (Continue) depends on the timing of the client.
                 Some(RequestEvent::Answer(wants)) => {
                     asked.push(RequestEvent::Answer(ParsedRequest { body: RequestBody::None, ..wants }));
                 }
@@ -196,7 +195,7 @@ fn ask(bytes: &[u8], piece: usize) -> Vec<RequestEvent> {
 /// Reads arbitrary bytes as requests, whole and in pieces.
 ///
 /// # Panics
-/// If it makes a difference where they are cut, or more is kept than a head: that is what a fuzzer looks for.
+/// If the result depends on where the bytes are split, or more than a head is kept: a fuzzer looks for these.
 pub fn fuzz_request(bytes: &[u8]) {
     let in_ones = ask(bytes, 1);
     for piece in [7, 100, HEAD_MAX] {
@@ -221,7 +220,7 @@ fn parse(bytes: &[u8]) -> Result<Option<(ParsedRequest, usize)>, RequestRefusal>
     };
     let fields = &*request.headers;
     let n_hosts = field::values(fields, "host").count();
-    // RFC 9112 section 3.2: one Host in HTTP/1.1, never two.
+    // RFC 9112 section 3.2: exactly one Host in HTTP/1.1, never two.
     if n_hosts > 1 || (n_hosts == 0 && request.version == Some(1)) {
         return Err(RequestRefusal::Malformed);
     }
@@ -241,7 +240,7 @@ fn parse(bytes: &[u8]) -> Result<Option<(ParsedRequest, usize)>, RequestRefusal>
     Ok(Some((ParsedRequest { part, persistence: fate, body, expect_continue: encouragement }, length)))
 }
 
-/// How long the body is (RFC 9112 section 6.3); what two servers could read in two ways is refused.
+/// The length of the body (RFC 9112 section 6.3). Ambiguous framing is refused.
 fn body(fields: &[httparse::Header<'_>], version: Option<u8>) -> Result<RequestBody, RequestRefusal> {
     let mut codings = field::values(fields, "transfer-encoding");
     let mut lengths = field::values(fields, "content-length");

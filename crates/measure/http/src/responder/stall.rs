@@ -1,4 +1,4 @@
-//! Spans in which a responder does nothing, as one whose memory is being collected.
+//! Periods in which a responder does nothing, like a server during garbage collection.
 
 use std::str::FromStr;
 
@@ -6,7 +6,7 @@ use fathom_model::units::Nanos;
 
 use super::InvalidText;
 
-/// Once per period no answer leaves for a span; requests wait where the kernel keeps them, and are read afterwards.
+/// Once per period no answer is sent for a span. Requests wait in the kernel and are read afterwards.
 ///
 /// The first stall begins one period after the start, the next one period later. As text: `200ms/1s`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,19 +16,19 @@ pub struct StallPattern {
 }
 
 impl StallPattern {
-    /// How long each stall is.
+    /// The length of each stall.
     #[must_use]
     pub fn span(self) -> Nanos {
         self.span
     }
 
-    /// The time from the beginning of one stall to that of the next.
+    /// The time from the start of one stall to the start of the next.
     #[must_use]
     pub fn period(self) -> Nanos {
         self.period
     }
 
-    /// The end of the stall that `elapsed`, a time since the start, lies in.
+    /// The end of the stall in progress at `elapsed`, a time since the start.
     pub(super) fn end(self, elapsed: Nanos) -> Option<Nanos> {
         let within = elapsed.0 % self.period.0;
         let stalls = elapsed >= self.period && within < self.span.0;

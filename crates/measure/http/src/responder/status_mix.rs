@@ -1,4 +1,4 @@
-//! Which status each answer has.
+//! The statuses of the answers.
 
 use std::str::FromStr;
 
@@ -7,10 +7,10 @@ use super::{
     fraction::{Fraction, WHOLE, sum_to_whole},
 };
 
-/// More would be a list of all there are.
+/// A longer list would contain nearly every status there is.
 const STATUSES_MAX: usize = 32;
 
-/// A mix of statuses with their shares. As text: `200:95%,404:4%,503:1%`, or one alone: `204`.
+/// A mix of statuses with their shares. As text: `200:95%,404:4%,503:1%`, or a single one: `204`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatusMix(Vec<(u16, Fraction)>);
 
@@ -22,12 +22,12 @@ impl Default for StatusMix {
 }
 
 impl StatusMix {
-    /// The statuses in the order in which they were given.
+    /// The statuses in the given order.
     pub(super) fn codes(&self) -> impl ExactSizeIterator<Item = u16> {
         self.0.iter().map(|(code, _)| *code)
     }
 
-    /// The place of the one with the largest share among those whose answers have a body.
+    /// The index of the status with the largest share among those whose answers have a body.
     pub(super) fn main_status(&self) -> usize {
         let with_body = self.0.iter().enumerate().rev().filter(|(_, (code, _))| has_body(*code));
         with_body.max_by_key(|(_, (_, share))| share.0).map_or(0, |(idx, _)| idx)
@@ -64,10 +64,10 @@ impl FromStr for StatusMix {
     }
 }
 
-/// The order of the statuses of one worker: the smooth weighted one.
+/// The order of the statuses of one worker: smooth weighted round robin.
 ///
-/// It is no random one: after every answer each status has been given as often as its share says, within one. What a client
-/// counts is then the mix itself and not a draw of it.
+/// The order is deterministic: after every answer, the count of each status is within one of its share. A client therefore counts
+/// the exact mix and not a random sample of it.
 #[derive(Debug)]
 pub(super) struct StatusRotation {
     shares: Vec<i64>,
@@ -83,7 +83,7 @@ impl StatusRotation {
         rotation
     }
 
-    /// The place of the status of the next answer.
+    /// The index of the status of the next answer.
     pub(super) fn next(&self) -> usize {
         self.next
     }

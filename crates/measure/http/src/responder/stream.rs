@@ -1,36 +1,35 @@
-//! What lies between a connection's socket and its requests: nothing, or TLS.
+//! The layer between a connection's socket and its requests: none, or TLS.
 
 use std::sync::Arc;
 
 use fathom_sys::socket::{self, Socket, Wait};
 use rustls::{ServerConfig, ServerConnection};
 
-/// How much is encrypted at once: a few records (16 KiB each), so that what is not taken yet stays small.
+/// The most bytes that are encrypted at once: a few records of 16 KiB, so that little ciphertext waits unsent.
 const TLS_WRITE_BYTES: usize = 64 * 1024;
 
-/// Whether everything that was to be sent has been.
+/// Whether all pending output was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlushState {
     All,
-    /// The other side must take some first.
+    /// The client must read some first.
     WouldBlock,
 }
 
-/// One connection's way for bytes.
 #[derive(Debug)]
 pub(super) enum ServerStream {
     Plain,
     Tls(Box<TlsStream>),
 }
 
-/// A TLS session, and what of it the kernel has not taken.
+/// A TLS session, with the ciphertext that the kernel has not taken yet.
 #[derive(Debug)]
 pub(super) struct TlsStream {
     session: ServerConnection,
     unsent: Vec<u8>,
 }
 
-/// Why a connection cannot go on; its client is gone, so nobody needs to know more.
+/// The connection cannot continue. Its client is gone, so the reason is not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StreamBroken;
 
@@ -45,7 +44,7 @@ impl ServerStream {
         matches!(self, Self::Tls(tls) if tls.session.is_handshaking())
     }
 
-    /// Sends what is to be sent before any further answer; counts the bytes that the kernel took.
+    /// Sends the output that precedes any further answer; counts the bytes that the kernel took.
     pub(super) fn flush(&mut self, socket: &Socket, n_sent: &mut u64) -> Result<FlushState, StreamBroken> {
         match self {
             Self::Plain => Ok(FlushState::All),
@@ -53,7 +52,7 @@ impl ServerStream {
         }
     }
 
-    /// Sends some of `bytes`; how many are done with, or nothing when the other side must take some first.
+    /// Sends some of `bytes`. Returns how many are done, or `None` if the client must read some first.
     pub(super) fn send(
         &mut self,
         socket: &Socket,
@@ -71,24 +70,24 @@ impl ServerStream {
                     return Ok(None);
                 }
                 let taken = tls.encrypt(bytes)?;
-                // Whether the kernel takes it now or later, the session has it.
+                // The session has buffered the data, whether the kernel takes it now or later.
                 tls.flush(socket, n_sent)?;
                 Ok(Some(taken))
             }
         }
     }
 
-    /// Says that nothing will follow.
+    /// Tells the client that nothing will follow.
     pub(super) fn close(&mut self, socket: &Socket, n_sent: &mut u64) {
         if let Self::Tls(tls) = self {
             tls.session.send_close_notify();
-            // A client that does not take the last word is gone.
+            // A client that does not take the close alert is gone.
             let _ = tls.collect_output().and_then(|()| tls.flush(socket, n_sent));
         }
     }
 }
 
-/// Whether the other side goes on.
+/// Whether the client keeps its direction open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PeerState {
     Open,
@@ -96,7 +95,7 @@ pub(super) enum PeerState {
 }
 
 impl TlsStream {
-    /// Decrypts what has arrived into `plain`.
+    /// Decrypts received bytes into `plain`.
     pub(super) fn decrypt(&mut self, mut bytes: &[u8], plain: &mut Vec<u8>) -> Result<PeerState, StreamBroken> {
         let mut peer = PeerState::Open;
         while !bytes.is_empty() {
@@ -104,7 +103,7 @@ impl TlsStream {
                 return Err(StreamBroken);
             }
             let Ok(state) = self.session.process_new_packets() else {
-                // The alert that says what was wrong.
+                // The alert that names the error.
                 let _ = self.collect_output();
                 return Err(StreamBroken);
             };
@@ -129,7 +128,7 @@ impl TlsStream {
         Ok(taken)
     }
 
-    /// Takes over what the session wants to send.
+    /// Collects the session's pending output.
     fn collect_output(&mut self) -> Result<(), StreamBroken> {
         while self.session.wants_write() {
             self.session.write_tls(&mut self.unsent).map_err(|_| StreamBroken)?;
@@ -148,7 +147,7 @@ impl TlsStream {
         *n_sent += done as u64;
         self.unsent.drain(..done);
         if self.unsent.is_empty() {
-            // A connection that had a large answer once need not hold the room for it.
+            // A connection that once had a large answer does not keep the buffer for it.
             if self.unsent.capacity() > TLS_WRITE_BYTES / 4 {
                 self.unsent = Vec::new();
             }

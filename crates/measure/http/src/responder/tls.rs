@@ -1,4 +1,4 @@
-//! What an https responder shows and agrees to.
+//! The certificate and the TLS configuration of an https responder.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -11,10 +11,10 @@ use rustls::{
 
 use super::Certificate;
 
-/// The one protocol that is spoken behind TLS (RFC 7301).
+/// The only protocol offered over TLS (RFC 7301).
 const ALPN: &[u8] = b"http/1.1";
 
-/// The side of a server: TLS 1.2 and 1.3, with tickets by which sessions are resumed.
+/// The server configuration: TLS 1.2 and 1.3, with tickets for session resumption.
 pub(super) fn config(certificate: &Certificate, address: Option<SocketAddr>) -> Result<Arc<ServerConfig>, Error> {
     let (chain, key) = match certificate {
         Certificate::SelfMade => self_signed(address)?,
@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether a client that trusts what is shown believes to talk to `name`.
+    /// Whether a client that trusts the certificate accepts the server as `name`.
     fn convinces(certificate: &CertificateDer<'static>, server: &Arc<ServerConfig>, name: &'static str) -> bool {
         let mut roots = RootCertStore::empty();
         roots.add(certificate.clone()).unwrap();

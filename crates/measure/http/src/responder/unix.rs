@@ -1,4 +1,4 @@
-//! A listening socket with a place in the file system.
+//! A listening socket with a path in the file system.
 
 use std::{
     fs, io,
@@ -12,7 +12,7 @@ use std::{
 use fathom_engine::Error;
 use fathom_sys::socket::Socket;
 
-/// The name of a socket; it is removed with the last of its listeners, unless it is another's by then.
+/// The path of a socket. It is removed with the last of its listeners, unless another socket has replaced it.
 #[derive(Debug)]
 pub(super) struct UnixSocketPath {
     path: PathBuf,
@@ -23,7 +23,7 @@ pub(super) struct UnixSocketPath {
 impl Drop for UnixSocketPath {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
-            // What cannot be removed is a stale socket to the next one.
+            // A socket that cannot be removed counts as stale for the next responder.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -33,7 +33,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Listens at a path where nothing is, or a socket that nobody listens at any more.
+/// Listens at a path that is free or holds a stale socket.
 pub(super) fn listen(path: &Path) -> Result<(Socket, UnixSocketPath), Error> {
     let refused = |call: &'static str| {
         move |cause| {
@@ -65,7 +65,7 @@ fn remove_stale(path: &Path) -> Result<(), Error> {
     }
     match UnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            // If this fails, so does the bind, which says why.
+            // If this fails, so does the bind, which reports the reason.
             let _ = fs::remove_file(path);
             Ok(())
         }

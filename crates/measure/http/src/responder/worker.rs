@@ -1,7 +1,7 @@
 //! One worker of a responder: its listener, its connections, its epoll.
 //!
-//! Level-triggered: one receive per event, then everything that it completed is answered straight away. Only when the other
-//! side does not take its answer is the interest changed, and nothing more is read until it did.
+//! Epoll is level-triggered: each event leads to one receive, and all requests that it completes are answered at once. Only if
+//! the client does not take its answer does the interest change; nothing more is read until it has.
 
 use std::sync::Arc;
 
@@ -27,18 +27,18 @@ use super::{
 
 /// The token of the listener; connections have their index.
 const LISTENER: u64 = u64::MAX;
-/// How much is received at once: many pipelined requests, or the longest head several times.
+/// The size of a receive: many pipelined requests, or the longest head several times.
 const BUFFER: usize = 64 * 1024;
-/// What may wait behind an answer that is not due yet; then nothing more is received from that connection.
+/// The most input kept behind an answer that is not due yet; beyond it nothing more is received from that connection.
 const INPUT_MAX: usize = 64 * 1024;
-/// What a connection may keep of the room that its longest input took.
+/// The most capacity that a connection keeps of its input buffer.
 const INPUT_KEPT: usize = 4096;
-/// How soon the end is noticed.
+/// The interval of checks for the end.
 const TICK: Nanos = Nanos::from_millis(50);
-/// How often slow connections are looked for and the date is set.
+/// The interval of checks for slow connections and of updates of the date.
 const SWEEP: Nanos = Nanos::from_secs(1);
 
-/// What a responder counts; the value is the counter's place.
+/// The counters of a responder; the value is the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResponderCounter {
     Requests,
@@ -48,13 +48,13 @@ pub(crate) enum ResponderCounter {
     TimedOut,
 }
 
-/// Where a worker's counts go, and how it is told to end.
+/// Receives a worker's counts, and tells it when to end.
 pub(crate) trait WorkerControl {
     fn add(&self, counter: ResponderCounter, amount: u64);
     fn is_over(&self) -> bool;
 }
 
-/// Answers that are on their way.
+/// Answers being sent.
 #[derive(Debug, Clone, Copy)]
 struct PendingReplies {
     kind: ReplyKind,
@@ -67,11 +67,11 @@ struct ServedConnection {
     idx: usize,
     socket: Socket,
     stream: ServerStream,
-    /// What came of a head that is not complete, or behind an answer that has not left.
+    /// The input of an incomplete head, or behind an answer that has not been sent.
     input: Vec<u8>,
     request: RequestFollower,
     pending: Option<PendingReplies>,
-    /// When what is owed may leave; nothing once it may.
+    /// When the pending answer may be sent; `None` once it may.
     due: Option<Nanos>,
     n_answers: u64,
     state: ServeState,
@@ -82,31 +82,30 @@ struct ServedConnection {
     since: Nanos,
 }
 
-/// Whether a connection goes on.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ServeState {
-    /// It waits for a request.
+    /// Waits for a request.
     Reading,
-    /// It waits until its answer is due.
+    /// Waits until its answer is due.
     Delaying,
-    /// It waits for the other side to take the answer.
+    /// Waits for the client to take the answer.
     Sending,
-    /// It has ended.
+    /// Has ended.
     Closed,
 }
 
-/// What the workers of one responder have in common.
+/// Shared by the workers of one responder.
 #[derive(Debug, Clone)]
 pub(super) struct ResponderContext {
     pub(super) options: ResponderOptions,
     pub(super) tls: Option<Arc<ServerConfig>>,
-    /// Removes the name of a unix socket with the last worker.
+    /// Removes the path of a unix socket with the last worker.
     pub(super) unix_socket: Option<Arc<UnixSocketPath>>,
-    /// What stalls are counted from.
+    /// The reference time of stalls.
     pub(super) start: Nanos,
 }
 
-/// One worker.
 #[derive(Debug)]
 pub(crate) struct ResponderWorker {
     listener: Socket,
@@ -116,7 +115,7 @@ pub(crate) struct ResponderWorker {
     free: Vec<usize>,
     due_answers: DueAnswers,
     buffer: Vec<u8>,
-    /// What was decrypted of the buffer.
+    /// The decrypted content of the buffer.
     plain: Vec<u8>,
     replies: Replies,
     status_order: StatusRotation,
@@ -129,7 +128,7 @@ impl ResponderWorker {
     pub(super) fn new(listener: Socket, worker: usize, common: ResponderContext) -> Result<Self, Error> {
         let prepared = Epoll::new().and_then(|epoll| epoll.add(&listener, LISTENER, Interest::READ).map(|()| epoll));
         let options = &common.options;
-        // Workers that drew the same delays would answer in step.
+        // Workers with the same seed would draw the same delays and answer in step.
         let seed = options.seed.wrapping_add(worker as u64);
         Ok(Self {
             epoll: prepared.map_err(|cause| Error::System { what: "watch a listening socket".to_owned(), cause })?,
@@ -166,7 +165,7 @@ impl ResponderWorker {
                 .wait(&mut events, Some(self.wait_limit(now)))
                 .map_err(|cause| Error::System { what: "wait for requests".to_owned(), cause })?;
             self.stall(tally);
-            // One stamp per batch: it only serves time-outs of seconds.
+            // One timestamp per batch: it only serves timeouts of seconds.
             let now = clock::now();
             self.send_due(now, tally);
             for event in events.iter() {
@@ -179,12 +178,12 @@ impl ResponderWorker {
         Ok(())
     }
 
-    /// How long nothing is to be done, unless something arrives.
+    /// How long the worker may wait if nothing arrives.
     fn wait_limit(&self, now: Nanos) -> Nanos {
         let Some(due) = self.due_answers.next() else { return TICK };
         let left = due.since(now);
-        // The kernel may end a wait late by a thousandth of its length (select_estimate_accuracy, fs/select.c), so a long one
-        // ends so much earlier and a short one follows.
+        // The kernel may end a wait late by a thousandth of its length (select_estimate_accuracy, fs/select.c), so a long wait
+        // ends earlier by that much and a short one follows.
         let left = if left > Nanos::from_micros(100) { left - left / 1000 } else { left };
         left.min(TICK)
     }
@@ -204,8 +203,8 @@ impl ResponderWorker {
         while self.connections.len() - self.free.len() < self.context.options.connections_max {
             match socket::accept_unnamed(&self.listener) {
                 Ok(Some(socket)) => {
-                    // Without the option answers are merely slower; it fails only on a connection that broke already, and
-                    // on a unix socket, which never delays.
+                    // Without the option answers are merely slower. It fails only on a broken connection, and on a unix socket,
+                    // which never delays.
                     let _ = socket.set_tcp_nodelay(true);
                     self.add_connection(socket, now);
                     tally.add(ResponderCounter::Connections, 1);
@@ -214,7 +213,7 @@ impl ResponderWorker {
                 Err(_) => break,
             }
         }
-        // Full, or out of descriptors: the kernel's queue holds the rest until the next sweep.
+        // The worker is full, or out of descriptors: connections wait in the kernel's queue until the next sweep.
         self.accepting = self.epoll.remove(&self.listener).is_err();
     }
 
@@ -252,13 +251,13 @@ impl ResponderWorker {
         let course = match connection.state {
             _ if event.failed => ServeState::Closed,
             ServeState::Reading => self.receive(&mut connection, tally),
-            // Nothing is asked for after the end, so this is a hang-up: the answer would reach nobody.
+            // No request can follow the end, so the client has hung up: the answer would reach nobody.
             ServeState::Delaying if event.readable && connection.has_ended => ServeState::Closed,
             ServeState::Delaying if event.readable => self.receive(&mut connection, tally),
             ServeState::Sending if event.writable => self.continue_sending(&mut connection, tally),
             course => course,
         };
-        // A head that merely grows, or a handshake, must be complete within the patience that it began with.
+        // A head that arrives in parts, or a handshake, must be complete within the timeout that began with its first byte.
         let grows = n_before > 0 && connection.input.len() > n_before;
         let goes_on = grows || (was_handshaking && connection.stream.is_handshaking());
         if !(goes_on && connection.state == ServeState::Reading && course == ServeState::Reading) {
@@ -267,7 +266,7 @@ impl ResponderWorker {
         self.put_back(connection, course);
     }
 
-    /// Answers what has become due.
+    /// Sends the answers that have become due.
     fn send_due(&mut self, now: Nanos, tally: &impl WorkerControl) {
         while let Some((due, idx)) = self.due_answers.take(now) {
             let place = &mut self.connections[idx];
@@ -279,7 +278,7 @@ impl ResponderWorker {
         }
     }
 
-    /// Puts a connection back to its place, or ends it.
+    /// Stores a connection again, or ends it.
     fn put_back(&mut self, mut connection: ServedConnection, course: ServeState) {
         let idx = connection.idx;
         let is_full = connection.has_ended || connection.input.len() >= INPUT_MAX;
@@ -318,7 +317,7 @@ impl ResponderWorker {
                     let decrypted = tls.decrypt(&buffer[..n], &mut plain);
                     connection.has_ended |= decrypted == Ok(PeerState::Closed);
                     if decrypted == Err(StreamBroken) {
-                        // The alert; whoever sent nonsense may be gone.
+                        // Sends the alert; the client may already be gone.
                         let _ = connection.stream.flush(&connection.socket, &mut 0);
                         ServeState::Closed
                     } else {
@@ -331,7 +330,7 @@ impl ResponderWorker {
         course
     }
 
-    /// Answers the requests that `bytes` complete; as a rule whole ones arrive, and are read where they lie.
+    /// Answers the requests that `bytes` complete. Usually whole requests arrive and are read in place.
     fn read(&mut self, connection: &mut ServedConnection, bytes: &[u8], tally: &impl WorkerControl) -> ServeState {
         if connection.state == ServeState::Delaying {
             connection.input.extend_from_slice(bytes);
@@ -346,7 +345,7 @@ impl ResponderWorker {
         self.continue_sending(connection, tally)
     }
 
-    /// Sends what is owed, then answers what is in the connection's own input.
+    /// Sends the pending answers, then answers the requests in the connection's input buffer.
     fn continue_sending(&mut self, connection: &mut ServedConnection, tally: &impl WorkerControl) -> ServeState {
         let mut input = std::mem::take(&mut connection.input);
         let (course, used) = self.answer_requests(connection, &input, tally);
@@ -357,7 +356,7 @@ impl ResponderWorker {
         course
     }
 
-    /// Answers the requests in `input`; how many bytes were used.
+    /// Answers the requests in `input`. Returns how many bytes were used.
     fn answer_requests(
         &mut self,
         connection: &mut ServedConnection,
@@ -381,7 +380,7 @@ impl ResponderWorker {
                 ReplyKind::Continue | ReplyKind::Refused(_) => None,
             };
             if let Some(delay) = delay {
-                // Only now: what has just been received came before this.
+                // The clock is read only now, after the request was received.
                 let due = clock::now() + delay;
                 connection.due = Some(due);
                 self.due_answers.add(due, connection.idx);
@@ -389,7 +388,7 @@ impl ResponderWorker {
         }
     }
 
-    /// The next answers of one kind that `input` asks for, as many as can be sent at once.
+    /// The next answers of one kind for the requests in `input`, as many as can be sent at once.
     fn next_replies(
         &mut self,
         connection: &mut ServedConnection,
@@ -419,7 +418,7 @@ impl ResponderWorker {
                 connection.n_answers += 1;
                 self.status_order.advance();
             }
-            // Each answer has a delay of its own, and behind the last one nothing is answered.
+            // Each answer has its own delay, and nothing is answered after the last one.
             if self.delays.is_some() || kind.closes() {
                 break;
             }
@@ -443,7 +442,7 @@ impl ResponderWorker {
         }
     }
 
-    /// Hands to the kernel what is owed, once it is due.
+    /// Hands the pending answers to the kernel once they are due.
     fn send(&mut self, connection: &mut ServedConnection, tally: &impl WorkerControl) -> ServeState {
         if connection.due.is_some() {
             return ServeState::Delaying;
@@ -491,7 +490,7 @@ impl ResponderWorker {
         }
     }
 
-    /// Ends what is too slow or idle for too long, and accepts again if there is room.
+    /// Ends connections that are too slow or idle for too long, and accepts again if there is room.
     fn sweep(&mut self, now: Nanos, tally: &impl WorkerControl) {
         let options = &self.context.options;
         for (idx, place) in self.connections.iter_mut().enumerate() {
@@ -508,7 +507,7 @@ impl ResponderWorker {
                 tally.add(ResponderCounter::TimedOut, 1);
             }
         }
-        // One entry for each connection is usual, and a few more for those that have just ended.
+        // Usually there is one entry per connection, plus a few for connections that have just ended.
         if self.due_answers.len() > 2 * self.connections.len() + 64 {
             let connections = &self.connections;
             let waits = |due, idx: usize| connections[idx].as_ref().is_some_and(|waiting| waiting.due == Some(due));
@@ -520,12 +519,12 @@ impl ResponderWorker {
     }
 }
 
-/// The end of the stall that is now.
+/// The end of the stall in progress.
 fn stalls_until(stall: StallPattern, start: Nanos) -> Option<Nanos> {
     stall.end(clock::now().since(start)).map(|end| start + end)
 }
 
-/// Ends a connection so that its last answer arrives: bytes left unread would turn the close into a reset.
+/// Ends a connection so that its last answer arrives: unread bytes would turn the close into a reset.
 fn shut_down_sending(socket: &Socket) -> ServeState {
     let _ = socket.shutdown(std::net::Shutdown::Write);
     let mut unread = [0; 4096];

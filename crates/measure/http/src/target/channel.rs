@@ -1,7 +1,7 @@
-//! What lies between a socket and HTTP, as a state machine: preludes first, then bytes as they are or through TLS.
+//! The layers between a socket and HTTP, as a state machine: first the PROXY header and the proxy tunnel, then plain bytes or TLS.
 //!
-//! Knows no socket and no clock: it is given what was received and the time, and leaves what is to be sent in a [`TlsBuffers`]. Plain
-//! connections cost nothing: once [`Channel::is_plain`], requests and answers pass by it.
+//! This module knows no socket and no clock. The caller passes in received bytes and the time, and finds the bytes to send in a
+//! [`TlsBuffers`]. Plain connections cost nothing: once [`Channel::is_plain`], requests and answers bypass the channel.
 
 use std::{fmt, sync::Arc};
 
@@ -18,53 +18,53 @@ use super::{
     proxy::{ConnectionAddresses, ProxyProtocol, ProxyTunnel, TunnelResponse},
 };
 
-/// Room for what TLS adds to a request of one record: head, content type, tag and nonce are 30 bytes at most.
+/// Room for what TLS adds to a request of one record: header, content type, tag and nonce are 30 bytes at most.
 const RECORD_OVERHEAD: usize = 64;
 
-/// The buffers of one worker, used for one channel after the other.
+/// The buffers of one worker, used for one channel at a time.
 #[derive(Debug, Default)]
 pub struct TlsBuffers {
-    /// What is to be sent now; whoever sends it clears it.
+    /// Bytes to send now; the sender clears it.
     pub out: Vec<u8>,
-    /// What was decrypted by the last [`Channel::receive`].
+    /// The decrypted output of the last [`Channel::receive`].
     plain: Vec<u8>,
-    /// Ciphertext is decrypted where it lies, so it is copied from where it was received.
+    /// Decryption works in place, so ciphertext is copied here from the receive buffer.
     scratch: Vec<u8>,
 }
 
 impl TlsBuffers {
-    /// What the last [`Channel::receive`] found for HTTP.
+    /// The bytes for HTTP from the last [`Channel::receive`].
     #[must_use]
     pub fn plain(&self) -> &[u8] {
         &self.plain
     }
 }
 
-/// How a channel came about.
+/// The setup steps of a channel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChannelSetup {
-    /// When the proxy's tunnel was there.
+    /// When the proxy's tunnel was established.
     pub tunnel_ready_at: Option<Nanos>,
-    /// When the keys were agreed on.
+    /// When the TLS handshake was complete.
     pub tls_ready_at: Option<Nanos>,
-    /// Whether the keys come from an earlier session.
+    /// Whether TLS resumed an earlier session.
     pub is_resumed: bool,
 }
 
-/// Where a channel stands after a call.
+/// The state of a channel after a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChannelState {
-    /// It is not ready for a request; the other end has the word.
+    /// Not ready for a request: waiting for the peer.
     Opening,
-    /// It has become ready; this comes once.
+    /// Just became ready; reported once.
     Ready(ChannelSetup),
-    /// It is ready as before.
+    /// Ready as before.
     Data,
-    /// The other end will send no more, and said so.
+    /// The peer has announced that it will send no more.
     Ended,
 }
 
-/// How the channels of a route are made.
+/// How the channels of a route are created.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ChannelConfig {
     pub(super) proxy_protocol: Option<ProxyProtocol>,
@@ -73,7 +73,7 @@ pub(super) struct ChannelConfig {
 }
 
 impl ChannelConfig {
-    /// A channel for a connection that is about to be there.
+    /// Creates the channel of a connection that is about to be established.
     pub(super) fn open_channel(&self) -> Result<Channel, ConnectFault> {
         if self.proxy_protocol.is_none() && self.tunnel.is_none() && self.tls.is_none() {
             return Ok(Channel(None));
@@ -92,7 +92,7 @@ impl ChannelConfig {
     }
 }
 
-/// What is left of a channel's layers: those that have done their part are gone.
+/// The remaining layers of a channel; completed ones are removed.
 #[derive(Debug)]
 struct ChannelLayers {
     proxy_protocol: Option<ProxyProtocol>,
@@ -121,28 +121,28 @@ impl ChannelLayers {
     }
 }
 
-/// One connection's way from socket to HTTP.
+/// The layers of one connection between socket and HTTP.
 #[derive(Debug, Default)]
 pub struct Channel(Option<Box<ChannelLayers>>);
 
 impl Channel {
-    /// Whether bytes go through as they are; [`Channel::receive`] and [`Channel::encrypt`] need not be called then.
+    /// Whether bytes pass unchanged, so that [`Channel::receive`] and [`Channel::encrypt`] need not be called.
     #[inline]
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Whether [`Channel::on_connected`] makes use of the ends, which cost a system call.
+    /// Whether [`Channel::on_connected`] needs the addresses, which cost a system call.
     #[must_use]
     pub fn needs_addresses(&self) -> bool {
         self.0.as_ref().is_some_and(|layers| layers.proxy_protocol.is_some())
     }
 
-    /// The socket is connected: what is said first goes to `desk.out`.
+    /// Starts the layers once the socket is connected; the first bytes to send are in `desk.out`.
     ///
     /// # Errors
-    /// [`ConnectFault::Tls`], when TLS cannot begin.
+    /// [`ConnectFault::Tls`], if TLS cannot begin.
     pub fn on_connected(
         &mut self,
         ends: Option<ConnectionAddresses>,
@@ -161,7 +161,7 @@ impl Channel {
         self.start_tls(now, desk)
     }
 
-    /// Begins TLS, or ends the layers where there is none.
+    /// Starts TLS, or completes the layers if there is none.
     fn start_tls(&mut self, now: Nanos, desk: &mut TlsBuffers) -> Result<ChannelState, ConnectFault> {
         let Some(layers) = self.0.as_mut().filter(|layers| layers.tls.is_some()) else {
             self.0 = None;
@@ -170,10 +170,10 @@ impl Channel {
         layers.decrypt(&[], now, desk)
     }
 
-    /// Takes what was received; what is for HTTP is then in [`TlsBuffers::plain`], what is to be sent in [`TlsBuffers::out`].
+    /// Handles received bytes. Bytes for HTTP are then in [`TlsBuffers::plain`], bytes to send in [`TlsBuffers::out`].
     ///
     /// # Errors
-    /// What ends the connection; [`TlsBuffers::out`] may hold the alert that tells the other end why.
+    /// The connection has failed; [`TlsBuffers::out`] may hold the alert that tells the peer why.
     pub fn receive(
         &mut self,
         received: &[u8],
@@ -195,10 +195,10 @@ impl Channel {
         layers.decrypt(received, now, desk)
     }
 
-    /// Appends to `desk.out` what carries these bytes to the server; only once the channel is ready.
+    /// Appends the encrypted form of these bytes to `desk.out`. Call this only once the channel is ready.
     ///
     /// # Errors
-    /// [`ConnectFault::Tls`], when the keys are used up or the connection has ended.
+    /// [`ConnectFault::Tls`], if the keys are exhausted or the connection has ended.
     pub fn encrypt(&mut self, plain: &[u8], desk: &mut TlsBuffers) -> Result<(), ConnectFault> {
         if let Some(session) = self.0.as_mut().and_then(|layers| layers.tls.as_mut()) {
             return Ok(session.encrypt(plain, &mut desk.out)?);
@@ -207,7 +207,7 @@ impl Channel {
         Ok(())
     }
 
-    /// The fault of a connection that ended before it was ready; nothing once it was.
+    /// The fault of a connection that ended before it was ready; `None` once it was.
     #[must_use]
     pub fn fault_if_closed(&self) -> Option<ConnectFault> {
         let layers = self.0.as_ref()?;
@@ -218,13 +218,13 @@ impl Channel {
         }
     }
 
-    /// Whether TLS is left open: the other end has not said that it sends no more (RFC 8446 section 6.1).
+    /// Whether TLS was left open: the peer has not announced the end of its data (RFC 8446 section 6.1).
     #[must_use]
     pub fn lacks_close_notify(&self) -> bool {
         self.0.as_ref().and_then(|layers| layers.tls.as_ref()).is_some_and(|session| !session.is_closed_by_peer)
     }
 
-    /// Says good-bye in `desk.out`, so that the server can tell an end from a cut (RFC 8446 section 6.1).
+    /// Puts a close alert into `desk.out`, so that the server can tell a close from a truncation (RFC 8446 section 6.1).
     pub fn close_notify(&mut self, desk: &mut TlsBuffers) {
         if let Some(session) =
             self.0.as_mut().and_then(|layers| layers.tls.as_mut()).filter(|tls| tls.state == TlsState::Ready)
@@ -233,7 +233,7 @@ impl Channel {
         }
     }
 
-    /// What TLS agreed on, once ready.
+    /// The negotiated parameters of TLS, once ready.
     #[must_use]
     pub fn tls_parameters(&self) -> Option<TlsParameters> {
         let session = self.0.as_ref()?.tls.as_ref().filter(|tls| tls.state == TlsState::Ready)?;
@@ -241,23 +241,23 @@ impl Channel {
     }
 }
 
-/// The client's side of TLS.
+/// The client side of TLS.
 struct TlsSession {
     connection: UnbufferedClientConnection,
-    /// The beginning of a record that has not come whole.
+    /// The beginning of an incomplete record.
     partial: Vec<u8>,
     state: TlsState,
     is_closed_by_peer: bool,
 }
 
-/// How far TLS has come.
+/// The progress of TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TlsState {
-    /// Keys are not agreed on yet.
+    /// The handshake is in progress.
     Handshaking,
     /// Requests may be sent.
     Ready,
-    /// Something was wrong; the library wants to hear no more then.
+    /// TLS has failed; the library must not be called again.
     Broken,
 }
 
@@ -267,13 +267,13 @@ impl fmt::Debug for TlsSession {
     }
 }
 
-/// What a look at the connection found.
+/// The result of processing received records.
 enum TlsProgress {
-    /// Keys are not agreed on yet.
+    /// The handshake is in progress.
     Waiting,
-    /// It may send.
+    /// Requests may be sent.
     Open,
-    /// The other end has said good-bye.
+    /// The peer has sent a close alert.
     Ended,
 }
 
@@ -319,7 +319,7 @@ impl TlsSession {
         }
     }
 
-    /// Goes through the records in the scratch: how many bytes it is done with, and where it ended.
+    /// Processes the records in the scratch buffer. Returns how many bytes are done, and the outcome.
     fn process_records(&mut self, desk: &mut TlsBuffers) -> (usize, Result<TlsProgress, rustls::Error>) {
         let mut n_used = 0;
         loop {
@@ -349,7 +349,7 @@ impl TlsSession {
             match heard {
                 None => {}
                 Some(Err(error)) => {
-                    // The alert that says why, if there is one.
+                    // The alert that names the error, if there is one.
                     while self.connection.wants_write()
                         && let Ok(ConnectionState::EncodeTlsData(mut data)) =
                             self.connection.process_tls_records(&mut desk.scratch[n_used..]).state
@@ -363,7 +363,7 @@ impl TlsSession {
         }
     }
 
-    /// Lets `write` write once all that TLS itself has to say is in `out`.
+    /// Calls `write` once all output of TLS itself is in `out`.
     fn write_when_ready(
         &mut self,
         out: &mut Vec<u8>,
@@ -374,7 +374,7 @@ impl TlsSession {
         }
         let mut n_used = 0;
         let spoken = loop {
-            // What has not come whole is shown again, as a message within it may be known already.
+            // The incomplete part is passed in again, because the library may already know a message within it.
             let status = self.connection.process_tls_records(&mut self.partial[n_used..]);
             n_used += status.discard;
             match status.state {
@@ -400,14 +400,14 @@ impl TlsSession {
     }
 
     fn close_notify(&mut self, out: &mut Vec<u8>) {
-        // Without the word the connection ends all the same.
+        // Without the alert the connection ends all the same.
         let _ = self.write_when_ready(out, |traffic, out| {
             try_append(out, RECORD_OVERHEAD, |room| traffic.queue_close_notify(room))
         });
     }
 }
 
-/// How much room is missing, if that is what is wrong.
+/// The amount of missing room, for errors that report it.
 trait BufferTooSmall {
     fn room_needed(&self) -> Option<usize>;
 }
@@ -430,7 +430,7 @@ impl BufferTooSmall for EncryptError {
     }
 }
 
-/// Appends what `write` writes, with more room if it asks for it.
+/// Appends the output of `write`, with more room if it asks for it.
 fn try_append<E: BufferTooSmall>(
     out: &mut Vec<u8>,
     room: usize,

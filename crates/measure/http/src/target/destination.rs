@@ -1,4 +1,4 @@
-//! Where connections go: addresses of a name, and when it is looked up.
+//! The destination of connections: the addresses of a name, and when it is looked up.
 
 use std::{
     io,
@@ -15,13 +15,14 @@ use fathom_sys::{
 use super::{SourceAddresses, TargetConfigError};
 use crate::url::host_and_port;
 
-/// A server of two families that takes no connection within this time is tried with the other one: longer than any path on earth.
+/// A server with addresses of both families that accepts no connection within this time is tried with the other family. It is
+/// longer than the round trip of any path on earth.
 const PROBE_TIMEOUT: Nanos = Nanos::from_secs(1);
 
-/// Which version of IP may be used.
+/// The allowed versions of IP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressFamily {
-    /// That of the first address of which one takes a connection.
+    /// The family of the first address that accepts a connection.
     Any,
     /// IPv4 only.
     V4,
@@ -47,12 +48,12 @@ impl AddressFamily {
     }
 }
 
-/// How long the answer to a lookup is good.
+/// How long the result of a lookup is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DnsRefresh {
     /// For the whole test.
     Once,
-    /// So long; then the next connect asks again, and goes by the old answer until the new one is there.
+    /// For this long. Then the next connect starts a new lookup and uses the old result until the new one arrives.
     For(Nanos),
     /// For one connection.
     Connection,
@@ -77,17 +78,16 @@ impl DnsRefresh {
     }
 }
 
-/// A host and a port as they were written.
+/// A host and a port as written by the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPort {
     /// A name, or an address without brackets.
     pub host: String,
-    /// The port.
     pub port: u16,
 }
 
 impl HostPort {
-    /// `host:port`, such as `[::1]:80`.
+    /// Parses `host:port`, such as `[::1]:80`.
     pub(super) fn parse(option: &str, text: &str) -> Result<Self, TargetConfigError> {
         let parsed = host_and_port(text).and_then(|(host, port)| {
             let port = port?.parse().ok().filter(|&port| port != 0)?;
@@ -106,33 +106,33 @@ impl HostPort {
         policy.look_up(&self.host, self.port)
     }
 
-    /// An address needs no resolver, now or later.
+    /// Whether the host is an address, which never needs a lookup.
     pub(super) fn is_address(&self) -> bool {
         self.host.parse::<IpAddr>().is_ok()
     }
 }
 
-/// The other end of connections.
+/// The peer of connections.
 #[derive(Debug, Clone)]
 pub(super) enum Destination {
     /// A unix socket.
     Unix(Permitted),
-    /// TCP, to one family of addresses.
+    /// TCP, to addresses of one family.
     Tcp(TcpDestination),
 }
 
-/// Addresses of a name.
+/// The addresses of a name.
 #[derive(Debug, Clone)]
 pub(super) struct TcpDestination {
     pub(super) name: HostPort,
-    /// As they were found before the start; never empty.
+    /// The addresses found before the start; never empty.
     pub(super) addresses: Vec<Permitted>,
-    /// Whether the addresses are of IPv6.
+    /// Whether the addresses are IPv6.
     is_six: bool,
 }
 
 impl TcpDestination {
-    /// Those of a later answer that can be used as those of the first were.
+    /// The addresses of a later lookup that have the same family as the first ones.
     pub(super) fn filter_usable(&self, found: Vec<Permitted>) -> Vec<Permitted> {
         found.into_iter().filter(|to| is_six(to) == self.is_six).collect()
     }
@@ -146,7 +146,7 @@ impl Destination {
         Ok(Self::Unix(address))
     }
 
-    /// Looks the name up and settles on one family of its addresses.
+    /// Looks the name up and chooses one family of its addresses.
     pub(super) fn tcp(
         name: HostPort,
         (family, sources): (AddressFamily, Option<&SourceAddresses>),
@@ -178,28 +178,28 @@ fn is_six(to: &Permitted) -> bool {
     to.address().is_some_and(|address| address.is_ipv6())
 }
 
-/// Names such as `localhost` have addresses of both families, and many a server listens on one.
+/// Names such as `localhost` have addresses of both families, and many servers listen on only one.
 fn takes_connections(to: &Permitted) -> bool {
     let connect = |address| socket::stream(address).and_then(|own| socket::connect(&own, to, PROBE_TIMEOUT));
     to.address().is_some_and(|address| connect(address).is_ok())
 }
 
-/// Where one connection goes, and from where.
+/// The destination and source of one connection.
 #[derive(Debug, Clone)]
 pub struct ConnectEndpoints {
     /// The address to connect to.
     pub address: Permitted,
-    /// The address to send from, where that is not left to the kernel.
+    /// The source address, unless the kernel chooses it.
     pub source: Option<IpAddr>,
 }
 
 impl ConnectEndpoints {
-    /// A socket that is ready to be connected to `address`; it does not block.
+    /// Creates a nonblocking socket, ready to be connected to `address`.
     ///
-    /// The local port is chosen at the connect, so that all ports are there for each destination.
+    /// The kernel chooses the local port at the connect, so that all ports are available for each destination.
     ///
     /// # Errors
-    /// `socket`, when descriptors have run out; `setsockopt` and `bind`, when the source is no address of this host.
+    /// `socket`, if descriptors have run out; `setsockopt` and `bind`, if the source is not an address of this host.
     pub fn open_socket(&self) -> fathom_sys::Result<Socket> {
         let Some(target) = self.address.address() else { return unix_stream() };
         let own = socket::stream_nonblocking(target)?;

@@ -1,4 +1,4 @@
-//! What is found wrong before any load, with its place and the way out.
+//! Errors found before any load, with their place and the remedy.
 
 use std::{io, net::IpAddr, path::PathBuf};
 
@@ -7,7 +7,7 @@ use fathom_sys::policy::Refused;
 
 use crate::{h1::RequestError, url::UrlError};
 
-/// Why there is nothing to dial.
+/// Why a target cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetConfigError {
     /// A URL of the list cannot be used.
@@ -15,35 +15,34 @@ pub enum TargetConfigError {
     Url {
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
         cause: UrlError,
     },
-    /// A weight is not a number that can be used.
+    /// A weight is not a valid number.
     #[error("option `url`, line {line}: `{given}` is not a weight from 1 to 1000000")]
     Weight {
         /// The line, from 1.
         line: usize,
-        /// What stands there.
+        /// The text in its place.
         given: String,
     },
     /// The weights have no short common pattern.
     #[error("option `url`: the weights repeat only after {period} requests, and at most {max} can be planned")]
     Weights {
-        /// After how many requests.
+        /// The length of the pattern in requests.
         period: u64,
-        /// How many there may be.
+        /// The longest allowed pattern.
         max: u64,
     },
     /// The proxy's URL cannot be used.
     #[error("option `proxy`: {0}")]
     Proxy(UrlError),
-    /// A request cannot be written.
+    /// A request cannot be built.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// An option does not take this value.
+    /// An option does not accept this value.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// Two options that exclude one another.
+    /// Two options that exclude each other.
     #[error("the options `{one}` and `{other}` exclude one another")]
     ExclusiveOptions {
         /// One of them.
@@ -51,12 +50,12 @@ pub enum TargetConfigError {
         /// The other.
         other: &'static str,
     },
-    /// An option that means nothing without another.
+    /// An option that requires another one.
     #[error("the option `{one}` needs `{other}`")]
     MissingOption {
-        /// What was given.
+        /// The given option.
         one: &'static str,
-        /// What is missing.
+        /// The missing option.
         other: &'static str,
     },
     /// A file cannot be read.
@@ -64,64 +63,59 @@ pub enum TargetConfigError {
     File {
         /// The option that names it.
         option: &'static str,
-        /// Its path.
         path: PathBuf,
-        /// What the kernel answered.
+        /// The kernel's error.
         #[source]
         cause: io::Error,
     },
-    /// A file does not hold what it must.
+    /// A file lacks the required content.
     #[error("option `{option}`: {problem} in {path}", path = .path.display())]
     Content {
         /// The option that names it.
         option: &'static str,
-        /// Its path.
         path: PathBuf,
-        /// What is wrong: `there is no certificate`.
+        /// The problem, such as `there is no certificate`.
         problem: String,
     },
     /// A name has no address.
     #[error("cannot find the address of `{host}`")]
     Resolve {
-        /// The name.
         host: String,
-        /// What the resolver answered.
+        /// The resolver's error.
         #[source]
         cause: io::Error,
     },
-    /// A name has addresses, but none of the family that was asked for or can be sent from.
+    /// A name has addresses, but none of the requested family, or none that the source addresses can reach.
     #[error("`{host}` has no address of IPv{version}")]
     Family {
-        /// The name.
         host: String,
         /// 4 or 6.
         version: u8,
     },
-    /// An address to send from is not one of this host's.
+    /// A source address does not belong to this host.
     #[error("option `source`: cannot send from {address}")]
     Source {
-        /// The address.
         address: IpAddr,
-        /// What the kernel answered.
+        /// The kernel's error.
         #[source]
         cause: fathom_sys::Error,
     },
-    /// The system has no certificates of issuers.
+    /// The system has no CA certificates.
     #[error("this system has no certificates of issuers, so no server can be verified{detail}")]
     NoIssuers {
-        /// What was found wrong when they were looked for, after a colon.
+        /// The problems found during the search, after a colon.
         detail: String,
     },
-    /// What was asked of TLS cannot be.
+    /// The requested TLS configuration is not possible.
     #[error("cannot prepare TLS: {0}")]
     Tls(rustls::Error),
-    /// Threads or sockets for the lookup of names cannot be had.
+    /// Threads or sockets for lookups cannot be created.
     #[error("cannot prepare the lookup of names")]
     Lookups(#[source] io::Error),
 }
 
 impl TargetConfigError {
-    /// What to do about it.
+    /// The remedy.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         let text = match self {

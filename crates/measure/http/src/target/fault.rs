@@ -1,4 +1,4 @@
-//! Why a connection did not come about, small enough to be counted by the million.
+//! Why a connection could not be opened, small enough to be counted millions of times.
 
 use std::io;
 
@@ -6,27 +6,27 @@ use fathom_sys::policy::Refused;
 
 use crate::h1::Malformed;
 
-/// What was under way.
+/// The operation in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RequestStage {
-    /// Finding the address of a name.
+    /// Looking up the address of a name.
     Resolve,
-    /// Making a socket and connecting it.
+    /// Creating a socket and connecting it.
     Connect,
-    /// Asking a proxy for a tunnel.
+    /// Requesting a tunnel from a proxy.
     Proxy,
-    /// Agreeing on keys, and what TLS finds wrong later.
+    /// The TLS handshake, and TLS errors after it.
     Tls,
     /// Sending a request.
     Send,
     /// Waiting for an answer.
     Read,
-    /// Understanding an answer.
+    /// Parsing an answer.
     Parse,
 }
 
 impl RequestStage {
-    /// The word that counts of faults begin with.
+    /// The word that begins the texts of its faults.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -41,30 +41,30 @@ impl RequestStage {
     }
 }
 
-/// What came in between; its words do not repeat the stage.
+/// The cause; its text does not repeat the stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum ConnectFault {
     /// The name has no address.
     #[error("the name has no address")]
     Unresolved,
-    /// The name has an address that nobody has allowed.
+    /// The name has an address that the allow-list does not contain.
     #[error("the name has an address that is not allowed")]
     NotAllowed,
-    /// The proxy did not make a tunnel.
+    /// The proxy did not open a tunnel.
     #[error(transparent)]
     Proxy(#[from] ProxyFault),
-    /// TLS ended it.
+    /// TLS failed.
     #[error(transparent)]
     Tls(#[from] TlsFault),
 }
 
 impl ConnectFault {
-    /// Why a look-up that failed has no address to give.
+    /// The fault of a failed lookup.
     pub(super) fn of_lookup(error: &io::Error) -> Self {
         if Refused::within(error).is_some() { Self::NotAllowed } else { Self::Unresolved }
     }
 
-    /// What was under way.
+    /// The operation in progress.
     #[must_use]
     pub const fn stage(self) -> RequestStage {
         match self {
@@ -74,7 +74,7 @@ impl ConnectFault {
         }
     }
 
-    /// What to do about it, where that is known.
+    /// A hint at the remedy, if one is known.
     #[must_use]
     pub const fn hint(self) -> Option<&'static str> {
         Some(match self {
@@ -96,75 +96,75 @@ impl ConnectFault {
     }
 }
 
-/// What went wrong at a proxy (RFC 9110 section 9.3.6).
+/// A failure at a proxy (RFC 9110 section 9.3.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum ProxyFault {
-    /// It answered, but not with success.
+    /// It answered with a status other than success.
     #[error("no tunnel: status {0}")]
     Refused(u16),
     /// Its answer is not HTTP/1.
     #[error("no tunnel: {0}")]
     Malformed(Malformed),
-    /// It closed before its answer was whole.
+    /// It closed before its answer was complete.
     #[error("closed before the tunnel was there")]
     Closed,
-    /// There are bytes from the server's side before anything was said to it.
+    /// Bytes arrived from the server's side before anything was sent to it.
     #[error("bytes after the answer that made the tunnel")]
     Surplus,
 }
 
-/// What TLS found wrong.
+/// An error of TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum TlsFault {
-    /// The certificate's time is over.
+    /// The certificate has expired.
     #[error("the certificate has expired")]
     Expired,
-    /// The certificate's time has not begun.
+    /// The certificate is not valid yet.
     #[error("the certificate is not valid yet")]
     NotYetValid,
-    /// Nobody who is trusted vouches for the certificate.
+    /// No trusted issuer signed the certificate.
     #[error("the certificate comes from an unknown issuer")]
     UnknownIssuer,
     /// The issuer that the certificate names did not sign it.
     #[error("the certificate is not signed by the issuer that it names")]
     Forged,
-    /// The certificate is another host's.
+    /// The certificate belongs to another host.
     #[error("the certificate is for another name")]
     WrongName,
-    /// The certificate is not one for servers.
+    /// The certificate is not for servers.
     #[error("the certificate is not one for servers")]
     WrongPurpose,
-    /// The certificate is one for issuers, as `openssl req -x509` makes them, and not one that was given.
+    /// The certificate is a CA certificate, as `openssl req -x509` makes them, and is not one of the given certificates.
     #[error("the certificate is an issuer's and not a server's")]
     Issuers,
-    /// The certificate was taken back.
+    /// The certificate was revoked.
     #[error("the certificate is revoked")]
     Revoked,
-    /// The certificate is not what it must be.
+    /// The certificate is malformed.
     #[error("the certificate is not valid")]
     BadCertificate,
-    /// The other side gave up and said why.
+    /// The peer aborted with this alert.
     #[error("the server sent the alert {}", alert(*.0))]
     Alert(u8),
-    /// What came is no TLS.
+    /// The received bytes are not TLS.
     #[error("the server does not speak TLS")]
     NotTls,
-    /// There is no version, cipher or extension that both sides know.
+    /// The two sides share no version, cipher or extension.
     #[error("no version or cipher in common")]
     Incompatible,
-    /// The server took a protocol other than HTTP/1.
+    /// The server chose a protocol other than HTTP/1.
     #[error("the server chose another protocol than HTTP/1 by ALPN")]
     OtherProtocol,
-    /// The server did what TLS does not allow.
+    /// The server violated the TLS protocol.
     #[error("the server broke the protocol")]
     Misbehaved,
-    /// Keys or bytes do not fit.
+    /// Keys or ciphertext do not match.
     #[error("a record cannot be decrypted")]
     Undecipherable,
-    /// The connection ended before the keys were agreed on.
+    /// The connection ended before the handshake was complete.
     #[error("closed within the handshake")]
     Closed,
-    /// Something that no server causes.
+    /// An error that no server causes.
     #[error("the handshake failed")]
     Other,
 }
@@ -193,7 +193,7 @@ impl From<&rustls::Error> for TlsFault {
             E::InvalidCertificate(C::NotValidForName | C::NotValidForNameContext { .. }) => Self::WrongName,
             E::InvalidCertificate(C::InvalidPurpose | C::InvalidPurposeContext { .. }) => Self::WrongPurpose,
             E::InvalidCertificate(C::Revoked) => Self::Revoked,
-            // The library has no name of its own for this one, which is what self-signed certificates run into.
+            // The library has no variant for this error, which self-signed certificates cause.
             E::InvalidCertificate(C::Other(other)) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
                 Self::Issuers
             }

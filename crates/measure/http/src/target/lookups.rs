@@ -1,4 +1,4 @@
-//! Looking names up while the load runs, beside the worker: the resolver of the C library blocks.
+//! Looks names up on separate threads while the load runs, because the resolver of the C library blocks.
 
 use std::{
     io::{self, Write as _},
@@ -19,22 +19,22 @@ use fathom_sys::{
 
 use super::{HostPort, TargetConfigError};
 
-/// So many names are looked up at once for one worker; a resolver close by answers each within some 100 µs.
+/// The number of concurrent lookups of one worker; a nearby resolver answers each within some 100 µs.
 const THREADS: usize = 4;
 
-/// What is asked: for whom, and which name.
+/// A lookup: its owner and the name.
 type LookupQuestion = (LookupOwner, HostPort);
 
-/// Who waits for an answer.
+/// The recipient of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LookupOwner {
-    /// A connection, by its token, of this route.
+    /// A connection of this route, by its token.
     Connection(u32, usize),
-    /// A route whose answer has become old.
+    /// A route whose addresses have expired.
     Route(usize),
 }
 
-/// What the resolver said.
+/// The result of a lookup.
 #[derive(Debug)]
 pub(super) struct LookupAnswer {
     pub(super) owner: LookupOwner,
@@ -42,7 +42,7 @@ pub(super) struct LookupAnswer {
     pub(super) took: Nanos,
 }
 
-/// Threads of one worker that look names up; they end when it is dropped.
+/// The lookup threads of one worker; they end when this is dropped.
 #[derive(Debug)]
 pub(super) struct LookupThreads {
     questions: Sender<LookupQuestion>,
@@ -55,7 +55,7 @@ impl LookupThreads {
         let (questions, asked) = mpsc::channel::<LookupQuestion>();
         let (answer, answers) = mpsc::channel();
         let (bell, rope) = UnixStream::pair().map_err(TargetConfigError::Lookups)?;
-        // A bell that rings already need not ring again, and must not make a thread wait.
+        // A pending wake-up needs no second one, and must not block a thread.
         rope.set_nonblocking(true).map_err(TargetConfigError::Lookups)?;
         bell.set_nonblocking(true).map_err(TargetConfigError::Lookups)?;
         let (asked, rope) = (Arc::new(Mutex::new(asked)), Arc::new(rope));
@@ -73,7 +73,7 @@ impl LookupThreads {
         self.questions.send((asker, name)).expect("lookup threads wait for questions");
     }
 
-    /// A socket that becomes readable when there are answers, once; what can be read from it means nothing else.
+    /// Returns, once, a socket that becomes readable when results are available. The bytes read from it have no meaning.
     pub(super) fn take_waker(&mut self) -> Option<Socket> {
         self.waker.take().map(|bell| Socket::from(OwnedFd::from(bell)))
     }
@@ -97,7 +97,7 @@ fn run_lookups(
         if answer.send(LookupAnswer { owner: asker, found, took }).is_err() {
             return;
         }
-        // A full bell rings already, and one whose other end is gone has nobody to hear it.
+        // If the socket is full, a wake-up is already pending; if its other end is closed, nobody waits for it.
         let _ = (&*rope).write(&[1]);
     }
 }

@@ -1,8 +1,9 @@
-//! How a connection and a request come about: all that is known before the first packet.
+//! Everything about connections and requests that is known before the first packet.
 //!
-//! Options become a [`TargetConfig`], made once and shared; a [`Resolver`] of it is one worker's own. It says where the next connection
-//! goes, a [`Channel`] carries it from the socket to HTTP, and a [`WeightedRequest`] is what is sent on it. Knows no event loop: before the
-//! start it resolves names and reads files, afterwards it does no I/O, except that threads of a dialer look names up again.
+//! Options become a [`TargetConfig`], created once and shared. Each worker has its own [`Resolver`], which chooses the
+//! destination of the next connection. A [`Channel`] carries the connection from the socket to HTTP, and a [`WeightedRequest`] is
+//! sent on it. This module knows no event loop: it resolves names and reads files before the start and does no I/O afterwards,
+//! except that the resolver's threads look names up again.
 
 mod channel;
 mod destination;
@@ -49,25 +50,25 @@ use crate::{
     url::{Scheme, Url},
 };
 
-/// A request with how often it is sent beside the others of its route.
+/// A request with its weight relative to the other requests of its route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WeightedRequest {
-    /// The bytes for HTTP.
+    /// The bytes to send.
     pub bytes: Vec<u8>,
     /// At least 1.
     pub weight: u64,
 }
 
-/// A server, the way to it, and what it is asked.
+/// A server, the route to it, and its requests.
 #[derive(Debug)]
 pub struct Upstream {
-    /// `https://host:port`, for people.
+    /// `https://host:port`, for display.
     pub name: String,
-    /// The sum of the weights of what is asked.
+    /// The sum of the weights of the requests.
     pub weight: u64,
-    /// What is asked, at least one.
+    /// At least one.
     pub requests: Vec<WeightedRequest>,
-    /// Whose turn it is among the asks; workers clone it.
+    /// The rotation of the requests; workers clone it.
     pub request_order: WeightedOrder,
     scheme: Scheme,
     destination: Destination,
@@ -75,40 +76,40 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Whether requests and answers go through the socket as they are, once a channel is ready.
+    /// Whether requests and answers pass through the socket unchanged once a channel is ready.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.scheme == Scheme::Http
     }
 }
 
-/// Where a test's connections go and what is asked on them; made once, shared by the workers.
+/// The destinations of a test's connections and its requests; created once and shared by the workers.
 #[derive(Debug)]
 pub struct TargetConfig {
     /// One for each server, at least one.
     pub upstreams: Vec<Upstream>,
-    /// For each URL, in their order, the place of its route.
+    /// For each URL, in order, the index of its route.
     pub upstream_of_url: Vec<u16>,
-    /// Whose turn it is among the routes; deals out connections, or arrivals.
+    /// The rotation of the routes, which distributes connections or arrivals.
     pub upstream_order: WeightedOrder,
     /// How answers are read.
     pub method: Method,
-    /// How long the head of an answer may be; as the reader of heads has it unless given.
+    /// The longest head of an answer; `None` means the default of the reader.
     head_max: Option<Bytes>,
-    /// How many requests a connection may carry.
+    /// The most requests per connection.
     pub requests_per_connection: Option<u64>,
-    /// What has to be said beside the result.
+    /// Notes to add to the result.
     pub notes: Vec<Note>,
     dns_refresh: DnsRefresh,
     sources: Option<SourceAddresses>,
-    /// The address of the role, for servers that it can reach.
+    /// The address of the role, used for servers that it can reach.
     local_address: Option<IpAddr>,
     tls: Option<TlsConfig>,
-    /// Judges later look-ups.
+    /// Judges later lookups.
     policy: Policy,
 }
 
-/// What the options say of the way to all servers.
+/// The options that apply to the routes of all servers.
 struct TargetOptions {
     template: RequestTemplate,
     proxy_protocol: Option<ProxyProtocol>,
@@ -122,12 +123,12 @@ struct TargetOptions {
 }
 
 impl TargetConfig {
-    /// Reads the options and the files that they name, and looks the names up.
+    /// Reads the options and the files that they name, and looks up the names.
     ///
-    /// Without an option `url`, `ours` is the address of a responder of ours. `own` is the address of the role, to send from.
+    /// Without the option `url`, `ours` is the address of fathom's own responder. `own` is the role's address, to send from.
     ///
     /// # Errors
-    /// The first thing that would keep the load from its target, with its place.
+    /// The first problem that would keep the load from its target, with its place.
     pub fn prepare(
         (settings, policy): (&Settings, &Policy),
         ours: Option<SocketAddr>,
@@ -139,7 +140,7 @@ impl TargetConfig {
             (None, None) => return Err(TargetConfigError::MissingOption { one: "path", other: "url" }),
         };
         let has_tls = targets.iter().any(|target| target.url.scheme == Scheme::Https);
-        // Nobody vouches for the certificate of our own responder, which is made for one trial.
+        // The certificate of fathom's own responder is made for one trial, and no issuer signs it.
         let is_ours = settings.text("url").is_none();
         let plan = if is_ours { &settings.clone().with("insecure", "true") } else { settings };
         let plan = TargetOptions::from((plan, policy), has_tls)?;
@@ -166,7 +167,7 @@ impl TargetConfig {
         })
     }
 
-    /// A reader of the answers to requests of this method.
+    /// Creates a reader of the answers to requests of this method.
     #[must_use]
     pub fn head_reader(&self, method: Method) -> HeadReader {
         let reader = HeadReader::new(method);
@@ -176,19 +177,19 @@ impl TargetConfig {
         }
     }
 
-    /// One worker's own: `idx` of `n_workers`, so that they begin at different points of addresses and patterns.
+    /// Creates the resolver of worker `idx` of `n_workers`. Workers start at different points of the addresses and patterns.
     ///
     /// # Errors
-    /// [`TargetConfigError::LookupThreads`], when names have to be looked up again and threads cannot be had.
+    /// [`TargetConfigError::Lookups`], if names must be looked up again and threads cannot be created.
     pub fn resolver(self: &Arc<Self>, idx: usize, n_workers: usize) -> Result<Resolver, TargetConfigError> {
         Resolver::new(self, idx, n_workers)
     }
 }
 
-/// Where the packets of a test with these options go, whatever its URLs say; nowhere through a unix socket or without a URL.
+/// The destinations of the packets of a test with these options, which may differ from its URLs. Empty for a unix socket or without a URL.
 ///
 /// # Errors
-/// The first option that names no place.
+/// The first option that names no destination.
 fn named_targets(settings: &Settings) -> Result<Vec<HostPort>, TargetConfigError> {
     let of = |url: &Url| HostPort { host: url.host.clone(), port: url.port };
     let targets = WeightedUrl::all(settings)?.unwrap_or_default();
@@ -210,10 +211,10 @@ fn named_targets(settings: &Settings) -> Result<Vec<HostPort>, TargetConfigError
     Ok(names)
 }
 
-/// The same, as a kind of test states it.
+/// The same in the form that a kind of test reports.
 ///
 /// # Errors
-/// A URL or an address that is none.
+/// A URL or an address is invalid.
 pub fn destinations(settings: &Settings) -> Result<Vec<NamedTarget>, Error> {
     let targets =
         named_targets(settings).map_err(|error| Error::BadRequest { what: error.to_string(), hint: error.hint() })?;
@@ -221,7 +222,7 @@ pub fn destinations(settings: &Settings) -> Result<Vec<NamedTarget>, Error> {
     Ok(targets.into_iter().map(target).collect())
 }
 
-/// The URL of a responder of ours.
+/// The URL of fathom's own responder.
 fn responder_url(settings: &Settings, ours: SocketAddr) -> Url {
     let is_tls = settings.text("scheme").as_deref() == Some("https");
     Url {

@@ -1,8 +1,8 @@
-//! What users may say of connections and requests: rows for the tables of the kinds.
+//! The options of connections and requests: rows for the tables of the kinds.
 
 use fathom_model::{OptionDoc, ValueKind};
 
-/// What is asked.
+/// The options of requests.
 pub const REQUEST: [OptionDoc; 12] = [
     OptionDoc {
         name: "url",
@@ -58,7 +58,7 @@ pub const REQUEST: [OptionDoc; 12] = [
     },
 ];
 
-/// Where connections go, and how.
+/// The options of connecting.
 pub const CONNECTING: [OptionDoc; 8] = [
     OptionDoc {
         name: "connect-to",
@@ -105,7 +105,7 @@ pub const CONNECTING: [OptionDoc; 8] = [
     },
 ];
 
-/// What is asked of TLS.
+/// The options of TLS.
 pub const TLS: [OptionDoc; 8] = [
     OptionDoc {
         name: "insecure",

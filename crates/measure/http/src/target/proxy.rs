@@ -1,4 +1,4 @@
-//! What is said on a connection before HTTP or TLS: the PROXY protocol, and asking a proxy for a tunnel.
+//! The bytes that a connection sends before HTTP or TLS: the PROXY header, and the request for a tunnel.
 
 use std::net::SocketAddr;
 
@@ -7,17 +7,17 @@ use proxy_header::{ProxiedAddress, ProxyHeader};
 use super::{ProxyFault, TargetConfigError, request_template::authorization};
 use crate::{h1::Malformed, url::Url};
 
-/// A proxy's answer longer than this is refused, as a head of a response is.
+/// The longest answer of a proxy, limited like the head of a response.
 const HEAD_MAX: usize = 32 * 1024;
-/// More fields than this are refused, as in a head of a response.
+/// The most fields of a proxy's answer, limited like the head of a response.
 const FIELDS_MAX: usize = 100;
 
-/// Both ends of a connection, as the kernel knows them.
+/// Both ends of a connection, as the kernel reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConnectionAddresses {
-    /// Ours.
+    /// The address of this host.
     pub local: SocketAddr,
-    /// The one that was connected to.
+    /// The address that was connected to.
     pub peer: SocketAddr,
 }
 
@@ -31,10 +31,10 @@ pub enum ProxyProtocol {
 }
 
 impl ProxyProtocol {
-    /// Appends the header; without ends, as of unix sockets, it says that there is nothing to say.
+    /// Appends the header. Without addresses, as for unix sockets, the header states that none are known.
     ///
     /// # Panics
-    /// When the ends are of two families, which those of a connection are not.
+    /// If the addresses are of two families, which those of a connection never are.
     pub fn write(self, ends: Option<ConnectionAddresses>, out: &mut Vec<u8>) {
         let header = match ends {
             Some(ends) => ProxyHeader::with_address(ProxiedAddress::stream(ends.local, ends.peer)),
@@ -48,14 +48,14 @@ impl ProxyProtocol {
     }
 }
 
-/// What is said to a proxy for a tunnel, made once.
+/// The request for a tunnel, built once.
 #[derive(Debug)]
 pub(super) struct ProxyTunnel {
     request: Vec<u8>,
 }
 
 impl ProxyTunnel {
-    /// A tunnel through `proxy` to the server of `url` (RFC 9110 section 9.3.6).
+    /// Requests a tunnel through `proxy` to the server of `url` (RFC 9110 section 9.3.6).
     pub(super) fn new(proxy: &Url, url: &Url) -> Result<Self, TargetConfigError> {
         let authority = url.authority();
         let user = match &proxy.user {
@@ -71,21 +71,22 @@ impl ProxyTunnel {
     }
 }
 
-/// Follows the answer of a proxy.
+/// Reads the answer of a proxy.
 #[derive(Debug, Default)]
 pub(super) struct TunnelResponse {
     partial: Vec<u8>,
 }
 
 impl TunnelResponse {
-    /// Whether the tunnel is there; whatever a proxy sends behind its answer is a fault, as we have said nothing to the server yet.
+    /// Returns whether the tunnel is established. Bytes after the proxy's answer are a fault, because nothing has been sent to
+    /// the server yet.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Result<bool, ProxyFault> {
         self.partial.extend_from_slice(bytes);
         loop {
             let Some((status, length)) = head(&self.partial)? else { return Ok(false) };
             self.partial.drain(..length);
             match status {
-                // Interim answers precede the one that counts (RFC 9110 section 15.2).
+                // Interim answers precede the final one (RFC 9110 section 15.2).
                 100 | 102..=199 => {}
                 200..=299 if self.partial.is_empty() => return Ok(true),
                 200..=299 => return Err(ProxyFault::Surplus),
@@ -95,7 +96,7 @@ impl TunnelResponse {
     }
 }
 
-/// The status and the length of a head, once it is whole.
+/// The status and the length of a complete head.
 fn head(bytes: &[u8]) -> Result<Option<(u16, usize)>, ProxyFault> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut response = httparse::Response::new(&mut fields);

@@ -1,4 +1,4 @@
-//! What all requests of a test have in common: method, fields, body, version.
+//! The common parts of all requests of a test: method, fields, body, version.
 
 use std::path::PathBuf;
 
@@ -12,19 +12,19 @@ use crate::{
     url::Url,
 };
 
-/// The longest body: it is kept in memory as often as it is pipelined.
+/// The longest body; memory holds one copy per pipelined request.
 const BODY_MAX: Bytes = Bytes(256 << 20);
 
 /// How a request names its target (RFC 9112 section 3.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TargetForm {
-    /// Path and query: the other end is the server, or a tunnel to it.
+    /// Path and query: the peer is the server, or a tunnel to it.
     Origin,
-    /// The whole URL: the other end is a proxy, with the authorization it wants.
+    /// The whole URL: the peer is a proxy, with the authorization that it requires.
     Absolute(Option<HeaderField>),
 }
 
-/// What is put on every target to make a request of it.
+/// Combined with a target, this gives a request.
 #[derive(Debug, Clone)]
 pub(super) struct RequestTemplate {
     method: String,
@@ -33,7 +33,7 @@ pub(super) struct RequestTemplate {
     keep_alive: KeepAlive,
     host: Option<String>,
     user: Option<String>,
-    /// Fields of ours behind `Host`.
+    /// Default fields after `Host`.
     default_fields: Vec<HeaderField>,
     fields: Vec<HeaderField>,
     body: Vec<u8>,
@@ -108,7 +108,7 @@ impl RequestTemplate {
     }
 }
 
-/// Basic authentication (RFC 7617) of `name:password`.
+/// Basic authentication (RFC 7617) with `name:password`.
 pub(super) fn authorization(name: &str, user: &str) -> Result<HeaderField, RequestError> {
     let is_sound = user.contains(':') && !user.chars().any(char::is_control);
     if !is_sound {
@@ -126,7 +126,7 @@ fn body(settings: &Settings, policy: &Policy) -> Result<Option<Vec<u8>>, TargetC
     }
 }
 
-/// What a file holds, if the role may read it.
+/// Reads a file, if the role may read it.
 pub(super) fn read_file(
     policy: &Policy,
     option: &'static str,

@@ -1,4 +1,4 @@
-//! One worker's share of a [`TargetConfig`]: whose turn it is, which answers of the resolver are still good, which sessions there are.
+//! One worker's view of a [`TargetConfig`]: its position in the rotations, the age of lookups, and its TLS sessions.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -12,32 +12,31 @@ use super::{
     lookups::{LookupAnswer, LookupOwner, LookupThreads},
 };
 
-/// Where a connection goes, or that this is not known yet.
+/// The destination of a connection, if it is known yet.
 #[derive(Debug)]
 pub enum NextAddress {
-    /// There.
     Ready(ConnectEndpoints),
-    /// The name is looked up; the answer comes by [`Resolver::next_lookup`].
+    /// The name is being looked up; [`Resolver::next_lookup`] will return the result.
     LookupPending,
 }
 
-/// What became of a lookup.
+/// The result of a lookup.
 #[derive(Debug)]
 pub enum LookupResult {
-    /// That of a connection.
+    /// For a connection.
     Connection {
-        /// As it was given to [`Resolver::next`].
+        /// The token given to [`Resolver::next`].
         token: u32,
-        /// How long it took.
+        /// The duration of the lookup.
         took: Nanos,
-        /// Where the connection goes.
+        /// The destination of the connection.
         endpoints: Result<ConnectEndpoints, ConnectFault>,
     },
-    /// That of a route whose addresses had become old; the old ones stay if there are no new ones.
+    /// For a route whose addresses had expired; the old ones stay if the lookup failed.
     Route {
-        /// How long it took.
+        /// The duration of the lookup.
         took: Nanos,
-        /// Whether there are addresses.
+        /// Whether the lookup succeeded.
         outcome: Result<(), ConnectFault>,
     },
 }
@@ -47,12 +46,12 @@ pub enum LookupResult {
 struct RouteAddresses {
     found: Vec<Permitted>,
     next: usize,
-    /// From then on they are old.
+    /// The addresses expire at this time.
     good_until: Option<Nanos>,
     is_lookup_pending: bool,
 }
 
-/// One worker's own way to say where connections go.
+/// Chooses the destinations of one worker's connections.
 #[derive(Debug)]
 pub struct Resolver {
     config: Arc<TargetConfig>,
@@ -98,7 +97,7 @@ impl Resolver {
         })
     }
 
-    /// Where the next connection of a route goes.
+    /// Returns the destination of the next connection of a route.
     pub fn next(&mut self, route: usize, token: u32, now: Nanos) -> NextAddress {
         let tcp = match &self.config.upstreams[route].destination {
             Destination::Unix(address) => {
@@ -128,12 +127,12 @@ impl Resolver {
         NextAddress::Ready(connect_endpoints(address, self.source_rotation.as_mut(), self.config.local_address))
     }
 
-    /// A socket to be watched: when it can be read from, [`Resolver::next_lookup`] has news. Given once, if names are looked up at all.
+    /// Returns, once, a socket that becomes readable when [`Resolver::next_lookup`] has results. `None` if names are not looked up again.
     pub fn take_waker(&mut self) -> Option<Socket> {
         self.lookups.as_mut().and_then(LookupThreads::take_waker)
     }
 
-    /// The next answer to a lookup, until there is none; every [`NextAddress::LookupPending`] gets one.
+    /// Returns the next result of a lookup, if any. Each [`NextAddress::LookupPending`] gets one.
     pub fn next_lookup(&mut self, now: Nanos) -> Option<LookupResult> {
         let LookupAnswer { owner: asker, found, took } = self.lookups.as_ref()?.next()?;
         let (LookupOwner::Connection(_, route) | LookupOwner::Route(route)) = asker;
@@ -164,10 +163,10 @@ impl Resolver {
         })
     }
 
-    /// What carries a connection of this route from its socket to HTTP; to be opened when the socket is connected.
+    /// Creates the channel of a connection of this route; call this when the socket is connected.
     ///
     /// # Errors
-    /// [`ConnectFault::Tls`], when TLS cannot begin.
+    /// [`ConnectFault::Tls`], if TLS cannot begin.
     pub fn channel(&self, route: usize) -> Result<Channel, ConnectFault> {
         self.channel_configs[route].open_channel()
     }
@@ -181,7 +180,7 @@ fn connect_endpoints(address: Permitted, turns: Option<&mut SourceRotation>, own
     ConnectEndpoints { address, source }
 }
 
-/// Whether packets from an own address can go to `target`: the loopback's reach no other host.
+/// Whether packets from an own address can reach `target`. Loopback addresses reach no other host.
 fn can_reach(own: IpAddr, target: IpAddr) -> bool {
     own.is_ipv4() == target.is_ipv4() && !own.is_loopback() && !target.is_loopback()
 }

@@ -1,7 +1,7 @@
-//! Sessions to be resumed, of one worker with one server.
+//! Sessions of one worker with one server, for resumption.
 //!
-//! The store of the library keeps eight tickets of TLS 1.3 for a server, and a ticket is used once (RFC 8446 appendix C.4). A
-//! load opens hundreds of connections at once, of which all but eight would be full handshakes.
+//! The library's own store keeps eight TLS 1.3 tickets per server, and a ticket is used once (RFC 8446 appendix C.4). A load
+//! opens hundreds of connections at once, and all but eight would need a full handshake.
 
 use std::{
     collections::VecDeque,
@@ -14,7 +14,7 @@ use rustls::{
     pki_types::ServerName,
 };
 
-/// Enough for the connections that one worker has under way at once; a ticket takes some hundred bytes.
+/// Enough for the concurrent connects of one worker; a ticket takes some hundred bytes.
 const TICKETS_MAX: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -24,13 +24,13 @@ struct CachedSessions {
     tickets: VecDeque<Tls13ClientSessionValue>,
 }
 
-/// What was agreed on with the one server of a route; the lock is the library's wish and never contended.
+/// The sessions with the one server of a route. The library requires the lock, which is never contended.
 #[derive(Debug, Default)]
 pub(super) struct TlsSessionCache(Mutex<CachedSessions>);
 
 impl TlsSessionCache {
     fn lock(&self) -> MutexGuard<'_, CachedSessions> {
-        // Each change is one step, so a panic elsewhere leaves nothing half done.
+        // Each change is a single step, so a panic elsewhere leaves no partial state.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,6 @@
-//! Addresses to send from, in turn.
+//! Source addresses, used in turn.
 //!
-//! A pair of addresses has some 28,000 ports (`net.ipv4.ip_local_port_range`), and a test may want more connections than that.
+//! A pair of addresses has some 28,000 ports (`net.ipv4.ip_local_port_range`), and a test may need more connections than that.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -17,17 +17,18 @@ use super::TargetConfigError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct AddressBlock {
     first: IpAddr,
-    /// How many there are; saturates, as nobody goes through 2^64 addresses.
+    /// The number of addresses. It saturates, because nobody uses 2^64 addresses.
     n: u64,
 }
 
 impl AddressBlock {
-    /// The addresses of a network that a host can have.
+    /// The addresses of a network that hosts can have.
     fn of(net: IpNet) -> Self {
         let n_bits = u32::from(net.max_prefix_len() - net.prefix_len());
         let n = 1u64.checked_shl(n_bits).unwrap_or(u64::MAX);
         match net.network() {
-            // The first address names the network and the last reaches all (RFC 919); pairs have neither (RFC 3021).
+            // The first address names the network and the last is its broadcast address (RFC 919); networks of two addresses have
+            // neither (RFC 3021).
             IpAddr::V4(first) if n_bits > 1 => Self { first: Ipv4Addr::from(u32::from(first) + 1).into(), n: n - 2 },
             first => Self { first, n },
         }
@@ -58,7 +59,7 @@ impl AddressBlocks {
     }
 }
 
-/// All addresses of a test; clones share them.
+/// All source addresses of a test; clones share them.
 #[derive(Debug, Clone)]
 pub struct SourceAddresses {
     four: Arc<AddressBlocks>,
@@ -66,10 +67,10 @@ pub struct SourceAddresses {
 }
 
 impl SourceAddresses {
-    /// Addresses and networks, separated by commas.
+    /// Parses addresses and networks, separated by commas.
     ///
     /// # Errors
-    /// Names the part that is neither.
+    /// A part is neither; the error names it.
     pub fn parse(text: &str) -> Result<Self, TargetConfigError> {
         let mut blocks = Vec::new();
         for part in text.split(',').map(str::trim) {
@@ -91,13 +92,13 @@ impl SourceAddresses {
         Self { four: of(IpAddr::is_ipv4), six: of(IpAddr::is_ipv6) }
     }
 
-    /// One address, such as that of a role.
+    /// A single address, such as that of a role.
     #[must_use]
     pub fn single(address: IpAddr) -> Self {
         Self::new(&[AddressBlock { first: address, n: 1 }])
     }
 
-    /// Whether there is an address that can send to `target`.
+    /// Whether any address can send to `target`.
     #[must_use]
     pub fn can_reach(&self, target: IpAddr) -> bool {
         self.blocks(target).n > 0
@@ -107,10 +108,10 @@ impl SourceAddresses {
         if target.is_ipv4() { &self.four } else { &self.six }
     }
 
-    /// Sees that the first and the last address of every block can be sent from.
+    /// Verifies that the first and the last address of every block can be bound.
     ///
     /// # Errors
-    /// [`TargetConfigError::Source`] with the first that cannot.
+    /// [`TargetConfigError::Source`] with the first one that cannot.
     pub fn check(&self) -> Result<(), TargetConfigError> {
         for block in self.four.blocks.iter().chain(&self.six.blocks) {
             for address in [block.address(0), block.address(block.n - 1)] {
@@ -122,7 +123,7 @@ impl SourceAddresses {
         Ok(())
     }
 
-    /// One worker's turns, begun at its part of the addresses.
+    /// The rotation of one worker, which starts at its part of the addresses.
     #[must_use]
     pub fn rotation(&self, idx: u64, n_parts: u64) -> SourceRotation {
         let start = |blocks: &AddressBlocks| blocks.n / n_parts.max(1) * idx;
@@ -130,7 +131,7 @@ impl SourceAddresses {
     }
 }
 
-/// Goes round the addresses of each family.
+/// Rotates through the addresses of each family.
 #[derive(Debug)]
 pub struct SourceRotation {
     sources: SourceAddresses,
@@ -138,7 +139,7 @@ pub struct SourceRotation {
 }
 
 impl SourceRotation {
-    /// The address to send from to `target`, if there is one of its family.
+    /// The next source address for `target`, if there is one of its family.
     pub fn next_for(&mut self, target: IpAddr) -> Option<IpAddr> {
         let next = &mut self.next[usize::from(target.is_ipv6())];
         let blocks = if target.is_ipv4() { &self.sources.four } else { &self.sources.six };
@@ -147,7 +148,7 @@ impl SourceRotation {
         }
         let mut idx = *next;
         *next = if idx + 1 >= blocks.n { 0 } else { idx + 1 };
-        // As a rule there is one block, or a few.
+        // There are usually one or a few blocks.
         for block in &blocks.blocks {
             if idx < block.n {
                 return Some(block.address(idx));
@@ -208,7 +209,7 @@ mod tests {
     #[test]
     fn an_address_of_another_host_is_found_before_the_load() {
         SourceAddresses::parse("127.0.0.0/8").unwrap().check().unwrap();
-        // TEST-NET-1 (RFC 5737) is nobody's.
+        // TEST-NET-1 (RFC 5737) belongs to nobody.
         let error = SourceAddresses::parse("127.0.0.1,192.0.2.1").unwrap().check().unwrap_err();
         assert!(matches!(error, TargetConfigError::Source { address, .. } if address.to_string() == "192.0.2.1"));
     }

@@ -1,4 +1,4 @@
-//! What is trusted, shown and offered in TLS, out of options and files.
+//! Builds the TLS configuration (trust, client certificate, protocols) from options and files.
 
 use std::sync::Arc;
 
@@ -20,10 +20,10 @@ use x509_parser::parse_x509_certificate;
 
 use super::{TargetConfigError, request_template::read_file, session_cache::TlsSessionCache};
 
-/// The longest file of certificates: those of all public issuers are a quarter of a mebibyte.
+/// The longest certificate file; the certificates of all public issuers take a quarter of a mebibyte.
 const PEM_MAX: Bytes = Bytes(16 << 20);
 
-/// Takes any certificate, if the server only proves to have its private key.
+/// Accepts any certificate, provided that the server proves possession of its private key.
 #[derive(Debug)]
 struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
@@ -62,9 +62,9 @@ impl ServerCertVerifier for AcceptAnyCertificate {
     }
 }
 
-/// Trusts the certificates of a file, as those of issuers and as those of servers.
+/// Trusts the certificates of a file, both as issuers and as servers.
 ///
-/// What `openssl req -x509` makes is both at once, and a server's only because a person says so.
+/// A certificate made by `openssl req -x509` is both at once, and it is a server's only because the user says so.
 #[derive(Debug)]
 struct FileVerifier {
     certificates: Vec<CertificateDer<'static>>,
@@ -121,14 +121,13 @@ fn is_in_time(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), Cer
     if now > validity.not_after.timestamp() { Err(CertificateError::Expired) } else { Ok(()) }
 }
 
-/// Whether sessions are resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SessionResumption {
     On,
     Off,
 }
 
-/// What all TLS connections of a test have in common.
+/// The common configuration of all TLS connections of a test.
 #[derive(Debug, Clone)]
 pub(super) struct TlsConfig {
     config: ClientConfig,
@@ -179,7 +178,7 @@ impl TlsConfig {
         Ok(Self { config, name, resumption: resuming })
     }
 
-    /// One worker's own for one route: sessions are remembered within it, so that workers share nothing.
+    /// The configuration of one worker for one route. Sessions are cached in it, so that workers share nothing.
     pub(super) fn worker_config(&self) -> Arc<ClientConfig> {
         let resumption = match self.resumption {
             SessionResumption::On => Resumption::store(Arc::new(TlsSessionCache::default())),
@@ -190,7 +189,7 @@ impl TlsConfig {
         Arc::new(config)
     }
 
-    /// The name that the server must have.
+    /// The name that the server's certificate must have.
     pub(super) fn name(&self, host: &str) -> Result<ServerName<'static>, TargetConfigError> {
         self.name.clone().map_or_else(|| server_name("url", host), Ok)
     }
@@ -212,7 +211,7 @@ fn protocols(settings: &Settings) -> Result<Vec<Vec<u8>>, TargetConfigError> {
         return Ok(Vec::new());
     }
     let names: Vec<Vec<u8>> = text.split(',').map(|name| name.trim().as_bytes().to_vec()).collect();
-    // A name has a length of one byte, and is not empty (RFC 7301 section 3.1).
+    // A name has a one-byte length and is not empty (RFC 7301 section 3.1).
     if names.iter().all(|name| (1..256).contains(&name.len())) {
         return Ok(names);
     }
@@ -237,7 +236,7 @@ impl FileVerifier {
     }
 }
 
-/// Who is trusted to vouch for servers unless a file says it.
+/// The system's CA certificates, trusted unless a file replaces them.
 fn system_roots() -> Result<RootCertStore, TargetConfigError> {
     let mut store = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
@@ -251,7 +250,7 @@ fn system_roots() -> Result<RootCertStore, TargetConfigError> {
 
 type ClientIdentity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// What is shown to servers that ask who we are.
+/// The client certificate, for servers that request one.
 fn identity(settings: &Settings, policy: &Policy) -> Result<Option<ClientIdentity>, TargetConfigError> {
     let (chain, key) = match (settings.text("client-cert"), settings.text("client-key")) {
         (None, None) => return Ok(None),

@@ -1,4 +1,4 @@
-//! What TLS agreed on with a server, as far as a result tells it.
+//! The TLS parameters negotiated with a server, as reported in a result.
 
 use rustls::{ProtocolVersion, client::UnbufferedClientConnection, pki_types::CertificateDer};
 use x509_parser::{oid_registry::OID_SIG_ED25519, parse_x509_certificate};
@@ -6,21 +6,21 @@ use x509_parser::{oid_registry::OID_SIG_ED25519, parse_x509_certificate};
 /// A key of Ed25519 is 32 bytes long (RFC 8032 section 5.1.5).
 const ED25519_BITS: usize = 256;
 
-/// What a channel agreed on with the server.
+/// The negotiated parameters of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TlsParameters {
     /// Such as `TLSv1.3`.
     pub version: &'static str,
     /// Such as `TLS13_AES_128_GCM_SHA256`.
     pub cipher: &'static str,
-    /// The group in which the keys were agreed on, such as `X25519`; none where an earlier session was resumed without it.
+    /// The key exchange group, such as `X25519`; `None` if a session was resumed without a key exchange.
     pub group: Option<&'static str>,
     /// The size of the public key in the server's certificate, in bits.
     pub server_key_bits: Option<usize>,
 }
 
 impl TlsParameters {
-    /// Of a connection whose handshake is over.
+    /// The parameters of a connection whose handshake is complete.
     pub(super) fn of(connection: &UnbufferedClientConnection) -> Option<Self> {
         let version = match connection.protocol_version()? {
             ProtocolVersion::TLSv1_2 => "TLSv1.2",
@@ -34,7 +34,7 @@ impl TlsParameters {
     }
 }
 
-/// The size of a certificate's public key; nothing for one of a kind that has none.
+/// The size of a certificate's public key; `None` for a type of key without a size.
 fn key_bits(certificate: &CertificateDer<'_>) -> Option<usize> {
     let (_, certificate) = parse_x509_certificate(certificate).ok()?;
     let key = certificate.public_key();

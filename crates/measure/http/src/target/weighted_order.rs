@@ -1,16 +1,16 @@
-//! Whose turn it is, by weight.
+//! Weighted rotation.
 
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
 
 use super::TargetConfigError;
 
-/// A longer pattern would leave the cache of a core; it also bounds the time to make it.
+/// A longer pattern would not fit in the cache of a core; this also limits the time to build it.
 const PERIOD_MAX: u64 = 100_000;
 
-/// A pattern in which each place occurs as often as its weight says, as evenly as it can.
+/// A pattern in which each index occurs as often as its weight says, as evenly as possible.
 ///
-/// Every whole pattern is exact, and no place is ever a whole turn away from its share. A turn costs one load; clones share the
-/// pattern, which is made once.
+/// Every whole pattern is exact, and no index is ever a whole turn away from its share. A turn costs one load. Clones share the
+/// pattern, which is built once.
 #[derive(Debug, Clone)]
 pub struct WeightedOrder {
     order: Arc<[u32]>,
@@ -18,13 +18,13 @@ pub struct WeightedOrder {
 }
 
 impl WeightedOrder {
-    /// The pattern of these weights, which are at least 1.
+    /// Builds the pattern of these weights, which must be at least 1.
     ///
     /// # Errors
-    /// [`TargetConfigError::Weights`], when the pattern would be too long.
+    /// [`TargetConfigError::Weights`], if the pattern would be too long.
     ///
     /// # Panics
-    /// When there is no weight, or one is 0.
+    /// If there is no weight, or one is 0.
     pub fn new(weights: &[u64]) -> Result<Self, TargetConfigError> {
         assert!(!weights.is_empty() && !weights.contains(&0), "weights of a rota are positive: {weights:?}");
         let common = weights.iter().copied().fold(0, greatest_common_divisor);
@@ -36,19 +36,19 @@ impl WeightedOrder {
         Ok(Self { order: weighted_pattern(&weights, period).into(), next: 0 })
     }
 
-    /// The same pattern begun at another point, so that several workers together keep to it early.
+    /// The same pattern started at another point, so that the workers together match the weights early.
     #[must_use]
     pub fn for_worker(&self, idx: usize, n_parts: usize) -> Self {
         Self { order: Arc::clone(&self.order), next: self.order.len() * (idx % n_parts.max(1)) / n_parts.max(1) }
     }
 
-    /// Whether it is always the same place's turn.
+    /// Whether the pattern has a single entry.
     #[must_use]
     pub fn is_single(&self) -> bool {
         self.order.len() == 1
     }
 
-    /// The place whose turn it is.
+    /// Returns the next index.
     #[inline]
     pub fn next_index(&mut self) -> usize {
         let place = self.order[self.next];
@@ -57,9 +57,9 @@ impl WeightedOrder {
     }
 }
 
-/// Puts turns in order as a processor is shared in proportion (Baruah et al., "Proportionate progress", 1996): the *n*-th turn
-/// of a place may not come before *n* parts of the pattern, of as many as its weight, and must come before *n* + 1. Of those
-/// that may come, the one that must come first does.
+/// Orders the turns as a proportionate-progress schedule (Baruah et al., "Proportionate progress", 1996). The pattern of length
+/// *p* is divided into as many equal parts as the weight of an index: its turn *n*, from 0, may not come before *n* parts have
+/// passed and must come before *n* + 1 parts have. Among the eligible turns the one with the earliest deadline is next.
 fn weighted_pattern(weights: &[u64], period: u64) -> Vec<u32> {
     let mut waiting: BinaryHeap<Reverse<(u64, usize, u64)>> =
         (0..weights.len()).map(|place| Reverse((0, place, 0))).collect();
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn heavy_places_do_not_come_in_a_row() {
         assert_eq!(first(&[2, 2], 4), [0, 1, 0, 1]);
-        // Light places do not come in a row either, though each may come anywhere.
+        // Light indices do not cluster either, though each may come anywhere.
         let light: Vec<u64> = [100].into_iter().chain([1; 50]).collect();
         let turns = first(&light, 150);
         assert!(turns.windows(3).all(|three| three.iter().filter(|&&place| place > 0).count() == 1), "{turns:?}");

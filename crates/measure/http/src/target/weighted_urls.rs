@@ -1,14 +1,14 @@
-//! What is asked for: URLs with their weights, put together by server.
+//! URLs with their weights, grouped by server.
 
 use fathom_model::Settings;
 
 use super::TargetConfigError;
 use crate::url::{Url, authority_at};
 
-/// A weight above this leaves nothing for the others in a pattern of any use.
+/// A larger weight would leave the other URLs no turn in a pattern of useful length.
 const WEIGHT_MAX: u64 = 1_000_000;
 
-/// A URL with how often it is asked for beside the others.
+/// A URL with its weight relative to the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WeightedUrl {
     pub(super) weight: u64,
@@ -16,18 +16,18 @@ pub(super) struct WeightedUrl {
 }
 
 impl WeightedUrl {
-    /// The lines of the option `url`, each `[WEIGHT ]URL`; nothing when it is not set.
+    /// Parses the lines of the option `url`, each `[WEIGHT ]URL`; `None` if it is not set.
     pub(super) fn all(settings: &Settings) -> Result<Option<Vec<Self>>, TargetConfigError> {
         let Some(text) = settings.text("url") else { return Ok(None) };
         let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
         let targets: Vec<Self> = lines.map(|(line, text)| Self::parse(line, text.trim())).collect::<Result<_, _>>()?;
-        // A text without lines is a URL without a scheme, and is told so.
+        // A text without lines is reported as a URL without a scheme.
         if targets.is_empty() { Self::parse(1, "").map(|target| Some(vec![target])) } else { Ok(Some(targets)) }
     }
 
     fn parse(line: usize, text: &str) -> Result<Self, TargetConfigError> {
         let (weight, url) = text.split_once(char::is_whitespace).unwrap_or(("1", text));
-        // A URL with a space in it is not a weight and a URL.
+        // A URL that contains a space is not a weight and a URL.
         let (weight, url) = if authority_at(weight).is_some() { ("1", text) } else { (weight, url.trim()) };
         let number = weight.parse().ok().filter(|number| (1..=WEIGHT_MAX).contains(number));
         let weight = number.ok_or_else(|| TargetConfigError::Weight { line, given: weight.to_owned() })?;
@@ -36,7 +36,7 @@ impl WeightedUrl {
     }
 }
 
-/// Targets on one server, in the order of their first occurrence; and for each target, which of the servers is its own.
+/// Groups URLs by server in order of first occurrence. Also returns, for each URL, the index of its server.
 pub(super) fn group_by_server(targets: Vec<WeightedUrl>) -> (Vec<Vec<WeightedUrl>>, Vec<u16>) {
     let mut servers: Vec<Vec<WeightedUrl>> = Vec::new();
     let places = targets.into_iter().map(|target| {

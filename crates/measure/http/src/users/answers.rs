@@ -1,4 +1,4 @@
-//! Answers on their way in, and what became of them.
+//! Received answers and their outcome.
 
 use std::mem;
 
@@ -16,22 +16,22 @@ use crate::{
     metrics::LoadCounter,
 };
 
-/// Where a connection stands after some bytes.
+/// The state of a connection after some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BatchProgress {
-    /// Answers are still to come.
+    /// More answers are to come.
     Within,
-    /// Behind the last of the answers.
+    /// After the last of the answers.
     Answered,
     /// The same, and the server takes no more requests on this connection.
     Closes,
 }
 
-/// An answer that has come to its end.
+/// A complete answer.
 #[derive(Debug, Clone, Copy)]
 struct AnswerEnd<'a> {
     answer: ResponseSummary,
-    /// As it came, if it was wanted.
+    /// The message as received, if it was requested.
     message: &'a [u8],
     at: Nanos,
 }
@@ -56,7 +56,7 @@ impl<R: Reactor, U: Users> ConnectionHandler for UserLoop<'_, R, U> {
         self.pool.recorder.count_fault(fault);
     }
 
-    /// A connection is there, and what waited for it is sent.
+    /// The connection is open; the waiting requests are sent.
     fn on_ready(&mut self, seat: usize, at: Nanos) {
         let hall = &mut self.pool;
         let connection = &mut hall.connections[seat];
@@ -70,7 +70,7 @@ impl<R: Reactor, U: Users> ConnectionHandler for UserLoop<'_, R, U> {
         }
     }
 
-    /// What has arrived, plain or not.
+    /// Handles received bytes, plain or encrypted.
     fn on_received(&mut self, seat: usize, piece: ReceivedBytes, at: Nanos) {
         let followed = self.follow(seat, Some(&piece), at);
         self.pool.connector.reactor.release(piece);
@@ -78,7 +78,7 @@ impl<R: Reactor, U: Users> ConnectionHandler for UserLoop<'_, R, U> {
         self.pool.discard_rest(seat);
     }
 
-    /// What a channel has decrypted.
+    /// Handles decrypted bytes.
     fn on_decrypted(&mut self, seat: usize, at: Nanos) {
         if !self.pool.connector.tls_buffers.plain().is_empty() && self.pool.connections[seat].conn.is_open() {
             let followed = self.follow(seat, None, at);
@@ -86,14 +86,14 @@ impl<R: Reactor, U: Users> ConnectionHandler for UserLoop<'_, R, U> {
         }
     }
 
-    /// Goes on where a part of a body was thrown away.
+    /// Continues after the kernel has discarded a part of a body.
     fn on_discarded(&mut self, seat: usize, count: u64, at: Nanos) {
         if let Some(answer) = self.pool.connections[seat].reader.skip(count) {
             self.on_answer_end(seat, answer, at);
         }
     }
 
-    /// The server has ended the connection, which may be the end of its answer.
+    /// The server has closed the connection, which may be the end of its answer.
     fn on_peer_closed(&mut self, seat: usize, at: Nanos) {
         let connection = &self.pool.connections[seat];
         if let Some(fault) = connection.conn.channel.fault_if_closed() {
@@ -102,7 +102,7 @@ impl<R: Reactor, U: Users> ConnectionHandler for UserLoop<'_, R, U> {
         let Some(pending) = connection.unanswered() else { return self.closed_by_server(seat) };
         if let Some(answer) = connection.reader.finish_at_close() {
             self.pool.recorder.on_answer_ended_by_close(&connection.conn.channel);
-            // Whatever its head says of the connection.
+            // The connection is closed even if the head promised otherwise.
             return self.on_answer_end(seat, ResponseSummary { persistence: Persistence::Closes, ..answer }, at);
         }
         if connection.may_retry() {
@@ -112,12 +112,12 @@ impl<R: Reactor, U: Users> ConnectionHandler for UserLoop<'_, R, U> {
         self.fail(seat, RequestFault { stage: RequestStage::Read, cause }, at);
     }
 
-    /// The socket does not work any more.
+    /// The socket has failed.
     fn on_socket_error(&mut self, seat: usize, error: &fathom_sys::Error, at: Nanos) {
         let connection = &self.pool.connections[seat];
         let stage = match connection.conn.stage() {
             Some(stage) => stage,
-            // Nobody asked for anything: it is closed, if not politely.
+            // No request was in flight: this counts as a close, if not an orderly one.
             None if connection.unanswered().is_none() => return self.closed_by_server(seat),
             None if connection.may_retry() => return self.resend(seat),
             None if error.call == "send" => RequestStage::Send,
@@ -126,7 +126,7 @@ impl<R: Reactor, U: Users> ConnectionHandler for UserLoop<'_, R, U> {
         self.fail(seat, RequestFault::system(stage, error), at);
     }
 
-    /// Counts a failure, gives the connection up, and tells the user if it was waiting for an answer.
+    /// Counts a failure and gives the connection up. Informs the user if it was waiting for an answer.
     fn fail(&mut self, seat: usize, fault: RequestFault, at: Nanos) {
         let Self { users, pool: hall, .. } = self;
         let was_opening = hall.connections[seat].conn.is_opening();
@@ -139,7 +139,7 @@ impl<R: Reactor, U: Users> ConnectionHandler for UserLoop<'_, R, U> {
         hall.close(seat);
         let connection = &mut hall.connections[seat];
         match connection.state {
-            // Nobody asked for what came.
+            // The bytes answer no request.
             UserState::Vacant | UserState::Sleeping | UserState::Waiting => return,
             UserState::Acting => return hall.sleep(seat, at + NEXT_ROUND),
             UserState::AwaitingAnswers => {}
@@ -151,7 +151,7 @@ impl<R: Reactor, U: Users> ConnectionHandler for UserLoop<'_, R, U> {
         let stage = stage(fault, was_opening);
         let failed = UserFailure { cause: hall.fault_text(fault), stage, sent_at, ended_at: at };
         users.failed(UserSlot(token(seat).0), &failed);
-        // A connection that had worked is opened anew at once, others after a pause: a server that is down is not stormed.
+        // A connection that had worked is reopened at once, others after a pause, so that a failed server is not flooded with connects.
         let pause = if n_failures == 1 && !was_opening { NEXT_ROUND } else { retry_delay(n_failures) };
         hall.sleep(seat, at + pause);
     }
@@ -170,7 +170,7 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
         }
     }
 
-    /// Follows the answers through a piece, or through what was decrypted.
+    /// Follows the answers through a received piece, or through decrypted bytes.
     fn follow(&mut self, seat: usize, piece: Option<&ReceivedBytes>, at: Nanos) -> Result<BatchProgress, RequestFault> {
         let (mut used, mut followed) = (0, BatchProgress::Within);
         loop {
@@ -193,7 +193,7 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
                 }
                 return Ok(followed);
             };
-            // What began in an earlier piece is put together; as a rule nothing did, and the message lies in this one.
+            // A message that began in an earlier piece is assembled; usually the whole message is in this piece.
             let is_gathered = is_wanted && !connection.message.is_empty();
             if is_gathered {
                 connection.append_message(&bytes[..length], &mut hall.spare_buffers)?;
@@ -213,7 +213,7 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
         }
     }
 
-    /// An answer has ended where no bytes show it: with those thrown away, or with the connection.
+    /// Handles an answer that ends without visible bytes: with discarded bytes, or with the connection.
     fn on_answer_end(&mut self, seat: usize, answer: ResponseSummary, at: Nanos) {
         let hall = &mut self.pool;
         hall.record_answer(seat, &answer, at);
@@ -225,25 +225,25 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
         self.on_progress_made(seat, followed, at);
     }
 
-    /// The server takes no further request on a connection, as it may say after any answer.
+    /// The server takes no further request on a connection, which is allowed after any answer.
     fn closed_by_server(&mut self, seat: usize) {
         self.pool.recorder.add(LoadCounter::ClosedByServer, 1);
         self.pool.close(seat);
     }
 
-    /// The server had closed the connection before it saw what was sent: that goes out once more, over a new one.
+    /// The server had closed the connection before it saw the request, so the request is sent once more on a new connection.
     fn resend(&mut self, seat: usize) {
         self.pool.recorder.add(LoadCounter::ClosedByServer, 1);
         self.pool.resend(seat);
     }
 }
 
-/// What has arrived: a piece, or what was decrypted.
+/// The received bytes: a piece, or decrypted bytes.
 fn arrived<'a, R: Reactor>(board: &'a Connector<R>, piece: Option<&ReceivedBytes>) -> &'a [u8] {
     piece.map_or(board.tls_buffers.plain(), |piece| board.reactor.bytes(piece))
 }
 
-/// Tells a user of an answer, and where its connection stands then.
+/// Informs a user of an answer, and returns the state of its connection.
 fn notify_user<U: Users>(
     users: &mut U,
     (connection, seat): (&mut UserConnection, usize),
@@ -267,7 +267,7 @@ fn notify_user<U: Users>(
     (connection.is_used, connection.n_failures) = (true, 0);
     match (place, answer.persistence) {
         (BatchPosition::Within, Persistence::Stays) => return Ok(BatchProgress::Within),
-        // The answers behind it do not come any more.
+        // The answers after it will not arrive.
         (BatchPosition::Within, Persistence::Closes) => {
             return Err(RequestFault { stage: RequestStage::Read, cause: FaultCause::Closed });
         }
@@ -280,7 +280,7 @@ fn notify_user<U: Users>(
     })
 }
 
-/// Where a request failed, as far as users tell that apart.
+/// The stage of a failure, as far as users distinguish it.
 fn stage(fault: RequestFault, was_opening: bool) -> UserFailureStage {
     match (fault.stage, fault.cause) {
         _ if was_opening => UserFailureStage::Connect,

@@ -1,25 +1,25 @@
-//! Requests that are the same each time, found by the place where their bytes lie.
+//! Recognizes requests that never change by the address of their bytes.
 //!
-//! A request that never changes is made once and lies where it was made, so a user that sends it shows the same bytes at the same
-//! place again and again. Such bytes are given to the reactor for good, which sends them with less ado. They are compared each
-//! time: a place proves nothing.
+//! A constant request is built once and stays in place, so a user that sends it passes the same bytes at the same address again
+//! and again. Such bytes are registered with the reactor, which then sends them at lower cost. The bytes are compared each time,
+//! because an address alone proves nothing.
 
 use fathom_sys::reactor::FixedBuffer;
 
-/// So often in a row the same place and length must have been shown: nobody makes a literal for a few requests.
+/// The same address and length must occur this often in a row before the bytes are registered: it does not pay off for a few requests.
 const REPEATS_MIN: u8 = 16;
-/// Longer ones gain nothing: what they cost is to be sent, not to be handed over.
+/// Longer requests gain nothing: their cost is in sending, not in handing them over.
 const LENGTH_MAX: usize = 4096;
-/// Places that are told apart, four for each literal of a script of a usual size.
+/// The number of tracked buffers, four for each constant request of a typical script.
 const BUFFERS_TRACKED: usize = 256;
-/// What was given to a reactor stays there, so there must be few of them.
+/// Registered buffers are never released, so their number is limited.
 const FIXED_MAX: usize = 64;
 
 #[derive(Debug, Clone, Default)]
 enum BufferEntry {
     #[default]
     Unknown,
-    /// Shown so often.
+    /// Seen `n` times.
     Seen {
         at: usize,
         length: usize,
@@ -30,11 +30,11 @@ enum BufferEntry {
         bytes: Box<[u8]>,
         fixed: FixedBuffer,
     },
-    /// Bytes that change lie there.
+    /// The bytes at this address change.
     Varying,
 }
 
-/// The literals of one worker.
+/// The constant requests of one worker.
 #[derive(Debug)]
 pub(super) struct FixedRequests {
     entries: Box<[BufferEntry]>,
@@ -48,7 +48,7 @@ impl Default for FixedRequests {
 }
 
 impl FixedRequests {
-    /// What the reactor has instead of these bytes, if they are a literal; `fix` gives them to it.
+    /// Returns the registered buffer of these bytes if they are constant; `fix` registers them.
     pub(super) fn find(&mut self, bytes: &[u8], fix: impl FnOnce(Vec<u8>) -> FixedBuffer) -> Option<FixedBuffer> {
         if bytes.len() > LENGTH_MAX {
             return None;

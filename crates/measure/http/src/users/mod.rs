@@ -1,10 +1,10 @@
-//! Connections that belong to users: what each asks next depends on what was answered.
+//! Connections that belong to users: the next request of a user depends on the previous answers.
 //!
-//! The engine moves bytes, follows answers and takes the times; [`Users`] decide. Both run in one thread, and each worker has
-//! users of its own: nothing is shared. Knows no language in which users are written.
+//! The engine moves bytes, follows answers and takes timestamps; [`Users`] decide what to do. Both run in one thread, and each
+//! worker has its own users: workers share nothing. This module does not know the language in which users are scripted.
 //!
-//! A [`VirtualUsers`] is all of it, from the settings to the record. Within a worker, the hall has the seats with their connections and
-//! decides nothing; the gathering is the users in it, and the loop that gives them their turns.
+//! [`VirtualUsers`] covers everything from the settings to the record. Within a worker, the user pool holds the slots with their
+//! connections and makes no decisions; the user loop combines the users with the pool and runs them.
 
 mod answers;
 mod fixed_requests;
@@ -24,71 +24,70 @@ pub use self::{
 };
 pub use crate::kinds::options::concat_options;
 
-/// The place of a user in its worker: small dense numbers. A user has one connection at a time.
+/// The slot of a user in its worker, a small dense number. A user has one connection at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserSlot(pub u32);
 
-/// What a user does next.
+/// The next action of a user.
 #[derive(Debug)]
 pub enum UserAction<'a> {
-    /// Sends, and is called when all answers to it have come.
+    /// Sends a request; the user runs again when all answers have arrived.
     Send(UserRequest<'a>),
-    /// Does nothing until then, and is asked again.
+    /// Rests until a given time, then runs again.
     Sleep {
         /// On the monotonic clock.
         until: Nanos,
     },
-    /// Does nothing until [`Users::next_woken`] names the seat.
+    /// Rests until [`Users::next_woken`] names the slot.
     Wait,
-    /// Closes its connection and is asked again: what it asks next goes over a new one.
+    /// Closes its connection and runs again; its next request goes over a new connection.
     CloseConnection,
-    /// Has gone: its connection is closed, and its seat is free for another.
+    /// Leaves: its connection is closed, and its slot is free for another user.
     Leave,
 }
 
-/// Bytes on their way out, with what must be known to follow the answers.
+/// Bytes to send, with the data needed to follow the answers.
 #[derive(Debug, Clone, Copy)]
 pub struct UserRequest<'a> {
-    /// One or more whole requests, one behind the other.
+    /// One or more whole requests, concatenated.
     pub bytes: &'a [u8],
-    /// How many requests they are, at least 1.
+    /// The number of requests, at least 1.
     pub n_requests: u16,
-    /// Which of the servers it goes to: a place among the URLs of the settings. Another than before needs another connection.
+    /// The index of the server's URL in the settings. Another server than before requires another connection.
     pub server: u16,
-    /// The method, as far as it says where an answer ends.
+    /// How the method delimits an answer.
     pub framing: BodyFraming,
-    /// How much of the answers is looked at.
+    /// How much of the answers is kept.
     pub detail: AnswerDetail,
-    /// After so long without the whole answer it is given up; that is noticed within a tenth of a second.
+    /// A request without its whole answer after this time is given up; this is noticed within 100 ms.
     pub timeout: Nanos,
 }
 
-/// What a method says of the end of its answer (RFC 9112 section 6.3).
+/// How a method affects the end of its answer (RFC 9112 section 6.3).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum BodyFraming {
-    /// Its head says where a body ends.
+    /// The head defines the end of the body.
     #[default]
     Body,
     /// `HEAD`: no answer has a body.
     NoBody,
 }
 
-/// How much of an answer a user looks at.
+/// How much of an answer a user reads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AnswerDetail {
-    /// Its status and its times: nothing is kept, and large bodies may be thrown away unseen.
+    /// Its status and times: nothing is kept, and large bodies may be discarded unread.
     #[default]
     Status,
-    /// All of it, as it came.
+    /// The whole message, as received.
     Message,
 }
 
-/// An answer that has come to its end.
+/// A complete answer.
 #[derive(Debug, Clone, Copy)]
 pub struct UserAnswer<'a> {
-    /// The status code.
     pub status: u16,
-    /// Head and body as they came, chunk sizes and all, without interim answers; empty unless it was wanted.
+    /// Head and body as received, chunk framing included, without interim answers. Empty unless it was requested.
     pub message: &'a [u8],
     /// The length of the body on the wire.
     pub body_bytes: u64,
@@ -98,92 +97,91 @@ pub struct UserAnswer<'a> {
     pub first_byte_at: Nanos,
     /// When its last byte was received.
     pub ended_at: Nanos,
-    /// Whether it is the last one of what was sent together: the user has its turn then.
+    /// Whether it is the last answer to the requests sent together; if so, the user runs next.
     pub position: BatchPosition,
-    /// Which of its connections it came on: 0 for the first.
+    /// The number of the user's connection that it arrived on; 0 is the first.
     pub connection_number: u32,
 }
 
-/// Where an answer stands among those to what was sent together.
+/// The position of an answer among those to requests sent together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchPosition {
-    /// More answers come.
+    /// More answers follow.
     Within,
-    /// It is the last.
+    /// The last answer.
     Last,
 }
 
-/// A request, or a connect for it, that has failed; the user has its turn then.
+/// A failed request, or a failed connect for it; the user runs next.
 #[derive(Debug, Clone, Copy)]
 pub struct UserFailure<'a> {
-    /// What became of it, as it stands in the errors of a record: `connect: connection refused`.
+    /// The cause as it appears in the errors of a record: `connect: connection refused`.
     pub cause: &'a str,
-    /// At what it failed.
     pub stage: UserFailureStage,
-    /// When it was sent; when the connect began, if it was not sent.
+    /// When the request was sent, or when the connect began if it was not sent.
     pub sent_at: Nanos,
-    /// When that was known.
+    /// When the failure was noticed.
     pub ended_at: Nanos,
 }
 
-/// Where a request failed, as far as users and the tools that we replace tell apart.
+/// The stage of a failure, as far as users and the replaced tools distinguish it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UserFailureStage {
-    /// Name, connect, proxy, TLS.
+    /// Lookup, connect, proxy or TLS.
     Connect,
-    /// While it was sent.
+    /// Sending the request.
     Send,
-    /// While the answer was read: closed, reset, malformed, larger than what may be kept.
+    /// Reading the answer: closed, reset, malformed, or larger than the limit.
     Read,
     /// No whole answer in time.
     Timeout,
 }
 
-/// What counts at the moment.
+/// Whether events count at present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MeasurePhase {
     /// The warm-up: nothing counts.
     WarmUp,
-    /// What ends now counts.
+    /// Everything that ends now counts.
     Measured,
-    /// The trial is over: users get no more turns, answers under way are waited for shortly.
+    /// The trial is over: users no longer run, and answers in flight are awaited briefly.
     Over,
 }
 
 /// The users of one worker.
 pub trait Users {
-    /// What they bring home.
+    /// Their result.
     type Outcome: Send;
 
-    /// A user comes and takes a free seat; its turn follows. `late` is how much later than intended that was.
+    /// A user arrives and takes a free slot; it runs next. `late` is the delay of its arrival.
     fn arrive(&mut self, slot: UserSlot, now: Nanos, late: Nanos);
 
-    /// What the user in a seat does next.
+    /// Returns the next action of the user in a slot.
     ///
-    /// Called on arrival, after the last answer, at the end of a rest, when woken, after hanging up, and after a failure: soon
-    /// after one of a connection that had worked, later the more often in a row connects fail, so that a server that is down is
-    /// not stormed.
+    /// Called on arrival, after the last answer, at the end of a rest, when woken, after closing the connection, and after a
+    /// failure. After the failure of a connection that had worked this is soon; with each further failed connect the pause grows,
+    /// so that a failed server is not flooded with connects.
     fn next_action(&mut self, slot: UserSlot, now: Nanos) -> UserAction<'_>;
 
-    /// An answer has come.
+    /// An answer has arrived.
     fn answered(&mut self, slot: UserSlot, answer: &UserAnswer<'_>);
 
     /// A request or a connect has failed. The connection is closed.
     fn failed(&mut self, slot: UserSlot, failed: &UserFailure<'_>);
 
-    /// A seat whose wait is over, each once; asked once in each round of the loop, at least every 10 ms.
+    /// Returns a slot whose wait is over, each once. Called in each round of the loop, at least every 10 ms.
     fn next_woken(&mut self, _now: Nanos) -> Option<UserSlot> {
         None
     }
 
-    /// Whether all of this worker's users have decided to stop, whatever the time.
+    /// Whether all users of this worker have decided to stop before the time is over.
     fn is_over(&self) -> bool {
         false
     }
 
-    /// What counts from now on.
+    /// The phase has changed.
     fn on_phase(&mut self, window: MeasurePhase, now: Nanos);
 
-    /// The trial is over; seats that are still taken have not left.
+    /// The trial is over; users in slots that are still taken have not left.
     fn finish(self, now: Nanos) -> Self::Outcome;
 }

@@ -1,4 +1,4 @@
-//! What people may say of the connections of scripted users: rows for the tables of their kinds.
+//! The options for connections of scripted users: rows for the tables of their kinds.
 
 use fathom_model::OptionDoc;
 
@@ -7,14 +7,14 @@ use crate::{
     target::options::{CONNECTING, REQUEST, TLS},
 };
 
-/// Which thread asks, and when is given up.
+/// The options of threads, timeouts and I/O.
 const ENGINE: [OptionDoc; 6] = [THREADS, TIMEOUT, REACTOR, BATCH, BATCH_WAIT, PACING];
 
-/// The options of a kind of scripted users beside its own: the servers, how they are reached, and how the engine works.
+/// The options of a kind of scripted users besides its own: the servers, the connections, and the engine.
 ///
-/// A kind joins them to its own rows with [`concat_options`].
+/// A kind appends them to its own rows with [`concat_options`].
 pub const OPTIONS: [OptionDoc; 1 + ENGINE.len() + CONNECTING.len() + TLS.len()] =
     concat_options(&[&[URL], &ENGINE, &CONNECTING, &TLS]);
 
-/// The servers, in the words of all that asks.
+/// The servers, the same row as for other requests.
 const URL: OptionDoc = REQUEST[0];

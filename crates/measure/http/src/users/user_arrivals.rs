@@ -1,31 +1,31 @@
-//! How users come: that many over a time, or by a schedule.
+//! When users arrive: a fixed number over a time, or on a schedule.
 
 use fathom_engine::pace::{ArrivalProcess, Arrivals, Profile, WorkShare};
 use fathom_model::units::Nanos;
 
-/// How users come, all workers together.
+/// The arrivals of users, all workers together.
 #[derive(Debug, Clone)]
 pub enum UserArrivals {
-    /// That many, spread evenly over a time from the start on, each in a seat of its own.
+    /// A fixed number, spread evenly over a time from the start, each in its own slot.
     Population {
         /// At least 1.
         n: u64,
-        /// Zero for all at once.
+        /// Zero means all at once.
         ramp_up: Nanos,
     },
-    /// By a schedule; one who finds no free seat waits for it.
+    /// On a schedule; a user that finds no free slot waits for one.
     Arrivals {
         /// Users per second, over time.
         profile: Profile,
-        /// How they are spread.
+        /// The distribution of the arrivals.
         process: ArrivalProcess,
-        /// The most who are there at once, at least 1.
+        /// The most concurrent users, at least 1.
         n_slots: u64,
     },
 }
 
 impl UserArrivals {
-    /// The most users who are there at once.
+    /// The most concurrent users.
     #[must_use]
     pub fn n_slots(&self) -> u64 {
         match self {
@@ -34,17 +34,17 @@ impl UserArrivals {
         }
     }
 
-    /// Whether users come when the schedule says, not when the trial begins.
+    /// Whether arrivals follow a schedule instead of the start of the trial.
     pub(super) fn is_scheduled(&self) -> bool {
         matches!(self, Self::Arrivals { .. })
     }
 
-    /// Whether it has an end of its own, so that everything counts until then.
+    /// Whether the arrivals end by themselves, so that everything counts until then.
     pub(super) fn has_end(&self) -> bool {
         matches!(self, Self::Arrivals { profile, .. } if profile.length().is_some())
     }
 
-    /// When the users of one worker come, since the start.
+    /// The arrival times of one worker's users, since the start.
     pub(super) fn times_of(&self, share: WorkShare) -> ArrivalTimes {
         match self {
             Self::Population { n, ramp_up: over } => {
@@ -57,7 +57,7 @@ impl UserArrivals {
     }
 }
 
-/// When the users of one worker come, one after another.
+/// The arrival times of one worker's users, in order.
 #[derive(Debug, Clone)]
 pub(super) enum ArrivalTimes {
     Spread(EvenArrivals),
@@ -75,7 +75,7 @@ impl Iterator for ArrivalTimes {
     }
 }
 
-/// Every so-many-th of users who are spread evenly over a time.
+/// Every n-th of the users that are spread evenly over a time.
 #[derive(Debug, Clone)]
 pub(super) struct EvenArrivals {
     n: u64,
@@ -90,7 +90,7 @@ impl Iterator for EvenArrivals {
     fn next(&mut self) -> Option<Nanos> {
         let nth = (self.next < self.n).then_some(self.next)?;
         self.next += self.step;
-        // Years of nanoseconds times millions of users do not fit 64 bits.
+        // Years of nanoseconds times millions of users do not fit in 64 bits.
         let at = u128::from(self.over.0) * u128::from(nth) / u128::from(self.n);
         Some(Nanos(u64::try_from(at).unwrap_or(u64::MAX)))
     }

@@ -1,4 +1,4 @@
-//! The connection of a seat, with what is under way on it.
+//! The connection of a slot, with its requests in flight.
 
 use fathom_model::units::Nanos;
 use fathom_sys::reactor::FixedBuffer;
@@ -9,41 +9,41 @@ use crate::{
     h1::{ResponseReader, ResponseSummary},
 };
 
-/// More of an answer is not kept: it is a download, and what wants to look at it is better off with its length.
+/// The most bytes kept of an answer. A longer one is a download, and scripts should only look at its length.
 const MESSAGE_MAX: usize = 16 << 20;
-/// A request longer than this is not kept to be sent again: thousands of users would keep thousands of them.
+/// A longer request is not kept for a retry: thousands of users would keep thousands of them.
 pub(super) const RETRY_REQUEST_MAX: usize = 16 * 1024;
 
-/// What the user in a seat is doing.
+/// The state of the user in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UserState {
-    /// Nobody sits there.
+    /// The slot is free.
     Vacant,
-    /// It has its turn, now or when the worker comes to it.
+    /// It runs now, or when the worker reaches it.
     Acting,
-    /// It waits for answers, or for the connection that its requests will go over.
+    /// It waits for answers, or for the connection that its requests will use.
     AwaitingAnswers,
-    /// Its rest ends by the clock.
+    /// It rests until a given time.
     Sleeping,
     /// It waits until it is woken.
     Waiting,
 }
 
-/// Requests that were sent together, as far as they have not been answered.
+/// Unanswered requests that were sent together.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PendingRequests {
     pub(super) n_left: u16,
     pub(super) n_requests: u16,
     pub(super) framing: BodyFraming,
     pub(super) detail: AnswerDetail,
-    /// Whether it stands in the kernel's hands, and not in ours.
+    /// Whether the requests have been handed to the kernel.
     pub(super) is_sent: bool,
-    /// Whether a connection that the server had closed was in its way before.
+    /// Whether this is a retry after the server had closed the connection.
     pub(super) is_retry: bool,
     pub(super) timeout: Nanos,
-    /// When it was sent; when the connect for it began, if it is not.
+    /// When it was sent, or when the connect for it began if it was not sent.
     pub(super) sent_at: Nanos,
-    /// When the answer under way began.
+    /// When the first byte of the current answer arrived.
     pub(super) first_byte_at: Option<Nanos>,
 }
 
@@ -69,19 +69,19 @@ pub(super) struct UserConnection {
     pub(super) conn: Connection,
     pub(super) reader: ResponseReader,
     pub(super) state: UserState,
-    /// Nothing before the first request.
+    /// `None` before the first request.
     pub(super) pending: Option<PendingRequests>,
-    /// The bytes of what is pending, until they are of no more use.
+    /// The bytes of the pending requests, while they are needed.
     pub(super) request: Vec<u8>,
-    /// The same, if the reactor keeps them, with their length.
+    /// The registered buffer of the requests, if there is one, with its length.
     pub(super) fixed: Option<(FixedBuffer, usize)>,
-    /// What has come of an answer that somebody wants to see, if it did not come in one piece.
+    /// The received part of an answer to be kept, if it did not arrive in one piece.
     pub(super) message: Vec<u8>,
-    /// How many connections this user has had.
+    /// The number of connections this user has opened.
     pub(super) n_opened: u32,
     /// Failures since the last answer.
     pub(super) n_failures: u32,
-    /// Whether there was an answer on this connection.
+    /// Whether this connection has had an answer.
     pub(super) is_used: bool,
 }
 
@@ -101,12 +101,12 @@ impl UserConnection {
         }
     }
 
-    /// Somebody sits down.
+    /// A new user takes the slot.
     pub(super) fn begin_user(&mut self) {
         (self.state, self.pending, self.n_opened, self.n_failures) = (UserState::Acting, None, 0, 0);
     }
 
-    /// Ready for the first request on a new socket.
+    /// Resets it for the first request on a new socket.
     pub(super) fn reset_for_new_socket(&mut self) {
         self.reader.reset();
         self.message.clear();
@@ -114,18 +114,18 @@ impl UserConnection {
         self.n_opened += 1;
     }
 
-    /// What the kernel has of a request that is not answered yet.
+    /// The requests that the kernel has taken and that are not fully answered.
     pub(super) fn unanswered(&self) -> Option<&PendingRequests> {
         self.pending.as_ref().filter(|pending| pending.is_sent && pending.n_left > 0)
     }
 
-    /// Keeps a copy of what is asked until it can be sent, or need not be sent again.
+    /// Keeps a copy of the requests until they can be sent, or until no retry is needed.
     pub(super) fn keep_request(&mut self, bytes: &[u8]) {
         self.request.clear();
         self.request.extend_from_slice(bytes);
     }
 
-    /// Whether the server may have closed the connection without having seen what was sent last.
+    /// Whether the server may have closed the connection before it saw the last requests.
     pub(super) fn may_retry(&self) -> bool {
         self.is_used
             && (self.fixed.is_some() || !self.request.is_empty())
@@ -153,21 +153,21 @@ pub(super) fn without_interim<'a>(message: &'a [u8], answer: &ResponseSummary) -
     message.get(begin..).unwrap_or_default()
 }
 
-/// Buffers for answers that come in several pieces: few are under way at once, however many users there are.
+/// Buffers for answers that arrive in several pieces. Few are in use at once, however many users there are.
 #[derive(Debug, Default)]
 pub(super) struct SpareBuffers(Vec<Vec<u8>>);
 
 impl SpareBuffers {
-    /// So many are kept for later.
+    /// The most buffers kept for later.
     const N: usize = 64;
-    /// Larger ones are not: the answers of most servers are smaller.
+    /// Larger buffers are not kept: most answers are smaller.
     const BYTES: usize = 256 * 1024;
 
     fn take(&mut self) -> Vec<u8> {
         self.0.pop().unwrap_or_default()
     }
 
-    /// Takes a buffer that is done with.
+    /// Returns a used buffer.
     pub(super) fn give_back(&mut self, mut buffer: Vec<u8>) {
         if (1..=Self::BYTES).contains(&buffer.capacity()) && self.0.len() < Self::N {
             buffer.clear();
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn twenty_thousand_users_fit_in_a_few_mebibytes() {
-        // A place among the rests, the free seats and those that wait to connect comes with each.
+        // Each slot also has one entry among the resting users, and one each in the free slots and the connect queue.
         let with_queues = size_of::<UserConnection>() + size_of::<(Nanos, u32)>() + 2 * size_of::<u32>();
         assert!(with_queues <= 512, "{with_queues}");
     }

@@ -1,8 +1,8 @@
-//! The users of one worker, in its hall.
+//! Runs the users of one worker, in its pool.
 //!
-//! Users decide in their turns; what they decided is carried out, and what becomes of it is told them before their next turn.
-//! A turn follows right behind the last answer; after a failure it comes in the next round, so that no failure leads to another
-//! within the same call.
+//! When a user runs, it decides on an action, which is carried out; the outcome is reported before the user runs again. A user
+//! runs directly after its last answer. After a failure it runs in the next round, so that failures do not recurse within one
+//! call.
 
 use fathom_engine::{
     Error, Stop,
@@ -22,14 +22,14 @@ use crate::{
     metrics::{LoadCounter, LoadResults},
 };
 
-/// Behind any time that has come: what happens then happens in the next round.
+/// Earlier than any current time: an event at this time happens in the next round.
 pub(super) const NEXT_ROUND: Nanos = Nanos(1);
 
-/// Users and the hall in which they are.
+/// The users and their pool.
 pub(super) struct UserLoop<'a, R, U> {
     pub(super) users: U,
     pub(super) pool: UserPool<'a, R>,
-    /// What users have been told of what counts.
+    /// The phase last reported to the users.
     announced: Option<MeasurePhase>,
 }
 
@@ -139,7 +139,7 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
             while let Some(seat) = self.pool.next_awake(now) {
                 self.run_user(seat, now);
             }
-            // Turns take their time.
+            // Running users takes time.
             self.pool.notice(clock::now());
         }
         while let Some(UserSlot(seat)) = self.users.next_woken(now) {
@@ -154,7 +154,7 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
         }
     }
 
-    /// Gives the one who has been due for longest a seat, and the first turn.
+    /// Admits the user that has been due for longest to a slot, and runs it.
     fn admit_user(&mut self, seat: usize) {
         let hall = &mut self.pool;
         let now = clock::now();
@@ -173,7 +173,7 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
         self.run_user(seat, now);
     }
 
-    /// Asks the user in a seat what it does next, and does it.
+    /// Asks the user in a slot for its next action, and carries it out.
     pub(super) fn run_user(&mut self, seat: usize, now: Nanos) {
         let Self { users, pool: hall, .. } = self;
         hall.connections[seat].state = UserState::Acting;
@@ -206,7 +206,7 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
         }
     }
 
-    /// Begins to connect for those who asked without a connection, as far as there may be connects under way.
+    /// Starts connects for users that wait for a connection, as far as the limit of concurrent connects allows.
     fn start_connects(&mut self) {
         if self.pool.window.is_over() {
             return;
@@ -221,7 +221,7 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
         }
     }
 
-    /// Ends what has taken too long.
+    /// Fails operations that have exceeded their timeout.
     fn sweep(&mut self, now: Nanos) {
         for seat in self.pool.sweep.due(now, self.pool.connections.len()) {
             let connection = &self.pool.connections[seat];

@@ -1,4 +1,4 @@
-//! The seats of one worker, and all that is there for whoever sits in them.
+//! The slots of one worker and the state of the users in them.
 
 use std::{
     cmp::Reverse,
@@ -29,29 +29,29 @@ use crate::{
     metrics::{LoadCounter, LoadRecorder, RequestSample},
 };
 
-/// What a worker has for its users; it decides nothing for them.
+/// The resources of a worker's users; it makes no decisions for them.
 pub(super) struct UserPool<'a, R> {
     pub(super) recorder: LoadRecorder<'a>,
     pub(super) config: Arc<LoadConfig>,
     pub(super) connector: Connector<R>,
-    /// By seat.
+    /// By slot.
     pub(super) connections: Vec<UserConnection>,
-    /// For each server, the heads of its answers with a body and without one.
+    /// For each server, the readers of heads for answers with and without a body.
     pub(super) heads: Vec<[HeadReader; 2]>,
     pub(super) spare_buffers: SpareBuffers,
     fixed_requests: FixedRequests,
-    /// The words for each fault that has come.
+    /// The text of each fault that has occurred.
     fault_texts: BTreeMap<RequestFault, Box<str>>,
-    /// Seats that may be taken, the one left last on top: its memory is warm.
+    /// Free slots. The one released last is on top, because its memory is still in the cache.
     pub(super) free: Vec<u32>,
-    /// Whether a seat may be taken again.
+    /// Whether a slot may be used again.
     is_shared: bool,
     pub(super) n_users: u64,
     /// The users who come.
     pub(super) schedule: OpenSchedule<ArrivalTimes>,
     /// Seats whose users rest, or have their turn later, with the time until which they do.
     sleeping: BinaryHeap<Reverse<(Nanos, u32)>>,
-    /// Seats whose turn to connect comes, in order.
+    /// Slots that wait to connect, in order.
     to_connect: VecDeque<u32>,
     pub(super) batching: Batching,
     /// Whether the last wait was for something that is due.
@@ -60,12 +60,12 @@ pub(super) struct UserPool<'a, R> {
     pub(super) stop: StopFlag,
     /// Users with requests under way, their connects included.
     pub(super) n_busy: u64,
-    /// Sends since the last wait that come back as completions.
+    /// Sends since the last wait that will be reported as completions.
     n_pending_sends: u32,
     pub(super) window: MeasureWindow,
 }
 
-/// What a worker brings to its hall.
+/// The resources of a worker's pool.
 pub(super) struct PoolResources<R> {
     pub(super) config: Arc<LoadConfig>,
     pub(super) connector: Connector<R>,
@@ -118,7 +118,7 @@ impl<'a, R: Reactor> UserPool<'a, R> {
         }
     }
 
-    /// Takes note of those who are due.
+    /// Registers the arrivals that have become due.
     pub(super) fn notice(&mut self, now: Nanos) {
         let free = if self.free.is_empty() { ConnectionAvailability::None } else { ConnectionAvailability::Some };
         let n_due = self.schedule.notice(0, now, free);
@@ -127,16 +127,16 @@ impl<'a, R: Reactor> UserPool<'a, R> {
         }
     }
 
-    /// Somebody takes a seat.
+    /// A user takes a slot.
     pub(super) fn take_slot(&mut self, seat: usize) {
         self.n_users += 1;
         self.connections[seat].begin_user();
     }
 
-    /// Sends what a user asks, or keeps it until there is a connection for it.
+    /// Sends a user's requests, or keeps them until there is a connection.
     ///
     /// # Errors
-    /// What kept it from being sent.
+    /// The requests could not be sent.
     pub(super) fn send_request(&mut self, seat: usize, ask: &UserRequest<'_>) -> Result<(), RequestFault> {
         let places = &self.config.target.upstream_of_url;
         let route = *places.get(usize::from(ask.server)).unwrap_or_else(|| {
@@ -158,10 +158,10 @@ impl<'a, R: Reactor> UserPool<'a, R> {
         Ok(())
     }
 
-    /// Sends what is pending at a seat over its open connection.
+    /// Sends the pending requests of a slot on its open connection.
     ///
     /// # Errors
-    /// What TLS finds wrong.
+    /// TLS failed.
     fn send(&mut self, seat: usize, bytes: &[u8]) -> Result<(), RequestFault> {
         let Self { connections, connector: board, fixed_requests: literals, recorder: accounts, .. } = self;
         let connection = &mut connections[seat];
@@ -179,17 +179,17 @@ impl<'a, R: Reactor> UserPool<'a, R> {
         } else {
             board.reactor.send_quietly(token(seat), bytes);
         }
-        // Only on a connection that was kept alive may it have come too late, and be sent again.
+        // Only on a reused connection can the server have closed first, so that a retry may be needed.
         if connection.is_used && bytes.len() <= RETRY_REQUEST_MAX {
             connection.keep_request(bytes);
         }
         Ok(())
     }
 
-    /// Sends what was kept until the connection was there.
+    /// Sends the requests that waited for the connection.
     ///
     /// # Errors
-    /// What TLS finds wrong.
+    /// TLS failed.
     pub(super) fn send_kept(&mut self, seat: usize) -> Result<(), RequestFault> {
         let connection = &mut self.connections[seat];
         if let Some((fixed, length)) = connection.fixed {
@@ -201,7 +201,7 @@ impl<'a, R: Reactor> UserPool<'a, R> {
         }
         let request = std::mem::take(&mut connection.request);
         let outcome = self.send(seat, &request);
-        // Its memory serves the next request, unless it is large.
+        // Its memory is reused for the next request, unless it is large.
         if request.capacity() <= RETRY_REQUEST_MAX {
             let connection = &mut self.connections[seat];
             connection.request = request;
@@ -210,7 +210,7 @@ impl<'a, R: Reactor> UserPool<'a, R> {
         outcome
     }
 
-    /// Sends what is pending once more, over a new connection.
+    /// Sends the pending requests once more, on a new connection.
     pub(super) fn resend(&mut self, seat: usize) {
         self.close(seat);
         let Some(pending) = &mut self.connections[seat].pending else { return };
@@ -219,31 +219,30 @@ impl<'a, R: Reactor> UserPool<'a, R> {
         self.to_connect.push_back(token(seat).0);
     }
 
-    /// The next seat whose turn to connect has come, if another connect may begin.
+    /// The next slot to connect, if another connect may begin.
     pub(super) fn next_to_connect(&mut self) -> Option<usize> {
         let seat = if self.connector.has_room() { self.to_connect.pop_front()? } else { return None };
         Some(seat as usize)
     }
 
-    /// Lets the user in a seat rest; it has its turn then, never at once.
+    /// Lets the user in a slot rest. It runs when the rest is over, never at once.
     pub(super) fn sleep(&mut self, seat: usize, until: Nanos) {
         self.connections[seat].state = UserState::Sleeping;
         self.sleeping.push(Reverse((until, token(seat).0)));
     }
 
-    /// The next seat whose rest is over.
+    /// The next slot whose rest is over.
     pub(super) fn next_awake(&mut self, now: Nanos) -> Option<usize> {
         let Reverse((_, seat)) = *self.sleeping.peek().filter(|rest| rest.0.0 <= now)?;
         self.sleeping.pop();
         Some(seat as usize)
     }
 
-    /// Closes the connection of a seat.
     pub(super) fn close(&mut self, seat: usize) {
         self.connector.close(seat, &mut self.connections[seat].conn);
     }
 
-    /// The user in a seat has gone.
+    /// The user in a slot has left.
     pub(super) fn release_slot(&mut self, seat: usize) {
         self.close(seat);
         self.connections[seat].state = UserState::Vacant;
@@ -253,7 +252,7 @@ impl<'a, R: Reactor> UserPool<'a, R> {
         }
     }
 
-    /// Counts an answer; when its first bytes came is in what is pending.
+    /// Counts an answer; the arrival time of its first bytes is in the pending requests.
     pub(super) fn record_answer(&mut self, seat: usize, answer: &ResponseSummary, at: Nanos) {
         let connection = &mut self.connections[seat];
         let Some(pending) = &connection.pending else { return };
@@ -271,12 +270,12 @@ impl<'a, R: Reactor> UserPool<'a, R> {
         self.recorder.on_answer(answer, &entry);
     }
 
-    /// The words for a fault, as they stand in the errors of a record.
+    /// The text of a fault, as it appears in the errors of a record.
     pub(super) fn fault_text(&mut self, fault: RequestFault) -> &str {
         self.fault_texts.entry(fault).or_insert_with(|| fault.to_string().into())
     }
 
-    /// Lets the kernel throw away what is left of a large body that nobody looks at.
+    /// Lets the kernel discard the rest of a large body that nobody reads.
     pub(super) fn discard_rest(&mut self, seat: usize) {
         let connection = &self.connections[seat];
         let left = connection.reader.body_bytes_left();
@@ -287,7 +286,7 @@ impl<'a, R: Reactor> UserPool<'a, R> {
         }
     }
 
-    /// When something is due by the clock: the end of a rest, or somebody who comes.
+    /// When the next event by the clock is due: the end of a rest, or an arrival.
     pub(super) fn next_due(&mut self) -> Option<Nanos> {
         let rest = self.sleeping.peek().map(|rest| rest.0.0);
         rest.into_iter().chain(self.schedule.next_due()).min().filter(|_| !self.window.is_over())
@@ -300,7 +299,7 @@ impl<'a, R: Reactor> UserPool<'a, R> {
         let until = due.map_or(now + TICK, |due| self.schedule.wake_at(due, now));
         let is_saturated = self.n_busy == self.n_users && !self.window.is_over();
         let batch = if is_saturated { self.batching.batch(self.n_busy) } else { None };
-        // A send that is told of would stand in for an answer.
+        // The completion of a send would otherwise count as an answer.
         let batch = batch.map(|batch| Batch { n: batch.n + self.n_pending_sends, ..batch });
         self.n_pending_sends = 0;
         WaitLimit { until, batch }
@@ -308,7 +307,7 @@ impl<'a, R: Reactor> UserPool<'a, R> {
 }
 
 impl BodyFraming {
-    /// The place of its reader among those of a server.
+    /// The index of its reader among those of a server.
     pub(super) fn reader_index(self) -> usize {
         match self {
             Self::Body => 0,

@@ -1,4 +1,4 @@
-//! A crowd of users, from the settings to the record.
+//! The virtual users of a trial, from the settings to the record.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use crate::{
     target::Upstream,
 };
 
-/// Users who are ready to come, and where their connections go.
+/// Users that are ready to arrive, with the destinations of their connections.
 #[derive(Debug)]
 pub struct VirtualUsers {
     config: Arc<LoadConfig>,
@@ -40,20 +40,19 @@ pub struct VirtualUsers {
     cores: Vec<usize>,
 }
 
-/// The seats of one worker: what those who make its [`Users`] have to know.
+/// The slots of one worker, for the creation of its [`Users`].
 #[derive(Debug, Clone, Copy)]
 pub struct WorkerShare {
-    /// The number of the worker, from 0.
+    /// The index of the worker, from 0.
     pub idx: usize,
-    /// How many workers there are.
     pub n_workers: usize,
-    /// Seats are numbered from 0 to one less than this.
+    /// Slots are numbered from 0 to one less than this.
     pub n_slots: u32,
     /// When the trial starts, on the monotonic clock.
     pub start: Nanos,
 }
 
-/// What a worker is given.
+/// The work of one worker.
 struct UserWorkerSpec {
     share: WorkerShare,
     config: Arc<LoadConfig>,
@@ -63,7 +62,7 @@ struct UserWorkerSpec {
     stop: StopFlag,
 }
 
-/// What a worker has before the start, made on its own thread.
+/// The resources of a worker, prepared before the start on its own thread.
 struct PreparedUsers<R, U> {
     users: U,
     totals: TotalsRecorder,
@@ -71,12 +70,12 @@ struct PreparedUsers<R, U> {
 }
 
 impl VirtualUsers {
-    /// Reads what a role says of servers, connections and threads; the servers are those of its `url`, several on a line each.
+    /// Reads the servers, connections and threads from a role; the servers are the lines of its `url`.
     ///
     /// A kind of scripted users has the rows of [`OPTIONS`](super::OPTIONS) among its options.
     ///
     /// # Errors
-    /// Says what of the role cannot be done.
+    /// A part of the role cannot be done; the error names it.
     pub fn prepare(kind: &'static str, (role, policy): (&Role, &Policy), coming: UserArrivals) -> Result<Self, Error> {
         let settings = &role.settings;
         let mut target = LoadConfig::of((role, policy), kind)?;
@@ -104,28 +103,28 @@ impl VirtualUsers {
         })
     }
 
-    /// Counts everything from the start to the end, whatever the phases: for users who come to an end by themselves.
+    /// Counts everything from the start to the end, whatever the phases: for users that end by themselves.
     #[must_use]
     pub fn count_everything(mut self) -> Self {
-        // Nobody else has it: it is shared only while the crowd runs.
+        // There is no other owner: it is shared only while the users run.
         if let Some(target) = Arc::get_mut(&mut self.config) {
             target.is_counted = true;
         }
         self
     }
 
-    /// How many threads the users are dealt out to.
+    /// The number of threads.
     #[must_use]
     pub fn n_workers(&self) -> usize {
         usize::try_from(self.n_workers).unwrap_or(usize::MAX)
     }
 
-    /// Runs the users through the phases of a session: the record of their requests, and what each worker's users bring home.
+    /// Runs the users through the phases of a trial. Returns the record of their requests, and the result of each worker's users.
     ///
     /// `make` is called on each worker's own thread, before the start.
     ///
     /// # Errors
-    /// When nothing could be recorded, or users could not be made.
+    /// Nothing could be recorded, or users could not be created.
     pub fn run<U: Users>(
         &self,
         session: &TrialContext,
@@ -156,7 +155,7 @@ impl VirtualUsers {
         pool.run_with_setup(session, &mut (), (equip, work))
     }
 
-    /// What a worker is given; seats are dealt out evenly.
+    /// The work of one worker; slots are distributed evenly.
     fn worker_spec(&self, idx: u64, session: &TrialContext) -> UserWorkerSpec {
         let n_seats = self.arrivals.n_slots();
         let share = n_seats / self.n_workers + u64::from(idx < n_seats % self.n_workers);
@@ -193,7 +192,7 @@ impl VirtualUsers {
 }
 
 impl UserWorkerSpec {
-    /// Makes the users, the reactor and all that there is one of for each seat.
+    /// Creates the users, the reactor and the state of each slot.
     fn prepare<R: Reactor, U>(
         self,
         make: impl Fn(&WorkerShare) -> Result<U, Error>,

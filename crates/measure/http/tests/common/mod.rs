@@ -1,4 +1,4 @@
-//! What the tests of both engines share: the reactor they run over, and how their servers read a request.
+//! Shared by the tests of both engines: the reactor under test, and how their servers read a request.
 
 use std::{cell::Cell, io::Read, net::TcpStream};
 
@@ -9,12 +9,12 @@ thread_local! {
     static REACTOR: Cell<&'static str> = const { Cell::new("auto") };
 }
 
-/// The name that the option `reactor` takes in the test of this thread.
+/// The value of the option `reactor` in the test of this thread.
 pub(crate) fn reactor() -> &'static str {
     REACTOR.get()
 }
 
-/// Runs a test over a reactor; one that the kernel does not give is a skip that is heard of, and a failure in CI.
+/// Runs a test over a reactor. If the kernel does not provide it, the test reports a skip, and fails in CI.
 pub(crate) fn over(reactor: &'static str, test: fn()) {
     if reactor == "io_uring" && fathom_testkit::or_skip(uring::is_allowed(), |_| true).is_none() {
         return;
@@ -23,7 +23,7 @@ pub(crate) fn over(reactor: &'static str, test: fn()) {
     test();
 }
 
-/// Makes tests of functions, each over both reactors.
+/// Turns functions into tests, each over both reactors.
 macro_rules! over_both {
     ($($test:ident)*) => {
         mod over_epoll {
@@ -36,7 +36,7 @@ macro_rules! over_both {
 }
 pub(crate) use over_both;
 
-/// Reads one request without a body, byte by byte: the next one may stand behind it.
+/// Reads one request without a body, byte by byte, because the next one may follow it.
 pub(crate) fn read_request(stream: &mut TcpStream) -> Option<String> {
     let mut request = Vec::new();
     let mut byte = [0];

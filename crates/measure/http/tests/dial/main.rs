@@ -1,4 +1,4 @@
-//! From options to a channel that is ready, against servers in memory.
+//! From options to a ready channel, against servers in memory.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod refusals;

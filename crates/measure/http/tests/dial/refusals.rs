@@ -1,4 +1,4 @@
-//! What is wrong is found before the load, with its place and the way out.
+//! Errors are found before the load, with their place and the remedy.
 
 use std::fs;
 

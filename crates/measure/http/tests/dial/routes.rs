@@ -1,4 +1,4 @@
-//! Where connections go and what is asked on them.
+//! The destinations of connections and the requests on them.
 
 use std::{net::TcpListener, os::unix::net::UnixListener, sync::Arc};
 
@@ -107,7 +107,7 @@ fn a_unix_socket_is_connected_to() {
     listener.accept().unwrap();
 }
 
-/// The next answer, once the bell has rung.
+/// The next result, once the waker has fired.
 fn answer(dialer: &mut Resolver, bell: &fathom_sys::socket::Socket, now: Nanos) -> LookupResult {
     loop {
         bell.set_nonblocking(false).unwrap();

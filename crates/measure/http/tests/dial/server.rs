@@ -26,7 +26,7 @@ pub(crate) enum Validity {
     ToCome,
 }
 
-/// An issuer, with a folder for what it issues.
+/// An issuer, with a folder for its certificates.
 pub(crate) struct Issuer {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: TempDir,
@@ -68,7 +68,7 @@ impl Issuer {
         };
         let key = KeyPair::generate().unwrap();
         if host.starts_with("self.") {
-            // As `openssl req -x509` makes them: an issuer's, signed by itself.
+            // Like those of `openssl req -x509`: a self-signed CA certificate.
             params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
             let certificate = params.self_signed(&key).unwrap();
             fs::write(self.path("self.pem"), certificate.pem()).unwrap();
@@ -77,7 +77,7 @@ impl Issuer {
         (params.signed_by(&key, &self.issuer).unwrap(), key)
     }
 
-    /// Writes certificate and key of a client: their paths.
+    /// Writes the certificate and key of a client and returns their paths.
     pub(crate) fn client(&self) -> [String; 2] {
         let (certificate, key) = self.issue("client", Validity::Now);
         fs::write(self.path("client.pem"), certificate.pem()).unwrap();
@@ -85,7 +85,7 @@ impl Issuer {
         ["client.pem", "client.key"].map(|name| self.path(name).display().to_string())
     }
 
-    /// A server of this name.
+    /// A server with this name.
     pub(crate) fn server(&self, host: &str) -> Server<'_> {
         Server { issuer: self, host: host.to_owned(), validity: Validity::Now, versions: BOTH, alpn: "", asks: false }
     }
@@ -98,7 +98,7 @@ pub(crate) struct Server<'a> {
     pub(crate) validity: Validity,
     pub(crate) versions: &'static [&'static SupportedProtocolVersion],
     pub(crate) alpn: &'static str,
-    /// Whether it wants to know who the client is.
+    /// Whether it requests a client certificate.
     pub(crate) asks: bool,
 }
 
@@ -144,11 +144,11 @@ pub(crate) struct ChannelAndServer {
     pub(crate) tls_buffers: TlsBuffers,
     pub(crate) server: ServerConnection,
     pub(crate) now: Nanos,
-    /// After that many bytes what the server sends is cut.
+    /// The server's output is split into pieces of this size.
     pub(crate) piece: usize,
-    /// What the server heard, decrypted.
+    /// The bytes that the server received, decrypted.
     pub(crate) received: Vec<u8>,
-    /// What the channel let through.
+    /// The bytes that the channel passed on.
     pub(crate) plain: Vec<u8>,
 }
 
@@ -167,7 +167,7 @@ impl ChannelAndServer {
         }
     }
 
-    /// Opens the channel and goes on until nobody has anything to say.
+    /// Opens the channel and continues until neither side has more to send.
     pub(crate) fn open(&mut self) -> Result<Option<ChannelSetup>, ConnectFault> {
         let first = self.channel.on_connected(None, self.now, &mut self.tls_buffers)?;
         assert_eq!(first, ChannelState::Opening);
@@ -177,7 +177,7 @@ impl ChannelAndServer {
         }))
     }
 
-    /// Carries bytes to and fro until nobody has anything to say; the steps of the channel.
+    /// Exchanges bytes until neither side has more to send. Returns the states of the channel.
     pub(crate) fn exchange(&mut self) -> Result<Vec<ChannelState>, ConnectFault> {
         let mut steps = Vec::new();
         loop {
@@ -185,7 +185,7 @@ impl ChannelAndServer {
                 std::mem::take(&mut self.tls_buffers.out).into_iter().collect::<std::collections::VecDeque<_>>();
             while !out.is_empty() {
                 self.server.read_tls(&mut out).unwrap();
-                // A server that is not content says so with an alert.
+                // A server that refuses sends an alert.
                 if self.server.process_new_packets().is_ok() {
                     let _ = self.server.reader().read_to_end(&mut self.received);
                 }

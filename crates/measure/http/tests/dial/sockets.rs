@@ -1,4 +1,4 @@
-//! The same with sockets: a whole load against servers that see what comes.
+//! The same with sockets: a whole load against servers that see what arrives.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -22,7 +22,7 @@ use crate::server::{Issuer, Server, Validity};
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// Asks that many times on two connections, or says why that cannot be.
+/// Sends 20 requests on two connections, or returns the error.
 fn ask(options: &[(&str, &str)]) -> Result<Record, Error> {
     let settings = options.iter().fold(Settings::default(), |all, (name, value)| all.with(name, *value));
     let settings = settings.with("connections", "2").with("count", "20").complete(HttpClosed.options())?;
@@ -48,7 +48,7 @@ fn ask(options: &[(&str, &str)]) -> Result<Record, Error> {
     HttpClosed.prepare(&role, &Policy::anything())?.run(&TrialContext::new(clock::now(), phases))
 }
 
-/// Answers requests until the other end has no more; those that it saw go to `seen`.
+/// Answers requests until the client has no more; reports each to `seen`.
 fn answer(stream: impl Read + Write, seen: &mpsc::Sender<String>) {
     let mut stream = BufReader::new(stream);
     loop {
@@ -62,7 +62,7 @@ fn answer(stream: impl Read + Write, seen: &mpsc::Sender<String>) {
         if stream.get_mut().write_all(ANSWER).and_then(|()| stream.get_mut().flush()).is_err() {
             return;
         }
-        // Nobody may be there any more to be told.
+        // The receiver may already be gone.
         let _ = seen.send(head);
         if is_last {
             return;
@@ -70,7 +70,7 @@ fn answer(stream: impl Read + Write, seen: &mpsc::Sender<String>) {
     }
 }
 
-/// A server that gives each connection to `attend`.
+/// A server that passes each connection to `attend`.
 fn listen(attend: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -104,7 +104,7 @@ fn requests_are_answered_over_tls() {
     let port = address.port();
     let url = format!("https://server.example:{port}/x");
     let to = address.to_string();
-    // The first of two connections may have answered everything before the second one is there.
+    // The first of two connections may have answered everything before the second is open.
     for (per_connection, possible) in [("1", 20..=20), ("1000", 1..=2)] {
         let options =
             [("url", url.as_str()), ("connect-to", &to), ("ca", &issuer.ca()), ("per-connection", per_connection)];
@@ -137,7 +137,7 @@ fn a_certificate_that_does_not_verify_ends_the_test_with_one_message() {
     assert!(record.notes.iter().any(|note| note.text.contains("not verified")), "{:?}", record.notes);
 }
 
-/// A proxy that makes tunnels to wherever it is asked to, and answers other requests itself.
+/// A proxy that opens any requested tunnel, and answers other requests itself.
 fn proxy() -> (SocketAddr, mpsc::Receiver<String>) {
     let (sender, seen) = mpsc::channel();
     let address = listen(move |mut stream| {
@@ -174,12 +174,12 @@ fn a_proxy_passes_requests_on_and_makes_tunnels() {
     let n_connections = record.totals[count::CONNECTIONS];
     assert_eq!(record.distributions[distribution::PROXY_TIME].count(), n_connections);
     assert!(seen.iter().take(20).all(|head| head.starts_with("GET /x HTTP/1.1\r\n")));
-    // The first of two connections may have answered everything before the second one has its tunnel.
+    // The first of two connections may have answered everything before the second has its tunnel.
     assert!((1..=2).contains(&n_connections), "{n_connections}");
     let tunnels = asked.iter().take(usize::try_from(n_connections).unwrap()).collect::<Vec<_>>();
     assert!(tunnels.iter().all(|head| head.starts_with(&format!("CONNECT {address} HTTP/1.1\r\n"))), "{tunnels:?}");
 
-    // A proxy of its own, since that second tunnel may be asked for only now.
+    // A separate proxy, because the request for that second tunnel may arrive only now.
     let (proxy, asked) = self::proxy();
     let through = format!("http://me:pw@{proxy}");
     is_whole(&ask(&[("url", "http://a.invalid/x"), ("proxy", &through)]).unwrap());
@@ -222,7 +222,7 @@ fn the_proxy_protocol_says_who_connects_before_the_first_request() {
     assert_eq!(seen.iter().take(20).count(), 20);
 }
 
-/// What was read already, and the stream that it was read from.
+/// The bytes already read, and the stream that they were read from.
 struct ChainedStream(std::io::Cursor<Vec<u8>>, TcpStream);
 
 impl Read for ChainedStream {

@@ -1,4 +1,4 @@
-//! Preludes: the PROXY protocol and tunnels, one after the other and before TLS.
+//! The steps before TLS: the PROXY protocol and tunnels, one after the other.
 
 use std::mem::size_of;
 
@@ -22,7 +22,7 @@ fn a_plain_connection_has_nothing_between() {
     assert!(channel.is_plain() && !channel.needs_addresses());
     assert_eq!(channel.on_connected(None, NOW, &mut desk), Ok(ChannelState::Ready(ChannelSetup::default())));
     assert!(desk.out.is_empty() && channel.fault_if_closed().is_none());
-    // It stands in every connection of tens of thousands.
+    // Each of tens of thousands of connections contains one.
     assert!(size_of::<Channel>() <= size_of::<usize>());
 }
 

@@ -1,4 +1,4 @@
-//! TLS: cut anywhere, resumed or not, and refused for the reason that it is.
+//! TLS: split anywhere, resumed or not, and refused for the right reason.
 
 use std::io::Write;
 
@@ -78,7 +78,7 @@ fn many_connections_at_once_are_resumed_too() {
     let n_resumed = |n: usize| {
         let mut pairs: Vec<ChannelAndServer> =
             (0..n).map(|_| ChannelAndServer::new(dialer.channel(0).unwrap(), &config)).collect();
-        // All of them say hello before one has heard an answer.
+        // All of them send their hello before any has received an answer.
         for pair in &mut pairs {
             assert_eq!(
                 pair.channel.on_connected(None, pair.now, &mut pair.tls_buffers).unwrap(),
@@ -93,14 +93,14 @@ fn many_connections_at_once_are_resumed_too() {
     assert_eq!(n_resumed(50), 50);
 }
 
-/// The fault of a client with these options, and whether the server heard why.
+/// The fault of a client with these options. Also checks that the server receives the alert.
 fn fault(server: &Server<'_>, options: &[(&str, &str)]) -> Option<ConnectFault> {
     let config = server.config();
     let dialer = resolver(&settings(options));
     let mut pair = ChannelAndServer::new(dialer.channel(0).unwrap(), &config);
     match pair.open() {
         Ok(Some(_)) => {
-            // With TLS 1.3 a server finds the client's certificate wanting only when the client is ready.
+            // With TLS 1.3 a server rejects the client's certificate only when the client is already ready.
             pair.channel.encrypt(b"GET", &mut pair.tls_buffers).and_then(|()| pair.exchange()).err()
         }
         Ok(None) => panic!("neither ready nor refused"),

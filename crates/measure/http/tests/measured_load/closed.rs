@@ -1,4 +1,4 @@
-//! The kind `http_closed` over loopback, against our responder and against servers that behave badly.
+//! The kind `http_closed` over loopback, against fathom's responder and against servers that misbehave.
 
 use std::{
     io::{ErrorKind, Write},
@@ -29,7 +29,7 @@ fn against(address: SocketAddr, options: &[(&str, &str)]) -> Result<Record, Erro
     harness::run_against(&HttpClosed, PHASES, address, options)
 }
 
-/// The same, for some time.
+/// The same, with a given measurement time.
 fn against_for(measure_ns: Nanos, address: SocketAddr, options: &[(&str, &str)]) -> Result<Record, Error> {
     harness::run_against(&HttpClosed, Phases { measure_ns, ..PHASES }, address, options)
 }
@@ -59,7 +59,7 @@ fn the_connections_of_a_trial_leave_no_port_in_time_wait() {
     let (told, ends) = mpsc::channel();
     let address = server(move |stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
-        // Either another request or the end: how many a connection gets is left to chance.
+        // Either another request or the end: the number of requests per connection is random.
         match stream.peek(&mut [0]) {
             Ok(1..) => Ok(()),
             end => {
@@ -177,7 +177,7 @@ fn what_was_sent_behind_the_last_answer_of_a_connection_is_asked_again() {
         stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
         read_request(stream).ok_or(std::io::ErrorKind::UnexpectedEof)?;
         stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")?;
-        // A close with requests unread would be a reset, which may overtake the answers (RFC 9112 section 9.6).
+        // A close with unread requests would be a reset, which may overtake the answers (RFC 9112 section 9.6).
         stream.shutdown(std::net::Shutdown::Write)?;
         while read_request(stream).is_some() {}
         Err(std::io::ErrorKind::Other.into())

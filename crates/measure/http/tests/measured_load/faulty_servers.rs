@@ -1,4 +1,4 @@
-//! Servers that do what they must not: each fault is counted under its own name, and the load goes on.
+//! Servers that violate the protocol: each fault is counted under its own name, and the load continues.
 
 use std::{
     io::{Error, ErrorKind, Write},
@@ -30,10 +30,10 @@ over_both! {
     an_end_of_one_direction_behind_the_answer
 }
 
-/// Long enough for a worker that starts late to wait for a second.
+/// Long enough that a worker that starts late still waits for a second.
 const SECONDS: Phases = Phases { warmup_max_ns: Nanos::ZERO, measure_ns: Nanos::from_secs(2), ..PHASES };
 
-/// Both kinds against the same server, for 300 ms that count; the records.
+/// The records of both kinds against the same server, for 300 ms that count.
 fn records(address: SocketAddr, options: &[(&str, &str)]) -> [Record; 2] {
     let phases = Phases { warmup_max_ns: Nanos::ZERO, measure_ns: Nanos::from_millis(300), ..PHASES };
     let options = [options, &[("connections", "2")]].concat();
@@ -42,7 +42,7 @@ fn records(address: SocketAddr, options: &[(&str, &str)]) -> [Record; 2] {
     [run(&HttpClosed, &options), run(&HttpOpen, &[&options[..], &[("rate", "200")]].concat())]
 }
 
-/// What both kinds counted must be this fault and no other, and not very often.
+/// Both kinds must count this fault and no other, and not very often.
 fn only(fault: &str, address: SocketAddr, options: &[(&str, &str)]) {
     for record in records(address, options) {
         let n = record.errors.get(fault).copied().unwrap_or(0);
@@ -52,7 +52,7 @@ fn only(fault: &str, address: SocketAddr, options: &[(&str, &str)]) {
     }
 }
 
-/// Closes a connection as a crashed server does: with a reset.
+/// Closes a connection like a crashed server: with a reset.
 fn reset(stream: &TcpStream) -> Error {
     SockRef::from(stream).set_linger(Some(std::time::Duration::ZERO)).unwrap();
     ErrorKind::ConnectionReset.into()
@@ -128,7 +128,7 @@ fn no_answer_by_the_end_of_the_trial() {
 
 fn no_connection_by_the_end_of_the_trial() {
     let full = TcpListener::bind("127.0.0.1:0").unwrap();
-    // So few wait to be accepted; what comes then is dropped.
+    // The accept queue is this short; further SYNs are dropped.
     SockRef::from(&full).listen(0).unwrap();
     let record =
         harness::run_against(&HttpClosed, SECONDS, full.local_addr().unwrap(), &[("connections", "200")]).unwrap();
@@ -141,7 +141,7 @@ fn a_refused_connect_after_a_good_one() {
     for kind in [&HttpClosed as &dyn TestKind, &HttpOpen] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        // One answer, and then nobody listens any more.
+        // One answer, then the listener is closed.
         let dying = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             drop(listener);
@@ -173,7 +173,7 @@ fn a_switch_of_protocols() {
     only("parse: switched protocols unasked", server_of(text), &[]);
 }
 
-/// A server may end its direction while it still listens; what it sent before is an answer like any other.
+/// A server may close its sending direction and continue to read; the answer before it is valid.
 fn an_end_of_one_direction_behind_the_answer() {
     let address = server(|stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nhello")?;

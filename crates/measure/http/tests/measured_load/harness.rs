@@ -1,4 +1,4 @@
-//! What the tests of the kinds share: roles, sessions, and servers that behave as they are told.
+//! Shared by the tests of the kinds: roles, sessions, and scripted servers.
 
 use std::{
     io::Write,
@@ -37,13 +37,13 @@ pub(crate) fn role(kind: &dyn TestKind, side: Side, options: &[(&str, &str)]) ->
     }
 }
 
-/// What ends by a number has time for it, however busy the machine is.
+/// Gives a counted run enough time, however busy the machine is.
 pub(crate) fn long_enough(phases: Phases, options: &[(&str, &str)]) -> Phases {
     let is_counted = options.iter().any(|(name, _)| *name == "count");
     if is_counted { Phases { measure_ns: Nanos::from_secs(20), ..phases } } else { phases }
 }
 
-/// Runs both sides; the records of the initiator and of the responder.
+/// Runs both sides. Returns the records of the initiator and of the responder.
 pub(crate) fn run_both_sides(kind: &dyn TestKind, options: &[(&str, &str)]) -> (Record, Record) {
     let responder = kind.prepare(&role(kind, Side::Responder, options), &Policy::anything()).unwrap();
     let peer = responder.endpoints();
@@ -60,7 +60,7 @@ pub(crate) fn run_both_sides(kind: &dyn TestKind, options: &[(&str, &str)]) -> (
     })
 }
 
-/// Runs the initiator against any server for some time, without a warm-up when there is none in `phases`.
+/// Runs the initiator against any server for the time in `phases`, with a warm-up only if `phases` has one.
 pub(crate) fn run_against(
     kind: &dyn TestKind,
     phases: Phases,
@@ -74,7 +74,7 @@ pub(crate) fn run_against(
         .run(&TrialContext::new(clock::now(), phases))
 }
 
-/// A server that gives each request to `answer` until that returns an error; it ends when the test does.
+/// A server that passes each request to `answer` until that returns an error; it ends with the test.
 pub(crate) fn server(answer: impl Fn(&mut TcpStream) -> std::io::Result<()> + Clone + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

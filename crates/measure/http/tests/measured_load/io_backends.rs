@@ -1,4 +1,4 @@
-//! The ways to a server, through the kinds: TLS, a proxy, the PROXY protocol, unix sockets, several servers.
+//! The routes to a server, through the kinds: TLS, a proxy, the PROXY protocol, unix sockets, several servers.
 
 use std::{
     io::{Read, Write},
@@ -45,7 +45,7 @@ fn run(kind: &dyn TestKind, options: &[(&str, &str)]) -> Result<Record, Error> {
         .run(&TrialContext::new(clock::now(), phases))
 }
 
-/// What both kinds record of twenty requests.
+/// The records of both kinds for twenty requests.
 fn twenty(options: &[(&str, &str)]) -> [Record; 2] {
     let options = [options, &[("count", "20"), ("connections", "2")]].concat();
     let records =
@@ -74,7 +74,7 @@ fn listening() -> (TcpListener, SocketAddr) {
 
 type TlsServerStream = StreamOwned<ServerConnection, TcpStream>;
 
-/// A server that speaks TLS, and gives each request to `answer` until that says that it is over.
+/// A TLS server that passes each request to `answer` until that ends the connection.
 fn secure_server_of(answer: fn(&mut TlsServerStream, &str) -> bool) -> SocketAddr {
     let own = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap();
@@ -149,7 +149,7 @@ fn a_certificate_that_nobody_vouches_for_ends_the_trial_with_one_message() {
     assert!(error.hint().is_some_and(|hint| hint.contains("insecure")), "{:?}", error.hint());
 }
 
-/// A proxy that makes tunnels to where it is asked.
+/// A proxy that opens any requested tunnel.
 fn proxy() -> SocketAddr {
     let (listener, address) = listening();
     thread::spawn(move || {
@@ -217,7 +217,7 @@ fn requests_are_shared_among_servers_and_paths_by_their_weights() {
     let record = run(&HttpOpen, &[&options[..], &[("rate", "4k")]].concat()).unwrap();
     assert_eq!((record.totals[names::STATUS[0]], record.totals[names::STATUS[2]]), (300, 100), "{:?}", record.errors);
 
-    // One server: its paths are asked by their weights exactly, on every connection.
+    // One server: its paths are requested exactly by their weights, on every connection.
     let (listener, address) = listening();
     thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {

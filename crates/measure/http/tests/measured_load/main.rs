@@ -1,4 +1,4 @@
-//! The kinds that ask, over loopback and over both reactors.
+//! The kinds of HTTP tests, over loopback and over both reactors.
 #![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
 
 mod closed;

@@ -1,4 +1,4 @@
-//! The kind `http_open` over loopback: what comes by a schedule, and what becomes of it when the server does not keep up.
+//! The kind `http_open` over loopback: scheduled requests, and their outcome when the server does not keep up.
 
 use std::{
     io::Write,
@@ -63,7 +63,7 @@ fn as_many_requests_are_started_as_the_rate_says() {
             let options = [("rate", "2k"), ("threads", threads), ("arrivals", arrivals), ("connections", "30")];
             let record = both(&options);
             let due = record.totals[count::INTENDED];
-            // 200 ms at 2000 per second; of a Poisson process four standard deviations more or less.
+            // 200 ms at 2000 per second; four standard deviations of a Poisson process more or less.
             assert!(due.abs_diff(400) < 90, "{options:?}: {due}");
             let started = record.totals[count::REQUESTS] + record.totals[names::UNFINISHED];
             assert_eq!(started + record.totals[names::NOT_STARTED], due);
@@ -101,7 +101,7 @@ fn every_metric_follows_from_what_is_recorded() {
 }
 
 fn connections_are_opened_as_they_are_needed() {
-    // One would do; a busy machine may be late several times in a row.
+    // One would be enough; a busy machine may be late several times in a row.
     let record = against(100, server_of(OK), &[("rate", "100"), ("connections", "50")]);
     assert!(record.totals[count::CONNECTIONS] < 10, "{}", record.totals[count::CONNECTIONS]);
     let slow = server(|stream| {
@@ -114,7 +114,7 @@ fn connections_are_opened_as_they_are_needed() {
 }
 
 fn a_stall_is_felt_by_all_requests_that_were_due_and_by_one_of_a_closed_loop() {
-    // One request in the middle takes 200 ms, and a single connection makes all others wait for it.
+    // One request in the middle takes 200 ms, and on a single connection all others wait for it.
     let stalling = || {
         let n_asked = Arc::new(AtomicU64::new(0));
         server(move |stream| {
@@ -128,8 +128,8 @@ fn a_stall_is_felt_by_all_requests_that_were_due_and_by_one_of_a_closed_loop() {
     let open = against(600, stalling(), &options);
     let (response, service) = (times(&open, distribution::RESPONSE_TIME), times(&open, distribution::SERVICE_TIME));
     assert_eq!(response.count(), open.totals[count::INTENDED]);
-    // Requests are due every millisecond, so 100 of them had to wait for 100 ms and longer, and one was served so slowly.
-    // A busy machine may stall by itself, in both.
+    // Requests are due every millisecond, so 100 of them waited for 100 ms and longer, and one was served that slowly. A busy
+    // machine may stall by itself, which affects both.
     let felt = response.count_above(100_000_000);
     assert!(felt >= 95, "{felt} felt it");
     assert!((1..10).contains(&service.count_above(100_000_000)), "{}", service.count_above(100_000_000));
@@ -150,7 +150,7 @@ fn cheap_pacing_lets_requests_leave_together_and_counts_from_their_times() {
     let options = [("rate", "10k"), ("count", "1000"), ("connections", "100"), ("pacing", "cheap")];
     let record = against(300, server_of(OK), &options);
     let mean = |name: &str| times(&record, name).mean().unwrap();
-    // Between two looks is at least a millisecond, so that those due within it wait for half of that on average.
+    // At least a millisecond passes between two checks, so requests due within it wait for half of that on average.
     let lag = mean(distribution::SCHEDULE_LAG);
     assert!(lag > 400_000.0, "{lag}");
     assert!((mean(distribution::RESPONSE_TIME) - lag - mean(distribution::SERVICE_TIME)).abs() < 1.0);
@@ -168,7 +168,7 @@ fn what_an_overloaded_server_never_got_is_counted_and_enters_the_response_time()
     let (due, waiting) = (record.totals[count::INTENDED], record.totals[names::NOT_STARTED]);
     assert!(due >= 390 && waiting * 10 > due * 8, "of {due} {waiting} were not started");
     assert_eq!(times(&record, distribution::RESPONSE_TIME).count(), due);
-    // Half of what was due came in the first half of the time and was never served.
+    // Half of the requests were due in the first half of the time and were never served.
     assert!(quantile(&record, distribution::RESPONSE_TIME, 0.5) > Nanos::from_millis(150));
     assert!(quantile(&record, distribution::SERVICE_TIME, 0.5) < Nanos::from_millis(60));
     assert!(record.notes.iter().any(|note| note.id == "waited-in-vain"), "{:?}", record.notes);
@@ -193,7 +193,7 @@ fn a_server_that_closes_idle_connections_is_no_error() {
         stream.write_all(OK)?;
         // The last answer may end the trial, which resets the connection.
         let _ = stream.shutdown(std::net::Shutdown::Write);
-        // A client that was held up may have asked again before it saw the end; only the server knows that.
+        // A delayed client may have sent another request before it saw the end; only the server knows that.
         let _ = told.send(read_request(stream).is_some());
         Err(std::io::ErrorKind::Other.into())
     });
@@ -203,7 +203,7 @@ fn a_server_that_closes_idle_connections_is_no_error() {
     assert_eq!(n_answered + n_failed, N);
     let n_crossed = (0..n_answered).filter(|_| crossed.recv().unwrap()).count();
     assert_eq!(usize::try_from(n_failed), Ok(n_crossed), "{:?}", record.errors);
-    // The ends behind the last answers may come after the load is over.
+    // The closes after the last answers may arrive after the load is over.
     assert!(record.totals[names::CLOSED_BY_SERVER] + CONNECTIONS >= n_answered - n_failed, "{:?}", record.totals);
 }
 

@@ -1,4 +1,4 @@
-//! What the closed kind keeps beside its times: lengths of answers, rows of requests, and when it gives up.
+//! Data that the closed kind keeps besides its times (lengths of answers, rows of requests), and when it gives up.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use fathom_model::{Phases, Record, names::count, units::Nanos};
 
 use crate::harness::{self, PHASES, server, server_of};
 
-/// Runs a number of requests that are over long before the time is.
+/// Runs a number of requests that is complete long before the time is over.
 fn against(address: SocketAddr, options: &[(&str, &str)]) -> Record {
     let phases = Phases { measure_ns: Nanos::from_secs(20), warmup_max_ns: Nanos::ZERO, ..PHASES };
     harness::run_against(&HttpClosed, phases, address, options).unwrap()
@@ -80,7 +80,7 @@ fn nobody_waits_for_the_answer_of_a_request_that_is_left() {
     assert!(kept.unwrap_err().to_string().contains("`leave` needs `per-connection 1`"));
 }
 
-/// A server that answers that many requests, then resets every connection.
+/// A server that answers `n` requests, then resets every connection.
 fn dies_after(n: u64) -> SocketAddr {
     let n_asked = Arc::new(AtomicU64::new(0));
     server(move |stream| {
@@ -110,6 +110,6 @@ fn a_counted_run_is_as_long_as_its_work() {
     let record = against(address, &[("connections", "1"), ("count", "5")]);
     let (from, to) = record.measured_ns;
     assert_eq!(from, Nanos::ZERO);
-    // What is measured and the last interval end with the work, not when the engine has seen its end.
+    // The measurement and the last interval end with the work, not when the engine has noticed the end.
     assert!(to > Nanos::ZERO && record.timeline.end_ns.last() == Some(&to), "{:?}", record.timeline.end_ns);
 }

@@ -1,4 +1,4 @@
-//! When users come, rest and have their turn.
+//! When users arrive, rest and run.
 
 use std::io::Write;
 
@@ -30,7 +30,7 @@ fn quiet() -> std::net::SocketAddr {
     answering_server(|stream, _| stream.write_all(ok("").as_bytes()))
 }
 
-/// How much later than it was to be each rest of this length ended.
+/// The delay of the end of each rest of this length.
 fn lateness(memories: &EventLogs, rest: Nanos) -> Vec<Nanos> {
     let rests = memories.by_slot.values().flatten().flat_map(|memory| {
         memory.windows(2).filter_map(|two| match two {
@@ -59,7 +59,7 @@ fn a_rest_ends_when_it_is_to_end() {
     .unwrap();
     let late = lateness(&memories, rest);
     assert!(late.len() >= 70, "{}", late.len());
-    // Half a millisecond is far more than it takes, and less than a tick of whatever wakes up by the way.
+    // Half a millisecond is far more than a wake-up takes, and less than a tick of the loop.
     assert!(late[late.len() / 4] < Nanos::from_micros(500), "{late:?}");
 }
 
@@ -80,7 +80,7 @@ fn a_population_comes_evenly_and_each_in_its_own_seat() {
     assert!(!record.distributions.contains_key(distribution::SCHEDULE_LAG));
 }
 
-/// Arrivals at that many per second.
+/// Arrivals at `rate` per second.
 fn arrivals(rate: f64, n_seats: u64) -> UserArrivals {
     UserArrivals::Arrivals {
         profile: Profile::steady(PerSec::new(rate).unwrap()).unwrap(),
@@ -90,7 +90,7 @@ fn arrivals(rate: f64, n_seats: u64) -> UserArrivals {
 }
 
 fn users_without_a_free_seat_wait_for_one() {
-    // Each stays for 20 ms and more, so that a seat serves fewer than 50 of 200 in a second.
+    // Each stays for at least 20 ms, so that a slot serves fewer than 50 of 200 users in a second.
     let script = |_, memory: &Vec<UserEvent>| match &memory[..] {
         [UserEvent::Arrived { .. }, UserEvent::NextAction { .. }] => ScriptedAction::Send(get("/")),
         [.., UserEvent::Answered(_), UserEvent::NextAction { .. }] => ScriptedAction::Sleep(Nanos::from_millis(20)),
@@ -107,15 +107,15 @@ fn users_without_a_free_seat_wait_for_one() {
     let lag = &record.distributions[distribution::SCHEDULE_LAG];
     assert_eq!(lag.count(), total(count::INTENDED));
     assert!(lag.max() > Some(100_000_000), "{:?}", lag.max());
-    // Each is told how late it is.
+    // Each user learns how late it is.
     for (slot, memory) in memories.by_slot.iter().flat_map(|(slot, all)| all.iter().map(move |one| (slot, one))) {
         let UserEvent::Arrived { now, late } = memory[0] else { panic!("{slot}: {:?}", memory[0]) };
         assert_eq!((now - late - memories.start).0 % 5_000_000, 0, "{slot}");
     }
-    // With seats enough nobody waits for one.
+    // With enough slots nobody waits for one.
     let (record, _) = run_for(phases, &virtual_users(&url(quiet()), &[], arrivals(200.0, 50)), script).unwrap();
     let n_late = record.totals[count::LATE_NO_CONNECTION];
-    // A worker that loses its processor between two looks at the clock is taken for one without a seat.
+    // A worker that loses its processor between two clock reads counts as one without a slot.
     assert!(n_late <= record.totals[count::INTENDED] / 10, "{n_late}");
     assert_eq!(record.totals[names::NOT_STARTED], 0);
 }
@@ -145,7 +145,7 @@ fn cheap_pacing_lets_users_begin_together() {
     })
     .unwrap();
     assert_eq!(memories.by_slot.values().map(Vec::len).sum::<usize>(), 1_000);
-    // Between two looks is at least a millisecond, so that those due within it wait for half of that on average.
+    // At least a millisecond passes between two checks, so users due within it wait for half of that on average.
     let lag = record.distributions[distribution::SCHEDULE_LAG].mean().unwrap();
     assert!(lag > 400_000.0, "{lag}");
     assert!(record.notes.iter().any(|note| note.id == "pacing"), "{:?}", record.notes);
@@ -163,7 +163,7 @@ fn thousands_of_users_rest_at_once() {
         .unwrap();
     let late = lateness(&memories, rest);
     assert_eq!(late.len() as u64, 4 * N);
-    // All turns of a round together take as long as they take, which grows with their number and not with its square.
+    // One round over all users takes time, which grows linearly with their number and not with its square.
     assert!(late[late.len() / 4] < Nanos::from_millis(100), "{}", late[late.len() / 4]);
 }
 

@@ -1,4 +1,4 @@
-//! What users say and hear while all goes well.
+//! Requests and answers of users without faults.
 
 use std::{
     io::Write,

@@ -1,4 +1,4 @@
-//! Servers that close, break off and keep silent: users are told what matters to them, and go on.
+//! Servers that close, abort and keep silent: users learn what matters to them, and continue.
 
 use std::{
     io::{Read, Write},
@@ -39,7 +39,7 @@ over_both! {
     nobody_there_ends_the_trial
 }
 
-/// Asks until that many requests have come to an end, one way or the other.
+/// Sends requests until `n` have ended, whether answered or failed.
 fn ask_until(
     n: usize,
     plea: fn() -> ScriptedRequest,
@@ -58,7 +58,7 @@ fn page() -> ScriptedRequest {
 }
 
 fn a_server_that_closes_between_requests_is_no_failure() {
-    // With a word before, and without one.
+    // With an announcement of the close, and without one.
     for text in [
         "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
         "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
@@ -69,7 +69,7 @@ fn a_server_that_closes_between_requests_is_no_failure() {
         });
         let (record, memories) =
             run(&virtual_users(&url(address), &[], population(1)), |_, memory| match &memory[..] {
-                // Long enough for the end to be seen.
+                // Long enough for the close to be noticed.
                 [.., UserEvent::Answered(_), UserEvent::NextAction { .. }] => {
                     ScriptedAction::Sleep(Nanos::from_millis(30))
                 }
@@ -85,7 +85,7 @@ fn a_server_that_closes_between_requests_is_no_failure() {
 }
 
 fn what_a_closed_connection_swallowed_is_asked_once_more() {
-    // The second request on each connection is read and swallowed; without an answer the server closes.
+    // The second request on each connection is read but not answered; the server closes.
     let address = server(|mut stream, _| {
         read_request(&mut stream);
         stream.write_all(ok("").as_bytes()).unwrap();
@@ -96,7 +96,7 @@ fn what_a_closed_connection_swallowed_is_asked_once_more() {
     assert_eq!((connections, failures(memories.first())), (vec![0, 1, 2, 3], vec![]));
     assert_eq!((record.totals[names::RESENT], record.totals[names::ERRORS]), (3, 0));
     assert_eq!(record.totals[count::BYTES_SENT], 7 * get("/").text.len() as u64);
-    // Once is enough: from the second connection on, this server swallows everything.
+    // There is only one retry: from the second connection on, this server answers nothing.
     let address = server(|mut stream, nth| {
         if nth == 0 {
             read_request(&mut stream);
@@ -171,7 +171,7 @@ fn a_server_that_keeps_silent_is_given_up() {
         _ => None,
     });
     assert!(waited.unwrap() >= Nanos::from_millis(40), "{waited:?}");
-    // The time that was waited in vain is among the times.
+    // The time of the unsuccessful wait is among the times.
     assert_eq!(record.distributions[distribution::SERVICE_TIME].count(), 3);
     assert!(record.notes.iter().any(|note| note.id == "waited-in-vain"));
 }
@@ -190,7 +190,7 @@ fn a_pipeline_that_is_broken_off_fails_once() {
         let text = if nth == 0 { "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n" } else { &ok("") };
         while read_request(&mut stream).is_some() {
             if stream.write_all(text.as_bytes()).is_err() || nth == 0 {
-                // All that was sent is read, so that the end is no reset.
+                // Everything sent is read, so that the close is not a reset.
                 SockRef::from(&stream).shutdown(std::net::Shutdown::Write).unwrap();
                 let _ = stream.read_to_end(&mut Vec::new());
                 return;
@@ -216,7 +216,7 @@ fn an_answer_that_is_too_large_to_keep_is_a_failure() {
     });
     let (_, memories) = run(&virtual_users(&url(address), &[], population(1)), |_, memory| match memory.len() {
         2 => ScriptedAction::Send(get("/")),
-        // One that nobody looks at may be as large as it likes.
+        // An answer that nobody reads may have any size.
         4 => ScriptedAction::Send(ScriptedRequest { detail: AnswerDetail::Status, ..get("/") }),
         _ => ScriptedAction::Leave,
     })
@@ -235,7 +235,7 @@ fn bytes_that_nobody_asked_for_end_the_connection() {
 }
 
 fn an_answer_may_end_with_its_connection() {
-    // Whatever the head says of the connection.
+    // The connection ends even if the head promised otherwise.
     let address = answering_server(|stream, _| {
         stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\n\r\nuntil the end")?;
         Err(std::io::ErrorKind::ConnectionAborted.into())
@@ -248,7 +248,7 @@ fn an_answer_may_end_with_its_connection() {
 fn a_server_that_refuses_is_not_stormed() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    // One answer, and then nobody listens any more.
+    // One answer, then the listener is closed.
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         drop(listener);

@@ -1,4 +1,4 @@
-//! Requests that never change, which the engine knows again.
+//! Constant requests, which the engine recognizes.
 
 use std::{
     io::Write,
@@ -22,10 +22,10 @@ over_both! {
     a_literal_request_is_followed_like_any_other
 }
 
-/// So many requests, of which every tenth is another one.
+/// The number of requests; every tenth differs.
 const N: usize = 200;
 
-/// A user who sends the same bytes from the same place, many times, with others in between.
+/// A user that sends the same bytes from the same address many times, with other requests in between.
 struct RepeatingUser {
     usual: Vec<u8>,
     other: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What the tests share: roles, sessions, and servers that behave as they are told.
+//! Shared by the tests: roles, sessions, and scripted servers.
 
 use std::{
     net::{SocketAddr, TcpListener, TcpStream},
@@ -15,7 +15,7 @@ use crate::{
     scripted_users::{EventLog, EventLogs, ScriptedAction, ScriptedUsers},
 };
 
-/// Long enough for what ends by itself, however busy the machine is.
+/// Long enough for users that end by themselves, however busy the machine is.
 pub(crate) const LONG: Phases = Phases {
     warmup_max_ns: Nanos::ZERO,
     is_warmup_whole: false,
@@ -23,7 +23,7 @@ pub(crate) const LONG: Phases = Phases {
     interval_ns: Nanos::from_millis(20),
 };
 
-/// A crowd that asks these servers.
+/// Virtual users of these servers.
 pub(crate) fn virtual_users(urls: &str, options: &[(&str, &str)], coming: UserArrivals) -> VirtualUsers {
     let settings = Settings::default().with("reactor", reactor()).with("url", urls);
     let settings = options.iter().fold(settings, |all, (name, value)| all.with(name, *value));
@@ -47,7 +47,7 @@ pub(crate) fn population(n: u64) -> UserArrivals {
     UserArrivals::Population { n, ramp_up: Nanos::ZERO }
 }
 
-/// Users who all follow one script, in one worker, until all have gone.
+/// Runs users that all follow one script, in one worker, until all have left.
 pub(crate) fn run(
     crowd: &VirtualUsers,
     script: impl Fn(UserSlot, &EventLog) -> ScriptedAction + Clone + Sync,
@@ -55,7 +55,7 @@ pub(crate) fn run(
     run_for(LONG, crowd, script)
 }
 
-/// The same with phases of their own.
+/// The same with given phases.
 pub(crate) fn run_for(
     phases: Phases,
     crowd: &VirtualUsers,
@@ -67,7 +67,7 @@ pub(crate) fn run_for(
     Ok((record, memories.remove(0)))
 }
 
-/// A server that gives each connection, with its number, to `attend`; it ends when the test does.
+/// A server that passes each connection, with its number, to `attend`; it ends with the test.
 pub(crate) fn server(attend: impl Fn(TcpStream, usize) + Clone + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -81,7 +81,7 @@ pub(crate) fn server(attend: impl Fn(TcpStream, usize) + Clone + Send + 'static)
     address
 }
 
-/// A server that gives each request to `answer`, until that returns an error.
+/// A server that passes each request to `answer`, until that returns an error.
 pub(crate) fn answering_server(
     answer: impl Fn(&mut TcpStream, &str) -> std::io::Result<()> + Clone + Send + 'static,
 ) -> SocketAddr {

@@ -1,4 +1,4 @@
-//! Users who do what a test says, and remember all that they were told.
+//! Users that follow a test's script and log everything they learn.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,17 @@ use fathom_http::users::{
 };
 use fathom_model::units::Nanos;
 
-/// What a user does next, as tests say it.
+/// The next action of a user, in the form that tests use.
 pub(crate) enum ScriptedAction {
     Send(ScriptedRequest),
-    /// For so long.
+    /// For this long.
     Sleep(Nanos),
     Wait,
     CloseConnection,
     Leave,
 }
 
-/// A request, as tests say it.
+/// A request, in the form that tests use.
 pub(crate) struct ScriptedRequest {
     pub(crate) text: String,
     pub(crate) n_requests: u16,
@@ -28,7 +28,7 @@ pub(crate) struct ScriptedRequest {
     pub(crate) timeout: Nanos,
 }
 
-/// Requests for one target.
+/// A GET request for `target`.
 pub(crate) fn get(target: &str) -> ScriptedRequest {
     ScriptedRequest {
         text: format!("GET {target} HTTP/1.1\r\nHost: here\r\n\r\n"),
@@ -40,7 +40,7 @@ pub(crate) fn get(target: &str) -> ScriptedRequest {
     }
 }
 
-/// What a user was told.
+/// An event that a user was informed of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum UserEvent {
     Arrived { now: Nanos, late: Nanos },
@@ -49,7 +49,6 @@ pub(crate) enum UserEvent {
     Failed { cause: String, stage: UserFailureStage, sent_at: Nanos, ended_at: Nanos },
 }
 
-/// An answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReceivedAnswer {
     pub(crate) status: u16,
@@ -60,13 +59,13 @@ pub(crate) struct ReceivedAnswer {
     pub(crate) nth_connection: u32,
 }
 
-/// What one user has seen since it came.
+/// The events of one user since its arrival.
 pub(crate) type EventLog = Vec<UserEvent>;
 
-/// What all users of a worker bring home.
+/// The results of all users of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct EventLogs {
-    /// By seat, and within it one for each user who sat there.
+    /// By slot, with one log for each user that had the slot.
     pub(crate) by_slot: BTreeMap<u32, Vec<EventLog>>,
     pub(crate) phases: Vec<MeasurePhase>,
     pub(crate) start: Nanos,
@@ -74,7 +73,7 @@ pub(crate) struct EventLogs {
 }
 
 impl EventLogs {
-    /// Of the only user, or of the first in the first seat.
+    /// The log of the only user, or of the first in the first slot.
     pub(crate) fn first(&self) -> &EventLog {
         &self.by_slot[&0][0]
     }
@@ -94,11 +93,11 @@ pub(crate) fn failures(memory: &EventLog) -> Vec<(&str, UserFailureStage)> {
     failures.collect()
 }
 
-/// Users who all follow one script.
+/// Users that all follow one script.
 pub(crate) struct ScriptedUsers<F> {
     script: F,
     logs: EventLogs,
-    /// Where the request that is sent lies.
+    /// The bytes of the request being sent.
     text: String,
     pub(crate) wakes: Vec<(Nanos, UserSlot)>,
     has_left: usize,
@@ -111,7 +110,7 @@ impl<F: FnMut(UserSlot, &EventLog) -> ScriptedAction> ScriptedUsers<F> {
         Self { script, logs: memories, text: String::new(), wakes: Vec::new(), has_left: 0, ends_after: None }
     }
 
-    /// Ends the trial of a worker when that many users have gone.
+    /// Ends the trial of a worker when `n_left` users have left.
     pub(crate) fn ending_after(self, n_left: usize) -> Self {
         Self { ends_after: Some(n_left), ..self }
     }

@@ -1,4 +1,4 @@
-//! What a command line has said so far, and the requests that it means in the end.
+//! Collects the options of a command line, and builds the requests that it sends.
 
 #![expect(clippy::needless_pass_by_value, reason = "the options of a table all take their value")]
 
@@ -14,19 +14,19 @@ use super::super::{
     },
 };
 
-/// What stands for itself in the name of a file within a URL (RFC 3986 section 2.3).
+/// The characters that are not encoded in a file name within a URL (RFC 3986 section 2.3).
 const NAME: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// How a piece of data is meant.
+/// How a data option is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DataKind {
-    /// `@` names a file, whose line ends are taken out.
+    /// `@` names a file, whose line ends are removed.
     Ascii,
     /// `@` names a file.
     Binary,
-    /// As it is.
+    /// Taken literally.
     Raw,
-    /// It is encoded, but for a name before it.
+    /// Encoded, except for a name before it.
     Encoded,
     /// `@` names a file; the media type is JSON.
     Json,
@@ -48,16 +48,16 @@ pub(super) struct CommandDraft {
     pub(super) range: Option<ImportText>,
     pub(super) compressed: bool,
     pub(super) glob_off: bool,
-    /// Whether dots in a path stay.
+    /// Whether dots in a path are kept.
     pub(super) path_as_is: bool,
     waits_for_challenge: bool,
     pub(super) follow: bool,
     pub(super) insecure: bool,
     pub(super) fail: bool,
-    /// What has no place in a scenario.
+    /// The options that a scenario cannot express.
     pub(super) left_out: Vec<ImportNote>,
     headers: Vec<(String, ImportText)>,
-    /// Headers that are not to be sent.
+    /// Headers that must not be sent.
     removed: Vec<String>,
     cookies: Vec<ImportText>,
     query: Vec<ImportText>,
@@ -71,12 +71,12 @@ pub(super) struct CommandDraft {
 }
 
 impl CommandDraft {
-    /// Nothing is said yet.
+    /// Creates an empty draft.
     pub(super) fn at(line: usize) -> Self {
         Self { line, ..Self::default() }
     }
 
-    /// Says that something was left out.
+    /// Notes that something was left out.
     pub(super) fn leave_out(&mut self, what: impl Into<String>) {
         self.left_out.push(ImportNote { location: format!("line {}", self.line), what: what.into() });
     }
@@ -139,7 +139,7 @@ impl CommandDraft {
         self.data.append(text);
     }
 
-    /// `content`, `=content` and `name=content`; `name@file` is not brought over.
+    /// Reads `content`, `=content` and `name=content`; `name@file` is not supported.
     fn encoded(&mut self, text: ImportText) -> ImportText {
         let Some((name, content)) = split_once(&text, '=') else {
             if split_once(&text, '@').is_some() {
@@ -184,7 +184,7 @@ impl CommandDraft {
         }
         let content = if let Some(file) = strip_prefix(&first, "@") {
             file_name = file_name.or_else(|| Some(base_name(&file)));
-            // What curl says of a file unless its ending says more.
+            // The default media type of curl for a file, by its extension.
             media_type = media_type.or_else(|| Some(media_type_of(&file.to_string()).to_owned()));
             FormPartContent::File(file)
         } else if let Some(file) = strip_prefix(&first, "<") {
@@ -210,7 +210,7 @@ impl CommandDraft {
         }
     }
 
-    /// A way to log in that sends nothing before the server has asked for it.
+    /// An authentication method that sends nothing before the server's challenge.
     pub(super) fn require_challenge(&mut self, option: &str) {
         self.waits_for_challenge = true;
         self.leave_out(format!("--{option}: a scenario has nothing like it: the name and the password are not sent"));
@@ -244,7 +244,7 @@ impl CommandDraft {
         }
     }
 
-    /// The requests to all URLs, all alike.
+    /// The requests to all URLs, identical otherwise.
     pub(super) fn requests(mut self) -> Vec<ImportedRequest> {
         let urls = std::mem::take(&mut self.urls);
         if self.upload.as_ref().is_some_and(is_stdin) {
@@ -265,7 +265,7 @@ impl CommandDraft {
         self.default_header(&mut headers, ("User-Agent", self.user_agent.clone().filter(|agent| !agent.is_empty())));
         let accept = if self.json { "application/json" } else { "*/*" };
         self.default_header(&mut headers, ("Accept", Some(accept.into())));
-        // What curl says with zlib, brotli and zstd built in, as distributions do.
+        // The header of curl with zlib, brotli and zstd built in, as in distributions.
         self.default_header(
             &mut headers,
             ("Accept-Encoding", self.compressed.then(|| "deflate, gzip, br, zstd".into())),
@@ -301,7 +301,7 @@ impl CommandDraft {
         }
     }
 
-    /// Sets a header that curl adds by itself, unless the command line has it or takes it away.
+    /// Sets a header that curl adds by default, unless the command line sets or removes it.
     fn default_header(&self, headers: &mut Vec<(String, ImportText)>, (name, value): (&str, Option<ImportText>)) {
         let told = self.headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name));
         let removed = self.removed.iter().any(|removed| removed.eq_ignore_ascii_case(name));
@@ -344,7 +344,7 @@ impl CommandDraft {
         }
     }
 
-    /// Completes a URL as curl does, and takes a name and a password out of it.
+    /// Completes a URL as curl does, and removes a name and a password from it.
     fn url(&mut self, url: ImportText) -> (ImportText, Option<ImportText>) {
         let url = if self.glob_off { url } else { self.unglobbed(url) };
         let url = split_once(&url, '#').map_or(url, |(url, _)| url);
@@ -376,7 +376,7 @@ impl CommandDraft {
         (url, user)
     }
 
-    /// Takes `user:password@` out of a URL.
+    /// Removes `user:password@` from a URL.
     fn take_user(url: &mut ImportText) -> Option<ImportText> {
         let Some(ImportPiece::Literal(first)) = url.0.first_mut() else { return None };
         let begin = authority_at(first)?;
@@ -387,7 +387,7 @@ impl CommandDraft {
         Some(ImportText::literal(user))
     }
 
-    /// Brackets that are escaped are meant as they are; others stand for several URLs.
+    /// Resolves escaped brackets to literal ones; unescaped ones mean several URLs.
     fn unglobbed(&mut self, url: ImportText) -> ImportText {
         let mut globbed = false;
         let url = url.map_literals(|literal| {
@@ -401,7 +401,7 @@ impl CommandDraft {
             }
             plain
         });
-        // Only what curl would expand: a range in brackets or alternatives in braces.
+        // Only patterns that curl would expand: a range in brackets or alternatives in braces.
         if let Some(text) = url.as_literal() {
             let between = |open, close| {
                 text.split_once(open).and_then(|(_, rest): (&str, &str)| rest.split_once(close)).map(|(inner, _)| inner)
@@ -416,7 +416,7 @@ impl CommandDraft {
     }
 }
 
-/// Whether the engine says that by itself, from the URL and the body.
+/// Whether the engine creates this header itself, from the URL and the body.
 fn made_by_the_engine(name: &str) -> bool {
     ["content-length", "connection", "transfer-encoding", "expect"].iter().any(|made| name.eq_ignore_ascii_case(made))
 }
@@ -433,12 +433,12 @@ fn trimmed(text: ImportText) -> ImportText {
     trimmed
 }
 
-/// Whether curl takes it for standard input.
+/// Whether curl reads standard input for this name.
 fn is_stdin(file: &ImportText) -> bool {
     matches!(file.as_literal(), Some("-" | "."))
 }
 
-/// What curl asks for: a number alone is where it begins.
+/// A range as in curl: a number alone is its start.
 fn range(told: &ImportText) -> ImportText {
     let mut range = prefixed("bytes=", told);
     if told.as_literal().is_some_and(|told| told.parse::<u64>().is_ok()) {
@@ -447,7 +447,7 @@ fn range(told: &ImportText) -> ImportText {
     range
 }
 
-/// Adds the name of an uploaded file where the path ends without one.
+/// Appends the name of an uploaded file if the path ends without one.
 fn name_upload(url: &mut ImportText, file: &ImportText) {
     let ends_without = match url.0.last() {
         Some(ImportPiece::Literal(last)) if last.contains('?') => return,
@@ -481,7 +481,7 @@ fn joined(cookies: &[ImportText]) -> Option<ImportText> {
     })
 }
 
-/// What stands between semicolons that are not quoted; curl takes the quotes off.
+/// Splits at semicolons outside of quotes; curl removes the quotes.
 fn fields(content: &ImportText) -> Vec<ImportText> {
     let mut fields = vec![ImportText::default()];
     let mut quoted = false;
@@ -513,7 +513,7 @@ fn base_name(file: &ImportText) -> ImportText {
     }
 }
 
-/// The media types that curl knows by the ending of a file's name.
+/// The media types that curl knows by the file extension.
 fn media_type_of(file: &str) -> &'static str {
     const KNOWN: &[(&str, &str)] = &[
         (".gif", "image/gif"),

@@ -15,7 +15,7 @@ use super::{
     import_tree::{CookieHandling, ImportAction, ImportNote, ImportText, ImportTree, ImportedRequest, ImportedUser},
 };
 
-/// Whether some line begins with the command.
+/// Whether any line begins with the command.
 pub(super) fn looks_like_it(text: &str) -> bool {
     let first = |line: &str| line.trim_start().trim_start_matches("$ ").split_whitespace().next().map(str::to_owned);
     text.lines().any(|line| first(line).is_some_and(|word| is_curl(&word)))
@@ -25,10 +25,10 @@ fn is_curl(word: &str) -> bool {
     matches!(word.rsplit('/').next(), Some("curl" | "curl.exe"))
 }
 
-/// Reads all command lines of a text, one user that does them one after the other.
+/// Reads all command lines of a text as one user that runs them in sequence.
 ///
 /// # Errors
-/// When a quote has no end, or when it is quoted for Windows.
+/// A quote has no end, or the text is quoted for Windows.
 pub fn read(text: &str) -> Result<ImportTree, Error> {
     let mut builder = ImportTree::default();
     let mut kind =
@@ -47,7 +47,7 @@ pub fn read(text: &str) -> Result<ImportTree, Error> {
     Ok(builder)
 }
 
-/// What a command means: the requests of curl, or the value of a variable.
+/// Reads a command: the requests of curl, or the value of a variable.
 fn one(command: &ShellCommand, builder: &mut ImportTree) -> Result<(bool, Vec<ImportedRequest>), ImportNote> {
     let leave = |what: String| Err(ImportNote { location: format!("line {}", command.line), what });
     if let Some(beyond) = command.beyond {
@@ -83,7 +83,7 @@ fn is_name(name: &str) -> bool {
         && !name.as_bytes()[0].is_ascii_digit()
 }
 
-/// Reads the arguments of one command; with `--next` they are several sets.
+/// Reads the arguments of one command; `--next` separates several sets.
 fn arguments_of(arguments: &[ImportText], line: usize) -> (bool, Vec<ImportedRequest>) {
     let fresh = || CommandDraft::at(line);
     let (mut draft, mut requests, mut insecure) = (fresh(), Vec::new(), false);
@@ -112,7 +112,7 @@ fn arguments_of(arguments: &[ImportText], line: usize) -> (bool, Vec<ImportedReq
     (insecure, requests)
 }
 
-/// `-sXPOST`: letters without a value, then one with a value, which may follow at once.
+/// Reads `-sXPOST`: letters without a value, then one with a value, which may follow directly.
 fn letters<'a>(draft: &mut CommandDraft, argument: &ImportText, rest: &mut impl Iterator<Item = &'a ImportText>) {
     let mut left = super::encode::strip_prefix(argument, "-").unwrap_or_default();
     while let Some(letter) = left.to_string().chars().next() {
@@ -151,7 +151,7 @@ fn apply<'a>(
     }
 }
 
-/// Variables of the shell that no line sets get an empty value, which a person has to fill in.
+/// Shell variables that no line sets get an empty value, which the user must fill in.
 fn declare(acts: &[ImportAction], builder: &mut ImportTree) {
     for act in acts {
         let ImportAction::Request(request) = act else { continue };

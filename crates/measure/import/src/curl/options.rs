@@ -1,18 +1,18 @@
-//! The options of curl, of which those count here that change what is sent.
+//! The options of curl. Only those that change the request matter here.
 
 use super::draft::{CommandDraft, DataKind};
 
-/// What becomes of an option.
+/// The handling of an option.
 pub(super) enum OptionEffect {
     /// It changes the request.
     Flag(fn(&mut CommandDraft)),
-    /// So does its value.
+    /// It changes the request by its value.
     Value(fn(&mut CommandDraft, super::super::import_tree::ImportText)),
-    /// It only concerns what curl shows or how it waits.
+    /// It only concerns curl's output or its waiting.
     Ignore,
     /// The same, with a value.
     IgnoreWithValue,
-    /// It changes what is sent, and a scenario has nothing like it.
+    /// It changes the request, and a scenario has no equivalent.
     LeaveOut,
     /// The same, with a value.
     LeaveOutWithValue,
@@ -31,7 +31,7 @@ const fn opt(short: Option<char>, long: &'static str, does: OptionEffect) -> Cur
 
 use OptionEffect::{Flag, Ignore, IgnoreWithValue, LeaveOut, LeaveOutWithValue, Value};
 
-/// By what they do.
+/// Grouped by effect.
 pub(super) const OPTIONS: &[CurlOption] = &[
     opt(Some('X'), "request", Value(|draft, text| draft.method = Some(text))),
     opt(Some('H'), "header", Value(CommandDraft::header)),
@@ -63,7 +63,7 @@ pub(super) const OPTIONS: &[CurlOption] = &[
     opt(Some('m'), "max-time", Value(CommandDraft::max_time)),
     opt(Some('f'), "fail", Flag(|draft| draft.fail = true)),
     opt(None, "fail-with-body", Flag(|draft| draft.fail = true)),
-    // What curl shows and where it writes it.
+    // Output and its destination.
     opt(Some('o'), "output", IgnoreWithValue),
     opt(None, "output-dir", IgnoreWithValue),
     opt(None, "create-dirs", Ignore),
@@ -99,7 +99,7 @@ pub(super) const OPTIONS: &[CurlOption] = &[
     opt(Some('q'), "disable", Ignore),
     opt(None, "max-filesize", IgnoreWithValue),
     opt(None, "path-as-is", Flag(|draft| draft.path_as_is = true)),
-    // How it connects; a run has its own options for that.
+    // Connecting; a run has its own options for that.
     opt(None, "connect-timeout", IgnoreWithValue),
     opt(None, "expect100-timeout", IgnoreWithValue),
     opt(None, "happy-eyeballs-timeout-ms", IgnoreWithValue),
@@ -136,7 +136,7 @@ pub(super) const OPTIONS: &[CurlOption] = &[
     opt(None, "ciphers", IgnoreWithValue),
     opt(None, "tls13-ciphers", IgnoreWithValue),
     opt(None, "curves", IgnoreWithValue),
-    // What changes the request or where it goes, and is told.
+    // Options that change the request or its destination, and are reported.
     opt(None, "digest", Flag(|draft| draft.require_challenge("digest"))),
     opt(None, "ntlm", Flag(|draft| draft.require_challenge("ntlm"))),
     opt(None, "negotiate", Flag(|draft| draft.require_challenge("negotiate"))),
@@ -200,12 +200,12 @@ pub(super) const OPTIONS: &[CurlOption] = &[
     opt(None, "form-escape", LeaveOut),
 ];
 
-/// Looks an option up.
+/// Looks up an option by its name.
 pub(super) fn long(name: &str) -> Option<&'static CurlOption> {
     OPTIONS.iter().find(|opt| opt.long == name)
 }
 
-/// Looks an option up by its letter.
+/// Looks up an option by its letter.
 pub(super) fn short(letter: char) -> Option<&'static CurlOption> {
     OPTIONS.iter().find(|opt| opt.short == Some(letter))
 }

@@ -1,4 +1,4 @@
-//! How a shell cuts text into commands and words (POSIX shell command language, section 2.2), with the `$'…'` of bash.
+//! Splits text into commands and words like a shell (POSIX shell command language, section 2.2), with the `$'…'` of bash.
 //!
 //! Runs nothing and expands nothing: a variable stays a variable. Knows no options of curl.
 
@@ -16,7 +16,7 @@ pub(super) struct ShellCommand {
     pub(super) line: usize,
     /// The command itself and its arguments.
     pub(super) words: Vec<ImportText>,
-    /// Something that only a shell can do.
+    /// A construct that only a shell can execute.
     pub(super) beyond: Option<&'static str>,
 }
 
@@ -37,7 +37,7 @@ struct ShellReader<'a> {
     chars: Peekable<Chars<'a>>,
     line: usize,
     command: ShellCommand,
-    /// The word that is being read; a pair of quotes alone begins one.
+    /// The current word; an empty pair of quotes begins one, too.
     word: Option<ImportText>,
     done: Vec<ShellCommand>,
 }
@@ -103,7 +103,7 @@ impl ShellReader<'_> {
         while self.chars.next_if(|char| *char != '\n').is_some() {}
     }
 
-    /// The file of a redirection is no argument; a number before it is the descriptor.
+    /// The file of a redirection is not an argument; a number before it is the descriptor.
     fn redirection(&mut self) {
         let is_descriptor =
             |word: &ImportText| word.as_literal().is_some_and(|word| word.bytes().all(|byte| byte.is_ascii_digit()));
@@ -117,7 +117,7 @@ impl ShellReader<'_> {
 
     fn escape(&mut self) {
         match self.next() {
-            // The line goes on.
+            // The line continues.
             Some('\n') | None => {}
             Some('\r') if self.chars.peek() == Some(&'\n') => {
                 self.next();
@@ -229,10 +229,10 @@ impl ShellReader<'_> {
         }
     }
 
-    /// The escapes of C, as browsers write what is not printable.
+    /// The escapes of C, as browsers write nonprintable characters.
     fn c_quotes(&mut self) -> Result<(), Error> {
         self.word();
-        // Escapes of bytes may be pieces of one character.
+        // Byte escapes may be parts of one character.
         let mut bytes = Vec::new();
         loop {
             match self.next() {
@@ -262,7 +262,7 @@ impl ShellReader<'_> {
             'v' => 11,
             '0'..='7' => {
                 let first = char.to_digit(8).unwrap_or(0);
-                // Three digits can say more than a byte; bash cuts it as well.
+                // Three digits can exceed a byte; bash truncates the value as well.
                 (self.digits(8, 2).map_or(first, |(value, n)| (first << (3 * n)) | value) & 0xff) as u8
             }
             'x' => match self.digits(16, 2) {
@@ -283,7 +283,7 @@ impl ShellReader<'_> {
         bytes.push(byte);
     }
 
-    /// Up to that many digits, and how many they were.
+    /// Reads up to `n_max` digits. Returns the value and their number.
     fn digits(&mut self, radix: u32, n_max: u32) -> Option<(u32, u32)> {
         let (mut value, mut n) = (0_u32, 0);
         while n < n_max {

@@ -1,4 +1,4 @@
-//! Command lines and the requests that they mean.
+//! Command lines and the requests that they send.
 
 use super::*;
 use crate::import_tree::{ImportedBody, RedirectHandling};
@@ -9,7 +9,7 @@ fn requests(text: &str) -> Vec<ImportedRequest> {
     acts.filter_map(|act| if let ImportAction::Request(request) = act { Some(*request) } else { None }).collect()
 }
 
-/// Method, URL, headers and body on a line each.
+/// Method, URL, headers and body, one per line.
 fn shown(text: &str) -> String {
     let shown = requests(text).into_iter().map(|request| {
         let headers =

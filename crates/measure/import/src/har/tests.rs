@@ -1,4 +1,4 @@
-//! Archives in small, and the users that they mean.
+//! Small archives, and the users that they become.
 
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ fn entries_come_in_the_order_in_which_they_began_with_pauses_between() {
     ]);
     let ImportAction::Request(first) = &acts[0] else { panic!("{acts:?}") };
     assert_eq!(first.url.to_string(), "http://a.test/1");
-    // From 0.1 s, when the first answer was there, to 3.35 s.
+    // From 0.1 s, when the first answer was complete, to 3.35 s.
     assert_eq!(acts[1], ImportAction::Think(ThinkTime::Fixed(Nanos::from_millis(3300))));
     assert_eq!(acts.len(), 4);
 }
@@ -226,7 +226,7 @@ fn what_tools_leave_out_or_write_as_null_is_not_needed() {
 
 #[test]
 fn a_long_recording_of_many_hosts_and_alike_paths_is_read_in_one_pass() {
-    // Anything that compares each entry with all others takes minutes here.
+    // Any comparison of each entry with all others takes minutes here.
     let entries: Vec<_> = (0..12_000).map(|n| entry(0.0, "GET", &format!("http://h{n}.test/x"))).collect();
     let imported = import(archive(&[], &entries).as_bytes(), ImportOptions::default(), "x").unwrap();
     assert_eq!(imported.text.matches("\nstep ").count(), 12_000);

@@ -1,4 +1,4 @@
-//! Assertions and extractors: what must hold for an answer, and what is kept of it.
+//! Assertions and extractors: the requirements for an answer, and the values to take from it.
 
 use fathom_model::units::Nanos;
 use regex::Regex;
@@ -13,7 +13,7 @@ use super::{
 
 type ExpectsResult = Result<Vec<ImportedExpect>, String>;
 
-/// How a response assertion compares: bits of a number.
+/// The comparison of a response assertion, as bits of a number.
 #[derive(Debug, Clone, Copy)]
 struct AssertionBits(u32);
 
@@ -30,7 +30,7 @@ impl AssertionBits {
 }
 
 pub(super) fn response(element: &Element, text: &mut dyn FnMut(&str) -> ImportText) -> ExpectsResult {
-    // JMeter wrote it so once, and does since.
+    // JMeter once misspelled this name, and has kept it.
     let texts = element.properties.members("Asserion.test_strings");
     let texts: Vec<&str> = texts.iter().map(|member| member.name.as_str()).collect();
     let kind = AssertionBits(element.text("Assertion.test_type").and_then(|bits| bits.parse().ok()).unwrap_or(2));
@@ -125,7 +125,7 @@ fn pieces(
     texts.iter().map(one).collect()
 }
 
-/// A regular expression that both sides understand.
+/// A regular expression that both sides support.
 fn pattern(source: &str) -> Result<String, String> {
     if source.contains("${") {
         return Err(format!("the regular expression {source} has a variable in it"));
@@ -155,7 +155,7 @@ pub(super) fn json_path(element: &Element, text: &mut dyn FnMut(&str) -> ImportT
     if element.is_on("EXPECT_NULL") {
         return Ok(vec![ImportedExpect::Json { path, equals: Some("null".into()), holds }]);
     }
-    // What is not said to be plain is a regular expression; most are plain all the same.
+    // The expected value is a regular expression unless stated otherwise; most are plain text anyway.
     if element.text("ISREGEX") != Some("false") && regex::escape(expected) != expected {
         return Err(format!("it compares with the regular expression {expected}"));
     }
@@ -163,7 +163,7 @@ pub(super) fn json_path(element: &Element, text: &mut dyn FnMut(&str) -> ImportT
 }
 
 fn path(source: &str) -> Result<String, String> {
-    // Deeper paths are not read in a scenario either.
+    // A scenario does not accept deeper paths either.
     const BRACKETS_MAX: usize = 8;
     let is_simple = source.matches(['[', '(']).count() <= BRACKETS_MAX && !source.contains(char::is_whitespace);
     match JsonPath::parse(if is_simple { source } else { "" }) {
@@ -174,7 +174,7 @@ fn path(source: &str) -> Result<String, String> {
 
 type TakesResult = Result<Vec<Extraction>, String>;
 
-/// The answer's place that the extractors for texts look at.
+/// The part of the answer that a text extractor searches.
 fn field(element: &Element, property: &str) -> Result<AnswerField, String> {
     if element.text("Sample.scope").is_some_and(|scope| scope != "parent") {
         return Err("it looks at something else than the answer".to_owned());
@@ -186,7 +186,7 @@ fn field(element: &Element, property: &str) -> Result<AnswerField, String> {
     }
 }
 
-/// 0 is any, and a negative number means all.
+/// 0 is random, and a negative number means all.
 fn which(told: &str) -> Result<MatchIndex, String> {
     match told.trim().parse::<i64>() {
         Ok(0) => Ok(MatchIndex::Random),
@@ -215,7 +215,7 @@ fn default(element: &Element, class: &str, text: &mut dyn FnMut(&str) -> ImportT
     element.text(&format!("{class}.default")).map(text).or_else(|| empty.then(ImportText::default))
 }
 
-/// The expression with no other capturing group than that one; group 0 is all that it finds.
+/// The expression with only the given capturing group; group 0 is the whole match.
 fn only_group(source: &str, group: u32) -> Option<String> {
     let (mut changed, mut n, mut found) = (String::with_capacity(source.len()), 0, group == 0);
     let (mut chars, mut in_class) = (source.chars().peekable(), false);
@@ -253,7 +253,7 @@ pub(super) fn boundary(element: &Element, text: &mut dyn FnMut(&str) -> ImportTe
     }])
 }
 
-/// One extractor may have several variables, paths and numbers, with semicolons between.
+/// One extractor may have several variables, paths and numbers, separated by semicolons.
 pub(super) fn json(element: &Element, text: &mut dyn FnMut(&str) -> ImportText) -> TakesResult {
     let list = |name: &str| -> Vec<&str> { element.text(name).map(|all| all.split(';').collect()).unwrap_or_default() };
     if element.text("Sample.scope").is_some_and(|scope| scope != "all" && scope != "parent") {

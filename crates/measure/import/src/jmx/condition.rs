@@ -1,13 +1,13 @@
 //! Conditions of If and While controllers, as far as they only compare texts and numbers.
 //!
-//! JMeter evaluates them in one of several languages; what is understood here means the same in all of them.
+//! JMeter evaluates them in one of several languages; the supported subset has the same meaning in all of them.
 
 use super::{
     super::import_tree::{Conjunction, ImportPiece, ImportText, ImportedComparison, ImportedCondition, Relation},
     function::{TextRemarks, text},
 };
 
-/// Reads a condition; nothing if it is more than comparisons.
+/// Reads a condition; `None` if it is more than comparisons.
 pub(super) fn read(source: &str, remarks: &mut TextRemarks) -> Option<ImportedCondition> {
     let inner = unwrapped(source.trim());
     let joined = if inner.contains("||") { Conjunction::Or } else { Conjunction::And };
@@ -20,11 +20,11 @@ pub(super) fn read(source: &str, remarks: &mut TextRemarks) -> Option<ImportedCo
     Some(ImportedCondition { joined, tests })
 }
 
-/// Takes off the function that evaluates an expression: `${__jexl3(…,)}`, `${__groovy(…)}`, `${__javaScript(…)}`.
+/// Removes the function that evaluates an expression: `${__jexl3(…,)}`, `${__groovy(…)}`, `${__javaScript(…)}`.
 fn unwrapped(source: &str) -> String {
     for function in ["${__jexl3(", "${__jexl2(", "${__groovy(", "${__javaScript("] {
         if let Some(inner) = source.strip_prefix(function).and_then(|rest| rest.strip_suffix(")}")) {
-            // A second argument is a variable for the result, which nobody needs here.
+            // A second argument is a variable for the result, which is not needed here.
             let inner = inner.trim_end().strip_suffix(',').unwrap_or(inner);
             return inner.replace("\\,", ",").trim().to_owned();
         }
@@ -32,7 +32,7 @@ fn unwrapped(source: &str) -> String {
     source.to_owned()
 }
 
-/// The longer signs first, for one may be the beginning of another.
+/// The longer operators come first, because one may be the beginning of another.
 const RELATIONS: &[(&str, Relation)] = &[
     ("!=", Relation::Unequal),
     ("==", Relation::Equal),
@@ -47,10 +47,10 @@ fn comparison(source: &str, remarks: &mut TextRemarks) -> Option<ImportedCompari
     if let Some(test) = equals(source, remarks) {
         return Some(test);
     }
-    // Of all signs the first one in the text counts, and at one place the longest.
+    // The first operator in the text counts, and at one position the longest.
     let found = RELATIONS.iter().filter_map(|(sign, relation)| source.find(sign).map(|at| (at, *sign, *relation)));
     let Some((at, sign, relation)) = found.min_by_key(|(at, sign, _)| (*at, std::cmp::Reverse(sign.len()))) else {
-        // A variable alone says `true` or something else.
+        // A variable alone is compared with `true`.
         let left = text(source, remarks);
         let alone = matches!(left.0.as_slice(), [ImportPiece::Variable(name)] if !name.starts_with("JMeterThread."));
         return alone.then(|| ImportedComparison { left, relation: Relation::Equal, right: "true".into() });
@@ -66,7 +66,7 @@ fn without_parentheses(source: &str) -> &str {
     }
 }
 
-/// `"a".equals("b")`, also with `!` before it.
+/// `"a".equals("b")`, optionally with `!` before it.
 fn equals(source: &str, remarks: &mut TextRemarks) -> Option<ImportedComparison> {
     let (relation, rest) = match source.strip_prefix('!') {
         Some(rest) => (Relation::Unequal, rest),
@@ -95,7 +95,7 @@ fn operand(source: &str, remarks: &mut TextRemarks) -> Option<ImportText> {
         .then_some(read)
 }
 
-/// Whether JMeter has no variables of its own in it.
+/// Whether it contains no internal variables of JMeter.
 fn is_plain(text: &ImportText) -> bool {
     text.0.iter().all(|piece| match piece {
         ImportPiece::Variable(name) => !name.starts_with("JMeterThread."),

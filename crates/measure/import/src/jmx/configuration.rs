@@ -1,4 +1,4 @@
-//! Elements that do nothing by themselves: defaults, headers, variables, data, timers.
+//! Elements without an action of their own: defaults, headers, variables, data, timers.
 
 #![expect(clippy::unnecessary_wraps, reason = "the rows of a table have one shape")]
 
@@ -14,7 +14,7 @@ use super::{
     scope::{JmxScope, Login, millis},
 };
 
-/// What an element adds to its scope, and what is done at the beginning of the controller that has it.
+/// What an element adds to its scope, and the actions at the beginning of its controller.
 type ActionsResult = Result<Vec<ImportAction>, String>;
 
 pub(super) fn defaults<'a>(_: &mut JmxReader, element: &'a Element, scope: &mut JmxScope<'a>) -> ActionsResult {
@@ -40,7 +40,7 @@ pub(super) fn headers<'a>(reader: &mut JmxReader, element: &'a Element, scope: &
     Ok(Vec::new())
 }
 
-/// What a user who begins again has already.
+/// The note on cookies for a user who begins again.
 pub(super) const KEPT_COOKIES: &str = "cookies are kept from one round to the next, where JMeter begins without any";
 
 pub(super) fn cookies<'a>(reader: &mut JmxReader, element: &'a Element, _: &mut JmxScope<'a>) -> ActionsResult {
@@ -71,7 +71,7 @@ pub(super) fn names<'a>(_: &mut JmxReader, element: &'a Element, _: &mut JmxScop
     Err("the addresses of hosts are left out: the run has an option for them".to_owned())
 }
 
-/// Variables of a plan hold everywhere: they were read before anything else.
+/// Variables of a plan are global: they were read before everything else.
 pub(super) fn variables<'a>(_: &mut JmxReader, _: &'a Element, _: &mut JmxScope<'a>) -> ActionsResult {
     Ok(Vec::new())
 }
@@ -91,7 +91,7 @@ pub(super) fn data<'a>(reader: &mut JmxReader, element: &'a Element, _: &mut Jmx
         reader.remarks.0.push("its delimiter is no single sign, and a comma is taken".to_owned());
         delimiter = ',';
     }
-    // Both are on unless told, and an end without either fills in a text that says so.
+    // `recycle` is on by default, `stopThread` off. With neither, JMeter fills in a text that marks the end of the file.
     let policy = match (element.text("recycle") != Some("false"), element.is_on("stopThread")) {
         (true, _) => ImportedRowPolicy::Sequential,
         (false, stops) => {
@@ -134,7 +134,7 @@ pub(super) fn counter<'a>(reader: &mut JmxReader, element: &'a Element, _: &mut 
     Ok(vec![ImportAction::Set { name, to: ImportText(vec![ImportPiece::Round]) }])
 }
 
-/// `000` is three digits at least.
+/// `000` means at least three digits.
 fn width(format: &str) -> Result<u8, String> {
     let zeros = format.bytes().filter(|byte| *byte == b'0').count();
     match u8::try_from(zeros) {
@@ -152,7 +152,7 @@ pub(super) fn random<'a>(reader: &mut JmxReader, element: &'a Element, _: &mut J
     Ok(vec![ImportAction::Set { name, to: ImportText(vec![ImportPiece::Random(from, to, width)]) }])
 }
 
-/// The times of a timer: what is always waited, and what chance adds.
+/// The times of a timer: the constant part, and the random part.
 fn times(reader: &mut JmxReader, element: &Element) -> Result<(Nanos, Nanos), String> {
     let mut time = |property| {
         let told = reader.text(element.text(property).unwrap_or("0"));
@@ -180,7 +180,7 @@ pub(super) fn gaussian<'a>(reader: &mut JmxReader, element: &'a Element, scope: 
     Ok(Vec::new())
 }
 
-/// A number of milliseconds of a Poisson distribution, which for more than a few is a normal one.
+/// A Poisson-distributed number of milliseconds, which for more than a few is nearly normal.
 pub(super) fn poisson<'a>(reader: &mut JmxReader, element: &'a Element, scope: &mut JmxScope<'a>) -> ActionsResult {
     let (delay, lambda) = times(reader, element)?;
     let deviation = Nanos::from_secs_f64((lambda.as_secs_f64() * 1e3).sqrt() / 1e3);

@@ -1,4 +1,4 @@
-//! Controllers: in which order and how often requests are sent.
+//! Controllers: the order and number of requests.
 
 #![expect(clippy::unnecessary_wraps, reason = "the rows of a table have one shape")]
 
@@ -70,7 +70,7 @@ pub(super) fn once(reader: &mut JmxReader, element: &Element, scope: &JmxScope<'
     Ok(vec![ImportAction::Once(reader.acts(&element.children, scope))])
 }
 
-/// A share of the rounds; JMeter counts them, and here it is by chance.
+/// A share of the rounds; JMeter counts them, a scenario decides at random.
 pub(super) fn share(reader: &mut JmxReader, element: &Element, scope: &JmxScope<'_>) -> ActionsResult {
     const PERCENT: &str = "1";
     if element.text("ThroughputController.style") != Some(PERCENT) {
@@ -84,7 +84,7 @@ pub(super) fn share(reader: &mut JmxReader, element: &Element, scope: &JmxScope<
     Ok(vec![ImportAction::Share { per_myriad, acts: reader.acts(&element.children, scope) }])
 }
 
-/// The acts of each child by themselves, and before them what is done at the beginning.
+/// The actions of each child separately, and before them the actions at the beginning.
 fn branches(
     reader: &mut JmxReader,
     element: &Element,

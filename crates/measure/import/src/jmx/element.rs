@@ -1,4 +1,4 @@
-//! Elements of a plan: what XStream wrote around them is taken off.
+//! Elements of a plan, without the XStream wrapping.
 
 use super::xml::XmlNode;
 
@@ -12,16 +12,16 @@ enum Property {
 /// Names and values.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Properties {
-    /// The name of the whole, or the text of a member that has no names in it.
+    /// The name of the whole, or the text of a member without names.
     pub(super) name: String,
     list: Vec<(String, Property)>,
 }
 
-/// An element of a plan with those below it.
+/// An element of a plan with its children.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Element {
     pub(super) tag: String,
-    /// As the person who wrote the plan called it.
+    /// The name given by the author of the plan.
     pub(super) name: String,
     pub(super) enabled: bool,
     gui: String,
@@ -80,7 +80,7 @@ impl Properties {
             .unwrap_or_default()
     }
 
-    /// All texts in their order, for collections whose members have no names that mean something.
+    /// All texts in order, for collections whose member names have no meaning.
     pub(super) fn texts(&self) -> Vec<&str> {
         let texts = self.list.iter().filter_map(|(_, value)| match value {
             Property::Text(text) => Some(text.as_str()),
@@ -96,7 +96,7 @@ impl Properties {
 }
 
 impl Element {
-    /// The elements of a `hashTree`: each is followed by the tree of those below it.
+    /// The elements of a `hashTree`: each is followed by the tree of its children.
     pub(super) fn all_of(tree: &XmlNode) -> Vec<Self> {
         let mut elements: Vec<Self> = Vec::new();
         for node in &tree.children {
@@ -123,13 +123,13 @@ impl Element {
         }
     }
 
-    /// How a person knows it: its name, with what it is if the name does not say so.
+    /// The title for display: its name, or its class if it has none.
     pub(super) fn title(&self) -> String {
         let class = self.tag.rsplit('.').next().unwrap_or(&self.tag);
         if self.name.is_empty() { class.to_owned() } else { self.name.clone() }
     }
 
-    /// Whether it was made by a part of the interface, which tells apart what has the same class.
+    /// Whether it was made by a certain GUI class, which distinguishes elements of the same class.
     pub(super) fn is_of(&self, gui: &str) -> bool {
         self.gui.rsplit('.').next() == Some(gui)
     }

@@ -5,14 +5,14 @@ use super::super::{
     import_tree::{ImportPiece, ImportText},
 };
 
-/// What a text has besides the text itself.
+/// Remarks about a text.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct TextRemarks(pub(super) Vec<String>);
 
-/// Expressions within expressions; nobody reads more.
+/// The deepest nesting of expressions; nobody reads more.
 const DEPTH_MAX: usize = 20;
 
-/// Reads a text; what is not understood stays as it is, and is remarked.
+/// Reads a text; unsupported parts stay unchanged, with a remark.
 pub(super) fn text(source: &str, remarks: &mut TextRemarks) -> ImportText {
     parse(source, remarks, 0)
 }
@@ -25,7 +25,7 @@ fn parse(source: &str, remarks: &mut TextRemarks, depth: usize) -> ImportText {
         let Some(len) = end_of(&from[2..]) else { break };
         let (inner, behind) = (&from[2..2 + len], &from[2 + len + 1..]);
         if let Some(before) = before.strip_suffix('\\') {
-            // It was escaped, and is text.
+            // It was escaped, and is literal text.
             all.push_str(before);
             all.push_str("${");
             rest = &from[2..];
@@ -45,7 +45,7 @@ fn parse(source: &str, remarks: &mut TextRemarks, depth: usize) -> ImportText {
     all
 }
 
-/// A backslash before what means something to JMeter is taken off; before anything else it stays.
+/// Removes a backslash before a character with a meaning in JMeter; keeps it before any other.
 fn unescaped(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
@@ -58,10 +58,10 @@ fn unescaped(text: &str) -> String {
     plain
 }
 
-/// Nobody reads a longer expression, and looking for its end must not take long.
+/// Nobody reads a longer expression, and the search for its end must not take long.
 const LEN_MAX: usize = 10_000;
 
-/// Where the brace of an expression closes.
+/// The offset of the closing brace of an expression.
 fn end_of(inner: &str) -> Option<usize> {
     let mut depth = 0_usize;
     let bytes = inner.as_bytes();
@@ -76,7 +76,7 @@ fn end_of(inner: &str) -> Option<usize> {
     None
 }
 
-/// A variable or a function with its arguments.
+/// A variable, or a function with its arguments.
 fn expression(inner: &str, remarks: &mut TextRemarks, depth: usize) -> Option<ImportText> {
     let one = |piece| Some(ImportText(vec![piece]));
     if !inner.starts_with("__") {
@@ -91,7 +91,7 @@ fn expression(inner: &str, remarks: &mut TextRemarks, depth: usize) -> Option<Im
     let argument = |idx: usize| arguments.get(idx).map_or("", |argument| argument.trim());
     match name {
         "__P" | "__property" => {
-            // `__property(name, variable, default)`, `__P(name, default)`: without one the former gives its name, the latter 1.
+            // `__property(name, variable, default)`, `__P(name, default)`: without a default the former returns its name, the latter 1.
             let (default, otherwise) = if name == "__P" { (1, "1") } else { (2, argument(0)) };
             let value = arguments.get(default).map_or(otherwise, String::as_str);
             remarks.0.push(format!("the property {} has its value from here: {value}", argument(0)));
@@ -132,7 +132,7 @@ fn kept_in(variable: &str, remarks: &mut TextRemarks) {
     }
 }
 
-/// Cuts arguments at commas that are not escaped and not within an expression.
+/// Splits arguments at commas that are neither escaped nor within an expression.
 fn split(arguments: &str) -> Vec<String> {
     let (mut all, mut one, mut depth) = (Vec::new(), String::new(), 0_usize);
     if arguments.is_empty() {

@@ -1,4 +1,4 @@
-//! Thread groups: who the users are, how many, and for how long.
+//! Thread groups: the users, their number, and their duration.
 
 use fathom_model::units::Nanos;
 
@@ -10,10 +10,10 @@ use super::{
     scope::JmxScope,
 };
 
-/// How the users of a group come, of whatever class it is.
+/// Reads the arrivals of a group, for each class of group.
 type ReadArrivals = fn(&mut JmxReader, &Element, &mut ImportedUser);
 
-/// Those for setUp and tearDown are not among them: they run once for a plan, and with variables and cookies of their own.
+/// Groups for setUp and tearDown are not included: they run once per plan, with their own variables and cookies.
 const GROUPS: &[(&str, ReadArrivals)] = &[
     ("ThreadGroup", usual),
     ("kg.apc.jmeter.threads.SteppingThreadGroup", stepping),
@@ -25,7 +25,7 @@ pub(super) fn is_one(element: &Element) -> bool {
     GROUPS.iter().any(|(tag, _)| *tag == element.tag)
 }
 
-/// Reads a group that is one.
+/// Reads a thread group.
 pub(super) fn read(
     reader: &mut JmxReader,
     element: &Element,
@@ -75,7 +75,7 @@ fn usual(reader: &mut JmxReader, element: &Element, kind: &mut ImportedUser) {
     }
 }
 
-/// The plug-in whose threads come in steps: here they come evenly, in the same time.
+/// The plug-in whose threads arrive in steps: here they arrive evenly, in the same time.
 fn stepping(reader: &mut JmxReader, element: &Element, kind: &mut ImportedUser) {
     let mut number = |property: &str| reader.number(element.text(property).unwrap_or("0"));
     let n_users = number("ThreadGroup.num_threads");
@@ -90,7 +90,7 @@ fn stepping(reader: &mut JmxReader, element: &Element, kind: &mut ImportedUser) 
     reader.remarks.0.push("its users come evenly and not in steps, and leave all at once".to_owned());
 }
 
-/// The plug-in whose threads come and go by a schedule of rows: here as many come as there are at most at a time.
+/// The plug-in whose threads arrive and leave by a schedule of rows: here the number of users is its maximum.
 fn ultimate(reader: &mut JmxReader, element: &Element, kind: &mut ImportedUser) {
     let rows = element.properties.members("ultimatethreadgroupdata");
     let rows: Option<Vec<[u64; 4]>> = rows
@@ -110,7 +110,7 @@ fn ultimate(reader: &mut JmxReader, element: &Element, kind: &mut ImportedUser) 
         let there = rows.iter().filter(|row| full_at(row) <= at && at < ends_at(row).max(full_at(row) + 1));
         there.fold(0_u64, |sum, [users, ..]| sum.saturating_add(*users))
     };
-    // The first of the times at which most are there.
+    // The first of the times with the maximum.
     let peaks = rows.iter().map(|row| (users_at(full_at(row)), full_at(row)));
     let peak = peaks.max_by_key(|&(users, at)| (users, std::cmp::Reverse(at)));
     let Some(((n_users, at), (begin, end))) =
@@ -127,7 +127,7 @@ fn ultimate(reader: &mut JmxReader, element: &Element, kind: &mut ImportedUser) 
     reader.remarks.0.push("its users leave all at once".to_owned());
 }
 
-/// The plug-in that keeps that many threads at work.
+/// The plug-in that keeps a number of threads busy.
 fn concurrency(reader: &mut JmxReader, element: &Element, kind: &mut ImportedUser) {
     let unit = if element.text("Unit") == Some("M") { 60 } else { 1 };
     let mut time = |property: &str| seconds(reader, element, property).map(|time| Nanos(time.0.saturating_mul(unit)));
@@ -141,7 +141,7 @@ fn concurrency(reader: &mut JmxReader, element: &Element, kind: &mut ImportedUse
     }
 }
 
-/// A time of an element in seconds, if it is one and not zero.
+/// A time of an element in seconds, if it is valid and not zero.
 fn seconds(reader: &mut JmxReader, element: &Element, property: &str) -> Option<Nanos> {
     let told = reader.text(element.text(property)?);
     let seconds: f64 = reader.tree.fixed(&told)?.trim().parse().ok()?;
@@ -173,7 +173,7 @@ fn pace(reader: &mut JmxReader, kind: &ImportedUser) -> Option<Nanos> {
     Some(Nanos::from_secs_f64(per_round * 60.0 / throughput.per_minute))
 }
 
-/// How many requests a round has, if it is always the same number.
+/// The number of requests in a round, if it is constant.
 fn n_requests(acts: &[ImportAction]) -> Option<u64> {
     acts.iter().try_fold(0_u64, |sum, act| {
         let n = match act {

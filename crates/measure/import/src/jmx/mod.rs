@@ -1,7 +1,7 @@
 //! Test plans of JMeter, as it saves them (`.jmx`).
 //!
-//! What an element means is a row of [`CONFIGURATIONS`], [`ACTS`] or one of the tables of answers. Whatever is in none of them is
-//! named with its path in the tree.
+//! Each supported element is a row of [`CONFIGURATIONS`], [`ACTS`] or one of the tables for answers. Any other element is
+//! reported with its path in the tree.
 
 mod checks;
 mod condition;
@@ -21,10 +21,10 @@ use super::{
     import_tree::{Extraction, ImportAction, ImportNote, ImportText, ImportTree, ImportedExpect},
 };
 
-/// Adds to a scope; what it gives is done at the beginning of the controller that has it.
+/// Adds to a scope; the returned actions run at the beginning of the controller.
 type Configure = for<'a> fn(&mut JmxReader, &'a Element, &mut JmxScope<'a>) -> Result<Vec<ImportAction>, String>;
 
-/// Elements that hold for their siblings and what is below them.
+/// Elements that apply to their siblings and everything below them.
 const CONFIGURATIONS: &[(&str, Configure)] = &[
     ("Arguments", configuration::variables),
     ("ConfigTestElement", configuration::defaults),
@@ -45,7 +45,7 @@ const CONFIGURATIONS: &[(&str, Configure)] = &[
     ("ResultAction", configuration::on_error),
 ];
 
-/// Reads what an assertion asks for.
+/// Reads an assertion.
 type Assert = fn(&Element, &mut dyn FnMut(&str) -> ImportText) -> Result<Vec<ImportedExpect>, String>;
 
 const ASSERTIONS: &[(&str, Assert)] = &[
@@ -54,19 +54,19 @@ const ASSERTIONS: &[(&str, Assert)] = &[
     ("JSONPathAssertion", checks::json_path),
 ];
 
-/// Reads what an extractor keeps.
+/// Reads an extractor.
 type Extract = fn(&Element, &mut dyn FnMut(&str) -> ImportText) -> Result<Vec<Extraction>, String>;
 
 const EXTRACTORS: &[(&str, Extract)] =
     &[("RegexExtractor", checks::regex), ("BoundaryExtractor", checks::boundary), ("JSONPostProcessor", checks::json)];
 
-/// Does something, with what holds at its place.
+/// Reads an element with actions, within its scope.
 type Perform = fn(&mut JmxReader, &Element, &JmxScope<'_>) -> Result<Vec<ImportAction>, String>;
 
-/// Requests and what steers them.
+/// Requests and controllers.
 const ACTS: &[(&str, Perform)] = &[
     ("HTTPSamplerProxy", sampler::http),
-    // As plans of JMeter before 2.6 call them, which it still loads.
+    // The names in plans of JMeter before 2.6, which it still loads.
     ("HTTPSampler", sampler::http),
     ("HTTPSampler2", sampler::http),
     ("TestAction", controller::pause),
@@ -83,7 +83,7 @@ const ACTS: &[(&str, Perform)] = &[
     ("RandomOrderController", controller::in_any_order),
 ];
 
-/// What only shows results or makes other elements, and sends nothing.
+/// Elements that only display results or create other elements, and send nothing.
 const SILENT: &[&str] = &[
     "ResultCollector",
     "Summariser",
@@ -98,7 +98,7 @@ const SILENT: &[&str] = &[
 /// Reads one plan.
 ///
 /// # Errors
-/// When it is no plan, or when its XML is refused.
+/// The text is not a plan, or its XML is not accepted.
 pub fn read(text: &str) -> Result<ImportTree, Error> {
     let root = xml::read(text.trim_start_matches('\u{feff}'))?;
     let no_plan = |what: &str| Error::Xml { what: what.to_owned(), line: 1 };
@@ -149,7 +149,7 @@ impl JmxReader {
         self.path.pop();
     }
 
-    /// Variables hold everywhere, wherever they are defined.
+    /// Variables are global, wherever they are defined.
     fn definitions(&mut self, elements: &[Element]) {
         for element in elements.iter().filter(|element| element.enabled) {
             self.path.push(element.title());
@@ -170,7 +170,7 @@ impl JmxReader {
         self.tree.notes.extend(left);
     }
 
-    /// The scope of the children of an element, and what their configurations do at the beginning.
+    /// The scope of the children of an element, and the actions of their configurations at the beginning.
     fn apply_configuration<'a>(
         &mut self,
         outside: &JmxScope<'a>,
@@ -208,7 +208,7 @@ impl JmxReader {
         Ok(Vec::new())
     }
 
-    /// What the children of a controller do, one after the other.
+    /// The actions of the children of a controller, in sequence.
     fn acts(&mut self, children: &[Element], outside: &JmxScope<'_>) -> Vec<ImportAction> {
         let (scope, mut acts) = self.apply_configuration(outside, children);
         for child in children {
@@ -217,7 +217,7 @@ impl JmxReader {
         acts
     }
 
-    /// What one child of a controller does.
+    /// The actions of one child of a controller.
     fn act(&mut self, element: &Element, scope: &JmxScope<'_>) -> Vec<ImportAction> {
         if let Some(note) = self.disabled(element).or_else(|| self.unknown(element)) {
             return vec![ImportAction::LeftOut(note)];
@@ -232,13 +232,13 @@ impl JmxReader {
                 )]
             }
         };
-        // What was noticed stands before what it is about.
+        // Remarks precede the actions that they are about.
         acts.splice(..0, self.take_remarks().into_iter().map(ImportAction::LeftOut));
         self.path.pop();
         acts
     }
 
-    /// The note for an element that is switched off.
+    /// The note for a disabled element.
     fn disabled(&mut self, element: &Element) -> Option<ImportNote> {
         if element.enabled || SILENT.contains(&element.tag.as_str()) {
             return None;

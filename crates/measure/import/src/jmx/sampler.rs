@@ -15,10 +15,10 @@ use super::{
     scope::JmxScope,
 };
 
-/// What JMeter says of a body of names and values.
+/// JMeter's content type of a form.
 const FORM: &str = "application/x-www-form-urlencoded; charset=UTF-8";
 
-/// Whose parameters go into the URL.
+/// The methods whose parameters go into the URL.
 const WITH_QUERY: &[&str] = &["GET", "HEAD", "OPTIONS", "TRACE", "DELETE"];
 
 /// A parameter of a request.
@@ -29,7 +29,7 @@ struct Argument {
     equals: bool,
 }
 
-/// An HTTP request with all that holds at its place.
+/// An HTTP request with everything in its scope.
 pub(super) fn http(
     reader: &mut JmxReader,
     element: &Element,
@@ -90,7 +90,7 @@ pub(super) fn http(
     Ok(acts)
 }
 
-/// Scheme, host, port and path; the query of the path stays as it is.
+/// Scheme, host, port and path; the query of the path stays unchanged.
 fn url(reader: &mut JmxReader, own: &Properties, scope: &JmxScope<'_>) -> Result<ImportText, String> {
     let path = scope.property(own, "HTTPSampler.path").unwrap_or_default().trim();
     if path.starts_with("http://") || path.starts_with("https://") {
@@ -135,14 +135,14 @@ fn arguments(reader: &mut JmxReader, own: &Properties, scope: &JmxScope<'_>) -> 
     lines.into_iter().map(read).collect()
 }
 
-/// What is sent behind the head, or in the query.
+/// Sets the body, or the query.
 fn content(reader: &mut JmxReader, request: &mut ImportedRequest, (own, arguments): (&Properties, Vec<Argument>)) {
     let files = own.members_in("HTTPsampler.Files", "HTTPFileArgs.files");
     let file_of = |reader: &mut JmxReader, file: &Properties| reader.text(file.text("File.path").unwrap_or_default());
     let has_no_names = !arguments.is_empty() && arguments.iter().all(|argument| argument.name.is_empty());
     if own.is_on("HTTPSampler.postBodyRaw") || (has_no_names && files.is_empty()) {
         let mut body = ImportText::default();
-        // JMeter keeps the line ends of the machine on which the plan was written as they are in the file.
+        // JMeter keeps the line ends of the machine on which the plan was written, as they are in the file.
         for argument in arguments {
             body.append(argument.value);
         }
@@ -155,7 +155,7 @@ fn content(reader: &mut JmxReader, request: &mut ImportedRequest, (own, argument
             let has_query = encode::split_once(&request.url, '?').is_some();
             request.url.push_str(if has_query { "&" } else { "?" });
             request.url.append(query.clone());
-            // JMeter sends them twice then.
+            // JMeter then sends them twice.
             if request.method == "DELETE" {
                 request.body = ImportedBody::Text(query);
             }
@@ -187,7 +187,7 @@ fn content(reader: &mut JmxReader, request: &mut ImportedRequest, (own, argument
             set_type(request, media);
         }
     } else {
-        // What is told to be encoded already is decoded, and then encoded with the rest.
+        // A parameter marked as encoded is decoded first, and then encoded with the rest.
         let named = arguments.into_iter().filter(|argument| !argument.name.is_empty());
         let fields: Vec<_> = named
             .map(
@@ -199,12 +199,12 @@ fn content(reader: &mut JmxReader, request: &mut ImportedRequest, (own, argument
         if !fields.is_empty() {
             request.body = ImportedBody::Form(fields);
         }
-        // Also without any field.
+        // Even without any field.
         set_type(request, FORM);
     }
 }
 
-/// Says what a body is, unless the plan does.
+/// Sets the content type of a body, unless the plan does.
 fn set_type(request: &mut ImportedRequest, media: &str) {
     if request.header("Content-Type").is_none() {
         request.headers.push(("Content-Type".to_owned(), ImportText::literal(media)));

@@ -1,6 +1,6 @@
-//! What holds for all requests at a place of the tree and below: defaults, headers, timers, checks.
+//! The settings for all requests at a place of the tree and below: defaults, headers, timers, checks.
 //!
-//! Scopes are rules of JMeter: such an element holds for its siblings, whether before or behind it, and for all that is below them.
+//! The rules are those of JMeter: such an element applies to its siblings, whether before or after it, and to everything below them.
 
 use fathom_model::units::Nanos;
 
@@ -10,7 +10,7 @@ use super::super::{
 };
 use super::element::Properties;
 
-/// All that holds at one place.
+/// All settings in effect at one place.
 #[derive(Debug, Clone, Default)]
 pub(super) struct JmxScope<'a> {
     /// Defaults of requests, the nearest last.
@@ -24,7 +24,7 @@ pub(super) struct JmxScope<'a> {
     pub(super) on_error: Option<OnError>,
 }
 
-/// A name and a password for all URLs that begin alike.
+/// A name and a password for all URLs with the same beginning.
 #[derive(Debug, Clone)]
 pub(super) struct Login {
     pub(super) url: String,
@@ -32,7 +32,7 @@ pub(super) struct Login {
 }
 
 impl<'a> JmxScope<'a> {
-    /// Sets a header; the nearer one counts.
+    /// Sets a header; the nearer one takes precedence.
     pub(super) fn set_header(&mut self, name: String, value: ImportText) {
         self.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(&name));
         self.headers.push((name, value));
@@ -43,14 +43,14 @@ impl<'a> JmxScope<'a> {
         own.text(name).or_else(|| self.defaults.iter().rev().find_map(|defaults| defaults.text(name)))
     }
 
-    /// The header of the first login that is for this URL.
+    /// The header of the last login that matches this URL.
     pub(super) fn login(&self, url: &str) -> Option<&ImportText> {
         self.logins.iter().rev().find(|login| url.starts_with(&login.url)).map(|login| &login.header)
     }
 }
 
 impl Login {
-    /// Reads one line of an authorization manager; what it says if it cannot be brought over.
+    /// Reads one line of an authorization manager; the error is the reason why it cannot be converted.
     pub(super) fn of(line: &Properties, text: &mut dyn FnMut(&str) -> ImportText) -> Result<Self, String> {
         let url = line.text("Authorization.url").unwrap_or_default().to_owned();
         let mechanism = line.text("Authorization.mechanism").unwrap_or("BASIC");

@@ -1,4 +1,4 @@
-//! Plans in small, and the scenarios that they become.
+//! Small plans, and the scenarios that they become.
 
 use super::*;
 use crate::{
@@ -17,7 +17,7 @@ fn property(name: &str, value: &str) -> String {
     format!("<stringProp name=\"{name}\">{value}</stringProp>")
 }
 
-/// An element with its properties and those below it.
+/// An element with its properties and children.
 fn element(tag: &str, properties: &[(&str, &str)], below: &str) -> String {
     let properties: String = properties.iter().map(|(name, value)| property(name, value)).collect();
     format!("<{tag} testname=\"{tag}\">{properties}</{tag}><hashTree>{below}</hashTree>")
@@ -166,7 +166,7 @@ fn the_rate_of_a_group_becomes_the_pace_of_its_users() {
     let users = property("ThreadGroup.num_threads", "10");
     let text = plan(&users, &format!("{timer}{}{}", http("/1", ""), http("/2", "")));
     let text = write(&read(&text).unwrap(), "x").unwrap().text;
-    // Ten users with two requests each, at two requests per second in all.
+    // Ten users with two requests each, at two requests per second in total.
     assert!(text.contains("  pace 10s\n"), "{text}");
 }
 
@@ -244,7 +244,7 @@ fn groups_of_plugins_come_as_their_schedules_say() {
     };
     for (tag, users, expected) in [
         (ultimate, rows(&[[20, 0, 30, 60, 10]]), "closed 20 ramp 30s for 90s"),
-        // The second row comes on top of the first; the third when both are gone.
+        // The second row is added to the first; the third begins when both have ended.
         (ultimate, rows(&[[5, 0, 10, 60, 0], [7, 20, 10, 60, 5], [8, 120, 0, 10, 0]]), "closed 12 ramp 30s for 130s"),
         (concurrency, levels("S", ""), "closed 10 ramp 2s for 5s"),
         (concurrency, levels("M", "4"), "closed 10 ramp 120s for 300s repeat 4"),

@@ -1,4 +1,4 @@
-//! XML as JMeter writes it, as a tree: bounded in depth, and without any entities but those that XML has.
+//! XML as JMeter writes it, as a tree: limited in depth, and with the predefined entities of XML only.
 //!
 //! Knows nothing of test plans.
 
@@ -9,10 +9,10 @@ use quick_xml::{
 
 use super::super::Error;
 
-/// Plans have a level per controller and two per level; thirty of them would be hard to read already.
+/// Plans have two XML levels per controller; thirty nested controllers would already be hard to read.
 const DEPTH_MAX: usize = 200;
 
-/// An element with what is in it.
+/// An element with its content.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct XmlNode {
     pub(super) tag: String,
@@ -27,7 +27,7 @@ impl XmlNode {
     }
 }
 
-/// Reads a document, and gives its outermost element.
+/// Reads a document and returns its outermost element.
 pub(super) fn read(text: &str) -> Result<XmlNode, Error> {
     let mut reader = Reader::from_str(text);
     let mut open = vec![XmlNode::default()];

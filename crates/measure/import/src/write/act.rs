@@ -1,4 +1,4 @@
-//! What users do, line by line.
+//! Writes the actions of users, line by line.
 
 use std::fmt::Write as _;
 
@@ -15,14 +15,14 @@ use super::{
     text::{self, plain, quoted, regex, rest_of_line},
 };
 
-/// As many as the tools follow from which is imported, or nearly: browsers and JMeter 20, curl 50.
+/// About as many as the imported tools follow: browsers and JMeter 20, curl 50.
 pub(super) const REDIRECTS: &str = "redirects 20";
-/// The media types that bodies of a scenario say by themselves.
+/// The media types that bodies of a scenario set themselves.
 const FORM: &str = "application/x-www-form-urlencoded";
 const JSON: &str = "application/json";
-/// With a boundary that only the engine knows.
+/// Its boundary is known only to the engine.
 const MULTIPART: &str = "multipart/form-data";
-/// Who waits for others without end waits so long here.
+/// The limit of a wait for others that is unlimited in the input.
 const MEET_MAX: Nanos = Nanos::from_secs(60);
 
 pub(super) fn on_failure(way: OnError) -> &'static str {
@@ -33,7 +33,7 @@ pub(super) fn on_failure(way: OnError) -> &'static str {
     }
 }
 
-/// A share with as many digits as it needs, four at most.
+/// A share with as many digits as needed, at most four.
 pub(super) fn percent(share: f64) -> String {
     let text = format!("{share:.4}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -51,7 +51,7 @@ fn sign(relation: Relation) -> &'static str {
 }
 
 impl Writer<'_> {
-    /// A block; one without a statement would not be read.
+    /// A block; one without a statement would not parse.
     pub(super) fn inside(&mut self, acts: &[ImportAction]) {
         self.depth += 1;
         self.acts(acts);
@@ -95,7 +95,7 @@ impl Writer<'_> {
                 self.acts(acts);
             }
             ImportAction::Repeat { n: Some(n), acts } => self.block(&format!("repeat {n}"), acts),
-            // A number is equal to itself for as long as the run goes on.
+            // The user number is always positive, so the loop runs until the end of the run.
             ImportAction::Repeat { n: None, acts } => self.block("while ${user} > 0", acts),
             ImportAction::If { condition, acts } => {
                 let condition = self.condition(condition);
@@ -121,7 +121,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The first one by its share, and else one of the rest.
+    /// Chooses the first branch by its share, otherwise one of the rest.
     fn one_of(&mut self, branches: &[Vec<ImportAction>]) {
         match branches {
             [] => {}
@@ -187,7 +187,7 @@ impl Writer<'_> {
         self.headers_and_body(request, &name);
         request.expects.iter().for_each(|expect| self.expect(expect, &name));
         request.takes.iter().for_each(|take| self.take(take, &name));
-        // None are followed where nothing is said.
+        // By default none are followed.
         if self.redirects.is_none() && request.redirects == RedirectHandling::Followed {
             self.line(REDIRECTS);
         }
@@ -222,7 +222,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The lines of a body, and the media type that they say.
+    /// The lines of a body, and the media type that they set.
     fn body(&mut self, request: &ImportedRequest, media: &str, name: &str) -> (Vec<String>, Option<&'static str>) {
         match &request.body {
             ImportedBody::None => (Vec::new(), None),
@@ -271,7 +271,7 @@ impl Writer<'_> {
 
     fn field(&self, name: &ImportText, value: &ImportText) -> String {
         let name = self.tree.fixed(name).unwrap_or_else(|| name.to_string());
-        // What is filled in is encoded with the rest.
+        // Placeholders are encoded with the rest.
         let value = ImportText(value.0.iter().cloned().map(unencoded).collect());
         format!("  {} = {}", field_name(&name), rest_of_line(&value, &self.names))
     }
@@ -302,7 +302,7 @@ impl Writer<'_> {
         }
     }
 
-    /// On its line, or on lines below it if it has several.
+    /// On the line of the keyword, or on lines below it if the text has several.
     fn text_body(&self, word: &str, text: &ImportText) -> Vec<String> {
         let mut lines: Vec<ImportText> = vec![ImportText::default()];
         for piece in &text.0 {
@@ -327,7 +327,7 @@ impl Writer<'_> {
         let starts_at_left = !matches!(lines[0].0.first(), Some(ImportPiece::Literal(text)) if text.starts_with(' '));
         if lines.len() == 1 || !starts_at_left || !lines.iter().all(is_even) {
             let line = rest_of_line(text, &self.names);
-            // A text that begins as a file would is told apart by a hole.
+            // A hole distinguishes a text that begins like a file name.
             let line = if word == "body" && line.split_whitespace().next() == Some("from") {
                 line.replacen('f', "${\"f\"}", 1)
             } else {
@@ -337,7 +337,7 @@ impl Writer<'_> {
         }
         let mut all = vec![word.to_owned()];
         for line in &lines {
-            // What a line begins with is kept; only its end would be lost.
+            // The beginning of a line is kept; only its end would be lost.
             let blanks = line.0.first().map_or(0, |piece| match piece {
                 ImportPiece::Literal(text) => text.len() - text.trim_start_matches(' ').len(),
                 _ => 0,
@@ -354,7 +354,7 @@ impl Writer<'_> {
     fn expect(&mut self, expect: &ImportedExpect, step: &str) {
         let line = match expect {
             ImportedExpect::Status(codes) => codes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-            // That holds without saying it.
+            // This is the default.
             ImportedExpect::StatusClass(classes) if *classes == [2, 3] => return,
             ImportedExpect::StatusClass(classes) => {
                 classes.iter().map(|class| format!("{class}xx")).collect::<Vec<_>>().join(", ")
@@ -377,7 +377,7 @@ impl Writer<'_> {
     fn piece(&self, of: AnswerField, test: TextTest, text: &ImportText) -> Option<String> {
         let (subject, text) = match of {
             AnswerField::Body => ("body".to_owned(), text.clone()),
-            // Only a field that is named can be looked at.
+            // Only a named field can be tested.
             AnswerField::Headers => {
                 let literal = text.as_literal().filter(|_| matches!(test, TextTest::Contains | TextTest::Lacks))?;
                 let (name, value) = literal.split_once(':').filter(|(name, _)| text::is_header_name(name))?;
@@ -433,7 +433,7 @@ fn place(of: AnswerField) -> &'static str {
     }
 }
 
-/// A name of a field, between quotes if it has more than a word.
+/// The name of a field, between quotes if it has more than one word.
 fn field_name(name: &str) -> String {
     let name = one_line(name);
     if name == "=" { "\"=\"".to_owned() } else { plain(&name) }
@@ -446,7 +446,7 @@ fn unencoded(piece: ImportPiece) -> ImportPiece {
     }
 }
 
-/// What may not stand in a URL as it is; what is encoded already stays.
+/// Encodes characters that are not allowed in a URL; encoded ones stay.
 fn for_url(literal: &str) -> String {
     let mut all = String::with_capacity(literal.len());
     for char in literal.chars() {
@@ -468,14 +468,14 @@ fn is_json(text: &ImportText) -> bool {
     for piece in &text.0 {
         match piece {
             ImportPiece::Literal(literal) => filled.push_str(literal),
-            // A number stands alone as well as within a text.
+            // A number is valid alone as well as within a string.
             _ => filled.push('1'),
         }
     }
     serde_json::from_str::<serde::de::IgnoredAny>(&filled).is_ok()
 }
 
-/// The fields of a form whose names and values stand there as they are.
+/// The fields of a form whose names and values are not encoded.
 fn simple_fields(text: &ImportText) -> Option<Vec<(ImportText, ImportText)>> {
     let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
     let mut fields: Vec<(ImportText, Option<ImportText>)> = vec![(ImportText::default(), None)];
@@ -505,7 +505,7 @@ fn simple_fields(text: &ImportText) -> Option<Vec<(ImportText, ImportText)>> {
                     }
                 }
             }
-            // What is not encoded now may need none, and would be encoded by a form.
+            // A value that is not encoded now may need no encoding, but a form would encode it.
             ImportPiece::Variable(_) => return None,
             piece => fields.last_mut()?.1.as_mut()?.push(piece.clone()),
         }

@@ -1,4 +1,4 @@
-//! Names of steps, variables and data sets: what the inputs call them, as a scenario can write it.
+//! Names of steps, variables and data sets: the names of the inputs, made valid for a scenario.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,15 +7,15 @@ use super::{
     pieces::{cut_origin, one_line},
 };
 
-/// Words that make values by themselves.
+/// The names of generators.
 const OWN: &[&str] = &["rand", "seq", "chars", "uuid", "now", "user", "iteration", "round", "env"];
-/// What a name of a step is cut to: it stands in tables.
+/// The longest name of a step: it appears in tables.
 const LEN_MAX: usize = 60;
 
 /// All names of one scenario.
 #[derive(Debug, Default)]
 pub(super) struct NameTable {
-    /// How a hole names a variable or a column.
+    /// The text by which a hole names a variable or a column.
     variables: HashMap<String, String>,
     sets: Vec<String>,
     steps: UsedNames,
@@ -24,16 +24,16 @@ pub(super) struct NameTable {
     unknown: Vec<String>,
 }
 
-/// Names that are given already.
+/// Names that are already used.
 #[derive(Debug, Default)]
 struct UsedNames {
     names: HashSet<String>,
-    /// The number from which on a name may be free: recordings ask for the same many times.
+    /// The next number to try for a name: recordings repeat the same request many times.
     numbers: HashMap<String, u64>,
 }
 
 impl UsedNames {
-    /// The name, or with the first number behind it that makes it another one.
+    /// Returns the name, with the first number appended that makes it unique if necessary.
     fn unique(&mut self, base: &str, between: &str) -> String {
         let mut name = base.to_owned();
         let mut number = self.numbers.get(base).copied().unwrap_or(2);
@@ -46,7 +46,7 @@ impl UsedNames {
     }
 }
 
-/// A word of letters, digits and lines.
+/// A word of letters, digits, underscores and dashes.
 pub(super) fn word(name: &str) -> String {
     let mut word: String = name
         .trim()
@@ -92,7 +92,7 @@ impl NameTable {
             }
         }
         names.used = used_variables(story, requests);
-        // Without names the first row of the file has them, and JMeter knows them all.
+        // If the columns are unnamed, the first row of the file names them, and JMeter knows them all.
         let open: Vec<usize> = (0..story.data.len()).filter(|idx| story.data[*idx].columns.is_none()).collect();
         for name in names.used.clone() {
             if names.variables.contains_key(&name) {
@@ -121,7 +121,7 @@ impl NameTable {
         self.used.iter().any(|used| used == name)
     }
 
-    /// What is used, and what nothing gives a value.
+    /// The variables that are used but never set.
     pub(super) fn unknown(&self) -> &[String] {
         &self.unknown
     }
@@ -131,14 +131,14 @@ impl NameTable {
         self.steps.unique(&several_words(told, "step"), " ")
     }
 
-    /// A name that no user has; a share would be read at its end.
+    /// A name that no user has; a share at its end would be parsed as one.
     pub(super) fn unique_user(&mut self, told: &str) -> String {
         let plain = several_words(told, "user").replace('%', "");
         self.users.unique(&plain, " ")
     }
 }
 
-/// Words with one blank between them; a comment cannot begin in a name.
+/// Words with one blank between them; a name must not begin a comment.
 fn several_words(told: &str, otherwise: &str) -> String {
     let line = one_line(told);
     let words: Vec<_> =
@@ -149,11 +149,11 @@ fn several_words(told: &str, otherwise: &str) -> String {
     if name.is_empty() { otherwise.to_owned() } else { name.to_owned() }
 }
 
-/// All variables that something fills in, also those of which others are made.
+/// All variables in use, including those that others contain.
 fn used_variables(story: &ImportTree, requests: &[&ImportedRequest]) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for request in requests {
-        // The host is known before; what is behind it is filled in.
+        // The host is known before the run; the rest is filled in.
         let mut request = (*request).clone();
         let cut = cut_origin(&request.url, |piece| story.fixed(&ImportText(vec![piece.clone()])));
         request.url = cut.map_or(ImportText::default(), |(_, path)| path);

@@ -10,7 +10,7 @@ pub(super) fn one_line(text: &str) -> String {
     plain.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Cuts a URL behind its host and port, which must be known.
+/// Splits a URL after its host and port, which must be known.
 pub(super) fn cut_origin(
     url: &ImportText,
     value: impl Fn(&ImportPiece) -> Option<String>,
@@ -19,7 +19,7 @@ pub(super) fn cut_origin(
     let mut pieces = url.0.iter();
     for piece in pieces.by_ref() {
         let text = value(piece)?;
-        // Behind the scheme and its slashes the host ends at the next sign.
+        // After the scheme and its slashes, the host ends at the next delimiter.
         let authority = authority_at(&format!("{origin}{text}"));
         let begin = authority.map_or(usize::MAX, |at| at.saturating_sub(origin.len()));
         let end = text.get(begin..).and_then(|rest| rest.find(['/', '?', '#']));

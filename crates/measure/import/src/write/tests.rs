@@ -81,7 +81,7 @@ fn json_and_forms_are_written_as_such() {
     assert!(
         matches!(form.body.unwrap().content, BodyContent::Form(fields) if fields.len() == 2) && form.headers.is_empty()
     );
-    // A form would encode it another way.
+    // A form would encode it differently.
     let other = with("application/x-www-form-urlencoded", "a=x y");
     assert!(matches!(other.body.unwrap().content, BodyContent::Text(_)) && other.headers.len() == 1);
     let broken = with("application/json", "{");

@@ -26,13 +26,13 @@ pub(super) fn rest_of_line(text: &ImportText, names: &NameTable) -> String {
     line
 }
 
-/// Adds a character; what could not be read is written as a hole that holds it.
+/// Appends a character; one that would not parse is written as a hole.
 fn push(line: &mut String, char: char, as_hole: bool) {
     match char {
         '\n' => line.push_str("${\"\\n\"}"),
         '\r' => line.push_str("${\"\\r\"}"),
         '\t' => line.push_str("${\"\\t\"}"),
-        // Nothing in a scenario stands for another one.
+        // A scenario has no notation for other control characters.
         char if char.is_control() => line.push(char::REPLACEMENT_CHARACTER),
         '"' | '\\' if as_hole => {
             line.push_str("${\"\\");
@@ -44,7 +44,7 @@ fn push(line: &mut String, char: char, as_hole: bool) {
             line.push(char);
             line.push_str("\"}");
         }
-        // A dollar and a brace would open a hole; two dollars before a brace are one.
+        // A dollar and a brace would open a hole; two dollars before a brace mean one.
         '{' if line.ends_with('$') => line.push_str("${"),
         char => line.push(char),
     }
@@ -74,7 +74,7 @@ pub(super) fn quoted(text: &ImportText, names: &NameTable) -> String {
     line
 }
 
-/// What stands between quotes.
+/// The text to write between quotes.
 fn escaped(text: &str) -> String {
     let mut all = String::with_capacity(text.len());
     for char in text.chars() {
@@ -98,7 +98,7 @@ pub(super) fn plain(text: &str) -> String {
     if is_word { text.to_owned() } else { format!("\"{}\"", escaped(text)) }
 }
 
-/// A regular expression between slashes; nothing if it cannot be written.
+/// A regular expression between slashes; `None` if it cannot be written.
 pub(super) fn regex(pattern: &str) -> Option<String> {
     let mut all = String::from("/");
     let mut chars = pattern.chars();
@@ -120,7 +120,7 @@ pub(super) fn regex(pattern: &str) -> Option<String> {
     Some(all)
 }
 
-/// A piece that is filled in.
+/// A piece as a hole.
 pub(super) fn hole(piece: &ImportPiece, names: &NameTable) -> String {
     format!("${{{}}}", source(piece, names))
 }
@@ -143,7 +143,7 @@ fn source(piece: &ImportPiece, names: &NameTable) -> String {
     }
 }
 
-/// Whether a field of this name can stand in a scenario (RFC 9110 section 5.6.2).
+/// Whether a field of this name is possible in a scenario (RFC 9110 section 5.6.2).
 pub(super) fn is_header_name(name: &str) -> bool {
     !name.is_empty()
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))

@@ -1,4 +1,4 @@
-//! A server on loopback that writes down what it is asked, and the runs that ask it.
+//! A server on loopback that records its requests, and the runs that send them.
 
 use std::{
     fmt::Write as _,
@@ -20,7 +20,7 @@ use fathom_sys::{clock, policy::Policy};
 pub(crate) struct Request {
     /// Method and target.
     pub(crate) line: String,
-    /// In the order in which they came, with names in lower case.
+    /// In the order of arrival, with names in lower case.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: String,
 }
@@ -30,7 +30,7 @@ impl Request {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// Without what follows from the connection and the body, in an order of its own.
+    /// The request without headers that depend on the connection and the body, sorted for comparison.
     pub(crate) fn compared(mut self) -> Self {
         let by_itself = ["host", "content-length", "connection", "keep-alive", "expect"];
         self.headers.retain(|(name, _)| !by_itself.contains(&name.as_str()));
@@ -47,13 +47,13 @@ impl Request {
         self
     }
 
-    /// As it is kept in a file: lines that can be read.
+    /// The form in which it is kept in a file: readable lines.
     pub(crate) fn written(&self) -> String {
         let mut text = format!("{}\n", self.line);
         for (name, value) in &self.headers {
             let _ = writeln!(text, "  {name}: {value}");
         }
-        // Ends of lines are sent as they are.
+        // Line ends are sent unchanged.
         for line in self.body.replace('\r', "\\r").lines() {
             let _ = writeln!(text, "  | {line}");
         }
@@ -61,7 +61,7 @@ impl Request {
     }
 }
 
-/// Percent-encoding means the same in either case (RFC 3986 section 2.1), and tools differ in it.
+/// Percent-encoding ignores case (RFC 3986 section 2.1), and tools differ in it.
 fn upper_hex(text: &str) -> String {
     let mut pieces = text.split('%');
     let first = pieces.next().unwrap_or_default().to_owned();
@@ -73,7 +73,7 @@ fn upper_hex(text: &str) -> String {
     })
 }
 
-/// What a server answers: a status, header fields and a body.
+/// The answer of a server: a status, header fields and a body.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
@@ -86,7 +86,7 @@ impl Answer {
         Self { status, headers: headers.collect(), body: body.to_owned() }
     }
 
-    /// Nothing but that it went well.
+    /// An empty success.
     pub(crate) fn fine() -> Self {
         Self::new(200, &[], "")
     }
@@ -100,14 +100,14 @@ impl Answer {
     }
 }
 
-/// The server; it ends when the test does.
+/// The server; it ends with the test.
 pub(crate) struct Recorder {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Recorder {
-    /// Answers each request as it is told.
+    /// Answers each request with the result of `answer`.
     pub(crate) fn start(answer: impl FnMut(&Request) -> Answer + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -120,7 +120,7 @@ impl Recorder {
                 thread::spawn(move || {
                     let mut reader = BufReader::new(&stream);
                     while let Some(request) = read(&mut reader) {
-                        // Written down before the answer, so that whoever has all answers finds all requests.
+                        // Recorded before the answer, so that a client with all answers finds all requests.
                         let bytes = (answer.lock().unwrap())(&request).bytes();
                         seen.lock().unwrap().push(request);
                         if (&stream).write_all(bytes.as_bytes()).is_err() {
@@ -133,17 +133,17 @@ impl Recorder {
         recorder
     }
 
-    /// What was asked so far, as it is compared.
+    /// The requests so far, in the form for comparison.
     pub(crate) fn seen(&self) -> Vec<Request> {
         self.seen.lock().unwrap().iter().cloned().map(Request::compared).collect()
     }
 
-    /// What was asked so far, as it is kept in a file.
+    /// The requests so far, in the form of the file.
     pub(crate) fn written(&self) -> String {
         self.seen().iter().map(Request::written).collect()
     }
 
-    /// One user goes through the file of a scenario so often, by the real engine.
+    /// Runs a scenario file with one user and `n_iterations` iterations on the real engine.
     pub(crate) fn play(&self, file: &Path, n_iterations: u32) -> UsersRecord {
         let settings = Settings::default()
             .with("file", file.to_str().unwrap())
@@ -154,7 +154,7 @@ impl Recorder {
         let phases = Phases {
             warmup_max_ns: Nanos::ZERO,
             is_warmup_whole: false,
-            // It ends when the user is through; a busy machine has time for that.
+            // It ends when the user is done; this is enough time for a busy machine.
             measure_ns: Nanos::from_secs(60),
             interval_ns: Nanos::from_millis(100),
         };
@@ -177,14 +177,14 @@ impl Recorder {
     }
 }
 
-/// Puts the files beside a plan into a folder, for what runs there.
+/// Copies the files of a plan into a folder, for the tools that run there.
 pub(crate) fn lay_out(files: &[&str], here: &Path) {
     for file in files {
         fs::copy(super::folder().join(file), here.join(file)).unwrap();
     }
 }
 
-/// Fails with the first line that differs, for both are long.
+/// Fails with the first line that differs, because both texts are long.
 pub(crate) fn assert_alike(ours: &str, theirs: &str) {
     let (mut asked, mut lines) = ("", (ours.lines(), theirs.lines()));
     loop {
@@ -197,7 +197,7 @@ pub(crate) fn assert_alike(ours: &str, theirs: &str) {
     }
 }
 
-/// The next request of a connection; nothing when there is none.
+/// The next request of a connection; `None` if there is none.
 fn read(reader: &mut BufReader<&TcpStream>) -> Option<Request> {
     let mut lines = Vec::new();
     loop {

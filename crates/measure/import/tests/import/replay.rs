@@ -1,4 +1,4 @@
-//! What a recording, a plan and command lines send, and what our users send of it, request by request.
+//! Compares the requests of a recording, a plan and command lines with those of the imported scenario, one by one.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,10 +15,10 @@ use super::{
     recorder::{Answer, Recorder, Request, assert_alike, lay_out},
 };
 
-/// How often the only user of the plan goes through.
+/// The number of iterations of the plan's only user.
 const N_ROUNDS: u32 = 3;
 
-/// A shop that knows who has logged in.
+/// A shop that tracks logins.
 fn shop() -> Recorder {
     let mut n_polls = 0;
     Recorder::start(move |request| {
@@ -44,10 +44,10 @@ fn shop() -> Recorder {
     })
 }
 
-/// What JMeter sends for the plan; nothing where there is no JMeter 5.6.3.
+/// The requests that JMeter sends for the plan; `None` without JMeter 5.6.3.
 fn jmeter(plan: &Path) -> Option<String> {
     let here = tempfile::tempdir().unwrap();
-    // It keeps a log of each of its runs where it runs.
+    // It writes a log of each run to its working directory.
     let version =
         Command::new("jmeter").arg("--version").current_dir(here.path()).stderr(Stdio::null()).output().ok()?;
     if !String::from_utf8_lossy(&version.stdout).contains("5.6.3") {
@@ -68,7 +68,7 @@ fn jmeter(plan: &Path) -> Option<String> {
     Some(recorder.written())
 }
 
-/// What JMeter 5.6.3 sent for the plan; `BLESS=1` asks it again.
+/// The requests that JMeter 5.6.3 sent for the plan; `BLESS=1` records them again.
 fn expected() -> PathBuf {
     folder().join("shop.requests")
 }
@@ -76,7 +76,7 @@ fn expected() -> PathBuf {
 #[test]
 fn what_is_expected_of_a_plan_is_what_jmeter_sends() {
     let Some(sent) = jmeter(&folder().join("shop.jmx")) else {
-        // Also in CI, which compares our users with what JMeter sent when the file was made.
+        // Also in CI, which compares the scenario with the requests that JMeter sent when the file was recorded.
         return fathom_testkit::skip_everywhere("there is no JMeter 5.6.3");
     };
     if std::env::var_os("BLESS").is_some() {
@@ -85,7 +85,7 @@ fn what_is_expected_of_a_plan_is_what_jmeter_sends() {
     assert_alike(&sent, &fs::read_to_string(expected()).unwrap());
 }
 
-/// Without the fields that JMeter writes into each part of a form, and a scenario cannot: readers take parts without them alike.
+/// Removes the fields that JMeter writes into each part of a form and a scenario cannot; servers read the parts the same without them.
 fn without_fields_of_parts(requests: &str) -> String {
     let is_kept = |line: &&str| {
         !line.starts_with("  | Content-Transfer-Encoding: ")
@@ -106,7 +106,7 @@ fn a_scenario_from_a_plan_sends_what_jmeter_sends() {
     assert_eq!((users.n_started, users.n_finished, users.n_gave_up), (1, N_ROUNDS.into(), 0));
 }
 
-/// The requests of a recording as they were sent, and what came back.
+/// The requests of a recording as sent, with their answers.
 fn recorded(file: &str) -> Vec<(Request, Answer)> {
     let archive: Value = serde_json::from_slice(&fs::read(folder().join(file)).unwrap()).unwrap();
     let pairs = |message: &Value| -> Vec<(String, String)> {
@@ -119,7 +119,7 @@ fn recorded(file: &str) -> Vec<(Request, Answer)> {
         let mut headers: Vec<_> = pairs(asked).into_iter().map(|(name, value)| (name.to_lowercase(), value)).collect();
         let body = asked["postData"]["text"].as_str();
         if body.is_none() {
-            // The import says that it could not bring over a body that was not recorded.
+            // The import reports that it could not convert a body that was not recorded.
             headers.retain(|(name, _)| name != "content-type");
         }
         let request = Request {
@@ -164,7 +164,7 @@ fn a_scenario_from_curl_sends_what_curl_sends() {
     lay_out(&["note.txt"], here.path());
     let (theirs, ours) = (Recorder::start(|_| Answer::fine()), Recorder::start(|_| Answer::fine()));
     let text = fs::read_to_string(folder().join("commands.curl")).unwrap();
-    // The same lines in a real shell; no file of the person who runs the test may change what is sent.
+    // The same lines in a real shell; no configuration file of the person who runs the test may change the requests.
     let shell = Command::new("bash")
         .args(["-c", &text.replace("127.0.0.1:8126", &theirs.address.to_string())])
         .current_dir(here.path())
@@ -178,7 +178,7 @@ fn a_scenario_from_curl_sends_what_curl_sends() {
     let file = here.path().join("commands.scenario");
     fs::write(&file, imported.text).unwrap();
     let users = ours.play(&file, 1);
-    // Each calls itself by its own name.
+    // Each sends its own user agent.
     let nameless = |requests: &str| -> String {
         let is_kept =
             |line: &&str| !["curl/", "fathom"].iter().any(|name| line.starts_with(&format!("  user-agent: {name}")));

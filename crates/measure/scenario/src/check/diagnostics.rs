@@ -1,4 +1,4 @@
-//! What is gathered while a scenario is looked at, and how its statements are gone through.
+//! Collects the diagnostics of a scenario, and visits its statements.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use super::super::{
     diagnostic::{Diagnostic, FAULTS_MAX},
 };
 
-/// What was found, each once: a part is looked at for each user who does it.
+/// The diagnostics, each once: a part is checked for each user who runs it.
 #[derive(Default)]
 pub(super) struct Diagnostics {
     pub(super) all: Vec<Diagnostic>,
@@ -15,7 +15,7 @@ pub(super) struct Diagnostics {
 }
 
 impl Diagnostics {
-    /// Whether there is more than a person reads at once: nothing needs to be found out any more.
+    /// Whether there are more than a person reads at once, so that checking can stop.
     pub(super) fn is_full(&self) -> bool {
         self.all.len() >= 10 * FAULTS_MAX
     }
@@ -27,7 +27,7 @@ impl Diagnostics {
     }
 }
 
-/// Looks at all statements, also at those within others.
+/// Visits all statements, including nested ones.
 pub(super) fn for_each_statement<'a>(
     blocks: impl IntoIterator<Item = &'a [Statement]>,
     look: &mut impl FnMut(&'a Statement),

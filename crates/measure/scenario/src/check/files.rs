@@ -1,4 +1,4 @@
-//! Files that a scenario names: whether they are there, and which columns data sets have.
+//! Checks the files that a scenario names: whether they exist, and which columns data sets have.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,13 +16,13 @@ use super::{
     Diagnostics, steps,
 };
 
-/// Larger files are not read whole to check them: it takes seconds.
+/// Larger files are not read completely during the check, because that takes seconds.
 const WHOLE_MAX: u64 = 64 << 20;
 
-/// The first two rows of a file of values lie within this, or it is none.
+/// The first two rows of a data file fit in this, or it is not a data file.
 const FIRST_ROWS_MAX: u64 = 1 << 20;
 
-/// The columns of each data set, as far as they could be read.
+/// The columns of each data set, if they could be read.
 pub(super) type Columns = BTreeMap<String, BTreeSet<String>>;
 
 pub(super) fn check(scenario: &Scenario, folder: &Path, found: &mut Diagnostics) -> Columns {
@@ -60,7 +60,7 @@ fn is_there(file: &Name, folder: &Path, found: &mut Diagnostics) {
     }
 }
 
-/// A device or a pipe would be waited for.
+/// Reading a device or a pipe would block.
 fn not_a_file(file: &Name) -> Diagnostic {
     Diagnostic::error(file.span, format!("`{}` is no file", file.text))
 }
@@ -110,7 +110,7 @@ fn columns_of(set: &DataSetDef, folder: &Path) -> Result<Option<BTreeSet<String>
     if n_values != names.len() {
         return Err(wrong(format!("{} columns are named, its first row has {n_values} values", names.len())));
     }
-    // Columns that the scenario itself names twice are told where it does.
+    // Duplicate column names in the scenario itself are reported there.
     let is_told = names.iter().collect::<BTreeSet<_>>().len() < set.columns.len();
     if metadata.len() <= WHOLE_MAX && !is_told {
         DataRows::read(&path, &DataLayout::of(set)).map_err(|error| match error {

@@ -1,4 +1,4 @@
-//! Values: each user is followed from `setup` to `teardown`, and every hole must have something by then.
+//! Checks values: follows each user from `setup` to `teardown`, where every hole must have a value when it is reached.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use super::{
     names::{known_names, part_order},
 };
 
-/// Parts within parts multiply: what a person writes stays far below.
+/// Nested parts multiply the visits; scenarios written by people stay far below.
 const VISITS_MAX: usize = 100_000;
 
 pub(super) fn check(scenario: &Scenario, columns: &Columns, found: &mut Diagnostics) {
@@ -53,17 +53,17 @@ pub(super) fn check(scenario: &Scenario, columns: &Columns, found: &mut Diagnost
     unused(scenario, &read, found);
 }
 
-/// What holes name, whoever reads it.
+/// The names that holes read, for all users.
 #[derive(Default)]
 struct ReadNames<'a> {
     variables: BTreeSet<&'a str>,
     columns: BTreeSet<(&'a str, &'a str)>,
 }
 
-/// A user on his way.
+/// A user on the way through the script.
 struct ValueFlow<'a, 'f> {
     scenario: &'a Scenario,
-    /// His name, where there are others.
+    /// The user's name, if there are others.
     user_name: Option<&'a Name>,
     columns: &'f Columns,
     found: &'f mut Diagnostics,
@@ -71,11 +71,11 @@ struct ValueFlow<'a, 'f> {
     n_visits: usize,
     /// The variables that may have a value by now.
     set: BTreeSet<&'a str>,
-    /// The variables that get one at some time, with the first place.
+    /// The variables that get a value at some time, with the first place.
     ever_set: BTreeMap<&'a str, Span>,
-    /// How many loops there are around.
+    /// The number of enclosing loops.
     n_loops: usize,
-    /// Where parts stand; those before this one can be done here.
+    /// The positions of the parts; only those before `above` may run here.
     parts: &'f BTreeMap<&'a str, usize>,
     above: usize,
     /// The names of the data sets.
@@ -129,7 +129,7 @@ impl<'a> ValueFlow<'a, '_> {
         }
     }
 
-    /// Goes into a part, from which only those above it can be reached: there is no way round in circles.
+    /// Enters a part. It can reach only parts above it, so there are no cycles.
     fn within(&mut self, part: &Do, go: impl FnOnce(&mut Self, &'a [Statement])) {
         if let Some(idx) = self.parts.get(part.name.text.as_str()).copied().filter(|idx| *idx < self.above) {
             let above = std::mem::replace(&mut self.above, idx);
@@ -217,7 +217,7 @@ impl<'a> ValueFlow<'a, '_> {
     fn test(&mut self, test: &'a TestExpr) {
         for text in test.texts() {
             for hole in text.holes() {
-                // Whether a variable has a value may be asked at any time.
+                // Testing whether a variable has a value is always allowed.
                 if test.predicate == TestPredicate::Exists
                     && let HoleSource::Variable(name) = &hole.source
                     && self.ever_set.contains_key(name.text.as_str())
@@ -272,7 +272,7 @@ impl<'a> ValueFlow<'a, '_> {
         self.found.add(fault.fix(fix).suggest(nearest(&name.text, self.ever_set.keys().copied())));
     }
 
-    /// Who it is that lacks something.
+    /// Names the user who lacks a value.
     fn user_label(&self) -> String {
         self.user_name.map_or(String::new(), |who| format!("for the user {}", who.text))
     }
@@ -294,7 +294,7 @@ impl<'a> ValueFlow<'a, '_> {
     }
 }
 
-/// What is there for nobody.
+/// Reports unused data sets, columns and variables.
 fn unused(scenario: &Scenario, read: &ReadNames<'_>, found: &mut Diagnostics) {
     let used: BTreeSet<&str> = read.columns.iter().map(|(set, _)| *set).collect();
     for set in &scenario.data {

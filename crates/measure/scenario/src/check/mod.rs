@@ -1,4 +1,4 @@
-//! What is wrong with a scenario that can be read: names that name nothing, values that are never there, files that are missing.
+//! Checks a parsed scenario: names that do not resolve, values that are never set, files that are missing.
 
 mod diagnostics;
 mod files;
@@ -15,15 +15,15 @@ use super::{
 
 use diagnostics::{Diagnostics, for_each_statement, steps};
 
-/// Looks at all that needs more than the form of the text; files are looked for in the folder of the scenario.
+/// Runs all checks that need more than the grammar; files are looked up in the folder of the scenario.
 ///
-/// A scenario with an error must not run; one with warnings may. They come in the order of the text.
+/// A scenario with an error must not run; one with warnings may. The diagnostics are in the order of the text.
 #[must_use]
 pub fn check(scenario: &Scenario, folder: &Path) -> Vec<Diagnostic> {
     all(scenario, |found| files::check(scenario, folder, found))
 }
 
-/// The same of a text without a folder: it is not looked whether its files are there.
+/// Checks a text without a folder: its files are not looked up.
 pub(super) fn check_text(scenario: &Scenario) -> Vec<Diagnostic> {
     all(scenario, |_| files::Columns::new())
 }
@@ -36,7 +36,7 @@ fn all(scenario: &Scenario, columns: impl FnOnce(&mut Diagnostics) -> files::Col
     flow::check(scenario, &columns, &mut found);
     let mut all = found.all;
     all.sort_by_key(|diagnostic| (diagnostic.span.start, diagnostic.severity));
-    // Errors come before warnings where not all have room.
+    // If not all fit, errors have priority over warnings.
     if all.len() > FAULTS_MAX {
         all.sort_by_key(|diagnostic| diagnostic.severity);
         all.truncate(FAULTS_MAX);
@@ -45,7 +45,7 @@ fn all(scenario: &Scenario, columns: impl FnOnce(&mut Diagnostics) -> files::Col
     all
 }
 
-/// Whether nothing keeps a scenario from running.
+/// Whether no error keeps a scenario from running.
 #[must_use]
 pub fn is_sound(diagnostics: &[Diagnostic]) -> bool {
     diagnostics.iter().all(|diagnostic| diagnostic.severity != Severity::Error)

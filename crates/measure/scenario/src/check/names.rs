@@ -1,4 +1,4 @@
-//! Names: once each, and known where they are used; users with their shares.
+//! Checks that names are unique, and known where they are used; checks the shares of users.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,7 +10,7 @@ use super::{
     Diagnostics, for_each_statement,
 };
 
-/// What shares may miss of the whole by rounding: three times 33.3 %.
+/// The rounding error allowed in the sum of shares: three times 33.3 %.
 const SHARES_OFF_MAX: f64 = 0.15;
 
 pub(super) fn check(scenario: &Scenario, found: &mut Diagnostics) {
@@ -42,7 +42,7 @@ pub(super) fn check(scenario: &Scenario, found: &mut Diagnostics) {
     meetings(scenario, found);
 }
 
-/// What there is to choose from, as far as it fits on a line.
+/// The known names, as many as fit on a line.
 pub(super) fn known_names(known: &[&str]) -> String {
     const SHOWN_MAX: usize = 8;
     match known {
@@ -67,13 +67,13 @@ fn unique<'a>(what: &str, names: &[&'a Name], found: &mut Diagnostics) -> BTreeM
     known
 }
 
-/// Where each part stands among the others.
+/// The position of each part among the others.
 pub(super) fn part_order(scenario: &Scenario) -> BTreeMap<&str, usize> {
-    // The first one of a name counts: of the others it is told that they are too many.
+    // The first part of a name counts: the others are reported as duplicates.
     scenario.parts.iter().enumerate().rev().map(|(idx, part)| (part.name.text.as_str(), idx)).collect()
 }
 
-/// Each part is done by somebody, and does only those above it.
+/// Checks that each part is used, and uses only parts above it.
 fn parts(scenario: &Scenario, found: &mut Diagnostics) {
     let places = part_order(scenario);
     let mut done = HashSet::new();
@@ -143,7 +143,7 @@ fn empty(user: &UserDef, found: &mut Diagnostics) {
     }
 }
 
-/// A meeting of more users than there are would hold each of them up for nothing.
+/// A meeting of more users than exist would delay each of them for nothing.
 fn meetings(scenario: &Scenario, found: &mut Diagnostics) {
     let Some(UserLoadModel::Closed { users, .. }) = scenario.load.as_ref().map(|coming| &coming.model) else { return };
     for_each_statement(scenario.blocks(), &mut |statement| {

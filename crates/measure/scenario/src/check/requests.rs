@@ -1,4 +1,4 @@
-//! Requests: header fields, relative paths, and what cannot end.
+//! Checks requests: header fields, relative paths, and endless loops.
 
 use super::{
     super::{
@@ -10,10 +10,10 @@ use super::{
     Diagnostics, for_each_statement, steps,
 };
 
-/// What follows from the body, and would contradict it.
+/// These follow from the body; a given value could contradict it.
 const FRAMING: [&str; 2] = ["content-length", "transfer-encoding"];
 
-/// Those of RFC 9110, RFC 5789, RFC 4918, RFC 3253 and RFC 5323, and what caches know.
+/// The methods of RFC 9110, RFC 5789, RFC 4918, RFC 3253 and RFC 5323, and those that caches know.
 const METHODS: [&str; 20] = [
     "GET",
     "HEAD",
@@ -62,7 +62,7 @@ pub(super) fn check(scenario: &Scenario, found: &mut Diagnostics) {
     for_each_statement(scenario.blocks(), &mut |statement| endless(statement, found));
 }
 
-/// A method that no standard has may be meant, and is more often a slip of the finger.
+/// A method outside the standards may be intended, but is more often a typing error.
 fn method(step: &StepDef, found: &mut Diagnostics) {
     let method = step.method.text.as_str();
     if METHODS.contains(&method) {
@@ -97,7 +97,7 @@ fn field(header: &HeaderDef, found: &mut Diagnostics) {
     remark(&header.value, header.span, found);
 }
 
-/// What looks like a comment where there are none.
+/// Reports text that looks like a comment where comments are not possible.
 fn remark(text: &Template, span: Span, found: &mut Diagnostics) {
     let is_one_line =
         text.pieces.iter().all(|piece| !matches!(piece, TemplatePiece::Text(text) if text.contains('\n')));
@@ -108,7 +108,7 @@ fn remark(text: &Template, span: Span, found: &mut Diagnostics) {
     }
 }
 
-/// Loops that nothing ends, and ways that nobody takes.
+/// Reports loops that never end, and branches that are never taken.
 fn endless(statement: &Statement, found: &mut Diagnostics) {
     match statement {
         Statement::While(looped) if looped.max.is_none() => {

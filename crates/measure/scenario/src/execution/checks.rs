@@ -1,4 +1,4 @@
-//! What is looked for in an answer: values that are taken, and what is expected.
+//! Examines answers: takes values from them, and checks expectations.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -15,18 +15,18 @@ use super::{
 };
 use crate::ast::{self, CompareOp, MatchPick, StatusPattern};
 
-/// An answer with all that is known of it.
+/// An answer with all its data.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AnswerView<'m> {
     pub(crate) status: u16,
     pub(crate) message: HttpMessage<'m>,
-    /// As it was meant; as it came when nobody looks at it.
+    /// The decoded body; the received bytes if no check reads it.
     pub(crate) body: Result<&'m [u8], BodyError>,
     /// From the first byte of the request to the last one of the answer.
     pub(crate) took: Nanos,
 }
 
-/// Where a value is found.
+/// Finds a value in an answer.
 #[derive(Debug, Clone)]
 pub(crate) enum Finder {
     Json(JsonPointer),
@@ -38,18 +38,18 @@ pub(crate) enum Finder {
     Body,
 }
 
-/// A value that is kept.
+/// A value to be kept.
 #[derive(Debug, Clone)]
 pub(crate) struct CompiledTake {
     pub(crate) slot: u16,
     pub(crate) finder: Finder,
     pub(crate) pick: MatchPick,
     pub(crate) default: Option<CompiledText>,
-    /// What is said when nothing is found.
+    /// The message if nothing is found.
     pub(crate) cause: String,
 }
 
-/// What a test looks at.
+/// The value that a test examines.
 #[derive(Debug, Clone)]
 pub(crate) enum CompiledSubject {
     /// All fields of that name, joined.
@@ -66,24 +66,23 @@ pub(crate) enum CompiledPredicate {
     Exists,
 }
 
-/// What holds or not.
 #[derive(Debug, Clone)]
 pub(crate) struct CompiledTest {
     pub(crate) subject: CompiledSubject,
     pub(crate) is_negated: bool,
     pub(crate) predicate: CompiledPredicate,
-    /// What is said when it does not hold.
+    /// The message if the test fails.
     pub(crate) cause: String,
 }
 
-/// Tests that hold together.
+/// A combination of tests.
 #[derive(Debug, Clone)]
 pub(crate) struct CompiledCondition {
     pub(crate) is_any: bool,
     pub(crate) tests: Vec<CompiledTest>,
 }
 
-/// What is expected of an answer.
+/// An expectation of an answer.
 #[derive(Debug, Clone)]
 pub(crate) enum Expectation {
     Status(Vec<StatusPattern>),
@@ -91,7 +90,7 @@ pub(crate) enum Expectation {
     Within { most: Nanos, cause: String },
 }
 
-/// Memory for values on their way, kept from one answer to the next.
+/// Buffers for temporary values, reused from one answer to the next.
 #[derive(Debug, Default)]
 pub(crate) struct ScratchBuffers {
     found: Vec<u8>,
@@ -107,7 +106,7 @@ fn pick_one<'h>(
         MatchPick::First => all.next(),
         MatchPick::Last => all.last(),
         MatchPick::Nth(n) => all.nth((n as usize).saturating_sub(1)),
-        // The n-th one takes the place of those before with the chance 1/n, so each is as likely in the end.
+        // The n-th match replaces the earlier ones with probability 1/n, so all are equally likely in the end.
         MatchPick::Any => {
             let take = |(n, kept), next| (n + 1, if chance.u32(..=n) == 0 { Some(next) } else { kept });
             all.fold((0, None), take).1
@@ -116,7 +115,7 @@ fn pick_one<'h>(
 }
 
 impl Finder {
-    /// Whether it looks at the body.
+    /// Whether it reads the body.
     fn reads_body(&self) -> bool {
         match self {
             Self::Json(_) | Self::Body => true,
@@ -125,10 +124,10 @@ impl Finder {
         }
     }
 
-    /// Writes what is found to `text`; whether there was something.
+    /// Writes the found value to `text`. Returns whether there was one.
     ///
     /// # Errors
-    /// When it looks at the body, and that cannot be had.
+    /// It reads the body, and the body cannot be decoded.
     fn find(
         &mut self,
         looked: &AnswerView<'_>,
@@ -168,7 +167,7 @@ impl Finder {
     }
 }
 
-/// What is found in a body that is no JSON: nothing.
+/// In a body that is not JSON nothing is found.
 fn in_json(found: Result<bool, JsonReadError>) -> Result<bool, BodyError> {
     match found {
         Err(JsonReadError::TooMuch) => Err(BodyError::TooMuch),
@@ -176,7 +175,7 @@ fn in_json(found: Result<bool, JsonReadError>) -> Result<bool, BodyError> {
     }
 }
 
-/// What a regular expression finds: its first group, or all that it matches.
+/// The matches of a regular expression: its first group, or the whole match.
 struct RegexMatches<'r, 't> {
     regex: &'r Regex,
     groups: &'r mut CaptureLocations,
@@ -192,7 +191,7 @@ impl<'t> Iterator for RegexMatches<'_, 't> {
             return None;
         }
         let whole = self.regex.captures_read_at(self.groups, self.text, self.at)?;
-        // An empty match is followed by one that begins later.
+        // After an empty match the next one begins later.
         self.at = whole.end() + usize::from(whole.is_empty());
         let group = if self.groups.len() > 1 { self.groups.get(1) } else { Some((whole.start(), whole.end())) };
         let (begin, end) = group.unwrap_or((whole.start(), whole.start()));
@@ -200,7 +199,7 @@ impl<'t> Iterator for RegexMatches<'_, 't> {
     }
 }
 
-/// What stands between two texts.
+/// The text between two others.
 struct BetweenMatches<'r, 't> {
     before: &'r [u8],
     after: &'r [u8],
@@ -223,7 +222,7 @@ impl CompiledTake {
     /// Writes the value to `value`.
     ///
     /// # Errors
-    /// What is to be said when nothing is found.
+    /// The message if nothing is found.
     pub(crate) fn take(
         &mut self,
         looked: &AnswerView<'_>,
@@ -248,17 +247,17 @@ impl CompiledTake {
     }
 }
 
-/// Why something does not hold.
+/// Why a check fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CheckFailure {
-    /// What its cause says.
+    /// With the check's own message.
     OwnCause,
-    /// There is no body to look at.
+    /// The body cannot be decoded.
     Body(BodyError),
 }
 
 impl CheckFailure {
-    /// Writes it to `cause`; `said` is what its cause says.
+    /// Writes the cause; `said` is the check's own message.
     pub(crate) fn write_cause(self, said: &str, cause: &mut String) {
         cause.clear();
         match self {
@@ -270,7 +269,7 @@ impl CheckFailure {
 }
 
 impl CompiledTest {
-    /// Whether it holds; outside of answers there is none to look at.
+    /// Returns whether the test holds; outside of answers `looked` is `None`.
     pub(crate) fn check(
         &mut self,
         looked: Option<&AnswerView<'_>>,
@@ -346,7 +345,7 @@ fn number(text: &[u8]) -> Option<f64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// As numbers when both are numbers, else as texts, of which none is more than another.
+/// Compares as numbers if both are numbers, otherwise as texts, which are only equal or unequal.
 fn compare(one: &[u8], comparison: CompareOp, other: &[u8]) -> bool {
     let order = match (number(one), number(other)) {
         _ if one == other => Some(std::cmp::Ordering::Equal),
@@ -364,7 +363,7 @@ fn compare(one: &[u8], comparison: CompareOp, other: &[u8]) -> bool {
 }
 
 impl Expectation {
-    /// Whether it is met; otherwise `cause` says why not.
+    /// Returns whether it is met; if not, writes the reason to `cause`.
     pub(crate) fn is_met(
         &mut self,
         looked: &AnswerView<'_>,
@@ -394,7 +393,7 @@ impl Expectation {
         matches!(self, Self::Test(CompiledTest { subject: CompiledSubject::Finder(finder), .. }) if finder.reads_body())
     }
 
-    /// What is expected, for people.
+    /// The expectation as text for people.
     pub(crate) fn description(&self) -> String {
         match self {
             Self::Status(wanted) => format!("status {}", StatusList(wanted)),
@@ -404,7 +403,7 @@ impl Expectation {
     }
 }
 
-/// How a test that does not hold ends.
+/// The end of the message of a failed test.
 const DOES_NOT_HOLD: &str = " does not hold";
 
 struct StatusList<'a>(&'a [StatusPattern]);
@@ -457,7 +456,7 @@ const fn sign(comparison: CompareOp) -> &'static str {
     }
 }
 
-/// A template as it stands in the text, near enough for a message; holes keep their names.
+/// A template approximately as in the source, for messages; holes keep their names.
 pub(crate) fn quoted(template: &ast::Template) -> String {
     use ast::HoleSource;
     let mut text = String::from("\"");
@@ -481,7 +480,7 @@ pub(crate) fn quoted(template: &ast::Template) -> String {
 }
 
 impl JsonPointer {
-    /// One of several values, written to `text`.
+    /// Writes one of several values to `text`.
     fn find_one(
         &self,
         body: &[u8],

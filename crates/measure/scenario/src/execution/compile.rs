@@ -1,6 +1,6 @@
-//! From the tree of a scenario to its program: names become places, files are read, nothing is left for the run.
+//! Compiles the tree of a scenario to its program: names become indices, files are read, and nothing of this is left for the run.
 //!
-//! The tree has been checked before; what is found wrong here is what only compiling shows, such as a file that is not there.
+//! The tree has already been checked; only errors that show during compilation are found here, such as a missing file.
 
 mod bodies;
 mod flow;
@@ -29,10 +29,10 @@ use super::{
 };
 use crate::ast::{DataSetDef, FailureAction, Scenario, Span};
 
-/// The longest file of data: its rows are kept in memory.
+/// The longest data file: its rows are kept in memory.
 const DATA_MAX: Bytes = Bytes(1 << 30);
 
-/// Why a scenario cannot be run.
+/// Why a scenario cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
     /// A data set cannot be used.
@@ -41,9 +41,9 @@ pub enum CompileError {
     /// A file of a body cannot be read.
     #[error("cannot read {path}: {cause}")]
     File {
-        /// As it was looked for.
+        /// The path that was tried.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         cause: std::io::Error,
     },
     /// A variable of the environment is not set.
@@ -52,24 +52,23 @@ pub enum CompileError {
     /// A variable of the environment may not be read.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// What the text says cannot be done.
+    /// The text asks for something impossible.
     #[error("{what}")]
     Text {
-        /// What is wrong.
+        /// The problem.
         what: String,
-        /// Where.
         span: Span,
     },
     /// A server that the test does not name.
     #[error("the scenario goes to {0}, which is not among the URLs of the test")]
     UnknownServer(String),
-    /// There is too much of something.
+    /// A limit is exceeded.
     #[error("the scenario has more than {0}")]
     LimitExceeded(&'static str),
 }
 
 impl CompileError {
-    /// What to do about it.
+    /// A hint at the remedy.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         Some(match self {
@@ -84,14 +83,14 @@ impl CompileError {
     }
 }
 
-/// What a scenario is compiled for.
+/// The context of a compilation.
 #[derive(Clone, Copy)]
 pub struct CompileContext<'a> {
-    /// Where its relative paths begin.
+    /// The base of its relative paths.
     pub folder: &'a Path,
     /// The servers, that of the base first.
     pub servers: &'a [Url],
-    /// What of this host it may read.
+    /// The parts of this host that it may read.
     pub policy: &'a Policy,
 }
 
@@ -99,7 +98,7 @@ pub struct CompileContext<'a> {
 #[derive(Debug)]
 pub struct CompiledScenario(pub(crate) ScenarioProgram);
 
-/// Compiles a scenario that was checked; reads its files.
+/// Compiles a checked scenario and reads its files.
 ///
 /// # Errors
 /// The first thing that is missing.
@@ -115,7 +114,7 @@ pub fn compile(scenario: &Scenario, site: &CompileContext<'_>) -> Result<Compile
     Ok(CompiledScenario(compiler.program(kinds, rota)))
 }
 
-/// Shares in hundredths of a percent, at least one each; all the same unless told.
+/// The shares in hundredths of a percent, at least one each; equal by default.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share lies between 0 and 100")]
 fn shares(scenario: &Scenario) -> Vec<u64> {
     let share = |share: Option<f64>| share.map_or(1, |percent| ((percent * 100.0).round() as u64).max(1));
@@ -123,7 +122,7 @@ fn shares(scenario: &Scenario) -> Vec<u64> {
     users.map(|user| share(user.share.as_ref().map(|share| share.value))).collect()
 }
 
-/// A part that was compiled.
+/// A compiled part.
 struct CompiledPart {
     begin: Pc,
     sets: BTreeSet<u16>,
@@ -138,17 +137,17 @@ struct Compiler<'t> {
     names: Vec<StepName>,
     rows: Vec<Arc<DataRows>>,
     sets: Vec<DataSetState>,
-    /// Where counters begin.
+    /// The start values of the counters.
     counters: Vec<u64>,
     meeting_points: Vec<MeetingPoint>,
     slots: Vec<String>,
     parts: BTreeMap<&'t str, CompiledPart>,
-    /// The data sets used by what is being compiled.
+    /// The data sets used by the block being compiled.
     used: BTreeSet<u16>,
     has_cookies: bool,
 }
 
-/// A number of things as it is kept in operations.
+/// Converts a count to the width used in operations.
 fn to_u16(n: usize, what: &'static str) -> Result<u16, CompileError> {
     u16::try_from(n).map_err(|_| CompileError::LimitExceeded(what))
 }
@@ -193,12 +192,12 @@ impl<'t> Compiler<'t> {
         to_u16(self.sets.len(), "65,535 data sets").map(|_| ())
     }
 
-    /// The place of the next operation.
+    /// The address of the next operation.
     fn next_pc(&self) -> Result<Pc, CompileError> {
         Pc::try_from(self.ops.len()).map_err(|_| CompileError::LimitExceeded("4 billion operations"))
     }
 
-    /// The place of a name of a step or a transaction among the records; a new one unless it is there.
+    /// The index of a step's or transaction's name among the records; a new one is added if necessary.
     fn record(&mut self, name: &str, kind: StepKind) -> Result<u16, CompileError> {
         let known = self.names.iter().position(|known| known.name == name && known.kind == kind);
         let promises =
@@ -237,7 +236,7 @@ impl<'t> Compiler<'t> {
     }
 }
 
-/// The span of time, if there is one.
+/// The duration, if there is one.
 fn span_of(written: Option<&crate::ast::Spanned<Nanos>>) -> Option<Nanos> {
     written.map(|written| written.value)
 }

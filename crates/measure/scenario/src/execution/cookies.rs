@@ -1,21 +1,21 @@
 //! The cookies of one user (RFC 6265), as far as servers under test use them.
 //!
-//! A cookie goes back to the host that set it and, with a `Domain`, to the hosts below it. Knows no list of public suffixes:
-//! a scenario names the few hosts it talks to. Times are those of the wall clock, and are given.
+//! A cookie is returned to the host that set it and, with a `Domain`, to the hosts below it. There is no list of public suffixes:
+//! a scenario names the few hosts it talks to. Times are wall-clock times, passed in by the caller.
 
 use fathom_model::units::Nanos;
 
-/// The most cookies of a user; more is no real site, and a server that sets a new one with each answer must not fill the memory.
+/// The most cookies of a user. No real site sets more, and a server that sets a new one with each answer must not fill the memory.
 const COOKIES_MAX: usize = 64;
 
-/// Where a request goes, as far as cookies care.
+/// The properties of a request's destination that matter for cookies.
 #[derive(Debug, Clone, Copy)]
 pub struct CookieScope<'a> {
     /// In lower case, without the port.
     pub host: &'a str,
     /// With the query.
     pub target: &'a [u8],
-    /// Whether it goes over TLS.
+    /// Whether the request uses TLS.
     pub is_secure: bool,
 }
 
@@ -28,7 +28,7 @@ impl<'a> CookieScope<'a> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Cookie {
-    /// `name=value`, as it goes back.
+    /// `name=value`, as it is returned.
     pair: Box<[u8]>,
     name_len: usize,
     path: Box<[u8]>,
@@ -36,7 +36,7 @@ struct Cookie {
     domain: Box<str>,
     is_of_host_only: bool,
     is_secure: bool,
-    /// On the wall clock; a cookie without an end goes with its user.
+    /// On the wall clock; a cookie without an end lasts as long as its user.
     until: Option<Nanos>,
 }
 
@@ -81,7 +81,7 @@ fn default_path(of_request: &[u8]) -> &[u8] {
     }
 }
 
-/// What a user keeps; the order is that in which cookies came.
+/// The cookies of a user, in the order in which they are sent.
 #[derive(Debug, Default)]
 pub struct CookieJar(Vec<Cookie>);
 
@@ -94,7 +94,7 @@ impl CookieJar {
         self.0.is_empty()
     }
 
-    /// Takes what a field `Set-Cookie` says (RFC 6265 section 5.2); what is no cookie is left.
+    /// Stores the cookie of a `Set-Cookie` field (RFC 6265 section 5.2); ignores an invalid one.
     pub fn store(&mut self, field: &[u8], from: &CookieScope<'_>, now: Nanos) {
         let Some(cookie) = parse_set_cookie(field, from, now) else { return };
         let is_same =
@@ -113,7 +113,7 @@ impl CookieJar {
         }
     }
 
-    /// Writes `a=1; b=2` behind `pairs`, which goes with a request and its `own` cookies; those win over a name of ours.
+    /// Appends `a=1; b=2` to `pairs` for a request that has its `own` cookies; these take precedence over stored ones of the same name.
     pub fn append_matching(&self, to: &CookieScope<'_>, now: Nanos, (own, pairs): (&[u8], &mut Vec<u8>)) {
         let is_alive = |cookie: &Cookie| cookie.until.is_none_or(|until| until > now);
         let mut lead: &[u8] = b"";
@@ -126,20 +126,20 @@ impl CookieJar {
         }
     }
 
-    /// The value of the last cookie of a name, in the order in which they go.
+    /// The value of the last cookie of a name, in the order in which they are sent.
     #[cfg(test)]
     fn value(&self, name: &[u8]) -> Option<&[u8]> {
         self.0.iter().rev().find(|cookie| cookie.name() == name).map(Cookie::value)
     }
 }
 
-/// Whether a cookie of this name is among those of a field `Cookie`.
+/// Whether a `Cookie` field contains a cookie of this name.
 fn names(own: &[u8], name: &[u8]) -> bool {
     let mut pairs = own.split(|byte| *byte == b';');
     pairs.any(|pair| pair.split(|byte| *byte == b'=').next().is_some_and(|own| own.trim_ascii() == name))
 }
 
-/// The value of a cookie of this name in a field `Set-Cookie`.
+/// The value of a cookie of this name in a `Set-Cookie` field.
 pub(crate) fn value_in<'f>(field: &'f [u8], name: &[u8]) -> Option<&'f [u8]> {
     let pair = field.split(|byte| *byte == b';').next()?;
     let equals = memchr::memchr(b'=', pair)?;
@@ -147,7 +147,7 @@ pub(crate) fn value_in<'f>(field: &'f [u8], name: &[u8]) -> Option<&'f [u8]> {
 }
 
 fn parse_set_cookie(field: &[u8], from: &CookieScope<'_>, now: Nanos) -> Option<Cookie> {
-    // One with control characters is none: it would break the head of a request that it goes back in.
+    // A cookie with control characters is invalid: it would break the head of the request that returns it.
     if field.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t') {
         return None;
     }
@@ -180,11 +180,11 @@ fn parse_set_cookie(field: &[u8], from: &CookieScope<'_>, now: Nanos) -> Option<
                     has_age = true;
                 }
             }
-            // Max-Age goes before Expires, whichever comes first (RFC 6265 section 5.3).
+            // Max-Age has precedence over Expires, in any order (RFC 6265 section 5.3).
             b"expires" if !has_age => cookie.until = date(value).or(cookie.until),
             b"domain" if !value.is_empty() => {
                 let domain = std::str::from_utf8(value).ok()?.trim_start_matches('.').to_ascii_lowercase();
-                // A name without a dot is one that whole registries are below: strangers to each other.
+                // A name without a dot is a top-level domain, whose subdomains are unrelated.
                 if !is_within(from.host, &domain) || !domain.contains('.') && domain != from.host {
                     return None;
                 }
@@ -246,7 +246,7 @@ fn clock_time(token: &[u8]) -> Option<i64> {
 fn days_from_1970(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    // 719,468 days lie between the first of March of the year 0 and the first of January 1970.
+    // 719,468 days lie between March 1 of the year 0 and January 1, 1970.
     year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year - 719_468
 }
 

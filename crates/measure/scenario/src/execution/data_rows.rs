@@ -1,6 +1,6 @@
-//! Rows of data sets: read and checked before the run, kept in one piece, dealt out by a policy.
+//! Rows of data sets: read and checked before the run, kept in one buffer, assigned by a policy.
 //!
-//! Knows CSV and JSON, and nothing of what the values are for.
+//! This module knows CSV and JSON, and nothing of the use of the values.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::ast::{DataEnd, DataSetDef, Name, RowPolicy};
 
-/// The offsets of cells are 32 bits wide, which halves the table of a file of many small cells.
+/// Cell offsets have 32 bits, which halves the table of a file of many small cells.
 const TEXT_BYTES_MAX: usize = u32::MAX as usize;
 
 /// Why a data set cannot be used.
@@ -20,41 +20,39 @@ pub enum DataRowsError {
     /// The file cannot be read.
     #[error("cannot read the data file {path}: {cause}")]
     File {
-        /// As it was looked for.
+        /// The path that was tried.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         cause: std::io::Error,
     },
-    /// What is in it is not what its name promises.
+    /// The content does not match the format that the file name implies.
     #[error("{path}, line {line}: {what}")]
     Form {
-        /// The file.
         path: PathBuf,
         /// Counted from 1.
         line: u64,
-        /// What is wrong there.
+        /// The problem.
         what: String,
     },
-    /// There is nothing in it.
+    /// It has no rows.
     #[error("{0} has no row of data")]
     Empty(PathBuf),
-    /// It has no column of a name that is used.
+    /// It lacks a column that is used.
     #[error("{path} has no column `{column}`; it has {known}")]
     Column {
-        /// The file.
         path: PathBuf,
-        /// The name that is used.
+        /// The missing name.
         column: String,
-        /// Those there are.
+        /// The existing names.
         known: String,
     },
-    /// It is larger than what its table can hold.
+    /// It is larger than its table can hold.
     #[error("{0} has more than 4 GiB of text")]
     TooLarge(PathBuf),
 }
 
 impl DataRowsError {
-    /// What to do about it.
+    /// A hint at the remedy.
     #[must_use]
     pub const fn hint(&self) -> &'static str {
         match self {
@@ -69,23 +67,23 @@ impl DataRowsError {
     }
 }
 
-/// What the file itself does not say of its form.
+/// The properties of the format that the file itself does not show.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DataLayout<'a> {
-    /// The names of the columns, when the first line does not have them.
+    /// The names of the columns, if the first line does not have them.
     pub columns: &'a [Name],
-    /// What stands between two cells, when it is no comma.
+    /// The separator between cells, if it is not a comma.
     pub separator: Option<char>,
 }
 
 impl<'a> DataLayout<'a> {
-    /// What a scenario says of a data set.
+    /// The layout that a scenario declares for a data set.
     pub(crate) fn of(data: &'a DataSetDef) -> Self {
         Self { columns: &data.columns, separator: data.separator }
     }
 }
 
-/// All rows of a file: one text, and where each cell of it ends.
+/// All rows of a file: one text, and the end of each cell in it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct DataRows {
     columns: Vec<String>,
@@ -94,19 +92,19 @@ pub struct DataRows {
 }
 
 impl DataRows {
-    /// Reads a file: JSON if its name ends so (`.json`, `.jsonl`, `.ndjson`), else CSV.
+    /// Reads a file: JSON if its name ends in `.json`, `.jsonl` or `.ndjson`, otherwise CSV.
     ///
     /// # Errors
-    /// Says what is wrong, and on which line.
+    /// The file is invalid; the error names the problem and the line.
     pub(crate) fn read(path: &Path, layout: &DataLayout<'_>) -> Result<Self, DataRowsError> {
         let bytes = std::fs::read(path).map_err(|cause| DataRowsError::File { path: path.to_owned(), cause })?;
         Self::parse(path, &bytes, layout)
     }
 
-    /// The same of what the file holds.
+    /// Parses the content of a file.
     ///
     /// # Errors
-    /// Says what is wrong, and on which line.
+    /// The content is invalid; the error names the problem and the line.
     pub fn parse(path: &Path, bytes: &[u8], layout: &DataLayout<'_>) -> Result<Self, DataRowsError> {
         let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
         let rows = match extension.to_ascii_lowercase().as_str() {
@@ -118,7 +116,7 @@ impl DataRows {
         if rows.n() == 0 { Err(DataRowsError::Empty(path.to_owned())) } else { Ok(rows) }
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     #[must_use]
     pub fn n(&self) -> u64 {
         (self.ends.len() / self.columns.len().max(1)) as u64
@@ -130,7 +128,7 @@ impl DataRows {
         &self.columns
     }
 
-    /// The place of a column.
+    /// The index of a column.
     pub(crate) fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|column| column == name)
     }
@@ -153,9 +151,9 @@ impl DataRows {
         Ok(())
     }
 
-    /// Rows of a text of comma-separated values (RFC 4180) whose first line has the names.
+    /// Parses comma-separated values (RFC 4180) whose first line has the names.
     pub(super) fn csv(bytes: &[u8], layout: &DataLayout<'_>) -> Result<Self, DataError> {
-        // Spreadsheets begin their files with a mark of the encoding.
+        // Spreadsheets begin their files with a byte order mark.
         let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
         let separator = layout.separator.and_then(|separator| u8::try_from(separator).ok()).unwrap_or(b',');
         let has_names = layout.columns.is_empty();
@@ -188,7 +186,7 @@ impl DataRows {
         Ok(rows)
     }
 
-    /// Rows of an array of objects, or of one object a line; the first object's keys are the columns.
+    /// Parses an array of objects, or one object per line; the first object's keys are the columns.
     pub(super) fn json(bytes: &[u8]) -> Result<Self, DataError> {
         let mut rows = Self::default();
         let is_array = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
@@ -244,7 +242,7 @@ fn distinct(columns: Vec<String>) -> Result<Vec<String>, DataError> {
     Ok(columns)
 }
 
-/// What does not fit in one object.
+/// An error within one object.
 enum ObjectError {
     Message(String),
     TooLarge,
@@ -260,7 +258,7 @@ impl ObjectError {
     }
 }
 
-/// What is wrong with a text, wherever it came from.
+/// An error within a text, whatever its source.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum DataError {
     Form { line: u64, what: String },
@@ -280,7 +278,7 @@ impl DataError {
     }
 }
 
-/// Deals rows to the users of all workers.
+/// Assigns rows to the users of all workers.
 #[derive(Debug)]
 pub(crate) struct RowSource {
     policy: RowPolicy,
@@ -289,29 +287,29 @@ pub(crate) struct RowSource {
     next: AtomicU64,
 }
 
-/// What a user gets.
+/// The row assigned to a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowResult {
     /// The row of this number.
     Row(u32),
-    /// Nothing is left: the user leaves.
+    /// No row is left: the user leaves.
     Stop,
-    /// Nothing is left, which ends the run.
+    /// No row is left, which ends the run.
     Error,
 }
 
 impl RowSource {
-    /// Of that many rows, at least one.
+    /// A source of `n` rows, at least one.
     pub(super) const fn new(policy: RowPolicy, at_end: DataEnd, n: u64) -> Self {
         Self { policy, at_end, n, next: AtomicU64::new(0) }
     }
 
-    /// Whether a user has one row for its whole life.
+    /// Whether a user keeps one row for its whole life.
     pub(super) const fn is_per_user(&self) -> bool {
         matches!(self.policy, RowPolicy::PerUser)
     }
 
-    /// The next row of a user; an atomic counter that all workers share, touched once in an iteration.
+    /// The next row of a user, from an atomic counter that all workers share and that is used once per iteration.
     ///
     /// # Panics
     /// Never: there are fewer rows than 2³², because each has a cell in a table of 32-bit offsets.

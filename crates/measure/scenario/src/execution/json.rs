@@ -1,6 +1,6 @@
-//! Values in JSON bodies: a path of names and places is walked without building the document.
+//! Values in JSON bodies: a path of names and indices is followed without building the document.
 //!
-//! Any other path of RFC 9535 goes through the document as a whole.
+//! Any other path of RFC 9535 uses the whole document.
 
 use std::fmt;
 
@@ -8,32 +8,32 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use serde_json::Value;
 use serde_json_path::JsonPath;
 
-/// How often a path may come to a value of a body: the body is the target's, and a path may come to one many times.
+/// The most visits of values in a body: the target chooses the body, and a path may visit a value many times.
 pub(super) const VISITS_MAX: u64 = 1_000_000;
-/// How much is written of the values of one body, which may lie within each other.
+/// The most bytes written for the values of one body, which may be nested.
 const WRITTEN_MAX: usize = 64 << 20;
 
-/// Where values are in a document.
+/// The location of values in a document.
 #[derive(Debug, Clone)]
 pub struct JsonPointer(PathKind);
 
 #[derive(Debug, Clone)]
 enum PathKind {
-    /// Names and places, one below the other.
+    /// Names and indices, one level each.
     Simple(Vec<PathStep>),
-    /// All that a path of RFC 9535 can say; the first node that it selects is the value.
+    /// Any path of RFC 9535; the first selected node is the value.
     Query(Box<JsonPathQuery>),
 }
 
-/// A path of RFC 9535, and how often it may come to the same value.
+/// A path of RFC 9535, with the numbers that determine how often it may visit a value.
 #[derive(Debug, Clone)]
 struct JsonPathQuery {
     path: JsonPath,
-    /// How many segments `..` it has, each of which goes to all that is below.
+    /// The number of its `..` segments, each of which visits everything below.
     n_descents: u64,
-    /// In how many ways its lists of selectors lead to the same value.
+    /// The number of ways in which its lists of selectors lead to the same value.
     n_ways: u64,
-    /// How often filters begin at the root again.
+    /// How often its filters begin at the root again.
     n_roots: u32,
 }
 
@@ -59,7 +59,7 @@ impl JsonPathQuery {
         Ok(query)
     }
 
-    /// The document, if the path does not go through it too often.
+    /// Parses the document, if the path does not visit it too often.
     fn document(&self, body: &[u8]) -> Result<Value, JsonReadError> {
         let document: Value = serde_json::from_slice(body).map_err(|_| JsonReadError::NotJson)?;
         let mut n_left = VISITS_MAX;
@@ -69,9 +69,9 @@ impl JsonPathQuery {
         if again > VISITS_MAX { Err(JsonReadError::TooMuch) } else { Ok(document) }
     }
 
-    /// Takes the visits of a value and all below off what is left; nothing when there are more.
+    /// Subtracts the visits of a value and everything below from the budget; `None` if it is exceeded.
     fn visit(&self, value: &Value, depth: u64, left: &mut u64) -> Option<()> {
-        // Each further descent may begin at any of the values above: the ways to choose them with repetition.
+        // Each further descent may begin at any value above: combinations with repetition.
         let further = self.n_descents.saturating_sub(1);
         let choices = (1..=further).fold(1_u64, |choices, n| choices.saturating_mul(depth + n) / n);
         *left = left.checked_sub(choices.saturating_mul(self.n_ways))?;
@@ -91,10 +91,10 @@ enum PathStep {
 }
 
 impl JsonPointer {
-    /// Reads `.a.b[0]`, `a.b`, `$.a['b']` and every path of RFC 9535.
+    /// Parses `.a.b[0]`, `a.b`, `$.a['b']` and every path of RFC 9535.
     ///
     /// # Errors
-    /// What the grammar of paths says.
+    /// The path violates the grammar.
     pub fn parse(text: &str) -> Result<Self, String> {
         let rest = text.trim();
         let query = match rest.chars().next() {
@@ -108,12 +108,12 @@ impl JsonPointer {
         JsonPathQuery::parse(&query).map(|query| Self(PathKind::Query(Box::new(query))))
     }
 
-    /// Writes the value to `text`: a string as it is, everything else as JSON; whether there was one.
+    /// Writes the value to `text`: a string without quotes, everything else as JSON. Returns whether there was one.
     ///
-    /// What lies behind the value is not looked at.
+    /// The text after the value is not examined.
     ///
     /// # Errors
-    /// When the body up to there is no JSON.
+    /// The body up to there is not JSON.
     pub fn find(&self, body: &[u8], text: &mut Vec<u8>) -> Result<bool, JsonReadError> {
         text.clear();
         match &self.0 {
@@ -136,10 +136,10 @@ impl JsonPointer {
 }
 
 impl JsonPointer {
-    /// The same for all that a path can select.
+    /// Parses a path that may select several values.
     ///
     /// # Errors
-    /// What the grammar of paths says.
+    /// The path violates the grammar.
     pub fn parse_query(text: &str) -> Result<Self, String> {
         let query = match Self::parse(text)?.0 {
             PathKind::Simple(steps) => steps.iter().fold("$".to_owned(), |query, step| match step {
@@ -154,7 +154,7 @@ impl JsonPointer {
     /// All values, each as it is written.
     ///
     /// # Errors
-    /// When the body is no JSON.
+    /// The body is not JSON.
     pub fn find_all(&self, body: &[u8]) -> Result<Vec<Vec<u8>>, JsonReadError> {
         let mut one = Vec::new();
         let PathKind::Query(path) = &self.0 else {
@@ -172,12 +172,12 @@ impl JsonPointer {
     }
 }
 
-/// Why a body cannot be looked at.
+/// Why a body cannot be examined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JsonReadError {
-    /// It is not JSON, up to where the value would be.
+    /// It is not JSON, up to the place of the value.
     NotJson,
-    /// The path would go through it more often than anybody waits for.
+    /// The path would visit it too often.
     TooMuch,
 }
 
@@ -216,7 +216,7 @@ fn write(value: &Value, text: &mut Vec<u8>) {
     }
 }
 
-/// Goes down a path while the body is read.
+/// Follows a path while the body is parsed.
 struct PathVisitor<'a> {
     steps: &'a [PathStep],
     text: &'a mut Vec<u8>,
@@ -272,7 +272,7 @@ impl<'de> Visitor<'de> for PathVisitor<'_> {
         }
         let walk = PathVisitor { steps: &self.steps[1..], text: self.text, found: &mut *self.found };
         let is_there = seq.next_element_seed(walk)?.is_some();
-        // A list is left before its end only with the value.
+        // A list is left before its end only after the value was found.
         while is_there && !*self.found && seq.next_element::<IgnoredAny>()?.is_some() {}
         Ok(())
     }
@@ -302,7 +302,7 @@ impl<'de> Visitor<'de> for PathVisitor<'_> {
     }
 }
 
-/// Whether a key is the wanted one, without a copy of it.
+/// Compares a key with the wanted one, without copying it.
 struct KeyMatcher<'a>(&'a str);
 
 impl<'de> DeserializeSeed<'de> for KeyMatcher<'_> {

@@ -1,4 +1,4 @@
-//! The kind of test that a scenario is.
+//! The kind of test for scenarios.
 
 use std::sync::Arc;
 
@@ -25,7 +25,6 @@ use super::{
     trace::{Exchange, Trace},
 };
 
-/// The kind `app_scenario`.
 #[derive(Debug, Clone, Copy)]
 pub struct AppScenario;
 
@@ -33,7 +32,7 @@ pub(super) const NAME: &str = "app_scenario";
 /// The script of an evaluation, and of the ceiling of scripted users.
 const EVALUATION_SCENARIO: &str = include_str!("evaluation.scenario");
 
-/// What is said of the scenario, beside what all scripted users have.
+/// The options of a scenario, besides those of all scripted users.
 const OWN: [OptionDoc; 8] = [
     OptionDoc {
         name: "script",
@@ -200,7 +199,7 @@ impl ScenarioTest {
     }
 }
 
-/// What is to be added to the monotonic clock to have the wall clock; read once, before the start.
+/// The wall clock minus the monotonic clock; read once, before the start.
 fn wall_clock_offset(start: Nanos) -> Nanos {
     let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     Nanos(u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX)).since(start)
@@ -251,7 +250,7 @@ fn users_record(shared: &SharedState, walked: Vec<ScenarioResults>) -> UsersReco
     UsersRecord { measured: Some(measured), steps: step_recorder::records(&program.names, tallies), ..all }
 }
 
-/// What has to be said beside the result.
+/// The notes for the result.
 fn notes(shared: &SharedState) -> Vec<Note> {
     let program = &shared.program;
     let mut notes = Vec::new();
@@ -283,10 +282,10 @@ fn notes(shared: &SharedState) -> Vec<Note> {
     notes
 }
 
-/// One user goes through a scenario once, without thinking; everything that was asked and answered.
+/// Runs a scenario once with one user and without think time. Returns all requests and answers.
 ///
 /// # Errors
-/// What is missing, as before a run.
+/// Something is missing, as before a run.
 pub fn trace_once(role: &Role, policy: &Policy, session: &TrialContext) -> Result<Vec<Exchange>, Error> {
     let settings = role.settings.clone().with("users", "1").with("iterations", "1").with("threads", "1");
     let mut walk = ScenarioTest::prepare(&Role { settings, ..role.clone() }, policy)?;
@@ -300,13 +299,13 @@ pub fn trace_once(role: &Role, policy: &Policy, session: &TrialContext) -> Resul
     Ok(walked.into_iter().filter_map(|worker| worker.trace).flat_map(|trace| trace.0).collect())
 }
 
-/// The servers of a role: those of its URLs, or the responder of ours that it was told of.
+/// The servers of a role: those of its URLs, or the address of fathom's own responder.
 fn servers(role: &Role) -> Result<Vec<Url>, Error> {
     let lines =
         role.settings.text("url").or_else(|| role.peer.get("address").map(|address| format!("http://{address}/")));
     let lines = lines.unwrap_or_default();
     let lines = lines.lines().map(str::trim).filter(|line| !line.is_empty());
-    // A weight before a URL says nothing here: the text says what is asked.
+    // A weight before a URL has no meaning here: the scenario chooses the requests.
     let urls = lines.map(|line| line.rsplit_once(' ').map_or(line, |(_, url)| url).parse::<Url>());
     let urls: Vec<Url> = urls
         .collect::<Result<_, _>>()

@@ -1,4 +1,4 @@
-//! A scenario as the options of a test name it: its text, where its files are, whom it talks to, and how long it takes.
+//! A scenario as the options of a test name it: its text, the folder of its files, its servers, and its duration.
 
 use std::{
     io,
@@ -23,45 +23,43 @@ use fathom_sys::policy::Policy;
 use super::compile::{CompileContext, CompiledScenario, compile};
 use crate::ast::{ArrivalSpacing, Scenario, Statement, StepDef, TemplatePiece, UserArrivalRate, UserLoadModel};
 
-/// A longer text is refused as a scenario anyway.
+/// A longer text is not accepted as a scenario anyway.
 const TEXT_MAX: Bytes = Bytes(1 << 20);
-/// How many users of an open scenario are there at once, unless it says so.
+/// The most concurrent users of an open scenario by default.
 const OPEN_USERS_DEFAULT: u64 = 10_000;
-/// A user every 100 ns is more than any machine has, and those who are due are counted one by one.
+/// One user every 100 ns is more than any machine creates, and due users are counted individually.
 const RATE_MAX: f64 = 1e7;
-/// Options that say where packets go: what a scenario says of them must be in the plan, where it is checked.
+/// Options that choose where packets go. If a scenario sets them, they must also be in the plan, where they are checked.
 const DESTINATION_OPTIONS: [&str; 4] = ["connect-to", "proxy", "unix", "source"];
 
 /// A scenario that was read, without its data.
 #[derive(Debug)]
 pub struct LoadedScenario {
-    /// What it says.
     pub scenario: Scenario,
-    /// Its text.
     pub text: String,
-    /// How people call it.
+    /// The name for display.
     pub name: String,
     folder: Option<PathBuf>,
 }
 
-/// The text of a scenario that cannot be run: what is wrong, with the lines that are.
+/// The text of an invalid scenario, with the errors and their lines.
 #[derive(Debug, thiserror::Error)]
 #[error("{name} is not a sound scenario")]
 pub struct InvalidScenario {
-    /// How people call it.
+    /// The name for display.
     pub name: String,
-    /// For people, several lines.
+    /// For display, several lines.
     pub shown: String,
 }
 
 impl LoadedScenario {
-    /// Reads the text that options have, or the file that they name.
+    /// Reads the text in the options, or the file that they name.
     ///
     /// # Errors
-    /// What cannot be read, or is no sound scenario.
+    /// The text cannot be read, or is not a valid scenario.
     pub fn of(settings: &Settings, policy: &Policy) -> Result<Self, Error> {
         let file = settings.text("file").map(PathBuf::from);
-        // What is beside a file is looked at before it is opened.
+        // The checks look for files in the folder without asking the policy, so a role for others gets no folder.
         let folder = file.as_deref().filter(|_| !policy.is_for_others());
         let folder = folder.map(|file| file.parent().unwrap_or(Path::new("")).to_owned());
         let name = file.as_ref().map_or("the scenario".to_owned(), |file| file.display().to_string());
@@ -84,10 +82,10 @@ impl LoadedScenario {
         })
     }
 
-    /// Reads a text; its files are in `folder`. Without one they are not looked for, and it cannot be compiled if it names any.
+    /// Reads a text; its files are in `folder`. Without a folder they are not looked up, and a scenario that names any cannot be compiled.
     ///
     /// # Errors
-    /// All that is wrong with it.
+    /// All errors of the text.
     pub fn read(text: String, name: String, folder: Option<PathBuf>) -> Result<Self, InvalidScenario> {
         let faults = match crate::parse(&text) {
             Ok(scenario) => {
@@ -106,10 +104,10 @@ impl LoadedScenario {
         Err(InvalidScenario { name, shown })
     }
 
-    /// The servers that it talks to, that of the base first, a line each; `base` stands in for the base.
+    /// The servers of the scenario, that of the base first; `base` replaces the scenario's own base.
     ///
     /// # Errors
-    /// Says what is no URL.
+    /// A server is not a valid URL; the error names it.
     pub fn urls(&self, base: Option<&str>) -> Result<Vec<Url>, Error> {
         let said = self.scenario.base.as_ref().map(|base| base.text.as_str());
         let mut urls: Vec<Url> = Vec::new();
@@ -128,7 +126,7 @@ impl LoadedScenario {
         Ok(urls)
     }
 
-    /// Whether a step is asked of the base: then there must be one.
+    /// Whether any step uses the base, so that there must be one.
     #[must_use]
     pub fn needs_base(&self) -> bool {
         self.scenario.base.is_some() || self.steps().into_iter().any(|step| origin(step).is_none())
@@ -145,7 +143,7 @@ impl LoadedScenario {
         steps
     }
 
-    /// How long it takes by its own words: the longest warm-up, and what is measured.
+    /// The declared duration: the longest warm-up, and the measured time.
     #[must_use]
     pub fn phases(&self) -> Option<(Nanos, Nanos)> {
         match &self.scenario.load.as_ref()?.model {
@@ -174,7 +172,7 @@ impl LoadedScenario {
         matches!(model, Some(UserLoadModel::Closed { repeat: Some(_), .. }))
     }
 
-    /// Whether all that it does counts, because it comes to an end by itself.
+    /// Whether everything counts, because the scenario ends by itself.
     pub(super) fn is_counted(&self, settings: &Settings) -> bool {
         if is_given(settings) {
             return settings.count("iterations").is_some();
@@ -188,7 +186,7 @@ impl LoadedScenario {
         }
     }
 
-    /// How users come: as the options say, or else the text.
+    /// The arrivals of users: from the options, or else from the text.
     pub(super) fn arrivals(&self, settings: &Settings, seed: u64) -> Result<UserArrivals, Error> {
         let process =
             |is_poisson: bool| if is_poisson { ArrivalProcess::Poisson { seed } } else { ArrivalProcess::Constant };
@@ -239,7 +237,7 @@ impl LoadedScenario {
         }
     }
 
-    /// How often a user goes through its script: once when users come on their own.
+    /// How often a user runs the script: once in an open load.
     pub(super) fn iterations(&self, settings: &Settings) -> Option<u64> {
         let is_population = settings.count("users").is_some();
         match self.scenario.load.as_ref().map(|coming| &coming.model) {
@@ -252,10 +250,10 @@ impl LoadedScenario {
         }
     }
 
-    /// The options of a role with those that the text says, where the role has none of its own.
+    /// The options of a role, completed with those of the text.
     ///
     /// # Errors
-    /// When the text sends packets elsewhere than the role: where they go has been checked before.
+    /// The text sends packets elsewhere than the role, whose destinations have already been checked.
     pub(super) fn merged_settings(&self, settings: &Settings, defaults: &Settings) -> Result<Settings, Error> {
         let mut all = settings.clone();
         for setting in &self.scenario.settings {
@@ -307,18 +305,18 @@ impl LoadedScenario {
     }
 }
 
-/// The text of a file, of which no more is read than a scenario may have.
+/// Reads the text of a file, no more than the longest scenario.
 fn read_text(policy: &Policy, file: &Path) -> io::Result<String> {
     let bytes = policy.read(file, TEXT_MAX)?;
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Whether options say how users come.
+/// Whether the options define the arrivals.
 fn is_given(settings: &Settings) -> bool {
     settings.count("users").is_some() || settings.rate("rate").is_some()
 }
 
-/// Scheme and authority of a step's URL, when it has them.
+/// Scheme and authority of a step's URL, if it has them.
 fn origin(step: &StepDef) -> Option<&str> {
     let Some(TemplatePiece::Text(text)) = step.url.pieces.first() else { return None };
     Some(split_origin(text)?.0)

@@ -1,6 +1,6 @@
-//! Meeting points: users of all workers wait for each other, and go on together.
+//! Meeting points: users of all workers wait for each other, and continue together.
 //!
-//! Joining takes a lock, which happens once per user and meeting; whether a meeting is over is read without one.
+//! Joining takes a lock, once per user and meeting; checking whether a meeting is over takes none.
 
 use std::{
     collections::VecDeque,
@@ -16,27 +16,27 @@ use std::{
 use fathom_http::users::UserSlot;
 use fathom_model::units::Nanos;
 
-/// A place where users meet.
+/// A point where users meet.
 #[derive(Debug)]
 pub(crate) struct MeetingPoint {
-    /// How many go on together.
+    /// The number of users who continue together.
     n: u64,
-    /// How long the first of them waits at most.
+    /// The longest wait of the first user.
     within: Nanos,
-    /// How many meetings there were here.
+    /// The number of meetings so far.
     round: AtomicU64,
-    /// When the first of those who wait has waited long enough; the end of time when nobody waits.
+    /// When the first waiting user has waited long enough; the end of time if nobody waits.
     deadline: AtomicU64,
     n_waiting: Mutex<u64>,
     n_unfilled: AtomicU64,
 }
 
-/// What becomes of a user who joins.
+/// The result of joining.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JoinResult {
-    /// It was the last one: all go on.
+    /// The last user has arrived: all continue.
     Complete,
-    /// It waits for the end of this round.
+    /// The user waits for the end of this round.
     Waits(u64),
 }
 
@@ -52,7 +52,7 @@ impl MeetingPoint {
         }
     }
 
-    /// A user comes.
+    /// A user arrives.
     pub(crate) fn join(&self, now: Nanos) -> JoinResult {
         let mut n_waiting = self.n_waiting.lock().unwrap_or_else(PoisonError::into_inner);
         *n_waiting += 1;
@@ -72,7 +72,7 @@ impl MeetingPoint {
         self.round.fetch_add(1, Release);
     }
 
-    /// Whether those who wait for the end of a round go on, because all are there or because the time is over.
+    /// Whether the users who wait for the end of a round continue, because all are there or the time is over.
     pub(crate) fn is_over(&self, round: u64, now: Nanos) -> bool {
         if self.round.load(Acquire) != round {
             return true;
@@ -89,23 +89,23 @@ impl MeetingPoint {
         self.round.load(Acquire) != round
     }
 
-    /// How often users went on without the rest.
+    /// How often users continued without the rest.
     pub(crate) fn n_unfilled(&self) -> u64 {
         self.n_unfilled.load(Relaxed)
     }
 
-    /// How many meetings there were, those included.
+    /// The number of meetings, those included.
     pub(crate) fn n_rounds(&self) -> u64 {
         self.round.load(Relaxed)
     }
 
-    /// How many go on together.
+    /// The number of users who continue together.
     pub(crate) fn size(&self) -> u64 {
         self.n
     }
 }
 
-/// Those of one worker who wait: a queue for each meeting, since who came first is of no later round than who came behind.
+/// The waiting users of one worker, with a queue for each meeting: within a queue, rounds never decrease.
 #[derive(Debug)]
 pub(crate) struct MeetingQueues {
     queues: Vec<VecDeque<(UserSlot, u64)>>,
@@ -113,7 +113,7 @@ pub(crate) struct MeetingQueues {
 }
 
 impl MeetingQueues {
-    /// Nobody, at that many meetings.
+    /// Creates empty queues for `n_meetings` meetings.
     pub(crate) fn at(n_meetings: usize) -> Self {
         Self { queues: vec![VecDeque::new(); n_meetings], n: 0 }
     }
@@ -124,7 +124,7 @@ impl MeetingQueues {
         self.n += 1;
     }
 
-    /// One whose round is over, each once; `is_over` says so of a place among the meetings and a round there.
+    /// Returns a user whose round is over, each once; `is_over` takes the index of a meeting and the round.
     pub(crate) fn next_over(&mut self, mut is_over: impl FnMut(usize, u64) -> bool) -> Option<UserSlot> {
         if self.n == 0 {
             return None;

@@ -1,8 +1,8 @@
-//! An answer as users look at it: its fields, and its body in one piece.
+//! An answer as users see it: its fields, and its body in one piece.
 //!
-//! The engine has followed the message to its end before, so it is whole and sound; here it is only looked into.
+//! The engine has already followed the message to its end, so it is complete and valid; here it is only examined.
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Debug, Clone, Copy)]
 pub struct HttpMessage<'m> {
     head: &'m [u8],
@@ -10,12 +10,12 @@ pub struct HttpMessage<'m> {
 }
 
 impl<'m> HttpMessage<'m> {
-    /// Looks at an answer as it came; `scratch` takes the body when it came in chunks.
+    /// Reads an answer as received; `scratch` takes the body if it was chunked.
     #[must_use]
     pub fn read(bytes: &'m [u8], scratch: &'m mut Vec<u8>) -> Self {
         let end = head_end(bytes);
         let mut message = Self { head: &bytes[..end], body: &bytes[end..] };
-        // Several fields of a name are one list (RFC 9110 section 5.3), of which the last word counts.
+        // Several fields of one name form one list (RFC 9110 section 5.3), whose last element counts.
         if message.fields("transfer-encoding").last().is_some_and(ends_with_chunked) {
             scratch.clear();
             join_chunks(message.body, scratch);
@@ -24,25 +24,25 @@ impl<'m> HttpMessage<'m> {
         message
     }
 
-    /// Head without the status line and with the empty line, as it came.
+    /// The head without the status line and with the empty line, as received.
     #[must_use]
     pub fn head(&self) -> &'m [u8] {
         self.head
     }
 
-    /// The body without chunk sizes, packed as it came.
+    /// The body without chunk framing, still compressed.
     #[must_use]
     pub fn body(&self) -> &'m [u8] {
         self.body
     }
 
-    /// The first field of this name; the case of letters is nothing.
+    /// The first field of this name, ignoring case.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&'m [u8]> {
         self.fields(name).next()
     }
 
-    /// All fields of this name, in their order.
+    /// All fields of this name, in order.
     pub fn fields<'n>(&self, name: &'n str) -> impl Iterator<Item = &'m [u8]> + use<'m, 'n> {
         let lines = self.head.split(|byte| *byte == b'\n').skip(1);
         lines.filter_map(move |line| {
@@ -52,14 +52,14 @@ impl<'m> HttpMessage<'m> {
         })
     }
 
-    /// The codings that the body is packed in, in the order in which that was done; none when it is not.
+    /// The content codings of the body, in the order in which they were applied; empty if there are none.
     pub fn codings(&self) -> impl Iterator<Item = &'m [u8]> + use<'m> {
         let all = self.fields("content-encoding").flat_map(|field| field.split(|byte| *byte == b','));
         all.map(<[u8]>::trim_ascii).filter(|coding| !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity"))
     }
 }
 
-/// Where the body begins: behind the first empty line, not counting those before the answer, which the engine passes over too.
+/// The offset of the body: after the first empty line, except for those before the answer, which the engine skips too.
 fn head_end(bytes: &[u8]) -> usize {
     let mut start = 0;
     while let Some([b'\n', ..] | [b'\r', b'\n', ..]) = bytes.get(start..) {
@@ -80,7 +80,7 @@ fn ends_with_chunked(coding: &[u8]) -> bool {
     last.trim_ascii().eq_ignore_ascii_case(b"chunked")
 }
 
-/// Puts the contents of chunks together (RFC 9112 section 7.1); what is cut off ends where it ends.
+/// Joins the contents of chunks (RFC 9112 section 7.1); truncated data ends where it ends.
 fn join_chunks(mut bytes: &[u8], joined: &mut Vec<u8>) {
     while let Some(line_end) = memchr::memchr(b'\n', bytes) {
         let digits = bytes[..line_end].iter().take_while(|byte| byte.is_ascii_hexdigit());

@@ -1,6 +1,6 @@
-//! Users that walk through a scenario: its tree becomes a program, which the engine of users runs.
+//! Users that run a scenario: its tree becomes a program, which the user engine runs.
 //!
-//! [`compile()`] reads files and resolves names; nothing of that is left for the run. Knows nothing of the text's grammar.
+//! [`compile()`] reads files and resolves names; nothing of this is left for the run. This module knows nothing of the text's grammar.
 
 mod checks;
 mod compile;

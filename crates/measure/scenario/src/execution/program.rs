@@ -1,4 +1,4 @@
-//! A scenario as it is run: a flat list of operations, the steps they ask, and what all workers share.
+//! A scenario in executable form: a flat list of operations, the steps, and the state that all workers share.
 
 use std::sync::{Arc, atomic::AtomicU64};
 
@@ -20,13 +20,13 @@ use super::{
 };
 use crate::ast::FailureAction;
 
-/// A place in the list of operations.
+/// An address in the list of operations.
 pub(crate) type Pc = u32;
 
-/// One thing that a user does. Places of jumps are absolute.
+/// One operation of a user. Jump targets are absolute.
 #[derive(Debug, Clone)]
 pub(crate) enum Op {
-    /// Sends the request of a step, and goes on when its answer is there.
+    /// Sends the request of a step, and continues when its answer has arrived.
     Send(u16),
     Sleep(WaitTime),
     Meet(u16),
@@ -34,24 +34,24 @@ pub(crate) enum Op {
         slot: u16,
         text: CompiledText,
     },
-    /// A loop begins, with that many rounds; none leads to `exit`.
+    /// Begins a loop with a number of rounds; zero rounds jump to `exit`.
     BeginLoop {
         least: u64,
         most: u64,
         exit: Pc,
     },
-    /// The end of a round: back to `begin`, not before its pace allows it, until the rounds are over.
+    /// Ends a round: jumps back to `begin`, not before its pace allows it, until all rounds are done.
     EndRound {
         begin: Pc,
         pace: Option<WaitTime>,
     },
-    /// The loop is over.
+    /// Ends the loop.
     EndLoop,
     JumpUnless {
         condition: CompiledCondition,
         to: Pc,
     },
-    /// Goes on with a probability, else jumps.
+    /// Continues with a probability, otherwise jumps.
     JumpByChance {
         share: f64,
         to: Pc,
@@ -61,18 +61,18 @@ pub(crate) enum Op {
     Return,
     BeginTransaction(u16),
     EndTransaction,
-    /// An iteration begins: new rows, a new number.
+    /// Begins an iteration: new rows, a new number.
     BeginIteration,
-    /// It is over: back to its begin, or on to what is done before leaving.
+    /// Ends the iteration: back to its beginning, or on to the teardown.
     EndIteration {
         pace: Option<WaitTime>,
     },
-    /// What is done before leaving begins.
+    /// Begins the teardown.
     Teardown,
     Leave,
 }
 
-/// How long something takes.
+/// A duration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum WaitTime {
     Fixed(Nanos),
@@ -96,7 +96,7 @@ impl WaitTime {
             Self::Fixed(time) => time,
             Self::Uniform(low, high) => Nanos(chance.u64(low.0.min(high.0)..=high.0.max(low.0))),
             Self::Exponential(mean) => Nanos((-(1.0 - chance.f64()).ln() * mean.0 as f64) as u64),
-            // The transform of Box and Muller (1958).
+            // The Box-Muller transform (1958).
             Self::Normal(mean, deviation) => {
                 let radius = (-2.0 * (1.0 - chance.f64()).ln()).sqrt();
                 let turn = (std::f64::consts::TAU * chance.f64()).cos();
@@ -106,7 +106,7 @@ impl WaitTime {
     }
 }
 
-/// A request with what becomes of its answer. Each worker has clones of its own.
+/// A request with the handling of its answer. Each worker has its own clones.
 #[derive(Debug, Clone)]
 pub(crate) struct CompiledStep {
     pub(crate) request: CompiledRequest,
@@ -116,18 +116,18 @@ pub(crate) struct CompiledStep {
     pub(crate) timeout: Option<Nanos>,
     /// The variables in its request.
     pub(crate) needed_slots: Box<[u16]>,
-    /// The target, when its beginning is only known then.
+    /// The target, if its beginning is only known at run time.
     pub(crate) dynamic_start: Option<CompiledText>,
     /// The most redirects that are followed.
     pub(crate) redirects: u16,
     pub(crate) expectations: Vec<Expectation>,
     pub(crate) takes: Vec<CompiledTake>,
-    /// Whether one of these looks at the body.
+    /// Whether any of these reads the body.
     pub(crate) reads_body: bool,
     pub(crate) on_failure: Option<FailureAction>,
-    /// Its place among the names of records.
+    /// Its index among the names of records.
     pub(crate) record: u16,
-    /// Of a transaction in which it failed.
+    /// The cause of failure of a transaction in which it failed.
     pub(crate) failure_cause: String,
 }
 
@@ -143,7 +143,7 @@ pub(crate) struct UserProgram {
     pub(crate) sets: Vec<u16>,
 }
 
-/// A server as requests and cookies name it.
+/// A server, as requests and cookies name it.
 #[derive(Debug, Clone)]
 pub(crate) struct ScenarioServer {
     pub(crate) url: Url,
@@ -166,17 +166,17 @@ impl ScenarioServer {
     }
 }
 
-/// A data set with those who have a share in it.
+/// A data set with its assignment of rows.
 #[derive(Debug)]
 pub(crate) struct DataSetState {
     pub(crate) name: String,
     pub(crate) file: String,
     pub(crate) row_source: RowSource,
-    /// Columns that nobody else may see, by their name.
+    /// Columns with secrets, by their name.
     pub(crate) secrets: Vec<usize>,
 }
 
-/// What all workers share: nothing of it changes but counters.
+/// Shared by all workers; only counters change.
 #[derive(Debug)]
 pub(crate) struct ScenarioProgram {
     pub(crate) ops: Vec<Op>,
@@ -190,7 +190,7 @@ pub(crate) struct ScenarioProgram {
     pub(crate) counters: Vec<AtomicU64>,
     pub(crate) meeting_points: Vec<MeetingPoint>,
     pub(crate) slot_names: Vec<String>,
-    /// Slots that nobody else may see, by their name.
+    /// Slots with secrets, by the name of the variable.
     pub(crate) secret_slots: Vec<usize>,
     pub(crate) has_cookies: bool,
     pub(crate) promises: Vec<String>,

@@ -1,22 +1,22 @@
-//! Messages as they may be kept and shown: without secrets, and not too long.
+//! Messages without secrets, and shortened, so that they may be kept and shown.
 //!
-//! What is secret is known by its place (fields of credentials and cookies), by its name (`password` in a query, a form or
-//! JSON), or because its value was given as one.
+//! A secret is recognized by its place (credential and cookie fields), by its name (`password` in a query, a form or JSON), or
+//! because its value was declared secret.
 
 use std::sync::LazyLock;
 
 use regex::bytes::Regex;
 
-/// What is kept of a message.
+/// The most bytes kept of a message.
 const KEPT_BYTES: usize = 4096;
-/// What is looked at: a secret that begins within what is kept must be seen whole.
+/// The most bytes examined: a secret that begins within the kept part must be seen whole.
 const SEEN_BYTES: usize = 4 * KEPT_BYTES;
-/// What stands in the place of a secret.
+/// The replacement of a secret.
 pub(crate) const REDACTED: &str = "***";
-/// A value shorter than this is found everywhere by chance; those with a telling name are hidden by their name all the same.
+/// A shorter value would match everywhere by chance; a value with a telling name is hidden by its name anyway.
 const VALUE_BYTES_MIN: usize = 4;
 
-/// Words in names of what nobody else may see.
+/// Words in the names of secrets.
 const WORDS: &str = "pass(?:word|wd|phrase|code)|pwd|secret|token|api[_-]?key|credential|csrf|xsrf|session|jwt|otp";
 
 struct Patterns {
@@ -45,19 +45,19 @@ static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| {
     }
 });
 
-/// Whether a name is one of what nobody else may see.
+/// Whether a name suggests a secret.
 #[must_use]
 pub fn is_secret(name: &str) -> bool {
     PATTERNS.name.is_match(name.as_bytes())
 }
 
-/// A message without what its places and names say is secret, cut off after 4 KiB.
+/// A message without the secrets that its places and names show, truncated after 4 KiB.
 #[must_use]
 pub fn without_secrets(message: &[u8]) -> String {
     redacted(message, std::iter::empty())
 }
 
-/// A message without what its places and names say is secret, and without these values, cut off after 4 KiB.
+/// A message without the secrets that its places and names show, and without these values, truncated after 4 KiB.
 pub(crate) fn redacted<'s>(message: &[u8], secrets: impl Iterator<Item = &'s [u8]>) -> String {
     let mut bytes = message[..message.len().min(SEEN_BYTES)].to_vec();
     let mut secrets: Vec<&[u8]> = secrets.filter(|secret| secret.len() >= VALUE_BYTES_MIN).collect();

@@ -4,12 +4,12 @@ use fathom_http::url::{Url, authority_at, without_dots};
 
 use super::program::ScenarioServer;
 
-/// Whether a status names another place for what was asked.
+/// Whether a status redirects to another place.
 pub(crate) const fn is_redirect(status: u16) -> bool {
     matches!(status, 301 | 302 | 303 | 307 | 308)
 }
 
-/// Where a `Location` leads: the server, if it is one of those, and path and query.
+/// Resolves a `Location`: the server, if it is a known one, and path and query.
 pub(crate) fn resolve(
     location: &[u8],
     servers: &[ScenarioServer],
@@ -40,7 +40,7 @@ pub(crate) fn resolve(
     is_sound.then(|| (from, without_dots(&joined).into_bytes()))
 }
 
-/// The request for another place: its target, its host, and after 303, or a `POST` after 301 and 302, a `GET` without a body.
+/// The request for another place, with its target and host. After 303, or a `POST` after 301 and 302, it is a `GET` without a body.
 pub(crate) fn request(before: &[u8], status: u16, (server, target): (&ScenarioServer, &[u8])) -> Vec<u8> {
     let head_end = memchr::memmem::find(before, b"\r\n\r\n").map_or(before.len(), |at| at + 2);
     let (head, body) = before.split_at(head_end);
@@ -62,9 +62,9 @@ pub(crate) fn request(before: &[u8], status: u16, (server, target): (&ScenarioSe
         let name = line.split(|byte| *byte == b':').next().unwrap_or_default().to_ascii_lowercase();
         let is_left_out = match name.as_slice() {
             b"host" => true,
-            // They are about a body, and browsers say where a GET came from only to other hosts.
+            // These describe a body, and browsers send the origin of a GET only to other hosts.
             b"content-length" | b"content-type" | b"content-encoding" | b"content-language" | b"origin" => becomes_get,
-            // What is meant for one host is not for another.
+            // Data for one host must not go to another.
             b"authorization" | b"cookie" => is_elsewhere,
             _ => false,
         };

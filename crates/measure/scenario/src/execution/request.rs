@@ -1,29 +1,29 @@
-//! Requests as they are sent: whole if nothing in them changes, patched in place where widths are fixed, else put together.
+//! Requests as they are sent: fixed if nothing in them changes, patched in place if all widths are fixed, otherwise assembled.
 
 use std::{collections::BTreeSet, ops::Range};
 
 use super::text::{CompiledText, TextContext, TextPiece, TextValue, ValueScope};
 
-/// A length is written right-aligned in that many bytes: spaces before a value are part of no value (RFC 9110 section 5.5).
+/// A length is written right-aligned in this many bytes: spaces before a value are not part of it (RFC 9110 section 5.5).
 const LENGTH_WIDTH: usize = 10;
-/// How the line of a request's own cookies begins.
+/// The beginning of the line of a request's own cookies.
 const COOKIE: &[u8] = b"Cookie: ";
 
-/// What a request says, before it is compiled.
+/// The content of a request, before it is compiled.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RequestDraft {
     pub(crate) method: String,
     /// Path and query.
     pub(crate) target: CompiledText,
-    /// `Host` among them; without `Content-Length`.
+    /// With `Host`, without `Content-Length`.
     pub(crate) fields: Vec<(String, CompiledText)>,
-    /// Its own cookies, which those of the user are added to.
+    /// Its own cookies, to which those of the user are added.
     pub(crate) cookies: Option<CompiledText>,
     pub(crate) body: Option<CompiledText>,
 }
 
 impl RequestDraft {
-    /// The variables that it has, each once.
+    /// Its variables, each once.
     pub(crate) fn slots(&self) -> BTreeSet<u16> {
         let fields = self.fields.iter().map(|(_, value)| value);
         let texts = fields.chain(&self.cookies).chain(&self.body).chain([&self.target]);
@@ -31,7 +31,7 @@ impl RequestDraft {
     }
 }
 
-/// A place in a prepared request that is written anew each time.
+/// A place in a prepared request that is rewritten for each send.
 #[derive(Debug, Clone)]
 struct RequestPatch {
     at: usize,
@@ -47,7 +47,7 @@ enum RequestLayout {
     Fixed,
     /// All but some places of fixed width.
     Patched(Vec<RequestPatch>),
-    /// Pieces, of which some have any length.
+    /// Pieces, some of which have any length.
     Pieces(Vec<RequestPart>),
 }
 
@@ -57,21 +57,21 @@ enum RequestPart {
     Value(TextValue, TextContext),
     /// The field of the body's length.
     Length,
-    /// The value of the last field begins, which has the request's own cookies.
+    /// The value of the last field, with the request's own cookies, begins here.
     Cookies,
     EndOfHead,
 }
 
-/// What must be known of a head to add cookies to it.
+/// The offsets in a head that are needed to add cookies.
 #[derive(Debug, Clone, Copy, Default)]
 struct HeadOffsets {
-    /// Where the value of its last field begins, if that has its own cookies.
+    /// The beginning of the value of its last field, if that has its own cookies.
     cookies: Option<usize>,
-    /// Where the empty line begins.
+    /// The beginning of the empty line.
     end: usize,
 }
 
-/// Where cookies of a user go: behind the request's own, or in a line of their own.
+/// Where the cookies of a user are inserted: after the request's own, or on a separate line.
 struct CookieInsertion {
     own_cookies: Range<usize>,
     lead: &'static [u8],
@@ -90,7 +90,7 @@ impl CookieInsertion {
         }
     }
 
-    /// Writes what goes there to `line`, which stays empty when nothing does.
+    /// Writes the inserted text to `line`, which stays empty if there are no cookies.
     fn fill(&self, request: &[u8], cookies: impl FnOnce(&[u8], &[u8], &mut Vec<u8>), line: &mut Vec<u8>) {
         line.clear();
         line.extend_from_slice(self.lead);
@@ -103,7 +103,7 @@ impl CookieInsertion {
     }
 }
 
-/// Adds cookies to a request of which only the bytes are known; `cookies` is given its target and its own ones.
+/// Adds cookies to a request given as bytes; `cookies` receives its target and its own cookies.
 pub(crate) fn add_cookies(request: &mut Vec<u8>, cookies: impl FnOnce(&[u8], &[u8], &mut Vec<u8>)) {
     let head_end = memchr::memmem::find(request, b"\r\n\r\n").map_or(request.len(), |at| at + 2);
     let mut begin = 0;
@@ -118,11 +118,11 @@ pub(crate) fn add_cookies(request: &mut Vec<u8>, cookies: impl FnOnce(&[u8], &[u
     request.splice(gap.at..gap.at, line);
 }
 
-/// A compiled request. Each worker has clones of its own, into which it patches.
+/// A compiled request. Each worker patches its own clones.
 #[derive(Debug, Clone)]
 pub(crate) struct CompiledRequest {
     form: RequestLayout,
-    /// The whole request, with places to be patched; empty when it is put together.
+    /// The whole request, with the places to patch; empty if it is assembled.
     prepared: Vec<u8>,
     head: HeadOffsets,
     scratch: Vec<u8>,
@@ -163,7 +163,7 @@ impl CompiledRequest {
         Self { form, prepared, head, scratch: Vec::new() }
     }
 
-    /// The bytes for a user; `cookies` is given the target and the request's own cookies, and writes what goes with them.
+    /// The bytes for a user; `cookies` receives the target and the request's own cookies, and writes the matching ones.
     pub(crate) fn bytes(
         &mut self,
         scope: &mut ValueScope<'_>,
@@ -198,7 +198,7 @@ impl CompiledRequest {
             self.prepared.splice(gap.at..gap.at, self.scratch.drain(..));
             return &self.prepared;
         }
-        // The prepared bytes stay as they are for the next user, who may have no cookies.
+        // The prepared bytes stay unchanged for the next user, who may have no cookies.
         let line_len = self.scratch.len();
         self.scratch.extend_from_slice(&self.prepared);
         self.scratch[..line_len + gap.at].rotate_left(line_len);
@@ -206,7 +206,7 @@ impl CompiledRequest {
     }
 }
 
-/// What a request asks for: the second word of its first line.
+/// The target of a request: the second word of its first line.
 pub(crate) fn target_of(request: &[u8]) -> &[u8] {
     request.split(|byte| *byte == b' ').nth(1).unwrap_or_default()
 }
@@ -230,7 +230,7 @@ fn parts(draft: &RequestDraft) -> Vec<RequestPart> {
         parts.text(value, TextContext::Field);
         parts.literal(b"\r\n");
     }
-    // Methods that are expected to bring content say so when it is empty (RFC 9110 section 8.6).
+    // Methods that usually carry content announce its length even if it is empty (RFC 9110 section 8.6).
     let is_measured = draft.body.is_some() || ["POST", "PUT", "PATCH"].contains(&draft.method.as_str());
     if is_measured {
         parts.0.push(RequestPart::Length);
@@ -251,7 +251,7 @@ fn parts(draft: &RequestDraft) -> Vec<RequestPart> {
 struct RequestParts(Vec<RequestPart>);
 
 impl RequestParts {
-    /// Neighbours become one.
+    /// Adjacent literals are merged.
     fn literal(&mut self, bytes: &[u8]) {
         match self.0.last_mut() {
             Some(RequestPart::Literal(before)) => *before = [before, bytes].concat().into(),
@@ -269,7 +269,7 @@ impl RequestParts {
     }
 }
 
-/// Puts the parts together.
+/// Assembles the parts.
 fn assemble(parts: &[RequestPart], scope: &mut ValueScope<'_>, bytes: &mut Vec<u8>) -> HeadOffsets {
     let (mut head, mut length_at) = (HeadOffsets::default(), None);
     for part in parts {
@@ -341,7 +341,7 @@ mod tests {
         ValueScope { slots, rows: &[], sets: &[], moment: ValueInputs::default(), numbers, rng: chance }
     }
 
-    /// What is sent with these cookies of the user.
+    /// The bytes sent with these cookies of the user.
     fn sent(request: &mut CompiledRequest, slot: &str, cookies: &str) -> String {
         let slots = [VariableSlot { text: slot.as_bytes().to_vec(), is_set: true }];
         let mut scope = scope(&slots);

@@ -1,4 +1,4 @@
-//! One user: where in the program it is, and what it keeps in mind.
+//! One user: its position in the program, and its state.
 
 use fathom_model::units::Nanos;
 
@@ -11,7 +11,7 @@ use super::{
     text::{CounterNumbers, ValueInputs, ValueScope, VariableSlot},
 };
 
-/// Which part of its script a user is in.
+/// The section of its script that a user is in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum ScriptStage {
     #[default]
@@ -20,7 +20,7 @@ pub(crate) enum ScriptStage {
     Teardown,
 }
 
-/// What a user is within.
+/// A block that encloses a user's position.
 #[derive(Debug)]
 pub(crate) enum CallFrame {
     Loop {
@@ -38,17 +38,17 @@ pub(crate) enum CallFrame {
     Call(Pc),
 }
 
-/// A request on behalf of an answer that named another place.
+/// A request that follows a redirect.
 #[derive(Debug)]
 pub(crate) struct PendingRedirect {
     pub(crate) server: u16,
-    /// Without the user's cookies, which depend on the place.
+    /// Without the user's cookies, which depend on the destination.
     pub(crate) request: Vec<u8>,
-    /// Whether it is to be sent.
+    /// Whether it still has to be sent.
     pub(crate) is_pending: bool,
 }
 
-/// A user in its seat; the memory stays for the next one who takes it.
+/// A user in its slot; the memory is reused for the next one.
 #[derive(Debug, Default)]
 pub(crate) struct ScenarioUser {
     pub(crate) pc: Pc,
@@ -61,22 +61,22 @@ pub(crate) struct ScenarioUser {
     pub(crate) sent_at: Nanos,
     /// When the iteration began.
     pub(crate) began: Nanos,
-    /// Since when it has been doing nothing, if it does.
+    /// When its current rest began, if it rests.
     pub(crate) sleeping_since: Option<Nanos>,
-    /// It does nothing before.
+    /// It rests until this time.
     pub(crate) pause: Option<Nanos>,
     pub(crate) moment: ValueInputs,
     pub(crate) has_rows: bool,
     pub(crate) slots: Vec<VariableSlot>,
     pub(crate) rows: Vec<u32>,
     pub(crate) frames: Vec<CallFrame>,
-    /// Numbers of shared counters in its last request.
+    /// The numbers of shared counters in its last request.
     pub(crate) drawn: Vec<u64>,
     pub(crate) jar: CookieJar,
     pub(crate) redirect: Option<Box<PendingRedirect>>,
 }
 
-/// What a user comes to.
+/// What a user does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextAction {
     Send(u16),
@@ -87,7 +87,7 @@ pub(crate) enum NextAction {
 }
 
 impl ScenarioUser {
-    /// Somebody else takes the seat.
+    /// A new user takes the slot.
     pub(crate) fn arrive(&mut self, program: &ScenarioProgram, (kind, number): (u16, u64)) {
         self.pc = program.user_programs[usize::from(kind)].begin;
         self.kind = kind;
@@ -106,13 +106,13 @@ impl ScenarioUser {
         self.redirect = None;
     }
 
-    /// Does nothing until then.
+    /// Rests until a given time.
     pub(crate) fn sleep(&mut self, now: Nanos, until: Nanos) -> NextAction {
         self.sleeping_since = Some(now);
         NextAction::Sleep(until)
     }
 
-    /// What was asked last, and where; nothing but the user's cookies is missing in it.
+    /// The last request and its server; only the user's cookies are missing in it.
     fn last_request<'a>(&'a self, program: &ScenarioProgram, step: &'a mut CompiledStep) -> (u16, &'a [u8]) {
         match &self.redirect {
             Some(redirect) => (redirect.server, &redirect.request),
@@ -120,7 +120,7 @@ impl ScenarioUser {
         }
     }
 
-    /// Keeps the cookies of an answer to a step.
+    /// Stores the cookies of an answer to a step.
     pub(crate) fn keep_cookies(
         &mut self,
         program: &ScenarioProgram,
@@ -138,10 +138,10 @@ impl ScenarioUser {
         self.jar = jar;
     }
 
-    /// Makes the request that follows a redirect.
+    /// Builds the request that follows a redirect.
     ///
     /// # Errors
-    /// What is to be said when it cannot be followed.
+    /// The message if it cannot be followed.
     pub(crate) fn follow(
         &mut self,
         program: &ScenarioProgram,
@@ -160,12 +160,12 @@ impl ScenarioUser {
         Ok(())
     }
 
-    /// What its values are made of now.
+    /// The inputs of its values at present.
     pub(crate) fn moment(&self, seed: u64, wall: Nanos) -> ValueInputs {
         ValueInputs { seed, user: self.number, iteration: self.iteration, round: self.round(), wall }
     }
 
-    /// The innermost loop's round, from 1; before and outside of loops 1.
+    /// The round of the innermost loop, from 1; outside of loops 1.
     fn round(&self) -> u32 {
         let rounds = self.frames.iter().rev().find_map(|frame| match frame {
             CallFrame::Loop { round, .. } => Some(*round + 1),
@@ -174,7 +174,7 @@ impl ScenarioUser {
         rounds.unwrap_or(1)
     }
 
-    /// What has passed in a rest is no part of the time of the transactions around it.
+    /// Rests are not part of the time of the enclosing transactions.
     pub(crate) fn end_sleep(&mut self, now: Nanos) {
         let Some(since) = self.sleeping_since.take() else { return };
         let rested = now.since(since);
@@ -185,7 +185,7 @@ impl ScenarioUser {
         }
     }
 
-    /// What values are read from.
+    /// The scope that values are read from.
     pub(crate) fn scope<'a>(&'a mut self, program: &'a ScenarioProgram) -> ValueScope<'a> {
         ValueScope {
             slots: &self.slots,
@@ -197,7 +197,7 @@ impl ScenarioUser {
         }
     }
 
-    /// The same as when the last request was written.
+    /// The scope as it was when the last request was written.
     pub(crate) fn replay_scope<'a>(&'a self, program: &'a ScenarioProgram) -> ValueScope<'a> {
         ValueScope {
             slots: &self.slots,
@@ -209,7 +209,7 @@ impl ScenarioUser {
         }
     }
 
-    /// The values that nobody else may see.
+    /// The secret values.
     pub(crate) fn secrets<'a>(&'a self, program: &'a ScenarioProgram) -> impl Iterator<Item = &'a [u8]> {
         let slots = program.secret_slots.iter().map(|slot| self.slots[*slot].text.as_slice());
         let cells = program.sets.iter().enumerate().flat_map(move |(idx, set)| {

@@ -1,6 +1,6 @@
-//! What is counted at steps and transactions, by one worker.
+//! The counts of steps and transactions, by one worker.
 //!
-//! Counting allocates only when a cause of failure comes for the first time; only what ends in the measured part counts.
+//! Counting allocates only for a new cause of failure. Only what ends in the measured part counts.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use fathom_model::{
     units::Nanos,
 };
 
-/// The most causes that one step tells apart; a server that makes up statuses must not fill the memory.
+/// The most causes per step, so that a server with invented statuses does not fill the memory.
 const CAUSES_MAX: usize = 32;
-/// What stands for further causes.
+/// The label of further causes.
 const OTHER_CAUSES: &str = "other causes";
 
 /// One step or transaction of one worker.
@@ -25,12 +25,12 @@ pub(crate) struct StepRecorder {
     examples: Vec<Example>,
 }
 
-/// Whether an example is asked for.
+/// Whether an example is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CauseNovelty {
     /// The cause is known, with its example.
     Known,
-    /// It comes for the first time.
+    /// The cause is new.
     New,
 }
 
@@ -45,13 +45,13 @@ impl StepRecorder {
         self.times.record(time.0);
     }
 
-    /// Counts a failure; whether an example of it is wanted, of which the answer may be empty.
+    /// Counts a failure. Returns whether an example of it is wanted, whose answer may be empty.
     pub(crate) fn failed(&mut self, cause: &str, answer: &[u8]) -> CauseNovelty {
         self.n_reached += 1;
         if let Some(n) = self.errors.get_mut(cause) {
             *n += 1;
             let mut examples = self.examples.iter();
-            // An answer that was not looked at is shown by the next one of its kind.
+            // An answer that was not kept is replaced by the next one of its kind.
             let is_better = !answer.is_empty() && examples.any(|kept| kept.cause == cause && kept.answer.is_empty());
             return if is_better { CauseNovelty::New } else { CauseNovelty::Known };
         }
@@ -61,14 +61,14 @@ impl StepRecorder {
         if is_room { CauseNovelty::New } else { CauseNovelty::Known }
     }
 
-    /// Keeps an example in the place of another one of its cause.
+    /// Keeps an example in place of another one of its cause.
     pub(crate) fn keep_example(&mut self, example: Example) {
         self.examples.retain(|kept| kept.cause != example.cause);
         self.examples.push(example);
     }
 }
 
-/// What a step is called, and what was promised of it.
+/// The name of a step, and its objectives.
 #[derive(Debug, Clone)]
 pub(crate) struct StepName {
     pub(crate) name: String,
@@ -76,7 +76,7 @@ pub(crate) struct StepName {
     pub(crate) promises: Vec<String>,
 }
 
-/// Puts the tallies of all workers together; each worker has one for each name, in the same order.
+/// Merges the counts of all workers; each worker has one recorder per name, in the same order.
 pub(crate) fn records(names: &[StepName], workers: Vec<Vec<StepRecorder>>) -> Vec<StepRecord> {
     let blank = |step: &StepName| StepRecord {
         name: step.name.clone(),
@@ -106,7 +106,7 @@ pub(crate) fn records(names: &[StepName], workers: Vec<Vec<StepRecorder>>) -> Ve
     records
 }
 
-/// One with an answer says more than one without; of two such the first one stays.
+/// An example with an answer is better than one without; of two such the first one stays.
 fn is_better(example: &Example, known: &Example) -> bool {
     match (example.answer.is_empty(), known.answer.is_empty()) {
         (false, true) => true,

@@ -1,4 +1,4 @@
-//! Whole scenarios in virtual time: a small engine drives users by hand, and a closure answers.
+//! Whole scenarios in virtual time: a small engine drives users, and a closure answers.
 
 use std::{cmp::Reverse, collections::BinaryHeap, fs, sync::Arc};
 
@@ -22,25 +22,25 @@ use super::{
     trace::Trace,
 };
 
-/// A server takes so long for every answer.
+/// The time of every answer of the server.
 const SERVICE: Nanos = Nanos::from_millis(10);
 
-/// What happens next.
+/// The next event.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Arrival,
     Turn,
-    /// What was asked of which server.
+    /// The server and the request.
     Answer(u16, String),
 }
 
-/// How a scenario is played.
+/// The parameters of a run.
 struct ScenarioRun<'a> {
     text: &'a str,
     n_users: u32,
     until: Nanos,
     think_mode: ThinkMode,
-    /// How much later than the one before each user comes.
+    /// The interval between the arrivals of users.
     spacing: Nanos,
     files: &'a [(&'a str, &'a str)],
 }
@@ -68,7 +68,7 @@ impl<'a> ScenarioRun<'a> {
         }
     }
 
-    /// Plays it; `server` has the number of the server and the request, and gives an answer or a failure.
+    /// Runs it; `server` receives the index of the server and the request, and returns an answer or a failure.
     fn play(&self, mut server: impl FnMut(u16, &str) -> Result<String, &'static str>) -> ScenarioRunResult {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in self.files {
@@ -102,7 +102,7 @@ impl<'a> ScenarioRun<'a> {
                 waits.retain(|waiting| *waiting != seat.0);
                 events.push(Reverse((now, seat.0, Event::Turn)));
             }
-            // Those who wait are asked every 10 ms, as the engine does.
+            // Waiting users are polled every 10 ms, as in the engine.
             let idle = if waits.is_empty() { None } else { Some(now + Nanos::from_millis(10)) };
             let due = events.peek().map(|Reverse((at, ..))| *at);
             let Some(next) = due.into_iter().chain(idle).min() else { break };
@@ -716,7 +716,7 @@ fn a_scenario_reads_nothing_of_a_host_that_serves_others() {
         told
     };
     let plain = "closed 1 repeat 1\nstep a\n  GET /\n";
-    // Whether it is there or not, the answer is the same.
+    // The answer is the same whether the file exists or not.
     for (line, what) in [
         ("ca /etc/hostname", "opening /etc/hostname is refused"),
         ("ca /nonexistent", "opening /nonexistent is refused"),

@@ -1,6 +1,6 @@
-//! Texts with values in them: compiled to pieces once, put together for each user.
+//! Texts with values: compiled to pieces once, assembled for each user.
 //!
-//! A value is read through a [`ValueScope`]; what is written depends on nothing else, so the same scope writes the same text again.
+//! A value is read through a [`ValueScope`]. The output depends on nothing else, so the same scope writes the same text again.
 
 use std::{
     io::Write as _,
@@ -16,7 +16,7 @@ use super::data_rows::DataRows;
 use crate::ast::Clock;
 pub(crate) use crate::ast::Filter;
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ValueSource {
     /// A variable of the user.
@@ -27,11 +27,11 @@ pub(crate) enum ValueSource {
     Random { low: u64, high: u64 },
     /// The next number of a counter that all users share.
     Seq(u16),
-    /// So many letters and digits.
+    /// This many letters and digits.
     Chars(u16),
     /// The number of the user, from 1, over all workers.
     User,
-    /// How often the user has begun, this time included.
+    /// The number of the user's iteration, this one included.
     Iteration,
     /// The round of the innermost loop, from 1.
     Round,
@@ -41,7 +41,7 @@ pub(crate) enum ValueSource {
     Now(Clock),
 }
 
-/// A variable of a user; its memory stays for the next value.
+/// A variable of a user; its memory is reused for the next value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct VariableSlot {
     pub(crate) text: Vec<u8>,
@@ -61,17 +61,17 @@ impl VariableSlot {
     }
 }
 
-/// A value with what is done to it.
+/// A value with its filters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TextValue {
     pub(crate) source: ValueSource,
-    /// Digits of a number, with zeros in front.
+    /// The number of digits, padded with zeros.
     pub(crate) width: Option<u8>,
     pub(crate) filters: Box<[Filter]>,
 }
 
 impl TextValue {
-    /// How many bytes it always has, if that is so.
+    /// Its length in bytes, if it is always the same.
     pub(crate) fn fixed_width(&self) -> Option<usize> {
         let width = match (&self.source, self.width) {
             (ValueSource::Uuid, _) => 36,
@@ -93,32 +93,32 @@ fn digits(number: u64) -> usize {
     number.checked_ilog10().map_or(1, |log| log as usize + 1)
 }
 
-/// What a text is made of.
+/// A piece of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TextPiece {
     Literal(Box<[u8]>),
     Value(TextValue),
 }
 
-/// A text that may have values in it.
+/// A text that may contain values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CompiledText(pub(crate) Vec<TextPiece>);
 
-/// Where a text stands: what it must not hold there.
+/// The context of a text, which restricts its characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TextContext {
-    /// In a request line: what cannot stand there is percent-encoded.
+    /// In a request line: invalid characters are percent-encoded.
     Target,
-    /// In a field: control characters become spaces, so that no value begins a line of its own.
+    /// In a field: control characters become spaces, so that no value begins a new line.
     Field,
-    /// Anything goes.
+    /// Everything is allowed.
     Free,
 }
 
-/// What is the same for all values of one request.
+/// The inputs common to all values of one request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ValueInputs {
-    /// Of what is random.
+    /// The seed of random values.
     pub(crate) seed: u64,
     pub(crate) user: u64,
     pub(crate) iteration: u32,
@@ -127,12 +127,12 @@ pub(crate) struct ValueInputs {
     pub(crate) wall: Nanos,
 }
 
-/// Numbers of counters that all users share: drawn for a request, and given again when it is written again.
+/// The numbers of shared counters: drawn for a request, and repeated if it is written again.
 #[derive(Debug)]
 pub(crate) enum CounterNumbers<'a> {
-    /// New ones, which are noted.
+    /// Draws new ones and keeps a record.
     Draw(&'a [AtomicU64], &'a mut Vec<u64>),
-    /// Those that were noted.
+    /// Repeats the recorded ones.
     Replay(std::slice::Iter<'a, u64>),
 }
 
@@ -149,7 +149,7 @@ impl CounterNumbers<'_> {
     }
 }
 
-/// What values are read from.
+/// The sources of values.
 #[derive(Debug)]
 pub(crate) struct ValueScope<'a> {
     pub(crate) slots: &'a [VariableSlot],
@@ -162,7 +162,7 @@ pub(crate) struct ValueScope<'a> {
 }
 
 impl ValueScope<'_> {
-    /// A number of at least `width` digits.
+    /// Writes a number with at least `width` digits.
     fn number(number: u64, width: Option<u8>, text: &mut Vec<u8>) {
         let mut digits = [b'0'; 20];
         let mut at = digits.len();
@@ -198,7 +198,7 @@ impl ValueScope<'_> {
         }
     }
 
-    /// Writes a value behind `text`, for a place.
+    /// Appends a value to `text`, adapted to its context.
     pub(crate) fn put(&mut self, value: &TextValue, place: TextContext, text: &mut Vec<u8>) {
         let begin = text.len();
         self.write(value, text);
@@ -210,7 +210,7 @@ impl ValueScope<'_> {
 }
 
 impl CompiledText {
-    /// Writes it behind `text`.
+    /// Appends it to `text`.
     pub(crate) fn put(&self, scope: &mut ValueScope<'_>, place: TextContext, text: &mut Vec<u8>) {
         for piece in &self.0 {
             match piece {
@@ -220,7 +220,7 @@ impl CompiledText {
         }
     }
 
-    /// The variables in it.
+    /// Its variables.
     pub(crate) fn slots(&self) -> impl Iterator<Item = u16> {
         self.0.iter().filter_map(|piece| match piece {
             TextPiece::Value(TextValue { source: ValueSource::Slot(slot), .. }) => Some(*slot),
@@ -235,7 +235,7 @@ impl From<&str> for CompiledText {
     }
 }
 
-/// Changes what was written from `begin` on: the new text is written behind the old one, and then moved to its place.
+/// Filters the text from `begin` on: the new text is appended to the old one, and then moved to its place.
 pub(crate) fn apply(filter: Filter, begin: usize, text: &mut Vec<u8>) {
     let end = text.len();
     match filter {
@@ -306,7 +306,7 @@ fn uuid(random: u128, text: &mut Vec<u8>) {
     }
 }
 
-/// Changes what was written from `begin` on so far as its place demands it.
+/// Changes the text from `begin` on as far as its context requires.
 pub(crate) fn sanitize(text: &mut Vec<u8>, begin: usize, place: TextContext) {
     match place {
         TextContext::Free => {}

@@ -1,4 +1,4 @@
-//! Everything that one user asked and got, for people who write a scenario.
+//! All requests and answers of one user, for people who write a scenario.
 
 use fathom_model::units::Nanos;
 
@@ -7,29 +7,29 @@ use fathom_model::units::Nanos;
 pub struct Exchange {
     /// The name of the step.
     pub step: String,
-    /// As it was sent; empty when it could not be.
+    /// As sent; empty if it could not be sent.
     pub request: Vec<u8>,
-    /// As it came, but its body unpacked; empty when none came.
+    /// As received, but with a decoded body; empty if none arrived.
     pub answer: Vec<u8>,
     /// From the first byte of the step's request on.
     pub took: Nanos,
-    /// Why no answer came, or why nothing was asked.
+    /// Why no answer arrived, or why no request was sent.
     pub failure: Option<String>,
-    /// What was expected, and why it is not so.
+    /// The expectations, with the reason of each failure.
     pub expectations: Vec<(String, Option<String>)>,
-    /// What was taken: names and values.
+    /// The taken values, with their names.
     pub values: Vec<(String, Vec<u8>)>,
 }
 
 impl Exchange {
-    /// Whether something was not as expected.
+    /// Whether anything failed.
     #[must_use]
     pub fn is_failed(&self) -> bool {
         self.failure.is_some() || self.expectations.iter().any(|(_, why)| why.is_some())
     }
 }
 
-/// What a user asked and got, in its order.
+/// The exchanges of a user, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Trace(pub(crate) Vec<Exchange>);
 

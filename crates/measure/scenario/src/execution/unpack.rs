@@ -1,6 +1,7 @@
-//! Bodies as they were before a server packed them (RFC 9110 section 8.4.1, RFC 7932, RFC 9659).
+//! Decompresses bodies (RFC 9110 section 8.4.1, RFC 7932, RFC 9659).
 //!
-//! Knows nothing of what is looked for in them. What comes out is bounded: a small body can stand for one that fills the memory.
+//! This module does not know what is searched in them. The output is limited, because a small body can decompress to one that
+//! fills the memory.
 
 use std::{
     borrow::Cow,
@@ -12,36 +13,36 @@ use ruzstd::decoding::StreamingDecoder;
 
 use super::message::HttpMessage;
 
-/// The most that a body may be when it is unpacked: as much as the engine keeps of an answer that is not packed.
+/// The longest decompressed body: as much as the engine keeps of an uncompressed answer.
 const BODY_MAX: usize = 16 << 20;
-/// The most that zstd may look back in answers of HTTP (RFC 9659 section 3).
+/// The largest window of zstd in HTTP (RFC 9659 section 3).
 const ZSTD_WINDOW_MAX: u64 = 8 << 20;
-/// What brotli reads at once: the length of a page.
+/// The read size of brotli: the length of a page.
 const BROTLI_READ: usize = 4096;
 
-/// Why a body cannot be looked at.
+/// Why a body cannot be examined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
-    /// It is packed in a way that is not known, or more than once.
+    /// Its coding is unknown, or it has more than one.
     #[error(
         "the body is packed (content-encoding) in a way that cannot be unpacked: let Accept-Encoding name gzip, deflate, br or zstd"
     )]
     UnknownCoding,
-    /// It is not what its field says.
+    /// It does not match its coding.
     #[error("the body is not packed as its content-encoding says")]
     Corrupt,
-    /// It is a bomb, or not meant to be looked at.
+    /// It is a decompression bomb, or not meant to be examined.
     #[error("the body is more than 16 MiB when it is unpacked")]
     TooLarge,
-    /// A path would have to go through it too often.
+    /// A path would have to visit it too often.
     #[error("the JSON path would visit more than 1,000,000 values of the body")]
     TooMuch,
 }
 
-/// What unpacks bodies; its memory is used again and again.
+/// Decompresses bodies; its memory is reused.
 #[derive(Debug)]
 pub struct Unpacker {
-    /// Nearly all that is packed is packed so; the other ways take new memory for each body.
+    /// Nearly all compressed bodies use gzip; the other codings allocate for each body.
     gzip: GzDecoder<Cursor<Vec<u8>>>,
     body: Vec<u8>,
 }
@@ -53,10 +54,10 @@ impl Default for Unpacker {
 }
 
 impl Unpacker {
-    /// The body of an answer as it was meant.
+    /// The decoded body of an answer.
     ///
     /// # Errors
-    /// When it cannot be had.
+    /// The body cannot be decoded.
     pub fn body<'a>(&'a mut self, message: HttpMessage<'a>) -> Result<&'a [u8], BodyError> {
         let mut codings = message.codings();
         let packed = message.body();
@@ -79,7 +80,7 @@ impl Unpacker {
                 read_bounded(&mut self.gzip, body)?;
             }
             b"deflate" if is_zlib(packed) => read_bounded(ZlibDecoder::new(packed), body)?,
-            // Some servers leave the frame out, and browsers take it.
+            // Some servers omit the zlib frame, and browsers accept it.
             b"deflate" => read_bounded(DeflateDecoder::new(packed), body)?,
             b"br" => read_bounded(brotli_decompressor::Decompressor::new(packed, BROTLI_READ), body)?,
             b"zstd" => {
@@ -91,7 +92,7 @@ impl Unpacker {
         Ok(body)
     }
 
-    /// An answer as people can read it: head, and the body as it was meant if it can be had.
+    /// An answer in readable form: the head, and the decoded body if it can be decoded.
     pub(crate) fn readable<'a>(&mut self, answer: &'a [u8], scratch: &mut Vec<u8>) -> Cow<'a, [u8]> {
         let message = HttpMessage::read(answer, scratch);
         if message.codings().next().is_none() {
@@ -104,13 +105,13 @@ impl Unpacker {
     }
 }
 
-/// Reads all there is, but no more than may be kept.
+/// Reads everything, up to the limit.
 fn read_bounded(reader: impl Read, body: &mut Vec<u8>) -> Result<(), BodyError> {
     let n_read = reader.take(BODY_MAX as u64 + 1).read_to_end(body).map_err(|_| BodyError::Corrupt)?;
     if n_read > BODY_MAX { Err(BodyError::TooLarge) } else { Ok(()) }
 }
 
-/// Whether it begins as a zlib stream does (RFC 1950 section 2.2).
+/// Whether the data begins like a zlib stream (RFC 1950 section 2.2).
 fn is_zlib(packed: &[u8]) -> bool {
     matches!(packed, [method, flags, ..] if method & 15 == 8 && u16::from_be_bytes([*method, *flags]) % 31 == 0)
 }
@@ -127,12 +128,12 @@ mod tests {
     use super::*;
 
     const TEXT: &[u8] = b"hello, hello, hello";
-    /// [`TEXT`] as the tool `brotli` packs it.
+    /// [`TEXT`] as the tool `brotli` compresses it.
     const BROTLI: &[u8] = &[
         0x1b, 0x12, 0x00, 0xf8, 0x8d, 0x94, 0x6e, 0xde, 0x44, 0x09, 0x52, 0x86, 0x96, 0x6c, 0x2c, 0x6f, 0x11, 0x4f,
         0x24, 0xd0, 0x71, 0x00,
     ];
-    /// [`TEXT`] as the tool `zstd` packs it.
+    /// [`TEXT`] as the tool `zstd` compresses it.
     const ZSTD: &[u8] = &[
         0x28, 0xb5, 0x2f, 0xfd, 0x24, 0x13, 0x6d, 0x00, 0x00, 0x38, 0x68, 0x65, 0x6c, 0x6c, 0x6f, 0x2c, 0x20, 0x01,
         0x00, 0xe2, 0x8a, 0x11, 0x75, 0xf3, 0x98, 0x8e,

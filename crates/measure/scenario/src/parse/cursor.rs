@@ -1,4 +1,4 @@
-//! A line from left to right: words, texts with holes, regular expressions, JSON paths. Knows no statement.
+//! Reads a line from left to right: words, texts with holes, regular expressions, JSON paths. Knows no statements.
 
 use std::str::FromStr;
 
@@ -9,7 +9,7 @@ use super::super::{
     diagnostic::{BoxedDiagnostic, Diagnostic},
 };
 
-/// What is left of a line.
+/// The rest of a line.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cursor<'a> {
     /// The whole text of the scenario.
@@ -31,7 +31,7 @@ impl<'a> Cursor<'a> {
         self.at = self.end - self.rest().trim_start().len();
     }
 
-    /// A `#` behind a blank begins a comment.
+    /// A `#` after a blank begins a comment.
     pub(super) fn is_at_comment(&self) -> bool {
         self.rest().starts_with('#') && self.text[..self.at].chars().next_back().is_none_or(char::is_whitespace)
     }
@@ -42,13 +42,13 @@ impl<'a> Cursor<'a> {
         self.rest().is_empty() || self.is_at_comment()
     }
 
-    /// The place of what comes next: a word, or the end of the line.
+    /// The place of the next token: a word, or the end of the line.
     pub(super) fn here(&mut self) -> Span {
         let mut ahead = *self;
         ahead.word().map_or_else(|| (self.at.saturating_sub(1)..self.at).into(), |word| word.span)
     }
 
-    /// The end of a statement: the comment behind it, or a fault about what is left.
+    /// Ends a statement: returns the comment after it, or an error about the rest.
     pub(super) fn finish(&mut self) -> Result<Option<Comment>, BoxedDiagnostic> {
         if !self.is_done() {
             let span = Span { start: self.at, end: self.end };
@@ -83,12 +83,12 @@ impl<'a> Cursor<'a> {
         Some(word.span)
     }
 
-    /// The next word, which must be there.
+    /// The next word, which must exist.
     pub(super) fn need(&mut self, what: &str) -> Result<Name, BoxedDiagnostic> {
         self.word().ok_or_else(|| self.missing(what))
     }
 
-    /// A fault about something that is not there.
+    /// The error of a missing token.
     pub(super) fn missing(&mut self, what: &str) -> BoxedDiagnostic {
         Diagnostic::error(self.here(), format!("{what} is missing here")).boxed()
     }
@@ -104,19 +104,19 @@ impl<'a> Cursor<'a> {
         Ok(all)
     }
 
-    /// A word as a time.
+    /// Parses a word as a time.
     pub(super) fn time(&mut self, what: &str) -> Result<Spanned<Nanos>, BoxedDiagnostic> {
         let word = self.need(what)?;
         time(&word)
     }
 
-    /// A word as a whole number from `min` on.
+    /// Parses a word as a whole number of at least `min`.
     pub(super) fn count(&mut self, what: &str, min: u64) -> Result<Spanned<u64>, BoxedDiagnostic> {
         let word = self.need(what)?;
         count(&word, min)
     }
 
-    /// What stands behind a backslash.
+    /// The character after a backslash.
     pub(super) fn escaped(&mut self) -> Result<&'static str, BoxedDiagnostic> {
         let next = self.rest().chars().next();
         let text = match next {
@@ -136,7 +136,7 @@ impl<'a> Cursor<'a> {
         Ok(text)
     }
 
-    /// A regular expression between slashes, which compiles.
+    /// A regular expression between slashes, which must compile.
     pub(super) fn regex(&mut self) -> Result<Name, BoxedDiagnostic> {
         if self.is_done() || !self.rest().starts_with('/') {
             return Err(Diagnostic::error(self.here(), "a regular expression is missing here")
@@ -225,12 +225,12 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Deeper paths find nothing that a person looks for, and their reader takes its time over each bracket.
+/// Deeper paths serve no practical purpose, and their parser is slow for each bracket.
 const PATH_DEPTH_MAX: usize = 8;
-/// What a regular expression may compile to. The engine's own bound is ten times that, and takes half a second to reach.
+/// The compiled size limit of a regular expression. The library's own limit is ten times that, and takes half a second to reach.
 const REGEX_SIZE_MAX: usize = 1 << 20;
 
-/// A word as a quantity.
+/// Parses a word as a quantity.
 pub(super) fn quantity<T: FromStr<Err = UnitError>>(word: &Name) -> Result<Spanned<T>, BoxedDiagnostic> {
     match word.text.parse() {
         _ if word.text.is_empty() => {
@@ -241,13 +241,13 @@ pub(super) fn quantity<T: FromStr<Err = UnitError>>(word: &Name) -> Result<Spann
     }
 }
 
-/// A word as a time, with its unit.
+/// Parses a word as a time with its unit.
 pub(super) fn time(word: &Name) -> Result<Spanned<Nanos>, BoxedDiagnostic> {
     has_unit(&word.text, word.span)?;
     quantity(word)
 }
 
-/// Refuses a time that is a bare number: some take it for seconds, and others for milliseconds.
+/// Rejects a time without a unit: some read it as seconds, others as milliseconds.
 pub(super) fn has_unit(time: &str, span: Span) -> Result<(), BoxedDiagnostic> {
     let is_bare = time.bytes().all(|byte| byte.is_ascii_digit() || b"._".contains(&byte));
     if time.is_empty() || !is_bare {
@@ -257,7 +257,7 @@ pub(super) fn has_unit(time: &str, span: Span) -> Result<(), BoxedDiagnostic> {
     Err(fault.fix(format!("did you mean `{time}s`?")).boxed())
 }
 
-/// A word as a whole number from `min` on.
+/// Parses a word as a whole number of at least `min`.
 pub(super) fn count(word: &Name, min: u64) -> Result<Spanned<u64>, BoxedDiagnostic> {
     match word.text.replace('_', "").parse() {
         Ok(value) if value >= min => Ok(Spanned { value, text: word.text.clone(), span: word.span }),

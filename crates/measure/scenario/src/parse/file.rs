@@ -1,4 +1,4 @@
-//! What belongs to the file: how users come, settings, data sets, promises, parts and users.
+//! Parses the statements of a file: arrivals, settings, data sets, promises, parts and users.
 
 use fathom_engine::pace::Profile;
 use fathom_http::{url::Url, users::OPTIONS};
@@ -20,7 +20,7 @@ use super::{
     unknown,
 };
 
-/// The options that a file may set: all of connections, but not where they go.
+/// The options that a file may set: all options of connections, but not the URL.
 pub(in super::super) fn settings() -> impl Iterator<Item = &'static OptionDoc> {
     OPTIONS.iter().filter(|option| option.name != "url")
 }
@@ -28,7 +28,7 @@ pub(in super::super) fn settings() -> impl Iterator<Item = &'static OptionDoc> {
 impl Parser<'_> {
     pub(super) fn file(&mut self, nodes: &[LineNode]) -> Scenario {
         let mut scenario = Scenario::default();
-        // Steps outside of any user are those of the only kind of user.
+        // Steps outside of any user belong to the only kind of user.
         let mut alone = UserDef::default();
         for node in nodes {
             if self.is_full() {
@@ -86,7 +86,7 @@ impl Parser<'_> {
         scenario
     }
 
-    /// Steps outside of any user make one, unless there are others.
+    /// Steps outside of any user form a user, unless there are others.
     fn add_implicit_user(&mut self, scenario: &mut Scenario, alone: UserDef) {
         match scenario.users.first() {
             None => scenario.users.push(alone),
@@ -124,7 +124,7 @@ impl Parser<'_> {
         Some(UserDef { name: Some(name), share, ..user })
     }
 
-    /// What belongs to a user beside what he does in each iteration.
+    /// Parses the statements of a user other than those of its iterations.
     fn user_line(&mut self, node: &LineNode, word: &Name, user: &mut UserDef) {
         match word.text.as_str() {
             "pace" => {
@@ -192,7 +192,7 @@ impl Parser<'_> {
 }
 
 impl UserDef {
-    /// Whether anything belongs to him.
+    /// Whether the user has any content.
     fn has_content(&self) -> bool {
         !self.body.is_empty() || self.setup.is_some() || self.teardown.is_some() || self.pace.is_some()
     }
@@ -236,7 +236,7 @@ pub(super) fn equals(cursor: &mut Cursor<'_>, usage: &str) -> Result<(), BoxedDi
     }
 }
 
-/// A share such as `30%`.
+/// Parses a share such as `30%`.
 pub(super) fn percent(word: &Name) -> Result<Spanned<f64>, BoxedDiagnostic> {
     let number = word.text.strip_suffix('%').filter(|number| number.bytes().all(|b| b.is_ascii_digit() || b == b'.'));
     match number.and_then(|number| number.parse().ok()) {
@@ -328,7 +328,7 @@ fn closed(cursor: &mut Cursor<'_>) -> Result<UserLoadModel, BoxedDiagnostic> {
     Ok(UserLoadModel::Closed { users, ramp, length, repeat })
 }
 
-/// A word that says nothing where it stands.
+/// The error of a word without meaning in its place.
 pub(super) fn clause(word: &Name, known: &[&str]) -> BoxedDiagnostic {
     Diagnostic::error(word.span, format!("unexpected word `{}`", word.text))
         .fix(format!("there is {} here", known.join(", ")))
@@ -399,7 +399,7 @@ fn data(cursor: &mut Cursor<'_>, node: &LineNode) -> Result<DataSetDef, BoxedDia
     Ok(data)
 }
 
-/// Names with commas between them.
+/// Names separated by commas.
 fn list(cursor: &mut Cursor<'_>, what: &str) -> Result<Vec<Name>, BoxedDiagnostic> {
     let mut all = Vec::new();
     loop {
@@ -442,7 +442,7 @@ fn promise(cursor: &mut Cursor<'_>, node: &LineNode) -> Result<PromiseDef, Boxed
         let term = part.trim();
         let start = begin + (part.len() - part.trim_start().len());
         begin += part.len() + 1;
-        // The text has one blank where the file may have several: then the whole line is meant.
+        // The parsed text has one blank where the file may have several: then the error marks the whole line.
         let is_as_written = whole.text.len() == whole.span.end - whole.span.start;
         let span = if is_as_written { (start..start + term.len()).into() } else { whole.span };
         let at = term.find(['<', '>', '≤', '≥']).ok_or_else(|| wrong(term))?;
@@ -462,7 +462,7 @@ fn promise(cursor: &mut Cursor<'_>, node: &LineNode) -> Result<PromiseDef, Boxed
         }
         match of {
             Some(of) if idx == 0 => {
-                // The name stands where the promise begins, unless there are several blanks in it.
+                // The name is where the promise begins, unless it contains several blanks.
                 let end = whole.span.end.min(whole.span.start + of.len());
                 promise.of = Some(Name { text: of.to_owned(), span: (whole.span.start..end).into() });
             }

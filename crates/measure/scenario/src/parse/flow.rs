@@ -1,4 +1,4 @@
-//! What users do: waits, loops, choices, and the conditions of these.
+//! Parses the control flow of users: waits, loops, choices, and their conditions.
 
 use super::{
     super::{
@@ -15,7 +15,7 @@ use super::{
     unknown,
 };
 
-/// Signs between two values.
+/// Comparison operators.
 pub(in super::super) const COMPARISONS: [(&str, CompareOp); 6] = [
     ("==", CompareOp::Equal),
     ("!=", CompareOp::Unequal),
@@ -37,7 +37,7 @@ impl Parser<'_> {
         all
     }
 
-    /// Reads one thing that users do; `else` becomes a part of what stands before it.
+    /// Parses one statement; `else` becomes a part of the statement before it.
     pub(super) fn statement(&mut self, node: &LineNode, scene: LineContext, all: &mut Vec<Statement>) {
         let (word, _) = self.begin(node);
         let span = node.span;
@@ -190,7 +190,7 @@ fn wait(cursor: &mut Cursor<'_>) -> Result<WaitExpr, BoxedDiagnostic> {
     })
 }
 
-/// Tests with `and`, or with `or`, between them.
+/// Tests joined by `and`, or by `or`.
 fn condition(cursor: &mut Cursor<'_>) -> Result<ConditionExpr, BoxedDiagnostic> {
     let mut condition = ConditionExpr { any: false, tests: Vec::new() };
     loop {
@@ -225,7 +225,7 @@ fn test_of_text(cursor: &mut Cursor<'_>) -> Result<TestExpr, BoxedDiagnostic> {
     test(cursor, TestSubject::Text(subject))
 }
 
-/// What is claimed of a subject.
+/// Parses the claim about a subject.
 pub(super) fn test(cursor: &mut Cursor<'_>, subject: TestSubject) -> Result<TestExpr, BoxedDiagnostic> {
     const WORDS: [&str; 9] = ["==", "!=", "<", "<=", ">", ">=", "contains", "matches", "exists"];
     let start = match &subject {

@@ -1,4 +1,4 @@
-//! Holes: `${accounts.user|url}`.
+//! Parses holes: `${accounts.user|url}`.
 
 use super::{
     super::{
@@ -8,7 +8,7 @@ use super::{
     cursor::{Cursor, count},
 };
 
-/// What makes values without being set, with what stands behind it.
+/// The names of generators, with an example of each.
 pub(super) const GENERATORS: [(&str, &str); 9] = [
     ("rand", "rand 1..100 width 6"),
     ("seq", "seq from 1000 width 6"),
@@ -21,7 +21,7 @@ pub(super) const GENERATORS: [(&str, &str); 9] = [
     ("env", "env NAME"),
 ];
 
-/// What can be done to what fills a hole.
+/// The names of filters.
 pub(in super::super) const FILTERS: [(&str, Filter); 5] = [
     ("url", Filter::Url),
     ("form", Filter::Form),
@@ -32,17 +32,17 @@ pub(in super::super) const FILTERS: [(&str, Filter); 5] = [
 
 /// The most digits of a number: those of the largest one.
 const WIDTH_MAX: u64 = 20;
-/// The most characters drawn at random in one hole: as long as a long header field.
+/// The most random characters of one hole: as long as a long header field.
 const CHARS_MAX: u64 = 4096;
 
-/// A name of a variable or a data set.
+/// Whether a text is a valid name of a variable or a data set.
 pub(super) fn is_name(text: &str) -> bool {
     let mut chars = text.chars();
     chars.next().is_some_and(|c| c.is_alphabetic() || c == '_')
         && chars.all(|c| c.is_alphanumeric() || "_-".contains(c))
 }
 
-/// Reads a hole; the cursor stands before its dollar.
+/// Parses a hole; the cursor is before its dollar.
 pub(super) fn hole(cursor: &mut Cursor<'_>) -> Result<Hole, BoxedDiagnostic> {
     let start = cursor.at;
     let open = Span { start, end: start + 2 };
@@ -78,7 +78,7 @@ pub(super) fn hole(cursor: &mut Cursor<'_>) -> Result<Hole, BoxedDiagnostic> {
     }
 }
 
-/// A text between quotes; nothing when it is not closed.
+/// A text between quotes; `None` if it is not closed.
 fn text(cursor: &mut Cursor<'_>) -> Option<Result<HoleSource, BoxedDiagnostic>> {
     cursor.at = cursor.end - cursor.rest().trim_start().len() + 1;
     let mut text = String::new();
@@ -102,7 +102,7 @@ fn named(
     open: Span,
     not_closed: impl Fn() -> BoxedDiagnostic,
 ) -> Result<HoleSource, BoxedDiagnostic> {
-    // What no name has is more likely the text behind a hole than its inside.
+    // A character that no name has more likely belongs to the text after an unclosed hole.
     let length = cursor.rest().find(['|', '}', '"', '{']).ok_or_else(&not_closed)?;
     if cursor.rest()[length..].starts_with(['"', '{']) {
         return Err(not_closed());

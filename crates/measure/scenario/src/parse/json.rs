@@ -1,4 +1,4 @@
-//! Whether a text with holes is JSON once they are filled. Knows no schema.
+//! Checks whether a text with holes is JSON once they are filled. Knows no schema.
 
 use serde::de::IgnoredAny;
 
@@ -11,7 +11,7 @@ use super::{
     hole,
 };
 
-/// Puts something of the same length into each hole, and reads that.
+/// Fills each hole with a value of the same length, and parses the result.
 pub(super) fn check(text: &str, lines: &[Span]) -> Result<(), BoxedDiagnostic> {
     let mut filled = String::new();
     let mut is_within = false;
@@ -34,7 +34,7 @@ fn fill(mut cursor: Cursor<'_>, filled: &mut String, is_within: &mut bool) {
     while let Some(next) = cursor.rest().chars().next() {
         let start = cursor.at;
         if cursor.rest().starts_with("${") {
-            // What stands in a hole was read before, so this one can be read.
+            // The hole was parsed before, so this cannot fail.
             let Ok(hole) = hole::hole(&mut cursor) else { return };
             match hole.source {
                 HoleSource::Text(text) if hole.filters.is_empty() => filled.push_str(&text),
@@ -45,7 +45,7 @@ fn fill(mut cursor: Cursor<'_>, filled: &mut String, is_within: &mut bool) {
         let length = if cursor.rest().starts_with("$${") {
             3
         } else if *is_within && next == '\\' {
-            // The sign behind it means nothing by itself.
+            // The character after a backslash has no meaning of its own.
             1 + cursor.rest()[1..].chars().next().map_or(0, char::len_utf8)
         } else {
             *is_within ^= next == '"';
@@ -54,5 +54,5 @@ fn fill(mut cursor: Cursor<'_>, filled: &mut String, is_within: &mut bool) {
         filled.push_str(&cursor.rest()[..length]);
         cursor.at += length;
     }
-    // A line feed within a string is no JSON, but the next line begins as this one did not end.
+    // A line feed within a string is not JSON, but the next line begins in the state in which this one ended.
 }

@@ -1,4 +1,4 @@
-//! Text into a tree, with all that is wrong told at once. Reads no file but the text; names are not resolved.
+//! Parses a text to a tree, and reports all errors at once. Reads no file but the text; names are not resolved.
 
 mod cursor;
 mod file;
@@ -16,13 +16,13 @@ use super::{
     diagnostic::{BoxedDiagnostic, Diagnostic, FAULTS_MAX, nearest},
 };
 
-/// A larger file is no text that a person wrote.
+/// A larger file was not written by a person.
 const TEXT_MAX: usize = 1 << 20;
 
-/// Reads a scenario.
+/// Parses a scenario.
 ///
 /// # Errors
-/// All that keeps the text from being one, in its order; checks that need more than the text are [`super::check`](fn@super::check)'s.
+/// All syntax errors, in order; [`super::check`](fn@super::check) runs the checks that need more than the text.
 pub fn parse(text: &str) -> Result<Scenario, Vec<Diagnostic>> {
     if text.len() > TEXT_MAX {
         let fault =
@@ -42,14 +42,14 @@ pub fn parse(text: &str) -> Result<Scenario, Vec<Diagnostic>> {
     Err(parser.faults)
 }
 
-/// What is kept while the lines are read.
+/// The state of the parser.
 struct Parser<'a> {
     text: &'a str,
     comments: Vec<Comment>,
     faults: Vec<Diagnostic>,
 }
 
-/// Where a line stands, which says what it may be.
+/// The context of a line, which determines its valid keywords.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LineContext {
     File,
@@ -59,7 +59,7 @@ enum LineContext {
     Step,
 }
 
-/// What lines of the file itself, and nothing else, begin with.
+/// Keywords of the file itself only.
 const OF_FILE: &[&str] = &[
     "base",
     "open",
@@ -76,18 +76,18 @@ const OF_FILE: &[&str] = &[
     "teardown",
     "pace",
 ];
-/// What users do.
+/// Statements of users.
 const OF_BLOCK: &[&str] =
     &["step", "transaction", "think", "meet", "repeat", "while", "if", "else", "chance", "do", "let"];
-/// What belongs to users beside what they do.
+/// Keywords of users besides statements.
 const OF_USER: &[&str] = &["setup", "teardown", "pace", "on"];
-/// What belongs to loops beside what is done in them.
+/// Keywords of loops besides statements.
 const OF_LOOP: &[&str] = &["pace"];
-/// What stands below the request of a step.
+/// Keywords below the request of a step.
 const OF_STEP: &[&str] = &["body", "json", "form", "multipart", "expect", "take", "redirects", "timeout", "on"];
 
 impl LineContext {
-    /// What its lines may begin with.
+    /// The valid keywords of its lines.
     fn words(self) -> impl Iterator<Item = &'static str> {
         let tables: &[&[&str]] = match self {
             Self::File => &[OF_FILE, OF_BLOCK],
@@ -105,7 +105,7 @@ fn is_method(word: &str) -> bool {
     word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-') && word.len() >= 2
 }
 
-/// What a line begins with that nothing may begin with here.
+/// The error of an invalid first word.
 fn unknown(word: &Name, scene: LineContext) -> BoxedDiagnostic {
     let text = word.text.as_str();
     if is_method(text) {
@@ -134,25 +134,25 @@ fn unknown(word: &Name, scene: LineContext) -> BoxedDiagnostic {
 
 impl<'a> Parser<'a> {
     fn fault(&mut self, fault: Diagnostic) {
-        // What the lines are told of must not crowd out the rest, nor make a list without end.
+        // Errors of single lines must not crowd out the rest, nor form an endless list.
         if !self.is_full() {
             self.faults.push(fault);
         }
     }
 
-    /// Whether enough is wrong to stop looking.
+    /// Whether there are enough errors to stop.
     fn is_full(&self) -> bool {
         self.faults.len() >= 2 * FAULTS_MAX
     }
 
-    /// The first word of a line, and what is left behind it.
+    /// The first word of a line, and the rest after it.
     fn begin(&self, node: &LineNode) -> (Name, Cursor<'a>) {
         let mut cursor = Cursor::new(self.text, node.span);
         let word = cursor.word().unwrap_or_default();
         (word, cursor)
     }
 
-    /// Reads a line to its end.
+    /// Parses a line to its end.
     fn line<T>(
         &mut self,
         node: &LineNode,
@@ -172,7 +172,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads a line to which no others belong.
+    /// Parses a line without a block.
     fn leaf<T>(
         &mut self,
         node: &LineNode,
@@ -190,7 +190,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Keeps what may stand once.
+    /// Stores a value that may occur only once.
     fn once<T>(&mut self, slot: &mut Option<T>, value: Option<T>, span: impl Fn(&T) -> Span) {
         let Some(value) = value else { return };
         match slot {

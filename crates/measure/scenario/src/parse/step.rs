@@ -1,4 +1,4 @@
-//! A step: its request, what is expected of the answer, and what is kept of it.
+//! Parses a step: its request, the expectations, and the values to take.
 
 use super::{
     super::{
@@ -20,7 +20,7 @@ use super::{
 };
 use fathom_http::url::Url;
 
-/// The methods that have a name in lower case by mistake.
+/// Methods that are often written in lower case by mistake.
 const METHODS: [&str; 7] = ["get", "post", "put", "delete", "patch", "head", "options"];
 
 impl Parser<'_> {
@@ -115,7 +115,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `Name: value`, to the end of the line; nothing when the line has another form.
+    /// `Name: value`, to the end of the line; `None` if the line has another form.
     pub(super) fn header(&mut self, node: &LineNode) -> Option<HeaderDef> {
         const SIGNS: &[u8] = b"!#$%&'*+-.^_`|~";
         let text = &self.text[node.span.start..node.span.end];
@@ -131,7 +131,7 @@ impl Parser<'_> {
             Ok(value) => Some(HeaderDef { span: node.span, name, value }),
             Err(fault) => {
                 self.fault(*fault);
-                // It has the form of a header field, so nothing else is looked for.
+                // It has the form of a header field, so no other form is tried.
                 Some(HeaderDef { span: node.span, name, value: Template::default() })
             }
         }
@@ -211,7 +211,7 @@ impl BodyContent {
 }
 
 impl Template {
-    /// Puts another one behind it.
+    /// Appends another template.
     fn append(&mut self, other: Self) {
         for piece in other.pieces {
             match piece {
@@ -222,7 +222,7 @@ impl Template {
     }
 }
 
-/// What can be said of a URL before its holes are filled.
+/// Checks of a URL that are possible before its holes are filled.
 fn check_url(url: &Template) -> Result<(), BoxedDiagnostic> {
     let fault = |what: &str, fix: &str| Err(Diagnostic::error(url.span, what).fix(fix).boxed());
     let mut texts = url.pieces.iter().filter_map(|piece| match piece {
@@ -376,7 +376,7 @@ fn place(cursor: &mut Cursor<'_>) -> Result<SearchArea, BoxedDiagnostic> {
     if word.text == "headers" { Ok(SearchArea::Headers) } else { Err(clause(&word, &["headers"])) }
 }
 
-/// `last`, `any` or `nth 3`; `one` when there is never more than one.
+/// `last`, `any` or `nth 3`; `one` if there is never more than one.
 fn pick(cursor: &mut Cursor<'_>, one: bool) -> Result<MatchPick, BoxedDiagnostic> {
     let mut ahead = *cursor;
     let Some(word) = ahead.word().filter(|word| ["first", "last", "any", "nth"].contains(&word.text.as_str())) else {

@@ -1,4 +1,4 @@
-//! Texts with holes: `/accounts/${id}`.
+//! Parses texts with holes: `/accounts/${id}`.
 
 use super::{
     super::{
@@ -12,13 +12,13 @@ use super::{
 /// Where a text with holes ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TextEnd {
-    /// With the line, whatever stands on it.
+    /// At the end of the line.
     Line,
-    /// With the line, or before a comment.
+    /// At the end of the line, or before a comment.
     Comment,
     /// At the next blank.
     Blank,
-    /// At the quote that closes it.
+    /// At the closing quote.
     Quote,
 }
 
@@ -82,7 +82,7 @@ impl Cursor<'_> {
                 self.at += 1;
                 push_text(&mut pieces, self.escaped()?);
             } else {
-                // Up to what may mean something; at least this character.
+                // Up to the next special character; at least this character.
                 let length = left[next.len_utf8()..]
                     .find(|c: char| c == '$' || c == '"' || c == '\\' || c == '#' || c.is_whitespace())
                     .map_or(left.len(), |length| next.len_utf8() + length);
@@ -97,7 +97,7 @@ impl Cursor<'_> {
     }
 }
 
-/// Adds a text behind the others.
+/// Appends a text.
 pub(super) fn push_text(pieces: &mut Vec<TemplatePiece>, text: &str) {
     match pieces.last_mut() {
         Some(TemplatePiece::Text(last)) => last.push_str(text),
@@ -106,7 +106,7 @@ pub(super) fn push_text(pieces: &mut Vec<TemplatePiece>, text: &str) {
     }
 }
 
-/// Adds a hole; one that holds nothing but a text is that text.
+/// Appends a hole; a hole that contains only a text becomes that text.
 fn push_hole(pieces: &mut Vec<TemplatePiece>, hole: Hole) {
     match hole {
         Hole { source: HoleSource::Text(text), filters, .. } if filters.is_empty() => push_text(pieces, &text),
@@ -114,7 +114,7 @@ fn push_hole(pieces: &mut Vec<TemplatePiece>, hole: Hole) {
     }
 }
 
-/// Takes the blanks away that stand before a comment.
+/// Removes the blanks before a comment.
 fn trim_end(pieces: &mut Vec<TemplatePiece>) {
     if let Some(TemplatePiece::Text(text)) = pieces.last_mut() {
         text.truncate(text.trim_end().len());

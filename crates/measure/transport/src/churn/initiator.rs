@@ -1,4 +1,4 @@
-//! The side that connects.
+//! The initiator of connection churn.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ use crate::{
     },
 };
 
-/// What a worker comes back with.
+/// The results of a worker.
 #[derive(Default)]
 struct ChurnResults {
     service: Histogram,
@@ -36,7 +36,6 @@ struct ChurnResults {
     errors: ErrorCounts,
 }
 
-/// The initiator, ready to start.
 pub(super) struct ChurnInitiator {
     config: ChurnConfig,
     targets: ConnectTargets,
@@ -93,19 +92,19 @@ impl Test for ChurnInitiator {
     }
 }
 
-/// What one worker has beside its connections.
+/// The state of one worker besides its connections.
 struct ChurnWorker<'a> {
     worker: WorkerHandle<'a>,
     session: &'a TrialContext,
     initiator: &'a ChurnInitiator,
     messages: MessageBuffers,
-    /// Numbers the connections, so that destinations, sources and sizes are gone through in turn.
+    /// The number of connections so far, used to rotate destinations, sources and sizes.
     n_started: usize,
     results: ChurnResults,
 }
 
 impl ChurnWorker<'_> {
-    /// Where the next connection goes, and the socket for it.
+    /// The socket and the destination of the next connection.
     fn next(
         &mut self,
         make: impl FnOnce(std::net::SocketAddr) -> fathom_sys::Result<Socket>,
@@ -137,7 +136,7 @@ impl ChurnWorker<'_> {
         }
     }
 
-    /// Whether to give up what is under way: a little after the end, or on an abort.
+    /// Whether to give up the operation in progress: shortly after the end, or on an abort.
     fn must_stop(&self, over_since: &mut Option<Nanos>) -> bool {
         if !self.worker.is_over() {
             return false;
@@ -146,14 +145,14 @@ impl ChurnWorker<'_> {
         now - *over_since.get_or_insert(now) > BLOCKING_TIMEOUT || self.session.stop.state() == Stop::Abort
     }
 
-    /// Notes a connection that has waited too long for it to be a slow answer.
+    /// Counts a connection as silent if it has waited too long for a merely slow answer.
     fn record_silence(&mut self, begin: Nanos) {
         if is_silent(clock::now() - begin, &self.results.service) && self.session.stop.state() != Stop::Abort {
             self.results.errors.count_text(PEER_SILENT);
         }
     }
 
-    /// One connection after the other with blocking calls: no list of connections, and no wait beside the calls.
+    /// Runs one connection after another with blocking calls: no list of connections, and no system call just to wait.
     fn run_blocking(mut self) -> ChurnResults {
         let mut over_since = None;
         while !self.worker.is_over() {
@@ -169,7 +168,7 @@ impl ChurnWorker<'_> {
         self.results
     }
 
-    /// A connection from its beginning to its end.
+    /// Runs a connection from its beginning to its end.
     fn run_connection(&mut self, begin: Nanos, over_since: &mut Option<Nanos>) -> fathom_sys::Result<()> {
         let (socket, to) = self.next(socket::stream)?;
         socket::set_timeout(&socket, BLOCKING_TIMEOUT)?;
@@ -196,7 +195,7 @@ impl ChurnWorker<'_> {
         Ok(())
     }
 
-    /// Asks and waits for the answer; whether it came.
+    /// Sends the request and waits for the answer. Returns whether it came.
     fn exchange(
         &mut self,
         talk: &mut RrConnection,
@@ -226,7 +225,7 @@ impl ChurnWorker<'_> {
         }
     }
 
-    /// Waits until the responder has closed; whether it has.
+    /// Waits until the responder has closed. Returns whether it has.
     fn wait_for_close(
         &mut self,
         talk: &RrConnection,
@@ -247,14 +246,14 @@ impl ChurnWorker<'_> {
     }
 }
 
-/// What the errors of a record say of a responder that closes before it has answered.
+/// The error text for a responder that closes before it has answered.
 const CLOSED_BEFORE_ANSWER: &str = "recv: closed before the answer";
 
-/// Where one of the initiator's connections stands.
+/// The state of one of the initiator's connections.
 enum ConnectionState {
     Connecting(Arc<Socket>),
     Exchanging(RrConnection),
-    /// The answer is here, or none is wanted; the responder's close is not yet.
+    /// The answer has arrived, or none is expected; the responder has not closed yet.
     Closing(RrConnection),
     /// Nothing is open: the last attempt failed, or the trial is over.
     Idle,
@@ -300,7 +299,7 @@ impl EpollInitiator<'_> {
         }
     }
 
-    /// Begins to connect; a failure is counted and leaves the call idle.
+    /// Begins to connect; a failure is counted and leaves the slot idle.
     fn begin_connect(&mut self, token: u64, call: &mut FlowSlot) -> fathom_sys::Result<()> {
         call.begin = clock::now();
         let dialled = self.worker.next(socket::stream_nonblocking).and_then(|(socket, to)| {
@@ -317,7 +316,7 @@ impl EpollInitiator<'_> {
         Ok(())
     }
 
-    /// Does all that can be done for a call now; the next one of the flow begins at once.
+    /// Advances a connection as far as possible now; the next one of the flow begins at once.
     fn advance(&mut self, event: Readiness, call: &mut FlowSlot) -> fathom_sys::Result<()> {
         loop {
             let (state, goes_on) =
@@ -333,9 +332,9 @@ impl EpollInitiator<'_> {
         Ok(())
     }
 
-    /// One step of a call: its new state, and whether another step can be taken.
+    /// Advances a connection by one step. Returns its new state, and whether another step is possible.
     fn next(&mut self, state: ConnectionState, event: Readiness, begin: Nanos) -> (ConnectionState, bool) {
-        // A connect that went well has nothing to tell, and asking would be a system call per connection.
+        // Asking for the result of a successful connect would cost a system call per connection.
         let connected = |socket| if event.failed { socket::connect_result(socket) } else { Ok(()) };
         match state {
             ConnectionState::Idle => (ConnectionState::Idle, false),
@@ -386,7 +385,7 @@ impl EpollInitiator<'_> {
         }
     }
 
-    /// Closes; of a connection that is opened for nothing else, that is its end.
+    /// Closes the connection, which completes a connect-only transaction.
     fn closed(&mut self, talk: RrConnection, begin: Nanos) {
         drop(talk);
         if self.worker.initiator.config.purpose == ConnectionPurpose::ConnectOnly {

@@ -1,8 +1,8 @@
 //! Connections that are opened, used for at most one transaction, and closed.
 //!
-//! A closed model: each flow begins again when it is done. The responder closes first, as HTTP/1.0 servers do, so that the
-//! initiator's ports are not held by TIME-WAIT. With `--close reset` the initiator resets instead, which costs less and is noted
-//! beside the number. One flow alone is served by blocking calls on both sides, several by epoll.
+//! A closed model: each flow opens its next connection when the last one is done. The responder closes first, as HTTP/1.0 servers
+//! do, so that the initiator's ports are not held by TIME-WAIT. With `--close reset` the initiator resets instead, which costs
+//! less and is noted with the result. A single flow uses blocking calls on both sides, several flows use epoll.
 
 mod initiator;
 mod responder;
@@ -31,7 +31,7 @@ pub(crate) const CLOSE: OptionDoc = OptionDoc {
     default: Some("orderly"),
     help: "how a connection ends: the responder closes first (FIN), or the initiator resets it (RST)",
 };
-/// The counters of both sides: of what was opened, used and closed, and of what was opened.
+/// The counters of both sides: transactions (connections opened, used and closed), and connections opened.
 pub(crate) const COUNTERS: &[&str] =
     &[fathom_model::names::count::TRANSACTIONS, fathom_model::names::count::CONNECTIONS];
 const TRANSACTIONS: usize = 0;
@@ -39,21 +39,21 @@ const CONNECTIONS: usize = 1;
 
 /// A request up to this size is one segment on every path (RFC 9293 section 3.7.1), and Nagle's algorithm delays only a second one.
 const ONE_SEGMENT: usize = 536;
-/// How long a flow whose connect was refused waits before it tries again.
+/// How long a flow waits after a refused connect before it tries again.
 const RETRY: Nanos = Nanos::from_millis(10);
-/// Descriptors beside those of flows: of each flow a connection may be closing while the next one is open.
+/// Descriptors besides those of flows. Each flow may have one connection closing while the next one is open.
 const DESCRIPTORS_MORE: u64 = 256;
 
-/// What a connection is opened for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionPurpose {
     /// One request and its response.
     Transaction,
-    /// Nothing: to be closed again.
+    /// None: it is closed at once.
     ConnectOnly,
 }
 
-/// Who ends a connection, and how.
+/// The side that ends a connection, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CloseMode {
     /// The responder, with FIN.
@@ -62,7 +62,7 @@ enum CloseMode {
     Reset,
 }
 
-/// What both sides have in hand.
+/// The configuration of both sides.
 struct ChurnConfig {
     role: Role,
     sizes: MessageSizes,
@@ -73,10 +73,10 @@ struct ChurnConfig {
     n_workers: usize,
 }
 
-/// Makes a side ready.
+/// Prepares one side.
 ///
 /// # Errors
-/// Says what of the role cannot be done.
+/// A part of the role cannot be done; the error names it.
 pub(crate) fn prepare(
     kind: &'static str,
     (role, policy): (&Role, &Policy),
@@ -113,7 +113,7 @@ pub(crate) fn prepare(
 }
 
 impl ChurnConfig {
-    /// Sets what was asked for on a new connection of the initiator.
+    /// Sets the requested options on a new connection of the initiator.
     fn configure_socket(&self, socket: &Socket, ends: (Option<IpAddr>, &Target)) -> fathom_sys::Result<Destination> {
         let (to, _) = self.options.configure_outgoing(socket, ends)?;
         if self.options.nodelay()

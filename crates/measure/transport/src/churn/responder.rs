@@ -1,4 +1,4 @@
-//! The side that is connected to: listeners for each worker.
+//! The responder of connection churn: listeners for each worker.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -16,17 +16,16 @@ use crate::{
     request_response::connection::{MessageBuffers, RrConnection, TransferStep, UNEXPECTED_MESSAGE},
 };
 
-/// Room in each listener's queue; the kernel bounds it by `net.core.somaxconn`.
+/// The backlog of each listener; the kernel limits it to `net.core.somaxconn`.
 const BACKLOG: usize = 4096;
-/// An answer of this size always fits the send buffer of a new connection, which begins with 16 KiB.
+/// An answer of this size always fits in the send buffer of a new connection, which begins with 16 KiB.
 const SMALL_ANSWER: usize = 8 * 1024;
-/// Tokens from here on are those of listeners.
+/// Tokens from this value on belong to listeners.
 const LISTENERS: u64 = 1 << 32;
 
-/// The responder, ready to start.
 pub(super) struct ChurnResponder {
     config: ChurnConfig,
-    /// Those of each worker.
+    /// By worker.
     listeners: Vec<Vec<Socket>>,
     addresses: Vec<SocketAddr>,
 }
@@ -84,7 +83,7 @@ impl Test for ChurnResponder {
     }
 }
 
-/// One connection after the other, with blocking calls: the initiator opens the next when this one is closed.
+/// Serves one connection after another with blocking calls: the initiator opens the next when this one is closed.
 struct BlockingResponder<'a> {
     worker: WorkerHandle<'a>,
     config: &'a ChurnConfig,
@@ -95,7 +94,7 @@ struct BlockingResponder<'a> {
 impl BlockingResponder<'_> {
     fn run(mut self, listener: &Socket) -> fathom_sys::Result<ErrorCounts> {
         listener.set_nonblocking(false).map_err(socket::named("fcntl(O_NONBLOCK)"))?;
-        // Connections inherit it, which saves a system call of each.
+        // Connections inherit the timeout, which saves a system call for each.
         socket::set_timeout(listener, BLOCKING_TIMEOUT)?;
         while !self.worker.is_over() {
             match socket::accept_blocking(listener) {
@@ -138,7 +137,7 @@ struct EpollResponder<'a> {
     listeners: Vec<Socket>,
     config: &'a ChurnConfig,
     messages: MessageBuffers,
-    /// The open connections, by their token; the places of closed ones are used again.
+    /// The open connections by token; slots of closed ones are reused.
     open: Vec<Option<RrConnection>>,
     free: Vec<usize>,
 }
@@ -162,7 +161,7 @@ impl EpollResponder<'_> {
         Ok(causes)
     }
 
-    /// Takes all connections that wait.
+    /// Accepts all waiting connections.
     fn accept(&mut self, listener: usize, causes: &mut ErrorCounts) -> fathom_sys::Result<()> {
         loop {
             let socket = match socket::accept_unnamed(&self.listeners[listener]) {
@@ -191,7 +190,7 @@ impl EpollResponder<'_> {
         }
     }
 
-    /// Answers as far as it goes now, and closes when the whole answer is with the kernel.
+    /// Answers as far as possible now, and closes when the kernel has the whole answer.
     fn answer(&mut self, place: usize, causes: &mut ErrorCounts) {
         let Some(talk) = &mut self.open[place] else { return };
         loop {
@@ -201,7 +200,7 @@ impl EpollResponder<'_> {
                 Ok(TransferStep::Sent) => self.worker.add(TRANSACTIONS, 1),
                 Ok(TransferStep::Closed) => {}
                 Ok(TransferStep::Unexpected) => causes.count_text(UNEXPECTED_MESSAGE),
-                // An initiator that goes with an answer under way counts it itself.
+                // An initiator that leaves before its answer counts that itself.
                 Err(error) if error.is_abandoned() => {}
                 Err(error) => causes.count(&error),
             }

@@ -1,28 +1,28 @@
-//! Return routability: an address gets payload only after it has returned what was sent to it (RFC 9000 section 8).
+//! Return routability: an address gets payload only after it has returned a challenge sent to it (RFC 9000 section 8).
 //!
-//! A datagram may claim any source. Without this, a few bytes with a forged source would send many to somebody else.
+//! A datagram may claim any source. Without this check, a few bytes with a forged source would send many to a victim.
 
 use std::{collections::HashSet, hash::BuildHasher as _, hash::RandomState, net::IpAddr, net::SocketAddr};
 
-/// Makes the challenges of one trial; a clone makes the same.
+/// Creates the challenges of one trial; a clone creates the same ones.
 ///
-/// A challenge is a keyed hash of the address, so that nothing is kept for an address that never returns it.
-/// The key is the operating system's randomness and not of the trial's seed, which the other side knows.
+/// A challenge is a keyed hash of the address, so that no state is kept for an address that never returns it. The key comes from
+/// the operating system's randomness and not from the trial's seed, which the other side knows.
 #[derive(Debug, Clone, Default)]
 pub struct Challenges(RandomState);
 
 impl Challenges {
-    /// What an address has to return.
+    /// The challenge that an address has to return.
     pub fn of(&self, address: SocketAddr) -> u64 {
         self.0.hash_one((address.ip(), address.port()))
     }
 }
 
-/// The addresses that have proved themselves to one socket.
+/// The addresses that have been validated for one socket.
 #[derive(Debug, Default)]
 pub struct ValidatedAddresses {
     all: HashSet<IpAddr>,
-    /// The one that was looked up last: nearly always the next one too.
+    /// The address of the last lookup, which is nearly always the next one too.
     last: Option<IpAddr>,
 }
 

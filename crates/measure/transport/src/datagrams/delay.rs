@@ -1,22 +1,22 @@
-//! One-way delays, from the time of sending on one host's clock and of receiving on another's.
+//! One-way delays, from the send time on one host's clock and the receive time on another's.
 //!
-//! The kernel stamps what it receives on `CLOCK_REALTIME`, senders on `CLOCK_MONOTONIC`. On one machine both clocks run alike and
-//! differ by a constant that only a step of the former changes; a change is noticed and voids the delays. How the monotonic clocks
-//! of two hosts differ is not found out here: who gave the start has compared them.
+//! The kernel timestamps received packets with `CLOCK_REALTIME`, senders use `CLOCK_MONOTONIC`. On one machine both clocks run at
+//! the same rate and differ by a constant that only a step of `CLOCK_REALTIME` changes; a step is detected and voids the delays.
+//! The offset between the monotonic clocks of two hosts is measured elsewhere, by the controller that sets the start.
 
 use fathom_model::{PeerClock, units::Nanos};
 
-/// What a step of the clock is at least: more than reading two clocks one after another may take without being interrupted.
+/// The smallest clock step: more than an uninterrupted read of two clocks in succession can take.
 const STEP: u64 = 50_000;
-/// How often the clocks are compared, for one try that is not interrupted.
+/// The number of comparisons of the clocks, so that at least one is not interrupted.
 const TRIES: usize = 8;
 
-/// By how much `CLOCK_REALTIME` is ahead of `CLOCK_MONOTONIC`.
+/// The amount by which `CLOCK_REALTIME` is ahead of `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockOffset(Nanos);
 
 impl ClockOffset {
-    /// Compares two clocks; of several tries the one that took the shortest counts.
+    /// Compares two clocks several times and keeps the comparison that took the shortest.
     #[must_use]
     pub fn between(monotonic: impl Fn() -> Nanos, wall: impl Fn() -> Nanos) -> Self {
         let compare = |_| {
@@ -28,7 +28,7 @@ impl ClockOffset {
         Self(tries.min().map_or(Nanos::ZERO, |(_, offset)| offset))
     }
 
-    /// A time of the one clock on the other.
+    /// Converts a wall-clock time to the monotonic clock.
     #[must_use]
     pub fn to_monotonic(self, wall: Nanos) -> Nanos {
         wall - self.0
@@ -41,17 +41,17 @@ impl ClockOffset {
     }
 }
 
-/// The clocks that a one-way delay is read from.
+/// The clocks needed for a one-way delay.
 #[derive(Debug, Clone, Copy)]
 pub struct DelayClocks {
-    /// The receiver's two.
+    /// The offset of the receiver's two clocks.
     pub here: ClockOffset,
-    /// The sender's.
+    /// The sender's clock.
     pub peer: PeerClock,
 }
 
 impl DelayClocks {
-    /// How long something was under way; zero where the error of the comparison would make it negative.
+    /// The one-way delay; zero if the error of the comparison would make it negative.
     #[must_use]
     pub fn delay(self, (sent, received): (Nanos, Nanos)) -> Nanos {
         self.here.to_monotonic(received) - self.peer.ours(sent)

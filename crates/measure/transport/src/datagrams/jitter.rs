@@ -1,10 +1,10 @@
-//! Interarrival jitter as RFC 3550 defines it, and how far neighbours' delays lie apart.
+//! Interarrival jitter as RFC 3550 defines it, and the difference between the delays of consecutive datagrams.
 //!
-//! It knows the time of a datagram at the sender and at the receiver; the two clocks need not agree.
+//! It takes the time of a datagram at the sender and at the receiver; the two clocks need not agree.
 
 use fathom_model::units::{Nanos, approximate, rounded};
 
-/// The running estimate of RFC 3550 section 6.4.1 and appendix A.8, over neighbours that both arrived.
+/// The running estimate of RFC 3550 section 6.4.1 and appendix A.8, over consecutive datagrams that both arrived.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Jitter {
     before: Option<(u64, i128)>,
@@ -13,10 +13,10 @@ pub(super) struct Jitter {
 }
 
 impl Jitter {
-    /// Counts a datagram by its number and its times of sending and receiving, each on its own clock.
+    /// Adds a datagram by its number and its times of sending and receiving, each on its own clock.
     ///
-    /// Returns how much longer or shorter it was under way than the one before (IPDV of RFC 5481 section 4.1). Across a gap or a
-    /// datagram that was overtaken there is no such difference, and the estimate stays as it is.
+    /// Returns the difference between its delay and that of its predecessor (IPDV of RFC 5481 section 4.1). After a gap or
+    /// reordering there is no such difference, and the estimate does not change.
     pub(super) fn arrived(&mut self, number: u64, (sent, received): (Nanos, Nanos)) -> Option<Nanos> {
         let transit = i128::from(received.0) - i128::from(sent.0);
         let (before, transit_before) = self.before.replace((number, transit))?;
@@ -29,7 +29,7 @@ impl Jitter {
         Some(Nanos(difference))
     }
 
-    /// The estimate now; nothing before two neighbours have arrived.
+    /// The current estimate; `None` before two consecutive datagrams have arrived.
     #[must_use]
     pub(super) fn estimate(&self) -> Option<Nanos> {
         (self.pairs > 0).then(|| Nanos(rounded(self.estimate_ns)))
@@ -40,7 +40,7 @@ impl Jitter {
 mod tests {
     use super::*;
 
-    /// The estimate after datagrams with these numbers and transits.
+    /// The estimate after datagrams with these numbers and transit times.
     fn after(datagrams: &[(u64, u64)]) -> Option<Nanos> {
         let mut jitter = Jitter::default();
         for (number, transit) in datagrams {

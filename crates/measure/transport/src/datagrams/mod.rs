@@ -1,7 +1,8 @@
-//! Numbered datagrams over a connected socket: sent in batches, received and accounted for one by one.
+//! Numbered datagrams over a connected socket: sent in batches, received and accounted for individually.
 //!
-//! What a datagram begins with is a [`HeaderCodec`]: ours, or that of another tool. A [`Sender`] sends what is due in one step, a
-//! [`Receiver`] takes what has come in one; when to begin, when to end and how to agree on it is the caller's.
+//! A [`HeaderCodec`] writes the beginning of a datagram, in fathom's format or that of another tool. A [`Sender`] sends the due
+//! datagrams in one step, a [`Receiver`] takes the arrived ones in one step. The caller decides when to begin and end and how
+//! both sides agree on it.
 
 mod challenge;
 mod delay;
@@ -21,36 +22,35 @@ pub use sequence::SequenceCounts;
 use sequence::SequenceTracker;
 pub use wire::{ControlMessage, FathomCodec, FlowToken, HEADER_LEN, MESSAGE_LEN};
 
-/// Which part of a stream a datagram belongs to.
+/// The part of a stream that a datagram belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamPhase {
-    /// It is counted, but its times belong to no result.
+    /// Counted, but its times belong to no result.
     WarmUp,
     /// Its times count.
     Measured,
-    /// Behind it only further marks of the end come.
+    /// Only further end marks follow.
     End,
 }
 
-/// What a datagram says of itself.
+/// The header of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DatagramHeader {
-    /// Its number, from 0.
+    /// The number, from 0.
     pub number: u64,
     /// When it was sent, on a monotonic clock of the sender.
     pub sent: Nanos,
-    /// Which part of the stream it belongs to.
     pub phase: StreamPhase,
 }
 
-/// How a header is written to the beginning of a datagram, and read from it.
+/// Writes and reads the header at the beginning of a datagram.
 pub trait HeaderCodec {
-    /// Writes a header; the datagram is as long as the codec needs it.
+    /// Writes a header; the datagram is long enough for the codec.
     fn write(&self, header: DatagramHeader, datagram: &mut [u8]);
 
-    /// Reads the header of the next datagram that came; nothing when it is not of this stream.
+    /// Reads the header of the next received datagram; `None` if it does not belong to this stream.
     ///
-    /// It may change what it expects, such as the upper half of numbers of which only the lower half is sent.
+    /// The codec may update its state, such as the upper half of numbers whose lower half alone is sent.
     fn read(&mut self, datagram: &[u8]) -> Option<DatagramHeader>;
 }
 
@@ -71,7 +71,7 @@ mod tests {
     const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
     const ROOM: BatchShape = BatchShape { count: 64, size: 2000 };
 
-    /// Another tool's header, of which the number begins at 1 and has 32 bits.
+    /// A header like another tool's, with 32-bit numbers from 1.
     #[derive(Default)]
     struct Short {
         expected: u64,
@@ -90,7 +90,7 @@ mod tests {
         }
     }
 
-    /// A socket that sends to another one.
+    /// A pair of connected sockets.
     fn pair() -> (Socket, Socket) {
         let (near, far) = (
             socket::datagram(LOOPBACK, &AllowedPeers::anybody()).unwrap(),
@@ -114,7 +114,7 @@ mod tests {
         if joined == OffloadMode::Never { receiver } else { receiver.with_offload() }
     }
 
-    /// Takes what has come.
+    /// Receives everything that has arrived.
     fn drain(receiver: &mut Receiver<'_, Short>) -> u64 {
         std::iter::from_fn(|| receiver.step(Wait::Never, StreamPhase::Measured).unwrap())
             .map(|arrived| arrived.bytes)
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn super_buffers_that_are_refused_leave_one_by_one_with_the_same_numbers() {
         let (near, far) = pair();
-        // Two segments fit into a datagram, but none of them into a packet of the loopback without its checksum.
+        // Two segments fit in a datagram, but none of them fits in a packet of the loopback without its checksum.
         let mut sender = sender(&near, DatagramSizes::fixed(1000), OffloadMode::Preferred);
         fathom_sys::socket::datagram::set_checksum_off(&near).unwrap();
         assert_eq!(
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn what_the_kernel_took_only_in_part_is_sent_again_with_its_numbers() {
         for joined in [OffloadMode::Never, OffloadMode::Required] {
-            // A stream of the local kind blocks when its receiver's queue is full, as a device does that has no room.
+            // A local stream socket blocks when its receiver's queue is full, like a device without room.
             let (near, far) = pair();
             socket::set_buffer(&near, Buffer::Send, fathom_model::units::Bytes(8192)).unwrap();
             let mut sender = sender(&near, DatagramSizes::fixed(500), joined);

@@ -1,4 +1,4 @@
-//! One flow of numbered datagrams on its way in, step by step.
+//! Receives one flow of numbered datagrams, step by step.
 
 use std::net::SocketAddr;
 
@@ -18,36 +18,36 @@ use super::{
 const SUPER_BUFFER: usize = 65_535;
 /// Super-buffers per call: 512 KiB, which stay in the second-level cache.
 const SUPER_BUFFERS: usize = 8;
-/// As many as senders of Linux before 6.9 put into one, and 6.9 and later twice as many.
+/// Linux senders before 6.9 put up to 64 datagrams in one super-buffer, 6.9 and later up to 128.
 const SEGMENTS_MAX: u64 = 128;
 
-/// What came in one step.
+/// The result of one receive step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReceiveStep {
-    /// What the datagrams were.
+    /// The classification of the datagrams.
     pub counts: SequenceCounts,
-    /// Payload bytes of those that count as received.
+    /// Payload bytes of the datagrams counted as received.
     pub bytes: u64,
-    /// Datagrams of somebody else.
+    /// Datagrams of other senders.
     pub n_foreign: u64,
-    /// Whether a mark of the end was among them.
+    /// Whether an end mark was among them.
     pub is_end: bool,
 }
 
-/// What is known of a flow when nothing more comes.
+/// The results of a flow.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReceiverSummary {
-    /// What became of the numbers.
+    /// The outcome of the numbers.
     pub sequence: SequenceSummary,
-    /// The jitter at the end, where times were told and neighbours arrived.
+    /// The final jitter, if timestamps were available and consecutive datagrams arrived.
     pub jitter: Option<Nanos>,
-    /// How much longer or shorter neighbours were under way, of the measured part.
+    /// Delay differences of consecutive datagrams of the measured part.
     pub ipdv: Histogram,
-    /// One-way delays of the measured part, where both ends' clocks are known.
+    /// One-way delays of the measured part, if the clocks of both ends are known.
     pub delay: Histogram,
-    /// Datagrams that the socket dropped for want of room.
+    /// Datagrams that the socket dropped because its buffer was full.
     pub dropped: u64,
-    /// How many messages the kernel delivered: fewer than datagrams where it joined some.
+    /// The number of messages from the kernel: fewer than datagrams if it joined some.
     pub n_messages: u64,
 }
 
@@ -65,34 +65,34 @@ pub struct Receiver<'s, C> {
     dropped: Option<DropCounter>,
 }
 
-/// What a socket dropped that receives super-buffers, of which the kernel counts each as one (`__udp_enqueue_schedule_skb`).
+/// Drops of a socket that receives super-buffers, each of which the kernel counts as one (`__udp_enqueue_schedule_skb`).
 ///
-/// The count comes with the next one that was queued, and the numbers that are missing in front of that are what was in them.
+/// The count arrives with the next queued message; the numbers missing before that message were in the dropped super-buffers.
 #[derive(Debug, Clone, Copy, Default)]
 struct DropCounter {
-    /// The kernel's count with the message before.
+    /// The kernel's count at the last message.
     messages: u32,
     datagrams: u64,
 }
 
 impl DropCounter {
-    /// Takes the kernel's count with a message, and how many numbers are missing in front of it.
+    /// Takes the kernel's count at a message, and the number of datagrams missing before it.
     fn update(&mut self, messages: u32, n_missing: u64) {
         let n_dropped = u64::from(messages.wrapping_sub(self.messages));
         self.messages = messages;
         self.datagrams += n_missing.min(n_dropped.saturating_mul(SEGMENTS_MAX));
     }
 
-    /// All, with the kernel's count at the end: behind the last message were only marks, each of them alone.
+    /// The total, with the kernel's final count: only end marks followed the last message, each of them a message of its own.
     fn total(self, messages: u32) -> u64 {
         self.datagrams + u64::from(messages.wrapping_sub(self.messages))
     }
 }
 
-/// Room for what one call receives: that many datagrams of a size, or super-buffers where the kernel may join datagrams.
+/// Allocates room for one receive call: a number of datagrams of one size, or super-buffers if the kernel may join datagrams.
 ///
 /// # Errors
-/// The kernel's refusal, when super-buffers were asked for without an alternative.
+/// The kernel refuses super-buffers and they are required.
 pub fn receive_buffers(socket: &Socket, shape: BatchShape, joined: OffloadMode) -> fathom_sys::Result<ReceiveBatch> {
     if joined == OffloadMode::Never {
         return Ok(ReceiveBatch::new(shape));
@@ -105,9 +105,9 @@ pub fn receive_buffers(socket: &Socket, shape: BatchShape, joined: OffloadMode) 
 }
 
 impl<'s, C: HeaderCodec> Receiver<'s, C> {
-    /// A flow of which nothing has come yet; its batch is from [`receive_buffers`].
+    /// Creates a receiver; its batch is from [`receive_buffers`].
     ///
-    /// With both ends' clocks, delays follow from the times of sending and receiving.
+    /// With the clocks of both ends, delays are computed from the send and receive times.
     #[must_use]
     pub fn new((socket, codec): (&'s Socket, C), batch: ReceiveBatch, clocks: Option<DelayClocks>) -> Self {
         Self {
@@ -124,16 +124,16 @@ impl<'s, C: HeaderCodec> Receiver<'s, C> {
         }
     }
 
-    /// The same for a socket that receives super-buffers.
+    /// Enables drop accounting for a socket that receives super-buffers.
     #[must_use]
     pub fn with_offload(self) -> Self {
         Self { dropped: Some(DropCounter::default()), ..self }
     }
 
-    /// Receives one call's worth and accounts for it; nothing means that nothing came in time.
+    /// Receives with one call and accounts for the datagrams; `None` means that nothing arrived in time.
     ///
-    /// Times count while `part` is the measured one, of datagrams that were sent in it. The kernel tells them where
-    /// [`socket::set_report_time`] asked for it.
+    /// Times count while `part` is the measured one, for datagrams that were sent in it. The kernel reports them after
+    /// [`socket::set_report_time`].
     ///
     /// # Errors
     /// As [`ReceiveBatch::receive`].
@@ -157,7 +157,7 @@ impl<'s, C: HeaderCodec> Receiver<'s, C> {
                     arrived.bytes += u64::try_from(datagram.len()).unwrap_or(0);
                     if let Some(received) = received {
                         let times = ArrivalTime { received, is_measured: part == StreamPhase::Measured };
-                        // Of the first copies only: what a duplicate did on its way says nothing of the stream.
+                        // Only first copies count: the delay of a duplicate is not a property of the stream.
                         times.count(header, (&mut self.jitter, self.clocks), (&mut self.ipdv, &mut self.delay));
                     }
                 }
@@ -169,25 +169,25 @@ impl<'s, C: HeaderCodec> Receiver<'s, C> {
         Ok(Some(arrived))
     }
 
-    /// Where the first message of the last step came from.
+    /// The source of the first message of the last step.
     #[must_use]
     pub fn source(&self) -> Option<SocketAddr> {
         self.batch.source()
     }
 
-    /// One more than the greatest number that has arrived, which is how many were sent at least.
+    /// The highest number so far plus one: at least this many datagrams were sent.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.sequence.next()
     }
 
-    /// The jitter so far, where times were told and neighbours arrived.
+    /// The jitter so far, if timestamps were available and consecutive datagrams arrived.
     #[must_use]
     pub fn jitter(&self) -> Option<Nanos> {
         self.jitter.estimate()
     }
 
-    /// Settles the account.
+    /// Completes the accounting.
     ///
     /// # Errors
     /// As [`socket::drops`].
@@ -204,7 +204,7 @@ impl<'s, C: HeaderCodec> Receiver<'s, C> {
     }
 }
 
-/// When a datagram arrived.
+/// The arrival time of a datagram.
 struct ArrivalTime {
     received: Nanos,
     is_measured: bool,

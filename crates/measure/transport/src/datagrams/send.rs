@@ -1,4 +1,4 @@
-//! One flow of numbered datagrams on its way out, step by step.
+//! Sends one flow of numbered datagrams, step by step.
 
 use fathom_model::units::Nanos;
 use fathom_sys::{
@@ -16,25 +16,25 @@ use crate::{
     traffic::{DatagramSizes, Schedule},
 };
 
-/// A wait shorter than this is spun away: to sleep and to wake takes as long.
+/// A shorter wait is spent spinning: sleeping and waking take this long.
 const SPIN_MAX: Nanos = Nanos::from_micros(5);
-/// A wait is cut into steps of this length, so that an end is noticed at the lowest rates too.
+/// A wait is split into steps of this length, so that the end is noticed even at the lowest rates.
 const SLEEP_MAX: Nanos = Nanos::from_millis(50);
-/// Super-buffers per call: more are no faster, and 256 KiB still stay in a second-level cache.
+/// Super-buffers per call: more are no faster, and 256 KiB still fit in a second-level cache.
 const SUPER_BUFFERS: usize = 4;
 
 /// How datagrams are handed to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OffloadMode {
-    /// Each as a message of its own.
+    /// Each as its own message.
     Never,
-    /// In super-buffers that the kernel or the device cuts (`UDP_SEGMENT`), or as before when it refuses.
+    /// In super-buffers that the kernel or the device segments (`UDP_SEGMENT`), or as single messages if the kernel refuses.
     Preferred,
     /// In super-buffers, or not at all.
     Required,
 }
 
-/// What a sender needs that takes memory or time to make: made before the start.
+/// The resources of a sender that take memory or time to create; created before the start.
 pub struct SendBuffers {
     batch: SendBatch,
     sizes: DatagramSizes,
@@ -46,7 +46,7 @@ pub struct SendBuffers {
 }
 
 impl SendBuffers {
-    /// Pseudo-random payloads, that many messages per call; super-buffers only of datagrams that are all of one length.
+    /// Creates pseudo-random payloads for `n_messages` per call. Super-buffers are used only if all datagrams have the same length.
     #[must_use]
     pub fn new(sizes: DatagramSizes, (n_messages, joined): (usize, OffloadMode), seed: u64) -> Self {
         let segments = match (joined, sizes.fixed_size()) {
@@ -61,15 +61,15 @@ impl SendBuffers {
         Self { is_mixed: sizes.fixed_size().is_none(), batch, sizes, offload: joined, segments, refusal: None }
     }
 
-    /// Fills every datagram with something else than pseudo-random bytes; a header is written over its beginning.
+    /// Replaces the pseudo-random payload of every datagram; a header overwrites its beginning.
     pub fn fill(&mut self, fill: impl Fn(&mut [u8])) {
         (0..self.batch.shape().count).for_each(|index| fill(self.batch.payload_mut(index)));
     }
 
-    /// Prepares the socket for super-buffers, where there are any to be sent.
+    /// Prepares the socket for super-buffers, if any are to be sent.
     ///
     /// # Errors
-    /// The kernel's refusal, when super-buffers were asked for without an alternative.
+    /// The kernel refuses super-buffers and they are required.
     pub fn enable_offload(&mut self, socket: &Socket) -> fathom_sys::Result<()> {
         if self.segments < 2 {
             return Ok(());
@@ -83,7 +83,7 @@ impl SendBuffers {
         Ok(())
     }
 
-    /// Goes on with a message for each datagram.
+    /// Continues with one message per datagram.
     fn disable_offload(&mut self, error: &fathom_sys::Error) {
         self.batch.set_segments(1);
         self.segments = 1;
@@ -91,27 +91,27 @@ impl SendBuffers {
     }
 }
 
-/// What one step of a sender achieved.
+/// The result of one send step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SendStep {
     /// Datagrams that the kernel took.
     pub datagrams: u64,
     /// Their payload bytes.
     pub bytes: u64,
-    /// Calls of which it did not take all for want of room: IP counts the one that it gave up as discarded (`__ip_append_data`).
+    /// Calls that the kernel took only in part for lack of room: IP counts the datagram that it gave up as discarded (`__ip_append_data`).
     pub refused: u64,
 }
 
-/// How the sending of one flow went.
+/// The results of sending one flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SenderSummary {
-    /// How many datagrams were due, where there was a schedule; at least as many as were sent.
+    /// The number of datagrams that were due, if there was a schedule; at least as many as were sent.
     pub intended: Option<u64>,
-    /// The longest time by which one left later than it was due.
+    /// The largest delay of a datagram after its due time.
     pub lag_max: Nanos,
     /// The time whose datagrams were not sent, because the sender could not run.
     pub given_up: Nanos,
-    /// Datagrams in a super-buffer at the end; 1 without.
+    /// The datagrams per super-buffer at the end; 1 without super-buffers.
     pub segments: usize,
     /// Why super-buffers were given up.
     pub refusal: Option<String>,
@@ -123,18 +123,18 @@ pub struct Sender<'s, C> {
     codec: C,
     buffers: SendBuffers,
     schedule: Option<Schedule>,
-    /// The number of the next datagram, which is how many the kernel has taken.
+    /// The number of the next datagram, which equals the number of datagrams that the kernel has taken.
     number: u64,
     wait: Wait,
     lag_max: Nanos,
-    /// By how much the schedule is behind the clock.
+    /// The delay of the schedule behind the clock.
     given_up: Nanos,
-    /// When the schedule was last asked, counted from the start.
+    /// When the schedule was last asked, since the start.
     last_due: Nanos,
 }
 
 impl<'s, C: HeaderCodec> Sender<'s, C> {
-    /// A flow that keeps a schedule, or is as fast as possible without one.
+    /// Creates a flow that follows a schedule, or is as fast as possible without one.
     #[must_use]
     pub fn new((socket, codec): (&'s Socket, C), load: SendBuffers, schedule: Option<Schedule>) -> Self {
         let [lag_max, given_up, asked] = [Nanos::ZERO; 3];
@@ -151,15 +151,15 @@ impl<'s, C: HeaderCodec> Sender<'s, C> {
         }
     }
 
-    /// How many datagrams the kernel has taken, and so the number of the next one.
+    /// The number of datagrams that the kernel has taken, and so the number of the next one.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Sends what is due, at most one call's worth; waits when nothing is, at most 50 ms, and then sends nothing.
+    /// Sends the due datagrams, at most one call's worth. If none is due, waits for at most 50 ms and sends nothing.
     ///
-    /// What the kernel does not take keeps its numbers for the next step.
+    /// Datagrams that the kernel does not take keep their numbers for the next step.
     ///
     /// # Errors
     /// As [`SendBatch::send`]; nothing was sent then.
@@ -181,7 +181,7 @@ impl<'s, C: HeaderCodec> Sender<'s, C> {
                 Ok(self.advance(taken, count))
             }
             Ok(SendResult::WouldBlock | SendResult::NoBuffers) => {
-                // From here on the kernel may let us wait for room, instead of being asked again and again.
+                // From now on a send may block until there is room, instead of polling.
                 self.wait = Wait::Block;
                 Ok(SendStep { refused: 1, ..SendStep::default() })
             }
@@ -194,13 +194,13 @@ impl<'s, C: HeaderCodec> Sender<'s, C> {
         }
     }
 
-    /// Sends a mark of the end, which has a number as all others.
+    /// Sends an end mark, which is numbered like every datagram.
     ///
     /// # Errors
     /// As [`socket::send`].
     pub fn mark_end(&mut self, mark: &mut [u8]) -> fathom_sys::Result<SendStep> {
         if self.buffers.segments > 1 {
-            // A mark may be longer than a segment, and must not be cut.
+            // A mark may be longer than a segment, and must not be split.
             datagram::set_segment_size(self.socket, None)?;
         }
         self.codec.write(DatagramHeader { number: self.number, sent: clock::now(), phase: StreamPhase::End }, mark);
@@ -211,9 +211,9 @@ impl<'s, C: HeaderCodec> Sender<'s, C> {
         Ok(SendStep { datagrams: 1, bytes: u64::try_from(bytes).unwrap_or(0), refused: 0 })
     }
 
-    /// How it went, at a time since the start when no more is to be sent.
+    /// Returns the results at a time since the start when no more is to be sent.
     ///
-    /// What became due after the last step was never to be sent: it may have waited for that when the end came.
+    /// Datagrams that became due after the last step do not count as due: the sender may have been waiting for them when the end came.
     #[must_use]
     pub fn finish(mut self, elapsed: Nanos) -> SenderSummary {
         let elapsed = elapsed.min(self.last_due);
@@ -227,13 +227,13 @@ impl<'s, C: HeaderCodec> Sender<'s, C> {
         }
     }
 
-    /// How many datagrams are to be sent now; waits for the next one when none is, and then says none.
+    /// Returns the number of datagrams to send now. If it is 0, waits for the next one first.
     fn wait_for_due(&mut self, now: Nanos, start: Nanos) -> usize {
         let elapsed = now - start;
         let most = self.buffers.batch.shape().count;
         self.record_lag(elapsed);
         let Some(schedule) = &mut self.schedule else { return most };
-        // Who could not even ask was held up: by a machine that stood still, or by a kernel that had no room.
+        // A sender that could not even ask was held up: the machine stood still, or the kernel had no room.
         self.given_up += (elapsed - self.last_due) - BEHIND_MAX;
         self.last_due = elapsed;
         let at = elapsed - self.given_up;
@@ -266,7 +266,7 @@ impl<'s, C: HeaderCodec> Sender<'s, C> {
         SendStep { datagrams, bytes: u64::try_from(bytes).unwrap_or(0), refused: u64::from(taken < of) }
     }
 
-    /// Whether a call failed because of super-buffers, which may be done without.
+    /// Whether a call failed because of super-buffers, which are optional.
     fn is_refusal(&self, error: &fathom_sys::Error) -> bool {
         self.buffers.segments > 1
             && self.buffers.offload == OffloadMode::Preferred

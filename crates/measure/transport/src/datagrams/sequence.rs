@@ -1,38 +1,39 @@
-//! What became of numbered datagrams: received once, again, out of order, too late, or not at all.
+//! The outcome of numbered datagrams: received once, duplicated, reordered, late, or lost.
 //!
-//! Numbers have 64 bits and begin at 0. A bitmap of the last [`WINDOW`] numbers tells a late first copy from a duplicate, and which
-//! numbers were lost in a row when it has passed over them; memory is constant. It knows neither sockets nor clocks.
+//! Numbers have 64 bits and begin at 0. A bitmap of the last [`WINDOW`] numbers distinguishes late first copies from duplicates.
+//! When it has passed over numbers, it shows which were lost in a row. Memory use is constant. This module knows neither sockets
+//! nor clocks.
 
 use std::collections::VecDeque;
 
 use fathom_model::Histogram;
 
-/// How many numbers the bitmap holds, of which the newest but 64 are told from duplicates.
+/// The size of the bitmap in numbers; all but the oldest 64 of them can be distinguished from duplicates.
 ///
-/// 1,048,576 are 128 KiB, of which a stream in order touches one cache line after another, and 350 ms at 3 million datagrams per
-/// second: longer than a queue on the path holds one back.
+/// 1,048,576 numbers are 128 KiB, of which an in-order stream touches one cache line after another, and 350 ms at 3 million
+/// datagrams per second: longer than a queue on the path delays a datagram.
 pub(super) const WINDOW: u64 = 1 << 20;
 const WORDS: usize = 1 << 14;
-/// How many of the latest gaps are remembered with the arrival that opened them: 96 KiB.
+/// The number of recent gaps that are remembered with the arrival that opened them: 96 KiB.
 const GAPS: usize = 4096;
 
-/// The account of one flow.
+/// The accounting of one flow.
 #[derive(Debug, Clone)]
 pub(super) struct SequenceTracker {
     seen: Box<[u64]>,
-    /// One more than the greatest number that has arrived.
+    /// The highest number so far plus one.
     next: u64,
-    /// What became of the numbers below is settled; a multiple of 64.
+    /// The outcome of all lower numbers is settled; a multiple of 64.
     settled: u64,
     counts: SequenceCounts,
     gaps: VecDeque<Gap>,
-    /// How many numbers were lost in a row up to `settled`.
+    /// The length of the run of lost numbers that ends at `settled`.
     run: u64,
     bursts: Histogram,
     extents: Histogram,
 }
 
-/// Numbers that were skipped, and how many datagrams had arrived then.
+/// A range of skipped numbers, and the count of datagrams that had arrived by then.
 #[derive(Debug, Clone, Copy)]
 struct Gap {
     first: u64,
@@ -40,7 +41,7 @@ struct Gap {
     n_arrived: u64,
 }
 
-/// What was counted; what is lost follows from what was sent.
+/// The counts of arrivals; losses follow from the number sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SequenceCounts {
     /// Distinct numbers that arrived within the window.
@@ -49,7 +50,7 @@ pub struct SequenceCounts {
     pub duplicates: u64,
     /// First copies that arrived after a higher number (RFC 4737 section 3.3).
     pub reordered: u64,
-    /// Arrivals behind the window; first copy or not cannot be told, so they count as lost.
+    /// Arrivals behind the window. They count as lost, because first copies cannot be distinguished from duplicates there.
     pub late: u64,
 }
 
@@ -66,27 +67,26 @@ impl std::ops::Sub for SequenceCounts {
     }
 }
 
-/// What an arrival is.
+/// The classification of an arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ArrivalKind {
     /// A new number, greater than all before.
     InOrder,
-    /// A new number that a greater one has overtaken.
+    /// A new number after a greater one.
     Reordered,
     /// A number that had arrived.
     Duplicate,
-    /// A number of which nothing is known any more.
+    /// A number behind the window.
     Late,
 }
 
-/// What is known when nothing more comes.
+/// The results of a flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SequenceSummary {
-    /// What arrived.
     pub counts: SequenceCounts,
-    /// The numbers of datagrams that were lost in a row, below the greatest number that arrived.
+    /// The lengths of runs of lost datagrams, below the greatest number that arrived.
     pub bursts: Histogram,
-    /// The reordering extents (RFC 4737 section 4.2.1) of those of which the gap was remembered.
+    /// The reordering extents (RFC 4737 section 4.2.1) of the datagrams whose gap was remembered.
     pub extents: Histogram,
 }
 
@@ -112,7 +112,7 @@ fn place(number: u64) -> (usize, u64) {
 }
 
 impl SequenceTracker {
-    /// Counts an arrival and says what it is.
+    /// Counts an arrival and classifies it.
     #[inline]
     pub(super) fn arrived(&mut self, number: u64) -> ArrivalKind {
         if number >= self.next {
@@ -140,13 +140,13 @@ impl SequenceTracker {
         self.counts
     }
 
-    /// One more than the greatest number that has arrived, which is how many were sent at least.
+    /// The highest number so far plus one: at least this many datagrams were sent.
     #[must_use]
     pub(super) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Settles what became of all numbers up to the greatest.
+    /// Settles the outcome of all numbers up to the greatest.
     #[must_use]
     pub(super) fn finish(mut self) -> SequenceSummary {
         while self.next - self.settled >= 64 {
@@ -160,12 +160,12 @@ impl SequenceTracker {
         SequenceSummary { counts: self.counts, bursts: self.bursts, extents: self.extents }
     }
 
-    /// Moves the window so that a number has its place in it, and marks it.
+    /// Moves the window to include a number, and marks it.
     #[inline]
     fn advance(&mut self, number: u64) {
         while number - self.settled >= WINDOW {
             if self.settled >= self.next {
-                // Nothing of the whole window has arrived: what lies before the new one is lost in one piece.
+                // Nothing of the whole window has arrived: everything before the new window is lost in one run.
                 let skipped = (number - self.settled - WINDOW + 64) / 64 * 64;
                 self.run += skipped;
                 self.settled += skipped;
@@ -184,7 +184,7 @@ impl SequenceTracker {
         self.next = number.saturating_add(1);
     }
 
-    /// Counts one that a greater number has overtaken, and how many arrived since the first that did.
+    /// Counts a reordered datagram, and its extent: the arrivals since the first greater number.
     #[cold]
     fn overtaken(&mut self, number: u64) {
         let after = self.gaps.partition_point(|gap| gap.end <= number);
@@ -195,19 +195,19 @@ impl SequenceTracker {
         self.counts.reordered += 1;
     }
 
-    /// Settles the 64 oldest numbers and makes their places free.
+    /// Settles the 64 oldest numbers and frees their bits.
     #[inline]
     fn settle_word(&mut self) {
         let (word, _) = place(self.settled);
         let seen = std::mem::take(&mut self.seen[word]);
-        // What has arrived whole, after what had arrived whole, is the most frequent by far.
+        // A complete word after a complete word is by far the most frequent case.
         if seen != u64::MAX || self.run > 0 {
             self.settle(seen, 64);
         }
         self.settled += 64;
     }
 
-    /// Goes through the runs of lost numbers among the lowest `n` bits.
+    /// Records the runs of lost numbers among the lowest `n` bits.
     fn settle(&mut self, mut seen: u64, mut n: u64) {
         while n > 0 {
             let lost = u64::from(seen.trailing_zeros()).min(n);
@@ -246,7 +246,7 @@ mod tests {
         account_of(numbers).counts
     }
 
-    /// What was recorded, exactly: all values here are below 512, where each has a bucket of its own.
+    /// The exact recorded values: all values here are below 512, where each has its own bucket.
     fn values(histogram: &Histogram) -> Vec<(u64, u64)> {
         histogram.buckets().map(|(low, _, count)| (low, count)).collect()
     }
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(counts_of(begin..begin + 10), SequenceCounts { received: 10, ..SequenceCounts::default() });
     }
 
-    /// The account kept in the simplest way: every arrival is remembered.
+    /// The same accounting in its simplest form: it remembers every arrival.
     #[derive(Default)]
     struct Naive {
         arrivals: Vec<u64>,
@@ -349,7 +349,7 @@ mod tests {
             let mut random = fastrand::Rng::with_seed(seed);
             let (spread, loss, copies) = (random.u64(1..200), random.f64() * 0.5, random.f64() * 0.3);
             let (mut sequence, mut naive) = (SequenceTracker::default(), Naive::default());
-            // Far from zero as well, where numbers meet the places of others in the bitmap.
+            // Far from zero as well, where numbers share bits with others in the bitmap.
             let base = if seed % 2 == 0 { 0 } else { WINDOW - 700 };
             for step in 0..1500_u64 {
                 let number = base + (step + spread).saturating_sub(random.u64(0..=spread));
@@ -376,7 +376,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(3);
         let (mut sequence, mut number) = (SequenceTracker::default(), 0_u64);
         for _ in 0..5_000 {
-            // Now and then a jump over more than the window.
+            // Occasionally a jump over more than the window.
             number += if random.u32(0..1000) == 0 { WINDOW * 3 + 5 } else { random.u64(1..40) };
             sequence.arrived(number);
         }

@@ -1,8 +1,8 @@
-//! The header that our datagrams begin with, and the messages that the receiver sends back.
+//! The header of fathom's datagrams, and the messages that the receiver sends back.
 //!
-//! Token, number and time of sending, big-endian: 18 bytes, which is what the smallest Ethernet frame has room for above UDP and
-//! IPv4. Two bytes of the token keep strangers' datagrams out of the counts. Messages show all 64 bits of it, which
-//! nobody guesses; it is no protection against someone who listens.
+//! Token, number and send time, big-endian: 18 bytes, the room that the smallest Ethernet frame has above UDP and IPv4. Two bytes
+//! of the token keep other senders' datagrams out of the counts. Messages carry all 64 bits of it, which cannot be guessed; this
+//! does not protect against an eavesdropper.
 
 use fathom_model::units::Nanos;
 
@@ -11,34 +11,34 @@ use super::{DatagramHeader, HeaderCodec, StreamPhase};
 /// The length of the header; shorter datagrams carry no number.
 pub const HEADER_LEN: usize = 18;
 
-/// The length of what the two ends say to each other beside the stream: token, kind and number.
+/// The length of a control message: token, kind and number.
 ///
-/// All are equally long, so that an answer is never longer than its question; a mark of the end is longer than any.
+/// All are equally long, so that an answer is never longer than its question; an end mark is longer than any.
 pub const MESSAGE_LEN: usize = 17;
 
-/// The upper bits of the time of sending, which a monotonic clock reaches after 146 years.
+/// The upper bits of the send time, which a monotonic clock reaches after 146 years.
 const END: u64 = 1 << 63;
 const WARM_UP: u64 = 1 << 62;
 
-/// What keeps the datagrams of one flow of one trial from those of others.
+/// Separates the datagrams of one flow of one trial from others.
 ///
-/// Datagrams of the stream begin with two bytes of it; who says where it is shows the whole.
+/// Datagrams of the stream begin with two bytes of it; control messages carry the whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowToken {
     short: [u8; 2],
     whole: [u8; 8],
 }
 
-/// What is said beside the stream; all but the challenge by the receiver.
+/// The control messages; the receiver sends all but the challenge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ControlMessage {
-    /// Here I am: send to where this comes from.
+    /// Asks the sender to send to the source of this message.
     Hello,
-    /// I have seen a mark of the end.
+    /// Confirms that an end mark was received.
     EndAck,
-    /// Enough: come to the end.
+    /// Asks the sender to end the stream.
     Stop,
-    /// Whoever you are, return this number from where it arrives.
+    /// Asks for this number to be returned from the address where it arrives.
     Challenge(u64),
     /// The number of a challenge.
     ChallengeResponse(u64),
@@ -69,7 +69,7 @@ impl ControlMessage {
 }
 
 impl FlowToken {
-    /// The same on both sides, which have the same secret.
+    /// Creates the token; both sides have the same secret and get the same token.
     #[must_use]
     pub fn new(secret: u64, flow: u16) -> Self {
         let [low, high, ..] = secret.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17).to_le_bytes();
@@ -77,7 +77,7 @@ impl FlowToken {
         Self { short, whole: (secret ^ u64::from(flow)).to_be_bytes() }
     }
 
-    /// A message as it is sent.
+    /// The bytes of a message.
     #[must_use]
     pub fn message(self, message: ControlMessage) -> [u8; MESSAGE_LEN] {
         let (kind, number) = message.parts();
@@ -87,7 +87,7 @@ impl FlowToken {
         bytes
     }
 
-    /// What the other end of this flow said; nothing when it was somebody else.
+    /// Parses a message of the other end of this flow; `None` if it is from another sender.
     #[must_use]
     pub fn read_message(self, datagram: &[u8]) -> Option<ControlMessage> {
         let (kind, number) = datagram.strip_prefix(&self.whole)?.split_first()?;
@@ -95,11 +95,11 @@ impl FlowToken {
     }
 }
 
-/// Our own header in datagrams of one flow.
+/// Fathom's header in the datagrams of one flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FathomCodec {
     token: FlowToken,
-    /// How many came so far, where they carry no number and are taken to be in order.
+    /// The number of arrivals so far, for datagrams that carry no number and are assumed to be in order.
     n_unnumbered: Option<u64>,
 }
 
@@ -110,7 +110,7 @@ impl FathomCodec {
         Self { token, n_unnumbered: None }
     }
 
-    /// For datagrams that are too short for one.
+    /// For datagrams that are too short for a number.
     #[must_use]
     pub fn unnumbered(token: FlowToken) -> Self {
         Self { token, n_unnumbered: Some(0) }
@@ -118,7 +118,7 @@ impl FathomCodec {
 }
 
 impl HeaderCodec for FathomCodec {
-    /// Writes as much of the token as fits to a datagram that is too short for a header.
+    /// Writes as much of the token as fits if the datagram is too short for a header.
     fn write(&self, header: DatagramHeader, datagram: &mut [u8]) {
         let bits = match header.phase {
             StreamPhase::WarmUp => WARM_UP,
@@ -142,13 +142,13 @@ impl HeaderCodec for FathomCodec {
         let numbered = numbered(datagram);
         let Some(n_bare) = &mut self.n_unnumbered else { return numbered };
         *n_bare += 1;
-        // A mark of the end is long enough for a number, but is the next of those that are not.
+        // An end mark is long enough for a number, but is numbered by arrival like the others.
         let bare = DatagramHeader { number: 0, sent: Nanos::ZERO, phase: StreamPhase::WarmUp };
         Some(DatagramHeader { number: *n_bare - 1, ..numbered.unwrap_or(bare) })
     }
 }
 
-/// Reads what is behind the token.
+/// Reads the fields after the token.
 fn numbered(datagram: &[u8]) -> Option<DatagramHeader> {
     let (_, rest) = datagram.split_first_chunk::<2>()?;
     let (number, rest) = rest.split_first_chunk()?;

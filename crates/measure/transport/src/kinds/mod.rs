@@ -1,4 +1,4 @@
-//! What layer 4 can run: one file per kind.
+//! The kinds of layer 4, one file per kind.
 
 use fathom_engine::TestKind;
 

@@ -1,7 +1,7 @@
-//! How fast questions are answered over connections that stay open, and in single datagrams.
+//! Request rate and latency over connections that stay open, and in single datagrams.
 //!
-//! In the closed model each flow asks the next question when it has the answer, so times are service times. In the open one questions
-//! come by a schedule, whether those before are answered or not, and response times count from when each was to be asked.
+//! In the closed model each flow sends the next request when it has the answer, so times are service times. In the open model
+//! requests follow a schedule, whether earlier ones are answered or not, and response times count from the scheduled start.
 
 use std::sync::LazyLock;
 
@@ -28,12 +28,12 @@ use crate::{
     },
 };
 
-/// Request and response over one carrier, in turn or by a schedule.
+/// Request and response over one protocol, in a closed loop or on a schedule.
 pub(crate) struct RequestResponse {
     name: &'static str,
     about: &'static str,
     layer: Layer,
-    /// Whether questions come by a schedule.
+    /// Whether requests follow a schedule.
     is_open: bool,
     options: &'static [OptionDoc],
     metrics: &'static LazyLock<Vec<Metric>>,
@@ -68,7 +68,7 @@ pub(crate) static TCP: RequestResponse = RequestResponse {
     ],
     metrics: &TCP_METRICS,
 };
-/// The same by a schedule.
+/// The same on a schedule.
 pub(crate) static TCP_OPEN: RequestResponse = RequestResponse {
     name: "tcp_rr_open",
     about: "TCP transactions at a rate, whether answered in time or not; latency from the intended start",
@@ -121,7 +121,7 @@ pub(crate) static UDP: RequestResponse = RequestResponse {
     ],
     metrics: &UDP_METRICS,
 };
-/// The same by a schedule.
+/// The same on a schedule.
 pub(crate) static UDP_OPEN: RequestResponse = RequestResponse {
     name: "udp_rr_open",
     about: "transactions in single datagrams at a rate, answered in time or not; latency from the intended start",
@@ -149,7 +149,7 @@ pub(crate) static UDP_OPEN: RequestResponse = RequestResponse {
 
 const SIDE: Side = Side::Initiator;
 
-/// The page of a kind, on which its metrics are defined.
+/// The page of a kind that defines its metrics.
 #[derive(Clone, Copy)]
 pub(super) struct MetricPage(pub(super) &'static str);
 
@@ -180,7 +180,7 @@ impl MetricPage {
         self.metric(named, UnitAndSense::TIME, Derivation::cost(side, counter))
     }
 
-    /// Transactions per second, and the quantiles of the time that they take.
+    /// Transactions per second, and the quantiles of their times.
     fn transactions(self, distribution: &'static str) -> Vec<Metric> {
         let time = |named, q| self.time(named, (distribution, q));
         vec![
@@ -193,7 +193,7 @@ impl MetricPage {
         ]
     }
 
-    /// How far the schedule was kept.
+    /// How well the schedule was kept.
     fn schedule(self) -> Vec<Metric> {
         let of_intended = |counter| (counter, count::INTENDED);
         vec![
@@ -208,7 +208,7 @@ impl MetricPage {
         ]
     }
 
-    /// What was lost: of all that was asked, and on the way there alone.
+    /// The loss of transactions, and of requests alone.
     fn losses(self) -> Vec<Metric> {
         let on_the_way_there = Derivation::missing((SIDE, count::SENT), (Side::Responder, count::RECEIVED));
         let ratio = UnitAndSense(Unit::Ratio, Better::Lower);
@@ -218,7 +218,7 @@ impl MetricPage {
         ]
     }
 
-    /// Processor time of either side's own threads.
+    /// Processor time of the threads of each side.
     fn costs(self) -> Vec<Metric> {
         let (initiator, responder) = ("initiator's CPU per transaction", "responder's CPU per transaction");
         vec![
@@ -266,7 +266,7 @@ static UDP_OPEN_METRICS: LazyLock<Vec<Metric>> = LazyLock::new(|| {
     [page.transactions(RESPONSE_TIME), asked, page.losses(), page.schedule(), page.costs()].concat()
 });
 
-/// How many flows, for titles.
+/// The number of flows, for titles.
 fn flows(settings: &Settings) -> String {
     match settings.count(FLOWS.name).unwrap_or(1) {
         1 => "1 flow".to_owned(),
@@ -274,7 +274,7 @@ fn flows(settings: &Settings) -> String {
     }
 }
 
-/// At which rate, for titles.
+/// The rate, for titles.
 fn at_rate(settings: &Settings) -> String {
     let arrivals = settings.text(ARRIVALS.name).filter(|word| word != "constant");
     let arrivals = arrivals.map_or_else(String::new, |word| format!(", {word}"));

@@ -1,4 +1,4 @@
-//! How fast connections are opened, used once and closed, and how fast they are opened and closed without any use.
+//! The rate of connections that are opened, used once and closed, and of connections that are opened and closed unused.
 
 use fathom_engine::{CeilingSetup, CommandDoc, Error, EvaluationRow, Test, TestKind};
 use fathom_model::{
@@ -58,7 +58,7 @@ const CC_METRICS: &[Metric] = &[
     CC.cost(OF_RESPONDER, (Side::Responder, count::TRANSACTIONS)),
 ];
 
-/// `connect + rr, 16 at a time`.
+/// A title such as `connect + rr, 16 at a time`.
 fn title(what: &str, settings: &Settings) -> String {
     match settings.count(FLOWS.name).unwrap_or(1) {
         1 => what.to_owned(),

@@ -1,7 +1,7 @@
-//! A stream with a window of its own, judged by what RFC 6349 says it could be.
+//! A stream with a given window, compared with the ideal of RFC 6349.
 //!
-//! Streams are those of `tcp_stream`; what is added is what the path is known to be, and how far from it the stream came. It does
-//! not find out what the path is: that is done before, by other tests.
+//! The streams are those of `tcp_stream`; this adds the known properties of the path, and the distance of the stream from its
+//! ideal. It does not measure the path: other tests do that before.
 
 use fathom_engine::{CommandDoc, DataDirection, Error, Test, TestKind, TrialContext};
 use fathom_model::{
@@ -18,7 +18,8 @@ use crate::{
     tcp_sampler::BYTES_TRANSMITTED,
 };
 
-/// One window of a walk through windows, one way; the other way is another kind because its metrics come from other sides.
+/// One window of a sweep over windows, in one direction. The other direction is a kind of its own because its metrics come from
+/// other sides.
 pub(crate) struct TcpRfc6349 {
     name: &'static str,
     stream: &'static TcpStream,
@@ -56,19 +57,19 @@ const BASELINE_RTT: OptionDoc = OptionDoc {
     help: "round-trip time of the idle path; default: `fathom tcp --test rfc6349` measures it",
 };
 
-/// Totals of the sending side, from which the metrics follow.
+/// Totals of the sending side, from which the metrics are derived.
 mod totals {
     pub(super) const PATH_MTU: &str = "path_mtu_bytes";
     pub(super) const WINDOW: &str = "window_bytes";
     pub(super) const RTT_MEAN: &str = "rtt_mean_ns";
     pub(super) const RTT_BASELINE: &str = "rtt_baseline_ns";
-    /// What the mean round-trip time has more than the baseline.
+    /// The mean round-trip time minus the baseline.
     pub(super) const BUFFER_DELAY: &str = "buffer_delay_ns";
     /// From the start until all was received.
     pub(super) const TRANSFER: &str = "transfer_ns";
-    /// What the same bytes take at the bandwidth of the path.
+    /// The time of the same bytes at the bandwidth of the path.
     pub(super) const TRANSFER_IDEAL: &str = "transfer_ideal_ns";
-    /// What they take with this window.
+    /// Their time with this window.
     pub(super) const TRANSFER_AT_WINDOW: &str = "transfer_at_window_ns";
     pub(super) const IDEAL_AT_WINDOW: &str = "ideal_at_window_bps";
 }
@@ -138,7 +139,7 @@ const fn metrics(sender: Side, receiver: Side) -> [Metric; 9] {
     ]
 }
 
-/// What a path is known to be.
+/// The known properties of a path.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct KnownPath {
     bandwidth: BitsPerSec,
@@ -159,7 +160,7 @@ impl KnownPath {
         })
     }
 
-    /// The bytes that are under way when the path is full and its queue is empty.
+    /// The bandwidth-delay product: the bytes in flight when the path is full and its queue is empty.
     fn bdp(&self) -> f64 {
         self.bandwidth.get() / 8.0 * self.baseline.as_secs_f64()
     }
@@ -243,7 +244,7 @@ impl Test for Rfc6349Test {
     }
 }
 
-/// Adds to what a sender recorded how far it came from what the path could carry.
+/// Adds to a sender's record the comparison with what the path could carry.
 fn add_path_totals(record: &mut Record, path: KnownPath) {
     let last = |name: &str| -> Vec<u64> {
         let flows = record.flows.iter();
@@ -256,7 +257,7 @@ fn add_path_totals(record: &mut Record, path: KnownPath) {
         record.flows.iter().filter_map(of_flow).sum()
     };
     let (mtu, mss) = (last(tcp::PMTU_BYTES).into_iter().min(), last(tcp::SND_MSS_BYTES).into_iter().min());
-    // What of a packet is payload; without TCP_INFO nothing is known of it, and no ideal is told.
+    // The payload per packet; without TCP_INFO it is unknown, and no ideal is reported.
     let (Some(mtu), Some(mss)) = (mtu, mss) else { return };
     let window = widest(tcp::SND_WND_BYTES);
     let ideal = path.bandwidth.get() * approximate(mss) / approximate(mtu);
@@ -302,7 +303,7 @@ mod tests {
         assert!((path.bdp() - 500_000.0).abs() < 1.0);
     }
 
-    /// What a sender recorded that took 12 s for bytes that fill 100 Mbit/s for 10 s, in packets of 1500 bytes.
+    /// The record of a sender that took 12 s for bytes that fill 100 Mbit/s for 10 s, in packets of 1500 bytes.
     fn record(window: u64) -> Record {
         let values = [
             (tcp::PMTU_BYTES, 1500),
@@ -356,7 +357,8 @@ mod tests {
 
     #[test]
     fn the_metrics_of_a_window_that_fills_the_path_are_those_computed_by_hand() {
-        // 100 Mbit/s of packets carry 96.53 Mbit/s of payload (1448 of 1500), which takes 10 s; 500 kB are the whole product.
+        // 100 Mbit/s of packets carry 96.53 Mbit/s of payload (1448 of 1500), which takes 10 s; 500 kB are the whole
+        // bandwidth-delay product.
         let totals = judged(500_000);
         assert_near(approximate(totals[totals::IDEAL_AT_WINDOW]), 96_533_333.0);
         assert_near(ratio(&totals, totals::TRANSFER, totals::TRANSFER_IDEAL), 1.2);

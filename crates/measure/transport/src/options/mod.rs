@@ -1,6 +1,6 @@
-//! Options that several kinds share: how many flows, in how many threads, at which port.
+//! Options that several kinds share: the number of flows and threads, and the port.
 //!
-//! What reaches a socket is in [`socket`].
+//! Options of sockets are in [`socket`].
 
 mod socket;
 
@@ -14,13 +14,13 @@ pub use socket::{
     SocketOptions, Target, busy_poll_note,
 };
 
-/// The most bytes of one message: what is larger is a stream.
+/// The most bytes of one message; anything larger is a stream.
 pub const MESSAGE_MAX: u64 = 16 << 20;
 
 /// The number of connections or of sending sockets.
 pub const FLOWS: OptionDoc =
     OptionDoc { name: "flows", value: ValueKind::Count(1, 4096), default: Some("1"), help: "number of parallel flows" };
-/// The word that stands for as many flows as the responder can receive at once.
+/// The value for as many flows as the responder has receive queues.
 const QUEUES: &str = "queues";
 /// The number of connections of a stream, which has a thread for each.
 pub const STREAM_FLOWS: OptionDoc = OptionDoc {
@@ -43,7 +43,7 @@ pub const PORT: OptionDoc = OptionDoc {
     default: Some("0"),
     help: "port that the responder listens on; 0: the kernel chooses",
 };
-/// What a wrong value of a size or a combination is answered with.
+/// The error of an invalid size or combination.
 pub fn invalid_value(name: &str, expected: &str, given: &dyn std::fmt::Display) -> Error {
     SettingError::NotAllowed { name: name.to_owned(), expected: expected.to_owned(), given: given.to_string() }.into()
 }
@@ -57,12 +57,12 @@ pub fn message_size(settings: &Settings, option: &OptionDoc) -> Result<usize, Er
     }
 }
 
-/// A count as the size of something in memory; the option's bounds keep it small.
+/// A count as the size of a data structure; the option's bounds keep it small.
 pub fn count(settings: &Settings, option: &OptionDoc) -> Option<usize> {
     settings.count(option.name).and_then(|count| usize::try_from(count).ok())
 }
 
-/// How many flows there are, and how many threads share them.
+/// The number of flows, and the number of threads that share them.
 pub fn flows_and_workers(role: &Role) -> (usize, usize) {
     let flows = count(&role.settings, &FLOWS).unwrap_or(1);
     let cores = match role.cores.len() {
@@ -72,7 +72,7 @@ pub fn flows_and_workers(role: &Role) -> (usize, usize) {
     (flows, count(&role.settings, &WORKERS).unwrap_or(cores).min(flows))
 }
 
-/// How many flows a stream has in each direction; the responder resolves `queues` and tells the other side.
+/// The number of flows of a stream in each direction. The responder resolves `queues` and tells the other side.
 pub fn stream_flows(role: &Role, kind: &'static str) -> Result<usize, Error> {
     if let Some(flows) = count(&role.settings, &STREAM_FLOWS) {
         return Ok(flows);
@@ -86,13 +86,13 @@ pub fn stream_flows(role: &Role, kind: &'static str) -> Result<usize, Error> {
     Ok(queues.unwrap_or(cores).min(4096))
 }
 
-/// The receive queues that a driver tells; those of software devices often do not.
+/// The number of receive queues that a driver reports; drivers of software devices often do not report any.
 fn n_receive_queues(interface: &str) -> Option<usize> {
     let channels = ethtool::Device::open(interface).ok()?.channels().ok()??;
     usize::try_from(channels.current.rx + channels.current.combined).ok()
 }
 
-/// The address that a responder listens on: its own on the path, or the loopback when it has none.
+/// The address that a responder listens on: its own on the path, or the loopback if it has none.
 pub fn listen_address(role: &Role) -> SocketAddr {
     let port = role.settings.count(PORT.name).and_then(|port| u16::try_from(port).ok()).unwrap_or(0);
     SocketAddr::new(role.address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)), port)

@@ -1,6 +1,6 @@
-//! Options that reach a socket, of whatever kind of test, and the sockets that have them.
+//! Options that reach a socket, for all kinds of tests, and the sockets that have them.
 //!
-//! What the kernel refuses is an error that names the option; what it grants less of is a note beside the result.
+//! An option that the kernel refuses is an error that names the option; a value that it reduces is a note in the result.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -22,7 +22,7 @@ const CONNECT_MAX: Nanos = Nanos::from_secs(5);
 
 const SECOND: Nanos = Nanos::from_secs(1);
 
-/// The algorithm that decides how much may be in flight.
+/// The congestion control algorithm.
 pub const CONGESTION: OptionDoc = OptionDoc {
     name: "congestion",
     value: ValueKind::Text,
@@ -46,14 +46,14 @@ pub const MSS: OptionDoc = OptionDoc {
 /// The differentiated services code point.
 pub const DSCP: OptionDoc =
     OptionDoc { name: "dscp", value: ValueKind::Count(0, 63), default: None, help: "DSCP of both sides' packets" };
-/// The rate at which the kernel lets the segments of all flows together leave.
+/// The rate limit of the kernel for the segments of all flows together.
 pub const PACING: OptionDoc = OptionDoc {
     name: "pacing",
     value: ValueKind::BitRate,
     default: None,
     help: "total rate limit of all flows in one direction, kept by the kernel (SO_MAX_PACING_RATE)",
 };
-/// Whether a small segment waits for the acknowledgement of what was sent before.
+/// Whether a small segment is sent without waiting for outstanding acknowledgements.
 pub const NODELAY: OptionDoc = OptionDoc {
     name: "nodelay",
     value: ValueKind::Choice(&["on", "off"]),
@@ -95,7 +95,7 @@ pub const KEEPALIVE: OptionDoc = OptionDoc {
     default: None,
     help: "TCP keepalive after this idle time, in whole seconds, on both sides",
 };
-/// Polling in place of sleeping.
+/// Polling instead of sleeping.
 pub const BUSY_POLL: OptionDoc = OptionDoc {
     name: "busy-poll",
     value: ValueKind::Span,
@@ -103,7 +103,7 @@ pub const BUSY_POLL: OptionDoc = OptionDoc {
     help: "busy-poll the device for this time before a receive sleeps (SO_BUSY_POLL), on both sides",
 };
 
-/// What was asked of every socket of a test, where they may send, and who may come to them.
+/// The options of every socket of a test, the allowed destinations, and the allowed peers.
 #[derive(Debug, Clone)]
 pub struct SocketOptions {
     congestion: Option<String>,
@@ -119,11 +119,11 @@ pub struct SocketOptions {
     is_multipath: bool,
     policy: Policy,
     allowed_peers: AllowedPeers,
-    /// The bound that the kernel keeps for each flow.
+    /// The kernel's rate limit for each flow.
     pub pacing: Option<BitsPerSec>,
 }
 
-/// Where an initiator may send; only [`SocketOptions::targets`] makes it, when a test is prepared.
+/// An allowed destination of an initiator; only [`SocketOptions::targets`] creates it, when a test is prepared.
 #[derive(Debug, Clone)]
 pub struct Target {
     pub address: SocketAddr,
@@ -156,10 +156,10 @@ impl SocketOptions {
         }
     }
 
-    /// Whether each can be, whatever the host grants.
+    /// Checks whether each option is possible on any host.
     ///
     /// # Errors
-    /// Names the option.
+    /// An option is not; the error names it.
     pub fn check(settings: &Settings) -> Result<(), Error> {
         Self::read(settings).validate()
     }
@@ -172,7 +172,7 @@ impl SocketOptions {
         self.sources.as_deref().map_or(Ok(()), |text| networks(text).map(drop))
     }
 
-    /// A TCP listener whose connections have these options.
+    /// Opens a TCP listener whose connections have these options.
     pub fn listen(&self, at: SocketAddr, backlog: usize) -> Result<(Socket, Vec<Note>), Error> {
         let backlog = u16::try_from(backlog).unwrap_or(u16::MAX);
         let opened = if self.is_multipath {
@@ -186,7 +186,7 @@ impl SocketOptions {
         Ok((listener, notes))
     }
 
-    /// A TCP connection with these options: number `idx` of the initiator's, from the role's address unless another was asked for.
+    /// Opens a TCP connection with these options: the initiator's number `idx`, from the role's address unless another is requested.
     pub fn connect(&self, to: &Target, (from, idx): (Option<IpAddr>, usize)) -> Result<(Socket, Vec<Note>), Error> {
         let at = to.address;
         let opened = if self.is_multipath { socket_options::multipath_stream(at) } else { socket::stream(at) };
@@ -199,7 +199,7 @@ impl SocketOptions {
         Ok((socket, notes))
     }
 
-    /// A UDP socket with these options that hears the guests only.
+    /// Opens a UDP socket with these options that receives from the guests only.
     pub fn bind_udp(&self, at: SocketAddr) -> Result<(Socket, Vec<Note>), Error> {
         let cannot = |cause| Error::system(format!("open a UDP socket at {at}"), "CAP_NET_BIND_SERVICE", cause);
         let socket = socket::datagram(at, &self.allowed_peers).map_err(cannot)?;
@@ -207,7 +207,7 @@ impl SocketOptions {
         Ok((socket, notes))
     }
 
-    /// The same at a port that several workers share.
+    /// The same on a port that several workers share.
     pub fn bind_udp_shared(&self, at: SocketAddr) -> Result<(Socket, Vec<Note>), Error> {
         let cannot = |cause| Error::system(format!("open a UDP socket at {at}"), "CAP_NET_BIND_SERVICE", cause);
         let socket = socket::datagram_sharing(at, &self.allowed_peers).map_err(cannot)?;
@@ -215,7 +215,7 @@ impl SocketOptions {
         Ok((socket, notes))
     }
 
-    /// A UDP socket with these options that speaks with one other only: number `idx` of the initiator's.
+    /// Opens a UDP socket with these options, connected to one peer: the initiator's number `idx`.
     pub fn connect_udp(&self, to: &Target, (from, idx): (Option<IpAddr>, usize)) -> Result<(Socket, Vec<Note>), Error> {
         let cannot =
             |cause| crate::resource_error::resource_error(&format!("connect a UDP socket to {}", to.address), cause);
@@ -227,14 +227,14 @@ impl SocketOptions {
         Ok((socket, notes))
     }
 
-    /// Lets the initiator send to places of the responder, through the interface that was asked for.
+    /// Permits addresses of the responder as destinations, through the requested interface.
     ///
     /// # Errors
     /// One of them is not allowed.
     pub fn targets(&self, places: &[SocketAddr]) -> Result<Vec<Target>, Error> {
         let mut targets: Vec<Target> = Vec::with_capacity(places.len());
         for &address in places {
-            // The ports of one host are one question: where there is an interface, the kernel is asked for the route.
+            // All ports of a host have the same answer: with an interface, permission needs a route lookup in the kernel.
             let known =
                 targets.last().map(|last| last.to.at(address.port())).filter(|to| to.address() == Some(address));
             let to = match (known, &self.device) {
@@ -247,7 +247,7 @@ impl SocketOptions {
         Ok(targets)
     }
 
-    /// Lets a responder send to whoever has shown where it is.
+    /// Permits a validated address as the destination of a responder.
     ///
     /// # Errors
     /// It is not allowed.
@@ -255,7 +255,7 @@ impl SocketOptions {
         self.policy.permit(to).map_err(named("connect"))
     }
 
-    /// A TCP socket that does not wait, for those who open many.
+    /// Opens a nonblocking TCP socket, for a caller that opens many.
     pub fn open_nonblocking(&self, to: SocketAddr) -> fathom_sys::Result<Socket> {
         if self.is_multipath {
             socket_options::multipath_stream_nonblocking(to)
@@ -264,7 +264,7 @@ impl SocketOptions {
         }
     }
 
-    /// Says that a connection is one of TCP where Multipath TCP was asked for.
+    /// A note if a connection uses TCP although Multipath TCP was requested.
     pub fn mptcp_fallback_note(&self, connected: &Socket) -> Option<Note> {
         if !self.is_multipath || socket_options::is_multipath(connected).unwrap_or(false) {
             return None;
@@ -273,7 +273,7 @@ impl SocketOptions {
         Some(Note { id: "mptcp-fell-back".to_owned(), text: text.to_owned() })
     }
 
-    /// Binds a socket of the initiator to what it sends from: a device, and an address, in turn by the number of the socket.
+    /// Binds a socket of the initiator to its source: a device, and an address chosen in turn by the number of the socket.
     pub fn bind(&self, socket: &Socket, (from, idx): (Option<IpAddr>, usize), to: &Target) -> Result<(), Error> {
         socket_options::bind_to_device(socket, &to.to).map_err(|cause| {
             let device = self.device.as_deref().unwrap_or_default();
@@ -285,19 +285,19 @@ impl SocketOptions {
         socket.bind(&SocketAddr::new(address, 0).into()).map_err(named("bind")).map_err(cannot)
     }
 
-    /// The address of number `idx` among those that were asked for and can send to `to`.
+    /// The source address for number `idx`, among the requested ones that can send to `to`.
     fn source(&self, idx: usize, to: SocketAddr) -> Result<Option<IpAddr>, Error> {
         let Some(networks) = self.networks(to)? else { return Ok(None) };
         Ok(networks.iter().flat_map(IpNet::hosts).cycle().nth(idx))
     }
 
-    /// The first of the addresses that were asked for and can send to `to`, for those who open many connections; none means any.
+    /// The first requested source addresses that can send to `to`, for a caller that opens many connections; empty means any.
     pub fn sources(&self, to: SocketAddr, most: usize) -> Result<Vec<IpAddr>, Error> {
         let networks = self.networks(to)?.unwrap_or_default();
         Ok(networks.iter().flat_map(IpNet::hosts).take(most).collect())
     }
 
-    /// The networks of the target's family that were asked for, at least one.
+    /// The requested networks of the target's family, at least one.
     fn networks(&self, to: SocketAddr) -> Result<Option<Vec<IpNet>>, Error> {
         let Some(text) = &self.sources else { return Ok(None) };
         let fits = |network: &IpNet| network.addr().is_ipv4() == to.is_ipv4();
@@ -310,12 +310,12 @@ impl SocketOptions {
         if fitting.is_empty() { Err(invalid_value(SOURCE.name, family, text)) } else { Ok(Some(fitting)) }
     }
 
-    /// Whether small segments leave at once.
+    /// Whether small segments are sent at once.
     pub fn nodelay(&self) -> bool {
         self.nodelay.unwrap_or(true)
     }
 
-    /// Makes a new socket of the initiator ready to connect, for those who open many; returns where to connect to.
+    /// Prepares a new socket of the initiator for connecting, for a caller that opens many. Returns the destination.
     ///
     /// It leaves `TCP_NODELAY` to the caller, who knows whether it makes a difference.
     pub fn configure_outgoing(
@@ -336,7 +336,7 @@ impl SocketOptions {
         Ok((to, notes))
     }
 
-    /// The address to connect to, with the flow label that was asked for.
+    /// The destination, with the requested flow label.
     pub fn connect_destination(&self, socket: &Socket, target: &Target) -> Result<Destination, Error> {
         let Some(label) = self.flow_label else { return Ok(target.to.clone()) };
         if target.address.is_ipv4() {
@@ -347,7 +347,7 @@ impl SocketOptions {
     }
 
     fn apply_tcp(&self, socket: &Socket) -> Result<Vec<Note>, Error> {
-        // Every kind writes whole messages, so waiting for more has nothing to gain unless it is what is looked at.
+        // Every kind writes whole messages, so delaying small segments gains nothing unless its effect is the subject of the test.
         socket
             .set_tcp_nodelay(self.nodelay())
             .map_err(named("setsockopt(TCP_NODELAY)"))
@@ -355,9 +355,9 @@ impl SocketOptions {
         self.apply(socket)
     }
 
-    /// Sets them on a socket, before it connects or listens; accepted sockets inherit them.
+    /// Sets the options on a socket before it connects or listens; accepted sockets inherit them.
     ///
-    /// Returns what the kernel granted less of than was asked.
+    /// Returns notes on values that the kernel reduced.
     pub fn apply(&self, socket: &Socket) -> Result<Vec<Note>, Error> {
         self.validate()?;
         self.set(socket).map_err(|cause| match &self.congestion {
@@ -400,7 +400,7 @@ impl SocketOptions {
     }
 }
 
-/// What `source` says.
+/// Parses the option `source`.
 fn networks(text: &str) -> Result<Vec<IpNet>, Error> {
     let network = |part: &str| {
         let network = part.parse::<IpNet>().ok().or_else(|| part.parse::<IpAddr>().ok().map(IpNet::from));
@@ -409,7 +409,7 @@ fn networks(text: &str) -> Result<Vec<IpNet>, Error> {
     text.split(',').map(|part| network(part.trim())).collect()
 }
 
-/// Says that busy polling had nothing to poll, where it was asked for.
+/// A note if busy polling was requested and had nothing to poll.
 pub fn busy_poll_note(settings: &Settings, socket: &Socket) -> Option<Note> {
     let asked = settings.span(BUSY_POLL.name)?;
     let text = || {
@@ -430,7 +430,7 @@ fn listen_multipath(at: SocketAddr, backlog: u16, guests: &AllowedPeers) -> fath
     Ok(listener)
 }
 
-/// Says which there are, in the words of the kernel that refused.
+/// The error of an unknown congestion control, with the available ones as the kernel lists them.
 fn no_congestion_control(name: &str, cause: &fathom_sys::Error) -> Error {
     let there_are = |file: &str| {
         std::fs::read_to_string(format!("/proc/sys/net/ipv4/{file}"))
@@ -496,7 +496,7 @@ mod tests {
             assert_eq!(socket::congestion(end).unwrap(), "reno");
             assert_eq!(socket::buffer(end, Buffer::Receive).unwrap(), Bytes(100_000));
             assert_eq!(socket::buffer(end, Buffer::Send).unwrap(), Bytes(100_000));
-            // The time stamps of RFC 7323 take 12 of the 1000 bytes.
+            // The timestamps of RFC 7323 take 12 of the 1000 bytes.
             assert_eq!(TcpInfo::of(end).unwrap().snd_mss, Bytes(988));
             assert_eq!(end.tos_v4().unwrap(), 46 << 2);
             assert!(!end.tcp_nodelay().unwrap());
@@ -620,7 +620,7 @@ mod tests {
         let refused = connect(&[], gone);
         assert_eq!(refused.to_string(), format!("cannot connect to {gone}"));
         assert!(refused.hint().unwrap().starts_with("a firewall"), "{:?}", refused.hint());
-        // Nothing on this host leads from its loopback to the outside.
+        // No route of this host leads from its loopback address to the outside.
         let outside = connect(&[("source", "127.0.0.1")], on("192.0.2.1:9"));
         assert!(outside.to_string().starts_with("cannot connect to 192.0.2.1:9"), "{outside}");
     }
@@ -634,7 +634,7 @@ mod tests {
         let refused = options.targets(&ports).unwrap_err();
         assert!(refused.to_string().starts_with("sending to 192.0.2.1 through lo is refused"), "{refused}");
         let Some(elsewhere) = fathom_testkit::or_skip(NetNs::new(), fathom_sys::Error::is_permission) else { return };
-        // Where the address is one of `lo` its route leads there; whoever asks later, back on this host, is refused.
+        // While `lo` has the address, the route leads there; a later lookup from this host is refused.
         let prepare = || {
             let mut netlink = Netlink::open().unwrap();
             let lo = netlink.link("lo").unwrap().index;

@@ -1,4 +1,4 @@
-//! One flow per worker, with blocking calls: a wait for one connection needs no list of connections.
+//! One flow per worker with blocking calls: waiting for a single connection needs no reactor.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::{
 
 /// How long after the end the last answers may take.
 const LAST_ANSWERS_MAX: Nanos = Nanos::from_millis(200);
-/// So many looks without success go by before a spinning worker looks at the phase, which takes as long as one of them.
+/// Unsuccessful polls between two checks of the phase by a spinning worker; a check takes as long as one poll.
 const SPINS_PER_CHECK: u32 = 64;
 
 pub(super) fn prepare(
@@ -134,7 +134,7 @@ impl BlockingWorker<'_> {
         self.results
     }
 
-    /// Goes on until a message is sent or received as a whole; nothing when there will be no more.
+    /// Continues until a whole message is sent or received; `None` if there will be no more.
     #[inline]
     fn step(&mut self, talk: &mut RrConnection) -> Option<TransferStep> {
         let mut n_looks = 0;
@@ -159,7 +159,7 @@ impl BlockingWorker<'_> {
                     return None;
                 }
                 Err(error) => {
-                    // An initiator that goes with an answer under way, as at the end of a trial, counts it itself.
+                    // An initiator that leaves before its last answer, as at the end of a trial, counts that itself.
                     if self.side == Side::Initiator || !error.is_abandoned() {
                         self.results.errors.count(&error);
                     }
@@ -169,7 +169,7 @@ impl BlockingWorker<'_> {
         }
     }
 
-    /// Whether to leave off although nothing has come: the initiator waits a little for the last answer.
+    /// Whether to stop although nothing has arrived; the initiator waits a little for the last answer.
     fn must_stop(&mut self) -> bool {
         if !self.worker.is_over() {
             return false;

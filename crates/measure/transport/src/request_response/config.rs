@@ -1,4 +1,4 @@
-//! What a side of request and response knows before it opens anything: its sizes, its flows, its schedule.
+//! The configuration of one side of request and response: sizes, flows, schedule.
 
 use fathom_engine::{
     Error, IoBackend,
@@ -12,14 +12,14 @@ use crate::{
     options::{SocketOptions, invalid_value},
 };
 
-/// How many transactions are started.
+/// The rate of transactions.
 pub(crate) const RATE: OptionDoc = OptionDoc {
     name: "rate",
     value: ValueKind::Rate,
     default: None,
     help: "transactions started per second, whether earlier ones are answered or not",
 };
-/// How they are spread over time.
+/// The distribution of their starts over time.
 pub(crate) const ARRIVALS: OptionDoc = OptionDoc {
     name: "arrivals",
     value: ValueKind::Choice(&["constant", "poisson"]),
@@ -27,10 +27,10 @@ pub(crate) const ARRIVALS: OptionDoc = OptionDoc {
     help: "constant: evenly spaced; poisson: random, like independent users",
 };
 
-/// A transaction every 100 ns is more than any machine starts.
+/// One transaction every 100 ns is more than any machine starts.
 const RATE_MAX: f64 = 1e7;
 
-/// A schedule of transactions, all workers together.
+/// The schedule of transactions of all workers together.
 #[derive(Debug, Clone)]
 pub(crate) struct OpenLoad {
     pub(crate) profile: Profile,
@@ -38,10 +38,10 @@ pub(crate) struct OpenLoad {
 }
 
 impl OpenLoad {
-    /// What settings of an open load ask for.
+    /// Reads the settings of an open load.
     ///
     /// # Errors
-    /// No rate, or one that no machine keeps.
+    /// There is no rate, or one that no machine can keep.
     pub(crate) fn of(settings: &Settings, seed: u64) -> Result<Self, Error> {
         let rate = settings.rate(RATE.name).ok_or_else(Error::no_rate)?;
         let profile = Profile::steady(rate)
@@ -57,7 +57,7 @@ impl OpenLoad {
     }
 }
 
-/// What a side knows before it opens anything.
+/// The configuration of a side before it opens anything.
 #[derive(Debug)]
 pub(crate) struct RrConfig {
     pub(crate) role: Role,

@@ -1,6 +1,6 @@
-//! One end of a conversation in turns over a connection: a request, its response, and again.
+//! One end of a connection that exchanges requests and responses in turn.
 //!
-//! The same steps serve the side that asks and the side that answers, with and without waiting. It measures nothing.
+//! The same steps serve the initiator and the responder, blocking or not. This module measures nothing.
 
 use std::sync::Arc;
 
@@ -9,45 +9,45 @@ use fathom_sys::socket::{self, Socket, Wait};
 
 use super::sizes::{MessageSizes, SizeClass};
 
-/// Whose turn it is.
+/// The side whose turn it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NextTransfer {
     Send,
     Receive,
 }
 
-/// What a step achieved.
+/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TransferStep {
-    /// The whole message is with the kernel; the other side's turn begins.
+    /// The kernel has the whole message; the other side is next.
     Sent,
-    /// The whole message of the other side is here; ours begins.
+    /// The whole message of the other side has arrived; this side is next.
     Received,
     /// A part was transferred: step again.
     Partial,
     /// Nothing can be transferred now.
     WouldBlock,
-    /// The other side has ended the conversation.
+    /// The other side has closed the connection.
     Closed,
-    /// What came is not what this protocol has there.
+    /// The received bytes violate the protocol.
     Unexpected,
 }
 
-/// What the errors of a record say of a message of the wrong kind or size.
+/// The error text for a message of the wrong class or size.
 pub(crate) const UNEXPECTED_MESSAGE: &str = "recv: not the message that was due";
 
-/// A connection and how far its turn has come.
+/// A connection and the progress of its current message.
 #[derive(Debug)]
 pub(crate) struct RrConnection {
     pub(crate) socket: Arc<Socket>,
     direction: NextTransfer,
     class: SizeClass,
     n_done: usize,
-    /// Whether the conversation is one turn, behind which this end closes.
+    /// Whether this end closes after one exchange.
     closes: bool,
 }
 
-/// What a side has to say, and room for what it hears, shared by the conversations of a thread.
+/// The messages that a side sends, and room for those it receives, shared by the connections of a thread.
 #[derive(Debug, Clone)]
 pub(crate) struct MessageBuffers {
     sizes: MessageSizes,
@@ -56,7 +56,7 @@ pub(crate) struct MessageBuffers {
     room: Vec<u8>,
 }
 
-/// What is received at once at most.
+/// The most bytes of one receive.
 const ROOM_MAX: usize = 64 * 1024;
 
 impl MessageBuffers {
@@ -65,12 +65,12 @@ impl MessageBuffers {
             Side::Initiator => sizes.longest_response(),
             Side::Responder => sizes.longest_request(),
         };
-        // A byte more than there may be, so that too much is noticed.
+        // One byte more than a valid message, so that excess data is noticed.
         let room = vec![0; (longest + 1).min(ROOM_MAX)];
         Self { out: sizes.messages(side, seed), room, sizes: sizes.clone(), side }
     }
 
-    /// The length of the message that is received in a turn.
+    /// The length of the message to be received.
     fn expected_length(&self, class: SizeClass) -> usize {
         match self.side {
             Side::Initiator => self.sizes.response(class),
@@ -90,18 +90,18 @@ impl RrConnection {
         Self { socket, direction: NextTransfer::Receive, class: SizeClass(0), n_done: 0, closes: false }
     }
 
-    /// The end that answers once and closes then, which the caller does as soon as the answer is [`TransferStep::Sent`].
+    /// The end that answers once; the caller closes it after the answer is [`TransferStep::Sent`].
     pub(crate) fn responder_once(socket: Arc<Socket>) -> Self {
         Self { closes: true, ..Self::responder(socket) }
     }
 
-    /// Says which request comes next; only between turns.
+    /// Sets the class of the next request; call this only between exchanges.
     #[inline]
     pub(crate) fn set_next_request(&mut self, class: SizeClass) {
         self.class = class;
     }
 
-    /// Transfers once.
+    /// Transfers data once.
     #[inline]
     pub(crate) fn step(&mut self, messages: &mut MessageBuffers, wait: Wait) -> fathom_sys::Result<TransferStep> {
         let (done, whole, next) = match self.direction {
@@ -131,7 +131,7 @@ impl RrConnection {
         Ok(if next == NextTransfer::Send { TransferStep::Received } else { TransferStep::Sent })
     }
 
-    /// Whether the first byte of what was received is right; a responder learns from it what is asked.
+    /// Checks the first byte of a received message; a responder learns the class of the request from it.
     #[inline]
     fn has_expected_class(&mut self, messages: &MessageBuffers) -> bool {
         let Some(class) = messages.sizes.class(messages.room[0]) else { return false };

@@ -1,7 +1,7 @@
-//! The initiator's flows of one worker: each asks again when it has its answer, or when a schedule says so.
+//! The initiator's flows of one worker: each sends again when it has its answer, or when a schedule says so.
 //!
-//! The stamp at which an answer is known to be complete is also the stamp of the next request of a closed load, so the time of a
-//! flow is divided into transactions without gaps. An open load has a schedule instead, and each start a stamp of its own.
+//! In a closed load, the timestamp of a complete answer is also the timestamp of the next request, so the time of a flow is
+//! divided into transactions without gaps. An open load has a schedule instead, and takes a timestamp at each start.
 
 use std::{marker::PhantomData, sync::Arc};
 
@@ -28,16 +28,16 @@ use super::{
 };
 use crate::connection_setup::ConnectTargets;
 
-/// More connects of a worker at once would overflow the accept queue of a responder with the usual backlog.
+/// The most connects in progress per worker. More would overflow the accept queue of a responder with the usual backlog.
 const CONNECTING_MAX: usize = 128;
 /// How long all connects may take: less than a controller waits for a role to be ready.
 const OPENING_MAX: Nanos = Nanos::from_secs(75);
-/// How long answers under way are waited for at the end where each asks for the next: they are a small part of all.
+/// How long a closed load waits at the end for answers in flight; these are a small part of all.
 const DRAIN: Nanos = Nanos::from_millis(200);
-/// How long the answers of an open load are waited for: one that is not makes its response time a lower bound.
+/// How long an open load waits for answers. Without the wait, the response time is only a lower bound.
 const DRAIN_OPEN: Nanos = Nanos::from_secs(1);
 
-/// The work of the initiator.
+/// The task of the initiator.
 pub(super) struct RrInitiator<R> {
     config: Arc<RrConfig>,
     setup: Arc<SetupState>,
@@ -51,14 +51,13 @@ impl<R> RrInitiator<R> {
     }
 }
 
-/// One flow.
 #[derive(Debug, Clone, Copy, Default)]
 struct Flow {
-    /// Where in its part of the ring the oldest request is.
+    /// The index of the oldest request in the flow's part of the ring.
     head: u16,
-    /// How many requests are under way.
+    /// The number of requests in flight.
     n_in_flight: u16,
-    /// How much of the answer to the oldest request is here.
+    /// The received bytes of the answer to the oldest request.
     n_received: u32,
     is_open: bool,
 }
@@ -68,11 +67,11 @@ pub(super) struct OpenFlows<R> {
     reactor: R,
     batches: MessageBatches,
     flows: Vec<Flow>,
-    /// For each flow as many requests as may be under way.
+    /// For each flow, as many requests as may be in flight.
     in_flight: Vec<PendingRequest>,
     connect: Histogram,
     arrivals: Option<Arrivals>,
-    /// Numbers the transactions, so that their sizes follow the order of the mix.
+    /// The number of transactions so far, so that their sizes follow the order of the mix.
     n_drawn: usize,
 }
 
@@ -95,7 +94,7 @@ impl<R: Reactor + 'static> WorkerTask for RrInitiator<R> {
             in_flight: vec![PendingRequest::default(); n * self.config.burst],
             connect: Histogram::new(),
             arrivals: arrivals.map(|all| Arrivals::new(all.profile, all.process, share)),
-            // Workers that began at the same place would send the same sizes at the same time.
+            // Workers that started at the same position would send the same sizes at the same time.
             n_drawn: worker.wrapping_mul(7919),
         };
         opened.open_all(self, worker)?;
@@ -103,7 +102,7 @@ impl<R: Reactor + 'static> WorkerTask for RrInitiator<R> {
     }
 
     fn poll_before_start(&self, _: &mut OpenFlows<R>) -> Result<(), Error> {
-        // Nothing is sent before the start, and nothing is heard.
+        // Nothing is sent or received before the start.
         clock::sleep_until(clock::now() + Nanos::from_millis(1));
         Ok(())
     }
@@ -116,7 +115,7 @@ impl<R: Reactor + 'static> WorkerTask for RrInitiator<R> {
 }
 
 impl<R: Reactor> OpenFlows<R> {
-    /// Connects every flow, or says why one could not be.
+    /// Connects every flow, or returns the error of the first that failed.
     fn open_all(&mut self, asking: &RrInitiator<R>, worker: usize) -> Result<(), Error> {
         let mut numbers = asking.config.spread.flows_of(worker);
         let (n, mut n_begun, mut n_open) = (self.flows.len(), 0, 0);
@@ -237,7 +236,7 @@ impl<'a, R: Reactor> InitiatorLoop<'a, R> {
         }
     }
 
-    /// Starts what is due on flows that have nothing to do.
+    /// Starts due transactions on free flows.
     fn send_due(&mut self, now: Nanos) {
         let Some(schedule) = self.schedule.as_mut().filter(|_| !self.recorder.window.is_over()) else { return };
         let free = if self.free.is_empty() { ConnectionAvailability::None } else { ConnectionAvailability::Some };
@@ -280,7 +279,7 @@ impl<'a, R: Reactor> InitiatorLoop<'a, R> {
         self.n_in_flight += 1;
     }
 
-    /// Sends that many requests of a closed load.
+    /// Sends `n` requests of a closed load.
     #[inline]
     fn send_requests(&mut self, idx: usize, n: usize, at: Nanos) {
         let mut run = (SizeClass(0), 0);
@@ -296,7 +295,7 @@ impl<'a, R: Reactor> InitiatorLoop<'a, R> {
         self.batches.send(&mut self.reactor, token(idx), run);
     }
 
-    /// Takes what came for a flow apart into answers.
+    /// Splits a received piece of a flow into answers.
     #[inline]
     fn received(&mut self, idx: usize, piece: ReceivedBytes, at: Nanos) {
         let (mut n_done, mut is_right) = (0, true);
@@ -332,7 +331,7 @@ impl<'a, R: Reactor> InitiatorLoop<'a, R> {
         }
     }
 
-    /// Gives a flow its next requests.
+    /// Sends the next requests of a flow.
     #[inline]
     fn send_next(&mut self, idx: usize, n_done: usize, at: Nanos) {
         if n_done == 0 || self.recorder.worker.is_over() {
@@ -350,7 +349,7 @@ impl<'a, R: Reactor> InitiatorLoop<'a, R> {
         self.close_flow(idx);
     }
 
-    /// Gives up a flow; the requests under way on it have no answer.
+    /// Gives up a flow; its requests in flight get no answer.
     fn close_flow(&mut self, idx: usize) {
         self.reactor.close(token(idx));
         let flow = &mut self.flows[idx];

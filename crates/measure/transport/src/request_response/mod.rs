@@ -1,8 +1,8 @@
 //! Request and response over TCP connections that stay open.
 //!
-//! A worker with one flow holds it with blocking calls ([`blocking`]); one with many, with bursts or with a schedule serves them over a
-//! reactor: [`initiator`] on the initiator's side, [`responder`] on the responder's. Connections are opened while the trial is
-//! prepared, each on the thread of its worker, which has a table of descriptors of its own when one would not hold all flows.
+//! A worker with one flow uses blocking calls ([`blocking`]). One with many flows, with bursts or with a schedule uses a reactor:
+//! [`initiator`] on the initiator's side, [`responder`] on the responder's. Connections are opened during preparation, each on
+//! the thread of its worker, which has its own descriptor table when one table would not hold all flows.
 
 mod blocking;
 mod config;
@@ -35,40 +35,40 @@ pub(crate) const FLOWS: OptionDoc = OptionDoc {
     default: Some("1"),
     help: "number of parallel flows",
 };
-/// How many requests are under way on each flow.
+/// The number of requests in flight on each flow.
 pub(crate) const BURST: OptionDoc = OptionDoc {
     name: "burst",
     value: ValueKind::Count(1, 1024),
     default: Some("1"),
     help: "requests in flight per flow",
 };
-/// Whether to look for answers all the time.
+/// Whether to poll for answers continuously.
 pub(crate) const SPIN: OptionDoc = OptionDoc {
     name: "spin",
     value: ValueKind::Flag,
     default: None,
     help: "busy-wait for messages instead of sleeping; only with one flow per thread",
 };
-/// The kernel's way.
+/// The kernel interface for I/O.
 pub(crate) const REACTOR: OptionDoc = OptionDoc {
     name: "reactor",
     value: ValueKind::Choice(&["auto", "io_uring", "epoll"]),
     default: Some("auto"),
     help: "how the kernel serves many connections; auto: io_uring if available, else epoll",
 };
-/// Whether the sizes and the options of sockets can be.
+/// Checks the sizes and the socket options.
 ///
 /// # Errors
-/// Names the option.
+/// An option is impossible; the error names it.
 pub(crate) fn check(settings: &Settings) -> Result<(), Error> {
     MessageSizes::of(settings, 0, SizeBounds::STREAM)?;
     SocketOptions::check(settings)
 }
 
-/// Makes a side ready; without a schedule the load is closed.
+/// Prepares a side; without a schedule the load is closed.
 ///
 /// # Errors
-/// Says what of the role cannot be done.
+/// A part of the role cannot be done; the error names it.
 pub(crate) fn prepare(
     kind: &'static str,
     (role, policy): (&Role, &Policy),
@@ -97,8 +97,8 @@ pub(crate) fn prepare(
     )
 }
 
-/// The reactor that was asked for; of itself epoll where flows are too many for one table, as `io_uring` takes longer than a
-/// trial to end the waiting receives of a hundred thousand sockets.
+/// The requested reactor. The default is epoll when one table does not hold all flows, because `io_uring` takes longer than a
+/// trial to cancel the pending receives of a hundred thousand sockets.
 fn select_backend(role: &Role, spread: FlowLayout, model: LoadModel) -> Result<IoBackend, Error> {
     let is_chosen = role.settings.text(REACTOR.name).is_some_and(|word| word != "auto");
     if is_chosen || spread.tables == DescriptorTables::Shared {

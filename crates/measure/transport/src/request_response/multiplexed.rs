@@ -1,4 +1,4 @@
-//! Many flows per worker over a reactor: the test of a side.
+//! Many flows per worker over a reactor: the test of one side.
 
 use std::{mem, net::SocketAddr, sync::Arc};
 
@@ -18,10 +18,10 @@ use crate::{
     tcp_sampler::TcpInfoSampler,
 };
 
-/// A side that is ready: its connections are open, or its listeners are.
+/// A prepared side: its connections or its listeners are open.
 struct MultiplexedRr<S: WorkerTask> {
     config: Arc<RrConfig>,
-    /// Before the lobby, which must be left to the thread whose table its descriptors are in.
+    /// Declared before `setup`, so that the workers end first: `setup` must be dropped on the thread whose table has its descriptors.
     pool: PreparedPool<S>,
     setup: Arc<SetupState>,
     addresses: Vec<SocketAddr>,

@@ -1,19 +1,19 @@
-//! When a peer that says nothing is lost, and how the errors of a record tell of it.
+//! Decides when a silent peer is lost, and names the error.
 
 use fathom_model::{Histogram, units::Nanos};
 
-/// Who waits longer than this for an answer when the trial ends may not wait for a slow answer but for a lost peer …
+/// A longer wait for an answer at the end of a trial may indicate a lost peer and not a slow answer …
 const SILENCE: Nanos = Nanos::from_secs(1);
-/// … if it is that many times the longest that others have taken: of many flows each waits for all others.
+/// … if it is this many times the longest answer of the others: with many flows each waits for all others.
 const SILENCE_FACTOR: u64 = 3;
-/// What the errors say then.
+/// The error text for a silent peer.
 pub(crate) const PEER_SILENT: &str = "recv: no answer for more than 1 s before the end";
-/// Whether a wait is one for a peer that is lost, given what those took that have come.
+/// Whether a wait indicates a lost peer, given the times of the answers that have arrived.
 pub(crate) fn is_silent(waited: Nanos, answers: &Histogram) -> bool {
     waited > SILENCE && waited > Nanos(answers.max().unwrap_or(0)) * SILENCE_FACTOR
 }
 
-/// What they say of a peer that ends the conversation.
+/// The error text for a peer that closes the connection.
 pub(crate) const PEER_CLOSED: &str = "recv: closed by the other side";
 
 #[cfg(test)]

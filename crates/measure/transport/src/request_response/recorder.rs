@@ -1,4 +1,4 @@
-//! What a worker of the initiator counts and times, in either model and over either protocol.
+//! The counters and times of a worker of the initiator, for both load models and both protocols.
 
 use fathom_engine::{
     Batching, LoadModel, Phase, WorkerHandle,
@@ -12,7 +12,7 @@ use super::{
     sizes::SizeClass,
 };
 
-/// A request under way.
+/// A request in flight.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PendingRequest {
     pub(super) sent_at: Nanos,
@@ -20,7 +20,7 @@ pub(super) struct PendingRequest {
     pub(super) class: SizeClass,
 }
 
-/// What is counted, beside the reactor and its bytes.
+/// The recorded state, apart from the reactor and its bytes.
 pub(super) struct RrRecorder<'a> {
     pub(super) worker: WorkerHandle<'a>,
     pub(super) model: LoadModel,
@@ -51,7 +51,7 @@ impl<'a> RrRecorder<'a> {
         }
     }
 
-    /// Enters an answer.
+    /// Records an answer.
     #[inline]
     pub(super) fn record_answer(&mut self, ask: PendingRequest, at: Nanos) {
         let service = at - ask.sent_at;
@@ -68,7 +68,7 @@ impl<'a> RrRecorder<'a> {
         }
     }
 
-    /// Enters a transaction that had no answer by the end.
+    /// Records a transaction that had no answer by the end.
     pub(super) fn record_unfinished(&mut self, ask: PendingRequest, now: Nanos) {
         self.results.n_unfinished += 1;
         if self.model == LoadModel::Open && self.window.contains(ask.intended) {
@@ -76,7 +76,7 @@ impl<'a> RrRecorder<'a> {
         }
     }
 
-    /// Enters a transaction that was due and never started.
+    /// Records a transaction that was due and never started.
     pub(super) fn record_not_started(&mut self, intended: Nanos, now: Nanos) {
         self.results.n_not_started += 1;
         if self.window.contains(intended) {

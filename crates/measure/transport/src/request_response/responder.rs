@@ -1,6 +1,6 @@
-//! The responder's flows of one worker: every request that has come as a whole is answered at once.
+//! The responder's flows of one worker: every complete request is answered at once.
 //!
-//! A worker has listeners of its own and accepts from the moment that the trial is prepared.
+//! A worker has its own listeners and accepts from preparation on.
 
 use std::{marker::PhantomData, sync::Arc};
 
@@ -22,12 +22,12 @@ use super::{
 use crate::connection_setup::{self, BLOCKING_TIMEOUT, ListenAddresses};
 use crate::resource_error::resource_error;
 
-/// Room in each listener's queue; the kernel bounds it by `net.core.somaxconn`.
+/// The backlog of each listener; the kernel limits it to `net.core.somaxconn`.
 const BACKLOG: usize = 4096;
-/// One look for connections before the start.
+/// The length of one poll for connections before the start.
 const ACCEPT_WAIT: Nanos = Nanos::from_millis(2);
 
-/// The work of the responder.
+/// The task of the responder.
 pub(super) struct RrResponder<R> {
     config: Arc<RrConfig>,
     setup: Arc<SetupState>,
@@ -41,16 +41,16 @@ impl<R> RrResponder<R> {
     }
 }
 
-/// How far the request of a flow has come.
+/// The progress of a flow's current request.
 #[derive(Debug, Clone, Copy, Default)]
 struct PartialRequest {
-    /// What is still missing of it; zero between requests.
+    /// The missing bytes of the request; zero between requests.
     n_left: u32,
     class: u8,
 }
 
 impl PartialRequest {
-    /// Takes bytes apart and notes runs of answers that are due; whether they are requests of this test.
+    /// Parses bytes and appends the answers that are due, grouped by class. Returns whether they are valid requests of this test.
     #[inline]
     fn parse(&mut self, bytes: &[u8], sizes: &MessageSizes, due: &mut Vec<(SizeClass, usize)>) -> bool {
         let mut rest = bytes;
@@ -80,9 +80,9 @@ pub(super) struct ResponderLoop<R> {
     batches: MessageBatches,
     n_listeners: usize,
     flows: Vec<PartialRequest>,
-    /// Places of flows that have ended.
+    /// Slots of flows that have ended.
     free: Vec<u32>,
-    /// What is to be answered of one piece.
+    /// The answers that are due for one received piece.
     due: Vec<(SizeClass, usize)>,
     n_answered: u64,
     results: RrResults,
@@ -109,7 +109,7 @@ impl<R: Reactor + 'static> WorkerTask for RrResponder<R> {
             reactor,
             batches: runs,
             n_listeners,
-            // Which worker a flow comes to is not known where they share a port, so there may be more.
+            // With a shared port the kernel decides which worker gets a flow, so there may be more.
             flows: Vec::with_capacity(n_flows),
             free: Vec::new(),
             due: Vec::with_capacity(self.config.burst.min(64)),
@@ -133,7 +133,7 @@ impl<R: Reactor + 'static> WorkerTask for RrResponder<R> {
 }
 
 impl<R: Reactor> ResponderLoop<R> {
-    /// Waits once, and deals with what has come.
+    /// Waits once, and handles the events.
     fn poll(&mut self, longest: Nanos, (terms, lobby): (&RrConfig, &SetupState)) -> Result<(), Error> {
         let cannot = |cause| Error::System { what: "wait for requests".to_owned(), cause };
         self.reactor.wait(WaitLimit { until: clock::now() + longest, batch: None }).map_err(cannot)?;
@@ -147,7 +147,7 @@ impl<R: Reactor> ResponderLoop<R> {
                     return Err(resource_error("accept connections", error));
                 }
                 Event::Failed(error) => {
-                    // An initiator that goes with answers under way, as at the end of a trial, counts them itself.
+                    // An initiator that leaves before its last answers, as at the end of a trial, counts them itself.
                     if !error.is_abandoned() {
                         self.results.errors.count(&error);
                     }

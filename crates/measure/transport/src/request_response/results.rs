@@ -1,4 +1,4 @@
-//! What a worker of request/response comes back with, and how it becomes part of a record.
+//! The results of a worker of request and response, and their part of a record.
 
 use fathom_engine::{LoadModel, TrialResults};
 use fathom_model::{
@@ -22,7 +22,7 @@ pub(crate) mod counters {
     /// Of an open load.
     pub(crate) const OPEN: &[&str] =
         &[count::TRANSACTIONS, count::INTENDED, count::SENT, count::LATE_NO_CONNECTION, count::LATE_OWN_CPU];
-    /// Places in both.
+    /// Indices in both.
     pub(crate) const TRANSACTIONS: usize = 0;
     pub(crate) const INTENDED: usize = 1;
     pub(crate) const SENT: usize = 2;
@@ -30,7 +30,7 @@ pub(crate) mod counters {
     pub(crate) const LATE_OWN_CPU: usize = 4;
 }
 
-/// What a worker measured.
+/// The measurements of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct RrResults {
     pub(crate) service: Histogram,
@@ -43,7 +43,7 @@ pub(crate) struct RrResults {
     pub(crate) n_not_started: u64,
 }
 
-/// The record of a side of a trial.
+/// The record of one side of a trial.
 pub(crate) fn record(results: TrialResults<RrResults>, (side, model): (Side, LoadModel)) -> Record {
     let mut record = results.record(side);
     let mut all = RrResults::default();

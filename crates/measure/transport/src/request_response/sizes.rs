@@ -1,7 +1,7 @@
-//! How long requests and responses are: all alike, or several sizes in given proportions.
+//! The sizes of requests and responses: all equal, or several sizes in given proportions.
 //!
-//! The first byte of a request says which pair of sizes it belongs to, so the responder needs to know nothing of the order, and
-//! the response begins with the same byte, so the initiator sees when it is not the one it waits for.
+//! The first byte of a request names its pair of sizes, so the responder need not know the order. The response begins with the
+//! same byte, so the initiator notices an unexpected answer.
 
 use std::sync::Arc;
 
@@ -25,13 +25,13 @@ pub(crate) const RESPONSE: OptionDoc = OptionDoc {
     help: "bytes of a response, or a mix of sizes with weights: 128:1,1MiB:1",
 };
 
-/// The most sizes of a mix: each pair of a request and a response has a buffer of its own.
+/// The most sizes of a mix: each pair of a request and a response has its own buffer.
 const PARTS_MAX: usize = 8;
 /// The longest message of a mix, for the same reason.
 const IN_MIX_MAX: usize = 1 << 20;
-/// The longest message otherwise: what is larger is a stream.
+/// The longest message otherwise; anything larger is a stream.
 const MESSAGE_MAX: usize = 16 << 20;
-/// The most transactions after which a mix repeats; a byte each, they stay in the second-level cache.
+/// The most transactions after which a mix repeats. With one byte each, the cycle stays in the second-level cache.
 const CYCLE_MAX: u64 = 1 << 16;
 
 /// A pair of sizes, by its number.
@@ -52,7 +52,7 @@ pub(crate) struct SizeBounds {
 }
 
 impl SizeBounds {
-    /// What a byte stream carries.
+    /// The limits of a byte stream.
     pub(crate) const STREAM: Self = Self { shortest: 1, longest: MESSAGE_MAX };
 }
 
@@ -87,7 +87,7 @@ impl SizeMix {
     }
 }
 
-/// `64:7` or `64`.
+/// Parses `64:7` or `64`.
 fn part(text: &str) -> Option<(usize, u64)> {
     let (size, weight) = text.split_once(':').unwrap_or((text, "1"));
     let size = usize::try_from(size.trim().parse::<Bytes>().ok()?.0).ok()?;
@@ -104,10 +104,10 @@ pub(crate) struct MessageSizes {
 }
 
 impl MessageSizes {
-    /// What a role asks for.
+    /// Reads the sizes from settings.
     ///
     /// # Errors
-    /// A size out of bounds, or weights that make too long a cycle.
+    /// A size is out of bounds, or the weights make too long a cycle.
     pub(crate) fn of(settings: &Settings, seed: u64, bounds: SizeBounds) -> Result<Self, Error> {
         let requests = SizeMix::of(settings, &REQUEST, bounds)?;
         let responses = SizeMix::of(settings, &RESPONSE, bounds)?;
@@ -148,7 +148,7 @@ impl MessageSizes {
         self.responses[class.idx() % self.responses.len()]
     }
 
-    /// The class that the first byte of a message names, if there is such a class.
+    /// The class that the first byte of a message names, if it exists.
     #[inline]
     pub(crate) fn class(&self, byte: u8) -> Option<SizeClass> {
         (usize::from(byte) < self.n_classes()).then_some(SizeClass(byte))
@@ -162,7 +162,7 @@ impl MessageSizes {
         self.responses.iter().copied().max().unwrap_or(0)
     }
 
-    /// For each class, what a side sends: pseudo-random bytes behind the one that names the class.
+    /// For each class, the message that a side sends: pseudo-random bytes after the byte that names the class.
     pub(crate) fn messages(&self, side: Side, seed: u64) -> Vec<Vec<u8>> {
         let message = |class: u8| {
             let length = match side {

@@ -1,4 +1,4 @@
-//! What the workers of both sides share while they get ready, and how they send.
+//! The state that the workers of both sides share during preparation, and their way of sending.
 
 use std::{
     mem,
@@ -26,25 +26,25 @@ const BATCH_BYTES: usize = 4096;
 /// The most messages that are sent as one.
 const BATCH_MAX: usize = 64;
 
-/// What the workers of a side share while they get ready, and the conductor reads afterwards.
+/// Shared by the workers of a side during preparation, and read by the conductor thread afterwards.
 #[derive(Debug)]
 pub(super) struct SetupState {
-    /// Flows for the conductor to watch.
+    /// Flows to sample.
     sampled: Mutex<Vec<Arc<Socket>>>,
-    /// How many were to be watched so far.
+    /// The number of flows offered for sampling so far.
     n_sampled: AtomicUsize,
-    /// How many of them could not be given to the conductor.
+    /// The number of those that could not be passed to the conductor.
     n_missing: AtomicUsize,
-    /// The way of those flows to the conductor, where their workers have tables of descriptors of their own.
+    /// Passes those flows to the conductor if workers have their own descriptor tables.
     handover: Option<DescriptorQueue>,
-    /// Where each worker listens, by its number.
+    /// The listening addresses of each worker, by its number.
     listen_addresses: Mutex<Vec<(usize, SocketAddr)>>,
-    /// What is to be said beside the result.
+    /// Notes to add to the result.
     pub(super) notes: Mutex<Vec<Note>>,
 }
 
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // Whoever panicked here has only pushed.
+    // A thread that panicked here has at most completed a push.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -68,7 +68,7 @@ impl SetupState {
         locked(&self.listen_addresses).push((worker, address));
     }
 
-    /// Takes what is to be said, once of however many flows.
+    /// Adds notes, each once for all flows.
     pub(super) fn add_notes(&self, notes: Vec<Note>) {
         let mut known = locked(&self.notes);
         for note in notes {
@@ -78,7 +78,7 @@ impl SetupState {
         }
     }
 
-    /// Lets the conductor watch a flow of the calling worker, if it is among the first.
+    /// Offers a flow of the calling worker for sampling; the first ones are taken.
     pub(super) fn sample(&self, socket: Option<&Socket>) {
         let Some(socket) = socket else { return };
         if self.n_sampled.fetch_add(1, Ordering::Relaxed) >= WATCHED_MAX {
@@ -91,7 +91,7 @@ impl SetupState {
         self.n_missing.fetch_add(usize::from(!is_given), Ordering::Relaxed);
     }
 
-    /// All flows that the conductor is to watch; what did not reach it is told beside the result.
+    /// Returns all flows to sample; adds a note if some could not be passed on.
     pub(super) fn take_sampled(&self) -> Vec<Arc<Socket>> {
         let mut watched = mem::take(&mut *locked(&self.sampled));
         if let Some(handover) = &self.handover {
@@ -113,7 +113,7 @@ impl SetupState {
         watched
     }
 
-    /// Where all workers listen, in their order.
+    /// The listening addresses of all workers, in order.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         let mut doors = mem::take(&mut *locked(&self.listen_addresses));
         doors.sort_unstable_by_key(|(worker, _)| *worker);
@@ -123,7 +123,7 @@ impl SetupState {
     }
 }
 
-/// Makes the calling thread ready for a worker's flows.
+/// Prepares the calling thread for a worker's flows.
 pub(super) fn reactor<R: Reactor>(lobby: &SetupState, n_sockets: usize) -> Result<R, Error> {
     if let Some(handover) = &lobby.handover {
         let cannot =
@@ -134,7 +134,7 @@ pub(super) fn reactor<R: Reactor>(lobby: &SetupState, n_sockets: usize) -> Resul
     R::new(token(n_sockets).0).map_err(cannot)
 }
 
-/// Closes all sockets, some at a time: to end the requests of many thousands at once keeps the kernel busy for seconds.
+/// Closes all sockets in groups: cancelling the requests of many thousands at once occupies the kernel for seconds.
 pub(super) fn close_all(reactor: &mut impl Reactor, n_sockets: usize) {
     const AT_ONCE: usize = 1024;
     for first in (0..n_sockets).step_by(AT_ONCE) {
@@ -150,12 +150,12 @@ pub(super) fn close_all(reactor: &mut impl Reactor, n_sockets: usize) {
     }
 }
 
-/// The place of a flow in the reactor is its place among the flows of its worker.
+/// The reactor's token of a flow, which is its index among the flows of its worker.
 pub(super) fn token(idx: usize) -> Token {
     Token(u32::try_from(idx).expect("there are at most a million flows"))
 }
 
-/// What a side sends, each message once, twice and so on, as the reactor keeps it.
+/// The messages of a side, each once, twice and so on, registered with the reactor.
 pub(super) struct MessageBatches(Vec<Vec<FixedBuffer>>);
 
 impl MessageBatches {
@@ -168,7 +168,7 @@ impl MessageBatches {
         Self(messages.into_iter().map(&mut runs).collect())
     }
 
-    /// Sends a message that many times.
+    /// Sends a message `n` times.
     #[inline]
     pub(super) fn send(&self, reactor: &mut impl Reactor, token: Token, (class, n): (SizeClass, usize)) {
         let runs = &self.0[class.idx()];

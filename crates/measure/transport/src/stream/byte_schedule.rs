@@ -1,14 +1,14 @@
-//! When the next bytes of a stream are due at a rate.
+//! The due times of a stream's bytes at a rate.
 
 use fathom_engine::pace::{ConstantRate, Pace as _};
 use fathom_model::units::{BitsPerSec, Nanos, PerSec};
 
-/// How far a sender may be behind and still catch up; what is lost beyond that stays lost.
+/// The largest backlog that a sender still catches up; time beyond it is lost for good.
 ///
-/// Long enough for a stall of the machine, short enough that a path which was too slow for seconds sees no burst of seconds.
+/// Long enough for a stall of the machine, short enough that a path that was too slow for seconds gets no burst of seconds.
 pub const BEHIND_MAX: Nanos = Nanos::from_millis(100);
 
-/// A schedule of bytes: each is due at its own time, whatever the sizes of the writes that carry them.
+/// A schedule of bytes: each has its own due time, whatever the sizes of the writes.
 #[derive(Debug, Clone, Copy)]
 pub struct ByteSchedule {
     bytes: ConstantRate,
@@ -19,13 +19,13 @@ pub struct ByteSchedule {
 }
 
 impl ByteSchedule {
-    /// From `start` on at this rate; nothing for a rate of zero.
+    /// Creates a schedule from `start` at this rate; `None` for a rate of zero.
     pub fn new(rate: BitsPerSec, start: Nanos) -> Option<Self> {
         let bytes = ConstantRate::new(PerSec::new(rate.get() / 8.0)?)?;
         Some(Self { bytes, start, n_sent: 0, unrecovered: Nanos::ZERO })
     }
 
-    /// When the next byte is due; `now` or earlier means that it is, or is late.
+    /// When the next byte is due; a time up to `now` means that it is due or late.
     pub fn next_due(&mut self, now: Nanos) -> Nanos {
         let due = self.start + self.bytes.at(self.n_sent) + self.unrecovered;
         let behind = now.since(due);
@@ -40,7 +40,7 @@ impl ByteSchedule {
         self.n_sent += n_bytes;
     }
 
-    /// The part of the time in which the rate was not kept, because the stream was further behind than it may catch up.
+    /// The time for which the rate was not kept, because the backlog was larger than the stream may catch up.
     pub fn unrecovered(&self) -> Nanos {
         self.unrecovered
     }

@@ -1,7 +1,7 @@
-//! How much must have arrived before a receiver is woken.
+//! The amount of data that must have arrived before a receiver is woken.
 //!
-//! A receiver that is faster than its sender sleeps after every few segments, and each time the sender's core wakes it: at tens of
-//! Gbit/s that costs both more than the bytes do. `docs/methods/tcp_stream.md` has the numbers.
+//! A receiver that is faster than its sender sleeps after every few segments, and each time the sender's core wakes it: at tens
+//! of Gbit/s this costs both more than the bytes do. `docs/methods/tcp_stream.md` has the numbers.
 
 use fathom_model::units::{Bytes, Nanos};
 use fathom_sys::{
@@ -9,7 +9,7 @@ use fathom_sys::{
     socket::{Socket, socket_options},
 };
 
-/// What may wait for each other: what arrives in a time, up to a number of bytes.
+/// The batch of data for one wake-up: the arrivals of a time, up to a number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WakeBatch {
     time: Nanos,
@@ -17,26 +17,26 @@ pub struct WakeBatch {
 }
 
 impl WakeBatch {
-    /// For a receiver that copies: the time is a hundredth of the shortest interval that anything is counted by, and more bytes
-    /// save no wake-up that matters, but leave the cache before they are copied.
+    /// For a receiver that copies. The time is a hundredth of the shortest counting interval. More bytes would save few further
+    /// wake-ups, but leave the cache before they are copied.
     pub const COPIED: Self = Self { time: Nanos::from_micros(100), n_bytes: 256 << 10 };
-    /// For a receiver that never looks at them: a wake-up is nearly all that it costs.
+    /// For a receiver that discards the data: wake-ups are nearly its only cost.
     pub const TRUNCATED: Self = Self { time: Nanos::from_micros(250), n_bytes: 1 << 20 };
 }
 
-/// How long arrivals are looked at before a receiver is woken earlier or later.
+/// How long arrivals are counted before the low watermark changes.
 const RATE_WINDOW: Nanos = Nanos::from_millis(10);
 
-/// How much a receiver waits for.
+/// The data that a receiver waits for.
 #[derive(Debug, Clone, Copy)]
 pub enum LowWatermark {
-    /// Always for the same.
+    /// A fixed amount.
     Fixed(Bytes),
-    /// For a batch, by the rate of the last hundredth of a second.
+    /// A batch, by the rate of the last 10 ms.
     Adaptive(ArrivalRate),
 }
 
-/// What arrived since when.
+/// The arrivals since a time.
 #[derive(Debug, Clone, Copy)]
 pub struct ArrivalRate {
     since: Nanos,
@@ -50,7 +50,7 @@ impl LowWatermark {
         Self::Adaptive(ArrivalRate { since: now, n_bytes: 0, low_watermark: 1, batch })
     }
 
-    /// Prepares a socket.
+    /// Sets the low watermark of a socket.
     ///
     /// # Errors
     /// `setsockopt(SO_RCVLOWAT)`.
@@ -61,7 +61,7 @@ impl LowWatermark {
         }
     }
 
-    /// Takes note of what arrived, and sets the socket anew when the rate has changed much.
+    /// Counts arrivals, and adjusts the socket if the rate has changed much.
     ///
     /// # Errors
     /// `setsockopt(SO_RCVLOWAT)`.
@@ -75,7 +75,7 @@ impl LowWatermark {
 }
 
 impl ArrivalRate {
-    /// What to wait for from now on, if it is at least twice or at most half of what it was.
+    /// The new low watermark, if it is at least twice or at most half of the old one.
     fn next(&mut self, n_bytes: u64, now: Nanos) -> Option<u64> {
         self.n_bytes += n_bytes;
         let span = now.since(self.since);
@@ -104,7 +104,7 @@ mod tests {
         arrivals
     }
 
-    /// What is waited for when so much arrives in every millisecond, from `from` on.
+    /// The low watermark after 30 ms with this many bytes in every millisecond, from `from` on.
     fn after(arrivals: &mut ArrivalRate, per_millisecond: u64, from: u64) -> u64 {
         for millisecond in from..from + 30 {
             arrivals.next(per_millisecond, Nanos::from_millis(millisecond));

@@ -1,7 +1,7 @@
-//! A stream of bytes over one connected socket: sent until its account is closed, received to its end.
+//! A stream of bytes over one connected socket: sent until its control ends it, received to its end.
 //!
-//! What is sent, in which way, how fast and how much is the caller's, and so is the [`StreamControl`] that bytes are counted into. It
-//! knows nothing of tests and of what the two sides agreed on.
+//! The caller chooses the data, the method, the rate and the amount, and provides the [`StreamControl`] that counts bytes. This
+//! module knows nothing of tests and of agreements between the two sides.
 
 mod byte_schedule;
 mod low_watermark;
@@ -13,29 +13,29 @@ pub use low_watermark::{LowWatermark, WakeBatch};
 pub use receiver::{ReceiveEnd, ReceiveSink, StreamReceiver};
 pub use sender::{FileReadMethod, SendSource, StreamSender, ZeroCopyCounts};
 
-/// What one call takes of a stream that is as fast as possible; `docs/methods/tcp_stream.md` says why.
+/// The bytes per call of a stream that is as fast as possible; `docs/methods/tcp_stream.md` has the reason.
 pub const CALL_BYTES: usize = 512 << 10;
 
-/// The calls by which files are read and written, which tell their errors from those of connections.
+/// The names of file calls in errors, which distinguish them from those of connections.
 const READ: &str = "read(file)";
 const WRITE: &str = "write(file)";
 
-/// Whether it is the file of a stream that failed, and not its connection.
+/// Whether the error comes from the file of a stream and not from its connection.
 pub fn is_file_error(error: &fathom_sys::Error) -> bool {
     [READ, WRITE].contains(&error.call.as_ref())
 }
 
-/// Where a stream's bytes are counted, and who says when it is over.
+/// Counts a stream's bytes, and decides when it is over.
 ///
-/// Every stream has one of its own, in the thread that streams, so nothing in it needs a lock.
+/// Every stream has its own, on the streaming thread, so it needs no lock.
 pub trait StreamControl {
-    /// Counts payload that the kernel took, or gave.
+    /// Counts payload that the kernel took or delivered.
     fn count(&self, bytes: u64);
 
-    /// Is told that a while passed in which nothing was transferred.
+    /// Called after a wait in which nothing was transferred.
     fn on_wait(&self) {}
 
-    /// Whether to come to an end; asked before every transfer.
+    /// Whether to stop; called before every transfer.
     fn is_over(&self) -> bool;
 }
 
@@ -56,7 +56,7 @@ pub mod tests {
 
     use super::*;
 
-    /// Counts up to a number of bytes, and is over at the latest after a while.
+    /// Counts up to a number of bytes, and ends after a deadline at the latest.
     pub struct ByteLimit {
         pub counted: Cell<u64>,
         pub limit: u64,

@@ -11,23 +11,23 @@ use fathom_sys::{
 use super::{LowWatermark, StreamControl};
 use crate::payload::Payload;
 
-/// What becomes of the bytes that arrive.
+/// The destination of received bytes.
 #[derive(Debug)]
 pub enum ReceiveSink {
-    /// They are copied to this room, at most that many in a call.
+    /// They are copied to this buffer, whose size limits a call.
     Copy(Payload),
-    /// The kernel throws them away, at most that many in a call (`MSG_TRUNC`): the copy is saved.
+    /// The kernel discards them, at most this many per call (`MSG_TRUNC`), which saves the copy.
     Truncate(Bytes),
-    /// They are copied to this room and written to a file.
+    /// They are copied to this buffer and written to a file.
     Disk(Payload, Arc<File>),
 }
 
-/// Why a stream is received no longer.
+/// Why receiving ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReceiveEnd {
-    /// The sender has ended it.
+    /// The sender has closed the stream.
     ByPeer,
-    /// The account was closed.
+    /// The control ended it.
     Stopped,
 }
 
@@ -36,17 +36,17 @@ pub enum ReceiveEnd {
 pub struct StreamReceiver<'a> {
     socket: &'a Socket,
     sink: ReceiveSink,
-    /// How much it waits for; without it whatever the socket is set to.
+    /// The low watermark; `None` leaves the socket's setting.
     pub low_watermark: Option<LowWatermark>,
 }
 
 impl<'a> StreamReceiver<'a> {
-    /// The socket blocks, for as long as a wait may last (`socket::set_timeout`).
+    /// Creates a receiver. The socket blocks, with the timeout of `socket::set_timeout`.
     pub fn new(socket: &'a Socket, inlet: ReceiveSink) -> Self {
         Self { socket, sink: inlet, low_watermark: None }
     }
 
-    /// Receives until the sender ends or the account is closed.
+    /// Receives until the sender closes or the control ends it.
     ///
     /// # Errors
     /// The call that failed: the peer reset the connection.

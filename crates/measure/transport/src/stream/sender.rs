@@ -1,4 +1,4 @@
-//! Sends a stream: the same payload again and again, or a file once.
+//! Sends a stream: the same payload repeatedly, or a file once.
 
 use std::{fs::File, io::Read as _, sync::Arc};
 
@@ -14,23 +14,23 @@ use fathom_sys::{
 use super::{ByteSchedule, StreamControl};
 use crate::{connection_setup::BLOCKING_TIMEOUT, payload::Payload};
 
-/// How long the last completions of sends without a copy are waited for; an acknowledgement that takes longer comes for nobody.
+/// How long the last completions of zero-copy sends are awaited; acknowledgements that take longer are not counted.
 const COMPLETIONS_MAX: Nanos = Nanos::from_secs(1);
 
-/// What a stream consists of, shared by all flows of a side.
+/// The data of a stream, shared by all flows of a side.
 #[derive(Debug)]
 pub enum SendSource {
     /// Copied by the kernel on every call.
     Buffer(Payload),
-    /// Never copied: `sendfile` hands out the pages of a file in memory.
+    /// Never copied: `sendfile` passes on the pages of a file in memory.
     MemoryFile(MemoryFile),
-    /// Never copied where the path allows it: the program's own pages (`MSG_ZEROCOPY`).
+    /// Not copied if the path allows it: the program's own pages (`MSG_ZEROCOPY`).
     ZeroCopy(Payload),
-    /// A file on a disk from where it stands to its end, for one flow: read into this room, or by `sendfile`.
+    /// A file on disk from its current position to its end, for one flow: read into a buffer, or sent by `sendfile`.
     FileOnDisk(Arc<File>, FileReadMethod),
 }
 
-/// How what is on a disk gets to the socket.
+/// How a file on disk gets to the socket.
 #[derive(Debug)]
 pub enum FileReadMethod {
     /// Through a buffer, in blocks of this length.
@@ -39,7 +39,7 @@ pub enum FileReadMethod {
     Sendfile(usize),
 }
 
-/// How one flow takes from the source.
+/// How one flow sends from the source.
 #[derive(Debug)]
 pub enum SendMethod<'a> {
     Copy(&'a [u8]),
@@ -49,7 +49,7 @@ pub enum SendMethod<'a> {
     Sendfile { file: &'a File, has_ended: bool },
 }
 
-/// A file that is read block by block, and what of the last one is still to be sent.
+/// A file that is read block by block, with the unsent rest of the last block.
 #[derive(Debug)]
 pub struct FileReader<'a> {
     file: &'a File,
@@ -58,7 +58,7 @@ pub struct FileReader<'a> {
     has_ended: bool,
 }
 
-/// Sends without a copy, and what is known of them.
+/// Zero-copy sends and their completions.
 #[derive(Debug)]
 pub struct ZeroCopySender<'a> {
     bytes: &'a [u8],
@@ -77,10 +77,10 @@ impl SendSource {
         }
     }
 
-    /// Makes a connected socket ready for this way of sending.
+    /// Prepares a connected socket for this way of sending.
     ///
     /// # Errors
-    /// `setsockopt(SO_ZEROCOPY)`, when this kernel or this protocol cannot send without a copy.
+    /// `setsockopt(SO_ZEROCOPY)`, if this kernel or this protocol does not support zero copy.
     pub fn prepare(&self, socket: &Socket) -> Result<SendMethod<'_>> {
         Ok(match self {
             Self::Buffer(payload) => SendMethod::Copy(payload.bytes()),
@@ -103,7 +103,7 @@ impl SendSource {
 }
 
 impl SendMethod<'_> {
-    /// Hands at most `at_most` bytes to the kernel; nothing means not now.
+    /// Hands at most `at_most` bytes to the kernel; `None` means not now.
     fn send(&mut self, socket: &Socket, at_most: usize) -> Result<Option<usize>> {
         match self {
             Self::Copy(bytes) => socket::send(socket, &bytes[..at_most.min(bytes.len())], Wait::Block),
@@ -123,7 +123,7 @@ impl SendMethod<'_> {
         }
     }
 
-    /// Whether there is no more to be sent; only a file comes to an end.
+    /// Whether the data has ended; only a file ends.
     fn has_ended(&self) -> bool {
         match self {
             Self::Copy(_) | Self::MemoryFile { .. } | Self::ZeroCopy(_) => false,
@@ -168,7 +168,7 @@ impl ZeroCopySender<'_> {
         }
     }
 
-    /// Takes the completions that are there.
+    /// Reads the available completions.
     fn read_completions(&mut self, socket: &Socket) -> Result<()> {
         while let Some(ZeroCopyCompletion { n_sends, was_copied }) = zero_copy::completion(socket)? {
             let n_sends = u64::from(n_sends);
@@ -179,7 +179,7 @@ impl ZeroCopySender<'_> {
         Ok(())
     }
 
-    /// Waits for what is still to be completed, which is what the peer has yet to acknowledge.
+    /// Waits for the outstanding completions, which depend on the peer's acknowledgements.
     fn wait_for_completions(&mut self, socket: &Socket) -> Result<()> {
         let deadline = clock::now() + COMPLETIONS_MAX;
         while self.n_pending > 0 && clock::now() < deadline {
@@ -190,7 +190,7 @@ impl ZeroCopySender<'_> {
     }
 }
 
-/// Sends without a copy: how many are completed, and how many of them the kernel copied all the same.
+/// The number of completed zero-copy sends, and the number of those that the kernel copied after all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ZeroCopyCounts {
     pub n_completed: u64,
@@ -198,7 +198,7 @@ pub struct ZeroCopyCounts {
 }
 
 impl ZeroCopyCounts {
-    /// Those of two flows together.
+    /// The sum of two flows.
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
         Self { n_completed: self.n_completed + other.n_completed, n_copied: self.n_copied + other.n_copied }
@@ -211,16 +211,16 @@ pub struct StreamSender<'a> {
     socket: &'a Socket,
     method: SendMethod<'a>,
     length: usize,
-    /// When bytes are due; without it at once.
+    /// When bytes are due; `None` means at once.
     pub schedule: Option<ByteSchedule>,
-    /// How many bytes may yet be sent; without it as many as there is time for.
+    /// The bytes that may still be sent; `None` means no limit but time.
     pub budget: Option<u64>,
 }
 
 impl<'a> StreamSender<'a> {
-    /// Everything that `source` holds in each call, as fast as the socket takes it and without an end of its own.
+    /// Creates a sender that passes all of `source` in each call, as fast as the socket takes it and without an end of its own.
     ///
-    /// The socket blocks, for as long as a wait may last (`socket::set_timeout`).
+    /// The socket blocks, with the timeout of `socket::set_timeout`.
     ///
     /// # Errors
     /// As [`SendSource::prepare`].
@@ -228,7 +228,7 @@ impl<'a> StreamSender<'a> {
         Ok(Self { socket, method: source.prepare(socket)?, length: source.length(), schedule: None, budget: None })
     }
 
-    /// Sends until the account is closed, the budget is spent or the file is at its end.
+    /// Sends until the control ends it, the budget is spent or the file ends.
     ///
     /// # Errors
     /// The call that failed: the peer reset the connection or has gone.
@@ -267,7 +267,7 @@ impl<'a> StreamSender<'a> {
         self.length.min(budget)
     }
 
-    /// Waits for the next bytes to be due, but not for longer than anyone may be kept waiting.
+    /// Waits until the next bytes are due, for at most one blocking timeout.
     fn wait_until_due(&mut self, account: &impl StreamControl) -> bool {
         let Some(pace) = &mut self.schedule else { return true };
         let now = clock::now();
@@ -281,7 +281,7 @@ impl<'a> StreamSender<'a> {
         is_soon
     }
 
-    /// What became of sends without a copy, once the rest of them has been waited for; nothing for other ways of sending.
+    /// The completions of zero-copy sends, after waiting for the outstanding ones; `None` for other ways of sending.
     ///
     /// # Errors
     /// `recvmsg(MSG_ERRQUEUE)` or `poll`.
@@ -343,7 +343,7 @@ mod tests {
             let payload = Payload::random(LENGTH, 1);
             assert_eq!(got.len(), BUDGET);
             if matches!(source, SendSource::MemoryFile(_)) {
-                // A file is gone through to its end and then begun again, as a partial send of a file leaves off anywhere.
+                // The memory file is sent to its end and then again from the start, because a partial send may stop anywhere.
                 assert!(got.chunks(LENGTH).all(|chunk| chunk == &payload.bytes()[..chunk.len()]));
             }
         }
@@ -366,7 +366,7 @@ mod tests {
                 let source = SendSource::FileOnDisk(Arc::new(zero_copy::open_source(from.path()).unwrap()), read);
                 let mut sending = StreamSender::new(&near, &source).unwrap();
                 let account = ByteLimit::at(u64::MAX);
-                // Blocks are cut by the budget and go on where they were cut.
+                // Blocks are cut by the budget and continue where they were cut.
                 sending.budget = Some(50_000);
                 sending.run(&account).unwrap();
                 assert!(!sending.has_sent_all() && account.counted.get() == 50_000);
@@ -404,7 +404,7 @@ mod tests {
         sending.schedule = ByteSchedule::new(BitsPerSec::new(1.6e6).unwrap(), begin);
         let account = ByteLimit::at(20_001);
         sending.run(&account).unwrap();
-        // The first of 21 kB leaves at once and the last after 20 kB at 200 kB/s.
+        // The first of 21 kB is sent at once and the last after 20 kB at 200 kB/s.
         assert!(clock::now() - begin >= Nanos::from_millis(100), "{}", clock::now() - begin);
         assert_eq!(account.counted.get(), 21_000);
         sending.schedule = ByteSchedule::new(BitsPerSec::new(8.0).unwrap(), clock::now());

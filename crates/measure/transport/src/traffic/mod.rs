@@ -1,7 +1,7 @@
-//! When the next message is due, and how long it is.
+//! The due times and lengths of messages.
 //!
-//! A [`TrafficPattern`] is what was asked for, a [`Schedule`] the times of one flow that follow from it, [`DatagramSizes`] the lengths. All are
-//! functions of their arguments and a seed; they know neither clocks nor sockets.
+//! A [`TrafficPattern`] is the requested pattern, a [`Schedule`] gives the times of one flow, [`DatagramSizes`] the lengths. All
+//! depend only on their arguments and a seed; they know neither clocks nor sockets.
 
 mod pattern;
 mod schedule;
@@ -11,19 +11,19 @@ pub use pattern::TrafficPattern;
 pub use schedule::{FlowIndex, Schedule};
 pub use sizes::DatagramSizes;
 
-/// Why a text describes no traffic; each says what would have.
+/// Why a text describes no traffic; the message of each names the valid form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TrafficError {
-    /// The first word is none that is known.
+    /// The first word is unknown.
     #[error("constant, bursts, bursts:N, frames:FPS, frames:FPS:SPREAD% or poisson")]
     Pattern,
-    /// The length of a burst is no number or out of its range.
+    /// The length of a burst is not a number or out of range.
     #[error("bursts of 1 to 1024 messages")]
     Burst,
-    /// The rate of frames is no number or out of its range.
+    /// The rate of frames is not a number or out of range.
     #[error("0.1 to 10000 frames per second")]
     FrameRate,
-    /// The spread of frames is no percentage or out of its range.
+    /// The spread of frames is not a percentage or out of range.
     #[error("a spread of 0% to 300%")]
     Spread,
     /// A part of a mix is not a size with a weight.

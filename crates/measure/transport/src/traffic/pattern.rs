@@ -1,4 +1,4 @@
-//! How messages are spread over time, as a user writes it.
+//! The distribution of messages over time, as a user writes it.
 
 use std::str::FromStr;
 
@@ -6,23 +6,22 @@ use fathom_model::units::PerSec;
 
 use super::TrafficError;
 
-/// The most messages of one burst: as long as the largest batch of a system call.
+/// The most messages of one burst, equal to the largest batch of a system call.
 const BURST_MAX: u64 = 1024;
-/// The spread of frames beyond which a log-normal mean is made by very few of them.
+/// The largest spread of frames: beyond it very few frames determine a log-normal mean.
 const SPREAD_MAX: f64 = 3.0;
 
-/// How messages are spread over time at a rate.
+/// The distribution of messages over time at a rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TrafficPattern {
-    /// At equal distances.
+    /// At equal intervals.
     Constant,
-    /// That many back to back, the bursts at equal distances; without a number what is due each millisecond.
+    /// This many back to back, with bursts at equal intervals; without a number, the messages due in each millisecond.
     Bursts(Option<u64>),
-    /// As video is sent: what makes up a frame back to back, that many frames per second.
+    /// Like video: the messages of a frame back to back, with this many frames per second.
     Frames {
-        /// Frames per second.
         per_sec: PerSec,
-        /// The standard deviation of a frame's size as a part of its mean; the sizes are log-normal.
+        /// The standard deviation of a frame's size relative to its mean; the sizes are log-normal.
         spread: f64,
     },
     /// At random and independently of each other.

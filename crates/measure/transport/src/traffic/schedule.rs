@@ -1,4 +1,4 @@
-//! The times at which the messages of one flow are due.
+//! The due times of the messages of one flow.
 
 use std::collections::VecDeque;
 
@@ -7,23 +7,23 @@ use fathom_model::units::{Nanos, PerSec, approximate, rounded};
 
 use super::TrafficPattern;
 
-/// How many groups are looked ahead: as many messages as the largest batch of a system call.
+/// The number of groups drawn in advance: as many messages as the largest batch of a system call.
 const AHEAD: usize = 1024;
-/// How often bursts of no given number are sent: seldom enough that a sleep costs little, as iperf3 does.
+/// The rate of bursts without a given length: low enough that a sleep costs little, as in iperf3.
 const TICK_PER_SEC: f64 = 1e3;
-/// The seeds of two flows lie this far apart (2⁶⁴ divided by the golden ratio), so that no two follow each other closely.
+/// The distance between the seeds of two flows (2⁶⁴ divided by the golden ratio), so that no two are correlated.
 const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Which flow of how many.
+/// One of several flows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowIndex {
     /// Its number, from 0.
     pub idx: usize,
-    /// How many there are.
+    /// The number of flows.
     pub of: usize,
 }
 
-/// When the messages of one flow are due, in their order; what was taken is past.
+/// The due times of the messages of one flow, in order; taken messages are past.
 #[derive(Debug, Clone)]
 pub struct Schedule {
     groups: MessageGroups,
@@ -33,20 +33,20 @@ pub struct Schedule {
 /// Messages that are due at the same time, group after group.
 #[derive(Debug, Clone)]
 enum MessageGroups {
-    /// Alike at equal distances, the first one after a while.
+    /// Equal groups at equal intervals, the first one after a delay.
     Even { pace: ConstantRate, of: u64, after: Nanos },
-    /// One after another; those at the front of the queue are not taken yet.
+    /// Random groups; those at the front of the queue are not taken yet.
     Random { source: GroupSource, ahead: VecDeque<(Nanos, u64)> },
 }
 
-/// Where groups come from that are not alike.
+/// The source of random groups.
 #[derive(Debug, Clone)]
 enum GroupSource {
     Poisson(Arrivals),
     Frames(Box<VideoFrames>),
 }
 
-/// Frames of video: at equal distances, log-normal in size, cut into messages.
+/// Frames of video: at equal intervals, log-normal in size, split into messages.
 #[derive(Debug, Clone)]
 struct VideoFrames {
     pace: ConstantRate,
@@ -55,7 +55,7 @@ struct VideoFrames {
     mean: f64,
     /// The standard deviation of the logarithm of a frame's size.
     sigma: f64,
-    /// What the frames so far would have been in messages, and how many were due for them.
+    /// The exact size of all frames so far in messages, and the number of messages due for them.
     n_wanted: f64,
     n_due: u64,
     random: fastrand::Rng,
@@ -67,7 +67,7 @@ impl Iterator for VideoFrames {
     fn next(&mut self) -> Option<(Nanos, u64)> {
         let at = self.pace.at(self.n_begun);
         self.n_begun += 1;
-        // The Box–Muller transform; the mean of exp(σz − σ²/2) is 1.
+        // The Box-Muller transform; the mean of exp(σz − σ²/2) is 1.
         let (u, v) = (1.0 - self.random.f64(), self.random.f64());
         let z = (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos();
         self.n_wanted += self.mean * (self.sigma * z - self.sigma * self.sigma / 2.0).exp();
@@ -89,9 +89,9 @@ impl Iterator for GroupSource {
 }
 
 impl Schedule {
-    /// The times of one flow at its own rate of messages; nothing for a rate of zero.
+    /// Creates the schedule of one flow at its own rate of messages; `None` for a rate of zero.
     ///
-    /// The constant traffic of several flows is shifted against each other, so that all together are constant.
+    /// The constant traffic of several flows is offset so that their sum is constant, too.
     #[must_use]
     pub fn new(traffic: TrafficPattern, per_flow: PerSec, (seed, share): (u64, FlowIndex)) -> Option<Self> {
         let idx = u64::try_from(share.idx).unwrap_or(0);
@@ -130,7 +130,7 @@ impl Schedule {
         Some(Self { groups, n_taken: 0 })
     }
 
-    /// How many messages are due at `elapsed` since the start and not yet taken, at most `most`.
+    /// The number of messages that are due at `elapsed` since the start and not yet taken, at most `most`.
     pub fn due(&mut self, elapsed: Nanos, most: u64) -> u64 {
         match &mut self.groups {
             MessageGroups::Even { pace, of, after } => {
@@ -151,7 +151,7 @@ impl Schedule {
         }
     }
 
-    /// When the first message that is not taken yet is due: its intended start.
+    /// The intended start of the first message that is not taken yet.
     #[must_use]
     pub fn next_at(&mut self) -> Nanos {
         match &mut self.groups {
@@ -176,7 +176,7 @@ impl Schedule {
         }
     }
 
-    /// How many messages were due at `elapsed` in all.
+    /// The total number of messages due at `elapsed`.
     #[must_use]
     pub fn total_due(mut self, elapsed: Nanos) -> u64 {
         let n_waiting = match self.groups {
@@ -190,7 +190,7 @@ impl Schedule {
     }
 }
 
-/// The group at a place of the queue, drawn when it is not there yet; empty groups are left out.
+/// The group at an index of the queue, drawn if necessary; empty groups are skipped.
 fn front<'a>(
     source: &mut GroupSource,
     ahead: &'a mut VecDeque<(Nanos, u64)>,

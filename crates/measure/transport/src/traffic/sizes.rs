@@ -1,4 +1,4 @@
-//! How long messages are: all alike, or several lengths in fixed proportions.
+//! The lengths of messages: all equal, or several lengths in fixed proportions.
 
 use fathom_model::{
     mix::{MixError, MixPart, parse_mix},
@@ -7,7 +7,7 @@ use fathom_model::{
 
 use super::TrafficError;
 
-/// The mix that is called IMIX: payloads that fill frames of 64, 570 and 1518 bytes over IPv4, 7 : 4 : 1.
+/// The mix known as IMIX: payloads that fill frames of 64, 570 and 1518 bytes over IPv4, 7 : 4 : 1.
 const IMIX: &str = "18:7,524:4,1472:1";
 
 /// The lengths of messages by their numbers.
@@ -17,16 +17,16 @@ pub struct DatagramSizes {
 }
 
 impl DatagramSizes {
-    /// Every message of the same length.
+    /// The same length for every message.
     #[must_use]
     pub fn fixed(size: usize) -> Self {
         Self { cycle: [size].into() }
     }
 
-    /// Reads `imix` or `SIZE:WEIGHT,…`; the order within a cycle follows from the seed.
+    /// Reads `imix` or `SIZE:WEIGHT,…`; the seed determines the order within a cycle.
     ///
     /// # Errors
-    /// Says what a mix is, or what its weights may add up to.
+    /// The text is not a mix, or its weights have an invalid sum; the error names the valid form.
     pub fn mix(text: &str, seed: u64) -> Result<Self, TrafficError> {
         let text = if text == "imix" { IMIX } else { text };
         let parts = parse_mix(text, 18..=65_507).map_err(|error| match error {
@@ -48,7 +48,7 @@ impl DatagramSizes {
         self.cycle[usize::try_from(n % cycle).unwrap_or(0)]
     }
 
-    /// The one length that all have; nothing for a mix.
+    /// The common length of all messages; `None` for a mix.
     #[must_use]
     pub fn fixed_size(&self) -> Option<usize> {
         (self.longest() == self.cycle.iter().copied().min().unwrap_or(0)).then(|| self.longest())

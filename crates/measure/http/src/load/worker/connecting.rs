@@ -1,4 +1,4 @@
-//! When connections come about.
+//! Starts the connects of a worker.
 
 use std::cmp::Reverse;
 
@@ -8,7 +8,7 @@ use fathom_sys::{clock, reactor::Reactor};
 use super::{ClientWorker, ConnectionHandler};
 
 impl<R: Reactor> ClientWorker<'_, R> {
-    /// Begins to connect what is shut, as far as it is wanted and there may be connects under way.
+    /// Starts connects of closed connections, as far as they are needed and the limit of concurrent connects allows.
     pub(super) fn start_connects(&mut self, now: Nanos) {
         while let Some(Reverse((_, idx))) = self.retry_queue.peek().filter(|pause| pause.0.0 <= now) {
             let idx = *idx;

@@ -1,8 +1,8 @@
 //! The connections of one worker, over either reactor.
 //!
-//! A request is sent straight from where the answer before it ended, and the stamp at which an answer is known to be complete is
-//! also the stamp of the next request of a closed load: the time of a connection is divided into requests without gaps. An
-//! open load has a schedule instead, and each start a stamp of its own.
+//! A request is sent as soon as the previous answer ends. In a closed load, the timestamp of a complete answer is also the
+//! timestamp of the next request: the time of a connection is divided into requests without gaps. An open load has a schedule
+//! instead, and takes a timestamp at each start.
 
 mod connecting;
 mod receiving;
@@ -39,40 +39,40 @@ use crate::{
     target::{Upstream, WeightedOrder},
 };
 
-/// How long the answers of an open load are waited for when the trial is over: one that is not waited for makes its response time a lower bound.
+/// How long an open load waits for answers when the trial is over. Without the wait, the response time is only a lower bound.
 const DRAIN_OPEN: Nanos = Nanos::from_secs(1);
 
-/// What one worker has to do.
+/// The work of one worker.
 #[derive(Debug)]
 pub(super) struct ClientWorkerSpec {
     pub(super) config: Arc<LoadConfig>,
-    /// Its number, and how many workers there are.
+    /// The index of this worker, and the number of workers.
     pub(super) idx: usize,
     pub(super) n_workers: usize,
-    /// For each connection, which of the servers it is for.
+    /// For each connection, the index of its server.
     pub(super) connections: Vec<u16>,
-    /// How many requests may be sent in all; nothing for no bound.
+    /// The most requests to send in total; `None` means no limit.
     pub(super) requests_left: Option<u64>,
-    /// When requests are due; nothing in a closed load.
+    /// When requests are due; `None` in a closed load.
     pub(super) arrivals: Option<Arrivals>,
     pub(super) pacing: Pacing,
     pub(super) batching: Batching,
     pub(super) stop: StopFlag,
 }
 
-/// One of the servers: what it is asked, and this worker's connections to it.
+/// The state of one server: its requests, and this worker's connections to it.
 struct UpstreamState {
-    /// For each request, the heads of its answers.
+    /// For each request, the reader of its answers' heads.
     heads: Vec<HeadReader>,
-    /// Whose turn it is among the requests.
+    /// The rotation of the requests.
     request_order: WeightedOrder,
-    /// How long each request is.
+    /// The length of each request.
     request_bytes: Vec<usize>,
-    /// Each request once, twice, four times and so on, up to the depth of the pipeline, as the reactor keeps it.
+    /// Each request once, twice, four times and so on up to the pipeline depth, registered with the reactor.
     fixed: Vec<Vec<FixedBuffer>>,
-    /// Connections whose turn to connect comes, in order.
+    /// Connections that wait to connect, in order.
     to_connect: VecDeque<u32>,
-    /// Connections without a request, the one used last on top: its memory is warm.
+    /// Connections without a request. The most recently used is on top, because its memory is still in the cache.
     free: Vec<u32>,
     n_connecting: usize,
 }
@@ -84,7 +84,6 @@ struct AnswerEnd {
     at: Nanos,
 }
 
-/// The connections of one worker.
 pub(super) struct ClientWorker<'a, R> {
     recorder: LoadRecorder<'a>,
     config: Arc<LoadConfig>,
@@ -92,7 +91,7 @@ pub(super) struct ClientWorker<'a, R> {
     upstreams: Vec<UpstreamState>,
     connections: Vec<ClientConnection>,
     in_flight: InFlight,
-    /// Connections that failed, with the time until which they rest.
+    /// Failed connections, with the end of their pause.
     retry_queue: BinaryHeap<Reverse<(Nanos, u32)>>,
     /// The starts of an open load; in a closed load each answer asks for the next request.
     schedule: Option<OpenSchedule<UpstreamArrivals>>,
@@ -105,7 +104,7 @@ pub(super) struct ClientWorker<'a, R> {
     sweep: TimeoutSweep,
 }
 
-/// What a worker needs, made before the start on the worker's own thread.
+/// The resources of a worker, prepared before the start on its own thread.
 pub(super) struct PreparedClient<R> {
     spec: ClientWorkerSpec,
     connector: Connector<R>,
@@ -117,7 +116,7 @@ pub(super) struct PreparedClient<R> {
 }
 
 impl<'a, R: Reactor> ClientWorker<'a, R> {
-    /// The connections of a worker, none of them open.
+    /// Creates a worker with all connections closed.
     pub(super) fn new(equipment: PreparedClient<R>, worker: &'a WorkerHandle<'a>) -> Self {
         let PreparedClient {
             spec: duty,
@@ -228,25 +227,24 @@ impl<R: Reactor> ClientWorker<'_, R> {
         WaitLimit { until, batch }
     }
 
-    /// The lane of a connection.
+    /// The server state of a connection.
     fn upstream_mut(&mut self, idx: usize) -> &mut UpstreamState {
         &mut self.upstreams[usize::from(self.connections[idx].conn.upstream)]
     }
 
-    /// Closes a connection that is of no more use; its turn to be opened again comes.
+    /// Closes a connection and queues it to be opened again.
     fn reopen(&mut self, idx: usize) {
         self.close(idx);
         self.upstream_mut(idx).to_connect.push_back(token(idx).0);
     }
 
-    /// Closes a connection.
     fn close(&mut self, idx: usize) {
         self.connector.close(idx, &mut self.connections[idx].conn);
     }
 }
 
 impl ClientWorkerSpec {
-    /// Makes the reactor and all that there is one of for each connection.
+    /// Creates the reactor and the state of each connection.
     pub(super) fn prepare<R: Reactor>(self) -> Result<PreparedClient<R>, Error> {
         let n = self.connections.len();
         let mut board = Connector::new(&self.config, (self.idx, self.n_workers), n)?;

@@ -1,4 +1,4 @@
-//! Answers on their way in, what became of them, and what takes too long.
+//! Received answers, their outcome, and timeouts.
 
 use std::cmp::Reverse;
 
@@ -40,7 +40,7 @@ impl<R: Reactor> ConnectionHandler for ClientWorker<'_, R> {
         self.send_next(idx, at);
     }
 
-    /// What has arrived, plain or not.
+    /// Handles received bytes, plain or encrypted.
     fn on_received(&mut self, idx: usize, piece: ReceivedBytes, at: Nanos) {
         let outcome = self.follow(idx, Some(&piece), at);
         self.connector.reactor.release(piece);
@@ -48,7 +48,7 @@ impl<R: Reactor> ConnectionHandler for ClientWorker<'_, R> {
         self.discard_rest(idx);
     }
 
-    /// What a channel has decrypted.
+    /// Handles decrypted bytes.
     fn on_decrypted(&mut self, idx: usize, at: Nanos) {
         if !self.connector.tls_buffers.plain().is_empty() && self.connections[idx].conn.is_open() {
             let outcome = self.follow(idx, None, at);
@@ -62,7 +62,7 @@ impl<R: Reactor> ConnectionHandler for ClientWorker<'_, R> {
         }
     }
 
-    /// Goes on where a part of a body was thrown away.
+    /// Continues after the kernel has discarded a part of a body.
     fn on_discarded(&mut self, idx: usize, count: u64, at: Nanos) {
         if let Some(answer) = self.connections[idx].reader.skip(count) {
             match self.answered(idx, AnswerEnd { answer, at }) {
@@ -72,7 +72,7 @@ impl<R: Reactor> ConnectionHandler for ClientWorker<'_, R> {
         }
     }
 
-    /// The server has ended the connection, which may be the end of its answer.
+    /// The server has closed the connection, which may be the end of its answer.
     fn on_peer_closed(&mut self, idx: usize, at: Nanos) {
         let connection = &self.connections[idx];
         if let Some(fault) = connection.conn.channel.fault_if_closed() {
@@ -90,12 +90,12 @@ impl<R: Reactor> ConnectionHandler for ClientWorker<'_, R> {
         self.fail(idx, RequestFault { stage: RequestStage::Read, cause }, at);
     }
 
-    /// The socket does not work any more.
+    /// The socket has failed.
     fn on_socket_error(&mut self, idx: usize, error: &fathom_sys::Error, at: Nanos) {
         let connection = &self.connections[idx];
         let stage = match connection.conn.stage() {
             Some(stage) => stage,
-            // Nobody asked for anything: it is closed, if not politely.
+            // No request was in flight: this counts as a close, if not an orderly one.
             _ if connection.n_in_flight == 0 => return self.closed_by_server(idx),
             _ if error.call == "send" => RequestStage::Send,
             _ => RequestStage::Read,
@@ -103,13 +103,13 @@ impl<R: Reactor> ConnectionHandler for ClientWorker<'_, R> {
         self.fail(idx, RequestFault::system(stage, error), at);
     }
 
-    /// Counts a failure and gives the connection up; one that had worked is opened anew at once, others after a pause.
+    /// Counts a failure and gives the connection up. A connection that had worked is reopened at once, others after a pause.
     fn fail(&mut self, idx: usize, fault: RequestFault, at: Nanos) {
         let connection = &mut self.connections[idx];
         let is_opening = connection.conn.is_opening();
         if is_opening {
             self.connector.count_failed_connect();
-            // It was for a request, which is over with it.
+            // The connect was for a request, which has failed with it.
             self.requests_left = self.requests_left.map(|left| left.saturating_sub(1));
             self.upstreams[usize::from(connection.conn.upstream)].n_connecting -= 1;
         }
@@ -140,7 +140,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
         }
     }
 
-    /// Follows the answers through a piece, or through what was decrypted.
+    /// Follows the answers through a received piece, or through decrypted bytes.
     fn follow(&mut self, idx: usize, piece: Option<&ReceivedBytes>, at: Nanos) -> Result<AnswerProgress, Malformed> {
         let (mut used, mut followed) = (0, AnswerProgress::Within);
         loop {
@@ -167,7 +167,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
         }
     }
 
-    /// Lets the kernel throw away what is left of a large body: nobody looks at it.
+    /// Lets the kernel discard the rest of a large body, which nobody reads.
     fn discard_rest(&mut self, idx: usize) {
         let connection = &self.connections[idx];
         let left = connection.reader.body_bytes_left();
@@ -177,12 +177,12 @@ impl<R: Reactor> ClientWorker<'_, R> {
         }
     }
 
-    /// Counts an answer that is complete.
+    /// Counts a complete answer.
     fn answered(&mut self, idx: usize, end: AnswerEnd) -> AnswerProgress {
         let connection = &mut self.connections[idx];
         let first_byte = connection.first_byte_at.unwrap_or(end.at);
         let Some(ask) = self.in_flight.pop(idx, connection) else { return AnswerProgress::Within };
-        // The kernel knows better when the request left, if it was asked.
+        // With kernel timestamps, the actual departure of the request is known.
         let sent_at = self.connector.reactor.departed(token(idx)).unwrap_or(ask.sent_at);
         connection.n_failures = 0;
         self.n_busy -= 1;
@@ -207,20 +207,19 @@ impl<R: Reactor> ClientWorker<'_, R> {
         }
     }
 
-    /// Whether a request is part of the result: in an open load by when it was due, in a closed one by when it ends.
+    /// Whether a request is part of the result: in an open load by its due time, in a closed load by its end.
     pub(super) fn counts(&self, intended: Nanos) -> bool {
         if self.schedule.is_some() { self.window.contains(intended) } else { self.window.is_measuring() }
     }
 
-    /// The server takes no further request on a connection, as it may say after any answer.
+    /// The server takes no further request on a connection, which is allowed after any answer.
     pub(super) fn closed_by_server(&mut self, idx: usize) {
         self.recorder.add(LoadCounter::ClosedByServer, 1);
         self.resend_unanswered(idx);
         self.reopen(idx);
     }
 
-    /// Requests that were sent behind the last one that the server deals with are sent again on another connection
-    /// (RFC 9112 section 9.3.2).
+    /// Sends the requests after the last one that the server handles again on another connection (RFC 9112 section 9.3.2).
     fn resend_unanswered(&mut self, idx: usize) {
         let connection = &mut self.connections[idx];
         let mut n = 0;
@@ -234,7 +233,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
         }
     }
 
-    /// Ends what has taken too long; as far as it is its turn to be looked at.
+    /// Fails the operations that have exceeded their timeout, on the connections that are due for a check.
     pub(super) fn sweep(&mut self, now: Nanos) {
         for idx in self.sweep.due(now, self.connections.len()) {
             self.fail_overdue(idx, now);
@@ -257,7 +256,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
         self.fail(idx, RequestFault { stage, cause: FaultCause::Timeout }, now);
     }
 
-    /// A request that nobody waits for any longer took at least as long as it was waited for.
+    /// Records a request that was given up with its waiting time as a lower bound.
     fn record_given_up(&mut self, sent_at: Nanos, (intended, now): (Nanos, Nanos)) {
         if self.counts(intended) {
             self.recorder.record_given_up(now - sent_at);
@@ -267,7 +266,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
         }
     }
 
-    /// Counts as failures what was waited for too long when the trial is over; how many requests there were among it.
+    /// Counts operations that are overdue at the end of the trial as failures. Returns the number of requests among them.
     fn count_unanswered(&mut self, now: Nanos) -> u64 {
         let is_ended = self.window.is_over() && self.stop.state() != Stop::Abort;
         let Some(closing) = self.window.from().filter(|_| is_ended).map(|from| UnansweredCheck::of(now, from)) else {
@@ -283,7 +282,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
             n_requests += u64::from(of_request.is_some());
             of_connect.into_iter().chain(of_request).for_each(|fault| self.recorder.count_fault(fault));
         }
-        // Behind those that do not come about others waited for their turn in vain.
+        // Connects that do not complete have kept the connections behind them from starting.
         let unanswered = RequestFault { stage: RequestStage::Connect, cause: FaultCause::Unanswered };
         for (lane, _) in self.upstreams.iter().zip(waits_to_connect).filter(|(_, waits)| *waits) {
             let never = lane.to_connect.iter().filter(|idx| self.connections[**idx as usize].is_untried());
@@ -314,13 +313,13 @@ impl<R: Reactor> ClientWorker<'_, R> {
     }
 }
 
-/// Where a connection stands after some bytes.
+/// The state of a connection after some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AnswerProgress {
     /// Within an answer, or before it.
     Within,
-    /// Behind an answer.
+    /// After an answer.
     Answered,
-    /// Behind an answer that was the last on this connection.
+    /// After the last answer on this connection.
     Closes,
 }

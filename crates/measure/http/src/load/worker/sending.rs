@@ -1,4 +1,4 @@
-//! Requests on their way out.
+//! Sends requests.
 
 use fathom_model::units::Nanos;
 use fathom_sys::{clock, reactor::Reactor};
@@ -8,7 +8,7 @@ use super::{
     RequestSample, token,
 };
 
-/// When a request is sent, and when it was to be.
+/// When a request is sent, and when it was due.
 #[derive(Debug, Clone, Copy)]
 struct SendTimes {
     sent_at: Nanos,
@@ -16,7 +16,7 @@ struct SendTimes {
 }
 
 impl<R: Reactor> ClientWorker<'_, R> {
-    /// Starts what is due on connections that have nothing to do.
+    /// Starts due requests on free connections.
     pub(super) fn send_due(&mut self, now: Nanos) {
         if self.window.is_over() || !self.schedule.as_ref().is_some_and(|schedule| schedule.looks(now)) {
             return;
@@ -40,7 +40,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
         self.schedule.as_ref().is_some_and(|schedule| schedule.waiting(lane) > 0)
     }
 
-    /// Whether a connection has nothing to do; it is the last of the list then.
+    /// Whether a connection is free; if so, it is the last of the list.
     fn has_free(&mut self, lane: usize) -> bool {
         let free = &mut self.upstreams[lane].free;
         while let Some(idx) = free.last() {
@@ -71,7 +71,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
         self.send_requests(idx, 1, SendTimes { sent_at: now, intended: start.intended });
     }
 
-    /// Gives an open connection its next requests, or lets it go.
+    /// Sends the next requests on an open connection, or closes it.
     pub(super) fn send_next(&mut self, idx: usize, at: Nanos) {
         let connection = &self.connections[idx];
         let allowed = self.config.target.requests_per_connection.map_or(u64::MAX, |most| most - connection.n_sent);
@@ -95,7 +95,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
             // The next request needs another connection, or there is none.
             _ if self.may_send && self.requests_left != Some(0) => self.reopen(idx),
             _ if allowed == 0 => self.close(idx),
-            // It ends with the trial.
+            // The connection ends with the trial.
             _ => {}
         }
     }
@@ -107,7 +107,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
         }
     }
 
-    /// Sends one request that is over once it is with the kernel.
+    /// Sends one request that is complete once the kernel has taken it.
     fn send_without_awaiting(&mut self, idx: usize, SendTimes { sent_at, intended }: SendTimes) {
         let connection = &mut self.connections[idx];
         let route = usize::from(connection.conn.upstream);
@@ -116,11 +116,11 @@ impl<R: Reactor> ClientWorker<'_, R> {
         self.in_flight.push(idx, connection, ask);
         let request = &self.config.target.upstreams[route].requests[number].bytes;
         self.recorder.on_sent(request.len());
-        // Unlike fixed bytes these are told of when they are sent.
+        // Unlike fixed buffers, these bytes are reported when they have been sent.
         self.connector.reactor.send(token(idx), request);
     }
 
-    /// The request is sent, and nobody waits for its answer.
+    /// The request is sent, and its answer is not awaited.
     pub(super) fn on_sent_not_awaited(&mut self, idx: usize, at: Nanos) {
         let connection = &mut self.connections[idx];
         let Some(ask) = self.in_flight.pop(idx, connection) else { return };
@@ -139,7 +139,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
         self.send_next(idx, at);
     }
 
-    /// Sends a number of requests at once.
+    /// Sends `n` requests at once.
     fn send_requests(&mut self, idx: usize, n: u16, stamps: SendTimes) {
         let connection = &mut self.connections[idx];
         let lane = &mut self.upstreams[usize::from(connection.conn.upstream)];
@@ -169,7 +169,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
         if !is_plain {
             self.connector.send_pending(idx);
         } else if lane.request_order.is_single() {
-            // As few sends as there are ones in the binary form of the number.
+            // One send for each set bit of the number.
             for power in (0..u16::BITS).rev().filter(|power| n >> power & 1 == 1) {
                 self.connector.reactor.send_fixed(token(idx), lane.fixed[0][power as usize]);
             }

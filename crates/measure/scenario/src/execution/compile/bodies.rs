@@ -1,4 +1,4 @@
-//! What is sent behind the head of a request.
+//! Compiles the bodies of requests.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ use crate::{
 /// The longest file that a request carries: each user may have it in memory.
 const FILE_MAX: Bytes = Bytes(256 << 20);
 
-/// A body with what it is.
+/// A body with its content type.
 pub(super) struct CompiledBody {
     pub(super) text: CompiledText,
     pub(super) media_type: Option<String>,
@@ -44,7 +44,7 @@ impl Compiler<'_> {
         self.context.policy.read(&path, FILE_MAX).map_err(|cause| CompileError::File { path, cause })
     }
 
-    /// Names and values as browsers encode them: a blank is a plus.
+    /// Encodes names and values like browsers: a blank becomes a plus.
     fn form(&mut self, fields: &[FormField]) -> Result<CompiledText, CompileError> {
         let mut text = CompiledText::default();
         for (idx, field) in fields.iter().enumerate() {
@@ -90,12 +90,12 @@ impl Compiler<'_> {
     }
 }
 
-/// As names stand in quotes there (RFC 7578 section 2, and what browsers do).
+/// Escapes a name for the quotes there (RFC 7578 section 2, and the practice of browsers).
 fn escaped(name: &str) -> String {
     name.replace('"', "%22").replace('\r', "%0D").replace('\n', "%0A")
 }
 
-/// A line that is in none of the parts, as far as they are known before the run.
+/// A line that occurs in none of the parts, as far as they are known before the run.
 fn boundary(parts: &[(String, CompiledText)]) -> String {
     let is_in = |candidate: &str| {
         parts.iter().flat_map(|(_, content)| &content.0).any(|piece| match piece {

@@ -1,4 +1,4 @@
-//! What users do one after the other: statements become operations.
+//! Compiles the statements of users to operations.
 
 use super::{CompileError, CompiledPart, Compiler, to_u16};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 };
 use fathom_model::steps::StepKind;
 
-/// Where a jump goes before its place is known.
+/// The target of a jump before it is known.
 const UNRESOLVED: Pc = Pc::MAX;
 
 impl<'t> Compiler<'t> {
@@ -153,7 +153,7 @@ impl<'t> Compiler<'t> {
         Ok(())
     }
 
-    /// The body of a branch and what is done instead of it; `fork` jumps there.
+    /// Compiles the body of a branch and its alternative, to which `fork` jumps.
     fn otherwise(
         &mut self,
         fork: usize,
@@ -175,7 +175,7 @@ impl<'t> Compiler<'t> {
         Ok(())
     }
 
-    /// Gives a jump its place.
+    /// Sets the target of a jump.
     fn patch_jump(&mut self, op: usize, place: Pc) {
         match &mut self.ops[op] {
             Op::BeginLoop { exit: to, .. } | Op::JumpUnless { to, .. } | Op::JumpByChance { to, .. } | Op::Jump(to) => {

@@ -1,4 +1,4 @@
-//! Steps: requests, what is expected of answers and what is taken from them.
+//! Compiles steps: requests, expectations, and values to take.
 
 use fathom_http::{
     url::{Url, split_origin},
@@ -19,11 +19,11 @@ use crate::{
     },
 };
 
-/// What holds when a step says nothing of the status.
+/// The accepted statuses of a step without an explicit one.
 const DEFAULT_STATUSES: [StatusPattern; 2] = [StatusPattern::Class(2), StatusPattern::Class(3)];
 
 impl Compiler<'_> {
-    /// Compiles a step; gives its place.
+    /// Compiles a step and returns its index.
     pub(super) fn step(&mut self, step: &ast::StepDef) -> Result<u16, CompileError> {
         let (server, target) = self.target(&step.url)?;
         let draft = self.draft(step, server, target)?;
@@ -63,7 +63,7 @@ impl Compiler<'_> {
             _ => "",
         };
         let Some((origin, behind)) = split_origin(first) else {
-            // What an answer named is a path of its server, not one below that of the base.
+            // A path taken from an answer is relative to its server, not to the path of the base.
             let is_taken = first.is_empty() && !url.pieces.is_empty();
             let base = self.servers.first().filter(|_| !is_taken).map(|server| server.url.target.clone());
             let base = base.unwrap_or_default();
@@ -89,7 +89,7 @@ impl Compiler<'_> {
         Ok((to_u16(place, "65,535 servers")?, encode_target(target)))
     }
 
-    /// The head: ours first, then what all steps say, then what this one says; an empty value leaves a field out.
+    /// The head: default fields first, then the fields of all steps, then those of this step. An empty value removes a field.
     fn draft(&mut self, step: &ast::StepDef, server: u16, target: CompiledText) -> Result<RequestDraft, CompileError> {
         let body = step.body.as_ref().map(|body| self.body(body)).transpose()?;
         let url = &self.servers[usize::from(server)].url;
@@ -104,7 +104,7 @@ impl Compiler<'_> {
             fields.push(("Content-Type".to_owned(), CompiledText::from(media_type)));
         }
         for headers in [&self.scenario.headers, &step.headers] {
-            // A field may stand several times in one place; together they replace those of the place before.
+            // A field may occur several times in one place; together they replace those of the previous place.
             let is_given = |name: &str| headers.iter().any(|header| header.name.text.eq_ignore_ascii_case(name));
             let host = fields.iter().position(|(name, _)| name.eq_ignore_ascii_case("host") && is_given(name));
             fields.retain(|(name, _)| !is_given(name));
@@ -119,7 +119,7 @@ impl Compiler<'_> {
                 }
             }
         }
-        // The length is ours to say, and is right.
+        // The compiler computes the length itself.
         fields.retain(|(name, _)| !name.eq_ignore_ascii_case("content-length"));
         let cookies = if self.has_cookies { own_cookies(&mut fields) } else { None };
         let method = step.method.text.clone();
@@ -191,7 +191,7 @@ impl Compiler<'_> {
     }
 }
 
-/// Takes the cookies that a step names itself out of its fields: a request has one such field (RFC 6265 section 5.4).
+/// Removes a step's own cookies from its fields: a request has only one such field (RFC 6265 section 5.4).
 fn own_cookies(fields: &mut Vec<(String, CompiledText)>) -> Option<CompiledText> {
     let own = fields.extract_if(.., |(name, _)| name.eq_ignore_ascii_case("cookie"));
     own.map(|(_, text)| text).reduce(|mut all, next| {
@@ -210,7 +210,7 @@ fn regex(pattern: &ast::Name) -> Result<Regex, CompileError> {
     Regex::new(&pattern.text).map_err(|error| CompileError::Text { what: error.to_string(), span: pattern.span })
 }
 
-/// What is known before the run is made fit for a request line before the run.
+/// Literal text is encoded for a request line before the run.
 fn encode_target(mut target: CompiledText) -> CompiledText {
     use crate::execution::text::TextPiece;
     for piece in &mut target.0 {

@@ -1,4 +1,4 @@
-//! Texts and what they are filled with.
+//! Compiles texts and their values.
 
 use super::{CompileError, Compiler, to_u16};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl Compiler<'_> {
-    /// The place of a variable; all users have room for all variables.
+    /// The slot of a variable; all users have slots for all variables.
     pub(super) fn slot(&mut self, name: &str) -> Result<u16, CompileError> {
         let place = self.slots.iter().position(|slot| slot == name).unwrap_or_else(|| {
             self.slots.push(name.to_owned());
@@ -16,7 +16,7 @@ impl Compiler<'_> {
         to_u16(place, "65,535 variables")
     }
 
-    /// A text with its values; `also` is done to each of them at the end.
+    /// Compiles a text with its values; `also` is applied to each of them last.
     pub(super) fn text(&mut self, template: &Template, also: Option<Filter>) -> Result<CompiledText, CompileError> {
         let mut text = CompiledText::default();
         for piece in &template.pieces {
@@ -34,7 +34,7 @@ impl Compiler<'_> {
 
     fn hole(&mut self, hole: &Hole, also: Option<Filter>, text: &mut CompiledText) -> Result<(), CompileError> {
         let mut filters = hole.filters.clone();
-        // Whoever has encoded a value for a form by himself does not mean twice.
+        // If a script encodes a value for a form itself, it is not encoded again.
         let is_encoded = matches!(filters.last(), Some(Filter::Url | Filter::Form));
         if let Some(also) = also.filter(|_| !is_encoded) {
             filters.push(also);
@@ -79,7 +79,7 @@ impl Compiler<'_> {
         Ok(ValueSource::Cell { set, column: to_u16(column, "65,535 columns in a data set")? })
     }
 
-    /// A counter from this number on; all holes that begin at the same number share one.
+    /// A counter that starts at this number; all holes with the same start share one.
     fn counter(&mut self, from: u64) -> Result<u16, CompileError> {
         let place = self.counters.iter().position(|begin| *begin == from).unwrap_or_else(|| {
             self.counters.push(from);
@@ -94,7 +94,7 @@ impl CompiledText {
         self.push_filtered(literal, filter.as_slice());
     }
 
-    /// What is known before the run is filtered before the run; neighbours become one.
+    /// Literal text is filtered before the run; adjacent literals are merged.
     pub(super) fn push_filtered(&mut self, literal: &[u8], filters: &[Filter]) {
         let mut bytes = literal.to_vec();
         for filter in filters {

@@ -1,4 +1,4 @@
-//! A user's course through the operations, until something takes time.
+//! Runs a user through the operations until one takes time.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -17,7 +17,7 @@ use super::{
     ScenarioUsers, ThinkMode, YIELD_TIME,
 };
 
-/// A user goes through that many operations without a request or a rest; a loop that never asks must not hold up the others.
+/// The most operations of a user without a request or a rest, so that a loop without requests does not delay others.
 const OPS_MAX: u32 = 10_000;
 
 /// How a data set has ended.
@@ -28,7 +28,7 @@ enum DataEnded {
 }
 
 impl ScenarioUsers {
-    /// Goes on until there is something to be done that takes time.
+    /// Runs operations until one takes time.
     pub(super) fn advance(&mut self, seat: UserSlot, now: Nanos) -> NextAction {
         let at = seat.0 as usize;
         let user = &mut self.users[at];
@@ -50,7 +50,7 @@ impl ScenarioUsers {
         self.users[at].sleep(now, now + YIELD_TIME)
     }
 
-    /// Does one operation; gives what takes time.
+    /// Runs one operation; returns the action if it takes time.
     fn step_once(&mut self, seat: UserSlot, now: Nanos) -> Option<NextAction> {
         let at = seat.0 as usize;
         let Self { shared, users, ops, rng: chance, spec: place, scratch: desk, value, waiting, .. } = self;
@@ -59,7 +59,7 @@ impl ScenarioUsers {
         user.pc += 1;
         match &mut ops[pc] {
             Op::Send(step) => {
-                // It stays here until the answer has come.
+                // It stays here until the answer has arrived.
                 user.pc -= 1;
                 return Some(NextAction::Send(*step));
             }
@@ -153,7 +153,7 @@ impl ScenarioUsers {
         None
     }
 
-    /// A transaction has come to its end, or was given up.
+    /// A transaction has ended, or was given up.
     pub(super) fn end_transaction(&mut self, frame: &CallFrame, now: Nanos) {
         let CallFrame::Transaction { record, began, thought, failed } = frame else { return };
         if self.phase != MeasurePhase::Measured {
@@ -173,7 +173,7 @@ impl ScenarioUsers {
             Op::BeginIteration => {
                 let user = &mut self.users[at];
                 user.stage = ScriptStage::Body;
-                // Those of the first iteration were there from the arrival on.
+                // The rows of the first iteration were taken on arrival.
                 if user.iteration > 0
                     && let Err(ended) = self.take_rows(at)
                 {
@@ -199,9 +199,9 @@ impl ScenarioUsers {
         }
     }
 
-    /// An iteration is over, one way or the other: another one begins when it may, or the user goes on to leave.
+    /// Ends an iteration, successful or not: the next one begins when it may, or the user proceeds to leave.
     ///
-    /// Gives when that is, unless it is at once.
+    /// Returns the time of the next start, unless it is at once.
     pub(super) fn end_iteration(&mut self, at: usize, now: Nanos) -> Option<Nanos> {
         let Self { shared, users, ops, rng: chance, .. } = self;
         let user = &mut users[at];
@@ -217,7 +217,7 @@ impl ScenarioUsers {
         due.filter(|due| *due > now && shared.settings.think_mode == ThinkMode::Timed)
     }
 
-    /// Takes rows for an iteration; the first time also those that stay for the life of a user.
+    /// Takes rows for an iteration; the first time also those that a user keeps for life.
     fn take_rows(&mut self, at: usize) -> Result<(), DataEnded> {
         let Self { shared, users, rng: chance, .. } = self;
         let user = &mut users[at];

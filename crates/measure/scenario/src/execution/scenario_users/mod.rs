@@ -1,4 +1,4 @@
-//! The users of one worker as the engine asks them.
+//! The users of one worker, as the engine calls them.
 
 mod advance;
 mod receiving;
@@ -28,20 +28,20 @@ use super::{
     unpack::Unpacker,
 };
 
-/// How long a user rests who has done much, or failed often, without asking anything.
+/// How long a user rests after many operations or failures without a request.
 const YIELD_TIME: Nanos = Nanos::from_millis(1);
-/// So many steps of a user may fail in a row before they are sent.
+/// The number of steps of a user that may fail in a row before they are sent.
 const FAILED_STEPS_MAX: u32 = 100;
-/// Who found nobody at home does not knock again at once: a server that is not there must not be asked in a busy loop.
+/// A user whose connect failed waits this long, so that a missing server is not tried in a busy loop.
 const CONNECT_RETRY_DELAY: Nanos = Nanos::from_millis(100);
 
-/// How users of a run come and go, and how fast.
+/// How the users of a run arrive and leave, and their speed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RunSettings {
-    /// How often a user goes through its script; for ever unless told.
+    /// How often a user runs its script; forever by default.
     pub(crate) iterations: Option<u64>,
     pub(crate) think_mode: ThinkMode,
-    /// How many users come, when no more come after them.
+    /// Whether the number of users is fixed, so that no more arrive later.
     pub(crate) is_population: bool,
     pub(crate) timeout: Nanos,
 }
@@ -51,22 +51,22 @@ pub(crate) struct RunSettings {
 pub(crate) enum ThinkMode {
     /// They think, keep their pace and wait for others.
     Timed,
-    /// They do none of it.
+    /// They do none of these.
     Immediate,
 }
 
-/// What the workers of one trial share.
+/// Shared by the workers of one trial.
 #[derive(Debug)]
 pub(crate) struct SharedState {
     pub(crate) program: Arc<ScenarioProgram>,
     pub(crate) settings: RunSettings,
     n_users: AtomicU64,
-    /// How many users are there, and the most who were at once.
+    /// The number of present users, and its maximum.
     n_present: AtomicU64,
     n_present_max: AtomicU64,
-    /// Whether a data set has ended, and users stop.
+    /// Whether a data set has run out, so that users stop.
     is_exhausted: AtomicBool,
-    /// The place of a data set that has ended as an error, and one more.
+    /// The index of a data set whose end is an error, plus one.
     failed_data_set: AtomicU16,
 }
 
@@ -85,7 +85,7 @@ impl SharedState {
 
     fn user_arrived(&self) {
         let n_here = self.n_present.fetch_add(1, Relaxed) + 1;
-        // Nearly always somebody has been the most before, and then nobody needs to write.
+        // Usually the maximum was reached before, and then no write is needed.
         if n_here > self.n_present_max.load(Relaxed) {
             self.n_present_max.fetch_max(n_here, Relaxed);
         }
@@ -95,7 +95,7 @@ impl SharedState {
         self.n_present.fetch_sub(1, Relaxed);
     }
 
-    /// The most users who were there at once, those of all workers together.
+    /// The most concurrent users, all workers together.
     pub(crate) fn n_present_max(&self) -> u64 {
         self.n_present_max.load(Relaxed)
     }
@@ -105,13 +105,13 @@ impl SharedState {
         self.is_exhausted.load(Relaxed)
     }
 
-    /// The place of the data set whose end is an error, if it has ended.
+    /// The index of the data set whose end is an error, if it has ended.
     pub(crate) fn failed_data_set(&self) -> Option<usize> {
         usize::from(self.failed_data_set.load(Relaxed)).checked_sub(1)
     }
 }
 
-/// What a worker brings home.
+/// The results of a worker.
 #[derive(Debug)]
 pub(crate) struct ScenarioResults {
     pub(crate) n_started: u64,
@@ -121,7 +121,7 @@ pub(crate) struct ScenarioResults {
     pub(crate) trace: Option<Trace>,
 }
 
-/// What is told once, before the start.
+/// The parameters of a worker, set once before the start.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ScenarioWorkerSpec {
     pub(crate) idx: usize,
@@ -129,7 +129,7 @@ pub(crate) struct ScenarioWorkerSpec {
     pub(crate) n_slots: u32,
     /// On the monotonic clock.
     pub(crate) start: Nanos,
-    /// What is to be added to the monotonic clock.
+    /// To be added to the monotonic clock.
     pub(crate) wall_clock_offset: Nanos,
     pub(crate) seed: u64,
 }
@@ -152,7 +152,7 @@ pub(crate) struct ScenarioUsers {
     n_present: u64,
     n_left: u64,
     n_arrived: u64,
-    /// Memory that is used again and again.
+    /// Buffers that are reused.
     scratch: ScratchBuffers,
     unchunked: Vec<u8>,
     unpacker: Unpacker,
@@ -173,7 +173,7 @@ impl ScenarioUsers {
             user_order: program.user_order.for_worker(place.idx, place.n_workers),
             users,
             waiting: MeetingQueues::at(program.meeting_points.len()),
-            // The number of a worker lies in bits that a seed from the clock does not use.
+            // The index of a worker uses bits that a seed from the clock does not use.
             rng: fastrand::Rng::with_seed(place.seed ^ (place.idx as u64) << 48),
             step_recorders: program.names.iter().map(|_| StepRecorder::new()).collect(),
             phase: MeasurePhase::WarmUp,
@@ -205,7 +205,7 @@ impl ScenarioUsers {
         self.users[seat.0 as usize].moment(self.rng.u64(..), now + self.spec.wall_clock_offset)
     }
 
-    /// The step whose answer a user waits for.
+    /// The step whose answer a user awaits.
     fn awaited_step(&self, at: usize) -> Option<u16> {
         match self.ops.get(self.users[at].pc as usize) {
             Some(Op::Send(step)) => Some(*step),

@@ -1,4 +1,4 @@
-//! What becomes of answers, and of steps that fail.
+//! Handles answers, and steps that fail.
 
 use fathom_http::users::{AnswerDetail, MeasurePhase, UserAnswer};
 use fathom_model::{steps::Example, units::Nanos};
@@ -17,18 +17,18 @@ use super::{
 };
 use crate::ast::FailureAction;
 
-/// What becomes of an answer.
+/// The outcome of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StepOutcome {
     Passed(Nanos),
-    /// The cause is written down.
+    /// The cause has been recorded.
     Failed,
     /// Another request follows.
     Redirect,
 }
 
 impl ScenarioUsers {
-    /// Looks at an answer: cookies, redirects, what is expected, what is taken.
+    /// Examines an answer: cookies, redirects, expectations, values to take.
     pub(super) fn check_answer(
         &mut self,
         at: usize,
@@ -84,7 +84,7 @@ impl ScenarioUsers {
         user.redirect = None;
     }
 
-    /// A step has failed, of the cause that was written down.
+    /// A step has failed for the recorded cause.
     pub(super) fn fail(&mut self, at: usize, step_idx: u16, (answer, now): (&[u8], Nanos)) {
         let record = usize::from(self.steps[usize::from(step_idx)].record);
         if self.phase == MeasurePhase::Measured
@@ -93,7 +93,7 @@ impl ScenarioUsers {
             let example = self.example(at, step_idx, (answer, now));
             self.step_recorders[record].keep_example(example);
         }
-        // From now on its answers are looked at: the next one of its kind may be the example.
+        // From now on its answers are kept: the next one of its kind may be the example.
         self.steps[usize::from(step_idx)].detail = AnswerDetail::Message;
         let user = &mut self.users[at];
         user.redirect = None;
@@ -120,7 +120,7 @@ impl ScenarioUsers {
         }
     }
 
-    /// What was sent and what came, for those who look for the cause; the only place where a failure allocates.
+    /// The request and the answer, for people who search for the cause; the only place where a failure allocates.
     fn example(&mut self, at: usize, step_idx: u16, (answer, now): (&[u8], Nanos)) -> Example {
         let Self { shared, users, steps, unpacker, cause, spec: place, .. } = self;
         let (user, program, step) = (&users[at], &shared.program, &mut steps[usize::from(step_idx)]);
@@ -138,7 +138,7 @@ impl ScenarioUsers {
         }
     }
 
-    /// Tells all that is to be said of an answer, beyond the first thing that is wrong.
+    /// Traces all results of an answer, beyond the first error.
     pub(super) fn trace_answer(
         &mut self,
         at: usize,

@@ -1,4 +1,4 @@
-//! Requests on their way out.
+//! Builds and sends requests.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ use super::{
 };
 
 impl ScenarioUsers {
-    /// Whether a step can be asked; otherwise the cause says why not.
+    /// Whether a step can be sent; otherwise the cause has the reason.
     pub(super) fn can_send(&mut self, seat: UserSlot, step_idx: u16, now: Nanos) -> bool {
         let (user, step) = (&self.users[seat.0 as usize], &self.steps[usize::from(step_idx)]);
         if let Some(slot) = step.needed_slots.iter().find(|slot| !user.slots[usize::from(**slot)].is_set) {
@@ -34,7 +34,7 @@ impl ScenarioUsers {
         true
     }
 
-    /// Whether what is to be asked for is a path; only what an answer named can be anything else.
+    /// Whether the target is a path; only a target taken from an answer can be anything else.
     fn has_path(&mut self, seat: UserSlot, step_idx: u16, now: Nanos) -> bool {
         let moment = self.moment(seat, now);
         let Self { shared, users, steps, value, .. } = self;

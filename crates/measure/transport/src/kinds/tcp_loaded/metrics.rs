@@ -1,4 +1,4 @@
-//! What latency under load is told by.
+//! The metrics of latency under load.
 
 use fathom_model::{
     Better, Derivation, Metric, Side, Unit,
@@ -34,7 +34,7 @@ const fn retransmitted(name: MetricName, sender: Side) -> Metric {
     Metric::of(name, UnitAndSense(Unit::Ratio, Better::Lower), "RFC 6349 section 4.2", from)
 }
 
-/// Up is what the initiator sends, down what it receives.
+/// Up is the initiator's sending direction, down the other.
 pub(super) const METRICS: &[Metric] = &[
     time(MetricName("latency_ns_p50", "p50"), (RESPONSE_TIME, 0.5)),
     time(MetricName("latency_ns_p90", "p90"), (RESPONSE_TIME, 0.9)),

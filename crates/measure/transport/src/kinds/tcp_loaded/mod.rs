@@ -1,7 +1,8 @@
-//! How long a round trip takes beside streams that fill the path.
+//! Round-trip time while streams fill the path.
 //!
-//! A probe connection asks at a fixed rate while other connections stream up, down, both ways or not at all; a plan with one test
-//! for each compares them. Streams are those of `tcp_stream`; what is new is [`probe`]. It knows nothing of queues.
+//! A probe connection sends requests at a fixed rate while other connections stream up, down, both ways or not at all; a plan
+//! with one test for each compares them. The streams are those of `tcp_stream`, the probes are in [`probe`]. This module knows
+//! nothing of queues.
 
 mod metrics;
 mod probe;
@@ -32,15 +33,15 @@ use crate::{
     tcp_sampler::{PayloadCount, TcpInfoSampler},
 };
 
-/// Probes at a fixed rate beside streams.
+/// Probes at a fixed rate together with streams.
 pub(crate) struct TcpLoaded;
 
 const NAME: &str = "tcp_loaded";
-/// What a stream hands to the kernel in one call, as `docs/methods/tcp_stream.md` chooses it.
+/// The bytes that a stream hands to the kernel in one call, as `docs/methods/tcp_stream.md` explains.
 const WRITE: usize = 512 << 10;
-/// More probes per second than this would be a load of their own.
+/// A higher rate of probes would itself be a load.
 const RATE_MAX: f64 = 10_000.0;
-/// The key of the responder's address that an opening looks for.
+/// The key of the responder's address that connection setup looks for.
 const ADDRESS: &str = "address";
 
 const LOAD: OptionDoc = OptionDoc {
@@ -56,7 +57,7 @@ const PROBE_RATE: OptionDoc = OptionDoc {
     help: "probes per second, sent whether earlier ones are answered or not",
 };
 
-/// A group of connections with a listener of its own, as a connection must tell by where it came in what it is for.
+/// A group of connections with its own listener, because the listener tells the purpose of an incoming connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FlowGroup {
     Probe,
@@ -65,7 +66,7 @@ enum FlowGroup {
 }
 
 impl FlowGroup {
-    /// The key of its address in the responder's endpoints, and its place after the first port.
+    /// The key of its address in the responder's endpoints, and its offset from the first port.
     fn place(self) -> (&'static str, u64) {
         match self {
             Self::Probe => ("address_probe", 0),
@@ -88,7 +89,7 @@ impl FlowGroup {
         let (key, place) = self.place();
         role.settings.set(FLOWS.name, n_flows.to_string());
         if self == Self::Probe {
-            // A probe has the path in common with the load, and nothing else.
+            // A probe shares only the path with the load.
             for option in [BUFFER, CONGESTION, MSS] {
                 role.settings.0.remove(option.name);
             }
@@ -105,7 +106,7 @@ impl FlowGroup {
     }
 }
 
-/// The directions that streams go.
+/// The directions of the streams.
 fn streams(settings: &Settings) -> &'static [FlowGroup] {
     match settings.text(LOAD.name).as_deref() {
         Some("none") => &[],
@@ -201,21 +202,21 @@ struct TcpLoadedTest {
     role: Role,
     n_flows: usize,
     schedule: ConstantRate,
-    /// Those of the streams first, so that a stream's number is that of its worker.
+    /// The streams come first, so that a stream's number is that of its worker.
     groups: Vec<(FlowGroup, usize, FlowConnections)>,
     source: SendSource,
     sinks: Vec<ReceiveSink>,
     notes: Vec<Note>,
 }
 
-/// What a worker does with its connection.
+/// The task of a worker with its connection.
 enum FlowTask {
     Send(Arc<Socket>),
     Receive(Arc<Socket>, ReceiveSink),
     Probe(Arc<Socket>),
 }
 
-/// What a worker comes back with.
+/// The result of a worker.
 enum WorkerOutcome {
     Stream(FlowResult),
     Probe(ProbeResults),
@@ -283,7 +284,7 @@ impl Test for TcpLoadedTest {
     }
 }
 
-/// What the workers of a side count; the first, which is the load's where there is one, decides when the rate is steady.
+/// The counters of a side's workers. The first, the load's if there is one, decides when the rate is steady.
 fn counters(lanes: &[(FlowGroup, usize, FlowConnections)], side: Side) -> &'static [&'static str] {
     let sends = lanes.iter().any(|(lane, ..)| lane.sends(side));
     let receives = lanes.iter().any(|(lane, ..)| *lane != FlowGroup::Probe && !lane.sends(side));
@@ -295,7 +296,7 @@ fn counters(lanes: &[(FlowGroup, usize, FlowConnections)], side: Side) -> &'stat
     }
 }
 
-/// Watches the streams alone: what `TCP_INFO` says of a probe, the probe says better.
+/// Samples the streams only: the probe measures more than its own `TCP_INFO` would show.
 fn sampler(tasks: &[FlowTask], (sent, received): (usize, usize)) -> TcpInfoSampler {
     let stream = |task: &FlowTask| match task {
         FlowTask::Send(socket) => {
@@ -310,7 +311,7 @@ fn sampler(tasks: &[FlowTask], (sent, received): (usize, usize)) -> TcpInfoSampl
     TcpInfoSampler::new(&sockets).with_payload_counts(payload)
 }
 
-/// Adds what a worker came back with.
+/// Adds the result of a worker.
 fn add_outcome(record: &mut Record, outcome: WorkerOutcome) {
     match outcome {
         WorkerOutcome::Stream(told) => told.add_to(record),

@@ -1,7 +1,7 @@
-//! Probes over a connection of their own: sent by a schedule, whether those before are answered or not.
+//! Probes over a separate connection, sent on a schedule whether earlier ones are answered or not.
 //!
-//! A probe waits for no other one, so a path with a long queue is probed as often as an idle one, and every time counts from when
-//! the probe was to be sent. It knows nothing of the load beside it.
+//! A probe never waits for another one, so a path with a long queue is probed as often as an idle one, and every time counts from
+//! the scheduled send. This module knows nothing of the load.
 
 use std::collections::VecDeque;
 
@@ -22,48 +22,48 @@ use crate::{
     request_response::{connection::UNEXPECTED_MESSAGE, peer_timeout::PEER_CLOSED},
 };
 
-/// Bytes of a probe and of its answer: a number, and as much again for the alignment of whoever looks at a capture.
+/// The bytes of a probe and of its answer: a number, and as much padding for alignment in a packet capture.
 const PROBE: usize = 16;
-/// Probes without an answer at which no more are sent: a minute of a thousand per second.
+/// The number of unanswered probes at which sending stops: a minute at a thousand per second.
 const UNANSWERED_MAX: usize = 1 << 16;
-/// What is received at once.
+/// The size of a receive.
 const ROOM: usize = 4096;
-/// How soon a probe is tried again that the kernel did not take.
+/// The delay before a probe that the kernel did not take is retried.
 const BLOCKED: Nanos = Nanos::from_millis(1);
-/// How long the last answers may take, when the load has ended and its queue drains.
+/// How long the last answers may take after the load has ended, while its queue drains.
 const DRAIN_MAX: Nanos = Nanos::from_secs(3);
 
-/// What was learned of the probes of one trial.
+/// The results of the probes of one trial.
 #[derive(Debug, Default)]
 pub(super) struct ProbeResults {
-    /// From the intended start to the whole answer.
+    /// From the scheduled start to the whole answer.
     pub(super) response: Histogram,
-    /// From the intended start to the send.
+    /// From the scheduled start to the send.
     pub(super) lag: Histogram,
     pub(super) errors: ErrorCounts,
-    /// Those of the measured part that had no answer at the very end, or were never sent.
+    /// Probes of the measured part that had no answer at the very end, or were never sent.
     pub(super) n_unanswered: u64,
 }
 
-/// A probe under way.
+/// A probe in flight.
 #[derive(Debug, Clone, Copy)]
 struct PendingProbe {
     due: Nanos,
     is_measured: bool,
 }
 
-/// Why a connection with probes is left.
+/// Why a probe connection is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProbeFailure {
     Closed,
     UnexpectedAnswer,
 }
 
-/// The side that asks.
+/// The initiator of probes.
 pub(super) struct ProbeSender<'a> {
     worker: WorkerHandle<'a>,
     session: &'a TrialContext,
-    /// The place of the counter of answers.
+    /// The index of the counter of answers.
     counter: usize,
     schedule: ConstantRate,
     socket: &'a Socket,
@@ -71,7 +71,7 @@ pub(super) struct ProbeSender<'a> {
     n_sent: u64,
     /// When the measured part was first seen.
     measured_from: Option<Nanos>,
-    /// What of the last probe the kernel has not taken.
+    /// The part of the last probe that the kernel has not taken.
     unsent: ([u8; PROBE], usize),
     answers: AnswerReader,
     results: ProbeResults,
@@ -98,10 +98,10 @@ impl<'a> ProbeSender<'a> {
         }
     }
 
-    /// Probes until the trial is over and all that was asked is answered, or for a bounded time longer.
+    /// Sends probes until the trial is over and all are answered, or for a limited time longer.
     ///
     /// # Errors
-    /// The waiting itself: `epoll_pwait2`.
+    /// The wait itself fails: `epoll_pwait2`.
     pub(super) fn run(mut self) -> std::result::Result<ProbeResults, Error> {
         let cannot = |cause| Error::System { what: "wait for the answers to probes".to_owned(), cause };
         let (epoll, mut events) = (Epoll::new().map_err(cannot)?, ReadyList::with_capacity(1));
@@ -140,7 +140,7 @@ impl<'a> ProbeSender<'a> {
         Ok(self.finish())
     }
 
-    /// When the next probe is to be sent.
+    /// When the next probe is due.
     fn due(&self) -> Nanos {
         self.worker.start + self.schedule.at(self.n_sent)
     }
@@ -175,7 +175,7 @@ impl<'a> ProbeSender<'a> {
         Ok(())
     }
 
-    /// Whether the kernel has taken all of the last probe.
+    /// Sends the rest of the last probe. Returns whether the kernel has taken all of it.
     fn send_rest(&mut self) -> Result<bool> {
         while self.unsent.1 < PROBE {
             match socket::send(self.socket, &self.unsent.0[self.unsent.1..], Wait::Never)? {
@@ -186,7 +186,7 @@ impl<'a> ProbeSender<'a> {
         Ok(true)
     }
 
-    /// Takes all the answers that are there.
+    /// Reads all available answers.
     fn receive(&mut self) -> Result<Option<ProbeFailure>> {
         let mut room = [0; ROOM];
         while let Some(count) = socket::recv(self.socket, &mut room, Wait::Never)? {
@@ -209,11 +209,11 @@ impl<'a> ProbeSender<'a> {
         Ok(None)
     }
 
-    /// What was never answered, or never sent as this host had no time to, took at least until now.
+    /// Records probes that were never answered, or never sent because this host was too slow, with the time until now.
     fn finish(mut self) -> ProbeResults {
         let now = clock::now();
         let gap = self.schedule.at(1);
-        // The end of the measured part is seen up to one probe late, so the last one before it is nobody's miss.
+        // The end of the measured part is noticed up to one probe late, so the last probe before it does not count as missed.
         let end = self.measured_from.map_or(Nanos::ZERO, |from| from + self.session.phases.measure_ns).since(gap);
         while self.session.stop.state() != Stop::Abort && self.due() < end {
             self.results.lag.record((now - self.due()).0);
@@ -234,7 +234,7 @@ fn probe(number: u64) -> [u8; PROBE] {
     bytes
 }
 
-/// The stream of answers, which come in the order of the probes.
+/// Reads the stream of answers, which arrive in the order of the probes.
 #[derive(Debug, Default)]
 struct AnswerReader {
     n_whole: u64,
@@ -243,7 +243,7 @@ struct AnswerReader {
 }
 
 impl AnswerReader {
-    /// How many answers have become whole; nothing when one of them is not the answer that is due.
+    /// Returns how many answers are now complete; `None` if one of them is not the expected one.
     fn take(&mut self, bytes: &[u8]) -> Option<u64> {
         let (before, mut rest) = (self.n_whole, bytes);
         while !rest.is_empty() {
@@ -263,11 +263,11 @@ impl AnswerReader {
     }
 }
 
-/// Sends back what comes, until the other side ends or the trial is over.
+/// Echoes received bytes until the initiator ends or the trial is over.
 pub(super) fn respond((worker, counter): (WorkerHandle<'_>, usize), socket: &Socket) -> ProbeResults {
     let mut probes = ProbeResults::default();
     if let Err(error) = echo((worker, counter), socket)
-        // An initiator that goes with an answer under way, as at the end of a trial, counts it itself.
+        // An initiator that leaves before its last answers, as at the end of a trial, counts them itself.
         && !error.is_abandoned()
     {
         probes.errors.count(&error);

@@ -1,6 +1,6 @@
-//! One flow in the hands of its thread: when it ends, and how both sides know that all has arrived.
+//! One flow on its thread: when it ends, and how both sides know that all has arrived.
 //!
-//! The side that has had its time ends its direction; the other reads to the end and ends its own. How bytes are moved is `stream`'s.
+//! The sender closes its direction when its time is over; the receiver reads to the end and closes its own. `stream` moves the bytes.
 
 use std::{
     cell::{Cell, RefCell},
@@ -23,47 +23,47 @@ use crate::{
     stream::{ReceiveEnd, StreamControl, StreamReceiver, StreamSender, ZeroCopyCounts},
 };
 
-/// How long nothing may arrive of what is under way at the end, on any flow: on a slow path one of many waits for its turn.
+/// How long no bytes in flight may arrive at the end, on any flow: on a slow path one of many flows waits for its turn.
 const DRAIN_MAX: Nanos = Nanos::from_secs(3);
-/// How long it may take to arrive in all: less than a controller waits for the end of a role.
+/// How long their arrival may take in total: less than a controller waits for the end of a role.
 const DRAIN_LONGEST: Nanos = Nanos::from_secs(10);
-/// How many transfers there are before the sender looks whether the other side has had enough.
+/// The number of transfers between two checks of the sender whether the receiver has ended.
 const LOOK_EVERY: u32 = 16;
 
-/// One flow in the hands of its thread.
+/// One flow on its thread.
 pub(in crate::kinds) struct Flow<'a> {
     worker: WorkerHandle<'a>,
     session: &'a TrialContext,
     side: Side,
     socket: &'a Socket,
-    /// The place of its counter.
+    /// The index of its counter.
     counter: usize,
     n_transfers: Cell<u32>,
-    /// Whether a wait has passed since the sender looked: long enough for the other side to have ended.
+    /// Whether the sender has waited since its last check: long enough for the receiver to have ended.
     has_waited: Cell<bool>,
     n_bytes: Cell<u64>,
-    /// How the end arrives, once it is waited for.
+    /// The arrival of the last bytes, once it is awaited.
     drain: Cell<Option<Drain>>,
     last_moved: &'a LastMoved,
     is_cut: Cell<bool>,
     errors: RefCell<ErrorCounts>,
 }
 
-/// What a flow tells after its end.
+/// The results of a flow.
 #[derive(Debug, Default)]
 pub(in crate::kinds) struct FlowResult {
     pub(in crate::kinds) errors: ErrorCounts,
     /// Whether it was a sender.
     pub(in crate::kinds) sent: bool,
     pub(in crate::kinds) zero_copy: Option<ZeroCopyCounts>,
-    /// The time in which a sender's own schedule could not be kept.
+    /// The time for which a sender could not keep its own schedule.
     pub(in crate::kinds) unrecovered: Nanos,
-    /// Whether the rest was dropped that a slow path had not carried long after the end.
+    /// Whether the rest was dropped because a slow path had not carried it long after the end.
     is_cut: bool,
 }
 
 impl FlowResult {
-    /// Writes down what went wrong, and what was dropped behind the end.
+    /// Adds errors, and a note on data dropped after the end, to a record.
     pub(in crate::kinds) fn add_to(self, record: &mut Record) {
         const CUT: &str = "drain-cut";
         self.errors.add_to(record);
@@ -100,7 +100,7 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Sends until the trial is over, then until the receiver has it all.
+    /// Sends until the trial is over, then until the receiver has everything.
     pub(in crate::kinds) fn send(self, mut sending: StreamSender<'_>) -> FlowResult {
         let sent = sending.run(&SendControl(&self));
         let given_up = sending.schedule.map_or(Nanos::ZERO, |pace| pace.unrecovered());
@@ -119,7 +119,7 @@ impl<'a> Flow<'a> {
                 }
             }
         }
-        // A receiver that ended first has not told yet that it has everything.
+        // A receiver that ended first has not yet confirmed that it has everything.
         while self.is_unacknowledged() && !self.is_drain_over(self.n_acknowledged()) {
             clock::sleep_until(clock::now() + Nanos::from_millis(1));
         }
@@ -149,7 +149,7 @@ impl<'a> Flow<'a> {
         self.n_bytes.set(self.n_bytes.get() + bytes);
     }
 
-    /// Takes note of a broken connection; that long behind the end the other side may have dropped the rest.
+    /// Records a broken connection; this long after the end, the other side may have dropped the rest.
     fn record_error(&self, error: &fathom_sys::Error) {
         let earliest = self.session.start + self.session.phases.measure_ns + DRAIN_LONGEST;
         if error.is_abandoned() && clock::now() > earliest {
@@ -158,17 +158,17 @@ impl<'a> Flow<'a> {
         self.errors.borrow_mut().count(error);
     }
 
-    /// How much of what was sent has arrived.
+    /// The bytes that have arrived.
     fn n_acknowledged(&self) -> u64 {
         TcpInfo::of(self.socket).ok().and_then(|info| info.bytes_acked).unwrap_or_default().0
     }
 
-    /// Tells the other side that nothing more comes; an already broken connection needs no telling.
+    /// Tells the peer that nothing more follows; an already broken connection does not need it.
     fn half_close(&self) {
         let _ = self.socket.shutdown(Shutdown::Write);
     }
 
-    /// Whether both sides have ended and the end of this one has yet to be acknowledged.
+    /// Whether both sides have ended and the end of this side is not acknowledged yet.
     fn is_unacknowledged(&self) -> bool {
         TcpInfo::of(self.socket).is_ok_and(|info| info.state == TcpState::LastAck)
     }
@@ -177,7 +177,7 @@ impl<'a> Flow<'a> {
         matches!(socket::recv(self.socket, &mut [0; 64], Wait::Never), Ok(Some(0)) | Err(_))
     }
 
-    /// A segment that is sent again and again without an answer is the sign of a path that lost its way, or its larger packets.
+    /// A segment that is retransmitted without an answer indicates a path that has failed, or that drops its larger packets.
     fn stall_reason(&self) -> String {
         match TcpInfo::of(self.socket) {
             Ok(info) if info.unacked > 0 && info.retransmits > 0 => format!(
@@ -188,7 +188,7 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Whether to give up on the end of a stream: aborted, nothing moves any more, or it takes too long although it does.
+    /// Whether to give up on the end of a stream: on an abort, if nothing moves any more, or if it moves for too long.
     fn is_drain_over(&self, n_moved: u64) -> bool {
         let now = clock::now();
         let mut drain = self.drain.get().unwrap_or_else(|| Drain::new(n_moved, now, self.last_moved));
@@ -201,23 +201,23 @@ impl<'a> Flow<'a> {
         }
         let is_aborted = self.session.stop.state() == Stop::Abort;
         if is_aborted || left == Some(DrainFailure::TooSlow) {
-            // Without a reset the kernel would go on sending what it has.
+            // Without a reset the kernel would continue to send its data.
             let _ = socket::set_reset_on_close(self.socket);
         }
         is_aborted || left.is_some()
     }
 }
 
-/// What is given up behind the end of a stream.
+/// Why the end of a stream is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DrainFailure {
     /// Nothing moves any more.
     Stalled,
-    /// It moves, but for too long.
+    /// It moves, but takes too long.
     TooSlow,
 }
 
-/// When bytes last moved behind the end, on any flow of a side.
+/// When bytes last moved after the end, on any flow of a side.
 #[derive(Debug, Default)]
 pub(in crate::kinds) struct LastMoved(AtomicU64);
 
@@ -231,7 +231,7 @@ impl LastMoved {
     }
 }
 
-/// How what is under way at the end arrives on one flow.
+/// The arrival of one flow's last bytes.
 #[derive(Debug, Clone, Copy)]
 struct Drain {
     begin: Nanos,
@@ -244,7 +244,7 @@ impl Drain {
         Self { begin, n_moved }
     }
 
-    /// Takes note of how much has moved by now; whether the rest is to be given up.
+    /// Updates the number of moved bytes. Returns whether and why to give up the rest.
     fn update(&mut self, n_moved: u64, now: Nanos, last_moved: &LastMoved) -> Option<DrainFailure> {
         if n_moved > self.n_moved {
             self.n_moved = n_moved;
@@ -257,7 +257,7 @@ impl Drain {
     }
 }
 
-/// The account of a flow that sends.
+/// The control of a flow that sends.
 struct SendControl<'a, 'b>(&'a Flow<'b>);
 
 impl StreamControl for SendControl<'_, '_> {
@@ -270,7 +270,7 @@ impl StreamControl for SendControl<'_, '_> {
         self.0.has_waited.set(true);
     }
 
-    /// A responder is not told by its own clock: it looks from time to time whether the other side has had enough.
+    /// A responder does not end by its own clock: it checks from time to time whether the receiver has ended.
     fn is_over(&self) -> bool {
         let flow = self.0;
         let is_time = flow.has_waited.take() || flow.n_transfers.get().is_multiple_of(LOOK_EVERY);
@@ -278,7 +278,7 @@ impl StreamControl for SendControl<'_, '_> {
     }
 }
 
-/// The account of a flow that receives.
+/// The control of a flow that receives.
 struct ReceiveControl<'a, 'b>(&'a Flow<'b>);
 
 impl StreamControl for ReceiveControl<'_, '_> {
@@ -286,7 +286,7 @@ impl StreamControl for ReceiveControl<'_, '_> {
         self.0.count(bytes);
     }
 
-    /// The time is over for the sender first: what it has sent is still received.
+    /// The sender's time is over first: its bytes in flight are still received.
     fn is_over(&self) -> bool {
         let flow = self.0;
         if !flow.worker.is_over() {
@@ -311,7 +311,7 @@ mod tests {
         stream::{SendSource, tests::pair},
     };
 
-    /// A receiver whose kernel drops segments of more than 500 bytes, as a path does that has lost their error messages.
+    /// Makes the receiver's kernel drop segments of more than 500 bytes, like a path that drops large packets without an ICMP error.
     fn drop_large_segments(receiver: &Socket) {
         let load_length = SockFilter::new(0x80, 0, 0, 0);
         let if_more_skip_one = SockFilter::new(0x25, 1, 0, 500);

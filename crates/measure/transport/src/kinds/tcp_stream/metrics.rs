@@ -1,4 +1,4 @@
-//! What streams are measured by, one way and both ways.
+//! The metrics of streams, one way and both ways.
 
 use fathom_model::{
     Better, Derivation, Metric, Side, Unit,
@@ -101,7 +101,7 @@ const fn missing(sender: Side, receiver: Side) -> Derivation {
 const HERE: Side = Side::Initiator;
 const THERE: Side = Side::Responder;
 
-/// Up is what the initiator sends, down what it receives.
+/// Up is the initiator's sending direction, down the other.
 pub(super) const BOTH: [Metric; 11] = [
     own(MetricName("throughput_bps", "goodput, both ways"), GOODPUT, Derivation::rate_of_both(count::BYTES_RECEIVED)),
     own(MetricName("throughput_bps_up", "goodput up"), GOODPUT, Derivation::rate(THERE, count::BYTES_RECEIVED)),

@@ -1,8 +1,8 @@
-//! How fast TCP carries a stream of bytes.
+//! The rate at which TCP carries a stream of bytes.
 //!
-//! One blocking thread per flow. The sender ends its direction when the trial is over, the receiver reads to the end, so all that
-//! was sent is received before either side comes back. It knows nothing of what limits the rate; `TCP_INFO` of every flow is
-//! recorded for those who ask.
+//! One blocking thread per flow. The sender closes its direction when the trial is over and the receiver reads to the end, so all
+//! sent data is received before either side returns. This module does not determine what limits the rate; it records `TCP_INFO`
+//! of every flow for analysis.
 
 pub(super) mod flow;
 mod metrics;
@@ -41,7 +41,7 @@ use crate::{
     tcp_sampler::{PayloadCount, TcpInfoSampler},
 };
 
-/// Which way the bytes flow, seen from the initiator.
+/// The direction of the bytes, seen from the initiator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Direction {
     Up,
@@ -49,7 +49,7 @@ enum Direction {
     Both,
 }
 
-/// A stream one way or both; each is a kind of its own because its metrics come from other sides.
+/// A stream one way or both ways. Each is a kind of its own because its metrics come from other sides.
 pub(crate) struct TcpStream {
     name: &'static str,
     direction: Direction,
@@ -72,7 +72,7 @@ pub(crate) const DOWN: TcpStream = TcpStream {
 pub(crate) const BOTH: TcpStream =
     TcpStream { name: "tcp_stream_both", direction: Direction::Both, metrics: &metrics::BOTH };
 
-/// The bounds of a write that is as long as what is due in a millisecond.
+/// The lower bound of a write that is as long as the bytes due in a millisecond.
 const WRITE_PACED_MIN: f64 = 1448.0;
 
 const WRITE: OptionDoc = OptionDoc {
@@ -225,7 +225,7 @@ impl TestKind for TcpStream {
             lanes.push((*lane, opening));
         }
         let n_received = lanes.iter().filter(|(lane, _)| !lane.sends(role.side)).count() * n_flows;
-        // Senders read one buffer; receivers write to one each.
+        // Senders read from one shared buffer; each receiver writes to its own.
         let rooms = (0..n_received).map(|_| demand.sink(role.seed)).collect();
         let source = demand.source(role.seed)?;
         Ok(Box::new(TcpStreamTest { role, n_flows, config: demand, groups: lanes, source, sinks: rooms, notes }))
@@ -242,16 +242,16 @@ impl TcpStream {
     }
 }
 
-/// The flows of one direction: connections of their own, so that what one direction sends back are acknowledgements only.
+/// The flows of one direction. Each direction has its own connections, so that its reverse path carries acknowledgements only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FlowGroup {
     Up,
     Down,
-    /// Down, at a second address of the responder: a connection must tell by where it came in which way it goes.
+    /// Down, at a second address of the responder: the listener tells the direction of an incoming connection.
     SecondDown,
 }
 
-/// The keys of the responder's addresses in its endpoints: that of every lane alone, and that of the second one.
+/// The keys of the responder's addresses in its endpoints: the address of a single group, and that of the second one.
 const ADDRESS: &str = "address";
 const ADDRESS_DOWN: &str = "address_down";
 
@@ -260,7 +260,7 @@ impl FlowGroup {
         (self == Self::Up) == (side == Side::Initiator)
     }
 
-    /// The role with which the connections of this lane are opened.
+    /// The role with which the connections of this group are opened.
     fn role(self, role: &Role) -> Result<Role, Error> {
         let mut role = role.clone();
         if self != Self::SecondDown {
@@ -282,7 +282,7 @@ fn share_of(rate: BitsPerSec, n_flows: usize) -> Option<BitsPerSec> {
     BitsPerSec::new(rate.get() / approximate(u64::try_from(n_flows).unwrap_or(1)))
 }
 
-/// What is asked of every flow.
+/// The settings of every flow.
 #[derive(Debug, Clone)]
 struct StreamConfig {
     send_method: String,
@@ -290,7 +290,7 @@ struct StreamConfig {
     write: usize,
     low_watermark: Option<Bytes>,
     rate: Option<BitsPerSec>,
-    /// What each flow may send.
+    /// The bytes that each flow may send.
     budgets: Option<Vec<u64>>,
 }
 
@@ -359,7 +359,7 @@ impl StreamConfig {
         receiving
     }
 
-    /// The sender of a flow, by the flow's number in its lane.
+    /// The sender of a flow, by the flow's number in its group.
     fn sender<'a>(
         &self,
         (socket, source): (&'a Socket, &'a SendSource),
@@ -376,7 +376,7 @@ impl StreamConfig {
     }
 }
 
-/// A number in as many whole parts as even as they go.
+/// Splits a number into whole parts that are as even as possible.
 fn shares(whole: u64, n_parts: usize) -> Vec<u64> {
     let n = u64::try_from(n_parts).unwrap_or(u64::MAX).max(1);
     (0..n).map(|idx| whole / n + u64::from(idx < whole % n)).collect()
@@ -392,12 +392,12 @@ struct TcpStreamTest {
     notes: Vec<Note>,
 }
 
-/// A connection, and what is done with it.
+/// A connection and its task.
 struct FlowTask {
     socket: Arc<Socket>,
-    /// Its number in its lane.
+    /// Its number in its group.
     idx: usize,
-    /// Where what arrives goes; nothing for a flow that sends.
+    /// The destination of received bytes; `None` for a flow that sends.
     sink: Option<ReceiveSink>,
 }
 
@@ -451,14 +451,14 @@ impl Test for TcpStreamTest {
     }
 }
 
-/// The bytes end the trial, unless the time was over before; what was on its way then is no part of it.
+/// The bytes end the trial, unless the time was over before; data in flight at that time is not part of it.
 fn measure_all(record: &mut Record, ended: Nanos) {
     let over = record.measured_ns.1;
     record.measure_until(ended);
     record.measured_ns.1 = over.min(ended);
 }
 
-/// What the workers of a side count; the first decides when the rate is steady.
+/// The counters of a side's workers; the first decides when the rate is steady.
 fn counters(lanes: &[(FlowGroup, FlowConnections)], side: Side) -> &'static [&'static str] {
     let sends = lanes.iter().any(|(lane, _)| lane.sends(side));
     let receives = lanes.iter().any(|(lane, _)| !lane.sends(side));
@@ -479,7 +479,7 @@ fn sampler(tasks: &[FlowTask], (sent, received): (usize, usize)) -> TcpInfoSampl
 }
 
 impl StreamConfig {
-    /// What the flows told, the totals that follow from others, and what was not as it was asked.
+    /// Records the results of the flows, the totals derived from others, and notes on deviations from the request.
     fn record_results(&self, record: &mut Record, told: Vec<FlowResult>) {
         let given_up = told.iter().map(|told| told.unrecovered).max().unwrap_or_default();
         let uncopied = told.iter().filter_map(|told| told.zero_copy).reduce(ZeroCopyCounts::merge);

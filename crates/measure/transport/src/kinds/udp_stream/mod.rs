@@ -1,7 +1,7 @@
-//! How many datagrams arrive of a stream, and what became of the others.
+//! The share of a stream's datagrams that arrives, and the outcome of the others.
 //!
-//! One thread and one pair of sockets per flow; batches in every call. The receiver counts each number once, so that
-//! sent = received + lost holds exactly after the drain, and asks its socket how many of the lost ones it dropped itself.
+//! One thread and one pair of sockets per flow; batches in every call. The receiver counts each number once, so that sent =
+//! received + lost holds exactly after the drain, and asks its socket how many of the lost ones it dropped itself.
 
 use std::net::SocketAddr;
 
@@ -26,14 +26,14 @@ mod receiver;
 mod sender;
 mod settings;
 
-/// Which way the datagrams go, seen from the initiator.
+/// The direction of the datagrams, seen from the initiator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Direction {
     Up,
     Down,
 }
 
-/// A stream one way; the other way is another kind because its metrics come from other sides.
+/// A stream in one direction. The other direction is a kind of its own because its metrics come from other sides.
 pub(crate) struct UdpStream {
     name: &'static str,
     direction: Direction,
@@ -51,18 +51,18 @@ pub(crate) const DOWN: UdpStream = UdpStream {
 };
 
 const SOURCE: &str = "docs/methods/udp_stream.md";
-/// Arrived too far behind the newest to be told from a duplicate.
+/// Datagrams too far behind the newest to be distinguished from duplicates.
 const LATE: &str = "late";
-/// Datagrams of somebody else that came to our sockets.
+/// Datagrams of other senders that arrived at the test's sockets.
 const FOREIGN: &str = "strangers";
-/// What the kernel delivered, where it may join several datagrams to one message.
+/// Messages from the kernel, which may join several datagrams to one message.
 const MESSAGES_RECEIVED: &str = "messages_received";
 /// Distributions of the receiver.
 const LOSS_BURST: &str = "loss_burst_datagrams";
 const REORDERING_EXTENT: &str = "reordering_extent_datagrams";
 const IPDV: &str = "ipdv_ns";
 const ONE_WAY_DELAY: &str = "one_way_delay_ns";
-/// The most that one-way delays can be wrong, because two clocks were compared; zero where both ends read one clock.
+/// The largest error of one-way delays, from the comparison of two clocks; zero if both ends use one clock.
 const ONE_WAY_DELAY_ERROR: &str = "one_way_delay_error_ns";
 
 const RFC_IPDV: &str = "RFC 5481 section 4.1";
@@ -72,7 +72,6 @@ const PPS: UnitAndSense = UnitAndSense(Unit::FramesPerSec, Better::Higher);
 const COUNT: UnitAndSense = UnitAndSense(Unit::Count, Better::Lower);
 const BITS: UnitAndSense = UnitAndSense(Unit::BitsPerSec, Better::Higher);
 
-/// A span of time.
 const fn span(named: MetricName, source: &'static str, from: Derivation) -> Metric {
     Metric::of(named, UnitAndSense::TIME, source, from)
 }
@@ -112,14 +111,14 @@ const fn metrics(sender: Side, receiver: Side) -> [Metric; 14] {
     ]
 }
 
-/// The key of the responder's addresses, one per flow, with commas between.
+/// The key of the responder's addresses, one per flow, separated by commas.
 const ADDRESSES: &str = "addresses";
-/// How often the end is marked, because a mark may be lost as well.
+/// The number of end marks, because a mark may be lost as well.
 const END_MARKS: u32 = 10;
-/// The distance of two end marks.
+/// The interval between two end marks.
 const END_MARK_GAP: Nanos = Nanos::from_millis(5);
 
-/// What both sides have in hand.
+/// The configuration of both sides.
 struct UdpStreamConfig {
     kind: &'static str,
     role: Role,
@@ -129,7 +128,7 @@ struct UdpStreamConfig {
 }
 
 impl UdpStreamConfig {
-    /// Opens a socket with what was asked of all.
+    /// Opens a socket with the options of all sockets.
     fn open(&mut self, at: SocketAddr) -> Result<Socket, Error> {
         let (socket, notes) = self.options.bind_udp(at)?;
         self.notes = notes;
@@ -137,7 +136,7 @@ impl UdpStreamConfig {
         Ok(socket)
     }
 
-    /// A socket for each flow: bound, and the initiator's connected to what the responder told.
+    /// Opens a socket for each flow: bound, and on the initiator connected to the responder's address.
     fn open_all(&mut self) -> Result<Vec<Socket>, Error> {
         let n_flows = crate::options::flows_and_workers(&self.role).0;
         if self.role.side == Side::Responder { self.bind_all(n_flows) } else { self.connect_all(n_flows) }
@@ -172,7 +171,7 @@ impl UdpStreamConfig {
         self.options.targets(&told)?.iter().enumerate().map(connect).collect()
     }
 
-    /// What the initiator is told: the responder's own addresses.
+    /// The endpoints for the initiator: the responder's own addresses.
     fn endpoints<'a>(&self, sockets: impl Iterator<Item = &'a Socket>) -> Endpoints {
         if self.role.side == Side::Initiator {
             return Endpoints::new();

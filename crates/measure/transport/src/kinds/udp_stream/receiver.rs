@@ -1,4 +1,4 @@
-//! The side that receives.
+//! The receiving side.
 
 use std::net::SocketAddr;
 
@@ -26,22 +26,22 @@ use crate::{
     options::SocketOptions,
 };
 
-/// What a worker counts, first what is shown live: the first metric's counter; [`Flow::count`] knows the order.
+/// The counters of a worker. The first, the counter of the first metric, is shown live; [`Flow::count`] uses this order.
 const COUNTERS: &[&str] = &[count::BYTES_RECEIVED, count::RECEIVED, count::DUPLICATES, count::REORDERED, LATE, FOREIGN];
-/// How long after the end a flow may go on arriving.
+/// How long after the end a flow may continue to arrive.
 const DRAIN_MAX: Nanos = Nanos::from_millis(500);
-/// How long a receiver sleeps that has nearly nothing to do: at a million per second, 50 datagrams, of which any buffer holds more.
+/// How long an almost idle receiver sleeps: at a million datagrams per second this is 50, for which any buffer has room.
 ///
-/// A thread that waits in the socket is woken for each datagram, by the processor that delivers it: on one machine the sender's.
+/// A thread that waits in the socket is woken for each datagram, by the processor that delivers it: on one machine that is the sender's.
 const NAP: Nanos = Nanos::from_micros(50);
-/// What is nearly nothing.
+/// At most this many datagrams in a step count as almost idle.
 const IDLE_BATCH: u64 = 8;
 /// The quantile of the one-way delay that is a metric.
 const DELAY_QUANTILE: f64 = 0.99;
-/// How long a receiver waits before it says again where it is; each time twice as long, up to `BLOCKING_TIMEOUT`.
+/// How long a receiver waits before it repeats its hello; doubled each time, up to `BLOCKING_TIMEOUT`.
 const HELLO_INTERVAL: Nanos = Nanos::from_millis(10);
 
-/// One side that receives, ready to start.
+/// The receiving side, ready to start.
 pub(super) struct UdpStreamReceiver {
     config: UdpStreamConfig,
     flows: Vec<(Socket, ReceiveBatch)>,
@@ -117,7 +117,7 @@ fn own_clocks() -> ClockOffset {
     ClockOffset::between(clock::now, clock::wall)
 }
 
-/// What all flows together left.
+/// The totals of all flows.
 #[derive(Default)]
 struct FlowTotals {
     dropped: u64,
@@ -143,7 +143,7 @@ impl FlowTotals {
     fn write(self, stream: &mut UdpStreamConfig, record: &mut Record, peer: Option<PeerClock>) {
         record.totals.insert(count::SOCKET_DROPPED.to_owned(), self.dropped);
         if stream.shape.is_unnumbered() {
-            // What cannot be known is not zero.
+            // Unknown values are removed, not reported as zero.
             for name in [count::DUPLICATES, count::REORDERED, LATE] {
                 record.totals.remove(name);
                 record.timeline.counters.remove(name);
@@ -178,7 +178,7 @@ impl FlowTotals {
     }
 }
 
-/// How wrong one-way delays can be, or why they say nothing.
+/// The possible error of one-way delays, or the reason why they are meaningless.
 fn delay_error(delay: &Histogram, peer: Option<PeerClock>) -> Result<Nanos, String> {
     let peer = peer.ok_or("the clock of the other end is not known, or that of this end was set during the trial")?;
     let error = peer.error_until(clock::now());
@@ -191,7 +191,7 @@ fn delay_error(delay: &Histogram, peer: Option<PeerClock>) -> Result<Nanos, Stri
     }
 }
 
-/// One flow in the hands of its thread.
+/// One flow on its thread.
 struct Flow<'a> {
     worker: WorkerHandle<'a>,
     session: &'a TrialContext,
@@ -199,20 +199,20 @@ struct Flow<'a> {
     token: FlowToken,
     socket: &'a Socket,
     options: &'a SocketOptions,
-    /// A buffer holds only few super-buffers, so who receives those does not sleep.
+    /// A buffer holds only few super-buffers, so their receiver does not sleep.
     naps: bool,
     errors: ErrorCounts,
 }
 
 impl Flow<'_> {
-    /// Receives until nothing more comes after the end.
+    /// Receives until nothing more arrives after the end.
     fn receive(mut self, mut receiver: Receiver<'_, FathomCodec>) -> (Option<ReceiverSummary>, ErrorCounts) {
         let (mut has_found, mut has_ended, mut over_since) = (false, false, None);
         loop {
             let part = if self.worker.phase() == Phase::WarmUp { StreamPhase::WarmUp } else { StreamPhase::Measured };
             match self.send_hello(&receiver).and_then(|()| receiver.step(Wait::Block, part)) {
                 Ok(Some(arrived)) => {
-                    // With a stranger's datagram among them, whose address it is that is known cannot be told.
+                    // If a datagram of another sender is among them, it is unknown whose address is reported.
                     if !has_found && arrived.counts.received > 0 && arrived.n_foreign == 0 {
                         has_found = true;
                         self.connect_to_sender(&receiver);
@@ -225,7 +225,7 @@ impl Flow<'_> {
                         clock::sleep_until(clock::now() + NAP);
                     }
                 }
-                // A sender that has gone no longer hears that its mark was seen.
+                // A sender that has left cannot receive the acknowledgement of its mark any more.
                 Ok(None) | Err(_) if has_ended => break,
                 Ok(None) => {
                     if self.worker.is_over() && self.side == Side::Responder {
@@ -248,9 +248,9 @@ impl Flow<'_> {
         (receipts, self.errors)
     }
 
-    /// Says where an initiator is, and proves it, until the stream is there.
+    /// Sends hellos and answers challenges, as an initiator, until the stream arrives.
     ///
-    /// What is not a challenge is left in the socket, because it is counted with the stream.
+    /// Only challenges are read from the socket; everything else is counted with the stream.
     fn send_hello(&self, receiver: &Receiver<'_, FathomCodec>) -> fathom_sys::Result<()> {
         let mut wait = HELLO_INTERVAL;
         while self.side == Side::Initiator && receiver.next() == 0 && !self.worker.is_over() {
@@ -272,22 +272,22 @@ impl Flow<'_> {
         Ok(())
     }
 
-    /// Makes the most of the first datagram: it says where the sender is, and that the sender knows where we are.
+    /// Uses the first datagram: it shows the sender's address, and that the sender knows this address.
     fn connect_to_sender(&self, receiver: &Receiver<'_, FathomCodec>) {
         match (self.side, receiver.source()) {
             (Side::Initiator, _) => self.wait_at_most(BLOCKING_TIMEOUT),
-            // To a connected socket the kernel delivers without looking for a route each time; without it all is the same.
+            // The kernel delivers to a connected socket without a route lookup each time; the results are the same without it.
             (Side::Responder, Some(sender)) => self.connect_to(sender),
             (Side::Responder, None) => {}
         }
     }
 
-    /// Speaks with that sender only; when it fails, the sender marks the end once more.
+    /// Connects the socket to that sender; if this fails, the sender repeats its end mark.
     fn connect_to(&self, sender: SocketAddr) {
         let _ = self.options.destination(sender).and_then(|sender| socket::associate(self.socket, &sender));
     }
 
-    /// Whether to wait no longer after the end of the phases; a sender at the other end is told that it was enough.
+    /// Whether to stop waiting after the end of the phases; asks a remote sender to stop.
     fn is_drained(&self, has_ended: bool, since: &mut Option<(Nanos, Nanos)>) -> bool {
         let now = clock::now();
         let (begin, said) = since.get_or_insert((now, Nanos::ZERO));
@@ -301,7 +301,7 @@ impl Flow<'_> {
         false
     }
 
-    /// Tells the sender that a mark was seen, and waits only shortly from now on.
+    /// Tells the sender that a mark was received, and shortens the waits from now on.
     fn acknowledge(&self, receiver: &Receiver<'_, FathomCodec>) {
         if self.side == Side::Initiator {
             self.send_message(ControlMessage::EndAck);
@@ -312,12 +312,12 @@ impl Flow<'_> {
         self.wait_at_most(END_MARK_GAP * 4);
     }
 
-    /// Says something to the sender; what is lost on the way is said again by the one who misses its effect.
+    /// Sends a message to the sender. If it is lost, the side that misses its effect repeats it.
     fn send_message(&self, message: ControlMessage) {
         let _ = self.socket.send(&self.token.message(message));
     }
 
-    /// Bounds a wait; when that fails, the wait is a little longer.
+    /// Limits a wait; if this fails, the wait is a little longer.
     fn wait_at_most(&self, span: Nanos) {
         let _ = socket::set_timeout(self.socket, span);
     }

@@ -1,4 +1,4 @@
-//! The side that sends.
+//! The sending side.
 
 use fathom_engine::{Error, Phase, Stop, Test, TrialContext, WorkerHandle, WorkerPool};
 use fathom_model::{Endpoints, Record, Side, names::count, units::Nanos};
@@ -18,12 +18,12 @@ use crate::{
     traffic::{FlowIndex, Schedule},
 };
 
-/// What a worker counts; in the order of `count_step`.
+/// The counters of a worker, in the order of `count_step`.
 const COUNTERS: &[&str] = &[count::SENT, count::BYTES_SENT, count::SEND_REFUSED];
-/// How often a responder looks whether the receiver has had enough.
+/// The interval at which a responder checks whether the receiver has had enough.
 const LOOK_EVERY: Nanos = Nanos::from_millis(5);
 
-/// One side that sends, ready to start.
+/// The sending side, ready to start.
 pub(super) struct UdpStreamSender {
     config: UdpStreamConfig,
     flows: Vec<(Socket, SendBuffers)>,
@@ -98,7 +98,7 @@ impl Test for UdpStreamSender {
     }
 }
 
-/// Says how the datagrams were handed to the kernel, where that was not each alone.
+/// Notes how the datagrams were handed to the kernel, unless each was a message of its own.
 fn note_offload(stream: &mut UdpStreamConfig, segments: usize, refusal: Option<String>) {
     if segments > 1 {
         let text = format!(
@@ -121,7 +121,7 @@ fn note_offload(stream: &mut UdpStreamConfig, segments: usize, refusal: Option<S
     }
 }
 
-/// One flow in the hands of its thread.
+/// One flow on its thread.
 struct Flow<'a> {
     worker: WorkerHandle<'a>,
     session: &'a TrialContext,
@@ -132,7 +132,7 @@ struct Flow<'a> {
 }
 
 impl Flow<'_> {
-    /// Sends until the end, and says how it went; nothing when no receiver came.
+    /// Sends until the end and returns the results; `None` if no receiver appeared.
     fn send(
         mut self,
         socket: &Socket,
@@ -155,7 +155,7 @@ impl Flow<'_> {
                     } else {
                         self.errors.count(&error);
                     }
-                    // A firewall or a route may come to let through what it does not now; other errors stay.
+                    // A firewall or a route may start to let datagrams through; other errors are permanent.
                     if !is_transient(&error) {
                         break;
                     }
@@ -183,7 +183,7 @@ impl Flow<'_> {
         }
     }
 
-    /// Waits until the receiver says where it is and proves it, and connects to it.
+    /// Waits until the receiver reports and proves its address, and connects to it.
     fn find_receiver(&mut self, socket: &Socket) -> bool {
         let challenges = Challenges::default();
         while !self.worker.is_over() {
@@ -216,9 +216,9 @@ impl Flow<'_> {
         false
     }
 
-    /// Marks the end until the receiver has said that it saw a mark, or often enough.
+    /// Sends end marks until the receiver acknowledges one, or until the limit is reached.
     ///
-    /// Marks are numbered and counted as the others are, so that one that is dropped does not upset the account.
+    /// Marks are numbered and counted like other datagrams, so that a dropped mark does not upset the accounting.
     fn mark_end(&mut self, socket: &Socket, sender: &mut Sender<'_, FathomCodec>) {
         if let Err(error) = socket::set_timeout(socket, END_MARK_GAP) {
             self.errors.count(&error);
@@ -232,7 +232,7 @@ impl Flow<'_> {
                 Err(_) => return,
             }
             let marked = clock::now();
-            // What the receiver said before is still in the queue.
+            // Earlier messages of the receiver are still in the queue.
             while clock::now() - marked < END_MARK_GAP {
                 match next_message(socket, self.token, Wait::Block) {
                     Some(ControlMessage::EndAck) => return,
@@ -244,15 +244,15 @@ impl Flow<'_> {
     }
 }
 
-/// What the receiver says next; nothing when it says nothing in time.
+/// The next message of the receiver; `None` if none arrives in time.
 fn next_message(socket: &Socket, token: FlowToken, wait: Wait) -> Option<ControlMessage> {
     let mut room = [0; MESSAGE_LEN + 1];
-    // An error of the socket shows at the next send as well.
+    // An error of the socket also shows at the next send.
     let n = socket::recv(socket, &mut room, wait).ok()??;
     token.read_message(&room[..n])
 }
 
-/// Whether the same call may succeed when it is made again.
+/// Whether the same call may succeed later.
 fn is_transient(error: &fathom_sys::Error) -> bool {
     use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, PermissionDenied};
     matches!(error.source.kind(), PermissionDenied | HostUnreachable | NetworkUnreachable)

@@ -1,4 +1,4 @@
-//! The options of a stream of datagrams, and what follows from them.
+//! The options of a stream of datagrams, and the values derived from them.
 
 use fathom_engine::Error;
 use fathom_model::{
@@ -61,20 +61,20 @@ const OFFLOAD: OptionDoc = OptionDoc {
 pub(super) const OPTIONS: &[OptionDoc] =
     &[FLOWS, SIZE, MIX, RATE, PPS_RATE, TRAFFIC, BATCH, OFFLOAD, BUFFER, DSCP, FLOW_LABEL, SOURCE, DEVICE, PORT];
 
-/// What is sent, as it was asked for.
+/// The requested stream.
 #[derive(Debug, Clone)]
 pub(super) struct StreamShape {
     pub(super) sizes: DatagramSizes,
-    /// Most messages in one call.
+    /// The most messages in one call.
     pub(super) n_messages: usize,
     pub(super) traffic: TrafficPattern,
     /// The rate of each flow.
     pub(super) per_flow: Option<PerSec>,
-    /// How datagrams are handed to the kernel, and taken from it.
+    /// How datagrams are handed to the kernel, and how they are received from it.
     pub(super) offload: (OffloadMode, OffloadMode),
 }
 
-/// An option that is wrong, with what would be right.
+/// The error of an invalid option, with the valid values.
 fn invalid_traffic(option: &OptionDoc, cause: TrafficError, given: &str) -> Error {
     SettingError::NotAllowed { name: option.name.to_owned(), expected: cause.to_string(), given: given.to_owned() }
         .into()

@@ -1,4 +1,4 @@
-//! The side that asks: a connected socket per flow, with one request under way on each.
+//! The initiator: a connected socket per flow, with one request in flight on each.
 
 use fathom_engine::{
     Batching, Error, LoadModel, Stop, Test, TrialContext, WorkerHandle, WorkerPool,
@@ -27,12 +27,11 @@ use crate::{
 
 /// The longest wait for last answers: they are a small part of all.
 const DRAIN_MAX: Nanos = Nanos::from_secs(1);
-/// So many looks without success go by before a spinning worker looks at the clock.
+/// Unsuccessful polls between two clock reads of a spinning worker.
 const SPINS_PER_CHECK: u32 = 64;
-/// Answers that a flow may take in one turn: one that is flooded does not keep the others waiting.
+/// The most answers that a flow may read in one turn, so that a flooded flow does not delay the others.
 const ANSWERS_PER_POLL: usize = 16;
 
-/// The initiator, ready to start.
 pub(super) struct UdpRrInitiator {
     config: UdpRrConfig,
     sockets: Vec<Socket>,
@@ -91,27 +90,27 @@ impl Test for UdpRrInitiator {
     }
 }
 
-/// A socket and its request under way.
+/// A socket and its request in flight.
 struct Flow {
     socket: Socket,
     /// The number of the last request.
     number: u64,
     pending: Option<PendingRequest>,
-    /// The number of the request that was last sent again behind the return of a challenge.
+    /// The number of the last request that was repeated after a returned challenge.
     repeated: u64,
 }
 
-/// What became of a look for an answer.
+/// The result of a poll for an answer.
 enum PollResult {
-    /// The answer that was due.
+    /// The expected answer.
     Answer,
-    /// Something else was there.
+    /// Something else.
     Other,
-    /// Nothing was there.
+    /// Nothing.
     Nothing,
 }
 
-/// The number of a challenge, which its return has too.
+/// The number of a challenge, which is returned with it.
 fn challenge(datagram: &[u8]) -> Option<u64> {
     let number = u64::from_be_bytes(datagram.try_into().ok()?);
     (datagram[0] == CHALLENGE).then_some(number)
@@ -123,7 +122,7 @@ struct UdpInitiatorWorker<'a> {
     session: &'a TrialContext,
     recorder: RrRecorder<'a>,
     flows: Vec<Flow>,
-    /// For each class the request, whose header is written anew each time.
+    /// The request of each class; its header is rewritten for each send.
     requests: Vec<Vec<u8>>,
     room: Vec<u8>,
     /// The starts of an open load.
@@ -148,7 +147,7 @@ impl<'a> UdpInitiatorWorker<'a> {
             free: (0..sockets.len()).rev().collect(),
             flows: sockets.into_iter().map(|socket| Flow { socket, number: 0, pending: None, repeated: 0 }).collect(),
             requests: terms.sizes.messages(Side::Initiator, terms.role.seed),
-            // A byte more than there may be, so that too much is noticed.
+            // One byte more than a valid answer, so that excess data is noticed.
             room: vec![0; terms.sizes.longest_response() + 1],
             schedule: arrivals.map(|arrivals| OpenSchedule::new(worker.start, [arrivals], Pacing::Precise)),
             n_drawn: worker.idx.wrapping_mul(7919),
@@ -157,7 +156,7 @@ impl<'a> UdpInitiatorWorker<'a> {
         }
     }
 
-    /// Sends the next request of a flow; one that the kernel does not take is lost like any other.
+    /// Sends the next request of a flow; a request that the kernel does not take is lost like any other.
     #[inline]
     fn send_request(&mut self, idx: usize, (at, intended): (Nanos, Nanos)) {
         self.n_drawn = self.n_drawn.wrapping_add(1);
@@ -180,14 +179,14 @@ impl<'a> UdpInitiatorWorker<'a> {
         }
     }
 
-    /// Returns a challenge, and sends the request that it was the answer to once more: its time begins anew.
+    /// Returns a challenge, and repeats the request that triggered it; its time restarts.
     #[cold]
     fn return_challenge(&mut self, idx: usize, (number, at): (u64, Nanos)) {
         let flow = &mut self.flows[idx];
         if let Err(error) = socket::send(&flow.socket, &challenge_datagram(CHALLENGE_RESPONSE, number), Wait::Never) {
             self.recorder.results.errors.count(&error);
         }
-        // Once for each request, so that forged challenges do not make many of one.
+        // Once per request, so that forged challenges do not multiply requests.
         let Some(ask) = flow.pending.as_mut().filter(|_| flow.repeated != flow.number) else { return };
         flow.repeated = flow.number;
         ask.sent_at = at;
@@ -195,14 +194,14 @@ impl<'a> UdpInitiatorWorker<'a> {
         self.send(idx, class);
     }
 
-    /// Looks for the answer of a flow once.
+    /// Polls once for the answer of a flow.
     #[inline]
     fn poll_answer(&mut self, idx: usize, wait: Wait) -> (PollResult, Nanos) {
         let flow = &mut self.flows[idx];
         let length = match socket::recv(&flow.socket, &mut self.room, wait) {
             Ok(None) => return (PollResult::Nothing, Nanos::ZERO),
             Ok(Some(length)) => length,
-            // The other side refuses: nobody listens there. The request will be lost, at its own time.
+            // Nobody listens at the other side's port. The request will be lost when its timeout expires.
             Err(error) => {
                 self.recorder.results.errors.count(&error);
                 return (PollResult::Other, Nanos::ZERO);
@@ -235,7 +234,7 @@ impl<'a> UdpInitiatorWorker<'a> {
         }
     }
 
-    /// Gives a request up if its time is over; whether it was.
+    /// Gives a request up if its timeout has expired. Returns whether it has.
     fn expire(&mut self, idx: usize, now: Nanos) -> bool {
         let flow = &mut self.flows[idx];
         let Some(ask) = flow.pending.filter(|ask| now - ask.sent_at >= self.config.timeout) else { return false };
@@ -255,7 +254,7 @@ impl<'a> UdpInitiatorWorker<'a> {
         window.is_over() && (self.n_in_flight == 0 || window.has_drained(now, drain) || is_aborted)
     }
 
-    /// One flow with blocking calls, or looking all the time.
+    /// Runs one flow with blocking calls or by spinning.
     fn run_blocking(mut self) -> RrResults {
         let wait = if self.config.spins { Wait::Never } else { Wait::Block };
         let now = clock::now();
@@ -304,7 +303,7 @@ impl<'a> UdpInitiatorWorker<'a> {
         }
     }
 
-    /// Gives up what has waited too long.
+    /// Gives up requests whose timeout has expired.
     fn expire_requests(&mut self, now: Nanos) {
         for idx in 0..self.flows.len() {
             if self.expire(idx, now) {
@@ -329,7 +328,7 @@ impl<'a> UdpInitiatorWorker<'a> {
         schedule.next_due().map_or(until, |due| until.min(schedule.wake_at(due, now)))
     }
 
-    /// Starts what is due on flows that have nothing to do.
+    /// Starts due transactions on free flows.
     fn send_due(&mut self, now: Nanos) {
         let Some(schedule) = self.schedule.as_mut().filter(|_| !self.recorder.window.is_over()) else { return };
         let free = if self.free.is_empty() { ConnectionAvailability::None } else { ConnectionAvailability::Some };

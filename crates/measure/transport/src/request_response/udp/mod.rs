@@ -1,10 +1,10 @@
 //! Request and response in single datagrams.
 //!
-//! A datagram begins with the class of its sizes, a token of the trial and its number, eight bytes in all. An answer that does not
-//! come in time is lost: it is counted, and the flow goes on with the next transaction, so a loss costs a time-out and no more.
+//! A datagram begins with the class of its sizes, a token of the trial and its number, eight bytes in total. An answer that does
+//! not arrive in time is lost: it is counted, and the flow continues with the next transaction, so a loss only costs a timeout.
 //!
-//! The first request of an address is answered with a challenge of eight bytes. The initiator returns it and sends the request
-//! again; answers go only to addresses that have returned theirs.
+//! The first request of an address is answered with a challenge of eight bytes. The initiator returns it and repeats the request;
+//! answers go only to addresses that have returned their challenge.
 
 mod initiator;
 mod responder;
@@ -27,7 +27,7 @@ use crate::{
 pub(crate) const REQUEST: OptionDoc = OptionDoc { default: Some("8"), ..sizes::REQUEST };
 /// The size of a response.
 pub(crate) const RESPONSE: OptionDoc = OptionDoc { default: Some("8"), ..sizes::RESPONSE };
-/// When an answer is given up.
+/// The timeout of an answer.
 pub(crate) const TIMEOUT: OptionDoc = OptionDoc {
     name: "timeout",
     value: ValueKind::Span,
@@ -35,21 +35,22 @@ pub(crate) const TIMEOUT: OptionDoc = OptionDoc {
     help: "time to wait for an answer before it counts as lost",
 };
 
-/// The shortest and the longest time-out: below, answers would be lost to the kernel's clock tick, and above, to the end of a trial.
+/// The shortest and the longest timeout. With a shorter one the kernel's clock tick would cause losses, with a longer one the end
+/// of the trial would.
 const TIMEOUTS: (Nanos, Nanos) = (Nanos::from_millis(1), Nanos::from_secs(10));
-/// What one datagram carries: the header at least, and over IPv4 at most 65,507 bytes.
+/// The limits of one datagram: at least the header, and over IPv4 at most 65,507 bytes.
 const BOUNDS: SizeBounds = SizeBounds { shortest: HEADER_LEN, longest: 65_507 };
-/// Descriptors of a process beside those of flows.
+/// Descriptors of a process besides those of flows.
 const DESCRIPTORS_MORE: u64 = 128;
 
-/// Answers that came after their time-out, or twice.
+/// Answers that arrived after their timeout, or twice.
 pub(crate) const LATE: &str = "late";
 /// Requests without an answer in time.
 pub(crate) const LOST: &str = "lost";
-/// Datagrams of somebody else, or of another trial.
+/// Datagrams of other senders or other trials.
 pub(crate) const FOREIGN: &str = "strangers";
 
-/// The counters of an initiator; those of a closed load are the first.
+/// The counters of an initiator; those of a closed load come first.
 const COUNTERS: &[&str] = &[
     count::TRANSACTIONS,
     count::SENT,
@@ -63,7 +64,7 @@ const COUNTERS: &[&str] = &[
 const N_CLOSED: usize = 5;
 const RESPONDER_COUNTERS: &[&str] = &[count::TRANSACTIONS, count::RECEIVED, FOREIGN];
 
-/// Places among the counters of an initiator.
+/// Indices of the counters of an initiator.
 mod counter {
     pub(super) const SENT: usize = 1;
     pub(super) const LOST: usize = 2;
@@ -74,23 +75,23 @@ mod counter {
     pub(super) const LATE_OWN_CPU: usize = 7;
 }
 
-/// The length of what a datagram begins with.
+/// The length of the header of a datagram.
 const HEADER_LEN: usize = 8;
-/// Numbers have that many bits; a flow would reach the end after days at the highest rates.
+/// The number of bits of a number; at the highest rates a flow would use them up only after days.
 const NUMBER_BITS: u32 = 40;
 
-/// What takes the place of the class where an address is challenged, and where it returns the challenge.
+/// The values in place of the class that mark a challenge and its return.
 const CHALLENGE: u8 = 0xff;
 const CHALLENGE_RESPONSE: u8 = 0xfe;
 
-/// A challenge or its return: behind its first byte are 56 bits that only the challenged address knows.
+/// A challenge or its return: the 56 bits after its first byte are known only to the challenged address.
 fn challenge_datagram(kind: u8, number: u64) -> [u8; HEADER_LEN] {
     let mut datagram = number.to_be_bytes();
     datagram[0] = kind;
     datagram
 }
 
-/// What a datagram says of itself.
+/// The header of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct RrHeader {
     class: SizeClass,
@@ -114,7 +115,7 @@ impl RrHeader {
     }
 }
 
-/// What both sides know.
+/// The configuration of both sides.
 struct UdpRrConfig {
     role: Role,
     sizes: MessageSizes,
@@ -127,10 +128,10 @@ struct UdpRrConfig {
     options: SocketOptions,
 }
 
-/// Whether the sizes, the time-out and the options of sockets can be.
+/// Checks the sizes, the timeout and the socket options.
 ///
 /// # Errors
-/// Names the option.
+/// An option is impossible; the error names it.
 pub(crate) fn check(settings: &Settings) -> Result<(), Error> {
     MessageSizes::of(settings, 0, BOUNDS)?;
     timeout(settings)?;
@@ -143,10 +144,10 @@ fn timeout(settings: &Settings) -> Result<Nanos, Error> {
     if is_possible { Ok(timeout) } else { Err(invalid_value(TIMEOUT.name, "1 ms to 10 s", &timeout)) }
 }
 
-/// Makes a side ready; without a schedule the load is closed.
+/// Prepares a side; without a schedule the load is closed.
 ///
 /// # Errors
-/// Says what of the role cannot be done.
+/// A part of the role cannot be done; the error names it.
 pub(crate) fn prepare(
     kind: &'static str,
     (role, policy): (&Role, &Policy),

@@ -1,7 +1,7 @@
-//! The side that answers: a socket per worker, and each request is answered when it comes.
+//! The responder: one socket per worker, and each request is answered when it arrives.
 //!
-//! A worker with one flow has one request at a time; one with several takes what has come meanwhile, and answers it, in one call each.
-//! Both answer only addresses that have returned a challenge, which is no longer than a request.
+//! A worker with one flow has one request at a time. A worker with several reads all waiting requests with one call, and answers
+//! them with one call. Both answer only addresses that have returned a challenge, which is no longer than a request.
 
 use std::net::SocketAddr;
 
@@ -20,19 +20,18 @@ use crate::{
     request_response::sizes::SizeClass,
 };
 
-/// Places among the counters of a responder.
+/// Indices of the counters of a responder.
 const TRANSACTIONS: usize = 0;
 const RECEIVED: usize = 1;
 const FOREIGN: usize = 2;
-/// That many looks without success go by before a spinning worker looks at the phase.
+/// Unsuccessful polls between two checks of the phase by a spinning worker.
 const SPINS_PER_CHECK: u32 = 64;
 
-/// The most requests that are taken in one call: shared by that many, the price of a call is lost in that of a datagram.
+/// The most requests that are read in one call: spread over this many, the cost of a call is negligible against that of a datagram.
 const BATCH_MAX: usize = 64;
-/// The most room for them, of which the second-level cache holds twice as much.
+/// The most room for them; the second-level cache holds twice as much.
 const BATCH_BYTES: usize = 256 << 10;
 
-/// The responder, ready to start.
 pub(super) struct UdpRrResponder {
     config: UdpRrConfig,
     sockets: Vec<Socket>,
@@ -44,7 +43,7 @@ impl UdpRrResponder {
     pub(super) fn bind(terms: UdpRrConfig, doors: ListenAddresses) -> Result<Self, Error> {
         let (mut sockets, mut addresses, mut notes) = (Vec::new(), Vec::new(), Vec::new());
         for worker in 0..terms.n_workers {
-            // A datagram comes to one place, so each worker has one, however many ports were asked for.
+            // A datagram has a single destination, so each worker has one address, however many ports were requested.
             let at = doors.of_worker(worker).next().expect("every worker has a place");
             let (socket, told) =
                 if at.port() == 0 { terms.options.bind_udp(at)? } else { terms.options.bind_udp_shared(at)? };
@@ -89,7 +88,7 @@ impl Test for UdpRrResponder {
     }
 }
 
-/// What a datagram asks for; nothing when it is no request of this trial.
+/// Parses the request of a datagram; `None` if it is not a request of this trial.
 fn request(terms: &UdpRrConfig, datagram: &[u8]) -> Option<(RrHeader, SizeClass)> {
     let header = RrHeader::read(datagram).filter(|header| header.token == terms.token)?;
     let class = terms.sizes.class(header.class.0)?;
@@ -98,10 +97,10 @@ fn request(terms: &UdpRrConfig, datagram: &[u8]) -> Option<(RrHeader, SizeClass)
 
 /// The answers of one turn.
 struct AnswerBatch {
-    /// For each class what is sent, whose header is written anew each time.
+    /// The answer of each class; its header is rewritten for each send.
     messages: Vec<Vec<u8>>,
     batch: SendBatch,
-    /// What lies in each place of the batch.
+    /// The class that each slot of the batch holds.
     queued: Vec<Option<SizeClass>>,
     n_written: usize,
 }
@@ -118,7 +117,7 @@ impl AnswerBatch {
         }
     }
 
-    /// Puts the answer to a request behind the others.
+    /// Appends the answer to a request.
     fn write(&mut self, (header, class): (RrHeader, SizeClass), from: (&ReceiveBatch, usize)) {
         let place = self.n_written;
         self.n_written += 1;
@@ -132,7 +131,7 @@ impl AnswerBatch {
         self.batch.answer(place, from);
     }
 
-    /// Sends what was written; one that cannot be sent does not keep the others.
+    /// Sends the queued answers. An answer that cannot be sent does not delay the others.
     fn send(&mut self, worker: &WorkerHandle<'_>, (socket, causes): (&Socket, &mut ErrorCounts)) {
         let mut n_sent = 0;
         while n_sent < self.n_written {
@@ -153,7 +152,7 @@ impl AnswerBatch {
     }
 }
 
-/// One worker, its socket, and who has proved itself there.
+/// One worker, its socket, and the addresses validated there.
 struct UdpResponderWorker<'a> {
     worker: WorkerHandle<'a>,
     socket: &'a Socket,
@@ -164,13 +163,13 @@ struct UdpResponderWorker<'a> {
 }
 
 impl UdpResponderWorker<'_> {
-    /// The request of a datagram, if it is one and its sender has proved itself.
+    /// The request of a datagram, if it is valid and its sender has been validated.
     #[inline]
     fn validated_request(&mut self, datagram: &[u8], from: Option<SocketAddr>) -> Option<(RrHeader, SizeClass)> {
         request(self.config, datagram).filter(|_| from.is_some_and(|from| self.validated.contains(from.ip())))
     }
 
-    /// Challenges who asks without a proof, and believes who returns a challenge.
+    /// Challenges an unvalidated sender, and validates one that returns its challenge.
     #[cold]
     fn challenge(&mut self, datagram: &[u8], sender: Option<&Sender>) {
         let asked = sender.and_then(|sender| Some((sender, sender.address()?)));
@@ -187,11 +186,11 @@ impl UdpResponderWorker<'_> {
         }
     }
 
-    /// Answers the requests of several flows, as many at a time as have come.
+    /// Answers the requests of several flows, as many at a time as have arrived.
     fn run_batched(mut self) -> ErrorCounts {
         let longest = self.config.sizes.longest_request().max(self.config.sizes.longest_response());
         let count = (BATCH_BYTES / longest).clamp(1, BATCH_MAX);
-        // A byte more than a request may have, so that one that is too long is noticed.
+        // One byte more than a valid request, so that a longer one is noticed.
         let mut requests =
             ReceiveBatch::of_questions(BatchShape { count, size: self.config.sizes.longest_request() + 1 });
         let mut answers = AnswerBatch::new(self.config, count);
@@ -214,10 +213,10 @@ impl UdpResponderWorker<'_> {
         self.errors
     }
 
-    /// Answers the requests of one flow, each when it comes.
+    /// Answers the requests of one flow as they arrive.
     fn run_blocking(mut self) -> ErrorCounts {
         let mut answers = self.config.sizes.messages(Side::Responder, self.config.role.seed);
-        // A byte more than a request may have, so that one that is too long is noticed.
+        // One byte more than a valid request, so that a longer one is noticed.
         let mut room = vec![0; self.config.sizes.longest_request() + 1];
         let wait = if self.config.spins { Wait::Never } else { Wait::Block };
         let mut n_looks = 0_u32;
@@ -244,7 +243,7 @@ impl UdpResponderWorker<'_> {
                 }
                 Err(error) => self.errors.count(&error),
             }
-            // A flood does not keep the worker beyond the end.
+            // A flood must not keep the worker running after the end.
             if wait == Wait::Block && self.worker.is_over() {
                 return self.errors;
             }

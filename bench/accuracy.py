@@ -51,7 +51,7 @@ CHECKS = [
     Check("TCP stream at 2 Gbit/s", ("tcp", "--rate", "2G"), *TCP, is_paced=True),
     Check("TCP stream, flat out", ("tcp",), *TCP, is_paced=False),
     Check("UDP at 100 Mbit/s", ("udp", "--rate", "100M"), *UDP, is_paced=True),
-    Check("UDP at 10000 datagrams/s of 100 bytes", ("udp", "--pps", "10k", "--size", "100"), *UDP, is_paced=True),
+    Check("UDP at 10000 datagrams/s of 100 bytes", ("udp", "--rate", "10kpps", "--size", "100"), *UDP, is_paced=True),
     Check("frames at 50000/s", ("packet", "--rate", "50k"), *FRAMES, is_paced=True),
     Check("frames, flat out", ("packet",), *FRAMES, is_paced=False),
 ]

@@ -60,6 +60,11 @@ pub struct OptionDoc {
 pub const FORMER_NAMES: &[(&str, &str)] =
     &[("workers", "threads"), ("requests", "count"), ("way", "direction"), ("load", "direction")];
 
+/// The option that holds a rate in packets per second where `rate` holds bits per second. `rate = "20kpps"` sets it.
+///
+/// It has no word of its own in a help; plans and scripts may use it.
+pub const PACKET_RATE: &str = "pps";
+
 /// Why a setting cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
@@ -138,7 +143,8 @@ impl Settings {
     pub fn complete(&self, options: &[OptionDoc]) -> Result<Self, SettingError> {
         let mut given: BTreeMap<&str, &Setting> = BTreeMap::new();
         for (name, setting) in &self.0 {
-            let option = named(options, name).filter(|option| !given.contains_key(option.name));
+            let named = named(options, name).map(|option| by_unit(options, option, setting));
+            let option = named.filter(|option| !given.contains_key(option.name));
             let unknown = || SettingError::Unknown {
                 name: name.clone(),
                 nearest: nearest(name, options.iter().map(|option| option.name)),
@@ -206,6 +212,18 @@ fn named<'a>(options: &'a [OptionDoc], name: &str) -> Option<&'a OptionDoc> {
     let find = |name: &str| options.iter().find(|option| option.name == name);
     let now = || FORMER_NAMES.iter().filter(|(former, _)| *former == name).find_map(|(_, now)| find(now));
     find(name).or_else(now)
+}
+
+/// The option that a rate sets: that of bits per second, or the one of packets per second beside it, by the unit of the text.
+fn by_unit<'a>(options: &'a [OptionDoc], option: &'a OptionDoc, setting: &Setting) -> &'a OptionDoc {
+    let beside = options.iter().find(|other| other.name == PACKET_RATE);
+    beside.filter(|_| option.value == ValueKind::BitRate && is_packet_rate(&setting.text())).unwrap_or(option)
+}
+
+/// Whether a rate is one of packets and not of bits: `20kpps`, `20k/s`.
+#[must_use]
+pub fn is_packet_rate(text: &str) -> bool {
+    text.parse::<BitsPerSec>().is_err() && text.parse::<PerSec>().is_ok()
 }
 
 /// The candidate that differs least from `word`, if it differs little.
@@ -298,6 +316,25 @@ mod tests {
         let twice = former.with("direction", "up").complete(OPTIONS).unwrap_err().to_string();
         assert_eq!(twice, "there is no option `way`");
         assert!(Settings::default().with("workers", "2").complete(OPTIONS).is_err(), "no test option `threads`");
+    }
+
+    #[test]
+    fn a_rate_in_packets_sets_the_option_of_packets() {
+        let options = [
+            OptionDoc { name: "rate", value: ValueKind::BitRate, default: None, help: "bits" },
+            OptionDoc { name: PACKET_RATE, value: ValueKind::Rate, default: None, help: "packets" },
+        ];
+        let complete = |text: &str| Settings::default().with("rate", text).complete(&options);
+        for text in ["20kpps", "20k/s"] {
+            let settings = complete(text).unwrap();
+            assert_eq!((settings.text("rate"), settings.text(PACKET_RATE).as_deref()), (None, Some("20k/s")), "{text}");
+            assert_eq!(settings.complete(&options), Ok(settings.clone()));
+        }
+        for text in ["20k", "20kbit", "1.2GB/s"] {
+            assert!(complete(text).unwrap().bit_rate("rate").is_some(), "{text} is of bits");
+        }
+        assert!(complete("20 parsec").is_err());
+        assert!(Settings::default().with("rate", "20kpps").complete(&options[..1]).is_err(), "bits alone");
     }
 
     #[test]

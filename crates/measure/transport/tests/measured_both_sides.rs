@@ -802,7 +802,7 @@ fn a_stream_that_cannot_be_is_refused_before_anything_is_sent() {
     for (options, expected) in [
         (vec![("size", "0")], "option `size` takes 1 to 65507 B, not `0 B`"),
         (vec![("rate", "1M"), ("pps", "5")], "option `pps` takes a rate only without `rate`, not `5.00 /s`"),
-        (vec![("traffic", "poisson")], "option `traffic` takes a pattern only with `rate` or `pps`, not `poisson`"),
+        (vec![("traffic", "poisson")], "option `traffic` takes a pattern only with `rate`, not `poisson`"),
         (
             vec![("mix", "imix"), ("offload", "gso")],
             "option `offload` takes gso only for datagrams of one size, not `a mix`",

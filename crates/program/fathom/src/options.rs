@@ -2,7 +2,10 @@
 
 use clap::{Arg, ArgAction, ArgMatches};
 use fathom_engine::TestKind;
-use fathom_model::{OptionDoc, Settings, ValueKind, settings::FORMER_NAMES};
+use fathom_model::{
+    OptionDoc, Settings, ValueKind,
+    settings::{FORMER_NAMES, PACKET_RATE},
+};
 
 /// A test by its name on the command line, and its kind.
 pub(crate) type NamedKind = (&'static str, &'static dyn TestKind);
@@ -44,13 +47,14 @@ fn argument(option: &OptionDoc, users: &[&str], words: &[&str]) -> Arg {
     }
     let former = FORMER_NAMES.iter().filter(|(_, now)| *now == option.name).map(|(former, _)| *former);
     let arg = Arg::new(option.name).long(option.name).aliases(former).help(help).help_heading("Test");
+    let arg = arg.hide(option.name == PACKET_RATE);
     match option.value {
         ValueKind::Flag => arg.action(ArgAction::SetTrue),
         ValueKind::Count(..) | ValueKind::CountOr(..) => arg.value_name("N"),
         ValueKind::Span => arg.value_name("TIME"),
         ValueKind::Size => arg.value_name("BYTES"),
-        ValueKind::BitRate => arg.value_name("BITS/S"),
-        ValueKind::Rate => arg.value_name("PER_S"),
+        ValueKind::BitRate => arg.value_name("RATE"),
+        ValueKind::Rate => arg.value_name("RATE"),
         ValueKind::Choice(words) => arg.value_name("WORD").help_heading("Test").value_parser(words.to_vec()),
         ValueKind::Text | ValueKind::Secret | ValueKind::Fields | ValueKind::Frames => arg.value_name("TEXT"),
         ValueKind::Destination => arg.value_name("WHERE"),

@@ -23,7 +23,11 @@ pub(super) fn arguments() -> Vec<Arg> {
         bound("find-confidence", "PERCENT", "how sure the interval is to be [default: 95%]"),
         bound("find-trials", "N", "the most trials [default: 200]")
             .value_parser(clap::value_parser!(u32).range(1..=10_000)),
-        bound("find-option", "NAME", "the option that sets the rate, such as pps [default: rate]"),
+        bound(
+            "find-option",
+            "NAME",
+            "the option that sets the rate [default: rate; with a bound such as 1kpps, packets per second]",
+        ),
     ]
 }
 

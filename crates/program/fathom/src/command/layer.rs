@@ -86,7 +86,7 @@ Examples:
   fathom udp 10.0.0.2 --key KEY --rate 1G --size 1400
   fathom udp --lab pair --rate 200M --traffic bursts
   fathom udp --lab pair --direction down --rate 4M --traffic frames:30:20%
-  fathom udp --lab pair --mix imix --pps 50k --traffic poisson
+  fathom udp --lab pair --mix imix --rate 50kpps --traffic poisson
   fathom udp --lab pair --offload both
   fathom udp --lab pair --test rr --flows 16
   fathom udp --lab pair --find-limit 'lost<0.1%'",

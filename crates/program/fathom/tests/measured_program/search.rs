@@ -48,7 +48,7 @@ fn the_rate_of_a_policer_is_found_as_the_limit_of_a_stream() {
     let _link = in_front_of_b(&stage, &lab, &gate);
     let port = PORT.to_string();
     let words = ["udp", "--lab", "policed", "--port", &port, "--size", "100", "--json"];
-    let find = ["--find-limit", "lost<1%", "--find-option", "pps", "--find-low", "250", "--find-precision", "5%"];
+    let find = ["--find-limit", "lost<1%", "--find-low", "250pps", "--find-precision", "5%"];
     let run = stage.fathom([&words[..], &find, SHORT].concat()).succeeded().run();
     let (kept, broken) = limit(&run.tests[0]);
     println!(

@@ -8,7 +8,7 @@ use fathom_engine::{
 use fathom_model::{
     Metric, OptionDoc, Settings, TestPlan, ValueKind,
     plan::SearchPlan,
-    settings::Setting,
+    settings::{PACKET_RATE, Setting, is_packet_rate},
     units::{BitsPerSec, Nanos, PerSec, share_of_percent},
 };
 use promise::{Promise, PromiseError, Relation};
@@ -58,7 +58,10 @@ pub(super) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<Optio
     let Some(search) = &mut test.search else { return Ok(None) };
     let parts = parse_objective(&search.objective, kind.metrics())?;
     search.objective = parts.iter().map(|part| part.written.as_str()).collect::<Vec<_>>().join(", ");
-    search.option.get_or_insert_with(|| OPTION.to_owned());
+    let counts_packets = search.low.iter().chain(&search.high).any(|bound| is_packet_rate(bound));
+    let has_packet_rate = kind.options().iter().any(|option| option.name == PACKET_RATE);
+    let option = if counts_packets && has_packet_rate { PACKET_RATE } else { OPTION };
+    search.option.get_or_insert_with(|| option.to_owned());
     search.precision.get_or_insert_with(|| PRECISION.to_owned());
     search.confidence.get_or_insert_with(|| CONFIDENCE.to_owned());
     search.trials.get_or_insert(TRIALS);

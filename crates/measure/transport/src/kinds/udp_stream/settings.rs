@@ -3,7 +3,7 @@
 use fathom_engine::Error;
 use fathom_model::{
     OptionDoc, Settings, Unit, ValueKind,
-    settings::SettingError,
+    settings::{PACKET_RATE, SettingError},
     units::{Bytes, PerSec, approximate, grouped},
 };
 use fathom_sys::socket::datagram::PAYLOAD_MAX;
@@ -30,13 +30,13 @@ const RATE: OptionDoc = OptionDoc {
     name: "rate",
     value: ValueKind::BitRate,
     default: None,
-    help: "total payload rate of all flows; default: as fast as possible",
+    help: "total rate of all flows: payload bits (1G, 100Mbit) or datagrams (20kpps) per second; default: as fast as possible",
 };
 const PPS_RATE: OptionDoc = OptionDoc {
-    name: "pps",
+    name: PACKET_RATE,
     value: ValueKind::Rate,
     default: None,
-    help: "total rate in datagrams per second, instead of --rate",
+    help: "total rate of all flows in datagrams per second, as `rate = \"20kpps\"`",
 };
 const TRAFFIC: OptionDoc = OptionDoc {
     name: "traffic",
@@ -93,7 +93,7 @@ impl StreamShape {
             (None, pps) => pps,
         };
         if rate.is_none() && traffic != TrafficPattern::Constant {
-            return Err(options::invalid_value(TRAFFIC.name, "a pattern only with `rate` or `pps`", &text));
+            return Err(options::invalid_value(TRAFFIC.name, "a pattern only with `rate`", &text));
         }
         let n_flows = approximate(settings.count(FLOWS.name).unwrap_or(1));
         let per_flow = rate.and_then(|rate| PerSec::new(rate.get() / n_flows));

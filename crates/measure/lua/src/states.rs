@@ -294,14 +294,14 @@ mod tests {
         (place, world, users)
     }
 
-    fn asked(users: &mut LuaUsers, seat: u32) -> String {
-        match users.next_action(UserSlot(seat), Nanos::ZERO) {
+    fn asked(users: &mut LuaUsers, slot: u32) -> String {
+        match users.next_action(UserSlot(slot), Nanos::ZERO) {
             UserAction::Send(ask) => String::from_utf8(ask.bytes.to_vec()).unwrap(),
             other => panic!("{other:?}"),
         }
     }
 
-    fn answer(users: &mut LuaUsers, seat: u32, (head, body): (&str, &str)) {
+    fn answer(users: &mut LuaUsers, slot: u32, (head, body): (&str, &str)) {
         let message = format!("{head}\r\n\r\n{body}");
         let answer = UserAnswer {
             status: head[9..12].parse().unwrap(),
@@ -313,7 +313,7 @@ mod tests {
             position: BatchPosition::Last,
             connection_number: 1,
         };
-        users.answered(UserSlot(seat), &answer);
+        users.answered(UserSlot(slot), &answer);
     }
 
     fn faults(users: LuaUsers) -> Vec<(String, u64)> {
@@ -464,11 +464,11 @@ mod tests {
                 print(status, of.connection, of.tag, of.sent_us, of.first_byte_us, of.latency_us)
             end"#,
         );
-        for seat in [0, 2] {
-            asked(&mut users, seat);
+        for slot in [0, 2] {
+            asked(&mut users, slot);
         }
-        for seat in [2, 0] {
-            answer(&mut users, seat, ("HTTP/1.1 404 No\r\nA: b", ""));
+        for slot in [2, 0] {
+            answer(&mut users, slot, ("HTTP/1.1 404 No\r\nA: b", ""));
         }
         assert_eq!(world.output.text(OutputPart::During), "404\t7\ttag3\t5\t4\t7\n404\t5\ttag2\t5\t4\t7\n");
     }

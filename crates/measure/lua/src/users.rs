@@ -78,7 +78,7 @@ fn framing(bytes: &[u8]) -> BodyFraming {
 }
 
 impl LuaUsers {
-    pub(super) fn new(thread: LuaThread, findings: ScriptFeatures, (timeout, n_seats): (Nanos, u32)) -> Self {
+    pub(super) fn new(thread: LuaThread, findings: ScriptFeatures, (timeout, n_slots): (Nanos, u32)) -> Self {
         let way = |name| thread.state.entry_point(name);
         // Decided once for all threads, as in wrk.
         let looks = if findings.reads_answers { way("looks").call(()).unwrap_or(0) } else { 0 };
@@ -89,7 +89,7 @@ impl LuaUsers {
             response: way("response"),
             framing: framing(&thread.fixed),
             bytes: thread.fixed.clone(),
-            is_delayed: vec![findings.has_delay; n_seats as usize],
+            is_delayed: vec![findings.has_delay; n_slots as usize],
             response_arguments: ResponseArguments(looks),
             answer_parts: AnswerParts::default(),
             faults: ScriptFaultCounts::default(),
@@ -114,11 +114,11 @@ impl LuaUsers {
     }
 
     /// Lets the script write the next request into the buffer.
-    fn call_request(&mut self, seat: UserSlot) -> Result<(), ScriptFault> {
+    fn call_request(&mut self, slot: UserSlot) -> Result<(), ScriptFault> {
         let state = &self.thread.state;
         // As bytes and not as a Lua string, whose handle would cost as much as the call.
         let returned: mlua::Result<(Option<BString>, Value)> =
-            state.heartbeat.within(Callback::Request, || self.request.call(seat.0));
+            state.heartbeat.within(Callback::Request, || self.request.call(slot.0));
         match returned.map_err(|error| state.fault(Callback::Request, &error))? {
             (Some(bytes), _) => self.bytes = bytes.into(),
             (None, value) => return Err(self.fault(Callback::Request, &format!("{}, not a request", shown(&value)))),
@@ -131,7 +131,7 @@ impl LuaUsers {
     }
 
     /// Passes an answer to the script; repeats the call with more of it if the script has begun to read more.
-    fn call_response(&mut self, seat: UserSlot, answer: &UserAnswer<'_>) -> mlua::Result<()> {
+    fn call_response(&mut self, slot: UserSlot, answer: &UserAnswer<'_>) -> mlua::Result<()> {
         loop {
             let (head, body) = self.answer_parts.take(answer, self.response_arguments);
             let lua = &self.thread.state.lua;
@@ -139,11 +139,11 @@ impl LuaUsers {
             let (head, body): (Option<LuaString>, Option<LuaString>) = (string(head)?, string(body)?);
             let looks = self.response_arguments.0;
             let more: Option<u8> = if self.response_arguments.needs_context() {
-                let n_seats = u32::try_from(self.is_delayed.len()).unwrap_or(u32::MAX);
-                let connection = u64::from(seat.0) + 1 + u64::from(n_seats) * u64::from(answer.connection_number);
+                let n_slots = u32::try_from(self.is_delayed.len()).unwrap_or(u32::MAX);
+                let connection = u64::from(slot.0) + 1 + u64::from(n_slots) * u64::from(answer.connection_number);
                 let since = |at: Nanos| at.since(answer.sent_at).0 / NANOS_PER_MICRO;
                 let times = (answer.sent_at.0 / NANOS_PER_MICRO, since(answer.first_byte_at), since(answer.ended_at));
-                let context = (seat.0, connection, times.0, times.1, times.2);
+                let context = (slot.0, connection, times.0, times.1, times.2);
                 self.response.call((
                     answer.status,
                     head,
@@ -176,16 +176,16 @@ fn shown(value: &Value) -> String {
 impl Users for LuaUsers {
     type Outcome = LuaResults;
 
-    fn arrive(&mut self, seat: UserSlot, _now: Nanos, _late: Nanos) {
-        self.is_delayed[seat.0 as usize] = self.features.has_delay;
+    fn arrive(&mut self, slot: UserSlot, _now: Nanos, _late: Nanos) {
+        self.is_delayed[slot.0 as usize] = self.features.has_delay;
     }
 
-    fn next_action(&mut self, seat: UserSlot, now: Nanos) -> UserAction<'_> {
+    fn next_action(&mut self, slot: UserSlot, now: Nanos) -> UserAction<'_> {
         // A thread that has stopped sends no more while the engine ends.
         if self.is_over() {
             return UserAction::Wait;
         }
-        let is_delayed = &mut self.is_delayed[seat.0 as usize];
+        let is_delayed = &mut self.is_delayed[slot.0 as usize];
         if std::mem::take(is_delayed) {
             match self.delay() {
                 Ok(Nanos::ZERO) => {}
@@ -194,7 +194,7 @@ impl Users for LuaUsers {
             }
         }
         if self.features.is_dynamic
-            && let Err(fault) = self.call_request(seat)
+            && let Err(fault) = self.call_request(slot)
         {
             self.faults.count(fault);
             return UserAction::Sleep { until: now + FAILURE_PAUSE };
@@ -209,16 +209,16 @@ impl Users for LuaUsers {
         })
     }
 
-    fn answered(&mut self, seat: UserSlot, answer: &UserAnswer<'_>) {
+    fn answered(&mut self, slot: UserSlot, answer: &UserAnswer<'_>) {
         if answer.position == BatchPosition::Last {
-            self.is_delayed[seat.0 as usize] = self.features.has_delay;
+            self.is_delayed[slot.0 as usize] = self.features.has_delay;
             if self.features.depth > 1 {
                 self.batches.record(answer.ended_at.since(answer.sent_at).0);
             }
         }
         if self.features.reads_answers {
             let vital = Arc::clone(&self.thread.state.heartbeat);
-            if let Err(error) = vital.within(Callback::Response, || self.call_response(seat, answer)) {
+            if let Err(error) = vital.within(Callback::Response, || self.call_response(slot, answer)) {
                 let fault = self.thread.state.fault(Callback::Response, &error);
                 self.faults.count(fault);
             }

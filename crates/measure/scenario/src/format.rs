@@ -172,8 +172,8 @@ impl ScenarioFormatter {
         if let Some(base) = &scenario.base {
             self.put(base.span.start, format!("base {}", base.text));
         }
-        if let Some(coming) = &scenario.load {
-            self.put(coming.span.start, model(&coming.model));
+        if let Some(arrivals) = &scenario.load {
+            self.put(arrivals.span.start, model(&arrivals.model));
         }
         for setting in &scenario.settings {
             let value = setting.value.as_ref().map_or(String::new(), |value| format!(" {}", value.text));

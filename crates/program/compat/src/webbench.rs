@@ -189,7 +189,7 @@ pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit>
     };
     match closed_loop::check_reachable(&target, allowed) {
         Ok(()) => {}
-        Err(TargetError::NotAllowed(screen)) => return Err(screen.into()),
+        Err(TargetError::NotAllowed(user_error)) => return Err(user_error.into()),
         Err(TargetError::Unknown(_) | TargetError::Unreachable(..)) => {
             eprintln!("\nConnect to server failed. Aborting benchmark.");
             return Ok(Exit::Code(1));

@@ -69,10 +69,9 @@ impl UserError {
 
     /// An error and its causes.
     pub fn from_error(exit: Exit, error: &anyhow::Error) -> Self {
-        error
-            .chain()
-            .skip(1)
-            .fold(Self::new(exit, error.to_string()), |screen, cause| screen.with_line("why", cause.to_string()))
+        error.chain().skip(1).fold(Self::new(exit, error.to_string()), |user_error, cause| {
+            user_error.with_line("why", cause.to_string())
+        })
     }
 
     /// Adds the causes of an error, one below the other.
@@ -110,33 +109,34 @@ pub fn engine_error(error: &fathom_engine::Error) -> UserError {
         error if error.is_preflight() => Exit::Preflight,
         _ => Exit::Failed,
     };
-    let mut screen = UserError::new(exit, error.to_string());
+    let mut user_error = UserError::new(exit, error.to_string());
     if let Some(cause) = std::error::Error::source(error) {
-        screen = screen.with_causes(cause);
+        user_error = user_error.with_causes(cause);
     }
     if let Some(hint) = error.hint() {
-        screen = screen.with_line("fix", hint);
+        user_error = user_error.with_line("fix", hint);
     }
     if let Error::Permission { needs, .. } = error {
-        screen = with_privilege_hint(screen, needs);
+        user_error = with_privilege_hint(user_error, needs);
     }
-    screen
+    user_error
 }
 
 /// The ways to be allowed what needs these privileges.
-pub fn with_privilege_hint(screen: UserError, needs: &str) -> UserError {
+pub fn with_privilege_hint(user_error: UserError, needs: &str) -> UserError {
     let setcap = "sudo setcap cap_net_raw,cap_net_admin,cap_bpf+ep $(which fathom)";
-    let screen = screen.with_line("fix", "sudo fathom …        # the same command as root");
+    let user_error = user_error.with_line("fix", "sudo fathom …        # the same command as root");
     if needs.contains("CAP_NET_BIND_SERVICE") {
-        return screen
+        return user_error
             .with_line("fix", "sudo setcap cap_net_bind_service+ep $(which fathom)")
             .with_line("or", "choose a port from 1024 on, which needs no privilege");
     }
     // A user namespace gives every capability but this one, which the kernel wants outside of it.
     if needs.contains("CAP_BPF") {
-        return screen.with_line("fix", format!("{setcap}        # not for a lab, which needs root to take programs"));
+        return user_error
+            .with_line("fix", format!("{setcap}        # not for a lab, which needs root to take programs"));
     }
-    screen
+    user_error
         .with_line("fix", setcap)
         .with_line("fix", "fathom evaluate        # no privileges: in a lab of your own, in a user namespace")
 }
@@ -162,7 +162,7 @@ pub fn exit_code(outcome: anyhow::Result<Exit>) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let (exit, text) = match error.downcast::<UserError>() {
-        Ok(screen) => (screen.exit, screen.to_string()),
+        Ok(user_error) => (user_error.exit, user_error.to_string()),
         Err(error) => (Exit::Failed, UserError::from_error(Exit::Failed, &error).to_string()),
     };
     eprintln!("fathom: {text}");

@@ -43,19 +43,19 @@ pub fn fleet_error(error: &fathom_fleet::Error) -> UserError {
         ErrorClass::Failed => Exit::Failed,
         ErrorClass::Incomplete => Exit::Incomplete,
     };
-    let mut screen = UserError::new(exit, error.to_string());
+    let mut user_error = UserError::new(exit, error.to_string());
     if let Some(cause) = std::error::Error::source(error) {
-        screen = screen.with_causes(cause);
+        user_error = user_error.with_causes(cause);
     }
     if let fathom_fleet::Error::RoleFailed { failure, .. } = error {
-        screen = failure.causes.iter().fold(screen, |screen, cause| screen.with_line("why", cause));
+        user_error = failure.causes.iter().fold(user_error, |user_error, cause| user_error.with_line("why", cause));
         if failure.message.contains(" needs CAP_") {
-            screen = with_privilege_hint(screen, &failure.message);
+            user_error = with_privilege_hint(user_error, &failure.message);
         }
     }
     match error.hint() {
-        Some(hint) => screen.with_line("fix", hint),
-        None => screen,
+        Some(hint) => user_error.with_line("fix", hint),
+        None => user_error,
     }
 }
 

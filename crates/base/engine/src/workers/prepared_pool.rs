@@ -62,7 +62,7 @@ struct SharedTrial {
 
 /// The order to begin.
 struct StartOrder {
-    board: Arc<SharedTrial>,
+    trial: Arc<SharedTrial>,
     start: Nanos,
     stop: StopFlag,
 }
@@ -132,7 +132,7 @@ impl<S: WorkerTask> PreparedPool<S> {
         (counters, until): (&'static [&'static str], EndCondition),
     ) -> Result<TrialResults<S::Output>, Error> {
         assert!(counters.len() <= COUNTERS_MAX, "{} counters do not fit", counters.len());
-        let board = Arc::new(SharedTrial {
+        let trial = Arc::new(SharedTrial {
             slots: self.threads.iter().map(|_| WorkerCounters::default()).collect(),
             glances: self.threads.iter().map(|_| LiveHistogram::default()).collect(),
             shared: TrialState {
@@ -142,23 +142,23 @@ impl<S: WorkerTask> PreparedPool<S> {
             },
         });
         for hand in &self.threads {
-            let order = StartOrder { board: Arc::clone(&board), start: session.start, stop: session.stop.clone() };
+            let order = StartOrder { trial: Arc::clone(&trial), start: session.start, stop: session.stop.clone() };
             if hand.orders.as_ref().is_none_or(|orders| orders.send(order).is_err()) {
-                board.shared.running.fetch_sub(1, Ordering::Relaxed);
-                board.shared.set(Phase::Over);
+                trial.shared.running.fetch_sub(1, Ordering::Relaxed);
+                trial.shared.set(Phase::Over);
             }
         }
-        let mut course = TrialRunner::new(session, (counters, until), (&board.slots, &board.glances));
-        course.run(&board.shared, watcher);
-        board.shared.set(Phase::Over);
+        let mut course = TrialRunner::new(session, (counters, until), (&trial.slots, &trial.glances));
+        course.run(&trial.shared, watcher);
+        trial.shared.set(Phase::Over);
         watcher.on_end();
         let ended: Vec<_> = self.threads.iter_mut().map(WorkerThread::join).collect();
         course.last_interval();
         let employed = |ended: Option<_>| ended.expect("a worker that was given its order has worked");
         let outcomes = ended.into_iter().map(|ended| ended.map(employed)).collect::<Result<_, _>>()?;
         let concluded = course.finish(outcomes);
-        let board = Arc::into_inner(board).expect("the workers have returned, and nobody else has it");
-        Ok(TrialResults { slots: board.slots, ..concluded })
+        let trial = Arc::into_inner(trial).expect("the workers have returned, and nobody else has it");
+        Ok(TrialResults { slots: trial.slots, ..concluded })
     }
 }
 
@@ -192,9 +192,9 @@ fn run_thread<S: WorkerTask>(
             Err(TryRecvError::Disconnected) => return Ok(None),
         }
     };
-    let StartOrder { board, start, stop } = order;
-    let _running = RunningGuard(&board.shared);
-    let (slot, glance, shared) = (&board.slots[idx], &board.glances[idx], &board.shared);
+    let StartOrder { trial, start, stop } = order;
+    let _running = RunningGuard(&trial.shared);
+    let (slot, glance, shared) = (&trial.slots[idx], &trial.glances[idx], &trial.shared);
     let worker = WorkerHandle { idx, start, counters: slot, latencies: glance, shared };
     work_from_start(worker, || shift.work(worker, equipment, &stop)).map(Some)
 }

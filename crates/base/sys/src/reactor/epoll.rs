@@ -39,7 +39,7 @@ const DISCARD: u64 = 1 << 30;
 /// when sends left; each costs a system call more.
 pub struct Epoll<const STAMPED: bool = false> {
     list: OwnedFd,
-    seats: Vec<SocketSlot>,
+    slots: Vec<SocketSlot>,
     fixed: Vec<Box<[u8]>>,
     events: Vec<epoll::Event>,
     /// How many of `events` are done with.
@@ -67,14 +67,14 @@ pub type StampedEpoll = Epoll<true>;
 #[derive(Default)]
 struct SocketSlot {
     socket: Option<Socket>,
-    /// Counts the sockets of this seat; an event of an earlier one is stale.
+    /// Counts the sockets of this slot; an event of an earlier one is stale.
     generation: u32,
     stage: SocketStage,
     /// `AF_UNIX` copies even with `MSG_TRUNC`.
     is_local: bool,
     n_discard: u64,
     /// What did not fit into the kernel's buffer.
-    #[expect(clippy::box_collection, reason = "few of many seats ever have it, and the others should stay small")]
+    #[expect(clippy::box_collection, reason = "few of many slots ever have it, and the others should stay small")]
     unsent: Option<Box<VecDeque<Unsent>>>,
 }
 
@@ -120,28 +120,28 @@ impl ReceiveTurn {
 }
 
 impl<const STAMPED: bool> Epoll<STAMPED> {
-    /// The token's live seat.
-    fn seat(&mut self, token: Token) -> &mut SocketSlot {
-        let seat = self.seats.get_mut(token.index()).filter(|seat| seat.socket.is_some());
-        seat.expect("a token is in use from connect, adopt or listen until close")
+    /// The token's live slot.
+    fn slot(&mut self, token: Token) -> &mut SocketSlot {
+        let slot = self.slots.get_mut(token.index()).filter(|slot| slot.socket.is_some());
+        slot.expect("a token is in use from connect, adopt or listen until close")
     }
 
     fn occupy(&mut self, token: Token, socket: Socket, stage: SocketStage) -> &mut SocketSlot {
-        if self.seats.len() <= token.index() {
-            self.seats.resize_with(token.index() + 1, SocketSlot::default);
+        if self.slots.len() <= token.index() {
+            self.slots.resize_with(token.index() + 1, SocketSlot::default);
         }
-        let seat = &mut self.seats[token.index()];
-        assert!(seat.socket.is_none(), "token {} is in use", token.0);
-        *seat = SocketSlot { socket: Some(socket), generation: seat.generation, stage, ..SocketSlot::default() };
-        seat
+        let slot = &mut self.slots[token.index()];
+        assert!(slot.socket.is_none(), "token {} is in use", token.0);
+        *slot = SocketSlot { socket: Some(socket), generation: slot.generation, stage, ..SocketSlot::default() };
+        slot
     }
 
     /// Watches the token's socket for everything, for good.
     fn register(&mut self, token: Token) {
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        let seat = &self.seats[token.index()];
-        let data = epoll::EventData::new_u64(u64::from(seat.generation) << 32 | u64::from(token.0));
-        let socket = seat.socket.as_ref().expect("the seat was just occupied");
+        let slot = &self.slots[token.index()];
+        let data = epoll::EventData::new_u64(u64::from(slot.generation) << 32 | u64::from(token.0));
+        let socket = slot.socket.as_ref().expect("the slot was just occupied");
         if let Err(error) = epoll::add(&self.list, socket, data, flags) {
             self.fail(token, Error::new("epoll_ctl(EPOLL_CTL_ADD)", error));
         }
@@ -149,38 +149,38 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
 
     /// Asks for stamps of what will be sent and received; a socket that knows none goes by the clock.
     fn stamp(&mut self, token: Token) {
-        let seat = &self.seats[token.index()];
-        if let (true, false, Some(socket)) = (STAMPED, seat.is_local, &seat.socket) {
+        let slot = &self.slots[token.index()];
+        if let (true, false, Some(socket)) = (STAMPED, slot.is_local, &slot.socket) {
             // The only refusal is for a connection that has broken already, which its next event tells.
             let _ = timestamping::enable(socket);
         }
     }
 
     fn know(&mut self, token: Token, event: Event) {
-        let generation = self.seats[token.index()].generation;
+        let generation = self.slots[token.index()].generation;
         self.known.push_back((generation, Completion { token, at: clock::now(), event }));
     }
 
     fn fail(&mut self, token: Token, error: Error) {
-        let seat = self.seat(token);
-        seat.stage = SocketStage::Dead;
-        seat.unsent = None;
+        let slot = self.slot(token);
+        slot.stage = SocketStage::Dead;
+        slot.unsent = None;
         self.know(token, Event::Failed(error));
     }
 
     /// Hands bytes to the kernel, or as much as it takes; nothing when they must wait for those before them.
     fn try_send(&mut self, token: Token, bytes: &[u8]) -> Result<usize> {
-        let seat = self.seat(token);
-        if seat.unsent.is_some() {
+        let slot = self.slot(token);
+        if slot.unsent.is_some() {
             return Ok(0);
         }
-        let socket = seat.socket.as_ref().expect("a live seat has a socket");
+        let socket = slot.socket.as_ref().expect("a live slot has a socket");
         Ok(socket::send(socket, bytes, Wait::Never)?.unwrap_or(0))
     }
 
     /// Sends bytes now, and what the kernel does not take later, as `rest` says; whether it took all of them.
     fn hand_over(&mut self, token: Token, bytes: &[u8], rest: impl FnOnce(Box<[u8]>) -> Waiting) -> bool {
-        if self.seat(token).stage == SocketStage::Dead {
+        if self.slot(token).stage == SocketStage::Dead {
             return false;
         }
         match self.try_send(token, bytes) {
@@ -192,16 +192,16 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
     }
 
     fn keep(&mut self, token: Token, unsent: Unsent) {
-        self.seat(token).unsent.get_or_insert_default().push_back(unsent);
+        self.slot(token).unsent.get_or_insert_default().push_back(unsent);
     }
 
     /// Sends what waits, as far as the kernel has room now.
     fn flush(&mut self, token: Token) {
         loop {
-            let seat = &mut self.seats[token.index()];
-            let (Some(socket), Some(unsent)) = (&seat.socket, &mut seat.unsent) else { return };
+            let slot = &mut self.slots[token.index()];
+            let (Some(socket), Some(unsent)) = (&slot.socket, &mut slot.unsent) else { return };
             let Some(first) = unsent.front_mut() else {
-                seat.unsent = None;
+                slot.unsent = None;
                 return;
             };
             let bytes = match &first.bytes {
@@ -227,14 +227,14 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
         let (data, flags) = (event.data.u64(), event.flags);
         let token = Token(u32::try_from(data & u64::from(u32::MAX)).expect("it is masked"));
         let generation = u32::try_from(data >> 32).expect("32 bits are left");
-        let seat = &mut self.seats[token.index()];
-        if seat.generation != generation || seat.stage == SocketStage::Dead {
+        let slot = &mut self.slots[token.index()];
+        if slot.generation != generation || slot.stage == SocketStage::Dead {
             return;
         }
-        if seat.stage == SocketStage::Connecting {
-            let socket = seat.socket.as_ref().expect("a live seat has a socket");
+        if slot.stage == SocketStage::Connecting {
+            let socket = slot.socket.as_ref().expect("a live slot has a socket");
             match socket::connect_result(socket) {
-                Ok(()) => seat.stage = SocketStage::Open,
+                Ok(()) => slot.stage = SocketStage::Open,
                 Err(error) => return self.fail(token, error),
             }
             self.stamp(token);
@@ -251,7 +251,7 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
     /// One receive or accept of the socket whose turn it is.
     fn take(&mut self, turn: ReceiveTurn) -> Option<Completion> {
         let token = turn.token;
-        let stage = self.seats.get(token.index()).filter(|seat| seat.generation == turn.generation)?.stage;
+        let stage = self.slots.get(token.index()).filter(|slot| slot.generation == turn.generation)?.stage;
         if !matches!(stage, SocketStage::Open | SocketStage::Listening) {
             return None;
         }
@@ -275,17 +275,17 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
     }
 
     fn receive(&mut self, turn: ReceiveTurn) -> Result<Option<Event>> {
-        let seat = &mut self.seats[turn.token.index()];
-        let socket = seat.socket.as_ref().expect("a live seat has a socket");
-        let n_discard = seat.n_discard;
-        let (wanted, received) = if STAMPED && !seat.is_local {
+        let slot = &mut self.slots[turn.token.index()];
+        let socket = slot.socket.as_ref().expect("a live slot has a socket");
+        let n_discard = slot.n_discard;
+        let (wanted, received) = if STAMPED && !slot.is_local {
             let wanted = if n_discard == 0 { BUFFER } else { usize::try_from(n_discard).unwrap_or(BUFFER).min(BUFFER) };
             let arrival = timestamping::recv(socket, &mut self.buffer[..wanted])?;
             self.arrived = arrival.and_then(|arrival| arrival.at).map(|at| self.epoch.monotonic(at));
             (wanted, arrival.map(|arrival| arrival.n_bytes))
         } else if n_discard == 0 {
             (BUFFER, socket::recv(socket, &mut self.buffer, Wait::Never)?)
-        } else if seat.is_local {
+        } else if slot.is_local {
             let wanted = usize::try_from(n_discard).unwrap_or(BUFFER).min(BUFFER);
             (wanted, socket::recv(socket, &mut self.buffer[..wanted], Wait::Never)?)
         } else {
@@ -294,7 +294,7 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
         };
         let Some(received) = received else { return Ok(None) };
         if received == 0 {
-            seat.stage = SocketStage::Ended;
+            slot.stage = SocketStage::Ended;
             return Ok(Some(Event::Ended));
         }
         // Less than was asked for means that nothing is left, and that the kernel will tell of more: the receive that
@@ -304,7 +304,7 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
         }
         if n_discard > 0 {
             let count = u64::try_from(received).expect("a size fits 64 bits");
-            self.seats[turn.token.index()].n_discard -= count;
+            self.slots[turn.token.index()].n_discard -= count;
             return Ok(Some(Event::Discarded(count)));
         }
         self.buffer_is_out = true;
@@ -313,7 +313,7 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
     }
 
     fn accept(&mut self, turn: ReceiveTurn) -> Result<Option<Event>> {
-        let listener = self.seat(turn.token).socket.as_ref().expect("a live seat has a socket");
+        let listener = self.slot(turn.token).socket.as_ref().expect("a live slot has a socket");
         match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(accepted) => {
                 self.go_on(turn);
@@ -353,7 +353,7 @@ impl<const STAMPED: bool> Reactor for Epoll<STAMPED> {
         let list = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| Error::new("epoll_create1", error))?;
         Ok(Self {
             list,
-            seats: Vec::with_capacity(Token(n_connections).index()),
+            slots: Vec::with_capacity(Token(n_connections).index()),
             fixed: Vec::new(),
             events: Vec::with_capacity(EVENTS),
             n_done: 0,
@@ -400,15 +400,15 @@ impl<const STAMPED: bool> Reactor for Epoll<STAMPED> {
     }
 
     fn send_fixed(&mut self, token: Token, bytes: FixedBuffer) {
-        let seat = self.seat(token);
-        let (stage, must_wait) = (seat.stage, seat.unsent.is_some());
+        let slot = self.slot(token);
+        let (stage, must_wait) = (slot.stage, slot.unsent.is_some());
         if stage == SocketStage::Dead {
             return;
         }
         let n_sent = if must_wait {
             Ok(0)
         } else {
-            let socket = self.seats[token.index()].socket.as_ref().expect("a live seat has a socket");
+            let socket = self.slots[token.index()].socket.as_ref().expect("a live slot has a socket");
             socket::send(socket, &self.fixed[bytes.index()], Wait::Never).map(Option::unwrap_or_default)
         };
         match n_sent {
@@ -429,26 +429,26 @@ impl<const STAMPED: bool> Reactor for Epoll<STAMPED> {
     }
 
     fn discard(&mut self, token: Token, count: u64) {
-        let seat = self.seat(token);
-        seat.n_discard = seat.n_discard.saturating_add(count);
+        let slot = self.slot(token);
+        slot.n_discard = slot.n_discard.saturating_add(count);
     }
 
     fn close(&mut self, token: Token) {
-        if let Some(seat) = self.seats.get_mut(token.index()).filter(|seat| seat.socket.is_some()) {
-            *seat = SocketSlot { generation: seat.generation.wrapping_add(1), ..SocketSlot::default() };
+        if let Some(slot) = self.slots.get_mut(token.index()).filter(|slot| slot.socket.is_some()) {
+            *slot = SocketSlot { generation: slot.generation.wrapping_add(1), ..SocketSlot::default() };
         }
     }
 
     fn abandon(self) {
-        self.seats.iter().filter_map(|seat| seat.socket.as_ref()).for_each(socket::abort);
+        self.slots.iter().filter_map(|slot| slot.socket.as_ref()).for_each(socket::abort);
     }
 
     fn socket(&self, token: Token) -> Option<&Socket> {
-        self.seats.get(token.index())?.socket.as_ref()
+        self.slots.get(token.index())?.socket.as_ref()
     }
 
     fn departed(&mut self, token: Token) -> Option<Nanos> {
-        let socket = self.seats.get(token.index()).filter(|_| STAMPED)?.socket.as_ref()?;
+        let socket = self.slots.get(token.index()).filter(|_| STAMPED)?.socket.as_ref()?;
         // A stamp that cannot be read is one that there is not.
         let departures = std::iter::from_fn(|| timestamping::departure(socket).ok().flatten());
         departures.last().map(|departure| self.epoch.monotonic(departure.at))
@@ -479,7 +479,7 @@ impl<const STAMPED: bool> Reactor for Epoll<STAMPED> {
         assert!(!self.buffer_is_out, "a piece must be released before the next completion");
         loop {
             if let Some((generation, completion)) = self.known.pop_front() {
-                if self.seats[completion.token.index()].generation == generation {
+                if self.slots[completion.token.index()].generation == generation {
                     return Some(completion);
                 }
             } else if let Some(turn) = self.turn.take() {

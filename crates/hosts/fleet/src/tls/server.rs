@@ -73,10 +73,10 @@ pub struct Server {
 struct ControllerSlot(Arc<AtomicUsize>);
 
 impl ControllerSlot {
-    fn try_take(seats: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
+    fn try_take(slots: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
         let one_more = |taken| (taken < most).then_some(taken + 1);
-        let taken = seats.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
-        taken.is_ok().then(|| Self(Arc::clone(seats)))
+        let taken = slots.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        taken.is_ok().then(|| Self(Arc::clone(slots)))
     }
 }
 

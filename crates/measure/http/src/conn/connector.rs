@@ -73,16 +73,16 @@ impl<R: Reactor> Connector<R> {
     ) -> Result<Self, Error> {
         let system = |cause| Error::System { what: format!("prepare connections over {}", R::NAME), cause };
         let mut reactor = R::new(token(n_lines + 1).0).map_err(system)?;
-        let mut dialer = target.target.resolver(idx, n_workers)?;
-        if let Some(bell) = dialer.take_waker() {
-            reactor.adopt(token(n_lines), bell);
+        let mut resolver = target.target.resolver(idx, n_workers)?;
+        if let Some(waker) = resolver.take_waker() {
+            reactor.adopt(token(n_lines), waker);
         }
         Ok(Self {
             reactor,
             tls_buffers: TlsBuffers::default(),
             times: ConnectTimes::default(),
             config: Arc::clone(target),
-            resolver: dialer,
+            resolver,
             n_connecting: 0,
             n_failed: 0,
         })

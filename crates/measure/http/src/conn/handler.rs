@@ -58,19 +58,19 @@ pub(crate) trait ConnectionHandler {
         }
         match event {
             Event::Connected => {
-                let (board, line) = self.connection(idx);
-                let heard = board.on_connected(idx, line, at);
+                let (connector, line) = self.connection(idx);
+                let heard = connector.on_connected(idx, line, at);
                 self.on_progress(idx, heard, at);
             }
             Event::Received(piece) => {
-                let (board, line) = self.connection(idx);
-                let (is_plain, n_bytes) = (line.channel.is_plain(), board.reactor.bytes(&piece).len());
+                let (connector, line) = self.connection(idx);
+                let (is_plain, n_bytes) = (line.channel.is_plain(), connector.reactor.bytes(&piece).len());
                 self.count_received(n_bytes as u64);
                 if is_plain {
                     return self.on_received(idx, piece, at);
                 }
-                let (board, line) = self.connection(idx);
-                let heard = board.on_received(idx, line, (piece, at));
+                let (connector, line) = self.connection(idx);
+                let heard = connector.on_received(idx, line, (piece, at));
                 self.on_progress(idx, heard, at);
             }
             Event::Discarded(count) => {
@@ -86,8 +86,8 @@ pub(crate) trait ConnectionHandler {
 
     /// Begins to open a closed connection.
     fn connect(&mut self, idx: usize, now: Nanos) {
-        let (board, line) = self.connection(idx);
-        if let Err(fault) = board.connect(idx, line, now) {
+        let (connector, line) = self.connection(idx);
+        if let Err(fault) = connector.connect(idx, line, now) {
             self.fail(idx, fault, now);
         }
     }
@@ -121,8 +121,8 @@ pub(crate) trait ConnectionHandler {
                 LookupResult::Route { outcome: Err(fault), .. } => self.count_fault(RequestFault::connect(fault)),
                 LookupResult::Connection { token, endpoints: place, .. } => {
                     let idx = token as usize;
-                    let (board, line) = self.connection(idx);
-                    if let Err(fault) = board.on_lookup(idx, line, (place, at)) {
+                    let (connector, line) = self.connection(idx);
+                    if let Err(fault) = connector.on_lookup(idx, line, (place, at)) {
                         self.fail(idx, fault, at);
                     }
                 }

@@ -79,8 +79,8 @@ impl LoadConfig {
     /// Distributes the connections over the workers in turn. Returns, for each worker, the server of each of its connections.
     pub(crate) fn assign_connections(&self, n_connections: u64, n_workers: u64) -> Vec<Vec<u16>> {
         let mut rota: WeightedOrder = self.target.upstream_order.clone();
-        let mut lane = || u16::try_from(rota.next_index()).expect("there are fewer servers than turns of a rota");
+        let mut upstream = || u16::try_from(rota.next_index()).expect("there are fewer servers than turns of a rota");
         let share = |idx: u64| n_connections / n_workers + u64::from(idx < n_connections % n_workers);
-        (0..n_workers).map(|idx| (0..share(idx)).map(|_| lane()).collect()).collect()
+        (0..n_workers).map(|idx| (0..share(idx)).map(|_| upstream()).collect()).collect()
     }
 }

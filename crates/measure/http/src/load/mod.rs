@@ -96,8 +96,8 @@ impl HttpLoad {
         let states = self.worker_specs(session);
         let pool = WorkerPool { states, counters, cores: &self.cores, until: EndCondition::PhasesOver };
         let work = |worker: WorkerHandle<'_>, equipment| ClientWorker::new(equipment, &worker).run();
-        let conducted = pool.run_with_setup(session, &mut (), (ClientWorkerSpec::prepare::<R>, work))?;
-        self.record(&conducted, session)
+        let trial_results = pool.run_with_setup(session, &mut (), (ClientWorkerSpec::prepare::<R>, work))?;
+        self.record(&trial_results, session)
     }
 
     /// The work of each worker.
@@ -106,7 +106,7 @@ impl HttpLoad {
         let n_workers = place(self.n_workers);
         let share = |whole: u64, idx: u64| whole / self.n_workers + u64::from(idx < whole % self.n_workers);
         let connections = self.config.assign_connections(self.n_connections, self.n_workers);
-        let duty = |(number, connections): (u64, Vec<u16>)| {
+        let spec = |(number, connections): (u64, Vec<u16>)| {
             let idx = place(number);
             let schedule = self.schedule.clone();
             let arrivals =
@@ -123,15 +123,15 @@ impl HttpLoad {
                 stop: session.stop.clone(),
             }
         };
-        (0..).zip(connections).map(duty).collect()
+        (0..).zip(connections).map(spec).collect()
     }
 
-    fn record(&self, conducted: &TrialResults<LoadResults>, session: &TrialContext) -> Result<Record, Error> {
-        let mut all = LoadResults::merged(&conducted.workers);
+    fn record(&self, trial_results: &TrialResults<LoadResults>, session: &TrialContext) -> Result<Record, Error> {
+        let mut all = LoadResults::merged(&trial_results.workers);
         let (response, lag) = (mem::take(&mut all.response), mem::take(&mut all.lag));
         let n_not_started = all.n_not_started;
         let unreached = unreachable_error(&self.config.name, &all.faults);
-        let mut record = record(conducted, all, (&self.config, &self.io_backend));
+        let mut record = record(trial_results, all, (&self.config, &self.io_backend));
         if record.totals[count::CONNECTIONS] == 0 && session.stop.state() != Stop::Abort {
             return Err(unreached);
         }

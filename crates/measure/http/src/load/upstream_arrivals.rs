@@ -40,10 +40,10 @@ mod tests {
         let micros = Nanos::from_micros;
         let profile = Profile::steady(PerSec::new(10_000.0).unwrap()).unwrap();
         let arrivals = Arrivals::new(profile, ArrivalProcess::Constant, pace::WorkShare { idx: 0, of: 1 });
-        let [mut seldom, often] = [0, 1].map(|lane| UpstreamArrivals {
+        let [mut seldom, often] = [0, 1].map(|upstream| UpstreamArrivals {
             arrivals: arrivals.clone().take(40),
             upstream_order: WeightedOrder::new(&[1, 3]).unwrap(),
-            upstream: lane,
+            upstream,
         });
         let mut all: Vec<Nanos> = often.clone().chain(seldom.clone()).collect();
         all.sort_unstable();

@@ -21,8 +21,8 @@ pub(crate) struct LoadRecorder<'a> {
 }
 
 impl<'a> LoadRecorder<'a> {
-    pub(crate) fn new(worker: &'a WorkerHandle<'a>, ledger: TotalsRecorder) -> Self {
-        Self { worker, results: LoadResults::default(), totals: ledger }
+    pub(crate) fn new(worker: &'a WorkerHandle<'a>, totals: TotalsRecorder) -> Self {
+        Self { worker, results: LoadResults::default(), totals }
     }
 
     #[inline]

@@ -54,18 +54,20 @@ impl LookupThreads {
     pub(super) fn start(policy: &Policy) -> Result<Self, TargetConfigError> {
         let (questions, asked) = mpsc::channel::<LookupQuestion>();
         let (answer, answers) = mpsc::channel();
-        let (bell, rope) = UnixStream::pair().map_err(TargetConfigError::Lookups)?;
+        let (waker, waker_writer) = UnixStream::pair().map_err(TargetConfigError::Lookups)?;
         // A pending wake-up needs no second one, and must not block a thread.
-        rope.set_nonblocking(true).map_err(TargetConfigError::Lookups)?;
-        bell.set_nonblocking(true).map_err(TargetConfigError::Lookups)?;
-        let (asked, rope) = (Arc::new(Mutex::new(asked)), Arc::new(rope));
+        waker_writer.set_nonblocking(true).map_err(TargetConfigError::Lookups)?;
+        waker.set_nonblocking(true).map_err(TargetConfigError::Lookups)?;
+        let (asked, waker_writer) = (Arc::new(Mutex::new(asked)), Arc::new(waker_writer));
         for _ in 0..THREADS {
-            let (asked, rope, answer) = (Arc::clone(&asked), Arc::clone(&rope), answer.clone());
+            let (asked, waker_writer, answer) = (Arc::clone(&asked), Arc::clone(&waker_writer), answer.clone());
             let policy = policy.clone();
             let thread = thread::Builder::new().name("lookup".to_owned());
-            thread.spawn(move || run_lookups(&asked, &policy, (&rope, &answer))).map_err(TargetConfigError::Lookups)?;
+            thread
+                .spawn(move || run_lookups(&asked, &policy, (&waker_writer, &answer)))
+                .map_err(TargetConfigError::Lookups)?;
         }
-        Ok(Self { questions, answers, waker: Some(bell) })
+        Ok(Self { questions, answers, waker: Some(waker) })
     }
 
     pub(super) fn ask(&self, asker: LookupOwner, name: HostPort) {
@@ -75,7 +77,7 @@ impl LookupThreads {
 
     /// Returns, once, a socket that becomes readable when results are available. The bytes read from it have no meaning.
     pub(super) fn take_waker(&mut self) -> Option<Socket> {
-        self.waker.take().map(|bell| Socket::from(OwnedFd::from(bell)))
+        self.waker.take().map(|waker| Socket::from(OwnedFd::from(waker)))
     }
 
     pub(super) fn next(&self) -> Option<LookupAnswer> {
@@ -86,7 +88,7 @@ impl LookupThreads {
 fn run_lookups(
     asked: &Mutex<Receiver<LookupQuestion>>,
     policy: &Policy,
-    (rope, answer): (&UnixStream, &Sender<LookupAnswer>),
+    (waker_writer, answer): (&UnixStream, &Sender<LookupAnswer>),
 ) {
     loop {
         let question = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -98,7 +100,7 @@ fn run_lookups(
             return;
         }
         // If the socket is full, a wake-up is already pending; if its other end is closed, nobody waits for it.
-        let _ = (&*rope).write(&[1]);
+        let _ = (&*waker_writer).write(&[1]);
     }
 }
 
@@ -111,15 +113,15 @@ mod tests {
     #[test]
     fn answers_come_to_those_who_asked_and_the_bell_rings() {
         let mut lookups = LookupThreads::start(&Policy::anything()).unwrap();
-        let mut bell = UnixStream::from(OwnedFd::from(lookups.take_waker().unwrap()));
+        let mut waker = UnixStream::from(OwnedFd::from(lookups.take_waker().unwrap()));
         assert!(lookups.take_waker().is_none());
-        bell.set_nonblocking(false).unwrap();
+        waker.set_nonblocking(false).unwrap();
         let name = |host: &str| HostPort { host: host.to_owned(), port: 7 };
         lookups.ask(LookupOwner::Connection(3, 0), name("127.0.0.1"));
         lookups.ask(LookupOwner::Route(1), name("nowhere.invalid"));
         let mut heard = Vec::new();
         while heard.len() < 2 {
-            bell.read_exact(&mut [0]).unwrap();
+            waker.read_exact(&mut [0]).unwrap();
             heard.extend(std::iter::from_fn(|| lookups.next()));
         }
         heard.sort_by_key(|answer| answer.owner == LookupOwner::Route(1));

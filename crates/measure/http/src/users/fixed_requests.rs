@@ -90,10 +90,10 @@ mod tests {
 
     #[test]
     fn bytes_that_stay_the_same_are_given_to_the_reactor_once() {
-        let (mut literals, mut reactor) = (FixedRequests::default(), Epoll::<false>::new(1).unwrap());
+        let (mut fixed_requests, mut reactor) = (FixedRequests::default(), Epoll::<false>::new(1).unwrap());
         let (request, mut n_fixed) = (b"GET / HTTP/1.1\r\n\r\n".to_vec(), 0);
         let found = (0..100).filter(|_| {
-            let fixed = literals.find(&request, |bytes| {
+            let fixed = fixed_requests.find(&request, |bytes| {
                 n_fixed += 1;
                 reactor.fix(bytes)
             });
@@ -105,22 +105,23 @@ mod tests {
 
     #[test]
     fn bytes_that_change_are_never_taken_for_those_that_lay_there() {
-        let (mut literals, mut reactor) = (FixedRequests::default(), Epoll::<false>::new(1).unwrap());
+        let (mut fixed_requests, mut reactor) = (FixedRequests::default(), Epoll::<false>::new(1).unwrap());
         let mut request = b"GET /0 HTTP/1.1\r\n\r\n".to_vec();
         for _ in 0..REPEATS_MIN {
-            literals.find(&request, |bytes| reactor.fix(bytes));
+            fixed_requests.find(&request, |bytes| reactor.fix(bytes));
         }
-        assert!(literals.find(&request, |bytes| reactor.fix(bytes)).is_some());
+        assert!(fixed_requests.find(&request, |bytes| reactor.fix(bytes)).is_some());
         request[5] = b'1';
-        assert!((0..100).all(|_| literals.find(&request, |bytes| reactor.fix(bytes)).is_none()));
+        assert!((0..100).all(|_| fixed_requests.find(&request, |bytes| reactor.fix(bytes)).is_none()));
     }
 
     #[test]
     fn a_reactor_is_given_few_literals() {
-        let (mut literals, mut reactor, mut n_fixed) = (FixedRequests::default(), Epoll::<false>::new(1).unwrap(), 0);
+        let (mut fixed_requests, mut reactor, mut n_fixed) =
+            (FixedRequests::default(), Epoll::<false>::new(1).unwrap(), 0);
         let requests: Vec<Vec<u8>> = (0..1_000).map(|n| format!("GET /{n} HTTP/1.1\r\n\r\n").into_bytes()).collect();
         for request in requests.iter().flat_map(|request| std::iter::repeat_n(request, usize::from(REPEATS_MIN))) {
-            literals.find(request, |bytes| {
+            fixed_requests.find(request, |bytes| {
                 n_fixed += 1;
                 reactor.fix(bytes)
             });

@@ -34,8 +34,8 @@ pub(super) struct UserLoop<'a, R, U> {
 }
 
 impl<'a, R: Reactor, U: Users> UserLoop<'a, R, U> {
-    pub(super) fn new(users: U, hall: UserPool<'a, R>) -> Self {
-        Self { users, pool: hall, announced: None }
+    pub(super) fn new(users: U, pool: UserPool<'a, R>) -> Self {
+        Self { users, pool, announced: None }
     }
 }
 
@@ -44,13 +44,13 @@ impl<R: Reactor, U: Users> LoadLoop for UserLoop<'_, R, U> {
     type Output = (LoadResults, U::Outcome);
 
     fn is_done(&mut self, now: Nanos) -> bool {
-        let hall = &mut self.pool;
-        hall.window.update(hall.recorder.worker.phase(), now);
-        let is_empty = hall.n_users == 0 && !hall.schedule.has_more();
+        let pool = &mut self.pool;
+        pool.window.update(pool.recorder.worker.phase(), now);
+        let is_empty = pool.n_users == 0 && !pool.schedule.has_more();
         if is_empty || self.users.is_over() {
-            hall.window.end(now);
+            pool.window.end(now);
         }
-        let phase = match (hall.window.is_over(), hall.window.is_measuring()) {
+        let phase = match (pool.window.is_over(), pool.window.is_measuring()) {
             (true, _) => MeasurePhase::Over,
             (false, true) => MeasurePhase::Measured,
             (false, false) => MeasurePhase::WarmUp,
@@ -59,8 +59,8 @@ impl<R: Reactor, U: Users> LoadLoop for UserLoop<'_, R, U> {
             self.announced = Some(phase);
             self.users.on_phase(phase, now);
         }
-        let drain = if hall.stop.state() == Stop::Abort { Nanos::ZERO } else { DRAIN };
-        hall.window.is_over() && (hall.n_busy == 0 || hall.window.has_drained(now, drain))
+        let drain = if pool.stop.state() == Stop::Abort { Nanos::ZERO } else { DRAIN };
+        pool.window.is_over() && (pool.n_busy == 0 || pool.window.has_drained(now, drain))
     }
 
     fn before_wait(&mut self, now: Nanos) -> Result<WaitLimit, Error> {
@@ -103,25 +103,25 @@ impl<R: Reactor, U: Users> LoadLoop for UserLoop<'_, R, U> {
     /// What is to be told at the end.
     fn finish(self, now: Nanos) -> Result<(LoadResults, U::Outcome), Error> {
         let is_ended = self.pool.window.is_over() && self.pool.stop.state() != Stop::Abort;
-        let UserPool { recorder: mut accounts, connector: board, connections, heads, schedule, window, .. } = self.pool;
+        let UserPool { mut recorder, connector, connections, heads, schedule, window, .. } = self.pool;
         let closing = window.from().filter(|_| is_ended).map(|from| UnansweredCheck::of(now, from));
         for connection in &connections {
             let of_connect = closing.and_then(|closing| closing.connect(&connection.conn));
             let sent = connection.unanswered();
             let of_request =
                 closing.zip(sent).and_then(|(closing, sent)| closing.request(sent.sent_at, sent.first_byte_at));
-            accounts.results.n_unfinished += u64::from(sent.is_some() && of_request.is_none());
-            of_connect.or(of_request).into_iter().for_each(|fault| accounts.count_fault(fault));
+            recorder.results.n_unfinished += u64::from(sent.is_some() && of_request.is_none());
+            of_connect.or(of_request).into_iter().for_each(|fault| recorder.count_fault(fault));
         }
-        accounts.results.n_not_started = schedule.waiting(0);
+        recorder.results.n_not_started = schedule.waiting(0);
         let from = window.from().unwrap_or(Nanos::MAX);
         for intended in schedule.rest().filter(|intended| *intended >= from) {
-            accounts.results.lag.record((now - intended).0);
+            recorder.results.lag.record((now - intended).0);
         }
         let head = heads.iter().flatten().map(HeadReader::last_head).find(|head| !head.is_empty());
-        let outcome = accounts.finish(board.times, head.unwrap_or_default())?;
+        let outcome = recorder.finish(connector.times, head.unwrap_or_default())?;
         // The next trial needs the ports.
-        board.reactor.abandon();
+        connector.reactor.abandon();
         Ok((outcome, self.users.finish(now)))
     }
 }
@@ -136,73 +136,73 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
             if self.pool.next_due().is_some_and(|due| due <= now) {
                 self.pool.schedule.started(now);
             }
-            while let Some(seat) = self.pool.next_awake(now) {
-                self.run_user(seat, now);
+            while let Some(slot) = self.pool.next_awake(now) {
+                self.run_user(slot, now);
             }
             // Running users takes time.
             self.pool.notice(clock::now());
         }
-        while let Some(UserSlot(seat)) = self.users.next_woken(now) {
-            let seat = seat as usize;
-            if self.pool.connections[seat].state == UserState::Waiting {
-                self.run_user(seat, now);
+        while let Some(UserSlot(slot)) = self.users.next_woken(now) {
+            let slot = slot as usize;
+            if self.pool.connections[slot].state == UserState::Waiting {
+                self.run_user(slot, now);
             }
         }
         while self.pool.schedule.waiting(0) > 0 {
-            let Some(seat) = self.pool.free.pop() else { return };
-            self.admit_user(seat as usize);
+            let Some(slot) = self.pool.free.pop() else { return };
+            self.admit_user(slot as usize);
         }
     }
 
     /// Admits the user that has been due for longest to a slot, and runs it.
-    fn admit_user(&mut self, seat: usize) {
-        let hall = &mut self.pool;
+    fn admit_user(&mut self, slot: usize) {
+        let pool = &mut self.pool;
         let now = clock::now();
-        let start = hall.schedule.take(0, now).expect("somebody waits");
-        hall.recorder.add(LoadCounter::Sent, 1);
+        let start = pool.schedule.take(0, now).expect("somebody waits");
+        pool.recorder.add(LoadCounter::Sent, 1);
         match start.late {
             None => {}
-            Some(LateCause::NoConnection) => hall.recorder.add(LoadCounter::LateNoConnection, 1),
-            Some(LateCause::OwnProcessor) => hall.recorder.add(LoadCounter::LateOwnCpu, 1),
+            Some(LateCause::NoConnection) => pool.recorder.add(LoadCounter::LateNoConnection, 1),
+            Some(LateCause::OwnProcessor) => pool.recorder.add(LoadCounter::LateOwnCpu, 1),
         }
-        if hall.window.from().is_some_and(|from| start.intended >= from) {
-            hall.recorder.results.lag.record(start.lag.0);
+        if pool.window.from().is_some_and(|from| start.intended >= from) {
+            pool.recorder.results.lag.record(start.lag.0);
         }
-        hall.take_slot(seat);
-        self.users.arrive(UserSlot(token(seat).0), now, start.lag);
-        self.run_user(seat, now);
+        pool.take_slot(slot);
+        self.users.arrive(UserSlot(token(slot).0), now, start.lag);
+        self.run_user(slot, now);
     }
 
     /// Asks the user in a slot for its next action, and carries it out.
-    pub(super) fn run_user(&mut self, seat: usize, now: Nanos) {
-        let Self { users, pool: hall, .. } = self;
-        hall.connections[seat].state = UserState::Acting;
-        if hall.window.is_over() {
+    pub(super) fn run_user(&mut self, slot: usize, now: Nanos) {
+        let Self { users, pool, .. } = self;
+        pool.connections[slot].state = UserState::Acting;
+        if pool.window.is_over() {
             return;
         }
-        let name = UserSlot(token(seat).0);
+        let name = UserSlot(token(slot).0);
         let asked = match users.next_action(name, now) {
-            UserAction::Send(ask) => hall.send_request(seat, &ask),
+            UserAction::Send(ask) => pool.send_request(slot, &ask),
             UserAction::Sleep { until } => {
-                hall.sleep(seat, until.max(now + NEXT_ROUND));
+                pool.sleep(slot, until.max(now + NEXT_ROUND));
                 Ok(())
             }
             UserAction::Wait => {
-                hall.connections[seat].state = UserState::Waiting;
+                pool.connections[slot].state = UserState::Waiting;
                 Ok(())
             }
             UserAction::CloseConnection => {
-                hall.close(seat);
-                hall.sleep(seat, now + NEXT_ROUND);
+                pool.close(slot);
+                pool.sleep(slot, now + NEXT_ROUND);
                 Ok(())
             }
             UserAction::Leave => {
-                hall.release_slot(seat);
+                pool.release_slot(slot);
                 Ok(())
             }
         };
         if let Err(fault) = asked {
-            self.fail(seat, fault, now);
+            self.fail(slot, fault, now);
         }
     }
 
@@ -211,20 +211,20 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
         if self.pool.window.is_over() {
             return;
         }
-        while let Some(seat) = self.pool.next_to_connect() {
+        while let Some(slot) = self.pool.next_to_connect() {
             let now = clock::now();
-            let connection = &mut self.pool.connections[seat];
+            let connection = &mut self.pool.connections[slot];
             if let Some(pending) = &mut connection.pending {
                 pending.sent_at = now;
             }
-            self.connect(seat, now);
+            self.connect(slot, now);
         }
     }
 
     /// Fails operations that have exceeded their timeout.
     fn sweep(&mut self, now: Nanos) {
-        for seat in self.pool.sweep.due(now, self.pool.connections.len()) {
-            let connection = &self.pool.connections[seat];
+        for slot in self.pool.sweep.due(now, self.pool.connections.len()) {
+            let connection = &self.pool.connections[slot];
             let stage = match (connection.conn.overdue(now, self.pool.config.timeout), connection.unanswered()) {
                 (Some(stage), _) => stage,
                 (None, Some(pending)) if now.since(pending.sent_at) > pending.timeout => {
@@ -235,7 +235,7 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
                 }
                 _ => continue,
             };
-            self.fail(seat, RequestFault { stage, cause: FaultCause::Timeout }, now);
+            self.fail(slot, RequestFault { stage, cause: FaultCause::Timeout }, now);
         }
     }
 }

@@ -78,31 +78,23 @@ pub(super) struct PoolResources<R> {
 }
 
 impl<'a, R: Reactor> UserPool<'a, R> {
-    pub(super) fn new(accounts: LoadRecorder<'a>, furniture: PoolResources<R>) -> Self {
-        let PoolResources {
-            config: target,
-            connector: board,
-            n_slots: n_seats,
-            arrivals,
-            pacing,
-            is_shared,
-            batching,
-            stop,
-        } = furniture;
-        let n = n_seats as usize;
-        let schedule = OpenSchedule::new(accounts.worker.start, [arrivals], pacing);
-        let window = MeasureWindow::new(accounts.worker, target.is_counted);
+    pub(super) fn new(recorder: LoadRecorder<'a>, resources: PoolResources<R>) -> Self {
+        let PoolResources { config: target, connector, n_slots, arrivals, pacing, is_shared, batching, stop } =
+            resources;
+        let n = n_slots as usize;
+        let schedule = OpenSchedule::new(recorder.worker.start, [arrivals], pacing);
+        let window = MeasureWindow::new(recorder.worker, target.is_counted);
         let heads = || [Method::Get, Method::Head].map(|method| target.target.head_reader(method));
         Self {
             window,
-            recorder: accounts,
-            connector: board,
+            recorder,
+            connector,
             connections: (0..n).map(|_| UserConnection::new()).collect(),
             heads: target.target.upstreams.iter().map(|_| heads()).collect(),
             spare_buffers: SpareBuffers::default(),
             fixed_requests: FixedRequests::default(),
             fault_texts: BTreeMap::new(),
-            free: (0..n_seats).rev().collect(),
+            free: (0..n_slots).rev().collect(),
             is_shared,
             n_users: 0,
             schedule,
@@ -128,33 +120,33 @@ impl<'a, R: Reactor> UserPool<'a, R> {
     }
 
     /// A user takes a slot.
-    pub(super) fn take_slot(&mut self, seat: usize) {
+    pub(super) fn take_slot(&mut self, slot: usize) {
         self.n_users += 1;
-        self.connections[seat].begin_user();
+        self.connections[slot].begin_user();
     }
 
     /// Sends a user's requests, or keeps them until there is a connection.
     ///
     /// # Errors
     /// The requests could not be sent.
-    pub(super) fn send_request(&mut self, seat: usize, ask: &UserRequest<'_>) -> Result<(), RequestFault> {
+    pub(super) fn send_request(&mut self, slot: usize, ask: &UserRequest<'_>) -> Result<(), RequestFault> {
         let places = &self.config.target.upstream_of_url;
         let route = *places.get(usize::from(ask.server)).unwrap_or_else(|| {
             panic!("server {} was asked, and there are {}", ask.server, places.len());
         });
         assert!(ask.n_requests > 0, "nothing was asked: {:?}", ask.bytes);
-        let connection = &mut self.connections[seat];
+        let connection = &mut self.connections[slot];
         connection.state = UserState::AwaitingAnswers;
         connection.pending = Some(PendingRequests::of(ask));
         connection.fixed = None;
         self.n_busy += 1;
         if connection.conn.is_open() && connection.conn.upstream == route {
-            return self.send(seat, ask.bytes);
+            return self.send(slot, ask.bytes);
         }
         connection.keep_request(ask.bytes);
-        self.close(seat);
-        self.connections[seat].conn.upstream = route;
-        self.to_connect.push_back(token(seat).0);
+        self.close(slot);
+        self.connections[slot].conn.upstream = route;
+        self.to_connect.push_back(token(slot).0);
         Ok(())
     }
 
@@ -162,22 +154,22 @@ impl<'a, R: Reactor> UserPool<'a, R> {
     ///
     /// # Errors
     /// TLS failed.
-    fn send(&mut self, seat: usize, bytes: &[u8]) -> Result<(), RequestFault> {
-        let Self { connections, connector: board, fixed_requests: literals, recorder: accounts, .. } = self;
-        let connection = &mut connections[seat];
+    fn send(&mut self, slot: usize, bytes: &[u8]) -> Result<(), RequestFault> {
+        let Self { connections, connector, fixed_requests, recorder, .. } = self;
+        let connection = &mut connections[slot];
         let Some(pending) = &mut connection.pending else { return Ok(()) };
         (pending.is_sent, pending.sent_at) = (true, clock::now());
-        accounts.on_sent(bytes.len());
+        recorder.on_sent(bytes.len());
         if !connection.conn.channel.is_plain() {
-            connection.conn.channel.encrypt(bytes, &mut board.tls_buffers).map_err(RequestFault::connect)?;
-            board.send_pending(seat);
+            connection.conn.channel.encrypt(bytes, &mut connector.tls_buffers).map_err(RequestFault::connect)?;
+            connector.send_pending(slot);
             self.n_pending_sends += 1;
-        } else if let Some(fixed) = literals.find(bytes, |bytes| board.reactor.fix(bytes)) {
+        } else if let Some(fixed) = fixed_requests.find(bytes, |bytes| connector.reactor.fix(bytes)) {
             connection.fixed = Some((fixed, bytes.len()));
-            board.reactor.send_fixed(token(seat), fixed);
+            connector.reactor.send_fixed(token(slot), fixed);
             return Ok(());
         } else {
-            board.reactor.send_quietly(token(seat), bytes);
+            connector.reactor.send_quietly(token(slot), bytes);
         }
         // Only on a reused connection can the server have closed first, so that a retry may be needed.
         if connection.is_used && bytes.len() <= RETRY_REQUEST_MAX {
@@ -190,20 +182,20 @@ impl<'a, R: Reactor> UserPool<'a, R> {
     ///
     /// # Errors
     /// TLS failed.
-    pub(super) fn send_kept(&mut self, seat: usize) -> Result<(), RequestFault> {
-        let connection = &mut self.connections[seat];
+    pub(super) fn send_kept(&mut self, slot: usize) -> Result<(), RequestFault> {
+        let connection = &mut self.connections[slot];
         if let Some((fixed, length)) = connection.fixed {
             let Some(pending) = &mut connection.pending else { return Ok(()) };
             (pending.is_sent, pending.sent_at) = (true, clock::now());
             self.recorder.on_sent(length);
-            self.connector.reactor.send_fixed(token(seat), fixed);
+            self.connector.reactor.send_fixed(token(slot), fixed);
             return Ok(());
         }
         let request = std::mem::take(&mut connection.request);
-        let outcome = self.send(seat, &request);
+        let outcome = self.send(slot, &request);
         // Its memory is reused for the next request, unless it is large.
         if request.capacity() <= RETRY_REQUEST_MAX {
-            let connection = &mut self.connections[seat];
+            let connection = &mut self.connections[slot];
             connection.request = request;
             connection.request.clear();
         }
@@ -211,50 +203,50 @@ impl<'a, R: Reactor> UserPool<'a, R> {
     }
 
     /// Sends the pending requests once more, on a new connection.
-    pub(super) fn resend(&mut self, seat: usize) {
-        self.close(seat);
-        let Some(pending) = &mut self.connections[seat].pending else { return };
+    pub(super) fn resend(&mut self, slot: usize) {
+        self.close(slot);
+        let Some(pending) = &mut self.connections[slot].pending else { return };
         (pending.is_sent, pending.is_retry) = (false, true);
         self.recorder.add(LoadCounter::Resent, u64::from(pending.n_requests));
-        self.to_connect.push_back(token(seat).0);
+        self.to_connect.push_back(token(slot).0);
     }
 
     /// The next slot to connect, if another connect may begin.
     pub(super) fn next_to_connect(&mut self) -> Option<usize> {
-        let seat = if self.connector.has_room() { self.to_connect.pop_front()? } else { return None };
-        Some(seat as usize)
+        let slot = if self.connector.has_room() { self.to_connect.pop_front()? } else { return None };
+        Some(slot as usize)
     }
 
     /// Lets the user in a slot rest. It runs when the rest is over, never at once.
-    pub(super) fn sleep(&mut self, seat: usize, until: Nanos) {
-        self.connections[seat].state = UserState::Sleeping;
-        self.sleeping.push(Reverse((until, token(seat).0)));
+    pub(super) fn sleep(&mut self, slot: usize, until: Nanos) {
+        self.connections[slot].state = UserState::Sleeping;
+        self.sleeping.push(Reverse((until, token(slot).0)));
     }
 
     /// The next slot whose rest is over.
     pub(super) fn next_awake(&mut self, now: Nanos) -> Option<usize> {
-        let Reverse((_, seat)) = *self.sleeping.peek().filter(|rest| rest.0.0 <= now)?;
+        let Reverse((_, slot)) = *self.sleeping.peek().filter(|rest| rest.0.0 <= now)?;
         self.sleeping.pop();
-        Some(seat as usize)
+        Some(slot as usize)
     }
 
-    pub(super) fn close(&mut self, seat: usize) {
-        self.connector.close(seat, &mut self.connections[seat].conn);
+    pub(super) fn close(&mut self, slot: usize) {
+        self.connector.close(slot, &mut self.connections[slot].conn);
     }
 
     /// The user in a slot has left.
-    pub(super) fn release_slot(&mut self, seat: usize) {
-        self.close(seat);
-        self.connections[seat].state = UserState::Vacant;
+    pub(super) fn release_slot(&mut self, slot: usize) {
+        self.close(slot);
+        self.connections[slot].state = UserState::Vacant;
         self.n_users -= 1;
         if self.is_shared {
-            self.free.push(token(seat).0);
+            self.free.push(token(slot).0);
         }
     }
 
     /// Counts an answer; the arrival time of its first bytes is in the pending requests.
-    pub(super) fn record_answer(&mut self, seat: usize, answer: &ResponseSummary, at: Nanos) {
-        let connection = &mut self.connections[seat];
+    pub(super) fn record_answer(&mut self, slot: usize, answer: &ResponseSummary, at: Nanos) {
+        let connection = &mut self.connections[slot];
         let Some(pending) = &connection.pending else { return };
         let service = at.since(pending.sent_at);
         let entry = RequestSample {
@@ -276,12 +268,12 @@ impl<'a, R: Reactor> UserPool<'a, R> {
     }
 
     /// Lets the kernel discard the rest of a large body that nobody reads.
-    pub(super) fn discard_rest(&mut self, seat: usize) {
-        let connection = &self.connections[seat];
+    pub(super) fn discard_rest(&mut self, slot: usize) {
+        let connection = &self.connections[slot];
         let left = connection.reader.body_bytes_left();
         let is_wanted = connection.unanswered().is_none_or(|pending| pending.detail == AnswerDetail::Message);
         if left >= DISCARD_MIN && !is_wanted && connection.conn.is_open() {
-            self.connector.reactor.discard(token(seat), left);
+            self.connector.reactor.discard(token(slot), left);
             self.recorder.results.has_discarded = true;
         }
     }

@@ -76,10 +76,14 @@ impl VirtualUsers {
     ///
     /// # Errors
     /// A part of the role cannot be done; the error names it.
-    pub fn prepare(kind: &'static str, (role, policy): (&Role, &Policy), coming: UserArrivals) -> Result<Self, Error> {
+    pub fn prepare(
+        kind: &'static str,
+        (role, policy): (&Role, &Policy),
+        arrivals: UserArrivals,
+    ) -> Result<Self, Error> {
         let settings = &role.settings;
         let mut target = LoadConfig::of((role, policy), kind)?;
-        target.is_counted = coming.has_end();
+        target.is_counted = arrivals.has_end();
         if settings.text("proxy").is_some() && target.target.upstreams.iter().any(Upstream::is_plain) {
             return Err(Error::Unsupported {
                 what: "requests of scripted users name no server, so a proxy would not know where http:// requests go"
@@ -88,16 +92,16 @@ impl VirtualUsers {
             });
         }
         let pacing = pacing(settings);
-        let is_precise = coming.is_scheduled() && pacing == Pacing::Precise;
+        let is_precise = arrivals.is_scheduled() && pacing == Pacing::Precise;
         let way = select_io_backend(settings, if is_precise { LoadModel::Open } else { LoadModel::Closed })?;
-        let n_seats = coming.n_slots();
-        allow_connections(n_seats)?;
+        let n_slots = arrivals.n_slots();
+        allow_connections(n_slots)?;
         let n_cores = u64::try_from(role.cores.len().max(1)).unwrap_or(1);
         Ok(Self {
             config: Arc::new(target),
             io_backend: way,
-            n_workers: settings.count("threads").unwrap_or(n_cores).min(n_seats).max(1),
-            arrivals: coming,
+            n_workers: settings.count("threads").unwrap_or(n_cores).min(n_slots).max(1),
+            arrivals,
             pacing,
             cores: role.cores.clone(),
         })
@@ -130,13 +134,13 @@ impl VirtualUsers {
         session: &TrialContext,
         make: impl Fn(&WorkerShare) -> Result<U, Error> + Sync,
     ) -> Result<(Record, Vec<U::Outcome>), Error> {
-        let conducted = match self.io_backend.reactor {
+        let trial_results = match self.io_backend.reactor {
             ReactorKind::Uring => self.run_over::<Uring, U>(session, &make),
             ReactorKind::Epoll => self.run_over::<Epoll, U>(session, &make),
             ReactorKind::Stamped => self.run_over::<StampedEpoll, U>(session, &make),
         }?;
-        let record = self.record(&conducted, session)?;
-        Ok((record, conducted.workers.into_iter().map(|(_, users)| users).collect()))
+        let record = self.record(&trial_results, session)?;
+        Ok((record, trial_results.workers.into_iter().map(|(_, users)| users).collect()))
     }
 
     fn run_over<R: Reactor, U: Users>(
@@ -147,18 +151,18 @@ impl VirtualUsers {
         let counters = if self.arrivals.is_scheduled() { COUNTERS } else { &COUNTERS[..CLOSED_COUNTERS] };
         let states = (0..self.n_workers).map(|idx| self.worker_spec(idx, session)).collect();
         let pool = WorkerPool { states, counters, cores: &self.cores, until: EndCondition::PhasesOver };
-        let equip = |duty: UserWorkerSpec| duty.prepare::<R, U>(make);
+        let equip = |spec: UserWorkerSpec| spec.prepare::<R, U>(make);
         let work = |worker: WorkerHandle<'_>, equipment: PreparedUsers<R, U>| {
-            let PreparedUsers { users, totals: ledger, resources: furniture } = equipment;
-            UserLoop::new(users, UserPool::new(LoadRecorder::new(&worker, ledger), furniture)).run()
+            let PreparedUsers { users, totals, resources } = equipment;
+            UserLoop::new(users, UserPool::new(LoadRecorder::new(&worker, totals), resources)).run()
         };
         pool.run_with_setup(session, &mut (), (equip, work))
     }
 
     /// The work of one worker; slots are distributed evenly.
     fn worker_spec(&self, idx: u64, session: &TrialContext) -> UserWorkerSpec {
-        let n_seats = self.arrivals.n_slots();
-        let share = n_seats / self.n_workers + u64::from(idx < n_seats % self.n_workers);
+        let n_slots = self.arrivals.n_slots();
+        let share = n_slots / self.n_workers + u64::from(idx < n_slots % self.n_workers);
         UserWorkerSpec {
             share: WorkerShare {
                 idx: usize::try_from(idx).unwrap_or(usize::MAX),
@@ -174,11 +178,15 @@ impl VirtualUsers {
         }
     }
 
-    fn record<W>(&self, conducted: &TrialResults<(LoadResults, W)>, session: &TrialContext) -> Result<Record, Error> {
-        let mut all = LoadResults::merged(conducted.workers.iter().map(|(outcome, _)| outcome));
+    fn record<W>(
+        &self,
+        trial_results: &TrialResults<(LoadResults, W)>,
+        session: &TrialContext,
+    ) -> Result<Record, Error> {
+        let mut all = LoadResults::merged(trial_results.workers.iter().map(|(outcome, _)| outcome));
         let (lag, n_not_started) = (std::mem::take(&mut all.lag), all.n_not_started);
         let unreached = unreachable_error(&self.config.name, &all.faults);
-        let mut record = record(conducted, all, (&self.config, &self.io_backend));
+        let mut record = record(trial_results, all, (&self.config, &self.io_backend));
         if record.totals[count::CONNECTIONS] == 0 && session.stop.state() != Stop::Abort {
             return Err(unreached);
         }
@@ -197,7 +205,7 @@ impl UserWorkerSpec {
         self,
         make: impl Fn(&WorkerShare) -> Result<U, Error>,
     ) -> Result<PreparedUsers<R, U>, Error> {
-        let Self { share: row, config: target, arrivals: coming, pacing, batching, stop } = self;
+        let Self { share: row, config: target, arrivals, pacing, batching, stop } = self;
         let share = WorkShare { idx: row.idx, of: row.n_workers };
         Ok(PreparedUsers {
             users: make(&row)?,
@@ -205,9 +213,9 @@ impl UserWorkerSpec {
             resources: PoolResources {
                 connector: Connector::new(&target, (row.idx, row.n_workers), row.n_slots as usize)?,
                 n_slots: row.n_slots,
-                arrivals: coming.times_of(share),
+                arrivals: arrivals.times_of(share),
                 pacing,
-                is_shared: coming.is_scheduled(),
+                is_shared: arrivals.is_scheduled(),
                 config: target,
                 batching,
                 stop,

@@ -10,8 +10,8 @@ fn prepare(options: &[(&str, &str)]) -> Arc<TargetConfig> {
     Arc::new(TargetConfig::prepare((&settings, &fathom_sys::policy::Policy::anything()), None, None).unwrap())
 }
 
-fn place(dialer: &mut Resolver, route: usize, now: Nanos) -> ConnectEndpoints {
-    match dialer.next(route, 0, now) {
+fn place(resolver: &mut Resolver, route: usize, now: Nanos) -> ConnectEndpoints {
+    match resolver.next(route, 0, now) {
         NextAddress::Ready(place) => place,
         NextAddress::LookupPending => panic!("an address is known"),
     }
@@ -47,8 +47,8 @@ fn urls_of_one_server_share_a_route_and_keep_their_weights() {
 #[test]
 fn connections_go_from_each_source_in_turn() {
     let config = prepare(&[("url", "http://127.0.0.1:9/"), ("source", "127.0.0.8/30,127.0.0.20")]);
-    let mut dialer = config.resolver(0, 1).unwrap();
-    let sources = [(); 4].map(|()| shown(&place(&mut dialer, 0, Nanos(0))).1.unwrap());
+    let mut resolver = config.resolver(0, 1).unwrap();
+    let sources = [(); 4].map(|()| shown(&place(&mut resolver, 0, Nanos(0))).1.unwrap());
     assert_eq!(sources, ["127.0.0.9", "127.0.0.10", "127.0.0.20", "127.0.0.9"]);
 }
 
@@ -71,12 +71,12 @@ fn an_address_of_the_role_is_used_for_servers_that_it_can_reach() {
 #[test]
 fn connections_go_where_they_are_sent_whatever_the_url_says() {
     let config = prepare(&[("url", "http://a.invalid/x"), ("connect-to", "127.0.0.1:8080")]);
-    let mut dialer = config.resolver(0, 1).unwrap();
-    assert_eq!(shown(&place(&mut dialer, 0, Nanos(0))), ("127.0.0.1:8080".to_owned(), None));
+    let mut resolver = config.resolver(0, 1).unwrap();
+    assert_eq!(shown(&place(&mut resolver, 0, Nanos(0))), ("127.0.0.1:8080".to_owned(), None));
     assert!(config.upstreams[0].requests[0].bytes.starts_with(b"GET /x HTTP/1.1\r\nHost: a.invalid\r\n"));
     let config = prepare(&[("url", "http://a.invalid/x"), ("proxy", "http://me:pw@127.0.0.1:3128")]);
-    let mut dialer = config.resolver(0, 1).unwrap();
-    assert_eq!(shown(&place(&mut dialer, 0, Nanos(0))).0, "127.0.0.1:3128");
+    let mut resolver = config.resolver(0, 1).unwrap();
+    assert_eq!(shown(&place(&mut resolver, 0, Nanos(0))).0, "127.0.0.1:3128");
     let request = String::from_utf8(config.upstreams[0].requests[0].bytes.clone()).unwrap();
     assert!(request.starts_with("GET http://a.invalid/x HTTP/1.1\r\nHost: a.invalid\r\n"), "{request}");
     assert!(request.contains("\r\nProxy-Authorization: Basic bWU6cHc=\r\n"), "{request}");
@@ -108,13 +108,13 @@ fn a_unix_socket_is_connected_to() {
 }
 
 /// The next result, once the waker has fired.
-fn answer(dialer: &mut Resolver, bell: &fathom_sys::socket::Socket, now: Nanos) -> LookupResult {
+fn answer(resolver: &mut Resolver, waker: &fathom_sys::socket::Socket, now: Nanos) -> LookupResult {
     loop {
-        bell.set_nonblocking(false).unwrap();
-        if let Some(answer) = dialer.next_lookup(now) {
+        waker.set_nonblocking(false).unwrap();
+        if let Some(answer) = resolver.next_lookup(now) {
             return answer;
         }
-        fathom_sys::socket::recv(bell, &mut [0], fathom_sys::socket::Wait::Block).unwrap();
+        fathom_sys::socket::recv(waker, &mut [0], fathom_sys::socket::Wait::Block).unwrap();
     }
 }
 
@@ -124,11 +124,11 @@ fn a_name_is_looked_up_for_each_connection_if_that_is_wanted() {
     let port = listener.local_addr().unwrap().port();
     let url = format!("http://localhost:{port}/");
     let config = prepare(&[("url", &url), ("dns", "connection"), ("ip", "4")]);
-    let mut dialer = config.resolver(0, 1).unwrap();
-    let bell = dialer.take_waker().unwrap();
+    let mut resolver = config.resolver(0, 1).unwrap();
+    let waker = resolver.take_waker().unwrap();
     for token in [7, 8] {
-        assert!(matches!(dialer.next(0, token, Nanos(0)), NextAddress::LookupPending));
-        match answer(&mut dialer, &bell, Nanos(0)) {
+        assert!(matches!(resolver.next(0, token, Nanos(0)), NextAddress::LookupPending));
+        match answer(&mut resolver, &waker, Nanos(0)) {
             LookupResult::Connection { token: of, endpoints: place, took } => {
                 assert_eq!((of, shown(&place.unwrap()).0), (token, format!("127.0.0.1:{port}")));
                 assert!(took > Nanos::ZERO);
@@ -141,23 +141,23 @@ fn a_name_is_looked_up_for_each_connection_if_that_is_wanted() {
 #[test]
 fn an_address_that_has_become_old_is_used_until_the_new_one_is_there() {
     let config = prepare(&[("url", "http://localhost:9/"), ("dns", "30s"), ("ip", "4")]);
-    let mut dialer = config.resolver(0, 1).unwrap();
-    let bell = dialer.take_waker().unwrap();
+    let mut resolver = config.resolver(0, 1).unwrap();
+    let waker = resolver.take_waker().unwrap();
     let at = Nanos::from_secs;
     for second in [0, 29, 30, 31] {
-        assert_eq!(shown(&place(&mut dialer, 0, at(second))).0, "127.0.0.1:9");
+        assert_eq!(shown(&place(&mut resolver, 0, at(second))).0, "127.0.0.1:9");
     }
-    assert!(matches!(answer(&mut dialer, &bell, at(32)), LookupResult::Route { outcome: Ok(()), .. }));
-    place(&mut dialer, 0, at(61));
-    assert!(dialer.next_lookup(at(61)).is_none(), "the new one is good for another 30 s");
-    place(&mut dialer, 0, at(62));
-    assert!(matches!(answer(&mut dialer, &bell, at(63)), LookupResult::Route { outcome: Ok(()), .. }));
+    assert!(matches!(answer(&mut resolver, &waker, at(32)), LookupResult::Route { outcome: Ok(()), .. }));
+    place(&mut resolver, 0, at(61));
+    assert!(resolver.next_lookup(at(61)).is_none(), "the new one is good for another 30 s");
+    place(&mut resolver, 0, at(62));
+    assert!(matches!(answer(&mut resolver, &waker, at(63)), LookupResult::Route { outcome: Ok(()), .. }));
 }
 
 #[test]
 fn an_address_needs_no_lookup_whatever_is_wanted() {
     let config = prepare(&[("url", "http://127.0.0.1:9/"), ("dns", "connection")]);
-    let mut dialer = config.resolver(0, 1).unwrap();
-    assert!(dialer.take_waker().is_none());
-    place(&mut dialer, 0, Nanos(0));
+    let mut resolver = config.resolver(0, 1).unwrap();
+    assert!(resolver.take_waker().is_none());
+    place(&mut resolver, 0, Nanos(0));
 }

@@ -81,11 +81,11 @@ fn a_population_comes_evenly_and_each_in_its_own_seat() {
 }
 
 /// Arrivals at `rate` per second.
-fn arrivals(rate: f64, n_seats: u64) -> UserArrivals {
+fn arrivals(rate: f64, n_slots: u64) -> UserArrivals {
     UserArrivals::Arrivals {
         profile: Profile::steady(PerSec::new(rate).unwrap()).unwrap(),
         process: ArrivalProcess::Constant,
-        n_slots: n_seats,
+        n_slots,
     }
 }
 
@@ -121,9 +121,9 @@ fn users_without_a_free_seat_wait_for_one() {
 }
 
 fn a_profile_is_gone_through_once() {
-    let coming =
+    let arrivals =
         UserArrivals::Arrivals { profile: "200:100ms".parse().unwrap(), process: ArrivalProcess::Constant, n_slots: 8 };
-    let (record, memories) = run(&virtual_users(&url(quiet()), &[], coming), |_, memory| {
+    let (record, memories) = run(&virtual_users(&url(quiet()), &[], arrivals), |_, memory| {
         if answers(memory).len() < 2 { ScriptedAction::Send(get("/")) } else { ScriptedAction::Leave }
     })
     .unwrap();
@@ -135,12 +135,12 @@ fn a_profile_is_gone_through_once() {
 }
 
 fn cheap_pacing_lets_users_begin_together() {
-    let coming = UserArrivals::Arrivals {
+    let arrivals = UserArrivals::Arrivals {
         profile: "10k:100ms".parse().unwrap(),
         process: ArrivalProcess::Constant,
         n_slots: 100,
     };
-    let (record, memories) = run(&virtual_users(&url(quiet()), &[("pacing", "cheap")], coming), |_, memory| {
+    let (record, memories) = run(&virtual_users(&url(quiet()), &[("pacing", "cheap")], arrivals), |_, memory| {
         if answers(memory).is_empty() { ScriptedAction::Send(get("/")) } else { ScriptedAction::Leave }
     })
     .unwrap();
@@ -179,6 +179,6 @@ fn workers_share_the_seats() {
             }))
         })
         .unwrap();
-    let seats: Vec<usize> = memories.iter().map(|memories| memories.by_slot.len()).collect();
-    assert_eq!((seats, record.totals[count::REQUESTS]), (vec![4, 3, 3], 10));
+    let slots: Vec<usize> = memories.iter().map(|memories| memories.by_slot.len()).collect();
+    assert_eq!((slots, record.totals[count::REQUESTS]), (vec![4, 3, 3], 10));
 }

@@ -259,12 +259,12 @@ fn the_window_is_told_at_its_changes() {
     let leaving = |_, memory: &Vec<UserEvent>| {
         if answers(memory).is_empty() { ScriptedAction::Send(get("/")) } else { ScriptedAction::Leave }
     };
-    let coming = UserArrivals::Arrivals {
+    let arrivals = UserArrivals::Arrivals {
         profile: Profile::steady(PerSec::new(1_000.0).unwrap()).unwrap(),
         process: ArrivalProcess::Constant,
         n_slots: 4,
     };
-    let outcome = virtual_users(&url(address), &[], coming)
+    let outcome = virtual_users(&url(address), &[], arrivals)
         .run(&session, |row| Ok(ScriptedUsers::new(row, leaving).ending_after(20)));
     let (record, memories) = outcome.unwrap();
     assert_eq!(memories[0].phases, [MeasurePhase::Measured, MeasurePhase::Over]);

@@ -24,7 +24,7 @@ pub(crate) const LONG: Phases = Phases {
 };
 
 /// Virtual users of these servers.
-pub(crate) fn virtual_users(urls: &str, options: &[(&str, &str)], coming: UserArrivals) -> VirtualUsers {
+pub(crate) fn virtual_users(urls: &str, options: &[(&str, &str)], arrivals: UserArrivals) -> VirtualUsers {
     let settings = Settings::default().with("reactor", reactor()).with("url", urls);
     let settings = options.iter().fold(settings, |all, (name, value)| all.with(name, *value));
     let role = Role {
@@ -40,7 +40,7 @@ pub(crate) fn virtual_users(urls: &str, options: &[(&str, &str)], coming: UserAr
         meeting: fathom_model::PeerAddresses::default(),
         seed: 1,
     };
-    VirtualUsers::prepare("app_test", (&role, &fathom_sys::policy::Policy::anything()), coming).unwrap()
+    VirtualUsers::prepare("app_test", (&role, &fathom_sys::policy::Policy::anything()), arrivals).unwrap()
 }
 
 pub(crate) fn population(n: u64) -> UserArrivals {

@@ -146,8 +146,8 @@ impl RecordingDriver for SeriesDriver {
 
     fn record(&mut self, now: Nanos, record: &mut Record) {
         self.series.finish(now);
-        let ledger = self.series.tracker();
-        let counts = ledger.counts();
+        let tracker = self.series.tracker();
+        let counts = tracker.counts();
         for (name, n) in [
             (SENT, counts.n_sent),
             (RECEIVED, counts.n_answered + counts.n_late),
@@ -166,7 +166,7 @@ impl RecordingDriver for SeriesDriver {
         timeline.push(sending, &[SENT, RECEIVED], &[counts.n_sent, counts.n_answered + counts.n_late]);
         record.timeline = timeline;
         record.measured_ns = (Nanos::ZERO, sending);
-        record.distributions.insert(ROUND_TRIP.to_owned(), ledger.rtts().clone());
+        record.distributions.insert(ROUND_TRIP.to_owned(), tracker.rtts().clone());
         for (complaint, n) in self.series.icmp_errors() {
             record.errors.insert(complaint.clone(), *n);
         }
@@ -181,7 +181,7 @@ impl RecordingDriver for SeriesDriver {
             record.notes.push(Note { id: "answers-limited".to_owned(), text: text.to_owned() });
             return;
         }
-        probe(record).outages = ledger.outages().iter().map(|gap| self.outage(gap)).collect();
+        probe(record).outages = tracker.outages().iter().map(|gap| self.outage(gap)).collect();
     }
 }
 

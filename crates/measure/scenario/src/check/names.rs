@@ -145,7 +145,9 @@ fn empty(user: &UserDef, found: &mut Diagnostics) {
 
 /// A meeting of more users than exist would delay each of them for nothing.
 fn meetings(scenario: &Scenario, found: &mut Diagnostics) {
-    let Some(UserLoadModel::Closed { users, .. }) = scenario.load.as_ref().map(|coming| &coming.model) else { return };
+    let Some(UserLoadModel::Closed { users, .. }) = scenario.load.as_ref().map(|arrivals| &arrivals.model) else {
+        return;
+    };
     for_each_statement(scenario.blocks(), &mut |statement| {
         if let Statement::Meet(meet) = statement
             && meet.users.value > users.value

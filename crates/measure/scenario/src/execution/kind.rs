@@ -158,8 +158,8 @@ impl TestKind for AppScenario {
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         if role.side == Side::Responder {
-            let n_seats = LoadedScenario::of(&role.settings, policy)?.arrivals(&role.settings, role.seed)?.n_slots();
-            let settings = role.settings.clone().with("connections", n_seats.to_string());
+            let n_slots = LoadedScenario::of(&role.settings, policy)?.arrivals(&role.settings, role.seed)?.n_slots();
+            let settings = role.settings.clone().with("connections", n_slots.to_string());
             return fathom_http::HttpClosed.prepare(&Role { settings, ..role.clone() }, policy);
         }
         Ok(Box::new(ScenarioTest::prepare(role, policy)?))
@@ -181,15 +181,15 @@ impl ScenarioTest {
         let program = script.compile(&servers, policy)?.0;
         let defaults = Settings::default().complete(&ALL).map_err(Error::Setting)?;
         let settings = script.merged_settings(&role.settings, &defaults)?.complete(&ALL).map_err(Error::Setting)?;
-        let coming = script.arrivals(&settings, role.seed)?;
+        let arrivals = script.arrivals(&settings, role.seed)?;
         let manner = RunSettings {
             iterations: script.iterations(&settings),
             think_mode: ThinkMode::Timed,
-            is_population: matches!(coming, UserArrivals::Population { .. }),
+            is_population: matches!(arrivals, UserArrivals::Population { .. }),
             timeout: settings.span("timeout").unwrap_or(Nanos::from_secs(5)),
         };
         let is_counted = script.is_counted(&settings);
-        let crowd = VirtualUsers::prepare(NAME, (&Role { settings, ..role.clone() }, policy), coming)?;
+        let crowd = VirtualUsers::prepare(NAME, (&Role { settings, ..role.clone() }, policy), arrivals)?;
         let crowd = if is_counted { crowd.count_everything() } else { crowd };
         Ok(Self {
             virtual_users: crowd,

@@ -168,7 +168,7 @@ impl LoadedScenario {
     /// Whether its users leave for good after a while.
     #[must_use]
     pub fn ends_by_itself(&self) -> bool {
-        let model = self.scenario.load.as_ref().map(|coming| &coming.model);
+        let model = self.scenario.load.as_ref().map(|arrivals| &arrivals.model);
         matches!(model, Some(UserLoadModel::Closed { repeat: Some(_), .. }))
     }
 
@@ -177,7 +177,7 @@ impl LoadedScenario {
         if is_given(settings) {
             return settings.count("iterations").is_some();
         }
-        match self.scenario.load.as_ref().map(|coming| &coming.model) {
+        match self.scenario.load.as_ref().map(|arrivals| &arrivals.model) {
             Some(UserLoadModel::Open { rate: UserArrivalRate::Profile(profile), .. }) => {
                 profile.value.length().is_some()
             }
@@ -199,7 +199,7 @@ impl LoadedScenario {
                 given: rate.to_string(),
             })
         };
-        let n_seats = settings.count("seats");
+        let n_slots = settings.count("seats");
         if let Some(n) = settings.count("users") {
             return Ok(UserArrivals::Population { n, ramp_up: settings.span("ramp").unwrap_or_default() });
         }
@@ -208,7 +208,7 @@ impl LoadedScenario {
             return Ok(UserArrivals::Arrivals {
                 profile: steady(rate)?,
                 process,
-                n_slots: n_seats.unwrap_or(OPEN_USERS_DEFAULT),
+                n_slots: n_slots.unwrap_or(OPEN_USERS_DEFAULT),
             });
         }
         match self.scenario.load.as_ref().map(|coming| &coming.model) {
@@ -221,12 +221,8 @@ impl LoadedScenario {
                     UserArrivalRate::Steady { rate, .. } => steady(rate.value)?,
                     UserArrivalRate::Profile(profile) => profile.value.clone(),
                 };
-                let n_seats = n_seats.or(max.as_ref().map(|max| max.value)).unwrap_or(OPEN_USERS_DEFAULT);
-                Ok(UserArrivals::Arrivals {
-                    profile,
-                    process: process(*arrivals == ArrivalSpacing::Poisson),
-                    n_slots: n_seats,
-                })
+                let n_slots = n_slots.or(max.as_ref().map(|max| max.value)).unwrap_or(OPEN_USERS_DEFAULT);
+                Ok(UserArrivals::Arrivals { profile, process: process(*arrivals == ArrivalSpacing::Poisson), n_slots })
             }
             None => Err(Error::Unsupported {
                 what: format!("{} does not say how many users come", self.name),
@@ -240,7 +236,7 @@ impl LoadedScenario {
     /// How often a user runs the script: once in an open load.
     pub(super) fn iterations(&self, settings: &Settings) -> Option<u64> {
         let is_population = settings.count("users").is_some();
-        match self.scenario.load.as_ref().map(|coming| &coming.model) {
+        match self.scenario.load.as_ref().map(|arrivals| &arrivals.model) {
             _ if settings.rate("rate").is_some() && !is_population => Some(1),
             _ if is_population => settings.count("iterations"),
             Some(UserLoadModel::Closed { repeat, .. }) => {

@@ -119,8 +119,8 @@ impl MeetingQueues {
     }
 
     /// A user waits for the end of a round.
-    pub(crate) fn add(&mut self, meeting: u16, (seat, round): (UserSlot, u64)) {
-        self.queues[usize::from(meeting)].push_back((seat, round));
+    pub(crate) fn add(&mut self, meeting: u16, (slot, round): (UserSlot, u64)) {
+        self.queues[usize::from(meeting)].push_back((slot, round));
         self.n += 1;
     }
 
@@ -129,12 +129,12 @@ impl MeetingQueues {
         if self.n == 0 {
             return None;
         }
-        let (seat, _) = self.queues.iter_mut().enumerate().find_map(|(place, queue)| {
+        let (slot, _) = self.queues.iter_mut().enumerate().find_map(|(place, queue)| {
             let is_over = queue.front().is_some_and(|(_, round)| is_over(place, *round));
             if is_over { queue.pop_front() } else { None }
         })?;
         self.n -= 1;
-        Some(seat)
+        Some(slot)
     }
 }
 
@@ -170,9 +170,9 @@ mod tests {
         const N: u32 = 20_000;
         let mut waiting = MeetingQueues::at(3);
         // Two rounds at the first meeting, one at the last, and nobody at the one between.
-        for seat in 0..N {
-            waiting.add(0, (UserSlot(seat), u64::from(seat >= N / 2)));
-            waiting.add(2, (UserSlot(N + seat), 7));
+        for slot in 0..N {
+            waiting.add(0, (UserSlot(slot), u64::from(slot >= N / 2)));
+            waiting.add(2, (UserSlot(N + slot), 7));
         }
         let mut n_looks = 0;
         let mut woken = |waiting: &mut MeetingQueues, over: [u64; 3]| {
@@ -182,14 +182,14 @@ mod tests {
                     round < over[place]
                 })
             };
-            let seats: Vec<u32> = std::iter::from_fn(next).map(|seat| seat.0).collect();
-            (seats, std::mem::take(&mut n_looks))
+            let slots: Vec<u32> = std::iter::from_fn(next).map(|slot| slot.0).collect();
+            (slots, std::mem::take(&mut n_looks))
         };
         assert_eq!(woken(&mut waiting, [0, 0, 7]), (vec![], 2), "a look at each that has somebody");
-        let (seats, n_looks) = woken(&mut waiting, [1, 0, 7]);
-        assert_eq!((seats, n_looks), ((0..N / 2).collect(), N / 2 + 2), "in their order, a look for each");
-        let (seats, n_looks) = woken(&mut waiting, [2, 0, 8]);
-        assert_eq!((seats, n_looks), ((N / 2..2 * N).collect(), N / 2 + N));
+        let (slots, n_looks) = woken(&mut waiting, [1, 0, 7]);
+        assert_eq!((slots, n_looks), ((0..N / 2).collect(), N / 2 + 2), "in their order, a look for each");
+        let (slots, n_looks) = woken(&mut waiting, [2, 0, 8]);
+        assert_eq!((slots, n_looks), ((N / 2..2 * N).collect(), N / 2 + N));
         assert_eq!(woken(&mut waiting, [9, 9, 9]), (vec![], 0), "nobody is left");
     }
 }

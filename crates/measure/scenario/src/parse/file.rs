@@ -46,8 +46,8 @@ impl Parser<'_> {
                 }
                 "open" | "closed" => {
                     let model = self.leaf(node, if word.text == "open" { open } else { closed });
-                    let coming = model.map(|model| UserLoad { span: node.span, model });
-                    self.once(&mut scenario.load, coming, |coming| coming.span);
+                    let arrivals = model.map(|model| UserLoad { span: node.span, model });
+                    self.once(&mut scenario.load, arrivals, |arrivals| arrivals.span);
                 }
                 "cookies" => {
                     let switch = self.leaf(node, on_off).map(|on| OnOffLine { span: node.span, on });

@@ -179,17 +179,19 @@ impl ChurnWorker<'_> {
             }
         }
         self.record_connect(begin);
-        let mut talk = self.connection(Arc::new(socket));
+        let mut conversation = self.connection(Arc::new(socket));
         if self.initiator.config.purpose == ConnectionPurpose::Transaction
-            && !self.exchange(&mut talk, begin, over_since)?
+            && !self.exchange(&mut conversation, begin, over_since)?
         {
             return Ok(());
         }
-        if self.initiator.config.close == CloseMode::Orderly && !self.wait_for_close(&talk, begin, over_since)? {
+        if self.initiator.config.close == CloseMode::Orderly
+            && !self.wait_for_close(&conversation, begin, over_since)?
+        {
             return Ok(());
         }
         if self.initiator.config.purpose == ConnectionPurpose::ConnectOnly {
-            drop(talk);
+            drop(conversation);
             self.record_transaction(begin);
         }
         Ok(())
@@ -198,12 +200,12 @@ impl ChurnWorker<'_> {
     /// Sends the request and waits for the answer. Returns whether it came.
     fn exchange(
         &mut self,
-        talk: &mut RrConnection,
+        conversation: &mut RrConnection,
         begin: Nanos,
         over_since: &mut Option<Nanos>,
     ) -> fathom_sys::Result<bool> {
         loop {
-            match talk.step(&mut self.messages, Wait::Block)? {
+            match conversation.step(&mut self.messages, Wait::Block)? {
                 TransferStep::Received => {
                     self.record_transaction(begin);
                     return Ok(true);
@@ -228,12 +230,12 @@ impl ChurnWorker<'_> {
     /// Waits until the responder has closed. Returns whether it has.
     fn wait_for_close(
         &mut self,
-        talk: &RrConnection,
+        conversation: &RrConnection,
         begin: Nanos,
         over_since: &mut Option<Nanos>,
     ) -> fathom_sys::Result<bool> {
         loop {
-            match socket::recv(&talk.socket, &mut [0; 16], Wait::Block)? {
+            match socket::recv(&conversation.socket, &mut [0; 16], Wait::Block)? {
                 Some(0) => return Ok(true),
                 Some(_) => self.results.errors.count_text(UNEXPECTED_MESSAGE),
                 None if self.must_stop(over_since) => {
@@ -302,11 +304,11 @@ impl EpollInitiator<'_> {
     /// Begins to connect; a failure is counted and leaves the slot idle.
     fn begin_connect(&mut self, token: u64, call: &mut FlowSlot) -> fathom_sys::Result<()> {
         call.begin = clock::now();
-        let dialled = self.worker.next(socket::stream_nonblocking).and_then(|(socket, to)| {
+        let opened = self.worker.next(socket::stream_nonblocking).and_then(|(socket, to)| {
             socket::connect_begin(&socket, &to)?;
             Ok(Arc::new(socket))
         });
-        match dialled {
+        match opened {
             Ok(socket) => {
                 self.epoll.add(&*socket, token, Interest { write: true, edge: true, ..Interest::READ })?;
                 call.state = ConnectionState::Connecting(socket);
@@ -342,52 +344,56 @@ impl EpollInitiator<'_> {
                 Ok(()) => self.opened(socket, begin),
                 Err(error) => self.idle_with_error(&error),
             },
-            ConnectionState::Exchanging(mut talk) => match talk.step(&mut self.worker.messages, Wait::Never) {
+            ConnectionState::Exchanging(mut conversation) => match conversation
+                .step(&mut self.worker.messages, Wait::Never)
+            {
                 Ok(TransferStep::Received) => {
                     self.worker.record_transaction(begin);
-                    self.closing(talk)
+                    self.closing(conversation)
                 }
-                Ok(TransferStep::Partial) => (ConnectionState::Exchanging(talk), true),
-                Ok(TransferStep::Sent | TransferStep::WouldBlock) => (ConnectionState::Exchanging(talk), false),
+                Ok(TransferStep::Partial) => (ConnectionState::Exchanging(conversation), true),
+                Ok(TransferStep::Sent | TransferStep::WouldBlock) => (ConnectionState::Exchanging(conversation), false),
                 Ok(TransferStep::Closed) => self.idle_with_cause(CLOSED_BEFORE_ANSWER),
                 Ok(TransferStep::Unexpected) => self.idle_with_cause(UNEXPECTED_MESSAGE),
                 Err(error) => self.idle_with_error(&error),
             },
-            ConnectionState::Closing(talk) => match socket::recv(&talk.socket, &mut [0; 16], Wait::Never) {
-                Ok(Some(0)) => {
-                    self.closed(talk, begin);
-                    (ConnectionState::Idle, false)
+            ConnectionState::Closing(conversation) => {
+                match socket::recv(&conversation.socket, &mut [0; 16], Wait::Never) {
+                    Ok(Some(0)) => {
+                        self.closed(conversation, begin);
+                        (ConnectionState::Idle, false)
+                    }
+                    Ok(Some(_)) => self.idle_with_cause(UNEXPECTED_MESSAGE),
+                    Ok(None) => (ConnectionState::Closing(conversation), false),
+                    Err(error) => self.idle_with_error(&error),
                 }
-                Ok(Some(_)) => self.idle_with_cause(UNEXPECTED_MESSAGE),
-                Ok(None) => (ConnectionState::Closing(talk), false),
-                Err(error) => self.idle_with_error(&error),
-            },
+            }
         }
     }
 
     fn opened(&mut self, socket: Arc<Socket>, begin: Nanos) -> (ConnectionState, bool) {
         self.worker.record_connect(begin);
-        let talk = self.worker.connection(socket);
+        let conversation = self.worker.connection(socket);
         match (self.worker.initiator.config.purpose, self.worker.initiator.config.close) {
-            (ConnectionPurpose::Transaction, _) => (ConnectionState::Exchanging(talk), true),
-            (ConnectionPurpose::ConnectOnly, CloseMode::Orderly) => (ConnectionState::Closing(talk), true),
+            (ConnectionPurpose::Transaction, _) => (ConnectionState::Exchanging(conversation), true),
+            (ConnectionPurpose::ConnectOnly, CloseMode::Orderly) => (ConnectionState::Closing(conversation), true),
             (ConnectionPurpose::ConnectOnly, CloseMode::Reset) => {
-                self.closed(talk, begin);
+                self.closed(conversation, begin);
                 (ConnectionState::Idle, false)
             }
         }
     }
 
-    fn closing(&mut self, talk: RrConnection) -> (ConnectionState, bool) {
+    fn closing(&mut self, conversation: RrConnection) -> (ConnectionState, bool) {
         match self.worker.initiator.config.close {
-            CloseMode::Orderly => (ConnectionState::Closing(talk), true),
+            CloseMode::Orderly => (ConnectionState::Closing(conversation), true),
             CloseMode::Reset => (ConnectionState::Idle, false),
         }
     }
 
     /// Closes the connection, which completes a connect-only transaction.
-    fn closed(&mut self, talk: RrConnection, begin: Nanos) {
-        drop(talk);
+    fn closed(&mut self, conversation: RrConnection, begin: Nanos) {
+        drop(conversation);
         if self.worker.initiator.config.purpose == ConnectionPurpose::ConnectOnly {
             self.worker.record_transaction(begin);
         }

@@ -115,9 +115,9 @@ impl BlockingResponder<'_> {
             self.worker.add(TRANSACTIONS, 1);
             return;
         }
-        let mut talk = RrConnection::responder_once(Arc::new(socket));
+        let mut conversation = RrConnection::responder_once(Arc::new(socket));
         loop {
-            match talk.step(&mut self.messages, Wait::Block) {
+            match conversation.step(&mut self.messages, Wait::Block) {
                 Ok(TransferStep::WouldBlock) if self.worker.is_over() => return,
                 Ok(TransferStep::WouldBlock | TransferStep::Partial | TransferStep::Received) => {}
                 Ok(TransferStep::Sent) => return self.worker.add(TRANSACTIONS, 1),
@@ -192,9 +192,9 @@ impl EpollResponder<'_> {
 
     /// Answers as far as possible now, and closes when the kernel has the whole answer.
     fn answer(&mut self, place: usize, causes: &mut ErrorCounts) {
-        let Some(talk) = &mut self.open[place] else { return };
+        let Some(conversation) = &mut self.open[place] else { return };
         loop {
-            match talk.step(&mut self.messages, Wait::Never) {
+            match conversation.step(&mut self.messages, Wait::Never) {
                 Ok(TransferStep::WouldBlock) => return,
                 Ok(TransferStep::Partial | TransferStep::Received) => continue,
                 Ok(TransferStep::Sent) => self.worker.add(TRANSACTIONS, 1),

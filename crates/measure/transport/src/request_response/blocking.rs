@@ -101,9 +101,9 @@ struct BlockingWorker<'a> {
 impl BlockingWorker<'_> {
     fn run_initiator(mut self, socket: Arc<Socket>, sizes: &MessageSizes) -> RrResults {
         let mut n = 0;
-        let mut talk = RrConnection::initiator(socket, sizes.at(n));
+        let mut conversation = RrConnection::initiator(socket, sizes.at(n));
         let mut begin = clock::now();
-        while let Some(step) = self.step(&mut talk) {
+        while let Some(step) = self.step(&mut conversation) {
             if step == TransferStep::Sent {
                 continue;
             }
@@ -116,7 +116,7 @@ impl BlockingWorker<'_> {
                 Phase::Over => return self.results,
             }
             n = n.wrapping_add(1);
-            talk.set_next_request(sizes.at(n));
+            conversation.set_next_request(sizes.at(n));
             begin = now;
         }
         self.results.n_unfinished += 1;
@@ -127,8 +127,8 @@ impl BlockingWorker<'_> {
     }
 
     fn run_responder(mut self, socket: Arc<Socket>) -> RrResults {
-        let mut talk = RrConnection::responder(socket);
-        while let Some(step) = self.step(&mut talk) {
+        let mut conversation = RrConnection::responder(socket);
+        while let Some(step) = self.step(&mut conversation) {
             self.worker.add(counters::TRANSACTIONS, u64::from(step == TransferStep::Sent));
         }
         self.results
@@ -136,10 +136,10 @@ impl BlockingWorker<'_> {
 
     /// Continues until a whole message is sent or received; `None` if there will be no more.
     #[inline]
-    fn step(&mut self, talk: &mut RrConnection) -> Option<TransferStep> {
+    fn step(&mut self, conversation: &mut RrConnection) -> Option<TransferStep> {
         let mut n_looks = 0;
         loop {
-            match talk.step(&mut self.messages, self.wait) {
+            match conversation.step(&mut self.messages, self.wait) {
                 Ok(step @ (TransferStep::Sent | TransferStep::Received)) => return Some(step),
                 Ok(TransferStep::Partial) => {}
                 Ok(TransferStep::WouldBlock) => {

@@ -46,8 +46,8 @@ pub(super) struct RrInitiator<R> {
 }
 
 impl<R> RrInitiator<R> {
-    pub(super) fn new(terms: Arc<RrConfig>, lobby: Arc<SetupState>, targets: ConnectTargets) -> Self {
-        Self { config: terms, setup: lobby, targets, reactor: PhantomData }
+    pub(super) fn new(config: Arc<RrConfig>, setup: Arc<SetupState>, targets: ConnectTargets) -> Self {
+        Self { config, setup, targets, reactor: PhantomData }
     }
 }
 
@@ -203,7 +203,7 @@ struct InitiatorLoop<'a, R> {
 }
 
 impl<'a, R: Reactor> InitiatorLoop<'a, R> {
-    fn new(opened: OpenFlows<R>, terms: &'a RrConfig, (worker, stop): (WorkerHandle<'a>, &'a StopFlag)) -> Self {
+    fn new(opened: OpenFlows<R>, config: &'a RrConfig, (worker, stop): (WorkerHandle<'a>, &'a StopFlag)) -> Self {
         let n = opened.flows.len();
         let is_open_load = opened.arrivals.is_some();
         let schedule = opened.arrivals.map(|arrivals| OpenSchedule::new(worker.start, [arrivals], Pacing::Precise));
@@ -213,12 +213,12 @@ impl<'a, R: Reactor> InitiatorLoop<'a, R> {
             batches: opened.batches,
             in_flight: opened.in_flight,
             flows: opened.flows,
-            config: terms,
+            config,
             stop,
             recorder: RrRecorder::new(
                 worker,
                 if is_open_load { LoadModel::Open } else { LoadModel::Closed },
-                (terms.io_backend.batching, RrResults { connect: opened.connect, ..RrResults::default() }),
+                (config.io_backend.batching, RrResults { connect: opened.connect, ..RrResults::default() }),
             ),
             free: if is_open_load { (0..token(n).0).rev().collect() } else { Vec::new() },
             n_drawn: opened.n_drawn,

@@ -36,8 +36,8 @@ pub(super) struct RrResponder<R> {
 }
 
 impl<R> RrResponder<R> {
-    pub(super) fn new(terms: Arc<RrConfig>, lobby: Arc<SetupState>, doors: ListenAddresses) -> Self {
-        Self { config: terms, setup: lobby, addresses: doors, reactor: PhantomData }
+    pub(super) fn new(config: Arc<RrConfig>, setup: Arc<SetupState>, doors: ListenAddresses) -> Self {
+        Self { config, setup, addresses: doors, reactor: PhantomData }
     }
 }
 
@@ -134,14 +134,14 @@ impl<R: Reactor + 'static> WorkerTask for RrResponder<R> {
 
 impl<R: Reactor> ResponderLoop<R> {
     /// Waits once, and handles the events.
-    fn poll(&mut self, longest: Nanos, (terms, lobby): (&RrConfig, &SetupState)) -> Result<(), Error> {
+    fn poll(&mut self, longest: Nanos, (config, setup): (&RrConfig, &SetupState)) -> Result<(), Error> {
         let cannot = |cause| Error::System { what: "wait for requests".to_owned(), cause };
         self.reactor.wait(WaitLimit { until: clock::now() + longest, batch: None }).map_err(cannot)?;
         for _ in 0..EVENTS_MAX {
             let Some(Completion { token, event, .. }) = self.reactor.next() else { break };
             match event {
-                Event::Received(piece) => self.received(token, piece, &terms.sizes),
-                Event::Accepted(socket) => self.accepted(socket, lobby),
+                Event::Received(piece) => self.received(token, piece, &config.sizes),
+                Event::Accepted(socket) => self.accepted(socket, setup),
                 Event::Ended => self.close_flow(token),
                 Event::Failed(error) if (token.0 as usize) < self.n_listeners => {
                     return Err(resource_error("accept connections", error));
@@ -159,14 +159,14 @@ impl<R: Reactor> ResponderLoop<R> {
         Ok(())
     }
 
-    fn accepted(&mut self, socket: Socket, lobby: &SetupState) {
+    fn accepted(&mut self, socket: Socket, setup: &SetupState) {
         let place = self.free.pop().unwrap_or_else(|| {
             self.flows.push(PartialRequest::default());
             token(self.flows.len() - 1).0
         });
         self.flows[place as usize] = PartialRequest::default();
         self.results.n_connections += 1;
-        lobby.sample(Some(&socket));
+        setup.sample(Some(&socket));
         self.reactor.adopt(token(self.n_listeners + place as usize), socket);
     }
 

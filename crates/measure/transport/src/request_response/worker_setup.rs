@@ -124,8 +124,8 @@ impl SetupState {
 }
 
 /// Prepares the calling thread for a worker's flows.
-pub(super) fn reactor<R: Reactor>(lobby: &SetupState, n_sockets: usize) -> Result<R, Error> {
-    if let Some(handover) = &lobby.handover {
+pub(super) fn reactor<R: Reactor>(setup: &SetupState, n_sockets: usize) -> Result<R, Error> {
+    if let Some(handover) = &setup.handover {
         let cannot =
             |cause| Error::System { what: "give a worker a table of descriptors of its own".to_owned(), cause };
         limits::own_descriptors(Some(handover.giving())).map_err(cannot)?;
@@ -159,10 +159,10 @@ pub(super) fn token(idx: usize) -> Token {
 pub(super) struct MessageBatches(Vec<Vec<FixedBuffer>>);
 
 impl MessageBatches {
-    pub(super) fn new(reactor: &mut impl Reactor, terms: &RrConfig) -> Self {
-        let messages = terms.sizes.messages(terms.role.side, terms.role.seed);
+    pub(super) fn new(reactor: &mut impl Reactor, config: &RrConfig) -> Self {
+        let messages = config.sizes.messages(config.role.side, config.role.seed);
         let mut runs = |message: Vec<u8>| {
-            let most = (BATCH_BYTES / message.len()).clamp(1, BATCH_MAX.min(terms.burst));
+            let most = (BATCH_BYTES / message.len()).clamp(1, BATCH_MAX.min(config.burst));
             (1..=most).map(|n| reactor.fix(message.repeat(n))).collect()
         };
         Self(messages.into_iter().map(&mut runs).collect())

@@ -37,8 +37,8 @@ fn device(options: &Options) -> anyhow::Result<u32> {
     let Some(name) = &options.interface else { return Ok(0) };
     let links = Netlink::open()?.links()?;
     let link = links.into_iter().find(|link| link.name == *name);
-    let screen = || UserError::new(FAILED, format!("there is no interface {name}")).with_line("see", "ip link");
-    Ok(link.map(|link| link.index).ok_or_else(screen)?)
+    let user_error = || UserError::new(FAILED, format!("there is no interface {name}")).with_line("see", "ip link");
+    Ok(link.map(|link| link.index).ok_or_else(user_error)?)
 }
 
 /// Prints received data until it is stopped, or until the requested number of packets had the signature.
@@ -47,9 +47,9 @@ pub(super) fn listen(options: &Options, signature: &str) -> anyhow::Result<Exit>
         return Err(UserError::new(FAILED, "--listen needs a signature").with_line("use", "--listen SIGNATURE").into());
     }
     let ear = PacketListener::open_device(device(options)?, BUFFER).map_err(|error| {
-        let screen = UserError::new(Exit::Preflight, "listening to packets needs CAP_NET_RAW");
+        let user_error = UserError::new(Exit::Preflight, "listening to packets needs CAP_NET_RAW");
         if error.is_permission() {
-            return with_privilege_hint(screen, "CAP_NET_RAW");
+            return with_privilege_hint(user_error, "CAP_NET_RAW");
         }
         UserError::new(FAILED, "cannot listen").with_causes(&error)
     })?;

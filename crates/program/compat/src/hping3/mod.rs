@@ -109,9 +109,9 @@ pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit>
     let line = RawTransport::open(target, broadcast, &Policy::anything())
         .and_then(|line| options.interface.as_deref().map_or(Ok(()), |name| line.bind_device(name)).map(|()| line));
     let line = line.map_err(|error| {
-        let screen = UserError::new(Exit::Preflight, format!("sending packets to {target} needs CAP_NET_RAW"));
+        let user_error = UserError::new(Exit::Preflight, format!("sending packets to {target} needs CAP_NET_RAW"));
         if error.is_permission() {
-            return with_privilege_hint(screen, "CAP_NET_RAW");
+            return with_privilege_hint(user_error, "CAP_NET_RAW");
         }
         UserError::new(FAILED, format!("cannot send to {target}")).with_causes(&error)
     })?;

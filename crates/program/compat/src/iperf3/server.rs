@@ -120,16 +120,16 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Exit> {
     let output =
         Output::new(options.logfile.as_deref(), options.timestamps.as_deref()).context("unable to open log file")?;
     let port = server.address().port();
-    let board = Arc::new(SharedServerState { options: options.clone(), output, port, n_tests: AtomicU64::new(0) });
+    let state = Arc::new(SharedServerState { options: options.clone(), output, port, n_tests: AtomicU64::new(0) });
     if options.flags.has(Flag::Verbose) && !options.flags.has(Flag::Json) {
-        board.output.print(&format!("{}\n{}\n", identity::version(), identity::system()));
+        state.output.print(&format!("{}\n{}\n", identity::version(), identity::system()));
     }
-    board.banner();
+    state.banner();
     let stop = StopFlag::default();
     let served = run_stoppable(&stop, || {
         server.run(&stop, &|| {
-            let show = TestReporter::new(&board.options, ReportSide::Server, board.output.start_test(None));
-            Box::new(ServerTest { show: Some(show), server: board.clone() })
+            let show = TestReporter::new(&state.options, ReportSide::Server, state.output.start_test(None));
+            Box::new(ServerTest { show: Some(show), server: state.clone() })
         })
     })?;
     remove_pidfile(options);

@@ -76,12 +76,12 @@ fn remove(entry: &AllowEntry) -> anyhow::Result<()> {
     let is_it = |line: &str| allow::read_lines(line, &path).iter().any(|(_, kept)| kept.as_ref() == Ok(entry));
     if !text.lines().any(is_it) {
         let elsewhere = kept_lines()?.into_iter().find(|(_, kept)| kept.as_ref() == Ok(entry));
-        let screen = UserError::new(Exit::Usage, format!("{entry} is not in {}", path.display()));
+        let user_error = UserError::new(Exit::Usage, format!("{entry} is not in {}", path.display()));
         return Err(match elsewhere {
             Some((place, _)) => {
-                screen.with_line("fix", format!("take it out of {} by hand ({place})", older.display()))
+                user_error.with_line("fix", format!("take it out of {} by hand ({place})", older.display()))
             }
-            None => screen.with_line("see", "fathom allow list"),
+            None => user_error.with_line("see", "fathom allow list"),
         }
         .into());
     }

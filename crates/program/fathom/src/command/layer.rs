@@ -203,7 +203,8 @@ impl LayerCommand {
             let plan = measurement::plan((title, 1), ends, tests, matches);
             return measurement::run_and_report(plan, matches, KeepResult::IfRequested);
         }
-        let of_command = |screen: UserError| screen.with_line("in", format!("fathom {} --test {word}", self.name));
+        let of_command =
+            |user_error: UserError| user_error.with_line("in", format!("fathom {} --test {word}", self.name));
         let scanned = scan::tests(matches, &settings, (doc.scan, kind.options())).map_err(of_command)?;
         let settings = &scanned[0].1;
         let search = find_limit::search(matches);

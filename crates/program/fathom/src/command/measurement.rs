@@ -123,9 +123,9 @@ pub(crate) fn round_duration(matches: &ArgMatches, default: Nanos, usual_rounds:
     let all = duration_option(matches, "duration", default)?;
     let round = all / u64::from(rounds.max(1));
     if round == Nanos::ZERO {
-        let screen =
+        let user_error =
             UserError::new(Exit::Usage, format!("--duration {all} leaves nothing for each of {rounds} rounds"));
-        return Err(screen.with_line("use", "--duration 10s").into());
+        return Err(user_error.with_line("use", "--duration 10s").into());
     }
     Ok(round)
 }
@@ -395,10 +395,10 @@ pub(crate) fn run_and_report(plan: Plan, matches: &ArgMatches, keep: KeepResult)
     let executed = execute::execute(&plan, &run_options(matches)?)?;
     let exit = output::print(&executed.run, matches)?;
     if exit == Exit::Preflight {
-        let screen = UserError::new(exit, "no test could be started");
+        let user_error = UserError::new(exit, "no test could be started");
         eprintln!(
             "fathom: {}",
-            screen.with_line("try", "fathom doctor        # what this machine allows, and how to allow the rest")
+            user_error.with_line("try", "fathom doctor        # what this machine allows, and how to allow the rest")
         );
     }
     if let Some(folder) = folder {

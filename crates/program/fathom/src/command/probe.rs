@@ -84,8 +84,8 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let tests = kinds.iter().map(|kind| test(kind, (&given, &mut used), &ends, matches));
     let mut tests = tests.collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(unused) = given.0.keys().find(|name| !used.contains(*name)) {
-        let screen = UserError::new(Exit::Usage, format!("--{unused} says nothing to --test {word}"));
-        return Err(screen.with_line("see", "fathom probe --help        # which test takes which option").into());
+        let user_error = UserError::new(Exit::Usage, format!("--{unused} says nothing to --test {word}"));
+        return Err(user_error.with_line("see", "fathom probe --help        # which test takes which option").into());
     }
     measurement::add_promises(&mut tests, matches)?;
     let title = format!("Probes to {}", matches.get_one::<String>("target").map_or(ends.to(), String::as_str));

@@ -122,7 +122,10 @@ fn a_wrong_command_line_is_answered_with_what_is_right() {
         (&["tcp", "127.0.0.1", "--flows", "0"], &["flows"]),
         (&["tcp", "127.0.0.1", "--duration", "1 parsec"], &["--duration", "parsec"]),
         (&["tcp"], &["needs a TARGET", "--lab pair"]),
-        (&["tcp", "127.0.0.1", "--test", "rr-open"], &["no rate is given", "--rate 20k", "--find-limit", "tcp_rr_open"]),
+        (
+            &["tcp", "127.0.0.1", "--test", "rr-open"],
+            &["no rate is given", "--rate 20k", "--find-limit", "tcp_rr_open"],
+        ),
         (&["http", "http://127.0.0.1/", "-c", "100"], &["'-c'", "--connections 100"]),
         (&["tcp", "127.0.0.1", "-P", "4"], &["'-P'", "--flows 4"]),
         (&["serve", "--plan"], &["commands that measure"]),

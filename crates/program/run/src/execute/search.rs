@@ -62,17 +62,17 @@ impl RunExecutor<'_> {
     pub(super) fn search(
         &self,
         into: &mut TestRun,
-        (test, sought): (&CheckedTest, &SearchSpec),
+        (test, spec): (&CheckedTest, &SearchSpec),
         (known, hosts): (&BTreeMap<String, Host>, &mut Hosts),
     ) -> anyhow::Result<Option<Error>> {
         let title = into.title.clone();
         let mut trials =
-            SearchTrials { executor: self, test, title, spec: sought, hosts_info: known, hosts, trials: Vec::new() };
-        let mut found = search(&sought.bounds, &mut trials);
+            SearchTrials { executor: self, test, title, spec, hosts_info: known, hosts, trials: Vec::new() };
+        let mut found = search(&spec.bounds, &mut trials);
         let made = trials.trials;
         let error = found.error.take();
         if !made.is_empty() {
-            write(into, sought, &found, made);
+            write(into, spec, &found, made);
         }
         match error {
             Some(SearchTrialError::Output(error)) => Err(error.into()),
@@ -147,24 +147,24 @@ impl SearchTrials<'_, '_> {
     }
 
     fn judge(&self, trial: &Trial, step: &SearchTrialRequest, took: Nanos) -> (Observation, SearchTrial) {
-        let sought = self.spec;
+        let spec = self.spec;
         let is_whole = !trial.records.is_empty() && trial.records.values().all(|record| record.complete);
         let value_of = |metric| value_in(trial, self.hosts_info, metric).filter(|_| is_whole);
-        let (value, achieved) = (value_of(&sought.parts[0].metric), value_of(&sought.achieved));
-        let kept = sought.parts.iter().map(|part| {
+        let (value, achieved) = (value_of(&spec.parts[0].metric), value_of(&spec.achieved));
+        let kept = spec.parts.iter().map(|part| {
             let value = value_of(&part.metric)?;
             Some(part.promise.judge(value, None) == PromiseOutcome::Kept)
         });
         let keeps = kept.reduce(|all, one| Some(all? && one?)).flatten();
         let initiator = trial.records.values().find(|record| record.side == Side::Initiator);
         let total = |name: &str| initiator.and_then(|record| record.totals.get(name)).copied();
-        let late = initiator.and_then(|record| generator_lateness(&sought.parts, record));
+        let late = initiator.and_then(|record| generator_lateness(&spec.parts, record));
         let sent = total(count::SENT).zip(total(count::INTENDED));
         let sent = sent.and_then(|(sent, intended)| ratio((sent + UNSENT_AT_END_MAX).min(intended), intended));
         // A kind that knows why a start was late says by that whose fault it was that something was not sent.
         let unsent = sent.filter(|_| late.is_none());
         // What is lost is what such an objective is about: how much of it may be missing is for its bound to say.
-        let is_loss = sought.parts.iter().any(|part| is_of_loss(&part.metric));
+        let is_loss = spec.parts.iter().any(|part| is_of_loss(&part.metric));
         let is_random = self.test.options.text("arrivals").is_some_and(|arrivals| arrivals != "constant");
         let observation = Observation {
             keeps,
@@ -181,7 +181,7 @@ impl SearchTrials<'_, '_> {
             sent: sent.map(|share| share * step.load.get()),
             achieved,
             value,
-            median_ns: sought.median.as_ref().and_then(value_of),
+            median_ns: spec.median.as_ref().and_then(value_of),
             vote: observation.vote(),
             took_ns: took,
         };
@@ -231,10 +231,10 @@ fn is_of_loss(metric: &Metric) -> bool {
 }
 
 /// Writes the curve of a search into the run of its test, and the trials at the limit as those of the test.
-fn write(into: &mut TestRun, sought: &SearchSpec, found: &SearchResult<SearchTrialError>, made: Vec<SearchedTrial>) {
+fn write(into: &mut TestRun, spec: &SearchSpec, found: &SearchResult<SearchTrialError>, made: Vec<SearchedTrial>) {
     let at_limit = found.kept.or_else(|| made.iter().map(|made| made.load).reduce(|a, b| if b < a { b } else { a }));
     if let Some(load) = at_limit {
-        into.options = sought.options_at(&into.options, load);
+        into.options = spec.options_at(&into.options, load);
     }
     let mut points: Vec<CurvePoint> = found.points.iter().map(|point| empty(point.load)).collect();
     for SearchedTrial { load, judged, trial } in made {
@@ -249,14 +249,14 @@ fn write(into: &mut TestRun, sought: &SearchSpec, found: &SearchResult<SearchTri
     let confidence = found.kept.zip(found.broken).filter(|_| is_sure).map(|(kept, broken)| {
         let ends = found.points.iter().filter(|point| point.load == kept || point.load == broken);
         let n_trials = ends.map(|point| usize::try_from(point.confirmed.total()).unwrap_or(0)).sum();
-        Confidence { low: kept.get(), high: broken.get(), level: sought.bounds.confidence, n_trials }
+        Confidence { low: kept.get(), high: broken.get(), level: spec.bounds.confidence, n_trials }
     });
     into.curve = Some(LoadCurve {
-        objective: sought.objective.clone(),
-        metric: sought.parts[0].metric.name.to_string(),
-        bound: sought.parts[0].promise.bound,
-        option: sought.option.name.to_owned(),
-        unit: sought.achieved.unit,
+        objective: spec.objective.clone(),
+        metric: spec.parts[0].metric.name.to_string(),
+        bound: spec.parts[0].promise.bound,
+        option: spec.option.name.to_owned(),
+        unit: spec.achieved.unit,
         ending: found.ending,
         kept: found.kept.map(LoadLevel::get),
         broken: found.broken.map(LoadLevel::get),
@@ -298,7 +298,7 @@ mod tests {
             confidence: Some("95%".to_owned()),
             trials: Some(200),
         };
-        let sought = SearchSpec::of(&search, registry::kind("http_open").unwrap()).unwrap();
+        let spec = SearchSpec::of(&search, registry::kind("http_open").unwrap()).unwrap();
         let times = |time: Nanos| {
             let mut times = Histogram::new();
             (0..100).for_each(|_| times.record(time.0));
@@ -328,7 +328,7 @@ mod tests {
             errors: BTreeMap::new(),
             notes: Vec::new(),
         };
-        generator_lateness(&sought.parts, &record)
+        generator_lateness(&spec.parts, &record)
     }
 
     #[test]

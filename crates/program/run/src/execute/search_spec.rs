@@ -99,10 +99,10 @@ fn parse_objective_part(text: &str, metrics: &[Metric]) -> Result<ObjectivePart,
     let cannot = |why: &str| invalid_search(format!("the objective `{text}` {why}")).with_line("use", EXAMPLE);
     let at = text.find(['<', '>', '≤', '≥', '=']).ok_or_else(|| cannot("does not say what is to be kept"))?;
     let (metric, promise) = promise::split(text, metrics).map_err(|error| {
-        let screen = invalid_search(format!("the objective `{text}`: {error}")).with_line("use", error.hint());
+        let user_error = invalid_search(format!("the objective `{text}`: {error}")).with_line("use", error.hint());
         let titles: Vec<&str> = metrics.iter().map(|metric| metric.title.as_ref()).collect();
         let is_unknown = matches!(error, PromiseError::UnknownMetric { .. });
-        if is_unknown { screen.with_line("or", titles.join(", ")) } else { screen }
+        if is_unknown { user_error.with_line("or", titles.join(", ")) } else { user_error }
     })?;
     if matches!(promise.relation, Relation::AtLeast | Relation::MoreThan) {
         return Err(cannot("is not one that a higher rate breaks"));
@@ -118,11 +118,15 @@ fn rate_option(search: &SearchPlan, kind: &dyn TestKind) -> Result<&'static Opti
     let name = search.option.as_deref().unwrap_or(OPTION);
     kind.options().iter().filter(is_rate).find(|option| option.name == name).ok_or_else(|| {
         let rates: Vec<&str> = kind.options().iter().filter(is_rate).map(|option| option.name).collect();
-        let screen = invalid_search(format!(
+        let user_error = invalid_search(format!(
             "`{}` has no option `{name}` that sets a rate, so no limit can be searched",
             kind.name()
         ));
-        if rates.is_empty() { screen } else { screen.with_line("use", format!("option = one of {}", rates.join(", "))) }
+        if rates.is_empty() {
+            user_error
+        } else {
+            user_error.with_line("use", format!("option = one of {}", rates.join(", ")))
+        }
     })
 }
 

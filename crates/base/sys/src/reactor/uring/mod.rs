@@ -63,7 +63,7 @@ const PARTING: Nanos = Nanos::from_secs(2);
 pub struct Uring {
     ring: Ring,
     lent: ManuallyDrop<KernelMemory>,
-    seats: Vec<SocketSlot>,
+    slots: Vec<SocketSlot>,
     /// Tokens that need another request for their receives.
     stale: Vec<Token>,
     /// What is known without a completion of the kernel, with the generation that it is meant for.
@@ -174,7 +174,7 @@ pub fn is_allowed() -> Result<WaitMode> {
             _ => return Err(Error::new("io_uring_enter", io::Error::from(io::ErrorKind::TimedOut))),
         }
     }
-    if reactor.seats[0].receiving == ReceiveRequest::Staying {
+    if reactor.slots[0].receiving == ReceiveRequest::Staying {
         Ok(if reactor.batches() { WaitMode::SeveralCompletions } else { WaitMode::OneCompletion })
     } else {
         Err(Error::new("io_uring_enter(IORING_RECV_MULTISHOT)", io::Error::from(io::ErrorKind::Unsupported)))
@@ -182,27 +182,27 @@ pub fn is_allowed() -> Result<WaitMode> {
 }
 
 impl Uring {
-    fn seat(&mut self, token: Token) -> &mut SocketSlot {
-        let seat = self.seats.get_mut(token.index()).filter(|seat| seat.socket.is_some());
-        seat.expect("a token is in use from connect, adopt or listen until close")
+    fn slot(&mut self, token: Token) -> &mut SocketSlot {
+        let slot = self.slots.get_mut(token.index()).filter(|slot| slot.socket.is_some());
+        slot.expect("a token is in use from connect, adopt or listen until close")
     }
 
     fn occupy(&mut self, token: Token, socket: Socket, stage: SocketStage) -> &mut SocketSlot {
-        if self.seats.len() <= token.index() {
-            self.seats.resize_with(token.index() + 1, SocketSlot::default);
+        if self.slots.len() <= token.index() {
+            self.slots.resize_with(token.index() + 1, SocketSlot::default);
         }
-        let seat = &mut self.seats[token.index()];
-        assert!(seat.socket.is_none(), "token {} is in use", token.0);
-        *seat = SocketSlot { socket: Some(socket), generation: seat.generation, stage, ..SocketSlot::default() };
-        seat
+        let slot = &mut self.slots[token.index()];
+        assert!(slot.socket.is_none(), "token {} is in use", token.0);
+        *slot = SocketSlot { socket: Some(socket), generation: slot.generation, stage, ..SocketSlot::default() };
+        slot
     }
 
     fn ticket(&self, token: Token, kind: RequestKind) -> RequestTag {
-        RequestTag { kind, generation: self.seats[token.index()].generation, place: token.0 }
+        RequestTag { kind, generation: self.slots[token.index()].generation, place: token.0 }
     }
 
     fn fd(&self, token: Token) -> Fd {
-        Fd(self.seats[token.index()].socket.as_ref().expect("a live seat has a socket").as_raw_fd())
+        Fd(self.slots[token.index()].socket.as_ref().expect("a live slot has a socket").as_raw_fd())
     }
 
     /// Queues a request whose end will be told.
@@ -213,23 +213,23 @@ impl Uring {
     }
 
     fn know(&mut self, token: Token, event: Event) {
-        let generation = self.seats[token.index()].generation;
+        let generation = self.slots[token.index()].generation;
         self.known.push_back((generation, Completion { token, at: self.at, event }));
     }
 
     fn fail(&mut self, token: Token, error: Error) {
-        let seat = self.seat(token);
-        if seat.stage != SocketStage::Dead {
-            seat.stage = SocketStage::Dead;
+        let slot = self.slot(token);
+        if slot.stage != SocketStage::Dead {
+            slot.stage = SocketStage::Dead;
             self.know(token, Event::Failed(error));
         }
     }
 
     /// Remembers that the receives of a token are to be looked at before the next wait.
     fn mark(&mut self, token: Token) {
-        let seat = &mut self.seats[token.index()];
-        if !seat.is_stale {
-            seat.is_stale = true;
+        let slot = &mut self.slots[token.index()];
+        if !slot.is_stale {
+            slot.is_stale = true;
             self.stale.push(token);
         }
     }
@@ -237,12 +237,12 @@ impl Uring {
     /// Gives every marked token the request that it needs now.
     fn refresh(&mut self) {
         while let Some(token) = self.stale.pop() {
-            let seat = &mut self.seats[token.index()];
-            seat.is_stale = false;
-            match (seat.stage, seat.receiving) {
+            let slot = &mut self.slots[token.index()];
+            slot.is_stale = false;
+            match (slot.stage, slot.receiving) {
                 (SocketStage::Open, ReceiveRequest::Nothing) => self.receive(token),
-                (SocketStage::Open, ReceiveRequest::Staying) if seat.n_single > 0 && !seat.is_cancelling => {
-                    seat.is_cancelling = true;
+                (SocketStage::Open, ReceiveRequest::Staying) if slot.n_single > 0 && !slot.is_cancelling => {
+                    slot.is_cancelling = true;
                     let ticket = self.ticket(token, RequestKind::Receive);
                     self.ring.push_cancel(ticket, RequestTag { kind: RequestKind::Cancel, ..ticket });
                 }
@@ -253,7 +253,7 @@ impl Uring {
     }
 
     fn accept(&mut self, token: Token) {
-        self.seats[token.index()].receiving = ReceiveRequest::Accept;
+        self.slots[token.index()].receiving = ReceiveRequest::Accept;
         let request = opcode::AcceptMulti::new(self.fd(token)).flags(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
         self.begin(request.build(), self.ticket(token, RequestKind::Accept));
     }
@@ -263,26 +263,26 @@ impl Uring {
         /// `IORING_RECVSEND_POLL_FIRST`: nothing is there yet, so do not try.
         const POLL_FIRST: u16 = 1;
         let fd = self.fd(token);
-        let seat = &mut self.seats[token.index()];
-        let (receiving, request) = if seat.n_single == 0 {
+        let slot = &mut self.slots[token.index()];
+        let (receiving, request) = if slot.n_single == 0 {
             (ReceiveRequest::Staying, opcode::RecvMulti::new(fd, SMALL_GROUP).build())
-        } else if seat.n_discard > 0 {
-            let (place, most, flags) = if seat.is_local {
+        } else if slot.n_discard > 0 {
+            let (place, most, flags) = if slot.is_local {
                 (self.lent.scratch.at(0).as_ptr(), self.lent.scratch.size() as u64, libc::MSG_WAITALL)
             } else {
                 // Not with MSG_WAITALL: nothing is copied, so a request that is begun again asks for all of its bytes again.
                 (std::ptr::null_mut(), DISCARD, libc::MSG_TRUNC)
             };
-            let count = u32::try_from(seat.n_discard.min(most)).expect("it is bounded by a gigabyte");
+            let count = u32::try_from(slot.n_discard.min(most)).expect("it is bounded by a gigabyte");
             (ReceiveRequest::Discard, opcode::Recv::new(fd, place, count).flags(flags).build())
         } else {
-            let (group, size) = if seat.n_full > 0 { (LARGE_GROUP, LARGE.1) } else { (SMALL_GROUP, SMALL.1) };
+            let (group, size) = if slot.n_full > 0 { (LARGE_GROUP, LARGE.1) } else { (SMALL_GROUP, SMALL.1) };
             let size = u32::try_from(size).expect("a buffer is far smaller");
             let request = opcode::Recv::new(fd, std::ptr::null_mut(), size).buf_group(group);
-            let request = request.ioprio(if seat.n_full > 0 { 0 } else { POLL_FIRST });
+            let request = request.ioprio(if slot.n_full > 0 { 0 } else { POLL_FIRST });
             (ReceiveRequest::Single, request.build().flags(squeue::Flags::BUFFER_SELECT))
         };
-        seat.receiving = receiving;
+        slot.receiving = receiving;
         self.begin(request, self.ticket(token, RequestKind::Receive));
     }
 
@@ -299,29 +299,29 @@ impl Uring {
             self.n_under_way -= 1;
         }
         let token = Token(ticket.place);
-        let seat = self.seats.get_mut(token.index()).filter(|seat| seat.generation == ticket.generation);
-        let Some(seat) = seat.filter(|seat| seat.stage != SocketStage::Dead) else {
+        let slot = self.slots.get_mut(token.index()).filter(|slot| slot.generation == ticket.generation);
+        let Some(slot) = slot.filter(|slot| slot.stage != SocketStage::Dead) else {
             self.drop_unwanted(ticket.kind, entry);
             return None;
         };
         let event = match ticket.kind {
             RequestKind::Receive => {
-                let receiving = seat.receiving;
+                let receiving = slot.receiving;
                 if is_over {
-                    (seat.receiving, seat.is_cancelling) = (ReceiveRequest::Nothing, false);
+                    (slot.receiving, slot.is_cancelling) = (ReceiveRequest::Nothing, false);
                     self.mark(token);
                 }
                 self.received(token, receiving, entry)
             }
             RequestKind::Accept => {
                 if is_over {
-                    seat.receiving = ReceiveRequest::Nothing;
+                    slot.receiving = ReceiveRequest::Nothing;
                     self.mark(token);
                 }
                 self.accepted(token, entry.result())
             }
             RequestKind::Connect => {
-                seat.receiving = ReceiveRequest::Nothing;
+                slot.receiving = ReceiveRequest::Nothing;
                 self.connected(token, entry.result())
             }
             RequestKind::Send => {
@@ -358,7 +358,7 @@ impl Uring {
             self.fail(token, error("connect", result));
             return None;
         }
-        self.seat(token).stage = SocketStage::Open;
+        self.slot(token).stage = SocketStage::Open;
         self.mark(token);
         Some(Event::Connected)
     }
@@ -382,40 +382,40 @@ impl Uring {
             }
             return self.not_received(token, entry.result());
         };
-        let seat = self.seat(token);
+        let slot = self.slot(token);
         // The peer answers: what was sent has reached it.
-        seat.unconfirmed = None;
+        slot.unconfirmed = None;
         let Some(buffer) = id else {
             // It was discarded. What follows it is not known to be large.
-            (seat.n_full, seat.n_discard) = (0, seat.n_discard.saturating_sub(count.into()));
+            (slot.n_full, slot.n_discard) = (0, slot.n_discard.saturating_sub(count.into()));
             return Some(Event::Discarded(count.into()));
         };
         let is_full = count as usize >= SMALL.1;
-        seat.n_full = if is_full { seat.n_full.saturating_add(1) } else { 0 };
-        if by == ReceiveRequest::Staying && seat.n_full >= BULK {
-            seat.n_single = ROUNDS;
+        slot.n_full = if is_full { slot.n_full.saturating_add(1) } else { 0 };
+        if by == ReceiveRequest::Staying && slot.n_full >= BULK {
+            slot.n_single = ROUNDS;
             self.mark(token);
         } else if by == ReceiveRequest::Single && !is_full {
-            seat.n_single = seat.n_single.saturating_sub(1);
+            slot.n_single = slot.n_single.saturating_sub(1);
         }
         Some(self.deliver(token, ReceivedBytes { buffer, start: 0, length: count }))
     }
 
     /// Splits a piece into what is to be discarded and the rest.
     fn deliver(&mut self, token: Token, mut piece: ReceivedBytes) -> Event {
-        let seat = self.seat(token);
-        let n_discard = u32::try_from(seat.n_discard).unwrap_or(u32::MAX).min(piece.length);
+        let slot = self.slot(token);
+        let n_discard = u32::try_from(slot.n_discard).unwrap_or(u32::MAX).min(piece.length);
         if n_discard == 0 {
             self.piece_is_out = true;
             return Event::Received(piece);
         }
-        seat.n_discard -= u64::from(n_discard);
+        slot.n_discard -= u64::from(n_discard);
         piece.start += n_discard;
         piece.length -= n_discard;
         if piece.length == 0 {
             self.give(piece.buffer);
         } else {
-            let generation = seat.generation;
+            let generation = slot.generation;
             self.rest = Some((token, generation, piece));
         }
         Event::Discarded(n_discard.into())
@@ -424,7 +424,7 @@ impl Uring {
     fn not_received(&mut self, token: Token, result: i32) -> Option<Event> {
         match -result {
             0 => {
-                self.seat(token).stage = SocketStage::Ended;
+                self.slot(token).stage = SocketStage::Ended;
                 Some(Event::Ended)
             }
             // The request has to be begun again: buffers had run out, or another kind of receive is wanted.
@@ -438,9 +438,9 @@ impl Uring {
 
     /// An unconfirmed send speaks up: it has failed, or was cancelled to learn how far it is.
     fn returned(&mut self, token: Token, result: i32) {
-        let seat = self.seat(token);
-        let is_probing = seat.outbox.as_ref().is_some_and(|outbox| outbox.stage == Sending::Probing);
-        let Some(unconfirmed) = seat.unconfirmed.take() else { return self.fail(token, send_error(result)) };
+        let slot = self.slot(token);
+        let is_probing = slot.outbox.as_ref().is_some_and(|outbox| outbox.stage == Sending::Probing);
+        let Some(unconfirmed) = slot.unconfirmed.take() else { return self.fail(token, send_error(result)) };
         let is_cancelled = result >= 0 || result == -libc::ECANCELED;
         if !is_probing || !is_cancelled {
             return self.fail(token, send_error(result));
@@ -450,7 +450,7 @@ impl Uring {
             SilentSend::Fixed(fixed) => Bytes::Fixed(fixed),
             SilentSend::Copied => Bytes::Copied(self.lent.copies.at(token).to_vec()),
         };
-        let outbox = self.seat(token).outbox.as_mut().expect("it is probing");
+        let outbox = self.slot(token).outbox.as_mut().expect("it is probing");
         outbox.stage = Sending::Idle;
         outbox.queue.push_front(QueuedBytes { bytes, n_sent, n_told: 0 });
         self.launch(token);
@@ -461,9 +461,9 @@ impl Uring {
         match -result {
             // It is over, and would have said if it had failed.
             libc::ENOENT => {
-                let seat = self.seat(token);
-                seat.unconfirmed = None;
-                if let Some(outbox) = seat.outbox.as_mut().filter(|outbox| outbox.stage == Sending::Probing) {
+                let slot = self.slot(token);
+                slot.unconfirmed = None;
+                if let Some(outbox) = slot.outbox.as_mut().filter(|outbox| outbox.stage == Sending::Probing) {
                     outbox.stage = Sending::Idle;
                     self.launch(token);
                 }
@@ -482,13 +482,13 @@ impl Uring {
 
     /// Whether nothing is being sent that a further send could overtake.
     fn is_alone(&self, token: Token) -> bool {
-        let seat = &self.seats[token.index()];
-        seat.unconfirmed.is_none() && seat.outbox.as_ref().is_none_or(|outbox| outbox.stage == Sending::Idle)
+        let slot = &self.slots[token.index()];
+        slot.unconfirmed.is_none() && slot.outbox.as_ref().is_none_or(|outbox| outbox.stage == Sending::Idle)
     }
 
     /// Hands over a send that says nothing of success.
     fn trust(&mut self, token: Token, request: &squeue::Entry, unconfirmed: SilentSend) {
-        self.seats[token.index()].unconfirmed = Some(unconfirmed);
+        self.slots[token.index()].unconfirmed = Some(unconfirmed);
         let ticket = self.ticket(token, RequestKind::Send);
         let request = request.clone().flags(squeue::Flags::SKIP_SUCCESS).user_data(ticket.bits());
         // SAFETY: the bytes are in `lent`, which is kept until the kernel has let go of every request, and stay where they are.
@@ -497,8 +497,8 @@ impl Uring {
 
     /// Puts bytes behind those that the token has yet to send.
     fn enqueue(&mut self, token: Token, bytes: Outgoing<'_>) {
-        let seat = self.seats.get_mut(token.index()).expect("the caller has looked at the seat");
-        let outbox = seat.outbox.get_or_insert_default();
+        let slot = self.slots.get_mut(token.index()).expect("the caller has looked at the slot");
+        let outbox = slot.outbox.get_or_insert_default();
         match bytes {
             Outgoing::Copy(bytes) => self.lent.flights.enqueue(&mut outbox.queue, bytes, 1),
             Outgoing::Untold(bytes) => self.lent.flights.enqueue(&mut outbox.queue, bytes, 0),
@@ -507,7 +507,7 @@ impl Uring {
             }
         }
         if outbox.stage == Sending::Idle {
-            if seat.unconfirmed.is_some() {
+            if slot.unconfirmed.is_some() {
                 outbox.stage = Sending::Probing;
                 self.probe(token);
             } else {
@@ -518,9 +518,9 @@ impl Uring {
 
     /// Begins to send what is first in the queue of an idle outbox.
     fn launch(&mut self, token: Token) {
-        let seat = self.seats.get_mut(token.index()).expect("the caller has looked at the seat");
-        let generation = seat.generation;
-        let outbox = seat.outbox.as_mut().expect("the caller has looked at the outbox");
+        let slot = self.slots.get_mut(token.index()).expect("the caller has looked at the slot");
+        let generation = slot.generation;
+        let outbox = slot.outbox.as_mut().expect("the caller has looked at the outbox");
         let Some(unsent) = outbox.queue.pop_front() else { return };
         let number = self.lent.flights.add(SendInFlight { token, generation, unsent });
         outbox.stage = Sending::Flying(number);
@@ -545,9 +545,9 @@ impl Uring {
         let flight = flights.get_mut(number);
         let (token, generation) = (flight.token, flight.generation);
         let wanted = self
-            .seats
+            .slots
             .get(token.index())
-            .is_some_and(|seat| seat.generation == generation && !matches!(seat.stage, SocketStage::Dead));
+            .is_some_and(|slot| slot.generation == generation && !matches!(slot.stage, SocketStage::Dead));
         let outcome = usize::try_from(result);
         if let (true, Ok(count)) = (wanted, outcome) {
             flight.unsent.n_sent += count;
@@ -567,7 +567,7 @@ impl Uring {
         if outcome.is_err() {
             return self.fail(token, error("send", result));
         }
-        self.seat(token).outbox.as_mut().expect("it has sent").stage = Sending::Idle;
+        self.slot(token).outbox.as_mut().expect("it has sent").stage = Sending::Idle;
         (0..n_told).for_each(|_| self.know(token, Event::Sent));
         self.launch(token);
     }
@@ -576,7 +576,7 @@ impl Uring {
     ///
     /// To cancel them the kernel would go through all that are left for each one, which takes seconds for ten thousand.
     fn close_all(&mut self) {
-        let places = 0..u32::try_from(self.seats.len()).expect("tokens have 32 bits");
+        let places = 0..u32::try_from(self.slots.len()).expect("tokens have 32 bits");
         places.for_each(|place| self.close(Token(place)));
         // Without a wait what is queued is handed over, and behind it the sockets are shut down.
         let mut patience = Nanos::ZERO;
@@ -658,7 +658,7 @@ impl Reactor for Uring {
         Ok(Self {
             ring,
             lent: ManuallyDrop::new(lent),
-            seats: Vec::with_capacity(Token(n_connections).index()),
+            slots: Vec::with_capacity(Token(n_connections).index()),
             stale: Vec::new(),
             known: VecDeque::new(),
             rest: None,
@@ -680,9 +680,9 @@ impl Reactor for Uring {
 
     fn connect(&mut self, token: Token, socket: Socket, to: &Destination) {
         let fd = socket.as_raw_fd();
-        let seat = self.occupy(token, socket, SocketStage::Connecting);
-        seat.is_local = to.raw().domain() == Domain::UNIX;
-        seat.receiving = ReceiveRequest::Connect;
+        let slot = self.occupy(token, socket, SocketStage::Connecting);
+        slot.is_local = to.raw().domain() == Domain::UNIX;
+        slot.receiving = ReceiveRequest::Connect;
         self.n_under_way += 1;
         let ticket = self.ticket(token, RequestKind::Connect);
         self.ring.push_connect(fd, to.raw(), ticket);
@@ -690,7 +690,7 @@ impl Reactor for Uring {
 
     fn adopt(&mut self, token: Token, socket: Socket) {
         let is_local = socket.domain().is_ok_and(|domain| domain == Domain::UNIX);
-        if self.seats.get(token.index()).is_some_and(|before| before.unconfirmed == Some(SilentSend::Copied)) {
+        if self.slots.get(token.index()).is_some_and(|before| before.unconfirmed == Some(SilentSend::Copied)) {
             self.lent.copies.retire(token);
         }
         self.occupy(token, socket, SocketStage::Open).is_local = is_local;
@@ -703,7 +703,7 @@ impl Reactor for Uring {
     }
 
     fn send_fixed(&mut self, token: Token, bytes: FixedBuffer) {
-        if self.seat(token).stage == SocketStage::Dead {
+        if self.slot(token).stage == SocketStage::Dead {
             return;
         }
         if !self.is_alone(token) || self.lent.fixed[bytes.index()].len() > UNCONFIRMED {
@@ -714,13 +714,13 @@ impl Reactor for Uring {
     }
 
     fn send(&mut self, token: Token, bytes: &[u8]) {
-        if self.seat(token).stage != SocketStage::Dead {
+        if self.slot(token).stage != SocketStage::Dead {
             self.enqueue(token, Outgoing::Copy(bytes));
         }
     }
 
     fn send_quietly(&mut self, token: Token, bytes: &[u8]) {
-        if self.seat(token).stage == SocketStage::Dead {
+        if self.slot(token).stage == SocketStage::Dead {
             return;
         }
         if !self.is_alone(token) || bytes.len() > UNCONFIRMED {
@@ -732,22 +732,22 @@ impl Reactor for Uring {
     }
 
     fn discard(&mut self, token: Token, count: u64) {
-        let seat = self.seat(token);
-        seat.n_discard = seat.n_discard.saturating_add(count);
-        seat.n_full = 0;
-        if seat.n_discard > COPIED_DISCARD {
-            seat.n_single = ROUNDS;
+        let slot = self.slot(token);
+        slot.n_discard = slot.n_discard.saturating_add(count);
+        slot.n_full = 0;
+        if slot.n_discard > COPIED_DISCARD {
+            slot.n_single = ROUNDS;
             self.mark(token);
         }
     }
 
     fn close(&mut self, token: Token) {
-        let Some(seat) = self.seats.get_mut(token.index()) else { return };
-        let Some(socket) = seat.socket.take() else { return };
-        let generation = seat.generation;
+        let Some(slot) = self.slots.get_mut(token.index()) else { return };
+        let Some(socket) = slot.socket.take() else { return };
+        let generation = slot.generation;
         let closed = std::mem::replace(
-            seat,
-            SocketSlot { generation: (generation + 1) % GENERATIONS, is_stale: seat.is_stale, ..SocketSlot::default() },
+            slot,
+            SocketSlot { generation: (generation + 1) % GENERATIONS, is_stale: slot.is_stale, ..SocketSlot::default() },
         );
         let end = match closed.receiving {
             ReceiveRequest::Connect | ReceiveRequest::Accept => {
@@ -761,11 +761,11 @@ impl Reactor for Uring {
     }
 
     fn abandon(self) {
-        self.seats.iter().filter_map(|seat| seat.socket.as_ref()).for_each(socket::abort);
+        self.slots.iter().filter_map(|slot| slot.socket.as_ref()).for_each(socket::abort);
     }
 
     fn socket(&self, token: Token) -> Option<&Socket> {
-        self.seats.get(token.index())?.socket.as_ref()
+        self.slots.get(token.index())?.socket.as_ref()
     }
 
     fn wait(&mut self, patience: WaitLimit) -> Result<()> {
@@ -784,15 +784,15 @@ impl Reactor for Uring {
         assert!(!self.piece_is_out, "a piece must be released before the next completion");
         loop {
             if let Some((token, generation, piece)) = self.rest.take() {
-                let seat = &self.seats[token.index()];
-                if seat.generation != generation || seat.stage == SocketStage::Dead {
+                let slot = &self.slots[token.index()];
+                if slot.generation != generation || slot.stage == SocketStage::Dead {
                     self.give(piece.buffer);
                 } else {
                     let event = self.deliver(token, piece);
                     return Some(Completion { token, at: self.at, event });
                 }
             } else if let Some((generation, completion)) = self.known.pop_front() {
-                if self.seats[completion.token.index()].generation == generation {
+                if self.slots[completion.token.index()].generation == generation {
                     return Some(completion);
                 }
             } else {

@@ -18,15 +18,15 @@ impl<R: Reactor> ClientWorker<'_, R> {
         if !self.may_send {
             return;
         }
-        for lane in 0..self.upstreams.len() {
+        for upstream in 0..self.upstreams.len() {
             // A connection without a request left for it would be opened for nothing.
             let wanted = match &self.schedule {
-                Some(schedule) => schedule.waiting(lane),
+                Some(schedule) => schedule.waiting(upstream),
                 None => self.requests_left.unwrap_or(u64::MAX),
             };
             let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
-            while self.connector.has_room() && self.upstreams[lane].n_connecting < wanted {
-                let Some(idx) = self.upstreams[lane].to_connect.pop_front() else { break };
+            while self.connector.has_room() && self.upstreams[upstream].n_connecting < wanted {
+                let Some(idx) = self.upstreams[upstream].to_connect.pop_front() else { break };
                 self.connect_one(idx as usize);
             }
         }

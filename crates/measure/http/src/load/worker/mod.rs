@@ -118,31 +118,24 @@ pub(super) struct PreparedClient<R> {
 impl<'a, R: Reactor> ClientWorker<'a, R> {
     /// Creates a worker with all connections closed.
     pub(super) fn new(equipment: PreparedClient<R>, worker: &'a WorkerHandle<'a>) -> Self {
-        let PreparedClient {
-            spec: duty,
-            connector: board,
-            upstreams: lanes,
-            connections,
-            in_flight: asked,
-            retry_queue: pauses,
-            totals: ledger,
-        } = equipment;
+        let PreparedClient { spec, connector, upstreams, connections, in_flight: asked, retry_queue: pauses, totals } =
+            equipment;
         Self {
-            schedule: duty.schedule(worker.start),
-            window: MeasureWindow::new(worker, duty.config.is_counted),
-            recorder: LoadRecorder::new(worker, ledger),
-            connector: board,
-            upstreams: lanes,
+            schedule: spec.schedule(worker.start),
+            window: MeasureWindow::new(worker, spec.config.is_counted),
+            recorder: LoadRecorder::new(worker, totals),
+            connector,
+            upstreams,
             connections,
             in_flight: asked,
             retry_queue: pauses,
-            batching: duty.batching,
-            stop: duty.stop,
-            requests_left: duty.requests_left,
+            batching: spec.batching,
+            stop: spec.stop,
+            requests_left: spec.requests_left,
             n_busy: 0,
             may_send: true,
             sweep: TimeoutSweep::default(),
-            config: duty.config,
+            config: spec.config,
         }
     }
 }
@@ -202,7 +195,7 @@ impl<R: Reactor> LoadLoop for ClientWorker<'_, R> {
     /// Requests without an answer are part of the results.
     fn finish(mut self, now: Nanos) -> Result<LoadResults, Error> {
         self.record_ends(now);
-        let heads = self.upstreams.iter().flat_map(|lane| &lane.heads);
+        let heads = self.upstreams.iter().flat_map(|upstream| &upstream.heads);
         let head = heads.map(HeadReader::last_head).find(|head| !head.is_empty());
         let outcome = self.recorder.finish(self.connector.times, head.unwrap_or_default());
         // The next trial needs the ports.
@@ -247,15 +240,15 @@ impl ClientWorkerSpec {
     /// Creates the reactor and the state of each connection.
     pub(super) fn prepare<R: Reactor>(self) -> Result<PreparedClient<R>, Error> {
         let n = self.connections.len();
-        let mut board = Connector::new(&self.config, (self.idx, self.n_workers), n)?;
+        let mut connector = Connector::new(&self.config, (self.idx, self.n_workers), n)?;
         let routes = self.config.target.upstreams.iter().enumerate();
         Ok(PreparedClient {
             totals: TotalsRecorder::open(&self.config.recorder_config, self.idx)?,
-            upstreams: routes.map(|(idx, route)| self.upstream_state(idx, route, &mut board.reactor)).collect(),
-            connections: self.connections.iter().map(|lane| ClientConnection::new(*lane)).collect(),
+            upstreams: routes.map(|(idx, route)| self.upstream_state(idx, route, &mut connector.reactor)).collect(),
+            connections: self.connections.iter().map(|upstream| ClientConnection::new(*upstream)).collect(),
             in_flight: InFlight::new(n, self.config.pipeline_depth),
             retry_queue: BinaryHeap::with_capacity(n),
-            connector: board,
+            connector,
             spec: self,
         })
     }
@@ -277,7 +270,7 @@ impl ClientWorkerSpec {
         let target = &self.config;
         let powers = || (0..u16::BITS).map(|power| 1_u16 << power).take_while(|times| *times <= target.pipeline_depth);
         let mut fix = |request: &[u8]| powers().map(|times| reactor.fix(request.repeat(usize::from(times)))).collect();
-        let own = self.connections.iter().enumerate().filter(|(_, lane)| usize::from(**lane) == idx);
+        let own = self.connections.iter().enumerate().filter(|(_, upstream)| usize::from(**upstream) == idx);
         let shut: VecDeque<u32> = own.map(|(connection, _)| token(connection).0).collect();
         UpstreamState {
             heads: route.requests.iter().map(|_| target.target.head_reader(target.target.method)).collect(),

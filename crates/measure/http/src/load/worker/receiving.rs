@@ -284,8 +284,8 @@ impl<R: Reactor> ClientWorker<'_, R> {
         }
         // Connects that do not complete have kept the connections behind them from starting.
         let unanswered = RequestFault { stage: RequestStage::Connect, cause: FaultCause::Unanswered };
-        for (lane, _) in self.upstreams.iter().zip(waits_to_connect).filter(|(_, waits)| *waits) {
-            let never = lane.to_connect.iter().filter(|idx| self.connections[**idx as usize].is_untried());
+        for (upstream, _) in self.upstreams.iter().zip(waits_to_connect).filter(|(_, waits)| *waits) {
+            let never = upstream.to_connect.iter().filter(|idx| self.connections[**idx as usize].is_untried());
             never.for_each(|_| self.recorder.count_fault(unanswered));
         }
         n_requests

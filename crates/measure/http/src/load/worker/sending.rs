@@ -21,28 +21,29 @@ impl<R: Reactor> ClientWorker<'_, R> {
         if self.window.is_over() || !self.schedule.as_ref().is_some_and(|schedule| schedule.looks(now)) {
             return;
         }
-        for lane in 0..self.upstreams.len() {
-            let free = if self.has_free(lane) { ConnectionAvailability::Some } else { ConnectionAvailability::None };
+        for upstream in 0..self.upstreams.len() {
+            let free =
+                if self.has_free(upstream) { ConnectionAvailability::Some } else { ConnectionAvailability::None };
             let Some(schedule) = &mut self.schedule else { return };
-            let n_due = schedule.notice(lane, now, free);
+            let n_due = schedule.notice(upstream, now, free);
             if n_due > 0 {
                 self.recorder.add(LoadCounter::Intended, n_due);
             }
-            while self.has_due(lane) && self.has_free(lane) {
-                let Some(idx) = self.upstreams[lane].free.pop() else { break };
+            while self.has_due(upstream) && self.has_free(upstream) {
+                let Some(idx) = self.upstreams[upstream].free.pop() else { break };
                 self.connections[idx as usize].is_listed = false;
                 self.send_oldest_due(idx as usize);
             }
         }
     }
 
-    fn has_due(&self, lane: usize) -> bool {
-        self.schedule.as_ref().is_some_and(|schedule| schedule.waiting(lane) > 0)
+    fn has_due(&self, upstream: usize) -> bool {
+        self.schedule.as_ref().is_some_and(|schedule| schedule.waiting(upstream) > 0)
     }
 
     /// Whether a connection is free; if so, it is the last of the list.
-    fn has_free(&mut self, lane: usize) -> bool {
-        let free = &mut self.upstreams[lane].free;
+    fn has_free(&mut self, upstream: usize) -> bool {
+        let free = &mut self.upstreams[upstream].free;
         while let Some(idx) = free.last() {
             let connection = &mut self.connections[*idx as usize];
             if connection.conn.is_open() && connection.n_in_flight == 0 {
@@ -57,8 +58,8 @@ impl<R: Reactor> ClientWorker<'_, R> {
     /// Sends the request that has been due for longest.
     fn send_oldest_due(&mut self, idx: usize) {
         let now = clock::now();
-        let lane = usize::from(self.connections[idx].conn.upstream);
-        let Some(start) = self.schedule.as_mut().and_then(|schedule| schedule.take(lane, now)) else { return };
+        let upstream = usize::from(self.connections[idx].conn.upstream);
+        let Some(start) = self.schedule.as_mut().and_then(|schedule| schedule.take(upstream, now)) else { return };
         self.recorder.add(LoadCounter::Sent, 1);
         match start.late {
             None => {}
@@ -142,7 +143,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
     /// Sends `n` requests at once.
     fn send_requests(&mut self, idx: usize, n: u16, stamps: SendTimes) {
         let connection = &mut self.connections[idx];
-        let lane = &mut self.upstreams[usize::from(connection.conn.upstream)];
+        let upstream = &mut self.upstreams[usize::from(connection.conn.upstream)];
         connection.n_sent += u64::from(n);
         self.n_busy += u64::from(n);
         let SendTimes { sent_at, intended } = stamps;
@@ -151,10 +152,10 @@ impl<R: Reactor> ClientWorker<'_, R> {
         }
         let is_plain = connection.conn.channel.is_plain();
         for _ in 0..n {
-            let number = lane.request_order.next_index();
+            let number = upstream.request_order.next_index();
             let ask = InFlightRequest { sent_at, intended, request_idx: u16::try_from(number).unwrap_or(u16::MAX) };
             self.in_flight.push(idx, connection, ask);
-            self.recorder.on_sent(lane.request_bytes[number]);
+            self.recorder.on_sent(upstream.request_bytes[number]);
             if !is_plain {
                 let route = &self.config.target.upstreams[usize::from(connection.conn.upstream)];
                 if let Err(fault) =
@@ -162,16 +163,16 @@ impl<R: Reactor> ClientWorker<'_, R> {
                 {
                     return self.fail(idx, RequestFault::connect(fault), sent_at);
                 }
-            } else if !lane.request_order.is_single() {
-                self.connector.reactor.send_fixed(token(idx), lane.fixed[number][0]);
+            } else if !upstream.request_order.is_single() {
+                self.connector.reactor.send_fixed(token(idx), upstream.fixed[number][0]);
             }
         }
         if !is_plain {
             self.connector.send_pending(idx);
-        } else if lane.request_order.is_single() {
+        } else if upstream.request_order.is_single() {
             // One send for each set bit of the number.
             for power in (0..u16::BITS).rev().filter(|power| n >> power & 1 == 1) {
-                self.connector.reactor.send_fixed(token(idx), lane.fixed[0][power as usize]);
+                self.connector.reactor.send_fixed(token(idx), upstream.fixed[0][power as usize]);
             }
         }
     }

@@ -79,7 +79,7 @@ fn joined(parameters: &Parameters, wish: ParameterFlag) -> OffloadMode {
 pub(super) fn send(
     open: &OpenStream,
     (parameters, budget): (&Parameters, Option<u64>),
-    conducted: &impl StreamContext,
+    context: &impl StreamContext,
 ) -> fathom_sys::Result<()> {
     let size = length(parameters.block);
     let n_messages = usize::try_from(budget.unwrap_or(u64::MAX)).unwrap_or(usize::MAX).min(batch(size));
@@ -93,11 +93,11 @@ pub(super) fn send(
     let share = FlowIndex { idx: 0, of: 1 };
     let schedule = per_sec.and_then(|rate| Schedule::new(traffic, rate, (0, share)));
     let mut sender = Sender::new((&open.socket, codec(parameters)), load, schedule);
-    while !conducted.is_over() && budget.is_none_or(|blocks| sender.number() < blocks) {
-        match sender.step(conducted.start(), datagrams::StreamPhase::Measured) {
+    while !context.is_over() && budget.is_none_or(|blocks| sender.number() < blocks) {
+        match sender.step(context.start(), datagrams::StreamPhase::Measured) {
             Ok(step) => {
-                conducted.add(Counter::Bytes, step.bytes);
-                conducted.add(Counter::Packets, step.datagrams);
+                context.add(Counter::Bytes, step.bytes);
+                context.add(Counter::Packets, step.datagrams);
             }
             // The receiver closes its socket when it has heard of the end; whether it should have is told by the control connection.
             Err(error) if error.source.kind() == io::ErrorKind::ConnectionRefused => {}
@@ -111,7 +111,7 @@ pub(super) fn send(
 pub(super) fn receive(
     socket: &Socket,
     parameters: &Parameters,
-    conducted: &impl StreamContext,
+    context: &impl StreamContext,
 ) -> fathom_sys::Result<()> {
     let size = length(parameters.block);
     socket::set_report_time(socket)?;
@@ -120,21 +120,21 @@ pub(super) fn receive(
     let mut receiver = Receiver::new((socket, codec(parameters)), room, None);
     let mut told = [0_u64; 4];
     let mut received = 0_u64;
-    while !conducted.is_over() {
+    while !context.is_over() {
         let arrived = match receiver.step(Wait::Block, datagrams::StreamPhase::Measured) {
             Ok(Some(arrived)) => arrived,
             Ok(None) => continue,
             Err(error) if error.source.kind() == io::ErrorKind::ConnectionRefused => continue,
             Err(error) => return Err(error),
         };
-        conducted.add(Counter::Bytes, arrived.bytes);
+        context.add(Counter::Bytes, arrived.bytes);
         received += arrived.counts.received;
         let next = receiver.next();
         let jitter = receiver.jitter().map_or(0, |jitter| jitter.0);
         let now = [next, next.saturating_sub(received), told[2] + arrived.counts.reordered, jitter];
         let counters = [Counter::Packets, Counter::Lost, Counter::OutOfOrder, Counter::JitterNs];
         for ((counter, now), told) in counters.into_iter().zip(now).zip(&mut told) {
-            conducted.add(counter, now.wrapping_sub(*told));
+            context.add(counter, now.wrapping_sub(*told));
             *told = now;
         }
     }

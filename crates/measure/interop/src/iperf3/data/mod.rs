@@ -97,13 +97,13 @@ impl<C: StreamContext> StreamControl for ByteCounter<'_, C> {
 pub(crate) fn run(
     open: &OpenStream,
     (parameters, budget): (&Parameters, Option<u64>),
-    conducted: &impl StreamContext,
+    context: &impl StreamContext,
 ) -> fathom_sys::Result<StreamEnd> {
     match (parameters.protocol, open.stream.role) {
-        (TransportProtocol::Tcp, StreamRole::Sender) => return send_stream(open, (parameters, budget), conducted),
-        (TransportProtocol::Tcp, StreamRole::Receiver) => receive_stream(open, parameters, conducted),
-        (TransportProtocol::Udp, StreamRole::Sender) => datagrams::send(open, (parameters, budget), conducted),
-        (TransportProtocol::Udp, StreamRole::Receiver) => datagrams::receive(&open.socket, parameters, conducted),
+        (TransportProtocol::Tcp, StreamRole::Sender) => return send_stream(open, (parameters, budget), context),
+        (TransportProtocol::Tcp, StreamRole::Receiver) => receive_stream(open, parameters, context),
+        (TransportProtocol::Udp, StreamRole::Sender) => datagrams::send(open, (parameters, budget), context),
+        (TransportProtocol::Udp, StreamRole::Receiver) => datagrams::receive(&open.socket, parameters, context),
     }?;
     Ok(StreamEnd::Stopped)
 }
@@ -150,18 +150,18 @@ fn source(open: &OpenStream, parameters: &Parameters) -> fathom_sys::Result<Send
 fn send_stream(
     open: &OpenStream,
     (parameters, budget): (&Parameters, Option<u64>),
-    conducted: &impl StreamContext,
+    context: &impl StreamContext,
 ) -> fathom_sys::Result<StreamEnd> {
     let source = source(open, parameters)?;
     let mut sending = StreamSender::new(&open.socket, &source)?;
-    let ledger = ByteCounter(conducted);
+    let counter = ByteCounter(context);
     let budget = budget.map(|blocks| blocks.saturating_mul(parameters.block.0));
     match (rate_of(parameters), parameters.burst) {
-        (Some(rate), 2..) => send_bursts(&mut sending, (parameters, rate, budget), &ledger),
+        (Some(rate), 2..) => send_bursts(&mut sending, (parameters, rate, budget), &counter),
         (rate, _) => {
-            sending.schedule = rate.and_then(|rate| ByteSchedule::new(rate, conducted.start()));
+            sending.schedule = rate.and_then(|rate| ByteSchedule::new(rate, context.start()));
             sending.budget = budget;
-            sending.run(&ledger)
+            sending.run(&counter)
         }
     }?;
     Ok(if sending.has_sent_all() { StreamEnd::FileSent } else { StreamEnd::Stopped })
@@ -171,15 +171,15 @@ fn send_stream(
 fn send_bursts<C: StreamContext>(
     sending: &mut StreamSender<'_>,
     (parameters, rate, budget): (&Parameters, BitsPerSec, Option<u64>),
-    ledger: &ByteCounter<'_, C>,
+    counter: &ByteCounter<'_, C>,
 ) -> fathom_sys::Result<()> {
     /// How soon the end is noticed between two bursts.
     const LOOK: Nanos = Nanos::from_millis(20);
     let burst = parameters.block.0 * u64::from(parameters.burst);
     let mut left = budget.unwrap_or(u64::MAX);
     let mut sent = 0_u64;
-    while left > 0 && !ledger.is_over() && !sending.has_sent_all() {
-        let due = ledger.0.start() + Nanos::from_secs_f64(approximate(sent) * 8.0 / rate.get());
+    while left > 0 && !counter.is_over() && !sending.has_sent_all() {
+        let due = counter.0.start() + Nanos::from_secs_f64(approximate(sent) * 8.0 / rate.get());
         let now = clock::now();
         if due > now {
             clock::sleep_until(due.min(now + LOOK));
@@ -187,18 +187,14 @@ fn send_bursts<C: StreamContext>(
         }
         let volume = burst.min(left);
         sending.budget = Some(volume);
-        sending.run(ledger)?;
+        sending.run(counter)?;
         sent = sent.saturating_add(volume);
         left -= volume;
     }
     Ok(())
 }
 
-fn receive_stream(
-    open: &OpenStream,
-    parameters: &Parameters,
-    conducted: &impl StreamContext,
-) -> fathom_sys::Result<()> {
+fn receive_stream(open: &OpenStream, parameters: &Parameters, context: &impl StreamContext) -> fathom_sys::Result<()> {
     let room = || Payload::random(call_length(parameters), 0);
     let (inlet, batch) = match &open.file {
         Some(file) => (ReceiveSink::Disk(room(), Arc::clone(file)), WakeBatch::COPIED),
@@ -209,5 +205,5 @@ fn receive_stream(
     };
     let mut receiving = StreamReceiver::new(&open.socket, inlet);
     receiving.low_watermark = Some(LowWatermark::adaptive(batch, clock::now()));
-    receiving.run(&ByteCounter(conducted)).map(drop)
+    receiving.run(&ByteCounter(context)).map(drop)
 }

@@ -29,8 +29,8 @@ enum DataEnded {
 
 impl ScenarioUsers {
     /// Runs operations until one takes time.
-    pub(super) fn advance(&mut self, seat: UserSlot, now: Nanos) -> NextAction {
-        let at = seat.0 as usize;
+    pub(super) fn advance(&mut self, slot: UserSlot, now: Nanos) -> NextAction {
+        let at = slot.0 as usize;
         let user = &mut self.users[at];
         user.end_sleep(now);
         if let Some(until) = user.pause.take() {
@@ -43,7 +43,7 @@ impl ScenarioUsers {
             return self.leave(at);
         }
         for _ in 0..OPS_MAX {
-            if let Some(next) = self.step_once(seat, now) {
+            if let Some(next) = self.step_once(slot, now) {
                 return next;
             }
         }

@@ -201,8 +201,8 @@ impl ScenarioUsers {
         }
     }
 
-    fn moment(&mut self, seat: UserSlot, now: Nanos) -> ValueInputs {
-        self.users[seat.0 as usize].moment(self.rng.u64(..), now + self.spec.wall_clock_offset)
+    fn moment(&mut self, slot: UserSlot, now: Nanos) -> ValueInputs {
+        self.users[slot.0 as usize].moment(self.rng.u64(..), now + self.spec.wall_clock_offset)
     }
 
     /// The step whose answer a user awaits.
@@ -217,20 +217,20 @@ impl ScenarioUsers {
 impl Users for ScenarioUsers {
     type Outcome = ScenarioResults;
 
-    fn arrive(&mut self, seat: UserSlot, _now: Nanos, _late: Nanos) {
+    fn arrive(&mut self, slot: UserSlot, _now: Nanos, _late: Nanos) {
         let number = self.shared.n_users.fetch_add(1, Relaxed) + 1;
         let kind = u16::try_from(self.user_order.next_index()).expect("kinds of users are few");
-        self.users[seat.0 as usize].arrive(&self.shared.program, (kind, number));
+        self.users[slot.0 as usize].arrive(&self.shared.program, (kind, number));
         self.n_arrived += 1;
         self.n_present += 1;
         self.shared.user_arrived();
     }
 
-    fn next_action(&mut self, seat: UserSlot, now: Nanos) -> UserAction<'_> {
-        let mut next = self.advance(seat, now);
+    fn next_action(&mut self, slot: UserSlot, now: Nanos) -> UserAction<'_> {
+        let mut next = self.advance(slot, now);
         for n_tried in 0.. {
             let NextAction::Send(step) = next else { break };
-            if self.can_send(seat, step, now) {
+            if self.can_send(slot, step, now) {
                 break;
             }
             if let Some(trace) = &mut self.trace {
@@ -238,25 +238,25 @@ impl Users for ScenarioUsers {
                 trace.add_request(&self.shared.program.names[usize::from(record)].name, b"");
                 trace.add_failure(&self.cause);
             }
-            self.fail(seat.0 as usize, step, (b"", now));
+            self.fail(slot.0 as usize, step, (b"", now));
             let is_enough = n_tried >= FAILED_STEPS_MAX;
             next = if is_enough {
-                self.users[seat.0 as usize].sleep(now, now + YIELD_TIME)
+                self.users[slot.0 as usize].sleep(now, now + YIELD_TIME)
             } else {
-                self.advance(seat, now)
+                self.advance(slot, now)
             };
         }
         match next {
-            NextAction::Send(step) => UserAction::Send(self.request_of(seat, step, now)),
-            NextAction::Redirect => UserAction::Send(self.redirect_request(seat, now)),
+            NextAction::Send(step) => UserAction::Send(self.request_of(slot, step, now)),
+            NextAction::Redirect => UserAction::Send(self.redirect_request(slot, now)),
             NextAction::Sleep(until) => UserAction::Sleep { until },
             NextAction::Wait => UserAction::Wait,
             NextAction::Leave => UserAction::Leave,
         }
     }
 
-    fn answered(&mut self, seat: UserSlot, answer: &UserAnswer<'_>) {
-        let at = seat.0 as usize;
+    fn answered(&mut self, slot: UserSlot, answer: &UserAnswer<'_>) {
+        let at = slot.0 as usize;
         let Some(step) = self.awaited_step(at) else { return };
         let user = &mut self.users[at];
         if user.n_redirects == 0 {
@@ -276,8 +276,8 @@ impl Users for ScenarioUsers {
         self.unchunked = unchunked;
     }
 
-    fn failed(&mut self, seat: UserSlot, failed: &UserFailure<'_>) {
-        let at = seat.0 as usize;
+    fn failed(&mut self, slot: UserSlot, failed: &UserFailure<'_>) {
+        let at = slot.0 as usize;
         let Some(step) = self.awaited_step(at) else { return };
         self.cause.clear();
         self.cause.push_str(failed.cause);

@@ -35,10 +35,10 @@ impl ScenarioUsers {
     }
 
     /// Whether the target is a path; only a target taken from an answer can be anything else.
-    fn has_path(&mut self, seat: UserSlot, step_idx: u16, now: Nanos) -> bool {
-        let moment = self.moment(seat, now);
+    fn has_path(&mut self, slot: UserSlot, step_idx: u16, now: Nanos) -> bool {
+        let moment = self.moment(slot, now);
         let Self { shared, users, steps, value, .. } = self;
-        let user = &mut users[seat.0 as usize];
+        let user = &mut users[slot.0 as usize];
         user.moment = moment;
         let Some(target) = &steps[usize::from(step_idx)].dynamic_start else { return true };
         value.clear();
@@ -47,11 +47,11 @@ impl ScenarioUsers {
     }
 
     /// The request of a step, for its user.
-    pub(super) fn request_of(&mut self, seat: UserSlot, step_idx: u16, now: Nanos) -> UserRequest<'_> {
-        let moment = self.moment(seat, now);
+    pub(super) fn request_of(&mut self, slot: UserSlot, step_idx: u16, now: Nanos) -> UserRequest<'_> {
+        let moment = self.moment(slot, now);
         let Self { shared, users, steps, trace, .. } = self;
         let program = &*shared.program;
-        let user = &mut users[seat.0 as usize];
+        let user = &mut users[slot.0 as usize];
         user.moment = moment;
         user.drawn.clear();
         (user.n_redirects, user.redirect) = (0, None);
@@ -80,10 +80,10 @@ impl ScenarioUsers {
     }
 
     /// The request that follows a redirect.
-    pub(super) fn redirect_request(&mut self, seat: UserSlot, now: Nanos) -> UserRequest<'_> {
+    pub(super) fn redirect_request(&mut self, slot: UserSlot, now: Nanos) -> UserRequest<'_> {
         let wall = now + self.spec.wall_clock_offset;
         let Self { shared, users, steps, ops, trace, bytes, .. } = self;
-        let user = &mut users[seat.0 as usize];
+        let user = &mut users[slot.0 as usize];
         let redirect = user.redirect.as_mut().expect("a redirect is followed when there is one");
         redirect.is_pending = false;
         let Op::Send(step) = ops[user.pc as usize] else { unreachable!("a redirect belongs to a step") };

@@ -174,23 +174,23 @@ impl TestKind for TcpLoaded {
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         let schedule = schedule(&role.settings)?;
         let n_flows = options::stream_flows(role, NAME)?;
-        let (mut lanes, mut notes) = (Vec::new(), Vec::new());
-        for lane in streams(&role.settings).iter().chain(&[FlowGroup::Probe]) {
-            let n_flows = if *lane == FlowGroup::Probe { 1 } else { n_flows };
-            let of_lane = lane.role(role, n_flows)?;
+        let (mut upstreams, mut notes) = (Vec::new(), Vec::new());
+        for upstream in streams(&role.settings).iter().chain(&[FlowGroup::Probe]) {
+            let n_flows = if *upstream == FlowGroup::Probe { 1 } else { n_flows };
+            let of_lane = upstream.role(role, n_flows)?;
             let (opening, told) = FlowConnections::prepare(&of_lane, NAME, &SocketOptions::of(&of_lane, policy))?;
             notes.extend(told.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
-            lanes.push((*lane, n_flows, opening));
+            upstreams.push((*upstream, n_flows, opening));
         }
-        let receives = |lane: &FlowGroup| *lane != FlowGroup::Probe && !lane.sends(role.side);
-        let n_received = lanes.iter().filter(|(lane, ..)| receives(lane)).count() * n_flows;
+        let receives = |upstream: &FlowGroup| *upstream != FlowGroup::Probe && !upstream.sends(role.side);
+        let n_received = upstreams.iter().filter(|(upstream, ..)| receives(upstream)).count() * n_flows;
         let rooms = (0..n_received).map(|_| ReceiveSink::Copy(Payload::random(WRITE, role.seed))).collect();
         let source = SendSource::Buffer(Payload::random(WRITE, role.seed));
         Ok(Box::new(TcpLoadedTest {
             role: role.clone(),
             n_flows,
             schedule,
-            groups: lanes,
+            groups: upstreams,
             source,
             sinks: rooms,
             notes,
@@ -225,9 +225,9 @@ enum WorkerOutcome {
 impl Test for TcpLoadedTest {
     fn endpoints(&self) -> Endpoints {
         let mut endpoints = Endpoints::new();
-        for (lane, _, opening) in &self.groups {
+        for (upstream, _, opening) in &self.groups {
             let address = opening.endpoints().remove(ADDRESS);
-            endpoints.extend(address.map(|address| (lane.place().0.to_owned(), address)));
+            endpoints.extend(address.map(|address| (upstream.place().0.to_owned(), address)));
         }
         if self.role.side == Side::Responder {
             endpoints.insert(FLOWS.name.to_owned(), self.n_flows.to_string());
@@ -236,19 +236,19 @@ impl Test for TcpLoadedTest {
     }
 
     fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
-        let Self { role, schedule, groups: lanes, source, sinks: mut rooms, mut notes, .. } = *self;
+        let Self { role, schedule, groups: upstreams, source, sinks: mut rooms, mut notes, .. } = *self;
         let side = role.side;
-        let counters = counters(&lanes, side);
+        let counters = counters(&upstreams, side);
         let place = |counter: &str| counters.iter().position(|name| *name == counter).unwrap_or(0);
         let (sent, received) = (place(count::BYTES_SENT), place(count::BYTES_RECEIVED));
         let answered = place(count::TRANSACTIONS);
         let (mut tasks, mut connect) = (Vec::new(), Histogram::new());
-        for (lane, n_flows, opening) in lanes {
+        for (upstream, n_flows, opening) in upstreams {
             connect.merge(&opening.connect_times());
             let sockets = opening.establish(n_flows, session)?.into_iter().map(Arc::new);
-            tasks.extend(sockets.map(|socket| match lane {
+            tasks.extend(sockets.map(|socket| match upstream {
                 FlowGroup::Probe => FlowTask::Probe(socket),
-                _ if lane.sends(side) => FlowTask::Send(socket),
+                _ if upstream.sends(side) => FlowTask::Send(socket),
                 _ => FlowTask::Receive(socket, rooms.pop().expect("there is room for every stream that is received")),
             }));
         }
@@ -285,9 +285,9 @@ impl Test for TcpLoadedTest {
 }
 
 /// The counters of a side's workers. The first, the load's if there is one, decides when the rate is steady.
-fn counters(lanes: &[(FlowGroup, usize, FlowConnections)], side: Side) -> &'static [&'static str] {
-    let sends = lanes.iter().any(|(lane, ..)| lane.sends(side));
-    let receives = lanes.iter().any(|(lane, ..)| *lane != FlowGroup::Probe && !lane.sends(side));
+fn counters(upstreams: &[(FlowGroup, usize, FlowConnections)], side: Side) -> &'static [&'static str] {
+    let sends = upstreams.iter().any(|(upstream, ..)| upstream.sends(side));
+    let receives = upstreams.iter().any(|(upstream, ..)| *upstream != FlowGroup::Probe && !upstream.sends(side));
     match (sends, receives) {
         (true, true) => &[count::BYTES_RECEIVED, count::BYTES_SENT, count::TRANSACTIONS],
         (true, false) => &[count::BYTES_SENT, count::TRANSACTIONS],

@@ -372,13 +372,13 @@ mod tests {
             cores: &[],
             until: EndCondition::PhasesOver,
         };
-        let conducted = crew.run(&session, &mut (), |worker, ()| {
+        let trial_results = crew.run(&session, &mut (), |worker, ()| {
             let flow = Flow::new(worker, (&session, Side::Initiator), (&near, 0), &last_moved);
             Ok(flow.send(StreamSender::new(&near, &source).unwrap()))
         });
-        let conducted = conducted.unwrap();
-        let mut record = conducted.record(Side::Initiator);
-        conducted.workers.into_iter().for_each(|told| told.add_to(&mut record));
+        let trial_results = trial_results.unwrap();
+        let mut record = trial_results.record(Side::Initiator);
+        trial_results.workers.into_iter().for_each(|told| told.add_to(&mut record));
         let causes: Vec<_> = record.errors.keys().collect();
         assert!(
             causes.len() == 1 && causes[0].contains("never acknowledged") && causes[0].contains("--mss"),

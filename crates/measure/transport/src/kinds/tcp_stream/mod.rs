@@ -217,18 +217,18 @@ impl TestKind for TcpStream {
         let demand = StreamConfig::of(&role.settings, n_flows)?;
         let mut socket_options = SocketOptions::of(&role, policy);
         socket_options.pacing = role.settings.bit_rate(PACING.name).and_then(|rate| share_of(rate, n_flows));
-        let mut lanes = Vec::new();
+        let mut upstreams = Vec::new();
         let mut notes = Vec::new();
-        for lane in self.groups() {
-            let (opening, told) = FlowConnections::prepare(&lane.role(&role)?, self.name, &socket_options)?;
+        for upstream in self.groups() {
+            let (opening, told) = FlowConnections::prepare(&upstream.role(&role)?, self.name, &socket_options)?;
             notes.extend(told.into_iter().filter(|note| !notes.contains(note)).collect::<Vec<_>>());
-            lanes.push((*lane, opening));
+            upstreams.push((*upstream, opening));
         }
-        let n_received = lanes.iter().filter(|(lane, _)| !lane.sends(role.side)).count() * n_flows;
+        let n_received = upstreams.iter().filter(|(upstream, _)| !upstream.sends(role.side)).count() * n_flows;
         // Senders read from one shared buffer; each receiver writes to its own.
         let rooms = (0..n_received).map(|_| demand.sink(role.seed)).collect();
         let source = demand.source(role.seed)?;
-        Ok(Box::new(TcpStreamTest { role, n_flows, config: demand, groups: lanes, source, sinks: rooms, notes }))
+        Ok(Box::new(TcpStreamTest { role, n_flows, config: demand, groups: upstreams, source, sinks: rooms, notes }))
     }
 }
 
@@ -404,8 +404,8 @@ struct FlowTask {
 impl Test for TcpStreamTest {
     fn endpoints(&self) -> Endpoints {
         let mut endpoints = Endpoints::new();
-        for (lane, opening) in &self.groups {
-            let key = if *lane == FlowGroup::SecondDown { ADDRESS_DOWN } else { ADDRESS };
+        for (upstream, opening) in &self.groups {
+            let key = if *upstream == FlowGroup::SecondDown { ADDRESS_DOWN } else { ADDRESS };
             endpoints.extend(opening.endpoints().remove(ADDRESS).map(|address| (key.to_owned(), address)));
         }
         if self.role.side == Side::Responder {
@@ -415,15 +415,15 @@ impl Test for TcpStreamTest {
     }
 
     fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
-        let Self { role, n_flows, config: demand, groups: lanes, source, sinks: mut rooms, mut notes } = *self;
-        let (side, counters) = (role.side, counters(&lanes, role.side));
+        let Self { role, n_flows, config: demand, groups: upstreams, source, sinks: mut rooms, mut notes } = *self;
+        let (side, counters) = (role.side, counters(&upstreams, role.side));
         let place = |counter: &str| counters.iter().position(|name| *name == counter).unwrap_or(0);
         let (sent, received) = (place(count::BYTES_SENT), place(count::BYTES_RECEIVED));
         let mut tasks = Vec::new();
-        for (lane, opening) in lanes {
+        for (upstream, opening) in upstreams {
             let sockets = opening.establish(n_flows, session)?;
             tasks.extend(sockets.into_iter().enumerate().map(|(idx, socket)| {
-                let inlet = if lane.sends(side) { None } else { rooms.pop() };
+                let inlet = if upstream.sends(side) { None } else { rooms.pop() };
                 FlowTask { socket: Arc::new(socket), idx, sink: inlet }
             }));
         }
@@ -459,9 +459,9 @@ fn measure_all(record: &mut Record, ended: Nanos) {
 }
 
 /// The counters of a side's workers; the first decides when the rate is steady.
-fn counters(lanes: &[(FlowGroup, FlowConnections)], side: Side) -> &'static [&'static str] {
-    let sends = lanes.iter().any(|(lane, _)| lane.sends(side));
-    let receives = lanes.iter().any(|(lane, _)| !lane.sends(side));
+fn counters(upstreams: &[(FlowGroup, FlowConnections)], side: Side) -> &'static [&'static str] {
+    let sends = upstreams.iter().any(|(upstream, _)| upstream.sends(side));
+    let receives = upstreams.iter().any(|(upstream, _)| !upstream.sends(side));
     match (sends, receives) {
         (true, true) => &[count::BYTES_RECEIVED, count::BYTES_SENT],
         (true, false) => &[count::BYTES_SENT],

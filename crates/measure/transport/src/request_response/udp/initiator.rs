@@ -39,18 +39,18 @@ pub(super) struct UdpRrInitiator {
 }
 
 impl UdpRrInitiator {
-    pub(super) fn connect(kind: &'static str, terms: UdpRrConfig) -> Result<Self, Error> {
-        let targets = terms.options.targets(&connection_setup::responder_addresses(&terms.role, kind)?)?;
-        let (mut sockets, mut notes) = (Vec::with_capacity(terms.n_flows), Vec::new());
-        for idx in 0..terms.n_flows {
+    pub(super) fn connect(kind: &'static str, config: UdpRrConfig) -> Result<Self, Error> {
+        let targets = config.options.targets(&connection_setup::responder_addresses(&config.role, kind)?)?;
+        let (mut sockets, mut notes) = (Vec::with_capacity(config.n_flows), Vec::new());
+        for idx in 0..config.n_flows {
             let to = &targets[idx % targets.len()];
-            let (socket, told) = terms.options.connect_udp(to, (terms.role.address, idx))?;
+            let (socket, told) = config.options.connect_udp(to, (config.role.address, idx))?;
             notes = told;
             let cannot = |cause| Error::System { what: "bound a wait".to_owned(), cause };
-            socket::set_timeout(&socket, terms.timeout.min(load::TICK)).map_err(cannot)?;
+            socket::set_timeout(&socket, config.timeout.min(load::TICK)).map_err(cannot)?;
             sockets.push(socket);
         }
-        Ok(Self { config: terms, sockets, notes })
+        Ok(Self { config, sockets, notes })
     }
 }
 
@@ -60,20 +60,20 @@ impl Test for UdpRrInitiator {
     }
 
     fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
-        let Self { config: terms, sockets, mut notes } = *self;
-        let (counters, model) = match terms.open_load {
+        let Self { config, sockets, mut notes } = *self;
+        let (counters, model) = match config.open_load {
             None => (&COUNTERS[..N_CLOSED], LoadModel::Closed),
             Some(_) => (COUNTERS, LoadModel::Open),
         };
-        let role = &terms.role;
+        let role = &config.role;
         let pool = WorkerPool {
-            states: distribute(sockets, terms.n_workers),
+            states: distribute(sockets, config.n_workers),
             counters,
             cores: &role.cores,
             until: role.side.into(),
         };
         let trial_results = pool.run(session, &mut (), |worker, sockets| {
-            let party = UdpInitiatorWorker::new(&terms, sockets, (worker, session));
+            let party = UdpInitiatorWorker::new(&config, sockets, (worker, session));
             if party.flows.len() == 1 && model == LoadModel::Closed {
                 return Ok(party.run_blocking());
             }
@@ -81,7 +81,7 @@ impl Test for UdpRrInitiator {
             MultiplexedFlows::new(party).map_err(cannot)?.run()
         })?;
         let mut record = results::record(trial_results, (role.side, model));
-        if terms.spins {
+        if config.spins {
             let text = "each worker looked for answers all the time, which takes a core whatever there is to do";
             notes.push(Note { id: "spin".to_owned(), text: text.to_owned() });
         }
@@ -134,21 +134,21 @@ struct UdpInitiatorWorker<'a> {
 
 impl<'a> UdpInitiatorWorker<'a> {
     fn new(
-        terms: &'a UdpRrConfig,
+        config: &'a UdpRrConfig,
         sockets: Vec<Socket>,
         (worker, session): (WorkerHandle<'a>, &'a TrialContext),
     ) -> Self {
-        let model = if terms.open_load.is_some() { LoadModel::Open } else { LoadModel::Closed };
-        let share = WorkShare { idx: worker.idx, of: terms.n_workers };
-        let arrivals = terms.open_load.clone().map(|all| Arrivals::new(all.profile, all.process, share));
+        let model = if config.open_load.is_some() { LoadModel::Open } else { LoadModel::Closed };
+        let share = WorkShare { idx: worker.idx, of: config.n_workers };
+        let arrivals = config.open_load.clone().map(|all| Arrivals::new(all.profile, all.process, share));
         Self {
-            config: terms,
+            config,
             session,
             free: (0..sockets.len()).rev().collect(),
             flows: sockets.into_iter().map(|socket| Flow { socket, number: 0, pending: None, repeated: 0 }).collect(),
-            requests: terms.sizes.messages(Side::Initiator, terms.role.seed),
+            requests: config.sizes.messages(Side::Initiator, config.role.seed),
             // One byte more than a valid answer, so that excess data is noticed.
-            room: vec![0; terms.sizes.longest_response() + 1],
+            room: vec![0; config.sizes.longest_response() + 1],
             schedule: arrivals.map(|arrivals| OpenSchedule::new(worker.start, [arrivals], Pacing::Precise)),
             n_drawn: worker.idx.wrapping_mul(7919),
             n_in_flight: 0,

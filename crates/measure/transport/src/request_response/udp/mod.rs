@@ -167,7 +167,7 @@ pub(crate) fn prepare(
         what: format!("{n_flows} flows are more than this process may have open: {cause}: {}", cause.source),
         hint: Some(format!("raise the limit (ulimit -n {n_descriptors}), or ask for fewer flows")),
     })?;
-    let terms = UdpRrConfig {
+    let config = UdpRrConfig {
         role: role.clone(),
         sizes: MessageSizes::of(&role.settings, role.seed, BOUNDS)?,
         token: u16::try_from(connection_setup::trial_secret(role).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48)
@@ -180,9 +180,9 @@ pub(crate) fn prepare(
         options: SocketOptions::of(role, policy),
     };
     Ok(match role.side {
-        Side::Initiator => Box::new(initiator::UdpRrInitiator::connect(kind, terms)?),
+        Side::Initiator => Box::new(initiator::UdpRrInitiator::connect(kind, config)?),
         Side::Responder => Box::new(responder::UdpRrResponder::bind(
-            terms,
+            config,
             ListenAddresses::of(role, FlowLayout { n_flows, n_workers, tables: DescriptorTables::Shared })?,
         )?),
     })

@@ -40,13 +40,13 @@ pub(super) struct UdpRrResponder {
 }
 
 impl UdpRrResponder {
-    pub(super) fn bind(terms: UdpRrConfig, doors: ListenAddresses) -> Result<Self, Error> {
+    pub(super) fn bind(config: UdpRrConfig, doors: ListenAddresses) -> Result<Self, Error> {
         let (mut sockets, mut addresses, mut notes) = (Vec::new(), Vec::new(), Vec::new());
-        for worker in 0..terms.n_workers {
+        for worker in 0..config.n_workers {
             // A datagram has a single destination, so each worker has one address, however many ports were requested.
             let at = doors.of_worker(worker).next().expect("every worker has a place");
             let (socket, told) =
-                if at.port() == 0 { terms.options.bind_udp(at)? } else { terms.options.bind_udp_shared(at)? };
+                if at.port() == 0 { config.options.bind_udp(at)? } else { config.options.bind_udp_shared(at)? };
             notes = told;
             let cannot = |cause| Error::System { what: "bound a wait".to_owned(), cause };
             socket::set_timeout(&socket, BLOCKING_TIMEOUT).map_err(cannot)?;
@@ -54,7 +54,7 @@ impl UdpRrResponder {
             sockets.push(socket);
         }
         addresses.dedup();
-        Ok(Self { config: terms, sockets, addresses, notes })
+        Ok(Self { config, sockets, addresses, notes })
     }
 }
 
@@ -64,8 +64,8 @@ impl Test for UdpRrResponder {
     }
 
     fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
-        let Self { config: terms, sockets, notes, .. } = *self;
-        let role = &terms.role;
+        let Self { config, sockets, notes, .. } = *self;
+        let role = &config.role;
         let pool =
             WorkerPool { states: sockets, counters: RESPONDER_COUNTERS, cores: &role.cores, until: role.side.into() };
         let challenges = Challenges::default();
@@ -74,12 +74,12 @@ impl Test for UdpRrResponder {
             let clerk = UdpResponderWorker {
                 worker,
                 socket: &socket,
-                config: &terms,
+                config: &config,
                 challenges: &challenges,
                 validated: proved,
                 errors: causes,
             };
-            Ok(if terms.n_flows > terms.n_workers { clerk.run_batched() } else { clerk.run_blocking() })
+            Ok(if config.n_flows > config.n_workers { clerk.run_batched() } else { clerk.run_blocking() })
         })?;
         let mut record = results.record(role.side);
         results.workers.into_iter().for_each(|causes| causes.add_to(&mut record));
@@ -89,10 +89,10 @@ impl Test for UdpRrResponder {
 }
 
 /// Parses the request of a datagram; `None` if it is not a request of this trial.
-fn request(terms: &UdpRrConfig, datagram: &[u8]) -> Option<(RrHeader, SizeClass)> {
-    let header = RrHeader::read(datagram).filter(|header| header.token == terms.token)?;
-    let class = terms.sizes.class(header.class.0)?;
-    (datagram.len() == terms.sizes.request(class)).then_some((header, class))
+fn request(config: &UdpRrConfig, datagram: &[u8]) -> Option<(RrHeader, SizeClass)> {
+    let header = RrHeader::read(datagram).filter(|header| header.token == config.token)?;
+    let class = config.sizes.class(header.class.0)?;
+    (datagram.len() == config.sizes.request(class)).then_some((header, class))
 }
 
 /// The answers of one turn.
@@ -106,8 +106,8 @@ struct AnswerBatch {
 }
 
 impl AnswerBatch {
-    fn new(terms: &UdpRrConfig, count: usize) -> Self {
-        let messages = terms.sizes.messages(Side::Responder, terms.role.seed);
+    fn new(config: &UdpRrConfig, count: usize) -> Self {
+        let messages = config.sizes.messages(Side::Responder, config.role.seed);
         let size = messages.iter().map(Vec::len).max().unwrap_or(1);
         Self {
             messages,

@@ -107,26 +107,27 @@ fn imported(file: &Path, wanted: ImportOptions) -> anyhow::Result<ImportResult> 
     read.map_err(|error| unusable("cannot read", file, &error))?;
     let name = if is_stdin { "stdin".into() } else { file.file_name().unwrap_or_default().to_string_lossy() };
     import::import(&bytes, wanted, &name).map_err(|error| {
-        let screen = UserError::new(
+        let user_error = UserError::new(
             Exit::Usage,
             format!("cannot import {}", if is_stdin { "stdin".into() } else { file.to_string_lossy() }),
         );
-        let screen = with_left_out(screen.with_causes(&error), &error);
+        let user_error = with_left_out(user_error.with_causes(&error), &error);
         match error.hint() {
-            Some(hint) => screen.with_line("try", hint).into(),
-            None => screen.into(),
+            Some(hint) => user_error.with_line("try", hint).into(),
+            None => user_error.into(),
         }
     })
 }
 
 /// Adds the parts that were left out to the error for an input without usable parts, as far as they fit on a screen.
-fn with_left_out(screen: UserError, error: &import::Error) -> UserError {
+fn with_left_out(user_error: UserError, error: &import::Error) -> UserError {
     const SHOWN_MAX: usize = 12;
-    let import::Error::Empty { left, .. } = error else { return screen };
-    let screen = left.iter().take(SHOWN_MAX).fold(screen, |screen, note| screen.with_line("left", note.to_string()));
+    let import::Error::Empty { left, .. } = error else { return user_error };
+    let user_error =
+        left.iter().take(SHOWN_MAX).fold(user_error, |user_error, note| user_error.with_line("left", note.to_string()));
     match left.len().saturating_sub(SHOWN_MAX) {
-        0 => screen,
-        more => screen.with_line("left", format!("and {more} more")),
+        0 => user_error,
+        more => user_error.with_line("left", format!("and {more} more")),
     }
 }
 

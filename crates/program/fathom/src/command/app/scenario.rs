@@ -39,11 +39,11 @@ pub(super) fn prepare(matches: &ArgMatches, file: &str) -> anyhow::Result<Prepar
         UserError::new(Exit::Usage, unsound.to_string()).with_line("see", format!("fathom app check {file}"))
     })?;
     let url = matches.get_one::<String>("url").map(String::as_str);
-    let screen = |error: &fathom_engine::Error| {
-        let screen = UserError::new(Exit::Usage, error.to_string());
-        error.hint().into_iter().fold(screen, |screen, hint| screen.with_line("use", hint))
+    let user_error = |error: &fathom_engine::Error| {
+        let user_error = UserError::new(Exit::Usage, error.to_string());
+        error.hint().into_iter().fold(user_error, |user_error, hint| user_error.with_line("use", hint))
     };
-    let urls = script.urls(url).map_err(|error| screen(&error))?;
+    let urls = script.urls(url).map_err(|error| user_error(&error))?;
     if url.is_none() && script.scenario.base.is_none() && script.needs_base() {
         return Err(UserError::new(Exit::Usage, format!("{file} does not say where it goes"))
             .with_line("use", format!("fathom app run {file} http://127.0.0.1:8080/"))

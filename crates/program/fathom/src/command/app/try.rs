@@ -75,9 +75,9 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     };
     let session = TrialContext::new(fathom_sys::clock::now(), phases);
     let exchanges = execution::trace_once(&role, &allowed.policy(), &session).map_err(|error| {
-        let screen = UserError::new(Exit::Preflight, error.to_string());
-        let screen = std::error::Error::source(&error).into_iter().fold(screen, UserError::with_causes);
-        error.hint().into_iter().fold(screen, |screen, hint| screen.with_line("use", hint))
+        let user_error = UserError::new(Exit::Preflight, error.to_string());
+        let user_error = std::error::Error::source(&error).into_iter().fold(user_error, UserError::with_causes);
+        error.hint().into_iter().fold(user_error, |user_error, hint| user_error.with_line("use", hint))
     })?;
     let is_secret = !matches.get_flag("secrets");
     let mut out = io::stdout().lock();

@@ -147,8 +147,8 @@ fn path_text(path: &Path) -> String {
 
 /// Returns the error for a listener or a file, with `fix` as the hint unless the error has a better one.
 fn responder_error(error: &Error, fix: &'static str) -> UserError {
-    let screen = engine_error(error);
-    if error.hint().is_some() { screen } else { screen.with_line("fix", fix) }
+    let user_error = engine_error(error);
+    if error.hint().is_some() { user_error } else { user_error.with_line("fix", fix) }
 }
 
 /// Returns the responder options of the command line.

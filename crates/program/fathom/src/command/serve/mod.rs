@@ -194,14 +194,14 @@ fn thread_error(what: &str, error: &fathom_sys::Error) -> UserError {
 }
 
 fn listen_error(address: SocketAddr, error: &io::Error) -> UserError {
-    let screen =
+    let user_error =
         UserError::new(Exit::Preflight, format!("cannot listen on {address}")).with_line("why", error.to_string());
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            screen.with_line("fix", "choose another port with --port or --http-port, or end what listens there")
+            user_error.with_line("fix", "choose another port with --port or --http-port, or end what listens there")
         }
-        io::ErrorKind::AddrNotAvailable => screen.with_line("fix", "--listen takes an address of this machine"),
-        _ => screen,
+        io::ErrorKind::AddrNotAvailable => user_error.with_line("fix", "--listen takes an address of this machine"),
+        _ => user_error,
     }
 }
 

@@ -83,15 +83,26 @@ fn id(socket: &Socket) -> String {
 
 impl TcpInfoSampler {
     pub fn new(sockets: &[Arc<Socket>]) -> Self {
-        let sockets: Vec<_> = sockets.iter().take(FLOWS_MAX).cloned().collect();
-        Self {
-            flows: sockets.iter().map(|socket| Flow { id: id(socket), samples: Vec::new() }).collect(),
-            per_flow_max: (SAMPLES_MAX / sockets.len().max(1)).max(4),
-            sockets,
+        let mut sampler = Self {
+            sockets: Vec::new(),
+            flows: Vec::new(),
             payload: Vec::new(),
+            per_flow_max: SAMPLES_MAX,
             sample_every: 1,
             n_intervals: 0,
+        };
+        sampler.add(sockets);
+        sampler
+    }
+
+    /// Samples these flows too, as far as there is room.
+    pub fn add(&mut self, sockets: &[Arc<Socket>]) {
+        let room = FLOWS_MAX - self.sockets.len();
+        for socket in sockets.iter().take(room) {
+            self.flows.push(Flow { id: id(socket), samples: Vec::new() });
+            self.sockets.push(Arc::clone(socket));
         }
+        self.per_flow_max = (SAMPLES_MAX / self.sockets.len().max(1)).max(4);
     }
 
     /// Adds the payload of each flow to the samples, with one worker per flow.
@@ -177,7 +188,7 @@ mod tests {
         let near = Arc::new(socket::stream(loopback).unwrap());
         let to = Policy::anything().permit(socket::local_address(&listener).unwrap()).unwrap();
         socket::connect(&near, &to, Nanos::from_secs(1)).unwrap();
-        let mut watch = TcpInfoSampler::new(&[near]);
+        let mut watch = TcpInfoSampler::new(&[Arc::clone(&near)]);
         watch.per_flow_max = 8;
         for at in 1..=100 {
             watch.on_interval(Nanos(at), WorkerCounts::default());
@@ -185,5 +196,9 @@ mod tests {
         let at: Vec<_> = watch.flows[0].samples.iter().map(|sample| sample.at_ns.0).collect();
         assert!(at.len() < 8 && at.len() >= 3, "{at:?}");
         assert!(at.windows(2).all(|pair| pair[1] - pair[0] == at[1] - at[0]), "{at:?}");
+        // A flow that is opened later is sampled from then on.
+        watch.add(&[near]);
+        watch.sample(Nanos(101), WorkerCounts::default());
+        assert_eq!((watch.flows.len(), watch.flows[1].samples.len()), (2, 1));
     }
 }

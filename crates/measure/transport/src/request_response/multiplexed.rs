@@ -2,8 +2,10 @@
 
 use std::{mem, net::SocketAddr, sync::Arc};
 
-use fathom_engine::{Error, LoadModel, PreparedPool, ReactorKind, Stop, Test, TrialContext, WorkerCounts, WorkerTask};
-use fathom_model::{Endpoints, Record, Side};
+use fathom_engine::{
+    Error, LoadModel, PreparedPool, ReactorKind, Stop, Test, TrialContext, TrialObserver, WorkerCounts, WorkerTask,
+};
+use fathom_model::{Endpoints, Record, Side, units::Nanos};
 use fathom_sys::reactor::{Epoll, Reactor, Uring};
 
 use super::{
@@ -37,30 +39,43 @@ pub(super) fn prepare(kind: &'static str, config: RrConfig) -> Result<Box<dyn Te
 fn prepare_on<R: Reactor + 'static>(kind: &'static str, config: RrConfig) -> Result<Box<dyn Test>, Error> {
     let setup = Arc::new(SetupState::new(config.spread.tables)?);
     let config = Arc::new(config);
-    let (shared_terms, shared_lobby) = (Arc::clone(&config), Arc::clone(&setup));
+    let (task_config, task_setup) = (Arc::clone(&config), Arc::clone(&setup));
     Ok(match config.role.side {
         Side::Initiator => {
             let targets = ConnectTargets::of(&config.role, kind, &config.options)?;
             targets.check_ports(config.spread.n_flows)?;
-            let shift = RrInitiator::<R>::new(shared_terms, shared_lobby, targets);
-            prepare_pool(shift, config, setup)?
+            let task = RrInitiator::<R>::new(task_config, task_setup, targets);
+            prepare_pool(task, config, setup)?
         }
         Side::Responder => {
-            let doors = ListenAddresses::of(&config.role, config.spread)?;
-            let shift = RrResponder::<R>::new(shared_terms, shared_lobby, doors);
-            prepare_pool(shift, config, setup)?
+            let addresses = ListenAddresses::of(&config.role, config.spread)?;
+            let task = RrResponder::<R>::new(task_config, task_setup, addresses);
+            prepare_pool(task, config, setup)?
         }
     })
 }
 
-fn prepare_pool<S>(shift: S, config: Arc<RrConfig>, setup: Arc<SetupState>) -> Result<Box<dyn Test>, Error>
+fn prepare_pool<S>(task: S, config: Arc<RrConfig>, setup: Arc<SetupState>) -> Result<Box<dyn Test>, Error>
 where
     S: WorkerTask<Input = usize, Output = RrResults>,
 {
     let workers = (0..config.spread.n_workers).collect();
-    let enlisted = PreparedPool::start(shift, workers, &config.role.cores)?;
+    let pool = PreparedPool::start(task, workers, &config.role.cores)?;
     let addresses = setup.addresses();
-    Ok(Box::new(MultiplexedRr { config, pool: enlisted, setup, addresses }))
+    Ok(Box::new(MultiplexedRr { config, pool, setup, addresses }))
+}
+
+/// Samples the flows that are open, and those that a busy responder accepts only while the trial runs.
+struct FlowSampler<'a> {
+    sampler: TcpInfoSampler,
+    setup: &'a SetupState,
+}
+
+impl TrialObserver for FlowSampler<'_> {
+    fn on_interval(&mut self, elapsed: Nanos, counts: WorkerCounts<'_>) {
+        self.sampler.add(&self.setup.take_sampled());
+        self.sampler.on_interval(elapsed, counts);
+    }
 }
 
 impl<S: WorkerTask<Output = RrResults>> Test for MultiplexedRr<S> {
@@ -69,21 +84,22 @@ impl<S: WorkerTask<Output = RrResults>> Test for MultiplexedRr<S> {
     }
 
     fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
-        let Self { config, setup, pool: enlisted, .. } = *self;
+        let Self { config, setup, pool, .. } = *self;
         let side = config.role.side;
         let (counters, model) = match (side, &config.open_load) {
             (Side::Initiator, Some(_)) => (counters::OPEN, LoadModel::Open),
             _ => (counters::CLOSED, LoadModel::Closed),
         };
-        let mut watch = TcpInfoSampler::new(&setup.take_sampled());
-        let trial_results = enlisted.run(session, &mut watch, (counters, side.into()))?;
+        let mut watch = FlowSampler { sampler: TcpInfoSampler::new(&setup.take_sampled()), setup: &setup };
+        let trial_results = pool.run(session, &mut watch, (counters, side.into()))?;
         let n_connections: u64 = trial_results.workers.iter().map(|tally| tally.n_connections).sum();
         if side == Side::Responder && n_connections == 0 && session.stop.state() != Stop::Abort {
             return Err(Error::Peer { what: format!("opened 0 of {} connections", config.spread.n_flows) });
         }
         let mut record = results::record(trial_results, (side, model));
+        watch.sampler.finish(&mut record, WorkerCounts::default());
+        setup.note_missing();
         let mut notes = mem::take(&mut *locked(&setup.notes));
-        watch.finish(&mut record, WorkerCounts::default());
         record.notes.push(config.io_backend.note.clone());
         record.notes.append(&mut notes);
         Ok(record)

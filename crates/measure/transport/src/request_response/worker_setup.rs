@@ -91,7 +91,7 @@ impl SetupState {
         self.n_missing.fetch_add(usize::from(!is_given), Ordering::Relaxed);
     }
 
-    /// Returns all flows to sample; adds a note if some could not be passed on.
+    /// Returns the flows to sample that were opened since the last call.
     pub(super) fn take_sampled(&self) -> Vec<Arc<Socket>> {
         let mut watched = mem::take(&mut *locked(&self.sampled));
         if let Some(handover) = &self.handover {
@@ -103,6 +103,11 @@ impl SetupState {
                 }
             }
         }
+        watched
+    }
+
+    /// Adds a note if some flows could not be passed on to be sampled.
+    pub(super) fn note_missing(&self) {
         let n_missing = self.n_missing.load(Ordering::Relaxed);
         if n_missing > 0 {
             let text = format!(
@@ -110,7 +115,6 @@ impl SetupState {
             );
             self.add_notes(vec![Note { id: "flows-not-sampled".to_owned(), text }]);
         }
-        watched
     }
 
     /// The listening addresses of all workers, in order.

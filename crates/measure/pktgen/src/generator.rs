@@ -148,7 +148,6 @@ impl PktgenSession {
         }
     }
 
-    /// Gives all devices back.
     /// Removes all devices.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
-//! Layer 4, as other tools speak it: both ends of their protocols, so that their servers and clients can be measured with.
+//! Layer 4 in the protocols of other tools: both ends, so that their servers and clients can be used for measurements.
 //!
-//! One folder per tool; how bytes and datagrams move is the business of `fathom_transport`.
+//! One directory per tool. `fathom_transport` moves the bytes and datagrams.
 
 pub mod iperf3;
 mod kinds;

@@ -1,4 +1,4 @@
-//! The seeds of the fuzz targets, as they are, cut off, and with each of their bytes changed.
+//! Runs the seeds of the fuzz targets: unchanged, truncated, and with each byte changed.
 
 use fathom_testkit::corpus::Changes;
 

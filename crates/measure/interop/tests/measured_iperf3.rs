@@ -1,4 +1,4 @@
-//! Our iperf3 client and server against each other, over the loopback: what both count, and what a server refuses.
+//! Our iperf3 client and server against each other over loopback: the counts of both, and the refusals of a server.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
@@ -17,7 +17,7 @@ use fathom_model::units::{Bytes, Nanos};
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// What a server's side was told of a test.
+/// The events that a server's side observed.
 #[derive(Debug, Default)]
 struct Seen {
     outcomes: Vec<Iperf3Outcome>,
@@ -36,7 +36,7 @@ impl TestObserver for Notes {
     }
 }
 
-/// Ends a server, also when what is tried with it fails.
+/// Ends a server, even if the code that uses it fails.
 struct Ending<'a>(&'a StopFlag);
 
 impl Drop for Ending<'_> {
@@ -45,7 +45,7 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Runs something against a server, and returns what it served and saw.
+/// Runs code against a server; returns the totals of the server and its observations.
 fn against(options: ServerOptions, act: impl FnOnce(SocketAddr, &StopFlag)) -> (ServerTotals, Seen) {
     let server = Server::bind(LOOPBACK, (None, options)).unwrap();
     let (address, stop, seen) = (server.address(), StopFlag::default(), Arc::<Mutex<Seen>>::default());
@@ -72,7 +72,7 @@ fn asked(address: SocketAddr, parameters: Parameters) -> ClientOptions {
 
 fn paced(carrier: TransportProtocol, way: TransferDirection) -> Parameters {
     let block = Bytes(if carrier == TransportProtocol::Udp { 1000 } else { 8 << 10 });
-    // Of each stream 2 MB in a second: far below what any machine carries.
+    // Each stream sends 2 MB in a second: far below the capacity of any machine.
     Parameters {
         protocol: carrier,
         direction: way,
@@ -84,7 +84,7 @@ fn paced(carrier: TransportProtocol, way: TransferDirection) -> Parameters {
     }
 }
 
-/// So few datagrams that a socket's buffer holds all of them: none is lost, however late the receiver comes to read them.
+/// Few enough datagrams to fit into a socket buffer: none is lost, however late the receiver reads them.
 fn few(carrier: TransportProtocol, way: TransferDirection) -> Parameters {
     let bitrate = if carrier == TransportProtocol::Udp { 400_000 } else { 16_000_000 };
     Parameters { bitrate, ..paced(carrier, way) }
@@ -114,7 +114,7 @@ fn both_sides_count_the_same_in_every_direction() {
                 assert_eq!(results.stream(own.stream.id).unwrap().bytes, other.total.bytes);
                 let (sent, received) = if own.stream.role == StreamRole::Sender { (own, other) } else { (other, own) };
                 let what = format!("{carrier:?} {way:?} {sent:?} {received:?}");
-                // What is under way when the clock ends a test counts for its sender only.
+                // Data in flight when time ends a test counts only for its sender.
                 assert!((1..=sent.total.bytes).contains(&received.total.bytes), "{what}");
                 if carrier == TransportProtocol::Udp {
                     assert_eq!(received.total.lost, 0, "{what}");
@@ -207,7 +207,7 @@ fn a_file_ends_a_test_when_it_is_sent_and_the_server_writes_it() {
         assert!(outcome.span < Nanos::from_secs(50), "the end of the file is that of the test");
     });
     let (sent, written) = (std::fs::read(&from).unwrap(), std::fs::read(&to).unwrap());
-    // A server that is not let run for a while may be told of the end before it has read all of it.
+    // A server that does not run for a while may be told of the end before it has read everything.
     assert!(sent.starts_with(&written), "what was written is what was sent");
     against(ServerOptions::default(), |address, _| {
         let missing = ClientOptions { file: Some(folder.path().join("missing")), ..asked(address, parameters()) };
@@ -257,7 +257,7 @@ fn a_side_that_ends_in_the_middle_tells_the_other_and_keeps_what_it_counted() {
     });
 }
 
-/// Sends what a client before 3.16 sends of a test and then takes whatever comes, for as long as it comes.
+/// Sends the messages of a client before 3.16, and then receives until nothing more comes.
 #[test]
 fn a_server_that_sends_a_volume_stops_behind_it() {
     use std::io::{Read as _, Write as _};
@@ -285,7 +285,7 @@ fn a_server_that_sends_a_volume_stops_behind_it() {
         expect(&mut control, 2);
         let mut rest = vec![0; 20 * 131_072];
         stream.read_exact(&mut rest).unwrap();
-        // Nothing more comes, although nobody has said that it is enough: the next bytes are those of the end.
+        // Nothing more arrives, although the client has not ended the test: the next bytes are those of the end.
         control.write_all(&[4]).unwrap();
         expect(&mut control, 13);
         assert_eq!(stream.read_to_end(&mut rest).unwrap(), 0);

@@ -1,7 +1,7 @@
-//! Samples of every source, kept in constant memory whatever the length of the test.
+//! Samples of all sources, in constant memory whatever the length of the test.
 //!
-//! When the rows are full, every second one goes: counters only grow, so nothing is lost but resolution. The first and the
-//! newest sample are always there.
+//! When the rows are full, every second row is removed. Counters only grow, so only resolution is lost. The first and the newest
+//! sample are always kept.
 
 use std::path::PathBuf;
 
@@ -12,25 +12,26 @@ use fathom_model::{
 
 use crate::sources::{CounterSink, Source};
 
-/// Beyond that many rows every second one goes, so a record has at least half as many: enough for a plot.
+/// The row limit at which every second row is removed. A record therefore keeps at least half as many rows: enough for a plot.
 const SAMPLES_MAX: usize = 240;
-/// A host with 512 cores and 1000 interfaces has this many counters; where interfaces come and go all the time they end here.
+/// The number of counters of a host with 512 cores and 1000 interfaces. It limits the record if interfaces come and go all the
+/// time.
 const SERIES_MAX: usize = 16_384;
-/// What is said when there are more.
+/// The message if there are more counters.
 const OVERFULL: &str = "watch: more than 16384 counters, of which the later ones are not recorded";
 
-/// Samples of a host's counters, taken whenever it is told the time.
+/// Samples the counters of a host at the times that its caller passes.
 ///
-/// An interface or a core that appears later counts from what it showed at first sight: it is recorded as if it had shown that
-/// since the beginning. One that disappears stays, at what it showed last.
+/// An interface or a core that appears later starts from its first value: it is recorded as if it had that value from the
+/// beginning. One that disappears keeps its last value.
 pub struct HostMonitor {
     root: PathBuf,
     sources: Vec<MonitoredSource>,
-    /// When the samples that are kept were taken.
+    /// The times of the samples that are kept.
     at: Vec<Nanos>,
-    /// How many samples were taken in all.
+    /// The total number of samples taken.
     n_taken: u64,
-    /// The distance between the samples that are kept; the newest one is kept besides.
+    /// The distance between kept samples. The newest sample is kept in addition.
     stride: u64,
     columns: Columns,
     losses: Vec<String>,
@@ -42,7 +43,7 @@ struct MonitoredSource {
 }
 
 impl HostMonitor {
-    /// One that has sampled nothing yet; `/` is the root of the host itself.
+    /// Creates a monitor without samples; `/` is the root of the host itself.
     #[must_use]
     pub fn new(root: impl Into<PathBuf>, sources: Vec<Box<dyn Source>>) -> Self {
         let watched = |source| MonitoredSource { source, has_failed: false };
@@ -57,9 +58,9 @@ impl HostMonitor {
         }
     }
 
-    /// Takes a sample of every source; `now` is the host's monotonic clock.
+    /// Takes a sample of all sources; `now` is the host's monotonic clock.
     ///
-    /// A source that fails does not stop the others, and is mentioned once among the [losses](Self::losses).
+    /// A source that fails does not stop the others, and is reported once in the [losses](Self::losses).
     pub fn sample(&mut self, now: Nanos) {
         self.make_room();
         self.at.push(now);
@@ -83,13 +84,13 @@ impl HostMonitor {
         self.n_taken += 1;
     }
 
-    /// What could not be sampled, one sentence per source.
+    /// Sampling failures, one sentence per source.
     #[must_use]
     pub fn losses(&self) -> &[String] {
         &self.losses
     }
 
-    /// What the counters showed; a counter that never changed has a single value.
+    /// Returns the recorded counters. A counter that never changed has a single value.
     #[must_use]
     pub fn finish(self) -> HostRecord {
         let n_rows = self.at.len();
@@ -97,7 +98,8 @@ impl HostMonitor {
         HostRecord { at_ns: self.at, series }
     }
 
-    /// Removes what the next row replaces: a newest sample that is not one of those to be kept, and every second row when full.
+    /// Removes the rows that the next row replaces: a newest sample that is not to be kept, and every second row if the rows are
+    /// full.
     fn make_room(&mut self) {
         let n_rows = self.at.len();
         if n_rows > 0 && !(self.n_taken - 1).is_multiple_of(self.stride) {
@@ -120,12 +122,12 @@ fn keep_every_second<T>(row: &mut Vec<T>) {
     });
 }
 
-/// All counters seen so far, with the row that is being written.
+/// All counters seen so far, and the row that is being written.
 #[derive(Default)]
 struct Columns {
     all: Vec<Column>,
     row: usize,
-    /// Where the next value will most likely go: sources record in the same order each time.
+    /// The likely position of the next value: sources record in the same order each time.
     next: usize,
     n_recorded: usize,
     is_overfull: bool,
@@ -151,7 +153,7 @@ impl CounterSink for Columns {
     }
 }
 
-/// One counter: a single value as long as it does not change, then one per row, the last rows left out while it is not seen.
+/// One counter. It has a single value until it changes, then one per row. The last rows are missing while it is not seen.
 struct Column {
     name: &'static str,
     of: String,
@@ -159,7 +161,7 @@ struct Column {
 }
 
 impl Column {
-    /// Takes what it shows in a row; a second value for the same row replaces the first.
+    /// Records the value in a row. A second value for the same row replaces the first.
     fn show(&mut self, row: usize, value: u64) {
         if self.values == [value] {
             return;
@@ -169,13 +171,13 @@ impl Column {
         self.values.push(value);
     }
 
-    /// Brings it to that many rows, with the value seen last in those that it was not seen in.
+    /// Extends the values to this many rows, with the last value in the missing rows.
     fn fill(&mut self, n_rows: usize) {
         let last = self.values.last().copied();
         self.values.resize(n_rows, last.expect("a column begins with its first value"));
     }
 
-    /// Keeps every second of that many rows.
+    /// Keeps every second of `n_rows` rows.
     fn fold(&mut self, n_rows: usize) {
         if self.values.len() > 1 {
             self.fill(n_rows);
@@ -199,7 +201,7 @@ mod tests {
 
     use super::*;
 
-    /// Shows what a function of the number of the sample says.
+    /// Returns the value of a function of the sample number.
     struct Played<F> {
         n_samples: u64,
         show: F,

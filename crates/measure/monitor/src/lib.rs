@@ -1,8 +1,8 @@
-//! What the hosts did meanwhile: counters sampled beside a test, and the facts of a host that bear on its numbers.
+//! Host observation: counters sampled during a test, and the properties of a host that affect its results.
 //!
 //! A [`Source`] reads one file of counters, a [`HostMonitor`] turns its samples into a record of constant size, and
-//! [`environment()`] writes down what the host is. All paths lie under a root, so that recorded trees take the place of a host.
-//! Nothing here starts a thread or reads a clock, and nothing judges what the numbers mean.
+//! [`environment()`] records the properties of the host. All paths are under a root, so recorded trees can replace a host. This
+//! crate starts no thread, reads no clock, and does not interpret the numbers.
 
 mod environment;
 mod host_monitor;

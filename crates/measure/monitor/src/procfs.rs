@@ -1,6 +1,6 @@
-//! Files of /proc, read again and again and taken apart without allocating.
+//! Reads files in /proc repeatedly, and parses them without allocating.
 //!
-//! Knows the shape of their lines, not what they mean.
+//! It knows the form of their lines, not their meaning.
 
 use std::{
     fs::File,
@@ -10,14 +10,14 @@ use std::{
     str::{self, FromStr},
 };
 
-/// Room for most files of /proc at the first try.
+/// Enough for most files in /proc at the first try.
 const ROOM_FIRST: usize = 4096;
-/// No file sampled here comes near this size; whatever does is not what it should be.
+/// The size limit. No sampled file comes near it, so a larger file is not the expected one.
 const ROOM_MAX: usize = 16 << 20;
 
-/// A file that stays open between samples, with a buffer that is used again.
+/// A file that stays open between samples, with a reusable buffer.
 ///
-/// It belongs to the root, and under /proc/net to the network namespace, of its first reading.
+/// It stays with the root of its first read and, under /proc/net, with the network namespace of that read.
 pub(crate) struct ProcFile {
     path: &'static str,
     file: Option<File>,
@@ -25,12 +25,12 @@ pub(crate) struct ProcFile {
 }
 
 impl ProcFile {
-    /// A file by its path under the root, without a leading slash.
+    /// Creates a file by its path under the root, without a leading slash.
     pub(crate) const fn new(path: &'static str) -> Self {
         Self { path, file: None, buffer: Vec::new() }
     }
 
-    /// Its content now.
+    /// Reads its current content.
     pub(crate) fn read(&mut self, root: &Path) -> io::Result<&[u8]> {
         match self.fill(root) {
             Ok(size) => Ok(&self.buffer[..size]),
@@ -63,22 +63,22 @@ impl ProcFile {
     }
 }
 
-/// The lines of a text, without their ends.
+/// The lines of a text, without their line ends.
 pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|byte| *byte == b'\n')
 }
 
-/// What stands between the white space of a line.
+/// The fields of a line, separated by white space.
 pub(crate) fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty())
 }
 
-/// A whole decimal number; nothing for anything else, too large ones included.
+/// Parses a decimal integer; `None` for anything else, including numbers that are too large.
 pub(crate) fn number<N: FromStr>(field: &[u8]) -> Option<N> {
     str::from_utf8(field).ok()?.parse().ok()
 }
 
-/// The first `N` fields as numbers, each absent where there is none.
+/// The first `N` fields as numbers; fields that are missing or not numbers are `None`.
 pub(crate) fn numbers<'a, const N: usize>(fields: impl Iterator<Item = &'a [u8]>) -> [Option<u64>; N] {
     let mut columns = [None; N];
     for (column, field) in columns.iter_mut().zip(fields) {

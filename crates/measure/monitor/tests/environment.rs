@@ -1,4 +1,4 @@
-//! What the recorded trees tell of their hosts.
+//! The environment facts in the recorded trees.
 
 mod mutation;
 

@@ -1,4 +1,4 @@
-//! Every source on every recorded tree, on damaged ones, and on this machine.
+//! All sources on all recorded trees, on damaged ones, and on this machine.
 
 mod mutation;
 
@@ -12,7 +12,7 @@ use fathom_model::{names::host, units::Nanos};
 use fathom_monitor::{CounterSink, HostMonitor, Source, every_source};
 use mutation::Mutation;
 
-/// What was recorded, one line per value.
+/// The recorded values, one line each.
 #[derive(Default)]
 struct Lines(Vec<String>);
 
@@ -27,7 +27,7 @@ fn tree(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/roots").join(name)
 }
 
-/// The lines of the tree's `expected.txt`, in which `3 pages` are as many bytes as on this machine.
+/// The lines of the tree's `expected.txt`. `3 pages` stands for that many bytes at the page size of this machine.
 fn expected(root: &Path) -> Vec<String> {
     let bytes = |line: &str| match line.strip_suffix(" pages").and_then(|line| line.rsplit_once(' ')) {
         Some((counter, pages)) => {
@@ -38,7 +38,7 @@ fn expected(root: &Path) -> Vec<String> {
     fs::read_to_string(root.join("expected.txt")).expect("each tree has one").lines().map(bytes).collect()
 }
 
-/// Two samples by every source; a source that keeps its file open must read the same again.
+/// Takes two samples from each source. A source that keeps its file open must read the same again.
 fn recorded(root: &Path) -> Vec<String> {
     let mut all = Vec::new();
     for mut source in every_source() {
@@ -63,7 +63,7 @@ fn every_source_reads_every_recorded_tree_to_the_last_value() {
     }
 }
 
-/// Those that read files; what asks the kernel otherwise has no recorded tree, and is sampled on this machine below.
+/// The sources that read files. Those that query the kernel have no recorded tree, and are sampled on this machine below.
 fn files() -> Vec<Box<dyn Source>> {
     every_source().into_iter().filter(|source| !["qdisc", "xdp", "nft"].contains(&source.name())).collect()
 }

@@ -1,6 +1,6 @@
-//! Layers 2 and 3: frames made, sent, counted, and lost on purpose.
+//! Layers 2 and 3: builds, sends, counts and deliberately drops frames.
 //!
-//! It knows no other layer, no output and no way to reach a host.
+//! This crate knows no other layer, no output and no way to reach a host.
 
 pub mod backend;
 pub mod craft;

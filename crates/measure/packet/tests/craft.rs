@@ -1,4 +1,4 @@
-//! Frames as they leave, read back by another's parser and compared with bytes worked out by another's arithmetic.
+//! Parses frames with an independent parser, and compares them with independently computed bytes.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
@@ -39,7 +39,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
-/// The frame of a flow with this number, written over that of another.
+/// Writes a frame of a flow over another frame.
 fn frame(blueprint: &FrameSet, flow: u32, sequence: u64, mark: [u8; 18]) -> Vec<u8> {
     let shape = blueprint.template(flow, sequence);
     let mut frame = shape.bytes.clone();
@@ -48,7 +48,7 @@ fn frame(blueprint: &FrameSet, flow: u32, sequence: u64, mark: [u8; 18]) -> Vec<
     frame
 }
 
-/// The bytes are those that a few lines of Python make of the RFCs' drawings with the same fields.
+/// The expected bytes come from a few lines of Python that pack the same fields as in the diagrams of the RFCs.
 #[test]
 fn frames_have_exactly_the_bytes_that_the_rfcs_give_them() {
     for (line, bytes) in [
@@ -77,7 +77,7 @@ fn frames_have_exactly_the_bytes_that_the_rfcs_give_them() {
     }
 }
 
-/// Checks every checksum of a frame.
+/// Checks all checksums of a frame.
 fn verify(frame: &[u8], line: &str) {
     let packet = SlicedPacket::from_ethernet(frame).unwrap_or_else(|error| panic!("{line}: {error}"));
     match (packet.net.as_ref().unwrap(), &packet.transport) {
@@ -117,7 +117,7 @@ fn verify(frame: &[u8], line: &str) {
     }
 }
 
-/// A value, a range, or a random one, each for a flow or for a frame, within these bounds.
+/// A value, a range, or a random one, per flow or per frame, up to `most`.
 fn value(most: u64) -> impl Strategy<Value = String> {
     let range = (0..=most, 0..=most).prop_map(|(one, other)| (one.min(other), one.max(other)));
     prop_oneof![
@@ -255,7 +255,7 @@ fn a_million_flows_have_random_ports_as_rfc_4814_wants_them_and_hardly_two_the_s
         .collect();
     ports.sort_unstable();
     ports.dedup();
-    // Of n values drawn from N, about n²/2N are drawn before: 158 here.
+    // Of n values drawn from N, about n²/2N are repetitions: 158 here.
     assert!((999_700..=1_000_000).contains(&ports.len()), "{}", ports.len());
 }
 

@@ -1,4 +1,4 @@
-//! Devices of a lab that are programs of this crate: what they do with each datagram, and where that is counted.
+//! Devices of a lab that are programs of this crate: their effect on each datagram, and where it is counted.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
@@ -25,7 +25,7 @@ use fathom_sys::{
 };
 use fathom_wire::MacAddress;
 
-/// Attaches programs, and keeps the gates for their counts.
+/// Attaches programs, and keeps the drop programs for their counts.
 #[derive(Default)]
 struct Kept(Arc<Mutex<Vec<DropProgram>>>);
 
@@ -60,7 +60,7 @@ use fathom_testkit::{lacks_privileges, or_skip};
 /// Long enough for a busy machine, short enough for a test that fails.
 const PATIENCE: Nanos = Nanos::from_secs(20);
 
-/// A lab with this device.
+/// Builds a lab with this device.
 fn lab_with(device: &str, programs: &Kept) -> Option<Lab> {
     if lacks_privileges(may_administer_network()) {
         return None;
@@ -76,7 +76,7 @@ fn udp(host: &Host) -> UdpSocket {
     socket
 }
 
-/// The counters of a device of the host in the middle whose names end so, summed up.
+/// Sums the counters with this suffix of a device of the middle host.
 fn counted(lab: &Lab, suffix: &str) -> u64 {
     let statistics = lab.host(device::HOST).unwrap().enter_with(|| Device::open("eth0")?.statistics());
     statistics.unwrap().unwrap().iter().filter(|(name, _)| name.ends_with(suffix)).map(|(_, count)| count).sum()
@@ -121,7 +121,7 @@ fn what_a_policer_dropped_is_what_the_driver_counts_and_what_did_not_arrive() {
         assert!(clock::now() < deadline, "{fate:?}, and the driver counts {}", counted(&lab, "xdp_drops"));
         std::thread::yield_now();
     };
-    // Where this machine pauses for seconds in between, a second's frame passes too.
+    // If this machine pauses for seconds in between, a frame for each second passes too.
     assert!(fate.dropped.0 > 0 && (20..SENT).contains(&fate.passed.0), "{fate:?}");
     let n_arrived = (0..fate.passed.0).filter(|_| server.recv_from(&mut [0; 10]).is_ok()).count() as u64;
     assert_eq!(n_arrived + fate.dropped.0, SENT);

@@ -1,4 +1,4 @@
-//! Frames between two network namespaces that each test makes for itself: real devices, real counters.
+//! Frames between two network namespaces that each test creates: real devices, real counters.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
@@ -32,17 +32,17 @@ fn or_skip<T>(outcome: fathom_sys::Result<T>) -> Option<T> {
     fathom_testkit::or_skip(outcome, fathom_sys::Error::is_permission)
 }
 
-/// Whether programs may be loaded here; in a user namespace, for one, they may not.
+/// Whether programs may be loaded here. In a user namespace, for example, they may not.
 fn may_load_programs() -> bool {
     or_skip(dropper(FrameMatch::AnyIp, NonZeroU32::MIN)).is_some()
 }
 
-/// Two hosts joined by a wire; gone with the test, however it ends.
+/// Two hosts joined by a wire; removed with the test, however it ends.
 struct Wire {
     near: NetNs,
     far: NetNs,
     far_address: &'static str,
-    /// What forwards between them, where there is something.
+    /// The namespace that forwards between them, if any.
     router: Option<NetNs>,
 }
 
@@ -72,14 +72,14 @@ impl Wire {
         Some(wire)
     }
 
-    /// The same with Linux forwarding in the middle; also the address of the router's near end.
+    /// The same with Linux forwarding in the middle. Also returns the MAC address of the router's near end.
     fn through_router() -> Option<(Self, String)> {
         Self::through_router_that(|out| {
             Netlink::open().unwrap().add_neighbour(out, "198.18.1.2".parse().unwrap(), FAR_MAC).unwrap();
         })
     }
 
-    /// The same with what the router is told of its far end.
+    /// The same, with a setup step for the router's far end.
     fn through_router_that(knows: impl FnOnce(u32) + Send) -> Option<(Self, String)> {
         let near = or_skip(NetNs::new())?;
         let (router, far) = (NetNs::new().unwrap(), NetNs::new().unwrap());
@@ -107,7 +107,7 @@ impl Wire {
         Some((Self { near, far, far_address: "198.18.1.2", router: Some(router) }, mac))
     }
 
-    /// Does something on one host, with the name of its device.
+    /// Runs code on one host, with the name of its device.
     fn on<T: Send>(&self, side: Side, work: impl FnOnce(&'static str) -> T + Send) -> T {
         match side {
             Side::Initiator => self.near.enter_with(|| work(NEAR)).unwrap(),
@@ -127,7 +127,7 @@ impl Wire {
         });
     }
 
-    /// Puts a gate in front of whatever counts on the responder.
+    /// Attaches a drop program in front of the counter of the responder.
     fn behind(&self, gate: &DropProgram) -> XdpLink {
         self.on(Side::Responder, |name| {
             let index = Netlink::open().unwrap().link(name).unwrap().index;
@@ -156,7 +156,7 @@ impl Wire {
         self.on(side, |name| FramesTest.prepare(&self.role((side, name), settings, peer), &Policy::anything()))
     }
 
-    /// Runs a trial as agents would: the responder is told to finish when the initiator has come back.
+    /// Runs a trial as agents would: the responder is told to finish once the initiator has returned.
     fn run(&self, options: &[(&str, &str)]) -> Result<Trial, Error> {
         self.run_while(options, || ())
     }
@@ -178,7 +178,7 @@ impl Wire {
     }
 }
 
-/// Far more time than any count here takes, so that a busy machine changes no number.
+/// Far more time than any count here takes, so that a busy machine does not change the numbers.
 const PHASES: Phases = Phases {
     warmup_max_ns: Nanos::from_millis(50),
     is_warmup_whole: false,
@@ -205,7 +205,7 @@ impl Trial {
         self.responder.totals[RECEIVED]
     }
 
-    /// From the start to the return of the sender's last worker.
+    /// The time from the start to the return of the sender's last worker.
     fn took(&self) -> Nanos {
         *self.initiator.timeline.end_ns.last().unwrap()
     }
@@ -214,10 +214,10 @@ impl Trial {
         self.responder.notes.iter().map(|note| note.id.as_str()).collect()
     }
 
-    /// What no counter explains of the frames that were sent.
+    /// The number of sent frames that no counter explains.
     ///
-    /// A refused frame was never sent, though the device may have counted it as dropped; and no counter is made to explain more
-    /// than is still missing, because two of them may see the same loss of a virtual device.
+    /// A refused frame was never sent, although the device may have counted it as dropped. No counter explains more than is still
+    /// missing, because two counters may see the same loss of a virtual device.
     fn unexplained(&self) -> i64 {
         let of = |record: &Record, name: &str| record.totals.get(name).copied().unwrap_or(0);
         let places = [
@@ -232,7 +232,7 @@ impl Trial {
         places.into_iter().fold(missing, |missing, n| missing - i64::try_from(n).unwrap().min(missing.max(0)))
     }
 
-    /// What the initiator says of how its frames left.
+    /// The initiator's note on the backend of its frames.
     fn left_by(&self) -> &str {
         let note = self.initiator.notes.iter().find(|note| note.id == "backend");
         note.map_or("", |note| note.text.as_str())
@@ -260,7 +260,7 @@ fn every_frame_of_a_count_arrives_once_and_in_order() {
 fn a_count_is_measured_whole_from_the_first_frame_to_the_turn_of_the_last() {
     let Some(wire) = Wire::up() else { return };
     for (backend, _) in backends() {
-        // 9 gaps of 1 ms lie between 10 frames, all within the warm-up and the first interval.
+        // 10 frames have 9 gaps of 1 ms between them, all within the warm-up and the first interval.
         let trial = wire.run(&[("count", "10"), ("rate", "1k"), ("backend", backend)]).unwrap();
         let span = trial.initiator.whole_span().unwrap();
         let late = Nanos(trial.initiator.totals[SCHEDULE_LAG_NS_MAX]);
@@ -282,7 +282,7 @@ fn each_way_of_counting_counts_the_same() {
         assert_eq!(trial.received() + trial.responder.totals[SOCKET_DROPPED], trial.sent(), "{counter}");
         let n = |name: &str| trial.responder.distributions.get(name).map(Histogram::count);
         assert_eq!(n("latency_ns"), Some(trial.received()), "{counter}: one clock on both sides");
-        // Gaps are those of one processor, and a thread may move to another one.
+        // A gap needs two frames on one processor, and a thread may move to another one.
         assert!(n("arrival_gap_ns").is_some_and(|n| 0 < n && n < trial.received()), "{counter}");
         let latency = trial.responder.distributions["latency_ns"].max().unwrap();
         assert!(Nanos(latency) < trial.took(), "{counter}: {latency} ns");
@@ -294,7 +294,8 @@ fn each_way_of_counting_counts_the_same() {
 #[test]
 fn frames_that_the_kernel_cuts_arrive_one_by_one_as_they_were_asked_for() {
     let Some(wire) = Wire::up() else { return };
-    // Behind a native program a veth is handed frames one by one, and what it lets pass can be looked at.
+    // If the other end of a veth has a native program, it gets frames one by one, and a packet socket can look at those that
+    // pass.
     let Some(gate) = or_skip(dropper(FrameMatch::UdpPort(1), NonZeroU32::MIN)) else { return };
     let _link = wire.behind(&gate);
     for size in ["64", "333", "1518"] {
@@ -324,7 +325,7 @@ fn frames_that_the_kernel_cuts_arrive_one_by_one_as_they_were_asked_for() {
         }
         assert_eq!(n_seen + witness.take_seen().unwrap().dropped.0, 1_000, "{size}");
     }
-    // One long frame is of one flow.
+    // A super-buffer holds a single flow.
     let trial = wire.run(&[("backend", "socket"), ("count", "1000"), ("rate", "200k"), ("flows", "2")]).unwrap();
     let told = trial.left_by();
     let sendmmsg = "frames sent by a packet socket (sendmmsg); not by a packet socket (super-buffers";
@@ -334,14 +335,14 @@ fn frames_that_the_kernel_cuts_arrive_one_by_one_as_they_were_asked_for() {
 #[test]
 fn frames_that_nobody_would_cut_leave_one_by_one() {
     let Some(wire) = Wire::up() else { return };
-    // A veth without a program at its other end hands long frames over as they are.
+    // A veth without a program at its other end passes super-buffers on uncut.
     let trial = wire.run(&[("backend", "socket"), ("counter", "socket"), ("count", "500")]).unwrap();
     let told = trial.left_by();
     assert!(told.starts_with("frames sent by a packet socket (sendmmsg)") && told.contains("uncut"), "{told}");
     assert_eq!(trial.received() + trial.responder.totals[SOCKET_DROPPED], trial.sent());
 }
 
-/// The backends that can be had here, with how each names itself.
+/// The backends that work here, with the start of each one's note.
 fn backends() -> &'static [(&'static str, &'static str)] {
     let all: &[_] = &[
         ("live", "frames sent by XDP"),
@@ -370,7 +371,7 @@ fn each_backend_sends_what_was_asked_for_and_says_which_it_is() {
 fn the_best_backend_is_taken_and_what_a_better_one_lacks_is_told() {
     let Some(wire) = Wire::up().filter(|_| may_load_programs()) else { return };
     assert_eq!(wire.run(&[("count", "100")]).unwrap().left_by(), "frames sent by XDP (BPF_PROG_TEST_RUN)");
-    // With a generic program at its other end a veth takes no redirected frames.
+    // If its other end has a generic program, a veth accepts no redirected frames.
     let options = [("count", "1000"), ("rate", "50k"), ("counter", "generic")];
     let trial = wire.run(&options).unwrap();
     trial.assert_clean();
@@ -380,14 +381,14 @@ fn the_best_backend_is_taken_and_what_a_better_one_lacks_is_told() {
     let error = wire.run(&[&options[..], &[("backend", "live")]].concat()).unwrap_err();
     assert!(error.to_string().starts_with("frames cannot leave near0 as was asked: XDP"), "{error}");
     assert_eq!(error.hint(), Some("leave out --backend, and the best one that works is taken"));
-    // A queueing discipline is passed by frames of a socket only.
+    // Only frames of a socket pass a queueing discipline.
     let trial = wire.run(&[("count", "100"), ("qdisc", "true")]).unwrap();
     assert!(trial.left_by().starts_with("frames sent by a packet socket"), "{}", trial.left_by());
 }
 
 #[test]
 fn flat_out_long_frames_are_better_than_copies_and_at_a_rate_copies_are() {
-    // Frames that are too long to be made in the kernel, between devices that are handed them one by one.
+    // The frames are too long to be built in the kernel, and the devices get them one by one.
     let Some(wire) = Wire::of_mtu(3_482).filter(|_| may_load_programs()) else { return };
     let orders: [(&[(&str, &str)], &str); 2] = [
         (&[], "frames sent by a packet socket (super-buffers that the kernel cuts); not by XDP"),
@@ -446,7 +447,7 @@ fn a_rate_changes_within_a_trial_and_all_that_was_due_is_accounted_for() {
         let totals = &trial.initiator.totals;
         assert_eq!(trial.sent() + trial.refused(), 1_100, "{backend}");
         assert_eq!(trial.sent() + trial.refused() + totals[UNSENT], totals[INTENDED], "{backend}: {totals:?}");
-        // 1000 at the first rate take 50 ms, and the next 100 as long again.
+        // 1000 frames at the first rate take 50 ms, and the next 100 take just as long.
         assert!(trial.took() >= Nanos::from_millis(99), "{backend}: {}", trial.took());
         assert_eq!((trial.responder.totals["reordered"], trial.responder.totals["duplicates"]), (0, 0), "{backend}");
         let recovery = may_load_programs().then(|| trial.responder.totals[RECOVERY_NS]);
@@ -457,7 +458,7 @@ fn a_rate_changes_within_a_trial_and_all_that_was_due_is_accounted_for() {
 #[test]
 fn the_last_loss_after_a_change_of_the_rate_is_the_recovery() {
     let Some((wire, mac)) = Wire::through_router().filter(|_| may_load_programs()) else { return };
-    // At most 101 frames leave before the step, so the one that is dropped leaves behind it.
+    // At most 101 frames leave before the step, so the dropped frame leaves after it.
     let step = [("rate", "20k"), ("step-at", "5ms"), ("step-rate", "2k")];
     let options = [&step[..], &[("count", "300"), ("mac", mac.as_str())]].concat();
     let gate = dropper(FrameMatch::UdpPort(9), NonZeroU32::new(250).unwrap()).unwrap();
@@ -468,7 +469,7 @@ fn the_last_loss_after_a_change_of_the_rate_is_the_recovery() {
     assert!(trial.received() < trial.sent(), "{:?}", trial.responder.totals);
     let recovery = Nanos(trial.responder.totals[RECOVERY_NS]);
     assert!(recovery > Nanos::ZERO && recovery < trial.took(), "{recovery} of {}", trial.took());
-    // One who looks now and then does not see when a frame came in.
+    // A counter that polls does not see when a frame came in.
     let trial = wire.run(&[&options[..], &[("counter", "socket")]].concat()).unwrap();
     assert!(!trial.responder.totals.contains_key(RECOVERY_NS), "{:?}", trial.responder.totals);
     assert_eq!(trial.notes(), ["arrival-times", "recovery-withheld"]);
@@ -557,7 +558,7 @@ fn loss_that_was_planted_in_the_way_of_live_frames_is_found_exactly() {
 #[test]
 fn live_frames_are_made_anew_whatever_a_router_on_the_same_machine_wrote_into_their_pages() {
     let Some((wire, mac)) = Wire::through_router().filter(|_| may_load_programs()) else { return };
-    // A veth takes redirected frames while its other end has a program; this one lets all pass.
+    // A veth accepts redirected frames while its other end has a program; this one passes all frames.
     let gate = dropper(FrameMatch::UdpPort(1), NonZeroU32::MIN).unwrap();
     let attach = || gate.attach(Netlink::open().unwrap().link("in0").unwrap().index, XdpMode::Native).unwrap();
     let _link = wire.router.as_ref().unwrap().enter_with(attach).unwrap();
@@ -646,7 +647,7 @@ fn a_policer_lets_its_rate_and_one_burst_pass() {
     let DropCounts { passed, dropped } = gate.counts().unwrap();
     assert_eq!((passed + dropped).0, trial.sent());
     assert_eq!(trial.received() + trial.responder.totals[SOCKET_DROPPED], passed.0);
-    // How much of the rate is used depends on the sender's pauses; these bounds do not.
+    // The used part of the rate depends on the sender's pauses; these bounds do not.
     let most = 10_000.0 * trial.took().as_secs_f64() + 1_001.0;
     assert!(passed.0 >= 1_000 && approximate(passed.0) <= most, "{passed} of at most {most} passed");
 }
@@ -679,7 +680,7 @@ fn a_device_that_is_down_is_refused_before_the_start() {
 fn what_was_sent_before_a_device_went_down_is_kept_as_incomplete() {
     let Some(wire) = Wire::up() else { return };
     let trial = wire.run_while(&[("rate", "10k"), ("backend", "socket")], || wire.cut()).unwrap();
-    // The hundred that the device counts contain the few that the kernel's IPv6 sends by itself.
+    // The hundred frames counted by the device include the few that the kernel's IPv6 sends on its own.
     assert!(!trial.initiator.complete && trial.sent() >= 50, "{:?}", trial.initiator.totals);
     let told: Vec<_> = trial.initiator.errors.keys().collect();
     let [error] = told.as_slice() else { panic!("{told:?}") };
@@ -693,7 +694,7 @@ fn frames_to_many_hosts_at_once_are_refused() {
     assert_eq!(error.to_string(), "ff:ff:ff:ff:ff:ff and 198.18.0.2 must each be of a single host");
 }
 
-/// Lines of which each makes other headers.
+/// Lines that each make different headers.
 const LINES: &[&str] = &[
     "vlan 100 / ip / udp 1024-65535? > 9",
     "svlan 5 / vlan 6-9 each / ip6 / tcp > 80 seq ? each",
@@ -731,7 +732,7 @@ fn frames_of_a_mix_are_all_counted_and_each_size_has_its_share() {
         trial.assert_clean();
         assert_eq!((trial.sent() + trial.refused(), trial.refused()), (6_000, 0), "{backend}");
         let expected = 6_000 / 12 * (7 * 60 + 4 * 566 + 1_514);
-        // What came through the stack, veth counts without the 14 bytes of the header; and the kernel sends a few frames of its own.
+        // veth counts frames from the stack without their 14-byte header. The kernel also sends a few frames of its own.
         let counted = bytes(&wire) - before + if *backend == "live" { 0 } else { 6_000 * 14 };
         assert!(
             (expected..expected + 5_000).contains(&counted),
@@ -773,7 +774,7 @@ fn a_capture_is_sent_as_it_is_and_counted_by_the_frame() {
         [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 262_144, 1].iter().flat_map(|word| word.to_le_bytes()).collect();
     for length in [60_u32, 200, 1514] {
         file.extend([0, 0, length, length].iter().flat_map(|word| word.to_le_bytes()));
-        // One of them is to a group of IPv6, to which kernels announce themselves too.
+        // One of them goes to an IPv6 multicast group, to which kernels announce themselves too.
         let head: [u8; 14] = match length {
             200 => [0x33, 0x33, 0, 0, 0, 0xfb, 2, 0, 0, 0, 0, 1, 0x86, 0xdd],
             _ => [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5],
@@ -791,7 +792,7 @@ fn a_capture_is_sent_as_it_is_and_counted_by_the_frame() {
                 ("backend", *backend),
                 ("counter", counter),
             ];
-            // With a generic program at its other end a veth takes no redirected frames.
+            // If its other end has a generic program, a veth accepts no redirected frames.
             if *backend == "live" && counter != "native" {
                 continue;
             }

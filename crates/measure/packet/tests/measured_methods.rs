@@ -1,4 +1,4 @@
-//! The methods find what is true of a policer: real frames between two network namespaces that each test makes for itself.
+//! The methods find the true values of a policer, with real frames between two network namespaces that each test creates.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
@@ -37,11 +37,11 @@ use fathom_sys::{
 };
 use fathom_wire::MacAddress;
 
-/// So much less than any machine sends that a sender which others keep from its core for 20 ms still sends all that was due.
+/// Far less than any machine can send: a sender that loses its core for 20 ms still sends every frame that was due.
 const RATE: f64 = 5_000.0;
-/// What the searches begin with.
+/// The start of the searches.
 const MAX_RATE: f64 = 12_000.0;
-/// What a sender makes good after 5 ms; little of what passes in a trial.
+/// Enough for a sender to catch up after 5 ms, and a small part of the frames that pass in a trial.
 const SMALL_BURST: u32 = 30;
 /// A buffer of many steps.
 const LARGE_BURST: u32 = 300;
@@ -50,24 +50,24 @@ fn or_skip<T>(outcome: fathom_sys::Result<T>) -> Option<T> {
     fathom_testkit::or_skip(outcome, fathom_sys::Error::is_permission)
 }
 
-/// Held by the search that runs.
+/// Held by the running search.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Two hosts joined by a wire, with a policer in front of the second; gone with the test, however it ends.
+/// Two hosts joined by a wire, with a policer in front of the second; removed with the test, however it ends.
 struct Policed {
     near: NetNs,
     far: NetNs,
     far_address: &'static str,
     router: Option<Router>,
     _link: XdpLink,
-    /// Two senders that keep a schedule would keep each other from their cores.
+    /// Two senders on a schedule would take each other's cores.
     _alone: MutexGuard<'static, ()>,
 }
 
-/// What forwards between them with the policer, so that the second host can count in XDP.
+/// A router with the policer between the hosts, so that the second host can count in XDP.
 struct Router {
     _namespace: NetNs,
-    /// Its end of the first wire.
+    /// The MAC address of its end of the first wire.
     mac: MacAddress,
 }
 
@@ -193,7 +193,7 @@ impl Tester for Policed {
     }
 }
 
-/// A busy machine may keep the sender from its processor, which the methods notice; this is what then remains to be said.
+/// Skips the test on a busy machine that kept the sender from its processor. The methods notice this.
 fn is_too_busy<T, E: std::fmt::Debug>(outcome: &MethodResult<T, E>) -> bool {
     let is_unsent = matches!(outcome.stopped, Some(fathom_rfc2544::StopReason::RateNotSent { .. }));
     if is_unsent {
@@ -206,7 +206,7 @@ fn is_too_busy<T, E: std::fmt::Debug>(outcome: &MethodResult<T, E>) -> bool {
 #[test]
 fn the_throughput_of_a_policer_is_found_within_half_a_percent() {
     let Some(mut policed) = Policed::up(SMALL_BURST) else { return };
-    // In trials of 4 s the burst lets 0.15 % more pass, which leaves 0.35 % for the width.
+    // In trials of 4 s the burst passes 0.15 % more, which leaves 0.35 % for the width.
     let goal = SearchGoal { width: 0.003, ..SearchGoal::tst009(Nanos::from_secs(4)) };
     let rates = (LoadLevel::new(1000.0).unwrap(), LoadLevel::new(MAX_RATE).unwrap());
     let outcome =
@@ -231,7 +231,7 @@ fn the_loss_curve_of_a_policer_is_found_within_a_fifth_of_a_point() {
     }
     assert_eq!(outcome.result.iter().map(|at| rounded(at.rate / 1e3)).collect::<Vec<_>>(), [10, 9, 8, 7, 6, 5, 4]);
     for at in &outcome.result {
-        // What passes beyond the rate is one burst.
+        // One burst passes in addition to the rate.
         let passes = RATE * 3.0 + f64::from(SMALL_BURST);
         let expected = (1.0 - passes / (at.rate * 3.0)).max(0.0);
         assert!((at.loss_ratio - expected).abs() <= 0.002, "{at:?}: {expected} expected");
@@ -261,7 +261,7 @@ fn the_buffer_of_a_policer_is_found_within_one_step() {
     }
     let found = outcome.result.unwrap();
     println!("{found:?}");
-    // A burst of B / (1 - X / R) frames is the longest, and the buffer that follows from it is B.
+    // The longest burst has B / (1 - X / R) frames, and the buffer computed from it is B.
     let longest = f64::from(LARGE_BURST) / (1.0 - RATE / MAX_RATE);
     let step = 16.0;
     assert!((found.mean - longest).abs() <= step, "{longest}: {found:?}");
@@ -279,9 +279,9 @@ fn a_policer_recovers_as_soon_as_its_bucket_holds_what_a_sender_catches_up_with(
     let found = outcome.result.unwrap();
     println!("{found:?}");
     assert_eq!((found.runs.len(), found.n_lossless, found.n_unrecovered), (2, 0, 0), "{found:?}");
-    // At half of the overload the bucket gains 1000 tokens per second, and what is made good after a pause of 10 ms is 80 frames.
+    // At half of the overload the bucket gains 1000 tokens per second. After a pause of 10 ms a sender catches up with 80 frames.
     assert!(found.runs.iter().all(|run| *run < Nanos::from_millis(500)), "{found:?}");
-    // Half of an overload of four times the rate is one too, and a device does not recover from what goes on.
+    // Half of an overload of four times the rate is an overload too, and a device cannot recover while it lasts.
     let endless = RecoveryOptions { overload: 4.0 * RATE, duration: Nanos::from_millis(500), n: 1 };
     let outcome = recovery(&endless, &mut policed);
     if is_too_busy(&outcome) {

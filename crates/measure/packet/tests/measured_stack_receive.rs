@@ -1,4 +1,4 @@
-//! Frames put into the stack of a namespace that each test makes for itself: real rules, real sockets, exact counts.
+//! Frames injected into the stack of a namespace that each test creates: real rules, real sockets, exact counts.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
@@ -56,7 +56,7 @@ fn role(options: &[(&str, &str)]) -> Role {
     }
 }
 
-/// Runs the test on a host; nothing where programs may not be loaded.
+/// Runs the test on a host; `None` if programs may not be loaded.
 fn run(host: &NetNs, options: &[(&str, &str)]) -> Option<Record> {
     let role = role(options);
     let played = host.enter_with(|| {
@@ -66,7 +66,7 @@ fn run(host: &NetNs, options: &[(&str, &str)]) -> Option<Record> {
     or_skip(played.unwrap(), |error| matches!(error, Error::Permission { .. }))
 }
 
-/// A counter of UDP of a namespace.
+/// Reads a UDP counter of a namespace.
 fn udp(host: &NetNs, name: &str) -> u64 {
     let text = host.enter_with(|| std::fs::read_to_string("/proc/thread-self/net/snmp")).unwrap().unwrap();
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: "));

@@ -1,6 +1,6 @@
-//! The kernel's pktgen itself: what it takes, refuses and changes, and what a receiver sees of it.
+//! The kernel's pktgen itself: what it accepts, refuses and changes, and what a receiver sees of it.
 //!
-//! Most kernels have none loaded; `make test-pktgen` boots one that has, in a machine of software, and runs this there.
+//! Most kernels have not loaded it. `make test-pktgen` boots a kernel with pktgen in an emulated machine, and runs this there.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is missing")]
 
@@ -49,7 +49,7 @@ const FAR: &str = "far0";
 /// The port of the first flow; the others follow.
 const PORT: u16 = 49_152;
 
-/// Whether there is a pktgen to test; where it must be there its absence is a failure.
+/// Whether there is a pktgen to test. On a machine that must have one, its absence is a failure.
 fn is_there() -> bool {
     let is_there = Path::new("/proc/net/pktgen").exists();
     if !is_there {
@@ -59,7 +59,7 @@ fn is_there() -> bool {
     is_there
 }
 
-/// Two hosts joined by a wire; gone with the test, however it ends.
+/// Two hosts joined by a wire; removed with the test, however it ends.
 struct Wire {
     near: NetNs,
     far: NetNs,
@@ -90,12 +90,12 @@ impl Wire {
         Some(Self { near, far, to })
     }
 
-    /// Does something with pktgen of the sending host.
+    /// Runs code with the pktgen of the sending host.
     fn with<T: Send>(&self, work: impl FnOnce(PktgenSession) -> T + Send) -> T {
         self.near.enter_with(|| work(PktgenSession::claim(&PktgenDir::default()).unwrap())).unwrap()
     }
 
-    /// What every device is asked first.
+    /// The common settings of every device.
     fn basics(&self, flow: u16) -> Vec<PktgenSetting> {
         let address = Value::Address(Ipv4Addr::new(198, 18, 0, 2).into());
         let port = u64::from(PORT + flow);
@@ -109,7 +109,7 @@ impl Wire {
         ]
     }
 
-    /// Sends with these settings beside the usual ones, and counts what arrives.
+    /// Sends with these settings and the common ones, and counts the packets that arrive.
     fn run(&self, lines: &[&str]) -> Trial {
         self.run_on(&[(0, "near0@0")], lines)
     }
@@ -123,7 +123,7 @@ impl Wire {
         let n_flows = u32::try_from(devices.len()).unwrap();
         thread::scope(|scope| {
             let counted = scope.spawn(|| count(&receiver, n_flows, &is_over));
-            // The counter ends with the sender, even where that ends in a panic.
+            // The counter ends with the sender, even if that panics.
             let sending = Over(&is_over);
             let statuses = self.with(|mut generator| {
                 for ((thread, device), flow) in devices.iter().zip(0..) {
@@ -147,7 +147,7 @@ impl Wire {
     }
 }
 
-/// Far more time than any count here takes, but for one that is to be cut off.
+/// Far more time than any count here takes, except one that is cut off.
 const PHASES: Phases = Phases {
     warmup_max_ns: Nanos::ZERO,
     is_warmup_whole: false,
@@ -177,7 +177,7 @@ impl Wire {
         host.enter_with(|| FramesKind.prepare(&role, &Policy::anything())).unwrap()
     }
 
-    /// A trial of the kind `frames`, as agents would run it; told to end when the sender has sent that many frames, if ever.
+    /// A trial of the kind `frames`, run as agents would. It is told to end once the sender has sent `cut_at` frames.
     fn measure(&self, options: &[(&str, &str)], cut_at: u64) -> Result<(Record, Record), EngineError> {
         let settings = options.iter().fold(Settings::default(), |settings, (name, text)| settings.with(name, *text));
         let responder = self.prepare(Side::Responder, &settings, Endpoints::new())?;
@@ -207,16 +207,16 @@ impl Wire {
     }
 }
 
-/// What pktgen says of a device, which this program would have printed just so.
+/// Reads the status of a device, and checks that fathom prints it in the same way.
 fn status(device: &str) -> Status {
     let text = std::fs::read_to_string(format!("/proc/thread-self/net/pktgen/{device}")).unwrap();
     let status: Status = text.parse().unwrap();
-    // One answer ends in an empty line more than the others.
+    // One answer has an extra empty line at its end.
     assert_eq!(status.to_string().trim_end(), text.trim_end());
     status
 }
 
-/// Counts until the sender is done and nothing has come for a while.
+/// Counts until the sender is done and nothing has arrived for a while.
 fn count(receiver: &Receiver, n_flows: u32, is_over: &AtomicBool) -> ReceivedPackets {
     let (mut inbox, mut arrivals) =
         (ReceiveBuffer::default(), ReceivedPackets::of(DevicePorts { first: PORT, each: 1 }, n_flows));
@@ -235,12 +235,12 @@ fn count(receiver: &Receiver, n_flows: u32, is_over: &AtomicBool) -> ReceivedPac
     }
 }
 
-/// Asks for what a line says.
+/// Applies a setting given as a line.
 fn set(generator: &mut PktgenSession, device: &str, line: &str) -> Result<(), Error> {
     generator.set(device, &line.parse().unwrap())
 }
 
-/// Tells the counter that nothing is sent any more.
+/// Tells the counter that the sender is done.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -260,7 +260,7 @@ impl Trial {
     }
 }
 
-/// Runs a command of iproute2 on the sending host.
+/// Runs an iproute2 command on the sending host.
 fn tc(wire: &Wire, line: &str) {
     let words: Vec<&str> = line.split(' ').collect();
     let output = wire.near.enter_with(|| Command::new("tc").args(words).output().unwrap()).unwrap();
@@ -277,7 +277,7 @@ fn every_packet_of_a_count_arrives_once_in_order_and_with_a_latency() {
     let arrivals = trial.arrivals;
     assert_eq!((arrivals.frames, arrivals.bytes), (Frames(1_000), Bytes(60_000)));
     assert_eq!((arrivals.reordered(), arrivals.duplicates(), arrivals.untimely), (Frames(0), Frames(0), Frames(0)));
-    // The first socket that asks for stamps has them a moment later, which is before the first of a thousand packets.
+    // The first socket that asks for stamps gets them a moment later, which is before the first of a thousand packets.
     assert_eq!(arrivals.latency_ns.count(), 1_000);
     assert!(arrivals.latency_ns.max().unwrap() < 60_000_000_000);
 }
@@ -297,10 +297,10 @@ fn mixed_sizes_arrive_as_often_as_they_were_counted() {
 fn what_pktgen_refuses_is_an_error_whether_it_says_so_by_number_or_by_text() {
     let Some(wire) = Wire::up() else { return };
     let refusals = [
-        // By number, with the OK of the command before still standing there.
+        // By error number, while the OK of the previous command is still there.
         ("clone_skb 10", "operation not supported here (ENOTSUPP)"),
         ("burst 8", "operation not supported here (ENOTSUPP)"),
-        // By taking a part of the line.
+        // By accepting a part of the line.
         ("ratep 0", "it took 1 of 8 bytes"),
         ("rate 0", "it took 1 of 7 bytes"),
         // By text alone.
@@ -317,7 +317,7 @@ fn what_pktgen_refuses_is_an_error_whether_it_says_so_by_number_or_by_text() {
             assert_eq!((command.as_str(), said.starts_with(expected)), (line, true), "{said}");
             assert!(!fix.is_empty());
         }
-        // What says nothing is not judged by the refusal that stands there.
+        // A command without a text of its own is not judged by the old refusal.
         set(&mut generator, NEAR, "imix_weights 64,1").unwrap();
         let error = set(&mut generator, NEAR, "clone_skb 1").unwrap_err();
         assert!(error.to_string().starts_with("pktgen refused `clone_skb 1` for near0"), "{error}");
@@ -330,7 +330,7 @@ fn flags_that_this_kernel_does_not_know_are_refused_by_text() {
     let Some(wire) = Wire::up() else { return };
     wire.with(|mut generator| {
         generator.add(0, NEAR).unwrap();
-        // IPv6 is switched on by addresses only.
+        // IPv6 is enabled only by addresses.
         let error = set(&mut generator, NEAR, "flag IPV6").unwrap_err();
         assert_eq!(error.to_string(), "pktgen refused `flag IPV6` for near0: Flag -:IPV6:- unknown");
         for flag in ["IPSRC_RND", "UDPCSUM", "NO_TIMESTAMP", "QUEUE_MAP_CPU", "NODE_ALLOC", "VID_RND"] {
@@ -453,7 +453,7 @@ fn packets_that_are_duplicated_and_overtaken_are_counted() {
     assert_eq!((twice.sent(), twice.arrivals.distinct()), (1_000, Frames(1_000)));
     assert!((75..325).contains(&twice.arrivals.duplicates().0), "{}", twice.arrivals.duplicates());
     tc(&wire, "qdisc replace dev near0 root netem delay 20ms reorder 20% limit 10000");
-    // One packet in five is not delayed and overtakes those that are.
+    // One packet in five is not delayed, and overtakes those that are.
     let swapped = wire.run(&["xmit_mode queue_xmit", "delay 1000000", "count 200"]);
     assert_eq!((swapped.arrivals.frames, swapped.arrivals.duplicates()), (Frames(200), Frames(0)));
     assert!(swapped.arrivals.reordered() > Frames(20), "{}", swapped.arrivals.reordered());
@@ -494,7 +494,7 @@ fn packets_that_nobody_takes_are_errors_of_the_stack() {
         for setting in wire.basics(0) {
             generator.set(NEAR, &setting).unwrap();
         }
-        // A destination that is not this host: the stack drops each as of another host.
+        // The destination is not this host, so the stack drops each packet.
         generator.set(NEAR, &PktgenSetting::new("xmit_mode", XmitMode::NetifReceive)).unwrap();
         set(&mut generator, NEAR, "burst 8").unwrap();
         generator.run(|| false).unwrap();
@@ -522,7 +522,7 @@ fn a_run_without_end_is_stopped_and_everything_is_given_back() {
     });
 }
 
-/// The words of a note.
+/// Returns the text of a note.
 fn note<'a>(record: &'a Record, id: &str) -> &'a str {
     record.notes.iter().find(|note| note.id == id).map_or("", |note| note.text.as_str())
 }
@@ -553,7 +553,7 @@ fn a_rate_is_paced_by_pktgen_and_everything_intended_is_accounted_for() {
     let total = |name: &str| sent.totals[name];
     assert_eq!(total(INTENDED), total(SENT) + total(SEND_REFUSED) + total(UNSENT), "{:?}", sent.totals);
     assert_eq!(received.totals[RECEIVED], total(SENT));
-    // The few frames that the kernel sends by itself are among those that the device counts.
+    // The few frames that the kernel sends on its own are among those that the device counts.
     assert!(total(SENT) >= 550, "{}", total(SENT));
     let most = 2_000.0 * sent.timeline.end_ns.last().unwrap().as_secs_f64() + 1.0;
     assert!(approximate(total(SENT)) <= most, "{} of at most {most}", total(SENT));
@@ -589,14 +589,14 @@ impl Capture {
         };
         let sockets = (0..2).map(socket).collect();
         let mut a = Assembler::new();
-        // struct xdp_md has the number of the queue behind four words.
+        // `struct xdp_md` has the queue index behind four words.
         a.load(R2, R1.word(16)).load_map(R1, &map).mov(R3, 0).call(Helper::RedirectMap).exit();
         let program = Program::load(ProgramType::Xdp, "capture", &a.assemble()).unwrap();
         let link = XdpLink::attach(&program, ifindex, XdpMode::Native).unwrap();
         Self { sockets, _map: map, _link: link }
     }
 
-    /// The packets of pktgen among what has arrived, up to that many.
+    /// Returns up to `n` packets of pktgen among the frames that have arrived.
     fn packets(&mut self, n: usize) -> Vec<Vec<u8>> {
         let (mut packets, deadline) = (Vec::new(), clock::now() + Nanos::from_secs(10));
         while packets.len() < n && clock::now() < deadline {
@@ -614,7 +614,7 @@ impl Capture {
     }
 }
 
-/// The frames that the options ask for, the first that many.
+/// Returns the first `n` frames that the options ask for.
 fn asked(wire: &Wire, options: &[(&str, &str)], n: u64) -> Vec<Vec<u8>> {
     let from = wire.near.enter_with(|| Netlink::open().unwrap().link(NEAR).unwrap().mac.unwrap()).unwrap();
     let end = |mac, last, port| FrameEndpoint { mac, ipv4: Some(Ipv4Addr::new(198, 18, 0, last)), ipv6: None, port };
@@ -632,13 +632,13 @@ fn asked(wire: &Wire, options: &[(&str, &str)], n: u64) -> Vec<Vec<u8>> {
     (0..n).map(frame).collect()
 }
 
-/// Names of options and what they say.
+/// Options as names and values.
 type Options = &'static [(&'static str, &'static str)];
 
-/// A frame without what pktgen always does in its own way, after that was seen; what remains has to be as asked.
+/// Clears the fields that pktgen always fills in its own way. The rest must be as requested.
 fn comparable(mut frame: Vec<u8>, udp: usize) -> Vec<u8> {
     let is_v4 = frame[udp - 20] == 0x45;
-    // Of IPv4 number, DF, TTL and checksum; of IPv6 the hop limit.
+    // For IPv4: identification, DF, TTL and checksum. For IPv6: the hop limit.
     let own: &[usize] = if is_v4 { &[16, 15, 14, 13, 12, 10, 9] } else { &[33] };
     for back in own {
         frame[udp - back] = 0;
@@ -651,7 +651,7 @@ fn comparable(mut frame: Vec<u8>, udp: usize) -> Vec<u8> {
 fn packets_arrive_as_the_frames_that_were_asked_for() {
     let Some(wire) = Wire::up() else { return };
     let mut capture = wire.far.enter_with(Capture::open).unwrap();
-    // Options, the first port and how many, where UDP begins, and the same with every value in a row where it is drawn.
+    // Options, the number of source ports, the offset of UDP, and the same options with consecutive values instead of random ones.
     let cases: &[(Options, u16, usize, Options)] = &[
         (&[("size", "200"), ("tos", "0xb8")], 1, 34, &[]),
         (&[("vlan", "5")], 1, 38, &[]),
@@ -697,7 +697,7 @@ fn packets_arrive_as_the_frames_that_were_asked_for() {
         if in_a_row.is_empty() {
             assert_eq!(arrived, meant, "{options:?}");
         } else {
-            // Sources and ports are drawn apart from each other, so the values are compared, each for itself.
+            // Sources and ports are drawn independently, so the values of each are compared separately.
             let bytes =
                 |frames: &BTreeSet<Vec<u8>>, at: usize| frames.iter().map(|frame| frame[at]).collect::<BTreeSet<u8>>();
             for at in 0..udp + 8 {
@@ -749,7 +749,7 @@ fn a_receiver_alone_tells_loss_and_order_of_a_pktgen_that_it_did_not_start() {
     let stop = session.stop.clone();
     let (record, sent) = thread::scope(|scope| {
         let receiving = scope.spawn(move || test.run(&session).unwrap());
-        // Any ports do: these are from port 49152 to port 53, behind a tag.
+        // Any ports work: these packets go from port 49152 to port 53, behind a tag.
         let form =
             ["xmit_mode queue_xmit", "vlan_id 5", "pkt_size 62", "udp_dst_min 53", "udp_dst_max 53", "count 2000"];
         let trial = wire.run(&form);
@@ -767,10 +767,10 @@ fn a_receiver_alone_tells_loss_and_order_of_a_pktgen_that_it_did_not_start() {
     assert!(record.distributions["ipdv_ns"].count() > 0);
 }
 
-/// Runs fathom's face of pktgen on the sending host; its output, its errors and its exit code.
+/// Runs fathom's pktgen drop-in tool on the sending host; returns its output, its errors and its exit code.
 fn face(wire: &Wire, words: &[&str]) -> (String, String, Option<i32>) {
     let program = std::env::var("FATHOM_PROGRAM").unwrap();
-    // Outside labs only a neighbour is sent to that this host knows.
+    // Outside labs, frames are sent only to a neighbor that this host knows.
     let know = || {
         let mut netlink = Netlink::open().unwrap();
         let index = netlink.link(NEAR).unwrap().index;

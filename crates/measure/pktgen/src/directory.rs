@@ -1,8 +1,9 @@
-//! The files of pktgen: one line written at a time, and judged by what the kernel returns *and* by what it says.
+//! The files of pktgen. Each write is one line, judged by the kernel's return value *and* by pktgen's text.
 //!
-//! `flag NOSUCHFLAG` succeeds and says that it is unknown; `burst 8` on veth fails and leaves the `OK` of the command before;
-//! `ratep 0` takes one byte of the line and leaves the rest, which a writer that goes on makes into another command. So a
-//! line is written in one call, a part of it is a refusal, and after a success the result is read.
+//! `flag NOSUCHFLAG` succeeds, and its text says that the flag is unknown. `burst 8` on veth fails, and leaves the `OK` of the
+//! previous command. `ratep 0` takes one byte of the line and leaves the rest; a writer that continues would turn the rest into
+//! another command. A line is therefore written in one call, a partial write counts as a refusal, and the result is read after a
+//! success.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -18,62 +19,62 @@ use super::{
     status::{CommandResult, Status},
 };
 
-/// The folder of pktgen of one network namespace.
+/// The pktgen directory of one network namespace.
 #[derive(Debug, Clone)]
 pub struct PktgenDir {
     folder: PathBuf,
-    /// What the path above leads through, where it does.
+    /// Keeps the path in `folder` valid, if it leads through a file descriptor.
     _open: Option<Arc<File>>,
 }
 
-/// The control file: everything starts and stops together.
+/// The control file: all devices start and stop together.
 pub(super) const CONTROL: &str = "pgctrl";
-/// Files of threads begin so.
+/// The prefix of the files of threads.
 const THREAD: &str = "kpktgend_";
-/// "Operation not supported" as the kernel keeps it for itself; the C library has no words for it.
+/// "Operation not supported" as a kernel-internal error number, for which the C library has no text.
 const ENOTSUPP: i32 = 524;
 
-/// What a thread of pktgen says of itself.
+/// The state of a pktgen thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PktgenThread {
     /// Its processor.
     pub number: usize,
     /// Devices that send.
     pub running: Vec<String>,
-    /// Devices that do not.
+    /// Devices that do not send.
     pub stopped: Vec<String>,
-    /// How its last command ended.
+    /// The result of its last command.
     pub last_result: CommandResult,
 }
 
 impl Default for PktgenDir {
-    /// The one of the calling thread's namespace, which is not always that of the process.
+    /// The directory of the calling thread's namespace, which may differ from that of the process.
     fn default() -> Self {
         Self::at("/proc/thread-self/net/pktgen")
     }
 }
 
 impl PktgenDir {
-    /// A folder, such as a recorded one.
+    /// A given directory, such as a recorded one.
     #[must_use]
     pub fn at(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into(), _open: None }
     }
 
-    /// The same folder for threads of every namespace.
+    /// Returns a handle to the same directory that works for threads in every namespace.
     ///
     /// # Errors
-    /// When the kernel has no pktgen here.
+    /// If the kernel has no pktgen here.
     pub fn pin_namespace(&self) -> Result<Self, Error> {
         let open = File::open(&self.folder).map_err(|_| Error::Absent(self.folder.clone()))?;
         let folder = format!("/proc/self/fd/{}", open.as_raw_fd()).into();
         Ok(Self { folder, _open: Some(Arc::new(open)) })
     }
 
-    /// The version of pktgen.
+    /// Returns the version of pktgen.
     ///
     /// # Errors
-    /// When the kernel has no pktgen here.
+    /// If the kernel has no pktgen here.
     pub fn version(&self) -> Result<String, Error> {
         let path = self.folder.join(CONTROL);
         let text = fs::read_to_string(path).map_err(|cause| match cause.kind() {
@@ -83,10 +84,10 @@ impl PktgenDir {
         Ok(text.rsplit("Version: ").next().unwrap_or_default().trim().to_owned())
     }
 
-    /// Its threads, one for each processor.
+    /// Returns the threads, one for each processor.
     ///
     /// # Errors
-    /// When a file cannot be read.
+    /// If a file cannot be read.
     pub fn threads(&self) -> Result<Vec<PktgenThread>, Error> {
         let list = || fs::read_dir(&self.folder)?.collect::<io::Result<Vec<_>>>();
         let entries = list().map_err(|cause| Error::File { what: "list the threads of pktgen".to_owned(), cause })?;
@@ -96,40 +97,40 @@ impl PktgenDir {
         numbers.into_iter().map(|number| Ok(PktgenThread::read(number, &self.read(&thread_file(number))?))).collect()
     }
 
-    /// What pktgen says of a device.
+    /// Returns the status of a device.
     ///
     /// # Errors
-    /// When it was not added, or its block has another form.
+    /// If the device was not added, or its status has an unknown form.
     pub fn status(&self, device: &str) -> Result<Status, Error> {
         self.read(device)?.parse().map_err(|cause| Error::Block { file: device.to_owned(), cause })
     }
 
-    /// Asks for a parameter of a device.
+    /// Sets a parameter of a device.
     ///
     /// # Errors
-    /// When pktgen refuses it.
+    /// If pktgen refuses it.
     pub fn set(&self, device: &str, setting: &PktgenSetting) -> Result<(), Error> {
         let parameter = setting.parameter();
         let line = setting.to_string();
         self.write((device, &line), parameter.fix)?;
         match parameter.answer {
             ReportsResult::Yes => self.require_ok((device, &line), parameter.fix),
-            // What stands there is the answer to another command; whether this one was taken shows in the block only.
+            // The text is the result of another command. Only the status shows whether this one was accepted.
             ReportsResult::No => Ok(()),
         }
     }
 
-    /// The settings that pktgen took and kept as something else.
+    /// Returns the settings that pktgen accepted and stored with another value.
     ///
     /// # Errors
-    /// When the device is gone.
+    /// If the device is gone.
     pub fn changes(&self, device: &str, settings: &[PktgenSetting]) -> Result<Vec<ChangedSetting>, Error> {
         Ok(ChangedSetting::all(device, settings, &self.status(device)?.params))
     }
 
     pub(super) fn command(&self, (file, line): (&str, &str), fix: &str) -> Result<(), Error> {
         self.write((file, line), fix)?;
-        // The control file tells no result: it shows its version.
+        // The control file returns no result: it shows its version.
         if file == CONTROL { Ok(()) } else { self.require_ok((file, line), fix) }
     }
 
@@ -142,7 +143,7 @@ impl PktgenDir {
         fs::read_to_string(self.folder.join(file)).map_err(|cause| Error::File { what: what(), cause })
     }
 
-    /// One line, in one call: with its end, because pktgen reads on where there is none.
+    /// Writes one line in one call, with its line feed: without it pktgen reads on.
     fn write(&self, (file, line): (&str, &str), fix: &str) -> Result<(), Error> {
         let bytes = format!("{line}\n").into_bytes();
         let open = OpenOptions::new().append(true).open(self.folder.join(file));
@@ -155,7 +156,7 @@ impl PktgenDir {
         Err(refused((file, line), &said, fix))
     }
 
-    /// What the kernel returned, and what pktgen says where that is about this command.
+    /// Returns the kernel's error, and pktgen's text if it is about this command.
     fn words(&self, file: &str, error: &io::Error) -> String {
         let said = match self.outcome(file) {
             Ok(CommandResult::Refused(said)) => format!(" ({said})"),
@@ -182,12 +183,12 @@ impl PktgenDir {
 }
 
 fn refused((file, command): (&str, &str), said: &str, fix: &str) -> Error {
-    // pktgen lists all its words behind the first line.
+    // pktgen lists all its keywords after the first line.
     let said = said.lines().next().unwrap_or_default().to_owned();
     Error::Refused { file: file.to_owned(), command: command.to_owned(), said, fix: fix.to_owned() }
 }
 
-/// The file of a thread.
+/// Returns the file of a thread.
 pub(super) fn thread_file(number: usize) -> String {
     format!("{THREAD}{number}")
 }
@@ -199,7 +200,7 @@ impl PktgenThread {
             line.split_whitespace().map(str::to_owned).collect()
         };
         let said = text.split_once("Result: ").map_or("NA", |(_, said)| said.trim());
-        // A thread that was asked nothing says NA.
+        // A thread without a command yet says NA.
         let outcome = if said == "NA" { CommandResult::Idle } else { CommandResult::read(said) };
         Self { number, running: devices("Running:"), stopped: devices("Stopped:"), last_result: outcome }
     }

@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use super::status::StatusError;
 
-/// What stopped pktgen, for the person who must act.
+/// An error of pktgen, for the user who must act on it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel has no pktgen, or has not loaded it.
@@ -13,46 +13,41 @@ pub enum Error {
     /// There is no thread for this processor.
     #[error("pktgen has no thread {thread}: it has one for each of {n_threads} processors, from 0")]
     NoThread {
-        /// The number that was asked for.
         thread: usize,
-        /// How many there are.
+        /// The number of threads.
         n_threads: usize,
     },
-    /// Somebody else uses it, and everything starts and stops together.
+    /// pktgen is in use, and everything starts and stops together.
     #[error("pktgen's thread {thread} has devices that are not ours: {devices}")]
     Occupied {
-        /// The thread.
         thread: usize,
-        /// Its devices.
         devices: String,
     },
-    /// A command was refused: by its return value or, as often, by a text only.
+    /// A command was refused: by its return value or, as often, only by a text.
     #[error("pktgen refused `{command}` for {file}: {said}")]
     Refused {
-        /// The file it was written to: a device, `kpktgend_0`, `pgctrl`.
+        /// The file of the command: a device, `kpktgend_0`, `pgctrl`.
         file: String,
-        /// What was written.
         command: String,
-        /// What the kernel answered.
+        /// The answer of the kernel.
         said: String,
         /// What to do instead.
         fix: String,
     },
-    /// Its text is not what this program knows.
+    /// The text of pktgen has an unknown form.
     #[error("cannot understand what pktgen says of {file}")]
     Block {
-        /// The file.
         file: String,
         /// What is wrong with it.
         #[source]
         cause: StatusError,
     },
-    /// The file system refused.
+    /// A file operation failed.
     #[error("cannot {what}")]
     File {
-        /// What was attempted, on what.
+        /// The operation and its object.
         what: String,
-        /// What the kernel answered.
+        /// The answer of the kernel.
         #[source]
         cause: io::Error,
     },
@@ -62,7 +57,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What to do about it.
+    /// Returns what to do about it.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         Some(match self {

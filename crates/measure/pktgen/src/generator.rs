@@ -1,6 +1,6 @@
-//! Devices that were given to pktgen, and taken from it again whatever happens.
+//! Devices that are given to pktgen, and always taken back.
 //!
-//! pktgen has no way to give back one device, only all of a thread; so a thread that has devices of somebody else is not used.
+//! pktgen cannot remove a single device, only all devices of a thread. A thread that has devices of others is therefore not used.
 
 use std::{
     sync::mpsc::{self, RecvTimeoutError},
@@ -18,11 +18,11 @@ use super::{
     status::Status,
 };
 
-/// pktgen of one namespace with devices of ours; dropping it gives them back.
+/// The pktgen of one namespace with our devices. Dropping it removes them.
 #[derive(Debug)]
 pub struct PktgenSession {
     root: PktgenDir,
-    /// Starts and stops concern the namespace of whoever asks for them, wherever the file is.
+    /// Start and stop apply to the namespace of the caller, wherever the file is.
     namespace: NetNs,
     devices: Vec<Device>,
 }
@@ -34,11 +34,11 @@ struct Device {
     settings: Vec<PktgenSetting>,
 }
 
-/// How often a run is looked after: often enough that an interval of 100 ms is exact to 2 %.
+/// The time between two checks of a run: short enough that an interval of 100 ms is exact to 2 %.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// A stop takes effect at the next packet, and pktgen sees it within a tenth of a second; machines under load take longer.
+/// A stop takes effect at the next packet, and pktgen notices it within a tenth of a second. Loaded machines take longer.
 const STOPS_WITHIN: Nanos = Nanos::from_secs(5);
-/// Threads of pktgen give devices back within an eighth of a second.
+/// pktgen threads release devices within an eighth of a second.
 const GIVES_BACK_WITHIN: Nanos = Nanos::from_secs(5);
 
 const FIX_ADD: &str = "name an Ethernet device of this network namespace that is up, with another @TAG for each thread";
@@ -46,12 +46,12 @@ const FIX_RUN: &str = "stop what runs first: echo stop > /proc/net/pktgen/pgctrl
 const FIX_GIVE_BACK: &str = "echo reset > /proc/net/pktgen/pgctrl";
 
 impl PktgenSession {
-    /// Takes hold of pktgen, which must be free: what is started, starts all devices of the namespace.
+    /// Claims pktgen, which must be free: a start applies to all devices of the namespace.
     ///
-    /// It is that of the calling thread, and remains so wherever the generator is used.
+    /// The namespace is that of the calling thread, wherever the session is used later.
     ///
     /// # Errors
-    /// When there is no pktgen, or it has devices already.
+    /// If there is no pktgen, or if it already has devices.
     pub fn claim(root: &PktgenDir) -> Result<Self, Error> {
         root.version()?;
         for thread in root.threads()? {
@@ -64,16 +64,16 @@ impl PktgenSession {
         Ok(Self { root: root.pin_namespace()?, namespace, devices: Vec::new() })
     }
 
-    /// Gives a device to the thread of a processor; `name` may have a tag, as in `eth1@0`.
+    /// Adds a device to the thread of a processor; `name` may have a tag, as in `eth1@0`.
     ///
     /// # Errors
-    /// When there is no such thread or device, or the device is down.
+    /// If there is no such thread or device, or if the device is down.
     pub fn add(&mut self, thread: usize, name: &str) -> Result<(), Error> {
         let n_threads = self.root.threads()?.len();
         if thread >= n_threads {
             return Err(Error::NoThread { thread, n_threads });
         }
-        // Noted before it is asked for, so that it is given back even if the answer is not understood.
+        // Recorded before the request, so that it is removed even if the answer is not understood.
         self.devices.push(Device { name: name.to_owned(), thread, settings: Vec::new() });
         self.root.command((&thread_file(thread), &format!("add_device {name}")), FIX_ADD)
     }
@@ -83,10 +83,10 @@ impl PktgenSession {
         self.devices.iter().map(|device| (device.name.as_str(), device.thread))
     }
 
-    /// Asks for a parameter of a device.
+    /// Sets a parameter of a device.
     ///
     /// # Errors
-    /// When pktgen refuses it.
+    /// If pktgen refuses it.
     pub fn set(&mut self, device: &str, setting: &PktgenSetting) -> Result<(), Error> {
         self.root.set(device, setting)?;
         if let Some(ours) = self.devices.iter_mut().find(|ours| ours.name == device) {
@@ -95,36 +95,37 @@ impl PktgenSession {
         Ok(())
     }
 
-    /// What pktgen took, and keeps as something else; queues are corrected at the start only, so ask again after a run.
+    /// Returns the settings that pktgen accepted and stored with another value. It adjusts queues only at the start, so call this
+    /// again after a run.
     ///
     /// # Errors
-    /// When a device is gone.
+    /// If a device is gone.
     pub fn changes(&self) -> Result<Vec<ChangedSetting>, Error> {
         let of_device = |device: &Device| self.root.changes(&device.name, &device.settings);
         Ok(self.devices.iter().map(of_device).collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
     }
 
-    /// What pktgen says of a device.
+    /// Returns the status of a device.
     ///
     /// # Errors
-    /// When the device is gone.
+    /// If the device is gone.
     pub fn status(&self, device: &str) -> Result<Status, Error> {
         self.root.status(device)
     }
 
-    /// Runs until every count is reached, or until it is told that the time is over.
+    /// Runs until every count is reached, or until `is_over` returns true.
     ///
-    /// `is_over` is asked five hundred times a second.
+    /// `is_over` is called five hundred times a second.
     ///
     /// # Errors
-    /// When it cannot be started, or does not stop.
+    /// If the run cannot be started, or does not stop.
     pub fn run(&self, mut is_over: impl FnMut() -> bool) -> Result<(), Error> {
         let (root, (done, ended)) = (self.root.clone(), mpsc::sync_channel(1));
         let namespace = self.namespace.try_clone().map_err(namespace_error)?;
-        // The write returns when all have finished.
+        // The write returns once all devices have finished.
         let start = move || {
             let outcome = control((&root, &namespace), "start");
-            // Nobody listens any more when the run was given up.
+            // The receiver is gone if the run was given up.
             let _ = done.send(outcome);
         };
         let spawned = thread::Builder::new().name("pktgen".to_owned()).spawn(start);
@@ -147,10 +148,10 @@ impl PktgenSession {
         }
     }
 
-    /// Gives all devices back.
+    /// Removes all devices.
     ///
     /// # Errors
-    /// When pktgen keeps one.
+    /// If pktgen keeps one.
     pub fn release(mut self) -> Result<(), Error> {
         self.remove_devices()
     }
@@ -163,7 +164,7 @@ impl PktgenSession {
         let removed =
             threads.iter().map(|thread| self.root.command((&thread_file(*thread), "rem_device_all"), FIX_GIVE_BACK));
         let outcome = removed.collect::<Vec<_>>().into_iter().collect();
-        // The thread itself takes them off its list, a little later.
+        // The thread removes them from its list a little later.
         let deadline = clock::now() + GIVES_BACK_WITHIN;
         while devices.iter().any(|device| self.root.has(&device.name)) {
             if clock::now() > deadline {
@@ -185,7 +186,7 @@ fn namespace_error(error: fathom_sys::Error) -> Error {
 
 impl Drop for PktgenSession {
     fn drop(&mut self) {
-        // Whoever wants to know what remains calls `release`.
+        // Callers that need the error use `release`.
         let _ = self.remove_devices();
     }
 }

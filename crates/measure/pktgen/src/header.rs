@@ -1,4 +1,4 @@
-//! What pktgen writes into its packets behind UDP: whose they are, which, and when they were made.
+//! pktgen's own header behind UDP: it identifies pktgen's packets, and has their number and creation time.
 
 use fathom_model::units::Nanos;
 
@@ -7,42 +7,39 @@ use fathom_wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, IS_FRAGMENT, PROTOCO
 /// pktgen's own header (`struct pktgen_hdr` in `net/core/pktgen.c`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PktgenHeader {
-    /// The number of the packet within its device of pktgen, from 1; copies of `clone_skb` and `burst` have the same.
+    /// The number of the packet in its pktgen device, from 1. Copies by `clone_skb` and `burst` have the same number.
     pub sequence: u32,
-    /// When it was made, on the wall clock, to the microsecond; nothing with `flag NO_TIMESTAMP`.
+    /// The creation time on the wall clock, to the microsecond; `None` with `flag NO_TIMESTAMP`.
     pub made: Option<Nanos>,
 }
 
-/// A frame of pktgen's.
+/// A frame of pktgen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PktgenPacket {
-    /// Its own header.
     pub header: PktgenHeader,
-    /// The UDP port that it is from.
     pub source_port: u16,
-    /// The UDP port that it is for.
     pub destination_port: u16,
 }
 
-/// What tells the packets of one trial from others, and what their times mean here.
+/// Identifies the packets of one trial, and translates their times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PktgenOrigin {
-    /// The source ports that they are from.
+    /// The source ports of the packets.
     pub ports: DevicePorts,
-    /// How many devices of pktgen send them.
+    /// The number of sending pktgen devices.
     pub n_devices: u32,
-    /// Where they have their header, from the first byte of the frame.
+    /// The offset of pktgen's header from the start of the frame.
     pub at: usize,
-    /// By how much the wall clock is ahead of the monotonic one.
+    /// The offset of the wall clock from the monotonic clock.
     pub ahead: Nanos,
 }
 
-/// Source ports that tell devices of pktgen apart: each has that many in a row.
+/// Source ports that identify pktgen devices: each device has `each` consecutive ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DevicePorts {
-    /// The first one of the first device.
+    /// The first port of the first device.
     pub first: u16,
-    /// How many a device has, at least one.
+    /// The number of ports per device, at least one.
     pub each: u32,
 }
 
@@ -50,12 +47,12 @@ pub struct DevicePorts {
 pub const MAGIC: u32 = 0xbe9b_e955;
 const ETHERTYPES_TAG: [u16; 2] = [0x8100, 0x88a8];
 const ETHERTYPES_MPLS: [u16; 2] = [0x8847, 0x8848];
-/// The bit of the last of several labels.
+/// The MPLS bottom-of-stack bit.
 const BOTTOM_OF_STACK: u8 = 1;
 const IPV6_LENGTH: usize = 40;
 
 impl DevicePorts {
-    /// The device that sends from a port, counted from 0.
+    /// Returns the device that sends from a port, counted from 0.
     #[must_use]
     pub fn device(self, port: u16) -> Option<u32> {
         u32::from(port.checked_sub(self.first)?).checked_div(self.each)
@@ -63,13 +60,13 @@ impl DevicePorts {
 }
 
 impl PktgenOrigin {
-    /// The device that a packet is from, if it is one of these.
+    /// Returns the device that sent a packet, if it is one of these.
     #[must_use]
     pub fn device(&self, packet: &PktgenPacket) -> Option<u32> {
         self.ports.device(packet.source_port).filter(|device| *device < self.n_devices)
     }
 
-    /// Where packets have their source port, from the first byte of the frame.
+    /// The offset of the source port from the start of the frame.
     #[must_use]
     pub const fn source_port(&self) -> usize {
         self.at - Udp::LENGTH
@@ -77,13 +74,12 @@ impl PktgenOrigin {
 }
 
 impl PktgenHeader {
-    /// Its length in bytes.
     pub const LENGTH: usize = 16;
 
     /// The bytes of the header.
     ///
     /// # Panics
-    /// Never: what does not fit is left out.
+    /// Never: values that do not fit are truncated.
     #[must_use]
     pub fn bytes(&self) -> [u8; Self::LENGTH] {
         let made = self.made.unwrap_or(Nanos::ZERO);
@@ -96,7 +92,7 @@ impl PktgenHeader {
         bytes
     }
 
-    /// The header that a payload begins with, if it does.
+    /// Parses the header at the start of a payload, if there is one.
     #[must_use]
     pub fn parse(payload: &[u8]) -> Option<Self> {
         let word = |at: usize| Some(u32::from_be_bytes(*payload.get(at..)?.first_chunk()?));
@@ -107,7 +103,7 @@ impl PktgenHeader {
 }
 
 impl PktgenPacket {
-    /// The packet of pktgen's in a frame, behind tags, labels and either version of IP; the beginning of the frame is enough.
+    /// Finds pktgen's packet in a frame, behind tags, labels and either version of IP. The beginning of the frame is sufficient.
     #[must_use]
     pub fn find(frame: &[u8]) -> Option<Self> {
         let (ethernet, rest) = Ethernet::parse(frame)?;
@@ -123,7 +119,7 @@ impl PktgenPacket {
     }
 }
 
-/// The type of what tags and labels stand before, and that.
+/// Skips tags and labels; returns the EtherType of the rest, and the rest.
 fn behind_tags(mut kind: u16, mut rest: &[u8]) -> Option<(u16, &[u8])> {
     loop {
         if ETHERTYPES_TAG.contains(&kind) {
@@ -133,7 +129,7 @@ fn behind_tags(mut kind: u16, mut rest: &[u8]) -> Option<(u16, &[u8])> {
             let (label, behind) = rest.split_first_chunk::<4>()?;
             rest = behind;
             if label[2] & BOTTOM_OF_STACK == 1 {
-                // No label says what it carries; IP says its version first (RFC 4928).
+                // No label identifies its payload. The first bits of IP are its version (RFC 4928).
                 kind = match rest.first()? >> 4 {
                     4 => ETHERTYPE_IPV4,
                     6 => ETHERTYPE_IPV6,
@@ -152,7 +148,7 @@ fn behind_ipv4(packet: &[u8]) -> Option<&[u8]> {
     (fragment & IS_FRAGMENT == 0 && *packet.get(9)? == PROTOCOL_UDP).then(|| packet.get(length..)).flatten()
 }
 
-/// A frame of 60 bytes as pktgen makes it, with other headers before the packet: to test who reads one.
+/// A frame of 60 bytes as pktgen builds it, with other headers in front of the packet. For tests of parsers.
 #[must_use]
 pub fn sample_frame(header: PktgenHeader, source_port: u16, tags: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 46, 0, 0, 0, 0, 32, PROTOCOL_UDP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];

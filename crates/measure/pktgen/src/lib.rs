@@ -1,8 +1,8 @@
-//! The kernel's own packet generator: given devices, settings and a start through its files, and its packets counted.
+//! The kernel's own packet generator: controls it through its files, and counts its packets.
 //!
-//! pktgen builds packets in the kernel and hands them to the driver, past sockets and queueing disciplines. It has no receiver,
-//! and reports what it submitted; [`ReceivedPackets`] tells what became of that. See `Documentation/networking/pktgen.rst`.
-//! This module knows no test and no other backend.
+//! pktgen builds packets in the kernel and hands them to the driver, bypassing sockets and queueing disciplines. It has no
+//! receiver, and reports the packets that it submitted; [`ReceivedPackets`] measures what happened to them. See
+//! `Documentation/networking/pktgen.rst`. This crate knows no test and no other backend.
 
 mod directory;
 mod error;

@@ -1,4 +1,4 @@
-//! What became of pktgen's packets on their way: loss, reordering and latency, which pktgen itself does not know.
+//! Counts received packets of pktgen: loss, reordering and latency, which pktgen itself does not know.
 
 use fathom_model::{
     Histogram,
@@ -8,26 +8,27 @@ use fathom_model::{
 use super::header::{DevicePorts, PktgenPacket};
 use fathom_wire::FrameSequence;
 
-/// What a receiver saw of the packets of several devices of pktgen, told apart by their source port.
+/// The received packets of several pktgen devices, told apart by source port.
 #[derive(Debug, Clone)]
 pub struct ReceivedPackets {
     ports: DevicePorts,
     flows: Vec<Flow>,
-    /// What the flows amount to, because there may be too many of them to be added up again and again.
+    /// Running totals of all flows, because there may be too many flows to add them up repeatedly.
     sums: FlowTotals,
-    /// All packets, each copy counted.
+    /// All packets, duplicates included.
     pub frames: Frames,
-    /// Their bytes, without the checksum of the wire.
+    /// Their bytes, without the FCS.
     pub bytes: Bytes,
-    /// From when a packet was made to when it arrived; both ends must share a clock.
+    /// From the creation of a packet to its arrival. Both ends must share a clock.
     pub latency_ns: Histogram,
-    /// How much the transit times of two packets in a row differ that arrived so, whatever the clocks differ by.
+    /// Differences between the transit times of two consecutive packets that arrived in sequence. Independent of the clock
+    /// offset.
     pub variation_ns: Histogram,
-    /// Packets that arrived before they were made: the wall clock was set meanwhile, or the ends have different ones.
+    /// Packets that arrived before they were created: the wall clock was set meanwhile, or the ends have different clocks.
     pub untimely: Frames,
 }
 
-/// Packets of all flows.
+/// Totals of all flows.
 #[derive(Debug, Clone, Copy, Default)]
 struct FlowTotals {
     reordered: u64,
@@ -38,16 +39,16 @@ struct FlowTotals {
 #[derive(Debug, Clone, Copy, Default)]
 struct Flow {
     sequence: FrameSequence,
-    /// The highest number so far; the 32 bits of a packet's own are the lowest of it.
+    /// The highest number so far. Its lowest 32 bits are those in the packet.
     highest: u64,
-    /// The lowest number, once there is one.
+    /// The lowest number; `None` before the first packet.
     lowest: Option<u64>,
-    /// The last packet with times: its number, and its transit time in nanoseconds, by two clocks.
+    /// The last packet with times: its number and its transit time in nanoseconds, measured with two clocks.
     last: Option<(u64, i128)>,
 }
 
 impl ReceivedPackets {
-    /// Takes the packets from the ports of that many devices.
+    /// Counts packets from the ports of `n_devices` devices.
     #[must_use]
     pub fn of(ports: DevicePorts, n_devices: u32) -> Self {
         Self {
@@ -62,7 +63,7 @@ impl ReceivedPackets {
         }
     }
 
-    /// Takes note of a frame that arrived at `at` on the wall clock; whether it was one of these.
+    /// Records a frame that arrived at `at` on the wall clock; returns whether it was one of these packets.
     pub fn record(&mut self, frame: &[u8], length: Bytes, at: Option<Nanos>) -> bool {
         let Some(packet) = PktgenPacket::find(frame) else { return false };
         let device = self.ports.device(packet.source_port).and_then(|device| usize::try_from(device).ok());
@@ -84,25 +85,25 @@ impl ReceivedPackets {
         true
     }
 
-    /// Packets that arrived after one of their device with a higher number (RFC 4737 section 3.3).
+    /// Packets that arrived after a packet of their device with a higher number (RFC 4737 section 3.3).
     #[must_use]
     pub fn reordered(&self) -> Frames {
         Frames(self.sums.reordered)
     }
 
-    /// Further copies of a number: of packets that were duplicated, and of those that pktgen sent several times.
+    /// Further copies of a number: packets that were duplicated on the path, and packets that pktgen sent several times.
     #[must_use]
     pub fn duplicates(&self) -> Frames {
         Frames(self.sums.duplicates)
     }
 
-    /// Numbers from the lowest to the highest of each device, whether they arrived or not.
+    /// Numbers from the lowest to the highest of each device, received or not.
     #[must_use]
     pub fn numbered(&self) -> Frames {
         Frames(self.sums.numbered)
     }
 
-    /// Numbers that arrived, each counted once.
+    /// Numbers that arrived, without duplicates.
     #[must_use]
     pub fn distinct(&self) -> Frames {
         self.frames - self.duplicates()
@@ -123,7 +124,7 @@ impl Flow {
         FlowTotals { reordered: self.sequence.reordered, duplicates: self.sequence.duplicates, numbered }
     }
 
-    /// Takes note of a packet, and returns its whole number.
+    /// Records a packet, and returns its full number.
     fn record(&mut self, number: u32) -> u64 {
         // The nearest number with these lowest bits: a flow wraps after 2^32 packets, in minutes at line rate.
         const WRAP: u64 = 1 << 32;
@@ -137,7 +138,7 @@ impl Flow {
         number
     }
 
-    /// The difference to the transit time of the packet before, if that was the last to arrive (RFC 5481 section 4.1).
+    /// The difference to the transit time of the previous packet, if that was the last to arrive (RFC 5481 section 4.1).
     fn variation(&mut self, number: u64, transit: Option<i128>) -> Option<u64> {
         let before = std::mem::replace(&mut self.last, transit.map(|transit| (number, transit)));
         let (_, last) = before.filter(|(before, _)| before + 1 == number)?;
@@ -201,7 +202,7 @@ mod tests {
     fn delays_vary_by_the_same_whatever_the_clocks_differ_by() {
         for ahead in [0, 3_600_000_000_000] {
             let mut arrivals = ReceivedPackets::of(DevicePorts { first: 9, each: 1 }, 1);
-            // The fourth is missing, so the fifth is compared with none.
+            // The fourth is missing, so there is no variation for the fifth.
             for (sequence, delay) in [(1, 20_000), (2, 50_000), (3, 40_000), (5, 90_000)] {
                 let frame = sample_frame(PktgenHeader { sequence, made: Some(MADE + Nanos(ahead)) }, 9, &[]);
                 arrivals.record(&frame, Bytes(60), Some(MADE + Nanos(delay)));

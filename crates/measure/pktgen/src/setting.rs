@@ -1,7 +1,7 @@
-//! What can be asked of pktgen for a device: the name of each parameter, the form of its value, and how to see what it became.
+//! The parameters of a pktgen device: their names, the form of their values, and how to read back the applied value.
 //!
-//! pktgen takes values that it then keeps as something else, and says `OK`. So each parameter knows where its value shows
-//! (see [`AppliedValue`]), and nothing is believed before it was read back.
+//! pktgen accepts values with `OK` and then stores other ones. Each parameter therefore knows where its value is shown (see
+//! [`AppliedValue`]), and a value is trusted only after it was read back.
 
 use std::{
     fmt,
@@ -17,23 +17,23 @@ use super::{
 };
 use fathom_wire::MacAddress;
 
-/// One command for a device: a parameter and its value.
+/// A command for a device: a parameter and its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PktgenSetting {
     parameter: &'static Parameter,
     value: Value,
 }
 
-/// A value in the form that its parameter takes.
+/// A value in the form of its parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
     /// A number, in the unit of the parameter.
     Number(u64),
     /// One byte, written as two hexadecimal digits.
     Octet(u8),
-    /// An address of IPv4 or IPv6.
+    /// An IPv4 or IPv6 address.
     Address(IpAddr),
-    /// An address of Ethernet.
+    /// A MAC address.
     Mac(MacAddress),
     /// Where packets enter the kernel's path.
     Mode(XmitMode),
@@ -41,9 +41,9 @@ pub enum Value {
     Flag(&'static str, FlagState),
     /// Sizes and their weights.
     Mix(Vec<SizeWeight>),
-    /// Labels of MPLS, the outermost first; none for no MPLS.
+    /// MPLS labels, outermost first; empty for no MPLS.
     Labels(Vec<u32>),
-    /// The parameter is a command by itself.
+    /// The parameter is a command without a value.
     None,
 }
 
@@ -51,7 +51,7 @@ pub enum Value {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ValueForm {
     Number,
-    /// In Mbit/s, with an `M` behind it or not.
+    /// In Mbit/s, with an optional `M` behind it.
     Megabits,
     Octet,
     V4,
@@ -64,14 +64,14 @@ enum ValueForm {
     None,
 }
 
-/// What became of a value, as pktgen's block shows it.
+/// The applied value, as shown in pktgen's status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AppliedValue {
-    /// What was asked.
+    /// The requested value.
     AsRequested,
-    /// Something else.
+    /// Another value.
     Changed(String),
-    /// The block does not show this parameter.
+    /// The status does not show this parameter.
     NotShown,
 }
 
@@ -80,9 +80,9 @@ pub struct Parameter {
     name: &'static str,
     form: ValueForm,
     applied: fn(&Params, &Value) -> AppliedValue,
-    /// What to do when the value was refused or became another.
+    /// What to do if the value was refused or changed.
     pub(super) fix: &'static str,
-    /// Whether pktgen says `OK` for it; for some it says nothing at all.
+    /// Whether pktgen says `OK` for it. For some parameters it says nothing.
     pub(super) answer: ReportsResult,
 }
 
@@ -111,7 +111,7 @@ fn same<T: PartialEq + fmt::Display>(asked: &T, kept: &T) -> AppliedValue {
     if asked == kept { AppliedValue::AsRequested } else { AppliedValue::Changed(kept.to_string()) }
 }
 
-/// Compares an asked number with one in the block.
+/// Compares a requested number with one in the status.
 fn number(value: &Value, kept: u64) -> AppliedValue {
     match value {
         Value::Number(asked) => same(asked, &kept),
@@ -146,7 +146,7 @@ fn mac(value: &Value, kept: MacAddress) -> AppliedValue {
     }
 }
 
-/// Of a tag that may be absent; numbers above the highest network take the tag away.
+/// Compares the ID of an optional tag. IDs above the maximum remove the tag.
 fn tag_id(value: &Value, kept: Option<u64>) -> AppliedValue {
     match (value, kept) {
         (Value::Number(REMOVES_TAG..), None) => AppliedValue::AsRequested,
@@ -160,14 +160,14 @@ fn of_tag(value: &Value, kept: Option<u64>) -> AppliedValue {
     kept.map_or_else(|| AppliedValue::Changed(absent_or(kept)), |kept| number(value, kept))
 }
 
-/// A rate becomes a delay in whole nanoseconds, so most rates become another one.
+/// A rate becomes a delay in whole nanoseconds, so most rates change.
 fn rate(params: &Params, per_second: u128, unit: &str) -> AppliedValue {
     const SECOND: u128 = 1_000_000_000;
     let delay = u128::from(params.delay.0);
     if delay == 0 {
         return AppliedValue::Changed("no delay at all: flat out".to_owned());
     }
-    // What is sent per second, in units of the rate, against what was asked.
+    // The rate per second, in the unit of the request.
     if delay * per_second == SECOND {
         return AppliedValue::AsRequested;
     }
@@ -177,7 +177,7 @@ fn rate(params: &Params, per_second: u128, unit: &str) -> AppliedValue {
 
 fn megabits(params: &Params, value: &Value) -> AppliedValue {
     let Value::Number(asked) = value else { return AppliedValue::NotShown };
-    // pktgen divides the time of the shortest packet, in nanoseconds, without a remainder.
+    // pktgen divides the bits of the shortest packet by the rate, and truncates the delay to nanoseconds.
     let bits = u128::from(params.min_pkt_size) * 8;
     let wanted = (bits * 1_000).checked_div(u128::from(*asked)).unwrap_or(0);
     if wanted > 0 && wanted == u128::from(params.delay.0) && (bits * 1_000).is_multiple_of(u128::from(*asked)) {
@@ -191,7 +191,7 @@ fn megabits(params: &Params, value: &Value) -> AppliedValue {
 
 fn flag(params: &Params, value: &Value) -> AppliedValue {
     let Value::Flag(name, switch) = value else { return AppliedValue::NotShown };
-    // Of flows the block tells the order only when there are some.
+    // The status shows the order of flows only if there are flows.
     if *name == "FLOW_SEQ" && params.flows == 0 {
         return AppliedValue::NotShown;
     }
@@ -227,7 +227,7 @@ fn spi(params: &Params, value: &Value) -> AppliedValue {
     shown.map_or(AppliedValue::NotShown, |kept| number(value, kept))
 }
 
-/// The least that pktgen sends: its own header behind those of Ethernet, IP and UDP, and tags and labels before them.
+/// The shortest packet that pktgen sends: its own header behind Ethernet, IP and UDP, plus tags and labels.
 fn least(params: &Params) -> u64 {
     const ETHERNET_UDP_PKTGEN: u64 = 14 + 8 + 16;
     let ip = if matches!(params.addresses, PktgenAddresses::V4 { .. }) { 20 } else { 40 };
@@ -235,13 +235,13 @@ fn least(params: &Params) -> u64 {
     ETHERNET_UDP_PKTGEN + ip + 4 * before as u64
 }
 
-/// One end of the sizes; a short one stands in the block, and is not what is sent.
+/// The minimum or maximum size. The status shows a too short size, but pktgen sends longer packets.
 fn end_of_size(params: &Params, value: &Value, kept: u64) -> AppliedValue {
     let least = least(params);
     if kept < least { AppliedValue::Changed(format!("{kept}, and sends {least} bytes")) } else { number(value, kept) }
 }
 
-/// Both ends of the sizes, of which `pkt_size` sets neither when the lower is as asked already.
+/// Both sizes. `pkt_size` sets neither of them if the minimum already has the requested value.
 fn size(params: &Params, value: &Value) -> AppliedValue {
     let (min, max) = (params.min_pkt_size, params.max_pkt_size);
     match end_of_size(params, value, min) {
@@ -250,7 +250,7 @@ fn size(params: &Params, value: &Value) -> AppliedValue {
     }
 }
 
-/// An end of a range of IPv4: a block of IPv6 shows none, and pktgen sends to none.
+/// An end of an IPv4 range. A status with IPv6 shows no such range, and pktgen does not send to it.
 fn v4(params: &Params, value: &Value, end: fn([Ipv4Range; 2]) -> Option<Ipv4Addr>) -> AppliedValue {
     match params.addresses {
         PktgenAddresses::V4 { dst, src } => address(value, end([dst, src]).map(IpAddr::V4)),
@@ -258,7 +258,7 @@ fn v4(params: &Params, value: &Value, end: fn([Ipv4Range; 2]) -> Option<Ipv4Addr
     }
 }
 
-/// The destination, or the first or the last of a range of IPv6.
+/// The IPv6 destination, or the first or last address of a range.
 fn dst6(params: &Params, at: usize) -> Option<IpAddr> {
     match params.addresses {
         PktgenAddresses::V6 { dst, .. } => Some(dst[at].into()),
@@ -273,9 +273,9 @@ fn src6(params: &Params) -> Option<IpAddr> {
     }
 }
 
-/// A number above the highest network of IEEE 802.1Q.
+/// A number above the largest VLAN ID of IEEE 802.1Q.
 const REMOVES_TAG: u64 = 4096;
-/// As many digits as pktgen reads of a number; it leaves the rest out without a word.
+/// pktgen reads only this many digits of a number, and silently ignores the rest.
 const DIGITS: &str = "give at most ten digits: pktgen reads no more";
 const SIZE: &str =
     "pktgen sends 58 bytes at least, 20 more over IPv6 and 4 for each tag or label: its own header is in them";
@@ -306,7 +306,7 @@ const fn silent(
     Parameter { name, form, applied: kept, fix, answer: ReportsResult::No }
 }
 
-/// All that pktgen takes for a device (`pktgen_if_write`, Linux 6.1).
+/// All parameters that pktgen accepts for a device (`pktgen_if_write`, Linux 6.1).
 pub const PARAMETERS: &[Parameter] = &[
     parameter("count", ValueForm::Number, |p, v| number(v, p.count), DIGITS),
     parameter("pkt_size", ValueForm::Number, size, SIZE),
@@ -368,7 +368,7 @@ pub const PARAMETERS: &[Parameter] = &[
     parameter("clear_counters", ValueForm::None, |_, _| AppliedValue::NotShown, NO_FIX),
 ];
 
-/// The most pairs of `imix_weights`; a kernel writes behind its table when it is given more.
+/// The most pairs of `imix_weights`. With more, a kernel writes beyond its table.
 const MIX_MAX: usize = 20;
 
 fn rate_of(params: &Params, value: &Value) -> AppliedValue {
@@ -387,20 +387,19 @@ fn mode(params: &Params, value: &Value) -> AppliedValue {
 
 fn label_list(labels: &[u32]) -> String {
     let labels: Vec<String> = labels.iter().map(|label| format!("{label:08x}")).collect();
-    // pktgen takes MPLS away for anything that is no label.
+    // pktgen removes MPLS if the value is not a label.
     if labels.is_empty() { "none".to_owned() } else { labels.join(",") }
 }
 
-/// Why a line is no setting.
+/// Why a line is not a setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PktgenSettingError {
-    /// pktgen's own words.
+    /// In pktgen's own words.
     #[error("No such parameter \"{0}\"")]
     Unknown(String),
-    /// A value has not the form that the parameter takes.
+    /// A value does not have the form of its parameter.
     #[error("{name}: {cause}")]
     Value {
-        /// The parameter.
         name: &'static str,
         /// What is wrong with the value.
         cause: WordError,
@@ -444,7 +443,7 @@ impl ValueForm {
 
 fn read_flag(text: &str) -> Option<Value> {
     let (name, switch) = text.strip_prefix('!').map_or((text, FlagState::On), |name| (name, FlagState::Off));
-    // FLOW_RND is how pktgen says that FLOW_SEQ is off.
+    // FLOW_RND is pktgen's name for FLOW_SEQ off.
     let (name, switch) = match (name, switch) {
         ("FLOW_RND", FlagState::On) => ("FLOW_SEQ", FlagState::Off),
         ("FLOW_RND", FlagState::Off) => ("FLOW_SEQ", FlagState::On),
@@ -460,7 +459,7 @@ fn read_mix(text: &str) -> Option<Value> {
     is_usable.then_some(Value::Mix(weights))
 }
 
-/// As many labels as pktgen takes: it counts to sixteen and refuses the sixteenth.
+/// The most labels: pktgen counts to sixteen and refuses the sixteenth.
 const LABELS_MAX: usize = 15;
 
 fn read_labels(text: &str) -> Option<Value> {
@@ -475,7 +474,7 @@ fn read_labels(text: &str) -> Option<Value> {
 impl FromStr for PktgenSetting {
     type Err = PktgenSettingError;
 
-    /// Reads a line as `pgset` takes it: a name, and its value.
+    /// Parses a line in the form of `pgset`: a name and its value.
     fn from_str(line: &str) -> Result<Self, PktgenSettingError> {
         let line = line.trim();
         let (name, text) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
@@ -509,7 +508,7 @@ impl PktgenSetting {
     /// A parameter by its name, with its value.
     ///
     /// # Panics
-    /// If there is no such parameter, or it takes values of another form: both are fixed where this is called.
+    /// If there is no such parameter, or if it takes values of another form. Callers pass constants for both.
     #[must_use]
     pub fn new(name: &str, value: impl Into<Value>) -> Self {
         let value = value.into();
@@ -518,19 +517,17 @@ impl PktgenSetting {
         Self { parameter, value }
     }
 
-    /// Its name.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         self.parameter.name
     }
 
-    /// Its value.
     #[must_use]
     pub const fn value(&self) -> &Value {
         &self.value
     }
 
-    /// Whether an earlier one has no effect any more once this is asked.
+    /// Whether it cancels the effect of an earlier setting.
     fn replaces(&self, earlier: &Self) -> bool {
         match (&self.value, &earlier.value) {
             (Value::Flag(flag, _), Value::Flag(other, _)) => flag == other,
@@ -538,7 +535,7 @@ impl PktgenSetting {
         }
     }
 
-    /// What became of it.
+    /// Returns the applied value.
     #[must_use]
     pub fn applied_value(&self, params: &Params) -> AppliedValue {
         (self.parameter.applied)(params, &self.value)
@@ -593,19 +590,17 @@ impl From<Nanos> for Value {
     }
 }
 
-/// A value that pktgen took, and kept as something else.
+/// A value that pktgen accepted and stored as another value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangedSetting {
-    /// The device it was asked for.
     pub device: String,
-    /// What was asked.
     pub requested: PktgenSetting,
-    /// What it is now.
+    /// The value that is stored.
     pub applied: String,
 }
 
 impl ChangedSetting {
-    /// Of all settings of a device those that are kept as something else, but for those that a later one replaces.
+    /// Returns the changed settings of a device, except those that a later one replaces.
     #[must_use]
     pub fn all(device: &str, settings: &[PktgenSetting], params: &Params) -> Vec<Self> {
         let change = |(at, asked): (usize, &PktgenSetting)| {
@@ -622,7 +617,7 @@ impl ChangedSetting {
         settings.iter().enumerate().filter_map(change).collect()
     }
 
-    /// What to ask instead.
+    /// Returns what to set instead.
     #[must_use]
     pub const fn fix(&self) -> &'static str {
         self.requested.parameter.fix

@@ -1,6 +1,6 @@
-//! What pktgen says of a device: the block of text in `/proc/net/pktgen/DEVICE`, as values and back.
+//! The status of a device: the text of `/proc/net/pktgen/DEVICE`, parsed and printed.
 //!
-//! The form is that of `pktgen_if_show` in `net/core/pktgen.c` of Linux 6.1. It knows no file.
+//! The form is that of `pktgen_if_show` in `net/core/pktgen.c` of Linux 6.1. This module reads no file.
 
 use std::{
     fmt,
@@ -13,129 +13,127 @@ use fathom_model::units::Nanos;
 use crate::value::{SizeWeight, XmitMode, spaced};
 use fathom_wire::MacAddress;
 
-/// A whole block.
+/// A complete status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// What is to be sent.
+    /// The parameters of the device.
     pub params: Params,
-    /// How far it is.
+    /// The progress of its run.
     pub progress: RunStatus,
-    /// How the last command or the last run ended.
+    /// The result of the last command or the last run.
     pub last_result: CommandResult,
 }
 
-/// What is to be sent, as pktgen keeps it.
+/// Parameters, as stored by pktgen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Params {
-    /// How many packets; without end if zero.
+    /// The number of packets; zero for no limit.
     pub count: u64,
-    /// The shortest packet in bytes, without the checksum of the wire; zero for one that just holds its headers.
+    /// The shortest packet in bytes, without the FCS; zero for a packet that just holds its headers.
     pub min_pkt_size: u64,
-    /// The longest.
+    /// The longest packet in bytes, without the FCS.
     pub max_pkt_size: u64,
-    /// Sizes that are mixed by weight, instead of one.
+    /// The weighted sizes of a mix, instead of a single size.
     pub imix_weights: Vec<SizeWeight>,
     /// Fragments of a packet's memory.
     pub frags: u64,
-    /// From the start of one packet to that of the next.
+    /// From the start of one packet to the start of the next.
     pub delay: Nanos,
-    /// How often a packet is sent again before another one is built.
+    /// How often a packet is sent again before the next one is built.
     pub clone_skb: u64,
     /// The device, with its tag.
     pub ifname: String,
-    /// Flows that are kept side by side.
+    /// The number of concurrent flows.
     pub flows: u64,
-    /// Packets of a flow before the next.
+    /// Consecutive packets of a flow.
     pub flowlen: u64,
     /// The first and the last queue of the device.
     pub queue_map: (u64, u64),
-    /// The priority that queueing disciplines look at.
+    /// The priority, for queueing disciplines.
     pub skb_priority: u64,
-    /// From where to where.
+    /// The source and destination addresses.
     pub addresses: PktgenAddresses,
-    /// The source's, which is the device's own unless set.
+    /// The source MAC address: that of the device, unless set.
     pub src_mac: MacAddress,
-    /// Whom frames are for.
+    /// The destination MAC address.
     pub dst_mac: MacAddress,
-    /// Source ports, from and to.
+    /// The range of source ports.
     pub udp_src: (u64, u64),
-    /// Destination ports, from and to.
+    /// The range of destination ports.
     pub udp_dst: (u64, u64),
-    /// How many source addresses of Ethernet are gone through.
+    /// The number of source MAC addresses in rotation.
     pub src_mac_count: u64,
-    /// How many destination addresses of Ethernet are gone through.
+    /// The number of destination MAC addresses in rotation.
     pub dst_mac_count: u64,
-    /// Labels, the outermost first.
+    /// MPLS labels, outermost first.
     pub mpls: Vec<u32>,
-    /// The tag next to the packet.
+    /// The inner tag.
     pub vlan: Option<VlanTag>,
     /// The outer of two tags.
     pub svlan: Option<VlanTag>,
-    /// The second byte of IPv4's header.
+    /// The TOS byte of IPv4.
     pub tos: u8,
-    /// The same of IPv6.
+    /// The traffic class of IPv6.
     pub traffic_class: u8,
-    /// Packets that are handed to the driver with one notice.
+    /// Packets that are handed to the driver with a single notification.
     pub burst: u64,
-    /// The memory node of packets; any, unless set.
+    /// The memory node of packets; any node, unless set.
     pub node: Option<u64>,
     /// Where packets enter the kernel's path.
     pub xmit_mode: XmitMode,
-    /// What else was switched on, in pktgen's words, `spi:NUMBER` among them.
+    /// Other flags that are on, in pktgen's words, including `spi:NUMBER`.
     pub flags: Vec<String>,
 }
 
-/// The first and the last address of a range, each if it is given.
+/// The first and the last address of a range, each optional.
 pub type Ipv4Range = (Option<Ipv4Addr>, Option<Ipv4Addr>);
 
-/// Addresses of the layer above Ethernet.
+/// IP addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PktgenAddresses {
-    /// Ranges of IPv4; the end of one is absent when it is a single address.
+    /// IPv4 ranges; the end of a range is `None` if it is a single address.
     V4 {
         /// The first and the last destination.
         dst: Ipv4Range,
-        /// The first and the last source; the device's own if absent.
+        /// The first and the last source; that of the device if `None`.
         src: Ipv4Range,
     },
-    /// Each one address, and the first and last of a range.
+    /// IPv6: a single address, and the first and the last of a range, for each direction.
     V6 {
-        /// Whom packets are from.
         src: [Ipv6Addr; 3],
-        /// Whom they are for.
         dst: [Ipv6Addr; 3],
     },
 }
 
-/// A tag of IEEE 802.1Q.
+/// An IEEE 802.1Q tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VlanTag {
-    /// The network.
+    /// The VLAN ID.
     pub id: u64,
     /// The priority, up to 7.
     pub priority: u64,
-    /// The bit between priority and network.
+    /// The bit between priority and VLAN ID.
     pub cfi: u64,
 }
 
-/// How far a run is, or was when it ended.
+/// The progress of a run, or its state at the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunStatus {
     /// Packets that the driver or the stack accepted.
     pub sent: u64,
-    /// Packets that it did not take, or dropped at once.
+    /// Packets that it refused or dropped at once.
     pub errors: u64,
-    /// How many packets of each mixed size were sent.
+    /// The number of sent packets of each size of a mix.
     pub imix_size_counts: Vec<SizeWeight>,
-    /// When the run began, on the monotonic clock, to the microsecond.
+    /// When the run started, on the monotonic clock, to the microsecond.
     pub started: Nanos,
     /// When it ended, or now.
     pub stopped: Nanos,
-    /// How long it waited for the next packet's time.
+    /// How long it waited between packets.
     pub idle: Nanos,
     /// The number of the next packet.
     pub seq_num: u64,
-    /// Offsets of the addresses of Ethernet: destination, source.
+    /// Offsets of the MAC addresses: destination, source.
     pub mac_offsets: (u64, u64),
     /// The next packet's addresses, source first, as pktgen prints them.
     pub addresses: (String, String),
@@ -143,20 +141,20 @@ pub struct RunStatus {
     pub ports: (u64, u64),
     /// The next packet's queue.
     pub queue_map: u64,
-    /// Flows that were begun.
+    /// The number of started flows.
     pub flows: u64,
 }
 
 /// The lines behind `Result:`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommandResult {
-    /// Nothing has happened yet.
+    /// There was no command yet.
     Idle,
-    /// The last command was taken; what pktgen said behind `OK: `.
+    /// The last command was accepted; the text behind `OK: `.
     Accepted(String),
     /// A run has ended.
     Finished(RunResult),
-    /// The last command was not taken; pktgen's words.
+    /// The last command was refused; pktgen's text.
     Refused(String),
 }
 
@@ -165,42 +163,40 @@ pub enum CommandResult {
 pub struct RunResult {
     /// From the first packet to the last, to the microsecond.
     pub took: Nanos,
-    /// The part of it that went into sending, in µs: below zero where the last wait ended behind the last packet.
+    /// The time spent sending, in µs. Negative if the last wait ended after the last packet.
     pub busy_us: i64,
-    /// The part of it that was spent waiting.
+    /// The time spent waiting.
     pub idle: Nanos,
     /// Packets that were accepted.
     pub sent: u64,
-    /// The length of the last, without the checksum of the wire.
+    /// The length of the last packet, without the FCS.
     pub size_bytes: u64,
-    /// Its fragments.
+    /// The fragments of the last packet.
     pub frags: u64,
     /// Packets per second.
     pub pps: u64,
-    /// Bits per second, without checksum, preamble and gap.
+    /// Bits per second, without FCS, preamble and gap.
     pub bps: u64,
-    /// Packets that were not taken.
+    /// Packets that were refused.
     pub errors: u64,
 }
 
-/// Text that is not a block of pktgen's.
+/// Why a text is not a status of pktgen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StatusError {
-    /// A value is absent.
+    /// A value is missing.
     #[error("pktgen's text has no `{0}`")]
     Missing(&'static str),
-    /// A value has another form.
+    /// A value has an unknown form.
     #[error("`{value}` is no value of pktgen's `{name}`")]
     Malformed {
-        /// The value's name.
         name: &'static str,
-        /// What stands there.
         value: String,
     },
 }
 
 impl RunResult {
-    /// What follows from counts and times, rounded as pktgen rounds.
+    /// Computes a result from counts and times, rounded as pktgen rounds.
     #[must_use]
     pub fn of(sent: u64, size_bytes: u64, (took, idle): (Nanos, Nanos), errors: u64) -> Self {
         let whole = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
@@ -211,7 +207,7 @@ impl RunResult {
     }
 }
 
-/// The words of one part, each name with what follows it.
+/// The fields of one part: each name with the words behind it.
 struct StatusFields<'a>(Vec<(&'a str, Vec<&'a str>)>);
 
 impl<'a> StatusFields<'a> {
@@ -220,7 +216,7 @@ impl<'a> StatusFields<'a> {
         for word in text.split_whitespace() {
             match word.strip_suffix(':').filter(|name| is_name(name)) {
                 Some(name) => fields.push((name, Vec::new())),
-                // The only name without a colon stands first, and only once.
+                // The only name without a colon comes first, and only once.
                 None if fields.is_empty() => fields.push((word, Vec::new())),
                 None => fields.last_mut().into_iter().for_each(|(_, values)| values.push(word)),
             }
@@ -236,7 +232,7 @@ impl<'a> StatusFields<'a> {
         self.find(name).ok_or(StatusError::Missing(name))
     }
 
-    /// The single value of a name, or nothing where none stands behind it.
+    /// The single value of a name; `None` if there is none.
     fn optional<T: FromStr>(&self, name: &'static str) -> Result<Option<T>, StatusError> {
         self.find(name).and_then(|values| values.first()).map(|value| parsed(name, value)).transpose()
     }
@@ -257,13 +253,13 @@ impl<'a> StatusFields<'a> {
         Ok((self.number(first)?, self.number(second)?))
     }
 
-    /// A time in microseconds, with its unit behind it.
+    /// A time in microseconds, with its unit.
     fn micros(&self, name: &'static str) -> Result<Nanos, StatusError> {
         let text: String = self.value(name)?;
         micros(name, text.strip_suffix("us").unwrap_or(&text))
     }
 
-    /// `0x28`, or nothing where it is zero.
+    /// `0x28`; zero if it is not shown.
     fn octet(&self, name: &'static str) -> Result<u8, StatusError> {
         let Some(text) = self.optional::<String>(name)? else { return Ok(0) };
         u8::from_str_radix(text.trim_start_matches("0x"), 16).map_err(|_| malformed(name, &text))
@@ -279,7 +275,7 @@ impl<'a> StatusFields<'a> {
         self.find("mpls").unwrap_or_default().iter().map(label).collect()
     }
 
-    /// A tag, whose priority and bit have the same names whichever tag it is.
+    /// A tag. The names of its priority and its bit are the same for both tags.
     fn tag(&self, name: &'static str) -> Result<Option<VlanTag>, StatusError> {
         let Some(at) = self.0.iter().position(|(field, _)| *field == name) else { return Ok(None) };
         let behind = StatusFields(self.0[at..].iter().take(3).cloned().collect());
@@ -298,7 +294,7 @@ impl<'a> StatusFields<'a> {
     }
 }
 
-/// Whether a word before a colon is a name: addresses end in colons too, and begin otherwise or have colons within.
+/// Whether a word before a colon is a name. Addresses also end in colons, but they start differently or contain colons.
 fn is_name(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_alphabetic()) && !word.contains(':')
 }
@@ -384,7 +380,7 @@ impl RunStatus {
 }
 
 impl CommandResult {
-    /// What stands behind `Result:`.
+    /// Parses the text behind `Result:`.
     #[must_use]
     pub fn read(text: &str) -> Self {
         if text == "Idle" {
@@ -411,7 +407,7 @@ fn finished(said: &str) -> Option<RunResult> {
     let time = |digits| micros("Result", digits).ok();
     Some(RunResult {
         took: time(took)?,
-        // The kernel prints it without a sign.
+        // The kernel prints it as an unsigned number.
         busy_us: busy.parse::<u64>().ok()?.cast_signed(),
         idle: time(idle)?,
         sent: sent.parse().ok()?,
@@ -427,7 +423,7 @@ const fn whole_micros(time: Nanos) -> u64 {
     time.0 / 1_000
 }
 
-/// A value, or nothing at all.
+/// The value, or an empty text.
 fn shown<T: fmt::Display>(value: Option<T>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }
@@ -465,7 +461,7 @@ impl fmt::Display for Params {
 }
 
 impl Params {
-    /// The lines that are there only when they say something.
+    /// The lines that are shown only if they have a value.
     fn write_rare(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.mpls.is_empty() {
             let labels: Vec<String> = self.mpls.iter().map(|label| format!("{label:08x}")).collect();
@@ -551,7 +547,7 @@ impl fmt::Display for RunResult {
 mod tests {
     use super::*;
 
-    /// As Linux 6.1 printed it after a run.
+    /// Printed by Linux 6.1 after a run.
     const RUN: &str = include_str!("../tests/roots/ran/veth0@0");
 
     #[test]

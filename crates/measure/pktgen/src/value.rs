@@ -1,20 +1,20 @@
-//! The words that several of pktgen's parameters are made of.
+//! Words used in the values of several pktgen parameters.
 
 use std::{fmt, str::FromStr};
 
-/// A size and how often it comes, as in `570,4`.
+/// A size and its weight, as in `570,4`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SizeWeight {
-    /// The length of a packet in bytes, without the checksum of the wire.
+    /// The length of a packet in bytes, without the FCS.
     pub size: u64,
-    /// Its weight among the others, or a number of packets.
+    /// Its relative weight, or a number of packets.
     pub weight: u64,
 }
 
 /// Where packets enter the kernel's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum XmitMode {
-    /// At the driver: past the queueing discipline.
+    /// At the driver, bypassing the queueing discipline.
     StartXmit,
     /// At the network stack, as if they had been received.
     NetifReceive,
@@ -22,7 +22,7 @@ pub enum XmitMode {
     QueueXmit,
 }
 
-/// Something that is either on or off.
+/// On or off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlagState {
     /// `flag NAME`.
@@ -31,7 +31,7 @@ pub enum FlagState {
     Off,
 }
 
-/// Text that is none of pktgen's words.
+/// A text that is not a keyword of pktgen.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{word}` is not {expected}")]
 pub struct WordError {
@@ -45,9 +45,9 @@ impl WordError {
     }
 }
 
-/// What `flag` takes, beside `FLOW_RND`, which is the opposite of `FLOW_SEQ`.
+/// The values of `flag`, apart from `FLOW_RND`, which is the opposite of `FLOW_SEQ`.
 ///
-/// The kernel's documentation has `NODE_ALLOC`, which the kernel does not know: it calls that flag `NODE`.
+/// The kernel's documentation mentions `NODE_ALLOC`, which the kernel does not know: it calls that flag `NODE`.
 pub const FLAGS: &[&str] = &[
     "IPV6",
     "IPSRC_RND",
@@ -71,11 +71,11 @@ pub const FLAGS: &[&str] = &[
 ];
 
 impl XmitMode {
-    /// The words of the parameter.
+    /// The keywords of the parameter.
     const WORDS: [(Self, &'static str); 3] =
         [(Self::StartXmit, "start_xmit"), (Self::NetifReceive, "netif_receive"), (Self::QueueXmit, "queue_xmit")];
 
-    /// The word in pktgen's block, which is not always the one that sets it, and absent for the default.
+    /// The keyword in pktgen's status. It can differ from the one that sets the mode, and is `None` for the default.
     pub(super) const fn shown(self) -> Option<&'static str> {
         match self {
             Self::StartXmit => None,
@@ -118,7 +118,7 @@ impl FromStr for SizeWeight {
     }
 }
 
-/// Each with a blank behind it, as pktgen prints lists.
+/// Adds a space behind each, as pktgen prints lists.
 pub(super) fn spaced(weights: &[SizeWeight]) -> String {
     weights.iter().fold(String::new(), |text, weight| text + &weight.to_string() + " ")
 }

@@ -1,6 +1,6 @@
-//! The line of a host without `CAP_NET_RAW` for TCP: connections of the kernel's own stand for probes that ask for one.
+//! The TCP transport of a host without `CAP_NET_RAW`: the kernel's own connections replace SYN probes.
 //!
-//! What a connect came to is written as the segment that it was, so that nothing beyond this file knows the difference.
+//! The outcome of a connect is translated into the segment that caused it, so no other file needs to know the difference.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -23,38 +23,38 @@ use super::{
     raw::allowed_destination,
 };
 
-/// The kernel sends its first segment again after a second (RFC 6298), which would be a probe that nobody ordered.
+/// The kernel retransmits its first segment after a second (RFC 6298). That would be a probe that nobody asked for.
 const CONNECT_TIMEOUT: Nanos = Nanos::from_millis(900);
-/// How many connections may be under way, well below the number of descriptors that a process is allowed by default.
+/// The most concurrent connections, well below the default limit of file descriptors per process.
 const ATTEMPTS_MAX: usize = 256;
 
-/// A connection that was asked for.
+/// A connection attempt.
 #[derive(Debug)]
 struct Attempt {
     socket: Socket,
     sent: Nanos,
-    /// The header of the probe that it stands for.
+    /// The header of the probe that it replaces.
     probe: TcpHeader,
 }
 
-/// Opens a connection for each probe, and closes it as soon as it is known what it came to.
+/// Opens a connection for each probe, and closes it as soon as its outcome is known.
 #[derive(Debug)]
 pub struct ConnectTransport {
     source: IpAddr,
     destination: IpAddr,
     to: Destination,
     epoll: Epoll,
-    /// By number, so that the first is the oldest.
+    /// By number, so the first one is the oldest.
     attempts: BTreeMap<u64, Attempt>,
     n_attempts: u64,
     replies: VecDeque<(Vec<u8>, Nanos)>,
 }
 
 impl ConnectTransport {
-    /// Connects from an own address to one host.
+    /// Connects from a local address to one host.
     ///
     /// # Errors
-    /// When no more descriptors are allowed.
+    /// If no more descriptors are allowed.
     pub fn open(source: IpAddr, destination: IpAddr, policy: &Policy) -> fathom_sys::Result<Self> {
         Ok(Self {
             to: allowed_destination(destination, policy)?,
@@ -67,7 +67,7 @@ impl ConnectTransport {
         })
     }
 
-    /// A socket that would send as the probe would, but from a port that the kernel chooses.
+    /// Creates a socket that sends like the probe, but from a port that the kernel chooses.
     fn socket(&self, hops: u8, traffic_class: u8) -> fathom_sys::Result<Socket> {
         let from = SocketAddr::new(self.source, 0);
         let socket = socket::stream_nonblocking(from)?;
@@ -83,12 +83,12 @@ impl ConnectTransport {
         }
         socket::set_bind_address_no_port(&socket)?;
         options.bind(&from.into()).map_err(named("bind"))?;
-        // A probe is no visitor: nothing must wait for its end on either side.
+        // A probe is not a real client: nothing may wait for its end on either side.
         socket::set_reset_on_close(&socket)?;
         Ok(socket)
     }
 
-    /// Writes what a connect came to as the segment that said so; other errors are no answers of the host.
+    /// Adds the segment that caused the outcome of a connect. Other errors are not answers of the host.
     fn push_reply(&mut self, attempt: &Attempt, outcome: fathom_sys::Result<()>, at: Nanos) {
         let is_open = match outcome {
             Ok(()) => true,
@@ -100,12 +100,12 @@ impl ConnectTransport {
         (answer.ack, answer.syn, answer.rst) = (true, is_open, !is_open);
         answer.acknowledgment_number = probe.sequence_number.wrapping_add(1);
         let segment = answer.to_bytes();
-        // How many hops the answer had left is known to the kernel alone.
+        // Only the kernel knows the TTL of the answer.
         let ip = ip_header(IpNumber::TCP, (self.destination, self.source), (segment.len(), None));
         self.replies.push_back(([&ip[..], &segment].concat(), at));
     }
 
-    /// Forgets those that no answer has come for, before the kernel asks again.
+    /// Drops unanswered attempts before the kernel retransmits.
     fn expire(&mut self, now: Nanos) {
         while let Some(oldest) =
             self.attempts.first_entry().filter(|oldest| now.since(oldest.get().sent) > CONNECT_TIMEOUT)
@@ -188,7 +188,7 @@ impl ProbeTransport for ConnectTransport {
     }
 
     fn n_dropped_replies(&self) -> Option<u64> {
-        // What the kernel has of a connection waits in it, not in a buffer.
+        // The outcome of a connection is kept in its socket, not in a buffer, so none can be dropped.
         Some(0)
     }
 }

@@ -1,4 +1,4 @@
-//! The course of a test made of probes: the algorithm behind a trait, the world behind another.
+//! Runs a probe test: the algorithm behind one trait, the network behind another.
 
 use fathom_model::units::Nanos;
 
@@ -7,120 +7,118 @@ use super::{
     template::{ProbeFields, ProbeTemplate},
 };
 
-/// What a course wants next.
+/// The next action of a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeStep {
     /// A probe is due.
     Send(ProbeFields),
-    /// Nothing before this time, unless something arrives.
+    /// There is nothing to do before this time unless something arrives.
     Wait(Nanos),
-    /// It has come to its end.
+    /// The test has ended.
     Done,
 }
 
-/// What happened to a probe.
+/// An event of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeEvent<'a> {
-    /// The kernel took it.
+    /// The kernel accepted it.
     Sent(ProbeFields),
-    /// It is longer than the own device or route takes.
+    /// It is longer than the local device or route allows.
     TooLong(ProbeFields),
-    /// The own host had no way for it, which may be what the course is there to see.
+    /// This host had no route for it. A test may want to see exactly this.
     NoRoute(ProbeFields),
-    /// A device was handed it: the kernel's own time, later than that of [`ProbeEvent::Sent`].
+    /// It was handed to a device. The time is the kernel's own, and later than that of [`ProbeEvent::Sent`].
     Transmitted {
-        /// Which.
+        /// The tag of the probe.
         tag: u16,
     },
-    /// Something came back: what it is, and the whole packet.
+    /// A packet came back: its parsed form, and the whole packet.
     Reply(&'a Reply, &'a [u8]),
 }
 
-/// A test made of probes, as a state machine.
+/// A probe test as a state machine.
 pub trait ProbeDriver {
-    /// What is to be done now.
+    /// Returns the next action.
     fn step(&mut self, now: Nanos) -> ProbeStep;
 
-    /// Takes note of what happened at a time.
+    /// Records an event and its time.
     fn on_event(&mut self, event: &ProbeEvent<'_>, at: Nanos);
 }
 
-/// What the outside took of a probe, or why not.
+/// The outcome of sending a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendOutcome {
-    /// It is under way since this time.
+    /// It was sent at this time.
     Sent(Nanos),
-    /// It is too long for the own device or route.
+    /// It is too long for the local device or route.
     TooLong,
     /// There is no room for it now.
     WouldBlock,
-    /// There was no way from the own host at this time: no route, or a device that is down.
+    /// This host had no way to send it at this time: no route, or a device that is down.
     NoRoute(Nanos),
 }
 
-/// A packet that passed.
+/// A captured packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CapturedPacket {
-    /// One of this host's, handed to a device.
+    /// A packet of this host, handed to a device.
     Outgoing(usize, Nanos),
-    /// One for this host.
+    /// A packet for this host.
     Incoming(usize, Nanos),
 }
 
-/// Where probes leave and answers arrive, with its clock.
+/// Sends probes and receives answers, and has the clock for both.
 pub trait ProbeTransport {
-    /// Why it fails.
     type Error;
 
-    /// The time.
+    /// Returns the time.
     fn now(&self) -> Nanos;
 
-    /// Hands over a packet.
+    /// Sends a packet.
     ///
     /// # Errors
-    /// When nothing can be sent any more.
+    /// If nothing can be sent anymore.
     fn send(&mut self, packet: &[u8]) -> Result<SendOutcome, Self::Error>;
 
-    /// Takes the next packet that passed, if there is one; the number is its length in the room.
+    /// Takes the next captured packet, if there is one. The number in it is its length in `room`.
     ///
     /// # Errors
-    /// When nothing can be received any more.
+    /// If nothing can be received anymore.
     fn receive(&mut self, room: &mut [u8]) -> Result<Option<CapturedPacket>, Self::Error>;
 
-    /// Waits until something passed, or a time has come.
+    /// Waits until a packet was captured, or until a given time.
     ///
     /// # Errors
-    /// When it cannot wait.
+    /// If it cannot wait.
     fn wait(&mut self, until: Nanos) -> Result<(), Self::Error>;
 
-    /// Answers that found no room here, where that is known: they are not lost by the network.
+    /// Returns the number of answers dropped for lack of room here, if known. The network has not lost them.
     fn n_dropped_replies(&self) -> Option<u64>;
 }
 
-/// Room for the longest packet of IP.
+/// Room for the longest IP packet.
 const ROOM: usize = 65_536;
-/// How long to wait at most before looking whether somebody wants the end.
+/// The longest wait between two checks for a stop.
 const POLL_INTERVAL: Nanos = Nanos::from_millis(20);
-/// How many probes go out in a row before answers are read: reading finds nothing most of the time.
+/// The most probes in a row before answers are read: most reads find nothing.
 const BURST: u32 = 8;
-/// How many packets are read in a row before the course is asked again.
+/// The most packets read in a row before the driver is asked again.
 const READ_BURST: u32 = 64;
 
-/// What stands between a course and the world.
+/// Runs a driver on a transport.
 pub struct ProbeRunner<'a, L: ProbeTransport + ?Sized> {
-    /// How probes are written and answers read.
+    /// Writes probes and parses answers.
     pub template: &'a ProbeTemplate,
-    /// Where they go.
     pub transport: &'a mut L,
-    /// Whether the end is wanted.
+    /// Returns whether to stop.
     pub is_stopped: &'a dyn Fn() -> bool,
 }
 
 impl<L: ProbeTransport + ?Sized> ProbeRunner<'_, L> {
-    /// Goes through a course to its end; returns whether it was cut short.
+    /// Runs a driver to its end; returns whether it was stopped early.
     ///
     /// # Errors
-    /// When the line fails.
+    /// If the transport fails.
     pub fn run(&mut self, course: &mut dyn ProbeDriver) -> Result<bool, L::Error> {
         let (mut room, mut packet) = (vec![0; ROOM], Vec::new());
         let mut n_in_a_row = 0;
@@ -148,7 +146,7 @@ impl<L: ProbeTransport + ?Sized> ProbeRunner<'_, L> {
                         SendOutcome::NoRoute(at) => course.on_event(&ProbeEvent::NoRoute(order), at),
                         SendOutcome::WouldBlock => {
                             n_in_a_row = 0;
-                            // A full queue empties within a few packets' time.
+                            // A full queue drains within the time of a few packets.
                             self.transport.wait(now + Nanos::from_micros(100))?;
                         }
                     }

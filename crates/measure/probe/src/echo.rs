@@ -1,6 +1,8 @@
-//! The line of a host without `CAP_NET_RAW`: echo requests alone, through a socket of which the kernel writes the headers.
+//! The ICMP transport of a host without `CAP_NET_RAW`: echo requests only, through a socket for which the kernel writes the
+//! headers.
 //!
-//! What arrives is given the IP header that it had, as far as the kernel tells it, so that nothing beyond this file knows the difference.
+//! Arriving packets get back the IP header that they had, as far as the kernel reports it, so no other file needs to know the
+//! difference.
 
 use std::net::IpAddr;
 
@@ -22,12 +24,12 @@ use super::{
     reply::HOPS_UNKNOWN,
 };
 
-/// What a socket may have without privilege by default (`net.core.rmem_default`).
+/// The default limit of a socket without privileges (`net.core.rmem_default`).
 const BUFFER: Bytes = Bytes(212_992);
-/// The header of an ICMP error, before what it quotes.
+/// The header of an ICMP error, in front of the quoted packet.
 const ERROR_HEADER: usize = 8;
 
-/// Sends and hears echo requests and what comes back for them.
+/// Sends echo requests, and receives the replies and errors.
 #[derive(Debug)]
 pub struct EchoTransport {
     socket: EchoSocket,
@@ -38,16 +40,16 @@ pub struct EchoTransport {
 }
 
 impl EchoTransport {
-    /// Opens one from an own address to one host.
+    /// Opens a transport from a local address to one host.
     ///
     /// # Errors
-    /// `EACCES` when no group of the process is in `net.ipv4.ping_group_range`.
+    /// `EACCES` if no group of the process is in `net.ipv4.ping_group_range`.
     pub fn open(source: IpAddr, destination: IpAddr, policy: &Policy) -> fathom_sys::Result<Self> {
         let to = allowed_destination(destination, policy)?;
         Ok(Self { socket: EchoSocket::open(source, BUFFER)?, source, destination, to, epoch: KernelClockOffset::now() })
     }
 
-    /// The identifier that requests get, whatever is written into them.
+    /// Returns the identifier of all requests, which overrides the one in the packet.
     ///
     /// # Errors
     /// `getsockname`, in practice never.
@@ -67,7 +69,8 @@ impl EchoTransport {
         arrival.at.map_or_else(clock::now, |at| self.epoch.monotonic(at))
     }
 
-    /// An ICMP error as it was on the wire: around what the kernel keeps of the request stand two IP headers and that of the error.
+    /// Rebuilds an ICMP error as it was on the wire: two IP headers and the ICMP header around the part of the request that the
+    /// kernel keeps.
     fn icmp_error(&self, room: &mut [u8]) -> fathom_sys::Result<Option<CapturedPacket>> {
         let ip = self.header_length();
         let quoted = 2 * ip + ERROR_HEADER;
@@ -75,7 +78,7 @@ impl EchoTransport {
         let arrival = complaint.arrival;
         let whole = quoted + arrival.length;
         let outer = ip_header(self.protocol(), (arrival.from, self.source), (whole - ip, arrival.hops_left));
-        // The kernel does not keep how many hops were left to the request, and nobody asks.
+        // The kernel does not keep the TTL of the request, and nothing uses it.
         let inner = ip_header(self.protocol(), (self.source, self.destination), (arrival.length, None));
         let number = complaint.number.to_be_bytes();
         let error = [&[complaint.kind, complaint.code, 0, 0][..], &number].concat();
@@ -84,7 +87,7 @@ impl EchoTransport {
     }
 }
 
-/// The IP header of a message of some length between two hosts, with the hops that were left to it as far as they are known.
+/// Returns the IP header of a message between two hosts, with the TTL if it is known.
 pub(super) fn ip_header(
     protocol: IpNumber,
     (from, to): (IpAddr, IpAddr),

@@ -1,4 +1,4 @@
-//! A line on which packets that are too long for it leave in fragments.
+//! A transport that sends too long packets in fragments.
 
 use fathom_model::units::Nanos;
 
@@ -16,13 +16,13 @@ pub struct FragmentingTransport<L> {
 }
 
 impl<L> FragmentingTransport<L> {
-    /// Fragments carry at most so much beside the IP header, and a multiple of eight bytes.
+    /// Fragments carry at most `payload_max` bytes behind the IP header, in a multiple of eight bytes.
     pub fn new(line: L, payload_max: u16) -> Self {
         Self { transport: line, payload_max, fragment: Vec::new() }
     }
 }
 
-/// How long a full queue is waited for between two fragments of a packet: in that time it takes a thousand.
+/// The wait for a full queue between two fragments of a packet. A queue accepts a thousand packets in that time.
 const QUEUE_PAUSE: Nanos = Nanos::from_micros(100);
 const QUEUE_PAUSES: u32 = 1_000;
 

@@ -1,29 +1,29 @@
-//! IPv4 packets in pieces (RFC 791 section 3.2), and what routers wrote into the option that records a route (section 3.1).
+//! IPv4 fragmentation (RFC 791 section 3.2), and the addresses in a record-route option (section 3.1).
 
 use std::net::Ipv4Addr;
 
 use etherparse::Ipv4Header;
 
-/// The bits of the field of flags and offset.
+/// Bits of the field of flags and offset.
 const MORE: u16 = 0x2000;
 const OFFSET: u16 = 0x1fff;
-/// Offsets count in such units.
+/// The unit of fragment offsets.
 const UNIT: u16 = 8;
-/// The number of the option that records a route.
+/// The number of the record-route option.
 pub(super) const RECORD_ROUTE: u8 = 7;
 
-/// The fragments of one packet, one after the other.
+/// Iterates over the fragments of one packet.
 #[derive(Debug)]
 pub(super) struct Fragments<'a> {
     header: &'a [u8],
     payload: &'a [u8],
-    /// How much each takes of the payload.
+    /// The payload bytes per fragment.
     step: usize,
     at: usize,
 }
 
 impl<'a> Fragments<'a> {
-    /// Nothing for what is no IPv4 packet.
+    /// Returns `None` if the packet is not IPv4.
     pub(super) fn of(packet: &'a [u8], payload_max: u16) -> Option<Self> {
         let first = packet.first().filter(|first| *first >> 4 == 4)?;
         let (header, payload) = packet.split_at_checked(usize::from(first & 0xf) * 4)?;
@@ -33,13 +33,13 @@ impl<'a> Fragments<'a> {
         Some(Self { header, payload, step: if is_short { payload.len().max(1) } else { step }, at: 0 })
     }
 
-    /// Writes the next one over what was there; returns whether there was one.
+    /// Overwrites `packet` with the next fragment; returns whether there was one.
     pub(super) fn write_next(&mut self, packet: &mut Vec<u8>) -> bool {
         if self.at > 0 && self.at >= self.payload.len() {
             return false;
         }
         let end = (self.at + self.step).min(self.payload.len());
-        // Options that are not to be copied stand in the first fragment only: none of ours is.
+        // Options without the copied flag belong in the first fragment only. None of ours has that flag.
         let header = if self.at == 0 { self.header } else { &self.header[..Ipv4Header::MIN_LEN] };
         packet.clear();
         packet.extend_from_slice(header);
@@ -65,19 +65,19 @@ impl<'a> Fragments<'a> {
 fn checksum(header: &[u8]) -> u16 {
     let words = header.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
     let sum: u32 = words.sum();
-    // Thirty words carry less than one more carry.
+    // Thirty words carry so little that adding their carries produces at most one more.
     let folded = (sum & 0xffff) + (sum >> 16);
     let folded = (folded & 0xffff) + (folded >> 16);
     !u16::try_from(folded).expect("both carries were added")
 }
 
-/// Whether a packet is a fragment that does not begin with the header of what it carries.
+/// Whether a packet is a fragment other than the first, so its payload does not start with a header.
 pub(super) fn is_later_fragment(packet: &[u8]) -> bool {
     let field = packet.get(6..).and_then(<[u8]>::first_chunk).map(|field| u16::from_be_bytes(*field));
     packet.first().is_some_and(|first| first >> 4 == 4) && field.is_some_and(|field| field & OFFSET > 0)
 }
 
-/// The addresses in a packet's option that records a route, in the order of the way; nothing where it has no such option.
+/// Returns the addresses in the record-route option of a packet, in path order; `None` without such an option.
 #[must_use]
 pub fn recorded_route(packet: &[u8]) -> Option<Vec<Ipv4Addr>> {
     const NO_OPERATION: u8 = 1;
@@ -91,7 +91,7 @@ pub fn recorded_route(packet: &[u8]) -> Option<Vec<Ipv4Addr>> {
                 let length = usize::from(*options.get(1)?).max(2);
                 let option = options.get(..length)?;
                 if kind == RECORD_ROUTE {
-                    // The pointer counts from one, at the kind, and stands behind the last address that was written.
+                    // The pointer counts from one, at the option's kind, and points behind the last recorded address.
                     let written = option.get(3..usize::from(*option.get(2)?).checked_sub(1)?)?;
                     let address = |bytes: &[u8]| bytes.first_chunk::<4>().map(|bytes| Ipv4Addr::from(*bytes));
                     return Some(written.chunks_exact(4).filter_map(address).collect());

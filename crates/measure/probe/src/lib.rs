@@ -1,7 +1,8 @@
-//! Single packets and what comes back for them: round trips, loss, path MTU, routes, ports.
+//! Single packets and the answers to them: round trips, loss, path MTU, routes, ports.
 //!
-//! [`ProbeTemplate`] writes probes and reads replies, a [`ProbeDriver`] decides what is asked next, a [`ProbeTransport`] is the world; [`ProbeRunner`] puts
-//! them together. Courses know neither socket nor clock, so they are tested in virtual time. Nothing here knows of plans or output.
+//! A [`ProbeTemplate`] writes probes and parses replies, a [`ProbeDriver`] decides what to send next, a [`ProbeTransport`] is the
+//! network, and a [`ProbeRunner`] combines them. Drivers know neither sockets nor clocks, so they are tested in virtual time. The
+//! code outside `kinds` knows no plans and no output.
 
 mod connect;
 mod driver;

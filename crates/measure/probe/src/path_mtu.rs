@@ -1,7 +1,7 @@
-//! The longest packet that comes through, and where longer ones vanish without a word.
+//! Finds the longest packet that gets through, and where longer ones vanish silently.
 //!
-//! Several lengths are tried at once, each several times: what routers say (RFC 1191, RFC 8201) is tried first and never believed
-//! untried, and where they say nothing the search goes on without them (RFC 4821).
+//! Several lengths are tried at once, each several times. The MTUs that routers report (RFC 1191, RFC 8201) are tried first and
+//! always verified. If routers report nothing, the search continues without them (RFC 4821).
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -13,41 +13,41 @@ use super::{
     template::ProbeFields,
 };
 
-/// Between which lengths is looked, and how patiently.
+/// The range of lengths, and the patience of the search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathMtuOptions {
-    /// A length that must come through for there to be an answer at all.
+    /// A length that must get through for a result.
     pub floor: u16,
-    /// The longest packet of the own device.
+    /// The longest packet of the local device.
     pub ceiling: u16,
-    /// How often a length is tried before it is taken for lost.
+    /// How often a length is tried before it counts as lost.
     pub tries: u8,
     /// How long an answer may take.
     pub timeout: Nanos,
-    /// From one probe to the next.
+    /// The gap between two probes.
     pub gap: Nanos,
-    /// What answers.
+    /// Whether the target limits its answers.
     pub reply_limit: ReplyLimit,
 }
 
 /// How freely the target answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ReplyLimit {
-    /// Every probe: several lengths are tried at the same time.
+    /// It answers every probe. Several lengths are tried at the same time.
     #[default]
     Free,
-    /// By error messages, which hosts limit: one length at a time.
+    /// It answers with ICMP errors, which hosts limit. Lengths are tried one at a time.
     RateLimited,
 }
 
-/// What is known at the end.
+/// The result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathMtuResult {
-    /// The longest packet that was answered; nothing when none was.
+    /// The longest packet that was answered; `None` if none was.
     pub mtu: Option<u16>,
-    /// Who said that packets are too big, and what fits; the smallest where one said several.
+    /// The routers that reported too long packets, with the MTU in their messages; the smallest if a router reported several.
     pub reported: BTreeMap<IpAddr, u32>,
-    /// The shortest packet that vanished although nobody had said that it would.
+    /// The shortest packet that vanished although no router had reported its length as too long.
     pub black_hole_from: Option<u16>,
 }
 
@@ -59,34 +59,34 @@ struct LengthTrial {
     is_reported: bool,
 }
 
-/// How many lengths are tried at the same time: 1,500 bytes are found in four rounds.
+/// The number of lengths tried at the same time. This finds 1,500 bytes in four rounds.
 const LENGTHS: u16 = 8;
 
-/// The search for a path MTU.
+/// A search for the path MTU.
 #[derive(Debug)]
 pub struct PathMtuSearch {
     options: PathMtuOptions,
     trials: Vec<LengthTrial>,
-    /// Where the trials of this round begin.
+    /// The index of the first trial of this round.
     round: usize,
-    /// Lengths that are still to be sent in this round.
+    /// Lengths still to be sent in this round.
     queue: Vec<u16>,
     good: Option<u16>,
-    /// The shortest length above the good ones that did not come through.
+    /// The shortest length above the good ones that did not get through.
     bad: u32,
     reported: BTreeMap<IpAddr, u32>,
     too_long_here: Option<u16>,
     next_send: Nanos,
-    /// Whether what vanishes is sent once more, beside short packets that show whether the target still answers at all.
+    /// Whether lost lengths are sent once more, together with short packets that show whether the target still answers.
     is_confirming: bool,
-    /// The trials before are no sign that a length is lost: one that was lost there came through later.
+    /// Trials before this index do not count as losses, because a length lost there got through later.
     confirmed_from: usize,
-    /// Whether it did not.
+    /// Whether the target has stopped answering.
     has_fallen_silent: bool,
 }
 
 impl PathMtuSearch {
-    /// Nothing is sent yet.
+    /// Starts a search without any trial.
     #[must_use]
     pub fn new(range: PathMtuOptions) -> Self {
         let mut queue = vec![range.floor; range.tries.into()];
@@ -107,7 +107,7 @@ impl PathMtuSearch {
         }
     }
 
-    /// What is known so far; nothing of a target that answers only now and then.
+    /// Returns the result so far. A target that answers only intermittently has no MTU.
     #[must_use]
     pub fn result(&self) -> PathMtuResult {
         if self.has_fallen_silent {
@@ -129,7 +129,7 @@ impl PathMtuSearch {
         trial.is_answered || trial.is_reported || now.since(trial.sent) > self.options.timeout
     }
 
-    /// What a round has shown.
+    /// Evaluates a round.
     fn finish_round(&mut self) {
         let round = &self.trials[self.round..];
         self.has_fallen_silent = self.is_confirming && !round.iter().any(|trial| trial.is_answered);
@@ -147,7 +147,7 @@ impl PathMtuSearch {
         self.bad = failed.into_iter().chain(here).min().map_or(beyond, u32::from);
     }
 
-    /// The lengths of the next round; none when everything is known.
+    /// Returns the lengths of the next round; empty if the search is complete.
     fn next_lengths(&self) -> Vec<u16> {
         let Some(good) = self.good else { return Vec::new() };
         let between = self.bad - u32::from(good) - 1;
@@ -156,7 +156,7 @@ impl PathMtuSearch {
         }
         let told = self.reported.values().filter_map(|mtu| u16::try_from(*mtu).ok());
         let within = |length: &u16| *length > good && u32::from(*length) < self.bad;
-        // What somebody said, and the next longer one, decide it in one round if it is true.
+        // A reported MTU and the next longer length. If the report is true, they settle the search in one round.
         let mut lengths: Vec<u16> = told.flat_map(|mtu| [mtu, mtu.saturating_add(1)]).filter(within).collect();
         if lengths.is_empty() {
             let n = match self.options.reply_limit {
@@ -179,7 +179,7 @@ impl ProbeDriver for PathMtuSearch {
     fn step(&mut self, now: Nanos) -> ProbeStep {
         if self.queue.is_empty() {
             let open = self.trials[self.round..].iter().filter(|trial| !self.is_decided(trial, now));
-            // Of several tries one answer is enough.
+            // One answer is enough for several tries of a length.
             let is_known = |trial: &&LengthTrial| {
                 self.trials[self.round..].iter().any(|other| other.length == trial.length && other.is_answered)
             };
@@ -200,7 +200,7 @@ impl ProbeDriver for PathMtuSearch {
         let round = &self.trials[self.round..];
         self.queue.retain(|length| !round.iter().any(|trial| trial.length == *length && trial.is_answered));
         let Some(length) = self.queue.first().copied() else {
-            // Nothing new was to be sent, or all of it was answered before its turn came.
+            // Nothing new was to be sent, or all of it was already answered.
             return if self.round == self.trials.len() { ProbeStep::Done } else { self.step(now) };
         };
         if now < self.next_send {

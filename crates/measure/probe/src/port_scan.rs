@@ -1,4 +1,4 @@
-//! Which of the listed ports answer, and how.
+//! Scans a list of ports.
 
 use std::{collections::VecDeque, net::IpAddr};
 
@@ -10,55 +10,52 @@ use super::{
     template::{ProbeFields, TAGS},
 };
 
-/// How ports are asked.
+/// The parameters of a scan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScanOptions {
-    /// Which.
     pub ports: Vec<u16>,
-    /// How often one is asked that does not answer.
+    /// How often a port without an answer is probed.
     pub tries: u8,
     /// How long an answer may take.
     pub timeout: Nanos,
-    /// From one probe to the next.
+    /// The gap between two probes.
     pub gap: Nanos,
 }
 
-/// What a port is.
+/// The state of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PortStatus {
-    /// Somebody listens.
+    /// A process listens.
     Open,
-    /// The host says that nobody listens.
+    /// The host reports that no process listens.
     Closed,
-    /// Something on the way says that it does not pass.
+    /// A device on the path reports that it does not forward the probe.
     Prohibited(IpAddr, IcmpErrorKind),
-    /// A reset for a probe that asks for no connection: the host is there, and says no more.
+    /// A reset for a probe that does not open a connection: the host is up, and the port may be open or closed.
     Unfiltered,
-    /// Nothing came back.
+    /// No answer.
     Silent,
 }
 
-/// One port with what is known of it.
+/// The result of one port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScannedPort {
-    /// Its number.
     pub number: u16,
-    /// What it is.
     pub state: PortStatus,
-    /// How long the answer took.
+    /// The round trip of the answer.
     pub rtt: Option<Nanos>,
-    /// The reply itself, but for the IP addresses.
+    /// The reply, without its IP addresses.
     pub reply: Option<Reply>,
 }
 
-/// A scan on its way.
+/// A scan in progress.
 #[derive(Debug)]
 pub struct PortScan {
     options: ScanOptions,
     ports: Vec<ScannedPort>,
-    /// Which ports are to be asked in this pass.
+    /// Indices of the ports still to be probed in this pass.
     queue: VecDeque<usize>,
-    /// Which port the last probe with each tag asked, and when.
+    /// The index of the port that the last probe with each tag went to, and when.
     probes: Vec<Option<(usize, Nanos)>>,
     n_sent: u64,
     n_passes: u8,
@@ -67,7 +64,7 @@ pub struct PortScan {
 }
 
 impl PortScan {
-    /// Nothing is sent yet.
+    /// Starts a scan without any probe.
     #[must_use]
     pub fn new(scan: ScanOptions) -> Self {
         let blank = |number: &u16| ScannedPort { number: *number, state: PortStatus::Silent, rtt: None, reply: None };
@@ -83,19 +80,19 @@ impl PortScan {
         }
     }
 
-    /// The ports in the order in which they were listed.
+    /// Returns the ports in the order of the list.
     #[must_use]
     pub fn ports(&self) -> &[ScannedPort] {
         &self.ports
     }
 
-    /// How many probes were sent.
+    /// Returns the number of sent probes.
     #[must_use]
     pub fn n_sent(&self) -> u64 {
         self.n_sent
     }
 
-    /// Takes note of what happened; a port of which something is known now for the first time.
+    /// Records an event; returns a port whose state has just become known.
     pub fn on_event_with_port(&mut self, event: &ProbeEvent<'_>, at: Nanos) -> Option<ScannedPort> {
         match event {
             ProbeEvent::Sent(order) | ProbeEvent::NoRoute(order) => {
@@ -106,7 +103,7 @@ impl PortScan {
                 self.next_send = at + self.options.gap;
                 None
             }
-            // Probes of a scan are as short as they can be.
+            // Probes of a scan have the minimum length.
             ProbeEvent::TooLong(_) => {
                 self.queue.pop_front();
                 None
@@ -127,7 +124,7 @@ impl PortScan {
         let state = match reply.content {
             ReplyContent::Tcp(seen) if seen.source_port != port.number => return None,
             ReplyContent::Tcp(seen) if seen.flags.has(TcpFlags::SYN.with(TcpFlags::ACK)) => PortStatus::Open,
-            // A reset without an acknowledgment answers an acknowledgment, whether somebody listens or not.
+            // A reset without an acknowledgment number answers an ACK, whether or not a process listens.
             ReplyContent::Tcp(seen) if seen.flags.has(TcpFlags::RST) && !seen.flags.has(TcpFlags::ACK) => {
                 PortStatus::Unfiltered
             }

@@ -1,4 +1,4 @@
-//! The line of a host with `CAP_NET_RAW`: packets as they are, and the kernel's own time for each.
+//! The transport of a host with `CAP_NET_RAW`: raw packets, with the kernel's own time for each.
 
 use std::{
     io,
@@ -18,10 +18,10 @@ use fathom_sys::{
 
 use super::driver::{CapturedPacket, ProbeTransport, SendOutcome};
 
-/// Room for the answers of some milliseconds of a flood.
+/// Room for the answers of several milliseconds of a flood.
 const BUFFER: Bytes = Bytes(8 << 20);
 
-/// Sends through a raw socket and hears through a packet socket.
+/// Sends through a raw socket and receives through a packet socket.
 #[derive(Debug)]
 pub struct RawTransport {
     sender: Sender,
@@ -31,10 +31,10 @@ pub struct RawTransport {
 }
 
 impl RawTransport {
-    /// Opens both for one destination.
+    /// Opens both sockets for one destination.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_NET_RAW`; the policy does not allow it.
+    /// `EPERM` without `CAP_NET_RAW`, or if the policy does not allow the destination.
     pub fn open(destination: IpAddr, broadcast: Broadcast, policy: &Policy) -> fathom_sys::Result<Self> {
         let to = allowed_destination(destination, policy)?;
         let sender = Sender::open(destination, broadcast)?;
@@ -45,7 +45,7 @@ impl RawTransport {
     /// Sends through one device only.
     ///
     /// # Errors
-    /// `ENODEV` when there is none of this name.
+    /// `ENODEV` if there is no device of this name.
     pub fn bind_device(&self, name: &str) -> fathom_sys::Result<()> {
         self.sender.bind_device(name)
     }
@@ -59,7 +59,7 @@ impl ProbeTransport for RawTransport {
     }
 
     fn send(&mut self, packet: &[u8]) -> fathom_sys::Result<SendOutcome> {
-        // Taken before the call, because the answer may be there when it returns.
+        // Read before the call, because the answer may have arrived when it returns.
         let at = clock::now();
         Ok(match self.sender.send(packet, &self.to)? {
             raw_ip::RawSendResult::Taken => SendOutcome::Sent(at),
@@ -92,40 +92,39 @@ impl ProbeTransport for RawTransport {
     }
 }
 
-/// The host that packets are sent to, if that is allowed.
+/// Returns the destination of packets, if the policy allows it.
 pub(super) fn allowed_destination(destination: IpAddr, policy: &Policy) -> fathom_sys::Result<Destination> {
     policy.permit(SocketAddr::new(destination, 0)).map_err(|refused| fathom_sys::Error::new("sendto", refused))
 }
 
-/// The own address from which the kernel would send to another; nothing is sent for it.
+/// Returns the local address from which the kernel would send to another. Sends no packet.
 ///
 /// # Errors
-/// When there is no route.
+/// If there is no route.
 pub fn source_address_for(destination: IpAddr) -> io::Result<IpAddr> {
     let any: IpAddr = if destination.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0))?;
-    // Any port does: a datagram socket that connects only looks the route up.
+    // Any port works: connecting a datagram socket only looks up the route.
     socket.connect((destination, 9))?;
     Ok(socket.local_addr()?.ip())
 }
 
-/// The device that has an own address.
+/// The device with a local address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnDevice {
-    /// Its name.
     pub name: String,
-    /// The longest packet that it takes.
+    /// Its MTU.
     pub mtu: u16,
 }
 
 impl OwnDevice {
-    /// Looks it up.
+    /// Finds the device with this address.
     ///
     /// # Errors
-    /// When the kernel does not tell its links.
+    /// If the kernel does not list its links.
     pub fn of(address: IpAddr) -> fathom_sys::Result<Option<Self>> {
         let mut netlink = Netlink::open()?;
-        // The loopback device has more addresses than it is given.
+        // The loopback device answers on more addresses than those assigned to it.
         let is_it = |candidate: IpAddr| {
             candidate == address
                 || address.is_loopback() && candidate.is_loopback() && candidate.is_ipv4() == address.is_ipv4()

@@ -1,97 +1,92 @@
-//! What came back for a probe, as it was read off the wire.
+//! A parsed reply to a probe.
 
 use std::{fmt, net::IpAddr};
 
-/// Flags of a TCP header, as the byte that holds them (RFC 9293 section 3.1).
+/// TCP flags, as the byte in the header (RFC 9293 section 3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TcpFlags(pub u8);
 
 impl TcpFlags {
     /// No more data from the sender.
     pub const FIN: Self = Self(0x01);
-    /// Synchronise sequence numbers.
+    /// Synchronize sequence numbers.
     pub const SYN: Self = Self(0x02);
     /// Reset the connection.
     pub const RST: Self = Self(0x04);
-    /// Hand the data on.
+    /// Push the data to the application.
     pub const PSH: Self = Self(0x08);
-    /// The acknowledgment number counts.
+    /// The acknowledgment number is valid.
     pub const ACK: Self = Self(0x10);
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: Self = Self(0x20);
 
-    /// Whether all flags of another are among these.
+    /// Whether all flags of another set are set here.
     #[must_use]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// These and those of another.
+    /// The union of two sets of flags.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
 
-/// What a header says where the kernel has kept its hops to itself: a packet with none left is gone (RFC 791 section 3.2).
+/// The TTL in a header if the kernel does not report it: a packet with a TTL of 0 never arrives (RFC 791 section 3.2).
 pub(super) const HOPS_UNKNOWN: u8 = 0;
 
-/// What stood in the IP header of a reply.
+/// Fields of the IP header of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplyIpHeader {
-    /// How many more routers it could have passed, where that is known.
+    /// The remaining TTL, if known.
     pub hops_left: Option<u8>,
-    /// The byte of differentiated services and congestion notification.
+    /// The byte with DSCP and ECN.
     pub traffic_class: u8,
-    /// The identification; IPv6 has none.
+    /// The identification; `None` for IPv6.
     pub identification: Option<u16>,
-    /// Whether routers may not cut it; in IPv6 they never may.
+    /// Whether routers may not fragment it; always true for IPv6.
     pub dont_fragment: bool,
     /// The length of the whole packet.
     pub length: u16,
 }
 
-/// What stood in the TCP header of a reply.
+/// Fields of the TCP header of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplyTcpHeader {
     /// The port that answers.
     pub source_port: u16,
-    /// The flags.
     pub flags: TcpFlags,
-    /// The sequence number.
     pub sequence: u32,
-    /// The acknowledgment number.
     pub acknowledgment: u32,
     /// The window, unscaled.
     pub window: u16,
-    /// The checksum.
     pub checksum: u16,
-    /// The urgent pointer.
     pub urgent: u16,
-    /// The sender's clock, where the option came along (RFC 7323).
+    /// The sender's clock, if the timestamp option is present (RFC 7323).
     pub timestamp: Option<u32>,
 }
 
-/// Why a router or a host did not pass a probe on, by ICMP (RFC 792, RFC 1812, RFC 4443).
+/// Why a router or a host did not forward or accept a probe, by ICMP (RFC 792, RFC 1812, RFC 4443).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IcmpErrorKind {
-    /// The probe had passed as many routers as it was allowed to.
+    /// The hop limit was exceeded.
     HopsExceeded,
-    /// Fragments of the probe did not all arrive in time.
+    /// Not all fragments of the probe arrived in time.
     ReassemblyTimeExceeded,
-    /// The next link takes at most that many bytes; zero where the router does not say.
+    /// The MTU of the next link; zero if the router does not report it.
     TooBig(u32),
-    /// Nobody listens on the port.
+    /// No process listens on the port.
     PortUnreachable,
-    /// The host does not speak the protocol.
+    /// The host does not support the protocol.
     ProtocolUnreachable,
-    /// There is no way to the network.
+    /// There is no route to the network.
     NetworkUnreachable,
-    /// There is no way to the host.
+    /// There is no route to the host.
     HostUnreachable,
     /// A filter forbids it.
     Prohibited,
-    /// Anything else, by type and code.
+    /// Any other error, by type and code.
     Other(u8, u8),
 }
 
@@ -115,22 +110,21 @@ impl fmt::Display for IcmpErrorKind {
 /// An ICMP error about a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IcmpError {
-    /// What it complains of.
+    /// The meaning of the error.
     pub error_kind: IcmpErrorKind,
     /// The type in the ICMP header.
     pub kind: u8,
     /// The code in the ICMP header.
     pub code: u8,
-    /// The port that the quoted probe came from.
+    /// The source port of the quoted probe.
     pub source_port: Option<u16>,
 }
 
-/// What a reply is.
+/// The kind of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyContent {
-    /// A TCP segment.
     Tcp(ReplyTcpHeader),
-    /// A datagram.
+    /// A UDP datagram.
     Udp {
         /// The port that answers.
         source_port: u16,
@@ -139,7 +133,7 @@ pub enum ReplyContent {
     Icmp {
         /// The sequence number, which is that of the probe.
         sequence: u16,
-        /// Originate, receive and transmit time in milliseconds since midnight UT, of a timestamp reply.
+        /// The originate, receive and transmit time of a timestamp reply, in milliseconds since midnight UT.
         timestamps: Option<[u32; 3]>,
     },
     /// A packet of the protocol that was probed.
@@ -148,23 +142,21 @@ pub enum ReplyContent {
     Error(IcmpError),
 }
 
-/// One packet that came back.
+/// A packet that came back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reply {
-    /// Who sent it.
+    /// The sender.
     pub from: IpAddr,
-    /// Its IP header.
     pub ip: ReplyIpHeader,
-    /// What it is.
     pub content: ReplyContent,
-    /// The tag of the probe that it is about; nothing where nothing in it tells.
+    /// The tag of the probe that it answers; `None` if the reply does not contain it.
     pub tag: Option<u16>,
-    /// Whether it proves that the probe came to the host that it was for.
+    /// Whether it proves that the probe reached its destination.
     pub is_from_target: bool,
 }
 
 impl Reply {
-    /// What it complains of, if it is an ICMP error.
+    /// Returns the meaning of an ICMP error; `None` for other replies.
     #[must_use]
     pub fn icmp_error_kind(&self) -> Option<IcmpErrorKind> {
         match self.content {

@@ -1,6 +1,7 @@
-//! The routers on the way, by probes that may pass that many of them and no more.
+//! Traces the routers on a path, with probes of increasing hop limits.
 //!
-//! All probes are of one flow, so that they all take the same way. Several hops are asked at the same time, each several times.
+//! All probes belong to one flow, so that they all take the same path. Several hops are probed at the same time, each several
+//! times.
 
 use std::net::IpAddr;
 
@@ -12,33 +13,33 @@ use super::{
     template::ProbeFields,
 };
 
-/// How a route is looked for.
+/// The parameters of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RouteOptions {
-    /// The most routers that are asked.
+    /// The most hops.
     pub hops_max: u8,
-    /// How often each is asked.
+    /// The number of queries per hop.
     pub queries: u8,
     /// How long an answer may take.
     pub timeout: Nanos,
-    /// From one probe to the next: routers limit how often they complain.
+    /// The gap between two probes: routers limit their ICMP errors.
     pub gap: Nanos,
-    /// From one question to a router to the next.
+    /// The pause between two passes over the hops.
     pub pause: Nanos,
 }
 
-/// What one hop said.
+/// The result of one hop.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hop {
-    /// Who answered: several when the way is not one.
+    /// The addresses that answered; several if there are several paths.
     pub addresses: Vec<IpAddr>,
-    /// How often it was asked.
+    /// The number of queries.
     pub n_sent: u32,
-    /// The round trips of its answers, in the order in which they came.
+    /// The round trips of its answers, in order of arrival.
     pub rtts: Vec<Nanos>,
-    /// Why it passed nothing on, unless the probe had simply come to its last hop.
+    /// The ICMP error that it returned, unless that was an exceeded hop limit.
     pub icmp_error: Option<IcmpErrorKind>,
-    /// Whether this is the host that was looked for.
+    /// Whether this is the destination.
     pub is_target: bool,
 }
 
@@ -49,27 +50,27 @@ struct Query {
     is_answered: bool,
 }
 
-/// How many hops are asked before the first of them has answered.
+/// How many hops are probed before the first of them has answered.
 const AHEAD: u8 = 6;
-/// After that many silent hops in a row nothing more is expected.
+/// The number of silent hops in a row after which the trace gives up.
 const SILENT_MAX: u8 = 8;
 
-/// A route on its way to be found.
+/// A trace in progress.
 #[derive(Debug)]
 pub struct RouteTrace {
     options: RouteOptions,
     hops: Vec<Hop>,
     queries: Vec<Query>,
-    /// The number of hops to be asked, as far as it is known.
+    /// The number of hops to probe, as far as it is known.
     limit: u8,
-    /// Which question, counted from 0, the hops are asked now.
+    /// The current pass over the hops, from 0.
     pass: u8,
     next_hop: u8,
     next_send: Nanos,
 }
 
 impl RouteTrace {
-    /// Nothing is sent yet.
+    /// Starts a trace without any query.
     #[must_use]
     pub fn new(search: RouteOptions) -> Self {
         Self {
@@ -83,14 +84,14 @@ impl RouteTrace {
         }
     }
 
-    /// The hops, nearest first, as far as any of them or the target answered.
+    /// Returns the hops, nearest first, up to the last one that is known.
     #[must_use]
     pub fn hops(&self) -> &[Hop] {
         let known = usize::from(self.limit).min(self.hops.len());
         &self.hops[..known]
     }
 
-    /// How many routers are between, and whether the target answered.
+    /// Returns the distance to the target in hops; `None` if it did not answer.
     #[must_use]
     pub fn reached(&self) -> Option<u8> {
         let at = self.hops().iter().position(|hop| hop.is_target)?;
@@ -101,19 +102,19 @@ impl RouteTrace {
         query.is_answered || now.since(query.sent) > self.options.timeout
     }
 
-    /// When the first of the probes that are not decided will be; nothing when all are.
+    /// Returns when the first open query times out; `None` if there is none.
     fn next_timeout(&self, now: Nanos) -> Option<Nanos> {
         let open = self.queries.iter().filter(|query| !self.is_decided(query, now));
         open.map(|query| query.sent + self.options.timeout + Nanos(1)).min()
     }
 
-    /// The nearest hop that may still answer its first question; those before it have, or will not.
+    /// Returns the nearest hop with an open query. All hops before it have answered or timed out.
     fn frontier(&self, now: Nanos) -> u8 {
         let open = self.queries.iter().find(|query| !self.is_decided(query, now));
         open.map_or(self.next_hop, |query| query.hop)
     }
 
-    /// The farthest hop that answered.
+    /// Returns the farthest hop that answered.
     fn last_answered(&self) -> u8 {
         let heard = self.hops.iter().rposition(|hop| !hop.addresses.is_empty());
         heard.map_or(0, |at| u8::try_from(at + 1).unwrap_or(u8::MAX))
@@ -155,7 +156,7 @@ impl ProbeDriver for RouteTrace {
         let all_decided = self.next_timeout(now).is_none();
         let overdue = self.next_timeout(now).unwrap_or(now);
         if self.next_hop > self.limit {
-            // The first answers say how far the others have to go.
+            // The answers of the first pass determine how many hops the later passes need.
             if self.pass == 0 && !all_decided {
                 return ProbeStep::Wait(overdue);
             }
@@ -183,7 +184,7 @@ impl ProbeDriver for RouteTrace {
                 self.next_hop += 1;
                 self.next_send = at + self.options.gap;
             }
-            // A packet that does not fit into the own device goes nowhere.
+            // A packet that is too long for the local device goes nowhere.
             ProbeEvent::TooLong(_) => self.limit = self.limit.min(self.next_hop - 1),
             ProbeEvent::Transmitted { tag } => {
                 if let Some(query) = self.queries.get_mut(usize::from(*tag)).filter(|query| !query.is_answered) {

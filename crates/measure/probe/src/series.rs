@@ -1,4 +1,4 @@
-//! Probes at an interval, or flat out: round trips, loss, and when there was no answer.
+//! Probes at an interval, or flat out: round trips, loss and outages.
 
 use std::collections::BTreeMap;
 
@@ -10,20 +10,20 @@ use super::{
     tracker::{ProbeOutcome, ProbeTracker},
 };
 
-/// When probes are sent.
+/// The timing of probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Schedule {
-    /// From one to the next; zero is flat out.
+    /// The interval between probes; zero for flat out.
     pub interval: Nanos,
-    /// How many; without it they go on until the end.
+    /// The number of probes; `None` to send until the end.
     pub count: Option<u64>,
-    /// When the last is sent at the latest.
+    /// The latest time for the last probe.
     pub end: Nanos,
     /// How long an answer may take before it is late.
     pub timeout: Nanos,
 }
 
-/// Probes one after the other.
+/// A series of probes.
 #[derive(Debug)]
 pub struct ProbeSeries {
     schedule: Schedule,
@@ -34,11 +34,11 @@ pub struct ProbeSeries {
     icmp_errors: BTreeMap<String, u64>,
 }
 
-/// The most different complaints that are told apart: routers may be many.
+/// The most distinct ICMP errors that are counted separately: there may be many routers.
 const ICMP_ERRORS_MAX: usize = 64;
 
 impl ProbeSeries {
-    /// Nothing is sent yet; that many silent probes in a row are an outage.
+    /// Starts a series. `outage_probes` silent probes in a row are an outage.
     #[must_use]
     pub fn new(schedule: Schedule, outage_probes: u64) -> Self {
         Self {
@@ -51,30 +51,30 @@ impl ProbeSeries {
         }
     }
 
-    /// What became of the probes.
+    /// Returns the state of the probes.
     #[must_use]
     pub fn tracker(&self) -> &ProbeTracker {
         &self.tracker
     }
 
-    /// Decides about everything that is overdue, when the course was cut short.
+    /// Settles all overdue probes, if the test was stopped early.
     pub fn finish(&mut self, now: Nanos) {
         self.tracker.expire(now);
     }
 
-    /// Probes that were longer than the own device takes.
+    /// Returns the number of probes that were too long for the local device.
     #[must_use]
     pub fn n_too_long(&self) -> u64 {
         self.n_too_long
     }
 
-    /// What was complained of, by whom, and how often.
+    /// Returns the ICMP errors, by sender and meaning, with their counts.
     #[must_use]
     pub fn icmp_errors(&self) -> &BTreeMap<String, u64> {
         &self.icmp_errors
     }
 
-    /// Takes note of what happened, and says what a reply amounts to.
+    /// Records an event; returns the outcome if it was a reply.
     pub fn on_event_with_outcome(&mut self, event: &ProbeEvent<'_>, at: Nanos) -> Option<ProbeOutcome> {
         match event {
             ProbeEvent::Sent(_) => {
@@ -82,7 +82,7 @@ impl ProbeSeries {
                 self.advance(at);
                 None
             }
-            // An outage that begins at the own host is one.
+            // An outage at this host also counts.
             ProbeEvent::NoRoute(_) => {
                 let tag = self.tracker.next_tag();
                 self.tracker.record_sent(at);
@@ -117,7 +117,7 @@ impl ProbeSeries {
         }
     }
 
-    /// The next one is due an interval after this one was; what was missed while the machine was busy is not made up for.
+    /// The next probe is due one interval after this one was. Probes missed while the machine was busy are skipped.
     fn advance(&mut self, at: Nanos) {
         self.last_sent = at;
         let due = self.next_due.unwrap_or(at) + self.schedule.interval;
@@ -142,7 +142,7 @@ impl ProbeDriver for ProbeSeries {
                 ProbeStep::Wait(due)
             };
         }
-        // What is overdue already may still come as late as the last one may.
+        // Overdue probes may be answered until the last one times out.
         let counts = self.tracker.counts();
         let end = self.last_sent + self.schedule.timeout + Nanos(1);
         let is_complete = counts.n_lost() == counts.n_refused;

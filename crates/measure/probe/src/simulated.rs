@@ -1,4 +1,4 @@
-//! A network in virtual time: routers in a row with a host behind them, which read and write real packets.
+//! A network in virtual time: a chain of routers with a host behind them, which parse and write real packets.
 
 use std::{
     collections::BTreeMap,
@@ -28,25 +28,25 @@ const UDP: u8 = 17;
 struct Router {
     /// The last byte of its address.
     name: u8,
-    /// What the link behind it takes.
+    /// The MTU of the link behind it.
     mtu: usize,
-    /// Whether it says when it passes something not on.
+    /// Whether it sends ICMP errors for packets that it does not forward.
     speaks: bool,
 }
 
 const ROUTER: Router = Router { name: 1, mtu: 1500, speaks: true };
 
-/// A network as a course sees it.
+/// A network as a driver sees it.
 struct SimulatedNetwork {
     now: Nanos,
     routers: Vec<Router>,
     is_v6: bool,
-    /// The time from hop to hop.
+    /// The delay of each hop.
     hop_delay: Nanos,
-    /// Ports on which somebody listens, and those before which a filter stands.
+    /// Open ports, and ports behind a filter.
     open: Vec<u16>,
     filtered: Vec<u16>,
-    /// Numbers of probes that vanish, are answered later, or are answered twice.
+    /// The numbers of probes that are lost, answered late, or answered twice.
     lost: Vec<u64>,
     late: BTreeMap<u64, Nanos>,
     twice: Vec<u64>,
@@ -96,7 +96,7 @@ impl SimulatedNetwork {
         }
     }
 
-    /// An IP packet back to where probes come from.
+    /// An IP packet back to the source of the probes.
     fn packet(&self, from: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
         let octets = |last| match address(self.is_v6, last) {
             IpAddr::V4(address) => address.octets().to_vec(),
@@ -120,14 +120,14 @@ impl SimulatedNetwork {
         [&header[..], payload].concat()
     }
 
-    /// An ICMP error about a packet, with as much of it as the version of IP wants.
+    /// An ICMP error about a packet. It quotes as much of the packet as the IP version requires.
     fn error(&self, from: u8, (kind, code, number): (u8, u8, u32), about: &[u8]) -> Vec<u8> {
         let quoted = if self.is_v6 { about.len().min(1200) } else { about.len().min(28) };
         let message = [&[kind, code, 0, 0][..], &number.to_be_bytes(), &about[..quoted]].concat();
         self.packet(from, if self.is_v6 { 58 } else { 1 }, &message)
     }
 
-    /// What comes back for a packet, and after how many hops.
+    /// Returns the reply to a packet, and after how many hops it was sent.
     fn fate(&self, packet: &[u8]) -> Option<(u64, Vec<u8>)> {
         let hops = usize::from(packet[if self.is_v6 { 7 } else { 8 }]);
         for (nth, router) in (1..).zip(&self.routers) {
@@ -150,7 +150,7 @@ impl SimulatedNetwork {
         Some((u64::try_from(self.routers.len() + 1).unwrap(), answer))
     }
 
-    /// What the host itself says.
+    /// Returns the reply of the host itself.
     fn answer(&self, packet: &[u8]) -> Option<Vec<u8>> {
         let (protocol, segment) = if self.is_v6 { (packet[6], &packet[40..]) } else { (packet[9], &packet[20..]) };
         let port = u16::from_be_bytes([segment[2], segment[3]]);
@@ -163,7 +163,7 @@ impl SimulatedNetwork {
                 answer[12] = 5 << 4;
                 let reset = TcpFlags::RST.with(TcpFlags::ACK);
                 answer[13] = if flags.has(TcpFlags::ACK) {
-                    // RFC 9293 section 3.10.7.1: the sequence number of a reset is the acknowledgment that it answers.
+                    // RFC 9293 section 3.10.7.1: the sequence number of a reset is the acknowledgment number that it answers.
                     answer[4..8].copy_from_slice(&segment[8..12]);
                     TcpFlags::RST.0
                 } else {
@@ -336,7 +336,7 @@ fn a_router_that_refuses_is_named_and_its_probes_are_not_answered() {
     assert_eq!((counts.n_answered, counts.n_refused, counts.n_lost()), (0, 3, 3));
     let told: Vec<_> = series.icmp_errors().iter().map(|(text, n)| (text.as_str(), *n)).collect();
     assert_eq!(told, [("packet too big, MTU 20, says 192.0.2.1", 3)]);
-    // What was refused is not waited for.
+    // Refused probes are not waited for.
     assert!(network.now < MS(1100), "{}", network.now);
 }
 
@@ -393,7 +393,7 @@ fn a_black_hole_is_named_with_the_length_from_which_packets_vanish() {
         assert_eq!((found.mtu, found.black_hole_from), (Some(mtu), Some(mtu + 1)));
         assert!(network.now < MS(5_000), "{}", network.now);
     }
-    // Behind a link that is told of, another swallows.
+    // Behind a reported link, a second one drops silently.
     let routers = [Router { mtu: 1400, ..ROUTER }, Router { name: 2, mtu: 1300, speaks: false }];
     let found = SimulatedNetwork::of(&routers).path_mtu();
     assert_eq!((found.mtu, found.black_hole_from, found.reported.len()), (Some(1300), Some(1301), 1));
@@ -421,7 +421,7 @@ fn a_target_that_limits_its_answers_is_asked_at_its_pace_and_its_silence_is_no_b
     assert_eq!((found.mtu, found.black_hole_from, n_seen), (Some(1500), None, 2), "two answers are enough");
     let (found, _) = limited(Vec::new(), 1400);
     assert_eq!((found.mtu, found.black_hole_from), (Some(1400), Some(1401)));
-    // It answers six times and then no more.
+    // It answers six probes and then no more.
     let (found, _) = limited((6..1000).collect(), 1400);
     assert_eq!((found.mtu, found.black_hole_from), (None, None));
 }
@@ -438,7 +438,7 @@ fn a_path_as_wide_as_the_device_takes_one_round_and_an_unreachable_host_has_none
 #[test]
 fn a_burst_of_loss_does_not_make_a_path_narrower() {
     for mtu in [1400, 1500] {
-        // The first four probes, of the floor and the ceiling, are two of each length.
+        // The first four probes are two of the floor and two of the ceiling.
         for burst in [2..4, 4..12, 8..20, 12..40] {
             let lost = burst.clone().collect();
             let mut network =
@@ -470,7 +470,7 @@ fn ports_are_open_closed_silent_or_forbidden() {
     for (ask, flow) in [(ProbeKind::SYN, FlowRule::Constant), (ProbeKind::Udp, FlowRule::PerProbe)] {
         let mut network =
             SimulatedNetwork { open: vec![22, 80], filtered: vec![81, 443], ..SimulatedNetwork::of(&[ROUTER]) };
-        // The first probe is lost, and the port is asked again.
+        // The first probe is lost, and the port is probed again.
         network.lost = vec![0];
         let mut course = scan(&[22, 23, 80, 81, 443]);
         let conversation = network.conversation(ask, flow);
@@ -505,7 +505,7 @@ fn packets_that_are_not_about_our_probes_are_not_ours() {
     assert!(ours.read(&answer).is_none() && ours.own_tag(&packet).is_none());
     let about_theirs = network.error(1, (11, 0, 0), &packet);
     assert!(other.read(&about_theirs).is_some() && ours.read(&about_theirs).is_none());
-    // Whatever is cut off or damaged is read as far as it goes, and never beyond.
+    // Truncated or damaged packets are parsed as far as possible, and never beyond their end.
     for end in 0..answer.len() {
         let _ = other.read(&answer[..end]);
     }

@@ -1,20 +1,20 @@
-//! Addresses that probes pretend to come from.
+//! Spoofed source addresses of probes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fathom_statistics::splitmix;
 
-/// Half of a number that follows from two others and looks like chance.
+/// The upper half of a pseudorandom number from a seed and an index.
 pub(crate) fn pseudo_random(seed: u64, number: u64) -> u32 {
     u32::try_from(splitmix(seed, number) >> 32).expect("32 bits are left")
 }
 
-/// An address of one host of the version of another, by chance that follows from a seed.
+/// Returns a pseudorandom unicast address of the same IP version as the destination.
 ///
-/// Hosts drop what says it is from a loopback, from no host or from a group, so none of these is among them.
+/// Hosts drop packets from loopback, unspecified and multicast addresses, so none of these is returned.
 ///
 /// # Panics
-/// Never: most addresses are those of hosts.
+/// Never: most addresses are unicast.
 #[must_use]
 pub fn random_source(seed: u64, destination: IpAddr) -> IpAddr {
     let words = (0..).map(|nth| pseudo_random(splitmix(seed, 0), nth));

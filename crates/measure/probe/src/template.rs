@@ -1,9 +1,9 @@
-//! How probes are written and how what comes back for them is read.
+//! Writes probes and parses the replies to them.
 //!
-//! It knows no socket and no clock. A probe carries a tag of 15 bits where its protocol returns it: in the source port or the
-//! sequence number (TCP), the source port or the checksum (UDP), the sequence number (ICMP). What routers hash to choose a path
-//! stays the same for all probes of a constant flow, also the checksum of ICMP (Augustin et al., "Avoiding traceroute anomalies
-//! with Paris traceroute", 2006).
+//! It knows no socket and no clock. A probe carries a 15-bit tag in a field that its protocol returns: the source port or the
+//! sequence number (TCP), the source port or the checksum (UDP), the sequence number (ICMP). The fields that routers hash to
+//! choose a path are the same for all probes of a constant flow, including the ICMP checksum (Augustin et al., "Avoiding
+//! traceroute anomalies with Paris traceroute", 2006).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,7 +17,7 @@ use super::reply::{
     HOPS_UNKNOWN, IcmpError, IcmpErrorKind, Reply, ReplyContent, ReplyIpHeader, ReplyTcpHeader, TcpFlags,
 };
 
-/// How many tags there are: answers to probes further apart cannot be told from each other.
+/// The number of tags. Answers to probes that are further apart are ambiguous.
 pub const TAGS: u16 = 1 << 15;
 
 const ICMP: u8 = 1;
@@ -27,27 +27,26 @@ const ICMP_V6: u8 = 58;
 
 const ECHO: u8 = 8;
 const ECHO_V6: u8 = 128;
-/// ICMP timestamp (RFC 792), which IPv6 has not.
+/// ICMP timestamp (RFC 792); does not exist in ICMPv6.
 pub const TIMESTAMP: u8 = 13;
 
-/// Fields of the TCP header of probes.
+/// TCP header fields of probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TcpProbe {
-    /// The flags.
     pub flags: TcpFlags,
     /// The window, unscaled.
     pub window: u16,
-    /// A sequence number for all probes; otherwise it tells them apart.
+    /// A sequence number for all probes; `None` if it carries the tag.
     pub sequence: Option<u32>,
-    /// An acknowledgment number for all probes; otherwise it tells them apart.
+    /// An acknowledgment number for all probes; `None` if it carries the tag.
     pub acknowledgment: Option<u32>,
-    /// The option for the maximum segment size.
+    /// The maximum segment size option.
     pub mss: Option<u16>,
-    /// The option for timestamps (RFC 7323), with this value.
+    /// The timestamp option (RFC 7323), with this value.
     pub timestamp: Option<u32>,
 }
 
-/// What a probe asks with.
+/// The protocol of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeKind {
     /// A TCP segment.
@@ -56,23 +55,21 @@ pub enum ProbeKind {
     Udp,
     /// An ICMP message with an identifier and a sequence number.
     Icmp {
-        /// Its type.
         kind: u8,
-        /// Its code.
         code: u8,
     },
     /// A packet of any protocol, without a header of its own.
     Raw {
-        /// The number of the protocol.
+        /// The protocol number.
         protocol: u8,
     },
 }
 
 impl ProbeKind {
-    /// A TCP segment that asks for a connection.
+    /// A TCP segment that opens a connection.
     pub const SYN: Self = Self::Tcp(TcpProbe {
         flags: TcpFlags::SYN,
-        // As small as hping3's: nobody is going to send anything.
+        // As small as hping3's: no data will follow.
         window: 512,
         sequence: None,
         acknowledgment: None,
@@ -80,7 +77,7 @@ impl ProbeKind {
         timestamp: None,
     });
 
-    /// An echo request of the version of an address.
+    /// An echo request of the same IP version as the destination.
     #[must_use]
     pub const fn echo(destination: IpAddr) -> Self {
         Self::Icmp { kind: if destination.is_ipv4() { ECHO } else { ECHO_V6 }, code: 0 }
@@ -110,29 +107,29 @@ impl ProbeKind {
     }
 }
 
-/// Fields of the IP header of probes.
+/// IP header fields of probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpFields {
-    /// How many routers they may pass, unless an order says otherwise.
+    /// The hop limit, unless [`ProbeFields`] overrides it.
     pub hops: u8,
-    /// The byte of differentiated services and congestion notification.
+    /// The byte with DSCP and ECN.
     pub traffic_class: u8,
-    /// An identification for all probes; otherwise each has its own. IPv6 has none.
+    /// An identification for all probes; `None` if each has its own. IPv6 has none.
     pub identification: Option<u16>,
-    /// Forbids routers to cut them; in IPv6 they never may.
+    /// Sets DF. Routers never fragment IPv6 packets.
     pub dont_fragment: bool,
-    /// Says that more fragments follow, whether they do or not; IPv4 alone.
+    /// Sets MF, even if no more fragments follow. IPv4 only.
     pub more_fragments: bool,
-    /// Where they say that they belong in a packet, in bytes, of which eights count; IPv4 alone.
+    /// The fragment offset in bytes, rounded down to a multiple of eight. IPv4 only.
     pub fragment_offset: u16,
-    /// Asks the hosts on the way to write down their addresses; IPv4 alone.
+    /// Adds a record-route option. IPv4 only.
     pub record_route: bool,
 }
 
 impl IpFields {
-    /// The option with room for nine addresses and the end of all options behind it: forty bytes, as many as there may be.
+    /// The record-route option with room for nine addresses, and the end of the option list behind it: forty bytes, the maximum.
     fn options(self) -> Ipv4Options {
-        /// The pointer to where the first address goes, counted from one.
+        /// The pointer to the slot of the first address, counted from one.
         const FIRST: u8 = 4;
         let mut bytes = [0; 40];
         bytes[..3].copy_from_slice(&[RECORD_ROUTE, 39, FIRST]);
@@ -141,7 +138,7 @@ impl IpFields {
 }
 
 impl Default for IpFields {
-    /// What Linux sends with.
+    /// The defaults of Linux.
     fn default() -> Self {
         Self {
             hops: 64,
@@ -155,23 +152,23 @@ impl Default for IpFields {
     }
 }
 
-/// Whether probes share what routers choose a path by.
+/// Whether probes share the fields that routers choose a path by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlowRule {
     /// All probes belong to one flow.
     Constant,
-    /// All come from one port, and nothing else is made alike: payloads stay as they are given.
+    /// All have the same source port. The payloads are not adjusted.
     SamePort,
-    /// Each comes from a port of its own, as a new client would.
+    /// Each has its own source port, like a new client.
     PerProbe,
 }
 
-/// What stands in the checksum field of TCP and UDP.
+/// The checksum of TCP and UDP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChecksumMode {
-    /// What belongs there.
+    /// The correct checksum.
     Valid,
-    /// Something else, so that whoever checks it drops the probe.
+    /// A wrong checksum, so that receivers which check it drop the probe.
     Invalid,
 }
 
@@ -179,7 +176,7 @@ impl ChecksumMode {
     fn of(self, right: u16) -> u16 {
         match self {
             Self::Valid => right,
-            // Zero would mean that there is none (RFC 768).
+            // Zero would mean that there is no checksum (RFC 768).
             Self::Invalid => right.checked_add(1).unwrap_or(1),
         }
     }
@@ -188,51 +185,46 @@ impl ChecksumMode {
 /// The ports of probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProbePorts {
-    /// The port that is asked, unless an order says otherwise.
+    /// The destination port, unless [`ProbeFields`] overrides it.
     pub destination: u16,
-    /// The port that the first probe comes from.
+    /// The source port of the first probe.
     pub source: u16,
 }
 
-/// What is peculiar to one probe.
+/// The fields of a single probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProbeFields {
-    /// Its tag, below [`TAGS`].
+    /// The tag, below [`TAGS`].
     pub tag: u16,
-    /// How many routers it may pass.
+    /// The hop limit.
     pub hops: Option<u8>,
     /// The length of the whole packet.
     pub length: Option<u16>,
-    /// The port that is asked.
+    /// The destination port.
     pub port: Option<u16>,
     /// For an ICMP timestamp: the time of day in UT, in milliseconds.
     pub originate: Option<u32>,
-    /// Where it says it is from.
+    /// The source address.
     pub source: Option<IpAddr>,
-    /// Which of the payloads it carries, beginning again after the last.
+    /// The index of its payload, modulo their number.
     pub payload: usize,
 }
 
-/// Everything that the probes to one host have in common.
+/// The common fields of all probes to one host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeTemplate {
-    /// Where they say they are from.
+    /// The source address.
     pub source: IpAddr,
-    /// Where they go; of the same version.
+    /// The destination address, of the same IP version.
     pub destination: IpAddr,
-    /// What they ask with.
     pub kind: ProbeKind,
-    /// Their IP header.
     pub ip: IpFields,
-    /// Their ports.
     pub ports: ProbePorts,
-    /// Whether they are one flow.
     pub flow: FlowRule,
-    /// What makes them ours: identifiers and the first sequence number follow from it.
+    /// The secret that marks our probes. Identifiers and the first sequence number are derived from it.
     pub secret: u32,
-    /// What they carry, in turns; nothing where there is none.
+    /// The payloads, used in turn; empty for none.
     pub payloads: Vec<Vec<u8>>,
-    /// Whether the checksums of TCP and UDP are right.
     pub checksum: ChecksumMode,
 }
 
@@ -248,7 +240,7 @@ impl ProbeTemplate {
         self.kind.header_length() + ip
     }
 
-    /// The word that keeps a checksum as it should be has to lie somewhere.
+    /// The payload needs room for the word that keeps the checksum constant.
     fn payload_min(&self) -> u16 {
         match (self.flow, self.kind) {
             (FlowRule::Constant, ProbeKind::Udp | ProbeKind::Icmp { .. }) => 2,
@@ -256,12 +248,12 @@ impl ProbeTemplate {
         }
     }
 
-    /// Uses an identifier of ICMP messages that somebody else has chosen.
+    /// Sets the ICMP identifier to one that the kernel has chosen.
     pub fn set_identifier(&mut self, identifier: u16) {
         self.secret = self.secret >> 16 << 16 | u32::from(identifier);
     }
 
-    /// The identifier of ICMP messages.
+    /// The ICMP identifier.
     fn identifier(&self) -> u16 {
         low_half(self.secret)
     }
@@ -273,7 +265,7 @@ impl ProbeTemplate {
         }
     }
 
-    /// Writes a probe over what was there.
+    /// Overwrites `packet` with a probe.
     pub fn write(&self, order: ProbeFields, packet: &mut Vec<u8>) {
         let given = self.payloads.get(order.payload % self.payloads.len().max(1)).map_or(&[][..], Vec::as_slice);
         let least = self.payload_min().max(u16::try_from(given.len()).unwrap_or(u16::MAX));
@@ -336,7 +328,7 @@ impl ProbeTemplate {
         }
     }
 
-    /// The identification, which the kernel would choose itself where it is zero.
+    /// The identification. It must not be zero, because the kernel would replace that.
     fn identification(&self, tag: u16) -> u16 {
         self.ip.identification.unwrap_or(TAGS | tag)
     }
@@ -397,7 +389,7 @@ impl ProbeTemplate {
         };
         if self.flow == FlowRule::Constant {
             payload[..2].fill(0);
-            // The word that makes the checksum the tag: zero would mean none, so tags are written from one on.
+            // The word that turns the checksum into the tag. Tags are encoded from one, because zero would mean no checksum.
             let word = ones_complement_add(!(order.tag + 1), sum(&header, payload));
             payload[..2].copy_from_slice(&word.to_be_bytes());
         }
@@ -406,7 +398,7 @@ impl ProbeTemplate {
     }
 
     fn icmp(&self, (kind, code): (u8, u8), order: ProbeFields, payload: &mut Vec<u8>) -> Vec<u8> {
-        // Originate, receive and transmit time follow; the first is that of whoever asks.
+        // Originate, receive and transmit time follow; the first is that of the requester.
         if kind == TIMESTAMP && self.destination.is_ipv4() {
             payload.resize(payload.len().max(12), 0);
             payload[..4].copy_from_slice(&order.originate.unwrap_or(0).to_be_bytes());
@@ -430,14 +422,14 @@ impl ProbeTemplate {
         self.secret & 0x7fff_0000
     }
 
-    /// The tag of a probe of this conversation, from the packet itself: how the kernel's copy of it is recognised.
+    /// Returns the tag of one of our own probes, to recognize the kernel's copy of it.
     #[must_use]
     pub fn own_tag(&self, packet: &[u8]) -> Option<u16> {
         let (ip, _) = LaxIpSlice::from_slice(packet).ok()?;
         self.tag_of(&ip)
     }
 
-    /// The tag in a probe, or in as much of it as an ICMP error quotes.
+    /// Returns the tag in a probe, or in the part of it that an ICMP error quotes.
     fn tag_of(&self, ip: &LaxIpSlice<'_>) -> Option<u16> {
         if (ip.source_addr(), ip.destination_addr()) != (self.source, self.destination) {
             return None;
@@ -446,7 +438,7 @@ impl ProbeTemplate {
         if ip.payload_ip_number().0 != self.kind.protocol(is_ipv4) {
             return None;
         }
-        // Only the first fragment of a packet begins with its header, unless our own say that they lie elsewhere.
+        // Only the first fragment of a packet starts with its header, unless our probes set another offset themselves.
         let offset = ip.ipv4().map_or(0, |ip| ip.header().fragments_offset().value());
         if offset != self.ip.fragment_offset / 8 {
             return None;
@@ -457,7 +449,7 @@ impl ProbeTemplate {
             (ProbeKind::Tcp(ask), FlowRule::PerProbe) => {
                 let tag = word(0)?.wrapping_sub(self.ports.source);
                 let sequence = u32::from_be_bytes(*bytes.get(4..)?.first_chunk()?);
-                // Others may talk to the same host from a port in our range.
+                // Other programs may talk to the same host from a port in our range.
                 if ask.sequence.is_none() && self.tag_of_sequence(sequence) != tag {
                     return None;
                 }
@@ -486,7 +478,7 @@ impl ProbeTemplate {
         high_half(number.wrapping_sub(self.first_sequence())) & (TAGS - 1)
     }
 
-    /// Reads a packet that arrived; nothing if it does not belong to this conversation.
+    /// Parses an incoming packet; `None` if it does not answer one of these probes.
     #[must_use]
     pub fn read(&self, packet: &[u8]) -> Option<Reply> {
         let (ip, _) = LaxIpSlice::from_slice(packet).ok()?;
@@ -511,7 +503,7 @@ impl ProbeTemplate {
         if protocol != self.kind.protocol(self.destination.is_ipv4()) {
             return None;
         }
-        // Answers to a group come from its members.
+        // Members of a group answer from their own addresses.
         let is_group = is_group(self.destination);
         if from != self.destination && !is_group {
             return None;
@@ -520,14 +512,14 @@ impl ProbeTemplate {
             ProbeKind::Tcp(ask) => self.tcp_reply(ask, bytes)?,
             ProbeKind::Udp => self.udp_reply(bytes)?,
             ProbeKind::Icmp { kind, .. } => self.icmp_reply(kind, bytes)?,
-            // On a loopback our own probe arrives here too.
+            // On loopback our own probe arrives here too.
             ProbeKind::Raw { .. } if self.source == self.destination => return None,
             ProbeKind::Raw { protocol } => (ReplyContent::Protocol(protocol), None),
         };
         Some(Reply { from, ip: reply_ip_header(&ip, packet), content: what, tag, is_from_target: true })
     }
 
-    /// Whether a port is one that our probes come from.
+    /// Whether a port is a source port of our probes.
     fn is_ours(&self, port: u16) -> bool {
         match self.flow {
             FlowRule::Constant | FlowRule::SamePort => port == self.ports.source,
@@ -535,13 +527,13 @@ impl ProbeTemplate {
         }
     }
 
-    /// Which of our probes comes from a port of ours, where each has its own.
+    /// Returns the tag of the probe with this source port, if each has its own.
     fn tag_of_port(&self, port: u16) -> Option<u16> {
         let tag = port.wrapping_sub(self.ports.source);
         (self.flow == FlowRule::PerProbe && tag < TAGS).then_some(tag)
     }
 
-    /// Whether probes differ in nothing that an ICMP error would quote.
+    /// Whether an ICMP error quotes nothing that differs between probes.
     fn is_untagged(&self) -> bool {
         match self.kind {
             ProbeKind::Tcp(ask) => ask.sequence.is_some() && self.flow != FlowRule::PerProbe,
@@ -553,7 +545,7 @@ impl ProbeTemplate {
 
     fn tcp_reply(&self, ask: TcpProbe, bytes: &[u8]) -> Option<(ReplyContent, Option<u16>)> {
         let (header, _) = TcpHeader::from_slice(bytes).ok()?;
-        // On a loopback our own probe arrives here too.
+        // On loopback our own probe arrives here too.
         let is_own = self.source == self.destination && self.is_ours(header.source_port);
         if is_own || !self.is_ours(header.destination_port) {
             return None;
@@ -566,7 +558,7 @@ impl ProbeTemplate {
             is_told.then(|| self.tag_of_sequence(header.sequence_number))
         };
         let tag = match (by_port, by_number) {
-            // Others may talk to the same host from a port in our range.
+            // Other programs may talk to the same host from a port in our range.
             (Some(by_port), Some(by_number)) if by_port != by_number => return None,
             (by_port, by_number) => by_port.or(by_number),
         };
@@ -594,7 +586,7 @@ impl ProbeTemplate {
             return None;
         }
         let by_port = self.tag_of_port(header.destination_port);
-        // A service that echoes returns the word by which the probe got its checksum.
+        // An echo service returns the word that determined the checksum of the probe.
         let by_echo = || {
             let word = u16::from_be_bytes(*payload.first_chunk()?);
             (0..TAGS).find(|tag| self.word_of(*tag, payload) == Some(word))
@@ -604,7 +596,7 @@ impl ProbeTemplate {
         Some((ReplyContent::Udp { source_port: header.source_port }, tag))
     }
 
-    /// The first word of the payload of a UDP probe of a constant flow, as long as another payload.
+    /// Returns the first payload word of a UDP probe of a constant flow with the same length as `payload`.
     fn word_of(&self, tag: u16, payload: &[u8]) -> Option<u16> {
         let mut blank = payload.to_vec();
         let _ = self.udp(ProbeFields { tag, ..ProbeFields::default() }, &mut blank);
@@ -616,7 +608,7 @@ impl ProbeTemplate {
         let time = |at: usize| Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
         let answer = match asked {
             ECHO if self.destination.is_ipv4() => 0,
-            // All other pairs are neighbours: RFC 792, RFC 950, RFC 4443.
+            // For all other types, the reply follows the request: RFC 792, RFC 950, RFC 4443.
             asked => asked.checked_add(1)?,
         };
         let sequence = word(6)?;
@@ -628,7 +620,7 @@ impl ProbeTemplate {
         Some((ReplyContent::Icmp { sequence, timestamps }, Some(sequence).filter(|tag| *tag < TAGS)))
     }
 
-    /// An ICMP error about one of our probes, and its tag.
+    /// Parses an ICMP error about one of our probes, and returns its tag.
     fn icmp_error(&self, bytes: &[u8]) -> Option<(IcmpError, Option<u16>)> {
         let (kind, code) = (*bytes.first()?, *bytes.get(1)?);
         let number = u32::from_be_bytes(*bytes.get(4..)?.first_chunk()?);
@@ -644,7 +636,7 @@ impl ProbeTemplate {
             return None;
         }
         let tag = self.tag_of(&quoted);
-        // What tells nothing of the probe may be about someone else's packet to the same host.
+        // An error that does not identify a probe may be about another program's packet to the same host.
         let has_ports = matches!(self.kind, ProbeKind::Tcp(_) | ProbeKind::Udp);
         let port = quoted.payload().payload.first_chunk().map(|port| u16::from_be_bytes(*port)).filter(|_| has_ports);
         let is_near = self.is_untagged() && port.is_none_or(|port| self.is_ours(port));
@@ -654,7 +646,7 @@ impl ProbeTemplate {
 }
 
 fn is_group(address: IpAddr) -> bool {
-    // The broadcast address of a network cannot be told from that of a host; its members answer all the same.
+    // The broadcast address of a network looks like that of a host. Its members answer anyway.
     address.is_multicast() || address == IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
@@ -735,7 +727,7 @@ fn high_half(number: u32) -> u16 {
     u16::try_from(number >> 16).expect("16 bits are left")
 }
 
-/// The sum of two words in one's complement (RFC 1071).
+/// The one's complement sum of two words (RFC 1071).
 fn ones_complement_add(a: u16, b: u16) -> u16 {
     let (sum, carry) = a.overflowing_add(b);
     sum + u16::from(carry)
@@ -760,7 +752,7 @@ mod tests {
         }
     }
 
-    /// Whether the checksum of a whole packet's TCP or UDP is right: the sum over it and its pseudo header is that of nothing.
+    /// Whether the TCP or UDP checksum of a packet is correct: the sum over the segment and its pseudo header is zero.
     fn is_right(packet: &[u8]) -> bool {
         let (ip, _) = LaxIpSlice::from_slice(packet).unwrap();
         let payload = ip.payload().payload;

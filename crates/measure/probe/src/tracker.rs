@@ -1,26 +1,26 @@
-//! What became of numbered probes: answered in time, late, twice, or never.
+//! Tracks numbered probes: answered in time, late, twice, or never.
 //!
-//! It knows no packet and no clock: times are given. Memory is constant in the number of probes.
+//! It knows no packets and no clock: callers pass the times. Memory does not depend on the number of probes.
 
 use fathom_model::{Histogram, units::Nanos};
 
 use super::template::TAGS;
 
-/// What the answer to a probe amounts to.
+/// The outcome of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeOutcome {
-    /// The first answer, within the patience, after this round trip.
+    /// The first answer, within the timeout, with its round trip.
     Answered(Nanos),
-    /// The first answer, but later than the patience: late is not lost.
+    /// The first answer, after the timeout. A late probe is not lost.
     Late(Nanos),
     /// A further answer.
     Duplicate(Nanos),
-    /// No probe of this tag is remembered.
+    /// No probe with this tag is remembered.
     Unknown,
 }
 
 impl ProbeOutcome {
-    /// The round trip, where there was one.
+    /// Returns the round trip, if there was one.
     #[must_use]
     pub const fn rtt(self) -> Option<Nanos> {
         match self {
@@ -30,14 +30,14 @@ impl ProbeOutcome {
     }
 }
 
-/// A stretch of time without answers.
+/// A period without answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outage {
     /// When the first probe without an answer was sent.
     pub from: Nanos,
-    /// When the next one with an answer was sent; nothing while it lasts.
+    /// When the next probe with an answer was sent; `None` while the outage lasts.
     pub until: Option<Nanos>,
-    /// The probes that had no answer in time.
+    /// The number of probes without an answer in time.
     pub n_probes: u64,
 }
 
@@ -45,9 +45,9 @@ pub struct Outage {
 enum ProbeState {
     Waiting,
     Answered,
-    /// Not answered in time, and counted so.
+    /// Not answered in time, and counted as such.
     Overdue,
-    /// A router or the host said that it went no further.
+    /// Refused by a router or the host.
     Refused,
     LateAnswered,
 }
@@ -58,7 +58,7 @@ struct ProbeSlot {
     state: ProbeState,
 }
 
-/// Counts of what became of probes.
+/// Counts of probes by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProbeCounts {
     /// Handed to the kernel.
@@ -71,38 +71,38 @@ pub struct ProbeCounts {
     pub n_duplicates: u64,
     /// First answers that came after the answer to a later probe.
     pub n_reordered: u64,
-    /// Refused on the way by an ICMP error.
+    /// Refused on the path by an ICMP error.
     pub n_refused: u64,
 }
 
 impl ProbeCounts {
-    /// Probes that nothing at all came back for from the host they were for.
+    /// Probes without any answer from their destination.
     #[must_use]
     pub fn n_lost(&self) -> u64 {
         self.n_sent.saturating_sub(self.n_answered + self.n_late)
     }
 }
 
-/// The probes of one series by their numbers, with as much memory as there are tags.
+/// The probes of one series by number, with one slot per tag.
 #[derive(Debug, Clone)]
 pub struct ProbeTracker {
     slots: Vec<ProbeSlot>,
     timeout: Nanos,
     counts: ProbeCounts,
     rtts: Histogram,
-    /// One more than the highest number that was answered.
+    /// The highest number with an answer, plus one.
     frontier: u64,
-    /// Numbers below this one are decided.
+    /// Probes below this number are settled.
     settled: u64,
     outages: OutageTracker,
 }
 
-/// The most outages that are kept: more of them are counted in the last.
+/// The most outages that are kept; further ones are dropped.
 const OUTAGES_MAX: usize = 1_000;
 
 #[derive(Debug, Clone)]
 struct OutageTracker {
-    /// How many probes without an answer in a row make one.
+    /// The number of silent probes in a row that make an outage.
     threshold: u64,
     current: Option<Outage>,
     finished: Vec<Outage>,
@@ -123,7 +123,8 @@ impl OutageTracker {
 }
 
 impl ProbeTracker {
-    /// A blank one: an answer after more than `patience` is late, and that many silent probes in a row are an outage.
+    /// Creates an empty tracker. An answer after more than `patience` is late, and `outage_probes` silent probes in a row are an
+    /// outage.
     #[must_use]
     pub fn new(patience: Nanos, outage_probes: u64) -> Self {
         let outages = OutageTracker { threshold: outage_probes.max(1), current: None, finished: Vec::new() };
@@ -144,9 +145,9 @@ impl ProbeTracker {
         tag_of(self.counts.n_sent)
     }
 
-    /// Writes down that the next probe was sent; whose tag it takes is forgotten.
+    /// Records that the next probe was sent, and forgets the previous probe with its tag.
     pub fn record_sent(&mut self, at: Nanos) {
-        // Before its place is taken, the oldest must be decided.
+        // The oldest probe must be settled before its slot is reused.
         if self.counts.n_sent - self.settled >= u64::from(TAGS) {
             self.decide_next();
         }
@@ -155,7 +156,7 @@ impl ProbeTracker {
         self.counts.n_sent += 1;
     }
 
-    /// Corrects the time of a probe, once the kernel has told when it left.
+    /// Corrects the time of a probe, once the kernel has reported when it left.
     pub fn record_transmitted(&mut self, tag: u16, at: Nanos) {
         if let Some(slot) = self.slots.get_mut(usize::from(tag)).filter(|slot| slot.state == ProbeState::Waiting) {
             slot.sent = at;
@@ -178,7 +179,7 @@ impl ProbeTracker {
         last.checked_sub(back)
     }
 
-    /// The tag of the oldest probe that still waits, or of the last one: for replies that do not say what they are about.
+    /// Returns the tag of the oldest probe that still waits, or of the last one. For replies without a tag.
     #[must_use]
     pub fn oldest_waiting(&self) -> Option<u16> {
         let waiting = (self.settled..self.counts.n_sent).map(tag_of);
@@ -186,7 +187,7 @@ impl ProbeTracker {
         waiting.next().or_else(|| self.counts.n_sent.checked_sub(1).map(tag_of))
     }
 
-    /// Writes down an answer.
+    /// Records an answer.
     pub fn record_answer(&mut self, tag: u16, at: Nanos) -> ProbeOutcome {
         let Some(number) = self.number(tag) else { return ProbeOutcome::Unknown };
         let slot = &mut self.slots[usize::from(tag)];
@@ -196,7 +197,7 @@ impl ProbeTracker {
                 self.counts.n_duplicates += 1;
                 return ProbeOutcome::Duplicate(rtt);
             }
-            // The sweep may come after the answer: what counts is the time between the two.
+            // An answer may be read before expired probes are swept. Only its round trip counts.
             ProbeState::Waiting | ProbeState::Refused if rtt <= self.timeout => ProbeOutcome::Answered(rtt),
             ProbeState::Waiting | ProbeState::Refused | ProbeState::Overdue => ProbeOutcome::Late(rtt),
         };
@@ -218,7 +219,7 @@ impl ProbeTracker {
         fate
     }
 
-    /// Writes down that a probe went no further, which is no answer of its host.
+    /// Records that a probe was refused, which is not an answer of its host.
     pub fn record_refused(&mut self, tag: u16) {
         if let Some(slot) = self.slots.get_mut(usize::from(tag)).filter(|slot| slot.state == ProbeState::Waiting) {
             slot.state = ProbeState::Refused;
@@ -226,7 +227,7 @@ impl ProbeTracker {
         }
     }
 
-    /// Decides about all probes whose time is over, in the order in which they were sent.
+    /// Settles all timed-out probes, in sending order.
     pub fn expire(&mut self, now: Nanos) {
         while self.settled < self.counts.n_sent {
             let slot = self.slots[usize::from(tag_of(self.settled))];
@@ -250,26 +251,26 @@ impl ProbeTracker {
         self.settled += 1;
     }
 
-    /// When the oldest probe that still waits will be overdue; nothing when all are decided.
+    /// When the oldest waiting probe will time out; `None` if all are settled.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Nanos> {
         let waits = self.settled < self.counts.n_sent;
         waits.then(|| self.slots[usize::from(tag_of(self.settled))].sent + self.timeout + Nanos(1))
     }
 
-    /// What became of all probes so far.
+    /// The counts so far.
     #[must_use]
     pub fn counts(&self) -> ProbeCounts {
         self.counts
     }
 
-    /// The round trips of all first answers, in nanoseconds, late ones included.
+    /// The round trips of all first answers, in nanoseconds, including late ones.
     #[must_use]
     pub fn rtts(&self) -> &Histogram {
         &self.rtts
     }
 
-    /// The outages so far, the one that lasts included.
+    /// The outages so far, including a current one.
     #[must_use]
     pub fn outages(&self) -> Vec<Outage> {
         let lasting = self.outages.current.filter(|gap| gap.n_probes >= self.outages.threshold);
@@ -336,7 +337,7 @@ mod tests {
             ledger.record_answer(tag, MS(10 * u64::from(tag) + 1));
         }
         ledger.expire(MS(1000));
-        // One silent probe alone, number 7, is loss and no outage.
+        // A single silent probe, number 7, is loss but not an outage.
         assert_eq!(ledger.outages(), [Outage { from: MS(30), until: Some(MS(60)), n_probes: 3 }]);
         ledger.record_sent(MS(1000));
         ledger.record_sent(MS(1010));

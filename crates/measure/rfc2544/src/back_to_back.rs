@@ -1,58 +1,60 @@
-//! The longest burst without loss, and the buffer that follows from it (RFC 2544 section 26.4, RFC 9004).
+//! The longest burst without loss, and the buffer size computed from it (RFC 2544 section 26.4, RFC 9004).
 
 use fathom_engine::search::binary::{BinarySearch, BinarySearchState};
 use fathom_model::units::{Nanos, approximate, rounded};
 
 use super::{LAG_MAX, MethodResult, RetryingTester, Tester, TrialCounts, TrialRequest, TrialTraffic};
 
-/// How bursts are searched.
+/// The parameters of the search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BackToBackOptions {
-    /// Frames per second within a burst: the maximum theoretical rate, or the highest that there is.
+    /// Frames per second in a burst: the maximum theoretical rate, or the highest possible one.
     pub max_rate: f64,
     /// The measured throughput, at which nothing was lost.
     pub throughput: f64,
     /// The longest burst, as a time.
     pub burst_max: Nanos,
-    /// How far apart the longest burst without loss and the shortest with loss are in the end, in frames.
+    /// The final distance between the longest burst without loss and the shortest with loss, in frames.
     pub step: u64,
-    /// A burst counts as lossy when that many in turn are: `max(r)` of the binary search with loss verification.
+    /// A burst counts as lossy if this many in a row are: `max(r)` of the binary search with loss verification.
     pub max_repeat: u32,
-    /// How often the whole search is repeated.
+    /// The number of searches.
     pub n_searches: u32,
 }
 
-/// What the searches found.
+/// The results of the searches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BackToBackResult {
     /// The longest burst without loss of each search, in frames.
     pub bursts: Vec<u64>,
     /// Their mean: the benchmark.
     pub mean: f64,
-    /// Their standard deviation; nothing of one search.
+    /// Their standard deviation; `None` for a single search.
     pub deviation: Option<f64>,
-    /// The time that the mean burst takes: the implied buffer time.
+    /// The implied buffer time: the duration of the mean burst.
     pub implied: Nanos,
-    /// The implied buffer time without what was forwarded meanwhile.
+    /// The corrected buffer time: the implied time minus the frames forwarded meanwhile.
     pub corrected: Nanos,
     /// The corrected buffer in frames.
     pub corrected_frames: f64,
-    /// A burst as long as was allowed lost nothing: the result is invalid, and the buffer is larger.
+    /// The longest allowed burst lost nothing: the result is invalid, and the buffer is larger.
     pub is_at_limit: bool,
 }
 
-/// A burst with a pause in it is none: it must be sent whole.
+/// A burst must be sent whole.
 const UNSENT_MAX: f64 = 0.0;
-/// A pause in which more frames were due makes a burst none, since a device empties its buffer meanwhile: half of what small ones hold.
+/// The longest pause in a burst, in frames due: half of a small buffer. In a longer pause the device empties its buffer, and the
+/// burst does not count.
 const PAUSE_MAX_FRAMES: f64 = 128.0;
 
 impl BackToBackOptions {
-    /// Whether a trial says if the device loses frames of such a burst, which goes that many ways at once.
+    /// Whether a trial shows if the device loses frames of such a burst, sent in `n_ways` directions at once.
     fn is_conclusive(&self, seen: &TrialCounts, n_ways: u32) -> bool {
         let lag = seen.lag.as_secs_f64();
         let is_whole = seen.is_valid(UNSENT_MAX, LAG_MAX) && lag * self.max_rate <= PAUSE_MAX_FRAMES;
-        // What is made up for after a pause finds the buffer fuller than in a burst without one, by no more than the device forwards in
-        // the pause; a device that loses more than that would have lost of the whole burst too.
+        // After a pause, the remaining frames find the buffer fuller than in a burst without a pause, by at most the frames that
+        // the device forwards during the pause. A device that loses more than that would also have lost frames of the whole
+        // burst.
         let lost = seen.offered.saturating_sub(seen.received);
         is_whole || approximate(lost) > (lag * self.throughput * f64::from(n_ways)).ceil()
     }
@@ -61,7 +63,7 @@ impl BackToBackOptions {
 /// Repeats the search for the longest burst without loss.
 ///
 /// # Panics
-/// If the throughput is above the rate of the burst, or a number is zero; the caller knows both.
+/// If the throughput is above the rate of the burst, or if a number is zero; the caller knows both.
 pub fn back_to_back<T: Tester>(
     asked: &BackToBackOptions,
     tester: &mut T,
@@ -92,7 +94,7 @@ pub fn back_to_back<T: Tester>(
 
 /// The benchmark and the buffer times of RFC 9004 section 6.5.
 fn summarize(asked: &BackToBackOptions, found: &[BinarySearchState]) -> Option<BackToBackResult> {
-    // A search in which a single frame was lost found a burst of none.
+    // If even a single frame was lost, the longest burst is zero.
     let bursts: Vec<u64> = found.iter().map(|halved| halved.kept.unwrap_or(0)).collect();
     let n = approximate(u64::try_from(bursts.len()).ok().filter(|n| *n > 0)?);
     let mean = bursts.iter().map(|frames| approximate(*frames)).sum::<f64>() / n;

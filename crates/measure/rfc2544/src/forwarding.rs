@@ -4,21 +4,21 @@ use fathom_model::units::{Nanos, approximate, rounded};
 
 use super::{LossCurve, MethodResult, RetryingTester, Tester, TrialRequest, TrialTraffic};
 
-/// What is forwarded of overload.
+/// The forwarding rates under overload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ForwardingResult {
-    /// Frames per second that were forwarded at the maximum offered load.
+    /// Frames per second forwarded at the maximum offered load.
     pub at_max: f64,
-    /// The maximum forwarding rate: the highest of all loads that were tried.
+    /// The maximum forwarding rate over all loads.
     pub max: f64,
-    /// The load at which it was reached; each way, where frames go both ways and the rates above are of both.
+    /// The load that reached it. It counts each direction, while the rates above sum all directions.
     pub max_at: f64,
 }
 
-/// The rate that was sent is what the forwarding rate is compared with.
+/// The forwarding rate is compared with the offered rate, so almost all of it must be sent.
 const UNSENT_MAX: f64 = 0.005;
 
-/// Goes down from the maximum offered load until what is forwarded is all that is offered, and can only fall from there.
+/// Lowers the load from the maximum offered load until no lower load can exceed the highest forwarding rate so far.
 pub fn forwarding<T: Tester>(curve: &LossCurve, tester: &mut T) -> MethodResult<Option<ForwardingResult>, T::Error> {
     let n_ways = f64::from(tester.n_directions());
     let mut checked = RetryingTester::new(tester, UNSENT_MAX);
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_device_that_collapses_under_overload_has_its_maximum_below_it() {
-        /// Forwards everything up to a rate, and ever less beyond it.
+        /// Forwards everything up to a rate, and less and less above it.
         struct Collapsing;
         impl Tester for Collapsing {
             type Error = ();

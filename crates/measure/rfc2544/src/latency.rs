@@ -1,39 +1,39 @@
-//! Latency at the throughput (RFC 2544 section 26.2) as RFC 8219 section 7 has it: typical, worst-case and its variation.
+//! Latency at the throughput (RFC 2544 section 26.2) in the form of RFC 8219 section 7: typical, worst-case, and variation.
 
 use fathom_model::units::Nanos;
 
 use super::{DelayVariation, Latencies, MethodResult, RetryingTester, Tester, TrialRequest, TrialTraffic};
 
-/// What is run.
+/// The parameters of the test.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LatencyOptions {
     /// Frames per second: the throughput.
     pub rate: f64,
-    /// How long each stream is.
+    /// The duration of each stream.
     pub duration: Nanos,
-    /// How often it is repeated.
+    /// The number of repetitions.
     pub n: u32,
 }
 
-/// What the repetitions amount to: the median of each value.
+/// The result of all repetitions: the median of each value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LatencyResult {
-    /// Each repetition.
+    /// The latencies of each repetition.
     pub runs: Vec<Latencies>,
     /// The typical latency: the median of the medians.
     pub typical: Nanos,
     /// The worst-case latency: the median of the 99.9th percentiles.
     pub worst: Nanos,
-    /// The packet delay variation: the median of 99.9th percentile minus minimum.
+    /// The packet delay variation: the median of the 99.9th percentiles minus the minimum.
     pub pdv: Nanos,
-    /// The inter-packet delay variation: medians of its medians and of its maxima.
+    /// The inter-packet delay variation: the medians of its medians and of its maxima.
     pub ipdv: Option<DelayVariation>,
 }
 
-/// A latency at another rate is another latency.
+/// Latency depends on the rate, so almost all frames must be sent.
 const UNSENT_MAX: f64 = 0.01;
 
-/// Repeats the stream; nothing is found where the tester measures no latencies.
+/// Repeats the stream; the result is `None` if the tester does not measure latencies.
 pub fn latency<T: Tester>(runs: &LatencyOptions, tester: &mut T) -> MethodResult<Option<LatencyResult>, T::Error> {
     let mut checked = RetryingTester::new(tester, UNSENT_MAX);
     let mut found = Vec::new();
@@ -43,7 +43,7 @@ pub fn latency<T: Tester>(runs: &LatencyOptions, tester: &mut T) -> MethodResult
         match checked.trial(&TrialRequest { traffic, purpose: "latency", time_left: left }) {
             Ok(seen) => match seen.latencies {
                 Some(latencies) => found.push(latencies),
-                // What one trial does not measure no other will.
+                // If one trial does not measure it, no other trial will.
                 None => break,
             },
             Err(cut) => return MethodResult { result: summarize(found), stopped: Some(cut) },

@@ -1,7 +1,7 @@
-//! The benchmarking methods of RFC 2544 and what came after it, as state machines over a [`Tester`].
+//! The benchmarking methods of RFC 2544 and its successors, as state machines over a [`Tester`].
 //!
-//! A tester makes one trial: frames at a rate for a time, or a burst. A method decides which trials are made and what they amount
-//! to. It knows no device, no clock and no backend, so each is tested in virtual time against devices whose answer is known.
+//! A tester runs one trial: frames at a rate for a time, or a burst. A method decides on the trials and evaluates them. It knows
+//! no device, no clock and no backend, so each method is tested in virtual time against devices with known results.
 
 mod back_to_back;
 mod forwarding;
@@ -27,38 +27,35 @@ pub use search::{ThroughputOptions, ThroughputResult, throughput};
 
 use retry::RetryingTester;
 
-/// What is to be sent in one trial.
+/// The traffic of one trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TrialTraffic {
-    /// That many frames per second for a time.
+    /// A rate for a time.
     Stream {
-        /// Frames per second.
         rate: f64,
-        /// For how long.
         duration: Nanos,
     },
-    /// That many frames in a row, at the highest rate there is.
+    /// Consecutive frames at the highest possible rate.
     Burst {
-        /// How many.
         n_frames: u64,
-        /// Frames per second within the burst.
+        /// Frames per second in the burst.
         rate: f64,
     },
-    /// One rate and then another, without a pause between them.
+    /// One rate followed by another, without a pause between them.
     Step {
-        /// Frames per second at first.
+        /// Frames per second before the step.
         rate: f64,
-        /// For how long.
+        /// The duration before the step.
         duration: Nanos,
-        /// Frames per second from then on.
+        /// Frames per second after the step.
         then: f64,
-        /// For how long.
+        /// The duration after the step.
         after: Nanos,
     },
 }
 
 impl TrialTraffic {
-    /// How long sending takes.
+    /// The time that sending takes.
     #[must_use]
     pub fn duration(&self) -> Nanos {
         match *self {
@@ -68,7 +65,7 @@ impl TrialTraffic {
         }
     }
 
-    /// Frames per second, at the beginning.
+    /// Frames per second at the start.
     #[must_use]
     pub const fn rate(&self) -> f64 {
         match *self {
@@ -77,134 +74,132 @@ impl TrialTraffic {
     }
 }
 
-/// One trial that a method asks for.
+/// A trial that a method requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrialRequest {
-    /// What is to be sent.
     pub traffic: TrialTraffic,
-    /// What the trial is for, in a word or two for people.
+    /// The purpose of the trial, in a word or two for users.
     pub purpose: &'static str,
-    /// About how long the method goes on, this trial included.
+    /// The approximate remaining time of the method, including this trial.
     pub time_left: Nanos,
 }
 
 /// The latencies of the frames of one trial (RFC 8219 section 7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Latencies {
-    /// How many frames they are of.
+    /// The number of frames.
     pub n: u64,
-    /// The shortest.
+    /// The shortest latency.
     pub min: Nanos,
     /// The typical latency, TL.
     pub median: Nanos,
     /// The worst-case latency, WCL: the 99.9th percentile.
     pub worst: Nanos,
-    /// The longest.
+    /// The longest latency.
     pub max: Nanos,
-    /// The median and the longest inter-packet delay variation, where it is counted (RFC 8219 section 7.3.2).
+    /// The median and maximum inter-packet delay variation, if measured (RFC 8219 section 7.3.2).
     pub variation: Option<DelayVariation>,
 }
 
-/// The difference between the latencies of neighbours.
+/// The difference between the latencies of consecutive frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DelayVariation {
-    /// The typical one.
     pub median: Nanos,
-    /// The longest.
     pub max: Nanos,
 }
 
 impl Latencies {
-    /// The packet delay variation: the 99.9th percentile beyond the shortest (RFC 8219 section 7.3.1).
+    /// The packet delay variation: the 99.9th percentile minus the minimum (RFC 8219 section 7.3.1).
     #[must_use]
     pub const fn pdv(&self) -> Nanos {
         self.worst.since(self.min)
     }
 }
 
-/// What one trial saw.
+/// The counts of one trial.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct TrialCounts {
-    /// Frames that the schedule asked for.
+    /// Frames that were scheduled.
     pub intended: u64,
     /// Frames that the device accepted.
     pub offered: u64,
-    /// Frames that arrived, each counted once.
+    /// Frames that arrived, without duplicates.
     pub received: u64,
-    /// Latencies, where the backend measures them.
+    /// Latencies, if the backend measures them.
     pub latencies: Option<Latencies>,
-    /// From a change of the rate to the last lost frame; zero when all were lost before it.
+    /// From a rate change to the last lost frame; zero if all losses were before it.
     pub recovery: Option<Nanos>,
-    /// The longest time by which a frame left later than it was due.
+    /// The largest lateness of a frame.
     pub lag: Nanos,
-    /// How long the trial took, with preparation and waits.
+    /// How long the trial took, including preparation and waits.
     pub took: Nanos,
 }
 
-/// What is made up for after a longer stall is a seventh above the rate for longer than 35 ms, which a small buffer does not hold.
+/// The longest stall in a valid trial. To catch up with a longer one, a sender exceeds the rate by a seventh for more than 35 ms,
+/// which a small buffer cannot absorb.
 ///
-/// At 20,000 frames per second it is of a hundred that come on top of what the device forwards.
+/// At 20,000 frames per second, the buffer has to absorb a hundred frames on top of those that the device forwards.
 const LAG_MAX: Nanos = Nanos::from_millis(5);
 
 impl TrialCounts {
-    /// What was lost of what was offered; nothing when nothing was offered.
+    /// The ratio of lost to offered frames; `None` if no frame was offered.
     #[must_use]
     pub fn loss_ratio(&self) -> Option<f64> {
         ratio(self.offered.saturating_sub(self.received), self.offered)
     }
 
-    /// Whether the trial says something of the device: all but so little was sent, and nothing too late.
+    /// Whether the trial is valid for the device: almost all frames were sent, and none too late.
     ///
-    /// A late burst costs a device frames that it could have forwarded, and a pause gives it time that it should not have had: to judge
-    /// only one of them would move every bound.
+    /// Catching up costs a device frames that it could have forwarded, and a pause gives it extra time. To reject trials for only
+    /// one of these effects would shift every bound.
     #[must_use]
     pub(crate) fn is_valid(&self, unsent_max: f64, lag_max: Nanos) -> bool {
         self.offered > 0 && self.unsent_ratio() <= unsent_max && self.lag <= lag_max
     }
 
-    /// What was not sent of what was intended: the tool's own fault.
+    /// The ratio of unsent to scheduled frames: the tool's own fault.
     #[must_use]
     pub fn unsent_ratio(&self) -> f64 {
         ratio(self.intended.saturating_sub(self.offered), self.intended).unwrap_or(1.0)
     }
 }
 
-/// Makes trials.
+/// Runs trials.
 pub trait Tester {
-    /// Why no trial can be made.
+    /// Why a trial cannot be run.
     type Error;
 
-    /// How many ways frames go at once: a rate is offered each way, and what is seen is of all together.
+    /// The number of directions. The rate applies to each direction, and the counts are sums over all.
     fn n_directions(&self) -> u32 {
         1
     }
 
-    /// Sends what is asked and counts what arrives.
+    /// Sends the requested traffic and counts the frames that arrive.
     ///
     /// # Errors
-    /// Ends the method, which keeps what it knows.
+    /// An error ends the method, which keeps its results so far.
     fn trial(&mut self, asked: &TrialRequest) -> Result<TrialCounts, Self::Error>;
 }
 
-/// Why a method ended before it was done.
+/// Why a method ended early.
 #[derive(Debug, PartialEq, Eq)]
 pub enum StopReason<E> {
-    /// The tool did not send what was asked in that many trials in turn.
+    /// The tool did not send the requested rate in several trials in a row.
     RateNotSent {
-        /// Frames per second that it was to send.
+        /// The requested rate in frames per second.
         rate: u64,
     },
-    /// The time that was allowed is used up.
+    /// The allowed time is used up.
     OutOfTime,
-    /// A trial could not be made.
+    /// A trial could not be run.
     Failed(E),
 }
 
-/// Something found, and why there is not more of it.
+/// A result, and why it is not complete.
 #[derive(Debug, PartialEq)]
 pub struct MethodResult<T, E> {
-    /// What is known.
+    /// The result so far.
     pub result: T,
-    /// Why the method ended early; nothing when it is done.
+    /// Why the method ended early; `None` if it is complete.
     pub stopped: Option<StopReason<E>>,
 }

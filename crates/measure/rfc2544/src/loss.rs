@@ -1,39 +1,39 @@
-//! The frame loss rate at loads from the maximum down (RFC 2544 section 26.3).
+//! The frame loss rate at loads from the maximum downward (RFC 2544 section 26.3).
 
 use fathom_model::units::{Nanos, approximate, rounded};
 
 use super::{MethodResult, RetryingTester, Tester, TrialRequest, TrialTraffic};
 
-/// Which loads are tried, and how long.
+/// The loads and the duration of trials.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LossCurve {
     /// Frames per second at 100 %.
     pub max_rate: f64,
-    /// How much less each load is, as a share of the maximum; a tenth at most by the RFC.
+    /// The decrement of the load, as a fraction of the maximum. The RFC allows at most a tenth.
     pub step: f64,
-    /// How long each trial is.
+    /// The duration of each trial.
     pub duration: Nanos,
 }
 
-/// What is lost at a load.
+/// The loss at one load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LossAtLoad {
-    /// Frames per second that were intended.
+    /// Frames per second that were scheduled.
     pub rate: f64,
     /// Frames that were offered.
     pub offered: u64,
     /// Frames that arrived.
     pub received: u64,
-    /// What was lost of what was offered.
+    /// The ratio of lost to offered frames.
     pub loss_ratio: f64,
 }
 
-/// Not all that was asked was sent in a trial; a tenth of a point of loss is the finest that is told apart.
+/// The largest ratio of unsent frames in a valid trial. The resolution of the loss ratio is a tenth of a percentage point.
 const UNSENT_MAX: f64 = 0.002;
-/// The trials end when this many in turn lose nothing.
+/// The test ends after this many loads in a row without loss.
 const LOSSLESS_MAX: u32 = 2;
 
-/// Goes down from the maximum until two loads in turn lose nothing.
+/// Lowers the load from the maximum until two loads in a row lose nothing.
 pub fn loss<T: Tester>(curve: &LossCurve, tester: &mut T) -> MethodResult<Vec<LossAtLoad>, T::Error> {
     let mut checked = RetryingTester::new(tester, UNSENT_MAX);
     let n_steps = rounded((1.0 / curve.step).floor());

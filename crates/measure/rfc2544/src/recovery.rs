@@ -1,53 +1,53 @@
-//! How long a device goes on losing frames after an overload (RFC 2544 section 26.5).
+//! How long a device still loses frames after an overload (RFC 2544 section 26.5).
 
 use fathom_model::units::{Nanos, approximate, rounded};
 
 use super::{MethodResult, RetryingTester, Tester, TrialRequest, TrialTraffic};
 
-/// How far the overload is above the throughput.
+/// The ratio of the overload to the throughput.
 pub const OVERLOAD: f64 = 1.1;
-/// What of the overload is offered after it.
+/// The fraction of the overload that is offered after it.
 const REDUCED: f64 = 0.5;
 
-/// What is run.
+/// The parameters of the test.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RecoveryOptions {
     /// Frames per second of the overload: [`overload`].
     pub overload: f64,
-    /// How long it lasts, and as long is looked for losses behind it.
+    /// The duration of the overload, and of the observation after it.
     pub duration: Nanos,
-    /// How often it is repeated.
+    /// The number of repetitions.
     pub n: u32,
 }
 
-/// What the repetitions amount to.
+/// The result of all repetitions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveryResult {
-    /// The time from the drop of the rate to the last lost frame, in each repetition.
+    /// The time from the drop of the rate to the last lost frame, for each repetition.
     pub runs: Vec<Nanos>,
     /// Their average: the benchmark.
     pub mean: Nanos,
-    /// Repetitions in which the overload lost nothing, so that there was nothing to recover from.
+    /// Repetitions without any loss, so there was nothing to recover from.
     pub n_lossless: u32,
-    /// Repetitions in which frames were still lost when the trial ended: the device recovers later, or not at all.
+    /// Repetitions that still lost frames at the end of the trial: the device recovers later, or not at all.
     pub n_unrecovered: u32,
 }
 
-/// What bounds an overload.
+/// The upper limit of an overload.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum OverloadLimit {
-    /// The most that the link carries: a device cannot be offered more.
+    /// The maximum rate of the link: a device cannot be offered more.
     Media(f64),
-    /// The most that this tool offers, which is no property of the device's.
+    /// The maximum rate of this tool, which is not a property of the device.
     Tester(f64),
 }
 
-/// An overload that is a little less than this is none of 110 %.
+/// The largest ratio of unsent frames: with more unsent, the overload would not be 110 %.
 const UNSENT_MAX: f64 = 0.01;
-/// A last loss in this last part of the trial says that there would have been more.
+/// A loss after this fraction of the trial indicates that the losses continue.
 const LATE: f64 = 0.9;
 
-/// The rate of the overload; nothing where it cannot be offered.
+/// The rate of the overload; `None` if it cannot be offered.
 #[must_use]
 pub fn overload(throughput: f64, bound: OverloadLimit) -> Option<f64> {
     let asked = throughput * OVERLOAD;
@@ -57,7 +57,7 @@ pub fn overload(throughput: f64, bound: OverloadLimit) -> Option<f64> {
     }
 }
 
-/// Repeats overload and drop; nothing is found where the tester cannot tell when frames were lost.
+/// Repeats overload and drop; the result is `None` if the tester does not know when frames were lost.
 pub fn recovery<T: Tester>(asked: &RecoveryOptions, tester: &mut T) -> MethodResult<Option<RecoveryResult>, T::Error> {
     let mut checked = RetryingTester::new(tester, UNSENT_MAX).ignore_lag();
     let RecoveryOptions { overload: rate, duration, n } = *asked;
@@ -68,7 +68,7 @@ pub fn recovery<T: Tester>(asked: &RecoveryOptions, tester: &mut T) -> MethodRes
         match checked.trial(&TrialRequest { traffic, purpose: "recovery", time_left: left }) {
             Ok(seen) => match seen.recovery {
                 Some(recovery) => found.push((recovery, seen.received >= seen.offered)),
-                // What one trial cannot tell no other will.
+                // If one trial does not know it, no other trial will.
                 None => break,
             },
             Err(cut) => return MethodResult { result: summarize(&found, duration), stopped: Some(cut) },
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn the_drop_is_to_half_of_the_overload() {
-        /// Keeps what was asked.
+        /// Records the requested traffic.
         struct Noting(Vec<TrialTraffic>);
         impl Tester for Noting {
             type Error = ();

@@ -1,22 +1,22 @@
-//! How long a device forwards nothing after a reset (RFC 2544 section 26.6), by the loss of frames (RFC 6201 section 4).
+//! How long a device forwards nothing after a reset (RFC 2544 section 26.6), measured by frame loss (RFC 6201 section 4).
 
 use fathom_model::units::{Nanos, approximate};
 
 use super::{MethodResult, RetryingTester, Tester, TrialRequest, TrialTraffic};
 
-/// What a reset cost.
+/// The effect of a reset.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ResetResult {
     /// Frames that were lost.
     pub lost: u64,
-    /// How long frames come in at the rate that was offered until as many are lost.
+    /// The time in which the offered rate delivers this many frames.
     pub time: Nanos,
 }
 
-/// A frame that was not sent would count as one that the reset took.
+/// A frame that was not sent would count as lost by the reset.
 const UNSENT_MAX: f64 = 0.01;
 
-/// One stream at a rate at which nothing is lost, while the device is reset.
+/// Sends one stream at a rate without loss while the device is reset.
 pub fn reset<T: Tester>(rate: f64, duration: Nanos, tester: &mut T) -> MethodResult<Option<ResetResult>, T::Error> {
     let lost_per_sec = rate * f64::from(tester.n_directions());
     let mut checked = RetryingTester::new(tester, UNSENT_MAX).ignore_lag();

@@ -1,19 +1,20 @@
-//! Trials in which the tool sent what was asked; one in which it did not says nothing of the device, and is made again.
+//! Repeats trials in which the tool did not send the requested traffic. Such a trial says nothing about the device.
 
 use super::{LAG_MAX, StopReason, Tester, TrialCounts, TrialRequest};
 use fathom_model::units::{Nanos, rounded};
 
-/// A machine that others use too stalls a sender now and then; one that does so in that many trials in turn cannot send the load.
+/// The most tries of a trial. A shared machine stalls a sender now and then; if this many trials in a row stall, it cannot send
+/// the load.
 pub(super) const TRIES: u32 = 10;
 
-/// A tester whose trials are as they were asked for.
+/// A tester that repeats invalid trials.
 pub(super) struct RetryingTester<'a, T> {
     pub(super) tester: &'a mut T,
-    /// The largest share that may be unsent.
+    /// The largest ratio of unsent frames.
     pub(super) unsent_max: f64,
-    /// The longest lag with which what is seen is the device's doing.
+    /// The largest lag at which losses are still due to the device.
     lag_max: Nanos,
-    /// Trials that were made again.
+    /// The number of repeated trials.
     pub(super) n_repeated: u32,
 }
 
@@ -22,18 +23,18 @@ impl<'a, T: Tester> RetryingTester<'a, T> {
         Self { tester, unsent_max, lag_max: LAG_MAX, n_repeated: 0 }
     }
 
-    /// For methods in which so much is lost that a late burst makes no difference.
+    /// For methods with so much loss that a late burst makes no difference.
     pub(super) const fn ignore_lag(self) -> Self {
         Self { lag_max: Nanos(u64::MAX), ..self }
     }
 
-    /// One trial that counts.
+    /// Runs a trial until it is valid.
     pub(super) fn trial(&mut self, asked: &TrialRequest) -> Result<TrialCounts, StopReason<T::Error>> {
         let (unsent_max, lag_max) = (self.unsent_max, self.lag_max);
         self.trial_until(asked, |seen| seen.is_valid(unsent_max, lag_max))
     }
 
-    /// One trial that tells what the method wants to know.
+    /// Runs a trial until it is conclusive for the method.
     pub(super) fn trial_until(
         &mut self,
         asked: &TrialRequest,

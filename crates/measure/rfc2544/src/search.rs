@@ -8,32 +8,31 @@ use fathom_model::units::{Nanos, approximate, rounded};
 
 use super::{LAG_MAX, MethodResult, StopReason, Tester, TrialRequest, TrialTraffic, retry::TRIES};
 
-/// What a search of rates needs.
+/// The parameters of a rate search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ThroughputOptions {
-    /// The goals.
     pub goals: Vec<SearchGoal>,
     /// The lowest and the highest rate.
     pub rates: (LoadLevel, LoadLevel),
-    /// What the search may take.
+    /// The time limit of the search.
     pub time: Nanos,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ThroughputResult {
-    /// One per goal, in their order.
+    /// One result per goal, in their order.
     pub goals: Vec<GoalResult>,
-    /// Every rate with its trials, ascending.
+    /// All rates with their trials, ascending.
     pub loads: Vec<(LoadLevel, Vec<TrialResult>)>,
-    /// Trials in which the tool did not send what was asked.
+    /// Trials in which the tool did not send the requested traffic.
     pub n_repeated: u32,
 }
 
 /// The tester as the measurer of RFC 9971.
 struct RateMeasurer<'a, T> {
     tester: &'a mut T,
-    /// The largest share that may be unsent: half a width, so that what was sent is on the same side of a bound.
+    /// The largest ratio of unsent frames: half a width, so that the sent rate is on the same side of a bound.
     unsent_max: f64,
     n_void: u32,
 }
@@ -68,12 +67,13 @@ impl<T: Tester> Measurer for RateMeasurer<'_, T> {
     }
 }
 
-/// Where a rate cannot be sent, the search goes on from so much less.
+/// The factor by which the search lowers a rate that cannot be sent.
 const STEP_DOWN: f64 = 0.7;
 
-/// Searches for the highest rates that keep the goals.
+/// Searches for the highest rates that meet the goals.
 ///
-/// A rate that the tool does not send in ten trials in turn bounds the search: it then tells what it knows of lower rates.
+/// A rate that the tool fails to send in ten trials in a row becomes the upper bound. The search then reports its results for
+/// lower rates.
 pub fn throughput<T: Tester>(input: &ThroughputOptions, tester: &mut T) -> MethodResult<ThroughputResult, T::Error> {
     let narrowest = input.goals.iter().map(|goal| goal.width).fold(1.0, f64::min);
     let mut rates = RateMeasurer { tester, unsent_max: narrowest / 2.0, n_void: 0 };

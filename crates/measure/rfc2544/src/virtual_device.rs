@@ -1,4 +1,4 @@
-//! A device whose throughput, loss and buffer are known, in virtual time.
+//! A device with known throughput, loss and buffer, in virtual time.
 
 use fathom_model::units::{Nanos, approximate, rounded};
 
@@ -9,19 +9,20 @@ pub(super) struct VirtualDevice {
     rate: f64,
     burst: f64,
     pub(super) latencies: Option<Latencies>,
-    /// Of that many trials, one is sent only in part.
+    /// One in this many trials is sent only in part.
     pub(super) stalls_every: Option<u32>,
-    /// Of that many trials, one pauses for 20 ms and makes up for it, so that the device drops what it could have forwarded meanwhile.
+    /// One in this many trials pauses for 20 ms and catches up, so the device drops frames that it could have forwarded
+    /// meanwhile.
     pub(super) lags_every: Option<u32>,
     /// The highest rate that the tool sends.
     pub(super) sends_max: f64,
-    /// That many trials go well.
+    /// The number of trials before a failure.
     pub(super) fails_after: Option<u32>,
     pub(super) n_trials: u32,
     pub(super) took: Nanos,
-    /// Nothing passes for so long in each trial.
+    /// The time in each trial during which nothing passes.
     pub(super) outage: Nanos,
-    /// After an overload everything is lost for so long; unknown where nobody looks.
+    /// The time after an overload during which everything is lost; `None` if it is not measured.
     pub(super) recovers_in: Option<Nanos>,
 }
 
@@ -44,7 +45,7 @@ impl VirtualDevice {
 }
 
 impl VirtualDevice {
-    /// The most frames that it passes of a trial.
+    /// The most frames that it passes in a trial.
     fn passed(&self, traffic: &TrialTraffic) -> u64 {
         let passed = match *traffic {
             TrialTraffic::Step { duration, then, after, .. } => {
@@ -87,7 +88,7 @@ impl Tester for VirtualDevice {
     }
 }
 
-/// Two of the same device, one for each way.
+/// Two of the same device, one for each direction.
 pub(super) struct Bidirectional<T>(pub(super) T);
 
 impl<T: Tester> Tester for Bidirectional<T> {

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use super::{Ethernet, MacAddress};
 
 const ETHERTYPE_ARP: u16 = 0x0806;
-/// Hardware Ethernet, protocol IPv4, addresses of six and four bytes, a request.
+/// An ARP request: hardware type Ethernet, protocol IPv4, addresses of six and four bytes.
 const REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 1];
 
 /// Packets of the address resolution protocol.
@@ -13,7 +13,7 @@ const REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 1];
 pub struct Arp;
 
 impl Arp {
-    /// The shortest frame that Ethernet knows, without its checksum.
+    /// The shortest Ethernet frame, without its FCS.
     pub const LENGTH: usize = 60;
 
     /// A request of a host for its own address, by which others learn where it is (RFC 5227 section 2.3).

@@ -1,32 +1,31 @@
 //! The checksum of IP, UDP and TCP (RFC 1071).
 
-/// A sum of 16-bit words in one's complement, not yet inverted.
+/// A one's complement sum of 16-bit words, not yet inverted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChecksumSum(u16);
 
 impl ChecksumSum {
-    /// The same with these bytes added; an odd last byte counts as the upper half of a word.
+    /// Adds bytes. An odd last byte counts as the upper half of a word.
     #[must_use]
     pub fn add_bytes(self, bytes: &[u8]) -> Self {
         let words = bytes.chunks(2).map(|pair| u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
         words.fold(self, Self::add_word)
     }
 
-    /// The same with one word added.
+    /// Adds one word.
     #[must_use]
     pub fn add_word(self, word: u16) -> Self {
         let (sum, carry) = self.0.overflowing_add(word);
-        // With a carry the sum is at most 0xfffe, so adding it does not overflow again.
+        // With a carry the sum is at most 0xfffe, so the addition does not overflow again.
         Self(sum + u16::from(carry))
     }
 
-    /// The sum itself.
     #[must_use]
     pub const fn value(self) -> u16 {
         self.0
     }
 
-    /// The checksum to put into a header.
+    /// The checksum for a header: the inverted sum.
     #[must_use]
     pub const fn checksum(self) -> u16 {
         !self.0

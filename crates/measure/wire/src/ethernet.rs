@@ -1,39 +1,36 @@
-//! Ethernet II: addresses and type (IEEE 802.3).
+//! Ethernet II: addresses and EtherType (IEEE 802.3).
 
 use std::{fmt, str::FromStr};
 
-/// The type of a frame that carries IPv4.
+/// The EtherType of IPv4.
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
-/// The type of a frame that carries IPv6.
+/// The EtherType of IPv6.
 pub const ETHERTYPE_IPV6: u16 = 0x86dd;
 
-/// The types of VLAN tags that Linux takes out of a frame: IEEE 802.1Q and 802.1ad.
+/// The EtherTypes of VLAN tags that Linux strips from a frame: IEEE 802.1Q and 802.1ad.
 pub const TAGS: [u16; 2] = [0x8100, 0x88a8];
 /// The length of a VLAN tag in bytes.
 pub const TAG_LENGTH: usize = 4;
 
-/// The address of a network device.
+/// The MAC address of a network device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MacAddress(pub [u8; 6]);
 
-/// A text that is not six bytes in hexadecimal with colons between.
+/// A text that is not six hexadecimal bytes with colons between them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a MAC address such as 02:00:00:00:00:01")]
 pub struct MacError(String);
 
-/// The header of a frame.
+/// An Ethernet header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ethernet {
-    /// Whom it is for.
     pub destination: MacAddress,
-    /// Whom it is from.
     pub source: MacAddress,
-    /// What it carries, such as [`ETHERTYPE_IPV4`].
+    /// The type of the payload, such as [`ETHERTYPE_IPV4`].
     pub ethertype: u16,
 }
 
 impl Ethernet {
-    /// Its length in bytes.
     pub const LENGTH: usize = 14;
 
     /// The bytes of the header.
@@ -46,7 +43,7 @@ impl Ethernet {
         bytes
     }
 
-    /// The header, and what it carries; nothing when the frame is too short.
+    /// Parses the header, and returns it with the payload; `None` if the frame is too short.
     #[must_use]
     pub fn parse(frame: &[u8]) -> Option<(Self, &[u8])> {
         let (header, payload) = frame.split_first_chunk::<{ Self::LENGTH }>()?;
@@ -58,7 +55,7 @@ impl Ethernet {
 }
 
 impl MacAddress {
-    /// Whether frames to it go to more than one device.
+    /// Whether it is a group address, so that frames to it reach several devices.
     #[must_use]
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 == 1

@@ -4,35 +4,31 @@ use std::net::Ipv4Addr;
 
 use super::ChecksumSum;
 
-/// The number of UDP among what IP carries.
+/// The IP protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
 
-/// The header of a packet that is not a fragment.
+/// The header of an unfragmented packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ipv4 {
     /// The length of the packet in bytes, this header included.
     pub total_length: u16,
-    /// How many routers it may pass.
     pub time_to_live: u8,
-    /// What it carries, such as [`PROTOCOL_UDP`].
+    /// The protocol of the payload, such as [`PROTOCOL_UDP`].
     pub protocol: u8,
-    /// Whom it is from.
     pub source: Ipv4Addr,
-    /// Whom it is for.
     pub destination: Ipv4Addr,
 }
 
 /// Version 4 and a header of five words.
 const VERSION_AND_LENGTH: u8 = 0x45;
 const DO_NOT_FRAGMENT: u16 = 0x4000;
-/// The bits of a packet that is not whole: more fragments follow, or this is not the first.
+/// The bits that are set in fragments: more fragments follow, or an offset above zero.
 pub const IS_FRAGMENT: u16 = 0x3fff;
 
 impl Ipv4 {
-    /// Its length in bytes.
     pub const LENGTH: usize = 20;
 
-    /// The bytes of the header, its checksum filled in.
+    /// The bytes of the header, including its checksum.
     #[must_use]
     pub fn bytes(&self) -> [u8; Self::LENGTH] {
         let mut bytes = [0; Self::LENGTH];
@@ -48,9 +44,9 @@ impl Ipv4 {
         bytes
     }
 
-    /// The header, and what it carries without padding.
+    /// Parses the header, and returns it with the payload, without padding.
     ///
-    /// Nothing when the packet is cut off, a fragment, has options, or has a wrong checksum.
+    /// Returns `None` if the packet is cut off, is a fragment, has options, or has a wrong checksum.
     #[must_use]
     pub fn parse(packet: &[u8]) -> Option<(Self, &[u8])> {
         let (header, _) = packet.split_first_chunk::<{ Self::LENGTH }>()?;

@@ -1,7 +1,6 @@
 //! Headers as they are on the wire, one file per header.
 //!
-//! Lengths here are Linux's: without the four bytes of the frame's checksum, which the device appends. [`FrameSize`] is the only
-//! place that knows both.
+//! Lengths here are those of Linux: without the four bytes of the FCS, which the device appends. Only [`FrameSize`] knows both.
 
 mod arp;
 mod checksum;

@@ -1,39 +1,39 @@
-//! What fathom's frames carry behind their headers: whose they are, which, and when they were made.
+//! The mark that fathom's frames carry behind their headers: trial, flow, sequence number and departure time.
 
 use super::{Ethernet, Ipv4, Udp};
 
-/// Tells a frame of fathom's from all others, and from fathom's other frames.
+/// Identifies a frame of fathom among all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
-    /// Of the trial it belongs to, so that a late frame of an earlier one is not counted: [`Mark::tag_of`].
+    /// The tag of its trial, so that a late frame of an earlier one is not counted: [`Mark::tag_of`].
     pub tag: u32,
     /// The flow, from 0.
     pub flow: u32,
-    /// Its number within its flow, from 0; the upper 16 bits are lost.
+    /// Its number in its flow, from 0; the upper 16 bits are lost.
     pub sequence: u64,
-    /// The low 32 bits of the sender's clock in nanoseconds; zero where the receiver would not know the clock.
+    /// The low 32 bits of the sender's clock in nanoseconds; zero if the receiver has another clock.
     pub sent: u32,
 }
 
-/// Where things are in a plain frame of UDP over IPv4 that carries a mark, from the first byte of the frame.
+/// Offsets in a plain UDP over IPv4 frame with a mark, from the start of the frame.
 #[derive(Debug)]
 pub struct MarkOffsets;
 
 impl MarkOffsets {
     /// The first byte of the mark.
     pub const START: usize = Ethernet::LENGTH + Ipv4::LENGTH + Udp::LENGTH;
-    /// The byte behind the mark: exactly the smallest frame that Ethernet knows, 64 bytes with checksum.
+    /// The byte behind the mark: exactly the smallest Ethernet frame, 64 bytes with FCS.
     pub const END: usize = Self::START + Mark::LENGTH;
 }
 
-/// What the number of a trial is mixed with, so that zeros are no mark.
+/// Combined with the trial number, so that zeros are not a mark.
 const MAGIC: u32 = u32::from_be_bytes(*b"fthm");
 
 impl Mark {
-    /// Its length in bytes: as many as the smallest frame of UDP over IPv4 has room for.
+    /// The length in bytes: as much as fits into the smallest frame of UDP over IPv4.
     pub const LENGTH: usize = 18;
-    // Places within the mark; all numbers are in network order.
-    /// Four bytes that are the same in every frame of a trial.
+    // Offsets in the mark; all numbers are big-endian.
+    /// Four bytes that are the same in all frames of a trial.
     pub const TAG: usize = 0;
     /// Four bytes.
     pub const FLOW: usize = 4;
@@ -41,7 +41,7 @@ impl Mark {
     pub const SEQUENCE: usize = 8;
     /// Four bytes.
     pub const SENT: usize = 14;
-    /// A bit of the flow that is set once the rate has changed: there are never that many flows.
+    /// A bit of the flow that is set after a rate change. There are never that many flows.
     pub const AFTER_STEP: u32 = 1 << 31;
 
     /// The tag of all frames of a trial.
@@ -61,7 +61,7 @@ impl Mark {
         [t0, t1, t2, t3, f0, f1, f2, f3, n0, n1, n2, n3, n4, n5, s0, s1, s2, s3]
     }
 
-    /// The mark that stands at the beginning of these bytes, whosever it is.
+    /// Parses the mark at the start of these bytes, from any sender.
     #[must_use]
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<Self> {

@@ -1,26 +1,26 @@
-//! What the numbers of arrived frames say: the order they came in, and which came twice.
+//! Tracks the sequence numbers of arrived frames: their order, and duplicates.
 
-/// How many of the last numbers are remembered one by one.
+/// How many of the last numbers are tracked individually.
 pub const SEQUENCE_WINDOW: u64 = 64;
 
 /// The order of one flow, in constant memory.
 ///
-/// A frame is reordered when one with a higher number came before it (RFC 4737 section 3.3). Of two frames with the same number
-/// the second is a duplicate, as long as the number is among the last 64; an older one counts as reordered.
+/// A frame is reordered if one with a higher number came before it (RFC 4737 section 3.3). Of two frames with the same number,
+/// the second is a duplicate if the number is among the last 64; an older one counts as reordered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FrameSequence {
-    /// One more than the highest number so far.
+    /// The highest number so far, plus one.
     pub next: u64,
-    /// Which of the last numbers have arrived: bit 0 for the highest.
+    /// The recent numbers that have arrived: bit 0 is for the highest.
     pub recent: u64,
     /// Frames that arrived after one with a higher number.
     pub reordered: u64,
-    /// Frames whose number had arrived before.
+    /// Frames whose number had already arrived.
     pub duplicates: u64,
 }
 
 impl FrameSequence {
-    /// Takes note of a frame with this number.
+    /// Records a frame with this number.
     pub fn record(&mut self, number: u64) {
         if number >= self.next {
             let ahead = number - self.next;

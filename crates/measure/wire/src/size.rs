@@ -1,36 +1,36 @@
-//! How long a frame is, and how many of them a link carries.
+//! The size of a frame, and how many frames a link carries.
 
 use std::{fmt, str::FromStr};
 
 use fathom_model::units::{BitsPerSec, Bytes, PerSec, UnitError};
 
-/// The checksum at the end of each frame (FCS), which Linux neither shows nor takes.
+/// The frame check sequence (FCS) at the end of each frame, which Linux neither shows nor accepts.
 const CHECKSUM: u16 = 4;
 
-/// The length of a frame on the wire, its checksum included, as RFC 2544 counts: 64 to 16,000 bytes.
+/// The length of a frame on the wire including its FCS, as in RFC 2544: 64 to 16,000 bytes.
 ///
-/// Jumbo frames have 9018; the longest that has a name is that of RFC 6985.
+/// Jumbo frames have 9018 bytes; the longest frame with a name is that of RFC 6985.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FrameSize(u16);
 
 /// Why a number of bytes is not the size of a frame.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
-    /// Not within the bounds of Ethernet.
+    /// It is outside the bounds of Ethernet.
     #[error("a frame has 64 to 16000 bytes with its checksum, not {}", .0.0)]
     OutOfRange(Bytes),
-    /// Not a number of bytes.
+    /// It is not a number of bytes.
     #[error(transparent)]
     Unit(#[from] UnitError),
 }
 
 impl FrameSize {
-    /// The smallest frame of Ethernet.
+    /// The smallest Ethernet frame.
     pub const MIN: Self = Self(64);
-    /// The longest frame that has a name: letter j of a genome (RFC 6985).
+    /// The longest frame with a name: letter j of a genome (RFC 6985).
     pub const MAX: Self = Self(16_000);
 
-    /// Takes the length on the wire, checksum included.
+    /// Creates a size from the length on the wire, FCS included.
     ///
     /// # Errors
     /// Below 64 and above 16,000 bytes.
@@ -66,7 +66,7 @@ impl FromStr for FrameSize {
     }
 }
 
-/// How many frames of a size a link of this bit rate carries at most.
+/// The most frames of a size per second that a link of this bit rate carries.
 ///
 /// A device without a wire, such as veth, has no line rate, whatever speed it claims.
 ///

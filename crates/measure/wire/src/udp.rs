@@ -4,21 +4,18 @@ use std::net::Ipv4Addr;
 
 use super::{ChecksumSum, PROTOCOL_UDP};
 
-/// The header of a datagram.
+/// A UDP header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Udp {
-    /// The port it is from.
     pub source: u16,
-    /// The port it is for.
     pub destination: u16,
     /// The length of the datagram in bytes, this header included.
     pub length: u16,
-    /// Zero when there is none.
+    /// Zero for no checksum.
     pub checksum: u16,
 }
 
 impl Udp {
-    /// Its length in bytes.
     pub const LENGTH: usize = 8;
 
     /// The bytes of the header.
@@ -31,7 +28,7 @@ impl Udp {
         bytes
     }
 
-    /// The header, and what it carries; nothing when the datagram is cut off.
+    /// Parses the header, and returns it with the payload; `None` if the datagram is cut off.
     #[must_use]
     pub fn parse(datagram: &[u8]) -> Option<(Self, &[u8])> {
         let (header, _) = datagram.split_first_chunk::<{ Self::LENGTH }>()?;
@@ -40,14 +37,14 @@ impl Udp {
         Some((parsed, datagram.get(Self::LENGTH..usize::from(parsed.length))?))
     }
 
-    /// The sum of what the checksum covers beside the payload: this header, and the addresses of the packet.
+    /// The sum of everything that the checksum covers except the payload: this header, and the addresses of the packet.
     #[must_use]
     pub fn sum(&self, source: Ipv4Addr, destination: Ipv4Addr) -> ChecksumSum {
         let addresses = ChecksumSum::default().add_bytes(&source.octets()).add_bytes(&destination.octets());
         addresses.add_word(PROTOCOL_UDP.into()).add_word(self.length).add_bytes(&Self { checksum: 0, ..*self }.bytes())
     }
 
-    /// The checksum for a sum; all ones stand for zero, which would mean that there is none.
+    /// The checksum of a sum. All ones replace zero, which would mean that there is no checksum.
     #[must_use]
     pub fn checksum(sum: ChecksumSum) -> u16 {
         match sum.checksum() {

@@ -1,4 +1,4 @@
-//! The client: connects, asks, streams, ends, and compares results.
+//! The client: connects, agrees on parameters, streams, ends the test, and exchanges results.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -26,48 +26,48 @@ use super::{
     wire::{self, Cookie, TestState},
 };
 
-/// What a client is asked for.
+/// The options of a client.
 #[derive(Debug, Clone, Default)]
 pub struct ClientOptions {
-    /// Where the server listens: each is tried in turn.
+    /// The addresses of the server, tried in turn.
     pub servers: Vec<Destination>,
-    /// What the test is; a block of zero is filled in.
+    /// The parameters of the test; a block of zero is replaced by a default.
     pub parameters: Parameters,
-    /// The address to connect from.
+    /// The local address.
     pub from: Option<IpAddr>,
     /// The interface to connect through.
     pub device: Option<String>,
-    /// The port of the first stream; the others follow.
+    /// The local port of the first stream; the other streams use the ports above it.
     pub port: Option<u16>,
-    /// How long the control connection may take; TCP's own time-out without it.
+    /// The timeout for connecting the control connection; TCP's own if `None`.
     pub connect_timeout: Option<Nanos>,
-    /// After how long without traffic the control connection is asked for a sign of life; never without it.
+    /// The idle time before keepalive probes on the control connection; `None` for no probes.
     pub keepalive: Option<Nanos>,
-    /// How long a receiver may hear nothing.
+    /// How long a receiver may receive nothing.
     pub receive_timeout: Option<Nanos>,
     /// How long sent data may stay unacknowledged.
     pub send_timeout: Option<Nanos>,
-    /// The distance of reports; none for a single one at the end.
+    /// The reporting interval; `None` for a single report at the end.
     pub interval: Option<Nanos>,
-    /// What each stream of TCP sends, or where it writes what arrives.
+    /// The file that each TCP stream sends, or writes received data to.
     pub file: Option<PathBuf>,
-    /// Who asks, for a server that wants to know.
+    /// The login, for a server that requires one.
     pub login: Option<Login>,
 }
 
-/// How long a connect may take unless it is said: longer than the kernel retries (`tcp_syn_retries` is 6, which are 127 s).
+/// The default timeout of a connect: longer than the kernel retries (`tcp_syn_retries` is 6, which takes 127 s).
 const CONNECT_MAX: Nanos = Nanos::from_secs(130);
-/// The datagram when the path says nothing.
+/// The datagram size if the path MTU is unknown.
 const DATAGRAM: u64 = 1460;
-/// How long a receiver hears nothing before the test is broken off.
+/// How long a receiver may receive nothing before the test is aborted.
 pub(crate) const RECEIVE_TIMEOUT: Nanos = Nanos::from_secs(120);
-/// How long the end may take beyond the time of a test, as a server allows it.
+/// How long the end may take beyond the time of a test. Servers allow the same.
 pub(crate) const GRACE: Nanos = Nanos::from_secs(40);
-/// A day and its grace: no test is longer.
+/// The longest test: a day, the longest omitted part (600 s), and the grace (40 s).
 pub(crate) const TEST_TIME_MAX: Nanos = Nanos::from_secs(86_400 + 640);
 
 impl Cookie {
-    /// A cookie that nobody else has, from the system's random source.
+    /// Creates a unique cookie from the system's random source.
     #[must_use]
     pub fn fresh() -> Self {
         let mut random = [0; wire::COOKIE - 1];
@@ -76,7 +76,7 @@ impl Cookie {
     }
 }
 
-/// A client whose parameters the server has taken.
+/// A client whose parameters the server has accepted.
 #[derive(Debug)]
 pub struct Client {
     options: ClientOptions,
@@ -89,10 +89,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects and agrees on the parameters; no stream is open yet.
+    /// Connects and agrees on the parameters. No stream is open afterwards.
     ///
     /// # Errors
-    /// Nobody listens, the server is busy, does not like the parameters or the login, or speaks something else.
+    /// If no server listens, if it is busy, if it rejects the parameters or the login, or if it speaks another protocol.
     pub fn connect(mut asked: ClientOptions, cookie: Cookie, stop: &StopFlag) -> Result<Self, Error> {
         let (socket, (server, to)) = connect_any(&asked)?;
         if let Some(idle) = asked.keepalive {
@@ -100,7 +100,7 @@ impl Client {
         }
         let mut control = ControlConnection::new(socket, stop.clone())?;
         control.write(cookie.bytes())?;
-        // As iperf3 asks: behind the first data, whose acknowledgement may widen the window that bounds it.
+        // Read at the same point as in iperf3: after the first data, whose acknowledgment may widen the window that limits it.
         let control_mss = control.socket().tcp_mss().unwrap_or(0);
         control.expect(TestState::ParamExchange, "the request for parameters")?;
         if asked.parameters.block == Bytes(0) {
@@ -119,13 +119,13 @@ impl Client {
         Ok(Self { options: asked, server, to, control, cookie, control_mss, streams: Vec::new() })
     }
 
-    /// Opens the streams one after another and waits until the server has begun.
+    /// Opens the streams one after another, and waits until the server has started.
     ///
     /// # Errors
-    /// A stream that does not come about, or a server that says something else.
+    /// If a stream cannot be opened, or if the server sends something unexpected.
     ///
     /// # Panics
-    /// When the parameters ask for more than 128 streams in a direction.
+    /// If the parameters contain more than 128 streams in a direction.
     pub fn open_streams(&mut self) -> Result<(), Error> {
         let n = usize::try_from(self.options.parameters.n_streams()).expect("at most 256");
         for place in 0..n {
@@ -152,7 +152,7 @@ impl Client {
         if sends { StreamRole::Sender } else { StreamRole::Receiver }
     }
 
-    /// A socket of a stream, bound as it was asked for.
+    /// Creates the socket of a stream, bound as requested.
     fn stream_socket(&self, place: usize) -> Result<Socket, Error> {
         let (kind, protocol) = match self.options.parameters.protocol {
             TransportProtocol::Tcp => (Type::STREAM, Protocol::TCP),
@@ -172,7 +172,7 @@ impl Client {
         Ok(socket)
     }
 
-    /// Where a stream connects to, with the flow label that was asked for.
+    /// Returns the destination of a stream, with the requested flow label.
     fn flow_label_destination(&self, socket: &Socket) -> Result<Destination, Error> {
         let label = self.options.parameters.flow_label;
         if label == 0 {
@@ -202,7 +202,7 @@ impl Client {
         Ok(socket)
     }
 
-    /// Opens a UDP stream: a word out, a word back.
+    /// Opens a UDP stream: sends a greeting, and receives the answer.
     fn open_udp_stream(&self, place: usize) -> Result<Socket, Error> {
         let stream = |cause| Error::Stream { cause };
         let socket = self.stream_socket(place)?;
@@ -212,12 +212,12 @@ impl Client {
         Ok(socket)
     }
 
-    /// How the test begins, for whoever looks on.
+    /// Returns the start information for observers.
     #[must_use]
     pub fn start_info(&self) -> TestStartInfo {
         let buffer = |which| {
             let socket = self.streams.first().map(|open| open.socket.as_ref());
-            // The kernel counts its bookkeeping in, and so does iperf3 when it shows them.
+            // The kernel includes its overhead in buffer sizes, and so does iperf3 when it shows them.
             socket.and_then(|socket| socket::buffer(socket, which).ok()).map_or(Bytes(0), |size| Bytes(size.0 * 2))
         };
         TestStartInfo {
@@ -234,13 +234,13 @@ impl Client {
         &self.streams
     }
 
-    /// What both sides have agreed on.
+    /// The agreed parameters.
     #[must_use]
     pub fn parameters(&self) -> &Parameters {
         &self.options.parameters
     }
 
-    /// What the server says in the middle of a test, which can only end it.
+    /// Checks for a message of the server during the test. Such a message can only end the test.
     pub(crate) fn poll_for_end(&mut self) -> Option<Error> {
         const AWAITED: &str = "the end of the test";
         let heard = match self.control.byte_until(Nanos::ZERO) {
@@ -253,10 +253,10 @@ impl Client {
         )
     }
 
-    /// Streams until the end and exchanges results; `watch` is told what was counted even when the test breaks off.
+    /// Streams until the end and exchanges results. `watch` receives the counts even if the test is aborted.
     ///
     /// # Errors
-    /// What broke it off.
+    /// The reason why the test was aborted.
     pub fn run(&mut self, watch: &mut dyn TestObserver) -> Result<Iperf3Outcome, Error> {
         let streams: Vec<Stream> = self.streams.iter().map(|open| open.stream).collect();
         watch.on_start(&self.start_info(), &streams);
@@ -293,7 +293,7 @@ impl Client {
         self.control.write(&wire::write_json(&ours.write()))?;
         let mut theirs = Results::read(&self.control.read_json("results", wire::RESULTS_MAX)?)?;
         if !self.options.parameters.flags.has(ParameterFlag::ServerOutput) {
-            // Up to 3.12 a server sends its output to everybody once one client has asked for it.
+            // Up to 3.12, a server sends its output to all clients once one client has asked for it.
             theirs.output = None;
         }
         self.control.expect(TestState::DisplayResults, "the end of the results")?;
@@ -307,10 +307,10 @@ impl Client {
         Ok(theirs)
     }
 
-    /// Tells a server that still listens that nothing more comes.
+    /// Tells a server that still listens that the client terminates.
     pub(crate) fn send_termination(&mut self, error: &Error) {
         if matches!(error, Error::Interrupted | Error::Idle) {
-            // A server that cannot be told any more notices the end of the connection.
+            // A server that cannot be told notices the end of the connection.
             let _ = self.control.send_state(TestState::ClientTerminate);
         }
     }
@@ -336,7 +336,7 @@ fn bind(socket: &Socket, asked: &ClientOptions, port: u16) -> std::io::Result<()
     }
 }
 
-/// The control connection to the first address that takes it.
+/// Opens the control connection to the first address that accepts it.
 fn connect_any(asked: &ClientOptions) -> Result<(Socket, (SocketAddr, Destination)), Error> {
     let mut refused = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
     for (server, to) in asked.servers.iter().filter_map(|to| Some((to.address()?, to))) {

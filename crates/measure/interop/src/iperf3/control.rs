@@ -1,4 +1,4 @@
-//! The control connection: states and JSON, each waited for within a bound.
+//! The control connection: states and JSON, each received with a timeout.
 
 use std::{
     fmt, io,
@@ -19,11 +19,11 @@ use super::{
     wire::{self, TestState},
 };
 
-/// How long the other side may take for its next message while nothing is measured, as iperf3 waits since 3.15.
+/// The timeout for the next message while nothing is measured, as in iperf3 since 3.15.
 pub(crate) const MESSAGE_TIMEOUT: Nanos = Nanos::from_secs(30);
 /// How long the other side may take to close.
 const LEAVE_MAX: Nanos = Nanos::from_secs(1);
-/// How soon a wait notices that the user wants an end.
+/// How soon a wait notices that the user wants to stop.
 const POLL_INTERVAL: Nanos = Nanos::from_millis(50);
 
 /// One end of a control connection.
@@ -56,12 +56,12 @@ impl ControlConnection {
         &self.stop
     }
 
-    /// Both addresses, ours first.
+    /// Returns both addresses, the local one first.
     pub(crate) fn addresses(&self) -> Result<(SocketAddr, SocketAddr), Error> {
         socket_addresses(&self.socket)
     }
 
-    /// The byte that is there by `until`; nothing when none is, or when the user wants an end.
+    /// Returns the next byte if it arrives by `until`; `None` if it does not, or if the user aborts.
     pub(crate) fn byte_until(&mut self, until: Nanos) -> Result<Option<u8>, Error> {
         let mut byte = [0];
         loop {
@@ -78,14 +78,14 @@ impl ControlConnection {
         }
     }
 
-    /// Waits for something to read.
+    /// Waits until there is something to read.
     fn wait(&self, at_most: Nanos) -> Result<(), Error> {
-        // Made for each wait, because it cannot change threads as a client does between preparation and start.
+        // Created for each wait, because it cannot move to another thread, as a client does between preparation and start.
         self.epoll.wait(&mut ReadyList::with_capacity(1), Some(at_most))?;
         Ok(())
     }
 
-    /// Receives what is there; the end of the connection is an error.
+    /// Receives the available bytes. The end of the connection is an error.
     fn receive(&self, bytes: &mut [u8]) -> Result<Option<usize>, Error> {
         match socket::recv(&self.socket, bytes, Wait::Never) {
             Ok(Some(0)) => Err(Error::Closed),
@@ -112,7 +112,7 @@ impl ControlConnection {
         Ok(())
     }
 
-    /// What a byte of the other side means: a state, or the error that it announces.
+    /// Interprets a byte of the other side: a state, or the error that it announces.
     pub(crate) fn interpret(&mut self, byte: u8, awaited: &'static str) -> Result<TestState, Error> {
         match TestState::read(byte) {
             Some(TestState::AccessDenied) => Err(Error::Busy),
@@ -128,7 +128,7 @@ impl ControlConnection {
         }
     }
 
-    /// Waits for one state and takes no other.
+    /// Waits for a given state; any other is an error.
     pub(crate) fn expect(&mut self, state: TestState, awaited: &'static str) -> Result<(), Error> {
         let mut byte = [0];
         self.fill(&mut byte, awaited)?;
@@ -138,13 +138,13 @@ impl ControlConnection {
         }
     }
 
-    /// Reads JSON of at most that many bytes.
+    /// Reads JSON of at most `most` bytes.
     pub(crate) fn read_json(&mut self, what: &'static str, most: usize) -> Result<Value, Error> {
         let mut length = [0; 4];
         self.fill(&mut length, what)?;
         let length = wire::read_length(length, what, most)?;
         let mut bytes = Vec::new();
-        // What is announced is believed only as it arrives.
+        // The buffer grows only as data arrives, because the announced length may be false.
         while bytes.len() < length {
             let from = bytes.len();
             bytes.resize(length.min(from + 8192), 0);
@@ -155,13 +155,13 @@ impl ControlConnection {
 
     /// Closes this direction and waits until the other side has closed its own, as iperf3 does since 3.21.
     ///
-    /// A server of one test at a time is ready for the next one then, or nearly; one that does not close is not waited for.
+    /// After that a server with one test at a time is ready for the next one, or almost. The wait for the other side is limited.
     pub(crate) fn close_gracefully(&mut self) {
         let deadline = clock::now() + LEAVE_MAX;
         if self.socket.shutdown(Shutdown::Write).is_err() {
             return;
         }
-        // Some versions send an error behind the end, which is of no interest any more.
+        // Some versions send an error after the end, which no longer matters.
         while clock::now() < deadline && self.byte_until(deadline).is_ok_and(|byte| byte.is_some()) {}
     }
 
@@ -174,7 +174,7 @@ impl ControlConnection {
         while !bytes.is_empty() {
             match socket::send(&self.socket, bytes, Wait::Never) {
                 Ok(Some(count)) => bytes = &bytes[count..],
-                // A peer that reads nothing: control messages are small, so this is rare enough to be waited for in steps.
+                // The peer is not reading. Control messages are small, so this is rare, and polling is good enough.
                 Ok(None) if clock::now() < deadline && self.stop.state() != Stop::Abort => {
                     clock::sleep_until(clock::now() + Nanos::from_millis(5));
                 }
@@ -186,7 +186,7 @@ impl ControlConnection {
     }
 }
 
-/// Both addresses of a connected socket, ours first.
+/// Returns both addresses of a connected socket, the local one first.
 pub(crate) fn socket_addresses(socket: &Socket) -> Result<(SocketAddr, SocketAddr), Error> {
     let system = |call: &str, source| Error::System { call: call.to_owned(), source };
     let not_ip = || io::Error::from(io::ErrorKind::Unsupported);
@@ -197,7 +197,7 @@ pub(crate) fn socket_addresses(socket: &Socket) -> Result<(SocketAddr, SocketAdd
     Ok((canonical(local), canonical(remote)))
 }
 
-/// An IPv4 address that came through an IPv6 socket as what it is.
+/// Converts an IPv4-mapped IPv6 address to IPv4.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

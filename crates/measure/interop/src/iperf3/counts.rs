@@ -1,4 +1,4 @@
-//! What is counted of a test: readings of each stream, the intervals between them, and the outcome.
+//! The counts of a test: readings of each stream, intervals between readings, and the outcome.
 
 use std::net::SocketAddr;
 
@@ -7,21 +7,19 @@ use fathom_sys::socket::{Socket, tcp_info::TcpInfo};
 
 use super::{CpuUse, Error, Omitted, Parameters, Results, ServerOutput, StreamResult, wire::Cookie};
 
-/// What a side does with a stream.
+/// The role of a side in a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamRole {
-    /// It sends.
     Sender,
-    /// It receives.
     Receiver,
 }
 
-/// One stream as its side knows it.
+/// One stream as seen by its side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stream {
-    /// Its number on the wire: 1, 3, 4, 5, …
+    /// Its ID on the wire: 1, 3, 4, 5, …
     pub id: u32,
-    /// What this side does with it.
+    /// The role of this side.
     pub role: StreamRole,
     /// This side's address.
     pub local: SocketAddr,
@@ -29,20 +27,20 @@ pub struct Stream {
     pub remote: SocketAddr,
 }
 
-/// The number of the stream at a place: 2 is left out, as it always was.
+/// Returns the ID of the stream at an index: 2 is skipped, as it always was in iperf3.
 pub(crate) fn id_at(place: usize) -> u32 {
     let place = u32::try_from(place).expect("at most 256 streams");
     if place == 0 { 1 } else { place + 2 }
 }
 
-/// What the kernel knows of a connection that sends.
+/// The kernel's state of a sending connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TcpState {
-    /// Segments sent again, since the beginning or since the last reading.
+    /// Retransmitted segments, since the start or since the last reading.
     pub retransmits: u64,
     /// The congestion window.
     pub cwnd: Bytes,
-    /// The window that the receiver offers.
+    /// The receive window that the peer advertises.
     pub snd_wnd: Bytes,
     /// The smoothed round-trip time.
     pub rtt: Nanos,
@@ -50,12 +48,12 @@ pub struct TcpState {
     pub rttvar: Nanos,
     /// The path MTU.
     pub pmtu: Bytes,
-    /// Times that reordering was seen.
+    /// The number of reordering events.
     pub reorder: u32,
 }
 
 impl TcpState {
-    /// Asks the kernel; nothing once the connection is gone.
+    /// Reads the state from the kernel; `None` once the connection is gone.
     pub(crate) fn of(socket: &Socket) -> Option<Self> {
         let info = TcpInfo::of(socket).ok()?;
         Some(Self {
@@ -70,25 +68,25 @@ impl TcpState {
     }
 }
 
-/// What was counted of a stream, since the beginning or since another reading.
+/// The counts of a stream, since the start or since another reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StreamCounts {
-    /// Payload sent or received.
+    /// Payload bytes sent or received.
     pub bytes: u64,
-    /// Datagrams sent, or the highest number that arrived.
+    /// Datagrams sent, or the highest number received.
     pub packets: u64,
-    /// Datagrams that did not arrive.
+    /// Lost datagrams.
     pub lost: u64,
     /// Datagrams that arrived after a later one.
     pub out_of_order: u64,
-    /// The jitter now (RFC 3550).
+    /// The current jitter (RFC 3550).
     pub jitter: Nanos,
-    /// The connection, where this side sends over TCP.
+    /// The state of the connection if this side sends over TCP.
     pub tcp: Option<TcpState>,
 }
 
 impl StreamCounts {
-    /// The growth since an earlier reading; what is no count is as it is now.
+    /// Returns the growth since an earlier reading. Values that are not counters keep their current value.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let retransmits = |tcp: TcpState| tcp.retransmits - earlier.tcp.map_or(0, |tcp| tcp.retransmits);
@@ -103,14 +101,14 @@ impl StreamCounts {
     }
 }
 
-/// One line of a report for each stream.
+/// A reporting interval, with one row per stream.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Interval {
-    /// Since the start, or since the end of what is omitted.
+    /// The start, from the start of the test or from the end of the omitted part.
     pub start: Nanos,
-    /// On the same clock.
+    /// The end, on the same clock.
     pub end: Nanos,
-    /// Whether it is before what counts.
+    /// Whether it is in the omitted part.
     pub is_omitted: bool,
     /// The growth of each stream.
     pub rows: Vec<StreamCounts>,
@@ -121,11 +119,11 @@ pub struct Interval {
 pub struct TcpExtremes {
     /// The largest congestion window.
     pub max_cwnd: Bytes,
-    /// The largest window that the receiver offered.
+    /// The largest window that the peer advertised.
     pub max_snd_wnd: Bytes,
     /// The longest round-trip time.
     pub max_rtt: Nanos,
-    /// The shortest.
+    /// The shortest round-trip time.
     pub min_rtt: Nanos,
     sum_rtt: Nanos,
     n: u64,
@@ -148,36 +146,34 @@ impl TcpExtremes {
     }
 }
 
-/// What became of one stream.
+/// The outcome of one stream.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StreamOutcome {
-    /// Which.
     pub stream: Stream,
-    /// What counts.
+    /// The counts without the omitted part.
     pub total: StreamCounts,
-    /// What does not.
+    /// The omitted part.
     pub omitted: Omitted,
-    /// Where this side sends over TCP.
+    /// The extremes if this side sends over TCP.
     pub extremes: Option<TcpExtremes>,
 }
 
-/// What one side knows at the end.
+/// The outcome of one side.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Iperf3Outcome {
-    /// Its streams.
     pub streams: Vec<StreamOutcome>,
-    /// The time that counts.
+    /// The duration without the omitted part.
     pub span: Nanos,
-    /// Its processor time.
+    /// The processor time of this side.
     pub cpu: CpuUse,
     /// The congestion control of its sockets.
     pub congestion: Option<String>,
-    /// What the other side said; nothing when the test broke off, and on a server, which reports before it hears.
+    /// The results of the other side. `None` if the test was aborted, and on a server, which reports before it receives them.
     pub peer: Option<Results>,
 }
 
 impl Iperf3Outcome {
-    /// As the other side is told.
+    /// Returns the results for the other side.
     pub(crate) fn results(&self, output: Option<ServerOutput>) -> Results {
         let sends = self.streams.iter().any(|outcome| outcome.stream.role == StreamRole::Sender);
         let is_tcp = self.congestion.is_some();
@@ -201,38 +197,38 @@ impl Iperf3Outcome {
     }
 }
 
-/// How a test begins, once its parameters are known.
+/// The start of a test, once its parameters are known.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TestStartInfo {
-    /// The control connection: our address and the other side's.
+    /// The addresses of the control connection: ours and the other side's.
     pub control: (SocketAddr, SocketAddr),
-    /// What binds the connections together.
+    /// The cookie, which identifies the connections of the test.
     pub cookie: Cookie,
-    /// What was asked for.
+    /// The requested parameters.
     pub parameters: Parameters,
-    /// The largest segment of the control connection.
+    /// The maximum segment size of the control connection.
     pub control_mss: u32,
     /// The buffers of the first stream: send and receive, as the kernel counts them.
     pub buffers: (Bytes, Bytes),
 }
 
-/// Looks on while a test runs, such as to print it.
+/// Observes a running test, for example to print it.
 pub trait TestObserver {
-    /// Its streams are there and data begins to flow.
+    /// The streams are open and data starts to flow.
     fn on_start(&mut self, _beginning: &TestStartInfo, _streams: &[Stream]) {}
 
-    /// An interval is over.
+    /// An interval has ended.
     fn on_interval(&mut self, _interval: &Interval) {}
 
-    /// Data flows no longer; on a client the other side's results are known, unless the test broke off.
+    /// Data no longer flows. On a client the results of the other side are known, unless the test was aborted.
     fn on_end(&mut self, _outcome: &Iperf3Outcome) {}
 
-    /// What a server has printed of this test, for a client that asks for it.
+    /// Returns the output of a server for this test, for a client that requested it.
     fn take_output(&mut self) -> Option<ServerOutput> {
         None
     }
 
-    /// The test failed; what was counted has been told by [`TestObserver::on_end`] before, if it had begun.
+    /// The test has failed. If it had started, [`TestObserver::on_end`] was called with its counts before.
     fn on_failure(&mut self, _error: &Error) {}
 }
 

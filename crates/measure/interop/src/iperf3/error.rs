@@ -1,124 +1,123 @@
-//! What goes wrong with an iperf3 test, in the words that its users know.
+//! Errors of an iperf3 test, in the words that its users know.
 
 use std::io;
 
-/// Why a test failed; shown as iperf3 shows it behind `iperf3: error - `.
+/// Why a test failed. Shown in the form of iperf3, behind `iperf3: error - `.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The control connection did not come about.
+    /// The control connection could not be opened.
     #[error("unable to connect to server: {}", os_error_text(cause))]
     Connect {
-        /// What the kernel or the resolver answered.
+        /// The error of the kernel or the resolver.
         cause: io::Error,
     },
-    /// A stream did not come about.
+    /// A stream could not be opened.
     #[error("unable to connect stream: {}", os_error_text(cause))]
     Stream {
-        /// What the kernel answered.
+        /// The error of the kernel.
         cause: io::Error,
     },
     /// The server cannot listen.
     #[error("unable to start listener for connections: {}", os_error_text(cause))]
     Listen {
-        /// What the kernel answered.
+        /// The error of the kernel.
         cause: io::Error,
     },
-    /// A socket does not take an option that was asked for.
+    /// A socket rejects a requested option.
     #[error("{what}: {}", os_error_text(cause))]
     SocketOption {
         /// The option, in iperf3's words: `unable to set TCP/SCTP MSS`.
         what: &'static str,
-        /// What the kernel answered.
+        /// The error of the kernel.
         cause: io::Error,
     },
     /// The file of a stream cannot be opened, read or written.
     #[error("{what}: {}", os_error_text(cause))]
     File {
-        /// What was tried, in iperf3's words where it has some: `unable to open -F file`.
+        /// The operation, in iperf3's words if there are any: `unable to open -F file`.
         what: &'static str,
-        /// What the kernel answered.
+        /// The error of the kernel.
         cause: io::Error,
     },
-    /// The control connection broke while something was read from it.
+    /// The control connection failed during a read.
     #[error("unable to receive control message: {}", os_error_text(cause))]
     Receive {
-        /// What the kernel answered.
+        /// The error of the kernel.
         cause: io::Error,
     },
-    /// The control connection broke while something was written to it.
+    /// The control connection failed during a write.
     #[error("unable to send control message: {}", os_error_text(cause))]
     Send {
-        /// What the kernel answered.
+        /// The error of the kernel.
         cause: io::Error,
     },
     /// The other side closed the control connection.
     #[error("control socket has closed unexpectedly")]
     Closed,
-    /// The other side said nothing for too long.
+    /// The other side sent nothing for too long.
     #[error("unable to receive control message: {awaited} did not come within {seconds} s")]
     Silent {
-        /// What should have come.
+        /// The expected message.
         awaited: &'static str,
-        /// How long it was waited for.
+        /// How long the wait lasted.
         seconds: u64,
     },
-    /// The other side sent a message that the protocol has not at this point.
+    /// The other side sent a message that the protocol does not allow at this point.
     #[error("received an unknown control message: {got} instead of {awaited}")]
     Unexpected {
-        /// What came, as far as it can be named.
+        /// The received message, as far as it can be named.
         got: String,
-        /// What should have come.
+        /// The expected message.
         awaited: &'static str,
     },
-    /// What came is not the JSON that was due.
+    /// The received message is not the expected JSON.
     #[error("unable to receive {what}: {why}")]
     Malformed {
-        /// Which message: `parameters` or `results`.
+        /// The message: `parameters` or `results`.
         what: &'static str,
         /// What is wrong with it.
         why: String,
     },
-    /// The server runs another test.
+    /// The server is running another test.
     #[error("the server is busy running a test. try again later")]
     Busy,
-    /// The server ended in the middle.
+    /// The server terminated during the test.
     #[error("the server has terminated")]
     ServerTerminated,
-    /// The client ended in the middle.
+    /// The client terminated during the test.
     #[error("the client has terminated")]
     ClientTerminated,
-    /// The other side said what is wrong, by number.
+    /// The other side reported an error by number.
     #[error("{}", refusal(*code, *errno))]
     Refused {
-        /// The number of iperf3's error.
+        /// iperf3's error number.
         code: i32,
-        /// The number of the error of its kernel, zero for none.
+        /// The error number of the other side's kernel, zero for none.
         errno: i32,
     },
-    /// The client asked for something that this server does not do.
+    /// The client requested something that this server does not do.
     #[error("{}", refusal(*code, 0))]
     Denied {
-        /// The number of iperf3's error.
+        /// iperf3's error number.
         code: i32,
     },
-    /// The data stopped.
+    /// No more data arrived.
     #[error("idle timeout for receiving data")]
     Idle,
-    /// Who asks is not who may.
+    /// The user is not authorized.
     #[error("test authorization failed")]
     Authorization,
-    /// A login cannot be made or checked.
+    /// A login cannot be created or checked.
     #[error("{0}")]
     Login(#[from] super::login::LoginError),
-    /// A system call failed that should not.
+    /// A system call failed unexpectedly.
     #[error("{call}: {}", os_error_text(source))]
     System {
-        /// Which.
         call: String,
-        /// What the kernel answered.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// The user ended it.
+    /// The user ended the test.
     #[error("interrupt - the client has terminated")]
     Interrupted,
 }
@@ -130,7 +129,7 @@ impl From<fathom_sys::Error> for Error {
 }
 
 impl Error {
-    /// What to do about it, in a test of this direction.
+    /// Returns what to do about it, in a test with or without both directions.
     #[must_use]
     pub fn hint_of(&self, is_both_ways: bool) -> Option<&'static str> {
         match self {
@@ -141,7 +140,7 @@ impl Error {
         }
     }
 
-    /// What to do about it.
+    /// Returns what to do about it.
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
@@ -158,14 +157,14 @@ impl Error {
     }
 }
 
-/// An error as the C library words it, without Rust's number behind it.
+/// Returns an error in the words of the C library, without Rust's number behind it.
 pub(super) fn os_error_text(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
     text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
-/// Numbers of errors that go over the wire (`iperf_api.h`).
+/// Error numbers on the wire (`iperf_api.h`).
 pub(crate) mod code {
     pub(crate) const DURATION: i32 = 5;
     pub(crate) const STREAMS: i32 = 6;
@@ -181,7 +180,7 @@ pub(crate) mod code {
     pub(crate) const TOS: i32 = 21;
     pub(crate) const BOTH_WAYS: i32 = 25;
     pub(crate) const TOTAL_RATE: i32 = 27;
-    /// Since 3.20; older ones show the number.
+    /// Since 3.20; older versions show the number.
     pub(crate) const DURATION_ALLOWED: i32 = 37;
     pub(crate) const PARAMETERS: i32 = 114;
     pub(crate) const RESULTS: i32 = 117;
@@ -195,7 +194,7 @@ pub(crate) mod code {
     pub(crate) const ACCEPT_STREAM: i32 = 204;
 }
 
-/// iperf3's words for its numbers; those with `true` are followed by the words for the kernel's error.
+/// iperf3's texts for its numbers. Those with `true` are followed by the text of the kernel's error.
 const REFUSALS: &[(i32, &str, bool)] = &[
     (5, "test duration too long (maximum = 86400 seconds)", false),
     (6, "number of parallel streams too large (maximum = 128)", false),

@@ -1,7 +1,7 @@
-//! Who may test: a token that only the server can read, and a file of users.
+//! Authorization: a token that only the server can decrypt, and a file of users.
 //!
-//! The token is the name, the password and the time, encrypted with the server's RSA key. It is no protection against a recorded
-//! token within the time skew; the test itself is not encrypted.
+//! The token contains the name, the password and the time, encrypted with the server's RSA key. It does not protect against the
+//! replay of a recorded token within the time skew, and the test itself is not encrypted.
 
 use std::collections::BTreeMap;
 
@@ -15,39 +15,39 @@ use rsa::{
 };
 use sha2::Digest as _;
 
-/// How the token is padded before it is encrypted (RFC 8017).
+/// The padding of the token before encryption (RFC 8017).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Padding {
-    /// OAEP with SHA-1, as iperf3 does since 3.17.
+    /// OAEP with SHA-1, as in iperf3 since 3.17.
     #[default]
     Oaep,
-    /// PKCS #1 v1.5, as iperf3 did before; padding oracles are known for it.
+    /// PKCS #1 v1.5, as in earlier versions. Padding oracle attacks on it are known.
     Pkcs1,
 }
 
-/// Why a login cannot be made or checked.
+/// Why a login cannot be created or checked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoginError {
-    /// The file is no key of the kind that is needed, not in PEM, or protected by a password.
+    /// The file is not a key of the required kind, is not in PEM, or is protected by a password.
     #[error("the file is no RSA {which} key in PEM without a password: {why}")]
     Key {
         /// `public` or `private`.
         which: &'static str,
-        /// What the decoder says.
+        /// The error of the decoder.
         why: String,
     },
-    /// A name or a password that iperf3's server could not take apart again.
+    /// An iperf3 server could not parse this name or password.
     #[error("a name or a password has no white space and is not empty")]
     Credentials,
-    /// The key is too short for what is encrypted.
+    /// The key is too short for the encrypted text.
     #[error("the key is too short for this name and password: {0}")]
     TooLong(String),
-    /// A line of the users file that is no user.
+    /// A line of the users file is invalid.
     #[error("line {0} of the users file is not `name,SHA-256 in hexadecimal`")]
     Users(usize),
 }
 
-/// What a client logs in with.
+/// The login of a client.
 #[derive(Debug, Clone)]
 pub struct Login {
     key: RsaPublicKey,
@@ -57,10 +57,10 @@ pub struct Login {
 }
 
 impl Login {
-    /// A login with a server's public key in PEM.
+    /// Creates a login with a server's public key in PEM.
     ///
     /// # Errors
-    /// A key that is none, and words with white space.
+    /// If the key is invalid, or if the name or the password contains white space.
     pub fn new(pem: &str, (user, password): (&str, &str), padding: Padding) -> Result<Self, LoginError> {
         let key = RsaPublicKey::from_public_key_pem(pem)
             .or_else(|error| RsaPublicKey::from_pkcs1_pem(pem).map_err(|_| error))
@@ -71,10 +71,10 @@ impl Login {
         Ok(Self { key, user: user.to_owned(), password: password.to_owned(), padding })
     }
 
-    /// The token for the time `now` in seconds since the epoch.
+    /// Returns the token for the time `now_secs` in seconds since the epoch.
     ///
     /// # Errors
-    /// A key that is too short for the words.
+    /// If the key is too short for the name and password.
     pub fn token(&self, now_secs: u64) -> Result<String, LoginError> {
         let plain = format!("user: {}\npwd:  {}\nts:   {now_secs}", self.user, self.password);
         let (random, plain) = (&mut OsRng, plain.as_bytes());
@@ -86,12 +86,12 @@ impl Login {
     }
 }
 
-/// How far the clocks of client and server may be apart, unless something else is said.
+/// The default limit for the difference between the clocks of client and server.
 pub const SKEW_SECS: u64 = 10;
-/// The longest token that is looked at: what a key of 16,384 bits makes.
+/// The longest token that is processed: that of a key of 16,384 bits.
 const TOKEN_MAX: usize = 2732;
 
-/// What a server checks logins with.
+/// Checks logins on a server.
 #[derive(Debug, Clone)]
 pub struct Authenticator {
     key: RsaPrivateKey,
@@ -101,10 +101,10 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    /// One with a private key in PEM and the text of a users file.
+    /// Creates a checker from a private key in PEM and the text of a users file.
     ///
     /// # Errors
-    /// A key that is none, and a line that is no user.
+    /// If the key or a line of the file is invalid.
     pub fn new(pem: &str, users: &str, (skew_secs, padding): (u64, Padding)) -> Result<Self, LoginError> {
         let key = RsaPrivateKey::from_pkcs8_pem(pem)
             .or_else(|error| RsaPrivateKey::from_pkcs1_pem(pem).map_err(|_| error))
@@ -112,7 +112,7 @@ impl Authenticator {
         Ok(Self { key, users: read_users(users)?, skew_secs, padding })
     }
 
-    /// Whether a token is that of a user, made about now; the answer does not say what is wrong.
+    /// Whether a token belongs to a user and was created recently. The result does not tell what is wrong.
     #[must_use]
     pub fn is_authorized(&self, token: &str, now_secs: u64) -> bool {
         self.decrypted(token).is_some_and(|plain| {
@@ -123,7 +123,7 @@ impl Authenticator {
         })
     }
 
-    /// The token in the clear; the padding asked for first, because a newer or an older client may use the other one.
+    /// Decrypts a token with the configured padding.
     fn decrypted(&self, token: &str) -> Option<String> {
         if token.len() > TOKEN_MAX {
             return None;
@@ -132,7 +132,7 @@ impl Authenticator {
         if sealed.len() != self.key.size() {
             return None;
         }
-        // Blinding hides how long the arithmetic takes from whoever measures it.
+        // Blinding hides the duration of the arithmetic from timing attacks.
         let plain = match self.padding {
             Padding::Oaep => self.key.decrypt_blinded(&mut OsRng, Oaep::new::<sha1::Sha1>(), &sealed),
             Padding::Pkcs1 => self.key.decrypt_blinded(&mut OsRng, Pkcs1v15Encrypt, &sealed),
@@ -141,19 +141,19 @@ impl Authenticator {
     }
 }
 
-/// Compares without an early end, so that the time tells nothing.
+/// Compares in constant time, so that the duration reveals nothing.
 fn is_equal(left: &[u8; 32], right: &[u8; 32]) -> bool {
     left.iter().zip(right).fold(0, |differs, (left, right)| differs | (left ^ right)) == 0
 }
 
-/// Name, password and time.
+/// Returns name, password and time.
 fn parse_credentials(plain: &str) -> Option<(&str, &str, u64)> {
     let mut words = plain.split_ascii_whitespace();
     let mut after = |label: &str| if words.next()? == label { words.next() } else { None };
     Some((after("user:")?, after("pwd:")?, after("ts:")?.parse().ok()?))
 }
 
-/// Lines of `name,hash`; empty lines and those that begin with `#` do not count.
+/// Parses lines of `name,hash`. Skips empty lines and those that start with `#`.
 fn read_users(text: &str) -> Result<BTreeMap<String, [u8; 32]>, LoginError> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
     let read = |(idx, line): (usize, &str)| {
@@ -172,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// A key pair in PEM; short, so that it is made fast.
+    /// A key pair in PEM; short, so that it is created fast.
     static KEYS: LazyLock<(String, String)> = LazyLock::new(|| {
         let key = RsaPrivateKey::new(&mut OsRng, 1024).unwrap();
         let private = key.to_pkcs8_pem(LineEnding::LF).unwrap().to_string();

@@ -1,7 +1,7 @@
 //! iperf3's protocol (versions 3.1 to 3.21), both roles.
 //!
-//! A control connection binds a test together: a cookie, states of one byte, and JSON behind its length. The streams are plain
-//! TCP connections, or datagrams with a header of 12 or 16 bytes. This module knows neither plans nor what anybody prints.
+//! A control connection holds a test together: a cookie, one-byte states, and JSON behind its length. The streams are plain TCP
+//! connections, or datagrams with a header of 12 or 16 bytes. This module knows neither plans nor output.
 
 mod client;
 mod control;
@@ -33,5 +33,5 @@ pub use crate::kinds::iperf3::destination;
 pub(crate) use data::{Counter, StreamContext, run as stream};
 pub(crate) use open_stream::OpenStream;
 
-/// The port that an iperf3 server listens on.
+/// The default port of an iperf3 server.
 pub const PORT: u16 = 5201;

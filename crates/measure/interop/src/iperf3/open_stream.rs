@@ -11,15 +11,15 @@ use super::{Error, Stream, StreamRole};
 pub(crate) struct OpenStream {
     pub(crate) stream: Stream,
     pub(crate) socket: Arc<Socket>,
-    /// What is sent, or where to write what arrives; memory without it.
+    /// The file to send, or to write received data to; `None` for memory.
     pub(crate) file: Option<Arc<File>>,
 }
 
 impl OpenStream {
-    /// A stream whose data is that of a file, where one was asked for: the sender's is read, the receiver's written anew.
+    /// Creates a stream, and opens its file if there is one: a sender reads the file, a receiver overwrites it.
     ///
     /// # Errors
-    /// The file cannot be opened.
+    /// If the file cannot be opened.
     pub(crate) fn new(stream: Stream, socket: Socket, path: Option<&Path>) -> Result<Self, Error> {
         let open = |path| match stream.role {
             StreamRole::Sender => zero_copy::open_source(path),

@@ -1,35 +1,34 @@
-//! What the client asks the server for, and which of it a server takes.
+//! The parameters that the client requests, and their limits on a server.
 //!
-//! As iperf3 does since 3.18: a key of the wrong type counts as absent, unknown keys are ignored, and every number has its range.
+//! As in iperf3 since 3.18: a key of the wrong type counts as missing, unknown keys are ignored, and every number has a range.
 
 use fathom_model::units::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::{Error, error::code};
 
-/// What carries the data.
+/// The transport protocol of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TransportProtocol {
-    /// A stream of bytes.
     #[default]
     Tcp,
     /// Numbered datagrams.
     Udp,
 }
 
-/// Who sends.
+/// The direction of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TransferDirection {
-    /// The client.
+    /// The client sends.
     #[default]
     Forward,
-    /// The server (`-R`).
+    /// The server sends (`-R`).
     Reverse,
-    /// Both at the same time (`--bidir`).
+    /// Both send at the same time (`--bidir`).
     Both,
 }
 
-/// What a client can ask for beside numbers: one bit each, by iperf3's name.
+/// Flags that a client can set, one bit each, with iperf3's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParameterFlag {
     /// `TCP_NODELAY`.
@@ -40,21 +39,21 @@ pub enum ParameterFlag {
     Counters64,
     /// The payload repeats `0123456789`.
     RepeatingPayload,
-    /// `sendfile` in place of `write`.
+    /// `sendfile` instead of `write`.
     ZeroCopy,
     /// IPv4 datagrams are not fragmented.
     DontFragment,
-    /// The receiver discards in the kernel.
+    /// The receiver discards data in the kernel.
     SkipReceiveCopy,
     /// Multipath TCP.
     Multipath,
-    /// Datagrams are sent in super-buffers that the kernel cuts.
+    /// Datagrams are sent in super-buffers that the kernel segments.
     SegmentOffload,
-    /// Datagrams are received in super-buffers that the kernel joins.
+    /// Datagrams are received in super-buffers that the kernel coalesces.
     ReceiveOffload,
 }
 
-/// The wishes, their keys, and whether iperf3 writes them as `true` or as 1.
+/// The flags, their keys, and whether iperf3 writes them as `true` or as 1.
 const FLAGS: [(ParameterFlag, &str, bool); 10] = [
     (ParameterFlag::NoDelay, "nodelay", true),
     (ParameterFlag::ServerOutput, "get_server_output", false),
@@ -68,18 +67,18 @@ const FLAGS: [(ParameterFlag, &str, bool); 10] = [
     (ParameterFlag::ReceiveOffload, "gro", false),
 ];
 
-/// A set of wishes.
+/// A set of flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ParameterFlags(u16);
 
 impl ParameterFlags {
-    /// Whether it is in the set.
+    /// Whether a flag is set.
     #[must_use]
     pub const fn has(self, wish: ParameterFlag) -> bool {
         self.0 & (1 << wish as u8) != 0
     }
 
-    /// Puts it into the set.
+    /// Sets a flag.
     pub const fn add(&mut self, wish: ParameterFlag) {
         self.0 |= 1 << wish as u8;
     }
@@ -88,53 +87,50 @@ impl ParameterFlags {
 /// The parameters of a test, the same on both sides.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Parameters {
-    /// What carries the data.
     pub protocol: TransportProtocol,
-    /// Who sends.
     pub direction: TransferDirection,
     /// Streams in each direction.
     pub parallel: u32,
-    /// Seconds at the beginning that do not count.
+    /// Seconds at the start that do not count.
     pub omit_secs: u32,
-    /// Seconds that count; zero when something else ends the test.
+    /// Seconds that count; zero if something else ends the test.
     pub time_secs: u32,
-    /// Bytes after which the test ends; zero for no such end.
+    /// Bytes after which the test ends; zero for no such limit.
     pub bytes: u64,
-    /// Blocks after which the test ends; zero for no such end.
+    /// Blocks after which the test ends; zero for no such limit.
     pub blocks: u64,
-    /// Bytes of a write or of a datagram.
+    /// Bytes per write or per datagram.
     pub block: Bytes,
-    /// Bits per second of each stream; zero for as fast as possible.
+    /// Bits per second of each stream; zero for unlimited.
     pub bitrate: u64,
-    /// Blocks that leave together.
+    /// Blocks that are sent together.
     pub burst: u32,
-    /// Bits per second of each stream that the kernel keeps (`SO_MAX_PACING_RATE`).
+    /// The rate of each stream in bits per second that the kernel enforces (`SO_MAX_PACING_RATE`).
     pub fq_rate: u64,
-    /// The largest segment; zero for what the path allows.
+    /// The maximum segment size; zero for that of the path.
     pub mss: u32,
-    /// The socket's buffers; zero for the kernel's choice.
+    /// The socket buffer size; zero for the kernel's choice.
     pub window: Bytes,
-    /// The traffic class.
+    /// The TOS or traffic class byte.
     pub tos: u8,
-    /// The IPv6 flow label of what the client sends; zero for the kernel's choice.
+    /// The IPv6 flow label of the client's packets; zero for the kernel's choice.
     pub flow_label: u32,
-    /// The core that the server's side of the test is to run on.
+    /// The core for the server's side of the test.
     pub server_core: Option<u32>,
     /// The congestion control of both sides.
     pub congestion: Option<String>,
-    /// What stands before each line of the client.
+    /// The prefix of each output line of the client.
     pub title: Option<String>,
-    /// What stands in the JSON of both sides.
+    /// A text for the JSON of both sides.
     pub extra_data: Option<String>,
-    /// Who asks, encrypted.
+    /// The encrypted login.
     pub token: Option<String>,
-    /// What else is asked for.
     pub flags: ParameterFlags,
     /// The version of the client.
     pub version: Option<String>,
 }
 
-/// The block of TCP when none is asked for.
+/// The default TCP block.
 pub(crate) const TCP_BLOCK: Bytes = Bytes(128 << 10);
 /// The longest block.
 pub(crate) const BLOCK_MAX: u64 = 1 << 20;
@@ -144,29 +140,29 @@ pub(crate) const DATAGRAM: (u64, u64) = (16, 65_507);
 pub(crate) const WINDOW_MAX: u64 = 512 << 20;
 /// The longest test: a day.
 pub(crate) const SECONDS_MAX: u64 = 86_400;
-/// The longest part that is omitted.
+/// The longest omitted part.
 pub(crate) const OMIT_MAX: u64 = 600;
 /// The most streams in one direction.
 pub(crate) const PARALLEL_MAX: u64 = 128;
-/// The most blocks of a burst.
+/// The most blocks per burst.
 pub(crate) const BURST_MAX: u64 = 1000;
-/// The largest segment that a server takes.
+/// The largest segment size that a server accepts.
 const MSS_MAX: u64 = 32_767;
-/// How often iperf3 looks at its pacing, in microseconds; this program has no such timer, but the key is always there.
+/// iperf3's pacing timer in microseconds. This program has no such timer, but the key is always present.
 const PACING_TIMER: u32 = 1000;
 
-/// A whole number that is not negative; JSON knows only one type of number, so 10.0 is 10.
+/// Parses an integer; the caller checks its range. JSON has only one type of number, so 10.0 is 10.
 fn number(object: &Map<String, Value>, key: &str) -> Option<i64> {
     let value = object.get(key)?;
     value.as_i64().or_else(|| {
         let number = value.as_f64()?;
-        // As a C program converts it: what is out of range is the nearest number there is.
+        // Converts like a C program: a value out of range becomes the nearest integer.
         #[expect(clippy::cast_possible_truncation, reason = "the conversion saturates, which is meant")]
         Some(number.trunc() as i64)
     })
 }
 
-/// A number within its range, or the number of iperf3's error.
+/// Returns a number in its range, or iperf3's error number.
 fn ranged(object: &Map<String, Value>, key: &str, (least, most, error): (u64, u64, i32)) -> Result<u64, Error> {
     let Some(number) = number(object, key) else { return Ok(0) };
     match u64::try_from(number) {
@@ -193,13 +189,14 @@ fn is_set(object: &Map<String, Value>, key: &str) -> bool {
 }
 
 impl Parameters {
-    /// What a client's JSON asks for.
+    /// Parses the JSON of a client.
     ///
     /// # Errors
-    /// A value out of its range, two directions at once, or a protocol that is none of ours, as the server says it.
+    /// If a value is out of its range, if two directions are set, or if the protocol is not supported, in the form that the
+    /// server reports.
     ///
     /// # Panics
-    /// Never: what is narrowed is within its range.
+    /// Never: values are converted only after their range was checked.
     pub fn read(value: &Value) -> Result<Self, Error> {
         let none = Map::new();
         let object = value.as_object().unwrap_or(&none);
@@ -255,7 +252,7 @@ impl Parameters {
         })
     }
 
-    /// As the client sends it.
+    /// Returns the JSON that the client sends.
     #[must_use]
     pub fn write(&self) -> Value {
         let carrier = if self.protocol == TransportProtocol::Tcp { "tcp" } else { "udp" };
@@ -303,13 +300,13 @@ impl Parameters {
         Value::Object(object)
     }
 
-    /// Streams in both directions together.
+    /// The number of streams in both directions together.
     #[must_use]
     pub fn n_streams(&self) -> u32 {
         if self.direction == TransferDirection::Both { self.parallel * 2 } else { self.parallel }
     }
 
-    /// Blocks in each direction after which the test ends; nothing when time ends it.
+    /// The blocks in each direction after which the test ends; `None` if time ends it.
     #[must_use]
     pub fn budget(&self) -> Option<u64> {
         match (self.bytes, self.blocks) {

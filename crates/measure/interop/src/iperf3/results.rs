@@ -1,56 +1,54 @@
-//! What each side tells the other about its streams at the end.
+//! The results that both sides exchange at the end.
 
 use serde_json::{Map, Value, json};
 
 use super::Error;
 
-/// One stream as one side counted it.
+/// One stream as counted by one side.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StreamResult {
-    /// Its number: 1, 3, 4, 5, …
+    /// Its ID: 1, 3, 4, 5, …
     pub id: u32,
-    /// Bytes sent or received, without what was omitted.
+    /// Bytes sent or received, without the omitted part.
     pub bytes: u64,
-    /// Segments sent again; none from a receiver.
+    /// Retransmitted segments; `None` from a receiver.
     pub retransmits: Option<u64>,
     /// RFC 3550 jitter in seconds.
     pub jitter_secs: f64,
-    /// Datagrams lost, what was omitted included.
+    /// Lost datagrams, including the omitted part.
     pub lost: u64,
-    /// Datagrams sent, or the highest number that arrived, what was omitted included.
+    /// Datagrams sent, or the highest number received, including the omitted part.
     pub packets: u64,
-    /// Lost and sent in the part that was omitted; peers before 3.14 do not say.
+    /// The counts of the omitted part; peers before 3.14 do not send them.
     pub omitted: Option<Omitted>,
-    /// How long the stream ran, in seconds.
+    /// The duration of the stream in seconds.
     pub seconds: f64,
 }
 
-/// Datagrams of the part that does not count.
+/// Datagrams of the omitted part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Omitted {
-    /// Lost.
+    /// Lost datagrams.
     pub lost: u64,
-    /// Sent, or the highest number that arrived.
+    /// Datagrams sent, or the highest number received.
     pub packets: u64,
 }
 
-/// What a server printed, when the client asked for it.
+/// The output of a server, if the client requested it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ServerOutput {
-    /// Its text.
     Text(String),
-    /// Its JSON.
     Json(Value),
 }
 
 /// Processor time as a share of the test, in percent of one core.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct CpuUse {
-    /// All of it.
+    /// User and system time together.
     pub total: f64,
-    /// In the program.
+    /// User time.
     pub user: f64,
-    /// In the kernel.
+    /// System time.
     pub system: f64,
 }
 
@@ -59,20 +57,20 @@ pub struct CpuUse {
 pub struct Results {
     /// Its processor time.
     pub cpu: CpuUse,
-    /// Whether it knows retransmissions: none from a side that sends nothing.
+    /// Whether it knows retransmissions; `None` from a side that sends nothing.
     pub knows_retransmits: Option<bool>,
     /// The congestion control of its sockets.
     pub congestion: Option<String>,
-    /// Its streams, in the order of their numbers.
+    /// Its streams, in the order of their IDs.
     pub streams: Vec<StreamResult>,
     /// Its own output.
     pub output: Option<ServerOutput>,
 }
 
-/// The most streams that are read: 128 in each direction.
+/// The most streams that are parsed: 128 in each direction.
 const STREAMS_MAX: usize = 256;
 
-/// The largest count that is believed: 2^53 is a day at 800 Gbit/s, and sums of 256 such counts still are counts.
+/// The largest plausible count: 2^53 is a day at 800 Gbit/s, and sums of 256 such counts still fit.
 const COUNT_MAX: u64 = 1 << 53;
 
 fn malformed(why: impl Into<String>) -> Error {
@@ -83,10 +81,10 @@ fn float(object: &Map<String, Value>, key: &str) -> Option<f64> {
     object.get(key)?.as_f64().filter(|number| number.is_finite())
 }
 
-/// A count, nothing for -1, which stands for a count that there is none of; some versions write it without a sign.
+/// Parses a count; `None` for -1, which means that there is no such count. Some versions write -1 as an unsigned number.
 fn count(object: &Map<String, Value>, key: &str) -> Option<u64> {
     let number = float(object, key)?;
-    // Counts above 2^53 are whole numbers in JSON, so they are read as such.
+    // Counts above 2^53 are integers in JSON, so they are read as such.
     let count = object.get(key)?.as_u64().or_else(|| (number >= 0.0).then(|| fathom_model::units::rounded(number)))?;
     (count <= COUNT_MAX).then_some(count)
 }
@@ -128,10 +126,10 @@ impl StreamResult {
 }
 
 impl Results {
-    /// What the other side's JSON says.
+    /// Parses the JSON of the other side.
     ///
     /// # Errors
-    /// A required key that is missing or of another type, or more streams than a test can have.
+    /// If a required key is missing or of another type, or if there are more streams than a test can have.
     pub fn read(value: &Value) -> Result<Self, Error> {
         let object = value.as_object().ok_or_else(|| malformed("they are no object"))?;
         let percent = |key: &'static str| float(object, key).ok_or_else(|| malformed(format!("there is no `{key}`")));
@@ -157,7 +155,7 @@ impl Results {
         })
     }
 
-    /// As it is sent.
+    /// Returns the JSON to send.
     #[must_use]
     pub fn write(&self) -> Value {
         let mut value = json!({
@@ -178,7 +176,7 @@ impl Results {
         value
     }
 
-    /// The stream of this number.
+    /// Finds the stream with this ID.
     #[must_use]
     pub fn stream(&self, id: u32) -> Option<&StreamResult> {
         self.streams.iter().find(|stream| stream.id == id)

@@ -1,4 +1,4 @@
-//! The socket options that a test asks for, on the sockets of either side.
+//! The socket options of a test, for sockets of both sides.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use fathom_sys::socket::{self, Buffer, Socket};
 
 use super::{Error, ParameterFlag, Parameters, TransportProtocol, error::code};
 
-/// How long a transfer of a stream waits before it looks whether the test is over.
+/// How long a transfer call of a stream blocks before it checks whether the test is over.
 const BLOCKING_TIMEOUT: Nanos = fathom_transport::connection_setup::BLOCKING_TIMEOUT;
 
 fn option(what: &'static str) -> impl FnOnce(io::Error) -> Error {
@@ -18,7 +18,7 @@ fn system(what: &'static str) -> impl FnOnce(fathom_sys::Error) -> Error {
     move |error| Error::SocketOption { what, cause: error.source }
 }
 
-/// Sets what must be there before a connection is made.
+/// Sets the options that must be set before a connection is opened.
 pub(crate) fn before_connect(socket: &Socket, parameters: &Parameters) -> Result<(), Error> {
     if parameters.protocol == TransportProtocol::Tcp {
         if parameters.flags.has(ParameterFlag::NoDelay) {
@@ -44,10 +44,10 @@ pub(crate) fn before_connect(socket: &Socket, parameters: &Parameters) -> Result
     Ok(())
 }
 
-/// The same for a connection that was accepted: its largest segment is what the client has announced.
+/// Sets the options of an accepted connection. The client has announced its maximum segment size.
 pub(crate) fn accepted(socket: &Socket, parameters: &Parameters) -> Result<(), Error> {
     let agreed = Parameters { mss: 0, ..parameters.clone() };
-    // A congestion control that only one side has is no reason to refuse the test: iperf3 goes on as well.
+    // A congestion control that only one side has does not refuse the test: iperf3 continues as well.
     match before_connect(socket, &agreed) {
         Err(Error::Denied { .. }) => before_connect(socket, &Parameters { congestion: None, ..agreed }),
         outcome => outcome,
@@ -67,7 +67,7 @@ fn buffers(socket: &Socket, window: Bytes) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes a connected stream ready to be read and written by its thread.
+/// Prepares a connected stream for its thread.
 pub(crate) fn prepare_stream(socket: &Socket) -> Result<(), Error> {
     socket.set_nonblocking(false).map_err(socket::named("fcntl(O_NONBLOCK)"))?;
     Ok(socket::set_timeout(socket, BLOCKING_TIMEOUT)?)

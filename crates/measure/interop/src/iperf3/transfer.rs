@@ -1,6 +1,6 @@
-//! The course of a test between its first and its last byte: threads that stream, intervals that are reported, what ends it.
+//! The transfer phase of a test: threads that stream, reports of intervals, and the conditions that end it.
 //!
-//! The same for both sides; only a client ends by the clock or by volume. It knows nothing of how the streams came about.
+//! It is the same for both sides, except that only a client ends by time or volume. It does not know how the streams were opened.
 
 use std::{
     sync::{
@@ -31,16 +31,16 @@ use super::{
 };
 use fathom_transport::stream::is_file_error;
 
-/// What bounds a test beyond its parameters.
+/// Limits of a test apart from its parameters.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RunLimits {
-    /// The distance of reports; none for a single one at the end.
+    /// The reporting interval; `None` for a single report at the end.
     pub(crate) interval: Option<Nanos>,
-    /// How long a receiver may hear nothing.
+    /// How long a receiver may receive nothing.
     pub(crate) idle: Nanos,
-    /// When a server ends a test that its client does not end.
+    /// The time after which a server ends a test that its client does not end.
     pub(crate) time_max: Nanos,
-    /// Bits per second of all streams together that a server tolerates, and over how long.
+    /// The limit of a server in bits per second for all streams together, and the averaging time.
     pub(crate) rate: Option<(u64, Nanos)>,
 }
 
@@ -52,27 +52,27 @@ pub(crate) struct TransferRun<'a> {
     pub(crate) limits: RunLimits,
 }
 
-/// How often the conductor looks at what its streams have counted, when it must notice a volume.
+/// The time between two checks of the counters if a volume ends the test.
 const POLL_INTERVAL_VOLUME: Nanos = Nanos::from_millis(1);
-/// How often it looks otherwise.
+/// The time between two checks otherwise.
 const POLL_INTERVAL: Nanos = Nanos::from_millis(20);
-/// How long the control connection may take to say why the streams broke.
+/// How long the control connection may take to report why the streams broke.
 const BROKEN: Nanos = Nanos::from_secs(2);
-/// How long datagrams may go on arriving behind the end, and for how long none must have come.
+/// How long to wait for late datagrams after the end, and how long none may have arrived before the wait ends.
 const DRAIN_MAX: Nanos = Nanos::from_millis(200);
 const DRAIN_QUIET: Nanos = Nanos::from_millis(10);
 
-/// What the threads share: their own counters, and when to stop.
+/// The state shared by the threads: their own counters, and when to stop.
 struct SharedProgress {
     slots: Vec<WorkerCounters>,
-    /// Senders stop before receivers, so that what is under way arrives.
+    /// Senders stop before receivers, so that data in flight arrives.
     sending_over: AtomicBool,
     receiving_over: AtomicBool,
     n_done: AtomicUsize,
     n_broken: AtomicUsize,
-    /// Whether a sender has come to the end of its file.
+    /// Whether a sender has reached the end of its file.
     is_file_sent: AtomicBool,
-    /// What went wrong with a file.
+    /// The error of a file operation.
     file_failure: Mutex<Option<fathom_sys::Error>>,
 }
 
@@ -90,17 +90,17 @@ impl SharedProgress {
         }
     }
 
-    /// What has arrived on all streams.
+    /// The bytes received on all streams.
     fn received(&self, streams: &[OpenStream]) -> u64 {
         let receivers = self.slots.iter().zip(streams).filter(|(_, open)| open.stream.role == StreamRole::Receiver);
         receivers.map(|(slot, _)| slot.read(Counter::Bytes as usize)).sum()
     }
 }
 
-/// Where the conductor stands.
+/// The progress of a test.
 struct RunProgress {
     start: Nanos,
-    /// When the part that counts began; none while it has not.
+    /// When the counted part started; `None` before that.
     counts_from: Option<Nanos>,
     base: Vec<StreamCounts>,
     last: Vec<StreamCounts>,
@@ -113,7 +113,7 @@ struct RunProgress {
 }
 
 impl TransferRun<'_> {
-    /// Streams until it is over; what was counted is kept whatever ended it.
+    /// Streams until the test is over. Keeps the counts, whatever ended it.
     pub(crate) fn run(
         &self,
         control: &mut ControlConnection,
@@ -168,7 +168,7 @@ impl TransferRun<'_> {
         }
     }
 
-    /// One stream in the hands of its thread.
+    /// Runs one stream in its thread.
     fn stream(&self, shared: &SharedProgress, (place, open): (usize, &OpenStream), start: Nanos) -> CpuTimes {
         let over = if open.stream.role == StreamRole::Sender { &shared.sending_over } else { &shared.receiving_over };
         let counting = SlotContext { slot: &shared.slots[place], over, start };
@@ -186,9 +186,10 @@ impl TransferRun<'_> {
         clock::thread_cpu_times()
     }
 
-    /// How many blocks one sender sends: each the same, so that none must ask the others.
+    /// Returns the number of blocks that one sender sends. All senders have the same share, so they need no coordination.
     ///
-    /// A server's datagrams have no such end, as the client goes by those that arrive; nor has what is sent while it does not count.
+    /// Datagrams of a server have no such limit, because the client counts those that arrive. There is also no limit if a part is
+    /// omitted.
     fn block_budget(&self, part: StreamRole) -> Option<u64> {
         let n = u64::from(self.parameters.parallel.max(1));
         let arrives = self.side == Side::Initiator || self.parameters.protocol == TransportProtocol::Tcp;
@@ -196,7 +197,7 @@ impl TransferRun<'_> {
         self.parameters.budget().filter(|_| is_mine).map(|blocks| blocks.div_ceil(n))
     }
 
-    /// Reports and looks until something ends the test.
+    /// Reports and checks until something ends the test.
     fn supervise(
         &self,
         shared: &SharedProgress,
@@ -244,7 +245,7 @@ impl TransferRun<'_> {
         }
     }
 
-    /// What the other side says in the middle of a test can only end it.
+    /// Handles a message of the other side during the test. Such a message can only end the test.
     fn handle_message(&self, control: &mut ControlConnection, byte: u8) -> Result<(), Error> {
         const AWAITED: &str = "the end of the test";
         match (control.interpret(byte, AWAITED)?, self.side) {
@@ -253,7 +254,7 @@ impl TransferRun<'_> {
         }
     }
 
-    /// From here on it counts; all that was before is the base.
+    /// Starts the counted part; everything before is the base.
     fn begin_measured(&self, standing: &mut RunProgress, now: Nanos) {
         standing.base.clone_from(&standing.last);
         standing.counts_from = Some(now);
@@ -261,7 +262,7 @@ impl TransferRun<'_> {
         standing.next_report = self.limits.interval.map_or(Nanos::MAX, |interval| now + interval);
     }
 
-    /// Whether a client has sent, or received, what it was asked to.
+    /// Whether a client has sent or received the requested volume.
     fn is_complete(&self, shared: &SharedProgress, standing: &RunProgress) -> bool {
         let Some(blocks) = self.parameters.budget().filter(|_| self.side == Side::Initiator) else { return false };
         let enough = blocks.saturating_mul(self.parameters.block.0);
@@ -273,7 +274,7 @@ impl TransferRun<'_> {
         volume(StreamRole::Sender) >= enough || volume(StreamRole::Receiver) >= enough
     }
 
-    /// What must not go on: silence, more than is allowed, or longer than is allowed.
+    /// Checks for conditions that abort a test: silence, a rate above the limit, or a duration above the limit.
     fn check(&self, shared: &SharedProgress, standing: &mut RunProgress, now: Nanos) -> Result<(), Error> {
         if now - standing.start > self.limits.time_max {
             return Err(Error::Denied { code: code::DURATION_EXPIRED });
@@ -285,7 +286,7 @@ impl TransferRun<'_> {
         } else if now - standing.last_received.1 > self.limits.idle {
             return Err(Error::Idle);
         }
-        // What this side sends is paced to the bound, so only the other side can break it.
+        // This side paces its own sending, so only the other side can exceed the limit.
         if let Some((most, over)) = self.limits.rate {
             let span = now - standing.rate_from.1;
             if span >= over {
@@ -300,7 +301,7 @@ impl TransferRun<'_> {
             return Err(Error::File { what: "unable to read or write the -F file", cause: error.source });
         }
         if shared.n_broken.load(Ordering::Relaxed) > 0 {
-            // The control connection says why, if it can; TCP tells of a dead host only much later.
+            // The control connection reports the reason if it can. TCP notices a dead host only much later.
             let since = *standing.broken_since.get_or_insert(now);
             if now - since > BROKEN {
                 return Err(Error::Refused { code: 207, errno: 0 });
@@ -309,7 +310,7 @@ impl TransferRun<'_> {
         Ok(())
     }
 
-    /// Tells one interval, unless it is so short and empty that it means nothing.
+    /// Reports an interval, unless it is too short and empty to mean anything.
     fn report(
         &self,
         shared: &SharedProgress,
@@ -339,10 +340,10 @@ impl TransferRun<'_> {
         }
     }
 
-    /// Stops the senders, then lets what is under way arrive, and stops the receivers.
+    /// Stops the senders, lets data in flight arrive, and stops the receivers.
     fn drain(&self, shared: &SharedProgress) {
         shared.sending_over.store(true, Ordering::Relaxed);
-        // A client that is at the end of its file says so at once, with much of it still under way.
+        // A client at the end of its file says so at once, with much of it still in flight.
         let has_file = self.streams.iter().any(|open| open.file.is_some());
         if (self.parameters.protocol == TransportProtocol::Udp || has_file) && self.side == Side::Responder {
             let received = || shared.received(self.streams);

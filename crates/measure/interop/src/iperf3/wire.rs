@@ -1,6 +1,6 @@
-//! What goes over the control connection: cookies, states, and JSON behind its length.
+//! The messages of the control connection: cookies, states, and JSON behind its length.
 //!
-//! Bytes in, values out: no sockets and no clock here, so that every byte from outside is judged in one place.
+//! Bytes in, values out: there are no sockets and no clock here, so all external bytes are checked in one place.
 
 use serde_json::Value;
 
@@ -8,21 +8,21 @@ use super::Error;
 
 /// The length of a cookie: 36 characters and a NUL.
 pub(crate) const COOKIE: usize = 37;
-/// What cookies are made of (RFC 4648 base32, lower case).
+/// The characters of cookies (RFC 4648 base32, lower case).
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
-/// The longest parameters that are read, as iperf3 bounds them since 3.18.
+/// The longest parameters that are read, as in iperf3 since 3.18.
 pub(crate) const PARAMETERS_MAX: usize = 8192;
-/// The longest results that are read: 256 streams in JSON are 40 KiB, and a server's whole output may be in them.
+/// The longest results that are read: 256 streams in JSON are 40 KiB, and the whole output of a server may be included.
 pub(crate) const RESULTS_MAX: usize = 16 << 20;
-/// How deep JSON may be nested; what iperf3 sends is five deep with a server's output in it.
+/// The deepest nesting of JSON. iperf3 uses five levels, including a server's output.
 const DEPTH_MAX: usize = 32;
 
-/// What binds the connections of one test together.
+/// Identifies the connections of one test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cookie([u8; COOKIE]);
 
 impl Cookie {
-    /// A cookie from 36 random bytes.
+    /// Creates a cookie from 36 random bytes.
     #[must_use]
     pub fn from_random(random: [u8; COOKIE - 1]) -> Self {
         let mut cookie = [0; COOKIE];
@@ -32,19 +32,19 @@ impl Cookie {
         Self(cookie)
     }
 
-    /// The cookie that a connection began with: any bytes of this length; none begins with NUL.
+    /// Parses the cookie at the start of a connection: any bytes of this length, except that the first is not NUL.
     #[must_use]
     pub fn read(bytes: [u8; COOKIE]) -> Option<Self> {
         (bytes[0] != 0).then_some(Self(bytes))
     }
 
-    /// As it goes over the wire.
+    /// The bytes on the wire.
     #[must_use]
     pub fn bytes(&self) -> &[u8; COOKIE] {
         &self.0
     }
 
-    /// The part before the NUL, for people.
+    /// The part before the NUL, for display.
     #[must_use]
     pub fn text(&self) -> String {
         let end = self.0.iter().position(|&byte| byte == 0).unwrap_or(COOKIE);
@@ -52,7 +52,7 @@ impl Cookie {
     }
 }
 
-/// Where a test stands, as one byte says it.
+/// The state of a test, as one byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i8)]
 pub enum TestState {
@@ -60,7 +60,7 @@ pub enum TestState {
     TestStart = 1,
     /// Data flows.
     TestRunning = 2,
-    /// The client has had enough.
+    /// The client ends the test.
     TestEnd = 4,
     /// The server waits for parameters.
     ParamExchange = 9,
@@ -70,15 +70,15 @@ pub enum TestState {
     ServerTerminate = 11,
     /// The client's user has ended it.
     ClientTerminate = 12,
-    /// Both sides tell their results.
+    /// Both sides send their results.
     ExchangeResults = 13,
     /// The results have been exchanged.
     DisplayResults = 14,
     /// The client closes.
     Done = 16,
-    /// The server runs another test.
+    /// The server is running another test.
     AccessDenied = -1,
-    /// The server says by two numbers what is wrong.
+    /// The server reports an error by two numbers.
     ServerError = -2,
 }
 
@@ -98,20 +98,20 @@ impl TestState {
         Self::ServerError,
     ];
 
-    /// The state of a byte; nothing for a byte that stands for none.
+    /// Returns the state of a byte; `None` for an unknown byte.
     #[must_use]
     pub fn read(byte: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.byte() == byte)
     }
 
-    /// As it goes over the wire.
+    /// The byte on the wire.
     #[must_use]
     pub const fn byte(self) -> u8 {
         (self as i8).cast_unsigned()
     }
 }
 
-/// What the server says behind [`TestState::ServerError`].
+/// Parses the numbers after [`TestState::ServerError`].
 #[must_use]
 pub(crate) fn read_refusal(bytes: [u8; 8]) -> Error {
     let numbers = u64::from_be_bytes(bytes);
@@ -119,7 +119,7 @@ pub(crate) fn read_refusal(bytes: [u8; 8]) -> Error {
     Error::Refused { code: half(numbers >> 32), errno: half(numbers) }
 }
 
-/// A refusal as the server writes it, its state included.
+/// Returns a refusal as the server sends it, including the state.
 #[must_use]
 pub(crate) fn write_refusal(code: i32, errno: i32) -> [u8; 9] {
     let mut bytes = [TestState::ServerError.byte(); 9];
@@ -128,10 +128,10 @@ pub(crate) fn write_refusal(code: i32, errno: i32) -> [u8; 9] {
     bytes
 }
 
-/// A JSON document behind its length.
+/// Returns a JSON document behind its length.
 ///
 /// # Panics
-/// When it is larger than 4 GiB.
+/// If it is larger than 4 GiB.
 #[must_use]
 pub(crate) fn write_json(value: &Value) -> Vec<u8> {
     let text = value.to_string();
@@ -139,10 +139,10 @@ pub(crate) fn write_json(value: &Value) -> Vec<u8> {
     [&length.to_be_bytes(), text.as_bytes()].concat()
 }
 
-/// The length of the JSON that follows, when it is one that is read.
+/// Parses the length of the JSON that follows.
 ///
 /// # Errors
-/// When it is zero or above `most`, which is found out before anything is allocated.
+/// If it is zero or above `most`. This is checked before anything is allocated.
 pub(crate) fn read_length(bytes: [u8; 4], what: &'static str, most: usize) -> Result<usize, Error> {
     let length = usize::try_from(u32::from_be_bytes(bytes)).unwrap_or(usize::MAX);
     match length {
@@ -152,13 +152,13 @@ pub(crate) fn read_length(bytes: [u8; 4], what: &'static str, most: usize) -> Re
     }
 }
 
-/// A JSON object from its bytes.
+/// Parses a JSON object.
 ///
 /// # Errors
-/// What is no JSON, what is nested too deep, and what is not an object.
+/// If the bytes are not JSON, are nested too deeply, or are not an object.
 pub(crate) fn read_json(bytes: &[u8], what: &'static str) -> Result<Value, Error> {
     let malformed = |why: String| Error::Malformed { what, why };
-    // iperf3 before 3.1 counts the NUL at the end.
+    // iperf3 before 3.1 includes the NUL at the end.
     let bytes = bytes.strip_suffix(&[0]).unwrap_or(bytes);
     if depth(bytes) > DEPTH_MAX {
         return Err(malformed(format!("it is nested more than {DEPTH_MAX} deep")));
@@ -167,10 +167,10 @@ pub(crate) fn read_json(bytes: &[u8], what: &'static str) -> Result<Value, Error
     if value.is_object() { Ok(value) } else { Err(malformed("it is no JSON object".to_owned())) }
 }
 
-/// The JSON of a whole message, which is its length and as many bytes.
+/// Parses a whole JSON message: its length and the JSON.
 ///
 /// # Errors
-/// A length that is out of bounds or not that of the rest, and what is no JSON object.
+/// If the length is out of bounds or exceeds the rest, or if the rest is not a JSON object.
 pub fn read_message(bytes: &[u8]) -> Result<Value, Error> {
     const WHAT: &str = "message";
     let short = || Error::Malformed { what: WHAT, why: "it is shorter than its length says".to_owned() };
@@ -179,7 +179,7 @@ pub fn read_message(bytes: &[u8]) -> Result<Value, Error> {
     read_json(rest.get(..length).ok_or_else(short)?, WHAT)
 }
 
-/// How deep brackets are nested, those in texts included: too careful rather than too late.
+/// Returns the nesting depth of brackets, including those in strings. It may be too high, but never too low.
 fn depth(bytes: &[u8]) -> usize {
     let mut depths = (0_usize, 0);
     for byte in bytes {

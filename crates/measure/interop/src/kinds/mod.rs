@@ -1,8 +1,8 @@
-//! What can be measured with the servers of other tools.
+//! Test kinds that use the servers of other tools.
 
 use fathom_engine::TestKind;
 
 pub(crate) mod iperf3;
 
-/// All kinds of this crate.
+/// All test kinds of this crate.
 pub const KINDS: &[&dyn TestKind] = &[&iperf3::TCP, &iperf3::UDP];

@@ -1,6 +1,6 @@
-//! How much processor time the control groups above this process leave it.
+//! The CPU limit that this process has from its control groups.
 //!
-//! Both generations are read: `cpu.max` of cgroup v2, `cpu.cfs_*_us` of v1 (Documentation/admin-guide/cgroup-v2.rst and
+//! Supports both versions: `cpu.max` of cgroup v2, `cpu.cfs_*_us` of v1 (Documentation/admin-guide/cgroup-v2.rst and
 //! Documentation/scheduler/sched-bwc.rst).
 
 use std::path::{Component, Path, PathBuf};
@@ -9,14 +9,14 @@ use fathom_model::units::ratio;
 
 use super::content;
 
-/// The smallest limit on the way to the root, in cores; `none` when there is a group to ask and it has no limit.
+/// Returns the smallest limit up to the root group, in cores; `none` if a group can be read and none has a limit.
 pub(super) fn limit_cores(root: &Path) -> Option<String> {
     let groups = content(&root.join("proc/self/cgroup"))?;
     let smallest = groups.lines().flat_map(|line| limits_of(root, line)).min_by(f64::total_cmp)?;
     Some(if smallest.is_finite() { format!("{smallest:.2}") } else { "none".to_owned() })
 }
 
-/// The limits that one line of `/proc/self/cgroup`, `4:cpu,cpuacct:/a/b`, leads to: one for each group that tells.
+/// Returns the limits for one line of `/proc/self/cgroup`, such as `4:cpu,cpuacct:/a/b`: one for each readable group.
 fn limits_of(root: &Path, line: &str) -> Vec<f64> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (Some(controllers), Some(group)) = (parts.next(), parts.next()) else { return Vec::new() };
@@ -25,16 +25,16 @@ fn limits_of(root: &Path, line: &str) -> Vec<f64> {
         _ if controllers.split(',').any(|controller| controller == "cpu") => limit_v1,
         _ => return Vec::new(),
     };
-    // Where both generations are in use, the second one hangs below the first.
+    // If both versions are in use, v2 is mounted below v1.
     let mounts = if controllers.is_empty() { ["", "unified"] } else { [controllers, "cpu"] };
     let mounts = mounts.map(|mount| root.join("sys/fs/cgroup").join(mount));
-    // A group outside the namespace of groups begins with `..` and cannot be seen from here.
+    // The path of a group outside the cgroup namespace starts with `..`, and the group is not visible from here.
     let group: PathBuf = Path::new(group).components().filter(|part| matches!(part, Component::Normal(_))).collect();
     let ways = mounts.iter().flat_map(|mount| group.ancestors().map(|group| mount.join(group)));
     ways.filter_map(|way| limit(&way)).collect()
 }
 
-/// `200000 100000` is two cores, `max 100000` no limit, which is more than any number of cores.
+/// `200000 100000` is two cores. `max 100000` is no limit, expressed as infinity.
 fn limit_v2(group: &Path) -> Option<f64> {
     let text = content(&group.join("cpu.max"))?;
     let (quota, period) = text.split_once(' ')?;

@@ -1,14 +1,14 @@
-//! The kernel's command line, without what may be a secret.
+//! The kernel's command line without possible secrets.
 //!
-//! Knows no option by name: whatever looks like a secret is one.
+//! There is no list of known options: every value that looks like a secret is removed.
 
-/// What stands in place of a value that may be a secret.
+/// The replacement of a possible secret.
 const REDACTED: &str = "<redacted>";
 
-/// Parts of a name that announce a secret.
+/// Parts of names that indicate a secret.
 const SECRET: [&str; 7] = ["password", "passwd", "passphrase", "token", "secret", "key", "credential"];
 
-/// The line with the values of keys that look secret, and passwords inside addresses, taken out.
+/// Removes the values of keys that look secret, and passwords in addresses.
 pub(super) fn redacted(line: &str) -> String {
     let mut words = Vec::new();
     let mut is_value = false;
@@ -24,7 +24,7 @@ pub(super) fn redacted(line: &str) -> String {
             },
             _ => word.to_owned(),
         });
-        // Programs started by the kernel take their options as `--token VALUE`.
+        // Programs started by the kernel take options in the form `--token VALUE`.
         is_value = is_secret && value.is_none() && word.starts_with('-');
     }
     words.join(" ")
@@ -35,7 +35,7 @@ fn looks_secret(name: &str) -> bool {
     SECRET.iter().any(|part| name.contains(part))
 }
 
-/// The words of a line; white space between double quotes parts none, as in the kernel's own `next_arg`.
+/// Splits a line into words. White space in double quotes does not split, as in the kernel's own `next_arg`.
 fn words_of(line: &str) -> impl Iterator<Item = &str> {
     let mut is_quoted = false;
     let parts = line.split(move |c: char| {

@@ -1,4 +1,4 @@
-//! Asks the kernel for the facts of its interfaces, through rtnetlink and ethtool.
+//! Reads the facts of network interfaces from the kernel, through rtnetlink and ethtool.
 
 use fathom_model::units::Bytes;
 use fathom_sys::{
@@ -8,12 +8,12 @@ use fathom_sys::{
 
 use super::{InterfaceFacts, Queues};
 
-/// The interfaces of the network namespace of the calling thread.
+/// Returns the interfaces in the network namespace of the calling thread.
 ///
-/// What a device does not tell is left out of its facts; one that goes away meanwhile tells nothing more.
+/// Facts that a device does not report are missing. A device that disappears meanwhile reports nothing more.
 ///
 /// # Errors
-/// When the kernel does not list them.
+/// If the kernel does not list them.
 pub fn interfaces() -> Result<Vec<InterfaceFacts>> {
     let mut netlink = Netlink::open()?;
     let addresses = netlink.addresses()?;
@@ -43,7 +43,7 @@ fn facts(link: Link) -> InterfaceFacts {
     }
 }
 
-/// What the driver says of its channels, or the kernel's own count where the driver says nothing.
+/// The driver's channels, or the kernel's own count if the driver does not report any.
 fn queues(device: Option<&Device>, link: &Link) -> Queues {
     let some = |n: u32| (n > 0).then_some(n);
     match device.and_then(|device| device.channels().ok().flatten()) {

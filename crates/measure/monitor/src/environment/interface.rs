@@ -1,68 +1,67 @@
-//! What an interface is: who drives it, how fast it says it is, what it does for the kernel.
+//! The facts of a network interface: driver, reported speed, offloads.
 
 use fathom_model::{
     Environment,
     units::{BitsPerSec, Bytes, rounded},
 };
 
-/// Facts of one interface, each absent when nobody told it.
+/// Facts of one interface; facts that are not reported are `None`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct InterfaceFacts {
-    /// What it is called: the topic of its facts.
+    /// The name, and the topic of its facts.
     pub name: String,
-    /// Who drives it, as ethtool says: `virtio_net`, `veth`, `ixgbe`.
+    /// The driver as reported by ethtool: `virtio_net`, `veth`, `ixgbe`.
     pub driver: Option<String>,
-    /// The version of the device's firmware.
+    /// The firmware version of the device.
     pub firmware: Option<String>,
-    /// Where the device sits: `0000:00:04.0`.
+    /// The bus address of the device: `0000:00:04.0`.
     pub bus: Option<String>,
-    /// What it says its line carries; see [`LineRate`] for whether that is so.
+    /// The reported line rate; see [`LineRate`] for whether it is real.
     pub speed: Option<BitsPerSec>,
     /// The largest payload of a frame.
     pub mtu: Option<Bytes>,
-    /// Its queues.
     pub queues: Queues,
-    /// The offloads that are on, by ethtool's names: `tx-checksum-ipv4`, `rx-gro`.
+    /// The enabled offloads, with ethtool's names: `tx-checksum-ipv4`, `rx-gro`.
     pub offloads: Vec<String>,
-    /// Its own address on the wire.
+    /// The MAC address.
     pub mac: Option<String>,
-    /// Its addresses of the Internet protocol.
+    /// The IP addresses.
     pub addresses: Vec<String>,
-    /// The queueing discipline at its root.
+    /// The root queueing discipline.
     pub qdisc: Option<String>,
-    /// Whether it works: `up`, `down`, `unknown`, as RFC 2863 has it.
+    /// The operational state as in RFC 2863: `up`, `down`, `unknown`.
     pub operstate: Option<String>,
 }
 
-/// How many queues an interface has, by what they are for.
+/// The numbers of queues of an interface, by purpose.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Queues {
-    /// Queues that only receive.
+    /// Receive-only queues.
     pub rx: Option<u32>,
-    /// Queues that only send.
+    /// Transmit-only queues.
     pub tx: Option<u32>,
-    /// Queues that do both, on one interrupt.
+    /// Queues for both, on one interrupt.
     pub combined: Option<u32>,
 }
 
-/// Whether the speed of an interface is that of a line.
+/// Whether the reported speed of an interface is a physical limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LineRate {
-    /// A line carries so much and no more.
+    /// The line limits traffic to this rate.
     Real,
-    /// The driver made the number up: nothing holds frames to it.
+    /// The driver reports a fixed number: nothing limits frames to it.
     Nominal,
 }
 
-/// Drivers of devices without a line: the speed that they tell is a constant, or what somebody told the device.
+/// Drivers of devices without a line. Their reported speed is a constant, or a value that was set on the device.
 ///
-/// `veth` and `tun` say 10 Gbit/s and 10 Mbit/s whatever they carry (drivers/net/veth.c, drivers/net/tun.c); a paravirtual
-/// device repeats what the host of the guest chose.
+/// `veth` and `tun` report 10 Gbit/s and 10 Mbit/s whatever they carry (drivers/net/veth.c, drivers/net/tun.c). A paravirtual
+/// device repeats the value that the host of the guest chose.
 const WITHOUT_LINE: [&str; 10] =
     ["bridge", "dummy", "hv_netvsc", "macvlan", "tun", "veth", "virtio_net", "vmxnet3", "vif", "xen_netfront"];
 
 impl InterfaceFacts {
-    /// Whether its speed is a line's; nothing when it tells no speed or nobody knows its driver.
+    /// Whether its speed is a physical limit; `None` without a reported speed or a known driver.
     #[must_use]
     pub fn line_rate(&self) -> Option<LineRate> {
         self.speed?;
@@ -70,7 +69,7 @@ impl InterfaceFacts {
         Some(if WITHOUT_LINE.contains(&driver) { LineRate::Nominal } else { LineRate::Real })
     }
 
-    /// Writes the facts down under its name.
+    /// Adds the facts under its name.
     pub(super) fn note(&self, facts: &mut Environment) {
         let count = |n: Option<u32>| n.map(|n| n.to_string());
         let line_rate = self.line_rate().map(|rate| match rate {

@@ -1,7 +1,7 @@
-//! What a host is, as far as it bears on the numbers: kernel, processors, settings, interfaces.
+//! The properties of a host that affect the results: kernel, processors, settings, interfaces.
 //!
-//! A fact that the host does not tell is left out. Facts are texts, as the kernel writes them unless a fact's name has a unit;
-//! what follows from them is for others to say.
+//! Facts that the host does not report are missing. Facts are texts in the form of the kernel, unless the name of a fact has a
+//! unit. This module does not interpret them.
 
 mod cgroup;
 mod command_line;
@@ -16,10 +16,10 @@ use fathom_model::Environment;
 pub use gathering::interfaces;
 pub use interface::{InterfaceFacts, LineRate, Queues};
 
-/// More than any file with a fact has.
+/// Larger than any file with a fact.
 const FILE_MAX: u64 = 1 << 20;
 
-/// Files that hold one fact: its topic, its name and the path under the root.
+/// Files with a single fact: topic, name, and path under the root.
 const FILES: [(&str, &str, &str); 19] = [
     ("kernel", "release", "proc/sys/kernel/osrelease"),
     ("kernel", "version", "proc/sys/kernel/version"),
@@ -38,18 +38,18 @@ const FILES: [(&str, &str, &str); 19] = [
     ("memory", "transparent_huge_pages", "sys/kernel/mm/transparent_hugepage/enabled"),
     ("tcp", "congestion_control", "proc/sys/net/ipv4/tcp_congestion_control"),
     ("tcp", "congestion_control_available", "proc/sys/net/ipv4/tcp_available_congestion_control"),
-    // One of the whole host: Linux hides it in every network namespace but the first.
+    // A setting of the whole host: Linux hides it in all network namespaces except the first.
     ("tcp", "qdisc_default", "proc/sys/net/core/default_qdisc"),
     ("tcp", "mptcp", "proc/sys/net/mptcp/enabled"),
 ];
 
-/// Facts of the processor: the name here and the key in `/proc/cpuinfo`.
+/// Facts of the processor: our name, and the key in `/proc/cpuinfo`.
 const CPU_KEYS: [(&str, &str); 2] = [("model", "model name"), ("microcode", "microcode")];
 
-/// Facts of the distribution: the name here and the key in os-release(5).
+/// Facts of the distribution: our name, and the key in os-release(5).
 const DISTRIBUTION_KEYS: [(&str, &str); 3] = [("name", "PRETTY_NAME"), ("id", "ID"), ("version", "VERSION_ID")];
 
-/// What the host under `root` is; `/` is this one, seen from the network namespace that the process is in.
+/// Returns the facts of the host under `root`. For `/` that is this host, seen from the network namespace of the process.
 #[must_use]
 pub fn environment(root: &Path, interfaces: &[InterfaceFacts]) -> Environment {
     let mut facts = Environment::default();
@@ -69,7 +69,7 @@ pub fn environment(root: &Path, interfaces: &[InterfaceFacts]) -> Environment {
     facts
 }
 
-/// What tells machines of different speed apart: the kernel and the processors, read from few files.
+/// Returns the facts that distinguish machines of different speed: kernel and processors, read from a few files.
 #[must_use]
 pub fn machine(root: &Path) -> Environment {
     let mut facts = Environment::default();
@@ -115,7 +115,7 @@ fn memory(root: &Path, facts: &mut Environment) {
     note_some(facts, ("memory", "huge_pages"), value_of(&text, "HugePages_Total", ':'));
 }
 
-/// The bytes of a text such as `24624128 kB`, in which the kernel means 1024 by `k`.
+/// Parses bytes from a text such as `24624128 kB`, where the kernel means 1024 by `k`.
 fn kibibytes(text: &str) -> Option<u64> {
     text.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
@@ -132,21 +132,21 @@ fn note_some(facts: &mut Environment, (topic, name): (&str, &str), value: Option
     }
 }
 
-/// The value behind the first line that begins with a key and its separator, as in `MemTotal:  24624128 kB`.
+/// Returns the value of the first line that starts with a key and its separator, as in `MemTotal:  24624128 kB`.
 fn value_of(text: &str, key: &str, separator: char) -> Option<String> {
     let value = |line: &str| Some(line.strip_prefix(key)?.trim_start().strip_prefix(separator)?.trim().to_owned());
     text.lines().find_map(value)
 }
 
-/// What a file holds, without white space around it; nothing when it cannot be read or is no text.
+/// Returns the content of a file without surrounding white space; `None` if it cannot be read or is not text.
 fn content(path: &Path) -> Option<String> {
     let mut text = String::new();
-    // Some files of /proc/sys answer only with an error: they tell nothing, like one that is not there.
+    // Some files in /proc/sys only return an error. They count as missing.
     fs::File::open(path).ok()?.take(FILE_MAX).read_to_string(&mut text).ok()?;
     Some(text.trim().to_owned())
 }
 
-/// The names and the contents of all files in a directory that can be read.
+/// The names and contents of all readable files in a directory.
 fn contents(directory: &Path) -> impl Iterator<Item = (String, String)> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));

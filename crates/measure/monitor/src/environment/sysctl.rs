@@ -1,7 +1,7 @@
-//! Settings of the network that are not what the kernel comes with.
+//! Network settings that differ from the kernel's defaults.
 //!
-//! The defaults are those of Linux 6.1 to 6.18. A setting that this table does not know is always reported, so that nothing a
-//! newer kernel adds goes unseen.
+//! The defaults are those of Linux 6.1 to 6.18. A setting that is not in the table is always reported, so that additions of newer
+//! kernels are visible.
 
 use std::path::Path;
 
@@ -9,15 +9,15 @@ use fathom_model::Environment;
 
 use super::{contents, note_some};
 
-/// What a kernel file sets before anybody changes it: its settings, under `net.`, with their values.
+/// The defaults in one kernel source file: its settings under `net.`, with their values.
 struct Defaults {
-    /// Where the kernel sets them.
+    /// The place in the kernel that sets them.
     #[cfg_attr(not(test), expect(dead_code, reason = "the source of a fact, for those who read the table"))]
     from: &'static str,
     settings: &'static [(&'static str, &'static str)],
 }
 
-/// Settings by the kernel file that gives them their value.
+/// Default settings by kernel source file.
 const DEFAULTS: [Defaults; 6] = [
     Defaults {
         from: "net/ipv4/tcp_ipv4.c, tcp_sk_init",
@@ -150,7 +150,8 @@ const DEFAULTS: [Defaults; 6] = [
     },
 ];
 
-/// Settings that are never written down: keys that guard cookies and hashes, one bit map per core, and what the topic `tcp` has.
+/// Settings that are never recorded: secret keys of cookies and hashes, bit maps with one bit per core, and settings of the topic
+/// `tcp`.
 const LEFT_OUT: [&str; 7] = [
     "ipv4.tcp_fastopen_key",
     "core.netdev_rss_key",
@@ -161,11 +162,11 @@ const LEFT_OUT: [&str; 7] = [
     "ipv4.tcp_available_congestion_control",
 ];
 
-/// Where the settings stand, and which of a directory matter here.
+/// The directories of the settings, and the relevant prefixes in each.
 const DIRECTORIES: [(&str, &[&str]); 2] = [("core", &[""]), ("ipv4", &["tcp_", "udp_"])];
 
-/// Writes down the settings that differ from the defaults, and those whose default depends on the host: its memory, its page
-/// size, or how and from which version its kernel was built (`tcp_rmem`, `rmem_max`, `netdev_budget_usecs`).
+/// Records the settings that differ from the defaults, and those whose default depends on the host: its memory, its page size, or
+/// the version and build of its kernel (`tcp_rmem`, `rmem_max`, `netdev_budget_usecs`).
 pub(super) fn note(root: &Path, facts: &mut Environment) {
     for (directory, prefixes) in DIRECTORIES {
         for (file, value) in contents(&root.join("proc/sys/net").join(directory)) {
@@ -180,7 +181,7 @@ pub(super) fn note(root: &Path, facts: &mut Environment) {
     }
 }
 
-/// A size of a table; a negative one is the kernel's sign that a namespace shares the table of its parent.
+/// Rewrites the size of a table. A negative size means that a namespace shares the table of its parent.
 fn without_parents_sign(file: &str, value: String) -> String {
     match value.strip_prefix('-').filter(|_| file.ends_with("hash_entries")) {
         Some(size) => format!("{size}, shared with the parent namespace"),

@@ -1,6 +1,6 @@
-//! Processor time per core and state: `/proc/stat`, the page proc(5).
+//! Processor time per core and state: `/proc/stat`, see proc(5).
 //!
-//! The kernel may take back a little idle time while a core sleeps, so that one may fall by a tick between two samples.
+//! The kernel may take back a little idle time while a core sleeps, so idle time may fall by a tick between two samples.
 
 use std::{io, path::Path, str};
 
@@ -9,12 +9,12 @@ use fathom_model::names::host;
 use super::{CounterSink, Source, counters_of};
 use crate::procfs::{ProcFile, fields, lines, numbers};
 
-/// The kernel shows ticks of `USER_HZ`, which is 100 on every architecture that is left, whatever its own timer does.
+/// The kernel shows ticks of `USER_HZ`, which is 100 on all remaining architectures, whatever its own timer rate.
 const NANOS_PER_TICK: u64 = 1_000_000_000 / 100;
 
-/// Each counter with the columns that it adds up: user nice system idle iowait irq softirq steal.
+/// Each counter with the columns that it sums: user nice system idle iowait irq softirq steal.
 ///
-/// The columns behind these, guest and guest nice, are part of user and nice already.
+/// The columns behind these, guest and guest nice, are already included in user and nice.
 const STATES: [(&str, &[usize]); 6] = [
     (host::CPU_USER_NS, &[0, 1]),
     (host::CPU_SYSTEM_NS, &[2]),
@@ -24,11 +24,9 @@ const STATES: [(&str, &[usize]); 6] = [
     (host::CPU_STEAL_NS, &[7]),
 ];
 
-/// The source.
 pub(super) struct Cpu(ProcFile);
 
 impl Cpu {
-    /// One that has read nothing yet.
     pub(super) const fn new() -> Self {
         Self(ProcFile::new("proc/stat"))
     }
@@ -59,7 +57,7 @@ impl Source for Cpu {
     }
 }
 
-/// The name of one core: `cpu3`, but not the sum of all, `cpu`.
+/// Returns the name of a single core: `cpu3`, but not the sum of all, `cpu`.
 fn core(field: &[u8]) -> Option<&str> {
     let digits = field.strip_prefix(b"cpu")?;
     let one = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);

@@ -1,6 +1,6 @@
-//! What is sampled, one source each: files, and one socket where there is no file.
+//! The sources of samples: files, and sockets where there is no file.
 //!
-//! A source knows where its counters stand and what they are called, not when it is asked nor who reads them.
+//! A source knows where its counters are and what they are called. It does not know when it is sampled or who reads it.
 
 mod cpu;
 mod named;
@@ -19,7 +19,7 @@ mod xdp;
 use source::counters_of;
 pub use source::{CounterSink, Source};
 
-/// Every source, as a function that makes a fresh one.
+/// All sources, as functions that create a new one.
 pub const SOURCES: &[fn() -> Box<dyn Source>] = &[
     || Box::new(cpu::Cpu::new()),
     || Box::new(softnet::Softnet::new()),
@@ -33,7 +33,7 @@ pub const SOURCES: &[fn() -> Box<dyn Source>] = &[
     || Box::new(sockstat::Sockstat::new()),
 ];
 
-/// A fresh one of each.
+/// Creates one of each source.
 #[must_use]
 pub fn every_source() -> Vec<Box<dyn Source>> {
     SOURCES.iter().map(|fresh| fresh()).collect()

@@ -1,17 +1,17 @@
-//! Files in which each line of values stands below a line of names: `/proc/net/snmp` and `/proc/net/netstat`.
+//! Files with pairs of lines, names above values: `/proc/net/snmp` and `/proc/net/netstat`.
 //!
-//! Which names there are differs from kernel to kernel, so values are found by name; names that nobody asked for are passed
-//! over, and names that are asked for and not there give no value.
+//! The names differ between kernels, so values are found by name. Names that are not wanted are skipped, and wanted names that
+//! are missing yield no value.
 
 use std::{io, path::Path};
 
 use super::{CounterSink, Source};
 use crate::procfs::{ProcFile, fields, lines, number};
 
-/// A counter with the group and the name that the file gives it, such as `Udp:` and `NoPorts`.
+/// A counter with its group and name in the file, such as `Udp:` and `NoPorts`.
 pub(super) type Wanted = (&'static str, (&'static str, &'static str));
 
-/// The source of one such file.
+/// The source for one such file.
 pub(super) struct Named {
     pub(super) name: &'static str,
     pub(super) file: ProcFile,
@@ -40,7 +40,7 @@ impl Source for Named {
     }
 }
 
-/// Whether two lines belong together: one group, and as many values as names, so that no value slips under another name.
+/// Whether two lines belong together: the same group, and as many values as names, so that no value gets the wrong name.
 fn pair(names: &[u8], values: &[u8]) -> bool {
     fields(names).next() == fields(values).next() && fields(names).count() == fields(values).count()
 }

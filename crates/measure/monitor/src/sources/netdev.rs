@@ -1,6 +1,6 @@
-//! Frames and bytes of every interface of the namespace: `/proc/net/dev`, written by `net/core/net-procfs.c`.
+//! Frames and bytes of every interface in the namespace: `/proc/net/dev`, written by `net/core/net-procfs.c`.
 //!
-//! The drops on receiving include those that the device counts as missed for want of room.
+//! Receive drops include frames that the device counts as missed for lack of room.
 
 use std::{io, path::Path};
 
@@ -9,7 +9,7 @@ use fathom_model::names::host;
 use super::{CounterSink, Source, counters_of};
 use crate::procfs::{ProcFile, fields, lines, numbers};
 
-/// Each counter with its column behind the name of the interface; eight columns of receiving, then eight of sending.
+/// Each counter with its column behind the interface name: eight receive columns, then eight transmit columns.
 const COLUMNS: [(&str, usize); 9] = [
     (host::DEV_RX_BYTES, 0),
     (host::DEV_RX_FRAMES, 1),
@@ -22,11 +22,9 @@ const COLUMNS: [(&str, usize); 9] = [
     (host::DEV_TX_DROPPED, 11),
 ];
 
-/// The source.
 pub(super) struct NetDev(ProcFile);
 
 impl NetDev {
-    /// One that has read nothing yet.
     pub(super) const fn new() -> Self {
         Self(ProcFile::new("proc/net/dev"))
     }
@@ -43,7 +41,7 @@ impl Source for NetDev {
 
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         for line in lines(self.0.read(root)?) {
-            // The kernel refuses names with a colon, and writes none behind the one that follows the name.
+            // The kernel does not allow colons in names, and writes none after the one behind the name.
             let Some(colon) = line.iter().rposition(|byte| *byte == b':') else { continue };
             let interface = String::from_utf8_lossy(line[..colon].trim_ascii());
             let shown: [Option<u64>; 16] = numbers(fields(&line[colon + 1..]));

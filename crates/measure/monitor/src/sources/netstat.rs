@@ -1,4 +1,4 @@
-//! What Linux counts beyond the MIBs: `/proc/net/netstat`, written by `net/ipv4/proc.c`.
+//! Linux counters beyond the MIBs: `/proc/net/netstat`, written by `net/ipv4/proc.c`.
 
 use fathom_model::names::host;
 
@@ -17,7 +17,6 @@ const WANTED: [Wanted; 6] = [
     (host::TCP_PRUNED, ("TcpExt:", "PruneCalled")),
 ];
 
-/// One that has read nothing yet.
 pub(super) const fn source() -> Named {
     Named {
         name: "netstat",

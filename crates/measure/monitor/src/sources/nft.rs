@@ -1,7 +1,7 @@
-//! What the rules of the packet filter dropped: `nf_tables` by netlink, as `/proc` does not say it.
+//! Packets dropped by rules of the packet filter: `nf_tables` by netlink, because `/proc` does not have them.
 //!
-//! Only rules that count, and only those of chains that packets enter from outside: a rule set of thousands that these jump to would
-//! take longer to read than a device under test can spare. Only of the running system: under another root there is nothing to ask.
+//! Only rules with counters in base chains are read: a set of thousands of rules that these jump to would take longer to read
+//! than a device under test can spare. Works only on the running system: another root has nothing to query.
 
 use std::{io, path::Path};
 
@@ -34,7 +34,7 @@ impl Source for Nft {
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let Some(nft) = self.0.below(root)? else { return Ok(()) };
         let chains = nft.base_chains().map_err(cause)?;
-        // Nothing is dropped where there are no rules, and that is known.
+        // Without rules the count is known to be zero.
         out.value(host::NFT_DROPPED, "", 0);
         for chain in chains {
             for rule in nft.counted(&chain).map_err(cause)? {

@@ -1,6 +1,6 @@
-//! What the queueing disciplines of the namespace dropped: rtnetlink, as `/proc` does not say it.
+//! Packets dropped by the queueing disciplines of the namespace: rtnetlink, because `/proc` does not have them.
 //!
-//! Only of the running system: under another root there is nothing to ask.
+//! Works only on the running system: another root has nothing to query.
 
 use std::{collections::BTreeMap, io, path::Path};
 
@@ -39,7 +39,7 @@ impl Source for Qdisc {
             if !self.names.contains_key(&device) {
                 self.names = netlink.links().map_err(cause)?.into_iter().map(|link| (link.index, link.name)).collect();
             }
-            // A device that has gone meanwhile has no name any more.
+            // A device that has disappeared meanwhile has no name anymore.
             if let Some(name) = self.names.get(&device) {
                 out.value(host::QDISC_DROPPED, name, drops.into());
             }

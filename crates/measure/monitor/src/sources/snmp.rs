@@ -1,4 +1,4 @@
-//! IP and UDP over IPv4, and TCP over both, as the MIBs count them: `/proc/net/snmp`, written by `net/ipv4/proc.c`.
+//! The MIB counters of IP and UDP over IPv4, and of TCP over both versions: `/proc/net/snmp`, written by `net/ipv4/proc.c`.
 
 use fathom_model::names::host;
 
@@ -26,7 +26,6 @@ const WANTED: [Wanted; 15] = [
     (host::UDP_IN_CSUM_ERRORS, ("Udp:", "InCsumErrors")),
 ];
 
-/// One that has read nothing yet.
 pub(super) const fn source() -> Named {
     Named {
         name: "snmp",

@@ -1,7 +1,7 @@
 //! IP and UDP over IPv6: `/proc/net/snmp6`, written by `net/ipv6/proc.c`, one name and its value per line.
 //!
-//! They are recorded beside those of IPv4 as a second instance, `ipv6`, so that their sum is the host's. What TCP counts has
-//! no such twin: the kernel counts it in one place for both.
+//! The counters are a second instance, `ipv6`, of those for IPv4, so their sum is that of the host. TCP has no second instance:
+//! the kernel counts both versions together.
 
 use std::{io, path::Path};
 
@@ -10,7 +10,7 @@ use fathom_model::names::host;
 use super::{CounterSink, Source, counters_of};
 use crate::procfs::{ProcFile, fields, lines, number};
 
-/// Whose counters these are.
+/// The instance of these counters.
 const OF: &str = "ipv6";
 
 /// Each counter with its name in the file.
@@ -28,11 +28,9 @@ const WANTED: [(&str, &str); 11] = [
     (host::UDP_IN_CSUM_ERRORS, "Udp6InCsumErrors"),
 ];
 
-/// The source.
 pub(super) struct Snmp6(ProcFile);
 
 impl Snmp6 {
-    /// One that has read nothing yet.
     pub(super) const fn new() -> Self {
         Self(ProcFile::new("proc/net/snmp6"))
     }

@@ -1,4 +1,4 @@
-//! A socket that is asked where there is no file: opened at the first sample, and only of the running system.
+//! A socket for sources without a file: opened at the first sample, and only on the running system.
 
 use std::{io, path::Path};
 
@@ -15,7 +15,7 @@ impl<T> Socket<T> {
         Self { open, opened: None }
     }
 
-    /// The socket; nothing under a root that is not the running system's.
+    /// Returns the socket; `None` under a root other than that of the running system.
     pub(super) fn below(&mut self, root: &Path) -> io::Result<Option<&mut T>> {
         if root != Path::new("/") {
             return Ok(None);
@@ -28,7 +28,7 @@ impl<T> Socket<T> {
     }
 }
 
-/// Why the kernel did not answer.
+/// Returns why the kernel did not answer.
 pub(super) fn cause(error: Error) -> io::Error {
     error.source
 }

@@ -1,6 +1,6 @@
-//! Sockets in use and their memory: `/proc/net/sockstat`, written by `net/ipv4/proc.c`. These are levels: they fall, too.
+//! Sockets in use and their memory: `/proc/net/sockstat`, written by `net/ipv4/proc.c`. These are levels, which also fall.
 //!
-//! The sockets are those of the namespace over IPv4; the memory is that of the whole host.
+//! The socket counts are those of the namespace over IPv4; the memory is that of the whole host.
 
 use std::{io, path::Path};
 
@@ -9,14 +9,14 @@ use fathom_model::names::host;
 use super::{CounterSink, Source, counters_of};
 use crate::procfs::{ProcFile, fields, lines, number};
 
-/// What one of a level is.
+/// The unit of a level.
 #[derive(Clone, Copy)]
 enum SockstatLevel {
     One,
     Page,
 }
 
-/// Each counter with its group, its key in the group, and what one of it is.
+/// Each counter with its group, its key in the group, and its unit.
 const LEVELS: [(&str, (&str, &str, SockstatLevel)); 4] = [
     (host::SOCK_TCP_IN_USE, ("TCP:", "inuse", SockstatLevel::One)),
     (host::SOCK_TCP_TIME_WAIT, ("TCP:", "tw", SockstatLevel::One)),
@@ -24,14 +24,13 @@ const LEVELS: [(&str, (&str, &str, SockstatLevel)); 4] = [
     (host::SOCK_UDP_IN_USE, ("UDP:", "inuse", SockstatLevel::One)),
 ];
 
-/// The source.
 pub(super) struct Sockstat {
     file: ProcFile,
     page_bytes: u64,
 }
 
 impl Sockstat {
-    /// One that has read nothing yet; pages are taken to be as large as on this machine.
+    /// Assumes the page size of this machine.
     pub(super) fn new() -> Self {
         let page_bytes = u64::try_from(rustix::param::page_size()).expect("a page fits into 64 bits");
         Self { file: ProcFile::new("proc/net/sockstat"), page_bytes }

@@ -1,7 +1,7 @@
-//! What each core took from its backlog: `/proc/net/softnet_stat`, written by `net/core/net-procfs.c`.
+//! Packets that each core processed from its backlog: `/proc/net/softnet_stat`, written by `net/core/net-procfs.c`.
 //!
-//! One line per core that is online, in columns of eight hexadecimal digits. Linux 6.1 writes 13 columns, 6.18 writes 15; what
-//! is read here stands in the first three, and the number of the core in the thirteenth.
+//! One line per online core, in columns of eight hexadecimal digits. Linux 6.1 writes 13 columns, 6.18 writes 15. The values read
+//! here are in the first three, and the number of the core is in the thirteenth.
 
 use std::{fmt::Write as _, io, path::Path, str};
 
@@ -10,25 +10,23 @@ use fathom_model::names::host;
 use super::{CounterSink, Source};
 use crate::procfs::{ProcFile, fields, lines};
 
-/// The counters, in the order of their columns.
+/// The counters, in column order.
 const COLUMNS: [&str; 3] = [host::SOFTNET_PROCESSED, host::SOFTNET_DROPPED, host::SOFTNET_SQUEEZED];
 /// The column with the number of the core, since Linux 5.10.
 const CORE_COLUMN: usize = 12;
-/// A file of fewer columns is not this one: Linux 2.6 had nine.
+/// A file with fewer columns has another format: Linux 2.6 had nine.
 const COLUMNS_MIN: usize = 9;
-/// The most cores that Linux can be built for (`NR_CPUS` on x86): a higher number is not a core's.
+/// The most cores that Linux supports (`NR_CPUS` on x86): a higher number is not that of a core.
 const CORES_MAX: usize = 8192;
 
-/// The source.
 pub(super) struct Softnet {
     file: ProcFile,
     cores: Vec<[WrappingCounter; COLUMNS.len()]>,
-    /// The name of the core at hand, kept so that its room is used again.
+    /// The name of the current core, kept to reuse its buffer.
     of: String,
 }
 
 impl Softnet {
-    /// One that has read nothing yet.
     pub(super) const fn new() -> Self {
         Self { file: ProcFile::new("proc/net/softnet_stat"), cores: Vec::new(), of: String::new() }
     }
@@ -47,7 +45,7 @@ impl Source for Softnet {
         let text = self.file.read(root)?;
         let n_columns = lines(text).next().map_or(0, |first| fields(first).count());
         for (row, line) in lines(text).enumerate() {
-            // A line that differs from the first was cut off, and its core would be a guess.
+            // A line with another number of columns than the first was cut off, and its core would be a guess.
             if n_columns < COLUMNS_MIN || fields(line).count() != n_columns {
                 continue;
             }
@@ -67,7 +65,7 @@ impl Source for Softnet {
     }
 }
 
-/// Whose line it is; before Linux 5.10 the lines were only counted, which is right while every core is online.
+/// Returns the core of a line. Before Linux 5.10 this is the row, which is right while all cores are online.
 fn core(line: &[u8], row: usize) -> Option<usize> {
     let core = match fields(line).nth(CORE_COLUMN) {
         Some(field) => usize::try_from(hexadecimal(field)?).ok()?,
@@ -76,13 +74,13 @@ fn core(line: &[u8], row: usize) -> Option<usize> {
     (core < CORES_MAX).then_some(core)
 }
 
-/// Exactly eight digits, as the kernel writes them: with fewer the field was cut off.
+/// Parses exactly eight digits, as the kernel writes them: with fewer the field was cut off.
 fn hexadecimal(field: &[u8]) -> Option<u32> {
     let digits = field.len() == 8 && field.iter().all(u8::is_ascii_hexdigit);
     u32::from_str_radix(str::from_utf8(field).ok().filter(|_| digits)?, 16).ok()
 }
 
-/// A counter of 32 bits, followed beyond its range.
+/// A 32-bit counter, extended beyond its range.
 #[derive(Clone, Default)]
 struct WrappingCounter {
     shown: u32,
@@ -90,7 +88,7 @@ struct WrappingCounter {
 }
 
 impl WrappingCounter {
-    /// The count since the first sample's zero; right while fewer than 2³² come between two samples.
+    /// Returns the count from zero, right while it grows by less than 2³² between two samples.
     fn follow(&mut self, shown: u32) -> u64 {
         self.total += u64::from(shown.wrapping_sub(self.shown));
         self.shown = shown;

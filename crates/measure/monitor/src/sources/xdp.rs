@@ -1,7 +1,7 @@
-//! What XDP programs dropped, as the drivers of their devices count it: `ethtool -S`.
+//! Frames dropped by XDP programs, as counted by drivers: `ethtool -S`.
 //!
-//! Drivers name their counters as they like: those that end in `xdp_drops` or `xdp_drop` are meant (veth, `virtio_net`, mlx5), one
-//! per queue or one for all. Only of the running system: under another root there is nothing to ask.
+//! Drivers choose the names of their counters. Names that end in `xdp_drops` or `xdp_drop` match (veth, `virtio_net`, mlx5), one
+//! per queue or one for all queues. Works only on the running system: another root has nothing to query.
 
 use std::{io, path::Path};
 
@@ -16,7 +16,7 @@ use super::{
 /// The source; it stays in the network namespace of the thread that takes the first sample.
 pub(super) struct Xdp {
     netlink: Socket<Netlink>,
-    /// The devices that have had a program, with the way to ask them.
+    /// The devices that have had a program, with handles to query them.
     devices: Vec<(String, Device)>,
 }
 
@@ -45,10 +45,10 @@ impl Source for Xdp {
                 self.devices.push((link.name, device));
             }
         }
-        // Nothing is dropped where there is no program, and that is known.
+        // Without a program the count is known to be zero.
         out.value(host::DEV_XDP_DROPPED, "", 0);
         for (name, device) in &self.devices {
-            // A device that has gone meanwhile stays at what it showed last.
+            // A device that has disappeared meanwhile keeps its last value.
             let Ok(statistics) = device.statistics() else { continue };
             let is_drop = |name: &str| SUFFIXES.iter().any(|suffix| name.ends_with(suffix));
             let counts = statistics.iter().filter(|(name, _)| is_drop(name)).map(|(_, count)| *count);

@@ -1,9 +1,9 @@
-//! Damage to a file, the same each time for the same seed.
+//! Damages files, in the same way each time for the same seed.
 
-/// A source of damaged texts.
+/// A generator of damaged texts.
 pub(crate) struct Mutation(u64);
 
-/// What a parser of numbers may stumble over.
+/// Texts that a parser of numbers may fail on.
 const TRAPS: [&[u8]; 12] = [
     b"",
     b"\n",
@@ -24,7 +24,7 @@ impl Mutation {
         Self(seed)
     }
 
-    /// The text with one to four pieces cut out, repeated or replaced.
+    /// Returns the text with one to four pieces cut out, repeated or replaced.
     pub(crate) fn of(&mut self, text: &[u8]) -> Vec<u8> {
         let mut damaged = text.to_vec();
         for _ in 0..=self.below(4) {

@@ -1,19 +1,19 @@
-//! When frames leave: the same whole numbers for a program in the kernel and for a loop in user space.
+//! Departure times: the same integer arithmetic for an eBPF program in the kernel and for a loop in user space.
 //!
-//! Times are counted in ticks of 2⁻¹⁶ ns from the start, so a minute at a million per second drifts by less than a microsecond.
-//! Knows no clock.
+//! Times are counted in ticks of 2⁻¹⁶ ns from the start, so one minute at a million frames per second drifts by less than a
+//! microsecond. This module reads no clock.
 //!
-//! A sender is held up now and then, by other processes or by the host of a virtual machine. What was due meanwhile must not leave
-//! in a clump, which the device under test would drop and which nobody asked for. So it is made good a little faster than the
-//! schedule, as by the generic cell rate algorithm (ITU-T I.371):
+//! A sender is delayed now and then, by other processes or by the host of a virtual machine. The frames that became due meanwhile
+//! must not leave in one clump: the device under test would drop them, and nobody asked for a clump. The sender therefore catches
+//! up slightly faster than the schedule, following the generic cell rate algorithm (ITU-T I.371):
 //!
-//! - A burst (one frame, where none is asked for) may begin when it is due and `ready` ≤ now + [`TOLERANCE`].
-//! - When it begins, `ready` becomes max(`ready`, now), and with its last frame 7/8 of the gap from its own time to that of the next
-//!   are added; so bursts follow each other at 8/7 of the rate at most, whatever was missed. It counts from when a burst begins,
-//!   since a long one takes a part of the gap to leave.
-//! - What is late by more than [`LATE_MAX`] never leaves: it is given up, and `ready` stays.
-//! - When the trial is over, nothing more becomes due, and what is left goes on leaving by the same law until it has left or is too
-//!   late. Every frame that was due by the end has then either left or was given up.
+//! - A burst (a single frame by default) may start once it is due and `ready` ≤ now + [`TOLERANCE`].
+//! - When a burst starts, `ready` becomes max(`ready`, now). Its last frame adds 7/8 of the gap between this burst and the next
+//!   to `ready`. Bursts therefore follow each other at no more than 8/7 of the rate, however many were missed. The time counts
+//!   from the start of a burst, because a long burst takes a part of the gap to leave.
+//! - A frame that is late by more than [`LATE_MAX`] is never sent: it is given up, and `ready` does not change.
+//! - After the end of the trial nothing more becomes due. The remaining frames leave by the same rules until all have left or are
+//!   too late. Every frame that was due by the end has then either left or been given up.
 
 use std::sync::Arc;
 
@@ -22,82 +22,81 @@ use fathom_model::units::{Nanos, PerSec, approximate, rounded};
 
 use fathom_statistics::splitmix;
 
-/// Ticks in a nanosecond, as a power of two.
+/// Ticks per nanosecond, as a power of two.
 pub(super) const TICK_BITS: u8 = 16;
-/// How far those that leave together may run ahead of their distances.
+/// How far the frames of one batch may run ahead of their gaps.
 ///
-/// A sender that keeps its schedule looks at it anew after each batch, and hands one of 16 to 64 frames on in 10 to 30 µs; what
-/// became due meanwhile is to leave at once, or it would never leave in batches.
+/// A sender that is on schedule polls it after each batch and hands on a batch of 16 to 64 frames in 10 to 30 µs. Frames that
+/// become due meanwhile must leave at once; otherwise there would never be a batch.
 const TOLERANCE: Nanos = Nanos::from_micros(32);
-/// At high rates it is less: no more frames leave together than half of what small rings and queues hold.
+/// At high rates the tolerance is smaller: at most this many frames leave together, half of what small rings and queues hold.
 const TOGETHER_MAX: u64 = 128;
-/// What is later than this is given up: longer than most stalls, and made good within 70 ms.
+/// Frames later than this are given up. It is longer than most stalls, and a sender catches up with it within 70 ms.
 ///
-/// At low rates it is longer: as many frames as small queues hold, or one burst, may always be made good.
+/// At low rates it is longer: a sender can always catch up with as many frames as small queues hold, or with one burst.
 const LATE_MAX: Nanos = Nanos::from_millis(10);
-/// The same when the trial is over, at rates so low that it is less: nobody waits for long for the last frames.
+/// The limit of lateness after the end of the trial. It keeps the wait for the last frames short at low rates.
 pub(super) const OVERTIME: u64 = Nanos::from_secs(1).0 << TICK_BITS;
-/// No gap and no lateness is longer than this, some 20 hours, so that sums of times do not overflow.
+/// The upper limit of gaps and lateness, about 20 hours, so that sums of times do not overflow.
 const GAP_MAX: u64 = 1 << 62;
-/// Random gaps are drawn from as many as this: the means of equally likely parts of an exponential distribution, whose mean is exact
-/// and whose standard deviation is too small by less than a ten-thousandth.
+/// The number of values that random gaps are drawn from. The values are the means of equally likely parts of an exponential
+/// distribution. Their mean is exact; their standard deviation is too small by less than 1/10000.
 pub(super) const N_GAPS: usize = 1 << GAP_BITS;
 pub(super) const GAP_BITS: u8 = 14;
 
-/// What distances lie between frames.
+/// The gaps between frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DepartureParams {
-    /// From one burst to the next, or the mean of it.
+    /// The gap between two bursts, or its mean.
     pub(super) gap: u64,
     /// Frames that leave at the same time.
     pub(super) burst: u64,
-    /// The gaps to draw from at random, and what is drawn follows from.
+    /// The values of random gaps and the seed that they are drawn with.
     pub(super) random: Option<RandomGaps>,
-    /// By how much `ready` may lie ahead when a frame leaves.
+    /// How far `ready` may be ahead of the time when a frame leaves.
     pub(super) tolerance: u64,
-    /// A frame that is later than this does not leave any more.
+    /// A frame that is later than this is given up.
     pub(super) late_max: u64,
-    /// The distance that holds from some time on.
+    /// A change of the gap at a given time.
     pub(super) rate_change: Option<RateChange>,
 }
 
-/// Where the distance between departures changes: the one that is due then or next is the first of the new rate.
+/// A change of the gap between departures. The first departure due at or after `at` is the first of the new rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RateChange {
-    /// When, in ticks.
+    /// The time of the change, in ticks.
     pub(super) at: u64,
-    /// From one burst to the next after that.
+    /// The gap between two bursts after the change.
     pub(super) gap: u64,
 }
 
-/// Gaps as those of a Poisson process.
+/// Gaps of a Poisson process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RandomGaps {
     pub(super) gaps: Arc<[u64; N_GAPS]>,
     pub(super) seed: u64,
 }
 
-/// The departures of one worker, in order: the next one, and how to get to the one after it.
+/// The departures of one worker in order: the next departure, and the rules that lead to the one after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DepartureSchedule {
     pub(super) params: DepartureParams,
     pub(super) next: NextDeparture,
 }
 
-/// The next departure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NextDeparture {
-    /// When it is due, in ticks.
+    /// When the frame is due, in ticks.
     pub(super) due: u64,
-    /// When those before it are made good for, in ticks.
+    /// The time that the catch-up rate allows, in ticks; the frame may leave `tolerance` earlier.
     pub(super) ready: u64,
-    /// How many of its burst came before it.
+    /// The number of earlier frames in its burst.
     pub(super) place_in_burst: u64,
-    /// How many bursts came before its own.
+    /// The number of earlier bursts.
     pub(super) n_bursts: u64,
 }
 
-/// A look at the schedule: the time, and when the trial was over, if it is; both from the start.
+/// A poll of the schedule: the time now and the end of the trial, if it has ended. Both count from the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SchedulePoll {
     pub(super) now: Nanos,
@@ -109,20 +108,20 @@ pub(super) struct SchedulePoll {
 pub struct DeparturePattern {
     /// Frames per second of all workers together.
     pub rate: PerSec,
-    /// Frames in a burst, at least one.
+    /// Frames per burst, at least one.
     pub burst: u32,
     /// How bursts follow each other.
     pub process: ArrivalProcess,
-    /// Another rate from some time on, of bursts at equal distances.
+    /// A change to another rate, only for bursts at equal gaps.
     pub rate_step: Option<RateStep>,
 }
 
 /// A change of the rate within a schedule.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RateStep {
-    /// When, from the start of the schedule.
+    /// The time of the change, from the start of the schedule.
     pub at: Nanos,
-    /// Frames per second from then on, of all workers together; above zero.
+    /// Frames per second after the change, of all workers together; above zero.
     pub rate: PerSec,
 }
 
@@ -131,7 +130,7 @@ impl SchedulePoll {
         self.now.0 << TICK_BITS
     }
 
-    /// Frames that are due by then are part of the trial, so far.
+    /// The time by which a frame must be due to be part of the trial so far.
     fn horizon(self) -> Nanos {
         self.end.map_or(self.now, |end| end.min(self.now))
     }
@@ -142,10 +141,10 @@ impl SchedulePoll {
 }
 
 impl DepartureSchedule {
-    /// One worker's share of a pattern; nothing for a rate of zero.
+    /// Returns one worker's share of a pattern, or `None` for a rate of zero.
     ///
     /// # Panics
-    /// Without a frame in a burst, without workers, or with a step of a Poisson process.
+    /// If a burst has no frames, if there are no workers, or if a Poisson process has a rate step.
     #[must_use]
     pub fn new(pattern: &DeparturePattern, share: WorkShare) -> Option<Self> {
         assert!(pattern.burst > 0 && share.of > 0, "{pattern:?} for {share:?} is nothing to send");
@@ -154,7 +153,7 @@ impl DepartureSchedule {
             "{pattern:?} has gaps of one mean"
         );
         let burst = u64::from(pattern.burst);
-        // From one burst of any worker to the next.
+        // The gap between consecutive bursts of all workers together.
         let all = |rate: PerSec| 1e9 / rate.get() * approximate(1 << TICK_BITS) * approximate(burst);
         let own = |rate: PerSec| rounded((all(rate) * approximate(share.of as u64)).ceil()).clamp(1, GAP_MAX);
         let gap = own(pattern.rate);
@@ -167,46 +166,46 @@ impl DepartureSchedule {
                 Some(RandomGaps { gaps: exponential(gap), seed: splitmix(seed, share.idx as u64) })
             }
         };
-        // The shorter distance says what a queue holds, before and after a step.
+        // The shorter gap determines how much a queue holds, before and after a step.
         let shortest = turn.map_or(gap, |turn| turn.gap.min(gap));
         let bursts_together = (TOGETHER_MAX / burst).max(1);
         let tolerance = (TOLERANCE.0 << TICK_BITS).min((bursts_together - 1).saturating_mul(catch_up_gap(shortest)));
         let few = (shortest / burst).saturating_mul(TOGETHER_MAX.max(burst));
         let late_max = (LATE_MAX.0 << TICK_BITS).max(few).min(GAP_MAX);
         let rhythm = DepartureParams { gap, burst, random, tolerance, late_max, rate_change: turn };
-        // Each worker's bursts lie between those of the others.
+        // The bursts of the workers interleave.
         let is_random = rhythm.random.is_some();
         let due = if is_random { 0 } else { rounded(all(pattern.rate) * approximate(share.idx as u64)).min(GAP_MAX) };
         let next = NextDeparture { due, ready: 0, place_in_burst: 0, n_bursts: 0 };
         (pattern.rate.get() > 0.0).then_some(Self { params: rhythm, next })
     }
 
-    /// When the next one is due.
+    /// Returns when the next frame is due.
     #[must_use]
     pub const fn due(&self) -> Nanos {
         Nanos(self.next.due >> TICK_BITS)
     }
 
-    /// The mean distance from one to the next, where they are nearest.
+    /// Returns the mean gap between frames, at the higher of the two rates if the rate changes.
     #[must_use]
     pub fn mean_gap(&self) -> Nanos {
         let shortest = self.params.rate_change.map_or(self.params.gap, |turn| turn.gap.min(self.params.gap));
         Nanos((shortest / self.params.burst) >> TICK_BITS)
     }
 
-    /// Whether the next one is of the rate after a step.
+    /// Returns whether the next frame belongs to the rate after a step.
     #[must_use]
     pub fn is_after_step(&self) -> bool {
         self.params.is_after_rate_change(self.next.due)
     }
 
-    /// When the next one may leave at the earliest.
+    /// Returns the earliest time at which the next frame may leave.
     pub(super) fn earliest_departure(&self) -> Nanos {
         let allowed = self.next.ready.saturating_sub(self.params.tolerance).div_ceil(1 << TICK_BITS);
         self.due().max(Nanos(allowed))
     }
 
-    /// How many may leave at a look, at most that many, and none beyond a step.
+    /// Returns how many frames may leave at this poll: at most `most`, and none from the other side of a rate step.
     pub(super) fn n_ready(&self, look: SchedulePoll, most: usize) -> usize {
         let (mut next, is_after_step) = (self.next, self.is_after_step());
         let (now, horizon) = (look.ticks(), look.horizon().0);
@@ -222,20 +221,20 @@ impl DepartureSchedule {
         count
     }
 
-    /// The next one leaves at a look; goes on to the one after it.
+    /// Records that the next frame leaves at this poll, and moves on to the one after it.
     #[inline]
     pub(super) fn advance(&mut self, look: SchedulePoll) {
         self.next = self.params.next_after(self.next, look.ticks());
     }
 
-    /// Gives up what is too late to leave; how many that are.
+    /// Gives up the frames that are too late; returns their number.
     pub(super) fn drop_late(&mut self, look: SchedulePoll) -> u64 {
         let late_max = if look.is_over() { self.params.late_max.min(OVERTIME) } else { self.params.late_max };
         let part_of_trial = (look.horizon().0 + 1) << TICK_BITS;
         self.drop_before(look.ticks().saturating_sub(late_max).min(part_of_trial))
     }
 
-    /// Gives up all that are due before a time in ticks; how many that are.
+    /// Gives up all frames that are due before a time in ticks; returns their number.
     fn drop_before(&mut self, until: u64) -> u64 {
         let mut given_up = 0;
         while self.next.due < until {
@@ -250,7 +249,7 @@ impl DepartureSchedule {
 }
 
 impl DepartureParams {
-    /// What follows a departure that leaves at a time.
+    /// Returns the departure that follows `next` if `next` leaves at `now`.
     #[inline]
     fn next_after(&self, mut next: NextDeparture, now: u64) -> NextDeparture {
         if next.place_in_burst == 0 {
@@ -266,7 +265,7 @@ impl DepartureParams {
         next
     }
 
-    /// From the burst of a departure to the one after it.
+    /// Returns the gap between the burst of a departure and the one after it.
     #[inline]
     fn gap(&self, next: &NextDeparture) -> u64 {
         match &self.random {
@@ -283,7 +282,7 @@ impl DepartureParams {
         self.rate_change.is_some_and(|turn| due >= turn.at)
     }
 
-    /// How many bursts from `due` on are at equal distances and due before a time: one, where distances are random.
+    /// Returns the number of bursts that are due from `due` until `until` at equal gaps; 1 if gaps are random.
     fn n_equal(&self, due: u64, until: u64) -> u64 {
         if self.random.is_some() {
             return 1;
@@ -296,12 +295,12 @@ impl DepartureParams {
     }
 }
 
-/// How far apart bursts are at least that lie a gap apart in the schedule: 7/8 of it.
+/// Returns the minimum gap between bursts while a sender catches up: 7/8 of the scheduled gap.
 pub(super) const fn catch_up_gap(gap: u64) -> u64 {
     gap - gap / 8
 }
 
-/// The means of equally likely parts of an exponential distribution with this mean.
+/// Returns the means of equally likely parts of an exponential distribution with this mean.
 fn exponential(mean: u64) -> Arc<[u64; N_GAPS]> {
     let parts = approximate(N_GAPS as u64);
     // The integral of −ln u from 0 to u.
@@ -334,7 +333,7 @@ mod tests {
         Stall { from: Nanos::from_micros(from_us), until: Nanos::from_micros(until_us) }
     }
 
-    /// What has left in a trial of 100 ms with these stalls, in which nothing else was given up.
+    /// Runs a trial of 100 ms with these stalls, and checks that each due frame was either sent or given up.
     fn sent(departures: &DepartureSchedule, stalls: &[Stall]) -> VirtualSender {
         let mut sender = VirtualSender::new(departures.clone(), Nanos::from_millis(100));
         sender.run(stalls);
@@ -351,7 +350,7 @@ mod tests {
         (0..n).map(|_| next()).collect()
     }
 
-    /// By how much bursts at equal distances came sooner after each other than 7/8 of them, in ticks: at most the tolerance.
+    /// Returns how far bursts at equal gaps ran ahead of the catch-up rate (7/8 of the gap), in ticks. At most the tolerance.
     fn ahead(left: &[SentFrame], gap: u64) -> u64 {
         let mut begun = left.to_vec();
         begun.dedup_by_key(|left| left.due);
@@ -388,7 +387,8 @@ mod tests {
         assert_eq!(between(after, after + Nanos(1)), 37);
         let faster = between(after + Nanos(1), after + Nanos::from_millis(7));
         assert!((7_990..=8_001).contains(&faster), "{faster} in 7 ms");
-        // 1300 frames less 37 are made good at 8/7 in seven times as long, and from then on each leaves when it is due.
+        // The remaining 1300 − 37 frames take seven times as long to catch up at 8/7. After that each frame leaves when it is
+        // due.
         let mut late = sender.sent.iter().filter(|left| left.at.saturating_sub(left.due) > 5_000 << TICK_BITS);
         let last = late.next_back().unwrap().at >> TICK_BITS;
         assert!((29_900_000..30_400_000).contains(&last), "{last}");
@@ -397,7 +397,7 @@ mod tests {
     #[test]
     fn what_is_later_than_ten_milliseconds_is_given_up() {
         let sender = sent(&constant(1e6), &[stall(20_000, 35_000)]);
-        // Up to 19,995 µs all has left; of the rest, what was due before 25 ms.
+        // Frames due by 19,995 µs have left. The rest of those due before 25 ms are given up.
         let departures = constant(1e6);
         let before = |until: u64| n_due(departures.clone(), Nanos(until * 1_000 - 1));
         assert_eq!(sender.n_unsent, before(25_000) - n_due(departures.clone(), Nanos::from_micros(19_995)));
@@ -432,7 +432,7 @@ mod tests {
     fn a_long_burst_that_takes_a_while_to_leave_does_not_delay_the_next() {
         let mut departures = DepartureSchedule::new(&pattern(1e6, 1_000, ArrivalProcess::Constant), ALONE).unwrap();
         for n in 0..1_000 {
-            // A frame each 600 ns.
+            // One frame every 600 ns.
             departures.advance(SchedulePoll { now: Nanos(n * 600), end: None });
         }
         assert_eq!(departures.earliest_departure(), Nanos::from_millis(1));
@@ -476,7 +476,7 @@ mod tests {
             let scheduled = left.due - late[0].due;
             let took = left.at - late[0].at;
             assert!(took + tolerance >= catch_up_gap(scheduled), "{nth}: {scheduled} in {took}");
-            // All of them are late, so each leaves as soon as it may: within a look, and a tick for each.
+            // All frames are late, so each leaves as soon as it may: within one poll interval, plus one tick for each frame.
             assert!(took <= catch_up_gap(scheduled) + (5_000 << TICK_BITS) + 5_000, "{nth}: {scheduled} in {took}");
         }
     }
@@ -515,7 +515,7 @@ mod tests {
         let before: Vec<SentFrame> = sender.sent.iter().filter(|left| !is_after(left)).copied().collect();
         assert!(ahead(&before, departures.params.gap) <= departures.params.tolerance);
         assert!(ahead(&after, departures.params.rate_change.unwrap().gap) <= departures.params.tolerance);
-        // 1000 frames at 8/7 of the first rate take 875 µs, less what leaves together.
+        // 1000 frames at 8/7 of the first rate take 875 µs, less the frames that leave together.
         assert!((22_840_000..22_880_000).contains(&(after[0].at >> TICK_BITS)), "{}", after[0].at >> TICK_BITS);
     }
 

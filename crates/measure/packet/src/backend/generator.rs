@@ -1,4 +1,4 @@
-//! What every way out for frames is given, and what it must do.
+//! The interface of a backend, which sends frames: its inputs and its duties.
 
 use std::{fmt, sync::Arc};
 
@@ -13,106 +13,106 @@ use crate::craft::FrameSet;
 /// The device that frames leave by, in the network namespace of the calling thread.
 #[derive(Debug, Clone)]
 pub struct OutputDevice {
-    /// Its number.
     pub ifindex: u32,
-    /// Its name, for errors and for watching it.
+    /// The name, for errors and for polling the link.
     pub name: String,
-    /// Whether frames pass its queueing discipline.
+    /// Whether frames go through its queueing discipline.
     pub queueing: Queueing,
-    /// That frames may leave by it at all.
+    /// The permission to send frames by this device.
     pub permit: Permit,
 }
 
-/// Whether frames say when they left.
+/// Whether frames carry the time when they left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Timestamping {
-    /// By this machine's clock.
+    /// The time of this host's clock.
     Clock,
-    /// Not at all, because the receiver has another clock.
+    /// No time, because the receiver has another clock.
     None,
 }
 
-/// What one worker sends, and when.
+/// The frames that one worker sends, and when.
 #[derive(Debug, Clone)]
 pub struct WorkerLoad {
     /// The frames of all workers.
     pub frames: Arc<FrameSet>,
-    /// What their marks begin with.
+    /// The tag at the start of their marks.
     pub tag: u32,
-    /// What their marks say of when they left.
+    /// The time that their marks carry.
     pub timestamping: Timestamping,
-    /// Which worker it is; it sends the flows with its number, and every that many after it.
+    /// The share of this worker. Worker `idx` of `of` sends the flows `idx`, `idx` + `of`, and so on.
     pub share: WorkShare,
-    /// When frames leave; flat out without any.
+    /// When frames leave; `None` for flat out.
     pub departures: Option<DepartureSchedule>,
-    /// How many frames are to leave; until the time is over without one.
+    /// The number of frames to send; `None` to send until the end of the trial.
     pub count: Option<u64>,
-    /// The source ports by which the receiver counts packets of the kernel's pktgen too; it does not, without any.
+    /// The source ports by which the receiver recognizes packets of the kernel's pktgen; `None` if it does not count them.
     pub pktgen: Option<DevicePorts>,
 }
 
-/// A way for frames to leave.
+/// A way to send frames.
 pub trait Backend: fmt::Debug + Sync {
-    /// What it is called in options.
+    /// Its value in options.
     fn option_value(&self) -> &'static str;
 
-    /// What it is, for results and for reasons.
+    /// Its description, for results and reasons.
     fn description(&self) -> &'static str;
 
-    /// Whether it is an extra of some kernels that is not loaded here; only who asks for it by name is told then.
+    /// Whether it is an optional part of the kernel that is not loaded here. It is then mentioned only to users who ask for it by
+    /// name.
     fn is_absent(&self) -> bool {
         false
     }
 
-    /// Makes ready what sends one worker's frames, or says why it cannot: this is the probe.
+    /// Prepares the generator of one worker's frames, or returns why that is not possible. This is also the probe.
     ///
     /// # Errors
-    /// What is missing, or what this way out cannot do; nothing is left behind then.
+    /// Names the missing part, or the request that this backend cannot meet. Nothing is left behind in that case.
     fn open(&self, port: &OutputDevice, load: WorkerLoad) -> Result<Box<dyn Generator>, Error>;
 }
 
-/// What sends the frames of one worker.
+/// Sends the frames of one worker.
 pub trait Generator: fmt::Debug + Send {
-    /// In which way its frames are others than those that were asked for, in words that follow what it is.
+    /// How its frames differ from the request, as a phrase that follows the backend's description.
     fn frame_difference(&self) -> Option<String> {
         None
     }
 
-    /// When its first frame could leave and its last one had left, where its call takes noticeably longer than that.
+    /// The time when its first frame could leave and the time when its last frame had left, where `send` takes noticeably longer.
     fn span(&self) -> Option<(Nanos, Nanos)> {
         None
     }
 
-    /// Sends from the start until the count is reached or the trial is over, and counts by the places in its table of counters.
+    /// Sends from the start until the count is reached or the trial is over. Updates its counters at the indices in `counter`.
     ///
     /// # Errors
-    /// When the device goes; what was sent until then is counted.
+    /// If the device disappears or goes down; the frames sent before that are counted.
     fn send(&mut self, worker: &WorkerHandle<'_>) -> fathom_sys::Result<()>;
 }
 
-/// The places of what generators count.
+/// Indices of the counters of generators.
 pub(crate) mod counter {
-    /// Frames that the device was given.
+    /// Frames handed to the device.
     pub(crate) const SENT: usize = 0;
-    /// Frames that its queue had no room for.
+    /// Frames that the queue of the device had no room for.
     pub(crate) const REFUSED: usize = 1;
-    /// Frames that were due, whatever became of them; with a rate only, as all that follow.
+    /// Frames that were due, sent or not. This counter and those after it exist only with a rate.
     pub(crate) const INTENDED: usize = 2;
-    /// The most that one was late, in nanoseconds.
+    /// The largest lateness of a frame, in nanoseconds.
     pub(crate) const LAG: usize = 3;
-    /// Frames that were too late to leave.
+    /// Frames that were given up because they were too late.
     pub(crate) const UNSENT: usize = 4;
 }
 
 impl WorkerLoad {
-    /// Its first flow, and the distance to the next.
+    /// The first flow of this worker, and the step to its next flow.
     pub(super) fn flows(&self) -> (u32, u32) {
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         (number(self.share.idx), number(self.share.of))
     }
 }
 
-/// Whether frames may go past the queueing discipline, as all do but those of a packet socket.
+/// Returns an error unless frames may bypass the queueing discipline. All backends except packet sockets bypass it.
 pub(super) fn require_bypass(port: &OutputDevice) -> Result<(), Error> {
     match port.queueing {
         Queueing::Bypass => Ok(()),

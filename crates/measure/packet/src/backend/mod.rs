@@ -1,7 +1,7 @@
-//! How frames leave: ways out of this machine behind one seam, tried from the fastest to the one that always works.
+//! Backends: ways to send frames, behind one interface, from the fastest to the one that always works.
 //!
-//! It knows neither headers nor what becomes of the frames: a way out is given a [`FrameSet`] and departures, and counts what it
-//! handed over.
+//! A backend knows neither headers nor the fate of its frames. It takes a [`FrameSet`] and a departure schedule, and counts the
+//! frames that it handed over.
 
 mod departures;
 mod generator;
@@ -24,7 +24,7 @@ pub(crate) use generator::counter;
 pub use generator::{Backend, Generator, OutputDevice, Timestamping, WorkerLoad};
 use generator::{require_bypass, unsupported};
 
-/// From the best to the one that always works, where frames leave at a rate.
+/// The order of backends for frames at a rate, from the best to the one that always works.
 const BACKENDS: &[&dyn Backend] = &[
     &pktgen::Pktgen,
     &live::LiveFrames,
@@ -34,9 +34,10 @@ const BACKENDS: &[&dyn Backend] = &[
     &socket::Socket,
 ];
 
-/// The same where they leave flat out.
+/// The order of backends for flat out.
 ///
-/// A long frame costs two thirds of as many copies, and is under way for longer: docs/methods/frames.md has the numbers.
+/// A super-buffer costs two thirds of as many AF_XDP copies, but its frames are under way for longer. The numbers are in
+/// docs/methods/frames.md.
 const FLAT_OUT: &[&dyn Backend] = &[
     &pktgen::Pktgen,
     &live::LiveFrames,
@@ -46,17 +47,17 @@ const FLAT_OUT: &[&dyn Backend] = &[
     &socket::Socket,
 ];
 
-/// The words of the option that chooses one.
+/// The values of the option that chooses a backend.
 pub const BACKEND_NAMES: &[&str] = &[AUTO, "pktgen", "live", "xsk", "socket"];
-/// The word for the first that works.
+/// The value for the first backend that works.
 pub const AUTO: &str = "auto";
 
-/// What the loads of all workers are sent by: the best way out that works, or the one that was asked for.
+/// Opens generators for the loads of all workers, with the best backend that works or the requested one.
 ///
-/// What was chosen is noted, with why nothing better was.
+/// Notes the choice, and why no better backend was taken.
 ///
 /// # Errors
-/// When the one that was asked for does not work, with the reason; when none does, that of the last.
+/// If the requested backend does not work, with the reason. If none works, the reason of the last one.
 pub fn open_generators(
     word: &str,
     port: &OutputDevice,
@@ -81,7 +82,7 @@ pub fn open_generators(
     }
     let reasons: Vec<String> = refusals.iter().map(refusal_reason).collect();
     match refusals.pop() {
-        // A missing privilege is told as one.
+        // A missing privilege is reported as such.
         Some((_, error @ Error::Permission { .. })) => Err(error),
         _ => Err(Error::Unsupported {
             what: format!("frames cannot leave {} as was asked: {}", port.name, reasons.join("; ")),
@@ -98,7 +99,7 @@ fn choice_note(chosen: &str, refusals: &[(&dyn Backend, Error)]) -> String {
     format!("{chosen}; not by {}", refusals.iter().map(refusal_reason).collect::<Vec<_>>().join("; "))
 }
 
-/// Why a way out was not taken: an error with its causes, on one line.
+/// Why a backend was not taken: an error with its causes, on one line.
 fn refusal_reason((backend, error): &(&dyn Backend, Error)) -> String {
     let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
     let causes: Vec<String> = causes.map(ToString::to_string).collect();

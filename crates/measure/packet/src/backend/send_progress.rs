@@ -1,4 +1,4 @@
-//! The course of a worker in user space: which frames are due, and what is written to them.
+//! The progress of a worker in user space: which frames are due, and their content.
 
 use fathom_engine::WorkerHandle;
 use fathom_model::units::Nanos;
@@ -11,29 +11,29 @@ use super::{
 use crate::craft::{ChangePer, FrameSet, ZeroChecksum};
 use fathom_wire::Mark;
 
-/// A sleep ends up to this much late (timer slack, and waking), so shorter waits are spent awake.
+/// A sleep may end this late (timer slack and wake-up), so shorter waits spin.
 const SLEEP_ERROR: Nanos = Nanos::from_micros(100);
-/// How long to sleep at most before looking whether the trial is over.
+/// The longest sleep between two checks for the end of the trial.
 const POLL_INTERVAL: Nanos = Nanos::from_millis(20);
 
-/// What one worker has yet to send.
+/// The frames that one worker has yet to send.
 #[derive(Debug)]
 pub(super) struct SendProgress {
     load: WorkerLoad,
     departures: Option<DepartureSchedule>,
-    /// The last look at the schedule: what was due then leaves as of then.
+    /// The last poll of the schedule. The frames due then are sent as of that time.
     poll: SchedulePoll,
     n_left: u64,
     frames: FrameNumbers,
-    /// Where nothing changes but the mark.
+    /// Present if nothing changes but the mark.
     mark_update: Option<MarkUpdate>,
 }
 
-/// What is written to a frame that holds another one of its flow, where the mark is all that changes.
+/// Updates a frame that holds another frame of its flow, if only the mark changes.
 #[derive(Debug)]
 struct MarkUpdate {
     mark_at: usize,
-    /// Each checksum over the mark: where it lies, how zero is written, and the sum of all but the mark.
+    /// Each checksum over the mark: its offset, how zero is written, and the sum of everything but the mark.
     checksums: Vec<(usize, ZeroChecksum, u64)>,
 }
 
@@ -64,7 +64,7 @@ impl MarkUpdate {
     }
 }
 
-/// The frames of one worker's flows, in order: the number of the flow, and the number within it.
+/// The frames of one worker's flows in order: the flow, and the sequence number in it.
 #[derive(Debug, Clone)]
 pub(super) struct FrameNumbers {
     flow: u32,
@@ -74,7 +74,7 @@ pub(super) struct FrameNumbers {
     n_flows: u32,
 }
 
-/// Which shape a piece of memory holds, so that only what changes is written again.
+/// The template that a buffer holds, so that only changed bytes are written again.
 pub(super) type LastTemplate = Option<u16>;
 
 impl FrameNumbers {
@@ -112,7 +112,8 @@ impl SendProgress {
         }
     }
 
-    /// Whether nothing will leave any more: the count is reached, or the trial is over and all that was due by then is accounted for.
+    /// Returns whether the worker has finished: the count is reached, or the trial is over and every frame due by then is
+    /// accounted for.
     pub(super) fn is_over(&mut self, worker: &WorkerHandle<'_>) -> bool {
         if self.n_left == 0 {
             return true;
@@ -125,12 +126,12 @@ impl SendProgress {
         departures.due() > end
     }
 
-    /// From the start to the last look, at which its last frame left; nothing where no look is taken.
+    /// From the start to the last poll, when the last frame left; `None` without a schedule.
     pub(super) fn span(&self) -> Option<(Nanos, Nanos)> {
         self.departures.is_some().then_some((Nanos::ZERO, self.poll.now))
     }
 
-    /// How many frames are to leave now, at most that many; when none may, waits for the next one first, but not long.
+    /// Returns how many frames may leave now, at most `most`. If none may, waits a short time for the next one first.
     pub(super) fn wait_for_due(&mut self, worker: &WorkerHandle<'_>, most: usize) -> usize {
         let most = usize::try_from(self.n_left).unwrap_or(usize::MAX).min(most);
         let Some(departures) = &mut self.departures else { return most };
@@ -155,12 +156,12 @@ impl SendProgress {
         0
     }
 
-    /// The turns to come, without taking them.
+    /// The next frames, without consuming them.
     pub(super) fn upcoming(&self) -> FrameNumbers {
         self.frames.clone()
     }
 
-    /// Takes the next turns: their frames have left, or never will.
+    /// Consumes the next frames, which have left or never will.
     pub(super) fn advance(&mut self, worker: &WorkerHandle<'_>, n: usize) {
         self.n_left -= n as u64;
         for _ in 0..n {
@@ -172,7 +173,7 @@ impl SendProgress {
         }
     }
 
-    /// What the frame of a turn carries that leaves now.
+    /// Returns the mark of a frame that leaves now.
     #[inline]
     pub(super) fn mark(&self, (flow, sequence): (u32, u64), now: Nanos) -> Mark {
         let sent = match self.load.timestamping {
@@ -184,9 +185,9 @@ impl SendProgress {
         Mark { tag: self.load.tag, flow: flow | phase, sequence, sent }
     }
 
-    /// Writes the frame of a turn to memory that may hold another one of this load; its length.
+    /// Writes a frame to a buffer that may hold another one of this load; returns its length.
     ///
-    /// `now` is what it says of when it left; all that leave together are on the same side of a step.
+    /// `now` is the departure time in the mark. All frames that leave together are on the same side of a rate step.
     #[inline]
     pub(super) fn write(&self, frame: &mut [u8], held: &mut LastTemplate, (turn, now): ((u32, u64), Nanos)) -> usize {
         let (flow, sequence) = turn;
@@ -209,7 +210,7 @@ impl SendProgress {
     }
 }
 
-/// The low 32 bits of a time, as a mark has room for.
+/// The low 32 bits of a time, which fit into a mark.
 fn low_word(now: Nanos) -> u32 {
     u32::try_from(now.0 & u64::from(u32::MAX)).expect("32 bits are left")
 }

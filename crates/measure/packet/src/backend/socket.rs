@@ -1,4 +1,4 @@
-//! Frames through an `AF_PACKET` socket, a batch in each system call: works wherever a packet socket may be opened.
+//! Frames through an `AF_PACKET` socket, one batch per system call. Works wherever a packet socket can be opened.
 
 use fathom_engine::{Error, WorkerHandle};
 use fathom_model::units::Nanos;
@@ -23,7 +23,7 @@ struct SocketGenerator {
     batch: FrameBatch,
 }
 
-/// Room for the frames of one system call.
+/// Buffers for the frames of one system call.
 #[derive(Debug)]
 struct FrameBatch {
     bytes: Vec<u8>,
@@ -32,7 +32,7 @@ struct FrameBatch {
     last_templates: [LastTemplate; MAX_BATCH],
 }
 
-/// How long to wait at most for room in the send buffer before looking whether the trial is over.
+/// The longest wait for room in the send buffer between two checks for the end of the trial.
 const ROOM: Nanos = Nanos::from_millis(1);
 
 impl Backend for Socket {

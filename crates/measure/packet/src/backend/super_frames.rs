@@ -1,7 +1,7 @@
-//! Frames through an `AF_PACKET` socket as one long frame, which the kernel cuts in front of the device.
+//! Frames through an `AF_PACKET` socket as one super-buffer, which the kernel segments in front of the device.
 //!
-//! What a batch costs is then paid once and not for each frame: the system call, the way through the stack, and on a veth the
-//! softirq that takes the frames at the other end.
+//! The costs of a batch are then paid once and not per frame: the system call, the way through the stack and, on a veth, the
+//! softirq that receives the frames at the other end.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ use super::{Backend, Generator, OutputDevice, WorkerLoad, counter, send_progress
 use crate::craft::{ChangePer, FrameSet};
 use fathom_wire::{ChecksumSum, ETHERTYPE_IPV4, Ethernet, Ipv4, Mark, MarkOffsets, PROTOCOL_UDP, Udp};
 
-/// A packet socket whose frames the kernel cuts.
+/// A packet socket whose frames the kernel segments.
 #[derive(Debug)]
 pub(super) struct SuperFrames;
 
@@ -26,21 +26,21 @@ pub(super) struct SuperFrames;
 struct SuperFrameGenerator {
     sender: Sender,
     progress: SendProgress,
-    /// What stands in front of one frame, of two and so on.
+    /// The headers of a super-buffer of one frame, of two, and so on.
     headers: Vec<[u8; MarkOffsets::START]>,
-    /// The long frame, of which all but headers and marks is always the same.
+    /// The super-buffer. Only its headers and marks change.
     bytes: Vec<u8>,
-    /// Bytes that each frame carries.
+    /// Payload bytes per frame.
     payload: usize,
 }
 
-/// How long to wait at most for room in the send buffer before looking whether the trial is over.
+/// The longest wait for room in the send buffer between two checks for the end of the trial.
 const ROOM: Nanos = Nanos::from_millis(1);
-/// The feature of a device that is handed long frames of UDP as they are.
+/// The feature of a device that accepts unsegmented UDP super-buffers.
 const UDP_SEGMENTATION_FEATURE: &str = "tx-udp-segmentation";
-/// What the kernel calls it that a device has no queue in front of it.
+/// The name of the queueing discipline of a device without a queue.
 const NO_QUEUE: &str = "noqueue";
-/// The first Linux that cuts what a packet socket sends.
+/// The first Linux version that segments frames from a packet socket.
 const KERNEL_MIN: (u32, u32) = (6, 2);
 
 impl Backend for SuperFrames {
@@ -68,7 +68,7 @@ impl Backend for SuperFrames {
     }
 }
 
-/// That the kernel itself cuts frames in front of this device, and counts none of them together.
+/// Returns an error unless the kernel itself segments frames in front of this device and counts each of them.
 fn require_segmentation(port: &OutputDevice) -> Result<(), Error> {
     let name = &port.name;
     let failed = |cause| Error::System { what: format!("ask how frames leave {name}"), cause };
@@ -91,13 +91,13 @@ fn require_segmentation(port: &OutputDevice) -> Result<(), Error> {
     Ok(())
 }
 
-/// The first two numbers of a kernel's release.
+/// The first two numbers of a kernel release.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().ok());
     Some((numbers.next()??, numbers.next()??))
 }
 
-/// The first frame, where the kernel writes all others as they were asked for; or why it would not.
+/// Returns the first frame if the kernel writes all others as requested, or why it would not.
 fn first_frame(blueprint: &FrameSet) -> Result<Vec<u8>, &'static str> {
     let [shape] = blueprint.templates.as_slice() else { return Err("they are not of one size") };
     if blueprint.n_flows > 1 {
@@ -109,22 +109,22 @@ fn first_frame(blueprint: &FrameSet) -> Result<Vec<u8>, &'static str> {
     }
     let mut first = shape.bytes.clone();
     shape.write(&mut first, &blueprint.frame_index(0, 0, [0; Mark::LENGTH]));
-    // Where anything else was asked for than what the kernel writes, it would not be sent.
+    // Other headers than those the kernel writes would not be sent as requested.
     let (ethernet, ip, udp) = (&first[..Ethernet::LENGTH], &first[Ethernet::LENGTH..], Ethernet::LENGTH + Ipv4::LENGTH);
     let half = |at: usize| usize::from(u16::from_be_bytes([first[at], first[at + 1]]));
     let is_udp = ethernet.ends_with(&ETHERTYPE_IPV4.to_be_bytes()) && ip[0] == 0x45 && ip[9] == PROTOCOL_UDP;
     let has_lengths = half(Ethernet::LENGTH + 2) == ip.len() && half(udp + 4) == first.len() - udp;
-    // Number 0 and "do not fragment": the number then says nothing (RFC 6864 section 4.1), so that it may grow.
+    // Identification 0 and DF: the identification has no meaning then (RFC 6864 section 4.1), so the kernel may increment it.
     let is_atomic = ip[4..8] == [0, 0, 0x40, 0];
     let has_sum = ChecksumSum::default().add_bytes(&ip[..Ipv4::LENGTH]).checksum() == 0;
-    // The checksum of UDP follows from the mark, so it stands among those that change.
+    // The UDP checksum depends on the mark, so it is among the checksums that change.
     let has_udp_sum =
         shape.checksums.iter().enumerate().any(|(n, sum)| sum.at == udp + 6 && shape.mark_cover.contains(n));
     let is_plain = is_udp && has_lengths && is_atomic && has_sum && has_udp_sum;
     if is_plain { Ok(first) } else { Err("they are not plain UDP over IPv4 with lengths and checksums that are right") }
 }
 
-/// The headers of that many frames in one.
+/// Returns the headers of `n` frames in one super-buffer.
 fn headers(first: &[u8], n: usize) -> [u8; MarkOffsets::START] {
     let mut headers: [u8; MarkOffsets::START] = *first.first_chunk().expect("a frame is longer than its headers");
     let payload = n * (first.len() - MarkOffsets::START);
@@ -143,7 +143,7 @@ fn headers(first: &[u8], n: usize) -> [u8; MarkOffsets::START] {
 }
 
 impl SuperFrameGenerator {
-    /// Writes the next frames as one; its length.
+    /// Writes the next frames as one super-buffer; returns its length.
     fn write(&mut self, n: usize) -> usize {
         let now = clock::now();
         let (headers, payloads) = self.bytes.split_at_mut(MarkOffsets::START);
@@ -168,7 +168,7 @@ impl Generator for SuperFrameGenerator {
             }
             let length = self.write(n);
             match self.sender.send(&self.bytes[..length])? {
-                // What the device drops of them it counts itself, each frame alone.
+                // The device itself counts the frames that it drops, one by one.
                 OfferResult::Accepted(_) | OfferResult::Dropped => {
                     worker.add(counter::SENT, n as u64);
                     self.progress.advance(worker, n);

@@ -1,4 +1,4 @@
-//! A sender in virtual time: it looks at its schedule when it is told to, and sends all that may leave then.
+//! A sender in virtual time: it polls its schedule on command, and sends everything that may leave then.
 
 use fathom_engine::pace::{ArrivalProcess, WorkShare};
 use fathom_model::units::{Nanos, PerSec};
@@ -6,9 +6,9 @@ use proptest::prelude::*;
 
 use super::departures::{DeparturePattern, DepartureSchedule, RateStep, SchedulePoll};
 
-/// How many frames one batch has.
+/// The most frames in one batch.
 const BATCH: usize = 64;
-/// How often a sender looks that is not held up.
+/// The time between two polls of a sender without a stall.
 const LOOK_EVERY: Nanos = Nanos::from_micros(5);
 
 pub(super) const ALONE: WorkShare = WorkShare { idx: 0, of: 1 };
@@ -17,7 +17,7 @@ pub(super) const ALONE: WorkShare = WorkShare { idx: 0, of: 1 };
 pub(super) struct VirtualSender {
     pub(super) departures: DepartureSchedule,
     pub(super) end: Nanos,
-    /// Which have left.
+    /// The frames that have left.
     pub(super) sent: Vec<SentFrame>,
     pub(super) n_unsent: u64,
 }
@@ -60,7 +60,7 @@ impl VirtualSender {
         now > self.end && self.departures.due() > self.end
     }
 
-    /// Looks again and again, but during stalls, until all that was due by the end has left or was given up; when that was.
+    /// Polls repeatedly, except during stalls, until every frame due by the end has left or was given up; returns when that was.
     pub(super) fn run(&mut self, stalls: &[Stall]) -> Nanos {
         let mut now = Nanos::ZERO;
         while !self.is_over(now) {
@@ -73,18 +73,18 @@ impl VirtualSender {
         now
     }
 
-    /// All that was part of the trial.
+    /// The number of all frames of the trial.
     pub(super) fn n_intended(&self) -> u64 {
         self.sent.len() as u64 + self.n_unsent
     }
 
-    /// The longest time by which a frame left late.
+    /// The largest lateness of a frame.
     pub(super) fn lag(&self) -> u64 {
         self.sent.iter().map(|left| left.at.saturating_sub(left.due)).max().unwrap_or(0)
     }
 }
 
-/// How many are due by then, one by one.
+/// Returns how many frames are due by `end`, counted one by one.
 pub(super) fn n_due(mut departures: DepartureSchedule, end: Nanos) -> u64 {
     let mut n = 0;
     while departures.due() <= end {
@@ -98,7 +98,7 @@ pub(super) fn pattern(rate: f64, burst: u32, process: ArrivalProcess) -> Departu
     DeparturePattern { rate: PerSec::new(rate).unwrap(), burst, process, rate_step: None }
 }
 
-/// Rates from a few to some ten million per second, alone and in bursts, of all processes.
+/// Rates from about three to some 30 million frames per second, alone and in bursts, with all arrival processes.
 pub(super) fn patterns() -> impl Strategy<Value = DeparturePattern> {
     let rate = || (0.5..7.5_f64).prop_map(|log| PerSec::new(10_f64.powf(log)).unwrap());
     let burst = prop_oneof![3 => Just(1), 2 => 2..20_u32, 1 => 100..2_000_u32];
@@ -115,7 +115,7 @@ pub(super) fn patterns() -> impl Strategy<Value = DeparturePattern> {
     })
 }
 
-/// When a sender looks at its schedule that is held up again and again, and the end of its trial.
+/// Poll times of a sender with frequent stalls, and the end of its trial.
 pub(super) fn looks() -> impl Strategy<Value = (Vec<Nanos>, Nanos)> {
     let gap = prop_oneof![12 => 1..50_000_u64, 3 => 50_000..3_000_000_u64, 1 => 3_000_000..30_000_000_u64];
     let looks = proptest::collection::vec(gap, 1..120).prop_map(|gaps| {
@@ -128,7 +128,7 @@ pub(super) fn looks() -> impl Strategy<Value = (Vec<Nanos>, Nanos)> {
     (looks, (0..60_000_000_u64).prop_map(Nanos))
 }
 
-/// When to look next at what is left behind the last of [`looks`].
+/// The next poll time after the last one of [`looks`].
 pub(super) fn next_look(sender: &VirtualSender, now: Nanos) -> Nanos {
     (now + Nanos::from_micros(50))
         .max(sender.departures.earliest_departure())

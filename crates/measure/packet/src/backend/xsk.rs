@@ -1,4 +1,5 @@
-//! Frames through AF_XDP: written to memory that the kernel reads, without a system call for each batch where the driver reads it itself.
+//! Frames through AF_XDP: written to memory that the kernel reads. No system call per batch is needed if the driver reads it
+//! itself.
 
 use fathom_engine::{Error, WorkerHandle};
 use fathom_model::units::Nanos;
@@ -24,7 +25,7 @@ struct XskGenerator {
     last_templates: Vec<LastTemplate>,
 }
 
-/// Frames that are written before the kernel is told: as many as it takes in one call (`TX_BATCH_SIZE`).
+/// Frames written before the kernel is notified: as many as it takes in one call (`TX_BATCH_SIZE`).
 const BATCH: usize = 32;
 /// How long the last frames may take to leave.
 const DRAIN: Nanos = Nanos::from_secs(1);
@@ -57,7 +58,7 @@ impl Backend for Xsk {
 }
 
 impl XskGenerator {
-    /// Writes up to that many frames and queues them; how many there was room for.
+    /// Writes and queues up to `n` frames; returns how many there was room for.
     fn submit(&mut self, n: usize) -> usize {
         let now = clock::now();
         let mut submitted = 0;
@@ -71,7 +72,7 @@ impl XskGenerator {
         submitted
     }
 
-    /// What has left so far of what was submitted.
+    /// Counts the submitted frames that have left so far.
     fn count_sent(&self, worker: &WorkerHandle<'_>, n_submitted: u64) {
         worker.raise(counter::SENT, n_submitted - self.transmitter.n_lent() as u64);
     }
@@ -99,7 +100,7 @@ impl Generator for XskGenerator {
             self.transmitter.push()?;
         }
         self.count_sent(worker, n_submitted);
-        // What the device has not taken by now was not sent.
+        // Frames that the device has not taken by now count as not sent.
         worker.add(counter::REFUSED, self.transmitter.n_lent() as u64);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! From headers and their fields to a frame: places, lengths, checksums.
+//! Builds a frame from headers and their fields: offsets, lengths and checksums.
 
 use std::ops::Range;
 
@@ -11,42 +11,42 @@ use super::{
 use fathom_statistics::splitmix;
 use fathom_wire::{ChecksumSum, FrameSize, Mark};
 
-/// More than any line in use has, and few enough to be written out as a program in the kernel.
+/// More than any line in use needs, and few enough to unroll in a program in the kernel.
 const EDITS_MAX: usize = 16;
-/// The smallest frame of Ethernet without its checksum.
+/// The smallest Ethernet frame without its FCS.
 const SMALLEST: usize = 60;
 
-/// The checksum on the wire, which sizes count and Linux does not.
+/// The length of the FCS, which frame sizes include and Linux does not count.
 const CHECKSUM: usize = 4;
 
-/// Why there is no frame; the line is not known here.
+/// Why a frame cannot be built, without the text of the line.
 #[derive(Debug)]
 pub(super) enum BuildError {
     TooSmall { size: usize, least: usize },
     Fault(LocatedFault),
 }
 
-/// A frame as it grows.
+/// A frame under construction.
 struct FrameBuilder<'a> {
     stack: &'a HeaderStack,
-    /// Where each header begins.
+    /// The offset of each header.
     starts: Vec<usize>,
-    /// Where the packet ends; behind it is only what Ethernet needs to be long enough.
+    /// The end of the packet; behind it is only Ethernet padding.
     end: usize,
     bytes: Vec<u8>,
 }
 
-/// A checksum, and the bytes that it covers.
+/// A checksum, and the byte ranges that it covers.
 struct ChecksumRanges {
     at: usize,
     ranges: Vec<Range<usize>>,
-    /// What it covers that is in no header: protocol and length.
+    /// The part of the pseudo header that is in no header: protocol and length.
     pseudo: ChecksumSum,
     zero: ZeroChecksum,
 }
 
 impl HeaderStack {
-    /// The fewest bytes that hold it, without the checksum on the wire.
+    /// The smallest frame that holds it, without the FCS.
     pub(super) fn min_length(&self) -> usize {
         (self.headers() + self.payload.bytes.len()).max(SMALLEST)
     }
@@ -55,7 +55,7 @@ impl HeaderStack {
         self.layers.iter().map(SpecHeader::length).sum()
     }
 
-    /// The frame of this size; without one, as short as can be.
+    /// Builds the frame of this size; without a size, the shortest one.
     pub(super) fn template(&self, size: Option<FrameSize>, seed: u64) -> Result<FrameTemplate, BuildError> {
         let length = size.map_or(self.min_length(), FrameSize::without_checksum);
         if length < self.min_length() {
@@ -80,7 +80,7 @@ impl FrameBuilder<'_> {
         self.starts.iter().copied().zip(&self.stack.layers)
     }
 
-    /// Writes options, the fields that do not change, and the lengths that are not given.
+    /// Writes options, constant fields, and the lengths that the line does not set.
     fn write_constants(&mut self) {
         for (start, layer) in self.starts.iter().copied().zip(&self.stack.layers) {
             let (length, rest) = (layer.length(), self.end - start);
@@ -121,7 +121,7 @@ impl FrameBuilder<'_> {
         }
     }
 
-    /// Takes out what changes, adds up the rest, and writes the first frame.
+    /// Extracts the fields that change, sums up the rest, and writes the first frame.
     fn finish(mut self, seed: u64) -> Result<FrameTemplate, LocatedFault> {
         let coverings = self.checksum_ranges();
         let mark_at = self.stack.payload.mark_at.map(|at| self.stack.headers() + at);
@@ -162,11 +162,11 @@ impl FrameBuilder<'_> {
         Ok(shape)
     }
 
-    /// Makes an edit of a field that changes, with zeros left in its bytes.
+    /// Makes a `FieldChange` of a field, and leaves zeros in its bytes.
     fn extract_change(&mut self, start: usize, (field, value): (&FieldSpec, &Value), seed: u64) -> FieldChange {
         let (from, to) = field.byte_range();
         let end = start + to;
-        // Of an address of IPv6 only the lower half changes; the upper is a constant.
+        // Only the lower half of an IPv6 address changes; the upper half is constant.
         let width = (to - from).min(size_of::<u64>());
         let at = end - width;
         if to - from > width {
@@ -181,14 +181,14 @@ impl FrameBuilder<'_> {
         let first = low_half(value.first);
         let change = match value.succession {
             ValueSequence::Step(by) => FieldValues::Step { first, by, n: value.n },
-            // Each field has a seed of its own: ports that go hand in hand would be few flows.
+            // Each field has its own seed: ports that change in step would give few distinct flows.
             ValueSequence::Random => FieldValues::Random { first, n: value.n, seed: splitmix(seed, at as u64) },
         };
         let shift = u8::try_from(to * 8 - field.bit - field.bits).unwrap_or(0);
         FieldChange { at, width, fixed, shift, values: change, per: value.per, cover: ChecksumCover::default() }
     }
 
-    /// The checksums that are not given.
+    /// The checksums that the line does not set.
     fn checksum_ranges(&self) -> Vec<ChecksumRanges> {
         let mut coverings = Vec::new();
         let mut ip = None;

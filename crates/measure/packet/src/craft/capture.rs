@@ -1,4 +1,4 @@
-//! Frames out of a capture: pcap and pcapng, as tcpdump and Wireshark write them.
+//! Reads frames from a capture: pcap and pcapng, as tcpdump and Wireshark write them.
 
 use std::{fmt, io::Read};
 
@@ -6,34 +6,34 @@ use pcap_parser::{Block, PcapBlockOwned, PcapError, create_reader, traits::PcapN
 
 use fathom_wire::Ethernet;
 
-/// As many frames as the order of a blueprint can name.
+/// As many frames as the order of a frame set can index.
 const FRAMES_MAX: usize = 65_536;
-/// They are kept in memory.
+/// The frames are kept in memory.
 const BYTES_MAX: usize = 64 << 20;
-/// What a file of pcapng begins with: the type of a section header, the same in both orders of bytes.
+/// The start of a pcapng file: the type of a section header, the same in both byte orders.
 const SECTION: &[u8] = &[0x0a, 0x0d, 0x0d, 0x0a];
 /// The type of a block, and its length twice.
 const BLOCK_MIN: u32 = 12;
 /// Longer than any block with a frame that can be sent, and than the names and comments that programs write.
 const BLOCK_MAX: usize = 1 << 20;
-/// The smallest frame of Ethernet without its checksum; captures have those that were sent before they were filled up.
+/// The smallest Ethernet frame without its FCS. Captures contain sent frames before they were padded.
 const SMALLEST: usize = 60;
-/// What link types are counted by: Ethernet (the tcpdump group's list).
+/// The link type of Ethernet (the tcpdump group's list).
 const ETHERNET: i32 = 1;
 
 /// Why a file holds no frames that can be sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CaptureError {
-    /// It could not be read.
+    /// The file cannot be read.
     #[error("{0}")]
     Unreadable(String),
-    /// It begins like no capture.
+    /// The file does not start like a capture.
     #[error("it is neither pcap nor pcapng")]
     Unknown,
-    /// Its frames are not Ethernet's.
+    /// The link type is not Ethernet.
     #[error("it was taken on {0}, not on Ethernet")]
     LinkType(LinkType),
-    /// It ends in the middle, or what follows this many frames is no part of a capture.
+    /// The file ends in the middle, or the data after this many frames is not part of a capture.
     #[error("it is damaged or cut off after frame {0}")]
     Damaged(usize),
     /// A block is longer than any frame.
@@ -42,44 +42,43 @@ pub enum CaptureError {
     /// The capture has only the beginning of a frame.
     #[error("of frame {number} only {kept} of {length} bytes were captured")]
     CutOff {
-        /// Which, from 1.
+        /// The number of the frame, from 1.
         number: usize,
-        /// How much of it there is.
+        /// The number of captured bytes.
         kept: usize,
-        /// How long it was.
+        /// The original length.
         length: usize,
     },
-    /// A frame without a whole header.
+    /// A frame is shorter than an Ethernet header.
     #[error("frame {number} has {length} bytes, which is no frame of Ethernet")]
     TooShort {
-        /// Which, from 1.
+        /// The number of the frame, from 1.
         number: usize,
-        /// How long it is.
         length: usize,
     },
-    /// A frame that the device does not take.
+    /// A frame is too long for the device.
     #[error("frame {number} has {length} bytes, and the device takes {most}")]
     TooLong {
-        /// Which, from 1.
+        /// The number of the frame, from 1.
         number: usize,
-        /// How long it is, without the checksum on the wire.
+        /// The length without the FCS.
         length: usize,
-        /// How long it may be.
+        /// The longest frame that the device accepts.
         most: usize,
     },
-    /// More than is kept in memory.
+    /// The capture exceeds the limits on memory.
     #[error("it has more than {FRAMES_MAX} frames, or more than {} MiB of them", BYTES_MAX >> 20)]
     TooMuch,
-    /// No frame is in it.
+    /// The capture has no frame.
     #[error("there is no frame in it")]
     Empty,
 }
 
-/// What frames were captured on, by its number.
+/// The link type of a capture, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkType(pub i32);
 
-/// Those that people meet (the tcpdump group's list of link-layer header types).
+/// Common link types (the tcpdump group's list of link-layer header types).
 const LINK_TYPES: &[(i32, &str)] = &[
     (0, "BSD loopback"),
     (12, "raw IP"),
@@ -103,7 +102,7 @@ impl fmt::Display for LinkType {
 }
 
 impl CaptureError {
-    /// What to do, where that can be said.
+    /// Returns what to do about it, if that is known.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         let text = match self {
@@ -120,10 +119,10 @@ impl CaptureError {
     }
 }
 
-/// The frames of a capture in their order, each at least as long as Ethernet wants.
+/// Returns the frames of a capture in order, each padded to the minimum length of Ethernet.
 ///
 /// # Errors
-/// Names the frame that cannot be sent, or what is wrong with the file.
+/// Names the frame that cannot be sent, or the fault of the file.
 pub fn read_capture(file: impl Read + Send, longest: usize) -> Result<Vec<Vec<u8>>, CaptureError> {
     let mut reader = create_reader(BLOCK_MAX, file).map_err(|error| match error {
         PcapError::Eof => CaptureError::Empty,
@@ -159,31 +158,32 @@ pub fn read_capture(file: impl Read + Send, longest: usize) -> Result<Vec<Vec<u8
     }
 }
 
-/// Whether a block says of itself that it is shorter than any can be, which the parser does not see.
+/// Returns whether a block claims to be shorter than any block can be; the parser does not notice this.
 ///
-/// Its length is read in both orders of bytes: a block that is long enough in the one is only too short in the other if it is longer
-/// than any that is taken.
+/// The length is read in both byte orders. A length that is valid in one order is too short in the other only if it exceeds the
+/// longest block that is accepted.
 fn is_too_short(block: &[u8]) -> bool {
     let length = block.get(4..).and_then(|rest| rest.first_chunk());
     length.is_some_and(|bytes| u32::from_le_bytes(*bytes).min(u32::from_be_bytes(*bytes)) < BLOCK_MIN)
 }
 
-/// What has been read of a capture.
+/// A partly read capture.
 struct CaptureReader {
     /// The link types of the interfaces of this section.
     links: Vec<i32>,
-    /// How many bytes of the checksum of the wire stand behind each frame.
+    /// The number of FCS bytes behind each frame.
     n_checksum: usize,
     frames: Vec<Vec<u8>>,
     n_bytes: usize,
     longest: usize,
 }
 
-/// The bit beside a link type that says that there are checksums; the four highest say of how many words of 16 bits (pcap-savefile(5)).
+/// The flag in the link type word that FCS bytes are present. The four highest bits give their number in 16-bit words
+/// (pcap-savefile(5)).
 const HAS_CHECKSUM: u32 = 1 << 26;
 
 impl CaptureReader {
-    /// The one interface of a file of the older form: its link type, and how long checksums are.
+    /// Reads the only interface of a classic pcap file: its link type, and the length of the FCS.
     fn interface(&mut self, word: u32) {
         self.links = vec![i32::from(u16::try_from(word & 0xffff).expect("16 bits are left"))];
         let n_words = if word & HAS_CHECKSUM == 0 { 0 } else { word >> 28 };
@@ -246,7 +246,7 @@ impl CaptureReader {
     }
 }
 
-/// How much longer than the MTU a frame may be for its VLAN tag: Linux lets one through.
+/// How far a frame may exceed the MTU for its VLAN tag: Linux allows one tag.
 pub(super) fn vlan_tag_length(frame: &[u8]) -> usize {
     if frame.get(12..14) == Some(&[0x81, 0x00]) { 4 } else { 0 }
 }
@@ -255,7 +255,7 @@ pub(super) fn vlan_tag_length(frame: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    /// A capture of classic pcap in host order with frames of these lengths.
+    /// A classic pcap capture in host byte order with frames of these lengths.
     fn pcap(link: u32, frames: &[(usize, u32)]) -> Vec<u8> {
         let mut file = Vec::new();
         for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 262_144, link] {
@@ -286,7 +286,7 @@ mod tests {
         bytes
     }
 
-    /// The other byte order, and a block of an unknown kind between.
+    /// A pcapng capture in big-endian order, with a block of an unknown type in it.
     fn pcapng(link: u16) -> Vec<u8> {
         let section = [&[0x1a, 0x2b, 0x3c, 0x4d, 0, 1, 0, 0][..], &[0xff; 8]].concat();
         let interface = [&link.to_be_bytes()[..], &[0, 0, 0, 0, 0, 0]].concat();

@@ -1,58 +1,54 @@
-//! Why nothing can be sent, for the person who asked for it.
+//! Why nothing can be sent, for the user.
 
 use super::{CaptureError, FrameSpecError, SizeMixError};
 use fathom_wire::SizeError;
 
-/// Why what was asked for makes no frames.
+/// Why a request yields no frames.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CraftError {
     /// A line describes no frame.
     #[error(transparent)]
     Spec(#[from] FrameSpecError),
-    /// A size leaves no room for what is to be in the frame.
+    /// The headers and the payload do not fit into the size.
     #[error("frames of {size} bytes are too small for these headers and payload")]
     TooSmall {
-        /// What was asked for, with the checksum on the wire.
+        /// The requested size, FCS included.
         size: usize,
-        /// The least that would do.
+        /// The smallest size that works.
         least: usize,
     },
-    /// A frame is longer than the device takes.
+    /// A frame is too long for the device.
     #[error("frames of {size} bytes need an MTU of {needed}, and that of the device is {mtu}")]
     TooLong {
-        /// How long they are, with the checksum on the wire.
+        /// The size, FCS included.
         size: usize,
-        /// What they need.
+        /// The MTU that the frames need.
         needed: usize,
-        /// What there is.
+        /// The MTU of the device.
         mtu: usize,
     },
-    /// A number of bytes is no size of a frame.
+    /// No frame has this size.
     #[error(transparent)]
     Size(#[from] SizeError),
-    /// A text says no sizes.
+    /// A text is not a valid size mix.
     #[error("option `mix`: {0}")]
     Mix(#[from] SizeMixError),
-    /// A file holds no frames that can be sent.
+    /// A capture has no frames that can be sent.
     #[error("cannot send the capture {path}: {cause}")]
     Capture {
-        /// The file.
         path: String,
-        /// What is wrong with it.
         cause: CaptureError,
     },
-    /// Two options say the same thing.
+    /// Two options conflict.
     #[error("both `{one}` and `{other}` say what is sent")]
     Conflict {
-        /// One option.
         one: &'static str,
-        /// The other.
         other: &'static str,
     },
 }
 
 impl CraftError {
-    /// What to do instead, where that can be said.
+    /// Returns what to do instead, if that is known.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         match self {

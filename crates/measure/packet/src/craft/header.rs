@@ -1,34 +1,32 @@
-//! The headers that can be sent, as tables: their fields, and what each may carry.
+//! The headers that can be sent, as tables of their fields and possible contents.
 //!
-//! Reading a line and building a frame both go by these tables, so a header is described once. Places are counted in bits from the
-//! first of the header, as in the RFCs' drawings.
+//! Both the parser of lines and the frame builder use these tables, so each header is described once. Bit offsets count from the
+//! first bit of the header, as in the diagrams of the RFCs.
 
-/// A header.
+/// The description of a header.
 #[derive(Debug)]
 pub(super) struct HeaderSpec {
-    /// Which it is.
     pub(super) kind: HeaderKind,
-    /// What it is called in a line.
+    /// Its keyword in a line.
     pub(super) keyword: &'static str,
-    /// Its length in bytes without options.
+    /// The length in bytes without options.
     pub(super) length: usize,
-    /// The fields that are written without a word in front.
+    /// The fields whose values follow the header keyword without a field keyword.
     pub(super) positional: PositionalFields,
-    /// The fields it has.
     pub(super) fields: &'static [FieldSpec],
-    /// Words that stand for a value of a field.
+    /// Keywords for single values of a field.
     pub(super) names: &'static [ValueName],
-    /// Words for what stands behind the fixed part.
+    /// Keywords for the part behind the fixed header.
     pub(super) options: &'static [(&'static str, OptionSyntax)],
-    /// Its number among what Ethernet carries.
+    /// Its EtherType.
     pub(super) ethertype: Option<u16>,
-    /// Its number among what IP carries.
+    /// Its IP protocol number.
     pub(super) protocol: Option<u8>,
-    /// What it says of what follows.
+    /// How it identifies the next header.
     pub(super) next: NextHeaderField,
 }
 
-/// The headers there are.
+/// The headers that can be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeaderKind {
     Ethernet,
@@ -37,7 +35,7 @@ pub(super) enum HeaderKind {
     Arp,
     Ipv4,
     Ipv6,
-    /// An extension header of IPv6 whose second byte is its length.
+    /// An IPv6 extension header whose second byte is its length.
     Ipv6Options,
     Ipv6Fragment,
     Udp,
@@ -46,77 +44,75 @@ pub(super) enum HeaderKind {
     Icmpv6,
 }
 
-/// What is written right behind the word of a header.
+/// The values directly behind the keyword of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PositionalFields {
-    /// Nothing.
+    /// No value.
     None,
     /// The value of this field.
     Field(&'static str),
-    /// Two values with `>` between, either of which may be absent: where from, where to.
+    /// Source and destination with `>` between them; either may be absent.
     Pair(&'static str, &'static str),
 }
 
-/// How a header says what follows it.
+/// How a header identifies the next header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NextHeaderField {
-    /// With a number of Ethernet's in this field.
+    /// By an EtherType in this field.
     EtherType(&'static str),
-    /// With a number of IP's in this field.
+    /// By an IP protocol number in this field.
     Protocol(&'static str),
-    /// Not at all but for the last of a stack, by this bit: a label of MPLS.
+    /// Only by the bottom-of-stack bit in this field (MPLS).
     Label(&'static str),
-    /// No header follows it.
+    /// No header follows.
     Nothing,
 }
 
-/// A number within a header.
+/// A field of a header.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FieldSpec {
-    /// What it is called in a line.
+    /// Its keyword in a line.
     pub(super) keyword: &'static str,
-    /// Its first bit.
+    /// The offset of its first bit.
     pub(super) bit: usize,
-    /// How many bits it has.
+    /// The number of bits.
     pub(super) bits: usize,
     /// How its values are written.
     pub(super) notation: Notation,
-    /// What `?` alone stands for: the lowest and the highest value; none where that could be any stranger.
+    /// The range of a plain `?`, from the lowest to the highest value. `None` if a random value could be the address of any
+    /// stranger.
     pub(super) any: Option<(u128, u128)>,
 }
 
 /// How the values of a field are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Notation {
-    /// In decimal, or in hexadecimal behind `0x`.
+    /// Decimal, or hexadecimal after `0x`.
     Number,
-    /// Six bytes with colons between.
+    /// Six bytes with colons between them.
     Mac,
-    /// Four bytes with dots between.
+    /// Four bytes with dots between them.
     Ipv4,
     /// As in RFC 4291.
     Ipv6,
-    /// The first letters of TCP's flags, such as `SA`, or a number.
+    /// The first letters of TCP flags, such as `SA`, or a number.
     TcpFlags,
 }
 
-/// A word for a value.
+/// A keyword for a value.
 #[derive(Debug)]
 pub(super) struct ValueName {
-    /// The word.
     pub(super) keyword: &'static str,
-    /// The field.
     pub(super) field: &'static str,
-    /// The value.
     pub(super) value: u128,
 }
 
-/// What stands behind the fixed part of a header.
+/// The syntax of an option behind the fixed part of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OptionSyntax {
     /// Bytes in hexadecimal.
     Hex,
-    /// An option of TCP: its kind, and the lengths of the numbers in it.
+    /// A TCP option: its kind, and the lengths of its numbers.
     Tcp(u8, &'static [usize]),
 }
 
@@ -125,12 +121,12 @@ const fn number(word: &'static str, bit: usize, bits: usize) -> FieldSpec {
     FieldSpec { keyword: word, bit, bits, notation: Notation::Number, any }
 }
 
-/// A port, and those that RFC 4814 has testers choose from.
+/// A port field, with the range that RFC 4814 lets testers choose from.
 const fn port(word: &'static str, bit: usize, any: (u128, u128)) -> FieldSpec {
     FieldSpec { any: Some(any), ..number(word, bit, 16) }
 }
 
-/// An address of a device; any is one of those that belong to no maker.
+/// A MAC address field. Random values are locally administered addresses.
 const fn mac(word: &'static str, bit: usize) -> FieldSpec {
     FieldSpec { keyword: word, bit, bits: 48, notation: Notation::Mac, any: Some((0x0200_0000_0000, 0x0200_ffff_ffff)) }
 }
@@ -147,9 +143,9 @@ const fn name(word: &'static str, field: &'static str, value: u128) -> ValueName
     ValueName { keyword: word, field, value }
 }
 
-/// The ports that clients use, as RFC 4814.
+/// The client ports of RFC 4814.
 pub(super) const CLIENT_PORTS: (u128, u128) = (1024, 65_535);
-/// The ports that servers use, as RFC 4814.
+/// The server ports of RFC 4814.
 pub(super) const SERVER_PORTS: (u128, u128) = (1, 49_151);
 
 const VLAN_FIELDS: &[FieldSpec] =
@@ -157,7 +153,7 @@ const VLAN_FIELDS: &[FieldSpec] =
 const EXTENSION_FIELDS: &[FieldSpec] = &[number("next", 0, 8), number("length", 8, 8)];
 const EXTENSION_EXTRAS: &[(&str, OptionSyntax)] = &[("data", OptionSyntax::Hex)];
 
-/// A VLAN tag; its type of frame stands in the header before it.
+/// A VLAN tag. Its EtherType is in the header before it.
 const fn vlan(word: &'static str, ethertype: u16) -> HeaderSpec {
     HeaderSpec {
         kind: HeaderKind::Vlan,
@@ -173,7 +169,7 @@ const fn vlan(word: &'static str, ethertype: u16) -> HeaderSpec {
     }
 }
 
-/// An extension header of IPv6 with options or data of its own.
+/// An IPv6 extension header with options or data.
 const fn extension(word: &'static str, protocol: u8) -> HeaderSpec {
     HeaderSpec {
         kind: HeaderKind::Ipv6Options,
@@ -189,7 +185,7 @@ const fn extension(word: &'static str, protocol: u8) -> HeaderSpec {
     }
 }
 
-/// All headers, from the outside to the inside.
+/// All headers, from the outermost to the innermost.
 pub(super) static HEADERS: &[HeaderSpec] = &[
     HeaderSpec {
         kind: HeaderKind::Ethernet,
@@ -211,7 +207,7 @@ pub(super) static HEADERS: &[HeaderSpec] = &[
     HeaderSpec {
         kind: HeaderKind::Mpls,
         keyword: "mpls",
-        // A label of MPLS (RFC 3032).
+        // MPLS label stack entry (RFC 3032).
         length: 4,
         positional: PositionalFields::Field("label"),
         fields: &[number("label", 0, 20), number("tc", 20, 3), number("bottom", 23, 1), number("ttl", 24, 8)],
@@ -375,7 +371,7 @@ const TCP: HeaderSpec = HeaderSpec {
     next: NextHeaderField::Nothing,
 };
 
-/// What ICMP of both versions has in its eight bytes.
+/// The eight bytes of ICMP and ICMPv6 headers.
 const ICMP_FIELDS: &[FieldSpec] = &[
     number("type", 0, 8),
     number("code", 8, 8),
@@ -424,13 +420,13 @@ const ICMPV6: HeaderSpec = HeaderSpec {
 };
 
 impl HeaderSpec {
-    /// The header of this name.
+    /// Finds the header with this keyword.
     #[must_use]
     pub(super) fn find(word: &str) -> Option<&'static Self> {
         HEADERS.iter().find(|header| header.keyword == word)
     }
 
-    /// The field of this name.
+    /// Finds the field with this keyword.
     #[must_use]
     pub(super) fn field(&self, word: &str) -> Option<&'static FieldSpec> {
         self.fields.iter().find(|field| field.keyword == word)
@@ -438,7 +434,7 @@ impl HeaderSpec {
 }
 
 impl FieldSpec {
-    /// The greatest value that fits.
+    /// The largest value that fits.
     #[must_use]
     pub(super) const fn max(&self) -> u128 {
         u128::MAX >> (128 - self.bits)
@@ -447,18 +443,18 @@ impl FieldSpec {
     /// Writes a value into a header.
     ///
     /// # Panics
-    /// When the header is too short.
+    /// If the header is too short.
     pub(super) fn put(&self, header: &mut [u8], value: u128) {
         let (start, end) = self.byte_range();
         let shift = end * 8 - self.bit - self.bits;
-        // A field that does not begin with a byte has at most 32 bits, so what stands around it fits too.
+        // A field that is not byte-aligned has at most 32 bits, so it fits together with the bits around it.
         let mut all = header[start..end].iter().fold(0_u128, |all, byte| all << 8 | u128::from(*byte));
         all = all & !(self.max() << shift) | value << shift;
         let bytes = all.to_be_bytes();
         header[start..end].copy_from_slice(&bytes[bytes.len() - (end - start)..]);
     }
 
-    /// The bytes it lies in: the first, and the one behind the last.
+    /// The byte range of the field: its first byte, and the byte behind the last.
     #[must_use]
     pub(super) const fn byte_range(&self) -> (usize, usize) {
         (self.bit / 8, (self.bit + self.bits).div_ceil(8))

@@ -1,4 +1,4 @@
-//! How long frames are: one size, or several in the order of a mix.
+//! Frame sizes: a single size, or several sizes in the order of a mix.
 
 use std::num::NonZeroU64;
 
@@ -9,35 +9,35 @@ use fathom_model::{
 
 use fathom_wire::{FrameSize, SizeError};
 
-/// The sizes of frames, and the order they come in.
+/// The sizes of frames, and their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SizeMix {
-    /// The different sizes; without one frames are as short as they can be.
+    /// The distinct sizes; `None` is the shortest possible frame.
     pub sizes: Vec<Option<FrameSize>>,
-    /// Places in the list of sizes, again and again.
+    /// Indices into `sizes`, repeated in a cycle.
     pub order: Vec<u16>,
 }
 
-/// Why a text says no sizes.
+/// Why a text is not a valid size mix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SizeMixError {
-    /// Neither letters of a genome nor sizes with weights.
+    /// It is neither a genome nor sizes with weights.
     #[error(transparent)]
     Mix(#[from] MixError),
-    /// Not a letter of RFC 6985.
+    /// A letter is not in RFC 6985.
     #[error("`{0}` is no size of an IMIX genome")]
     Letter(char),
-    /// More letters than a mix may have parts.
+    /// The genome has more letters than a mix may have parts.
     #[error("a genome has at most {CYCLE_MAX} letters")]
     Length,
-    /// A size that no frame has.
+    /// No frame has this size.
     #[error(transparent)]
     Size(#[from] SizeError),
 }
 
-/// The mix that is called IMIX.
+/// The mix called IMIX.
 const IMIX: &str = "64:7,570:4,1518:1";
-/// The sizes of a genome's letters (RFC 6985).
+/// The sizes of genome letters (RFC 6985).
 const GENOME: &[(char, u64)] = &[
     ('a', 64),
     ('b', 128),
@@ -50,22 +50,22 @@ const GENOME: &[(char, u64)] = &[
     ('i', 9000),
     ('j', 16_000),
 ];
-/// What Ethernet has around a packet: 14 bytes before it and 4 behind.
+/// The Ethernet bytes around a packet: a header of 14 bytes and an FCS of 4.
 const AROUND: u64 = 18;
 
 impl SizeMix {
-    /// All frames of one size.
+    /// All frames have one size.
     #[must_use]
     pub fn of_size(size: Option<FrameSize>) -> Self {
         Self { sizes: vec![size], order: vec![0] }
     }
 
-    /// Reads `imix`, `SIZE:WEIGHT,…` or a genome such as `aaaaaaaddddg`, in which `z` is the longest frame of the device.
+    /// Parses `imix`, `SIZE:WEIGHT,…` or a genome such as `aaaaaaaddddg`. The letter `z` is the longest frame of the device.
     ///
-    /// Weights are interleaved: no more frames of one size follow each other than need to. A genome is kept as it is.
+    /// Weighted sizes are interleaved, so that as few frames of one size as possible follow each other. A genome keeps its order.
     ///
     /// # Errors
-    /// Names the part that cannot be read.
+    /// Names the part that cannot be parsed.
     pub fn read(text: &str, mtu_bytes: u32) -> Result<Self, SizeMixError> {
         let text = if text == "imix" { IMIX } else { text };
         let is_genome = !text.is_empty() && text.chars().all(char::is_alphabetic);
@@ -98,7 +98,7 @@ impl SizeMix {
         Ok(mix)
     }
 
-    /// The place of a size in the list, which it is put into if it is not there.
+    /// Returns the index of a size in the list, and adds the size if it is missing.
     fn place(&mut self, size: Bytes) -> Result<u16, SizeError> {
         let size = Some(FrameSize::new(size)?);
         let place = self.sizes.iter().position(|other| *other == size).unwrap_or_else(|| {
@@ -110,7 +110,7 @@ impl SizeMix {
     }
 }
 
-/// Each place as often as its weight says, spread as evenly as can be: next is the one that is furthest behind its share.
+/// Repeats each index as often as its weight says, spread as evenly as possible: the next is the one furthest behind its share.
 pub(crate) fn interleaved(weights: &[(u16, u64)]) -> Vec<u16> {
     let common = weights.iter().fold(0, |common, (_, weight)| greatest_divisor(common, *weight));
     let common = NonZeroU64::new(common).unwrap_or(NonZeroU64::MIN);
@@ -136,7 +136,7 @@ const fn greatest_divisor(one: u64, other: u64) -> u64 {
 }
 
 impl SizeMixError {
-    /// What to write instead.
+    /// Returns what to write instead.
     #[must_use]
     pub fn hint(&self) -> String {
         match self {

@@ -1,7 +1,7 @@
-//! What is sent: frames made from options, from a line of text or from a capture.
+//! The frames to send, made from options, from a line of text or from a capture.
 //!
-//! A [`FrameSet`] holds all that a sender needs to write any frame of a trial, so nothing is decided while frames leave. It knows
-//! neither devices nor sockets.
+//! A [`FrameSet`] holds everything that a sender needs to write any frame of a trial, so no decisions remain while frames leave.
+//! This module knows neither devices nor sockets.
 
 mod build;
 mod capture;

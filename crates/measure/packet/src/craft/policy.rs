@@ -1,6 +1,6 @@
-//! Whether frames may leave a lab: only from this host, and only to the host that is under test.
+//! Decides whether frames may be sent outside labs: only from this host, and only to the host under test.
 //!
-//! It looks at the bytes as they would leave, not at what they were made from, so that captures are judged like lines.
+//! It checks the bytes that would leave, not their description, so it treats captures and lines alike.
 
 use std::{
     fmt,
@@ -11,48 +11,48 @@ use std::{
 use super::{FrameEndpoints, FrameSet, FrameTemplate};
 use fathom_wire::{MacAddress, Udp};
 
-/// Why frames are sent only in labs.
+/// Why frames may be sent only in labs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameRefusal {
-    /// For more than one host.
+    /// The destination is a group of hosts.
     #[error("frames to {0}, a group of hosts, are sent only in labs")]
     Group(AddressRange),
-    /// Answers would go to a stranger, or another host would be blamed.
+    /// The source is not this host. Answers would go to a stranger, or another host would be blamed.
     #[error("frames from {0}, which is not this host, are sent only in labs")]
     Source(AddressRange),
-    /// For another host than the one under test.
+    /// The destination is not the host under test.
     #[error("frames to {0}, which is not the host under test, are sent only in labs")]
     Destination(AddressRange),
-    /// The packet says by which hosts it goes.
+    /// The packet carries a source route.
     #[error("packets that name their route are sent only in labs")]
     Route,
-    /// It tells other hosts where to send.
+    /// The message changes how other hosts send.
     #[error("{0}, which other hosts take for an order, are sent only in labs")]
     ControlMessage(&'static str),
-    /// Whoever unpacks it sends on what nobody has read here.
+    /// The tunnel endpoint would forward a packet that was not checked here.
     #[error("packets within {0} are sent only in labs")]
     Tunnel(Tunnel),
-    /// What it is changes, or cannot be told.
+    /// The headers change or cannot be parsed.
     #[error("frames whose headers cannot be parsed are sent only in labs")]
     Unreadable,
 }
 
 impl FrameRefusal {
-    /// Where such frames can be sent.
+    /// Returns where such frames can be sent.
     #[must_use]
     pub const fn hint(&self) -> &'static str {
         "try it in a lab: --lab pair"
     }
 }
 
-/// A header of which only some that stand behind it are known here.
+/// A header that may carry packets that are not parsed here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tunnel {
-    /// What Ethernet carries.
+    /// By its EtherType.
     EtherType(u16),
-    /// What IP carries.
+    /// By its IP protocol number.
     Protocol(u8),
-    /// What UDP carries.
+    /// By its UDP port.
     Port(u16),
 }
 
@@ -66,7 +66,7 @@ impl fmt::Display for Tunnel {
     }
 }
 
-/// An address of a frame, or the first and the last of a range of them.
+/// An address of a frame, or the first and the last address of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressRange {
     kind: AddressKind,
@@ -87,10 +87,10 @@ enum Direction {
     To,
 }
 
-/// Whether all frames go from the one end to the other.
+/// Checks that all frames go from the one end to the other.
 ///
 /// # Errors
-/// The first that does not, and why.
+/// The first violation.
 pub fn check_policy(blueprint: &FrameSet, ends: &FrameEndpoints) -> Result<(), FrameRefusal> {
     blueprint.templates.iter().try_for_each(|shape| {
         let mut frame = CheckedFrame { template: shape, addresses: Vec::new() };
@@ -115,7 +115,7 @@ impl AddressRange {
         }
     }
 
-    /// Whether the last of them is that of more than one host.
+    /// Whether the last address is a group address.
     fn is_group(self) -> bool {
         match self.kind {
             AddressKind::Mac => self.mac().is_group(),
@@ -153,11 +153,11 @@ impl fmt::Display for AddressRange {
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const ARP: u16 = 0x0806;
-/// Tags of VLANs: IEEE 802.1Q, 802.1ad, and what was used before that.
+/// EtherTypes of VLAN tags: IEEE 802.1Q, 802.1ad, and its predecessor.
 const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
-/// MPLS, to one host and to several (RFC 3032 section 5).
+/// EtherTypes of MPLS, unicast and multicast (RFC 3032 section 5).
 const LABELS: [u16; 2] = [0x8847, 0x8848];
-/// Where a fragment lies in its packet.
+/// The bits of the fragment offset.
 const FRAGMENT_OFFSET: u16 = 0x1fff;
 const FRAGMENT_OFFSET_V6: u16 = 0xfff8;
 /// Loose and strict source route (RFC 791 section 3.1).
@@ -166,23 +166,23 @@ const ROUTES: [u8; 2] = [131, 137];
 const ICMP: u8 = 1;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
-/// Nothing behind these is a packet for anybody else: TCP, nothing at all, SCTP, UDP-Lite, and two for experiments (RFC 3692).
+/// Protocols that never carry a packet for another host: TCP, no next header, SCTP, UDP-Lite, and two for experiments (RFC 3692).
 const ENDS: [u8; 6] = [6, 59, 132, 136, 253, 254];
 /// Redirects and router advertisements (RFC 792, RFC 1256).
 const ICMP_ORDERS: [u8; 2] = [5, 9];
-/// Neighbour discovery with its redirects and advertisements, and renumbering (RFC 4861, RFC 2894, RFC 3122).
+/// Neighbor discovery with its redirects and advertisements, and renumbering (RFC 4861, RFC 2894, RFC 3122).
 const ICMPV6_ORDERS: RangeInclusive<u8> = 133..=142;
-/// L2TP, GTP, Teredo, GRE, VXLAN of two numbers and with other protocols, FOU, GUE, GENEVE, MPLS.
+/// UDP ports of L2TP, GTP, Teredo, GRE, VXLAN (two ports, and one with other protocols), FOU, GUE, GENEVE and MPLS.
 const TUNNELS: [u16; 11] = [1701, 2152, 3544, 4754, 4789, 4790, 5555, 6080, 6081, 6635, 8472];
 
-/// A frame whose addresses are looked for.
+/// A frame whose addresses are collected.
 struct CheckedFrame<'a> {
     template: &'a FrameTemplate,
     addresses: Vec<(Direction, AddressRange)>,
 }
 
 impl CheckedFrame<'_> {
-    /// Bytes that say what follows: there have to be such, and they may not change.
+    /// Returns bytes that identify the next header. They must exist and must not change.
     fn fixed_bytes(&self, at: usize, length: usize) -> Result<&[u8], FrameRefusal> {
         let is_edited = self.template.changes.iter().any(|edit| edit.at < at + length && at < edit.at + edit.width);
         let bytes = self.template.bytes.get(at..at + length);
@@ -197,7 +197,7 @@ impl CheckedFrame<'_> {
         self.fixed_bytes(at, 2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
-    /// Notes the addresses that stand in these bytes, all that they may become.
+    /// Records the address in these bytes, with the range of its changes.
     fn address(&mut self, direction: Direction, kind: AddressKind, at: usize) -> Result<(), FrameRefusal> {
         let length = match kind {
             AddressKind::Mac => 6,
@@ -208,7 +208,7 @@ impl CheckedFrame<'_> {
         let value = bytes.iter().fold(0_u128, |all, byte| all << 8 | u128::from(*byte));
         let (mut low, mut high) = (value, value);
         for edit in self.template.changes.iter().filter(|edit| edit.at < at + length && at < edit.at + edit.width) {
-            // Those of addresses end where these end.
+            // A change within an address must end where the address ends.
             if edit.at + edit.width != at + length || edit.width > length || edit.shift != 0 {
                 return Err(FrameRefusal::Unreadable);
             }
@@ -269,7 +269,7 @@ impl CheckedFrame<'_> {
             if ROUTES.contains(kind) {
                 return Err(FrameRefusal::Route);
             }
-            // The end of the list, no operation, and all others, which have a length.
+            // End of option list; no operation; all other options, which have a length.
             options = match (kind, rest.first()) {
                 (0, _) | (_, None) => &[],
                 (1, _) => rest,
@@ -302,12 +302,12 @@ impl CheckedFrame<'_> {
         }
     }
 
-    /// What IP carries: a packet within a packet is judged as well, since whoever unpacks it sends it on.
+    /// Checks the payload of IP. A packet within a packet is checked as well, because the host that unpacks it forwards it.
     fn inner(&mut self, (protocol, is_first): (u8, bool), at: usize) -> Result<(), FrameRefusal> {
         match protocol {
             4 => self.ipv4(at),
             41 => self.ipv6(at),
-            // All but the first fragment of a packet go on with what stands in that.
+            // Fragments other than the first continue its payload.
             ICMP | UDP | ICMPV6 if !is_first => Ok(()),
             ICMP if ICMP_ORDERS.contains(&self.byte(at)?) => {
                 Err(FrameRefusal::ControlMessage("redirects and advertisements"))
@@ -322,7 +322,7 @@ impl CheckedFrame<'_> {
         }
     }
 
-    /// A port that changes may be that of a tunnel; then the mark stands where the head of what is tunnelled would.
+    /// A port that changes may be that of a tunnel. The mark is then in the place of the inner header.
     fn udp(&self, at: usize) -> Result<(), FrameRefusal> {
         let is_marked = self.template.mark_at == Some(at + Udp::LENGTH);
         match self.word(at + 2) {

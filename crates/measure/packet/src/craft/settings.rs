@@ -1,4 +1,4 @@
-//! What is sent as options say it: a line, a capture, or a word for each header.
+//! The frames to send as options describe them: a line, a capture, or an option for each header.
 
 use std::{
     fs::{self, File},
@@ -18,14 +18,14 @@ use super::{
 };
 use fathom_wire::{Ethernet, FrameSize, MacAddress, TAG_LENGTH, Udp};
 
-/// What frames are made for.
+/// The conditions that frames are made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameContext {
-    /// Between whom they go.
+    /// The source and destination of the frames.
     pub ends: FrameEndpoints,
-    /// The longest packet that the device takes.
+    /// The longest packet that the device accepts.
     pub mtu_bytes: u32,
-    /// What everything random follows from.
+    /// The seed of everything random.
     pub seed: u64,
 }
 
@@ -33,67 +33,54 @@ const fn text(name: &'static str, help: &'static str) -> OptionDoc {
     OptionDoc { name, value: ValueKind::Frames, default: None, help }
 }
 
-/// The line of text.
 pub const FRAME: OptionDoc =
     text("frame", "what is sent, in one line: `vlan 100 / ip ttl 3 / udp 1024-65535? > 9 / \"text\"`");
-/// The capture.
 pub const CAPTURE: OptionDoc = OptionDoc {
     name: "capture",
     value: ValueKind::File,
     default: None,
     help: "send the frames of this pcap or pcapng file instead of --frame",
 };
-/// The length of all frames.
 pub const SIZE: OptionDoc = OptionDoc {
     name: "size",
     value: ValueKind::Size,
     default: None,
     help: "frame size on the wire, FCS included: 64 to 16000; default: the smallest",
 };
-/// Their lengths, when they have several.
 pub const MIX: OptionDoc = text(
     "mix",
     "sizes in place of `size`: imix, with weights as 64:7,570:4,1518:1, or an RFC 6985 genome as aaaaaaaddddg",
 );
-/// How many flows.
 pub const FLOWS: OptionDoc = OptionDoc {
     name: "flows",
     value: ValueKind::Count(1, 1_000_000),
     default: None,
     help: "number of flows; they differ in their ports (RFC 4814) unless you set other fields",
 };
-/// A word of a line.
 pub const VLAN: OptionDoc = text("vlan", "number of the VLAN; two with a comma for QinQ, the outer first");
-/// A word of a line.
 pub const MPLS: OptionDoc = text("mpls", "labels of MPLS with commas between, the outer first");
-/// A word of a line.
 pub const TRANSPORT: OptionDoc = OptionDoc {
     name: "transport",
     value: ValueKind::Choice(&["udp", "tcp", "icmp", "udp6", "tcp6", "icmp6"]),
     default: None,
     help: "transport protocol of the packets, over IPv4 or IPv6",
 };
-/// A word of a line.
 pub const ADDRESSES: OptionDoc = text("addresses", "`FROM > TO` of the packets, each of which may be a range");
-/// A word of a line.
 pub const PORTS: OptionDoc =
     text("ports", "`FROM > TO` of udp and tcp, each of which may be a range, as 1024-65535? > 9");
-/// A word of a line.
 pub const TTL: OptionDoc = text("ttl", "how many routers a packet may pass");
-/// A word of a line.
 pub const TOS: OptionDoc = text("tos", "the byte for the type of service, or class of traffic");
-/// A word of a line.
 pub const PAYLOAD: OptionDoc =
     text("payload", "what is behind the headers: `\"text\"`, `hex 0a0b`, `fill 0xff`, `random`");
 
-/// All that say what is sent, in the order of the help.
+/// All options that describe frames, in the order of the help.
 pub const OPTIONS: &[OptionDoc] =
     &[SIZE, MIX, FLOWS, FRAME, CAPTURE, TRANSPORT, ADDRESSES, PORTS, VLAN, MPLS, TTL, TOS, PAYLOAD];
 
-/// Those that a line says too.
+/// The options that have an equivalent in a line.
 const WORDS: &[&OptionDoc] = &[&TRANSPORT, &ADDRESSES, &PORTS, &VLAN, &MPLS, &TTL, &TOS, &PAYLOAD];
 
-/// What options ask for.
+/// Makes the frames that the options ask for.
 ///
 /// # Errors
 /// Names the option, and the place in it, that asks for something that cannot be sent.
@@ -119,25 +106,25 @@ pub fn from_settings(settings: &Settings, setup: &FrameContext) -> Result<FrameS
     FrameSet::from_spec(&line, sizes, n_flows, setup)
 }
 
-/// What can be told of frames before their addresses are known.
+/// The properties of frames that are known before their addresses are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameOutline {
-    /// Where their mark is.
+    /// The offset of their mark.
     pub mark_at: Option<usize>,
-    /// Whether they bear a tag of a VLAN, which a device on their way may carry beside them.
+    /// Whether they carry a VLAN tag. A device on the path may strip it into metadata.
     pub is_tagged: bool,
-    /// How many flows they belong to.
     pub n_flows: u32,
-    /// Whether the hosts' addresses of IPv6 are needed.
+    /// Whether the IPv6 addresses of the hosts are needed.
     pub needs_ipv6: bool,
-    /// The ports that datagrams with a mark are from.
+    /// The source ports of datagrams with a mark.
     pub source_ports: SourcePorts,
 }
 
 impl FrameOutline {
-    /// Where their mark may be as they arrive.
+    /// Returns the possible offsets of the mark on arrival.
     ///
-    /// Linux takes the outermost tag out of a frame, and a bridge hands it on beside it (`skb_vlan_untag`), where no XDP program sees it.
+    /// Linux strips the outermost tag from a frame, and a bridge forwards it as metadata (`skb_vlan_untag`), which no XDP program
+    /// sees.
     #[must_use]
     pub fn mark_places(&self) -> Vec<usize> {
         let untagged = self.mark_at.filter(|_| self.is_tagged).and_then(|at| at.checked_sub(TAG_LENGTH));
@@ -145,24 +132,23 @@ impl FrameOutline {
     }
 }
 
-/// The ports that datagrams are from.
+/// The source ports of datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourcePorts {
-    /// The one of the host that sends.
+    /// The port of the sending host.
     Own,
-    /// So many in a row that the options name, from the first on.
+    /// A range of consecutive ports from the options.
     Given {
-        /// The first.
         first: u16,
-        /// How many, at least one.
+        /// The number of ports, at least one.
         n: u32,
     },
 }
 
-/// What the other side has to know of the frames that options ask for.
+/// Returns the properties of the requested frames that the other side needs to know.
 ///
 /// # Errors
-/// As [`from_settings`], but that a capture is not looked at: it is on the host that sends it, and its path may be left out.
+/// As [`from_settings`], except that a capture is not read: it is on the sending host, and its path may be missing here.
 pub fn outline(settings: &Settings, mtu_bytes: u32) -> Result<FrameOutline, CraftError> {
     if settings.text(CAPTURE.name).is_some() {
         let n_flows = settings.count(FLOWS.name).and_then(|flows| u32::try_from(flows).ok()).unwrap_or(1);
@@ -184,7 +170,7 @@ pub fn outline(settings: &Settings, mtu_bytes: u32) -> Result<FrameOutline, Craf
     Ok(FrameOutline { mark_at, is_tagged, n_flows, needs_ipv6, source_ports })
 }
 
-/// The ports of frames whose own port is zero; what stands there in frames of no UDP is no matter.
+/// Returns the source ports of frames made with a port of zero. The result is irrelevant if the frames are not UDP.
 fn source_ports(blueprint: &FrameSet) -> SourcePorts {
     let place = |mark: usize| mark.checked_sub(Udp::LENGTH);
     let Some((shape, at)) = blueprint.templates.first().zip(blueprint.mark_at().and_then(place)) else {
@@ -200,10 +186,10 @@ fn source_ports(blueprint: &FrameSet) -> SourcePorts {
     SourcePorts::Given { first: u16::try_from(low).unwrap_or(first), n }
 }
 
-/// What is sent, in a few words.
+/// Returns a short title of the frames.
 #[must_use]
 pub fn title(settings: &Settings) -> String {
-    /// Longer ones fill the line of a report.
+    /// A longer line would fill a line of a report.
     const LINE_MAX: usize = 60;
     if let Some(capture) = settings.text(CAPTURE.name) {
         return capture.rsplit('/').next().unwrap_or_default().to_owned();
@@ -225,10 +211,10 @@ pub fn title(settings: &Settings) -> String {
 }
 
 impl FrameSet {
-    /// Frames of a line in these sizes; without a number of flows as many as its longest range has values.
+    /// Makes frames from a line in these sizes. Without a number of flows, there are as many as its longest range has values.
     ///
     /// # Errors
-    /// When headers do not fit together, into the size, or the frame not through the device.
+    /// If headers do not fit together or into the size, or if a frame is too long for the device.
     pub fn from_spec(
         line: &FrameSpec,
         mix: SizeMix,
@@ -259,7 +245,7 @@ fn require_mtu(shape: &FrameTemplate, mtu_bytes: u32) -> Result<(), CraftError> 
 fn frames_of_capture(path: String, n_flows: u32, setup: &FrameContext) -> Result<FrameSet, CraftError> {
     let longest = usize::try_from(setup.mtu_bytes).unwrap_or(usize::MAX).saturating_add(Ethernet::LENGTH);
     let unreadable = |error: io::Error| CaptureError::Unreadable(error.to_string());
-    // A pipe that nobody writes to would be waited for without an end.
+    // Opening a pipe without a writer would block forever.
     let is_pipe = fs::metadata(&path).is_ok_and(|known| known.file_type().is_fifo());
     let a_pipe = || CaptureError::Unreadable("it is a pipe, and a file is needed".to_owned());
     let file = if is_pipe { Err(a_pipe()) } else { File::open(&path).map_err(unreadable) };
@@ -269,7 +255,7 @@ fn frames_of_capture(path: String, n_flows: u32, setup: &FrameContext) -> Result
     Ok(FrameSet { templates: frames.into_iter().map(FrameTemplate::fixed).collect(), order, n_flows })
 }
 
-/// The line that the words for single headers come to.
+/// Returns the line that is equivalent to the options for single headers.
 fn spec_from_words(settings: &Settings) -> String {
     let value = |option: &OptionDoc| settings.text(option.name).unwrap_or_default();
     let mut layers = Vec::new();

@@ -1,4 +1,4 @@
-//! All headers of a frame with all their fields: what a line says, and what it leaves out.
+//! All headers of a frame with all their fields: those that a line sets, and defaults for the rest.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,37 +9,34 @@ use super::{
 };
 use fathom_wire::MacAddress;
 
-/// The two hosts that frames go between, for what a line leaves out.
+/// The two hosts that frames go between. They provide the defaults of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameEndpoints {
-    /// The device that sends.
+    /// The sending device.
     pub source: FrameEndpoint,
-    /// Whom it sends to.
+    /// The destination.
     pub target: FrameEndpoint,
 }
 
 /// A host on the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameEndpoint {
-    /// Its device; that of the router to it, if there is one.
+    /// Its MAC address, or that of the router towards it.
     pub mac: MacAddress,
-    /// Its address of IPv4, if it has one.
     pub ipv4: Option<Ipv4Addr>,
-    /// Its address of IPv6, if it has one.
     pub ipv6: Option<Ipv6Addr>,
-    /// Its port.
     pub port: u16,
 }
 
 impl FrameEndpoint {
-    /// All its addresses that are one.
+    /// Its addresses, except the unspecified one.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         let both = [self.ipv4.map(IpAddr::V4), self.ipv6.map(IpAddr::V6)];
         both.into_iter().flatten().filter(|address| !address.is_unspecified())
     }
 }
 
-/// The headers of a frame, each with all its fields but lengths and checksums.
+/// The headers of a frame, each with all its fields except lengths and checksums.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HeaderStack {
     pub(super) layers: Vec<SpecHeader>,
@@ -47,22 +44,22 @@ pub(super) struct HeaderStack {
     pub(super) n_flows: u32,
 }
 
-/// As many flows as a range makes when their number is not given.
+/// The most flows that a range yields if their number is not set.
 const FLOWS_BY_RANGE_MAX: u64 = 65_536;
-/// As many routers as RFC 1812 section 5.3.1 lets a packet pass by default.
+/// The default TTL of RFC 1812 section 5.3.1.
 const TIME_TO_LIVE: u128 = 64;
-/// For experiments on one's own network (IEEE 802, the first of the local experimental types).
+/// For experiments on a private network (the first IEEE 802 local experimental EtherType).
 const EXPERIMENTAL_ETHERTYPE: u16 = 0x88b5;
 /// For experiments (RFC 3692 section 2.1).
 const EXPERIMENTAL_PROTOCOL: u8 = 253;
-/// Every window that has no scale is at most this (RFC 9293 section 3.1).
+/// The largest window without window scaling (RFC 9293 section 3.1).
 const WINDOW: u128 = 65_535;
 const SYN: u128 = 2;
-/// An option of IPv6 that fills six bytes (RFC 8200 section 4.2).
+/// An IPv6 option that pads six bytes (RFC 8200 section 4.2).
 const PADDING: [u8; 6] = [1, 4, 0, 0, 0, 0];
 
 impl HeaderStack {
-    /// Completes a line for two hosts; without a number of flows there are as many as its longest range has values.
+    /// Completes a line for two hosts. Without a number of flows, there are as many as its longest range has values.
     pub(super) fn complete(
         line: &FrameSpec,
         ends: &FrameEndpoints,
@@ -87,7 +84,7 @@ impl HeaderStack {
     }
 }
 
-/// The headers of a line, and those that are understood.
+/// The headers of a line, and those that it implies.
 fn layers(line: &FrameSpec, ends: &FrameEndpoints) -> Vec<SpecHeader> {
     let end = line.text.len()..line.text.len();
     let mut layers: Vec<SpecHeader> = Vec::new();
@@ -125,7 +122,7 @@ fn implied_header(word: &str, span: TextSpan) -> Option<SpecHeader> {
     HeaderSpec::find(word).map(|header| SpecHeader { header, span, fields: Vec::new(), options: Vec::new() })
 }
 
-/// The IP that a header needs around it where none is written.
+/// Returns the IP version of an implied IP header.
 fn ip_keyword(header: &HeaderSpec, ends: &FrameEndpoints) -> &'static str {
     match header.kind {
         HeaderKind::Icmpv6 | HeaderKind::Ipv6Options | HeaderKind::Ipv6Fragment => "ip6",
@@ -135,7 +132,7 @@ fn ip_keyword(header: &HeaderSpec, ends: &FrameEndpoints) -> &'static str {
     }
 }
 
-/// Whether one header can stand in another.
+/// Checks whether one header can be directly inside another.
 fn check_order(outer: &SpecHeader, inner: &SpecHeader) -> Result<(), LocatedFault> {
     use HeaderKind::{Icmp, Icmpv6, Ipv4, Ipv6, Ipv6Fragment, Ipv6Options, Mpls};
     let (out, within) = (outer.header.kind, inner.header.kind);
@@ -154,12 +151,12 @@ fn check_order(outer: &SpecHeader, inner: &SpecHeader) -> Result<(), LocatedFaul
     if can { Ok(()) } else { Err(fault.at(inner.span.clone())) }
 }
 
-/// Whether it differs from flow to flow.
+/// Whether the header differs between flows.
 fn varies_by_flow(layer: &SpecHeader) -> bool {
     layer.fields.iter().any(|(_, value)| value.is_range() && value.per == ChangePer::Flow)
 }
 
-/// Gives the ports that are not given those of RFC 4814: without a difference, flows would be none.
+/// Sets the ports that the line does not set to the ranges of RFC 4814. Without a difference there would be no flows.
 fn default_ports(layers: &mut [SpecHeader]) {
     let is_transport = |layer: &&mut SpecHeader| matches!(layer.header.kind, HeaderKind::Udp | HeaderKind::Tcp);
     if let Some(layer) = layers.iter_mut().rfind(is_transport) {
@@ -168,7 +165,7 @@ fn default_ports(layers: &mut [SpecHeader]) {
     }
 }
 
-/// The number of values of the longest range that is stepped through; if there is none, of the longest random one.
+/// Returns the number of values of the longest stepped range, or of the longest random range if no range is stepped.
 fn n_flows_of_ranges(layers: &[SpecHeader]) -> u32 {
     use super::spec::ValueSequence;
     let values = || layers.iter().flat_map(|layer| &layer.fields).map(|(_, value)| value);
@@ -181,7 +178,7 @@ fn n_flows_of_ranges(layers: &[SpecHeader]) -> u32 {
     u32::try_from(n.min(FLOWS_BY_RANGE_MAX)).unwrap_or(1)
 }
 
-/// Gives a header all the fields that its line leaves out, but those that follow from its length.
+/// Sets all fields that the line does not set, except those that depend on lengths.
 fn fill_in(layers: &mut [SpecHeader], place: usize, ends: &FrameEndpoints) -> Result<(), LocatedFault> {
     let inner = layers.get(place + 1).map(|inner| inner.header);
     let Some(layer) = layers.get_mut(place) else { return Ok(()) };
@@ -203,7 +200,7 @@ fn fill_in(layers: &mut [SpecHeader], place: usize, ends: &FrameEndpoints) -> Re
     let constants: &[(&str, u128)] = match layer.header.kind {
         HeaderKind::Mpls => &[("ttl", TIME_TO_LIVE)],
         HeaderKind::Arp => &[("htype", 1), ("ptype", 0x0800), ("hlen", 6), ("plen", 4), ("op", 1)],
-        // A packet that is a fragment may have been cut.
+        // A packet that is a fragment may be fragmented, so DF stays clear.
         HeaderKind::Ipv4 if layer.has("mf") || layer.has("offset") => &[("version", 4), ("ttl", TIME_TO_LIVE)],
         HeaderKind::Ipv4 => &[("version", 4), ("df", 1), ("ttl", TIME_TO_LIVE)],
         HeaderKind::Ipv6 => &[("version", 6), ("hops", TIME_TO_LIVE)],
@@ -220,22 +217,22 @@ fn fill_in(layers: &mut [SpecHeader], place: usize, ends: &FrameEndpoints) -> Re
 }
 
 impl SpecHeader {
-    /// Whether a field is given.
+    /// Whether a field is set.
     pub(super) fn has(&self, word: &str) -> bool {
         self.fields.iter().any(|(field, _)| field.keyword == word)
     }
 
-    /// The first value of a field that is given.
+    /// The first value of a field that is set.
     fn first(&self, word: &str) -> Option<u128> {
         self.fields.iter().find(|(field, _)| field.keyword == word).map(|(_, value)| value.first)
     }
 
-    /// Its length in bytes, options included.
+    /// The length in bytes, options included.
     pub(super) fn length(&self) -> usize {
         self.header.length + self.options.len()
     }
 
-    /// Gives a field a value, unless it or one that shares bits with it has one.
+    /// Sets a field, unless it or an overlapping field is set.
     fn set_default(&mut self, word: &str, value: Value) {
         let Some(field) = self.header.field(word) else { return };
         let overlaps = |other: &FieldSpec| other.bit < field.bit + field.bits && field.bit < other.bit + other.bits;
@@ -244,7 +241,7 @@ impl SpecHeader {
         }
     }
 
-    /// Fills its options to a length that its header can tell.
+    /// Pads the options to a length that the header can express.
     fn pad_options(&mut self) {
         let unit = match self.header.kind {
             HeaderKind::Ipv4 | HeaderKind::Tcp => 4,
@@ -254,12 +251,12 @@ impl SpecHeader {
         if self.header.kind == HeaderKind::Ipv6Options && self.options.is_empty() {
             self.options.extend(PADDING);
         }
-        // Zero ends the options of IPv4 and TCP, and pads those of IPv6 by one byte.
+        // Zero ends the options of IPv4 and TCP, and is one byte of padding in IPv6.
         let length = self.length().next_multiple_of(unit);
         self.options.resize(length - self.header.length, 0);
     }
 
-    /// Gives it the addresses of the two hosts where it has none.
+    /// Sets the addresses that the line does not set to those of the two hosts.
     fn set_addresses(&mut self, ends: &FrameEndpoints) -> Result<(), LocatedFault> {
         let (source, target) = (&ends.source, &ends.target);
         let mac = |mac: MacAddress| Some(mac.0.iter().fold(0_u128, |all, byte| all << 8 | u128::from(*byte)));
@@ -290,7 +287,7 @@ impl SpecHeader {
 }
 
 impl FrameEndpoints {
-    /// Whether both have an address of IPv4, or neither one of IPv6.
+    /// Whether both hosts have an IPv4 address, or one of them lacks an IPv6 address.
     fn prefers_ipv4(&self) -> bool {
         let has_both = self.source.ipv4.is_some() && self.target.ipv4.is_some();
         has_both || self.source.ipv6.is_none() || self.target.ipv6.is_none()

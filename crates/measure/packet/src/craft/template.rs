@@ -1,53 +1,52 @@
-//! Frames ready to be sent: their bytes, the places that change from one to the next, and how.
+//! Frames ready to be sent: their bytes, the fields that change from frame to frame, and how they change.
 //!
-//! Everything that changes follows from two numbers, the flow and the place in it, so that whoever writes the frames (a program in
-//! the kernel, a ring, a socket) writes the same ones. It knows nothing of headers.
+//! All changes depend on two numbers, the flow and the sequence number in it. Every writer of frames (a program in the kernel, a
+//! ring, a socket) therefore writes the same bytes. This module knows nothing about headers.
 
 use std::num::NonZeroU64;
 
 use fathom_statistics::splitmix;
 use fathom_wire::{ChecksumSum, Mark, TAGS};
 
-/// What a trial sends.
+/// The frames of a trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrameSet {
-    /// The different frames.
+    /// The distinct frames.
     pub templates: Vec<FrameTemplate>,
-    /// The shapes in the order in which each flow sends them, again and again; never empty.
+    /// Template indices in the order in which each flow sends them, repeated in a cycle; never empty.
     pub order: Vec<u16>,
-    /// How many flows there are, at least one; each is sent by one worker.
+    /// The number of flows, at least one. Each is sent by one worker.
     pub n_flows: u32,
 }
 
 /// A frame of which copies are sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrameTemplate {
-    /// The first frame of flow 0, without the four bytes of the checksum on the wire; its mark is zero.
+    /// The first frame of flow 0, without the FCS. Its mark is zero.
     pub bytes: Vec<u8>,
-    /// Where the mark lies, always at an even place; without one frames are sent as they are.
+    /// The offset of the mark, always even. Frames without a mark are sent unchanged.
     pub mark_at: Option<usize>,
     /// The checksums that cover the mark.
     pub mark_cover: ChecksumCover,
-    /// What changes beside the mark, no two at the same place.
+    /// The fields that change apart from the mark; no two overlap.
     pub changes: Vec<FieldChange>,
-    /// What has to follow from the changes: at most [`FrameTemplate::CHECKSUMS_MAX`].
+    /// The checksums that depend on the changes: at most [`FrameTemplate::CHECKSUMS_MAX`].
     pub checksums: Vec<ChecksumField>,
 }
 
-/// A number in network order that changes.
+/// A big-endian number that changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FieldChange {
-    /// Its first byte.
+    /// The offset of its first byte.
     pub at: usize,
-    /// How many bytes it has, 1 to 8.
+    /// The number of bytes, 1 to 8.
     pub width: usize,
-    /// What stands around the bits that change, such as the priority beside a VLAN's number.
+    /// The constant bits around those that change, such as the priority beside a VLAN ID.
     pub fixed: u64,
-    /// How far left the bits that change are.
+    /// The left shift of the bits that change.
     pub shift: u8,
-    /// The values it takes.
     pub values: FieldValues,
-    /// What they follow from.
+    /// Whether the value depends on the frame or the flow.
     pub per: ChangePer,
     /// The checksums that cover it.
     pub cover: ChecksumCover,
@@ -58,20 +57,19 @@ pub struct FieldChange {
 pub enum FieldValues {
     /// `first`, `first + by` and so on: `n` values, then again from the first.
     Step {
-        /// The first value.
         first: u64,
-        /// The distance to the next.
+        /// The step between two values.
         by: u64,
-        /// How many values there are, at most 2³².
+        /// The number of values, at most 2³².
         n: NonZeroU64,
     },
     /// `first + (mix(seed, number) >> 32) × n >> 32`: one of `n` values from the first.
     Random {
         /// The lowest value.
         first: u64,
-        /// How many values there are, at most 2³².
+        /// The number of values, at most 2³².
         n: NonZeroU64,
-        /// What tells this field from the others, and this run from the next.
+        /// The seed, which differs between fields and between runs.
         seed: u64,
     },
 }
@@ -79,54 +77,53 @@ pub enum FieldValues {
 /// How long a field keeps a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangePer {
-    /// For one frame: it follows from [`FrameIndex::number`].
+    /// For one frame: it depends on [`FrameIndex::number`].
     Frame,
-    /// For all frames of a flow: it follows from [`FrameIndex::flow`].
+    /// For all frames of a flow: it depends on [`FrameIndex::flow`].
     Flow,
 }
 
-/// An Internet checksum within a frame (RFC 1071) that changes with what it covers.
+/// An Internet checksum in a frame (RFC 1071) that covers something that changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChecksumField {
-    /// Its first byte.
+    /// The offset of its first byte.
     pub at: usize,
-    /// The sum of what it covers and nothing changes: with the edits and the mark it covers taken for zero.
+    /// The sum of the constant part that it covers: changing fields and the mark count as zero.
     pub base: ChecksumSum,
-    /// How a checksum of zero is written.
     pub zero: ZeroChecksum,
 }
 
 /// How a checksum of zero is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ZeroChecksum {
-    /// As it is.
+    /// Unchanged.
     AsIs,
-    /// As all ones, because zero means that there is none (RFC 768).
+    /// As all ones, because zero means that there is no checksum (RFC 768).
     AsOnes,
 }
 
-/// Which of a shape's checksums cover something: bit n for the n-th.
+/// The checksums of a template that cover something: bit n is for the n-th.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChecksumCover(pub u8);
 
-/// Which frame is written.
+/// The identity of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameIndex {
     /// The flow, from 0.
     pub flow: u32,
     /// The number among the frames of all flows: sequence × flows + flow.
     pub number: u64,
-    /// The mark to write where there is room for one.
+    /// The mark, written if the frame has room for one.
     pub mark: [u8; Mark::LENGTH],
 }
 
 impl FrameSet {
-    /// The shape of a frame, by its flow and its number within it.
+    /// Returns the template of a frame by its flow and its sequence number in the flow.
     ///
-    /// Each flow begins the order one place further on, so that each gets all shapes in their proportions.
+    /// Each flow starts the order one place later than the flow before it, so that each gets all templates in proportion.
     ///
     /// # Panics
-    /// Without an order, or with one that names no shape.
+    /// If the order is empty or contains an invalid index.
     #[inline]
     #[must_use]
     pub fn template(&self, flow: u32, sequence: u64) -> &FrameTemplate {
@@ -135,7 +132,7 @@ impl FrameSet {
         &self.templates[usize::from(self.order[place])]
     }
 
-    /// Which frame a number within a flow is.
+    /// Returns the index of a frame by its flow and sequence number.
     #[inline]
     #[must_use]
     pub fn frame_index(&self, flow: u32, sequence: u64, mark: [u8; Mark::LENGTH]) -> FrameIndex {
@@ -143,20 +140,20 @@ impl FrameSet {
         FrameIndex { flow, number, mark }
     }
 
-    /// The place of the mark, if all shapes have one and at the same place.
+    /// Returns the offset of the mark, if all templates have one at the same offset.
     #[must_use]
     pub fn mark_at(&self) -> Option<usize> {
         let first = self.templates.first()?.mark_at;
         first.filter(|_| self.templates.iter().all(|shape| shape.mark_at == first))
     }
 
-    /// The length of the longest frame, without the checksum on the wire.
+    /// The length of the longest frame, without the FCS.
     #[must_use]
     pub fn longest(&self) -> usize {
         self.templates.iter().map(|shape| shape.bytes.len()).max().unwrap_or(0)
     }
 
-    /// The mean length in the order they are sent in, without the checksum on the wire.
+    /// The mean length in sending order, without the FCS.
     #[must_use]
     pub fn mean_length(&self) -> f64 {
         let sum: usize = self.order.iter().map(|shape| self.templates[usize::from(*shape)].bytes.len()).sum();
@@ -166,26 +163,26 @@ impl FrameSet {
 }
 
 impl FrameTemplate {
-    /// As many as two headers of IP with one of a transport have, and one to spare.
+    /// Enough for two IP headers and one transport header, and one to spare.
     pub const CHECKSUMS_MAX: usize = 4;
 
-    /// A frame that is sent as it is.
+    /// A frame that is sent unchanged.
     #[must_use]
     pub fn fixed(bytes: Vec<u8>) -> Self {
         Self { bytes, mark_at: None, mark_cover: ChecksumCover::default(), changes: Vec::new(), checksums: Vec::new() }
     }
 
-    /// Whether it bears a tag of a VLAN.
+    /// Whether it carries a VLAN tag.
     #[must_use]
     pub fn is_tagged(&self) -> bool {
         let types = self.bytes.get(12..14).and_then(|bytes| bytes.first_chunk().copied());
         types.is_some_and(|bytes| TAGS.contains(&u16::from_be_bytes(bytes)))
     }
 
-    /// Makes a copy of this frame, whatever turn it was written for before, the frame of this turn.
+    /// Turns a copy of this template, written for any index before, into the frame of this index.
     ///
     /// # Panics
-    /// When the frame is shorter than the shape.
+    /// If the frame is shorter than the template.
     #[inline]
     pub fn write(&self, frame: &mut [u8], turn: &FrameIndex) {
         let mut sums = [0_u64; Self::CHECKSUMS_MAX];
@@ -209,7 +206,7 @@ impl FrameTemplate {
 }
 
 impl FieldChange {
-    /// What stands there at this turn, the bits around it included.
+    /// Returns the value for this frame, including the bits around it.
     #[inline]
     #[must_use]
     pub fn value(&self, turn: &FrameIndex) -> u64 {
@@ -220,9 +217,9 @@ impl FieldChange {
         self.fixed | self.values.at(number) << self.shift
     }
 
-    /// What such a value adds to the sum of a checksum that covers it.
+    /// Returns the contribution of a value to a checksum that covers it.
     ///
-    /// Sums begin at even places, so a field that ends at an odd one stands in the upper halves of their words.
+    /// Sums start at even offsets, so the bytes of a field that ends at an odd offset are swapped in their words.
     #[inline]
     #[must_use]
     pub const fn checksum_part(&self, value: u64) -> u16 {
@@ -256,7 +253,7 @@ impl FieldValues {
 }
 
 impl ChecksumCover {
-    /// Whether the n-th checksum is among them.
+    /// Whether the n-th checksum is included.
     #[inline]
     #[must_use]
     pub const fn contains(self, n: usize) -> bool {
@@ -273,7 +270,7 @@ impl ChecksumCover {
 }
 
 impl ZeroChecksum {
-    /// The checksum to write for a sum that may still have carries.
+    /// Returns the checksum to write for a sum that may still have carries.
     #[inline]
     #[must_use]
     pub const fn checksum_of(self, sum: u64) -> u16 {
@@ -284,10 +281,10 @@ impl ZeroChecksum {
     }
 }
 
-/// A sum with its carries added to it.
+/// Folds the carries into the sum.
 #[inline]
 const fn fold_carries(sum: u64) -> u16 {
-    // Each step leaves at most 33, 18 and 17 bits; after the last no carry is left.
+    // The steps leave at most 33, 18 and 17 bits; after the last there is no carry.
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
     let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
     let sum = (sum & 0xffff) + (sum >> 16);
@@ -304,7 +301,7 @@ mod tests {
         NonZeroU64::new(n).unwrap()
     }
 
-    /// 24 bytes, of which a checksum at 6 covers 4 to 24: three edits and no mark.
+    /// 24 bytes, of which a checksum at 6 covers 4 to 24: three changes and no mark.
     fn shape() -> FrameTemplate {
         let cover = ChecksumCover(1);
         let odd = FieldChange {

@@ -1,21 +1,21 @@
-//! The addresses of a host on the device under test: tests reach it at one of them, and frames may need the other.
+//! The addresses of a host on the device under test. Tests reach it at one of them, and frames may need the other.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fathom_model::Role;
 use fathom_sys::netlink::Netlink;
 
-/// One of each version of IP.
+/// One address of each IP version.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HostAddresses {
-    /// The one of the role if the device has it, or the first of the device.
+    /// The role's address if the device has it, otherwise the first one of the device.
     pub(super) v4: Option<Ipv4Addr>,
-    /// The same of IPv6; the one of the link where it has no other.
+    /// The IPv6 address, chosen in the same way; the link-local one if the device has no other.
     pub(super) v6: Option<Ipv6Addr>,
 }
 
 impl HostAddresses {
-    /// Those of the device with this index: a role may choose among them, and name no other.
+    /// Reads the addresses of the device with this index. A role can select one of them and cannot introduce others.
     pub(super) fn of(role: &Role, netlink: &mut Netlink, device: u32) -> fathom_sys::Result<Self> {
         let of_device = netlink.addresses()?.into_iter().filter(|(index, _)| *index == device);
         let mut all: Vec<IpAddr> = of_device.map(|(_, address)| address).collect();

@@ -1,4 +1,4 @@
-//! What layers 2 and 3 can run.
+//! The test kinds of layers 2 and 3.
 
 mod addresses;
 pub mod frames;
@@ -7,6 +7,6 @@ pub mod stack_receive;
 
 use fathom_engine::TestKind;
 
-/// All kinds of test of this crate.
+/// All test kinds of this crate.
 pub const KINDS: &[&dyn TestKind] =
     &[&frames::FramesTest, &stack_receive::StackReceive, &pktgen_receive::PktgenReceive];

@@ -1,4 +1,4 @@
-//! Programs that let some of their frames pass and drop the rest, and count both.
+//! Programs that pass some of their frames, drop the rest, and count both.
 
 use fathom_model::units::Frames;
 use fathom_sys::{
@@ -12,35 +12,35 @@ use fathom_sys::{
 
 use super::{FrameMatch, KEY, RedirectTarget, add_to_word};
 
-/// What became of the frames that a gate is made for.
+/// The counts of a drop program.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DropCounts {
-    /// Frames that went on, to the network stack or to another device.
+    /// Frames that continued to the network stack or to another device.
     pub passed: Frames,
-    /// Frames that ended in the program.
+    /// Frames that the program dropped.
     pub dropped: Frames,
 }
 
-/// A program that drops some of its frames; it works once it is attached.
+/// A program that drops some of its frames. It works once it is attached.
 #[derive(Debug)]
 pub struct DropProgram {
     program: Program,
     counts: PerCpuArray<2>,
 }
 
-/// Where the decision of a gate goes.
+/// The exits of a drop program.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ExitLabels {
     pub(super) pass: Label,
     pub(super) drop: Label,
-    /// For frames that could not be judged: they pass uncounted.
+    /// For frames that cannot be decided: they pass uncounted.
     pub(super) leave: Label,
 }
 
 impl DropProgram {
-    /// Loads a gate whose decision `decide` assembles: it ends in a jump, or in dropping the frame.
+    /// Loads a drop program whose decision `decide` assembles. The decision ends in a jump, or falls through to drop the frame.
     ///
-    /// `R7` is the frame, and must still be where frames are to go `onward` to a device instead of the network stack.
+    /// `R7` is the frame. `decide` must preserve it if frames are redirected to the device `onward` instead of the network stack.
     pub(super) fn load(
         name: &str,
         matching: FrameMatch,
@@ -65,21 +65,21 @@ impl DropProgram {
         Ok(Self { program, counts: fates })
     }
 
-    /// What runs at each frame.
+    /// Returns the program that runs for each frame.
     #[must_use]
     pub const fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Puts the gate on a device of this network namespace, for as long as the link lives.
+    /// Attaches the program to a device of this network namespace, for as long as the link lives.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` when the driver has no native mode, `EBUSY` when the device already has a program.
+    /// `EOPNOTSUPP` if the driver has no native mode, `EBUSY` if the device already has a program.
     pub fn attach(&self, ifindex: u32, mode: XdpMode) -> Result<XdpLink> {
         XdpLink::attach(&self.program, ifindex, mode)
     }
 
-    /// What it has done since it was loaded.
+    /// Returns the counts since it was loaded.
     ///
     /// # Errors
     /// Never, as long as the kernel keeps its map.

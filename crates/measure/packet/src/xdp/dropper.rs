@@ -1,4 +1,4 @@
-//! Planted loss: exactly one of every that many frames.
+//! Planted loss: exactly one frame in every n.
 
 use std::num::NonZeroU32;
 
@@ -12,9 +12,9 @@ use fathom_sys::{
 
 use super::{DropProgram, FrameMatch, KEY};
 
-/// A gate that drops one of every that many frames, the last of each group.
+/// Returns a program that drops one frame of every `one_of`, the last of each group.
 ///
-/// The count is shared by all processors, so the share is exact however frames are spread over them.
+/// All processors share the count, so the ratio is exact however frames are spread over them.
 ///
 /// # Errors
 /// Without `CAP_BPF` and `CAP_NET_ADMIN`.

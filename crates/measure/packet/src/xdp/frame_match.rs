@@ -1,4 +1,4 @@
-//! Which frames a program is made for.
+//! Selects the frames that a program applies to.
 
 use fathom_sys::bpf::{
     Assembler, Label, Operation,
@@ -7,23 +7,23 @@ use fathom_sys::bpf::{
 
 use fathom_wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, IS_FRAGMENT, Mark, MarkOffsets, PROTOCOL_UDP};
 
-/// Which frames a program is made for; it leaves all others alone.
+/// The frames that a program applies to; it ignores all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameMatch {
-    /// Frames of fathom's of one trial, whatever their headers are.
+    /// Frames of one trial of fathom, with any headers.
     Marked {
-        /// What the mark begins with.
+        /// The tag at the start of the mark.
         tag: u32,
-        /// Where the mark lies.
+        /// The offset of the mark.
         at: usize,
     },
-    /// Whole UDP datagrams over IPv4 to this port.
+    /// Unfragmented UDP datagrams over IPv4 to this port.
     UdpPort(u16),
     /// All IPv4 and IPv6 packets.
     AnyIp,
 }
 
-// Places of the fields that programs look at, from the first byte of the frame.
+// Byte offsets of fields from the start of the frame.
 const ETHERTYPE: i16 = 12;
 const VERSION_AND_LENGTH: i16 = 14;
 const FRAGMENT: i16 = 20;
@@ -31,16 +31,16 @@ const PROTOCOL: i16 = 23;
 const DESTINATION_PORT: i16 = 36;
 
 impl FrameMatch {
-    /// Goes to `otherwise` for other frames; for these, `R7` is the frame, known to hold all bytes that were looked at.
+    /// Jumps to `otherwise` for other frames. For matching frames, `R7` is the frame, checked to hold all bytes that were read.
     ///
-    /// `R1` is the context that the program was called with. `R1` to `R3` and `R8` are lost.
+    /// `R1` is the context that the program was called with. Clobbers `R1` to `R3` and `R8`.
     pub(super) fn assemble(self, a: &mut Assembler, otherwise: Label) {
         let length = match self {
             Self::Marked { at, .. } => at + Mark::LENGTH,
             Self::UdpPort(_) => MarkOffsets::START,
             Self::AnyIp => Ethernet::LENGTH,
         };
-        // struct xdp_md begins with the frame's first byte and the byte behind its last.
+        // `struct xdp_md` starts with the addresses of the first byte of the frame and of the byte behind its last.
         a.load(R7, R1.word(0)).load(R8, R1.word(4)).mov(R2, R7);
         a.add(R2, i32::try_from(length).expect("headers are short")).jump_if(R2.above(R8), otherwise);
         match self {
@@ -59,7 +59,7 @@ impl FrameMatch {
     }
 }
 
-/// Goes to `otherwise` unless the frame is a whole UDP datagram to this port, over IPv4 without options.
+/// Jumps to `otherwise` unless the frame is an unfragmented UDP datagram to this port, over IPv4 without options.
 fn udp_to(a: &mut Assembler, port: u16, otherwise: Label) {
     a.load(R2, R7.half(ETHERTYPE)).jump_if(R2.differs(be16(ETHERTYPE_IPV4)), otherwise);
     a.load(R2, R7.byte(VERSION_AND_LENGTH)).jump_if(R2.differs(0x45), otherwise);
@@ -68,7 +68,7 @@ fn udp_to(a: &mut Assembler, port: u16, otherwise: Label) {
     a.load(R2, R7.half(DESTINATION_PORT)).jump_if(R2.differs(be16(port)), otherwise);
 }
 
-/// What loading two bytes in network order gives on this machine.
+/// Returns the value of two big-endian bytes as loaded on this host.
 fn be16(value: u16) -> i32 {
     i32::from(value.to_be())
 }

@@ -1,4 +1,4 @@
-//! Distributions that a program keeps: each octave cut in 32, so that a bucket's middle is within 1.6 % of every value in it.
+//! Histograms kept by a program: each octave has 32 buckets, so the middle of a bucket is within 1.6 % of every value in it.
 
 use fathom_model::Histogram;
 use fathom_sys::bpf::{
@@ -6,14 +6,14 @@ use fathom_sys::bpf::{
     Register::{R0, R1, R2, R3},
 };
 
-/// The buckets of values of 32 bits, rounded up to a power of two.
+/// The number of buckets for 32-bit values, rounded up to a power of two.
 pub(super) const BUCKETS: usize = 1 << BUCKET_BITS;
 const BUCKET_BITS: u8 = 10;
 const PRECISION: u8 = 5;
 
-/// Counts the value in `R1`, of 32 bits, in the row of buckets at `R0`; `R1` to `R3` are lost.
+/// Counts the 32-bit value in `R1` in the row of buckets at `R0`. Clobbers `R1` to `R3`.
 pub(super) fn count(a: &mut Assembler) {
-    // R2 becomes how far the value is to be shifted to have six significant bits at the most.
+    // R2 becomes the shift after which the value has at most six significant bits.
     a.mov(R3, R1).compute(Operation::ShiftRight, R3, i32::from(PRECISION) + 1).mov(R2, 0);
     for step in [16, 8, 4, 2, 1] {
         let below = a.label();
@@ -26,14 +26,14 @@ pub(super) fn count(a: &mut Assembler) {
     a.add(R0, R1).load(R2, R0.double(0)).add(R2, 1).store(R0.double(0), R2);
 }
 
-/// The middle of the values that a bucket counts.
+/// The middle of the values of a bucket.
 const fn middle(bucket: u64) -> u64 {
     let octave = (bucket >> PRECISION).saturating_sub(1);
     let low = (bucket - (octave << PRECISION)) << octave;
     low + ((1 << octave) >> 1)
 }
 
-/// The distribution that buckets hold.
+/// Returns the distribution in these buckets.
 pub(super) fn histogram(buckets: &[u64; BUCKETS]) -> Histogram {
     let mut histogram = Histogram::new();
     for (bucket, count) in (0..).zip(buckets) {
@@ -49,7 +49,7 @@ mod tests {
 
     use super::{super::test_frames::or_skip, *};
 
-    /// The bucket that a program counts a value in.
+    /// Returns the bucket in which a program counts a value.
     fn bucket_of(value: u64) -> Option<u64> {
         let row = or_skip(PerCpuArray::<BUCKETS>::create("fathom_buckets", 1))?;
         let mut a = Assembler::new();

@@ -1,7 +1,7 @@
-//! Programs that count, drop or hand on frames as they come in, before the network stack sees them.
+//! Programs that count, drop or redirect incoming frames before the network stack sees them.
 //!
-//! Each is a function that returns instructions, so there is nothing to compile and nothing to find at run time. They know
-//! frames without VLAN tags only.
+//! Each is a function that returns instructions, so nothing is compiled or searched for at run time. They handle frames without
+//! VLAN tags only.
 
 mod drop_program;
 mod dropper;
@@ -31,10 +31,10 @@ use fathom_sys::bpf::{
     Register::{self, R1},
 };
 
-/// Where on its stack a program keeps the index of the entry it looks up.
+/// The stack offset of the key of a map lookup.
 const KEY: i16 = -4;
 
-/// Adds to a word that no other processor writes; `R1` is lost.
+/// Adds to a word that no other processor writes. Clobbers `R1`.
 fn add_to_word(a: &mut Assembler, row: Register, word: i16, amount: impl Into<Operand>) {
     a.load(R1, row.double(word)).add(R1, amount).store(row.double(word), R1);
 }

@@ -1,4 +1,4 @@
-//! A device whose throughput is known: what comes faster than a rate is dropped.
+//! A policer: a device with a known throughput, which drops frames above a rate.
 
 use fathom_model::units::{PerSec, approximate, rounded};
 use fathom_sys::{
@@ -12,7 +12,7 @@ use fathom_sys::{
 
 use super::{DropProgram, FrameMatch, KEY, RedirectTarget, drop_program::ExitLabels};
 
-/// The generic cell rate algorithm (ITU-T I.371 annex A): a rate, and how many frames may come at once.
+/// The generic cell rate algorithm (ITU-T I.371 annex A): a rate, and the most frames that may come at once.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PolicerLimit {
     /// Frames that pass per second in the long run; above zero.
@@ -21,17 +21,17 @@ pub struct PolicerLimit {
     pub burst: u32,
 }
 
-/// Time in the program is in units of 2⁻¹⁰ ns, so that rates that are no divisor of a second are kept to a millionth.
+/// The program counts time in units of 2⁻¹⁰ ns, so that rates that do not divide a second are exact to one millionth.
 const FRACTION_BITS: u8 = 10;
-/// How often a processor tries again when another one changed the state meanwhile; a frame that never wins is dropped.
+/// Retries of a processor if another one changed the state meanwhile. A frame that loses all of them is dropped.
 const ATTEMPTS: usize = 8;
 
 /// The constants of the program, in its units of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct GcraParams {
-    /// The time from one frame to the next at the rate.
+    /// The time between two frames at the rate.
     increment: u64,
-    /// How much sooner than its time a frame may come.
+    /// How far a frame may come ahead of its time.
     tolerance: u64,
 }
 
@@ -43,7 +43,7 @@ impl PolicerLimit {
     }
 }
 
-/// A gate that lets frames pass up to a rate: the truth that a throughput search must find.
+/// Returns a program that passes frames up to a rate: the true result of a throughput search.
 ///
 /// It is exact for any number of processors. Its clock lasts for 208 days.
 ///
@@ -56,7 +56,7 @@ pub fn policer(matching: FrameMatch, limit: PolicerLimit) -> Result<DropProgram>
     gate((matching, None), limit)
 }
 
-/// The same for all IPv4 and IPv6 packets, with those that pass handed to another device: nothing else stands in their way.
+/// Returns a policer for all IPv4 and IPv6 packets that redirects the passed frames to another device. Nothing else limits them.
 ///
 /// # Errors
 /// Without `CAP_BPF` and `CAP_NET_ADMIN`.
@@ -81,7 +81,7 @@ fn gate((matching, onward): (FrameMatch, Option<RedirectTarget>), limit: Policer
     })
 }
 
-/// Judges the frame by the state at `R9`, and goes on when another processor changed it meanwhile; `R8` is now.
+/// Decides on the frame by the state at `R9`, and continues if another processor changed it meanwhile. `R8` is the time now.
 fn attempt(a: &mut Assembler, cells: GcraParams, exits: ExitLabels) {
     let on_time = a.label();
     // Too soon: now + tolerance < theoretical arrival time.
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_burst_passes_and_then_the_rate() {
-        // A frame per 100 s: within a test nothing but the burst passes.
+        // One frame per 100 s: during a test only the burst passes.
         let matching = FrameMatch::Marked { tag: Mark::tag_of(TRIAL), at: MarkOffsets::START };
         let Some(gate) = or_skip(policer(matching, limit(0.01, 20))) else { return };
         gate.program().test_run(&frame(64, 0), 50).unwrap();
@@ -145,7 +145,7 @@ mod tests {
         }
         let most = approximate((clock::now() - before).0) * 50_000.0 / 1e9 + 101.0;
         let passed = approximate(gate.counts().unwrap().passed.0);
-        // Where this thread pauses for longer than the burst, frames are missing; how often it does is not ours to say.
+        // Frames are missing if this thread pauses for longer than the burst. The test cannot control how often that happens.
         assert!(passed <= most && passed >= 100.0, "{passed} of at most {most}");
     }
 }

@@ -1,4 +1,4 @@
-//! From one wire to another without the network stack: what a device can do at most.
+//! Redirects frames from one wire to another without the network stack: the upper limit of a device.
 
 use fathom_sys::{
     Result,
@@ -12,27 +12,27 @@ use fathom_sys::{
 use super::FrameMatch;
 use fathom_wire::MacAddress;
 
-/// Where frames go on.
+/// The target of a redirect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RedirectTarget {
-    /// The index of the device that they leave by.
+    /// The index of the output device.
     pub device: u32,
-    /// Who is to receive them.
+    /// The destination MAC address.
     pub destination: MacAddress,
-    /// Who sends them on: the address of that device.
+    /// The source MAC address: that of the output device.
     pub source: MacAddress,
 }
 
-/// Hands every IPv4 and IPv6 frame to another device, with new Ethernet addresses; everything else passes to the stack.
+/// Redirects every IPv4 and IPv6 frame to another device, with new MAC addresses. Everything else passes to the stack.
 ///
-/// It is no router: the time to live stays as it was.
+/// It is not a router: it does not decrement the TTL.
 #[derive(Debug)]
 pub struct Redirect {
     program: Program,
 }
 
 impl RedirectTarget {
-    /// Hands the frame at `R7`, whose Ethernet header is known to be there, to the device, and ends the program.
+    /// Redirects the frame at `R7` to the device, and ends the program. The Ethernet header must have been checked.
     pub(super) fn assemble(self, a: &mut Assembler) {
         for (at, MacAddress(mac)) in [(0, self.destination), (6, self.source)] {
             for (pair, at) in mac.chunks_exact(2).zip((at..).step_by(2)) {
@@ -44,7 +44,7 @@ impl RedirectTarget {
 }
 
 impl Redirect {
-    /// Loads the program; it works once it is attached.
+    /// Loads the program. It works once it is attached.
     ///
     /// # Errors
     /// Without `CAP_BPF` and `CAP_NET_ADMIN`.
@@ -57,16 +57,16 @@ impl Redirect {
         Ok(Self { program: Program::load(ProgramType::Xdp, "fathom_redirect", &a.assemble())? })
     }
 
-    /// What runs at each frame.
+    /// Returns the program that runs for each frame.
     #[must_use]
     pub const fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Puts the program on a device of this network namespace, for as long as the link lives.
+    /// Attaches the program to a device of this network namespace, for as long as the link lives.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` when the driver has no native mode, `EBUSY` when the device already has a program.
+    /// `EOPNOTSUPP` if the driver has no native mode, `EBUSY` if the device already has a program.
     pub fn attach(&self, ifindex: u32, mode: XdpMode) -> Result<XdpLink> {
         XdpLink::attach(&self.program, ifindex, mode)
     }

@@ -1,4 +1,4 @@
-//! The counting sink: where frames of fathom's end.
+//! The counting sink, which drops frames of fathom.
 
 use std::os::fd::AsFd;
 
@@ -23,60 +23,60 @@ use fathom_pktgen as pktgen;
 use fathom_pktgen::{PktgenOrigin, PktgenPacket};
 use fathom_wire::{Ethernet, Mark, SEQUENCE_WINDOW};
 
-/// What a counter of frames has seen, of all flows.
+/// The counts of a frame counter, over all flows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FrameCounts {
-    /// Frames, each copy counted.
+    /// All frames, duplicates included.
     pub frames: Frames,
-    /// Frames that arrived after one of their flow with a higher number.
+    /// Frames that arrived after a frame of their flow with a higher number.
     pub reordered: Frames,
     /// Further copies of frames that had arrived.
     pub duplicates: Frames,
 }
 
 impl FrameCounts {
-    /// Frames, each counted once.
+    /// Frames without duplicates.
     #[must_use]
     pub fn distinct(&self) -> Frames {
         self.frames - self.duplicates
     }
 }
 
-/// The frames to be counted.
+/// The frames to count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpectedFrames {
-    /// What their marks begin with.
+    /// The tag at the start of their marks.
     pub tag: u32,
-    /// Where their marks may lie, from the first byte of the frame; nowhere when they have none.
+    /// The possible offsets of their marks from the start of the frame; empty if they have none.
     pub places: Vec<usize>,
-    /// The order is kept for flows with lower numbers.
+    /// The number of flows whose order is tracked.
     pub n_flows: u32,
-    /// Packets of the kernel's pktgen, which bear a header of its own, count too if they are of this origin.
+    /// The origin of pktgen packets to count. These carry pktgen's own header. `None` to not count them.
     pub pktgen: Option<PktgenOrigin>,
-    /// Whether the rate changes in the trial.
+    /// Whether the rate changes during the trial.
     pub rate_steps: RateSteps,
-    /// What is not counted where frames bear no mark.
+    /// Frames that are not counted if the expected frames have no marks.
     pub unrelated: UnrelatedFrames,
 }
 
-/// Whether frames tell before from after a change of the rate.
+/// Whether frames show on which side of a rate change they are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RateSteps {
     /// There is one rate.
     #[default]
     None,
-    /// Frames of the second rate say so in their marks.
+    /// Frames of the second rate have a bit set in their marks.
     Once,
 }
 
 impl ExpectedFrames {
-    /// Whether a frame is counted though it has no mark: none has one, and it is not known to be of somebody else.
+    /// Whether to count a frame although it has no mark: no expected frame has one, and the frame is not known to be unrelated.
     #[must_use]
     pub fn is_unmarked(&self, frame: &[u8]) -> bool {
         self.places.is_empty() && frame.len() >= Ethernet::LENGTH && !self.unrelated.contains(frame)
     }
 
-    /// The mark of a frame, if it is one of these; the beginning of the frame is enough.
+    /// Returns the mark of a frame, if it is one of the expected frames. The beginning of the frame is sufficient.
     #[must_use]
     pub fn mark(&self, frame: &[u8]) -> Option<Mark> {
         let marks = self.places.iter().filter_map(|at| Mark::parse(frame.get(*at..)?));
@@ -88,7 +88,7 @@ impl ExpectedFrames {
         ours.map(|mark| Mark { flow: flow(mark), ..mark }).or_else(|| self.pktgen_mark(frame))
     }
 
-    /// The mark that says the same as pktgen's own header.
+    /// Translates pktgen's own header into a mark.
     fn pktgen_mark(&self, frame: &[u8]) -> Option<Mark> {
         let origin = self.pktgen?;
         let packet = PktgenPacket::find(frame)?;
@@ -100,38 +100,38 @@ impl ExpectedFrames {
     }
 }
 
-/// What a counter has seen of times, in nanoseconds, each to 1.6 %.
+/// The time distributions of a counter, in nanoseconds, each exact to 1.6 %.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FrameTimes {
-    /// From the sender's stamp to the counter, for frames that have one.
+    /// From the sender's stamp to the counter, for frames that have a stamp.
     pub latency: Histogram,
-    /// How much the latencies of two frames of a flow differ that were sent one after the other and arrived so.
+    /// Differences between the latencies of two frames of a flow that were sent and received consecutively.
     pub variation: Histogram,
     /// From one frame to the next, on the same processor.
     pub gap: Histogram,
 }
 
-/// What a sink has seen of a change of the rate, on its host's monotonic clock.
+/// The times of a rate change as the sink has seen it, on its host's monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateStepTimes {
-    /// When the first frame of the second rate came in.
+    /// When the first frame of the second rate arrived.
     pub at: Nanos,
-    /// When the last frame came in before which one was missing, at either rate.
+    /// When the last frame with a gap before it arrived, at either rate.
     pub last_gap: Option<Nanos>,
 }
 
 impl RateStepTimes {
-    /// From the change of the rate to the last loss; nothing is lost behind it where that is zero.
+    /// Returns the time from the rate change to the last loss; zero if no frame was lost after the change.
     #[must_use]
     pub fn recovery(self) -> Nanos {
         self.last_gap.map_or(Nanos::ZERO, |gap| gap.since(self.at))
     }
 }
 
-/// Counts the frames of one trial as they come in and ends them there; everything else passes.
+/// Counts the frames of one trial as they come in, and drops them. Everything else passes.
 ///
-/// The order of a flow is kept without locks, because a device hands the frames of one flow to one processor at a time. The
-/// counts of frames are per processor and exact in any case.
+/// The order of a flow is tracked without locks, because a device hands the frames of one flow to one processor at a time. Frame
+/// counts are per processor and exact in any case.
 #[derive(Debug)]
 pub struct Sink {
     lets_pass: bool,
@@ -142,20 +142,20 @@ pub struct Sink {
 }
 
 const TOTAL_WORDS: usize = 6;
-// Places in the totals of a processor.
+// Byte offsets in the totals of a processor.
 const FRAMES: i16 = 0;
 const REORDERED: i16 = 8;
 const DUPLICATES: i16 = 16;
 const LAST_ARRIVAL: i16 = 24;
-// Times, which are zero before and are kept only where the rate changes.
+// Times, initially zero, and updated only if the rate changes.
 const STEPPED: i16 = 32;
 const LAST_GAP: i16 = 40;
 
 const FLOW_WORDS: usize = 3;
-// Places in a flow: the first two as in `FrameSequence`.
+// Byte offsets in a flow: the first two as in `FrameSequence`.
 const NEXT: i16 = 0;
 const RECENT: i16 = 8;
-/// The latency of the frame with the highest number, plus one; zero without any.
+/// The latency of the frame with the highest number, plus one; zero if there is none.
 const LAST_LATENCY: i16 = 16;
 
 // Rows of the distributions.
@@ -163,16 +163,16 @@ const LATENCY: u16 = 0;
 const VARIATION: u16 = 1;
 const GAP: u16 = 2;
 
-/// Where the address of the totals is kept on the stack, and what is needed after a call.
+/// Stack offsets of the address of the totals, and of a value needed after a call.
 const TOTALS: i16 = -16;
 const VALUE: i16 = -24;
-// What the mark says of the flow, and of the time.
+// The flow and the time from the mark.
 const FLOW_SLOT: i16 = -28;
 const SENT_SLOT: i16 = -32;
-/// Whether the rate has changed, where it does.
+/// Whether the rate has changed, if it does.
 const PHASE_SLOT: i16 = -40;
 
-/// What the parts of the program look things up in, and where they go when there is nothing.
+/// The maps of the program, and the exit if a lookup fails.
 struct SinkMaps<'a, F: AsFd, T: AsFd> {
     flows: &'a F,
     times: &'a T,
@@ -180,7 +180,7 @@ struct SinkMaps<'a, F: AsFd, T: AsFd> {
 }
 
 impl Sink {
-    /// Loads the sink for the flows of one trial; it counts once it is attached.
+    /// Loads the sink for the flows of one trial. It counts once it is attached.
     ///
     /// # Errors
     /// Without `CAP_BPF` and `CAP_NET_ADMIN`.
@@ -192,27 +192,27 @@ impl Sink {
         Ok(Self { lets_pass: expected.places.is_empty(), program, totals, flows, times })
     }
 
-    /// Whether the frames that it counts go on into the network stack.
+    /// Whether the counted frames continue into the network stack.
     #[must_use]
     pub const fn passes_frames(&self) -> bool {
         self.lets_pass
     }
 
-    /// What runs at each frame.
+    /// Returns the program that runs for each frame.
     #[must_use]
     pub const fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Puts the sink on a device of this network namespace, for as long as the link lives.
+    /// Attaches the sink to a device of this network namespace, for as long as the link lives.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` when the driver has no native mode, `EBUSY` when the device already has a program.
+    /// `EOPNOTSUPP` if the driver has no native mode, `EBUSY` if the device already has a program.
     pub fn attach(&self, ifindex: u32, mode: XdpMode) -> Result<XdpLink> {
         XdpLink::attach(&self.program, ifindex, mode)
     }
 
-    /// What has come in since it was loaded.
+    /// Returns the counts since it was loaded.
     ///
     /// # Errors
     /// Never, as long as the kernel keeps its maps.
@@ -221,7 +221,7 @@ impl Sink {
         Ok(FrameCounts { frames, reordered, duplicates })
     }
 
-    /// The times of what has come in.
+    /// Returns the time distributions since it was loaded.
     ///
     /// # Errors
     /// Never, as long as the kernel keeps its maps.
@@ -231,7 +231,7 @@ impl Sink {
         Ok(FrameTimes { latency: latency?, variation: variation?, gap: gap? })
     }
 
-    /// The change of the rate; nothing before a frame of the second rate has come in.
+    /// Returns the times of the rate change; `None` before the first frame of the second rate.
     ///
     /// # Errors
     /// Never, as long as the kernel keeps its maps.
@@ -244,19 +244,19 @@ impl Sink {
         Ok(times(STEPPED).min().map(|at| RateStepTimes { at: Nanos(at), last_gap }))
     }
 
-    /// The number that comes next in a flow, and which of the last ones have arrived, as [`fathom_wire::FrameSequence`] has them.
+    /// Returns the next sequence number of a flow and the bits of recent arrivals, as in [`fathom_wire::FrameSequence`].
     ///
     /// # Errors
-    /// When there is no such flow.
+    /// If there is no such flow.
     pub fn sequence_state(&self, flow: u32) -> Result<(u64, u64)> {
         let [next, recent, _] = self.flows.get(flow)?;
         Ok((next, recent))
     }
 }
 
-/// Counts every frame and lets it pass, but for those that are known to be of others.
+/// Counts every frame and lets it pass, except those that are known to be unrelated.
 ///
-/// Nothing tells these frames from those of others, and to end them all could cut off the host.
+/// Frames without marks cannot be told from those of others. To drop them all could cut off the host.
 fn count_any(strays: &UnrelatedFrames, totals: &impl AsFd) -> Vec<Instruction> {
     let mut a = Assembler::new();
     let pass = a.label();
@@ -306,21 +306,21 @@ fn number(at: usize) -> i16 {
     i16::try_from(at).expect("a mark lies near the beginning of its frame")
 }
 
-/// Where a program goes on with a frame.
+/// Where a program continues with a frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MarkLabels {
     /// With `R7` at the mark.
     pub(super) ours: Label,
-    /// With `R7` where the frame would begin if all its tags were in it.
+    /// With `R7` at the start that the frame would have with all its tags in it.
     pub(super) pktgen_header: Label,
-    /// With a frame of somebody else.
+    /// With an unrelated frame.
     pub(super) foreign: Label,
 }
 
 /// Looks for a mark, and for pktgen's header if that is expected.
 pub(super) fn find_mark(a: &mut Assembler, expected: &ExpectedFrames, found: &MarkLabels) {
     let tag = u32::from_ne_bytes(expected.tag.to_be_bytes());
-    // struct xdp_md begins with the frame's first byte and the byte behind its last.
+    // `struct xdp_md` starts with the addresses of the first byte of the frame and of the byte behind its last.
     a.load(R7, R1.word(0)).load(R8, R1.word(4)).load_constant(R3, tag.into());
     for at in &expected.places {
         let other = a.label();
@@ -336,7 +336,7 @@ pub(super) fn find_mark(a: &mut Assembler, expected: &ExpectedFrames, found: &Ma
     a.jump(found.foreign);
 }
 
-/// Goes on to `found` if the frame at `R7` bears pktgen's header; that many bytes of its tags are not in it.
+/// Jumps to `found` if the frame at `R7` has pktgen's header. `missing` is the length of the tags stripped from it.
 fn find_header(a: &mut Assembler, (origin, missing): (&PktgenOrigin, usize), found: Label) {
     let other = a.label();
     let end = i32::from(number(origin.at - missing + pktgen::PktgenHeader::LENGTH));
@@ -346,11 +346,11 @@ fn find_header(a: &mut Assembler, (origin, missing): (&PktgenOrigin, usize), fou
     a.load(R2, R7.half(number(origin.source_port() - missing))).swap_network_order(R2, 16);
     let n_ports = u64::from(origin.n_devices) * u64::from(origin.ports.each);
     a.sub(R2, i32::from(origin.ports.first)).load_constant(R3, n_ports);
-    // A port before the first is a number above all that are theirs.
+    // For a port below the first, the difference wraps to a value above the limit.
     a.jump_if(R2.at_least(R3), other).sub(R7, i32::from(number(missing))).jump(found).bind(other);
 }
 
-/// Puts what the mark at `R7` says into its slots and `R8`.
+/// Stores flow, time and phase of the mark at `R7` in their slots, and loads the sequence number into `R8`.
 fn read_mark(a: &mut Assembler, stepping: RateSteps) {
     a.load(R1, R7.word(number(Mark::SENT))).swap_network_order(R1, 32).store(R10.word(SENT_SLOT), R1);
     a.load(R1, R7.word(number(Mark::FLOW))).swap_network_order(R1, 32);
@@ -363,12 +363,12 @@ fn read_mark(a: &mut Assembler, stepping: RateSteps) {
     a.load(R8, R7.double(number(Mark::SEQUENCE))).swap_network_order(R8, 64).compute(Operation::ShiftRight, R8, 16);
 }
 
-/// Puts what pktgen's header in the frame at `R7` says there: a wall clock in seconds and microseconds, and numbers from 1.
+/// Does the same for pktgen's header in the frame at `R7`: a wall clock in seconds and microseconds, and numbers from 1.
 fn read_header(a: &mut Assembler, origin: PktgenOrigin) {
     let [sequence, seconds, micros] = [4, 8, 12].map(|at| number(origin.at + at));
     let unstamped = a.label();
     a.load(R1, R7.half(number(origin.source_port()))).swap_network_order(R1, 16).sub(R1, i32::from(origin.ports.first));
-    // No more than there are ports.
+    // `each` is at most the number of ports, so it fits.
     a.compute(Operation::Div, R1, i32::try_from(origin.ports.each).unwrap_or(i32::MAX));
     a.store(R10.word(FLOW_SLOT), R1).load(R8, R7.word(sequence)).swap_network_order(R8, 32).sub(R8, 1).keep_word(R8);
     a.load(R1, R7.word(seconds)).swap_network_order(R1, 32).jump_if(R1.equals(0), unstamped);
@@ -377,14 +377,14 @@ fn read_header(a: &mut Assembler, origin: PktgenOrigin) {
     a.bind(unstamped).store(R10.word(SENT_SLOT), R1);
 }
 
-/// Keeps the time in `R6` in the totals at `R0` if the frame is the first of the second rate on this processor; `R1` is lost.
+/// Stores the time in `R6` in the totals at `R0` if the frame is the first of the second rate on this processor. Clobbers `R1`.
 fn record_rate_step(a: &mut Assembler) {
     let known = a.label();
     a.load(R1, R10.double(PHASE_SLOT)).jump_if(R1.equals(0), known);
     a.load(R1, R0.double(STEPPED)).jump_if(R1.differs(0), known).store(R0.double(STEPPED), R6).bind(known);
 }
 
-/// Counts the time in `R2` in one of the distributions; what is longer than 4.2 s counts as that.
+/// Counts the time in `R2` in one of the distributions. Times above 4.29 s (`u32::MAX` ns) count as that.
 fn count_time(a: &mut Assembler, tables: &SinkMaps<'_, impl AsFd, impl AsFd>, row: u16) {
     let fits = a.label();
     a.load_constant(R1, u32::MAX.into()).jump_if(R1.at_least(R2), fits).mov(R2, R1).bind(fits);
@@ -393,12 +393,12 @@ fn count_time(a: &mut Assembler, tables: &SinkMaps<'_, impl AsFd, impl AsFd>, ro
     count(a);
 }
 
-/// Takes note of a frame with the number in `R8`, which arrived at the time in `R6`.
+/// Records a frame with the number in `R8` that arrived at the time in `R6`.
 fn record_flow(a: &mut Assembler, tables: &SinkMaps<'_, impl AsFd, impl AsFd>, stepping: RateSteps) {
     let (no_latency, not_in_order) = (a.label(), a.label());
     a.load(R1, R10.word(FLOW_SLOT)).store(R10.word(KEY), R1);
     a.look_up(tables.flows, KEY, tables.exit).mov(R9, R0);
-    // R6 becomes the latency plus one, or zero without a stamp: the stamp has 32 bits, and so has the difference.
+    // R6 becomes the latency plus one, or zero without a stamp. The stamp has 32 bits, and so has the difference.
     a.load(R1, R10.word(SENT_SLOT));
     a.mov(R2, R6).mov(R6, 0).jump_if(R1.equals(0), no_latency).sub(R2, R1).keep_word(R2).mov(R6, R2).add(R6, 1);
     count_time(a, tables, LATENCY);
@@ -464,14 +464,14 @@ mod tests {
         }
     }
 
-    /// A frame that says whether the rate has changed.
+    /// A frame with the bit of a rate change in its mark.
     fn phased(number: u64, phase: u32) -> Vec<u8> {
         let mut frame = frame(64, number);
         frame[46..50].copy_from_slice(&(u32::from(FLOW) | phase).to_be_bytes());
         frame
     }
 
-    /// A frame whose mark says when it was sent.
+    /// A frame with a departure time in its mark.
     fn stamped(number: u64, sent: u64) -> Vec<u8> {
         let mut frame = frame(64, number);
         let low = u32::try_from(sent & u64::from(u32::MAX)).unwrap();
@@ -524,7 +524,7 @@ mod tests {
         assert!(stepped.contains(&seen.at) && lost_before.contains(&seen.last_gap.unwrap()), "{seen:?}");
         assert_eq!(seen.recovery(), Nanos::ZERO, "nothing was lost at the second rate");
         let last = arrive(6, Mark::AFTER_STEP);
-        // Neither what follows nor what is late is a gap.
+        // Neither consecutive frames nor late frames are gaps.
         for number in [7, 8, 5, 8] {
             arrive(number, Mark::AFTER_STEP);
         }
@@ -568,7 +568,7 @@ mod tests {
         let latency = sink.times().unwrap().latency;
         assert_eq!(latency.count(), 5, "one packet did not say when it was made");
         assert!(latency.max().unwrap() < 1_000_000_000, "{:?}", latency.max());
-        // Frames of fathom's count beside them; without being asked for, pktgen's do not.
+        // Frames of fathom also count. pktgen's packets do not count unless they are expected.
         assert_eq!(sink.program().test_run(&frame(64, 9), 1).unwrap().value, XdpAction::Drop as u32);
         let without = Sink::load(&expected(2)).unwrap();
         let run = without.program().test_run(&packet(1, 50_000, None), 1).unwrap();
@@ -583,11 +583,11 @@ mod tests {
         let Some(sink) = or_skip(Sink::load(&with)) else { return };
         let tags: [&[u8]; 2] = [&[0x81, 0, 0, 5, 8, 0], &[]];
         let tagged = |sequence: u32, port| {
-            // Of every fourth, a device on the way carries the tag beside the packet.
+            // For every fourth frame, a device on the path has moved the tag into metadata.
             let tag = tags[usize::from(sequence.is_multiple_of(4))];
             pktgen::sample_frame(pktgen::PktgenHeader { sequence, made: None }, port, tag)
         };
-        // Both devices go through their four ports, with a number for each packet.
+        // Both devices cycle through their four ports, and number their packets.
         for sequence in 1..=8_u32 {
             for device in 0..2_u32 {
                 let port = u16::try_from(50_000 + 4 * device + sequence % 4).unwrap();
@@ -659,7 +659,7 @@ mod tests {
         assert_eq!((times.latency.count(), times.gap.count()), (3, 3));
         assert!(near(times.latency.quantile(0.3), 4_900_000) && near(times.latency.quantile(0.6), 8_800_000));
         assert!(near(times.latency.max(), 984_000_000 / 10 * 9), "{:?}", times.latency.max());
-        // Number 2 is missing, so the latency of number 3 is compared with none.
+        // Number 2 is missing, so there is no variation for number 3.
         assert_eq!(times.variation.count(), 1);
     }
 

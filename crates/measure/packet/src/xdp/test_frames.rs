@@ -1,4 +1,4 @@
-//! Frames to try programs on, and what tests do where they may not load them.
+//! Frames for tests of programs, and a helper for tests that may not load programs.
 
 use std::net::Ipv4Addr;
 
@@ -11,7 +11,7 @@ pub(super) const PORT: u16 = 9;
 pub(super) const TRIAL: u32 = 0x0bad_cafe;
 pub(super) const FLOW: u16 = 0;
 
-/// A frame that the sink takes for one of its own.
+/// A frame that the sink counts.
 pub(super) fn frame(size: u64, number: u64) -> Vec<u8> {
     let end = |last: u8, port| {
         let ipv4 = Some(Ipv4Addr::new(198, 18, 0, last));
@@ -31,14 +31,14 @@ pub(super) fn frame(size: u64, number: u64) -> Vec<u8> {
     frame
 }
 
-/// The same frame with another value in one byte.
+/// The same frame with one byte changed.
 pub(super) fn changed(frame: &[u8], place: usize) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[place] ^= 0x01;
     frame
 }
 
-/// The same frame with another type.
+/// The same frame with another EtherType.
 pub(super) fn with_type(frame: &[u8], ethertype: u16) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[12..14].copy_from_slice(&ethertype.to_be_bytes());

@@ -1,5 +1,5 @@
-//! Frames of others that would be counted with those of a trial that bear no mark: what a kernel sends of its own accord, and what goes
-//! over connections that were there before.
+//! Unrelated frames that would be counted in a trial without marks: announcements that a kernel sends on its own, and frames of
+//! TCP connections that existed before.
 
 use std::fs;
 
@@ -14,17 +14,17 @@ use fathom_wire::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 /// The frames that are not counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnrelatedFrames {
-    /// The ports of TCP connections, the remote one in the upper half, as they stand in what arrives.
+    /// The ports of TCP connections as in incoming frames, the remote port in the upper half.
     connections: Vec<u32>,
-    /// Connections beyond [`CONNECTIONS_MAX`], whose frames are counted.
+    /// The number of connections beyond [`CONNECTIONS_MAX`], whose frames are counted.
     n_more: usize,
 }
 
-/// The most connections that are told apart; a host under test has few.
+/// The most connections that are excluded. A host under test has few.
 const CONNECTIONS_MAX: usize = 64;
-/// What addresses of Ethernet for groups of IPv6 begin with (RFC 2464 section 7): a new device announces itself to them.
+/// The prefix of MAC addresses of IPv6 multicast groups (RFC 2464 section 7). A new device announces itself to such groups.
 const IPV6_GROUPS: u16 = 0x3333;
-/// The bit of an address that no maker gave to its device (IEEE 802): those of labs have it, and few of captures have.
+/// The locally administered bit of a MAC address (IEEE 802). Addresses of labs have it, and few in captures do.
 const LOCAL: u8 = 2;
 const TCP: u8 = 6;
 const ICMPV6: u8 = 58;
@@ -32,18 +32,18 @@ const HOP_BY_HOP: u8 = 0;
 /// `TCP_ESTABLISHED` in `/proc/net/tcp`.
 const ESTABLISHED: &str = "01";
 
-// Places from the first byte of the frame.
+// Byte offsets from the start of the frame.
 const SOURCE: usize = 6;
 const ETHERTYPE: usize = 12;
 const PROTOCOL: usize = 23;
 const NEXT_HEADER: usize = 20;
-/// The first byte behind the header of IPv6.
+/// The first byte behind the IPv6 header.
 const BEHIND: usize = 54;
-/// The ports of TCP behind an IPv4 header without options, and behind one of IPv6.
+/// The offset of the TCP ports behind an IPv4 header without options, and behind an IPv6 header.
 const PORTS: [usize; 2] = [34, 54];
 
 impl UnrelatedFrames {
-    /// What would be counted in the network namespace of the calling thread.
+    /// Collects the unrelated frames in the network namespace of the calling thread.
     pub(crate) fn of_namespace() -> Self {
         let files = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
         let tables: Vec<String> = files.iter().filter_map(|file| fs::read_to_string(file).ok()).collect();
@@ -58,7 +58,7 @@ impl UnrelatedFrames {
         Self { connections, n_more }
     }
 
-    /// Says how many connections are not told apart, if there are such.
+    /// Returns a note with the number of connections that are not excluded, if there are any.
     pub(crate) fn note(&self) -> Option<Note> {
         let Self { n_more, .. } = self;
         let text = format!(
@@ -68,7 +68,7 @@ impl UnrelatedFrames {
         (*n_more > 0).then(|| Note { id: "frames-of-connections".to_owned(), text })
     }
 
-    /// Whether a frame is one of these.
+    /// Whether a frame is unrelated.
     pub(crate) fn contains(&self, frame: &[u8]) -> bool {
         let byte = |at: usize| frame.get(at).copied();
         let word =
@@ -89,7 +89,7 @@ impl UnrelatedFrames {
         ports.is_some_and(|ports| self.connections.contains(&ports))
     }
 
-    /// Goes to `stray` for one of these; `R7` is the frame with its Ethernet header, `R8` its end, and `R2` and `R3` are lost.
+    /// Jumps to `stray` for unrelated frames. `R7` is the frame with its Ethernet header, `R8` its end. Clobbers `R2` and `R3`.
     pub(super) fn assemble(&self, a: &mut Assembler, stray: Label) {
         announcements(a, stray);
         if self.connections.is_empty() {
@@ -113,7 +113,7 @@ impl UnrelatedFrames {
     }
 }
 
-/// Announcements of a kernel to groups of IPv6, from a device whose address no maker gave it.
+/// Matches announcements of a kernel to IPv6 multicast groups, from a device with a locally administered address.
 fn announcements(a: &mut Assembler, stray: Label) {
     let (other, is_local) = (a.label(), a.label());
     a.load(R2, R7.half(0)).jump_if(R2.differs(i32::from(IPV6_GROUPS)), other);
@@ -130,12 +130,12 @@ fn offset(at: usize) -> i16 {
     i16::try_from(at).expect("headers lie near the beginning of a frame")
 }
 
-/// A number of two bytes as the frame has it.
+/// Returns the value of two bytes in the byte order of the frame.
 fn be16(number: u16) -> i32 {
     i32::from(u16::from_ne_bytes(number.to_be_bytes()))
 }
 
-/// The ports of a line of `/proc/net/tcp` if its connection is established.
+/// Returns the ports of a line of `/proc/net/tcp` if its connection is established.
 fn connection(line: &str) -> Option<u32> {
     let mut words = line.split_ascii_whitespace().skip(1);
     let (local, remote) = (words.next()?, words.next()?);
@@ -164,7 +164,7 @@ pub(super) mod tests {
         frame
     }
 
-    /// Frames with whether they are of others.
+    /// Frames, each with whether it is unrelated.
     pub(crate) fn frames() -> Vec<(Vec<u8>, bool)> {
         let v4 = |protocol| frame(2, 2, (ETHERTYPE_IPV4, PROTOCOL, protocol));
         let v6 = |destination, source, next| frame(destination, source, (ETHERTYPE_IPV6, NEXT_HEADER, next));
@@ -173,7 +173,7 @@ pub(super) mod tests {
         vec![
             (v6(0x33, 2, ICMPV6), true),
             (reports, true),
-            // A capture of another device's, another protocol, and a single host.
+            // From a capture of another device, of another protocol, and to a single host.
             (v6(0x33, 0, ICMPV6), false),
             (v6(0x33, 2, 17), false),
             (v6(0x33, 2, HOP_BY_HOP), false),

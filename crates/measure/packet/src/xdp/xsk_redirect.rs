@@ -1,4 +1,4 @@
-//! Frames of one trial handed to AF_XDP sockets.
+//! Redirects the frames of one trial to AF_XDP sockets.
 
 use fathom_model::units::Nanos;
 use fathom_sys::{
@@ -15,15 +15,15 @@ use super::{
     sink::{MarkLabels, find_mark},
 };
 
-// Places in `struct xdp_md`: the first byte of the frame, of what stands in front of it, and the queue it came in by.
+// Offsets in `struct xdp_md`: the first byte of the frame, the start of the metadata in front of it, and the receive queue.
 const DATA: i16 = 0;
 const META: i16 = 8;
 const RX_QUEUE: i16 = 16;
 
-/// What is put in front of a frame: the trial's tag, so that nothing else is taken for it, and the time.
+/// The length of the metadata in front of a frame: the trial's tag, so that other metadata is not mistaken for it, and the time.
 const STAMP: i16 = 16;
 
-/// When a frame arrived, by what stands in front of it; nothing where the driver has no room for that.
+/// Returns the arrival time of a frame from its metadata; `None` if the driver has no room for metadata.
 pub(crate) fn arrival_time(ahead: &[u8], expected: &ExpectedFrames) -> Option<Nanos> {
     let stamp: &[u8; 16] = ahead.last_chunk()?;
     let (words, _) = stamp.as_chunks::<8>();
@@ -31,12 +31,12 @@ pub(crate) fn arrival_time(ahead: &[u8], expected: &ExpectedFrames) -> Option<Na
     (tag == word_of(expected)).then_some(Nanos(time))
 }
 
-/// The tag twice, so that it is no length and no address.
+/// The tag twice, so that it does not look like a length or an address.
 fn word_of(expected: &ExpectedFrames) -> u64 {
     u64::from(expected.tag) << 32 | u64::from(expected.tag)
 }
 
-/// Puts the time in front of the frame, if the driver has room there.
+/// Stores the time in front of the frame, if the driver has room there.
 fn stamp(a: &mut Assembler, expected: &ExpectedFrames) {
     let no_room: Label = a.label();
     a.call(Helper::MonotonicNanos).mov(R6, R0);
@@ -46,9 +46,9 @@ fn stamp(a: &mut Assembler, expected: &ExpectedFrames) {
     a.load_constant(R3, word_of(expected)).store(R1.double(0), R3).store(R1.double(8), R6).bind(no_room);
 }
 
-/// Hands the frames of one trial to the socket of their queue, with the time in front of them.
+/// Loads a program that redirects the frames of one trial to the socket of their queue, with the time in front of them.
 ///
-/// Everything else passes, and they too where there is no socket.
+/// Everything else passes, and so do frames of a queue without a socket.
 pub(crate) fn load_xsk_redirect(expected: &ExpectedFrames, sockets: &SocketMap) -> Result<Program> {
     let mut a = Assembler::new();
     let (is_ours, pass) = (a.label(), a.label());

@@ -1,4 +1,4 @@
-//! The four courses with what they write down.
+//! The four probe drivers, and the results that they record.
 
 use fathom_engine::Error;
 use fathom_model::{
@@ -26,13 +26,13 @@ use crate::{
     route::{RouteOptions, RouteTrace},
 };
 
-/// Closer together than this, probes are a flood.
+/// At a shorter interval, probes are a flood.
 const INTERVAL_MIN: Nanos = Nanos::from_micros(10);
 const INTERVAL_MAX: Nanos = Nanos::from_secs(3600);
-/// From one probe of a search to the next: routers limit how often they complain.
+/// The gap between two probes of a search: routers limit their ICMP errors.
 const GAP: Nanos = Nanos::from_millis(1);
 
-/// Linux tells a host of closed ports once a second (`net.ipv4.icmp_ratelimit`), after a burst of six; others do alike.
+/// Linux reports closed ports once a second (`net.ipv4.icmp_ratelimit`) after a burst of six. Other systems are similar.
 const ICMP_ERROR_GAP: Nanos = Nanos::from_millis(1100);
 
 fn probe(record: &mut Record) -> &mut ProbeRecord {
@@ -54,10 +54,10 @@ pub(super) struct SeriesDriver {
     size: Option<u16>,
     series: ProbeSeries,
     start: Nanos,
-    /// When the trial began, since the epoch.
+    /// The wall-clock start of the trial, since the epoch.
     wall: Nanos,
     last_sent: Nanos,
-    /// Whether probes are answered by error messages, and come faster than hosts send these.
+    /// Whether probes are answered by ICMP errors, at a faster rate than hosts send these.
     is_unanswerable: bool,
 }
 
@@ -118,7 +118,7 @@ impl crate::ProbeDriver for SeriesDriver {
 
 impl RecordingDriver for SeriesDriver {
     fn adapt_template(&mut self, conversation: &mut ProbeTemplate, _device_mtu: u16) -> Result<(), Error> {
-        // Each TCP or UDP probe is a new client; echo requests have nothing else to tell them apart than their numbers.
+        // Each TCP or UDP probe is a new client. Echo requests differ only in their sequence numbers.
         conversation.flow = if matches!(conversation.kind, ProbeKind::Tcp(_) | ProbeKind::Udp) {
             FlowRule::PerProbe
         } else {
@@ -159,8 +159,8 @@ impl RecordingDriver for SeriesDriver {
         ] {
             record.totals.insert(name.to_owned(), n);
         }
-        // Rates are those of the time in which probes were sent, not of the wait for the last answers.
-        // The last probe has its interval too, or few of them would seem to be sent faster than they were.
+        // Rates refer to the time in which probes were sent, without the wait for the last answers. That time includes the
+        // interval of the last probe; otherwise a few probes would seem faster than they were.
         let sending = (self.last_sent.since(self.start) + self.schedule.interval).max(Nanos(1));
         let mut timeline = Timeline::of(&[SENT, RECEIVED]);
         timeline.push(sending, &[SENT, RECEIVED], &[counts.n_sent, counts.n_answered + counts.n_late]);
@@ -175,7 +175,7 @@ impl RecordingDriver for SeriesDriver {
             record.errors.insert("longer than the own device takes".to_owned(), n_too_long);
         }
         if self.is_unanswerable && counts.n_lost() > 0 {
-            // What looks like an outage is the pause of a host that complains once a second.
+            // An apparent outage is the pause of a host that sends one error per second.
             let text = "hosts tell of closed UDP ports about once a second, so that faster probes go unanswered without being \
                         lost: probe with --interval 1.1s, or with --protocol icmp or tcp";
             record.notes.push(Note { id: "answers-limited".to_owned(), text: text.to_owned() });
@@ -216,7 +216,7 @@ impl crate::ProbeDriver for MtuDriver {
 
 impl RecordingDriver for MtuDriver {
     fn adapt_template(&mut self, conversation: &mut ProbeTemplate, device_mtu: u16) -> Result<(), Error> {
-        // RFC 791 and RFC 8200 section 5: what every link must take.
+        // RFC 791 and RFC 8200 section 5: every link must accept this length.
         let least = if conversation.destination.is_ipv4() { 68 } else { 1280 };
         self.range.floor = conversation.shortest().max(least);
         self.range.ceiling = device_mtu;
@@ -258,7 +258,7 @@ impl RecordingDriver for MtuDriver {
     }
 }
 
-/// A search for a route.
+/// A trace of a route.
 pub(super) struct RouteDriver {
     search: RouteOptions,
     route: RouteTrace,
@@ -336,12 +336,12 @@ impl RecordingDriver for RouteDriver {
 pub(super) struct PortScanDriver {
     scan: ScanOptions,
     scan_driver: PortScan,
-    /// What a port is from which nothing comes back.
+    /// The state of a port that does not answer.
     silent: PortState,
     end: Nanos,
 }
 
-/// The most and the least probes per second of a scan: no host must suffer from being asked.
+/// The allowed probes per second of a scan: no host must suffer from a scan.
 const SCAN_RATE: std::ops::RangeInclusive<f64> = 1.0..=3000.0;
 
 impl PortScanDriver {
@@ -362,7 +362,7 @@ impl PortScanDriver {
         };
         let is_tcp = settings.text("protocol").as_deref() == Some("tcp");
         let flags = settings.text("flags").unwrap_or_default();
-        // A host answers every SYN and every ACK; it is silent to a FIN for an open port, and to most datagrams.
+        // A host answers every SYN and every ACK. It ignores a FIN for an open port, and most datagrams.
         let is_answered = is_tcp && ["syn", "ack", "syn-ack"].contains(&flags.as_str());
         let silent = if is_answered { PortState::Filtered } else { PortState::OpenOrFiltered };
         Ok(Self { scan_driver: PortScan::new(scan.clone()), scan, silent, end: Nanos::MAX })

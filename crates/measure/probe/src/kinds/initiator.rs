@@ -1,4 +1,4 @@
-//! One trial of probes on the kernel's own network, and the side that is probed.
+//! One trial of probes on the kernel's own network, and the host that is probed.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -20,14 +20,14 @@ pub(super) struct ProbeInitiator {
     driver: Box<dyn RecordingDriver>,
     template: ProbeTemplate,
     transport: BoxedTransport,
-    /// What is lost by the second-best way out.
+    /// The restrictions of an unprivileged transport.
     transport_note: Option<Note>,
 }
 
-/// How probes leave and answers arrive.
+/// Sends probes and receives answers.
 type BoxedTransport = Box<dyn ProbeTransport<Error = fathom_sys::Error> + Send>;
 
-/// Probes come from here on, below the ports that Linux gives to others, as far as there is room.
+/// The lowest source port of probes. Probes use ports below Linux's ephemeral ports, as far as there is room.
 const FIRST_PORT: u16 = 16_384;
 
 impl ProbeInitiator {
@@ -43,7 +43,7 @@ impl ProbeInitiator {
         }
         let source = source(settings.text("source"), destination)?;
         let byte = |name: &str, usual| settings.count(name).and_then(|n| u8::try_from(n).ok()).unwrap_or(usual);
-        // Other trials, here or elsewhere, must not take our answers for theirs.
+        // Other trials, here or elsewhere, must not mistake our answers for theirs.
         let secret = pseudo_random(role.seed ^ clock::now().0, u64::from(std::process::id()));
         let mut conversation = ProbeTemplate {
             source,
@@ -65,7 +65,7 @@ impl ProbeInitiator {
             payloads: Vec::new(),
             checksum: ChecksumMode::Valid,
         };
-        // Where the device cannot be told, packets may be as long as IP allows.
+        // If the device is unknown, packets may be as long as IP allows.
         let mtu = OwnDevice::of(source).ok().flatten().map_or(u16::MAX, |device| device.mtu);
         course.adapt_template(&mut conversation, mtu)?;
         let what = format!("sending {} to {destination}", options::describe(settings));
@@ -74,7 +74,7 @@ impl ProbeInitiator {
     }
 }
 
-/// The best way out that the process is allowed, and what is less by it.
+/// Opens the best transport that the process may use, and returns a note about its restrictions.
 fn open_transport(
     conversation: &mut ProbeTemplate,
     (settings, what): (&Settings, String),
@@ -86,7 +86,7 @@ fn open_transport(
         Err(cause) if cause.is_permission() => {}
         Err(cause) => return Err(Error::system(what, "CAP_NET_RAW", cause)),
     }
-    // A connection is one client's SYN: it has no length of its own, and its answers no hops.
+    // A connection is a SYN of one client. Its length cannot be set, and its answers carry no TTL.
     let is_connect = conversation.kind == ProbeKind::SYN && conversation.flow == FlowRule::PerProbe;
     if is_connect && settings.size("size").is_none() {
         let line = ConnectTransport::open(conversation.source, destination, policy)
@@ -107,7 +107,7 @@ fn unprivileged_note(text: &str) -> Note {
     Note { id: "probe-unprivileged".to_owned(), text: text.to_owned() }
 }
 
-/// The kernel's own socket for echo requests; the conversation takes the identifier that it gives.
+/// Opens the kernel's socket for echo requests. The template takes over its identifier.
 fn open_echo_transport(
     conversation: &mut ProbeTemplate,
     what: String,
@@ -132,7 +132,7 @@ fn open_echo_transport(
     Ok((Box::new(line), Some(unprivileged_note(text))))
 }
 
-/// The own address that is asked for, or the one from which the kernel would send; nothing is sent for it.
+/// Returns the requested local address, or the one from which the kernel would send. Sends no packet.
 fn source(asked: Option<String>, destination: IpAddr) -> Result<IpAddr, Error> {
     let no_route = |error: std::io::Error| {
         options::unsupported(
@@ -145,7 +145,7 @@ fn source(asked: Option<String>, destination: IpAddr) -> Result<IpAddr, Error> {
     };
     let own = "one of this host's addresses: ip address";
     let address: IpAddr = asked.parse().map_err(|_| options::unsupported(format!("`{asked}` is no address"), own))?;
-    // Only an address of this host can be bound: what says it is from elsewhere is for labs alone.
+    // Only addresses of this host can be bound. Other source addresses are for labs only.
     UdpSocket::bind(SocketAddr::new(address, 0))
         .map_err(|error| options::unsupported(format!("cannot send from {address}: {error}"), own))?;
     if address.is_ipv4() != destination.is_ipv4() || address.is_unspecified() {
@@ -154,14 +154,14 @@ fn source(asked: Option<String>, destination: IpAddr) -> Result<IpAddr, Error> {
     Ok(address)
 }
 
-/// A course that is looked at now and then.
+/// A driver with progress reports.
 struct ReportingDriver<'a> {
     driver: &'a mut dyn RecordingDriver,
     session: &'a TrialContext,
     shown: (Nanos, u64),
 }
 
-/// Twice a second, as a live view wants it.
+/// The rate of a live view: twice a second.
 const SHOW_EVERY: Nanos = Nanos::from_millis(500);
 
 impl crate::ProbeDriver for ReportingDriver<'_> {
@@ -189,7 +189,7 @@ impl Test for ProbeInitiator {
     }
 
     fn run(mut self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
-        // The wait for the start is long enough for the kernel to have switched its time stamps on.
+        // The wait for the start gives the kernel enough time to enable its time stamps.
         while clock::now() < session.start && session.stop.state() == Stop::Continue {
             clock::sleep_until(session.start);
         }
@@ -231,7 +231,7 @@ impl Test for ProbeInitiator {
     }
 }
 
-/// A record in which nothing happened yet.
+/// An empty record.
 fn empty_record(side: Side, agreed: Nanos, began: Nanos) -> Record {
     Record {
         side,
@@ -254,7 +254,7 @@ fn empty_record(side: Side, agreed: Nanos, began: Nanos) -> Record {
     }
 }
 
-/// The host that is probed: it says where it is, and its kernel does the rest.
+/// The host that is probed. It reports its address, and its kernel does the rest.
 pub(super) struct ProbeResponder {
     address: IpAddr,
 }
@@ -272,7 +272,7 @@ impl Test for ProbeResponder {
     }
 
     fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
-        /// How often it looks whether the initiator has finished.
+        /// The time between two checks whether the initiator has finished.
         const LOOK_UP: Nanos = Nanos::from_millis(5);
         while session.stop.state() == Stop::Continue {
             clock::sleep_until(clock::now() + LOOK_UP);

@@ -1,4 +1,4 @@
-//! What the records of probes amount to.
+//! The metrics of probe tests.
 
 use fathom_model::{
     Better, Derivation, Metric, Side, Unit,
@@ -9,15 +9,15 @@ use fathom_model::{
     },
 };
 
-/// Probes that nothing came back for from the host they were for.
+/// Probes without any answer from their destination.
 pub(super) const LOST: &str = "lost";
-/// Probes that were answered after their time-out.
+/// Probes answered after their timeout.
 pub(super) const LATE: &str = "late";
-/// Probes that something on the way refused by ICMP.
+/// Probes refused on the path by an ICMP error.
 pub(super) const REFUSED: &str = "refused";
 /// The longest packet that was answered.
 pub(super) const PATH_MTU: &str = "path_mtu_bytes";
-/// How many hops away the host is.
+/// The distance to the host in hops.
 pub(super) const HOPS: &str = "hops";
 /// Ports by state.
 pub(super) const OPEN: &str = "open";
@@ -72,7 +72,7 @@ pub(super) const SERIES: &[Metric] = &[
 
 pub(super) const MTU: &[Metric] = &[Metric::of(
     MetricName("path_mtu_bytes", "path MTU, bytes"),
-    // MTUs are told byte by byte, and never in KiB.
+    // MTUs are shown in bytes, never in KiB.
     UnitAndSense(Unit::Count, Better::Higher),
     "RFC 8899 section 5",
     Derivation::total(HERE, PATH_MTU),

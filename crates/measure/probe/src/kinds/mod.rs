@@ -1,7 +1,7 @@
-//! Tests made of single packets: a series of them, a route, a path MTU, a scan of ports.
+//! Tests with single packets: series, routes, path MTU and port scans.
 //!
-//! Only the initiator sends; a responder, where the plan has one, tells its address and nothing more, for it is the host's own
-//! kernel that answers.
+//! Only the initiator sends. A responder, if the plan has one, reports its address and nothing else, because the host's own
+//! kernel answers.
 
 mod drivers;
 mod initiator;
@@ -20,7 +20,7 @@ use recording_driver::RecordingDriver;
 /// All kinds of this crate.
 pub const KINDS: &[&dyn TestKind] = &[&SERIES, &MTU, &ROUTE, &PORTS];
 
-/// What distinguishes the kinds of probes.
+/// The properties that differ between the kinds of probes.
 struct ProbeKindSpec {
     name: &'static str,
     about: &'static str,
@@ -30,7 +30,7 @@ struct ProbeKindSpec {
     driver: fn(&Role) -> Result<Box<dyn RecordingDriver>, Error>,
 }
 
-/// A kind of test made of probes.
+/// A test kind that sends probes.
 pub struct ProbeTest(&'static ProbeKindSpec);
 
 /// Round trips and loss of probes at an interval.
@@ -51,7 +51,7 @@ pub static SERIES: ProbeTest = ProbeTest(&ProbeKindSpec {
     driver: |role| Ok(Box::new(SeriesDriver::new(role)?)),
 });
 
-/// The longest packet that comes through.
+/// The longest packet that gets through.
 pub static MTU: ProbeTest = ProbeTest(&ProbeKindSpec {
     name: "probe_mtu",
     about: "path MTU, and black holes in which longer packets vanish without a word",
@@ -61,7 +61,7 @@ pub static MTU: ProbeTest = ProbeTest(&ProbeKindSpec {
     driver: |role| Ok(Box::new(MtuDriver::new(role)?)),
 });
 
-/// The routers on the way.
+/// The routers on the path.
 pub static ROUTE: ProbeTest = ProbeTest(&ProbeKindSpec {
     name: "probe_route",
     about: "the hops to a host, each with its loss and round trips, along one flow",
@@ -71,7 +71,7 @@ pub static ROUTE: ProbeTest = ProbeTest(&ProbeKindSpec {
     driver: |role| Ok(Box::new(RouteDriver::new(role)?)),
 });
 
-/// Which ports answer.
+/// The ports that answer.
 pub static PORTS: ProbeTest = ProbeTest(&ProbeKindSpec {
     name: "probe_ports",
     about: "which of the listed ports are open, closed or filtered",
@@ -84,13 +84,13 @@ pub static PORTS: ProbeTest = ProbeTest(&ProbeKindSpec {
     driver: |role| Ok(Box::new(PortScanDriver::new(role)?)),
 });
 
-/// The fastest pace at which ping probes for a user without privileges is five a second; a tenth of a second is as harmless.
+/// Users without privileges may ping at most five times a second. An interval of a tenth of a second is just as harmless.
 pub const PING_INTERVAL: Nanos = Nanos::from_millis(100);
-/// As far, and as often at a hop, as the tools do that trace a route for anybody.
+/// The most hops and queries per hop of tools that trace routes without privileges.
 const TRACE_MAX: (u64, u64) = (64, 10);
 
 impl ProbeTest {
-    /// Whether it sends so few packets that anybody may send them, as ping and traceroute do.
+    /// Whether its rate is as low as that of ping and traceroute, so that anybody may run it.
     fn is_within_ping_rate(&self, settings: &Settings) -> bool {
         let at_most = |name: &str, most| settings.count(name).is_some_and(|count| count <= most);
         match self.0.name {

@@ -1,4 +1,4 @@
-//! The options of probes as tables, and what they mean.
+//! The options of probes as tables, and their meaning.
 
 use std::net::IpAddr;
 
@@ -8,13 +8,13 @@ use fathom_sys::policy::{Destination, Policy, Refused};
 
 use crate::{ProbeKind, TcpFlags, TcpProbe};
 
-/// The key under which a responder tells where it is, and role options that name a destination.
+/// The key of a responder's address. Errors about a missing destination name it too.
 pub(super) const ADDRESS: &str = "address";
-/// What probes can be: the words of the option `protocol`.
+/// The values of the option `protocol`.
 const PROTOCOLS: &[&str] = &["icmp", "tcp", "udp", "ip"];
-/// Which version of IP is meant where a name has both: the words of the option `family`.
+/// The values of the option `family`: the IP version to use if a name has both.
 const FAMILIES: &[&str] = &["any", "4", "6"];
-/// What a TCP probe asks: the words of the option `flags`.
+/// The values of the option `flags` of TCP probes.
 const FLAGS: &[&str] = &["syn", "ack", "fin", "rst", "null", "xmas", "syn-ack"];
 
 const HOST: OptionDoc = OptionDoc {
@@ -29,7 +29,7 @@ const PROTOCOL: OptionDoc = OptionDoc {
     default: Some("icmp"),
     help: "probe packet: ICMP echo request (icmp), TCP segment, UDP datagram or bare IP packet",
 };
-/// The same for ports, of which ICMP has none.
+/// The protocols of a port scan. ICMP has no ports.
 const PROTOCOL_OF_PORTS: OptionDoc = OptionDoc {
     name: "protocol",
     value: ValueKind::Choice(&["tcp", "udp"]),
@@ -47,7 +47,7 @@ const TCP_FLAGS: OptionDoc =
 const NUMBER: OptionDoc = OptionDoc {
     name: "ip-protocol",
     value: ValueKind::Count(0, 255),
-    // RFC 3692 sets it aside for experiments: a host answers that it does not know it.
+    // Reserved for experiments by RFC 3692: a host answers that it does not know the protocol.
     default: Some("253"),
     help: "protocol number of a bare IP packet",
 };
@@ -180,14 +180,14 @@ pub(super) const PORTS: &[OptionDoc] = &[
     TRAFFIC_CLASS,
 ];
 
-/// The option that names the host to probe.
+/// The option with the host to probe.
 pub(super) const TARGET: &str = HOST.name;
 
 pub(super) fn unsupported(what: impl Into<String>, hint: impl Into<String>) -> Error {
     Error::Unsupported { what: what.into(), hint: Some(hint.into()) }
 }
 
-/// The address that is meant by a name, of the version that is asked for.
+/// Resolves the destination of a role to an address of the requested IP version.
 pub(super) fn destination(role: &Role, policy: &Policy) -> Result<IpAddr, Error> {
     let told = role.peer.get(ADDRESS).cloned();
     let host = role.settings.text(TARGET).or(told).ok_or(Error::Endpoint { kind: "probe", what: ADDRESS })?;
@@ -210,7 +210,7 @@ pub(super) fn destination(role: &Role, policy: &Policy) -> Result<IpAddr, Error>
         .ok_or_else(|| unsupported(format!("`{host}` has no address of IP version {family}"), "leave --family out"))
 }
 
-/// What a probe asks with.
+/// Returns the kind of probes.
 pub(super) fn probe_kind(settings: &Settings, destination: IpAddr) -> ProbeKind {
     match settings.text("protocol").as_deref() {
         Some("tcp") => ProbeKind::Tcp(TcpProbe { flags: flags(settings), window: 512, ..TcpProbe::default() }),
@@ -235,15 +235,15 @@ fn flags(settings: &Settings) -> TcpFlags {
     }
 }
 
-/// The port that is asked.
+/// Returns the destination port.
 pub(super) fn port(settings: &Settings) -> u16 {
-    /// Where traceroute begins, and hardly anybody listens.
+    /// The first port of traceroute. Hardly any host listens there.
     const UDP: u16 = 33_434;
     let usual = if settings.text("protocol").as_deref() == Some("udp") { UDP } else { 80 };
     settings.count(PORT.name).and_then(|port| u16::try_from(port).ok()).unwrap_or(usual)
 }
 
-/// A probe's protocol in words: `TCP SYN to port 80`.
+/// Describes the protocol of a probe: `TCP SYN to port 80`.
 pub(super) fn describe(settings: &Settings) -> String {
     match settings.text("protocol").as_deref() {
         Some("tcp") => {
@@ -256,12 +256,12 @@ pub(super) fn describe(settings: &Settings) -> String {
     }
 }
 
-/// How long an answer may take.
+/// Returns how long an answer may take.
 pub(super) fn timeout(settings: &Settings) -> Result<Nanos, Error> {
     bounded_span(settings, TIMEOUT.name, Nanos::from_millis(1)..=Nanos::from_secs(10))
 }
 
-/// A span of time among the options, within bounds.
+/// Returns a time option, checked against bounds.
 pub(super) fn bounded_span(
     settings: &Settings,
     name: &str,
@@ -275,7 +275,7 @@ pub(super) fn bounded_span(
     Err(unsupported(format!("option `{name}` takes {least} to {most}, not {span}"), format!("--{name} {least}")))
 }
 
-/// Ports and ranges of them, in the order in which they were listed, each once.
+/// Parses ports and port ranges. Keeps their order, and lists each port once.
 pub(super) fn ports(text: &str) -> Result<Vec<u16>, Error> {
     let wrong = |part: &str| {
         unsupported(format!("option `ports`: `{part}` is no port and no range of ports"), "--ports 22,80,8000-8010")

@@ -1,21 +1,21 @@
-//! What a kind asks of the probes that it sends.
+//! The interface between a test kind and its probe driver.
 
 use fathom_engine::Error;
 use fathom_model::{Record, units::Nanos};
 
 use crate::ProbeTemplate;
 
-/// A course of probes that ends in a record.
+/// A driver that produces a record.
 pub(super) trait RecordingDriver: crate::ProbeDriver + Send {
-    /// Makes probes what the course needs beyond what the options say, once the way is known.
+    /// Adapts the probes to the driver's needs beyond the options, once the path is known.
     fn adapt_template(&mut self, conversation: &mut ProbeTemplate, device_mtu: u16) -> Result<(), Error>;
 
-    /// When the trial begins, and when nothing more is to be sent.
+    /// Sets the start of the trial, and the time after which nothing more is sent.
     fn set_times(&mut self, start: Nanos, end: Nanos);
 
-    /// How many probes were sent, for a view of a running test.
+    /// Returns the number of sent probes, for a live view.
     fn n_sent(&self) -> u64;
 
-    /// Writes down what came of it.
+    /// Writes the results to the record.
     fn record(&mut self, now: Nanos, record: &mut Record);
 }

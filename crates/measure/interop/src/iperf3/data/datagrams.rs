@@ -15,16 +15,16 @@ use fathom_transport::{
     traffic::{DatagramSizes, FlowIndex, Schedule, TrafficPattern},
 };
 
-/// The datagrams of one system call take at most so much memory.
+/// The most memory for the datagrams of one system call.
 const BATCH_BYTES: usize = 512 << 10;
-/// The most datagrams of one system call; beyond it a call is no cheaper per datagram.
+/// The most datagrams per system call. More do not reduce the cost per datagram.
 const BATCH_MAX: usize = 32;
 
-/// The header of iperf3's datagrams: seconds, microseconds and a number, which begins at 1 and has 32 or 64 bits.
+/// The header of iperf3's datagrams: seconds, microseconds, and a number that starts at 1 and has 32 or 64 bits.
 #[derive(Debug, Clone, Copy)]
 struct Iperf3Codec {
     is_wide: bool,
-    /// The newest number, to which a number of 32 bits is near.
+    /// The latest number. A 32-bit number is extended to the value nearest to it.
     newest: u64,
 }
 
@@ -56,7 +56,7 @@ impl HeaderCodec for Iperf3Codec {
     }
 }
 
-/// The number nearest to `newest` whose lower half is `low`; nothing when that would be negative.
+/// Returns the number nearest to `newest` with the lower half `low`; `None` if it would be negative.
 fn near(newest: u64, low: u32) -> Option<u64> {
     let lower = u32::try_from(newest & 0xffff_ffff).expect("32 bits");
     let ahead = low.wrapping_sub(lower).cast_signed();
@@ -99,7 +99,7 @@ pub(super) fn send(
                 context.add(Counter::Bytes, step.bytes);
                 context.add(Counter::Packets, step.datagrams);
             }
-            // The receiver closes its socket when it has heard of the end; whether it should have is told by the control connection.
+            // The receiver closes its socket after the end. The control connection tells whether that was right.
             Err(error) if error.source.kind() == io::ErrorKind::ConnectionRefused => {}
             Err(error) => return Err(error),
         }

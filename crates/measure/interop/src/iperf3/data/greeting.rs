@@ -1,4 +1,4 @@
-//! How a UDP stream is opened: a word out, a word back.
+//! Opens a UDP stream: a greeting and its answer.
 
 use std::io;
 
@@ -9,27 +9,27 @@ use fathom_sys::{
     socket::{self, Socket, Wait},
 };
 
-/// What a client sends first over UDP, and what the server answers: since 3.12, and before.
+/// The greeting of a client over UDP, and the answer of the server: since 3.12, and before.
 pub(crate) const GREETING: [u8; 4] = *b"9876";
 pub(crate) const ANSWER: [u8; 4] = *b"6789";
 const OLD_GREETING: [u8; 4] = [0x15, 0xcd, 0x5b, 0x07];
 const OLD_ANSWER: [u8; 4] = [0xb1, 0x68, 0xde, 0x3a];
 
-/// The answer to a greeting, which an old client gets in its own form.
+/// Returns the answer to a greeting. An old client gets the old answer.
 pub(crate) fn answer_to(greeting: [u8; 4]) -> [u8; 4] {
     if greeting == OLD_GREETING { OLD_ANSWER } else { ANSWER }
 }
 
-/// How long a server may take to answer a greeting, which is not repeated: a second one would count as data.
+/// How long a server may take to answer a greeting. The greeting is not repeated, because a second one would count as data.
 const ANSWER_MAX: Nanos = Nanos::from_secs(10);
 
-/// Greets a server over a connected UDP socket; data that comes before the answer is not counted.
+/// Greets a server over a connected UDP socket. Data that arrives before the answer is not counted.
 pub(crate) fn greet(socket: &Socket, stop: &StopFlag) -> io::Result<()> {
     socket.set_nonblocking(false)?;
     socket::set_timeout(socket, fathom_transport::connection_setup::BLOCKING_TIMEOUT).map_err(|error| error.source)?;
     socket.send(&GREETING)?;
     let deadline = clock::now() + ANSWER_MAX;
-    // One byte more, so that what is longer than an answer is seen to be.
+    // One extra byte, to detect datagrams that are longer than an answer.
     let mut answer = [0; 5];
     while clock::now() < deadline && stop.state() != Stop::Abort {
         match socket::recv(socket, &mut answer, Wait::Block).map_err(|error| error.source)? {

@@ -1,4 +1,4 @@
-//! The data of a test: blocks over TCP, numbered datagrams over UDP, sent and received by the loops that our own tests use.
+//! The data of a test: blocks over TCP, numbered datagrams over UDP, sent and received by the same loops as in our own tests.
 
 mod datagrams;
 mod greeting;
@@ -24,16 +24,16 @@ use fathom_transport::{
     },
 };
 
-/// How a stream came to its end.
+/// How a stream ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamEnd {
-    /// It was told to, its budget was spent or its peer has ended.
+    /// It was told to stop, its budget was spent, or its peer has ended.
     Stopped,
-    /// All of its file was sent.
+    /// The whole file was sent.
     FileSent,
 }
 
-/// What is counted of a stream, by its place in the slot.
+/// The counters of a stream, as indices into its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Counter {
@@ -44,22 +44,22 @@ pub(crate) enum Counter {
     JitterNs,
 }
 
-/// Where a stream counts, and what tells it to end.
+/// The counters of a stream, and its stop flag.
 pub(crate) struct SlotContext<'a> {
     pub(crate) slot: &'a WorkerCounters,
     pub(crate) over: &'a AtomicBool,
     pub(crate) start: Nanos,
 }
 
-/// What a stream needs of whoever conducts it.
+/// The interface of a stream to the code that runs it.
 pub(crate) trait StreamContext {
-    /// Adds to a counter; a counter that falls is added the wrapped difference.
+    /// Adds to a counter. A counter that falls gets the wrapped difference.
     fn add(&self, counter: Counter, amount: u64);
 
-    /// Whether to come to an end.
+    /// Whether to stop.
     fn is_over(&self) -> bool;
 
-    /// When the test began.
+    /// When the test started.
     fn start(&self) -> Nanos;
 }
 
@@ -77,7 +77,7 @@ impl StreamContext for SlotContext<'_> {
     }
 }
 
-/// A stream of bytes counts nothing but bytes.
+/// Counts the bytes of a TCP stream.
 struct ByteCounter<'a, C>(&'a C);
 
 impl<C: StreamContext> StreamControl for ByteCounter<'_, C> {
@@ -90,10 +90,10 @@ impl<C: StreamContext> StreamControl for ByteCounter<'_, C> {
     }
 }
 
-/// Streams until it is over, the budget of blocks is spent or its file was sent.
+/// Streams until it is over, the budget of blocks is spent, or its file was sent.
 ///
 /// # Errors
-/// The call that failed: the peer reset the connection or has gone, or the file is not what it was.
+/// The call that failed: the peer reset the connection or is gone, or the file has changed.
 pub(crate) fn run(
     open: &OpenStream,
     (parameters, budget): (&Parameters, Option<u64>),
@@ -108,7 +108,7 @@ pub(crate) fn run(
     Ok(StreamEnd::Stopped)
 }
 
-/// How much of a stream one call takes: the length that was asked for, and that of our own streams where it is iperf3's default.
+/// Returns the length of one call: the requested length, or that of our own streams if it is iperf3's default.
 fn call_length(parameters: &Parameters) -> usize {
     let is_default = parameters.block == TCP_BLOCK && parameters.bitrate == 0;
     if is_default { stream::CALL_BYTES } else { length(parameters.block) }
@@ -118,7 +118,7 @@ fn length(block: Bytes) -> usize {
     usize::try_from(block.0).expect("a block is at most 1 MiB")
 }
 
-/// What is sent: pseudo-random bytes, or the digits again and again.
+/// Returns the payload: pseudorandom bytes, or repeated digits.
 fn payload(parameters: &Parameters) -> Payload {
     let mut payload = Payload::random(call_length(parameters), clock::now().0);
     if parameters.flags.has(ParameterFlag::RepeatingPayload) {
@@ -135,7 +135,7 @@ fn rate_of(parameters: &Parameters) -> Option<BitsPerSec> {
     BitsPerSec::new(approximate(parameters.bitrate)).filter(|rate| rate.get() > 0.0)
 }
 
-/// What a stream consists of: its file, or what [`payload`] says, and whether it is copied on its way.
+/// Returns the data of a stream: its file, or [`payload`], and whether it is copied on its way.
 fn source(open: &OpenStream, parameters: &Parameters) -> fathom_sys::Result<SendSource> {
     let is_copied = !parameters.flags.has(ParameterFlag::ZeroCopy);
     if let Some(file) = &open.file {
@@ -167,7 +167,7 @@ fn send_stream(
     Ok(if sending.has_sent_all() { StreamEnd::FileSent } else { StreamEnd::Stopped })
 }
 
-/// Sends that many blocks at once, and the next burst when its first byte is due.
+/// Sends a burst of blocks at once, and the next burst when its first byte is due.
 fn send_bursts<C: StreamContext>(
     sending: &mut StreamSender<'_>,
     (parameters, rate, budget): (&Parameters, BitsPerSec, Option<u64>),

@@ -1,6 +1,6 @@
-//! The reception: takes connections, reads their cookies, and hands each to the session that it belongs to.
+//! The acceptor: accepts connections, reads their cookies, and hands each to its session.
 //!
-//! One thread for all that are not yet anybody: a connection that says nothing costs a descriptor and ends by itself.
+//! One thread handles all connections without a session. A silent connection costs a descriptor and expires on its own.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -35,20 +35,20 @@ use crate::iperf3::{
     wire::{COOKIE, Cookie, TestState},
 };
 
-/// How long a connection may take to say its cookie.
+/// How long a connection may take to send its cookie.
 const COOKIE_WAIT_MAX: Nanos = Nanos::from_secs(10);
-/// The most connections that have not said their cookie; the oldest goes when there is one more.
+/// The most connections without a cookie; a further one replaces the oldest.
 const PENDING_MAX: usize = 512;
 /// How soon the end is noticed.
 const POLL_INTERVAL: Nanos = Nanos::from_millis(50);
-/// Datagrams of nobody that are thrown away before connections have their turn again.
+/// The most stray datagrams to discard before connections are handled again.
 const DATAGRAMS_MAX: usize = 64;
 
 const LISTENER: u64 = 0;
-/// Tokens of UDP sockets have this bit; the others are those of strangers.
+/// Tokens of UDP sockets have this bit; other tokens are those of pending connections.
 const DATAGRAMS: u64 = 1 << 63;
 
-/// A session as the reception knows it.
+/// A session as seen by the acceptor.
 struct SessionHandle {
     ip: IpAddr,
     expected: Arc<ExpectedStreams>,
@@ -57,7 +57,7 @@ struct SessionHandle {
     greeted: HashSet<SocketAddr>,
 }
 
-/// A connection that has not said its cookie.
+/// A connection that has not sent its cookie.
 struct PendingConnection {
     socket: Socket,
     from: SocketAddr,
@@ -94,7 +94,7 @@ impl Acceptor {
         })
     }
 
-    /// Receives until it is over, then ends what is under way.
+    /// Accepts until it is over, then ends the running tests.
     pub(super) fn run(
         mut self,
         is_over: &dyn Fn() -> bool,
@@ -142,14 +142,14 @@ impl Acceptor {
         })
     }
 
-    /// Whether the tests that were asked for are over, or nobody has come for too long.
+    /// Whether the requested tests are done, or the server has been idle for too long.
     fn is_complete(&self) -> bool {
         let options = &self.server.options;
         let is_idle = || options.idle.is_some_and(|idle| clock::now() - self.last_busy > idle);
         self.sessions.is_empty() && (options.tests.is_some_and(|tests| self.n_tests >= tests) || is_idle())
     }
 
-    /// Takes leave of sessions that are over and of strangers that said nothing.
+    /// Removes finished sessions, and pending connections that have expired.
     fn remove_finished(&mut self) {
         self.sessions.retain(|_, slot| !slot.is_over.load(Ordering::Acquire));
         let now = clock::now();
@@ -162,7 +162,7 @@ impl Acceptor {
     }
 
     fn accept(&mut self) -> Result<(), Error> {
-        // A few at a time, so that streams of sessions are not kept waiting by a flood of strangers.
+        // A few at a time, so that a flood of connections does not delay the streams of sessions.
         for _ in 0..DATAGRAMS_MAX {
             let Some((socket, from)) = socket::accept(&self.server.listener)? else { break };
             if self.pending.len() >= PENDING_MAX {
@@ -182,7 +182,7 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Reads what a stranger says, and brings it to its place once it has said its cookie.
+    /// Reads from a pending connection, and routes it once its cookie is complete.
     fn read_cookie<'scope, 'env>(
         &mut self,
         token: u64,
@@ -214,7 +214,7 @@ impl Acceptor {
         }
     }
 
-    /// A stream goes to its session, a new client gets one, and anybody else is told to come back.
+    /// Hands a stream to its session, creates a session for a new client, and tells all others that the server is busy.
     fn route<'scope, 'env>(
         &mut self,
         (stranger, cookie): (PendingConnection, Cookie),
@@ -233,7 +233,7 @@ impl Acceptor {
         let is_welcome = options.is_client_allowed.as_ref().is_none_or(|admits| admits(stranger.from.ip()));
         let has_tests_left = options.tests.is_none_or(|tests| self.n_tests < tests);
         if !is_welcome || !has_tests_left || self.sessions.len() >= options.clients {
-            // What cannot be told to a client that has gone already is no loss.
+            // If the client is already gone, this message does not matter.
             let _ = socket::send(&stranger.socket, &[TestState::AccessDenied.byte()], Wait::Never);
             self.rejected += 1;
             return;
@@ -253,15 +253,15 @@ impl Acceptor {
         self.sessions.insert(cookie, slot);
         let serve = move || serve(house, (stranger.socket, guest, streams), watch, &is_over);
         if threads::start_within(scope, serve).is_err() {
-            // Its socket is closed with what the thread would have had.
+            // Its socket is dropped together with the arguments of the thread.
             self.sessions.remove(&cookie);
             self.rejected += 1;
         }
     }
 
-    /// Throws away what datagrams of nobody there are, and opens streams for those who greet.
+    /// Discards stray datagrams, and opens streams for clients that greet.
     fn take_datagrams(&mut self) -> Result<(), Error> {
-        // One byte more than a greeting, so that what is longer is seen to be.
+        // One byte more than a greeting, to detect longer datagrams.
         let mut greeting = [0; 5];
         for _ in 0..DATAGRAMS_MAX {
             let Some((count, from)) = receive_from(&self.server.datagrams, &mut greeting) else { break };
@@ -272,9 +272,10 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Opens the stream of a client that greets and is expected.
+    /// Opens the stream of an expected client that greets.
     ///
-    /// Only from the address of its control connection: otherwise a server could be made to send to somebody who never asked.
+    /// The greeting must come from the address of its control connection. Otherwise a server could be made to send to a host that
+    /// never asked.
     fn greet(&mut self, from: SocketAddr, word: [u8; 4]) -> Result<(), Error> {
         let ip = canonical(from).ip();
         let expected = self.sessions.values_mut().find(|slot| {
@@ -286,8 +287,8 @@ impl Acceptor {
         }
         slot.greeted.insert(from);
         let deliver = slot.deliver.clone();
-        // The socket that was greeted becomes the stream, so that what follows the greeting is in its queue; a new one takes its
-        // place before it is connected, so that no greeting of others is lost between.
+        // The greeted socket becomes the stream, so that data behind the greeting is in its queue. A new socket replaces it
+        // before it is connected, so that no greeting of another client is lost in between.
         let next = another(&self.server.datagrams, self.server.address)?;
         self.epoll.add(&next, DATAGRAMS, Interest::READ)?;
         let stream = std::mem::replace(&mut self.server.datagrams, next);
@@ -296,20 +297,20 @@ impl Acceptor {
         let mut others = Vec::new();
         let mut greeting = [0; 5];
         while let Some((count, other)) = receive_from(&stream, &mut greeting) {
-            // What is behind the greeting in the queue came before the socket was connected.
+            // Datagrams in the queue behind the greeting arrived before the socket was connected.
             if let (true, Some(word)) = (other != from && count == 4, greeting.first_chunk()) {
                 others.push((other, *word));
             }
         }
         if connected.is_ok() {
-            // A session that has gone meanwhile needs no stream.
+            // A session that is already gone needs no stream.
             let _ = deliver.send(stream);
         }
         others.into_iter().try_for_each(|(other, word)| self.greet(other, word))
     }
 }
 
-/// One session from its beginning to its end; the seat is free after it.
+/// Runs one session from start to end, and frees its place afterwards.
 fn serve(
     house: &ServerState,
     (socket, guest, streams): (Socket, session::ClientInfo, Receiver<Socket>),
@@ -333,14 +334,14 @@ fn receive_from(socket: &Socket, bytes: &mut [u8; 5]) -> Option<(usize, SocketAd
     loop {
         match socket::recv_from(socket, bytes, Wait::Never) {
             Ok(received) => return received.and_then(|(count, sender)| Some((count, sender.address()?))),
-            // An earlier answer was refused by its receiver; the next datagram is another matter.
+            // The receiver refused an earlier answer; that does not affect the next datagram.
             Err(error) if error.source.kind() == io::ErrorKind::ConnectionRefused => {}
             Err(_) => return None,
         }
     }
 }
 
-/// A UDP socket at the same place as another.
+/// Creates a UDP socket with the same address as another.
 fn another(like: &Socket, address: SocketAddr) -> Result<Socket, Error> {
     let listen = |cause| Error::Listen { cause };
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP)).map_err(listen)?;

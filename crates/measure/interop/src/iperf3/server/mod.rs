@@ -1,4 +1,4 @@
-//! The server: many clients at once, each in its own bounded set of threads.
+//! The server: many clients at once, each with a limited set of threads.
 
 mod acceptor;
 mod options;
@@ -14,18 +14,18 @@ use super::{Error, counts::TestObserver};
 
 pub use options::{ClientFilter, ServerOptions};
 
-/// What became of the tests of a server.
+/// The totals of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ServerTotals {
-    /// Tests that came to their end.
+    /// Tests that were completed.
     pub finished: u64,
-    /// Tests that broke off or were refused.
+    /// Tests that were aborted or refused.
     pub failed: u64,
-    /// Connections that were no client, or one too many.
+    /// Connections that were not clients, or exceeded the limit.
     pub rejected: u64,
 }
 
-/// A server that listens.
+/// A listening server.
 #[derive(Debug)]
 pub struct Server {
     listener: Socket,
@@ -34,14 +34,14 @@ pub struct Server {
     options: ServerOptions,
 }
 
-/// Connections that wait to be accepted.
+/// The most connections waiting to be accepted.
 const BACKLOG: i32 = 256;
 
 impl Server {
-    /// Listens for connections and for datagrams on the same port; `::` takes IPv4 as well.
+    /// Listens for connections and datagrams on the same port; `::` accepts IPv4 as well.
     ///
     /// # Errors
-    /// The port is in use, or the address is not of this host.
+    /// If the port is in use, or if this host does not have the address.
     pub fn bind(address: SocketAddr, (device, options): (Option<&str>, ServerOptions)) -> Result<Self, Error> {
         let listen = |cause| Error::Listen { cause };
         let domain = Domain::for_address(address);
@@ -53,7 +53,7 @@ impl Server {
             if at.is_ipv6() {
                 socket.set_only_v6(!at.ip().is_unspecified())?;
             }
-            // Without SO_REUSEPORT: a second server on the same port is a mistake that must be seen.
+            // Without SO_REUSEPORT: a second server on the same port is a mistake that must be reported.
             socket.set_reuse_address(true)?;
             socket.bind(&at.into())?;
             socket.set_nonblocking(true)?;
@@ -66,18 +66,18 @@ impl Server {
         Ok(Self { listener, datagrams, address, options })
     }
 
-    /// Where it listens, the port filled in.
+    /// The address that it listens on, with the actual port.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves until told to stop; tests under way are broken off then, and their clients are told.
+    /// Serves until it is told to stop. Running tests are then aborted, and their clients are told.
     ///
-    /// `watch` makes whoever looks on at a test, when a client has connected.
+    /// `watch` creates the observer of a test when a client has connected.
     ///
     /// # Errors
-    /// Only what ends the whole server: descriptors have run out.
+    /// Only errors that end the whole server: it has run out of descriptors.
     pub fn run(
         self,
         stop: &StopFlag,

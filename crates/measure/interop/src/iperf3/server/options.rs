@@ -1,4 +1,4 @@
-//! What a server allows, and whom it serves.
+//! The limits of a server, and the clients that it serves.
 
 use std::{fmt, net::IpAddr, path::PathBuf, sync::Arc};
 
@@ -6,37 +6,37 @@ use fathom_model::units::Nanos;
 
 use crate::iperf3::Authenticator;
 
-/// Whom a server serves.
+/// Decides whether a server serves an address.
 pub type ClientFilter = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
-/// What a server allows.
+/// The limits of a server.
 #[derive(Clone)]
 pub struct ServerOptions {
-    /// The most clients at once; the next one hears that the server is busy.
+    /// The most clients at once; the next one is told that the server is busy.
     pub clients: usize,
-    /// The most tests; the server ends by itself after them.
+    /// The number of tests after which the server ends.
     pub tests: Option<u64>,
-    /// How long it waits for a client before it ends by itself.
+    /// The time without a client after which the server ends.
     pub idle: Option<Nanos>,
-    /// Bits per second of all streams of a test together, averaged over so long.
+    /// The limit in bits per second for all streams of a test together, and the averaging time.
     pub rate: Option<(u64, Nanos)>,
     /// The longest test in seconds.
     pub test_secs_max: Option<u32>,
-    /// Which addresses are served; all others hear that the server is busy.
+    /// The addresses that are served; all others are told that the server is busy.
     pub is_client_allowed: Option<ClientFilter>,
-    /// Who may test; anybody without it.
+    /// Checks logins; `None` to serve anybody.
     pub authenticator: Option<Arc<Authenticator>>,
-    /// The distance of reports.
+    /// The reporting interval.
     pub interval: Option<Nanos>,
-    /// How long a receiver may hear nothing.
+    /// How long a receiver may receive nothing.
     pub receive_timeout: Nanos,
-    /// The cores that streams run on, none for all.
+    /// The core that tests run on; `None` for all cores.
     pub core: Option<usize>,
-    /// What each stream sends, or where it writes what arrives; streams of TCP only.
+    /// The file that each TCP stream sends, or writes received data to.
     pub file: Option<PathBuf>,
 }
 
-/// The clients that are served at once unless it is said: each may have 256 threads.
+/// The default limit of clients at once: each may have 256 threads.
 const CLIENTS: usize = 16;
 
 impl Default for ServerOptions {

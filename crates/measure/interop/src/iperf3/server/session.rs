@@ -1,4 +1,4 @@
-//! One client from its parameters to its leave.
+//! One client from its parameters to its end.
 
 use std::{
     net::{Shutdown, SocketAddr},
@@ -32,16 +32,16 @@ use crate::iperf3::{
     wire::{self, Cookie, TestState},
 };
 
-/// Who has come.
+/// The client of a session.
 pub(super) struct ClientInfo {
     pub(super) cookie: Cookie,
     pub(super) from: SocketAddr,
     pub(super) expected: Arc<ExpectedStreams>,
 }
 
-/// The most streams of all clients together, a thread each.
+/// The most streams of all clients together, one thread each.
 const STREAMS_MAX: usize = 1024;
-/// How soon a session that waits for streams notices that its client has gone.
+/// How soon a session that waits for streams notices that its client is gone.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Serves one client.
@@ -54,7 +54,7 @@ pub(super) fn serve(
     let mut control = ControlConnection::new(socket, house.stop.clone())?;
     let outcome = run_test(house, &mut control, (guest, streams), watch);
     if let Err(error) = &outcome {
-        // A client that has gone need not be told.
+        // If the client is already gone, this message does not matter.
         let _ = match error {
             Error::Denied { code } => control.write(&wire::write_refusal(*code, 0)),
             Error::Authorization => control.write(&wire::write_refusal(code::AUTHORIZATION, 0)),
@@ -101,9 +101,9 @@ fn run_test(
     let course = TransferRun { side: Side::Responder, parameters: &parameters, streams: &open, limits: bounds };
     let (outcome, why) = course.run(control, watch);
     if parameters.protocol == TransportProtocol::Tcp {
-        // Clients before 3.16 read whole blocks even behind the end: the rest of one must not be waited for.
+        // Clients before 3.16 read whole blocks even after the end. They must not wait for the rest of one.
         for open in &open {
-            // A connection that is broken already needs no end.
+            // A connection that is already broken needs no shutdown.
             let _ = open.socket.shutdown(Shutdown::Write);
         }
     }
@@ -115,13 +115,13 @@ fn run_test(
     control.write(&wire::write_json(&outcome.results(output).write()))?;
     control.send_state(TestState::DisplayResults)?;
     match control.expect(TestState::Done, "the end") {
-        // A client that just goes has its results.
+        // A client that simply disconnects has its results.
         Err(Error::Closed) => Ok(()),
         outcome => outcome,
     }
 }
 
-/// Keeps a test on the core that its client asks for, otherwise on that of the server.
+/// Pins a test to the core that its client requests, otherwise to that of the server.
 fn pin(house: &ServerState, asked: Option<u32>) -> Result<(), Error> {
     if let Some(core) = asked.and_then(|core| usize::try_from(core).ok()) {
         return affinity::pin_thread(core).map_err(|_| Error::Denied { code: code::AFFINITY });
@@ -129,7 +129,7 @@ fn pin(house: &ServerState, asked: Option<u32>) -> Result<(), Error> {
     Ok(house.options.core.map_or(Ok(()), affinity::pin_thread)?)
 }
 
-/// What this server makes of the parameters: refused, or with its own bound on what it sends.
+/// Checks the parameters: refuses them, or adds the server's own limit on its sending rate.
 fn check_parameters(house: &ServerState, control: &ControlConnection, asked: &Parameters) -> Result<Parameters, Error> {
     let options = &house.options;
     if let Some(doorkeeper) = &options.authenticator {
@@ -139,7 +139,7 @@ fn check_parameters(house: &ServerState, control: &ControlConnection, asked: &Pa
         }
     }
     if let Some(longest) = options.test_secs_max {
-        // A test by volume is bounded by the guard instead.
+        // A test by volume is limited during the transfer instead.
         if asked.time_secs + asked.omit_secs > longest {
             return Err(Error::Denied { code: code::DURATION_ALLOWED });
         }
@@ -147,7 +147,7 @@ fn check_parameters(house: &ServerState, control: &ControlConnection, asked: &Pa
     if let Some(name) = &asked.congestion {
         socket::set_congestion(control.socket(), name).map_err(|_| Error::Denied { code: code::CONGESTION })?;
     }
-    // Both ways at once would read the file and write it anew.
+    // With both directions, the file would be read and overwritten at the same time.
     if options.file.is_some()
         && (asked.protocol == TransportProtocol::Udp || asked.direction == TransferDirection::Both)
     {
@@ -160,14 +160,14 @@ fn check_parameters(house: &ServerState, control: &ControlConnection, asked: &Pa
             return Err(Error::Denied { code: code::TOTAL_RATE });
         }
         if asked.bitrate == 0 {
-            // A client that sends faster is broken off; what this server sends keeps the bound by itself.
+            // A client that sends faster is cut off. The server limits its own sending rate.
             parameters.bitrate = (most / n).max(1);
         }
     }
     Ok(parameters)
 }
 
-/// A part of the server's threads, given back when it is dropped.
+/// A share of the server's threads, returned on drop.
 struct ThreadQuota<'a>(&'a AtomicUsize, usize);
 
 impl<'a> ThreadQuota<'a> {
@@ -185,7 +185,7 @@ impl Drop for ThreadQuota<'_> {
     }
 }
 
-/// Asks for the streams and waits until they are there.
+/// Requests the streams and waits until they are open.
 fn open_streams(
     house: &ServerState,
     control: &mut ControlConnection,
@@ -236,7 +236,7 @@ fn role(parameters: &Parameters, place: usize) -> StreamRole {
     if sends { StreamRole::Sender } else { StreamRole::Receiver }
 }
 
-/// Whether a client that has nothing to say at this point has said nothing.
+/// Returns an error if the client sends anything at a point where it must be silent.
 fn check_connected(control: &mut ControlConnection, awaited: &'static str) -> Result<(), Error> {
     match control.byte_until(Nanos::ZERO)? {
         None if control.stop().state() == fathom_engine::Stop::Abort => Err(Error::Interrupted),

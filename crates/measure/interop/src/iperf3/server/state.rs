@@ -1,4 +1,4 @@
-//! What all sessions of a server share, and what each tells the acceptor.
+//! The state shared by all sessions of a server, and by a session and the acceptor.
 
 use std::{
     collections::HashSet,
@@ -13,7 +13,7 @@ use fathom_engine::StopFlag;
 
 use super::ServerOptions;
 
-/// What a session may be waiting for, as the acceptor sees it.
+/// The connections and datagrams that a session waits for, shared with the acceptor.
 #[derive(Debug, Default)]
 pub(super) struct ExpectedStreams {
     pub(super) connections: AtomicUsize,
@@ -21,16 +21,16 @@ pub(super) struct ExpectedStreams {
 }
 
 impl ExpectedStreams {
-    /// Takes one of what is wanted.
+    /// Takes one of the expected streams; returns whether there was one.
     pub(super) fn take(wanted: &AtomicUsize) -> bool {
         wanted.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1)).is_ok()
     }
 }
 
-/// The addresses whose clients open UDP streams now: one at a time for each, because a datagram has no cookie.
+/// The addresses of clients that are opening UDP streams: one client per address at a time, because a datagram has no cookie.
 pub(super) type UdpOpenSlots = Mutex<HashSet<IpAddr>>;
 
-/// What all sessions share.
+/// The state shared by all sessions.
 pub(super) struct ServerState {
     pub(super) options: ServerOptions,
     pub(super) udp_open_slots: UdpOpenSlots,
@@ -40,14 +40,14 @@ pub(super) struct ServerState {
     pub(super) failed: AtomicU64,
 }
 
-/// The turn of an address to open UDP streams, given back when it is dropped.
+/// The right of an address to open UDP streams, returned on drop.
 pub(super) struct UdpOpenSlot<'a> {
     slots: &'a UdpOpenSlots,
     ip: IpAddr,
 }
 
 impl<'a> UdpOpenSlot<'a> {
-    /// Takes it unless another client of this address has it.
+    /// Takes the slot unless another client of this address has it.
     pub(super) fn take(turns: &'a UdpOpenSlots, ip: IpAddr) -> Option<Self> {
         let is_free = turns.lock().unwrap_or_else(PoisonError::into_inner).insert(ip);
         is_free.then_some(Self { slots: turns, ip })

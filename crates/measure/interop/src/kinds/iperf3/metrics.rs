@@ -1,4 +1,4 @@
-//! What a test against an iperf3 server measures, and what of it the server tells.
+//! The metrics of a test against an iperf3 server, and those that the server reports.
 
 use fathom_model::{
     Better, Derivation, Metric, Record, Side, Unit,
@@ -10,15 +10,15 @@ use crate::iperf3::{Iperf3Outcome, Results, StreamRole};
 
 const SOURCE: &str = "docs/methods/iperf3.md";
 
-/// Payload that the client's sockets took or gave, both directions together.
+/// Payload bytes sent and received by the client's sockets, both directions together.
 pub(super) const BYTES: &str = "bytes_moved";
-/// Datagrams sent, and the highest numbers that arrived.
+/// Datagrams sent, and the highest numbers received.
 pub(super) const DATAGRAMS: &str = "datagrams";
 pub(super) const LOST: &str = "lost";
 pub(super) const JITTER_SUM: &str = "jitter_ns_sum";
 const JITTER: &str = fathom_model::names::count::JITTER_NS;
 const KIBIBYTES: &str = "kibibytes_moved";
-/// What left as datagrams towards either side, and what of it did not arrive, as the receivers know it.
+/// Datagrams sent in both directions, and those of them that were lost, as counted by the receivers.
 const ALL_SENT: &str = "datagrams_sent";
 const ALL_LOST: &str = "datagrams_lost";
 const RETRANSMITS: &str = "retransmits";
@@ -80,7 +80,7 @@ pub(super) const UDP: &[Metric] = &[
     SERVER_SHARE,
 ];
 
-/// What this side knows without the server.
+/// Adds the totals that this side knows without the server.
 pub(super) fn add_client_totals(record: &mut Record, outcome: &Iperf3Outcome) {
     let moved = record.totals.get(BYTES).copied().unwrap_or(0);
     record.totals.insert(KIBIBYTES.to_owned(), moved / 1024);
@@ -94,12 +94,12 @@ pub(super) fn add_client_totals(record: &mut Record, outcome: &Iperf3Outcome) {
     }
 }
 
-/// What the server told of its streams, by what each side did with them.
+/// Adds the server's results for its streams, by the role of each side.
 pub(super) fn add_server_totals(record: &mut Record, results: &Results, outcome: &Iperf3Outcome) {
     let mut put = |name: &str, value: u64| record.totals.insert(name.to_owned(), value);
     let streams = || outcome.streams.iter().filter_map(|own| Some((own, results.stream(own.stream.id)?)));
     let span = streams().map(|(_, told)| told.seconds).fold(0.0, f64::max);
-    // Servers before 3.2 tell no time.
+    // Servers before 3.2 do not report a duration.
     let span = if span > 0.0 { span } else { outcome.span.as_secs_f64() };
     let bytes: u64 = streams().map(|(_, told)| told.bytes).sum();
     put(SERVER_BYTES, bytes);

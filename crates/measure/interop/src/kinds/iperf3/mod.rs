@@ -1,7 +1,7 @@
-//! A test against an iperf3 server: one that is there already, or ours at the other end of a lab.
+//! A test against an iperf3 server: an existing one, or ours at the other end of a lab.
 //!
-//! The client's side is conducted as every test of ours; what the server tells at the end goes into the record's totals. The
-//! server knows no warm-up, so its numbers are those of the whole trial.
+//! The client's side runs like all our tests. The server's results are added to the totals of the record. The server knows no
+//! warm-up, so its numbers cover the whole trial.
 
 mod metrics;
 mod settings;
@@ -38,7 +38,7 @@ use crate::iperf3::{
 };
 use fathom_transport::{connection_setup, options, tcp_sampler::TcpInfoSampler};
 
-/// A test over one carrier.
+/// A test over one transport protocol.
 pub(crate) struct Iperf3 {
     name: &'static str,
     carrier: TransportProtocol,
@@ -46,7 +46,7 @@ pub(crate) struct Iperf3 {
     metrics: &'static [Metric],
 }
 
-/// Streams of bytes.
+/// TCP streams.
 pub(crate) const TCP: Iperf3 = Iperf3 {
     name: "iperf3_tcp",
     carrier: TransportProtocol::Tcp,
@@ -61,7 +61,7 @@ pub(crate) const UDP: Iperf3 = Iperf3 {
     metrics: metrics::UDP,
 };
 
-/// What is counted on the client's side, in the order of [`Counter`].
+/// The counters of the client's side, in the order of [`Counter`].
 const COUNTERS: &[&str] = &[metrics::BYTES, metrics::DATAGRAMS, metrics::LOST, count::REORDERED, metrics::JITTER_SUM];
 
 impl TestKind for Iperf3 {
@@ -102,7 +102,7 @@ impl TestKind for Iperf3 {
     }
 
     fn destinations(&self, settings: &Settings) -> Result<Vec<NamedTarget>, Error> {
-        // Nothing connects before the test: a server that serves one test would have served it.
+        // Nothing connects before the test: a server that serves a single test would have used it up.
         let target = settings::destination(settings)?;
         Ok(target.map(|(host, _)| NamedTarget { host, port: None, consent: Consent::Server }).into_iter().collect())
     }
@@ -122,10 +122,10 @@ impl TestKind for Iperf3 {
         }
         let stop = StopFlag::default();
         let mut parameters = settings::parameters(self.carrier, &role.settings)?;
-        // The time is the client's to keep; the server's guard is told the longest that it may be.
+        // The client keeps the time. The server's guard gets the longest possible duration.
         let longest = role.phases.longest().as_secs_f64().ceil();
         parameters.time_secs = u32::try_from(rounded(longest)).unwrap_or(1).clamp(1, 86_400);
-        // Only ours at the other end of a path under test is reached from this host's address there.
+        // Only our server at the other end of a path under test is reached from this host's address there.
         let asked = ClientOptions {
             servers: server_destinations((role, policy), self.name)?,
             parameters,
@@ -138,15 +138,15 @@ impl TestKind for Iperf3 {
     }
 }
 
-/// How long the control connection may take while a test is prepared.
+/// The timeout of the control connection while a test is prepared.
 const CONNECT_MAX: Nanos = Nanos::from_secs(5);
-/// How soon the other end's end is noticed.
+/// How soon the end of the other side is noticed.
 const POLL_INTERVAL: Nanos = Nanos::from_millis(20);
 
-/// How long a server may be busy with the trial before this one, which it has yet to put away.
+/// How long a server may be busy with the previous trial before it is ready again.
 const BUSY_MAX: Nanos = Nanos::from_secs(3);
 
-/// Connects, and once more while the server is busy with what it did for us a moment ago.
+/// Connects, and retries while the server is busy with our previous test.
 fn connect(asked: &ClientOptions, stop: &StopFlag) -> Result<Client, iperf3::Error> {
     let deadline = clock::now() + BUSY_MAX;
     loop {
@@ -159,7 +159,7 @@ fn connect(asked: &ClientOptions, stop: &StopFlag) -> Result<Client, iperf3::Err
     }
 }
 
-/// An iperf3 error as one of a test.
+/// Converts an iperf3 error to an error of a test.
 fn test_error(error: iperf3::Error) -> Error {
     match error {
         iperf3::Error::Connect { .. } | iperf3::Error::Denied { .. } | iperf3::Error::SocketOption { .. } => {
@@ -172,7 +172,7 @@ fn test_error(error: iperf3::Error) -> Error {
     }
 }
 
-/// Where the server is: the one that was named, or ours.
+/// Returns the addresses of the server: the one in the settings, or ours.
 fn server_destinations((role, policy): (&Role, &Policy), kind: &'static str) -> Result<Vec<Destination>, Error> {
     let Some((host, port)) = destination(&role.settings)? else {
         return Ok(vec![policy.permit(connection_setup::responder_address(role, kind)?)?]);
@@ -191,7 +191,7 @@ struct Iperf3ClientTest {
     stop: StopFlag,
 }
 
-/// A stream in the hands of its thread.
+/// A stream in its worker thread.
 struct WorkerStream<'a> {
     worker: &'a WorkerHandle<'a>,
     is_broken: &'a AtomicBool,
@@ -211,7 +211,7 @@ impl StreamContext for WorkerStream<'_> {
     }
 }
 
-/// Looks after the control connection while the workers stream.
+/// Watches the control connection while the workers stream.
 struct ControlWatcher<'a> {
     client: &'a mut Client,
     is_broken: &'a AtomicBool,
@@ -285,14 +285,14 @@ impl Test for Iperf3ClientTest {
     }
 }
 
-/// Keeps what was measured of a test that its server did not bring to an end.
+/// Keeps the measured part of a test that its server did not complete.
 fn record_failure(record: &mut Record, error: &iperf3::Error, stop: &StopFlag) {
     stop.abort();
     record.complete = false;
     *record.errors.entry(format!("iperf3: {error}")).or_default() += 1;
 }
 
-/// What this side counted, as the server is told.
+/// Returns the counts of this side in the form for the server.
 fn client_outcome(streams: &[OpenStream], (record, counts): (&Record, WorkerCounts<'_>)) -> Iperf3Outcome {
     let span = record.timeline.end_ns.last().copied().unwrap_or_default();
     let of = |(place, open): (usize, &OpenStream)| {
@@ -321,7 +321,7 @@ fn client_outcome(streams: &[OpenStream], (record, counts): (&Record, WorkerCoun
     }
 }
 
-/// Our own server, for the other end of a lab; it serves from the preparation on, because its client connects in its own.
+/// Our own server, for the other end of a lab. It serves from the preparation on, because its client connects during its own.
 struct Iperf3ServerTest {
     role: Role,
     address: SocketAddr,
@@ -342,7 +342,7 @@ impl Iperf3ServerTest {
         Ok(Self { role: role.clone(), address, stop, server: Some(server) })
     }
 
-    /// Ends the server, which happens within moments, and says what it served.
+    /// Ends the server, which takes only moments, and returns its totals.
     fn end(&mut self) -> Option<Result<ServerTotals, iperf3::Error>> {
         self.stop.finish();
         let served = self.server.take()?.join();
@@ -352,7 +352,7 @@ impl Iperf3ServerTest {
 
 impl Drop for Iperf3ServerTest {
     fn drop(&mut self) {
-        // Of a server that was not asked for its outcome only the end matters.
+        // The totals are not needed here; only the server must end.
         let _ = self.end();
     }
 }

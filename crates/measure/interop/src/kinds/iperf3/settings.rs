@@ -1,4 +1,4 @@
-//! The options of a test against an iperf3 server, and the parameters that follow.
+//! The options of a test against an iperf3 server, and the resulting parameters.
 
 use fathom_engine::Error;
 use fathom_model::{
@@ -9,21 +9,18 @@ use fathom_model::{
 use crate::iperf3::{PORT as IPERF3, ParameterFlag, Parameters, TransferDirection, TransportProtocol};
 use fathom_transport::options::{self, BUFFER, CONGESTION, DSCP, MSS, NODELAY, PORT};
 
-/// Where the server is.
 pub(super) const HOST: OptionDoc = OptionDoc {
     name: "host",
     value: ValueKind::Destination,
     default: None,
     help: "iperf3 server, HOST or HOST:PORT; default: our own at the other end of a lab",
 };
-/// Streams in each direction.
 pub(super) const STREAMS: OptionDoc = OptionDoc {
     name: "flows",
     value: ValueKind::Count(1, 128),
     default: Some("1"),
     help: "parallel streams in each direction",
 };
-/// Who sends.
 pub(super) const DIRECTION: OptionDoc = OptionDoc {
     name: "direction",
     value: ValueKind::Choice(&["up", "down", "both"]),
@@ -67,10 +64,10 @@ pub(super) const TCP_OPTIONS: &[OptionDoc] =
     &[HOST, STREAMS, DIRECTION, BLOCK, RATE, SENDFILE, DISCARD, NODELAY, CONGESTION, BUFFER, MSS, DSCP, PORT];
 pub(super) const UDP_OPTIONS: &[OptionDoc] = &[HOST, STREAMS, DIRECTION, SIZE, RATE, COUNTERS, BUFFER, DSCP, PORT];
 
-/// The host and the port of the server that settings name, in one text or by the option `port`.
+/// Returns the host and port of the server in the settings, from one text or with the option `port`.
 ///
 /// # Errors
-/// A text that is no host with a port, or two ports that differ.
+/// If the text is not a host with an optional port, or if there are two different ports.
 pub fn destination(settings: &Settings) -> Result<Option<(String, u16)>, Error> {
     let Some(text) = settings.text(HOST.name) else { return Ok(None) };
     let wrong = || options::invalid_value(HOST.name, "HOST, HOST:PORT or [ADDRESS]:PORT", &text);
@@ -99,7 +96,7 @@ fn narrow<T: TryFrom<u64>>(settings: &Settings, option: &OptionDoc) -> Option<T>
     settings.count(option.name).and_then(|count| T::try_from(count).ok())
 }
 
-/// What the server is asked for; the time is the caller's.
+/// Returns the parameters for the server; the caller sets the time.
 pub(super) fn parameters(carrier: TransportProtocol, settings: &Settings) -> Result<Parameters, Error> {
     let (block, least, most) = match carrier {
         TransportProtocol::Tcp => (BLOCK, 1, 1 << 20),

@@ -1,7 +1,7 @@
-//! Live frames: a program in the kernel makes them, paces them and hands them to the device, in one long system call.
+//! Live frames: an eBPF program in the kernel builds frames, paces them and hands them to the device, in one long system call.
 //!
-//! `BPF_PROG_TEST_RUN` with live frames (Linux 5.18) runs the program once for each frame it might send; where none is due, it drops
-//! the frame and looks again. So there is no system call per frame or batch, and the clock is read where the frame is made.
+//! `BPF_PROG_TEST_RUN` with live frames (Linux 5.18) runs the program once per potential frame. If no frame is due, the program
+//! drops the page and runs again. There is no system call per frame or batch, and the clock is read where the frame is built.
 
 mod monitor;
 mod program;
@@ -24,7 +24,7 @@ use super::{Backend, Generator, OutputDevice, WorkerLoad, require_bypass, unsupp
 use monitor::{WorkerMonitor, count_progress};
 use program::ProgramMaps;
 
-/// Frames that a program of ours makes.
+/// Frames built by an XDP program.
 #[derive(Debug)]
 pub(super) struct LiveFrames;
 
@@ -32,25 +32,26 @@ pub(super) struct LiveFrames;
 struct LiveGenerator {
     program: Program,
     maps: ProgramMaps,
-    /// What each page holds before the program writes to it.
+    /// The content of each page before the program writes to it.
     frame: Vec<u8>,
     batch: u32,
-    /// The device, by a socket in its namespace.
+    /// A netlink socket in the device's namespace.
     netlink: Netlink,
     name: String,
-    /// Where the warden may run, which is not bound to the worker's core.
+    /// Cores for the monitor thread, which is not bound to the worker's core.
     cores: Vec<usize>,
-    /// From the first frame to the last, once they have left.
+    /// From the first frame to the last, known once they have left.
     span: Option<(Nanos, Nanos)>,
 }
 
-/// Runs of the program after which the kernel hands frames to the device: its own default, a quarter of a veth's ring.
+/// Program runs between two hand-overs to the device: the kernel's own default, and a quarter of a veth's ring.
 const BATCH: u32 = 64;
-/// The same where frames are far apart, so that one waits for at most a few microseconds for the rest of its batch.
+/// The batch at low rates, so that a frame waits at most a few microseconds for the rest of its batch.
 const BATCH_SPARSE: u32 = 16;
-/// From here on it would cost more than it gains: 64 runs take some 10 µs, in which as many frames become due.
+/// The gap from which the small batch is used. At higher rates a small batch costs more than it gains: 64 runs take about 10 µs,
+/// and as many frames become due in that time.
 const SPARSE: Nanos = Nanos(1_000);
-/// What the kernel leaves of a page: its own headers in front, and room behind for the end of a buffer of the stack.
+/// The part of a page that is free for a frame: the kernel needs headroom, and tailroom for the end of a socket buffer.
 const LONGEST: usize = 3_300;
 
 impl Backend for LiveFrames {
@@ -86,11 +87,11 @@ impl Backend for LiveFrames {
     }
 }
 
-/// Frames that are redirected to a device that does not take them vanish without an error, so the kernel is asked before.
+/// Frames redirected to a device that does not accept them vanish without an error, so this asks the kernel first.
 fn require_redirects(port: &OutputDevice) -> Result<(), Error> {
     let what = || format!("ask what {} can do for XDP", port.name);
     let features = xdp_features(port.ifindex).map_err(|cause| Error::System { what: what(), cause })?;
-    // Before Linux 6.3 nothing is told; what vanishes then is noticed at the end.
+    // Before Linux 6.3 the kernel does not report this. Vanished frames are then noticed at the end.
     if features.is_some_and(|features| !features.takes_redirected()) {
         let name = &port.name;
         return Err(Error::Unsupported {
@@ -104,7 +105,7 @@ fn require_redirects(port: &OutputDevice) -> Result<(), Error> {
     Ok(())
 }
 
-/// Has the kernel make a few frames that end where they began.
+/// Has the kernel run one live frame, which the program drops.
 fn require_live_frames() -> fathom_sys::Result<()> {
     let mut a = bpf::Assembler::new();
     a.give(XdpAction::Drop);
@@ -127,7 +128,7 @@ impl Generator for LiveGenerator {
             let watch = threads::start_within(scope, || {
                 let watched = warden.watch(worker);
                 is_done.store(true, Ordering::Release);
-                // A signal that comes between two system calls ends none, so it is sent until the worker has noticed.
+                // A signal between two system calls interrupts neither, so this repeats it until the worker has noticed.
                 while !has_returned.load(Ordering::Acquire) {
                     thread.interrupt();
                     clock::sleep_until(clock::now() + INTERRUPT_INTERVAL);
@@ -148,5 +149,5 @@ impl Generator for LiveGenerator {
     }
 }
 
-/// How long to wait before a worker is interrupted again.
+/// The time between two signals to a worker.
 const INTERRUPT_INTERVAL: Nanos = Nanos::from_millis(1);

@@ -1,4 +1,4 @@
-//! What watches over a worker that is in the kernel for the whole trial: tells what it has done, and when to end.
+//! The monitor of a worker that is in the kernel for the whole trial: reports its progress and ends it.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use fathom_sys::{Error, Result, clock, netlink::Netlink, process::affinity};
 use super::super::counter;
 use super::program::{ProgramMaps, ProgramState};
 
-/// The other thread of a worker.
+/// The second thread of a worker.
 #[derive(Debug)]
 pub(super) struct WorkerMonitor<'a> {
     pub(super) maps: &'a ProgramMaps,
@@ -18,20 +18,20 @@ pub(super) struct WorkerMonitor<'a> {
     pub(super) cores: &'a [usize],
 }
 
-/// Often enough that an interval of 100 ms is exact to 2 %.
+/// Short enough that an interval of 100 ms is exact to 2 %.
 const POLL_INTERVAL: Nanos = Nanos::from_millis(2);
-/// How often the device is looked at: frames for one that is down vanish without a word.
+/// The time between two checks of the link: frames for a device that is down vanish without an error.
 const LINK_POLL_INTERVAL: Nanos = Nanos::from_millis(20);
-/// The end is set this far ahead, so that the program learns of it before it has come.
+/// The lead time for the end, so that the program sees it before it passes.
 const AHEAD: Nanos = Nanos::from_millis(1);
-/// How long the program may take to come to its end once it is told, twice what the schedule allows it; a worker whose core is taken
-/// from it takes longer.
+/// How long the program may take to finish after it was told to end: twice the time that the schedule allows. A worker that loses
+/// its core takes longer.
 const STOP_TIMEOUT: Nanos = Nanos::from_secs(2);
 
 impl WorkerMonitor<'_> {
-    /// Tells what the program does until it has come to its end.
+    /// Reports the progress of the program until it has finished.
     pub(super) fn watch(&mut self, worker: &WorkerHandle<'_>) -> Result<()> {
-        // The worker is bound to its core, and this thread with it; there it would take time from the program.
+        // The worker is bound to its core, and this thread inherited that. On the same core it would take time from the program.
         affinity::allow_cores(self.cores)?;
         let mut link_at = clock::now();
         let mut deadline = None;
@@ -63,7 +63,7 @@ impl WorkerMonitor<'_> {
     }
 }
 
-/// Shows what a program has done as the counts of its worker.
+/// Reports the progress of a program as the counters of its worker.
 pub(super) fn count_progress(worker: &WorkerHandle<'_>, state: &ProgramState) {
     worker.raise(counter::SENT, state.n_sent);
     if state.is_paced {

@@ -1,6 +1,7 @@
-//! The program that makes live frames: when the next one is due, which it is, and each byte of it.
+//! The program that builds live frames: it decides when the next frame is due and which one it is, and writes every byte.
 //!
-//! It does what [`DepartureSchedule`] and [`crate::craft::FrameTemplate::write`] do in user space, in the same whole numbers.
+//! It does the same as [`DepartureSchedule`] and [`crate::craft::FrameTemplate::write`] in user space, with the same integer
+//! arithmetic.
 
 use fathom_model::units::Nanos;
 use fathom_sys::{
@@ -19,40 +20,40 @@ use super::super::{
 use crate::craft::{ChangePer, ChecksumCover, FieldChange, FieldValues, FrameSet, FrameTemplate, ZeroChecksum};
 use fathom_wire::Mark;
 
-/// What a program shares with user space.
+/// The maps that a program shares with user space.
 #[derive(Debug)]
 pub(super) struct ProgramMaps {
-    /// What the program has done; user space only reads it.
+    /// The progress of the program; user space only reads it.
     state: Array<STATE_WORDS>,
-    /// When to end; the program only reads it.
+    /// The end time; the program only reads it.
     stop_time: Array<1>,
     device: DeviceMap,
-    /// The numbers of shapes in the order they are sent in, where there is more than one.
+    /// Template indices in sending order, if there is more than one template.
     order: Option<Array<1>>,
     gaps: Option<Array<N_GAPS>>,
     is_paced: bool,
     clock: Clock,
 }
 
-/// Where a program reads the time.
+/// The clock of a program.
 #[derive(Debug)]
 enum Clock {
     /// `CLOCK_MONOTONIC`.
     Monotonic,
-    /// What a test says that it is.
+    /// A clock that a test sets.
     #[cfg(test)]
     Virtual(Array<1>),
 }
 
-/// What a program has done so far.
+/// The progress of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ProgramState {
     pub(super) is_paced: bool,
     /// When the first frame could leave.
     pub(super) began: Option<Nanos>,
-    /// When the last one of a schedule left.
+    /// When the last frame of a schedule left.
     pub(super) last: Option<Nanos>,
-    /// When it was noticed that nothing was to leave any more, which may be late on a busy machine.
+    /// When the program noticed that it was finished. This may be late on a busy machine.
     pub(super) done: Option<Nanos>,
     pub(super) n_sent: u64,
     pub(super) n_unsent: u64,
@@ -60,7 +61,7 @@ pub(super) struct ProgramState {
 }
 
 const STATE_WORDS: usize = 12;
-// Places in the state.
+// Byte offsets in the state.
 const SENT: i16 = 0;
 const READY: i16 = 8;
 const DUE: i16 = 16;
@@ -70,36 +71,36 @@ const START: i16 = 32;
 const DONE: i16 = 40;
 const FLOW: i16 = 48;
 const SEQUENCE: i16 = 56;
-// What each frame needs ends here, with the first cache line.
+// The fields used by every frame end here, with the first cache line.
 const UNSENT: i16 = 64;
-/// The place of the next departure in its burst, where those have more than one.
+/// The position of the next departure in its burst, if bursts have more than one frame.
 const PLACE: i16 = 72;
-/// The number of its burst, where its gap follows from that.
+/// The number of the burst, if its gap is random.
 const BURST: i16 = 80;
 
 /// When the last frame of a schedule left.
 const LAST: i16 = 88;
 
-// Places on the stack.
+// Stack offsets.
 const KEY: i16 = -4;
 const THIS_FLOW: i16 = -16;
 const THIS_SEQUENCE: i16 = -24;
 const NUMBER: i16 = -32;
-/// What the mark says of a step of the rate.
+/// The rate step bit of the mark.
 const PHASE: i16 = -40;
-/// What registers hold while gaps are drawn.
+/// Saved registers while gaps are drawn.
 const NOW: i16 = -48;
 const HORIZON: i16 = -56;
-/// The sum of the n-th checksum is eight bytes further down for each.
+/// The first checksum sum; each further sum is eight bytes lower.
 const SUMS: i16 = -64;
 
-/// The most bursts that one run of the program gives up, where they are not at equal distances.
+/// The most bursts that one run of the program gives up if gaps are random.
 const GIVEN_UP_MAX: usize = 16;
-/// The most shapes that are told apart by comparing one after the other.
+/// The most templates: the program compares template indices one after the other.
 const SHAPES_MAX: usize = 32;
-/// The most instructions: half of what jumps can span.
+/// The most instructions: half of the range of a jump.
 const CODE_MAX: usize = 16_384;
-/// What a device under test may have written to a page is written anew at least up to here.
+/// At least this many bytes of each page are rewritten, because a device under test may have changed them.
 const REWRITTEN: usize = 64;
 
 impl ProgramMaps {
@@ -121,7 +122,7 @@ impl ProgramMaps {
         Ok(maps)
     }
 
-    /// What the program has done so far.
+    /// Reads the progress of the program.
     pub(super) fn state(&self) -> Result<ProgramState> {
         let row = self.state.get(0)?;
         let time = |place| Some(Nanos(row[word(place)])).filter(|at| *at > Nanos::ZERO);
@@ -136,7 +137,7 @@ impl ProgramMaps {
         })
     }
 
-    /// Lets the program end with the last frame that is due by then.
+    /// Sets the end. The program finishes with the last frame that is due by then.
     pub(super) fn stop_at(&self, end: Nanos) -> Result<()> {
         self.stop_time.set(0, &[end.0])
     }
@@ -168,13 +169,13 @@ fn gaps_of(random: &RandomGaps) -> Result<Array<N_GAPS>> {
     Ok(gaps)
 }
 
-/// The bytes that pages hold before the program writes to them: the longest shape, from which the others are cut.
+/// Returns the initial content of pages: the longest template, which is cut down to the others.
 pub(super) fn page(blueprint: &FrameSet) -> Vec<u8> {
     let longest = blueprint.templates.iter().max_by_key(|shape| shape.bytes.len());
     longest.map(|shape| shape.bytes.clone()).unwrap_or_default()
 }
 
-/// How many bytes of a shape the program has to write: headers, and all that differs from the page.
+/// Returns how many bytes of a template the program must write: the headers, and everything that differs from the page.
 fn rewritten(shape: &FrameTemplate, page: &[u8]) -> usize {
     let length = shape.bytes.len();
     let mark = shape.mark_at.map_or(0, |at| at + Mark::LENGTH);
@@ -184,16 +185,16 @@ fn rewritten(shape: &FrameTemplate, page: &[u8]) -> usize {
     edits.chain(checksums).chain([mark, differs, REWRITTEN]).max().unwrap_or(length).min(length)
 }
 
-/// Where the parts of the program go on to.
+/// Exits of the program.
 #[derive(Clone, Copy)]
 struct ExitLabels {
-    /// Nothing is due: the frame is dropped, and the program is run again.
+    /// No frame is due: drops the page, and the program runs again.
     wait: Label,
-    /// Nothing will ever be due again.
+    /// No frame will ever be due again.
     done: Label,
 }
 
-/// Assembles the program for a load, or says why it would not be a good one.
+/// Assembles the program for a load, or returns why live frames are a poor choice for it.
 pub(super) fn code(load: &WorkerLoad, maps: &ProgramMaps) -> std::result::Result<Vec<Instruction>, String> {
     let n_shapes = load.frames.templates.len();
     if n_shapes > SHAPES_MAX {
@@ -216,7 +217,7 @@ pub(super) fn code(load: &WorkerLoad, maps: &ProgramMaps) -> std::result::Result
     Ok(code)
 }
 
-/// Goes on only when a frame is due; `R7` is the state then, `R8` the time, `R9` the context.
+/// Continues only when a frame is due. Afterwards `R7` is the state, `R8` the time and `R9` the context.
 fn begin(a: &mut Assembler, (load, maps): (&WorkerLoad, &ProgramMaps), exits: ExitLabels) {
     a.mov(R9, R1).load_row(R7, &maps.state);
     a.load(R1, R7.double(DONE)).jump_if(R1.differs(0), exits.wait);
@@ -243,16 +244,16 @@ fn begin(a: &mut Assembler, (load, maps): (&WorkerLoad, &ProgramMaps), exits: Ex
     a.load(R1, R7.double(SENT)).add(R1, 1).store(R7.double(SENT), R1);
 }
 
-/// Goes on when the next departure may leave, and counts it; `R6` is the end or zero.
+/// Continues only when the next departure may leave, and advances the schedule. `R6` is the end time or zero.
 fn pace_frames(a: &mut Assembler, (departures, maps): (&DepartureSchedule, &ProgramMaps), exits: ExitLabels) {
     let rhythm = &departures.params;
     let [started, running, is_due, not_later] = std::array::from_fn(|_| a.label());
     a.load(R1, R7.double(START)).jump_if(R1.differs(0), started);
-    // The schedule begins when the first frame could leave.
+    // The schedule starts when the first frame could leave.
     a.store(R7.double(START), R8).mov(R1, R8).bind(started);
     // The kernel's clock for programs may go back by a few nanoseconds when it is adjusted.
     a.jump_if(R8.below(R1), exits.wait);
-    // `R2` is the time, `R5` the horizon, by which a frame must be due, and `R0` how late one may be.
+    // `R2` is the time. `R5` is the horizon by which a frame must be due. `R0` is the largest lateness.
     a.mov(R2, R8).sub(R2, R1).mov(R5, R2).load_constant(R0, rhythm.late_max);
     a.jump_if(R6.equals(0), running).jump_if(R6.at_least(R8), running);
     a.mov(R5, R6).jump_if(R5.below(R1), exits.done).sub(R5, R1);
@@ -275,13 +276,14 @@ fn pace_frames(a: &mut Assembler, (departures, maps): (&DepartureSchedule, &Prog
     leave(a, (rhythm, maps));
 }
 
-/// [`DepartureSchedule::drop_late`], and goes on with the next one.
+/// [`DepartureSchedule::drop_late`]; moves on to the next departure.
 ///
-/// `R2` is the time in ticks, `R3` when the next one is due, `R5` the horizon, `R0` how late one may be; `R1` and `R4` are lost.
+/// `R2` is the time in ticks, `R3` when the next frame is due, `R5` the horizon, `R0` the largest lateness. Clobbers `R1` and
+/// `R4`.
 fn give_up_late(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramMaps), exits: ExitLabels) {
     let [in_time, is_part] = std::array::from_fn(|_| a.label());
     a.mov(R4, R3).add(R4, R0).jump_if(R4.at_least(R2), in_time);
-    // What is due before `R4` is too late; what is due behind the end is no part of the trial.
+    // Frames due before `R4` are too late. Frames due after the end are not part of the trial.
     a.mov(R4, R2).sub(R4, R0).mov(R1, R5).add(R1, 1).compute(Operation::ShiftLeft, R1, i32::from(TICK_BITS));
     a.jump_if(R1.at_least(R4), is_part).mov(R4, R1).bind(is_part).jump_if(R3.at_least(R4), in_time);
     match rhythm.rate_change {
@@ -293,7 +295,7 @@ fn give_up_late(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramMa
         Some(turn) => {
             let [after, fewer] = std::array::from_fn(|_| a.label());
             a.load_constant(R1, turn.at).jump_if(R3.at_least(R1), after);
-            // Those before the step first; what is late beyond them is of the other rate.
+            // The frames before the step first; late frames beyond it belong to the new rate.
             a.jump_if(R4.above(R1), fewer).mov(R1, R4).bind(fewer);
             give_up_equal(a, (rhythm.gap, rhythm.burst));
             a.jump_if(R3.at_least(R4), in_time).bind(after).mov(R1, R4);
@@ -303,14 +305,15 @@ fn give_up_late(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramMa
     a.bind(in_time);
 }
 
-/// Gives up (`R1` − `R3`) ÷ gap bursts, rounded up, of which the first is due at `R3`, and goes on to the next; `R0` and `R1` are lost.
+/// Gives up (`R1` − `R3`) ÷ gap bursts, rounded up, and moves on to the next. The first is due at `R3`. Clobbers `R0` and `R1`.
 fn give_up_equal(a: &mut Assembler, (gap, burst): (u64, u64)) {
     a.load_constant(R0, gap).sub(R1, R3).add(R1, R0).sub(R1, 1).compute(Operation::Div, R1, R0);
     a.compute(Operation::Mul, R0, R1).add(R3, R0).store(R7.double(DUE), R3);
     count_given_up(a, burst);
 }
 
-/// Adds the frames of `R1` bursts to those that were given up, but for what of the first has left; `R0` and `R1` are lost.
+/// Adds the frames of `R1` bursts to the count of unsent frames, except the frames of the first burst that have left. Clobbers
+/// `R0` and `R1`.
 fn count_given_up(a: &mut Assembler, burst: u64) {
     if burst > 1 {
         a.compute(Operation::Mul, R1, immediate(burst))
@@ -321,7 +324,7 @@ fn count_given_up(a: &mut Assembler, burst: u64) {
     a.load(R0, R7.double(UNSENT)).add(R0, R1).store(R7.double(UNSENT), R0);
 }
 
-/// Gives up the bursts before `R4` whose gaps are drawn, but not too many in one run; `R0` and `R1` are lost.
+/// Gives up the bursts before `R4` if gaps are random, up to a limit per run. Clobbers `R0` and `R1`.
 fn give_up_drawn(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramMaps), exits: ExitLabels) {
     let all = a.label();
     a.store(R10.double(NOW), R2).store(R10.double(HORIZON), R5);
@@ -334,7 +337,8 @@ fn give_up_drawn(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramM
     a.jump(exits.wait).bind(all).load(R2, R10.double(NOW)).load(R5, R10.double(HORIZON));
 }
 
-/// [`DepartureSchedule::advance`]: `R2` is the time in ticks, `R3` when the frame is due, `R4` when it was ready; all registers up to `R5` are lost.
+/// [`DepartureSchedule::advance`]. `R2` is the time in ticks, `R3` when the frame is due, `R4` its `ready` time. Clobbers all
+/// registers up to `R5`.
 fn leave(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramMaps)) {
     let [has_begun, is_last, done] = std::array::from_fn(|_| a.label());
     if rhythm.burst > 1 {
@@ -355,7 +359,7 @@ fn leave(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramMaps)) {
     a.add(R4, R1).bind(done).store(R7.double(READY), R4);
 }
 
-/// Leaves in `R1` the gap between the burst that is due at `R3` and the one after it; `R2` and `R5` are lost.
+/// Loads `R1` with the gap between the burst due at `R3` and the one after it. Clobbers `R2` and `R5`.
 fn choose_gap(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramMaps)) {
     if let (Some(random), Some(gaps)) = (&rhythm.random, &maps.gaps) {
         a.load(R1, R7.double(BURST)).add(R1, 1).store(R7.double(BURST), R1);
@@ -375,7 +379,7 @@ fn immediate(burst: u64) -> i32 {
     i32::try_from(burst).expect("an option bounds it")
 }
 
-/// [`fathom_statistics::splitmix`] of the number in `R1`; `R2` is lost.
+/// [`fathom_statistics::splitmix`] of the number in `R1`. Clobbers `R2`.
 fn mix(a: &mut Assembler, seed: u64) {
     a.load_constant(R2, 0x9e37_79b9_7f4a_7c15).compute(Operation::Mul, R1, R2);
     a.load_constant(R2, seed).add(R1, R2);
@@ -387,7 +391,7 @@ fn mix(a: &mut Assembler, seed: u64) {
     a.mov(R2, R1).compute(Operation::ShiftRight, R2, 31).compute(Operation::Xor, R1, R2);
 }
 
-/// Puts the turn on the stack, and the next one into the state.
+/// Stores flow, sequence number and frame number on the stack, and advances flow and sequence number in the state.
 fn choose_turn(a: &mut Assembler, load: &WorkerLoad) {
     let ((first, step), n_flows) = (load.flows(), load.frames.n_flows);
     let next = a.label();
@@ -400,7 +404,7 @@ fn choose_turn(a: &mut Assembler, load: &WorkerLoad) {
     a.store(R7.double(FLOW), R1).store(R7.double(SEQUENCE), R2);
 }
 
-/// Writes the frame of the turn, and hands it to the device.
+/// Writes the frame that was chosen, and hands it to the device.
 fn write_frame(a: &mut Assembler, (load, maps): (&WorkerLoad, &ProgramMaps), exits: ExitLabels) {
     let (blueprint, page, send) = (&load.frames, page(&load.frames), a.label());
     let labels: Vec<Label> = blueprint.templates.iter().map(|_| a.label()).collect();
@@ -423,7 +427,7 @@ fn write_frame(a: &mut Assembler, (load, maps): (&WorkerLoad, &ProgramMaps), exi
     a.bind(send).load_map(R1, &maps.device).mov(R2, 0).mov(R3, 0).call(Helper::RedirectMap).exit();
 }
 
-/// Cuts the page to the length of the shape and writes what does not change; `R6` is the frame then.
+/// Cuts the page to the length of the template and writes the constant bytes. Afterwards `R6` is the frame.
 fn fit(a: &mut Assembler, (shape, page): (&FrameTemplate, &[u8]), exits: ExitLabels) {
     let length = |bytes: usize| i32::try_from(bytes).expect("a frame fits into a page");
     let (cut, written) = (page.len() - shape.bytes.len(), rewritten(shape, page));
@@ -441,7 +445,7 @@ fn fit(a: &mut Assembler, (shape, page): (&FrameTemplate, &[u8]), exits: ExitLab
     }
 }
 
-/// [`FrameTemplate::write`], for the turn on the stack and the time in `R8`, to the frame at `R6`.
+/// [`FrameTemplate::write`] to the frame at `R6`, with the numbers on the stack and the time in `R8`.
 fn write_shape(a: &mut Assembler, load: &WorkerLoad, shape: &FrameTemplate) {
     for (n, checksum) in shape.checksums.iter().enumerate() {
         a.store(R10.double(sum(n)), i32::from(checksum.base.value()));
@@ -473,23 +477,23 @@ fn sum(n: usize) -> i16 {
     SUMS - 8 * place(n)
 }
 
-/// Adds the value in `R2`, of at most 48 bits, to the sums that cover it; `R4` is lost.
+/// Adds the value in `R2`, of at most 48 bits, to the sums that cover it. Clobbers `R4`.
 fn add_to_sums(a: &mut Assembler, cover: ChecksumCover, n_sums: usize) {
     for n in (0..n_sums).filter(|n| cover.contains(*n)) {
         a.load(R4, R10.double(sum(n))).add(R4, R2).store(R10.double(sum(n)), R4);
     }
 }
 
-/// Turns the sum in `R1` into 16 bits; `R2` is lost.
+/// Folds the sum in `R1` into 16 bits. Clobbers `R2`.
 fn fold(a: &mut Assembler) {
     a.mov(R2, R1).compute(Operation::ShiftRight, R2, 32).keep_word(R1).add(R1, R2);
-    // 33, 18 and 17 bits are left at the most, and then no carry.
+    // At most 33, 18 and 17 bits remain after the steps, and no carry after the last.
     for _ in 0..3 {
         a.mov(R2, R1).compute(Operation::ShiftRight, R2, 16).compute(Operation::And, R1, 0xffff).add(R1, R2);
     }
 }
 
-/// Writes the mark and leaves what it adds to a sum in `R2`; all registers up to `R5` are lost.
+/// Writes the mark, and loads `R2` with its contribution to a checksum. Clobbers all registers up to `R5`.
 fn write_mark(a: &mut Assembler, load: &WorkerLoad, at: i16) {
     let at = |field: usize| at + place(field);
     let tag = i32::from_ne_bytes(load.tag.to_be_bytes());
@@ -524,7 +528,7 @@ fn write_edit(a: &mut Assembler, edit: &FieldChange, n_sums: usize) {
     change(a, edit.values);
     a.compute(Operation::ShiftLeft, R1, i32::from(edit.shift));
     a.load_constant(R2, edit.fixed).compute(Operation::Or, R1, R2).mov(R3, R1);
-    // `R3` keeps the value; `R1` becomes its part of a sum.
+    // `R3` keeps the value; `R1` becomes its contribution to a checksum.
     fold(a);
     if (edit.at + edit.width) % 2 == 1 {
         a.swap_network_order(R1, 16);
@@ -536,7 +540,7 @@ fn write_edit(a: &mut Assembler, edit: &FieldChange, n_sums: usize) {
     store_low_bytes(a, (edit.at, edit.width));
 }
 
-/// Turns the number in `R1` into the value of a field; `R2` is lost.
+/// Turns the number in `R1` into the value of a field. Clobbers `R2`.
 fn change(a: &mut Assembler, change: FieldValues) {
     match change {
         FieldValues::Step { first, by, n } => {
@@ -551,7 +555,7 @@ fn change(a: &mut Assembler, change: FieldValues) {
     }
 }
 
-/// Writes that many bytes of `R3` to the frame, the least significant first; `R3` is lost.
+/// Writes `width` bytes of `R3` to the frame, the least significant first. Clobbers `R3`.
 fn store_low_bytes(a: &mut Assembler, (at, width): (usize, usize)) {
     let mut done = 0;
     for part in [8, 4, 2, 1] {
@@ -600,7 +604,7 @@ mod tests {
     };
     use fathom_wire::{ChecksumSum, MarkOffsets};
 
-    /// Any device does, since nothing leaves in these tests.
+    /// Any device works, because these tests send nothing.
     fn port() -> OutputDevice {
         let permit = Policy::anything().permit_frames([]).unwrap();
         OutputDevice { ifindex: 1, name: "lo".to_owned(), queueing: Queueing::Bypass, permit }
@@ -610,7 +614,7 @@ mod tests {
         FieldChange { at, width, fixed: 0, shift: 0, values: change, per: ChangePer::Frame, cover: ChecksumCover(0b11) }
     }
 
-    /// A shape in which every kind of change stands, at odd and even places, some below one checksum and some below two.
+    /// A template with every kind of change, at odd and even offsets, some covered by one checksum and some by two.
     fn shape(length: usize) -> FrameTemplate {
         let n = |n: u64| NonZeroU64::new(n).unwrap();
         let edits = vec![
@@ -654,7 +658,7 @@ mod tests {
         }
     }
 
-    /// The frames that the program makes of pages full of something else.
+    /// Returns the frames that the program builds from pages with other content.
     fn made(load: &WorkerLoad, n: usize) -> Option<Vec<Vec<u8>>> {
         let maps = or_skip(ProgramMaps::create(&port(), load))?;
         let program = Program::load(ProgramType::Xdp, "fathom_test", &code(load, &maps).unwrap()).unwrap();
@@ -703,7 +707,7 @@ mod tests {
         assert_eq!(stamp(&frames[0]), 0);
     }
 
-    /// Runs the program until it is done; what it counted.
+    /// Runs the program to the end; returns its progress.
     fn paced(pattern: &DeparturePattern, lasting: Nanos) -> Option<(ProgramState, DepartureSchedule, Nanos)> {
         let blueprint = FrameSet { templates: vec![shape(60)], order: vec![0], n_flows: 1 };
         let share = WorkShare { idx: 0, of: 1 };
@@ -741,14 +745,14 @@ mod tests {
         }
     }
 
-    /// A program whose clock stands still while it runs.
+    /// A program whose clock does not advance while it runs.
     struct VirtualProgram {
         program: Program,
         maps: ProgramMaps,
         page: Vec<u8>,
     }
 
-    /// When its clock begins: a program takes zero for a schedule that has not begun.
+    /// The start of its clock. A program takes zero for a schedule that has not started.
     const BEGIN: Nanos = Nanos::from_secs(1);
 
     impl VirtualProgram {
@@ -762,7 +766,7 @@ mod tests {
             Some(Self { program, maps, page: page(&load.frames) })
         }
 
-        /// Runs at one time until nothing more leaves or is given up; what it holds then.
+        /// Runs the program at one time until it sends and gives up nothing more; returns its state.
         fn look(&self, now: Nanos) -> [u64; STATE_WORDS] {
             let Clock::Virtual(time) = &self.maps.clock else { panic!("{:?} goes on", self.maps.clock) };
             time.set(0, &[(BEGIN + now).0]).unwrap();
@@ -778,7 +782,7 @@ mod tests {
         }
     }
 
-    /// Lets a program and a sender in user space look at the same times; nothing without the privilege.
+    /// Polls a program and a sender in user space at the same times and compares them; `None` without the privilege.
     fn require_agreement(pattern: &DeparturePattern, (looks, end): (&[Nanos], Nanos)) -> Option<VirtualSender> {
         let departures = DepartureSchedule::new(pattern, ALONE).unwrap();
         let program = VirtualProgram::of(&departures, end)?;
@@ -865,7 +869,7 @@ mod tests {
     fn frames_say_that_the_rate_has_changed_and_are_otherwise_the_same() {
         let blueprint = FrameSet { templates: vec![shape(60)], order: vec![0], n_flows: 3 };
         let share = WorkShare { idx: 0, of: 1 };
-        // The second and all after it are due behind the step, wherever this machine pauses.
+        // All frames from the second on are due after the step, wherever this machine pauses.
         let step = RateStep { at: Nanos(1), rate: PerSec::new(1e9).unwrap() };
         let pattern = DeparturePattern {
             rate: PerSec::new(1e9).unwrap(),

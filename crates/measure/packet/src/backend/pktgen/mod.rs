@@ -1,6 +1,6 @@
-//! Frames made by the kernel's pktgen: UDP with a header of its own, from one thread of the kernel for each worker.
+//! Frames built by the kernel's pktgen: UDP with pktgen's own header, from one kernel thread per worker.
 //!
-//! All its threads start and stop together, so the first worker holds them all, and the others only watch theirs.
+//! All its threads start and stop together. The first worker controls them all, and the others only poll theirs.
 
 mod packets;
 
@@ -17,28 +17,28 @@ use packets::PktgenPackets;
 #[derive(Debug)]
 pub(super) struct Pktgen;
 
-/// One worker's device of pktgen.
+/// The pktgen device of one worker.
 #[derive(Debug)]
 struct PktgenGenerator {
     root: PktgenDir,
     name: String,
     target: SendTarget,
-    /// All devices, in the hands of the first worker.
+    /// The session that controls all devices; only the first worker has it.
     session: Option<pktgen::PktgenSession>,
     remark: String,
 }
 
-/// What a device was asked to send, for the account of what it did not.
+/// The request to a device, used to count the packets that were not sent.
 #[derive(Debug, Clone, Copy)]
 struct SendTarget {
-    /// From one packet to the next; none flat out.
+    /// The gap between packets; `None` for flat out.
     delay: Option<Nanos>,
     count: Option<u64>,
 }
 
-/// How often a device that somebody else starts is looked at: an interval of 100 ms is then exact to 2 %.
+/// The time between two polls of a device that another worker starts: an interval of 100 ms is then exact to 2 %.
 const POLL_INTERVAL: Nanos = Nanos::from_millis(2);
-/// How long a device may take to end after the trial; the first worker gives up at the same time.
+/// How long a device may take to finish after the trial. The first worker gives up at the same time.
 const ENDS_WITHIN: Nanos = Nanos::from_secs(6);
 
 const UNCOUNTED: &str =
@@ -94,7 +94,7 @@ fn refusal(port: &OutputDevice, error: pktgen::Error) -> Error {
     }
 }
 
-/// The distance between packets, which pktgen keeps in whole nanoseconds, and without chance.
+/// The gap between packets. pktgen supports constant gaps in whole nanoseconds only.
 fn delay(load: &WorkerLoad) -> Result<Option<Nanos>, Error> {
     let Some(departures) = &load.departures else { return Ok(None) };
     let rhythm = &departures.params;
@@ -113,7 +113,7 @@ fn delay(load: &WorkerLoad) -> Result<Option<Nanos>, Error> {
     Ok(Some(delay))
 }
 
-/// What the thread of one worker is told beside what its packets are.
+/// The settings of one worker's thread, apart from those of its packets.
 fn schedule_settings(port: &OutputDevice, load: &WorkerLoad, course: SendTarget) -> Vec<PktgenSetting> {
     let mut settings = vec![
         PktgenSetting::new("count", course.count.unwrap_or(0)),
@@ -132,7 +132,7 @@ fn schedule_settings(port: &OutputDevice, load: &WorkerLoad, course: SendTarget)
 }
 
 impl SendTarget {
-    /// How many packets were due when pktgen last looked at its clock.
+    /// The number of packets that were due when pktgen last read its clock.
     fn due(self, current: &RunStatus) -> Option<u64> {
         let delay = self.delay?;
         let elapsed = current.stopped.since(current.started);
@@ -140,7 +140,7 @@ impl SendTarget {
         Some(self.count.map_or(by_time, |count| count.min(by_time)))
     }
 
-    /// Tells what pktgen has done so far.
+    /// Reports the progress of pktgen.
     fn count_progress(self, worker: &WorkerHandle<'_>, current: &RunStatus) {
         worker.raise(counter::SENT, current.sent);
         worker.raise(counter::REFUSED, current.errors);
@@ -151,7 +151,7 @@ impl SendTarget {
         }
     }
 
-    /// Tells what was due until the end, and was not sent.
+    /// Reports the packets that were due by the end and not sent.
     fn count_unsent(self, worker: &WorkerHandle<'_>, current: &RunStatus) {
         self.count_progress(worker, current);
         let tried = current.sent + current.errors;
@@ -170,7 +170,7 @@ impl Generator for PktgenGenerator {
     fn send(&mut self, worker: &WorkerHandle<'_>) -> fathom_sys::Result<()> {
         let outcome = match &self.session {
             Some(all) => all.run(|| {
-                // A status that cannot be read now is read at the end, or is the error then.
+                // If the status cannot be read now, it is read at the end, or the error is reported then.
                 if let Ok(status) = self.root.status(&self.name) {
                     self.target.count_progress(worker, &status.progress);
                 }

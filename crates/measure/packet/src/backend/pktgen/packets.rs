@@ -1,7 +1,8 @@
-//! What pktgen can make of frames: its parameters for them, or why it cannot.
+//! Translates frames into pktgen's parameters, or says why pktgen cannot send them.
 //!
-//! pktgen makes UDP over IPv4 or IPv6 behind tags or labels, and goes through ranges of some fields by itself. What it does is
-//! read from `net/core/pktgen.c` of Linux 6.1, and seen in frames by `make test-pktgen`. Knows no device and no time.
+//! pktgen builds UDP over IPv4 or IPv6 behind tags or labels, and steps through ranges of some fields by itself. Its behavior is
+//! taken from `net/core/pktgen.c` of Linux 6.1 and checked on real frames by `make test-pktgen`. This module knows no device and
+//! no time.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -12,26 +13,26 @@ use crate::craft::{ChangePer, FieldValues, FrameSet, FrameTemplate, interleaved}
 use fathom_pktgen::{DevicePorts, FlagState, PktgenSetting, SizeWeight, Value};
 use fathom_wire::{ChecksumSum, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Ethernet, MacAddress, Mark, PROTOCOL_UDP, Udp};
 
-/// Packets as pktgen makes them.
+/// Packets as pktgen builds them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PktgenPackets {
     headers: PacketHeaders,
     sizes: Vec<SizeWeight>,
 }
 
-/// What all packets have in front of UDP, and where their ports are.
+/// The common headers of all packets in front of UDP, and the offset of UDP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PacketHeaders {
-    /// Tags of IEEE 802.1Q, the outer first: priority, a bit, number.
+    /// IEEE 802.1Q tags, outermost first: priority, DEI bit, VLAN ID.
     tags: Vec<u16>,
-    /// Words of MPLS without the bit of the last, the outer first.
+    /// MPLS label stack entries without the bottom-of-stack bit, outermost first.
     labels: Vec<u32>,
-    /// Where IP begins.
+    /// The offset of IP.
     ip: usize,
     family: IpVersion,
-    /// Type of service, or class of traffic.
+    /// The IPv4 TOS byte or the IPv6 traffic class.
     service: u8,
-    /// Where UDP begins.
+    /// The offset of UDP.
     udp: usize,
 }
 
@@ -56,7 +57,7 @@ enum ValueOrder {
     Random,
 }
 
-/// A field that pktgen can change: its first byte, and its length.
+/// A field that pktgen can change: the offset of its first byte, and its length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FieldPosition {
     name: &'static str,
@@ -69,16 +70,16 @@ const ETHERTYPE_MPLS: u16 = 0x8847;
 const IPV4_LENGTH: usize = 20;
 const IPV6_LENGTH: usize = 40;
 const DO_NOT_FRAGMENT: u16 = 0x4000;
-/// The bit of the last of several labels, which pktgen sets itself; where it is asked for, labels become random.
+/// The MPLS bottom-of-stack bit. pktgen sets it itself; if a label includes it, pktgen makes the labels random.
 const BOTTOM_OF_STACK: u32 = 0x100;
 const LABELS_MAX: usize = 15;
-/// What frames have when nothing is said, and what pktgen gives its packets instead.
+/// The default TTL of frames, and the TTL of pktgen's packets.
 const TIME_TO_LIVE: [u8; 2] = [64, 32];
-/// pktgen draws sizes from a table of that many places.
+/// The size of the table that pktgen draws packet sizes from.
 const SHARES: u64 = 100;
 const MIX_MAX: usize = 20;
 
-/// Word `at` in network order, of headers that were found to be that long.
+/// Reads the big-endian word at `at` from headers whose length has been checked.
 fn read_u16(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u16::from_be_bytes(*word))
 }
@@ -88,7 +89,7 @@ fn refuse<T>(what: &str) -> Result<T, Error> {
 }
 
 impl PktgenPackets {
-    /// The packets that are these frames but for what pktgen never does otherwise, which [`PktgenPackets::remark`] tells.
+    /// Returns packets equal to these frames, apart from pktgen's fixed differences, which [`PktgenPackets::remark`] describes.
     pub(super) fn of(blueprint: &FrameSet) -> Result<Self, Error> {
         let Some(first) = blueprint.templates.first() else { return refuse("there is nothing to send") };
         let headers = PacketHeaders::of(first)?;
@@ -102,7 +103,7 @@ impl PktgenPackets {
         Ok(Self { headers, sizes: sizes(blueprint)? })
     }
 
-    /// In which way its packets differ from what was asked, in words that follow "the kernel's pktgen, ".
+    /// How its packets differ from the request, as a phrase that follows "the kernel's pktgen, ".
     pub(super) fn remark(&self) -> String {
         let always = match self.headers.family {
             IpVersion::V4 { has_df: true } => "with a TTL of 32, without DF and without a checksum of UDP",
@@ -117,7 +118,7 @@ impl PktgenPackets {
         format!("{always}; sizes are drawn at random, {}", shares.join(", "))
     }
 
-    /// What the thread of one worker is told of its packets.
+    /// The packet settings of one worker's thread.
     pub(super) fn settings(
         &self,
         blueprint: &FrameSet,
@@ -158,7 +159,7 @@ impl PktgenPackets {
     }
 }
 
-/// The lengths of frames and how often each comes.
+/// The frame lengths and their weights.
 fn sizes(blueprint: &FrameSet) -> Result<Vec<SizeWeight>, Error> {
     let count = |place: usize| blueprint.order.iter().filter(|other| usize::from(**other) == place).count() as u64;
     let weight =
@@ -180,7 +181,7 @@ fn sizes(blueprint: &FrameSet) -> Result<Vec<SizeWeight>, Error> {
     Ok(sizes)
 }
 
-/// How many places of pktgen's table each size has (`fill_imix_distribution`): the last what the others leave.
+/// The number of entries of each size in pktgen's table (`fill_imix_distribution`). The last size gets the remainder.
 fn shares(sizes: &[SizeWeight]) -> Vec<u64> {
     let total: u64 = sizes.iter().map(|size| size.weight).sum();
     let mut shares: Vec<u64> =
@@ -219,12 +220,12 @@ impl PacketHeaders {
         Ok(Self { tags, labels, ip, family, service, udp })
     }
 
-    /// Where addresses of IP and ports lie.
+    /// The position of the IP source address.
     fn source(&self) -> FieldPosition {
         let what = "source addresses";
         match self.family {
             IpVersion::V4 { .. } => FieldPosition { name: what, at: self.ip + 12, width: 4 },
-            // Of an address of IPv6 only the lower half changes.
+            // Only the lower half of an IPv6 address changes.
             IpVersion::V6 => FieldPosition { name: what, at: self.ip + 16, width: 8 },
         }
     }
@@ -243,7 +244,7 @@ impl PacketHeaders {
         FieldPosition { name: "destination ports", at: self.udp + 2, width: 2 }
     }
 
-    /// Whether nothing changes but what pktgen can change.
+    /// Returns an error if a field changes that pktgen cannot change.
     fn require_known_changes(&self, shape: &FrameTemplate) -> Result<(), Error> {
         let mac = |at| FieldPosition { name: "", at, width: 6 };
         let places = [mac(0), mac(6), self.source(), self.destination(), self.source_port(), self.destination_port()];
@@ -256,7 +257,7 @@ impl PacketHeaders {
 
     fn tag_settings(&self) -> Vec<PktgenSetting> {
         let mut settings = Vec::new();
-        // The inner tag first: pktgen takes an outer one only then.
+        // The inner tag first: pktgen accepts an outer tag only after it.
         let names = [["vlan_id", "vlan_p", "vlan_cfi"], ["svlan_id", "svlan_p", "svlan_cfi"]];
         for (tag, [id, priority, bit]) in self.tags.iter().rev().zip(names) {
             settings.push(PktgenSetting::new(id, u64::from(tag & 0x0fff)));
@@ -277,7 +278,7 @@ impl PacketHeaders {
         ];
         for (place, [min, max], random) in ends {
             let values = fields.values(place)?;
-            // A random address is below the last, one in a row goes up to it.
+            // Random addresses exclude the maximum; stepped addresses include it.
             let last = values.first + if values.is_random() { values.n } else { values.n - 1 };
             let Ok(last) = u32::try_from(last) else { return refuse("no random address is its last, 255.255.255.255") };
             let first = u32::try_from(values.first).unwrap_or(u32::MAX);
@@ -306,11 +307,11 @@ impl PacketHeaders {
             PktgenSetting::new("dst6", whole(to, destination.first)),
             PktgenSetting::new("src6", whole(from, source.first)),
             PktgenSetting::new("traffic_class", Value::Octet(self.service)),
-            // Over IPv6 a datagram needs its checksum (RFC 8200 section 8.1).
+            // A UDP datagram over IPv6 needs its checksum (RFC 8200 section 8.1).
             PktgenSetting::new("flag", Value::Flag("UDPCSUM", FlagState::On)),
         ];
         if destination.n > 1 {
-            // (random | lowest) & highest: all of a network, or something else.
+            // pktgen computes (random | lowest) & highest. This covers a whole network, and no other range.
             let is_network = destination.n.is_power_of_two() && destination.first.is_multiple_of(destination.n);
             if !destination.is_random() || !is_network {
                 return refuse("over IPv6 its destinations are one, or random ones of a whole network");
@@ -323,7 +324,7 @@ impl PacketHeaders {
 
     fn port_settings(&self, fields: &WorkerFields<'_>, ports: DevicePorts) -> Result<Vec<PktgenSetting>, Error> {
         let first = u64::from(ports.first) + u64::from(ports.each) * fields.share.idx as u64;
-        // The receiver has said which ones; how they follow each other is left to say.
+        // The receiver has chosen the source ports; only their order remains to be set.
         let order = fields.values(self.source_port())?.order;
         let source = ThreadValues { first, n: ports.each.into(), order };
         let destination = fields.values(self.destination_port())?;
@@ -333,7 +334,7 @@ impl PacketHeaders {
         ];
         let mut settings = Vec::new();
         for (values, [min, max], random) in ends {
-            // Of several ports the last is never sent.
+            // pktgen never sends the last port of a range.
             let last = if values.n > 1 { values.first + values.n } else { values.first };
             if last > u16::MAX.into() {
                 return refuse("of a range of ports it leaves out the last, and none is behind 65535");
@@ -345,7 +346,7 @@ impl PacketHeaders {
     }
 }
 
-/// Tags, labels, the type of what they stand before, and where that begins.
+/// VLAN tags, MPLS labels, the EtherType behind them, and the offset of the packet.
 type BelowIp = (Vec<u16>, Vec<u32>, u16, usize);
 
 fn below_ip(bytes: &[u8]) -> Result<BelowIp, Error> {
@@ -417,7 +418,7 @@ fn require_time_to_live(value: u8) -> Result<(), Error> {
     if TIME_TO_LIVE.contains(&value) { Ok(()) } else { refuse("its TTL or hop limit is always 32") }
 }
 
-/// Where the values of a worker's packets come from.
+/// The source of the field values of one worker's packets.
 struct WorkerFields<'a> {
     template: &'a FrameTemplate,
     n_flows: u64,
@@ -425,7 +426,7 @@ struct WorkerFields<'a> {
 }
 
 impl WorkerFields<'_> {
-    /// What the packets of all threads have there.
+    /// The values of the packets of all threads at this position.
     fn of_threads(&self, place: FieldPosition) -> Result<ThreadValues, Error> {
         let Some(edit) = self.template.changes.iter().find(|edit| edit.at == place.at) else {
             let bytes = &self.template.bytes[place.at..place.at + place.width];
@@ -451,7 +452,7 @@ impl WorkerFields<'_> {
         }
     }
 
-    /// What this worker's have: flows in a row are its own, and the values that belong to them.
+    /// The values of this worker's packets: its flows are consecutive, and so are their values.
     fn values(&self, place: FieldPosition) -> Result<ThreadValues, Error> {
         let all = self.of_threads(place)?;
         let per = self.template.changes.iter().find(|edit| edit.at == place.at).map(|edit| edit.per);
@@ -493,7 +494,7 @@ mod tests {
     use super::*;
     use crate::craft::{self, FrameContext, FrameEndpoint, FrameEndpoints};
 
-    /// Names of options and what they say.
+    /// Options as names and values.
     type Options = &'static [(&'static str, &'static str)];
 
     const ALONE: WorkShare = WorkShare { idx: 0, of: 1 };
@@ -522,7 +523,7 @@ mod tests {
         Ok(settings.iter().map(PktgenSetting::to_string).collect())
     }
 
-    /// The lines beside those of the plainest packet, and those that this one lacks.
+    /// Returns the lines that the plainest packet does not have.
     fn beside(options: &[(&str, &str)], share: WorkShare, ports: DevicePorts) -> Vec<String> {
         let plain = lines((&[], ALONE, ONE)).unwrap();
         lines((options, share, ports)).unwrap().into_iter().filter(|line| !plain.contains(line)).collect()

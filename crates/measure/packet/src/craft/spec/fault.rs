@@ -1,4 +1,4 @@
-//! What can be wrong with a line, where, and how it is mended.
+//! Faults of a line: what is wrong, where, and how to fix it.
 
 use std::{fmt, ops::Range};
 
@@ -6,28 +6,26 @@ use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 
 use super::super::header::{FieldSpec, HeaderSpec, Notation};
 
-/// Bytes of a line, from the first to the one behind the last.
+/// A byte range of a line.
 pub type TextSpan = Range<usize>;
 
 /// Why a line describes no frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FrameSpecError {
-    /// The line.
     pub text: String,
-    /// The bytes of it that are wrong.
+    /// The faulty bytes.
     pub span: TextSpan,
-    /// What is wrong with them.
     pub fault: SpecFault,
 }
 
-/// A fault, and where it is; the line is not known yet.
+/// A fault and its position, without the text of the line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::craft) struct LocatedFault {
     pub(in crate::craft) span: TextSpan,
     pub(in crate::craft) fault: Box<SpecFault>,
 }
 
-/// What is wrong with a part of a line.
+/// A fault in a part of a line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "their texts say what they are")]
 pub enum SpecFault {
@@ -102,7 +100,7 @@ impl SpecFault {
         Self::NotValue { given: given.to_owned(), expected: field.notation.expected() }
     }
 
-    /// What to write instead, where that can be said.
+    /// Returns what to write instead, if that is known.
     #[must_use]
     pub fn fix(&self) -> Option<String> {
         let meant = |near: &String| format!("did you mean `{near}`?");
@@ -156,7 +154,7 @@ impl Notation {
 }
 
 impl FrameSpecError {
-    /// What to write instead, where that can be said.
+    /// Returns what to write instead, if that is known.
     #[must_use]
     pub fn fix(&self) -> Option<String> {
         self.fault.fix()
@@ -164,14 +162,14 @@ impl FrameSpecError {
 }
 
 impl fmt::Display for FrameSpecError {
-    /// The fault, and the line with the place marked in it.
+    /// Prints the fault, and the line with the place marked in it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let line = self.text.as_str();
         let start = line.floor_char_boundary(self.span.start.min(line.len()));
         let end = line.floor_char_boundary(self.span.end.clamp(start, line.len()));
         let snippet = Snippet::source(line).path("frame").annotation(AnnotationKind::Primary.span(start..end));
         let shown = Renderer::plain().term_width(120).render(&[Level::ERROR.primary_title("").element(snippet)]);
-        // The title is not wanted: the fault stands in its place.
+        // Drops the title, because the fault takes its place.
         let shown = shown.split_once('\n').map_or("", |(_, rest)| rest);
         write!(f, "{}\n{shown}", self.fault)
     }

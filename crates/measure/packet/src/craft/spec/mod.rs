@@ -1,7 +1,7 @@
-//! A frame described in one line: headers from the outside to the inside, with what is special about them.
+//! A frame described in one line: headers from the outermost to the innermost, with the fields that differ from their defaults.
 //!
-//! `docs/frames-language.md` has the grammar. What a line leaves out is filled in when a frame is built of it; what it says is
-//! checked here, each fault with its place.
+//! `docs/frames-language.md` has the grammar. Parsing checks the contents of the line and reports each fault with its position.
+//! The rest is filled in when the frame is built.
 
 mod fault;
 mod token;
@@ -24,50 +24,49 @@ use fathom_wire::Mark;
 
 /// Longer than any frame written in hexadecimal.
 const LINE_MAX: usize = 40_000;
-/// More than any stack of labels and tags that is in use.
+/// More than any stack of labels and tags in use.
 const HEADERS_MAX: usize = 24;
 
-/// What a line says.
+/// A parsed line.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FrameSpec {
-    /// The text it was read from.
+    /// The text of the line.
     pub(in crate::craft) text: String,
-    /// The headers, from the outside to the inside.
+    /// The headers, from the outermost to the innermost.
     pub(in crate::craft) layers: Vec<SpecHeader>,
-    /// What is behind them, if anything was said of it.
+    /// The payload, if the line has one.
     pub(in crate::craft) payload: Option<Payload>,
 }
 
-/// A header, and what is special about it.
+/// A header and its fields.
 #[derive(Debug, Clone)]
 pub(in crate::craft) struct SpecHeader {
-    /// What it is.
     pub(in crate::craft) header: &'static HeaderSpec,
-    /// Where its word stands.
+    /// The position of its keyword.
     pub(in crate::craft) span: TextSpan,
-    /// The fields that are given, no two with bits in common.
+    /// The fields that the line sets; no two overlap.
     pub(in crate::craft) fields: Vec<(&'static FieldSpec, Value)>,
     /// Options behind the fixed part.
     pub(in crate::craft) options: Vec<u8>,
 }
 
-/// What stands behind the headers.
+/// The data behind the headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::craft) struct Payload {
-    /// The bytes, with zeros where the mark will be.
+    /// The bytes, with zeros in place of the mark.
     pub(in crate::craft) bytes: Vec<u8>,
-    /// Where the mark is in them, always even.
+    /// The offset of the mark in `bytes`, always even.
     pub(in crate::craft) mark_at: Option<usize>,
-    /// What fills the frame behind them; none when that was not said.
+    /// The fill behind `bytes`; `None` if the line has none.
     pub(in crate::craft) fill: Option<PayloadFill>,
 }
 
-/// What fills a frame.
+/// How the rest of a frame is filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::craft) enum PayloadFill {
-    /// This byte.
+    /// This byte, repeated.
     Byte(u8),
-    /// Bytes that follow from the seed.
+    /// Pseudorandom bytes from the seed.
     Random,
 }
 
@@ -81,17 +80,17 @@ impl PartialEq for SpecHeader {
 impl Eq for SpecHeader {}
 
 impl FrameSpec {
-    /// Reads a line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// The first fault, with its place and, where it can be said, what to write instead.
+    /// The first fault, with its position and, where possible, a suggestion.
     pub fn read(text: &str) -> Result<Self, FrameSpecError> {
         SpecParser::read(text).map_err(|fault| fault.of(text))
     }
 }
 
 impl HeaderSpec {
-    /// The words of all headers, for who has written none of them.
+    /// The keywords of all headers, for a line without any.
     pub(super) fn words() -> String {
         HEADERS.iter().map(|header| header.keyword).collect::<Vec<_>>().join(", ")
     }
@@ -102,13 +101,13 @@ impl HeaderSpec {
         fields.chain(names).chain(self.options.iter().map(|(word, _)| *word))
     }
 
-    /// The words that may stand behind this header's.
+    /// The keywords that are valid in this header.
     pub(super) fn vocabulary(&self) -> String {
         self.own_words().collect::<Vec<_>>().join(", ")
     }
 }
 
-/// A place among the pieces of a line.
+/// A position among the tokens of a line.
 struct SpecParser<'a> {
     tokens: std::iter::Peekable<std::vec::IntoIter<(Token<'a>, TextSpan)>>,
     end: usize,
@@ -145,12 +144,12 @@ impl<'a> SpecParser<'a> {
         }
     }
 
-    /// Where it is now.
+    /// Returns the current position.
     fn position(&mut self) -> TextSpan {
         self.tokens.peek().map_or(self.end..self.end, |(_, span)| span.clone())
     }
 
-    /// What stands between two slashes: a header or payload.
+    /// Parses the text between two slashes: a header or the payload.
     fn segment(&mut self, line: &mut FrameSpec) -> Result<(), LocatedFault> {
         let is_payload = match self.tokens.peek() {
             Some((Token::Text(_), _)) => true,
@@ -204,7 +203,7 @@ impl<'a> SpecParser<'a> {
         Ok(layer)
     }
 
-    /// The values right behind the word of a header.
+    /// Parses the values directly behind the keyword of a header.
     fn positional_values(&mut self, layer: &mut SpecHeader) -> Result<(), LocatedFault> {
         let header = layer.header;
         let is_value = self.next_word().is_some_and(looks_like_a_value);
@@ -226,13 +225,13 @@ impl<'a> SpecParser<'a> {
         }
     }
 
-    /// A word behind a header's, and what belongs to it.
+    /// Parses a keyword behind that of the header, and its value.
     fn keyword_item(&mut self, layer: &mut SpecHeader) -> Result<(), LocatedFault> {
         let header = layer.header;
         let here = self.position();
         let (word, span) = self.word().ok_or_else(|| SpecFault::Empty.at(here))?;
         let is_field = header.field(word).is_some();
-        // A name may be that of a field too: `df` alone, or `df 0`.
+        // A name may also be the keyword of a field: `df` alone, or `df 0`.
         if is_field && (header.names.iter().all(|name| name.keyword != word) || self.has_value()) {
             return self.value_of(layer, word, span);
         }
@@ -288,7 +287,7 @@ impl<'a> SpecParser<'a> {
             }
             OptionSyntax::Tcp(kind, lengths) => {
                 layer.options.push(kind);
-                // No-operation is the one option that has no length (RFC 9293 section 3.1).
+                // No-operation is the one option here without a length (RFC 9293 section 3.1).
                 if kind != 1 {
                     let length = 2 + lengths.iter().sum::<usize>();
                     layer.options.extend(u8::try_from(length));
@@ -353,21 +352,21 @@ impl<'a> SpecParser<'a> {
     }
 }
 
-/// The words that begin a payload.
+/// The keywords that start a payload.
 const PAYLOAD: &[&str] = &["hex", "fill", "random", "mark", "unmarked"];
 
 impl Payload {
-    /// Nothing but the mark.
+    /// A payload that consists of the mark only.
     pub(super) fn mark_only() -> Self {
         Self { bytes: vec![0; Mark::LENGTH], mark_at: Some(0), fill: None }
     }
 
-    /// Makes room for the mark, unless there is some already; false then.
+    /// Makes room for the mark. Returns false if there already is one.
     fn reserve_mark(&mut self) -> bool {
         if self.mark_at.is_some() {
             return false;
         }
-        // At an even place, so that its words are words of the checksum.
+        // An even offset aligns its words with those of the checksum.
         self.bytes.resize(self.bytes.len().next_multiple_of(2), 0);
         self.mark_at = Some(self.bytes.len());
         self.bytes.extend([0; Mark::LENGTH]);
@@ -375,12 +374,12 @@ impl Payload {
     }
 }
 
-/// Whether a word behind a header is meant as a value and not as the name of a field.
+/// Whether a word behind a header is a value and not the keyword of a field.
 fn looks_like_a_value(word: &str) -> bool {
     word.contains(':') || word.starts_with(|first: char| first.is_ascii_digit() || first == '?')
 }
 
-/// How many bytes of options a header takes: what its length can say.
+/// The most option bytes of a header, limited by its length field.
 fn options_max(header: &HeaderSpec) -> usize {
     use super::header::HeaderKind;
     match header.kind {
@@ -390,7 +389,7 @@ fn options_max(header: &HeaderSpec) -> usize {
     }
 }
 
-/// A number in this many bytes, if it fits.
+/// A number in `length` bytes, if it fits.
 fn sized(text: &str, length: usize) -> Option<Vec<u8>> {
     let value = value::parse_number(text)?;
     let bytes = value.to_be_bytes();
@@ -398,7 +397,7 @@ fn sized(text: &str, length: usize) -> Option<Vec<u8>> {
     above.iter().all(|byte| *byte == 0).then(|| own.to_vec())
 }
 
-/// Gives a field of a header a value.
+/// Sets a field of a header.
 fn set_field(
     layer: &mut SpecHeader,
     (field, value): (&'static FieldSpec, Value),
@@ -517,7 +516,6 @@ mod tests {
         assert!(matches!(fault(&" ".repeat(40_001)).1, SpecFault::TooLong(_)));
     }
 
-    /// The user's guide.
     const GUIDE: &str = include_str!("../../../../../../docs/frames-language.md");
 
     #[test]

@@ -1,21 +1,21 @@
-//! A line cut into words, signs and texts.
+//! Splits a line into words, signs and quoted texts.
 
 use super::{SpecFault, TextSpan, fault::LocatedFault};
 
-/// A piece of a line.
+/// A token of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Token<'a> {
     /// `/`, before the next header.
     Slash,
-    /// `>`, between where from and where to.
+    /// `>`, between source and destination.
     To,
-    /// What stands between quotation marks, its escapes resolved.
+    /// A quoted text with its escapes resolved.
     Text(Vec<u8>),
     /// Anything else up to the next space or sign.
     Word(&'a str),
 }
 
-/// Cuts a line; a `/` between a character and a digit belongs to a subnet.
+/// Splits a line. A `/` between a character and a digit belongs to a subnet.
 pub(super) fn tokens(line: &str) -> Result<Vec<(Token<'_>, TextSpan)>, LocatedFault> {
     let mut tokens = Vec::new();
     let mut at = 0;
@@ -49,7 +49,7 @@ fn word_length(text: &str) -> usize {
     text.char_indices().find(|place| ends(*place)).map_or(text.len(), |(at, _)| at)
 }
 
-/// What stands before the closing quotation mark, and how far that is behind the opening one at `start`.
+/// Returns the text before the closing quotation mark, and its length behind the opening one at `start`.
 fn quoted(text: &str, start: usize) -> Result<(Vec<u8>, usize), LocatedFault> {
     let mut bytes = Vec::new();
     let mut rest = text;
@@ -74,7 +74,7 @@ fn quoted(text: &str, start: usize) -> Result<(Vec<u8>, usize), LocatedFault> {
     }
 }
 
-/// The byte that an escape stands for, and its length behind the backslash.
+/// Returns the byte of an escape, and its length behind the backslash.
 fn escaped(text: &str) -> Option<(u8, usize)> {
     let simple = |byte| Some((byte, 1));
     match text.as_bytes().first()? {

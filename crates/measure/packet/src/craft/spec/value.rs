@@ -1,4 +1,4 @@
-//! Values of fields: one, or a range of which each flow or each frame gets one.
+//! Values of fields: a single value, or a range from which each flow or each frame gets one.
 
 use std::{
     net::{Ipv4Addr, Ipv6Addr},
@@ -14,31 +14,30 @@ use super::{
 };
 use fathom_wire::MacAddress;
 
-/// What a field carries.
+/// The values of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::craft) struct Value {
     /// The only value, or the lowest.
     pub(in crate::craft) first: u128,
-    /// How many values there are.
+    /// The number of values.
     pub(in crate::craft) n: NonZeroU64,
-    /// How they follow each other.
     pub(in crate::craft) succession: ValueSequence,
-    /// How long one is kept.
+    /// Whether the value changes per flow or per frame.
     pub(in crate::craft) per: ChangePer,
 }
 
-/// How the values of a range follow each other.
+/// The order of the values of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::craft) enum ValueSequence {
-    /// In this distance.
+    /// Ascending by this step.
     Step(u64),
-    /// As chance has it.
+    /// Random.
     Random,
 }
 
-/// As many values as a range may have: [`FieldValues`](super::super::FieldValues) multiplies in 64 bits.
+/// The most values of a range: [`FieldValues`](super::super::FieldValues) multiplies in 64 bits.
 const VALUES_MAX: u128 = 1 << 32;
-/// The letters of TCP's flags, from the lowest bit (RFC 9293 section 3.1).
+/// The letters of TCP flags, from the lowest bit (RFC 9293 section 3.1).
 const TCP_FLAGS: &str = "FSRPAUEC";
 
 impl Value {
@@ -47,7 +46,7 @@ impl Value {
         Self { first, n: NonZeroU64::MIN, succession: ValueSequence::Step(1), per: ChangePer::Flow }
     }
 
-    /// One of a range at random for each flow.
+    /// A random value of a range for each flow.
     pub(in crate::craft) fn any((low, high): (u128, u128)) -> Self {
         let n = u64::try_from(high - low + 1).ok().and_then(NonZeroU64::new);
         Self { succession: ValueSequence::Random, n: n.unwrap_or(NonZeroU64::MIN), ..Self::constant(low) }
@@ -59,7 +58,7 @@ impl Value {
         self.n > NonZeroU64::MIN
     }
 
-    /// Reads `VALUE`, `FIRST-LAST`, `FIRST-LAST+STEP`, `ADDRESS/LENGTH`, the same with `?`, or `?`.
+    /// Parses `VALUE`, `FIRST-LAST`, `FIRST-LAST+STEP`, `ADDRESS/LENGTH`, any of these with `?`, or a plain `?`.
     pub(super) fn read(text: &str, field: &FieldSpec) -> Result<Self, SpecFault> {
         let (range, is_random) = text.strip_suffix('?').map_or((text, false), |range| (range, true));
         if range.is_empty() && is_random {
@@ -86,7 +85,7 @@ impl Value {
     }
 }
 
-/// The lowest and the highest value of a range, which are the same for a single value.
+/// Returns the lowest and the highest value of a range; both are the same for a single value.
 fn bounds(text: &str, field: &FieldSpec) -> Result<(u128, u128), SpecFault> {
     let (low, high) = match text.split_once('-') {
         Some((low, high)) => (parse_value(low, field)?, parse_value(high, field)?),
@@ -106,7 +105,7 @@ fn bounds(text: &str, field: &FieldSpec) -> Result<(u128, u128), SpecFault> {
     Ok((low, high))
 }
 
-/// The addresses of the hosts in a subnet: of IPv4 without that of the net and that of all hosts.
+/// Returns the range of host addresses in a subnet. For IPv4 it excludes the network and broadcast addresses.
 fn subnet(address: &str, length: &str, field: &FieldSpec) -> Option<(u128, u128)> {
     if !matches!(field.notation, Notation::Ipv4 | Notation::Ipv6) {
         return None;
@@ -118,7 +117,7 @@ fn subnet(address: &str, length: &str, field: &FieldSpec) -> Option<(u128, u128)
     Some((low + spare, (low | hosts) - spare))
 }
 
-/// One value as it is written.
+/// Parses a single value.
 pub(super) fn parse_value(text: &str, field: &FieldSpec) -> Result<u128, SpecFault> {
     let value = match field.notation {
         Notation::Number => parse_number(text),
@@ -134,7 +133,7 @@ pub(super) fn parse_value(text: &str, field: &FieldSpec) -> Result<u128, SpecFau
     is_small.then_some(value).ok_or_else(|| SpecFault::TooGreat { word: field.keyword, max: field.max().to_string() })
 }
 
-/// A number in decimal or behind `0x`; `+5` is none.
+/// Parses a number in decimal or after `0x`. It may have no sign.
 pub(super) fn parse_number(text: &str) -> Option<u128> {
     let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |digits| (digits, 16));
     let is_number = digits.chars().all(|digit| digit.is_digit(radix));

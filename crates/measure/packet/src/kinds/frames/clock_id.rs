@@ -1,10 +1,10 @@
-//! Which clock a host goes by, so that times of two hosts are compared only where it is one.
+//! Identifies the clock of a host, so that times of two hosts are compared only if they share a clock.
 
 use std::fs;
 
-/// One start of one kernel; nothing where user space is shown another clock than programs in the kernel.
+/// Identifies one boot of one kernel; `None` if user space sees another clock than programs in the kernel.
 ///
-/// A time namespace shifts the monotonic clock of those in it: `time_namespaces(7)`.
+/// A time namespace shifts the monotonic clock of its processes: `time_namespaces(7)`.
 pub(super) fn clock_name() -> Option<String> {
     let offsets = fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
     let is_shifted =

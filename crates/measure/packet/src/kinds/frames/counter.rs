@@ -1,4 +1,4 @@
-//! What counts the frames on the responder: the sink in one of two modes, or a packet socket.
+//! The counter of frames on the responder: the sink in one of two modes, AF_XDP sockets, or a packet socket.
 
 use fathom_engine::Error;
 use fathom_model::{
@@ -18,12 +18,12 @@ use fathom_sys::{
 use super::{device::TestDevice, user_counter::UserSpaceCounter};
 use crate::xdp::{ExpectedFrames, FrameCounts, FrameTimes, RateStepTimes, Sink, arrival_time, load_xsk_redirect};
 
-/// Frames that arrived and found no room at the counter, by the place.
+/// Frames that arrived and found no room at the counter, by place.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct CounterDrops {
-    /// In the buffer of a socket.
+    /// In the buffer of a packet socket.
     pub(super) socket: Frames,
-    /// In the ring of frames of an AF_XDP socket.
+    /// In the receive ring of an AF_XDP socket.
     pub(super) ring_full: Frames,
     /// In the memory of an AF_XDP socket.
     pub(super) fill_empty: Frames,
@@ -32,15 +32,15 @@ pub(super) struct CounterDrops {
 /// Counts the frames of one trial.
 #[derive(Debug)]
 pub(super) enum FrameCounter {
-    /// In XDP, for as long as the link lives.
+    /// Counts in XDP while the link lives.
     Sink(Sink, XdpLink),
-    /// In user space, from what a program redirects to AF_XDP sockets, one for each queue.
+    /// Counts frames in user space that a program redirects to AF_XDP sockets, one per queue.
     Xsk(Box<XskCounter>),
-    /// In user space, from copies; the frames go on to the network stack.
+    /// Counts copies in user space; the frames continue to the network stack.
     Socket(Box<SocketCounter>),
 }
 
-/// A packet socket with what it has seen.
+/// A packet socket and its counts.
 #[derive(Debug)]
 pub(super) struct SocketCounter {
     receiver: Receiver,
@@ -50,32 +50,32 @@ pub(super) struct SocketCounter {
     dropped: Frames,
 }
 
-/// AF_XDP sockets with what they have seen.
+/// AF_XDP sockets and their counts.
 #[derive(Debug)]
 pub(super) struct XskCounter {
     receivers: Vec<(xsk::Receiver, LastArrival)>,
     link: XdpLink,
-    // The program reads it for as long as it is attached.
+    // The program uses it while it is attached.
     _sockets: SocketMap,
     counter: UserSpaceCounter,
-    /// Whether a frame came without the time of its arrival.
+    /// Whether a frame had no arrival time.
     lacks_timestamps: bool,
 }
 
 /// When the last frame of a queue arrived.
 type LastArrival = Option<Nanos>;
 
-/// How often the maps of the sink are read: often enough that an interval of 100 ms is exact to 2 %.
+/// The time between two reads of the sink's maps: short enough that an interval of 100 ms is exact to 2 %.
 const READ_EVERY: Nanos = Nanos::from_millis(2);
-/// How long a socket waits for a frame before it looks whether the trial is over.
+/// The longest wait of a socket for a frame between two checks for the end of the trial.
 const POLL_INTERVAL: Nanos = Nanos::from_millis(20);
-/// How often several queues are looked at: a ring of 2048 frames is not full before at 20 million per second.
+/// The time between two polls of several queues. A ring of 2048 frames fills up only above 20 million frames per second.
 const QUEUE_POLL_INTERVAL: Nanos = Nanos::from_micros(100);
 /// Room for 40 000 small frames: 100 ms at the rate that the socket keeps up with.
 const SOCKET_BUFFER: Bytes = Bytes(32 << 20);
 
 impl FrameCounter {
-    /// The best one that works here, or exactly the one that was asked for; each step down is noted.
+    /// Opens the best counter that works here, or exactly the requested one. Notes each step down.
     pub(super) fn open(
         device: &TestDevice,
         settings: &Settings,
@@ -129,7 +129,7 @@ impl FrameCounter {
         attach().map_err(|cause| Error::system(what(), "CAP_BPF and CAP_NET_ADMIN", cause))
     }
 
-    /// AF_XDP sockets on all queues, in the first mode that the device has.
+    /// Opens AF_XDP sockets on all queues, in the first mode that the device supports.
     fn open_xsk(device: &TestDevice, expected: &ExpectedFrames) -> Result<Self, Error> {
         let what = || format!("receive frames by AF_XDP on {}", device.name());
         let open = || {
@@ -161,7 +161,7 @@ impl FrameCounter {
         let what = || format!("open a packet socket on {}", device.name());
         let receiver = Receiver::open_stamped(device.index(), SOCKET_BUFFER)
             .map_err(|cause| Error::system(what(), "CAP_NET_RAW", cause))?;
-        // The kernel takes up to two VLAN tags out of what it shows.
+        // The kernel strips up to two VLAN tags from the frames that it shows.
         let mut expected = expected.clone();
         let untagged: Vec<usize> = expected.places.iter().flat_map(|at| [at - 4, at - 8]).collect();
         expected.places.extend(untagged);
@@ -176,7 +176,7 @@ impl FrameCounter {
         })))
     }
 
-    /// What it is, in words for the initiator and the record.
+    /// Describes the counter for the initiator and the record.
     pub(super) fn describe(&self) -> String {
         match self {
             Self::Sink(_, link) => format!("{} XDP", link.mode()),
@@ -185,7 +185,7 @@ impl FrameCounter {
         }
     }
 
-    /// Whether the network stack gets the frames that were counted.
+    /// Whether the network stack gets the counted frames.
     pub(super) fn passes_frames(&self) -> bool {
         match self {
             Self::Sink(sink, _) => sink.passes_frames(),
@@ -194,7 +194,7 @@ impl FrameCounter {
         }
     }
 
-    /// Waits a little, or until there is something to count.
+    /// Waits a short time, or until there is something to count.
     pub(super) fn wait(&self) -> fathom_sys::Result<()> {
         match self {
             Self::Sink(..) => {
@@ -206,7 +206,7 @@ impl FrameCounter {
         }
     }
 
-    /// What has arrived so far, and what the counter itself had no room for.
+    /// Returns the counts so far, and the frames that the counter had no room for.
     pub(super) fn read(&mut self) -> fathom_sys::Result<(FrameCounts, CounterDrops)> {
         match self {
             Self::Sink(sink, _) => Ok((sink.counts()?, CounterDrops::default())),
@@ -215,7 +215,7 @@ impl FrameCounter {
         }
     }
 
-    /// What it knows of times.
+    /// Returns the time distributions.
     pub(super) fn times(&self) -> fathom_sys::Result<FrameTimes> {
         match self {
             Self::Sink(sink, _) => sink.times(),
@@ -224,7 +224,7 @@ impl FrameCounter {
         }
     }
 
-    /// Where its times end, if that is not in a program at the driver; for frames that have times.
+    /// Returns where arrival times are taken, unless that is in a program at the driver. Only for frames that carry times.
     pub(super) fn timestamp_note(&self) -> Option<&'static str> {
         match self {
             Self::Sink(..) => None,
@@ -239,7 +239,7 @@ impl FrameCounter {
         }
     }
 
-    /// What it has seen of a change of the rate; nothing where it does not see frames as they arrive.
+    /// Returns the times of a rate change; `None` if the counter does not see frames as they arrive.
     pub(super) fn rate_step(&self) -> fathom_sys::Result<Option<RateStepTimes>> {
         match self {
             Self::Sink(sink, _) => sink.rate_step(),
@@ -248,12 +248,12 @@ impl FrameCounter {
     }
 }
 
-/// How many batches are taken before the counts are told.
+/// The most batches between two updates of the counts.
 const BATCHES: usize = 64;
 
 impl SocketCounter {
     fn read(&mut self) -> fathom_sys::Result<(FrameCounts, CounterDrops)> {
-        // Asked each time: a step of the wall clock then spoils no more than the frames that wait here.
+        // Read each time, so that a step of the wall clock affects only the frames that wait here.
         let epoch = KernelClockOffset::now();
         for _ in 0..BATCHES {
             if self.receiver.receive(&mut self.inbox)? == 0 {
@@ -274,7 +274,7 @@ impl XskCounter {
         if let [(receiver, _)] = self.receivers.as_slice() {
             return receiver.wait(POLL_INTERVAL).map(drop);
         }
-        // Of several queues any may have something.
+        // Any of several queues may have frames.
         clock::sleep_until(clock::now() + QUEUE_POLL_INTERVAL);
         Ok(())
     }

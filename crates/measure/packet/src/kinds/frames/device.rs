@@ -1,4 +1,4 @@
-//! The device under test of one host: what it is, and what it and the host count.
+//! The device under test of one host: its properties, and the counters of the device and the host.
 
 use std::{
     collections::BTreeMap,
@@ -24,26 +24,25 @@ use fathom_sys::{
 use super::{super::addresses::HostAddresses, NAME};
 use fathom_wire::MacAddress;
 
-/// How long all counters must stand still to be final.
+/// How long all counters must be stable to be final.
 const QUIET: Nanos = Nanos::from_millis(50);
 /// How long frames may take to arrive after the last was sent (RFC 2544 section 23).
 const RESIDUE: Nanos = Nanos::from_secs(2);
-/// How long a driver may take to bring the link up again after an XDP program was put on it.
+/// How long a driver may take to bring the link up again after an XDP program was attached.
 const LINK_RETURNS: Nanos = Nanos::from_secs(5);
 const STEP: Nanos = Nanos::from_millis(5);
 
-/// A device that is up, with a socket to ask the kernel about it.
+/// A device that is up, with a netlink socket for questions about it.
 #[derive(Debug)]
 pub(super) struct TestDevice {
     netlink: Netlink,
-    /// Its driver, which counts more than the kernel does.
+    /// Its driver, which has more counters than the kernel.
     driver: ethtool::Device,
     link: Link,
-    /// Its Ethernet address.
     pub(super) mac: MacAddress,
     /// The host's address on it.
     pub(super) address: Ipv4Addr,
-    /// The host's address of IPv6 on it; the one of the link where it has no other.
+    /// The host's IPv6 address on it; the link-local one if it has no other.
     pub(super) address_v6: Option<Ipv6Addr>,
 }
 
@@ -55,7 +54,7 @@ fn unsupported(what: String, hint: &str) -> Error {
 }
 
 impl TestDevice {
-    /// The device that a role names, which must be up and have an Ethernet and an IPv4 address.
+    /// Finds the device of a role. It must be up and have an Ethernet and an IPv4 address.
     pub(super) fn find(role: &Role) -> Result<Self, Error> {
         let Some(name) = &role.interface else {
             return Err(unsupported(format!("{NAME} needs an interface"), "name one: fathom packet IFACE"));
@@ -84,7 +83,7 @@ impl TestDevice {
         &self.link.name
     }
 
-    /// How many queues it receives by.
+    /// Returns the number of receive queues.
     pub(super) fn n_rx_queues(&self) -> u32 {
         self.link.n_rx_queues.unwrap_or(1).max(1)
     }
@@ -100,7 +99,7 @@ impl TestDevice {
         Ok(())
     }
 
-    /// Waits until the link is there again after a change that may have reset it.
+    /// Waits until the link is back after a change that may have reset it.
     pub(super) fn wait_for_carrier(&mut self) -> Result<(), Error> {
         let deadline = clock::now() + LINK_RETURNS;
         loop {
@@ -112,26 +111,26 @@ impl TestDevice {
         }
     }
 
-    /// The longest packet that it takes.
+    /// Returns the MTU: the longest packet that the device accepts.
     pub(super) fn mtu_bytes(&self) -> u32 {
         self.link.mtu_bytes
     }
 
-    /// Why frames of this size, which need this MTU, cannot leave or reach it.
+    /// Returns the error for frames of this size, which need an MTU larger than that of the device.
     pub(super) fn too_small_mtu(&self, size: usize, needed: usize) -> Error {
         let (name, mtu) = (self.name(), self.link.mtu_bytes);
         let what = format!("frames of {size} bytes need an MTU of {needed}, and that of {name} is {mtu}");
         unsupported(what, &format!("ip link set {name} mtu {needed}, on both ends"))
     }
 
-    /// The Ethernet address of the router on the way to a host; absent when the host is on the link itself.
+    /// Returns the MAC address of the router towards a host; `None` if the host is on the link itself.
     pub(super) fn router_to(&mut self, host: Ipv4Addr) -> Result<Option<MacAddress>, Error> {
         let failed = |cause| Error::System { what: format!("find the way to {host}"), cause };
         let hop = self.netlink.next_hop(host.into()).map_err(failed)?;
         hop.gateway.map(|_| self.neighbour_towards(host.into())).transpose()
     }
 
-    /// The Ethernet address that this host itself would send to for a host, by this device.
+    /// Returns the MAC address that this host itself would use to reach a host by this device.
     pub(super) fn neighbour_towards(&mut self, host: IpAddr) -> Result<MacAddress, Error> {
         neighbour_towards(&mut self.netlink, (self.link.index, &self.link.name), host)
     }
@@ -152,12 +151,12 @@ impl TestDevice {
         Ok(of_device(&self.link.stats).into_iter().chain(backlog).chain(ring).collect())
     }
 
-    /// What it counts before the start.
+    /// Reads the counters before the start.
     pub(super) fn initial_counts(&mut self) -> Result<DeviceCounts, Error> {
         self.counts().map_err(|cause| self.read_error(cause))
     }
 
-    /// What it counts when nothing has changed for a while, or when the time for late frames is over.
+    /// Reads the counters once they are stable, or when the time for late frames is over.
     fn final_counts(&mut self) -> fathom_sys::Result<DeviceCounts> {
         let mut counts = self.counts()?;
         let mut settling = QuietWait::begin();
@@ -167,7 +166,7 @@ impl TestDevice {
         Ok(counts)
     }
 
-    /// Adds what the counters grew by to a record's totals; returns why not, when the device is gone.
+    /// Adds the growth of the counters to a record's totals. Returns the error if the device is gone.
     pub(super) fn record_growth(&mut self, record: &mut Record, before: &DeviceCounts) -> Option<fathom_sys::Error> {
         let after = match self.final_counts() {
             Ok(after) => after,
@@ -179,10 +178,10 @@ impl TestDevice {
     }
 }
 
-/// The Ethernet address that this host would send to for another one, which must be by this device.
+/// Returns the MAC address that this host would use to reach another one, which must be by this device.
 ///
 /// # Errors
-/// When packets to it go another way, or to more than one host, or when nobody knows the address yet.
+/// If packets to the host take another path or reach more than one host, or if its MAC address is not known yet.
 pub fn neighbour_towards(
     netlink: &mut Netlink,
     (device, name): (u32, &str),
@@ -208,7 +207,7 @@ pub fn neighbour_towards(
     })
 }
 
-/// Writes down what was lost: the record is then incomplete.
+/// Adds these errors to the record and, if there are any, marks it incomplete.
 pub(super) fn note_unavailable(record: &mut Record, losses: &[fathom_sys::Error]) {
     for error in losses {
         *record.errors.entry(format!("{}: {}", error.call, error.source.kind())).or_default() += 1;
@@ -216,7 +215,7 @@ pub(super) fn note_unavailable(record: &mut Record, losses: &[fathom_sys::Error]
     record.complete &= losses.is_empty();
 }
 
-/// Waits until a count stands still.
+/// Waits until a count is stable.
 #[derive(Debug)]
 pub(super) struct QuietWait {
     count: Option<u64>,
@@ -230,7 +229,7 @@ impl QuietWait {
         Self { count: None, since: now, deadline: now + RESIDUE }
     }
 
-    /// Sleeps a little and returns true, unless the count has stood still for long enough or took too long to.
+    /// Sleeps a short time and returns true, until the count has been stable for long enough or the time is over.
     pub(super) fn keeps_waiting(&mut self, count: u64) -> bool {
         let now = clock::now();
         if self.count.replace(count) != Some(count) {
@@ -256,13 +255,13 @@ fn of_device(stats: &LinkStats) -> DeviceCounts {
     ])
 }
 
-/// What all processors have dropped because their backlog was full; nothing where it cannot be read.
+/// Frames that all processors have dropped because of a full backlog; `None` if that cannot be read.
 fn softnet_dropped() -> Option<u64> {
     let text = fs::read_to_string("/proc/net/softnet_stat").ok()?;
     text.lines().map(|line| u64::from_str_radix(line.split_ascii_whitespace().nth(1)?, 16).ok()).sum()
 }
 
-/// What a veth's other end had no room for of what was redirected to it; nothing where the driver does not count that.
+/// Redirected frames that the other end of a veth had no room for; `None` if the driver does not count them.
 fn ring_dropped(driver: &ethtool::Device) -> Option<u64> {
     let counters = driver.statistics().ok()?;
     let is_ring = |name: &str| name.starts_with("tx_queue_") && name.ends_with("_xdp_xmit_errors");

@@ -1,4 +1,4 @@
-//! What the options ask to send, and what the responder has to look for.
+//! The frames that the options ask for, and the properties that the responder looks for.
 
 use fathom_engine::Error;
 use fathom_model::Settings;
@@ -7,20 +7,20 @@ use fathom_sys::{netlink::namespace::NetNs, policy::Policy};
 use super::device::TestDevice;
 use crate::craft::{self, CraftError, FrameContext, FrameOutline, FrameSet, check_policy};
 
-/// Who else could be reached by what a host sends.
+/// The hosts that could receive the frames of this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NetworkScope {
-    /// The hosts of a lab, which are in namespaces of their own.
+    /// Hosts of a lab, in namespaces of their own.
     Lab,
-    /// Everybody on the same wire.
+    /// All hosts on the same wire.
     SharedWire,
 }
 
 impl NetworkScope {
-    /// Where the calling thread is; for others it is never a lab.
+    /// Returns the scope of the calling thread. Never a lab if it serves others.
     ///
-    /// Only the launcher of a lab's agents puts them into another namespace than its own. A user who runs `ip netns exec NAME fathom`
-    /// has the agent as a child in the same namespace: that is no lab, because nobody knows where its wires end.
+    /// Only the launcher of a lab's agents starts them in another network namespace than its own. With `ip netns exec NAME
+    /// fathom`, the agent is a child in the same namespace. That is not a lab, because nobody knows where its wires end.
     pub(super) fn of_thread(policy: &Policy) -> Result<Self, Error> {
         if policy.is_for_others() {
             return Ok(Self::SharedWire);
@@ -30,7 +30,7 @@ impl NetworkScope {
     }
 }
 
-/// The frames from one end to another; outside labs only from this host and to the one under test.
+/// Makes the frames from one end to the other. Outside labs they must come from this host and go to the host under test.
 pub(super) fn frame_set(
     settings: &Settings,
     setup: &FrameContext,
@@ -46,7 +46,7 @@ pub(super) fn frame_set(
     Ok(blueprint)
 }
 
-/// What can be told of them before the addresses are known.
+/// Returns the properties of the frames that are known before the addresses are.
 pub(super) fn outline(settings: &Settings, device: &TestDevice) -> Result<FrameOutline, Error> {
     craft::outline(settings, device.mtu_bytes()).map_err(|error| craft_error(error, device))
 }

@@ -1,7 +1,7 @@
-//! Frames before a trial from which a device between the hosts learns where they are (RFC 2544 section 23).
+//! Learning frames, sent before a trial so that a device between the hosts learns where they are (RFC 2544 section 23).
 //!
-//! A bridge that does not know the receiver floods what is for it, and a router that does not know its next hop holds frames back:
-//! what a device does while it learns would be inside the trial.
+//! A bridge that does not know the receiver floods its frames, and a router that does not know its next hop holds frames back.
+//! Without learning frames this would happen during the trial.
 
 use fathom_engine::Error;
 use fathom_model::{Note, Record, Settings, units::Nanos};
@@ -18,17 +18,17 @@ use super::{
 use crate::craft::FrameSet;
 use fathom_wire::{Arp, Mark};
 
-/// What a record calls those of its host, which are in none of its other counts.
+/// The total of learning frames sent by a host. No other count includes them.
 pub const LEARNING_FRAMES: &str = "learning_frames";
 
-/// Five times what the RFC gives a device.
+/// Five times the time that the RFC allows a device.
 const WAIT_MAX: Nanos = Nanos::from_secs(10);
-/// How long a device may have no room for a few frames before any other was sent.
+/// How long to wait for a device that has no room before it has sent any other frame.
 const DEVICE_READY_MAX: Nanos = Nanos::from_secs(1);
-/// How long to wait at most for room.
+/// The longest single wait for room.
 const ROOM: Nanos = Nanos::from_millis(1);
 
-/// What is asked for of learning.
+/// The options of learning frames.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LearningOptions {
     n: u64,
@@ -36,7 +36,6 @@ pub(super) struct LearningOptions {
 }
 
 impl LearningOptions {
-    /// What the options say.
     pub(super) fn of(settings: &Settings) -> Result<Self, Error> {
         let wait = settings.span(LEARNING_WAIT).unwrap_or(Nanos::ZERO);
         if wait > WAIT_MAX {
@@ -47,13 +46,13 @@ impl LearningOptions {
         Ok(Self { n: settings.count(LEARNING).unwrap_or(0), wait })
     }
 
-    /// What a receiver says that sends none: on a served host they would reach everybody on its wire.
+    /// The note of a receiver that sends none. On a served host they would reach everybody on its wire.
     pub(super) fn withheld_note(self) -> Option<Note> {
         let text = "a served host sends no learning frames; a device in between learns its address from the control connection";
         (self.n > 0).then(|| Note { id: "learning-withheld".to_owned(), text: text.to_owned() })
     }
 
-    /// The receiver says on its wire who it is.
+    /// Announces the receiver on its wire.
     pub(super) fn send_announcement(
         self,
         device: &TestDevice,
@@ -63,9 +62,10 @@ impl LearningOptions {
         self.send((device, permit), |_| frame.to_vec())
     }
 
-    /// The sender sends the first frame of each of its first flows, and gives the device its time.
+    /// Sends the first frame of each of the first flows, and gives the device time to learn.
     ///
-    /// They bear no mark of the trial, so the receiver lets them pass; frames that have none could not be told from the trial's own.
+    /// They do not carry the mark of the trial, so the receiver does not count them. Frames without marks are not sent, because
+    /// they could not be told from those of the trial.
     pub(super) fn send_first_frames(
         self,
         (device, permit): (&TestDevice, &Permit),
@@ -107,7 +107,7 @@ impl LearningOptions {
     }
 }
 
-/// The first frame of one of the flows, with the mark of no trial.
+/// The first frame of a flow, with a mark that belongs to no trial.
 fn first_frame_of(blueprint: &FrameSet, tag: u32, nth: u64) -> Vec<u8> {
     let flow = u32::try_from(nth % u64::from(blueprint.n_flows)).expect("it is less than the number of flows");
     let mark = Mark { tag: !tag, flow, sequence: 0, sent: 0 };
@@ -124,7 +124,7 @@ pub(super) struct LearningFrames {
 }
 
 impl LearningFrames {
-    /// Writes them down beside the frames of the trial.
+    /// Adds their number to a record, apart from the frames of the trial.
     pub(super) fn add_to(self, record: &mut Record) {
         let n_sent = self.n_sent;
         record.totals.insert(LEARNING_FRAMES.to_owned(), n_sent);

@@ -1,4 +1,4 @@
-//! What the records of a trial of frames amount to.
+//! The metrics of a trial of frames.
 
 use fathom_model::{
     Better, Derivation, Metric, Side, Unit,
@@ -21,7 +21,7 @@ const fn share(part: &'static str) -> Derivation {
 
 const SOURCE: &str = "docs/methods/frames.md";
 
-/// Why there is nothing to say of a schedule.
+/// Why metrics of a schedule are missing.
 const FLAT_OUT: &str = "frames left flat out, so none was due";
 
 pub(super) const METRICS: &[Metric] = &[

@@ -1,7 +1,7 @@
-//! Frames per second from one device to another, with every loss accounted for.
+//! Frames per second from one device to another, with every lost frame accounted for.
 //!
-//! The initiator sends numbered frames by the best backend that works; the responder ends and counts them in an XDP program, before its
-//! network stack sees them. It knows nothing of searches: it runs one load for one time.
+//! The initiator sends numbered frames with the best backend that works. The responder counts and drops them in an XDP program,
+//! before its network stack sees them. This kind knows nothing of searches: it runs one load for one period of time.
 
 mod clock_id;
 mod counter;
@@ -29,7 +29,7 @@ use sender::FramesSender;
 
 use crate::craft;
 
-/// Sends frames at a rate or flat out, and counts where they end.
+/// Sends frames at a rate or flat out, and counts them where they end.
 #[derive(Debug, Clone, Copy)]
 pub struct FramesTest;
 

@@ -1,32 +1,32 @@
-//! The options of frames, and what both ends know by name.
+//! The options of frames, and the names that both ends share.
 
 use fathom_model::{OptionDoc, Settings, ValueKind};
 
 use crate::{backend, craft};
 
-/// The option that says how many there are.
+/// The option for the number of learning frames.
 pub const LEARNING: &str = "learning";
-/// The option that says how long a device is given to learn from them.
+/// The option for the time that a device gets to learn from them.
 pub const LEARNING_WAIT: &str = "learning-wait";
 
-/// From the first frame to the last, in nanoseconds: the timeline ends at the tick that noticed it.
+/// The time from the first frame to the last, in nanoseconds. The timeline instead ends at the tick that noticed the end.
 pub const SEND_TIME_NS: &str = "send_time_ns";
 
 /// The name in plans and errors.
 pub(super) const NAME: &str = "frames";
 
-/// The UDP port that frames are sent to: discard (RFC 863), which nobody answers where no sink is.
+/// The UDP destination port: discard (RFC 863), which nobody answers if there is no sink.
 pub(super) const PORT: u16 = 9;
 
-/// How the responder counts: the words of the option `counter`.
+/// The values of the option `counter`: how the responder counts.
 const COUNTERS: &[&str] = &["auto", "native", "generic", "xsk", "socket"];
 
-/// How frames or bursts follow each other: the words of the option `arrivals`.
+/// The values of the option `arrivals`: how frames or bursts follow each other.
 const ARRIVALS: &[&str] = &["constant", "poisson"];
 
-/// The option that says when the rate changes.
+/// The option for the time of a rate change.
 pub const STEP_AT: &str = "step-at";
-/// The option that says to which rate it changes.
+/// The option for the rate after the change.
 pub const STEP_RATE: &str = "step-rate";
 
 pub(super) const OPTIONS: &[OptionDoc] = &[
@@ -123,24 +123,24 @@ pub(super) const OPTIONS: &[OptionDoc] = &[
     },
 ];
 
-/// How many threads are to send.
+/// The number of sending threads.
 pub(super) fn n_workers(settings: &Settings) -> u32 {
     settings.count("threads").and_then(|workers| u32::try_from(workers).ok()).unwrap_or(1)
 }
 
-/// The keys under which the responder tells the initiator what it needs to know.
+/// The keys of the values that the responder sends to the initiator.
 pub(super) mod endpoint {
     pub(crate) const MAC: &str = "mac";
     pub(crate) const ADDRESS: &str = "address";
-    /// Of IPv6, which is told only when it is asked for.
+    /// The IPv6 address, present only if it is needed.
     pub(crate) const ADDRESS_V6: &str = "address_v6";
     pub(crate) const PORT: &str = "port";
     pub(crate) const TRIAL: &str = "trial";
     pub(crate) const COUNTER: &str = "counter";
-    /// The first source port by which the responder knows packets of the kernel's pktgen.
+    /// The first source port by which the responder recognizes packets of the kernel's pktgen.
     pub(crate) const PKTGEN: &str = "pktgen";
-    /// How many of them each thread of it has.
+    /// The number of such ports per pktgen thread.
     pub(crate) const PKTGEN_EACH: &str = "pktgen_each";
-    /// Which clock the responder goes by.
+    /// The clock of the responder.
     pub(crate) const CLOCK: &str = "clock";
 }

@@ -1,4 +1,4 @@
-//! The responder: counts what arrives, and what its device and host dropped.
+//! The responder: counts the frames that arrive, and those that its device and host drop.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -29,7 +29,7 @@ use crate::{
 use fathom_pktgen::{DevicePorts, PktgenDir, PktgenOrigin};
 use fathom_wire::Mark;
 
-// Ports that are nobody's (RFC 6335 section 6), other ones in each trial, with room for all workers behind them.
+// Dynamic ports (RFC 6335 section 6). Each trial uses other ones, with room for all workers above the first.
 const PKTGEN_PORT: u16 = 49_152;
 const PKTGEN_PORTS: u32 = 16_384 - 64;
 
@@ -38,12 +38,12 @@ const PKTGEN_PORTS: u32 = 16_384 - 64;
 pub(super) struct FramesReceiver {
     device: TestDevice,
     learning_frames: Option<LearningFrames>,
-    /// Where its controller finds it, which behind a translator is no address of the device.
+    /// The address at which its controller reaches it. Behind NAT the device does not have this address.
     advertised_address: Ipv4Addr,
-    /// Of the device, where it is needed.
+    /// The IPv6 address of the device, if it is needed.
     address_v6: Option<Ipv6Addr>,
     counter: FrameCounter,
-    /// Whether frames say which they are, and when they left.
+    /// Whether frames carry their number and departure time.
     is_marked: bool,
     rate_steps: RateSteps,
     trial: u32,
@@ -54,23 +54,23 @@ pub(super) struct FramesReceiver {
 
 const COUNTERS: &[&str] = &[RECEIVED, DUPLICATES, REORDERED, SOCKET_DROPPED, RING_FULL, FILL_EMPTY];
 
-// Distributions that the sink keeps; latency and variation by RFC 8219 section 7 and RFC 5481.
+// Distributions kept by the sink; latency and variation by RFC 8219 section 7 and RFC 5481.
 /// One-way latencies of frames that carry a time stamp.
 pub const LATENCY: &str = "latency_ns";
-/// Differences between the latencies of neighbours in a flow, without their sign.
+/// Absolute differences between the latencies of consecutive frames of a flow.
 pub const VARIATION: &str = "ipdv_ns";
 pub(super) const GAP: &str = "arrival_gap_ns";
-/// Packet delay variation (RFC 5481 section 4.2): the 99.9th percentile of the latency less its minimum.
+/// Packet delay variation (RFC 5481 section 4.2): the 99.9th percentile of the latency minus its minimum.
 pub(super) const PDV_NS: &str = "pdv_ns";
 
-/// From the first frame after a change of the rate to the last one before which another was missing, in nanoseconds.
+/// The time from the first frame after a rate change to the last frame with a gap before it, in nanoseconds.
 pub const RECOVERY_NS: &str = "recovery_ns";
 
 impl FramesReceiver {
     pub(super) fn prepare(role: &Role, policy: &Policy) -> Result<Self, Error> {
         let mut device = TestDevice::find(role)?;
         let outline = frame_options::outline(&role.settings, &device)?;
-        // Trials of one plan may share a seed; the clock tells a late frame of an earlier one from those of this one.
+        // Trials of one plan may share a seed. The clock separates late frames of an earlier trial from those of this one.
         let mixed = role.seed ^ clock::now().0;
         let trial = u32::try_from((mixed ^ mixed >> 32) & u64::from(u32::MAX)).expect("32 bits are left");
         let mut notes = Vec::new();
@@ -125,13 +125,13 @@ impl FramesReceiver {
     }
 }
 
-/// How packets of the kernel's pktgen would be known, if the initiator may send some.
+/// Returns how to recognize packets of the kernel's pktgen, if the initiator may send any.
 ///
-/// Its threads have the source ports that the options give, shared out among them, or one each that is this trial's.
+/// Its threads share the source ports of the options, or have one port each that is specific to this trial.
 fn pktgen_origin(settings: &Settings, outline: &FrameOutline, trial: u32) -> Option<PktgenOrigin> {
     let is_asked = match settings.text("backend").as_deref() {
         Some("pktgen") => true,
-        // Where this host has none, the other one rarely has: it is not worth a look at each frame.
+        // If this host has no pktgen, the other one rarely has it. That is not worth a check of each frame.
         Some("auto") => PktgenDir::default().version().is_ok(),
         _ => false,
     };
@@ -212,7 +212,7 @@ impl Test for FramesReceiver {
     }
 }
 
-/// Adds what the counter knows of times.
+/// Adds the times of the counter to the record.
 fn record_times(record: &mut Record, times: FrameTimes, is_marked: bool) {
     if is_marked && record.totals[RECEIVED] > 0 && times.latency.count() == 0 {
         let text = "latencies are withheld: the two ends do not share a clock".to_owned();
@@ -227,7 +227,7 @@ fn record_times(record: &mut Record, times: FrameTimes, is_marked: bool) {
     record.distributions.extend(some.map(|(name, histogram)| (name.to_owned(), histogram)));
 }
 
-/// Adds how long frames were lost after the rate had changed, or why that is not known.
+/// Adds the time from the rate change to the last lost frame, or why it is not known.
 fn record_recovery(record: &mut Record, step: Option<RateStepTimes>) {
     let (id, text) = match step.map(RateStepTimes::recovery) {
         Some(Nanos::ZERO) => ("recovery", "no frame was lost after the rate had changed".to_owned()),
@@ -241,7 +241,7 @@ fn record_recovery(record: &mut Record, step: Option<RateStepTimes>) {
     record.notes.push(Note { id: id.to_owned(), text });
 }
 
-/// Counts until the trial is over and no late frame arrives any more.
+/// Counts until the trial is over and no late frame arrives anymore.
 fn count(worker: &WorkerHandle<'_>, counter: &mut FrameCounter) -> fathom_sys::Result<()> {
     let tell = |counter: &mut FrameCounter| {
         let (arrivals, missed) = counter.read()?;

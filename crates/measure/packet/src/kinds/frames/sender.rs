@@ -39,19 +39,19 @@ pub(super) struct FramesSender {
     device: TestDevice,
     learning_frames: Option<LearningFrames>,
     generators: Vec<Box<dyn Generator>>,
-    /// Nothing when they leave flat out.
+    /// `None` for flat out.
     pattern: Option<DeparturePattern>,
-    /// Whether their number ends the trial.
+    /// Whether a number of frames ends the trial.
     is_counted: bool,
     cores: Vec<usize>,
     notes: Vec<Note>,
 }
 
-/// Flat out, nothing is intended, so nothing can lag behind; the places are those of `backend::counter`.
+/// Counters without a schedule: no frame is due, so none can be late. Their order is that of `backend::counter`.
 const FLAT_OUT: &[&str] = &[SENT, SEND_REFUSED];
 const PACED: &[&str] = &[SENT, SEND_REFUSED, INTENDED, SCHEDULE_LAG_NS_MAX, UNSENT];
 
-/// The first of the ports that are nobody's (RFC 6335 section 6).
+/// The first dynamic port (RFC 6335 section 6).
 const SOURCE_PORT: u16 = 49_152;
 
 impl FramesSender {
@@ -96,13 +96,13 @@ impl FramesSender {
     }
 }
 
-/// From the first frame of any worker to the last of all.
+/// The time from the first frame of any worker to the last frame of any worker.
 fn total_span(spans: &[(Nanos, Nanos)]) -> Nanos {
     let began = spans.iter().map(|span| span.0).min().unwrap_or(Nanos::ZERO);
     spans.iter().map(|span| span.1).max().unwrap_or(began) - began
 }
 
-/// How long frames at equal distances take: the last one too has its turn until the next would be due.
+/// The duration of frames at equal gaps. It includes the gap behind the last frame.
 fn schedule_length(pattern: &DeparturePattern, n_frames: u64) -> Nanos {
     if pattern.rate_step.is_some() || pattern.process != ArrivalProcess::Constant {
         return Nanos::ZERO;
@@ -110,13 +110,13 @@ fn schedule_length(pattern: &DeparturePattern, n_frames: u64) -> Nanos {
     Nanos::from_secs_f64(approximate(n_frames) / pattern.rate.get())
 }
 
-/// What of a count is one worker's: what does not divide goes to the first.
+/// One worker's share of a count. The first workers get the remainder.
 fn share_of(count: u64, share: WorkShare) -> u64 {
     let (idx, of) = (share.idx as u64, share.of as u64);
     count / of + u64::from(idx < count % of)
 }
 
-/// How frames are to follow each other; nothing when they are to leave flat out.
+/// Returns the departure pattern; `None` for flat out.
 fn pattern(settings: &Settings, seed: u64) -> Result<Option<DeparturePattern>, Error> {
     let is_poisson = settings.text("arrivals").is_some_and(|arrivals| arrivals == "poisson");
     let burst = settings.count("burst").and_then(|burst| u32::try_from(burst).ok()).unwrap_or(1);
@@ -146,7 +146,7 @@ fn pattern(settings: &Settings, seed: u64) -> Result<Option<DeparturePattern>, E
     Ok(Some(DeparturePattern { rate, burst, process, rate_step: step }))
 }
 
-/// The change of the rate that is asked for, if one is.
+/// Returns the requested rate change, if any.
 fn step(settings: &Settings) -> Result<Option<RateStep>, Error> {
     let half = |missing: &str, example: &str| Error::Unsupported {
         what: format!("a change of the rate needs --{missing} too"),
@@ -164,7 +164,7 @@ fn step(settings: &Settings) -> Result<Option<RateStep>, Error> {
     }
 }
 
-/// This device and what the responder has told.
+/// Returns this device and the endpoint that the responder has sent.
 fn frame_endpoints(device: &mut TestDevice, role: &Role, reach: NetworkScope) -> Result<FrameEndpoints, Error> {
     let address: Ipv4Addr = responder_value(role, endpoint::ADDRESS)?;
     let ipv6: Option<Ipv6Addr> = role.peer.get(endpoint::ADDRESS_V6).and_then(|text| text.parse().ok());
@@ -190,7 +190,7 @@ fn frame_endpoints(device: &mut TestDevice, role: &Role, reach: NetworkScope) ->
     })
 }
 
-/// The Ethernet address to send to; outside labs it is the one that this host's own kernel would send to.
+/// Returns the destination MAC address. Outside labs it must be the one that this host's own kernel would use.
 fn target_mac(
     device: &mut TestDevice,
     role: &Role,
@@ -216,7 +216,7 @@ fn target_mac(
     }
 }
 
-/// What the responder has told under this key.
+/// Returns a value that the responder has sent.
 fn responder_value<T: FromStr>(role: &Role, what: &'static str) -> Result<T, Error> {
     let value = role.peer.get(what).and_then(|text| text.parse().ok());
     value.ok_or(Error::Endpoint { kind: NAME, what })
@@ -232,7 +232,7 @@ impl Test for FramesSender {
         let counters = if self.pattern.is_some() { PACED } else { FLAT_OUT };
         let pool =
             WorkerPool { states: self.generators, counters, cores: &self.cores, until: EndCondition::PhasesOver };
-        // A device that goes down ends the trial; what was sent until then is kept.
+        // A device that goes down ends the trial; the frames sent before that are kept.
         let results = pool.run(session, &mut (), |worker, mut generator| {
             let began = clock::now();
             let loss = generator.send(&worker).err();

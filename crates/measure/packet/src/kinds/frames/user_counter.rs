@@ -1,11 +1,11 @@
-//! What is counted in user space: the same of the same frames as the sink counts in XDP.
+//! Counts in user space the same quantities as the sink counts in XDP.
 
 use fathom_model::units::{Frames, Nanos};
 
 use crate::xdp::{ExpectedFrames, FrameCounts, FrameTimes};
 use fathom_wire::{FrameSequence, Mark};
 
-/// What has arrived, and when.
+/// The counts and times of arrived frames.
 #[derive(Debug)]
 pub(super) struct UserSpaceCounter {
     expected: ExpectedFrames,
@@ -14,15 +14,15 @@ pub(super) struct UserSpaceCounter {
     flows: Vec<Flow>,
 }
 
-/// What is known of a flow.
+/// The state of a flow.
 #[derive(Debug, Clone, Copy, Default)]
 struct Flow {
     order: FrameSequence,
-    /// Of the frame with the highest number.
+    /// The latency of the frame with the highest number.
     latency: Option<u32>,
 }
 
-/// By so much a stamp may be later than the arrival that it belongs to: two clocks were read one after the other to compare them.
+/// How far a stamp may be later than its arrival. The offset between two clocks is measured by reading one after the other.
 const CLOCK_ERROR_MAX: u32 = 1_000_000;
 
 impl UserSpaceCounter {
@@ -44,7 +44,7 @@ impl UserSpaceCounter {
         &self.times
     }
 
-    /// Takes note of a frame, of when it arrived, and of when the one before it did by the same queue.
+    /// Counts a frame. `at` is its arrival time, `last` the arrival of the previous frame by the same queue.
     pub(super) fn count(&mut self, frame: &[u8], (at, last): (Nanos, &mut Option<Nanos>)) {
         let mark = self.expected.mark(frame);
         self.arrivals.frames += Frames(u64::from(mark.is_some() || self.expected.is_unmarked(frame)));
@@ -73,7 +73,7 @@ impl UserSpaceCounter {
     }
 }
 
-/// How long a frame was on its way, if it says when it left: the stamp has 32 bits, and so has the difference.
+/// Returns the latency of a frame, if it carries a stamp. The stamp has 32 bits, and so has the difference.
 fn latency_of(mark: &Mark, at: Nanos) -> Option<u32> {
     let low = u32::try_from(at.0 & u64::from(u32::MAX)).expect("32 bits are left");
     let latency = low.wrapping_sub(mark.sent);
@@ -110,7 +110,8 @@ mod tests {
     #[test]
     fn latency_variation_and_gaps_are_those_of_the_frames_they_belong_to() {
         let (mut account, mut last) = (account(1), None);
-        // Number 2 is missing, number 4 is late by one place, number 6 has no stamp; the stamp of 3 is before a turn of its 32 bits.
+        // Number 2 is missing, number 4 is late by one place, number 6 has no stamp. The stamp of 3 is before a wrap of its 32
+        // bits.
         let turn = 1_u64 << 32;
         let frames = [
             (0, 1_000, turn + 1_010),

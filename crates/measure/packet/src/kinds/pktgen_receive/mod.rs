@@ -1,7 +1,7 @@
-//! A receiver alone for packets of a kernel's pktgen, whoever started it: loss, order and latency by pktgen's own header.
+//! A stand-alone receiver for packets of a kernel's pktgen, whoever started it: loss, order and latency by pktgen's own header.
 //!
-//! It sends nothing, answers nothing and takes nothing away: it looks at copies. What was sent it knows from the numbers in the
-//! packets only.
+//! It sends nothing, answers nothing and consumes nothing: it looks at copies. It knows the number of sent packets only from the
+//! sequence numbers in them.
 
 use fathom_engine::{CommandDoc, EndCondition, Error, Stop, Test, TestKind, TrialContext, WorkerHandle, WorkerPool};
 use fathom_model::{
@@ -18,7 +18,7 @@ use fathom_sys::{
 
 use fathom_pktgen::{DevicePorts, ReceivedPackets};
 
-/// Counts packets of pktgen's at a device.
+/// Counts pktgen's packets at a device.
 #[derive(Debug, Clone, Copy)]
 pub struct PktgenReceive;
 
@@ -27,7 +27,7 @@ pub const NAME: &str = "pktgen_receive";
 /// How long the packets of others are counted unless the user says.
 const ROUND: Nanos = Nanos::from_secs(10);
 
-/// All ports there are: then all packets are of one device of pktgen.
+/// The number of all ports. With this, all packets count as those of a single pktgen device.
 const ALL_PORTS: u64 = 1 << 16;
 
 const OPTIONS: &[OptionDoc] = &[
@@ -51,7 +51,7 @@ const OPTIONS: &[OptionDoc] = &[
     },
 ];
 
-/// Numbers from the lowest to the highest of each device, arrived or not.
+/// The count of sequence numbers from the lowest to the highest of each device, received or not.
 const NUMBERED: &str = "numbered";
 const UNTIMELY: &str = "untimely";
 const LATENCY: &str = "latency_ns";
@@ -140,7 +140,7 @@ impl TestKind for PktgenReceive {
     }
 }
 
-/// A device that is looked at.
+/// A test on one device.
 #[derive(Debug)]
 struct PktgenReceiveTest {
     device: String,
@@ -149,20 +149,20 @@ struct PktgenReceiveTest {
     cores: Vec<usize>,
 }
 
-/// A socket with what it has seen.
+/// A packet socket and its counts.
 #[derive(Debug)]
 struct PktgenCounter {
     receiver: Receiver,
     inbox: ReceiveBuffer,
     arrivals: ReceivedPackets,
-    /// Frames of any kind that reached the socket, and those of them that it had no room for.
+    /// Frames of any kind that reached the socket, and those that it had no room for.
     n_frames: u64,
     dropped: u64,
 }
 
 /// Room for 40 000 small frames: 100 ms at the rate that the socket keeps up with.
 const BUFFER: Bytes = Bytes(32 << 20);
-/// How long to wait for a packet before looking whether the time is over.
+/// The longest wait for a packet between two checks for the end of the trial.
 const POLL_INTERVAL: Nanos = Nanos::from_millis(20);
 
 impl PktgenReceiveTest {
@@ -191,7 +191,7 @@ impl PktgenReceiveTest {
 }
 
 impl PktgenCounter {
-    /// Takes what has come, and tells what all that amounts to.
+    /// Takes the received frames, and reports the counts.
     fn receive(&mut self, worker: &WorkerHandle<'_>) -> fathom_sys::Result<()> {
         while self.receiver.receive(&mut self.inbox)? > 0 {
             for ((frame, length), at) in self.inbox.frames().zip(self.inbox.stamps()) {
@@ -249,7 +249,7 @@ impl Test for PktgenReceiveTest {
     }
 }
 
-/// Why a receiver that saw nothing of pktgen's has no result.
+/// Why a receiver that saw no packet of pktgen has no result.
 fn nothing_received(device: &str, seen: u64) -> Error {
     let among = match seen {
         0 => "nor any other frame".to_owned(),
@@ -264,7 +264,7 @@ fn nothing_received(device: &str, seen: u64) -> Error {
     }
 }
 
-/// What is to be known beside the numbers.
+/// The note about frames that the socket had no room for.
 fn missed_note(dropped: u64) -> Option<Note> {
     let text = format!("the socket had no room for {dropped} frames: what of them was pktgen's is among the lost");
     (dropped > 0).then(|| Note { id: "socket-dropped".to_owned(), text })

@@ -1,4 +1,4 @@
-//! Frames as if received: a program that runs once for each, and passes it to the stack (`BPF_PROG_TEST_RUN`, live frames).
+//! Injects frames as if received: a program runs once per frame and passes it to the stack (`BPF_PROG_TEST_RUN`, live frames).
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -18,29 +18,29 @@ use fathom_sys::{
     process::{affinity, interrupt::Interruptible, threads},
 };
 
-/// A program with the frame that it makes, and the device that it pretends to have received it at.
+/// A program with the frame that it builds, and the device that seems to receive it.
 #[derive(Debug)]
 pub(super) struct FrameInjector {
     program: Program,
     state: Array<2>,
     frame: Vec<u8>,
     device: u32,
-    /// Where the thread that watches may run, which is not bound to the core of the one that injects.
+    /// Cores for the monitor thread, which is not bound to the core of the injecting thread.
     cores: Vec<usize>,
 }
 
-/// The place of what was injected among the counters.
+/// The index of the counter of injected frames.
 const INJECTED: usize = 0;
-// Places in the state.
+// Byte offsets in the state.
 const N_INJECTED: i16 = 0;
 const STOP: i16 = 8;
-/// Where on its stack the program keeps the index of the state.
+/// The stack offset of the key of the state.
 const KEY: i16 = -4;
-/// What a stack may have written to a page is written anew up to here: the headers of a UDP datagram, and more.
+/// The number of bytes that are rewritten, because a stack may have changed the page: the headers of a UDP datagram, and more.
 const REWRITTEN: usize = 56;
-/// Frames that are made before they are received together: the budget of a NAPI poll.
+/// Frames per batch: the budget of a NAPI poll.
 const BATCH: u32 = 64;
-/// Often enough that an interval of 100 ms is exact to 2 %.
+/// Short enough that an interval of 100 ms is exact to 2 %.
 const POLL_INTERVAL: Nanos = Nanos::from_millis(2);
 
 impl FrameInjector {
@@ -50,7 +50,7 @@ impl FrameInjector {
             let action = if ends_here { XdpAction::Drop } else { XdpAction::Pass };
             let program = Program::load(ProgramType::Xdp, "fathom_inject", &code(frame, &state, action))?;
             let injection = Self { program, state, frame: frame.to_vec(), device, cores: affinity::allowed_cores()? };
-            // One that is told to stop injects nothing, and shows whether the kernel takes the order at all.
+            // A stopped program injects nothing. This run shows whether the kernel accepts the call at all.
             injection.state.set(0, &[0, 1])?;
             injection.program.run_live(&injection.frame, &LiveRun { n_runs: 1, batch: 1, from: Some(device) })?;
             injection.state.set(0, &[0, 0])?;
@@ -68,7 +68,7 @@ impl FrameInjector {
             let watch = threads::start_within(scope, || {
                 let watched = self.watch(worker);
                 is_over.store(true, Ordering::Release);
-                // A signal that comes between two system calls ends none, so it is sent until the worker has noticed.
+                // A signal between two system calls interrupts neither, so this repeats it until the worker has noticed.
                 while !has_returned.load(Ordering::Acquire) {
                     thread.interrupt();
                     clock::sleep_until(clock::now() + POLL_INTERVAL);
@@ -86,7 +86,7 @@ impl FrameInjector {
         })
     }
 
-    /// Shows what was injected until the trial is over.
+    /// Reports the number of injected frames until the trial is over.
     fn watch(&self, worker: &WorkerHandle<'_>) -> Result<()> {
         affinity::allow_cores(&self.cores)?;
         while !worker.is_over() {
@@ -101,14 +101,14 @@ impl FrameInjector {
     }
 }
 
-/// Counts, writes the frame anew, and lets it go; drops it when told to stop.
+/// The program: counts, rewrites the frame and lets it go; drops it once it is told to stop.
 fn code(frame: &[u8], state: &Array<2>, action: XdpAction) -> Vec<Instruction> {
     let mut a = Assembler::new();
     let ended = a.label();
     let rewritten = frame.len().min(REWRITTEN);
     a.mov(R9, R1).store(R10.word(KEY), 0).look_up(state, KEY, ended).mov(R7, R0);
     a.load(R1, R7.double(STOP)).jump_if(R1.differs(0), ended);
-    // struct xdp_md begins with the frame's first byte and the byte behind its last.
+    // `struct xdp_md` starts with the addresses of the first byte of the frame and of the byte behind its last.
     a.load(R6, R9.word(0)).load(R2, R9.word(4)).mov(R1, R6);
     a.add(R1, i32::try_from(rewritten).expect("headers are short")).jump_if(R1.above(R2), ended);
     for (bytes, at) in frame[..rewritten].chunks_exact(8).zip((0..).step_by(8)) {

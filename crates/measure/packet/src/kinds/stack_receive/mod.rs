@@ -1,7 +1,7 @@
-//! What a frame costs the host that receives it: frames put into its stack as if a device had received them.
+//! The cost of a frame for the receiving host: frames are injected into its stack as if a device had received them.
 //!
-//! There is no wire and no other host, so nothing but the receive path is measured: with nobody to take the frame, with a packet
-//! filter in between, up to a socket that is read. It knows how far a frame is to come, and what that took.
+//! There is no wire and no other host, so only the receive path is measured: without a receiver, with a packet filter, or up to a
+//! socket that is read. This kind controls how far a frame gets, and measures the cost.
 
 mod injector;
 mod reader;
@@ -26,29 +26,29 @@ use injector::FrameInjector;
 use reader::SocketReader;
 use rules::FilterRules;
 
-/// Injects frames flat out and says what each took.
+/// Injects frames flat out and measures the cost of each.
 #[derive(Debug, Clone, Copy)]
 pub struct StackReceive;
 
 /// The name in plans and errors.
 pub const NAME: &str = "stack_receive";
 
-/// How far a frame comes.
+/// How far a frame gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StackDepth {
-    /// It ends in the program that makes it: what the injection itself takes.
+    /// It ends in the program that builds it. This is the cost of the injection itself.
     Program,
-    /// No protocol is known for it, so it ends behind the device.
+    /// Its protocol is unknown, so it ends behind the device.
     Device,
     /// A rule of the packet filter drops it.
     Filter,
-    /// Nobody listens at its port, and its sender is told so, as often as the kernel's limit allows.
+    /// Its port is closed. The kernel tells the sender so, up to its rate limit.
     Port,
     /// A socket takes it, and a thread reads it.
     Socket,
 }
 
-/// Every end by its word, the default first.
+/// All values of the option `end`, the default first.
 const DEPTHS: [(&str, StackDepth); 5] = [
     ("device", StackDepth::Device),
     ("program", StackDepth::Program),
@@ -58,7 +58,7 @@ const DEPTHS: [(&str, StackDepth); 5] = [
 ];
 const WORDS: &[&str] = &[DEPTHS[0].0, DEPTHS[1].0, DEPTHS[2].0, DEPTHS[3].0, DEPTHS[4].0];
 
-/// More rules than any firewall goes through one by one.
+/// More rules than any firewall checks one by one.
 const RULES_MAX: u64 = 20_000;
 
 const OPTIONS: &[OptionDoc] = &[
@@ -82,14 +82,14 @@ const OPTIONS: &[OptionDoc] = &[
     },
 ];
 
-// What is counted.
+// Names of counts.
 const INJECTED: &str = "injected";
 const DELIVERED: &str = "delivered";
-/// Processor time of the thread in whose call frames are made and received.
+/// Processor time of the thread that builds and receives frames in its system call.
 const STACK_CPU_NS: &str = "stack_cpu_ns";
 /// Processor time of the thread that reads the socket.
 const READER_CPU_NS: &str = "reader_cpu_ns";
-/// Packets that the rule at the end has counted.
+/// Packets that the last rule has counted.
 const FILTERED: &str = "filtered";
 const COUNTERS: &[&str] = &[INJECTED, DELIVERED];
 
@@ -163,7 +163,7 @@ impl TestKind for StackReceive {
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
-        // Frames as if from strangers would be answered to them, or forwarded.
+        // The host would answer or forward frames that seem to come from strangers.
         if policy.is_for_others() {
             return Err(unsupported(format!("{NAME} runs on no served host"), "fathom packet --lab pair"));
         }
@@ -171,14 +171,14 @@ impl TestKind for StackReceive {
     }
 }
 
-/// What one worker does.
+/// The task of one worker.
 #[derive(Debug)]
 enum StackTask {
     Inject(FrameInjector),
     Read(SocketReader),
 }
 
-/// Everything ready to inject.
+/// A test that is ready to inject.
 #[derive(Debug)]
 struct StackReceiveTest {
     tasks: Vec<StackTask>,
@@ -190,7 +190,7 @@ fn unsupported(what: String, hint: &str) -> Error {
     Error::Unsupported { what, hint: Some(hint.to_owned()) }
 }
 
-/// The device that frames are received at.
+/// The device that seems to receive the frames.
 struct InputDevice {
     device: u32,
     mtu_bytes: u32,
@@ -198,7 +198,7 @@ struct InputDevice {
     address: Ipv4Addr,
 }
 
-/// The place of a role, as the kernel knows it.
+/// Finds the device and address of a role.
 fn input_device(role: &Role) -> Result<InputDevice, Error> {
     let missing = || unsupported(format!("{NAME} needs an interface with an IPv4 address"), "fathom packet --lab pair");
     let Some(name) = &role.interface else { return Err(missing()) };
@@ -219,17 +219,17 @@ fn input_device(role: &Role) -> Result<InputDevice, Error> {
     Ok(InputDevice { device: link.index, mtu_bytes: link.mtu_bytes, mac, address })
 }
 
-/// A type of frame for local experiments (IEEE 802 section 9.2.3), for which no kernel has a protocol.
+/// A local experimental EtherType (IEEE 802 section 9.2.3). No kernel has a protocol for it.
 const NO_PROTOCOL: [u8; 2] = [0x88, 0xb5];
-/// The port discard (RFC 863), at which nobody listens.
+/// The discard port (RFC 863), which is closed.
 const CLOSED_PORT: u16 = 9;
-/// The first of the ports that are nobody's (RFC 6335 section 6).
+/// The first dynamic port (RFC 6335 section 6).
 const SOURCE_PORT: u16 = 49_152;
 
 impl InputDevice {
-    /// A UDP datagram to a port here, as it would come from another host of the same wire.
+    /// Returns a UDP datagram to a port here, as from another host on the same wire.
     fn frame_to(&self, port: u16, role: &Role) -> Result<Vec<u8>, Error> {
-        // The next address, or the one before where that would be the broadcast address.
+        // The next address, or the previous one if the next is the broadcast address.
         let [a, b, c, d] = self.address.octets();
         let last = if d < 254 { d + 1 } else { d - 1 };
         let mut mac = self.mac;
@@ -296,7 +296,7 @@ impl Test for StackReceiveTest {
                 StackTask::Inject(injection) => (injection.run(&worker), &stack),
                 StackTask::Read(reader) => (reader.run(&worker), &reading),
             };
-            // Each worker writes a place of its own, once, at its end.
+            // Each worker writes its own slot once, at its end.
             cpu.store((clock::thread_cpu() - before).0, Ordering::Relaxed);
             done.map_err(|cause| {
                 Error::system("receive frames that were never sent", "CAP_BPF and CAP_NET_ADMIN", cause)
@@ -315,7 +315,7 @@ impl Test for StackReceiveTest {
     }
 }
 
-/// A socket that is bound to an address here.
+/// Opens a socket bound to an address of this host.
 fn bind(address: IpAddr) -> Result<UdpSocket, Error> {
     let failed = |error| Error::System {
         what: format!("open a socket on {address}"),

@@ -1,4 +1,4 @@
-//! A socket that takes the frames, and a thread that reads them one by one, as a plain server does.
+//! A socket that takes the frames, and a thread that reads them one by one, like a plain server.
 
 use std::{
     io::ErrorKind,
@@ -9,13 +9,12 @@ use std::{
 use fathom_engine::{Error, WorkerHandle};
 use fathom_sys::Result;
 
-/// A socket that is read.
 #[derive(Debug)]
 pub(super) struct SocketReader(UdpSocket);
 
-/// The place of what was read among the counters.
+/// The index of the counter of delivered datagrams.
 const DELIVERED: usize = 1;
-/// How long to wait for a datagram before looking whether the trial is over.
+/// The longest wait for a datagram between two checks for the end of the trial.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 impl SocketReader {
@@ -29,14 +28,14 @@ impl SocketReader {
         Ok(Self(socket))
     }
 
-    /// The port that datagrams are for; 0 when the kernel does not say, which it always does.
+    /// Returns the destination port of datagrams. The fallback of 0 does not occur: the kernel always returns a port.
     pub(super) fn port(&self) -> u16 {
         self.0.local_addr().map_or(0, |address| address.port())
     }
 
-    /// Reads until the trial is over and nothing is left.
+    /// Reads until the trial is over and the socket is empty.
     pub(super) fn run(&self, worker: &WorkerHandle<'_>) -> Result<()> {
-        // As long as the longest frame that is injected.
+        // Longer than any injected frame.
         let mut datagram = [0; 2_048];
         loop {
             match self.0.recv(&mut datagram) {

@@ -1,4 +1,4 @@
-//! The packet filter between a received frame and its route; gone with the test.
+//! The packet filter between the reception of a frame and its routing. It is removed with the test.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -8,21 +8,21 @@ use fathom_sys::{
     netlink::nftables::{Chain, ChainName, Hook, Nftables, PacketMatch, Rule, RuleVerdict, Table, TableFamily},
 };
 
-/// Rules of a table of our own, removed when this is dropped.
+/// The rules of our own table, removed on drop.
 #[derive(Debug)]
 pub(super) struct FilterRules {
-    /// Where all packets come to, if no rule matches.
+    /// The chain that all packets pass if no rule matches.
     entry: ChainName,
 }
 
-/// Nobody has an address of these (RFC 5737), so that no rule matches.
+/// An address that nobody has (RFC 5737), so no rule matches.
 const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 0));
 const TABLE: Table<'_> = Table { family: TableFamily::Ipv4, name: "fathom_receive" };
 const ENTRY: &str = "entry";
 const COMPARED: &str = "rules";
 
 impl FilterRules {
-    /// Compares every packet with that many rules, and drops it behind them or lets it go on.
+    /// Installs this many rules that are compared with every packet. Packets are dropped or accepted behind them.
     pub(super) fn install(n_rules: u64, is_dropped: bool) -> std::result::Result<Self, Error> {
         let compare = Rule { matching: PacketMatch::Source(NOBODY), verdict: RuleVerdict::Drop };
         let compared = vec![compare; usize::try_from(n_rules).unwrap_or(usize::MAX)];
@@ -37,14 +37,14 @@ impl FilterRules {
             Chain { name: COMPARED, hook: None, rules: compared },
         ];
         let made = Nftables::open().and_then(|mut nft| {
-            // From here on there may be a table, which is removed when the rest fails.
+            // From here on the table may exist. It is removed if the rest fails.
             let rules = Self { entry: Nftables::chain(TABLE, ENTRY) };
             nft.install(TABLE, &chains).map(|()| rules)
         });
         made.map_err(|cause| Error::system("make rules of nftables", "CAP_NET_ADMIN", cause))
     }
 
-    /// How many packets the last rule has counted, which all of them come to.
+    /// The number of packets counted by the last rule, which all packets reach.
     pub(super) fn n_matched(&self) -> Result<u64> {
         let rules = Nftables::open()?.counted(&self.entry)?;
         Ok(rules.last().map_or(0, |rule| rule.n_packets))
@@ -53,7 +53,7 @@ impl FilterRules {
 
 impl Drop for FilterRules {
     fn drop(&mut self) {
-        // Where it fails the namespace has gone, and the table with it.
+        // If this fails, the namespace is gone, and the table with it.
         let _ = Nftables::open().and_then(|mut nft| nft.remove(TABLE));
     }
 }

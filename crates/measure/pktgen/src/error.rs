@@ -19,10 +19,7 @@ pub enum Error {
     },
     /// pktgen is in use, and everything starts and stops together.
     #[error("pktgen's thread {thread} has devices that are not ours: {devices}")]
-    Occupied {
-        thread: usize,
-        devices: String,
-    },
+    Occupied { thread: usize, devices: String },
     /// A command was refused: by its return value or, as often, only by a text.
     #[error("pktgen refused `{command}` for {file}: {said}")]
     Refused {

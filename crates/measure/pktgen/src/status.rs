@@ -99,10 +99,7 @@ pub enum PktgenAddresses {
         src: Ipv4Range,
     },
     /// IPv6: a single address, and the first and the last of a range, for each direction.
-    V6 {
-        src: [Ipv6Addr; 3],
-        dst: [Ipv6Addr; 3],
-    },
+    V6 { src: [Ipv6Addr; 3], dst: [Ipv6Addr; 3] },
 }
 
 /// An IEEE 802.1Q tag.
@@ -189,10 +186,7 @@ pub enum StatusError {
     Missing(&'static str),
     /// A value has an unknown form.
     #[error("`{value}` is no value of pktgen's `{name}`")]
-    Malformed {
-        name: &'static str,
-        value: String,
-    },
+    Malformed { name: &'static str, value: String },
 }
 
 impl RunResult {

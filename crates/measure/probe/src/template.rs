@@ -27,7 +27,7 @@ const ICMP_V6: u8 = 58;
 
 const ECHO: u8 = 8;
 const ECHO_V6: u8 = 128;
-/// ICMP timestamp (RFC 792); does not exist in ICMPv6.
+/// ICMP timestamp (RFC 792); does not exist in `ICMPv6`.
 pub const TIMESTAMP: u8 = 13;
 
 /// TCP header fields of probes.
@@ -54,10 +54,7 @@ pub enum ProbeKind {
     /// A UDP datagram.
     Udp,
     /// An ICMP message with an identifier and a sequence number.
-    Icmp {
-        kind: u8,
-        code: u8,
-    },
+    Icmp { kind: u8, code: u8 },
     /// A packet of any protocol, without a header of its own.
     Raw {
         /// The protocol number.

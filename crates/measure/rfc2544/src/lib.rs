@@ -31,10 +31,7 @@ use retry::RetryingTester;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum TrialTraffic {
     /// A rate for a time.
-    Stream {
-        rate: f64,
-        duration: Nanos,
-    },
+    Stream { rate: f64, duration: Nanos },
     /// Consecutive frames at the highest possible rate.
     Burst {
         n_frames: u64,

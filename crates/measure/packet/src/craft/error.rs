@@ -35,16 +35,10 @@ pub enum CraftError {
     Mix(#[from] SizeMixError),
     /// A capture has no frames that can be sent.
     #[error("cannot send the capture {path}: {cause}")]
-    Capture {
-        path: String,
-        cause: CaptureError,
-    },
+    Capture { path: String, cause: CaptureError },
     /// Two options conflict.
     #[error("both `{one}` and `{other}` say what is sent")]
-    Conflict {
-        one: &'static str,
-        other: &'static str,
-    },
+    Conflict { one: &'static str, other: &'static str },
 }
 
 impl CraftError {

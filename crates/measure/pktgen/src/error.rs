@@ -21,6 +21,7 @@ pub enum Error {
     #[error("pktgen's thread {thread} has devices that are not ours: {devices}")]
     Occupied {
         thread: usize,
+        /// Its devices, separated by spaces.
         devices: String,
     },
     /// A command was refused: by its return value or, as often, only by a text.

@@ -119,7 +119,7 @@ impl PktgenPacket {
     }
 }
 
-/// Skips tags and labels; returns the EtherType of the rest, and the rest.
+/// Skips tags and labels; returns the ethertype of the rest, and the rest.
 fn behind_tags(mut kind: u16, mut rest: &[u8]) -> Option<(u16, &[u8])> {
     loop {
         if ETHERTYPES_TAG.contains(&kind) {

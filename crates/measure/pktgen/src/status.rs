@@ -98,9 +98,11 @@ pub enum PktgenAddresses {
         /// The first and the last source; that of the device if `None`.
         src: Ipv4Range,
     },
-    /// IPv6: a single address, and the first and the last of a range, for each direction.
+    /// IPv6 addresses: a single address, and the first and the last of a range.
     V6 {
+        /// The source.
         src: [Ipv6Addr; 3],
+        /// The destination.
         dst: [Ipv6Addr; 3],
     },
 }
@@ -191,6 +193,7 @@ pub enum StatusError {
     #[error("`{value}` is no value of pktgen's `{name}`")]
     Malformed {
         name: &'static str,
+        /// The text in place of the value.
         value: String,
     },
 }

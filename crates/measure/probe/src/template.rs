@@ -55,6 +55,7 @@ pub enum ProbeKind {
     Udp,
     /// An ICMP message with an identifier and a sequence number.
     Icmp {
+        /// The ICMP type.
         kind: u8,
         code: u8,
     },
@@ -110,7 +111,7 @@ impl ProbeKind {
 /// IP header fields of probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpFields {
-    /// The hop limit, unless [`ProbeFields`] overrides it.
+    /// The hop limit, unless `ProbeFields` overrides it.
     pub hops: u8,
     /// The byte with DSCP and ECN.
     pub traffic_class: u8,
@@ -185,7 +186,7 @@ impl ChecksumMode {
 /// The ports of probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProbePorts {
-    /// The destination port, unless [`ProbeFields`] overrides it.
+    /// The destination port, unless `ProbeFields` overrides it.
     pub destination: u16,
     /// The source port of the first probe.
     pub source: u16,

@@ -32,6 +32,7 @@ use retry::RetryingTester;
 pub enum TrialTraffic {
     /// A rate for a time.
     Stream {
+        /// Frames per second.
         rate: f64,
         duration: Nanos,
     },

@@ -1,13 +1,13 @@
-//! Ethernet II: addresses and EtherType (IEEE 802.3).
+//! Ethernet II: addresses and ethertype (IEEE 802.3).
 
 use std::{fmt, str::FromStr};
 
-/// The EtherType of IPv4.
+/// The ethertype of IPv4.
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
-/// The EtherType of IPv6.
+/// The ethertype of IPv6.
 pub const ETHERTYPE_IPV6: u16 = 0x86dd;
 
-/// The EtherTypes of VLAN tags that Linux strips from a frame: IEEE 802.1Q and 802.1ad.
+/// The ethertypes of VLAN tags that Linux strips from a frame: IEEE 802.1Q and 802.1ad.
 pub const TAGS: [u16; 2] = [0x8100, 0x88a8];
 /// The length of a VLAN tag in bytes.
 pub const TAG_LENGTH: usize = 4;

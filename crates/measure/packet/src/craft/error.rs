@@ -37,12 +37,15 @@ pub enum CraftError {
     #[error("cannot send the capture {path}: {cause}")]
     Capture {
         path: String,
+        /// What is wrong with the file.
         cause: CaptureError,
     },
     /// Two options conflict.
     #[error("both `{one}` and `{other}` say what is sent")]
     Conflict {
+        /// The option to keep.
         one: &'static str,
+        /// The option to leave out.
         other: &'static str,
     },
 }

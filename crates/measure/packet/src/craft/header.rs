@@ -18,7 +18,7 @@ pub(super) struct HeaderSpec {
     pub(super) names: &'static [ValueName],
     /// Keywords for the part behind the fixed header.
     pub(super) options: &'static [(&'static str, OptionSyntax)],
-    /// Its EtherType.
+    /// Its ethertype.
     pub(super) ethertype: Option<u16>,
     /// Its IP protocol number.
     pub(super) protocol: Option<u8>,
@@ -58,7 +58,7 @@ pub(super) enum PositionalFields {
 /// How a header identifies the next header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NextHeaderField {
-    /// By an EtherType in this field.
+    /// By an ethertype in this field.
     EtherType(&'static str),
     /// By an IP protocol number in this field.
     Protocol(&'static str),
@@ -153,7 +153,7 @@ const VLAN_FIELDS: &[FieldSpec] =
 const EXTENSION_FIELDS: &[FieldSpec] = &[number("next", 0, 8), number("length", 8, 8)];
 const EXTENSION_EXTRAS: &[(&str, OptionSyntax)] = &[("data", OptionSyntax::Hex)];
 
-/// A VLAN tag. Its EtherType is in the header before it.
+/// A VLAN tag. Its ethertype is in the header before it.
 const fn vlan(word: &'static str, ethertype: u16) -> HeaderSpec {
     HeaderSpec {
         kind: HeaderKind::Vlan,

@@ -48,7 +48,7 @@ impl FrameRefusal {
 /// A header that may carry packets that are not parsed here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tunnel {
-    /// By its EtherType.
+    /// By its ethertype.
     EtherType(u16),
     /// By its IP protocol number.
     Protocol(u8),
@@ -153,9 +153,9 @@ impl fmt::Display for AddressRange {
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const ARP: u16 = 0x0806;
-/// EtherTypes of VLAN tags: IEEE 802.1Q, 802.1ad, and its predecessor.
+/// Ethertypes of VLAN tags: IEEE 802.1Q, 802.1ad, and its predecessor.
 const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
-/// EtherTypes of MPLS, unicast and multicast (RFC 3032 section 5).
+/// Ethertypes of MPLS, unicast and multicast (RFC 3032 section 5).
 const LABELS: [u16; 2] = [0x8847, 0x8848];
 /// The bits of the fragment offset.
 const FRAGMENT_OFFSET: u16 = 0x1fff;

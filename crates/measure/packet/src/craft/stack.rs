@@ -48,7 +48,7 @@ pub(super) struct HeaderStack {
 const FLOWS_BY_RANGE_MAX: u64 = 65_536;
 /// The default TTL of RFC 1812 section 5.3.1.
 const TIME_TO_LIVE: u128 = 64;
-/// For experiments on a private network (the first IEEE 802 local experimental EtherType).
+/// For experiments on a private network (the first IEEE 802 local experimental ethertype).
 const EXPERIMENTAL_ETHERTYPE: u16 = 0x88b5;
 /// For experiments (RFC 3692 section 2.1).
 const EXPERIMENTAL_PROTOCOL: u8 = 253;

@@ -38,7 +38,7 @@ pub(super) fn changed(frame: &[u8], place: usize) -> Vec<u8> {
     frame
 }
 
-/// The same frame with another EtherType.
+/// The same frame with another ethertype.
 pub(super) fn with_type(frame: &[u8], ethertype: u16) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[12..14].copy_from_slice(&ethertype.to_be_bytes());

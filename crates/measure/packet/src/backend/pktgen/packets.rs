@@ -346,7 +346,7 @@ impl PacketHeaders {
     }
 }
 
-/// VLAN tags, MPLS labels, the EtherType behind them, and the offset of the packet.
+/// VLAN tags, MPLS labels, the ethertype behind them, and the offset of the packet.
 type BelowIp = (Vec<u16>, Vec<u32>, u16, usize);
 
 fn below_ip(bytes: &[u8]) -> Result<BelowIp, Error> {

@@ -215,7 +215,7 @@ fn input_device(role: &Role) -> Result<InputDevice, Error> {
     Ok(InputDevice { device: link.index, mtu_bytes: link.mtu_bytes, mac, address })
 }
 
-/// A local experimental EtherType (IEEE 802 section 9.2.3). No kernel has a protocol for it.
+/// A local experimental ethertype (IEEE 802 section 9.2.3). No kernel has a protocol for it.
 const NO_PROTOCOL: [u8; 2] = [0x88, 0xb5];
 /// The discard port (RFC 863), which is closed.
 const CLOSED_PORT: u16 = 9;

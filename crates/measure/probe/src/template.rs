@@ -128,7 +128,7 @@ pub struct IpFields {
 }
 
 impl IpFields {
-    /// The record-route option with room for nine addresses, and the end of the option list behind it: forty bytes, the maximum.
+    /// The record-route option with room for nine addresses, and the end of the option list after it: forty bytes, the maximum.
     fn options(self) -> Ipv4Options {
         /// The pointer to the slot of the first address, counted from one.
         const FIRST: u8 = 4;

@@ -1,6 +1,6 @@
 //! Translates frames into pktgen's parameters, or says why pktgen cannot send them.
 //!
-//! pktgen builds UDP over IPv4 or IPv6 behind tags or labels, and steps through ranges of some fields by itself. Its behavior is
+//! pktgen builds UDP over IPv4 or IPv6, optionally with tags or labels, and steps through ranges of some fields by itself. Its behavior is
 //! taken from `net/core/pktgen.c` of Linux 6.1 and checked on real frames by `make test-pktgen`. This module knows no device and
 //! no time.
 
@@ -346,7 +346,7 @@ impl PacketHeaders {
     }
 }
 
-/// VLAN tags, MPLS labels, the ethertype behind them, and the offset of the packet.
+/// VLAN tags, MPLS labels, the ethertype after them, and the offset of the packet.
 type BelowIp = (Vec<u16>, Vec<u32>, u16, usize);
 
 fn below_ip(bytes: &[u8]) -> Result<BelowIp, Error> {

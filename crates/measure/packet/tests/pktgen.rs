@@ -589,7 +589,7 @@ impl Capture {
         };
         let sockets = (0..2).map(socket).collect();
         let mut a = Assembler::new();
-        // `struct xdp_md` has the queue index behind four words.
+        // `struct xdp_md` has the queue index after four words.
         a.load(R2, R1.word(16)).load_map(R1, &map).mov(R3, 0).call(Helper::RedirectMap).exit();
         let program = Program::load(ProgramType::Xdp, "capture", &a.assemble()).unwrap();
         let link = XdpLink::attach(&program, ifindex, XdpMode::Native).unwrap();
@@ -749,7 +749,7 @@ fn a_receiver_alone_tells_loss_and_order_of_a_pktgen_that_it_did_not_start() {
     let stop = session.stop.clone();
     let (record, sent) = thread::scope(|scope| {
         let receiving = scope.spawn(move || test.run(&session).unwrap());
-        // Any ports work: these packets go from port 49152 to port 53, behind a tag.
+        // Any ports work: these packets go from port 49152 to port 53, with a tag.
         let form =
             ["xmit_mode queue_xmit", "vlan_id 5", "pkt_size 62", "udp_dst_min 53", "udp_dst_max 53", "count 2000"];
         let trial = wire.run(&form);

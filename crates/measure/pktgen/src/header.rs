@@ -1,4 +1,4 @@
-//! pktgen's own header behind UDP: it identifies pktgen's packets, and has their number and creation time.
+//! pktgen's own header after UDP: it identifies pktgen's packets, and has their number and creation time.
 
 use fathom_model::units::Nanos;
 
@@ -103,7 +103,7 @@ impl PktgenHeader {
 }
 
 impl PktgenPacket {
-    /// Finds pktgen's packet in a frame, behind tags, labels and either version of IP. The beginning of the frame is sufficient.
+    /// Finds pktgen's packet in a frame, after tags, labels and either version of IP. The beginning of the frame is sufficient.
     #[must_use]
     pub fn find(frame: &[u8]) -> Option<Self> {
         let (ethernet, rest) = Ethernet::parse(frame)?;

@@ -51,7 +51,7 @@ pub enum Value {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ValueForm {
     Number,
-    /// In Mbit/s, with an optional `M` behind it.
+    /// In Mbit/s, with an optional `M` suffix.
     Megabits,
     Octet,
     V4,
@@ -227,7 +227,7 @@ fn spi(params: &Params, value: &Value) -> AppliedValue {
     shown.map_or(AppliedValue::NotShown, |kept| number(value, kept))
 }
 
-/// The shortest packet that pktgen sends: its own header behind Ethernet, IP and UDP, plus tags and labels.
+/// The shortest packet that pktgen sends: its own header after Ethernet, IP and UDP, plus tags and labels.
 fn least(params: &Params) -> u64 {
     const ETHERNET_UDP_PKTGEN: u64 = 14 + 8 + 16;
     let ip = if matches!(params.addresses, PktgenAddresses::V4 { .. }) { 20 } else { 40 };

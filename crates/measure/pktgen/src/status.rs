@@ -142,12 +142,12 @@ pub struct RunStatus {
     pub flows: u64,
 }
 
-/// The lines behind `Result:`.
+/// The lines after `Result:`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommandResult {
     /// There was no command yet.
     Idle,
-    /// The last command was accepted; the text behind `OK: `.
+    /// The last command was accepted; the text after `OK: `.
     Accepted(String),
     /// A run has ended.
     Finished(RunResult),
@@ -201,7 +201,7 @@ impl RunResult {
     }
 }
 
-/// The fields of one part: each name with the words behind it.
+/// The fields of one part: each name with the words that follow it.
 struct StatusFields<'a>(Vec<(&'a str, Vec<&'a str>)>);
 
 impl<'a> StatusFields<'a> {
@@ -374,7 +374,7 @@ impl RunStatus {
 }
 
 impl CommandResult {
-    /// Parses the text behind `Result:`.
+    /// Parses the text after `Result:`.
     #[must_use]
     pub fn read(text: &str) -> Self {
         if text == "Idle" {

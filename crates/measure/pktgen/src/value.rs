@@ -118,7 +118,7 @@ impl FromStr for SizeWeight {
     }
 }
 
-/// Adds a space behind each, as pktgen prints lists.
+/// Adds a space after each, as pktgen prints lists.
 pub(super) fn spaced(weights: &[SizeWeight]) -> String {
     weights.iter().fold(String::new(), |text, weight| text + &weight.to_string() + " ")
 }

@@ -16,7 +16,7 @@ pub struct FragmentingTransport<L> {
 }
 
 impl<L> FragmentingTransport<L> {
-    /// Fragments carry at most `payload_max` bytes behind the IP header, in a multiple of eight bytes.
+    /// Fragments carry at most `payload_max` bytes after the IP header, in a multiple of eight bytes.
     pub fn new(line: L, payload_max: u16) -> Self {
         Self { transport: line, payload_max, fragment: Vec::new() }
     }

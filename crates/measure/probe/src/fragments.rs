@@ -91,7 +91,7 @@ pub fn recorded_route(packet: &[u8]) -> Option<Vec<Ipv4Addr>> {
                 let length = usize::from(*options.get(1)?).max(2);
                 let option = options.get(..length)?;
                 if kind == RECORD_ROUTE {
-                    // The pointer counts from one, at the option's kind, and points behind the last recorded address.
+                    // The pointer counts from one, at the option's kind, and points after the last recorded address.
                     let written = option.get(3..usize::from(*option.get(2)?).checked_sub(1)?)?;
                     let address = |bytes: &[u8]| bytes.first_chunk::<4>().map(|bytes| Ipv4Addr::from(*bytes));
                     return Some(written.chunks_exact(4).filter_map(address).collect());

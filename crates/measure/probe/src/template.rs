@@ -107,7 +107,7 @@ impl ProbeKind {
 /// IP header fields of probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IpFields {
-    /// The hop limit, unless [`ProbeFields`] overrides it.
+    /// The hop limit, unless `ProbeFields` overrides it.
     pub hops: u8,
     /// The byte with DSCP and ECN.
     pub traffic_class: u8,
@@ -124,7 +124,7 @@ pub struct IpFields {
 }
 
 impl IpFields {
-    /// The record-route option with room for nine addresses, and the end of the option list behind it: forty bytes, the maximum.
+    /// The record-route option with room for nine addresses, and the end of the option list after it: forty bytes, the maximum.
     fn options(self) -> Ipv4Options {
         /// The pointer to the slot of the first address, counted from one.
         const FIRST: u8 = 4;
@@ -182,7 +182,7 @@ impl ChecksumMode {
 /// The ports of probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProbePorts {
-    /// The destination port, unless [`ProbeFields`] overrides it.
+    /// The destination port, unless `ProbeFields` overrides it.
     pub destination: u16,
     /// The source port of the first probe.
     pub source: u16,

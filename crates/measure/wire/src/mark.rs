@@ -1,4 +1,4 @@
-//! The mark that fathom's frames carry behind their headers: trial, flow, sequence number and departure time.
+//! The mark that fathom's frames carry after their headers: trial, flow, sequence number and departure time.
 
 use super::{Ethernet, Ipv4, Udp};
 
@@ -22,7 +22,7 @@ pub struct MarkOffsets;
 impl MarkOffsets {
     /// The first byte of the mark.
     pub const START: usize = Ethernet::LENGTH + Ipv4::LENGTH + Udp::LENGTH;
-    /// The byte behind the mark: exactly the smallest Ethernet frame, 64 bytes with FCS.
+    /// The byte after the mark: exactly the smallest Ethernet frame, 64 bytes with FCS.
     pub const END: usize = Self::START + Mark::LENGTH;
 }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Why a test failed. Shown in the form of iperf3, behind `iperf3: error - `.
+/// Why a test failed. Shown in the form of iperf3, after `iperf3: error - `.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The control connection could not be opened.
@@ -157,7 +157,7 @@ impl Error {
     }
 }
 
-/// Returns an error in the words of the C library, without Rust's number behind it.
+/// Returns an error in the words of the C library, without the number that Rust appends.
 pub(super) fn os_error_text(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);

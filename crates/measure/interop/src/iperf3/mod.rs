@@ -1,6 +1,6 @@
 //! iperf3's protocol (versions 3.1 to 3.21), both roles.
 //!
-//! A control connection holds a test together: a cookie, one-byte states, and JSON behind its length. The streams are plain TCP
+//! A control connection holds a test together: a cookie, one-byte states, and JSON with a length prefix. The streams are plain TCP
 //! connections, or datagrams with a header of 12 or 16 bytes. This module knows neither plans nor output.
 
 mod client;

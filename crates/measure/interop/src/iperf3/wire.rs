@@ -1,4 +1,4 @@
-//! The messages of the control connection: cookies, states, and JSON behind its length.
+//! The messages of the control connection: cookies, states, and JSON with a length prefix.
 //!
 //! Bytes in, values out: there are no sockets and no clock here, so all external bytes are checked in one place.
 
@@ -128,7 +128,7 @@ pub(crate) fn write_refusal(code: i32, errno: i32) -> [u8; 9] {
     bytes
 }
 
-/// Returns a JSON document behind its length.
+/// Returns a JSON document with its length as a prefix.
 ///
 /// # Panics
 /// If it is larger than 4 GiB.

@@ -14,7 +14,7 @@ const NANOS_PER_TICK: u64 = 1_000_000_000 / 100;
 
 /// Each counter with the columns that it sums: user nice system idle iowait irq softirq steal.
 ///
-/// The columns behind these, guest and guest nice, are already included in user and nice.
+/// The columns after these, guest and guest nice, are already included in user and nice.
 const STATES: [(&str, &[usize]); 6] = [
     (host::CPU_USER_NS, &[0, 1]),
     (host::CPU_SYSTEM_NS, &[2]),

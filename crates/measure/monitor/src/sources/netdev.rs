@@ -9,7 +9,7 @@ use fathom_model::names::host;
 use super::{CounterSink, Source, counters_of};
 use crate::procfs::{ProcFile, fields, lines, numbers};
 
-/// Each counter with its column behind the interface name: eight receive columns, then eight transmit columns.
+/// Each counter with its column after the interface name: eight receive columns, then eight transmit columns.
 const COLUMNS: [(&str, usize); 9] = [
     (host::DEV_RX_BYTES, 0),
     (host::DEV_RX_FRAMES, 1),
@@ -41,7 +41,7 @@ impl Source for NetDev {
 
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         for line in lines(self.0.read(root)?) {
-            // The kernel does not allow colons in names, and writes none after the one behind the name.
+            // The kernel does not allow colons in names, and writes none after the one that ends the name.
             let Some(colon) = line.iter().rposition(|byte| *byte == b':') else { continue };
             let interface = String::from_utf8_lossy(line[..colon].trim_ascii());
             let shown: [Option<u64>; 16] = numbers(fields(&line[colon + 1..]));

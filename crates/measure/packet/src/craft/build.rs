@@ -31,7 +31,7 @@ struct FrameBuilder<'a> {
     stack: &'a HeaderStack,
     /// The offset of each header.
     starts: Vec<usize>,
-    /// The end of the packet; behind it is only Ethernet padding.
+    /// The end of the packet; only Ethernet padding follows.
     end: usize,
     bytes: Vec<u8>,
 }

@@ -171,7 +171,7 @@ fn is_too_short(block: &[u8]) -> bool {
 struct CaptureReader {
     /// The link types of the interfaces of this section.
     links: Vec<i32>,
-    /// The number of FCS bytes behind each frame.
+    /// The number of FCS bytes after each frame.
     n_checksum: usize,
     frames: Vec<Vec<u8>>,
     n_bytes: usize,

@@ -16,7 +16,7 @@ pub(super) struct HeaderSpec {
     pub(super) fields: &'static [FieldSpec],
     /// Keywords for single values of a field.
     pub(super) names: &'static [ValueName],
-    /// Keywords for the part behind the fixed header.
+    /// Keywords for the part after the fixed header.
     pub(super) options: &'static [(&'static str, OptionSyntax)],
     /// Its `EtherType`.
     pub(super) ethertype: Option<u16>,
@@ -44,7 +44,7 @@ pub(super) enum HeaderKind {
     Icmpv6,
 }
 
-/// The values directly behind the keyword of a header.
+/// The values directly after the keyword of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PositionalFields {
     /// No value.
@@ -107,7 +107,7 @@ pub(super) struct ValueName {
     pub(super) value: u128,
 }
 
-/// The syntax of an option behind the fixed part of a header.
+/// The syntax of an option after the fixed part of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OptionSyntax {
     /// Bytes in hexadecimal.
@@ -454,7 +454,7 @@ impl FieldSpec {
         header[start..end].copy_from_slice(&bytes[bytes.len() - (end - start)..]);
     }
 
-    /// The byte range of the field: its first byte, and the byte behind the last.
+    /// The byte range of the field: its first byte, and the byte after the last.
     #[must_use]
     pub(super) const fn byte_range(&self) -> (usize, usize) {
         (self.bit / 8, (self.bit + self.bits).div_ceil(8))

@@ -40,7 +40,7 @@ impl FrameMatch {
             Self::UdpPort(_) => MarkOffsets::START,
             Self::AnyIp => Ethernet::LENGTH,
         };
-        // `struct xdp_md` starts with the addresses of the first byte of the frame and of the byte behind its last.
+        // `struct xdp_md` starts with the addresses of the first byte of the frame and of the byte after its last.
         a.load(R7, R1.word(0)).load(R8, R1.word(4)).mov(R2, R7);
         a.add(R2, i32::try_from(length).expect("headers are short")).jump_if(R2.above(R8), otherwise);
         match self {

@@ -320,7 +320,7 @@ pub(super) struct MarkLabels {
 /// Looks for a mark, and for pktgen's header if that is expected.
 pub(super) fn find_mark(a: &mut Assembler, expected: &ExpectedFrames, found: &MarkLabels) {
     let tag = u32::from_ne_bytes(expected.tag.to_be_bytes());
-    // `struct xdp_md` starts with the addresses of the first byte of the frame and of the byte behind its last.
+    // `struct xdp_md` starts with the addresses of the first byte of the frame and of the byte after its last.
     a.load(R7, R1.word(0)).load(R8, R1.word(4)).load_constant(R3, tag.into());
     for at in &expected.places {
         let other = a.label();

@@ -37,9 +37,9 @@ const SOURCE: usize = 6;
 const ETHERTYPE: usize = 12;
 const PROTOCOL: usize = 23;
 const NEXT_HEADER: usize = 20;
-/// The first byte behind the IPv6 header.
+/// The first byte after the IPv6 header.
 const BEHIND: usize = 54;
-/// The offset of the TCP ports behind an IPv4 header without options, and behind an IPv6 header.
+/// The offset of the TCP ports after an IPv4 header without options, and after an IPv6 header.
 const PORTS: [usize; 2] = [34, 54];
 
 impl UnrelatedFrames {

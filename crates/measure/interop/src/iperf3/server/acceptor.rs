@@ -287,7 +287,7 @@ impl Acceptor {
         }
         slot.greeted.insert(from);
         let deliver = slot.deliver.clone();
-        // The greeted socket becomes the stream, so that data behind the greeting is in its queue. A new socket replaces it
+        // The greeted socket becomes the stream, so that data after the greeting is in its queue. A new socket replaces it
         // before it is connected, so that no greeting of another client is lost in between.
         let next = another(&self.server.datagrams, self.server.address)?;
         self.epoll.add(&next, DATAGRAMS, Interest::READ)?;
@@ -297,7 +297,7 @@ impl Acceptor {
         let mut others = Vec::new();
         let mut greeting = [0; 5];
         while let Some((count, other)) = receive_from(&stream, &mut greeting) {
-            // Datagrams in the queue behind the greeting arrived before the socket was connected.
+            // Datagrams in the queue after the greeting arrived before the socket was connected.
             if let (true, Some(word)) = (other != from && count == 4, greeting.first_chunk()) {
                 others.push((other, *word));
             }

@@ -46,18 +46,18 @@ pub(in crate::craft) struct SpecHeader {
     pub(in crate::craft) span: TextSpan,
     /// The fields that the line sets; no two overlap.
     pub(in crate::craft) fields: Vec<(&'static FieldSpec, Value)>,
-    /// Options behind the fixed part.
+    /// Options after the fixed part.
     pub(in crate::craft) options: Vec<u8>,
 }
 
-/// The data behind the headers.
+/// The data after the headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::craft) struct Payload {
     /// The bytes, with zeros in place of the mark.
     pub(in crate::craft) bytes: Vec<u8>,
     /// The offset of the mark in `bytes`, always even.
     pub(in crate::craft) mark_at: Option<usize>,
-    /// The fill behind `bytes`; `None` if the line has none.
+    /// The fill after `bytes`; `None` if the line has none.
     pub(in crate::craft) fill: Option<PayloadFill>,
 }
 
@@ -203,7 +203,7 @@ impl<'a> SpecParser<'a> {
         Ok(layer)
     }
 
-    /// Parses the values directly behind the keyword of a header.
+    /// Parses the values directly after the keyword of a header.
     fn positional_values(&mut self, layer: &mut SpecHeader) -> Result<(), LocatedFault> {
         let header = layer.header;
         let is_value = self.next_word().is_some_and(looks_like_a_value);
@@ -225,7 +225,7 @@ impl<'a> SpecParser<'a> {
         }
     }
 
-    /// Parses a keyword behind that of the header, and its value.
+    /// Parses a keyword after that of the header, and its value.
     fn keyword_item(&mut self, layer: &mut SpecHeader) -> Result<(), LocatedFault> {
         let header = layer.header;
         let here = self.position();
@@ -374,7 +374,7 @@ impl Payload {
     }
 }
 
-/// Whether a word behind a header is a value and not the keyword of a field.
+/// Whether a word after a header is a value and not the keyword of a field.
 fn looks_like_a_value(word: &str) -> bool {
     word.contains(':') || word.starts_with(|first: char| first.is_ascii_digit() || first == '?')
 }

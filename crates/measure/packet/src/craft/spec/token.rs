@@ -49,7 +49,7 @@ fn word_length(text: &str) -> usize {
     text.char_indices().find(|place| ends(*place)).map_or(text.len(), |(at, _)| at)
 }
 
-/// Returns the text before the closing quotation mark, and its length behind the opening one at `start`.
+/// Returns the text before the closing quotation mark, and its length after the opening one at `start`.
 fn quoted(text: &str, start: usize) -> Result<(Vec<u8>, usize), LocatedFault> {
     let mut bytes = Vec::new();
     let mut rest = text;
@@ -74,7 +74,7 @@ fn quoted(text: &str, start: usize) -> Result<(Vec<u8>, usize), LocatedFault> {
     }
 }
 
-/// Returns the byte of an escape, and its length behind the backslash.
+/// Returns the byte of an escape, and its length after the backslash.
 fn escaped(text: &str) -> Option<(u8, usize)> {
     let simple = |byte| Some((byte, 1));
     match text.as_bytes().first()? {

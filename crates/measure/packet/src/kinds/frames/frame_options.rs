@@ -19,8 +19,9 @@ pub(super) enum NetworkScope {
 impl NetworkScope {
     /// Returns the scope of the calling thread. Never a lab if it serves others.
     ///
-    /// Only the launcher of a lab's agents starts them in another network namespace than its own. With `ip netns exec NAME
-    /// fathom`, the agent is a child in the same namespace. That is not a lab, because nobody knows where its wires end.
+    /// Only the launcher of a lab's agents starts them in another network namespace than its own. With
+    /// `ip netns exec NAME fathom`, the agent is a child in the same namespace. That is not a lab, because nobody knows where its
+    /// wires end.
     pub(super) fn of_thread(policy: &Policy) -> Result<Self, Error> {
         if policy.is_for_others() {
             return Ok(Self::SharedWire);

@@ -102,7 +102,7 @@ fn total_span(spans: &[(Nanos, Nanos)]) -> Nanos {
     spans.iter().map(|span| span.1).max().unwrap_or(began) - began
 }
 
-/// The duration of frames at equal gaps. It includes the gap behind the last frame.
+/// The duration of frames at equal gaps. It includes the gap after the last frame.
 fn schedule_length(pattern: &DeparturePattern, n_frames: u64) -> Nanos {
     if pattern.rate_step.is_some() || pattern.process != ArrivalProcess::Constant {
         return Nanos::ZERO;

@@ -101,14 +101,14 @@ impl FrameInjector {
     }
 }
 
-/// The program: counts, rewrites the frame and lets it go; drops it once it is told to stop.
+/// Assembles the program: it counts and rewrites the frame and returns `action`; once it is told to stop, it drops the frame.
 fn code(frame: &[u8], state: &Array<2>, action: XdpAction) -> Vec<Instruction> {
     let mut a = Assembler::new();
     let ended = a.label();
     let rewritten = frame.len().min(REWRITTEN);
     a.mov(R9, R1).store(R10.word(KEY), 0).look_up(state, KEY, ended).mov(R7, R0);
     a.load(R1, R7.double(STOP)).jump_if(R1.differs(0), ended);
-    // `struct xdp_md` starts with the addresses of the first byte of the frame and of the byte behind its last.
+    // `struct xdp_md` starts with the addresses of the first byte and of the byte after the last.
     a.load(R6, R9.word(0)).load(R2, R9.word(4)).mov(R1, R6);
     a.add(R1, i32::try_from(rewritten).expect("headers are short")).jump_if(R1.above(R2), ended);
     for (bytes, at) in frame[..rewritten].chunks_exact(8).zip((0..).step_by(8)) {

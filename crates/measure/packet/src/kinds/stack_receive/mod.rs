@@ -38,7 +38,7 @@ pub const NAME: &str = "stack_receive";
 enum StackDepth {
     /// It ends in the program that builds it. This is the cost of the injection itself.
     Program,
-    /// Its protocol is unknown, so it ends behind the device.
+    /// Its protocol is unknown, so the stack drops it directly after its reception.
     Device,
     /// A rule of the packet filter drops it.
     Filter,

@@ -22,7 +22,7 @@ const ENTRY: &str = "entry";
 const COMPARED: &str = "rules";
 
 impl FilterRules {
-    /// Installs this many rules that are compared with every packet. Packets are dropped or accepted behind them.
+    /// Installs this many rules that are compared with every packet. Packets are dropped or accepted after them.
     pub(super) fn install(n_rules: u64, is_dropped: bool) -> std::result::Result<Self, Error> {
         let compare = Rule { matching: PacketMatch::Source(NOBODY), verdict: RuleVerdict::Drop };
         let compared = vec![compare; usize::try_from(n_rules).unwrap_or(usize::MAX)];

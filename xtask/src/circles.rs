@@ -1,6 +1,5 @@
 //! Detects dependency cycles among the files of a crate, which leave no order in which to read them. A parent and its own child may depend
-//! on
-//! each other.
+//! on each other.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -1,8 +1,7 @@
 //! A virtual machine for features that the host kernel lacks: Debian's kernel under QEMU, with a test program as its only payload.
 //!
 //! It has no disk and no network: everything is in the archive that the kernel unpacks into memory. The program asserts only counts and
-//! texts,
-//! because rates in an emulated machine mean nothing.
+//! texts, because rates in an emulated machine mean nothing.
 
 use std::{
     collections::BTreeSet,
@@ -180,8 +179,7 @@ fn newest_kernel(folder: &Path) -> anyhow::Result<String> {
 /// Builds the test program and the program that it calls.
 ///
 /// Both are built like `cargo test --workspace` does, with the same features, so nothing is rebuilt after that. Cargo builds the called
-/// program
-/// because fathom's own test `measured_program` needs it.
+/// program because fathom's own test `measured_program` needs it.
 fn build(root: &Path) -> anyhow::Result<Vec<VmProgram>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let words =
@@ -231,8 +229,7 @@ fn contents(payloads: &[VmProgram], kernel: &Path) -> anyhow::Result<Vec<u8>> {
 /// The init script of the machine: load modules, run tests, print each exit code, power off.
 ///
 /// Its processors are slow and shared by two tests at a time, whose busy threads delay the others, so a veth needs room for more than the
-/// default of
-/// 1000 packets.
+/// default of 1000 packets.
 fn init(payloads: &[VmProgram]) -> String {
     let modules =
         MODULES.map(|module| format!("insmod /modules/{}", module.rsplit('/').next().unwrap_or(module))).join("\n");

@@ -1,5 +1,5 @@
-//! Runs plans: defines a test ([`TestKind`]), runs its phases ([`WorkerPool`]), paces it ([`pace`]) and finds a limit over many
-//! trials ([`search`]).
+//! Runs plans: defines a test ([`TestKind`]), runs its phases ([`WorkerPool`]), paces it ([`pace`]) and finds a limit over many trials
+//! ([`search`]).
 //!
 //! Worker threads are pinned and share nothing. Each writes its own padded [`WorkerCounters`], which are read once per interval, and its
 //! own histograms, which are merged after the run. This crate contains no protocols, no output and no way to reach a host.

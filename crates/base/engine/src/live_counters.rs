@@ -50,8 +50,8 @@ const CELLS: usize = (1 << PARTS_BITS) * (OCTAVES + 1);
 
 /// A coarse histogram of one worker's latencies for the live view.
 ///
-/// Results come from the worker's own histogram, which is read only at the end. This one is small enough to be read twice a second and
-/// can be merged across workers, unlike quantiles. As with [`WorkerCounters`], there is one writer.
+/// Results come from the worker's own histogram, which is read only at the end. This one is small enough to be read twice a second and can
+/// be merged across workers, unlike quantiles. As with [`WorkerCounters`], there is one writer.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct LiveHistogram {

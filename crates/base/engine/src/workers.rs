@@ -242,8 +242,7 @@ impl<T: Send> WorkerPool<'_, T> {
     /// Runs the workers from the agreed start to the end and reads their counters once per interval.
     ///
     /// Each worker is pinned to a core in turn. It must return soon after its phase is [`Phase::Over`]; every blocking call must have a
-    /// timeout
-    /// or be ended by [`TrialObserver::on_end`]. The trial is over when all workers have returned.
+    /// timeout or be ended by [`TrialObserver::on_end`]. The trial is over when all workers have returned.
     ///
     /// # Errors
     /// The first error returned by a worker.

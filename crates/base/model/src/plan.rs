@@ -141,8 +141,8 @@ pub struct TestPlan {
     /// The responding host; absent if the target is an address in the settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// The test of the plan that this one runs together with, from the same start: the same test in the other direction. It is part of
-    /// each trial of that test. Absent for a test on its own.
+    /// The test of the plan that this one runs together with, from the same start: the same test in the other direction. It is part of each
+    /// trial of that test. Absent for a test on its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<String>,
     /// The longest warm-up, such as `500ms`.

@@ -54,8 +54,7 @@ impl Summary {
     /// Returns whether the trials differ too much, for their small number, to locate the value.
     ///
     /// Two trials that differ by half have a Student-t interval over several orders of magnitude: correct, but useless as a figure. A share
-    /// is
-    /// bounded anyway, so it is vague only if its interval goes from 0 to 1.
+    /// is bounded anyway, so it is vague only if its interval goes from 0 to 1.
     #[must_use]
     pub fn is_vague(&self) -> bool {
         let Some((value, interval)) = self.value.zip(self.confidence) else { return false };

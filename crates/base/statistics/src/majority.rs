@@ -36,10 +36,8 @@ impl Votes {
     /// The evidence that most trials would vote yes: the gain of bets against the opposite.
     ///
     /// If at most half of all trials say yes, each bet is fair or worse, so the gain is a non-negative supermartingale that starts at 1:
-    /// the
-    /// probability that it *ever* reaches 1/α, over any number of votes, is at most α (Ville 1939; Waudby-Smith and Ramdas, "Estimating
-    /// means of
-    /// bounded random variables by betting", JRSS B 86, 2024). It is therefore valid to stop at any vote.
+    /// the probability that it *ever* reaches 1/α, over any number of votes, is at most α (Ville 1939; Waudby-Smith and Ramdas, "Estimating
+    /// means of bounded random variables by betting", JRSS B 86, 2024). It is therefore valid to stop at any vote.
     #[must_use]
     pub fn evidence(self) -> f64 {
         let (yes, no) = (approximate(self.n_yes.into()), approximate(self.n_no.into()));

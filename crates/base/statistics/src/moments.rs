@@ -71,8 +71,7 @@ pub(crate) fn ratio_interval(trials: &[f64], centre: f64) -> Option<Confidence> 
 /// The interval of a pooled share: the trials' t interval, limited to 0 to 1.
 ///
 /// If no event was seen among `n_samples`, the upper end is at least 3 / n (the rule of three), because an unseen event may still have a
-/// share
-/// above zero. The same applies if every sample was an event.
+/// share above zero. The same applies if every sample was an event.
 #[must_use]
 pub fn share_interval(trials: &[f64], share: f64, n_samples: u64) -> Option<Confidence> {
     let around = centred_interval(trials, share)?;

@@ -35,8 +35,7 @@ pub fn samples_needed(q: f64) -> u64 {
 /// The distribution-free interval of a quantile, between two order statistics (David and Nagaraja, section 7.1).
 ///
 /// It holds for independent samples. Samples of one trial are correlated, so it is a lower bound on the uncertainty. Returns `None` if
-/// there are
-/// too few samples for one of its ends.
+/// there are too few samples for one of its ends.
 #[must_use]
 pub fn quantile_interval(histogram: &Histogram, q: f64) -> Option<Confidence> {
     if q <= 0.0 || q >= 1.0 {

@@ -2,8 +2,7 @@
 //!
 //! This is the only crate with `unsafe` code and with `libc`. It knows nothing about tests, metrics and plans. A wrapper documents its
 //! requirements (capability, kernel version, man page), returns an [`Error`] that names the call, and returns guards: dropping a guard
-//! releases
-//! the resource.
+//! releases the resource.
 
 #![warn(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 

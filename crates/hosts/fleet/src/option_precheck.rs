@@ -1,9 +1,8 @@
 //! An early check for requests that a served agent would refuse later, for a better error message.
 //!
 //! It is not a security check: the [`Policy`] checks what a role opens and sends to at that point. This check covers the targets that the
-//! kind
-//! reports, options of kind [`ValueKind::File`], and the addresses from the responder.
-//! states are looked at, options whose kind is [`ValueKind::File`], and the addresses that the responder told.
+//! kind reports, options of kind [`ValueKind::File`], and the addresses from the responder. states are looked at, options whose kind is
+//! [`ValueKind::File`], and the addresses that the responder told.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 

@@ -14,8 +14,7 @@ impl Lab {
     /// Builds a lab that disappears when this value is dropped, and with this process even after SIGKILL.
     ///
     /// Without root, a child in a user namespace builds it, because a process with threads cannot enter one: `holder_program` is this
-    /// program in the
-    /// role that calls [`holder::run`]. With root, the child is not started.
+    /// program in the role that calls [`holder::run`]. With root, the child is not started.
     ///
     /// # Errors
     /// If an option is out of range or the kernel refuses.

@@ -1,8 +1,7 @@
 //! The process that holds a lab: one that is up, or one without root.
 //!
 //! The program starts itself again in a hidden role that only calls [`run`]; without root, this happens inside a new user namespace. The
-//! order is
-//! the last argument, the answer is one line on standard output.
+//! order is the last argument, the answer is one line on standard output.
 
 use crate::{
     Entry, Error, Journal, Lab, LabName, LabState, Options, Preset, Result, StateFolder,

@@ -1,8 +1,7 @@
 //! A record of actions to undo, written before each action.
 //!
 //! There is one file per run, owned by a process. When the owner exits, it undoes the entries in reverse order and removes the file; if it
-//! was
-//! killed, [`undo_stale`] does that. Undoing an entry twice is harmless.
+//! was killed, [`undo_stale`] does that. Undoing an entry twice is harmless.
 
 use crate::{
     Error, LabName, Result, StateFolder,

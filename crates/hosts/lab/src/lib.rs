@@ -1,14 +1,11 @@
 //! Topologies in network namespaces.
 //!
 //! A [`Lab`] is a small set of [`Host`]s connected by virtual wires. It is held either by the process that built it or, if it is `up`, by a
-//! separate
-//! process with a limited lifetime, which others find by name. Without root it is built inside a user namespace. Everything is anonymous:
-//! when no
-//! process holds it any more, it is gone, even after SIGKILL.
+//! separate process with a limited lifetime, which others find by name. Without root it is built inside a user namespace. Everything is
+//! anonymous: when no process holds it any more, it is gone, even after SIGKILL.
 //!
 //! A [`Device`] may connect two hosts: a router, a bridge, a filter, a program that redirects or polices. The code that builds the lab
-//! supplies the
-//! programs ([`device::ProgramLoader`]).
+//! supplies the programs ([`device::ProgramLoader`]).
 //!
 //! The [`Journal`] records all other actions that must be undone. This crate knows nothing about tests or the purpose of its hosts.
 

@@ -1,9 +1,9 @@
 //! Searches for the highest load that meets an objective, over trials that may give wrong answers.
 //!
-//! A [`Measurer`] runs one trial at one load for one duration; a search chooses the next load and reports the result. It knows no clock,
-//! no test and no unit. For [`search()`] a load *keeps* the objective if most trials like these would keep it, so a limit is the load
-//! at which one in two does (the exceed ratio of 0.5 that RFC 9971 recommends); `docs/methods/find_limit.md` explains why. [`mlr`]
-//! finds the loads for several loss ratios at once over the same measurer, and [`binary`] bisects whole numbers.
+//! A [`Measurer`] runs one trial at one load for one duration; a search chooses the next load and reports the result. It knows no clock, no
+//! test and no unit. For [`search()`] a load *keeps* the objective if most trials like these would keep it, so a limit is the load at which
+//! one in two does (the exceed ratio of 0.5 that RFC 9971 recommends); `docs/methods/find_limit.md` explains why. [`mlr`] finds the loads
+//! for several loss ratios at once over the same measurer, and [`binary`] bisects whole numbers.
 
 pub mod binary;
 mod limit_search;

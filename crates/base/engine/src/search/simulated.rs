@@ -127,8 +127,8 @@ fn coverage(limit: f64, mut keeps: impl FnMut(f64, &mut Noise) -> bool) -> Cover
 
 #[test]
 fn the_limit_of_a_queue_lies_in_the_interval_as_often_as_is_stated() {
-    // M/M/1: the response time is exponential with mean 1 / (μ − λ), so its p99 is ln 100 / (μ − λ). The value measured in a trial
-    // varies by 15 %, like the p99 of one second with 40,000 dependent samples.
+    // M/M/1: the response time is exponential with mean 1 / (μ − λ), so its p99 is ln 100 / (μ − λ). The value measured in a trial varies
+    // by 15 %, like the p99 of one second with 40,000 dependent samples.
     let (service, bound) = (50_000.0, 2e-3);
     let limit = service - 100_f64.ln() / bound;
     let p99 = |load: f64| if load < service { 100_f64.ln() / (service - load) } else { f64::INFINITY };

@@ -1,8 +1,7 @@
 //! Workers whose threads exist while a trial is prepared, so that their resources stay on the thread that uses them.
 //!
 //! A ring belongs to one thread, and so may a descriptor table. Connections opened during the preparation are opened, used and closed by
-//! the
-//! same worker.
+//! the same worker.
 
 use std::{
     panic::resume_unwind,

@@ -137,8 +137,7 @@ impl Program {
     /// Runs the program on frames as if they were received: redirected frames are sent, passed frames go up the stack.
     ///
     /// One long call is fastest: start and end cost 20 ms together. The frame pages are reused with their modified content, so a program
-    /// has to
-    /// write each byte it relies on. `BPF_F_TEST_XDP_LIVE_FRAMES`, Linux 5.18; `Documentation/bpf/bpf_prog_run.rst`.
+    /// has to write each byte it relies on. `BPF_F_TEST_XDP_LIVE_FRAMES`, Linux 5.18; `Documentation/bpf/bpf_prog_run.rst`.
     ///
     /// # Errors
     /// Without `CAP_BPF` and `CAP_NET_ADMIN`, on older kernels, or for frames that do not fit into a page (`EINVAL`).

@@ -27,8 +27,8 @@ const FEATURES: u32 = 4;
 const NAME_LEN: usize = 32;
 /// More names than any driver has; a larger number is treated as invalid.
 const NAMES_MAX: usize = 1 << 16;
-/// Extra room after every reply. Older kernels write as many names and counters as the driver has *now*, whatever the requested count,
-/// and a driver gains some if queues are added. There is room for the maximum valid number; pages that are not written cost nothing.
+/// Extra room after every reply. Older kernels write as many names and counters as the driver has *now*, whatever the requested count, and
+/// a driver gains some if queues are added. There is room for the maximum valid number; pages that are not written cost nothing.
 const SLACK: usize = NAMES_MAX * NAME_LEN;
 /// `SPEED_UNKNOWN`.
 const SPEED_UNKNOWN: u32 = u32::MAX;
@@ -194,8 +194,8 @@ impl Device {
     /// # Errors
     /// `ENODEV` if the device does not exist.
     pub fn speed(&self) -> Result<Option<BitsPerSec>> {
-        // ethtool_link_settings: cmd, speed in Mbit/s, 8 single bytes of which the last is the count of mask words. The kernel replies to
-        // a first request with a count of 0 with the required count, negated.
+        // ethtool_link_settings: cmd, speed in Mbit/s, 8 single bytes of which the last is the count of mask words. The kernel replies to a
+        // first request with a count of 0 with the required count, negated.
         let Some(answer) = self.ask(GLINKSETTINGS, &[0; 48])? else { return Ok(None) };
         let words = usize::from(answer[LINK_MODE_WORDS].cast_signed().unsigned_abs());
         let mut question = vec![0; 48 + 3 * 4 * words];
@@ -281,8 +281,7 @@ impl Device {
         }
         request.ifr_ifru.ifru_data = message.as_mut_ptr().cast();
         // SAFETY: the request and the message outlive the call, and the message is as long as the command and its counts require, with
-        // slack
-        // for names and counters that the driver may have gained since the counts were read.
+        // slack for names and counters that the driver may have gained since the counts were read.
         let outcome = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
         if outcome == 0 {
             message.truncate(length);

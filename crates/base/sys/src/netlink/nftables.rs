@@ -1,8 +1,7 @@
 //! Rules of the kernel's packet filter: creates, counts and reads them, without the program `nft`.
 //!
 //! Uses netlink (`linux/netfilter/nf_tables.h`), in the network namespace of the thread that opened the socket; needs `CAP_NET_ADMIN`
-//! there,
-//! also for reading. It creates the few rules that a device under test needs, and reads the counters of all rules.
+//! there, also for reading. It creates the few rules that a device under test needs, and reads the counters of all rules.
 
 use std::{fmt, io, net::IpAddr, num::NonZeroU32};
 

@@ -1,8 +1,7 @@
 //! The kernel's threaded NAPI, which decides the thread that polls a network device.
 //!
 //! Without it, a virtual device is polled on the sender's core by the sending thread, so that sender and receiver share that core and
-//! neither
-//! is ever overloaded. The setting lasts as long as the device.
+//! neither is ever overloaded. The setting lasts as long as the device.
 
 use rustix::{
     fs::{Mode, OFlags},
@@ -29,8 +28,7 @@ pub struct Poll {
 /// Makes kernel threads poll a device in the calling thread's network namespace.
 ///
 /// `/sys` shows the devices of the namespace in which it was mounted, so this mounts a new, detached instance. Needs `CAP_SYS_ADMIN`
-/// outside
-/// user namespaces, and Linux 5.12.
+/// outside user namespaces, and Linux 5.12.
 ///
 /// # Errors
 /// `EPERM` without the privilege; `EOPNOTSUPP` if the device has no NAPI instance, such as a veth without GRO; `ENOENT` if there is no such

@@ -1,8 +1,7 @@
 //! Raw frames through `AF_PACKET`: sends batches in one system call, and counts frames where XDP may not be loaded.
 //!
 //! This module does not look into frames. Lengths exclude the frame check sequence, as everywhere in Linux: 60 bytes here are 64 on the
-//! wire.
-//! See packet(7); everything needs `CAP_NET_RAW`.
+//! wire. See packet(7); everything needs `CAP_NET_RAW`.
 
 use std::{
     io,

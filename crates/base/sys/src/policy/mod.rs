@@ -1,10 +1,8 @@
 //! The resources that a role may use, checked where sockets, files and variables are opened.
 //!
 //! An agent passes a [`Policy`] to each test that it prepares. Everything that sends takes a [`Destination`], and everything that puts
-//! frames on a
-//! wire takes a [`FramePermit`]. Only a policy creates these, so code without the check does not compile. This module knows no options and
-//! no
-//! kinds.
+//! frames on a wire takes a [`FramePermit`]. Only a policy creates these, so code without the check does not compile. This module knows no
+//! options and no kinds.
 
 mod guests;
 mod network;
@@ -210,8 +208,7 @@ impl Policy {
     /// Permits sending to an address through a device; for others, only through the device that the kernel's route uses.
     ///
     /// Another device would send address resolution (ARP, neighbor discovery) to hosts that nobody named. This queries the kernel, so it
-    /// belongs to
-    /// the preparation of a test; use [`Destination::at`] for other ports of the same host.
+    /// belongs to the preparation of a test; use [`Destination::at`] for other ports of the same host.
     ///
     /// # Errors
     /// If the address is not allowed, or if its route is unknown or uses another device.

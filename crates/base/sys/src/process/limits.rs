@@ -57,10 +57,8 @@ pub(crate) fn has_own_descriptors() -> bool {
 /// Gives the calling thread its own descriptor table that contains only the standard streams and `kept`.
 ///
 /// The limit of open descriptors applies per table, so threads with their own tables have more in total. From here on, a descriptor of this
-/// thread
-/// is invalid on other threads and vice versa: a descriptor used on this thread must be opened and closed on it. `kept` has the same number
-/// in both
-/// tables and stays open in this one as long as the thread lives.
+/// thread is invalid on other threads and vice versa: a descriptor used on this thread must be opened and closed on it. `kept` has the same
+/// number in both tables and stays open in this one as long as the thread lives.
 ///
 /// # Errors
 /// `close_range(CLOSE_RANGE_UNSHARE)`: Linux before 5.9, or out of memory.

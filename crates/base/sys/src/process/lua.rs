@@ -8,7 +8,6 @@ use mlua::Lua;
 #[must_use]
 pub fn state() -> Lua {
     // SAFETY: mlua marks this unsafe because a script can corrupt memory through `ffi`, `debug` and C modules. Scripts here are programs
-    // that the
-    // user starts, like those that wrk runs; agents that serve others run no scripts.
+    // that the user starts, like those that wrk runs; agents that serve others run no scripts.
     unsafe { Lua::unsafe_new() }
 }

@@ -266,8 +266,7 @@ impl ProcessSpec<'_> {
     /// Starts the child.
     ///
     /// The parent for `PR_SET_PDEATHSIG` is a *thread*: a child started by a worker would be killed when that worker ends. Therefore one
-    /// thread that
-    /// lives as long as the process starts all such children. They still get the caller's namespace and cores.
+    /// thread that lives as long as the process starts all such children. They still get the caller's namespace and cores.
     ///
     /// # Errors
     /// If the program does not exist, or if the namespaces may not be entered or created (`EPERM`, `ENOSPC`).
@@ -288,8 +287,7 @@ impl ProcessSpec<'_> {
             Ok(())
         };
         // SAFETY: between fork and exec it only makes system calls (sched_setaffinity, open, fstat, setns, unshare, write, prctl, getppid,
-        // setsid);
-        // it allocates nothing, takes no lock, and its error values are plain numbers.
+        // setsid); it allocates nothing, takes no lock, and its error values are plain numbers.
         unsafe { command.pre_exec(before_exec) };
         let child = match bond {
             ParentBond::DiesWithParent => spawn_on_lasting_thread(command),

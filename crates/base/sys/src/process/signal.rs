@@ -1,10 +1,8 @@
 //! SIGINT, SIGTERM and SIGHUP as a flag.
 //!
 //! The first signal is recorded, so that a run can end properly and print its results. A signal one second or more later triggers the
-//! default
-//! action and kills the process, wherever it is stuck. An earlier second signal does not, because timeout(1) signals its child and then its
-//! whole
-//! group, so that one request arrives twice.
+//! default action and kills the process, wherever it is stuck. An earlier second signal does not, because timeout(1) signals its child and
+//! then its whole group, so that one request arrives twice.
 
 use crate::{Error, Result, clock};
 use fathom_model::units::Nanos;

@@ -16,8 +16,7 @@ use crate::{Error, Result};
 const ABOVE_STANDARD: i32 = 3;
 
 /// Takes over standard input and output. From now on, other readers in this process or its children get end of file, and other output goes
-/// to
-/// standard error.
+/// to standard error.
 ///
 /// # Errors
 /// `fcntl`, `open` and `dup2`, if descriptors have run out or a stream is closed.

@@ -1,8 +1,7 @@
 //! The reactor over `epoll(7)`: one notification per change, one call per transfer.
 //!
 //! A socket is registered once, edge-triggered and for both directions. A send happens in the requesting call, and only bytes that do not
-//! fit are
-//! kept. Bytes are received when [`Reactor::next`] gets to them, all into one buffer.
+//! fit are kept. Bytes are received when [`Reactor::next`] gets to them, all into one buffer.
 
 use std::{collections::VecDeque, os::fd::OwnedFd};
 
@@ -37,8 +36,7 @@ const DISCARD: u64 = 1 << 30;
 /// The reactor for every kernel with `epoll_pwait2` (Linux 5.11).
 ///
 /// If it is `STAMPED`, completions of receives carry the kernel's arrival time of the bytes, and [`Reactor::departed`] returns the
-/// departure time
-/// of sends; each costs one more system call.
+/// departure time of sends; each costs one more system call.
 pub struct Epoll<const STAMPED: bool = false> {
     list: OwnedFd,
     seats: Vec<SocketSlot>,
@@ -300,8 +298,7 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
             return Ok(Some(Event::Ended));
         }
         // A short read means that no bytes are left and that the kernel will report new ones, so the receive that would only return EAGAIN
-        // is
-        // saved.
+        // is saved.
         if received == wanted || turn.to_the_end {
             self.go_on(turn);
         }

@@ -1,8 +1,7 @@
 //! Readiness of many descriptors.
 //!
 //! A thin layer over `epoll(7)` with timeouts in nanoseconds (`epoll_pwait2`, Linux 5.11). It does not own the watched descriptors and
-//! knows nothing
-//! about their data.
+//! knows nothing about their data.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

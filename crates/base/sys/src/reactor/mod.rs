@@ -1,10 +1,8 @@
 //! Serves many connections on one thread: the interface between a test engine and the kernel's two mechanisms.
 //!
 //! A [`Reactor`] owns the sockets of one thread. Callers request operations on a [`Token`] and get [`Completion`]s. It knows nothing about
-//! the
-//! transferred bytes, timeouts and reconnects. There are two implementations: [`Epoll`], which works on every kernel, and [`Uring`], which
-//! is
-//! cheaper. The engine is generic over them, so there is no dynamic dispatch.
+//! the transferred bytes, timeouts and reconnects. There are two implementations: [`Epoll`], which works on every kernel, and [`Uring`],
+//! which is cheaper. The engine is generic over them, so there is no dynamic dispatch.
 
 mod batch;
 mod epoll;
@@ -102,8 +100,8 @@ pub struct Batch {
 /// One thread's sockets and the kernel mechanism for waiting on all of them at once.
 ///
 /// A requesting call never fails directly: errors arrive as [`Event::Failed`] of its token. After `Failed` there are no more completions
-/// for that
-/// token, and requests for it are ignored until it is closed. Sockets must be non-blocking. A reactor stays on the thread that created it.
+/// for that token, and requests for it are ignored until it is closed. Sockets must be non-blocking. A reactor stays on the thread that
+/// created it.
 ///
 /// ```
 /// use fathom_sys::{clock, policy::{AllowedPeers, Policy}, reactor::{Epoll, Event, Reactor, Token, WaitLimit}, socket};
@@ -171,8 +169,7 @@ pub trait Reactor: Sized {
     /// Discards the next `count` bytes as [`Event::Discarded`]; then receiving continues as before.
     ///
     /// The count starts after the bytes of the last [`Event::Received`]. On TCP, discarded bytes are not copied out of the kernel
-    /// (`MSG_TRUNC`). A
-    /// second call adds to the rest of the first.
+    /// (`MSG_TRUNC`). A second call adds to the rest of the first.
     fn discard(&mut self, token: Token, count: u64);
 
     /// Closes the socket; it has no more completions, and the token may be reused at once.

@@ -187,8 +187,7 @@ impl SendBatch {
     ///
     /// # Errors
     /// `sendmmsg`: `ECONNREFUSED` for an earlier datagram, `EMSGSIZE`, `EPERM` from a firewall; for super-buffers also `EIO` and `EINVAL`,
-    /// if the
-    /// device or the route cannot split them.
+    /// if the device or the route cannot split them.
     ///
     /// # Panics
     /// If the range is empty or beyond the batch.

@@ -1,8 +1,7 @@
 //! Unprivileged echo requests, for processes with a group in `net.ipv4.ping_group_range` (icmp(7)).
 //!
 //! The kernel writes the IP header, the checksum and the identifier. It delivers the replies for that identifier and the routers' errors
-//! about the
-//! requests. It reports no departure times here and nothing about other traffic.
+//! about the requests. It reports no departure times here and nothing about other traffic.
 
 use std::{
     ffi::{c_int, c_void},

@@ -1,8 +1,7 @@
 //! Sockets and their options.
 //!
 //! [`Socket`] and [`SockRef`] of the crate socket2 cover most options (`SockRef::from(&fd)` works on every descriptor). This module adds
-//! the missing
-//! ones, and transfers that report "not now" without an error. Needs no privilege unless stated.
+//! the missing ones, and transfers that report "not now" without an error. Needs no privilege unless stated.
 
 pub(crate) mod control_message;
 pub mod datagram;
@@ -356,8 +355,7 @@ pub enum Buffer {
 /// Fixes the size of a buffer (which disables auto-tuning) and returns the size that the kernel granted.
 ///
 /// Sizes above `net.core.rmem_max` and `wmem_max` need `CAP_NET_ADMIN`. Without it the kernel silently grants less, so compare the result
-/// with the
-/// request.
+/// with the request.
 ///
 /// # Errors
 /// `setsockopt`, if it is not a socket.

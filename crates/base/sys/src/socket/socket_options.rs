@@ -179,8 +179,7 @@ type LabelRequest = [u32; 8];
 ///
 /// # Errors
 /// `setsockopt(IPV6_FLOWLABEL_MGR)` or `setsockopt(IPV6_FLOWINFO_SEND)`: an IPv4 address, a label above 0xfffff (`EINVAL`), or a label
-/// leased by
-/// another program (`EPERM`).
+/// leased by another program (`EPERM`).
 pub fn set_flow_label(socket: impl AsFd, to: &Destination, label: u32) -> Result<Destination> {
     const CALL: &str = "setsockopt(IPV6_FLOWLABEL_MGR)";
     const CREATE_IF_MISSING: u16 = 1;

@@ -2,8 +2,7 @@
 //!
 //! A packet socket with `PACKET_VNET_HDR` states before each frame (`struct virtio_net_hdr`) how to split it: like a super-buffer with UDP
 //! segmentation offload, `VIRTIO_NET_HDR_GSO_UDP_L4` of Linux 6.2. The kernel rewrites lengths, IPv4 identifications and checksums. This
-//! module
-//! does not look into the frames. Needs `CAP_NET_RAW`.
+//! module does not look into the frames. Needs `CAP_NET_RAW`.
 
 use std::{
     io::IoSlice,
@@ -85,8 +84,7 @@ impl Sender {
     /// Sends one long frame: headers that are valid for the whole frame, and the payloads of the single frames in sequence.
     ///
     /// The UDP checksum holds the sum of the pseudo header. [`OfferResult::Dropped`] means that the device dropped at least one of the
-    /// frames; the
-    /// device counts its drops.
+    /// frames; the device counts its drops.
     ///
     /// # Errors
     /// If the device is gone or down, and `EINVAL` before Linux 6.2.

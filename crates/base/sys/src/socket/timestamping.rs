@@ -1,8 +1,7 @@
 //! The wire times of a TCP connection's bytes, from kernel timestamps.
 //!
 //! `SO_TIMESTAMPING` (Documentation/networking/timestamping.rst) stamps a segment when the driver takes it and when the stack receives it,
-//! so the
-//! time in between includes neither the sender's event queue nor its wake-up. These are software timestamps on `CLOCK_REALTIME`;
+//! so the time in between includes neither the sender's event queue nor its wake-up. These are software timestamps on `CLOCK_REALTIME`;
 //! [`KernelClockOffset`] converts them to the monotonic clock. Needs no privilege; Linux 4.13 on veth, whose driver stamps.
 
 use std::{

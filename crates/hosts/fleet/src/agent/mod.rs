@@ -1,10 +1,8 @@
 //! Runs the roles that a controller assigns, and watches the host meanwhile.
 //!
 //! The main loop only passes messages: every role has its own thread, so a slow or stuck test cannot prevent the agent from receiving a
-//! stop
-//! request. An agent that hears nothing for 3 s over a network aborts everything and exits; an agent on the controller's machine exits when
-//! its
-//! stream ends.
+//! stop request. An agent that hears nothing for 3 s over a network aborts everything and exits; an agent on the controller's machine exits
+//! when its stream ends.
 
 mod host_sampler;
 pub(crate) mod observer_role;

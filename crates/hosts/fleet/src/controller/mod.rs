@@ -1,8 +1,7 @@
 //! Several agents with their clocks, and trials that start on all of them together.
 //!
 //! One channel collects the messages of all agents. Each host has two threads that keep exchanging signs of life even while nobody waits,
-//! so hosts
-//! stay prepared between trials. This module does not know what a test kind does or what its record means.
+//! so hosts stay prepared between trials. This module does not know what a test kind does or what its record means.
 
 mod connected_host;
 mod trial;

@@ -38,8 +38,7 @@ impl ClockOffset {
     /// Estimates the offset from the probe with the shortest round trip (RFC 5905 section 8, minimum filter of section 10).
     ///
     /// The forward path took between zero and the whole round trip, so half of it bounds the error, however asymmetric the delays are.
-    /// Returns `None`
-    /// without probes.
+    /// Returns `None` without probes.
     #[must_use]
     pub fn estimate(probes: &[ClockProbe]) -> Option<Self> {
         let best = probes.iter().min_by_key(|probe| probe.round_trip())?;

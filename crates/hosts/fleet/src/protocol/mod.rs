@@ -1,10 +1,8 @@
 //! The messages between a controller and an agent.
 //!
 //! Plain messages in [`frame`]s, without I/O and without a clock. A conversation: both greet; the controller probes the clock; for each
-//! trial it
-//! prepares roles, starts them at an instant of the agent's own clock, and collects their outcomes. Each side sends a message at least
-//! twice a
-//! second, and considers the other lost after 3 s of silence.
+//! trial it prepares roles, starts them at an instant of the agent's own clock, and collects their outcomes. Each side sends a message at
+//! least twice a second, and considers the other lost after 3 s of silence.
 
 pub mod clock_offset;
 mod frame;

@@ -2,8 +2,7 @@
 //!
 //! Both sides authenticate before the agent protocol begins: the server with the private key of the certificate whose fingerprint is in the
 //! [`Key`], the controller with the token. A server sends nothing to a peer without the token. After the handshake a [pump](pump) converts
-//! the
-//! encrypted stream to a plain one, so no other code deals with TLS.
+//! the encrypted stream to a plain one, so no other code deals with TLS.
 
 mod client;
 mod handshake;

@@ -72,8 +72,7 @@ pub(crate) fn fit(
         switch(end, Offload::Segmentation, OffloadState::Off)?;
         if device.is_program() {
             // A veth that is not polled has no ring for redirected frames. A redirect passes on only the frame itself, without the
-            // information that its
-            // checksum is still incomplete.
+            // information that its checksum is still incomplete.
             switch(end, Offload::Merging, OffloadState::On)?;
             switch(end, Offload::Checksums, OffloadState::Off)?;
         }

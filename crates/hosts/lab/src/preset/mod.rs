@@ -1,8 +1,7 @@
 //! The topologies of labs, one file each.
 //!
 //! All addresses are from 198.18.0.0/15 and `2001:2::/48`, which RFC 2544 and RFC 5180 reserve for benchmarking, so they cannot collide
-//! with a
-//! real network.
+//! with a real network.
 
 mod pair;
 mod router;

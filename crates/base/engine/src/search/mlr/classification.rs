@@ -139,8 +139,8 @@ mod tests {
     fn the_24_worked_classifications_of_rfc_9971_come_out_with_their_exceed_ratios() {
         // Per point and goal, in percent: the optimistic and the pessimistic exceed ratio as appendix C.3 prints them.
         //
-        // For the goal "20% exceed", the RFC prints "Lower Bound" at points 5 and 6 next to exceed ratios of 42.857 % and 27.273 %.
-        // Both are above 20 %, so the RFC's own appendix A makes the load an upper bound there; we follow the code of appendix A.
+        // For the goal "20% exceed", the RFC prints "Lower Bound" at points 5 and 6 next to exceed ratios of 42.857 % and 27.273 %. Both
+        // are above 20 %, so the RFC's own appendix A makes the load an upper bound there; we follow the code of appendix A.
         let expected: [[(f64, f64, LoadClass); 4]; 6] = [
             [(0.0, 100.0, U), (0.0, 100.0, U), (0.0, 50.833, U), (0.0, 100.0, U)],
             [(1.667, 100.0, UB), (0.0, 100.0, U), (0.833, 50.833, U), (0.0, 100.0, U)],

@@ -1,8 +1,8 @@
 //! `MLRsearch` (RFC 9971): finds the highest loads for several loss ratios in one search.
 //!
-//! A [`SearchGoal`] states how long a load is measured and how much of that time may be lossy. [`classify`] evaluates the trials at a
-//! load, and [`mlrsearch`] chooses the next trial. This module knows no clock, no frame and no unit: the
-//! [`Measurer`](super::Measurer) defines the load and the loss.
+//! A [`SearchGoal`] states how long a load is measured and how much of that time may be lossy. [`classify`] evaluates the trials at a load,
+//! and [`mlrsearch`] chooses the next trial. This module knows no clock, no frame and no unit: the [`Measurer`](super::Measurer) defines
+//! the load and the loss.
 
 mod classification;
 mod controller;

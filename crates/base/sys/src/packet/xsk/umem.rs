@@ -95,8 +95,7 @@ impl Umem {
         self.require_own(chunk);
         let begin = self.memory.at(chunk.index as usize * CHUNK);
         // SAFETY: the chunk is inside the mapping, which was zeroed initially. The holder of a `Chunk` owns it exclusively, since it comes
-        // from
-        // this memory's free list; `&mut self` prevents two slices at the same time.
+        // from this memory's free list; `&mut self` prevents two slices at the same time.
         unsafe { slice::from_raw_parts_mut(begin.as_ptr(), CHUNK) }
     }
 

@@ -33,10 +33,8 @@ pub(super) enum SilentSend {
 /// Copies of unconfirmed sends, with one slot for each token.
 ///
 /// There is no notification when the kernel has finished with such a copy. A reply of the peer usually follows the complete request, but
-/// need not.
-/// Therefore their memory stays until the reactor ends. If a peer answers requests that it has not read until the kernel has no more room,
-/// it may
-/// get bytes of a later request instead of those of an earlier one, but never any other data.
+/// need not. Therefore their memory stays until the reactor ends. If a peer answers requests that it has not read until the kernel has no
+/// more room, it may get bytes of a later request instead of those of an earlier one, but never any other data.
 #[derive(Default)]
 pub(super) struct SendCopies {
     places: Vec<Vec<u8>>,

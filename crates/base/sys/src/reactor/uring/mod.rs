@@ -1,10 +1,8 @@
 //! The reactor over `io_uring`: operations are queued, and one call submits them and waits.
 //!
 //! Each socket receives through one persistent request (multishot) into buffers that the kernel picks when bytes arrive. To discard bytes,
-//! or if
-//! bytes keep filling whole buffers, the socket switches to single receives, which can leave the bytes in the kernel (`MSG_TRUNC`) or take
-//! many at
-//! once. Fixed bytes are sent without confirmation.
+//! or if bytes keep filling whole buffers, the socket switches to single receives, which can leave the bytes in the kernel (`MSG_TRUNC`) or
+//! take many at once. Fixed bytes are sent without confirmation.
 
 mod flight;
 mod memory;

@@ -14,8 +14,8 @@ use crate::{Error, Result, clock, reactor::Batch, socket::SockAddr};
 const REQUESTS: u32 = 256;
 /// Completions that fit before the kernel has to allocate more: at least this many …
 const COMPLETIONS_MIN: u32 = 2048;
-/// … and at most this many, regardless of the number of connections. The kernel's table of waiting requests grows with it, and with
-/// the table the time to find a request to cancel: `io_ring_ctx_alloc` in `io_uring/io_uring.c`.
+/// … and at most this many, regardless of the number of connections. The kernel's table of waiting requests grows with it, and with the
+/// table the time to find a request to cancel: `io_ring_ctx_alloc` in `io_uring/io_uring.c`.
 const COMPLETIONS_MAX: u32 = 1 << 13;
 
 /// The way a socket ends.
@@ -141,8 +141,7 @@ impl Ring {
         let address = self.addresses.last().expect("it was just pushed");
         let request = opcode::Connect::new(io_uring::types::Fd(fd), address.as_ptr().cast(), address.len());
         // SAFETY: the address does not move, because the list does not reallocate, until the request is submitted; the kernel has copied it
-        // by
-        // then.
+        // by then.
         unsafe { self.push(&request.build().user_data(ticket.bits())) };
     }
 

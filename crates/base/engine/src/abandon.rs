@@ -2,7 +2,7 @@
 
 use std::{io::Write as _, process};
 
-/// The exit code of an abandoned process. Its measurements are lost.
+/// The exit code of an abandoned process. Its measurements are discarded.
 const LOST: i32 = 4;
 
 /// Ends this process (an agent) and prints the reason to standard error, where the process that started it reads it.

@@ -258,8 +258,7 @@ impl<T: Send> WorkerPool<'_, T> {
         self.run_with_setup(session, watcher, (Ok, work))
     }
 
-    /// Like [`WorkerPool::run`], for workers that create something on their own thread before the start, such as a ring, which cannot
-    /// change threads.
+    /// Like `run`, for workers that create something on their own thread before the start, such as a ring, which cannot change threads.
     ///
     /// # Errors
     /// The first error returned by a worker, before or after the start.

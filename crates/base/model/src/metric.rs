@@ -139,7 +139,7 @@ pub enum Derivation {
         /// The quantile, 0 to 1; 1 is the maximum.
         q: f64,
     },
-    /// The number of times per minute that a quantile of a distribution of times fits into it.
+    /// How often a quantile of a distribution of times fits into a minute.
     PerMinute {
         /// The side that recorded it.
         side: Side,

@@ -12,7 +12,7 @@ pub enum ErrorClass {
     Preflight,
     /// The run was started, but there is no valid result.
     Failed,
-    /// Part of the run was lost; the measured data is kept.
+    /// Part of the run failed; the measured data is kept.
     Incomplete,
 }
 

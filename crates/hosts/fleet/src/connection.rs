@@ -1,6 +1,7 @@
 //! A byte stream with two threads: one writes, one reads.
 //!
-//! Both sides use it. It converts between messages and bytes and does not know the meaning of messages, except that silence is a loss.
+//! Both sides use it. It converts between messages and bytes and does not know the meaning of messages, except that silence counts as a
+//! disconnect.
 
 use std::{
     io::{self, Read, Write},
@@ -64,7 +65,7 @@ impl PeerActivity {
         self.last.store(now.0, Ordering::Relaxed);
     }
 
-    /// Returns whether the other side counts as lost.
+    /// Returns whether the other side counts as disconnected.
     pub(crate) fn has_timed_out(&self, now: Nanos) -> bool {
         let deadline = Nanos(self.last.load(Ordering::Relaxed)) + SILENCE_MAX;
         self.liveness == Liveness::Heartbeats && now >= deadline
@@ -119,7 +120,7 @@ impl<M: Message> SendQueue<M> {
         Ok(())
     }
 
-    /// Returns whether a message was dropped because the other side does not read: it then counts as lost.
+    /// Returns whether a message was dropped because the other side does not read: it then counts as disconnected.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
@@ -162,7 +163,7 @@ fn write_messages<M: Message>(output: &mut impl Write, queue: &Receiver<(Vec<u8>
 
 /// Starts the thread that reads, and reports each message with its receive time.
 ///
-/// Heartbeats are not reported; they and everything else count as signs of life. After a loss nothing more is reported.
+/// Heartbeats are not reported; they and everything else count as signs of life. After a disconnect nothing more is reported.
 pub(crate) fn start_reader<M: Message>(
     mut input: impl Read + Send + 'static,
     pulse: PeerActivity,

@@ -1,4 +1,4 @@
-//! The reasons why a host cannot be used, or was lost.
+//! The reasons why a host cannot be used, or was disconnected.
 
 use std::{fmt, io};
 
@@ -152,7 +152,7 @@ pub enum Error {
     Disconnected {
         /// The host's name.
         host: String,
-        /// The way it was lost.
+        /// The kind of disconnect.
         loss: Disconnected,
         /// The exit status of its process, if it was a child and has exited.
         exit: Option<String>,

@@ -422,7 +422,7 @@ impl Netlink {
                     NetlinkPayload::Done(done) => return Err(io::Error::from_raw_os_error(done.code.abs())),
                     NetlinkPayload::Error(error) if error.code.is_none() => return Ok(answers),
                     NetlinkPayload::Error(error) => return Err(error.to_io()),
-                    // Nothing follows a lost reply, so waiting would hang.
+                    // Nothing follows a dropped reply, so waiting would hang.
                     NetlinkPayload::Overrun(_) => return Err(rustix::io::Errno::NOBUFS.into()),
                     _ => {}
                 }

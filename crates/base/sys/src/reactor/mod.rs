@@ -174,12 +174,12 @@ pub trait Reactor: Sized {
 
     /// Closes the socket; it has no more completions, and the token may be reused at once.
     ///
-    /// The peer is notified by the next [`Reactor::wait`] at the latest. A token that is not in use is ignored. Unsent bytes are lost.
+    /// The peer is notified by the next [`Reactor::wait`] at the latest. A token that is not in use is ignored. Unsent bytes are discarded.
     fn close(&mut self, token: Token);
 
     /// Resets all connections at once, so that none of them stays in `TIME_WAIT` and keeps its port.
     ///
-    /// For connections whose end is not measured. Unsent bytes are lost; sockets other than TCP connections are closed.
+    /// For connections whose end is not measured. Unsent bytes are discarded; sockets other than TCP connections are closed.
     fn abandon(self);
 
     /// The socket of a token, for its options and counters.

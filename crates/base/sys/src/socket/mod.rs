@@ -283,7 +283,7 @@ impl Sender {
     }
 }
 
-/// Receives a datagram with its sender; `None` means not now. Bytes that do not fit are lost.
+/// Receives a datagram with its sender; `None` means not now. Bytes that do not fit are discarded.
 ///
 /// # Errors
 /// `recvfrom`, such as the refusal of an earlier datagram.
@@ -474,7 +474,7 @@ pub fn set_timeout(socket: impl AsFd, timeout: Nanos) -> Result<()> {
     socket.set_write_timeout(timeout).map_err(named("setsockopt(SO_SNDTIMEO)"))
 }
 
-/// Makes close reset the connection, without `TIME_WAIT`; unread and unsent bytes are lost.
+/// Makes close reset the connection, without `TIME_WAIT`; unread and unsent bytes are discarded.
 ///
 /// # Errors
 /// `setsockopt(SO_LINGER)`, if it is not a socket.

@@ -57,7 +57,7 @@ pub struct AgentConfig {
     pub trial_max: Nanos,
     /// The program, such as `fathom 0.1.0`.
     pub tool: String,
-    /// How the loss of its controller is detected.
+    /// How a disconnected controller is detected.
     pub liveness: Liveness,
     /// The log shared with agents of other controllers on this host, if it serves several.
     pub role_log: Option<RoleLog>,
@@ -101,7 +101,7 @@ struct Agent {
 /// Threads may be left behind if a test or the stream is stuck; they end with the process, which should exit after this.
 ///
 /// # Errors
-/// How the controller was lost, if it did not say goodbye.
+/// How the controller was disconnected, if it did not say goodbye.
 pub fn serve(
     input: impl Read + Send + 'static,
     output: impl Write + Send + 'static,

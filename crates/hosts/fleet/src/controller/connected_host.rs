@@ -27,7 +27,7 @@ pub(super) struct ConnectedHost {
     lost: Option<DisconnectedHost>,
 }
 
-/// The state of a lost host.
+/// The state of a disconnected host.
 struct DisconnectedHost {
     /// Taken by the first error that reports it.
     reason: Option<Disconnected>,
@@ -45,7 +45,7 @@ impl ConnectedHost {
     ) -> Result<Self, Error> {
         let AgentStream { stream, reached, process, liveness } = link;
         let system = |cause| Error::System { what: format!("use the connection to host `{name}`"), cause };
-        // An agent that does not read is as lost as a silent one.
+        // An agent that does not read counts as disconnected, like a silent one.
         stream.set_write_timeout(Some(SILENCE_MAX.as_duration())).map_err(system)?;
         let pulse = PeerActivity::new(liveness);
         let (outbox, speaker) = connection::start_writer(stream.try_clone().map_err(system)?).map_err(system)?;
@@ -75,7 +75,7 @@ impl ConnectedHost {
         self.send_queue.send(message).map_err(garbled)
     }
 
-    /// Says goodbye, unless the host is already lost.
+    /// Says goodbye, unless the host is already disconnected.
     pub(super) fn send_bye(&self) {
         if !self.is_disconnected() {
             // A stream that breaks now breaks at its end anyway.
@@ -87,7 +87,7 @@ impl ConnectedHost {
         self.lost.is_some()
     }
 
-    /// Gives the host up: closes its stream, so that its agent exits, and records how it exited. Only the first loss counts.
+    /// Gives the host up: closes its stream, so that its agent exits, and records how it exited. Only the first disconnect counts.
     pub(super) fn disconnect(&mut self, loss: Disconnected) {
         if self.is_disconnected() {
             return;
@@ -100,7 +100,7 @@ impl ConnectedHost {
         self.lost = Some(DisconnectedHost { reason: Some(loss), exit, stderr: stderr.unwrap_or_default() });
     }
 
-    /// Returns the error of a lost host.
+    /// Returns the error of a disconnected host.
     pub(super) fn disconnect_error(&mut self) -> Error {
         let lost = self.lost.as_mut().expect("only a lost host is asked how");
         Error::Disconnected {
@@ -111,7 +111,7 @@ impl ConnectedHost {
         }
     }
 
-    /// Converts a loss before the greeting: nothing was started, and the other end may not be an agent at all.
+    /// Converts a disconnect before the greeting: nothing was started, and the other end may not be an agent at all.
     pub(super) fn error_before_greeting(error: Error, tool: &str) -> Error {
         match error {
             Error::Disconnected {

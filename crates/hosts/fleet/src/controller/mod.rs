@@ -34,7 +34,7 @@ struct ExpectedReply {
 const GREET: ExpectedReply = ExpectedReply { verb: "greet", timeout: Nanos::from_secs(15) };
 /// The agent reads hundreds of files and queries drivers.
 const DESCRIBE: ExpectedReply = ExpectedReply { verb: "describe its host", timeout: Nanos::from_secs(20) };
-/// An agent that is silent for 3 s is lost earlier than this.
+/// An agent that is silent for 3 s is disconnected earlier than this.
 const REPLY_TO_CLOCK_PROBE: ExpectedReply = ExpectedReply { verb: "tell its time", timeout: Nanos::from_secs(5) };
 /// Enough probes that one of them meets no delay, few enough to be quick: 16 round trips.
 const CLOCK_PROBES: u16 = 16;
@@ -48,7 +48,7 @@ const LIVENESS_CHECK_EVERY: Nanos = Nanos::from_millis(100);
 /// The index of a host, in the order of connection.
 type HostIndex = usize;
 
-/// A message from an agent, or its loss.
+/// A message from an agent, or its disconnect.
 struct HostEvent {
     host: HostIndex,
     at: Nanos,
@@ -131,7 +131,7 @@ impl Fleet {
     /// Queries the environment of a host; `interfaces` are those on paths under test.
     ///
     /// # Errors
-    /// If the host is unknown or lost, or if its agent fails.
+    /// If the host is unknown or disconnected, or if its agent fails.
     pub fn environment(&mut self, name: &str, interfaces: &[String]) -> Result<Environment, Error> {
         let id = self.find(name)?;
         self.hosts[id].send(&ToAgent::Environment { interfaces: interfaces.to_vec() })?;
@@ -146,7 +146,7 @@ impl Fleet {
     /// Compares the host's clock with ours now; trials do this on their own once a minute.
     ///
     /// # Errors
-    /// If the host is unknown or lost.
+    /// If the host is unknown or disconnected.
     pub fn synchronise(&mut self, name: &str) -> Result<ClockOffset, Error> {
         let id = self.find(name)?;
         self.compare_clock(id)?;
@@ -167,7 +167,7 @@ impl Fleet {
         })
     }
 
-    /// Returns whether the host is connected and not lost.
+    /// Returns whether the host is connected.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.find(name).is_ok_and(|id| !self.hosts[id].is_disconnected())
@@ -221,7 +221,7 @@ impl Fleet {
     }
 
     fn find(&self, name: &str) -> Result<HostIndex, Error> {
-        // The last host with the name: a lost host may have been connected again.
+        // The last host with the name: a disconnected host may have been connected again.
         self.hosts.iter().rposition(|host| host.name == name).ok_or_else(|| Error::UnknownHost {
             name: name.to_owned(),
             known: self.hosts.iter().map(|host| host.name.as_str()).collect::<Vec<_>>().join(", "),

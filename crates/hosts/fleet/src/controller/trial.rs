@@ -331,7 +331,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         self.roles.iter().any(|playing| playing.id == host)
     }
 
-    /// Marks the roles of a lost host as over.
+    /// Marks the roles of a disconnected host as over.
     fn disconnected(&mut self, host: HostIndex) -> Error {
         for playing in self.roles.iter_mut().filter(|playing| playing.id == host && !playing.is_over()) {
             playing.state = RoleState::Over(None);

@@ -15,10 +15,10 @@ pub(crate) use child::END_TIMEOUT;
 pub use child::{AgentProcess, command, namespace, self_exec};
 pub use serve::tls;
 
-/// How the loss of the other side is detected.
+/// How a disconnect of the other side is detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Liveness {
-    /// By silence: there is a network in between, which may lose the end of the stream.
+    /// By silence: there is a network in between, which may drop the end of the stream.
     #[default]
     Heartbeats,
     /// By the end of the stream: both are processes on one machine, and a busy process may be silent.
@@ -34,6 +34,6 @@ pub struct AgentStream {
     pub reached: String,
     /// The agent's process, if it is a child of this one.
     pub process: Option<AgentProcess>,
-    /// How its loss is detected.
+    /// How its disconnect is detected.
     pub liveness: Liveness,
 }

@@ -67,7 +67,7 @@ pub fn encode(version: u8, payload: &[u8], limit: usize) -> Result<Vec<u8>, Fram
 /// Decodes frames from bytes in chunks of any size.
 ///
 /// It buffers only bytes that have arrived, never a claimed length. A length beyond the limit is an error as soon as the header is
-/// complete; after an error nothing more can be decoded, because the frame boundaries are lost.
+/// complete; after an error nothing more can be decoded, because the frame boundaries are unknown.
 #[derive(Debug)]
 pub struct Decoder {
     buffer: Vec<u8>,

@@ -2,7 +2,7 @@
 //!
 //! Plain messages in [`frame`]s, without I/O and without a clock. A conversation: both greet; the controller probes the clock; for each
 //! trial it prepares roles, starts them at an instant of the agent's own clock, and collects their outcomes. Each side sends a message at
-//! least twice a second, and considers the other lost after 3 s of silence.
+//! least twice a second, and considers the other disconnected after 3 s of silence.
 
 pub mod clock_offset;
 mod frame;
@@ -23,7 +23,7 @@ pub const TO_AGENT_MAX: usize = 1 << 20;
 pub const FROM_AGENT_MAX: usize = 64 << 20;
 /// The interval of heartbeats from an idle side: twice a second.
 pub const HEARTBEAT_EVERY: Nanos = Nanos::from_millis(500);
-/// The silence after which a side is lost: six heartbeat intervals, so that one late wake-up is not a loss.
+/// The silence after which a side counts as disconnected: six heartbeat intervals, so that one late wake-up does no harm.
 pub const SILENCE_MAX: Nanos = Nanos::from_secs(3);
 
 /// The id of a prepared role on an agent, assigned by the controller.

@@ -41,7 +41,7 @@ fn child_agent(namespaces: Option<&Namespaces>) -> AgentStream {
 fn a_child_plays_an_agent() {
     if env::var_os(AGENT).is_some() {
         let stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
-        // How its controller was lost does not matter: this process exits now.
+        // How its controller was disconnected does not matter: this process exits now.
         let _ = serve(stream, Policy::anything());
     }
 }

@@ -264,7 +264,7 @@ fn attach(fd: &OwnedFd, program: &mut [libc::sock_filter]) -> Result<()> {
 const LOAD_HALF: u16 = 0x28;
 const JUMP_IF_EQUAL: u16 = 0x15;
 const RETURN: u16 = 0x06;
-/// `SKF_AD_OFF + SKF_AD_PROTOCOL`: the EtherType, which is not part of the captured bytes.
+/// `SKF_AD_OFF + SKF_AD_PROTOCOL`: the Ethernet type, which is not part of the captured bytes.
 const ETHERTYPE: u32 = 0xffff_f000;
 
 /// Accepts packets of both IP versions.

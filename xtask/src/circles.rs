@@ -1,13 +1,14 @@
-//! Circles of files within a crate: who is read first has no answer in one. A parent and its own child may know each other.
+//! Detects dependency cycles among the files of a crate, which leave no order in which to read them. A parent and its own child may depend
+//! on each other.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A module's path within its crate; the root is empty.
 type Module = Vec<String>;
-/// Which modules, each a file, a module uses.
+/// The modules, each a file, that a module uses.
 type Graph = BTreeMap<Module, BTreeSet<Module>>;
 
-/// The shortest circles among the files of a crate, given with their paths below `src`; each file is in one at most.
+/// Returns the shortest cycles among the files of a crate, given with their paths below `src`; each file is in at most one.
 pub(crate) fn circles(files: &[(String, String)]) -> Vec<String> {
     let graph = graph(files);
     let mut found: Vec<Vec<&Module>> = Vec::new();
@@ -34,7 +35,7 @@ fn is_parent_and_child(one: &Module, other: &Module) -> bool {
     is_child(one, other) || is_child(other, one)
 }
 
-/// The shortest way from one module to another.
+/// Returns the shortest path from one module to another.
 fn path<'a>(graph: &'a Graph, from: &'a Module, to: &Module) -> Option<Vec<&'a Module>> {
     let mut ways = VecDeque::from([vec![from]]);
     let mut seen = BTreeSet::from([from]);
@@ -64,7 +65,7 @@ fn graph(files: &[(String, String)]) -> Graph {
     uses.iter().map(|(module, of)| ((*module).clone(), edges(module, of))).collect()
 }
 
-/// The module of a file below `src`.
+/// Returns the module of a file below `src`.
 fn module(file: &str) -> Module {
     let mut module: Module = file.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
     if matches!(module.last().map(String::as_str), Some("mod" | "lib" | "main")) {
@@ -73,7 +74,7 @@ fn module(file: &str) -> Module {
     module
 }
 
-/// Whether a parent declares a child for tests alone.
+/// Returns whether a parent declares a child for tests only.
 fn is_test_module(files: &[(String, String)], parent: &[String], child: &str) -> bool {
     let declaration = format!("mod {child};");
     let of_parent = files.iter().filter(|(file, _)| module(file) == parent);
@@ -82,7 +83,7 @@ fn is_test_module(files: &[(String, String)], parent: &[String], child: &str) ->
     })
 }
 
-/// The lines of a file without comments and without what is compiled for tests alone.
+/// Returns the lines of a file without comments and without test-only code.
 fn code(text: &str) -> Vec<String> {
     let mut code = Vec::new();
     let mut lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
@@ -100,12 +101,12 @@ fn code(text: &str) -> Vec<String> {
     code
 }
 
-/// What a file names of its crate.
+/// The names from its own crate that a file uses.
 #[derive(Default)]
 struct Uses {
-    /// Paths from the root of the crate to what is used.
+    /// Paths of used items from the crate root.
     paths: Vec<Module>,
-    /// Names that it has from elsewhere in the crate; its children, and others where it says `pub`, see them too.
+    /// Names imported from elsewhere in the crate; its children see them too, and with `pub` also others.
     passed_on: BTreeMap<String, Module>,
 }
 
@@ -141,12 +142,12 @@ impl Uses {
     }
 }
 
-/// A line behind `pub(in crate::a)`, which names who may see and not what is used.
+/// Strips `pub(in crate::a)` from a line, because its path only states the visibility.
 fn without_visibility(line: &str) -> &str {
     line.split_once("pub(in ").and_then(|(_, rest)| rest.split_once(')')).map_or(line, |(_, rest)| rest)
 }
 
-/// Visibility and tree of a line that begins a `use`.
+/// Returns the visibility and the tree of a line that starts a `use` item.
 fn use_item(line: &str) -> Option<(&str, &str)> {
     let (visibility, tree) = line.trim_start().split_once("use ")?;
     let visibility = visibility.trim_end();
@@ -154,7 +155,7 @@ fn use_item(line: &str) -> Option<(&str, &str)> {
     is_visibility.then_some((visibility, tree))
 }
 
-/// The paths of a tree of `use`.
+/// Returns the paths of a `use` tree.
 fn flat(tree: &str) -> Vec<String> {
     let Some((prefix, rest)) = tree.split_once('{') else { return vec![tree.trim().to_owned()] };
     let (mut depth, mut parts) = (0_usize, vec![String::new()]);
@@ -174,7 +175,7 @@ fn flat(tree: &str) -> Vec<String> {
     parts.flat_map(flat).map(|part| format!("{}{part}", prefix.trim())).collect()
 }
 
-/// A path from the root of the crate; nothing for what is of another crate.
+/// Returns a path from the crate root; `None` for a path in another crate.
 fn absolute(module: &Module, path: &str, files: &BTreeMap<Module, Vec<String>>) -> Option<Module> {
     let mut words = path.split("::").peekable();
     let mut base = module.clone();
@@ -194,7 +195,7 @@ fn absolute(module: &Module, path: &str, files: &BTreeMap<Module, Vec<String>>) 
     Some(base)
 }
 
-/// The module, a file, that declares what a path names; names that are passed on are followed to where they come from.
+/// Returns the module (a file) that declares the item of a path; follows re-exports to their origin.
 fn declaring<'a>(path: &Module, known: &impl Fn(&Module) -> Option<&'a Uses>, n_follow: usize) -> Option<Module> {
     let n = (0..=path.len()).rev().find(|n| known(&path[..*n].to_vec()).is_some())?;
     let (module, rest) = path.split_at(n);

@@ -1,4 +1,4 @@
-//! Checks and chores of the workspace: `cargo xtask tidy`, `cargo xtask schema`, `cargo xtask test-pktgen`.
+//! Developer tasks of the workspace: `cargo xtask tidy`, `cargo xtask schema`, `cargo xtask test-pktgen`.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for developers talks to its terminal")]
 
 mod circles;

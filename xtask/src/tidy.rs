@@ -1,4 +1,4 @@
-//! What the compiler does not check: who may depend on whom, how long a function is, where a metric's source stands.
+//! Checks that the compiler does not do: layering of the crates, length of functions, existence of the pages that metrics cite.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ use anyhow::Context as _;
 
 use crate::circles::circles;
 
-/// Who may use whom, as in ARCHITECTURE.md; the crates of the program and the chores may use all.
+/// The allowed dependencies, as in ARCHITECTURE.md; the program crates and xtask may use all crates.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("statistics", &["model"]),
@@ -34,9 +34,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lab", &["model", "sys"]),
     ("fleet", &["model", "sys", "engine"]),
 ];
-/// Crates whose tests are played for others too: what they touch is asked of `sys::policy`.
+/// Crates whose tests also run for other users: everything they access must go through `sys::policy`.
 const REMOTE_ROLE_CRATES: [&str; 8] = ["packet", "pktgen", "probe", "transport", "interop", "http", "scenario", "lua"];
-/// What touches the network, a file or a variable without asking.
+/// Calls that access the network, a file or a variable without a policy check.
 const UNCHECKED_CALLS: [&str; 9] = [
     "TcpStream::connect",
     "to_socket_addrs()",
@@ -48,7 +48,7 @@ const UNCHECKED_CALLS: [&str; 9] = [
     "env::var(",
     "bind_device(",
 ];
-/// Where that is right, and why.
+/// Files in which such calls are allowed, and the reason.
 const UNCHECKED_CALLS_ALLOWED: &[(&str, &str)] = &[
     (
         "lua/src/script.rs",
@@ -65,16 +65,16 @@ const UNCHECKED_CALLS_ALLOWED: &[(&str, &str)] = &[
     ("interop/src/iperf3/server/mod.rs", "a server sends to whoever came, and the user chose the interface"),
     ("interop/src/iperf3/server/acceptor.rs", "a server sends to whoever came, and the user chose the interface"),
 ];
-/// What panics where a thread is refused, at a limit of tasks; `sys::threads` gives an error.
+/// Calls that panic if a thread cannot be created at the task limit; `sys::threads` returns an error instead.
 const PANICKING_SPAWNS: [&str; 2] = ["thread::spawn(", "scope.spawn("];
-/// A public type's name stands in no more crates than this: one finds with a search what it is.
+/// The maximum number of crates in which a public type name may occur, so that a search finds its meaning.
 const TYPE_CRATES_MAX: usize = 2;
-/// What each crate may call so.
+/// Names that every crate may use.
 const COMMON_TYPES: [&str; 1] = ["Error"];
 /// A function fits on a screen.
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// Everything that is wrong, a line each.
+/// Returns all faults, one line each.
 pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut faults = layering(root)?;
     let mut types = BTreeMap::new();
@@ -111,13 +111,13 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
     Ok(faults)
 }
 
-/// The crate and the path within its `src` of `crates/GROUP/CRATE/src/PATH`.
+/// Returns the crate and the path within its `src` of `crates/GROUP/CRATE/src/PATH`.
 fn source_of_crate(shown: &str) -> Option<(&str, &str)> {
     let (_, crate_and_path) = shown.strip_prefix("crates/")?.split_once('/')?;
     crate_and_path.split_once("/src/")
 }
 
-/// Public types whose name stands in too many crates.
+/// Returns the faults for public type names that occur in too many crates.
 fn common_names(types: &BTreeMap<String, BTreeSet<String>>) -> impl Iterator<Item = String> {
     let is_common = |name: &&String| COMMON_TYPES.contains(&name.as_str());
     let common = types.iter().filter(move |(name, crates)| crates.len() > TYPE_CRATES_MAX && !is_common(name));
@@ -127,7 +127,7 @@ fn common_names(types: &BTreeMap<String, BTreeSet<String>>) -> impl Iterator<Ite
     })
 }
 
-/// The public types that a file declares.
+/// Returns the public types declared in a file.
 fn public_types(text: &str) -> impl Iterator<Item = &str> {
     let of_line = |line: &'_ str| -> Option<usize> {
         let kinds = ["pub struct ", "pub enum ", "pub trait ", "pub type "];
@@ -139,7 +139,7 @@ fn public_types(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What a role could touch without being judged: line and call. Files of the kernel and tests are nobody's secret.
+/// Returns unchecked accesses in code that roles run: line and call. Kernel files and tests are exempt.
 fn unchecked_calls<'a>(shown: &str, text: &'a str) -> impl Iterator<Item = (usize, &'static str)> + use<'a> {
     let is_played = source_of_crate(shown).is_some_and(|(name, _)| REMOTE_ROLE_CRATES.contains(&name));
     let is_allowed =
@@ -151,7 +151,7 @@ fn unchecked_calls<'a>(shown: &str, text: &'a str) -> impl Iterator<Item = (usiz
     })
 }
 
-/// Threads that take the program down where they are refused: line and call. Tests may fail so.
+/// Returns thread creations that panic on failure: line and call. Tests are exempt.
 fn panicking_spawns<'a>(shown: &str, text: &'a str) -> impl Iterator<Item = (usize, &'static str)> + use<'a> {
     let is_test = ["/tests.rs", "/suite.rs"].iter().any(|end| shown.ends_with(end))
         || !(shown.starts_with("crates/") && shown.contains("/src/"));
@@ -161,7 +161,7 @@ fn panicking_spawns<'a>(shown: &str, text: &'a str) -> impl Iterator<Item = (usi
         .filter_map(|(idx, line)| Some((idx + 1, PANICKING_SPAWNS.into_iter().find(|call| line.contains(call))?)))
 }
 
-/// The folders of all crates: `crates/GROUP/CRATE`.
+/// Returns the folders of all crates: `crates/GROUP/CRATE`.
 fn crate_folders(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut folders = Vec::new();
     for group in fs::read_dir(root.join("crates"))? {
@@ -207,7 +207,7 @@ fn sources(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Functions that are too long: line, name, length. The end of a function is the closing brace at its own indentation.
+/// Returns functions that are too long: line, name, length. A function ends at the closing brace with its own indentation.
 fn long_functions(text: &str) -> impl Iterator<Item = (usize, String, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let indent = |line: &str| line.len() - line.trim_start().len();
@@ -232,7 +232,7 @@ fn function_name(line: &str) -> Option<&str> {
     (!line.trim_end().ends_with(';')).then(|| name.split(['(', '<']).next().unwrap_or(name))
 }
 
-/// Pages of docs/methods that a metric names as its source, but that are not there.
+/// Returns pages of docs/methods that a metric cites as its source but that do not exist.
 fn missing_sources<'a>(root: &'a Path, text: &'a str) -> impl Iterator<Item = &'a str> {
     let pages = text.match_indices("docs/methods/").filter_map(move |(at, _)| {
         let rest = &text[at..];

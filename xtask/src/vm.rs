@@ -1,7 +1,7 @@
-//! A machine of software for what this kernel lacks: Debian's own kernel under QEMU, with a test program as its only payload.
+//! A virtual machine for features that the host kernel lacks: Debian's kernel under QEMU, with a test program as its only payload.
 //!
-//! It has no disk and no network: everything is in the archive that the kernel unpacks into its memory. What the program asserts
-//! are counts and texts; a machine of software has no rates.
+//! It has no disk and no network: everything is in the archive that the kernel unpacks into memory. The program asserts only counts and
+//! texts, because rates in an emulated machine mean nothing.
 
 use std::{
     collections::BTreeSet,
@@ -18,7 +18,7 @@ use anyhow::{Context as _, ensure};
 
 /// The package that depends on the newest kernel for virtual machines.
 const KERNEL: &str = "linux-image-cloud-amd64";
-/// What the kernel has as modules, in the order of loading; none depends on another.
+/// The kernel modules to load, in order; none depends on another.
 const MODULES: [&str; 4] = [
     "kernel/drivers/net/veth.ko",
     "kernel/drivers/net/dummy.ko",
@@ -27,30 +27,30 @@ const MODULES: [&str; 4] = [
 ];
 /// The test program of `packet`.
 const TEST: &str = "pktgen";
-/// What the tests call beside themselves.
+/// The external tools that the tests call.
 const TOOLS: [&str; 1] = ["tc"];
-/// How long the whole machine may run: beside seven times as much work as there are processors it took a minute and a half.
+/// The time limit of the whole machine: with seven times as much other work as there are processors, it took a minute and a half.
 const RUN_TIMEOUT: Duration = Duration::from_mins(5);
-/// How long its kernel may be on its way: some 30 MB.
+/// The time limit for downloading its kernel: about 30 MB.
 const DOWNLOAD_TIMEOUT: Duration = Duration::from_mins(3);
-/// What the machine says when a program has ended, with its code.
+/// The marker that the machine prints when a program has exited, with its exit code.
 const ENDED_MARKER: &str = "machine-ended";
 
-/// A test program, and what it needs beside it.
+/// A program for the machine: the test program or the program that it calls.
 #[derive(Debug)]
 struct VmProgram {
     name: String,
     program: PathBuf,
 }
 
-/// Runs the tests of pktgen in such a machine.
+/// Runs the pktgen tests in the virtual machine.
 pub(crate) fn test_pktgen(root: &Path) -> anyhow::Result<Vec<String>> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let folder = target.join("machine");
     fs::create_dir_all(&folder)?;
     let kernel = match require_tools().and_then(|()| unpacked_kernel(&folder)) {
         Ok(kernel) => kernel,
-        // Where everything is to be tested, a test that cannot run has failed.
+        // In CI, a test that cannot run counts as failed.
         Err(error) if std::env::var_os("CI").is_some() => return Err(error),
         Err(error) => {
             eprintln!("SKIPPED: {error:#}");
@@ -64,7 +64,7 @@ pub(crate) fn test_pktgen(root: &Path) -> anyhow::Result<Vec<String>> {
     Ok(failures(&said, &payloads))
 }
 
-/// The machine is of the same architecture as the programs that were built here.
+/// Checks the architecture, because the machine runs programs built here, and the required tools.
 fn require_tools() -> anyhow::Result<()> {
     ensure!(cfg!(target_arch = "x86_64"), "the machine of software is an x86-64, and this one is not");
     let tools = ["qemu-system-x86_64", "busybox", "apt-get", "dpkg-deb", "tar", "tc"];
@@ -77,7 +77,7 @@ fn require_tools() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What went wrong in there, a line each.
+/// Returns the failures inside the machine, one line each.
 fn failures(said: &str, payloads: &[VmProgram]) -> Vec<String> {
     let ended = |payload: &&VmProgram| !said.contains(&format!("{ENDED_MARKER} {} 0", payload.name));
     let tests = payloads.iter().filter(|payload| payload.is_test());
@@ -110,7 +110,7 @@ fn output(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The kernel and its modules in a folder; the package is kept, because Debian removes old ones.
+/// Returns a folder with the kernel and its modules; the package is kept, because Debian removes old ones.
 fn unpacked_kernel(folder: &Path) -> anyhow::Result<PathBuf> {
     let package = newest_kernel(folder)?;
     let unpacked = folder.join(&package);
@@ -148,7 +148,7 @@ fn unpacked_kernel(folder: &Path) -> anyhow::Result<PathBuf> {
     Ok(unpacked)
 }
 
-/// Fetches a package as apt knows it, or says why not within a few minutes.
+/// Downloads a package with apt, or fails within a few minutes.
 fn download(package: &str, folder: &Path) -> anyhow::Result<()> {
     let mut apt = Command::new("timeout");
     apt.arg(DOWNLOAD_TIMEOUT.as_secs().to_string()).args([
@@ -165,7 +165,7 @@ fn download(package: &str, folder: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// The name of the newest kernel's package: as the list of packages has it, or the newest that was unpacked.
+/// Returns the name of the newest kernel package: from the package list, or the newest that was unpacked before.
 fn newest_kernel(folder: &Path) -> anyhow::Result<String> {
     let listed = output(Command::new("apt-cache").args(["depends", KERNEL])).unwrap_or_default();
     let name = listed.lines().find_map(|line| line.trim().strip_prefix("Depends: ")).map(str::to_owned);
@@ -176,10 +176,10 @@ fn newest_kernel(folder: &Path) -> anyhow::Result<String> {
     name.or_else(kept).with_context(|| format!("apt-cache knows no {KERNEL}: apt-get update"))
 }
 
-/// Builds the test program, and the program that it calls.
+/// Builds the test program and the program that it calls.
 ///
-/// Both are asked for as `cargo test --workspace` builds them, with the same features, so where that has run nothing is built
-/// again: cargo gives the test `program` of fathom's own the program that it calls.
+/// Both are built like `cargo test --workspace` does, with the same features, so nothing is rebuilt after that. Cargo builds the called
+/// program because fathom's own test `measured_program` needs it.
 fn build(root: &Path) -> anyhow::Result<Vec<VmProgram>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let words =
@@ -206,7 +206,7 @@ impl VmProgram {
     }
 }
 
-/// The archive that the kernel unpacks: programs where they are here, with what they are linked to.
+/// The archive that the kernel unpacks: programs at their paths on this host, with their shared libraries.
 fn contents(payloads: &[VmProgram], kernel: &Path) -> anyhow::Result<Vec<u8>> {
     let mut archive = CpioArchive::default();
     let busybox = which("busybox")?;
@@ -226,9 +226,10 @@ fn contents(payloads: &[VmProgram], kernel: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(archive.finish())
 }
 
-/// What the machine does: load, test, say how each ended, switch itself off.
+/// The init script of the machine: load modules, run tests, print each exit code, power off.
 ///
-/// Its processors are slow and shared by two tests at a time, whose flat-out threads hold up the others; so a wire of veth needs room for more than the usual 1000 packets.
+/// Its processors are slow and shared by two tests at a time, whose busy threads delay the others, so a veth needs room for more than the
+/// default of 1000 packets.
 fn init(payloads: &[VmProgram]) -> String {
     let modules =
         MODULES.map(|module| format!("insmod /modules/{}", module.rsplit('/').next().unwrap_or(module))).join("\n");
@@ -246,7 +247,7 @@ fn init(payloads: &[VmProgram]) -> String {
     )
 }
 
-/// Runs the machine until it switches itself off, and returns what it said.
+/// Runs the machine until it powers off, and returns its output.
 fn boot(kernel: &Path, archive: &Path) -> anyhow::Result<String> {
     let mut command = Command::new("qemu-system-x86_64");
     command.args([
@@ -272,7 +273,7 @@ fn boot(kernel: &Path, archive: &Path) -> anyhow::Result<String> {
     let (said, heard) = mpsc::channel();
     thread::spawn(move || {
         let mut part = [0; 4096];
-        // Nobody listens any more when the machine took too long.
+        // The receiver is gone if the machine took too long.
         while console.read(&mut part).is_ok_and(|n| n > 0 && said.send(part[..n].to_vec()).is_ok()) {}
     });
     let (began, mut text) = (Instant::now(), Vec::new());
@@ -299,14 +300,14 @@ fn end(machine: &mut Child) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An archive in the form that the kernel unpacks (`newc`, Documentation/driver-api/early-userspace/buffer-format.rst).
+/// An archive in the kernel's initramfs format (`newc`, Documentation/driver-api/early-userspace/buffer-format.rst).
 #[derive(Debug, Default)]
 struct CpioArchive {
     bytes: Vec<u8>,
     entries: BTreeSet<String>,
 }
 
-/// The type of an entry, above its permissions (`S_IFDIR`, `S_IFREG`).
+/// The type bits of an entry, above its permissions (`S_IFDIR`, `S_IFREG`).
 const FOLDER: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 
@@ -323,7 +324,7 @@ impl CpioArchive {
         self.entry(path, FILE | permissions, bytes);
     }
 
-    /// A program where it is here, and the libraries that it is linked to.
+    /// Adds a program at its path on this host, and its shared libraries.
     fn program(&mut self, path: &Path) -> anyhow::Result<()> {
         let linked = output(Command::new("ldd").arg(path))?;
         let libraries = linked.split_whitespace().filter(|word| word.starts_with('/'));
@@ -338,14 +339,14 @@ impl CpioArchive {
             return;
         }
         let name = format!("{}\0", path.trim_start_matches('/'));
-        // Number, mode, user, group, links, time, length, four numbers of devices, length of the name, checksum.
+        // Inode number, mode, user, group, links, time, length, four device numbers, length of the name, checksum.
         let number = self.entries.len();
         let fields = [number, usize::try_from(mode).unwrap_or(0), 0, 0, 1, 0, content.len(), 0, 0, 0, 0, name.len(), 0];
         let header = fields.map(|field| format!("{field:08x}")).concat();
         self.bytes.extend_from_slice(b"070701");
         for part in [[header.as_bytes(), name.as_bytes()].concat().as_slice(), content] {
             self.bytes.extend_from_slice(part);
-            // Names and contents begin at multiples of four.
+            // Names and contents are aligned to four bytes.
             self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
         }
     }

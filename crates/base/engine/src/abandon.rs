@@ -1,15 +1,15 @@
-//! The end of a process that cannot go on.
+//! Ends a process that cannot continue.
 
 use std::{io::Write as _, process};
 
-/// The exit code of a process that had to be ended: what was measured is lost.
+/// The exit code of an abandoned process. Its measurements are discarded.
 const LOST: i32 = 4;
 
-/// Ends this process, which is an agent's, and says why on its standard error, where whoever started it reads it.
+/// Ends this process (an agent) and prints the reason to standard error, where the process that started it reads it.
 ///
-/// Only for a thread that never comes back and cannot be stopped otherwise: nothing is undone, and no record is left.
+/// Only for a thread that never returns and cannot be stopped any other way. Nothing is cleaned up and no record is written.
 pub fn abandon(why: &str) -> ! {
-    // Nobody is left to be told that standard error is closed.
+    // If standard error is closed, there is no other place to report that.
     let _ = writeln!(std::io::stderr(), "fathom: {why}");
     process::exit(LOST)
 }

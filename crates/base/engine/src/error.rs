@@ -1,33 +1,33 @@
-//! Why a test cannot be prepared or run.
+//! The reasons why a test cannot be prepared or run.
 
 use std::{io::ErrorKind, net::SocketAddr};
 
 use fathom_model::settings::SettingError;
 use fathom_sys::policy::Refused;
 
-/// What stopped a test, for the person who must act.
+/// The error that stopped a test, worded for the person who has to act on it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An option is wrong.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// Options that cannot be.
+    /// The combination of options is invalid.
     #[error("{what}")]
     BadRequest {
-        /// What is wrong with which option.
+        /// The option and the problem with it.
         what: String,
         /// What to write instead.
         hint: Option<String>,
     },
-    /// There is no kind of test of this name.
+    /// There is no test kind with this name.
     #[error("there is no test kind `{name}`; there are {known}")]
     UnknownKind {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
-        /// The names there are.
+        /// The known names.
         known: String,
     },
-    /// The other side did not say something that this side needs.
+    /// The other side did not send a value that this side needs.
     #[error("{kind} needs `{what}` from the other side, which did not give it")]
     Endpoint {
         /// The kind of test.
@@ -38,55 +38,55 @@ pub enum Error {
     /// A privilege is missing.
     #[error("{what} needs {needs}")]
     Permission {
-        /// What was attempted, on what.
+        /// The attempted action and its object.
         what: String,
         /// The capability, such as `CAP_NET_RAW`.
         needs: &'static str,
-        /// What the kernel answered.
+        /// The error from the kernel.
         #[source]
         cause: fathom_sys::Error,
     },
-    /// The kernel refused something.
+    /// The kernel rejected a system call.
     #[error("cannot {what}")]
     System {
-        /// What was attempted, on what: `listen on 198.18.0.2:7701`.
+        /// The attempted action and its object, such as `listen on 198.18.0.2:7701`.
         what: String,
-        /// What the kernel answered.
+        /// The error from the kernel.
         #[source]
         cause: fathom_sys::Error,
     },
-    /// No connection to the other side came about.
+    /// The connection to the other side failed.
     #[error("cannot connect to {to}")]
     Unreachable {
-        /// Where to.
+        /// The destination of the connection.
         to: SocketAddr,
-        /// What the kernel answered.
+        /// The error from the kernel.
         #[source]
         cause: fathom_sys::Error,
-        /// What may stand in the way.
+        /// The likely cause.
         hint: String,
     },
-    /// The other side did something that the test's protocol does not allow.
+    /// The other side violated the test's protocol.
     #[error("the other side {what}")]
     Peer {
-        /// What it did: `closed the connection before the end`.
+        /// The violation, such as `closed the connection before the end`.
         what: String,
     },
-    /// It ran to its end, and there was nothing to measure.
+    /// The test ran to the end but had nothing to measure.
     #[error("{what}")]
     NoResult {
-        /// What did not happen, where: `no packet of a pktgen arrived at eth1`.
+        /// The missing event and its place, such as `no packet of a pktgen arrived at eth1`.
         what: String,
-        /// What to look at.
+        /// The thing to check.
         hint: String,
     },
-    /// The owner of the host, or the user, does not allow it.
+    /// The owner of the host or the user does not allow the test.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// The test cannot be run here as it was asked.
+    /// The test cannot run here with these settings.
     #[error("{what}")]
     Unsupported {
-        /// What cannot be done and why.
+        /// The unsupported action and the reason.
         what: String,
         /// What to do instead.
         hint: Option<String>,
@@ -109,7 +109,7 @@ impl Error {
         if cause.is_permission() { Self::Permission { what, needs, cause } } else { Self::System { what, cause } }
     }
 
-    /// Says of a connect that failed what stands in the way.
+    /// Describes a failed connect with a hint about its likely cause.
     #[must_use]
     pub fn unreachable(to: SocketAddr, cause: fathom_sys::Error) -> Self {
         let hint = match cause.source.kind() {
@@ -128,7 +128,7 @@ impl Error {
         Self::Unreachable { to, cause, hint }
     }
 
-    /// What to do about it, where the error itself knows.
+    /// Returns the hint about how to fix the problem, if the error carries one.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         match self {
@@ -139,7 +139,7 @@ impl Error {
         }
     }
 
-    /// Whether the machine or the request was found wanting before anything was started.
+    /// Returns whether the problem was found before anything was started.
     #[must_use]
     pub const fn is_preflight(&self) -> bool {
         !matches!(self, Self::Peer { .. } | Self::NoResult { .. })

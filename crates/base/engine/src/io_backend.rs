@@ -1,4 +1,4 @@
-//! Which reactor a load runs over, how it collects answers, and what has to be said of that beside the result.
+//! Selects the reactor of a load and its way of collecting answers, and writes the note about it for the result.
 
 use fathom_model::{Note, Settings, units::Nanos};
 use fathom_sys::reactor::{
@@ -8,30 +8,30 @@ use fathom_sys::reactor::{
 
 use crate::Error;
 
-/// The reactors.
+/// A reactor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReactorKind {
     /// `io_uring`.
     Uring,
     /// `epoll(7)`.
     Epoll,
-    /// The same, with the kernel's timestamps.
+    /// `epoll(7)` with the kernel's timestamps.
     Stamped,
 }
 
-/// How many answers are waited for at once.
+/// The number of answers to wait for at once.
 #[derive(Debug, Clone, Copy)]
 pub enum Batching {
-    /// The first one is taken.
+    /// Take each answer as it arrives.
     One,
-    /// That many, or as many as are under way.
+    /// Wait for this many answers, or for all outstanding requests if there are fewer.
     Fixed(Batch),
-    /// As many as a rule says.
+    /// Wait for a number that adapts to the answer times.
     Adaptive(Adaptive),
 }
 
 impl Batching {
-    /// What to wait for while that many requests are under way.
+    /// Returns the batch to wait for while `n_asking` requests are outstanding.
     #[must_use]
     pub fn batch(&self, n_asking: u64) -> Option<Batch> {
         let n_asking = u32::try_from(n_asking).unwrap_or(u32::MAX);
@@ -42,7 +42,7 @@ impl Batching {
         }
     }
 
-    /// Learns from the time of an answer.
+    /// Learns from the service time of an answer.
     #[inline]
     pub fn observe(&mut self, service_time: Nanos) {
         if let Self::Adaptive(rule) = self {
@@ -51,33 +51,33 @@ impl Batching {
     }
 }
 
-/// Which of the two load models a load follows, as far as collecting answers goes.
+/// The load model, which decides how answers can be collected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoadModel {
-    /// Each answer asks for the next request.
+    /// Each answer triggers the next request.
     Closed,
-    /// Requests come by a schedule.
+    /// Requests follow a schedule.
     Open,
 }
 
-/// The way a load goes.
+/// The I/O path of a load.
 #[derive(Debug, Clone)]
 pub struct IoBackend {
     /// The reactor.
     pub reactor: ReactorKind,
-    /// How many answers are taken at once.
+    /// The number of answers taken at once.
     pub batching: Batching,
-    /// Which way it is, for people.
+    /// The description of this I/O path for the report.
     pub note: Note,
 }
 
 impl IoBackend {
-    /// What `reactor`, `batch` and `batch-wait` ask for, as far as the kernel gives it.
+    /// Chooses the I/O path that `reactor`, `batch` and `batch-wait` ask for, as far as the kernel supports it.
     ///
-    /// Only a closed load can wait for several answers: in an open one a start would be late.
+    /// Only a closed load can wait for several answers; in an open load, waiting would delay starts.
     ///
     /// # Errors
-    /// `io_uring` was asked for by name and is not available, or batches over epoll.
+    /// The settings name `io_uring` and it is not available, or they ask for batches over epoll.
     pub fn of(settings: &Settings, model: LoadModel) -> Result<Self, Error> {
         let asked = settings.text("reactor").unwrap_or_default();
         let batch = settings.count("batch");

@@ -1,34 +1,34 @@
-//! What a layer can run.
+//! The interface of a test kind.
 
 use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role};
 use fathom_sys::policy::{AllowedPeers, Policy};
 
 use crate::{CeilingSetup, CommandDoc, Error, EvaluationRow, TrialContext};
 
-/// A kind of test: one row in its crate's table `KINDS`.
+/// A kind of test: one row in the table `KINDS` of its crate.
 pub trait TestKind: Sync {
-    /// The name in plans: `tcp_stream`.
+    /// The name used in plans, such as `tcp_stream`.
     fn name(&self) -> &'static str;
 
-    /// What it measures, in a line for the help; begins in lower case, ends without a full stop.
+    /// One line for the help about what the test measures. It starts in lower case and has no full stop.
     fn about(&self) -> &'static str;
 
     /// The layer it belongs to.
     fn layer(&self) -> Layer;
 
-    /// Whether a responder of ours must be at the other end.
+    /// Whether the test needs a fathom responder at the other end.
     fn is_two_sided(&self, settings: &fathom_model::Settings) -> bool;
 
-    /// A title for tables from complete settings: `stream, 8 flows`.
+    /// The title for tables, built from complete settings, such as `stream, 8 flows`.
     fn title(&self, settings: &fathom_model::Settings) -> String;
 
-    /// Its options: parsing, help and man page come from this.
+    /// The options of the kind. Parsing, help and man page use this list.
     fn options(&self) -> &'static [OptionDoc];
 
-    /// What it measures, the most important first: reports, plots and gates come from this.
+    /// The metrics, most important first. Reports, plots and gates use this list.
     fn metrics(&self) -> &'static [Metric];
 
-    /// What cannot be of complete settings, beyond what each option alone may be: told before anything is touched.
+    /// Rejects combinations of options that are invalid although each option alone is valid. Runs before anything is touched.
     ///
     /// # Errors
     /// Names the option.
@@ -36,18 +36,18 @@ pub trait TestKind: Sync {
         Ok(())
     }
 
-    /// All that a test with these settings sends to beyond the hosts of its plan, whatever options name it.
+    /// Lists every target that a test with these settings sends to, besides the hosts of its plan.
     ///
-    /// The program asks it before anything is touched, and so does the agent of a served host. What is sent to is judged again by the
-    /// policy where it is opened.
+    /// The program checks this list before anything is touched, and so does the agent of a served host. The policy checks each target again
+    /// when its socket is opened.
     ///
     /// # Errors
-    /// Names the option that names no target.
+    /// Names the option whose value is not a target.
     fn destinations(&self, _settings: &fathom_model::Settings) -> Result<Vec<NamedTarget>, Error> {
         Ok(Vec::new())
     }
 
-    /// Whether it makes rules or fills sockets where it runs, which is nobody's business on a machine that has other work.
+    /// True for tests that change firewall rules or fill socket buffers of their host; these run only in a lab.
     fn is_for_labs_only(&self) -> bool {
         false
     }
@@ -74,40 +74,40 @@ pub trait TestKind: Sync {
 
     /// Makes everything ready: sockets open, buffers filled, endpoints known. Nothing is sent before the start.
     ///
-    /// Whatever it opens for the role is judged by the policy.
+    /// The policy checks everything that is opened for the role.
     ///
     /// # Errors
-    /// Says what is missing; nothing is left behind then.
+    /// Says what is missing. Nothing is left behind in that case.
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error>;
 }
 
-/// A place that a test sends to.
+/// A target that a test sends to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedTarget {
-    /// A name or an address; a network too with [`Consent::WholeNetwork`].
+    /// A name or an address; with [`Consent::WholeNetwork`] also a network.
     pub host: String,
-    /// Where a connection shows before the test that something listens; absent where none may be made.
+    /// The port for checking with a connection, before the test, that the target listens; absent if no connection may be made.
     pub port: Option<u16>,
-    /// Who has to agree.
+    /// The party that has to agree.
     pub consent: Consent,
 }
 
-/// Who has to agree to what is sent to a target.
+/// The party that has to agree before a test sends to a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consent {
     /// The user's allow-list.
     AllowList,
-    /// The user's allow-list, except in a lab, which nothing leaves.
+    /// The user's allow-list, except in a lab, because no packet leaves a lab.
     AllowListOutsideLabs,
-    /// Nobody outside a lab beyond the host that is named: it is one host, and packets come at ping's pace.
+    /// Outside a lab, nobody has to agree if the target is the single named host, because packets are sent at the rate of ping.
     SingleHostOutsideLabs,
-    /// The server itself, by answering its protocol; it is one host.
+    /// The server itself, by answering its protocol. The target is a single host.
     Server,
-    /// The user's allow-list, for the network as a whole.
+    /// The user's allow-list, which must cover the network as a whole.
     WholeNetwork,
 }
 
-/// Who may come to the sockets of a role: the other side, from wherever the role's options let it send.
+/// Returns the peers that may connect to the sockets of a role: the other side, from any source address that the role's options allow.
 #[must_use]
 pub fn guests(role: &Role, policy: &Policy) -> AllowedPeers {
     policy.guests(&role.meeting.with, role.settings.text("source").as_deref())
@@ -115,20 +115,20 @@ pub fn guests(role: &Role, policy: &Policy) -> AllowedPeers {
 
 /// One side of a trial, ready to start.
 pub trait Test: Send {
-    /// What the other side needs to know; empty for an initiator.
+    /// The information that the other side needs; empty for an initiator.
     fn endpoints(&self) -> Endpoints;
 
-    /// Waits for the start, runs, and says what happened.
+    /// Waits for the start, runs the test and returns the record.
     ///
     /// # Errors
-    /// Only when nothing can be recorded: what was measured before a loss is returned as an incomplete record.
+    /// Only if nothing can be recorded. Data measured before a failure is returned as an incomplete record.
     fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error>;
 }
 
-/// The kind of this name.
+/// Finds the test kind with this name.
 ///
 /// # Errors
-/// Lists the names there are.
+/// Lists the known names.
 pub fn find<'a>(kinds: &'a [&'static dyn TestKind], name: &str) -> Result<&'a &'static dyn TestKind, Error> {
     kinds.iter().find(|kind| kind.name() == name).ok_or_else(|| Error::UnknownKind {
         name: name.to_owned(),

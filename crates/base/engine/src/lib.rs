@@ -1,8 +1,8 @@
-//! How a plan runs: what a test is ([`TestKind`]), how its phases follow each other ([`WorkerPool`]), how it is paced ([`pace`]),
-//! and how a limit is found over many of its trials ([`search`]).
+//! Runs plans: defines a test ([`TestKind`]), runs its phases ([`WorkerPool`]), paces it ([`pace`]) and finds a limit over many trials
+//! ([`search`]).
 //!
-//! Worker threads are pinned and share nothing: each writes its own padded [`WorkerCounters`], read once per interval, and its own
-//! histograms, merged after the run. This crate knows no protocol, no output and no way to reach a host.
+//! Worker threads are pinned and share nothing. Each writes its own padded [`WorkerCounters`], which are read once per interval, and its
+//! own histograms, which are merged after the run. This crate contains no protocols, no output and no way to reach a host.
 
 #![warn(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 

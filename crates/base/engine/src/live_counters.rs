@@ -6,13 +6,13 @@ use fathom_model::units::{Nanos, approximate, rounded};
 
 use crate::own_cpu::OwnCpu;
 
-/// The most counters that a kind has: as many as fill the two cache lines that a slot takes anyway.
+/// The maximum number of counters per test kind: the number that fills the two cache lines of a slot.
 pub(crate) const COUNTERS_MAX: usize = 16;
 
-/// Counters of one worker, on cache lines of their own.
+/// The counters of one worker, on their own cache lines.
 ///
-/// Aligned to 128 bytes because processors fetch cache lines in pairs. There is one writer, so a plain load and store suffice:
-/// no locked instruction on the data path.
+/// Aligned to 128 bytes because processors fetch cache lines in pairs. There is one writer, so a plain load and store are enough and the
+/// data path needs no locked instruction.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct WorkerCounters([AtomicU64; COUNTERS_MAX]);
@@ -25,7 +25,7 @@ impl WorkerCounters {
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
     }
 
-    /// Sets a counter to the larger of itself and `value`; only the owner may call it.
+    /// Raises a counter to `value` if it is lower; only the worker that owns the slot may call it.
     #[inline]
     pub fn raise(&self, counter: usize, value: u64) {
         let cell = &self.0[counter];
@@ -34,24 +34,24 @@ impl WorkerCounters {
         }
     }
 
-    /// The value of a counter, from any thread.
+    /// Returns the value of a counter. Any thread may call it.
     #[must_use]
     pub fn read(&self, counter: usize) -> u64 {
         self.0[counter].load(Ordering::Relaxed)
     }
 }
 
-/// Each power of two of a latency is cut into this many parts, so a glance is wrong by 6 % at most.
+/// The number of cells per power of two, so that a displayed latency is off by 6 % at most.
 const PARTS: u64 = 1 << PARTS_BITS;
 const PARTS_BITS: u32 = 3;
-/// The powers of two that are told apart above the first parts: up to 34 s; what takes longer counts as that.
+/// The number of powers of two above the first cells: up to 34 s. Longer latencies count in the last cell.
 const OCTAVES: usize = 32;
 const CELLS: usize = (1 << PARTS_BITS) * (OCTAVES + 1);
 
-/// The latencies that one worker saw, coarsely, for whoever looks on while it works.
+/// A coarse histogram of one worker's latencies for the live view.
 ///
-/// A result comes from the worker's own histogram, which nobody sees before the end. This one is small enough to be read twice
-/// a second, and to merge those of all workers, which quantiles cannot be. As in a [`WorkerCounters`], there is one writer.
+/// Results come from the worker's own histogram, which is read only at the end. This one is small enough to be read twice a second and can
+/// be merged across workers, unlike quantiles. As with [`WorkerCounters`], there is one writer.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct LiveHistogram {
@@ -67,7 +67,7 @@ impl Default for LiveHistogram {
 }
 
 impl LiveHistogram {
-    /// Counts one latency; only the worker that owns the glance may call it.
+    /// Counts one latency; only the worker that owns the histogram may call it.
     #[inline]
     pub(crate) fn record(&self, latency: Nanos) {
         let cell = &self.cells[cell_of(latency)];
@@ -82,7 +82,7 @@ fn cell_of(latency: Nanos) -> usize {
     usize::try_from(cell).unwrap_or(CELLS).min(CELLS - 1)
 }
 
-/// The middle of the latencies that a cell counts.
+/// The midpoint of the latencies that a cell counts.
 fn middle_of(cell: u64) -> Nanos {
     if cell < PARTS {
         return Nanos(cell);
@@ -91,7 +91,7 @@ fn middle_of(cell: u64) -> Nanos {
     Nanos(((cell % PARTS + PARTS) << octave) + (1 << octave) / 2)
 }
 
-/// What all workers' glances held when they were last looked at.
+/// The sums over all workers' live histograms at the last read.
 #[derive(Debug)]
 pub(crate) struct LiveSnapshot(Vec<u32>);
 
@@ -102,7 +102,7 @@ impl Default for LiveSnapshot {
 }
 
 impl LiveSnapshot {
-    /// The quantile of all that was counted since the last look; nothing when nothing was.
+    /// Returns the quantile of the latencies counted since the last call; `None` if there were none.
     pub(crate) fn quantile_since_last(&mut self, glances: &[LiveHistogram], q: f64) -> Option<Nanos> {
         let mut grown = [0_u64; CELLS];
         for (cell, (grown, seen)) in grown.iter_mut().zip(&mut self.0).enumerate() {

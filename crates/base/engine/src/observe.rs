@@ -1,15 +1,15 @@
-//! The seam to what watches the host beside a test.
+//! The interface for watching the host during a test.
 
 use fathom_model::{Environment, HostRecord, units::Nanos};
 
-/// Watches a host's counters beside a test; the binary brings the monitor's.
+/// Watches a host's counters during a test; the binary supplies the monitor's implementation.
 pub trait Observer: Send {
-    /// What the host is now, as far as it bears on the numbers.
+    /// Describes the current state of the host, as far as it affects the results.
     fn environment(&mut self) -> Environment;
 
     /// Reads all counters once; `now` is the host's monotonic clock.
     fn sample(&mut self, now: Nanos);
 
-    /// What was seen since the last call, and what could not be seen.
+    /// Returns the data collected since the last call and a list of the data that could not be collected.
     fn finish(&mut self) -> (HostRecord, Vec<String>);
 }

@@ -1,4 +1,4 @@
-//! The processor time of a worker, for whoever looks on while it works.
+//! The CPU time of a worker, readable while it works.
 
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering};
 
@@ -8,15 +8,15 @@ use fathom_sys::{
     process::affinity,
 };
 
-/// What a worker's thread used since its work began; written by the worker, read by the conductor.
+/// The CPU time of a worker's thread since its work began. The worker writes it, the conductor reads it.
 #[derive(Debug)]
 pub(crate) struct OwnCpu {
-    /// The thread's clock; 0 before the work begins.
+    /// The thread's CPU clock; 0 before the work begins.
     clock: AtomicI32,
     /// The core that the thread is pinned to; -1 for none.
     core: AtomicI64,
     begun_ns: AtomicU64,
-    /// What the clock showed at the end; 0 while the thread works.
+    /// The value of the clock at the end; 0 while the thread works.
     ended_ns: AtomicU64,
 }
 
@@ -32,7 +32,7 @@ impl Default for OwnCpu {
 }
 
 impl OwnCpu {
-    /// The calling thread begins its work.
+    /// Records that the calling thread begins its work.
     pub(crate) fn begin(&self) {
         let core = match affinity::allowed_cores().unwrap_or_default()[..] {
             [only] => i64::try_from(only).unwrap_or(-1),
@@ -43,18 +43,18 @@ impl OwnCpu {
         self.clock.store(ThreadClock::of_this_thread().to_raw(), Ordering::Release);
     }
 
-    /// The calling thread has done its work; what that took.
+    /// Records that the calling thread has finished its work, and returns the CPU time used.
     pub(crate) fn end(&self) -> Nanos {
         self.ended_ns.store(clock::thread_cpu().0, Ordering::Release);
         self.spent()
     }
 
-    /// What the work took so far.
+    /// Returns the CPU time used so far.
     pub(crate) fn spent(&self) -> Nanos {
         let clock = self.clock.load(Ordering::Acquire);
         let now = || (clock != 0).then(|| ThreadClock::from_raw(clock).read()).flatten();
         let ended = || Nanos(self.ended_ns.load(Ordering::Acquire));
-        // A thread that ends between the two reads has written its end before.
+        // A thread that ends between the two reads has written its end before that.
         let at = match ended() {
             Nanos::ZERO => now().unwrap_or_else(ended),
             ended => ended,
@@ -62,7 +62,7 @@ impl OwnCpu {
         at - Nanos(self.begun_ns.load(Ordering::Relaxed))
     }
 
-    /// The core that the worker is pinned to, by its name; empty for none.
+    /// The name of the core that the worker is pinned to; empty for none.
     pub(crate) fn core(&self) -> String {
         let core = self.core.load(Ordering::Relaxed);
         if core < 0 { String::new() } else { format!("cpu{core}") }

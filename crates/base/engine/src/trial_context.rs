@@ -1,4 +1,4 @@
-//! When a trial starts, how long it lasts, and how it is told to stop.
+//! When a trial starts, how long it lasts and how to stop it.
 
 use std::sync::{
     Arc,
@@ -7,14 +7,14 @@ use std::sync::{
 
 use fathom_model::{PeerClock, Phases, units::Nanos};
 
-/// What a running test has been told.
+/// The stop request to a running test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
-    /// Nothing: go on.
+    /// No stop request.
     Continue,
-    /// The other side has finished: drain, count, and come to an end.
+    /// The other side has finished: drain, count and end.
     Finish,
-    /// Stop sending at once; what was measured is kept as incomplete.
+    /// Stop sending at once; the measured data is kept as incomplete.
     Abort,
 }
 
@@ -23,17 +23,17 @@ pub enum Stop {
 pub struct StopFlag(Arc<AtomicU8>);
 
 impl StopFlag {
-    /// Asks for an orderly end; an abort stays an abort.
+    /// Requests an orderly end; an earlier abort remains in effect.
     pub fn finish(&self) {
         self.0.fetch_max(1, Ordering::Relaxed);
     }
 
-    /// Asks for an immediate end.
+    /// Requests an immediate end.
     pub fn abort(&self) {
         self.0.fetch_max(2, Ordering::Relaxed);
     }
 
-    /// What was asked so far.
+    /// Returns the current request.
     #[must_use]
     pub fn state(&self) -> Stop {
         match self.0.load(Ordering::Relaxed) {
@@ -44,37 +44,37 @@ impl StopFlag {
     }
 }
 
-/// What a live view shows of a running test.
+/// The progress of a running test for a live view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiveProgress {
     /// The time since the start.
     pub elapsed: Nanos,
-    /// What the first counter of the test grew by since the last of these.
+    /// The growth of the test's first counter since the last update.
     pub growth: u64,
-    /// The time since the last of these.
+    /// The time since the last update.
     pub span: Nanos,
     /// Whether the warm-up is over.
     pub measuring: bool,
-    /// The latency that one in a hundred exceeded since the last of these, to about 6 %, where the kind shows latencies.
+    /// The p99 latency since the last update, accurate to about 6 %, if the kind shows latencies.
     pub p99: Option<Nanos>,
 }
 
-/// One trial as its test sees it.
+/// One trial from the view of its test.
 pub struct TrialContext {
-    /// The start that was agreed, on this host's monotonic clock.
+    /// The agreed start, on this host's monotonic clock.
     pub start: Nanos,
-    /// How long its parts last.
+    /// The lengths of its phases.
     pub phases: Phases,
-    /// How it is told to stop.
+    /// The flag that stops it.
     pub stop: StopFlag,
-    /// Where a live view is told, at most twice a second; called from the thread that conducts.
+    /// The callback for the live view, called at most twice a second from the conducting thread.
     pub live: Option<Box<dyn Fn(LiveProgress) + Send + Sync>>,
-    /// The clock of the host at the other end; nothing when it is not known, or when there are several.
+    /// The clock of the host at the other end; `None` if it is unknown or if there are several.
     pub peer_clock: Option<PeerClock>,
 }
 
 impl TrialContext {
-    /// A session without a live view, against nobody's clock.
+    /// Creates a context without a live view and without a peer clock.
     #[must_use]
     pub fn new(start: Nanos, phases: Phases) -> Self {
         Self { start, phases, stop: StopFlag::default(), live: None, peer_clock: None }

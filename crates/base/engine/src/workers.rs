@@ -1,4 +1,4 @@
-//! The course of a trial: start together, warm up, measure, stop, gather.
+//! The phases of a trial: start together, warm up, measure, stop, gather.
 
 use std::{
     collections::BTreeMap,
@@ -27,26 +27,26 @@ use crate::{
     trial_context::LiveProgress,
 };
 
-/// How long a responder goes on after the longest time that its initiator may take: nothing runs for ever.
+/// How long a responder continues after the longest possible time of its initiator, so that nothing runs forever.
 const RESPONDER_GRACE: Nanos = Nanos::from_secs(10);
-/// The live view is told at most twice a second.
+/// The minimum time between two updates of the live view.
 const LIVE_EVERY: Nanos = Nanos::from_millis(500);
 
-/// Which part of a trial is under way.
+/// The current phase of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// What happens now is not part of the result.
+    /// Current events are not part of the result.
     WarmUp,
-    /// What happens now counts.
+    /// Current events count.
     Measure,
-    /// Come to an end.
+    /// The trial is over; workers must return.
     Over,
 }
 
-/// What ends a trial.
+/// The condition that ends a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndCondition {
-    /// Its phases are over: for an initiator.
+    /// The phases of the trial are over: for an initiator.
     PhasesOver,
     /// The other side has finished: for a responder, which measures from the start.
     PeerFinished,
@@ -61,36 +61,36 @@ impl From<Side> for EndCondition {
     }
 }
 
-/// The workers of a trial, and what they count.
+/// The workers of a trial and their counters.
 #[derive(Debug)]
 pub struct WorkerPool<'a, T> {
-    /// What each worker is given to work with: one worker per element.
+    /// The input of each worker; there is one worker per element.
     pub states: Vec<T>,
-    /// The names of the counters, in the order of their numbers; the first one is what steadiness is judged by.
+    /// The names of the counters, in the order of their numbers; steadiness is judged by the first one.
     pub counters: &'static [&'static str],
-    /// The cores to pin to, in turn; empty for no pinning.
+    /// The cores to pin workers to, in turn; empty for no pinning.
     pub cores: &'a [usize],
-    /// What ends the trial.
+    /// The condition that ends the trial.
     pub until: EndCondition,
 }
 
-/// What happens in the conducting thread between the workers' counts.
+/// Callbacks in the conducting thread during a trial.
 pub trait TrialObserver {
-    /// Called after each interval, with the time since the start: the place to sample `TCP_INFO`.
+    /// Called after each interval with the time since the start; the place to sample `TCP_INFO`.
     fn on_interval(&mut self, _elapsed: Nanos, _counts: WorkerCounts<'_>) {}
 
-    /// Called once when the phases are over, before the workers are waited for: the place to shut sockets down.
+    /// Called once after the phases are over and before joining the workers; the place to shut sockets down.
     fn on_end(&mut self) {}
 }
 
 impl TrialObserver for () {}
 
-/// What each worker has counted since the start.
+/// The counts of each worker since the start.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WorkerCounts<'a>(&'a [WorkerCounters]);
 
 impl WorkerCounts<'_> {
-    /// The count of a worker, by its number and by the counter's place in [`WorkerPool::counters`]; nothing without such a worker.
+    /// Returns a worker's count by its number and the counter's index in [`WorkerPool::counters`]; `None` if there is no such worker.
     #[must_use]
     pub fn of(self, worker: usize, counter: usize) -> Option<u64> {
         self.0.get(worker).map(|slot| slot.read(counter))
@@ -100,7 +100,7 @@ impl WorkerCounts<'_> {
 struct TrialState {
     phase: AtomicU8,
     running: AtomicUsize,
-    /// Woken by the last worker that returns.
+    /// Unparked by the last worker that returns.
     controller: Thread,
 }
 
@@ -110,12 +110,12 @@ impl TrialState {
     }
 }
 
-/// What a worker thread has in hand.
+/// A worker thread's access to its trial.
 #[derive(Clone, Copy)]
 pub struct WorkerHandle<'a> {
-    /// Its number, from 0.
+    /// The worker's number, from 0.
     pub idx: usize,
-    /// The start that was agreed, on this host's monotonic clock.
+    /// The agreed start, on this host's monotonic clock.
     pub start: Nanos,
     counters: &'a WorkerCounters,
     latencies: &'a LiveHistogram,
@@ -123,7 +123,7 @@ pub struct WorkerHandle<'a> {
 }
 
 impl WorkerHandle<'_> {
-    /// Adds to a counter, by its place in [`WorkerPool::counters`].
+    /// Adds to a counter, given by its index in [`WorkerPool::counters`].
     #[inline]
     pub fn add(&self, counter: usize, amount: u64) {
         self.counters.add(counter, amount);
@@ -135,15 +135,15 @@ impl WorkerHandle<'_> {
         self.counters.raise(counter, value);
     }
 
-    /// Shows a latency to the live view: one load and one store in memory of this worker's own.
+    /// Shows a latency to the live view with one load and one store in this worker's own memory.
     ///
-    /// It goes into no result: what is measured belongs into a histogram of the worker's own, beside this.
+    /// The value goes into no result; workers record results in a histogram of their own.
     #[inline]
     pub fn show_latency(&self, latency: Nanos) {
         self.latencies.record(latency);
     }
 
-    /// Which part of the trial is under way.
+    /// Returns the current phase of the trial.
     #[inline]
     #[must_use]
     pub fn phase(&self) -> Phase {
@@ -154,7 +154,7 @@ impl WorkerHandle<'_> {
         }
     }
 
-    /// Whether to come to an end.
+    /// Returns whether the worker must return.
     #[inline]
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -162,10 +162,10 @@ impl WorkerHandle<'_> {
     }
 }
 
-/// What a trial left behind.
+/// The results of a trial.
 #[derive(Debug)]
 pub struct TrialResults<W> {
-    /// What each worker returned.
+    /// The output of each worker.
     pub workers: Vec<W>,
     start: Nanos,
     start_late: Nanos,
@@ -182,7 +182,7 @@ pub struct TrialResults<W> {
 }
 
 impl<W> TrialResults<W> {
-    /// A record with times and counts filled in; distributions, flows and errors are the kind's to add.
+    /// Returns a record with times and counts filled in; the kind adds distributions, flows and errors.
     #[must_use]
     pub fn record(&self, side: Side) -> Record {
         let mut notes = Vec::new();
@@ -213,25 +213,25 @@ impl<W> TrialResults<W> {
         }
     }
 
-    /// The time that was measured.
+    /// The measured time window.
     #[must_use]
     pub fn measured(&self) -> (Nanos, Nanos) {
         self.measured
     }
 
-    /// What each worker counted until it returned.
+    /// The counts of each worker at its return.
     #[must_use]
     pub fn counts(&self) -> WorkerCounts<'_> {
         WorkerCounts(&self.slots)
     }
 
-    /// When the last worker had done its work, counted from the start; the conducting thread notices it only at its next tick.
+    /// The time since the start when the last worker finished; the conducting thread notices it only at its next tick.
     #[must_use]
     pub fn ended(&self) -> Nanos {
         self.ended
     }
 
-    /// The rate of the first counter per second: a value for each worker and each tenth of a second of the measured part.
+    /// The rate of the first counter per second: one value for each worker and each tenth of a second of the measured phase.
     #[must_use]
     pub fn worker_rates(&self) -> &Histogram {
         &self.rates
@@ -239,16 +239,16 @@ impl<W> TrialResults<W> {
 }
 
 impl<T: Send> WorkerPool<'_, T> {
-    /// Runs the workers from the agreed start to the end, and reads their counters once per interval.
+    /// Runs the workers from the agreed start to the end and reads their counters once per interval.
     ///
-    /// Each worker is pinned to a core in turn. It must return soon after its phase is [`Phase::Over`]; whatever it blocks on
-    /// must have a time-out or be ended by [`TrialObserver::on_end`]. When all workers have returned, the trial is over.
+    /// Each worker is pinned to a core in turn. It must return soon after its phase is [`Phase::Over`]; every blocking call must have a
+    /// timeout or be ended by [`TrialObserver::on_end`]. The trial is over when all workers have returned.
     ///
     /// # Errors
-    /// The first error that a worker returned.
+    /// The first error returned by a worker.
     ///
     /// # Panics
-    /// If a worker panicked, with its message; or if there are more counters than a slot holds.
+    /// If a worker panicked, with its message, or if there are more counters than a slot holds.
     pub fn run<W: Send>(
         self,
         session: &TrialContext,
@@ -258,10 +258,10 @@ impl<T: Send> WorkerPool<'_, T> {
         self.run_with_setup(session, watcher, (Ok, work))
     }
 
-    /// The same for workers that make something on their own thread before the start, such as a ring that cannot change threads.
+    /// Like `run`, for workers that create something on their own thread before the start, such as a ring, which cannot change threads.
     ///
     /// # Errors
-    /// The first error that a worker returned, before the start or after it.
+    /// The first error returned by a worker, before or after the start.
     ///
     /// # Panics
     /// As [`WorkerPool::run`].
@@ -308,12 +308,12 @@ impl<T: Send> WorkerPool<'_, T> {
     }
 }
 
-/// The host has no thread left for a worker.
+/// The host cannot create another thread for a worker.
 fn thread_error(cause: fathom_sys::Error) -> Error {
     Error::System { what: "start a worker".to_owned(), cause }
 }
 
-/// A responder does not know when its initiator is warm; an initiator that is given no time to warm up has no warm-up.
+/// A responder does not know when its initiator is warm. An initiator without warm-up time measures at once.
 fn first_phase(session: &TrialContext, until: EndCondition) -> Phase {
     match until {
         EndCondition::PeerFinished => Phase::Measure,
@@ -322,7 +322,7 @@ fn first_phase(session: &TrialContext, until: EndCondition) -> Phase {
     }
 }
 
-/// What a worker returned, how late it began, when it returned, and the processor time it took.
+/// A worker's output, the delay of its start, its return time and its CPU time.
 struct WorkerResult<W> {
     outcome: W,
     late: Nanos,
@@ -330,7 +330,7 @@ struct WorkerResult<W> {
     cpu: Nanos,
 }
 
-/// Counts a worker as running until it returns or panics; the last one wakes the conductor.
+/// Counts a worker as running until it returns or panics. The last one wakes the conductor.
 struct RunningGuard<'a>(&'a TrialState);
 
 impl Drop for RunningGuard<'_> {
@@ -357,7 +357,7 @@ fn run_worker<'a, E, W>(
     work_from_start(worker, || work(worker, equipment))
 }
 
-/// Makes the calling thread one of a worker: on its core, and woken in time.
+/// Prepares the calling thread to be a worker: pins it to its core and sets precise timers.
 fn pin_thread(core: Option<usize>) -> Result<(), Error> {
     if let Some(core) = core {
         affinity::pin_thread(core)
@@ -367,7 +367,7 @@ fn pin_thread(core: Option<usize>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Waits for the start, works, and says what that took.
+/// Waits for the start, runs the work and returns its timing.
 fn work_from_start<W>(
     worker: WorkerHandle<'_>,
     work: impl FnOnce() -> Result<W, Error>,
@@ -380,7 +380,7 @@ fn work_from_start<W>(
     Ok(WorkerResult { outcome, late, ended: clock::now() - start, cpu: worker.latencies.cpu.end() })
 }
 
-/// The conducting thread's view of a trial under way.
+/// The conducting thread's view of a running trial.
 struct TrialRunner<'a> {
     session: &'a TrialContext,
     counters: &'static [&'static str],
@@ -401,10 +401,10 @@ struct TrialRunner<'a> {
     cpu: MeasuredCpu,
 }
 
-/// What the workers used of the processors in the measured part.
+/// The CPU time of the workers in the measured phase.
 #[derive(Default)]
 struct MeasuredCpu {
-    /// What each had used when the measured part began; empty where it began with the work.
+    /// The CPU time of each worker when the measured phase began; empty if the phase began with the work.
     before: Vec<Nanos>,
     by_core: BTreeMap<String, Nanos>,
 }
@@ -424,22 +424,22 @@ impl MeasuredCpu {
     }
 }
 
-/// How even the work of each worker is over time.
+/// The variation of each worker's rate over time.
 struct WorkerRates {
-    /// Until when, and what each worker had counted then.
+    /// The time of the last sample and each worker's count at that time.
     seen: (Nanos, Vec<u64>),
     histogram: Histogram,
 }
 
 impl WorkerRates {
-    /// Long enough for a rate to be one, short enough to show how it varies; wrk samples its threads as often.
+    /// Long enough for a meaningful rate, short enough to show its variation; wrk samples its threads at the same interval.
     const SPAN: Nanos = Nanos::from_millis(100);
 
     fn of(n_workers: usize) -> Self {
         Self { seen: (Nanos::ZERO, vec![0; n_workers]), histogram: Histogram::new() }
     }
 
-    /// Takes what each worker has counted; a warm-up only moves the beginning.
+    /// Samples each worker's count. During warm-up this only moves the start of the sample.
     fn take(&mut self, elapsed: Nanos, slots: &[WorkerCounters], is_measured: bool) {
         let span = elapsed - self.seen.0;
         if is_measured && span < Self::SPAN {
@@ -487,7 +487,7 @@ impl<'a> TrialRunner<'a> {
 
     fn run(&mut self, shared: &TrialState, watcher: &mut dyn TrialObserver) {
         let phases = self.session.phases;
-        // An initiator's own phases bound it: its warm-up ends at the latest when its time is over.
+        // An initiator needs no bound: its warm-up ends no later than its maximum warm-up time.
         let bound = match self.until {
             EndCondition::PhasesOver => Nanos::MAX,
             EndCondition::PeerFinished => phases.longest() + RESPONDER_GRACE,
@@ -526,7 +526,7 @@ impl<'a> TrialRunner<'a> {
         }
     }
 
-    /// Reads all slots into the timeline; the rate of the first counter in this interval.
+    /// Reads all slots into the timeline and returns the rate of the first counter in this interval.
     fn interval(&mut self) -> Option<f64> {
         let n = self.counters.len();
         let sums: Vec<u64> = (0..n).map(|counter| self.slots.iter().map(|slot| slot.read(counter)).sum()).collect();
@@ -538,7 +538,7 @@ impl<'a> TrialRunner<'a> {
         (span > Nanos::ZERO).then(|| approximate(first) / span.as_secs_f64())
     }
 
-    /// What was counted between the end of the phases and the return of the last worker, such as a drain.
+    /// Records the counts between the end of the phases and the return of the last worker, such as a drain.
     fn last_interval(&mut self) {
         self.elapsed = clock::now() - self.session.start;
         self.interval();
@@ -577,7 +577,7 @@ impl<'a> TrialRunner<'a> {
     }
 }
 
-/// Sleeps until `tick` or the return of the last worker, in steps short enough that an abort or a failure is noticed within 20 ms.
+/// Sleeps until `tick` or the return of the last worker, in steps short enough to notice an abort or a failure within 20 ms.
 fn sleep_watchfully(tick: Nanos, session: &TrialContext, shared: &TrialState) -> Nanos {
     const STEP: Nanos = Nanos::from_millis(20);
     loop {
@@ -697,7 +697,7 @@ mod tests {
             let results = crew(1, EndCondition::PhasesOver).run(&session, &mut (), |worker, ()| {
                 let mut n = 0;
                 while !worker.is_over() {
-                    // As steady as can be: that many by so much time.
+                    // As steady as possible: one count per 10 µs.
                     let due = (clock::now() - worker.start).0 / 10_000;
                     worker.add(0, due - n);
                     n = due;
@@ -769,9 +769,9 @@ mod tests {
             })
             .unwrap();
         let rates = results.worker_rates();
-        // A loaded machine may skip a tick, and a tenth of a second with it, never add one.
+        // A loaded machine may skip a tick, and a tenth of a second with it, but it never adds one.
         assert!(rates.count().is_multiple_of(2) && (2..=6).contains(&rates.count()), "{} rates", rates.count());
-        // All was counted at once, so only the first of the rates can be other than zero, and only without a warm-up.
+        // Everything was counted at once, so only the first rate can be other than zero, and only without a warm-up.
         assert_eq!(rates.quantile(0.5), Some(0));
     }
 

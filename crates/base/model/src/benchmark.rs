@@ -1,23 +1,23 @@
-//! What the benchmarking methods of RFC 2544 and its successors found at one frame size.
+//! The results of the benchmarking methods of RFC 2544 and its successors at one frame size.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{metric::Metric, units::Nanos};
 
-/// What the rates of a benchmark are compared with.
+/// The reference for the rates of a benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reference {
-    /// The most that the link carries at this frame size.
+    /// The maximum rate of the link at this frame size.
     LineRate,
-    /// The highest rate that was allowed.
+    /// The highest allowed rate.
     Asked,
-    /// The most that the tool itself sends; of a device without a line rate.
+    /// The tool's own maximum rate, for a device without a line rate.
     OwnMaximum,
 }
 
 impl Reference {
-    /// What it is, in words for people.
+    /// The reference in words for people.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -28,90 +28,90 @@ impl Reference {
     }
 }
 
-/// What the tool itself sends into a sink that loses nothing, as it was measured before the benchmark.
+/// The rate at which the tool itself sends into a lossless sink, measured before the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct OwnMaximum {
-    /// Frames per second that it sends as they are due.
+    /// Frames per second that it sends on schedule.
     pub rate: f64,
-    /// Frames per second that it sends flat out.
+    /// Frames per second when sending as fast as possible.
     pub flat_out: f64,
-    /// What the sink missed at that rate, as a share of what was sent.
+    /// The share of the sent frames that the sink missed at that rate.
     pub loss_ratio: f64,
-    /// What was not sent at that rate, as a share of what was due.
+    /// The share of the due frames that were not sent at that rate.
     pub unsent_ratio: f64,
-    /// The most by which a frame left later than it was due at that rate.
+    /// The maximum delay of a frame after its due time at that rate.
     #[serde(default)]
     pub lag_ns: Nanos,
 }
 
-/// One value of the table.
+/// One value in the table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct BenchmarkResult {
-    /// What it is; the source names its definition.
+    /// The metric; its source names its definition.
     pub metric: Metric,
-    /// The value; absent with a note that says why.
+    /// The value; absent with a note that gives the reason.
     pub value: Option<f64>,
-    /// The lower end of what encloses it.
+    /// The lower end of its interval.
     pub low: Option<f64>,
-    /// The upper end.
+    /// The upper end of its interval.
     pub high: Option<f64>,
-    /// Whether it is an irregular result of RFC 9971, or an invalid one of RFC 9004.
+    /// Whether the result is irregular by RFC 9971 or invalid by RFC 9004.
     #[serde(default)]
     pub is_irregular: bool,
-    /// What must be said beside it.
+    /// A note to print next to the value.
     pub note: Option<String>,
 }
 
-/// What was lost at a rate.
+/// The loss at one rate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct LossPoint {
-    /// Frames per second that were intended.
+    /// The intended frames per second.
     pub rate: f64,
-    /// How many trials there were.
+    /// The number of trials.
     pub n_trials: u64,
-    /// What was lost of what was offered: the median of the trials.
+    /// The lost share of the offered frames: the median of the trials.
     pub loss_ratio: f64,
 }
 
-/// One trial, in the order of time.
+/// One trial, in chronological order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct BenchmarkTrial {
-    /// What it was made for.
+    /// The purpose of the trial.
     pub what: String,
-    /// Frames per second that were intended.
+    /// The intended frames per second.
     pub rate: f64,
-    /// How long frames were to be sent.
+    /// The time for which frames were to be sent.
     pub duration_ns: Nanos,
-    /// Frames that were due.
+    /// The number of due frames.
     pub n_intended: u64,
-    /// Frames that the device accepted.
+    /// The number of frames that the device accepted.
     pub n_offered: u64,
-    /// Frames that arrived.
+    /// The number of frames that arrived.
     pub n_received: u64,
 }
 
-/// Everything that the methods found at one frame size.
+/// All results of the methods at one frame size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Benchmark {
-    /// The length of a frame with its checksum.
+    /// The length of a frame including its checksum.
     pub size_bytes: u64,
-    /// Frames per second that are 100 %.
+    /// The frames per second that count as 100 %.
     pub max_rate: f64,
-    /// What these 100 % are.
+    /// The meaning of 100 %.
     pub reference: Reference,
-    /// The most that the link carries at this size, where it is one of a wire.
+    /// The maximum rate of the link at this size, if the link is a wire.
     pub line_rate: Option<f64>,
-    /// What the tool itself sends, as far as it could be measured.
+    /// The tool's own maximum rate, if it could be measured.
     pub own: Option<OwnMaximum>,
     /// The values, in the order of the methods.
     pub results: Vec<BenchmarkResult>,
     /// The frame loss curve of RFC 2544, from the highest rate down.
     pub loss: Vec<LossPoint>,
-    /// What the search lost at its rates, ascending.
+    /// The loss at the rates of the search, in ascending order.
     pub searched: Vec<LossPoint>,
-    /// What must be said of all of it: which lengths of the RFC were shortened.
+    /// Remarks on all results: the durations of the RFC that were shortened.
     pub remarks: Vec<String>,
-    /// Why not all methods came to their end.
+    /// The reason why some methods did not finish.
     pub cut: Option<String>,
     /// Every trial.
     pub trials: Vec<BenchmarkTrial>,

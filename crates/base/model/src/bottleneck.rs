@@ -1,30 +1,30 @@
-//! What held the connections of a stream back, each by itself (`docs/methods/restraints.md`).
+//! The bottleneck of each connection of a stream (`docs/methods/restraints.md`).
 
 use serde::{Deserialize, Serialize};
 
-/// What a sender had to wait for more than for anything else.
+/// The cause for which a sender waited longest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Bottleneck {
-    /// A core of the sender has no time left.
+    /// A core of the sender is fully busy.
     SenderCpu,
-    /// A core of the receiver has no time left.
+    /// A core of the receiver is fully busy.
     ReceiverCpu,
-    /// The cores that both ends share have no time left.
+    /// The cores shared by both ends are fully busy.
     SharedCpu,
-    /// The receiver has no room: it reads too slowly, or its buffer is smaller than the path holds.
+    /// The receiver has no room: it reads too slowly, or its buffer is smaller than the capacity of the path.
     ReceiveWindow,
-    /// The sender's buffer is smaller than the path holds.
+    /// The sender's buffer is smaller than the capacity of the path.
     SendBuffer,
     /// Segments are lost or marked, so congestion control keeps the window small.
     Loss,
-    /// Segments wait in a queue of the path, which is full.
+    /// Segments wait in a full queue of the path.
     Queue,
-    /// The congestion window, on a path that neither lost nor queued.
+    /// The congestion window limits the rate, on a path without loss and without queuing.
     CongestionWindow,
-    /// The rate that the kernel was told to keep.
+    /// The pacing rate that was set in the kernel.
     Pacing,
-    /// The sender had nothing to send, as when it keeps to a rate of its own.
+    /// The sender had nothing to send, for example because it keeps to a rate of its own.
     Application,
 }
 
@@ -47,30 +47,30 @@ impl Bottleneck {
     }
 }
 
-/// How a sender spent the measured time, as shares of 0 to 1 that make up the whole.
+/// How a sender spent the measured time, as shares from 0 to 1 that add up to 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct SenderTime {
-    /// Nothing to send and nothing under way.
+    /// Nothing to send and nothing in flight.
     pub application: f64,
     /// The peer's window was full.
     pub receive_window: f64,
-    /// The own send buffer was full of what the peer had not acknowledged.
+    /// The sender's own send buffer was full of data that the peer had not acknowledged.
     pub send_buffer: f64,
-    /// Segments were under way, and none of the above: the congestion window, pacing, the path.
+    /// Segments were in flight, and none of the above applied: the congestion window, pacing or the path.
     pub network: f64,
 }
 
-/// One connection of a stream in the measured part of a trial.
+/// One connection of a stream in the measured phase of a trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct FlowSummary {
-    /// Local and remote address, seen from the sender.
+    /// The local and remote address, from the sender's view.
     pub id: String,
-    /// The host that sent.
+    /// The sending host.
     pub sender: String,
-    /// Payload that the receiver acknowledged, per second, in bit/s.
+    /// The payload acknowledged by the receiver, in bit/s.
     pub acknowledged_bps: f64,
-    /// What the sender waited for.
+    /// The causes of the sender's waiting time.
     pub waits: SenderTime,
-    /// What that comes down to.
+    /// The resulting bottleneck.
     pub held_by: Bottleneck,
 }

@@ -1,4 +1,4 @@
-//! What a host is, as far as it bears on the numbers.
+//! The properties of a host that affect the results.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Environment(pub BTreeMap<String, BTreeMap<String, String>>);
 
-/// A fact that is not the same at two times or on two hosts.
+/// A fact that differs between two times or two hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// The topic.
@@ -23,18 +23,18 @@ pub struct Difference {
 }
 
 impl Environment {
-    /// Writes down a fact.
+    /// Records a fact.
     pub fn note(&mut self, topic: &str, name: &str, value: impl Into<String>) {
         self.0.entry(topic.to_owned()).or_default().insert(name.to_owned(), value.into());
     }
 
-    /// A fact, if it is known.
+    /// Returns a fact, if it is known.
     #[must_use]
     pub fn get(&self, topic: &str, name: &str) -> Option<&str> {
         self.0.get(topic)?.get(name).map(String::as_str)
     }
 
-    /// The facts in which two environments differ.
+    /// Returns the facts that differ between two environments.
     #[must_use]
     pub fn differences(&self, other: &Self) -> Vec<Difference> {
         let keys = |environment: &Self| -> Vec<(String, String)> {

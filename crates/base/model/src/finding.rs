@@ -1,16 +1,16 @@
-//! What holds a layer back, with the proof.
+//! The causes that limit a layer, with evidence.
 
 use serde::{Deserialize, Serialize};
 
-/// How much a finding matters.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
-    /// Good to know beside the number.
+    /// Background information for the number.
     Remark,
-    /// Explains what a layer lacks to its limit.
+    /// Explains why a layer stays below its limit.
     HoldsBack,
-    /// Something beside the test changed the number.
+    /// Something outside the test changed the number.
     Disturbs,
     /// The number cannot be trusted.
     Invalidates,
@@ -23,66 +23,66 @@ pub struct Evidence {
     pub host: String,
     /// The counter's name and instance, such as `cpu_softirq_ns cpu1`.
     pub counter: String,
-    /// What it showed, with its unit, such as `97 %`.
+    /// The value of the counter with its unit, such as `97 %`.
     pub value: String,
 }
 
-/// What to try next.
+/// The next thing to try.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct NextStep {
-    /// A command line, or a sentence when no command does it.
+    /// A command line, or a sentence if there is no command for it.
     pub command: String,
-    /// The host to type it on.
+    /// The host to run it on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on: Option<String>,
-    /// What it should change.
+    /// The expected effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<String>,
 }
 
-/// A cause, what proves it, how much it explains, and what to do.
+/// A cause with its evidence, the share that it explains, and the next step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Finding {
-    /// A stable name of the cause: `core-saturated`.
+    /// A stable name of the cause, such as `core-saturated`.
     pub id: String,
-    /// Two or three words for the column of a table: `target cpu1`.
+    /// Two or three words for a table column, such as `target cpu1`.
     pub short: String,
     /// The cause in one sentence.
     pub title: String,
-    /// How much it matters.
+    /// The severity.
     pub severity: Severity,
     /// The tests it explains.
     pub tests: Vec<String>,
     /// The counters that prove it.
     pub evidence: Vec<Evidence>,
-    /// Which share of the distance to the limit it explains, where that can be computed.
+    /// The share of the distance to the limit that it explains, if that can be computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub explains: Option<f64>,
-    /// What to try.
+    /// The next thing to try.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<NextStep>,
 }
 
-/// Whether one promise was kept.
+/// The outcome of one promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PromiseOutcome {
-    /// It was kept.
+    /// The promise was kept.
     #[serde(alias = "pass")]
     Kept,
-    /// It was broken.
+    /// The promise was broken.
     #[serde(alias = "fail")]
     Broken,
-    /// It lies within the interval of the value, or there is no value to trust.
+    /// The bound lies inside the interval of the value, or there is no trustworthy value.
     #[serde(alias = "inconclusive")]
     Open,
 }
 
-/// One word for what became of a run; every output and the exit code say the same.
+/// The state of a run in one word; every output and the exit code agree with it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum VerdictState {
-    /// It was measured; nothing was promised.
+    /// The run was measured; nothing was promised.
     #[default]
     Measured,
     /// Every promise was kept.
@@ -91,19 +91,19 @@ pub enum VerdictState {
     /// A promise was broken.
     #[serde(alias = "fail")]
     Broken,
-    /// A promise is neither kept nor broken for sure.
+    /// At least one promise can be called neither kept nor broken with certainty.
     #[serde(alias = "inconclusive")]
     Open,
-    /// Something beside the test changed most of the numbers.
+    /// Something outside the test changed most of the numbers.
     Disturbed,
-    /// Something was lost or did nothing; what was measured is kept.
+    /// Part of the run failed or did nothing; the measured data is kept.
     Incomplete,
-    /// No number of it can be trusted, or nothing was done.
+    /// None of its numbers can be trusted, or nothing was run.
     Invalid,
 }
 
 impl VerdictState {
-    /// The word that people read.
+    /// The word shown to people.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -121,12 +121,12 @@ impl VerdictState {
 /// The state of a run with its reasons.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Verdict {
-    /// What became of the run.
+    /// The state of the run.
     #[serde(alias = "outcome")]
     pub state: VerdictState,
-    /// Why, a sentence each: `udp stream: lost 0.31 % > 0 %`; empty where nothing needs a reason.
+    /// The reasons, one sentence each, such as `udp stream: lost 0.31 % > 0 %`; empty if no reason is needed.
     pub reasons: Vec<String>,
-    /// The tests whose numbers cannot be trusted, by name.
+    /// The names of the tests whose numbers cannot be trusted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub invalid: Vec<String>,
 }

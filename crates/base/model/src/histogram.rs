@@ -4,17 +4,17 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::units::{approximate, rounded};
 
-/// Each octave is cut in this many (2⁸) buckets, so a bucket's middle is within 0.2 % of every value in it.
+/// Each octave is divided into this many (2⁸) buckets, so the middle of a bucket is within 0.2 % of every value in it.
 const PRECISION: u32 = 8;
 const PER_OCTAVE: u64 = 1 << PRECISION;
-/// Values from 2⁴² ns (73 minutes) up share the last bucket; their maximum is kept exactly.
+/// Values of 2⁴² ns (73 minutes) and more share the last bucket; their maximum is kept exactly.
 const OCTAVES: u32 = 42;
 const BUCKETS: usize = ((OCTAVES - PRECISION + 1) as usize) << PRECISION;
 
-/// Counts of whole numbers (nanoseconds, as a rule) in buckets of 0.39 % width.
+/// Counts of whole numbers (usually nanoseconds) in buckets of 0.39 % width.
 ///
-/// The memory is the same for ten values and for ten billion: 70 KiB. Two histograms can be added, so percentiles of several
-/// workers, trials and hosts come from merged counts and are never averaged.
+/// The memory is the same for ten values and for ten billion: 70 KiB. Two histograms can be added, so percentiles over several workers,
+/// trials and hosts come from merged counts and are never averaged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
     counts: Box<[u64]>,
@@ -36,7 +36,7 @@ fn index_of(value: u64) -> usize {
     usize::try_from(index).map_or(BUCKETS - 1, |index| index.min(BUCKETS - 1))
 }
 
-/// The smallest value of a bucket and the number of values in it.
+/// The smallest value of a bucket and the number of distinct values in it.
 fn bucket(index: usize) -> (u64, u64) {
     let index = index as u64;
     let octave = (index >> PRECISION).saturating_sub(1);
@@ -45,7 +45,7 @@ fn bucket(index: usize) -> (u64, u64) {
 }
 
 impl Histogram {
-    /// Nothing recorded yet.
+    /// Creates an empty histogram.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -70,7 +70,7 @@ impl Histogram {
         self.max = self.max.max(value);
     }
 
-    /// Adds all that another one counted.
+    /// Adds all counts of another histogram.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *mine += theirs;
@@ -81,13 +81,13 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// Forgets everything, as at the end of a warm-up; allocates nothing.
+    /// Clears all counts, as at the end of a warm-up; allocates nothing.
     pub fn clear(&mut self) {
         self.counts.fill(0);
         (self.total, self.sum, self.min, self.max) = (0, 0, u64::MAX, 0);
     }
 
-    /// How many values were counted.
+    /// The number of counted values.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.total
@@ -112,10 +112,10 @@ impl Histogram {
         (self.total > 0).then(|| self.sum as f64 / approximate(self.total))
     }
 
-    /// The smallest recorded value that at least a share `q` of all values does not exceed, within 0.2 %.
+    /// Returns the smallest recorded value that at least a share `q` of all values does not exceed, within 0.2 %.
     ///
     /// # Panics
-    /// If `q` is not within 0 to 1.
+    /// If `q` is outside 0 to 1.
     #[must_use]
     pub fn quantile(&self, q: f64) -> Option<u64> {
         assert!((0.0..=1.0).contains(&q), "a quantile is between 0 and 1, not {q}");
@@ -123,7 +123,7 @@ impl Histogram {
         self.value_at_rank(rank)
     }
 
-    /// The value of a rank, counted from 1 for the smallest; nothing beyond the number of values.
+    /// Returns the value of a rank, counted from 1 for the smallest; `None` beyond the number of values.
     #[must_use]
     pub fn value_at_rank(&self, rank: u64) -> Option<u64> {
         if rank == 0 || rank > self.total {
@@ -141,7 +141,7 @@ impl Histogram {
         Some((low + (width - 1) / 2).clamp(self.min, self.max))
     }
 
-    /// The standard deviation of a sample (over n − 1), from the middles of the buckets; nothing for fewer than two values.
+    /// The sample standard deviation (over n − 1), from the middles of the buckets; `None` for fewer than two values.
     #[must_use]
     pub fn stdev(&self) -> Option<f64> {
         let mean = self.mean().filter(|_| self.total > 1)?;
@@ -149,7 +149,7 @@ impl Histogram {
         Some((squares.sum::<f64>() / approximate(self.total - 1)).sqrt())
     }
 
-    /// The share of values from `low` to `high`, both included, judged by the middles of the buckets.
+    /// The share of values from `low` to `high`, both included, based on the middles of the buckets.
     #[must_use]
     pub fn share_within(&self, low: f64, high: f64) -> Option<f64> {
         let inside = self.middles().filter(|(middle, _)| (low..=high).contains(&approximate(*middle)));
@@ -157,18 +157,18 @@ impl Histogram {
         (self.total > 0).then(|| approximate(n_inside) / approximate(self.total))
     }
 
-    /// The value that stands for each bucket in use, with its count.
+    /// The middle value and the count of each bucket in use.
     fn middles(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.buckets().map(|(low, high, count)| ((low + (high - low) / 2).clamp(self.min, self.max), count))
     }
 
-    /// How many values lie above the one given, within the width of its bucket.
+    /// The number of values above the given one, to the precision of its bucket.
     #[must_use]
     pub fn count_above(&self, value: u64) -> u64 {
         self.counts[index_of(value) + 1..].iter().sum()
     }
 
-    /// The buckets that hold something: smallest value, largest value, count.
+    /// The non-empty buckets: smallest value, largest value, count.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
         self.counts.iter().enumerate().filter(|(_, count)| **count > 0).map(|(index, count)| {
             let (low, width) = bucket(index);
@@ -177,15 +177,15 @@ impl Histogram {
     }
 }
 
-/// The serialised form: only the buckets that hold something, as pairs of index and count.
+/// The serialized form: only the non-empty buckets, as pairs of index and count.
 #[derive(Serialize, Deserialize, schemars::JsonSchema)]
 #[schemars(rename = "Histogram")]
 struct Sparse {
-    /// Buckets per octave; other values are refused.
+    /// Buckets per octave; other values are rejected.
     per_octave: u64,
-    /// The smallest value, absent when nothing was counted.
+    /// The smallest value; absent if nothing was counted.
     min: Option<u64>,
-    /// The largest value, absent when nothing was counted.
+    /// The largest value; absent if nothing was counted.
     max: Option<u64>,
     /// The sum of all values, as text because it may exceed 64 bits.
     sum: String,

@@ -1,7 +1,7 @@
-//! The vocabulary of fathom: what is asked ([`Plan`]), what one host does ([`Role`]), what happened ([`Record`]), what it
-//! means ([`Run`]).
+//! The vocabulary of fathom: the request ([`Plan`]), the task of one host ([`Role`]), the measured data ([`Record`]) and the evaluated
+//! results ([`Run`]).
 //!
-//! Plain types with their arithmetic, their text and their serialised form. No I/O, no clock, no threads.
+//! Plain types with their arithmetic, their text form and their serialized form. No I/O, no clock, no threads.
 
 #![warn(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 

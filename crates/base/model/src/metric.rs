@@ -1,4 +1,4 @@
-//! What can be measured, in which unit, by which definition.
+//! Metrics with their units and definitions.
 
 use std::borrow::Cow;
 
@@ -9,26 +9,26 @@ use crate::{
     units::{BitsPerSec, Bytes, Nanos, PerSec, approximate, grouped, percent, rounded, significant},
 };
 
-/// A layer of the network, as the ladder of an evaluation shows it, from the top down.
+/// A layer of the network, in the order of an evaluation's ladder, from the top down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
     /// Users that follow a script.
     App,
-    /// Requests of HTTP.
+    /// HTTP requests.
     Http,
-    /// Streams, transactions and connections of TCP.
+    /// TCP streams, transactions and connections.
     Tcp,
-    /// Datagrams of UDP.
+    /// UDP datagrams.
     Udp,
     /// Ethernet frames.
     Frames,
-    /// Single packets of IP and what comes back for them.
+    /// Single IP packets and the replies to them.
     Path,
 }
 
 impl Layer {
-    /// The lower-case word that stands in tables, plans and JSON.
+    /// The lower-case name used in tables, plans and JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,11 +42,11 @@ impl Layer {
     }
 }
 
-/// What one of something is.
+/// The unit of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// Bits per second; the name of the metric says of which layer.
+    /// Bits per second; the name of the metric states the layer.
     BitsPerSec,
     /// Requests per second.
     RequestsPerSec,
@@ -65,13 +65,13 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// What one counted thing adds to a rate of this unit: counters count bytes, and rates of them are in bits.
+    /// The factor from one count to this unit: counters count bytes, but their rates are in bits.
     #[must_use]
     pub const fn per_counted(self) -> f64 {
         if matches!(self, Self::BitsPerSec) { 8.0 } else { 1.0 }
     }
 
-    /// A value of this unit as people read it: `9.10 Gbit/s`, `3.10 Mpps`, `0.31 %`.
+    /// Formats a value of this unit for people, such as `9.10 Gbit/s`, `3.10 Mpps`, `0.31 %`.
     #[must_use]
     pub fn show(self, value: f64) -> String {
         let per_sec = |thing: &str| match PerSec::new(value) {
@@ -99,7 +99,7 @@ impl Unit {
     }
 }
 
-/// Which way of a metric is the good one.
+/// The direction in which a metric improves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
@@ -107,41 +107,41 @@ pub enum Better {
     Higher,
     /// Less is better, as for a latency or a loss.
     Lower,
-    /// Neither: the value describes.
+    /// Neither: the value is only descriptive.
     Neither,
 }
 
-/// How a value follows from what the two sides of a trial recorded.
+/// How a value is derived from the records of the two sides of a trial.
 ///
-/// Records hold counts, times and distributions; every rate, quantile and share is derived from them by this description, so
-/// that the analysis needs to know no kind of test.
+/// Records hold counts, times and distributions. Every rate, quantile and share is derived from them by this description, so the analysis
+/// does not depend on the kind of test.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "by")]
 pub enum Derivation {
-    /// A counter's growth over the common window, per second; times eight where the unit is bit/s and the counter bytes.
+    /// A counter's growth over the common window, per second; times eight if the unit is bit/s and the counter counts bytes.
     Rate {
-        /// Which side counted.
+        /// The side that counted.
         side: Side,
-        /// Its counter in the timeline.
+        /// The counter in its timeline.
         counter: Cow<'static, str>,
     },
-    /// The same counter's growth on both sides together, for what goes both ways at once.
+    /// The growth of the same counter on both sides together, for traffic in both directions at once.
     RateOfBoth {
         /// The counter in the timelines.
         counter: Cow<'static, str>,
     },
     /// A quantile of a distribution, merged over the trials.
     Quantile {
-        /// Which side recorded it.
+        /// The side that recorded it.
         side: Side,
         /// The name of the distribution.
         distribution: Cow<'static, str>,
         /// The quantile, 0 to 1; 1 is the maximum.
         q: f64,
     },
-    /// How many spans as long as a quantile of a distribution of times fit into a minute.
+    /// How often a quantile of a distribution of times fits into a minute.
     PerMinute {
-        /// Which side recorded it.
+        /// The side that recorded it.
         side: Side,
         /// The name of the distribution.
         distribution: Cow<'static, str>,
@@ -150,9 +150,9 @@ pub enum Derivation {
     },
     /// A counter's total over the whole trial.
     Total {
-        /// Which side counted.
+        /// The side that counted.
         side: Side,
-        /// Its counter among the totals.
+        /// The counter among its totals.
         counter: Cow<'static, str>,
     },
     /// One total as a share of another, which may be the other side's.
@@ -162,53 +162,54 @@ pub enum Derivation {
         /// The side and the counter of the whole.
         whole: (Side, Cow<'static, str>),
     },
-    /// One total as a share of another whose units fail or hold one by one, so that their number alone makes an interval.
+    /// One total as a share of another whose units fail independently of each other, so that the counts alone give an interval.
     Proportion {
         /// The side and the counter of the part.
         part: (Side, Cow<'static, str>),
         /// The side and the counter of the whole.
         whole: (Side, Cow<'static, str>),
     },
-    /// One total over another, which may be less than it: the mean over the trials.
+    /// One total divided by another, which may be smaller: the mean over the trials.
     Quotient {
-        /// The side and the counter of what is divided.
+        /// The side and the counter of the dividend.
         of: (Side, Cow<'static, str>),
-        /// The side and the counter that it is divided by.
+        /// The side and the counter of the divisor.
         over: (Side, Cow<'static, str>),
     },
-    /// What of a total is missing in another: `1 − arrived / sent`, which may be negative when things are duplicated.
+    /// The missing share of a total: `1 − arrived / sent`. It may be negative if packets are duplicated.
     Missing {
-        /// The side and the counter of what was sent.
+        /// The side and the counter of the sent units.
         sent: (Side, Cow<'static, str>),
-        /// The side and the counter of what arrived.
+        /// The side and the counter of the arrived units.
         arrived: (Side, Cow<'static, str>),
     },
-    /// Processor time of one side's own threads per unit of its work, in nanoseconds.
+    /// CPU time of one side's own threads per unit of its work, in nanoseconds.
     Cost {
-        /// Whose processor time.
+        /// The side whose CPU time counts.
         side: Side,
-        /// The total that is the work.
+        /// The total that measures the work.
         counter: Cow<'static, str>,
     },
-    /// Work of all cores of one side's host per unit of its work while all sides measured, in nanoseconds.
+    /// CPU time of all cores of one side's host per unit of its work while all sides measured, in nanoseconds.
     ///
-    /// The unit of work is a GiB where the counter counts bytes. Softirqs, the kernel's own threads and other programs are in it; ends that share a machine have the same value.
+    /// The unit of work is a GiB if the counter counts bytes. Softirqs, kernel threads and other programs are included. Ends that share a
+    /// machine have the same value.
     HostCost {
-        /// Whose host.
+        /// The side whose host counts.
         side: Side,
-        /// The counter in the timeline that is the work.
+        /// The counter in the timeline that measures the work.
         counter: Cow<'static, str>,
     },
-    /// What scripted users did in the measured part (`docs/methods/steps.md`).
+    /// A value of scripted users in the measured phase (`docs/methods/steps.md`).
     Users {
-        /// Which value of it.
+        /// The selected value.
         of: UsersValue,
     },
-    /// What happened at one step of scripted users in the measured part (`docs/methods/steps.md`).
+    /// A value of one step of scripted users in the measured phase (`docs/methods/steps.md`).
     Step {
         /// The name of the step.
         step: Cow<'static, str>,
-        /// Which value of it.
+        /// The selected value.
         of: StepValue,
     },
     /// The highest rate of a search that keeps its objective.
@@ -217,19 +218,19 @@ pub enum Derivation {
     Benchmark,
 }
 
-/// What can be said of the users of a script.
+/// The values available for the users of a script.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum UsersValue {
     /// Visits that began, per second.
     Begun,
-    /// Visits that came to the end of the script, per second.
+    /// Visits that finished the script, per second.
     Finished,
-    /// Visits that were given up, per second.
+    /// Visits that gave up, per second.
     GaveUp,
-    /// Visits that were given up, as a share of those that ended.
+    /// Visits that gave up, as a share of the visits that ended.
     GaveUpShare,
-    /// What failed at any step, as a share of what ended.
+    /// Failures at any step, as a share of all ended steps.
     Errors,
     /// A quantile of the times of all steps together, without transactions.
     Time {
@@ -238,22 +239,22 @@ pub enum UsersValue {
     },
 }
 
-/// What can be said of one step of a script.
+/// The values available for one step of a script.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StepValue {
-    /// What failed, as a share of what ended.
+    /// Failures as a share of all ended attempts.
     Errors,
-    /// What went as expected, per second.
+    /// Attempts with the expected result, per second.
     Passed,
-    /// A quantile of the times of what went as expected, merged over the trials.
+    /// A quantile of the times of attempts with the expected result, merged over the trials.
     Time {
         /// The quantile, 0 to 1; 1 is the maximum.
         q: f64,
     },
 }
 
-/// The tables of kinds are constants, and so are what stands in them.
+/// Const constructors, because the tables of kinds are constants.
 impl Derivation {
     /// A counter's growth per second.
     #[must_use]
@@ -273,7 +274,7 @@ impl Derivation {
         Self::Quantile { side, distribution: Cow::Borrowed(distribution), q }
     }
 
-    /// Spans as long as a quantile, per minute.
+    /// How often a quantile of a distribution of times fits into a minute.
     #[must_use]
     pub const fn per_minute(side: Side, distribution: &'static str, q: f64) -> Self {
         Self::PerMinute { side, distribution: Cow::Borrowed(distribution), q }
@@ -297,66 +298,66 @@ impl Derivation {
         Self::Proportion { part: (part.0, Cow::Borrowed(part.1)), whole: (whole.0, Cow::Borrowed(whole.1)) }
     }
 
-    /// One total over another.
+    /// One total divided by another.
     #[must_use]
     pub const fn quotient(of: (Side, &'static str), over: (Side, &'static str)) -> Self {
         Self::Quotient { of: (of.0, Cow::Borrowed(of.1)), over: (over.0, Cow::Borrowed(over.1)) }
     }
 
-    /// What of a total is missing in another.
+    /// The share of one total that is missing in another.
     #[must_use]
     pub const fn missing(sent: (Side, &'static str), arrived: (Side, &'static str)) -> Self {
         Self::Missing { sent: (sent.0, Cow::Borrowed(sent.1)), arrived: (arrived.0, Cow::Borrowed(arrived.1)) }
     }
 
-    /// Processor time per unit of work.
+    /// CPU time per unit of work.
     #[must_use]
     pub const fn cost(side: Side, counter: &'static str) -> Self {
         Self::Cost { side, counter: Cow::Borrowed(counter) }
     }
 
-    /// Work of a whole host per unit of work.
+    /// CPU time of a whole host per unit of work.
     #[must_use]
     pub const fn host_cost(side: Side, counter: &'static str) -> Self {
         Self::HostCost { side, counter: Cow::Borrowed(counter) }
     }
 }
 
-/// Something measured, with where its definition stands.
+/// A metric with a reference to its definition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Metric {
     /// Its name, most significant word first, unit last: `latency_ns_p99`, `throughput_bps`.
     pub name: Cow<'static, str>,
-    /// What people call it: `p99`, `goodput`.
+    /// The name shown to people: `p99`, `goodput`.
     pub title: Cow<'static, str>,
-    /// What one of it is.
+    /// The unit of the value.
     pub unit: Unit,
-    /// Which way is good.
+    /// The direction in which it improves.
     pub better: Better,
-    /// Where the definition comes from: `RFC 2544 section 26.1`, or a page of docs/methods such as `docs/methods/tcp_rr.md`.
+    /// The source of the definition: `RFC 2544 section 26.1`, or a page of docs/methods such as `docs/methods/tcp_rr.md`.
     pub source: Cow<'static, str>,
-    /// How it follows from the records.
+    /// How it is derived from the records.
     pub from: Derivation,
-    /// Why there is none where no side counted it: such a value does not apply, and is not told as missing.
+    /// The reason why the value does not exist if no side counted it: such a value does not apply and is not reported as missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inapplicable: Option<Cow<'static, str>>,
 }
 
-/// The name of a metric in results, and what people call it.
+/// The name of a metric in results, and the name shown to people.
 #[derive(Debug, Clone, Copy)]
 pub struct MetricName(pub &'static str, pub &'static str);
 
-/// What one of a metric is, and which way of it is good.
+/// The unit of a metric and the direction in which it improves.
 #[derive(Debug, Clone, Copy)]
 pub struct UnitAndSense(pub Unit, pub Better);
 
 impl UnitAndSense {
-    /// A time, the shorter the better.
+    /// A time; shorter is better.
     pub const TIME: Self = Self(Unit::Nanos, Better::Lower);
 }
 
 impl Metric {
-    /// A row of a kind's table.
+    /// A row in a kind's table.
     #[must_use]
     pub const fn of(
         MetricName(name, title): MetricName,
@@ -368,28 +369,28 @@ impl Metric {
         Self { name, title, unit, better, source, from, inapplicable: None }
     }
 
-    /// A row of a kind's table that only some tests of the kind can have, with why the others have none.
+    /// Marks a row that applies only to some tests of the kind, with the reason why the others lack it.
     #[must_use]
     pub const fn unless(mut self, why: &'static str) -> Self {
-        // Constants drop nothing, so what was there is forgotten.
+        // Constants cannot run destructors, so the old value is forgotten.
         std::mem::forget(self.inapplicable.replace(Cow::Borrowed(why)));
         self
     }
 
-    /// A value of this metric as people read it.
+    /// Formats a value of this metric for people.
     #[must_use]
     pub fn show(&self, value: f64) -> String {
         self.unit.show(value)
     }
 }
 
-/// The share of `limit` that `value` is, whatever the unit; nothing for a limit of zero.
+/// The ratio of `value` to `limit`, in any unit; `None` for a limit of zero.
 #[must_use]
 pub fn used(value: f64, limit: f64) -> Option<f64> {
     (limit > 0.0 && value.is_finite()).then_some(value / limit)
 }
 
-/// The mean of a count per another, or nothing when there is none of the other.
+/// One count divided by another; `None` if the divisor is zero.
 #[must_use]
 pub fn per(total: u64, units: u64) -> Option<f64> {
     (units > 0).then(|| approximate(total) / approximate(units))

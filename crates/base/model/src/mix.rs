@@ -1,46 +1,46 @@
-//! Several sizes in fixed proportions, as `64:7,570:4,1518:1`: what such a text says, not the order they come in.
+//! Several sizes in fixed proportions, such as `64:7,570:4,1518:1`. Parses the text; the order of the messages is not decided here.
 
 use std::ops::RangeInclusive;
 
 use crate::units::Bytes;
 
-/// A size, and how often it comes in a cycle.
+/// A size and its number of occurrences in a cycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MixPart {
-    /// How long.
+    /// The size.
     pub size: Bytes,
-    /// How often, at least once.
+    /// The number of occurrences; at least one.
     pub weight: u64,
 }
 
-/// Why a text is no mix.
+/// Why a text is not a valid mix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MixError {
     /// A part is not a size with a weight.
     #[error("`{0}` is not a size with a weight, such as 512:7")]
     Part(String),
-    /// A size that is not available.
+    /// A size outside the allowed range.
     #[error("{size} B is not a size from {least} to {most} B")]
     Size {
-        /// What was asked for.
+        /// The requested size.
         size: u64,
-        /// The least that there is.
+        /// The smallest allowed size.
         least: u64,
-        /// The greatest.
+        /// The largest allowed size.
         most: u64,
     },
-    /// The weights add up to nothing, or to too much.
+    /// The weights add up to zero, or to too much.
     #[error("weights add up to 1 to {CYCLE_MAX}")]
     Weights,
 }
 
-/// The most messages after which a mix repeats: a list of them stays in the second-level cache.
+/// The maximum number of messages in a cycle: a list of this many stays in the L2 cache.
 pub const CYCLE_MAX: u64 = 10_000;
 
-/// Reads `SIZE:WEIGHT,…`; a part of weight 0 is left out.
+/// Parses `SIZE:WEIGHT,…`; parts with weight 0 are dropped.
 ///
 /// # Errors
-/// Names the part that cannot be read, or what its sizes and weights may be.
+/// Names the part that cannot be parsed, or the allowed sizes and weights.
 pub fn parse_mix(text: &str, sizes: RangeInclusive<u64>) -> Result<Vec<MixPart>, MixError> {
     let part = |part: &str| {
         let wrong = || MixError::Part(part.trim().to_owned());

@@ -1,4 +1,4 @@
-//! What was asked: complete, and the same whether it came from a command line, a drop-in tool or a file.
+//! The request: complete, and identical whether it came from a command line, a drop-in tool or a file.
 
 use std::collections::BTreeMap;
 
@@ -16,18 +16,18 @@ pub enum HostReach {
     /// A child process on this machine, in the namespace that fathom was started in.
     #[serde(rename = "self")]
     This,
-    /// The same at one of this machine's own addresses in place of 127.0.0.1, such as `::1`.
+    /// Like `self`, but at one of this machine's own addresses instead of 127.0.0.1, such as `::1`.
     At(std::net::IpAddr),
     /// A host of the plan's lab, by its name there.
     Lab(String),
-    /// A lab that is up already: its name and the host's name there.
+    /// A lab that is already up: its name and the host's name in it.
     #[serde(rename = "lab-up")]
     LabUp(String, String),
     /// A `fathom serve` at this address and port.
     Tls {
-        /// Where it listens.
+        /// The listening address.
         address: String,
-        /// The fingerprint of its certificate and the secret token; left out when a plan is printed.
+        /// The fingerprint of its certificate and the secret token; omitted when a plan is printed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key: Option<String>,
     },
@@ -44,83 +44,83 @@ impl HostReach {
     }
 }
 
-/// The highest rate that keeps an objective is to be found, in place of measuring at one rate.
+/// A search for the highest rate that keeps an objective, instead of a measurement at one rate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SearchPlan {
-    /// What is to be kept: `latency_ns_p99 < 20ms`.
+    /// The objective, such as `latency_ns_p99 < 20ms`.
     pub objective: String,
     /// The option of the kind that sets the rate; `rate` when it is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub option: Option<String>,
-    /// The lowest rate that may be offered, where the search begins.
+    /// The lowest rate to offer, where the search begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub low: Option<String>,
-    /// The highest rate that may be offered.
+    /// The highest rate to offer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high: Option<String>,
-    /// How far apart the ends of the interval may be in the end, such as `2.5%`.
+    /// The target distance between the ends of the interval, such as `2.5%`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<String>,
-    /// How sure the interval is to be, such as `95%`.
+    /// The confidence of the interval, such as `95%`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<String>,
-    /// The most trials.
+    /// The maximum number of trials.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trials: Option<u32>,
 }
 
-/// Benchmarking methods are to be carried out at one frame size, in place of measuring at one rate.
+/// Benchmarking methods to run at one frame size, instead of a measurement at one rate.
 ///
-/// What is absent is filled in when the plan is completed: with short trials, or with the lengths of the RFCs by `conform`.
+/// Absent values are filled in when the plan is completed: with short trials, or with `conform` at the durations of the RFCs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BenchmarkPlan {
     /// The methods in their order: `throughput`, `mlrsearch`, `loss`, `back-to-back` and so on.
     pub methods: Vec<String>,
-    /// Whether trials, waits and repetitions are as long and as many as the RFCs say.
+    /// Whether trials, waits and repetitions have the durations and counts of the RFCs.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub conform: bool,
-    /// The highest rate that may be offered; the line rate or the tool's own maximum where it is absent.
+    /// The highest rate to offer; absent for the line rate or the tool's own maximum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_rate: Option<String>,
-    /// The lowest rate that a search goes down to.
+    /// The lowest rate of a search.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_rate: Option<String>,
     /// The goals of `mlrsearch`: `ndr`, `pdr`, or `LOSS:TRIAL:SUM:EXCEED` such as `0.5%:1s:21s:50%`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub goals: Vec<String>,
-    /// How far apart the bounds of a search may be in the end, such as `0.5%`.
+    /// The target distance between the bounds of a search, such as `0.5%`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<String>,
-    /// How long a trial of a stream is.
+    /// The length of a trial stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial: Option<String>,
-    /// How long is waited after each trial.
+    /// The wait after each trial.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<String>,
-    /// How long one search may take.
+    /// The time limit of one search.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub search_time: Option<String>,
-    /// How much less each load of a loss curve is, in percent of the maximum.
+    /// The step between the loads of a loss curve, in percent of the maximum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_step: Option<String>,
     /// The longest burst of `back-to-back`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst_max: Option<String>,
-    /// How finely bursts are searched, in frames.
+    /// The resolution of the burst search, in frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst_step: Option<u64>,
-    /// How often the search for the longest burst is repeated.
+    /// The number of repetitions of the search for the longest burst.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst_searches: Option<u32>,
-    /// How long a stream is of which the latency is measured.
+    /// The length of a stream for measuring latency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_trial: Option<String>,
-    /// How many such streams there are.
+    /// The number of such streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_runs: Option<u32>,
-    /// How often a device is overloaded to see how long it takes to recover.
+    /// The number of overload runs to measure the recovery time of a device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery_runs: Option<u32>,
     /// How long frames are sent while the device is reset.
@@ -128,7 +128,7 @@ pub struct BenchmarkPlan {
     pub reset_trial: Option<String>,
 }
 
-/// One test between two hosts, or of a target that needs nothing of ours.
+/// One test between two hosts, or of a target that runs no fathom.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TestPlan {
@@ -136,29 +136,29 @@ pub struct TestPlan {
     pub name: String,
     /// The kind of test.
     pub kind: String,
-    /// The host that begins.
+    /// The initiating host.
     pub from: String,
-    /// The host that answers; none when the target is an address in the settings.
+    /// The responding host; absent if the target is an address in the settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
-    /// The test of the plan that this one is made together with, from the same instant on: the same test, the other way. It is part of
-    /// each trial of that one. Absent for a test on its own.
+    /// The test of the plan that this one runs together with, from the same start: the same test in the other direction. It is part of each
+    /// trial of that test. Absent for a test on its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<String>,
     /// The longest warm-up, such as `500ms`.
     pub warmup: String,
-    /// The time measured in each round, such as `2s`.
+    /// The measured time in each round, such as `2s`.
     pub duration: String,
     /// The kind's options.
     #[serde(default)]
     pub options: Settings,
-    /// The search for a limit that this test is; absent for a test at one rate.
+    /// The search parameters if this test is a search for a limit; absent for a test at one rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub search: Option<SearchPlan>,
-    /// The methods that this test carries out; absent for a test at one rate.
+    /// The methods if this test is a benchmark; absent for a test at one rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub benchmark: Option<BenchmarkPlan>,
-    /// What was promised, by metric: `throughput_bps = ">= 10G"`.
+    /// The promises by metric, such as `throughput_bps = ">= 10G"`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub expect: BTreeMap<String, String>,
 }
@@ -172,33 +172,34 @@ pub struct LabPlan {
     /// The MTU of its links in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu_bytes: Option<u32>,
-    /// What stands between its hosts, such as `router` or `policer:200k,512`; a wire when absent.
+    /// The device between its hosts, such as `router` or `policer:200k,512`; absent for a wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
 }
 
-/// Everything that a run does.
+/// The complete description of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
     /// [`SCHEMA`].
     pub schema: String,
-    /// A line for people.
+    /// A one-line title for people.
     pub title: String,
-    /// How often the list of tests is gone through; each time is one trial of each test.
+    /// The number of passes through the list of tests; each pass is one trial of each test.
     pub rounds: u32,
-    /// How wide the interval of each test's first value may be to either side, such as `2%`: the rounds end early when all are.
+    /// The maximum half-width of the interval of each test's first value, such as `2%`: the rounds end early once all intervals are this
+    /// narrow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until_ci: Option<String>,
-    /// The seed of everything random.
+    /// The seed of all random numbers.
     #[serde(default)]
     pub seed: u64,
-    /// The lab, if one is to be built.
+    /// The lab, if the run builds one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lab: Option<LabPlan>,
     /// The hosts by name.
     pub hosts: BTreeMap<String, HostReach>,
-    /// The host between the two sides of every test: a device under test, whose counters are read beside theirs.
+    /// The host between the two sides of every test: a device under test, whose counters are read in addition to theirs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub via: Option<String>,
     /// The tests, in the order of a round.

@@ -1,41 +1,41 @@
-//! What single packets found out about a path, beside counts and round trips.
+//! What single packets found out about a path, in addition to counts and round-trip times.
 
 use serde::{Deserialize, Serialize};
 
 use crate::units::Nanos;
 
-/// A router on the way, or the host at its end.
+/// A router on the path, or the host at its end.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct HopRecord {
-    /// How many hops away it is, from 1.
+    /// Its distance in hops, from 1.
     pub hop: u8,
-    /// Who answered; none for a silent hop, several where the way forks.
+    /// The addresses that replied; none for a silent hop, several if the path forks.
     pub addresses: Vec<String>,
-    /// How often it was asked.
+    /// The number of probes sent to it.
     pub n_sent: u64,
-    /// The round trips of its answers, in the order in which they came.
+    /// The round-trip times of its replies, in order of arrival.
     pub rtt_ns: Vec<Nanos>,
-    /// Whether it is the host that was looked for.
+    /// Whether it is the target host.
     #[serde(default)]
     pub target: bool,
-    /// Why it lets nothing pass, in words: `prohibited by a filter`.
+    /// The reason why it forwards nothing, in words, such as `prohibited by a filter`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub complaint: Option<String>,
 }
 
-/// What a port is.
+/// The state of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PortState {
-    /// Somebody listens.
+    /// A service listens.
     Open,
-    /// The host says that nobody listens.
+    /// The host reports that no service listens.
     Closed,
-    /// A filter stands before it: it says so, or nothing comes back where a host would answer.
+    /// A filter blocks it: the filter says so, or there is no reply from a host that would reply.
     Filtered,
-    /// The host answers, and whether somebody listens cannot be told from how.
+    /// The host replies, but the reply does not show whether a service listens.
     Unfiltered,
-    /// Nothing comes back, as from a filter, or from a service that does not answer strangers.
+    /// There is no reply, as from a filter or from a service that does not answer strangers.
     OpenOrFiltered,
 }
 
@@ -43,7 +43,7 @@ impl PortState {
     /// Every state, in the order of tables.
     pub const ALL: [Self; 5] = [Self::Open, Self::OpenOrFiltered, Self::Unfiltered, Self::Filtered, Self::Closed];
 
-    /// The word that stands in tables.
+    /// The word used in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -56,73 +56,73 @@ impl PortState {
     }
 }
 
-/// A port that was asked.
+/// A probed port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PortRecord {
     /// Its number.
     pub port: u16,
-    /// What it is.
+    /// Its state.
     pub state: PortState,
-    /// From the probe to the answer.
+    /// The time from the probe to the reply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt_ns: Option<Nanos>,
-    /// What the answer was, or who sent it: `SYN-ACK`, `prohibited by a filter, says 192.0.2.1`.
+    /// The reply or its sender, such as `SYN-ACK`, `prohibited by a filter, says 192.0.2.1`.
     pub answer: String,
 }
 
-/// A time in which nothing came back.
+/// A period without replies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct OutageRecord {
-    /// When the first probe without an answer was sent, counted from the start of the trial.
+    /// The time of the first probe without a reply, since the start of the trial.
     pub from_ns: Nanos,
-    /// The same as wall time, RFC 3339 in UTC.
+    /// The same as wall-clock time, RFC 3339 in UTC.
     pub from: String,
-    /// Until the next probe with an answer was sent; absent when there was none any more.
+    /// The time until the next probe with a reply was sent; absent if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length_ns: Option<Nanos>,
-    /// The probes that had no answer in time.
+    /// The number of probes without a timely reply.
     pub n_probes: u64,
 }
 
-/// Who said that a packet is too big, and what fits.
+/// A report that a packet is too big, with its sender and the size that fits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct TooBigRecord {
     /// The router.
     pub from: String,
-    /// What it says that the next link takes; 0 where it does not say.
+    /// The reported MTU of the next link; 0 if it is not reported.
     pub mtu_bytes: u64,
 }
 
-/// The longest packets that a path takes.
+/// The longest packets that a path accepts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PathMtuRecord {
-    /// The longest packet that was answered; absent when none was.
+    /// The longest packet with a reply; absent if there was no reply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu_bytes: Option<u64>,
-    /// The longest packet that the own device takes.
+    /// The longest packet that the local device accepts.
     pub device_bytes: u64,
-    /// What routers said.
+    /// The reports of routers.
     pub too_big: Vec<TooBigRecord>,
-    /// The shortest packet that vanished although nobody said that it would: a black hole.
+    /// The shortest packet that vanished without a report from any router: a black hole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vanishing_from_bytes: Option<u64>,
 }
 
-/// What the probes of one trial found.
+/// The results of the probes of one trial.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct ProbeRecord {
-    /// The address that was probed.
+    /// The probed address.
     pub target: String,
     /// The hops of a route, nearest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hops: Vec<HopRecord>,
-    /// The ports of a scan, in the order in which they were asked.
+    /// The ports of a scan, in the order of probing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortRecord>,
     /// The outages of a series.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outages: Vec<OutageRecord>,
-    /// What a search for the path MTU found.
+    /// The result of a search for the path MTU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_mtu: Option<PathMtuRecord>,
 }

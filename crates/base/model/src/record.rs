@@ -1,4 +1,4 @@
-//! What happened: counts, times and distributions, never a rate.
+//! The measured data: counts, times and distributions, never a rate.
 
 use std::collections::BTreeMap;
 
@@ -9,26 +9,26 @@ use crate::{histogram::Histogram, probe::ProbeRecord, role::Side, steps::UsersRe
 /// Counters over time: one column per counter, one row per interval.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Timeline {
-    /// When each interval ended, counted from the start of the trial on this host.
+    /// The end of each interval, since the start of the trial on this host.
     pub end_ns: Vec<Nanos>,
-    /// What each counter grew by in each interval.
+    /// The growth of each counter in each interval.
     pub counters: BTreeMap<String, Vec<u64>>,
 }
 
-/// The most intervals that a timeline holds: beyond it, neighbours are joined, so memory is constant in time.
+/// The maximum number of intervals in a timeline. Beyond it, adjacent intervals are merged, so the memory stays constant over time.
 const INTERVALS_MAX: usize = 512;
 
 impl Timeline {
-    /// A timeline without intervals for these counters.
+    /// Creates a timeline without intervals for these counters.
     #[must_use]
     pub fn of(counters: &[&str]) -> Self {
         Self { end_ns: Vec::new(), counters: counters.iter().map(|name| ((*name).to_owned(), Vec::new())).collect() }
     }
 
-    /// Adds an interval: what each counter grew by, in the order of their names given to [`Timeline::of`] and `names`.
+    /// Adds an interval with the growth of each counter, in the order of `names`.
     ///
     /// # Panics
-    /// If a name is not one of this timeline's.
+    /// If a name is not among those given to [`Timeline::of`].
     pub fn push(&mut self, end: Nanos, names: &[&str], growth: &[u64]) {
         if self.end_ns.len() >= INTERVALS_MAX {
             self.join_neighbours();
@@ -46,9 +46,9 @@ impl Timeline {
         }
     }
 
-    /// What a counter grew by between two times, whole intervals only, with the span that they really cover.
+    /// Returns the growth of a counter between two times, over whole intervals only, and the span that they actually cover.
     ///
-    /// Nothing when the counter is unknown or no whole interval lies within.
+    /// Returns `None` if the counter is unknown or if there is no whole interval between the two times.
     #[must_use]
     pub fn growth(&self, counter: &str, from: Nanos, to: Nanos) -> Option<(u64, Nanos)> {
         let column = self.counters.get(counter)?;
@@ -60,19 +60,19 @@ impl Timeline {
     }
 }
 
-/// A departure from what was asked, or from the best way of doing it, to be printed beside the number.
+/// A deviation from the request, or from the best way to measure it, that is printed next to the number.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Note {
-    /// A stable name: `xdp-generic`, `no-steady-state`.
+    /// A stable name, such as `xdp-generic`, `no-steady-state`.
     pub id: String,
-    /// What happened, and what it means for the number, in a sentence.
+    /// The event and its effect on the number, in one sentence.
     pub text: String,
 }
 
-/// What the kernel said of one flow at one time; names are those of `names::tcp`.
+/// The kernel's values of one flow at one time; the names are those of `names::tcp`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct FlowSample {
-    /// Counted from the start of the trial.
+    /// The time since the start of the trial.
     pub at_ns: Nanos,
     /// Values of `TCP_INFO` by name.
     pub values: BTreeMap<String, u64>,
@@ -81,64 +81,64 @@ pub struct FlowSample {
 /// One connection of a test.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Flow {
-    /// Local and remote address.
+    /// The local and remote address.
     pub id: String,
-    /// What the kernel said of it, over time.
+    /// The kernel's values over time.
     pub samples: Vec<FlowSample>,
 }
 
-/// What one side of one trial recorded.
+/// The record of one side of one trial.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Record {
-    /// Which end this is.
+    /// The side that recorded it.
     pub side: Side,
-    /// The host's monotonic clock at the start that was agreed.
+    /// The host's monotonic clock at the agreed start.
     pub start_ns: Nanos,
-    /// How much later than agreed the first worker began.
+    /// The delay of the first worker after the agreed start.
     pub start_late_ns: Nanos,
-    /// Where the measured part begins and ends, counted from the start.
+    /// The beginning and the end of the measured phase, since the start.
     pub measured_ns: (Nanos, Nanos),
-    /// Whether the warm-up ended because the rate had become steady, and not because its time was over.
+    /// Whether the warm-up ended because the rate was steady, and not because its time was over.
     pub steady: bool,
     /// Whether the trial ran to its end.
     pub complete: bool,
-    /// Processor time of the test's own threads over the whole trial.
+    /// CPU time of the test's own threads over the whole trial.
     pub cpu_ns: Nanos,
-    /// Processor time of those threads in the measured part, by the core that they are pinned to; the key is empty for others.
+    /// CPU time of those threads in the measured phase, by the core that they are pinned to; the key is empty for unpinned threads.
     ///
-    /// Empty where a test does not know it.
+    /// Empty if a test does not know it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub cpu_ns_by_core: BTreeMap<String, Nanos>,
-    /// Counters over time, from the start on.
+    /// Counters over time, beginning at the start.
     pub timeline: Timeline,
-    /// Totals over the whole trial, warm-up included.
+    /// Totals over the whole trial, including the warm-up.
     pub totals: BTreeMap<String, u64>,
-    /// Distributions of the measured part, in nanoseconds unless the name says otherwise.
+    /// Distributions of the measured phase, in nanoseconds unless the name says otherwise.
     pub distributions: BTreeMap<String, Histogram>,
-    /// The connections, as far as they were sampled.
+    /// The connections that were sampled.
     #[serde(default)]
     pub flows: Vec<Flow>,
-    /// What the other side said of itself, in its own words: `first_head`, `tls_version`.
+    /// Facts that the other side reported about itself, verbatim: `first_head`, `tls_version`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub facts: BTreeMap<String, String>,
-    /// What scripted users did.
+    /// The activity of scripted users.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub users: Option<UsersRecord>,
-    /// What single packets found out about the path.
+    /// The results of single packets about the path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeRecord>,
-    /// Errors by cause, such as `connect: connection refused`, with how often each came.
+    /// The number of errors by cause, such as `connect: connection refused`.
     #[serde(default)]
     pub errors: BTreeMap<String, u64>,
-    /// Departures to be told.
+    /// Deviations to report.
     #[serde(default)]
     pub notes: Vec<Note>,
 }
 
 impl Record {
-    /// Measures all work up to its end: a count ended the trial, and not the time.
+    /// Moves the end of the measurement to the end of all work, for a trial that is ended by a count and not by time.
     ///
-    /// Ticks that noticed the end later would make every rate too low, and a last tick before the end of the last turn too high.
+    /// Ticks that noticed the end later would make every rate too low; a last tick before the end of the last turn would make it too high.
     pub fn measure_until(&mut self, end: Nanos) {
         self.measured_ns = (Nanos::ZERO, end);
         for tick in self.timeline.end_ns.iter_mut().rev().take_while(|tick| **tick > end) {
@@ -147,11 +147,11 @@ impl Record {
         if let Some(last) = self.timeline.end_ns.last_mut() {
             *last = end;
         }
-        // Without a warm-up there is no steady state to be missed.
+        // Without a warm-up, a steady state cannot be missed.
         self.notes.retain(|note| note.id != "no-steady-state");
     }
 
-    /// The span in which everything was counted, if nothing was counted before or after the measured part.
+    /// Returns the span that contains all counts, if nothing was counted before or after the measured phase.
     #[must_use]
     pub fn whole_span(&self) -> Option<Nanos> {
         let is_whole = self.measured_ns.0 == Nanos::ZERO && self.timeline.end_ns.last()? <= &self.measured_ns.1;
@@ -164,30 +164,30 @@ impl Record {
 pub struct Series {
     /// A constant of `names`: `cpu_softirq_ns`.
     pub name: String,
-    /// Whose: `cpu1`, `eth0`; empty for the whole host.
+    /// The instance: `cpu1`, `eth0`; empty for the whole host.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub of: String,
-    /// Its value at each sample; a single one when it never changed.
+    /// Its value at each sample; a single value if it never changed.
     pub values: Vec<u64>,
 }
 
-/// What a host's counters showed before, during and after a trial.
+/// A host's counters before, during and after a trial.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct HostRecord {
-    /// When the samples were taken, on the host's monotonic clock.
+    /// The times of the samples, on the host's monotonic clock.
     pub at_ns: Vec<Nanos>,
     /// The counters.
     pub series: Vec<Series>,
 }
 
 impl Series {
-    /// The value at a sample.
+    /// Returns the value at a sample.
     #[must_use]
     pub fn at(&self, sample: usize) -> Option<u64> {
         if self.values.len() == 1 { self.values.first().copied() } else { self.values.get(sample).copied() }
     }
 
-    /// What it grew by from the first to the last sample; zero when it fell.
+    /// Returns the growth from the first to the last sample; zero if the value fell.
     #[must_use]
     pub fn growth(&self) -> u64 {
         match (self.values.first(), self.values.last()) {
@@ -198,18 +198,18 @@ impl Series {
 }
 
 impl HostRecord {
-    /// The series of this name, one per instance.
+    /// Returns the series with this name, one per instance.
     pub fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Series> {
         self.series.iter().filter(move |series| series.name == name)
     }
 
-    /// The growth of one series, or nothing when it was not sampled.
+    /// Returns the growth of one series; `None` if it was not sampled.
     #[must_use]
     pub fn growth(&self, name: &str, of: &str) -> Option<u64> {
         self.named(name).find(|series| series.of == of).map(Series::growth)
     }
 
-    /// The time from the first to the last sample.
+    /// Returns the time from the first to the last sample.
     #[must_use]
     pub fn span(&self) -> Nanos {
         match (self.at_ns.first(), self.at_ns.last()) {

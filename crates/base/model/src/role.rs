@@ -6,28 +6,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::{settings::Settings, units::Nanos};
 
-/// Which end of a test a host is.
+/// The side of a test that a host plays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
-    /// Begins: connects, asks, sends. It decides when the test is over.
+    /// Connects, asks or sends. It decides when the test is over.
     Initiator,
-    /// Is prepared first, answers or receives, and goes on until it is told that the initiator has finished.
+    /// Is prepared first, answers or receives, and continues until it learns that the initiator has finished.
     Responder,
 }
 
-/// What the responder tells the initiator before the start: `address` = `198.18.0.2:40123`, `mac` = `02:…`.
+/// Values that the responder sends to the initiator before the start: `address` = `198.18.0.2:40123`, `mac` = `02:…`.
 pub type Endpoints = BTreeMap<String, String>;
 
-/// How long the parts of a trial last.
+/// The lengths of the phases of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Phases {
-    /// The longest warm-up; it ends earlier when the rate has become steady.
+    /// The maximum length of the warm-up; it ends earlier once the rate is steady.
     pub warmup_max_ns: Nanos,
-    /// Whether the warm-up takes all of that time, however steady the rate is: tests that are made together measure together.
+    /// Whether the warm-up always takes the whole time, even if the rate is steady: tests that run together also measure together.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_warmup_whole: bool,
-    /// What is measured after the warm-up.
+    /// The length of the measured phase.
     pub measure_ns: Nanos,
     /// The length of one interval of the timeline.
     pub interval_ns: Nanos,
@@ -41,14 +41,14 @@ impl Phases {
     }
 }
 
-/// What both sides of a trial know of each other before anything is sent.
+/// Information that both sides of a trial have about each other before anything is sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PeerAddresses {
-    /// The other side's addresses on the path under test; none where anybody may come.
+    /// The other side's addresses on the path under test; empty if any peer may connect.
     pub with: Vec<std::net::IpAddr>,
-    /// By which the other side is known: random, and of this trial alone.
+    /// The random token that identifies the other side, used for this trial only.
     pub token: u64,
-    /// The networks that the user allows, where names may be looked up again during the trial; all, without any.
+    /// The networks that the user allows, for names that are looked up again during the trial; absent to allow all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within: Option<Vec<String>>,
     /// The addresses of the names that the options send to, as they were checked before the run. They are not looked up again.
@@ -56,58 +56,58 @@ pub struct PeerAddresses {
     pub resolved: BTreeMap<String, Vec<std::net::IpAddr>>,
 }
 
-/// What one host does in one trial, as it is sent to its agent.
+/// The task of one host in one trial, as sent to its agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Role {
     /// The name of the test in its plan.
     pub test: String,
     /// The name of the kind of test.
     pub kind: String,
-    /// Which end this host is.
+    /// The side that this host plays.
     pub side: Side,
-    /// The options of the kind, complete: defaults are filled in.
+    /// The options of the kind, complete with defaults.
     pub settings: Settings,
-    /// How long the trial lasts.
+    /// The lengths of the phases of the trial.
     pub phases: Phases,
     /// This host's own address on the path under test, to listen on or to send from.
     pub address: Option<std::net::IpAddr>,
     /// This host's interface on the path under test.
     pub interface: Option<String>,
-    /// What the responder has told; empty for the responder itself.
+    /// The values sent by the responder; empty for the responder itself.
     #[serde(default)]
     pub peer: Endpoints,
-    /// How the other side is told from strangers.
+    /// The information that distinguishes the other side from strangers.
     #[serde(default)]
     pub meeting: PeerAddresses,
-    /// The cores that worker threads may be pinned to; empty for all that the process may use.
+    /// The cores that worker threads may be pinned to; empty for all cores available to the process.
     #[serde(default)]
     pub cores: Vec<usize>,
-    /// The seed of everything that is random in this trial.
+    /// The seed of all random numbers in this trial.
     pub seed: u64,
 }
 
-/// The monotonic clock of the host at the other end, as this host's shows it.
+/// The monotonic clock of the host at the other end, relative to this host's clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerClock {
-    /// Theirs minus ours, in nanoseconds.
+    /// Their clock minus ours, in nanoseconds.
     pub ahead_ns: i64,
-    /// How wrong that could be when the clocks were compared; nothing when both hosts read one clock.
+    /// The maximum error of the offset at the time of the comparison; absent if both hosts read the same clock.
     pub error_ns: Option<Nanos>,
-    /// When they were compared, on ours.
+    /// The time of the comparison, on our clock.
     pub compared_ns: Nanos,
 }
 
 impl PeerClock {
-    /// How fast two clocks may drift apart: 15 ppm each (PHI of RFC 5905, section 7.1).
+    /// The maximum drift between two clocks: 15 ppm each (PHI of RFC 5905, section 7.1).
     const DRIFT: f64 = 30e-6;
 
-    /// What our clock shows when theirs shows this.
+    /// Converts a time on their clock to our clock.
     #[must_use]
     pub const fn ours(self, theirs: Nanos) -> Nanos {
         Nanos(theirs.0.saturating_add_signed(self.ahead_ns.saturating_neg()))
     }
 
-    /// The most that a time which was carried over can be wrong until `now`; it grows with the age of the comparison.
+    /// The maximum error of a converted time until `now`; it grows with the age of the comparison.
     #[must_use]
     pub fn error_until(self, now: Nanos) -> Nanos {
         let drift = Nanos::from_secs_f64((now - self.compared_ns).as_secs_f64() * Self::DRIFT);

@@ -1,4 +1,4 @@
-//! Everything about one run: the document `fathom.run/1`.
+//! The complete data of one run: the document `fathom.run/1`.
 
 use std::collections::BTreeMap;
 
@@ -29,21 +29,21 @@ pub struct Host {
     pub address: Option<String>,
     /// Its interface on the path under test.
     pub interface: Option<String>,
-    /// Its further interfaces there: a device between two wires has one on each.
+    /// Its other interfaces on that path: a device between two wires has one on each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub further_interfaces: Vec<String>,
     /// How it was reached: `namespace a of lab pair`, `tls 10.0.0.2:7700`.
     pub reached: String,
-    /// How its monotonic clock differs from the controller's, in nanoseconds: theirs minus ours.
+    /// The offset of its monotonic clock from the controller's, in nanoseconds: theirs minus ours.
     pub clock_offset_ns: i64,
-    /// The most that the offset can be wrong.
+    /// The maximum error of the offset.
     pub clock_error_ns: Nanos,
-    /// What it is.
+    /// The properties of the host.
     pub environment: Environment,
-    /// What was different after the run; empty when nothing was.
+    /// The properties that changed during the run; empty if none did.
     #[serde(default)]
     pub changed: Environment,
-    /// What could not be observed or done there, in sentences.
+    /// The observations and actions that were not possible there, as sentences.
     #[serde(default)]
     pub losses: Vec<String>,
 }
@@ -53,67 +53,67 @@ pub struct Host {
 pub struct Trial {
     /// The round, from 0.
     pub round: u32,
-    /// What each side recorded, by host; a host that plays both sides appears as `host` and `host/responder`.
+    /// The record of each side, by host; a host that plays both sides appears as `host` and `host/responder`.
     pub records: BTreeMap<String, Record>,
-    /// What the hosts' counters showed meanwhile.
+    /// The hosts' counters during the trial.
     pub hosts: BTreeMap<String, HostRecord>,
-    /// The latest start minus the earliest, as far as the clocks can be compared.
+    /// The latest start minus the earliest, to the accuracy of the clock comparison.
     pub start_skew_ns: Nanos,
 }
 
-/// One test with all its trials and what they amount to.
+/// One test with all its trials and their results.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct TestRun {
     /// The name in the plan.
     pub name: String,
-    /// A line for the table: `stream, 8 flows`.
+    /// A title for the table, such as `stream, 8 flows`.
     pub title: String,
     /// The layer it belongs to.
     pub layer: Layer,
     /// The kind.
     pub kind: String,
-    /// The host that began.
+    /// The initiating host.
     pub from: String,
-    /// The host that answered.
+    /// The responding host.
     pub to: Option<String>,
-    /// The kind's options, complete.
+    /// The kind's options, complete with defaults.
     pub options: Settings,
-    /// The promises by metric, as they were written.
+    /// The promises by metric, as written by the user.
     #[serde(default)]
     pub expect: BTreeMap<String, String>,
-    /// The rounds; of a search, the trials at the highest rate that keeps its objective.
+    /// The trials of all rounds; for a search, the trials at the highest rate that keeps its objective.
     pub trials: Vec<Trial>,
-    /// What a search measured at all its rates; absent for a test at one rate.
+    /// The results of a search at all its rates; absent for a test at one rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub curve: Option<LoadCurve>,
-    /// What benchmarking methods found; absent for a test without any.
+    /// The results of benchmarking methods; absent for a test without any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub benchmark: Option<Benchmark>,
-    /// What scripted users did, step by step; absent for a test without a script.
+    /// The activity of scripted users, step by step; absent for a test without a script.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub users: Option<UsersSummary>,
-    /// What held each connection of a stream back, in the last round that sampled any; empty for other tests.
+    /// The bottleneck of each connection of a stream, in the last round that sampled any; empty for other tests.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<FlowSummary>,
-    /// The values, the most important first.
+    /// The values, most important first.
     #[serde(default)]
     pub summaries: Vec<Summary>,
-    /// What the values are compared with, the nearest first.
+    /// The limits for comparison with the values, nearest first.
     #[serde(default)]
     pub limits: Vec<Limit>,
-    /// Where everything that was sent went, where that is counted.
+    /// The account of everything that was sent, if that is counted.
     #[serde(default)]
     pub conservation: Option<Conservation>,
     /// The ids of the findings that explain it.
     #[serde(default)]
     pub findings: Vec<String>,
-    /// Why there is no value, in words: `needs CAP_NET_RAW`.
+    /// The reason why there is no value, in words, such as `needs CAP_NET_RAW`.
     #[serde(default)]
     pub unavailable: Option<String>,
 }
 
 impl TestRun {
-    /// The name that stands alone: `tcp stream, 8 flows`, or `frames, 64 B` where the title names the layer.
+    /// The full name of the test: `tcp stream, 8 flows`, or `frames, 64 B` if the title already names the layer.
     #[must_use]
     pub fn named(&self) -> String {
         let layer = self.layer.name();
@@ -122,7 +122,7 @@ impl TestRun {
 }
 
 impl Run {
-    /// The state in words: `MEASURED, 1 of 6 rows INVALID`.
+    /// The state in words, such as `MEASURED, 1 of 6 rows INVALID`.
     #[must_use]
     pub fn state_words(&self) -> String {
         let word = self.verdict.state.word();
@@ -133,7 +133,7 @@ impl Run {
         }
     }
 
-    /// What a finding says, with the name of its test where there are others.
+    /// The text of a finding, prefixed with the name of its test if the run has other tests.
     #[must_use]
     pub fn told(&self, finding: &Finding) -> String {
         let only = self.tests.iter().find(|test| finding.tests == [test.name.as_str()]);
@@ -144,45 +144,45 @@ impl Run {
     }
 }
 
-/// Whether a run came to its end.
+/// Whether a run finished.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase", tag = "state")]
 pub enum Completeness {
     /// All rounds of all tests were run.
     Complete,
-    /// Something was lost; what was measured is kept.
+    /// Part of the run failed; the measured data is kept.
     Incomplete {
-        /// What was lost, in a sentence.
+        /// The part that failed, in one sentence.
         reason: String,
     },
 }
 
-/// One run, from what was asked to what it means.
+/// One run, from the request to the results.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Run {
     /// [`SCHEMA`].
     pub schema: String,
-    /// The run's name, also of its folder: `2026-11-21-0923-a1f3`.
+    /// The run's name, which is also the name of its folder, such as `2026-11-21-0923-a1f3`.
     pub id: String,
-    /// The program that made it: `fathom 0.1.0`.
+    /// The program that made it, such as `fathom 0.1.0`.
     pub tool: String,
     /// The command that repeats it.
     pub command: String,
-    /// When it began: RFC 3339, with the time zone.
+    /// The start time: RFC 3339, with the time zone.
     pub started: String,
-    /// How long it took.
+    /// The duration of the run.
     pub took_ns: Nanos,
-    /// What was asked.
+    /// The plan of the run.
     pub plan: Plan,
     /// The hosts by name.
     pub hosts: BTreeMap<String, Host>,
     /// The tests, top layer first.
     pub tests: Vec<TestRun>,
-    /// What was found, the most important first.
+    /// The findings, most important first.
     #[serde(default)]
     pub findings: Vec<Finding>,
-    /// Whether promises were kept.
+    /// Whether the promises were kept.
     pub verdict: Verdict,
-    /// Whether it came to its end.
+    /// Whether the run finished.
     pub completeness: Completeness,
 }

@@ -1,4 +1,4 @@
-//! Options of a kind of test as data: parsing, help, man page and validation come from one table.
+//! Options of a kind of test as data: one table provides parsing, help, man page and validation.
 
 use std::{collections::BTreeMap, str::FromStr};
 
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{self, BitsPerSec, Bytes, Nanos, PerSec, UnitError};
 
-/// What an option takes.
+/// The value that an option takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueKind {
-    /// A whole number within these bounds, both included: `20000`, `20k`.
+    /// A whole number between these bounds, both included: `20000`, `20k`.
     Count(u64, u64),
-    /// A whole number within these bounds, or this word, which stands for a number that the host knows.
+    /// A whole number between these bounds, or this word, which selects a number that the host determines.
     CountOr(u64, u64, &'static str),
-    /// A span of time: `250us`, `10s`.
+    /// A duration: `250us`, `10s`.
     Span,
     /// A volume: `1400`, `64KiB`.
     Size,
@@ -25,15 +25,15 @@ pub enum ValueKind {
     Choice(&'static [&'static str]),
     /// Any text.
     Text,
-    /// What proves who asks, such as a password; no result tells it.
+    /// A credential, such as a password; it appears in no result.
     Secret,
-    /// Lines among which may be header fields; no result tells those that prove who asks.
+    /// Lines that may contain header fields; fields with credentials appear in no result.
     Fields,
-    /// Where something is sent: addresses, names, networks or URLs.
+    /// A destination of traffic: addresses, names, networks or URLs.
     Destination,
-    /// What a host sends from, its own addresses or an interface of its own: no destination.
+    /// The source of a host's traffic: its own addresses or one of its interfaces. It is not a destination.
     Source,
-    /// What frames hold: judged by the bytes that would leave, and not as text.
+    /// The content of frames: checked by the bytes that would be sent, not as text.
     Frames,
     /// The path of a file or socket on the host that runs the test; a served agent opens none for others.
     File,
@@ -44,19 +44,19 @@ pub enum ValueKind {
 /// One option of a kind of test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OptionDoc {
-    /// The word behind the two dashes, and the key in a plan.
+    /// The option name after the two dashes, and the key in a plan.
     pub name: &'static str,
-    /// What it takes.
+    /// The value that the option takes.
     pub value: ValueKind,
-    /// What holds when it is not given; without one the setting is then absent.
+    /// The default value; without a default, the setting is absent if it is not given.
     pub default: Option<&'static str>,
-    /// A line for the help; begins in lower case, ends without a full stop.
+    /// One line for the help. It starts in lower case and has no full stop.
     pub help: &'static str,
 }
 
-/// Options that once had another word, and the word of today; plans and scripts may keep the old one.
+/// Former option names with their current names; plans and scripts may keep the old ones.
 ///
-/// A test that has an option by the old word means that one.
+/// If a test has an option with the old name, that option is meant.
 pub const FORMER_NAMES: &[(&str, &str)] =
     &[("workers", "threads"), ("requests", "count"), ("way", "direction"), ("load", "direction")];
 
@@ -68,35 +68,35 @@ pub const PACKET_RATE: &str = "pps";
 /// Why a setting cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
-    /// No option of that name.
+    /// There is no option with this name.
     #[error("there is no option `{name}`{}", nearest.as_ref().map_or(String::new(), |near| format!("; did you mean `{near}`?")))]
     Unknown {
-        /// The name that was given.
+        /// The given name.
         name: String,
-        /// The name that it resembles.
+        /// The most similar known name.
         nearest: Option<String>,
     },
-    /// The text is not a quantity of the option's unit.
+    /// The text is not a valid quantity in the option's unit.
     #[error("option `{name}`: {cause}")]
     Unit {
         /// The option.
         name: String,
-        /// What is wrong with the text.
+        /// The parse error.
         cause: UnitError,
     },
-    /// The value is of the right kind but not allowed.
+    /// The value has the right type but is not allowed.
     #[error("option `{name}` takes {expected}, not `{given}`")]
     NotAllowed {
         /// The option.
         name: String,
-        /// What would be allowed.
+        /// The allowed values.
         expected: String,
-        /// What was given.
+        /// The given value.
         given: String,
     },
 }
 
-/// One value as a plan holds it: quantities are text with their unit.
+/// One value as stored in a plan; quantities are text with their unit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(untagged)]
 pub enum Setting {
@@ -124,22 +124,22 @@ impl Setting {
 pub struct Settings(pub BTreeMap<String, Setting>);
 
 impl Settings {
-    /// Sets one option from its text; checked by [`Settings::complete`].
+    /// Sets one option from its text, without checking it; [`Settings::complete`] does that.
     pub fn set(&mut self, name: &str, text: impl Into<String>) {
         self.0.insert(name.to_owned(), Setting::Text(text.into()));
     }
 
-    /// The same with `name` set to `text`.
+    /// Returns these settings with `name` set to `text`.
     #[must_use]
     pub fn with(mut self, name: &str, text: impl Into<String>) -> Self {
         self.set(name, text);
         self
     }
 
-    /// Checks every setting against its option, writes it in its exact form, and fills in the defaults.
+    /// Checks every setting against its option, converts it to its exact form, and fills in the defaults.
     ///
     /// # Errors
-    /// Names the first setting that is unknown, not a quantity of its unit, or not allowed.
+    /// Names the first setting that is unknown, not a quantity in its unit, or not allowed.
     pub fn complete(&self, options: &[OptionDoc]) -> Result<Self, SettingError> {
         let mut given: BTreeMap<&str, &Setting> = BTreeMap::new();
         for (name, setting) in &self.0 {
@@ -160,43 +160,43 @@ impl Settings {
         Ok(Self(complete))
     }
 
-    /// A count, or nothing when it was not set.
+    /// Returns a count; `None` if it is not set.
     #[must_use]
     pub fn count(&self, name: &str) -> Option<u64> {
         units::whole(&self.0.get(name)?.text()).ok()
     }
 
-    /// A span of time.
+    /// Returns a duration.
     #[must_use]
     pub fn span(&self, name: &str) -> Option<Nanos> {
         self.parsed(name)
     }
 
-    /// A volume.
+    /// Returns a volume.
     #[must_use]
     pub fn size(&self, name: &str) -> Option<Bytes> {
         self.parsed(name)
     }
 
-    /// Bits per second.
+    /// Returns a rate in bits per second.
     #[must_use]
     pub fn bit_rate(&self, name: &str) -> Option<BitsPerSec> {
         self.parsed(name)
     }
 
-    /// Events per second.
+    /// Returns a rate in events per second.
     #[must_use]
     pub fn rate(&self, name: &str) -> Option<PerSec> {
         self.parsed(name)
     }
 
-    /// A word or free text.
+    /// Returns a word or free text.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<String> {
         self.0.get(name).map(Setting::text)
     }
 
-    /// Whether a flag is set.
+    /// Returns whether a flag is set.
     #[must_use]
     pub fn flag(&self, name: &str) -> bool {
         self.parsed(name).unwrap_or(false)
@@ -207,7 +207,7 @@ impl Settings {
     }
 }
 
-/// The option of this name, of today or of once.
+/// Finds the option with this current or former name.
 fn named<'a>(options: &'a [OptionDoc], name: &str) -> Option<&'a OptionDoc> {
     let find = |name: &str| options.iter().find(|option| option.name == name);
     let now = || FORMER_NAMES.iter().filter(|(former, _)| *former == name).find_map(|(_, now)| find(now));
@@ -247,10 +247,10 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 }
 
 impl OptionDoc {
-    /// Checks a text and writes it in the form that reads back to exactly the same value.
+    /// Checks a text and converts it to the form that parses back to exactly the same value.
     ///
     /// # Errors
-    /// Says what the option takes.
+    /// States what the option takes.
     pub fn exact(&self, text: &str) -> Result<Setting, SettingError> {
         let unit = |cause| SettingError::Unit { name: self.name.to_owned(), cause };
         let not_allowed = |expected: String| SettingError::NotAllowed {

@@ -1,4 +1,4 @@
-//! What users who follow a script did, step by step.
+//! The activity of users who follow a script, step by step.
 
 use std::collections::BTreeMap;
 
@@ -6,147 +6,147 @@ use serde::{Deserialize, Serialize};
 
 use crate::{finding::PromiseOutcome, histogram::Histogram, summary::Summary, units::Nanos};
 
-/// What users of one side of one trial did.
+/// The activity of the users on one side of one trial.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct UsersRecord {
-    /// Users who came, warm-up included.
+    /// Users who started, including during the warm-up.
     pub n_started: u64,
-    /// Users who went through their script to its end; each time, if they begin again.
+    /// Users who finished their script; a user who starts again counts each time.
     pub n_finished: u64,
     /// Users who gave up at a step.
     pub n_gave_up: u64,
-    /// The most who were there at once, all workers together.
+    /// The maximum number of concurrent users, over all workers together.
     pub n_most: u64,
-    /// What of that happened in the measured part; absent when it was not told apart.
+    /// The visits in the measured phase; absent if they were not counted separately.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Visits>,
-    /// What was promised of the script as a whole: `users/s > 100`, `p99 < 300ms`.
+    /// The promises for the script as a whole: `users/s > 100`, `p99 < 300ms`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub promises: Vec<String>,
     /// Steps and transactions, in the order of the script.
     pub steps: Vec<StepRecord>,
 }
 
-/// Users on their way through a script; one who begins again counts again.
+/// Visits of users to a script; a user who starts again counts again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Visits {
-    /// How often one began.
+    /// The number of visits that began.
     pub n_begun: u64,
-    /// How often one came to the end.
+    /// The number of visits that finished the script.
     pub n_finished: u64,
-    /// How often one gave up at a step.
+    /// The number of visits that gave up at a step.
     pub n_gave_up: u64,
 }
 
-/// What a step is.
+/// The type of a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum StepKind {
-    /// One request, with redirects that it follows.
+    /// One request, including the redirects that it follows.
     #[default]
     Step,
-    /// Several steps under one name; the time between them that a user thinks is not part of its time.
+    /// Several steps under one name; the user's think time between them is not part of its time.
     Transaction,
 }
 
-/// What happened at one step.
+/// The results of one step.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct StepRecord {
-    /// Its name, once in a record: `login`.
+    /// Its name, unique in a record, such as `login`.
     pub name: String,
-    /// What it is.
+    /// The type of the step.
     pub kind: StepKind,
-    /// How often users came to it in the measured part.
+    /// How often users reached it in the measured phase.
     pub n_reached: u64,
-    /// How often it went as expected, of those.
+    /// How many of those attempts had the expected result.
     pub n_passed: u64,
-    /// Why it did not, such as `status 500, expected 200`, with how often.
+    /// The number of failures by cause, such as `status 500, expected 200`.
     pub errors: BTreeMap<String, u64>,
-    /// An example of each cause, as far as there is room for them.
+    /// One example of each cause, as far as there is room.
     pub examples: Vec<Example>,
-    /// How long it took when it went as expected, in nanoseconds.
+    /// The times of the attempts with the expected result, in nanoseconds.
     pub times: Histogram,
-    /// What was promised of it in the script: `p99 < 300ms`, `errors < 0.1%`.
+    /// The promises for it in the script: `p99 < 300ms`, `errors < 0.1%`.
     pub promises: Vec<String>,
 }
 
-/// A request that did not go as expected, with its answer; secrets are blacked out.
+/// A request with an unexpected result, and its response; secrets are redacted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Example {
-    /// The cause among the errors of its step.
+    /// The cause, as it appears among the errors of its step.
     pub cause: String,
-    /// Counted from the start of the trial.
+    /// The time since the start of the trial.
     pub at_ns: Nanos,
-    /// The request as it was sent, cut off after 4 KiB.
+    /// The request as sent, cut off after 4 KiB.
     pub request: String,
-    /// The answer as it came, cut off after 4 KiB; empty when none came.
+    /// The response as received, cut off after 4 KiB; empty if there was none.
     pub answer: String,
 }
 
-/// What scripted users did over all trials of a test.
+/// The activity of scripted users over all trials of a test.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct UsersSummary {
-    /// Users who came, warm-up included.
+    /// Users who started, including during the warm-up.
     pub n_started: u64,
-    /// Users who came to the end of the script.
+    /// Users who finished the script.
     pub n_finished: u64,
     /// Users who gave up at a step.
     pub n_gave_up: u64,
-    /// The most who were there at once in a trial.
+    /// The maximum number of concurrent users in a trial.
     pub n_most: u64,
-    /// Values of the script as a whole: users per second, the share that gave up.
+    /// Values for the script as a whole: users per second, the share that gave up.
     pub summaries: Vec<Summary>,
-    /// What was promised of the script as a whole, judged.
+    /// The judged promises for the script as a whole.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub promises: Vec<JudgedPromise>,
     /// The steps and transactions, in the order of the script.
     pub steps: Vec<StepSummary>,
 }
 
-/// What happened at one step over all trials of a test.
+/// The results of one step over all trials of a test.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct StepSummary {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// The type of the step.
     pub kind: StepKind,
-    /// How often users came to it.
+    /// How often users reached it.
     pub n_reached: u64,
-    /// How often it went as expected.
+    /// The number of attempts with the expected result.
     pub n_passed: u64,
-    /// How often it was reached for each visit that began: the funnel; more than 1 for a step of a loop.
+    /// The number of times it was reached per visit that began: the funnel; more than 1 for a step in a loop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reached_ratio: Option<f64>,
-    /// The share that failed, how many passed per second, and the times.
+    /// The share of failures, the passes per second, and the times.
     pub summaries: Vec<Summary>,
-    /// What was promised of it, judged.
+    /// The judged promises for it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub promises: Vec<JudgedPromise>,
-    /// Why it did not go as expected, with how often.
+    /// The number of failures by cause.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub errors: BTreeMap<String, u64>,
-    /// One example of each cause, as far as one was kept.
+    /// One example of each cause, if one was kept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub examples: Vec<Example>,
 }
 
-/// A promise of a script with what became of it.
+/// A promise of a script with its outcome.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct JudgedPromise {
-    /// As it was written.
+    /// The text as written by the user.
     pub text: String,
-    /// The name of the metric that it is about; absent when it cannot be read.
+    /// The name of the metric that it is about; absent if the promise cannot be parsed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<String>,
     /// The bound in the metric's unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<f64>,
-    /// How far the value lies on the good side of the bound, as a share of the bound; negative on the other side.
+    /// The distance of the value from the bound on the good side, as a share of the bound; negative on the other side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin: Option<f64>,
-    /// Whether it was kept.
+    /// The outcome.
     pub outcome: PromiseOutcome,
-    /// Why it was not kept or could not be judged, in a line.
+    /// The reason why it was broken or could not be judged, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

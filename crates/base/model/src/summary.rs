@@ -1,10 +1,10 @@
-//! What the records of a test amount to.
+//! The results computed from the records of a test.
 
 use serde::{Deserialize, Serialize};
 
 use crate::metric::{Metric, Unit};
 
-/// An interval that contains the true value with a given probability, if the trials are like those to come.
+/// An interval that contains the true value with a given probability, provided that future trials are like these.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Confidence {
     /// The lower end.
@@ -13,37 +13,37 @@ pub struct Confidence {
     pub high: f64,
     /// The probability, such as 0.95.
     pub level: f64,
-    /// The number of independent trials it comes from.
+    /// The number of independent trials behind it.
     pub n_trials: usize,
 }
 
 /// One value of a test with its uncertainty.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Summary {
-    /// What was measured.
+    /// The measured metric.
     pub metric: Metric,
-    /// The value; absent when it could not be measured, with the reason in `note`.
+    /// The value; absent if it could not be measured, with the reason in `note`.
     pub value: Option<f64>,
     /// The interval around it; absent with fewer than two trials.
     pub confidence: Option<Confidence>,
     /// The value of each trial, in order.
     pub trials: Vec<f64>,
-    /// For a quantile: how many samples lie above it.
+    /// For a quantile: the number of samples above it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n_above: Option<u64>,
-    /// How many samples it comes from, where samples were counted.
+    /// The number of samples behind it, if samples were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub n_samples: Option<u64>,
-    /// What must be said beside the value, such as that the samples are too few.
+    /// A note to print next to the value, for example that there are too few samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// An end of an interval that is this many times the value leaves open even its order of magnitude.
+/// If the end of an interval exceeds this multiple of the value, even the order of magnitude is uncertain.
 const VAGUE: f64 = 10.0;
 
 impl Summary {
-    /// Whether there could be a value: one that nothing was counted for because nothing could be is not missing.
+    /// Returns whether there could be a value: a value that no test of this form can count is not missing.
     #[must_use]
     pub fn applies(&self) -> bool {
         self.value.is_some()
@@ -51,10 +51,10 @@ impl Summary {
             || self.note.as_deref() != self.metric.inapplicable.as_deref()
     }
 
-    /// Whether the trials differ too much for so few of them to say where the value lies.
+    /// Returns whether the trials differ too much, for their small number, to locate the value.
     ///
-    /// Two trials that differ by half have a Student-t interval over several orders of magnitude: correct, and useless as
-    /// figures. A share is bounded by nature, so only the interval from nothing to everything says nothing.
+    /// Two trials that differ by half have a Student-t interval over several orders of magnitude: correct, but useless as a figure. A share
+    /// is bounded anyway, so it is vague only if its interval goes from 0 to 1.
     #[must_use]
     pub fn is_vague(&self) -> bool {
         let Some((value, interval)) = self.value.zip(self.confidence) else { return false };
@@ -65,61 +65,61 @@ impl Summary {
     }
 }
 
-/// Where a limit comes from.
+/// The source of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LimitKind {
-    /// The rate of the link, where the device has a real one.
+    /// The rate of the link, if the device has a real one.
     LineRate,
-    /// What was promised with `--expect`.
+    /// The promise given with `--expect`.
     Promise,
-    /// What was asked of the generator with `--rate`.
+    /// The rate requested from the generator with `--rate`.
     Asked,
-    /// What the tool itself reaches on this machine (`fathom calibrate`).
+    /// The tool's own maximum on this machine (`fathom calibrate`).
     OwnCeiling,
-    /// What the layer below reached on the same path.
+    /// The result of the layer below on the same path.
     LayerBelow,
 }
 
-/// Something a value is compared with.
+/// A limit that a value is compared with.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Limit {
-    /// Where it comes from.
+    /// The source of the limit.
     pub kind: LimitKind,
     /// The name of the metric it limits.
     pub metric: String,
     /// The limit in the metric's unit.
     pub value: f64,
-    /// A word for the table: `line 23.5 Gbit/s`, `tcp rr 610 k/s`.
+    /// A short text for the table: `line 23.5 Gbit/s`, `tcp rr 610 k/s`.
     pub text: String,
-    /// The value as a share of it.
+    /// The value as a share of the limit.
     pub used: Option<f64>,
 }
 
-/// A place where frames or datagrams were dropped, by the counter that saw it.
+/// A place where frames or datagrams were dropped, identified by the counter that recorded it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Drops {
-    /// The place in words: `receiver's socket buffer`.
+    /// The place in words, such as `receiver's socket buffer`.
     pub place: String,
     /// The host and the counter.
     pub counter: String,
-    /// How many.
+    /// The number of drops.
     pub n_dropped: u64,
 }
 
-/// Where everything that was sent went: sent = received + drops + unexplained.
+/// The account of everything that was sent: sent = received + drops + unexplained.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Conservation {
-    /// What is counted: `frames`, `datagrams`.
+    /// The counted units: `frames`, `datagrams`.
     pub what: String,
-    /// What the schedule asked for; absent when it asked for as much as possible.
+    /// The number that the schedule asked for; absent if it asked for as many as possible.
     pub n_intended: Option<u64>,
-    /// What the sender's kernel accepted.
+    /// The number that the sender's kernel accepted.
     pub n_sent: u64,
-    /// What the receiver counted, each once.
+    /// The number that the receiver counted, without duplicates.
     pub n_received: u64,
     /// The drops, by place.
     pub drops: Vec<Drops>,
-    /// What no counter explains; negative when more arrived than was sent.
+    /// The number that no counter explains; negative if more arrived than were sent.
     pub n_unexplained: i64,
 }

@@ -1,4 +1,4 @@
-//! The schema in the tree, for those who read our documents without our types.
+//! The schema in the tree, for readers of our documents that do not use our types.
 
 use std::{fs, path::Path};
 

@@ -1,21 +1,21 @@
-//! Whether a series went on changing while it was measured; it does not know what it is a series of.
+//! Detects whether a series kept changing while it was measured; independent of the meaning of the series.
 
 use crate::moments::{mean, n_of, stdev, student_t};
 
-/// Neighbouring intervals depend on each other, so what is compared are the means of this many batches per half.
+/// Adjacent intervals are correlated, so the comparison uses the means of this many batches per half.
 const BATCHES_PER_HALF: usize = 4;
 
-/// By which share of itself the second half of a series differs from the first, if that exceeds its own noise.
+/// Returns the relative change from the first half of a series to the second, if it exceeds the noise of the series.
 ///
-/// Welch's comparison of batch means at the level 0.99 (batch means: Law, Simulation Modeling and Analysis, section 9.5.3).
-/// Nothing when the halves agree, when there are fewer than two intervals per batch, or when the first half is zero.
+/// Uses Welch's comparison of batch means at the level 0.99 (batch means: Law, Simulation Modeling and Analysis, section 9.5.3). Returns
+/// `None` if the halves agree, if there are fewer than two intervals per batch, or if the first half is zero.
 #[must_use]
 pub fn drift(rates: &[f64]) -> Option<f64> {
     let batch = rates.len() / (2 * BATCHES_PER_HALF);
     if batch < 2 {
         return None;
     }
-    // What does not fill a batch is left out at the beginning, which is nearest to the warm-up.
+    // Values that do not fill a batch are dropped at the beginning, which is closest to the warm-up.
     let rest = rates.len() - batch * 2 * BATCHES_PER_HALF;
     let batches: Vec<f64> = rates[rest..].chunks_exact(batch).filter_map(mean).collect();
     let (first, second) = batches.split_at(BATCHES_PER_HALF);

@@ -1,6 +1,6 @@
-//! Where a load curve bends; it does not know what is offered to what.
+//! Finds the bend of a load curve; independent of the kind of load.
 
-/// A point of a load curve: what was achieved per second, and how long one took.
+/// A point of a load curve: the achieved throughput and the response time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Loaded {
     /// The throughput, in any unit.
@@ -9,11 +9,11 @@ pub struct Loaded {
     pub response: f64,
 }
 
-/// The knee of a load curve: the place of the point with the most power, throughput / response time.
+/// Returns the knee of a load curve: the index of the point with the most power, which is throughput / response time.
 ///
-/// Kleinrock, "Power and Deterministic Rules of Thumb for Probabilistic Problems in Computer Communications", ICC 1979: beyond it
-/// response time grows faster than throughput; of an M/M/1 queue it is where the queue is busy half of the time. Nothing with fewer
-/// than three points, or when the most power is at the first or last: then the bend is not among them.
+/// Kleinrock, "Power and Deterministic Rules of Thumb for Probabilistic Problems in Computer Communications", ICC 1979: beyond the knee,
+/// response time grows faster than throughput; for an M/M/1 queue, the knee is where the queue is busy half of the time. Returns `None` for
+/// fewer than three points, or if the maximum is at the first or the last point: then the bend is outside the curve.
 #[must_use]
 pub fn knee(curve: &[Loaded]) -> Option<usize> {
     let power = |point: &Loaded| (point.response > 0.0).then(|| point.throughput / point.response);

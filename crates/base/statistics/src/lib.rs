@@ -1,6 +1,6 @@
 //! Quantiles, intervals, steadiness and line rates: pure functions over numbers and histograms.
 //!
-//! It knows no clock, no file and no kind of test. What cannot be computed is `None`, never 0 or NaN.
+//! This crate knows no clock, no file and no kind of test. A value that cannot be computed is `None`, never 0 or NaN.
 
 mod drift;
 mod knee;

@@ -1,20 +1,20 @@
-//! What a link can carry; it does not know which device it is.
+//! The capacity of a link, independent of the device.
 
 use fathom_model::units::{BitsPerSec, Bytes, PerSec, approximate};
 
-/// What a frame takes on the wire beside itself: 8 bytes preamble and 12 bytes gap (RFC 2544 section 20).
+/// The overhead of a frame on the wire: 8 bytes of preamble and 12 bytes of gap (RFC 2544 section 20).
 pub const WIRE_OVERHEAD: Bytes = Bytes(20);
 
 /// Ethernet header and frame check sequence, without VLAN tags.
 pub const ETHERNET_OVERHEAD: Bytes = Bytes(18);
 
-/// The most frames per second of a link, for frames of this length with their frame check sequence.
+/// The maximum frames per second of a link, for frames of this length including their frame check sequence.
 #[must_use]
 pub fn frame_rate(line: BitsPerSec, frame: Bytes) -> Option<PerSec> {
     line.per_unit(frame + WIRE_OVERHEAD)
 }
 
-/// What stands before the payload in a packet.
+/// The headers before the payload in a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Headers {
     /// IPv4 (20 bytes), TCP (20) and the timestamps option (12).
@@ -28,7 +28,7 @@ pub enum Headers {
 }
 
 impl Headers {
-    /// Their length, without Ethernet's.
+    /// Their length, without the Ethernet header.
     #[must_use]
     pub const fn length(self) -> Bytes {
         match self {
@@ -40,9 +40,9 @@ impl Headers {
     }
 }
 
-/// The most payload per second when every packet is `mtu` long (RFC 6349 section 4.1.1).
+/// The maximum payload per second if every packet is `mtu` long (RFC 6349 section 4.1.1).
 ///
-/// Nothing when the headers leave no room.
+/// Returns `None` if the headers leave no room for payload.
 #[must_use]
 pub fn best_goodput(line: BitsPerSec, mtu: Bytes, headers: Headers) -> Option<BitsPerSec> {
     let payload = mtu - headers.length();

@@ -1,46 +1,43 @@
-//! Whether most trials would vote one way, decided while votes come in; it does not know what is voted on.
+//! Decides, while votes come in, whether most trials would vote one way; independent of the question.
 
 use fathom_model::units::approximate;
 
 /// Votes of independent trials on one question.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Votes {
-    /// How many trials said yes.
     pub n_yes: u32,
-    /// How many trials said no.
     pub n_no: u32,
 }
 
-/// What the bets of [`Votes::evidence`] take the share of yes for, and how much is staked on each.
+/// The bets of [`Votes::evidence`]: the assumed share of yes votes, and the stake on each.
 ///
-/// One expects that all trials agree, which is what happens a little away from a limit; one allows for a stray vote in ten;
-/// one for a question on which a quarter dissents.
+/// One bet assumes that all trials agree, as they do at some distance from a limit; one allows for a stray vote in ten; one is for a
+/// question on which a quarter disagrees.
 const BETS: [(f64, f64); 3] = [(1.0, 0.5), (0.9, 0.3), (0.75, 0.2)];
 
 impl Votes {
-    /// How many votes there are.
     #[must_use]
     pub const fn total(self) -> u32 {
         self.n_yes + self.n_no
     }
 
-    /// These votes and others together.
+    /// Adds other votes to these.
     #[must_use]
     pub const fn and(self, others: Self) -> Self {
         Self { n_yes: self.n_yes + others.n_yes, n_no: self.n_no + others.n_no }
     }
 
-    /// The votes with yes and no exchanged.
+    /// Swaps yes and no.
     #[must_use]
     pub const fn reversed(self) -> Self {
         Self { n_yes: self.n_no, n_no: self.n_yes }
     }
 
-    /// How strongly the votes say that most trials would say yes: the gain of bets against the contrary.
+    /// The evidence that most trials would vote yes: the gain of bets against the opposite.
     ///
-    /// If at most half of all trials say yes, each bet is fair or worse, so the gain is a non-negative supermartingale that starts
-    /// at 1: the probability that it *ever* reaches 1/α, however long one looks on, is at most α (Ville 1939; Waudby-Smith and
-    /// Ramdas, "Estimating means of bounded random variables by betting", JRSS B 86, 2024). So one may stop at any vote.
+    /// If at most half of all trials say yes, each bet is fair or worse, so the gain is a non-negative supermartingale that starts at 1:
+    /// the probability that it *ever* reaches 1/α, over any number of votes, is at most α (Ville 1939; Waudby-Smith and Ramdas, "Estimating
+    /// means of bounded random variables by betting", JRSS B 86, 2024). It is therefore valid to stop at any vote.
     #[must_use]
     pub fn evidence(self) -> f64 {
         let (yes, no) = (approximate(self.n_yes.into()), approximate(self.n_no.into()));

@@ -1,4 +1,4 @@
-//! Means and the intervals around them; it does not know what the values are.
+//! Means and the intervals around them; independent of the meaning of the values.
 
 use fathom_model::{Confidence, units::approximate};
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
@@ -6,18 +6,18 @@ use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 /// The probability with which the intervals of a result contain the true value.
 pub const LEVEL: f64 = 0.95;
 
-/// A length as a number to divide by.
+/// The number of values as a divisor.
 pub(crate) fn n_of<T>(values: &[T]) -> f64 {
     approximate(u64::try_from(values.len()).unwrap_or(u64::MAX))
 }
 
-/// The arithmetic mean; nothing for no values.
+/// The arithmetic mean; `None` if there are no values.
 #[must_use]
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / n_of(values))
 }
 
-/// The standard deviation of a sample (n − 1); nothing for fewer than two values.
+/// The sample standard deviation (n − 1); `None` for fewer than two values.
 #[must_use]
 pub fn stdev(values: &[f64]) -> Option<f64> {
     let mean = mean(values)?;
@@ -27,7 +27,7 @@ pub fn stdev(values: &[f64]) -> Option<f64> {
 
 /// The two-sided quantile of Student's t distribution: 4.30 at level 0.95 with 2 degrees of freedom.
 ///
-/// Nothing without a degree of freedom, or for a level outside 0 to 1.
+/// Returns `None` without a degree of freedom, or for a level outside 0 to 1.
 #[must_use]
 pub fn student_t(level: f64, degrees: usize) -> Option<f64> {
     let degrees = approximate(u64::try_from(degrees).ok()?);
@@ -40,7 +40,7 @@ pub fn student_t(level: f64, degrees: usize) -> Option<f64> {
 
 /// Student's t interval around the mean of independent trials.
 ///
-/// Nothing for fewer than two trials: one trial says nothing about how trials differ.
+/// Returns `None` for fewer than two trials: one trial says nothing about the variation between trials.
 #[must_use]
 pub fn mean_interval(trials: &[f64], level: f64) -> Option<Confidence> {
     let mean = mean(trials)?;
@@ -48,16 +48,16 @@ pub fn mean_interval(trials: &[f64], level: f64) -> Option<Confidence> {
     Some(Confidence { low: mean - half, high: mean + half, level, n_trials: trials.len() })
 }
 
-/// An interval as wide as the trials' t interval, around a value that was computed from all of them together.
+/// An interval as wide as the trials' t interval, around a value computed from all of them together.
 pub(crate) fn centred_interval(trials: &[f64], centre: f64) -> Option<Confidence> {
     let interval = mean_interval(trials, LEVEL)?;
     let half = (interval.high - interval.low) / 2.0;
     Some(Confidence { low: centre - half, high: centre + half, ..interval })
 }
 
-/// The same for values that differ by factors, as latencies do: Student's t on their logarithms.
+/// Like `centred_interval`, for values that vary by factors, as latencies do: Student's t on their logarithms.
 ///
-/// Neither end is below zero. Where a value is zero its logarithm is not a number, so the plain interval has to do.
+/// Neither end is below zero. Zero has no finite logarithm, so if a value is zero, the plain interval is used.
 pub(crate) fn ratio_interval(trials: &[f64], centre: f64) -> Option<Confidence> {
     if centre <= 0.0 || trials.iter().any(|value| *value <= 0.0) {
         let plain = centred_interval(trials, centre)?;
@@ -68,10 +68,10 @@ pub(crate) fn ratio_interval(trials: &[f64], centre: f64) -> Option<Confidence> 
     Some(Confidence { low: interval.low.exp(), high: interval.high.exp(), ..interval })
 }
 
-/// The interval of a pooled share: the trials' t interval within 0 to 1.
+/// The interval of a pooled share: the trials' t interval, limited to 0 to 1.
 ///
-/// Where no event was seen among `n_samples`, its upper end is at least 3 / n (the rule of three), because a share of which
-/// nothing was seen need not be zero; likewise where every sample was an event.
+/// If no event was seen among `n_samples`, the upper end is at least 3 / n (the rule of three), because an unseen event may still have a
+/// share above zero. The same applies if every sample was an event.
 #[must_use]
 pub fn share_interval(trials: &[f64], share: f64, n_samples: u64) -> Option<Confidence> {
     let around = centred_interval(trials, share)?;
@@ -81,9 +81,9 @@ pub fn share_interval(trials: &[f64], share: f64, n_samples: u64) -> Option<Conf
     Some(Confidence { low: low.min(share), high: high.max(share), ..around })
 }
 
-/// The interval of a proportion of independent units, by Wilson's score (1927): also for none and for all of them.
+/// The interval of a proportion of independent units, by Wilson's score (1927); also valid for a part of zero or of all units.
 ///
-/// Nothing without a unit, or for a level outside 0 to 1.
+/// Returns `None` if there is no unit, or for a level outside 0 to 1.
 #[must_use]
 pub fn proportion_interval((part, whole): (u64, u64), n_trials: usize, level: f64) -> Option<Confidence> {
     if whole == 0 || part > whole || !(0.0..1.0).contains(&level) {
@@ -94,7 +94,7 @@ pub fn proportion_interval((part, whole): (u64, u64), n_trials: usize, level: f6
     let spread = z * z / n;
     let centre = (p + spread / 2.0) / (1.0 + spread);
     let half = z / (1.0 + spread) * (p * (1.0 - p) / n + spread / (4.0 * n)).sqrt();
-    // Rounding must not leave a trace of what was never seen.
+    // Rounding must not move the interval away from 0 or 1 here.
     let low = if part == 0 { 0.0 } else { (centre - half).max(0.0) };
     let high = if part == whole { 1.0 } else { (centre + half).min(1.0) };
     Some(Confidence { low, high, level, n_trials })

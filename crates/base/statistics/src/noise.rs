@@ -1,8 +1,8 @@
-//! Seeded pseudo-random series for tests; it knows nothing of what is tested.
+//! Seeded pseudo-random series for tests.
 
 use fathom_model::units::approximate;
 
-/// Xorshift64*, enough to make noise that is the same on every machine.
+/// Xorshift64*: good enough for noise that is the same on every machine.
 pub(crate) struct Noise(u64);
 
 impl Noise {

@@ -1,4 +1,4 @@
-//! Quantiles of histograms with what they are worth; it does not know what was recorded.
+//! Quantiles of histograms with their uncertainty; independent of the recorded values.
 
 use fathom_model::{
     Confidence, Histogram,
@@ -8,25 +8,24 @@ use statrs::distribution::{Binomial, DiscreteCDF};
 
 use crate::moments::{LEVEL, ratio_interval};
 
-/// Fewer samples than this beyond a quantile say little about it.
+/// With fewer samples than this beyond a quantile, its value is uncertain.
 const BEYOND_MIN: f64 = 10.0;
 
-/// A quantile of merged counts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Quantile {
     /// The quantile of all samples together.
     pub value: f64,
     /// The interval around it; absent with fewer than two trials and for the minimum and the maximum.
     pub confidence: Option<Confidence>,
-    /// How many samples there are.
+    /// The number of samples.
     pub n_samples: u64,
-    /// How many of them are larger.
+    /// The number of samples above the value.
     pub n_above: u64,
 }
 
-/// How many samples a quantile needs: 10 / (1 − q), or 10 / q below the median.
+/// The number of samples that a quantile needs: 10 / (1 − q), or 10 / q below the median.
 ///
-/// The extremes are what they are, so for q = 0 and q = 1 one sample is enough.
+/// The extremes are exact, so one sample is enough for q = 0 and q = 1.
 #[must_use]
 pub fn samples_needed(q: f64) -> u64 {
     let rarer = q.min(1.0 - q);
@@ -35,8 +34,8 @@ pub fn samples_needed(q: f64) -> u64 {
 
 /// The distribution-free interval of a quantile, between two order statistics (David and Nagaraja, section 7.1).
 ///
-/// It holds for independent samples; samples of one trial depend on each other, so it is a lower bound of the uncertainty.
-/// Nothing when the samples are too few for one end of it.
+/// It holds for independent samples. Samples of one trial are correlated, so it is a lower bound on the uncertainty. Returns `None` if
+/// there are too few samples for one of its ends.
 #[must_use]
 pub fn quantile_interval(histogram: &Histogram, q: f64) -> Option<Confidence> {
     if q <= 0.0 || q >= 1.0 {
@@ -49,9 +48,9 @@ pub fn quantile_interval(histogram: &Histogram, q: f64) -> Option<Confidence> {
     Some(Confidence { low: approximate(low), high: approximate(high), level: LEVEL, n_trials: 1 })
 }
 
-/// The quantile of merged counts, with an interval that covers both what differs between trials and within them.
+/// The quantile of merged counts, with an interval that covers the variation between trials and within them.
 ///
-/// `trials` holds the quantile of each trial. Nothing when nothing was recorded.
+/// `trials` holds the quantile of each trial. Returns `None` if nothing was recorded.
 #[must_use]
 pub fn quantile_summary(merged: &Histogram, trials: &[f64], q: f64) -> Option<Quantile> {
     let exact = merged.quantile(q)?;

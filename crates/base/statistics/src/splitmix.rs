@@ -1,8 +1,8 @@
-//! Numbers that look like chance and are the same on every host.
+//! Pseudo-random numbers that are the same on every host.
 
-/// A number that follows from two others and looks like chance: the output of splitmix64 for this state.
+/// Returns a pseudo-random number derived from two others: the output of splitmix64 for this state.
 ///
-/// The state after `number` steps from `seed` (Steele, Lea and Flood: Fast Splittable Pseudorandom Number Generators, 2014).
+/// The state is the one after `number` steps from `seed` (Steele, Lea and Flood: Fast Splittable Pseudorandom Number Generators, 2014).
 #[inline]
 #[must_use]
 pub const fn splitmix(seed: u64, number: u64) -> u64 {

@@ -1,37 +1,36 @@
-//! When a warm-up is over; it does not know the length of an interval or what the rate counts.
+//! Detects the end of a warm-up; independent of the length of an interval and of the meaning of the rate.
 
 use crate::moments::{mean, n_of};
 
-/// The fewest intervals to judge by: two averages of three, 300 ms at intervals of 50 ms.
+/// The minimum number of intervals to judge by: two averages of three, 300 ms at intervals of 50 ms.
 const INTERVALS_MIN: usize = 6;
-/// The most intervals that are remembered: what is older does not bear on whether the rate is steady now.
+/// The number of intervals to remember: older ones do not show whether the rate is steady now.
 const INTERVALS_MAX: usize = 8;
-/// Averages that agree this well are steady however quiet the series is.
+/// Averages that agree this closely count as steady, even if the series has little noise.
 const TOLERANCE: f64 = 0.02;
-/// How many standard errors of their difference the averages may lie apart: five of six stationary series pass at once.
+/// The allowed distance of the averages in standard errors of their difference: five of six stationary series pass at once.
 const NOISE_FACTOR: f64 = 1.5;
 
 /// An online detector of the end of a warm-up, fed one rate per interval.
 ///
-/// The rate is steady when the average of the newer half of the last six to eight intervals agrees with the average of the
-/// older half, within 2 % or within the noise of the series itself. The idea is that of the responsiveness test
-/// (draft-ietf-ippm-responsiveness: the last four moving averages within 5 %), with two differences. Its averages
-/// overlap, so a ramp of 4 % per interval seems steady to it; these share no interval. And its intervals last a second; in
-/// 50 ms a busy machine varies by more than 5 % for ever, so the noise, estimated from successive differences (von Neumann
-/// 1941), which a ramp hardly enlarges, sets the measure.
+/// The rate is steady if the average of the newer half of the last six to eight intervals agrees with the average of the older half, within
+/// 2 % or within the noise of the series itself. The idea comes from the responsiveness test (draft-ietf-ippm-responsiveness: the last four
+/// moving averages within 5 %), with two differences. First, its averages overlap, so a ramp of 4 % per interval seems steady to it; the
+/// averages here share no interval. Second, its intervals last a second. In 50 ms a busy machine always varies by more than 5 %, so the
+/// tolerance here follows the noise, which is estimated from successive differences (von Neumann 1941); a ramp hardly increases it.
 #[derive(Debug, Clone, Default)]
 pub struct Steadiness {
     recent: Vec<f64>,
 }
 
 impl Steadiness {
-    /// A detector that has seen nothing.
+    /// Creates a detector without any intervals.
     #[must_use]
     pub fn new() -> Self {
         Self { recent: Vec::with_capacity(INTERVALS_MAX + 1) }
     }
 
-    /// Takes the rate of the next interval, in any unit, and says whether the rate is steady now.
+    /// Adds the rate of the next interval, in any unit, and returns whether the rate is steady now.
     pub fn push(&mut self, rate: f64) -> bool {
         self.recent.push(rate);
         if self.recent.len() > INTERVALS_MAX {
@@ -41,7 +40,7 @@ impl Steadiness {
     }
 }
 
-/// Whether the halves of a series have the same mean, as far as its noise lets one say. Nothing flows: not steady.
+/// Whether the halves of a series have the same mean, given its noise. A rate of zero is not steady.
 fn agree(recent: &[f64]) -> bool {
     let half = recent.len() / 2;
     let (older, newer) = recent.split_at(recent.len() - half);
@@ -58,7 +57,7 @@ mod tests {
     use crate::noise::Noise;
     use fathom_model::units::approximate;
 
-    /// After how many intervals a series is found steady.
+    /// The number of intervals until a series is found steady.
     fn steady_after(rates: impl IntoIterator<Item = f64>) -> Option<usize> {
         let mut steadiness = Steadiness::new();
         rates.into_iter().position(|rate| steadiness.push(rate)).map(|before| before + 1)

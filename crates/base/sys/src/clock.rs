@@ -1,6 +1,6 @@
 //! The clocks of the kernel.
 //!
-//! Only the edges of the program read a clock; everything else is given the time as an argument.
+//! Only the outermost parts of the program read a clock; everything else receives the time as an argument.
 
 use fathom_model::units::Nanos;
 use rustix::{
@@ -14,50 +14,50 @@ fn nanos(time: Timespec) -> Nanos {
     Nanos::from_secs(secs) + Nanos(u64::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// The monotonic clock (`CLOCK_MONOTONIC`): all durations and deadlines come from it.
+/// The monotonic clock (`CLOCK_MONOTONIC`), the source of all durations and deadlines.
 #[must_use]
 pub fn now() -> Nanos {
     nanos(clock_gettime(ClockId::Monotonic))
 }
 
-/// The time since the epoch (`CLOCK_REALTIME`): for stamps that people read, never for durations.
+/// The time since the epoch (`CLOCK_REALTIME`): for timestamps shown to people, never for durations.
 #[must_use]
 pub fn wall() -> Nanos {
     nanos(clock_gettime(ClockId::Realtime))
 }
 
-/// The processor time that the calling thread has used (`CLOCK_THREAD_CPUTIME_ID`).
+/// The CPU time used by the calling thread (`CLOCK_THREAD_CPUTIME_ID`).
 #[must_use]
 pub fn thread_cpu() -> Nanos {
     nanos(clock_gettime(ClockId::ThreadCPUTime))
 }
 
-/// The processor time of another thread of this process, read from outside it.
+/// The CPU clock of a thread of this process, readable from other threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadClock(libc::clockid_t);
 
 impl ThreadClock {
-    /// The clock of the calling thread, for others to read.
+    /// The clock of the calling thread, for other threads to read.
     #[must_use]
     pub fn of_this_thread() -> Self {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
-        // `CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED` of linux/posix-timers.h, as pthread_getcpuclockid(3) makes it.
+        // `CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED` of linux/posix-timers.h, as in pthread_getcpuclockid(3).
         Self(((!thread) << 3) | 6)
     }
 
-    /// As a number that an atomic holds; never 0.
+    /// Converts to a number for an atomic; never 0.
     #[must_use]
     pub const fn to_raw(self) -> i32 {
         self.0
     }
 
-    /// From what [`ThreadClock::to_raw`] made.
+    /// Converts from the result of [`ThreadClock::to_raw`].
     #[must_use]
     pub const fn from_raw(raw: i32) -> Self {
         Self(raw)
     }
 
-    /// What the thread has used so far; nothing when it has ended.
+    /// Returns the CPU time used so far; `None` if the thread has ended.
     #[must_use]
     pub fn read(self) -> Option<Nanos> {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -68,18 +68,18 @@ impl ThreadClock {
     }
 }
 
-/// The processor time that all threads of this process have used (`CLOCK_PROCESS_CPUTIME_ID`).
+/// The CPU time used by all threads of this process (`CLOCK_PROCESS_CPUTIME_ID`).
 #[must_use]
 pub fn process_cpu() -> Nanos {
     nanos(clock_gettime(ClockId::ProcessCPUTime))
 }
 
-/// Processor time by where it was spent.
+/// CPU time in user mode and in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CpuTimes {
-    /// In the program.
+    /// In user mode.
     pub user: Nanos,
-    /// In the kernel on its behalf, without interrupts.
+    /// In the kernel on behalf of the program, without interrupts.
     pub system: Nanos,
 }
 
@@ -105,12 +105,12 @@ impl std::iter::Sum for CpuTimes {
     }
 }
 
-/// The processor time that the calling thread has used, by where (`getrusage(RUSAGE_THREAD)`), in microseconds.
+/// The CPU time used by the calling thread, by mode (`getrusage(RUSAGE_THREAD)`), in microseconds.
 #[must_use]
 pub fn thread_cpu_times() -> CpuTimes {
-    // SAFETY: the structure is made of numbers, for which zero is a value.
+    // SAFETY: the structure consists of numbers, for which zero is a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: `usage` is writable and of the size that the kernel writes; with this `who` the call does not fail.
+    // SAFETY: `usage` is writable and has the size that the kernel writes; the call does not fail with this `who`.
     unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
     let nanos = |time: libc::timeval| {
         let part = |number: i64| u64::try_from(number).unwrap_or(0);
@@ -119,15 +119,15 @@ pub fn thread_cpu_times() -> CpuTimes {
     CpuTimes { user: nanos(usage.ru_utime), system: nanos(usage.ru_stime) }
 }
 
-/// Lets sleeps of the calling thread end as soon as the processor allows (`PR_SET_TIMERSLACK`, prctl(2)).
+/// Minimizes the timer slack of the calling thread, so that its sleeps end on time (`PR_SET_TIMERSLACK`, prctl(2)).
 ///
-/// The kernel may otherwise let them end 50 µs late, to wake several threads at once.
+/// By default the kernel may end them 50 µs late, to wake several threads at once.
 pub fn sleep_finely() {
-    // The only refusal is for real-time threads, which have no slack to begin with.
+    // The call fails only for real-time threads, which have no slack anyway.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
 }
 
-/// Sleeps until the monotonic clock shows `deadline`, or until a signal; the time at which it woke.
+/// Sleeps until the monotonic clock reaches `deadline`, or until a signal; returns the wake-up time.
 #[expect(clippy::must_use_candidate, reason = "most callers want the sleep, not the time")]
 pub fn sleep_until(deadline: Nanos) -> Nanos {
     let left = deadline.since(now());

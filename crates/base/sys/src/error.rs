@@ -1,23 +1,23 @@
-//! What a system call answered when it did not do what was asked.
+//! Errors of system calls.
 
 use std::io;
 
-/// A system call that failed, by its name, with what it was asked to do.
+/// A failed system call with its name and its purpose.
 #[derive(Debug, thiserror::Error)]
 #[error("{call}")]
 pub struct Error {
     /// The call and its subject, such as `setsockopt(SO_RCVBUF)` or `open(/proc/net/dev)`.
     pub call: String,
-    /// What the kernel said.
+    /// The error from the kernel.
     #[source]
     pub source: io::Error,
 }
 
-/// The outcome of a call into the kernel.
+/// The result of a system call.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Names the call that `source` came from.
+    /// Creates an error for the call that returned `source`.
     pub fn new(call: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self { call: call.into(), source: source.into() }
     }
@@ -27,25 +27,25 @@ impl Error {
         Self::new(call, io::Error::last_os_error())
     }
 
-    /// Whether a privilege is missing (`EPERM` or `EACCES`).
+    /// Returns whether a privilege is missing (`EPERM` or `EACCES`).
     #[must_use]
     pub fn is_permission(&self) -> bool {
         self.source.kind() == io::ErrorKind::PermissionDenied
     }
 
-    /// The kernel's number of the error, when it came from the kernel.
+    /// Returns the kernel's error number, if the error came from the kernel.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         self.source.raw_os_error()
     }
 
-    /// Whether the peer has gone away without a word (`ECONNRESET` or `EPIPE`).
+    /// Returns whether the peer closed the connection abruptly (`ECONNRESET` or `EPIPE`).
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         matches!(self.errno(), Some(libc::ECONNRESET | libc::EPIPE))
     }
 
-    /// What the kernel has run out of, when that is why it refused.
+    /// Returns the exhausted resource, if that is the reason for the error.
     #[must_use]
     pub fn shortage(&self) -> Option<ExhaustedResource> {
         match self.errno()? {
@@ -57,12 +57,12 @@ impl Error {
     }
 }
 
-/// What the kernel has none left of.
+/// A resource that the kernel has run out of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExhaustedResource {
-    /// Local ports of a connect, or an address that this host does not have at all (`EADDRNOTAVAIL`).
+    /// Local ports for a connect, or an address that this host does not have (`EADDRNOTAVAIL`).
     Address,
-    /// Descriptors of this table (`EMFILE`).
+    /// Descriptors of this process (`EMFILE`).
     Descriptors,
     /// Descriptors of the whole host (`ENFILE`).
     DescriptorsOfHost,

@@ -1,8 +1,8 @@
-//! Linux, as the rest of fathom sees it: safe wrappers around system calls.
+//! Safe wrappers around Linux system calls for the rest of fathom.
 //!
-//! This is the only crate with `unsafe` code and with `libc`. It knows nothing of tests, metrics and plans.
-//! A wrapper says what it needs (capability, kernel version, man page), returns an [`Error`] that names the call, and hands out
-//! guards: what was acquired is undone when the guard is dropped.
+//! This is the only crate with `unsafe` code and with `libc`. It knows nothing about tests, metrics and plans. A wrapper documents its
+//! requirements (capability, kernel version, man page), returns an [`Error`] that names the call, and returns guards: dropping a guard
+//! releases the resource.
 
 #![warn(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 

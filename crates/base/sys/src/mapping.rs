@@ -1,29 +1,29 @@
-//! Memory by whole pages, which the kernel may write to while the program runs on.
+//! Page-aligned memory that the kernel may write to while the program runs.
 
 use std::{num::NonZeroUsize, ptr, ptr::NonNull};
 
 use crate::{Error, Result};
 
-/// Pages that were mapped, until this is dropped.
+/// Mapped pages, unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     begin: NonNull<u8>,
     size: usize,
 }
 
-/// What is mapped.
+/// The source of the mapped memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Source {
-    /// A part of what a descriptor stands for, named by its offset.
+    /// A part of a descriptor's memory, given by its offset.
     Shared(libc::c_int, libc::off_t),
-    /// Zeroed memory of its own, all of it there at once.
+    /// Private zeroed memory, fully populated at once.
     Whole,
-    /// Zeroed memory of its own, of which a page costs nothing until it is used.
+    /// Private zeroed memory whose pages are allocated on first use.
     Sparse,
 }
 
 impl Mapping {
-    /// Maps that many bytes, for reading and writing.
+    /// Maps `size` bytes for reading and writing.
     pub(crate) fn of(source: Source, size: NonZeroUsize) -> Result<Self> {
         let own = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let (flags, fd, offset) = match source {
@@ -32,7 +32,7 @@ impl Mapping {
             Source::Sparse => (own, -1, 0),
         };
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at a place that the kernel chooses touches no memory that exists.
+        // SAFETY: a new mapping at an address chosen by the kernel touches no existing memory.
         let begin = unsafe { libc::mmap(ptr::null_mut(), size.get(), protection, flags, fd, offset) };
         if begin == libc::MAP_FAILED {
             return Err(Error::last("mmap"));
@@ -41,25 +41,25 @@ impl Mapping {
         Ok(Self { begin, size: size.get() })
     }
 
-    /// How many bytes it has.
+    /// The size in bytes.
     pub(crate) const fn size(&self) -> usize {
         self.size
     }
 
-    /// The place of a byte within it.
+    /// Returns a pointer to the byte at `offset`.
     pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
         assert!(offset < self.size, "{offset} lies behind a mapping of {} bytes", self.size);
-        // SAFETY: the offset lies within the mapping.
+        // SAFETY: the offset is inside the mapping.
         unsafe { self.begin.add(offset) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this size, and whoever has pointers into it holds the mapping with them.
+        // SAFETY: it was mapped with this size, and every holder of a pointer into it also holds the mapping.
         unsafe { libc::munmap(self.begin.as_ptr().cast(), self.size) };
     }
 }
 
-// SAFETY: a mapping is memory, which no thread owns; all access is through `&self` or `&mut self` of who holds it.
+// SAFETY: a mapping is memory that no thread owns; all access goes through its holder's `&self` or `&mut self`.
 unsafe impl Send for Mapping {}

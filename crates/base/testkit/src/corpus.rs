@@ -1,11 +1,11 @@
-//! The seeds of the fuzz targets, as they are, cut off, and with each of their bytes changed.
+//! The seeds of the fuzz targets: unchanged, truncated, and with single bytes changed.
 
 use std::{fs, path::Path};
 
-/// The seeds of a target, `fuzz/corpus/TARGET/*`.
+/// Returns the seeds of a target, `fuzz/corpus/TARGET/*`.
 ///
 /// # Panics
-/// With fewer seeds than `n_min`, and where they cannot be read.
+/// If there are fewer seeds than `n_min`, or if they cannot be read.
 pub fn seeds(target: &str, n_min: usize) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus").join(target);
     let seeds: Vec<_> = fs::read_dir(folder).unwrap().map(|seed| fs::read(seed.unwrap().path()).unwrap()).collect();
@@ -13,22 +13,22 @@ pub fn seeds(target: &str, n_min: usize) -> Vec<Vec<u8>> {
     seeds
 }
 
-/// How seeds are changed.
+/// The changes to make to seeds.
 #[derive(Debug, Clone, Copy)]
 pub struct Changes {
-    /// What a byte is changed to: what means something to the reader.
+    /// The replacement bytes: those with a meaning to the parser.
     pub bytes: &'static [u8],
-    /// At how many places of a seed, evenly spaced.
+    /// The maximum number of positions in a seed, evenly spaced.
     pub n_places_max: usize,
-    /// Longer seeds are only checked as they are: their bytes are the business of the fuzzer.
+    /// Longer seeds are only checked unchanged; their single bytes are left to the fuzzer.
     pub longest: usize,
 }
 
 impl Changes {
-    /// Checks each seed of a target as it is, cut off at each place, and with the byte there changed to each of `bytes`.
+    /// Checks each seed of a target unchanged, truncated at each position, and with the byte there changed to each of `bytes`.
     ///
     /// # Panics
-    /// With fewer seeds than `n_min`; `check` panics on what it finds wrong.
+    /// If there are fewer seeds than `n_min`; `check` panics on an error.
     pub fn check(self, target: &str, n_min: usize, check: impl Fn(&[u8])) {
         for seed in seeds(target, n_min) {
             check(&seed);

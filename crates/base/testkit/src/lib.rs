@@ -1,22 +1,22 @@
-//! What the tests of several crates share: skips that are heard, and the seeds of the fuzz targets.
+//! Shared helpers of the tests of several crates: visible skips, and the seeds of the fuzz targets.
 #![expect(clippy::unwrap_used, reason = "what a test sets up itself must work")]
 
 pub mod corpus;
 
 use std::{env, error::Error, io::Write as _};
 
-/// Says that a test did not run, past the runner's capture. In CI (`CI=true`) it fails instead.
+/// Reports that a test did not run, bypassing the runner's output capture. In CI (`CI=true`) it fails instead.
 pub fn skip(why: &str) {
     assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "in CI nothing is skipped: {why}");
     skip_everywhere(why);
 }
 
-/// Says that a test did not run, in CI too: for features that a kernel may lack and programs that CI does not install.
+/// Reports that a test did not run, also in CI: for features that a kernel may lack and programs that CI does not install.
 pub fn skip_everywhere(why: &str) {
     std::io::stderr().write_all(format!("SKIPPED: {why}\n").as_bytes()).unwrap();
 }
 
-/// Whether a privilege is missing; if so, [`skip`]s.
+/// Returns whether a privilege is missing, and if so calls [`skip`].
 pub fn lacks_privileges(has_privileges: bool) -> bool {
     if !has_privileges {
         skip("needs root (CAP_SYS_ADMIN and CAP_NET_ADMIN)");
@@ -24,7 +24,7 @@ pub fn lacks_privileges(has_privileges: bool) -> bool {
     !has_privileges
 }
 
-/// The value; [`skip`]s and gives nothing on an error that says what this machine lacks.
+/// Returns the value; on an error that this machine's limitations explain, calls [`skip`] and returns `None`.
 ///
 /// # Panics
 /// On any other error.
@@ -39,7 +39,7 @@ pub fn or_skip<T, E: Error>(outcome: Result<T, E>, is_lacking: impl FnOnce(&E) -
     }
 }
 
-/// An error and its causes.
+/// Formats an error with its causes.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

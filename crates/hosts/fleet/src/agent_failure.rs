@@ -1,44 +1,44 @@
-//! Why a role could not be played, as an agent tells its controller.
+//! The reason why a role failed, as an agent reports it to its controller.
 
 use serde::{Deserialize, Serialize};
 
-/// What an error means for the run as a whole; the binary makes an exit code of it.
+/// The meaning of an error for the run; the binary converts it to an exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ErrorClass {
-    /// The request was wrong: it can be typed better.
+    /// The request was wrong and can be corrected by the user.
     Usage,
-    /// Something was found wanting before anything was started.
+    /// A problem was found before anything was started.
     Preflight,
-    /// It was started, and there is no valid result.
+    /// The run was started, but there is no valid result.
     Failed,
-    /// Something was lost on the way; what was measured is kept.
+    /// Part of the run failed; the measured data is kept.
     Incomplete,
 }
 
-/// Why a role could not be played, as an agent tells it.
+/// The reason why a role failed, as an agent reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentFailure {
-    /// What it means for the run.
+    /// The meaning for the run.
     pub class: ErrorClass,
-    /// What was attempted, on what.
+    /// The attempted action and its object.
     pub message: String,
-    /// What to do about it.
+    /// How to fix it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// What lies behind it, the nearest first.
+    /// The underlying causes, nearest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<String>,
 }
 
 impl AgentFailure {
-    /// A failure without hint and causes.
+    /// Creates a failure without hint and causes.
     #[must_use]
     pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
         Self { class, message: message.into(), hint: None, causes: Vec::new() }
     }
 
-    /// An engine's error; after the start, what would have been wanting before has failed.
+    /// Converts an engine's error; after the start, a preflight error counts as a failure.
     pub(crate) fn of_engine(error: &fathom_engine::Error, has_started: HasStarted) -> Self {
         use fathom_engine::Error as Engine;
         let class = match (error, has_started) {
@@ -51,14 +51,14 @@ impl AgentFailure {
     }
 }
 
-/// Whether a trial had begun when something went wrong.
+/// Whether the trial had started before the error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HasStarted {
     No,
     Yes,
 }
 
-/// What lies behind an error, the nearest first.
+/// Returns the underlying causes of an error, nearest first.
 pub(crate) fn causes(error: &dyn std::error::Error) -> Vec<String> {
     std::iter::successors(error.source(), |error| error.source()).map(ToString::to_string).collect()
 }

@@ -1,6 +1,7 @@
-//! Two threads for a byte stream: one says, one listens.
+//! A byte stream with two threads: one writes, one reads.
 //!
-//! Used by both sides. It knows how messages become bytes, and nothing of what they mean, except that silence is a loss.
+//! Both sides use it. It converts between messages and bytes and does not know the meaning of messages, except that silence counts as a
+//! disconnect.
 
 use std::{
     io::{self, Read, Write},
@@ -23,25 +24,25 @@ use crate::{
     threads,
 };
 
-/// What is read at once.
+/// The size of one read.
 const CHUNK: usize = 64 << 10;
-/// The most messages that wait to be sent: more than 16 running tests have to say in 3 s.
+/// The maximum number of queued messages: more than 16 running tests send in 3 s.
 const SEND_QUEUE_MAX: usize = 256;
-/// A process that wakes this much later than it asked for was stopped: a paused machine, a swap storm.
+/// A process that wakes up this late was suspended, for example by a paused machine or heavy swapping.
 const SUSPEND_MIN: Nanos = Nanos::from_secs(1);
 
-/// How long a message that has begun to arrive may take beyond its deadline: a record of a megabyte at 75 kbit/s.
+/// The extra time for a partly received message beyond its deadline: a record of a megabyte at 75 kbit/s.
 const ARRIVAL_MAX: Nanos = Nanos::from_secs(120);
 
-/// What the listening thread has to tell.
+/// An event from the reading thread.
 #[derive(Debug)]
 pub(crate) enum ReaderEvent<M> {
     Message(M),
-    /// The last that is heard.
+    /// The last event.
     Disconnected(Disconnected),
 }
 
-/// When the other side was last heard, and whether its silence means anything.
+/// The time of the last sign of life from the other side, and whether its silence counts.
 #[derive(Debug, Clone)]
 pub(crate) struct PeerActivity {
     last: Arc<AtomicU64>,
@@ -54,27 +55,27 @@ impl PeerActivity {
         Self { last: Arc::new(AtomicU64::new(clock::now().0)), is_amid_message: Arc::default(), liveness }
     }
 
-    /// Until when to wait for what is due at `deadline`: longer while a slow path still carries a message.
+    /// Returns the effective deadline: later while a slow path is still carrying a message.
     pub(crate) fn deadline(&self, deadline: Nanos) -> Nanos {
         if self.is_amid_message.load(Ordering::Relaxed) { deadline + ARRIVAL_MAX } else { deadline }
     }
 
-    /// The other side was heard, or has a new deadline because this side could not listen.
+    /// Records a sign of life, or resets the deadline because this side could not listen.
     pub(crate) fn record_activity(&self, now: Nanos) {
         self.last.store(now.0, Ordering::Relaxed);
     }
 
-    /// Whether the other side is to be taken for lost.
+    /// Returns whether the other side counts as disconnected.
     pub(crate) fn has_timed_out(&self, now: Nanos) -> bool {
         let deadline = Nanos(self.last.load(Ordering::Relaxed)) + SILENCE_MAX;
         self.liveness == Liveness::Heartbeats && now >= deadline
     }
 }
 
-/// Notices when this process itself was stopped, so that it does not blame the other side for its own silence.
+/// Detects that this process itself was suspended, so that it does not blame the other side for its own silence.
 #[derive(Debug)]
 pub(crate) struct SuspendDetector {
-    /// When this side looks again at the latest.
+    /// The time by which this side should check again.
     due: Nanos,
 }
 
@@ -83,7 +84,7 @@ impl SuspendDetector {
         Self { due: now + turn }
     }
 
-    /// Whether it slept through more than a second of what it meant to listen to; looks again within `turn`.
+    /// Returns whether it overslept by more than a second; the next check is due within `turn`.
     pub(crate) fn was_suspended(&mut self, now: Nanos, turn: Nanos) -> bool {
         let late = now.since(self.due);
         self.due = now + turn;
@@ -91,10 +92,10 @@ impl SuspendDetector {
     }
 }
 
-/// Whether the speaking thread ends behind a message.
+/// Whether the writing thread ends after a message.
 type IsLast = bool;
 
-/// Where messages are put to be sent, in order.
+/// A queue of messages to send, in order.
 #[derive(Debug)]
 pub(crate) struct SendQueue<M> {
     frames: SyncSender<(Vec<u8>, IsLast)>,
@@ -109,31 +110,31 @@ impl<M> Clone for SendQueue<M> {
 }
 
 impl<M: Message> SendQueue<M> {
-    /// Puts a message behind the others; that the stream is broken is for the listening thread to tell.
+    /// Queues a message; a broken stream is reported by the reading thread.
     pub(crate) fn send(&self, message: &M) -> Result<(), FrameError> {
         let frame = protocol::write(message)?;
-        // The receiver is gone when the stream is broken.
+        // The receiver is gone if the stream is broken.
         if let Err(TrySendError::Full(_)) = self.frames.try_send((frame, message.is_last())) {
             self.is_full.store(true, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Whether a message was dropped because the other side takes none: it is lost then.
+    /// Returns whether a message was dropped because the other side does not read: it then counts as disconnected.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
 }
 
-/// Starts the thread that says what is put into the outbox, and a heartbeat when there is nothing to say.
+/// Starts the thread that writes queued messages, and heartbeats when the queue is empty.
 ///
-/// It ends behind the last message, when all outboxes are gone, or when the stream breaks.
+/// It ends after the last message, when all senders are dropped, or when the stream breaks.
 pub(crate) fn start_writer<M: Message>(
     mut output: impl Write + Send + 'static,
 ) -> io::Result<(SendQueue<M>, JoinHandle<()>)> {
     let (frames, queue) = mpsc::sync_channel(SEND_QUEUE_MAX);
     let thread = threads::start(move || {
-        // The listening thread sees the same break, and tells it.
+        // The reading thread sees the same error and reports it.
         let _ = write_messages::<M>(&mut output, &queue);
     })?;
     Ok((SendQueue { frames, is_full: Arc::default(), of: PhantomData }, thread))
@@ -160,9 +161,9 @@ fn write_messages<M: Message>(output: &mut impl Write, queue: &Receiver<(Vec<u8>
     }
 }
 
-/// Starts the thread that listens, and tells each message with the time at which it came.
+/// Starts the thread that reads, and reports each message with its receive time.
 ///
-/// Heartbeats are not told; they and everything else move the pulse. After a loss nothing more is told.
+/// Heartbeats are not reported; they and everything else count as signs of life. After a disconnect nothing more is reported.
 pub(crate) fn start_reader<M: Message>(
     mut input: impl Read + Send + 'static,
     pulse: PeerActivity,
@@ -186,7 +187,7 @@ fn read_messages<M: Message>(
             Ok(0) => return Disconnected::Closed,
             Ok(n) => n,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            // How a Unix socket says that it was closed while something was unread.
+            // A Unix socket reports this if it was closed with unread data.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Disconnected::Closed,
             Err(error) => return Disconnected::Io(error),
         };

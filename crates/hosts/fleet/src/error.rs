@@ -1,4 +1,4 @@
-//! Why a host cannot be used, or was lost.
+//! The reasons why a host cannot be used, or was disconnected.
 
 use std::{fmt, io};
 
@@ -9,20 +9,20 @@ use crate::{
 };
 use fathom_sys::policy::NetworkError;
 
-/// How a connection between controller and agent ended before its time.
+/// How a connection between controller and agent ended early.
 #[derive(Debug)]
 pub enum Disconnected {
     /// The other side closed it.
     Closed,
     /// Nothing was heard of the other side for 3 s.
     HeartbeatTimeout,
-    /// It takes nothing of what it is told.
+    /// It does not read its messages.
     SendQueueFull,
-    /// The other side did not do its next step in time: the step.
+    /// The other side did not complete its next step in time: the step.
     StepTimeout(&'static str),
     /// The stream broke.
     Io(io::Error),
-    /// What came was not the protocol.
+    /// The received data is not the protocol.
     Protocol(FrameError),
 }
 
@@ -41,138 +41,138 @@ impl fmt::Display for Disconnected {
 
 impl std::error::Error for Disconnected {}
 
-/// What keeps a host from being used, for the person who must act.
+/// The error that prevents the use of a host, worded for the person who has to act on it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A key is not one.
+    /// The text is not a valid key.
     #[error("`{given}` is not a key: {reason}")]
     Key {
-        /// What was given, without the secret part.
+        /// The given text, without the secret part.
         given: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: &'static str,
     },
-    /// An address range is not one.
+    /// The text is not a valid address range.
     #[error(transparent)]
     Network(#[from] NetworkError),
     /// A trial names a host that was never connected.
     #[error("there is no host `{name}`; there are {known}")]
     UnknownHost {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
-        /// The names there are.
+        /// The known names.
         known: String,
     },
-    /// A certificate or key cannot be made or used.
+    /// A certificate or key cannot be created or used.
     #[error("cannot {what}")]
     Certificate {
-        /// What was attempted.
+        /// The attempted action.
         what: &'static str,
-        /// What the library said.
+        /// The error from the library.
         #[source]
         cause: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The kernel refused something on this side.
+    /// The kernel on this side rejected a system call.
     #[error("cannot {what}")]
     System {
-        /// What was attempted, on what: `start an agent with /usr/bin/fathom`.
+        /// The attempted action and its object, such as `start an agent with /usr/bin/fathom`.
         what: String,
-        /// What the kernel answered.
+        /// The error from the kernel.
         #[source]
         cause: io::Error,
     },
-    /// Nobody listens at the address, or nobody answers.
+    /// Nothing listens at the address, or there is no reply.
     #[error("cannot reach {address}")]
     Unreachable {
-        /// Where a `fathom serve` was expected.
+        /// The expected address of a `fathom serve`.
         address: String,
-        /// What the kernel answered.
+        /// The error from the kernel.
         #[source]
         cause: io::Error,
     },
-    /// Something listens at the address, but it does not speak our protocol.
+    /// A server listens at the address, but it does not speak our protocol.
     #[error("{address} is not a fathom server")]
     NotAFathomServer {
-        /// Where a `fathom serve` was expected.
+        /// The expected address of a `fathom serve`.
         address: String,
-        /// What it did instead.
+        /// The actual response.
         #[source]
         cause: io::Error,
     },
-    /// The server's certificate is not the one of the key.
+    /// The server's certificate does not match the key.
     #[error("{address} is not the server that the key belongs to")]
     WrongFingerprint {
-        /// Where it listens.
+        /// The address of the server.
         address: String,
     },
-    /// The server knows its certificate but not the token.
+    /// The server's certificate matches, but it rejects the token.
     #[error("{address} does not accept the token of the key")]
     WrongToken {
-        /// Where it listens.
+        /// The address of the server.
         address: String,
     },
-    /// The server accepts the key but has as many controllers as it may.
+    /// The server accepts the key, but already has the maximum number of controllers.
     #[error("{address} serves as many controllers as it may")]
     Busy {
-        /// Where it listens.
+        /// The address of the server.
         address: String,
     },
-    /// Others keep knocking, and the server turned this connection away for theirs.
+    /// The server has too many unauthenticated connections and dropped this one.
     #[error("{address} turned this connection away: too many knock without its key")]
     TooManyConnections {
-        /// Where it listens.
+        /// The address of the server.
         address: String,
     },
-    /// The agent is of another major version.
+    /// The agent has a different major version.
     #[error("host `{host}` runs {theirs_tool} with protocol {theirs}; this is {ours_tool} with protocol {VERSION}")]
     Version {
         /// The host's name.
         host: String,
-        /// Its protocol.
+        /// The version of its protocol.
         theirs: u8,
         /// Its program.
         theirs_tool: String,
         /// Our program.
         ours_tool: String,
     },
-    /// What was started on the host is not an agent.
+    /// The command on the host did not start an agent.
     #[error("no agent answers on host `{host}`: {loss}{}", lines(exit.as_deref(), stderr))]
     NoAgent {
         /// The host's name.
         host: String,
-        /// What came instead of its greeting.
+        /// The event instead of its greeting.
         loss: Disconnected,
-        /// How its process ended, if it was a child and has ended.
+        /// The exit status of its process, if it was a child and has exited.
         exit: Option<String>,
-        /// The last that it wrote to its standard error.
+        /// The end of its standard error.
         stderr: String,
     },
-    /// An agent died, hung or was cut off.
+    /// An agent died, hung or was disconnected.
     #[error("host `{host}` was lost: {loss}{}", lines(exit.as_deref(), stderr))]
     Disconnected {
         /// The host's name.
         host: String,
-        /// How it showed.
+        /// The kind of disconnect.
         loss: Disconnected,
-        /// How its process ended, if it was a child and has ended.
+        /// The exit status of its process, if it was a child and has exited.
         exit: Option<String>,
-        /// The last that it wrote to its standard error.
+        /// The end of its standard error.
         stderr: String,
     },
-    /// An agent could not or would not play its role.
+    /// An agent could not or would not run its role.
     #[error("host `{host}`: {}", failure.message)]
     RoleFailed {
         /// The host's name.
         host: String,
-        /// Why.
+        /// The reason.
         failure: AgentFailure,
     },
-    /// The trial was told to stop.
+    /// The trial was interrupted.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// How a child ended and what it said last, to go behind a message.
+/// The exit status and the last output of a child, as a suffix of a message.
 fn lines(exit: Option<&str>, stderr: &str) -> String {
     let exit = exit.map_or(String::new(), |exit| format!("; it ended with {exit}"));
     let stderr = stderr.trim_end();
@@ -180,7 +180,7 @@ fn lines(exit: Option<&str>, stderr: &str) -> String {
 }
 
 impl Error {
-    /// What it means for the run.
+    /// The meaning for the run.
     #[must_use]
     pub fn class(&self) -> ErrorClass {
         match self {
@@ -200,7 +200,7 @@ impl Error {
         }
     }
 
-    /// What to do about it, where it is known.
+    /// Returns the hint about how to fix the problem, if there is one.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         match self {
@@ -225,7 +225,7 @@ impl Error {
         }
     }
 
-    /// What lies behind it, the nearest first; an agent's causes are told as if they were ours.
+    /// Returns the underlying causes, nearest first; an agent's causes are treated like our own.
     #[must_use]
     pub fn causes(&self) -> Vec<String> {
         match self {

@@ -1,8 +1,8 @@
 //! Hosts: a host is a byte stream to an agent.
 //!
-//! A [`launcher`] delivers the stream, an [`agent`] plays roles at its far end, and a [`Fleet`] makes several agents start
-//! together, notices the loss of one, and gathers what they recorded. Threads and blocking I/O throughout. This crate knows no
-//! kinds of tests (the binary hands them over in [`agent::AgentConfig`]), decides nothing about results, and prints nothing.
+//! A [`launcher`] provides the stream, an [`agent`] runs roles at its far end, and a [`Fleet`] starts several agents together, notices
+//! disconnected ones, and collects the records. It uses threads and blocking I/O throughout. This crate knows no test kinds (the binary
+//! supplies them in [`agent::AgentConfig`]), makes no decisions about results, and prints nothing.
 
 #![warn(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 

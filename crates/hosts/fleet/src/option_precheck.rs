@@ -1,7 +1,8 @@
-//! A good word before anything is opened, where a served agent would be refused later.
+//! An early check for requests that a served agent would refuse later, for a better error message.
 //!
-//! It guards nothing: what a role sends to and opens is judged by the [`Policy`] where that happens. Here the targets that the kind
-//! states are looked at, options whose kind is [`ValueKind::File`], and the addresses that the responder told.
+//! It is not a security check: the [`Policy`] checks what a role opens and sends to at that point. This check covers the targets that the
+//! kind reports, options of kind [`ValueKind::File`], and the addresses from the responder. states are looked at, options whose kind is
+//! [`ValueKind::File`], and the addresses that the responder told.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
@@ -11,10 +12,10 @@ use fathom_sys::policy::{Network, Policy, Refused};
 
 use crate::{AgentFailure, ErrorClass};
 
-/// Whether all that a role names is allowed, as far as that can be told before.
+/// Checks that everything a role names is allowed, as far as this is known in advance.
 ///
 /// # Errors
-/// A preflight failure that says what the owner of the host would have to allow.
+/// A preflight failure that states what the owner of the host would have to allow.
 pub(crate) fn check(
     policy: &Policy,
     role: &Role,
@@ -24,7 +25,7 @@ pub(crate) fn check(
         return Ok(());
     }
     let is_file = |option: &&OptionDoc| option.value == ValueKind::File;
-    // One without a path says that the other side has a file.
+    // An empty path means that the other side has a file.
     let has_path = |option: &&OptionDoc| role.settings.text(option.name).is_some_and(|path| !path.is_empty());
     if let Some(option) = options.iter().filter(is_file).find(has_path) {
         let message = format!("`{}` is refused: an agent that is served opens no files for others", option.name);
@@ -52,13 +53,13 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split([',', ' ', '\n']).filter(|word| !word.is_empty())
 }
 
-/// An address, with a port or without.
+/// Parses an address with or without a port.
 fn address(word: &str) -> Option<Network> {
     let with_port = word.parse::<SocketAddr>().map(|address| address.ip());
     with_port.or_else(|_| word.parse::<IpAddr>()).ok().map(Network::from)
 }
 
-/// What a network, an address or a name stands for now; nothing when that cannot be told.
+/// Resolves a network, an address or a name now; empty if that fails.
 fn networks_of(host: &str) -> Vec<Network> {
     if let Ok(network) = host.parse() {
         return vec![network];

@@ -1,4 +1,4 @@
-//! Labs as others see them: built, found, listed and ended.
+//! Access to labs: building, finding, listing and taking down.
 
 use std::process::Command;
 
@@ -11,21 +11,21 @@ use crate::{
 };
 
 impl Lab {
-    /// Builds a lab that vanishes with this value, and with this process even after a SIGKILL.
+    /// Builds a lab that disappears when this value is dropped, and with this process even after SIGKILL.
     ///
-    /// Without root a child in a user namespace builds it, because a process with threads can enter none: `holder_program` is this program
-    /// in the role that calls [`holder::run`]. As root it is not started.
+    /// Without root, a child in a user namespace builds it, because a process with threads cannot enter one: `holder_program` is this
+    /// program in the role that calls [`holder::run`]. With root, the child is not started.
     ///
     /// # Errors
-    /// When an option is out of range or the kernel refuses.
+    /// If an option is out of range or the kernel refuses.
     pub fn build(preset: &Preset, options: &Options, holder_program: Command) -> Result<Self> {
         Self::build_with(preset, options, holder_program, &NoPrograms)
     }
 
-    /// Builds a lab like [`Self::build`], whose device may need a program.
+    /// Builds a lab like [`Self::build`], with a device that may need a program.
     ///
     /// # Errors
-    /// As of [`Self::build`].
+    /// As [`Self::build`].
     pub fn build_with(
         preset: &Preset,
         options: &Options,
@@ -39,14 +39,14 @@ impl Lab {
             return Self::build_here(preset, options, standing, programs);
         }
         let builder = holder::start_bound(holder_program, preset, options)?;
-        // From here on the descriptors of this process hold the lab, and the builder may go.
+        // From here on the descriptors of this process keep the lab alive, and the builder may exit.
         Self::attach(&builder.record)
     }
 
     /// Opens a lab that is up.
     ///
     /// # Errors
-    /// [`Error::NotUp`] when none of that name lives.
+    /// [`Error::NotUp`] if there is no live lab with this name.
     pub fn find(state: &StateFolder, name: &LabName) -> Result<Self> {
         let (_, record) = standing(state, name)?;
         Self::attach(&record).map_err(|error| match error {
@@ -65,19 +65,19 @@ fn lab_in(journal: &StoredJournal) -> Option<(LabName, LabRecord)> {
     Some((name, lab))
 }
 
-/// The labs that are up, by name.
+/// Returns the labs that are up, by name.
 ///
 /// # Errors
-/// [`Error::CorruptJournal`] for the first journal that cannot be understood.
+/// [`Error::CorruptJournal`] for the first invalid journal.
 pub fn list(state: &StateFolder) -> Result<Vec<(LabName, LabRecord)>> {
     let all: Vec<_> = journals(state)?.into_iter().collect::<Result<_>>()?;
     Ok(all.iter().filter(|journal| !journal.is_stale()).filter_map(lab_in).collect())
 }
 
-/// Ends a lab that is up, with everything that its holder wrote down; what a killed holder left is undone.
+/// Takes a lab down and undoes everything in its holder's journal; also cleans up after a killed holder.
 ///
 /// # Errors
-/// [`Error::NotUp`] when there is none of that name.
+/// [`Error::NotUp`] if there is no lab with this name.
 pub fn down(state: &StateFolder, name: &LabName) -> Result<()> {
     let run = holder::run_name(name)?;
     if let Some(left) = journal_of(state, &run)?.filter(StoredJournal::is_stale) {
@@ -88,14 +88,14 @@ pub fn down(state: &StateFolder, name: &LabName) -> Result<()> {
         .holder
         .end(END_PATIENCE)
         .map_err(Error::kernel(format!("end the holder of lab {name}, process {}", record.holder.pid)))?;
-    // The holder has undone its journal, unless it had to be killed. What is there now may be a successor's.
+    // The holder has undone its journal, unless it had to be killed. A journal found now may belong to a later lab.
     match journal.reread() {
         Some(left) => left.undo(),
         None => Ok(()),
     }
 }
 
-/// The journal and the record of a lab that is up.
+/// Returns the journal and the record of a lab that is up.
 fn standing(state: &StateFolder, name: &LabName) -> Result<(StoredJournal, LabRecord)> {
     let not_up = || Error::NotUp(name.as_str().to_owned());
     let journal = journal_of(state, &holder::run_name(name)?)?.filter(|journal| !journal.is_stale());

@@ -1,117 +1,117 @@
-//! What keeps a lab from being built, found or undone, for the person who must act.
+//! Errors of building, finding or undoing a lab, for the person who has to act on them.
 
 use std::{io, path::PathBuf};
 
-/// The kernel's numbers of what it answers where user namespaces are forbidden or used up: errno(3).
+/// The kernel's error numbers if user namespaces are forbidden or used up: errno(3).
 pub(crate) const EPERM: i32 = 1;
 pub(crate) const ENOSPC: i32 = 28;
 
-/// The outcome of work on a lab.
+/// The result of work on a lab.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why a lab could not be built, found or undone.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A name with characters that could lead astray in a path.
+    /// The name contains characters that are unsafe in a path.
     #[error("{0:?} cannot be a name")]
     BadName(String),
-    /// No preset is called so.
+    /// There is no preset with this name.
     #[error("there is no preset {given:?}")]
     UnknownPreset {
-        /// What was given.
+        /// The given name.
         given: String,
-        /// The presets that there are.
+        /// The existing presets.
         known: Vec<&'static str>,
     },
-    /// The lab has no such host.
+    /// The lab has no host with this name.
     #[error("the lab has no host {host:?}")]
     UnknownHost {
-        /// The host that it lacks.
+        /// The missing host.
         host: String,
-        /// The hosts that it has.
+        /// The existing hosts.
         known: Vec<String>,
     },
-    /// An option outside its range.
+    /// An option is out of range.
     #[error("{option} {given} is outside {range}")]
     BadOption {
-        /// What was to be set.
+        /// The option.
         option: &'static str,
-        /// The value that was given.
+        /// The given value.
         given: u32,
-        /// What is allowed.
+        /// The allowed range.
         range: &'static str,
     },
-    /// A device that does not exist, or with arguments that it does not take.
+    /// The device does not exist or does not accept these arguments.
     #[error("the device `{given}`: {why}")]
     BadDevice {
-        /// What was given.
+        /// The given text.
         given: String,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
-        /// The devices that there are.
+        /// The existing devices.
         known: String,
     },
-    /// The kernel did not do it.
+    /// The kernel refused an action.
     #[error("cannot {attempt}")]
     Kernel {
-        /// What was to be done, on what.
+        /// The attempted action and its object.
         attempt: String,
         /// The call that failed.
         source: fathom_sys::Error,
     },
-    /// A user without privileges gets no user namespace.
+    /// An unprivileged user cannot create a user namespace.
     #[error("cannot make a user namespace for a lab without root")]
     UserNamespace(#[source] fathom_sys::Error),
     /// A file could not be read, written or removed.
     #[error("cannot {attempt} {path}")]
     File {
-        /// What was to be done with it.
+        /// The attempted action.
         attempt: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error from the system.
         source: io::Error,
     },
-    /// The state folder could be changed by someone else.
+    /// Another user could change the state folder.
     #[error("{path} is not safe for journals: {reason}")]
     UnsafeStateFolder {
         /// The folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: &'static str,
     },
-    /// A journal that cannot be understood.
+    /// A journal is invalid.
     #[error("the journal {path} cannot be understood: {reason}")]
     CorruptJournal {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// A journal of that run exists.
+    /// The run already has a journal.
     #[error("{} exists already", run.strip_prefix("lab-").map_or_else(|| run.clone(), |name| format!("lab `{name}`")))]
     NameTaken {
         /// The run, `lab-NAME` for a lab that is up.
         run: String,
     },
-    /// No living lab has the name.
+    /// There is no live lab with this name.
     #[error("no lab {0:?} is up")]
     NotUp(String),
-    /// The process that was to hold the lab refused.
+    /// The holder process reported an error.
     #[error("the holder of the lab: {message}")]
     Holder {
-        /// What it said.
+        /// The error message.
         message: String,
-        /// What it advised.
+        /// The hint, if there is one.
         hint: Option<String>,
     },
-    /// Work inside a host of a rootless lab needs a process of its own.
+    /// Work inside a host of a rootless lab needs a separate process.
     #[error("host {0} belongs to a user namespace that this process cannot enter")]
     NeedsProcess(String),
 }
 
 impl Error {
-    /// Names what was attempted when the kernel refused.
+    /// Adds the attempted action to an error from the kernel.
     pub(crate) fn kernel(attempt: impl Into<String>) -> impl FnOnce(fathom_sys::Error) -> Self {
         let attempt = attempt.into();
         |source| Self::Kernel { attempt, source }
@@ -122,7 +122,7 @@ impl Error {
         move |source| Self::File { attempt, path, source }
     }
 
-    /// What to do about it, when that is known.
+    /// Returns the hint about how to fix the problem, if there is one.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         Some(match self {
@@ -132,7 +132,7 @@ impl Error {
             Self::UnknownPreset { known, .. } => format!("the presets are: {}", known.join(", ")),
             Self::UnknownHost { known, .. } => format!("its hosts are: {}", known.join(", ")),
             Self::BadDevice { known, .. } => format!("the devices are: {known}"),
-            // What a user namespace allows does not count for programs (`bpf_capable` of the kernel).
+            // Capabilities inside a user namespace do not count for programs (`bpf_capable` in the kernel).
             Self::Kernel { source, .. } if source.is_permission() && source.call.starts_with("bpf(") => {
                 "run as root: a lab without root is in a user namespace, from which the kernel takes no programs; \
                  --device router, bridge and nft need none"
@@ -158,7 +158,7 @@ impl Error {
     }
 }
 
-/// The switch that forbids user namespaces, by what the kernel answered.
+/// Returns the setting that forbids user namespaces, based on the kernel's error.
 fn user_namespace_hint(errno: Option<i32>) -> String {
     if errno == Some(ENOSPC) {
         return "raise the limit: sysctl user.max_user_namespaces=10000 (and user.max_net_namespaces)".to_owned();

@@ -1,18 +1,18 @@
-//! The version of IP by which the hosts of a lab reach each other, and their addresses.
+//! The IP version between the hosts of a lab, and their addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// By which version of IP the hosts of a lab reach each other.
+/// The IP version between the hosts of a lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Family {
-    /// They have no other, and so no frame of neighbour discovery or of multicast listeners is on their wires.
+    /// IPv4 only, so there are no frames of neighbor discovery or multicast listeners on the wires.
     Ipv4,
-    /// They have addresses of IPv4 too.
+    /// IPv6, with IPv4 addresses as well.
     Ipv6,
 }
 
 impl Family {
-    /// All addresses of a host on a wire; the first is the one that tests reach it at.
+    /// All addresses of a host on a wire; tests use the first one.
     pub(crate) fn addresses(self, address: Ipv4Addr) -> Vec<IpAddr> {
         match self {
             Self::Ipv4 => vec![address.into()],
@@ -20,7 +20,7 @@ impl Family {
         }
     }
 
-    /// Where packets to hosts of no own wire go: all addresses of each version.
+    /// The default routes of each version through a gateway.
     pub(crate) fn routes_by(self, gateway: Ipv4Addr) -> Vec<(IpAddr, IpAddr)> {
         let everywhere = |gateway: IpAddr| match gateway {
             IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED.into(), gateway),
@@ -30,7 +30,7 @@ impl Family {
     }
 }
 
-/// The address of IPv6 that shows the last two bytes of one of IPv4, from the block that RFC 5180 sets aside for measuring.
+/// An IPv6 address with the last two bytes of an IPv4 address, from the block that RFC 5180 reserves for benchmarking.
 fn v6_for(address: Ipv4Addr) -> Ipv6Addr {
     let [_, _, network, host] = address.octets();
     Ipv6Addr::new(0x2001, 2, 0, network.into(), 0, 0, 0, host.into())

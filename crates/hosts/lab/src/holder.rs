@@ -1,7 +1,7 @@
 //! The process that holds a lab: one that is up, or one without root.
 //!
-//! The program starts itself again in a hidden role whose whole work is [`run`]: without root inside a user namespace that is made for
-//! it. The order comes as its last argument, the answer goes back as one line on its standard output.
+//! The program starts itself again in a hidden role that only calls [`run`]; without root, this happens inside a new user namespace. The
+//! order is the last argument, the answer is one line on standard output.
 
 use crate::{
     Entry, Error, Journal, Lab, LabName, LabState, Options, Preset, Result, StateFolder,
@@ -27,7 +27,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// What a holder is to hold, and for how long.
+/// The lab to hold, and for how long.
 #[derive(Debug, Serialize, Deserialize)]
 struct HolderOrder {
     preset: String,
@@ -39,9 +39,9 @@ struct HolderOrder {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum LifeTime {
-    /// Until whoever started it has taken hold of the hosts, or ends: either closes its standard input.
+    /// Until the starter has opened the hosts or exits: both close the holder's standard input.
     Bound,
-    /// Until someone ends it or its time is over, found by others through its journal.
+    /// Until it is taken down or its time is over; others find it through its journal.
     Up { name: LabName, state: PathBuf, lifetime_ns: Nanos },
 }
 
@@ -52,22 +52,22 @@ enum HolderAnswer {
     Refused { message: String, hint: Option<String> },
 }
 
-/// A lab to be put up.
+/// The parameters of a lab to put up.
 #[derive(Debug)]
 pub struct LabSpec<'a> {
-    /// The name by which others find it.
+    /// The name under which others find it.
     pub name: &'a LabName,
-    /// Where its journal goes.
+    /// The folder of its journal.
     pub state: &'a StateFolder,
     /// Its topology.
     pub preset: &'a Preset,
-    /// What was chosen about it.
+    /// The options of the topology.
     pub options: &'a Options,
-    /// When it ends on its own.
+    /// The time after which it ends on its own.
     pub lifetime: Nanos,
 }
 
-/// How long a lab stays up when nothing is said: forgotten ones go within an hour.
+/// The default lifetime of a lab: forgotten ones disappear within an hour.
 pub const LIFETIME_DEFAULT: Nanos = Nanos::from_secs(3600);
 
 /// Puts a lab up, held by a process that outlives this one.
@@ -75,7 +75,7 @@ pub const LIFETIME_DEFAULT: Nanos = Nanos::from_secs(3600);
 /// `holder_program` is this program, by its absolute path, in the role that calls [`run`].
 ///
 /// # Errors
-/// [`Error::NameTaken`] when the name is in use; [`Error::Holder`] with what the holder said.
+/// [`Error::NameTaken`] if the name is in use; [`Error::Holder`] with the holder's message.
 pub fn up(holder_program: Command, up: &LabSpec<'_>) -> Result<LabRecord> {
     up.options.validate()?;
     up.preset.device(up.options)?;
@@ -96,7 +96,7 @@ pub fn up(holder_program: Command, up: &LabSpec<'_>) -> Result<LabRecord> {
     start(holder_program, &order, ParentBond::Detached).map(|(_, record)| record)
 }
 
-/// A holder that waits until its lab is taken over; it ends when this value is dropped.
+/// A holder that waits until its lab is opened; dropping this value ends it.
 pub(crate) struct BoundHolder {
     child: Child,
     pub(crate) record: LabRecord,
@@ -109,7 +109,7 @@ impl Drop for BoundHolder {
     }
 }
 
-/// Starts a holder that waits until its lab is taken over.
+/// Starts a holder that waits until its lab is opened.
 pub(crate) fn start_bound(program: Command, preset: &Preset, options: &Options) -> Result<BoundHolder> {
     let order = HolderOrder {
         preset: preset.name.to_owned(),
@@ -139,17 +139,17 @@ fn start(mut command: Command, order: &HolderOrder, bond: ParentBond) -> Result<
         Some(HolderAnswer::Refused { message, hint }) => (message, hint),
         None => ("it ended without an answer".to_owned(), None),
     };
-    // It holds nothing that anybody uses, and as an unreaped child it still has its number.
+    // It holds nothing in use, and an unreaped child still has its pid.
     let _ = child.kill();
     let _ = child.wait();
     Err(Error::Holder { message, hint })
 }
 
-/// The answer of a holder; absent when it died or says something else.
+/// Reads a holder's answer; `None` if it died or wrote something else.
 fn read_answer(child: &mut Child) -> Option<HolderAnswer> {
     let mut output = BufReader::new(child.stdout.take()?);
     let mut line = String::new();
-    // A test runner prints headings before it comes to the role, so lines of others are passed over.
+    // A test runner prints headings before it reaches the role, so other lines are skipped.
     while output.read_line(&mut line).ok()? > 0 {
         if let Ok(answer) = serde_json::from_str(&line) {
             return Some(answer);
@@ -159,10 +159,10 @@ fn read_answer(child: &mut Child) -> Option<HolderAnswer> {
     None
 }
 
-/// The whole work of a holder: builds what `order` says, answers on `output`, and holds it until its end.
+/// Runs a holder: builds the lab described by `order`, answers on `output`, and holds the lab until the end.
 ///
 /// # Errors
-/// What kept the lab from being built, which `output` was told too, or what could not be undone.
+/// The error that prevented the build, which `output` gets too, or the error of an undo.
 ///
 /// # Panics
 /// Never: the answer is plain data.
@@ -173,7 +173,7 @@ pub fn run(order: &str, mut output: impl Write, programs: &dyn ProgramLoader) ->
         Err(error) => HolderAnswer::Refused { message: with_causes(error), hint: error.hint() },
     };
     let line = serde_json::to_string(&answer).expect("an answer is plain data");
-    // Whoever asked may be gone, which the wait below finds out.
+    // The starter may be gone, which the wait below detects.
     let _ = writeln!(output, "{line}").and_then(|()| output.flush());
     let HeldLab { lab, journal, wait, .. } = held?;
     wait.park()?;
@@ -181,7 +181,7 @@ pub fn run(order: &str, mut output: impl Write, programs: &dyn ProgramLoader) ->
     journal.map_or(Ok(()), Journal::finish)
 }
 
-/// What a holder has in its hands.
+/// The state of a holder.
 struct HeldLab {
     record: LabRecord,
     lab: Lab,
@@ -189,18 +189,18 @@ struct HeldLab {
     wait: HolderEvent,
 }
 
-/// What a holder waits for.
+/// The event that a holder waits for.
 enum HolderEvent {
-    /// The end of its standard input. Signals keep their default action: it has nothing to undo.
+    /// The end of its standard input. Signals keep their default action, because there is nothing to undo.
     TakeOver,
-    /// A signal or the end of its time.
+    /// A signal or the end of its lifetime.
     End { watch: SignalWatch, deadline: Nanos },
 }
 
 impl HolderEvent {
     fn park(&self) -> Result<()> {
         match self {
-            // An input that cannot be read has ended too.
+            // An unreadable input counts as ended.
             Self::TakeOver => drop(io::copy(&mut io::stdin().lock(), &mut io::sink())),
             Self::End { watch, deadline } => {
                 watch.wait_until(*deadline).map_err(Error::kernel("wait for the end of the lab"))?;
@@ -233,7 +233,7 @@ fn hold(order: &str, programs: &dyn ProgramLoader) -> Result<HeldLab> {
     Ok(HeldLab { record, lab, journal, wait })
 }
 
-/// The run whose journal stands for a lab that is up.
+/// The name of the run whose journal belongs to a lab that is up.
 pub(crate) fn run_name(lab: &LabName) -> Result<LabName> {
     format!("{RUN_PREFIX}{lab}").parse()
 }

@@ -12,14 +12,14 @@ use std::{
     process::{Child, Command},
 };
 
-/// A network device of a host, as it was built.
+/// A network device of a host, as built.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interface {
     /// The name of the device, such as `eth0`.
     pub name: String,
     /// The address of the host on this wire.
     pub address: IpAddr,
-    /// How many leading bits the addresses of the wire share.
+    /// The number of leading bits shared by all addresses of the wire.
     pub prefix_len: u8,
     /// The Ethernet address.
     pub mac: MacAddress,
@@ -28,7 +28,7 @@ pub struct Interface {
     pub mtu: Bytes,
 }
 
-/// A network namespace that stands for a machine.
+/// A network namespace that represents a machine.
 ///
 /// It has no hardware of its own: all hosts of a lab share the cores, the clock and the file system of this machine.
 #[derive(Debug)]
@@ -45,13 +45,13 @@ impl Host {
         &self.name
     }
 
-    /// Its devices besides loopback, at least one.
+    /// Its network devices other than loopback, at least one.
     #[must_use]
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
     }
 
-    /// The first address, at which tests reach it.
+    /// The first address, which tests use.
     ///
     /// # Panics
     /// Never: a preset gives every host an interface.
@@ -60,18 +60,18 @@ impl Host {
         self.interfaces.first().expect("a host has an interface").address
     }
 
-    /// What a process has to enter to be on this host.
+    /// The namespaces that a process has to enter to be on this host.
     #[must_use]
     pub fn namespaces(&self) -> &Namespaces {
         &self.namespaces
     }
 
-    /// Starts a process on this host; it is killed when this process ends.
+    /// Starts a process on this host; it is killed when this process exits.
     ///
-    /// Its standard streams are the caller's choice.
+    /// The caller chooses its standard streams.
     ///
     /// # Errors
-    /// When the program cannot be started or the host cannot be entered.
+    /// If the program cannot be started or the host cannot be entered.
     pub fn start(&self, command: Command) -> Result<Child> {
         let attempt = format!("start {} on host {}", command.get_program().display(), self.name);
         let start =
@@ -79,10 +79,10 @@ impl Host {
         start.spawn().map_err(Error::kernel(attempt))
     }
 
-    /// Runs `work` in a thread on this host; a socket that it returns stays on the host.
+    /// Runs `work` in a thread on this host; a socket returned by `work` stays on the host.
     ///
     /// # Errors
-    /// [`Error::NeedsProcess`] in a rootless lab, which only a process can enter.
+    /// [`Error::NeedsProcess`] in a rootless lab, which only a separate process can enter.
     pub fn enter_with<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         if self.namespaces.user.is_some() {
             return Err(Error::NeedsProcess(self.name.as_str().to_owned()));

@@ -1,7 +1,7 @@
-//! What has to be undone, written down before it is done.
+//! A record of actions to undo, written before each action.
 //!
-//! One file per run, owned by a process. When the owner ends it undoes its entries in reverse and removes the file; when it was
-//! killed, [`undo_stale`] does. Every entry can be undone twice.
+//! There is one file per run, owned by a process. When the owner exits, it undoes the entries in reverse order and removes the file; if it
+//! was killed, [`undo_stale`] does that. Undoing an entry twice is harmless.
 
 use crate::{
     Error, LabName, Result, StateFolder,
@@ -16,26 +16,26 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// The version of the file.
+/// The version of the file format.
 const SCHEMA: &str = "fathom.journal/1";
-/// How long a process may take to end in order before it is killed.
+/// The time that a process gets to exit properly before it is killed.
 pub(crate) const END_PATIENCE: Nanos = Nanos::from_secs(3);
 
-/// Something that has to be undone.
+/// An action to undo.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Entry {
-    /// A process to be ended, by pidfd and identity only.
+    /// A process to end, by pidfd and identity only.
     Process(#[serde(with = "IdentityText")] ProcessIdentity),
-    /// A lab whose holder is to be ended; its namespaces go with it.
+    /// A lab whose holder must be ended; its namespaces disappear with it.
     Lab(LabRecord),
-    /// A file to be removed.
+    /// A file to remove.
     File(PathBuf),
-    /// A setting of the kernel to be put back.
+    /// A kernel setting to restore.
     Sysctl {
         /// The file below `/proc/sys`.
         path: PathBuf,
-        /// What it held.
+        /// The old value.
         old: String,
     },
 }
@@ -49,31 +49,31 @@ struct Contents {
     entries: Vec<Entry>,
 }
 
-/// A journal of another process, or of one that is gone.
+/// A journal of another process, which may have exited.
 #[derive(Debug, Clone)]
 pub struct StoredJournal {
     path: PathBuf,
     contents: Contents,
 }
 
-/// The journal of this process; dropping it undoes what it holds.
+/// The journal of this process; dropping it undoes its entries.
 #[derive(Debug)]
 pub struct Journal {
-    // Empty only after `finish`.
+    // `None` only after `finish`.
     stored: Option<StoredJournal>,
 }
 
 impl Journal {
-    /// Begins the journal of a run.
+    /// Starts the journal of a run.
     ///
     /// # Errors
-    /// [`Error::NameTaken`] when the run has one already, also a stale one.
+    /// [`Error::NameTaken`] if the run already has a journal, even a stale one.
     pub fn begin(state: &StateFolder, run: &LabName) -> Result<Self> {
         let owner = ProcessIdentity::current().map_err(Error::kernel("identify this process"))?;
         let contents = Contents { schema: SCHEMA.to_owned(), run: run.clone(), owner, entries: Vec::new() };
         let stored = StoredJournal { path: state.journal(run), contents };
         let draft = stored.write_draft()?;
-        // A link refuses to replace a file, and shows it whole at once.
+        // A hard link never replaces a file, and makes the complete file visible at once.
         let linked = fs::hard_link(&draft, &stored.path);
         fs::remove_file(&draft).map_err(Error::file("remove", draft))?;
         match linked {
@@ -85,35 +85,35 @@ impl Journal {
         }
     }
 
-    /// Writes down what is about to be done (a process: what has just been started).
+    /// Records an action before it is taken (for a process: after it was started).
     ///
     /// # Errors
-    /// When the file cannot be written: then the thing must not be done.
+    /// If the file cannot be written: then the action must not be taken.
     ///
     /// # Panics
-    /// Never: a journal is gone once it is finished.
+    /// Never: `finish` consumes the journal.
     pub fn record(&mut self, entry: Entry) -> Result<()> {
         let stored = self.stored.as_mut().expect("a journal is used until it is finished");
         stored.contents.entries.push(entry);
         stored.replace()
     }
 
-    /// Changes a setting of the kernel and writes down what it was.
+    /// Changes a kernel setting and records its old value.
     ///
-    /// Settings below `/proc/sys/net` are those of the network namespace of the calling thread, at the undoing too.
+    /// Settings below `/proc/sys/net` are those of the calling thread's network namespace, also when they are restored.
     ///
     /// # Errors
-    /// When the setting does not exist or may not be changed.
+    /// If the setting does not exist or may not be changed.
     pub fn set_sysctl(&mut self, path: &Path, new: &str) -> Result<()> {
         let old = fs::read_to_string(path).map_err(Error::file("read the setting", path))?;
         self.record(Entry::Sysctl { path: path.to_owned(), old: old.trim_end().to_owned() })?;
         fs::write(path, new).map_err(Error::file("write the setting", path))
     }
 
-    /// Undoes all entries in reverse and removes the file.
+    /// Undoes all entries in reverse order and removes the file.
     ///
     /// # Errors
-    /// The first thing that could not be undone; the rest is undone, and the file keeps what is left.
+    /// The first failed undo; all others are still done, and the file keeps the failed entries.
     pub fn finish(mut self) -> Result<()> {
         self.stored.take().map_or(Ok(()), StoredJournal::undo)
     }
@@ -122,7 +122,7 @@ impl Journal {
 impl Drop for Journal {
     fn drop(&mut self) {
         if let Some(stored) = self.stored.take() {
-            // What fails stays in the file, for `undo_stale`.
+            // Failed entries stay in the file, for `undo_stale`.
             let _ = stored.undo();
         }
     }
@@ -135,13 +135,13 @@ impl StoredJournal {
         &self.contents.run
     }
 
-    /// What is to be undone, in the order in which it was done.
+    /// The actions to undo, in the order in which they were taken.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         &self.contents.entries
     }
 
-    /// Whether the process that wrote it is gone.
+    /// Whether the process that wrote it has exited.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         !self.contents.owner.is_alive()
@@ -159,12 +159,12 @@ impl StoredJournal {
         Ok(Self { path, contents })
     }
 
-    /// What is in the file now, if it is still of the same owner.
+    /// Reads the file again; `None` unless it still belongs to the same owner.
     pub(crate) fn reread(&self) -> Option<Self> {
         Self::read(self.path.clone()).ok().filter(|now| now.contents.owner == self.contents.owner)
     }
 
-    /// Undoes what can be undone; the file goes with the last entry.
+    /// Undoes all entries that it can; removes the file if none are left.
     pub(crate) fn undo(mut self) -> Result<()> {
         let mut left = Vec::new();
         let mut first_error = None;
@@ -180,7 +180,7 @@ impl StoredJournal {
         Err(error)
     }
 
-    /// Writes the whole file beside its place; a reader never sees half of it.
+    /// Writes the complete file next to its final path, so that a reader never sees a partial file.
     fn write_draft(&self) -> Result<PathBuf> {
         let draft = self.path.with_extension(format!("draft-{}", self.contents.owner.pid));
         let text = serde_json::to_vec_pretty(&self.contents).expect("a journal is plain data");
@@ -216,7 +216,7 @@ fn undo_entry(entry: &Entry) -> Result<()> {
     }
 }
 
-/// Ends a process, unless it is this one: an owner that undoes its own journal is on its way out already.
+/// Ends a process, unless it is this one: an owner that undoes its own journal is already exiting.
 fn end(process: &ProcessIdentity) -> Result<()> {
     if process.pid == std::process::id() {
         return Ok(());
@@ -235,7 +235,7 @@ fn is_setting(path: &Path) -> bool {
     path.starts_with("/proc/sys") && !path.components().any(|part| part == Component::ParentDir)
 }
 
-/// All journals of a folder, by run; what cannot be read is an error in its place.
+/// Returns all journals of a folder, by run; an unreadable one is an error in the list.
 pub(crate) fn journals(state: &StateFolder) -> Result<Vec<Result<StoredJournal>>> {
     let folder = fs::read_dir(state.path()).map_err(Error::file("list", state.path()))?;
     let mut paths = Vec::new();
@@ -246,12 +246,12 @@ pub(crate) fn journals(state: &StateFolder) -> Result<Vec<Result<StoredJournal>>
         }
     }
     paths.sort();
-    // One that was removed since the listing is not there any more, which is no error.
+    // A journal removed since the listing is not an error.
     let is_gone = |read: &Result<StoredJournal>| matches!(read, Err(Error::File { source, .. }) if source.kind() == io::ErrorKind::NotFound);
     Ok(paths.into_iter().map(StoredJournal::read).filter(|read| !is_gone(read)).collect())
 }
 
-/// The journal of one run, if there is one.
+/// Returns the journal of one run, if it exists.
 pub(crate) fn journal_of(state: &StateFolder, run: &LabName) -> Result<Option<StoredJournal>> {
     match StoredJournal::read(state.journal(run)) {
         Err(Error::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -259,19 +259,19 @@ pub(crate) fn journal_of(state: &StateFolder, run: &LabName) -> Result<Option<St
     }
 }
 
-/// The journals whose owner is gone: what a killed run left behind.
+/// Returns the journals whose owner has exited: the leftovers of killed runs.
 ///
 /// # Errors
-/// [`Error::CorruptJournal`] for the first that cannot be understood.
+/// [`Error::CorruptJournal`] for the first invalid one.
 pub fn stale(state: &StateFolder) -> Result<Vec<StoredJournal>> {
     let all: Vec<_> = journals(state)?.into_iter().collect::<Result<_>>()?;
     Ok(all.into_iter().filter(StoredJournal::is_stale).collect())
 }
 
-/// Undoes what killed runs left behind and returns their names.
+/// Undoes the leftovers of killed runs and returns their names.
 ///
 /// # Errors
-/// The first journal that could not be understood or undone; all others are undone nevertheless.
+/// The first journal that is invalid or could not be undone; all others are still undone.
 pub fn undo_stale(state: &StateFolder) -> Result<Vec<LabName>> {
     let mut undone = Vec::new();
     let mut first_error = None;

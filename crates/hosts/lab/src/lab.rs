@@ -1,4 +1,4 @@
-//! A lab: hosts joined by wires, held by this process.
+//! A lab: hosts connected by wires, held by this process.
 
 use crate::{
     DeviceRecord, Error, Host, Options, Preset, Result,
@@ -14,13 +14,13 @@ use std::{
     os::fd::{AsFd, AsRawFd},
 };
 
-/// Hosts joined by wires, held by the descriptors in this value and perhaps by a holder too.
+/// Hosts connected by wires, held by the descriptors in this value and possibly by a holder too.
 #[derive(Debug)]
 pub struct Lab {
     hosts: Vec<Host>,
     differences: Vec<SettingDifference>,
     standing: LabState,
-    /// The programs of its device, for as long as this process holds it.
+    /// The programs of its device, held by this process.
     fitting: Option<FittedDevice>,
 }
 
@@ -40,11 +40,11 @@ impl Lab {
         Ok(Self { hosts, differences, standing, fitting })
     }
 
-    /// Takes hold of the namespaces that another process holds.
+    /// Opens the namespaces held by another process.
     pub(crate) fn attach(record: &LabRecord) -> Result<Self> {
         let pid = record.holder.pid;
         let hosts = record.hosts.iter().map(|host| attach_host(record, host)).collect::<Result<_>>()?;
-        // Checked last: what was opened above may belong to a successor of the holder otherwise.
+        // Checked last: otherwise the namespaces opened above may belong to a later process with the holder's pid.
         if !record.holder.is_alive() {
             return Err(Error::Holder { message: format!("process {pid} has ended"), hint: None });
         }
@@ -52,7 +52,7 @@ impl Lab {
         Ok(Self { hosts, differences: record.differences.clone(), standing: record.standing, fitting })
     }
 
-    /// What others need to open this lab, which the calling process holds.
+    /// The information that others need to open this lab, which the calling process holds.
     pub(crate) fn record(&self, preset: &Preset) -> Result<LabRecord> {
         let host = |host: &Host| HostRecord {
             name: host.name.clone(),
@@ -75,10 +75,10 @@ impl Lab {
         &self.hosts
     }
 
-    /// The host of that name.
+    /// Returns the host with this name.
     ///
     /// # Errors
-    /// [`Error::UnknownHost`], whose hint names those that there are.
+    /// [`Error::UnknownHost`], whose hint lists the existing hosts.
     pub fn host(&self, name: &str) -> Result<&Host> {
         self.hosts.iter().find(|host| host.name.as_str() == name).ok_or_else(|| Error::UnknownHost {
             host: name.to_owned(),
@@ -86,19 +86,19 @@ impl Lab {
         })
     }
 
-    /// The device between its hosts, if there is one.
+    /// The device between its hosts, if it has one.
     #[must_use]
     pub fn device(&self) -> Option<&DeviceRecord> {
         self.fitting.as_ref().map(|fitting| &fitting.record)
     }
 
-    /// With which rights its hosts exist.
+    /// The privileges of its hosts.
     #[must_use]
     pub fn standing(&self) -> LabState {
         self.standing
     }
 
-    /// What does not work in it.
+    /// The features that do not work in it.
     #[must_use]
     pub fn losses(&self) -> &'static [MissingFeature] {
         match self.standing {
@@ -108,7 +108,7 @@ impl Lab {
         }
     }
 
-    /// The settings that its hosts have otherwise than this machine.
+    /// The settings that differ between its hosts and this machine.
     #[must_use]
     pub fn differences(&self) -> &[SettingDifference] {
         &self.differences
@@ -127,7 +127,7 @@ fn attach_host(record: &LabRecord, host: &HostRecord) -> Result<Host> {
     Ok(Host { name, interfaces, namespaces: Namespaces { user, net } })
 }
 
-/// The settings by which a fresh namespace can differ and which change what is measured.
+/// The settings that may differ in a new namespace and that affect results.
 const SETTINGS: &[&str] = &[
     "core/default_qdisc",
     "core/optmem_max",
@@ -148,13 +148,13 @@ const SETTINGS: &[&str] = &[
     "ipv4/tcp_wmem",
 ];
 
-/// The values that the namespace of the calling thread has.
+/// The values in the namespace of the calling thread.
 fn settings() -> Vec<Option<String>> {
     let read = |name: &&str| fs::read_to_string(format!("/proc/sys/net/{name}")).ok();
     SETTINGS.iter().map(|name| read(name).map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "))).collect()
 }
 
-/// Where both have the setting: one that a namespace lacks is the machine's alone and holds for the lab too.
+/// Compares settings that both have: a setting missing in a namespace exists only on the machine and also applies to the lab.
 fn differences(machine: Vec<Option<String>>, lab: Vec<Option<String>>) -> Vec<SettingDifference> {
     let pairs = SETTINGS.iter().zip(machine.into_iter().zip(lab));
     pairs

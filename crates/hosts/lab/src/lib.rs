@@ -1,13 +1,13 @@
 //! Topologies in network namespaces.
 //!
-//! A [`Lab`] is a handful of [`Host`]s joined by wires that exist in memory only. It lives in one of two ways: held by the process
-//! that built it, or `up`, held by a process of its own with a bounded life, which others find by name. Without root it is built
-//! inside a user namespace. Everything is anonymous: what no process holds any more is gone, even after a SIGKILL.
+//! A [`Lab`] is a small set of [`Host`]s connected by virtual wires. It is held either by the process that built it or, if it is `up`, by a
+//! separate process with a limited lifetime, which others find by name. Without root it is built inside a user namespace. Everything is
+//! anonymous: when no process holds it any more, it is gone, even after SIGKILL.
 //!
-//! A [`Device`] may stand between two hosts: a router, a bridge, a filter, a program that redirects or polices. What runs in such a
-//! program is brought by whoever builds the lab ([`device::ProgramLoader`]).
+//! A [`Device`] may connect two hosts: a router, a bridge, a filter, a program that redirects or polices. The code that builds the lab
+//! supplies the programs ([`device::ProgramLoader`]).
 //!
-//! The [`Journal`] writes down what has to be undone besides. This crate knows nothing of tests, nor what its hosts are measured for.
+//! The [`Journal`] records all other actions that must be undone. This crate knows nothing about tests or the purpose of its hosts.
 
 #![warn(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 

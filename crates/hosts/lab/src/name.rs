@@ -1,10 +1,10 @@
-//! Names of labs, hosts and runs, safe in a path and in a command line.
+//! Names of labs, hosts and runs that are safe in a path and on a command line.
 
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// The longest name, so that `lab-NAME.json` and a host name stay within every limit of the system.
+/// The maximum length, so that `lab-NAME.json` and a host name stay within all system limits.
 const LENGTH_MAX: usize = 48;
 
 /// A name of letters, digits, `-` and `_`.
@@ -13,7 +13,7 @@ const LENGTH_MAX: usize = 48;
 pub struct LabName(String);
 
 impl LabName {
-    /// The text.
+    /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -1,35 +1,35 @@
-//! What can be chosen about a lab, whatever its topology.
+//! The options of a lab, for all topologies.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Device, Error, Result};
 
-/// What can be chosen about a topology.
+/// The options of a topology.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// The MTU of every wire, 68 to 65535 bytes.
     pub mtu_bytes: u32,
-    /// The queues of every device, each way, 1 to 64.
+    /// The number of queues of every device per direction, 1 to 64.
     pub n_queues: u32,
-    /// What stands between the hosts; a wire when absent.
+    /// The device between the hosts; absent for a wire.
     pub device: Option<Device>,
-    /// The core that the device is to run on; absent for wherever frames are sent to it.
+    /// The core for the device; absent for the core of the sending thread.
     pub device_core: Option<usize>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        // What Ethernet has, and what one core can serve.
+        // The MTU of Ethernet, and the queues that one core can serve.
         Self { mtu_bytes: 1500, n_queues: 1, device: None, device_core: None }
     }
 }
 
 impl Options {
-    /// Checks the ranges, before anything is touched.
+    /// Checks the ranges before anything is touched.
     ///
     /// # Errors
-    /// [`Error::BadOption`] for the first that is outside.
+    /// [`Error::BadOption`] for the first option out of range.
     pub fn validate(&self) -> Result<()> {
         if !(68..=65_535).contains(&self.mtu_bytes) {
             return Err(Error::BadOption { option: "MTU", given: self.mtu_bytes, range: "68 to 65535 bytes" });

@@ -1,4 +1,4 @@
-//! A lab as its holder describes it to others.
+//! The description of a lab by its holder.
 
 use fathom_sys::{
     netlink::namespace::is_first_user_namespace,
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{DeviceRecord, Interface, LabName};
 
-/// The name of the run whose journal stands for a lab that is up.
+/// The prefix of the run whose journal belongs to a lab that is up.
 pub(crate) const RUN_PREFIX: &str = "lab-";
 
-/// How [`ProcessIdentity`] looks in the file.
+/// The file format of a [`ProcessIdentity`].
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "ProcessIdentity")]
 pub(crate) struct IdentityText {
@@ -19,20 +19,20 @@ pub(crate) struct IdentityText {
     start_ticks: u64,
 }
 
-/// With which rights the hosts of a lab exist.
+/// The privileges of the hosts of a lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LabState {
-    /// Those of root: everything works.
+    /// Root: everything works.
     Root,
-    /// Those of root in a container, which the machine does not take for root.
+    /// Root in a container, which is not root on the machine.
     Contained,
-    /// Those of a user namespace made for the lab.
+    /// A user namespace created for the lab.
     Rootless,
 }
 
 impl LabState {
-    /// What this process can give to a lab.
+    /// The privileges that this process can give to a lab.
     #[must_use]
     pub fn of_this_process() -> Self {
         match (may_administer_network(), is_first_user_namespace()) {
@@ -43,27 +43,27 @@ impl LabState {
     }
 }
 
-/// Something that does not work in a lab.
+/// A feature that does not work in a lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingFeature {
-    /// What is lost.
+    /// The feature.
     pub what: &'static str,
-    /// Why, and what takes its place.
+    /// The reason, and the alternative.
     pub why: &'static str,
 }
 
-/// A setting that a fresh network namespace has otherwise than this machine: reported, never changed.
+/// A setting that differs between a new network namespace and this machine: reported, never changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SettingDifference {
     /// The path below `/proc/sys/net`.
     pub setting: String,
-    /// What this machine has.
+    /// The value on this machine.
     pub machine: String,
-    /// What the hosts of the lab have.
+    /// The value on the hosts of the lab.
     pub lab: String,
 }
 
-/// A lab as its holder describes it to others.
+/// The description of a lab by its holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabRecord {
     /// The preset that it was built from.
@@ -71,7 +71,7 @@ pub struct LabRecord {
     /// The process that holds it.
     #[serde(with = "IdentityText")]
     pub holder: ProcessIdentity,
-    /// With which rights its hosts exist.
+    /// The privileges of its hosts.
     pub standing: LabState,
     /// Its hosts, in the order of the preset.
     pub hosts: Vec<HostRecord>,
@@ -81,18 +81,18 @@ pub struct LabRecord {
     pub device: Option<DeviceRecord>,
 }
 
-/// A host as its holder describes it to others.
+/// The description of a host by its holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostRecord {
     /// The name within its lab.
     pub name: LabName,
-    /// Its devices besides loopback.
+    /// Its network devices other than loopback.
     pub interfaces: Vec<Interface>,
-    /// The descriptor of the holder that keeps the namespace: `/proc/PID/fd/N` can be entered by any tool.
+    /// The holder's descriptor that keeps the namespace alive: any tool can enter `/proc/PID/fd/N`.
     pub descriptor: i32,
 }
 
-/// What is lost without root; a container loses all but the last.
+/// The features missing without root; a container lacks all but the last.
 pub(crate) const LOSSES: &[MissingFeature] = &[
     MissingFeature {
         what: "XDP programs and AF_XDP",

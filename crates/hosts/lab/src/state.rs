@@ -1,4 +1,4 @@
-//! The folder in which journals are kept.
+//! The folder for journals.
 
 use crate::{Error, LabName, Result};
 use fathom_sys::process::effective_user;
@@ -8,17 +8,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A folder that only its owner can write to: its journals say what is to be ended and removed.
+/// A folder that only its owner can write to, because its journals list processes to end and files to remove.
 #[derive(Debug, Clone)]
 pub struct StateFolder(PathBuf);
 
 impl StateFolder {
-    /// The one that the environment asks for, made when it does not exist.
+    /// Opens the folder given by the environment, and creates it if it does not exist.
     ///
     /// `$FATHOM_STATE`, else `/run/fathom` for root, else `$XDG_RUNTIME_DIR/fathom`, else `/tmp/fathom-UID`.
     ///
     /// # Errors
-    /// When it cannot be made, or belongs to someone else.
+    /// If it cannot be created or belongs to another user.
     pub fn from_environment() -> Result<Self> {
         let folder = |variable: &str| env::var_os(variable).filter(|text| !text.is_empty()).map(PathBuf::from);
         let user = effective_user();
@@ -31,10 +31,10 @@ impl StateFolder {
         Self::open(&path)
     }
 
-    /// Opens the folder at `path`, made when it does not exist, with mode 0700.
+    /// Opens the folder at `path`, and creates it with mode 0700 if it does not exist.
     ///
     /// # Errors
-    /// When it cannot be made, or belongs to someone else.
+    /// If it cannot be created or belongs to another user.
     pub fn open(path: &Path) -> Result<Self> {
         // A holder reads it from another working directory.
         let path = &std::path::absolute(path).map_err(Error::file("find the state folder", path))?;
@@ -57,7 +57,7 @@ impl StateFolder {
         Ok(Self(path.clone()))
     }
 
-    /// Where it is.
+    /// The path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0

@@ -1,4 +1,4 @@
-//! Quiet namespaces and the wires between them: what presets are made of.
+//! Quiet namespaces and the wires between them, the building blocks of presets.
 
 use crate::{Error, Host, Interface, LabName, Options, Result, family::Family};
 use fathom_model::units::Bytes;
@@ -12,7 +12,7 @@ use std::{
     os::fd::AsFd,
 };
 
-/// How many leading bits the addresses of a wire share.
+/// The number of leading bits shared by all addresses of a wire.
 fn prefix_len(address: IpAddr) -> u8 {
     if address.is_ipv4() { 24 } else { 64 }
 }
@@ -20,13 +20,13 @@ fn prefix_len(address: IpAddr) -> u8 {
 /// One end of a wire.
 pub(crate) struct End<'a> {
     pub(crate) host: &'a mut Host,
-    /// The name that the device gets.
+    /// The name of the device.
     pub(crate) device: &'static str,
-    /// The address of the host on this wire, from which its others follow.
+    /// The host's IPv4 address on this wire; its other addresses are derived from it.
     pub(crate) address: Ipv4Addr,
     /// The Ethernet address of the device.
     pub(crate) mac: MacAddress,
-    /// Whether it becomes a port of a bridge, which has the address in its place.
+    /// Whether it becomes a port of a bridge; the bridge then has the address.
     pub(crate) is_port: bool,
 }
 
@@ -36,7 +36,7 @@ impl<'a> End<'a> {
     }
 }
 
-/// Makes a host with nothing but loopback, on which as few frames as can be come on their own.
+/// Creates a host with only loopback, set up to send as few frames as possible on its own.
 pub(crate) fn quiet_host(name: &str, family: Family) -> Result<Host> {
     let name: LabName = name.parse()?;
     let net = NetNs::new().map_err(Error::kernel(format!("make the network namespace of host {name}")))?;
@@ -52,11 +52,11 @@ pub(crate) fn quiet_host(name: &str, family: Family) -> Result<Host> {
 
 const IPV6_SETTINGS: &str = "/proc/sys/net/ipv6/conf";
 
-/// Without IPv6 there is no neighbour discovery, no router solicitation and no multicast report.
+/// Without IPv6 there is no neighbor discovery, no router solicitation and no multicast report.
 fn disable_ipv6() -> io::Result<()> {
     for which in ["all", "default"] {
         match fs::write(format!("{IPV6_SETTINGS}/{which}/disable_ipv6"), "1") {
-            // A kernel without IPv6 is quiet already.
+            // A kernel without IPv6 is already quiet.
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
@@ -64,15 +64,15 @@ fn disable_ipv6() -> io::Result<()> {
     Ok(())
 }
 
-/// Leaves nothing of IPv6 that speaks on its own but the reports of multicast listeners (RFC 9777), which have no switch.
+/// Disables all unsolicited IPv6 traffic except multicast listener reports (RFC 9777), which cannot be disabled.
 fn quieten_ipv6() -> io::Result<()> {
     const ALL: [(&str, &str); 5] = [
         ("disable_ipv6", "0"),
-        // An address may be used at once, without a look whether somebody else has it.
+        // Use addresses at once, without duplicate address detection.
         ("accept_dad", "0"),
         ("accept_ra", "0"),
         ("router_solicitations", "0"),
-        // Devices have no address of the link but those that they are given.
+        // Devices get no link-local addresses other than configured ones.
         ("addr_gen_mode", "1"),
     ];
     let settings = ["all", "default"].into_iter().flat_map(|which| ALL.map(|setting| (which, setting)));
@@ -81,7 +81,7 @@ fn quieten_ipv6() -> io::Result<()> {
         .try_for_each(|(which, (name, value))| fs::write(format!("{IPV6_SETTINGS}/{which}/{name}"), value))
 }
 
-/// Lets a host pass on what is not for itself.
+/// Enables IP forwarding on a host.
 pub(crate) fn enable_forwarding(host: &Host, family: Family) -> Result<()> {
     const IPV4: &str = "/proc/sys/net/ipv4/ip_forward";
     const BOTH: &[&str] = &[IPV4, "/proc/sys/net/ipv6/conf/all/forwarding"];
@@ -94,7 +94,7 @@ pub(crate) fn enable_forwarding(host: &Host, family: Family) -> Result<()> {
     })
 }
 
-/// Joins two hosts by a veth pair with addresses and permanent neighbours, so that no ARP runs during a count.
+/// Connects two hosts by a veth pair with addresses and permanent neighbor entries, so that no ARP runs during a count.
 pub(crate) fn join(near: End<'_>, far: End<'_>, family: Family, options: &Options) -> Result<()> {
     let (near_address, far_address) = (near.address, far.address);
     let (near_host, far_host) = lay(near, far, family, options)?;
@@ -102,7 +102,7 @@ pub(crate) fn join(near: End<'_>, far: End<'_>, family: Family, options: &Option
     introduce(far_host, near_address, family)
 }
 
-/// Lays a veth pair between two hosts and brings it up, with the addresses of the ends that are no ports.
+/// Creates a veth pair between two hosts and sets it up, with addresses for ends that are not bridge ports.
 pub(crate) fn lay<'a>(near: End<'a>, far: End<'a>, family: Family, options: &Options) -> Result<(&'a Host, &'a Host)> {
     let veth_end = |end: &End<'_>| VethEnd { name: end.device, mac: Some(end.mac) };
     let veth = Veth {
@@ -131,7 +131,7 @@ pub(crate) fn lay<'a>(near: End<'a>, far: End<'a>, family: Family, options: &Opt
     Ok((near, far))
 }
 
-/// Tells a host for good who has an address on the wire that was laid last.
+/// Adds permanent neighbor entries on a host for an address on the most recently created wire.
 pub(crate) fn introduce(host: &Host, to: Ipv4Addr, family: Family) -> Result<()> {
     let device = &host.interfaces.last().expect("a wire was laid").name;
     let tell = |netlink: &mut Netlink| {
@@ -141,7 +141,7 @@ pub(crate) fn introduce(host: &Host, to: Ipv4Addr, family: Family) -> Result<()>
     tell(&mut open(host)?).map_err(Error::kernel(format!("introduce {to} to host {}", host.name)))
 }
 
-/// A socket to the routing of a host that was just made.
+/// Opens an rtnetlink socket on a new host.
 pub(crate) fn open(host: &Host) -> Result<Netlink> {
     host.enter_with(Netlink::open)?.map_err(Error::kernel(format!("open rtnetlink on host {}", host.name)))
 }
@@ -154,7 +154,7 @@ fn bring_up(netlink: &mut Netlink, end: &End<'_>, family: Family) -> fathom_sys:
     netlink.set_up(index)
 }
 
-/// Gives a device all addresses that follow from one.
+/// Adds all addresses derived from one to a device.
 pub(crate) fn add_addresses(
     netlink: &mut Netlink,
     device: u32,
@@ -164,7 +164,7 @@ pub(crate) fn add_addresses(
     all.into_iter().try_for_each(|address| netlink.add_address(device, address, prefix_len(address)))
 }
 
-/// A locally administered address that shows the IPv4 address, so that captures read well.
+/// A locally administered address that contains the IPv4 address, so that captures are easy to read.
 pub(crate) fn mac_for(address: Ipv4Addr) -> MacAddress {
     let [a, b, c, d] = address.octets();
     [0x02, 0, a, b, c, d]

@@ -1,4 +1,4 @@
-//! Devices of a lab on the real kernel: each forwards, counts what it drops, and leaves nothing behind.
+//! Devices of a lab on the real kernel: each one forwards, counts its drops, and leaves nothing behind.
 
 #![expect(clippy::unwrap_used, reason = "functions shared by tests are tests too")]
 
@@ -14,9 +14,9 @@ use fathom_sys::{
 };
 use std::{fs, io::ErrorKind, net::UdpSocket, path::PathBuf, process::Command, time::Duration};
 
-/// Datagrams that are counted.
+/// The number of counted datagrams.
 const ROUNDS: u64 = 50;
-/// Long enough for a busy machine, short enough for a test that fails.
+/// Long enough for a busy machine, short enough for a failing test.
 const PATIENCE: Nanos = Nanos::from_secs(20);
 
 fn lacks_privileges() -> bool {
@@ -30,7 +30,7 @@ fn lab_with(device: &str) -> Lab {
 fn lab_of(preset: &str, device: &str) -> Lab {
     let core = affinity::allowed_cores().unwrap().last().copied();
     let options = Options { device: Some(device.parse().unwrap()), device_core: core, ..Options::default() };
-    // As root nothing is started.
+    // With root, no child is started.
     Lab::build(preset::find(preset).unwrap(), &options, Command::new("/not/started")).unwrap()
 }
 
@@ -40,10 +40,10 @@ fn udp(host: &Host) -> UdpSocket {
     socket
 }
 
-/// Frames that the kernel sends on its own account when a device is new: of IPv6, the reports of multicast listeners.
+/// Frames that the kernel itself sends on a new device: for IPv6, multicast listener reports.
 const OWN_FRAMES: u64 = 30;
 
-/// Waits until a device of the middle host has sent that many frames: it counts behind their arrival.
+/// Waits until a device of the middle host has sent this many frames; its counter lags behind their arrival.
 fn wait_for_frames(dut: &Host, device: &'static str, n: u64) {
     let deadline = clock::now() + PATIENCE;
     loop {

@@ -1,4 +1,4 @@
-//! What a journal undoes, and what it refuses.
+//! The actions that a journal undoes, and those that it rejects.
 
 #![expect(clippy::unwrap_used, reason = "functions shared by tests are tests too")]
 
@@ -12,7 +12,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// A state folder of its own, which goes with the first value.
+/// A separate state folder, removed with the first value.
 fn folder() -> (TempDir, StateFolder) {
     let folder = tempfile::tempdir().unwrap();
     let state = StateFolder::open(&folder.path().join("state")).unwrap();
@@ -23,7 +23,7 @@ fn name(text: &str) -> LabName {
     text.parse().unwrap()
 }
 
-/// A journal as a run that was killed left it: no process can have started at tick 1 with this number.
+/// Creates the journal of a killed run: no process with this pid can have started at tick 1.
 fn leave_behind(state: &StateFolder, entries: &serde_json::Value) {
     let text = serde_json::json!({
         "schema": "fathom.journal/1",
@@ -77,7 +77,7 @@ fn what_a_killed_run_left_behind_is_undone_by_identity() {
         &state,
         &serde_json::json!([
             { "process": { "pid": identity.pid, "start_ticks": identity.start_ticks } },
-            // The number is in use again, by a process that started at another time.
+            // The pid is in use again, by a process that started at another time.
             { "process": { "pid": observer.pid, "start_ticks": observer.start_ticks - 1 } },
             { "file": state.path().join("gone-already") },
         ]),

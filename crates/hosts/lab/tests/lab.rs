@@ -1,4 +1,4 @@
-//! Labs on the real kernel. The holder of a lab is this same binary, started in the test `role_of_the_holder`.
+//! Labs on the real kernel. The holder of a lab is this test binary, started in the test `role_of_the_holder`.
 
 #![expect(clippy::unwrap_used, reason = "functions shared by tests are tests too")]
 
@@ -28,16 +28,16 @@ use tempfile::TempDir;
 
 /// The user `nobody` on every distribution.
 const NOBODY: u32 = 65_534;
-/// Datagrams that are counted.
+/// The number of counted datagrams.
 const ROUNDS: u64 = 50;
-/// Long enough for a busy machine, short enough for a test that fails.
+/// Long enough for a busy machine, short enough for a failing test.
 const PATIENCE: Nanos = Nanos::from_secs(20);
 
 fn lacks_privileges() -> bool {
     fathom_testkit::lacks_privileges(may_administer_network())
 }
 
-/// This binary in one of its roles; `-q`, because the runner writes the name of the test before its output otherwise.
+/// This binary in one of its roles; with `-q`, because otherwise the runner writes the name of the test before its output.
 fn in_role(role: &str) -> Command {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args([role, "--exact", "--ignored", "--nocapture", "-q"]);
@@ -52,11 +52,11 @@ fn holder_program() -> Command {
 #[ignore = "not a test: the role in which this binary holds a lab"]
 fn role_of_the_holder() {
     let order = env::args().next_back().unwrap();
-    // Its refusal has been handed over, and the exit code is not looked at.
+    // Its error was already reported, and nobody checks the exit code.
     let _ = holder::run(&order, std::io::stdout(), &NoPrograms);
 }
 
-/// A state folder of its own, which goes with the first value.
+/// A separate state folder, removed with the first value.
 fn folder() -> (TempDir, StateFolder) {
     let folder = tempfile::tempdir().unwrap();
     let state = StateFolder::open(folder.path()).unwrap();
@@ -119,7 +119,7 @@ fn the_counters_of_a_pair_count_the_frames_that_were_sent_and_nothing_else() {
         assert_eq!(server.recv(&mut received).unwrap(), payload.len());
     }
     let (sent, arrived) = (link(a).stats, link(b).stats);
-    // 14 bytes of Ethernet, 20 of IPv4 and 8 of UDP are counted with the payload, the checksum of the frame is not.
+    // The count includes 14 bytes of Ethernet, 20 of IPv4 and 8 of UDP besides the payload, but not the frame check sequence.
     assert_eq!((sent.tx_packets, sent.tx_bytes), (ROUNDS, ROUNDS * 142));
     assert_eq!((arrived.rx_packets, arrived.rx_bytes), (ROUNDS, ROUNDS * 142));
     assert_eq!((sent.rx_packets, arrived.tx_packets, arrived.rx_dropped), (0, 0, 0));
@@ -160,7 +160,7 @@ fn a_lab_that_a_panic_drops_leaves_no_device_and_no_namespace() {
     if lacks_privileges() {
         return;
     }
-    // A namespace of its own stands for the machine, so that nobody else changes its devices meanwhile.
+    // A separate namespace plays the machine, so that nobody else changes its devices.
     let machine = NetNs::new().unwrap();
     let devices = || machine.enter_with(|| Netlink::open()?.links()).unwrap().unwrap();
     let before = devices();
@@ -174,7 +174,7 @@ fn a_lab_that_a_panic_drops_leaves_no_device_and_no_namespace() {
         panic!("planted");
     }));
     assert!(panic.is_err());
-    // The kernel removes a namespace in the background: the end of the wire in the one that is kept goes with the other namespace.
+    // The kernel removes a namespace in the background; the wire's end in the remaining one disappears with it.
     let deadline = clock::now() + PATIENCE;
     while netlink.link("eth0").is_ok() {
         assert!(clock::now() < deadline, "the other namespace is still there");
@@ -246,7 +246,7 @@ fn a_lab_whose_time_is_over_ends_on_its_own() {
     if let Some(journal) = fs::read_dir(state.path()).unwrap().next() {
         let text = fs::read_to_string(journal.unwrap().path()).unwrap_or_default();
         if let Some(pid) = pid_of_owner(&text) {
-            // A holder that was faster has ended already.
+            // A faster holder has already exited.
             let ended = Pidfd::open(pid).map_or(true, |holder| holder.wait(PATIENCE).unwrap());
             assert!(ended, "the holder is still there");
         }
@@ -359,7 +359,7 @@ fn role_of_a_starter() {
     command.arg("60").stdin(Stdio::null()).stdout(Stdio::null());
     let mut child = lab.hosts()[0].start(command).unwrap();
     println!("started {}", child.id());
-    // Killed meanwhile.
+    // Killed by the test.
     child.wait().unwrap();
 }
 
@@ -368,9 +368,9 @@ fn as_nobody(mut command: Command) -> Command {
     command
 }
 
-/// The rest of the first line of a process that begins so.
+/// The rest of the first output line of a process that starts with `beginning`.
 ///
-/// The output is the caller's, because the runner in the process fails when nobody reads its last words.
+/// The caller provides the output, because the runner in the process fails if nobody reads its last lines.
 fn line_with(beginning: &str, output: &mut ChildStdout) -> String {
     let mut lines = BufReader::new(output).lines().map(Result::unwrap);
     lines.find_map(|line| line.strip_prefix(beginning).map(str::to_owned)).expect("the process says so before it ends")

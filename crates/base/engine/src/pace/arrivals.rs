@@ -1,4 +1,4 @@
-//! Intended starts one after another, as one worker of several has to keep them.
+//! The sequence of intended start times for one of several workers.
 
 use fathom_model::units::{Nanos, approximate};
 
@@ -7,48 +7,48 @@ use super::Profile;
 /// How events are spread over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArrivalProcess {
-    /// Evenly.
+    /// At equal intervals.
     Constant,
-    /// At random and independently of each other, as people come who do not know of each other.
+    /// At random and independently of each other, like requests from independent users.
     Poisson {
-        /// What the random numbers follow from.
+        /// The seed of the random numbers.
         seed: u64,
     },
 }
 
-/// Which worker of how many.
+/// One worker's share of the load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkShare {
-    /// Its number, from 0.
+    /// The worker's number, from 0.
     pub idx: usize,
-    /// How many there are.
+    /// The number of workers.
     pub of: usize,
 }
 
-/// The seeds of two workers lie this far apart (2⁶⁴ divided by the golden ratio), so that no two follow each other closely.
+/// The distance between the seeds of two workers (2⁶⁴ divided by the golden ratio), so that no two seeds are close to each other.
 const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The times since the start at which one worker's events are due, in order.
 ///
-/// All workers' together are the process that was asked for. Constant arrivals are dealt out in turn. Poisson arrivals are drawn
-/// by each worker for itself at its share of the rate: independent Poisson processes add up to one. The same arguments give
-/// the same times, and a clone goes on from where the original stands.
+/// The events of all workers together form the requested process. Constant arrivals are dealt out in turn. Each worker draws Poisson
+/// arrivals on its own at its share of the rate, because independent Poisson processes add up to one. The same arguments give the same
+/// times, and a clone continues where the original stands.
 #[derive(Debug, Clone)]
 pub struct Arrivals {
     profile: Profile,
     share: WorkShare,
     /// The random numbers of a Poisson process.
     random: Option<fastrand::Rng>,
-    /// How many events of all workers are expected before the next one of this worker.
+    /// The expected number of events of all workers before the next event of this worker.
     position: f64,
-    /// How many of this worker's events have been taken.
+    /// The number of this worker's events that have been taken.
     n_taken: u64,
-    /// The part of the profile where the last event was.
+    /// The profile segment of the last event.
     part: usize,
 }
 
 impl Arrivals {
-    /// The share of one worker of a process that follows a profile.
+    /// Creates one worker's share of a process that follows a profile.
     #[must_use]
     pub fn new(profile: Profile, process: ArrivalProcess, share: WorkShare) -> Self {
         let random = match process {
@@ -67,7 +67,7 @@ impl Arrivals {
         let of = self.share.of as u64;
         match &mut self.random {
             None => approximate(n * of + self.share.idx as u64),
-            // The gaps of a Poisson process are exponential; in a worker's share they are as many times longer as there are workers.
+            // The gaps of a Poisson process are exponential. In one worker's share they are longer by the number of workers.
             Some(random) => self.position - (1.0 - random.f64()).ln() * approximate(of),
         }
     }
@@ -117,7 +117,7 @@ mod tests {
     fn poisson_arrivals_have_exponential_gaps_however_many_workers_there_are() {
         for of in [1, 2, 5] {
             let times = all(&steady(100_000.0), ArrivalProcess::Poisson { seed: 7 }, (of, SECOND));
-            // The number is Poisson too: its standard deviation is the root of its mean, 316.
+            // The count is Poisson distributed too: its standard deviation is the square root of its mean, 316.
             assert!(times.len().abs_diff(100_000) < 4 * 316, "{of} workers: {}", times.len());
             let gaps: Vec<f64> = times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
             let n = approximate(gaps.len() as u64);

@@ -1,20 +1,20 @@
-//! Events at equal distances.
+//! Events at equal intervals.
 
 use fathom_model::units::{Nanos, PerSec, approximate, rounded};
 
 use super::Pace;
 
-/// The distance between two events is kept in units of 2⁻³² ns, so that a day at a million per second drifts by less than 20 µs.
+/// The interval between two events is kept in units of 2⁻³² ns, so that a day at a million per second drifts by less than 20 µs.
 const FRACTION_BITS: u32 = 32;
 
-/// A constant rate, without drift: each event's time is computed from its number, not from the event before.
+/// A constant rate without drift: the time of each event is computed from its number, not from the previous event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConstantRate {
     gap: u128,
 }
 
 impl ConstantRate {
-    /// A schedule at this rate, or nothing for a rate of zero.
+    /// Creates a schedule at this rate; returns `None` for a rate of zero.
     #[must_use]
     pub fn new(rate: PerSec) -> Option<Self> {
         let gap = (1e9 / rate.get() * approximate(1 << FRACTION_BITS)).ceil();

@@ -1,6 +1,6 @@
-//! When the next of a series is due: functions of the time since the start and of a seed.
+//! Due times of events, as functions of the time since the start and of a seed.
 //!
-//! A [`Pace`] can be asked for any event by its number; [`Arrivals`] come one after another, as random ones must, and follow a
+//! A [`Pace`] gives the time of any event by its number. [`Arrivals`] gives times in sequence, because random ones need that, and follows a
 //! [`Profile`]. Nothing here reads a clock.
 
 mod arrivals;
@@ -18,18 +18,18 @@ pub use profile::{Profile, ProfileError};
 pub use queue::{ConnectionAvailability, DueStart, LateCause, StartQueue};
 pub use waking::WakeLatency;
 
-/// A start this much later than intended is late: it is what our own pacing stays below in 99 of 100 starts.
+/// The lag at which a start counts as late: our own pacing stays below it in 99 of 100 starts.
 pub const LATE: Nanos = Nanos::from_micros(50);
 
-/// A schedule of events that are known by their numbers.
+/// A schedule that gives the time of any event by its number.
 pub trait Pace: Send {
-    /// How many events are due at `elapsed` since the start.
+    /// Returns how many events are due at `elapsed` since the start.
     fn due(&self, elapsed: Nanos) -> u64;
 
-    /// The time, since the start, at which event number `n` (from 0) is due: its intended start.
+    /// Returns the intended start of event number `n` (from 0), as the time since the start.
     fn at(&self, n: u64) -> Nanos;
 
-    /// How long to wait before the next event when `n_sent` have gone out; zero when it is due or late.
+    /// Returns how long to wait before the next event after `n_sent` events were sent; zero if it is due or late.
     fn wait(&self, elapsed: Nanos, n_sent: u64) -> Nanos {
         self.at(n_sent).since(elapsed)
     }

@@ -1,15 +1,15 @@
-//! When a worker wakes for what is due: for each start at its time, or now and then for all that have become due.
+//! When a worker wakes to start due requests: once for each start, or periodically for all that have become due.
 //!
-//! Waking costs more than sending, so starts that share it are cheaper, and late by a known span. Knows no clock.
+//! A wake-up costs more than a send, so starts that share a wake-up are cheaper but late by a known time. Nothing here reads a clock.
 
 use fathom_model::units::Nanos;
 
 use super::{LATE, WakeLatency};
 
-/// How exactly starts keep to their times.
+/// How precisely starts keep to their intended times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pacing {
-    /// Each start has a wake-up of its own, and processor time is spent to be on time.
+    /// Each start has its own wake-up, and CPU time is spent to be on time.
     #[default]
     Precise,
     /// Starts that are due within a [`Pacing::PERIOD`] share a wake-up.
@@ -17,10 +17,10 @@ pub enum Pacing {
 }
 
 impl Pacing {
-    /// The least time between two wake-ups for starts: as long as the timers of most load generators.
+    /// The minimum time between two wake-ups for starts; most load generators use timers of this length.
     pub const PERIOD: Nanos = Nanos::from_millis(1);
 
-    /// From which lag on a start is late, beyond what the pacing itself makes of it.
+    /// Returns the lag beyond which a start counts as late, including the lag that the pacing mode itself causes.
     #[must_use]
     pub fn late_from(self) -> Nanos {
         match self {
@@ -35,31 +35,31 @@ impl Pacing {
 pub struct Pacer {
     pacing: Pacing,
     waking: WakeLatency,
-    /// Until then nothing more is started.
+    /// Nothing is started before this time.
     rests_until: Nanos,
 }
 
 impl Pacer {
-    /// A worker that has not slept yet.
+    /// Creates the pacer of a worker that has not slept yet.
     #[must_use]
     pub fn new(pacing: Pacing) -> Self {
         Self { pacing, waking: WakeLatency::default(), rests_until: Nanos::ZERO }
     }
 
-    /// Whether it is time to look for what is due.
+    /// Returns whether it is time to check for due requests.
     #[must_use]
     pub fn looks(&self, now: Nanos) -> bool {
         now >= self.rests_until
     }
 
-    /// Something became due and was started at `now`.
+    /// Records that a request became due and was started at `now`.
     pub fn started(&mut self, now: Nanos) {
         if self.pacing == Pacing::Cheap {
             self.rests_until = now + Pacing::PERIOD;
         }
     }
 
-    /// Until when to sleep before a start that is due at `due`.
+    /// Returns when to wake up for a start that is due at `due`.
     #[must_use]
     pub fn until(&self, due: Nanos) -> Nanos {
         match self.pacing {
@@ -68,7 +68,7 @@ impl Pacer {
         }
     }
 
-    /// Learns from a sleep that was to end at `until`.
+    /// Learns from a sleep that was meant to end at `until`.
     pub fn learn(&mut self, until: Nanos, woke: Nanos) {
         self.waking.learn(until, woke);
     }
@@ -86,7 +86,7 @@ mod tests {
         pacer.started(micros(10));
         assert_eq!(pacer.until(micros(50)), micros(1010));
         assert!(!pacer.looks(micros(1009)) && pacer.looks(micros(1010)));
-        // What is due later than that is not delayed.
+        // Requests that become due after the rest are not delayed.
         assert_eq!(pacer.until(micros(5000)), micros(5000));
     }
 

@@ -1,78 +1,78 @@
-//! A rate over time, as steps and ramps.
+//! A rate over time, made of steps and ramps.
 
 use std::str::FromStr;
 
 use fathom_model::units::{Nanos, PerSec, UnitError, rounded};
 
-/// Why a text is not a profile.
+/// Why a text is not a valid profile.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
     /// A part is not of the form `RATE:SPAN` or `RATE-RATE:SPAN`.
     #[error("`{0}` is neither a step such as 10k:10s nor a ramp such as 0-20k:30s")]
     Part(String),
-    /// A rate or a span cannot be read.
+    /// A rate or a duration cannot be parsed.
     #[error("`{part}`: {cause}")]
     Unit {
-        /// The part it stands in.
+        /// The part that contains it.
         part: String,
-        /// What is wrong with it.
+        /// The parse error.
         cause: UnitError,
     },
-    /// Nothing would ever be due.
+    /// No event would ever be due.
     #[error("the rate is 0 throughout")]
     Nothing,
 }
 
-/// A part of a profile, during which the rate changes evenly or not at all.
+/// A segment of a profile, during which the rate is constant or changes linearly.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Segment {
-    /// When it begins, in seconds from the start.
+    /// Its beginning, in seconds from the start.
     begin: f64,
-    /// How long it lasts, in seconds; without end for the last one of a steady rate.
+    /// Its length in seconds; infinite for the last segment of a steady rate.
     span: f64,
-    /// How many events the parts before it hold.
+    /// The number of events in the segments before it.
     before: f64,
-    /// Events per second at its beginning, and by how much they grow in a second.
+    /// Events per second at its beginning, and the increase of that rate per second.
     rate: f64,
     growth: f64,
 }
 
 impl Segment {
     fn n_events(&self) -> f64 {
-        // A step may be without end, and infinity times no growth is not a number.
+        // A step may have infinite length, and infinity times a growth of zero is NaN.
         let grown = if self.growth == 0.0 { 0.0 } else { self.growth * self.span / 2.0 };
         self.span * (self.rate + grown)
     }
 
-    /// The time from its beginning until `n` of its events have come.
+    /// Returns the time from the beginning of the segment until `n` of its events have occurred.
     ///
-    /// The solution of `n = rate·t + growth·t²/2` in the form that loses no digits when either term is small.
+    /// Solves `n = rate·t + growth·t²/2` in the form that loses no precision when either term is small.
     fn time_of(&self, n: f64) -> f64 {
         let speed = (self.rate * self.rate + 2.0 * self.growth * n).max(0.0).sqrt();
         2.0 * n / (self.rate + speed)
     }
 }
 
-/// How many events per second are asked for, over the time since the start.
+/// The requested events per second over the time since the start.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile(Vec<Segment>);
 
 impl Profile {
-    /// The same rate for ever; nothing for a rate of zero.
+    /// A constant rate without end; `None` for a rate of zero.
     #[must_use]
     pub fn steady(rate: PerSec) -> Option<Self> {
         let segment = Segment { begin: 0.0, span: f64::INFINITY, before: 0.0, rate: rate.get(), growth: 0.0 };
         (rate.get() > 0.0).then(|| Self(vec![segment]))
     }
 
-    /// How long it lasts; nothing when it has no end.
+    /// The total length; `None` if it has no end.
     #[must_use]
     pub fn length(&self) -> Option<Nanos> {
         let end: f64 = self.0.iter().map(|segment| segment.span).sum();
         end.is_finite().then(|| Nanos::from_secs_f64(end))
     }
 
-    /// The highest rate in it.
+    /// The highest rate of the profile.
     #[must_use]
     pub fn peak(&self) -> PerSec {
         let end = |segment: &Segment| if segment.growth > 0.0 { segment.growth * segment.span } else { 0.0 };
@@ -80,9 +80,9 @@ impl Profile {
         PerSec::new(peak).unwrap_or_default()
     }
 
-    /// When the expected number of events reaches `n`; `from` is the part to look in first, and where it was found.
+    /// Returns when the expected number of events reaches `n`. `from` is the first segment to search and is set to the one found.
     ///
-    /// Nothing when that is beyond the end.
+    /// Returns `None` beyond the end.
     pub(super) fn time_of(&self, n: f64, from: &mut usize) -> Option<Nanos> {
         let rest = self.0.get(*from..)?;
         let skipped = rest.iter().position(|segment| n < segment.before + segment.n_events())?;
@@ -95,7 +95,7 @@ impl Profile {
 impl FromStr for Profile {
     type Err = ProfileError;
 
-    /// Reads steps `10k:10s,20k:10s` and ramps `0-20k:30s`, in any mixture.
+    /// Parses steps `10k:10s,20k:10s` and ramps `0-20k:30s`, in any combination.
     fn from_str(text: &str) -> Result<Self, ProfileError> {
         let mut segments: Vec<Segment> = Vec::new();
         for part in text.split(',').map(str::trim) {
@@ -140,7 +140,7 @@ mod tests {
             assert_eq!(times.len(), n, "{text}");
             assert!(times.is_sorted() && times[n - 1] < 2.0, "{text}");
         }
-        // Of a ramp from zero, a quarter of the events come in the first half of the time.
+        // In a ramp from zero, a quarter of the events occur in the first half of the time.
         let early = times("0-1000:2s").iter().filter(|time| **time < 1.0).count();
         assert_eq!(early, 250);
     }

@@ -1,7 +1,7 @@
-//! What is due in an open load, and what of it has been started: two places in the same series of arrivals.
+//! The due and the started requests of an open load, as two positions in the same sequence of arrivals.
 //!
-//! A request that waits costs no memory. The one that is to be started next is the next of the arrivals that lag behind; how
-//! many wait is the difference of two counters. Knows no clock and no connection.
+//! A waiting request costs no memory. The next request to start is the next element of the arrivals iterator that lags behind, and the
+//! number of waiting requests is the difference of two counters. Nothing here reads a clock or knows a connection.
 
 use std::{iter::Peekable, ops::Range};
 
@@ -9,67 +9,67 @@ use fathom_model::units::Nanos;
 
 use super::{Arrivals, LATE, Pacing};
 
-/// Whether a request that becomes due can be started at once.
+/// Whether a request can be started as soon as it becomes due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionAvailability {
-    /// A connection has nothing to do.
+    /// At least one connection is idle.
     Some,
-    /// All are busy, or there is none yet.
+    /// All connections are busy, or there is none yet.
     None,
 }
 
-/// Why a start was late.
+/// The reason for a late start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LateCause {
     /// The request waited for a connection.
     NoConnection,
-    /// A connection was free, and the worker came too late.
+    /// A connection was free, but the worker was late.
     OwnProcessor,
 }
 
 /// The start of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DueStart {
-    /// When it was to be, since the start of the trial.
+    /// The intended start, since the start of the trial.
     pub intended: Nanos,
-    /// How much later it is.
+    /// The delay after the intended start.
     pub lag: Nanos,
-    /// Whose fault it is that it is late.
+    /// The cause of the delay if the start counts as late.
     pub late: Option<LateCause>,
 }
 
-/// The requests, or the users, that are due and not yet started.
+/// The requests or users that are due and not yet started.
 #[derive(Debug)]
 pub struct StartQueue<I: Iterator<Item = Nanos> = Arrivals> {
     ahead: Peekable<I>,
     behind: I,
-    /// From this lag on a start is late.
+    /// A start with a larger lag than this is late.
     late_from: Nanos,
     n_due: u64,
     n_started: u64,
-    /// The numbers of the requests that became due while connections were free and the worker did not look.
+    /// The numbers of the requests that became due while connections were free but the worker was not awake.
     overslept: Range<u64>,
 }
 
 impl<I: Iterator<Item = Nanos> + Clone> StartQueue<I> {
-    /// The queue before the first arrival.
+    /// Creates the queue before the first arrival.
     pub fn new(arrivals: I) -> Self {
         let (ahead, behind) = (arrivals.clone().peekable(), arrivals);
         Self { ahead, behind, late_from: LATE, n_due: 0, n_started: 0, overslept: 0..0 }
     }
 
-    /// With starts that may be as late as a pacing makes them.
+    /// Sets the allowed lag to that of the pacing mode.
     #[must_use]
     pub fn paced(self, pacing: Pacing) -> Self {
         Self { late_from: pacing.late_from(), ..self }
     }
 
-    /// When the next request becomes due that was not noticed yet; nothing when none will.
+    /// Returns when the next unnoticed request becomes due; `None` if there is none left.
     pub fn next_due(&mut self) -> Option<Nanos> {
         self.ahead.peek().copied()
     }
 
-    /// Takes note of what has become due by `elapsed`; how much that is.
+    /// Registers the requests that have become due by `elapsed`, and returns their number.
     pub fn notice(&mut self, elapsed: Nanos, free: ConnectionAvailability) -> u64 {
         let before = self.n_due;
         let is_ours = self.waiting() == 0 && free == ConnectionAvailability::Some;
@@ -78,19 +78,19 @@ impl<I: Iterator<Item = Nanos> + Clone> StartQueue<I> {
             self.n_due += 1;
             n_late += u64::from(elapsed - at > self.late_from);
         }
-        // Those noticed latest were due first.
+        // The requests with the largest lag come first.
         if is_ours && n_late > 0 {
             self.overslept = before..before + n_late;
         }
         self.n_due - before
     }
 
-    /// How many requests are due and not started.
+    /// The number of requests that are due and not started.
     pub fn waiting(&self) -> u64 {
         self.n_due - self.n_started
     }
 
-    /// Starts the request that has been due for longest.
+    /// Starts the request that has been waiting longest.
     pub fn start(&mut self, elapsed: Nanos) -> Option<DueStart> {
         if self.waiting() == 0 {
             return None;
@@ -104,7 +104,7 @@ impl<I: Iterator<Item = Nanos> + Clone> StartQueue<I> {
         Some(DueStart { intended, lag, late })
     }
 
-    /// The intended starts of those that wait, which will never be started.
+    /// Returns the intended starts of the waiting requests, which will never be started.
     pub fn rest(self) -> impl Iterator<Item = Nanos> {
         let n_waiting = usize::try_from(self.waiting()).unwrap_or(usize::MAX);
         self.behind.take(n_waiting)
@@ -122,7 +122,7 @@ mod tests {
         Nanos::from_micros(n)
     }
 
-    /// A request every 100 µs.
+    /// One request every 100 µs.
     fn arrivals() -> Arrivals {
         let profile = Profile::steady(PerSec::new(10_000.0).unwrap()).unwrap();
         Arrivals::new(profile, ArrivalProcess::Constant, WorkShare { idx: 0, of: 1 })
@@ -150,7 +150,7 @@ mod tests {
         let mut queue = queue(None);
         queue.notice(micros(0), ConnectionAvailability::Some);
         queue.start(micros(0));
-        // The worker was away for a millisecond; only the last of ten is not late yet.
+        // The worker was away for a millisecond; of the ten requests only the last is not late.
         assert_eq!(queue.notice(micros(1020), ConnectionAvailability::Some), 10);
         let late: Vec<_> = std::iter::from_fn(|| queue.start(micros(1020))).map(|start| start.late).collect();
         assert_eq!(late[..9], [Some(LateCause::OwnProcessor); 9]);
@@ -162,7 +162,7 @@ mod tests {
         let mut queue = queue(None).paced(Pacing::Cheap);
         queue.notice(micros(0), ConnectionAvailability::Some);
         queue.start(micros(0));
-        // The first two of 12 were due more than a period ago.
+        // The first two of the 12 were due more than a period ago.
         assert_eq!(queue.notice(micros(1260), ConnectionAvailability::Some), 12);
         let late: Vec<_> = std::iter::from_fn(|| queue.start(micros(1260))).map(|start| start.late).collect();
         assert_eq!(late[..2], [Some(LateCause::OwnProcessor); 2]);
@@ -186,7 +186,7 @@ mod tests {
         let mut queue = queue(None);
         queue.notice(micros(1020), ConnectionAvailability::Some);
         assert_eq!(queue.start(micros(1020)).unwrap().late, Some(LateCause::OwnProcessor));
-        // No connection is free now, and more becomes due meanwhile.
+        // No connection is free now, and more requests become due.
         queue.notice(micros(2000), ConnectionAvailability::None);
         let late: Vec<_> = std::iter::from_fn(|| queue.start(micros(2000))).map(|start| start.late).collect();
         assert_eq!(late[..9], [Some(LateCause::OwnProcessor); 9]);

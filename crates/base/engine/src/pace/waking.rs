@@ -1,19 +1,19 @@
-//! How late sleeps end on this machine, learned from those that did, so that the next one can end in time.
+//! Learns how late sleeps end on this machine, so that later sleeps can end in time.
 //!
-//! A processor that sleeps wakes some microseconds after its timer, on a virtual machine tens of them. Knows no clock.
+//! A sleeping processor wakes a few microseconds after its timer, on a virtual machine tens of them. Nothing here reads a clock.
 
 use fathom_model::units::Nanos;
 
-/// Looking again takes this long, so a sleep that is shorter would end later.
+/// The time that one check takes. A shorter sleep would end later than its target.
 const LEAST: Nanos = Nanos::from_micros(5);
-/// So late a start may be without more ado: half of what is called late, and no processor time is spent on less.
+/// The lateness that is accepted: less than half of the threshold for late starts. No CPU time is spent to avoid it.
 const ALLOWED: Nanos = Nanos::from_micros(20);
-/// A machine that sleeps longer than this is not waited for: all of it would be spent on looking.
+/// The maximum that is compensated. On a machine with longer wake-ups, all of the CPU time would go into polling.
 const MOST: Nanos = Nanos::from_micros(50);
-/// How fast it is learned: some hundred sleeps tell a machine from another, and none of them alone.
+/// The learning step: a few hundred sleeps characterize a machine, and no single sleep does.
 const STEP: Nanos = Nanos(250);
 
-/// The lateness that three sleeps of four do not exceed.
+/// The lateness that three of four sleeps do not exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WakeLatency(Nanos);
 
@@ -24,18 +24,18 @@ impl Default for WakeLatency {
 }
 
 impl WakeLatency {
-    /// How long before it must be awake a worker has its sleep end; what is left it spends on looking.
+    /// Returns how long before its due time a worker ends its sleep. It polls for the rest of the time.
     #[must_use]
     pub fn early(self) -> Nanos {
         self.0.since(ALLOWED)
     }
 
-    /// Learns from a sleep that was to end at `until`; one that something else has ended tells nothing.
+    /// Learns from a sleep that was meant to end at `until`. A sleep that ended early says nothing.
     pub fn learn(&mut self, until: Nanos, woke: Nanos) {
         if woke < until {
             return;
         }
-        // One step up as often as three down: the estimate rests where a quarter of the sleeps are later.
+        // One step up for every three down: the estimate settles where a quarter of the sleeps are later.
         let was_later = woke - until > self.0;
         self.0 = if was_later { (self.0 + STEP * 3).min(MOST) } else { self.0.since(STEP).max(LEAST) };
     }
@@ -45,7 +45,7 @@ impl WakeLatency {
 mod tests {
     use super::*;
 
-    /// What is learned when sleeps are late by these spans, over and over.
+    /// The estimate after many sleeps that are late by these times in turn.
     fn learned(late: &[u64]) -> Nanos {
         let mut waking = WakeLatency::default();
         for idx in 0..2_000 {

@@ -1,32 +1,32 @@
 //! Binary search with loss verification (ETSI GS NFV-TST 009 section 12.3), over whole numbers.
 
-/// Where and how finely is searched.
+/// The range and the resolution of the search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BinarySearch {
-    /// The smallest number that is tried.
+    /// The smallest number to try.
     pub min: u64,
-    /// The largest.
+    /// The largest number to try.
     pub max: u64,
-    /// How far apart the ends are in the end, at most; at least one.
+    /// The maximum distance between the two ends at the end of the search; at least one.
     pub step: u64,
-    /// A number is taken for lossy when that many trials in turn are; 1 is the plain binary search.
+    /// A number counts as lossy after this many lossy trials in a row; 1 is the plain binary search.
     pub max_repeat: u32,
 }
 
-/// What a binary search knows.
+/// The current knowledge of a binary search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BinarySearchState {
-    /// The largest number without loss; nothing when the smallest loses.
+    /// The largest number without loss; `None` if the smallest one has loss.
     pub kept: Option<u64>,
-    /// The smallest with loss; nothing when the largest loses nothing.
+    /// The smallest number with loss; `None` if the largest one has no loss.
     pub broken: Option<u64>,
 }
 
 impl BinarySearch {
-    /// Searches for the largest number of which a trial loses nothing.
+    /// Searches for the largest number whose trial has no loss.
     ///
     /// # Errors
-    /// The first of the trials, with what was known until then.
+    /// The first error of a trial, with the state of the search up to it.
     ///
     /// # Panics
     /// If the step or the number of repeats is zero.
@@ -52,20 +52,20 @@ impl BinarySearch {
         Ok(known)
     }
 
-    /// The middle of the ends, which are the smallest number and the largest as long as nothing better is known.
+    /// Returns the midpoint of the two ends, which default to the smallest and the largest number.
     fn next(&self, known: &BinarySearchState) -> Option<u64> {
         let broken = known.broken?;
         match known.kept {
             Some(kept) if broken - kept <= self.step => None,
             Some(kept) => Some(u64::midpoint(kept, broken)),
             None if broken <= self.min => None,
-            // The smallest number itself is tried when the ends have come that near to it.
+            // Try the smallest number itself once the ends are this close to it.
             None if broken - self.min <= self.step => Some(self.min),
             None => Some(u64::midpoint(self.min, broken)),
         }
     }
 
-    /// How many numbers are still to be tried, the next one included, if each is decided at once.
+    /// The number of values still to try, including the next one, if each is decided by its first trial.
     fn n_left(&self, known: &BinarySearchState) -> u32 {
         let width = known.broken.unwrap_or(self.max).saturating_sub(known.kept.unwrap_or(self.min));
         (width / self.step).checked_ilog2().map_or(1, |halvings| halvings + 1)

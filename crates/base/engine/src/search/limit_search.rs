@@ -1,4 +1,4 @@
-//! The course of a search: bracket, narrow, confirm, draw the curve.
+//! The steps of a search: bracket, narrow, confirm, draw the curve.
 
 use fathom_model::{
     search::{Ending, Purpose, Vote},
@@ -8,30 +8,30 @@ use fathom_statistics::Votes;
 
 use super::{Certainty, LoadLevel, LoadPoint, Measurer, SearchAim, SearchResult, SearchTrialRequest, VOIDS_MAX};
 
-/// While nothing is known, the next load is twice the last one: overload costs a target more than a step does.
+/// The factor to the next load while no broken load is known. It is small because overload costs a target more than an extra step.
 const UP: f64 = 2.0;
-/// Below a first load that is broken, steps are longer, because nobody knows how far down the limit is.
+/// The divisor below a broken first load. It is larger because the distance down to the limit is unknown.
 const DOWN: f64 = 4.0;
-/// On the way a load is decided by a lead of two: one stray vote decides nothing.
+/// While bracketing and narrowing, a load is decided by a lead of two votes, so that one stray vote decides nothing.
 const LEAD: u32 = 2;
-/// What ends the doubling is decided by a lead of three: two strays in turn would send all that follows to the wrong place.
+/// The end of the doubling is decided by a lead of three, because two stray votes in a row would misdirect the rest of the search.
 const LEAD_FIRST: u32 = 3;
-/// On the way, a load that that many votes do not decide is near the limit, which is good to know and enough.
+/// While narrowing, a load that is undecided after this many votes is near the limit, which is good enough.
 const LED_MAX: u32 = 7;
-/// From that many votes on, an end of which they say neither is given up for one further out.
+/// From this many votes on, an end without evidence for either side is given up for one further out.
 const CONFIRM_MIN: u32 = 16;
-/// An end that that many votes do not confirm is given up too: with more than one stray in five it would take longer than it is worth.
+/// An end that is unconfirmed after this many votes is given up too: with more than one stray in five, it would take too long.
 const CONFIRM_MAX: u32 = 60;
-/// An end that was given up so often, ever further out, is not blurred: trials go wrong at any load.
+/// After giving up this many ends, each further out, the cause is not a blurred limit: trials fail at any load.
 const GIVEN_UP_MAX: u32 = 6;
-/// The part of the error that the first claim about each end may have; six or seven votes that agree are enough for it.
+/// The share of the allowed error for the first claim about each end. With it, six or seven agreeing votes are enough.
 const FIRST_CLAIM: f64 = 0.35;
-/// An end that was shown to be on the wrong side leaves a gap that is narrowed again, this often.
+/// The number of rounds to narrow the gap again after an end turned out to be on the wrong side.
 const ROUNDS_MAX: u32 = 3;
-/// A load of the curve that is this near to one that was measured is left out.
+/// A load of the curve is skipped if a measured load is this close to it.
 const NEAR: f64 = 0.05;
 
-/// Searches for the highest load that keeps the objective.
+/// Searches for the highest load that meets the objective.
 pub fn search<M: Measurer>(aim: &SearchAim, measurer: &mut M) -> SearchResult<M::Error> {
     let mut course =
         LimitSearch { aim, measurer, points: Vec::new(), n_done: 0, took: Nanos::ZERO, n_voids: 0, claims: Vec::new() };
@@ -50,7 +50,7 @@ pub fn search<M: Measurer>(aim: &SearchAim, measurer: &mut M) -> SearchResult<M:
     SearchResult { ending, kept: ends.kept, broken: ends.broken, sure: ends.sure, points: course.points, error }
 }
 
-/// Why no trial is made any more.
+/// The reason why the search stops making trials.
 enum SearchStop<E> {
     Budget,
     Unsettled,
@@ -67,7 +67,7 @@ impl<E> SearchStop<E> {
     }
 }
 
-/// The interval so far.
+/// The current interval.
 struct LoadInterval {
     kept: Option<LoadLevel>,
     broken: Option<LoadLevel>,
@@ -80,7 +80,7 @@ impl Default for LoadInterval {
     }
 }
 
-/// What the votes on a load amount to.
+/// The result of the votes on a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum VoteResult {
     Kept,
@@ -103,7 +103,7 @@ struct LimitSearch<'a, M> {
     n_done: u32,
     took: Nanos,
     n_voids: u32,
-    /// The loads that were to be confirmed, each with its part of the error that is allowed.
+    /// The loads to confirm, each with its share of the allowed error.
     claims: Vec<(LoadLevel, f64)>,
 }
 
@@ -128,7 +128,7 @@ impl<M: Measurer> LimitSearch<'_, M> {
         })
     }
 
-    /// Goes up while loads are kept, or down while they are broken, until both ends are known or a bound is met.
+    /// Goes up while loads pass, or down while they fail, until both ends are known or a bound is reached.
     fn bracket(&mut self, ends: &mut LoadInterval) -> Result<(), SearchStop<M::Error>> {
         let mut load = self.aim.start;
         loop {
@@ -161,7 +161,7 @@ impl<M: Measurer> LimitSearch<'_, M> {
         }
     }
 
-    /// Takes one vote that a load is kept for enough, since what is wrong in it will be noticed, and no other.
+    /// Accepts a single passing vote, because a later step would notice an error in it; a failing vote needs a lead.
     fn first_look(&mut self, load: LoadLevel, ends: &LoadInterval) -> Result<VoteResult, SearchStop<M::Error>> {
         match self.trial(load, Purpose::Bracket, ends)? {
             Vote::Kept => Ok(VoteResult::Kept),
@@ -169,7 +169,7 @@ impl<M: Measurer> LimitSearch<'_, M> {
         }
     }
 
-    /// Asks until one answer leads.
+    /// Repeats trials until one answer leads.
     fn lead(
         &mut self,
         load: LoadLevel,
@@ -187,7 +187,7 @@ impl<M: Measurer> LimitSearch<'_, M> {
         }
     }
 
-    /// Brings the ends together, on a logarithmic scale, and has the lower one decided by a lead too.
+    /// Narrows the interval on a logarithmic scale and decides the lower end by a lead too.
     fn narrow(&mut self, ends: &mut LoadInterval) -> Result<(), SearchStop<M::Error>> {
         while let Some(kept) = ends.kept {
             let is_sure = ends.sure.0 == Certainty::Confirmed;
@@ -218,9 +218,9 @@ impl<M: Measurer> LimitSearch<'_, M> {
         Ok(())
     }
 
-    /// Makes sure of both ends, in turns, so that what drifts in time drifts for both; an end that fails moves outwards.
+    /// Confirms both ends in turns, so that drift over time affects both. An end that fails moves outwards.
     ///
-    /// Returns whether an end turned out to be the other one.
+    /// Returns whether an end turned out to be on the other side.
     fn confirm(&mut self, ends: &mut LoadInterval) -> Result<bool, SearchStop<M::Error>> {
         let mut turned = false;
         let (mut n_moves, mut n_given_up) = ([0, 0], [0, 0]);
@@ -242,7 +242,7 @@ impl<M: Measurer> LimitSearch<'_, M> {
                     continue;
                 }
                 ClaimState::Contrary => {
-                    // It is the other end, as surely as it would have been this one.
+                    // It is the other end, with the same certainty.
                     turned = true;
                     ends.set(end.other(), Some(load));
                     ends.confirm(end.other());
@@ -262,14 +262,14 @@ impl<M: Measurer> LimitSearch<'_, M> {
         }
     }
 
-    /// How often a claim about a load may be wrong, so that all claims together are as seldom as is allowed.
+    /// The allowed error probability of the claim about a load, so that all claims together stay within the allowed error.
     fn error_of(&mut self, load: LoadLevel) -> f64 {
         if let Some((_, error)) = self.claims.iter().find(|(claimed, _)| *claimed == load) {
             return *error;
         }
         let share = match self.claims.len() {
             0 | 1 => FIRST_CLAIM,
-            // The rest is dealt out as 1/2, 1/6, 1/12 … of it, a series that ends at all of it.
+            // The rest is divided into shares of 1/2, 1/6, 1/12 …, a series whose sum is 1.
             n => (1.0 - 2.0 * FIRST_CLAIM) / approximate(u64::try_from((n - 1) * n).unwrap_or(u64::MAX)),
         };
         let error = (1.0 - self.aim.confidence) * share;
@@ -277,7 +277,7 @@ impl<M: Measurer> LimitSearch<'_, M> {
         error
     }
 
-    /// The next load beyond an end that the votes on the way put on the same side.
+    /// Returns the nearest load beyond an end whose votes so far put it on the same side.
     fn likely_beyond(&self, end: IntervalEnd, load: LoadLevel) -> Option<LoadLevel> {
         let likely = |point: &&LoadPoint| end.votes_for(point.led).n_yes > end.votes_for(point.led).n_no;
         let found = match end {
@@ -287,14 +287,14 @@ impl<M: Measurer> LimitSearch<'_, M> {
         found.map(|point| point.load)
     }
 
-    /// A load beyond an end, twice as far each time, up to sixteen widths; nothing at the bound.
+    /// Returns a load beyond an end. The distance doubles each time, up to sixteen widths; `None` at the bound.
     fn beyond(&self, end: IntervalEnd, load: LoadLevel, n_moves: i32) -> Option<LoadLevel> {
         let step = (1.0 + self.aim.precision).powi(1 << n_moves.min(4));
         let next = self.bounded(load.times(if end == IntervalEnd::Kept { 1.0 / step } else { step }));
         (next != load).then_some(next)
     }
 
-    /// Puts the ends of a search that was cut short where no vote speaks against them: beyond every load on the wrong side.
+    /// Moves the ends of an interrupted search outwards, past every load whose votes contradict them.
     fn widen(&self, ends: &mut LoadInterval) {
         let majority = |point: &&LoadPoint| {
             let votes = point.led.and(point.confirmed);
@@ -313,7 +313,7 @@ impl<M: Measurer> LimitSearch<'_, M> {
         ends.set(IntervalEnd::Broken, broken);
     }
 
-    /// One trial at each load of the curve that nothing near was measured at.
+    /// Runs one trial at each load of the curve that has no measured load nearby.
     fn draw(&mut self, kept: Option<LoadLevel>) -> Result<(), SearchStop<M::Error>> {
         let Some(limit) = kept else { return Ok(()) };
         let ends = LoadInterval { kept, ..LoadInterval::default() };
@@ -360,7 +360,7 @@ impl<M: Measurer> LimitSearch<'_, M> {
     }
 }
 
-/// What votes say of the claim that a load lies on the side of its end.
+/// The state of the claim that a load lies on the side of its end.
 enum ClaimState {
     Holds,
     Contrary,
@@ -382,7 +382,7 @@ fn judge(votes: Votes, error: f64) -> ClaimState {
 }
 
 impl IntervalEnd {
-    /// The votes with yes for those that put a load on the side of this end.
+    /// Counts the votes that put a load on the side of this end as yes.
     const fn votes_for(self, votes: Votes) -> Votes {
         match self {
             Self::Kept => votes,
@@ -413,7 +413,7 @@ impl LoadInterval {
         }
     }
 
-    /// Puts an end elsewhere, where nothing is confirmed yet.
+    /// Moves an end to a load where nothing is confirmed yet.
     fn set(&mut self, end: IntervalEnd, load: Option<LoadLevel>) {
         let (place, sure) = match end {
             IntervalEnd::Kept => (&mut self.kept, &mut self.sure.0),

@@ -1,9 +1,9 @@
-//! The highest load that keeps an objective, searched over trials that may err.
+//! Searches for the highest load that meets an objective, over trials that may give wrong answers.
 //!
-//! A [`Measurer`] makes one trial at one load for one time; a search decides which load comes next and what is known in the end. It
-//! knows no clock, no test and no unit. For [`search()`] a load *keeps* the objective when most trials like these would keep it, so a
-//! limit is the load at which one in two does (the exceed ratio of 0.5 that RFC 9971 recommends); `docs/methods/find_limit.md` says
-//! why. [`mlr`] finds the loads of several loss ratios at once over the same measurer, and [`binary`] halves whole numbers.
+//! A [`Measurer`] runs one trial at one load for one duration; a search chooses the next load and reports the result. It knows no clock, no
+//! test and no unit. For [`search()`] a load *keeps* the objective if most trials like these would keep it, so a limit is the load at which
+//! one in two does (the exceed ratio of 0.5 that RFC 9971 recommends); `docs/methods/find_limit.md` explains why. [`mlr`] finds the loads
+//! for several loss ratios at once over the same measurer, and [`binary`] bisects whole numbers.
 
 pub mod binary;
 mod limit_search;
@@ -22,27 +22,27 @@ use fathom_statistics::Votes;
 pub use limit_search::search;
 pub use observation::{Forwarded, Observation};
 
-/// So many trials in turn that say nothing end a search.
+/// The number of void trials in a row that ends a search.
 const VOIDS_MAX: u32 = 5;
 
-/// What is offered, in whatever unit the measurer sets it: bit/s, or events per second.
+/// The offered load, in the unit of the measurer: bit/s, or events per second.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub struct LoadLevel(f64);
 
 impl LoadLevel {
-    /// A load above zero, or nothing for what is not a number.
+    /// A load above zero; `None` if the value is not finite and positive.
     #[must_use]
     pub fn new(per_second: f64) -> Option<Self> {
         (per_second.is_finite() && per_second > 0.0).then_some(Self(per_second))
     }
 
-    /// The number.
+    /// The value.
     #[must_use]
     pub const fn get(self) -> f64 {
         self.0
     }
 
-    /// This load times a factor above zero, to four digits: enough for any precision, and short in a table.
+    /// This load times a factor above zero, rounded to four digits: enough for any precision, and short in a table.
     #[must_use]
     fn times(self, factor: f64) -> Self {
         let scaled = self.0 * factor;
@@ -50,98 +50,98 @@ impl LoadLevel {
         Self((scaled * digits).round() / digits)
     }
 
-    /// How many times as much `self` is as `other`.
+    /// The ratio of `self` to `other`.
     fn per(self, other: Self) -> f64 {
         self.0 / other.0
     }
 }
 
-/// What bounds a search.
+/// The limits of a search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SearchBudget {
-    /// The most trials.
+    /// The maximum number of trials.
     pub n_trials: u32,
-    /// The most time that trials may take together.
+    /// The maximum total time of the trials.
     pub time: Nanos,
 }
 
-/// What is searched.
+/// The parameters of a search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SearchAim {
     /// The first load.
     pub start: LoadLevel,
-    /// The lowest load that may be offered.
+    /// The lowest load to offer.
     pub low: LoadLevel,
-    /// The highest load that may be offered.
+    /// The highest load to offer.
     pub high: LoadLevel,
-    /// How far apart the two ends are brought: 0.02 is 2 %.
+    /// The target distance between the two ends: 0.02 is 2 %.
     pub precision: f64,
-    /// The probability that the limit lies between the ends, at least: 0.95.
+    /// The minimum probability that the limit lies between the ends, such as 0.95.
     pub confidence: f64,
-    /// The loads that are measured for the curve when the limit is known, as shares of it.
+    /// The loads to measure for the curve once the limit is known, as shares of the limit.
     pub curve: Vec<f64>,
-    /// What bounds the search.
+    /// The limits of the search.
     pub budget: SearchBudget,
 }
 
-/// One trial that is asked for, and what is known so far.
+/// A request for one trial, with the knowledge so far.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SearchTrialRequest {
-    /// What to offer.
+    /// The load to offer.
     pub load: LoadLevel,
-    /// For how long; as long as the measurer likes, where it is not said.
+    /// The duration; `None` lets the measurer choose.
     pub duration: Option<Nanos>,
-    /// What it is good for.
+    /// The purpose of the trial.
     pub purpose: Purpose,
-    /// How many trials there were before it.
+    /// The number of trials before it.
     pub n_done: u32,
     /// The highest load that seems to keep the objective.
     pub kept: Option<LoadLevel>,
     /// The lowest load that seems to break it.
     pub broken: Option<LoadLevel>,
-    /// About how long the search goes on, this trial included, where that can be told.
+    /// The estimated remaining time of the search, including this trial, if known.
     pub left: Option<Nanos>,
 }
 
-/// Why no trial is made any more.
+/// The reason why the search stopped making trials.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SearchEnd<E> {
-    /// Everything is known that was asked for.
+    /// The search is complete.
     Done,
-    /// The time that was allowed is used up.
+    /// The time limit is used up.
     OutOfTime,
-    /// Several trials in turn said nothing.
+    /// Several trials in a row were void.
     Voids,
-    /// A trial could not be made.
+    /// A trial could not be run.
     Failed(E),
 }
 
-/// Makes trials for a search.
+/// Runs trials for a search.
 pub trait Measurer {
-    /// Why no trial can be made any more.
+    /// The reason why no further trial is possible.
     type Error;
 
-    /// Makes one trial at the load of the step.
+    /// Runs one trial at the load of the step.
     ///
     /// # Errors
-    /// Ends the search, which keeps what it knows.
+    /// Ends the search, which keeps its results so far.
     fn measure(&mut self, step: &SearchTrialRequest) -> Result<Observation, Self::Error>;
 }
 
-/// A load with what its trials said.
+/// A load with the votes of its trials.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoadPoint {
-    /// What was offered.
+    /// The offered load.
     pub load: LoadLevel,
-    /// The votes that led the way.
+    /// The votes from bracketing and narrowing.
     pub led: Votes,
-    /// The votes that were asked for to be sure; no vote of the way is among them.
+    /// The votes from confirming; they include no vote from bracketing or narrowing.
     pub confirmed: Votes,
-    /// Each trial by its number, with what it said.
+    /// The number of each trial and its vote.
     pub trials: Vec<(u32, Vote)>,
 }
 
-/// What a search knows in the end.
+/// The result of a search.
 #[derive(Debug)]
 pub struct SearchResult<E> {
     /// How it ended.
@@ -154,15 +154,15 @@ pub struct SearchResult<E> {
     pub sure: (Certainty, Certainty),
     /// Every load, ascending.
     pub points: Vec<LoadPoint>,
-    /// Why no trial could be made any more.
+    /// The reason why no further trial was possible.
     pub error: Option<E>,
 }
 
-/// What is known of one end.
+/// The certainty about one end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Certainty {
-    /// Votes that were asked for this alone say so, with the confidence that was wanted.
+    /// Votes taken only to confirm this end agree, with the requested confidence.
     Confirmed,
-    /// Only the votes on the way say so.
+    /// Only the votes from bracketing and narrowing agree.
     Likely,
 }

@@ -1,51 +1,51 @@
-//! What a trial saw, and what that says of its load.
+//! The results of a trial and the vote that follows from them.
 
 use fathom_model::{
     search::{MissReason, Vote},
     units::Nanos,
 };
 
-/// Less than this share of what was intended, and the tool did not offer the load (the rule of CSIT).
+/// Below this share of the intended load, the tool did not offer the load (the rule of CSIT).
 const OFFERED_MIN: f64 = 0.99;
-/// More starts than this share late by the tool's own doing, and a broken objective says nothing of the target.
+/// Above this share of starts that are late because of the tool itself, a missed objective says nothing about the target.
 const LATE_MAX: f64 = 0.01;
-/// A target that achieves this much less than was sent does not keep up: what it leaves undone is not an edge of the window.
+/// A target whose achieved load is lower than the sent load by more than this does not keep up; edge effects of the window are smaller.
 const BEHIND_MAX: f64 = 0.02;
-/// Counts of random events differ by chance; beyond three standard deviations one in 700 trials would.
+/// Counts of random events vary by chance; one trial in 700 exceeds three standard deviations.
 const DEVIATIONS: f64 = 3.0;
 
-/// What became of what was offered in one trial: the output of the measurer of RFC 9971 (section 4.3).
+/// What happened to the offered load in one trial: the output of the measurer of RFC 9971 (section 4.3).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Forwarded {
-    /// What was lost, as a share of what was offered.
+    /// The lost share of the offered load.
     pub loss_ratio: f64,
-    /// How long the trial counts for.
+    /// The effective duration of the trial.
     pub effective: Nanos,
-    /// What was received per second, in the unit of the load.
+    /// The rate received per second, in the unit of the load.
     pub rate: Option<f64>,
 }
 
-/// What one trial saw.
+/// The results of one trial.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Observation {
-    /// Whether the value of the objective keeps it; nothing when there is no value.
+    /// Whether the measured value meets the objective; `None` if there is no value.
     pub keeps: Option<bool>,
-    /// The share of what the schedule asked for that the tool sent; nothing when that is not counted.
+    /// The share of the scheduled load that the tool sent; `None` if that is not counted.
     pub sent: Option<f64>,
-    /// The share of what was offered that was achieved; nothing when the objective itself judges what is lost.
+    /// The share of the offered load that was achieved; `None` if the objective itself accounts for the loss.
     pub achieved: Option<f64>,
-    /// How many events that share was counted over, if they come at random.
+    /// The number of events behind that share, if they arrive at random.
     pub n_random: Option<f64>,
-    /// The share of starts that were late because the tool's own threads were.
+    /// The share of starts that were late because of the tool's own threads.
     pub late: Option<f64>,
-    /// How long the trial took, preparation included.
+    /// The duration of the trial, including preparation.
     pub took: Nanos,
-    /// What was forwarded and lost; nothing of a trial that says nothing, or of what cannot be lost.
+    /// The forwarding and loss result; `None` for a void trial or a test without packet loss.
     pub forwarded: Option<Forwarded>,
 }
 
 impl Observation {
-    /// What the trial says of its load.
+    /// Returns the vote of the trial on its load.
     #[must_use]
     pub fn vote(&self) -> Vote {
         if self.sent.is_some_and(|share| share < OFFERED_MIN) {
@@ -57,7 +57,7 @@ impl Observation {
         match (self.keeps, is_behind) {
             (Some(true), false) => Vote::Kept,
             (None, false) => Vote::Void,
-            // What the tool was late with arrived late, whoever else was late too.
+            // If the tool itself was late, its lateness explains the result, no matter who else was late.
             _ if is_late => Vote::Broken(MissReason::Generator),
             (_, true) => Vote::Broken(MissReason::FellBehind),
             (Some(false), false) => Vote::Broken(MissReason::Objective),

@@ -1,4 +1,4 @@
-//! Searches of targets whose limit is known, in virtual time.
+//! Searches of targets with a known limit, in virtual time.
 
 use fathom_model::{
     search::{Ending, MissReason, Vote},
@@ -27,7 +27,7 @@ impl Noise {
     }
 }
 
-/// A target that answers from the load and the number of the trial.
+/// A target whose answer is a function of the load and the number of the trial.
 struct Target<F>(F);
 
 impl<F: FnMut(f64, u32) -> Result<Observation, &'static str>> Measurer for Target<F> {
@@ -97,16 +97,16 @@ fn one_bad_trial_changes_nothing_whenever_it_comes() {
     }
 }
 
-/// What 400 searches, each with a seed of its own, amount to.
+/// The combined result of 400 searches, each with its own seed.
 #[derive(Debug)]
 struct Covered {
-    /// How many ended with an interval.
+    /// The number of searches that ended with an interval.
     n_found: usize,
-    /// How many of those do not enclose the limit.
+    /// The number of those intervals that do not enclose the limit.
     n_wrong: usize,
-    /// The mean of their widths.
+    /// The mean width of the intervals.
     width: f64,
-    /// The mean of their trials.
+    /// The mean number of trials.
     trials: f64,
 }
 
@@ -127,8 +127,8 @@ fn coverage(limit: f64, mut keeps: impl FnMut(f64, &mut Noise) -> bool) -> Cover
 
 #[test]
 fn the_limit_of_a_queue_lies_in_the_interval_as_often_as_is_stated() {
-    // M/M/1: the response time is exponential with mean 1 / (μ − λ), so its p99 is ln 100 / (μ − λ). What a trial measures of it
-    // scatters by 15 %, as that of a second with 40,000 dependent samples does.
+    // M/M/1: the response time is exponential with mean 1 / (μ − λ), so its p99 is ln 100 / (μ − λ). The value measured in a trial varies
+    // by 15 %, like the p99 of one second with 40,000 dependent samples.
     let (service, bound) = (50_000.0, 2e-3);
     let limit = service - 100_f64.ln() / bound;
     let p99 = |load: f64| if load < service { 100_f64.ln() / (service - load) } else { f64::INFINITY };
@@ -139,7 +139,7 @@ fn the_limit_of_a_queue_lies_in_the_interval_as_often_as_is_stated() {
 
 #[test]
 fn the_limit_of_a_step_with_stray_trials_lies_in_the_interval_as_often_as_is_stated() {
-    // One stray trial in seven is more than a machine that is fit for measuring makes: a search may then run out of its budget.
+    // One stray trial in seven is more than a machine fit for measuring produces; a search may then run out of its budget.
     for (strays, n_found, trials) in [(0.02, 400, 45.0), (0.05, 398, 55.0), (0.15, 350, 110.0)] {
         let covered = coverage(41_200.0, |load, noise| (load <= 41_200.0) != (noise.uniform() < strays));
         assert!(covered.n_found >= n_found && covered.n_wrong <= 20, "{strays}: {covered:?}");
@@ -149,7 +149,7 @@ fn the_limit_of_a_step_with_stray_trials_lies_in_the_interval_as_often_as_is_sta
 
 #[test]
 fn a_soft_limit_has_a_wide_interval_and_not_a_wrong_one() {
-    // One trial in two keeps the objective at the limit, and one in ten still does 20 % above it.
+    // At the limit, one trial in two keeps the objective; 20 % above it, one in ten still does.
     let p = |load: f64| 1.0 / (1.0 + (load / 41_200.0).powf(12.0));
     let covered = coverage(41_200.0, |load, noise| noise.uniform() < p(load));
     assert!(covered.n_found >= 380 && covered.n_wrong <= 20, "{covered:?}");
@@ -200,7 +200,7 @@ fn a_search_out_of_budget_tells_what_it_knows_and_confirms_nothing() {
 
 #[test]
 fn a_search_that_is_cut_short_among_contradictions_has_ends_that_nothing_contradicts() {
-    // What is kept and what is broken changes with every trial between 30,000 and 50,000.
+    // Between 30,000 and 50,000, each trial passes or fails at random.
     let brief = SearchAim { budget: SearchBudget { n_trials: 60, ..aim().budget }, ..aim() };
     let votes = |point: &LoadPoint| point.led.and(point.confirmed);
     let mut n_cut = 0;

@@ -1,7 +1,7 @@
-//! Workers whose threads are there while a trial is prepared, so that what they open stays on the thread that uses it.
+//! Workers whose threads exist while a trial is prepared, so that their resources stay on the thread that uses them.
 //!
-//! A ring belongs to one thread, and so may a table of descriptors. Connections that are opened while the trial is prepared
-//! are then opened, used and closed by their worker alone.
+//! A ring belongs to one thread, and so may a descriptor table. Connections opened during the preparation are opened, used and closed by
+//! the same worker.
 
 use std::{
     panic::resume_unwind,
@@ -25,42 +25,42 @@ use crate::{
     live_counters::{COUNTERS_MAX, LiveHistogram},
 };
 
-/// What each worker does, from its preparation to the end, all on its own thread.
+/// The work of each worker, from preparation to the end, all on its own thread.
 pub trait WorkerTask: Send + Sync + 'static {
-    /// What it is given to begin with.
+    /// The input of the preparation.
     type Input: Send + 'static;
-    /// What it makes of that.
+    /// The result of the preparation.
     type State;
-    /// What it comes back with.
+    /// The output of the work.
     type Output: Send + 'static;
 
-    /// Makes ready; must come to an end by itself.
+    /// Prepares the worker; must return on its own.
     ///
     /// # Errors
-    /// Says what is missing; the trial is not begun then.
+    /// Says what is missing. The trial is not started in that case.
     fn set_up(&self, given: Self::Input) -> Result<Self::State, Error>;
 
-    /// One step of at most a few milliseconds of what is done until the start, such as to accept connections.
+    /// Runs one step, of at most a few milliseconds, of the work before the start, such as accepting connections.
     ///
     /// # Errors
-    /// What keeps the trial from being begun.
+    /// The reason why the trial cannot start.
     fn poll_before_start(&self, equipment: &mut Self::State) -> Result<(), Error>;
 
     /// Does the work of the trial, as a worker of a [`super::WorkerPool`] does.
     ///
     /// # Errors
-    /// When nothing can be recorded.
+    /// If nothing can be recorded.
     fn work(&self, worker: WorkerHandle<'_>, equipment: Self::State, stop: &StopFlag) -> Result<Self::Output, Error>;
 }
 
-/// What all workers of a trial and its conductor see.
+/// The state shared by all workers of a trial and its conductor.
 struct SharedTrial {
     slots: Vec<WorkerCounters>,
     glances: Vec<LiveHistogram>,
     shared: TrialState,
 }
 
-/// The order to begin.
+/// The order to start the trial.
 struct StartOrder {
     trial: Arc<SharedTrial>,
     start: Nanos,
@@ -68,7 +68,7 @@ struct StartOrder {
 }
 
 struct WorkerThread<W> {
-    /// Closed when there will be no trial.
+    /// Dropped if there will be no trial.
     orders: Option<Sender<StartOrder>>,
     thread: Option<JoinHandle<Result<Option<WorkerResult<W>>, Error>>>,
 }
@@ -81,16 +81,16 @@ impl<W> WorkerThread<W> {
     }
 }
 
-/// Workers that are equipped and wait for a trial; when it is dropped they go home.
+/// Workers that are prepared and wait for a trial. Dropping the pool ends them.
 pub struct PreparedPool<S: WorkerTask> {
     threads: Vec<WorkerThread<S::Output>>,
 }
 
 impl<S: WorkerTask> PreparedPool<S> {
-    /// Starts a thread for each of `given`, pinned to the cores in turn, and waits until all of them are equipped.
+    /// Starts a thread for each element of `given`, pinned to the cores in turn, and waits until all are prepared.
     ///
     /// # Errors
-    /// The first error of a worker; all of them have ended then.
+    /// The first error of a worker. All workers have ended by then.
     ///
     /// # Panics
     /// If a worker panicked, with its message.
@@ -104,7 +104,7 @@ impl<S: WorkerTask> PreparedPool<S> {
             let thread = threads::start(move || run_thread(&*shift, given, (idx, core), (ready, &ordered)));
             thread.map(|thread| WorkerThread { orders: Some(orders), thread: Some(thread) }).map_err(thread_error)
         };
-        // Those that have started end when their orders close.
+        // On an error, the threads already started end because their order channels close.
         let hands = given.into_iter().enumerate().map(start_worker).collect::<Result<Vec<_>, _>>()?;
         drop(ready);
         let mut prepared_pool = Self { threads: hands };
@@ -121,10 +121,10 @@ impl<S: WorkerTask> PreparedPool<S> {
     /// Runs the workers from the agreed start to the end, as [`super::WorkerPool::run`] does.
     ///
     /// # Errors
-    /// The first error that a worker returned, while it waited or afterwards.
+    /// The first error returned by a worker, while it waited or afterwards.
     ///
     /// # Panics
-    /// If a worker panicked, with its message; or if there are more counters than a slot holds.
+    /// If a worker panicked, with its message, or if there are more counters than a slot holds.
     pub fn run(
         mut self,
         session: &TrialContext,
@@ -166,13 +166,13 @@ impl<S: WorkerTask> Drop for PreparedPool<S> {
     fn drop(&mut self) {
         self.threads.iter_mut().for_each(|hand| hand.orders = None);
         for hand in &mut self.threads {
-            // What kept a worker from a trial that nobody begins is of no interest any more.
+            // No trial follows, so the error of a waiting worker does not matter.
             let _ = hand.thread.take().map(JoinHandle::join);
         }
     }
 }
 
-/// A worker's thread: nothing comes back when there was no trial.
+/// Runs a worker's thread. Returns `None` if there was no trial.
 fn run_thread<S: WorkerTask>(
     shift: &S,
     given: S::Input,
@@ -181,9 +181,9 @@ fn run_thread<S: WorkerTask>(
 ) -> Result<Option<WorkerResult<S::Output>>, Error> {
     pin_thread(core)?;
     let mut equipment = shift.set_up(given)?;
-    // Nobody listens when another worker has failed already, which the closed orders tell.
+    // Nobody listens if another worker has already failed; the closed order channel shows that.
     let _ = ready.send(());
-    // Whoever waits for all to be ready learns of one that ended before that by the last of these being gone.
+    // Dropping the sender lets the starting thread notice workers that ended before they were ready.
     drop(ready);
     let order = loop {
         match ordered.try_recv() {
@@ -208,7 +208,7 @@ mod tests {
 
     use super::*;
 
-    /// Each worker counts how often it stood by, and then up to what it was given.
+    /// Each worker counts its steps before the start, and then counts up to its input.
     struct Counting {
         refuses: Option<u64>,
     }

@@ -1,7 +1,7 @@
 //! Numbers that carry their unit in their type.
 //!
-//! Rates of a network are in bit/s with SI prefixes, volumes in bytes with IEC prefixes, times in ns to s with three to four
-//! significant digits. A rate over an empty span is not a number, so dividing by [`Nanos`] gives an `Option`.
+//! Rates of a network are in bit/s with SI prefixes, volumes in bytes with IEC prefixes, times in ns to s with three to four significant
+//! digits. A rate over an empty span is not a number, so dividing by [`Nanos`] returns an `Option`.
 
 mod number;
 mod rate;

@@ -21,7 +21,7 @@ pub const fn rounded(number: f64) -> u64 {
     number.round() as u64
 }
 
-/// A share of a whole, or nothing when the whole is empty.
+/// The ratio of a part to a whole; `None` if the whole is zero.
 #[must_use]
 pub fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| approximate(part) / approximate(whole))

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bytes, Frames, Nanos, UnitError, approximate, rounded, text};
 
-/// Bits per second, finite and not negative; which layer's bits is for the name of the value to say.
+/// Bits per second, finite and not negative; the name of the value states the layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, PartialOrd, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(transparent)]
 pub struct BitsPerSec(f64);
@@ -23,13 +23,13 @@ pub struct PerSec(f64);
 macro_rules! rate {
     ($unit:ident, $suffix:literal) => {
         impl $unit {
-            /// Takes a finite number that is not negative.
+            /// Accepts a finite number that is not negative.
             #[must_use]
             pub fn new(per_second: f64) -> Option<Self> {
                 (per_second.is_finite() && per_second >= 0.0).then_some(Self(per_second))
             }
 
-            /// A text that reads back to exactly this rate: `1234500kbit/s`.
+            /// A text that parses back to exactly this rate, such as `1234500kbit/s`.
             #[must_use]
             pub fn exact(self) -> String {
                 let prefixes = [(1e9, "G"), (1e6, "M"), (1e3, "k")];
@@ -50,7 +50,7 @@ rate!(BitsPerSec, "bit/s");
 rate!(PerSec, "/s");
 
 impl PerSec {
-    /// The gap between two events, or nothing at rate zero.
+    /// The gap between two events; `None` at a rate of zero.
     #[must_use]
     pub fn gap(self) -> Option<Nanos> {
         (self.0 > 0.0).then(|| Nanos(rounded(1e9 / self.0)))
@@ -58,7 +58,7 @@ impl PerSec {
 }
 
 impl BitsPerSec {
-    /// How often per second a unit of this volume fits, or nothing for an empty unit.
+    /// How many units of this volume fit into one second; `None` for an empty unit.
     #[must_use]
     pub fn per_unit(self, unit: Bytes) -> Option<PerSec> {
         PerSec::new(self.0 / (approximate(unit.0) * 8.0))
@@ -101,7 +101,7 @@ impl fmt::Display for PerSec {
 impl FromStr for BitsPerSec {
     type Err = UnitError;
 
-    /// Reads `10G`, `10Gbit`, `10Gbps`, `10Gbit/s` as bits, and `1.2GB/s` as bytes; `k` is 1000, `Ki` is 1024.
+    /// Parses `10G`, `10Gbit`, `10Gbps`, `10Gbit/s` as bits, and `1.2GB/s` as bytes; `k` is 1000, `Ki` is 1024.
     fn from_str(given: &str) -> Result<Self, UnitError> {
         let (number, unit) = text::number_and_unit(given)?;
         let (prefix, bits) = ["bit/s", "bits/s", "bits", "bit", "bps", "b/s", "b"]
@@ -120,7 +120,7 @@ impl FromStr for BitsPerSec {
 impl FromStr for PerSec {
     type Err = UnitError;
 
-    /// Reads `20k`, `20k/s`, `1.5Mpps`, `600/s`.
+    /// Parses `20k`, `20k/s`, `1.5Mpps`, `600/s`.
     fn from_str(given: &str) -> Result<Self, UnitError> {
         let (number, unit) = text::number_and_unit(given)?;
         let prefix = ["pps", "/s", "req/s", "rps"].iter().find_map(|suffix| unit.strip_suffix(suffix)).unwrap_or(unit);

@@ -1,10 +1,10 @@
-//! How numbers with units are read and written.
+//! Parsing and formatting of numbers with units.
 
 use std::fmt::{self, Write as _};
 
 use super::rounded;
 
-/// Why a text is not a quantity.
+/// Why a text is not a valid quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
     /// The text does not begin with a number.
@@ -13,15 +13,15 @@ pub enum UnitError {
     /// The number is negative, infinite or beyond the range of the unit.
     #[error("`{0}` is out of range")]
     OutOfRange(String),
-    /// The unit behind the number is not known here.
+    /// The unit after the number is unknown.
     #[error("`{text}` has an unknown unit: write {expected}")]
     UnknownUnit {
-        /// What was given.
+        /// The given text.
         text: String,
-        /// Examples of what is understood.
+        /// Examples of valid input.
         expected: &'static str,
     },
-    /// A whole number is needed.
+    /// The value must be a whole number.
     #[error("`{0}` is not a whole number of its smallest unit")]
     NotWhole(String),
 }
@@ -35,10 +35,10 @@ pub(super) fn number_and_unit(text: &str) -> Result<(f64, &str), UnitError> {
     if number.is_finite() { Ok((number, unit.trim())) } else { Err(UnitError::OutOfRange(text.to_owned())) }
 }
 
-/// Reads a count such as `20000`, `20k` or `1.5M`, exactly.
+/// Parses a count such as `20000`, `20k` or `1.5M`, exactly.
 ///
 /// # Errors
-/// For what is no number, has another unit, or is not whole.
+/// If the text is not a number, has another unit, or is not whole.
 pub fn whole(text: &str) -> Result<u64, UnitError> {
     let (_, prefix) = number_and_unit(text)?;
     let factor = prefix_factor(prefix)
@@ -56,7 +56,7 @@ pub fn whole(text: &str) -> Result<u64, UnitError> {
     u64::try_from(scaled / size).map_err(|_| range())
 }
 
-/// The factor of an SI prefix (`k`, `M`, `G`, `T`; `K` is taken for `k`) or of an IEC one (`Ki`, `Mi`, `Gi`, `Ti`).
+/// The factor of an SI prefix (`k`, `M`, `G`, `T`; `K` also means `k`) or of an IEC prefix (`Ki`, `Mi`, `Gi`, `Ti`).
 pub(super) fn prefix_factor(prefix: &str) -> Option<f64> {
     Some(match prefix {
         "" => 1.0,
@@ -72,7 +72,7 @@ pub(super) fn prefix_factor(prefix: &str) -> Option<f64> {
     })
 }
 
-/// Three significant digits, without an exponent; trailing zeros are kept because they were measured.
+/// Formats with three significant digits, without an exponent; trailing zeros are kept because they were measured.
 #[must_use]
 pub fn significant(number: f64) -> String {
     let size = number.abs();
@@ -86,7 +86,7 @@ pub fn significant(number: f64) -> String {
     format!("{number:.decimals$}")
 }
 
-/// A share between 0 and 1 as a percentage, with as many digits as a reader can use.
+/// Formats a share between 0 and 1 as a percentage, with as many digits as are useful to a reader.
 #[must_use]
 pub fn percent(share: f64) -> String {
     let p = share * 100.0;
@@ -100,14 +100,14 @@ pub fn percent(share: f64) -> String {
     }
 }
 
-/// A share that is written as a percentage, such as `2.5%`; nothing for other text.
+/// Parses a share written as a percentage, such as `2.5%`; `None` for other text.
 #[must_use]
 pub fn share_of_percent(text: &str) -> Option<f64> {
     let percent: f64 = text.trim().strip_suffix('%')?.trim().parse().ok()?;
     percent.is_finite().then_some(percent / 100.0)
 }
 
-/// A count with a comma between each three digits, as in `1,488,095`.
+/// Formats a count with a comma after every three digits, as in `1,488,095`.
 #[must_use]
 pub fn grouped(count: u64) -> String {
     let digits = count.to_string();
@@ -121,7 +121,7 @@ pub fn grouped(count: u64) -> String {
     text
 }
 
-/// Writes a number with the SI prefix that leaves one to three digits before the point.
+/// Writes a number with the SI prefix that leaves one to three digits before the decimal point.
 pub(super) fn write_si(f: &mut fmt::Formatter<'_>, number: f64, unit: &str) -> fmt::Result {
     let (scaled, prefix) = match number.abs() {
         s if s >= 999.5e9 => (number / 1e12, "T"),

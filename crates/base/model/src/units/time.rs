@@ -1,4 +1,4 @@
-//! Spans of time.
+//! Durations.
 
 use std::{
     fmt,
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{UnitError, approximate, rounded, significant, text::number_and_unit};
 
-/// A span of time, or a stamp of a monotonic clock, in nanoseconds: up to 584 years.
+/// A duration, or a timestamp of a monotonic clock, in nanoseconds: up to 584 years.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
 )]
@@ -19,48 +19,48 @@ use super::{UnitError, approximate, rounded, significant, text::number_and_unit}
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// No time at all.
+    /// Zero duration.
     pub const ZERO: Self = Self(0);
-    /// The longest span.
+    /// The longest duration.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// Whole seconds.
+    /// Converts from whole seconds.
     #[must_use]
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(1_000_000_000))
     }
 
-    /// Whole milliseconds.
+    /// Converts from whole milliseconds.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// Whole microseconds.
+    /// Converts from whole microseconds.
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros.saturating_mul(1_000))
     }
 
-    /// A number of seconds, rounded to nanoseconds; negative ones give zero.
+    /// Converts from seconds, rounded to nanoseconds; negative values give zero.
     #[must_use]
     pub const fn from_secs_f64(secs: f64) -> Self {
         Self(rounded(secs * 1e9))
     }
 
-    /// The number of seconds.
+    /// Converts to seconds.
     #[must_use]
     pub const fn as_secs_f64(self) -> f64 {
         approximate(self.0) / 1e9
     }
 
-    /// The time from `earlier` to this stamp, zero if it lies in the future.
+    /// The time from `earlier` to this timestamp; zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }
 
-    /// The shortest text that reads back to exactly this span: `1500us`.
+    /// The shortest text that parses back to exactly this duration, such as `1500us`.
     #[must_use]
     pub fn exact(self) -> String {
         let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")];
@@ -68,7 +68,7 @@ impl Nanos {
         format!("{}{unit}", self.0 / size)
     }
 
-    /// The same span as the standard library writes it.
+    /// Converts to the standard library's type.
     #[must_use]
     pub const fn as_duration(self) -> Duration {
         Duration::from_nanos(self.0)
@@ -96,7 +96,7 @@ impl AddAssign for Nanos {
 
 impl Sub for Nanos {
     type Output = Self;
-    /// Saturates at zero: the kernel's clocks of two cores may differ by a few nanoseconds.
+    /// Saturates at zero: the kernel's clocks on two cores may differ by a few nanoseconds.
     fn sub(self, other: Self) -> Self {
         self.since(other)
     }
@@ -133,7 +133,7 @@ impl fmt::Display for Nanos {
 impl FromStr for Nanos {
     type Err = UnitError;
 
-    /// Reads `250us`, `1.5 ms`, `10s`, `2min`, `1h`; a bare number is seconds.
+    /// Parses `250us`, `1.5 ms`, `10s`, `2min`, `1h`; a bare number is in seconds.
     fn from_str(text: &str) -> Result<Self, UnitError> {
         let (number, unit) = number_and_unit(text)?;
         let factor = match unit {

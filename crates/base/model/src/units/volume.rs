@@ -55,7 +55,7 @@ counted!(Bytes);
 counted!(Frames);
 
 impl Bytes {
-    /// The shortest text that reads back to exactly this volume: `64KiB`.
+    /// The shortest text that parses back to exactly this volume, such as `64KiB`.
     #[must_use]
     pub fn exact(self) -> String {
         let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
@@ -84,7 +84,7 @@ impl fmt::Display for Bytes {
 impl FromStr for Bytes {
     type Err = UnitError;
 
-    /// Reads `1400`, `1400B`, `64KiB`, `10MB`, `128k`; `k` is 1000, `Ki` is 1024.
+    /// Parses `1400`, `1400B`, `64KiB`, `10MB`, `128k`; `k` is 1000, `Ki` is 1024.
     fn from_str(given: &str) -> Result<Self, UnitError> {
         let (number, unit) = text::number_and_unit(given)?;
         let factor = text::prefix_factor(unit.strip_suffix('B').unwrap_or(unit))

@@ -1,4 +1,4 @@
-//! Instructions in sequence, with jumps to labels.
+//! An assembler for BPF instructions, with jumps to labels.
 
 use std::os::fd::AsFd;
 
@@ -8,26 +8,27 @@ use super::instruction::{
 };
 use super::{map::Array, syscall::descriptor};
 
-/// A place in the code that jumps may go to before it is known.
+/// A jump target whose position may still be unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Label(usize);
 
-/// A function of the kernel that programs may call.
+/// A kernel helper function that programs may call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Helper {
-    /// `R1` a map, `R2` the address of a key; `R0` becomes the address of the value or zero.
+    /// `R1` a map, `R2` the address of a key; `R0` is set to the address of the value, or to zero.
     MapLookup = 1,
-    /// `R0` becomes `CLOCK_MONOTONIC` in nanoseconds.
+    /// `R0` is set to `CLOCK_MONOTONIC` in nanoseconds.
     MonotonicNanos = 5,
-    /// `R0` becomes a random number of 32 bits.
+    /// `R0` is set to a random number of 32 bits.
     Random = 7,
-    /// `R1` a device's index, `R2` zero; `R0` becomes [`super::XdpAction::Redirect`].
+    /// `R1` a device's index, `R2` zero; `R0` is set to [`super::XdpAction::Redirect`].
     Redirect = 23,
-    /// `R1` a [`super::DeviceMap`] or [`super::SocketMap`], `R2` an index, `R3` the action when nothing is there; `R0` becomes the action.
+    /// `R1` a [`super::DeviceMap`] or [`super::SocketMap`], `R2` an index, `R3` the action for an empty entry; `R0` is set to the action.
     RedirectMap = 51,
-    /// `R1` the context, `R2` by how much the room in front of the frame becomes shorter; all pointers into the frame are lost.
+    /// `R1` the context, `R2` the number of bytes by which the metadata area before the frame shrinks; invalidates all pointers into the
+    /// frame.
     AdjustMeta = 54,
-    /// `R1` the context, `R2` by how much the frame becomes longer; all pointers into the frame are lost.
+    /// `R1` the context, `R2` the number of bytes by which the frame grows; invalidates all pointers into the frame.
     AdjustTail = 65,
 }
 
@@ -36,14 +37,14 @@ const ATOMIC_COMPARE_EXCHANGE: i32 = 0xf1;
 const JUMP_ALWAYS: u8 = 0x05;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
-/// Loads the 64 bits of this instruction's immediate and the next one's.
+/// Loads 64 bits: the immediates of this instruction and the next one.
 const LOAD_WIDE: u8 = 0x18;
 /// Moves 32 bits and clears the upper ones.
 const MOVE_WORD: u8 = 0xbc;
 /// Swaps the low bytes of a register between host and network order.
 const TO_BIG_ENDIAN: u8 = 0xdc;
 
-/// Collects a program; every method appends one instruction unless it says otherwise.
+/// Collects a program; every method appends one instruction unless stated otherwise.
 #[derive(Debug, Default)]
 pub struct Assembler {
     code: Vec<Instruction>,
@@ -52,7 +53,7 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    /// An empty program.
+    /// Creates an empty program.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -63,16 +64,16 @@ impl Assembler {
         self
     }
 
-    /// Makes a label that [`Self::bind`] gives its place.
+    /// Creates a label; [`Self::bind`] sets its position.
     pub fn label(&mut self) -> Label {
         self.targets.push(None);
         Label(self.targets.len() - 1)
     }
 
-    /// Lets a label mean the next instruction.
+    /// Binds a label to the next instruction.
     ///
     /// # Panics
-    /// If the label already has a place.
+    /// If the label is already bound.
     pub fn bind(&mut self, label: Label) -> &mut Self {
         let earlier = self.targets[label.0].replace(self.code.len());
         assert_eq!(earlier, None, "{label:?} is bound twice");
@@ -104,12 +105,12 @@ impl Assembler {
         self.compute(Operation::Sub, register, operand)
     }
 
-    /// Turns the low 16, 32 or 64 bits from host to network order or back.
+    /// Converts the low 16, 32 or 64 bits between host and network order.
     pub fn swap_network_order(&mut self, register: Register, bits: u8) -> &mut Self {
         self.push(Instruction::new(TO_BIG_ENDIAN, register, R0).immediate(bits.into()))
     }
 
-    /// Reads memory, with zeros above what was read.
+    /// Reads memory and zero-extends the value.
     pub fn load(&mut self, register: Register, from: MemoryOperand) -> &mut Self {
         self.push(Instruction::load(register, from))
     }
@@ -119,17 +120,17 @@ impl Assembler {
         self.push(Instruction::store(to, operand.into()))
     }
 
-    /// Adds to memory that other processors may change at the same time.
+    /// Adds to memory atomically with respect to other processors.
     pub fn atomic_add(&mut self, to: MemoryOperand, register: Register) -> &mut Self {
         self.push(Instruction::atomic(to, register, 0))
     }
 
-    /// Like [`Self::atomic_add`], and leaves the value before it in the register.
+    /// Like [`Self::atomic_add`], and leaves the old value in the register.
     pub fn atomic_fetch_add(&mut self, to: MemoryOperand, register: Register) -> &mut Self {
         self.push(Instruction::atomic(to, register, ATOMIC_FETCH))
     }
 
-    /// Writes the register if memory equals `R0`, and leaves in `R0` what was there before.
+    /// Writes the register if memory equals `R0`, and leaves the old value in `R0`.
     pub fn compare_exchange(&mut self, to: MemoryOperand, register: Register) -> &mut Self {
         self.push(Instruction::atomic(to, register, ATOMIC_COMPARE_EXCHANGE))
     }
@@ -140,45 +141,45 @@ impl Assembler {
         self.push(Instruction::new(0, R0, R0).immediate(half(value >> 32)))
     }
 
-    /// A constant of 64 bits; two instructions.
+    /// Loads a constant of 64 bits; two instructions.
     pub fn load_constant(&mut self, register: Register, value: u64) -> &mut Self {
         self.load_wide(register, R0, value)
     }
 
-    /// The address of a map, which must stay open until the program is loaded; two instructions.
+    /// Loads the address of a map, which must stay open until the program is loaded; two instructions.
     pub fn load_map(&mut self, register: Register, map: &impl AsFd) -> &mut Self {
-        // A one in the source register (BPF_PSEUDO_MAP_FD) says that the constant is the descriptor of a map.
+        // A one in the source register (BPF_PSEUDO_MAP_FD) marks the constant as the descriptor of a map.
         self.load_wide(register, R1, descriptor(map).into())
     }
 
-    /// The address of the only row of an array, known when the program is loaded: no look-up at each run; two instructions.
+    /// Loads the address of an array's only row, which is resolved when the program is loaded, without a lookup per run; two instructions.
     ///
-    /// The array must stay open until the program is loaded. It has one entry, or the program is refused. Linux 5.2.
+    /// The array must stay open until the program is loaded. It must have exactly one entry, or the kernel rejects the program. Linux 5.2.
     pub fn load_row<const WORDS: usize>(&mut self, register: Register, array: &Array<WORDS>) -> &mut Self {
-        // A two in the source register (BPF_PSEUDO_MAP_VALUE); the second half of the constant is the place in the row.
+        // A two in the source register (BPF_PSEUDO_MAP_VALUE); the second half of the constant is the offset in the row.
         self.load_wide(register, R2, descriptor(array).into())
     }
 
-    /// `R0` becomes the address of an array's entry, or the program goes to `missing`; several instructions.
+    /// Sets `R0` to the address of an array's entry, or jumps to `missing`; several instructions.
     ///
-    /// The index is a 32-bit word on the stack, at `key` of `R10`; `R1` to `R5` are lost.
+    /// The index is a 32-bit word on the stack, at offset `key` from `R10`; clobbers `R1` to `R5`.
     pub fn look_up(&mut self, map: &impl AsFd, key: i16, missing: Label) -> &mut Self {
         self.load_map(R1, map).mov(R2, Register::R10).add(R2, i32::from(key));
         self.call(Helper::MapLookup).jump_if(R0.equals(0), missing)
     }
 
-    /// Calls the kernel: the result is in `R0`, and `R1` to `R5` are lost.
+    /// Calls a kernel helper: the result is in `R0`; clobbers `R1` to `R5`.
     pub fn call(&mut self, helper: Helper) -> &mut Self {
         self.push(Instruction::new(CALL, R0, R0).immediate(helper as i32))
     }
 
-    /// Goes to a label.
+    /// Jumps to a label.
     pub fn jump(&mut self, label: Label) -> &mut Self {
         self.jumps.push((self.code.len(), label));
         self.push(Instruction::new(JUMP_ALWAYS, R0, R0))
     }
 
-    /// Goes to a label when the condition holds.
+    /// Jumps to a label if the condition holds.
     pub fn jump_if(&mut self, condition: Condition, label: Label) -> &mut Self {
         self.jumps.push((self.code.len(), label));
         self.push(Instruction::branch(condition))
@@ -194,10 +195,10 @@ impl Assembler {
         self.mov(R0, value.into()).exit()
     }
 
-    /// The program, with all jumps resolved.
+    /// Returns the program with all jumps resolved.
     ///
     /// # Panics
-    /// If a label was never bound, or a jump is longer than 32767 instructions.
+    /// If a label was never bound, or if a jump is longer than 32767 instructions.
     #[must_use]
     pub fn assemble(mut self) -> Vec<Instruction> {
         for (from, label) in self.jumps {
@@ -225,7 +226,7 @@ mod tests {
         bytes(assembler)[0]
     }
 
-    /// The bytes are what `llvm-mc -triple bpfel -mcpu=v3 -show-encoding` prints; what it cannot print is by RFC 9669.
+    /// The expected bytes come from `llvm-mc -triple bpfel -mcpu=v3 -show-encoding`; for instructions it cannot print, from RFC 9669.
     #[test]
     #[cfg(target_endian = "little")]
     fn instructions_have_the_bytes_that_llvm_gives_them() {

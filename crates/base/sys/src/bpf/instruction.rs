@@ -1,4 +1,4 @@
-//! Single instructions, as the kernel's `Documentation/bpf/standardization/instruction-set.rst` (RFC 9669) defines them.
+//! Single instructions, as defined by the kernel's `Documentation/bpf/standardization/instruction-set.rst` (RFC 9669).
 
 use Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 
@@ -12,7 +12,7 @@ pub struct Instruction {
     immediate: i32,
 }
 
-/// `R1` to `R5` are lost by a call; `R10` is the read-only frame pointer.
+/// A register. Calls clobber `R1` to `R5`; `R10` is the read-only frame pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the registers have no other meaning than their number")]
 pub enum Register {
@@ -29,7 +29,7 @@ pub enum Register {
     R10,
 }
 
-/// How many bytes a load or a store moves.
+/// The number of bytes that a load or a store moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Width {
     /// One byte.
@@ -42,7 +42,7 @@ pub enum Width {
     Double,
 }
 
-/// Memory at a register plus an offset in bytes.
+/// A memory operand at a register plus an offset in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryOperand {
     base: Register,
@@ -50,7 +50,7 @@ pub struct MemoryOperand {
     width: Width,
 }
 
-/// The right-hand side: a register, or a number that is sign-extended to 64 bits.
+/// The right-hand side: a register, or a number sign-extended to 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operand {
     /// The value of a register.
@@ -59,34 +59,34 @@ pub enum Operand {
     Immediate(i32),
 }
 
-/// What an arithmetic instruction does to its destination.
+/// The effect of an arithmetic instruction on its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Wraps around.
+    /// Addition; wraps around.
     Add,
-    /// Wraps around.
+    /// Subtraction; wraps around.
     Sub,
-    /// Wraps around.
+    /// Multiplication; wraps around.
     Mul,
-    /// Unsigned; division by zero gives zero.
+    /// Unsigned division; division by zero gives zero.
     Div,
-    /// Bitwise.
+    /// Bitwise or.
     Or,
-    /// Bitwise.
+    /// Bitwise and.
     And,
-    /// Shifts towards the most significant bit.
+    /// Shift towards the most significant bit.
     ShiftLeft,
-    /// Unsigned, towards the least significant bit.
+    /// Unsigned shift towards the least significant bit.
     ShiftRight,
-    /// Unsigned remainder; by zero it leaves the destination.
+    /// Unsigned remainder; a divisor of zero leaves the destination unchanged.
     Mod,
-    /// Bitwise.
+    /// Bitwise exclusive or.
     Xor,
-    /// Copies.
+    /// Copy.
     Mov,
 }
 
-/// A comparison of 64 bits that decides on a jump; orders are unsigned.
+/// A 64-bit comparison for a conditional jump; orderings are unsigned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Condition {
     code: u8,
@@ -106,25 +106,25 @@ impl Register {
         MemoryOperand { base: self, offset, width }
     }
 
-    /// One byte of memory behind this register.
+    /// One byte of memory at this register plus `offset`.
     #[must_use]
     pub const fn byte(self, offset: i16) -> MemoryOperand {
         self.place(Width::Byte, offset)
     }
 
-    /// Two bytes of memory behind this register.
+    /// Two bytes of memory at this register plus `offset`.
     #[must_use]
     pub const fn half(self, offset: i16) -> MemoryOperand {
         self.place(Width::Half, offset)
     }
 
-    /// Four bytes of memory behind this register.
+    /// Four bytes of memory at this register plus `offset`.
     #[must_use]
     pub const fn word(self, offset: i16) -> MemoryOperand {
         self.place(Width::Word, offset)
     }
 
-    /// Eight bytes of memory behind this register.
+    /// Eight bytes of memory at this register plus `offset`.
     #[must_use]
     pub const fn double(self, offset: i16) -> MemoryOperand {
         self.place(Width::Double, offset)
@@ -202,7 +202,7 @@ impl Operation {
     }
 }
 
-/// The bit that says that the right-hand side is a register.
+/// The bit that marks the right-hand side as a register.
 const FROM_REGISTER: u8 = 0x08;
 
 impl Instruction {
@@ -211,7 +211,7 @@ impl Instruction {
         Self { code, registers: high.number() << 4 | low.number(), offset: 0, immediate: 0 }
     }
 
-    /// An instruction whose right-hand side is either a register or a number.
+    /// Creates an instruction whose right-hand side is a register or a number.
     fn with_operand(code: u8, destination: Register, operand: Operand) -> Self {
         match operand {
             Operand::Register(source) => Self::new(code | FROM_REGISTER, destination, source),
@@ -219,7 +219,7 @@ impl Instruction {
         }
     }
 
-    /// The bytes that the kernel reads.
+    /// The bytes in the kernel's format.
     #[must_use]
     pub const fn bytes(self) -> [u8; 8] {
         let offset = self.offset.to_ne_bytes();
@@ -247,7 +247,7 @@ impl Instruction {
         Self { offset: to.offset, immediate, ..Self::new(class | to.width.bits(), to.base, source) }
     }
 
-    /// An atomic operation, which exists for [`Width::Word`] and [`Width::Double`] only.
+    /// An atomic operation; valid for [`Width::Word`] and [`Width::Double`] only.
     pub(super) fn atomic(to: MemoryOperand, source: Register, operation: i32) -> Self {
         assert!(matches!(to.width, Width::Word | Width::Double), "atomic operation on {to:?}");
         Self { offset: to.offset, immediate: operation, ..Self::new(0xc3 | to.width.bits(), to.base, source) }

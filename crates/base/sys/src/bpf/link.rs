@@ -1,4 +1,4 @@
-//! XDP programs on devices, for as long as a guard lives.
+//! XDP programs attached to devices for the lifetime of a guard.
 
 use std::{
     fmt,
@@ -11,16 +11,16 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// Where in the path of a received frame the program runs.
+/// The point in the receive path at which the program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum XdpMode {
-    /// In the driver, before anything is allocated for the frame.
+    /// In the driver, before any allocation for the frame.
     Native,
-    /// In the stack, for drivers without support: it works everywhere and is slow.
+    /// In the network stack, for drivers without XDP support: works everywhere, but slowly.
     Generic,
 }
 
-/// A program on a device; it is detached when this is dropped, or by the kernel when the process dies.
+/// An XDP program attached to a device; detached on drop, or by the kernel when the process dies.
 #[derive(Debug)]
 pub struct XdpLink {
     fd: OwnedFd,
@@ -30,12 +30,12 @@ pub struct XdpLink {
 const ATTACH_XDP: u32 = 37;
 
 impl XdpLink {
-    /// Puts the program on a device of this network namespace.
+    /// Attaches the program to a device in this network namespace.
     ///
     /// Needs `CAP_NET_ADMIN` and Linux 5.9.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` when the driver has no native mode, `EBUSY` when the device already has a program.
+    /// `EOPNOTSUPP` if the driver has no native mode, `EBUSY` if the device already has a program.
     pub fn attach(program: &Program, ifindex: u32, mode: XdpMode) -> Result<Self> {
         let mut attributes = LinkCreate {
             prog_fd: descriptor(program),
@@ -51,7 +51,7 @@ impl XdpLink {
         Ok(Self { fd, mode })
     }
 
-    /// The mode it runs in.
+    /// The mode in which it runs.
     #[must_use]
     pub const fn mode(&self) -> XdpMode {
         self.mode

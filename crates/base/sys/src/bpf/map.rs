@@ -1,4 +1,4 @@
-//! Arrays that programs and user space share.
+//! Arrays shared by programs and user space.
 
 use std::{
     io,
@@ -12,14 +12,14 @@ const TYPE_ARRAY: u32 = 2;
 const TYPE_PER_CPU_ARRAY: u32 = 6;
 const TYPE_DEVICES: u32 = 14;
 const TYPE_SOCKETS: u32 = 17;
-/// The most processors that Linux can be built for (`NR_CPUS_RANGE_END`).
+/// The maximum number of processors that Linux can be built for (`NR_CPUS_RANGE_END`).
 const CPUS_MAX: usize = 8192;
 
-/// Rows of `WORDS` numbers, seen by all processors alike; a program needs atomic operations to count in it.
+/// Rows of `WORDS` numbers, shared by all processors; a program must use atomic operations to count in it.
 #[derive(Debug)]
 pub struct Array<const WORDS: usize>(Rows<WORDS>);
 
-/// Rows of `WORDS` numbers, one copy for each processor.
+/// Rows of `WORDS` numbers, with a copy for each processor.
 #[derive(Debug)]
 pub struct PerCpuArray<const WORDS: usize> {
     rows: Rows<WORDS>,
@@ -46,7 +46,7 @@ impl<const WORDS: usize> Rows<WORDS> {
         Ok(Self { fd, name: name.to_owned() })
     }
 
-    /// Reads one entry into a slice as long as the kernel will write: one row, or one for each processor.
+    /// Reads one entry into a slice of the length that the kernel writes: one row, or one for each processor.
     fn look_up(&self, index: u32, rows: &mut [[u64; WORDS]]) -> Result<()> {
         let mut attributes = MapLookup {
             map_fd: descriptor(&self.fd),
@@ -73,10 +73,10 @@ impl<const WORDS: usize> Rows<WORDS> {
 }
 
 impl<const WORDS: usize> Array<WORDS> {
-    /// Makes an array of rows of zeros.
+    /// Creates an array of zeroed rows.
     ///
     /// # Errors
-    /// Without `CAP_BPF`, or when the kernel lacks the memory.
+    /// Without `CAP_BPF`, or if the kernel lacks the memory.
     pub fn create(name: &str, entries: u32) -> Result<Self> {
         Rows::create(TYPE_ARRAY, name, entries).map(Self)
     }
@@ -84,7 +84,7 @@ impl<const WORDS: usize> Array<WORDS> {
     /// Reads a row.
     ///
     /// # Errors
-    /// When there is no such row.
+    /// If there is no such row.
     pub fn get(&self, index: u32) -> Result<[u64; WORDS]> {
         let mut row = [[0; WORDS]];
         self.0.look_up(index, &mut row)?;
@@ -94,36 +94,36 @@ impl<const WORDS: usize> Array<WORDS> {
     /// Writes a row.
     ///
     /// # Errors
-    /// When there is no such row.
+    /// If there is no such row.
     pub fn set(&self, index: u32, row: &[u64; WORDS]) -> Result<()> {
         self.0.update(index, std::slice::from_ref(row))
     }
 }
 
 impl<const WORDS: usize> PerCpuArray<WORDS> {
-    /// Makes an array of rows of zeros.
+    /// Creates an array of zeroed rows.
     ///
     /// # Errors
-    /// Without `CAP_BPF`, or when the kernel lacks the memory.
+    /// Without `CAP_BPF`, or if the kernel lacks the memory.
     pub fn create(name: &str, entries: u32) -> Result<Self> {
         let cpus = possible_cpus()?;
         Rows::create(TYPE_PER_CPU_ARRAY, name, entries).map(|rows| Self { rows, cpus })
     }
 
-    /// Reads what each possible processor has written into a row.
+    /// Reads a row's copy for each possible processor.
     ///
     /// # Errors
-    /// When there is no such row.
+    /// If there is no such row.
     pub fn get(&self, index: u32) -> Result<Vec<[u64; WORDS]>> {
         let mut rows = vec![[0; WORDS]; self.cpus];
         self.rows.look_up(index, &mut rows)?;
         Ok(rows)
     }
 
-    /// Adds up, word by word, what all processors have written into a row.
+    /// Sums a row's copies of all processors, word by word.
     ///
     /// # Errors
-    /// When there is no such row.
+    /// If there is no such row.
     pub fn sum(&self, index: u32) -> Result<[u64; WORDS]> {
         let mut sum = [0; WORDS];
         for row in self.get(index)? {
@@ -135,15 +135,15 @@ impl<const WORDS: usize> PerCpuArray<WORDS> {
     }
 }
 
-/// One device to which a program may redirect frames.
+/// A device to which a program may redirect frames.
 #[derive(Debug)]
 pub struct DeviceMap(OwnedFd);
 
-/// The AF_XDP sockets to which a program may redirect frames, by the number of their queue.
+/// The AF_XDP sockets to which a program may redirect frames, by queue number.
 #[derive(Debug)]
 pub struct SocketMap(OwnedFd);
 
-/// Makes a map whose entries are words of 32 bits that the kernel turns into objects of its own.
+/// Creates a map with 32-bit entries that the kernel converts to its own objects.
 fn create_map_of_objects(map_type: u32, name: &str, entries: u32) -> Result<OwnedFd> {
     let mut attributes = MapCreate {
         map_type,
@@ -163,10 +163,10 @@ fn set_object(map: &OwnedFd, (index, value): (u32, u32)) -> io::Result<()> {
 }
 
 impl DeviceMap {
-    /// A map whose entry 0 is a device of this network namespace, whatever namespace the program will run in.
+    /// Creates a map whose entry 0 is a device in this network namespace, whatever namespace the program runs in.
     ///
     /// # Errors
-    /// Without `CAP_BPF` and `CAP_NET_ADMIN`, or when there is no such device.
+    /// Without `CAP_BPF` and `CAP_NET_ADMIN`, or if there is no such device.
     pub fn of(name: &str, ifindex: u32, _: &FramePermit) -> Result<Self> {
         let map = create_map_of_objects(TYPE_DEVICES, name, 1)?;
         set_object(&map, (0, ifindex))
@@ -176,7 +176,7 @@ impl DeviceMap {
 }
 
 impl SocketMap {
-    /// An empty map with room for the sockets of that many queues.
+    /// Creates an empty map with room for the sockets of `n_queues` queues.
     ///
     /// # Errors
     /// Without `CAP_BPF` and `CAP_NET_ADMIN`.
@@ -184,10 +184,10 @@ impl SocketMap {
         create_map_of_objects(TYPE_SOCKETS, name, n_queues).map(Self)
     }
 
-    /// Lets frames for a queue go to a socket that is bound to it.
+    /// Directs a queue's frames to a socket that is bound to it.
     ///
     /// # Errors
-    /// When there is no such entry.
+    /// If there is no such entry.
     pub fn set(&self, queue: u32, socket: &impl AsFd) -> Result<()> {
         set_object(&self.0, (queue, descriptor(socket)))
             .map_err(|error| Error::new(format!("bpf(BPF_MAP_UPDATE_ELEM) socket of queue {queue}"), error))
@@ -218,9 +218,10 @@ impl<const WORDS: usize> AsFd for PerCpuArray<WORDS> {
     }
 }
 
-/// How many copies the kernel keeps of an entry: one per processor that could ever be there.
+/// The number of copies that the kernel keeps of an entry: one per possible processor.
 ///
-/// The kernel is asked by what it writes: a `/sys` that names fewer processors, as some containers have, would have it write past the end.
+/// The number comes from the kernel's own output. In some containers `/sys` lists fewer processors; a buffer sized by that list would be
+/// too short, and the kernel would write past its end.
 fn possible_cpus() -> Result<usize> {
     let mut copies = vec![[u64::MAX]; CPUS_MAX];
     Rows::create(TYPE_PER_CPU_ARRAY, "fathom_cpus", 1)?.look_up(0, &mut copies)?;

@@ -1,7 +1,7 @@
-//! Programs for the kernel: an assembler and a loader, without clang.
+//! BPF programs for the kernel: an assembler and a loader, without clang.
 //!
-//! A program is a Rust function that returns [`Instruction`]s; what a compiler would take from read-only data (ports, rates,
-//! addresses) are immediates of that function. It knows nothing of what a program is for, and of program types only XDP.
+//! A program is a Rust function that returns [`Instruction`]s. Values that a compiler would take from read-only data (ports, rates,
+//! addresses) are immediates of that function. This module does not know the purpose of a program, and of the program types only XDP.
 //!
 //! Needs `CAP_BPF` and `CAP_NET_ADMIN` (see bpf(2) and capabilities(7)).
 

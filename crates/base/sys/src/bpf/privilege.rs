@@ -1,4 +1,4 @@
-//! What tests do where they may not do what they test.
+//! Skips tests that lack the privilege they need.
 
 use crate::Result;
 

@@ -1,4 +1,4 @@
-//! Programs: checked by the kernel's verifier, then run.
+//! BPF programs: checked by the kernel's verifier, then run.
 
 use std::{
     io,
@@ -13,25 +13,25 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// What kind of event a program runs at.
+/// The type of event at which a program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProgramType {
-    /// A frame that a device has received.
+    /// A frame received by a device.
     Xdp,
 }
 
-/// What becomes of a frame: the value that an XDP program returns.
+/// The action on a frame: the return value of an XDP program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum XdpAction {
-    /// Dropped as an error, which a tracepoint reports.
+    /// Dropped as an error and reported by a tracepoint.
     Aborted = 0,
     /// Dropped.
     Drop = 1,
-    /// Handed to the network stack.
+    /// Passed to the network stack.
     Pass = 2,
-    /// Sent back out of the device it came from.
+    /// Sent back out of the device that received it.
     Transmit = 3,
-    /// Handed to another device or to a socket.
+    /// Passed to another device or to a socket.
     Redirect = 4,
 }
 
@@ -41,45 +41,45 @@ impl From<XdpAction> for i32 {
     }
 }
 
-/// A program that the kernel has accepted; unloaded when dropped, unless something still holds it.
+/// A program accepted by the kernel; unloaded on drop, unless something else still holds it.
 #[derive(Debug)]
 pub struct Program {
     fd: OwnedFd,
     name: String,
 }
 
-/// What a program made of a frame without any device.
+/// The result of running a program on a frame without a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TestRun {
-    /// What the program returned, such as an [`XdpAction`].
+    /// The program's return value, such as an [`XdpAction`].
     pub value: u32,
-    /// The frame afterwards.
+    /// The frame after the run.
     pub frame: Vec<u8>,
     /// The mean time of one run.
     pub duration: Nanos,
 }
 
-/// How frames that do not come from any wire are made and run through a program.
+/// The parameters of a run on generated frames that come from no wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiveRun {
-    /// How often the program runs at most; each run has a frame of its own.
+    /// The maximum number of runs; each run has its own frame.
     pub n_runs: u32,
-    /// After how many runs what they redirected is handed on, 1 to 256.
+    /// The number of runs after which redirected frames are flushed, 1 to 256.
     pub batch: u32,
-    /// The device of this network namespace that the frames seem to come from, where the program lets them pass.
+    /// The device in this network namespace that passed frames appear to come from.
     pub from: Option<u32>,
 }
 
-/// Why a live run came to its end.
+/// Why a live run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LiveRunEnd {
-    /// The program ran as often as was asked.
+    /// The program ran as often as requested.
     Complete,
-    /// A signal came (`EINTR`), such as one of [`crate::process::interrupt::Interruptible`].
+    /// A signal arrived (`EINTR`), for example from [`crate::process::interrupt::Interruptible`].
     Interrupted,
 }
 
-/// Whether the kernel has a program of this number, whoever loaded it.
+/// Returns whether the kernel has a program with this id, no matter who loaded it.
 ///
 /// # Errors
 /// Without `CAP_SYS_ADMIN`.
@@ -93,19 +93,19 @@ pub fn is_loaded(id: u32) -> Result<bool> {
 
 /// `BPF_F_TEST_XDP_LIVE_FRAMES`.
 const LIVE_FRAMES: u32 = 1 << 1;
-/// What the kernel must read to allow helpers that it keeps for programs under the GPL.
+/// The license string that allows helpers reserved for GPL programs.
 const LICENSE: &[u8] = b"Dual MIT/GPL\0";
-/// Enough for the verifier's account of a program of some hundred instructions.
+/// Large enough for the verifier's log of a program of a few hundred instructions.
 const LOG_SIZE: usize = 256 * 1024;
 
 impl Program {
-    /// Lets the kernel verify and compile a program; the name (15 characters) is what `bpftool` shows.
+    /// Has the kernel verify and compile a program; `bpftool` shows its name (15 characters).
     ///
     /// # Errors
-    /// Without `CAP_BPF` and `CAP_NET_ADMIN`, or with the verifier's log when it refuses the code.
+    /// Without `CAP_BPF` and `CAP_NET_ADMIN`, or with the verifier's log if it rejects the code.
     pub fn load(kind: ProgramType, name: &str, code: &[Instruction]) -> Result<Self> {
         let fd = load(kind, name, code, &mut []).or_else(|error| {
-            // The log costs time, so the kernel is asked for it only when there is something to explain.
+            // The log costs time, so it is requested only if there is an error to explain.
             let mut log = vec![0; LOG_SIZE];
             let again = if is_verdict(&error) { load(kind, name, code, &mut log) } else { Err(error) };
             again.map_err(|error| Error::new(format!("bpf(BPF_PROG_LOAD) {name}"), explained(error, &log)))
@@ -116,9 +116,9 @@ impl Program {
     /// Runs the program `repeat` times on a frame (at least 14 bytes) that comes from no device.
     ///
     /// # Errors
-    /// Without `CAP_BPF` and `CAP_NET_ADMIN`, or for frames that the kernel does not take.
+    /// Without `CAP_BPF` and `CAP_NET_ADMIN`, or for frames that the kernel does not accept.
     pub fn test_run(&self, frame: &[u8], repeat: u32) -> Result<TestRun> {
-        // A program may put headers in front of the frame, for which XDP reserves 256 bytes.
+        // A program may add headers before the frame, for which XDP reserves 256 bytes.
         let mut output = vec![0; frame.len() + 256];
         let mut attributes = ProgramTestRun {
             prog_fd: descriptor(self),
@@ -134,11 +134,10 @@ impl Program {
         Ok(TestRun { value: attributes.retval, frame: output, duration: Nanos(attributes.duration.into()) })
     }
 
-    /// Runs the program on frames that are as good as received: what it redirects leaves, what it passes goes up the stack.
+    /// Runs the program on frames as if they were received: redirected frames are sent, passed frames go up the stack.
     ///
-    /// One long call is the fast way: beginning and end cost 20 ms together. The pages of the frames are used again with whatever
-    /// was written to them, so a program has to write each byte it relies on. `BPF_F_TEST_XDP_LIVE_FRAMES`, Linux 5.18;
-    /// `Documentation/bpf/bpf_prog_run.rst`.
+    /// One long call is fastest: start and end cost 20 ms together. The frame pages are reused with their modified content, so a program
+    /// has to write each byte it relies on. `BPF_F_TEST_XDP_LIVE_FRAMES`, Linux 5.18; `Documentation/bpf/bpf_prog_run.rst`.
     ///
     /// # Errors
     /// Without `CAP_BPF` and `CAP_NET_ADMIN`, on older kernels, or for frames that do not fit into a page (`EINVAL`).
@@ -164,7 +163,7 @@ impl Program {
         }
     }
 
-    /// The name it was loaded under.
+    /// The name under which it was loaded.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -196,12 +195,12 @@ fn load(kind: ProgramType, name: &str, code: &[Instruction], log: &mut [u8]) -> 
     bpf_fd(&mut attributes)
 }
 
-/// Whether the error may come from the verifier.
+/// Returns whether the error may come from the verifier.
 fn is_verdict(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EACCES | libc::E2BIG | libc::ENOSPC))
 }
 
-/// The verifier's log in place of its error, which may be `EACCES` and would pass for a missing privilege.
+/// Replaces the verifier's error with its log, because the error may be `EACCES` and would be taken for a missing privilege.
 fn explained(error: io::Error, log: &[u8]) -> io::Error {
     let text = String::from_utf8_lossy(log.split(|&byte| byte == 0).next().unwrap_or_default());
     if text.is_empty() {
@@ -260,7 +259,7 @@ mod tests {
             while count.sum(0).unwrap()[0] < 2_000 {
                 std::thread::yield_now();
             }
-            // A signal between two system calls ends none of them, so it is sent until the thread has ended.
+            // A signal between two system calls interrupts neither, so the signal is repeated until the thread has ended.
             while !runs.is_finished() {
                 thread.interrupt();
                 std::thread::yield_now();
@@ -280,7 +279,7 @@ mod tests {
         assert!(!error.is_permission());
     }
 
-    /// Counts runs in both kinds of map and puts the number of the run into the frame.
+    /// Counts runs in both kinds of map and writes the number of the run into the frame.
     fn counting(shared: &Array<2>, per_cpu: &PerCpuArray<1>) -> Vec<Instruction> {
         let mut a = Assembler::new();
         let missing = a.label();

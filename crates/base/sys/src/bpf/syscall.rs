@@ -1,14 +1,14 @@
-//! The one system call behind everything here, bpf(2), and the attributes of its commands.
+//! The system call behind this module, bpf(2), and the attributes of its commands.
 
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
 };
 
-/// The attributes of one command, in the layout that `linux/bpf.h` gives them in `union bpf_attr`.
+/// The attributes of one command, in the layout of `union bpf_attr` in `linux/bpf.h`.
 ///
 /// # Safety
-/// The type has that layout, holds no padding, and its pointers are valid for what the command does with them.
+/// The type has that layout and no padding, and its pointers are valid for the command's use of them.
 pub(super) unsafe trait Attributes {
     /// The number of the command.
     const COMMAND: libc::c_int;
@@ -74,7 +74,7 @@ attributes! {
     LinkCreate = 28 { prog_fd: u32, target_ifindex: u32, attach_type: u32, flags: u32, }
 }
 
-/// Runs one command; what it returns on success depends on the command.
+/// Runs one command; the meaning of the returned value depends on the command.
 pub(super) fn bpf<A: Attributes>(attributes: &mut A) -> io::Result<libc::c_int> {
     // SAFETY: the attributes are valid for reading and writing during the call, and `Attributes` promises their layout.
     let result = unsafe { libc::syscall(libc::SYS_bpf, A::COMMAND, &raw mut *attributes, size_of::<A>()) };
@@ -85,14 +85,14 @@ pub(super) fn bpf<A: Attributes>(attributes: &mut A) -> io::Result<libc::c_int> 
     }
 }
 
-/// Runs a command that makes something and returns its descriptor.
+/// Runs a command that creates an object and returns its descriptor.
 pub(super) fn bpf_fd(attributes: &mut impl Attributes) -> io::Result<OwnedFd> {
     let fd = bpf(attributes)?;
-    // SAFETY: the kernel has just made this descriptor for us, and nothing else knows it.
+    // SAFETY: the kernel has just created this descriptor for us, and nothing else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The name as the kernel keeps it: 15 letters, digits or underscores; other characters become underscores.
+/// The name in the kernel's format: 15 letters, digits, dots or underscores; other characters become underscores.
 pub(super) fn object_name(name: &str) -> [u8; 16] {
     let mut field = [0; 16];
     for (to, from) in field.iter_mut().zip(name.bytes().take(15)) {
@@ -101,17 +101,17 @@ pub(super) fn object_name(name: &str) -> [u8; 16] {
     field
 }
 
-/// A size as the kernel counts it.
+/// A size in the kernel's type.
 pub(super) fn size(bytes: usize) -> u32 {
     u32::try_from(bytes).expect("what is handed to bpf(2) is far smaller than 4 GiB")
 }
 
-/// A descriptor as the attributes hold it; whoever calls keeps it open until the command has run.
+/// A descriptor in the attributes' type; the caller keeps it open until the command has run.
 pub(super) fn descriptor(object: &impl AsFd) -> u32 {
     u32::try_from(object.as_fd().as_raw_fd()).expect("an open descriptor is not negative")
 }
 
-/// The address of something the kernel will read or write while a command runs.
+/// The address of memory that the kernel reads or writes during a command.
 pub(super) fn address<T: ?Sized>(pointer: *const T) -> u64 {
     pointer.cast::<u8>().expose_provenance() as u64
 }

@@ -1,6 +1,7 @@
-//! What a network device says of itself: driver, queues, offloads, statistics; and which offloads it is to use.
+//! Properties of a network device: driver, queues, offloads, statistics; also switches offloads.
 //!
-//! Through `ioctl(SIOCETHTOOL)`, which every driver since 2.6 answers and which needs no privilege to ask. The structures are those of `linux/ethtool.h`, read by offset, all numbers in native order.
+//! Uses `ioctl(SIOCETHTOOL)`, which every driver since 2.6 supports and which needs no privilege for reading. The structures are those of
+//! `linux/ethtool.h`, read by offset, with all numbers in native order.
 
 use crate::{Error, Result};
 use fathom_model::units::BitsPerSec;
@@ -19,86 +20,86 @@ const GFEATURES: u32 = 0x3a;
 const GCHANNELS: u32 = 0x3c;
 const GLINKSETTINGS: u32 = 0x4c;
 
-/// `ETH_SS_STATS` and `ETH_SS_FEATURES`: which list of names is asked for.
+/// `ETH_SS_STATS` and `ETH_SS_FEATURES`: the lists of names.
 const STATISTICS: u32 = 1;
 const FEATURES: u32 = 4;
-/// `ETH_GSTRING_LEN`: every name is padded to this.
+/// `ETH_GSTRING_LEN`: the padded length of every name.
 const NAME_LEN: usize = 32;
-/// More names than any driver has; a larger number is not believed.
+/// More names than any driver has; a larger number is treated as invalid.
 const NAMES_MAX: usize = 1 << 16;
-/// Room behind every answer: older kernels write as many names and counters as the driver has *now*, whatever count they were given,
-/// and a driver gains some when someone adds queues. There is room for as many as are ever believed; pages of it that are not written cost nothing.
+/// Extra room after every reply. Older kernels write as many names and counters as the driver has *now*, whatever the requested count, and
+/// a driver gains some if queues are added. There is room for the maximum valid number; pages that are not written cost nothing.
 const SLACK: usize = NAMES_MAX * NAME_LEN;
 /// `SPEED_UNKNOWN`.
 const SPEED_UNKNOWN: u32 = u32::MAX;
 
-/// Who drives a device.
+/// The driver of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Driver {
-    /// Such as `veth`, `virtio_net` or `mlx5_core`.
+    /// The driver's name, such as `veth`, `virtio_net` or `mlx5_core`.
     pub name: String,
-    /// The driver's version, mostly the kernel's.
+    /// The driver's version, usually the kernel's.
     pub version: String,
-    /// The version of the firmware, where the driver knows it.
+    /// The version of the firmware, if the driver knows it.
     pub firmware: Option<String>,
-    /// The place on the bus, such as `0000:01:00.0`; absent for a device without one.
+    /// The bus address, such as `0000:01:00.0`; absent for a device without one.
     pub bus: Option<String>,
 }
 
-/// How many queues a device uses and could use.
+/// The number of queues in use and the maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Channels {
-    /// Those in use.
+    /// The queues in use.
     pub current: Queues,
-    /// Those that the device has.
+    /// The maximum number of queues.
     pub max: Queues,
 }
 
 /// Queues by purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Queues {
-    /// For receiving only.
+    /// For receiving.
     pub rx: u32,
-    /// For sending only.
+    /// For sending.
     pub tx: u32,
-    /// For other events, such as a change of the link.
+    /// For other events, such as link changes.
     pub other: u32,
-    /// For both ways with one interrupt.
+    /// For both directions with one interrupt.
     pub combined: u32,
 }
 
-/// How many frames the rings of a device hold.
+/// The ring sizes of a device in frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rings {
     /// Slots of a receive ring.
     pub rx: u32,
-    /// The most that a receive ring can have.
+    /// The maximum size of a receive ring.
     pub rx_max: u32,
     /// Slots of a transmit ring.
     pub tx: u32,
-    /// The most that a transmit ring can have.
+    /// The maximum size of a transmit ring.
     pub tx_max: u32,
 }
 
-/// Something that a device does in place of the kernel, such as `tx-checksum-ipv4`.
+/// A device feature that replaces work of the kernel, such as `tx-checksum-ipv4`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Feature {
-    /// The kernel's name: `ethtool -k` shows some of them under older ones.
+    /// The kernel's name; `ethtool -k` shows some features under older names.
     pub name: String,
-    /// Whether it is in use.
+    /// Whether it is active.
     pub active: bool,
-    /// Whether it can be switched: it is neither fixed on nor missing.
+    /// Whether it can be switched: it is neither fixed nor unsupported.
     pub changeable: bool,
 }
 
 /// Work that a device or its driver may do for the network stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offload {
-    /// Checksums of what is sent are written behind the stack.
+    /// Checksums of sent packets are computed after the stack.
     Checksums,
-    /// Large TCP segments are cut behind the stack (TSO, all kinds of it).
+    /// Large TCP segments are split after the stack (TSO, all variants).
     Segmentation,
-    /// Segments of one flow are joined before the stack (GRO); a veth with it polls its ring by NAPI.
+    /// Segments of one flow are merged before the stack (GRO); a veth with GRO polls its ring by NAPI.
     Merging,
 }
 
@@ -113,16 +114,16 @@ impl Offload {
     }
 }
 
-/// Whether an offload is used.
+/// Whether an offload is active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OffloadState {
-    /// It is.
+    /// Active.
     On = 1,
-    /// It is not.
+    /// Inactive.
     Off = 0,
 }
 
-/// A network device that can be asked.
+/// A network device for ethtool requests.
 #[derive(Debug)]
 pub struct Device {
     socket: OwnedFd,
@@ -130,10 +131,10 @@ pub struct Device {
 }
 
 impl Device {
-    /// Prepares to ask the device of that name in the network namespace of the calling thread.
+    /// Prepares requests to the device with this name in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// `EINVAL` for a name that no device can have; a device that does not exist shows at the first question.
+    /// `EINVAL` for an invalid device name. A missing device is reported by the first request.
     pub fn open(name: &str) -> Result<Self> {
         if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
             return Err(Error::new(format!("ethtool({name:?})"), Errno::INVAL));
@@ -148,10 +149,10 @@ impl Device {
         Ok(Self { socket, name: name.to_owned() })
     }
 
-    /// Who drives it; absent when nobody says, as for loopback.
+    /// Returns the driver; `None` if there is no information, as for loopback.
     ///
     /// # Errors
-    /// `ENODEV` when the device does not exist.
+    /// `ENODEV` if the device does not exist.
     pub fn driver(&self) -> Result<Option<Driver>> {
         // ethtool_drvinfo: cmd, then 32 bytes each of driver, version, firmware and bus, then more.
         let Some(answer) = self.ask(GDRVINFO, &[0; 196])? else { return Ok(None) };
@@ -160,10 +161,10 @@ impl Device {
         Ok(Some(Driver { name: text(0), version: text(1), firmware: known(text(2)), bus: known(text(3)) }))
     }
 
-    /// How many queues it has; absent when the driver does not say.
+    /// Returns the number of queues; `None` if the driver does not report it.
     ///
     /// # Errors
-    /// `ENODEV` when the device does not exist.
+    /// `ENODEV` if the device does not exist.
     pub fn channels(&self) -> Result<Option<Channels>> {
         let Some(answer) = self.ask(GCHANNELS, &[0; 36])? else { return Ok(None) };
         let queues = |at: usize| Queues {
@@ -175,26 +176,26 @@ impl Device {
         Ok(Some(Channels { max: queues(4), current: queues(20) }))
     }
 
-    /// How long its rings are; absent when it has none.
+    /// Returns the ring sizes; `None` if the device has no rings.
     ///
     /// # Errors
-    /// `ENODEV` when the device does not exist.
+    /// `ENODEV` if the device does not exist.
     pub fn rings(&self) -> Result<Option<Rings>> {
-        // ethtool_ringparam: cmd, the four maxima (rx, mini, jumbo, tx), then the four in use.
+        // ethtool_ringparam: cmd, the four maxima (rx, mini, jumbo, tx), then the four current values.
         let Some(answer) = self.ask(GRINGPARAM, &[0; 36])? else { return Ok(None) };
         let field = |index: usize| number_at(&answer, index * 4);
         Ok(Some(Rings { rx_max: field(1), tx_max: field(4), rx: field(5), tx: field(8) }))
     }
 
-    /// The speed of the link; absent when the device has none or does not know it.
+    /// Returns the speed of the link; `None` if the device has none or does not know it.
     ///
-    /// A veth answers 10 Gbit/s, which is an invention of its driver.
+    /// A veth reports 10 Gbit/s, an arbitrary constant of its driver.
     ///
     /// # Errors
-    /// `ENODEV` when the device does not exist.
+    /// `ENODEV` if the device does not exist.
     pub fn speed(&self) -> Result<Option<BitsPerSec>> {
-        // ethtool_link_settings: cmd, speed in Mbit/s, 8 single bytes of which the last is the count of mask words. A first
-        // question with a count of 0 is answered with the wanted count, negated.
+        // ethtool_link_settings: cmd, speed in Mbit/s, 8 single bytes of which the last is the count of mask words. The kernel replies to a
+        // first request with a count of 0 with the required count, negated.
         let Some(answer) = self.ask(GLINKSETTINGS, &[0; 48])? else { return Ok(None) };
         let words = usize::from(answer[LINK_MODE_WORDS].cast_signed().unsigned_abs());
         let mut question = vec![0; 48 + 3 * 4 * words];
@@ -204,10 +205,10 @@ impl Device {
         Ok((megabits != 0 && megabits != SPEED_UNKNOWN).then(|| BitsPerSec::new(f64::from(megabits) * 1e6)).flatten())
     }
 
-    /// What it can do in place of the kernel, in the kernel's order.
+    /// Returns the features of the device, in the kernel's order.
     ///
     /// # Errors
-    /// `ENODEV` when the device does not exist.
+    /// `ENODEV` if the device does not exist.
     pub fn features(&self) -> Result<Vec<Feature>> {
         let names = self.names(FEATURES)?;
         let blocks = names.len().div_ceil(32);
@@ -223,10 +224,10 @@ impl Device {
         Ok(names.into_iter().enumerate().filter(|(_, name)| !name.is_empty()).map(feature).collect())
     }
 
-    /// Uses an offload or leaves it. Needs `CAP_NET_ADMIN` over the device's namespace.
+    /// Switches an offload on or off. Needs `CAP_NET_ADMIN` over the device's namespace.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` when the device has no such offload.
+    /// `EOPNOTSUPP` if the device has no such offload.
     pub fn switch(&self, offload: Offload, to: OffloadState) -> Result<()> {
         // ethtool_value: cmd, data.
         let mut order = [0; 8];
@@ -236,10 +237,10 @@ impl Device {
             .ok_or_else(|| Error::new(format!("ethtool({}, {offload:?} {to:?})", self.name), Errno::OPNOTSUPP))
     }
 
-    /// The driver's own counters (`ethtool -S`), in its order; empty when it has none.
+    /// Returns the driver's own counters (`ethtool -S`), in its order; empty if it has none.
     ///
     /// # Errors
-    /// `ENODEV` when the device does not exist.
+    /// `ENODEV` if the device does not exist.
     pub fn statistics(&self) -> Result<Vec<(String, u64)>> {
         let names = self.names(STATISTICS)?;
         let mut question = vec![0; 8 + names.len() * 8];
@@ -249,9 +250,9 @@ impl Device {
         Ok(names.into_iter().enumerate().map(|(index, name)| (name, value(index))).collect())
     }
 
-    /// One of the lists of names that a driver has.
+    /// Returns one of a driver's lists of names.
     fn names(&self, set: u32) -> Result<Vec<String>> {
-        // ethtool_sset_info: cmd, reserved, a mask of 64 bits, then the count for the one bit that is set.
+        // ethtool_sset_info: cmd, reserved, a mask of 64 bits, then the count for the single bit in the mask.
         let mut question = [0; 20];
         question[8..16].copy_from_slice(&(1_u64 << set).to_ne_bytes());
         let Some(answer) = self.ask(GSSET_INFO, &question)? else { return Ok(Vec::new()) };
@@ -267,7 +268,7 @@ impl Device {
         Ok((0..count).map(|index| name_at(&answer, 12 + index * NAME_LEN)).collect())
     }
 
-    /// Asks one question; absent when the driver does not answer that one.
+    /// Sends one request; returns `None` if the driver does not support it.
     fn ask(&self, command: u32, question: &[u8]) -> Result<Option<Vec<u8>>> {
         let length = question.len();
         let mut message = vec![0; length + SLACK];
@@ -279,8 +280,8 @@ impl Device {
             *to = libc::c_char::from_ne_bytes([from]);
         }
         request.ifr_ifru.ifru_data = message.as_mut_ptr().cast();
-        // SAFETY: the request and the message live through the call, and the message is as long as the command and the counts in
-        // it demand, with slack for what the driver may have gained since they were asked.
+        // SAFETY: the request and the message outlive the call, and the message is as long as the command and its counts require, with
+        // slack for names and counters that the driver may have gained since the counts were read.
         let outcome = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
         if outcome == 0 {
             message.truncate(length);

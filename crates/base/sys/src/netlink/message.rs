@@ -1,6 +1,6 @@
-//! Netlink by hand, for families that no crate speaks: a message and its attributes, a request and its answers.
+//! A minimal netlink implementation for families without a crate: messages with attributes, requests and replies.
 //!
-//! It knows no family: what a number means is the caller's business (netlink(7), `linux/netlink.h`).
+//! It knows no family: the caller interprets the numbers (netlink(7), `linux/netlink.h`).
 
 use std::io;
 
@@ -11,7 +11,7 @@ const ERROR: u16 = 2;
 const DONE: u16 = 3;
 const OVERRUN: u16 = 4;
 const NESTED: u16 = 0x8000;
-/// The bits of an attribute's type that are no flag.
+/// The bits of an attribute's type without the flags.
 const KIND: u16 = 0x3fff;
 
 pub(crate) const REQUEST: u16 = 0x01;
@@ -25,7 +25,7 @@ pub(crate) const APPEND: u16 = 0x800;
 pub(crate) struct MessageBody(Vec<u8>);
 
 impl MessageBody {
-    /// One that begins with the four bytes that most families have for a header.
+    /// Creates a body with the four-byte header that most families use.
     pub(crate) fn of(header: [u8; 4]) -> Self {
         Self(header.to_vec())
     }
@@ -40,17 +40,17 @@ impl MessageBody {
         self
     }
 
-    /// Appends a number of 32 bits, in the order of the network as the families of netfilter have it.
+    /// Appends a 32-bit number in network order, as used by the netfilter families.
     pub(crate) fn number(self, kind: u16, value: u32) -> Self {
         self.put(kind, &value.to_be_bytes())
     }
 
-    /// Appends a text, which ends in a zero.
+    /// Appends a text with a terminating zero.
     pub(crate) fn text(self, kind: u16, value: &str) -> Self {
         self.put(kind, format!("{value}\0").as_bytes())
     }
 
-    /// Appends an attribute that holds attributes.
+    /// Appends a nested attribute.
     pub(crate) fn nest(self, kind: u16, inner: &Self) -> Self {
         self.put(kind | NESTED, &inner.0)
     }
@@ -62,7 +62,7 @@ impl MessageBody {
     }
 }
 
-/// The attributes in these bytes, each by its type; what is cut off at the end is left out.
+/// Iterates over the attributes in these bytes with their types; a truncated attribute at the end is skipped.
 pub(crate) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -73,7 +73,7 @@ pub(crate) fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// The value of the first attribute of this type.
+/// Returns the value of the first attribute of this type.
 pub(crate) fn attribute(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(bytes).find_map(|(found, value)| (found == kind).then_some(value))
 }
@@ -89,7 +89,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 /// One request: its type, its flags and its body.
 pub(crate) struct NetlinkRequest(pub(crate) u16, pub(crate) u16, pub(crate) MessageBody);
 
-/// A socket to one family of netlink, in the network namespace of the thread that opened it.
+/// A socket to one netlink family, in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub(crate) struct NetlinkSocket {
     socket: Socket,
@@ -104,12 +104,12 @@ impl NetlinkSocket {
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Sends one request that asks for an answer; the bodies that came before the acknowledgement or the end of the dump.
+    /// Sends one request that asks for a reply, and returns the bodies before the acknowledgement or the end of the dump.
     pub(crate) fn ask(&mut self, request: NetlinkRequest) -> io::Result<Vec<Vec<u8>>> {
         self.ask_all([request])
     }
 
-    /// Sends requests in one piece, as a transaction needs it; the last one that can must ask for an acknowledgement.
+    /// Sends requests in one datagram, as a transaction needs; the last request that supports it must ask for an acknowledgement.
     pub(crate) fn ask_all(&mut self, requests: impl IntoIterator<Item = NetlinkRequest>) -> io::Result<Vec<Vec<u8>>> {
         let mut bytes = Vec::new();
         for NetlinkRequest(kind, flags, body) in requests {
@@ -133,7 +133,7 @@ impl NetlinkSocket {
     }
 }
 
-/// Takes the messages of one datagram; whether the conversation has come to its end.
+/// Reads the messages of one datagram; returns whether the exchange is complete.
 fn take(mut rest: &[u8], answers: &mut Vec<Vec<u8>>) -> io::Result<bool> {
     let garbled = || io::Error::new(io::ErrorKind::InvalidData, "an answer of netlink is cut off");
     while !rest.is_empty() {
@@ -141,7 +141,7 @@ fn take(mut rest: &[u8], answers: &mut Vec<Vec<u8>>) -> io::Result<bool> {
         let length = usize::try_from(length).map_err(|_| garbled())?;
         let body = rest.get(HEADER..length).ok_or_else(garbled)?;
         match kind {
-            // Both carry what went wrong as a negative number first, and zero when nothing did.
+            // Both start with a negative error number, or with zero on success.
             ERROR | DONE => {
                 return match word(body, 0).map_or(0, u32::cast_signed) {
                     0 => Ok(true),

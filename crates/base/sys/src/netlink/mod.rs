@@ -1,7 +1,7 @@
-//! Links, addresses, routes and neighbours through rtnetlink.
+//! Links, addresses, routes and neighbors through rtnetlink.
 //!
-//! Blocking: one request, one answer. A socket belongs to the network namespace of the thread that opened it, for good.
-//! The kernel's own description: rtnetlink(7).
+//! Blocking: one request, one reply. A socket always belongs to the network namespace of the thread that opened it. Kernel documentation:
+//! rtnetlink(7).
 
 pub mod ethtool;
 mod message;
@@ -31,50 +31,50 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd},
 };
 
-/// An Ethernet address, in the order of the wire.
+/// An Ethernet address, in wire order.
 pub type MacAddress = [u8; 6];
 
-/// Where packets to an address go first.
+/// The next hop of packets to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NextHop {
-    /// The link that they leave by.
+    /// The index of the outgoing link.
     pub link: u32,
-    /// The router that they are handed to; absent when the address is on the link itself.
+    /// The gateway; absent if the address is on the link itself.
     pub gateway: Option<IpAddr>,
-    /// Whether the address is of one host.
+    /// Whether the address belongs to a single host.
     pub is_single: bool,
 }
 
-/// A network device, as it was when it was asked for.
+/// A network device at the time of the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
-    /// The kernel's number, unique in its namespace.
+    /// The interface index, unique in its namespace.
     pub index: u32,
     /// The name, at most 15 bytes.
     pub name: String,
     /// The Ethernet address; absent for devices that have none.
     pub mac: Option<MacAddress>,
-    /// The largest payload of a frame, in bytes, without the Ethernet header.
+    /// The maximum payload of a frame in bytes, without the Ethernet header.
     pub mtu_bytes: u32,
-    /// What makes it: `veth`, `bridge`; absent for hardware and loopback.
+    /// The link type: `veth`, `bridge`; absent for hardware and loopback.
     pub kind: Option<String>,
-    /// The discipline of its send queue, such as `noqueue` or `mq`.
+    /// The queueing discipline, such as `noqueue` or `mq`.
     pub qdisc: Option<String>,
-    /// Whether an administrator or a program has set it up.
+    /// Whether it is administratively up.
     pub is_up: bool,
-    /// Whether it can pass frames; the peer of a veth that is down takes it away.
+    /// Whether it can pass frames; a veth loses its carrier if its peer is down.
     pub has_carrier: bool,
-    /// Whether an XDP program is on it.
+    /// Whether an XDP program is attached.
     pub has_xdp: bool,
     /// The number of its receive queues.
     pub n_rx_queues: Option<u32>,
     /// The number of its transmit queues.
     pub n_tx_queues: Option<u32>,
-    /// What it counted since it was made.
+    /// The counters since its creation.
     pub stats: LinkStats,
 }
 
-/// The counters of a network device (`IFLA_STATS64`); they only grow.
+/// The counters of a network device (`IFLA_STATS64`); they never decrease.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are the kernel's: Documentation/networking/statistics.rst")]
 pub struct LinkStats {
@@ -100,18 +100,18 @@ pub struct LinkStats {
     pub rx_nohandler: u64,
 }
 
-/// Two devices joined by a wire that exists in memory only.
+/// A pair of devices connected by a virtual wire.
 #[derive(Debug, Clone, Copy)]
 pub struct Veth<'a> {
     /// The end in the namespace of the [`Netlink`].
     pub near: VethEnd<'a>,
     /// The other end.
     pub far: VethEnd<'a>,
-    /// Where the other end goes; the namespace of the [`Netlink`] when absent.
+    /// The namespace of the other end; absent for the namespace of the [`Netlink`].
     pub far_namespace: Option<BorrowedFd<'a>>,
     /// The MTU of both ends, in bytes.
     pub mtu_bytes: u32,
-    /// The number of queues of both ends, each way.
+    /// The number of queues of both ends, per direction.
     pub n_queues: u32,
 }
 
@@ -120,42 +120,42 @@ pub struct Veth<'a> {
 pub struct VethEnd<'a> {
     /// The name, at most 15 bytes.
     pub name: &'a str,
-    /// The Ethernet address; the kernel draws one when absent.
+    /// The Ethernet address; absent for a random address from the kernel.
     pub mac: Option<MacAddress>,
 }
 
-/// Where frames for a range of addresses go.
+/// A route for a range of addresses.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteEntry {
     /// The first address of the range.
     pub destination: IpAddr,
-    /// How many leading bits all addresses of the range share; 0 is the default route.
+    /// The number of leading bits shared by all addresses of the range; 0 is the default route.
     pub prefix_len: u8,
-    /// The router that takes them; the range is on the link itself when absent.
+    /// The gateway; absent if the range is on the link itself.
     pub gateway: Option<IpAddr>,
-    /// The device, by index; found through the gateway when absent.
+    /// The device, by index; absent to find it through the gateway.
     pub device: Option<u32>,
 }
 
-/// The index of a bridge, beside those of its ports.
+/// The index of a bridge, as distinct from the index of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BridgeIndex(pub u32);
 
-/// A socket to the routing part of the kernel.
+/// An rtnetlink socket.
 #[derive(Debug)]
 pub struct Netlink {
     socket: Socket,
     sequence: u32,
 }
 
-/// How a request is answered besides with an error.
+/// The flags for a request with an acknowledgement.
 const CHANGE: u16 = NLM_F_REQUEST | NLM_F_ACK;
 
 impl Netlink {
-    /// Opens one in the network namespace of the calling thread.
+    /// Opens a socket in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// Whatever `socket` and `bind` answer.
+    /// Any error of `socket` and `bind`.
     pub fn open() -> Result<Self> {
         let open = || -> io::Result<Socket> {
             let mut socket = Socket::new(NETLINK_ROUTE)?;
@@ -167,10 +167,10 @@ impl Netlink {
         Ok(Self { socket, sequence: 0 })
     }
 
-    /// Every link of the namespace, by ascending index.
+    /// Returns all links of the namespace, in ascending order of index.
     ///
     /// # Errors
-    /// Whatever the kernel answers.
+    /// Any error of the kernel.
     pub fn links(&mut self) -> Result<Vec<Link>> {
         let answers =
             self.request("RTM_GETLINK", Message::GetLink(LinkMessage::default()), NLM_F_REQUEST | NLM_F_DUMP)?;
@@ -179,10 +179,10 @@ impl Netlink {
         Ok(links)
     }
 
-    /// The link of that name.
+    /// Returns the link with this name.
     ///
     /// # Errors
-    /// `ENODEV` when the namespace has none.
+    /// `ENODEV` if the namespace has none.
     pub fn link(&mut self, name: &str) -> Result<Link> {
         let call = format!("RTM_GETLINK({name})");
         let mut message = LinkMessage::default();
@@ -194,22 +194,22 @@ impl Netlink {
             .ok_or_else(|| Error::new(call, io::Error::from(io::ErrorKind::UnexpectedEof)))
     }
 
-    /// What the queueing discipline at the root of each device has dropped, by the index of the device.
+    /// Returns the drop count of each device's root queueing discipline, by device index.
     ///
-    /// A discipline counts what those below it drop. The count has 32 bits and wraps.
+    /// The count of a discipline includes the drops of its children. It has 32 bits and wraps around.
     ///
     /// # Errors
-    /// Whatever the kernel answers.
+    /// Any error of the kernel.
     pub fn qdisc_drops(&mut self) -> Result<Vec<(u32, u32)>> {
         let ask = Message::GetQueueDiscipline(TcMessage::default());
         let answers = self.request("RTM_GETQDISC", ask, NLM_F_REQUEST | NLM_F_DUMP)?;
         Ok(answers.into_iter().filter_map(root_drops).collect())
     }
 
-    /// Makes a veth pair; both ends are down. Needs `CAP_NET_ADMIN` over both namespaces.
+    /// Creates a veth pair; both ends are down. Needs `CAP_NET_ADMIN` over both namespaces.
     ///
     /// # Errors
-    /// `EEXIST` when a name is taken, `EINVAL` for a name or an MTU that cannot be.
+    /// `EEXIST` if a name is taken, `EINVAL` for an invalid name or MTU.
     pub fn add_veth(&mut self, veth: &Veth<'_>) -> Result<()> {
         let mut far = veth_end(veth, &veth.far);
         if let Some(namespace) = veth.far_namespace {
@@ -224,10 +224,10 @@ impl Netlink {
         self.change(&call, Message::NewLink(near), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Makes a bridge without ports; it is down. It runs no spanning tree, so a port forwards as soon as it is up.
+    /// Creates a bridge without ports; it is down. It runs no spanning tree, so a port forwards as soon as it is up.
     ///
     /// # Errors
-    /// `EEXIST` when the name is taken, `EOPNOTSUPP` when the kernel has no bridge.
+    /// `EEXIST` if the name is taken, `EOPNOTSUPP` if the kernel has no bridge support.
     pub fn add_bridge(&mut self, name: &str, mac: MacAddress) -> Result<()> {
         let mut message = LinkMessage::default();
         message.attributes = vec![
@@ -239,10 +239,10 @@ impl Netlink {
         self.change(&call, Message::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Makes a link a port of a bridge, both by index.
+    /// Adds a link to a bridge as a port, both by index.
     ///
     /// # Errors
-    /// `EBUSY` when it is a port already, `EINVAL` when the other is no bridge.
+    /// `EBUSY` if it is already a port, `EINVAL` if the other link is not a bridge.
     pub fn add_port(&mut self, bridge: BridgeIndex, port: u32) -> Result<()> {
         let mut message = link_message(port);
         message.attributes.push(LinkAttribute::Controller(bridge.0));
@@ -250,18 +250,18 @@ impl Netlink {
         self.change(&call, Message::SetLink(message), 0)
     }
 
-    /// Lets a link pass frames. Needs `CAP_NET_ADMIN`, like all changes.
+    /// Sets a link up. Needs `CAP_NET_ADMIN`, like all changes.
     ///
     /// # Errors
-    /// `ENODEV` when it is gone.
+    /// `ENODEV` if it no longer exists.
     pub fn set_up(&mut self, index: u32) -> Result<()> {
         self.set_flags(index, LinkFlags::Up)
     }
 
-    /// Stops a link from passing frames.
+    /// Sets a link down.
     ///
     /// # Errors
-    /// `ENODEV` when it is gone.
+    /// `ENODEV` if it no longer exists.
     pub fn set_down(&mut self, index: u32) -> Result<()> {
         self.set_flags(index, LinkFlags::empty())
     }
@@ -276,45 +276,45 @@ impl Netlink {
     /// Sets the MTU of a link, in bytes.
     ///
     /// # Errors
-    /// `EINVAL` outside what the device allows.
+    /// `EINVAL` outside the range that the device allows.
     pub fn set_mtu(&mut self, index: u32, mtu_bytes: u32) -> Result<()> {
         let mut message = link_message(index);
         message.attributes.push(LinkAttribute::Mtu(mtu_bytes));
         self.change(&format!("RTM_SETLINK(link {index}, mtu {mtu_bytes})"), Message::SetLink(message), 0)
     }
 
-    /// Removes a link, and with one end of a veth the other.
+    /// Removes a link. Removing one end of a veth removes the other too.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` for a device that software did not make.
+    /// `EOPNOTSUPP` for a device that is not virtual.
     pub fn delete_link(&mut self, index: u32) -> Result<()> {
         self.change(&format!("RTM_DELLINK(link {index})"), Message::DelLink(link_message(index)), 0)
     }
 
-    /// The addresses of the namespace, each with the index of its link.
+    /// Returns the addresses of the namespace, each with the index of its link.
     ///
     /// # Errors
-    /// Whatever the kernel answers.
+    /// Any error of the kernel.
     pub fn addresses(&mut self) -> Result<Vec<(u32, IpAddr)>> {
         let answers =
             self.request("RTM_GETADDR", Message::GetAddress(AddressMessage::default()), NLM_F_REQUEST | NLM_F_DUMP)?;
         Ok(answers.into_iter().filter_map(address_of).collect())
     }
 
-    /// The broadcast addresses of all links, which the kernel derives from their networks.
+    /// Returns the broadcast addresses of all links, computed from their networks.
     ///
     /// # Errors
-    /// Whatever the kernel answers.
+    /// Any error of the kernel.
     pub fn broadcasts(&mut self) -> Result<Vec<Ipv4Addr>> {
         let answers =
             self.request("RTM_GETADDR", Message::GetAddress(AddressMessage::default()), NLM_F_REQUEST | NLM_F_DUMP)?;
         Ok(answers.into_iter().filter_map(broadcast_of).collect())
     }
 
-    /// Gives a link an address and the route to its neighbours.
+    /// Adds an address to a link, and with it the route to its network.
     ///
     /// # Errors
-    /// `EEXIST` when it has the address.
+    /// `EEXIST` if the link already has the address.
     pub fn add_address(&mut self, index: u32, address: IpAddr, prefix_len: u8) -> Result<()> {
         let mut message = AddressMessage::default();
         message.header.family = family(address);
@@ -325,7 +325,7 @@ impl Netlink {
         self.change(&call, Message::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Writes down for good who has an address, so that no ARP is sent for it.
+    /// Adds a permanent neighbor entry, so that no ARP is sent for the address.
     ///
     /// # Errors
     /// `ENETDOWN` while the link is down.
@@ -340,10 +340,10 @@ impl Netlink {
         self.change(&call, Message::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Where packets to an address go first. Nothing is sent for it.
+    /// Returns the next hop of packets to an address. Sends no packet.
     ///
     /// # Errors
-    /// `ENETUNREACH` when there is no route.
+    /// `ENETUNREACH` if there is no route.
     pub fn next_hop(&mut self, address: IpAddr) -> Result<NextHop> {
         let mut message = RouteMessage::default();
         message.header.address_family = family(address);
@@ -354,10 +354,10 @@ impl Netlink {
         answers.into_iter().find_map(next_hop_of).ok_or_else(|| Error::new(call, io::ErrorKind::InvalidData))
     }
 
-    /// The Ethernet address of a neighbour on a link, as far as it is known already.
+    /// Returns the Ethernet address of a neighbor on a link, if it is already known.
     ///
     /// # Errors
-    /// Whatever the kernel answers.
+    /// Any error of the kernel.
     pub fn neighbour(&mut self, index: u32, address: IpAddr) -> Result<Option<MacAddress>> {
         let mut message = NeighbourMessage::default();
         message.header.family = family(address);
@@ -368,7 +368,7 @@ impl Netlink {
     /// Adds a route to the main table.
     ///
     /// # Errors
-    /// `EEXIST` when there is one, `ENETUNREACH` when the gateway is on no link.
+    /// `EEXIST` if it already exists, `ENETUNREACH` if the gateway is on no link.
     pub fn add_route(&mut self, route: &RouteEntry) -> Result<()> {
         let mut message = RouteMessage::default();
         message.header.address_family = family(route.destination);
@@ -390,7 +390,7 @@ impl Netlink {
         self.request(call, message, CHANGE | flags).map(drop)
     }
 
-    /// Sends one request and reads its answers up to the acknowledgement or the end of the dump.
+    /// Sends one request and reads its replies up to the acknowledgement or the end of the dump.
     fn request(&mut self, call: &str, message: Message, flags: u16) -> Result<Vec<Message>> {
         self.exchange(message, flags).map_err(|error| Error::new(call, error))
     }
@@ -422,7 +422,7 @@ impl Netlink {
                     NetlinkPayload::Done(done) => return Err(io::Error::from_raw_os_error(done.code.abs())),
                     NetlinkPayload::Error(error) if error.code.is_none() => return Ok(answers),
                     NetlinkPayload::Error(error) => return Err(error.to_io()),
-                    // Nothing is sent behind a lost answer, so waiting on would hang.
+                    // Nothing follows a dropped reply, so waiting would hang.
                     NetlinkPayload::Overrun(_) => return Err(rustix::io::Errno::NOBUFS.into()),
                     _ => {}
                 }
@@ -431,7 +431,7 @@ impl Netlink {
     }
 }
 
-/// The device and the drops of a discipline, where it is the root of the device's queues.
+/// Returns the device and the drops of a queueing discipline if it is the device's root.
 fn root_drops(message: Message) -> Option<(u32, u32)> {
     let Message::NewQueueDiscipline(message) = message else { return None };
     (message.header.parent == TcHandle::ROOT).then_some(())?;
@@ -467,7 +467,7 @@ fn veth_end(veth: &Veth<'_>, end: &VethEnd<'_>) -> LinkMessage {
     message
 }
 
-/// The Ethernet address that a neighbour has, if it is this one.
+/// Returns the Ethernet address of a neighbor entry, if it is the requested one.
 fn mac_of(answer: Message, (index, address): (u32, IpAddr)) -> Option<MacAddress> {
     let Message::NewNeighbour(message) = answer else { return None };
     let is_it = message.header.ifindex == index
@@ -494,7 +494,7 @@ fn next_hop_of(answer: Message) -> Option<NextHop> {
     Some(NextHop { link: link?, gateway, is_single })
 }
 
-/// The address of all hosts of a network; there is none where it has two addresses at most (RFC 3021).
+/// The broadcast address of a network; networks of at most two addresses have none (RFC 3021).
 fn broadcast_of(answer: Message) -> Option<Ipv4Addr> {
     let Message::NewAddress(message) = &answer else { return None };
     let hosts = u32::MAX.checked_shr(message.header.prefix_len.into()).filter(|hosts| *hosts > 1)?;
@@ -504,7 +504,7 @@ fn broadcast_of(answer: Message) -> Option<Ipv4Addr> {
     }
 }
 
-/// The own address of a link; on a point-to-point link `Address` is the peer's.
+/// The local address of a link; on a point-to-point link, `Address` is the peer's.
 fn address_of(answer: Message) -> Option<(u32, IpAddr)> {
     let Message::NewAddress(message) = answer else { return None };
     let find = |pick: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(pick);
@@ -610,7 +610,7 @@ mod tests {
         let error = netlink.link("none").unwrap_err();
         assert_eq!(error.call, "RTM_GETLINK(none)");
         assert_eq!(error.errno(), Some(libc::ENODEV));
-        // The socket is in step after an error.
+        // The socket is still in sync after an error.
         assert_eq!(netlink.link("lo").unwrap().name, "lo");
     }
 }

@@ -1,7 +1,7 @@
-//! Network and user namespaces: making, entering and leaving them.
+//! Network and user namespaces: creating, entering and leaving them.
 //!
-//! All of them are anonymous: a namespace lives as long as a descriptor or a process refers to it, so even a SIGKILL leaves none
-//! behind. The calling thread never changes its namespace; work inside one is done by a thread made for it.
+//! All of them are anonymous: a namespace lives as long as a descriptor or a process refers to it, so even SIGKILL leaves none behind. The
+//! calling thread never changes its namespace; a separate thread does the work inside one.
 
 use crate::{Error, Result, netlink::Netlink};
 use rustix::{
@@ -19,20 +19,20 @@ use std::{
     thread,
 };
 
-/// A network namespace, held by a descriptor.
+/// A network namespace, kept alive by a descriptor.
 #[derive(Debug)]
 pub struct NetNs {
     fd: OwnedFd,
 }
 
 impl NetNs {
-    /// Makes an empty one, with its loopback device up.
+    /// Creates an empty namespace with its loopback device up.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_SYS_ADMIN`, `ENOSPC` when `user.max_net_namespaces` is reached.
+    /// `EPERM` without `CAP_SYS_ADMIN`, `ENOSPC` if `user.max_net_namespaces` is reached.
     pub fn new() -> Result<Self> {
         in_scratch_thread(|| {
-            // SAFETY: a network namespace has no bearing on memory; descriptors of other threads keep theirs.
+            // SAFETY: a network namespace does not affect memory; descriptors of other threads keep their namespace.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
                 .map_err(|errno| Error::new("unshare(CLONE_NEWNET)", errno))?;
             let mut netlink = Netlink::open()?;
@@ -42,28 +42,28 @@ impl NetNs {
         })
     }
 
-    /// Opens the one that a path refers to, such as `/proc/PID/ns/net`.
+    /// Opens the namespace that a path refers to, such as `/proc/PID/ns/net`.
     ///
     /// # Errors
-    /// Whatever `open` answers: `EACCES` for a process of someone else.
+    /// Any error of `open`, such as `EACCES` for another user's process.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Ok(Self { fd: open_namespace(path.as_ref())? })
     }
 
-    /// The one that the calling thread is in.
+    /// Opens the namespace of the calling thread.
     ///
     /// # Errors
-    /// When `/proc` is not mounted.
+    /// If `/proc` is not mounted.
     pub fn current() -> Result<Self> {
         Self::open("/proc/thread-self/ns/net")
     }
 
-    /// Whether the calling thread is where the process was started from; a host of a lab is not.
+    /// Returns whether the calling thread is in the namespace of the parent process; a host of a lab is not.
     ///
-    /// A process in a user namespace of its own may not look at its parent's: that is a host of a lab without root.
+    /// A process in its own user namespace cannot open its parent's namespace: it is then a host of a lab without root.
     ///
     /// # Errors
-    /// When `/proc` is not mounted.
+    /// If `/proc` is not mounted.
     pub fn is_inherited() -> Result<bool> {
         let parent = getppid().map_or(1, |parent| parent.as_raw_nonzero().get());
         match Self::open(format!("/proc/{parent}/ns/net")) {
@@ -73,9 +73,9 @@ impl NetNs {
         }
     }
 
-    /// Runs `work` in a fresh thread inside the namespace and returns its result.
+    /// Runs `work` in a new thread inside the namespace and returns its result.
     ///
-    /// A socket that it returns stays in the namespace. A panic in `work` goes on in the caller.
+    /// A socket returned by `work` stays in the namespace. A panic in `work` propagates to the caller.
     ///
     /// # Errors
     /// `EPERM` without `CAP_SYS_ADMIN` over the namespace.
@@ -87,18 +87,18 @@ impl NetNs {
         })
     }
 
-    /// A second handle on the same namespace.
+    /// Returns a second handle to the same namespace.
     ///
     /// # Errors
-    /// `EMFILE` when the process has no descriptor left.
+    /// `EMFILE` if the process has no free descriptor.
     pub fn try_clone(&self) -> Result<Self> {
         Ok(Self { fd: duplicate(&self.fd)? })
     }
 
-    /// Whether both are one and the same namespace.
+    /// Returns whether both handles refer to the same namespace.
     ///
     /// # Errors
-    /// Whatever `fstat` answers.
+    /// Any error of `fstat`.
     pub fn is_same(&self, other: &Self) -> Result<bool> {
         let key = |namespace: &Self| identify(namespace.as_fd()).map_err(|error| Error::new("fstat(namespace)", error));
         Ok(key(self)? == key(other)?)
@@ -111,20 +111,20 @@ impl AsFd for NetNs {
     }
 }
 
-/// Where a process runs: a network namespace and, without root, the user namespace that owns it.
+/// The namespaces of a process: a network namespace and, without root, the user namespace that owns it.
 #[derive(Debug)]
 pub struct Namespaces {
-    /// Absent when the process may enter the network namespace as it is.
+    /// The user namespace; absent if the process may enter the network namespace directly.
     pub user: Option<OwnedFd>,
-    /// Links, addresses, routes and sockets.
+    /// The network namespace with its links, addresses, routes and sockets.
     pub net: NetNs,
 }
 
 impl Namespaces {
-    /// A second handle on the same namespaces.
+    /// Returns a second handle to the same namespaces.
     ///
     /// # Errors
-    /// `EMFILE` when the process has no descriptor left.
+    /// `EMFILE` if the process has no free descriptor.
     pub fn try_clone(&self) -> Result<Self> {
         Ok(Self { user: self.user.as_ref().map(duplicate).transpose()?, net: self.net.try_clone()? })
     }
@@ -133,21 +133,21 @@ impl Namespaces {
 /// Opens the user namespace of a process.
 ///
 /// # Errors
-/// Whatever `open` answers: `EACCES` for a process of someone else.
+/// Any error of `open`, such as `EACCES` for another user's process.
 pub fn open_user_namespace(pid: u32) -> Result<OwnedFd> {
     open_namespace(Path::new(&format!("/proc/{pid}/ns/user")))
 }
 
-/// Whether this process is outside every container that changes users.
+/// Returns whether this process is outside every container that maps users.
 ///
-/// Inside one even root is refused what concerns the whole machine, such as loading programs into the kernel.
+/// Inside one, even root may not do things that affect the whole machine, such as loading programs into the kernel.
 #[must_use]
 pub fn is_first_user_namespace() -> bool {
-    // The first one maps every number to itself: user_namespaces(7).
+    // The initial namespace maps every id to itself: user_namespaces(7).
     fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.split_ascii_whitespace().eq(["0", "0", "4294967295"]))
 }
 
-/// What a child writes to become root in a user namespace of its own; made before the fork, because it allocates.
+/// The maps that a child writes to become root in its own user namespace; created before the fork, because that allocates.
 pub(crate) struct RootMap {
     users: String,
     groups: String,
@@ -161,11 +161,11 @@ impl RootMap {
 
 /// Makes the calling process root in new user and network namespaces; for a child between fork and exec.
 ///
-/// That is where a process certainly has one thread, without which the kernel refuses. Outside, its rights stay those of its user.
+/// Only there is the process certain to have a single thread, which the kernel requires. Outside, it keeps the rights of its user.
 pub(crate) fn become_root(map: &RootMap) -> io::Result<()> {
-    // SAFETY: a child between fork and exec has no other thread that could be left with different rights.
+    // SAFETY: a child between fork and exec has no other thread that could keep different rights.
     unsafe { unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNET) }?;
-    // The kernel takes a map of groups from an ordinary user only once setgroups is denied: user_namespaces(7).
+    // The kernel accepts a group map from an unprivileged user only after setgroups is denied: user_namespaces(7).
     let files = [
         (c"/proc/self/setgroups", "deny"),
         (c"/proc/self/uid_map", map.users.as_str()),
@@ -173,24 +173,24 @@ pub(crate) fn become_root(map: &RootMap) -> io::Result<()> {
     ];
     for (path, text) in files {
         let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-        // The kernel takes such a file in one piece or not at all.
+        // The kernel accepts such a file in a single write or not at all.
         rustix::io::write(file, text.as_bytes())?;
     }
     Ok(())
 }
 
-/// Moves the calling thread; for a child between fork and exec, so it makes system calls only.
+/// Moves the calling thread; for a child between fork and exec, so it only makes system calls.
 pub(crate) fn join(namespaces: &Namespaces) -> io::Result<()> {
     if let Some(user) = &namespaces.user {
         enter(user.as_fd(), LinkNameSpaceType::User)?;
-        // The rights inside survive the exec of a root only, and whoever comes from another user than the owner is none yet.
+        // Only root keeps its rights inside across exec, and a user other than the owner is not root yet.
         set_thread_gid(Gid::ROOT)?;
         set_thread_uid(Uid::ROOT)?;
     }
     enter(namespaces.net.as_fd(), LinkNameSpaceType::Network)
 }
 
-/// Moves the calling thread unless it is there already, which needs no privilege; system calls only.
+/// Moves the calling thread unless it is already there, which needs no privilege; only makes system calls.
 pub(crate) fn join_net(net: &NetNs) -> io::Result<()> {
     let here = rustix::fs::open(c"/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     if identify(here.as_fd())? == identify(net.as_fd())? {
@@ -200,7 +200,7 @@ pub(crate) fn join_net(net: &NetNs) -> io::Result<()> {
     }
 }
 
-/// What tells one namespace from another.
+/// The identity of a namespace.
 fn identify(namespace: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
     let stat = rustix::fs::fstat(namespace)?;
     Ok((stat.st_dev, stat.st_ino))
@@ -219,7 +219,7 @@ fn duplicate(fd: &OwnedFd) -> Result<OwnedFd> {
     fd.try_clone().map_err(|error| Error::new("dup(namespace)", error))
 }
 
-/// Runs `work` in a thread that ends with it, so that a change of namespace ends too.
+/// Runs `work` in a temporary thread, so that a change of namespace ends with it.
 fn in_scratch_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| {
         let thread = thread::Builder::new()

@@ -1,7 +1,7 @@
-//! Rules of the kernel's packet filter: made, counted and read back, without the program `nft`.
+//! Rules of the kernel's packet filter: creates, counts and reads them, without the program `nft`.
 //!
-//! Through netlink (`linux/netfilter/nf_tables.h`), in the network namespace of the thread that opened it; needs `CAP_NET_ADMIN`
-//! there, also for reading. It makes the few rules that a device under test needs, and reads the counters of anybody's.
+//! Uses netlink (`linux/netfilter/nf_tables.h`), in the network namespace of the thread that opened the socket; needs `CAP_NET_ADMIN`
+//! there, also for reading. It creates the few rules that a device under test needs, and reads the counters of all rules.
 
 use std::{fmt, io, net::IpAddr, num::NonZeroU32};
 
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// The subsystem of `nf_tables`, in the high byte of a message's type and in the header of a batch.
+/// The `nf_tables` subsystem, in the high byte of a message's type and in the header of a batch.
 const SUBSYSTEM: u8 = 10;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
@@ -26,10 +26,10 @@ const NEW_RULE: u8 = 6;
 const GET_RULE: u8 = 7;
 
 const UNSPECIFIED: u8 = 0;
-/// The families by their numbers (`linux/netfilter.h`), as `nft` calls them.
+/// The families by number (`linux/netfilter.h`), with their names in `nft`.
 const FAMILIES: [(u8, &str); 6] = [(1, "inet"), (2, "ip"), (3, "arp"), (5, "netdev"), (7, "bridge"), (10, "ip6")];
 
-/// Attributes of tables, chains and rules: the table is the first of each, a chain's name and a rule's chain differ.
+/// Attributes of tables, chains and rules. All use number 1 for the table; the numbers of a chain's name and of a rule's chain differ.
 const TABLE: u16 = 1;
 const CHAIN_NAME: u16 = 3;
 const CHAIN_HOOK: u16 = 4;
@@ -56,21 +56,21 @@ const DROP: i32 = 0;
 const ACCEPT: i32 = 1;
 const JUMP: i32 = -3;
 
-/// As many rules as fit a message of the default send buffer (208 KiB), at 200 bytes each, with room to spare.
+/// The number of rules that fit into a message of the default send buffer (208 KiB), at 200 bytes each, with room to spare.
 const RULES_AT_ONCE: usize = 500;
 
-/// Where in the path of a packet a chain begins.
+/// The point in a packet's path at which a chain starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hook {
-    /// Before the route is looked up.
+    /// Before the route lookup.
     Prerouting = 0,
-    /// Packets for this host.
+    /// For packets to this host.
     Input = 1,
-    /// Packets for others.
+    /// For forwarded packets.
     Forward = 2,
 }
 
-/// Which packets come to the rules of a table that is made here.
+/// The packets that a new table sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TableFamily {
     /// `NFPROTO_IPV4`.
@@ -79,17 +79,17 @@ pub enum TableFamily {
     Ipv6 = 10,
 }
 
-/// A table by its family and name.
+/// A table, identified by family and name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Table<'a> {
-    /// Whose packets come to it.
+    /// The family of its packets.
     pub family: TableFamily,
-    /// Unique in its family.
+    /// The name, unique in its family.
     pub name: &'a str,
 }
 
 impl Table<'_> {
-    /// How a message about it begins.
+    /// The start of a message about this table.
     fn body(self) -> MessageBody {
         body(self.family as u8).text(TABLE, self.name)
     }
@@ -101,71 +101,71 @@ impl fmt::Display for Table<'_> {
     }
 }
 
-/// Which packets a rule is about.
+/// The packets that a rule matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PacketMatch {
-    /// All of them.
+    /// All packets.
     Any,
-    /// Those from this address, of the version of the table.
+    /// Packets from this address, in the IP version of the table.
     Source(IpAddr),
-    /// One of every so many that come to the rule, the first of each group.
+    /// One in every n packets that reach the rule, the first of each group.
     OneOf(NonZeroU32),
 }
 
-/// What a rule does with its packets, after counting them.
+/// The action of a rule on its packets, after counting them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuleVerdict<'a> {
-    /// They go on.
+    /// They continue.
     Accept,
-    /// They end here.
+    /// They are dropped.
     Drop,
-    /// The rules of another chain come first.
+    /// They go through the rules of another chain first.
     Jump(&'a str),
 }
 
-/// One rule; it counts what it matches.
+/// A rule; it counts the packets that it matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule<'a> {
-    /// Its packets.
+    /// The packets that it matches.
     pub matching: PacketMatch,
-    /// What becomes of them.
+    /// The action on them.
     pub verdict: RuleVerdict<'a>,
 }
 
-/// Rules that are gone through in their order.
+/// An ordered list of rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chain<'a> {
-    /// Unique in its table.
+    /// The name, unique in its table.
     pub name: &'a str,
-    /// Where packets enter it; absent for one that others jump to.
+    /// The hook at which packets enter it; absent for a chain that others jump to.
     pub hook: Option<Hook>,
-    /// What it does.
+    /// The rules, in order.
     pub rules: Vec<Rule<'a>>,
 }
 
-/// What became of packets at a rule, as it is read back.
+/// The effect of a rule on packets, as read back from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuleFate {
-    /// They ended there.
+    /// They were dropped.
     Dropped,
-    /// They went on, to another rule or out of the chain.
+    /// They continued, to another rule or out of the chain.
     Passed,
 }
 
-/// A rule that counts, whoever made it.
+/// A rule with a counter, no matter who created it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CountedRule {
-    /// The chain that it stands in.
+    /// The chain that contains it.
     pub chain: ChainName,
-    /// Its number in the table, as `nft --handle` shows it.
+    /// Its handle, as shown by `nft --handle`.
     pub handle: u64,
-    /// What became of its packets.
+    /// The effect on its packets.
     pub fate: RuleFate,
-    /// How many it matched.
+    /// The number of packets that it matched.
     pub n_packets: u64,
 }
 
-/// A chain by its family, its table and its own name.
+/// A chain, identified by its family, its table and its own name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainName {
     family: u8,
@@ -183,24 +183,24 @@ fn word_of(family: u8) -> &'static str {
     FAMILIES.iter().find(|(number, _)| *number == family).map_or("?", |(_, word)| word)
 }
 
-/// A socket to `nf_tables`.
+/// An `nf_tables` socket.
 #[derive(Debug)]
 pub struct Nftables(NetlinkSocket);
 
 impl Nftables {
-    /// Opens one in the network namespace of the calling thread.
+    /// Opens a socket in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// Whatever `socket` and `bind` answer.
+    /// Any error of `socket` and `bind`.
     pub fn open() -> Result<Self> {
         let open = NetlinkSocket::open(NETLINK_NETFILTER);
         open.map(Self).map_err(|error| Error::new("socket(NETLINK_NETFILTER)", error))
     }
 
-    /// Makes a table with these chains; a rule may jump to any of them.
+    /// Creates a table with these chains; a rule may jump to any of them.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` or `ENOENT` when the kernel lacks a part of it.
+    /// `EOPNOTSUPP` or `ENOENT` if the kernel lacks a feature that the rules need.
     pub fn install(&mut self, table: Table<'_>, chains: &[Chain<'_>]) -> Result<()> {
         let failed = |what: &str| format!("nf_tables(new {what} in table {table})");
         let begin = request(NEW_TABLE, CREATE, table.body());
@@ -215,26 +215,26 @@ impl Nftables {
         Ok(())
     }
 
-    /// Removes a table with everything in it.
+    /// Removes a table with all its content.
     ///
     /// # Errors
-    /// `ENOENT` when there is none of that name.
+    /// `ENOENT` if there is no table with this name.
     pub fn remove(&mut self, table: Table<'_>) -> Result<()> {
         let gone = self.commit(vec![request(DELETE_TABLE, 0, table.body())]);
         gone.map_err(|error| Error::new(format!("nf_tables(delete table {table})"), error))
     }
 
-    /// The chains that packets enter from outside, of all families.
+    /// Returns the base chains of all families, at which packets enter the filter.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_NET_ADMIN`, `EINVAL` when the kernel has no `nf_tables`.
+    /// `EPERM` without `CAP_NET_ADMIN`, `EINVAL` if the kernel has no `nf_tables`.
     pub fn base_chains(&mut self) -> Result<Vec<ChainName>> {
         let answers = self.0.ask(request(GET_CHAIN, DUMP, body(UNSPECIFIED)));
         let answers = answers.map_err(|error| Error::new("nf_tables(get chains)", error))?;
         Ok(answers.iter().filter_map(|answer| base_chain_of(answer)).collect())
     }
 
-    /// The rules of a chain that count, in their order.
+    /// Returns the rules of a chain that have a counter, in order.
     ///
     /// # Errors
     /// `EPERM` without `CAP_NET_ADMIN`.
@@ -245,13 +245,13 @@ impl Nftables {
         Ok(answers.iter().filter_map(|answer| counted_of(answer.get(4..)?, chain)).collect())
     }
 
-    /// A chain of a table that was made here.
+    /// Returns the name of a chain of a table created here.
     #[must_use]
     pub fn chain(table: Table<'_>, name: &str) -> ChainName {
         ChainName { family: table.family as u8, table: table.name.to_owned(), name: name.to_owned() }
     }
 
-    /// Carries these out together or not at all.
+    /// Executes all requests as one transaction.
     fn commit(&mut self, mut requests: Vec<NetlinkRequest>) -> io::Result<()> {
         if let Some(NetlinkRequest(_, flags, _)) = requests.last_mut() {
             *flags |= ACKNOWLEDGE;
@@ -274,7 +274,7 @@ fn body(family: u8) -> MessageBody {
 fn new_chain(table: Table<'_>, chain: &Chain<'_>) -> NetlinkRequest {
     let body = table.body().text(CHAIN_NAME, chain.name);
     let body = match chain.hook {
-        // The priority of filters is 0.
+        // The priority of filter chains is 0.
         Some(hook) => {
             let hook = MessageBody::default().number(HOOK_NUMBER, hook as u32).number(HOOK_PRIORITY, 0);
             body.nest(CHAIN_HOOK, &hook).text(CHAIN_TYPE, "filter")
@@ -292,13 +292,13 @@ fn new_rule((table, chain): (Table<'_>, &str), rule: &Rule<'_>) -> NetlinkReques
                 IpAddr::V4(address) => (12, address.octets().to_vec()),
                 IpAddr::V6(address) => (8, address.octets().to_vec()),
             };
-            // That many bytes from there in the network header (base 1).
+            // Load this many bytes from this offset in the network header (base 1).
             let length = u32::try_from(octets.len()).expect("an address is short");
             let load = MessageBody::default().number(1, REGISTER).number(2, 1).number(3, at).number(4, length);
             expression("payload", &load).join(&equals(&octets))
         }
         PacketMatch::OneOf(n) => {
-            // Counts up (type 0) and begins again after n.
+            // Count up (type 0) and wrap around at n.
             let load = MessageBody::default().number(1, REGISTER).number(2, n.get()).number(3, 0);
             expression("numgen", &load).join(&equals(&0_u32.to_ne_bytes()))
         }
@@ -314,9 +314,9 @@ fn expression(name: &str, data: &MessageBody) -> MessageBody {
     MessageBody::default().nest(ELEMENT, &expression)
 }
 
-/// Goes on with the rule only where the register holds this.
+/// Continues with the rule only if the register holds this value.
 fn equals(value: &[u8]) -> MessageBody {
-    // The operator 0 is equality.
+    // Operator 0 is equality.
     expression(
         "cmp",
         &MessageBody::default()
@@ -405,7 +405,7 @@ mod tests {
         ];
         let chains = [
             Chain { name: "entry", hook: Some(Hook::Input), rules },
-            // More than fit one batch.
+            // More rules than fit into one batch.
             Chain { name: "others", hook: None, rules: vec![rule(unmatched, RuleVerdict::Drop); 1_200] },
         ];
         let mut nft = Nftables::open().unwrap();
@@ -414,7 +414,7 @@ mod tests {
         let to = UdpSocket::bind((here, 0)).unwrap();
         let from = UdpSocket::bind((here, 0)).unwrap();
         for _ in 0..40 {
-            // A datagram that the filter drops is refused at once on the loopback, or not, as the kernel likes.
+            // On loopback, sending a datagram that the filter drops may or may not fail.
             let _ = from.send_to(b"counted", to.local_addr().unwrap());
         }
         let found = nft.base_chains().unwrap();

@@ -1,7 +1,7 @@
-//! Which thread polls a network device: the kernel's threaded NAPI.
+//! The kernel's threaded NAPI, which decides the thread that polls a network device.
 //!
-//! Without it a device that is memory is polled by whoever sends to it, on the sender's core, so that sender and receiver share
-//! that core and neither is ever overloaded. What is switched on here ends with the device.
+//! Without it, a virtual device is polled on the sender's core by the sending thread, so that sender and receiver share that core and
+//! neither is ever overloaded. The setting lasts as long as the device.
 
 use rustix::{
     fs::{Mode, OFlags},
@@ -14,24 +14,25 @@ use crate::{
 };
 use netlink_sys::protocols::NETLINK_GENERIC;
 
-/// A poll of a device, with the thread that does it.
+/// A NAPI instance of a device, with its polling thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Poll {
-    /// The number of its device.
+    /// The index of its device.
     pub device: u32,
-    /// Its own number, unique on the machine.
+    /// The NAPI id, unique on the machine.
     pub id: u32,
-    /// Its kernel thread, as seen from the first PID namespace; absent when soft interrupts do it.
+    /// Its kernel thread, as seen from the initial PID namespace; absent if softirqs do the polling.
     pub thread: Option<u32>,
 }
 
-/// Has a device of the calling thread's network namespace polled by kernel threads of its own.
+/// Makes kernel threads poll a device in the calling thread's network namespace.
 ///
-/// `/sys` shows the devices of the namespace that it was mounted in, so it is mounted anew, where nobody sees it.
-/// Needs `CAP_SYS_ADMIN` outside user namespaces, and Linux 5.12.
+/// `/sys` shows the devices of the namespace in which it was mounted, so this mounts a new, detached instance. Needs `CAP_SYS_ADMIN`
+/// outside user namespaces, and Linux 5.12.
 ///
 /// # Errors
-/// `EPERM` without the privilege; `EOPNOTSUPP` while nothing polls it, as a veth without GRO; `ENOENT` when there is no such device, or the kernel is older.
+/// `EPERM` without the privilege; `EOPNOTSUPP` if the device has no NAPI instance, such as a veth without GRO; `ENOENT` if there is no such
+/// device, or if the kernel is older.
 pub fn set_threaded(device: &str) -> Result<()> {
     let write = || -> rustix::io::Result<()> {
         let context = rustix::mount::fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -44,7 +45,7 @@ pub fn set_threaded(device: &str) -> Result<()> {
     write().map_err(|errno| Error::new(format!("write(/sys/class/net/{device}/threaded)"), errno))
 }
 
-/// The family that generic netlink asks about others with, and what it is asked (`linux/genetlink.h`).
+/// The generic netlink control family, which looks up other families, and its commands and attributes (`linux/genetlink.h`).
 const CONTROL: u16 = 0x10;
 const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;
@@ -54,10 +55,10 @@ const NAPI_GET: u8 = 11;
 const NAPI_DEVICE: u16 = 1;
 const NAPI_ID: u16 = 2;
 const NAPI_PID: u16 = 4;
-/// `struct genlmsghdr` is as long as this.
+/// The length of `struct genlmsghdr`.
 const HEADER: usize = 4;
 
-/// Every poll of the calling thread's network namespace.
+/// Returns all NAPI instances in the calling thread's network namespace.
 ///
 /// # Errors
 /// `EOPNOTSUPP` or `ENOENT` before Linux 6.8.

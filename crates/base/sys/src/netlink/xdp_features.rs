@@ -1,6 +1,6 @@
-//! What the driver of a device can do for XDP, as the kernel's `netdev` family of generic netlink tells it (Linux 6.3).
+//! The XDP capabilities of a device's driver, from the kernel's `netdev` family of generic netlink (Linux 6.3).
 //!
-//! By `Documentation/netlink/specs/netdev.yaml`. A veth tells what its other end allows at the moment.
+//! Follows `Documentation/netlink/specs/netdev.yaml`. A veth reports what its other end currently allows.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_GENERIC};
 
 use crate::{Error, Result};
 
-/// The features of a device, at the time they were asked for.
+/// The features of a device at the time of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XdpFeatures(u64);
 
@@ -19,38 +19,38 @@ impl XdpFeatures {
         self.0 & 1 != 0
     }
 
-    /// Whether frames can be redirected to it: it has `ndo_xdp_xmit`, and what it needs is there.
+    /// Whether frames can be redirected to it: it has `ndo_xdp_xmit` and everything that this needs.
     #[must_use]
     pub const fn takes_redirected(self) -> bool {
         self.0 & 1 << 2 != 0
     }
 
-    /// Whether AF_XDP sockets need no copies.
+    /// Whether AF_XDP sockets work without copies.
     #[must_use]
     pub const fn has_zero_copy(self) -> bool {
         self.0 & 1 << 3 != 0
     }
 }
 
-// The identifier of the family that knows the others, its one command that is needed here, and attributes of it.
+// The control family, the only command of it used here, and its attributes.
 const CONTROL: u16 = 0x10;
 const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;
 const FAMILY_NAME: u16 = 2;
-// The same of the family of devices.
+// The same for the `netdev` family.
 const GET_DEVICE: u8 = 1;
 const DEVICE_INDEX: u16 = 1;
 const DEVICE_FEATURES: u16 = 3;
 
 const REQUEST: u16 = 1;
 const ERROR: u16 = 2;
-/// The header of a message of netlink, and that of generic netlink behind it.
+/// The netlink header and the generic netlink header after it.
 const HEADERS: usize = 16 + 4;
 
-/// The features of a device of this network namespace; nothing where the kernel does not tell.
+/// Returns the features of a device in this network namespace; `None` if the kernel does not report them.
 ///
 /// # Errors
-/// `ENODEV` when there is no such device.
+/// `ENODEV` if there is no such device.
 pub fn xdp_features(ifindex: u32) -> Result<Option<XdpFeatures>> {
     let failed = |error| Error::new(format!("NETDEV_CMD_DEV_GET(device {ifindex})"), error);
     let Some(family) = ask(CONTROL, GET_FAMILY, (FAMILY_NAME, b"netdev\0")).map_err(failed)? else { return Ok(None) };
@@ -62,7 +62,7 @@ pub fn xdp_features(ifindex: u32) -> Result<Option<XdpFeatures>> {
     Ok(features.map(|bytes| XdpFeatures(u64::from_ne_bytes(bytes))))
 }
 
-/// Asks one question with one attribute; the attributes of the answer, or nothing when there is no such thing.
+/// Sends one request with one attribute; returns the attributes of the reply, or `None` if there is no such object.
 fn ask(family: u16, command: u8, (kind, value): (u16, &[u8])) -> io::Result<Option<Vec<u8>>> {
     let length = HEADERS + 4 + value.len();
     let short = |length: usize| u16::try_from(length).expect("a question is short");
@@ -70,7 +70,7 @@ fn ask(family: u16, command: u8, (kind, value): (u16, &[u8])) -> io::Result<Opti
     message.extend_from_slice(&u32::from(short(length.next_multiple_of(4))).to_ne_bytes());
     message.extend_from_slice(&family.to_ne_bytes());
     message.extend_from_slice(&REQUEST.to_ne_bytes());
-    // The sequence number and the sender, which tell answers apart where there are several; then command and version.
+    // The sequence number and the sender, which would distinguish several replies; then command and version.
     message.extend_from_slice(&[0; 8]);
     message.extend_from_slice(&[command, 1, 0, 0]);
     message.extend_from_slice(&short(4 + value.len()).to_ne_bytes());
@@ -91,12 +91,12 @@ fn ask(family: u16, command: u8, (kind, value): (u16, &[u8])) -> io::Result<Opti
     Ok(Some(answer.get(HEADERS..).unwrap_or_default().to_vec()))
 }
 
-/// The value of the first attribute of a kind.
+/// Returns the value of the first attribute of a type.
 fn attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let length = usize::from(u16::from_ne_bytes(*attributes.first_chunk()?));
         let kind = u16::from_ne_bytes(*attributes.get(2..)?.first_chunk()?);
-        // The upper two bits say how the value is to be read.
+        // The upper two bits specify the encoding of the value.
         if kind & 0x3fff == wanted {
             return attributes.get(4..length);
         }
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn loopback_takes_no_redirected_frames_and_a_device_that_does_not_exist_is_named() {
-        // A kernel before 6.3 tells nothing.
+        // A kernel before 6.3 reports nothing.
         let Some(loopback) = xdp_features(1).unwrap() else { return };
         assert!(!loopback.takes_redirected() && !loopback.has_native() && !loopback.has_zero_copy());
         assert_eq!(xdp_features(1_000_000).unwrap_err().errno(), Some(libc::ENODEV));

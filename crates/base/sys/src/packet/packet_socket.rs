@@ -1,7 +1,7 @@
-//! Raw frames through `AF_PACKET`: batches out of one system call, and counting where XDP may not be loaded.
+//! Raw frames through `AF_PACKET`: sends batches in one system call, and counts frames where XDP may not be loaded.
 //!
-//! It knows nothing of what a frame holds. Lengths are without the checksum of the wire, as everywhere in Linux: 60 bytes here
-//! are 64 on the wire. See packet(7); everything needs `CAP_NET_RAW`.
+//! This module does not look into frames. Lengths exclude the frame check sequence, as everywhere in Linux: 60 bytes here are 64 on the
+//! wire. See packet(7); everything needs `CAP_NET_RAW`.
 
 use std::{
     io,
@@ -17,32 +17,32 @@ use crate::{
     socket::control_message::{CONTROL_SIZE, ControlBuffer, control_messages, time},
 };
 
-/// The most frames that one system call sends or receives.
+/// The maximum number of frames per system call.
 ///
-/// Sixty-four cost 1.4 µs each on veth where single ones cost 2.1 µs; more gain nothing.
+/// In batches of 64, a frame costs 1.4 µs on veth; single frames cost 2.1 µs each. Larger batches gain nothing.
 pub const MAX_BATCH: usize = 64;
 
-/// Whether sent frames pass the queueing discipline of their device.
+/// Whether sent frames go through the queueing discipline of their device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Queueing {
-    /// They go straight to the driver, as fast as they are given (`PACKET_QDISC_BYPASS`).
+    /// They go straight to the driver, as fast as they are submitted (`PACKET_QDISC_BYPASS`).
     Bypass,
-    /// They wait in the queueing discipline like the traffic of anyone else.
+    /// They wait in the queueing discipline like all other traffic.
     Discipline,
 }
 
-/// What the kernel did with the frames it was offered.
+/// The kernel's response to a batch of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OfferResult {
-    /// It took this many of the batch, from its first on; at least one.
+    /// It accepted this many frames from the start of the batch; at least one.
     Accepted(usize),
     /// It dropped the first frame of the batch: the queue of the device is full (`ENOBUFS`).
     Dropped,
-    /// It took none: the send buffer of the socket is full (`EAGAIN`).
+    /// It accepted none: the send buffer of the socket is full (`EAGAIN`).
     Busy,
 }
 
-/// Frames of one length, side by side in one block of memory that is never allocated again.
+/// Frames of equal length in one contiguous block of memory that is never reallocated.
 #[derive(Debug, Clone)]
 pub struct FrameArena {
     bytes: Vec<u8>,
@@ -66,12 +66,12 @@ impl FrameArena {
         self.bytes.len() / self.frame_length
     }
 
-    /// The frames, to be changed in place.
+    /// The frames, for modification in place.
     pub fn frames_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         self.bytes.chunks_exact_mut(self.frame_length)
     }
 
-    /// One after the other, from the first.
+    /// The frames, from the first to the last.
     pub fn frames(&self) -> impl Iterator<Item = &[u8]> {
         self.bytes.chunks_exact(self.frame_length)
     }
@@ -84,12 +84,12 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Opens a socket for a device of this network namespace.
+    /// Opens a socket for a device in this network namespace.
     ///
     /// # Errors
-    /// Without `CAP_NET_RAW`, or when there is no such device.
+    /// Without `CAP_NET_RAW`, or if there is no such device.
     pub fn open(ifindex: u32, queueing: Queueing, _: &Permit) -> Result<Self> {
-        // Protocol zero receives nothing, so that sending does not pay for receiving.
+        // Protocol zero receives nothing, so there is no receive overhead.
         let fd = open(ifindex, 0)?;
         if queueing == Queueing::Bypass {
             set_option(&fd, (libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, "PACKET_QDISC_BYPASS"), 1)?;
@@ -97,15 +97,15 @@ impl Sender {
         Ok(Self { fd })
     }
 
-    /// Offers the first of these frames, at most [`MAX_BATCH`] of them.
+    /// Submits the first of these frames, at most [`MAX_BATCH`] of them.
     ///
     /// # Errors
-    /// When the device has gone or is down, or a frame is longer than it allows.
+    /// If the device is gone or down, or if a frame is longer than the device allows.
     pub fn send<'a>(&self, frames: impl Iterator<Item = &'a [u8]>) -> Result<OfferResult> {
         let mut vectors = [EMPTY_VECTOR; MAX_BATCH];
         let mut count = 0;
         for (vector, frame) in vectors.iter_mut().zip(frames) {
-            // The kernel only reads what an outgoing vector points to.
+            // The kernel only reads the memory of an outgoing vector.
             *vector = libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() };
             count += 1;
         }
@@ -124,10 +124,10 @@ impl Sender {
         }
     }
 
-    /// Waits until the socket takes frames again, or until the time is over; returns whether it does.
+    /// Waits until the socket accepts frames again, or until the timeout; returns whether it does.
     ///
     /// # Errors
-    /// When the kernel lacks the memory to wait.
+    /// If the kernel lacks the memory to wait.
     pub fn wait(&self, timeout: Nanos) -> Result<bool> {
         wait(self.fd.as_fd(), PollFlags::OUT, timeout)
     }
@@ -139,7 +139,7 @@ impl AsFd for Sender {
     }
 }
 
-/// Room for the beginnings of one batch of received frames.
+/// A buffer for the beginnings of one batch of received frames.
 #[derive(Debug)]
 pub struct ReceiveBuffer {
     bytes: Vec<u8>,
@@ -149,7 +149,7 @@ pub struct ReceiveBuffer {
     count: usize,
 }
 
-/// The bytes of a received frame that are kept: all headers, and the beginning of what they carry.
+/// The number of bytes kept of a received frame: all headers and the beginning of the payload.
 const SNAP: usize = 128;
 
 impl Default for ReceiveBuffer {
@@ -165,45 +165,45 @@ impl Default for ReceiveBuffer {
 }
 
 impl ReceiveBuffer {
-    /// The beginning of each received frame (up to 128 bytes), and the length of the whole.
+    /// The beginning of each received frame (up to 128 bytes), and its full length.
     pub fn frames(&self) -> impl Iterator<Item = (&[u8], Bytes)> {
         let received = self.bytes.chunks_exact(SNAP).zip(self.lengths).take(self.count);
         received.map(|(bytes, length)| (&bytes[..length.min(SNAP)], Bytes(length as u64)))
     }
 
-    /// When each of [`ReceiveBuffer::frames`] arrived, on `CLOCK_REALTIME`; nothing unless the receiver asked for it.
+    /// The arrival time of each of [`ReceiveBuffer::frames`], on `CLOCK_REALTIME`; `None` unless the receiver has timestamps enabled.
     pub fn stamps(&self) -> impl Iterator<Item = Option<Nanos>> {
         self.stamps.into_iter().take(self.count)
     }
 }
 
-/// When a frame arrived, among what the kernel tells beside it.
+/// Returns the arrival time of a frame from its control messages.
 fn stamp(control: &[u8]) -> Option<Nanos> {
     let is_stamp = (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS);
     let message = control_messages(control).find(|message| (message.level, message.kind) == is_stamp)?;
     time(*message.value.first_chunk()?)
 }
 
-/// A socket that sees a copy of every frame that a device receives and XDP lets pass.
+/// A socket that gets a copy of every frame that a device receives and XDP passes.
 #[derive(Debug)]
 pub struct Receiver {
     fd: OwnedFd,
 }
 
-/// What a [`Receiver`] was given since it was last asked.
+/// The frame counts of a [`Receiver`] since the last read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceiverCounts {
-    /// Frames that reached the socket, whether it had room for them or not.
+    /// Frames that reached the socket, including dropped ones.
     pub frames: Frames,
-    /// Those of them that it had no room for.
+    /// Frames dropped because the socket's buffer was full.
     pub dropped: Frames,
 }
 
 impl Receiver {
-    /// Opens a socket for a device of this network namespace, with room for `buffer` of the kernel's memory.
+    /// Opens a socket for a device in this network namespace, with a receive buffer of `buffer` in the kernel.
     ///
     /// # Errors
-    /// Without `CAP_NET_RAW`, or when there is no such device.
+    /// Without `CAP_NET_RAW`, or if there is no such device.
     pub fn open(ifindex: u32, buffer: Bytes) -> Result<Self> {
         let receiver = Self { fd: open(ifindex, ANY)? };
         set_option(&receiver.fd, (libc::SOL_PACKET, IGNORE_OUTGOING, "PACKET_IGNORE_OUTGOING"), 1)?;
@@ -211,10 +211,10 @@ impl Receiver {
         Ok(receiver)
     }
 
-    /// As [`Receiver::open`], and each frame is stamped with the time of its arrival (`SO_TIMESTAMPNS`).
+    /// Like [`Receiver::open`], but each frame has a timestamp of its arrival (`SO_TIMESTAMPNS`).
     ///
     /// # Errors
-    /// As of [`Receiver::open`].
+    /// As [`Receiver::open`].
     pub fn open_stamped(ifindex: u32, buffer: Bytes) -> Result<Self> {
         let receiver = Self::open(ifindex, buffer)?;
         set_option(&receiver.fd, (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, "SO_TIMESTAMPNS"), 1)?;
@@ -224,14 +224,14 @@ impl Receiver {
     fn make_room(&self, buffer: Bytes) -> Result<()> {
         let (level, value) = (libc::SOL_SOCKET, option_value(buffer));
         let forced = set_option(&self.fd, (level, libc::SO_RCVBUFFORCE, "SO_RCVBUFFORCE"), value);
-        // Without CAP_NET_ADMIN net.core.rmem_max is the limit, and `seen` says what did not fit.
+        // Without CAP_NET_ADMIN, net.core.rmem_max is the limit; the kernel's counts then show the dropped frames.
         forced.or_else(|_| set_option(&self.fd, (level, libc::SO_RCVBUF, "SO_RCVBUF"), value))
     }
 
-    /// Takes what has arrived, at most [`MAX_BATCH`] frames, without waiting; returns how many.
+    /// Receives frames that have arrived, at most [`MAX_BATCH`], without waiting; returns their number.
     ///
     /// # Errors
-    /// When the device has gone or is down.
+    /// If the device is gone or down.
     pub fn receive(&self, inbox: &mut ReceiveBuffer) -> Result<usize> {
         inbox.count = 0;
         let mut vectors = [EMPTY_VECTOR; MAX_BATCH];
@@ -243,11 +243,11 @@ impl Receiver {
             message.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
             message.msg_hdr.msg_controllen = CONTROL_SIZE;
         }
-        // With MSG_TRUNC the length of a message is that of the frame, not that of what fitted.
+        // With MSG_TRUNC, the length of a message is that of the whole frame, not of the part that fits.
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
         let (pointer, size) = (messages.as_mut_ptr(), batch_size(MAX_BATCH));
-        // SAFETY: `messages` holds that many headers, whose vectors and control buffers are distinct parts of the inbox, borrowed
-        // for this call.
+        // SAFETY: `messages` holds that many headers, whose vectors and control buffers are distinct parts of the inbox, borrowed for this
+        // call.
         let received = unsafe { libc::recvmmsg(self.fd.as_raw_fd(), pointer, size, flags, std::ptr::null_mut()) };
         let Ok(received) = usize::try_from(received) else {
             let error = io::Error::last_os_error();
@@ -263,10 +263,10 @@ impl Receiver {
         Ok(received)
     }
 
-    /// Waits until a frame has arrived, or until the time is over; returns whether one has.
+    /// Waits until a frame has arrived, or until the timeout; returns whether one has.
     ///
     /// # Errors
-    /// When the kernel lacks the memory to wait.
+    /// If the kernel lacks the memory to wait.
     pub fn wait(&self, timeout: Nanos) -> Result<bool> {
         wait(self.fd.as_fd(), PollFlags::IN, timeout)
     }
@@ -279,7 +279,7 @@ impl Receiver {
         let mut counts = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
         let mut length = socket_length(size_of_val(&counts));
         let (fd, option) = (self.fd.as_raw_fd(), libc::PACKET_STATISTICS);
-        // SAFETY: the pointers are to locals, of which the second says how long the first is.
+        // SAFETY: the pointers are to locals; the second states the length of the first.
         let result =
             unsafe { libc::getsockopt(fd, libc::SOL_PACKET, option, (&raw mut counts).cast(), &raw mut length) };
         if result < 0 {
@@ -297,15 +297,15 @@ impl AsFd for Receiver {
 
 /// Frames of every type (`ETH_P_ALL`).
 const ANY: u16 = 3;
-/// `PACKET_IGNORE_OUTGOING`: what this host sends itself is not shown (Linux 4.20).
+/// `PACKET_IGNORE_OUTGOING`: hides frames that this host sends (Linux 4.20).
 const IGNORE_OUTGOING: libc::c_int = 23;
 const EMPTY_VECTOR: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
-/// A header for each vector.
+/// Creates a header for each vector.
 ///
-/// They are written anew for each call, 5 KiB on the stack, so that nothing keeps pointers between calls.
+/// They are written for each call, 5 KiB on the stack, so that no pointers are kept between calls.
 fn messages(vectors: &mut [libc::iovec; MAX_BATCH]) -> [libc::mmsghdr; MAX_BATCH] {
-    // SAFETY: all fields of these headers are numbers or pointers, for which zero is a value.
+    // SAFETY: all fields of these headers are numbers or pointers, for which zero is a valid value.
     let mut messages: [libc::mmsghdr; MAX_BATCH] = unsafe { std::mem::zeroed() };
     for (message, vector) in messages.iter_mut().zip(vectors) {
         message.msg_hdr.msg_iov = vector;
@@ -328,14 +328,14 @@ fn option_value(volume: Bytes) -> libc::c_int {
 
 /// Opens a raw packet socket for one protocol, bound to one device.
 pub(crate) fn open(ifindex: u32, protocol: u16) -> Result<OwnedFd> {
-    // The protocol is given to bind alone: between socket and bind frames of every device would come in.
+    // The protocol is set only by bind: otherwise frames of every device would arrive between socket and bind.
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // SAFETY: the call takes no pointers.
     let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
     if fd < 0 {
         return Err(Error::last("socket(AF_PACKET, SOCK_RAW)"));
     }
-    // SAFETY: the kernel has just made this descriptor for us, and nothing else knows it.
+    // SAFETY: the kernel has just created this descriptor for us, and nothing else knows it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let address = libc::sockaddr_ll {
         sll_family: libc::sa_family_t::try_from(libc::AF_PACKET).expect("a family has 16 bits"),
@@ -384,7 +384,7 @@ mod tests {
         frame
     }
 
-    /// The loopback device is always the first.
+    /// The loopback device always has index 1.
     const LOOPBACK: u32 = 1;
 
     fn permit() -> Permit {
@@ -417,7 +417,7 @@ mod tests {
         let mut ours = frame(0x0800).to_vec();
         ours.resize(300, 0xf7);
         assert_eq!(sender.send([&ours[..]].into_iter()).unwrap(), OfferResult::Accepted(1));
-        // Other tests use this device too, so the frame is looked for among theirs.
+        // Other tests use this device too, so the test searches for its own frame.
         let mut inbox = ReceiveBuffer::default();
         let deadline = crate::clock::now() + Nanos::from_secs(5);
         let mut found = false;
@@ -438,7 +438,7 @@ mod tests {
         let mut inbox = ReceiveBuffer::default();
         let deadline = crate::clock::now() + Nanos::from_secs(5);
         let mut found = None;
-        // The first socket of a system that asks has stamps a moment later only.
+        // The first socket of a system that requests timestamps gets them only after a moment.
         while found.is_none() && crate::clock::now() < deadline {
             let before = crate::clock::wall();
             assert_eq!(sender.send([&ours[..]].into_iter()).unwrap(), OfferResult::Accepted(1));

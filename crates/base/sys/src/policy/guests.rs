@@ -1,4 +1,4 @@
-//! Who may come to a socket of a responder: the kernel drops the packets of everybody else before the socket sees them.
+//! The peers of a responder's socket: the kernel drops packets from everyone else before they reach the socket.
 
 use std::{
     net::IpAddr,
@@ -10,26 +10,26 @@ use socket2::{SockFilter, SockRef, Socket};
 use super::Network;
 use crate::{Error, Result, process::limits::has_own_descriptors, socket::drops};
 
-/// Those whose packets a socket takes; all, if none is named.
+/// The peers whose packets a socket accepts; everyone, if the list is empty.
 #[derive(Debug, Clone)]
 pub struct AllowedPeers {
     pub(super) networks: Vec<Network>,
     pub(super) guarded: GuardedSockets,
 }
 
-/// Second descriptors of the guarded sockets of one role, to ask them in the end what they dropped.
+/// Duplicate descriptors of the guarded sockets of one role, for reading their drop counts at the end.
 #[derive(Debug, Clone)]
 pub(super) struct GuardedSockets(Option<Arc<Mutex<Vec<Socket>>>>);
 
 impl GuardedSockets {
-    /// Nobody will ask.
+    /// Counts nothing.
     pub(super) const NONE: Self = Self(None);
 
     pub(super) fn counting() -> Self {
         Self(Some(Arc::default()))
     }
 
-    /// A socket for which there is no second descriptor that means something on other threads is not asked.
+    /// Skips sockets of threads with their own descriptor table, because a duplicate would be meaningless on other threads.
     fn add(&self, socket: &SockRef<'_>) {
         let Some(sockets) = self.0.as_ref().filter(|_| !has_own_descriptors()) else { return };
         sockets.lock().unwrap_or_else(PoisonError::into_inner).extend(socket.try_clone());
@@ -43,24 +43,24 @@ impl GuardedSockets {
 }
 
 impl AllowedPeers {
-    /// For servers that are anybody's, and for tests.
+    /// Accepts everyone: for public servers and for tests.
     #[must_use]
     pub const fn anybody() -> Self {
         Self { networks: Vec::new(), guarded: GuardedSockets::NONE }
     }
 
-    /// Whether packets of an address are taken.
+    /// Returns whether packets from an address are accepted.
     #[must_use]
     pub fn admit(&self, address: IpAddr) -> bool {
         self.networks.is_empty() || self.networks.iter().any(|network| network.contains(address))
     }
 
-    /// Lets nobody else's packets reach a socket; those that a listener accepts inherit it. Needs no privilege.
+    /// Blocks packets from everyone else on a socket; accepted connections of a listener inherit this. Needs no privilege.
     ///
-    /// What is dropped counts among [`crate::socket::drops`], and a connect of a stranger is never answered.
+    /// Dropped packets count in [`crate::socket::drops`]. A connect from a stranger gets no reply.
     ///
     /// # Errors
-    /// `setsockopt(SO_ATTACH_FILTER)`, when it is not a socket.
+    /// `setsockopt(SO_ATTACH_FILTER)`, if it is not a socket.
     pub fn guard<'s, S>(&self, socket: &'s S) -> Result<()>
     where
         SockRef<'s>: From<&'s S>,
@@ -87,15 +87,15 @@ mod op {
     pub(super) const RETURN: u16 = 0x06;
 }
 
-/// Where the IP header begins (`SKF_NET_OFF`), whatever the protocol above it.
+/// The start of the IP header (`SKF_NET_OFF`), for any protocol above it.
 const IP_HEADER: u32 = 0xfff0_0000;
-/// Where the source address stands in it (RFC 791 section 3.1, RFC 8200 section 3).
+/// The offset of the source address in it (RFC 791 section 3.1, RFC 8200 section 3).
 const SOURCE_V4: u32 = IP_HEADER + 12;
 const SOURCE_V6: u32 = IP_HEADER + 8;
 const TAKE: SockFilter = SockFilter::new(op::RETURN, 0, 0, u32::MAX);
 const DROP: SockFilter = SockFilter::new(op::RETURN, 0, 0, 0);
 
-/// Takes a packet whose source is within one of the networks.
+/// Accepts packets whose source address is inside one of the networks.
 fn program(networks: &[Network]) -> Vec<SockFilter> {
     let step = |code, k| SockFilter::new(code, 0, 0, k);
     let of = |is_v4: bool| networks.iter().filter(move |network| network.address.is_ipv4() == is_v4);
@@ -107,7 +107,7 @@ fn program(networks: &[Network]) -> Vec<SockFilter> {
     version.into_iter().chain(v4).chain(v6).collect()
 }
 
-/// Takes a packet whose address there is within a network; goes on behind it otherwise.
+/// Accepts packets whose address at this offset is inside a network; otherwise continues after this block.
 fn within(network: &Network, at: u32) -> Vec<SockFilter> {
     let bits = network.bits();
     let words: Vec<(u32, u32, u32)> = (0..4_u32)
@@ -149,7 +149,7 @@ mod tests {
         AllowedPeers { networks, guarded: GuardedSockets::NONE }
     }
 
-    /// Whether a datagram from one address of this machine reaches a guarded socket.
+    /// Returns whether a datagram from one address of this machine reaches a guarded socket.
     fn reaches(guests: &AllowedPeers, (from, at): (&str, &str)) -> bool {
         let far = socket::datagram(at.parse().unwrap(), guests).unwrap();
         let to = socket::local_address(&far).unwrap();
@@ -201,7 +201,7 @@ mod tests {
         };
         std::thread::scope(|scope| scope.spawn(guard_there).join().unwrap());
         assert_eq!(policy.n_dropped(), 0);
-        // A descriptor of another table would be one too many to close here, which ends the process.
+        // Dropping a descriptor of another table would close an invalid one here, which aborts the process.
         drop((policy, guests));
     }
 

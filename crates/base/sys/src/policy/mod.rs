@@ -1,7 +1,8 @@
-//! What a role may touch, judged where sockets, files and variables are opened.
+//! The resources that a role may use, checked where sockets, files and variables are opened.
 //!
-//! An agent hands a [`Policy`] to each test that it prepares. Whatever sends takes a [`Destination`], and whatever puts frames on
-//! a wire takes [`FramePermit`]; only a policy mints them, so that forgetting to ask does not compile. It knows no options and no kinds.
+//! An agent passes a [`Policy`] to each test that it prepares. Everything that sends takes a [`Destination`], and everything that puts
+//! frames on a wire takes a [`FramePermit`]. Only a policy creates these, so code without the check does not compile. This module knows no
+//! options and no kinds.
 
 mod guests;
 mod network;
@@ -24,10 +25,10 @@ use socket2::SockAddr;
 
 use crate::netlink::Netlink;
 
-/// What a role may touch; a clone shares it.
+/// The permissions of a role; clones share them.
 #[derive(Debug, Clone)]
 pub struct Policy {
-    /// Nothing where everything may be touched.
+    /// `None` if everything is allowed.
     bounds: Option<Arc<PolicyBounds>>,
     guarded: GuardedSockets,
     resolved: Option<Arc<ResolvedNames>>,
@@ -38,18 +39,18 @@ pub type ResolvedNames = BTreeMap<String, Vec<IpAddr>>;
 
 #[derive(Debug)]
 struct PolicyBounds {
-    /// Who asks, on a served host; nobody else's files are read then.
+    /// The controller of a served host; if present, the host's own files are off limits.
     controller: Option<IpAddr>,
     allowed: Vec<Network>,
 }
 
-/// What a policy does not let a role do.
+/// An action that the policy forbids.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct Refused {
-    /// What was attempted: `sending to 203.0.113.1 is refused`.
+    /// The attempted action, such as `sending to 203.0.113.1 is refused`.
     pub what: String,
-    /// What the owner of the host, or the user, would have to do.
+    /// The action that the owner of the host or the user could take.
     pub hint: Option<String>,
 }
 
@@ -60,45 +61,45 @@ impl From<Refused> for io::Error {
 }
 
 impl Refused {
-    /// The refusal behind an error of [`Policy::resolve`], [`Policy::open`] or [`Policy::read`], if it was one.
+    /// Extracts the refusal from an error of [`Policy::resolve`], [`Policy::open`] or [`Policy::read`], if it was one.
     #[must_use]
     pub fn within(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
     }
 }
 
-/// Where something may be sent, and through which device; only a [`Policy`] mints it.
+/// A permitted destination and the device to send through; only a [`Policy`] creates it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Destination {
     to: SockAddr,
-    /// What its sockets are to be bound to.
+    /// The device that its sockets must be bound to.
     device: Option<Arc<str>>,
 }
 
 impl Destination {
-    /// As the kernel takes it.
+    /// The address in the kernel's format.
     #[must_use]
     pub const fn raw(&self) -> &SockAddr {
         &self.to
     }
 
-    /// The device that was asked for, see [`tuning::bind_to_device`](crate::socket::socket_options::bind_to_device).
+    /// The requested device, see [`tuning::bind_to_device`](crate::socket::socket_options::bind_to_device).
     pub(crate) fn device(&self) -> Option<&str> {
         self.device.as_deref()
     }
 
-    /// The address of a host; nothing for a socket of the local kind.
+    /// The address of the host; `None` for a local socket.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         self.to.as_socket()
     }
 
-    /// The same host, with the flow label that it has been given meanwhile.
+    /// The same host with the flow label assigned to it.
     pub(crate) fn labelled(&self, to: SocketAddrV6) -> Self {
         Self { to: SocketAddr::from(to).into(), device: self.device.clone() }
     }
 
-    /// Another port of the same host.
+    /// Another port on the same host.
     #[must_use]
     pub fn at(&self, port: u16) -> Self {
         let other = |mut address: SocketAddr| {
@@ -119,24 +120,24 @@ impl fmt::Display for Destination {
     }
 }
 
-/// That frames may leave for these hosts; only a [`Policy`] mints it.
+/// The permission to send frames to certain hosts; only a [`Policy`] creates it.
 #[derive(Debug, Clone)]
 pub struct FramePermit(());
 
 impl Policy {
-    /// For agents in labs, for tests, and where the user's own program asks.
+    /// Allows everything: for agents in labs, for tests, and for requests of the user's own program.
     #[must_use]
     pub const fn anything() -> Self {
         Self { bounds: None, guarded: GuardedSockets::NONE, resolved: None }
     }
 
-    /// For an agent that is served: to the controller and to what the owner allows, and none of the owner's files.
+    /// For the agent of a served host: allows the controller and the networks that the owner allows, but none of the owner's files.
     #[must_use]
     pub fn served(controller: IpAddr, allowed: Vec<Network>) -> Self {
         Self::bounded(PolicyBounds { controller: Some(controller.to_canonical()), allowed })
     }
 
-    /// For an agent that the user's own controller started: to what the user allows.
+    /// For an agent started by the user's own controller: allows the networks that the user allows.
     #[must_use]
     pub fn own(allowed: Vec<Network>) -> Self {
         Self::bounded(PolicyBounds { controller: None, allowed })
@@ -158,18 +159,18 @@ impl Policy {
         }
     }
 
-    /// How many packets the kernel dropped at the guarded sockets of this role.
+    /// The number of packets that the kernel dropped at the guarded sockets of this role.
     ///
-    /// It has one count for packets of strangers and for those that found no room in the socket's queue.
+    /// The kernel has a single count for packets from strangers and for packets that found the socket's queue full.
     #[must_use]
     pub fn n_dropped(&self) -> u64 {
         self.guarded.n_dropped()
     }
 
-    /// The same where the user allows these networks only; a served host's own bounds are not widened by it.
+    /// Restricts the policy to the networks that the user allows; this never widens the limits of a served host.
     ///
     /// # Errors
-    /// One of them is none.
+    /// If one of them is not a valid network.
     pub fn within(&self, networks: Option<&[String]>) -> Result<Self, NetworkError> {
         match networks {
             Some(networks) if self.bounds.is_none() => {
@@ -179,16 +180,16 @@ impl Policy {
         }
     }
 
-    /// Whether roles are played for somebody else than the owner of the host.
+    /// Returns whether roles run for someone other than the owner of the host.
     #[must_use]
     pub fn is_for_others(&self) -> bool {
         self.bounds.as_ref().is_some_and(|bounds| bounds.controller.is_some())
     }
 
-    /// Whether all addresses of a range may be sent to.
+    /// Checks that sending to all addresses of a range is allowed.
     ///
     /// # Errors
-    /// Not all of them may.
+    /// If any of them is not allowed.
     pub fn judge(&self, network: Network) -> Result<(), Refused> {
         let Some(bounds) = &self.bounds else { return Ok(()) };
         if network.is_group() {
@@ -206,22 +207,22 @@ impl Policy {
         Err(Refused { what: format!("sending to {network} is refused"), hint: Some(hint) })
     }
 
-    /// Lets an address be sent to.
+    /// Permits sending to an address.
     ///
     /// # Errors
-    /// It is not allowed.
+    /// If the address is not allowed.
     pub fn permit(&self, address: SocketAddr) -> Result<Destination, Refused> {
         self.judge(address.ip().into())?;
         Ok(Destination { to: address.into(), device: None })
     }
 
-    /// Lets an address be sent to through a device: for others only the one by which the kernel itself sends to it.
+    /// Permits sending to an address through a device; for others, only through the device that the kernel's route uses.
     ///
-    /// Another device would carry what looks for the address (ARP, neighbour discovery) to hosts that nobody named. It asks
-    /// the kernel, so it is for the preparation of a test; other ports of the same host are [`Destination::at`].
+    /// Another device would send address resolution (ARP, neighbor discovery) to hosts that nobody named. This queries the kernel, so it
+    /// belongs to the preparation of a test; use [`Destination::at`] for other ports of the same host.
     ///
     /// # Errors
-    /// The address is not allowed, or the route to it leads through another device, or is not known.
+    /// If the address is not allowed, or if its route is unknown or uses another device.
     pub fn permit_through(&self, device: &str, address: SocketAddr) -> Result<Destination, Refused> {
         self.judge_device(device, address.ip())?;
         Ok(Destination { device: Some(device.into()), ..self.permit(address)? })
@@ -243,18 +244,18 @@ impl Policy {
         Err(Refused { what, hint: Some("leave out --interface".to_owned()) })
     }
 
-    /// Lets the server behind a path of this machine be connected to.
+    /// Permits connecting to a server on this machine through the path of its socket.
     ///
     /// # Errors
-    /// The role is played for others, or the path is too long for a socket.
+    /// If the role runs for others, or if the path is too long for a socket.
     pub fn permit_unix(&self, path: &Path) -> io::Result<Destination> {
         self.own_only(|| format!("connecting to {}", path.display()))?;
         SockAddr::unix(path).map(|to| Destination { to, device: None })
     }
 
-    /// Who may come to a role that plays with others at these addresses, which send from these networks too.
+    /// Returns the allowed peers of a role whose other side is at these addresses and may also send from these source networks.
     ///
-    /// On a served host it is the controller and what the owner allows; elsewhere anybody, if nobody is named.
+    /// On a served host these are the controller and the networks that the owner allows; elsewhere everyone, if no address is given.
     #[must_use]
     pub fn guests(&self, with: &[IpAddr], sources: Option<&str>) -> AllowedPeers {
         let allowed = self
@@ -267,16 +268,16 @@ impl Policy {
         if with.is_empty() {
             return AllowedPeers::anybody();
         }
-        // What is not a network there is the name of a device, which has the address of the role.
+        // A word that is not a network is the name of a device, which has the address of the role.
         let sources = sources.unwrap_or_default().split(',').filter_map(|word| word.trim().parse().ok());
         let networks = with.iter().copied().map(Network::from).chain(sources).chain(allowed).collect();
         AllowedPeers { networks, guarded: self.guarded.clone() }
     }
 
-    /// Lets frames leave for hosts.
+    /// Permits sending frames to hosts.
     ///
     /// # Errors
-    /// One of them is not allowed.
+    /// If one of them is not allowed.
     pub fn permit_frames(&self, to: impl IntoIterator<Item = IpAddr>) -> Result<FramePermit, Refused> {
         to.into_iter().try_for_each(|address| self.judge(address.into()))?;
         Ok(FramePermit(()))
@@ -285,7 +286,7 @@ impl Policy {
     /// Permits the addresses of a name: those that were checked before the run, or else those of one look-up.
     ///
     /// # Errors
-    /// The name has no address, or one that is not allowed ([`Refused::within`]).
+    /// If the name has no address, or one that is not allowed ([`Refused::within`]).
     pub fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<Destination>> {
         let Some(checked) = self.resolved.as_ref().and_then(|resolved| resolved.get(host)) else {
             return self.look_up(host, port);
@@ -302,16 +303,16 @@ impl Policy {
         Ok(found.map(|address| self.permit(address)).collect::<Result<_, _>>()?)
     }
 
-    /// Opens a file to read.
+    /// Opens a file for reading.
     ///
     /// # Errors
-    /// The role is played for others, or the kernel refuses it.
+    /// If the role runs for others, or if the kernel refuses it.
     pub fn open(&self, path: &Path) -> io::Result<File> {
         self.own_only(|| format!("opening {}", path.display()))?;
         File::open(path)
     }
 
-    /// Makes a file to write, which must not be there yet.
+    /// Creates a file for writing, which must not exist yet.
     ///
     /// # Errors
     /// As [`Policy::open`].
@@ -320,10 +321,10 @@ impl Policy {
         OpenOptions::new().write(true).create_new(true).open(path)
     }
 
-    /// Reads a whole file that is not longer than that.
+    /// Reads a whole file of at most `at_most` bytes.
     ///
     /// # Errors
-    /// As [`Policy::open`], and of a longer file, or one without an end.
+    /// As [`Policy::open`], and for a longer or endless file.
     pub fn read(&self, path: &Path, at_most: Bytes) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.open(path)?.take(at_most.0.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -334,10 +335,10 @@ impl Policy {
         Ok(bytes)
     }
 
-    /// A variable of the environment; nothing when it is not set, or is no text.
+    /// Returns an environment variable; `None` if it is unset or not valid text.
     ///
     /// # Errors
-    /// The role is played for others.
+    /// If the role runs for others.
     pub fn variable(&self, name: &str) -> Result<Option<String>, Refused> {
         self.own_only(|| format!("the environment variable {name}"))?;
         Ok(env::var(name).ok())
@@ -352,7 +353,7 @@ impl Policy {
     }
 }
 
-/// Where a test of this crate sends: to itself.
+/// A destination for this crate's own tests, which send to themselves.
 #[cfg(test)]
 pub(crate) fn anywhere(address: SocketAddr) -> Destination {
     Destination { to: address.into(), device: None }

@@ -1,4 +1,4 @@
-//! Ranges of addresses.
+//! Address ranges.
 
 use std::{
     fmt,
@@ -6,25 +6,25 @@ use std::{
     str::FromStr,
 };
 
-/// A range of addresses.
+/// An address range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Network {
     pub(super) address: IpAddr,
     pub(super) prefix: u32,
 }
 
-/// A text that is no range of addresses.
+/// The text is not a valid address range.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not an address or an address range such as 10.0.0.0/8")]
 pub struct NetworkError(pub String);
 
 impl Network {
-    /// This machine, by version 4.
+    /// The IPv4 loopback range.
     pub const LOOPBACK_V4: Self = Self { address: IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), prefix: 8 };
-    /// This machine, by version 6.
+    /// The IPv6 loopback address.
     pub const LOOPBACK_V6: Self = Self { address: IpAddr::V6(Ipv6Addr::LOCALHOST), prefix: 128 };
 
-    /// Its first address in words of 32 bits; one of version 4 has one.
+    /// Its first address in 32-bit words; IPv4 uses only the first word.
     pub(super) fn bits(&self) -> [u32; 4] {
         match self.address {
             IpAddr::V4(address) => [address.to_bits(), 0, 0, 0],
@@ -37,19 +37,19 @@ impl Network {
         }
     }
 
-    /// Whether its addresses stand for many hosts at once: multicast, or the broadcast of a link.
+    /// Returns whether its addresses reach many hosts at once: multicast or limited broadcast.
     #[must_use]
     pub fn is_group(&self) -> bool {
         self.address.is_multicast() || self.address == IpAddr::V4(Ipv4Addr::BROADCAST)
     }
 
-    /// Whether all of another range lies within.
+    /// Returns whether it contains all of another range.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         self.prefix <= other.prefix && self.contains(other.address)
     }
 
-    /// Whether an address lies within.
+    /// Returns whether it contains an address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
@@ -84,7 +84,7 @@ impl From<IpAddr> for Network {
 impl FromStr for Network {
     type Err = NetworkError;
 
-    /// Reads `10.0.0.0/8`, `fd00::/8`, or a single address.
+    /// Parses `10.0.0.0/8`, `fd00::/8`, or a single address.
     fn from_str(text: &str) -> Result<Self, NetworkError> {
         let wrong = || NetworkError(text.to_owned());
         let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));

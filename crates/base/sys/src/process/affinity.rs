@@ -1,4 +1,4 @@
-//! Which cores a thread may run on.
+//! CPU affinity of threads.
 
 use crate::{Error, Result};
 use rustix::{
@@ -6,20 +6,20 @@ use rustix::{
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
 };
 
-/// Binds the calling thread to one core, by the kernel's number.
+/// Pins the calling thread to one core, given by the kernel's number.
 ///
 /// # Errors
-/// `EINVAL` when the core does not exist or the process may not use it (cpuset).
+/// `EINVAL` if the core does not exist or the process may not use it (cpuset).
 pub fn pin_thread(core: usize) -> Result<()> {
     pin(None, core, || format!("sched_setaffinity(core {core})"))
 }
 
-/// Binds another thread to one core, such as one of the kernel's; its work stays there until it ends.
+/// Pins another thread to one core, such as a kernel thread, until it ends.
 ///
-/// Needs `CAP_SYS_NICE` for threads of others.
+/// Needs `CAP_SYS_NICE` for threads of other users.
 ///
 /// # Errors
-/// `ESRCH` when there is no such thread, `EINVAL` when the core does not exist.
+/// `ESRCH` if there is no such thread, `EINVAL` if the core does not exist.
 pub fn pin_other(thread: u32, core: usize) -> Result<()> {
     let call = || format!("sched_setaffinity(thread {thread}, core {core})");
     let pid = i32::try_from(thread).ok().and_then(Pid::from_raw);
@@ -36,20 +36,20 @@ fn pin(thread: Option<Pid>, core: usize, call: impl Fn() -> String) -> Result<()
     sched_setaffinity(thread, &cores).map_err(|errno| Error::new(call(), errno))
 }
 
-/// Lets the calling thread run on these cores and no others.
+/// Restricts the calling thread to these cores.
 ///
 /// # Errors
-/// `EINVAL` when none of them exists or may be used.
+/// `EINVAL` if none of them exists or is allowed.
 pub fn allow_cores(cores: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
     cores.iter().filter(|&&core| core < CpuSet::MAX_CPU).for_each(|&core| set.set(core));
     sched_setaffinity(None, &set).map_err(|errno| Error::new("sched_setaffinity", errno))
 }
 
-/// The cores on which the calling thread may run, in ascending order.
+/// Returns the cores on which the calling thread may run, in ascending order.
 ///
 /// # Errors
-/// Whatever `sched_getaffinity` answers; on Linux it does not fail for the thread itself.
+/// Any error of `sched_getaffinity`; on Linux it does not fail for the calling thread.
 pub fn allowed_cores() -> Result<Vec<usize>> {
     let cores = sched_getaffinity(None).map_err(|errno| Error::new("sched_getaffinity", errno))?;
     Ok((0..CpuSet::MAX_CPU).filter(|&core| cores.is_set(core)).collect())

@@ -1,4 +1,4 @@
-//! How much the kernel lets this process have (getrlimit(2)).
+//! Resource limits of this process (getrlimit(2)).
 
 use std::{
     cell::Cell,
@@ -14,12 +14,12 @@ use rustix::{
 
 use crate::{Error, Result};
 
-/// Lets this process have at least `count` open descriptors (`RLIMIT_NOFILE`); the limit there was is never lowered.
+/// Raises the limit of open descriptors (`RLIMIT_NOFILE`) to at least `count`; never lowers it.
 ///
-/// Up to the hard limit it needs nothing, beyond it `CAP_SYS_RESOURCE`; the sysctl `fs.nr_open` is the end.
+/// Up to the hard limit this needs no privilege, beyond it `CAP_SYS_RESOURCE`; the sysctl `fs.nr_open` is the absolute maximum.
 ///
 /// # Errors
-/// `setrlimit(RLIMIT_NOFILE)`, when the hard limit is lower and may not be raised.
+/// `setrlimit(RLIMIT_NOFILE)`, if the hard limit is lower and may not be raised.
 pub fn allow_descriptors(count: u64) -> Result<()> {
     let limit = getrlimit(Resource::Nofile);
     let suffices = |bound: Option<u64>| bound.is_none_or(|bound| bound >= count);
@@ -33,10 +33,10 @@ pub fn allow_descriptors(count: u64) -> Result<()> {
     })
 }
 
-/// Raises the limit of open descriptors to the hard one and returns it: how many one table of descriptors holds.
+/// Raises the limit of open descriptors to the hard limit and returns it: the capacity of one descriptor table.
 ///
 /// # Errors
-/// `setrlimit(RLIMIT_NOFILE)`, which the kernel refuses to nobody who asks for no more than the hard limit.
+/// `setrlimit(RLIMIT_NOFILE)`, which does not fail for values up to the hard limit.
 pub fn descriptors_max() -> Result<u64> {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
@@ -48,20 +48,20 @@ thread_local! {
     static HAS_OWN_DESCRIPTORS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether descriptors of the calling thread mean nothing on others, after [`own_descriptors`].
+/// Returns whether the calling thread has its own descriptor table after [`own_descriptors`], so that its descriptors are invalid
+/// elsewhere.
 pub(crate) fn has_own_descriptors() -> bool {
     HAS_OWN_DESCRIPTORS.get()
 }
 
-/// Gives the calling thread a table of descriptors of its own, with nothing in it but the standard streams and what is `kept`.
+/// Gives the calling thread its own descriptor table that contains only the standard streams and `kept`.
 ///
-/// The limit of open descriptors is one of each table, so threads with tables of their own have more of them together. From
-/// here on a descriptor of this thread means nothing on another one, and the other way round: what is to be used on it must
-/// be opened on it, and closed there as well. What is kept has the same number in both tables, and stays open in this one as
-/// long as the thread lives.
+/// The limit of open descriptors applies per table, so threads with their own tables have more in total. From here on, a descriptor of this
+/// thread is invalid on other threads and vice versa: a descriptor used on this thread must be opened and closed on it. `kept` has the same
+/// number in both tables and stays open in this one as long as the thread lives.
 ///
 /// # Errors
-/// `close_range(CLOSE_RANGE_UNSHARE)`: Linux before 5.9, or memory has run out.
+/// `close_range(CLOSE_RANGE_UNSHARE)`: Linux before 5.9, or out of memory.
 pub fn own_descriptors(kept: Option<BorrowedFd<'_>>) -> Result<()> {
     const FIRST: libc::c_uint = 3;
     let kept = kept.and_then(|kept| libc::c_uint::try_from(kept.as_raw_fd()).ok()).filter(|kept| *kept >= FIRST);
@@ -72,18 +72,18 @@ pub fn own_descriptors(kept: Option<BorrowedFd<'_>>) -> Result<()> {
     if kept == FIRST { Ok(()) } else { close_range((FIRST, kept - 1), 0) }
 }
 
-/// Closes what is open from the first to the last number, once the table is the calling thread's own.
+/// Closes all descriptors in a range of numbers, after the table is the calling thread's own.
 fn close_range((first, last): (libc::c_uint, libc::c_uint), flags: libc::c_uint) -> Result<()> {
-    // SAFETY: it takes three numbers. Descriptors that other threads own stay open in the table that those go on to share,
-    // and the copies that this thread loses were never known to it.
+    // SAFETY: the call takes three numbers. Descriptors of other threads stay open in the table that those threads still share, and this
+    // thread never used the copies that it closes.
     let outcome = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
     if outcome == 0 { Ok(()) } else { Err(Error::last("close_range(CLOSE_RANGE_UNSHARE)")) }
 }
 
-/// The ports that the kernel chooses from when a socket connects without one (`net.ipv4.ip_local_port_range`).
+/// The range from which the kernel chooses a port if a socket connects without one (`net.ipv4.ip_local_port_range`).
 ///
 /// # Errors
-/// `/proc` is not there, or the kernel writes something new.
+/// If `/proc` is missing, or if the kernel's format has changed.
 pub fn local_ports() -> Result<RangeInclusive<u16>> {
     const PATH: &str = "/proc/sys/net/ipv4/ip_local_port_range";
     let text = fs::read_to_string(PATH).map_err(|error| Error::new(format!("read({PATH})"), error))?;
@@ -108,7 +108,7 @@ mod tests {
             let inside = UdpSocket::bind("127.0.0.1:0").unwrap();
             (inside.as_raw_fd(), inside.local_addr().is_ok())
         });
-        // Without what others have open, the lowest number is free.
+        // Without other threads' descriptors, the lowest number is free.
         assert_eq!(inside.join().unwrap(), (3, true));
         assert!(outside.local_addr().is_ok(), "what the others have stays open");
     }

@@ -1,13 +1,13 @@
-//! Lua states with everything that `LuaJIT` has.
+//! Lua states with all `LuaJIT` features.
 
 use mlua::Lua;
 
-/// A state with all libraries, `debug` and `ffi` among them, and with modules that are written in C.
+/// Creates a state with all libraries, including `debug` and `ffi`, and with C modules.
 ///
-/// What a script does with these can end the process or worse: it must be its user's own, run in a process of its own.
+/// A script can use these to crash the process or worse, so it must belong to the user and run in a process of its own.
 #[must_use]
 pub fn state() -> Lua {
-    // SAFETY: mlua calls this unsafe because a script can break memory through `ffi`, `debug` and modules in C. Scripts here are
-    // programs that the user starts, as those that wrk runs, and whoever serves agents to others has no script run there.
+    // SAFETY: mlua marks this unsafe because a script can corrupt memory through `ffi`, `debug` and C modules. Scripts here are programs
+    // that the user starts, like those that wrk runs; agents that serve others run no scripts.
     unsafe { Lua::unsafe_new() }
 }

@@ -1,6 +1,6 @@
-//! Processes by pidfd: starting them in a namespace, ending them by identity.
+//! Processes by pidfd: starts them in a namespace and ends them by identity.
 //!
-//! A process is never named by its number alone, because the kernel uses numbers again: it is a pid and a start time.
+//! A process is never identified by its pid alone, because the kernel reuses pids, but by pid and start time.
 
 pub mod affinity;
 pub mod interrupt;
@@ -35,34 +35,34 @@ use std::{
     thread,
 };
 
-/// How long a killed process may take to be gone; only one stuck in the kernel takes longer.
+/// The maximum time for a killed process to exit; only one stuck in the kernel takes longer.
 const KILL_PATIENCE: Nanos = Nanos::from_secs(5);
 
-/// A process that cannot be mistaken for a later one with the same number.
+/// A process identity that cannot match a later process with the same pid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ProcessIdentity {
-    /// The number, as seen from the pid namespace of this process.
+    /// The pid, as seen from the pid namespace of this process.
     pub pid: u32,
-    /// The start in clock ticks since boot: field 22 of `/proc/PID/stat`.
+    /// The start time in clock ticks since boot: field 22 of `/proc/PID/stat`.
     pub start_ticks: u64,
 }
 
-/// How a process was brought to its end.
+/// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExitCause {
-    /// It was gone before anything was sent.
+    /// It had already exited before any signal.
     Already,
-    /// It followed SIGTERM.
+    /// It exited on SIGTERM.
     Terminated,
     /// It had to be killed.
     Killed,
 }
 
 impl ProcessIdentity {
-    /// Looks up who has the number now.
+    /// Looks up the current process with this pid.
     ///
     /// # Errors
-    /// `ENOENT` when no process has it.
+    /// `ENOENT` if there is none.
     pub fn of(pid: u32) -> Result<Self> {
         let (_, start_ticks) = state_and_start(pid)?;
         Ok(Self { pid, start_ticks })
@@ -76,25 +76,25 @@ impl ProcessIdentity {
         Self::of(std::process::id())
     }
 
-    /// Whether it still runs: a zombie does not, nor a successor with its number.
+    /// Returns whether it still runs; false for a zombie and for a later process with the same pid.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         state_and_start(self.pid).is_ok_and(|(state, start)| start == self.start_ticks && !matches!(state, 'Z' | 'X'))
     }
 
-    /// Ends it: SIGTERM, then SIGKILL when it outlives `patience`.
+    /// Ends it: sends SIGTERM, then SIGKILL if it still runs after `patience`.
     ///
-    /// It need not be a child. A successor with the same number is left alone.
+    /// It need not be a child. A later process with the same pid is not affected.
     ///
     /// # Errors
-    /// `EPERM` when it belongs to someone else, `ETIMEDOUT` when not even SIGKILL ended it.
+    /// `EPERM` if it belongs to another user, `ETIMEDOUT` if even SIGKILL does not end it.
     pub fn end(&self, patience: Nanos) -> Result<ExitCause> {
         let pidfd = match Pidfd::open(self.pid) {
             Ok(pidfd) => pidfd,
             Err(error) if error.errno() == Some(libc::ESRCH) => return Ok(ExitCause::Already),
             Err(error) => return Err(error),
         };
-        // Checked after the pidfd is open: from here on it refers to this process or to one that is gone.
+        // Checked after the pidfd is open: from here on it refers to this process or to an exited one.
         if !self.is_alive() {
             return Ok(ExitCause::Already);
         }
@@ -123,7 +123,7 @@ fn state_and_start(pid: u32) -> Result<(char, u64)> {
 }
 
 fn parse_stat(text: &str) -> Option<(char, u64)> {
-    // The name (field 2) is in parentheses and may itself hold parentheses and spaces, so fields are counted behind the last.
+    // The name (field 2) is in parentheses and may itself contain parentheses and spaces, so fields are counted after the last one.
     let (_, behind_name) = text.rsplit_once(')')?;
     let mut fields = behind_name.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
@@ -131,7 +131,7 @@ fn parse_stat(text: &str) -> Option<(char, u64)> {
     Some((state, start))
 }
 
-/// A process held by a descriptor, so that signals cannot reach a successor.
+/// A process held by a descriptor, so that signals cannot reach a later process with the same pid.
 #[derive(Debug)]
 pub struct Pidfd {
     fd: OwnedFd,
@@ -139,10 +139,10 @@ pub struct Pidfd {
 }
 
 impl Pidfd {
-    /// Takes hold of the process that has the number now: `pidfd_open(2)`.
+    /// Opens the current process with this pid: `pidfd_open(2)`.
     ///
     /// # Errors
-    /// `ESRCH` when there is none.
+    /// `ESRCH` if there is none.
     pub fn open(pid: u32) -> Result<Self> {
         let call = || format!("pidfd_open({pid})");
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| Error::new(call(), Errno::SRCH))?;
@@ -150,10 +150,10 @@ impl Pidfd {
         Ok(Self { fd, pid })
     }
 
-    /// Sends a signal; a process that is gone already is no error.
+    /// Sends a signal; a process that has already exited is not an error.
     ///
     /// # Errors
-    /// `EPERM` when the process belongs to someone else.
+    /// `EPERM` if the process belongs to another user.
     pub fn send(&self, signal: Signal) -> Result<()> {
         self.send_number(match signal {
             Signal::Interrupt => Number::INT,
@@ -162,20 +162,20 @@ impl Pidfd {
         })
     }
 
-    /// Sends SIGKILL; a process that is gone already is no error.
+    /// Sends SIGKILL; a process that has already exited is not an error.
     ///
     /// # Errors
-    /// `EPERM` when the process belongs to someone else.
+    /// `EPERM` if the process belongs to another user.
     pub fn kill(&self) -> Result<()> {
         self.send_number(Number::KILL)
     }
 
-    /// Waits for the end, for at most `patience`; true when it has ended.
+    /// Waits at most `patience` for the process to exit; returns whether it has.
     ///
-    /// The process is not reaped: that is for its parent.
+    /// The process is not reaped: that is up to its parent.
     ///
     /// # Errors
-    /// Whatever `poll` answers.
+    /// Any error of `poll`.
     pub fn wait(&self, patience: Nanos) -> Result<bool> {
         let deadline = clock::now() + patience;
         loop {
@@ -197,34 +197,34 @@ impl Pidfd {
     }
 }
 
-/// Readable once the process has ended.
+/// Readable once the process has exited.
 impl AsFd for Pidfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-/// What becomes of a child when this process ends without saying so.
+/// The fate of a child when this process exits unexpectedly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParentBond {
     /// The kernel kills it (`PR_SET_PDEATHSIG`), even after a SIGKILL of this process.
     DiesWithParent,
-    /// It goes on, in a session of its own.
+    /// It continues in its own session.
     Detached,
 }
 
-/// Where a child runs.
+/// The namespaces in which a child runs.
 #[derive(Debug, Clone, Copy)]
 pub enum ProcessPlace<'a> {
     /// In the network namespace of the calling thread.
     Here,
     /// In existing namespaces.
     In(&'a Namespaces),
-    /// As root of a new user namespace, which is no more than its user outside, with a network namespace below it.
+    /// As root of a new user namespace, without more rights outside than its user, and with a network namespace below it.
     NewUserNamespace,
 }
 
-/// A [`ProcessPlace`] with everything that the child needs to get there without allocating.
+/// A [`ProcessPlace`] with all resources that the child needs to get there without allocating.
 enum PreparedPlace {
     Here(NetNs),
     In(Namespaces),
@@ -251,12 +251,12 @@ impl PreparedPlace {
     }
 }
 
-/// A child to be started, perhaps in other namespaces.
+/// A child to start, possibly in other namespaces.
 #[derive(Debug)]
 pub struct ProcessSpec<'a> {
     /// The program, its arguments and its standard streams.
     pub command: Command,
-    /// Where it runs.
+    /// The namespaces in which it runs.
     pub place: ProcessPlace<'a>,
     /// Whether it outlives this process.
     pub bond: ParentBond,
@@ -265,11 +265,11 @@ pub struct ProcessSpec<'a> {
 impl ProcessSpec<'_> {
     /// Starts the child.
     ///
-    /// The parent of `PR_SET_PDEATHSIG` is a *thread*: a child started by a worker would be killed when that worker ends. So all such
-    /// children are started by one thread, which lives as long as the process. Namespace and cores are those of the caller all the same.
+    /// The parent for `PR_SET_PDEATHSIG` is a *thread*: a child started by a worker would be killed when that worker ends. Therefore one
+    /// thread that lives as long as the process starts all such children. They still get the caller's namespace and cores.
     ///
     /// # Errors
-    /// When the program does not exist, or the namespaces may not be entered or made (`EPERM`, `ENOSPC`).
+    /// If the program does not exist, or if the namespaces may not be entered or created (`EPERM`, `ENOSPC`).
     pub fn spawn(self) -> Result<Child> {
         let Self { mut command, place, bond } = self;
         let call = format!("start({})", command.get_program().display());
@@ -278,7 +278,7 @@ impl ProcessSpec<'_> {
         let parent = getpid();
         let before_exec = move || {
             sched_setaffinity(None, &cores)?;
-            // A change of user may clear the death signal, so it is set behind.
+            // A change of user may clear the death signal, so it is set afterwards.
             destination.enter()?;
             match bond {
                 ParentBond::DiesWithParent => die_with(parent)?,
@@ -286,9 +286,8 @@ impl ProcessSpec<'_> {
             }
             Ok(())
         };
-        // SAFETY: between fork and exec it only makes system calls (sched_setaffinity, open, fstat, setns, unshare,
-        // write, prctl, getppid, setsid); it allocates nothing, takes no
-        // lock, and its error values are plain numbers.
+        // SAFETY: between fork and exec it only makes system calls (sched_setaffinity, open, fstat, setns, unshare, write, prctl, getppid,
+        // setsid); it allocates nothing, takes no lock, and its error values are plain numbers.
         unsafe { command.pre_exec(before_exec) };
         let child = match bond {
             ParentBond::DiesWithParent => spawn_on_lasting_thread(command),
@@ -298,7 +297,7 @@ impl ProcessSpec<'_> {
     }
 }
 
-/// Ties the calling process to its parent, unless that is gone already.
+/// Ties the calling process to its parent, or fails if the parent has already exited.
 fn die_with(parent: Pid) -> io::Result<()> {
     set_parent_process_death_signal(Some(Number::KILL))?;
     if getppid() == Some(parent) { Ok(()) } else { Err(Errno::SRCH.into()) }
@@ -320,47 +319,47 @@ fn spawn_on_lasting_thread(command: Command) -> io::Result<Child> {
     answered.recv().expect("the starting thread answers every order")
 }
 
-/// The thread from which children start; it ends with the process, because what it listens to is a static.
+/// The thread that starts children; it ends with the process, because its channel is a static.
 fn starting_thread() -> io::Result<mpsc::Sender<Order>> {
     let (sender, orders) = mpsc::channel::<Order>();
     thread::Builder::new().spawn(move || {
-        // Whoever came first may have been in a namespace for a moment only, which this thread must not keep alive.
+        // The first caller may be in a temporary namespace, which this thread must not keep alive.
         if let Ok(main) = NetNs::open("/proc/self/ns/net") {
             let _ = namespace::join_net(&main);
         }
         for (mut command, answer) in orders {
-            // Whoever asked waits for the answer.
+            // The caller waits for the answer.
             let _ = answer.send(command.spawn());
         }
     })?;
     Ok(sender)
 }
 
-/// An empty file without a name, which processes that are started from now on find as `/dev/fd/N`.
+/// Creates an empty unnamed file that processes started from now on find as `/dev/fd/N`.
 ///
 /// # Errors
-/// `memfd_create`: no memory, or too many descriptors.
+/// `memfd_create`: out of memory, or too many descriptors.
 pub fn shared_file() -> Result<fs::File> {
     let file = rustix::fs::memfd_create("shared", rustix::fs::MemfdFlags::empty());
     file.map(fs::File::from).map_err(|errno| Error::new("memfd_create", errno))
 }
 
-/// Leaves a descriptor open in processes that are started from now on; they find it as `/dev/fd/N`.
+/// Leaves a descriptor open in processes started from now on; they find it as `/dev/fd/N`.
 ///
 /// # Errors
-/// What the kernel says against it, which it does for a descriptor that is not open only.
+/// Any error of the kernel, which only occurs for a descriptor that is not open.
 pub fn hand_down(file: impl AsFd) -> Result<()> {
     fcntl_setfd(file, FdFlags::empty()).map_err(|cause| Error::new("fcntl(F_SETFD)", cause))
 }
 
-/// Whether this process may make network namespaces and links (`CAP_SYS_ADMIN`, `CAP_NET_ADMIN`).
+/// Returns whether this process may create network namespaces and links (`CAP_SYS_ADMIN`, `CAP_NET_ADMIN`).
 #[must_use]
 pub fn may_administer_network() -> bool {
     let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
     capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
 }
 
-/// The effective user number of this process.
+/// The effective user id of this process.
 #[must_use]
 pub fn effective_user() -> u32 {
     rustix::process::geteuid().as_raw()

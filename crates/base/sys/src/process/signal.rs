@@ -1,8 +1,8 @@
 //! SIGINT, SIGTERM and SIGHUP as a flag.
 //!
-//! The first signal is noted, so that a run can end in order and print what it measured. One that comes a second or more
-//! later finds the default action in place and kills, whatever the program is stuck in. Not any second one: timeout(1)
-//! signals its child and then its whole group, so that one wish arrives twice.
+//! The first signal is recorded, so that a run can end properly and print its results. A signal one second or more later triggers the
+//! default action and kills the process, wherever it is stuck. An earlier second signal does not, because timeout(1) signals its child and
+//! then its whole group, so that one request arrives twice.
 
 use crate::{Error, Result, clock};
 use fathom_model::units::Nanos;
@@ -18,21 +18,21 @@ use std::{
     sync::atomic::{AtomicI32, AtomicU64, Ordering},
 };
 
-/// The first signal that arrived, 0 for none. A handler can reach nothing but statics.
+/// The first signal that arrived, 0 for none. A handler can only reach statics.
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
-/// When the first signal arrived, on the monotonic clock.
+/// The time of the first signal, on the monotonic clock.
 static RECEIVED_AT: AtomicU64 = AtomicU64::new(0);
-/// A signal this long after the first is a second wish.
+/// A signal this long after the first is a second request.
 const PATIENCE: Nanos = Nanos::from_secs(1);
-/// The descriptor that the handler makes readable, -1 when nobody watches.
+/// The descriptor that the handler makes readable, -1 without a watch.
 static WAKE: AtomicI32 = AtomicI32::new(-1);
 
-/// A wish of the user or the system that the program ends.
+/// A request of the user or the system to end the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
     /// SIGINT: ctrl-C.
     Interrupt,
-    /// SIGTERM: the polite wish of another program.
+    /// SIGTERM: a request from another program.
     Terminate,
     /// SIGHUP: the terminal is gone.
     Hangup,
@@ -49,7 +49,7 @@ impl Signal {
         }
     }
 
-    /// What the shell expects of a program that ends for it: 128 plus the number.
+    /// The exit code that the shell expects of a program ended by it: 128 plus the number.
     #[must_use]
     pub fn exit_code(self) -> u8 {
         match self {
@@ -60,24 +60,24 @@ impl Signal {
     }
 }
 
-/// The signals of this process as a flag; dropping it puts the former actions back.
+/// Records the signals of this process; dropping it restores the old actions.
 #[derive(Debug)]
 pub struct SignalWatch {
     wake: OwnedFd,
     former: Vec<(Signal, libc::sigaction)>,
 }
 
-/// Starts to note the signals that ask for the end.
+/// Starts to record the signals that ask the program to end.
 ///
-/// A signal that is ignored already stays ignored, as `nohup` wants it.
+/// A signal that is already ignored stays ignored, as `nohup` requires.
 ///
 /// # Errors
-/// `EBUSY` when a watch exists already: the action of a signal belongs to the whole process.
+/// `EBUSY` if a watch already exists: the action of a signal belongs to the whole process.
 pub fn watch() -> Result<SignalWatch> {
     watch_where(|former| former.sa_sigaction != libc::SIG_IGN)
 }
 
-/// The same, also of signals that were ignored when the program was started.
+/// Like `watch`, but also records signals that were ignored when the program was started.
 ///
 /// # Errors
 /// As [`watch`].
@@ -103,17 +103,17 @@ fn watch_where(is_wanted: fn(&libc::sigaction) -> bool) -> Result<SignalWatch> {
 }
 
 impl SignalWatch {
-    /// The first signal that arrived since the watch began.
+    /// Returns the first signal since the watch began.
     #[must_use]
     pub fn received(&self) -> Option<Signal> {
         let number = RECEIVED.load(Ordering::SeqCst);
         Signal::ALL.into_iter().find(|signal| signal.number() == number)
     }
 
-    /// Sleeps until a signal arrives or the monotonic clock shows `deadline`.
+    /// Sleeps until a signal arrives or the monotonic clock reaches `deadline`.
     ///
     /// # Errors
-    /// Whatever `poll` answers.
+    /// Any error of `poll`.
     pub fn wait_until(&self, deadline: Nanos) -> Result<Option<Signal>> {
         while self.received().is_none() {
             let left = deadline.since(clock::now());
@@ -135,14 +135,14 @@ impl AsFd for SignalWatch {
 impl Drop for SignalWatch {
     fn drop(&mut self) {
         for (signal, former) in &self.former {
-            // The former action came from the kernel, so the kernel takes it back.
+            // The old action came from the kernel, so the kernel accepts it.
             let _ = action(*signal, Some(former));
         }
         WAKE.store(-1, Ordering::SeqCst);
     }
 }
 
-/// Whether one of the descriptors became readable (or hung up) within the time; a signal ends the wait early.
+/// Returns whether one of the descriptors became readable (or hung up) within the time; a signal ends the wait early.
 pub(crate) fn poll_readable(descriptors: &[BorrowedFd<'_>], patience: Nanos) -> Result<bool> {
     let mut polled: Vec<_> = descriptors.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     let timeout = Timespec {
@@ -156,7 +156,7 @@ pub(crate) fn poll_readable(descriptors: &[BorrowedFd<'_>], patience: Nanos) -> 
     }
 }
 
-/// Only what signal-safety(7) allows: atomics, `clock_gettime`, `signal`, `raise` and `write`.
+/// Uses only what signal-safety(7) allows: atomics, `clock_gettime`, `signal`, `raise` and `write`.
 extern "C" fn note(number: libc::c_int) {
     let now = clock::now();
     if RECEIVED.compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
@@ -169,17 +169,17 @@ extern "C" fn note(number: libc::c_int) {
     }
     let wake = WAKE.load(Ordering::SeqCst);
     let one = 1_u64;
-    // SAFETY: errno is a thread-local of libc; its address is valid for the life of the thread.
+    // SAFETY: errno is a thread-local of libc; its address is valid for the lifetime of the thread.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: the pointer is valid, and the interrupted code must find the errno it left.
+    // SAFETY: the pointer is valid; the interrupted code must get its errno back.
     let saved = unsafe { *errno };
-    // SAFETY: writes 8 bytes from a live u64; a bad descriptor (-1) is refused with EBADF.
+    // SAFETY: writes 8 bytes from a live u64; an invalid descriptor (-1) is rejected with EBADF.
     unsafe { libc::write(wake, ptr::from_ref(&one).cast(), size_of::<u64>()) };
     // SAFETY: as for the read above.
     unsafe { *errno = saved };
 }
 
-/// The action that notes a signal.
+/// The action that records a signal.
 fn noting() -> libc::sigaction {
     // SAFETY: sigaction is plain old data, for which zeros are valid (no flags, an empty mask).
     let mut noting: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -187,7 +187,7 @@ fn noting() -> libc::sigaction {
     noting
 }
 
-/// Reads, and with `new` replaces, what the process does on a signal: sigaction(2).
+/// Reads the action of a signal, and replaces it if `new` is given: sigaction(2).
 fn action(signal: Signal, new: Option<&libc::sigaction>) -> Result<libc::sigaction> {
     let mut former = MaybeUninit::<libc::sigaction>::zeroed();
     let new = new.map_or(ptr::null(), ptr::from_ref);
@@ -203,10 +203,10 @@ fn action(signal: Signal, new: Option<&libc::sigaction>) -> Result<libc::sigacti
 mod tests {
     use super::*;
 
-    // One test, because the actions of signals belong to the whole process.
+    // A single test, because signal actions belong to the whole process.
     #[test]
     fn a_wish_that_arrives_twice_is_noted_once_and_kills_nobody() {
-        // A test that was started in the background has inherited that some are ignored.
+        // A test started in the background inherits that some signals are ignored.
         // SAFETY: sigaction is plain old data, and zeros are the default action.
         let default: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
         for signal in Signal::ALL {

@@ -1,4 +1,4 @@
-//! The standard streams of this process, taken for one speaker alone.
+//! Exclusive use of this process's standard streams.
 
 use std::{
     fs::{File, OpenOptions},
@@ -12,14 +12,14 @@ use rustix::{
 
 use crate::{Error, Result};
 
-/// The least number for the copies: above those of the standard streams.
+/// The lowest number for the copies: above the standard streams.
 const ABOVE_STANDARD: i32 = 3;
 
-/// Takes standard input and output: whatever reads or prints in this process or its children from now on reads nothing and
-/// prints to standard error.
+/// Takes over standard input and output. From now on, other readers in this process or its children get end of file, and other output goes
+/// to standard error.
 ///
 /// # Errors
-/// `fcntl`, `open` and `dup2`, when descriptors have run out or a stream is closed.
+/// `fcntl`, `open` and `dup2`, if descriptors have run out or a stream is closed.
 pub fn take_standard() -> Result<(File, File)> {
     let input =
         fcntl_dupfd_cloexec(stdin(), ABOVE_STANDARD).map_err(|errno| Error::new("fcntl(F_DUPFD_CLOEXEC)", errno))?;

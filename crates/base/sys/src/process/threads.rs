@@ -1,4 +1,4 @@
-//! Threads that may be refused: a host with too many tasks gets an error where std's `spawn` would panic.
+//! Thread creation that can fail: on a host with too many tasks, std's `spawn` would panic; these functions return an error.
 
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
@@ -7,12 +7,12 @@ use crate::{Error, Result};
 /// Starts a thread.
 ///
 /// # Errors
-/// `clone`: `EAGAIN` at the limit of tasks of the user, the container or the host.
+/// `clone`: `EAGAIN` at the task limit of the user, the container or the host.
 pub fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
     Builder::new().spawn(work).map_err(|cause| Error::new("clone(thread)", cause))
 }
 
-/// Starts a thread that ends within a scope.
+/// Starts a scoped thread.
 ///
 /// # Errors
 /// As [`start`].

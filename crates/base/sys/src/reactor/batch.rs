@@ -1,19 +1,19 @@
-//! How many completions are worth waiting for: enough to share the price of a wait, too few to be seen in a time.
+//! The number of completions to wait for: enough to share the cost of a wait, but too few to affect a measured time.
 
 use fathom_model::units::Nanos;
 
 use super::Batch;
 
-/// More in one go saves nothing that can be measured, and each would wait longer for its turn.
+/// Larger batches save nothing measurable, and each completion would wait longer for its turn.
 const MOST: u32 = 32;
-/// This part of what is outstanding is waited for: the peer still has the rest to work on meanwhile.
+/// Wait for one in this many outstanding requests, so that the peer still has the rest to work on.
 const PART: u32 = 4;
-/// The part of a typical response time that may pass in waiting for others: 5 % is within the spread of every service.
+/// The divisor of a typical response time that gives the allowed wait: 5 % is within the spread of every service.
 const SHARE: u64 = 20;
-/// Each response time changes the typical one by this part, so that it follows within a few dozen of them.
+/// The weight of each response time in the typical one is one in this many, so that it follows within a few dozen of them.
 const WEIGHT: u64 = 16;
 
-/// A rule for batches that follows how much is outstanding and how fast the answers are.
+/// An adaptive batch rule that follows the number of outstanding requests and the response times.
 ///
 /// ```
 /// use fathom_sys::reactor::Adaptive;
@@ -32,25 +32,25 @@ pub struct Adaptive {
 }
 
 impl Adaptive {
-    /// A rule that never waits for more than one completion longer than `longest`.
+    /// Creates a rule that never waits longer than `longest` for more than one completion.
     #[must_use]
     pub const fn new(longest: Nanos) -> Self {
         Self { longest, typical: None }
     }
 
-    /// Learns from the time that one response took.
+    /// Learns from a response time.
     pub fn observe(&mut self, response_time: Nanos) {
         let typical = self.typical.unwrap_or(response_time).0;
-        // The order of the operations keeps small times from being rounded away.
+        // This order of operations keeps small times from being rounded away.
         self.typical = Some(Nanos(typical - typical / WEIGHT + response_time.0 / WEIGHT));
     }
 
-    /// The batch to wait for while that many requests are outstanding; `None` takes the first that comes.
+    /// The batch to wait for with this many outstanding requests; `None` takes the first completion.
     #[must_use]
     pub fn batch(&self, n_outstanding: u32) -> Option<Batch> {
         let within = self.longest.min(Nanos(self.typical?.0 / SHARE));
         let n = (n_outstanding / PART).min(MOST);
-        // The kernel counts in microseconds.
+        // The kernel's resolution is one microsecond.
         (n > 1 && within >= Nanos::from_micros(1)).then_some(Batch { n, within })
     }
 }
@@ -91,7 +91,7 @@ mod tests {
         let mut times = vec![Nanos::from_micros(200); 100];
         times.push(Nanos::from_millis(1));
         assert!(after(&times).batch(100).unwrap().within < Nanos::from_micros(13));
-        // A lasting change is followed.
+        // The rule follows a lasting change.
         times.extend([Nanos::from_millis(4); 100]);
         assert_eq!(after(&times).batch(100).unwrap().within, LONGEST);
     }

@@ -1,7 +1,7 @@
-//! The seam over `epoll(7)`: told once per change, one call per transfer.
+//! The reactor over `epoll(7)`: one notification per change, one call per transfer.
 //!
-//! A socket is registered once, edge-triggered and for both directions; a send goes out in the call that asks for it, and
-//! only what does not fit is kept. Bytes are received when [`Reactor::next`] gets to them, all into one buffer.
+//! A socket is registered once, edge-triggered and for both directions. A send happens in the requesting call, and only bytes that do not
+//! fit are kept. Bytes are received when [`Reactor::next`] gets to them, all into one buffer.
 
 use std::{collections::VecDeque, os::fd::OwnedFd};
 
@@ -24,46 +24,46 @@ use crate::{
     },
 };
 
-/// One receive takes what a connection can have waiting: a large body costs few calls, and the buffer fits in a level-2 cache.
+/// One receive can take all bytes that a connection has waiting: a large body needs few calls, and the buffer fits into an L2 cache.
 const BUFFER: usize = 256 * 1024;
-/// Events per wait: enough that a wait is a small part of their cost, few enough that times are not stale.
+/// Events per wait: enough that the wait is a small part of their cost, few enough that times are not stale.
 const EVENTS: usize = 512;
-/// Transfers per event, so that one fast sender does not keep the others waiting.
+/// Transfers per event, so that one fast sender does not delay the others.
 const TURN: u8 = 4;
-/// The most that one discarding receive takes; its count must fit the signed answer of the call.
+/// The maximum size of one discarding receive; its count must fit the signed result of the call.
 const DISCARD: u64 = 1 << 30;
 
-/// The reactor of every kernel that has `epoll_pwait2` (Linux 5.11).
+/// The reactor for every kernel with `epoll_pwait2` (Linux 5.11).
 ///
-/// When it is `STAMPED`, completions of receives carry the time at which the kernel had the bytes, and [`Reactor::departed`] tells
-/// when sends left; each costs a system call more.
+/// If it is `STAMPED`, completions of receives carry the kernel's arrival time of the bytes, and [`Reactor::departed`] returns the
+/// departure time of sends; each costs one more system call.
 pub struct Epoll<const STAMPED: bool = false> {
     list: OwnedFd,
     slots: Vec<SocketSlot>,
     fixed: Vec<Box<[u8]>>,
     events: Vec<epoll::Event>,
-    /// How many of `events` are done with.
+    /// The number of `events` already processed.
     n_done: usize,
-    /// The socket that is being received from.
+    /// The socket that currently receives.
     turn: Option<ReceiveTurn>,
-    /// Sockets that had more than a turn's worth; they go on after the next wait.
+    /// Sockets with more data than one turn; they continue after the next wait.
     cut: VecDeque<ReceiveTurn>,
-    /// How many of `cut` may go on before that.
+    /// The number of entries in `cut` that may continue before that.
     n_cut_now: usize,
-    /// What is known without a receive, with the generation that it is meant for.
+    /// Completions that need no receive, with the generation that they belong to.
     known: VecDeque<(u32, Completion)>,
     buffer: Box<[u8]>,
     buffer_is_out: bool,
-    /// How the stamps of the kernel relate to the clock of completions.
+    /// The offset between the kernel's timestamps and the clock of completions.
     epoch: KernelClockOffset,
-    /// The stamp of the bytes that were received last.
+    /// The timestamp of the last received bytes.
     arrived: Option<Nanos>,
 }
 
-/// An [`Epoll`] whose times are those on the wire (`SO_TIMESTAMPING`), for established TCP sockets.
+/// An [`Epoll`] that uses the times on the wire (`SO_TIMESTAMPING`), for established TCP sockets.
 pub type StampedEpoll = Epoll<true>;
 
-/// One token's socket.
+/// The socket of one token.
 #[derive(Default)]
 struct SocketSlot {
     socket: Option<Socket>,
@@ -80,17 +80,17 @@ struct SocketSlot {
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum SocketStage {
-    /// No socket, or one that has failed.
+    /// No socket, or a failed one.
     #[default]
     Dead,
     Connecting,
     Listening,
     Open,
-    /// The peer has ended; only sending goes on.
+    /// The peer has finished sending; only sending continues.
     Ended,
 }
 
-/// Bytes that wait until the kernel has room.
+/// Bytes waiting for room in the kernel.
 struct Unsent {
     bytes: Waiting,
     n_sent: usize,
@@ -99,17 +99,17 @@ struct Unsent {
 enum Waiting {
     Fixed(FixedBuffer),
     Copied(Box<[u8]>),
-    /// The same, of which only a failure is told.
+    /// Like `Copied`, but only a failure is reported.
     Untold(Box<[u8]>),
 }
 
-/// One socket's right to receive.
+/// One socket's turn to receive.
 #[derive(Clone, Copy)]
 struct ReceiveTurn {
     token: Token,
     generation: u32,
     n_left: u8,
-    /// The event said that the end is there, and no further event will.
+    /// The event reported the end of the stream, and no further event will follow.
     to_the_end: bool,
 }
 
@@ -136,7 +136,7 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
         slot
     }
 
-    /// Watches the token's socket for everything, for good.
+    /// Registers the token's socket permanently for all events.
     fn register(&mut self, token: Token) {
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         let slot = &self.slots[token.index()];
@@ -147,7 +147,7 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
         }
     }
 
-    /// Asks for stamps of what will be sent and received; a socket that knows none goes by the clock.
+    /// Enables timestamps of sends and receives; a socket without support uses the clock.
     fn stamp(&mut self, token: Token) {
         let slot = &self.slots[token.index()];
         if let (true, false, Some(socket)) = (STAMPED, slot.is_local, &slot.socket) {
@@ -168,7 +168,7 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
         self.know(token, Event::Failed(error));
     }
 
-    /// Hands bytes to the kernel, or as much as it takes; nothing when they must wait for those before them.
+    /// Passes bytes to the kernel and returns the number it accepted; zero if earlier bytes still wait.
     fn try_send(&mut self, token: Token, bytes: &[u8]) -> Result<usize> {
         let slot = self.slot(token);
         if slot.unsent.is_some() {
@@ -178,7 +178,7 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
         Ok(socket::send(socket, bytes, Wait::Never)?.unwrap_or(0))
     }
 
-    /// Sends bytes now, and what the kernel does not take later, as `rest` says; whether it took all of them.
+    /// Sends bytes now and keeps the rest for later, in the form given by `rest`; returns whether the kernel accepted all of them.
     fn hand_over(&mut self, token: Token, bytes: &[u8], rest: impl FnOnce(Box<[u8]>) -> Waiting) -> bool {
         if self.slot(token).stage == SocketStage::Dead {
             return false;
@@ -195,7 +195,7 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
         self.slot(token).unsent.get_or_insert_default().push_back(unsent);
     }
 
-    /// Sends what waits, as far as the kernel has room now.
+    /// Sends waiting bytes as far as the kernel has room now.
     fn flush(&mut self, token: Token) {
         loop {
             let slot = &mut self.slots[token.index()];
@@ -222,7 +222,7 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
         }
     }
 
-    /// Does what one event of the kernel allows, and gives the socket its turn to receive.
+    /// Processes one kernel event, and gives the socket its turn to receive.
     fn begin(&mut self, event: epoll::Event) {
         let (data, flags) = (event.data.u64(), event.flags);
         let token = Token(u32::try_from(data & u64::from(u32::MAX)).expect("it is masked"));
@@ -248,7 +248,7 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
         }
     }
 
-    /// One receive or accept of the socket whose turn it is.
+    /// Runs one receive or accept for the socket whose turn it is.
     fn take(&mut self, turn: ReceiveTurn) -> Option<Completion> {
         let token = turn.token;
         let stage = self.slots.get(token.index()).filter(|slot| slot.generation == turn.generation)?.stage;
@@ -297,8 +297,8 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
             slot.stage = SocketStage::Ended;
             return Ok(Some(Event::Ended));
         }
-        // Less than was asked for means that nothing is left, and that the kernel will tell of more: the receive that
-        // would only say "not now" is saved.
+        // A short read means that no bytes are left and that the kernel will report new ones, so the receive that would only return EAGAIN
+        // is saved.
         if received == wanted || turn.to_the_end {
             self.go_on(turn);
         }
@@ -320,7 +320,7 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
                 Ok(Some(Event::Accepted(accepted.into())))
             }
             Err(Errno::AGAIN) => Ok(None),
-            // The peer has given up meanwhile; the next one may be waiting.
+            // The peer has given up; the next one may be waiting.
             Err(Errno::CONNABORTED | Errno::INTR) => {
                 self.go_on(turn);
                 Ok(None)
@@ -329,9 +329,9 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
         }
     }
 
-    /// Waits at most `span` for events, and adds them to those that are there.
+    /// Waits at most `span` for events and appends them.
     fn collect(&mut self, span: Nanos) -> Result<()> {
-        // A span beyond the kernel's range, 292 years, is as good as none.
+        // A span beyond the kernel's range (292 years) is treated as unlimited.
         let timeout = Timespec::try_from(span.as_duration()).ok();
         match epoll::wait(&self.list, spare_capacity(&mut self.events), timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -348,7 +348,7 @@ impl<const STAMPED: bool> Reactor for Epoll<STAMPED> {
     const NAME: &'static str = "epoll";
 
     fn new(n_connections: u32) -> Result<Self> {
-        // The spans of a batch are as short as the slack that the kernel would add to them.
+        // The waits of a batch are as short as the default timer slack.
         clock::sleep_finely();
         let list = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| Error::new("epoll_create1", error))?;
         Ok(Self {
@@ -381,7 +381,7 @@ impl<const STAMPED: bool> Reactor for Epoll<STAMPED> {
         let begun = socket::connect_begin(&socket, to);
         self.occupy(token, socket, SocketStage::Connecting).is_local = to.raw().domain() == Domain::UNIX;
         match begun {
-            // Only now: a socket that does not even connect yet counts as hung up.
+            // Register only now: a socket that is not yet connecting counts as hung up.
             Ok(_) => self.register(token),
             Err(error) => self.fail(token, error),
         }
@@ -468,7 +468,7 @@ impl<const STAMPED: bool> Reactor for Epoll<STAMPED> {
         let is_few = !self.events.is_empty() && self.events.len() < Token(batch.n).index();
         let until = patience.until.min(begin + batch.within);
         if is_few && self.cut.is_empty() && clock::now() < until {
-            // The kernel ends a wait with the first event, so the others are waited for asleep: it saves as many waits.
+            // The kernel ends a wait at the first event, so the rest of the batch is awaited in a sleep, which saves the waits in between.
             clock::sleep_until(until);
             self.collect(Nanos::ZERO)?;
         }

@@ -1,7 +1,7 @@
 //! Readiness of many descriptors.
 //!
-//! A thin layer over `epoll(7)` with time-outs in nanoseconds (`epoll_pwait2`, Linux 5.11). It does not own the descriptors that
-//! it watches and knows nothing of what flows through them.
+//! A thin layer over `epoll(7)` with timeouts in nanoseconds (`epoll_pwait2`, Linux 5.11). It does not own the watched descriptors and
+//! knows nothing about their data.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -15,14 +15,14 @@ use rustix::{
 
 use crate::{Error, Result};
 
-/// What to be told of a descriptor; a hang-up or an error is always told.
+/// The events to report for a descriptor; hang-ups and errors are always reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interest {
-    /// Bytes, connections or the end can be received.
+    /// Report when bytes, connections or the end can be received.
     pub read: bool,
-    /// Bytes can be sent, or a connect has ended.
+    /// Report when bytes can be sent, or when a connect has finished.
     pub write: bool,
-    /// Tell once per change (`EPOLLET`); the reader must then drain until nothing is left.
+    /// Report once per change (`EPOLLET`); the reader must then drain the descriptor.
     pub edge: bool,
 }
 
@@ -32,7 +32,7 @@ impl Interest {
     /// Level-triggered, for writing.
     pub const WRITE: Self = Self { read: false, write: true, edge: false };
 
-    /// Nothing but a hang-up or an error.
+    /// Only hang-ups and errors.
     pub const NONE: Self = Self { read: false, write: false, edge: false };
 
     fn flags(self) -> epoll::EventFlags {
@@ -47,27 +47,27 @@ impl Interest {
 /// A descriptor that became ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Readiness {
-    /// The number that the descriptor was added with.
+    /// The token with which the descriptor was added.
     pub token: u64,
-    /// A receive would not block; also after a hang-up, so that the reader sees the end.
+    /// A receive would not block; also set after a hang-up, so that the reader sees the end.
     pub readable: bool,
     /// A send would not block.
     pub writable: bool,
-    /// The connection broke or was refused; `SO_ERROR` tells why.
+    /// The connection broke or was refused; `SO_ERROR` has the reason.
     pub failed: bool,
 }
 
-/// Room for what one wait reports, allocated once.
+/// A buffer for the events of one wait, allocated once.
 pub struct ReadyList(Vec<epoll::Event>);
 
 impl ReadyList {
-    /// Room for at most `capacity` events per wait, at least one.
+    /// Creates a buffer for at most `capacity` events per wait, at least one.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
         Self(Vec::with_capacity(capacity.max(1)))
     }
 
-    /// What the last wait reported.
+    /// The events of the last wait.
     pub fn iter(&self) -> impl Iterator<Item = Readiness> + '_ {
         self.0.iter().map(Readiness::of)
     }
@@ -96,18 +96,18 @@ impl Readiness {
 pub struct Epoll(OwnedFd);
 
 impl Epoll {
-    /// An empty list.
+    /// Creates an empty list.
     ///
     /// # Errors
-    /// `epoll_create1`, when descriptors have run out.
+    /// `epoll_create1`, if descriptors have run out.
     pub fn new() -> Result<Self> {
         epoll::create(epoll::CreateFlags::CLOEXEC).map(Self).map_err(|error| Error::new("epoll_create1", error))
     }
 
-    /// Watches one more descriptor; `token` comes back with its events.
+    /// Adds a descriptor; its events carry `token`.
     ///
     /// # Errors
-    /// `epoll_ctl(EPOLL_CTL_ADD)`, when it is watched already or cannot be (a regular file).
+    /// `epoll_ctl(EPOLL_CTL_ADD)`, if it is already watched or cannot be watched (a regular file).
     pub fn add(&self, fd: &impl AsFd, token: u64, interest: Interest) -> Result<()> {
         epoll::add(&self.0, fd, epoll::EventData::new_u64(token), interest.flags())
             .map_err(|error| Error::new("epoll_ctl(EPOLL_CTL_ADD)", error))
@@ -116,7 +116,7 @@ impl Epoll {
     /// Changes the token and interest of a watched descriptor.
     ///
     /// # Errors
-    /// `epoll_ctl(EPOLL_CTL_MOD)`, when it is not watched.
+    /// `epoll_ctl(EPOLL_CTL_MOD)`, if it is not watched.
     pub fn modify(&self, fd: &impl AsFd, token: u64, interest: Interest) -> Result<()> {
         epoll::modify(&self.0, fd, epoll::EventData::new_u64(token), interest.flags())
             .map_err(|error| Error::new("epoll_ctl(EPOLL_CTL_MOD)", error))
@@ -125,19 +125,19 @@ impl Epoll {
     /// Stops watching a descriptor that stays open.
     ///
     /// # Errors
-    /// `epoll_ctl(EPOLL_CTL_DEL)`, when it is not watched.
+    /// `epoll_ctl(EPOLL_CTL_DEL)`, if it is not watched.
     pub fn remove(&self, fd: &impl AsFd) -> Result<()> {
         epoll::delete(&self.0, fd).map_err(|error| Error::new("epoll_ctl(EPOLL_CTL_DEL)", error))
     }
 
-    /// Blocks until something is ready, at most `timeout`; returns how many events there are.
+    /// Blocks until a descriptor is ready, at most `timeout`; returns the number of events.
     ///
     /// A signal ends the wait early with zero events.
     ///
     /// # Errors
     /// `epoll_pwait2`: Linux before 5.11, or a seccomp filter that does not know the call.
     pub fn wait(&self, events: &mut ReadyList, timeout: Option<Nanos>) -> Result<usize> {
-        // A span beyond the kernel's range, 292 years, is as good as none.
+        // A span beyond the kernel's range (292 years) is treated as unlimited.
         let timeout = timeout.and_then(|span| Timespec::try_from(span.as_duration()).ok());
         events.0.clear();
         match epoll::wait(&self.0, spare_capacity(&mut events.0), timeout.as_ref()) {
@@ -154,29 +154,29 @@ impl AsFd for Epoll {
     }
 }
 
-/// Something that another thread can make readable, to end a wait (`eventfd`).
+/// A descriptor that another thread can make readable, to end a wait (`eventfd`).
 #[derive(Debug)]
 pub struct Waker(OwnedFd);
 
 impl Waker {
-    /// Not yet readable; add it for reading to the list whose wait it ends.
+    /// Creates an unreadable waker; add it for reading to the list whose wait it ends.
     ///
     /// # Errors
-    /// `eventfd`, when descriptors have run out.
+    /// `eventfd`, if descriptors have run out.
     pub fn new() -> Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         eventfd(0, flags).map(Self).map_err(|error| Error::new("eventfd", error))
     }
 
-    /// Makes it readable, and leaves it so until [`Waker::clear`].
+    /// Makes it readable until [`Waker::clear`].
     pub fn ring(&self) {
-        // The one expected failure, a full counter, leaves it readable as well.
+        // The only expected failure, a full counter, leaves it readable as well.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
     /// Makes it unreadable again.
     pub fn clear(&self) {
-        // An empty counter is clear already.
+        // An empty counter is already clear.
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
 }

@@ -1,8 +1,8 @@
-//! Many connections served by one thread: the seam between an engine and the kernel's two ways of doing that.
+//! Serves many connections on one thread: the interface between a test engine and the kernel's two mechanisms.
 //!
-//! A [`Reactor`] owns the sockets of one thread. It is told what to do with a [`Token`] and answers with [`Completion`]s.
-//! It knows nothing of the bytes that flow, of time-outs and of when to connect again. Two ways fill the seam: [`Epoll`],
-//! which every kernel has, and [`Uring`], which is cheaper. The engine is generic over them, so no call is dispatched at run time.
+//! A [`Reactor`] owns the sockets of one thread. Callers request operations on a [`Token`] and get [`Completion`]s. It knows nothing about
+//! the transferred bytes, timeouts and reconnects. There are two implementations: [`Epoll`], which works on every kernel, and [`Uring`],
+//! which is cheaper. The engine is generic over them, so there is no dynamic dispatch.
 
 mod batch;
 mod epoll;
@@ -20,7 +20,7 @@ pub use self::{
 };
 use crate::{Error, Result, policy::Destination, socket::Socket};
 
-/// The place of a socket: small dense numbers, chosen by the user of the reactor.
+/// The slot of a socket: small dense numbers chosen by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u32);
 
@@ -30,7 +30,7 @@ impl Token {
     }
 }
 
-/// Bytes that a reactor keeps for its whole life, such as a request that is sent again and again.
+/// Bytes that a reactor keeps for its whole life, such as a request that is sent repeatedly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FixedBuffer(u32);
 
@@ -40,7 +40,7 @@ impl FixedBuffer {
     }
 }
 
-/// Bytes that have arrived; they lie in a buffer of the reactor until [`Reactor::release`].
+/// Received bytes; they stay in a buffer of the reactor until [`Reactor::release`].
 #[derive(Debug)]
 #[must_use = "a piece that is not released is lost to the reactor"]
 pub struct ReceivedBytes {
@@ -49,59 +49,59 @@ pub struct ReceivedBytes {
     length: u32,
 }
 
-/// What has become of something that was asked for.
+/// The result of an operation.
 #[derive(Debug)]
 pub struct Completion {
-    /// The socket that it happened on.
+    /// The socket.
     pub token: Token,
-    /// When it was known: after the receive itself (epoll), or when the wait returned (`io_uring`).
+    /// When the result was known: after the receive itself (epoll), or when the wait returned (`io_uring`).
     pub at: Nanos,
-    /// What happened.
+    /// The event.
     pub event: Event,
 }
 
-/// What happens on a socket.
+/// An event on a socket.
 #[derive(Debug)]
 pub enum Event {
-    /// The connect has succeeded; only now may bytes be sent.
+    /// The connect has succeeded; bytes may be sent only from now on.
     Connected,
     /// Bytes have arrived; the piece must be released before the next call of [`Reactor::next`].
     Received(ReceivedBytes),
-    /// So many more of the bytes that [`Reactor::discard`] was asked for are gone; the counts add up to what was asked.
+    /// This many more bytes of a [`Reactor::discard`] are gone; the counts add up to the requested number.
     Discarded(u64),
-    /// One [`Reactor::send`] is with the kernel as a whole.
+    /// The kernel has accepted all bytes of one [`Reactor::send`].
     Sent,
-    /// The peer will send no more; what it has sent came before. Sending may still work.
+    /// The peer has finished sending; all its data came before this event. Sending may still work.
     Ended,
-    /// A connect, send, receive or accept failed, as the error says; the token is dead, but must still be closed.
+    /// A connect, send, receive or accept failed with this error; the token is dead, but must still be closed.
     Failed(Error),
     /// A listener has a new connection, non-blocking; [`Reactor::adopt`] it or drop it.
     Accepted(Socket),
 }
 
-/// How long a wait may last.
+/// The limits of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitLimit {
-    /// The monotonic time at which the wait ends, whether something has happened or not.
+    /// The monotonic time at which the wait ends in any case.
     pub until: Nanos,
-    /// Whether to wait for several completions, to pay for the wait once; `None` returns with the first.
+    /// The batch to wait for, which shares the cost of the wait; `None` returns with the first completion.
     pub batch: Option<Batch>,
 }
 
-/// How many completions are worth waiting for, and for how long.
+/// The number of completions to wait for, and the time limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batch {
-    /// So many completions end the wait (with epoll: if they are there when the first is).
+    /// The number of completions that ends the wait (with epoll: if they are present when the first one is).
     pub n: u32,
-    /// After this span from the beginning of the wait one completion is enough.
+    /// After this time from the beginning of the wait, one completion is enough.
     pub within: Nanos,
 }
 
-/// One thread's sockets and the kernel's way of waiting for all of them at once.
+/// One thread's sockets and the kernel mechanism for waiting on all of them at once.
 ///
-/// A call that asks for something never fails by itself: what goes wrong comes as [`Event::Failed`] of its token. After
-/// `Failed` no completion of that token comes, and what is asked of it is ignored until it is closed. Sockets must be
-/// non-blocking. A reactor stays on the thread that made it.
+/// A requesting call never fails directly: errors arrive as [`Event::Failed`] of its token. After `Failed` there are no more completions
+/// for that token, and requests for it are ignored until it is closed. Sockets must be non-blocking. A reactor stays on the thread that
+/// created it.
 ///
 /// ```
 /// use fathom_sys::{clock, policy::{AllowedPeers, Policy}, reactor::{Epoll, Event, Reactor, Token, WaitLimit}, socket};
@@ -123,92 +123,91 @@ pub struct Batch {
 /// # Ok::<(), fathom_sys::Error>(())
 /// ```
 pub trait Reactor: Sized {
-    /// How a result names it: `epoll` or `io_uring`.
+    /// The name in results: `epoll` or `io_uring`.
     const NAME: &'static str;
 
-    /// Makes room for about `n_connections` sockets; more are possible.
+    /// Creates a reactor with room for about `n_connections` sockets; more are possible.
     ///
     /// # Errors
-    /// When the kernel lacks or forbids what is needed, or descriptors or memory have run out.
+    /// If the kernel lacks or forbids a required feature, or if descriptors or memory have run out.
     fn new(n_connections: u32) -> Result<Self>;
 
-    /// Whether [`WaitLimit::batch`] is obeyed (`io_uring`: Linux 6.12); otherwise a wait ends with the first completion.
+    /// Whether [`WaitLimit::batch`] is supported (`io_uring`: Linux 6.12); otherwise a wait ends with the first completion.
     fn batches(&self) -> bool;
 
-    /// Keeps bytes that will be sent often; there is no way to give them back.
+    /// Stores bytes that are sent often; they cannot be freed.
     fn fix(&mut self, bytes: Vec<u8>) -> FixedBuffer;
 
     /// Takes a socket (TCP or `AF_UNIX` stream) and connects it: [`Event::Connected`] or [`Event::Failed`] follows.
     ///
     /// # Panics
-    /// When the token is in use; so do [`Reactor::adopt`] and [`Reactor::listen`].
+    /// If the token is in use; [`Reactor::adopt`] and [`Reactor::listen`] panic too.
     fn connect(&mut self, token: Token, socket: Socket, to: &Destination);
 
-    /// Takes an established socket and begins to receive.
+    /// Takes an established socket and starts to receive.
     fn adopt(&mut self, token: Token, socket: Socket);
 
     /// Takes a listening socket: an [`Event::Accepted`] follows for each connection.
     fn listen(&mut self, token: Token, socket: Socket);
 
-    /// Sends fixed bytes, in the order of the calls; nothing is told of success.
+    /// Sends fixed bytes, in the order of the calls; success is not reported.
     ///
     /// # Panics
-    /// When the token is not in use; so do the other sends and [`Reactor::discard`].
+    /// If the token is not in use; the other sends and [`Reactor::discard`] panic too.
     fn send_fixed(&mut self, token: Token, bytes: FixedBuffer);
 
-    /// Sends bytes, in the order of the calls; each call is answered by one [`Event::Sent`].
+    /// Sends bytes, in the order of the calls; each call results in one [`Event::Sent`].
     ///
-    /// What cannot be handed over at once is copied, so the caller's buffer is free again.
+    /// Bytes that the kernel does not accept at once are copied, so the caller may reuse its buffer.
     fn send(&mut self, token: Token, bytes: &[u8]);
 
-    /// Sends bytes as [`Reactor::send`] does, but nothing is told of success.
+    /// Sends bytes like [`Reactor::send`], but success is not reported.
     ///
-    /// With `io_uring` that saves a completion for each, if they are few and the peer has answered what was sent before.
+    /// With `io_uring` that saves a completion per send, if there are few bytes and the peer has answered everything sent before.
     fn send_quietly(&mut self, token: Token, bytes: &[u8]);
 
-    /// Throws the next `count` bytes away as [`Event::Discarded`]; then receiving goes on as before.
+    /// Discards the next `count` bytes as [`Event::Discarded`]; then receiving continues as before.
     ///
-    /// The bytes after those of the last [`Event::Received`] are meant. On TCP they are not copied out of the kernel
-    /// (`MSG_TRUNC`). A second call adds to what the first has left.
+    /// The count starts after the bytes of the last [`Event::Received`]. On TCP, discarded bytes are not copied out of the kernel
+    /// (`MSG_TRUNC`). A second call adds to the rest of the first.
     fn discard(&mut self, token: Token, count: u64);
 
-    /// Closes the socket; no completion of it comes any more, and the token may be used again at once.
+    /// Closes the socket; it has no more completions, and the token may be reused at once.
     ///
-    /// The peer learns of it with the next [`Reactor::wait`] at the latest.
-    /// A token that is not in use is left as it is. What has not been sent is lost.
+    /// The peer is notified by the next [`Reactor::wait`] at the latest. A token that is not in use is ignored. Unsent bytes are discarded.
     fn close(&mut self, token: Token);
 
-    /// Ends all connections at once with a reset, so that none of them stays behind in `TIME_WAIT` and keeps its port.
+    /// Resets all connections at once, so that none of them stays in `TIME_WAIT` and keeps its port.
     ///
-    /// For connections whose end nobody measures. What has not been sent is lost; sockets that are no TCP connection are closed.
+    /// For connections whose end is not measured. Unsent bytes are discarded; sockets other than TCP connections are closed.
     fn abandon(self);
 
     /// The socket of a token, for its options and counters.
     fn socket(&self, token: Token) -> Option<&Socket>;
 
-    /// When the last of the sends that have left was on the wire; nothing where the reactor does not stamp, or none has left since.
+    /// The time at which the last departed send was on the wire; `None` if the reactor has no timestamps or nothing has departed since.
     fn departed(&mut self, token: Token) -> Option<Nanos> {
         let _ = token;
         None
     }
 
-    /// Hands over what was asked, then waits for completions; returns at once when some are left from before.
+    /// Submits the requested operations, then waits for completions; returns at once if some are left from before.
     ///
-    /// A signal ends it early.
+    /// A signal ends the wait early.
     ///
     /// # Errors
-    /// When the reactor itself is broken; it cannot be used any further.
+    /// If the reactor itself has failed; it cannot be used any more.
     fn wait(&mut self, patience: WaitLimit) -> Result<()>;
 
-    /// The next completion; `None` when it is time to wait again.
+    /// Returns the next completion; `None` if it is time to wait again.
     ///
     /// # Panics
-    /// When the piece that came last is not released.
+    /// If the previous piece has not been released.
     fn next(&mut self) -> Option<Completion>;
 
     /// The bytes of a piece.
     fn bytes(&self, piece: &ReceivedBytes) -> &[u8];
 
-    /// Gives a piece back.
+    /// Releases a piece.
     fn release(&mut self, piece: ReceivedBytes);
 }

@@ -1,4 +1,4 @@
-//! What every reactor must do, as the same cases for each: real sockets of this host against peers of the standard library.
+//! The test cases that every reactor must pass: real sockets of this host against peers from the standard library.
 
 use std::{
     io::{Read, Write},
@@ -17,7 +17,7 @@ use crate::{
     socket::{self, Domain, Socket, Type},
 };
 
-/// No case takes nearly so long; one that does has failed.
+/// No case takes nearly this long; one that does has failed.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 /// An event without borrowed bytes.
@@ -32,7 +32,7 @@ enum SeenEvent {
     Accepted(Socket),
 }
 
-/// A reactor and what it has told so far.
+/// A reactor and its events so far.
 struct Rig<R> {
     reactor: R,
     seen: Vec<(Token, SeenEvent)>,
@@ -43,7 +43,7 @@ impl<R: Reactor> Rig<R> {
         Self { reactor, seen: Vec::new() }
     }
 
-    /// Takes the next completion apart.
+    /// Converts the next completion.
     fn next(&mut self) -> Option<(Token, SeenEvent)> {
         let Completion { token, at, event } = self.reactor.next()?;
         assert!(at <= clock::now());
@@ -64,7 +64,7 @@ impl<R: Reactor> Rig<R> {
         Some((token, seen))
     }
 
-    /// Waits and lets `each` answer every completion, until it says that it has seen enough.
+    /// Waits and passes every completion to `each`, until it returns true.
     fn drive(&mut self, mut each: impl FnMut(&mut R, Token, &SeenEvent) -> bool) {
         let deadline = clock::now() + DEADLINE.into();
         loop {
@@ -81,12 +81,12 @@ impl<R: Reactor> Rig<R> {
         }
     }
 
-    /// Waits until a completion like this one has come.
+    /// Waits for a completion that matches.
     fn until(&mut self, mut wanted: impl FnMut(&SeenEvent) -> bool) {
         self.drive(|_, _, seen| wanted(seen));
     }
 
-    /// Collects what comes while nothing is expected.
+    /// Collects events while none are expected.
     fn idle(&mut self) {
         let until = clock::now() + Nanos::from_millis(30);
         while clock::now() < until {
@@ -102,7 +102,7 @@ impl<R: Reactor> Rig<R> {
         self.until(|seen| matches!(seen, SeenEvent::Connected));
     }
 
-    /// All bytes that a token has received.
+    /// All bytes received on a token.
     fn received(&self, of: Token) -> Vec<u8> {
         let pieces = self.seen.iter().filter(|(token, _)| *token == of).filter_map(|(_, seen)| match seen {
             SeenEvent::Received(bytes) => Some(bytes.as_slice()),
@@ -115,7 +115,7 @@ impl<R: Reactor> Rig<R> {
         self.seen.iter().map(|(_, seen)| if let SeenEvent::Discarded(count) = seen { *count } else { 0 }).sum()
     }
 
-    /// What came, without the bytes.
+    /// The event types without the bytes.
     fn kinds(&self) -> Vec<(u32, &'static str)> {
         let kind = |seen: &SeenEvent| match seen {
             SeenEvent::Connected => "connected",
@@ -136,7 +136,7 @@ fn listener() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// A peer that never blocks a broken test for ever.
+/// A peer with timeouts, so that a broken test cannot block forever.
 fn accepted(listener: &TcpListener) -> TcpStream {
     let (far, _) = listener.accept().unwrap();
     far.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -144,14 +144,14 @@ fn accepted(listener: &TcpListener) -> TcpStream {
     far
 }
 
-/// A connection over TCP whose near end belongs to the reactor.
+/// A TCP connection whose near end belongs to the reactor.
 fn tcp<R: Reactor>(rig: &mut Rig<R>, token: Token) -> TcpStream {
     let (listener, address) = listener();
     rig.connected(token, address);
     accepted(&listener)
 }
 
-/// The same over `AF_UNIX`.
+/// Like `tcp`, over `AF_UNIX`.
 fn local<R: Reactor>(rig: &mut Rig<R>, token: Token) -> UnixStream {
     let (near, far) = UnixStream::pair().unwrap();
     near.set_nonblocking(true).unwrap();
@@ -161,7 +161,7 @@ fn local<R: Reactor>(rig: &mut Rig<R>, token: Token) -> UnixStream {
     far
 }
 
-/// Bytes in which every position differs from its neighbours, so that a gap or a swap is seen.
+/// Bytes in which adjacent positions differ, so that a gap or a swap is detected.
 fn pattern(count: usize, seed: u8) -> Vec<u8> {
     let byte = |at: usize| u8::try_from(at).unwrap();
     (0..count).map(|at| byte(at % 251) ^ byte(at / 251 % 256) ^ seed).collect()
@@ -197,7 +197,7 @@ pub(super) fn a_refused_connect_fails_by_name<R: Reactor>(reactor: R) {
     let address = listener().1;
     rig.reactor.connect(A, socket::stream_nonblocking(address).unwrap(), &anywhere(address));
     rig.until(|seen| matches!(seen, SeenEvent::Failed(call, Some(libc::ECONNREFUSED)) if call == "connect"));
-    // What is asked of a dead token is ignored.
+    // Requests on a dead token are ignored.
     rig.reactor.send(A, b"x");
     rig.idle();
     assert_eq!(rig.kinds(), [(3, "failed")]);
@@ -232,7 +232,7 @@ pub(super) fn large_sends_arrive_in_order_once_the_peer_reads<R: Reactor>(reacto
 }
 
 pub(super) fn a_pipeline_stays_in_order_when_the_peer_reads_late<R: Reactor>(reactor: R) {
-    // More than the buffers of both ends hold, in sends of all ways, handed over one by one and in groups.
+    // More data than the buffers of both ends hold, with all kinds of sends, submitted one by one and in groups.
     const ROUNDS: usize = 6000;
     let mut rig = Rig::new(reactor);
     let mut far = tcp(&mut rig, A);
@@ -257,7 +257,7 @@ pub(super) fn a_pipeline_stays_in_order_when_the_peer_reads_late<R: Reactor>(rea
             }
         }
     }
-    // The last one says when all is out.
+    // The last one shows that everything was sent.
     n_sent += 1;
     rig.reactor.send(A, b"end");
     expected.extend_from_slice(b"end");
@@ -291,7 +291,7 @@ pub(super) fn small_sends_are_each_confirmed<R: Reactor>(reactor: R) {
 pub(super) fn quiet_sends_arrive_and_say_nothing<R: Reactor>(reactor: R) {
     let mut rig = Rig::new(reactor);
     let mut far = tcp(&mut rig, A);
-    // Longer each time, so that whatever keeps them has to grow; the answers in between are what follows a request.
+    // Each is longer than the last, so that its buffer has to grow; the answers in between are like replies to a request.
     for round in 0..40_u8 {
         let request = pattern(usize::from(round) * usize::from(round) * 4 + 1, round);
         rig.reactor.send_quietly(A, &request);
@@ -313,7 +313,7 @@ pub(super) fn a_token_is_free_at_once_after_a_close_with_bytes_under_way<R: Reac
         rig.reactor.send(A, &pattern(4 << 20, round));
         old.write_all(&[1; 10_000]).unwrap();
         if round % 2 == 0 {
-            // In every other round the kernel knows of the send before the close.
+            // In every other round the kernel has the send before the close.
             rig.reactor.wait(WaitLimit { until: clock::now() + Nanos::from_secs(1), batch: None }).unwrap();
         }
         rig.seen.clear();
@@ -365,7 +365,7 @@ fn discard_then_go_on<R: Reactor>(rig: &mut Rig<R>, mut far: impl Write + Send) 
         let (head, body, tail) = (b"head:".as_slice(), pattern(count, 9), format!("tail {round}").into_bytes());
         thread::scope(|scope| {
             scope.spawn(|| far.write_all(&[head, &body, &tail].concat()).unwrap());
-            // Once the head is there, the rest of the body is of no interest.
+            // Once the head is there, the rest of the body can be discarded.
             let (mut n_received, mut asked) = (0, false);
             rig.drive(|reactor, token, seen| {
                 if let SeenEvent::Received(bytes) = seen {
@@ -457,7 +457,7 @@ pub(super) fn a_send_to_a_peer_that_is_gone_fails_by_name<R: Reactor>(reactor: R
     drop(far);
     rig.until(|seen| matches!(seen, SeenEvent::Ended));
     let request = rig.reactor.fix(b"request".to_vec());
-    // The first send provokes the reset, a later one meets it.
+    // The first send triggers the reset, a later one fails because of it.
     let deadline = clock::now() + DEADLINE.into();
     while !rig.kinds().contains(&(3, "failed")) {
         assert!(clock::now() < deadline);
@@ -492,7 +492,7 @@ pub(super) fn a_listener_tells_of_every_connection<R: Reactor>(reactor: R) {
     let mut bytes = [0; 7];
     peers[7].read_exact(&mut bytes).unwrap();
     assert_eq!(&bytes, b"you too");
-    // A closed listener accepts no more, and its port is free.
+    // A closed listener accepts no more connections, and its port is free.
     rig.reactor.close(B);
     rig.idle();
     assert!(TcpStream::connect(address).is_err());
@@ -535,7 +535,7 @@ pub(super) fn a_wait_without_events_ends_on_time<R: Reactor>(reactor: R) {
         assert!(end - begin < Nanos::from_secs(2), "{}", (end - begin).exact());
         assert!(rig.next().is_none());
     }
-    // A time that has passed only looks.
+    // With a time in the past, the wait only polls.
     let begin = clock::now();
     rig.reactor.wait(WaitLimit { until: Nanos::ZERO, batch: None }).unwrap();
     assert!(clock::now() - begin < Nanos::from_secs(1));
@@ -545,7 +545,7 @@ pub(super) fn a_batch_waits_for_more_but_not_for_long<R: Reactor>(reactor: R) {
     let mut rig = Rig::new(reactor);
     let mut peers: Vec<_> = (0..4).map(|token| local(&mut rig, Token(token))).collect();
     rig.idle();
-    // One of eight comes: the wait ends long before its last time.
+    // One of eight arrives: the wait ends long before its deadline.
     let begin = clock::now();
     let batch = Some(Batch { n: 8, within: Nanos::from_millis(30) });
     peers[0].write_all(b"x").unwrap();
@@ -556,7 +556,7 @@ pub(super) fn a_batch_waits_for_more_but_not_for_long<R: Reactor>(reactor: R) {
     if rig.reactor.batches() {
         assert!(span >= Nanos::from_millis(29), "{}", span.exact());
     }
-    // All that was hoped for comes: the wait ends before its span.
+    // The full batch arrives: the wait ends before its time limit.
     let begin = clock::now();
     for peer in &mut peers {
         peer.write_all(b"x").unwrap();
@@ -572,7 +572,7 @@ pub(super) fn a_fast_sender_does_not_keep_the_others_waiting<R: Reactor>(reactor
     let mut fast = tcp(&mut rig, A);
     let mut slow = tcp(&mut rig, B);
     thread::scope(|scope| {
-        // It sends until its connection is closed.
+        // Sends until its connection is closed.
         let flood = scope.spawn(move || while fast.write_all(&vec![0; 1 << 16]).is_ok() {});
         slow.write_all(b"x").unwrap();
         let mut n_rounds = 0;
@@ -655,7 +655,7 @@ pub(super) fn connections_that_are_abandoned_are_reset<R: Reactor>(reactor: R) {
     assert_eq!(other.read(&mut [0; 1]).unwrap(), 0, "it knows no reset");
 }
 
-/// One test per case for a reactor, of which `$make` gives a new one, or nothing where it cannot work.
+/// Defines one test per case for a reactor; `$make` creates a new one, or returns `None` if it cannot work here.
 macro_rules! suite {
     ($module:ident, $make:expr) => {
         suite!($module, $make;
@@ -699,7 +699,7 @@ suite!(epoll, Some(<crate::reactor::Epoll as crate::reactor::Reactor>::new(16).u
 suite!(stamped_epoll, Some(<crate::reactor::StampedEpoll as crate::reactor::Reactor>::new(16).unwrap()));
 suite!(uring, super::uring());
 
-/// A reactor of `io_uring`, or nothing where the kernel does not give one: a skip that is heard of, and a failure in CI.
+/// An `io_uring` reactor, or `None` if the kernel does not allow one: reported as a skip, and a failure in CI.
 pub(super) fn uring() -> Option<Uring> {
     fathom_testkit::or_skip(is_allowed(), |_| true)?;
     Some(Uring::new(16).unwrap())

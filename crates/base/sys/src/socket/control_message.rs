@@ -1,25 +1,25 @@
-//! What the kernel tells beside the bytes of a receive: times, drops, errors (cmsg(3)).
+//! Data that the kernel attaches to received bytes: times, drops, errors (cmsg(3)).
 
 use std::ffi::c_int;
 
 use fathom_model::units::Nanos;
 
-/// Room for three time stamps and an extended error with an address, the most that one receive asks for.
+/// Room for three timestamps and an extended error with an address, the maximum that one receive asks for.
 pub(crate) const CONTROL_SIZE: usize = 128;
 
-/// Control messages as the kernel writes them, at the alignment of `struct cmsghdr`.
+/// Control messages in the kernel's format, with the alignment of `struct cmsghdr`.
 #[derive(Debug, Clone)]
 #[repr(C, align(8))]
 pub(crate) struct ControlBuffer(pub(crate) [u8; CONTROL_SIZE]);
 
-/// One message of several that came with some bytes.
+/// One of the control messages of a receive.
 pub(crate) struct ControlMessage<'a> {
     pub(crate) level: c_int,
     pub(crate) kind: c_int,
     pub(crate) value: &'a [u8],
 }
 
-/// Walks over control messages (cmsg(3), 64-bit: length, level, kind, value padded to 8 bytes).
+/// Iterates over control messages (cmsg(3), 64-bit: length, level, kind, value padded to 8 bytes).
 pub(crate) fn control_messages(mut bytes: &[u8]) -> impl Iterator<Item = ControlMessage<'_>> {
     const HEADER: usize = 16;
     std::iter::from_fn(move || {
@@ -32,7 +32,7 @@ pub(crate) fn control_messages(mut bytes: &[u8]) -> impl Iterator<Item = Control
     })
 }
 
-/// Reads a `struct timespec`; nothing before the epoch.
+/// Parses a `struct timespec`; `None` before the epoch.
 pub(crate) fn time(spec: [u8; 16]) -> Option<Nanos> {
     let [secs, nanos] = [0, 8].map(|at: usize| u64::try_from(i64::from_ne_bytes(*spec[at..].first_chunk()?)).ok());
     Some(Nanos::from_secs(secs?) + Nanos(nanos?))

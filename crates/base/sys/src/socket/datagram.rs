@@ -1,7 +1,8 @@
 //! Many datagrams in one system call.
 //!
-//! Batches own their storage and allocate nothing per call; they know nothing of what the datagrams carry. Needs no privilege.
-//! Linux 3.0 for `sendmmsg`, 2.6.33 for `recvmmsg`, 4.18 for `UDP_SEGMENT`, 5.0 for `UDP_GRO` (udp(7)).
+//! Batches own their memory and allocate nothing per call; they do not look into the datagrams. Needs no privilege. Linux 3.0 for
+//! `sendmmsg`,
+//! 2.6.33 for `recvmmsg`, 4.18 for `UDP_SEGMENT`, 5.0 for `UDP_GRO` (udp(7)).
 
 use std::{
     ffi::{c_int, c_uint},
@@ -28,7 +29,7 @@ use crate::{
 pub struct BatchShape {
     /// Datagrams per call, from 1 to 1024 (the kernel's `UIO_MAXIOV`).
     pub count: usize,
-    /// Bytes of room for each.
+    /// Bytes of room per datagram.
     pub size: usize,
 }
 
@@ -39,45 +40,46 @@ impl BatchShape {
     }
 }
 
-/// The longest payload of a UDP datagram over IPv4: 65,535 bytes less the headers of IP and UDP.
+/// The longest payload of a UDP datagram over IPv4: 65,535 bytes minus the IP and UDP headers.
 pub const PAYLOAD_MAX: usize = 65_507;
 
-/// The most segments of one super-buffer: `UDP_MAX_SEGMENTS` of Linux before 6.9, which later ones take as well.
+/// The maximum number of segments in one super-buffer: `UDP_MAX_SEGMENTS` of Linux before 6.9, which later kernels accept as well.
 pub const SEGMENTS_MAX: usize = 64;
 
-/// How many datagrams of a size fit into one super-buffer; fewer than two are none.
+/// Returns how many datagrams of a size fit into one super-buffer; 1 means that segmentation is not possible.
 #[must_use]
 pub fn segments_of(size: usize) -> usize {
     (PAYLOAD_MAX / size.max(1)).clamp(1, SEGMENTS_MAX)
 }
 
-/// Lets the kernel or the device cut what is sent into datagrams of a size (`UDP_SEGMENT`); nothing sends as it comes.
+/// Makes the kernel or the device split sent data into datagrams of a size (`UDP_SEGMENT`); `None` disables the splitting.
 ///
 /// # Errors
-/// `setsockopt(UDP_SEGMENT)`: Linux before 4.18. A device or a route that cannot do it refuses only what is sent.
+/// `setsockopt(UDP_SEGMENT)`: Linux before 4.18. If a device or a route does not support it, only the sends fail.
 pub fn set_segment_size(socket: impl AsFd, size: Option<u16>) -> Result<()> {
     socket::set(socket, (libc::SOL_UDP, libc::UDP_SEGMENT), &c_int::from(size.unwrap_or(0)))
         .map_err(socket::named("setsockopt(UDP_SEGMENT)"))
 }
 
-/// Sends without a checksum (`SO_NO_CHECK`), which IPv4 allows and super-buffers rule out.
+/// Disables the checksum of sent datagrams (`SO_NO_CHECK`), which IPv4 allows and which excludes super-buffers.
 ///
 /// # Errors
-/// `setsockopt(SO_NO_CHECK)`, when it is not a socket.
+/// `setsockopt(SO_NO_CHECK)`, if it is not a socket.
 pub fn set_checksum_off(socket: impl AsFd) -> Result<()> {
     socket::set(socket, (libc::SOL_SOCKET, libc::SO_NO_CHECK), &1).map_err(socket::named("setsockopt(SO_NO_CHECK)"))
 }
 
-/// Whether a send failed because its super-buffer cannot be cut on this route or by this device.
+/// Returns whether a send failed because its super-buffer cannot be split on this route or by this device.
 ///
-/// `EIO` is a device without checksum offload, `EINVAL` and `EMSGSIZE` a segment that does not fit into one packet
-/// (`udp_send_skb` of Linux 6.18).
+/// `EIO` is a device without checksum offload, `EINVAL` and `EMSGSIZE` are a segment that does not fit into one packet (`udp_send_skb` of
+/// Linux
+/// 6.18).
 #[must_use]
 pub fn is_segmentation_refused(error: &Error) -> bool {
     matches!(error.errno(), Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE))
 }
 
-/// Lets the kernel deliver datagrams of one flow joined to super-buffers (`UDP_GRO`).
+/// Allows the kernel to deliver datagrams of one flow merged into super-buffers (`UDP_GRO`).
 ///
 /// # Errors
 /// `setsockopt(UDP_GRO)`: Linux before 5.0.
@@ -85,33 +87,33 @@ pub fn set_receive_offload(socket: impl AsFd) -> Result<()> {
     socket::set(socket, (libc::SOL_UDP, libc::UDP_GRO), &1).map_err(socket::named("setsockopt(UDP_GRO)"))
 }
 
-/// What the kernel took of a batch.
+/// The part of a batch that the kernel accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendResult {
-    /// The first that many, at least one; the rest is to be sent again.
+    /// This many from the start, at least one; the rest must be sent again.
     Datagrams(usize),
-    /// None: the send buffer is full, or the time-out has passed (`EAGAIN`).
+    /// None: the send buffer is full, or the timeout has passed (`EAGAIN`).
     WouldBlock,
     /// None: a queue of the device is full (`ENOBUFS`).
     NoBuffers,
 }
 
-/// Datagrams to be sent over a connected socket, or each to where another one came from.
+/// Datagrams to send over a connected socket, or each to the source of a received one.
 pub struct SendBatch {
     shape: BatchShape,
     payloads: Box<[u8]>,
     lengths: Box<[usize]>,
     segments: usize,
-    /// Where each goes to; empty for a connected socket.
+    /// The destination of each; empty for a connected socket.
     names: Box<[SocketName]>,
     headers: Headers,
 }
 
 impl SendBatch {
-    /// All payloads are zero.
+    /// Creates a batch with zeroed payloads.
     ///
     /// # Panics
-    /// When the shape is out of range.
+    /// If the shape is out of range.
     #[must_use]
     pub fn new(shape: BatchShape) -> Self {
         shape.check();
@@ -125,28 +127,28 @@ impl SendBatch {
         }
     }
 
-    /// The same for a socket that is not connected: every datagram needs [`SendBatch::answer`].
+    /// Like `SendBatch::new`, for an unconnected socket: every datagram needs [`SendBatch::answer`].
     ///
     /// # Panics
-    /// When the shape is out of range.
+    /// If the shape is out of range.
     #[must_use]
     pub fn of_answers(shape: BatchShape) -> Self {
         Self { names: vec![SocketName::NOWHERE; shape.count].into_boxed_slice(), ..Self::new(shape) }
     }
 
-    /// Sends a datagram to where one of a batch came from that was received.
+    /// Addresses a datagram to the source of a received one.
     ///
     /// # Panics
-    /// When one of the batches has no names, or no such datagram.
+    /// If one of the batches has no names, or if there is no such datagram.
     pub fn answer(&mut self, index: usize, (received, question): (&ReceiveBatch, usize)) {
         assert!(question < received.headers.used, "datagram {question} of {}", received.headers.used);
         self.names[index] = received.names[question];
     }
 
-    /// Hands over that many datagrams as one super-buffer, for a socket with [`set_segment_size`]; 1 is each alone.
+    /// Sends `segments` datagrams as one super-buffer, for a socket with [`set_segment_size`]; 1 sends each alone.
     ///
     /// # Panics
-    /// When a super-buffer would be longer than a datagram may be, or when a datagram has been given another length.
+    /// If a super-buffer would exceed the maximum length of a datagram, or if a datagram has a different length.
     pub fn set_segments(&mut self, segments: usize) {
         let most = segments_of(self.shape.size);
         assert!((1..=most).contains(&segments), "{segments} segments where {most} fit");
@@ -154,10 +156,10 @@ impl SendBatch {
         self.segments = segments;
     }
 
-    /// Gives a datagram a length of its own, up to the size of the shape.
+    /// Sets the length of a datagram, up to the size of the shape.
     ///
     /// # Panics
-    /// When it is larger than the size, or part of a super-buffer.
+    /// If it is larger than the size, or if the datagram is part of a super-buffer.
     pub fn set_length(&mut self, index: usize, length: usize) {
         assert!(length <= self.shape.size, "{length} bytes in a place of {}", self.shape.size);
         assert!(self.segments == 1 || length == self.shape.size, "segments of two sizes");
@@ -170,7 +172,7 @@ impl SendBatch {
         self.lengths[index]
     }
 
-    /// Datagrams per call and bytes of each.
+    /// The datagrams per call and the bytes of each.
     #[must_use]
     pub fn shape(&self) -> BatchShape {
         self.shape
@@ -181,14 +183,14 @@ impl SendBatch {
         &mut self.payloads[index * self.shape.size..][..self.lengths[index]]
     }
 
-    /// Sends the datagrams of a range; the kernel may take fewer, of a super-buffer all or none.
+    /// Sends the datagrams of a range; the kernel may accept fewer, of a super-buffer all or none.
     ///
     /// # Errors
-    /// `sendmmsg`: `ECONNREFUSED` for an earlier datagram, `EMSGSIZE`, `EPERM` from a firewall; for super-buffers also `EIO` and
-    /// `EINVAL`, when the device or the route cannot cut them.
+    /// `sendmmsg`: `ECONNREFUSED` for an earlier datagram, `EMSGSIZE`, `EPERM` from a firewall; for super-buffers also `EIO` and `EINVAL`,
+    /// if the device or the route cannot split them.
     ///
     /// # Panics
-    /// When the range is empty or beyond the batch.
+    /// If the range is empty or beyond the batch.
     pub fn send(&mut self, socket: impl AsFd, range: Range<usize>, wait: Wait) -> Result<SendResult> {
         assert!(!range.is_empty(), "an empty batch");
         let n_datagrams = range.len();
@@ -200,7 +202,7 @@ impl SendBatch {
         }
         let flags = libc::MSG_NOSIGNAL | dont_wait(wait);
         let count = count(headers);
-        // SAFETY: `count` headers point to payloads and names that live through the call; it only reads those.
+        // SAFETY: `count` headers point to payloads and names that outlive the call; the kernel only reads those.
         let sent = unsafe { libc::sendmmsg(socket.as_fd().as_raw_fd(), headers.as_mut_ptr(), count, flags) };
         if let Ok(sent) = usize::try_from(sent) {
             return Ok(SendResult::Datagrams((sent * self.segments).min(n_datagrams)));
@@ -214,22 +216,22 @@ impl SendBatch {
     }
 }
 
-/// Room for datagrams that are received.
+/// A buffer for received datagrams.
 pub struct ReceiveBatch {
     shape: BatchShape,
     payloads: Box<[u8]>,
     controls: Box<[ControlBuffer]>,
     headers: Headers,
-    /// Where the first ones came from: one, or one for each.
+    /// The sources of the first datagrams: one, or one for each.
     names: Box<[SocketName]>,
     drops: Option<u32>,
 }
 
 impl ReceiveBatch {
-    /// Empty; a datagram longer than the shape's size is cut.
+    /// Creates an empty batch; a datagram longer than the shape's size is truncated.
     ///
     /// # Panics
-    /// When the shape is out of range.
+    /// If the shape is out of range.
     #[must_use]
     pub fn new(shape: BatchShape) -> Self {
         shape.check();
@@ -243,16 +245,16 @@ impl ReceiveBatch {
         }
     }
 
-    /// The same, which learns of every datagram where it came from, to be answered.
+    /// Like `ReceiveBatch::new`, but records the source of every datagram for answers.
     ///
     /// # Panics
-    /// When the shape is out of range.
+    /// If the shape is out of range.
     #[must_use]
     pub fn of_questions(shape: BatchShape) -> Self {
         Self { names: vec![SocketName::NOWHERE; shape.count].into_boxed_slice(), ..Self::new(shape) }
     }
 
-    /// Receives what is there, at least one; nothing means none now (or none within the time-out).
+    /// Receives available datagrams, at least one; `None` means none now (or none within the timeout).
     ///
     /// [`Wait::Block`] waits for the first datagram only (`MSG_WAITFORONE`).
     ///
@@ -288,10 +290,10 @@ impl ReceiveBatch {
         Ok(Some(received))
     }
 
-    /// The payload of a datagram of the last call, cut to the room there was.
+    /// The payload of a datagram of the last call, truncated to the available room.
     ///
     /// # Panics
-    /// When the last call received fewer.
+    /// If the last call received fewer datagrams.
     #[must_use]
     pub fn payload(&self, index: usize) -> &[u8] {
         assert!(index < self.headers.used, "datagram {index} of {}", self.headers.used);
@@ -299,78 +301,78 @@ impl ReceiveBatch {
         &self.payloads[index * self.shape.size..][..length.min(self.shape.size)]
     }
 
-    /// The datagrams that the kernel delivered joined as one, each alone; all but the last are of the same length.
+    /// Splits a merged datagram into its segments; all but the last have the same length.
     ///
-    /// Needs [`set_receive_offload`], otherwise it is the one [`ReceiveBatch::payload`].
+    /// Needs [`set_receive_offload`]; otherwise the only segment is [`ReceiveBatch::payload`].
     ///
     /// # Panics
-    /// When the last call received fewer.
+    /// If the last call received fewer datagrams.
     pub fn segments(&self, index: usize) -> Segments<'_> {
         let stride = self.ancillary_of(index, (libc::SOL_UDP, libc::UDP_GRO)).map(c_int::from_ne_bytes);
         let stride = stride.and_then(|stride| usize::try_from(stride).ok()).filter(|stride| *stride > 0);
         Segments { rest: Some(self.payload(index)), stride: stride.unwrap_or(usize::MAX) }
     }
 
-    /// Whether a datagram was longer than the room for it.
+    /// Returns whether a datagram was longer than its room.
     ///
     /// # Panics
-    /// When the last call received fewer.
+    /// If the last call received fewer datagrams.
     #[must_use]
     pub fn is_cut(&self, index: usize) -> bool {
         assert!(index < self.headers.used, "datagram {index} of {}", self.headers.used);
         self.headers.messages[index].msg_hdr.msg_flags & libc::MSG_TRUNC != 0
     }
 
-    /// Where the first datagram of the last call came from; nothing when none came.
+    /// The source of the first datagram of the last call; `None` if none arrived.
     #[must_use]
     pub fn source(&self) -> Option<SocketAddr> {
         self.source_of(0)
     }
 
-    /// Where a datagram of the last call came from; nothing when it is not known.
+    /// The source of a datagram of the last call; `None` if it is unknown.
     #[must_use]
     pub fn source_of(&self, index: usize) -> Option<SocketAddr> {
         let name = self.names.get(..self.headers.used.min(self.names.len()))?.get(index)?;
         socket_address(&name.0)
     }
 
-    /// The same, to answer it alone.
+    /// Like `ReceiveBatch::source_of`, as a sender to answer to.
     #[must_use]
     pub fn sender(&self, index: usize) -> Option<Sender> {
         self.source_of(index).map(Sender::of)
     }
 
-    /// The socket's drop counter as last told; nothing before the first drop.
+    /// The last reported value of the socket's drop counter; `None` before the first drop.
     ///
-    /// Needs [`crate::socket::set_report_drops`]. It is cumulative and wraps.
+    /// Needs [`crate::socket::set_report_drops`]. It is cumulative and wraps around.
     #[must_use]
     pub fn drops(&self) -> Option<u32> {
         self.drops
     }
 
-    /// The socket's drop counter when a datagram was queued; nothing before the first drop.
+    /// The socket's drop counter at the time a datagram was queued; `None` before the first drop.
     ///
-    /// As [`ReceiveBatch::drops`]; a super-buffer that was dropped counts once.
+    /// Otherwise as [`ReceiveBatch::drops`]; a dropped super-buffer counts once.
     ///
     /// # Panics
-    /// When the last call received fewer.
+    /// If the last call received fewer datagrams.
     #[must_use]
     pub fn drops_before(&self, index: usize) -> Option<u32> {
         self.ancillary(index, libc::SO_RXQ_OVFL).map(u32::from_ne_bytes)
     }
 
-    /// When the kernel received a datagram, on `CLOCK_REALTIME`.
+    /// The kernel's receive time of a datagram, on `CLOCK_REALTIME`.
     ///
-    /// Needs [`crate::socket::set_report_time`], otherwise nothing.
+    /// Needs [`crate::socket::set_report_time`]; otherwise `None`.
     ///
     /// # Panics
-    /// When the last call received fewer.
+    /// If the last call received fewer datagrams.
     #[must_use]
     pub fn kernel_time(&self, index: usize) -> Option<Nanos> {
         self.ancillary(index, libc::SO_TIMESTAMPNS).and_then(time)
     }
 
-    /// The first bytes of a control message of `SOL_SOCKET`.
+    /// The first bytes of a `SOL_SOCKET` control message.
     fn ancillary<const N: usize>(&self, index: usize, kind: c_int) -> Option<[u8; N]> {
         self.ancillary_of(index, (libc::SOL_SOCKET, kind))
     }
@@ -402,20 +404,20 @@ impl<'a> Iterator for Segments<'a> {
     }
 }
 
-/// The size of `struct sockaddr_in6`, the longer of the two that UDP has.
+/// The size of `struct sockaddr_in6`, the longer of the two address types of UDP.
 const NAME_SIZE: usize = 28;
 const NAME_LENGTH: libc::socklen_t = 28;
 
-/// An address as the kernel writes it, at the alignment of `struct sockaddr_in6`.
+/// An address in the kernel's format, with the alignment of `struct sockaddr_in6`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(8))]
 struct SocketName([u8; NAME_SIZE]);
 
 impl SocketName {
-    /// What no datagram came from.
+    /// The address of no datagram.
     const NOWHERE: Self = Self([0; NAME_SIZE]);
 
-    /// The length of its family's structure, which the kernel asks for.
+    /// The length of its family's structure, which the kernel needs.
     fn length(&self) -> libc::socklen_t {
         /// The length of `struct sockaddr_in`.
         const NAME_LENGTH_V4: libc::socklen_t = 16;
@@ -424,7 +426,7 @@ impl SocketName {
     }
 }
 
-/// Reads a `struct sockaddr_in` or `sockaddr_in6`.
+/// Parses a `struct sockaddr_in` or `sockaddr_in6`.
 fn socket_address(name: &[u8; NAME_SIZE]) -> Option<SocketAddr> {
     let family = c_int::from(u16::from_ne_bytes(*name.first_chunk()?));
     let port = u16::from_be_bytes(*name[2..].first_chunk()?);
@@ -446,7 +448,7 @@ struct Headers {
     used: usize,
 }
 
-// SAFETY: the pointers are only followed within a call that has set them, from the thread that calls.
+// SAFETY: the pointers are only followed within the call that sets them, on the calling thread.
 unsafe impl Send for Headers {}
 
 impl Headers {
@@ -457,7 +459,7 @@ impl Headers {
         Self { vectors: vec![vector; count].into(), messages: vec![message; count].into(), used: 0 }
     }
 
-    /// One header for each message of a range: a datagram, or several of equal length that lie side by side.
+    /// Sets up one header for each message of a range: a datagram, or several adjacent ones of equal length.
     fn point_at_lengths(
         &mut self,
         payloads: &mut [u8],
@@ -478,7 +480,7 @@ impl Headers {
         &mut self.messages[..count]
     }
 
-    /// One header for each `size` bytes of the payloads.
+    /// Sets up one header for each `size` bytes of the payloads.
     fn point_at(&mut self, payloads: &mut [u8], size: usize) -> &mut [libc::mmsghdr] {
         let mut count = 0;
         for ((payload, vector), message) in
@@ -638,7 +640,7 @@ mod tests {
         assert_eq!((lengths, batch.payload(2)), (vec![100, 1, 60, 18], &[2; 60][..]));
     }
 
-    /// The first byte of every datagram that has arrived, with its length.
+    /// The first byte and the length of every datagram that has arrived.
     fn arrived(batch: &mut ReceiveBatch, far: &Socket) -> Vec<(u8, usize)> {
         let mut arrived = Vec::new();
         while let Some(n) = batch.receive(far, Wait::Never).unwrap() {
@@ -689,7 +691,7 @@ mod tests {
     fn a_refused_super_buffer_is_an_error_with_its_number_and_nothing_of_it_was_sent() {
         let (near, far) = pair();
         set_segment_size(&near, Some(100)).unwrap();
-        // Without a checksum there is nothing that a device could complete for each segment (`udp_send_skb`).
+        // Without a checksum, the device has nothing to complete for each segment (`udp_send_skb`).
         set_checksum_off(&near).unwrap();
         let mut out = numbered(BatchShape { count: 4, size: 100 });
         out.set_segments(4);

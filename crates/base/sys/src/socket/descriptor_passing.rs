@@ -1,6 +1,6 @@
-//! Descriptors on their way from threads with a table of their own to one that shares none with them (`SCM_RIGHTS`, unix(7)).
+//! Passes descriptors from threads with their own descriptor table to another thread (`SCM_RIGHTS`, unix(7)).
 //!
-//! It knows nothing of what they are for. Needs no privilege.
+//! This module does not know their purpose. Needs no privilege.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -14,9 +14,9 @@ use rustix::{
 
 use crate::{Error, Result};
 
-/// A counter over which descriptors are handed, from any thread to the one that made it.
+/// A queue that passes descriptors from any thread to the one that created it.
 ///
-/// What waits in it and nobody takes is closed with it.
+/// Descriptors that nobody takes are closed with it.
 #[derive(Debug)]
 pub struct DescriptorQueue {
     giving: OwnedFd,
@@ -24,29 +24,29 @@ pub struct DescriptorQueue {
 }
 
 impl DescriptorQueue {
-    /// Both ends; the giving one must be kept by threads that get a table of their own ([`crate::process::limits::own_descriptors`]).
+    /// Creates both ends. Threads that get their own descriptor table must keep the giving end
+    /// ([`crate::process::limits::own_descriptors`]).
     ///
     /// # Errors
-    /// `socketpair(AF_UNIX)`, when descriptors have run out.
+    /// `socketpair(AF_UNIX)`, if descriptors have run out.
     pub fn new() -> Result<Self> {
-        // One message for each descriptor, and as many as the buffer holds: datagrams would be at most
-        // net.unix.max_dgram_qlen, which is 10.
+        // One message per descriptor, as many as the buffer holds: datagrams would be limited to net.unix.max_dgram_qlen, which is 10.
         let (giving, taking) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .map_err(|errno| Error::new("socketpair(AF_UNIX)", errno))?;
         Ok(Self { giving, taking })
     }
 
-    /// The end to give at, which has the same number in every table.
+    /// The sending end, which has the same number in every table.
     #[must_use]
     pub fn giving(&self) -> BorrowedFd<'_> {
         self.giving.as_fd()
     }
 
-    /// Hands over a copy of a descriptor of the calling thread's table; it does not wait.
+    /// Sends a copy of a descriptor of the calling thread's table; does not wait.
     ///
     /// # Errors
-    /// `sendmsg(SCM_RIGHTS)`: more are on their way than the buffer holds (`EAGAIN`) or than this user may have open.
+    /// `sendmsg(SCM_RIGHTS)`: more are queued than the buffer holds (`EAGAIN`) or than this user may have open.
     pub fn give(&self, descriptor: impl AsFd) -> Result<()> {
         let given = [descriptor.as_fd()];
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -54,16 +54,16 @@ impl DescriptorQueue {
         // There is room for exactly this one.
         control.push(SendAncillaryMessage::ScmRights(&given));
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        // Without a byte there is no message.
+        // A message needs at least one byte.
         rustix::net::sendmsg(&self.giving, &[IoSlice::new(&[0])], &mut control, flags)
             .map(drop)
             .map_err(|errno| Error::new("sendmsg(SCM_RIGHTS)", errno))
     }
 
-    /// Takes the next one into the calling thread's table; nothing when none waits.
+    /// Takes the next descriptor into the calling thread's table; `None` if none is queued.
     ///
     /// # Errors
-    /// `recvmsg(SCM_RIGHTS)`, when the table has no room.
+    /// `recvmsg(SCM_RIGHTS)`, if the table is full.
     pub fn take(&self) -> Result<Option<OwnedFd>> {
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -78,7 +78,7 @@ impl DescriptorQueue {
             RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
             _ => None,
         });
-        // A message without a descriptor is one that this table had no room for.
+        // A message without a descriptor means that this table had no room for it.
         taken.next().map(Some).ok_or_else(|| Error::new("recvmsg(SCM_RIGHTS)", Errno::MFILE))
     }
 }
@@ -105,7 +105,7 @@ mod tests {
             });
             giver.join().unwrap()
         });
-        // The table of the thread has gone with all that was in it.
+        // The thread's table is gone with all its content.
         let taken: Vec<UdpSocket> = std::iter::from_fn(|| handover.take().unwrap()).map(UdpSocket::from).collect();
         assert!(taken.iter().map(|socket| socket.local_addr().unwrap()).eq(given));
     }

@@ -1,7 +1,7 @@
-//! Echo requests without privilege, where `net.ipv4.ping_group_range` names a group of the process (icmp(7)).
+//! Unprivileged echo requests, for processes with a group in `net.ipv4.ping_group_range` (icmp(7)).
 //!
-//! The kernel writes the IP header, the checksum and the identifier, and hands over the replies to that identifier, and what routers
-//! said of the requests. It names no times of departure here, and tells nothing of other traffic.
+//! The kernel writes the IP header, the checksum and the identifier. It delivers the replies for that identifier and the routers' errors
+//! about the requests. It reports no departure times here and nothing about other traffic.
 
 use std::{
     ffi::{c_int, c_void},
@@ -27,45 +27,45 @@ use crate::{
     },
 };
 
-/// Room for a `sockaddr_in6`, the longer of the two.
+/// The size of a `sockaddr_in6`, the longer of the two address types.
 const ADDRESS_SIZE: usize = 28;
 
-/// What the kernel is to write into the IP header of a request.
+/// The fields that the kernel writes into the IP header of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EchoHeader {
-    /// How many routers it may pass.
+    /// The time to live: the maximum number of routers.
     pub hops: u8,
-    /// The byte of differentiated services and congestion notification.
+    /// The byte with the DSCP and ECN fields.
     pub traffic_class: u8,
 }
 
-/// An ICMP message that arrived for this socket.
+/// An ICMP message received by this socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EchoReply {
-    /// Who sent it.
+    /// The sender.
     pub from: IpAddr,
-    /// How many bytes of it were written into the room that was given.
+    /// The number of its bytes written to the buffer.
     pub length: usize,
-    /// When, on `CLOCK_REALTIME`.
+    /// The receive time, on `CLOCK_REALTIME`.
     pub at: Option<Nanos>,
-    /// How many more routers it could have passed, where the kernel tells it.
+    /// The remaining time to live, if the kernel reports it.
     pub hops_left: Option<u8>,
 }
 
-/// An ICMP error about a request, of which the room that was given holds the beginning.
+/// An ICMP error about a request; the buffer holds the beginning of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceivedIcmpError {
-    /// The error itself.
+    /// The arrival of the error.
     pub arrival: EchoReply,
-    /// Its type.
+    /// The ICMP type.
     pub kind: u8,
-    /// Its code.
+    /// The ICMP code.
     pub code: u8,
-    /// What it tells beside: the MTU of the next link where a packet was too big.
+    /// Additional data: the MTU of the next link if a packet was too big.
     pub number: u32,
 }
 
-/// A socket for echo requests of one version of IP.
+/// A socket for echo requests in one version of IP.
 #[derive(Debug)]
 pub struct EchoSocket {
     socket: Socket,
@@ -74,10 +74,10 @@ pub struct EchoSocket {
 }
 
 impl EchoSocket {
-    /// Opens one that sends from an own address, with room for `buffer` of the kernel's memory.
+    /// Opens a socket that sends from a local address, with a receive buffer of `buffer` in the kernel.
     ///
     /// # Errors
-    /// `EACCES` when no group of the process is in `net.ipv4.ping_group_range`, which counts for IPv6 too.
+    /// `EACCES` if no group of the process is in `net.ipv4.ping_group_range`, which also applies to IPv6.
     pub fn open(source: IpAddr, buffer: Bytes) -> Result<Self> {
         let is_ipv4 = source.is_ipv4();
         let (domain, protocol, name) = if is_ipv4 {
@@ -87,7 +87,7 @@ impl EchoSocket {
         };
         let socket = Socket::new(domain, Type::DGRAM, Some(protocol)).map_err(named(name))?;
         socket.set_nonblocking(true).map_err(named("fcntl(O_NONBLOCK)"))?;
-        // What the kernel has learned of the path must not answer for the path.
+        // Values that the kernel has cached about the path must not influence the result.
         let options = if is_ipv4 {
             [(libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE), (libc::IP_RECVERR, 1), (libc::IP_RECVTTL, 1)]
         } else {
@@ -108,7 +108,7 @@ impl EchoSocket {
         Ok(Self { socket, is_ipv4, header: None })
     }
 
-    /// The identifier that the kernel gave the requests of this socket.
+    /// The identifier that the kernel assigned to the requests of this socket.
     ///
     /// # Errors
     /// `getsockname`, in practice never.
@@ -116,13 +116,13 @@ impl EchoSocket {
         Ok(socket::local_address(&self.socket)?.port())
     }
 
-    /// Hands over an echo request, from its ICMP header on; checksum and identifier are the kernel's.
+    /// Sends an echo request that starts with its ICMP header; the kernel sets checksum and identifier.
     ///
     /// # Errors
     /// `EPERM` from a firewall, `EINVAL` for anything but an echo request.
     pub fn send(&mut self, message: &[u8], header: EchoHeader, to: &Destination) -> Result<RawSendResult> {
         self.set_header(header)?;
-        // What came back for an earlier request is told by the next call, whichever it is.
+        // An error about an earlier request is reported by the next call of any kind.
         let _ = self.socket.take_error();
         let mut outcome = self.socket.send_to(message, to.raw());
         if outcome.as_ref().is_err_and(is_echo_of_a_complaint) {
@@ -134,7 +134,7 @@ impl EchoSocket {
         }
     }
 
-    /// The options are set when they change only: a route changes them often, a series never.
+    /// Sets the options only if they change: a route test changes them often, a series never.
     fn set_header(&mut self, header: EchoHeader) -> Result<()> {
         if self.header == Some(header) {
             return Ok(());
@@ -151,10 +151,10 @@ impl EchoSocket {
         Ok(())
     }
 
-    /// Takes the next reply, without waiting.
+    /// Receives the next reply, without waiting.
     ///
     /// # Errors
-    /// When a device went down meanwhile.
+    /// If a device went down.
     pub fn receive(&self, room: &mut [u8]) -> Result<Option<EchoReply>> {
         match Message::receive(&self.socket, room, 0) {
             Ok(message) => Ok(message.arrival()),
@@ -163,10 +163,10 @@ impl EchoSocket {
         }
     }
 
-    /// Takes the next ICMP error about a request, without waiting; into the room goes what it quotes, from the ICMP header on.
+    /// Receives the next ICMP error about a request, without waiting; the buffer gets the quoted request from its ICMP header on.
     ///
     /// # Errors
-    /// When the kernel lacks the memory to tell.
+    /// If the kernel lacks the memory to report it.
     pub fn complaint(&self, room: &mut [u8]) -> Result<Option<ReceivedIcmpError>> {
         loop {
             let message = match Message::receive(&self.socket, room, libc::MSG_ERRQUEUE) {
@@ -174,22 +174,22 @@ impl EchoSocket {
                 Err(error) if is_nothing(&error) => return Ok(None),
                 Err(error) => return Err(Error::new("recvmsg(MSG_ERRQUEUE)", error)),
             };
-            // What the own host refused is told by the call that sent it.
+            // Errors from this host are reported by the call that sent the request.
             if let Some(complaint) = message.complaint() {
                 return Ok(Some(complaint));
             }
         }
     }
 
-    /// Waits until something has arrived, a signal has come or the time is over; returns whether something has arrived.
+    /// Waits until a message has arrived, a signal arrives, or the timeout expires; returns whether a message has arrived.
     ///
     /// # Errors
-    /// When the kernel lacks the memory to wait.
+    /// If the kernel lacks the memory to wait.
     pub fn wait(&self, timeout: Nanos) -> Result<bool> {
         poll_readable(&[self.socket.as_fd()], timeout)
     }
 
-    /// How many replies it had no room for; it wraps.
+    /// The number of replies dropped because its buffer was full; wraps around.
     ///
     /// # Errors
     /// `getsockopt(SO_MEMINFO)`: Linux before 4.12.
@@ -202,7 +202,7 @@ fn is_nothing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR))
 }
 
-/// Whether an error may be that of an ICMP message which the error queue tells in full (`icmp_err_convert` in `net/ipv4/icmp.c`).
+/// Returns whether an error may come from an ICMP message that the error queue reports in full (`icmp_err_convert` in `net/ipv4/icmp.c`).
 fn is_echo_of_a_complaint(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -221,7 +221,7 @@ fn is_echo_of_a_complaint(error: &io::Error) -> bool {
     )
 }
 
-/// What came with one receive.
+/// The result of one receive.
 struct Message {
     length: usize,
     name: [u8; ADDRESS_SIZE],
@@ -268,7 +268,7 @@ impl Message {
         address(&self.name).map(|from| self.arrival_from(from))
     }
 
-    /// A `struct sock_extended_err`, with the address of whoever sent the error behind it.
+    /// Parses a `struct sock_extended_err` and the address of the error's sender after it.
     fn complaint(&self) -> Option<ReceivedIcmpError> {
         let told = self.find(&[(libc::SOL_IP, libc::IP_RECVERR), (libc::SOL_IPV6, libc::IPV6_RECVERR)])?;
         let (error, offender) = told.value.split_at_checked(size_of::<libc::sock_extended_err>())?;

@@ -1,7 +1,7 @@
 //! Sockets and their options.
 //!
-//! [`Socket`] and [`SockRef`] of the crate socket2 have most options (`SockRef::from(&fd)` works on every descriptor); here is what
-//! they lack, and transfers that say "not now" without an error. Needs no privilege except where it is said.
+//! [`Socket`] and [`SockRef`] of the crate socket2 cover most options (`SockRef::from(&fd)` works on every descriptor). This module adds
+//! the missing ones, and transfers that report "not now" without an error. Needs no privilege unless stated.
 
 pub(crate) mod control_message;
 pub mod datagram;
@@ -37,24 +37,24 @@ use crate::{
     policy::{AllowedPeers, Destination},
 };
 
-/// Whether a transfer may wait; a wait ends by the socket's own time-out or by its shutdown.
+/// Whether a transfer may wait; a wait ends by the socket's own timeout or by its shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// Until something can be transferred.
+    /// Until data can be transferred.
     Block,
     /// Not at all (`MSG_DONTWAIT`).
     Never,
 }
 
-/// A TCP socket of the family of `address`, not yet bound or connected.
+/// Creates a TCP socket in the family of `address`, not yet bound or connected.
 ///
 /// # Errors
-/// `socket`, when descriptors have run out or the family is missing.
+/// `socket`, if descriptors have run out or the family is not supported.
 pub fn stream(address: SocketAddr) -> Result<Socket> {
     Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP)).map_err(named("socket(SOCK_STREAM)"))
 }
 
-/// The same with `O_NONBLOCK` from the beginning, which saves two system calls per connection.
+/// Like `stream`, but with `O_NONBLOCK` from the start, which saves two system calls per connection.
 ///
 /// # Errors
 /// As [`stream`].
@@ -63,18 +63,18 @@ pub fn stream_nonblocking(address: SocketAddr) -> Result<Socket> {
         .map_err(named("socket(SOCK_STREAM)"))
 }
 
-/// A UDP socket of the family of `address`, not yet bound or connected.
+/// Creates a UDP socket in the family of `address`, not yet bound or connected.
 ///
 /// # Errors
-/// `socket`, when descriptors have run out or the family is missing.
+/// `socket`, if descriptors have run out or the family is not supported.
 pub fn datagram_unbound(address: SocketAddr) -> Result<Socket> {
     Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP)).map_err(named("socket(SOCK_DGRAM)"))
 }
 
-/// A UDP socket that is bound to `address` and hears its guests only.
+/// Creates a UDP socket that is bound to `address` and accepts only its allowed peers.
 ///
 /// # Errors
-/// `socket` and `bind`, such as an address in use or not of this host.
+/// `socket` and `bind`, such as an address that is in use or not local.
 pub fn datagram(address: SocketAddr, guests: &AllowedPeers) -> Result<Socket> {
     let socket = datagram_unbound(address)?;
     guests.guard(&socket)?;
@@ -82,9 +82,9 @@ pub fn datagram(address: SocketAddr, guests: &AllowedPeers) -> Result<Socket> {
     Ok(socket)
 }
 
-/// A non-blocking TCP listener for its guests, which may share its port with others of this user (`SO_REUSEPORT`).
+/// Creates a non-blocking TCP listener for its allowed peers, which may share its port with other sockets of this user (`SO_REUSEPORT`).
 ///
-/// The kernel bounds `backlog` by net.core.somaxconn.
+/// The kernel limits `backlog` to net.core.somaxconn.
 ///
 /// # Errors
 /// `bind` and `listen`, such as a port in use by a listener without `SO_REUSEPORT`.
@@ -99,22 +99,22 @@ pub fn listen(address: SocketAddr, backlog: u16, guests: &AllowedPeers) -> Resul
     Ok(socket)
 }
 
-/// The address that a socket is bound to, the port filled in by the kernel.
+/// The address that a socket is bound to, with the port chosen by the kernel.
 ///
 /// # Errors
-/// `getsockname`, when it is not an IP socket.
+/// `getsockname`, if it is not an IP socket.
 pub fn local_address(socket: &Socket) -> Result<SocketAddr> {
     let not_ip = || io::Error::from(io::ErrorKind::Unsupported);
     let address = socket.local_addr().and_then(|address| address.as_socket().ok_or_else(not_ip));
     address.map_err(named("getsockname"))
 }
 
-/// Takes a waiting connection as a non-blocking socket, or nothing when none waits.
+/// Accepts a waiting connection as a non-blocking socket; `None` if none waits.
 ///
-/// A connection that the peer has given up meanwhile is skipped.
+/// Connections that the peer has already given up are skipped.
 ///
 /// # Errors
-/// `accept4`, when descriptors have run out.
+/// `accept4`, if descriptors have run out.
 pub fn accept(listener: &Socket) -> Result<Option<(Socket, SocketAddr)>> {
     loop {
         match listener.accept4(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) {
@@ -128,7 +128,7 @@ pub fn accept(listener: &Socket) -> Result<Option<(Socket, SocketAddr)>> {
     }
 }
 
-/// The same for listeners of every family (TCP, `AF_UNIX`), without asking for the peer's address.
+/// Like `accept`, for listeners of every family (TCP, `AF_UNIX`), without the peer's address.
 ///
 /// # Errors
 /// As [`accept`].
@@ -142,7 +142,7 @@ pub fn accept_unnamed(listener: &Socket) -> Result<Option<Socket>> {
     }
 }
 
-/// Waits for a connection as a blocking listener does, at most for its time-out; the socket blocks, and inherits that time-out.
+/// Waits for a connection on a blocking listener, at most for its timeout; the new socket is blocking and inherits that timeout.
 ///
 /// # Errors
 /// As [`accept`].
@@ -154,7 +154,7 @@ pub fn accept_blocking(listener: &Socket) -> Result<Option<Socket>> {
     }
 }
 
-/// Connects and waits for the outcome, at most `timeout`; the socket blocks afterwards.
+/// Connects and waits for the result, at most `timeout`; the socket is blocking afterwards.
 ///
 /// # Errors
 /// `connect`: refused, unreachable, or timed out.
@@ -163,7 +163,7 @@ pub fn connect(socket: &Socket, to: &Destination, timeout: Nanos) -> Result<()> 
     connected.map_err(|error| Error::new(format!("connect({to})"), error))
 }
 
-/// Makes a datagram socket send to, and hear, one other only.
+/// Connects a datagram socket, so that it sends to and receives from a single peer.
 ///
 /// # Errors
 /// `connect`: no route, or a firewall.
@@ -171,18 +171,18 @@ pub fn associate(socket: &Socket, with: &Destination) -> Result<()> {
     socket.connect(with.raw()).map_err(named("connect"))
 }
 
-/// Where a connect stands that nobody waits for.
+/// The state of a connect that nobody waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connect {
     /// Connected at once.
     Done,
-    /// Under way; when the socket becomes writable, [`connect_result`] has the outcome.
+    /// In progress; once the socket is writable, [`connect_result`] has the result.
     Pending,
 }
 
-/// Begins to connect a non-blocking socket, or waits for the outcome as long as the time-out of a blocking one allows.
+/// Starts to connect a non-blocking socket; on a blocking one, waits for the result up to its timeout.
 ///
-/// On a blocking socket a pending connect is waited for further by calling this again.
+/// On a blocking socket, another call continues to wait for a pending connect.
 ///
 /// # Errors
 /// `connect`: refused at once (loopback), no route, or no free local port (`EADDRNOTAVAIL`).
@@ -196,16 +196,16 @@ pub fn connect_begin(socket: &Socket, to: &Destination) -> Result<Connect> {
     }
 }
 
-/// Ends a TCP connection at once with a reset, whoever waits on it; other sockets are left as they are.
+/// Resets a TCP connection at once, even if a thread waits on it; other sockets are not affected.
 pub fn abort(socket: &Socket) {
-    // The refusal of a socket that is none, or is not connected, is as good.
+    // An error from an unconnected or non-TCP socket can be ignored.
     let _ = rustix::net::connect_unspec(socket);
 }
 
-/// The outcome of a pending connect, once the socket is writable (`SO_ERROR`).
+/// The result of a pending connect, once the socket is writable (`SO_ERROR`).
 ///
 /// # Errors
-/// What connect would have returned: refused, unreachable, timed out.
+/// The error of the connect: refused, unreachable, timed out.
 pub fn connect_result(socket: &Socket) -> Result<()> {
     match socket.take_error() {
         Ok(None) => Ok(()),
@@ -214,7 +214,7 @@ pub fn connect_result(socket: &Socket) -> Result<()> {
     }
 }
 
-/// Sends from a buffer; nothing means not now (buffer full, time-out passed, or a signal while blocking).
+/// Sends from a buffer; `None` means not now (buffer full, timeout, or a signal while blocking).
 ///
 /// A broken connection is an error, never a signal (`MSG_NOSIGNAL`).
 ///
@@ -228,9 +228,9 @@ pub fn send(socket: impl AsFd, bytes: &[u8], wait: Wait) -> Result<Option<usize>
     not_now(rustix::net::send(socket, bytes, flags), "send")
 }
 
-/// Sends the last bytes before a close, which leaves with them in one segment (`MSG_MORE`) instead of one of its own.
+/// Sends the last bytes before a close, so that the FIN goes out in the same segment (`MSG_MORE`) instead of a separate one.
 ///
-/// What does not fill a segment waits for the close, at most 200 ms.
+/// A partial segment waits for the close, at most 200 ms.
 ///
 /// # Errors
 /// As [`send`].
@@ -242,7 +242,7 @@ pub fn send_last(socket: impl AsFd, bytes: &[u8], wait: Wait) -> Result<Option<u
     not_now(rustix::net::send(socket, bytes, flags), "send")
 }
 
-/// Receives into a buffer; nothing means not now, zero bytes mean that the peer has ended.
+/// Receives into a buffer; `None` means not now, zero bytes mean the end of the stream.
 ///
 /// # Errors
 /// `recv`: reset by the peer, or a refused datagram (`ECONNREFUSED`).
@@ -254,7 +254,7 @@ pub fn recv(socket: impl AsFd, bytes: &mut [u8], wait: Wait) -> Result<Option<us
     not_now(rustix::net::recv(socket, bytes, flags).map(|(count, _)| count), "recv")
 }
 
-/// The same without taking it: the next receive finds it again (`MSG_PEEK`).
+/// Like `recv`, but leaves the bytes for the next receive (`MSG_PEEK`).
 ///
 /// # Errors
 /// As [`recv`].
@@ -266,24 +266,24 @@ pub fn peek(socket: impl AsFd, bytes: &mut [u8], wait: Wait) -> Result<Option<us
     not_now(rustix::net::recv(socket, bytes, flags).map(|(count, _)| count), "recv")
 }
 
-/// The sender of a datagram, to answer to.
+/// The sender of a datagram, as the destination of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sender(rustix::net::SocketAddrAny);
 
 impl Sender {
-    /// Only what was received from may be answered, so only this crate makes one.
+    /// Only a source of received data may be answered, so only this crate creates one.
     pub(crate) fn of(address: SocketAddr) -> Self {
         Self(address.into())
     }
 
-    /// Its address; nothing for a socket of the local kind.
+    /// Its address; `None` for a local socket.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         self.0.clone().try_into().ok()
     }
 }
 
-/// Receives a datagram with its sender; nothing means not now. Bytes that do not fit are lost.
+/// Receives a datagram with its sender; `None` means not now. Bytes that do not fit are discarded.
 ///
 /// # Errors
 /// `recvfrom`, such as the refusal of an earlier datagram.
@@ -293,16 +293,16 @@ pub fn recv_from(socket: impl AsFd, bytes: &mut [u8], wait: Wait) -> Result<Opti
     Ok(received.and_then(|(count, _, from)| Some((count, Sender(from?)))))
 }
 
-/// Sends a datagram back to a sender; nothing means not now.
+/// Sends a datagram back to a sender; `None` means not now.
 ///
 /// # Errors
-/// `sendto`: no route any more, or the datagram is too long for the path.
+/// `sendto`: the route is gone, or the datagram is too long for the path.
 pub fn send_to(socket: impl AsFd, bytes: &[u8], (to, wait): (&Sender, Wait)) -> Result<Option<usize>> {
     let flags = if wait == Wait::Block { SendFlags::NOSIGNAL } else { SendFlags::NOSIGNAL | SendFlags::DONTWAIT };
     not_now(rustix::net::sendto(socket, bytes, flags, &to.0), "sendto")
 }
 
-/// A UDP socket like that of [`datagram`] that may share its port with others of this user (`SO_REUSEPORT`).
+/// Creates a UDP socket like [`datagram`] that may share its port with other sockets of this user (`SO_REUSEPORT`).
 ///
 /// # Errors
 /// As [`datagram`].
@@ -316,7 +316,7 @@ pub fn datagram_sharing(address: SocketAddr, guests: &AllowedPeers) -> Result<So
 
 /// Receives at most `count` bytes from a TCP socket and discards them without copying (`MSG_TRUNC`, see tcp(7)).
 ///
-/// It saves the copy to user space, so it measures less than an application pays: a result must say that it was used.
+/// This saves the copy to user space, so it measures less than the cost of an application: a result must state its use.
 ///
 /// # Errors
 /// As [`recv`].
@@ -334,7 +334,7 @@ pub fn discard(socket: impl AsFd, count: Bytes, wait: Wait) -> Result<Option<usi
     }
 }
 
-/// Turns "try again" into nothing.
+/// Turns "try again" into `None`.
 pub(crate) fn not_now<T>(outcome: std::result::Result<T, Errno>, call: &'static str) -> Result<Option<T>> {
     match outcome {
         Ok(value) => Ok(Some(value)),
@@ -343,22 +343,22 @@ pub(crate) fn not_now<T>(outcome: std::result::Result<T, Errno>, call: &'static 
     }
 }
 
-/// Which of a socket's two buffers.
+/// One of a socket's two buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Buffer {
-    /// What has arrived and has not been read (`SO_RCVBUF`).
+    /// The buffer of received bytes that have not been read (`SO_RCVBUF`).
     Receive,
-    /// What has been sent and has not been acknowledged (`SO_SNDBUF`).
+    /// The buffer of sent bytes that have not been acknowledged (`SO_SNDBUF`).
     Send,
 }
 
-/// Fixes the size of a buffer (which ends auto-tuning) and returns what the kernel granted.
+/// Fixes the size of a buffer (which disables auto-tuning) and returns the size that the kernel granted.
 ///
-/// Beyond `net.core.rmem_max` and `wmem_max` it needs `CAP_NET_ADMIN`; without it the kernel grants less and says nothing,
-/// so compare the answer with what was asked.
+/// Sizes above `net.core.rmem_max` and `wmem_max` need `CAP_NET_ADMIN`. Without it the kernel silently grants less, so compare the result
+/// with the request.
 ///
 /// # Errors
-/// `setsockopt`, when it is not a socket.
+/// `setsockopt`, if it is not a socket.
 pub fn set_buffer(socket: impl AsFd, buffer: Buffer, size: Bytes) -> Result<Bytes> {
     let (name, forced) = match buffer {
         Buffer::Receive => (libc::SO_RCVBUF, libc::SO_RCVBUFFORCE),
@@ -374,7 +374,7 @@ pub fn set_buffer(socket: impl AsFd, buffer: Buffer, size: Bytes) -> Result<Byte
 /// The size of a buffer, without the half that the kernel adds for its bookkeeping.
 ///
 /// # Errors
-/// `getsockopt`, when it is not a socket.
+/// `getsockopt`, if it is not a socket.
 pub fn buffer(socket: impl AsFd, buffer: Buffer) -> Result<Bytes> {
     let socket = SockRef::from(&socket);
     let (size, call) = match buffer {
@@ -386,10 +386,10 @@ pub fn buffer(socket: impl AsFd, buffer: Buffer) -> Result<Bytes> {
 
 /// Selects the congestion control of a TCP connection, such as `cubic`.
 ///
-/// One outside `net.ipv4.tcp_allowed_congestion_control` needs `CAP_NET_ADMIN`.
+/// Algorithms outside `net.ipv4.tcp_allowed_congestion_control` need `CAP_NET_ADMIN`.
 ///
 /// # Errors
-/// `setsockopt(TCP_CONGESTION, name)`: `ENOENT` when the kernel does not have it.
+/// `setsockopt(TCP_CONGESTION, name)`: `ENOENT` if the kernel does not have it.
 pub fn set_congestion(socket: impl AsFd, name: &str) -> Result<()> {
     SockRef::from(&socket)
         .set_tcp_congestion(name.as_bytes())
@@ -399,29 +399,29 @@ pub fn set_congestion(socket: impl AsFd, name: &str) -> Result<()> {
 /// The congestion control in use.
 ///
 /// # Errors
-/// `getsockopt(TCP_CONGESTION)`, when it is not a TCP socket.
+/// `getsockopt(TCP_CONGESTION)`, if it is not a TCP socket.
 pub fn congestion(socket: impl AsFd) -> Result<String> {
     let name = SockRef::from(&socket).tcp_congestion().map_err(named("getsockopt(TCP_CONGESTION)"))?;
     let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
     Ok(String::from_utf8_lossy(name).into_owned())
 }
 
-/// Bounds the rate at which the kernel lets segments leave, in whole bytes per second.
+/// Limits the pacing rate of the kernel, in whole bytes per second.
 ///
-/// TCP paces itself; UDP obeys only under the fq queueing discipline.
+/// TCP paces itself; for UDP the limit only works with the fq queueing discipline.
 ///
 /// # Errors
-/// `setsockopt(SO_MAX_PACING_RATE)`, when it is not a socket.
+/// `setsockopt(SO_MAX_PACING_RATE)`, if it is not a socket.
 pub fn set_max_pacing_rate(socket: impl AsFd, rate: BitsPerSec) -> Result<()> {
     let bytes_per_sec = rounded(rate.get() / 8.0);
     set(socket, (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE), &bytes_per_sec)
         .map_err(named("setsockopt(SO_MAX_PACING_RATE)"))
 }
 
-/// The bound of the pacing rate, or nothing without one.
+/// The limit of the pacing rate; `None` if there is no limit.
 ///
 /// # Errors
-/// `getsockopt(SO_MAX_PACING_RATE)`, when it is not a socket.
+/// `getsockopt(SO_MAX_PACING_RATE)`, if it is not a socket.
 pub fn max_pacing_rate(socket: impl AsFd) -> Result<Option<BitsPerSec>> {
     let mut rate = [0_u64];
     get(socket, (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE), &mut rate)
@@ -429,19 +429,19 @@ pub fn max_pacing_rate(socket: impl AsFd) -> Result<Option<BitsPerSec>> {
     Ok(Some(rate[0]).filter(|&rate| rate != u64::MAX).and_then(|rate| BitsPerSec::new(approximate(rate) * 8.0)))
 }
 
-/// Leaves the choice of the local port to connect, so that ports are shared between destinations.
+/// Defers the choice of the local port to connect, so that ports are shared between destinations.
 ///
 /// # Errors
-/// `setsockopt(IP_BIND_ADDRESS_NO_PORT)`, when it is not an IP socket.
+/// `setsockopt(IP_BIND_ADDRESS_NO_PORT)`, if it is not an IP socket.
 pub fn set_bind_address_no_port(socket: impl AsFd) -> Result<()> {
     set(socket, (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT), &1)
         .map_err(named("setsockopt(IP_BIND_ADDRESS_NO_PORT)"))
 }
 
-/// Sets the traffic class (DSCP and ECN bits) of what is sent, in the way of the socket's family.
+/// Sets the traffic class (DSCP and ECN bits) of sent packets, with the option of the socket's family.
 ///
 /// # Errors
-/// `setsockopt(IP_TOS)` or `setsockopt(IPV6_TCLASS)`, when it is not an IP socket.
+/// `setsockopt(IP_TOS)` or `setsockopt(IPV6_TCLASS)`, if it is not an IP socket.
 pub fn set_traffic_class(socket: impl AsFd, class: u8) -> Result<()> {
     let socket = SockRef::from(&socket);
     if socket.domain().map_err(named("getsockopt(SO_DOMAIN)"))? == Domain::IPV6 {
@@ -451,10 +451,10 @@ pub fn set_traffic_class(socket: impl AsFd, class: u8) -> Result<()> {
     }
 }
 
-/// Forbids fragments of the datagrams that an IPv4 socket sends (`IP_PMTUDISC_DO`); an IPv6 socket is left as it is.
+/// Forbids fragmentation of datagrams sent by an IPv4 socket (`IP_PMTUDISC_DO`); an IPv6 socket is not changed.
 ///
 /// # Errors
-/// `setsockopt(IP_MTU_DISCOVER)`, when it is not an IP socket.
+/// `setsockopt(IP_MTU_DISCOVER)`, if it is not an IP socket.
 pub fn set_dont_fragment(socket: impl AsFd) -> Result<()> {
     if SockRef::from(&socket).domain().map_err(named("getsockopt(SO_DOMAIN)"))? != Domain::IPV4 {
         return Ok(());
@@ -463,10 +463,10 @@ pub fn set_dont_fragment(socket: impl AsFd) -> Result<()> {
         .map_err(named("setsockopt(IP_MTU_DISCOVER)"))
 }
 
-/// Bounds how long a blocking send and a blocking receive wait before they give up.
+/// Sets the timeout of blocking sends and receives.
 ///
 /// # Errors
-/// `setsockopt(SO_RCVTIMEO)` and `setsockopt(SO_SNDTIMEO)`, when it is not a socket.
+/// `setsockopt(SO_RCVTIMEO)` and `setsockopt(SO_SNDTIMEO)`, if it is not a socket.
 pub fn set_timeout(socket: impl AsFd, timeout: Nanos) -> Result<()> {
     let socket = SockRef::from(&socket);
     let timeout = Some(timeout.as_duration());
@@ -474,28 +474,28 @@ pub fn set_timeout(socket: impl AsFd, timeout: Nanos) -> Result<()> {
     socket.set_write_timeout(timeout).map_err(named("setsockopt(SO_SNDTIMEO)"))
 }
 
-/// Makes close end a connection with a reset, without `TIME_WAIT`; unread and unsent bytes are lost.
+/// Makes close reset the connection, without `TIME_WAIT`; unread and unsent bytes are discarded.
 ///
 /// # Errors
-/// `setsockopt(SO_LINGER)`, when it is not a socket.
+/// `setsockopt(SO_LINGER)`, if it is not a socket.
 pub fn set_reset_on_close(socket: impl AsFd) -> Result<()> {
     SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO)).map_err(named("setsockopt(SO_LINGER)"))
 }
 
-/// Asks for the kernel's drop counter with each datagram (`SO_RXQ_OVFL`).
+/// Enables the kernel's drop counter on each datagram (`SO_RXQ_OVFL`).
 ///
-/// It comes with the next datagram that is queued after the drop: [`drops`] knows drops at the end as well.
+/// The counter arrives with the next datagram queued after the drop; [`drops`] also includes drops at the end.
 ///
 /// # Errors
-/// `setsockopt(SO_RXQ_OVFL)`, when it is not a socket.
+/// `setsockopt(SO_RXQ_OVFL)`, if it is not a socket.
 pub fn set_report_drops(socket: impl AsFd) -> Result<()> {
     set(socket, (libc::SOL_SOCKET, libc::SO_RXQ_OVFL), &1).map_err(named("setsockopt(SO_RXQ_OVFL)"))
 }
 
-/// Asks for the kernel's receive time with each datagram, on `CLOCK_REALTIME` (`SO_TIMESTAMPNS`).
+/// Enables the kernel's receive time on each datagram, on `CLOCK_REALTIME` (`SO_TIMESTAMPNS`).
 ///
 /// # Errors
-/// `setsockopt(SO_TIMESTAMPNS)`, when it is not a socket.
+/// `setsockopt(SO_TIMESTAMPNS)`, if it is not a socket.
 pub fn set_report_time(socket: impl AsFd) -> Result<()> {
     set(socket, (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS), &1).map_err(named("setsockopt(SO_TIMESTAMPNS)"))
 }

@@ -1,7 +1,7 @@
-//! Whole IP packets: sent with headers of the caller's own, and heard as they leave and arrive.
+//! Complete IP packets: sends them with the caller's own headers, and captures them as they leave and arrive.
 //!
-//! Nothing here knows what a packet asks or answers. Everything needs `CAP_NET_RAW`; see raw(7) and packet(7). Times are those that
-//! the kernel stamped (`SO_TIMESTAMPNS`), on `CLOCK_REALTIME`.
+//! This module does not interpret packets. Everything needs `CAP_NET_RAW`; see raw(7) and packet(7). Times are kernel timestamps
+//! (`SO_TIMESTAMPNS`), on `CLOCK_REALTIME`.
 
 use std::{
     ffi::c_int,
@@ -26,21 +26,21 @@ use crate::{
     },
 };
 
-/// What the kernel did with a packet.
+/// The kernel's response to a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RawSendResult {
-    /// It took it; a queue or a firewall may still drop it.
+    /// It accepted the packet; a queue or a firewall may still drop it.
     Taken,
-    /// It is longer than the device or the route takes (`EMSGSIZE`).
+    /// The packet is longer than the device or the route allows (`EMSGSIZE`).
     TooLong,
-    /// There was no room for it now (`ENOBUFS`, `EAGAIN`).
+    /// There is no room for it now (`ENOBUFS`, `EAGAIN`).
     NoRoom,
-    /// There is no way for it now: no route, or a device that is down.
+    /// It cannot be sent now: no route, or the device is down.
     NoWay,
 }
 
 impl RawSendResult {
-    /// What an error of a send says of the packet; nothing when it says something of the sender.
+    /// Classifies an error of a send by its effect on the packet; `None` if the error is about the sender.
     pub(crate) fn of_error(error: &io::Error) -> Option<Self> {
         match error.raw_os_error()? {
             libc::EMSGSIZE => Some(Self::TooLong),
@@ -53,25 +53,25 @@ impl RawSendResult {
     }
 }
 
-/// Whether packets may go to every host of a network at once.
+/// Whether broadcasts are allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broadcast {
-    /// The kernel refuses them with `EACCES`.
+    /// The kernel rejects them with `EACCES`.
     Refused,
-    /// They go out (`SO_BROADCAST`).
+    /// They are sent (`SO_BROADCAST`).
     Sent,
 }
 
-/// A socket that sends packets of one version of IP as they are given, headers included.
+/// A socket that sends packets of one version of IP as given, headers included.
 ///
-/// The kernel routes them, and writes the checksum of an IPv4 header, its identification where that is zero, and its length.
+/// The kernel routes them, and writes the checksum and the length of an IPv4 header, and its identification if that is zero.
 #[derive(Debug)]
 pub struct Sender {
     socket: Socket,
 }
 
 impl Sender {
-    /// Opens one for the version of an address.
+    /// Opens a socket for the IP version of an address.
     ///
     /// # Errors
     /// `EPERM` without `CAP_NET_RAW`.
@@ -80,7 +80,7 @@ impl Sender {
         let protocol = Protocol::from(libc::IPPROTO_RAW);
         let socket = Socket::new(domain, Type::RAW, Some(protocol)).map_err(named("socket(SOCK_RAW, IPPROTO_RAW)"))?;
         socket.set_nonblocking(true).map_err(named("fcntl(O_NONBLOCK)"))?;
-        // What the kernel has learned of the path must not answer for the path.
+        // Values that the kernel has cached about the path must not influence the result.
         let (option, name) = if destination.is_ipv4() {
             ((libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE), "setsockopt(IP_MTU_DISCOVER)")
         } else {
@@ -93,20 +93,20 @@ impl Sender {
         Ok(Self { socket })
     }
 
-    /// Sends through one device only.
+    /// Restricts sending to one device.
     ///
     /// # Errors
-    /// `ENODEV` when there is none of this name.
+    /// `ENODEV` if there is no device with this name.
     pub fn bind_device(&self, name: &str) -> Result<()> {
         self.socket
             .bind_device(Some(name.as_bytes()))
             .map_err(|error| Error::new(format!("setsockopt(SO_BINDTODEVICE, {name})"), error))
     }
 
-    /// Hands over one packet.
+    /// Sends one packet.
     ///
     /// # Errors
-    /// `EPERM` from a firewall, `EACCES` for a broadcast that was not asked for.
+    /// `EPERM` from a firewall, `EACCES` for a broadcast that is not enabled.
     pub fn send(&self, packet: &[u8], to: &Destination) -> Result<RawSendResult> {
         match self.socket.send_to(packet, to.raw()) {
             Ok(_) => Ok(RawSendResult::Taken),
@@ -115,34 +115,34 @@ impl Sender {
     }
 }
 
-/// Which way a packet went.
+/// The direction of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// A device of this host was handed it.
+    /// Passed to a device of this host.
     Out,
-    /// It arrived for this host.
+    /// Received by this host.
     In,
 }
 
-/// A packet that passed, by where its bytes are.
+/// A captured packet, whose bytes are in the caller's buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeenPacket {
-    /// Which way.
+    /// The direction.
     pub direction: Direction,
-    /// How many bytes were written into the room that was given.
+    /// The number of bytes written to the buffer.
     pub length: usize,
-    /// When, on `CLOCK_REALTIME`.
+    /// The time, on `CLOCK_REALTIME`.
     pub at: Option<Nanos>,
 }
 
-/// A socket that sees copies of the packets from and to one host, and of all ICMP.
+/// A socket that captures copies of the packets from and to one host, and of all ICMP.
 #[derive(Debug)]
 pub struct PacketListener {
     fd: OwnedFd,
 }
 
 impl PacketListener {
-    /// Listens on all devices of this network namespace, with room for `buffer` of the kernel's memory.
+    /// Listens on all devices in this network namespace, with a receive buffer of `buffer` in the kernel.
     ///
     /// # Errors
     /// `EPERM` without `CAP_NET_RAW`.
@@ -150,7 +150,7 @@ impl PacketListener {
         Self::of(0, &mut filter(host), buffer)
     }
 
-    /// Listens to all packets of both versions of IP, on the device with this index or, for zero, on all.
+    /// Listens to all packets of both IP versions, on the device with this index or, for zero, on all devices.
     ///
     /// # Errors
     /// `EPERM` without `CAP_NET_RAW`, `ENODEV` without the device.
@@ -159,31 +159,31 @@ impl PacketListener {
     }
 
     fn of(index: c_int, filter: &mut [libc::sock_filter], buffer: Bytes) -> Result<Self> {
-        // Protocol zero receives nothing, so that nothing slips in before the filter is there.
+        // Protocol zero receives nothing, so no packet arrives before the filter is attached.
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: the call takes no pointers.
         let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
         if fd < 0 {
             return Err(Error::last("socket(AF_PACKET, SOCK_DGRAM)"));
         }
-        // SAFETY: the kernel has just made this descriptor for us, and nothing else knows it.
+        // SAFETY: the kernel has just created this descriptor for us, and nothing else knows it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         attach(&fd, filter)?;
         socket::set_report_time(&fd)?;
         let room = c_int::try_from(buffer.0).unwrap_or(c_int::MAX);
-        // Without CAP_NET_ADMIN net.core.rmem_max is the limit.
+        // Without CAP_NET_ADMIN, net.core.rmem_max is the limit.
         socket::set(&fd, (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE), &room)
             .or_else(|_| socket::set(&fd, (libc::SOL_SOCKET, libc::SO_RCVBUF), &room))
             .map_err(named("setsockopt(SO_RCVBUF)"))?;
-        // Only sockets of all protocols are given what this host sends.
+        // Only sockets for all protocols see outgoing packets.
         bind(&fd, libc::ETH_P_ALL, index)?;
         Ok(Self { fd })
     }
 
-    /// Takes the next packet that passed, without waiting.
+    /// Receives the next captured packet, without waiting.
     ///
     /// # Errors
-    /// When a device went down meanwhile.
+    /// If a device went down.
     pub fn receive(&self, room: &mut [u8]) -> Result<Option<SeenPacket>> {
         let mut control = ControlBuffer([0; CONTROL_SIZE]);
         let mut vector = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
@@ -203,7 +203,7 @@ impl PacketListener {
             let nothing = matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR));
             return if nothing { Ok(None) } else { Err(Error::new("recvmsg(AF_PACKET)", error)) };
         };
-        // SAFETY: the address was zeroed, which is a value of it, and the kernel has written over it.
+        // SAFETY: the address was zeroed, which is a valid value of it, and the kernel has overwritten it.
         let source = unsafe { source.assume_init() };
         let direction = if source.sll_pkttype == libc::PACKET_OUTGOING { Direction::Out } else { Direction::In };
         let control = &control.0[..header.msg_controllen.min(CONTROL_SIZE)];
@@ -213,15 +213,15 @@ impl PacketListener {
         Ok(Some(SeenPacket { direction, length: length.min(room.len()), at }))
     }
 
-    /// Waits until a packet has passed, a signal has come or the time is over; returns whether one has passed.
+    /// Waits until a packet was captured, a signal arrives, or the timeout expires; returns whether a packet was captured.
     ///
     /// # Errors
-    /// When the kernel lacks the memory to wait.
+    /// If the kernel lacks the memory to wait.
     pub fn wait(&self, timeout: Nanos) -> Result<bool> {
         poll_readable(&[self.fd.as_fd()], timeout)
     }
 
-    /// How many packets it had no room for; it wraps.
+    /// The number of packets dropped because its buffer was full; wraps around.
     ///
     /// # Errors
     /// `getsockopt(SO_MEMINFO)`: Linux before 4.12.
@@ -264,10 +264,10 @@ fn attach(fd: &OwnedFd, program: &mut [libc::sock_filter]) -> Result<()> {
 const LOAD_HALF: u16 = 0x28;
 const JUMP_IF_EQUAL: u16 = 0x15;
 const RETURN: u16 = 0x06;
-/// `SKF_AD_OFF + SKF_AD_PROTOCOL`: the number of the protocol, which is not part of the bytes.
+/// `SKF_AD_OFF + SKF_AD_PROTOCOL`: the Ethernet type, which is not part of the captured bytes.
 const ETHERTYPE: u32 = 0xffff_f000;
 
-/// Keeps packets of both versions of IP.
+/// Accepts packets of both IP versions.
 fn filter_ip() -> [libc::sock_filter; 5] {
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let is = |ethertype: c_int, jt, jf| {
@@ -277,13 +277,13 @@ fn filter_ip() -> [libc::sock_filter; 5] {
     [step(LOAD_HALF, 0, 0, ETHERTYPE), is(libc::ETH_P_IP, 2, 0), is(libc::ETH_P_IPV6, 1, 0), drop, keep]
 }
 
-/// Keeps packets from and to a host, and all ICMP; offsets are from the IP header (Documentation/networking/filter.rst).
+/// Accepts packets from and to a host, and all ICMP; offsets are from the IP header (Documentation/networking/filter.rst).
 fn filter(host: IpAddr) -> Vec<libc::sock_filter> {
     const LOAD_WORD: u16 = 0x20;
     const LOAD_BYTE: u16 = 0x30;
     const ICMP: u32 = 1;
     const ICMP_V6: u32 = 58;
-    // Where source, destination and protocol stand.
+    // The offsets of source, destination and protocol.
     let (ethertype, places, protocol, icmp) = match host {
         IpAddr::V4(_) => (libc::ETH_P_IP, [12, 16], 9, ICMP),
         IpAddr::V6(_) => (libc::ETH_P_IPV6, [8, 24], 6, ICMP_V6),
@@ -301,7 +301,7 @@ fn filter(host: IpAddr) -> Vec<libc::sock_filter> {
     let to_drop = small(2 * n_comparison + 2);
     let mut program = vec![step(LOAD_HALF, 0, 0, ETHERTYPE), step(JUMP_IF_EQUAL, 0, to_drop, ethertype)];
     program.push(step(LOAD_BYTE, 0, 0, protocol));
-    // Behind both comparisons stand the two ends: drop, then keep.
+    // After both comparisons come the two exits: drop, then keep.
     program.push(step(JUMP_IF_EQUAL, small(2 * n_comparison + 1), 0, icmp));
     for (nth, place) in places.into_iter().enumerate() {
         for (at, word) in words.iter().enumerate() {
@@ -311,7 +311,7 @@ fn filter(host: IpAddr) -> Vec<libc::sock_filter> {
                 0,
                 place + 4 * u32::try_from(at).expect("an address has at most four words"),
             ));
-            // A word that differs leads to the next comparison, behind the last one to the end.
+            // A different word jumps to the next comparison, or after the last one to the exit.
             let left = n_comparison - 2 * at - 2;
             let is_last = at + 1 == words.len();
             let remaining = (1 - nth) * n_comparison;
@@ -330,7 +330,7 @@ mod tests {
     use crate::policy::anywhere;
     use crate::{bpf::privilege::or_skip, clock};
 
-    /// Runs a filter as the kernel does, as far as its instructions go.
+    /// Runs a filter like the kernel, for the instructions used here.
     fn keeps(host: &str, packet: &[u8]) -> bool {
         let program = filter(host.parse().unwrap());
         let (mut at, mut accumulator) = (0, 0);
@@ -390,7 +390,7 @@ mod tests {
         let host: IpAddr = "127.0.0.1".parse().unwrap();
         let Some(ear) = or_skip(PacketListener::open(host, Bytes(1 << 20))) else { return };
         let sender = Sender::open(host, Broadcast::Refused).unwrap();
-        // Protocol 253 is for experiments (RFC 3692), and nobody answers to it but by ICMP.
+        // Protocol 253 is for experiments (RFC 3692), and only ICMP responds to it.
         let mut packet = [0; 28];
         packet[0] = 0x45;
         packet[8] = 1;

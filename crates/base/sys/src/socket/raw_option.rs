@@ -1,4 +1,4 @@
-//! Options of sockets as plain memory, and the kernel's answer with the name of the call.
+//! Socket options as plain memory, and errors with the name of the call.
 
 use std::{
     ffi::{c_int, c_void},
@@ -9,12 +9,12 @@ use std::{
 
 use crate::{Error, Result};
 
-/// Gives the error of a call its name: `.map_err(named("setsockopt(TCP_NODELAY)"))`.
+/// Adds the name of the call to an error: `.map_err(named("setsockopt(TCP_NODELAY)"))`.
 pub fn named<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> Error {
     move |error| Error::new(call, error)
 }
 
-/// How many datagrams this socket has dropped so far, mostly because its buffer was full; it wraps.
+/// The number of datagrams that this socket has dropped so far, usually because its buffer was full; wraps around.
 ///
 /// # Errors
 /// `getsockopt(SO_MEMINFO)`: Linux before 4.12.
@@ -45,7 +45,7 @@ pub(crate) fn set<T: Plain>(socket: impl AsFd, (level, name): (c_int, c_int), va
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Fills `values`; what the kernel does not fill stays as it was.
+/// Fills `values`; the kernel may leave a part unchanged.
 pub(crate) fn get<T: Plain>(socket: impl AsFd, (level, name): (c_int, c_int), values: &mut [T]) -> io::Result<()> {
     let mut length = length(values);
     let values: *mut c_void = values.as_mut_ptr().cast();

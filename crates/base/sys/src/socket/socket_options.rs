@@ -1,6 +1,6 @@
-//! Options of sockets that only those set who measure them: device, keepalive, busy polling, flow label, Multipath TCP.
+//! Socket options that are only set for measurements: device, keepalive, busy polling, flow label, Multipath TCP.
 //!
-//! What is set can be read back, so that a test can say that it reached the socket. Needs no privilege except where it is said.
+//! Every option can be read back, so that a test can verify it. Needs no privilege unless stated.
 
 use std::{
     io,
@@ -18,7 +18,7 @@ use crate::{
     socket::{self, named},
 };
 
-/// A socket of Multipath TCP (RFC 8684) of the family of `address`, not yet bound or connected.
+/// Creates a Multipath TCP socket (RFC 8684) in the family of `address`, not yet bound or connected.
 ///
 /// # Errors
 /// `socket(IPPROTO_MPTCP)`: Linux before 5.6, or `net.mptcp.enabled` is 0 (`ENOPROTOOPT`).
@@ -27,7 +27,7 @@ pub fn multipath_stream(address: SocketAddr) -> Result<Socket> {
         .map_err(named("socket(IPPROTO_MPTCP)"))
 }
 
-/// The same with `O_NONBLOCK` from the beginning.
+/// Like `multipath_stream`, but with `O_NONBLOCK` from the start.
 ///
 /// # Errors
 /// As [`multipath_stream`].
@@ -36,26 +36,26 @@ pub fn multipath_stream_nonblocking(address: SocketAddr) -> Result<Socket> {
         .map_err(named("socket(IPPROTO_MPTCP)"))
 }
 
-/// Whether a connection still is one of Multipath TCP and has not fallen back to TCP (Linux 5.16, `MPTCP_INFO`).
+/// Returns whether a connection still uses Multipath TCP and has not fallen back to TCP (Linux 5.16, `MPTCP_INFO`).
 ///
 /// # Errors
-/// `getsockopt(SO_PROTOCOL)`, when it is not a socket.
+/// `getsockopt(SO_PROTOCOL)`, if it is not a socket.
 pub fn is_multipath(socket: impl AsFd) -> Result<bool> {
     const SOL_MPTCP: i32 = 284;
     const MPTCP_INFO: i32 = 1;
-    // `struct mptcp_info`: eight counters of a byte each, then flags; the flag of a connection that fell back is the first.
+    // `struct mptcp_info`: eight one-byte counters, then flags; the first flag marks a fallback.
     const FLAGS: usize = 2;
     let protocol = SockRef::from(&socket).protocol().map_err(named("getsockopt(SO_PROTOCOL)"))?;
     if protocol != Some(Protocol::MPTCP) {
         return Ok(false);
     }
     let mut info = [0_u32; 16];
-    // A socket that has fallen back answers like one of TCP, which does not know the level.
+    // A socket that has fallen back responds like a TCP socket, which does not know the level.
     let answer = socket::get(socket, (SOL_MPTCP, MPTCP_INFO), &mut info);
     Ok(answer.is_ok() && info[FLAGS] & 1 == 0)
 }
 
-/// Lets a socket send and receive through the interface of its destination only, if that has one (`SO_BINDTODEVICE`).
+/// Restricts a socket to the device of its destination, if that has one (`SO_BINDTODEVICE`).
 ///
 /// # Errors
 /// `setsockopt(SO_BINDTODEVICE, name)`: no such device (`ENODEV`), or Linux before 5.7 without `CAP_NET_RAW`.
@@ -66,16 +66,16 @@ pub fn bind_to_device(socket: impl AsFd, to: &Destination) -> Result<()> {
         .map_err(|error| Error::new(format!("setsockopt(SO_BINDTODEVICE, {name})"), error))
 }
 
-/// The interface that a socket is bound to.
+/// The device that a socket is bound to.
 ///
 /// # Errors
-/// `getsockopt(SO_BINDTODEVICE)`, when it is not a socket.
+/// `getsockopt(SO_BINDTODEVICE)`, if it is not a socket.
 pub fn device(socket: impl AsFd) -> Result<Option<String>> {
     let name = SockRef::from(&socket).device().map_err(named("getsockopt(SO_BINDTODEVICE)"))?;
     Ok(name.map(|name| String::from_utf8_lossy(name.split(|&byte| byte == 0).next().unwrap_or_default()).into_owned()))
 }
 
-/// Sends and asks for segments of at most that many bytes (`TCP_MAXSEG`); a listener hands it to its connections.
+/// Limits sent and requested segments to `size` bytes (`TCP_MAXSEG`); accepted connections inherit it from a listener.
 ///
 /// # Errors
 /// `setsockopt(TCP_MAXSEG)`: less than 88 or more than 32767 bytes (`EINVAL`).
@@ -84,16 +84,16 @@ pub fn set_segment_max(socket: impl AsFd, size: Bytes) -> Result<()> {
     SockRef::from(&socket).set_tcp_mss(size).map_err(named("setsockopt(TCP_MAXSEG)"))
 }
 
-/// Breaks a connection whose bytes stay unacknowledged for so long (`TCP_USER_TIMEOUT`, RFC 5482).
+/// Breaks a connection whose bytes stay unacknowledged for this long (`TCP_USER_TIMEOUT`, RFC 5482).
 ///
 /// # Errors
-/// `setsockopt(TCP_USER_TIMEOUT)`, when it is not a TCP socket.
+/// `setsockopt(TCP_USER_TIMEOUT)`, if it is not a TCP socket.
 pub fn set_unacknowledged_max(socket: impl AsFd, span: Nanos) -> Result<()> {
     let span = Some(span.as_duration());
     SockRef::from(&socket).set_tcp_user_timeout(span).map_err(named("setsockopt(TCP_USER_TIMEOUT)"))
 }
 
-/// Probes an idle connection after so long, and again at that distance, in whole seconds (RFC 9293 section 3.8.4).
+/// Sends keepalive probes on a connection idle for this long, and again at this interval, in whole seconds (RFC 9293 section 3.8.4).
 ///
 /// # Errors
 /// `setsockopt(TCP_KEEPIDLE)`: less than 1 s or more than 32767 s (`EINVAL`).
@@ -104,10 +104,10 @@ pub fn set_keepalive(socket: impl AsFd, idle: Nanos) -> Result<()> {
         .map_err(named("setsockopt(SO_KEEPALIVE, TCP_KEEPIDLE, TCP_KEEPINTVL)"))
 }
 
-/// After how long an idle connection is probed; nothing without probes.
+/// The idle time before keepalive probes; `None` if they are off.
 ///
 /// # Errors
-/// `getsockopt(SO_KEEPALIVE)`, when it is not a TCP socket.
+/// `getsockopt(SO_KEEPALIVE)`, if it is not a TCP socket.
 pub fn keepalive(socket: impl AsFd) -> Result<Option<Nanos>> {
     let socket = SockRef::from(&socket);
     if !socket.keepalive().map_err(named("getsockopt(SO_KEEPALIVE)"))? {
@@ -117,43 +117,43 @@ pub fn keepalive(socket: impl AsFd) -> Result<Option<Nanos>> {
     Ok(Some(Nanos::from_secs(idle.as_secs())))
 }
 
-/// Wakes a receiver of TCP only when so much is there, or the stream has ended (`SO_RCVLOWAT`); at least 1.
+/// Wakes a TCP receiver only once this many bytes have arrived or the stream has ended (`SO_RCVLOWAT`); at least 1.
 ///
-/// A blocking receive still ends after its own time-out with what has come. The kernel keeps it below half of the buffer, and
-/// wakes earlier when the window is nearly closed (`tcp_data_ready`).
+/// A blocking receive still ends at its own timeout with the bytes so far. The kernel limits the value to half of the buffer, and wakes the
+/// receiver earlier if the window is nearly closed (`tcp_data_ready`).
 ///
 /// # Errors
-/// `setsockopt(SO_RCVLOWAT)`, when it is not a socket.
+/// `setsockopt(SO_RCVLOWAT)`, if it is not a socket.
 pub fn set_wake(socket: impl AsFd, bytes: Bytes) -> Result<()> {
     let bytes = i32::try_from(bytes.0).unwrap_or(i32::MAX);
     socket::set(socket, (libc::SOL_SOCKET, libc::SO_RCVLOWAT), &bytes).map_err(named("setsockopt(SO_RCVLOWAT)"))
 }
 
-/// How much must be there before a receiver is woken.
+/// The number of bytes that wakes a receiver.
 ///
 /// # Errors
-/// `getsockopt(SO_RCVLOWAT)`, when it is not a socket.
+/// `getsockopt(SO_RCVLOWAT)`, if it is not a socket.
 pub fn wake(socket: impl AsFd) -> Result<Bytes> {
     let mut bytes = [0_u32];
     socket::get(socket, (libc::SOL_SOCKET, libc::SO_RCVLOWAT), &mut bytes).map_err(named("getsockopt(SO_RCVLOWAT)"))?;
     Ok(Bytes(bytes[0].into()))
 }
 
-/// Lets a blocking receive poll the device for so long, in whole microseconds, before it sleeps (`SO_BUSY_POLL`).
+/// Makes a blocking receive poll the device for this long, in whole microseconds, before it sleeps (`SO_BUSY_POLL`).
 ///
-/// A device without NAPI, such as the loopback, has nothing to poll: [`is_polled`] says whether there was something.
+/// A device without NAPI, such as loopback, cannot be polled; [`is_polled`] shows that.
 ///
 /// # Errors
-/// `setsockopt(SO_BUSY_POLL)`: more than `net.core.busy_read` needs `CAP_NET_ADMIN`.
+/// `setsockopt(SO_BUSY_POLL)`: values above `net.core.busy_read` need `CAP_NET_ADMIN`.
 pub fn set_busy_poll(socket: impl AsFd, span: Nanos) -> Result<()> {
     let micros = i32::try_from(span.0 / 1_000).unwrap_or(i32::MAX);
     socket::set(socket, (libc::SOL_SOCKET, libc::SO_BUSY_POLL), &micros).map_err(named("setsockopt(SO_BUSY_POLL)"))
 }
 
-/// For how long a blocking receive polls.
+/// The polling time of a blocking receive.
 ///
 /// # Errors
-/// `getsockopt(SO_BUSY_POLL)`, when it is not a socket.
+/// `getsockopt(SO_BUSY_POLL)`, if it is not a socket.
 pub fn busy_poll(socket: impl AsFd) -> Result<Nanos> {
     let mut micros = [0_u32];
     socket::get(socket, (libc::SOL_SOCKET, libc::SO_BUSY_POLL), &mut micros)
@@ -161,10 +161,10 @@ pub fn busy_poll(socket: impl AsFd) -> Result<Nanos> {
     Ok(Nanos::from_micros(micros[0].into()))
 }
 
-/// Whether what a socket received came through a queue that can be polled (`SO_INCOMING_NAPI_ID`, Linux 4.12).
+/// Returns whether received data came through a queue that can be polled (`SO_INCOMING_NAPI_ID`, Linux 4.12).
 ///
 /// # Errors
-/// `getsockopt(SO_INCOMING_NAPI_ID)`, when it is not a socket.
+/// `getsockopt(SO_INCOMING_NAPI_ID)`, if it is not a socket.
 pub fn is_polled(socket: impl AsFd) -> Result<bool> {
     let mut id = [0_u32];
     socket::get(socket, (libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID), &mut id)
@@ -175,11 +175,11 @@ pub fn is_polled(socket: impl AsFd) -> Result<bool> {
 /// `struct in6_flowlabel_req` (`include/uapi/linux/in6.h`): destination, label in network order, action, share, flags, two times.
 type LabelRequest = [u32; 8];
 
-/// Leases a flow label towards an address for this socket, and returns the address with it, to connect to (RFC 6437).
+/// Leases a flow label for an address to this socket, and returns the address with the label for connecting (RFC 6437).
 ///
 /// # Errors
-/// `setsockopt(IPV6_FLOWLABEL_MGR)` or `setsockopt(IPV6_FLOWINFO_SEND)`: an address of IPv4, a label above 0xfffff (`EINVAL`),
-/// or one that another program has (`EPERM`).
+/// `setsockopt(IPV6_FLOWLABEL_MGR)` or `setsockopt(IPV6_FLOWINFO_SEND)`: an IPv4 address, a label above 0xfffff (`EINVAL`), or a label
+/// leased by another program (`EPERM`).
 pub fn set_flow_label(socket: impl AsFd, to: &Destination, label: u32) -> Result<Destination> {
     const CALL: &str = "setsockopt(IPV6_FLOWLABEL_MGR)";
     const CREATE_IF_MISSING: u16 = 1;
@@ -191,7 +191,7 @@ pub fn set_flow_label(socket: impl AsFd, to: &Destination, label: u32) -> Result
     request[..4].copy_from_slice(&words(*address.ip()));
     request[4] = label.to_be();
     let [low, high] = CREATE_IF_MISSING.to_ne_bytes();
-    // The action is to get the label (0).
+    // Action 0 gets the label.
     request[5] = u32::from_ne_bytes([0, SHARED_BY_ANYONE, low, high]);
     socket::set(&socket, (libc::IPPROTO_IPV6, libc::IPV6_FLOWLABEL_MGR), &request).map_err(named(CALL))?;
     socket::set(&socket, (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND), &1)
@@ -200,16 +200,16 @@ pub fn set_flow_label(socket: impl AsFd, to: &Destination, label: u32) -> Result
     Ok(to.labelled(address))
 }
 
-/// An address as it lies in memory.
+/// An address in memory layout.
 fn words(address: Ipv6Addr) -> [u32; 4] {
     let octets = address.octets();
     [0, 4, 8, 12].map(|at: usize| u32::from_ne_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]]))
 }
 
-/// The flow label of what a connected socket sends; nothing for the kernel's own choice.
+/// The flow label of a connected socket's packets; `None` for the kernel's own choice.
 ///
 /// # Errors
-/// `getpeername`, when it is not connected.
+/// `getpeername`, if it is not connected.
 pub fn flow_label(socket: &Socket) -> Result<Option<u32>> {
     let peer = socket.peer_addr().map_err(named("getpeername"))?;
     let label = peer.as_socket_ipv6().map(|peer| u32::from_be(peer.flowinfo()) & 0xf_ffff);

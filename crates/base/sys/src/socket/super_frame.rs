@@ -1,8 +1,8 @@
-//! Frames of UDP that leave as one long frame, which the kernel cuts: one system call and one way through the stack for many.
+//! UDP frames sent as one long frame that the kernel splits: a single system call and a single pass through the stack for many frames.
 //!
-//! A packet socket with `PACKET_VNET_HDR` says in front of each frame (`struct virtio_net_hdr`) how it is to be cut: as UDP
-//! segmentation offload cuts a super-buffer, `VIRTIO_NET_HDR_GSO_UDP_L4` of Linux 6.2. The kernel writes lengths, the numbers of
-//! IPv4 packets and checksums anew. It knows nothing of what the frames hold. Needs `CAP_NET_RAW`.
+//! A packet socket with `PACKET_VNET_HDR` states before each frame (`struct virtio_net_hdr`) how to split it: like a super-buffer with UDP
+//! segmentation offload, `VIRTIO_NET_HDR_GSO_UDP_L4` of Linux 6.2. The kernel rewrites lengths, IPv4 identifications and checksums. This
+//! module does not look into the frames. Needs `CAP_NET_RAW`.
 
 use std::{
     io::IoSlice,
@@ -23,12 +23,12 @@ use crate::{
     policy::FramePermit as Permit,
 };
 
-/// Where a long frame is cut.
+/// The parameters for splitting a long frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentCut {
-    /// The first byte of the UDP header.
+    /// The offset of the UDP header.
     pub udp_at: u16,
-    /// Bytes of payload in each frame.
+    /// The payload bytes in each frame.
     pub payload: u16,
 }
 
@@ -36,27 +36,27 @@ pub struct SegmentCut {
 #[derive(Debug)]
 pub struct Sender {
     fd: OwnedFd,
-    /// What stands in front of a frame that is cut, and in front of one that is not.
+    /// The headers before a frame that is split, and before one that is not.
     whole: [u8; HEADER],
     single: [u8; HEADER],
-    /// The length of a frame that is not cut.
+    /// The length of a frame that is not split.
     single_length: usize,
 }
 
 /// `struct virtio_net_hdr`.
 const HEADER: usize = 10;
-/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum field holds the sum of the pseudo header, and the rest is to be added.
+/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum field holds the sum of the pseudo header, and the kernel or the device adds the rest.
 const NEEDS_CHECKSUM: u8 = 1;
 /// `VIRTIO_NET_HDR_GSO_UDP_L4` and `VIRTIO_NET_HDR_GSO_NONE`.
 const CUT_UDP: u8 = 5;
 const CUT_NOTHING: u8 = 0;
 const UDP_HEADER: u16 = 8;
-/// Where the checksum stands in a UDP header.
+/// The offset of the checksum in a UDP header.
 const CHECKSUM_AT: u16 = 6;
 /// `PACKET_VNET_HDR`.
 const VNET_HEADER: libc::c_int = 15;
 
-/// The ten bytes, in the order of this machine.
+/// The ten header bytes, in native byte order.
 fn header(cut: SegmentCut, kind: u8) -> [u8; HEADER] {
     let mut bytes = [0; HEADER];
     let segment = if kind == CUT_NOTHING { 0 } else { cut.payload };
@@ -69,25 +69,25 @@ fn header(cut: SegmentCut, kind: u8) -> [u8; HEADER] {
 }
 
 impl Sender {
-    /// Opens a socket for a device of this network namespace.
+    /// Opens a socket for a device in this network namespace.
     ///
     /// # Errors
-    /// Without `CAP_NET_RAW`, or when there is no such device.
+    /// Without `CAP_NET_RAW`, or if there is no such device.
     pub fn open(ifindex: u32, cut: SegmentCut, _: &Permit) -> Result<Self> {
-        // Protocol zero receives nothing, so that sending does not pay for receiving.
+        // Protocol zero receives nothing, so there is no receive overhead.
         let fd = open(ifindex, 0)?;
         set_option(&fd, (libc::SOL_PACKET, VNET_HEADER, "PACKET_VNET_HDR"), 1)?;
         let single_length = usize::from(cut.udp_at) + usize::from(UDP_HEADER) + usize::from(cut.payload);
         Ok(Self { fd, whole: header(cut, CUT_UDP), single: header(cut, CUT_NOTHING), single_length })
     }
 
-    /// Offers one long frame: headers that are right for the whole of it, and the payloads of the frames one after the other.
+    /// Sends one long frame: headers that are valid for the whole frame, and the payloads of the single frames in sequence.
     ///
-    /// The checksum of UDP holds the sum of its pseudo header. [`OfferResult::Dropped`] says that the device dropped at least one of the
-    /// frames, and has counted those that it dropped.
+    /// The UDP checksum holds the sum of the pseudo header. [`OfferResult::Dropped`] means that the device dropped at least one of the
+    /// frames; the device counts its drops.
     ///
     /// # Errors
-    /// When the device has gone or is down, and `EINVAL` before Linux 6.2.
+    /// If the device is gone or down, and `EINVAL` before Linux 6.2.
     pub fn send(&self, frame: &[u8]) -> Result<OfferResult> {
         let ahead = if frame.len() > self.single_length { &self.whole } else { &self.single };
         let parts = [IoSlice::new(ahead), IoSlice::new(frame)];
@@ -99,10 +99,10 @@ impl Sender {
         }
     }
 
-    /// Waits until the socket takes frames again, or until the time is over; returns whether it does.
+    /// Waits until the socket accepts frames again, or until the timeout; returns whether it does.
     ///
     /// # Errors
-    /// When the kernel lacks the memory to wait.
+    /// If the kernel lacks the memory to wait.
     pub fn wait(&self, timeout: Nanos) -> Result<bool> {
         wait(self.fd.as_fd(), PollFlags::OUT, timeout)
     }

@@ -1,6 +1,7 @@
-//! What the kernel knows of a TCP connection.
+//! The kernel's state of a TCP connection.
 //!
-//! `getsockopt(TCP_INFO)` is read as bytes at fixed offsets, because the structure grows with the kernel: a field that this kernel
+//! The result of `getsockopt(TCP_INFO)` is parsed as bytes at fixed offsets, because the structure grows with the kernel: a field that this
+//! kernel
 //! does not return is `None`. Offsets are those of `struct tcp_info` in include/uapi/linux/tcp.h, Linux 6.18; needs no privilege.
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -9,7 +10,7 @@ use fathom_model::units::{BitsPerSec, Bytes, Nanos, approximate};
 
 use crate::{Error, Result};
 
-/// Where a connection stands (RFC 9293 section 3.3.2, with the kernel's numbers).
+/// The state of a connection (RFC 9293 section 3.3.2, with the kernel's numbers).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are those of RFC 9293")]
 pub enum TcpState {
@@ -24,7 +25,7 @@ pub enum TcpState {
     LastAck,
     Listen,
     Closing,
-    /// A state that this program does not know, by the kernel's number.
+    /// A state unknown to this program, by the kernel's number.
     Other(u8),
 }
 
@@ -47,22 +48,22 @@ impl From<u8> for TcpState {
     }
 }
 
-/// The kernel's account of one connection at one moment; counts are since its beginning.
+/// The kernel's data on one connection at one moment; counts are since its beginning.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TcpInfo {
-    /// Where the connection stands.
+    /// The state of the connection.
     pub state: TcpState,
-    /// Retransmissions of the segment that is waiting now, after its time-out.
+    /// Retransmissions of the currently outstanding segment after timeouts.
     pub retransmits: u8,
-    /// The retransmission time-out now.
+    /// The current retransmission timeout.
     pub rto: Nanos,
-    /// The largest segment that is sent.
+    /// The maximum size of sent segments.
     pub snd_mss: Bytes,
     /// The largest segment seen from the peer, as estimated for delayed acknowledgements.
     pub rcv_mss: Bytes,
     /// Segments sent and not yet acknowledged.
     pub unacked: u32,
-    /// Segments that the kernel holds for lost now.
+    /// Segments that the kernel currently considers lost.
     pub lost: u32,
     /// Segments retransmitted and not yet acknowledged.
     pub retrans: u32,
@@ -72,23 +73,23 @@ pub struct TcpInfo {
     pub rtt: Nanos,
     /// The mean deviation of the round-trip time (RFC 6298).
     pub rttvar: Nanos,
-    /// The slow-start threshold in segments; none before the first loss.
+    /// The slow-start threshold in segments; `None` before the first loss.
     pub snd_ssthresh: Option<u32>,
     /// The congestion window in segments.
     pub snd_cwnd: u32,
-    /// How many segments may overtake each other before one counts as lost.
+    /// The reordering distance, in segments, beyond which a segment counts as lost.
     pub reordering: u32,
-    /// The receiver's estimate of the round-trip time; none before it has received data.
+    /// The receiver's estimate of the round-trip time; `None` before it has received data.
     pub rcv_rtt: Option<Nanos>,
-    /// The receive window that the kernel's auto-tuning aims at.
+    /// The target of the kernel's receive-window auto-tuning.
     pub rcv_space: Bytes,
-    /// Segments retransmitted, all together.
+    /// The total number of retransmitted segments.
     pub total_retrans: u32,
-    /// Whether the last delivery rate was bounded by the application, not by the network.
+    /// Whether the last delivery rate was limited by the application, not by the network.
     pub delivery_rate_app_limited: Option<bool>,
-    /// How fast the kernel lets segments leave; none when unlimited.
+    /// The kernel's pacing rate; `None` if unlimited.
     pub pacing_rate: Option<BitsPerSec>,
-    /// The bound on `pacing_rate` that was asked for (`SO_MAX_PACING_RATE`); none when none was.
+    /// The configured upper bound on `pacing_rate` (`SO_MAX_PACING_RATE`); `None` if there is none.
     pub max_pacing_rate: Option<BitsPerSec>,
     /// Payload acknowledged by the peer (RFC 4898 tcpEStatsAppHCThruOctetsAcked).
     pub bytes_acked: Option<Bytes>,
@@ -100,49 +101,49 @@ pub struct TcpInfo {
     pub segs_in: Option<u32>,
     /// Payload in the send buffer that has not been sent.
     pub notsent: Option<Bytes>,
-    /// The smallest round-trip time in the kernel's window of 5 minutes; none without a sample.
+    /// The minimum round-trip time in the kernel's window of 5 minutes; `None` without a sample.
     pub min_rtt: Option<Nanos>,
-    /// Segments received that carried payload.
+    /// Received segments with payload.
     pub data_segs_in: Option<u32>,
-    /// Segments sent that carried payload.
+    /// Sent segments with payload.
     pub data_segs_out: Option<u32>,
-    /// The latest rate at which payload was delivered; none before a sample.
+    /// The latest delivery rate of payload; `None` before a sample.
     pub delivery_rate: Option<BitsPerSec>,
-    /// Time with data to send, all causes of waiting included.
+    /// Time with data to send, including all kinds of waiting.
     pub busy_time: Option<Nanos>,
     /// The part of `busy_time` in which the peer's window was full.
     pub rwnd_limited: Option<Nanos>,
     /// The part of `busy_time` in which the send buffer was too small.
     pub sndbuf_limited: Option<Nanos>,
-    /// Segments delivered, also out of order.
+    /// Segments delivered, including out-of-order ones.
     pub delivered: Option<u32>,
-    /// Segments delivered that an ECN mark came back for.
+    /// Delivered segments whose ACK carried an ECN congestion mark.
     pub delivered_ce: Option<u32>,
-    /// Payload sent, retransmissions included (RFC 4898 tcpEStatsPerfHCDataOctetsOut).
+    /// Payload sent, including retransmissions (RFC 4898 tcpEStatsPerfHCDataOctetsOut).
     pub bytes_sent: Option<Bytes>,
     /// Payload retransmitted (RFC 4898 tcpEStatsPerfOctetsRetrans).
     pub bytes_retrans: Option<Bytes>,
-    /// Segments that the peer reported to have received twice (RFC 2883).
+    /// Segments that the peer reported as received twice (RFC 2883).
     pub dsack_dups: Option<u32>,
-    /// Times that reordering was seen.
+    /// The number of reordering events.
     pub reord_seen: Option<u32>,
     /// Segments received out of order.
     pub rcv_ooopack: Option<u32>,
-    /// The window that the peer offers now (Linux 5.4).
+    /// The window that the peer currently offers (Linux 5.4).
     pub snd_wnd: Option<Bytes>,
-    /// The window that is offered to the peer now (Linux 6.2).
+    /// The window currently offered to the peer (Linux 6.2).
     pub rcv_wnd: Option<Bytes>,
 }
 
-/// Enough for every field read here; a longer structure is cut by the kernel.
+/// Enough for every field parsed here; the kernel truncates a longer structure.
 const LENGTH_MAX: usize = 248;
 const LENGTH_ASKED: libc::socklen_t = 248;
-/// What every kernel since 2.6 returns.
+/// The length that every kernel since 2.6 returns.
 const LENGTH_MIN: usize = 104;
 /// `tcpi_snd_ssthresh` before the first loss (`TCP_INFINITE_SSTHRESH`).
 const NO_SSTHRESH: u32 = 0x7fff_ffff;
 
-/// The returned bytes, read by offset.
+/// The returned bytes, parsed by offset.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -170,17 +171,17 @@ impl Fields<'_> {
         self.u64(offset).map(Nanos::from_micros)
     }
 
-    /// A rate in bytes per second, where `none` stands for no rate.
+    /// A rate in bytes per second; the value `none` means no rate.
     fn rate(&self, offset: usize, none: u64) -> Option<BitsPerSec> {
         self.u64(offset).filter(|&rate| rate != none).and_then(|rate| BitsPerSec::new(approximate(rate) * 8.0))
     }
 }
 
 impl TcpInfo {
-    /// Asks the kernel; any TCP socket of this process will do, from any thread.
+    /// Queries the kernel; works from any thread for any TCP socket of this process.
     ///
     /// # Errors
-    /// `getsockopt(TCP_INFO)`, when it is not a TCP socket.
+    /// `getsockopt(TCP_INFO)`, if it is not a TCP socket.
     pub fn of(socket: impl AsFd) -> Result<Self> {
         let mut bytes = [0_u8; LENGTH_MAX];
         let mut length: libc::socklen_t = LENGTH_ASKED;
@@ -202,7 +203,7 @@ impl TcpInfo {
             .ok_or_else(|| Error::new("getsockopt(TCP_INFO)", std::io::Error::other("the answer is too short")))
     }
 
-    /// Reads the structure as far as it goes; nothing when it is shorter than any kernel's.
+    /// Parses the structure up to its length; `None` if it is shorter than that of any kernel.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let f = Fields(bytes);

@@ -1,8 +1,8 @@
-//! When the bytes of a TCP connection were on the wire, by the kernel's own stamps.
+//! The wire times of a TCP connection's bytes, from kernel timestamps.
 //!
-//! `SO_TIMESTAMPING` (Documentation/networking/timestamping.rst) stamps a segment when the driver takes it and when the stack
-//! receives it, so the time in between holds neither the sender's queue of events nor its wake-up. Stamps are software stamps on
-//! `CLOCK_REALTIME`; [`KernelClockOffset`] brings them to the monotonic clock. Needs no privilege; Linux 4.13 on veth, whose driver stamps.
+//! `SO_TIMESTAMPING` (Documentation/networking/timestamping.rst) stamps a segment when the driver takes it and when the stack receives it,
+//! so the time in between includes neither the sender's event queue nor its wake-up. These are software timestamps on `CLOCK_REALTIME`;
+//! [`KernelClockOffset`] converts them to the monotonic clock. Needs no privilege; Linux 4.13 on veth, whose driver stamps.
 
 use std::{
     ffi::c_void,
@@ -24,27 +24,27 @@ use crate::{
     },
 };
 
-/// Asks for stamps of all that is sent and received from now on; the connection must be established.
+/// Enables timestamps of all further sends and receives; the connection must be established.
 ///
-/// The first socket of a system that asks has stamps of what it receives only a moment later: the kernel leaves switching them on
-/// to a work queue (`net_enable_timestamp` in `net/core/dev.c`).
+/// The first socket of a system that enables them gets receive timestamps only after a moment: the kernel enables them in a work queue
+/// (`net_enable_timestamp` in `net/core/dev.c`).
 ///
 /// # Errors
-/// `setsockopt(SO_TIMESTAMPING)`, when it is not a connected socket.
+/// `setsockopt(SO_TIMESTAMPING)`, if it is not a connected socket.
 pub fn enable(connection: impl AsFd) -> Result<()> {
     let both_ways = libc::SOF_TIMESTAMPING_TX_SOFTWARE | libc::SOF_TIMESTAMPING_RX_SOFTWARE;
-    // Stamps of sends come by the place of their last byte in the stream, and without a copy of the bytes.
+    // Timestamps of sends are identified by the stream position of their last byte, and come without a copy of the bytes.
     let form = libc::SOF_TIMESTAMPING_SOFTWARE | libc::SOF_TIMESTAMPING_OPT_ID | libc::SOF_TIMESTAMPING_OPT_TSONLY;
     socket::set(connection, (libc::SOL_SOCKET, libc::SO_TIMESTAMPING), &(both_ways | form))
         .map_err(named("setsockopt(SO_TIMESTAMPING)"))
 }
 
-/// How the two clocks of the kernel differ, sampled once: a step of the wall clock later is not seen.
+/// The offset between the kernel's two clocks, sampled once: later steps of the wall clock are not included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KernelClockOffset(Nanos);
 
 impl KernelClockOffset {
-    /// The difference now, within half the time of the fastest of some readings: one that was interrupted is not used.
+    /// The offset now, accurate to half the time of the fastest of several readings: an interrupted reading is not used.
     #[must_use]
     pub fn now() -> Self {
         const READINGS: usize = 16;
@@ -58,38 +58,38 @@ impl KernelClockOffset {
         Self(difference)
     }
 
-    /// By how much the wall clock is ahead of the monotonic one.
+    /// The amount by which the wall clock is ahead of the monotonic clock.
     #[must_use]
     pub const fn ahead(self) -> Nanos {
         self.0
     }
 
-    /// A stamp as the monotonic clock would have shown it.
+    /// Converts a timestamp to the monotonic clock.
     #[must_use]
     pub fn monotonic(self, stamp: Nanos) -> Nanos {
         stamp.since(self.0)
     }
 }
 
-/// Bytes that were received, and when the last of their segments arrived.
+/// Received bytes with the arrival time of their last segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StampedReceive {
-    /// How many; zero at the end of the stream.
+    /// The number of bytes; zero at the end of the stream.
     pub n_bytes: usize,
-    /// On `CLOCK_REALTIME`; nothing for a segment that was not stamped.
+    /// The time on `CLOCK_REALTIME`; `None` for a segment without a timestamp.
     pub at: Option<Nanos>,
 }
 
 /// A send whose last segment the driver has taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StampedSend {
-    /// The place in the stream of the last byte of the send, counted from [`enable`]; it wraps.
+    /// The stream position of the last byte of the send, counted from [`enable`]; wraps around.
     pub last_byte: u32,
-    /// On `CLOCK_REALTIME`.
+    /// The time on `CLOCK_REALTIME`.
     pub at: Nanos,
 }
 
-/// Receives what is there, with its time; nothing means not now.
+/// Receives available bytes with their time; `None` means not now.
 ///
 /// # Errors
 /// `recv`: reset by the peer.
@@ -98,16 +98,16 @@ pub fn recv(connection: impl AsFd, bytes: &mut [u8]) -> Result<Option<StampedRec
     Ok(received.map(|message| StampedReceive { n_bytes: message.n_bytes, at: message.stamp() }))
 }
 
-/// The next send that has left; nothing when all that have left were told.
+/// Returns the next departed send; `None` if all departures have been reported.
 ///
 /// # Errors
-/// `recvmsg(MSG_ERRQUEUE)`, when it is not a socket.
+/// `recvmsg(MSG_ERRQUEUE)`, if it is not a socket.
 pub fn departure(connection: impl AsFd) -> Result<Option<StampedSend>> {
     let received = not_now(StampedMessage::receive(connection, &mut [], libc::MSG_ERRQUEUE), "recvmsg(MSG_ERRQUEUE)")?;
     Ok(received.and_then(|message| Some(StampedSend { last_byte: message.last_byte()?, at: message.stamp()? })))
 }
 
-/// What came with one receive.
+/// The result of one receive.
 pub(crate) struct StampedMessage {
     n_bytes: usize,
     control: ControlBuffer,
@@ -138,7 +138,7 @@ impl StampedMessage {
         control_messages(&self.control.0[..self.control_length])
     }
 
-    /// The first of three times, which is the software stamp.
+    /// The first of three times, which is the software timestamp.
     fn stamp(&self) -> Option<Nanos> {
         let is_stamp =
             |message: &ControlMessage<'_>| (message.level, message.kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING);
@@ -155,7 +155,7 @@ impl StampedMessage {
         self.messages().find(is_error).map(|message| message.value)
     }
 
-    /// `ee_data` of an extended error whose origin is a time stamp.
+    /// The `ee_data` of an extended error that carries a timestamp.
     fn last_byte(&self) -> Option<u32> {
         const ORIGIN: usize = 4;
         const DATA: usize = 12;
@@ -180,7 +180,7 @@ mod tests {
         (near, listener.accept().unwrap().0)
     }
 
-    /// A connection that has asked, and whose arrivals are stamped.
+    /// A connection with timestamps enabled and already working.
     fn stamped_pair() -> (TcpStream, TcpStream) {
         let (near, mut far) = pair();
         enable(&near).unwrap();

@@ -1,7 +1,7 @@
-//! Ways of sending a stream that spare a copy: from a file in memory, and from the program's own pages.
+//! Stream sends that save a copy: from a file in memory, and from the program's own pages.
 //!
 //! Needs no privilege. `MSG_ZEROCOPY` is Linux 4.14 for TCP (`Documentation/networking/msg_zerocopy.rst`); its pages count against
-//! `RLIMIT_MEMLOCK` and its completions against `net.core.optmem_max` while they wait to be fetched.
+//! `RLIMIT_MEMLOCK`, and unfetched completions against `net.core.optmem_max`.
 
 use std::{
     fs::File,
@@ -23,7 +23,7 @@ use crate::{
     socket::{self, named, not_now, timestamping::StampedMessage},
 };
 
-/// A file that lies in memory, to be sent without a copy into the kernel.
+/// An in-memory file that can be sent without a copy into the kernel.
 #[derive(Debug)]
 pub struct MemoryFile {
     file: OwnedFd,
@@ -33,17 +33,17 @@ pub struct MemoryFile {
 /// A part of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FilePart {
-    /// Where it begins.
+    /// The start of the part.
     pub offset: usize,
-    /// How long it is.
+    /// The length of the part.
     pub length: usize,
 }
 
 impl MemoryFile {
-    /// A file that holds these bytes and has no name.
+    /// Creates an unnamed file with these bytes.
     ///
     /// # Errors
-    /// `memfd_create` and `write`: no memory, or too many descriptors.
+    /// `memfd_create` and `write`: out of memory, or too many descriptors.
     pub fn of(bytes: &[u8]) -> Result<Self> {
         let file = rustix::fs::memfd_create("payload", MemfdFlags::CLOEXEC).map_err(named("memfd_create"))?;
         let mut file = File::from(file);
@@ -51,34 +51,34 @@ impl MemoryFile {
         Ok(Self { file: file.into(), length: bytes.len() })
     }
 
-    /// How many bytes it holds.
+    /// The number of bytes.
     #[must_use]
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Sends a part of it over a connected socket; nothing means not now, as for [`socket::send`].
+    /// Sends a part of the file over a connected socket; `None` means not now, as for [`socket::send`].
     ///
     /// # Errors
-    /// `sendfile`: reset by the peer, or shut down. It has no `MSG_NOSIGNAL`: the program must ignore `SIGPIPE`, as Rust's does.
+    /// `sendfile`: reset by the peer, or shut down. It has no `MSG_NOSIGNAL`: the program must ignore `SIGPIPE`, as Rust programs do.
     pub fn send(&self, socket: impl AsFd, part: FilePart) -> Result<Option<usize>> {
         let mut offset = u64::try_from(part.offset).unwrap_or(u64::MAX);
         not_now(rustix::fs::sendfile(socket, &self.file, Some(&mut offset), part.length), "sendfile")
     }
 }
 
-/// Opens a file whose bytes are to be sent, such that whoever reads it never waits, be it a pipe.
+/// Opens a file for sending; reads never block, even from a pipe.
 ///
 /// # Errors
-/// `open`: it is not there, or not for this user.
+/// `open`: it does not exist, or this user may not read it.
 pub fn open_source(path: &Path) -> Result<File> {
     open(path, OFlags::RDONLY)
 }
 
-/// Makes a file for what arrives, empty and for this user alone; writing to it never waits, be it a pipe.
+/// Creates or truncates a file for received data, accessible to this user only; writes never block, even to a pipe.
 ///
 /// # Errors
-/// `open`: the folder is not there or not for this user, or it is a pipe that nobody reads.
+/// `open`: the folder does not exist or this user may not use it, or the file is a pipe without a reader.
 pub fn open_sink(path: &Path) -> Result<File> {
     open(path, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)
 }
@@ -88,15 +88,15 @@ fn open(path: &Path, flags: OFlags) -> Result<File> {
     opened.map(File::from).map_err(named("open"))
 }
 
-/// Sends what comes next in an open file without a copy; zero bytes mean its end, nothing means not now.
+/// Sends the next part of an open file without a copy; zero bytes mean its end, `None` means not now.
 ///
 /// # Errors
-/// `sendfile`: as [`MemoryFile::send`], or the file cannot be read.
+/// `sendfile`: as [`MemoryFile::send`], or if the file cannot be read.
 pub fn send_next(socket: impl AsFd, file: impl AsFd, at_most: usize) -> Result<Option<usize>> {
     not_now(rustix::fs::sendfile(socket, file, None, at_most), "sendfile")
 }
 
-/// Allows sends without a copy on a socket (`SO_ZEROCOPY`).
+/// Enables zero-copy sends on a socket (`SO_ZEROCOPY`).
 ///
 /// # Errors
 /// `setsockopt(SO_ZEROCOPY)`: Linux before 4.14, or not a TCP socket.
@@ -104,18 +104,18 @@ pub fn allow_zerocopy(socket: impl AsFd) -> Result<()> {
     socket::set(socket, (libc::SOL_SOCKET, libc::SO_ZEROCOPY), &1).map_err(named("setsockopt(SO_ZEROCOPY)"))
 }
 
-/// What became of a send without a copy.
+/// The result of a zero-copy send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ZeroCopyResult {
-    /// So many bytes were taken; their pages must not change before the completion.
+    /// The kernel accepted this many bytes; their pages must not change before the completion.
     Sent(usize),
-    /// The send buffer is full, or the time-out has passed.
+    /// The send buffer is full, or the timeout has passed.
     WouldBlock,
-    /// Too much waits for its completion (`ENOBUFS`): fetch completions first.
+    /// Too many completions are outstanding (`ENOBUFS`): fetch completions first.
     NoBuffers,
 }
 
-/// Sends without copying (`MSG_ZEROCOPY`); blocks as the socket does.
+/// Sends without copying (`MSG_ZEROCOPY`); blocks if the socket is blocking.
 ///
 /// # Errors
 /// `send(MSG_ZEROCOPY)`: reset by the peer, or shut down.
@@ -129,19 +129,19 @@ pub fn send_uncopied(socket: impl AsFd, bytes: &[u8]) -> Result<ZeroCopyResult> 
     }
 }
 
-/// Sends without a copy whose pages the kernel needs no longer.
+/// Zero-copy sends whose pages the kernel no longer needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ZeroCopyCompletion {
-    /// How many calls of [`send_uncopied`].
+    /// The number of calls of [`send_uncopied`].
     pub n_sends: u32,
-    /// Whether the kernel has copied them after all (`SO_EE_CODE_ZEROCOPY_COPIED`).
+    /// Whether the kernel copied them after all (`SO_EE_CODE_ZEROCOPY_COPIED`).
     pub was_copied: bool,
 }
 
-/// The next completion; nothing when none is there.
+/// Returns the next completion; `None` if there is none.
 ///
 /// # Errors
-/// `recvmsg(MSG_ERRQUEUE)`, when it is not a socket.
+/// `recvmsg(MSG_ERRQUEUE)`, if it is not a socket.
 pub fn completion(socket: impl AsFd) -> Result<Option<ZeroCopyCompletion>> {
     // `struct sock_extended_err` (include/uapi/linux/errqueue.h): the numbers of the first and the last send of a range.
     const ORIGIN_ZEROCOPY: u8 = 5;
@@ -161,16 +161,16 @@ pub fn completion(socket: impl AsFd) -> Result<Option<ZeroCopyCompletion>> {
     }))
 }
 
-/// Waits until a completion is there or the connection is broken, at most so long.
+/// Waits until there is a completion or the connection is broken, at most `at_most`.
 ///
 /// # Errors
-/// `poll`, when it is not a socket.
+/// `poll`, if it is not a socket.
 pub fn wait_for_completion(socket: impl AsFd, at_most: Nanos) -> Result<()> {
     let timeout = rustix::event::Timespec {
         tv_sec: i64::try_from(at_most.0 / 1_000_000_000).unwrap_or(i64::MAX),
         tv_nsec: i64::try_from(at_most.0 % 1_000_000_000).unwrap_or(0),
     };
-    // Errors are reported whether they were asked for or not.
+    // Errors are reported even if not requested.
     let mut polled = [PollFd::new(&socket, PollFlags::empty())];
     not_now(rustix::event::poll(&mut polled, Some(&timeout)), "poll").map(|_| ())
 }

@@ -13,17 +13,17 @@ use fathom_sys::clock;
 use crate::threads;
 use crate::threads::panic_text;
 
-/// Five samples a second show a stall of a quarter of a second, and cost less than a thousandth of a core.
+/// Five samples a second reveal a stall of a quarter of a second, and cost less than a thousandth of a core.
 const SAMPLE_EVERY: Nanos = Nanos::from_millis(200);
 
-/// An observer at work beside a test; dropped, it stops.
+/// An observer that runs during a test; dropping it stops the observer.
 pub(super) struct HostSampler {
     stop: Sender<()>,
     thread: io::Result<JoinHandle<(HostRecord, Vec<String>)>>,
 }
 
 impl HostSampler {
-    /// Takes the sample before the start, and goes on from the start.
+    /// Takes a sample before the start, then regular samples from the start on.
     pub(super) fn start(mut observer: Box<dyn Observer>, start: Nanos) -> Self {
         let (stop, stopped) = mpsc::channel::<()>();
         let thread = threads::start(move || {
@@ -37,14 +37,14 @@ impl HostSampler {
                 }
                 let now = clock::now();
                 observer.sample(now);
-                // A sample that took long is followed by the next one in step, not by those that were missed.
+                // After a slow sample, the next one stays on schedule; missed ones are skipped.
                 next += SAMPLE_EVERY * (1 + now.since(next).0 / SAMPLE_EVERY.0);
             }
         });
         Self { stop, thread }
     }
 
-    /// Takes the sample after the end; what was seen, and what could not be seen.
+    /// Takes a sample after the end; returns the record and a list of the data that could not be collected.
     pub(super) fn finish(self) -> (Option<HostRecord>, Vec<String>) {
         drop(self.stop);
         match self.thread.map(JoinHandle::join) {

@@ -1,8 +1,8 @@
-//! Plays the roles that a controller gives, and watches the host beside them.
+//! Runs the roles that a controller assigns, and watches the host meanwhile.
 //!
-//! The main loop only moves messages: every role has a thread of its own, so a slow or stuck test cannot keep the agent from
-//! hearing that it must stop. An agent that hears nothing for 3 s over a network aborts everything and
-//! ends; one beside its controller ends with its stream.
+//! The main loop only passes messages: every role has its own thread, so a slow or stuck test cannot prevent the agent from receiving a
+//! stop request. An agent that hears nothing for 3 s over a network aborts everything and exits; an agent on the controller's machine exits
+//! when its stream ends.
 
 mod host_sampler;
 pub(crate) mod observer_role;
@@ -34,50 +34,50 @@ use crate::{
     threads,
 };
 
-/// How long tests may take to come to an end after an abort: they look at their flag every 20 ms.
+/// The time that tests get to end after an abort: they check their flag every 20 ms.
 const ABORT_TIMEOUT: Nanos = Nanos::from_secs(2);
-/// The most roles at once: a host plays both sides of one trial, and the trial before may still be ending.
+/// The maximum number of simultaneous roles: a host may have both sides of one trial while the previous trial is still ending.
 const ROLES_MAX: usize = 16;
-/// How often the silence of the controller is looked at.
+/// The interval for checking whether the controller has gone silent.
 const LIVENESS_CHECK_EVERY: Nanos = Nanos::from_millis(200);
 
-/// The longest trial of an agent that the controller started itself: a day.
+/// The maximum trial length for an agent started by the controller itself: a day.
 pub const LOCAL_TRIAL_MAX: Nanos = Nanos::from_secs(24 * 3600);
 
-/// What an agent works with; the binary brings it.
+/// The configuration of an agent, supplied by the binary.
 #[derive(Clone)]
 pub struct AgentConfig {
-    /// The kinds of tests that it can run.
+    /// The test kinds that it can run.
     pub kinds: &'static [&'static dyn TestKind],
-    /// Makes what watches the host, given the interfaces on the paths under test.
+    /// Creates the observer of the host, given the interfaces on the paths under test.
     pub observer: fn(&[String]) -> Box<dyn Observer>,
-    /// What it may be made to touch.
+    /// The resources that roles may use.
     pub policy: Policy,
-    /// The longest trial, warm-up included.
+    /// The maximum trial length, including the warm-up.
     pub trial_max: Nanos,
-    /// The program: `fathom 0.1.0`.
+    /// The program, such as `fathom 0.1.0`.
     pub tool: String,
-    /// How the end of its controller shows.
+    /// How a disconnected controller is detected.
     pub liveness: Liveness,
-    /// Where agents of other controllers of this host are seen, if it serves several.
+    /// The log shared with agents of other controllers on this host, if it serves several.
     pub role_log: Option<RoleLog>,
 }
 
 enum Event {
     FromReader(Nanos, ReaderEvent<ToAgent>),
-    /// A role's thread has said its last.
+    /// A role's thread has sent its last message.
     Ended(RoleId),
 }
 
-/// When to start, and against whose clock.
+/// The start time, and the peer's clock.
 struct StartTime {
     at: Nanos,
     peer_clock: Option<PeerClock>,
 }
 
-/// One role from its preparation to its outcome.
+/// A role from its preparation to its outcome.
 struct RoleHandle {
-    /// Tells the start; dropped when there will be none.
+    /// Sends the start time; dropped if there is no start.
     start: Option<Sender<StartTime>>,
     stop: StopFlag,
 }
@@ -96,12 +96,12 @@ struct Agent {
     roles: BTreeMap<RoleId, RoleHandle>,
 }
 
-/// Serves one controller to the end; returns when all tests have ended, or will not.
+/// Serves one controller to the end; returns when all tests have ended or are given up.
 ///
-/// Threads may be left behind when a test or the stream is stuck; they end with the process, which is expected to end now.
+/// Threads may be left behind if a test or the stream is stuck; they end with the process, which should exit after this.
 ///
 /// # Errors
-/// How the controller was lost, if it did not say goodbye.
+/// How the controller was disconnected, if it did not say goodbye.
 pub fn serve(
     input: impl Read + Send + 'static,
     output: impl Write + Send + 'static,
@@ -109,7 +109,7 @@ pub fn serve(
 ) -> Result<(), Disconnected> {
     let (outbox, speaker) = connection::start_writer(output).map_err(Disconnected::Io)?;
     let (events, inbox) = mpsc::channel();
-    // Greeted before anything is read: a controller of another version learns whom it talks to.
+    // Greet before reading anything, so that a controller of another version learns which program it reached.
     let greeting = FromAgent::Hello(Hello { tool: equipment.tool.clone(), facts: HostFacts::here() });
     outbox.send(&greeting).map_err(Disconnected::Protocol)?;
     let pulse = PeerActivity::new(equipment.liveness);
@@ -122,18 +122,18 @@ pub fn serve(
     agent.abort_all(&inbox);
     if ending.is_ok() {
         agent.send(&FromAgent::Bye);
-        // Everything is to be said before the process ends; a panic there has nothing to add.
+        // Wait until everything is sent before the process exits; a panic of the thread does not matter.
         let _ = speaker.join();
     }
     ending
 }
 
 impl HostFacts {
-    /// What can be read of this host without any privilege.
+    /// Collects the facts about this host that need no privilege.
     pub(crate) fn here() -> Self {
         let line = |path| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
         let boot_id = line("/proc/sys/kernel/random/boot_id");
-        // A time namespace shifts the monotonic clock of those in it; a kernel without them has one clock.
+        // A time namespace shifts the monotonic clock for its processes; a kernel without time namespaces has a single clock.
         let namespace = fs::read_link("/proc/self/ns/time").unwrap_or_default();
         Self {
             hostname: line("/proc/sys/kernel/hostname"),
@@ -176,7 +176,7 @@ impl Agent {
             ToAgent::Prepare { ticket, role, watch } => self.prepare(ticket, *role, watch),
             ToAgent::Start { ticket, at, peer_clock } => {
                 if let Some(start) = self.roles.get_mut(&ticket).and_then(|role| role.start.take()) {
-                    // The role's thread may have failed meanwhile, and has told so.
+                    // The role's thread may have failed, and has reported that.
                     let _ = start.send(StartTime { at, peer_clock });
                 }
             }
@@ -197,7 +197,7 @@ impl Agent {
         send_or_report_size(&self.send_queue, message);
     }
 
-    /// Asks the observer in a thread of its own: some facts take their time.
+    /// Runs the observer in a separate thread, because some facts take a while.
     fn send_environment(&self, interfaces: Vec<String>) {
         let (observer, outbox) = (self.config.observer, self.send_queue.clone());
         let looking = threads::start(move || {
@@ -230,7 +230,7 @@ impl Agent {
         let playing = threads::start(move || {
             let message = part.run(&equipment, &outbox);
             send_or_report_size(&outbox, &message);
-            // The agent may have ended without waiting any longer.
+            // The agent may have ended without waiting.
             let _ = events.send(Event::Ended(ticket));
         });
         if let Err(cause) = playing {
@@ -239,7 +239,7 @@ impl Agent {
         }
     }
 
-    /// Stops whatever is under way, and gives it a little time to end.
+    /// Stops all roles, and waits briefly for them to end.
     fn abort_all(&mut self, inbox: &Receiver<Event>) {
         self.roles.values_mut().for_each(RoleHandle::abort);
         let deadline = clock::now() + ABORT_TIMEOUT;
@@ -253,14 +253,14 @@ impl Agent {
     }
 }
 
-/// Why a host with too many tasks does nothing.
+/// The failure of a host that has too many tasks.
 fn thread_failure(what: &str, cause: &io::Error) -> AgentFailure {
     let hint = "raise the limit of tasks: ulimit -u, or pids.max of the container";
     let failure = AgentFailure::new(ErrorClass::Preflight, format!("cannot {what}"));
     AgentFailure { hint: Some(hint.to_owned()), causes: vec![cause.to_string()], ..failure }
 }
 
-/// Says a message, or, if it is too long for the controller, that it is.
+/// Sends a message; if it is too long for the controller, sends a failure instead.
 fn send_or_report_size(outbox: &SendQueue<FromAgent>, message: &FromAgent) {
     let Err(error) = outbox.send(message) else { return };
     let ticket = match message {
@@ -268,6 +268,6 @@ fn send_or_report_size(outbox: &SendQueue<FromAgent>, message: &FromAgent) {
         _ => None,
     };
     let failure = AgentFailure::new(ErrorClass::Failed, format!("what was recorded cannot be told: {error}"));
-    // A failure is a few lines, so it fits.
+    // A failure is only a few lines, so it fits.
     let _ = outbox.send(&FromAgent::Failed { ticket, failure });
 }

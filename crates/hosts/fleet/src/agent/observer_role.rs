@@ -1,4 +1,4 @@
-//! The part of a host that only looks on: a device under test, whose counters are read beside those of the two ends.
+//! The role of a host that only observes: a device under test, whose counters are read in addition to those of the two ends.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use fathom_engine::{Error, Stop, Test, TestKind, TrialContext};
 use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side, record::Timeline, units::Nanos};
 use fathom_sys::{clock, policy::Policy};
 
-/// Looks on until the trial is over. It is no kind of test: nothing in a plan can ask for it by this name.
+/// Observes until the trial is over. It is not a test kind: a plan cannot use it by this name.
 pub(crate) struct ObserverRole;
 
-/// The name under which a controller gives this part.
+/// The name under which a controller assigns this role.
 pub(crate) const NAME: &str = "bystander";
-/// How soon the end of a trial is seen: before its counters would be read again.
+/// How quickly the end of a trial is noticed: sooner than the next reading of its counters.
 const STOP_CHECK_EVERY: Nanos = Nanos::from_millis(20);
 
 impl TestKind for ObserverRole {
@@ -48,7 +48,7 @@ impl TestKind for ObserverRole {
     }
 }
 
-/// Has nothing to do but to wait.
+/// Only waits for the end.
 struct ObserverTest;
 
 impl Test for ObserverTest {

@@ -1,4 +1,4 @@
-//! One role, in a thread of its own, from its preparation to its outcome.
+//! One role in its own thread, from its preparation to its outcome.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -23,18 +23,18 @@ use crate::{
     threads,
 };
 
-/// A role with all that its thread needs.
+/// A role with everything that its thread needs.
 pub(super) struct RoleTask {
     pub(super) role_id: RoleId,
     pub(super) role: Role,
     pub(super) watched_interfaces: Option<Vec<String>>,
-    /// Tells the start, or is closed when there will be none.
+    /// Receives the start time, or is closed if there is no start.
     pub(super) start: Receiver<StartTime>,
     pub(super) stop: StopFlag,
 }
 
 impl RoleTask {
-    /// Plays the role; the last message about it.
+    /// Runs the role and returns the last message about it.
     pub(super) fn run(self, equipment: &AgentConfig, outbox: &SendQueue<FromAgent>) -> FromAgent {
         let ticket = self.role_id;
         let kind = self.role.kind.clone();
@@ -92,7 +92,7 @@ impl RoleTask {
     }
 }
 
-/// Counts what was dropped at guarded sockets, beyond what the test itself knows of their buffers.
+/// Counts packets dropped at guarded sockets, beyond the drops that the test itself knows of.
 fn record_dropped(record: &mut Record, n_dropped: u64) {
     let n_known = record.totals.get(count::SOCKET_DROPPED).copied().unwrap_or(0);
     let n_strange = n_dropped.saturating_sub(n_known);
@@ -107,8 +107,8 @@ fn record_dropped(record: &mut Record, n_dropped: u64) {
     record.notes.push(Note { id: "port-dropped".to_owned(), text });
 }
 
-/// The value, or the text of a panic on the way to it.
+/// Returns the value, or the text of a panic.
 pub(super) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    // Whatever the work had in hand is dropped with it, so nothing half-done is seen afterwards.
+    // Everything that the work owns is dropped with it, so no partial state remains visible.
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| threads::panic_text(panic.as_ref()))
 }

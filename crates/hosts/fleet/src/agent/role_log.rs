@@ -1,4 +1,4 @@
-//! Who else measures on a served host: its agents write down in one file when a role begins and when it ends.
+//! Detects other measurements on a served host: its agents log the start and the end of each role in one file.
 
 use std::{
     fs::{self, File},
@@ -9,30 +9,30 @@ use std::{
 
 use fathom_model::Note;
 
-/// The bytes of an entry: the number of a process, below zero when a role of it ends.
+/// The bytes of an entry: a process id, negative for the end of a role.
 const ENTRY_LEN: usize = 4;
 
-/// The file that all agents of one `fathom serve` share; entries are only added.
+/// The file shared by all agents of one `fathom serve`; entries are only appended.
 #[derive(Debug, Clone)]
 pub struct RoleLog(PathBuf);
 
-/// A role under way; its end is written down when this is dropped.
+/// A running role; dropping it logs its end.
 pub(super) struct LoggedRole {
     file: File,
     own: i32,
-    /// How many entries there were when it began.
+    /// The number of entries at its start.
     n_before: usize,
     path: PathBuf,
 }
 
 impl RoleLog {
-    /// The roster at this path, such as `/dev/fd/5`.
+    /// The log at this path, such as `/dev/fd/5`.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
 
-    /// Writes down that a role begins.
+    /// Logs the start of a role.
     pub(super) fn log_start(&self) -> io::Result<LoggedRole> {
         let mut file = File::options().append(true).open(&self.0)?;
         let own = i32::try_from(process::id()).map_err(io::Error::other)?;
@@ -42,7 +42,7 @@ impl RoleLog {
 }
 
 impl LoggedRole {
-    /// What the record of this role has to tell of others who measured here meanwhile.
+    /// Returns the note for this role's record if others measured here at the same time.
     pub(super) fn note(&self) -> Option<Note> {
         let text = match entries(&self.path) {
             Ok(entries) if ran_beside_others(&entries, (self.own, self.n_before), is_alive) => {
@@ -57,7 +57,7 @@ impl LoggedRole {
 
 impl Drop for LoggedRole {
     fn drop(&mut self) {
-        // Who cannot write it down any more is found to be dead by the others.
+        // If a process cannot log the end any more, others find that it is dead.
         let _ = self.file.write_all(&(-self.own).to_le_bytes());
     }
 }
@@ -73,7 +73,7 @@ fn is_alive(pid: i32) -> bool {
     fs::exists(format!("/proc/{pid}")).unwrap_or(true)
 }
 
-/// Whether another process had a role under way since ours began.
+/// Returns whether another process has run a role since ours began.
 fn ran_beside_others(entries: &[i32], (own, begun): (i32, usize), is_alive: impl Fn(i32) -> bool) -> bool {
     let others = |entries: &[i32]| entries.iter().copied().filter(|entry| entry.abs() != own).collect::<Vec<_>>();
     let (before, since) = entries.split_at(begun.min(entries.len()));

@@ -1,4 +1,4 @@
-//! One host as its controller sees it.
+//! One host from the view of its controller.
 
 use std::{net::Shutdown, os::unix::net::UnixStream, thread::JoinHandle};
 
@@ -11,13 +11,13 @@ use crate::{
     protocol::{FrameError, FromAgent, Hello, HostFacts, SILENCE_MAX, ToAgent, clock_offset::ClockOffset},
 };
 
-/// A connected host; dropped, it says goodbye and ends the agent's process.
+/// A connected host; dropping it says goodbye and ends the agent's process.
 pub(super) struct ConnectedHost {
     pub(super) name: String,
     pub(super) reached: String,
     pub(super) facts: HostFacts,
     pub(super) clock: ClockOffset,
-    /// When the clocks were compared, on ours.
+    /// The time of the clock comparison, on our clock.
     pub(super) clock_compared_at: Nanos,
     pub(super) activity: PeerActivity,
     stream: UnixStream,
@@ -27,16 +27,16 @@ pub(super) struct ConnectedHost {
     lost: Option<DisconnectedHost>,
 }
 
-/// What is known of a host that was lost.
+/// The state of a disconnected host.
 struct DisconnectedHost {
-    /// Taken by the first error that tells it.
+    /// Taken by the first error that reports it.
     reason: Option<Disconnected>,
     exit: Option<String>,
     stderr: String,
 }
 
 impl ConnectedHost {
-    /// Starts the threads that speak and listen, and greets.
+    /// Starts the writing and reading threads, and sends the greeting.
     pub(super) fn greet(
         name: &str,
         link: AgentStream,
@@ -45,7 +45,7 @@ impl ConnectedHost {
     ) -> Result<Self, Error> {
         let AgentStream { stream, reached, process, liveness } = link;
         let system = |cause| Error::System { what: format!("use the connection to host `{name}`"), cause };
-        // An agent that takes nothing in is as lost as one that says nothing.
+        // An agent that does not read counts as disconnected, like a silent one.
         stream.set_write_timeout(Some(SILENCE_MAX.as_duration())).map_err(system)?;
         let pulse = PeerActivity::new(liveness);
         let (outbox, speaker) = connection::start_writer(stream.try_clone().map_err(system)?).map_err(system)?;
@@ -75,10 +75,10 @@ impl ConnectedHost {
         self.send_queue.send(message).map_err(garbled)
     }
 
-    /// Says goodbye, if there is anyone left to hear it.
+    /// Says goodbye, unless the host is already disconnected.
     pub(super) fn send_bye(&self) {
         if !self.is_disconnected() {
-            // A stream that breaks now breaks at its end.
+            // A stream that breaks now breaks at its end anyway.
             let _ = self.send(&ToAgent::Bye);
         }
     }
@@ -87,20 +87,20 @@ impl ConnectedHost {
         self.lost.is_some()
     }
 
-    /// Gives the host up: closes its stream, so that its agent ends, and sees how it ended. Only the first loss counts.
+    /// Gives the host up: closes its stream, so that its agent exits, and records how it exited. Only the first disconnect counts.
     pub(super) fn disconnect(&mut self, loss: Disconnected) {
         if self.is_disconnected() {
             return;
         }
-        // A stream that is closed already is what was wanted.
+        // The stream may already be closed.
         let _ = self.stream.shutdown(Shutdown::Both);
-        // An agent that hangs does not end by itself.
+        // A hung agent does not exit on its own.
         let patience = if matches!(loss, Disconnected::HeartbeatTimeout) { Nanos::ZERO } else { END_TIMEOUT };
         let (exit, stderr) = self.process.as_mut().map(|process| process.end(patience)).unzip();
         self.lost = Some(DisconnectedHost { reason: Some(loss), exit, stderr: stderr.unwrap_or_default() });
     }
 
-    /// The error of a host that was given up.
+    /// Returns the error of a disconnected host.
     pub(super) fn disconnect_error(&mut self) -> Error {
         let lost = self.lost.as_mut().expect("only a lost host is asked how");
         Error::Disconnected {
@@ -111,7 +111,7 @@ impl ConnectedHost {
         }
     }
 
-    /// A loss before the greeting: nothing was started, and perhaps it is no agent at all.
+    /// Converts a disconnect before the greeting: nothing was started, and the other end may not be an agent at all.
     pub(super) fn error_before_greeting(error: Error, tool: &str) -> Error {
         match error {
             Error::Disconnected {
@@ -133,10 +133,10 @@ impl Drop for ConnectedHost {
                 let _ = speaker.join();
             }
             let _ = self.stream.shutdown(Shutdown::Write);
-            // Waits for the agent's end, or ends it.
+            // Waits for the agent to exit, or ends it.
             drop(self.process.take());
         }
-        // Ends the listening thread.
+        // Ends the reading thread.
         let _ = self.stream.shutdown(Shutdown::Read);
     }
 }

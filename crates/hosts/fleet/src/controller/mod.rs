@@ -1,7 +1,7 @@
-//! Several agents, their clocks, and trials that start on all of them together.
+//! Several agents with their clocks, and trials that start on all of them together.
 //!
-//! One channel gathers what all agents say; a thread pair per host keeps saying and hearing signs of life whether or not anyone
-//! waits, so hosts stay prepared between trials. What a kind of test does, and what its record means, is not known here.
+//! One channel collects the messages of all agents. Each host has two threads that keep exchanging signs of life even while nobody waits,
+//! so hosts stay prepared between trials. This module does not know what a test kind does or what its record means.
 
 mod connected_host;
 mod trial;
@@ -22,51 +22,51 @@ use crate::{
     },
 };
 
-/// Something that an agent is waited for.
+/// A reply expected from an agent.
 #[derive(Clone, Copy)]
 struct ExpectedReply {
-    /// As a sentence needs it: it did not … in time.
+    /// The verb for the sentence "it did not … in time".
     verb: &'static str,
     timeout: Nanos,
 }
 
-/// A busy machine starts a process in well under a second, ssh takes a few.
+/// A busy machine starts a process in well under a second; ssh takes a few seconds.
 const GREET: ExpectedReply = ExpectedReply { verb: "greet", timeout: Nanos::from_secs(15) };
-/// Hundreds of files are read, and drivers are asked.
+/// The agent reads hundreds of files and queries drivers.
 const DESCRIBE: ExpectedReply = ExpectedReply { verb: "describe its host", timeout: Nanos::from_secs(20) };
-/// An agent that is silent for 3 s is lost before.
+/// An agent that is silent for 3 s is disconnected earlier than this.
 const REPLY_TO_CLOCK_PROBE: ExpectedReply = ExpectedReply { verb: "tell its time", timeout: Nanos::from_secs(5) };
-/// Enough probes that one of them meets no delay, few enough to be done in a blink: 16 round trips.
+/// Enough probes that one of them meets no delay, few enough to be quick: 16 round trips.
 const CLOCK_PROBES: u16 = 16;
-/// In this time two clocks that differ by 50 ppm drift apart by 3 ms, within the 10 ms that a start may be spread over.
+/// In this time, two clocks that differ by 50 ppm drift apart by 3 ms, within the 10 ms allowed between the starts.
 const CLOCK_AGE_MAX: Nanos = Nanos::from_secs(60);
-/// What a comparison may take before every trial: a twentieth of the shortest one.
+/// The maximum cost of a comparison before every trial: a twentieth of the shortest one.
 const CLOCK_COMPARE_CHEAP_MAX: Nanos = Nanos::from_millis(10);
-/// How often the silence of hosts is looked at, whatever else is waited for.
+/// The interval for checking whether hosts have gone silent, during any wait.
 const LIVENESS_CHECK_EVERY: Nanos = Nanos::from_millis(100);
 
-/// Hosts by number, in the order of their connection.
+/// The index of a host, in the order of connection.
 type HostIndex = usize;
 
-/// What one agent said or what became of it.
+/// A message from an agent, or its disconnect.
 struct HostEvent {
     host: HostIndex,
     at: Nanos,
     event: ReaderEvent<FromAgent>,
 }
 
-/// What happened while the fleet was waited for.
+/// An event while waiting for the fleet.
 enum FleetEvent {
     Message(HostIndex, Nanos, FromAgent),
     Disconnected(HostIndex),
-    /// Nothing, until the deadline or for a tenth of a second.
+    /// No event until the deadline or for a tenth of a second.
     Idle,
 }
 
-/// The hosts of a run, connected; dropped, it says goodbye to all.
+/// The connected hosts of a run; dropping it says goodbye to all.
 pub struct Fleet {
     tool: String,
-    /// Names the clock of this process, as agents name theirs.
+    /// The name of this process's clock, in the same form as agents report theirs.
     clock: Option<String>,
     hosts: Vec<ConnectedHost>,
     events: Receiver<HostEvent>,
@@ -76,7 +76,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// No hosts yet; `tool` is this program as it greets: `fathom 0.1.0`.
+    /// Creates a fleet without hosts; `tool` is the name of this program in the greeting, such as `fathom 0.1.0`.
     #[must_use]
     pub fn new(tool: impl Into<String>) -> Self {
         let (tell, events) = mpsc::channel();
@@ -95,10 +95,10 @@ impl Fleet {
     /// Greets the agent at the end of a link, and compares its clock with ours.
     ///
     /// # Errors
-    /// [`Error::NoAgent`] when something else answers or nothing, [`Error::Version`] when it is too old or too new.
+    /// [`Error::NoAgent`] if there is no reply or it comes from something else, [`Error::Version`] if the agent is too old or too new.
     ///
     /// # Panics
-    /// If a host of this name is connected already.
+    /// If a host with this name is already connected.
     pub fn connect(&mut self, name: &str, link: AgentStream) -> Result<(), Error> {
         assert!(
             self.hosts.iter().all(|host| host.name != name || host.is_disconnected()),
@@ -107,7 +107,7 @@ impl Fleet {
         let id = self.hosts.len();
         let tell = self.event_sender.clone();
         let host = ConnectedHost::greet(name, link, &self.tool, move |at, heard| {
-            // The fleet may be gone while its hosts' threads still end.
+            // The fleet may be gone while its hosts' threads are still ending.
             let _ = tell.send(HostEvent { host: id, at, event: heard });
         })?;
         self.hosts.push(host);
@@ -120,7 +120,7 @@ impl Fleet {
         self.compare_clock(id)
     }
 
-    /// What the agent said of its host when it greeted.
+    /// The facts about a host from its agent's greeting.
     ///
     /// # Errors
     /// [`Error::UnknownHost`].
@@ -128,10 +128,10 @@ impl Fleet {
         Ok(&self.hosts[self.find(name)?].facts)
     }
 
-    /// Asks what the host is; `interfaces` are those on paths under test.
+    /// Queries the environment of a host; `interfaces` are those on paths under test.
     ///
     /// # Errors
-    /// When the host is unknown or lost, or its agent cannot tell.
+    /// If the host is unknown or disconnected, or if its agent fails.
     pub fn environment(&mut self, name: &str, interfaces: &[String]) -> Result<Environment, Error> {
         let id = self.find(name)?;
         self.hosts[id].send(&ToAgent::Environment { interfaces: interfaces.to_vec() })?;
@@ -143,17 +143,17 @@ impl Fleet {
         answer.map_err(|failure: AgentFailure| Error::RoleFailed { host: name.to_owned(), failure })
     }
 
-    /// Compares the host's clock with ours now; trials do so by themselves once a minute.
+    /// Compares the host's clock with ours now; trials do this on their own once a minute.
     ///
     /// # Errors
-    /// When the host is unknown or lost.
+    /// If the host is unknown or disconnected.
     pub fn synchronise(&mut self, name: &str) -> Result<ClockOffset, Error> {
         let id = self.find(name)?;
         self.compare_clock(id)?;
         Ok(self.hosts[id].clock)
     }
 
-    /// The host as a run writes it down; address, interface and environment are the caller's to add.
+    /// Describes the host for the run document; the caller adds address, interface and environment.
     ///
     /// # Errors
     /// [`Error::UnknownHost`].
@@ -167,13 +167,13 @@ impl Fleet {
         })
     }
 
-    /// Whether the host is connected and was not lost.
+    /// Returns whether the host is connected.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.find(name).is_ok_and(|id| !self.hosts[id].is_disconnected())
     }
 
-    /// A clock that has the name of ours is ours if one probe does not contradict.
+    /// A clock with the name of ours counts as ours unless one probe contradicts that.
     fn compare_clock(&mut self, id: HostIndex) -> Result<(), Error> {
         let mut probes = vec![self.probe_clock(id)?];
         let one = ClockOffset::estimate(&probes).expect("there is a probe");
@@ -199,7 +199,7 @@ impl Fleet {
         })
     }
 
-    /// Compares the clock once more if that is long ago, or costs nearly nothing.
+    /// Compares the clock again if the last comparison is old, or if a comparison is cheap.
     fn refresh_clock(&mut self, id: HostIndex) -> Result<(), Error> {
         let host = &self.hosts[id];
         let age = clock::now() - host.clock_compared_at;
@@ -207,7 +207,7 @@ impl Fleet {
         if age > CLOCK_AGE_MAX || takes < CLOCK_COMPARE_CHEAP_MAX { self.compare_clock(id) } else { Ok(()) }
     }
 
-    /// The clock of one host as another one's shows it: both were compared with ours.
+    /// The clock of one host relative to another one's: both were compared with ours.
     fn peer_clock(&self, of: HostIndex, peer: HostIndex) -> PeerClock {
         let (own, theirs) = (&self.hosts[of], &self.hosts[peer]);
         if of == peer || own.facts.clock.is_some() && own.facts.clock == theirs.facts.clock {
@@ -221,7 +221,7 @@ impl Fleet {
     }
 
     fn find(&self, name: &str) -> Result<HostIndex, Error> {
-        // The last one of a name: a lost host may have been connected again.
+        // The last host with the name: a disconnected host may have been connected again.
         self.hosts.iter().rposition(|host| host.name == name).ok_or_else(|| Error::UnknownHost {
             name: name.to_owned(),
             known: self.hosts.iter().map(|host| host.name.as_str()).collect::<Vec<_>>().join(", "),
@@ -233,7 +233,7 @@ impl Fleet {
         RoleId(self.next_role_id)
     }
 
-    /// Waits until one host says what `pick` accepts; what others say meanwhile is about trials that are over.
+    /// Waits until one host sends a message that `pick` accepts; messages from others are about finished trials.
     fn wait<T>(
         &mut self,
         id: HostIndex,
@@ -259,7 +259,7 @@ impl Fleet {
         }
     }
 
-    /// Waits for one thing to happen, at most until the deadline or for a tenth of a second.
+    /// Waits for one event, at most until the deadline or for a tenth of a second.
     fn next_event(&mut self, deadline: Nanos) -> FleetEvent {
         let now = clock::now();
         let left = deadline.since(now).min(LIVENESS_CHECK_EVERY);
@@ -274,7 +274,7 @@ impl Fleet {
                 self.hosts[host].disconnect(loss);
                 FleetEvent::Disconnected(host)
             }
-            // Silence is judged only when everything that was said has been heard.
+            // Silence counts only after all received messages have been processed.
             Err(RecvTimeoutError::Timeout) => {
                 let silent =
                     self.hosts.iter().position(|host| !host.is_disconnected() && host.activity.has_timed_out(now));
@@ -289,7 +289,7 @@ impl Fleet {
 }
 
 impl Drop for Fleet {
-    /// Says goodbye to all before any is waited for.
+    /// Says goodbye to all hosts before waiting for any of them.
     fn drop(&mut self) {
         self.hosts.iter().for_each(ConnectedHost::send_bye);
     }

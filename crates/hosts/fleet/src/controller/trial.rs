@@ -1,4 +1,4 @@
-//! One trial: prepare the responders, then the initiators, start all together, gather what they recorded.
+//! One trial: prepares the responders, then the initiators, starts all together, and collects their records.
 
 use std::{collections::BTreeMap, io, net::IpAddr, ops::Range};
 
@@ -14,52 +14,52 @@ use crate::{
     protocol::{FromAgent, RoleId, RoleOutcome, ToAgent},
 };
 
-/// How long a role may take to be made ready: a hundred thousand connections, or a program for the kernel.
+/// The maximum time to prepare a role: a hundred thousand connections, or a program for the kernel.
 const PREPARE_TIMEOUT: Nanos = Nanos::from_secs(90);
-/// How long a role may take beyond its phases, to drain and to write its record.
+/// The maximum time of a role beyond its phases, to drain and to send its record.
 const FINISH_TIMEOUT: Nanos = Nanos::from_secs(15);
-/// What comes within this time after an abort is kept.
+/// Results that arrive within this time after an abort are kept.
 const ABORT_TIMEOUT: Nanos = Nanos::from_secs(2);
-/// The shortest lead before a start: enough for a sleeping thread to be awake on a busy core.
+/// The minimum lead before a start: enough to wake a sleeping thread on a busy core.
 const START_LEAD_MIN: Nanos = Nanos::from_millis(50);
-/// The lead where no other part has to begin at the same moment: enough for the workers of one to be there.
+/// The lead if there is only one role to start: enough for its workers to be ready.
 const START_LEAD_SINGLE: Nanos = Nanos::from_millis(5);
-/// The lead in round trips: the order must have arrived everywhere, also when a segment is sent twice.
+/// The lead in round trips: the order must have arrived everywhere, even if a segment is retransmitted.
 const START_LEAD_ROUND_TRIPS: u64 = 5;
 
-/// What one host plays in a trial.
+/// The role of one host in a trial.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assignment {
-    /// The name that the host was connected by.
+    /// The name of the connected host.
     pub host: String,
-    /// What it plays; the responder's endpoints are added to those of an initiator.
+    /// The role; the responder's endpoints are added for an initiator.
     pub role: Role,
-    /// The interfaces whose counters are watched.
+    /// The interfaces whose counters are read.
     pub interfaces: Vec<String>,
 }
 
-/// Who plays one test.
+/// The hosts of one test.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TestRoles {
-    /// Who begins.
+    /// The initiators.
     pub initiators: Vec<Assignment>,
-    /// Who answers, if the test needs one of ours.
+    /// The responder, if the test needs a fathom responder.
     pub responder: Option<Assignment>,
 }
 
-/// What is to be played.
+/// The content of a trial.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrialPlan {
     /// The round, from 0.
     pub round: u32,
-    /// The tests, which begin at the same instant; all go on until the initiators of all are over.
+    /// The tests, which start at the same instant; all of them run until the initiators of all have finished.
     pub tests: Vec<TestRoles>,
-    /// Who looks on: devices between the two, whose counters are read; they record nothing.
+    /// The observers: devices between the two ends, whose counters are read; they record nothing else.
     pub observers: Vec<Assignment>,
 }
 
 impl Assignment {
-    /// The part of a host that looks on for as long as another one plays.
+    /// Creates the role of a host that observes while another role runs.
     #[must_use]
     pub fn observer(host: &str, role: &Role, interfaces: Vec<String>) -> Self {
         let role = Role {
@@ -79,27 +79,27 @@ impl Assignment {
     }
 }
 
-/// Who looks on while a trial runs.
+/// Callbacks during a trial.
 pub struct TrialCallbacks<'a> {
-    /// Told how a host's role in the first test fares, at most twice a second each.
+    /// Receives the progress of a host's role in the first test, at most twice a second each.
     pub live: &'a mut dyn FnMut(&str, Side, LiveProgress),
-    /// Asked ten times a second whether to stop at once.
+    /// Polled ten times a second for a request to stop at once.
     pub is_stopped: &'a dyn Fn() -> bool,
 }
 
-/// What a trial left behind, whether or not it came to its end.
+/// The results of a trial, complete or not.
 #[derive(Debug)]
 pub struct TrialOutcome {
-    /// What was recorded of each test, in the order of the casts; the counters of hosts stand beside each of them.
+    /// The records of each test, in the order of the plan; each also contains the hosts' counters.
     pub trials: Vec<Trial>,
-    /// What could not be observed, by host.
+    /// The data that could not be collected, by host.
     pub unavailable: BTreeMap<String, Vec<String>>,
-    /// Why it did not come to its end.
+    /// The error that ended it early.
     pub error: Option<Error>,
 }
 
 impl Fleet {
-    /// Plays one trial; hosts stay connected for the next one.
+    /// Runs one trial; hosts stay connected for the next one.
     pub fn run_trial(&mut self, plan: &TrialPlan, supervision: &mut TrialCallbacks<'_>) -> TrialOutcome {
         let mut course = match TrialRun::new(self, plan, supervision) {
             Ok(course) => course,
@@ -116,18 +116,18 @@ impl Fleet {
     }
 }
 
-/// How far a part has come.
+/// The state of a role.
 enum RoleState {
     Idle,
     Preparing,
     Ready(Endpoints),
-    /// Nothing more will be heard of it; what it left behind, if anything.
+    /// There are no more messages about it; contains its outcome, if any.
     Over(Option<Box<RoleOutcome>>),
 }
 
 struct RunningRole<'a> {
     assignment: &'a Assignment,
-    /// The number of its test; nothing for who looks on.
+    /// The index of its test; `None` for an observer.
     test: Option<usize>,
     /// The name of its record in the trial.
     record_name: String,
@@ -136,7 +136,7 @@ struct RunningRole<'a> {
     state: RoleState,
 }
 
-/// How far parts are waited for.
+/// The state to wait for.
 #[derive(Debug, Clone, Copy)]
 enum RoleMilestone {
     Ready,
@@ -144,7 +144,7 @@ enum RoleMilestone {
 }
 
 impl RoleMilestone {
-    /// As a sentence needs it: it did not … in time.
+    /// The verb for the sentence "it did not … in time".
     const fn verb(self) -> &'static str {
         match self {
             Self::Ready => "get ready",
@@ -166,14 +166,14 @@ impl RunningRole<'_> {
     }
 }
 
-/// A trial under way.
+/// A trial in progress.
 struct TrialRun<'a, 'b> {
     fleet: &'a mut Fleet,
-    /// The responders come first, then those who look on.
+    /// The responders come first, then the observers, then the initiators.
     roles: Vec<RunningRole<'a>>,
-    /// So many of them go on until they are told that the initiators have finished.
+    /// The number of roles at the front that run until they are told to finish.
     n_until_finish: usize,
-    /// By which the two sides of each test know each other.
+    /// The tokens by which the two sides of each test recognize each other.
     tokens: Vec<u64>,
     callbacks: &'a mut TrialCallbacks<'b>,
 }
@@ -226,7 +226,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         let longest =
             self.roles.iter().map(|playing| playing.assignment.role.phases.longest()).max().unwrap_or_default();
         self.wait_for(start + longest + FINISH_TIMEOUT, RoleMilestone::Over, &initiators)?;
-        // A device is watched until the responder has taken what was still under way.
+        // A device is observed until the responder has received everything still in flight.
         let is_bystander = |n: &usize| self.roles[*n].assignment.is_observer();
         let (bystanders, responder): (Vec<usize>, Vec<usize>) = told.clone().partition(is_bystander);
         for parts in [responder, bystanders] {
@@ -240,7 +240,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         Ok(())
     }
 
-    /// What the responder of an initiator's test has told.
+    /// The endpoints reported by the responder of an initiator's test.
     fn responder_endpoints(&self, n: usize) -> Endpoints {
         let of_same = |playing: &&RunningRole<'_>| playing.test == self.roles[n].test;
         match self.roles[..self.n_until_finish].iter().find(of_same).map(|responder| &responder.state) {
@@ -279,7 +279,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         interfaces
     }
 
-    /// Tells all parts when to start, each on its own clock; when that is on ours.
+    /// Sends the start time to all roles, each on its host's clock; returns the time on our clock.
     fn start(&mut self) -> Result<Nanos, Error> {
         let round_trip = self.roles.iter().map(|playing| self.fleet.hosts[playing.id].clock.round_trip).max();
         let start = clock::now() + start_lead(self.roles.len(), round_trip.unwrap_or_default());
@@ -291,7 +291,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         Ok(start)
     }
 
-    /// The clock of the host at the other end of a part, if that is one host.
+    /// The clock of the host at the other end of a role, if that is a single host.
     fn peer_clock(&self, n: usize) -> Option<PeerClock> {
         let is_initiator = |n: usize| n >= self.n_until_finish;
         let mut peers = (0..self.roles.len())
@@ -306,7 +306,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         self.fleet.hosts[playing.id].send(&message(playing.role_id))
     }
 
-    /// Takes what comes until these parts have all come that far, or something keeps the trial from going on.
+    /// Processes events until all these roles have reached the milestone, or until an error prevents that.
     fn wait_for(&mut self, deadline: Nanos, milestone: RoleMilestone, parts: &Range<usize>) -> Result<(), Error> {
         while let Some(behind) = parts.clone().find(|n| !self.roles[*n].has_reached(milestone)) {
             if (self.callbacks.is_stopped)() {
@@ -331,7 +331,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         self.roles.iter().any(|playing| playing.id == host)
     }
 
-    /// Nothing more will be heard of the parts of a lost host.
+    /// Marks the roles of a disconnected host as over.
     fn disconnected(&mut self, host: HostIndex) -> Error {
         for playing in self.roles.iter_mut().filter(|playing| playing.id == host && !playing.is_over()) {
             playing.state = RoleState::Over(None);
@@ -339,7 +339,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         self.fleet.hosts[host].disconnect_error()
     }
 
-    /// Takes in what a host said of one of the parts; whatever is about another trial is late, and dropped.
+    /// Processes a message from a host about one of the roles; late messages about other trials are dropped.
     fn handle_message(&mut self, host: HostIndex, message: FromAgent) -> Result<(), Error> {
         let of = |ticket: RoleId| move |playing: &&mut RunningRole<'_>| playing.id == host && playing.role_id == ticket;
         match message {
@@ -375,7 +375,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         Ok(())
     }
 
-    /// Stops all parts that still play, and keeps what they tell within two seconds.
+    /// Stops all running roles, and keeps their results that arrive within two seconds.
     fn abort(&mut self) {
         let n_parts = self.roles.len();
         for n in 0..n_parts {
@@ -385,7 +385,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
                     playing.state = RoleState::Over(None);
                 }
             } else if !playing.is_over() {
-                // The error that led here is the one to tell.
+                // The error that led here is the one to report.
                 let _ = self.send(n, |ticket| ToAgent::Abort { ticket });
             }
         }
@@ -428,7 +428,7 @@ impl<'a, 'b> TrialRun<'a, 'b> {
     }
 }
 
-/// A number that nobody can guess.
+/// Returns an unpredictable number.
 fn random() -> Result<u64, Error> {
     let mut bytes = [0; 8];
     let none = |_| Error::System {
@@ -439,13 +439,13 @@ fn random() -> Result<u64, Error> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// How long before the start parts are told of it.
+/// The time between sending the start order and the start.
 fn start_lead(n_parts: usize, round_trip: Nanos) -> Nanos {
     let least = if n_parts == 1 { START_LEAD_SINGLE } else { START_LEAD_MIN };
     least.max(round_trip * START_LEAD_ROUND_TRIPS)
 }
 
-/// The name of a part's record: its host's, with an addition where that is taken by an initiator before it.
+/// The name of a role's record: its host's name, with a suffix if an earlier initiator has that name.
 fn record_name(cast: &TestRoles, part: &Assignment, initiator: Option<usize>) -> String {
     let before = initiator.unwrap_or(cast.initiators.len());
     let n_before = cast.initiators[..before].iter().filter(|other| other.host == part.host).count();

@@ -1,4 +1,4 @@
-//! An agent in a child process, with a socket pair for its standard streams.
+//! An agent in a child process, with a socket pair as its standard streams.
 
 use std::{
     collections::VecDeque,
@@ -24,14 +24,14 @@ use fathom_sys::{
 use super::{AgentStream, Liveness};
 use crate::{Error, threads};
 
-/// How much of what an agent wrote to its standard error is kept: a panic with its place, or a page of a shell's complaints.
+/// The amount of an agent's standard error that is kept: a panic with its location, or a page of shell errors.
 const STDERR_KEPT: usize = 4 << 10;
-/// How long the last of the standard error may take after the end; longer only when a grandchild holds it open.
+/// The wait for the end of standard error after the exit; it takes longer only if a grandchild holds it open.
 const STDERR_TIMEOUT: Nanos = Nanos::from_millis(500);
-/// How long an agent may take to end by itself when its stream is closed: longer than it gives its tests.
+/// The time that an agent gets to exit after its stream is closed: longer than its tests get from it.
 pub(crate) const END_TIMEOUT: Nanos = Nanos::from_secs(3);
 
-/// An agent that is a child of this process; ended when dropped.
+/// An agent that is a child of this process; dropping it ends the process.
 #[derive(Debug)]
 pub struct AgentProcess {
     child: Child,
@@ -43,27 +43,27 @@ pub struct AgentProcess {
 /// Starts `program agent --stdio --local` on this machine.
 ///
 /// # Errors
-/// When the program cannot be started.
+/// If the program cannot be started.
 pub fn self_exec(program: &Path) -> Result<AgentStream, Error> {
     let link = command(agent_command(program), None, "this machine".to_owned())?;
     Ok(AgentStream { liveness: Liveness::EndOfStream, ..link })
 }
 
-/// Starts `program agent --stdio --local` inside namespaces; `place` says which, for reports.
+/// Starts `program agent --stdio --local` inside namespaces; `place` names them for reports.
 ///
 /// # Errors
-/// When the program cannot be started or the namespaces may not be entered.
+/// If the program cannot be started or the namespaces may not be entered.
 pub fn namespace(program: &Path, namespaces: &Namespaces, place: impl Into<String>) -> Result<AgentStream, Error> {
     let link = command(agent_command(program), Some(namespaces), place.into())?;
     Ok(AgentStream { liveness: Liveness::EndOfStream, ..link })
 }
 
-/// Starts any command that speaks as an agent on its standard streams: `ssh host fathom agent --stdio`.
+/// Starts any command that acts as an agent on its standard streams, such as `ssh host fathom agent --stdio`.
 ///
-/// The child dies with this process, and is out of reach of a Ctrl-C on the terminal: the controller decides how a run ends.
+/// The child dies with this process, and a Ctrl-C on the terminal does not reach it: the controller decides how a run ends.
 ///
 /// # Errors
-/// When it cannot be started.
+/// If it cannot be started.
 pub fn command(mut command: Command, namespaces: Option<&Namespaces>, reached: String) -> Result<AgentStream, Error> {
     let what = format!("start an agent with {}", command.get_program().display());
     let system = |cause| Error::System { what: what.clone(), cause };
@@ -101,7 +101,7 @@ impl AgentProcess {
             drop(closing);
         });
         if let Err(cause) = reading {
-            // It is not reaped yet, so its number is still its own.
+            // It is not reaped yet, so the pid is still its own.
             let _ = child.kill();
             let _ = child.wait();
             return Err(cause);
@@ -109,20 +109,20 @@ impl AgentProcess {
         Ok(Self { child, stderr: kept, stderr_closed, ended: None })
     }
 
-    /// The number of the process.
+    /// The process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for its end, or ends it after `patience`; how it ended and the last 4 KiB of its standard error.
+    /// Waits for it to exit, or ends it after `patience`; returns its exit status and the last 4 KiB of its standard error.
     ///
-    /// Its stream should be closed before, so that it ends by itself.
+    /// The stream should be closed first, so that the agent exits on its own.
     pub fn end(&mut self, patience: Nanos) -> (String, String) {
         if self.ended.is_none() {
             self.ended = Some(self.wait_or_kill(patience));
         }
-        // Either the end of the stream or the end of the patience: what is there is taken.
+        // Takes the available output at the end of the stream or at the timeout.
         let _ = self.stderr_closed.recv_timeout(STDERR_TIMEOUT.as_duration());
         let kept = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
         let stderr = String::from_utf8_lossy(&kept.iter().copied().collect::<Vec<_>>()).into_owned();
@@ -132,7 +132,7 @@ impl AgentProcess {
     fn wait_or_kill(&mut self, patience: Nanos) -> String {
         let has_ended = Pidfd::open(self.child.id()).and_then(|process| process.wait(patience));
         if !matches!(has_ended, Ok(true)) {
-            // The child is not reaped yet, so its number is still its own.
+            // The child is not reaped yet, so the pid is still its own.
             let _ = self.child.kill();
         }
         self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())

@@ -1,5 +1,4 @@
-//! Ways to reach a host: each delivers a byte stream to an agent there, and knows nothing of what is said on it.
-//!
+//! Ways to reach a host: each one provides a byte stream to an agent there, and does not know the messages on it.
 //! | a host is | by |
 //! |---|---|
 //! | this machine | [`self_exec`] |
@@ -16,25 +15,25 @@ pub(crate) use child::END_TIMEOUT;
 pub use child::{AgentProcess, command, namespace, self_exec};
 pub use serve::tls;
 
-/// How the end of the other side shows.
+/// How a disconnect of the other side is detected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Liveness {
-    /// By silence: a network lies between, which may lose the news.
+    /// By silence: there is a network in between, which may drop the end of the stream.
     #[default]
     Heartbeats,
-    /// By the end of the stream: both are processes of one machine, and a busy one may be silent.
+    /// By the end of the stream: both are processes on one machine, and a busy process may be silent.
     EndOfStream,
 }
 
-/// A byte stream to an agent, and what is known of its far end.
+/// A byte stream to an agent, with information about its far end.
 #[derive(Debug)]
 pub struct AgentStream {
-    /// The stream; the agent ends when it is closed.
+    /// The stream; the agent exits when it is closed.
     pub stream: UnixStream,
-    /// How the host was reached, for reports: `namespace a of lab pair`.
+    /// How the host was reached, for reports, such as `namespace a of lab pair`.
     pub reached: String,
-    /// The agent's process, when it is a child of this one.
+    /// The agent's process, if it is a child of this one.
     pub process: Option<AgentProcess>,
-    /// How its end shows.
+    /// How its disconnect is detected.
     pub liveness: Liveness,
 }

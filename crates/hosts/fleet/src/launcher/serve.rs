@@ -6,7 +6,7 @@ use crate::{
     tls::{self, Key},
 };
 
-/// Connects to `address` (a name or number and a port) and proves to know the key, after the server has.
+/// Connects to `address` (a name or number and a port); first the server, then this side proves that it has the key.
 ///
 /// # Errors
 /// [`Error::Unreachable`], [`Error::NotAFathomServer`], [`Error::WrongFingerprint`], [`Error::WrongToken`] and [`Error::Busy`].

@@ -1,44 +1,44 @@
-//! How another host's monotonic clock differs from ours.
+//! The offset between another host's monotonic clock and ours.
 
 use fathom_model::units::Nanos;
 
-/// The four times of one question and its answer.
+/// The four times of one request and its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockProbe {
-    /// Our clock when we asked.
+    /// Our clock when the request was sent.
     pub t0: Nanos,
-    /// Their clock when the question came.
+    /// Their clock when the request arrived.
     pub t1: Nanos,
-    /// Their clock when they answered.
+    /// Their clock when the reply was sent.
     pub t2: Nanos,
-    /// Our clock when the answer came.
+    /// Our clock when the reply arrived.
     pub t3: Nanos,
 }
 
 impl ClockProbe {
-    /// The time on the way, both ways together, without the time that the other side took.
+    /// The time on the path in both directions, without the processing time of the other side.
     #[must_use]
     pub fn round_trip(&self) -> Nanos {
         (self.t3 - self.t0) - (self.t2 - self.t1)
     }
 }
 
-/// What their clock shows minus what ours shows, and how wrong that can be.
+/// The difference between their clock and ours, with its maximum error.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ClockOffset {
     /// Theirs minus ours, in nanoseconds.
     pub ns: i64,
-    /// The most that it can be wrong, if neither clock ran wild meanwhile.
+    /// The maximum error, provided that neither clock jumped.
     pub error: Nanos,
     /// The shortest round trip.
     pub round_trip: Nanos,
 }
 
 impl ClockOffset {
-    /// Estimates from the probe that was the shortest time on its way (RFC 5905 section 8, minimum filter of section 10).
+    /// Estimates the offset from the probe with the shortest round trip (RFC 5905 section 8, minimum filter of section 10).
     ///
-    /// The way there took between nothing and the whole round trip, so half of it bounds the error, however asymmetric the
-    /// delays are. Nothing when there are no probes.
+    /// The forward path took between zero and the whole round trip, so half of it bounds the error, however asymmetric the delays are.
+    /// Returns `None` without probes.
     #[must_use]
     pub fn estimate(probes: &[ClockProbe]) -> Option<Self> {
         let best = probes.iter().min_by_key(|probe| probe.round_trip())?;
@@ -53,19 +53,19 @@ impl ClockOffset {
         })
     }
 
-    /// Whether the two clocks may show the same.
+    /// Returns whether the two clocks may be equal.
     #[must_use]
     pub const fn may_be_zero(self) -> bool {
         self.ns.unsigned_abs() <= self.error.0
     }
 
-    /// What their clock shows when ours shows this.
+    /// Converts a time on our clock to their clock.
     #[must_use]
     pub const fn to_theirs(self, ours: Nanos) -> Nanos {
         Nanos(ours.0.saturating_add_signed(self.ns))
     }
 
-    /// What our clock shows when theirs shows this.
+    /// Converts a time on their clock to our clock.
     #[must_use]
     pub const fn to_ours(self, theirs: Nanos) -> Nanos {
         Nanos(theirs.0.saturating_add_signed(self.ns.saturating_neg()))
@@ -76,7 +76,7 @@ impl ClockOffset {
 mod tests {
     use super::*;
 
-    /// A probe over a way of these delays to a clock that is `true_offset` ahead.
+    /// A probe over a path with these delays to a clock that is `true_offset` ahead.
     fn probe(true_offset: i64, there: u64, back: u64) -> ClockProbe {
         let (asked, took) = (10_000_000_000_u64, 3_000);
         let theirs = |ours: u64| Nanos(ours.checked_add_signed(true_offset).unwrap());

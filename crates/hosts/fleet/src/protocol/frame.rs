@@ -4,32 +4,32 @@
 
 /// The bytes before the payload.
 pub const HEADER_LEN: usize = 5;
-/// Versions end where printable characters begin: a shell's greeting is not taken for a version.
+/// Versions are below the printable characters, so that a shell's greeting is not taken for a version.
 const VERSION_MAX: u8 = 31;
 
-/// Bytes that are not a frame of this protocol.
+/// The data is not a frame of this protocol.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The first byte is no version.
+    /// The first byte is not a version.
     #[error("something that is not the protocol of an agent (it begins with {})", text(*.0))]
     Foreign(u8),
-    /// The length is beyond what is read or written.
+    /// The length exceeds the limit for reading or writing.
     #[error("a message of {len} bytes, and {limit} are the most")]
     TooLong {
-        /// The length it claims.
+        /// The claimed length.
         len: usize,
-        /// The most that is accepted.
+        /// The maximum accepted length.
         limit: usize,
     },
-    /// The frame is of another version of the protocol.
+    /// The frame has a different protocol version.
     #[error("a message of protocol {theirs} of {tool}")]
     Version {
-        /// The other's version.
+        /// The version of the other side.
         theirs: u8,
-        /// The other's program.
+        /// The program of the other side.
         tool: String,
     },
-    /// The payload is not a message: why.
+    /// The payload is not a valid message: the reason.
     #[error("a message that cannot be read: {0}")]
     Message(String),
 }
@@ -38,19 +38,19 @@ fn text(byte: u8) -> String {
     if byte.is_ascii_graphic() { format!("`{}`", char::from(byte)) } else { format!("byte {byte}") }
 }
 
-/// One frame as it came.
+/// One received frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     /// The sender's major version.
     pub version: u8,
-    /// What it says.
+    /// The content.
     pub payload: Vec<u8>,
 }
 
-/// The bytes of a frame.
+/// Encodes a frame.
 ///
 /// # Errors
-/// When the payload is longer than `limit`.
+/// If the payload is longer than `limit`.
 pub fn encode(version: u8, payload: &[u8], limit: usize) -> Result<Vec<u8>, FrameError> {
     let too_long = || FrameError::TooLong { len: payload.len(), limit };
     let len = u32::try_from(payload.len()).map_err(|_| too_long())?;
@@ -64,39 +64,39 @@ pub fn encode(version: u8, payload: &[u8], limit: usize) -> Result<Vec<u8>, Fram
     Ok(bytes)
 }
 
-/// Makes frames of bytes, however they are cut up.
+/// Decodes frames from bytes in chunks of any size.
 ///
-/// It holds what has arrived, never what a length claims. A length beyond the limit is an error as soon as the header is there;
-/// behind an error nothing more can be read, because the borders of frames are lost.
+/// It buffers only bytes that have arrived, never a claimed length. A length beyond the limit is an error as soon as the header is
+/// complete; after an error nothing more can be decoded, because the frame boundaries are unknown.
 #[derive(Debug)]
 pub struct Decoder {
     buffer: Vec<u8>,
-    /// How much at the front of the buffer has been taken out already.
+    /// The number of bytes at the front of the buffer that have already been consumed.
     taken: usize,
     limit: usize,
 }
 
 impl Decoder {
-    /// Accepts payloads of at most `limit` bytes.
+    /// Creates a decoder for payloads of at most `limit` bytes.
     #[must_use]
     pub const fn new(limit: usize) -> Self {
         Self { buffer: Vec::new(), taken: 0, limit }
     }
 
-    /// Takes in what arrived.
+    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.drain(..self.taken);
         self.taken = 0;
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Whether no part of a frame is left over.
+    /// Returns whether there is no partial frame left.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.taken == self.buffer.len()
     }
 
-    /// The next frame, or nothing until more arrives.
+    /// Returns the next frame; `None` until more bytes arrive.
     ///
     /// # Errors
     /// [`FrameError::Foreign`] and [`FrameError::TooLong`].

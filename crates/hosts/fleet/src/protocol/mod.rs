@@ -1,8 +1,8 @@
-//! What a controller and an agent say to each other.
+//! The messages between a controller and an agent.
 //!
-//! Plain messages in [`frame`]s, without I/O and without a clock. A conversation: both greet; the controller probes the clock;
-//! for each trial it prepares roles, starts them at an instant of the agent's own clock, and takes their outcomes. Each side
-//! says something at least twice a second, and takes the other for lost when it hears nothing for 3 s.
+//! Plain messages in [`frame`]s, without I/O and without a clock. A conversation: both greet; the controller probes the clock; for each
+//! trial it prepares roles, starts them at an instant of the agent's own clock, and collects their outcomes. Each side sends a message at
+//! least twice a second, and considers the other disconnected after 3 s of silence.
 
 pub mod clock_offset;
 mod frame;
@@ -17,101 +17,101 @@ use crate::AgentFailure;
 
 /// The major version of the protocol: the first byte of each frame.
 pub const VERSION: u8 = 2;
-/// The most that an agent reads as one message: roles and heartbeats are small.
+/// The maximum size of a message to an agent: roles and heartbeats are small.
 pub const TO_AGENT_MAX: usize = 1 << 20;
-/// The most that a controller reads as one message: records of many flows are large.
+/// The maximum size of a message to a controller: records with many flows are large.
 pub const FROM_AGENT_MAX: usize = 64 << 20;
-/// A side that has nothing to say sends a heartbeat this often: twice a second.
+/// The interval of heartbeats from an idle side: twice a second.
 pub const HEARTBEAT_EVERY: Nanos = Nanos::from_millis(500);
-/// A side that was not heard for this long is lost: five heartbeats, so that one late wake-up is no loss.
+/// The silence after which a side counts as disconnected: six heartbeat intervals, so that one late wake-up does no harm.
 pub const SILENCE_MAX: Nanos = Nanos::from_secs(3);
 
-/// One prepared role at one agent; the controller numbers them.
+/// The id of a prepared role on an agent, assigned by the controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RoleId(pub u64);
 
-/// Who speaks. Its name `hello` and its field `tool` stay the same in all versions.
+/// A greeting. Its name `hello` and its field `tool` stay the same in all versions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The program: `fathom 0.1.0`.
+    /// The program, such as `fathom 0.1.0`.
     pub tool: String,
-    /// What the host is; the controller tells nothing of itself.
+    /// The facts about the host; the controller sends none about itself.
     #[serde(default)]
     pub facts: HostFacts,
 }
 
-/// What an agent says of its host before anything is asked.
+/// The facts that an agent reports about its host in the greeting.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostFacts {
-    /// Its own name, as in `/proc/sys/kernel/hostname`.
+    /// The host name, as in `/proc/sys/kernel/hostname`.
     pub hostname: Option<String>,
-    /// Tells whether two hosts are one machine, as in `/proc/sys/kernel/random/boot_id`.
+    /// Shows whether two hosts are the same machine, as in `/proc/sys/kernel/random/boot_id`.
     pub boot_id: Option<String>,
-    /// Names its monotonic clock: hosts that tell the same name read the same clock.
+    /// The name of its monotonic clock: hosts with the same name read the same clock.
     pub clock: Option<String>,
     /// The number of cores that the agent may use.
     pub cores: Option<usize>,
 }
 
-/// What a controller says.
+/// A message from a controller.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ToAgent {
     /// The first message.
     Hello(Hello),
-    /// Asks for the agent's clock.
+    /// Requests the agent's clock.
     Clock {
-        /// The controller's clock when it asked.
+        /// The controller's clock when the request was sent.
         t0: Nanos,
     },
-    /// Asks what the host is.
+    /// Requests the environment of the host.
     Environment {
         /// The interfaces on paths under test.
         interfaces: Vec<String>,
     },
-    /// Asks to make a role ready.
+    /// Requests the preparation of a role.
     Prepare {
-        /// Its number from now on.
+        /// The id of the role.
         ticket: RoleId,
-        /// What to play.
+        /// The role.
         role: Box<Role>,
-        /// Whether to watch the host's counters beside it, and on which interfaces.
+        /// The interfaces to watch; absent if the host's counters are not watched for this role.
         watch: Option<Vec<String>>,
     },
-    /// Sets the instant of the start.
+    /// Sets the start time.
     Start {
-        /// Which role.
+        /// The role.
         ticket: RoleId,
-        /// On the agent's own monotonic clock.
+        /// The start, on the agent's own monotonic clock.
         at: Nanos,
-        /// The clock of the host at the other end, if there is one such host.
+        /// The clock of the host at the other end, if there is a single one.
         #[serde(default)]
         peer_clock: Option<PeerClock>,
     },
     /// Tells a responder that its initiator has finished.
     Finish {
-        /// Which role.
+        /// The role.
         ticket: RoleId,
     },
-    /// Ends a role at once; what it measured is still told.
+    /// Ends a role at once; its measurements are still reported.
     Abort {
-        /// Which role.
+        /// The role.
         ticket: RoleId,
     },
-    /// Nothing but a sign of life.
+    /// A sign of life only.
     Heartbeat,
     /// The last message.
     Bye,
 }
 
-/// What an agent says.
+/// A message from an agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FromAgent {
     /// The first message.
     Hello(Hello),
-    /// Answers a probe of the clock.
+    /// The reply to a clock probe.
     Clock {
         /// The controller's clock when it asked.
         t0: Nanos,
@@ -120,65 +120,65 @@ pub enum FromAgent {
         /// The agent's clock when it answered.
         t2: Nanos,
     },
-    /// What the host is.
+    /// The environment of the host.
     Environment(Environment),
     /// A role is ready to start.
     Ready {
-        /// Which.
+        /// The role.
         ticket: RoleId,
-        /// What the other side needs to know.
+        /// The information that the other side needs.
         endpoints: Endpoints,
     },
-    /// How a running role fares, at most twice a second.
+    /// The progress of a running role, at most twice a second.
     Interval {
-        /// Which.
+        /// The role.
         ticket: RoleId,
-        /// What a live view shows.
+        /// The progress for a live view.
         progress: RoleProgress,
     },
-    /// What a role left behind; the last that is heard of it.
+    /// The outcome of a role; the last message about it.
     Outcome {
-        /// Which.
+        /// The role.
         ticket: RoleId,
-        /// What it recorded.
+        /// The outcome.
         outcome: Box<RoleOutcome>,
     },
-    /// Why a role, or an answer where no role is named, cannot be given; the last that is heard of it.
+    /// The failure of a role, or of another request if no role is given; the last message about it.
     Failed {
-        /// Which.
+        /// The role.
         ticket: Option<RoleId>,
-        /// Why.
+        /// The reason.
         failure: AgentFailure,
     },
-    /// Nothing but a sign of life.
+    /// A sign of life only.
     Heartbeat,
     /// The last message.
     Bye,
 }
 
-/// What a role left behind.
+/// The outcome of a role.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RoleOutcome {
-    /// What its test recorded.
+    /// The record of its test.
     pub record: Record,
-    /// What the host's counters showed, if they were watched.
+    /// The host's counters, if they were watched.
     pub host: Option<HostRecord>,
-    /// What could not be observed, in sentences.
+    /// The data that could not be collected, as sentences.
     pub losses: Vec<String>,
 }
 
-/// How far a running role has come: [`LiveProgress`] as it is sent.
+/// The progress of a running role: [`LiveProgress`] in transfer form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoleProgress {
     /// The time since the start.
     pub elapsed_ns: Nanos,
-    /// What the first counter grew by since the last of these.
+    /// The growth of the first counter since the last update.
     pub growth: u64,
-    /// The time since the last of these.
+    /// The time since the last update.
     pub span_ns: Nanos,
     /// Whether the warm-up is over.
     pub measuring: bool,
-    /// The latency that one in a hundred exceeded since the last of these.
+    /// The p99 latency since the last update.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_ns: Option<Nanos>,
 }
@@ -207,18 +207,18 @@ impl From<RoleProgress> for LiveProgress {
     }
 }
 
-/// What one side says to the other.
+/// A message from one side to the other.
 pub trait Message: Serialize + DeserializeOwned + Send + 'static {
-    /// The most bytes that one of them may take.
+    /// The maximum size of a message in bytes.
     const MAX: usize;
 
-    /// The sign of life.
+    /// The heartbeat message.
     fn heartbeat() -> Self;
 
-    /// Whether it says nothing more than that.
+    /// Returns whether this is a heartbeat.
     fn is_heartbeat(&self) -> bool;
 
-    /// Whether nothing is said behind it.
+    /// Returns whether this is the last message.
     fn is_last(&self) -> bool;
 }
 
@@ -254,22 +254,22 @@ impl Message for FromAgent {
     }
 }
 
-/// The bytes of a message.
+/// Encodes a message.
 ///
 /// # Errors
-/// When it is larger than its receiver would read.
+/// If it is larger than its receiver accepts.
 ///
 /// # Panics
-/// Never: every message has a serialised form.
+/// Never: every message can be serialized.
 pub fn write<M: Message>(message: &M) -> Result<Vec<u8>, FrameError> {
     let payload = serde_json::to_vec(message).expect("messages have string keys and finite numbers");
     encode(VERSION, &payload, M::MAX)
 }
 
-/// The message of a frame.
+/// Decodes a message from a frame.
 ///
 /// # Errors
-/// When the frame is of another version, or its payload is no such message.
+/// If the frame has a different version, or if its payload is not a valid message.
 pub fn read<M: Message>(frame: &Frame) -> Result<M, FrameError> {
     if frame.version != VERSION {
         return Err(FrameError::Version { theirs: frame.version, tool: tool_of_hello(&frame.payload) });
@@ -277,11 +277,11 @@ pub fn read<M: Message>(frame: &Frame) -> Result<M, FrameError> {
     serde_json::from_slice(&frame.payload).map_err(|cause| FrameError::Message(cause.to_string()))
 }
 
-/// The program that a greeting of any version names.
+/// Returns the program named in a greeting of any version.
 fn tool_of_hello(payload: &[u8]) -> String {
     let greeting: Option<serde_json::Value> = serde_json::from_slice(payload).ok();
     let tool = greeting.as_ref().and_then(|greeting| greeting.pointer("/hello/tool")?.as_str());
-    // It is printed, and comes from a stranger.
+    // It is printed, and comes from an untrusted peer.
     tool.unwrap_or("another fathom").chars().filter(|letter| !letter.is_control()).take(80).collect()
 }
 

@@ -24,10 +24,10 @@ use super::{
 };
 use crate::{Error, threads};
 
-/// How long a server may take to accept a connection, and again to shake hands: seconds even across the world.
+/// The time limit for a server to accept a connection, and again for the handshake: seconds suffice even across the world.
 const HANDSHAKE_TIMEOUT: Nanos = Nanos::from_secs(5);
 
-/// Accepts the one certificate whose fingerprint the key holds, if the server also proves to have its private key.
+/// Accepts only the certificate whose fingerprint is in the key, if the server also proves that it has the private key.
 #[derive(Debug)]
 struct PinnedCertVerifier {
     key: Key,
@@ -73,7 +73,7 @@ impl ServerCertVerifier for PinnedCertVerifier {
     }
 }
 
-/// Connects to a server, sees that it is the key's, and shows it the token; the plain stream to what it starts.
+/// Connects to a server, checks its certificate, and sends the token; returns the plain stream to the agent that it starts.
 ///
 /// # Errors
 /// [`Error::Unreachable`], [`Error::NotAFathomServer`], [`Error::WrongFingerprint`], [`Error::WrongToken`], [`Error::Busy`] and
@@ -100,12 +100,12 @@ pub fn connect(address: &str, key: &Key) -> Result<UnixStream, Error> {
         (Err(cause), _) if cause.kind() == io::ErrorKind::TimedOut => {
             return Err(Error::NotAFathomServer { address: address(), cause });
         }
-        // To a wrong token a server says nothing.
+        // A server sends no reply to a wrong token.
         (Err(_), _) => return Err(Error::WrongToken { address: address() }),
     }
     let system = |cause| Error::System { what: "make a pair of sockets".to_owned(), cause };
     let (near, far) = UnixStream::pair().map_err(system)?;
-    // How the pump ended shows at both ends of it.
+    // The result of the pump is visible at both of its ends.
     let pumping = threads::start(move || drop(pump(tls.into(), &tcp, &far)));
     let no_thread = |cause| Error::System { what: "carry the connection".to_owned(), cause };
     pumping.map(|_| near).map_err(no_thread)
@@ -131,13 +131,13 @@ fn session(key: &Key) -> Result<ClientConnection, Error> {
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
-    // The certificate is known by its fingerprint, so no name is asked for.
+    // The certificate is identified by its fingerprint, so no server name is sent.
     config.enable_sni = false;
     let name = ServerName::try_from("fathom").expect("a plain word is a name");
     ClientConnection::new(Arc::new(config), name).map_err(wrong)
 }
 
-/// What a handshake that failed says of who listens there.
+/// Converts a failed handshake into the error that it implies about the server.
 fn handshake_error(address: &str, cause: io::Error) -> Error {
     let address = address.to_owned();
     let tls = cause.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());

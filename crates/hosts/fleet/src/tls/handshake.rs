@@ -1,4 +1,4 @@
-//! What both sides do before the stream is plain: TLS within a time that is bounded as a whole.
+//! The steps of both sides before the plain stream: TLS with a total time limit.
 
 use std::{
     io::{self, Read, Write},
@@ -12,17 +12,17 @@ use rustls::crypto::{CryptoProvider, ring};
 
 /// The server's answer to the right token.
 pub(super) const WELCOME: u8 = 1;
-/// The server's answer to the right token when it has no place left.
+/// The server's answer to the right token if it has no free slot.
 pub(super) const BUSY: u8 = 2;
 
-/// How long the kernel keeps on sending into a path that answers nothing: longer than the silence that ends a run.
+/// How long the kernel retransmits on a path without replies: longer than the silence that ends a run.
 pub(super) const UNACKNOWLEDGED_MAX: Nanos = Nanos::from_secs(10);
 
 pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// A socket whose reads and writes end at a deadline, however slowly bytes drip in.
+/// A socket whose reads and writes end at a deadline, even if bytes trickle in.
 pub(super) struct DeadlineStream<'a> {
     pub(super) tcp: &'a TcpStream,
     pub(super) deadline: Nanos,
@@ -35,7 +35,7 @@ impl DeadlineStream<'_> {
     }
 }
 
-/// The kernel says `EAGAIN` when a time-out is over, which TLS would take for "later".
+/// The kernel reports `EAGAIN` for a timeout, which TLS would interpret as "later".
 fn timed_out(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
 }

@@ -1,4 +1,4 @@
-//! What a server is and what its controllers must know.
+//! The identity of a server, and the key that its controllers need.
 
 use std::{fmt, str::FromStr};
 
@@ -15,9 +15,9 @@ use crate::Error;
 /// The bytes of a token: 128 random bits cannot be guessed over a network.
 pub(super) const TOKEN_LEN: usize = 16;
 const FINGERPRINT_LEN: usize = 32;
-/// Without 0, 1, 8 and 9, so no digit is taken for a letter; capitals are accepted as well.
+/// Contains no 0, 1, 8 and 9, so that no digit is mistaken for a letter; upper case is accepted as well.
 const ALPHABET: &Encoding = &BASE32_NOPAD;
-/// Announces the token in the text of an identity.
+/// The prefix of the token in the text of an identity.
 const TOKEN_LINE: &str = "token ";
 
 /// The secret that a server accepts.
@@ -25,15 +25,15 @@ const TOKEN_LINE: &str = "token ";
 pub(super) struct Token(pub(super) [u8; TOKEN_LEN]);
 
 impl Token {
-    /// Whether two are the same, in a time that tells nothing of where they differ.
+    /// Compares two tokens in a time that does not depend on where they differ.
     pub(super) fn is_equal_in_constant_time(&self, other: &[u8; TOKEN_LEN]) -> bool {
         self.0.ct_eq(other).into()
     }
 }
 
-/// What a controller needs to know of a server: the fingerprint of its certificate, and the secret token.
+/// The information that a controller needs about a server: the fingerprint of its certificate, and the secret token.
 ///
-/// As text it is `fingerprint.token` in base32, 79 characters. Whoever knows it can make the server send traffic.
+/// Its text form is `fingerprint.token` in base32, 79 characters. Everyone who knows it can make the server send traffic.
 #[derive(Clone)]
 pub struct Key {
     fingerprint: [u8; FINGERPRINT_LEN],
@@ -41,13 +41,13 @@ pub struct Key {
 }
 
 impl Key {
-    /// The part that is no secret, as text.
+    /// The public part, as text.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         ALPHABET.encode(&self.fingerprint).to_lowercase()
     }
 
-    /// Whether a certificate in DER form is the one of the key (SHA-256).
+    /// Returns whether a certificate in DER form matches the key (SHA-256).
     pub(super) fn matches_certificate(&self, certificate: &[u8]) -> bool {
         fingerprint(certificate).ct_eq(&self.fingerprint).into()
     }
@@ -63,7 +63,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// Without the token: logs are read by others.
+/// Omits the token, because logs are read by others.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({}.…)", self.fingerprint())
@@ -89,7 +89,7 @@ impl FromStr for Key {
     }
 }
 
-/// What makes a server the one that its key names: a certificate with its private key, and the token.
+/// The identity of a server: a certificate with its private key, and the token.
 pub struct Identity {
     pub(super) certificate: CertificateDer<'static>,
     pub(super) private_key: PrivateKeyDer<'static>,
@@ -97,10 +97,10 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A fresh one, from the kernel's random numbers.
+    /// Generates a new identity from the kernel's random numbers.
     ///
     /// # Errors
-    /// When there are no random numbers.
+    /// If there are no random numbers.
     pub fn generate() -> Result<Self, Error> {
         let wrong = |cause: rcgen::Error| Error::Certificate { what: "make a certificate", cause: cause.into() };
         let mut token = [0; TOKEN_LEN];
@@ -114,13 +114,13 @@ impl Identity {
         })
     }
 
-    /// What controllers need to know of it.
+    /// The key for its controllers.
     #[must_use]
     pub fn key(&self) -> Key {
         Key { fingerprint: fingerprint(&self.certificate), token: self.token }
     }
 
-    /// A text to be kept in a file that only its owner can read, and read again with [`Identity::parse`].
+    /// The text form for a file that only its owner can read; [`Identity::parse`] reads it.
     #[must_use]
     pub fn to_secret_text(&self) -> String {
         let token = ALPHABET.encode(&self.token.0).to_lowercase();
@@ -128,10 +128,10 @@ impl Identity {
         format!("{TOKEN_LINE}{token}\n{certificate}{}", pem("PRIVATE KEY", self.private_key.secret_der()))
     }
 
-    /// Reads what [`Identity::to_secret_text`] wrote.
+    /// Parses the output of [`Identity::to_secret_text`].
     ///
     /// # Errors
-    /// Says which part is missing or broken.
+    /// States which part is missing or invalid.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let wrong = |cause| Error::Certificate { what: "read the server's certificate and key", cause };
         let token = text.lines().find_map(|line| line.strip_prefix(TOKEN_LINE));

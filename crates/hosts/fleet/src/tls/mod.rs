@@ -1,8 +1,8 @@
 //! The byte stream between a controller and a `fathom serve`: TLS 1.3 with a pinned certificate and a secret token.
 //!
-//! Both sides prove themselves before the protocol of agents begins: the server by the private key of the certificate whose
-//! fingerprint the [`Key`] holds, the controller by the token. A server says nothing to whoever does not know it. Behind the
-//! handshake a [pump](pump) makes a plain stream of the encrypted one, so nobody else needs to know of TLS.
+//! Both sides authenticate before the agent protocol begins: the server with the private key of the certificate whose fingerprint is in the
+//! [`Key`], the controller with the token. A server sends nothing to a peer without the token. After the handshake a [pump](pump) converts
+//! the encrypted stream to a plain one, so no other code deals with TLS.
 
 mod client;
 mod handshake;

@@ -1,4 +1,4 @@
-//! Makes a plain stream of an encrypted one: one thread moves bytes between the two until both have ended.
+//! Converts an encrypted stream to a plain one: one thread copies bytes between the two until both have ended.
 
 use std::{
     io::{self, Read, Write},
@@ -10,21 +10,21 @@ use fathom_model::units::Nanos;
 use fathom_sys::reactor::epoll_wait::{Epoll, Interest, ReadyList};
 use rustls::Connection;
 
-/// What is read from the plain side at once, and about what is kept for it: a TLS record.
+/// The size of one read from the plain side, and the approximate size of its buffer: a TLS record.
 const CHUNK: usize = 16 << 10;
-/// How long the last bytes may take to leave when the plain side is gone.
+/// The time for flushing the last bytes after the plain side is gone.
 const FLUSH_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 const TCP: u64 = 0;
 const PLAIN: u64 = 1;
 
-/// How far one direction has come.
+/// The state of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DirectionState {
     Open,
-    /// Its source sends no more.
+    /// The source has finished sending.
     Ended,
-    /// And its destination has been told so.
+    /// The destination has been notified of that.
     Closed,
 }
 
@@ -32,19 +32,19 @@ struct Pump<'a> {
     tls: Connection,
     tcp: &'a TcpStream,
     plain: &'a UnixStream,
-    /// Decrypted, and not yet taken by the plain side.
+    /// Decrypted bytes that the plain side has not accepted yet.
     pending: Vec<u8>,
     /// From the encrypted to the plain side.
     tls_to_plain: DirectionState,
     /// From the plain to the encrypted side.
     plain_to_tls: DirectionState,
-    /// The plain side takes nothing any more.
+    /// The plain side accepts no more bytes.
     plain_closed: bool,
 }
 
-/// Moves bytes both ways until both sides have ended, one has broken, or the plain side is gone; then closes both.
+/// Copies bytes in both directions until both sides have ended, one has failed, or the plain side is gone; then closes both.
 ///
-/// The end of one direction is passed on as such, so the other may still carry what remains to be said.
+/// The end of one direction is forwarded on its own, so the other direction can still carry data.
 pub(super) fn pump(tls: Connection, tcp: &TcpStream, plain: &UnixStream) -> io::Result<()> {
     let mut pump = Pump {
         tls,
@@ -56,13 +56,13 @@ pub(super) fn pump(tls: Connection, tcp: &TcpStream, plain: &UnixStream) -> io::
         plain_closed: false,
     };
     let outcome = pump.run();
-    // Whoever still waits on either side learns that it is over; a side that is closed already is no error.
+    // Peers that still wait on either side see the end; a side that is already closed is not an error.
     let _ = plain.shutdown(Shutdown::Both);
     let _ = tcp.shutdown(Shutdown::Both);
     outcome
 }
 
-/// The number of bytes, or nothing when there are none for now.
+/// Returns the number of bytes; `None` if none are available now.
 fn none_if_would_block(moved: io::Result<usize>) -> io::Result<Option<usize>> {
     match moved {
         Ok(n) => Ok(Some(n)),
@@ -81,7 +81,7 @@ impl Pump<'_> {
         let mut events = ReadyList::with_capacity(2);
         let mut is_plain_watched = true;
         loop {
-            // What the handshake left decrypted comes first.
+            // Bytes decrypted during the handshake come first.
             self.forward_decrypted()?;
             self.forward_to_plain()?;
             self.forward_to_tls()?;
@@ -106,7 +106,7 @@ impl Pump<'_> {
                 if event.token == TCP && event.failed {
                     return Err(self.tcp.take_error()?.unwrap_or_else(|| io::ErrorKind::ConnectionReset.into()));
                 }
-                // A hang-up is reported although nobody asked: both directions are closed.
+                // A hang-up is reported even without interest: both directions are closed.
                 if event.token == PLAIN && self.plain_to_tls != DirectionState::Open && event.readable {
                     self.close_plain();
                 }
@@ -123,7 +123,7 @@ impl Pump<'_> {
         Interest { read: self.has_room(), write: self.tls.wants_write(), edge: false }
     }
 
-    /// What the plain side is watched for; nothing while it is not to be watched, because its hang-up would be told again and again.
+    /// The events to watch on the plain side; `None` to unwatch it, because its hang-up would be reported repeatedly.
     fn plain_interest(&self) -> Option<Interest> {
         let read = self.plain_to_tls == DirectionState::Open && !self.tls.wants_write();
         let write = !self.pending.is_empty();
@@ -131,19 +131,19 @@ impl Pump<'_> {
         (read || write || awaits_hang_up).then_some(Interest { read, write, edge: false })
     }
 
-    /// Whether there is room for more from the socket.
+    /// Returns whether there is room for more bytes from the socket.
     fn has_room(&self) -> bool {
         self.tls_to_plain == DirectionState::Open && !self.plain_closed && self.pending.len() < CHUNK
     }
 
-    /// From the socket towards the plain side.
+    /// Copies from the socket to the plain side.
     fn forward_to_plain(&mut self) -> io::Result<()> {
         while self.has_room() {
             if none_if_would_block(self.tls.read_tls(&mut self.tcp))?.is_none() {
                 break;
             }
             if let Err(error) = self.tls.process_new_packets() {
-                // The alert that tells the other side why; it may not be there any more.
+                // Send the alert that tells the other side the reason; the peer may be gone.
                 let _ = self.tls.write_tls(&mut self.tcp);
                 return Err(io::Error::new(io::ErrorKind::InvalidData, error));
             }
@@ -152,7 +152,7 @@ impl Pump<'_> {
         Ok(())
     }
 
-    /// Takes what is decrypted, and gives the plain side what it takes.
+    /// Reads decrypted bytes, and writes as many as the plain side accepts.
     fn forward_decrypted(&mut self) -> io::Result<()> {
         let mut chunk = [0; CHUNK];
         while self.tls_to_plain == DirectionState::Open {
@@ -160,7 +160,7 @@ impl Pump<'_> {
                 Ok(Some(0)) => self.tls_to_plain = DirectionState::Ended,
                 Ok(Some(n)) => self.pending.extend_from_slice(&chunk[..n]),
                 Ok(None) => break,
-                // Cut off instead of closed: an end as well, and the protocol above knows whether it came too early.
+                // Cut off instead of closed: this counts as the end too, and the protocol above knows whether it came too early.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => self.tls_to_plain = DirectionState::Ended,
                 Err(error) => return Err(error),
             }
@@ -174,13 +174,13 @@ impl Pump<'_> {
         }
         if self.tls_to_plain == DirectionState::Ended && self.pending.is_empty() {
             self.tls_to_plain = DirectionState::Closed;
-            // If it is closed already, its end shows when it is read.
+            // If it is already closed, a read shows its end.
             let _ = self.plain.shutdown(Shutdown::Write);
         }
         Ok(())
     }
 
-    /// From the plain side towards the socket; reads only when everything before has left.
+    /// Copies from the plain side to the socket; reads only after everything before was sent.
     fn forward_to_tls(&mut self) -> io::Result<()> {
         let mut chunk = [0; CHUNK];
         loop {
@@ -210,7 +210,7 @@ impl Pump<'_> {
         }
     }
 
-    /// The plain side takes nothing any more; what it said before may still be read.
+    /// Marks that the plain side accepts no more bytes; its earlier bytes can still be read.
     fn close_plain(&mut self) {
         self.plain_closed = true;
         self.pending.clear();

@@ -1,24 +1,24 @@
-//! How many were refused at the door and why: told now and then, so that guessing shows and no log is flooded.
+//! Counts refused connections by reason and reports them periodically, so that guessing is visible without flooding the log.
 
 use std::{fmt, net::IpAddr};
 
 use fathom_model::units::Nanos;
 
-/// Refusals are told at most this often.
+/// The minimum interval between reports.
 const REPORT_EVERY: Nanos = Nanos::from_secs(10);
 
-/// Why a connection was refused.
+/// The reason for refusing a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalReason {
-    /// It showed a token that is not ours.
+    /// It sent a wrong token.
     WrongToken,
-    /// It showed none: another protocol, silence, or too slow.
+    /// It sent no token: another protocol, silence, or too slow.
     NoToken,
-    /// It had shown none yet when newer ones came.
+    /// It had not sent a token yet when newer connections needed its slot.
     TooManyConnections,
-    /// It knows the key, and there are as many controllers as there may be.
+    /// It has the key, but the maximum number of controllers is reached.
     Busy,
-    /// This host has no thread or descriptor left for it.
+    /// This host has no free thread or descriptor for it.
     Exhausted,
 }
 
@@ -36,7 +36,7 @@ impl RefusalReason {
     }
 }
 
-/// Refused connections since they were last told.
+/// The refused connections since the last report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RefusalCounts {
     counts: [u64; RefusalReason::ALL.len()],
@@ -53,7 +53,7 @@ impl fmt::Display for RefusalCounts {
     }
 }
 
-/// Counts refusals, and says when they are to be told.
+/// Counts refusals, and determines when to report them.
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog {
     since: RefusalCounts,
@@ -66,7 +66,7 @@ impl RefusalLog {
         self.since.last = Some(from.to_canonical());
     }
 
-    /// What is to be told now: the first at once, others when the last are long enough ago.
+    /// Returns the counts to report now: the first refusal at once, later ones after the interval.
     pub(super) fn take_due(&mut self, now: Nanos) -> Option<RefusalCounts> {
         if self.since.last.is_none() || now < self.next {
             return None;
@@ -75,7 +75,7 @@ impl RefusalLog {
         Some(std::mem::take(&mut self.since))
     }
 
-    /// What was not told yet.
+    /// Returns the unreported counts.
     pub(super) fn take_rest(&mut self) -> Option<RefusalCounts> {
         self.next = Nanos::ZERO;
         self.take_due(Nanos::ZERO)

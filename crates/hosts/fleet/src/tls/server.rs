@@ -1,4 +1,4 @@
-//! The listening side: lets controllers in that know the key, and says nothing to anyone else.
+//! The listening side: admits controllers that have the key, and sends nothing to others.
 
 use std::{
     io::{self, Read, Write},
@@ -27,35 +27,35 @@ use super::{
 };
 use crate::{Error, threads};
 
-/// Segments that pass every network of RFC 1122, so that a path that loses large packets still carries the control connection.
+/// A segment size that every RFC 1122 network supports, so that a path that drops large packets still carries the control connection.
 const SEGMENT_MAX: Bytes = Bytes(536);
-/// How often the server looks whether it is told to end.
+/// The interval for checking whether the server must end.
 const STOP_CHECK_EVERY: Nanos = Nanos::from_millis(200);
-/// How long the server rests when the kernel has no descriptor for one more connection.
+/// The pause after a failed accept, for example if no descriptor is free.
 const ACCEPT_RETRY_AFTER: Nanos = Nanos::from_millis(100);
 
-/// What a server grants.
+/// The limits of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerLimits {
-    /// The most controllers at once.
+    /// The maximum number of concurrent controllers.
     pub controllers: usize,
-    /// How long a connection may take to show the token.
+    /// The time limit for sending the token.
     pub handshake: Nanos,
 }
 
 impl Default for ServerLimits {
-    /// Eight controllers, and five seconds to show the token.
+    /// Eight controllers, and five seconds for the token.
     fn default() -> Self {
         Self { controllers: 8, handshake: Nanos::from_secs(5) }
     }
 }
 
-/// What becomes of those who come to the door.
+/// Handles the connections of a server.
 pub trait ControllerHandler: Send + Sync + 'static {
-    /// Serves a controller that knows the key, over the plain stream to it; returns when that is over.
+    /// Serves an authenticated controller over its plain stream; returns when that is over.
     fn serve(&self, controller: SocketAddr, stream: UnixStream);
 
-    /// Tells of those who were refused, at most every ten seconds.
+    /// Reports refused connections, at most every ten seconds.
     fn refused(&self, refusals: &RefusalCounts);
 }
 
@@ -69,7 +69,7 @@ pub struct Server {
     refusals: Mutex<RefusalLog>,
 }
 
-/// A place that is given back when dropped.
+/// A slot that is released on drop.
 struct ControllerSlot(Arc<AtomicUsize>);
 
 impl ControllerSlot {
@@ -87,10 +87,10 @@ impl Drop for ControllerSlot {
 }
 
 impl Server {
-    /// A server that lets in whoever knows the identity's key.
+    /// Creates a server that admits controllers with the identity's key.
     ///
     /// # Errors
-    /// When the certificate and its private key do not belong together.
+    /// If the certificate and its private key do not match.
     pub fn new(identity: &Identity, limits: ServerLimits) -> Result<Self, Error> {
         let wrong =
             |cause: rustls::Error| Error::Certificate { what: "use the server's certificate", cause: cause.into() };
@@ -100,7 +100,7 @@ impl Server {
             .with_no_client_auth()
             .with_single_cert(vec![identity.certificate.clone()], identity.private_key.clone_key())
             .map_err(wrong)?;
-        // Nobody resumes a session here.
+        // There is no session resumption here.
         config.send_tls13_tickets = 0;
         Ok(Self {
             config: Arc::new(config),
@@ -112,12 +112,12 @@ impl Server {
         })
     }
 
-    /// Lets controllers in until `is_over` says so; each has a thread of its own.
+    /// Admits controllers until `is_over` returns true; each has its own thread.
     ///
-    /// Controllers that are served when this returns are served on until the process ends.
+    /// Controllers that are being served when this returns continue until the process ends.
     ///
     /// # Errors
-    /// When the listener cannot be waited for.
+    /// If waiting on the listener fails.
     pub fn run(
         self,
         listener: &TcpListener,
@@ -136,7 +136,7 @@ impl Server {
             match listener.accept() {
                 Ok((tcp, from)) => Self::start_handshake(&server, tcp, from),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // A connection that was given up before it was accepted, or no descriptor left.
+                // The connection was dropped before it was accepted, or no descriptor is free.
                 Err(_) => drop(clock::sleep_until(clock::now() + ACCEPT_RETRY_AFTER)),
             }
             let due = server.0.refusals().take_due(clock::now());
@@ -151,7 +151,7 @@ impl Server {
         Ok(())
     }
 
-    /// Gives a connection a thread of its own; where there is none, everybody rests.
+    /// Starts a thread for a connection; if that fails, pauses accepting.
     fn start_handshake<R: ControllerHandler>(server: &Arc<(Self, R)>, tcp: TcpStream, from: SocketAddr) {
         let tcp = Arc::new(tcp);
         let (stranger, is_crowded) = server.0.unauthenticated.admit(&tcp, from);
@@ -161,7 +161,7 @@ impl Server {
         let its_server = Arc::clone(server);
         let started = threads::start(move || {
             let (server, reception) = &*its_server;
-            // To a stranger nothing is said.
+            // An unauthenticated peer gets no reply.
             if let Err(refusal) = server.serve_connection(&tcp, stranger, |plain| reception.serve(from, plain)) {
                 server.refusals().count(refusal, from.ip());
             }
@@ -176,7 +176,7 @@ impl Server {
         self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shakes hands with one controller and serves it to the end.
+    /// Completes the handshake with one controller and serves it to the end.
     fn serve_connection(
         &self,
         tcp: &Arc<TcpStream>,
@@ -190,7 +190,7 @@ impl Server {
         if !self.token.is_equal_in_constant_time(&token) {
             return Err(RefusalReason::WrongToken);
         }
-        // From here on it is known; that a connection breaks later is for its agent to see.
+        // From here on it is authenticated; its agent notices later failures of the connection.
         drop(stranger);
         let Some(_seat) = ControllerSlot::try_take(&self.controllers, self.limits.controllers) else {
             let _ = stream.write_all(&[BUSY]).and_then(|()| stream.flush());
@@ -203,7 +203,7 @@ impl Server {
         let tcp = Arc::clone(tcp);
         let pumping = threads::start(move || pump(tls.into(), &tcp, &far)).map_err(|_| RefusalReason::Exhausted)?;
         start_agent(near);
-        // How it ended shows at both ends of it.
+        // The result is visible at both ends of the pump.
         let _ = pumping.join();
         Ok(())
     }

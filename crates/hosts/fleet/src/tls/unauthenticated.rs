@@ -1,4 +1,4 @@
-//! Connections that have not shown the token yet: few at once, and never that many of one place that others are locked out.
+//! Connections that have not sent the token yet: limited in total and per address prefix, so that one source cannot lock others out.
 
 use std::{
     io::Write,
@@ -6,25 +6,25 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// The most strangers at once: each costs a thread.
+/// The maximum number of unauthenticated connections: each costs a thread.
 const UNAUTHENTICATED_MAX: usize = 32;
-/// The most of them from one place.
+/// The maximum number per prefix.
 const PER_PREFIX_MAX: usize = 8;
-/// A fatal alert of TLS before any key is agreed (RFC 8446 section 6): `user_canceled`, which rustls itself never sends.
+/// A fatal TLS alert before key agreement (RFC 8446 section 6): `user_canceled`, which rustls itself never sends.
 const REJECT_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 90];
 
-/// A connection that has not shown the token yet.
+/// A connection that has not sent the token yet.
 #[derive(Debug)]
 struct UnauthenticatedConnection {
     tcp: Arc<TcpStream>,
     prefix: IpAddr,
 }
 
-/// All strangers, the oldest first.
+/// All unauthenticated connections, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct UnauthenticatedConnections(Mutex<Vec<UnauthenticatedConnection>>);
 
-/// A stranger's place at the door, given back when dropped.
+/// The slot of an unauthenticated connection, released on drop.
 #[derive(Debug)]
 pub(super) struct UnauthenticatedSlot {
     connections: Arc<UnauthenticatedConnections>,
@@ -32,7 +32,7 @@ pub(super) struct UnauthenticatedSlot {
 }
 
 impl UnauthenticatedConnections {
-    /// Lets one more wait at the door; where it is crowded, the oldest is turned away. Whether one was.
+    /// Admits one more unauthenticated connection, and evicts one if there are too many; returns whether one was evicted.
     pub(super) fn admit(self: &Arc<Self>, tcp: &Arc<TcpStream>, from: SocketAddr) -> (UnauthenticatedSlot, bool) {
         let mut all = self.lock();
         let place = prefix_of(from.ip());
@@ -41,7 +41,7 @@ impl UnauthenticatedConnections {
         all.push(UnauthenticatedConnection { tcp: Arc::clone(tcp), prefix: place });
         drop(all);
         if let Some(oldest) = &oldest {
-            // One that is gone already needs to be told nothing.
+            // A connection that is already gone needs no alert.
             let _ = (&*oldest.tcp).write(&REJECT_ALERT);
             let _ = oldest.tcp.shutdown(Shutdown::Both);
         }
@@ -59,7 +59,7 @@ impl Drop for UnauthenticatedSlot {
     }
 }
 
-/// What one person holds many addresses of: one of version 4, a /64 of version 6.
+/// The prefix that a single party usually controls: one IPv4 address, or an IPv6 /64.
 fn prefix_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -70,7 +70,7 @@ fn prefix_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Who has to leave for one more from `place`: the oldest of a place that has its share, else the oldest of the fullest place.
+/// Returns the connection to evict for a new one from `place`: the oldest of a prefix at its limit, else the oldest of the largest prefix.
 fn evicted(places: &[IpAddr], place: IpAddr) -> Option<usize> {
     let share = |place: IpAddr| places.iter().filter(|other| **other == place).count();
     let fullest = || places.iter().copied().max_by_key(|place| share(*place));

@@ -1,4 +1,4 @@
-//! The seeds of the fuzz target, and what fuzzing found worth keeping.
+//! The seeds of the fuzz target, and inputs that fuzzing found.
 
 use std::{fs, path::Path};
 

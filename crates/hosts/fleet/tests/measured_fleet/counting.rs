@@ -1,4 +1,4 @@
-//! A kind of test that sends nothing, and agents that can play it.
+//! A test kind that sends nothing, and agents that can run it.
 
 use std::{os::unix::net::UnixStream, thread};
 
@@ -75,7 +75,7 @@ impl Test for CountTest {
     }
 }
 
-/// Notes when it was asked.
+/// Records when it was called.
 #[derive(Default)]
 struct FakeObserver(HostRecord);
 
@@ -161,7 +161,7 @@ pub(crate) fn plan(from: &str, to: &str, measure: Nanos) -> TrialPlan {
     TrialPlan { round: 3, tests: vec![cast(from, to, measure)], observers: Vec::new() }
 }
 
-/// Plays a trial that nobody looks at.
+/// Runs a trial without callbacks.
 pub(crate) fn play(fleet: &mut Fleet, plan: &TrialPlan) -> TrialOutcome {
     fleet.run_trial(plan, &mut TrialCallbacks { live: &mut |_, _, _| {}, is_stopped: &|| false })
 }

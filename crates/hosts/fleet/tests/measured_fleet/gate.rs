@@ -1,4 +1,4 @@
-//! Whatever roles the holder of a key makes up, a served agent sends not one frame to a third host.
+//! A served agent never sends a frame to a third host, whatever roles the holder of a key makes up.
 
 use std::{
     fs,
@@ -44,25 +44,25 @@ static KINDS: LazyLock<Vec<&'static dyn TestKind>> = LazyLock::new(|| {
     all.into_iter().flatten().copied().collect()
 });
 
-/// Whose agent it is, and the controller.
+/// The addresses of the controller and the agent.
 const CONTROLLER: &str = "198.18.0.1";
 const AGENT: &str = "198.18.0.2";
-/// A host on another wire of the agent's, and the agent's address there.
+/// A host on another wire of the agent, and the agent's address there.
 const THIRD: &str = "198.18.1.3";
 const AGENT_BESIDE_THIRD: &str = "198.18.1.2";
 const CONTROLLER_MAC: [u8; 6] = [2, 0, 0, 0, 9, 1];
 const THIRD_MAC: [u8; 6] = [2, 0, 0, 0, 9, 3];
-/// The same by version 6.
+/// The same for IPv6.
 const CONTROLLER_V6: &str = "fd00:18::1";
 const AGENT_V6: &str = "fd00:18::2";
 const THIRD_V6: &str = "fd00:19::3";
 const AGENT_BESIDE_THIRD_V6: &str = "fd00:19::2";
-/// So many roles are played at once, below the agent's bound.
+/// The number of simultaneous roles, below the agent's limit.
 const AT_ONCE: usize = 12;
-/// Longer than any role takes that is told to end.
+/// Longer than any role takes after it is told to end.
 const PATIENCE: Nanos = Nanos::from_secs(20);
 
-/// The controller and a third host, each on a wire of its own to the agent's.
+/// The controller and a third host, each on its own wire to the agent.
 struct ThreeHosts {
     controller: NetNs,
     agent: NetNs,
@@ -73,7 +73,7 @@ impl ThreeHosts {
     fn up() -> Self {
         let wires =
             Self { controller: NetNs::new().unwrap(), agent: NetNs::new().unwrap(), third: NetNs::new().unwrap() };
-        // An address of version 6 is of use at once, and not after a second of asking whether another host has it.
+        // Makes an IPv6 address usable at once, without a second of duplicate address detection.
         let at_once = || fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0").unwrap();
         for host in [&wires.controller, &wires.agent, &wires.third] {
             host.enter_with(at_once).unwrap();
@@ -99,14 +99,14 @@ impl ThreeHosts {
                 .unwrap();
             }
         }
-        // What claims to come from the third host is to reach the agent's sockets by the controller's wire.
+        // Packets that claim to come from the third host must reach the agent's sockets through the controller's wire.
         let lenient =
             || ["all", "e0"].map(|name| fs::write(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"), "0").unwrap());
         wires.agent.enter_with(lenient).unwrap();
         wires
     }
 
-    /// What arrives at the third host from now on.
+    /// Captures packets that arrive at the third host from now on.
     fn capture(&self) -> Receiver {
         let open = || {
             let index = Netlink::open().unwrap().link("e1").unwrap().index;
@@ -129,9 +129,9 @@ impl ThreeHosts {
     }
 }
 
-/// Whether a kernel announces itself: its groups by IGMP and MLD, and that it has come by a solicitation of routers.
+/// Returns whether a frame is an announcement of the kernel itself: group membership by IGMP and MLD, or a router solicitation.
 ///
-/// Who looks for a neighbour is about to send to it, so that is not among them.
+/// Neighbor solicitations are not included, because their sender is about to send to that neighbor.
 fn is_of_kernel(frame: &[u8]) -> bool {
     const IGMP: u8 = 2;
     const HOP_BY_HOP: u8 = 0;
@@ -146,7 +146,7 @@ fn is_of_kernel(frame: &[u8]) -> bool {
     frame.starts_with(&[0x33, 0x33]) && is_v6 || frame.starts_with(&[1, 0, 0x5e]) && byte(23) == Some(IGMP)
 }
 
-/// All that arrived of the agent's, but for what a kernel announces.
+/// All frames from the agent, except the kernel's announcements.
 fn arrived(capture: &Receiver) -> Vec<Vec<u8>> {
     let (mut inbox, mut seen) = (ReceiveBuffer::default(), Vec::new());
     while capture.wait(Nanos::from_millis(50)).unwrap() && capture.receive(&mut inbox).unwrap() > 0 {
@@ -157,7 +157,7 @@ fn arrived(capture: &Receiver) -> Vec<Vec<u8>> {
     seen
 }
 
-/// A controller by hand.
+/// A hand-written controller.
 struct RawController {
     stream: UnixStream,
     decoder: Decoder,
@@ -185,7 +185,7 @@ impl RawController {
         self.send(&ToAgent::Prepare { ticket: RoleId(ticket), role: Box::new(role), watch: None });
     }
 
-    /// What a role that was prepared tells, or why it is not played.
+    /// The endpoints of a prepared role, or the reason why it is not run.
     fn ready(&mut self, of: u64) -> Result<Endpoints, String> {
         loop {
             for message in self.receive() {
@@ -200,7 +200,7 @@ impl RawController {
         }
     }
 
-    /// What a role that was told to end has recorded.
+    /// The record of a role after it was told to end.
     fn outcome(&mut self, of: u64) -> Record {
         loop {
             let outcome = self.receive().into_iter().find_map(|message| match message {
@@ -213,7 +213,7 @@ impl RawController {
         }
     }
 
-    /// Plays roles at the same time, each from its preparation to its end; how many became ready.
+    /// Runs roles at the same time, each from preparation to end; returns how many became ready.
     fn play(&mut self, first: u64, roles: Vec<Role>) -> usize {
         let mut open: Vec<u64> = (first..).take(roles.len()).collect();
         let mut n_ready = 0;
@@ -268,7 +268,7 @@ fn role(kind: &dyn TestKind, side: Side, settings: Settings) -> Role {
     }
 }
 
-/// Texts that lead to the third host, one way or another.
+/// Texts that refer to the third host in different ways.
 const TEXTS: &[&str] = &[
     "198.18.1.3",
     "198.18.1.3:7777",
@@ -298,22 +298,22 @@ const TEXTS: &[&str] = &[
     "e1",
     "",
 ];
-/// Where crafted roles lead, and the address that they claim for the agent.
+/// The targets of crafted roles, and the address that they claim for the agent.
 const LEADS: &[(&str, &str)] = &[
     ("198.18.1.3:7777", AGENT),
     ("http://198.18.1.3:7777/", AGENT_BESIDE_THIRD),
     ("[fd00:19::3]:7777", AGENT_V6),
     ("http://[fd00:19::3]:7777/", AGENT_BESIDE_THIRD_V6),
-    // Groups, an address of the link alone (by MAC, RFC 4291 appendix A), and version 4 in the form of version 6.
+    // Groups, a link-local address (from the MAC, RFC 4291 appendix A), and an IPv4-mapped IPv6 address.
     ("[ff02::1%3]:7777", AGENT_BESIDE_THIRD_V6),
     ("[ff05::2]:7777", AGENT_V6),
     ("[fe80::ff:fe00:903%3]:7777", AGENT_BESIDE_THIRD_V6),
     ("[::ffff:198.18.1.3]:7777", AGENT_BESIDE_THIRD),
-    // The agent's own: what comes to it there is none of the controller's business.
+    // The agent's own addresses on the other wire, which the controller must not reach either.
     ("198.18.1.2:7777", AGENT_BESIDE_THIRD),
     ("[fd00:19::2]:7777", AGENT_BESIDE_THIRD_V6),
 ];
-/// The keys by which responders of all kinds tell where they are.
+/// The keys under which responders of all kinds report their addresses.
 const KEYS: &[&str] =
     &["address", "addresses", "address_up", "address_down", "address_probe", "address_v6", "mac", "port", "trial"];
 
@@ -321,7 +321,7 @@ fn any<'a>(rng: &mut Rng, texts: &[&'a str]) -> &'a str {
     texts[rng.usize(..texts.len())]
 }
 
-/// A value that the option takes, as far as there are small ones.
+/// A valid value for the option, a small one if possible.
 fn value(option: &OptionDoc, rng: &mut Rng) -> String {
     match option.value {
         ValueKind::Count(low, high) | ValueKind::CountOr(low, high, _) => rng.u64(low..=high.min(low + 3)).to_string(),
@@ -335,7 +335,7 @@ fn value(option: &OptionDoc, rng: &mut Rng) -> String {
     }
 }
 
-/// One of the roles that a hand may write: right in form, wrong in whatever leads somewhere.
+/// A role as an attacker might write it: valid in form, with wrong targets.
 fn made_up(rng: &mut Rng) -> Role {
     let kind = KINDS[rng.usize(..KINDS.len())];
     let mut given = Settings::default();
@@ -361,7 +361,7 @@ fn made_up(rng: &mut Rng) -> Role {
     role
 }
 
-/// Roles in which everything that leads somewhere leads to the third host.
+/// Roles in which every target is the third host.
 fn crafted() -> Vec<Role> {
     let lead = |kind: &&'static dyn TestKind, side, n: usize| {
         let (text, address) = LEADS[n % LEADS.len()];
@@ -386,7 +386,7 @@ fn crafted() -> Vec<Role> {
     KINDS.iter().enumerate().map(|(idx, kind)| (2 * idx, kind)).flat_map(of).collect()
 }
 
-/// Roles of every kind that lead nowhere: no address, no peer, and an option only where it is a text to be read.
+/// Roles of every kind without targets: no address, no peer, and only text options set.
 fn leading_nowhere() -> Vec<Role> {
     let nowhere = |kind: &&'static dyn TestKind, side, is_complete: bool| {
         let text = "closed 1\nstep x\n  GET /\n";
@@ -430,7 +430,7 @@ fn not_one_frame_reaches_a_third_host_whatever_roles_are_made_up() {
         assert!(seen.is_empty(), "{seen:x?} of one of\n{}", names.join("\n"));
     }
     assert!(n_ready > 200, "many of them were played: {n_ready}");
-    // That the capture sees what is sent is seen by some that is.
+    // Actual traffic verifies that the capture sees what is sent.
     let ways = [(AGENT_BESIDE_THIRD, THIRD), (AGENT_BESIDE_THIRD_V6, THIRD_V6), (AGENT_BESIDE_THIRD_V6, "ff02::1%e1")];
     for (from, to) in ways {
         let send = || UdpSocket::bind((from, 0)).unwrap().send_to(b"x", (to, 7)).unwrap();
@@ -445,14 +445,14 @@ fn a_role_that_leads_nowhere_is_refused_or_played_by_every_kind_without_a_panic(
         return;
     }
     let wires = ThreeHosts::up();
-    // The user's own agent, which no policy keeps from going on to what is missing.
+    // The user's own agent, which no policy stops before it reaches the missing parts.
     let mut agent = wires.agent_of(Policy::anything());
     for (first, roles) in (0..).map(|n| 1 + n * 100).zip(leading_nowhere().chunks(AT_ONCE)) {
         agent.play(first, roles.to_vec());
     }
 }
 
-/// The responder of a kind whose trial lasts a while, with options, in the hands of an owner who allows the third host.
+/// The responder of a kind whose trial takes a while, with options, on a host whose owner allows the third host.
 fn responder(wires: &ThreeHosts, kind: &str, options: &[(&str, &str)]) -> (RawController, Role, SocketAddr) {
     let mut agent = wires.agent_of(Policy::served(CONTROLLER.parse().unwrap(), vec![THIRD.parse().unwrap()]));
     let kind = fathom_engine::find(&KINDS, kind).unwrap();
@@ -467,7 +467,7 @@ fn responder(wires: &ThreeHosts, kind: &str, options: &[(&str, &str)]) -> (RawCo
     (agent, role, to)
 }
 
-/// A socket of the controller's that the role answers.
+/// A socket of the controller that the role answers.
 fn asks(wires: &ThreeHosts, to: SocketAddr) -> UdpSocket {
     let open = || UdpSocket::bind((CONTROLLER, 7777)).unwrap();
     let socket = wires.controller.enter_with(open).unwrap();
@@ -476,7 +476,7 @@ fn asks(wires: &ThreeHosts, to: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Sends datagrams from the controller that claim to be from another host; how long their frames are together.
+/// Sends datagrams from the controller with a forged source; returns the total length of their frames.
 fn forge(wires: &ThreeHosts, (from, to): (&str, SocketAddr), payloads: &[&[u8]]) -> usize {
     const ETHERNET: usize = 14;
     let send = || {
@@ -498,7 +498,7 @@ fn an_address_that_has_not_proved_itself_gets_no_more_bytes_than_came_from_it() 
     let (mut agent, role, to) = responder(&wires, "udp_rr", &[("request", "8"), ("response", "60000")]);
     let token = (role.meeting.token ^ role.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     let request = (token << 40 | 1).to_be_bytes();
-    // A return that nobody was challenged for is no proof either.
+    // A return without a challenge is no proof either.
     let guess = [&[0xfe][..], &[7; 7]].concat();
     let mut claims = vec![&request[..]; 20];
     claims.push(&guess);
@@ -521,7 +521,7 @@ fn an_address_that_has_not_proved_itself_gets_no_more_bytes_than_came_from_it() 
     assert!(note.text.starts_with("3 packets were dropped at the ports of this test"), "{note:?}");
 }
 
-/// An IPv4 packet with a UDP datagram, without the checksum that is optional there (RFC 768).
+/// An IPv4 packet with a UDP datagram, without the optional checksum (RFC 768).
 fn datagram(from: (Ipv4Addr, u16), to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let IpAddr::V4(target) = to.ip() else { unreachable!("the wires are of version 4") };
     let length = |n: usize| u16::try_from(n).unwrap().to_be_bytes();
@@ -550,7 +550,7 @@ fn a_stream_goes_to_no_host_that_a_datagram_claims_to_be_from() {
         |kind: u8, number: [u8; 8]| [&(role.meeting.token ^ role.seed).to_be_bytes()[..], &[kind], &number].concat();
     let (here, guess) = (message(1, [0; 8]), message(5, [7; 8]));
     let n_forged = forge(&wires, (THIRD, to), &[&here, &guess]);
-    // The same from the controller's address, which returns what it is sent, begins the stream.
+    // The same request from the controller's address, which returns the challenge, starts the stream.
     let asks = asks(&wires, to);
     let mut room = [0; 2000];
     asks.send(&here).unwrap();

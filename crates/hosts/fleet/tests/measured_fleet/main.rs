@@ -1,4 +1,4 @@
-//! Agents, controllers and what connects them, put together.
+//! Tests of agents, controllers and their connections together.
 
 #[cfg(test)]
 mod corpus;

@@ -1,4 +1,4 @@
-//! Controllers with and without the key at the door of a server, on the loopback.
+//! Controllers with and without the key against a server on loopback.
 
 use std::{
     fmt::Write as _,
@@ -21,7 +21,7 @@ use fathom_sys::{clock, policy::Policy};
 
 use super::counting;
 
-/// A server on a port of its own; ended when dropped.
+/// A server on its own port; dropping it ends the server.
 struct TestServer {
     address: String,
     key: Key,
@@ -31,7 +31,7 @@ struct TestServer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What happens behind the door: counted, and what is told of strangers kept.
+/// A handler that counts connections and keeps the reported refusals.
 struct RecordingHandler {
     n_started: Arc<AtomicUsize>,
     refused: Arc<Mutex<String>>,
@@ -69,7 +69,7 @@ impl TestServer {
         self.n_started.load(Ordering::Relaxed)
     }
 
-    /// Ends the server; what it told of those whom it refused.
+    /// Ends the server; returns its reported refusals.
     fn close(&mut self) -> String {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.take().into_iter().for_each(|thread| thread.join().unwrap());
@@ -163,7 +163,7 @@ fn a_stranger_is_sent_away_within_the_time_of_a_handshake() {
     plain.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut said = Vec::new();
     assert_eq!(silent.read_to_end(&mut said).unwrap(), 0, "to silence the answer is silence");
-    // A reset is an end as well; an alert of TLS is all that may be said.
+    // A reset counts as an end as well; only a TLS alert may be sent.
     let _ = plain.read_to_end(&mut said);
     assert!(said.len() <= 7, "{said:?}");
     assert!(clock::now() - begin < Nanos::from_secs(3));
@@ -190,13 +190,13 @@ fn where_nobody_listens_and_where_someone_else_does_are_told_apart() {
 
 #[test]
 fn a_crowd_of_strangers_locks_nobody_out() {
-    // Longer than the test: only newer strangers can make older ones leave.
+    // Longer than the test, so that only newer connections can evict older ones.
     let limits = ServerLimits { handshake: Nanos::from_secs(600), ..ServerLimits::default() };
     let mut door = TestServer::open(limits, start_echo);
     let crowd: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(&door.address).unwrap()).collect();
     for _ in 0..15 {
         let mut stream = connect(&door.address, &door.key).unwrap();
-        // What comes back shows that it was served.
+        // The echo shows that it was served.
         stream.write_all(b"x").unwrap();
         stream.read_exact(&mut [0]).unwrap();
     }
@@ -228,7 +228,7 @@ fn a_controller_that_is_turned_away_for_others_is_told_so() {
 #[test]
 fn the_control_connection_passes_a_path_that_loses_large_packets() {
     let door = TestServer::open(ServerLimits::default(), start_echo);
-    // The server waits for connections when one has come about.
+    // The server is ready once a connection has succeeded.
     connect(&door.address, &door.key).unwrap();
     let socket = TcpStream::connect(&door.address).unwrap();
     let info = fathom_sys::socket::tcp_info::TcpInfo::of(&socket).unwrap();

@@ -1,4 +1,4 @@
-//! Trials over agents in this process and in children, to their end and to all sorts of other ends.
+//! Trials over agents in this process and in children, with normal ends and all kinds of failures.
 
 use std::{
     cell::Cell,
@@ -25,10 +25,10 @@ use fathom_sys::{
 const SHORT: Nanos = Nanos::from_millis(200);
 const LONG: Nanos = Nanos::from_secs(30);
 
-/// Set in a child that is to be an agent.
+/// Set in a child that should act as an agent.
 const AGENT: &str = "FATHOM_FLEET_TEST_AGENT";
 
-/// This very program as an agent. The test harness writes on standard output, so both directions go over standard input.
+/// This program as an agent. The test harness writes to standard output, so both directions use standard input.
 fn child_agent(namespaces: Option<&Namespaces>) -> AgentStream {
     let mut command = Command::new("sh");
     let program = env::current_exe().unwrap();
@@ -41,7 +41,7 @@ fn child_agent(namespaces: Option<&Namespaces>) -> AgentStream {
 fn a_child_plays_an_agent() {
     if env::var_os(AGENT).is_some() {
         let stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
-        // How its controller was lost is of no interest: this process ends now.
+        // How its controller was disconnected does not matter: this process exits now.
         let _ = serve(stream, Policy::anything());
     }
 }
@@ -121,7 +121,7 @@ fn a_host_is_described_with_its_clock() {
     assert_eq!(fleet.environment("a", &[]).unwrap().get("kernel", "release"), Some("6.18"));
     assert!(fleet.facts("a").unwrap().cores.is_some_and(|cores| cores > 0));
     let host = fleet.describe("a").unwrap();
-    // Both ends read the same clock and know it by its name, so nothing is estimated.
+    // Both ends read the same clock and recognize it by its name, so nothing is estimated.
     assert_eq!((host.clock_offset_ns, host.clock_error_ns), (0, Nanos::ZERO), "{host:?}");
     assert!(matches!(fleet.environment("z", &[]), Err(Error::UnknownHost { .. })));
 }
@@ -264,7 +264,7 @@ fn a_machine_that_stood_still_for_four_seconds_finishes_its_trial() {
     fleet.connect("b", AgentStream { liveness: Liveness::EndOfStream, ..link }).unwrap();
     let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     let is_done = Cell::new(false);
-    // Called by the controller, which stands still with its agent.
+    // Called by the controller, which is suspended together with its agent.
     let mut live = |_: &str, _, _| {
         if !is_done.replace(true) {
             signal("-STOP");
@@ -283,7 +283,7 @@ fn an_agent_whose_controller_reads_nothing_ends() {
     let agent = thread::spawn(|| serve(far, Policy::anything()));
     let mut output = near.try_clone().unwrap();
     let ask = protocol::write(&ToAgent::Clock { t0: Nanos(1) }).unwrap();
-    // It is never read what the agent says.
+    // The test never reads the agent's messages.
     while !agent.is_finished() && output.write_all(&ask).is_ok() {}
     let loss = agent.join().unwrap().unwrap_err();
     assert!(matches!(loss, Disconnected::SendQueueFull), "{loss:?}");
@@ -315,7 +315,7 @@ fn an_agent_that_hears_nothing_for_three_seconds_stops_everything_and_ends() {
     let took = clock::now() - begin;
     assert!(matches!(loss, Disconnected::HeartbeatTimeout), "{loss:?}");
     assert!((Nanos::from_secs(3)..Nanos::from_millis(4_500)).contains(&took), "it took {took}");
-    // It ended the test before itself: the outcome, incomplete, is the last that it says.
+    // It ended the test before itself: the outcome, incomplete, is its last message.
     near.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
     let (mut text, mut chunk) = (Vec::new(), [0; 4096]);
     while !String::from_utf8_lossy(&text).contains("outcome") {

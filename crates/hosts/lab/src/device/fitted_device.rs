@@ -1,4 +1,4 @@
-//! What makes a host the device that it is to be: its threads, its rules, its programs.
+//! Turns a host into its device: threads, rules, programs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -16,41 +16,41 @@ use serde::{Deserialize, Serialize};
 use super::{Device, DeviceRedirect, HOST, Program, ProgramGuard, ProgramLoader, RuleSet};
 use crate::{Error, Host, Options, Result};
 
-/// The tables of a rule set, and the chains in them.
+/// The name of a rule set's tables; below, the names of the chains in them.
 const TABLE: &str = "fathom";
-/// Where packets enter the rule set.
+/// The chain at which packets enter the rule set.
 const ENTRY: &str = "forward";
-/// What they are compared with.
+/// The chain with the rules that do not match.
 const RULES: &str = "rules";
-/// Nobody has an address of these (RFC 5737, RFC 3849), so that no rule matches.
+/// Nobody has one of these addresses (RFC 5737, RFC 3849), so no rule matches.
 const NOBODY: [(TableFamily, IpAddr); 2] = [
     (TableFamily::Ipv4, IpAddr::V4(Ipv4Addr::new(192, 0, 2, 0))),
     (TableFamily::Ipv6, IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0))),
 ];
 
-/// A device as it was fitted, for whoever measures through it.
+/// The description of a prepared device, for measurements through it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceRecord {
-    /// What it is.
+    /// The device.
     pub device: Device,
-    /// The core on which its interfaces are polled; absent when that is wherever frames are sent.
+    /// The core that polls its interfaces; absent if the sending thread's core does.
     pub core: Option<usize>,
-    /// What polls its interfaces.
+    /// The threads that poll its interfaces.
     pub threads: Vec<Thread>,
-    /// What it does not have, and what follows from that, in sentences.
+    /// The missing features and their consequences, as sentences.
     pub losses: Vec<String>,
 }
 
-/// A thread of the kernel that polls an interface.
+/// A kernel thread that polls an interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thread {
     /// The interface.
     pub interface: String,
-    /// Its number.
+    /// The thread id.
     pub pid: u32,
 }
 
-/// A device with what has to be held for as long as it is one.
+/// A device with the resources that must stay open during its lifetime.
 #[derive(Debug)]
 pub(crate) struct FittedDevice {
     pub(crate) record: DeviceRecord,
@@ -58,7 +58,7 @@ pub(crate) struct FittedDevice {
     pub(crate) attached: Vec<Box<dyn ProgramGuard>>,
 }
 
-/// Makes the host in the middle the device, and lets frames come to it one by one.
+/// Turns the middle host into the device, and makes sure that frames reach it one by one.
 pub(crate) fn fit(
     hosts: &[Host],
     device: Device,
@@ -68,11 +68,11 @@ pub(crate) fn fit(
     let dut = hosts.iter().find(|host| host.name.as_str() == HOST).expect("a topology with a device has its host");
     let mut losses = Vec::new();
     for end in hosts.iter().filter(|host| host.name.as_str() != HOST) {
-        // What the sender would hand over as one large segment would pass by the ring of the device.
+        // Large segments from a sender with TSO would bypass the ring of the device.
         switch(end, Offload::Segmentation, OffloadState::Off)?;
         if device.is_program() {
-            // A redirected frame finds no ring at a veth that is not polled, and is all that goes on of a packet: not the note that
-            // its checksum is still to be written.
+            // A veth that is not polled has no ring for redirected frames. A redirect passes on only the frame itself, without the
+            // information that its checksum is still incomplete.
             switch(end, Offload::Merging, OffloadState::On)?;
             switch(end, Offload::Checksums, OffloadState::Off)?;
         }
@@ -96,7 +96,7 @@ fn switch(host: &Host, offload: Offload, to: OffloadState) -> Result<()> {
     on(host, all)?.map_err(Error::kernel(format!("prepare the interfaces of host {}", host.name)))
 }
 
-/// Has the interfaces of a host polled by threads, and finds those.
+/// Makes threads poll the interfaces of a host, and finds these threads.
 fn threaded(dut: &Host, losses: &mut Vec<String>) -> Result<Vec<Thread>> {
     let switched =
         on(dut, || dut.interfaces.iter().try_for_each(|interface| threaded_napi::set_threaded(&interface.name)))?;
@@ -108,14 +108,14 @@ fn threaded(dut: &Host, losses: &mut Vec<String>) -> Result<Vec<Thread>> {
     threads(dut, losses)
 }
 
-/// The threads that poll the interfaces of a host.
+/// Finds the threads that poll the interfaces of a host.
 fn threads(dut: &Host, losses: &mut Vec<String>) -> Result<Vec<Thread>> {
     let look = || -> fathom_sys::Result<Vec<Thread>> {
         let links = Netlink::open()?.links()?;
         let name = |index| links.iter().find(|link: &&Link| link.index == index).map(|link| link.name.clone());
         let thread = |poll: threaded_napi::Poll| Some(Thread { interface: name(poll.device)?, pid: poll.thread? });
         let mut threads: Vec<Thread> = threaded_napi::polls()?.into_iter().filter_map(thread).collect();
-        // The kernel tells the newest first or last, as it likes.
+        // The order of the kernel's list is not defined.
         threads.sort_by(|one, other| (&one.interface, one.pid).cmp(&(&other.interface, other.pid)));
         Ok(threads)
     };
@@ -126,7 +126,7 @@ fn threads(dut: &Host, losses: &mut Vec<String>) -> Result<Vec<Thread>> {
     }))
 }
 
-/// Binds the threads to the device's core; the core, if all of them are there.
+/// Pins the threads to the device's core; returns the core if all threads are pinned.
 fn pin(threads: &[Thread], core: Option<usize>, losses: &mut Vec<String>) -> Option<usize> {
     let core = core.filter(|_| !threads.is_empty())?;
     for thread in threads {
@@ -139,7 +139,7 @@ fn pin(threads: &[Thread], core: Option<usize>, losses: &mut Vec<String>) -> Opt
     Some(core)
 }
 
-/// The same rules for packets of both versions of IP.
+/// Installs the same rules for IPv4 and IPv6 packets.
 fn install(rules: RuleSet) -> fathom_sys::Result<()> {
     let mut nft = Nftables::open()?;
     NOBODY
@@ -147,7 +147,7 @@ fn install(rules: RuleSet) -> fathom_sys::Result<()> {
         .try_for_each(|(family, nobody)| nft.install(Table { family, name: TABLE }, &chains(rules, nobody)))
 }
 
-/// The chains of a rule set: what all packets pass, and what they are compared with on the way.
+/// The chains of a rule set: the entry chain, and the rules that packets are compared with.
 fn chains(rules: RuleSet, nobody: IpAddr) -> Vec<Chain<'static>> {
     let to_all = |verdict| Rule { matching: PacketMatch::Any, verdict };
     let compare = Rule { matching: PacketMatch::Source(nobody), verdict: RuleVerdict::Drop };
@@ -160,7 +160,7 @@ fn chains(rules: RuleSet, nobody: IpAddr) -> Vec<Chain<'static>> {
     ]
 }
 
-/// Puts the programs of a device on its interfaces.
+/// Attaches the programs of a device to its interfaces.
 fn attach(
     dut: &Host,
     hosts: &[Host],

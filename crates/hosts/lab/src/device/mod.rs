@@ -1,6 +1,6 @@
-//! What can stand between the two hosts of a lab: the device under test.
+//! The device under test that a lab can have between its two hosts.
 //!
-//! It knows what a device does and how it is written; [`topology`] joins its wires, and [`fitted_device`] puts on what makes it one.
+//! This module defines the devices and their text form; [`topology`] connects the wires, and [`fitted_device`] prepares the device.
 
 mod fitted_device;
 mod topology;
@@ -17,10 +17,10 @@ pub use fitted_device::{DeviceRecord, Thread};
 pub(crate) use fitted_device::{FittedDevice, fit};
 pub(crate) use topology::build;
 
-/// The name of the host that is a device.
+/// The name of the host that acts as the device.
 pub const HOST: &str = "dut";
 
-/// A device under test, with what was chosen about it.
+/// A device under test with its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Device {
@@ -28,65 +28,65 @@ pub enum Device {
     Router,
     /// The kernel's bridge between two wires of one network.
     Bridge,
-    /// The kernel's router with a rule set of its packet filter.
+    /// The kernel's router with a rule set of the packet filter.
     Filter(RuleSet),
-    /// A program that hands frames from one wire to the other before the network stack sees them.
+    /// A program that forwards frames from one wire to the other before the network stack sees them.
     Redirect,
-    /// The same for frames up to a rate, on the sender's core: its throughput is known, and nothing else drops.
+    /// The same program for frames up to a rate, on the sender's core: its throughput is known, and nothing else drops.
     Policer(Policer),
 }
 
-/// Rules that every packet is compared with, and what they drop.
+/// Rules that are checked against every packet, and the packets that they drop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RuleSet {
-    /// The rules that a packet is compared with, without success, before it is let through.
+    /// The number of non-matching rules that a packet is checked against before it passes.
     pub n_rules: u32,
-    /// One of that many packets is dropped by a rule of its own; none when absent.
+    /// An extra rule drops one in this many packets; absent for no drops.
     pub drop_one_of: Option<NonZeroU32>,
 }
 
-/// A rate that is kept, and how many frames may come at once.
+/// A rate limit with a burst size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policer {
-    /// Frames that pass per second in the long run.
+    /// The long-term rate of passing frames per second.
     pub rate_per_sec: u32,
-    /// Frames that pass at once after a pause.
+    /// The number of frames that pass at once after a pause.
     pub burst: u32,
 }
 
-/// What runs on an interface of a device before the network stack.
+/// A program on an interface of a device that runs before the network stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Program {
-    /// Hands every IPv4 and IPv6 frame to another interface.
+    /// Forwards every IPv4 and IPv6 frame to another interface.
     Redirect(DeviceRedirect),
-    /// The same for frames up to a rate; drops the rest.
+    /// Forwards frames up to a rate; drops the rest.
     Policer(Policer, DeviceRedirect),
 }
 
-/// Where a program hands frames to.
+/// The target of forwarded frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceRedirect {
     /// The index of the other interface.
     pub to: u32,
-    /// Who is to receive the frames there.
+    /// The destination MAC address on that wire.
     pub destination: MacAddress,
-    /// Who sends them there: the address of the other interface.
+    /// The source MAC address on that wire: the address of the other interface.
     pub source: MacAddress,
 }
 
-/// Puts programs on interfaces; whoever builds a lab brings those of the packet layer.
+/// Attaches programs to interfaces; the code that builds a lab supplies the programs of the packet layer.
 pub trait ProgramLoader: Sync {
-    /// Puts a program on an interface of the calling thread's network namespace, for as long as what is returned lives.
+    /// Attaches a program to an interface in the calling thread's network namespace, for the lifetime of the returned guard.
     ///
     /// # Errors
     /// Without `CAP_BPF` and `CAP_NET_ADMIN` outside user namespaces.
     fn attach(&self, program: &Program, interface: u32) -> fathom_sys::Result<Box<dyn ProgramGuard>>;
 }
 
-/// A program on an interface; dropping it takes the program off.
+/// An attached program; dropping it detaches the program.
 pub trait ProgramGuard: Send + fmt::Debug {}
 
-/// Knows no program, for labs whose devices need none.
+/// A loader without programs, for labs whose devices need none.
 #[derive(Debug, Clone, Copy)]
 pub struct NoPrograms;
 
@@ -96,7 +96,7 @@ impl ProgramLoader for NoPrograms {
     }
 }
 
-/// How a device is written: the word, its arguments, and what it is.
+/// The text forms of devices: the word, its arguments, and a description.
 pub const FORMS: &[(&str, &str, &str)] = &[
     ("router", "", "the kernel's router"),
     ("bridge", "", "the kernel's bridge"),
@@ -109,11 +109,11 @@ pub const FORMS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// As many rules as show the cost of one without taking long to make.
+/// Enough rules to show the cost of one without taking long to create.
 const RULES_DEFAULT: u32 = 100;
-/// Far below what every path of this kind carries, so that only the policer drops.
+/// Far below the capacity of every path of this kind, so that only the policer drops.
 const POLICER_DEFAULT: Policer = Policer { rate_per_sec: 200_000, burst: 512 };
-/// More than a rule set of any firewall that is gone through rule by rule.
+/// More rules than any firewall has that checks rule by rule.
 const RULES: std::ops::RangeInclusive<u32> = 1..=20_000;
 const ONE_OF: std::ops::RangeInclusive<u32> = 2..=1_000_000;
 const RATE: std::ops::RangeInclusive<u32> = 1..=100_000_000;
@@ -126,12 +126,13 @@ pub fn forms() -> String {
 }
 
 impl Device {
-    /// Whether frames are handed on before the network stack of the device sees them.
+    /// Returns whether frames are forwarded before the network stack of the device sees them.
     const fn is_program(self) -> bool {
         matches!(self, Self::Redirect | Self::Policer(_))
     }
 
-    /// Whether it has a core of its own, which more may come to than it can carry; what drops by a rule alone must not drop for that.
+    /// Returns whether the device has its own core, which can be overloaded. A device that drops only by its rule must not drop for
+    /// overload.
     const fn has_own_core(self) -> bool {
         !matches!(self, Self::Policer(_))
     }
@@ -174,7 +175,7 @@ impl FromStr for Device {
     }
 }
 
-/// A whole number, `k` and `M` allowed, in its range.
+/// Parses a whole number in a range; `k` and `M` are allowed.
 fn number(what: &str, text: &str, range: std::ops::RangeInclusive<u32>) -> std::result::Result<u32, String> {
     let (low, high) = (*range.start(), *range.end());
     let read = text.trim().parse::<PerSec>().map_err(|error| format!("{what}: {error}"))?;

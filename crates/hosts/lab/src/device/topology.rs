@@ -1,4 +1,4 @@
-//! The wires of a device: two networks with a router between them, or one network with a bridge.
+//! The wires of a device: two networks connected by a router, or one network with a bridge.
 
 use std::net::Ipv4Addr;
 
@@ -15,11 +15,11 @@ const A: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const TOWARDS_A: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 254);
 const TOWARDS_B: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 254);
 const B: Ipv4Addr = Ipv4Addr::new(198, 18, 1, 1);
-/// B where it is on A's network.
+/// The address of B on A's network.
 const B_BRIDGED: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
-/// The bridge's own, by which nothing is sent.
+/// The bridge's own address, which sends nothing.
 const BRIDGE: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 254);
-/// What the Ethernet addresses of the ports are made from: they have no other.
+/// The ports' Ethernet addresses are derived from these; the ports have no other address.
 const PORTS: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 252), Ipv4Addr::new(198, 18, 0, 253)];
 
 /// Builds the hosts a and b with the device between them, in the order of traffic.

@@ -1,14 +1,14 @@
-//! The topologies that a lab can have, one file each.
+//! The topologies of labs, one file each.
 //!
-//! All addresses are from 198.18.0.0/15 and `2001:2::/48`, which RFC 2544 and RFC 5180 set aside for measuring: they can collide with
-//! nobody's network.
+//! All addresses are from 198.18.0.0/15 and `2001:2::/48`, which RFC 2544 and RFC 5180 reserve for benchmarking, so they cannot collide
+//! with a real network.
 
 mod pair;
 mod router;
 
 use crate::{Device, Error, Host, Options, Result, device, family::Family};
 
-/// Every topology.
+/// All topologies.
 pub const PRESETS: &[&Preset] = &[&pair::PRESET, &pair::PRESET_6, &router::PRESET];
 
 /// A topology by name.
@@ -16,20 +16,20 @@ pub const PRESETS: &[&Preset] = &[&pair::PRESET, &pair::PRESET_6, &router::PRESE
 pub struct Preset {
     /// The name on the command line.
     pub name: &'static str,
-    /// What it is, in one line.
+    /// A one-line description.
     pub about: &'static str,
     /// The names of its hosts, in the order of traffic, without the device of the options.
     pub hosts: &'static [&'static str],
-    /// The device that it has in any case.
+    /// The built-in device.
     pub(crate) device: Option<Device>,
     family: Family,
 }
 
 impl Preset {
-    /// The device between its hosts, by the options or its own.
+    /// The device between its hosts, from the options or built-in.
     ///
     /// # Errors
-    /// [`Error::BadDevice`] when both name one.
+    /// [`Error::BadDevice`] if both specify one.
     pub fn device(&self, options: &Options) -> Result<Option<Device>> {
         match (self.device, options.device) {
             (Some(own), Some(other)) if own != other => Err(Error::BadDevice {
@@ -49,10 +49,10 @@ impl Preset {
     }
 }
 
-/// Looks a topology up by name.
+/// Finds a topology by name.
 ///
 /// # Errors
-/// [`Error::UnknownPreset`], whose hint names them all.
+/// [`Error::UnknownPreset`], whose hint lists all names.
 pub fn find(name: &str) -> Result<&'static Preset> {
     let found = PRESETS.iter().copied().find(|preset| preset.name == name);
     found.ok_or_else(|| Error::UnknownPreset { given: name.to_owned(), known: names() })

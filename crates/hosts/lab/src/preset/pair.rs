@@ -1,4 +1,4 @@
-//! Two hosts and one wire, or a device between them.
+//! Two hosts connected by one wire or by a device.
 
 use super::Preset;
 use crate::{

@@ -1,4 +1,4 @@
-//! Two hosts on two wires, with the kernel's own router between them: a pair with that device, by a name of its own.
+//! Two hosts on two wires, connected by the kernel's router: a short name for a pair with that device.
 
 use super::Preset;
 use crate::{

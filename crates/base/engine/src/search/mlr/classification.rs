@@ -1,31 +1,31 @@
-//! What the trials at one load amount to for one goal (RFC 9971 appendices A and B).
+//! Classifies a load for one goal from its trials (RFC 9971 appendices A and B).
 
 use super::{SearchGoal, TrialResult};
 use crate::search::LoadLevel;
 
-/// What a load is for a goal.
+/// The class of a load for a goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoadClass {
-    /// It keeps the goal, whatever further trials would say.
+    /// It meets the goal, whatever the result of further trials.
     LowerBound,
-    /// It breaks the goal, whatever further trials would say.
+    /// It misses the goal, whatever the result of further trials.
     UpperBound,
     /// Further trials decide.
     Undecided,
 }
 
-/// How much of the time is lossy if all trials that are missing were low-loss ones, and if all were high-loss ones.
+/// The share of lossy time if all missing trials were low-loss ones, and if all were high-loss ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
-    /// The best that it can come to.
+    /// The lowest possible share.
     pub optimistic: f64,
-    /// The worst.
+    /// The highest possible share.
     pub pessimistic: f64,
-    /// Both as the goal judges them; a share is compared as a duration, so that rounding decides nothing.
+    /// The class that follows from both. The shares are compared as durations, so that rounding does not affect it.
     pub class: LoadClass,
 }
 
-/// Durations of trials at a load, added up by what they say, in seconds.
+/// The total duration of trials at a load in seconds, by trial length and result.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sums {
     full_low: f64,
@@ -50,17 +50,17 @@ impl Sums {
     }
 }
 
-/// What the trials at a load say of a goal.
+/// Classifies a load for a goal from its trials.
 #[must_use]
 pub fn classify(goal: &SearchGoal, trials: &[TrialResult]) -> LoadClass {
     estimate(goal, trials).class
 }
 
-/// The shares of lossy time behind a classification.
+/// Returns the shares of lossy time behind a classification.
 #[must_use]
 pub fn estimate(goal: &SearchGoal, trials: &[TrialResult]) -> Estimate {
     let sums = Sums::of(goal, trials);
-    // Short trials without loss make up for lossy ones as far as the exceed ratio lets them; what is beyond that counts as lossy.
+    // Short trials without loss offset lossy ones up to the exceed ratio; the excess counts as lossy.
     let balancing = sums.short_low * goal.exceed_ratio / (1.0 - goal.exceed_ratio);
     let optimistic = sums.full_high + (sums.short_high - balancing).max(0.0);
     let whole = (sums.full_low + optimistic).max(goal.duration_sum.as_secs_f64());
@@ -74,7 +74,7 @@ pub fn estimate(goal: &SearchGoal, trials: &[TrialResult]) -> Estimate {
     Estimate { optimistic: optimistic / whole, pessimistic: pessimistic / whole, class }
 }
 
-/// What is forwarded at a load: the load without the loss that the exceed ratio leaves below it; nothing without trials.
+/// Returns the load minus the loss that remains after the exceed ratio is applied; `None` without trials.
 #[must_use]
 pub fn conditional_throughput(goal: &SearchGoal, load: LoadLevel, trials: &[TrialResult]) -> Option<f64> {
     let mut full: Vec<&TrialResult> = trials.iter().filter(|trial| trial.duration >= goal.final_duration).collect();
@@ -89,7 +89,7 @@ pub fn conditional_throughput(goal: &SearchGoal, load: LoadLevel, trials: &[Tria
         quantile = Some(trial.loss_ratio);
         remaining -= trial.effective.as_secs_f64();
     }
-    // What was not measured counts as lost.
+    // Time that was not measured counts as lost.
     let loss = if remaining > 0.0 { 1.0 } else { quantile.unwrap_or(1.0) };
     (!trials.is_empty()).then(|| load.get() * (1.0 - loss))
 }
@@ -117,7 +117,7 @@ mod tests {
         vec![TrialResult { duration, effective: duration, loss_ratio, forwarding_rate: None }; n]
     }
 
-    /// What is added at each of the six points in time of appendix C.2.
+    /// The trials added at each of the six points in time of appendix C.2.
     fn points() -> Vec<Vec<TrialResult>> {
         let added = [
             trials(59, 1, 0.0),
@@ -139,8 +139,8 @@ mod tests {
     fn the_24_worked_classifications_of_rfc_9971_come_out_with_their_exceed_ratios() {
         // Per point and goal, in percent: the optimistic and the pessimistic exceed ratio as appendix C.3 prints them.
         //
-        // Of the goal "20% exceed" the RFC prints "Lower Bound" at points 5 and 6 beside exceed ratios of 42.857 % and 27.273 %.
-        // Both are above 20 %, so its own appendix A makes the load an upper bound there; the code is what we follow.
+        // For the goal "20% exceed", the RFC prints "Lower Bound" at points 5 and 6 next to exceed ratios of 42.857 % and 27.273 %. Both
+        // are above 20 %, so the RFC's own appendix A makes the load an upper bound there; we follow the code of appendix A.
         let expected: [[(f64, f64, LoadClass); 4]; 6] = [
             [(0.0, 100.0, U), (0.0, 100.0, U), (0.0, 50.833, U), (0.0, 100.0, U)],
             [(1.667, 100.0, UB), (0.0, 100.0, U), (0.833, 50.833, U), (0.0, 100.0, U)],
@@ -174,7 +174,7 @@ mod tests {
         let (load, tst009) = (LoadLevel::new(1e6).unwrap(), goals()[1]);
         assert_eq!(conditional_throughput(&tst009, load, &[]), None);
         assert_eq!(conditional_throughput(&tst009, load, &trials(59, 1, 0.0)), Some(0.0));
-        // One full-length trial is the half that is needed.
+        // One full-length trial covers the required half.
         assert_eq!(conditional_throughput(&tst009, load, &trials(1, 60, 0.0)), Some(1e6));
     }
 

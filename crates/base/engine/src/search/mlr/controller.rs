@@ -1,9 +1,9 @@
-//! Which trial comes next. RFC 9971 leaves the choice to the implementation; this is ours.
+//! Chooses the next trial. RFC 9971 leaves the choice to the implementation.
 //!
-//! Two trials at the highest load and at what was forwarded of it show where to look. Then each goal is met three times, each time
-//! more finely: first with a quarter of the trials' number (on a logarithmic scale) at four times the width, in the end as it was
-//! asked. A round of one fineness goes through all goals before the next begins, so that what drifts in time drifts for all of
-//! them; and every trial counts for every goal.
+//! Up to three trials, first at the highest load and then at the forwarding rate of the previous trial, give a first estimate. Then each
+//! goal is searched in three rounds of increasing precision: first with trials of the initial duration at four times the width, then at
+//! twice the width with durations at the geometric mean, and finally as requested. A round covers all goals before the next round begins,
+//! so that drift over time affects all of them. Every trial counts for every goal.
 
 use fathom_model::{
     search::Purpose,
@@ -16,19 +16,19 @@ use super::{
 };
 use crate::search::{LoadLevel, Measurer, SearchEnd, SearchTrialRequest, VOIDS_MAX};
 
-/// How often each goal is met; each time the bounds are half as far apart.
+/// The number of rounds per goal. Each round halves the distance between the bounds.
 const ROUNDS: i32 = 3;
-/// Digits of a load: finer than any width, and short in a table.
+/// The significant digits of a load: finer than any width, and short in a table.
 const DIGITS: f64 = 6.0;
-/// A step of four times the load is as far as any goes.
+/// The step doubles at most this often. No step changes the load by more than a factor of four.
 const DOUBLINGS_MAX: i32 = 12;
-/// No number of halvings that makes sense is larger; only a target that changes all the time gets there.
+/// More loads than any sensible number of halvings; only a target that changes all the time reaches it.
 const LOADS_MAX: i32 = 200;
 
 /// Searches for the relevant bounds of all goals.
 ///
 /// # Panics
-/// If there is no goal, or a goal is none by [`SearchGoal::check`].
+/// If there is no goal, or if a goal fails [`SearchGoal::check`].
 pub fn mlrsearch<M: Measurer>(input: &ControllerInput, measurer: &mut M) -> ControllerOutput<M::Error> {
     assert!(!input.goals.is_empty(), "a search without a goal");
     assert!(input.goals.iter().all(|goal| goal.check().is_ok()), "{:?}", input.goals);
@@ -64,7 +64,7 @@ impl<M: Measurer> Controller<'_, M> {
         for round in 0..ROUNDS {
             for (place, idx) in order.iter().enumerate() {
                 let target = coarser(&self.input.goals[*idx], round);
-                // The goals after this one in the round, and all of them in the rounds to come.
+                // The goals after this one in this round, and all goals in later rounds.
                 let later = (round..ROUNDS)
                     .flat_map(|round| order.iter().map(move |idx| (round, *idx)))
                     .skip(place + 1)
@@ -76,7 +76,7 @@ impl<M: Measurer> Controller<'_, M> {
         Ok(())
     }
 
-    /// One trial at the highest load, and one at what was forwarded of it: the first guess of a throughput.
+    /// Runs trials at the highest load and then at the forwarding rate of the previous trial, for a first estimate of the throughput.
     fn look(&mut self) -> Result<(), SearchEnd<M::Error>> {
         let durations = self.input.goals.iter().map(|goal| goal.initial_duration);
         let duration = durations.min().unwrap_or(Nanos::ZERO);
@@ -93,7 +93,7 @@ impl<M: Measurer> Controller<'_, M> {
         self.trial(guess, duration, (Purpose::Bracket, left)).map(drop)
     }
 
-    /// Measures until the bounds of a target are near enough, or cannot be.
+    /// Measures until the bounds of a target are close enough or cannot get closer.
     fn meet(&mut self, target: &SearchGoal, before: Bounds, later: Nanos) -> Result<Bounds, SearchEnd<M::Error>> {
         let mut n_loads = 0;
         let mut last = None;
@@ -119,9 +119,9 @@ impl<M: Measurer> Controller<'_, M> {
         self.input.goals.iter().map(|goal| goal.width).fold(1.0, f64::min)
     }
 
-    /// The next load of a target; nothing when it is met, or when a limit of the loads is its bound.
+    /// Returns the next load for a target; `None` if the target is met or if its bound is the minimum or maximum load.
     ///
-    /// Beyond what is known the steps double with every load.
+    /// Outside the known bounds, the step doubles with every load.
     fn next(&self, target: &SearchGoal, bounds: Bounds, (before, n_loads): (Bounds, i32)) -> Option<LoadLevel> {
         let step = target.width * 2_f64.powi(n_loads.min(DOUBLINGS_MAX));
         let up = |load: LoadLevel| self.bounded(digits(load.get() * (1.0 + step.min(3.0))));
@@ -132,7 +132,7 @@ impl<M: Measurer> Controller<'_, M> {
                 if width(lower, upper) <= target.width {
                     return None;
                 }
-                // What was a bound before is the likeliest one now.
+                // A bound of the previous round is the most likely bound now.
                 between(before.lower).or_else(|| between(before.upper)).or_else(|| middle(lower, upper))
             }
             (Some(lower), None) if lower >= self.input.max_load => None,
@@ -149,7 +149,7 @@ impl<M: Measurer> Controller<'_, M> {
         }
     }
 
-    /// The smallest upper bound, and the largest lower bound below it.
+    /// Returns the smallest upper bound and the largest lower bound below it.
     fn bounds(&self, goal: &SearchGoal) -> Bounds {
         let class = |(load, trials): &(LoadLevel, Vec<TrialResult>)| (*load, classify(goal, trials));
         let classes: Vec<(LoadLevel, LoadClass)> = self.loads.iter().map(class).collect();
@@ -179,7 +179,7 @@ impl<M: Measurer> Controller<'_, M> {
         }
     }
 
-    /// What a target takes if no trial contradicts another: two bounds, each measured until the rest cannot change it.
+    /// The time for a target if no trial contradicts another: two bounds, each measured until the remaining trials cannot change it.
     fn cost(&self, target: &SearchGoal) -> Nanos {
         let each = target.duration_sum.as_secs_f64() * (1.0 - target.exceed_ratio).max(target.exceed_ratio);
         let n = (each / target.final_duration.as_secs_f64()).ceil().max(1.0);
@@ -209,7 +209,7 @@ impl<M: Measurer> Controller<'_, M> {
         };
         let seen = self.measurer.measure(&step).map_err(SearchEnd::Failed)?;
         self.n_done += 1;
-        // A trial that took no time at all would never use up the budget.
+        // Without a minimum, trials that take no time would never use up the budget.
         self.took += seen.took.max(duration);
         let Some(forwarded) = seen.forwarded else {
             self.n_voids += 1;
@@ -239,7 +239,7 @@ impl<M: Measurer> Controller<'_, M> {
     }
 }
 
-/// The goal as a round asks for it: wider and shorter at first.
+/// The goal as a round searches it: wider and with shorter trials in the first rounds.
 fn coarser(goal: &SearchGoal, round: i32) -> SearchGoal {
     let n_later = ROUNDS - 1 - round;
     if n_later == 0 {
@@ -259,17 +259,17 @@ fn coarser(goal: &SearchGoal, round: i32) -> SearchGoal {
     }
 }
 
-/// How far apart two bounds are, as a share of the upper one.
+/// The distance between two bounds, as a share of the upper one.
 fn width(lower: LoadLevel, upper: LoadLevel) -> f64 {
     1.0 - lower.per(upper)
 }
 
-/// The geometric middle; nothing where it is one of the ends.
+/// The geometric mean; `None` if it equals one of the bounds.
 fn middle(lower: LoadLevel, upper: LoadLevel) -> Option<LoadLevel> {
     digits((lower.get() * upper.get()).sqrt()).filter(|load| lower < *load && *load < upper)
 }
 
-/// A load of few digits.
+/// Rounds a load to a few significant digits.
 fn digits(per_second: f64) -> Option<LoadLevel> {
     let scale = 10_f64.powf(DIGITS - 1.0 - per_second.log10().floor());
     LoadLevel::new((per_second * scale).round() / scale)

@@ -1,8 +1,8 @@
-//! `MLRsearch` (RFC 9971): the highest loads for several loss ratios in one search.
+//! `MLRsearch` (RFC 9971): finds the highest loads for several loss ratios in one search.
 //!
-//! A [`SearchGoal`] says how long a load is measured and how much of that time may be lossy; [`classify`] says what the trials
-//! at a load amount to, and [`mlrsearch`] decides which trial comes next. It knows no clock, no frame and no unit: what a load is,
-//! and what is lost of it, is for the [`Measurer`](super::Measurer) to say.
+//! A [`SearchGoal`] states how long a load is measured and how much of that time may be lossy. [`classify`] evaluates the trials at a load,
+//! and [`mlrsearch`] chooses the next trial. This module knows no clock, no frame and no unit: the [`Measurer`](super::Measurer) defines
+//! the load and the loss.
 
 mod classification;
 mod controller;
@@ -17,33 +17,33 @@ pub use controller::mlrsearch;
 
 use super::{LoadLevel, SearchEnd};
 
-/// What is asked of a load (RFC 9971 section 4.6): how long it is measured, and how much may be lost in how many trials.
+/// A search goal (RFC 9971 section 4.6): how long a load is measured, and how much loss is allowed in how many trials.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SearchGoal {
     /// A trial of at least this length is a full-length trial.
     pub final_duration: Nanos,
-    /// So long is measured at a load that is not decided sooner.
+    /// The total measuring time at a load, unless it is decided sooner.
     pub duration_sum: Nanos,
-    /// A trial that loses more than this share is a high-loss trial; 0 up to less than 1.
+    /// A trial with a larger loss ratio is a high-loss trial; from 0 to less than 1.
     pub loss_ratio: f64,
-    /// This share of the time may be lossy at a lower bound; 0 up to less than 1.
+    /// The share of the time that may be lossy at a lower bound; from 0 to less than 1.
     pub exceed_ratio: f64,
-    /// How far apart the bounds may be in the end, as a share of the upper one.
+    /// The maximum distance between the bounds at the end, as a share of the upper one.
     pub width: f64,
-    /// Trials are this long at first.
+    /// The length of the first trials.
     pub initial_duration: Nanos,
 }
 
-/// Why a goal cannot be searched for.
+/// Why a goal is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum GoalError {
-    /// A share of everything would let every load pass.
+    /// A ratio of 1 would let every load pass.
     #[error("the loss ratio and the exceed ratio must be at least 0 and less than 1")]
     Ratio,
-    /// A width of nothing is never reached.
+    /// A width of zero is never reached.
     #[error("the width must be more than 0 and less than 1")]
     Width,
-    /// Nothing is measured in no time.
+    /// A trial needs a duration above zero.
     #[error(
         "a trial must last longer than 0, its first length at most the final one, and the sum at least the final one"
     )]
@@ -51,7 +51,7 @@ pub enum GoalError {
 }
 
 impl SearchGoal {
-    /// The goal of RFC 2544 with trials of a length: nothing may be lost, once.
+    /// The goal of RFC 2544 with trials of this length: a single trial without loss.
     #[must_use]
     pub const fn rfc2544(duration: Nanos) -> Self {
         let (loss_ratio, exceed_ratio, width) = (0.0, 0.0, 0.005);
@@ -66,10 +66,10 @@ impl SearchGoal {
         Self { duration_sum: Nanos(duration.0.saturating_mul(2)), exceed_ratio: 0.5, ..once }
     }
 
-    /// Whether the numbers make a goal.
+    /// Checks that the values form a valid goal.
     ///
     /// # Errors
-    /// Names the first that does not.
+    /// Names the first invalid value.
     pub fn check(&self) -> Result<(), GoalError> {
         let is_share = |ratio: f64| (0.0..1.0).contains(&ratio);
         if !is_share(self.loss_ratio) || !is_share(self.exceed_ratio) {
@@ -83,64 +83,64 @@ impl SearchGoal {
     }
 }
 
-/// Long enough to see a loss of one in thousands at any rate that matters.
+/// Long enough to see a loss of one in several thousand at any relevant rate.
 const INITIAL: Nanos = Nanos::from_secs(1);
 
-/// One trial as it counts for the classification of its load.
+/// One trial, as it counts for the classification of its load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrialResult {
-    /// How long was asked for.
+    /// The requested duration.
     pub duration: Nanos,
-    /// How long it counts for.
+    /// The effective duration.
     pub effective: Nanos,
-    /// What was lost of what was offered.
+    /// The lost share of the offered load.
     pub loss_ratio: f64,
-    /// What was received per second.
+    /// The amount received per second.
     pub forwarding_rate: Option<f64>,
 }
 
-/// What is searched for, and where.
+/// The goals and limits of a search.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ControllerInput {
-    /// The goals, each with a result of its own.
+    /// The goals; each has its own result.
     pub goals: Vec<SearchGoal>,
-    /// The lowest load that may be offered.
+    /// The lowest load to offer.
     pub min_load: LoadLevel,
-    /// The highest.
+    /// The highest load to offer.
     pub max_load: LoadLevel,
-    /// What all trials may take together.
+    /// The time limit for all trials together.
     pub time: Nanos,
 }
 
-/// How a goal ended.
+/// How the search for a goal ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GoalEnding {
-    /// Both relevant bounds are known and as near to each other as was asked.
+    /// Both relevant bounds are known and as close as requested.
     Regular,
-    /// The highest load that was allowed is a lower bound: the throughput lies above it.
+    /// The highest allowed load is a lower bound: the throughput is above it.
     MaxLoad,
-    /// The lowest load that was allowed is an upper bound: the throughput lies below it.
+    /// The lowest allowed load is an upper bound: the throughput is below it.
     MinLoad,
-    /// The search ended before the bounds were near enough.
+    /// The search ended before the bounds were close enough.
     Unfinished,
 }
 
-/// What is known of a goal in the end.
+/// The result for a goal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GoalResult {
-    /// The goal.
+    /// The goal that was searched.
     pub goal: SearchGoal,
-    /// Whether the result is regular, and if not, why.
+    /// Whether the result is regular, and if not, the reason.
     pub ending: GoalEnding,
     /// The largest lower bound below the relevant upper bound.
     pub lower: Option<LoadLevel>,
     /// The smallest upper bound.
     pub upper: Option<LoadLevel>,
-    /// What is forwarded at the relevant lower bound by RFC 9971 appendix B.
+    /// The throughput at the relevant lower bound by RFC 9971 appendix B.
     pub conditional_throughput: Option<f64>,
 }
 
-/// Everything that a search found.
+/// The complete result of a search.
 #[derive(Debug)]
 pub struct ControllerOutput<E> {
     /// One per goal, in the order of the input.

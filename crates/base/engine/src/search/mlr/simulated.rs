@@ -1,4 +1,4 @@
-//! Searches of devices whose loss curve is known, in virtual time, against the bisections of RFC 2544.
+//! Searches of devices with a known loss curve, in virtual time, compared with the bisections of RFC 2544.
 
 use fathom_model::units::{Nanos, approximate, rounded};
 
@@ -9,7 +9,7 @@ use crate::search::{
     simulated::Noise,
 };
 
-/// A device that answers from the load and the length of a trial with a share of loss.
+/// A device whose loss ratio is a function of the load and the length of a trial.
 struct Device<F> {
     loss: F,
     took: Nanos,
@@ -21,7 +21,7 @@ impl<F: FnMut(f64, Nanos) -> f64> Device<F> {
         Self { loss, took: Nanos::ZERO, n_trials: 0 }
     }
 
-    /// Whole frames are lost, or none.
+    /// Rounds the loss down to whole frames.
     fn lose(&mut self, load: f64, duration: Nanos) -> f64 {
         self.took += duration;
         self.n_trials += 1;
@@ -46,7 +46,7 @@ fn load(per_second: f64) -> LoadLevel {
     LoadLevel::new(per_second).unwrap()
 }
 
-/// What CSIT asks for: 21 s of trials of 1 s, half of which may be lossy.
+/// The goal of CSIT: 21 s of trials of 1 s, half of which may be lossy.
 fn csit(loss_ratio: f64) -> SearchGoal {
     let second = Nanos::from_secs(1);
     SearchGoal { duration_sum: Nanos::from_secs(21), loss_ratio, exceed_ratio: 0.5, ..SearchGoal::rfc2544(second) }
@@ -60,27 +60,27 @@ fn ndr_and_pdr() -> ControllerInput {
     input(vec![csit(0.0), csit(0.005)])
 }
 
-/// Two bisections as RFC 2544 is read: trials of 60 s from the lowest load to the highest, to the same width.
+/// Two bisections as RFC 2544 is usually read: trials of 60 s from the lowest load to the highest, to the same width.
 fn bisected(device: &mut Device<impl FnMut(f64, Nanos) -> f64>, input: &ControllerInput) -> Vec<BinarySearchState> {
     let halve = |goal: &SearchGoal, device: &mut Device<_>| {
         let search = |step| BinarySearch { min: 1000, max: 1_000_000, step, max_repeat: 1 };
         let mut lossless =
             |number: u64, _| Ok::<_, ()>(device.lose(approximate(number), Nanos::from_secs(60)) <= goal.loss_ratio);
-        // The width is relative to what is found; to know it beforehand is a gift to the bisection.
+        // The width is relative to the result; knowing it beforehand favors the bisection.
         let width = rounded(goal.width * LIMIT).max(1);
         search(width).run(&mut lossless).unwrap()
     };
     input.goals.iter().map(|goal| halve(goal, device)).collect()
 }
 
-/// What the devices carry without loss.
+/// The highest load that the devices carry without loss.
 const LIMIT: f64 = 412_345.0;
 
 fn sharp(load: f64) -> f64 {
     (1.0 - LIMIT / load).max(0.0)
 }
 
-/// Begins to lose at the limit, slowly: 0.5 % is lost at 1.17 times of it.
+/// Starts to lose slowly at the limit: the loss reaches 0.5 % at 1.17 times the limit.
 fn soft(load: f64) -> f64 {
     (load / LIMIT - 1.0).max(0.0).powi(3)
 }
@@ -97,7 +97,7 @@ fn encloses<E: std::fmt::Debug>(found: &ControllerOutput<E>, idx: usize, truth: 
 #[test]
 fn ndr_and_pdr_take_less_than_a_third_of_two_bisections_with_trials_of_60_seconds() {
     type Curve = fn(f64) -> f64;
-    // Where a trial of 1 s loses its first frame, and where 0.5 % is lost.
+    // The load where a trial of 1 s loses its first frame, and the load where 0.5 % is lost.
     let soft_ndr = LIMIT * (1.0 + (1.0 / LIMIT).cbrt());
     let soft_pdr = LIMIT * (1.0 + 0.005_f64.cbrt());
     let cases: [(&str, Curve, f64, f64); 2] =
@@ -174,7 +174,7 @@ fn a_limit_beyond_the_loads_that_are_allowed_is_an_irregular_result() {
 
 #[test]
 fn a_load_that_loses_less_than_a_lower_one_does_not_raise_the_lower_bound() {
-    // It loses between 100,000 and 200,000 and nothing between there and 500,000.
+    // The device loses frames between 100,000 and 200,000, and none between there and 500,000.
     let inverted = |load: f64, _| if (1e5..2e5).contains(&load) || load > 5e5 { 0.1 } else { 0.0 };
     let found = mlrsearch(&ndr_and_pdr(), &mut Device::new(inverted));
     let class = |goal: &super::GoalResult| (goal.lower.unwrap().get(), goal.upper.unwrap().get());

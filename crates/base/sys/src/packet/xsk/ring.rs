@@ -1,4 +1,4 @@
-//! Rings that the kernel and the program write to from one end each.
+//! Rings with the kernel at one end and the program at the other.
 
 use std::{
     num::NonZeroUsize,
@@ -11,32 +11,32 @@ use crate::{
     mapping::{Mapping, Source},
 };
 
-/// A ring of entries of one kind: `u64` addresses, or descriptors of frames.
+/// A ring of entries of one type: `u64` addresses or frame descriptors.
 #[derive(Debug)]
 pub(super) struct Ring<T> {
-    // Keeps the places below in existence.
+    // Keeps the pointers below valid.
     _memory: Mapping,
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
     flags: NonNull<AtomicU32>,
     entries: NonNull<T>,
     length: u32,
-    /// Our own end, which runs ahead of what the kernel was told.
+    /// Our own end, which runs ahead of the published value.
     own: u32,
-    /// The kernel's end when it was last looked at.
+    /// The kernel's end when it was last read.
     theirs: u32,
 }
 
-// SAFETY: the pointers are into memory that the ring holds, and all access is through `&mut self`.
+// SAFETY: the pointers are into memory that the ring owns, and all access is through `&mut self`.
 unsafe impl<T: Send> Send for Ring<T> {}
 
-/// The kernel wants to be woken (`XDP_RING_NEED_WAKEUP`).
+/// The kernel needs a wakeup (`XDP_RING_NEED_WAKEUP`).
 const NEED_WAKEUP: u32 = 1;
 
 impl<T: Copy> Ring<T> {
-    /// Maps a ring of `length` entries, which the kernel has already made.
+    /// Maps a ring of `length` entries that the kernel has already created.
     ///
-    /// `T` must be the kind of entry that the ring holds, and any bytes must be a value of it.
+    /// `T` must be the entry type of the ring, and any bytes must be a valid value of it.
     pub(super) fn map(source: Source, places: libc::xdp_ring_offset, length: u32) -> Result<Self> {
         assert!(length.is_power_of_two(), "the kernel makes rings of powers of two only");
         let offset = |place: u64| usize::try_from(place).expect("a ring is far smaller than the address space");
@@ -48,25 +48,25 @@ impl<T: Copy> Ring<T> {
         Ok(Self { _memory: memory, producer, consumer, flags, entries, length, own: 0, theirs: 0 })
     }
 
-    /// How many entries were ever written, by whichever side writes; wraps around.
+    /// The total number of entries written by the producer; wraps around.
     fn written(&self) -> &AtomicU32 {
-        // SAFETY: the place lies in the mapping, is aligned as the kernel laid it out, and both sides access it atomically.
+        // SAFETY: the pointer is inside the mapping, is aligned by the kernel's layout, and both sides access it atomically.
         unsafe { self.producer.as_ref() }
     }
 
-    /// How many entries were ever read, by whichever side reads; wraps around.
+    /// The total number of entries read by the consumer; wraps around.
     fn read(&self) -> &AtomicU32 {
-        // SAFETY: as for what was written.
+        // SAFETY: as in `written`.
         unsafe { self.consumer.as_ref() }
     }
 
-    /// The place of an entry, by a number that wraps around.
+    /// Returns the slot of an entry, by a number that wraps around.
     fn entry(&self, number: u32) -> NonNull<T> {
-        // SAFETY: masked with the length of the ring, the entry lies within the mapping.
+        // SAFETY: masked with the length of the ring, the entry is inside the mapping.
         unsafe { self.entries.add((number & (self.length - 1)) as usize) }
     }
 
-    /// Writes an entry, unless the ring is full; the kernel sees it after [`Self::publish`].
+    /// Writes an entry unless the ring is full; the kernel sees it after [`Self::publish`].
     pub(super) fn push(&mut self, entry: T) -> bool {
         if self.own.wrapping_sub(self.theirs) == self.length {
             self.theirs = self.read().load(Ordering::Acquire);
@@ -75,18 +75,19 @@ impl<T: Copy> Ring<T> {
             }
         }
         let place = self.entry(self.own);
-        // SAFETY: the entry lies within the ring, and the kernel, which has read it before, reads it again only once it is published.
+        // SAFETY: the entry is inside the ring; the kernel has already read the old value and reads the slot again only after it is
+        // published.
         unsafe { place.write(entry) };
         self.own = self.own.wrapping_add(1);
         true
     }
 
-    /// Lets the kernel see what was pushed.
+    /// Publishes pushed entries to the kernel.
     pub(super) fn publish(&mut self) {
         self.written().store(self.own, Ordering::Release);
     }
 
-    /// Takes the next entry that the kernel has written; it may write there again after [`Self::release`].
+    /// Returns the next entry written by the kernel, which may reuse the slot after [`Self::release`].
     pub(super) fn pop(&mut self) -> Option<T> {
         if self.own == self.theirs {
             self.theirs = self.written().load(Ordering::Acquire);
@@ -95,20 +96,20 @@ impl<T: Copy> Ring<T> {
             }
         }
         let place = self.entry(self.own);
-        // SAFETY: the entry lies within the ring, the kernel has written it before it moved its end, and any bytes are a value.
+        // SAFETY: the entry is inside the ring, the kernel wrote it before it moved its end, and any bytes are a valid value.
         let entry = unsafe { place.read() };
         self.own = self.own.wrapping_add(1);
         Some(entry)
     }
 
-    /// Lets the kernel write to what was popped.
+    /// Returns popped slots to the kernel.
     pub(super) fn release(&mut self) {
         self.read().store(self.own, Ordering::Release);
     }
 
-    /// Whether the kernel sleeps until it is called.
+    /// Returns whether the kernel sleeps until it is woken by a system call.
     pub(super) fn needs_wakeup(&self) -> bool {
-        // SAFETY: the place lies in the mapping, is aligned, and both sides access it atomically.
+        // SAFETY: the pointer is inside the mapping, is aligned, and both sides access it atomically.
         let flags = unsafe { self.flags.as_ref() };
         flags.load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
@@ -118,7 +119,7 @@ impl<T: Copy> Ring<T> {
 mod tests {
     use super::*;
 
-    /// A ring in memory of its own, in which the test is the kernel.
+    /// A ring in private memory, in which the test plays the kernel.
     fn ring() -> Ring<u64> {
         Ring::map(Source::Whole, libc::xdp_ring_offset { producer: 0, consumer: 64, desc: 192, flags: 128 }, 4).unwrap()
     }
@@ -140,7 +141,7 @@ mod tests {
         for round in 0..3_u64 {
             let first = u32::try_from(round).unwrap() * 3;
             for number in 0..3 {
-                // SAFETY: the entry lies within the ring, and nobody else accesses it.
+                // SAFETY: the entry is inside the ring, and nobody else accesses it.
                 unsafe { ring.entry(first + number).write(u64::from(first + number)) };
             }
             ring.written().store(first + 3, Ordering::Relaxed);

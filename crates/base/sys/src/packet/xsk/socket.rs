@@ -1,4 +1,4 @@
-//! Sockets of AF_XDP: one that sends, one that receives.
+//! AF_XDP sockets: one type sends, one receives.
 
 use std::{
     io, mem,
@@ -13,10 +13,10 @@ use super::{
 };
 use crate::{Error, Result, clock, mapping::Source, policy::FramePermit as Permit, process::signal::poll_readable};
 
-/// A queue of a device of this network namespace.
+/// A queue of a device in this network namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Queue {
-    /// The device.
+    /// The index of the device.
     pub ifindex: u32,
     /// The number of the queue, from 0.
     pub number: u32,
@@ -25,31 +25,31 @@ pub struct Queue {
 /// Whether the kernel copies frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// It copies each frame into memory of its own, which works with every driver.
+    /// It copies each frame into its own memory, which works with every driver.
     Copy,
-    /// The device reads and writes the chunks themselves, where the driver can.
+    /// The device reads and writes the chunks directly, if the driver supports that.
     ZeroCopy,
 }
 
-/// What the kernel could not do with frames or chunks of a socket (`XDP_STATISTICS`).
+/// Frames and chunks of a socket that the kernel could not process (`XDP_STATISTICS`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Received frames dropped for other reasons than the two below.
+    /// Received frames dropped for reasons other than the two below.
     pub rx_dropped: Frames,
-    /// Received frames for which the ring had no room.
+    /// Received frames dropped because the ring was full.
     pub rx_ring_full: Frames,
-    /// Received frames for which there was no chunk.
+    /// Received frames dropped because no chunk was available.
     pub rx_fill_empty: Frames,
-    /// Frames to be sent whose descriptor was wrong.
+    /// Frames to send with an invalid descriptor.
     pub tx_invalid: Frames,
 }
 
-/// Entries of each ring, and chunks of a sender: ten batches of 64 are on their way while as many are made.
+/// The entries of each ring and the chunks of a sender: ten batches of 64 are in flight while as many are prepared.
 const RING: u32 = 2048;
-/// Chunks of a receiver: twice the ring of frames, so that the fill ring is not empty while the ring is read.
+/// The chunks of a receiver: twice the ring of frames, so that the fill ring is not empty while the ring is read.
 const CHUNKS_OF_RECEIVER: u32 = 2 * RING;
 
-/// Sends frames out of one queue; it never blocks.
+/// Sends frames out of one queue; never blocks.
 #[derive(Debug)]
 pub struct Transmitter {
     fd: OwnedFd,
@@ -60,7 +60,7 @@ pub struct Transmitter {
     mode: Mode,
 }
 
-/// Receives what a program redirects to it from one queue.
+/// Receives the frames that a program redirects to it from one queue.
 #[derive(Debug)]
 pub struct Receiver {
     fd: OwnedFd,
@@ -71,16 +71,16 @@ pub struct Receiver {
     mode: Mode,
 }
 
-/// A frame in the memory that it was received into.
+/// A received frame in place.
 #[derive(Debug, Clone, Copy)]
 pub struct Received<'a> {
-    /// What lies in front of it: the end is what a program has put there (`bpf_xdp_adjust_meta`), the rest is anything.
+    /// The bytes before the frame: they end with the program's metadata (`bpf_xdp_adjust_meta`); the rest is undefined.
     pub ahead: &'a [u8],
-    /// Its bytes.
+    /// The bytes of the frame.
     pub frame: &'a [u8],
 }
 
-/// What all sockets begin with.
+/// The common parts of all sockets.
 struct OpenedSocket {
     fd: OwnedFd,
     umem: Umem,
@@ -90,10 +90,10 @@ struct OpenedSocket {
 }
 
 impl Transmitter {
-    /// Opens a socket for a queue to which no other AF_XDP socket is bound.
+    /// Opens a socket for a queue that has no other AF_XDP socket.
     ///
     /// # Errors
-    /// Without `CAP_NET_RAW`; `EOPNOTSUPP` when the driver has no zero-copy mode; `EBUSY` when the queue is taken.
+    /// Without `CAP_NET_RAW`; `EOPNOTSUPP` if the driver has no zero-copy mode; `EBUSY` if the queue is taken.
     pub fn open(queue: Queue, mode: Mode, _: &Permit) -> Result<Self> {
         let OpenedSocket { fd, umem, fill, completion, offsets } = open(RING)?;
         set(&fd, (libc::XDP_TX_RING, "XDP_TX_RING"), &RING)?;
@@ -103,19 +103,19 @@ impl Transmitter {
         Ok(Self { fd, umem, frames, completion, _fill: fill, mode })
     }
 
-    /// Whether the kernel copies.
+    /// Whether the kernel copies frames.
     #[must_use]
     pub const fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// The most frames that are on their way at once.
+    /// The maximum number of frames in flight.
     #[must_use]
     pub const fn capacity() -> usize {
         RING as usize
     }
 
-    /// A chunk to write a frame to; nothing while all are on their way.
+    /// Returns a chunk to write a frame to; `None` while all are in flight.
     pub fn take(&mut self) -> Option<Chunk> {
         self.umem.take().or_else(|| {
             self.reclaim();
@@ -123,18 +123,18 @@ impl Transmitter {
         })
     }
 
-    /// The bytes of a chunk: what was written there last, or zeros at first.
+    /// The bytes of a chunk: the last content written there, initially zeros.
     pub fn bytes_mut(&mut self, chunk: &Chunk) -> &mut [u8] {
         self.umem.bytes_mut(chunk)
     }
 
-    /// Leaves a chunk for later.
+    /// Returns an unused chunk for later use.
     pub fn put_back(&mut self, chunk: Chunk) {
         let address = self.umem.lend(chunk);
         self.umem.give_back(address);
     }
 
-    /// Queues the first bytes of a chunk; they leave after [`Self::push`].
+    /// Queues the first bytes of a chunk; they are sent after [`Self::push`].
     ///
     /// # Panics
     /// Never: there are no more chunks than entries in the ring.
@@ -144,10 +144,10 @@ impl Transmitter {
         assert!(has_room, "a ring as long as there are chunks is never full");
     }
 
-    /// Has the kernel send what was queued, as much of it as it likes at once; call it again until nothing is on its way.
+    /// Makes the kernel send queued frames, as many as it accepts at once; call it again until no frame is in flight.
     ///
     /// # Errors
-    /// When the device is down or has gone.
+    /// If the device is down or gone.
     pub fn push(&mut self) -> Result<()> {
         self.frames.publish();
         if self.frames.needs_wakeup() || self.mode == Mode::Copy {
@@ -159,14 +159,14 @@ impl Transmitter {
 
     fn wake(&self) -> Result<()> {
         let flags = libc::MSG_DONTWAIT;
-        // SAFETY: no bytes and no address are given, so the call reads nothing.
+        // SAFETY: the call gets no bytes and no address, so it reads nothing.
         let sent = unsafe { libc::sendto(self.fd.as_raw_fd(), std::ptr::null(), 0, flags, std::ptr::null(), 0) };
         if sent >= 0 {
             return Ok(());
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
-            // It has sent a batch and more waits, or its queue is full, or a signal came: all is tried again.
+            // It has sent a batch and more are queued, or its queue is full, or a signal arrived: the next call tries again.
             Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR) => Ok(()),
             _ => Err(Error::new("sendto(AF_XDP)", error)),
         }
@@ -179,13 +179,13 @@ impl Transmitter {
         self.completion.release();
     }
 
-    /// How many chunks are not free: frames on their way, and chunks that were taken and not submitted.
+    /// The number of chunks that are not free: frames in flight, and chunks taken but not submitted.
     #[must_use]
     pub fn n_lent(&self) -> usize {
         self.umem.n_lent()
     }
 
-    /// What the kernel could not do.
+    /// Returns the kernel's failure counts.
     ///
     /// # Errors
     /// Never on a kernel that has AF_XDP.
@@ -195,7 +195,7 @@ impl Transmitter {
 }
 
 impl Receiver {
-    /// Opens a socket for a queue; a program has to redirect frames to it, see [`crate::bpf::SocketMap`].
+    /// Opens a socket for a queue. A program has to redirect frames to it, see [`crate::bpf::SocketMap`].
     ///
     /// # Errors
     /// As [`Transmitter::open`].
@@ -212,16 +212,16 @@ impl Receiver {
         Ok(Self { fd, umem, frames, fill, _completion: completion, mode })
     }
 
-    /// Whether the kernel copies.
+    /// Whether the kernel copies frames.
     #[must_use]
     pub const fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Shows each frame that has arrived, at most `most` of them, and gives the memory back; returns how many.
+    /// Passes each received frame to `look`, at most `most` of them, and recycles the memory; returns their number.
     ///
     /// # Errors
-    /// When the kernel cannot be woken to fill again.
+    /// If waking the kernel to refill fails.
     pub fn receive(&mut self, most: usize, mut look: impl FnMut(Received<'_>)) -> Result<usize> {
         let mut n = 0;
         while n < most {
@@ -240,15 +240,15 @@ impl Receiver {
         Ok(n)
     }
 
-    /// Waits until a frame has arrived, or until the time is over; returns whether one has.
+    /// Waits until a frame has arrived, or until the timeout; returns whether one has.
     ///
     /// # Errors
-    /// When the kernel lacks the memory to wait.
+    /// If the kernel lacks the memory to wait.
     pub fn wait(&self, timeout: Nanos) -> Result<bool> {
         poll_readable(&[self.fd.as_fd()], timeout)
     }
 
-    /// What the kernel could not do.
+    /// Returns the kernel's failure counts.
     ///
     /// # Errors
     /// Never on a kernel that has AF_XDP.
@@ -269,7 +269,7 @@ impl AsFd for Receiver {
     }
 }
 
-/// Says of memory that the kernel does not take from this user by which limit that is so (`xdp_umem_account_pages`).
+/// Adds the name of the limit to an error for memory that the kernel refuses to this user (`xdp_umem_account_pages`).
 fn name_limit(error: Error, length: Bytes) -> Error {
     match error.errno() {
         Some(libc::ENOBUFS) => {
@@ -280,14 +280,14 @@ fn name_limit(error: Error, length: Bytes) -> Error {
     }
 }
 
-/// A socket with memory and its two rings for memory, which even one that only sends must have.
+/// Opens a socket with memory and its two rings for memory, which even a send-only socket must have.
 fn open(n_chunks: u32) -> Result<OpenedSocket> {
     // SAFETY: the call takes no pointers.
     let fd = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
         return Err(Error::last("socket(AF_XDP)"));
     }
-    // SAFETY: the kernel has just made this descriptor for us, and nothing else knows it.
+    // SAFETY: the kernel has just created this descriptor for us, and nothing else knows it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let umem = Umem::of(n_chunks)?;
     let (addr, len) = umem.extent();
@@ -310,7 +310,7 @@ const NO_OFFSET: libc::xdp_ring_offset = libc::xdp_ring_offset { producer: 0, co
 const NO_OFFSETS: libc::xdp_mmap_offsets =
     libc::xdp_mmap_offsets { rx: NO_OFFSET, tx: NO_OFFSET, fr: NO_OFFSET, cr: NO_OFFSET };
 
-/// How long a queue may be taken after its socket was closed: a worker of the kernel lets go of it (`xp_release_deferred`).
+/// How long a queue may stay taken after its socket was closed: a kernel worker releases it (`xp_release_deferred`).
 const RELEASE: Nanos = Nanos::from_millis(500);
 const LOOK_AGAIN: Nanos = Nanos::from_millis(5);
 
@@ -349,7 +349,7 @@ fn mode_of(fd: &OwnedFd) -> Result<Mode> {
 }
 
 fn statistics(fd: &OwnedFd) -> Result<Statistics> {
-    // SAFETY: the structure is made of numbers, for which zero is a value.
+    // SAFETY: the structure consists of numbers, for which zero is a valid value.
     let none: libc::xdp_statistics = unsafe { mem::zeroed() };
     let counts = get(fd, (libc::XDP_STATISTICS, "XDP_STATISTICS"), none)?;
     Ok(Statistics {
@@ -371,14 +371,14 @@ fn set<T: Copy>(fd: &OwnedFd, (option, name): (libc::c_int, &str), value: &T) ->
     if result < 0 { Err(Error::last(format!("setsockopt({name})"))) } else { Ok(()) }
 }
 
-/// Asks for numbers; what an older kernel does not know stays as it was given.
+/// Reads numbers; fields unknown to an older kernel keep their given values.
 fn get<T: Copy>(fd: &OwnedFd, (option, name): (libc::c_int, &str), mut value: T) -> Result<T> {
     let mut length = length_of(&value);
     let place = (&raw mut value).cast();
-    // SAFETY: the pointers are to locals, of which the second says how long the first is; any numbers are a value of it.
+    // SAFETY: the pointers are to locals; the second states the length of the first. Any numbers are a valid value of it.
     let result = unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_XDP, option, place, &raw mut length) };
     if result < 0 { Err(Error::last(format!("getsockopt({name})"))) } else { Ok(value) }
 }
 
-/// The longest frame that can be received: what a chunk has left behind the headroom.
+/// The longest frame that can be received: the part of a chunk after the headroom.
 pub const LONGEST_RECEIVED: usize = CHUNK - HEADROOM;

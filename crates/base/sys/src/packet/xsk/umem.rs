@@ -1,4 +1,4 @@
-//! The memory of frames: chunks that belong to the program, or to the kernel, never to both.
+//! Frame memory: chunks that belong either to the program or to the kernel, never to both.
 
 use std::{
     num::NonZeroUsize,
@@ -11,16 +11,16 @@ use crate::{
     mapping::{Mapping, Source},
 };
 
-/// The length of a chunk: a page, the most that the kernel takes without multi-buffer frames.
+/// The length of a chunk: a page, the maximum that the kernel accepts without multi-buffer frames.
 pub const CHUNK: usize = 4096;
-/// What the kernel leaves free in front of a received frame (`XDP_PACKET_HEADROOM`).
+/// The space that the kernel leaves free before a received frame (`XDP_PACKET_HEADROOM`).
 pub(super) const HEADROOM: usize = 256;
 
-/// A chunk that the program may write to, until it is given to the kernel.
+/// A chunk that the program may write to until it passes the chunk to the kernel.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Chunk {
     index: u32,
-    /// Of the memory that it is part of.
+    /// The id of the memory that it is part of.
     umem: u64,
 }
 
@@ -32,13 +32,13 @@ impl Chunk {
     }
 }
 
-/// How many memories there have been.
+/// The number of memories created so far.
 static N_UMEMS: AtomicU64 = AtomicU64::new(0);
 
 /// All chunks of one socket.
 #[derive(Debug)]
 pub(super) struct Umem {
-    /// No other has it, so that a chunk of one is never taken for one of another.
+    /// A unique id, so that a chunk of one memory is never taken for one of another.
     id: u64,
     memory: Mapping,
     n_chunks: u32,
@@ -46,7 +46,7 @@ pub(super) struct Umem {
 }
 
 impl Umem {
-    /// Memory of that many chunks, all of them the program's.
+    /// Allocates `n_chunks` chunks, all owned by the program.
     pub(super) fn of(n_chunks: u32) -> Result<Self> {
         let size = NonZeroUsize::new(n_chunks as usize * CHUNK).expect("a socket has chunks");
         let memory = Mapping::of(Source::Whole, size)?;
@@ -54,12 +54,12 @@ impl Umem {
         Ok(Self { id, memory, n_chunks, free: (0..n_chunks).map(|index| Chunk { index, umem: id }).collect() })
     }
 
-    /// Where it begins, and how many bytes it has, as the kernel is told.
+    /// The start address and the length in bytes, in the kernel's format.
     pub(super) fn extent(&self) -> (u64, u64) {
         (self.memory.at(0).as_ptr().expose_provenance() as u64, u64::from(self.n_chunks) * CHUNK as u64)
     }
 
-    /// How many chunks are the kernel's.
+    /// The number of chunks owned by the kernel.
     pub(super) fn n_lent(&self) -> usize {
         self.n_chunks as usize - self.free.len()
     }
@@ -68,7 +68,7 @@ impl Umem {
         self.free.pop()
     }
 
-    /// The chunk is the program's again, as an address in it says.
+    /// Returns the chunk that contains an address to the program.
     pub(super) fn give_back(&mut self, address: u64) {
         self.free.push(self.chunk_of(address));
     }
@@ -78,37 +78,37 @@ impl Umem {
         Chunk { index: index.expect("the kernel gives back what it was given"), umem: self.id }
     }
 
-    /// Gives a chunk away; its address, as the kernel counts from the beginning of the memory.
+    /// Passes a chunk to the kernel; returns its offset from the beginning of the memory.
     #[expect(clippy::needless_pass_by_value, reason = "what was given away cannot be written to any more")]
     pub(super) fn lend(&self, chunk: Chunk) -> u64 {
         self.require_own(&chunk);
         u64::from(chunk.index) * CHUNK as u64
     }
 
-    /// A chunk of another socket may be the kernel's here.
+    /// Panics for a chunk of another socket, because the kernel may own the chunk with that number here.
     fn require_own(&self, chunk: &Chunk) {
         assert!(chunk.umem == self.id, "a chunk is given to the socket that it was taken from");
     }
 
-    /// The bytes of a chunk that is the program's.
+    /// The bytes of a chunk owned by the program.
     pub(super) fn bytes_mut(&mut self, chunk: &Chunk) -> &mut [u8] {
         self.require_own(chunk);
         let begin = self.memory.at(chunk.index as usize * CHUNK);
-        // SAFETY: the chunk lies within the mapping, which was zeroed at first. Whoever holds a `Chunk` has it alone, since it
-        // comes from this memory's list of free ones; `&mut self` keeps two slices from being there at once.
+        // SAFETY: the chunk is inside the mapping, which was zeroed initially. The holder of a `Chunk` owns it exclusively, since it comes
+        // from this memory's free list; `&mut self` prevents two slices at the same time.
         unsafe { slice::from_raw_parts_mut(begin.as_ptr(), CHUNK) }
     }
 
-    /// The bytes of a frame that the kernel has just handed over.
+    /// The bytes of a frame that the kernel has just passed to the program.
     pub(super) fn received(&self, address: u64, length: usize) -> &[u8] {
         let chunk = self.chunk_of(address);
         let offset = usize::try_from(address).expect("an address within the memory fits");
         assert!(offset + length <= (chunk.index as usize + 1) * CHUNK, "a frame of {length} bytes leaves its chunk");
-        // SAFETY: the range lies within one chunk, as was checked, and the kernel has let go of it.
+        // SAFETY: the range is inside one chunk, as checked above, and the kernel has released it.
         unsafe { slice::from_raw_parts(self.memory.at(offset).as_ptr(), length) }
     }
 
-    /// The bytes of its chunk in front of a frame that the kernel has just handed over.
+    /// The bytes of the chunk before a frame that the kernel has just passed to the program.
     pub(super) fn ahead(&self, address: u64) -> &[u8] {
         let begin = address - address % CHUNK as u64;
         self.received(begin, usize::try_from(address - begin).expect("a chunk is short"))
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!((address, umem.n_lent()), (3 * CHUNK as u64, 1));
         assert_eq!(umem.received(address + 256, 60), [7; 60]);
         assert_eq!((umem.ahead(address + 256), umem.ahead(address)), (&[7; 256][..], &[][..]));
-        // The kernel tells a place within the chunk.
+        // The kernel returns an address inside the chunk.
         umem.give_back(address + 256);
         assert_eq!((umem.n_lent(), umem.take().map(|chunk| chunk.number())), (0, Some(3)));
     }

@@ -1,19 +1,19 @@
-//! Sends whose end is told: one at a time per socket, for the kernel may let a later send overtake one that waits for room.
+//! Confirmed sends: one at a time per socket, because the kernel may let a later send overtake one that waits for room.
 
 use std::collections::VecDeque;
 
 use crate::reactor::{FixedBuffer, Token};
 
-/// Copies up to this size are joined with those that wait already: one send for a pipeline of small ones.
+/// Copies up to this size are joined with already waiting ones: a single send for a pipeline of small ones.
 const JOINED: usize = 16 * 1024;
-/// Emptied copies that are kept for later ones, and how large one may be to be kept: a few megabytes at most.
+/// The number of empty copies kept for reuse, and the maximum size of each: a few megabytes at most.
 const SPARE: (usize, usize) = (256, JOINED);
 
 /// Bytes that wait for their turn or are with the kernel.
 pub(super) struct QueuedBytes {
     pub(super) bytes: Bytes,
     pub(super) n_sent: usize,
-    /// How many calls of send end with these bytes.
+    /// The number of send calls that these bytes complete.
     pub(super) n_told: u32,
 }
 
@@ -22,19 +22,19 @@ pub(super) enum Bytes {
     Copied(Vec<u8>),
 }
 
-/// A send of which the kernel tells only a failure.
+/// A send of which the kernel reports only a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SilentSend {
     Fixed(FixedBuffer),
-    /// The copy at the token's place.
+    /// The copy in the token's slot.
     Copied,
 }
 
-/// Copies of what is sent without a word of success, one place for each token.
+/// Copies of unconfirmed sends, with one slot for each token.
 ///
-/// Nobody says when the kernel is done with such a copy: an answer of the peer as a rule follows all of what was asked, but need not.
-/// So their memory stays until the reactor ends. A peer that answers what it has not read, until the kernel has no more room, may be
-/// sent bytes of a later request in place of those of an earlier one, and never anything else.
+/// There is no notification when the kernel has finished with such a copy. A reply of the peer usually follows the complete request, but
+/// need not. Therefore their memory stays until the reactor ends. If a peer answers requests that it has not read until the kernel has no
+/// more room, it may get bytes of a later request instead of those of an earlier one, but never any other data.
 #[derive(Default)]
 pub(super) struct SendCopies {
     places: Vec<Vec<u8>>,
@@ -42,7 +42,7 @@ pub(super) struct SendCopies {
 }
 
 impl SendCopies {
-    /// Most requests fit, and twenty thousand places are a few megabytes.
+    /// Most requests fit, and twenty thousand slots take a few megabytes.
     const LEAST: usize = 128;
 
     pub(super) fn put(&mut self, token: Token, bytes: &[u8]) -> &[u8] {
@@ -51,7 +51,7 @@ impl SendCopies {
         }
         let place = &mut self.places[token.index()];
         if place.capacity() < bytes.len() {
-            // Each is twice as large as the one before, so all that a token has outgrown is no more than what it has.
+            // Each is twice as large as the last, so all buffers that a token has outgrown take no more than its current one.
             let larger = Vec::with_capacity(bytes.len().next_power_of_two().max(Self::LEAST));
             let outgrown = std::mem::replace(place, larger);
             if outgrown.capacity() > 0 {
@@ -63,19 +63,19 @@ impl SendCopies {
         place
     }
 
-    /// Gives a token another place, for a socket that may send before the kernel is done with what the one before it sent.
+    /// Gives a token a new buffer, for a socket that may send before the kernel has finished with the previous socket's data.
     pub(super) fn retire(&mut self, token: Token) {
         let place = self.places.get_mut(token.index()).map(std::mem::take);
         self.outgrown.extend(place.filter(|place| place.capacity() > 0));
     }
 
-    /// What was put at a token's place last.
+    /// The last content of a token's slot.
     pub(super) fn at(&self, token: Token) -> &[u8] {
         &self.places[token.index()]
     }
 }
 
-/// What one socket has yet to send.
+/// The unsent bytes of one socket.
 #[derive(Default)]
 pub(super) struct SendQueue {
     pub(super) queue: VecDeque<QueuedBytes>,
@@ -86,20 +86,20 @@ pub(super) struct SendQueue {
 pub(super) enum SendStage {
     #[default]
     Idle,
-    /// It is being asked whether an unconfirmed send is over.
+    /// Checks whether an unconfirmed send has finished.
     Probing,
-    /// The flight with this number is under way.
+    /// The flight with this number is in progress.
     Flying(u32),
 }
 
-/// A send that the kernel may be reading from, whether its socket is still wanted or not.
+/// A send that the kernel may be reading from, even if its socket is already closed.
 pub(super) struct SendInFlight {
     pub(super) token: Token,
     pub(super) generation: u32,
     pub(super) unsent: QueuedBytes,
 }
 
-/// All sends under way, by number, and copies for the next ones.
+/// All sends in progress, by number, and spare copies for the next ones.
 #[derive(Default)]
 pub(super) struct SendsInFlight {
     under_way: Vec<Option<SendInFlight>>,
@@ -125,13 +125,13 @@ impl SendsInFlight {
         self.under_way[number as usize].as_ref().expect("a flight stays until it has landed")
     }
 
-    /// Takes a flight that the kernel is done with.
+    /// Removes a flight that the kernel has finished.
     pub(super) fn remove(&mut self, number: u32) -> SendInFlight {
         self.free.push(number);
         self.under_way[number as usize].take().expect("a flight lands once")
     }
 
-    /// Queues a copy behind what waits, joined with it if both are small.
+    /// Appends a copy to the queue, joined with the last one if both are small.
     pub(super) fn enqueue(&mut self, queue: &mut VecDeque<QueuedBytes>, bytes: &[u8], n_told: u32) {
         if let Some(QueuedBytes { bytes: Bytes::Copied(last), n_told: told, .. }) = queue.back_mut()
             && last.len() + bytes.len() <= JOINED
@@ -145,7 +145,7 @@ impl SendsInFlight {
         queue.push_back(QueuedBytes { bytes: Bytes::Copied(copy), n_sent: 0, n_told });
     }
 
-    /// Keeps the memory of bytes that are sent.
+    /// Keeps the memory of sent bytes.
     pub(super) fn recycle(&mut self, bytes: Bytes) {
         let Bytes::Copied(mut copy) = bytes else { return };
         if self.spare.len() < SPARE.0 && copy.capacity() <= SPARE.1 {

@@ -1,4 +1,4 @@
-//! Memory that the kernel writes to while this process runs on: never behind a reference until the kernel has given it back.
+//! Memory that the kernel writes to while this process runs: never referenced until the kernel has returned it.
 
 use std::{
     num::NonZeroUsize,
@@ -14,9 +14,9 @@ use crate::{
     mapping::{Mapping, Source},
 };
 
-/// Zeroed bytes at a fixed place, from the beginning of a page on, as the kernel wants a ring of buffers.
+/// Zeroed bytes at a fixed, page-aligned address, as the kernel requires for a ring of buffers.
 ///
-/// A run of a few requests uses little of them, and each worker has its own, so pages come when they are used.
+/// A run of a few requests uses little of this memory, and each worker has its own, so pages are allocated on first use.
 pub(super) fn block(size: usize) -> Result<Mapping> {
     Mapping::of(Source::Sparse, NonZeroUsize::new(size).expect("a block has bytes"))
 }
@@ -32,7 +32,7 @@ pub(super) struct BufferPool {
 }
 
 impl BufferPool {
-    /// Registers buffers with these numbers, a power of two of them, of `size` bytes as the group `group`.
+    /// Registers buffers of `size` bytes with these ids, a power of two of them, as the group `group`.
     ///
     /// # Errors
     /// `mmap` without memory; `io_uring_register(IORING_REGISTER_PBUF_RING)`: Linux before 5.19.
@@ -49,17 +49,17 @@ impl BufferPool {
         ids.for_each(|id| pool.give(id));
         pool.publish();
         let place = pool.ring.at(0).as_ptr().expose_provenance() as u64;
-        // SAFETY: the ring of entries lives until the reactor has ended every request; without one the kernel reads it no more.
+        // SAFETY: the ring of entries lives until the reactor has ended every request; after that the kernel does not read it.
         unsafe { ring.submitter().register_buf_ring_with_flags(place, count, group, 0) }
             .map_err(|error| Error::new("io_uring_register(IORING_REGISTER_PBUF_RING)", error))?;
         Ok(pool)
     }
 
-    /// Gives a buffer back to the kernel, from the next [`BufferPool::publish`] on.
+    /// Returns a buffer to the kernel at the next [`BufferPool::publish`].
     pub(super) fn give(&mut self, id: u16) {
         let slot = usize::from(self.tail & (self.ids.end - self.ids.start - 1));
         let entry: *mut BufRingEntry = self.ring.at(slot * size_of::<BufRingEntry>()).as_ptr().cast();
-        // SAFETY: the slot lies in the block, which is aligned to a page, and behind the tail that the kernel reads up to.
+        // SAFETY: the slot is inside the page-aligned block, and beyond the tail up to which the kernel reads.
         let entry = unsafe { &mut *entry };
         entry.set_addr(self.buffers.at(usize::from(id - self.ids.start) * self.size).as_ptr().expose_provenance() as u64);
         entry.set_len(u32::try_from(self.size).expect("a buffer is far smaller"));
@@ -67,21 +67,21 @@ impl BufferPool {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// Lets the kernel see what was given back.
+    /// Publishes the returned buffers to the kernel.
     pub(super) fn publish(&mut self) {
         let first: *const BufRingEntry = self.ring.at(0).as_ptr().cast();
-        // SAFETY: it is the first entry of the ring, and initialised.
+        // SAFETY: it is the first entry of the ring, and initialized.
         let tail = unsafe { BufRingEntry::tail(first) };
-        // SAFETY: the tail lies in the ring's block, is aligned, and is only written here.
+        // SAFETY: the tail is inside the ring's block, is aligned, and is only written here.
         let tail = unsafe { AtomicU16::from_ptr(tail.cast_mut()) };
         tail.store(self.tail, Ordering::Release);
     }
 
-    /// Bytes in a buffer that the kernel has filled and that was not given back since.
+    /// The bytes in a buffer that the kernel has filled and that has not been returned since.
     pub(super) fn bytes(&self, id: u16, start: usize, length: usize) -> &[u8] {
         assert!(start + length <= self.size);
         let begin = self.buffers.at(usize::from(id - self.ids.start) * self.size + start);
-        // SAFETY: the range lies within one buffer, which was zeroed at first and which the kernel has let go of.
+        // SAFETY: the range is inside one buffer, which was zeroed initially and which the kernel has released.
         unsafe { slice::from_raw_parts(begin.as_ptr(), length) }
     }
 }
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn memory_that_nobody_uses_costs_no_pages() {
-        // The faults that this thread was served without the disk: field 10 of proc_pid_stat(5).
+        // The minor page faults of this thread: field 10 of proc_pid_stat(5).
         let n_faults = || -> u64 {
             let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
             let fields = stat.rsplit(')').next().unwrap();
@@ -102,7 +102,7 @@ mod tests {
         let block = block(1 << 20).unwrap();
         let n_made = n_faults() - before;
         assert!(n_made < 64, "{n_made} of 256 pages were touched");
-        // SAFETY: the place lies in the block, which nothing else refers to.
+        // SAFETY: the address is inside the block, which nothing else refers to.
         assert_eq!(unsafe { block.at(block.size() - 1).read() }, 0);
     }
 }

@@ -1,8 +1,8 @@
-//! The seam over `io_uring`: what is asked is queued, and one call hands it over and waits.
+//! The reactor over `io_uring`: operations are queued, and one call submits them and waits.
 //!
-//! A socket is received from by one request that stays (multishot) into buffers that the kernel picks when bytes are there.
-//! When bytes are to be thrown away, or keep filling whole buffers, the socket changes to requests for one receive, which
-//! can leave the bytes in the kernel (`MSG_TRUNC`) or take many at once. Fixed bytes are sent without a word of success.
+//! Each socket receives through one persistent request (multishot) into buffers that the kernel picks when bytes arrive. To discard bytes,
+//! or if bytes keep filling whole buffers, the socket switches to single receives, which can leave the bytes in the kernel (`MSG_TRUNC`) or
+//! take many at once. Fixed bytes are sent without confirmation.
 
 mod flight;
 mod memory;
@@ -35,47 +35,47 @@ use crate::{
     socket::{self, Domain, Socket},
 };
 
-/// The buffers of receives that stay: a head and a small body fit. Few, for they are used in turn and should stay in the cache.
+/// The buffers of multishot receives: a head and a small body fit. Few of them, because they are used in turn and should stay in the cache.
 const SMALL: (u16, usize) = (256, 4096);
-/// The buffers for a socket that filled small ones several times in a row.
+/// The buffers for a socket that filled several small ones in a row.
 const LARGE: (u16, usize) = (16, 64 * 1024);
-/// The kernel's numbers of the two groups.
+/// The kernel's ids of the two groups.
 const SMALL_GROUP: u16 = 0;
 const LARGE_GROUP: u16 = 1;
-/// So many full buffers in a row make a bulk of it.
+/// The number of full buffers in a row after which a transfer counts as bulk.
 const BULK: u8 = 4;
-/// So many single receives go by before a socket goes back to one that stays: the change costs about one receive.
+/// The number of single receives before a socket returns to multishot: the switch costs about one receive.
 const ROUNDS: u8 = 32;
-/// What is to be thrown away is received into buffers up to this size, for a change of requests costs more than the copy.
+/// Up to this size, discarded bytes are received into buffers, because switching requests costs more than the copy.
 const COPIED_DISCARD: u64 = 16 * 1024;
-/// The most that one request discards; its count must fit the signed result of a completion.
+/// The maximum number of bytes that one request discards; its count must fit the signed result of a completion.
 const DISCARD: u64 = 1 << 30;
-/// The most that one request sends: it is begun again whenever there is room, and after 128 times by a thread of the kernel.
+/// The maximum size of one send request: the kernel retries it whenever there is room, and after 128 retries in a kernel thread.
 const FLIGHT: usize = 1 << 20;
-/// Bytes up to this size are sent without a word of success, if none is wanted: the kernel has room once all before is answered.
+/// Sends up to this size go unconfirmed if the caller wants no confirmation: the kernel has room once everything before is answered.
 const UNCONFIRMED: usize = 4096;
-/// For how long no request need end when all sockets have; the few that are left then are cancelled.
+/// After all sockets have ended, the longest time without an ending request; the few that are left then are cancelled.
 const SETTLING: Nanos = Nanos::from_millis(100);
-/// How long a reactor that is dropped waits for the kernel to let go of its memory.
+/// How long a dropped reactor waits for the kernel to release its memory.
 const PARTING: Nanos = Nanos::from_secs(2);
 
-/// The reactor of Linux 6.1 and later, where `io_uring` is allowed.
+/// The reactor for Linux 6.1 and later, if `io_uring` is allowed.
 pub struct Uring {
     ring: Ring,
     lent: ManuallyDrop<KernelMemory>,
     slots: Vec<SocketSlot>,
     /// Tokens that need another request for their receives.
     stale: Vec<Token>,
-    /// What is known without a completion of the kernel, with the generation that it is meant for.
+    /// Completions that did not come from the kernel, with the generation that they belong to.
     known: VecDeque<(u32, Completion)>,
     /// The rest of a buffer whose beginning was discarded.
     rest: Option<(Token, u32, ReceivedBytes)>,
-    /// When the last wait returned.
+    /// The time at which the last wait returned.
     at: Nanos,
-    /// Requests that the kernel will say the end of.
+    /// The number of requests whose end the kernel will report.
     n_under_way: usize,
     piece_is_out: bool,
-    /// The kernel accepts requests of one thread only.
+    /// The kernel accepts requests from one thread only.
     stays: PhantomData<*const ()>,
 }
 
@@ -83,14 +83,14 @@ pub struct Uring {
 struct KernelMemory {
     small: BufferPool,
     large: BufferPool,
-    /// Where unix sockets discard to; it is never read.
+    /// The target of discards on Unix sockets; never read.
     scratch: Mapping,
     fixed: Vec<Box<[u8]>>,
     copies: SendCopies,
     flights: SendsInFlight,
 }
 
-/// One token's socket.
+/// The socket of one token.
 #[derive(Default)]
 struct SocketSlot {
     socket: Option<Socket>,
@@ -100,29 +100,29 @@ struct SocketSlot {
     is_stale: bool,
     is_cancelling: bool,
     is_local: bool,
-    /// Single receives to go before one that stays.
+    /// The number of single receives before the next multishot.
     n_single: u8,
     /// Full buffers in a row.
     n_full: u8,
     n_discard: u64,
-    /// A send without a word of success that nothing has been heard of yet.
+    /// An unconfirmed send whose result is still unknown.
     unconfirmed: Option<SilentSend>,
     outbox: Option<Box<SendQueue>>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum SocketStage {
-    /// No socket, or one that has failed.
+    /// No socket, or a failed one.
     #[default]
     Dead,
     Connecting,
     Listening,
     Open,
-    /// The peer has ended; only sending goes on.
+    /// The peer has finished sending; only sending continues.
     Ended,
 }
 
-/// The request that is under way for what comes in.
+/// The current request for incoming data.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum ReceiveRequest {
     #[default]
@@ -144,7 +144,7 @@ impl ReceiveRequest {
     }
 }
 
-/// What a wait of this kernel can be for.
+/// The completions that a wait on this kernel can wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitMode {
     /// The first completion: Linux before 6.12.
@@ -153,12 +153,12 @@ pub enum WaitMode {
     SeveralCompletions,
 }
 
-/// Whether this kernel gives such a ring, and whether a receive that stays works on it; what its waits can be for.
+/// Checks whether this kernel supports such a ring with multishot receives, and returns the mode of its waits.
 ///
-/// Old kernels, `kernel.io_uring_disabled` and the seccomp filters of containers are found out here, before a run.
+/// This detects old kernels, `kernel.io_uring_disabled` and seccomp filters of containers before a run.
 ///
 /// # Errors
-/// The call that failed, mostly `io_uring_setup`: `EINVAL` before Linux 6.1, `EPERM` or `ENOSYS` when it is forbidden.
+/// The call that failed, usually `io_uring_setup`: `EINVAL` before Linux 6.1, `EPERM` or `ENOSYS` if it is forbidden.
 pub fn is_allowed() -> Result<WaitMode> {
     let pair = UnixStream::pair().and_then(|(near, far)| near.set_nonblocking(true).map(|()| (near, far)));
     let (near, far) = pair.map_err(|error| Error::new("socketpair", error))?;
@@ -205,10 +205,10 @@ impl Uring {
         Fd(self.slots[token.index()].socket.as_ref().expect("a live slot has a socket").as_raw_fd())
     }
 
-    /// Queues a request whose end will be told.
+    /// Queues a request whose end will be reported.
     fn begin(&mut self, request: squeue::Entry, ticket: RequestTag) {
         self.n_under_way += 1;
-        // SAFETY: requests point into `lent` only, which is kept until the kernel has let go of all of them.
+        // SAFETY: requests point only into `lent`, which is kept until the kernel has released all of them.
         unsafe { self.ring.push(&request.user_data(ticket.bits())) };
     }
 
@@ -225,7 +225,7 @@ impl Uring {
         }
     }
 
-    /// Remembers that the receives of a token are to be looked at before the next wait.
+    /// Marks the receives of a token for a check before the next wait.
     fn mark(&mut self, token: Token) {
         let slot = &mut self.slots[token.index()];
         if !slot.is_stale {
@@ -258,9 +258,9 @@ impl Uring {
         self.begin(request.build(), self.ticket(token, RequestKind::Accept));
     }
 
-    /// Begins the receive that suits what the socket has done lately.
+    /// Starts the receive that suits the recent traffic of the socket.
     fn receive(&mut self, token: Token) {
-        /// `IORING_RECVSEND_POLL_FIRST`: nothing is there yet, so do not try.
+        /// `IORING_RECVSEND_POLL_FIRST`: no bytes are expected yet, so do not try at once.
         const POLL_FIRST: u16 = 1;
         let fd = self.fd(token);
         let slot = &mut self.slots[token.index()];
@@ -270,7 +270,7 @@ impl Uring {
             let (place, most, flags) = if slot.is_local {
                 (self.lent.scratch.at(0).as_ptr(), self.lent.scratch.size() as u64, libc::MSG_WAITALL)
             } else {
-                // Not with MSG_WAITALL: nothing is copied, so a request that is begun again asks for all of its bytes again.
+                // Without MSG_WAITALL: nothing is copied, so a restarted request would ask for all of its bytes again.
                 (std::ptr::null_mut(), DISCARD, libc::MSG_TRUNC)
             };
             let count = u32::try_from(slot.n_discard.min(most)).expect("it is bounded by a gigabyte");
@@ -286,7 +286,7 @@ impl Uring {
         self.begin(request, self.ticket(token, RequestKind::Receive));
     }
 
-    /// Takes a completion of the kernel apart.
+    /// Processes a completion of the kernel.
     fn digest(&mut self, entry: &cqueue::Entry) -> Option<Completion> {
         let ticket = RequestTag::from_bits(entry.user_data());
         if ticket.kind == RequestKind::Flight {
@@ -337,10 +337,10 @@ impl Uring {
         event.map(|event| Completion { token, at: self.at, event })
     }
 
-    /// Gives back what a completion carries that nobody waits for any more.
+    /// Releases the resources of an unwanted completion.
     fn drop_unwanted(&mut self, kind: RequestKind, entry: &cqueue::Entry) {
         if let (RequestKind::Receive, Some(id)) = (kind, cqueue::buffer_select(entry.flags())) {
-            // Which group a closed socket took it from is not known any more, but its number tells.
+            // The group of a closed socket's buffer is no longer known, but its id shows it.
             self.give(u32::from(id));
         }
         if kind == RequestKind::Accept && entry.result() >= 0 {
@@ -367,7 +367,7 @@ impl Uring {
         if result >= 0 {
             return Some(Event::Accepted(owned(result).into()));
         }
-        // After these the listener goes on: the peer has given up meanwhile, or the request has to be begun again.
+        // The listener continues after these: the peer has given up, or the request must be restarted.
         if !matches!(-result, libc::ECONNABORTED | libc::EINTR | libc::EAGAIN | libc::ECANCELED) {
             self.fail(token, error("accept4", result));
         }
@@ -401,7 +401,7 @@ impl Uring {
         Some(self.deliver(token, ReceivedBytes { buffer, start: 0, length: count }))
     }
 
-    /// Splits a piece into what is to be discarded and the rest.
+    /// Splits a piece into the part to discard and the rest.
     fn deliver(&mut self, token: Token, mut piece: ReceivedBytes) -> Event {
         let slot = self.slot(token);
         let n_discard = u32::try_from(slot.n_discard).unwrap_or(u32::MAX).min(piece.length);
@@ -427,7 +427,7 @@ impl Uring {
                 self.slot(token).stage = SocketStage::Ended;
                 Some(Event::Ended)
             }
-            // The request has to be begun again: buffers had run out, or another kind of receive is wanted.
+            // The request must be restarted: buffers had run out, or a different kind of receive is needed.
             libc::ENOBUFS | libc::ECANCELED | libc::EINTR | libc::EAGAIN => None,
             _ => {
                 self.fail(token, error("recv", result));
@@ -436,7 +436,7 @@ impl Uring {
         }
     }
 
-    /// An unconfirmed send speaks up: it has failed, or was cancelled to learn how far it is.
+    /// Handles the completion of an unconfirmed send: it failed, or it was canceled to learn its progress.
     fn returned(&mut self, token: Token, result: i32) {
         let slot = self.slot(token);
         let is_probing = slot.outbox.as_ref().is_some_and(|outbox| outbox.stage == Sending::Probing);
@@ -456,10 +456,10 @@ impl Uring {
         self.launch(token);
     }
 
-    /// The answer to whether an unconfirmed send is still under way.
+    /// Handles the answer to a probe of an unconfirmed send.
     fn probed(&mut self, token: Token, result: i32) {
         match -result {
-            // It is over, and would have said if it had failed.
+            // It has finished, and would have reported a failure.
             libc::ENOENT => {
                 let slot = self.slot(token);
                 slot.unconfirmed = None;
@@ -468,7 +468,7 @@ impl Uring {
                     self.launch(token);
                 }
             }
-            // It was, and says how far it is.
+            // It was in progress, and its completion reports how much was sent.
             0 => {}
             // It is running; ask again.
             _ => self.probe(token),
@@ -480,22 +480,22 @@ impl Uring {
         self.ring.push_cancel(RequestTag { kind: RequestKind::Send, ..ticket }, ticket);
     }
 
-    /// Whether nothing is being sent that a further send could overtake.
+    /// Returns whether there is no send in progress that another send could overtake.
     fn is_alone(&self, token: Token) -> bool {
         let slot = &self.slots[token.index()];
         slot.unconfirmed.is_none() && slot.outbox.as_ref().is_none_or(|outbox| outbox.stage == Sending::Idle)
     }
 
-    /// Hands over a send that says nothing of success.
+    /// Submits a send without confirmation.
     fn trust(&mut self, token: Token, request: &squeue::Entry, unconfirmed: SilentSend) {
         self.slots[token.index()].unconfirmed = Some(unconfirmed);
         let ticket = self.ticket(token, RequestKind::Send);
         let request = request.clone().flags(squeue::Flags::SKIP_SUCCESS).user_data(ticket.bits());
-        // SAFETY: the bytes are in `lent`, which is kept until the kernel has let go of every request, and stay where they are.
+        // SAFETY: the bytes are in `lent`, which is kept until the kernel has released every request, and do not move.
         unsafe { self.ring.push(&request) };
     }
 
-    /// Puts bytes behind those that the token has yet to send.
+    /// Appends bytes to the token's unsent ones.
     fn enqueue(&mut self, token: Token, bytes: Outgoing<'_>) {
         let slot = self.slots.get_mut(token.index()).expect("the caller has looked at the slot");
         let outbox = slot.outbox.get_or_insert_default();
@@ -516,7 +516,7 @@ impl Uring {
         }
     }
 
-    /// Begins to send what is first in the queue of an idle outbox.
+    /// Starts to send the first entry in the queue of an idle outbox.
     fn launch(&mut self, token: Token) {
         let slot = self.slots.get_mut(token.index()).expect("the caller has looked at the slot");
         let generation = slot.generation;
@@ -527,7 +527,7 @@ impl Uring {
         self.fly(number);
     }
 
-    /// Hands the next part of a flight's bytes to the kernel.
+    /// Passes the next part of a flight's bytes to the kernel.
     fn fly(&mut self, number: u32) {
         let flight = self.lent.flights.get(number);
         let fd = self.fd(flight.token);
@@ -539,7 +539,7 @@ impl Uring {
         self.begin(request, RequestTag { kind: RequestKind::Flight, generation: 0, place: number });
     }
 
-    /// A flight's request is over.
+    /// Handles the completion of a flight's request.
     fn land(&mut self, number: u32, result: i32) {
         let KernelMemory { flights, fixed, .. } = &mut *self.lent;
         let flight = flights.get_mut(number);
@@ -572,13 +572,13 @@ impl Uring {
         self.launch(token);
     }
 
-    /// Closes every socket and takes the ends of its requests, as far as they end with it.
+    /// Closes every socket and collects the completions of requests that end with it.
     ///
-    /// To cancel them the kernel would go through all that are left for each one, which takes seconds for ten thousand.
+    /// To cancel each one, the kernel would search through all remaining requests, which takes seconds for ten thousand.
     fn close_all(&mut self) {
         let places = 0..u32::try_from(self.slots.len()).expect("tokens have 32 bits");
         places.for_each(|place| self.close(Token(place)));
-        // Without a wait what is queued is handed over, and behind it the sockets are shut down.
+        // A wait of zero submits the queue; after that the sockets are shut down.
         let mut patience = Nanos::ZERO;
         while self.n_under_way > 0 && self.ring.wait(clock::now() + patience, None).is_ok() {
             if patience > Nanos::ZERO && !self.ring.has_completions() {
@@ -591,7 +591,7 @@ impl Uring {
         }
     }
 
-    /// Ends every request and waits until the kernel has let go of the memory; whether it has.
+    /// Ends every request and waits until the kernel has released the memory; returns whether it has.
     fn part(&mut self) -> bool {
         const ALL: RequestTag = RequestTag { kind: RequestKind::Cancel, generation: 1, place: 0 };
         self.close_all();
@@ -605,7 +605,7 @@ impl Uring {
                 }
                 self.digest(&entry);
             }
-            // Unconfirmed sends are not counted, but what can be cancelled includes them.
+            // Unconfirmed sends are not counted, but canceling everything includes them.
             match n_left.take() {
                 Some(0) if self.n_under_way == 0 => return true,
                 Some(_) => self.ring.push_cancel_all(ALL),
@@ -616,29 +616,29 @@ impl Uring {
     }
 }
 
-/// Bytes as they are asked to be sent.
+/// Bytes of a send request.
 #[derive(Clone, Copy)]
 enum Outgoing<'a> {
     Fixed(FixedBuffer),
     Copy(&'a [u8]),
-    /// A copy of whose end nothing is to be told.
+    /// A copy whose end is not reported.
     Untold(&'a [u8]),
 }
 
-/// Sends all of the bytes that fit one request, however often the kernel has to begin again.
+/// Sends all bytes that fit into one request, however often the kernel has to retry.
 fn send(fd: Fd, bytes: &[u8]) -> squeue::Entry {
     let length = u32::try_from(bytes.len().min(FLIGHT)).expect("it is bounded by a megabyte");
     opcode::Send::new(fd, bytes.as_ptr(), length).flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL).build()
 }
 
-/// Why a send that had nothing to say but failures has spoken.
+/// The error behind the completion of an unconfirmed send, which reports only failures.
 fn send_error(result: i32) -> Error {
     if result < 0 { error("send", result) } else { Error::new("send", io::Error::from(io::ErrorKind::WriteZero)) }
 }
 
-/// A descriptor that the kernel has just made for this process.
+/// Takes ownership of a descriptor that the kernel has just created for this process.
 fn owned(fd: i32) -> OwnedFd {
-    // SAFETY: the completion of an accept gives the descriptor away, once.
+    // SAFETY: the completion of an accept transfers ownership of the descriptor, once.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -819,10 +819,10 @@ impl Reactor for Uring {
 impl Drop for Uring {
     fn drop(&mut self) {
         if self.part() {
-            // SAFETY: it is dropped once, here, and no request that points into it is left.
+            // SAFETY: it is dropped once, here, and no request points into it any more.
             unsafe { ManuallyDrop::drop(&mut self.lent) };
         }
-        // Otherwise the memory is left to the end of the process: better lost than written to by surprise.
+        // Otherwise the memory leaks until the process ends, which is better than an unexpected write to it.
     }
 }
 
@@ -874,7 +874,7 @@ mod tests {
             Some((spent.user + spent.system).0)
         };
         let Some((few, many)) = parting(1_000).zip(parting(8_000)) else { return };
-        // Eight times as much by itself; a search for each among all takes some sixty times.
+        // Eight times as much is expected; searching all requests for each one would take about sixty times.
         assert!(many < 24 * few, "{few} ns and {many} ns");
     }
 

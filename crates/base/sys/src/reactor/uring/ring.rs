@@ -1,4 +1,4 @@
-//! The two queues of an `io_uring`, and how requests are known again in them.
+//! The two queues of an `io_uring`, and the tags that identify requests in them.
 
 use std::{io, net::Shutdown, os::fd::RawFd};
 
@@ -10,30 +10,30 @@ use io_uring::{
 
 use crate::{Error, Result, clock, reactor::Batch, socket::SockAddr};
 
-/// Requests handed over with one call; more are handed over in between. Small, for the ring is walked through and takes cache.
+/// Requests submitted per call; when it is full, requests are submitted early. Small, because walking the ring takes cache.
 const REQUESTS: u32 = 256;
-/// Completions that fit before the kernel has to allocate for more: at least that many …
+/// Completions that fit before the kernel has to allocate more: at least this many …
 const COMPLETIONS_MIN: u32 = 2048;
-/// … and at most, however many connections there are. The kernel's table of requests that wait grows with them too, and with it the
-/// time to find one that is to be cancelled: `io_ring_ctx_alloc` in `io_uring/io_uring.c`.
+/// … and at most this many, regardless of the number of connections. The kernel's table of waiting requests grows with it, and with the
+/// table the time to find a request to cancel: `io_ring_ctx_alloc` in `io_uring/io_uring.c`.
 const COMPLETIONS_MAX: u32 = 1 << 13;
 
-/// How a socket ends.
+/// The way a socket ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SocketEnd {
-    /// What waits on it has been cancelled.
+    /// Close it; its waiting requests have been canceled.
     Close,
-    /// With whatever waits on it: to cancel that, the kernel would have to find it among the requests of all sockets.
+    /// Shut it down, which ends its waiting requests: to cancel one, the kernel would have to find it among the requests of all sockets.
     Shutdown,
 }
 
-/// What a completion belongs to, as the 64 bits that go with a request.
+/// The identity of a request, encoded in its 64 bits of user data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RequestTag {
     pub(super) kind: RequestKind,
-    /// Tells a socket from the earlier ones of its token; 24 bits.
+    /// Distinguishes a socket from earlier ones of its token; 24 bits.
     pub(super) generation: u32,
-    /// The token, or the place of a flight.
+    /// The token, or the number of a flight.
     pub(super) place: u32,
 }
 
@@ -42,16 +42,16 @@ pub(super) enum RequestKind {
     Receive,
     Accept,
     Connect,
-    /// Fixed bytes, of which only a failure is told.
+    /// Unconfirmed bytes; only a failure is reported.
     Send,
-    /// Bytes whose end is told.
+    /// Bytes whose completion is reported.
     Flight,
-    /// A cancel that asks whether a send is still under way.
+    /// A cancel that checks whether a send is still in progress.
     Probe,
     Cancel,
 }
 
-/// Generations count round in the bits that a ticket has for them.
+/// Generations wrap around in the bits that a tag has for them.
 pub(super) const GENERATIONS: u32 = 1 << 24;
 
 impl RequestTag {
@@ -74,17 +74,17 @@ impl RequestTag {
     }
 }
 
-/// The queues, and what must outlive the requests that are not handed over yet.
+/// The queues, and the data that must outlive requests that are not yet submitted.
 pub(super) struct Ring {
     pub(super) io: IoUring,
-    /// Completions taken from the queue and not yet looked at.
+    /// Completions taken from the queue but not yet processed.
     done: Vec<cqueue::Entry>,
     n_looked_at: usize,
-    /// The kernel copies an address when the request is handed over.
+    /// The kernel copies an address when the request is submitted.
     addresses: Vec<SockAddr>,
-    /// Closed sockets: their numbers must not be used again while a request with them waits to be handed over.
+    /// Closed sockets: their descriptors must not be reused while a request for them waits in the queue.
     closing: Vec<(crate::socket::Socket, SocketEnd)>,
-    /// What went wrong when the queue was full.
+    /// The error that occurred when the queue was full.
     broken: Option<Error>,
 }
 
@@ -93,7 +93,7 @@ impl Ring {
         let n_completions = n_connections.clamp(COMPLETIONS_MIN, COMPLETIONS_MAX);
         let io = IoUring::builder()
             .setup_single_issuer()
-            // Completions are worked out when this thread asks for them, not whenever a packet interrupts it.
+            // Completions are processed when this thread asks for them, not on every packet interrupt.
             .setup_defer_taskrun()
             .setup_submit_all()
             .setup_cqsize(n_completions)
@@ -110,17 +110,17 @@ impl Ring {
         })
     }
 
-    /// Whether the kernel can wait for several completions with a bound (Linux 6.12).
+    /// Whether the kernel can wait for several completions with a time limit (Linux 6.12).
     pub(super) fn has_min_wait(&self) -> bool {
         self.io.params().is_feature_min_timeout()
     }
 
-    /// Queues a request; when the queue is full, those in it are handed over first.
+    /// Queues a request; if the queue is full, submits it first.
     ///
     /// # Safety
-    /// What the request points to must stay valid until it has completed.
+    /// The memory that the request points to must stay valid until the request has completed.
     pub(super) unsafe fn push(&mut self, request: &squeue::Entry) {
-        // SAFETY: the caller promises what is needed.
+        // SAFETY: the caller guarantees this.
         while self.broken.is_none() && unsafe { self.io.submission().push(request) }.is_err() {
             if let Err(error) = self.hand_over() {
                 self.broken = Some(error);
@@ -130,7 +130,7 @@ impl Ring {
 
     /// Queues a connect of a socket that the caller keeps.
     pub(super) fn push_connect(&mut self, fd: RawFd, address: &SockAddr, ticket: RequestTag) {
-        // The list must not grow, for its addresses must stay where they are. When it is full, so is the queue.
+        // The list must not reallocate, because its addresses must not move. When it is full, so is the queue.
         while self.addresses.len() == self.addresses.capacity() {
             if let Err(error) = self.hand_over() {
                 self.broken.get_or_insert(error);
@@ -140,34 +140,34 @@ impl Ring {
         self.addresses.push(address.clone());
         let address = self.addresses.last().expect("it was just pushed");
         let request = opcode::Connect::new(io_uring::types::Fd(fd), address.as_ptr().cast(), address.len());
-        // SAFETY: the address stays where it is, for the list does not grow, until the request is handed over; then the
-        // kernel has copied it.
+        // SAFETY: the address does not move, because the list does not reallocate, until the request is submitted; the kernel has copied it
+        // by then.
         unsafe { self.push(&request.build().user_data(ticket.bits())) };
     }
 
-    /// Queues the end of a request, which completes once more with what it has done by then.
+    /// Queues the cancellation of a request, which completes once more with its progress.
     pub(super) fn push_cancel(&mut self, of: RequestTag, ticket: RequestTag) {
         let request = opcode::AsyncCancel::new(of.bits()).build().user_data(ticket.bits());
-        // Only a probe is about the answer.
+        // Only a probe needs the answer.
         let flags =
             if ticket.kind == RequestKind::Cancel { squeue::Flags::SKIP_SUCCESS } else { squeue::Flags::empty() };
-        // SAFETY: a cancel points to nothing.
+        // SAFETY: a cancel has no pointers.
         unsafe { self.push(&request.flags(flags)) };
     }
 
-    /// Queues the end of all requests.
+    /// Queues the cancellation of all requests.
     pub(super) fn push_cancel_all(&mut self, ticket: RequestTag) {
         let request = opcode::AsyncCancel2::new(CancelBuilder::any()).build().user_data(ticket.bits());
-        // SAFETY: a cancel points to nothing.
+        // SAFETY: a cancel has no pointers.
         unsafe { self.push(&request) };
     }
 
-    /// Keeps a socket open until no queued request can mean it, and ends it then.
+    /// Keeps a socket open until no queued request can refer to it, then ends it.
     pub(super) fn close(&mut self, socket: crate::socket::Socket, end: SocketEnd) {
         self.closing.push((socket, end));
     }
 
-    /// Hands over what is queued without waiting.
+    /// Submits queued requests without waiting.
     fn hand_over(&mut self) -> Result<()> {
         loop {
             match self.io.submit() {
@@ -189,14 +189,14 @@ impl Ring {
             self.addresses.clear();
             for (socket, end) in self.closing.drain(..) {
                 if end == SocketEnd::Shutdown {
-                    // Fails when the peer has ended it already.
+                    // Fails if the peer has already closed it.
                     let _ = socket.shutdown(Shutdown::Both);
                 }
             }
         }
     }
 
-    /// Hands over what is queued, waits for completions, and takes them.
+    /// Submits queued requests, waits for completions, and takes them.
     pub(super) fn wait(&mut self, until: Nanos, batch: Option<Batch>) -> Result<()> {
         if let Some(error) = self.broken.take() {
             return Err(error);
@@ -208,12 +208,12 @@ impl Ring {
         self.enter(1, batch.filter(|batch| batch.n > 1 && self.has_min_wait()), span)
     }
 
-    /// Hands over what is queued and takes the completions there are; a wait without time would still give the processor up.
+    /// Submits queued requests and takes available completions; even a wait of zero time would yield the processor.
     fn look(&mut self) -> Result<()> {
-        /// `IORING_ENTER_GETEVENTS`: work out completions, which is put off until then.
+        /// `IORING_ENTER_GETEVENTS`: process completions, which is deferred until then.
         const GET_EVENTS: u32 = 1;
         let n_queued = u32::try_from(self.io.submission().len()).expect("the queue is short");
-        // SAFETY: no argument is given, and what queued requests point to stays valid, as `push` was promised.
+        // SAFETY: there is no argument, and the memory of queued requests stays valid, as the callers of `push` guarantee.
         match unsafe { self.io.submitter().enter::<libc::sigset_t>(n_queued, 0, GET_EVENTS, None) } {
             Ok(_) => {}
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN)) => {}
@@ -231,7 +231,7 @@ impl Ring {
         let mut n_wanted = n_wanted.max(1);
         if let Some(Batch { n, within }) = batch {
             let micros = u32::try_from(within.0.min(span.0) / 1000).unwrap_or(u32::MAX);
-            // Without a span of at least one of the kernel's units there is nothing to wait for.
+            // A wait shorter than the kernel's time unit is useless.
             if micros > 0 {
                 arguments = arguments.min_wait_usec(micros);
                 n_wanted = n as usize;
@@ -267,7 +267,7 @@ impl Ring {
     }
 }
 
-/// The kernel's number of an error, as completions carry it.
+/// Converts the error number of a completion.
 pub(super) fn error(call: &'static str, result: i32) -> Error {
     Error::new(call, io::Error::from_raw_os_error(-result))
 }

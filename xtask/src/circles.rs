@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A module's path within its crate; the root is empty.
 type Module = Vec<String>;
-/// The modules, each a file, that a module uses.
+/// The modules that each module uses; a module is a file.
 type Graph = BTreeMap<Module, BTreeSet<Module>>;
 
 /// Returns the shortest cycles among the files of a crate, given with their paths below `src`; each file is in at most one.
@@ -106,7 +106,7 @@ fn code(text: &str) -> Vec<String> {
 struct Uses {
     /// Paths of used items from the crate root.
     paths: Vec<Module>,
-    /// Names imported from elsewhere in the crate; its children see them too, and with `pub` also others.
+    /// Names imported from elsewhere in the crate; child modules see them too, and with `pub`, other modules as well.
     passed_on: BTreeMap<String, Module>,
 }
 

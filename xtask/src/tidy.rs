@@ -1,4 +1,4 @@
-//! Checks that the compiler does not do: layering of the crates, length of functions, existence of the pages that metrics cite.
+//! Checks beyond the compiler's: layering of the crates, length of functions, existence of the pages that metrics cite.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -69,7 +69,7 @@ const UNCHECKED_CALLS_ALLOWED: &[(&str, &str)] = &[
 const PANICKING_SPAWNS: [&str; 2] = ["thread::spawn(", "scope.spawn("];
 /// The maximum number of crates in which a public type name may occur, so that a search finds its meaning.
 const TYPE_CRATES_MAX: usize = 2;
-/// Names that every crate may use.
+/// Type names that may occur in any number of crates.
 const COMMON_TYPES: [&str; 1] = ["Error"];
 /// A function fits on a screen.
 const FUNCTION_LINES_MAX: usize = 70;

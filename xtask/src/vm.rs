@@ -1,6 +1,6 @@
 //! A virtual machine for features that the host kernel lacks: Debian's kernel under QEMU, with a test program as its only payload.
 //!
-//! It has no disk and no network: everything is in the archive that the kernel unpacks into memory. The program asserts only counts and
+//! It has no disk and no network: everything is in the archive that the kernel unpacks into memory. The tests assert only counts and
 //! texts, because rates in an emulated machine mean nothing.
 
 use std::{
@@ -64,7 +64,7 @@ pub(crate) fn test_pktgen(root: &Path) -> anyhow::Result<Vec<String>> {
     Ok(failures(&said, &payloads))
 }
 
-/// Checks the architecture, because the machine runs programs built here, and the required tools.
+/// Checks for the required tools, and for x86-64, because the machine runs programs built here.
 fn require_tools() -> anyhow::Result<()> {
     ensure!(cfg!(target_arch = "x86_64"), "the machine of software is an x86-64, and this one is not");
     let tools = ["qemu-system-x86_64", "busybox", "apt-get", "dpkg-deb", "tar", "tc"];

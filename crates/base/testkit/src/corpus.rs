@@ -16,11 +16,11 @@ pub fn seeds(target: &str, n_min: usize) -> Vec<Vec<u8>> {
 /// The changes to make to seeds.
 #[derive(Debug, Clone, Copy)]
 pub struct Changes {
-    /// The replacement bytes: those with a meaning to the parser.
+    /// The replacement bytes: bytes with a meaning to the parser.
     pub bytes: &'static [u8],
     /// The maximum number of positions in a seed, evenly spaced.
     pub n_places_max: usize,
-    /// Longer seeds are only checked unchanged; their single bytes are left to the fuzzer.
+    /// Seeds longer than this are only checked unchanged; changes to their bytes are left to the fuzzer.
     pub longest: usize,
 }
 

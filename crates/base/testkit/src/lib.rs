@@ -24,7 +24,7 @@ pub fn lacks_privileges(has_privileges: bool) -> bool {
     !has_privileges
 }
 
-/// Returns the value; on an error that this machine's limitations explain, calls [`skip`] and returns `None`.
+/// Returns the value; on an error about something that this machine lacks, calls [`skip`] and returns `None`.
 ///
 /// # Panics
 /// On any other error.

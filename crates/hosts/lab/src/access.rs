@@ -25,7 +25,7 @@ impl Lab {
     /// Builds a lab like [`Self::build`], with a device that may need a program.
     ///
     /// # Errors
-    /// As [`Self::build`].
+    /// Same as for [`Self::build`].
     pub fn build_with(
         preset: &Preset,
         options: &Options,

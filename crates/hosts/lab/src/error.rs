@@ -1,8 +1,8 @@
-//! Errors of building, finding or undoing a lab, for the person who has to act on them.
+//! Errors of building, finding or undoing a lab, worded for the operator.
 
 use std::{io, path::PathBuf};
 
-/// The kernel's error numbers if user namespaces are forbidden or used up: errno(3).
+/// The kernel's error numbers for user namespaces that are forbidden or used up: errno(3).
 pub(crate) const EPERM: i32 = 1;
 pub(crate) const ENOSPC: i32 = 28;
 
@@ -122,7 +122,7 @@ impl Error {
         move |source| Self::File { attempt, path, source }
     }
 
-    /// Returns the hint about how to fix the problem, if there is one.
+    /// Returns a hint about how to fix the problem, if there is one.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         Some(match self {
@@ -158,7 +158,7 @@ impl Error {
     }
 }
 
-/// Returns the setting that forbids user namespaces, based on the kernel's error.
+/// Returns the hint about the setting that forbids user namespaces, based on the kernel's error.
 fn user_namespace_hint(errno: Option<i32>) -> String {
     if errno == Some(ENOSPC) {
         return "raise the limit: sysctl user.max_user_namespaces=10000 (and user.max_net_namespaces)".to_owned();

@@ -1,7 +1,7 @@
 //! The process that holds a lab: one that is up, or one without root.
 //!
-//! The program starts itself again in a hidden role that only calls [`run`]; without root, this happens inside a new user namespace. The
-//! order is the last argument, the answer is one line on standard output.
+//! The program starts itself again in a hidden role that only calls [`run`]; without root, inside a new user namespace. The order is the
+//! last argument. The answer is one line on standard output.
 
 use crate::{
     Entry, Error, Journal, Lab, LabName, LabState, Options, Preset, Result, StateFolder,
@@ -122,7 +122,7 @@ pub(crate) fn start_bound(program: Command, preset: &Preset, options: &Options) 
 
 fn start(mut command: Command, order: &HolderOrder, bond: ParentBond) -> Result<(Child, LabRecord)> {
     let input = if bond == ParentBond::Detached { Stdio::null() } else { Stdio::piped() };
-    // It must not keep the file system of its starter busy.
+    // The holder must not keep the file system of its starter busy.
     command
         .current_dir("/")
         .arg(serde_json::to_string(order).expect("an order is plain data"))
@@ -139,7 +139,7 @@ fn start(mut command: Command, order: &HolderOrder, bond: ParentBond) -> Result<
         Some(HolderAnswer::Refused { message, hint }) => (message, hint),
         None => ("it ended without an answer".to_owned(), None),
     };
-    // It holds nothing in use, and an unreaped child still has its pid.
+    // Nobody uses what it holds, and an unreaped child still has its pid.
     let _ = child.kill();
     let _ = child.wait();
     Err(Error::Holder { message, hint })
@@ -162,7 +162,7 @@ fn read_answer(child: &mut Child) -> Option<HolderAnswer> {
 /// Runs a holder: builds the lab described by `order`, answers on `output`, and holds the lab until the end.
 ///
 /// # Errors
-/// The error that prevented the build, which `output` gets too, or the error of an undo.
+/// The error that prevented the build, which also goes to `output`, or the error of a failed undo.
 ///
 /// # Panics
 /// Never: the answer is plain data.

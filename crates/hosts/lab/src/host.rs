@@ -51,7 +51,7 @@ impl Host {
         &self.interfaces
     }
 
-    /// The first address, which tests use.
+    /// Returns the first address, at which tests reach the host.
     ///
     /// # Panics
     /// Never: a preset gives every host an interface.

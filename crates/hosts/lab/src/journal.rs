@@ -1,4 +1,4 @@
-//! A record of actions to undo, written before each action.
+//! A record of actions to undo; each entry is written before its action.
 //!
 //! There is one file per run, owned by a process. When the owner exits, it undoes the entries in reverse order and removes the file; if it
 //! was killed, [`undo_stale`] does that. Undoing an entry twice is harmless.
@@ -18,7 +18,7 @@ use std::{
 
 /// The version of the file format.
 const SCHEMA: &str = "fathom.journal/1";
-/// The time that a process gets to exit properly before it is killed.
+/// The time that a process gets to exit cleanly before it is killed.
 pub(crate) const END_PATIENCE: Nanos = Nanos::from_secs(3);
 
 /// An action to undo.
@@ -113,7 +113,7 @@ impl Journal {
     /// Undoes all entries in reverse order and removes the file.
     ///
     /// # Errors
-    /// The first failed undo; all others are still done, and the file keeps the failed entries.
+    /// The error of the first failed undo; all other entries are still undone, and the file keeps the failed ones.
     pub fn finish(mut self) -> Result<()> {
         self.stored.take().map_or(Ok(()), StoredJournal::undo)
     }
@@ -164,7 +164,7 @@ impl StoredJournal {
         Self::read(self.path.clone()).ok().filter(|now| now.contents.owner == self.contents.owner)
     }
 
-    /// Undoes all entries that it can; removes the file if none are left.
+    /// Undoes as many entries as possible; removes the file if none are left.
     pub(crate) fn undo(mut self) -> Result<()> {
         let mut left = Vec::new();
         let mut first_error = None;
@@ -262,7 +262,7 @@ pub(crate) fn journal_of(state: &StateFolder, run: &LabName) -> Result<Option<St
 /// Returns the journals whose owner has exited: the leftovers of killed runs.
 ///
 /// # Errors
-/// [`Error::CorruptJournal`] for the first invalid one.
+/// [`Error::CorruptJournal`] for the first invalid journal.
 pub fn stale(state: &StateFolder) -> Result<Vec<StoredJournal>> {
     let all: Vec<_> = journals(state)?.into_iter().collect::<Result<_>>()?;
     Ok(all.into_iter().filter(StoredJournal::is_stale).collect())
@@ -271,7 +271,7 @@ pub fn stale(state: &StateFolder) -> Result<Vec<StoredJournal>> {
 /// Undoes the leftovers of killed runs and returns their names.
 ///
 /// # Errors
-/// The first journal that is invalid or could not be undone; all others are still undone.
+/// The error of the first journal that is invalid or could not be undone; all others are still undone.
 pub fn undo_stale(state: &StateFolder) -> Result<Vec<LabName>> {
     let mut undone = Vec::new();
     let mut first_error = None;

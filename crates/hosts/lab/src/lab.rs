@@ -154,7 +154,7 @@ fn settings() -> Vec<Option<String>> {
     SETTINGS.iter().map(|name| read(name).map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "))).collect()
 }
 
-/// Compares settings that both have: a setting missing in a namespace exists only on the machine and also applies to the lab.
+/// Compares settings that exist in both: a setting missing in a namespace is global to the machine and also applies to the lab.
 fn differences(machine: Vec<Option<String>>, lab: Vec<Option<String>>) -> Vec<SettingDifference> {
     let pairs = SETTINGS.iter().zip(machine.into_iter().zip(lab));
     pairs

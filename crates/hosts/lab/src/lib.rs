@@ -4,10 +4,10 @@
 //! separate process with a limited lifetime, which others find by name. Without root it is built inside a user namespace. Everything is
 //! anonymous: when no process holds it any more, it is gone, even after SIGKILL.
 //!
-//! A [`Device`] may connect two hosts: a router, a bridge, a filter, a program that redirects or polices. The code that builds the lab
+//! A [`Device`] may connect two hosts: a router, a bridge, a filter, or a program that redirects or polices. The code that builds the lab
 //! supplies the programs ([`device::ProgramLoader`]).
 //!
-//! The [`Journal`] records all other actions that must be undone. This crate knows nothing about tests or the purpose of its hosts.
+//! The [`Journal`] records everything else that must be undone. This crate knows nothing about tests or the purpose of its hosts.
 
 #![warn(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 

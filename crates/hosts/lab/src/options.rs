@@ -14,7 +14,7 @@ pub struct Options {
     pub n_queues: u32,
     /// The device between the hosts; absent for a wire.
     pub device: Option<Device>,
-    /// The core for the device; absent for the core of the sending thread.
+    /// The core for the device; absent if it runs on the core that sends the frames.
     pub device_core: Option<usize>,
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct End<'a> {
     pub(crate) address: Ipv4Addr,
     /// The Ethernet address of the device.
     pub(crate) mac: MacAddress,
-    /// Whether it becomes a port of a bridge; the bridge then has the address.
+    /// Whether it becomes a port of a bridge; the bridge then has the address instead.
     pub(crate) is_port: bool,
 }
 
@@ -68,11 +68,11 @@ fn disable_ipv6() -> io::Result<()> {
 fn quieten_ipv6() -> io::Result<()> {
     const ALL: [(&str, &str); 5] = [
         ("disable_ipv6", "0"),
-        // Use addresses at once, without duplicate address detection.
+        // Addresses are usable at once, without duplicate address detection.
         ("accept_dad", "0"),
         ("accept_ra", "0"),
         ("router_solicitations", "0"),
-        // Devices get no link-local addresses other than configured ones.
+        // Devices get no link-local address unless one is configured.
         ("addr_gen_mode", "1"),
     ];
     let settings = ["all", "default"].into_iter().flat_map(|which| ALL.map(|setting| (which, setting)));
@@ -131,7 +131,7 @@ pub(crate) fn lay<'a>(near: End<'a>, far: End<'a>, family: Family, options: &Opt
     Ok((near, far))
 }
 
-/// Adds permanent neighbor entries on a host for an address on the most recently created wire.
+/// Adds permanent neighbor entries on a host for a peer on the most recently created wire.
 pub(crate) fn introduce(host: &Host, to: Ipv4Addr, family: Family) -> Result<()> {
     let device = &host.interfaces.last().expect("a wire was laid").name;
     let tell = |netlink: &mut Netlink| {

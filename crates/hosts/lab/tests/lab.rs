@@ -160,7 +160,7 @@ fn a_lab_that_a_panic_drops_leaves_no_device_and_no_namespace() {
     if lacks_privileges() {
         return;
     }
-    // A separate namespace plays the machine, so that nobody else changes its devices.
+    // A separate namespace plays the machine, so that no other process changes its devices during the test.
     let machine = NetNs::new().unwrap();
     let devices = || machine.enter_with(|| Netlink::open()?.links()).unwrap().unwrap();
     let before = devices();
@@ -246,7 +246,7 @@ fn a_lab_whose_time_is_over_ends_on_its_own() {
     if let Some(journal) = fs::read_dir(state.path()).unwrap().next() {
         let text = fs::read_to_string(journal.unwrap().path()).unwrap_or_default();
         if let Some(pid) = pid_of_owner(&text) {
-            // A faster holder has already exited.
+            // The holder may already have exited.
             let ended = Pidfd::open(pid).map_or(true, |holder| holder.wait(PATIENCE).unwrap());
             assert!(ended, "the holder is still there");
         }

@@ -28,12 +28,12 @@ const NOBODY: [(TableFamily, IpAddr); 2] = [
     (TableFamily::Ipv6, IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0))),
 ];
 
-/// The description of a prepared device, for measurements through it.
+/// The description of a prepared device, for tests that measure through it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceRecord {
     /// The device.
     pub device: Device,
-    /// The core that polls its interfaces; absent if the sending thread's core does.
+    /// The core that polls its interfaces; absent if they are polled on the core that sends the frames.
     pub core: Option<usize>,
     /// The threads that poll its interfaces.
     pub threads: Vec<Thread>,
@@ -50,7 +50,7 @@ pub struct Thread {
     pub pid: u32,
 }
 
-/// A device with the resources that must stay open during its lifetime.
+/// A device with the programs that must stay attached during its lifetime.
 #[derive(Debug)]
 pub(crate) struct FittedDevice {
     pub(crate) record: DeviceRecord,

@@ -1,4 +1,4 @@
-//! The device under test that a lab can have between its two hosts.
+//! The device under test between the two hosts of a lab.
 //!
 //! This module defines the devices and their text form; [`topology`] connects the wires, and [`fitted_device`] prepares the device.
 
@@ -41,16 +41,16 @@ pub enum Device {
 pub struct RuleSet {
     /// The number of non-matching rules that a packet is checked against before it passes.
     pub n_rules: u32,
-    /// An extra rule drops one in this many packets; absent for no drops.
+    /// An extra rule drops one in this many packets; absent without such a rule.
     pub drop_one_of: Option<NonZeroU32>,
 }
 
 /// A rate limit with a burst size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policer {
-    /// The long-term rate of passing frames per second.
+    /// The number of frames per second that pass in the long run.
     pub rate_per_sec: u32,
-    /// The number of frames that pass at once after a pause.
+    /// The number of frames that pass back to back after a pause.
     pub burst: u32,
 }
 
@@ -113,7 +113,7 @@ pub const FORMS: &[(&str, &str, &str)] = &[
 const RULES_DEFAULT: u32 = 100;
 /// Far below the capacity of every path of this kind, so that only the policer drops.
 const POLICER_DEFAULT: Policer = Policer { rate_per_sec: 200_000, burst: 512 };
-/// More rules than any firewall has that checks rule by rule.
+/// The maximum exceeds the rule set of any firewall that evaluates its rules one by one.
 const RULES: std::ops::RangeInclusive<u32> = 1..=20_000;
 const ONE_OF: std::ops::RangeInclusive<u32> = 2..=1_000_000;
 const RATE: std::ops::RangeInclusive<u32> = 1..=100_000_000;

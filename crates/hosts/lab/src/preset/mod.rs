@@ -18,7 +18,7 @@ pub struct Preset {
     pub name: &'static str,
     /// A one-line description.
     pub about: &'static str,
-    /// The names of its hosts, in the order of traffic, without the device of the options.
+    /// The names of its hosts, in the order of traffic, without a device chosen by option.
     pub hosts: &'static [&'static str],
     /// The built-in device.
     pub(crate) device: Option<Device>,
@@ -26,10 +26,10 @@ pub struct Preset {
 }
 
 impl Preset {
-    /// The device between its hosts, from the options or built-in.
+    /// Returns the device between its hosts: the built-in one or the one in the options.
     ///
     /// # Errors
-    /// [`Error::BadDevice`] if both specify one.
+    /// [`Error::BadDevice`] if both specify a device and they differ.
     pub fn device(&self, options: &Options) -> Result<Option<Device>> {
         match (self.device, options.device) {
             (Some(own), Some(other)) if own != other => Err(Error::BadDevice {

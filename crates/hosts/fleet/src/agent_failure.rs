@@ -1,8 +1,8 @@
-//! The reason why a role failed, as an agent reports it to its controller.
+//! The failure of a role, as an agent reports it to its controller.
 
 use serde::{Deserialize, Serialize};
 
-/// The meaning of an error for the run; the binary converts it to an exit code.
+/// The effect of an error on the run; the binary converts it to an exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ErrorClass {
@@ -12,14 +12,14 @@ pub enum ErrorClass {
     Preflight,
     /// The run was started, but there is no valid result.
     Failed,
-    /// Part of the run failed; the measured data is kept.
+    /// Part of the run is missing; the measured data is kept.
     Incomplete,
 }
 
-/// The reason why a role failed, as an agent reports it.
+/// The failure of a role, as an agent reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentFailure {
-    /// The meaning for the run.
+    /// The effect on the run.
     pub class: ErrorClass,
     /// The attempted action and its object.
     pub message: String,

@@ -26,12 +26,12 @@ use crate::{
 
 /// The size of one read.
 const CHUNK: usize = 64 << 10;
-/// The maximum number of queued messages: more than 16 running tests send in 3 s.
+/// The maximum number of messages in the queue: more than 16 running tests send in 3 s.
 const SEND_QUEUE_MAX: usize = 256;
-/// A process that wakes up this late was suspended, for example by a paused machine or heavy swapping.
+/// A process that wakes up this much later than requested was suspended, for example by a paused machine or heavy swapping.
 const SUSPEND_MIN: Nanos = Nanos::from_secs(1);
 
-/// The extra time for a partly received message beyond its deadline: a record of a megabyte at 75 kbit/s.
+/// The extra time beyond its deadline for a message that has begun to arrive: a record of a megabyte at 75 kbit/s.
 const ARRIVAL_MAX: Nanos = Nanos::from_secs(120);
 
 /// An event from the reading thread.
@@ -75,7 +75,7 @@ impl PeerActivity {
 /// Detects that this process itself was suspended, so that it does not blame the other side for its own silence.
 #[derive(Debug)]
 pub(crate) struct SuspendDetector {
-    /// The time by which this side should check again.
+    /// The time by which this side intends to check again.
     due: Nanos,
 }
 

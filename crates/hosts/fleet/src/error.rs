@@ -18,11 +18,11 @@ pub enum Disconnected {
     HeartbeatTimeout,
     /// It does not read its messages.
     SendQueueFull,
-    /// The other side did not complete its next step in time: the step.
+    /// The other side did not complete this step in time.
     StepTimeout(&'static str),
     /// The stream broke.
     Io(io::Error),
-    /// The received data is not the protocol.
+    /// The received data does not follow the protocol.
     Protocol(FrameError),
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for Disconnected {
 
 impl std::error::Error for Disconnected {}
 
-/// The error that prevents the use of a host, worded for the person who has to act on it.
+/// An error that prevents the use of a host, worded for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The text is not a valid key.
@@ -117,7 +117,7 @@ pub enum Error {
         /// The address of the server.
         address: String,
     },
-    /// The server has too many unauthenticated connections and dropped this one.
+    /// The server has too many unauthenticated connections and closed this one in favor of newer ones.
     #[error("{address} turned this connection away: too many knock without its key")]
     TooManyConnections {
         /// The address of the server.
@@ -140,7 +140,7 @@ pub enum Error {
     NoAgent {
         /// The host's name.
         host: String,
-        /// The event instead of its greeting.
+        /// The event that came instead of its greeting.
         loss: Disconnected,
         /// The exit status of its process, if it was a child and has exited.
         exit: Option<String>,
@@ -180,7 +180,7 @@ fn lines(exit: Option<&str>, stderr: &str) -> String {
 }
 
 impl Error {
-    /// The meaning for the run.
+    /// Returns the effect on the run.
     #[must_use]
     pub fn class(&self) -> ErrorClass {
         match self {
@@ -200,7 +200,7 @@ impl Error {
         }
     }
 
-    /// Returns the hint about how to fix the problem, if there is one.
+    /// Returns a hint about how to fix the problem, if there is one.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
         match self {

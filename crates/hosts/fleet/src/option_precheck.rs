@@ -1,8 +1,7 @@
 //! An early check for requests that a served agent would refuse later, for a better error message.
 //!
-//! It is not a security check: the [`Policy`] checks what a role opens and sends to at that point. This check covers the targets that the
-//! kind reports, options of kind [`ValueKind::File`], and the addresses from the responder. states are looked at, options whose kind is
-//! [`ValueKind::File`], and the addresses that the responder told.
+//! It is not a security check: the [`Policy`] checks each file and destination at the moment when a role opens it or sends to it. This
+//! check covers the targets that the kind reports, options of kind [`ValueKind::File`], and the addresses from the responder.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 

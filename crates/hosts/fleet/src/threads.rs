@@ -8,7 +8,7 @@ pub(crate) fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
     fathom_sys::process::threads::start(work).map_err(|error| words(error.source))
 }
 
-/// The message of a thread's panic.
+/// Returns the message of a thread's panic.
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     text.unwrap_or("without a message").to_owned()

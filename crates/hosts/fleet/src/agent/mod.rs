@@ -34,7 +34,7 @@ use crate::{
     threads,
 };
 
-/// The time that tests get to end after an abort: they check their flag every 20 ms.
+/// The time that tests get to end after an abort: they check their stop flag every 20 ms.
 const ABORT_TIMEOUT: Nanos = Nanos::from_secs(2);
 /// The maximum number of simultaneous roles: a host may have both sides of one trial while the previous trial is still ending.
 const ROLES_MAX: usize = 16;
@@ -57,7 +57,7 @@ pub struct AgentConfig {
     pub trial_max: Nanos,
     /// The program, such as `fathom 0.1.0`.
     pub tool: String,
-    /// How a disconnected controller is detected.
+    /// How the disconnect of its controller is detected.
     pub liveness: Liveness,
     /// The log shared with agents of other controllers on this host, if it serves several.
     pub role_log: Option<RoleLog>,
@@ -176,7 +176,7 @@ impl Agent {
             ToAgent::Prepare { ticket, role, watch } => self.prepare(ticket, *role, watch),
             ToAgent::Start { ticket, at, peer_clock } => {
                 if let Some(start) = self.roles.get_mut(&ticket).and_then(|role| role.start.take()) {
-                    // The role's thread may have failed, and has reported that.
+                    // The role's thread may have failed; it has then reported that itself.
                     let _ = start.send(StartTime { at, peer_clock });
                 }
             }
@@ -253,7 +253,7 @@ impl Agent {
     }
 }
 
-/// The failure of a host that has too many tasks.
+/// Returns the failure of a host that cannot start another thread.
 fn thread_failure(what: &str, cause: &io::Error) -> AgentFailure {
     let hint = "raise the limit of tasks: ulimit -u, or pids.max of the container";
     let failure = AgentFailure::new(ErrorClass::Preflight, format!("cannot {what}"));

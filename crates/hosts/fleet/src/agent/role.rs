@@ -92,7 +92,7 @@ impl RoleTask {
     }
 }
 
-/// Counts packets dropped at guarded sockets, beyond the drops that the test itself knows of.
+/// Records the packets dropped at guarded sockets, beyond the drops that the test itself knows of.
 fn record_dropped(record: &mut Record, n_dropped: u64) {
     let n_known = record.totals.get(count::SOCKET_DROPPED).copied().unwrap_or(0);
     let n_strange = n_dropped.saturating_sub(n_known);

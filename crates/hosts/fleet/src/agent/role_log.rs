@@ -9,7 +9,7 @@ use std::{
 
 use fathom_model::Note;
 
-/// The bytes of an entry: a process id, negative for the end of a role.
+/// The size of an entry in bytes: a process id, negative for the end of a role.
 const ENTRY_LEN: usize = 4;
 
 /// The file shared by all agents of one `fathom serve`; entries are only appended.
@@ -20,7 +20,7 @@ pub struct RoleLog(PathBuf);
 pub(super) struct LoggedRole {
     file: File,
     own: i32,
-    /// The number of entries at its start.
+    /// The number of entries at its start, including its own.
     n_before: usize,
     path: PathBuf,
 }
@@ -57,7 +57,7 @@ impl LoggedRole {
 
 impl Drop for LoggedRole {
     fn drop(&mut self) {
-        // If a process cannot log the end any more, others find that it is dead.
+        // If a process can no longer log the end, the others see that it is dead.
         let _ = self.file.write_all(&(-self.own).to_le_bytes());
     }
 }
@@ -73,7 +73,7 @@ fn is_alive(pid: i32) -> bool {
     fs::exists(format!("/proc/{pid}")).unwrap_or(true)
 }
 
-/// Returns whether another process has run a role since ours began.
+/// Returns whether another process had a role running at any time since ours began.
 fn ran_beside_others(entries: &[i32], (own, begun): (i32, usize), is_alive: impl Fn(i32) -> bool) -> bool {
     let others = |entries: &[i32]| entries.iter().copied().filter(|entry| entry.abs() != own).collect::<Vec<_>>();
     let (before, since) = entries.split_at(begun.min(entries.len()));

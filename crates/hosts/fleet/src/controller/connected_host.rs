@@ -1,4 +1,4 @@
-//! One host from the view of its controller.
+//! One host from the controller's point of view.
 
 use std::{net::Shutdown, os::unix::net::UnixStream, thread::JoinHandle};
 

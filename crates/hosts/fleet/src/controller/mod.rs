@@ -32,13 +32,13 @@ struct ExpectedReply {
 
 /// A busy machine starts a process in well under a second; ssh takes a few seconds.
 const GREET: ExpectedReply = ExpectedReply { verb: "greet", timeout: Nanos::from_secs(15) };
-/// The agent reads hundreds of files and queries drivers.
+/// The agent reads hundreds of files and queries drivers for this.
 const DESCRIBE: ExpectedReply = ExpectedReply { verb: "describe its host", timeout: Nanos::from_secs(20) };
-/// An agent that is silent for 3 s is disconnected earlier than this.
+/// Longer than the 3 s of silence after which an agent counts as disconnected.
 const REPLY_TO_CLOCK_PROBE: ExpectedReply = ExpectedReply { verb: "tell its time", timeout: Nanos::from_secs(5) };
 /// Enough probes that one of them meets no delay, few enough to be quick: 16 round trips.
 const CLOCK_PROBES: u16 = 16;
-/// In this time, two clocks that differ by 50 ppm drift apart by 3 ms, within the 10 ms allowed between the starts.
+/// In this time, two clocks that differ by 50 ppm drift apart by 3 ms, within the 10 ms over which the starts may be spread.
 const CLOCK_AGE_MAX: Nanos = Nanos::from_secs(60);
 /// The maximum cost of a comparison before every trial: a twentieth of the shortest one.
 const CLOCK_COMPARE_CHEAP_MAX: Nanos = Nanos::from_millis(10);
@@ -173,7 +173,7 @@ impl Fleet {
         self.find(name).is_ok_and(|id| !self.hosts[id].is_disconnected())
     }
 
-    /// A clock with the name of ours counts as ours unless one probe contradicts that.
+    /// Compares a host's clock with ours. A clock with the same name as ours counts as ours unless one probe contradicts that.
     fn compare_clock(&mut self, id: HostIndex) -> Result<(), Error> {
         let mut probes = vec![self.probe_clock(id)?];
         let one = ClockOffset::estimate(&probes).expect("there is a probe");

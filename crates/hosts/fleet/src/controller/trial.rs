@@ -38,7 +38,7 @@ pub struct Assignment {
     pub interfaces: Vec<String>,
 }
 
-/// The hosts of one test.
+/// The assignments of one test.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TestRoles {
     /// The initiators.
@@ -47,7 +47,7 @@ pub struct TestRoles {
     pub responder: Option<Assignment>,
 }
 
-/// The content of a trial.
+/// The tests and observers of one trial.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrialPlan {
     /// The round, from 0.
@@ -254,14 +254,14 @@ impl<'a, 'b> TrialRun<'a, 'b> {
         let mut role = Box::new(playing.assignment.role.clone());
         role.peer.extend(endpoints);
         role.meeting = self.meeting(n, role.meeting);
-        // One observer per host: the first of its parts brings it, and sees the interfaces of all of them.
+        // There is one observer per host: the host's first role starts it, for the interfaces of all roles there.
         let is_first = self.roles.iter().position(|other| other.id == playing.id) == Some(n);
         let watch = is_first.then(|| self.interfaces(playing.id));
         self.roles[n].state = RoleState::Preparing;
         self.send(n, |ticket| ToAgent::Prepare { ticket, role, watch })
     }
 
-    /// Adds the other side of a role's test, where it is known by its addresses.
+    /// Adds the token of a role's test, and the addresses of the other side if all of them are known.
     fn meeting(&self, n: usize, known: PeerAddresses) -> PeerAddresses {
         let Some(cast) = self.roles[n].test else { return known };
         let is_initiator = |n: usize| n >= self.n_until_finish;
@@ -445,7 +445,7 @@ fn start_lead(n_parts: usize, round_trip: Nanos) -> Nanos {
     least.max(round_trip * START_LEAD_ROUND_TRIPS)
 }
 
-/// The name of a role's record: its host's name, with a suffix if an earlier initiator has that name.
+/// Returns the name of a role's record: its host's name, with a suffix if an earlier initiator has that name.
 fn record_name(cast: &TestRoles, part: &Assignment, initiator: Option<usize>) -> String {
     let before = initiator.unwrap_or(cast.initiators.len());
     let n_before = cast.initiators[..before].iter().filter(|other| other.host == part.host).count();

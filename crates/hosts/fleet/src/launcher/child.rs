@@ -28,7 +28,7 @@ use crate::{Error, threads};
 const STDERR_KEPT: usize = 4 << 10;
 /// The wait for the end of standard error after the exit; it takes longer only if a grandchild holds it open.
 const STDERR_TIMEOUT: Nanos = Nanos::from_millis(500);
-/// The time that an agent gets to exit after its stream is closed: longer than its tests get from it.
+/// The time that an agent gets to exit after its stream is closed: longer than the time that it gives its tests.
 pub(crate) const END_TIMEOUT: Nanos = Nanos::from_secs(3);
 
 /// An agent that is a child of this process; dropping it ends the process.

@@ -1,4 +1,5 @@
 //! Ways to reach a host: each one provides a byte stream to an agent there, and does not know the messages on it.
+//!
 //! | a host is | by |
 //! |---|---|
 //! | this machine | [`self_exec`] |

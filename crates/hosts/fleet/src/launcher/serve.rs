@@ -6,7 +6,7 @@ use crate::{
     tls::{self, Key},
 };
 
-/// Connects to `address` (a name or number and a port); first the server, then this side proves that it has the key.
+/// Connects to `address` (a name or an IP address, and a port), checks the server's certificate against the key, then sends the token.
 ///
 /// # Errors
 /// [`Error::Unreachable`], [`Error::NotAFathomServer`], [`Error::WrongFingerprint`], [`Error::WrongToken`] and [`Error::Busy`].

@@ -29,7 +29,7 @@ pub enum FrameError {
         /// The program of the other side.
         tool: String,
     },
-    /// The payload is not a valid message: the reason.
+    /// The payload is not a valid message; contains the reason.
     #[error("a message that cannot be read: {0}")]
     Message(String),
 }

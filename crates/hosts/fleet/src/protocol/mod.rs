@@ -1,8 +1,8 @@
 //! The messages between a controller and an agent.
 //!
-//! Plain messages in [`frame`]s, without I/O and without a clock. A conversation: both greet; the controller probes the clock; for each
-//! trial it prepares roles, starts them at an instant of the agent's own clock, and collects their outcomes. Each side sends a message at
-//! least twice a second, and considers the other disconnected after 3 s of silence.
+//! The module has plain messages in [`frame`]s, without I/O and without a clock. In a conversation both sides send a greeting, the
+//! controller probes the clock, and for each trial it prepares roles, starts them at an instant of the agent's own clock, and collects
+//! their outcomes. Each side sends a message at least twice a second, and considers the other disconnected after 3 s of silence.
 
 pub mod clock_offset;
 mod frame;
@@ -113,11 +113,11 @@ pub enum FromAgent {
     Hello(Hello),
     /// The reply to a clock probe.
     Clock {
-        /// The controller's clock when it asked.
+        /// The controller's clock when the request was sent.
         t0: Nanos,
-        /// The agent's clock when the question came.
+        /// The agent's clock when the request arrived.
         t1: Nanos,
-        /// The agent's clock when it answered.
+        /// The agent's clock when the reply was sent.
         t2: Nanos,
     },
     /// The environment of the host.

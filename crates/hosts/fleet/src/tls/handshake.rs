@@ -1,4 +1,4 @@
-//! The steps of both sides before the plain stream: TLS with a total time limit.
+//! The handshake, as far as both sides share it: TLS with a total time limit.
 
 use std::{
     io::{self, Read, Write},

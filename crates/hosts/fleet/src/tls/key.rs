@@ -15,7 +15,7 @@ use crate::Error;
 /// The bytes of a token: 128 random bits cannot be guessed over a network.
 pub(super) const TOKEN_LEN: usize = 16;
 const FINGERPRINT_LEN: usize = 32;
-/// Contains no 0, 1, 8 and 9, so that no digit is mistaken for a letter; upper case is accepted as well.
+/// Contains no 0, 1, 8 or 9, so that no digit is mistaken for a letter; upper case is accepted as well.
 const ALPHABET: &Encoding = &BASE32_NOPAD;
 /// The prefix of the token in the text of an identity.
 const TOKEN_LINE: &str = "token ";

@@ -34,9 +34,9 @@ struct Pump<'a> {
     plain: &'a UnixStream,
     /// Decrypted bytes that the plain side has not accepted yet.
     pending: Vec<u8>,
-    /// From the encrypted to the plain side.
+    /// The direction from the encrypted to the plain side.
     tls_to_plain: DirectionState,
-    /// From the plain to the encrypted side.
+    /// The direction from the plain to the encrypted side.
     plain_to_tls: DirectionState,
     /// The plain side accepts no more bytes.
     plain_closed: bool,
@@ -160,7 +160,7 @@ impl Pump<'_> {
                 Ok(Some(0)) => self.tls_to_plain = DirectionState::Ended,
                 Ok(Some(n)) => self.pending.extend_from_slice(&chunk[..n]),
                 Ok(None) => break,
-                // Cut off instead of closed: this counts as the end too, and the protocol above knows whether it came too early.
+                // Cut off instead of closed: this counts as the end too, and the protocol above detects whether it came too early.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => self.tls_to_plain = DirectionState::Ended,
                 Err(error) => return Err(error),
             }

@@ -1,4 +1,4 @@
-//! The listening side: admits controllers that have the key, and sends nothing to others.
+//! The listening side: admits controllers that have the key, and sends no application data to others.
 
 use std::{
     io::{self, Read, Write},
@@ -29,7 +29,7 @@ use crate::{Error, threads};
 
 /// A segment size that every RFC 1122 network supports, so that a path that drops large packets still carries the control connection.
 const SEGMENT_MAX: Bytes = Bytes(536);
-/// The interval for checking whether the server must end.
+/// The interval for checking whether the server must stop.
 const STOP_CHECK_EVERY: Nanos = Nanos::from_millis(200);
 /// The pause after a failed accept, for example if no descriptor is free.
 const ACCEPT_RETRY_AFTER: Nanos = Nanos::from_millis(100);
@@ -100,7 +100,7 @@ impl Server {
             .with_no_client_auth()
             .with_single_cert(vec![identity.certificate.clone()], identity.private_key.clone_key())
             .map_err(wrong)?;
-        // There is no session resumption here.
+        // No controller resumes a session.
         config.send_tls13_tickets = 0;
         Ok(Self {
             config: Arc::new(config),
@@ -112,7 +112,7 @@ impl Server {
         })
     }
 
-    /// Admits controllers until `is_over` returns true; each has its own thread.
+    /// Admits controllers until `is_over` returns true; each of them has its own thread.
     ///
     /// Controllers that are being served when this returns continue until the process ends.
     ///

@@ -59,7 +59,7 @@ impl Drop for UnauthenticatedSlot {
     }
 }
 
-/// The prefix that a single party usually controls: one IPv4 address, or an IPv6 /64.
+/// Returns the prefix that a single party usually controls: one IPv4 address, or an IPv6 /64.
 fn prefix_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -70,7 +70,10 @@ fn prefix_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Returns the connection to evict for a new one from `place`: the oldest of a prefix at its limit, else the oldest of the largest prefix.
+/// Returns the connection to evict for a new one from `place`, if any.
+///
+/// It is the oldest one from `place` if that prefix is at its limit, or else, if all slots are taken, the oldest one from the prefix with
+/// the most connections.
 fn evicted(places: &[IpAddr], place: IpAddr) -> Option<usize> {
     let share = |place: IpAddr| places.iter().filter(|other| **other == place).count();
     let fullest = || places.iter().copied().max_by_key(|place| share(*place));

@@ -213,7 +213,7 @@ impl RawController {
         }
     }
 
-    /// Runs roles at the same time, each from preparation to end; returns how many became ready.
+    /// Runs roles at the same time, each from preparation to end; returns the number that became ready.
     fn play(&mut self, first: u64, roles: Vec<Role>) -> usize {
         let mut open: Vec<u64> = (first..).take(roles.len()).collect();
         let mut n_ready = 0;
@@ -498,7 +498,7 @@ fn an_address_that_has_not_proved_itself_gets_no_more_bytes_than_came_from_it() 
     let (mut agent, role, to) = responder(&wires, "udp_rr", &[("request", "8"), ("response", "60000")]);
     let token = (role.meeting.token ^ role.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     let request = (token << 40 | 1).to_be_bytes();
-    // A return without a challenge is no proof either.
+    // A challenge response without a prior challenge is no proof either.
     let guess = [&[0xfe][..], &[7; 7]].concat();
     let mut claims = vec![&request[..]; 20];
     claims.push(&guess);
@@ -595,7 +595,7 @@ fn frames_of_a_served_host_are_judged_as_outside_labs_in_whatever_namespace_it_r
         return;
     }
     let wires = ThreeHosts::up();
-    // As after any exchange with the controller.
+    // The agent knows the controller's MAC address, as after any exchange with it.
     let know = || {
         let mut netlink = Netlink::open().unwrap();
         let index = netlink.link("e0").unwrap().index;

@@ -315,7 +315,7 @@ fn an_agent_that_hears_nothing_for_three_seconds_stops_everything_and_ends() {
     let took = clock::now() - begin;
     assert!(matches!(loss, Disconnected::HeartbeatTimeout), "{loss:?}");
     assert!((Nanos::from_secs(3)..Nanos::from_millis(4_500)).contains(&took), "it took {took}");
-    // It ended the test before itself: the outcome, incomplete, is its last message.
+    // The agent ends the test before it exits: the incomplete outcome is its last message.
     near.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
     let (mut text, mut chunk) = (Vec::new(), [0; 4096]);
     while !String::from_utf8_lossy(&text).contains("outcome") {

@@ -1,65 +1,65 @@
-//! Where a kind stands on the command line. The program reads it here, and names no kind itself.
+//! The place of a kind on the command line. The program reads it from the kind and hardcodes no kind.
 
 use fathom_model::units::Nanos;
 
-/// How the command of a layer reaches a kind.
+/// How the user selects a kind in the command of its layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommandDoc {
-    /// The word of `--test`, or of `--protocol` for a kind that speaks to another tool's server.
+    /// The value of `--test`, or of `--protocol` for a kind that talks to another tool's server.
     pub word: &'static str,
-    /// Whether the word is one of `--protocol`.
+    /// True if the word is a value of `--protocol`.
     pub is_protocol: bool,
-    /// The direction of the kind. Kinds of one layer with the same word differ by it.
+    /// The direction of the kind. It distinguishes kinds of one layer with the same word.
     pub direction: DataDirection,
-    /// Options that mean this kind where `--test` is not given.
+    /// Options that select this kind if `--test` is not given.
     pub implied_by: &'static [&'static str],
-    /// A scan that is made unless its option has a value: `direction=none,up,down,both`.
+    /// A scan that runs unless its option is set: `direction=none,up,down,both`.
     pub scan: Option<&'static str>,
-    /// The measured time of the only round, for a kind that counts what others send, without a warm-up.
+    /// The measured time of the only round, for a kind that counts the traffic of others. Such a round has no warm-up.
     pub single_round: Option<Nanos>,
 }
 
-/// Which end sends, as seen from the host of the command.
+/// The end that sends, as seen from the host of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataDirection {
-    /// From here to the target; a kind with an option for the direction, or without any direction, is here too.
+    /// From this host to the target. Also for a kind with an option for the direction, or without a direction.
     Up,
-    /// From the target to here.
+    /// From the target to this host.
     Down,
-    /// Both at once.
+    /// Both directions at once.
     Both,
-    /// Any: the hosts of the test change places, or a second test runs the other way.
+    /// Any direction: the hosts of the test swap places, or a second test runs in the other direction.
     ByHosts,
 }
 
 impl CommandDoc {
-    /// A kind with a word of `--test`.
+    /// Creates the entry of a kind with a value of `--test`.
     #[must_use]
     pub const fn test(word: &'static str) -> Self {
         let direction = DataDirection::Up;
         Self { word, is_protocol: false, direction, implied_by: &[], scan: None, single_round: None }
     }
 
-    /// A kind with a word of `--protocol`.
+    /// Creates the entry of a kind with a value of `--protocol`.
     #[must_use]
     pub const fn protocol(word: &'static str) -> Self {
         Self { is_protocol: true, ..Self::test(word) }
     }
 
-    /// The same in a direction.
+    /// Returns the same entry with a direction.
     #[must_use]
     pub const fn direction(self, direction: DataDirection) -> Self {
         Self { direction, ..self }
     }
 
-    /// The same, meant by options.
+    /// Returns the same entry, implied by options.
     #[must_use]
     pub const fn implied_by(self, options: &'static [&'static str]) -> Self {
         Self { implied_by: options, ..self }
     }
 }
 
-/// Options of a kind by name, as texts.
+/// Options of a kind as pairs of name and text.
 pub type OptionTexts = &'static [(&'static str, &'static str)];
 
 /// A row of an evaluation.
@@ -71,11 +71,11 @@ pub struct EvaluationRow {
     pub options: OptionTexts,
 }
 
-/// How the tool's own ceiling of a kind is measured.
+/// The setup in which the tool's own ceiling of a kind is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CeilingSetup {
     /// The options with which the kind is fastest.
     pub options: OptionTexts,
-    /// Whether it needs a device that carries frames, which a lab has, in place of loopback.
+    /// True if it needs an interface that carries frames, as a lab has, instead of loopback.
     pub needs_lab: bool,
 }

@@ -1,6 +1,6 @@
-//! Whom this machine may load beside itself, its labs and hosts with a key.
+//! The targets that this machine may load besides itself, its labs and hosts with a key.
 //!
-//! `--allow`, `FATHOM_ALLOW`, the allow file, and at a terminal a question. Names are looked up once, when a run starts.
+//! They come from `--allow`, `FATHOM_ALLOW`, the allow file and, at a terminal, a prompt. Names are resolved once, when a run starts.
 
 use std::{
     cell::{OnceCell, RefCell},
@@ -21,28 +21,27 @@ use crate::{
     target,
 };
 
-/// Longer than any list that a person keeps.
+/// The size limit of the allow file: longer than any list written by hand.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What the user has allowed; a clone shares the answers to questions.
+/// The targets that the user has allowed. Clones share the answers to prompts.
 #[derive(Debug, Clone, Default)]
 pub struct AllowList(Rc<AllowListState>);
 
 #[derive(Debug, Default)]
 struct AllowListState {
-    /// The command that repeats the run, for a line that would allow its target.
+    /// The command that repeats the run, for the hint that allows its target.
     command: String,
     networks: Vec<Network>,
     names: Vec<String>,
-    /// What the names stand for, looked up when nothing else allows a target.
+    /// The addresses of the names, resolved when nothing else allows a target.
     resolved_names: OnceCell<Vec<Network>>,
-    /// Lines that mean nothing, each with its place.
+    /// Invalid lines, each with its file and line number.
     bad_lines: Vec<String>,
-    /// What was answered with yes.
+    /// The networks that the user confirmed at a prompt.
     confirmed: RefCell<Vec<Network>>,
 }
 
-/// One entry of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AllowEntry {
     Network(Network),
@@ -50,7 +49,7 @@ pub enum AllowEntry {
 }
 
 impl AllowEntry {
-    /// Reads an address, a network or the name of a host.
+    /// Parses an address, a network or a host name.
     pub fn read(word: &str) -> Option<Self> {
         if let Ok(network) = word.parse() {
             return Some(Self::Network(network));
@@ -60,7 +59,7 @@ impl AllowEntry {
                 && !label.starts_with('-')
                 && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
         };
-        // A name that ends in a number is an address with a slip (RFC 1123 2.1).
+        // A name that ends in a number is a mistyped address (RFC 1123 2.1).
         let ends_in_number =
             word.rsplit('.').next().is_some_and(|label| label.bytes().all(|byte| byte.is_ascii_digit()));
         let is_name = word.len() <= 253 && word.split('.').all(is_label) && !ends_in_number;
@@ -71,7 +70,7 @@ impl AllowEntry {
 impl std::fmt::Display for AllowEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            // One address is written as an address.
+            // A network of one address is written as that address.
             Self::Network(network) => f.write_str(&network_text(network)),
             Self::Name(name) => f.write_str(name),
         }
@@ -84,7 +83,7 @@ fn network_text(network: &Network) -> String {
     single.map_or_else(|| text.clone(), str::to_owned)
 }
 
-/// Where the list is kept: the file of lines, and the older one beside it.
+/// Returns the paths of the allow file and of its older TOML form.
 pub fn files() -> Option<[PathBuf; 2]> {
     let configured = env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
     let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
@@ -92,17 +91,17 @@ pub fn files() -> Option<[PathBuf; 2]> {
     Some([folder.join("allow"), folder.join("allow.toml")])
 }
 
-/// An entry with its place, or what is wrong there.
+/// The file and line number of an entry, and the entry or its error.
 pub type AllowLine = (String, Result<AllowEntry, String>);
 
-/// The older form of the file.
+/// The older TOML form of the allow file.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LegacyAllowFile {
     allow: Vec<String>,
 }
 
-/// The entries of a file's text: one a line, with `#` comments, or in the older form as TOML.
+/// Parses the text of an allow file: one entry per line with `#` comments, or the older TOML form.
 pub fn read_lines(text: &str, path: &Path) -> Vec<AllowLine> {
     let line = |(n, word): (usize, &str)| {
         let place = format!("{}:{n}", path.display());
@@ -116,7 +115,7 @@ pub fn read_lines(text: &str, path: &Path) -> Vec<AllowLine> {
     (1..).zip(words).filter(|(_, word)| !word.is_empty()).map(line).collect()
 }
 
-/// A file's text; nothing where there is no such file.
+/// Reads a file. Returns none if it does not exist.
 pub fn read_file(path: &Path) -> anyhow::Result<Option<String>> {
     use io::Read as _;
     let cannot = || format!("cannot read {}", path.display());
@@ -129,7 +128,7 @@ pub fn read_file(path: &Path) -> anyhow::Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// Writes an entry behind the others, and says where.
+/// Appends an entry to the allow file and returns the path of the file.
 pub fn append(entry: &AllowEntry) -> anyhow::Result<PathBuf> {
     let [path, _] = files().context("cannot tell where the allow file is: neither HOME nor XDG_CONFIG_HOME is set")?;
     let folder = path.parent().expect("the path was made from a folder");
@@ -140,7 +139,7 @@ pub fn append(entry: &AllowEntry) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Writes a file whole or not at all.
+/// Replaces a file atomically.
 pub fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     let folder = path.parent().expect("the path was made from a folder");
     let cannot = || format!("cannot write {}", path.display());
@@ -151,7 +150,7 @@ pub fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
 }
 
 impl AllowList {
-    /// What `--allow`, `FATHOM_ALLOW` and the allow file say, for a run that `command` repeats.
+    /// Loads `--allow`, `FATHOM_ALLOW` and the allow file. `command` repeats the run.
     pub fn load<'a>(given: impl Iterator<Item = &'a String>, command: String) -> Result<Self, UserError> {
         let mut granted = AllowListState { command, ..AllowListState::default() };
         for word in given.flat_map(|words| words.split(',')) {
@@ -160,7 +159,7 @@ impl AllowList {
                     .with_line("use", "--allow 10.0.0.2, --allow 10.0.0.0/24 or --allow NAME")
             })?;
             if let AllowEntry::Name(name) = &entry {
-                // A slip is told at once to whoever typed it.
+                // A mistyped name on the command line is an error right away.
                 granted.networks.extend(target::resolve(name)?.into_iter().map(Network::from));
             }
             granted.add(entry);
@@ -182,14 +181,14 @@ impl AllowList {
         Ok(Self(Rc::new(granted)))
     }
 
-    /// All of it, as an option takes it.
+    /// Returns all allowed networks as an option value, separated by commas.
     pub fn list(&self) -> String {
         let answered = self.0.confirmed.borrow();
         let all = self.0.networks.iter().chain(self.0.resolved_names()).chain(answered.iter());
         all.map(Network::to_string).collect::<Vec<_>>().join(",")
     }
 
-    /// Refuses addresses that the user has not allowed; `shown` is how the user calls them.
+    /// Rejects addresses that the user has not allowed. `shown` is the user's name for them.
     pub fn check(&self, shown: &str, addresses: &[IpAddr]) -> Result<(), UserError> {
         check_single_host(shown, addresses)?;
         let missing: Vec<Network> = addresses
@@ -201,7 +200,7 @@ impl AllowList {
         self.confirm(&missing, (shown, why))
     }
 
-    /// Refuses a network, or an address, that the user has not allowed as a whole.
+    /// Rejects a network or an address that the user has not allowed entirely.
     pub fn check_network(&self, word: &str) -> Result<(), UserError> {
         let wanted: Network = word.parse().map_err(|_| {
             UserError::new(Exit::Usage, format!("`{word}` is not an address or a network"))
@@ -212,7 +211,7 @@ impl AllowList {
         self.confirm(&missing, (&wanted.to_string(), why))
     }
 
-    /// Whether all addresses from one to another lie within one network that is allowed.
+    /// Returns true if one allowed network contains all addresses from `first` to `last`.
     pub fn covers(&self, (first, last): (IpAddr, IpAddr)) -> bool {
         self.any(|network| network.contains(first) && network.contains(last))
     }
@@ -221,12 +220,12 @@ impl AllowList {
         self.any(|network| network.covers(wanted))
     }
 
-    /// The same for whatever is sent later, such as to what a name stands for then.
+    /// Returns the policy for traffic sent later, such as to an address that a name resolves to by then.
     pub fn policy(&self) -> Policy {
         Policy::own(self.networks())
     }
 
-    /// All that is allowed by now, this machine included.
+    /// Returns all networks allowed so far, including loopback.
     pub fn networks(&self) -> Vec<Network> {
         let own = [Network::LOOPBACK_V4, Network::LOOPBACK_V6];
         let answered = self.0.confirmed.borrow();
@@ -239,7 +238,8 @@ impl AllowList {
             || self.0.resolved_names().iter().any(&judge)
     }
 
-    /// Asks at a terminal for what is missing; elsewhere refuses it with the lines that would allow it.
+    /// Prompts for missing networks at a terminal. Without a terminal, or if the user says no, returns an error with the commands that
+    /// allow them.
     fn confirm(&self, missing: &[Network], (named, why): (&str, &str)) -> Result<(), UserError> {
         if missing.is_empty() {
             return Ok(());
@@ -259,7 +259,7 @@ impl AllowList {
         Err(self.0.bad_lines.iter().fold(user_error, |user_error, complaint| user_error.with_line("note", complaint)))
     }
 
-    /// Puts the question; what is allowed from now on is written into the file for `always`.
+    /// Prompts the user. The answer `always` also adds the networks to the allow file.
     fn ask_user(&self, about: &str, missing: &[Network]) -> bool {
         let mut stderr = io::stderr().lock();
         let mut answer = String::new();
@@ -290,14 +290,14 @@ impl AllowListState {
         }
     }
 
-    /// The addresses of the names; a name that has none allows nothing.
+    /// Returns the addresses of the names. A name that does not resolve allows nothing.
     fn resolved_names(&self) -> &[Network] {
         let addresses = || self.names.iter().filter_map(|name| target::resolve(name).ok()).flatten();
         self.resolved_names.get_or_init(|| addresses().map(Network::from).collect())
     }
 }
 
-/// What a person answers.
+/// The answer to a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ConfirmAnswer {
     Yes,
@@ -306,7 +306,7 @@ enum ConfirmAnswer {
 }
 
 impl ConfirmAnswer {
-    /// Anything but a clear yes is a no.
+    /// Parses an answer. Anything but a clear yes is a no.
     fn of(text: &str) -> Self {
         match text.trim().to_ascii_lowercase().as_str() {
             "y" | "yes" => Self::Yes,
@@ -316,7 +316,7 @@ impl ConfirmAnswer {
     }
 }
 
-/// Refuses addresses that stand for more than one host, or for none.
+/// Rejects addresses of more than one host, or of none.
 pub fn check_single_host(shown: &str, addresses: &[IpAddr]) -> Result<(), UserError> {
     let is_never = |address: &IpAddr| {
         address.is_multicast() || address.is_unspecified() || *address == IpAddr::from([255, 255, 255, 255])
@@ -328,19 +328,19 @@ pub fn check_single_host(shown: &str, addresses: &[IpAddr]) -> Result<(), UserEr
     Err(user_error.with_line("why", "broadcast, multicast and unspecified addresses reach hosts that you did not name"))
 }
 
-/// The same command with these addresses allowed.
+/// Returns the command with an `--allow` option for these addresses.
 fn with_allow_option(command: &str, list: &str) -> String {
     if let Some(tool) = command.strip_prefix("fathom as ") {
         return format!("fathom as --allow {list} {tool}");
     }
-    // What stands behind `--` is for a script.
+    // The words after `--` are for a script.
     match command.split_once(" -- ") {
         Some((before, words)) => format!("{before} --allow {list} -- {words}"),
         None => format!("{command} --allow {list}"),
     }
 }
 
-/// Refuses a target that nobody has allowed, and one that is not there. Returns its addresses where they were looked up here.
+/// Rejects a target that is not allowed or not reachable. Returns its addresses if they were resolved here.
 pub fn check_target(
     wanted: &NamedTarget,
     from: Option<&HostReach>,
@@ -364,7 +364,7 @@ pub fn check_target(
     let addresses = target::resolve(host)?;
     allowed.check(host, &addresses)?;
     match port {
-        // From another host it may be reached although it is not from here.
+        // Another host may reach the target even if this one cannot.
         Some(port) if matches!(from, Some(HostReach::This | HostReach::At(_))) => {
             target::check_reachable(&addresses, *port)?;
         }

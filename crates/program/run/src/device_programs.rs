@@ -1,4 +1,4 @@
-//! The programs of the packet layer on the devices of a lab, which knows no programs.
+//! Loads the XDP programs of crate `packet` onto the devices of a lab. The lab itself knows no programs.
 
 use fathom_lab::device::{self, Policer, Program, ProgramGuard, ProgramLoader};
 use fathom_model::units::PerSec;
@@ -6,16 +6,16 @@ use fathom_packet::xdp::{PolicerLimit, Redirect, RedirectTarget, policed_redirec
 use fathom_sys::bpf::{XdpLink, XdpMode};
 use fathom_wire::MacAddress;
 
-/// Puts programs of crate `packet` on interfaces, in the driver: a slower way would be another device.
+/// Attaches programs of crate `packet` to interfaces in native mode: in the slower generic mode it would be a different device.
 pub struct PacketPrograms;
 
-/// A program, taken off when this is dropped.
+/// An attached program. Dropping this detaches it.
 #[derive(Debug)]
 struct AttachedProgram(#[expect(dead_code, reason = "held, not read")] XdpLink);
 
 impl ProgramGuard for AttachedProgram {}
 
-/// Where frames go on, in the words of crate `packet`.
+/// Converts a redirect to the type of crate `packet`.
 fn packet_onward(onward: device::DeviceRedirect) -> RedirectTarget {
     let device::DeviceRedirect { to, destination, source } = onward;
     RedirectTarget { device: to, destination: MacAddress(destination), source: MacAddress(source) }

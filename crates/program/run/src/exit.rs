@@ -1,4 +1,4 @@
-//! How the program ends: exit codes, and errors that fit on one screen.
+//! Exit codes, and errors that fit on one screen.
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
@@ -11,23 +11,23 @@ use fathom_sys::process::signal::Signal;
 /// The exit codes of every command that is not a drop-in tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// What was promised was kept, or nothing was promised.
+    /// All promises were kept, or there were none.
     Pass,
     /// There is no valid result.
     Failed,
     /// The command line or the plan is wrong.
     Usage,
-    /// Nothing was started: permission, missing kernel feature, refused target, wrong key, unreachable, port in use.
+    /// Nothing was started: missing permission or kernel feature, refused or unreachable target, wrong key, port in use.
     Preflight,
-    /// Something was lost; what was measured is kept.
+    /// The run is incomplete; the measured part is kept.
     Incomplete,
     /// A promise was broken.
     Threshold,
-    /// A promise stays open, or the run was disturbed and `--strict` was given.
+    /// A promise is undecided, or the run was disturbed and `--strict` was given.
     Inconclusive,
-    /// The code of a command that was run on behalf of the user.
+    /// The exit code of a command that was run for the user.
     Code(u8),
-    /// Ended by a signal; what was measured was printed.
+    /// Ended by a signal, after the measured part was printed.
     Signalled(Signal),
 }
 
@@ -47,7 +47,7 @@ impl Exit {
     }
 }
 
-/// An error as a person sees it: what happened, then labelled lines with the cause and the way out.
+/// An error as the user sees it: a message, then labelled lines with the cause and the remedy.
 #[derive(Debug)]
 pub struct UserError {
     pub exit: Exit,
@@ -60,21 +60,21 @@ impl UserError {
         Self { exit, what: what.into(), lines: Vec::new() }
     }
 
-    /// Adds a line such as `why    it is neither this machine, …`; the same label is printed once.
+    /// Adds a line such as `why    it is neither this machine, …`. A label that repeats is printed once.
     #[must_use]
     pub fn with_line(mut self, label: &'static str, text: impl Into<String>) -> Self {
         self.lines.push((label, text.into()));
         self
     }
 
-    /// An error and its causes.
+    /// Makes a user error from an error and its causes.
     pub fn from_error(exit: Exit, error: &anyhow::Error) -> Self {
         error.chain().skip(1).fold(Self::new(exit, error.to_string()), |user_error, cause| {
             user_error.with_line("why", cause.to_string())
         })
     }
 
-    /// Adds the causes of an error, one below the other.
+    /// Adds an error and its causes, one per line.
     #[must_use]
     pub fn with_causes(mut self, error: &dyn std::error::Error) -> Self {
         let mut next = Some(error);
@@ -101,7 +101,7 @@ impl fmt::Display for UserError {
 
 impl std::error::Error for UserError {}
 
-/// An error of the engine before anything was started, with the ways to allow what is missing.
+/// Converts an engine error from before the start, with hints on how to get a missing permission.
 pub fn engine_error(error: &fathom_engine::Error) -> UserError {
     use fathom_engine::Error;
     let exit = match error {
@@ -122,7 +122,7 @@ pub fn engine_error(error: &fathom_engine::Error) -> UserError {
     user_error
 }
 
-/// The ways to be allowed what needs these privileges.
+/// Adds the ways to get the privileges in `needs`.
 pub fn with_privilege_hint(user_error: UserError, needs: &str) -> UserError {
     let setcap = "sudo setcap cap_net_raw,cap_net_admin,cap_bpf+ep $(which fathom)";
     let user_error = user_error.with_line("fix", "sudo fathom …        # the same command as root");
@@ -131,7 +131,7 @@ pub fn with_privilege_hint(user_error: UserError, needs: &str) -> UserError {
             .with_line("fix", "sudo setcap cap_net_bind_service+ep $(which fathom)")
             .with_line("or", "choose a port from 1024 on, which needs no privilege");
     }
-    // A user namespace gives every capability but this one, which the kernel wants outside of it.
+    // A user namespace grants every capability except this one: the kernel requires it in the initial namespace.
     if needs.contains("CAP_BPF") {
         return user_error
             .with_line("fix", format!("{setcap}        # not for a lab, which needs root to take programs"));
@@ -141,7 +141,7 @@ pub fn with_privilege_hint(user_error: UserError, needs: &str) -> UserError {
         .with_line("fix", "fathom evaluate        # no privileges: in a lab of your own, in a user namespace")
 }
 
-/// Says that the program itself is wrong, on one line; with `RUST_BACKTRACE` set, where.
+/// Reports a bug of the program on one line, with a backtrace if `RUST_BACKTRACE` is set.
 pub fn print_panic(panic: &std::panic::PanicHookInfo<'_>) {
     let text = panic.payload_as_str().unwrap_or("it does not say why");
     let place = panic.location().map_or(String::new(), |place| format!(" ({}:{})", place.file(), place.line()));
@@ -152,7 +152,7 @@ pub fn print_panic(panic: &std::panic::PanicHookInfo<'_>) {
     }
 }
 
-/// Prints an error and turns the outcome into the exit code.
+/// Prints the error, if any, and returns the exit code of an outcome.
 pub fn exit_code(outcome: anyhow::Result<Exit>) -> ExitCode {
     let error = match outcome {
         Ok(exit) => return ExitCode::from(exit.code()),
@@ -172,14 +172,14 @@ pub fn exit_code(outcome: anyhow::Result<Exit>) -> ExitCode {
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let pipe = |cause: &(dyn std::error::Error + 'static)| {
         let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
-        // It shows its kind and hides its cause.
+        // `serde_json::Error` exposes the kind of its I/O error but not the error itself.
         let of_json = || cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
         kind.or_else(of_json) == Some(io::ErrorKind::BrokenPipe)
     };
     error.chain().any(pipe)
 }
 
-/// An error of a lab as a person sees it.
+/// Converts an error of a lab into a user error.
 pub fn lab_error(error: &fathom_lab::Error) -> UserError {
     let exit = match error {
         fathom_lab::Error::UnknownPreset { .. }

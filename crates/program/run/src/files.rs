@@ -1,4 +1,4 @@
-//! Files of the user: read up to a limit, written whole or not at all.
+//! User files: read up to a size limit, written atomically.
 
 use std::{
     fs,
@@ -10,16 +10,16 @@ use std::{
 use anyhow::Context as _;
 use tempfile::NamedTempFile;
 
-/// Who may read a file that is written.
+/// The permissions of a written file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileReaders {
-    /// Its owner: it holds results or secrets.
+    /// Only the owner may read it: it holds results or secrets.
     Owner,
-    /// Whoever the user's umask lets: it was asked for by its name.
+    /// The user's umask decides: the user named the file.
     Anyone,
 }
 
-/// Reads a text of at most `most` bytes.
+/// Reads a text file of at most `most` bytes.
 pub fn read_text(path: &Path, most: u64) -> anyhow::Result<String> {
     let cannot = || format!("cannot read {}", path.display());
     let mut text = String::new();
@@ -30,16 +30,16 @@ pub fn read_text(path: &Path, most: u64) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Writes a file whole or not at all: a draft beside it takes its name when everything is in it.
+/// Writes a file atomically: a temporary file in the same folder is renamed to `path` once it is complete.
 ///
-/// A file that is there keeps its permissions, unless it is for its owner alone. A device such as `/dev/stdout`, and a
-/// file in a folder that takes no draft, are written to as they are.
+/// An existing file keeps its permissions, unless only its owner may read the new one. A device such as `/dev/stdout`, and a
+/// file in a folder without write permission, are written in place.
 pub fn write_whole(
     path: &Path,
     readers: FileReaders,
     write: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    // A link keeps pointing where it points.
+    // A symbolic link stays; its target is replaced.
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let written = match draft_of(&target, readers) {
         Ok(Some(mut draft)) => fill(draft.as_file_mut(), write).and_then(|()| Ok(draft.persist(&target).map(drop)?)),
@@ -49,7 +49,7 @@ pub fn write_whole(
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// An empty file beside the target with the permissions that the target is to have; none where it is written in place.
+/// Creates an empty file in the target's folder with the permissions of the result. Returns none if the target is written in place.
 fn draft_of(target: &Path, readers: FileReaders) -> io::Result<Option<NamedTempFile>> {
     let present = fs::metadata(target).ok();
     if present.as_ref().is_some_and(|present| !present.is_file()) {

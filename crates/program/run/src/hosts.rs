@@ -1,4 +1,4 @@
-//! The hosts of a plan, reached: labs built, agents started, clocks compared.
+//! Connects to the hosts of a plan: builds labs, starts agents, compares clocks.
 
 use std::{
     collections::BTreeMap,
@@ -23,19 +23,19 @@ use crate::{
     registry, target,
 };
 
-/// This program, to be started again as an agent or as the holder of a lab.
+/// Returns the path of this program, to start it again as an agent or as the holder of a lab.
 pub fn own_program() -> anyhow::Result<PathBuf> {
     env::current_exe().context("cannot find this program's own file")
 }
 
-/// This program in the role of a lab's holder.
+/// Returns the command that starts this program as the holder of a lab.
 pub fn holder_program() -> anyhow::Result<Command> {
     let mut command = Command::new(own_program()?);
     command.args(["lab", "hold"]);
     Ok(command)
 }
 
-/// An error of the fleet as a screen.
+/// Converts an error of the fleet into a user error.
 pub fn fleet_error(error: &fathom_fleet::Error) -> UserError {
     let exit = match error.class() {
         ErrorClass::Usage => Exit::Usage,
@@ -59,34 +59,34 @@ pub fn fleet_error(error: &fathom_fleet::Error) -> UserError {
     }
 }
 
-/// What is known of a host's place on the path under test.
+/// A host on the path under test.
 #[derive(Debug, Clone)]
 pub struct PathHost {
-    /// Its address there.
+    /// Its address on the path.
     pub address: IpAddr,
-    /// Its interface there, once it is known.
+    /// Its interface on the path, once known.
     pub interface: Option<String>,
-    /// Its further interfaces there, if it is between two wires.
+    /// Its other interfaces on the path, if it connects two links.
     pub further_interfaces: Vec<String>,
-    /// What it is, if it is a device of a lab.
+    /// The device, if the host is a device of a lab.
     pub device: Option<DeviceRecord>,
-    /// Whether it shares the cores of this machine.
+    /// True if it shares the cores of this machine.
     pub is_on_this_machine: bool,
-    /// What cannot be done or seen there.
+    /// The features that are not available on the host.
     pub unavailable: Vec<String>,
 }
 
-/// The hosts of a plan, connected. What was built for them is undone when this is dropped.
+/// The connected hosts of a plan. Dropping this removes the labs and agents that were created for them.
 pub struct Hosts {
     pub fleet: Fleet,
     pub by_name: BTreeMap<String, PathHost>,
-    // Dropped behind the fleet: agents end before their namespaces go, and the journal is finished last.
+    // Dropped after the fleet: agents end before their namespaces are removed, and the journal is finished last.
     labs: Vec<Lab>,
     journal: Journal,
 }
 
 impl Hosts {
-    /// Builds the plan's lab, starts an agent on every host, and writes both into the journal of this run.
+    /// Builds the plan's lab, starts an agent on every host, and records the agents in the journal of this run.
     pub fn connect(plan: &Plan, run_id: &str) -> anyhow::Result<Self> {
         let state = StateFolder::from_environment().map_err(|error| lab_error(&error))?;
         let name: LabName = run_id.parse().map_err(|error| lab_error(&error))?;
@@ -129,7 +129,7 @@ impl Hosts {
         Ok(())
     }
 
-    /// Asks what a host is, and learns from it which interface has its address.
+    /// Queries the environment of a host and finds the interface with its address.
     pub fn environment(&mut self, name: &str) -> Result<Environment, fathom_fleet::Error> {
         let interfaces: Vec<String> = self.by_name[name].interface.iter().cloned().collect();
         let mut environment = self.fleet.environment(name, &interfaces)?;
@@ -143,17 +143,17 @@ impl Hosts {
                 facts.get("addresses").is_some_and(|addresses| addresses.split(' ').any(|one| one == address))
             };
             let found = environment.0.iter().find(|(_, facts)| has_it(facts)).map(|(topic, _)| topic.clone());
-            // The loopback answers to addresses that it was never given.
+            // Loopback answers for addresses that are not configured on it.
             place.interface = found.or_else(|| place.address.is_loopback().then(|| "lo".to_owned()));
         }
         Ok(environment)
     }
 
-    /// The cores for the two sides of a test: halves of this machine when both are on it, all of it when one is.
+    /// Returns the cores for the two sides of a test: a half of this machine each if both sides run on it, all of it if only `from` does.
     ///
-    /// A device between them keeps its core, as far as there are others; where there is one other, the side that answers shares the
-    /// device's, because the one that sends decides what is offered.
-    /// None named leaves the choice to the scheduler of a host whose cores are not ours to give.
+    /// A device between them keeps its core to itself if there are enough others. With only one other core, the responder shares the
+    /// core of the device, because the initiator determines the offered load.
+    /// An empty list leaves the choice to the scheduler, for a host whose cores this program does not assign.
     pub fn cores(&self, from: &str, to: Option<&str>) -> (Vec<usize>, Vec<usize>) {
         let all = affinity::allowed_cores().unwrap_or_default();
         let is_here = |name: &str| self.by_name.get(name).is_some_and(|place| place.is_on_this_machine);
@@ -178,7 +178,7 @@ impl Hosts {
         }
     }
 
-    /// Ends all agents, takes labs down and finishes the journal.
+    /// Ends all agents, removes labs and finishes the journal.
     pub fn close(self) -> anyhow::Result<()> {
         let Self { fleet, labs, journal, .. } = self;
         drop(fleet);
@@ -192,13 +192,13 @@ fn no_lab_error(host: &str) -> UserError {
         .with_line("use", "[lab] preset = \"pair\"")
 }
 
-/// The core for a device: the last one, if that leaves another for whoever sends.
+/// Returns the core for a device: the last one, if another remains for the sender.
 pub fn device_core() -> Option<usize> {
     let cores = affinity::allowed_cores().unwrap_or_default();
     cores.last().copied().filter(|_| cores.len() > 1)
 }
 
-/// What the reader of a result has to know of a device.
+/// Adds the facts about a device that the reader of a result needs.
 fn describe(record: &DeviceRecord, environment: &mut Environment) {
     environment.note("device", "is", record.device.to_string());
     if let Some(core) = record.core {
@@ -236,13 +236,14 @@ fn local_agent(address: IpAddr) -> anyhow::Result<(AgentStream, PathHost)> {
     Ok((link, place))
 }
 
-/// The address of this machine on the path under test: towards a host that is served or the target of a test, or the loopback.
+/// Returns the address of this machine on the path under test: its source address towards a served host or the target of a test, or
+/// loopback.
 fn own_address(plan: &Plan) -> anyhow::Result<IpAddr> {
     let served = plan.hosts.values().find_map(|reach| match reach {
         HostReach::Tls { address, .. } => Some(address),
         _ => None,
     });
-    // That there is no way to a target is for its test to say.
+    // The test itself reports a target without a route.
     let towards_target = || plan.tests.iter().find_map(|test| source_address_towards(&target::destination(test)?));
     served.map_or_else(
         || Ok(towards_target().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))),
@@ -250,12 +251,12 @@ fn own_address(plan: &Plan) -> anyhow::Result<IpAddr> {
     )
 }
 
-/// The own address towards the first address of a host to which there is a route.
+/// Returns the source address towards the first routable address of a host.
 fn source_address_towards(host: &str) -> Option<IpAddr> {
     target::resolve(host).ok()?.into_iter().find_map(|address| fathom_probe::source_address_for(address).ok())
 }
 
-/// The own address from which packets to `target` leave; nothing is sent for it.
+/// Returns the source address of packets to `target`. Sends nothing.
 fn address_towards(target: &str) -> anyhow::Result<IpAddr> {
     let target = resolve(target)?;
     let any: IpAddr =

@@ -1,4 +1,4 @@
-//! A plan on its hosts: from what was asked to the Run that a report shows, and what every command of the program shares.
+//! Runs a plan on its hosts and returns the `Run` that a report shows. Also holds the code that all commands share.
 
 #[macro_use]
 pub mod terminal;

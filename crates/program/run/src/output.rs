@@ -1,4 +1,4 @@
-//! How a result leaves the program: which format, to where, and with which exit code.
+//! The output of a result: its format, its destination and the exit code.
 
 use std::{
     io::{self, IsTerminal as _, Write},
@@ -18,7 +18,7 @@ use crate::{
     script_output,
 };
 
-/// The options that choose the output.
+/// Returns the options that select the output format.
 pub fn arguments() -> Vec<Arg> {
     let flag = |name: &'static str, help: &'static str| {
         Arg::new(name).long(name).help(help).action(ArgAction::SetTrue).help_heading("Output")
@@ -39,7 +39,7 @@ pub fn arguments() -> Vec<Arg> {
     ]
 }
 
-/// The options of a command that measures: where its result is kept, and what it shows meanwhile.
+/// Returns the options of a command that measures: where it saves its result, and whether it shows progress.
 pub fn result_arguments() -> Vec<Arg> {
     let folder = Arg::new("output").long("output").short('o').value_name("FOLDER");
     let quiet = Arg::new("quiet").long("quiet").action(ArgAction::SetTrue);
@@ -52,12 +52,12 @@ pub fn result_arguments() -> Vec<Arg> {
     ]
 }
 
-/// Whether the result is printed for people.
+/// Returns true if the result is printed as text for people.
 pub fn is_text(matches: &ArgMatches) -> bool {
     format_name(matches) == "text"
 }
 
-/// The format of this name.
+/// Finds a format by its name.
 pub fn format(name: &str) -> anyhow::Result<&'static dyn Format> {
     let known = || FORMATS.iter().map(|format| format.name()).collect::<Vec<_>>().join(", ");
     named(name).ok_or_else(|| {
@@ -65,22 +65,22 @@ pub fn format(name: &str) -> anyhow::Result<&'static dyn Format> {
     })
 }
 
-/// The name of the format that was asked for; text otherwise.
+/// Returns the name of the requested format, or `text`.
 fn format_name(matches: &ArgMatches) -> &str {
     let flags = ["json", "ndjson", "csv"];
     let flag = flags.into_iter().find(|name| matches.get_flag(name));
     flag.or_else(|| matches.get_one::<String>("format").map(String::as_str)).unwrap_or("text")
 }
 
-/// Whether events are to be printed as they happen.
+/// Returns true if events are printed as they happen.
 pub fn is_live(matches: &ArgMatches) -> bool {
     format_name(matches) == "ndjson"
 }
 
-/// Longer lines are hard to read, however wide the terminal is.
+/// The longest line in columns, on a terminal of any width: longer lines are hard to read.
 const WIDTH_MAX: usize = 160;
 
-/// Prints a result to stdout in the format that was asked for, and decides the exit code.
+/// Prints a result to stdout in the requested format and returns the exit code.
 pub fn print(run: &Run, matches: &ArgMatches) -> anyhow::Result<Exit> {
     let stdout = io::stdout();
     let is_plain = !stdout.is_terminal() || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -93,7 +93,7 @@ pub fn print(run: &Run, matches: &ArgMatches) -> anyhow::Result<Exit> {
             TextFormat(TextStyle { colour, width }).write(run, &mut out)?;
             script_output::write(run, &mut out)?;
         }
-        // The events before the last line were printed when they happened.
+        // All events before this last line were printed as they happened.
         "ndjson" => {
             serde_json::to_writer(&mut out, run)?;
             out.write_all(b"\n")?;
@@ -104,19 +104,19 @@ pub fn print(run: &Run, matches: &ArgMatches) -> anyhow::Result<Exit> {
     Ok(exit_for(run, Strictness::of(matches)))
 }
 
-/// What `--strict` and `--lenient` make of a run that is neither good nor bad.
+/// How `--strict` and `--lenient` judge a run that neither passed nor failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strictness {
-    /// A promise that stays open fails, a disturbed run does not.
+    /// An open promise fails the run; a disturbance does not.
     Default,
-    /// A disturbed run fails too.
+    /// Both an open promise and a disturbance fail the run.
     Strict,
-    /// Neither fails.
+    /// Neither fails the run.
     Lenient,
 }
 
 impl Strictness {
-    /// What was asked for on the command line.
+    /// Reads the strictness from the command line.
     pub fn of(matches: &ArgMatches) -> Self {
         match (matches.get_flag("strict"), matches.get_flag("lenient")) {
             (true, _) => Self::Strict,
@@ -126,11 +126,11 @@ impl Strictness {
     }
 }
 
-/// The exit code of a finished run, which follows from its state.
+/// Returns the exit code of a finished run.
 pub fn exit_for(run: &Run, judging: Strictness) -> Exit {
     let none_began = run.tests.iter().all(|test| test.unavailable.is_some() && test.trials.is_empty());
     match (run.verdict.state, judging) {
-        // A test that fails once it has begun makes the run incomplete.
+        // A test that fails after its start makes the run incomplete.
         (VerdictState::Invalid, _) if none_began && run.completeness == Completeness::Complete => Exit::Preflight,
         (VerdictState::Invalid, _) => Exit::Failed,
         (VerdictState::Incomplete, _) => Exit::Incomplete,

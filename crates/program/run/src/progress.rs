@@ -1,4 +1,4 @@
-//! What happens right now, on stderr, for someone at a terminal.
+//! The progress line on stderr, for a user at a terminal.
 
 use std::{
     cell::{Cell, RefCell},
@@ -15,17 +15,17 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{execute::rounded_text, terminal::sanitized};
 
-/// Twice a second: as often as hosts tell how they fare.
+/// Redraws per second: hosts report their progress as often.
 const PER_SECOND: u8 = 2;
-/// The bar is as wide as in a half of it can be seen at a glance.
+/// The width of the bar in characters. Its smallest step is half a character.
 const BAR: u64 = 16;
 
-/// One line that tells which test runs, how far it is, and how it fares; nothing at all without a terminal.
+/// A line with the current test, its progress and its rate. Without a terminal, nothing is shown.
 pub struct ProgressLine {
     bar: ProgressBar,
     n_trials: usize,
     n_ended: Cell<usize>,
-    /// When the first trial began, and how long all of them take.
+    /// The start of the run. `whole` is the expected duration of all its trials.
     began: Nanos,
     whole: Cell<Option<Nanos>>,
     activity: RefCell<String>,
@@ -34,7 +34,7 @@ pub struct ProgressLine {
 }
 
 impl ProgressLine {
-    /// A line for that many trials, which take so long at most.
+    /// Creates the line for a run of `n_trials` trials that takes at most `longest`.
     pub fn of(n_trials: usize, longest: Option<Nanos>, quiet: bool) -> Self {
         let bar = ProgressBar::new(0);
         let show = !quiet && std::io::stderr().is_terminal();
@@ -55,28 +55,28 @@ impl ProgressLine {
         }
     }
 
-    /// Names the test that begins.
+    /// Shows the name of the test that starts.
     pub fn begin_test(&self, test: &str, round: u32) {
         let doing = format!("[{}/{}] {test}, round {}", self.n_ended.get() + 1, self.n_trials, round + 1);
         self.activity.replace(sanitized(&doing));
     }
 
-    /// Names the step that a search has come to.
+    /// Shows the current step of a search.
     pub fn show_search_step(&self, test: &str, step: &str) {
         self.activity.replace(sanitized(&format!("{test} {step}")));
     }
 
-    /// Tells how long the trial that starts will be measured.
+    /// Resets the bar for the trial that starts.
     pub fn start_trial(&self, phases: &Phases) {
         self.warmed_up.set((phases.warmup_max_ns == Nanos::ZERO).then_some(Nanos::ZERO));
         self.measure.set(phases.measure_ns);
         self.bar.set_message(line(&self.activity_text(), None, self.measure.get(), ""));
     }
 
-    /// Shows what the test does now, how fast, and how long one in a hundred takes at least.
+    /// Shows the activity of the test, its rate and its p99 latency.
     pub fn show(&self, live: &LiveProgress, rate: &str) {
         if live.measuring && self.warmed_up.get().is_none() {
-            // When the warm-up ended is known to the half of a second between two of these.
+            // The end of the warm-up is known only to within the half second between two reports.
             self.warmed_up.set(Some(live.elapsed.since(live.span)));
         }
         let since = self.warmed_up.get().filter(|_| live.measuring);
@@ -85,11 +85,11 @@ impl ProgressLine {
         self.bar.set_message(line(&self.activity_text(), measured, self.measure.get(), &format!("{rate}{p99}")));
     }
 
-    /// One trial is over.
+    /// Counts a finished trial and updates the expected duration of the run.
     pub fn end_trial(&self) {
         let n_ended = self.n_ended.get() + 1;
         self.n_ended.set(n_ended);
-        // What the trials took so far says more than what they may take at most.
+        // The time per finished trial is a better estimate than the maximum.
         let took = clock::now().since(self.began);
         let n_all = self.n_trials.max(n_ended);
         self.whole.set(
@@ -98,7 +98,7 @@ impl ProgressLine {
         );
     }
 
-    /// What is done, and how long the run goes on, as far as that is known.
+    /// Returns the activity and, if it is known, the remaining time of the run.
     fn activity_text(&self) -> String {
         let left = self.whole.get().map(|whole| whole.since(clock::now().since(self.began)));
         let left = left.filter(|left| *left > Nanos::ZERO).map(|left| format!(", {} left", rounded_text(left)));
@@ -111,14 +111,14 @@ impl ProgressLine {
     }
 }
 
-/// The whole line: `[3/9] tcp_stream, round 1  ━━━━━━━━╸           6.1 s of 10.0 s   9.08 Gbit/s   p99 1.90 ms`.
+/// Formats the line: `[3/9] tcp_stream, round 1  ━━━━━━━━╸           6.1 s of 10.0 s   9.08 Gbit/s   p99 1.90 ms`.
 fn line(doing: &str, measured: Option<Nanos>, whole: Nanos, fares: &str) -> String {
     let Some(measured) = measured else { return format!("{doing}  {}  warming up   {fares}", bar(0)) };
     let halves = ratio(2 * BAR * measured.0, whole.0).map_or(0, rounded);
     format!("{doing}  {}  {} of {}   {fares}", bar(halves), seconds(measured), seconds(whole))
 }
 
-/// A bar of that many halves.
+/// Draws a bar of `halves` half characters.
 fn bar(halves: u64) -> String {
     let (full, half) = (halves.min(2 * BAR) / 2, halves.min(2 * BAR) % 2);
     (0..BAR)
@@ -134,7 +134,7 @@ fn bar(halves: u64) -> String {
         .collect()
 }
 
-/// A span to a tenth of a second, which does not change its width while it is looked at.
+/// Formats a span to a tenth of a second, so that its width stays the same between two redraws.
 fn seconds(span: Nanos) -> String {
     let tenths = rounded(approximate(span.0) / 1e8);
     format!("{}.{} s", tenths / 10, tenths % 10)

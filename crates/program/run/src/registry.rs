@@ -1,11 +1,11 @@
-//! The tables of the crates, put together. This is the one place that knows them all.
+//! The test kinds of all crates in one table. No other module knows them all.
 
 use std::{collections::BTreeMap, path::Path, sync::LazyLock};
 
 use fathom_engine::{Observer, TestKind};
 use fathom_model::{Environment, HostRecord, Metric, units::Nanos};
 
-/// The kinds of test, top layer first.
+/// All test kinds, top layer first.
 pub static KINDS: LazyLock<Vec<&'static dyn TestKind>> = LazyLock::new(|| {
     [
         fathom_scenario::KINDS,
@@ -22,20 +22,20 @@ pub static KINDS: LazyLock<Vec<&'static dyn TestKind>> = LazyLock::new(|| {
     .collect()
 });
 
-/// What each kind measures.
+/// Returns the metrics of each kind by the name of the kind.
 pub fn metrics() -> BTreeMap<String, Vec<Metric>> {
     KINDS.iter().map(|kind| (kind.name().to_owned(), kind.metrics().to_vec())).collect()
 }
 
-/// The kind of this name.
+/// Finds a kind by its name.
 pub fn kind(name: &str) -> Result<&'static dyn TestKind, fathom_engine::Error> {
     fathom_engine::find(&KINDS, name).copied()
 }
 
-/// This program and its version, as results name it.
+/// The name and version of this program in results.
 pub const TOOL: &str = concat!("fathom ", env!("CARGO_PKG_VERSION"));
 
-/// What this host is, as far as it bears on the numbers; what could not be read is told in sentences.
+/// Returns the facts about this host that affect results, and a sentence for each fact that could not be read.
 pub fn environment_here() -> (Environment, Vec<String>) {
     let (interfaces, losses) = match fathom_monitor::interfaces() {
         Ok(interfaces) => (interfaces, Vec::new()),
@@ -51,7 +51,7 @@ fn host_watch() -> fathom_monitor::HostMonitor {
     fathom_monitor::HostMonitor::new("/", fathom_monitor::every_source())
 }
 
-/// The monitor's sources on this machine, as an agent runs them beside a test.
+/// The monitor's sources on this machine. An agent samples them during a test.
 struct HostObserver(fathom_monitor::HostMonitor);
 
 impl Observer for HostObserver {
@@ -70,7 +70,7 @@ impl Observer for HostObserver {
     }
 }
 
-/// An observer of this host.
+/// Creates an observer of this host.
 pub fn observer() -> Box<dyn Observer> {
     Box::new(HostObserver(host_watch()))
 }
@@ -81,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// A value of a destination that no check refuses, for options that take a URL, a network or a host.
+    /// Returns the destinations that a kind reports for an option, tried with a URL, an address with a port and an address.
     fn stated(kind: &dyn TestKind, option: &OptionDoc) -> Vec<String> {
         ["http://192.0.2.7:81/", "192.0.2.7:81", "192.0.2.7"]
             .into_iter()

@@ -1,4 +1,4 @@
-//! What scripts have printed, for people who read the result as text.
+//! The output of scripts in a result that is printed as text.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use fathom_model::Run;
 
 use crate::terminal::sanitized;
 
-/// Prints it behind the result, by trial where there are several.
+/// Prints the output of scripts after the result, per trial if there are several.
 pub fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
     for test in &run.tests {
         for (round, trial) in (1..).zip(&test.trials) {
@@ -20,7 +20,7 @@ pub fn write(run: &Run, out: &mut dyn Write) -> io::Result<()> {
             let which = if test.trials.len() > 1 { format!(", round {round}") } else { String::new() };
             writeln!(out, "\nprinted by the script{which}")?;
             for line in texts.iter().flat_map(|text| text.lines()) {
-                // What comes from elsewhere moves no cursor.
+                // Text from other sources must not control the terminal.
                 writeln!(out, "  {}", sanitized(line))?;
             }
         }

@@ -1,4 +1,4 @@
-//! What a result must not tell: keys, passwords and cookies, known by the type of the option that holds them.
+//! Masks keys, passwords and cookies in results. The type of an option tells whether it holds a secret.
 
 use fathom_engine::TestKind;
 use fathom_model::{Plan, Run, Trial, ValueKind, plan::HostReach, run::Completeness};
@@ -6,19 +6,19 @@ use fathom_scenario::execution::is_secret;
 
 use crate::registry;
 
-/// What stands in the place of a secret.
+/// The text that replaces a secret.
 const MASK: &str = "***";
-/// A shorter one is found everywhere by chance, so it is hidden only where it stands alone.
+/// The shortest secret that is masked anywhere. A shorter one occurs in other words by chance, so it is masked only as a whole word.
 const MASK_ANYWHERE_MIN: usize = 4;
-/// A part of a secret, such as its password, is hidden by itself when it is no common word.
+/// The shortest part of a secret, such as its password, that is masked on its own. A shorter part may be a common word.
 const PART_MIN: usize = 8;
 
-/// The secret texts that were given for a run, the longest first.
+/// The secrets of a run, longest first.
 #[derive(Default)]
 pub struct Secrets(Vec<String>);
 
 impl Secrets {
-    /// A plan as others may see it, and the secrets that it held.
+    /// Returns a plan with its secrets masked, and the secrets.
     pub fn of(plan: &Plan) -> (Plan, Self) {
         let (mut plan, mut secrets) = (plan.clone(), Self::default());
         for reach in plan.hosts.values_mut() {
@@ -40,21 +40,21 @@ impl Secrets {
         let in_a_shell: Vec<String> = secrets.0.iter().filter_map(quoted).collect();
         secrets.0.extend(in_a_shell);
         secrets.0.retain(|secret| !secret.is_empty() && secret != MASK);
-        // One may be the beginning of another.
+        // One secret may be a prefix of another.
         secrets.0.sort_by(|a, b| b.len().cmp(&a.len()).then(a.cmp(b)));
         secrets.0.dedup();
         plan.title = secrets.mask(&plan.title);
         (plan, secrets)
     }
 
-    /// A text without the secrets of the run.
+    /// Masks the secrets of the run in a text.
     pub fn mask(&self, text: &str) -> String {
         self.0.iter().fold(text.to_owned(), |text, secret| {
             if secret.len() >= MASK_ANYWHERE_MIN { text.replace(secret, MASK) } else { mask_standalone(&text, secret) }
         })
     }
 
-    /// Blacks out what a trial tells in words.
+    /// Masks secrets in the facts, notes and errors of a trial.
     pub fn mask_trial(&self, trial: &mut Trial) {
         if self.0.is_empty() {
             return;
@@ -67,7 +67,7 @@ impl Secrets {
         }
     }
 
-    /// Blacks out why tests or the run did not come to their end.
+    /// Masks secrets in the reasons why the run is incomplete or a test is unavailable.
     pub fn mask_errors(&self, run: &mut Run) {
         if let Completeness::Incomplete { reason } = &mut run.completeness {
             *reason = self.mask(reason);
@@ -77,7 +77,7 @@ impl Secrets {
         }
     }
 
-    /// The value of an option as others may see it; what is taken out of it is remembered.
+    /// Masks the secrets in the value of an option and remembers them.
     fn mask_option(&mut self, kind: ValueKind, given: &str) -> String {
         match kind {
             ValueKind::Secret => {
@@ -92,7 +92,7 @@ impl Secrets {
         }
     }
 
-    /// A line without the value of a header field that proves who asks.
+    /// Masks the value of a header field that carries credentials.
     fn mask_header_field(&mut self, line: &str) -> String {
         let Some((name, value)) = line.split_once(':').filter(|(name, _)| is_credential_field(name.trim())) else {
             return line.to_owned();
@@ -101,7 +101,7 @@ impl Secrets {
         format!("{name}: {MASK}")
     }
 
-    /// A text without users and passwords in its URLs.
+    /// Masks users and passwords in the URLs of a text.
     fn mask_url_users(&mut self, text: &str) -> String {
         let mut parts = text.split("://");
         let mut shown = parts.next().unwrap_or_default().to_owned();
@@ -127,7 +127,7 @@ impl Secrets {
     }
 }
 
-/// Whether a header field of this name proves who asks.
+/// Returns true if a header field of this name carries credentials.
 fn is_credential_field(name: &str) -> bool {
     let is_token = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
     let name = name.to_ascii_lowercase();
@@ -135,7 +135,7 @@ fn is_credential_field(name: &str) -> bool {
     is_token && (is_known || is_secret(&name))
 }
 
-/// A text without a short secret, where that is no part of a longer word.
+/// Masks a short secret in a text, except where it is part of a longer word.
 fn mask_standalone(text: &str, secret: &str) -> String {
     let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
     while let Some(at) = rest.find(secret) {

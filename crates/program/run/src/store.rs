@@ -1,4 +1,4 @@
-//! Where results and the tool's own ceilings are kept.
+//! Saves and loads results and the tool's own ceilings.
 
 use std::{
     collections::BTreeMap,
@@ -17,15 +17,15 @@ use crate::{
     files::{self, FileReaders},
 };
 
-/// A name for a run that sorts by time: `2026-11-21-0923-a1f3`.
+/// Returns a run ID that sorts by time: `2026-11-21-0923-a1f3`.
 pub fn run_id(now: &Zoned, seed: u64) -> String {
     format!("{}-{:04x}", now.strftime("%Y-%m-%d-%H%M"), seed & 0xffff)
 }
 
-/// The most that a document may have: more than a day with an interval every 50 ms.
+/// The size limit of a document in bytes: enough for more than a day of 50 ms intervals.
 const DOCUMENT_MAX: u64 = 256 << 20;
 
-/// Makes a folder that only its owner can look into; one that is there stays as it is.
+/// Creates a folder that only its owner can read. An existing folder stays as it is.
 fn make_own_folder(folder: &Path) -> anyhow::Result<()> {
     let cannot = || format!("cannot make the folder {}", folder.display());
     folder.parent().map_or(Ok(()), fs::create_dir_all).with_context(cannot)?;
@@ -35,12 +35,12 @@ fn make_own_folder(folder: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Where commands keep their runs by themselves.
+/// The folder in which commands save their runs by default.
 pub const RUNS: &str = "runs";
-/// The word for the newest of them.
+/// The word for the newest saved run.
 pub const LATEST: &str = "latest";
 
-/// Whether a folder can be made and written to, before there is anything to keep; nothing is left behind.
+/// Checks before a run that a folder can be created and written to. Leaves nothing behind.
 pub fn check_folder(folder: &Path) -> Result<(), UserError> {
     let there = folder.ancestors().find(|place| place.exists()).filter(|place| !place.as_os_str().is_empty());
     let tried = tempfile::tempfile_in(there.unwrap_or(Path::new(".")));
@@ -51,7 +51,7 @@ pub fn check_folder(folder: &Path) -> Result<(), UserError> {
     })
 }
 
-/// The run that a word means: a folder, a document, the ID of a kept run, or the newest of them.
+/// Finds a run by its folder, its document, the ID of a saved run, or the word for the newest one.
 pub fn find_run(word: &Path) -> Result<PathBuf, UserError> {
     let kept = Path::new(RUNS).join(word);
     if word.exists() || kept.exists() {
@@ -71,7 +71,7 @@ pub fn find_run(word: &Path) -> Result<PathBuf, UserError> {
     })
 }
 
-/// Writes a run's document and its report into a folder, and says where the report is.
+/// Writes a run's document and report into a folder. Returns the path of the report.
 pub fn save_run(run: &Run, folder: &Path) -> anyhow::Result<PathBuf> {
     make_own_folder(folder)?;
     for (name, file) in [("json", "run.json"), ("html", "report.html")] {
@@ -81,7 +81,7 @@ pub fn save_run(run: &Run, folder: &Path) -> anyhow::Result<PathBuf> {
     Ok(folder.join("report.html"))
 }
 
-/// Reads a run from its document or from the folder that holds it.
+/// Reads a run from its document or from the folder of the document.
 pub fn read_run(path: &Path) -> anyhow::Result<Run> {
     let path = if path.is_dir() { path.join("run.json") } else { path.to_owned() };
     let text = files::read_text(&path, DOCUMENT_MAX)?;
@@ -97,35 +97,34 @@ pub fn read_run(path: &Path) -> anyhow::Result<Run> {
     Ok(run)
 }
 
-/// What the tool itself reaches on this machine, by kind and metric.
+/// The tool's own ceilings on this machine, by kind and metric.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// Which machine and build it belongs to.
+    /// The machine and the build that were measured.
     pub machine: String,
-    /// When it was made, RFC 3339.
+    /// The time of the calibration, RFC 3339.
     pub made: String,
-    /// The ceilings by kind.
     pub ceilings: BTreeMap<String, Ceiling>,
 }
 
-/// What one kind reached against its own ideal responder.
+/// The results of one kind against its own ideal responder.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ceiling {
-    /// How many connections, flows or users it took.
+    /// The number of connections, flows or users.
     pub concurrency: u64,
-    /// What was reached, by metric.
+    /// The values reached, by metric.
     pub reached: BTreeMap<String, f64>,
-    /// Whether other programs used the processors meanwhile: then more may be possible.
+    /// True if other programs used the CPU during the calibration. The real ceiling may be higher then.
     #[serde(default)]
     pub disturbed: bool,
 }
 
-/// How many exchanges a test has under way at the same time.
+/// Returns the number of exchanges that a test has in flight at the same time.
 pub fn concurrency(options: &Settings) -> u64 {
     ["connections", "flows", "users"].iter().find_map(|name| options.count(name)).unwrap_or(1)
 }
 
-/// What identifies this machine and this build: a calibration of another one says nothing.
+/// Identifies this machine and this build. A calibration of another one does not apply.
 fn machine() -> String {
     let environment = fathom_monitor::machine(Path::new("/"));
     let fact = |topic, name| environment.get(topic, name).unwrap_or("?").to_owned();
@@ -147,9 +146,9 @@ fn calibration_path() -> PathBuf {
 }
 
 impl Calibration {
-    /// The ceilings of a run's tests, by their names, as far as they can be compared and were not disturbed.
+    /// Returns the ceilings of a run's tests by test name, for tests with a comparable and undisturbed ceiling.
     ///
-    /// A test with fewer than half the connections waits more than it works: it is not held back by the tool.
+    /// A test with fewer than half the connections of its ceiling has none: it mostly waits, so the tool does not limit it.
     pub fn ceilings_of(self, tests: &[TestRun]) -> BTreeMap<String, BTreeMap<String, f64>> {
         let of_test = |test: &TestRun| {
             let ceiling = self.ceiling(&test.kind, concurrency(&test.options))?;
@@ -158,23 +157,23 @@ impl Calibration {
         tests.iter().filter_map(of_test).collect()
     }
 
-    /// The ceiling of a kind with so much under way.
+    /// Returns the ceiling of a kind at this concurrency.
     pub fn ceiling(&self, kind: &str, concurrency: u64) -> Option<&Ceiling> {
         self.ceilings.get(kind).filter(|ceiling| !ceiling.disturbed && concurrency * 2 >= ceiling.concurrency)
     }
 
-    /// A new one for this machine.
+    /// Creates an empty calibration for this machine.
     pub fn new() -> Self {
         Self { machine: machine(), made: Timestamp::now().to_string(), ceilings: BTreeMap::new() }
     }
 
-    /// The one that was kept, if it belongs to this machine and this build.
+    /// Loads the saved calibration, if it belongs to this machine and this build.
     pub fn load() -> Option<Self> {
         let kept: Self = serde_json::from_str(&fs::read_to_string(calibration_path()).ok()?).ok()?;
         (kept.machine == machine()).then_some(kept)
     }
 
-    /// Keeps it for later runs and says where.
+    /// Saves the calibration for later runs and returns its path.
     pub fn save(&self) -> anyhow::Result<PathBuf> {
         let path = calibration_path();
         let folder = path.parent().expect("the path was made from a folder");

@@ -1,4 +1,4 @@
-//! Who is behind a word on the command line, and whether it is there.
+//! Resolves targets on the command line and checks that they are reachable.
 
 use std::{
     net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _},
@@ -15,7 +15,7 @@ use crate::{
     registry,
 };
 
-/// Whether this process itself is on a host of a lab that is up.
+/// Returns true if this process runs on a host of a lab that is up.
 pub fn is_in_lab() -> bool {
     let Ok(here) = NetNs::current() else { return false };
     let Ok(state) = StateFolder::from_environment() else { return false };
@@ -25,10 +25,10 @@ pub fn is_in_lab() -> bool {
     labs.into_iter().any(|lab| lab.hosts().iter().any(is_here))
 }
 
-/// How long a target may take to accept a connection: TCP sends its first segment three times in it.
+/// The longest wait for a target to accept a connection. TCP sends its first segment three times in this time.
 const REACH_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Connects once, so that a target that is not there is told before anything is started; one address that answers is enough.
+/// Connects once, to report an unreachable target before anything is started. One address that answers is enough.
 pub fn check_reachable(addresses: &[IpAddr], port: u16) -> Result<(), UserError> {
     let mut refused = Ok(());
     for target in addresses.iter().map(|address| SocketAddr::new(*address, port)) {
@@ -44,13 +44,13 @@ pub fn check_reachable(addresses: &[IpAddr], port: u16) -> Result<(), UserError>
     })
 }
 
-/// The first host beyond the plan's own to which a test sends; what is no destination is for its check to refuse.
+/// Returns the first host outside the plan to which a test sends. Ignores an invalid destination: the check of the test rejects it.
 pub fn destination(test: &TestPlan) -> Option<String> {
     let targets = registry::kind(&test.kind).ok()?.destinations(&test.options).ok()?;
     targets.into_iter().find(|target| target.consent != Consent::WholeNetwork).map(|target| target.host)
 }
 
-/// The addresses behind a name or an address.
+/// Resolves a name or an address.
 pub fn resolve(host: &str) -> Result<Vec<IpAddr>, UserError> {
     let unknown = |why: String| {
         UserError::new(Exit::Preflight, format!("there is no host `{host}`"))

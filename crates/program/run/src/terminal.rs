@@ -1,29 +1,29 @@
-//! What people read while a command runs: standard error, which may be closed, full, or a terminal that obeys escapes.
+//! Messages to the user while a command runs. Standard error may be closed, full, or a terminal that obeys escape sequences.
 
 use std::{fmt, io::Write as _};
 
 use fathom_report::sanitize::is_unsafe_to_print;
 
-/// Prints a line to standard error as std's macro does, without its panic and without escapes of others.
+/// Prints a line to standard error like the macro of std, but never panics and removes escape sequences.
 #[macro_export]
 macro_rules! eprintln {
     ($($text:tt)*) => { $crate::terminal::tell(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// Prints to standard error as std's macro does, without its panic and without escapes of others.
+/// Prints to standard error like the macro of std, but never panics and removes escape sequences.
 #[macro_export]
 macro_rules! eprint {
     ($($text:tt)*) => { $crate::terminal::tell(format_args!($($text)*)) };
 }
 
-/// Text that came from elsewhere, without what moves a cursor, sets a title or turns the direction of writing.
+/// Removes the characters from a text that move the cursor, set a title or change the text direction.
 pub fn sanitized(text: &str) -> String {
     text.chars().filter(|c| matches!(c, '\n' | '\t') || !is_unsafe_to_print(*c)).collect()
 }
 
-/// Writes to standard error; that nobody can read it is no reason to end.
+/// Writes to standard error. A failed write does not end the program.
 pub fn tell(text: fmt::Arguments<'_>) {
-    // There is nobody to be told of an error here.
+    // There is no way left to report this error.
     let _ = std::io::stderr().lock().write_all(sanitized(&text.to_string()).as_bytes());
 }
 

@@ -7,7 +7,7 @@ use crate::{Phase, WorkerHandle};
 /// The measured part of a trial as one worker saw it.
 #[derive(Debug)]
 pub struct MeasureWindow {
-    /// Whether the warm-up counts too, as it does where a number of requests ends the trial.
+    /// True if the warm-up counts too, as in a trial that ends after a number of requests.
     counts_all: bool,
     is_measuring: bool,
     from: Option<Nanos>,
@@ -15,7 +15,7 @@ pub struct MeasureWindow {
 }
 
 impl MeasureWindow {
-    /// The window before the first request. Without a warm-up it begins at the start of the trial.
+    /// Creates the window before the first request. Without a warm-up it begins at the start of the trial.
     #[must_use]
     pub fn new(worker: &WorkerHandle<'_>, counts_all: bool) -> Self {
         let is_measuring = counts_all || worker.phase() == Phase::Measure;
@@ -38,34 +38,34 @@ impl MeasureWindow {
         self.over_at.get_or_insert(now);
     }
 
-    /// Whether an answer counts in a closed load.
+    /// Returns true if an answer of a closed load counts.
     #[inline]
     #[must_use]
     pub fn is_measuring(&self) -> bool {
         self.is_measuring
     }
 
-    /// Whether a request of an open load counts, by the time at which it was due.
+    /// Returns true if a request of an open load with this intended time counts.
     #[inline]
     #[must_use]
     pub fn contains(&self, intended: Nanos) -> bool {
         self.from.is_some_and(|from| intended >= from) && self.over_at.is_none_or(|at| intended < at)
     }
 
-    /// When the measured part began; none before.
+    /// Returns the start of the measured part, or none before it.
     #[must_use]
     pub fn from(&self) -> Option<Nanos> {
         self.from
     }
 
-    /// Whether nothing more may be started.
+    /// Returns true if no more requests may be started.
     #[inline]
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.over_at.is_some()
     }
 
-    /// Whether the last answers have had `drain` to come since the end.
+    /// Returns true if at least `drain` has passed since the end, the time allowed for the last answers.
     #[must_use]
     pub fn has_drained(&self, now: Nanos, drain: Nanos) -> bool {
         self.over_at.is_some_and(|at| now >= at + drain)

@@ -1,7 +1,8 @@
-//! The loop of a worker that offers load: requests that follow answers, or a schedule.
+//! The loop of a worker that offers load. Requests follow answers or a schedule.
 //!
-//! [`LoadLoop`] is the loop itself, written once. [`OpenSchedule`] says what is due in an open load, and [`MeasureWindow`] what counts.
-//! A protocol keeps its connections, its bytes and its recorder; it calls the reactor directly, so the loop costs nothing per request.
+//! [`LoadLoop`] is the loop for all protocols. [`OpenSchedule`] decides which requests are due in an open load, and [`MeasureWindow`]
+//! which ones count. A protocol owns its connections, buffers and recorder. It calls the reactor directly, so the loop adds no cost
+//! per request.
 
 mod measure_window;
 mod open_schedule;
@@ -12,17 +13,17 @@ use fathom_sys::{clock, reactor::WaitLimit};
 pub use self::{measure_window::MeasureWindow, open_schedule::OpenSchedule};
 use crate::{Error, pace::Pacer};
 
-/// The longest wait of a loop: the phases of the trial and time-outs are noticed within it.
+/// The longest wait of a loop. A phase change or a time-out is noticed within this time.
 pub const TICK: Nanos = Nanos::from_millis(10);
-/// The most events between two looks at the clock and the phase: an answer may be longer than the trial.
+/// The most events between two checks of the clock and the phase: an answer may last longer than the trial.
 pub const EVENTS_MAX: u32 = 1024;
 
 /// The connections of one worker under load.
 ///
-/// A closed load sends the next request where it handles an answer, with the time stamp of that answer. An open load sends what is due:
-/// before each wait, and after each event, because a batch of events may take longer than the time to the next start.
+/// A closed load sends the next request when it handles an answer, with the time stamp of that answer. An open load sends the due
+/// requests before each wait and after each event, because a batch of events may take longer than the time to the next start.
 pub trait LoadLoop: Sized {
-    /// Something that the kernel reports: a completion, or a socket that is ready.
+    /// An event from the kernel: a completion, or a ready socket.
     type Event;
     /// The results of the worker.
     type Output;
@@ -30,40 +31,40 @@ pub trait LoadLoop: Sized {
     /// Follows the phases of the trial. Returns true once nothing is left to do.
     fn is_done(&mut self, now: Nanos) -> bool;
 
-    /// Does what is due before a wait: time-outs, starts, connects. Returns how long to wait.
+    /// Handles time-outs, starts and connects before a wait. Returns the limit of the wait.
     ///
     /// # Errors
-    /// Ends the worker.
+    /// An error ends the worker.
     fn before_wait(&mut self, now: Nanos) -> Result<WaitLimit, Error>;
 
     /// Waits for events.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Returns the error of the kernel.
     fn wait(&mut self, limit: WaitLimit) -> fathom_sys::Result<()>;
 
-    /// The next event of the last wait.
+    /// Returns the next event of the last wait.
     fn next_event(&mut self) -> Option<Self::Event>;
 
     /// Handles an event.
     fn on_event(&mut self, event: Self::Event);
 
-    /// The pacer, if the wait that ends may have been for a start that is due. It learns how late waits end.
+    /// Returns the pacer, if the last wait may have been for a start that is due. The pacer learns how late waits end.
     fn pacer(&mut self) -> Option<&mut Pacer>;
 
-    /// Starts what has become due while events were handled. A closed load has nothing to do here.
+    /// Starts the requests that became due while events were handled. A closed load does nothing here.
     fn after_event(&mut self);
 
-    /// Ends what is under way and returns the results.
+    /// Ends the requests in flight and returns the results.
     ///
     /// # Errors
-    /// The results could not be kept.
+    /// Fails if the results cannot be stored.
     fn finish(self, now: Nanos) -> Result<Self::Output, Error>;
 
-    /// Keeps the load up until the trial is over and the last answers have come, or are given up.
+    /// Offers the load until the trial is over and the last answers have arrived or are given up.
     ///
     /// # Errors
-    /// A wait failed, or what the other methods return.
+    /// Fails if a wait fails, or with the error of another method.
     fn run(mut self) -> Result<Self::Output, Error> {
         loop {
             let now = clock::now();

@@ -1,4 +1,4 @@
-//! What a benchmark of a plan asks for: read and checked before anything is touched.
+//! The benchmark of a plan. It is parsed and checked before anything is touched.
 
 use fathom_engine::{TestKind, search::mlr::SearchGoal};
 use fathom_model::{
@@ -25,11 +25,11 @@ pub enum BenchmarkMethod {
     Reset,
 }
 
-/// A method on the command line and in plans.
+/// The name and description of a method on the command line and in plans.
 pub struct MethodDoc {
     pub id: BenchmarkMethod,
     pub name: &'static str,
-    /// What it measures, and where it is defined.
+    /// The quantity it measures, and the document that defines it.
     pub about: &'static str,
 }
 
@@ -37,7 +37,7 @@ const fn method(id: BenchmarkMethod, name: &'static str, about: &'static str) ->
     MethodDoc { id, name, about }
 }
 
-/// All methods, the most used first.
+/// All methods, most used first.
 pub const METHODS: &[MethodDoc] = &[
     method(BenchmarkMethod::Throughput, "throughput", "the highest rate without loss (RFC 2544 26.1)"),
     method(BenchmarkMethod::MlrSearch, "mlrsearch", "NDR, PDR and other goals in one search (RFC 9971)"),
@@ -49,10 +49,10 @@ pub const METHODS: &[MethodDoc] = &[
     method(BenchmarkMethod::Reset, "reset", "how long a reset takes, which you start (RFC 6201)"),
 ];
 
-/// The word for the tests of RFC 2544 that need nobody at the device.
+/// The word for the tests of RFC 2544 that need no operator at the device.
 const RFC2544: (&str, &[&str]) = ("rfc2544", &["throughput", "latency", "loss", "back-to-back", "recovery"]);
 
-/// Lengths, waits and repetitions.
+/// Default durations, waits and repetitions.
 struct MethodLengths {
     trial: &'static str,
     pause: &'static str,
@@ -64,7 +64,7 @@ struct MethodLengths {
     learning_wait: &'static str,
 }
 
-/// Long enough for a result to a few tenths of a percent, short enough to be waited for.
+/// Long enough for a precision of a few tenths of a percent, short enough for interactive use.
 const SHORT: MethodLengths = MethodLengths {
     trial: "1s",
     pause: "0s",
@@ -75,8 +75,8 @@ const SHORT: MethodLengths = MethodLengths {
     recovery_runs: 3,
     learning_wait: "50ms",
 };
-/// RFC 2544 sections 23, 24 and 26, RFC 9004 section 6.4, RFC 8219 section 7; the goals are those of CSIT, as RFC 9971 names none, and
-/// the "number of times" of RFC 2544 section 26.5 is one that an average can be told of.
+/// RFC 2544 sections 23, 24 and 26, RFC 9004 section 6.4, RFC 8219 section 7. RFC 9971 names no goals, so these are the goals of CSIT.
+/// RFC 2544 section 26.5 leaves its "number of times" open; this number is enough for an average.
 const CONFORM: MethodLengths = MethodLengths {
     trial: "60s",
     pause: "7s",
@@ -88,33 +88,33 @@ const CONFORM: MethodLengths = MethodLengths {
     learning_wait: "2s",
 };
 
-/// As few as are hardly all lost.
+/// Enough frames that losing all of them is unlikely.
 const LEARNING_FRAMES: u64 = 3;
 
-/// A width that two searches of the same device repeat.
+/// A width to which two searches of the same device agree.
 const PRECISION: &str = "0.5%";
-/// A device that carries less is not searched for what it carries.
+/// The lowest rate of a search. The throughput of a slower device is not determined.
 const MIN_RATE: &str = "100/s";
-/// Ten minutes are five times what a search of a quiet device takes with short trials.
+/// Five times as long as a search of a quiet device takes with short trials.
 const SEARCH_TIME: &str = "10min";
-/// With trials of a minute and waits, a search takes a quarter of an hour.
+/// A search with one-minute trials and waits takes a quarter of an hour.
 const SEARCH_TIME_CONFORM: &str = "2h";
-/// The granularity that RFC 2544 section 26.3 allows at most.
+/// The coarsest granularity that RFC 2544 section 26.3 allows.
 const LOSS_STEP: &str = "10%";
-/// The length of RFC 9004 section 6.3 for a first attempt; it may be up to 30 s.
+/// The length that RFC 9004 section 6.3 gives for a first attempt; it allows up to 30 s.
 const BURST_MAX: &str = "2s";
-/// Fine enough to see a ring of 64 frames.
+/// Fine enough to resolve a ring of 64 frames.
 const BURST_STEP: u64 = 8;
 /// RFC 9004 section 6.3.
 const BURST_LONGEST: Nanos = Nanos::from_secs(30);
-/// As long as somebody needs to reset a device.
+/// Enough time for an operator to reset a device.
 const RESET_TRIAL: &str = "30s";
-/// A trial longer than this is no longer one.
+/// The longest trial that a plan may ask for.
 const TRIAL_MAX: Nanos = Nanos::from_secs(3600);
-/// Below this a trial is over before a device is warm.
+/// The shortest trial: a shorter one ends before a device has warmed up.
 const TRIAL_MIN: Nanos = Nanos::from_millis(50);
 
-/// A benchmark as values.
+/// A parsed benchmark.
 #[derive(Clone)]
 pub(super) struct BenchmarkSpec {
     pub methods: Vec<&'static MethodDoc>,
@@ -122,7 +122,7 @@ pub(super) struct BenchmarkSpec {
     pub size_bytes: u64,
     pub max_rate: Option<f64>,
     pub min_rate: f64,
-    /// What each goal of `mlrsearch` is called, and what it is.
+    /// The names and goals of `mlrsearch`.
     pub goals: Vec<(String, SearchGoal)>,
     pub width: f64,
     pub trial: Nanos,
@@ -136,7 +136,7 @@ pub(super) struct BenchmarkSpec {
     pub latency_runs: u32,
     pub recovery_runs: u32,
     pub reset_trial: Nanos,
-    /// How many learning frames there are before a trial, and how long the device is given then.
+    /// The number of learning frames before a trial, and the wait after them.
     learning: (u64, Nanos),
 }
 
@@ -144,7 +144,7 @@ fn invalid_benchmark(what: impl Into<String>) -> UserError {
     UserError::new(Exit::Usage, what)
 }
 
-/// Checks the benchmark of a test, and writes the defaults into it.
+/// Checks the benchmark of a test and fills in the defaults.
 pub(super) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<Option<BenchmarkSpec>, UserError> {
     let Some(plan) = &mut test.benchmark else { return Ok(None) };
     if !kind.serves_methods() {
@@ -190,12 +190,12 @@ pub(super) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<Optio
     BenchmarkSpec::of(plan, &test.options).map(Some)
 }
 
-/// A method's word, or all those that it stands for.
+/// Expands `rfc2544` to its methods. Returns any other word as it is.
 fn expand_method(word: &str) -> Vec<&str> {
     if word == RFC2544.0 { RFC2544.1.to_vec() } else { vec![word] }
 }
 
-/// What a goal is called, and its exact form.
+/// Parses a goal. Returns its name and its values.
 fn parse_goal(word: &str, width: f64, lengths: &MethodLengths) -> Result<(String, SearchGoal), UserError> {
     let (name, text) = match word {
         "ndr" => ("NDR".to_owned(), lengths.goals[0]),
@@ -223,7 +223,7 @@ fn parse_goal(word: &str, width: f64, lengths: &MethodLengths) -> Result<(String
 }
 
 impl BenchmarkSpec {
-    /// Reads a benchmark in which the defaults are filled in.
+    /// Parses a benchmark whose defaults are filled in.
     fn of(plan: &BenchmarkPlan, options: &Settings) -> Result<Self, UserError> {
         let lengths = if plan.conform { &CONFORM } else { &SHORT };
         let methods = methods(plan)?;
@@ -276,7 +276,7 @@ impl BenchmarkSpec {
         })
     }
 
-    /// What happens before each trial, in a sentence.
+    /// Describes the learning phase before each trial in a sentence.
     pub(super) fn learning(&self) -> String {
         match self.learning {
             (0, _) => {
@@ -288,7 +288,7 @@ impl BenchmarkSpec {
         }
     }
 
-    /// What is shorter than the RFCs say, in a sentence.
+    /// Describes in a sentence which durations are shorter than the RFCs require.
     pub(super) fn remark(&self) -> Option<String> {
         let is_short = !self.conform || self.trial < Nanos::from_secs(60) || self.pause < Nanos::from_secs(7);
         let Self { trial, pause, .. } = self;

@@ -1,4 +1,4 @@
-//! A plan whose text is read once, before anything is touched. Everything behind it gets values.
+//! A plan that is parsed and checked once, before anything is touched. All later code uses typed values.
 
 use fathom_engine::TestKind;
 use fathom_lab::Options;
@@ -24,14 +24,14 @@ const INTERVAL_MIN: Nanos = Nanos::from_millis(10);
 /// The longest interval: fine enough for a plot, coarse enough to cost nothing.
 const INTERVAL_MAX: Nanos = Nanos::from_millis(50);
 
-/// A plan that can be run.
+/// A checked plan, ready to run.
 pub struct CheckedPlan {
     plan: Plan,
     /// In the order of the plan.
     pub(super) tests: Vec<CheckedTest>,
 }
 
-/// A test of a plan, as values.
+/// A parsed test of a plan.
 #[derive(Clone)]
 pub(super) struct CheckedTest {
     /// Its index in the plan and in the run.
@@ -49,14 +49,14 @@ pub(super) struct CheckedTest {
     pub is_leading: bool,
 }
 
-/// The trials of a test.
+/// The method that decides the trials of a test.
 #[derive(Clone)]
 pub(super) enum TestMethod {
-    /// One in each round.
+    /// One trial per round.
     Rounds,
-    /// As many as it takes to find the highest rate that keeps an objective.
+    /// As many trials as needed to find the highest rate that keeps an objective.
     Search(Box<SearchSpec>),
-    /// Those of benchmarking methods.
+    /// The trials of benchmarking methods.
     Benchmark(Box<BenchmarkSpec>),
 }
 
@@ -84,41 +84,41 @@ impl CheckedPlan {
         Ok(Self { plan, tests })
     }
 
-    /// The plan as results keep it and as a file repeats it.
+    /// Returns the plan for results and plan files.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The tests that have trials of their own; those of the other direction run with them.
+    /// Returns the tests with trials of their own. Tests of the other direction run together with them.
     pub(super) fn leading_tests(&self) -> impl Iterator<Item = &CheckedTest> {
         self.tests.iter().filter(|test| test.is_leading)
     }
 
-    /// The same test in the other direction, if both run at once.
+    /// Returns the same test in the other direction, if both run at once.
     pub(super) fn reverse_of(&self, test: &CheckedTest) -> Option<&CheckedTest> {
         test.reverse.map(|idx| &self.tests[idx])
     }
 }
 
 impl CheckedTest {
-    /// The same test with other options.
+    /// Returns the same test with other options.
     pub(super) fn with_options(&self, options: Settings) -> Self {
         Self { options, ..self.clone() }
     }
 
-    /// The same test measuring for `span`.
+    /// Returns the same test with a measured time of `span`.
     pub(super) fn lasting(self, span: Nanos) -> Self {
         Self { phases: phases(self.phases.warmup_max_ns, span, self.phases.is_warmup_whole), ..self }
     }
 
-    /// The same test without a warm-up.
+    /// Returns the same test without a warm-up.
     pub(super) fn without_warmup(mut self) -> Self {
         self.phases.warmup_max_ns = Nanos::ZERO;
         self
     }
 
-    /// The search, if the test is one.
+    /// Returns the search, if the test is one.
     pub(super) fn search(&self) -> Option<&SearchSpec> {
         match &self.method {
             TestMethod::Search(spec) => Some(spec),
@@ -126,7 +126,7 @@ impl CheckedTest {
         }
     }
 
-    /// The benchmark, if the test is one.
+    /// Returns the benchmark, if the test is one.
     pub(super) fn benchmark(&self) -> Option<&BenchmarkSpec> {
         match &self.method {
             TestMethod::Benchmark(spec) => Some(spec),
@@ -140,17 +140,17 @@ fn phases(warmup_max_ns: Nanos, measure_ns: Nanos, is_warmup_whole: bool) -> Pha
     Phases { warmup_max_ns, is_warmup_whole, measure_ns, interval_ns }
 }
 
-/// Reads a plan from TOML.
+/// Parses a plan from TOML.
 pub fn read_plan(text: &str) -> Result<Plan, toml::de::Error> {
     toml::from_str(text)
 }
 
-/// A plan as a file that can be run; keys are left out.
+/// Formats a plan as a TOML file that can be run, without keys.
 pub fn to_toml(plan: &Plan) -> anyhow::Result<String> {
     Ok(toml::to_string_pretty(&without_keys(plan))?)
 }
 
-/// A plan as others may see it: a key is a secret.
+/// Returns a plan without its keys, which are secret.
 pub(super) fn without_keys(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
     for reach in plan.hosts.values_mut() {
@@ -161,14 +161,14 @@ pub(super) fn without_keys(plan: &Plan) -> Plan {
     plan
 }
 
-/// Narrower than a thousandth is below what machines repeat; wider than a half is no interval.
+/// The allowed widths of `until_ci`. Machines do not repeat to less than a thousandth, and an interval wider than a half is useless.
 const UNTIL_CI: std::ops::RangeInclusive<f64> = 0.001..=0.5;
 
 fn invalid_plan(what: impl Into<String>) -> UserError {
     UserError::new(Exit::Usage, what)
 }
 
-/// Checks everything of a plan but its tests one by one.
+/// Checks a plan except for its individual tests.
 fn check_frame(plan: &Plan) -> Result<(), UserError> {
     if plan.schema != SCHEMA {
         return Err(invalid_plan(format!("this program reads plans of `{SCHEMA}`, not of `{}`", plan.schema)));
@@ -204,7 +204,7 @@ fn check_frame(plan: &Plan) -> Result<(), UserError> {
     Ok(())
 }
 
-/// Checks a test and completes it; one of the other direction takes what it leaves open from its leading test.
+/// Checks a test and fills in its defaults. A test of the other direction inherits unset options from its leading test.
 fn check_test(
     (idx, test): (usize, &mut TestPlan),
     before: &[TestPlan],
@@ -221,13 +221,13 @@ fn check_test(
     Ok(checked)
 }
 
-/// The index of the leading test that a test runs together with.
+/// Returns the index of the leading test of a test.
 fn lead_index(test: &TestPlan, before: &[TestPlan]) -> Option<usize> {
     let name = test.beside.as_ref()?;
     before.iter().position(|other| other.name == *name && other.beside.is_none())
 }
 
-/// The leading test that a test runs together with; it was completed before.
+/// Returns the leading test of a test. Its defaults are already filled in.
 fn lead_of<'a>(test: &TestPlan, before: &'a [TestPlan]) -> Result<Option<&'a TestPlan>, UserError> {
     let Some(name) = &test.beside else { return Ok(None) };
     let lead = lead_index(test, before).map(|idx| &before[idx]);
@@ -248,7 +248,7 @@ fn lead_of<'a>(test: &TestPlan, before: &'a [TestPlan]) -> Result<Option<&'a Tes
     Ok(Some(lead))
 }
 
-/// A test that is made together with another differs from it by its way alone.
+/// Checks that a test differs from its leading test only by its direction.
 fn check_paired(test: &TestPlan, lead: &TestPlan) -> Result<(), UserError> {
     let name = &lead.name;
     if lead.search.is_some() {
@@ -306,7 +306,7 @@ fn complete_test((idx, test): (usize, &mut TestPlan), hosts: &[String]) -> Resul
             .and_then(|metric| fathom_analyze::promise::parse(text, metric))
             .map_err(|error| invalid_plan(error.to_string()).with_line("use", error.hint()))?;
     }
-    // An omitted time is a warm-up of exactly that length.
+    // The option `omit` sets a warm-up of exactly that length.
     let omitted = test.options.span("omit");
     Ok(CheckedTest {
         idx,
@@ -326,7 +326,7 @@ fn complete_test((idx, test): (usize, &mut TestPlan), hosts: &[String]) -> Resul
     })
 }
 
-/// Reads a span of a test and writes it in its exact form.
+/// Parses a span of a test and rewrites its text in exact form.
 fn complete_span(name: &str, text: &mut String) -> Result<Nanos, UserError> {
     let span: Nanos = text.parse().map_err(|error| invalid_plan(format!("{name}: {error}")))?;
     if span > SPAN_MAX {
@@ -362,7 +362,7 @@ mod tests {
         CheckedPlan::new(plan).map(|checked| checked.plan).map_err(|user_error| user_error.to_string())
     }
 
-    /// The plan with a test that is beside its own one.
+    /// Returns the plan with a second test `beside` its first.
     fn with_back(back: &str) -> String {
         let lead = PLAN.replace("options = { flows = 2 }", "options = { flows = 2, request = \"64\" }");
         format!("{lead}\n[[tests]]\nname = \"back\"\nbeside = \"rr\"\nfrom = \"here\"\nto = \"here\"\n{back}")

@@ -1,10 +1,10 @@
-//! How long a plan takes, said before it starts.
+//! The estimated duration of a plan, printed before it starts.
 
 use fathom_model::units::{Nanos, approximate, rounded};
 
 use super::checked_plan::{CheckedPlan, CheckedTest, TestMethod};
 
-/// What a trial takes beside its warm-up and its measured part: connections come about and end, hosts tell what they counted.
+/// The time of a trial beyond its warm-up and its measured part: connection setup and teardown, and the transfer of results.
 const TRIAL_OVERHEAD: Nanos = Nanos::from_millis(200);
 
 fn trial(test: &CheckedTest) -> Nanos {
@@ -15,7 +15,7 @@ fn times(span: Nanos, n: u32) -> Nanos {
     Nanos(span.0.saturating_mul(n.into()))
 }
 
-/// The longest that a complete plan takes; nothing where its methods decide while they run.
+/// Returns the longest duration of a complete plan, or none if a benchmark decides it at run time.
 pub(super) fn time_max(plan: &CheckedPlan) -> Option<Nanos> {
     let of_test = |test: &CheckedTest| match &test.method {
         TestMethod::Benchmark(_) => None,
@@ -25,7 +25,7 @@ pub(super) fn time_max(plan: &CheckedPlan) -> Option<Nanos> {
     plan.leading_tests().map(of_test).try_fold(Nanos::ZERO, |sum, one| Some(sum + one?))
 }
 
-/// What a plan is made of, and how long it takes at most.
+/// Describes the tests and rounds of a plan and its longest duration.
 pub(super) fn estimate_text(plan: &CheckedPlan) -> String {
     let tests: Vec<&CheckedTest> = plan.leading_tests().collect();
     let tests_text = match tests.len() {
@@ -58,13 +58,13 @@ fn rounds(plan: &CheckedPlan, tests: &[&CheckedTest]) -> String {
     format!("{n}{measured}{warmup}")
 }
 
-/// A span without zeros that say nothing.
+/// Formats a span without trailing zeros.
 fn short(span: Nanos) -> String {
     const SECOND: u64 = 1_000_000_000;
     if span.0.is_multiple_of(SECOND) { format!("{} s", span.0 / SECOND) } else { span.to_string() }
 }
 
-/// A time as people say it: to a second, to five, to a minute.
+/// Formats a time, rounded up to 1 s, 5 s, a minute or an hour.
 pub fn rounded_text(span: Nanos) -> String {
     let secs = rounded((approximate(span.0) / 1e9).ceil()).max(1);
     match secs {

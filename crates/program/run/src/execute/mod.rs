@@ -1,4 +1,4 @@
-//! A plan on its hosts: checked whole before anything is touched, then round by round.
+//! Runs a plan on its hosts: checks all of it before anything is touched, then runs it round by round.
 
 mod benchmark;
 mod benchmark_spec;
@@ -20,23 +20,23 @@ use fathom_sys::process::signal::Signal;
 
 use crate::allow::AllowList;
 
-/// What surrounds a run without being part of what is asked.
+/// Options of a run that are not part of its plan.
 pub struct RunOptions {
-    /// Where traffic may go.
+    /// The allow-list.
     pub allowed: AllowList,
-    /// Whether to show no progress.
+    /// True if no progress is shown.
     pub is_quiet: bool,
-    /// Whether to say first how long it takes: a part of another run does not.
+    /// True if the estimated duration is printed first. False for a part of another run.
     pub shows_estimate: bool,
-    /// Whether to print events as they happen.
+    /// True if events are printed as they happen.
     pub is_live: bool,
-    /// The command that repeats the run.
+    /// The command that repeats this run.
     pub command: String,
-    /// Who hears, twice a second, how far the initiator of a trial is; the drop-in tools print their tools' progress from it.
+    /// Receives the progress of the initiator of a trial twice a second. The drop-in tools print the progress lines of their tools from it.
     pub on_progress: Option<Box<dyn Fn(LiveProgress)>>,
 }
 
-/// A run, and the signal that ended it early.
+/// A finished run, and the signal that ended it early, if any.
 pub struct FinishedRun {
     pub run: Run,
     pub signal: Option<Signal>,

@@ -1,4 +1,4 @@
-//! The rounds of a plan: one trial of each test, again and again, until all are done or something ends the run.
+//! The rounds of a plan. Each round runs one trial of each test, until all rounds are done or something ends the run.
 
 use std::{collections::BTreeMap, io, net::IpAddr};
 
@@ -33,19 +33,19 @@ use crate::{
     store::{self, Calibration},
 };
 
-/// How often in a row the intervals must be narrow enough: once may be by chance, as they are looked at after every round.
+/// The rounds in a row with narrow enough intervals that end a run. The check runs after every round, so one may be chance.
 const NARROW_ROUNDS: u32 = 2;
 
-/// Runs a plan to its end and analyzes what was measured.
+/// Runs a plan and analyzes the results.
 pub fn execute(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<FinishedRun> {
-    // This may ask the user and changes nothing, so a signal simply ends it.
+    // This may prompt the user and changes nothing, so a signal may kill the program here.
     let resolved = check_targets(plan, surroundings)?;
     if surroundings.shows_estimate && !surroundings.is_quiet {
         eprintln!("{}", estimate::estimate_text(plan));
     }
     let signals = signal::watch()?;
     if measures_before_it_connects(plan) {
-        // A host that does not answer is an error before anything is measured.
+        // Reports a host that does not answer before anything is measured.
         Hosts::connect(plan.plan(), &new_run_id())?.close()?;
         check_interrupted(&signals)?;
     }
@@ -80,19 +80,19 @@ pub fn execute(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<
     Ok(FinishedRun { run, signal: signals.received() })
 }
 
-/// Whether the targets of a plan are allowed and all its hosts answer; nothing is measured.
+/// Checks that the targets of a plan are allowed and that all its hosts answer. Measures nothing.
 pub fn check_hosts(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<()> {
     check_targets(plan, surroundings)?;
     Hosts::connect(plan.plan(), &new_run_id())?.close()
 }
 
-/// Whether the tool measures itself before it talks to a host elsewhere.
+/// Returns true if the tool measures its own maximum before it connects to a remote host.
 fn measures_before_it_connects(plan: &CheckedPlan) -> bool {
     let is_elsewhere = !plan.plan().hosts.values().all(HostReach::is_on_this_machine);
     is_elsewhere && plan.tests.iter().any(|test| test.benchmark().is_some())
 }
 
-/// Refuses targets that are neither ours nor allowed, before anything is touched. Returns the addresses of their names by test.
+/// Rejects targets that are neither local nor allowed, before anything is touched. Returns the addresses of target names per test.
 fn check_targets(plan: &CheckedPlan, surroundings: &RunOptions) -> Result<Vec<ResolvedNames>, UserError> {
     let mut all = Vec::new();
     for test in &plan.tests {
@@ -105,7 +105,7 @@ fn check_targets(plan: &CheckedPlan, surroundings: &RunOptions) -> Result<Vec<Re
         let mut resolved = ResolvedNames::new();
         for target in kind.destinations(&test.options).map_err(|error| engine_error(&error))? {
             let addresses = allow::check_target(&target, from, &surroundings.allowed)?;
-            // A zone (RFC 4007) is not part of an address, so such a name is looked up where it means something.
+            // A zone (RFC 4007) is not part of an address and has a meaning only on its own host, so that host resolves such a name.
             let is_name = target.host.parse::<IpAddr>().is_err() && !target.host.contains('%');
             if is_name && !addresses.is_empty() {
                 resolved.insert(target.host, addresses);
@@ -116,7 +116,7 @@ fn check_targets(plan: &CheckedPlan, surroundings: &RunOptions) -> Result<Vec<Re
     Ok(all)
 }
 
-/// The document of a run before its first trial; the plan holds no secrets.
+/// Creates the document of a run before its first trial. The plan holds no secrets.
 fn new_run((plan, checked): (Plan, &CheckedPlan), command: &str, now: &Zoned) -> anyhow::Result<Run> {
     let tests = plan.tests.iter().zip(&checked.tests).map(|(test, checked_test)| {
         Ok(TestRun {
@@ -156,12 +156,12 @@ fn new_run((plan, checked): (Plan, &CheckedPlan), command: &str, now: &Zoned) ->
     })
 }
 
-/// Whether a benchmark found anything that is worth keeping.
+/// Returns true if a test has at least one benchmark trial.
 fn has_results(test: &TestRun) -> bool {
     test.benchmark.as_ref().is_some_and(|benchmark| !benchmark.trials.is_empty())
 }
 
-/// What a test is called: a search by its objective too, and tests that would be called the same by their names.
+/// Returns the title of a test. The title of a search includes its objective; tests with equal titles get their names added.
 fn title(test: &CheckedTest, plan: &CheckedPlan) -> String {
     let mut title = test.kind.title(&test.options);
     let is_alike =
@@ -178,7 +178,7 @@ fn title(test: &CheckedTest, plan: &CheckedPlan) -> String {
     }
 }
 
-/// Writes down what every host is before the first trial.
+/// Records the description of every host before the first trial.
 fn describe_hosts(run: &mut Run, hosts: &mut Hosts) -> Result<(), UserError> {
     for name in hosts.by_name.keys().cloned().collect::<Vec<_>>() {
         let environment = hosts.environment(&name).map_err(|error| fleet_error(&error))?;
@@ -194,7 +194,7 @@ fn describe_hosts(run: &mut Run, hosts: &mut Hosts) -> Result<(), UserError> {
     Ok(())
 }
 
-/// Writes down what has changed on the hosts that are still there.
+/// Records the changes on the hosts that still answer.
 fn update_host_descriptions(run: &mut Run, hosts: &mut Hosts) {
     for (name, host) in &mut run.hosts {
         let Ok(after) = hosts.environment(name) else { continue };
@@ -206,13 +206,13 @@ fn update_host_descriptions(run: &mut Run, hosts: &mut Hosts) {
 }
 
 impl RunExecutor<'_> {
-    /// Goes through all rounds; what a failed test means for the run is written into it.
+    /// Runs all rounds and records the effects of failed tests in the run.
     fn run_rounds(&mut self, run: &mut Run, hosts: &mut Hosts) -> anyhow::Result<()> {
         let mut n_narrow = 0;
         for round in 0..self.plan.plan().rounds {
             for test in self.plan.leading_tests() {
                 let idx = test.idx;
-                // A search spreads its trials itself, and what it found would be no better for a second one.
+                // A search or benchmark runs once: it schedules its own trials, and a second one would not improve the result.
                 let is_search = !matches!(test.method, TestMethod::Rounds);
                 let is_done = round > 0 && is_search;
                 if run.tests[idx].unavailable.is_some() || is_done {
@@ -263,7 +263,7 @@ impl RunExecutor<'_> {
         Ok(())
     }
 
-    /// One trial, kept as far as it went; why it did not come to its end.
+    /// Runs one trial and keeps its records, even if it ended early. Returns the error that ended it.
     fn run_and_record_trial(
         &self,
         into: Vec<&mut TestRun>,
@@ -282,7 +282,7 @@ impl RunExecutor<'_> {
         Ok(outcome.error)
     }
 
-    /// What an error of a trial means: the end of the run, or of the test; whether the run goes on.
+    /// Records whether an error of a trial ends the run or only the test. Returns true if the run continues.
     fn continues_after(
         &self,
         error: &Error,
@@ -320,9 +320,9 @@ impl RunExecutor<'_> {
     }
 }
 
-/// The runs of a leading test and of the other direction, the leading one first.
+/// Returns the runs of a leading test and of its other direction, the leading one first.
 fn paired_runs<'r>(tests: &'r mut [TestRun], lead: &CheckedTest) -> Vec<&'r mut TestRun> {
-    // A test of the other direction stands behind its leading test.
+    // The test of the other direction comes after its leading test.
     tests
         .iter_mut()
         .enumerate()
@@ -331,7 +331,8 @@ fn paired_runs<'r>(tests: &'r mut [TestRun], lead: &CheckedTest) -> Vec<&'r mut 
         .collect()
 }
 
-/// Why no further trial can go otherwise than this one, which ended early for want of data; one that lost something may.
+/// Returns the reason if a trial ended early because its data ran out: every further trial would end the same way. A trial that is
+/// incomplete for another reason returns none, since the next one may be complete.
 fn data_exhausted(trial: &Trial) -> Option<String> {
     let cut = trial.records.values().find(|record| !record.complete)?;
     cut.notes.iter().find(|note| note.id == "data-ended").map(|note| note.text.clone())

@@ -1,4 +1,4 @@
-//! A search for a limit: the trials of one test at many rates, judged as they come.
+//! A search for a limit: trials of one test at many rates, each judged as it ends.
 
 use std::{collections::BTreeMap, io};
 
@@ -26,30 +26,31 @@ use super::{
 };
 use crate::hosts::Hosts;
 
-/// A trial at a low rate is made longer for the sake of its quantile, but at most by so much.
+/// The largest factor by which a trial at a low rate is made longer, to get enough samples for its quantile.
 const LONGER_MAX: u64 = 10;
 
-/// So many may be due and not sent when a trial ends, at any rate; in a trial of a hundred they are no sign of a slow tool.
+/// The starts that may be due but unsent when a trial ends, at any rate. In a trial of only a hundred starts they do not mean that
+/// the tool is slow.
 const UNSENT_AT_END_MAX: u64 = 3;
 
-/// Why no trial can be made any more.
+/// An error that ends the search.
 enum SearchTrialError {
     Fleet(Error),
     Output(io::Error),
 }
 
-/// A trial with what was made of it.
+/// A trial and its judgment.
 struct SearchedTrial {
     load: LoadLevel,
     judged: SearchTrial,
     trial: Trial,
 }
 
-/// Makes the trials of a search on the hosts of a run.
+/// Runs the trials of a search on the hosts of a run.
 struct SearchTrials<'a, 'b> {
     executor: &'a RunExecutor<'b>,
     test: &'a CheckedTest,
-    /// What the test is called in the result.
+    /// The title of the test in the result.
     title: String,
     spec: &'a SearchSpec,
     hosts_info: &'a BTreeMap<String, Host>,
@@ -58,7 +59,7 @@ struct SearchTrials<'a, 'b> {
 }
 
 impl RunExecutor<'_> {
-    /// Searches for the limit of a test, and writes all that was measured into its run; why it was ended early.
+    /// Searches for the limit of a test and writes all results into its run. Returns the error that ended the search early.
     pub(super) fn search(
         &self,
         into: &mut TestRun,
@@ -91,12 +92,12 @@ impl Measurer for SearchTrials<'_, '_> {
         let outcome = self.executor.run_trial(&self.test_at(step), step.n_done, self.hosts);
         let took = clock::now() - began;
         if let Some(error) = outcome.error {
-            // One trial that failed at a high rate says nothing; a host that is lost, or nothing that ever worked, says all.
+            // One failed trial at a high rate does not end the search. A lost host or a failed first trial does.
             if error.class() != ErrorClass::Failed || self.trials.is_empty() {
                 return Err(SearchTrialError::Fleet(error));
             }
         }
-        // No test is made together with one that searches, so there is one.
+        // No other test runs together with a search, so there is one trial.
         let trial = outcome.trials.into_iter().next().unwrap_or_default();
         let (observation, judged) = self.judge(&trial, step, took);
         if self.executor.is_live() {
@@ -112,7 +113,7 @@ impl Measurer for SearchTrials<'_, '_> {
 }
 
 impl SearchTrials<'_, '_> {
-    /// The test at one rate, long enough for the quantile that is judged.
+    /// Returns the test at one rate, long enough for the judged quantile.
     fn test_at(&self, step: &SearchTrialRequest) -> CheckedTest {
         let load = step.load;
         let test = self.test.with_options(self.spec.options_at(&self.test.options, load));
@@ -133,7 +134,7 @@ impl SearchTrials<'_, '_> {
         }
     }
 
-    /// What is done now: `narrowing 32.0 – 45.2 k req/s, at 38.1 k req/s`.
+    /// Describes the current step: `narrowing 32.0 k req/s – 45.2 k req/s: at 38.1 k req/s`.
     fn step_text(&self, step: &SearchTrialRequest) -> String {
         let unit = self.spec.achieved.unit;
         let at = unit.show(step.load.get());
@@ -161,9 +162,9 @@ impl SearchTrials<'_, '_> {
         let late = initiator.and_then(|record| generator_lateness(&spec.parts, record));
         let sent = total(count::SENT).zip(total(count::INTENDED));
         let sent = sent.and_then(|(sent, intended)| ratio((sent + UNSENT_AT_END_MAX).min(intended), intended));
-        // A kind that knows why a start was late says by that whose fault it was that something was not sent.
+        // If a kind counts why starts were late, that count already tells whether unsent starts are the tool's fault.
         let unsent = sent.filter(|_| late.is_none());
-        // What is lost is what such an objective is about: how much of it may be missing is for its bound to say.
+        // An objective on loss has its own bound for missing messages, so the achieved rate is not checked.
         let is_loss = spec.parts.iter().any(|part| is_of_loss(&part.metric));
         let is_random = self.test.options.text("arrivals").is_some_and(|arrivals| arrivals != "constant");
         let observation = Observation {
@@ -190,25 +191,25 @@ impl SearchTrials<'_, '_> {
 }
 
 impl SearchTrials<'_, '_> {
-    /// The metric that tells what is lost, of a kind that counts it.
+    /// Returns the loss metric of the kind, if it has one.
     fn loss(&self) -> Option<&'static Metric> {
         self.test.kind.metrics().iter().find(|metric| is_of_loss(metric))
     }
 
-    /// What became of a load; of a kind that counts no loss, what was not achieved of it is lost.
+    /// Returns the loss at a load. If the kind counts no loss, the part of the load that was not achieved counts as lost.
     fn forwarded(&self, step: &SearchTrialRequest, achieved: f64, lost: Option<f64>) -> Forwarded {
         let effective = step.duration.unwrap_or(self.test.phases.measure_ns);
-        // A target that catches up on what was due before lost nothing.
+        // A target that catches up on an earlier backlog lost nothing.
         let loss_ratio = lost.unwrap_or(1.0 - achieved / step.load.get()).max(0.0);
         Forwarded { loss_ratio, effective, rate: Some(achieved) }
     }
 }
 
-/// The share of starts that were late by our own doing, if that can be why the objective was not kept.
+/// Returns the share of starts that this tool itself delayed, if that can be the reason why the objective was not kept.
 ///
-/// It cannot when more waited for a connection, nor when the time from the actual start, which leaves our lateness out, breaks
-/// the objective too: then the target would have broken it for a tool without fault as well. A tool that starts later than
-/// answers take also reads them late, so that its times from the actual start accuse nobody.
+/// It cannot be the reason if more starts waited for a connection, or if the time from the actual start breaks the objective too.
+/// That time excludes the tool's own delay, so the target would have broken the objective with a perfect tool as well. If the tool
+/// starts requests with a longer delay than answers take, it also reads the answers late, and that time proves nothing.
 fn generator_lateness(parts: &[ObjectivePart], record: &Record) -> Option<f64> {
     let total = |name: &str| record.totals.get(name).copied();
     let (own, others) = (total(count::LATE_OWN_CPU)?, total(count::LATE_NO_CONNECTION).unwrap_or(0));
@@ -225,12 +226,12 @@ fn generator_lateness(parts: &[ObjectivePart], record: &Record) -> Option<f64> {
     if is_excused { Some(0.0) } else { ratio(own, total(count::INTENDED)?) }
 }
 
-/// Whether a metric tells what of one side's does not arrive at the other.
+/// Returns true if a metric is the loss from one side to the other.
 fn is_of_loss(metric: &Metric) -> bool {
     matches!(&metric.from, Derivation::Missing { sent, arrived } if sent.0 != arrived.0)
 }
 
-/// Writes the curve of a search into the run of its test, and the trials at the limit as those of the test.
+/// Writes the curve of a search into the run of its test, and the trials at the limit as the trials of the test.
 fn write(into: &mut TestRun, spec: &SearchSpec, found: &SearchResult<SearchTrialError>, made: Vec<SearchedTrial>) {
     let at_limit = found.kept.or_else(|| made.iter().map(|made| made.load).reduce(|a, b| if b < a { b } else { a }));
     if let Some(load) = at_limit {
@@ -266,7 +267,7 @@ fn write(into: &mut TestRun, spec: &SearchSpec, found: &SearchResult<SearchTrial
     });
 }
 
-/// A point whose values follow from its trials.
+/// Creates a point without values. The analysis computes them from its trials.
 fn empty(load: LoadLevel) -> CurvePoint {
     let decision = Decision::Undecided;
     CurvePoint {
@@ -287,7 +288,7 @@ mod tests {
     use super::*;
     use crate::registry;
 
-    /// The share that counts as our own lateness, of a hundred starts of which forty were late by our own doing.
+    /// Returns the share that counts as the tool's own lateness, for 100 starts of which the tool delayed 40.
     fn late(service: Nanos, lag: Nanos) -> Option<f64> {
         let search = SearchPlan {
             objective: "latency_ns_p99 < 20ms".to_owned(),

@@ -1,4 +1,4 @@
-//! What a search of a plan is after: read and checked before anything is touched.
+//! The search of a plan. It is parsed and checked before anything is touched.
 
 use fathom_analyze::{curve, promise};
 use fathom_engine::{
@@ -15,37 +15,36 @@ use promise::{Promise, PromiseError, Relation};
 
 use crate::exit::{Exit, UserError};
 
-/// The option that sets the rate, where the plan does not name another.
+/// The default option that sets the rate.
 const OPTION: &str = "rate";
-/// Twice what a careful test repeats, and the interval is narrower than two searches differ.
+/// Twice the repeatability of a careful test. The interval is narrower than the difference between two searches.
 const PRECISION: &str = "2.5%";
-/// The confidence of every other interval of a run.
+/// The same confidence as that of every other interval of a run.
 const CONFIDENCE: &str = "95%";
-/// Five times what a search of a target without stray trials takes.
+/// Five times the trials of a search of a target without outliers.
 const TRIALS: u32 = 200;
-/// Where a search begins that is given no lowest rate: far below what any target is asked for, yet enough for a p99.
+/// The first rate of a search without a lowest rate: far below the load of any real target, but enough for a p99.
 const START: (f64, f64) = (10e6, 1e3);
-/// The lowest rates that a search without a bound goes down to: bit/s, and events per second.
+/// The lowest rate of a search without a bound: in bit/s, and in events per second.
 const LOWEST: (f64, f64) = (1e3, 1.0);
-/// The highest rates: more than any interface carries.
+/// The highest rate, in the same units: more than any interface carries.
 const HIGHEST: (f64, f64) = (1e13, 1e10);
-/// The loads of the curve below the limit, and one above it: dense enough to see where the curve bends.
+/// The loads of the curve as shares of the limit, all but one below it: dense enough to see where the curve bends.
 const CURVE: [f64; 9] = [0.1, 0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1];
 
-/// A search as values.
+/// A parsed search.
 #[derive(Clone)]
 pub(super) struct SearchSpec {
-    /// The objective as the plan holds it.
+    /// The objective as it is written in the plan.
     pub objective: String,
-    /// What is to be kept, all of it; the first is drawn. There is one at least.
+    /// The parts of the objective. All of them must be kept; the first is plotted. Never empty.
     pub parts: Vec<ObjectivePart>,
     /// The option that sets the rate.
     pub option: &'static OptionDoc,
-    /// What tells how much of the rate is achieved.
+    /// The metric of the achieved rate.
     pub achieved: Metric,
-    /// The median latency, where there is one.
+    /// The metric of the median latency, if the kind has one.
     pub median: Option<Metric>,
-    /// The bounds of the search.
     pub bounds: SearchAim,
 }
 
@@ -53,7 +52,7 @@ fn invalid_search(what: impl Into<String>) -> UserError {
     UserError::new(Exit::Usage, what)
 }
 
-/// Checks the search of a test against its kind, and writes the defaults into it.
+/// Checks the search of a test against its kind and fills in the defaults.
 pub(super) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<Option<SearchSpec>, UserError> {
     let Some(search) = &mut test.search else { return Ok(None) };
     let parts = parse_objective(&search.objective, kind.metrics())?;
@@ -81,7 +80,7 @@ pub(super) fn complete(test: &mut TestPlan, kind: &dyn TestKind) -> Result<Optio
     SearchSpec::of(search, kind).map(Some)
 }
 
-/// One part of an objective: a metric, what is to be kept of it, and the bound as it was written.
+/// One part of an objective: a metric, its promise, and the text of both.
 #[derive(Clone)]
 pub(super) struct ObjectivePart {
     pub metric: Metric,
@@ -89,7 +88,7 @@ pub(super) struct ObjectivePart {
     written: String,
 }
 
-/// Reads `p99 < 20ms, errors < 0.1%`; the first part is the one that is drawn.
+/// Parses an objective such as `p99 < 20ms, errors < 0.1%`. The first part is plotted.
 fn parse_objective(text: &str, metrics: &[Metric]) -> Result<Vec<ObjectivePart>, UserError> {
     text.split(',').map(|text| parse_objective_part(text.trim(), metrics)).collect()
 }
@@ -112,7 +111,7 @@ fn parse_objective_part(text: &str, metrics: &[Metric]) -> Result<ObjectivePart,
     Ok(ObjectivePart { metric: metric.clone(), promise, written })
 }
 
-/// The option that sets the rate.
+/// Finds the option that sets the rate.
 fn rate_option(search: &SearchPlan, kind: &dyn TestKind) -> Result<&'static OptionDoc, UserError> {
     let is_rate = |option: &&OptionDoc| matches!(option.value, ValueKind::BitRate | ValueKind::Rate);
     let name = search.option.as_deref().unwrap_or(OPTION);
@@ -130,7 +129,7 @@ fn rate_option(search: &SearchPlan, kind: &dyn TestKind) -> Result<&'static Opti
     })
 }
 
-/// A share that is written as `2.5%`.
+/// Parses a share such as `2.5%`.
 pub(super) fn parse_share(text: &str, name: &str, range: std::ops::RangeInclusive<f64>) -> Result<f64, UserError> {
     share_of_percent(text).filter(|share| range.contains(share)).ok_or_else(|| {
         let (low, high) = (100.0 * range.start(), 100.0 * range.end());
@@ -138,7 +137,7 @@ pub(super) fn parse_share(text: &str, name: &str, range: std::ops::RangeInclusiv
     })
 }
 
-/// A rate in its own unit.
+/// Parses a rate in the unit of its option.
 fn parse_rate(text: &str, option: &OptionDoc) -> Option<LoadLevel> {
     let per_second = match option.value {
         ValueKind::BitRate => text.parse::<BitsPerSec>().ok()?.get(),
@@ -148,7 +147,7 @@ fn parse_rate(text: &str, option: &OptionDoc) -> Option<LoadLevel> {
 }
 
 impl SearchSpec {
-    /// Reads a search in which the defaults are filled in.
+    /// Parses a search whose defaults are filled in.
     pub(super) fn of(search: &SearchPlan, kind: &dyn TestKind) -> Result<Self, UserError> {
         let parts = parse_objective(&search.objective, kind.metrics())?;
         let option = rate_option(search, kind)?;
@@ -166,7 +165,7 @@ impl SearchSpec {
         })
     }
 
-    /// The objective as people read it: `p99 < 20.0 ms`.
+    /// Returns the objective for people: `p99 < 20.0 ms`.
     pub(super) fn objective_text(&self) -> String {
         let words = |ObjectivePart { metric, promise, .. }: &ObjectivePart| {
             format!("{} {} {}", metric.title, promise.relation.sign(), metric.show(promise.bound))
@@ -174,17 +173,17 @@ impl SearchSpec {
         self.parts.iter().map(words).collect::<Vec<_>>().join(" and ")
     }
 
-    /// The options of the first trial.
+    /// Returns the options of the first trial.
     pub(super) fn first_options(&self, options: &Settings) -> Settings {
         self.options_at(options, self.bounds.start)
     }
 
-    /// The limit as a metric, so that it can be promised.
+    /// Returns the limit as a metric, so that a plan can promise it.
     pub(super) fn limit_metric(&self) -> Metric {
         curve::limit_metric(self.achieved.unit)
     }
 
-    /// The options of a trial at a load.
+    /// Returns the options of a trial at a load.
     pub(super) fn options_at(&self, options: &Settings, load: LoadLevel) -> Settings {
         let text = match self.option.value {
             ValueKind::BitRate => BitsPerSec::new(load.get()).map(BitsPerSec::exact),
@@ -222,7 +221,7 @@ fn bounds(search: &SearchPlan, option: &OptionDoc) -> Result<SearchAim, UserErro
         precision: parse_share(search.precision.as_deref().unwrap_or(PRECISION), "precision", 0.002..=0.5)?,
         confidence: parse_share(search.confidence.as_deref().unwrap_or(CONFIDENCE), "confidence", 0.5..=0.999)?,
         curve: CURVE.to_vec(),
-        // The number of trials bounds the time, since each trial's time is bounded.
+        // The number of trials bounds the time, since the time of each trial is bounded.
         budget: SearchBudget { n_trials: trials, time: Nanos::MAX },
     })
 }

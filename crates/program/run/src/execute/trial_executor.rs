@@ -1,4 +1,4 @@
-//! One trial of a plan: who plays what, for how long, and what is shown while it runs.
+//! One trial of a plan: its roles, its duration and its progress display.
 
 use std::collections::BTreeMap;
 
@@ -30,31 +30,31 @@ use crate::{
 /// The longest wait between two checks for a signal.
 const SIGNAL_CHECK_EVERY: Nanos = Nanos::from_millis(100);
 
-/// The trials of a run under way.
+/// Runs the trials of a run.
 pub(super) struct RunExecutor<'a> {
     pub(super) plan: &'a CheckedPlan,
     pub(super) options: &'a RunOptions,
     pub(super) signals: &'a SignalWatch,
-    /// What the tool itself sends, by frame size in bytes.
+    /// The tool's own maximum by frame size in bytes.
     pub(super) own: &'a BTreeMap<u64, OwnMaximum>,
     pub(super) secrets: &'a Secrets,
-    /// The addresses of the names that each test sends to.
+    /// The addresses of the target names of each test.
     pub(super) resolved: &'a [ResolvedNames],
     pub(super) progress: ProgressLine,
 }
 
 impl RunExecutor<'_> {
-    /// Whether events are printed as they happen.
+    /// Returns true if events are printed as they happen.
     pub(super) fn is_live(&self) -> bool {
         self.options.is_live
     }
 
-    /// What the tool itself sends at a frame size, if it was measured.
+    /// Returns the tool's own maximum at a frame size, if it was measured.
     pub(super) fn own_maximum(&self, size_bytes: u64) -> Option<OwnMaximum> {
         self.own.get(&size_bytes).copied()
     }
 
-    /// Waits between two trials, unless a signal ends the run.
+    /// Waits between two trials. A signal ends the wait with an error.
     pub(super) fn wait(&self, span: Nanos) -> Result<(), Error> {
         let end = clock::now() + span;
         while clock::now() < end {
@@ -66,7 +66,7 @@ impl RunExecutor<'_> {
         Ok(())
     }
 
-    /// Runs one trial on the hosts and shows its progress; the result has the trial of the other direction behind the test's own.
+    /// Runs one trial on the hosts and shows its progress. In the result, the trial of the other direction follows the test's own.
     pub(super) fn run_trial(&self, test: &CheckedTest, round: u32, hosts: &mut Hosts) -> TrialOutcome {
         let trial_plan = self.trial_plan(test, round, hosts);
         let rate = LiveRate::of(test);
@@ -89,7 +89,7 @@ impl RunExecutor<'_> {
         outcome
     }
 
-    /// The networks that the user allows, for a test that looks names up again while it runs.
+    /// Returns the allowed networks for a test that resolves names again while it runs.
     fn allowed_networks(&self, test: &CheckedTest, host: &str) -> Option<Vec<String>> {
         let is_ours = matches!(self.plan.plan().hosts.get(host), Some(HostReach::This | HostReach::At(_)));
         let is_given = |name: &str| test.options.text(name).is_some_and(|word| word != "once");
@@ -97,7 +97,7 @@ impl RunExecutor<'_> {
         (is_ours && is_given("url") && is_given("dns")).then(networks)
     }
 
-    /// The roles of a trial. Both directions have the options and the phases of the leading test.
+    /// Assigns the roles of a trial. Both directions use the options and phases of the leading test.
     fn trial_plan(&self, test: &CheckedTest, round: u32, hosts: &Hosts) -> TrialPlan {
         let (from_cores, to_cores) = hosts.cores(&test.from, test.to.as_deref());
         let part = |name: &str, host: &str, side: Side| {
@@ -105,7 +105,7 @@ impl RunExecutor<'_> {
             let is_served = matches!(self.plan.plan().hosts.get(host), Some(HostReach::Tls { .. }));
             let settings =
                 if is_served && side == Side::Responder { without_files(test) } else { test.options.clone() };
-            // A host keeps its cores whatever it plays, but where it plays both ends.
+            // A host uses the same cores in both directions, unless it plays both roles.
             let is_answering = test.to.as_deref() == Some(host) && (test.from != host || side == Side::Responder);
             let role = Role {
                 test: name.to_owned(),
@@ -143,7 +143,8 @@ impl RunExecutor<'_> {
     }
 }
 
-/// The options for a side that answers elsewhere: files are those of the side that asks, and only that there are some is told.
+/// Returns the options for a responder on a served host. Files belong to the initiator's host, so the responder learns only that they
+/// are set.
 fn without_files(test: &CheckedTest) -> Settings {
     let mut settings = test.options.clone();
     for option in test.kind.options().iter().filter(|option| option.value == ValueKind::File) {
@@ -154,7 +155,7 @@ fn without_files(test: &CheckedTest) -> Settings {
     settings
 }
 
-/// How a test's first metric is shown while it runs.
+/// The display of a test's first metric while it runs.
 struct LiveRate {
     unit: Unit,
     side: Side,
@@ -186,7 +187,7 @@ pub(super) fn new_run_id() -> String {
     store::run_id(&Zoned::now(), clock::wall().0)
 }
 
-/// Ends the run with a word where a signal came before its first trial.
+/// Returns an error if a signal arrived before the first trial.
 pub(super) fn check_interrupted(signals: &SignalWatch) -> Result<(), UserError> {
     match signals.received() {
         Some(signal) => Err(UserError::new(Exit::Signalled(signal), "interrupted before anything was measured")),

@@ -1,7 +1,7 @@
-//! Benchmarking methods over trials of frames: one test of a plan is one frame size.
+//! Benchmarking methods over trials of frames. Each test of a plan covers one frame size.
 //!
-//! The methods are those of `fathom_rfc2544`; here they are given trials, in the order that was asked, and what they found is
-//! written into the run. One that needs a throughput that nobody asked for measures it first.
+//! Crate `fathom_rfc2544` implements the methods. This module runs their trials in the order of the plan and writes the results into
+//! the run. A method that needs the throughput measures it first if the plan did not.
 
 mod results;
 mod tester;
@@ -34,27 +34,27 @@ use crate::{
 };
 use tester::FrameTrials;
 
-/// What rates and counts are of where frames go both ways at once.
+/// The remark for a benchmark with both directions at once: it explains the rates and counts.
 const BOTH_WAYS: &str = "frames went both ways at once (RFC 2544 section 14): a rate is offered each way, and what was lost or forwarded is of \
                          both ways together";
 
-/// What ended a method, and with it the benchmark.
+/// The outcome of a method: an error is the reason why it ended early.
 type MethodCompletion = Result<(), StopReason<Error>>;
 
-/// One frame size under way.
+/// The benchmark of one frame size.
 struct FrameSizeBenchmark<'a, 'b, 'c> {
     spec: &'a BenchmarkSpec,
     trials: FrameTrials<'b, 'c>,
     results: Benchmark,
     /// The highest rate without loss, once it is known.
     throughput: Option<f64>,
-    /// Whether it was searched for: what was not found once is not searched for again.
+    /// True once the throughput was searched for. A search that found nothing is not repeated.
     is_searched: bool,
 }
 
 impl RunExecutor<'_> {
-    /// Carries the methods of a test out, and writes what was found into its run, the first of those that are made together; why it
-    /// was ended early.
+    /// Runs the methods of a test and writes the results into the first of the runs that run together. Returns the error that ended the
+    /// benchmark early.
     pub(super) fn benchmark(
         &self,
         mut into: Vec<&mut TestRun>,
@@ -97,7 +97,7 @@ impl RunExecutor<'_> {
         }
         let FrameSizeBenchmark { mut trials, results: mut found, throughput, .. } = bench;
         found.trials = trials.trials;
-        // The trials at the throughput, or the last ones that there were, show what the hosts did meanwhile.
+        // The trials at the throughput show the state of the hosts. Without them, use the trials at the lowest rate.
         let shown = throughput.and_then(|rate| trials.trials_by_rate.remove(&tester::rate_key(rate)));
         let shown = shown.or_else(|| trials.trials_by_rate.pop_first().map(|(_, shown)| shown)).unwrap_or_default();
         for (run, trial) in into.iter_mut().zip(shown) {
@@ -108,7 +108,7 @@ impl RunExecutor<'_> {
     }
 }
 
-/// The benchmark before its first trial: which rate is 100 %, and whether it can be offered.
+/// Creates the benchmark before its first trial: determines the rate that is 100 % and whether it can be offered.
 fn new_benchmark(wanted: &BenchmarkSpec, own: Option<OwnMaximum>, from: Option<&Host>) -> Result<Benchmark, UserError> {
     let size =
         FrameSize::new(Bytes(wanted.size_bytes)).map_err(|error| UserError::new(Exit::Usage, error.to_string()))?;
@@ -166,7 +166,7 @@ fn new_benchmark(wanted: &BenchmarkSpec, own: Option<OwnMaximum>, from: Option<&
     })
 }
 
-/// Refuses searches that go higher than the tool itself, before anything is touched.
+/// Rejects a maximum rate above the tool's own maximum, before anything is touched.
 pub(super) fn check(plan: &CheckedPlan, own: &ToolMaxima) -> Result<(), UserError> {
     for spec in plan.tests.iter().filter_map(CheckedTest::benchmark) {
         if let (Some(asked), Some(own)) = (spec.max_rate, own.get(&spec.size_bytes))
@@ -207,7 +207,7 @@ impl FrameSizeBenchmark<'_, '_, '_> {
         (load(min), load(self.results.max_rate))
     }
 
-    /// Takes what a method found, and says whether it came to its end.
+    /// Adds the results of a method. Returns an error if it ended early.
     fn add_results(&mut self, rows: Vec<BenchmarkResult>, cut: Option<StopReason<Error>>) -> MethodCompletion {
         self.results.results.extend(rows);
         cut.map_or(Ok(()), Err)
@@ -245,7 +245,7 @@ impl FrameSizeBenchmark<'_, '_, '_> {
         }
     }
 
-    /// The throughput, measured first where nobody asked for it; nothing where there is none.
+    /// Returns the throughput, and measures it first if no method did. Returns none if no throughput was found.
     fn known_throughput(&mut self) -> Result<Option<f64>, StopReason<Error>> {
         if self.throughput.is_none() && !self.is_searched {
             let method = std::mem::replace(&mut self.trials.method, "throughput");

@@ -1,4 +1,4 @@
-//! What the methods found as the rows of a table.
+//! The results of the methods as rows of a table.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ use fathom_rfc2544::{
 const RATE: (Unit, Better) = (Unit::FramesPerSec, Better::Higher);
 const TIME: (Unit, Better) = (Unit::Nanos, Better::Lower);
 
-/// A row without a value.
+/// Creates a row without a value.
 fn row(
     (name, title): (impl Into<Cow<'static, str>>, impl Into<Cow<'static, str>>),
     (unit, better): (Unit, Better),
@@ -31,7 +31,7 @@ fn nanos(span: Nanos) -> f64 {
     approximate(span.0)
 }
 
-/// A search's row: the conditional throughput between the relevant bounds.
+/// Fills in the row of a search: the conditional throughput between the relevant bounds.
 fn searched(into: BenchmarkResult, found: &GoalResult) -> BenchmarkResult {
     let note = match found.ending {
         GoalEnding::Regular => None,
@@ -49,13 +49,13 @@ fn searched(into: BenchmarkResult, found: &GoalResult) -> BenchmarkResult {
     }
 }
 
-/// The throughput of RFC 2544.
+/// Returns the rows of the RFC 2544 throughput.
 pub(super) fn throughput(found: &ThroughputResult) -> Vec<BenchmarkResult> {
     let into = || row(("throughput_per_sec", "throughput"), RATE, "RFC 2544 section 26.1");
     found.goals.iter().map(|goal| searched(into(), goal)).collect()
 }
 
-/// The goals of `MLRsearch` by their names.
+/// Returns the rows of the `MLRsearch` goals, with their names.
 pub(super) fn goals(names: &[String], found: &ThroughputResult) -> Vec<BenchmarkResult> {
     let named = |(nth, (name, goal)): (usize, (&String, &GoalResult))| {
         let metric = match name.as_str() {
@@ -67,7 +67,7 @@ pub(super) fn goals(names: &[String], found: &ThroughputResult) -> Vec<Benchmark
     names.iter().zip(&found.goals).enumerate().map(named).collect()
 }
 
-/// The rates of a search with the median of what was lost.
+/// Returns the rates of a search, each with its median loss ratio.
 pub(super) fn points(found: &ThroughputResult) -> Vec<LossPoint> {
     let point = |(load, trials): &(fathom_engine::search::LoadLevel, Vec<fathom_engine::search::mlr::TrialResult>)| {
         let mut losses: Vec<f64> = trials.iter().map(|trial| trial.loss_ratio).collect();
@@ -78,18 +78,18 @@ pub(super) fn points(found: &ThroughputResult) -> Vec<LossPoint> {
     found.loads.iter().map(point).collect()
 }
 
-/// The loss at the maximum; the rest is a curve.
+/// Returns the row of the loss at the maximum rate. The other rates are points of a curve.
 pub(super) fn loss(found: &[LossAtLoad]) -> Vec<BenchmarkResult> {
     let into = row(("loss_at_max_ratio", "lost at 100 %"), (Unit::Ratio, Better::Lower), "RFC 2544 section 26.3");
     found.first().map(|at| BenchmarkResult { value: Some(at.loss_ratio), ..into }).into_iter().collect()
 }
 
-/// The loss curve as points.
+/// Returns the points of the loss curve.
 pub(super) fn loss_points(found: &[LossAtLoad]) -> Vec<LossPoint> {
     found.iter().map(|at| LossPoint { rate: at.rate, n_trials: 1, loss_ratio: at.loss_ratio }).collect()
 }
 
-/// The longest burst and the buffer that follows from it.
+/// Returns the rows of the longest burst and of the buffer size derived from it.
 pub(super) fn back_to_back(found: &BackToBackResult, step: u64) -> Vec<BenchmarkResult> {
     let ends = |of: fn(&[u64]) -> Option<u64>| of(&found.bursts).map(approximate);
     let low = ends(|bursts| bursts.iter().min().copied());
@@ -121,14 +121,14 @@ pub(super) fn back_to_back(found: &BackToBackResult, step: u64) -> Vec<Benchmark
     ]
 }
 
-/// What back-to-back frames say where no buffer fills.
+/// Returns the row of the back-to-back method if no buffer fills.
 pub(super) fn no_buffer() -> Vec<BenchmarkResult> {
     let note = "the throughput is the highest rate that is offered, so no buffer ever fills (RFC 9004 section 5)";
     let into = row(("burst_frames", "longest burst"), (Unit::Count, Better::Higher), "RFC 9004 section 6.5");
     vec![BenchmarkResult { note: Some(note.to_owned()), ..into }]
 }
 
-/// Latencies, or the reason why there are none.
+/// Returns the rows of the latencies, or of the reason why there are none.
 pub(super) fn latency(found: Option<&LatencyResult>) -> Vec<BenchmarkResult> {
     let values = [
         (("latency_typical_ns", "typical latency"), found.map(|found| found.typical), "RFC 8219 section 7.2"),
@@ -152,7 +152,7 @@ pub(super) fn latency(found: Option<&LatencyResult>) -> Vec<BenchmarkResult> {
     values.into_iter().map(of).collect()
 }
 
-/// Forwarding rates under overload.
+/// Returns the rows of the forwarding rates under overload.
 pub(super) fn forwarding(found: &ForwardingResult) -> Vec<BenchmarkResult> {
     let at = format!("at {} offered", Unit::FramesPerSec.show(found.max_at));
     vec![
@@ -168,7 +168,7 @@ pub(super) fn forwarding(found: &ForwardingResult) -> Vec<BenchmarkResult> {
     ]
 }
 
-/// The time from the drop of the rate to the last loss, or the reason why there is none.
+/// Returns the row of the time from the rate drop to the last lost frame, or of the reason why there is none.
 pub(super) fn recovery(found: Option<&RecoveryResult>, (overload, duration): (f64, Nanos)) -> Vec<BenchmarkResult> {
     let into = row(("recovery_ns", "system recovery"), TIME, "RFC 2544 section 26.5");
     let Some(found) = found else {
@@ -194,7 +194,7 @@ pub(super) fn recovery(found: Option<&RecoveryResult>, (overload, duration): (f6
     }]
 }
 
-/// Why the overload of a recovery is not offered.
+/// Returns the row that explains why the overload for a recovery cannot be offered.
 pub(super) fn no_overload(throughput: f64, (most, reference): (f64, Reference)) -> Vec<BenchmarkResult> {
     let show = |rate: f64| Unit::FramesPerSec.show(rate);
     let (overload, most) = (show(throughput * OVERLOAD), show(most));
@@ -213,14 +213,14 @@ pub(super) fn no_overload(throughput: f64, (most, reference): (f64, Reference)) 
     vec![BenchmarkResult { note: Some(note), ..into }]
 }
 
-/// The time without forwarding.
+/// Returns the row of the time without forwarding.
 pub(super) fn reset(found: &ResetResult) -> Vec<BenchmarkResult> {
     let note = if found.lost == 0 { "nothing was lost: was the device reset?" } else { "by the frames that were lost" };
     let into = row(("reset_ns", "reset"), TIME, "RFC 6201 section 4");
     vec![BenchmarkResult { value: Some(nanos(found.time)), note: Some(note.to_owned()), ..into }]
 }
 
-/// Why a method ended early, in a sentence.
+/// Describes in a sentence why a method ended early.
 pub(super) fn cut_short_text<E>(method: &str, cut: &StopReason<E>, words: impl Fn(&E) -> String) -> String {
     match cut {
         StopReason::RateNotSent { rate } => format!(

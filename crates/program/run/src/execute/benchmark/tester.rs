@@ -1,4 +1,4 @@
-//! The trials of a benchmark: trials of the kind `frames`, as the methods ask for them.
+//! The trials of a benchmark. The methods request them; the kind `frames` runs them.
 
 use std::collections::BTreeMap;
 
@@ -18,27 +18,27 @@ use crate::{
     hosts::Hosts,
 };
 
-/// A burst ends by its number; the time only bounds it.
+/// Extra time for a burst trial. The number of frames ends a burst; the time is only an upper bound.
 const BURST_EXTRA: Nanos = Nanos::from_secs(1);
 
-/// Makes the trials of one frame size.
+/// Runs the trials of one frame size.
 pub(super) struct FrameTrials<'a, 'b> {
     pub executor: &'a RunExecutor<'b>,
     pub test: &'a CheckedTest,
-    /// What the results call the test.
+    /// The title of the test in the results.
     pub title: String,
     pub hosts: &'a mut Hosts,
-    /// Tests that are made together: one for each way.
+    /// The number of tests that run together, one per direction.
     pub n_directions: u32,
     pub pause: Nanos,
-    /// The method that is carried out.
+    /// The name of the current method.
     pub method: &'static str,
     pub trials: Vec<BenchmarkTrial>,
-    /// The last trial of each rate of a stream, of all tests that are made together, by the rate in hundredths of a frame per second.
+    /// The last stream trial at each rate, for all tests that run together. The key is the rate in hundredths of a frame per second.
     pub trials_by_rate: BTreeMap<u64, Vec<Trial>>,
 }
 
-/// A rate as a key.
+/// Converts a rate to a key of `trials_by_rate`.
 pub(super) fn rate_key(rate: f64) -> u64 {
     fathom_model::units::rounded(rate * 100.0)
 }
@@ -88,7 +88,7 @@ impl Tester for FrameTrials<'_, '_> {
 }
 
 impl FrameTrials<'_, '_> {
-    /// The test with these frames, without a warm-up: every frame counts.
+    /// Returns the test with this traffic. There is no warm-up, because every frame counts.
     fn test_for(&self, traffic: &TrialTraffic) -> CheckedTest {
         let options = self.test.options.clone().with("rate", exact_rate(traffic.rate()));
         let (options, span) = match traffic {
@@ -105,12 +105,12 @@ impl FrameTrials<'_, '_> {
     }
 }
 
-/// A rate of frames per second as an option.
+/// Formats a rate in frames per second as an option value.
 pub(super) fn exact_rate(rate: f64) -> String {
     PerSec::new(rate).expect("a method asks for rates above zero").exact()
 }
 
-/// What the receivers' distributions say of latencies, where they could tell them.
+/// Merges the latencies of the receivers. Returns none if they measured none.
 fn latencies(receivers: &[&Record]) -> Option<Latencies> {
     let of = |name: &str| {
         let mut all = Histogram::new();
@@ -125,7 +125,7 @@ fn latencies(receivers: &[&Record]) -> Option<Latencies> {
     Some(Latencies { n: times.count(), min, median: quantile(0.5)?, worst: quantile(0.999)?, max, variation })
 }
 
-/// What the records of the tests of one trial say together.
+/// Adds up the records of all tests of one trial.
 pub(super) fn trial_counts<'a>(trials: impl IntoIterator<Item = &'a Trial>) -> TrialCounts {
     let records: Vec<&Record> = trials.into_iter().flat_map(|trial| trial.records.values()).collect();
     let of = |side: Side| -> Vec<&Record> { records.iter().copied().filter(|record| record.side == side).collect() };
@@ -133,7 +133,7 @@ pub(super) fn trial_counts<'a>(trials: impl IntoIterator<Item = &'a Trial>) -> T
     let (senders, receivers) = (of(Side::Initiator), of(Side::Responder));
     let offered = |sender: &&Record| total(sender, count::SENT).unwrap_or(0);
     TrialCounts {
-        // Flat out, nothing is intended but what is sent.
+        // A flat-out sender has no schedule, so its intended frames are the sent frames.
         intended: senders.iter().map(|one| total(one, count::INTENDED).unwrap_or_else(|| offered(one))).sum(),
         offered: senders.iter().map(offered).sum(),
         received: receivers.iter().filter_map(|one| total(one, count::RECEIVED)).sum(),

@@ -1,4 +1,4 @@
-//! What the tool itself sends, measured before a benchmark: into a sink at the other end of a wire that loses nothing.
+//! The tool's own maximum, measured before a benchmark: it sends into a sink over a link without loss.
 
 use std::collections::BTreeMap;
 
@@ -24,23 +24,25 @@ use crate::{
     secrets::Secrets,
 };
 
-/// A few thousand frames at any rate that matters.
+/// The duration of a trial: a few thousand frames at any relevant rate.
 const DURATION: Nanos = Nanos::from_millis(300);
-/// A rate is kept when no more than this was not sent and nothing was lost: less than half of the finest usual precision.
+/// The largest unsent share at a sustained rate, which also has no loss: less than half of the finest usual precision.
 const UNSENT_MAX: f64 = 0.002;
-/// Longer than most pauses of a sender that keeps its schedule; one that is too slow falls behind by more before anything is unsent.
+/// The largest lag at a sustained rate: longer than most pauses of a sender that keeps its schedule. A sender that is too slow falls
+/// behind by more before any frame is unsent.
 const LAG_MAX: Nanos = Nanos::from_millis(5);
-/// Flat out a sender is at its end, on its schedule it needs a little room; each attempt takes as much less again.
+/// The factor from the flat-out rate to the first attempt, and from each attempt to the next. A sender on a schedule needs some
+/// headroom below its flat-out rate.
 const RATE_STEP_DOWN: f64 = 0.85;
-/// The longest frame that needs no larger MTU than that of Ethernet.
+/// The longest frame in bytes that fits the standard Ethernet MTU.
 const ETHERNET: u32 = 1518;
-/// At a third of the first attempt something else is wrong.
+/// The last attempt runs at a third of the flat-out rate. If that fails, something else is wrong.
 const ATTEMPTS: u32 = 7;
 
-/// The tool's own maximum by frame size in bytes, for the sizes of a plan's benchmarks.
+/// The tool's own maximum by frame size in bytes, for the frame sizes of a plan's benchmarks.
 pub(crate) type ToolMaxima = BTreeMap<u64, OwnMaximum>;
 
-/// Measures the maximum at each frame size of a plan's benchmarks that this machine sends. It is the first stage of such a run.
+/// Measures the maximum at each frame size that this machine sends in a plan's benchmarks. This is the first stage of such a run.
 pub(crate) fn measure(
     plan: &CheckedPlan,
     surroundings: &RunOptions,
@@ -88,34 +90,35 @@ pub(crate) fn measure(
             }
         }
     }
-    // A maximum that no trial kept is not known.
+    // Removes the maxima that no trial on a schedule has measured.
     maxima.retain(|_, own| own.loss_ratio < 1.0 && own.unsent_ratio < 1.0);
     Ok(maxima)
 }
 
-/// Whether all of the rate was sent as it was due, and all of that arrived.
+/// Returns true if the frames were sent on schedule and none was lost.
 pub(super) fn is_sustained(own: &OwnMaximum) -> bool {
     own.loss_ratio <= 0.0 && own.unsent_ratio <= UNSENT_MAX && own.lag_ns <= LAG_MAX
 }
 
-/// Trials at one frame size.
+/// A trial at one frame size.
 struct SizeTrial {
     /// In bytes.
     size: u64,
     directions: TrafficDirections,
-    /// Frames per second; absent for flat out.
+    /// Frames per second, or none for flat out.
     rate: Option<f64>,
 }
 
-/// Which way frames go between the two hosts.
+/// The directions of the frames between the two hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TrafficDirections {
     One,
-    /// Both at once: each end sends what it can beside what it receives.
+    /// Both at once: each end sends at its maximum while it receives.
     Both,
 }
 
-/// The round in which most was sent as it was due. A round has the trials of all directions.
+/// Returns the counts of the round with the fewest unsent frames; ties go to the round without lag, then to the most frames. A round
+/// has the trials of all directions.
 fn best(rounds: &[Vec<Trial>]) -> TrialCounts {
     let order = |a: &TrialCounts, b: &TrialCounts| {
         let is_late = |counts: &TrialCounts| counts.lag > LAG_MAX;
@@ -125,14 +128,14 @@ fn best(rounds: &[Vec<Trial>]) -> TrialCounts {
     rounds.iter().map(trial_counts).min_by(order).unwrap_or_default()
 }
 
-/// Runs trials with the options of `sample` in a lab of their own, three times each, since others may use the machine too.
+/// Runs trials with the options of `sample` in a separate lab, three times each, since other programs may use the machine too.
 fn run_trials(
     trials: &[SizeTrial],
     sample: &TestPlan,
     (surroundings, signals): (&RunOptions, &SignalWatch),
 ) -> anyhow::Result<Vec<(u64, TrialCounts)>> {
     let hosts = ["a", "b"];
-    // Jumbo frames need a wire that carries them.
+    // Jumbo frames need a link with a larger MTU.
     let longest = trials.iter().map(|trial| trial.size).max().and_then(|size| u32::try_from(size).ok()).unwrap_or(0);
     let lab = LabPlan { preset: "pair".to_owned(), mtu_bytes: (longest > ETHERNET).then_some(longest), device: None };
     let plan = CheckedPlan::new(Plan {
@@ -151,10 +154,10 @@ fn run_trials(
 }
 
 impl SizeTrial {
-    /// The test from the first host to the second, and back if both directions run at once.
+    /// Returns the test from the first host to the second, and the test back if both directions run at once.
     fn tests(&self, sample: &TestPlan, [from, to]: [&str; 2]) -> Vec<TestPlan> {
         let mut options = sample.options.clone();
-        // The device under test is not in this lab, and neither is the way to it.
+        // The device under test is not in this lab, so its MAC address and the learning frames are removed.
         for option in ["mac", LEARNING, LEARNING_WAIT] {
             options.0.remove(option);
         }
@@ -189,9 +192,9 @@ impl SizeTrial {
     }
 }
 
-/// Runs the rounds of a plan for their counts alone: nothing is kept or analyzed.
+/// Runs the rounds of a plan only for their counts. Saves and analyzes nothing.
 ///
-/// Returns the trials by leading test, round and direction; a trial that failed is left out.
+/// Returns the trials by leading test, round and direction, without failed trials.
 fn run_unkept(
     plan: &CheckedPlan,
     surroundings: &RunOptions,

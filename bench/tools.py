@@ -60,6 +60,8 @@ class Tool:
     program: Optional[str] = None
     # A virtual machine is slow until it has compiled what is hot: so many seconds of a run are left out, with what they cost.
     start_s: float = 0
+    # The exit codes of a run that counts.
+    exits: tuple[int, ...] = (0,)
 
     @property
     def is_there(self) -> bool:

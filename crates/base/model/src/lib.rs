@@ -10,6 +10,7 @@ pub mod bottleneck;
 pub mod environment;
 pub mod finding;
 pub mod histogram;
+pub mod host_port;
 pub mod metric;
 pub mod mix;
 pub mod names;

@@ -5,6 +5,7 @@
 
 use std::{fmt, net::Ipv6Addr, str::FromStr};
 
+use fathom_model::host_port::{bracketed, port_number, split_host_port};
 use percent_encoding::percent_decode_str;
 
 /// The layer between HTTP and the network.
@@ -147,10 +148,6 @@ pub fn without_dots(target: &str) -> String {
     format!("/{}{query}", kept.join("/"))
 }
 
-fn bracketed(host: &str) -> String {
-    if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
-}
-
 impl FromStr for Url {
     type Err = UrlError;
 
@@ -173,7 +170,7 @@ impl FromStr for Url {
         let (host, port) = host_and_port(authority).ok_or_else(|| UrlError::Host(text.to_owned()))?;
         let port = match port {
             None | Some("") => scheme.default_port(),
-            Some(port) => number(port).ok_or_else(|| UrlError::Port(text.to_owned()))?,
+            Some(port) => port_number(port).ok_or_else(|| UrlError::Port(text.to_owned()))?,
         };
         if !target.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(UrlError::Target(text.to_owned()));
@@ -193,21 +190,12 @@ fn decode_user(user: &str) -> Option<String> {
     is_sound.then(|| format!("{name}:{password}"))
 }
 
-fn number(port: &str) -> Option<u16> {
-    port.parse().ok().filter(|&number| number != 0 && !port.starts_with('+'))
-}
-
 /// Splits `host[:port]`; an IPv6 address must be in brackets.
 pub(crate) fn host_and_port(authority: &str) -> Option<(&str, Option<&str>)> {
-    let (host, port) = if let Some(rest) = authority.strip_prefix('[') {
-        let (host, port) = rest.split_once(']')?;
-        host.parse::<Ipv6Addr>().ok()?;
-        (host, if port.is_empty() { None } else { Some(port.strip_prefix(':')?) })
-    } else {
-        authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port)))
-    };
     let of_a_host = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
-    (!host.is_empty() && host.chars().all(of_a_host)).then_some((host, port))
+    let is_sound =
+        |host: &str| if authority.starts_with('[') { host.parse::<Ipv6Addr>().is_ok() } else { !host.contains(':') };
+    split_host_port(authority).filter(|(host, _)| host.chars().all(of_a_host) && is_sound(host))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::{
 use fathom_engine::LiveProgress;
 use fathom_model::{
     Plan, Record, Settings, Side, TestPlan,
+    host_port::{port_number, split_host_port},
     plan::{HostReach, SCHEMA},
     run::Completeness,
     units::{Nanos, approximate},
@@ -74,16 +75,13 @@ impl UrlTarget {
     pub(super) fn of(url: &str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
         let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
-        let (host, port) = match authority.strip_prefix('[') {
-            Some(rest) => rest.split_once(']')?,
-            None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
-        };
+        let (host, port) = split_host_port(authority)?;
         let port = match port {
-            "" => None,
-            port => Some(port.strip_prefix(':')?.parse().ok().filter(|port| *port > 0)?),
+            Some(port) => Some(port_number(port)?),
+            None => None,
         };
         let is_secure = scheme.eq_ignore_ascii_case("https");
-        (!host.is_empty()).then(|| Self { host: host.to_owned(), port, is_secure })
+        Some(Self { host: host.to_owned(), port, is_secure })
     }
 
     /// Returns the port as given, or the name of the service.

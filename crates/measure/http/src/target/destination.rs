@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use fathom_model::{Settings, settings::SettingError, units::Nanos};
+use fathom_model::{Settings, host_port::port_number, settings::SettingError, units::Nanos};
 use fathom_sys::{
     policy::{Destination as Permitted, Policy},
     socket::{self, Domain, Socket, Type, named},
@@ -90,7 +90,7 @@ impl HostPort {
     /// Parses `host:port`, such as `[::1]:80`.
     pub(super) fn parse(option: &str, text: &str) -> Result<Self, TargetConfigError> {
         let parsed = host_and_port(text).and_then(|(host, port)| {
-            let port = port?.parse().ok().filter(|&port| port != 0)?;
+            let port = port_number(port?)?;
             Some(Self { host: host.to_owned(), port })
         });
         let refused = || SettingError::NotAllowed {

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use fathom_model::host_port::bracketed;
+
 use crate::getopt::{GetoptDialect, GetoptSyntax, ParsedWord, atoi};
 
 const SYNTAX: GetoptSyntax = GetoptSyntax {
@@ -102,7 +104,7 @@ impl UrlParts {
 
     /// Returns the host as in a URL, with the port unless it is the default.
     pub(super) fn authority(&self) -> String {
-        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        let host = bracketed(&self.host);
         let is_usual = self.port == if self.is_secure { 443 } else { 80 };
         if is_usual { host } else { format!("{host}:{}", self.port) }
     }

@@ -15,6 +15,7 @@ use fathom_lab::{
 };
 use fathom_model::{
     Plan, TestPlan, Unit,
+    host_port::{bracketed, port_number, split_host_port},
     plan::{HostReach, LabPlan, SCHEMA},
     units::Nanos,
 };
@@ -207,7 +208,12 @@ pub(crate) fn hosts_on_loopback() -> TestHosts {
 
 /// Returns this machine and a `fathom serve`, or only this machine for a loopback address.
 pub(crate) fn hosts_at_target(target: &str, matches: &ArgMatches) -> Result<TestHosts, UserError> {
-    let (host, port) = host_and_port(target);
+    let wrong = || {
+        UserError::new(Exit::Usage, format!("`{target}` is not a target"))
+            .with_line("use", "HOST, HOST:PORT or [ADDRESS]:PORT")
+    };
+    let (host, port) = split_host_port(target).ok_or_else(wrong)?;
+    let port = port.map(|port| port_number(port).ok_or_else(wrong)).transpose()?;
     let key = key(matches)?;
     // This machine alone needs no key, so a key in the environment is meant for another target.
     let is_given = ["key", "key-file"].iter().any(|name| matches.contains_id(name)) || port.is_some();
@@ -229,19 +235,8 @@ pub(crate) fn hosts_at_target(target: &str, matches: &ArgMatches) -> Result<Test
             .with_line("then", format!("{} --key KEY", command_line())));
     }
     let port = port.unwrap_or(AGENT_PORT);
-    let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let address = format!("{}:{port}", bracketed(host));
     Ok(TestHosts { lab: None, hosts: vec![("client", HostReach::This), ("target", HostReach::Tls { address, key })] })
-}
-
-/// Splits `host:port` and `[::1]:port`. An IPv6 address without brackets has no port.
-fn host_and_port(target: &str) -> (&str, Option<u16>) {
-    if let Some((host, rest)) = target.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        return (host, rest.strip_prefix(':').and_then(|port| port.parse().ok()));
-    }
-    match target.rsplit_once(':') {
-        Some((host, port)) if !host.contains(':') => (host, port.parse().ok()),
-        _ => (target, None),
-    }
 }
 
 /// Adds promises to the tests that they refer to.

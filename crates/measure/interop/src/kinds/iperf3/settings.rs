@@ -3,6 +3,7 @@
 use fathom_engine::Error;
 use fathom_model::{
     OptionDoc, Settings, ValueKind,
+    host_port::{port_number, split_host_port},
     units::{Bytes, rounded},
 };
 
@@ -71,22 +72,14 @@ pub(super) const UDP_OPTIONS: &[OptionDoc] = &[HOST, STREAMS, DIRECTION, SIZE, R
 pub fn destination(settings: &Settings) -> Result<Option<(String, u16)>, Error> {
     let Some(text) = settings.text(HOST.name) else { return Ok(None) };
     let wrong = || options::invalid_value(HOST.name, "HOST, HOST:PORT or [ADDRESS]:PORT", &text);
-    let (host, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (host, rest) = rest.split_once(']').ok_or_else(wrong)?;
-            (host, rest.strip_prefix(':'))
-        }
-        // An IPv6 address without brackets has no port.
-        None if text.matches(':').count() > 1 => (text.as_str(), None),
-        None => text.split_once(':').map_or((text.as_str(), None), |(host, port)| (host, Some(port))),
-    };
+    let (host, port) = split_host_port(&text).ok_or_else(wrong)?;
     let named = narrow::<u16>(settings, &PORT).filter(|port| *port != 0);
-    let port = port.map(|port| port.parse().map_err(|_| wrong())).transpose()?;
+    let port = port.map(|port| port_number(port).ok_or_else(wrong)).transpose()?;
     if let (Some(named), Some(port)) = (named, port.filter(|port| named != Some(*port))) {
         return Err(options::invalid_value(PORT.name, &format!("{port}, the port of {text}"), &named));
     }
     let port = port.or(named).unwrap_or(IPERF3);
-    if host.is_empty() || host.contains(char::is_whitespace) || port == 0 {
+    if host.contains(char::is_whitespace) {
         return Err(wrong());
     }
     Ok(Some((host.to_owned(), port)))

@@ -18,7 +18,7 @@ pub mod zero_copy;
 use std::{
     ffi::c_int,
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     os::fd::{AsFd, AsRawFd},
     ptr,
 };
@@ -169,6 +169,17 @@ pub fn connect(socket: &Socket, to: &Destination, timeout: Nanos) -> Result<()> 
 /// `connect`: no route, or a firewall.
 pub fn associate(socket: &Socket, with: &Destination) -> Result<()> {
     socket.connect(with.raw()).map_err(named("connect"))
+}
+
+/// Returns the address that the kernel sends from to an IP destination, by its routes. Sends nothing.
+///
+/// # Errors
+/// `connect`, without a route; `getsockname`, if it is not an IP destination.
+pub fn source_towards(to: &Destination) -> Result<IpAddr> {
+    let family = to.address().map_or(Domain::UNIX, Domain::for_address);
+    let probe = Socket::new(family, Type::DGRAM, None).map_err(named("socket"))?;
+    associate(&probe, to)?;
+    local_address(&probe).map(|address| address.ip())
 }
 
 /// The state of a connect that nobody waits for.

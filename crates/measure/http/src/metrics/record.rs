@@ -9,7 +9,7 @@ use fathom_model::{
 
 use super::{request_totals::RequestTotals, results::LoadResults};
 use crate::{
-    conn::{ConnectTimes, FaultCause, FaultCounts, LoadConfig},
+    conn::{ConnectTimes, LoadConfig},
     names,
     target::TlsParameters,
 };
@@ -27,7 +27,6 @@ pub(crate) fn record<W>(
     }
     record.errors = all.faults.iter().map(|(fault, n)| (fault.to_string(), *n)).collect();
     let notes = [
-        ports_note(&all.faults),
         status_note(&record),
         lower_bounds_note(all.n_lower_bounds),
         discard_note(&all),
@@ -104,13 +103,6 @@ fn resumed_note(opening: &ConnectTimes) -> Option<Note> {
              `resumption off` resumes none"
         ),
     })
-}
-
-/// A note if connections failed for lack of local ports, with the remedy.
-fn ports_note(faults: &FaultCounts) -> Option<Note> {
-    let (fault, n) = faults.iter().find(|(fault, _)| fault.cause == FaultCause::NoPort)?;
-    let text = format!("{n} connections were not opened because no local port was free: {}", fault.hint()?);
-    Some(Note { id: "ports-exhausted".to_owned(), text })
 }
 
 /// A note if a server answered, but with a status other than 2xx.

@@ -33,7 +33,7 @@ pub use destination::{AddressFamily, ConnectEndpoints, DnsRefresh, HostPort};
 pub use error::TargetConfigError;
 use fathom_engine::{Consent, Error, NamedTarget};
 use fathom_model::{Note, Settings, settings::SettingError, units::Bytes};
-use fathom_sys::policy::Policy;
+use fathom_sys::{policy::Policy, socket};
 pub use fault::{ConnectFault, ProxyFault, RequestStage, TlsFault};
 use proxy::ProxyTunnel;
 pub use proxy::{ConnectionAddresses, ProxyProtocol};
@@ -80,6 +80,12 @@ impl Upstream {
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.scheme == Scheme::Http
+    }
+
+    /// Whether connections to all addresses leave from `own` without a bind.
+    fn leaves_from(&self, own: IpAddr) -> bool {
+        let Destination::Tcp(tcp) = &self.destination else { return true };
+        tcp.addresses.iter().all(|to| socket::source_towards(to).is_ok_and(|source| source == own))
     }
 }
 
@@ -146,6 +152,11 @@ impl TargetConfig {
         let plan = TargetOptions::from((plan, policy), has_tls)?;
         let (servers, places) = weighted_urls::group_by_server(targets);
         let routes: Vec<Upstream> = servers.iter().map(|server| plan.upstream(server)).collect::<Result<_, _>>()?;
+        let dns_refresh = DnsRefresh::from(settings)?;
+        // A bind costs two system calls for each connection, so it is left out where the kernel chooses this address anyway.
+        let is_kernels =
+            |own: &IpAddr| dns_refresh == DnsRefresh::Once && routes.iter().all(|route| route.leaves_from(*own));
+        let local_address = own.filter(|own| !is_kernels(own));
         let weights: Vec<u64> = routes.iter().map(|route| route.weight).collect();
         let unverified = || Note {
             id: "tls-insecure".to_owned(),
@@ -157,9 +168,9 @@ impl TargetConfig {
             head_max: settings.size("max-head"),
             requests_per_connection: settings.count("per-connection"),
             notes: (has_tls && settings.flag("insecure")).then(unverified).into_iter().collect(),
-            dns_refresh: DnsRefresh::from(settings)?,
+            dns_refresh,
             sources: plan.sources,
-            local_address: own,
+            local_address,
             tls: plan.tls,
             policy: policy.clone(),
             upstream_of_url: places,

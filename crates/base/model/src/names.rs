@@ -42,6 +42,12 @@ pub mod host {
     pub const DEV_TX_ERRORS: &str = "dev_tx_errors";
     /// Packets dropped by the queueing discipline of a device (`RTM_GETQDISC`, `TCA_STATS_QUEUE`); instance: the interface.
     pub const QDISC_DROPPED: &str = "qdisc_dropped";
+    /// How often a queueing discipline held a packet back to keep its rate; instance: the interface.
+    pub const QDISC_OVERLIMITS: &str = "qdisc_overlimits";
+    /// Bytes in the queueing disciplines of an interface: a gauge.
+    pub const QDISC_BACKLOG_BYTES: &str = "qdisc_backlog_bytes";
+    /// Packets dropped by filters on the way in (`ingress`, `clsact`), before any other counter; instance: the interface.
+    pub const QDISC_IN_DROPPED: &str = "qdisc_in_dropped";
     /// Frames dropped by an XDP program, as counted by the driver (`ethtool -S`); instance: the interface.
     pub const DEV_XDP_DROPPED: &str = "dev_xdp_dropped";
     /// Packets dropped by rules with a counter (`nf_tables`), in chains that packets enter from outside; instance: the chain and the rule's
@@ -57,6 +63,31 @@ pub mod host {
     pub const IP_IN_DISCARDS: &str = "ip_in_discards";
     /// IP packets not sent for lack of memory (`Ip: OutDiscards`).
     pub const IP_OUT_DISCARDS: &str = "ip_out_discards";
+    /// IP packets not sent for want of a route (`Ip: OutNoRoutes`).
+    pub const IP_OUT_NO_ROUTES: &str = "ip_out_no_routes";
+    /// Packets that could not be reassembled from their fragments (`Ip: ReasmFails`).
+    pub const IP_REASSEMBLY_FAILS: &str = "ip_reassembly_fails";
+    /// Fragments sent (`Ip: FragCreates`).
+    pub const IP_FRAGMENTS_CREATED: &str = "ip_fragments_created";
+    /// Packets too large for the path that must not be fragmented (`Ip: FragFails`).
+    pub const IP_FRAGMENTATION_FAILS: &str = "ip_fragmentation_fails";
+    /// IP packets dropped because the way back to their source is another interface (`TcpExt: IPReversePathFilter`).
+    pub const IP_RP_FILTER_DROPPED: &str = "ip_rp_filter_dropped";
+    /// Packets dropped because their next hop did not answer ARP or neighbor discovery (`/proc/net/stat/arp_cache`, of the whole
+    /// machine).
+    pub const NEIGHBOR_UNRESOLVED: &str = "neighbor_unresolved";
+    /// How often the table of neighbors was full (of the whole machine).
+    pub const NEIGHBOR_TABLE_FULL: &str = "neighbor_table_full";
+    /// Connections that could not be entered into the connection table (`/proc/net/stat/nf_conntrack`).
+    pub const CONNTRACK_INSERT_FAILED: &str = "conntrack_insert_failed";
+    /// Packets dropped because the connection table was full, and entries that gave way to new ones.
+    pub const CONNTRACK_DROPPED: &str = "conntrack_dropped";
+    /// Entries in the connection table: a gauge.
+    pub const CONNTRACK_ENTRIES: &str = "conntrack_entries";
+    /// The size of the connection table: a gauge.
+    pub const CONNTRACK_ENTRIES_MAX: &str = "conntrack_entries_max";
+    /// Time that quotas of control groups took from this process and its group (`cpu.stat`).
+    pub const CGROUP_THROTTLED_NS: &str = "cgroup_throttled_ns";
     /// TCP segments sent, including retransmitted ones (`Tcp: OutSegs`).
     pub const TCP_OUT_SEGMENTS: &str = "tcp_out_segments";
     /// TCP segments received (`Tcp: InSegs`).
@@ -65,6 +96,8 @@ pub mod host {
     pub const TCP_RETRANS_SEGMENTS: &str = "tcp_retrans_segments";
     /// TCP segments received with errors (`Tcp: InErrs`).
     pub const TCP_IN_ERRORS: &str = "tcp_in_errors";
+    /// TCP segments received with a wrong checksum (`Tcp: InCsumErrors`).
+    pub const TCP_IN_CSUM_ERRORS: &str = "tcp_in_csum_errors";
     /// TCP resets sent (`Tcp: OutRsts`).
     pub const TCP_OUT_RESETS: &str = "tcp_out_resets";
     /// Retransmission timeouts (`TcpExt: TCPTimeouts`).
@@ -77,6 +110,20 @@ pub mod host {
     pub const TCP_LISTEN_DROPS: &str = "tcp_listen_drops";
     /// The number of times that the receive queue was pruned because a socket ran out of buffer (`TcpExt: PruneCalled`).
     pub const TCP_PRUNED: &str = "tcp_pruned";
+    /// SYN and SYN-ACK segments retransmitted (`TcpExt: TCPSynRetrans`).
+    pub const TCP_SYN_RETRANS: &str = "tcp_syn_retrans";
+    /// SYN cookies sent because a SYN queue was full (`TcpExt: SyncookiesSent`).
+    pub const TCP_SYN_COOKIES: &str = "tcp_syn_cookies";
+    /// SYNs dropped because a SYN queue was full (`TcpExt: TCPReqQFullDrop`).
+    pub const TCP_SYN_QUEUE_DROPS: &str = "tcp_syn_queue_drops";
+    /// How often TCP came under memory pressure (`TcpExt: TCPMemoryPressures`).
+    pub const TCP_MEMORY_PRESSURES: &str = "tcp_memory_pressures";
+    /// Segments dropped because the backlog of a socket was full (`TcpExt: TCPBacklogDrop`).
+    pub const TCP_BACKLOG_DROPS: &str = "tcp_backlog_drops";
+    /// Segments dropped because a receive queue was full (`TcpExt: TCPRcvQDrop`).
+    pub const TCP_RECEIVE_QUEUE_DROPS: &str = "tcp_receive_queue_drops";
+    /// Connections that found no room among those in TIME-WAIT (`TcpExt: TCPTimeWaitOverflow`).
+    pub const TCP_TIME_WAIT_OVERFLOWS: &str = "tcp_time_wait_overflows";
     /// Datagrams delivered (`Udp: InDatagrams`).
     pub const UDP_IN_DATAGRAMS: &str = "udp_in_datagrams";
     /// Datagrams sent (`Udp: OutDatagrams`).
@@ -99,7 +146,7 @@ pub mod host {
     pub const SOCK_UDP_IN_USE: &str = "sock_udp_in_use";
 
     /// The counters that exist once per interface; instance: the interface.
-    pub const OF_INTERFACES: [&str; 11] = [
+    pub const OF_INTERFACES: [&str; 14] = [
         DEV_RX_FRAMES,
         DEV_RX_BYTES,
         DEV_RX_DROPPED,
@@ -110,6 +157,9 @@ pub mod host {
         DEV_TX_DROPPED,
         DEV_TX_ERRORS,
         QDISC_DROPPED,
+        QDISC_OVERLIMITS,
+        QDISC_BACKLOG_BYTES,
+        QDISC_IN_DROPPED,
         DEV_XDP_DROPPED,
     ];
 }
@@ -241,6 +291,12 @@ pub mod distribution {
     pub const PROXY_TIME: &str = "proxy_time_ns";
     /// From a probe to its reply.
     pub const ROUND_TRIP: &str = "rtt_ns";
+    /// The numbers of datagrams that arrived between one run of lost ones and the next.
+    pub const LOSS_SPACING: &str = "loss_spacing_datagrams";
+    /// The lengths of runs of lost datagrams.
+    pub const LOSS_BURST: &str = "loss_burst_datagrams";
+    /// From sending to arrival, on the clocks of both ends.
+    pub const ONE_WAY_DELAY: &str = "one_way_delay_ns";
     /// From an open connection, or a tunnel through it, to the end of the TLS handshake.
     pub const TLS_TIME: &str = "tls_time_ns";
 }

@@ -103,7 +103,7 @@ fn an_empty_file_is_told_too() {
 
 #[test]
 fn no_damage_to_a_file_makes_a_source_panic() {
-    const FILES: [&str; 7] = [
+    const FILES: [&str; 10] = [
         "proc/stat",
         "proc/net/softnet_stat",
         "proc/net/dev",
@@ -111,9 +111,13 @@ fn no_damage_to_a_file_makes_a_source_panic() {
         "proc/net/snmp6",
         "proc/net/netstat",
         "proc/net/sockstat",
+        "proc/net/stat/nf_conntrack",
+        "proc/1/net/stat/arp_cache",
+        "proc/1/net/stat/ndisc_cache",
     ];
     let root = tempfile::tempdir().unwrap();
-    fs::create_dir_all(root.path().join("proc/net")).unwrap();
+    fs::create_dir_all(root.path().join("proc/net/stat")).unwrap();
+    fs::create_dir_all(root.path().join("proc/1/net/stat")).unwrap();
     let mut mutation = Mutation::seeded(1);
     for from in ["linux-6.18", "linux-6.1"] {
         let whole = FILES.map(|file| fs::read(tree(from).join(file)).unwrap());

@@ -7,6 +7,7 @@ pub mod ethtool;
 mod message;
 pub mod namespace;
 pub mod nftables;
+pub mod qdisc;
 pub mod threaded_napi;
 pub mod xdp_features;
 
@@ -22,7 +23,6 @@ use netlink_packet_route::{
     },
     neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState},
     route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType},
-    tc::{TcAttribute, TcHandle, TcMessage, TcStats2},
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use std::{
@@ -192,18 +192,6 @@ impl Netlink {
             .into_iter()
             .find_map(link_of)
             .ok_or_else(|| Error::new(call, io::Error::from(io::ErrorKind::UnexpectedEof)))
-    }
-
-    /// Returns the drop count of each device's root queueing discipline, by device index.
-    ///
-    /// The count of a discipline includes the drops of its children. It has 32 bits and wraps around.
-    ///
-    /// # Errors
-    /// Any error of the kernel.
-    pub fn qdisc_drops(&mut self) -> Result<Vec<(u32, u32)>> {
-        let ask = Message::GetQueueDiscipline(TcMessage::default());
-        let answers = self.request("RTM_GETQDISC", ask, NLM_F_REQUEST | NLM_F_DUMP)?;
-        Ok(answers.into_iter().filter_map(root_drops).collect())
     }
 
     /// Creates a veth pair; both ends are down. Needs `CAP_NET_ADMIN` over both namespaces.
@@ -431,20 +419,6 @@ impl Netlink {
     }
 }
 
-/// Returns the device and the drops of a queueing discipline if it is the device's root.
-fn root_drops(message: Message) -> Option<(u32, u32)> {
-    let Message::NewQueueDiscipline(message) = message else { return None };
-    (message.header.parent == TcHandle::ROOT).then_some(())?;
-    let drops = message.attributes.into_iter().find_map(|attribute| match attribute {
-        TcAttribute::Stats2(stats) => stats.into_iter().find_map(|stats| match stats {
-            TcStats2::Queue(queue) => Some(queue.drops),
-            _ => None,
-        }),
-        _ => None,
-    });
-    Some((u32::try_from(message.header.index).ok()?, drops?))
-}
-
 fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
@@ -590,18 +564,6 @@ mod tests {
         let loopback = netlink.link("lo").unwrap();
         assert_eq!((loopback.index, loopback.mac), (1, Some([0; 6])));
         assert_eq!(netlink.links().unwrap()[0].name, "lo");
-    }
-
-    #[test]
-    fn every_device_has_at_most_one_discipline_at_its_root() {
-        let mut netlink = Netlink::open().unwrap();
-        let links: Vec<u32> = netlink.links().unwrap().into_iter().map(|link| link.index).collect();
-        let mut devices: Vec<u32> = netlink.qdisc_drops().unwrap().into_iter().map(|(device, _)| device).collect();
-        assert!(devices.iter().all(|device| links.contains(device)), "{devices:?} of {links:?}");
-        assert!(devices.contains(&1), "the loopback has one: {devices:?}");
-        let n = devices.len();
-        devices.dedup();
-        assert_eq!(devices.len(), n);
     }
 
     #[test]

@@ -11,27 +11,34 @@ use super::content;
 
 /// Returns the smallest limit up to the root group, in cores; `none` if a group can be read and none has a limit.
 pub(super) fn limit_cores(root: &Path) -> Option<String> {
-    let groups = content(&root.join("proc/self/cgroup"))?;
-    let smallest = groups.lines().flat_map(|line| limits_of(root, line)).min_by(f64::total_cmp)?;
+    let limits = cpu_groups(root).filter_map(|group| limit_v2(&group).or_else(|| limit_v1(&group)));
+    let smallest = limits.min_by(f64::total_cmp)?;
     Some(if smallest.is_finite() { format!("{smallest:.2}") } else { "none".to_owned() })
 }
 
-/// Returns the limits for one line of `/proc/self/cgroup`, such as `4:cpu,cpuacct:/a/b`: one for each readable group.
-fn limits_of(root: &Path, line: &str) -> Vec<f64> {
+/// Returns the directories of the process's groups that may limit its CPU time, each up to the root group.
+pub(crate) fn cpu_groups(root: &Path) -> impl Iterator<Item = PathBuf> {
+    let groups = content(&root.join("proc/self/cgroup")).unwrap_or_default();
+    let directories: Vec<PathBuf> = groups.lines().flat_map(|line| groups_of(root, line)).collect();
+    directories.into_iter().filter(|directory| directory.is_dir())
+}
+
+/// Returns the directories for one line of `/proc/self/cgroup`, such as `4:cpu,cpuacct:/a/b`.
+fn groups_of(root: &Path, line: &str) -> Vec<PathBuf> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (Some(controllers), Some(group)) = (parts.next(), parts.next()) else { return Vec::new() };
-    let limit: fn(&Path) -> Option<f64> = match controllers {
-        "" => limit_v2,
-        _ if controllers.split(',').any(|controller| controller == "cpu") => limit_v1,
-        _ => return Vec::new(),
-    };
+    if !controllers.is_empty() && controllers.split(',').all(|controller| controller != "cpu") {
+        return Vec::new();
+    }
     // If both versions are in use, v2 is mounted below v1.
     let mounts = if controllers.is_empty() { ["", "unified"] } else { [controllers, "cpu"] };
     let mounts = mounts.map(|mount| root.join("sys/fs/cgroup").join(mount));
     // The path of a group outside the cgroup namespace starts with `..`, and the group is not visible from here.
     let group: PathBuf = Path::new(group).components().filter(|part| matches!(part, Component::Normal(_))).collect();
-    let ways = mounts.iter().flat_map(|mount| group.ancestors().map(|group| mount.join(group)));
-    ways.filter_map(|way| limit(&way)).collect()
+    let mut all: Vec<PathBuf> =
+        mounts.iter().flat_map(|mount| group.ancestors().map(|group| mount.join(group))).collect();
+    all.dedup();
+    all
 }
 
 /// `200000 100000` is two cores. `max 100000` is no limit, expressed as infinity.

@@ -1,9 +1,9 @@
 //! Reads the facts of network interfaces from the kernel, through rtnetlink and ethtool.
 
-use fathom_model::units::Bytes;
+use fathom_model::units::{BitsPerSec, Bytes, approximate};
 use fathom_sys::{
     Result,
-    netlink::{Link, MacAddress, Netlink, ethtool::Device},
+    netlink::{Link, MacAddress, Netlink, ethtool::Device, qdisc::QdiscPlace},
 };
 
 use super::{InterfaceFacts, Queues};
@@ -18,8 +18,18 @@ pub fn interfaces() -> Result<Vec<InterfaceFacts>> {
     let mut netlink = Netlink::open()?;
     let addresses = netlink.addresses()?;
     let of = |index| addresses.iter().filter(move |(link, _)| *link == index).map(|(_, address)| address.to_string());
+    let qdiscs = netlink.qdiscs()?;
+    let rate_of = |index| {
+        let shaper = qdiscs.iter().find(|qdisc| qdisc.device == index && qdisc.place == QdiscPlace::Root)?;
+        BitsPerSec::new(approximate(shaper.rate_bytes?) * 8.0)
+    };
     let links = netlink.links()?.into_iter();
-    Ok(links.map(|link| InterfaceFacts { addresses: of(link.index).collect(), ..facts(link) }).collect())
+    let with_network = |link: Link| InterfaceFacts {
+        addresses: of(link.index).collect(),
+        qdisc_rate: rate_of(link.index),
+        ..facts(link)
+    };
+    Ok(links.map(with_network).collect())
 }
 
 fn facts(link: Link) -> InterfaceFacts {
@@ -40,6 +50,7 @@ fn facts(link: Link) -> InterfaceFacts {
         bus: driver.as_ref().and_then(|driver| driver.bus.clone()),
         driver: driver.map(|driver| driver.name),
         addresses: Vec::new(),
+        qdisc_rate: None,
     }
 }
 

@@ -29,6 +29,8 @@ pub struct InterfaceFacts {
     pub addresses: Vec<String>,
     /// The root queueing discipline.
     pub qdisc: Option<String>,
+    /// The rate that this discipline keeps to, if it is a `tbf`.
+    pub qdisc_rate: Option<BitsPerSec>,
     /// The operational state as in RFC 2863: `up`, `down`, `unknown`.
     pub operstate: Option<String>,
 }
@@ -90,6 +92,7 @@ impl InterfaceFacts {
             ("mac", self.mac.clone()),
             ("addresses", (!self.addresses.is_empty()).then(|| self.addresses.join(" "))),
             ("qdisc", self.qdisc.clone()),
+            ("qdisc_rate_bps", self.qdisc_rate.map(|rate| rounded(rate.get()).to_string())),
             ("operstate", self.operstate.clone()),
         ];
         for (name, value) in all {

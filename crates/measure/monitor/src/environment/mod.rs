@@ -3,7 +3,7 @@
 //! Facts that the host does not report are missing. Facts are texts in the form of the kernel, unless the name of a fact has a
 //! unit. This module does not interpret them.
 
-mod cgroup;
+pub(crate) mod cgroup;
 mod command_line;
 mod gathering;
 mod interface;

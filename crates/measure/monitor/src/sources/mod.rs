@@ -14,6 +14,9 @@ mod socket;
 mod sockstat;
 mod softnet;
 mod source;
+mod tables;
+mod throttling;
+mod wrapping_counter;
 mod xdp;
 
 use source::counters_of;
@@ -31,6 +34,8 @@ pub const SOURCES: &[fn() -> Box<dyn Source>] = &[
     || Box::new(snmp6::Snmp6::new()),
     || Box::new(netstat::source()),
     || Box::new(sockstat::Sockstat::new()),
+    || Box::new(tables::Tables::new()),
+    || Box::new(throttling::Throttling::new()),
 ];
 
 /// Creates one of each source.

@@ -8,13 +8,21 @@ use super::{
 };
 use crate::procfs::ProcFile;
 
-const WANTED: [Wanted; 6] = [
+const WANTED: [Wanted; 14] = [
     (host::IP_IN_NO_ROUTES, ("IpExt:", "InNoRoutes")),
     (host::TCP_DSACK_SEGMENTS, ("TcpExt:", "TCPDSACKRecvSegs")),
     (host::TCP_TIMEOUTS, ("TcpExt:", "TCPTimeouts")),
     (host::TCP_LISTEN_OVERFLOWS, ("TcpExt:", "ListenOverflows")),
     (host::TCP_LISTEN_DROPS, ("TcpExt:", "ListenDrops")),
     (host::TCP_PRUNED, ("TcpExt:", "PruneCalled")),
+    (host::TCP_SYN_RETRANS, ("TcpExt:", "TCPSynRetrans")),
+    (host::TCP_SYN_COOKIES, ("TcpExt:", "SyncookiesSent")),
+    (host::TCP_SYN_QUEUE_DROPS, ("TcpExt:", "TCPReqQFullDrop")),
+    (host::TCP_MEMORY_PRESSURES, ("TcpExt:", "TCPMemoryPressures")),
+    (host::TCP_BACKLOG_DROPS, ("TcpExt:", "TCPBacklogDrop")),
+    (host::TCP_RECEIVE_QUEUE_DROPS, ("TcpExt:", "TCPRcvQDrop")),
+    (host::TCP_TIME_WAIT_OVERFLOWS, ("TcpExt:", "TCPTimeWaitOverflow")),
+    (host::IP_RP_FILTER_DROPPED, ("TcpExt:", "IPReversePathFilter")),
 ];
 
 pub(super) const fn source() -> Named {

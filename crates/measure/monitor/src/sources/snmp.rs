@@ -8,15 +8,20 @@ use super::{
 };
 use crate::procfs::ProcFile;
 
-const WANTED: [Wanted; 15] = [
+const WANTED: [Wanted; 20] = [
     (host::IP_IN_HEADER_ERRORS, ("Ip:", "InHdrErrors")),
     (host::IP_IN_ADDRESS_ERRORS, ("Ip:", "InAddrErrors")),
     (host::IP_IN_DISCARDS, ("Ip:", "InDiscards")),
     (host::IP_OUT_DISCARDS, ("Ip:", "OutDiscards")),
+    (host::IP_OUT_NO_ROUTES, ("Ip:", "OutNoRoutes")),
+    (host::IP_REASSEMBLY_FAILS, ("Ip:", "ReasmFails")),
+    (host::IP_FRAGMENTS_CREATED, ("Ip:", "FragCreates")),
+    (host::IP_FRAGMENTATION_FAILS, ("Ip:", "FragFails")),
     (host::TCP_IN_SEGMENTS, ("Tcp:", "InSegs")),
     (host::TCP_OUT_SEGMENTS, ("Tcp:", "OutSegs")),
     (host::TCP_RETRANS_SEGMENTS, ("Tcp:", "RetransSegs")),
     (host::TCP_IN_ERRORS, ("Tcp:", "InErrs")),
+    (host::TCP_IN_CSUM_ERRORS, ("Tcp:", "InCsumErrors")),
     (host::TCP_OUT_RESETS, ("Tcp:", "OutRsts")),
     (host::UDP_IN_DATAGRAMS, ("Udp:", "InDatagrams")),
     (host::UDP_NO_PORTS, ("Udp:", "NoPorts")),

@@ -7,7 +7,7 @@ use std::{fmt::Write as _, io, path::Path, str};
 
 use fathom_model::names::host;
 
-use super::{CounterSink, Source};
+use super::{CounterSink, Source, wrapping_counter::WrappingCounter};
 use crate::procfs::{ProcFile, fields, lines};
 
 /// The counters, in column order.
@@ -78,34 +78,4 @@ fn core(line: &[u8], row: usize) -> Option<usize> {
 fn hexadecimal(field: &[u8]) -> Option<u32> {
     let digits = field.len() == 8 && field.iter().all(u8::is_ascii_hexdigit);
     u32::from_str_radix(str::from_utf8(field).ok().filter(|_| digits)?, 16).ok()
-}
-
-/// A 32-bit counter, extended beyond its range.
-#[derive(Clone, Default)]
-struct WrappingCounter {
-    shown: u32,
-    total: u64,
-}
-
-impl WrappingCounter {
-    /// Returns the count from zero, right while it grows by less than 2³² between two samples.
-    fn follow(&mut self, shown: u32) -> u64 {
-        self.total += u64::from(shown.wrapping_sub(self.shown));
-        self.shown = shown;
-        self.total
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_counter_of_32_bits_goes_on_where_it_wraps() {
-        let mut counter = WrappingCounter::default();
-        assert_eq!(counter.follow(0xffff_fff0), 0xffff_fff0);
-        assert_eq!(counter.follow(0x10), 0x1_0000_0010);
-        assert_eq!(counter.follow(0x10), 0x1_0000_0010);
-        assert_eq!(counter.follow(0x0f), 0x2_0000_000f);
-    }
 }

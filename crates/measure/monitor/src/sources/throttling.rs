@@ -1,0 +1,69 @@
+//! Time that a quota of a control group took from this process: `cpu.stat` of its groups (Documentation/scheduler/sched-bwc.rst).
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use fathom_model::names::host;
+
+use super::{CounterSink, Source};
+use crate::{
+    environment::cgroup,
+    procfs::{fields, lines, number},
+};
+
+pub(super) struct Throttling {
+    /// The files of the process's groups; `None` before the first sample.
+    files: Option<Vec<PathBuf>>,
+}
+
+impl Throttling {
+    pub(super) const fn new() -> Self {
+        Self { files: None }
+    }
+}
+
+impl Source for Throttling {
+    fn name(&self) -> &'static str {
+        "throttling"
+    }
+
+    fn counters(&self) -> &'static [&'static str] {
+        &[host::CGROUP_THROTTLED_NS]
+    }
+
+    fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
+        let files =
+            self.files.get_or_insert_with(|| cgroup::cpu_groups(root).map(|group| group.join("cpu.stat")).collect());
+        let throttled = files.iter().filter_map(|file| throttled_ns(&fs::read(file).ok()?));
+        // Without a group that has a quota, nothing was taken.
+        out.value(host::CGROUP_THROTTLED_NS, "", throttled.sum());
+        Ok(())
+    }
+}
+
+/// Returns the throttled time: microseconds in version 2 of control groups, nanoseconds in version 1.
+fn throttled_ns(text: &[u8]) -> Option<u64> {
+    lines(text).find_map(|line| {
+        let mut fields = fields(line);
+        let factor = match fields.next()? {
+            b"throttled_usec" => 1_000,
+            b"throttled_time" => 1,
+            _ => return None,
+        };
+        number::<u64>(fields.next()?)?.checked_mul(factor)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_generations_of_groups_tell_how_long_they_were_throttled() {
+        assert_eq!(throttled_ns(b"usage_usec 7\nnr_throttled 2\nthrottled_usec 150\n"), Some(150_000));
+        assert_eq!(throttled_ns(b"nr_periods 102\nnr_throttled 96\nthrottled_time 6700000000\n"), Some(6_700_000_000));
+        assert_eq!(throttled_ns(b"usage_usec 7\n"), None);
+    }
+}

@@ -29,7 +29,10 @@ pub(super) struct SequenceTracker {
     gaps: VecDeque<Gap>,
     /// The length of the run of lost numbers that ends at `settled`.
     run: u64,
+    /// The number of arrived ones between that run and the run before it.
+    n_since_loss: u64,
     bursts: Histogram,
+    spacings: Histogram,
     extents: Histogram,
 }
 
@@ -86,6 +89,9 @@ pub struct SequenceSummary {
     pub counts: SequenceCounts,
     /// The lengths of runs of lost datagrams, below the greatest number that arrived.
     pub bursts: Histogram,
+    /// The numbers of datagrams that arrived between one such run and the next. Equal spacings are the mark of a rate limit, geometric ones
+    /// of independent losses.
+    pub spacings: Histogram,
     /// The reordering extents (RFC 4737 section 4.2.1) of the datagrams whose gap was remembered.
     pub extents: Histogram,
 }
@@ -99,7 +105,9 @@ impl Default for SequenceTracker {
             counts: SequenceCounts::default(),
             gaps: VecDeque::with_capacity(GAPS),
             run: 0,
+            n_since_loss: 0,
             bursts: Histogram::new(),
+            spacings: Histogram::new(),
             extents: Histogram::new(),
         }
     }
@@ -157,7 +165,7 @@ impl SequenceTracker {
         if self.run > 0 {
             self.bursts.record(self.run);
         }
-        SequenceSummary { counts: self.counts, bursts: self.bursts, extents: self.extents }
+        SequenceSummary { counts: self.counts, bursts: self.bursts, spacings: self.spacings, extents: self.extents }
     }
 
     /// Moves the window to include a number, and marks it.
@@ -167,7 +175,7 @@ impl SequenceTracker {
             if self.settled >= self.next {
                 // Nothing of the whole window has arrived: everything before the new window is lost in one run.
                 let skipped = (number - self.settled - WINDOW + 64) / 64 * 64;
-                self.run += skipped;
+                self.lose(skipped);
                 self.settled += skipped;
             } else {
                 self.settle_word();
@@ -203,15 +211,26 @@ impl SequenceTracker {
         // A complete word after a complete word is by far the most frequent case.
         if seen != u64::MAX || self.run > 0 {
             self.settle(seen, 64);
+        } else {
+            self.n_since_loss += 64;
         }
         self.settled += 64;
+    }
+
+    /// Adds to the run of lost numbers, or begins one.
+    fn lose(&mut self, n: u64) {
+        if n > 0 && self.run == 0 {
+            self.spacings.record(self.n_since_loss);
+            self.n_since_loss = 0;
+        }
+        self.run += n;
     }
 
     /// Records the runs of lost numbers among the lowest `n` bits.
     fn settle(&mut self, mut seen: u64, mut n: u64) {
         while n > 0 {
             let lost = u64::from(seen.trailing_zeros()).min(n);
-            self.run += lost;
+            self.lose(lost);
             (n, seen) = (n - lost, seen.checked_shr(u32::try_from(lost).unwrap_or(64)).unwrap_or(0));
             if n == 0 {
                 return;
@@ -221,6 +240,7 @@ impl SequenceTracker {
                 self.run = 0;
             }
             let arrived = u64::from(seen.trailing_ones()).min(n);
+            self.n_since_loss += arrived;
             (n, seen) = (n - arrived, seen.checked_shr(u32::try_from(arrived).unwrap_or(64)).unwrap_or(0));
         }
     }
@@ -276,6 +296,17 @@ mod tests {
         assert_eq!(bursts(&[0, 4, 2]), [(1, 2)], "a gap that was filled in its middle");
         assert_eq!(bursts(&[10, 300]), [(10, 1), (289, 1)], "over several words");
         assert_eq!(values(&account_of((0..64).chain([70])).bursts), [(6, 1)], "behind a whole word");
+    }
+
+    #[test]
+    fn the_spacing_of_losses_is_what_arrived_between_them() {
+        let spacings = |numbers: Vec<u64>| values(&account_of(numbers).spacings);
+        assert_eq!(spacings((0..300).collect()), []);
+        assert_eq!(spacings(vec![0, 1, 4, 5, 6, 9]), [(2, 1), (3, 1)]);
+        let every_tenth = (0..WINDOW + 1000).filter(|number| number % 10 != 9).collect();
+        let found = spacings(every_tenth);
+        assert_eq!((found.len(), found[0].0), (1, 9), "the same over words and windows: {found:?}");
+        assert_eq!(spacings((0..64).chain(64..192).chain([200]).collect()), [(192, 1)], "behind whole words");
     }
 
     #[test]

@@ -9,7 +9,10 @@ use fathom_engine::{CeilingSetup, CommandDoc, DataDirection, Error, EvaluationRo
 use fathom_model::{
     Better, Derivation, Endpoints, Layer, Metric, Note, OptionDoc, Role, Settings, Side, Unit,
     metric::{MetricName, UnitAndSense},
-    names::count,
+    names::{
+        count,
+        distribution::{LOSS_BURST, ONE_WAY_DELAY},
+    },
     units::Nanos,
 };
 use fathom_sys::{
@@ -58,10 +61,8 @@ const FOREIGN: &str = "strangers";
 /// Messages from the kernel, which may join several datagrams to one message.
 const MESSAGES_RECEIVED: &str = "messages_received";
 /// Distributions of the receiver.
-const LOSS_BURST: &str = "loss_burst_datagrams";
 const REORDERING_EXTENT: &str = "reordering_extent_datagrams";
 const IPDV: &str = "ipdv_ns";
-const ONE_WAY_DELAY: &str = "one_way_delay_ns";
 /// The largest error of one-way delays, from the comparison of two clocks; zero if both ends use one clock.
 const ONE_WAY_DELAY_ERROR: &str = "one_way_delay_error_ns";
 

@@ -3,7 +3,14 @@
 use std::net::SocketAddr;
 
 use fathom_engine::{Error, Phase, Stop, Test, TrialContext, WorkerHandle, WorkerPool};
-use fathom_model::{Endpoints, Histogram, PeerClock, Record, Side, names::count, units::Nanos};
+use fathom_model::{
+    Endpoints, Histogram, PeerClock, Record, Side,
+    names::{
+        count,
+        distribution::{LOSS_BURST, LOSS_SPACING, ONE_WAY_DELAY},
+    },
+    units::Nanos,
+};
 use fathom_sys::{
     clock,
     socket::{
@@ -13,8 +20,7 @@ use fathom_sys::{
 };
 
 use super::{
-    END_MARK_GAP, FOREIGN, IPDV, LATE, LOSS_BURST, MESSAGES_RECEIVED, ONE_WAY_DELAY, ONE_WAY_DELAY_ERROR,
-    REORDERING_EXTENT, UdpStreamConfig,
+    END_MARK_GAP, FOREIGN, IPDV, LATE, MESSAGES_RECEIVED, ONE_WAY_DELAY_ERROR, REORDERING_EXTENT, UdpStreamConfig,
 };
 use crate::{
     connection_setup::BLOCKING_TIMEOUT,
@@ -124,6 +130,7 @@ struct FlowTotals {
     n_messages: u64,
     jitter: Option<Nanos>,
     bursts: Histogram,
+    spacings: Histogram,
     extents: Histogram,
     ipdv: Histogram,
     delay: Histogram,
@@ -135,6 +142,7 @@ impl FlowTotals {
         self.n_messages += receipts.n_messages;
         self.jitter = self.jitter.max(receipts.jitter);
         self.bursts.merge(&receipts.sequence.bursts);
+        self.spacings.merge(&receipts.sequence.spacings);
         self.extents.merge(&receipts.sequence.extents);
         self.ipdv.merge(&receipts.ipdv);
         self.delay.merge(&receipts.delay);
@@ -151,6 +159,7 @@ impl FlowTotals {
             return;
         }
         record.distributions.insert(LOSS_BURST.to_owned(), self.bursts);
+        record.distributions.insert(LOSS_SPACING.to_owned(), self.spacings);
         record.distributions.insert(REORDERING_EXTENT.to_owned(), self.extents);
         if stream.shape.offload.1 != OffloadMode::Never {
             record.totals.insert(MESSAGES_RECEIVED.to_owned(), self.n_messages);

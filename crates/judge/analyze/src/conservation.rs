@@ -80,17 +80,29 @@ const VETH_RING: &str = "ring between the veth's ends";
 ///
 /// A device also counts the drops of its `backlog` (`enqueue_to_backlog`) and the packets that did not fit in the `ring` of a
 /// veth. The other end of the veth counts these too (`veth_get_stats64` of Linux 6.18).
-fn receiver_drops(grown: impl Fn(&str) -> u64, (backlog, ring): (u64, u64)) -> [DropPlace; 3] {
+fn receiver_drops(grown: impl Fn(&str) -> u64, (backlog, ring): (u64, u64)) -> [DropPlace; 7] {
     let device = grown(host::DEV_RX_DROPPED).saturating_sub(backlog).saturating_sub(ring);
     [
         (BEHIND_COUNTER[0], host::DEV_RX_DROPPED, device),
         (BEHIND_COUNTER[1], host::SOFTNET_DROPPED, backlog),
-        (BEHIND_COUNTER[2], host::IP_IN_DISCARDS, grown(host::IP_IN_DISCARDS)),
+        (BEHIND_COUNTER[2], host::QDISC_IN_DROPPED, grown(host::QDISC_IN_DROPPED)),
+        (BEHIND_COUNTER[3], host::IP_RP_FILTER_DROPPED, grown(host::IP_RP_FILTER_DROPPED)),
+        (BEHIND_COUNTER[4], host::NFT_DROPPED, grown(host::NFT_DROPPED)),
+        (BEHIND_COUNTER[5], host::IP_IN_DISCARDS, grown(host::IP_IN_DISCARDS)),
+        (BEHIND_COUNTER[6], host::UDP_NO_PORTS, grown(host::UDP_NO_PORTS)),
     ]
 }
 
 /// Places where frames can be dropped after a counter in front of the stack has counted them.
-const BEHIND_COUNTER: [&str; 3] = ["receiver's device", "receiver's backlog", "receiver's ip input"];
+const BEHIND_COUNTER: [&str; 7] = [
+    "receiver's device",
+    "receiver's backlog",
+    "receiver's tc ingress",
+    "receiver's reverse path filter",
+    "receiver's filter rule",
+    "receiver's ip input",
+    "receiver's closed port",
+];
 
 /// The drop places of a device between the two ends. These are the values of [`Drops::place`].
 pub(crate) mod device {

@@ -10,7 +10,7 @@ use fathom_model::{
     plan::HostReach,
     probe::ProbeRecord,
     run::TestRun,
-    units::{approximate, grouped, percent, ratio},
+    units::{Nanos, approximate, grouped, percent, ratio},
 };
 
 use crate::{
@@ -117,6 +117,46 @@ impl<'a> TestEvidence<'a> {
         let mut all: Vec<_> = all.into_iter().filter(|(_, growth)| *growth > 0).collect();
         all.sort_by_key(|(_, growth)| Reverse(*growth));
         all
+    }
+
+    /// Returns the share of the measured time in which a counter of a host grew, by its samples.
+    pub(crate) fn growing_time(&self, host: &str, counter: &str, of: &str) -> Option<f64> {
+        let (mut grew, mut all) = (Nanos::ZERO, Nanos::ZERO);
+        for trial in &self.trials {
+            let Some((record, (first, last))) = self.measured_samples(trial, host) else { continue };
+            let series = record.named(counter).find(|series| series.of == of)?;
+            for sample in first..last {
+                let span = record.at_ns[sample + 1] - record.at_ns[sample];
+                all += span;
+                if series.at(sample + 1) > series.at(sample) {
+                    grew += span;
+                }
+            }
+        }
+        ratio(grew.0, all.0)
+    }
+
+    /// Returns the time that the samples of a host span, over all trials.
+    pub(crate) fn sampled_time(&self, host: &str) -> Option<Nanos> {
+        let spans = self.trials.iter().filter_map(|trial| Some(trial.hosts.get(host)?.span()));
+        spans.reduce(|all, one| all + one).filter(|span| *span > Nanos::ZERO)
+    }
+
+    /// Returns the newest value of a gauge of the whole host.
+    pub(crate) fn last_value(&self, host: &str, gauge: &str) -> Option<u64> {
+        let record = self.trials.iter().rev().find_map(|trial| trial.hosts.get(host))?;
+        record.named(gauge).next()?.values.last().copied()
+    }
+
+    /// Returns the mean of a gauge over the measured time.
+    pub(crate) fn mean_value(&self, host: &str, gauge: &str, of: &str) -> Option<u64> {
+        let of_trial = |trial: &&'a Trial| {
+            let (record, (first, last)) = self.measured_samples(trial, host)?;
+            let series = record.named(gauge).find(|series| series.of == of)?;
+            Some((first..=last).filter_map(|sample| series.at(sample)).map(approximate).collect::<Vec<_>>())
+        };
+        let values: Vec<f64> = self.trials.iter().filter_map(of_trial).flatten().collect();
+        fathom_statistics::mean(&values).map(fathom_model::units::rounded)
     }
 
     /// Returns how the cores of a host spent the measured time, the busiest first.

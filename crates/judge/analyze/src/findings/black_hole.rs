@@ -1,16 +1,27 @@
 //! Long packets are lost without a `too big` message.
 
-use fathom_model::{Evidence, Finding, NextStep, Severity, units::grouped};
+use fathom_model::{
+    Evidence, Finding, Layer, NextStep, Severity,
+    names::count,
+    units::{grouped, ratio},
+};
 
 use super::FindingRule;
-use crate::evidence::TestEvidence;
+use crate::evidence::{TestEvidence, counter_evidence};
+
+/// The id of these findings.
+pub(super) const BLACK_HOLE: &str = "path-mtu-black-hole";
+/// At this share of datagrams and above, all are lost: the short ones that mark the end of a stream still pass.
+const ALL: f64 = 0.99;
+/// Every path carries packets of this size (RFC 791).
+const SIZE_MIN: u64 = 576;
 
 /// Looks for a packet length from which the path MTU search got neither an answer nor an error message.
 pub(crate) struct BlackHole;
 
 impl FindingRule for BlackHole {
     fn id(&self) -> &'static str {
-        "path-mtu-black-hole"
+        BLACK_HOLE
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -41,10 +52,50 @@ impl FindingRule for BlackHole {
     }
 }
 
+/// Looks for datagrams of which all vanished, although the ends had exchanged small ones before the start.
+pub(crate) struct UdpBlackHole;
+
+impl FindingRule for UdpBlackHole {
+    fn id(&self) -> &'static str {
+        BLACK_HOLE
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let (Layer::Udp, Some((from, to))) = (seen.test.layer, seen.one_way()) else { return Vec::new() };
+        let (Some(sender), Some(receiver)) = (seen.host_of(from), seen.host_of(to)) else { return Vec::new() };
+        let (sent, bytes) = (seen.total(from, count::SENT), seen.total(from, count::BYTES_SENT));
+        let is_unexplained = seen.test.conservation.as_ref().is_some_and(|sum| {
+            let is_all = |n: u64| ratio(n, sum.n_sent).is_some_and(|share| share >= ALL);
+            u64::try_from(sum.n_unexplained).is_ok_and(is_all)
+        });
+        let size = bytes.checked_div(sent).filter(|size| is_unexplained && *size >= SIZE_MIN);
+        let Some(size) = size else { return Vec::new() };
+        vec![Finding {
+            id: BLACK_HOLE.to_owned(),
+            short: "black hole".to_owned(),
+            title: format!(
+                "a black hole: {sender} and {receiver} exchange small datagrams, but those of {} B vanish and no router says that \
+                 they are too big (ICMP is missing)",
+                grouped(size)
+            ),
+            severity: Severity::HoldsBack,
+            tests: vec![seen.test.name.clone()],
+            evidence: vec![counter_evidence(sender, count::SENT, sent), counter_evidence(receiver, count::RECEIVED, 0)],
+            explains: Some(1.0),
+            next: seen.repeat_with_option("size", "500B").map(|command| NextStep {
+                command,
+                on: None,
+                expected: Some("pass if the MTU of the path is the reason".to_owned()),
+            }),
+        }]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use fathom_model::probe::{PathMtuRecord, ProbeRecord};
 
+    use super::*;
     use crate::run_builder::RunBuilder;
 
     #[test]
@@ -60,5 +111,17 @@ mod tests {
             builder.probed((9, 5), ProbeRecord { path_mtu: Some(path_mtu), ..ProbeRecord::default() });
             assert_eq!(builder.finding("path-mtu-black-hole").is_some(), is_found);
         }
+    }
+
+    #[test]
+    fn datagrams_that_all_vanish_after_small_ones_passed_are_a_black_hole() {
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1_000, 0)]);
+        builder.total("client", count::BYTES_SENT, 1_450_000);
+        let run = builder.analyzed();
+        assert_eq!(run.findings[0].short, "black hole", "{:#?}", run.findings);
+        assert_eq!(run.verdict.state, fathom_model::VerdictState::Invalid);
+        builder.total("client", count::BYTES_SENT, 64_000);
+        assert_eq!(builder.finding("path-mtu-black-hole"), None, "these fit any path");
     }
 }

@@ -24,6 +24,10 @@ impl FindingRule for CoreSaturated {
         "core-saturated"
     }
 
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["local-shaper", "cpu-quota", "receive-window", "send-buffer"]
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         // Single packets need hardly any CPU. The core of a device in between has its own finding.
         if seen.reached_target() || seen.test.layer == Layer::Path || device::full_core(seen).is_some() {

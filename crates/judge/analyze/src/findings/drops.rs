@@ -17,21 +17,21 @@ const SEVERITY_MIN: f64 = 1e-3;
 const CAUSE: f64 = 0.1;
 
 /// Drops of one host, to be turned into a finding.
-struct DropReport<'a> {
-    id: &'static str,
-    short: &'static str,
-    host: &'a str,
+pub(super) struct DropReport<'a> {
+    pub(super) id: &'static str,
+    pub(super) short: &'static str,
+    pub(super) host: &'a str,
     /// The event, printed before the numbers.
-    what: String,
-    evidence: Vec<fathom_model::Evidence>,
-    n: u64,
+    pub(super) what: String,
+    pub(super) evidence: Vec<fathom_model::Evidence>,
+    pub(super) n: u64,
     /// The number of packets that reached the place, including the dropped ones, if known.
-    of: u64,
-    next: Option<NextStep>,
+    pub(super) of: u64,
+    pub(super) next: Option<NextStep>,
 }
 
 impl DropReport<'_> {
-    fn into_finding(self, seen: &TestEvidence<'_>) -> Option<Finding> {
+    pub(super) fn into_finding(self, seen: &TestEvidence<'_>) -> Option<Finding> {
         // Some drivers omit packets from one counter that another includes; a share of such counters would be meaningless.
         let share_known = ratio(self.n, self.of).filter(|share| *share <= 1.0);
         let share = share_known.unwrap_or(1.0);
@@ -56,18 +56,18 @@ impl DropReport<'_> {
     }
 }
 
-fn next_step(command: String, expected: &str) -> NextStep {
+pub(super) fn next_step(command: String, expected: &str) -> NextStep {
     NextStep { command, on: None, expected: Some(expected.to_owned()) }
 }
 
 /// Returns twice the current value of a `sysctl`, but at least `least`.
-fn doubled_sysctl(seen: &TestEvidence<'_>, host: &str, name: &str, least: u64) -> u64 {
+pub(super) fn doubled_sysctl(seen: &TestEvidence<'_>, host: &str, name: &str, least: u64) -> u64 {
     let now = seen.environment(host).and_then(|facts| facts.get("sysctl", name)?.parse::<u64>().ok());
     now.map_or(least, |now| now.saturating_mul(2).max(least))
 }
 
 /// Returns the number of packets that a host received in the test, as counted by its devices.
-fn packets_received(seen: &TestEvidence<'_>, host: &str) -> u64 {
+pub(super) fn packets_received(seen: &TestEvidence<'_>, host: &str) -> u64 {
     seen.growth(host, host::DEV_RX_FRAMES, None)
 }
 
@@ -77,6 +77,10 @@ pub(crate) struct UdpReceiveBuffer;
 impl FindingRule for UdpReceiveBuffer {
     fn id(&self) -> &'static str {
         "udp-receive-buffer"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["cpu-quota"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -199,6 +203,10 @@ impl FindingRule for DeviceReceiveDrops {
         "device-receive-drops"
     }
 
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["link-down"]
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         // Frames without a receiver are dropped on purpose, for example by a test of the receive path.
         if seen.test.layer == Layer::Frames && seen.test.to.is_none() {
@@ -239,6 +247,10 @@ pub(crate) struct DeviceSendDrops;
 impl FindingRule for DeviceSendDrops {
     fn id(&self) -> &'static str {
         "device-send-drops"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["local-shaper", "link-down"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -283,6 +295,10 @@ pub(crate) struct QdiscDrops;
 impl FindingRule for QdiscDrops {
     fn id(&self) -> &'static str {
         "qdisc-drops"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["local-shaper"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Finding, Severity,
+    Finding, NextStep, Severity,
     names::count,
     units::{grouped, percent, ratio},
 };
 
-use super::FindingRule;
+use super::{FindingRule, black_hole::BLACK_HOLE};
 use crate::{
     evidence::{TestEvidence, counter_evidence},
     window::host_of,
@@ -21,6 +21,66 @@ const HOLDS_BACK: f64 = 0.01;
 
 /// Counters of work that can fail. A test has one of them.
 const WORK: [&str; 4] = [count::REQUESTS, count::TRANSACTIONS, count::CONNECTIONS, count::SENT];
+
+/// An error whose cause is known by its text.
+struct KnownError {
+    /// Parts of the texts of the operating system and of tests.
+    texts: &'static [&'static str],
+    id: &'static str,
+    short: &'static str,
+    /// The cause; the text gets the host.
+    title: fn(&str) -> String,
+    /// The next step: a command and its effect; `None` repeats the test with a small segment size.
+    next: Option<(&'static str, &'static str)>,
+}
+
+const KNOWN: &[KnownError] = &[
+    KnownError {
+        texts: &["no local port is free", "annot assign requested address"],
+        id: "ports",
+        short: "no ports",
+        title: |host| format!("{host} had no local port left for connections"),
+        next: Some((
+            "sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\"",
+            "allow more connections to one server; or use several source addresses",
+        )),
+    },
+    KnownError {
+        texts: &["oo many open files"],
+        id: "descriptors",
+        short: "descriptors",
+        title: |host| format!("{host} had no file descriptor left for connections"),
+        next: Some(("ulimit -n 1048576", "allow more open sockets in the shell that starts the program")),
+    },
+    KnownError {
+        texts: &["sent again and never acknowledged"],
+        id: BLACK_HOLE,
+        short: "black hole",
+        title: |host| {
+            format!(
+                "a black hole: small segments of {host} pass, but full-size ones vanish and no router says that they are too big (ICMP is \
+                 missing)"
+            )
+        },
+        next: None,
+    },
+];
+
+impl KnownError {
+    fn next_step(&self, seen: &TestEvidence<'_>, host: &str) -> Option<NextStep> {
+        let step = |command: String, expected: &str| NextStep {
+            command,
+            on: Some(host.to_owned()),
+            expected: Some(expected.to_owned()),
+        };
+        match self.next {
+            Some((command, expected)) => Some(step(command.to_owned(), expected)),
+            None => seen
+                .repeat_test_command("--mss 536")
+                .map(|command| step(command, "pass if the MTU of the path is the reason")),
+        }
+    }
+}
 
 /// Sums up the errors by cause and compares them with the completed work.
 pub(crate) struct ErrorCauses;
@@ -47,7 +107,11 @@ impl FindingRule for ErrorCauses {
             }
         }
         let n_errors: u64 = causes.values().sum();
-        let Some(((_, most), _)) = causes.iter().max_by_key(|(_, n)| **n) else { return Vec::new() };
+        let Some(((host, most), n_most)) = causes.iter().max_by_key(|(_, n)| **n) else { return Vec::new() };
+        // A cause that is known says more than an equally frequent one that is not.
+        let known_of = |text: &str| KNOWN.iter().find(|known| known.texts.iter().any(|part| text.contains(part)));
+        let named = causes.iter().filter(|(_, n)| *n == n_most).find(|((_, text), _)| known_of(text).is_some());
+        let (host, most) = named.map_or((host, most), |((host, text), _)| (host, text));
         let done = |counter: &str| records().filter_map(|(_, record)| record.totals.get(counter)).sum::<u64>();
         // A counter that stayed at zero counts as well: none of the work was done.
         let is_counted = |counter: &str| records().any(|(_, record)| record.totals.contains_key(counter));
@@ -55,21 +119,24 @@ impl FindingRule for ErrorCauses {
         let share = n_done.and_then(|n_done| ratio(n_errors, n_done + n_errors));
         // Streams count bytes, so a share of failed operations does not exist for them.
         let matters = share.is_some_and(|share| share >= HOLDS_BACK);
-        let severity = if matters { Severity::HoldsBack } else { Severity::Remark };
         let of = share.map_or(String::new(), |share| format!(" ({} of all)", percent(share)));
+        // Whatever the share of all work: the test has fewer connections than it was to have.
+        let known = known_of(most);
+        let severity = if matters || known.is_some() { Severity::HoldsBack } else { Severity::Remark };
+        let counted = if n_errors == 1 {
+            format!("1 error{of}: `{most}`")
+        } else {
+            format!("{} errors{of}, most often `{most}`", grouped(n_errors))
+        };
         vec![Finding {
-            id: self.id().to_owned(),
-            short: "errors".to_owned(),
-            title: if n_errors == 1 {
-                format!("1 error{of}: `{most}`")
-            } else {
-                format!("{} errors{of}, most often `{most}`", grouped(n_errors))
-            },
+            id: known.map_or(self.id(), |known| known.id).to_owned(),
+            short: known.map_or("errors", |known| known.short).to_owned(),
+            title: known.map_or_else(|| counted.clone(), |known| format!("{}: {counted}", (known.title)(host))),
             severity,
             tests: vec![seen.test.name.clone()],
             evidence: causes.iter().map(|((host, cause), n)| counter_evidence(host, cause, *n)).collect(),
             explains: None,
-            next: None,
+            next: known.and_then(|known| known.next_step(seen, host)),
         }]
     }
 }
@@ -78,6 +145,22 @@ impl FindingRule for ErrorCauses {
 mod tests {
     use super::*;
     use crate::run_builder::{RunBuilder, step, visits};
+
+    #[test]
+    fn an_error_whose_cause_is_known_is_told_as_the_cause() {
+        let mut builder = RunBuilder::new();
+        builder.http(1_000, 100);
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        record.errors.insert("connect: no local port is free".to_owned(), 500);
+        let finding = builder.finding("ports").unwrap();
+        assert!(
+            finding.title.starts_with("client had no local port left for connections: 500 errors"),
+            "{}",
+            finding.title
+        );
+        assert!(finding.next.unwrap().command.contains("ip_local_port_range"));
+        assert_eq!(builder.finding("errors"), None);
+    }
 
     fn with_errors(n: u64) -> RunBuilder {
         let mut builder = RunBuilder::new();

@@ -25,6 +25,10 @@ impl FindingRule for FlowBottleneck {
         }
     }
 
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["local-shaper", "cpu-quota", "receive-window", "send-buffer"]
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let all = &seen.test.flows;
         let held: Vec<&FlowSummary> = all.iter().filter(|flow| flow.held_by == self.0).collect();

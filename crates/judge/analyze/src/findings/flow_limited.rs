@@ -3,17 +3,25 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Finding, NextStep, Severity, Side,
+    Evidence, Finding, NextStep, Severity, Side,
     names::tcp,
     record::Flow,
-    units::{Nanos, percent, ratio},
+    units::{BitsPerSec, Bytes, Nanos, approximate, percent, ratio},
 };
 
 use super::FindingRule;
-use crate::evidence::{TestEvidence, ratio_evidence};
+use crate::{
+    cores::CoreLoad,
+    evidence::{TestEvidence, ratio_evidence},
+};
 
 /// If connections wait for a buffer for more than this share of their busy time, the stream is held back.
 const HOLDS_BACK: f64 = 0.2;
+/// A rate of at least this share of one size per round trip is bound by it: the round trip varies, and a part of a buffer is overhead.
+const BOUND: f64 = 0.5;
+/// The kernel's defaults of `tcp_rmem` and `tcp_wmem`: least, usual, most.
+const RMEM_USUAL: [u64; 3] = [4096, 131_072, 6 << 20];
+const WMEM_USUAL: [u64; 3] = [4096, 16_384, 4 << 20];
 /// Connections that were busy for less than this are ignored.
 const BUSY_MIN: Nanos = Nanos::from_millis(100);
 
@@ -25,12 +33,27 @@ impl FindingRule for ReceiveWindow {
         "receive-window"
     }
 
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["local-shaper", "cpu-quota"]
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let small = SIDES.into_iter().find_map(|(side, peer)| {
+            let window = bound_by(seen, side, |flow| largest(flow, tcp::SND_WND_BYTES))?;
+            Some((seen.host_of(side)?, seen.host_of(peer)?, window))
+        });
+        if let Some((sender, receiver, window)) = small {
+            return vec![self.small_window(seen, (sender, receiver), &window)];
+        }
         let limited = SIDES
             .into_iter()
             .find_map(|(side, peer)| Some((side, peer, wait_ratio(seen, side, tcp::RWND_LIMITED_NS)?)));
         let Some((side, peer, share)) = limited else { return Vec::new() };
         let (Some(sender), Some(receiver)) = (seen.host_of(side), seen.host_of(peer)) else { return Vec::new() };
+        // A receiver without CPU time to read closes its window.
+        if seen.cores(receiver).first().is_some_and(CoreLoad::is_full_of_own_work) {
+            return Vec::new();
+        }
         vec![Finding {
             id: self.id().to_owned(),
             short: "peer window".to_owned(),
@@ -42,8 +65,27 @@ impl FindingRule for ReceiveWindow {
             tests: vec![seen.test.name.clone()],
             evidence: vec![ratio_evidence(sender, &format!("{} of {}", tcp::RWND_LIMITED_NS, tcp::BUSY_NS), share)],
             explains: None,
-            next: Some(larger_buffer(seen, receiver, "net.ipv4.tcp_rmem", [4096, 131_072, 6 << 20])),
+            next: Some(larger_buffer(seen, receiver, "net.ipv4.tcp_rmem", RMEM_USUAL)),
         }]
+    }
+}
+
+impl ReceiveWindow {
+    /// Reports a window that was small all the time, so that each round trip carries one window at most.
+    fn small_window(&self, seen: &TestEvidence<'_>, (sender, receiver): (&str, &str), bound: &SizeBound) -> Finding {
+        Finding {
+            id: self.id().to_owned(),
+            short: "peer window".to_owned(),
+            title: format!(
+                "the receive window of {receiver} is at most {}, and each round trip of {} carries no more than that",
+                bound.size, bound.rtt
+            ),
+            severity: Severity::HoldsBack,
+            tests: vec![seen.test.name.clone()],
+            evidence: bound.evidence(sender, tcp::SND_WND_BYTES),
+            explains: None,
+            next: Some(larger_buffer(seen, receiver, "net.ipv4.tcp_rmem", RMEM_USUAL)),
+        }
     }
 }
 
@@ -55,7 +97,31 @@ impl FindingRule for SendBuffer {
         "send-buffer"
     }
 
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["local-shaper", "cpu-quota"]
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let small = SIDES.into_iter().find_map(|(side, _)| {
+            let sender = seen.host_of(side)?;
+            let most = send_buffer_max(seen, sender)?;
+            Some((sender, bound_by(seen, side, |_| Some(most))?))
+        });
+        if let Some((sender, bound)) = small {
+            return vec![Finding {
+                id: self.id().to_owned(),
+                short: "send buffer".to_owned(),
+                title: format!(
+                    "the send buffer on {sender} holds {} at most, and each round trip of {} carries no more than that",
+                    bound.size, bound.rtt
+                ),
+                severity: Severity::HoldsBack,
+                tests: vec![seen.test.name.clone()],
+                evidence: bound.evidence(sender, "send buffer, most"),
+                explains: None,
+                next: Some(larger_buffer(seen, sender, "net.ipv4.tcp_wmem", WMEM_USUAL)),
+            }];
+        }
         let limited =
             SIDES.into_iter().find_map(|(side, _)| Some((side, wait_ratio(seen, side, tcp::SNDBUF_LIMITED_NS)?)));
         let Some((side, share)) = limited else { return Vec::new() };
@@ -68,9 +134,62 @@ impl FindingRule for SendBuffer {
             tests: vec![seen.test.name.clone()],
             evidence: vec![ratio_evidence(sender, &format!("{} of {}", tcp::SNDBUF_LIMITED_NS, tcp::BUSY_NS), share)],
             explains: None,
-            next: Some(larger_buffer(seen, sender, "net.ipv4.tcp_wmem", [4096, 16_384, 4 << 20])),
+            next: Some(larger_buffer(seen, sender, "net.ipv4.tcp_wmem", WMEM_USUAL)),
         }]
     }
+}
+
+/// A size in bytes that each round trip carries at most.
+struct SizeBound {
+    size: Bytes,
+    rtt: Nanos,
+    rate: BitsPerSec,
+}
+
+impl SizeBound {
+    fn evidence(&self, host: &str, size: &str) -> Vec<Evidence> {
+        let told = [
+            (size, self.size.to_string()),
+            (tcp::RTT_NS, self.rtt.to_string()),
+            ("acknowledged", self.rate.to_string()),
+        ];
+        told.map(|(counter, value)| Evidence { host: host.to_owned(), counter: counter.to_owned(), value }).to_vec()
+    }
+}
+
+/// Returns the size and the round trip of the connections that one side sends over, if their rate is one such size per round trip.
+fn bound_by(seen: &TestEvidence<'_>, side: Side, size: impl Fn(&Flow) -> Option<u64>) -> Option<SizeBound> {
+    let sender = seen.host_of(side)?;
+    let trial = seen.trials().last()?;
+    let flows: Vec<&Flow> =
+        trial.records.values().filter(|record| record.side == side).flat_map(|record| &record.flows).collect();
+    let of_flow = |summary: &fathom_model::FlowSummary| {
+        let flow = flows.iter().find(|flow| flow.id == summary.id)?;
+        let last = &flow.samples.last()?.values;
+        let (size, rtt) = (Bytes(size(flow)?), Nanos(*last.get(tcp::RTT_NS)?));
+        let under_way = last.get(tcp::CWND_SEGMENTS)?.saturating_mul(*last.get(tcp::SND_MSS_BYTES)?);
+        let most_bps = approximate(size.0) * 8.0 / rtt.as_secs_f64();
+        let is_bound = size.0 < under_way && summary.acknowledged_bps >= BOUND * most_bps;
+        is_bound.then_some((size, rtt))
+    };
+    let sent: Vec<_> = seen.test.flows.iter().filter(|summary| summary.sender == sender).collect();
+    let bound: Vec<(Bytes, Nanos)> = sent.iter().filter_map(|summary| of_flow(summary)).collect();
+    let (size, rtt) = *bound.first().filter(|_| 2 * bound.len() >= sent.len())?;
+    let rate = BitsPerSec::new(sent.iter().map(|summary| summary.acknowledged_bps).sum())?;
+    Some(SizeBound { size, rtt, rate })
+}
+
+/// Returns the largest value that a connection showed.
+fn largest(flow: &Flow, name: &str) -> Option<u64> {
+    flow.samples.iter().filter_map(|sample| sample.values.get(name).copied()).max()
+}
+
+/// Returns the largest send buffer that a connection of this host can get: the kernel doubles a requested size.
+fn send_buffer_max(seen: &TestEvidence<'_>, host: &str) -> Option<u64> {
+    if let Some(asked) = seen.test.options.size("buffer") {
+        return Some(asked.0.saturating_mul(2));
+    }
+    seen.environment(host)?.get("sysctl", "net.ipv4.tcp_wmem")?.split_whitespace().nth(2)?.parse().ok()
 }
 
 /// The pairs of sender and peer: either side may have sent.
@@ -172,5 +291,42 @@ mod tests {
     fn connections_that_were_hardly_busy_tell_nothing() {
         let builder = streaming(&[(tcp::BUSY_NS, 10_000_000), (tcp::RWND_LIMITED_NS, 9_000_000)]);
         assert_eq!(builder.finding("receive-window"), None);
+    }
+
+    #[test]
+    fn a_window_that_each_round_trip_fills_is_named_although_the_kernel_calls_the_sender_busy() {
+        let small = |wnd: u64| {
+            let mut builder = RunBuilder::new();
+            builder.tcp_stream(&[1000]);
+            let values = [
+                (tcp::BUSY_NS, 2_000_000_000),
+                (tcp::BYTES_ACKED, 135_000_000),
+                (tcp::RTT_NS, 27_000),
+                (tcp::SND_WND_BYTES, wnd),
+                (tcp::CWND_SEGMENTS, 146),
+                (tcp::SND_MSS_BYTES, 1448),
+            ];
+            let of = |share: u64| {
+                values
+                    .iter()
+                    .map(|(name, value)| {
+                        ((*name).to_owned(), if *name == tcp::BYTES_ACKED { value * share } else { *value })
+                    })
+                    .collect()
+            };
+            let at = |ms: u64, values| FlowSample { at_ns: Nanos::from_millis(ms), values };
+            let flow = Flow { id: "a:1 b:2".to_owned(), samples: vec![at(200, of(0)), at(1200, of(1))] };
+            builder.run.tests[0].trials[0].records.get_mut("client").unwrap().flows = vec![flow];
+            builder.cpu("client", "cpu0", [40, 59, 0, 0]);
+            builder
+        };
+        let run = small(4608).analyzed();
+        assert_eq!(run.findings[0].id, "receive-window", "{:#?}", run.findings);
+        assert!(run.findings[0].title.contains("at most 4.50 KiB"), "{}", run.findings[0].title);
+        assert!(
+            run.findings.iter().all(|f| f.id != "core-saturated" || f.severity == Severity::Remark),
+            "the cores are an effect"
+        );
+        assert_eq!(small(3_000_000).finding("receive-window"), None);
     }
 }

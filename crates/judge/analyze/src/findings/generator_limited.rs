@@ -33,6 +33,10 @@ impl FindingRule for GeneratorLimited {
         "generator-limited"
     }
 
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["local-shaper", "cpu-quota"]
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         // If both ends share full cores, each limits the other. That was already so when the ceiling was measured.
         if seen.reached_target() || seen.shares_full_cores() {
@@ -101,6 +105,10 @@ pub(crate) struct OfferedTooLittle;
 impl FindingRule for OfferedTooLittle {
     fn id(&self) -> &'static str {
         "offered-too-little"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["local-shaper", "cpu-quota"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

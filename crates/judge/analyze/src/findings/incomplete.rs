@@ -13,6 +13,10 @@ impl FindingRule for IncompleteTrials {
         "incomplete-trials"
     }
 
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["path-mtu-black-hole"]
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let trials = &seen.test.trials;
         let broken: Vec<_> = trials.iter().filter(|trial| !is_complete(trial)).collect();

@@ -4,18 +4,23 @@
 
 mod benchmark;
 mod black_hole;
+mod connect_delays;
 mod core_saturated;
+mod cpu_quota;
 mod device;
 mod drops;
 mod errors;
 mod flow_bottleneck;
 mod flow_limited;
 mod generator_limited;
+mod host_drops;
 mod incomplete;
 mod interval_too_wide;
 mod latency_under_load;
 mod limit;
 mod link;
+mod link_down;
+mod local_shaper;
 mod notes;
 mod nothing_done;
 mod other_programs;
@@ -44,13 +49,15 @@ use crate::{context::AnalysisContext, evidence::TestEvidence};
 
 /// All finding rules.
 pub const FINDING_RULES: &[&dyn FindingRule] = &[
-    &nothing_done::NothingDone,
+    &link_down::LinkDown,
+    &errors::ErrorCauses,
     &limit::LimitFound,
     &benchmark::BenchmarkHeadline,
     &scan::OptionScan,
     &latency_under_load::LatencyUnderLoad,
     &unreachable::Unreachable,
     &black_hole::BlackHole,
+    &black_hole::UdpBlackHole,
     &outage::Outage,
     &device::RING,
     &device::PROGRAM,
@@ -59,10 +66,29 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &device::OUTPUT,
     &device::DeviceCore,
     &other_programs::OtherPrograms,
+    &connect_delays::ConnectDelays,
+    &local_shaper::LocalShaper,
+    &cpu_quota::CpuQuota,
+    &flow_limited::ReceiveWindow,
+    &flow_limited::SendBuffer,
     &core_saturated::CoreSaturated,
     &generator_limited::GeneratorLimited,
     &generator_limited::OfferedTooLittle,
     &unexplained_loss::UnexplainedLoss,
+    &host_drops::FILTER,
+    &host_drops::INGRESS_FILTER,
+    &host_drops::REVERSE_PATH,
+    &host_drops::NO_ROUTE,
+    &host_drops::NEIGHBOR,
+    &host_drops::NEIGHBOR_TABLE,
+    &host_drops::CONNECTION_TABLE,
+    &host_drops::TIME_WAIT,
+    &host_drops::NO_LISTENER,
+    &host_drops::TCP_CHECKSUM,
+    &host_drops::REASSEMBLY,
+    &host_drops::FRAGMENTATION,
+    &host_drops::TCP_BACKLOG,
+    &nothing_done::NothingDone,
     &drops::BadChecksum,
     &drops::UdpReceiveBuffer,
     &drops::BacklogDrops,
@@ -70,8 +96,6 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &drops::DeviceSendDrops,
     &drops::QdiscDrops,
     &retransmissions::Retransmissions,
-    &flow_limited::ReceiveWindow,
-    &flow_limited::SendBuffer,
     &flow_bottleneck::FlowBottleneck(Bottleneck::CongestionWindow),
     &flow_bottleneck::FlowBottleneck(Bottleneck::Queue),
     &flow_bottleneck::FlowBottleneck(Bottleneck::Pacing),
@@ -87,7 +111,6 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &users_gave_up::UsersGaveUp,
     &users_late::UsersLate,
     &step_time::StepTime,
-    &errors::ErrorCauses,
     &incomplete::IncompleteTrials,
     &notes::EngineNotes,
     &promise_broken::PromiseBroken,
@@ -101,7 +124,11 @@ pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
         // For a test without a limit, the distance to the limit is unknown, so it comes after tests with a known large
         // distance.
         let used = seen.limit_utilization().unwrap_or(f64::INFINITY);
-        let mut of_test: Vec<Finding> = FINDING_RULES.iter().flat_map(|cause| cause.evaluate(&seen)).collect();
+        let by_rule: Vec<(&dyn FindingRule, Finding)> = FINDING_RULES
+            .iter()
+            .flat_map(|rule| rule.evaluate(&seen).into_iter().map(|found| (*rule, found)))
+            .collect();
+        let mut of_test = with_effects_as_remarks(by_rule);
         if of_test.iter().any(nothing_done::explains_errors) {
             of_test.retain(|finding| finding.id != errors::ERRORS);
         }
@@ -124,6 +151,31 @@ pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
     let most = |finding: &Finding| run.tests.len() > 1 && 2 * finding.tests.len() > run.tests.len();
     merged.sort_by_key(|finding| (finding.severity == Severity::Remark, !most(finding)));
     merged
+}
+
+/// Turns findings into remarks if their cause was found too: one fault must not look like several.
+///
+/// A finding that invalidates the test stays, and so does its cause: it is raised to the same severity.
+fn with_effects_as_remarks(by_rule: Vec<(&dyn FindingRule, Finding)>) -> Vec<Finding> {
+    let is_cause = |finding: &Finding| finding.severity >= Severity::HoldsBack;
+    let causes: Vec<String> =
+        by_rule.iter().filter(|(_, finding)| is_cause(finding)).map(|(_, finding)| finding.id.clone()).collect();
+    let fatal: Vec<&'static str> = by_rule
+        .iter()
+        .filter(|(_, finding)| finding.id == NOTHING_DONE)
+        .flat_map(|(rule, _)| rule.effect_of().iter().copied())
+        .collect();
+    let settled = |(rule, finding): (&dyn FindingRule, Finding)| {
+        let is_effect = rule.effect_of().iter().any(|cause| causes.iter().any(|found| found == cause));
+        if fatal.contains(&finding.id.as_str()) && is_cause(&finding) {
+            Finding { severity: Severity::Invalidates, ..finding }
+        } else if is_effect && finding.id != NOTHING_DONE {
+            Finding { severity: Severity::Remark, next: None, ..finding }
+        } else {
+            finding
+        }
+    };
+    by_rule.into_iter().map(settled).collect()
 }
 
 /// Adds the tests of a finding to one with the same id, and the evidence of hosts that it does not list yet.

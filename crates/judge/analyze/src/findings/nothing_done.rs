@@ -29,6 +29,21 @@ impl FindingRule for NothingDone {
         NOTHING_DONE
     }
 
+    fn effect_of(&self) -> &'static [&'static str] {
+        &[
+            "link-down",
+            "no-route",
+            "neighbor-unresolved",
+            "reverse-path-filter",
+            "filter-drops",
+            "ingress-filter-drops",
+            "no-listener",
+            "path-mtu-black-hole",
+            "ports",
+            "descriptors",
+        ]
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         // A search and a benchmark judge each of their trials themselves.
         if seen.test.curve.is_some() || seen.test.benchmark.is_some() {

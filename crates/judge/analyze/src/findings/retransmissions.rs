@@ -38,6 +38,18 @@ impl FindingRule for Retransmissions {
         "retransmissions"
     }
 
+    fn effect_of(&self) -> &'static [&'static str] {
+        &[
+            "local-shaper",
+            "qdisc-drops",
+            "filter-drops",
+            "ingress-filter-drops",
+            "bad-tcp-checksums",
+            "backlog-overflow",
+            "connect-delays",
+        ]
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         if !matches!(seen.test.layer, Layer::App | Layer::Http | Layer::Tcp) {
             return Vec::new();

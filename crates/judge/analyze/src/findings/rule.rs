@@ -13,4 +13,9 @@ pub trait FindingRule: Sync {
     fn id(&self) -> &'static str;
     /// Returns the findings for one test, or none if all is well.
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding>;
+
+    /// The ids of causes that make this finding one of their effects: next to one of them it is only a remark.
+    fn effect_of(&self) -> &'static [&'static str] {
+        &[]
+    }
 }

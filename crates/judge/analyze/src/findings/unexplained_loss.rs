@@ -1,8 +1,8 @@
 //! Datagrams or frames were lost where no host has a counter.
 
 use fathom_model::{
-    Finding, Layer, NextStep, Severity,
-    names::count,
+    Finding, Histogram, Layer, NextStep, Severity, Unit,
+    names::{count, distribution},
     units::{Nanos, approximate, grouped, percent, ratio, rounded},
 };
 
@@ -20,7 +20,21 @@ const HOLDS_BACK: f64 = 1e-3;
 /// A gap of at least this length is an outage and not a burst.
 const OUTAGE: Nanos = Nanos::from_millis(100);
 /// The metric of the most packets lost in a row.
-const LOSS_BURST: &str = "loss_burst_max";
+const LOSS_BURST_MAX: &str = "loss_burst_max";
+/// The finding that something on the way lets a rate pass.
+pub(super) const RATE_LIMIT: &str = "rate-limit";
+/// A rate limit drops at least this share; less is no reason to search for one.
+const EVEN_SHARE_MIN: f64 = 0.005;
+/// Fewer losses have no pattern.
+const EVEN_COUNT_MIN: u64 = 50;
+/// If at least this share of the runs of losses, and of the distances between them, are the same, something counts packets.
+const EVEN: f64 = 0.8;
+/// The same for two neighboring lengths: a rate limit alternates between them.
+const EVEN_NEIGHBORS: f64 = 0.95;
+/// Runs of more than this times the length of independent losses are bursts.
+const BURSTY: f64 = 2.0;
+/// A queue of less than this cannot be told from the noise of two clocks.
+const QUEUE_MIN: Nanos = Nanos::from_millis(1);
 
 /// Reports the part of a loss that no place counted, and its pattern.
 pub(crate) struct UnexplainedLoss;
@@ -28,6 +42,10 @@ pub(crate) struct UnexplainedLoss;
 impl FindingRule for UnexplainedLoss {
     fn id(&self) -> &'static str {
         "loss"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["path-mtu-black-hole"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -40,15 +58,13 @@ impl FindingRule for UnexplainedLoss {
         }
         let tests = std::iter::once(seen.test).chain(paired_tests(seen.run, seen.test));
         let host = &seen.test.from;
+        let shape = LossShape::of(seen, share);
+        let units = unit_name(seen.test.layer).unwrap_or("packets");
+        let lost = format!("{} of the {units} were lost where no counter of these hosts shows it", percent(share));
         vec![Finding {
-            id: self.id().to_owned(),
-            short: "lost".to_owned(),
-            title: format!(
-                "{} of the {} were lost where no counter of these hosts shows it{}",
-                percent(share),
-                unit_name(seen.test.layer).unwrap_or("packets"),
-                shape(seen)
-            ),
+            id: if matches!(shape, LossShape::Even { .. }) { RATE_LIMIT } else { self.id() }.to_owned(),
+            short: if matches!(shape, LossShape::Even { .. }) { "rate limit" } else { "lost" }.to_owned(),
+            title: format!("{lost}{}", shape.text(seen)),
             severity: if share >= HOLDS_BACK { Severity::HoldsBack } else { Severity::Remark },
             tests: tests.map(|test| test.name.clone()).collect(),
             evidence: vec![
@@ -62,26 +78,102 @@ impl FindingRule for UnexplainedLoss {
     }
 }
 
-/// Describes whether packets were lost one by one, in bursts, or in an outage.
-fn shape(seen: &TestEvidence<'_>) -> String {
-    let longest = seen.test.summaries.iter().find(|summary| summary.metric.name == LOSS_BURST);
-    let longest = longest.and_then(|summary| summary.trials.iter().copied().reduce(f64::max));
-    let Some(n) = longest.map(rounded).filter(|n| *n > 0) else { return String::new() };
+/// The pattern of a loss, which tells its cause where no counter does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum LossShape {
+    /// At equal distances: something lets a rate pass and drops the rest. The delay is that of its queue, if it has one.
+    Even { queue: Option<Nanos> },
+    /// Independent of each other, at most so many in a row.
+    Independent { longest: u64 },
+    /// In bursts, at most so many in a row.
+    Bursts { longest: u64 },
+    /// One long gap of so many in a row, and how long it lasted.
+    Outage { longest: u64, span: Nanos },
+    /// The test does not record it.
+    Unknown,
+}
+
+impl LossShape {
+    /// Finds the pattern of a loss of this share.
+    fn of(seen: &TestEvidence<'_>, share: f64) -> Self {
+        let longest = seen.test.summaries.iter().find(|summary| summary.metric.name == LOSS_BURST_MAX);
+        let longest = longest.and_then(|summary| summary.trials.iter().copied().reduce(f64::max)).map(rounded);
+        let bursts = merged(seen, distribution::LOSS_BURST);
+        let Some(longest) = longest.or_else(|| bursts.max()).filter(|n| *n > 0) else { return Self::Unknown };
+        let span = time_of(seen, longest);
+        if span >= OUTAGE {
+            return Self::Outage { longest, span };
+        }
+        if share >= EVEN_SHARE_MIN && is_even(&bursts) && is_even(&merged(seen, distribution::LOSS_SPACING)) {
+            return Self::Even { queue: queue_delay(&merged(seen, distribution::ONE_WAY_DELAY)) };
+        }
+        // Independent losses of a share p have runs of 1 / (1 − p) on average.
+        let independent = 1.0 / (1.0 - share.min(0.9));
+        match bursts.mean() {
+            Some(mean) if mean > BURSTY * independent => Self::Bursts { longest },
+            None if longest > 3 => Self::Bursts { longest },
+            _ => Self::Independent { longest },
+        }
+    }
+
+    fn text(self, seen: &TestEvidence<'_>) -> String {
+        match self {
+            Self::Even { queue } => {
+                let passed = seen.test.summaries.iter().find(|summary| summary.metric.unit == Unit::BitsPerSec);
+                let passed = passed.and_then(|summary| Some(summary.metric.show(summary.value?)));
+                let rate = passed.map_or_else(String::new, |rate| format!(" {rate}"));
+                match queue {
+                    Some(delay) => {
+                        format!(", at equal distances and with {delay} in a queue: a shaper on the way lets{rate} pass")
+                    }
+                    None => format!(", at equal distances: a policer on the way lets{rate} pass"),
+                }
+            }
+            Self::Independent { longest } => format!(", independently, never more than {} in a row", grouped(longest)),
+            Self::Bursts { longest } => format!(", in bursts of up to {}", grouped(longest)),
+            Self::Outage { longest, span } => {
+                format!("; the longest gap is {} in a row, about {span} without any", grouped(longest))
+            }
+            Self::Unknown => String::new(),
+        }
+    }
+}
+
+/// Returns a distribution of all trials.
+fn merged(seen: &TestEvidence<'_>, name: &str) -> Histogram {
+    let mut all = Histogram::new();
+    let records = seen.trials().iter().flat_map(|trial| trial.records.values());
+    records.filter_map(|record| record.distributions.get(name)).for_each(|times| all.merge(times));
+    all
+}
+
+/// Returns true if nearly all values are the same: within a quarter of the median, or two neighboring numbers.
+///
+/// Of geometric values, which independent losses have, two thirds at most are within a quarter, and two neighbors hold nearly all only
+/// of one of the two lengths, runs or distances.
+fn is_even(lengths: &Histogram) -> bool {
+    let Some(median) = lengths.quantile(0.5).filter(|_| lengths.count() >= EVEN_COUNT_MIN) else { return false };
+    let share = |low: u64, high: u64| lengths.share_within(approximate(low), approximate(high)).unwrap_or(0.0);
+    let quarter = median / 4;
+    share(median - quarter, median + quarter) >= EVEN
+        || share(median, median + 1) >= EVEN_NEIGHBORS
+        || share(median.saturating_sub(1), median) >= EVEN_NEIGHBORS
+}
+
+/// Returns the delay that a standing queue adds, if there is one.
+fn queue_delay(delays: &Histogram) -> Option<Nanos> {
+    let (least, usual) = (Nanos(delays.min()?), Nanos(delays.quantile(0.5)?));
+    (usual > least + QUEUE_MIN && usual > least * 2).then(|| usual - least)
+}
+
+/// Returns how long this many datagrams take to send.
+fn time_of(seen: &TestEvidence<'_>, n: u64) -> Nanos {
     let sent = seen.one_way().map_or(0, |(from, _)| seen.total(from, count::SENT));
-    let lasted: u64 = seen
-        .trials()
-        .iter()
-        .flat_map(|trial| trial.records.values().map(|record| record.measured_ns.1.0))
-        .max()
-        .unwrap_or(0);
+    let records = seen.trials().iter().flat_map(|trial| trial.records.values());
+    let lasted = records.map(|record| record.measured_ns.1.0).max().unwrap_or(0);
     let n_trials = approximate(u64::try_from(seen.trials().len()).unwrap_or(1));
     let each = n_trials * approximate(lasted) / approximate(sent.max(1));
-    let span = Nanos(rounded(each * approximate(n)));
-    match n {
-        _ if span >= OUTAGE => format!("; the longest gap is {} in a row, about {span} without any", grouped(n)),
-        1..=3 => format!(", never more than {n} in a row"),
-        _ => format!(", up to {} in a row", grouped(n)),
-    }
+    Nanos(rounded(each * approximate(n)))
 }
 
 /// Suggests a probe of the path from this host.
@@ -100,7 +192,7 @@ mod tests {
     use super::*;
     use crate::run_builder::RunBuilder;
     use fathom_model::{
-        Better, Derivation, Metric, Side, Unit,
+        Better, Derivation, Metric, Side,
         metric::{MetricName, UnitAndSense},
         names::host,
     };
@@ -109,10 +201,10 @@ mod tests {
         let mut builder = RunBuilder::new();
         builder.udp_stream(&[(sent, received)]);
         if let Some(n) = in_a_row {
-            builder.total("target", LOSS_BURST, n);
-            let from = Derivation::Total { side: Side::Responder, counter: LOSS_BURST.into() };
+            builder.total("target", LOSS_BURST_MAX, n);
+            let from = Derivation::Total { side: Side::Responder, counter: LOSS_BURST_MAX.into() };
             let metric = Metric::of(
-                MetricName(LOSS_BURST, "longest loss burst"),
+                MetricName(LOSS_BURST_MAX, "longest loss burst"),
                 UnitAndSense(Unit::Count, Better::Lower),
                 "RFC 7680",
                 from,
@@ -127,13 +219,45 @@ mod tests {
         let found = lossy(10_000, 5_900, Some(29)).finding("loss").unwrap();
         assert_eq!(
             found.title,
-            "41 % of the datagrams were lost where no counter of these hosts shows it, up to 29 in a row"
+            "41 % of the datagrams were lost where no counter of these hosts shows it, in bursts of up to 29"
         );
         assert_eq!((found.severity, found.explains), (Severity::HoldsBack, Some(1.0)));
         let single = lossy(10_000, 9_800, Some(2)).finding("loss").unwrap();
-        assert!(single.title.ends_with("never more than 2 in a row"), "{}", single.title);
+        assert!(single.title.ends_with(", independently, never more than 2 in a row"), "{}", single.title);
         let gap = lossy(10_000, 8_000, Some(1_739)).finding("loss").unwrap();
         assert!(gap.title.ends_with("1,739 in a row, about 209 ms without any"), "{}", gap.title);
+    }
+
+    /// Adds the distances between losses: so many of each length.
+    fn spaced(builder: &mut RunBuilder, name: &str, lengths: &[(u64, u64)]) {
+        let mut times = Histogram::new();
+        for (length, n) in lengths {
+            times.record_n(*length, *n);
+        }
+        let record = builder.run.tests[0].trials[0].records.get_mut("target").unwrap();
+        record.distributions.insert(name.to_owned(), times);
+    }
+
+    #[test]
+    fn losses_at_equal_distances_are_those_of_a_rate_limit() {
+        let mut policed = lossy(100_000, 50_000, Some(1));
+        spaced(&mut policed, distribution::LOSS_BURST, &[(1, 49_000)]);
+        spaced(&mut policed, distribution::LOSS_SPACING, &[(1, 48_000), (2, 1_000), (9_000, 1)]);
+        let finding = policed.finding(RATE_LIMIT).unwrap();
+        assert!(finding.title.contains("at equal distances: a policer on the way lets"), "{}", finding.title);
+        spaced(&mut policed, distribution::ONE_WAY_DELAY, &[(100_000, 10), (50_000_000, 90_000)]);
+        let finding = policed.finding(RATE_LIMIT).unwrap();
+        assert!(finding.title.contains("in a queue: a shaper on the way lets"), "{}", finding.title);
+        let mut alternating = lossy(100_000, 40_000, Some(2));
+        spaced(&mut alternating, distribution::LOSS_BURST, &[(1, 20_000), (2, 20_000)]);
+        spaced(&mut alternating, distribution::LOSS_SPACING, &[(1, 40_000)]);
+        assert_eq!(alternating.finding(RATE_LIMIT).unwrap().short, "rate limit");
+        let mut random = lossy(100_000, 98_000, Some(3));
+        let geometric: Vec<(u64, u64)> =
+            (1..400).map(|n| (n, rounded(2_000.0 * 0.02 * 0.98_f64.powi(i32::try_from(n).unwrap())))).collect();
+        spaced(&mut random, distribution::LOSS_SPACING, &geometric);
+        spaced(&mut random, distribution::LOSS_BURST, &[(1, 1_960), (2, 40)]);
+        assert_eq!(random.finding("loss").unwrap().short, "lost");
     }
 
     #[test]

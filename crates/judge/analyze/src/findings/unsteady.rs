@@ -21,6 +21,10 @@ impl FindingRule for NoSteadyState {
         "no-steady-state"
     }
 
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["local-shaper", "cpu-quota"]
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let n_trials = seen.trials().len();
         let finding = |severity, title: String, evidence| Finding {

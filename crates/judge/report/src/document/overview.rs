@@ -23,6 +23,8 @@ use crate::words::{
 const IMPORTANT_MAX: usize = 3;
 /// The maximum number of promises of a script in a table of several tests.
 const PROMISES_MAX: usize = 5;
+/// The longest reason of a missing value in the table, in characters.
+const REASON_MAX: usize = 16;
 /// The column of the table that points at findings.
 const MARKER: usize = 6;
 
@@ -280,6 +282,10 @@ pub(super) fn marker(finding: &Finding) -> Cell {
 fn row(label: String, value: ValueWords) -> Row {
     let ValueWords { result, interval, limit, used, mark } = value;
     let (result, used_mark) = match mark {
+        // A long reason stands in a note below: the column is as wide as its numbers.
+        Mark::Missing if result.chars().count() > REASON_MAX => {
+            (Cell { hint: result, ..Cell::from(MISSING) }.marked(mark), Mark::Plain)
+        }
         Mark::Missing => (Cell::from(result).marked(mark), Mark::Plain),
         mark => (Cell::from(result).strong(), mark),
     };

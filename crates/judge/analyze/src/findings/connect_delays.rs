@@ -1,0 +1,182 @@
+//! Connections waited for the retransmission of a SYN.
+
+use fathom_model::{
+    Evidence, Finding, Histogram, Layer, NextStep, Severity, Side,
+    names::{count, distribution, host},
+    units::{Nanos, approximate, grouped, percent, ratio},
+};
+
+use super::FindingRule;
+use crate::evidence::{TestEvidence, counter_evidence};
+
+/// If waiting for another SYN took at least this share of the time of all connections, it holds the test back.
+const HOLDS_BACK: f64 = 0.2;
+/// The time until the first retransmission of a SYN (RFC 6298 section 2), and slightly less, to find it among measured times.
+const SYN_TIMEOUT: Nanos = Nanos::from_secs(1);
+/// Fewer connections are single events.
+const SHARE_MIN: f64 = 1e-3;
+const NEARLY_TIMEOUT: Nanos = Nanos::from_millis(900);
+
+/// Compares retransmitted SYNs with connections, and looks for the place that dropped the first ones.
+pub(crate) struct ConnectDelays;
+
+/// The place that dropped SYNs.
+enum SynLoss<'a> {
+    /// The accept queue of this host, so often.
+    AcceptQueue(&'a str, u64),
+    /// The SYN queue of this host, so often.
+    SynQueue(&'a str, u64),
+    /// No host of the test counted it.
+    Unknown,
+}
+
+impl FindingRule for ConnectDelays {
+    fn id(&self) -> &'static str {
+        "connect-delays"
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        if !matches!(seen.test.layer, Layer::Tcp | Layer::Http | Layer::App) {
+            return Vec::new();
+        }
+        let from = seen.host_of(Side::Initiator).unwrap_or(&seen.test.from);
+        let again = seen.growth(from, host::TCP_SYN_RETRANS, None);
+        let Some(share) = delayed_share(seen, again).filter(|_| again > 0) else { return Vec::new() };
+        let place = place_of(seen);
+        let mut evidence = vec![counter_evidence(from, host::TCP_SYN_RETRANS, again)];
+        evidence.extend(connect_time(seen, from));
+        let (short, title, next) = match place {
+            SynLoss::AcceptQueue(at, n) => {
+                evidence.push(counter_evidence(at, host::TCP_LISTEN_OVERFLOWS, n));
+                (
+                    "listen queue",
+                    format!("the accept queue of the server on {at} overflowed {} times: {}", grouped(n), waits(share)),
+                    step(
+                        at,
+                        "ss -ltn",
+                        "show the queue (Recv-Q) and its size (Send-Q); raise the server's backlog and net.core.somaxconn",
+                    ),
+                )
+            }
+            SynLoss::SynQueue(at, n) => {
+                evidence.push(counter_evidence(at, host::TCP_SYN_QUEUE_DROPS, n));
+                (
+                    "syn queue",
+                    format!("the SYN queue on {at} was full {} times: {}", grouped(n), waits(share)),
+                    step(
+                        at,
+                        "sysctl -w net.ipv4.tcp_max_syn_backlog=8192",
+                        "let more connections wait for their handshake",
+                    ),
+                )
+            }
+            SynLoss::Unknown => (
+                "syn loss",
+                format!(
+                    "SYNs of {from} or their answers were lost where no counter of these hosts shows it: {}",
+                    waits(share)
+                ),
+                step(
+                    from,
+                    "ss -tn state syn-sent",
+                    "show connections that wait; look at the accept queue of the server (ss -ltn there) and at firewalls",
+                ),
+            ),
+        };
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: short.to_owned(),
+            title,
+            severity: Severity::HoldsBack,
+            tests: vec![seen.test.name.clone()],
+            evidence,
+            explains: None,
+            next: Some(next),
+        }]
+    }
+}
+
+/// Returns the share of connections that waited for another SYN, if their waiting held the test back.
+fn delayed_share(seen: &TestEvidence<'_>, again: u64) -> Option<f64> {
+    let connections = seen.total(Side::Initiator, count::CONNECTIONS);
+    let mut times = Histogram::new();
+    let records = || seen.records(Side::Initiator);
+    records()
+        .filter_map(|record| record.distributions.get(distribution::CONNECT_TIME))
+        .for_each(|all| times.merge(all));
+    let delayed = times.count_above(NEARLY_TIMEOUT.0).max(again);
+    let mut service = Histogram::new();
+    records()
+        .filter_map(|record| record.distributions.get(distribution::SERVICE_TIME))
+        .for_each(|all| service.merge(all));
+    let worked = service.mean().unwrap_or(0.0) * approximate(service.count())
+        + times.mean().unwrap_or(0.0) * approximate(times.count());
+    let waited = approximate(delayed) * approximate(SYN_TIMEOUT.0);
+    let share = ratio(delayed, connections.max(delayed))?;
+    // Without times, one connection in a hundred is enough.
+    let holds_back = if worked > 0.0 { waited >= HOLDS_BACK * worked } else { share >= 0.01 };
+    (holds_back && share >= SHARE_MIN).then_some(share)
+}
+
+fn waits(share: f64) -> String {
+    format!("{} of the connections waited a second or more for another SYN", percent(share))
+}
+
+fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
+    let most = |counter: &str| {
+        let of_host = |host: &'a str| (host, seen.growth(host, counter, None));
+        seen.hosts().map(of_host).max_by_key(|(_, n)| *n).filter(|(_, n)| *n > 0)
+    };
+    match (most(host::TCP_LISTEN_OVERFLOWS), most(host::TCP_SYN_QUEUE_DROPS)) {
+        (Some((host, n)), _) => SynLoss::AcceptQueue(host, n),
+        (None, Some((host, n))) => SynLoss::SynQueue(host, n),
+        (None, None) => SynLoss::Unknown,
+    }
+}
+
+/// Returns the longest time to connect as evidence.
+fn connect_time(seen: &TestEvidence<'_>, from: &str) -> Option<Evidence> {
+    let times = seen.records(Side::Initiator).filter_map(|record| record.distributions.get(distribution::CONNECT_TIME));
+    let longest = times.filter_map(fathom_model::Histogram::max).max()?;
+    Some(Evidence {
+        host: from.to_owned(),
+        counter: format!("{} max", distribution::CONNECT_TIME),
+        value: Nanos(longest).to_string(),
+    })
+}
+
+fn step(host: &str, command: &str, expected: &str) -> NextStep {
+    NextStep { command: command.to_owned(), on: Some(host.to_owned()), expected: Some(expected.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_builder::RunBuilder;
+
+    fn connecting(again: u64) -> RunBuilder {
+        let mut builder = RunBuilder::new();
+        builder.http(1_000, 100);
+        builder.total("client", count::CONNECTIONS, 200);
+        builder.host_counter("client", (host::TCP_SYN_RETRANS, ""), again);
+        builder
+    }
+
+    #[test]
+    fn an_accept_queue_that_overflows_is_named_with_the_time_it_costs() {
+        let mut builder = connecting(24);
+        builder.host_counter("target", (host::TCP_LISTEN_OVERFLOWS, ""), 40);
+        let finding = builder.finding("connect-delays").unwrap();
+        assert_eq!(
+            finding.title,
+            "the accept queue of the server on target overflowed 40 times: 12 % of the connections waited a second or more for another SYN"
+        );
+        assert_eq!(finding.short, "listen queue");
+    }
+
+    #[test]
+    fn lost_syns_without_a_counter_are_told_and_single_ones_are_not() {
+        assert_eq!(connecting(24).finding("connect-delays").unwrap().short, "syn loss");
+        assert_eq!(connecting(0).finding("connect-delays"), None);
+    }
+}

@@ -1,0 +1,302 @@
+//! A host dropped packets at a place that has a counter of its own: filters, tables, routes, checksums.
+
+use fathom_model::{
+    Finding, Layer, NextStep,
+    names::{count, host},
+};
+
+use super::{
+    FindingRule,
+    drops::{DropReport, next_step, packets_received},
+};
+use crate::evidence::{TestEvidence, counter_evidence};
+
+/// The number that the drops are a share of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ShareOf {
+    /// All packets that the host received.
+    Packets,
+    /// The connections of the test: losing a single SYN delays a connection by a second.
+    Connections,
+}
+
+/// Drops at one place, found by one counter.
+pub(crate) struct HostDrops {
+    id: &'static str,
+    short: &'static str,
+    counter: &'static str,
+    share_of: ShareOf,
+    /// Whether all hosts of one machine read the same counter.
+    of_machine: bool,
+    /// Describes the place; the text gets the host and the instance of the counter that grew most.
+    place: fn(&str, &str) -> String,
+    next: fn(&TestEvidence<'_>, &str) -> NextStep,
+}
+
+/// A rule of the packet filter.
+pub(crate) const FILTER: HostDrops = HostDrops {
+    id: "filter-drops",
+    short: "firewall",
+    counter: host::NFT_DROPPED,
+    share_of: ShareOf::Packets,
+    of_machine: false,
+    place: |host, rule| format!("a firewall rule on {host} ({rule}) drops packets of the test"),
+    next: |_, _| next_step("nft -a list ruleset".to_owned(), "show the rule by its handle"),
+};
+
+/// A filter or policer of `tc` on the way in.
+pub(crate) const INGRESS_FILTER: HostDrops = HostDrops {
+    id: "ingress-filter-drops",
+    short: "tc ingress",
+    counter: host::QDISC_IN_DROPPED,
+    share_of: ShareOf::Packets,
+    of_machine: false,
+    place: |host, interface| format!("a tc filter or policer on the way into {interface} of {host} drops packets"),
+    next: |seen, host| {
+        next_step(format!("tc -s filter show dev {} ingress", seen.interface(host)), "show the filter and its rate")
+    },
+};
+
+/// The reverse path filter.
+pub(crate) const REVERSE_PATH: HostDrops = HostDrops {
+    id: "reverse-path-filter",
+    short: "rp_filter",
+    counter: host::IP_RP_FILTER_DROPPED,
+    share_of: ShareOf::Packets,
+    of_machine: false,
+    place: |host, _| {
+        format!("{host} dropped packets because its route back to their source uses another interface (rp_filter)")
+    },
+    next: |seen, host| {
+        next_step(
+            format!("sysctl -w net.ipv4.conf.{}.rp_filter=2", seen.interface(host)),
+            "accept packets whose way back is asymmetric; or repair the route",
+        )
+    },
+};
+
+/// No route on the way out.
+pub(crate) const NO_ROUTE: HostDrops = HostDrops {
+    id: "no-route",
+    short: "no route",
+    counter: host::IP_OUT_NO_ROUTES,
+    share_of: ShareOf::Packets,
+    of_machine: false,
+    place: |host, _| format!("{host} had no route for packets"),
+    next: |_, _| {
+        next_step("ip route".to_owned(), "show the routes; the one to the other end is missing or unreachable")
+    },
+};
+
+/// The table of tracked connections.
+pub(crate) const CONNECTION_TABLE: HostDrops = HostDrops {
+    id: "conntrack-full",
+    short: "conntrack",
+    counter: host::CONNTRACK_DROPPED,
+    share_of: ShareOf::Connections,
+    of_machine: false,
+    place: |host, _| format!("the connection tracking table of {host} was full"),
+    next: |seen, host| {
+        let now = seen.last_value(host, host::CONNTRACK_ENTRIES_MAX).unwrap_or(65_536);
+        next_step(
+            format!("sysctl -w net.netfilter.nf_conntrack_max={}", now.saturating_mul(4)),
+            "make room for more connections; or exempt the test with a notrack rule",
+        )
+    },
+};
+
+/// Neighbors that did not answer.
+pub(crate) const NEIGHBOR: HostDrops = HostDrops {
+    id: "neighbor-unresolved",
+    short: "no neighbor",
+    counter: host::NEIGHBOR_UNRESOLVED,
+    share_of: ShareOf::Packets,
+    of_machine: true,
+    place: |host, _| format!("packets of {host} waited for a neighbor that did not answer ARP or neighbor discovery"),
+    next: |_, _| next_step("ip neigh show nud failed".to_owned(), "show the addresses that nobody answers for"),
+};
+
+/// The table of neighbors.
+pub(crate) const NEIGHBOR_TABLE: HostDrops = HostDrops {
+    id: "neighbor-table-full",
+    short: "neighbors",
+    counter: host::NEIGHBOR_TABLE_FULL,
+    share_of: ShareOf::Packets,
+    of_machine: true,
+    place: |host, _| format!("the neighbor table of {host} was full"),
+    next: |_, _| {
+        next_step("sysctl -w net.ipv4.neigh.default.gc_thresh3=16384".to_owned(), "make room for more neighbors")
+    },
+};
+
+/// Damaged segments.
+pub(crate) const TCP_CHECKSUM: HostDrops = HostDrops {
+    id: "bad-tcp-checksums",
+    short: "bad checksum",
+    counter: host::TCP_IN_CSUM_ERRORS,
+    share_of: ShareOf::Packets,
+    of_machine: false,
+    place: |host, _| format!("TCP segments reached {host} damaged, with a wrong checksum"),
+    next: |seen, host| {
+        next_step(
+            format!("ip -s -s link show {}", seen.interface(host)),
+            "show whether frames arrive damaged (crc, frame); else a device on the way changes them",
+        )
+    },
+};
+
+/// Nobody listens.
+pub(crate) const NO_LISTENER: HostDrops = HostDrops {
+    id: "no-listener",
+    short: "no listener",
+    counter: host::UDP_NO_PORTS,
+    share_of: ShareOf::Packets,
+    of_machine: false,
+    place: |host, _| format!("datagrams reached {host} for a port that no program listens on"),
+    next: |_, _| next_step("ss -lun".to_owned(), "show the ports that programs listen on"),
+};
+
+/// Fragments without their rest.
+pub(crate) const REASSEMBLY: HostDrops = HostDrops {
+    id: "reassembly-fails",
+    short: "fragments",
+    counter: host::IP_REASSEMBLY_FAILS,
+    share_of: ShareOf::Packets,
+    of_machine: false,
+    place: |host, _| format!("{host} could not reassemble packets because fragments were missing"),
+    next: |seen, _| {
+        let smaller = seen.repeat_with_option("size", "1400B").unwrap_or_else(|| "ip -s link".to_owned());
+        next_step(smaller, "avoid fragments; a device on the way may drop them")
+    },
+};
+
+/// Packets larger than the path that must not be fragmented.
+pub(crate) const FRAGMENTATION: HostDrops = HostDrops {
+    id: "packet-too-big",
+    short: "too big",
+    counter: host::IP_FRAGMENTATION_FAILS,
+    share_of: ShareOf::Packets,
+    of_machine: false,
+    place: |host, _| format!("packets of {host} were larger than the MTU of the next hop and must not be fragmented"),
+    next: |seen, host| {
+        next_step(format!("ip link show {}", seen.interface(host)), "compare the MTU of all interfaces of the path")
+    },
+};
+
+/// Socket backlogs of TCP.
+pub(crate) const TCP_BACKLOG: HostDrops = HostDrops {
+    id: "tcp-backlog-drops",
+    short: "tcp backlog",
+    counter: host::TCP_BACKLOG_DROPS,
+    share_of: ShareOf::Packets,
+    of_machine: false,
+    place: |host, _| format!("the backlog of TCP sockets on {host} was full"),
+    next: |seen, host| {
+        let command = super::drops::doubled_sysctl(seen, host, "net.core.rmem_max", 4 << 20);
+        next_step(format!("sysctl -w net.core.rmem_max={command}"), "let sockets hold more while their reader is busy")
+    },
+};
+
+/// Connections without a place in TIME-WAIT.
+pub(crate) const TIME_WAIT: HostDrops = HostDrops {
+    id: "time-wait-overflow",
+    short: "time-wait",
+    counter: host::TCP_TIME_WAIT_OVERFLOWS,
+    share_of: ShareOf::Connections,
+    of_machine: false,
+    place: |host, _| format!("{host} had no room for more connections in TIME-WAIT"),
+    next: |_, _| {
+        next_step(
+            "sysctl net.ipv4.tcp_max_tw_buckets".to_owned(),
+            "show the limit; it protects memory and is harmless if reached",
+        )
+    },
+};
+
+impl FindingRule for HostDrops {
+    fn id(&self) -> &'static str {
+        self.id
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        // A test of the path provokes refusals on purpose, and frames need no IP stack.
+        if matches!(seen.test.layer, Layer::Path | Layer::Frames) {
+            return Vec::new();
+        }
+        let one = self.of_machine && seen.is_one_machine();
+        let hosts = seen.hosts().take(if one { 1 } else { usize::MAX });
+        hosts.filter_map(|host| self.on_host(seen, host)).collect()
+    }
+}
+
+impl HostDrops {
+    fn on_host(&self, seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
+        let grown = seen.growth_by_instance(host, self.counter);
+        let (instance, _) = grown.first()?;
+        let n: u64 = grown.iter().map(|(_, n)| n).sum();
+        let evidence =
+            |(instance, n): &(&str, u64)| counter_evidence(host, format!("{} {instance}", self.counter).trim_end(), *n);
+        let connections = seen.total(fathom_model::Side::Initiator, count::CONNECTIONS);
+        let report = DropReport {
+            id: self.id,
+            short: self.short,
+            host,
+            what: (self.place)(host, instance),
+            evidence: grown.iter().map(evidence).collect(),
+            n,
+            of: match self.share_of {
+                ShareOf::Connections if connections > 0 => connections.max(n),
+                _ => n + packets_received(seen, host),
+            },
+            next: Some((self.next)(seen, host)),
+        };
+        report.into_finding(seen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_builder::RunBuilder;
+    use fathom_model::Severity;
+
+    #[test]
+    fn a_firewall_rule_that_drops_what_is_lost_leads_and_names_its_chain() {
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(10_000, 5_000)]);
+        builder.host_counter("target", (host::DEV_RX_FRAMES, "eth0"), 10_000);
+        builder.host_counter("target", (host::NFT_DROPPED, "ip t c 4"), 5_000);
+        let run = builder.analyzed();
+        let first = &run.findings[0];
+        assert_eq!((first.id.as_str(), first.severity), ("filter-drops", Severity::HoldsBack), "{:#?}", run.findings);
+        assert!(first.title.starts_with("a firewall rule on target (ip t c 4) drops packets"), "{}", first.title);
+        assert_eq!(first.explains, Some(1.0));
+    }
+
+    #[test]
+    fn a_few_drops_of_a_full_table_matter_to_a_test_that_opens_connections() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1_000_000]);
+        builder.host_counter("target", (host::DEV_RX_FRAMES, "eth0"), 1_000_000);
+        builder.host_counter("target", (host::CONNTRACK_DROPPED, ""), 50);
+        let finding = builder.finding("conntrack-full").unwrap();
+        assert_eq!(finding.severity, Severity::Remark, "of a million packets");
+        builder.total("client", count::CONNECTIONS, 100);
+        let finding = builder.finding("conntrack-full").unwrap();
+        assert_eq!(finding.severity, Severity::HoldsBack);
+        assert_eq!(finding.next.unwrap().command, "sysctl -w net.netfilter.nf_conntrack_max=262144");
+    }
+
+    #[test]
+    fn a_counter_of_the_whole_machine_is_told_once() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1_000]);
+        builder.one_machine();
+        for host in ["client", "target"] {
+            builder.host_counter(host, (host::NEIGHBOR_UNRESOLVED, ""), 20);
+        }
+        let told =
+            builder.analyzed().findings.into_iter().filter(|finding| finding.id == "neighbor-unresolved").count();
+        assert_eq!(told, 1);
+    }
+}

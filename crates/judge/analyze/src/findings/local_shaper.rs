@@ -1,0 +1,74 @@
+//! A queueing discipline of a host of the test kept its traffic to a rate.
+
+use fathom_model::{
+    Evidence, Finding, Layer, NextStep, Severity,
+    names::host,
+    units::{BitsPerSec, approximate, percent, ratio},
+};
+
+use super::FindingRule;
+use crate::evidence::{TestEvidence, counter_evidence};
+
+/// If packets waited for the rate in at least this share of the measured time, the discipline paces the test.
+const PACES: f64 = 0.5;
+
+pub(crate) const LOCAL_SHAPER: &str = "local-shaper";
+
+/// Looks for disciplines that held packets back most of the time.
+pub(crate) struct LocalShaper;
+
+impl FindingRule for LocalShaper {
+    fn id(&self) -> &'static str {
+        LOCAL_SHAPER
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        if seen.test.layer == Layer::Path {
+            return Vec::new();
+        }
+        seen.hosts().filter_map(|host| on_host(seen, host)).collect()
+    }
+}
+
+fn on_host(seen: &TestEvidence<'_>, host: &str) -> Option<Finding> {
+    let interface = seen.interface(host);
+    let n = seen.growth(host, host::QDISC_OVERLIMITS, Some(interface));
+    let share = seen.growing_time(host, host::QDISC_OVERLIMITS, interface).filter(|share| *share >= PACES)?;
+    let fact = |name: &str| seen.environment(host)?.get(interface, name);
+    let kind = fact("qdisc").unwrap_or("discipline").rsplit(", ").next().unwrap_or_default();
+    let rate = fact("qdisc_rate_bps").and_then(|rate| rate.parse().ok()).and_then(BitsPerSec::new);
+    let rate_text = rate.map_or_else(String::new, |rate| format!(" to {rate}"));
+    Some(Finding {
+        id: LOCAL_SHAPER.to_owned(),
+        short: kind.chars().take(6).collect::<String>() + " queue",
+        title: format!(
+            "the queue {kind} on {interface} of {host} limits what leaves{rate_text}: packets waited for it {} of the time",
+            percent(share)
+        ),
+        severity: Severity::HoldsBack,
+        tests: vec![seen.test.name.clone()],
+        evidence: evidence(seen, (host, interface), n),
+        explains: None,
+        next: Some(NextStep {
+            command: format!("tc -s qdisc show dev {interface}"),
+            on: Some(host.to_owned()),
+            expected: Some("show its rate and its queue; remove it or raise the rate".to_owned()),
+        }),
+    })
+}
+
+fn evidence(seen: &TestEvidence<'_>, (host, interface): (&str, &str), n: u64) -> Vec<Evidence> {
+    let dropped = seen.growth(host, host::QDISC_DROPPED, Some(interface));
+    let sent = seen.growth(host, host::DEV_TX_FRAMES, Some(interface));
+    let backlog = seen.mean_value(host, host::QDISC_BACKLOG_BYTES, interface);
+    let mut all = vec![counter_evidence(host, &format!("{} {interface}", host::QDISC_OVERLIMITS), n)];
+    if let Some(backlog) = backlog.filter(|bytes| *bytes > 0) {
+        all.push(counter_evidence(host, &format!("{} {interface}", host::QDISC_BACKLOG_BYTES), backlog));
+    }
+    if let Some(share) = ratio(dropped, dropped + sent).filter(|_| approximate(dropped) > 0.0) {
+        let text = format!("{dropped} ({})", percent(share));
+        let counter = format!("{} {interface}", host::QDISC_DROPPED);
+        all.push(Evidence { host: host.to_owned(), counter, value: text });
+    }
+    all
+}

@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::{
     Entry, Error, Lab, LabName, LabState, Options, Preset, Result, StateFolder, StoredJournal,
     device::{NoPrograms, ProgramLoader},
-    holder,
+    fault, holder,
     journal::{END_PATIENCE, journal_of, journals},
     record::{LabRecord, RUN_PREFIX},
 };
@@ -80,6 +80,7 @@ pub fn list(state: &StateFolder) -> Result<Vec<(LabName, LabRecord)>> {
 /// [`Error::NotUp`] if there is no lab with this name.
 pub fn down(state: &StateFolder, name: &LabName) -> Result<()> {
     let run = holder::run_name(name)?;
+    fault::forget(state, name);
     if let Some(left) = journal_of(state, &run)?.filter(StoredJournal::is_stale) {
         return left.undo();
     }

@@ -51,6 +51,24 @@ pub enum Error {
         /// The existing devices.
         known: String,
     },
+    /// The fault does not exist, has no such value, or is already there.
+    #[error("the fault `{given}`: {why}")]
+    BadFault {
+        /// The given name.
+        given: String,
+        /// The problem.
+        why: String,
+        /// The existing faults or values.
+        known: String,
+    },
+    /// A command of a fault failed.
+    #[error("`{command}` failed: {why}")]
+    FaultCommand {
+        /// The command.
+        command: String,
+        /// Its error text.
+        why: String,
+    },
     /// The kernel refused an action.
     #[error("cannot {attempt}")]
     Kernel {
@@ -132,6 +150,8 @@ impl Error {
             Self::UnknownPreset { known, .. } => format!("the presets are: {}", known.join(", ")),
             Self::UnknownHost { known, .. } => format!("its hosts are: {}", known.join(", ")),
             Self::BadDevice { known, .. } => format!("the devices are: {known}"),
+            Self::BadFault { known, .. } => format!("there is: {known}"),
+            Self::FaultCommand { .. } => "see whether the command is installed and this kernel has the feature".to_owned(),
             // Capabilities inside a user namespace do not count for programs (`bpf_capable` in the kernel).
             Self::Kernel { source, .. } if source.is_permission() && source.call.starts_with("bpf(") => {
                 "run as root: a lab without root is in a user namespace, from which the kernel takes no programs; \

@@ -7,6 +7,7 @@ use crate::{
     Entry, Error, Journal, Lab, LabName, LabState, Options, Preset, Result, StateFolder,
     device::ProgramLoader,
     error::{ENOSPC, EPERM},
+    fault,
     journal::journal_of,
     preset,
     record::{LabRecord, RUN_PREFIX},
@@ -80,6 +81,8 @@ pub fn up(holder_program: Command, up: &LabSpec<'_>) -> Result<LabRecord> {
     up.options.validate()?;
     up.preset.device(up.options)?;
     let run = run_name(up.name)?;
+    // Faults of an earlier lab with this name ended with its namespaces.
+    fault::forget(up.state, up.name);
     match journal_of(up.state, &run)? {
         // Its holder was killed: the lab is gone, and its name is free again.
         Some(journal) if journal.is_stale() => journal.undo()?,

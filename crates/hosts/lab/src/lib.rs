@@ -15,6 +15,7 @@ mod access;
 pub mod device;
 mod error;
 mod family;
+pub mod fault;
 pub mod holder;
 mod host;
 mod journal;

@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_lab::{
     Lab, LabName, Options, PRESETS, StateFolder,
+    fault::{self, FAULTS, Fault, FaultPlace},
     holder::{self, LabSpec},
     preset,
 };
@@ -30,6 +31,8 @@ Examples:
                                            the same with a packet filter of 1000 rules between them
   fathom lab exec pair b -- fathom serve   a command on a host
   fathom evaluate --lab pair               measure in the lab that is up
+  fathom lab fault add pair shaper rate=50mbit
+                                           plant a fault on host b, and see what fathom says about it
   fathom lab down pair
   fathom lab down --stale                  undo what a killed run left behind";
 
@@ -65,8 +68,24 @@ pub(super) fn define(command: Command) -> Command {
     command
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommands([up, down, Command::new("list").about("The labs that are up"), exec, hold])
+        .subcommands([up, down, Command::new("list").about("The labs that are up"), exec, define_fault(), hold])
         .after_help(EXAMPLES)
+}
+
+fn define_fault() -> Command {
+    let lab = || Arg::new("name").value_name("LAB").required(true).help("name of the lab");
+    let fault = || Arg::new("fault").value_name("FAULT").required(true).help("name of the fault");
+    let values = Arg::new("values").value_name("NAME=VALUE").num_args(0..).help("values of the fault");
+    let host = Arg::new("host").long("host").value_name("HOST").default_value("b").help("host that gets the fault");
+    Command::new("fault")
+        .about("Plant faults in a lab that is up")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommands([
+            Command::new("list").about("All faults, or those planted in a lab").arg(lab().required(false)),
+            Command::new("add").about("Plant a fault").args([lab(), fault(), values, host]),
+            Command::new("remove").about("Undo a fault").args([lab(), fault()]),
+        ])
 }
 
 fn mtu() -> Arg {
@@ -79,6 +98,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         Some(("down", given)) => down(given),
         Some(("list", _)) => list(),
         Some(("exec", given)) => exec(given),
+        Some(("fault", given)) => fault(given),
         Some((_, given)) => {
             let order = given.get_one::<String>("order").expect("clap requires the order");
             // Errors have been reported on standard output to the process that started this one.
@@ -182,4 +202,46 @@ fn exec(given: &ArgMatches) -> anyhow::Result<Exit> {
     // Returns the command's own exit code. If a signal ended the command, returns the same code as a shell.
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     Ok(Exit::Code(u8::try_from(code).unwrap_or(1)))
+}
+
+fn fault(given: &ArgMatches) -> anyhow::Result<Exit> {
+    let (word, given) = given.subcommand().expect("clap requires a subcommand");
+    let state = StateFolder::from_environment()?;
+    if !given.contains_id("name") {
+        return list_faults();
+    }
+    let name = lab_name(given, None)?;
+    let lab = Lab::find(&state, &name)?;
+    let text = |id: &str| given.get_one::<String>(id).map(String::as_str).unwrap_or_default();
+    let commands = match word {
+        "list" => return list_planted(&state, &name),
+        "add" => {
+            let fault = Fault::find(text("fault"))?;
+            let values =
+                fault.values_of(given.get_many::<String>("values").into_iter().flatten().map(String::as_str))?;
+            fault::plant(&FaultPlace { state: &state, name: &name, lab: &lab, host: text("host") }, fault, &values)?
+        }
+        _ => fault::remove(&FaultPlace { state: &state, name: &name, lab: &lab, host: "" }, text("fault"))?,
+    };
+    let mut out = io::stdout().lock();
+    commands.iter().try_for_each(|command| writeln!(out, "{command}"))?;
+    Ok(Exit::Pass)
+}
+
+fn list_faults() -> anyhow::Result<Exit> {
+    let mut out = io::stdout().lock();
+    for fault in FAULTS {
+        let values: Vec<_> = fault.values.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        writeln!(out, "{:<16} {:<66} {}", fault.name, fault.about, values.join(" "))?;
+    }
+    Ok(Exit::Pass)
+}
+
+fn list_planted(state: &StateFolder, name: &LabName) -> anyhow::Result<Exit> {
+    let mut out = io::stdout().lock();
+    for planted in fault::planted(state, name)? {
+        let values: Vec<_> = planted.values.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        writeln!(out, "{:<16} on {:<8} {}", planted.fault, planted.host, values.join(" "))?;
+    }
+    Ok(Exit::Pass)
 }

@@ -1,0 +1,442 @@
+//! Faults that can be planted on a host of a lab that is up, each with its undo.
+//!
+//! A fault is a list of commands (`tc`, `nft`, `ip`) and kernel settings of the host's own namespace, so it ends with the lab at the
+//! latest. The undo commands of a planted fault are kept in a file of the state folder until it is removed.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Read as _,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Host, Lab, LabName, Result, StateFolder};
+
+/// A fault that can be planted.
+#[derive(Debug)]
+pub struct Fault {
+    /// The name, such as `shaper`.
+    pub name: &'static str,
+    /// The effect in a few words.
+    pub about: &'static str,
+    /// The values that can be changed, with their defaults.
+    pub values: &'static [(&'static str, &'static str)],
+    steps: &'static [FaultStep],
+}
+
+#[derive(Debug)]
+enum FaultStep {
+    /// A command with its undo; an empty undo is left to a later step.
+    Run(&'static str, &'static str),
+    /// A setting below `/proc/sys` in dotted form, with its value.
+    Set(&'static str, &'static str),
+}
+
+use FaultStep::{Run, Set};
+
+/// Makes a table for the rules of one fault, with a chain for what arrives.
+const TABLE: FaultStep = Run("nft add table inet fathom-{fault}", "nft delete table inet fathom-{fault}");
+const INPUT: FaultStep = Run("nft 'add chain inet fathom-{fault} input { type filter hook input priority 0; }'", "");
+
+/// All faults.
+pub const FAULTS: &[Fault] = &[
+    Fault {
+        name: "shaper",
+        about: "tbf limits what leaves the host",
+        values: &[("rate", "100mbit"), ("latency", "50ms")],
+        steps: &[Run(
+            "tc qdisc replace dev {interface} root tbf rate {rate} burst 64k latency {latency}",
+            "tc qdisc del dev {interface} root",
+        )],
+    },
+    Fault {
+        name: "htb",
+        about: "a class of htb limits what leaves the host",
+        values: &[("rate", "100mbit")],
+        steps: &[
+            Run("tc qdisc replace dev {interface} root handle 1: htb default 1", "tc qdisc del dev {interface} root"),
+            Run("tc class add dev {interface} parent 1: classid 1:1 htb rate {rate}", ""),
+        ],
+    },
+    Fault {
+        name: "policer",
+        about: "drops what arrives above a rate, uncounted",
+        values: &[("rate", "6250")],
+        steps: &[
+            TABLE,
+            INPUT,
+            Run(
+                "nft add rule inet fathom-{fault} input meta l4proto { tcp, udp } limit rate over {rate} kbytes/second drop",
+                "",
+            ),
+        ],
+    },
+    Fault {
+        name: "loss",
+        about: "drops a share of what arrives, uncounted",
+        values: &[("permille", "20")],
+        steps: &[
+            TABLE,
+            INPUT,
+            Run("nft add rule inet fathom-{fault} input numgen random mod 1000 < {permille} drop", ""),
+        ],
+    },
+    Fault {
+        name: "firewall",
+        about: "a firewall rule with a counter drops a share of what arrives",
+        values: &[("permille", "20")],
+        steps: &[
+            TABLE,
+            INPUT,
+            Run("nft add rule inet fathom-{fault} input numgen random mod 1000 < {permille} counter drop", ""),
+        ],
+    },
+    Fault {
+        name: "resets",
+        about: "answers a share of the TCP segments that arrive with a reset",
+        values: &[("permille", "5")],
+        steps: &[
+            TABLE,
+            INPUT,
+            Run(
+                "nft add rule inet fathom-{fault} input meta l4proto tcp numgen random mod 1000 < {permille} reject with tcp reset",
+                "",
+            ),
+        ],
+    },
+    Fault {
+        name: "mtu-hole",
+        about: "drops packets above a size without a word",
+        values: &[("bytes", "1400")],
+        steps: &[TABLE, INPUT, Run("nft add rule inet fathom-{fault} input meta length > {bytes} drop", "")],
+    },
+    Fault {
+        name: "closed-port",
+        about: "refuses what arrives over UDP, as if nobody listened",
+        values: &[],
+        steps: &[
+            TABLE,
+            INPUT,
+            Run("nft add rule inet fathom-{fault} input meta l4proto udp reject with icmpx port-unreachable", ""),
+        ],
+    },
+    Fault {
+        name: "reverse-path",
+        about: "the way back to the other hosts is another interface, with strict rp_filter",
+        values: &[],
+        steps: &[
+            Run("ip link add fault0 type veth peer name fault1", "ip link del fault0"),
+            Run("ip link set fault0 up", ""),
+            Run("ip link set fault1 up", ""),
+            Run("ip route replace {peer} dev fault0", ""),
+            Set("net.ipv4.conf.all.rp_filter", "1"),
+            Set("net.ipv4.conf.{interface}.rp_filter", "1"),
+        ],
+    },
+    Fault {
+        name: "no-route",
+        about: "packets to the other host have no route",
+        values: &[],
+        steps: &[Run("ip route add unreachable {peer}", "ip route del unreachable {peer}")],
+    },
+    Fault {
+        name: "link-down",
+        about: "the interface is down",
+        values: &[],
+        steps: &[Run("ip link set {interface} down", "ip link set {interface} up")],
+    },
+    Fault {
+        name: "receive-window",
+        about: "TCP sockets have a tiny receive buffer",
+        values: &[("bytes", "8192")],
+        steps: &[Set("net.ipv4.tcp_rmem", "4096 {bytes} {bytes}")],
+    },
+    Fault {
+        name: "send-buffer",
+        about: "TCP sockets have a tiny send buffer",
+        values: &[("bytes", "16384")],
+        steps: &[Set("net.ipv4.tcp_wmem", "4096 {bytes} {bytes}")],
+    },
+    Fault {
+        name: "listen-queue",
+        about: "the accept queues of servers hold hardly anything",
+        values: &[("length", "1")],
+        steps: &[Set("net.core.somaxconn", "{length}")],
+    },
+    Fault {
+        name: "ports",
+        about: "few local ports are left for connections",
+        values: &[("range", "50000 50050")],
+        steps: &[Set("net.ipv4.ip_local_port_range", "{range}")],
+    },
+];
+
+/// A fault that was planted, as kept in the state folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlantedFault {
+    /// The name of the fault.
+    pub fault: String,
+    /// The host that it was planted on.
+    pub host: LabName,
+    /// The values that it was planted with.
+    pub values: BTreeMap<String, String>,
+    /// The commands that undo it, in their order.
+    pub undo: Vec<String>,
+}
+
+impl Fault {
+    /// Returns the fault with this name.
+    ///
+    /// # Errors
+    /// [`Error::BadFault`] with the existing names.
+    pub fn find(name: &str) -> Result<&'static Self> {
+        FAULTS.iter().find(|fault| fault.name == name).ok_or_else(|| Error::BadFault {
+            given: name.to_owned(),
+            why: "it does not exist".to_owned(),
+            known: FAULTS.iter().map(|fault| fault.name).collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    /// Returns the defaults with the given values in their places, each in the form `name=value`.
+    ///
+    /// # Errors
+    /// [`Error::BadFault`] for a value that the fault does not have.
+    pub fn values_of<'a>(&self, given: impl Iterator<Item = &'a str>) -> Result<BTreeMap<String, String>> {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let mut values: BTreeMap<String, String> = self.values.iter().map(owned).collect();
+        for text in given {
+            let pair = text.split_once('=').and_then(|(name, value)| Some((values.get_mut(name)?, value)));
+            let Some((place, value)) = pair.filter(|(_, value)| is_plain(value)) else {
+                let known: Vec<_> = self.values.iter().map(|(name, value)| format!("{name}={value}")).collect();
+                let known = if known.is_empty() { "it has no values".to_owned() } else { known.join(", ") };
+                let why = format!("`{text}` is not one of its values");
+                return Err(Error::BadFault { given: self.name.to_owned(), why, known });
+            };
+            value.clone_into(place);
+        }
+        Ok(values)
+    }
+}
+
+/// A value must not bring words of its own into a command.
+fn is_plain(value: &str) -> bool {
+    !value.is_empty() && value.chars().all(|c| c.is_ascii_alphanumeric() || "._ -".contains(c))
+}
+
+/// Plants a fault on a host of a lab and returns the commands that were run.
+///
+/// # Errors
+/// [`Error::BadFault`] if it was planted before; [`Error::FaultCommand`] for a command that fails, after what was done before it is undone.
+pub fn plant(place: &FaultPlace<'_>, fault: &Fault, values: &BTreeMap<String, String>) -> Result<Vec<String>> {
+    let file = place.file(fault.name);
+    if file.exists() {
+        let known = format!("fathom lab fault remove {} {}", place.name, fault.name);
+        return Err(Error::BadFault { given: fault.name.to_owned(), why: "it is planted already".to_owned(), known });
+    }
+    let host = place.lab.host(place.host)?;
+    let words = place.words(fault.name, values)?;
+    let mut planted = PlantedFault {
+        fault: fault.name.to_owned(),
+        host: host.name().clone(),
+        values: values.clone(),
+        undo: Vec::new(),
+    };
+    let mut done = Vec::new();
+    for step in fault.steps {
+        // The undo is on disk before the next step, so that a killed program leaves a way back.
+        let outcome =
+            take(host, step, &words, &mut planted.undo).and_then(|command| planted.keep(&file).map(|()| command));
+        match outcome {
+            Ok(command) => done.push(command),
+            Err(error) => {
+                let _ = planted.undo.iter().rev().try_for_each(|command| run(host, command).map(drop));
+                let _ = fs::remove_file(&file);
+                return Err(error);
+            }
+        }
+    }
+    Ok(done)
+}
+
+/// Takes one step and adds its undo.
+fn take(host: &Host, step: &FaultStep, words: &BTreeMap<String, String>, undo: &mut Vec<String>) -> Result<String> {
+    match step {
+        Run(command, back) => {
+            let command = filled(command, words);
+            run(host, &command)?;
+            if !back.is_empty() {
+                undo.push(filled(back, words));
+            }
+            Ok(command)
+        }
+        Set(setting, value) => {
+            let setting = filled(setting, words);
+            let old = run(host, &format!("sysctl -n {setting}"))?;
+            let set = |value: &str| format!("sysctl -q -w '{setting}={value}'");
+            let command = set(&filled(value, words));
+            run(host, &command)?;
+            undo.push(set(&old.split_whitespace().collect::<Vec<_>>().join(" ")));
+            Ok(command)
+        }
+    }
+}
+
+/// Removes a planted fault and returns the commands that were run.
+///
+/// # Errors
+/// [`Error::BadFault`] if it is not planted; [`Error::FaultCommand`] for the first command that fails, after all others were run.
+pub fn remove(place: &FaultPlace<'_>, fault: &str) -> Result<Vec<String>> {
+    let file = place.file(fault);
+    let Some(planted) = read(&file) else {
+        let planted: Vec<String> = planted(place.state, place.name)?.into_iter().map(|planted| planted.fault).collect();
+        let known = if planted.is_empty() { "no fault is planted".to_owned() } else { planted.join(", ") };
+        return Err(Error::BadFault { given: fault.to_owned(), why: "it is not planted here".to_owned(), known });
+    };
+    let host = place.lab.host(planted.host.as_str())?;
+    let mut first_error = None;
+    for command in planted.undo.iter().rev() {
+        if let Err(error) = run(host, command) {
+            first_error.get_or_insert(error);
+        }
+    }
+    fs::remove_file(&file).map_err(Error::file("remove", &file))?;
+    first_error.map_or(Ok(planted.undo.into_iter().rev().collect()), Err)
+}
+
+/// Returns the faults that are planted in a lab.
+///
+/// # Errors
+/// If the state folder cannot be read.
+pub fn planted(state: &StateFolder, lab: &LabName) -> Result<Vec<PlantedFault>> {
+    Ok(files_of(state, lab)?.iter().filter_map(|file| read(file)).collect())
+}
+
+/// Forgets the faults of a lab that is gone: they ended with its namespaces.
+pub(crate) fn forget(state: &StateFolder, lab: &LabName) {
+    for file in files_of(state, lab).unwrap_or_default() {
+        let _ = fs::remove_file(file);
+    }
+}
+
+/// A host of a lab that is up.
+#[derive(Debug)]
+pub struct FaultPlace<'a> {
+    /// The folder of the planted faults.
+    pub state: &'a StateFolder,
+    /// The name of the lab.
+    pub name: &'a LabName,
+    /// The lab.
+    pub lab: &'a Lab,
+    /// The host.
+    pub host: &'a str,
+}
+
+impl FaultPlace<'_> {
+    fn file(&self, fault: &str) -> PathBuf {
+        self.state.path().join(format!("{}{fault}.fault", prefix_of(self.name)))
+    }
+
+    /// Returns the words that stand in commands: the given values, and the interface and the other host of this one.
+    fn words(&self, fault: &str, values: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>> {
+        let host = self.lab.host(self.host)?;
+        let peer = self.lab.hosts().iter().find(|other| other.name() != host.name());
+        let mut words = values.clone();
+        words.insert("fault".to_owned(), fault.to_owned());
+        words.extend(host.interfaces().first().map(|first| ("interface".to_owned(), first.name.clone())));
+        words.extend(peer.map(|peer| ("peer".to_owned(), peer.address().to_string())));
+        Ok(words)
+    }
+}
+
+impl PlantedFault {
+    fn keep(&self, file: &Path) -> Result<()> {
+        let text = serde_json::to_vec_pretty(self).expect("a fault is plain data");
+        fs::write(file, text).map_err(Error::file("write", file))
+    }
+}
+
+fn prefix_of(lab: &LabName) -> String {
+    format!("{lab}+")
+}
+
+fn files_of(state: &StateFolder, lab: &LabName) -> Result<Vec<PathBuf>> {
+    let folder = fs::read_dir(state.path()).map_err(Error::file("list", state.path()))?;
+    let prefix = prefix_of(lab);
+    let is_of_lab = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with(&prefix) && path.extension().is_some_and(|extension| extension == "fault")
+    };
+    let mut files: Vec<PathBuf> = folder.filter_map(|file| Some(file.ok()?.path())).filter(is_of_lab).collect();
+    files.sort();
+    Ok(files)
+}
+
+fn read(file: &Path) -> Option<PlantedFault> {
+    serde_json::from_str(&fs::read_to_string(file).ok()?).ok()
+}
+
+/// Replaces each `{name}` by its word; other braces stay.
+fn filled(text: &str, words: &BTreeMap<String, String>) -> String {
+    words.iter().fold(text.to_owned(), |text, (name, word)| text.replace(&format!("{{{name}}}"), word))
+}
+
+/// Runs a command on a host and returns its output.
+fn run(host: &Host, command: &str) -> Result<String> {
+    let failed = |why: String| Error::FaultCommand { command: command.to_owned(), why };
+    let words = shlex::split(command).expect("the commands of faults are well-formed");
+    let mut program = Command::new(&words[0]);
+    program.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = host.start(program)?;
+    let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
+    if !output.status.success() {
+        let mut why = String::new();
+        let _ = output.stderr.as_slice().read_to_string(&mut why);
+        return Err(failed(why.trim().to_owned()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_has_a_name_of_its_own_and_words_for_all_its_places() {
+        let mut names: Vec<&str> = FAULTS.iter().map(|fault| fault.name).collect();
+        names.sort_unstable();
+        assert!(names.is_sorted_by(|a, b| a < b), "{names:?}");
+        for fault in FAULTS {
+            let mut words = fault.values_of(std::iter::empty()).unwrap();
+            for place in ["fault", "interface", "peer"] {
+                words.insert(place.to_owned(), "x".to_owned());
+            }
+            for step in fault.steps {
+                let (first, second) = match step {
+                    Run(command, undo) => (command, undo),
+                    Set(setting, value) => (setting, value),
+                };
+                for text in [first, second] {
+                    let text = filled(text, &words);
+                    let is_left = |rest: &str| rest.starts_with(|c: char| c.is_ascii_lowercase());
+                    let n_left = text.split('{').skip(1).filter(|rest| is_left(rest)).count();
+                    assert!(shlex::split(&text).is_some() && n_left == 0, "{}: {text}", fault.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_is_taken_by_its_name_and_brings_no_words_of_its_own() {
+        let shaper = Fault::find("shaper").unwrap();
+        let values = shaper.values_of(["rate=1gbit"].into_iter()).unwrap();
+        assert_eq!((values["rate"].as_str(), values["latency"].as_str()), ("1gbit", "50ms"));
+        for wrong in ["speed=1", "rate", "rate=", "rate=1'; reboot"] {
+            let error = shaper.values_of([wrong].into_iter()).unwrap_err();
+            assert!(matches!(error, Error::BadFault { .. }), "{wrong}: {error}");
+        }
+        assert!(matches!(Fault::find("gremlin"), Err(Error::BadFault { .. })));
+    }
+}

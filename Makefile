@@ -4,8 +4,9 @@
 # make test-measured  what sends and measures: over loopback, between namespaces, against real peers
 # make lint   formatting, clippy, layering, licences
 # make test-pktgen  the kernel's pktgen, on Debian's kernel in a machine of software
+# make findings  planted faults against what fathom says of them; writes docs/findings.md
 # make bench  ours against the peers, side by side
-.PHONY: run test test-quick test-measured test-pktgen lint bench schema man
+.PHONY: run test test-quick test-measured test-pktgen lint findings bench schema man
 
 CARGO ?= cargo
 
@@ -31,6 +32,11 @@ lint:
 	$(CARGO) clippy --workspace --all-targets -- --deny warnings
 	$(CARGO) xtask tidy
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny check; else echo "SKIPPED: cargo deny check (cargo install cargo-deny)"; fi
+
+# Plants every fault of `fathom lab fault` and writes docs/findings.md: what was planted, what fathom said.
+findings:
+	$(CARGO) build --release --package fathom
+	$(CARGO) xtask findings --write
 
 bench:
 	bench/run.sh

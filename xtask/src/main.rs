@@ -2,6 +2,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for developers talks to its terminal")]
 
 mod circles;
+mod findings;
 mod schema;
 mod tidy;
 mod vm;
@@ -9,7 +10,12 @@ mod vm;
 use std::{path::Path, process::ExitCode};
 
 type Task = fn(&Path) -> anyhow::Result<Vec<String>>;
-const TASKS: &[(&str, Task)] = &[("tidy", tidy::check), ("schema", schema::write), ("test-pktgen", vm::test_pktgen)];
+const TASKS: &[(&str, Task)] = &[
+    ("tidy", tidy::check),
+    ("schema", schema::write),
+    ("test-pktgen", vm::test_pktgen),
+    ("findings", findings::prove),
+];
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

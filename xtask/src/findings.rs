@@ -1,0 +1,259 @@
+//! Proves the findings: plants each fault of `fathom lab fault` in a lab, measures, and compares what fathom says with what was planted.
+//!
+//! Writes `docs/findings.md`. With `--short`, each case runs once and nothing is written; a fault that is not named first is a failure.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+/// How often each case runs for the table.
+const N_RUNS: usize = 5;
+
+/// A fault with a test that suffers from it.
+struct Case {
+    /// The fault with its values; empty for a lab without one.
+    fault: &'static [&'static str],
+    host: &'static str,
+    /// The layer and its options.
+    test: &'static str,
+    /// The findings that name it; empty if nothing above a remark may be said, except about the shared cores of this machine.
+    expected: &'static [&'static str],
+}
+
+const fn case(
+    fault: &'static [&'static str],
+    host: &'static str,
+    test: &'static str,
+    expected: &'static [&'static str],
+) -> Case {
+    Case { fault, host, test, expected }
+}
+
+const CASES: &[Case] = &[
+    case(&["shaper"], "a", "tcp", &["local-shaper"]),
+    case(&["shaper", "rate=400mbit"], "a", "tcp --flows 4", &["local-shaper"]),
+    case(&["shaper", "rate=20mbit"], "b", "tcp --test down", &["local-shaper"]),
+    case(&["shaper", "rate=50mbit"], "a", "udp --rate 100M", &["local-shaper"]),
+    case(&["shaper", "rate=50mbit"], "b", "http --connections 20", &["local-shaper"]),
+    case(&["htb", "rate=80mbit"], "a", "tcp", &["local-shaper"]),
+    case(&["policer"], "b", "udp --rate 100M", &["rate-limit"]),
+    case(&["policer", "rate=2000"], "b", "udp --rate 40M", &["rate-limit"]),
+    case(&["policer"], "b", "tcp", &["retransmissions"]),
+    case(&["loss"], "b", "tcp", &["retransmissions"]),
+    case(&["loss", "permille=10"], "b", "udp --rate 50M", &["loss"]),
+    case(&["loss", "permille=100"], "a", "udp --test down --rate 50M", &["loss"]),
+    case(&["firewall"], "b", "tcp", &["filter-drops"]),
+    case(&["firewall", "permille=50"], "b", "udp --rate 50M", &["filter-drops"]),
+    case(&["closed-port"], "b", "udp --rate 10M", &["nothing-done", "no-listener", "errors"]),
+    case(&["mtu-hole"], "b", "tcp", &["path-mtu-black-hole"]),
+    case(&["mtu-hole"], "b", "udp --rate 10M --size 1450B", &["path-mtu-black-hole"]),
+    case(&["reverse-path"], "b", "udp --rate 10M", &["reverse-path-filter"]),
+    case(&["no-route"], "a", "tcp", &["no-route", PREFLIGHT]),
+    case(&["link-down"], "b", "udp --rate 10M", &["nothing-done", "link-down"]),
+    case(&["receive-window"], "b", "tcp", &["receive-window"]),
+    case(&["send-buffer"], "a", "tcp", &["send-buffer"]),
+    case(&["listen-queue"], "b", "tcp --test crr --flows 200", &["connect-delays"]),
+    case(&["ports"], "a", "http --connections 200", &["ports"]),
+    case(&[], "", "tcp --rate 1G", &[]),
+    case(&[], "", "udp --rate 100M", &[]),
+    case(&[], "", "tcp --test rr", &[]),
+    case(&[], "", "http --connections 10 --rate 5000", &[]),
+];
+
+/// What stands for an error before the start, such as a missing route.
+const PREFLIGHT: &str = "an error before the start";
+
+/// Findings that are true of every lab on a machine with few cores: both ends share them.
+const OF_THIS_MACHINE: [&str; 3] = ["core-saturated", "generator-limited", "steal"];
+/// The state of a test without a result, which its cause leads.
+const NOTHING_DONE: &str = "nothing-done";
+
+/// What the runs of a case said.
+#[derive(Default)]
+struct Outcome {
+    n_runs: usize,
+    n_first: usize,
+    n_found: usize,
+    /// Other findings above a remark.
+    others: Vec<String>,
+}
+
+/// Runs all cases. Returns the cases whose fault was not named first, as faults of the short form.
+pub(super) fn prove(root: &Path) -> anyhow::Result<Vec<String>> {
+    let has = |flag: &str| std::env::args().any(|word| word == flag);
+    let only = std::env::args().skip(2).find(|word| !word.starts_with("--"));
+    let n_runs = if has("--short") { 1 } else { N_RUNS };
+    let program = program(root)?;
+    let busy = if has("--busy") { BusyPrograms::start(2)? } else { BusyPrograms(Vec::new()) };
+    let mut rows = Vec::new();
+    let mut faults = Vec::new();
+    for case in CASES.iter().filter(|case| only.as_ref().is_none_or(|only| case.name().contains(only.as_str()))) {
+        let mut outcome = Outcome::default();
+        for _ in 0..n_runs {
+            outcome.add(case, &said(&program, case)?);
+        }
+        println!("{:<28} {:<36} {}", case.name(), case.test, outcome.text());
+        if outcome.n_first < outcome.n_runs {
+            faults.push(format!("{}, {}: {}", case.name(), case.test, outcome.text()));
+        }
+        rows.push((case, outcome));
+    }
+    drop(busy);
+    if has("--write") {
+        fs::write(root.join("docs/findings.md"), page(&rows, n_runs, has("--busy")))
+            .context("cannot write docs/findings.md")?;
+        return Ok(Vec::new());
+    }
+    Ok(faults)
+}
+
+impl Case {
+    fn name(&self) -> String {
+        match self.fault {
+            [] => "no fault".to_owned(),
+            fault => format!("{} on {}", fault.join(" "), self.host),
+        }
+    }
+}
+
+impl Outcome {
+    fn add(&mut self, case: &Case, findings: &[String]) {
+        self.n_runs += 1;
+        let of_fault: Vec<&String> = findings
+            .iter()
+            .filter(|id| !OF_THIS_MACHINE.contains(&id.as_str()) || case.expected.contains(&id.as_str()))
+            .collect();
+        let is_expected = |id: &&&String| case.expected.contains(&id.as_str());
+        let is_first = match case.expected {
+            [] => of_fault.is_empty(),
+            _ => findings.first().is_some_and(|first| case.expected.contains(&first.as_str())),
+        };
+        self.n_first += usize::from(is_first);
+        self.n_found += usize::from(case.expected.is_empty() && is_first || of_fault.iter().any(|id| is_expected(&id)));
+        let others = of_fault.into_iter().filter(|id| *id != NOTHING_DONE && !case.expected.contains(&id.as_str()));
+        for other in others {
+            if !self.others.contains(other) {
+                self.others.push(other.clone());
+            }
+        }
+    }
+
+    fn text(&self) -> String {
+        let others = if self.others.is_empty() { String::new() } else { format!(", also {}", self.others.join(", ")) };
+        format!("first {} of {}, found {}{others}", self.n_first, self.n_runs, self.n_found)
+    }
+}
+
+/// Returns the ids of the findings above a remark, in their order.
+fn said(program: &Path, case: &Case) -> anyhow::Result<Vec<String>> {
+    let lab = FaultyLab::up(program, case)?;
+    let words: Vec<&str> = case.test.split(' ').collect();
+    let output = Command::new(program)
+        .args(&words)
+        .args(["--lab", &lab.name, "--duration", "2s", "--rounds", "2", "--json"])
+        .stdin(Stdio::null())
+        .output()?;
+    // A test that could not start has an error with its cause in place of findings.
+    let Ok(run) = serde_json::from_slice::<Value>(&output.stdout) else { return Ok(vec![PREFLIGHT.to_owned()]) };
+    let findings = run["findings"].as_array().cloned().unwrap_or_default();
+    let told = findings.iter().filter(|finding| finding["severity"] != "remark");
+    Ok(told.filter_map(|finding| finding["id"].as_str().map(str::to_owned)).collect())
+}
+
+/// A lab with a fault; taken down when dropped.
+struct FaultyLab<'a> {
+    program: &'a Path,
+    name: String,
+}
+
+impl<'a> FaultyLab<'a> {
+    fn up(program: &'a Path, case: &Case) -> anyhow::Result<Self> {
+        let name = format!("findings-{}", std::process::id());
+        run(program, &["lab", "up", "pair", "--name", &name, "--for", "5m"])?;
+        let lab = Self { program, name };
+        if !case.fault.is_empty() {
+            let words = [&["lab", "fault", "add", &lab.name], case.fault, &["--host", case.host]].concat();
+            run(program, &words)?;
+        }
+        Ok(lab)
+    }
+}
+
+impl Drop for FaultyLab<'_> {
+    fn drop(&mut self) {
+        let _ = run(self.program, &["lab", "down", &self.name]);
+    }
+}
+
+fn run(program: &Path, words: &[&str]) -> anyhow::Result<()> {
+    let output = Command::new(program).args(words).stdin(Stdio::null()).output()?;
+    anyhow::ensure!(output.status.success(), "{}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// Programs that use the cores; ended when dropped.
+struct BusyPrograms(Vec<Child>);
+
+impl BusyPrograms {
+    fn start(n: usize) -> anyhow::Result<Self> {
+        let one = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn();
+        Ok(Self((0..n).map(|_| one()).collect::<std::io::Result<_>>()?))
+    }
+}
+
+impl Drop for BusyPrograms {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Returns the release build of fathom.
+fn program(root: &Path) -> anyhow::Result<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let program = target.join("release/fathom");
+    anyhow::ensure!(program.exists(), "{} is missing: cargo build --release", program.display());
+    Ok(program)
+}
+
+fn page(rows: &[(&Case, Outcome)], n_runs: usize, is_busy: bool) -> String {
+    let machine = if is_busy { "beside two programs that use the cores" } else { "on a quiet machine" };
+    let mut page = format!(
+        "# Planted faults and what fathom says\n\n\
+         `make findings` plants each fault in a lab of two hosts (`fathom lab fault add`), runs the test {n_runs} times and compares the \
+         findings with the fault. *First* counts the runs in which the fault led the findings, *found* those in which it was named at all; \
+         *also said* lists other findings above a remark. \"Both ends share the cores\" is true of every lab on a small machine and is left \
+         out. This table was made {machine}.\n\n\
+         | fault | test | expected | first | found | also said |\n|---|---|---|---|---|---|\n"
+    );
+    for (case, outcome) in rows {
+        let expected = if case.expected.is_empty() { "nothing".to_owned() } else { case.expected.join(" or ") };
+        let (first, found, others) = (outcome.n_first, outcome.n_found, outcome.others.join(", "));
+        let row = format!(
+            "| {} | `{}` | {expected} | {first} of {n_runs} | {found} of {n_runs} | {others} |",
+            case.name(),
+            case.test
+        );
+        writeln!(page, "{row}").expect("a text takes everything");
+    }
+    let (all, first) = rows
+        .iter()
+        .filter(|(case, _)| !case.expected.is_empty())
+        .fold((0, 0), |(all, first), (_, outcome)| (all + outcome.n_runs, first + outcome.n_first));
+    let clean: usize =
+        rows.iter().filter(|(case, _)| case.expected.is_empty()).map(|(_, outcome)| outcome.n_runs).sum();
+    let quiet: usize =
+        rows.iter().filter(|(case, _)| case.expected.is_empty()).map(|(_, outcome)| outcome.n_first).sum();
+    let sums = format!(
+        "\nNamed first: {first} of {all} runs with a fault. Nothing untrue: {quiet} of {clean} runs without one.\n"
+    );
+    page + &sums
+}

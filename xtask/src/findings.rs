@@ -7,17 +7,22 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    thread,
 };
 
 use anyhow::Context as _;
 use serde_json::Value;
 
+/// A fault of this machine: fathom may use 30 % of a core.
+const QUOTA: &str = "cpu quota of 0.3 cores";
+/// A fault of this machine: other programs use its cores.
+const BUSY: &str = "other programs";
 /// How often each case runs for the table.
 const N_RUNS: usize = 5;
 
 /// A fault with a test that suffers from it.
 struct Case {
-    /// The fault with its values; empty for a lab without one.
+    /// The fault with its values, or a device that harms what passes; empty for a lab without one.
     fault: &'static [&'static str],
     host: &'static str,
     /// The layer and its options.
@@ -50,7 +55,7 @@ const CASES: &[Case] = &[
     case(&["loss", "permille=100"], "a", "udp --test down --rate 50M", &["loss"]),
     case(&["firewall"], "b", "tcp", &["filter-drops"]),
     case(&["firewall", "permille=50"], "b", "udp --rate 50M", &["filter-drops"]),
-    case(&["closed-port"], "b", "udp --rate 10M", &["nothing-done", "no-listener", "errors"]),
+    case(&["closed-port"], "b", "udp --rate 10M", &["no-listener"]),
     case(&["mtu-hole"], "b", "tcp", &["path-mtu-black-hole"]),
     case(&["mtu-hole"], "b", "udp --rate 10M --size 1450B", &["path-mtu-black-hole"]),
     case(&["reverse-path"], "b", "udp --rate 10M", &["reverse-path-filter"]),
@@ -60,6 +65,23 @@ const CASES: &[Case] = &[
     case(&["send-buffer"], "a", "tcp", &["send-buffer"]),
     case(&["listen-queue"], "b", "tcp --test crr --flows 200", &["connect-delays"]),
     case(&["ports"], "a", "http --connections 200", &["ports"]),
+    case(&[QUOTA], "", "tcp", &["cpu-quota"]),
+    case(&[BUSY], "", "tcp", &["other-programs"]),
+    case(&["impair:loss=2%"], "", "udp --rate 50M", &["loss"]),
+    case(&["impair:loss=2%"], "", "tcp", &["retransmissions"]),
+    case(&["impair:loss=5%,burst=20"], "", "udp --rate 50M", &["loss"]),
+    case(&["impair:rate=50Mbit"], "", "udp --rate 80M", &["rate-limit"]),
+    case(&["impair:rate=50Mbit"], "", "tcp", &["path-full"]),
+    case(&["impair:rate=20Mbit,queue=500"], "", "tcp --test loaded", &["latency-under-load"]),
+    case(&["impair:outage=500ms"], "", "udp --rate 20M", &["outage"]),
+    case(&["impair:corrupt=1%"], "", "udp --rate 50M", &["bad-checksums"]),
+    case(&["impair:corrupt=2%"], "", "tcp", &["bad-tcp-checksums"]),
+    case(&["impair:reorder=2%"], "", "udp --rate 50M", &["reordering"]),
+    case(&["impair:duplicate=2%"], "", "udp --rate 50M", &["duplicates"]),
+    case(&["impair:mtu=1400"], "", "tcp", &["path-mtu-black-hole"]),
+    case(&["impair:mtu=1400"], "", "udp --rate 10M --size 1450B", &["path-mtu-black-hole"]),
+    case(&["impair"], "", "udp --rate 20M", &[]),
+    case(&["impair:delay=10ms"], "", "tcp --test rr", &[]),
     case(&[], "", "tcp --rate 1G", &[]),
     case(&[], "", "udp --rate 100M", &[]),
     case(&[], "", "tcp --test rr", &[]),
@@ -114,9 +136,14 @@ pub(super) fn prove(root: &Path) -> anyhow::Result<Vec<String>> {
 }
 
 impl Case {
+    fn is_device(&self) -> bool {
+        self.fault.first().is_some_and(|fault| fault.starts_with("impair"))
+    }
+
     fn name(&self) -> String {
         match self.fault {
             [] => "no fault".to_owned(),
+            fault if self.host.is_empty() => fault.join(" "),
             fault => format!("{} on {}", fault.join(" "), self.host),
         }
     }
@@ -153,12 +180,16 @@ impl Outcome {
 /// Returns the ids of the findings above a remark, in their order.
 fn said(program: &Path, case: &Case) -> anyhow::Result<Vec<String>> {
     let lab = FaultyLab::up(program, case)?;
-    let words: Vec<&str> = case.test.split(' ').collect();
-    let output = Command::new(program)
-        .args(&words)
+    let quota = if case.fault == [QUOTA] { Some(QuotaGroup::make()?) } else { None };
+    let busy =
+        if case.fault == [BUSY] { Some(BusyPrograms::start(thread::available_parallelism()?.get())?) } else { None };
+    let mut command = quota.as_ref().map_or_else(|| Command::new(program), |quota| quota.command(program));
+    let output = command
+        .args(case.test.split(' '))
         .args(["--lab", &lab.name, "--duration", "2s", "--rounds", "2", "--json"])
         .stdin(Stdio::null())
         .output()?;
+    drop((quota, busy));
     // A test that could not start has an error with its cause in place of findings.
     let Ok(run) = serde_json::from_slice::<Value>(&output.stdout) else { return Ok(vec![PREFLIGHT.to_owned()]) };
     let findings = run["findings"].as_array().cloned().unwrap_or_default();
@@ -175,9 +206,10 @@ struct FaultyLab<'a> {
 impl<'a> FaultyLab<'a> {
     fn up(program: &'a Path, case: &Case) -> anyhow::Result<Self> {
         let name = format!("findings-{}", std::process::id());
-        run(program, &["lab", "up", "pair", "--name", &name, "--for", "5m"])?;
+        let device: &[&str] = if case.is_device() { &["--device", case.fault[0]] } else { &[] };
+        run(program, &[&["lab", "up", "pair", "--name", &name, "--for", "5m"], device].concat())?;
         let lab = Self { program, name };
-        if !case.fault.is_empty() {
+        if !case.host.is_empty() {
             let words = [&["lab", "fault", "add", &lab.name], case.fault, &["--host", case.host]].concat();
             run(program, &words)?;
         }
@@ -195,6 +227,36 @@ fn run(program: &Path, words: &[&str]) -> anyhow::Result<()> {
     let output = Command::new(program).args(words).stdin(Stdio::null()).output()?;
     anyhow::ensure!(output.status.success(), "{}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr));
     Ok(())
+}
+
+/// A control group with a CPU quota; removed when dropped.
+struct QuotaGroup(PathBuf);
+
+impl QuotaGroup {
+    fn make() -> anyhow::Result<Self> {
+        let name = format!("fathom-findings-{}", std::process::id());
+        let (first, second) = (Path::new("/sys/fs/cgroup/cpu"), Path::new("/sys/fs/cgroup"));
+        let is_first = first.join("cpu.shares").exists();
+        let group = Self(if is_first { first } else { second }.join(name));
+        fs::create_dir(&group.0).context("cannot make a control group")?;
+        let (file, value) = if is_first { ("cpu.cfs_quota_us", "30000") } else { ("cpu.max", "30000 100000") };
+        fs::write(group.0.join(file), value).context("cannot set the quota of a control group")?;
+        Ok(group)
+    }
+
+    /// A command that enters the group before it becomes the program.
+    fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("sh");
+        let enter = format!("echo $$ > {}/cgroup.procs && exec \"$0\" \"$@\"", self.0.display());
+        command.args(["-c", &enter]).arg(program);
+        command
+    }
+}
+
+impl Drop for QuotaGroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
 }
 
 /// Programs that use the cores; ended when dropped.

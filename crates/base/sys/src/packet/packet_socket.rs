@@ -143,19 +143,30 @@ impl AsFd for Sender {
 #[derive(Debug)]
 pub struct ReceiveBuffer {
     bytes: Vec<u8>,
+    /// The number of bytes kept of a frame.
+    snap: usize,
     lengths: [usize; MAX_BATCH],
     stamps: [Option<Nanos>; MAX_BATCH],
     controls: Vec<ControlBuffer>,
     count: usize,
 }
 
-/// The number of bytes kept of a received frame: all headers and the beginning of the payload.
+/// The number of bytes kept of a frame that is only counted: all headers and the beginning of the payload.
 const SNAP: usize = 128;
 
 impl Default for ReceiveBuffer {
     fn default() -> Self {
+        Self::of_frames(SNAP)
+    }
+}
+
+impl ReceiveBuffer {
+    /// Keeps up to `snap` bytes of each frame.
+    #[must_use]
+    pub fn of_frames(snap: usize) -> Self {
         Self {
-            bytes: vec![0; MAX_BATCH * SNAP],
+            bytes: vec![0; MAX_BATCH * snap],
+            snap,
             lengths: [0; MAX_BATCH],
             stamps: [None; MAX_BATCH],
             controls: vec![ControlBuffer([0; CONTROL_SIZE]); MAX_BATCH],
@@ -165,10 +176,10 @@ impl Default for ReceiveBuffer {
 }
 
 impl ReceiveBuffer {
-    /// The beginning of each received frame (up to 128 bytes), and its full length.
+    /// The beginning of each received frame (by default up to 128 bytes), and its full length.
     pub fn frames(&self) -> impl Iterator<Item = (&[u8], Bytes)> {
-        let received = self.bytes.chunks_exact(SNAP).zip(self.lengths).take(self.count);
-        received.map(|(bytes, length)| (&bytes[..length.min(SNAP)], Bytes(length as u64)))
+        let received = self.bytes.chunks_exact(self.snap).zip(self.lengths).take(self.count);
+        received.map(|(bytes, length)| (&bytes[..length.min(self.snap)], Bytes(length as u64)))
     }
 
     /// The arrival time of each of [`ReceiveBuffer::frames`], on `CLOCK_REALTIME`; `None` unless the receiver has timestamps enabled.
@@ -235,8 +246,8 @@ impl Receiver {
     pub fn receive(&self, inbox: &mut ReceiveBuffer) -> Result<usize> {
         inbox.count = 0;
         let mut vectors = [EMPTY_VECTOR; MAX_BATCH];
-        for (vector, room) in vectors.iter_mut().zip(inbox.bytes.chunks_exact_mut(SNAP)) {
-            *vector = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: SNAP };
+        for (vector, room) in vectors.iter_mut().zip(inbox.bytes.chunks_exact_mut(inbox.snap)) {
+            *vector = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: inbox.snap };
         }
         let mut messages = messages(&mut vectors);
         for (message, control) in messages.iter_mut().zip(&mut inbox.controls) {

@@ -13,11 +13,16 @@ use fathom_sys::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Device, DeviceRedirect, HOST, Program, ProgramGuard, ProgramLoader, RuleSet};
+use super::{
+    Device, DeviceRedirect, HOST, Program, ProgramGuard, ProgramLoader, RuleSet,
+    impairment::{DirectionSockets, ImpairedPath},
+};
 use crate::{Error, Host, Options, Result};
 
 /// The name of a rule set's tables; below, the names of the chains in them.
 const TABLE: &str = "fathom";
+/// The bytes of an Ethernet header with a VLAN tag.
+const ETHERNET_HEADERS: usize = 18;
 /// The chain at which packets enter the rule set.
 const ENTRY: &str = "forward";
 /// The chain with the rules that do not match.
@@ -70,6 +75,10 @@ pub(crate) fn fit(
     for end in hosts.iter().filter(|host| host.name.as_str() != HOST) {
         // Large segments from a sender with TSO would bypass the ring of the device.
         switch(end, Offload::Segmentation, OffloadState::Off)?;
+        if matches!(device, Device::Impairment(_)) {
+            // A damaged frame is only found by a checksum that was complete when it was sent.
+            switch(end, Offload::Checksums, OffloadState::Off)?;
+        }
         if device.is_program() {
             // A veth that is not polled has no ring for redirected frames. A redirect passes on only the frame itself, without the
             // information that its checksum is still incomplete.
@@ -77,7 +86,9 @@ pub(crate) fn fit(
             switch(end, Offload::Checksums, OffloadState::Off)?;
         }
     }
-    switch(dut, Offload::Merging, OffloadState::On)?;
+    // Threads take single frames; the kernel's devices need the ring that merging brings.
+    let merging = if matches!(device, Device::Impairment(_)) { OffloadState::Off } else { OffloadState::On };
+    switch(dut, Offload::Merging, merging)?;
     let threads = if device.has_own_core() { threaded(dut, &mut losses)? } else { Vec::new() };
     let core = pin(&threads, options.device_core, &mut losses);
     if let Device::Filter(rules) = device {
@@ -172,6 +183,14 @@ fn attach(
         found.map_err(Error::kernel(format!("find {name} of host {HOST}")))
     };
     let (near, far) = (link("eth0")?, link("eth1")?);
+    if let Device::Impairment(impairment) = device {
+        let frame_max = usize::try_from(near.mtu_bytes).unwrap_or(usize::MAX).saturating_add(ETHERNET_HEADERS);
+        let open =
+            || Ok([DirectionSockets::open(near.index, far.index)?, DirectionSockets::open(far.index, near.index)?]);
+        let ways = on(dut, open)?.map_err(Error::kernel(format!("open the wires of host {HOST}")))?;
+        let path = ImpairedPath::start(impairment, ways, frame_max);
+        return Ok(vec![Box::new(path.map_err(Error::file("start the threads of", HOST))?)]);
+    }
     let mac_of = |link: &Link| link.mac.expect("a veth has an Ethernet address");
     let onward = |to: &Link, host: &Host| {
         let destination = host.interfaces.first().expect("a host has an interface").mac;
@@ -182,7 +201,7 @@ fn attach(
     let wanted: Vec<(&Link, Program)> = match device {
         Device::Redirect => vec![(&near, Program::Redirect(there)), (&far, Program::Redirect(back))],
         Device::Policer(policer) => vec![(&near, Program::Policer(policer, there)), (&far, Program::Redirect(back))],
-        Device::Router | Device::Bridge | Device::Filter(_) => Vec::new(),
+        Device::Router | Device::Bridge | Device::Filter(_) | Device::Impairment(_) => Vec::new(),
     };
     let one = |(link, program): &(&Link, Program)| {
         let attached = on(dut, || programs.attach(program, link.index))?;

@@ -3,6 +3,7 @@
 //! This module defines the devices and their text form; [`topology`] connects the wires, and [`fitted_device`] prepares the device.
 
 mod fitted_device;
+mod impairment;
 mod topology;
 
 use std::{fmt, num::NonZeroU32, str::FromStr};
@@ -15,6 +16,7 @@ use crate::{Error, Result};
 
 pub use fitted_device::{DeviceRecord, Thread};
 pub(crate) use fitted_device::{FittedDevice, fit};
+pub use impairment::Impairment;
 pub(crate) use topology::build;
 
 /// The name of the host that acts as the device.
@@ -34,6 +36,8 @@ pub enum Device {
     Redirect,
     /// The same program for frames up to a rate, on the sender's core: its throughput is known, and nothing else drops.
     Policer(Policer),
+    /// Threads that move frames from one wire to the other and harm them on purpose.
+    Impairment(Impairment),
 }
 
 /// Rules that are checked against every packet, and the packets that they drop.
@@ -107,6 +111,7 @@ pub const FORMS: &[(&str, &str, &str)] = &[
         "[:RATE[,BURST]]",
         "an XDP program that hands RATE frames/s on from a to b (200k), BURST at once (512), and drops the rest",
     ),
+    ("impair", impairment::VALUES, "harms traffic both ways as told: only the named values differ from a good wire"),
 ];
 
 /// Enough rules to show the cost of one without taking long to create.
@@ -134,7 +139,7 @@ impl Device {
     /// Returns whether the device has its own core, which can be overloaded. A device that drops only by its rule must not drop for
     /// overload.
     const fn has_own_core(self) -> bool {
-        !matches!(self, Self::Policer(_))
+        !matches!(self, Self::Policer(_) | Self::Impairment(_))
     }
 }
 
@@ -144,6 +149,9 @@ impl FromStr for Device {
     fn from_str(text: &str) -> Result<Self> {
         let wrong = |why: String| Error::BadDevice { given: text.to_owned(), why, known: forms() };
         let (word, arguments) = text.split_once(':').map_or((text, None), |(word, rest)| (word, Some(rest)));
+        if word == "impair" {
+            return Impairment::parse(arguments).map(Self::Impairment).map_err(wrong);
+        }
         let (first, second) = arguments.map_or((None, None), |rest| match rest.split_once(',') {
             Some((first, second)) => (Some(first), Some(second)),
             None => (Some(rest), None),
@@ -197,6 +205,10 @@ impl fmt::Display for Device {
                 drop_one_of.map_or(Ok(()), |n| write!(f, ",1/{n}"))
             }
             Self::Policer(Policer { rate_per_sec, burst }) => write!(f, "policer:{rate_per_sec},{burst}"),
+            Self::Impairment(impairment) => {
+                let values = impairment.to_string();
+                if values.is_empty() { f.write_str("impair") } else { write!(f, "impair:{values}") }
+            }
         }
     }
 }
@@ -235,6 +247,7 @@ mod tests {
         );
         assert_eq!((read("policer"), read("policer:50k")), ("policer:200000,512".into(), "policer:50000,512".into()));
         assert_eq!(read("policer:1M,1"), "policer:1000000,1");
+        assert_eq!((read("impair"), read("impair:loss=1%")), ("impair".into(), "impair:loss=1%".into()));
     }
 
     #[test]
@@ -248,6 +261,7 @@ mod tests {
             ("nft:10,1/1", "2 to 1000000"),
             ("policer:fast", "the rate"),
             ("policer:1k,0", "the burst"),
+            ("impair:loss=2", "0.5%"),
         ];
         for (text, named) in cases {
             let error = text.parse::<Device>().unwrap_err();

@@ -27,6 +27,7 @@ pub(crate) fn build(device: Device, family: Family, options: &Options) -> Result
     let hosts = [quiet_host("a", family)?, quiet_host(HOST, family)?, quiet_host("b", family)?];
     match device {
         Device::Bridge => bridged(hosts, family, options),
+        Device::Impairment(_) => passed_on(hosts, family, options),
         Device::Router | Device::Filter(_) | Device::Redirect | Device::Policer(_) => routed(hosts, family, options),
     }
 }
@@ -52,9 +53,22 @@ fn port<'a>(bridge: &'a mut Host, device: &'static str, mac_from: Ipv4Addr) -> E
     End { mac: mac_for(mac_from), is_port: true, ..End::new(bridge, device, BRIDGE) }
 }
 
+/// Lays two wires of one network that nothing connects but the threads of the device: its kernel drops what is for other hosts.
+fn passed_on([mut a, mut dut, mut b]: [Host; 3], family: Family, options: &Options) -> Result<Vec<Host>> {
+    two_wires([&mut a, &mut dut, &mut b], family, options)?;
+    introduce(&a, B_BRIDGED, family)?;
+    introduce(&b, A, family)?;
+    Ok(vec![a, dut, b])
+}
+
+fn two_wires([a, dut, b]: [&mut Host; 3], family: Family, options: &Options) -> Result<()> {
+    lay(End::new(a, "eth0", A), port(dut, "eth0", PORTS[0]), family, options)?;
+    lay(port(dut, "eth1", PORTS[1]), End::new(b, "eth0", B_BRIDGED), family, options)?;
+    Ok(())
+}
+
 fn bridged([mut a, mut dut, mut b]: [Host; 3], family: Family, options: &Options) -> Result<Vec<Host>> {
-    lay(End::new(&mut a, "eth0", A), port(&mut dut, "eth0", PORTS[0]), family, options)?;
-    lay(port(&mut dut, "eth1", PORTS[1]), End::new(&mut b, "eth0", B_BRIDGED), family, options)?;
+    two_wires([&mut a, &mut dut, &mut b], family, options)?;
     let failed = || Error::kernel("make the bridge of host dut");
     let mut netlink = open(&dut)?;
     netlink.add_bridge("br0", mac_for(BRIDGE)).map_err(failed())?;

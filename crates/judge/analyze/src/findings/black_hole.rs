@@ -63,6 +63,10 @@ impl FindingRule for UdpBlackHole {
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let (Layer::Udp, Some((from, to))) = (seen.test.layer, seen.one_way()) else { return Vec::new() };
         let (Some(sender), Some(receiver)) = (seen.host_of(from), seen.host_of(to)) else { return Vec::new() };
+        // A refusal is an answer, which a black hole does not give.
+        if [from, to].into_iter().any(|side| seen.records(side).any(|record| !record.errors.is_empty())) {
+            return Vec::new();
+        }
         let (sent, bytes) = (seen.total(from, count::SENT), seen.total(from, count::BYTES_SENT));
         let is_unexplained = seen.test.conservation.as_ref().is_some_and(|sum| {
             let is_all = |n: u64| ratio(n, sum.n_sent).is_some_and(|share| share >= ALL);
@@ -121,6 +125,10 @@ mod tests {
         let run = builder.analyzed();
         assert_eq!(run.findings[0].short, "black hole", "{:#?}", run.findings);
         assert_eq!(run.verdict.state, fathom_model::VerdictState::Invalid);
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        record.errors.insert("sendmmsg: connection refused".to_owned(), 500);
+        assert_eq!(builder.analyzed().findings[0].id, "no-listener", "refused is not lost");
+        builder.run.tests[0].trials[0].records.get_mut("client").unwrap().errors.clear();
         builder.total("client", count::BYTES_SENT, 64_000);
         assert_eq!(builder.finding("path-mtu-black-hole"), None, "these fit any path");
     }

@@ -28,6 +28,8 @@ struct KnownError {
     texts: &'static [&'static str],
     id: &'static str,
     short: &'static str,
+    /// Whether a few of them are enough to hold the test back: it has fewer connections than it was to have.
+    always_matters: bool,
     /// The cause; the text gets the host.
     title: fn(&str) -> String,
     /// The next step: a command and its effect; `None` repeats the test with a small segment size.
@@ -39,6 +41,7 @@ const KNOWN: &[KnownError] = &[
         texts: &["no local port is free", "annot assign requested address"],
         id: "ports",
         short: "no ports",
+        always_matters: true,
         title: |host| format!("{host} had no local port left for connections"),
         next: Some((
             "sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\"",
@@ -49,13 +52,23 @@ const KNOWN: &[KnownError] = &[
         texts: &["oo many open files"],
         id: "descriptors",
         short: "descriptors",
+        always_matters: true,
         title: |host| format!("{host} had no file descriptor left for connections"),
         next: Some(("ulimit -n 1048576", "allow more open sockets in the shell that starts the program")),
+    },
+    KnownError {
+        texts: &["onnection refused"],
+        id: "no-listener",
+        short: "refused",
+        always_matters: false,
+        title: |host| format!("nobody listens where {host} sends to, or a firewall refuses it"),
+        next: Some(("ss -ltun", "show, at the other end, the ports that programs listen on")),
     },
     KnownError {
         texts: &["sent again and never acknowledged"],
         id: BLACK_HOLE,
         short: "black hole",
+        always_matters: true,
         title: |host| {
             format!(
                 "a black hole: small segments of {host} pass, but full-size ones vanish and no router says that they are too big (ICMP is \
@@ -120,9 +133,12 @@ impl FindingRule for ErrorCauses {
         // Streams count bytes, so a share of failed operations does not exist for them.
         let matters = share.is_some_and(|share| share >= HOLDS_BACK);
         let of = share.map_or(String::new(), |share| format!(" ({} of all)", percent(share)));
-        // Whatever the share of all work: the test has fewer connections than it was to have.
         let known = known_of(most);
-        let severity = if matters || known.is_some() { Severity::HoldsBack } else { Severity::Remark };
+        let severity = if matters || known.is_some_and(|known| known.always_matters) {
+            Severity::HoldsBack
+        } else {
+            Severity::Remark
+        };
         let counted = if n_errors == 1 {
             format!("1 error{of}: `{most}`")
         } else {
@@ -166,14 +182,14 @@ mod tests {
         let mut builder = RunBuilder::new();
         builder.http(1000, 10);
         let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
-        record.errors.insert("connect: connection refused".to_owned(), n);
+        record.errors.insert("connect: connection reset".to_owned(), n);
         builder
     }
 
     #[test]
     fn errors_are_told_by_cause_and_matter_from_one_in_a_hundred() {
         let finding = with_errors(1000).finding("errors").unwrap();
-        assert_eq!(finding.title, "1,000 errors (50 % of all), most often `connect: connection refused`");
+        assert_eq!(finding.title, "1,000 errors (50 % of all), most often `connect: connection reset`");
         assert_eq!(finding.severity, Severity::HoldsBack);
         assert_eq!(with_errors(2).finding("errors").unwrap().severity, Severity::Remark);
     }
@@ -204,7 +220,7 @@ mod tests {
         record.errors.insert("status 500, expected 200".to_owned(), 70);
         assert_eq!(builder.finding("errors"), None);
         let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
-        record.errors.insert("connect: connection refused".to_owned(), 30);
+        record.errors.insert("connect: connection reset".to_owned(), 30);
         assert!(builder.finding("errors").unwrap().title.starts_with("30 errors"));
     }
 

@@ -26,7 +26,13 @@ impl FindingRule for FlowBottleneck {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota", "receive-window", "send-buffer"]
+        match self.0 {
+            // A sender without a core has nothing to send either.
+            Bottleneck::Application => {
+                &["local-shaper", "cpu-quota", "receive-window", "send-buffer", "other-programs"]
+            }
+            _ => &["local-shaper", "cpu-quota", "receive-window", "send-buffer"],
+        }
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

@@ -8,6 +8,7 @@ mod connect_delays;
 mod core_saturated;
 mod cpu_quota;
 mod device;
+mod disorder;
 mod drops;
 mod errors;
 mod flow_bottleneck;
@@ -95,6 +96,8 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &drops::DeviceReceiveDrops,
     &drops::DeviceSendDrops,
     &drops::QdiscDrops,
+    &disorder::REORDERING,
+    &disorder::DUPLICATES,
     &retransmissions::Retransmissions,
     &flow_bottleneck::FlowBottleneck(Bottleneck::CongestionWindow),
     &flow_bottleneck::FlowBottleneck(Bottleneck::Queue),

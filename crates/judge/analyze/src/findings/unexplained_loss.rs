@@ -21,6 +21,8 @@ const HOLDS_BACK: f64 = 1e-3;
 const OUTAGE: Nanos = Nanos::from_millis(100);
 /// The metric of the most packets lost in a row.
 const LOSS_BURST_MAX: &str = "loss_burst_max";
+/// The finding of a loss without a pattern that names its cause.
+const LOSS: &str = "loss";
 /// The finding that something on the way lets a rate pass.
 pub(super) const RATE_LIMIT: &str = "rate-limit";
 /// A rate limit drops at least this share; less is no reason to search for one.
@@ -41,7 +43,7 @@ pub(crate) struct UnexplainedLoss;
 
 impl FindingRule for UnexplainedLoss {
     fn id(&self) -> &'static str {
-        "loss"
+        LOSS
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
@@ -62,8 +64,8 @@ impl FindingRule for UnexplainedLoss {
         let units = unit_name(seen.test.layer).unwrap_or("packets");
         let lost = format!("{} of the {units} were lost where no counter of these hosts shows it", percent(share));
         vec![Finding {
-            id: if matches!(shape, LossShape::Even { .. }) { RATE_LIMIT } else { self.id() }.to_owned(),
-            short: if matches!(shape, LossShape::Even { .. }) { "rate limit" } else { "lost" }.to_owned(),
+            id: shape.id().to_owned(),
+            short: shape.short().to_owned(),
             title: format!("{lost}{}", shape.text(seen)),
             severity: if share >= HOLDS_BACK { Severity::HoldsBack } else { Severity::Remark },
             tests: tests.map(|test| test.name.clone()).collect(),
@@ -116,6 +118,22 @@ impl LossShape {
         }
     }
 
+    const fn id(self) -> &'static str {
+        match self {
+            Self::Even { .. } => RATE_LIMIT,
+            Self::Outage { .. } => "outage",
+            _ => LOSS,
+        }
+    }
+
+    const fn short(self) -> &'static str {
+        match self {
+            Self::Even { .. } => "rate limit",
+            Self::Outage { .. } => "outage",
+            _ => "lost",
+        }
+    }
+
     fn text(self, seen: &TestEvidence<'_>) -> String {
         match self {
             Self::Even { queue } => {
@@ -126,7 +144,7 @@ impl LossShape {
                     Some(delay) => {
                         format!(", at equal distances and with {delay} in a queue: a shaper on the way lets{rate} pass")
                     }
-                    None => format!(", at equal distances: a policer on the way lets{rate} pass"),
+                    None => format!(", at equal distances: a policer or a shaper on the way lets{rate} pass"),
                 }
             }
             Self::Independent { longest } => format!(", independently, never more than {} in a row", grouped(longest)),
@@ -224,7 +242,7 @@ mod tests {
         assert_eq!((found.severity, found.explains), (Severity::HoldsBack, Some(1.0)));
         let single = lossy(10_000, 9_800, Some(2)).finding("loss").unwrap();
         assert!(single.title.ends_with(", independently, never more than 2 in a row"), "{}", single.title);
-        let gap = lossy(10_000, 8_000, Some(1_739)).finding("loss").unwrap();
+        let gap = lossy(10_000, 8_000, Some(1_739)).finding("outage").unwrap();
         assert!(gap.title.ends_with("1,739 in a row, about 209 ms without any"), "{}", gap.title);
     }
 
@@ -244,7 +262,11 @@ mod tests {
         spaced(&mut policed, distribution::LOSS_BURST, &[(1, 49_000)]);
         spaced(&mut policed, distribution::LOSS_SPACING, &[(1, 48_000), (2, 1_000), (9_000, 1)]);
         let finding = policed.finding(RATE_LIMIT).unwrap();
-        assert!(finding.title.contains("at equal distances: a policer on the way lets"), "{}", finding.title);
+        assert!(
+            finding.title.contains("at equal distances: a policer or a shaper on the way lets"),
+            "{}",
+            finding.title
+        );
         spaced(&mut policed, distribution::ONE_WAY_DELAY, &[(100_000, 10), (50_000_000, 90_000)]);
         let finding = policed.finding(RATE_LIMIT).unwrap();
         assert!(finding.title.contains("in a queue: a shaper on the way lets"), "{}", finding.title);

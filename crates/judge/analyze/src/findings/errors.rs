@@ -11,6 +11,7 @@ use fathom_model::{
 use super::{FindingRule, black_hole::BLACK_HOLE};
 use crate::{
     evidence::{TestEvidence, counter_evidence},
+    summaries::main_rate,
     window::host_of,
 };
 
@@ -131,7 +132,8 @@ impl FindingRule for ErrorCauses {
         let n_done = WORK.into_iter().find(|counter| is_counted(counter)).map(done);
         let share = n_done.and_then(|n_done| ratio(n_errors, n_done + n_errors));
         // Streams count bytes, so a share of failed operations does not exist for them.
-        let matters = share.is_some_and(|share| share >= HOLDS_BACK);
+        let is_nothing_done = main_rate(seen.test).is_some_and(|rate| rate.value == Some(0.0));
+        let matters = is_nothing_done || share.is_some_and(|share| share >= HOLDS_BACK);
         let of = share.map_or(String::new(), |share| format!(" ({} of all)", percent(share)));
         let known = known_of(most);
         let severity = if matters || known.is_some_and(|known| known.always_matters) {

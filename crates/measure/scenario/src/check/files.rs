@@ -83,16 +83,16 @@ fn columns_of(set: &DataSetDef, folder: &Path) -> Result<Option<BTreeSet<String>
         return Err(not_a_file(&set.file).boxed());
     }
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
-    if extension == "json" {
+    let invalid = |error: DataRowsError| match error {
+        DataRowsError::Form { line, what, .. } => wrong(format!("line {line}: {what}")),
+        error => wrong(error.to_string()),
+    };
+    if DataRows::is_json(&extension) {
         if metadata.len() > WHOLE_MAX {
             return Ok(None);
         }
-        let mut text = String::new();
-        File::open(&path).and_then(|mut file| file.read_to_string(&mut text)).map_err(|error| cannot(&error))?;
-        let rows: Vec<serde_json::Map<String, serde_json::Value>> =
-            serde_json::from_str(&text).map_err(|error| wrong(format!("it is no list of objects: {error}")))?;
-        let first = rows.first().ok_or_else(|| wrong("it has no rows".to_owned()))?;
-        return Ok(Some(first.keys().cloned().collect()));
+        let rows = DataRows::read(&path, &DataLayout::of(set)).map_err(invalid)?;
+        return Ok(Some(rows.columns().iter().cloned().collect()));
     }
     let separator = set.separator.unwrap_or(if extension == "tsv" { '\t' } else { ',' });
     let separator = u8::try_from(separator).unwrap_or(b',');
@@ -113,10 +113,7 @@ fn columns_of(set: &DataSetDef, folder: &Path) -> Result<Option<BTreeSet<String>
     // Duplicate column names in the scenario itself are reported there.
     let is_told = names.iter().collect::<BTreeSet<_>>().len() < set.columns.len();
     if metadata.len() <= WHOLE_MAX && !is_told {
-        DataRows::read(&path, &DataLayout::of(set)).map_err(|error| match error {
-            DataRowsError::Form { line, what, .. } => wrong(format!("line {line}: {what}")),
-            error => wrong(error.to_string()),
-        })?;
+        DataRows::read(&path, &DataLayout::of(set)).map_err(invalid)?;
     }
     Ok(Some(names.into_iter().collect()))
 }

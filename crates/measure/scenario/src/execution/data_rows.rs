@@ -108,12 +108,17 @@ impl DataRows {
     pub fn parse(path: &Path, bytes: &[u8], layout: &DataLayout<'_>) -> Result<Self, DataRowsError> {
         let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
         let rows = match extension.to_ascii_lowercase().as_str() {
-            "json" | "jsonl" | "ndjson" => Self::json(bytes),
+            extension if Self::is_json(extension) => Self::json(bytes),
             "tsv" if layout.separator.is_none() => Self::csv(bytes, &DataLayout { separator: Some('\t'), ..*layout }),
             _ => Self::csv(bytes, layout),
         };
         let rows = rows.map_err(|flaw| flaw.of(path))?;
         if rows.n() == 0 { Err(DataRowsError::Empty(path.to_owned())) } else { Ok(rows) }
+    }
+
+    /// Whether files with this extension, in lower case, hold JSON: a list of objects, or one object per line.
+    pub(crate) fn is_json(extension: &str) -> bool {
+        matches!(extension, "json" | "jsonl" | "ndjson")
     }
 
     /// The number of rows.

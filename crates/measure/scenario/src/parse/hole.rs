@@ -69,7 +69,7 @@ pub(super) fn hole(cursor: &mut Cursor<'_>) -> Result<Hole, BoxedDiagnostic> {
         let span = Span { start: cursor.at + 1, end: cursor.at + 1 + length };
         let filter = FILTERS.iter().find(|(filter, _)| *filter == name).ok_or_else(|| {
             Diagnostic::error(span, format!("there is no filter `{name}`"))
-                .fix("there are url, json, base64 and hex")
+                .fix(format!("there are {}", FILTERS.map(|(filter, _)| filter).join(", ")))
                 .suggest(nearest(name, FILTERS.map(|(filter, _)| filter)))
                 .boxed()
         })?;

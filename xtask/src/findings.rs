@@ -91,8 +91,8 @@ const CASES: &[Case] = &[
 /// What stands for an error before the start, such as a missing route.
 const PREFLIGHT: &str = "an error before the start";
 
-/// Findings that are true of every lab on a machine with few cores: both ends share them.
-const OF_THIS_MACHINE: [&str; 3] = ["core-saturated", "generator-limited", "steal"];
+/// Findings that are true of every lab on a machine with few cores, which both ends share with other programs.
+const OF_THIS_MACHINE: [&str; 4] = ["core-saturated", "generator-limited", "steal", "other-programs"];
 /// The state of a test without a result, which its cause leads.
 const NOTHING_DONE: &str = "nothing-done";
 

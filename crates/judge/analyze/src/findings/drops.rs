@@ -80,7 +80,7 @@ impl FindingRule for UdpReceiveBuffer {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["cpu-quota"]
+        &["cpu-quota", "other-programs"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -163,6 +163,10 @@ pub(crate) struct BacklogDrops;
 impl FindingRule for BacklogDrops {
     fn id(&self) -> &'static str {
         "backlog-overflow"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["other-programs"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

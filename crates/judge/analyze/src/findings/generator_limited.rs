@@ -34,7 +34,7 @@ impl FindingRule for GeneratorLimited {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota"]
+        &["local-shaper", "cpu-quota", "other-programs"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

@@ -16,6 +16,10 @@ impl FindingRule for IntervalTooWide {
         "interval-too-wide"
     }
 
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["other-programs"]
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let asked = seen.run.plan.until_ci.as_deref().and_then(share_of_percent);
         let first = seen.test.summaries.first().filter(|_| seen.test.curve.is_none());

@@ -32,6 +32,10 @@ impl FindingRule for Stall {
         "stall"
     }
 
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["other-programs"]
+    }
+
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         let stalls = stall_waits(seen);
         let Some(worst) = stalls.iter().max_by_key(|wait| wait.longest) else { return Vec::new() };

@@ -22,7 +22,7 @@ impl FindingRule for NoSteadyState {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota"]
+        &["local-shaper", "cpu-quota", "other-programs", "connect-delays"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

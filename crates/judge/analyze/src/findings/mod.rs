@@ -207,7 +207,6 @@ fn merge_finding(first: &mut Finding, other: Finding) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::run_builder::RunBuilder;
     use fathom_model::{names::host as counter, units::Nanos};
 

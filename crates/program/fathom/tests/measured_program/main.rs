@@ -16,6 +16,7 @@ mod delays;
 mod devices;
 mod endings;
 mod evaluation;
+mod faults;
 mod guarded;
 mod iperf3;
 mod latency;

@@ -1,0 +1,112 @@
+//! Faults are planted in a lab, named by the findings, and gone when they are removed.
+//!
+//! These are a few of the cases of `make findings` (docs/findings.md), chosen for loads that leave most of a small machine idle.
+
+use fathom_model::{Run, Severity};
+
+use crate::test_bed::{TestBed, lacks_root};
+
+/// Rounds long enough for a few hundred datagrams and a few samples of the host's counters.
+const SHORT: &[&str] = &["--rounds", "2", "--warmup", "200ms", "--duration", "1600ms", "--json"];
+
+/// Returns true and reports it if a command that faults consist of is missing here.
+fn lacks_commands() -> bool {
+    let is_missing = |name: &&str| {
+        let folders = std::env::var_os("PATH").unwrap_or_default();
+        !std::env::split_paths(&folders).any(|folder| folder.join(name).exists())
+    };
+    let missing: Vec<&str> = ["tc", "nft", "sysctl"].into_iter().filter(is_missing).collect();
+    if !missing.is_empty() {
+        fathom_testkit::skip(&format!("faults are planted with {} (iproute2, nftables, procps)", missing.join(", ")));
+    }
+    !missing.is_empty()
+}
+
+/// Returns the ids of the findings above a remark, in their order.
+fn told(run: &Run) -> Vec<&str> {
+    run.findings
+        .iter()
+        .filter(|finding| finding.severity != Severity::Remark)
+        .map(|finding| finding.id.as_str())
+        .collect()
+}
+
+fn measured(stage: &TestBed, test: &str, lab: &[&str]) -> Run {
+    let words: Vec<&str> = test.split(' ').chain(lab.iter().copied()).chain(SHORT.iter().copied()).collect();
+    stage.fathom(words).run()
+}
+
+#[test]
+fn a_planted_fault_leads_the_findings_and_is_gone_when_it_is_removed() {
+    if lacks_root() || lacks_commands() {
+        return;
+    }
+    let stage = TestBed::new();
+    let lab = stage.lab("faulty");
+    let cases: [(&[&str], &str, &str); 5] = [
+        (&["shaper", "rate=20mbit", "--host", "a"], "udp --rate 40M", "local-shaper"),
+        (&["htb", "rate=20mbit", "--host", "a"], "tcp", "local-shaper"),
+        (&["policer", "rate=1000"], "udp --rate 20M", "rate-limit"),
+        (&["firewall", "permille=100"], "udp --rate 20M", "filter-drops"),
+        (&["mtu-hole"], "udp --rate 10M --size 1450B", "path-mtu-black-hole"),
+    ];
+    for (fault, test, expected) in cases {
+        let added = stage.fathom([&["lab", "fault", "add", lab.name], fault].concat());
+        if !added.has_succeeded() && added.stderr.contains("this kernel") {
+            fathom_testkit::skip_everywhere(&format!(
+                "this kernel cannot make the fault {}: {}",
+                fault[0], added.stderr
+            ));
+            continue;
+        }
+        added.succeeded();
+        let planted = stage.fathom(["lab", "fault", "list", lab.name]).succeeded().stdout;
+        assert!(planted.starts_with(fault[0]), "{planted}");
+        let run = measured(&stage, test, &["--lab", lab.name]);
+        assert_eq!(told(&run).first(), Some(&expected), "{fault:?}: {:#?}", run.findings);
+        stage.fathom(["lab", "fault", "remove", lab.name, fault[0]]).succeeded();
+        assert_eq!(stage.fathom(["lab", "fault", "list", lab.name]).succeeded().stdout, "");
+    }
+    let run = measured(&stage, "udp --rate 10M --size 1450B", &["--lab", lab.name]);
+    assert!(!told(&run).contains(&"path-mtu-black-hole"), "removed: {:#?}", run.findings);
+}
+
+#[test]
+fn a_path_that_harms_traffic_is_named_by_what_it_does() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    // A datagram is overtaken only by one that follows within half a millisecond.
+    let cases = [
+        ("impair:loss=5%", "udp --rate 20M", "loss"),
+        ("impair:corrupt=5%", "udp --rate 20M", "bad-checksums"),
+        ("impair:reorder=5%", "udp --rate 10M --size 200B", "reordering"),
+        ("impair:duplicate=5%", "udp --rate 20M", "duplicates"),
+        ("impair:rate=10Mbit", "udp --rate 20M", "rate-limit"),
+    ];
+    for (device, test, expected) in cases {
+        let run = measured(&stage, test, &["--lab", "pair", "--device", device]);
+        assert_eq!(told(&run).first(), Some(&expected), "{device}: {:#?}", run.findings);
+    }
+    let run = measured(&stage, "udp --rate 5M", &["--lab", "pair", "--device", "impair"]);
+    assert_eq!(run.tests[0].conservation.as_ref().unwrap().n_unexplained, 0, "{:#?}", run.tests[0].conservation);
+}
+
+#[test]
+fn a_fault_that_does_not_exist_or_is_planted_already_is_refused_with_what_there_is() {
+    if lacks_root() || lacks_commands() {
+        return;
+    }
+    let stage = TestBed::new();
+    let lab = stage.lab("refusing");
+    let add = |words: &[&str]| stage.fathom([&["lab", "fault", "add", lab.name], words].concat());
+    add(&["gremlin"]).refused(3, &["gremlin", "shaper"]);
+    add(&["shaper", "speed=1"]).refused(3, &["speed=1", "rate=100mbit"]);
+    add(&["shaper", "rate=fast"]).refused(3, &["tc qdisc replace"]);
+    assert_eq!(stage.fathom(["lab", "fault", "list", lab.name]).succeeded().stdout, "", "nothing is left of a failure");
+    add(&["shaper"]).succeeded();
+    add(&["shaper"]).refused(3, &["fathom lab fault remove refusing shaper"]);
+    stage.fathom(["lab", "fault", "remove", lab.name, "loss"]).refused(3, &["loss", "shaper"]);
+    assert!(stage.fathom(["lab", "fault", "list"]).succeeded().stdout.lines().count() >= 15);
+}

@@ -20,7 +20,7 @@ pub(crate) fn cookies(bytes: &[u8]) {
     let own = going(&jar, &from, NOW);
     check(&own);
     let mut none = Vec::new();
-    jar.append_matching(&from, NOW, (&own, &mut none));
+    jar.append_matching(&from, NOW, &own, &mut none);
     assert!(none.is_empty(), "{} is said twice", none.escape_ascii());
     for (host, target) in [("www.shop.test", &b"/"[..]), ("shop.test", b"/a/b"), ("deep.www.shop.test", b"/a/b/c")] {
         let secure = going(&jar, &CookieScope { host, target, is_secure: true }, NOW);
@@ -38,7 +38,7 @@ pub(crate) fn cookies(bytes: &[u8]) {
 
 fn going(jar: &CookieJar, to: &CookieScope<'_>, now: Nanos) -> Vec<u8> {
     let mut pairs = Vec::new();
-    jar.append_matching(to, now, (b"", &mut pairs));
+    jar.append_matching(to, now, b"", &mut pairs);
     pairs
 }
 

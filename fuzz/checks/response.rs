@@ -17,18 +17,18 @@ enum Rest {
 /// Reads responses one after another, whole and in pieces and with bodies passed over, which must all give the same.
 pub(crate) fn response(bytes: &[u8]) {
     for method in [Method::Get, Method::Head] {
-        let whole = follow(bytes, bytes.len().max(1), (method, Rest::Read));
+        let whole = follow(bytes, bytes.len().max(1), method, Rest::Read);
         let ends = whole.0.iter().map(|(_, end)| *end);
         assert!(ends.is_sorted() && whole.0.iter().all(|(_, end)| *end <= bytes.len()), "{whole:?}");
         for piece in [1, 2, 3, 7, 64] {
             for rest in [Rest::Read, Rest::PassedOver] {
-                assert_eq!(follow(bytes, piece, (method, rest)), whole, "in pieces of {piece} bytes");
+                assert_eq!(follow(bytes, piece, method, rest), whole, "in pieces of {piece} bytes");
             }
         }
     }
 }
 
-fn follow(bytes: &[u8], piece: usize, (method, rest): (Method, Rest)) -> Followed {
+fn follow(bytes: &[u8], piece: usize, method: Method, rest: Rest) -> Followed {
     let (mut reader, mut heads) = (ResponseReader::default(), HeadReader::new(method));
     let (mut answers, mut at) = (Vec::new(), 0);
     while at < bytes.len() {

@@ -255,7 +255,7 @@ impl<T: Send> WorkerPool<'_, T> {
         watcher: &mut dyn TrialObserver,
         work: impl Fn(WorkerHandle<'_>, T) -> Result<W, Error> + Sync,
     ) -> Result<TrialResults<W>, Error> {
-        self.run_with_setup(session, watcher, (Ok, work))
+        self.run_with_setup(session, watcher, Ok, work)
     }
 
     /// Like `run`, for workers that create something on their own thread before the start, such as a ring, which cannot change threads.
@@ -269,7 +269,8 @@ impl<T: Send> WorkerPool<'_, T> {
         self,
         session: &TrialContext,
         watcher: &mut dyn TrialObserver,
-        (equip, work): (impl Fn(T) -> Result<E, Error> + Sync, impl Fn(WorkerHandle<'_>, E) -> Result<W, Error> + Sync),
+        equip: impl Fn(T) -> Result<E, Error> + Sync,
+        work: impl Fn(WorkerHandle<'_>, E) -> Result<W, Error> + Sync,
     ) -> Result<TrialResults<W>, Error> {
         assert!(self.counters.len() <= COUNTERS_MAX, "{} counters do not fit", self.counters.len());
         let slots: Vec<WorkerCounters> = self.states.iter().map(|_| WorkerCounters::default()).collect();
@@ -279,7 +280,7 @@ impl<T: Send> WorkerPool<'_, T> {
             running: AtomicUsize::new(self.states.len()),
             controller: thread::current(),
         };
-        let mut course = TrialRunner::new(session, (self.counters, self.until), (&slots, &glances));
+        let mut course = TrialRunner::new(session, self.counters, self.until, &slots, &glances);
         let outcomes = thread::scope(|scope| {
             let start_worker = |(idx, state)| {
                 let (slot, glance) = (&slots[idx], &glances[idx]);
@@ -460,8 +461,10 @@ impl WorkerRates {
 impl<'a> TrialRunner<'a> {
     fn new(
         session: &'a TrialContext,
-        (counters, until): (&'static [&'static str], EndCondition),
-        (slots, glances): (&'a [WorkerCounters], &'a [LiveHistogram]),
+        counters: &'static [&'static str],
+        until: EndCondition,
+        slots: &'a [WorkerCounters],
+        glances: &'a [LiveHistogram],
     ) -> Self {
         let warms_up = first_phase(session, until) == Phase::WarmUp;
         Self {
@@ -801,14 +804,12 @@ mod tests {
         let results = crew(2, EndCondition::PhasesOver).run_with_setup(
             &session,
             &mut (),
-            (
-                |()| Ok((thread::current().id(), clock::now())),
-                |worker, (thread, made)| Ok(thread == thread::current().id() && made <= worker.start),
-            ),
+            |()| Ok((thread::current().id(), clock::now())),
+            |worker, (thread, made)| Ok(thread == thread::current().id() && made <= worker.start),
         );
         assert_eq!(results.unwrap().workers, [true, true]);
         let refused = |()| Err::<(), _>(Error::Peer { what: "gave nothing".to_owned() });
-        let outcome = crew(2, EndCondition::PhasesOver).run_with_setup(&session, &mut (), (refused, |_, ()| Ok(())));
+        let outcome = crew(2, EndCondition::PhasesOver).run_with_setup(&session, &mut (), refused, |_, ()| Ok(()));
         assert!(matches!(outcome, Err(Error::Peer { .. })));
     }
 

@@ -18,7 +18,8 @@ use crate::{AgentFailure, ErrorClass};
 pub(crate) fn check(
     policy: &Policy,
     role: &Role,
-    (options, targets): (&[OptionDoc], &[NamedTarget]),
+    options: &[OptionDoc],
+    targets: &[NamedTarget],
 ) -> Result<(), AgentFailure> {
     if !policy.is_for_others() {
         return Ok(());
@@ -104,7 +105,7 @@ mod tests {
         let allowed = vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
         let target = |host: &&str| NamedTarget { host: (*host).to_owned(), port: None, consent: Consent::AllowList };
         let targets: Vec<_> = hosts.iter().map(target).collect();
-        check(&Policy::served("198.18.0.1".parse().unwrap(), allowed), role, (OPTIONS, &targets))
+        check(&Policy::served("198.18.0.1".parse().unwrap(), allowed), role, OPTIONS, &targets)
     }
 
     #[test]
@@ -112,7 +113,7 @@ mod tests {
         let role = role(Settings::default().with("log", "/tmp/log"), &[]);
         let failure = judge(&role, &[]).unwrap_err();
         assert!(failure.class == ErrorClass::Preflight && failure.message.contains("`log` is refused"));
-        assert!(check(&Policy::anything(), &role, (OPTIONS, &[])).is_ok());
+        assert!(check(&Policy::anything(), &role, OPTIONS, &[]).is_ok());
     }
 
     #[test]

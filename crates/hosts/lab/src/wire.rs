@@ -149,7 +149,7 @@ pub(crate) fn open(host: &Host) -> Result<Netlink> {
 fn bring_up(netlink: &mut Netlink, end: &End<'_>, family: Family) -> fathom_sys::Result<()> {
     let index = netlink.link(end.device)?.index;
     if !end.is_port {
-        add_addresses(netlink, index, (end.address, family))?;
+        add_addresses(netlink, index, end.address, family)?;
     }
     netlink.set_up(index)
 }
@@ -158,7 +158,8 @@ fn bring_up(netlink: &mut Netlink, end: &End<'_>, family: Family) -> fathom_sys:
 pub(crate) fn add_addresses(
     netlink: &mut Netlink,
     device: u32,
-    (address, family): (Ipv4Addr, Family),
+    address: Ipv4Addr,
+    family: Family,
 ) -> fathom_sys::Result<()> {
     let all = family.addresses(address);
     all.into_iter().try_for_each(|address| netlink.add_address(device, address, prefix_len(address)))

@@ -212,7 +212,7 @@ pub(crate) fn conservation(
     });
     let rings = ways.iter().flat_map(|way| ring_drops(&way.trials, way.from, way.to));
     let rings = rings.filter(|drop| via.is_none() || drop.place != VETH_RING);
-    let sockets = ways.iter().flat_map(|way| socket_drops(layer, &way.trials, way.to));
+    let sockets = ways.iter().flat_map(|way| socket_drops(layer, &way.trials, way.to.0, way.to.1));
     let mut drops: Vec<Drops> = rings.chain(drops).chain(sockets).collect();
     let passed_on = counted(|way| way.to.0, count::PASSED_ON).unwrap_or(0);
     let n_twice = unexplained(n_sent, n_received, &drops).saturating_neg();
@@ -239,7 +239,7 @@ fn drop_places(ways: &[DirectionTrials<'_>], hosts: &BTreeMap<String, Host>, via
     // Tests that run together have the same hosts, and each test has the counters of all of them.
     let trials = ways.first().map(|way| way.trials.as_slice()).unwrap_or_default();
     let grown = |of: &[&str], counter: &str| -> u64 {
-        let of_each = of.iter().map(|host| growth_on_path(trials, (host, hosts.get(*host)), counter));
+        let of_each = of.iter().map(|host| growth_on_path(trials, host, hosts.get(*host), counter));
         // The backlogs belong to the machine, so hosts that are connected through memory share them.
         let is_shared = counter == host::SOFTNET_DROPPED && of.iter().all(|host| is_memory(hosts, host));
         if is_shared { of_each.max().unwrap_or(0) } else { of_each.sum() }
@@ -267,7 +267,7 @@ fn drop_places(ways: &[DirectionTrials<'_>], hosts: &BTreeMap<String, Host>, via
 }
 
 /// Returns the growth of a host's counter. Interface counters are limited to the interfaces on the path.
-fn growth_on_path(trials: &[&Trial], (name, host): (&str, Option<&Host>), counter: &str) -> u64 {
+fn growth_on_path(trials: &[&Trial], name: &str, host: Option<&Host>, counter: &str) -> u64 {
     let interfaces: Vec<&String> =
         host.map_or_else(Vec::new, |host| host.interface.iter().chain(&host.further_interfaces).collect());
     if interfaces.is_empty() || !host::OF_INTERFACES.contains(&counter) {
@@ -301,7 +301,7 @@ fn ring_drops<'a>(
 ///
 /// A socket counts both as its own drops (`__skb_checksum_complete` in `udp_recvmsg` of Linux 6.18). The host's counter of UDP
 /// buffer errors includes the drops of the socket, so the larger of the two counts, once.
-fn socket_drops(layer: Layer, trials: &[&Trial], (to, receiver): (Side, &str)) -> Vec<Drops> {
+fn socket_drops(layer: Layer, trials: &[&Trial], to: Side, receiver: &str) -> Vec<Drops> {
     let of_host = |counter: &str| {
         let is_known = layer == Layer::Udp && was_sampled(trials, receiver, counter);
         is_known.then(|| host_growth(trials, receiver, counter, None))

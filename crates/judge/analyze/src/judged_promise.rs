@@ -74,12 +74,12 @@ fn judge_promise<'a>(test: &'a TestRun, name: &str, written: &str) -> PromiseRes
     let Some(value) = summary.value else {
         return open(Some(summary), summary.note.as_deref().unwrap_or("it was not measured"));
     };
-    let (outcome, reason) = compare(&test.named(), (summary, value), promise);
+    let (outcome, reason) = compare(&test.named(), summary, value, promise);
     PromiseResult { summary: Some(summary), outcome, reason }
 }
 
 /// Compares a value with its promise. Returns the outcome and a line with both, for use if the promise was not kept.
-pub(crate) fn compare(whose: &str, (summary, value): (&Summary, f64), promise: Promise) -> (PromiseOutcome, String) {
+pub(crate) fn compare(whose: &str, summary: &Summary, value: f64, promise: Promise) -> (PromiseOutcome, String) {
     let metric = &summary.metric;
     let outcome = promise.judge(value, summary.confidence.as_ref());
     let (what, shown, bound) = (metric.title.as_ref(), metric.show(value), metric.show(promise.bound));

@@ -30,7 +30,7 @@ pub(crate) struct RunBuilder {
 }
 
 pub(crate) fn throughput() -> Metric {
-    rate("throughput_bps", "goodput", Unit::BitsPerSec, (Side::Responder, count::BYTES_RECEIVED))
+    rate("throughput_bps", "goodput", Unit::BitsPerSec, Side::Responder, count::BYTES_RECEIVED)
 }
 
 pub(crate) fn loss() -> Metric {
@@ -38,16 +38,16 @@ pub(crate) fn loss() -> Metric {
         sent: (Side::Initiator, count::SENT.into()),
         arrived: (Side::Responder, count::RECEIVED.into()),
     };
-    Metric { better: Better::Lower, from, ..rate("loss", "loss", Unit::Ratio, (Side::Responder, "")) }
+    Metric { better: Better::Lower, from, ..rate("loss", "loss", Unit::Ratio, Side::Responder, "") }
 }
 
 pub(crate) fn p999() -> Metric {
     let distribution = distribution::SERVICE_TIME.into();
     let from = Derivation::Quantile { side: Side::Initiator, distribution, q: 0.999 };
-    Metric { better: Better::Lower, from, ..rate("latency_ns_p999", "p99.9", Unit::Nanos, (Side::Initiator, "")) }
+    Metric { better: Better::Lower, from, ..rate("latency_ns_p999", "p99.9", Unit::Nanos, Side::Initiator, "") }
 }
 
-fn rate(name: &'static str, title: &'static str, unit: Unit, (side, counter): (Side, &'static str)) -> Metric {
+fn rate(name: &'static str, title: &'static str, unit: Unit, side: Side, counter: &'static str) -> Metric {
     Metric {
         name: name.into(),
         title: title.into(),
@@ -174,7 +174,7 @@ impl RunBuilder {
         Self { run, context: AnalysisContext::default() }
     }
 
-    fn add_test(&mut self, (layer, kind): (Layer, &str), metrics: &[Metric], trials: Vec<Trial>) -> &mut TestRun {
+    fn add_test(&mut self, layer: Layer, kind: &str, metrics: &[Metric], trials: Vec<Trial>) -> &mut TestRun {
         self.context.metrics.insert(kind.to_owned(), metrics.to_vec());
         self.run.tests.push(TestRun {
             name: kind.to_owned(),
@@ -206,7 +206,7 @@ impl RunBuilder {
             trial(round, sender, counting(Side::Responder, count::BYTES_RECEIVED, *rate))
         });
         let trials = trials.collect();
-        self.add_test((Layer::Tcp, "tcp_stream"), &[throughput()], trials);
+        self.add_test(Layer::Tcp, "tcp_stream", &[throughput()], trials);
     }
 
     /// Adds a test of datagrams, sent and received, in each trial.
@@ -215,9 +215,9 @@ impl RunBuilder {
             let sender = counting(Side::Initiator, count::SENT, *sent);
             trial(round, sender, counting(Side::Responder, count::RECEIVED, *received))
         });
-        let rate = rate("packets_pps", "rate", Unit::FramesPerSec, (Side::Responder, count::RECEIVED));
+        let rate = rate("packets_pps", "rate", Unit::FramesPerSec, Side::Responder, count::RECEIVED);
         let trials = trials.collect();
-        self.add_test((Layer::Udp, "udp_stream"), &[rate, loss()], trials);
+        self.add_test(Layer::Udp, "udp_stream", &[rate, loss()], trials);
     }
 
     /// Adds the reverse direction of the last test, to run together with it, in one trial with these sent and received counts.
@@ -257,7 +257,7 @@ impl RunBuilder {
         let metric =
             Metric::of(MetricName("loss_ratio", "lost"), UnitAndSense(Unit::Ratio, Better::Lower), "RFC 6673", lost);
         let trial = trial(0, asks, record(Side::Responder));
-        self.add_test((Layer::Path, "probe"), &[metric], vec![trial]);
+        self.add_test(Layer::Path, "probe", &[metric], vec![trial]);
     }
 
     /// Turns the last test into a search with the objective of at most 0.1 % loss: 4,000 per second keep it and 4,100 do not.
@@ -308,16 +308,16 @@ impl RunBuilder {
     /// Adds one trial of requests over this many connections.
     pub(crate) fn http(&mut self, per_second: u64, connections: u64) {
         let client = counting(Side::Initiator, count::REQUESTS, per_second);
-        let rate = rate("requests_per_sec", "rate", Unit::RequestsPerSec, (Side::Initiator, count::REQUESTS));
-        let test = self.add_test((Layer::Http, "http"), &[rate], vec![trial(0, client, record(Side::Responder))]);
+        let rate = rate("requests_per_sec", "rate", Unit::RequestsPerSec, Side::Initiator, count::REQUESTS);
+        let test = self.add_test(Layer::Http, "http", &[rate], vec![trial(0, client, record(Side::Responder))]);
         test.options.set("connections", connections.to_string());
     }
 
     /// Adds one trial of transactions over this many flows.
     pub(crate) fn tcp_rr(&mut self, per_second: u64, flows: u64) {
         let client = counting(Side::Initiator, count::TRANSACTIONS, per_second);
-        let rate = rate("transactions_per_sec", "rate", Unit::PerSec, (Side::Initiator, count::TRANSACTIONS));
-        let test = self.add_test((Layer::Tcp, "tcp_rr"), &[rate], vec![trial(0, client, record(Side::Responder))]);
+        let rate = rate("transactions_per_sec", "rate", Unit::PerSec, Side::Initiator, count::TRANSACTIONS);
+        let test = self.add_test(Layer::Tcp, "tcp_rr", &[rate], vec![trial(0, client, record(Side::Responder))]);
         test.options.set("flows", flows.to_string());
     }
 
@@ -326,7 +326,7 @@ impl RunBuilder {
         let quantile = |name: &'static str, q| Metric {
             better: Better::Lower,
             from: Derivation::quantile(Side::Initiator, distribution::RESPONSE_TIME, q),
-            ..rate(name, name, Unit::Nanos, (Side::Initiator, ""))
+            ..rate(name, name, Unit::Nanos, Side::Initiator, "")
         };
         let of_trial = |(round, (half, other)): (usize, &(u64, u64))| {
             let mut times = Histogram::new();
@@ -338,18 +338,18 @@ impl RunBuilder {
         };
         let trials = trials.iter().enumerate().map(of_trial).collect();
         let metrics = [quantile("latency_ns_p50", 0.5), quantile("latency_ns_p99", 0.99)];
-        self.add_test((Layer::Tcp, "tcp_loaded"), &metrics, trials);
+        self.add_test(Layer::Tcp, "tcp_loaded", &metrics, trials);
     }
 
     /// Adds users of a script with their actions in each trial, at a thousand requests per second.
     pub(crate) fn users(&mut self, trials: &[UsersRecord]) {
-        let rate = rate("requests_per_sec", "rate", Unit::RequestsPerSec, (Side::Initiator, count::REQUESTS));
+        let rate = rate("requests_per_sec", "rate", Unit::RequestsPerSec, Side::Initiator, count::REQUESTS);
         let of_trial = |(round, users): (usize, &UsersRecord)| {
             let client = Record { users: Some(users.clone()), ..counting(Side::Initiator, count::REQUESTS, 1_000) };
             trial(round, client, record(Side::Responder))
         };
         let trials = trials.iter().enumerate().map(of_trial).collect();
-        self.add_test((Layer::App, "shop"), &[rate], trials);
+        self.add_test(Layer::App, "shop", &[rate], trials);
     }
 
     fn series(&mut self, host: &str, (name, of): (&str, &str), values: &[u64]) {

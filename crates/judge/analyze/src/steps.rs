@@ -190,7 +190,7 @@ fn judge(text: &str, whose: &str, values: &[&Summary]) -> JudgedPromise {
         return JudgedPromise { reason: open(why).reason, ..known };
     };
     let margin = margin(promise, value);
-    let (outcome, reason) = compare(whose, (summary, value), promise);
+    let (outcome, reason) = compare(whose, summary, value, promise);
     if let Some(why) = too_few(summary, promise, outcome) {
         return JudgedPromise { margin, reason: open(why).reason, ..known };
     }

@@ -136,9 +136,9 @@ impl<'a> TestTrials<'a> {
             Derivation::Benchmark => Summary { note: Some("one trial is no benchmark".to_owned()), ..empty(metric) },
             Derivation::Users { of } => self.users_summary(metric, *of),
             Derivation::Step { step, of } => self.step_summary(metric, step, *of),
-            Derivation::Quantile { side, distribution, q } => self.times_summary(metric, (*side, distribution), *q),
+            Derivation::Quantile { side, distribution, q } => self.times_summary(metric, *side, distribution, *q),
             Derivation::PerMinute { side, distribution, q } => {
-                per_minute(self.times_summary(metric, (*side, distribution), *q))
+                per_minute(self.times_summary(metric, *side, distribution, *q))
             }
             Derivation::Share { part, whole } => {
                 self.ratio_summary(metric, |trial| Ok((side_total(trial, part)?, side_total(trial, whole)?)), ratio)
@@ -161,7 +161,7 @@ impl<'a> TestTrials<'a> {
         }
     }
 
-    fn times_summary(&self, metric: &Metric, (side, distribution): (Side, &str), q: f64) -> Summary {
+    fn times_summary(&self, metric: &Metric, side: Side, distribution: &str, q: f64) -> Summary {
         self.quantile_summary(metric, q, &|trial| {
             record_or_reason(trial, side).ok()?.1.distributions.get(distribution).map(Cow::Borrowed)
         })

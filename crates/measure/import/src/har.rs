@@ -177,7 +177,8 @@ impl HarEntry {
 /// The text is not a HAR.
 pub fn read(text: &str, assets: Assets) -> Result<ImportTree, Error> {
     let archive: HarArchive = serde_json::from_str(text.trim_start_matches('\u{feff}')).map_err(Error::Har)?;
-    let mut entries: Vec<TimedEntry> = archive.log.entries.into_iter().enumerate().map(TimedEntry::new).collect();
+    let mut entries: Vec<TimedEntry> =
+        archive.log.entries.into_iter().enumerate().map(|(idx, entry)| TimedEntry::new(idx, entry)).collect();
     // Files are usually almost sorted. If times are missing, the order of the file is kept.
     if entries.iter().all(|entry| entry.begin.is_some()) {
         entries.sort_by_key(|entry| entry.begin);
@@ -201,7 +202,7 @@ struct TimedEntry {
 }
 
 impl TimedEntry {
-    fn new((idx, entry): (usize, HarEntry)) -> Self {
+    fn new(idx: usize, entry: HarEntry) -> Self {
         let begin: Option<Timestamp> = entry.started_date_time.parse().ok();
         // A day is longer than any answer, and keeps the sum in range.
         let millis = entry.time.unwrap_or(0.0).clamp(0.0, 86_400_000.0);

@@ -558,10 +558,10 @@ impl ImportTree {
         const DEPTH_MAX: usize = 10;
         // Variables that contain each other many times could fill the memory; no host and no file name is longer.
         const LEN_MAX: usize = 1 << 16;
-        self.fixed_within(text, (DEPTH_MAX, &mut { LEN_MAX }))
+        self.fixed_within(text, DEPTH_MAX, &mut { LEN_MAX })
     }
 
-    fn fixed_within(&self, text: &ImportText, (depth, left): (usize, &mut usize)) -> Option<String> {
+    fn fixed_within(&self, text: &ImportText, depth: usize, left: &mut usize) -> Option<String> {
         let mut all = String::new();
         for piece in &text.0 {
             match piece {
@@ -573,7 +573,7 @@ impl ImportTree {
                     // An empty one takes time, too.
                     *left = left.checked_sub(1)?;
                     let (_, value) = self.variables.iter().rev().find(|(known, _)| known == name)?;
-                    all.push_str(&self.fixed_within(value, (depth.checked_sub(1)?, &mut *left))?);
+                    all.push_str(&self.fixed_within(value, depth.checked_sub(1)?, &mut *left)?);
                 }
                 _ => return None,
             }

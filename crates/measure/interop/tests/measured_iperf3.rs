@@ -47,7 +47,7 @@ impl Drop for Ending<'_> {
 
 /// Runs code against a server; returns the totals of the server and its observations.
 fn against(options: ServerOptions, act: impl FnOnce(SocketAddr, &StopFlag)) -> (ServerTotals, Seen) {
-    let server = Server::bind(LOOPBACK, (None, options)).unwrap();
+    let server = Server::bind(LOOPBACK, None, options).unwrap();
     let (address, stop, seen) = (server.address(), StopFlag::default(), Arc::<Mutex<Seen>>::default());
     let served = thread::scope(|scope| {
         let watch = || Box::new(Notes(seen.clone())) as Box<dyn TestObserver>;

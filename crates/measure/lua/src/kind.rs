@@ -157,7 +157,8 @@ impl LuaTest {
         world.set_target_urls(&mut role.settings);
         let crowd = VirtualUsers::prepare(
             NAME,
-            (&role, policy),
+            &role,
+            policy,
             UserArrivals::Population { n: n_connections, ramp_up: Nanos::ZERO },
         )?;
         assert_eq!(crowd.n_workers(), threads.len(), "each thread of a script is a worker");
@@ -169,7 +170,7 @@ impl LuaTest {
     fn users(&self, row: &WorkerShare) -> LuaUsers {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let thread = threads[row.idx].take().expect("each worker makes its users once");
-        LuaUsers::new(thread, self.states.features, (self.timeout, row.n_slots))
+        LuaUsers::new(thread, self.states.features, self.timeout, row.n_slots)
     }
 }
 

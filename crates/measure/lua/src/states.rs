@@ -76,11 +76,11 @@ impl ScriptStates {
     }
 
     fn set_up(&mut self, states: Vec<LuaState>) -> Result<Vec<LuaThread>, Error> {
-        load((&self.main, &self.output), &mut self.load_errors)?;
+        load(&self.main, &self.output, &mut self.load_errors)?;
         self.resolve()?;
         let mut threads = Vec::new();
         for state in states {
-            load((&state, &self.output), &mut self.load_errors)?;
+            load(&state, &self.output, &mut self.load_errors)?;
             let facts = Arc::new(ThreadFacts::default());
             self.init_thread(&state, &facts).map_err(|fault| refused(&fault))?;
             let fixed = if threads.is_empty() { self.probe_script(&state)? } else { self.fixed(&state)? };
@@ -227,7 +227,7 @@ impl ScriptStates {
 }
 
 /// Runs the file in a state. If the settings allow it, continues without a script that does not load, unless the script asked to exit.
-fn load((state, output): (&LuaState, &ScriptOutput), complaints: &mut Vec<String>) -> Result<(), Error> {
+fn load(state: &LuaState, output: &ScriptOutput, complaints: &mut Vec<String>) -> Result<(), Error> {
     let Err(fault) = state.load() else { return Ok(()) };
     if !state.script.is_lenient || output.exit_code().is_some() {
         return Err(refused(&fault));
@@ -289,7 +289,7 @@ mod tests {
     fn users(text: &str) -> (Stage, ScriptStates, LuaUsers) {
         let place = Stage::new(text);
         let (world, mut threads) = place.make(1).unwrap();
-        let mut users = LuaUsers::new(threads.remove(0), world.features, (Nanos::from_secs(1), 4));
+        let mut users = LuaUsers::new(threads.remove(0), world.features, Nanos::from_secs(1), 4);
         users.on_phase(MeasurePhase::Measured, Nanos::ZERO);
         (place, world, users)
     }
@@ -523,7 +523,7 @@ mod tests {
     fn a_thread_that_stops_itself_is_over_and_the_others_are_not() {
         let place = Stage::new("function setup(t) t:stop() end function response() wrk.thread:stop() end");
         let (world, threads) = place.make(2).unwrap();
-        let made = |thread| LuaUsers::new(thread, world.features, (Nanos::from_secs(1), 1));
+        let made = |thread| LuaUsers::new(thread, world.features, Nanos::from_secs(1), 1);
         let mut users: Vec<LuaUsers> = threads.into_iter().map(made).collect();
         assert!(users.iter().all(|thread| !thread.is_over()), "what has not begun cannot be stopped");
         answer(&mut users[1], 0, ("HTTP/1.1 200 OK\r\nA: b", ""));

@@ -78,7 +78,7 @@ fn framing(bytes: &[u8]) -> BodyFraming {
 }
 
 impl LuaUsers {
-    pub(super) fn new(thread: LuaThread, findings: ScriptFeatures, (timeout, n_slots): (Nanos, u32)) -> Self {
+    pub(super) fn new(thread: LuaThread, findings: ScriptFeatures, timeout: Nanos, n_slots: u32) -> Self {
         let way = |name| thread.state.entry_point(name);
         // Decided once for all threads, as in wrk.
         let looks = if findings.reads_answers { way("looks").call(()).unwrap_or(0) } else { 0 };

@@ -135,7 +135,7 @@ impl Wire {
         })
     }
 
-    fn role(&self, (side, name): (Side, &str), settings: &Settings, peer: Endpoints) -> Role {
+    fn role(&self, side: Side, name: &str, settings: &Settings, peer: Endpoints) -> Role {
         let address = if side == Side::Initiator { "198.18.0.1" } else { self.far_address };
         Role {
             test: "test".to_owned(),
@@ -153,7 +153,7 @@ impl Wire {
     }
 
     fn prepare(&self, side: Side, settings: &Settings, peer: Endpoints) -> Result<Box<dyn Test>, Error> {
-        self.on(side, |name| FramesTest.prepare(&self.role((side, name), settings, peer), &Policy::anything()))
+        self.on(side, |name| FramesTest.prepare(&self.role(side, name, settings, peer), &Policy::anything()))
     }
 
     /// Runs a trial as agents would: the responder is told to finish once the initiator has returned.
@@ -752,7 +752,7 @@ fn an_address_that_the_device_does_not_have_is_not_sent_from() {
     let responder = wire.prepare(Side::Responder, &settings, Endpoints::new()).unwrap();
     let role = Role {
         address: Some("203.0.113.77".parse().unwrap()),
-        ..wire.role((Side::Initiator, NEAR), &settings, responder.endpoints())
+        ..wire.role(Side::Initiator, NEAR, &settings, responder.endpoints())
     };
     let initiator = wire.on(Side::Initiator, |_| FramesTest.prepare(&role, &Policy::anything()).unwrap());
     let sent = initiator.run(&TrialContext::new(clock::now(), PHASES)).unwrap().totals[SENT];

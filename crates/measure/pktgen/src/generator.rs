@@ -124,7 +124,7 @@ impl PktgenSession {
         let namespace = self.namespace.try_clone().map_err(namespace_error)?;
         // The write returns once all devices have finished.
         let start = move || {
-            let outcome = control((&root, &namespace), "start");
+            let outcome = control(&root, &namespace, "start");
             // The receiver is gone if the run was given up.
             let _ = done.send(outcome);
         };
@@ -140,7 +140,7 @@ impl PktgenSession {
             match told_at {
                 None if is_over() => {
                     told_at = Some(clock::now());
-                    control((&self.root, &self.namespace), "stop")?;
+                    control(&self.root, &self.namespace, "stop")?;
                 }
                 Some(at) if clock::now() - at > STOPS_WITHIN => return Err(Error::Runaway(STOPS_WITHIN)),
                 _ => {}
@@ -176,7 +176,7 @@ impl PktgenSession {
     }
 }
 
-fn control((root, namespace): (&PktgenDir, &NetNs), word: &str) -> Result<(), Error> {
+fn control(root: &PktgenDir, namespace: &NetNs, word: &str) -> Result<(), Error> {
     namespace.enter_with(|| root.command((CONTROL, word), FIX_RUN)).map_err(namespace_error)?
 }
 

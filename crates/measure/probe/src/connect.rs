@@ -101,7 +101,7 @@ impl ConnectTransport {
         answer.acknowledgment_number = probe.sequence_number.wrapping_add(1);
         let segment = answer.to_bytes();
         // Only the kernel knows the TTL of the answer.
-        let ip = ip_header(IpNumber::TCP, (self.destination, self.source), (segment.len(), None));
+        let ip = ip_header(IpNumber::TCP, (self.destination, self.source), segment.len(), None);
         self.replies.push_back(([&ip[..], &segment].concat(), at));
     }
 

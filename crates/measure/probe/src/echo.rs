@@ -77,9 +77,9 @@ impl EchoTransport {
         let Some(complaint) = self.socket.complaint(&mut room[quoted..])? else { return Ok(None) };
         let arrival = complaint.arrival;
         let whole = quoted + arrival.length;
-        let outer = ip_header(self.protocol(), (arrival.from, self.source), (whole - ip, arrival.hops_left));
+        let outer = ip_header(self.protocol(), (arrival.from, self.source), whole - ip, arrival.hops_left);
         // The kernel does not keep the TTL of the request, and nothing uses it.
-        let inner = ip_header(self.protocol(), (self.source, self.destination), (arrival.length, None));
+        let inner = ip_header(self.protocol(), (self.source, self.destination), arrival.length, None);
         let number = complaint.number.to_be_bytes();
         let error = [&[complaint.kind, complaint.code, 0, 0][..], &number].concat();
         room[..quoted].copy_from_slice(&[outer, error, inner].concat());
@@ -91,7 +91,8 @@ impl EchoTransport {
 pub(super) fn ip_header(
     protocol: IpNumber,
     (from, to): (IpAddr, IpAddr),
-    (length, hops_left): (usize, Option<u8>),
+    length: usize,
+    hops_left: Option<u8>,
 ) -> Vec<u8> {
     let length = u16::try_from(length).unwrap_or(u16::MAX);
     let hops_left = hops_left.unwrap_or(HOPS_UNKNOWN);
@@ -144,7 +145,7 @@ impl ProbeTransport for EchoTransport {
         }
         let ip = self.header_length();
         let Some(arrival) = self.socket.receive(&mut room[ip..])? else { return Ok(None) };
-        let header = ip_header(self.protocol(), (arrival.from, self.source), (arrival.length, arrival.hops_left));
+        let header = ip_header(self.protocol(), (arrival.from, self.source), arrival.length, arrival.hops_left);
         room[..ip].copy_from_slice(&header);
         Ok(Some(CapturedPacket::Incoming(ip + arrival.length, self.at(&arrival))))
     }

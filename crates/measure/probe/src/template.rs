@@ -793,7 +793,7 @@ mod tests {
         let v4 = (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into());
         let v6 = (Ipv6Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into());
         for (ends, hops_left) in [(v4, None), (v6, None), (v4, Some(64)), (v6, Some(1))] {
-            let packet = crate::echo::ip_header(IpNumber::UDP, ends, (0, hops_left));
+            let packet = crate::echo::ip_header(IpNumber::UDP, ends, 0, hops_left);
             let (ip, _) = LaxIpSlice::from_slice(&packet).unwrap();
             assert_eq!(reply_ip_header(&ip, &packet).hops_left, hops_left, "{ends:?}");
         }

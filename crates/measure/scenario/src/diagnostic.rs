@@ -124,7 +124,8 @@ impl<'a> Excerpt<'a> {
     fn snippet(
         &self,
         path: &'a str,
-        (span, label): (Span, &'a str),
+        span: Span,
+        label: &'a str,
         kind: AnnotationKind,
     ) -> Snippet<'a, annotate_snippets::Annotation<'a>> {
         let annotation = kind.span(self.range(span));
@@ -143,11 +144,11 @@ pub fn render(diagnostics: &[Diagnostic], path: &str, text: &str) -> String {
             Severity::Error => Level::ERROR,
             Severity::Warning => Level::WARNING,
         };
-        let main = excerpt.snippet(path, (diagnostic.span, &diagnostic.label), AnnotationKind::Primary);
+        let main = excerpt.snippet(path, diagnostic.span, &diagnostic.label, AnnotationKind::Primary);
         let mut groups: Vec<Group<'_>> = vec![level.primary_title(&diagnostic.message).element(main)];
         let other = diagnostic.other.as_ref().map(|(span, label)| (Excerpt::around(text, *span), *span, label));
         if let Some((excerpt, span, label)) = &other {
-            let snippet = excerpt.snippet(path, (*span, ""), AnnotationKind::Primary);
+            let snippet = excerpt.snippet(path, *span, "", AnnotationKind::Primary);
             groups.push(Level::NOTE.secondary_title(label.as_str()).element(snippet));
         }
         if let Some(fix) = &diagnostic.fix {

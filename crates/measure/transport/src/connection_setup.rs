@@ -118,7 +118,7 @@ impl ConnectTargets {
         };
         // One temporary socket shows what the kernel refuses, before many are opened.
         let probe = socket::stream(first).map_err(|cause| Error::System { what: "open a socket".to_owned(), cause })?;
-        options.bind(&probe, (role.address, 0), &to[0])?;
+        options.bind(&probe, role.address, 0, &to[0])?;
         options.apply(&probe)?;
         options.connect_destination(&probe, &to[0])?;
         Ok(Self { to, from })
@@ -218,7 +218,7 @@ impl FlowConnections {
         let (mut notes, mut times) = (Vec::new(), Histogram::new());
         let connect = |idx| {
             let begin = clock::now();
-            let (socket, told) = socket_options.connect(to, (role.address, idx))?;
+            let (socket, told) = socket_options.connect(to, role.address, idx)?;
             times.record((clock::now() - begin).0);
             notes = told;
             Ok(socket)

@@ -97,7 +97,7 @@ mod tests {
     }
 
     /// All workers' events within `span`, in order.
-    fn all(profile: &Profile, process: ArrivalProcess, (of, span): (usize, Nanos)) -> Vec<Nanos> {
+    fn all(profile: &Profile, process: ArrivalProcess, of: usize, span: Nanos) -> Vec<Nanos> {
         let one = |idx| Arrivals::new(profile.clone(), process, WorkShare { idx, of }).take_while(|at| *at < span);
         let mut times: Vec<Nanos> = (0..of).flat_map(one).collect();
         times.sort_unstable();
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn constant_arrivals_of_all_workers_are_evenly_spaced() {
         for of in [1, 2, 3, 7] {
-            let times = all(&steady(10_000.0), ArrivalProcess::Constant, (of, SECOND));
+            let times = all(&steady(10_000.0), ArrivalProcess::Constant, of, SECOND);
             assert_eq!(times.len(), 10_000);
             assert!(times.windows(2).all(|pair| pair[1] - pair[0] == Nanos::from_micros(100)), "{of} workers");
         }
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn poisson_arrivals_have_exponential_gaps_however_many_workers_there_are() {
         for of in [1, 2, 5] {
-            let times = all(&steady(100_000.0), ArrivalProcess::Poisson { seed: 7 }, (of, SECOND));
+            let times = all(&steady(100_000.0), ArrivalProcess::Poisson { seed: 7 }, of, SECOND);
             // The count is Poisson distributed too: its standard deviation is the square root of its mean, 316.
             assert!(times.len().abs_diff(100_000) < 4 * 316, "{of} workers: {}", times.len());
             let gaps: Vec<f64> = times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_arrivals_and_another_seed_others() {
-        let times = |seed| all(&steady(1000.0), ArrivalProcess::Poisson { seed }, (2, SECOND));
+        let times = |seed| all(&steady(1000.0), ArrivalProcess::Poisson { seed }, 2, SECOND);
         assert_eq!(times(1), times(1));
         assert_ne!(times(1), times(2));
     }
@@ -148,8 +148,8 @@ mod tests {
     #[test]
     fn a_profile_is_followed_by_both_processes_and_ends() {
         let profile: Profile = "1k:1s,0-4k:1s".parse().unwrap();
-        assert_eq!(all(&profile, ArrivalProcess::Constant, (3, Nanos::MAX)).len(), 3000);
-        let times = all(&profile, ArrivalProcess::Poisson { seed: 1 }, (3, Nanos::MAX));
+        assert_eq!(all(&profile, ArrivalProcess::Constant, 3, Nanos::MAX).len(), 3000);
+        let times = all(&profile, ArrivalProcess::Poisson { seed: 1 }, 3, Nanos::MAX);
         assert!(times.len().abs_diff(3000) < 4 * 55, "{}", times.len());
         let early = times.iter().filter(|time| **time < SECOND).count();
         assert!(early.abs_diff(1000) < 4 * 32, "{early}");

@@ -165,7 +165,7 @@ impl<M: Measurer> LimitSearch<'_, M> {
     fn first_look(&mut self, load: LoadLevel, ends: &LoadInterval) -> Result<VoteResult, SearchStop<M::Error>> {
         match self.trial(load, Purpose::Bracket, ends)? {
             Vote::Kept => Ok(VoteResult::Kept),
-            Vote::Broken(_) | Vote::Void => self.lead(load, (Purpose::Bracket, LEAD_FIRST), ends),
+            Vote::Broken(_) | Vote::Void => self.lead(load, Purpose::Bracket, LEAD_FIRST, ends),
         }
     }
 
@@ -173,7 +173,8 @@ impl<M: Measurer> LimitSearch<'_, M> {
     fn lead(
         &mut self,
         load: LoadLevel,
-        (purpose, lead): (Purpose, u32),
+        purpose: Purpose,
+        lead: u32,
         ends: &LoadInterval,
     ) -> Result<VoteResult, SearchStop<M::Error>> {
         loop {
@@ -201,7 +202,7 @@ impl<M: Measurer> LimitSearch<'_, M> {
                 _ if is_sure => return Ok(()),
                 _ => kept,
             };
-            match self.lead(load, (Purpose::Narrow, LEAD), ends)? {
+            match self.lead(load, Purpose::Narrow, LEAD, ends)? {
                 VoteResult::Kept if load == kept => return Ok(()),
                 VoteResult::Kept => ends.set(IntervalEnd::Kept, Some(load)),
                 VoteResult::Broken | VoteResult::Open => {

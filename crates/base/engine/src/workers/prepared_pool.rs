@@ -101,7 +101,7 @@ impl<S: WorkerTask> PreparedPool<S> {
             let (orders, ordered) = mpsc::channel();
             let core = cores.get(idx % cores.len().max(1)).copied();
             let (shift, ready) = (Arc::clone(&shift), ready.clone());
-            let thread = threads::start(move || run_thread(&*shift, given, (idx, core), (ready, &ordered)));
+            let thread = threads::start(move || run_thread(&*shift, given, idx, core, ready, &ordered));
             thread.map(|thread| WorkerThread { orders: Some(orders), thread: Some(thread) }).map_err(thread_error)
         };
         // On an error, the threads already started end because their order channels close.
@@ -129,7 +129,8 @@ impl<S: WorkerTask> PreparedPool<S> {
         mut self,
         session: &TrialContext,
         watcher: &mut dyn TrialObserver,
-        (counters, until): (&'static [&'static str], EndCondition),
+        counters: &'static [&'static str],
+        until: EndCondition,
     ) -> Result<TrialResults<S::Output>, Error> {
         assert!(counters.len() <= COUNTERS_MAX, "{} counters do not fit", counters.len());
         let trial = Arc::new(SharedTrial {
@@ -148,7 +149,7 @@ impl<S: WorkerTask> PreparedPool<S> {
                 trial.shared.set(Phase::Over);
             }
         }
-        let mut course = TrialRunner::new(session, (counters, until), (&trial.slots, &trial.glances));
+        let mut course = TrialRunner::new(session, counters, until, &trial.slots, &trial.glances);
         course.run(&trial.shared, watcher);
         trial.shared.set(Phase::Over);
         watcher.on_end();
@@ -176,8 +177,10 @@ impl<S: WorkerTask> Drop for PreparedPool<S> {
 fn run_thread<S: WorkerTask>(
     shift: &S,
     given: S::Input,
-    (idx, core): (usize, Option<usize>),
-    (ready, ordered): (Sender<()>, &Receiver<StartOrder>),
+    idx: usize,
+    core: Option<usize>,
+    ready: Sender<()>,
+    ordered: &Receiver<StartOrder>,
 ) -> Result<Option<WorkerResult<S::Output>>, Error> {
     pin_thread(core)?;
     let mut equipment = shift.set_up(given)?;
@@ -259,7 +262,7 @@ mod tests {
     fn a_worker_works_on_the_thread_that_equipped_it_and_stands_by_until_then() {
         let prepared_pool = PreparedPool::start(Counting { refuses: None }, vec![3, 4], &[]).unwrap();
         thread::sleep(Nanos::from_millis(5).as_duration());
-        let results = prepared_pool.run(&session(), &mut (), (&["steps"], EndCondition::PhasesOver)).unwrap();
+        let results = prepared_pool.run(&session(), &mut (), &["steps"], EndCondition::PhasesOver).unwrap();
         assert!(results.workers.iter().all(|(is_same, stood_by)| *is_same && *stood_by > 0));
         let record = results.record(Side::Initiator);
         assert!(record.complete && record.totals["steps"] == 7, "{record:?}");

@@ -350,7 +350,7 @@ impl Netlink {
         let mut message = NeighbourMessage::default();
         message.header.family = family(address);
         let answers = self.request("RTM_GETNEIGH", Message::GetNeighbour(message), NLM_F_REQUEST | NLM_F_DUMP)?;
-        Ok(answers.into_iter().find_map(|answer| mac_of(answer, (index, address))))
+        Ok(answers.into_iter().find_map(|answer| mac_of(answer, index, address)))
     }
 
     /// Adds a route to the main table.
@@ -442,7 +442,7 @@ fn veth_end(veth: &Veth<'_>, end: &VethEnd<'_>) -> LinkMessage {
 }
 
 /// Returns the Ethernet address of a neighbor entry, if it is the requested one.
-fn mac_of(answer: Message, (index, address): (u32, IpAddr)) -> Option<MacAddress> {
+fn mac_of(answer: Message, index: u32, address: IpAddr) -> Option<MacAddress> {
     let Message::NewNeighbour(message) = answer else { return None };
     let is_it = message.header.ifindex == index
         && message.attributes.contains(&NeighbourAttribute::Destination(address.into()));

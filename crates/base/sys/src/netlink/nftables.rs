@@ -208,7 +208,7 @@ impl Nftables {
         self.commit(makers.collect()).map_err(|error| Error::new(failed("chains"), error))?;
         for chain in chains {
             for rules in chain.rules.chunks(RULES_AT_ONCE) {
-                let rules = rules.iter().map(|rule| new_rule((table, chain.name), rule)).collect();
+                let rules = rules.iter().map(|rule| new_rule(table, chain.name, rule)).collect();
                 self.commit(rules).map_err(|error| Error::new(failed("rules"), error))?;
             }
         }
@@ -284,7 +284,7 @@ fn new_chain(table: Table<'_>, chain: &Chain<'_>) -> NetlinkRequest {
     request(NEW_CHAIN, CREATE, body)
 }
 
-fn new_rule((table, chain): (Table<'_>, &str), rule: &Rule<'_>) -> NetlinkRequest {
+fn new_rule(table: Table<'_>, chain: &str, rule: &Rule<'_>) -> NetlinkRequest {
     let matching = match rule.matching {
         PacketMatch::Any => MessageBody::default(),
         PacketMatch::Source(address) => {

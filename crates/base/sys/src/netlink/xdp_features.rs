@@ -53,17 +53,17 @@ const HEADERS: usize = 16 + 4;
 /// `ENODEV` if there is no such device.
 pub fn xdp_features(ifindex: u32) -> Result<Option<XdpFeatures>> {
     let failed = |error| Error::new(format!("NETDEV_CMD_DEV_GET(device {ifindex})"), error);
-    let Some(family) = ask(CONTROL, GET_FAMILY, (FAMILY_NAME, b"netdev\0")).map_err(failed)? else { return Ok(None) };
+    let Some(family) = ask(CONTROL, GET_FAMILY, FAMILY_NAME, b"netdev\0").map_err(failed)? else { return Ok(None) };
     let family = attribute(&family, FAMILY_ID).and_then(|id| id.first_chunk()).copied().map(u16::from_ne_bytes);
     let Some(family) = family else { return Ok(None) };
-    let device = ask(family, GET_DEVICE, (DEVICE_INDEX, &ifindex.to_ne_bytes())).map_err(failed)?;
+    let device = ask(family, GET_DEVICE, DEVICE_INDEX, &ifindex.to_ne_bytes()).map_err(failed)?;
     let Some(device) = device else { return Err(failed(io::Error::from_raw_os_error(libc::ENODEV))) };
     let features = attribute(&device, DEVICE_FEATURES).and_then(|value| value.first_chunk()).copied();
     Ok(features.map(|bytes| XdpFeatures(u64::from_ne_bytes(bytes))))
 }
 
 /// Sends one request with one attribute; returns the attributes of the reply, or `None` if there is no such object.
-fn ask(family: u16, command: u8, (kind, value): (u16, &[u8])) -> io::Result<Option<Vec<u8>>> {
+fn ask(family: u16, command: u8, kind: u16, value: &[u8]) -> io::Result<Option<Vec<u8>>> {
     let length = HEADERS + 4 + value.len();
     let short = |length: usize| u16::try_from(length).expect("a question is short");
     let mut message = Vec::with_capacity(length.next_multiple_of(4));

@@ -92,7 +92,7 @@ impl Sender {
         // Protocol zero receives nothing, so there is no receive overhead.
         let fd = open(ifindex, 0)?;
         if queueing == Queueing::Bypass {
-            set_option(&fd, (libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, "PACKET_QDISC_BYPASS"), 1)?;
+            set_option(&fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, "PACKET_QDISC_BYPASS", 1)?;
         }
         Ok(Self { fd })
     }
@@ -217,7 +217,7 @@ impl Receiver {
     /// Without `CAP_NET_RAW`, or if there is no such device.
     pub fn open(ifindex: u32, buffer: Bytes) -> Result<Self> {
         let receiver = Self { fd: open(ifindex, ANY)? };
-        set_option(&receiver.fd, (libc::SOL_PACKET, IGNORE_OUTGOING, "PACKET_IGNORE_OUTGOING"), 1)?;
+        set_option(&receiver.fd, libc::SOL_PACKET, IGNORE_OUTGOING, "PACKET_IGNORE_OUTGOING", 1)?;
         receiver.make_room(buffer)?;
         Ok(receiver)
     }
@@ -228,15 +228,15 @@ impl Receiver {
     /// As [`Receiver::open`].
     pub fn open_stamped(ifindex: u32, buffer: Bytes) -> Result<Self> {
         let receiver = Self::open(ifindex, buffer)?;
-        set_option(&receiver.fd, (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, "SO_TIMESTAMPNS"), 1)?;
+        set_option(&receiver.fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, "SO_TIMESTAMPNS", 1)?;
         Ok(receiver)
     }
 
     fn make_room(&self, buffer: Bytes) -> Result<()> {
         let (level, value) = (libc::SOL_SOCKET, option_value(buffer));
-        let forced = set_option(&self.fd, (level, libc::SO_RCVBUFFORCE, "SO_RCVBUFFORCE"), value);
+        let forced = set_option(&self.fd, level, libc::SO_RCVBUFFORCE, "SO_RCVBUFFORCE", value);
         // Without CAP_NET_ADMIN, net.core.rmem_max is the limit; the kernel's counts then show the dropped frames.
-        forced.or_else(|_| set_option(&self.fd, (level, libc::SO_RCVBUF, "SO_RCVBUF"), value))
+        forced.or_else(|_| set_option(&self.fd, level, libc::SO_RCVBUF, "SO_RCVBUF", value))
     }
 
     /// Receives frames that have arrived, at most [`MAX_BATCH`], without waiting; returns their number.
@@ -363,7 +363,7 @@ pub(crate) fn open(ifindex: u32, protocol: u16) -> Result<OwnedFd> {
     if result < 0 { Err(Error::last(format!("bind(AF_PACKET, device {ifindex})"))) } else { Ok(fd) }
 }
 
-pub(crate) fn set_option(fd: &OwnedFd, (level, option, name): (i32, i32, &str), value: libc::c_int) -> Result<()> {
+pub(crate) fn set_option(fd: &OwnedFd, level: i32, option: i32, name: &str, value: libc::c_int) -> Result<()> {
     let length = socket_length(size_of_val(&value));
     // SAFETY: the pointer is to a local of that length.
     let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const value).cast(), length) };

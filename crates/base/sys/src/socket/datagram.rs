@@ -140,7 +140,7 @@ impl SendBatch {
     ///
     /// # Panics
     /// If one of the batches has no names, or if there is no such datagram.
-    pub fn answer(&mut self, index: usize, (received, question): (&ReceiveBatch, usize)) {
+    pub fn answer(&mut self, index: usize, received: &ReceiveBatch, question: usize) {
         assert!(question < received.headers.used, "datagram {question} of {}", received.headers.used);
         self.names[index] = received.names[question];
     }
@@ -195,7 +195,7 @@ impl SendBatch {
         assert!(!range.is_empty(), "an empty batch");
         let n_datagrams = range.len();
         let names = self.names.get_mut(range.clone()).unwrap_or_default();
-        let headers = self.headers.point_at_lengths(&mut self.payloads, (&self.lengths, self.segments), range);
+        let headers = self.headers.point_at_lengths(&mut self.payloads, &self.lengths, self.segments, range);
         for (header, name) in headers.iter_mut().zip(names) {
             header.msg_hdr.msg_namelen = name.length();
             header.msg_hdr.msg_name = name.0.as_mut_ptr().cast();
@@ -463,7 +463,8 @@ impl Headers {
     fn point_at_lengths(
         &mut self,
         payloads: &mut [u8],
-        (lengths, segments): (&[usize], usize),
+        lengths: &[usize],
+        segments: usize,
         range: Range<usize>,
     ) -> &mut [libc::mmsghdr] {
         let size = payloads.len() / lengths.len();
@@ -574,7 +575,7 @@ mod tests {
             for (index, question) in [0, 2].into_iter().enumerate() {
                 answers.set_length(index, 3);
                 answers.payload_mut(index).fill(questions.payload(question)[0]);
-                answers.answer(index, (&questions, question));
+                answers.answer(index, &questions, question);
             }
             assert_eq!(answers.send(&far, 0..2, Wait::Block).unwrap(), SendResult::Datagrams(2));
             let mut room = [0; 8];

@@ -308,7 +308,7 @@ pub fn recv_from(socket: impl AsFd, bytes: &mut [u8], wait: Wait) -> Result<Opti
 ///
 /// # Errors
 /// `sendto`: the route is gone, or the datagram is too long for the path.
-pub fn send_to(socket: impl AsFd, bytes: &[u8], (to, wait): (&Sender, Wait)) -> Result<Option<usize>> {
+pub fn send_to(socket: impl AsFd, bytes: &[u8], to: &Sender, wait: Wait) -> Result<Option<usize>> {
     let flags = if wait == Wait::Block { SendFlags::NOSIGNAL } else { SendFlags::NOSIGNAL | SendFlags::DONTWAIT };
     not_now(rustix::net::sendto(socket, bytes, flags, &to.0), "sendto")
 }

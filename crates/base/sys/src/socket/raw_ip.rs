@@ -81,12 +81,12 @@ impl Sender {
         let socket = Socket::new(domain, Type::RAW, Some(protocol)).map_err(named("socket(SOCK_RAW, IPPROTO_RAW)"))?;
         socket.set_nonblocking(true).map_err(named("fcntl(O_NONBLOCK)"))?;
         // Values that the kernel has cached about the path must not influence the result.
-        let (option, name) = if destination.is_ipv4() {
-            ((libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE), "setsockopt(IP_MTU_DISCOVER)")
+        let (level, option, value, name) = if destination.is_ipv4() {
+            (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE, "setsockopt(IP_MTU_DISCOVER)")
         } else {
-            ((libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE), "setsockopt(IPV6_MTU_DISCOVER)")
+            (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE, "setsockopt(IPV6_MTU_DISCOVER)")
         };
-        socket::set(&socket, (option.0, option.1), &option.2).map_err(named(name))?;
+        socket::set(&socket, (level, option), &value).map_err(named(name))?;
         if broadcast == Broadcast::Sent {
             socket.set_broadcast(true).map_err(named("setsockopt(SO_BROADCAST)"))?;
         }

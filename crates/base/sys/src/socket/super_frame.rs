@@ -76,7 +76,7 @@ impl Sender {
     pub fn open(ifindex: u32, cut: SegmentCut, _: &Permit) -> Result<Self> {
         // Protocol zero receives nothing, so there is no receive overhead.
         let fd = open(ifindex, 0)?;
-        set_option(&fd, (libc::SOL_PACKET, VNET_HEADER, "PACKET_VNET_HDR"), 1)?;
+        set_option(&fd, libc::SOL_PACKET, VNET_HEADER, "PACKET_VNET_HDR", 1)?;
         let single_length = usize::from(cut.udp_at) + usize::from(UDP_HEADER) + usize::from(cut.payload);
         Ok(Self { fd, whole: header(cut, CUT_UDP), single: header(cut, CUT_NOTHING), single_length })
     }

@@ -64,7 +64,7 @@ impl RoleTask {
         let entered = entered
             .map_err(|cause| AgentFailure::new(ErrorClass::Failed, format!("cannot enter the roster: {cause}")))?;
         let targets = kind.destinations(&role.settings).map_err(wanting)?;
-        option_precheck::check(&equipment.policy, &role, (kind.options(), &targets))?;
+        option_precheck::check(&equipment.policy, &role, kind.options(), &targets)?;
         let observer = watch.map(|interfaces| (equipment.observer)(&interfaces));
         let policy = equipment
             .policy

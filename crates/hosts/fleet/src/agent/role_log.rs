@@ -45,7 +45,7 @@ impl LoggedRole {
     /// Returns the note for this role's record if others measured here at the same time.
     pub(super) fn note(&self) -> Option<Note> {
         let text = match entries(&self.path) {
-            Ok(entries) if ran_beside_others(&entries, (self.own, self.n_before), is_alive) => {
+            Ok(entries) if ran_beside_others(&entries, self.own, self.n_before, is_alive) => {
                 "another controller measured on this host at the same time, so both saw less than the host can do"
             }
             Ok(_) => return None,
@@ -74,7 +74,7 @@ fn is_alive(pid: i32) -> bool {
 }
 
 /// Returns whether another process had a role running at any time since ours began.
-fn ran_beside_others(entries: &[i32], (own, begun): (i32, usize), is_alive: impl Fn(i32) -> bool) -> bool {
+fn ran_beside_others(entries: &[i32], own: i32, begun: usize, is_alive: impl Fn(i32) -> bool) -> bool {
     let others = |entries: &[i32]| entries.iter().copied().filter(|entry| entry.abs() != own).collect::<Vec<_>>();
     let (before, since) = entries.split_at(begun.min(entries.len()));
     let mut under_way: Vec<i32> = Vec::new();
@@ -103,7 +103,7 @@ mod tests {
             (&[9, 1], 2, false),
         ];
         for (entries, begun, expected) in cases {
-            assert_eq!(ran_beside_others(entries, (1, begun), |pid| pid != 9), expected, "{entries:?}");
+            assert_eq!(ran_beside_others(entries, 1, begun, |pid| pid != 9), expected, "{entries:?}");
         }
     }
 }

@@ -477,7 +477,7 @@ fn asks(wires: &ThreeHosts, to: SocketAddr) -> UdpSocket {
 }
 
 /// Sends datagrams from the controller with a forged source; returns the total length of their frames.
-fn forge(wires: &ThreeHosts, (from, to): (&str, SocketAddr), payloads: &[&[u8]]) -> usize {
+fn forge(wires: &ThreeHosts, from: &str, to: SocketAddr, payloads: &[&[u8]]) -> usize {
     const ETHERNET: usize = 14;
     let send = || {
         let sender = Sender::open(to.ip(), Broadcast::Refused).unwrap();
@@ -502,14 +502,14 @@ fn an_address_that_has_not_proved_itself_gets_no_more_bytes_than_came_from_it() 
     let guess = [&[0xfe][..], &[7; 7]].concat();
     let mut claims = vec![&request[..]; 20];
     claims.push(&guess);
-    let n_forged = forge(&wires, (THIRD, to), &claims);
+    let n_forged = forge(&wires, THIRD, to, &claims);
     let asks = asks(&wires, to);
     let mut room = vec![0; 65_507];
     asks.send(&request).unwrap();
     assert_eq!(asks.recv(&mut room).unwrap(), request.len(), "a challenge is no longer than the request");
     room[0] = 0xfe;
     asks.send(&room[..request.len()]).unwrap();
-    forge(&wires, ("203.0.113.77", to), &[&request[..]; 3]);
+    forge(&wires, "203.0.113.77", to, &[&request[..]; 3]);
     asks.send(&request).unwrap();
     assert_eq!(asks.recv(&mut room).unwrap(), 60_000, "who has returned it is answered");
     let n_arrived: usize = arrived(&capture).iter().map(Vec::len).sum();
@@ -549,7 +549,7 @@ fn a_stream_goes_to_no_host_that_a_datagram_claims_to_be_from() {
     let message =
         |kind: u8, number: [u8; 8]| [&(role.meeting.token ^ role.seed).to_be_bytes()[..], &[kind], &number].concat();
     let (here, guess) = (message(1, [0; 8]), message(5, [7; 8]));
-    let n_forged = forge(&wires, (THIRD, to), &[&here, &guess]);
+    let n_forged = forge(&wires, THIRD, to, &[&here, &guess]);
     // The same request from the controller's address, which returns the challenge, starts the stream.
     let asks = asks(&wires, to);
     let mut room = [0; 2000];

@@ -77,7 +77,7 @@ fn bridged([mut a, mut dut, mut b]: [Host; 3], family: Family, options: &Options
         let port = netlink.link(name).map_err(failed())?.index;
         netlink.add_port(BridgeIndex(bridge), port).map_err(failed())?;
     }
-    add_addresses(&mut netlink, bridge, (BRIDGE, family)).map_err(failed())?;
+    add_addresses(&mut netlink, bridge, BRIDGE, family).map_err(failed())?;
     netlink.set_up(bridge).map_err(failed())?;
     introduce(&a, B_BRIDGED, family)?;
     introduce(&b, A, family)?;

@@ -71,7 +71,7 @@ fn finding(seen: &TestEvidence<'_>, (short, title): (String, String), causes: &[
         title,
         severity: Severity::HoldsBack,
         tests: vec![seen.test.name.clone()],
-        evidence: causes.iter().take(CAUSES_MAX).map(|(step, cause, n)| evidence(seen, step, (cause, *n))).collect(),
+        evidence: causes.iter().take(CAUSES_MAX).map(|(step, cause, n)| evidence(seen, step, cause, *n)).collect(),
         explains: None,
         next: seen.test.options.text("file").map(|script| NextStep {
             command: format!("fathom app try {script}"),
@@ -85,7 +85,7 @@ fn percent_of(n: u64, whole: u64) -> String {
     ratio(n, whole).map(percent).unwrap_or_default()
 }
 
-fn evidence(seen: &TestEvidence<'_>, step: &StepSummary, (cause, n): (&String, u64)) -> Evidence {
+fn evidence(seen: &TestEvidence<'_>, step: &StepSummary, cause: &String, n: u64) -> Evidence {
     Evidence { host: seen.test.from.clone(), counter: format!("{}: {cause}", step.name), value: grouped(n) }
 }
 

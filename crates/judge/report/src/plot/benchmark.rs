@@ -25,8 +25,8 @@ pub(crate) fn loss_curve(found: &Benchmark) -> Plot {
     let all = || lines.iter().flat_map(|(_, points)| points);
     let most = all().map(|(rate, _)| *rate).fold(found.max_rate, f64::max);
     let worst = all().map(|(_, loss)| *loss).fold(0.001, f64::max);
-    let x = Axis::from_zero("offered, ", (Unit::FramesPerSec, most), (LEFT, RIGHT));
-    let y = Axis::from_zero("lost, ", (Unit::Ratio, worst), (BOTTOM, TOP));
+    let x = Axis::from_zero("offered, ", Unit::FramesPerSec, most, (LEFT, RIGHT));
+    let y = Axis::from_zero("lost, ", Unit::Ratio, worst, (BOTTOM, TOP));
     let whole = ("100 %".to_owned(), vec![(found.max_rate, 0.0), (found.max_rate, f64::MAX)]);
     Ok(draw("lost, %", &[panel(x, y, lines, vec![whole])]))
 }
@@ -53,7 +53,7 @@ pub(crate) fn rates(run: &Run) -> Plot {
     let highest = lines.iter().flat_map(|(_, points)| points).chain(&most).map(|(_, rate)| *rate).fold(0.0, f64::max);
     let scale = Scale::linear((0.0, float(sizes.len())), (LEFT, RIGHT));
     let x = Axis { scale, ticks: sizes, title: "frame size".to_owned(), unit: Unit::Count };
-    let y = Axis::from_zero("", (Unit::FramesPerSec, highest), (BOTTOM, TOP));
+    let y = Axis::from_zero("", Unit::FramesPerSec, highest, (BOTTOM, TOP));
     Ok(draw(&y.title.clone(), &[panel(x, y, lines, vec![("theoretical".to_owned(), most)])]))
 }
 

@@ -29,8 +29,8 @@ pub(crate) fn load_curve(test: &TestRun, curve: &LoadCurve) -> Plot {
     if achieved.len() < 2 {
         return Err("One rate makes no curve; see the table.");
     }
-    let x = |left: f64| Axis::from_zero("offered, ", (curve.unit, end), (left, left + PANEL));
-    let y = Axis::from_zero("achieved, ", (curve.unit, end), (BOTTOM, TOP));
+    let x = |left: f64| Axis::from_zero("offered, ", curve.unit, end, (left, left + PANEL));
+    let y = Axis::from_zero("achieved, ", curve.unit, end, (BOTTOM, TOP));
     let whole = y.ticks.last().map_or(end, |(tick, _)| *tick);
     let panel = |x: Axis, y: Axis, lines: Vec<Line>, reference: Line| {
         let marks = marks(curve, &x.scale);
@@ -59,7 +59,7 @@ fn axis_of_objective<'a>(metric: &Metric, points: impl Iterator<Item = &'a (f64,
         return None;
     }
     if metric.unit != Unit::Nanos {
-        return Some(Axis::from_zero(&format!("{}, ", metric.title), (metric.unit, highest), (BOTTOM, TOP)));
+        return Some(Axis::from_zero(&format!("{}, ", metric.title), metric.unit, highest, (BOTTOM, TOP)));
     }
     let ticks = log_ticks(lowest, highest);
     let ends = (ticks.first().copied()?, ticks.last().copied()?.max(ticks[0] * 2.0));

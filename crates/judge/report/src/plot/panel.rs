@@ -30,7 +30,7 @@ pub(super) struct Axis {
 
 impl Axis {
     /// Returns an axis from zero to the highest value of a unit. `before` is text in front of the unit.
-    pub(super) fn from_zero(before: &str, (unit, highest): (Unit, f64), range: (f64, f64)) -> Self {
+    pub(super) fn from_zero(before: &str, unit: Unit, highest: f64, range: (f64, f64)) -> Self {
         let (size, name) = magnitude(unit, highest);
         let ticks: Vec<(f64, String)> =
             ticks_from_zero(highest / size, 5.0).into_iter().map(|tick| (tick * size, label(tick))).collect();

@@ -102,7 +102,7 @@ impl<R: Reactor> Connector<R> {
         line.state = ConnectState::Resolving(now);
         match self.resolver.next(usize::from(line.upstream), token(idx).0, now) {
             NextAddress::LookupPending => Ok(()),
-            NextAddress::Ready(place) => self.start_connect(idx, line, (&place, now)),
+            NextAddress::Ready(place) => self.start_connect(idx, line, &place, now),
         }
     }
 
@@ -110,7 +110,8 @@ impl<R: Reactor> Connector<R> {
         &mut self,
         idx: usize,
         line: &mut Connection,
-        (place, now): (&ConnectEndpoints, Nanos),
+        place: &ConnectEndpoints,
+        now: Nanos,
     ) -> Result<(), RequestFault> {
         line.state = ConnectState::Connecting(now);
         let socket = place.open_socket().map_err(|error| RequestFault::system(RequestStage::Connect, &error))?;
@@ -141,12 +142,13 @@ impl<R: Reactor> Connector<R> {
         &mut self,
         idx: usize,
         line: &mut Connection,
-        (place, at): (Result<ConnectEndpoints, target::ConnectFault>, Nanos),
+        place: Result<ConnectEndpoints, target::ConnectFault>,
+        at: Nanos,
     ) -> Result<(), RequestFault> {
         if !matches!(line.state, ConnectState::Resolving(_)) {
             return Ok(());
         }
-        self.start_connect(idx, line, (&place.map_err(RequestFault::connect)?, at))
+        self.start_connect(idx, line, &place.map_err(RequestFault::connect)?, at)
     }
 
     /// Continues once the socket is connected: the steps between TCP and HTTP begin.
@@ -183,7 +185,8 @@ impl<R: Reactor> Connector<R> {
         &mut self,
         idx: usize,
         line: &mut Connection,
-        (piece, at): (ReceivedBytes, Nanos),
+        piece: ReceivedBytes,
+        at: Nanos,
     ) -> Result<ConnectProgress, RequestFault> {
         let step = line.channel.receive(self.reactor.bytes(&piece), at, &mut self.tls_buffers);
         self.reactor.release(piece);

@@ -70,7 +70,7 @@ pub(crate) trait ConnectionHandler {
                     return self.on_received(idx, piece, at);
                 }
                 let (connector, line) = self.connection(idx);
-                let heard = connector.on_received(idx, line, (piece, at));
+                let heard = connector.on_received(idx, line, piece, at);
                 self.on_progress(idx, heard, at);
             }
             Event::Discarded(count) => {
@@ -122,7 +122,7 @@ pub(crate) trait ConnectionHandler {
                 LookupResult::Connection { token, endpoints: place, .. } => {
                     let idx = token as usize;
                     let (connector, line) = self.connection(idx);
-                    if let Err(fault) = connector.on_lookup(idx, line, (place, at)) {
+                    if let Err(fault) = connector.on_lookup(idx, line, place, at) {
                         self.fail(idx, fault, at);
                     }
                 }

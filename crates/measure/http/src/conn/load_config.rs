@@ -51,7 +51,7 @@ fn check_ignored_answers(settings: &Settings, config: &TargetConfig) -> Result<(
 
 impl LoadConfig {
     /// Reads the configuration from a role.
-    pub(crate) fn of((role, policy): (&Role, &Policy), kind: &'static str) -> Result<Self, Error> {
+    pub(crate) fn of(role: &Role, policy: &Policy, kind: &'static str) -> Result<Self, Error> {
         let settings = &role.settings;
         let ours = role.peer.get(ADDRESS).and_then(|address| address.parse::<SocketAddr>().ok());
         if settings.text("url").is_none() && ours.is_none() {

@@ -62,7 +62,7 @@ impl TestKind for HttpClosed {
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         Ok(match role.side {
-            Side::Initiator => Box::new(LoadTest(HttpLoad::prepare(self.name(), (role, policy), None)?)),
+            Side::Initiator => Box::new(LoadTest(HttpLoad::prepare(self.name(), role, policy, None)?)),
             Side::Responder => Box::new(ResponderTest::prepare(role, policy)?),
         })
     }

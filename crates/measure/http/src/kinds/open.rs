@@ -70,7 +70,8 @@ impl TestKind for HttpOpen {
         Ok(match role.side {
             Side::Initiator => Box::new(LoadTest(HttpLoad::prepare(
                 self.name(),
-                (role, policy),
+                role,
+                policy,
                 Some(schedule(&role.settings, role.seed)?),
             )?)),
             Side::Responder => Box::new(ResponderTest::prepare(role, policy)?),

@@ -57,11 +57,12 @@ impl HttpLoad {
     /// A part of the role cannot be done; the error names it.
     pub(crate) fn prepare(
         kind: &'static str,
-        (role, policy): (&Role, &Policy),
+        role: &Role,
+        policy: &Policy,
         schedule: Option<RequestSchedule>,
     ) -> Result<Self, Error> {
         let settings = &role.settings;
-        let mut target = LoadConfig::of((role, policy), kind)?;
+        let mut target = LoadConfig::of(role, policy, kind)?;
         // A profile runs once from its start to its end, like a fixed number of requests.
         target.is_counted |= schedule.as_ref().is_some_and(|schedule| schedule.profile.length().is_some());
         let way = select_io_backend(settings, load_model(schedule.as_ref()))?;
@@ -96,7 +97,7 @@ impl HttpLoad {
         let states = self.worker_specs(session);
         let pool = WorkerPool { states, counters, cores: &self.cores, until: EndCondition::PhasesOver };
         let work = |worker: WorkerHandle<'_>, equipment| ClientWorker::new(equipment, &worker).run();
-        let trial_results = pool.run_with_setup(session, &mut (), (ClientWorkerSpec::prepare::<R>, work))?;
+        let trial_results = pool.run_with_setup(session, &mut (), ClientWorkerSpec::prepare::<R>, work)?;
         self.record(&trial_results, session)
     }
 
@@ -131,7 +132,7 @@ impl HttpLoad {
         let (response, lag) = (mem::take(&mut all.response), mem::take(&mut all.lag));
         let n_not_started = all.n_not_started;
         let unreached = unreachable_error(&self.config.name, &all.faults);
-        let mut record = record(trial_results, all, (&self.config, &self.io_backend));
+        let mut record = record(trial_results, all, &self.config, &self.io_backend);
         if record.totals[count::CONNECTIONS] == 0 && session.stop.state() != Stop::Abort {
             return Err(unreached);
         }

@@ -18,7 +18,8 @@ use crate::{
 pub(crate) fn record<W>(
     trial_results: &TrialResults<W>,
     all: LoadResults,
-    (target, way): (&LoadConfig, &IoBackend),
+    target: &LoadConfig,
+    way: &IoBackend,
 ) -> Record {
     let mut record = trial_results.record(Side::Initiator);
     if target.is_counted {

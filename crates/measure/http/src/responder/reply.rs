@@ -64,9 +64,8 @@ impl Replies {
         let size = usize::try_from(size.0).expect("the size was checked when the responder was bound");
         let usual = statuses.main_status();
         let of_status = |(idx, code): (usize, u16)| {
-            CONNECTION_FIELDS.map(|(fate, field)| {
-                Reply::new((code, field), size, (idx, fate) == (usual, ReplyPersistence::KeepOpen))
-            })
+            CONNECTION_FIELDS
+                .map(|(fate, field)| Reply::new(code, field, size, (idx, fate) == (usual, ReplyPersistence::KeepOpen)))
         };
         Self { replies: statuses.codes().enumerate().map(of_status).collect(), body_owner: usual }
     }
@@ -114,7 +113,7 @@ impl Replies {
 
 impl Reply {
     /// Builds a reply with this status and field. A `lender` always holds its body, however large.
-    fn new((code, field): (u16, &str), size: usize, lender: bool) -> Self {
+    fn new(code: u16, field: &str, size: usize, lender: bool) -> Self {
         let status = StatusCode::from_u16(code).expect("a mix holds only codes of three digits");
         // A code without a registered phrase has an empty one (RFC 9112 section 4), after a space.
         let phrase = status.canonical_reason().unwrap_or_default();

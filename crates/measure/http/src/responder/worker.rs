@@ -170,7 +170,7 @@ impl ResponderWorker {
             self.send_due(now, tally);
             for event in events.iter() {
                 match usize::try_from(event.token) {
-                    Ok(idx) if event.token != LISTENER => self.on_event(idx, event, (now, tally)),
+                    Ok(idx) if event.token != LISTENER => self.on_event(idx, event, now, tally),
                     _ => self.accept(now, tally),
                 }
             }
@@ -244,7 +244,7 @@ impl ResponderWorker {
         });
     }
 
-    fn on_event(&mut self, idx: usize, event: Readiness, (now, tally): (Nanos, &impl WorkerControl)) {
+    fn on_event(&mut self, idx: usize, event: Readiness, now: Nanos, tally: &impl WorkerControl) {
         let Some(mut connection) = self.connections.get_mut(idx).and_then(Option::take) else { return };
         let n_before = connection.input.len();
         let was_handshaking = connection.stream.is_handshaking();

@@ -206,7 +206,7 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
                 true => &arrived(&pool.connector, piece)[used..used + length],
             };
             followed =
-                notify_user(&mut self.users, (&mut pool.connections[slot], slot), &AnswerEnd { answer, message, at })?;
+                notify_user(&mut self.users, &mut pool.connections[slot], slot, &AnswerEnd { answer, message, at })?;
             pool.spare_buffers.give_back(gathered);
             pool.n_busy -= u64::from(followed != BatchProgress::Within);
             used += length;
@@ -219,7 +219,7 @@ impl<R: Reactor, U: Users> UserLoop<'_, R, U> {
         pool.record_answer(slot, &answer, at);
         let message = mem::take(&mut pool.connections[slot].message);
         let end = AnswerEnd { answer, message: &message, at };
-        let followed = notify_user(&mut self.users, (&mut pool.connections[slot], slot), &end);
+        let followed = notify_user(&mut self.users, &mut pool.connections[slot], slot, &end);
         pool.spare_buffers.give_back(message);
         pool.n_busy -= u64::from(followed.is_ok_and(|followed| followed != BatchProgress::Within));
         self.on_progress_made(slot, followed, at);
@@ -246,7 +246,8 @@ fn arrived<'a, R: Reactor>(connector: &'a Connector<R>, piece: Option<&ReceivedB
 /// Informs a user of an answer, and returns the state of its connection.
 fn notify_user<U: Users>(
     users: &mut U,
-    (connection, slot): (&mut UserConnection, usize),
+    connection: &mut UserConnection,
+    slot: usize,
     end: &AnswerEnd<'_>,
 ) -> Result<BatchProgress, RequestFault> {
     let Some(pending) = &mut connection.pending else { return Ok(BatchProgress::Within) };

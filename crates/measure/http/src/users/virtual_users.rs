@@ -76,13 +76,9 @@ impl VirtualUsers {
     ///
     /// # Errors
     /// A part of the role cannot be done; the error names it.
-    pub fn prepare(
-        kind: &'static str,
-        (role, policy): (&Role, &Policy),
-        arrivals: UserArrivals,
-    ) -> Result<Self, Error> {
+    pub fn prepare(kind: &'static str, role: &Role, policy: &Policy, arrivals: UserArrivals) -> Result<Self, Error> {
         let settings = &role.settings;
-        let mut target = LoadConfig::of((role, policy), kind)?;
+        let mut target = LoadConfig::of(role, policy, kind)?;
         target.is_counted = arrivals.has_end();
         if settings.text("proxy").is_some() && target.target.upstreams.iter().any(Upstream::is_plain) {
             return Err(Error::Unsupported {
@@ -156,7 +152,7 @@ impl VirtualUsers {
             let PreparedUsers { users, totals, resources } = equipment;
             UserLoop::new(users, UserPool::new(LoadRecorder::new(&worker, totals), resources)).run()
         };
-        pool.run_with_setup(session, &mut (), (equip, work))
+        pool.run_with_setup(session, &mut (), equip, work)
     }
 
     /// The work of one worker; slots are distributed evenly.
@@ -186,7 +182,7 @@ impl VirtualUsers {
         let mut all = LoadResults::merged(trial_results.workers.iter().map(|(outcome, _)| outcome));
         let (lag, n_not_started) = (std::mem::take(&mut all.lag), all.n_not_started);
         let unreached = unreachable_error(&self.config.name, &all.faults);
-        let mut record = record(trial_results, all, (&self.config, &self.io_backend));
+        let mut record = record(trial_results, all, &self.config, &self.io_backend);
         if record.totals[count::CONNECTIONS] == 0 && session.stop.state() != Stop::Abort {
             return Err(unreached);
         }

@@ -40,7 +40,7 @@ pub(crate) fn virtual_users(urls: &str, options: &[(&str, &str)], arrivals: User
         meeting: fathom_model::PeerAddresses::default(),
         seed: 1,
     };
-    VirtualUsers::prepare("app_test", (&role, &fathom_sys::policy::Policy::anything()), arrivals).unwrap()
+    VirtualUsers::prepare("app_test", &role, &fathom_sys::policy::Policy::anything(), arrivals).unwrap()
 }
 
 pub(crate) fn population(n: u64) -> UserArrivals {

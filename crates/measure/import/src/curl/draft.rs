@@ -260,18 +260,15 @@ impl CommandDraft {
         let mut headers = Vec::new();
         let (url, user) = self.url(url);
         let authorization = self.authorization(user);
-        self.default_header(&mut headers, ("Authorization", authorization));
-        self.default_header(&mut headers, ("Range", self.range.as_ref().map(range)));
-        self.default_header(&mut headers, ("User-Agent", self.user_agent.clone().filter(|agent| !agent.is_empty())));
+        self.default_header(&mut headers, "Authorization", authorization);
+        self.default_header(&mut headers, "Range", self.range.as_ref().map(range));
+        self.default_header(&mut headers, "User-Agent", self.user_agent.clone().filter(|agent| !agent.is_empty()));
         let accept = if self.json { "application/json" } else { "*/*" };
-        self.default_header(&mut headers, ("Accept", Some(accept.into())));
+        self.default_header(&mut headers, "Accept", Some(accept.into()));
         // The header of curl with zlib, brotli and zstd built in, as in distributions.
-        self.default_header(
-            &mut headers,
-            ("Accept-Encoding", self.compressed.then(|| "deflate, gzip, br, zstd".into())),
-        );
-        self.default_header(&mut headers, ("Referer", self.referer.clone()));
-        self.default_header(&mut headers, ("Cookie", joined(&self.cookies)));
+        self.default_header(&mut headers, "Accept-Encoding", self.compressed.then(|| "deflate, gzip, br, zstd".into()));
+        self.default_header(&mut headers, "Referer", self.referer.clone());
+        self.default_header(&mut headers, "Cookie", joined(&self.cookies));
         let body = self.body();
         let media_type = match &body {
             ImportedBody::Text(_) | ImportedBody::File(_) if self.upload.is_some() => None,
@@ -280,7 +277,7 @@ impl CommandDraft {
             _ => None,
         };
         headers.extend(self.headers.iter().filter(|(name, _)| !made_by_the_engine(name)).cloned());
-        self.default_header(&mut headers, ("Content-Type", media_type));
+        self.default_header(&mut headers, "Content-Type", media_type);
         let method = match (&self.method, &body) {
             (Some(method), _) => method.to_string(),
             (None, _) if self.head => "HEAD".to_owned(),
@@ -302,7 +299,7 @@ impl CommandDraft {
     }
 
     /// Sets a header that curl adds by default, unless the command line sets or removes it.
-    fn default_header(&self, headers: &mut Vec<(String, ImportText)>, (name, value): (&str, Option<ImportText>)) {
+    fn default_header(&self, headers: &mut Vec<(String, ImportText)>, name: &str, value: Option<ImportText>) {
         let told = self.headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name));
         let removed = self.removed.iter().any(|removed| removed.eq_ignore_ascii_case(name));
         if let Some(value) = value

@@ -29,7 +29,8 @@ pub(super) fn is_one(element: &Element) -> bool {
 pub(super) fn read(
     reader: &mut JmxReader,
     element: &Element,
-    (scope, prelude): (&JmxScope<'_>, &[ImportAction]),
+    scope: &JmxScope<'_>,
+    prelude: &[ImportAction],
 ) -> ImportedUser {
     reader.path.push(element.title());
     let (of_plan, cookies) = (reader.throughput, reader.cookies);

@@ -140,7 +140,7 @@ impl JmxReader {
         );
         for child in &plan.children {
             if child.enabled && group::is_one(child) {
-                let kind = group::read(self, child, (&scope, &prelude));
+                let kind = group::read(self, child, &scope, &prelude);
                 self.tree.kinds.push(kind);
             } else if let Some(note) = self.unknown(child).or_else(|| self.disabled(child)) {
                 self.tree.notes.push(note);

@@ -50,7 +50,7 @@ pub(super) fn http(
         ..ImportedRequest::default()
     };
     let arguments = arguments(reader, own, &scope);
-    content(reader, &mut request, (own, arguments));
+    content(reader, &mut request, own, arguments);
     let follows = own.is_on("HTTPSampler.follow_redirects") || own.is_on("HTTPSampler.auto_redirects");
     request.redirects = if follows { RedirectHandling::Followed } else { RedirectHandling::Taken };
     let timeout = scope.property(own, "HTTPSampler.response_timeout").map(str::to_owned);
@@ -136,7 +136,7 @@ fn arguments(reader: &mut JmxReader, own: &Properties, scope: &JmxScope<'_>) -> 
 }
 
 /// Sets the body, or the query.
-fn content(reader: &mut JmxReader, request: &mut ImportedRequest, (own, arguments): (&Properties, Vec<Argument>)) {
+fn content(reader: &mut JmxReader, request: &mut ImportedRequest, own: &Properties, arguments: Vec<Argument>) {
     let files = own.members_in("HTTPsampler.Files", "HTTPFileArgs.files");
     let file_of = |reader: &mut JmxReader, file: &Properties| reader.text(file.text("File.path").unwrap_or_default());
     let has_no_names = !arguments.is_empty() && arguments.iter().all(|argument| argument.name.is_empty());

@@ -105,7 +105,7 @@ impl Authenticator {
     ///
     /// # Errors
     /// If the key or a line of the file is invalid.
-    pub fn new(pem: &str, users: &str, (skew_secs, padding): (u64, Padding)) -> Result<Self, LoginError> {
+    pub fn new(pem: &str, users: &str, skew_secs: u64, padding: Padding) -> Result<Self, LoginError> {
         let key = RsaPrivateKey::from_pkcs8_pem(pem)
             .or_else(|error| RsaPrivateKey::from_pkcs1_pem(pem).map_err(|_| error))
             .map_err(|error| LoginError::Key { which: "private", why: error.to_string() })?;
@@ -184,7 +184,7 @@ mod tests {
         mario,bf7a49a846d44b454a5d11e7acfaf13d138bbe0b7483aa3e050879700572709b\n";
 
     fn doorkeeper(padding: Padding) -> Authenticator {
-        Authenticator::new(&KEYS.0, USERS, (SKEW_SECS, padding)).unwrap()
+        Authenticator::new(&KEYS.0, USERS, SKEW_SECS, padding).unwrap()
     }
 
     #[test]
@@ -221,11 +221,11 @@ mod tests {
         let long = "x".repeat(200);
         let login = Login::new(&KEYS.1, ("a", &long), Padding::Oaep).unwrap();
         assert!(matches!(login.token(0), Err(LoginError::TooLong(_))));
-        let keeper = |users| Authenticator::new(&KEYS.0, users, (SKEW_SECS, Padding::Oaep)).err();
+        let keeper = |users| Authenticator::new(&KEYS.0, users, SKEW_SECS, Padding::Oaep).err();
         assert_eq!(keeper("# a\nmario;7"), Some(LoginError::Users(2)));
         assert_eq!(keeper("mario,77"), Some(LoginError::Users(1)));
         assert!(matches!(
-            Authenticator::new(&KEYS.1, USERS, (SKEW_SECS, Padding::Oaep)).err(),
+            Authenticator::new(&KEYS.1, USERS, SKEW_SECS, Padding::Oaep).err(),
             Some(LoginError::Key { which: "private", .. })
         ));
     }

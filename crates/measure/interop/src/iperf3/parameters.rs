@@ -163,7 +163,7 @@ fn number(object: &Map<String, Value>, key: &str) -> Option<i64> {
 }
 
 /// Returns a number in its range, or iperf3's error number.
-fn ranged(object: &Map<String, Value>, key: &str, (least, most, error): (u64, u64, i32)) -> Result<u64, Error> {
+fn ranged(object: &Map<String, Value>, key: &str, least: u64, most: u64, error: i32) -> Result<u64, Error> {
     let Some(number) = number(object, key) else { return Ok(0) };
     match u64::try_from(number) {
         Ok(0) => Ok(0),
@@ -218,7 +218,7 @@ impl Parameters {
             TransportProtocol::Tcp => (1, BLOCK_MAX, code::BLOCK),
             TransportProtocol::Udp => (DATAGRAM.0, DATAGRAM.1, code::UDP_BLOCK),
         };
-        let block = match (ranged(object, "len", (least, most, error))?, carrier) {
+        let block = match (ranged(object, "len", least, most, error)?, carrier) {
             (0, TransportProtocol::Tcp) => TCP_BLOCK.0,
             (0, TransportProtocol::Udp) => return Err(Error::Denied { code: code::UDP_BLOCK }),
             (block, _) => block,
@@ -228,18 +228,18 @@ impl Parameters {
             direction: way,
             flags: wishes,
             block: Bytes(block),
-            parallel: narrow(ranged(object, "parallel", (1, PARALLEL_MAX, code::STREAMS))?.max(1)),
-            omit_secs: narrow(ranged(object, "omit", (0, OMIT_MAX, code::OMIT))?),
-            time_secs: narrow(ranged(object, "time", (0, SECONDS_MAX, code::DURATION))?),
-            bytes: ranged(object, "num", (0, u64::MAX, code::PARAMETERS))?,
-            blocks: ranged(object, "blockcount", (0, u64::MAX, code::PARAMETERS))?,
-            bitrate: ranged(object, "bandwidth", (0, u64::MAX, code::PARAMETERS))?,
-            burst: narrow(ranged(object, "burst", (1, BURST_MAX, code::BURST))?),
-            fq_rate: ranged(object, "fqrate", (0, u64::MAX, code::PARAMETERS))?,
-            mss: narrow(ranged(object, "MSS", (0, MSS_MAX, code::MSS))?),
-            window: Bytes(ranged(object, "window", (0, WINDOW_MAX, code::BUFFER))?),
-            tos: u8::try_from(ranged(object, "TOS", (0, 255, code::TOS))?).expect("its range was checked"),
-            flow_label: narrow(ranged(object, "flowlabel", (0, 0xf_ffff, code::PARAMETERS))?),
+            parallel: narrow(ranged(object, "parallel", 1, PARALLEL_MAX, code::STREAMS)?.max(1)),
+            omit_secs: narrow(ranged(object, "omit", 0, OMIT_MAX, code::OMIT)?),
+            time_secs: narrow(ranged(object, "time", 0, SECONDS_MAX, code::DURATION)?),
+            bytes: ranged(object, "num", 0, u64::MAX, code::PARAMETERS)?,
+            blocks: ranged(object, "blockcount", 0, u64::MAX, code::PARAMETERS)?,
+            bitrate: ranged(object, "bandwidth", 0, u64::MAX, code::PARAMETERS)?,
+            burst: narrow(ranged(object, "burst", 1, BURST_MAX, code::BURST)?),
+            fq_rate: ranged(object, "fqrate", 0, u64::MAX, code::PARAMETERS)?,
+            mss: narrow(ranged(object, "MSS", 0, MSS_MAX, code::MSS)?),
+            window: Bytes(ranged(object, "window", 0, WINDOW_MAX, code::BUFFER)?),
+            tos: u8::try_from(ranged(object, "TOS", 0, 255, code::TOS)?).expect("its range was checked"),
+            flow_label: narrow(ranged(object, "flowlabel", 0, 0xf_ffff, code::PARAMETERS)?),
             server_core: object
                 .get("server_affinity")
                 .and_then(Value::as_u64)

@@ -134,20 +134,20 @@ impl TransferRun<'_> {
         let (ended, cpu, why) = thread::scope(|scope| {
             let begin = |(place, open)| {
                 let shared = &shared;
-                let started = threads::start_within(scope, move || self.stream(shared, (place, open), start));
+                let started = threads::start_within(scope, move || self.stream(shared, place, open, start));
                 started.inspect_err(|_| {
                     shared.n_broken.fetch_add(1, Ordering::Relaxed);
                     shared.n_done.fetch_add(1, Ordering::Relaxed);
                 })
             };
             let threads: Vec<_> = self.streams.iter().enumerate().filter_map(|stream| begin(stream).ok()).collect();
-            let why = self.supervise(&shared, control, (&mut standing, watch));
+            let why = self.supervise(&shared, control, &mut standing, watch);
             let ended = clock::now();
             self.drain(&shared);
             let cpu: CpuTimes = threads.into_iter().filter_map(|thread| thread.join().ok()).sum();
             (ended, cpu, why)
         });
-        self.report(&shared, (&mut standing, watch), ended);
+        self.report(&shared, &mut standing, watch, ended);
         let cpu = cpu + (clock::thread_cpu_times() - cpu_before);
         (self.outcome(&standing, ended, cpu), why)
     }
@@ -169,10 +169,10 @@ impl TransferRun<'_> {
     }
 
     /// Runs one stream in its thread.
-    fn stream(&self, shared: &SharedProgress, (place, open): (usize, &OpenStream), start: Nanos) -> CpuTimes {
+    fn stream(&self, shared: &SharedProgress, place: usize, open: &OpenStream, start: Nanos) -> CpuTimes {
         let over = if open.stream.role == StreamRole::Sender { &shared.sending_over } else { &shared.receiving_over };
         let counting = SlotContext { slot: &shared.slots[place], over, start };
-        match data::run(open, (self.parameters, self.block_budget(open.stream.role)), &counting) {
+        match data::run(open, self.parameters, self.block_budget(open.stream.role), &counting) {
             Ok(StreamEnd::Stopped) => {}
             Ok(StreamEnd::FileSent) => shared.is_file_sent.store(true, Ordering::Relaxed),
             Err(error) if is_file_error(&error) => {
@@ -202,7 +202,8 @@ impl TransferRun<'_> {
         &self,
         shared: &SharedProgress,
         control: &mut ControlConnection,
-        (standing, watch): (&mut RunProgress, &mut dyn TestObserver),
+        standing: &mut RunProgress,
+        watch: &mut dyn TestObserver,
     ) -> Result<(), Error> {
         let has_budget = self.parameters.budget().is_some();
         let omit_end = standing.start + Nanos::from_secs(self.parameters.omit_secs.into());
@@ -214,14 +215,14 @@ impl TransferRun<'_> {
         loop {
             let now = clock::now();
             if standing.counts_from.is_none() && now >= omit_end {
-                self.report(shared, (standing, watch), now);
+                self.report(shared, standing, watch, now);
                 self.begin_measured(standing, now);
             }
             if now >= ends_at {
                 return Ok(());
             }
             if now >= standing.next_report {
-                self.report(shared, (standing, watch), now);
+                self.report(shared, standing, watch, now);
                 let interval = self.limits.interval.expect("there is a next report");
                 standing.next_report += interval;
             }
@@ -311,12 +312,7 @@ impl TransferRun<'_> {
     }
 
     /// Reports an interval, unless it is too short and empty to mean anything.
-    fn report(
-        &self,
-        shared: &SharedProgress,
-        (standing, watch): (&mut RunProgress, &mut dyn TestObserver),
-        now: Nanos,
-    ) {
+    fn report(&self, shared: &SharedProgress, standing: &mut RunProgress, watch: &mut dyn TestObserver, now: Nanos) {
         let readings: Vec<_> =
             self.streams.iter().enumerate().map(|(place, open)| shared.reading(place, open)).collect();
         let rows: Vec<_> = readings.iter().zip(&standing.last).map(|(reading, last)| reading.since(last)).collect();

@@ -481,7 +481,7 @@ mod tests {
         }
     }
 
-    fn stepped(rate: f64, burst: u32, (at, then): (Nanos, f64)) -> DepartureSchedule {
+    fn stepped(rate: f64, burst: u32, at: Nanos, then: f64) -> DepartureSchedule {
         let step = Some(RateStep { at, rate: PerSec::new(then).unwrap() });
         DepartureSchedule::new(
             &DeparturePattern { rate_step: step, ..pattern(rate, burst, ArrivalProcess::Constant) },
@@ -492,12 +492,11 @@ mod tests {
 
     #[test]
     fn a_rate_changes_with_the_first_departure_that_is_due_at_the_step_or_after_it() {
-        let step = (Nanos::from_micros(3), 0.5e6);
-        assert_eq!(times(stepped(1e6, 1, step), 7), [0, 1_000, 2_000, 3_000, 5_000, 7_000, 9_000]);
-        let between = (Nanos(2_500), 0.5e6);
-        assert_eq!(times(stepped(1e6, 1, between), 6), [0, 1_000, 2_000, 3_000, 5_000, 7_000]);
-        assert_eq!(times(stepped(1e6, 2, step), 8), [0, 0, 2_000, 2_000, 4_000, 4_000, 8_000, 8_000]);
-        let mut departures = stepped(1e6, 1, step);
+        let step = Nanos::from_micros(3);
+        assert_eq!(times(stepped(1e6, 1, step, 0.5e6), 7), [0, 1_000, 2_000, 3_000, 5_000, 7_000, 9_000]);
+        assert_eq!(times(stepped(1e6, 1, Nanos(2_500), 0.5e6), 6), [0, 1_000, 2_000, 3_000, 5_000, 7_000]);
+        assert_eq!(times(stepped(1e6, 2, step, 0.5e6), 8), [0, 0, 2_000, 2_000, 4_000, 4_000, 8_000, 8_000]);
+        let mut departures = stepped(1e6, 1, step, 0.5e6);
         let look = SchedulePoll { now: Nanos::from_micros(9), end: None };
         assert_eq!(departures.n_ready(look, 64), 3, "what leaves together is of one rate");
         (0..3).for_each(|_| departures.advance(look));
@@ -507,7 +506,7 @@ mod tests {
 
     #[test]
     fn a_stall_across_a_step_is_made_good_at_each_rate() {
-        let departures = stepped(1e6, 1, (Nanos::from_millis(21), 0.1e6));
+        let departures = stepped(1e6, 1, Nanos::from_millis(21), 0.1e6);
         let sender = sent(&departures, &[stall(20_000, 22_000)]);
         assert_eq!(sender.n_unsent, 0);
         let is_after = |left: &&SentFrame| departures.params.is_after_rate_change(left.due);
@@ -525,7 +524,7 @@ mod tests {
         for (then, until) in
             [(0.5e6, 11_500), (0.5e6, 25_000), (0.5e6, 10_900), (3e6, 21_500), (3e6, 21_001), (50.0, 60_000)]
         {
-            let (mut at_once, mut one_by_one) = (stepped(1e6, 1, (at, then)), stepped(1e6, 1, (at, then)));
+            let (mut at_once, mut one_by_one) = (stepped(1e6, 1, at, then), stepped(1e6, 1, at, then));
             let look = SchedulePoll { now: Nanos::from_micros(until), end: None };
             let given_up = at_once.drop_late(look);
             let mut n = 0;

@@ -175,7 +175,7 @@ impl SendProgress {
 
     /// Returns the mark of a frame that leaves now.
     #[inline]
-    pub(super) fn mark(&self, (flow, sequence): (u32, u64), now: Nanos) -> Mark {
+    pub(super) fn mark(&self, flow: u32, sequence: u64, now: Nanos) -> Mark {
         let sent = match self.load.timestamping {
             Timestamping::Clock => low_word(now),
             Timestamping::None => 0,
@@ -189,10 +189,16 @@ impl SendProgress {
     ///
     /// `now` is the departure time in the mark. All frames that leave together are on the same side of a rate step.
     #[inline]
-    pub(super) fn write(&self, frame: &mut [u8], held: &mut LastTemplate, (turn, now): ((u32, u64), Nanos)) -> usize {
-        let (flow, sequence) = turn;
+    pub(super) fn write(
+        &self,
+        frame: &mut [u8],
+        held: &mut LastTemplate,
+        flow: u32,
+        sequence: u64,
+        now: Nanos,
+    ) -> usize {
         let blueprint = &*self.load.frames;
-        let mark = self.mark(turn, now);
+        let mark = self.mark(flow, sequence, now);
         if let (Some(renumbering), Some(_)) = (&self.mark_update, *held) {
             renumbering.write(frame, &mark);
             return blueprint.templates[0].bytes.len();
@@ -274,7 +280,7 @@ mod tests {
         let (mut frame, mut held) = (vec![0; 64], None);
         for sequence in [0, 1, 0xffff, 0xffff_ffff, 0x1234_5678_9abc, u64::MAX >> 16] {
             let now = Nanos(sequence.wrapping_mul(0x9e37_79b9));
-            assert_eq!(course.write(&mut frame, &mut held, ((0, sequence), now)), 64);
+            assert_eq!(course.write(&mut frame, &mut held, 0, sequence, now), 64);
             let mark = Mark { tag: 0xffff_1234, flow: 0, sequence, sent: low_word(now) };
             let mut whole = shape.bytes.clone();
             shape.write(&mut whole, &FrameIndex { flow: 0, number: sequence, mark: mark.bytes() });

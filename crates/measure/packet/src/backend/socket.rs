@@ -59,8 +59,8 @@ impl FrameBatch {
     fn write(&mut self, course: &SendProgress, n: usize) {
         let now = clock::now();
         let slots = self.bytes.chunks_exact_mut(self.room).zip(&mut self.lengths).zip(&mut self.last_templates);
-        for (((frame, length), held), turn) in slots.zip(course.upcoming()).take(n) {
-            *length = course.write(frame, held, (turn, now));
+        for (((frame, length), held), (flow, sequence)) in slots.zip(course.upcoming()).take(n) {
+            *length = course.write(frame, held, flow, sequence, now);
         }
     }
 

@@ -148,8 +148,9 @@ impl SuperFrameGenerator {
         let now = clock::now();
         let (headers, payloads) = self.bytes.split_at_mut(MarkOffsets::START);
         headers.copy_from_slice(&self.headers[n - 1]);
-        for (payload, turn) in payloads.chunks_exact_mut(self.payload).zip(self.progress.upcoming()).take(n) {
-            payload[..Mark::LENGTH].copy_from_slice(&self.progress.mark(turn, now).bytes());
+        for (payload, (flow, sequence)) in payloads.chunks_exact_mut(self.payload).zip(self.progress.upcoming()).take(n)
+        {
+            payload[..Mark::LENGTH].copy_from_slice(&self.progress.mark(flow, sequence, now).bytes());
         }
         MarkOffsets::START + n * self.payload
     }

@@ -62,10 +62,10 @@ impl XskGenerator {
     fn submit(&mut self, n: usize) -> usize {
         let now = clock::now();
         let mut submitted = 0;
-        for turn in self.progress.upcoming().take(n) {
+        for (flow, sequence) in self.progress.upcoming().take(n) {
             let Some(chunk) = self.transmitter.take() else { break };
             let held = &mut self.last_templates[chunk.number()];
-            let length = self.progress.write(self.transmitter.bytes_mut(&chunk), held, (turn, now));
+            let length = self.progress.write(self.transmitter.bytes_mut(&chunk), held, flow, sequence, now);
             self.transmitter.submit(chunk, length);
             submitted += 1;
         }

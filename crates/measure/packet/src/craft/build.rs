@@ -128,7 +128,7 @@ impl FrameBuilder<'_> {
         let mut edits = Vec::new();
         for (start, layer) in self.starts.clone().into_iter().zip(&self.stack.layers) {
             for (field, value) in layer.fields.iter().filter(|(_, value)| value.is_range()) {
-                edits.push(self.extract_change(start, (field, value), seed));
+                edits.push(self.extract_change(start, field, value, seed));
                 if edits.len() > EDITS_MAX {
                     return Err(SpecFault::TooManyChanges(EDITS_MAX).at(layer.span.clone()));
                 }
@@ -163,7 +163,7 @@ impl FrameBuilder<'_> {
     }
 
     /// Makes a `FieldChange` of a field, and leaves zeros in its bytes.
-    fn extract_change(&mut self, start: usize, (field, value): (&FieldSpec, &Value), seed: u64) -> FieldChange {
+    fn extract_change(&mut self, start: usize, field: &FieldSpec, value: &Value, seed: u64) -> FieldChange {
         let (from, to) = field.byte_range();
         let end = start + to;
         // Only the lower half of an IPv6 address changes; the upper half is constant.

@@ -277,7 +277,7 @@ impl CheckedFrame<'_> {
             };
         }
         let is_first = self.word(at + 6)? & FRAGMENT_OFFSET == 0;
-        self.inner((self.byte(at + 9)?, is_first), at + length)
+        self.inner(self.byte(at + 9)?, is_first, at + length)
     }
 
     fn ipv6(&mut self, at: usize) -> Result<(), FrameRefusal> {
@@ -295,7 +295,7 @@ impl CheckedFrame<'_> {
                     is_first &= self.word(at + 2)? & FRAGMENT_OFFSET_V6 == 0;
                     8
                 }
-                _ => return self.inner((next, is_first), at),
+                _ => return self.inner(next, is_first, at),
             };
             next = self.byte(at)?;
             at += length;
@@ -303,7 +303,7 @@ impl CheckedFrame<'_> {
     }
 
     /// Checks the payload of IP. A packet within a packet is checked as well, because the host that unpacks it forwards it.
-    fn inner(&mut self, (protocol, is_first): (u8, bool), at: usize) -> Result<(), FrameRefusal> {
+    fn inner(&mut self, protocol: u8, is_first: bool, at: usize) -> Result<(), FrameRefusal> {
         match protocol {
             4 => self.ipv4(at),
             41 => self.ipv6(at),

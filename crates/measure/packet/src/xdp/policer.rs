@@ -53,7 +53,7 @@ impl PolicerLimit {
 /// # Panics
 /// If the rate or the burst is zero.
 pub fn policer(matching: FrameMatch, limit: PolicerLimit) -> Result<DropProgram> {
-    gate((matching, None), limit)
+    gate(matching, None, limit)
 }
 
 /// Returns a policer for all IPv4 and IPv6 packets that redirects the passed frames to another device. Nothing else limits them.
@@ -64,10 +64,10 @@ pub fn policer(matching: FrameMatch, limit: PolicerLimit) -> Result<DropProgram>
 /// # Panics
 /// If the rate or the burst is zero.
 pub fn policed_redirect(onward: RedirectTarget, limit: PolicerLimit) -> Result<DropProgram> {
-    gate((FrameMatch::AnyIp, Some(onward)), limit)
+    gate(FrameMatch::AnyIp, Some(onward), limit)
 }
 
-fn gate((matching, onward): (FrameMatch, Option<RedirectTarget>), limit: PolicerLimit) -> Result<DropProgram> {
+fn gate(matching: FrameMatch, onward: Option<RedirectTarget>, limit: PolicerLimit) -> Result<DropProgram> {
     // One word: the theoretical arrival time of the next frame.
     let state = Array::<1>::create("fathom_state", 1)?;
     let (cells, epoch) = (limit.gcra_params(), clock::now());

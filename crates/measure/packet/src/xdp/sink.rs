@@ -331,13 +331,13 @@ pub(super) fn find_mark(a: &mut Assembler, expected: &ExpectedFrames, found: &Ma
     }
     if let Some(origin) = expected.pktgen {
         let missing = expected.places.iter().filter_map(|at| origin.at.checked_sub(*at));
-        missing.for_each(|missing| find_header(a, (&origin, missing), found.pktgen_header));
+        missing.for_each(|missing| find_header(a, &origin, missing, found.pktgen_header));
     }
     a.jump(found.foreign);
 }
 
 /// Jumps to `found` if the frame at `R7` has pktgen's header. `missing` is the length of the tags stripped from it.
-fn find_header(a: &mut Assembler, (origin, missing): (&PktgenOrigin, usize), found: Label) {
+fn find_header(a: &mut Assembler, origin: &PktgenOrigin, missing: usize, found: Label) {
     let other = a.label();
     let end = i32::from(number(origin.at - missing + pktgen::PktgenHeader::LENGTH));
     let magic = u32::from_ne_bytes(pktgen::MAGIC.to_be_bytes());

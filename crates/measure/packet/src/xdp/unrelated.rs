@@ -150,7 +150,7 @@ pub(super) mod tests {
 
     const KNOWN: u32 = 0xcafe_1e14;
 
-    fn frame(destination: u8, source: u8, (ethertype, at, protocol): (u16, usize, u8)) -> Vec<u8> {
+    fn frame(destination: u8, source: u8, ethertype: u16, at: usize, protocol: u8) -> Vec<u8> {
         let mut frame = vec![0; 62];
         frame[..6].fill(destination);
         frame[SOURCE..12].fill(source);
@@ -166,8 +166,8 @@ pub(super) mod tests {
 
     /// Frames, each with whether it is unrelated.
     pub(crate) fn frames() -> Vec<(Vec<u8>, bool)> {
-        let v4 = |protocol| frame(2, 2, (ETHERTYPE_IPV4, PROTOCOL, protocol));
-        let v6 = |destination, source, next| frame(destination, source, (ETHERTYPE_IPV6, NEXT_HEADER, next));
+        let v4 = |protocol| frame(2, 2, ETHERTYPE_IPV4, PROTOCOL, protocol);
+        let v6 = |destination, source, next| frame(destination, source, ETHERTYPE_IPV6, NEXT_HEADER, next);
         let mut reports = v6(0x33, 2, HOP_BY_HOP);
         reports[BEHIND] = ICMPV6;
         vec![

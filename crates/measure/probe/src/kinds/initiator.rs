@@ -31,10 +31,7 @@ type BoxedTransport = Box<dyn ProbeTransport<Error = fathom_sys::Error> + Send>;
 const FIRST_PORT: u16 = 16_384;
 
 impl ProbeInitiator {
-    pub(super) fn prepare(
-        (role, policy): (&Role, &Policy),
-        mut course: Box<dyn RecordingDriver>,
-    ) -> Result<Self, Error> {
+    pub(super) fn prepare(role: &Role, policy: &Policy, mut course: Box<dyn RecordingDriver>) -> Result<Self, Error> {
         let settings = &role.settings;
         let destination = options::destination(role, policy)?;
         if destination.is_multicast() || destination.is_unspecified() {
@@ -69,7 +66,7 @@ impl ProbeInitiator {
         let mtu = OwnDevice::of(source).ok().flatten().map_or(u16::MAX, |device| device.mtu);
         course.adapt_template(&mut conversation, mtu)?;
         let what = format!("sending {} to {destination}", options::describe(settings));
-        let (line, loss) = open_transport(&mut conversation, (settings, what), policy)?;
+        let (line, loss) = open_transport(&mut conversation, settings, what, policy)?;
         Ok(Self { driver: course, template: conversation, transport: line, transport_note: loss })
     }
 }
@@ -77,7 +74,8 @@ impl ProbeInitiator {
 /// Opens the best transport that the process may use, and returns a note about its restrictions.
 fn open_transport(
     conversation: &mut ProbeTemplate,
-    (settings, what): (&Settings, String),
+    settings: &Settings,
+    what: String,
     policy: &Policy,
 ) -> Result<(BoxedTransport, Option<Note>), Error> {
     let destination = conversation.destination;

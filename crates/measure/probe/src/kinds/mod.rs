@@ -144,7 +144,7 @@ impl TestKind for ProbeTest {
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         Ok(match role.side {
-            Side::Initiator => Box::new(ProbeInitiator::prepare((role, policy), (self.0.driver)(role)?)?),
+            Side::Initiator => Box::new(ProbeInitiator::prepare(role, policy, (self.0.driver)(role)?)?),
             Side::Responder => Box::new(ProbeResponder::prepare(role)?),
         })
     }

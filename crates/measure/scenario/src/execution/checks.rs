@@ -132,14 +132,15 @@ impl Finder {
         &mut self,
         looked: &AnswerView<'_>,
         pick: MatchPick,
-        (chance, text): (&mut fastrand::Rng, &mut Vec<u8>),
+        chance: &mut fastrand::Rng,
+        text: &mut Vec<u8>,
     ) -> Result<bool, BodyError> {
         let message = &looked.message;
         let body = if self.reads_body() { looked.body? } else { b"" };
         text.clear();
         let found = match self {
             Self::Json(pointer) if pick == MatchPick::First => return in_json(pointer.find(body, text)),
-            Self::Json(pointer) => return in_json(pointer.find_one(body, pick, (chance, text))),
+            Self::Json(pointer) => return in_json(pointer.find_one(body, pick, chance, text)),
             Self::Status => {
                 // Writing to memory cannot fail.
                 drop(std::io::Write::write_fmt(text, format_args!("{}", looked.status)));
@@ -229,7 +230,7 @@ impl CompiledTake {
         scope: &mut ValueScope<'_>,
         value: &mut Vec<u8>,
     ) -> Result<(), CheckFailure> {
-        let found = self.finder.find(looked, self.pick, (&mut scope.rng, value));
+        let found = self.finder.find(looked, self.pick, &mut scope.rng, value);
         match (&self.default, found) {
             (_, Ok(true)) => Ok(()),
             (Some(default), _) => {
@@ -286,7 +287,7 @@ impl CompiledTest {
             (_, None) => false,
             (CompiledSubject::Header(name), Some(looked)) => joined(looked.message.fields(name), found),
             (CompiledSubject::Finder(finder), Some(looked)) => {
-                finder.find(looked, MatchPick::First, (&mut scope.rng, found)).map_err(CheckFailure::Body)?
+                finder.find(looked, MatchPick::First, &mut scope.rng, found).map_err(CheckFailure::Body)?
             }
         };
         let mut put = |text: &CompiledText| {
@@ -367,7 +368,8 @@ impl Expectation {
     pub(crate) fn is_met(
         &mut self,
         looked: &AnswerView<'_>,
-        (scope, desk): (&mut ValueScope<'_>, &mut ScratchBuffers),
+        scope: &mut ValueScope<'_>,
+        desk: &mut ScratchBuffers,
         cause: &mut String,
     ) -> bool {
         let (why, said) = match self {
@@ -485,7 +487,8 @@ impl JsonPointer {
         &self,
         body: &[u8],
         pick: MatchPick,
-        (chance, text): (&mut fastrand::Rng, &mut Vec<u8>),
+        chance: &mut fastrand::Rng,
+        text: &mut Vec<u8>,
     ) -> Result<bool, JsonReadError> {
         let all = self.find_all(body)?;
         let place = match pick {

@@ -114,7 +114,7 @@ impl CookieJar {
     }
 
     /// Appends `a=1; b=2` to `pairs` for a request that has its `own` cookies; these take precedence over stored ones of the same name.
-    pub fn append_matching(&self, to: &CookieScope<'_>, now: Nanos, (own, pairs): (&[u8], &mut Vec<u8>)) {
+    pub fn append_matching(&self, to: &CookieScope<'_>, now: Nanos, own: &[u8], pairs: &mut Vec<u8>) {
         let is_alive = |cookie: &Cookie| cookie.until.is_none_or(|until| until > now);
         let mut lead: &[u8] = b"";
         for cookie in self.0.iter().filter(|cookie| is_alive(cookie) && cookie.goes_to(to)) {
@@ -262,7 +262,7 @@ mod tests {
 
     fn line(jar: &CookieJar, to: &CookieScope<'_>, now: Nanos) -> String {
         let mut line = Vec::new();
-        jar.append_matching(to, now, (b"", &mut line));
+        jar.append_matching(to, now, b"", &mut line);
         String::from_utf8(line).unwrap()
     }
 
@@ -298,7 +298,7 @@ mod tests {
         let jar = jar(&["sid=1", "id=2", "b=3"], &to);
         for (own, expected) in [("sid=9", "id=2; b=3"), ("x=sid=1; id", "sid=1; b=3"), ("b=; sid=; id = 0", "")] {
             let mut pairs = Vec::new();
-            jar.append_matching(&to, NOW, (own.as_bytes(), &mut pairs));
+            jar.append_matching(&to, NOW, own.as_bytes(), &mut pairs);
             assert_eq!(String::from_utf8(pairs).unwrap(), expected, "{own}");
         }
     }

@@ -189,7 +189,7 @@ impl ScenarioTest {
             timeout: settings.span("timeout").unwrap_or(Nanos::from_secs(5)),
         };
         let is_counted = script.is_counted(&settings);
-        let crowd = VirtualUsers::prepare(NAME, (&Role { settings, ..role.clone() }, policy), arrivals)?;
+        let crowd = VirtualUsers::prepare(NAME, &Role { settings, ..role.clone() }, policy, arrivals)?;
         let crowd = if is_counted { crowd.count_everything() } else { crowd };
         Ok(Self {
             virtual_users: crowd,
@@ -205,7 +205,7 @@ fn wall_clock_offset(start: Nanos) -> Nanos {
     Nanos(u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX)).since(start)
 }
 
-fn scenario_users(shared: &Arc<SharedState>, (row, seed): (&WorkerShare, u64), trace: Option<Trace>) -> ScenarioUsers {
+fn scenario_users(shared: &Arc<SharedState>, row: &WorkerShare, seed: u64, trace: Option<Trace>) -> ScenarioUsers {
     let standing = ScenarioWorkerSpec {
         idx: row.idx,
         n_workers: row.n_workers,
@@ -223,7 +223,7 @@ impl Test for ScenarioTest {
     }
 
     fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
-        let make = |row: &WorkerShare| Ok(scenario_users(&self.shared, (row, self.seed), None));
+        let make = |row: &WorkerShare| Ok(scenario_users(&self.shared, row, self.seed, None));
         let (mut record, walked) = self.virtual_users.run(session, make)?;
         record.users = Some(users_record(&self.shared, walked));
         record.notes.extend(notes(&self.shared));
@@ -295,7 +295,7 @@ pub fn trace_once(role: &Role, policy: &Policy, session: &TrialContext) -> Resul
     }
     let crowd = walk.virtual_users.count_everything();
     let (_, walked) =
-        crowd.run(session, |row| Ok(scenario_users(&walk.shared, (row, walk.seed), Some(Trace::default()))))?;
+        crowd.run(session, |row| Ok(scenario_users(&walk.shared, row, walk.seed, Some(Trace::default()))))?;
     Ok(walked.into_iter().filter_map(|worker| worker.trace).flat_map(|trace| trace.0).collect())
 }
 

@@ -119,7 +119,7 @@ impl MeetingQueues {
     }
 
     /// A user waits for the end of a round.
-    pub(crate) fn add(&mut self, meeting: u16, (slot, round): (UserSlot, u64)) {
+    pub(crate) fn add(&mut self, meeting: u16, slot: UserSlot, round: u64) {
         self.queues[usize::from(meeting)].push_back((slot, round));
         self.n += 1;
     }
@@ -171,8 +171,8 @@ mod tests {
         let mut waiting = MeetingQueues::at(3);
         // Two rounds at the first meeting, one at the last, and nobody at the one between.
         for slot in 0..N {
-            waiting.add(0, (UserSlot(slot), u64::from(slot >= N / 2)));
-            waiting.add(2, (UserSlot(N + slot), 7));
+            waiting.add(0, UserSlot(slot), u64::from(slot >= N / 2));
+            waiting.add(2, UserSlot(N + slot), 7);
         }
         let mut n_looks = 0;
         let mut woken = |waiting: &mut MeetingQueues, over: [u64; 3]| {

@@ -10,11 +10,7 @@ pub(crate) const fn is_redirect(status: u16) -> bool {
 }
 
 /// Resolves a `Location`: the server, if it is a known one, and path and query.
-pub(crate) fn resolve(
-    location: &[u8],
-    servers: &[ScenarioServer],
-    (from, target): (u16, &[u8]),
-) -> Option<(u16, Vec<u8>)> {
+pub(crate) fn resolve(location: &[u8], servers: &[ScenarioServer], from: u16, target: &[u8]) -> Option<(u16, Vec<u8>)> {
     let location = std::str::from_utf8(location).ok()?;
     let location = location.split('#').next().unwrap_or_default();
     let from_server = &servers[usize::from(from)];
@@ -41,7 +37,7 @@ pub(crate) fn resolve(
 }
 
 /// The request for another place, with its target and host. After 303, or a `POST` after 301 and 302, it is a `GET` without a body.
-pub(crate) fn request(before: &[u8], status: u16, (server, target): (&ScenarioServer, &[u8])) -> Vec<u8> {
+pub(crate) fn request(before: &[u8], status: u16, server: &ScenarioServer, target: &[u8]) -> Vec<u8> {
     let head_end = memchr::memmem::find(before, b"\r\n\r\n").map_or(before.len(), |at| at + 2);
     let (head, body) = before.split_at(head_end);
     let mut lines = head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
@@ -94,7 +90,7 @@ mod tests {
     }
 
     fn resolved(location: &str) -> Option<(u16, String)> {
-        let (server, target) = resolve(location.as_bytes(), &servers(), (0, b"/a/b/c?q"))?;
+        let (server, target) = resolve(location.as_bytes(), &servers(), 0, b"/a/b/c?q")?;
         Some((server, String::from_utf8(target).unwrap()))
     }
 
@@ -127,8 +123,7 @@ mod tests {
     fn a_post_becomes_a_get_where_that_is_usual() {
         let before = b"POST /a HTTP/1.1\r\nHost: h:8080\r\nAuthorization: x\r\nCookie: a=1\r\nContent-Type: t\r\nContent-Length: 3\r\nX: y\r\n\r\nabc";
         let servers = servers();
-        let text =
-            |status, server: usize| String::from_utf8(request(before, status, (&servers[server], b"/n"))).unwrap();
+        let text = |status, server: usize| String::from_utf8(request(before, status, &servers[server], b"/n")).unwrap();
         for status in [301, 302, 303] {
             assert_eq!(
                 text(status, 0),

@@ -88,7 +88,7 @@ pub(crate) enum NextAction {
 
 impl ScenarioUser {
     /// A new user takes the slot.
-    pub(crate) fn arrive(&mut self, program: &ScenarioProgram, (kind, number): (u16, u64)) {
+    pub(crate) fn arrive(&mut self, program: &ScenarioProgram, kind: u16, number: u64) {
         self.pc = program.user_programs[usize::from(kind)].begin;
         self.kind = kind;
         self.number = number;
@@ -125,7 +125,8 @@ impl ScenarioUser {
         &mut self,
         program: &ScenarioProgram,
         step: &mut CompiledStep,
-        (message, wall): (HttpMessage<'_>, Nanos),
+        message: HttpMessage<'_>,
+        wall: Nanos,
     ) {
         let mut fields = message.fields("set-cookie").peekable();
         if fields.peek().is_none() {
@@ -146,15 +147,16 @@ impl ScenarioUser {
         &mut self,
         program: &ScenarioProgram,
         step: &mut CompiledStep,
-        (status, location): (u16, &[u8]),
+        status: u16,
+        location: &[u8],
     ) -> Result<(), &'static str> {
         if self.n_redirects >= step.redirects {
             return Err("more redirects than are followed");
         }
         let (server, asked) = self.last_request(program, step);
-        let place = redirect::resolve(location, &program.servers, (server, target_of(asked)));
+        let place = redirect::resolve(location, &program.servers, server, target_of(asked));
         let (server, target) = place.ok_or("a redirect to a server that the scenario does not name")?;
-        let request = redirect::request(asked, status, (&program.servers[usize::from(server)], &target));
+        let request = redirect::request(asked, status, &program.servers[usize::from(server)], &target);
         self.redirect = Some(Box::new(PendingRedirect { server, request, is_pending: true }));
         self.n_redirects += 1;
         Ok(())

@@ -112,7 +112,7 @@ impl ChurnWorker<'_> {
         let (to, from) = self.initiator.targets.addresses_of(self.n_started);
         self.n_started = self.n_started.wrapping_add(self.initiator.config.n_workers);
         let socket = make(to.address)?;
-        let to = self.initiator.config.configure_socket(&socket, (from, to))?;
+        let to = self.initiator.config.configure_socket(&socket, from, to)?;
         Ok((socket, to))
     }
 

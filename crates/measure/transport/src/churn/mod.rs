@@ -79,7 +79,8 @@ struct ChurnConfig {
 /// A part of the role cannot be done; the error names it.
 pub(crate) fn prepare(
     kind: &'static str,
-    (role, policy): (&Role, &Policy),
+    role: &Role,
+    policy: &Policy,
     errand: ConnectionPurpose,
 ) -> Result<Box<dyn Test>, Error> {
     let (n_flows, n_workers) = options::flows_and_workers(role);
@@ -114,8 +115,8 @@ pub(crate) fn prepare(
 
 impl ChurnConfig {
     /// Sets the requested options on a new connection of the initiator.
-    fn configure_socket(&self, socket: &Socket, ends: (Option<IpAddr>, &Target)) -> fathom_sys::Result<Destination> {
-        let (to, _) = self.options.configure_outgoing(socket, ends)?;
+    fn configure_socket(&self, socket: &Socket, from: Option<IpAddr>, to: &Target) -> fathom_sys::Result<Destination> {
+        let (to, _) = self.options.configure_outgoing(socket, from, to)?;
         if self.options.nodelay()
             && self.purpose == ConnectionPurpose::Transaction
             && self.sizes.longest_request() > ONE_SEGMENT

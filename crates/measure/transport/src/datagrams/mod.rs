@@ -104,13 +104,13 @@ mod tests {
     }
 
     fn sender(near: &Socket, sizes: DatagramSizes, joined: OffloadMode) -> Sender<'_, Short> {
-        let mut load = SendBuffers::new(sizes, (16, joined), 1);
+        let mut load = SendBuffers::new(sizes, 16, joined, 1);
         load.enable_offload(near).unwrap();
-        Sender::new((near, Short::default()), load, None)
+        Sender::new(near, Short::default(), load, None)
     }
 
     fn receiver(far: &Socket, joined: OffloadMode) -> Receiver<'_, Short> {
-        let receiver = Receiver::new((far, Short::default()), receive_buffers(far, ROOM, joined).unwrap(), None);
+        let receiver = Receiver::new(far, Short::default(), receive_buffers(far, ROOM, joined).unwrap(), None);
         if joined == OffloadMode::Never { receiver } else { receiver.with_offload() }
     }
 
@@ -215,9 +215,9 @@ mod tests {
     fn a_schedule_is_kept_and_what_was_due_is_told() {
         let (near, far) = pair();
         let rate = PerSec::new(2000.0).unwrap();
-        let schedule = Schedule::new(TrafficPattern::Constant, rate, (1, FlowIndex { idx: 0, of: 1 })).unwrap();
-        let load = SendBuffers::new(DatagramSizes::fixed(100), (16, OffloadMode::Never), 1);
-        let mut sender = Sender::new((&near, Short::default()), load, Some(schedule));
+        let schedule = Schedule::new(TrafficPattern::Constant, rate, 1, FlowIndex { idx: 0, of: 1 }).unwrap();
+        let load = SendBuffers::new(DatagramSizes::fixed(100), 16, OffloadMode::Never, 1);
+        let mut sender = Sender::new(&near, Short::default(), load, Some(schedule));
         let start = clock::now();
         while clock::now() - start < Nanos::from_millis(50) {
             sender.step(start, StreamPhase::Measured).unwrap();
@@ -236,9 +236,9 @@ mod tests {
     fn who_could_not_run_for_seconds_does_not_send_seconds_at_once() {
         let (near, _far) = pair();
         let rate = PerSec::new(2000.0).unwrap();
-        let schedule = Schedule::new(TrafficPattern::Constant, rate, (1, FlowIndex { idx: 0, of: 1 })).unwrap();
-        let load = SendBuffers::new(DatagramSizes::fixed(100), (16, OffloadMode::Never), 1);
-        let mut sender = Sender::new((&near, Short::default()), load, Some(schedule));
+        let schedule = Schedule::new(TrafficPattern::Constant, rate, 1, FlowIndex { idx: 0, of: 1 }).unwrap();
+        let load = SendBuffers::new(DatagramSizes::fixed(100), 16, OffloadMode::Never, 1);
+        let mut sender = Sender::new(&near, Short::default(), load, Some(schedule));
         let start = clock::now() - Nanos::from_secs(10);
         while sender.step(start, StreamPhase::Measured).unwrap().datagrams > 0 {}
         let n_sent = sender.number();
@@ -252,9 +252,9 @@ mod tests {
     fn what_becomes_due_after_the_last_step_was_never_to_be_sent() {
         let (near, _far) = pair();
         let frames = TrafficPattern::Frames { per_sec: PerSec::new(1.0).unwrap(), spread: 0.0 };
-        let schedule = Schedule::new(frames, PerSec::new(10.0).unwrap(), (1, FlowIndex { idx: 0, of: 1 })).unwrap();
-        let load = SendBuffers::new(DatagramSizes::fixed(100), (16, OffloadMode::Never), 1);
-        let mut sender = Sender::new((&near, Short::default()), load, Some(schedule));
+        let schedule = Schedule::new(frames, PerSec::new(10.0).unwrap(), 1, FlowIndex { idx: 0, of: 1 }).unwrap();
+        let load = SendBuffers::new(DatagramSizes::fixed(100), 16, OffloadMode::Never, 1);
+        let mut sender = Sender::new(&near, Short::default(), load, Some(schedule));
         assert_eq!(sender.step(clock::now(), StreamPhase::Measured).unwrap().datagrams, 10);
         assert_eq!(sender.finish(Nanos::from_secs(60)).intended, Some(10));
     }

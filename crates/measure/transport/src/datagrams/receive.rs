@@ -109,7 +109,7 @@ impl<'s, C: HeaderCodec> Receiver<'s, C> {
     ///
     /// With the clocks of both ends, delays are computed from the send and receive times.
     #[must_use]
-    pub fn new((socket, codec): (&'s Socket, C), batch: ReceiveBatch, clocks: Option<DelayClocks>) -> Self {
+    pub fn new(socket: &'s Socket, codec: C, batch: ReceiveBatch, clocks: Option<DelayClocks>) -> Self {
         Self {
             socket,
             codec,
@@ -158,7 +158,7 @@ impl<'s, C: HeaderCodec> Receiver<'s, C> {
                     if let Some(received) = received {
                         let times = ArrivalTime { received, is_measured: part == StreamPhase::Measured };
                         // Only first copies count: the delay of a duplicate is not a property of the stream.
-                        times.count(header, (&mut self.jitter, self.clocks), (&mut self.ipdv, &mut self.delay));
+                        times.count(header, &mut self.jitter, self.clocks, (&mut self.ipdv, &mut self.delay));
                     }
                 }
                 arrived.is_end |= header.phase == StreamPhase::End;
@@ -214,7 +214,8 @@ impl ArrivalTime {
     fn count(
         self,
         header: DatagramHeader,
-        (jitter, clocks): (&mut Jitter, Option<DelayClocks>),
+        jitter: &mut Jitter,
+        clocks: Option<DelayClocks>,
         (ipdv, delay): (&mut Histogram, &mut Histogram),
     ) {
         if header.phase == StreamPhase::End {

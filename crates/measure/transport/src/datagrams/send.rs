@@ -48,7 +48,7 @@ pub struct SendBuffers {
 impl SendBuffers {
     /// Creates pseudo-random payloads for `n_messages` per call. Super-buffers are used only if all datagrams have the same length.
     #[must_use]
-    pub fn new(sizes: DatagramSizes, (n_messages, joined): (usize, OffloadMode), seed: u64) -> Self {
+    pub fn new(sizes: DatagramSizes, n_messages: usize, joined: OffloadMode, seed: u64) -> Self {
         let segments = match (joined, sizes.fixed_size()) {
             (OffloadMode::Preferred | OffloadMode::Required, Some(size)) => datagram::segments_of(size),
             _ => 1,
@@ -136,7 +136,7 @@ pub struct Sender<'s, C> {
 impl<'s, C: HeaderCodec> Sender<'s, C> {
     /// Creates a flow that follows a schedule, or is as fast as possible without one.
     #[must_use]
-    pub fn new((socket, codec): (&'s Socket, C), load: SendBuffers, schedule: Option<Schedule>) -> Self {
+    pub fn new(socket: &'s Socket, codec: C, load: SendBuffers, schedule: Option<Schedule>) -> Self {
         let [lag_max, given_up, asked] = [Nanos::ZERO; 3];
         Self {
             socket,

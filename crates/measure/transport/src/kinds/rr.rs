@@ -167,7 +167,7 @@ impl MetricPage {
         self.metric(MetricName("offered_per_sec", "offered"), measure, Derivation::rate(SIDE, count::INTENDED))
     }
 
-    pub(super) const fn time(self, named: MetricName, (distribution, q): (&'static str, f64)) -> Metric {
+    pub(super) const fn time(self, named: MetricName, distribution: &'static str, q: f64) -> Metric {
         self.metric(named, UnitAndSense::TIME, Derivation::quantile(SIDE, distribution, q))
     }
 
@@ -176,13 +176,13 @@ impl MetricPage {
         self.metric(named, UnitAndSense(Unit::Ratio, Better::Lower), from)
     }
 
-    pub(super) const fn cost(self, named: MetricName, (side, counter): (Side, &'static str)) -> Metric {
+    pub(super) const fn cost(self, named: MetricName, side: Side, counter: &'static str) -> Metric {
         self.metric(named, UnitAndSense::TIME, Derivation::cost(side, counter))
     }
 
     /// Transactions per second, and the quantiles of their times.
     fn transactions(self, distribution: &'static str) -> Vec<Metric> {
-        let time = |named, q| self.time(named, (distribution, q));
+        let time = |named, q| self.time(named, distribution, q);
         vec![
             self.rate(MetricName("transactions_per_sec", "transactions"), count::TRANSACTIONS),
             time(MetricName("latency_ns_p50", "p50"), 0.5),
@@ -197,11 +197,11 @@ impl MetricPage {
     fn schedule(self) -> Vec<Metric> {
         let of_intended = |counter| (counter, count::INTENDED);
         vec![
-            self.time(MetricName("service_ns_p50", "service p50"), (SERVICE_TIME, 0.5)),
-            self.time(MetricName("service_ns_p99", "service p99"), (SERVICE_TIME, 0.99)),
-            self.time(MetricName("lag_ns_p50", "lag p50"), (SCHEDULE_LAG, 0.5)),
-            self.time(MetricName("lag_ns_p99", "lag p99"), (SCHEDULE_LAG, 0.99)),
-            self.time(MetricName("lag_ns_max", "lag max"), (SCHEDULE_LAG, 1.0)),
+            self.time(MetricName("service_ns_p50", "service p50"), SERVICE_TIME, 0.5),
+            self.time(MetricName("service_ns_p99", "service p99"), SERVICE_TIME, 0.99),
+            self.time(MetricName("lag_ns_p50", "lag p50"), SCHEDULE_LAG, 0.5),
+            self.time(MetricName("lag_ns_p99", "lag p99"), SCHEDULE_LAG, 0.99),
+            self.time(MetricName("lag_ns_max", "lag max"), SCHEDULE_LAG, 1.0),
             self.share(MetricName("late_no_flow_ratio", "late, no flow free"), of_intended(count::LATE_NO_CONNECTION)),
             self.share(MetricName("late_own_cpu_ratio", "late, own processor"), of_intended(count::LATE_OWN_CPU)),
             self.share(MetricName("not_started_ratio", "never started"), of_intended(NOT_STARTED)),
@@ -222,8 +222,8 @@ impl MetricPage {
     fn costs(self) -> Vec<Metric> {
         let (initiator, responder) = ("initiator's CPU per transaction", "responder's CPU per transaction");
         vec![
-            self.cost(MetricName("cost_initiator_ns", initiator), (Side::Initiator, count::TRANSACTIONS)),
-            self.cost(MetricName("cost_responder_ns", responder), (Side::Responder, count::TRANSACTIONS)),
+            self.cost(MetricName("cost_initiator_ns", initiator), Side::Initiator, count::TRANSACTIONS),
+            self.cost(MetricName("cost_responder_ns", responder), Side::Responder, count::TRANSACTIONS),
         ]
     }
 
@@ -237,8 +237,8 @@ impl MetricPage {
 
     fn connects(self) -> Vec<Metric> {
         vec![
-            self.time(MetricName("connect_ns_p50", "connect p50"), (CONNECT_TIME, 0.5)),
-            self.time(MetricName("connect_ns_p99", "connect p99"), (CONNECT_TIME, 0.99)),
+            self.time(MetricName("connect_ns_p50", "connect p50"), CONNECT_TIME, 0.5),
+            self.time(MetricName("connect_ns_p99", "connect p99"), CONNECT_TIME, 0.99),
         ]
     }
 
@@ -341,6 +341,6 @@ impl TestKind for RequestResponse {
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
         let schedule = self.is_open.then(|| OpenLoad::of(&role.settings, role.seed)).transpose()?;
         let prepare = if self.layer == Layer::Udp { udp::prepare } else { request_response::prepare };
-        prepare(self.name, (role, policy), schedule)
+        prepare(self.name, role, policy, schedule)
     }
 }

@@ -35,27 +35,27 @@ const OF_RESPONDER: MetricName = MetricName("cost_responder_ns", "responder's CP
 
 const METRICS: &[Metric] = &[
     CRR.rate(MetricName("connections_per_sec", "connections"), count::TRANSACTIONS),
-    CRR.time(MetricName("latency_ns_p50", "p50"), (SERVICE_TIME, 0.5)),
-    CRR.time(MetricName("latency_ns_p90", "p90"), (SERVICE_TIME, 0.9)),
-    CRR.time(MetricName("latency_ns_p99", "p99"), (SERVICE_TIME, 0.99)),
-    CRR.time(MetricName("latency_ns_p999", "p99.9"), (SERVICE_TIME, 0.999)),
-    CRR.time(MetricName("latency_ns_max", "max"), (SERVICE_TIME, 1.0)),
-    CRR.time(MetricName("connect_ns_p50", "connect p50"), (CONNECT_TIME, 0.5)),
-    CRR.time(MetricName("connect_ns_p99", "connect p99"), (CONNECT_TIME, 0.99)),
-    CRR.cost(OF_INITIATOR, (Side::Initiator, count::TRANSACTIONS)),
-    CRR.cost(OF_RESPONDER, (Side::Responder, count::TRANSACTIONS)),
+    CRR.time(MetricName("latency_ns_p50", "p50"), SERVICE_TIME, 0.5),
+    CRR.time(MetricName("latency_ns_p90", "p90"), SERVICE_TIME, 0.9),
+    CRR.time(MetricName("latency_ns_p99", "p99"), SERVICE_TIME, 0.99),
+    CRR.time(MetricName("latency_ns_p999", "p99.9"), SERVICE_TIME, 0.999),
+    CRR.time(MetricName("latency_ns_max", "max"), SERVICE_TIME, 1.0),
+    CRR.time(MetricName("connect_ns_p50", "connect p50"), CONNECT_TIME, 0.5),
+    CRR.time(MetricName("connect_ns_p99", "connect p99"), CONNECT_TIME, 0.99),
+    CRR.cost(OF_INITIATOR, Side::Initiator, count::TRANSACTIONS),
+    CRR.cost(OF_RESPONDER, Side::Responder, count::TRANSACTIONS),
 ];
 const CC_METRICS: &[Metric] = &[
     CC.rate(MetricName("connections_per_sec", "connections"), count::TRANSACTIONS),
-    CC.time(MetricName("connect_ns_p50", "connect p50"), (CONNECT_TIME, 0.5)),
-    CC.time(MetricName("connect_ns_p90", "connect p90"), (CONNECT_TIME, 0.9)),
-    CC.time(MetricName("connect_ns_p99", "connect p99"), (CONNECT_TIME, 0.99)),
-    CC.time(MetricName("connect_ns_p999", "connect p99.9"), (CONNECT_TIME, 0.999)),
-    CC.time(MetricName("connect_ns_max", "connect max"), (CONNECT_TIME, 1.0)),
-    CC.time(MetricName("latency_ns_p50", "open to closed p50"), (SERVICE_TIME, 0.5)),
-    CC.time(MetricName("latency_ns_p99", "open to closed p99"), (SERVICE_TIME, 0.99)),
-    CC.cost(OF_INITIATOR, (Side::Initiator, count::TRANSACTIONS)),
-    CC.cost(OF_RESPONDER, (Side::Responder, count::TRANSACTIONS)),
+    CC.time(MetricName("connect_ns_p50", "connect p50"), CONNECT_TIME, 0.5),
+    CC.time(MetricName("connect_ns_p90", "connect p90"), CONNECT_TIME, 0.9),
+    CC.time(MetricName("connect_ns_p99", "connect p99"), CONNECT_TIME, 0.99),
+    CC.time(MetricName("connect_ns_p999", "connect p99.9"), CONNECT_TIME, 0.999),
+    CC.time(MetricName("connect_ns_max", "connect max"), CONNECT_TIME, 1.0),
+    CC.time(MetricName("latency_ns_p50", "open to closed p50"), SERVICE_TIME, 0.5),
+    CC.time(MetricName("latency_ns_p99", "open to closed p99"), SERVICE_TIME, 0.99),
+    CC.cost(OF_INITIATOR, Side::Initiator, count::TRANSACTIONS),
+    CC.cost(OF_RESPONDER, Side::Responder, count::TRANSACTIONS),
 ];
 
 /// A title such as `connect + rr, 16 at a time`.
@@ -112,7 +112,7 @@ impl TestKind for TcpCrr {
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
-        churn::prepare(self.name(), (role, policy), ConnectionPurpose::Transaction)
+        churn::prepare(self.name(), role, policy, ConnectionPurpose::Transaction)
     }
 }
 
@@ -154,6 +154,6 @@ impl TestKind for TcpCc {
     }
 
     fn prepare(&self, role: &Role, policy: &Policy) -> Result<Box<dyn Test>, Error> {
-        churn::prepare(self.name(), (role, policy), ConnectionPurpose::ConnectOnly)
+        churn::prepare(self.name(), role, policy, ConnectionPurpose::ConnectOnly)
     }
 }

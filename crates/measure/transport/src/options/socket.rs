@@ -187,11 +187,11 @@ impl SocketOptions {
     }
 
     /// Opens a TCP connection with these options: the initiator's number `idx`, from the role's address unless another is requested.
-    pub fn connect(&self, to: &Target, (from, idx): (Option<IpAddr>, usize)) -> Result<(Socket, Vec<Note>), Error> {
+    pub fn connect(&self, to: &Target, from: Option<IpAddr>, idx: usize) -> Result<(Socket, Vec<Note>), Error> {
         let at = to.address;
         let opened = if self.is_multipath { socket_options::multipath_stream(at) } else { socket::stream(at) };
         let socket = opened.map_err(|cause| Error::System { what: "open a socket".to_owned(), cause })?;
-        self.bind(&socket, (from, idx), to)?;
+        self.bind(&socket, from, idx, to)?;
         let mut notes = self.apply_tcp(&socket)?;
         let towards = self.connect_destination(&socket, to)?;
         socket::connect(&socket, &towards, CONNECT_MAX).map_err(|cause| Error::unreachable(at, cause))?;
@@ -216,11 +216,11 @@ impl SocketOptions {
     }
 
     /// Opens a UDP socket with these options, connected to one peer: the initiator's number `idx`.
-    pub fn connect_udp(&self, to: &Target, (from, idx): (Option<IpAddr>, usize)) -> Result<(Socket, Vec<Note>), Error> {
+    pub fn connect_udp(&self, to: &Target, from: Option<IpAddr>, idx: usize) -> Result<(Socket, Vec<Note>), Error> {
         let cannot =
             |cause| crate::resource_error::resource_error(&format!("connect a UDP socket to {}", to.address), cause);
         let socket = socket::datagram_unbound(to.address).map_err(cannot)?;
-        self.bind(&socket, (from, idx), to)?;
+        self.bind(&socket, from, idx, to)?;
         let notes = self.apply(&socket)?;
         let towards = self.connect_destination(&socket, to)?;
         socket::associate(&socket, &towards).map_err(cannot)?;
@@ -274,7 +274,7 @@ impl SocketOptions {
     }
 
     /// Binds a socket of the initiator to its source: a device, and an address chosen in turn by the number of the socket.
-    pub fn bind(&self, socket: &Socket, (from, idx): (Option<IpAddr>, usize), to: &Target) -> Result<(), Error> {
+    pub fn bind(&self, socket: &Socket, from: Option<IpAddr>, idx: usize, to: &Target) -> Result<(), Error> {
         socket_options::bind_to_device(socket, &to.to).map_err(|cause| {
             let device = self.device.as_deref().unwrap_or_default();
             Error::system(format!("send through the interface {device}"), "CAP_NET_RAW", cause)
@@ -321,7 +321,8 @@ impl SocketOptions {
     pub fn configure_outgoing(
         &self,
         socket: &Socket,
-        (from, target): (Option<IpAddr>, &Target),
+        from: Option<IpAddr>,
+        target: &Target,
     ) -> fathom_sys::Result<(Destination, Vec<Note>)> {
         socket_options::bind_to_device(socket, &target.to)?;
         if let Some(from) = from {
@@ -471,7 +472,7 @@ mod tests {
     fn ends(options: &SocketOptions, at: &str) -> Result<(Socket, Socket, Vec<Note>), Error> {
         let (listener, mut notes) = options.listen(on(at), 4)?;
         let to = socket::local_address(&listener).unwrap();
-        let (near, told) = options.connect(&options.targets(&[to])?[0], (None, 0))?;
+        let (near, told) = options.connect(&options.targets(&[to])?[0], None, 0)?;
         notes.extend(told);
         listener.set_nonblocking(false).unwrap();
         let (far, _) = socket::accept(&listener).unwrap().unwrap();
@@ -590,7 +591,7 @@ mod tests {
         );
         let (listener, _) = SocketOptions::read(&Settings::default()).listen(on("127.0.0.1:0"), 4).unwrap();
         let to = &options.targets(&[socket::local_address(&listener).unwrap()]).unwrap()[0];
-        let (_, notes) = options.connect(to, (None, 0)).unwrap();
+        let (_, notes) = options.connect(to, None, 0).unwrap();
         assert_eq!(notes[0].id, "mptcp-fell-back");
     }
 
@@ -615,7 +616,7 @@ mod tests {
         drop(listener);
         let connect = |given: &[(&str, &str)], to: SocketAddr| {
             let options = options(given);
-            options.connect(&options.targets(&[to]).unwrap()[0], (None, 0)).unwrap_err()
+            options.connect(&options.targets(&[to]).unwrap()[0], None, 0).unwrap_err()
         };
         let refused = connect(&[], gone);
         assert_eq!(refused.to_string(), format!("cannot connect to {gone}"));
@@ -643,7 +644,7 @@ mod tests {
         };
         for target in elsewhere.enter_with(prepare).unwrap() {
             let socket = options.open_nonblocking(target.address).unwrap();
-            let (to, _) = options.configure_outgoing(&socket, (None, &target)).unwrap();
+            let (to, _) = options.configure_outgoing(&socket, None, &target).unwrap();
             assert_eq!(to.address(), Some(target.address));
             assert_eq!(socket_options::device(&socket).unwrap().as_deref(), Some("lo"));
         }

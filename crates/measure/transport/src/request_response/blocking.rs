@@ -30,7 +30,8 @@ const SPINS_PER_CHECK: u32 = 64;
 pub(super) fn prepare(
     kind: &'static str,
     role: &Role,
-    (sizes, options): (MessageSizes, &SocketOptions),
+    sizes: MessageSizes,
+    options: &SocketOptions,
 ) -> Result<Box<dyn Test>, Error> {
     let (opening, notes) = FlowConnections::prepare(role, kind, options)?;
     Ok(Box::new(BlockingRr { role: role.clone(), connections: opening, sizes, notes }))
@@ -76,7 +77,7 @@ impl Test for BlockingRr {
         if let Some(tally) = trial_results.workers.first_mut() {
             tally.connect = connect;
         }
-        let mut record = results::record(trial_results, (side, LoadModel::Closed));
+        let mut record = results::record(trial_results, side, LoadModel::Closed);
         watch.finish(&mut record, WorkerCounts::default());
         if wait == Wait::Never {
             let text = "each worker looked for messages all the time, which takes a core whatever there is to do";

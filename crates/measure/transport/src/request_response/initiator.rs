@@ -108,7 +108,7 @@ impl<R: Reactor + 'static> WorkerTask for RrInitiator<R> {
     }
 
     fn work(&self, worker: WorkerHandle<'_>, opened: OpenFlows<R>, stop: &StopFlag) -> Result<RrResults, Error> {
-        let mut flows = InitiatorLoop::new(opened, &self.config, (worker, stop));
+        let mut flows = InitiatorLoop::new(opened, &self.config, worker, stop);
         flows.send_first();
         flows.run()
     }
@@ -166,7 +166,7 @@ impl<R: Reactor> OpenFlows<R> {
         let (to, from) = asking.targets.addresses_of(number);
         let options = &asking.config.options;
         let opened = options.open_nonblocking(to.address).and_then(|socket| {
-            let (to, notes) = options.configure_outgoing(&socket, (from, to))?;
+            let (to, notes) = options.configure_outgoing(&socket, from, to)?;
             socket.set_tcp_nodelay(options.nodelay()).map_err(socket::named("setsockopt(TCP_NODELAY)"))?;
             Ok((socket, to, notes))
         });
@@ -203,7 +203,7 @@ struct InitiatorLoop<'a, R> {
 }
 
 impl<'a, R: Reactor> InitiatorLoop<'a, R> {
-    fn new(opened: OpenFlows<R>, config: &'a RrConfig, (worker, stop): (WorkerHandle<'a>, &'a StopFlag)) -> Self {
+    fn new(opened: OpenFlows<R>, config: &'a RrConfig, worker: WorkerHandle<'a>, stop: &'a StopFlag) -> Self {
         let n = opened.flows.len();
         let is_open_load = opened.arrivals.is_some();
         let schedule = opened.arrivals.map(|arrivals| OpenSchedule::new(worker.start, [arrivals], Pacing::Precise));
@@ -218,7 +218,8 @@ impl<'a, R: Reactor> InitiatorLoop<'a, R> {
             recorder: RrRecorder::new(
                 worker,
                 if is_open_load { LoadModel::Open } else { LoadModel::Closed },
-                (config.io_backend.batching, RrResults { connect: opened.connect, ..RrResults::default() }),
+                config.io_backend.batching,
+                RrResults { connect: opened.connect, ..RrResults::default() },
             ),
             free: if is_open_load { (0..token(n).0).rev().collect() } else { Vec::new() },
             n_drawn: opened.n_drawn,
@@ -261,7 +262,7 @@ impl<'a, R: Reactor> InitiatorLoop<'a, R> {
         self.recorder.record_start(start, (counters::LATE_NO_FLOW, counters::LATE_OWN_CPU));
         let class = self.next_class();
         self.push_in_flight(idx, PendingRequest { sent_at: now, intended: start.intended, class });
-        self.batches.send(&mut self.reactor, token(idx), (class, 1));
+        self.batches.send(&mut self.reactor, token(idx), class, 1);
     }
 
     #[inline]
@@ -282,17 +283,17 @@ impl<'a, R: Reactor> InitiatorLoop<'a, R> {
     /// Sends `n` requests of a closed load.
     #[inline]
     fn send_requests(&mut self, idx: usize, n: usize, at: Nanos) {
-        let mut run = (SizeClass(0), 0);
+        let (mut of, mut n_equal) = (SizeClass(0), 0);
         for _ in 0..n {
             let class = self.next_class();
             self.push_in_flight(idx, PendingRequest { sent_at: at, intended: at, class });
-            if class != run.0 {
-                self.batches.send(&mut self.reactor, token(idx), run);
-                run = (class, 0);
+            if class != of {
+                self.batches.send(&mut self.reactor, token(idx), of, n_equal);
+                (of, n_equal) = (class, 0);
             }
-            run.1 += 1;
+            n_equal += 1;
         }
-        self.batches.send(&mut self.reactor, token(idx), run);
+        self.batches.send(&mut self.reactor, token(idx), of, n_equal);
     }
 
     /// Splits a received piece of a flow into answers.

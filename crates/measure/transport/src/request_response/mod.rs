@@ -71,7 +71,8 @@ pub(crate) fn check(settings: &Settings) -> Result<(), Error> {
 /// A part of the role cannot be done; the error names it.
 pub(crate) fn prepare(
     kind: &'static str,
-    (role, policy): (&Role, &Policy),
+    role: &Role,
+    policy: &Policy,
     schedule: Option<OpenLoad>,
 ) -> Result<Box<dyn Test>, Error> {
     let sizes = MessageSizes::of(&role.settings, role.seed, SizeBounds::STREAM)?;
@@ -86,7 +87,7 @@ pub(crate) fn prepare(
         });
     }
     if has_one_each {
-        return blocking::prepare(kind, role, (sizes, &SocketOptions::of(role, policy)));
+        return blocking::prepare(kind, role, sizes, &SocketOptions::of(role, policy));
     }
     let model = if schedule.is_some() { LoadModel::Open } else { LoadModel::Closed };
     let way = select_backend(role, spread, model)?;

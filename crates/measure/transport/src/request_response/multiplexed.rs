@@ -91,12 +91,12 @@ impl<S: WorkerTask<Output = RrResults>> Test for MultiplexedRr<S> {
             _ => (counters::CLOSED, LoadModel::Closed),
         };
         let mut watch = FlowSampler { sampler: TcpInfoSampler::new(&setup.take_sampled()), setup: &setup };
-        let trial_results = pool.run(session, &mut watch, (counters, side.into()))?;
+        let trial_results = pool.run(session, &mut watch, counters, side.into())?;
         let n_connections: u64 = trial_results.workers.iter().map(|tally| tally.n_connections).sum();
         if side == Side::Responder && n_connections == 0 && session.stop.state() != Stop::Abort {
             return Err(Error::Peer { what: format!("opened 0 of {} connections", config.spread.n_flows) });
         }
-        let mut record = results::record(trial_results, (side, model));
+        let mut record = results::record(trial_results, side, model);
         watch.sampler.finish(&mut record, WorkerCounts::default());
         setup.note_missing();
         let mut notes = mem::take(&mut *locked(&setup.notes));

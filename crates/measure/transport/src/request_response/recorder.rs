@@ -30,7 +30,7 @@ pub(super) struct RrRecorder<'a> {
 }
 
 impl<'a> RrRecorder<'a> {
-    pub(super) fn new(worker: WorkerHandle<'a>, model: LoadModel, (batching, tally): (Batching, RrResults)) -> Self {
+    pub(super) fn new(worker: WorkerHandle<'a>, model: LoadModel, batching: Batching, tally: RrResults) -> Self {
         Self { window: MeasureWindow::new(&worker, false), worker, model, batching, results: tally }
     }
 

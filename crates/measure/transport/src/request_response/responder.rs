@@ -119,12 +119,12 @@ impl<R: Reactor + 'static> WorkerTask for RrResponder<R> {
     }
 
     fn poll_before_start(&self, pool: &mut ResponderLoop<R>) -> Result<(), Error> {
-        pool.poll(ACCEPT_WAIT, (&self.config, &self.setup))
+        pool.poll(ACCEPT_WAIT, &self.config, &self.setup)
     }
 
     fn work(&self, worker: WorkerHandle<'_>, mut pool: ResponderLoop<R>, _: &StopFlag) -> Result<RrResults, Error> {
         while !worker.is_over() {
-            pool.poll(BLOCKING_TIMEOUT, (&self.config, &self.setup))?;
+            pool.poll(BLOCKING_TIMEOUT, &self.config, &self.setup)?;
             worker.add(counters::TRANSACTIONS, std::mem::take(&mut pool.n_answered));
         }
         close_all(&mut pool.reactor, pool.n_listeners + pool.flows.len());
@@ -134,7 +134,7 @@ impl<R: Reactor + 'static> WorkerTask for RrResponder<R> {
 
 impl<R: Reactor> ResponderLoop<R> {
     /// Waits once, and handles the events.
-    fn poll(&mut self, longest: Nanos, (config, setup): (&RrConfig, &SetupState)) -> Result<(), Error> {
+    fn poll(&mut self, longest: Nanos, config: &RrConfig, setup: &SetupState) -> Result<(), Error> {
         let cannot = |cause| Error::System { what: "wait for requests".to_owned(), cause };
         self.reactor.wait(WaitLimit { until: clock::now() + longest, batch: None }).map_err(cannot)?;
         for _ in 0..EVENTS_MAX {
@@ -176,7 +176,7 @@ impl<R: Reactor> ResponderLoop<R> {
         let is_right = flow.parse(self.reactor.bytes(&piece), sizes, &mut self.due);
         self.reactor.release(piece);
         for (class, n) in self.due.drain(..) {
-            self.batches.send(&mut self.reactor, token, (class, n));
+            self.batches.send(&mut self.reactor, token, class, n);
             self.n_answered += n as u64;
         }
         if !is_right {

@@ -44,7 +44,7 @@ pub(crate) struct RrResults {
 }
 
 /// The record of one side of a trial.
-pub(crate) fn record(results: TrialResults<RrResults>, (side, model): (Side, LoadModel)) -> Record {
+pub(crate) fn record(results: TrialResults<RrResults>, side: Side, model: LoadModel) -> Record {
     let mut record = results.record(side);
     let mut all = RrResults::default();
     for tally in results.workers {

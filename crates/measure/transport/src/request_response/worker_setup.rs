@@ -174,7 +174,7 @@ impl MessageBatches {
 
     /// Sends a message `n` times.
     #[inline]
-    pub(super) fn send(&self, reactor: &mut impl Reactor, token: Token, (class, n): (SizeClass, usize)) {
+    pub(super) fn send(&self, reactor: &mut impl Reactor, token: Token, class: SizeClass, n: usize) {
         let runs = &self.0[class.idx()];
         let mut n_left = n;
         while n_left > 0 {

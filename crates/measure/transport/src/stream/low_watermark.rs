@@ -65,7 +65,7 @@ impl LowWatermark {
     ///
     /// # Errors
     /// `setsockopt(SO_RCVLOWAT)`.
-    pub fn update(&mut self, socket: &Socket, (n_bytes, now): (u64, Nanos)) -> Result<()> {
+    pub fn update(&mut self, socket: &Socket, n_bytes: u64, now: Nanos) -> Result<()> {
         let Self::Adaptive(arrivals) = self else { return Ok(()) };
         match arrivals.next(n_bytes, now) {
             Some(wake) => socket_options::set_wake(socket, Bytes(wake)),

@@ -67,7 +67,7 @@ impl<'a> StreamReceiver<'a> {
                 None => account.on_wait(),
             }
             if let Some(wake) = &mut self.low_watermark {
-                wake.update(self.socket, (u64::try_from(received.unwrap_or(0)).unwrap_or(u64::MAX), clock::now()))?;
+                wake.update(self.socket, u64::try_from(received.unwrap_or(0)).unwrap_or(u64::MAX), clock::now())?;
             }
             if account.is_over() {
                 return Ok(ReceiveEnd::Stopped);

@@ -93,7 +93,7 @@ impl Schedule {
     ///
     /// The constant traffic of several flows is offset so that their sum is constant, too.
     #[must_use]
-    pub fn new(traffic: TrafficPattern, per_flow: PerSec, (seed, share): (u64, FlowIndex)) -> Option<Self> {
+    pub fn new(traffic: TrafficPattern, per_flow: PerSec, seed: u64, share: FlowIndex) -> Option<Self> {
         let idx = u64::try_from(share.idx).unwrap_or(0);
         let seed = seed.wrapping_add(SEED_STEP.wrapping_mul(idx + 1));
         let drawn = |source| MessageGroups::Random { source, ahead: VecDeque::with_capacity(AHEAD) };
@@ -210,7 +210,7 @@ mod tests {
     const ALONE: FlowIndex = FlowIndex { idx: 0, of: 1 };
 
     fn schedule(text: &str, rate: f64) -> Schedule {
-        Schedule::new(text.parse().unwrap(), PerSec::new(rate).unwrap(), (7, ALONE)).unwrap()
+        Schedule::new(text.parse().unwrap(), PerSec::new(rate).unwrap(), 7, ALONE).unwrap()
     }
 
     /// The times at which a sender that is never late would send within a second.
@@ -294,7 +294,7 @@ mod tests {
         let rate = PerSec::new(1000.0).unwrap();
         let of = 4;
         let all = (0..of)
-            .flat_map(|idx| times(Schedule::new(TrafficPattern::Constant, rate, (1, FlowIndex { idx, of })).unwrap()));
+            .flat_map(|idx| times(Schedule::new(TrafficPattern::Constant, rate, 1, FlowIndex { idx, of }).unwrap()));
         let mut all: Vec<Nanos> = all.collect();
         all.sort_unstable();
         assert!(all.windows(2).all(|pair| pair[1] - pair[0] == Nanos::from_micros(250)));
@@ -303,15 +303,15 @@ mod tests {
     #[test]
     fn flows_at_random_do_not_follow_each_other() {
         let rate = PerSec::new(1000.0).unwrap();
-        let [one, other] = [0, 1]
-            .map(|idx| times(Schedule::new(TrafficPattern::Poisson, rate, (1, FlowIndex { idx, of: 2 })).unwrap()));
+        let [one, other] =
+            [0, 1].map(|idx| times(Schedule::new(TrafficPattern::Poisson, rate, 1, FlowIndex { idx, of: 2 }).unwrap()));
         assert_ne!(one[..20], other[..20]);
     }
 
     #[test]
     fn nothing_is_ever_due_at_rate_zero() {
         for text in ["constant", "bursts", "poisson", "frames:50"] {
-            assert!(Schedule::new(text.parse().unwrap(), PerSec::default(), (1, ALONE)).is_none(), "{text}");
+            assert!(Schedule::new(text.parse().unwrap(), PerSec::default(), 1, ALONE).is_none(), "{text}");
         }
     }
 }

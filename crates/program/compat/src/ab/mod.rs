@@ -269,22 +269,19 @@ fn write_files(
     }
     if let Some(path) = &options.csv {
         let csv = outcome.times.csv();
-        if let Some(exit) = write_file((path, "CSV"), |out| Ok(out.write_all(csv.as_bytes())?)) {
+        if let Some(exit) = write_file(path, "CSV", |out| Ok(out.write_all(csv.as_bytes())?)) {
             return Ok(Some(exit));
         }
     }
     if let (Some(path), Some(RequestLogFile(rows))) = (&options.gnuplot, spill) {
         rows.rewind()?;
-        return Ok(write_file((path, "gnuplot"), |out| Ok(rows::write(rows, out)?)));
+        return Ok(write_file(path, "gnuplot", |out| Ok(rows::write(rows, out)?)));
     }
     Ok(None)
 }
 
 /// Writes one file completely, or prints ab's error message.
-fn write_file(
-    (path, what): (&Path, &str),
-    write: impl FnOnce(&mut dyn io::Write) -> anyhow::Result<()>,
-) -> Option<Exit> {
+fn write_file(path: &Path, what: &str, write: impl FnOnce(&mut dyn io::Write) -> anyhow::Result<()>) -> Option<Exit> {
     let error = files::write_whole(path, FileReaders::Anyone, write).err()?;
     let cause = error.root_cause();
     let why = cause.downcast_ref().map_or_else(|| cause.to_string(), closed_loop::c_error_text);
@@ -341,12 +338,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("times.csv");
         fs::write(&path, "earlier").unwrap();
-        let exit = write_file((&path, "CSV"), |out| {
+        let exit = write_file(&path, "CSV", |out| {
             out.write_all(b"half of it")?;
             Err(io::Error::from(io::ErrorKind::StorageFull).into())
         });
         assert_eq!((exit, fs::read_to_string(&path).unwrap().as_str()), (Some(Exit::Code(1)), "earlier"));
-        assert_eq!(write_file((&path, "CSV"), |out| Ok(out.write_all(b"later")?)), None);
+        assert_eq!(write_file(&path, "CSV", |out| Ok(out.write_all(b"later")?)), None);
         assert_eq!(fs::read_to_string(&path).unwrap(), "later");
     }
 }

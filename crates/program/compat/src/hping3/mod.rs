@@ -121,8 +121,8 @@ pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit>
         closed_loop::print_now(&format!("using {}, addr: {own}, MTU: {}\n", device.name, device.mtu))?;
     }
     match &options.mode {
-        Mode::Scan(ports) => scan(&options, ports, (&conversation, line)),
-        _ => send(&options, &device, (&conversation, line)),
+        Mode::Scan(ports) => scan(&options, ports, &conversation, line),
+        _ => send(&options, &device, &conversation, line),
     }
 }
 
@@ -240,7 +240,8 @@ fn note_flood_limit(is_bounded: bool) {
 fn send(
     options: &Options,
     device: &OwnDevice,
-    (conversation, mut line): (&ProbeTemplate, FragmentingTransport<RawTransport>),
+    conversation: &ProbeTemplate,
+    mut line: FragmentingTransport<RawTransport>,
 ) -> anyhow::Result<Exit> {
     closed_loop::print_now(&show::head(options, &device.name, conversation.destination))?;
     if options.flood {
@@ -275,13 +276,14 @@ fn send(
 fn scan(
     options: &Options,
     text: &str,
-    (conversation, mut line): (&ProbeTemplate, FragmentingTransport<RawTransport>),
+    conversation: &ProbeTemplate,
+    mut line: FragmentingTransport<RawTransport>,
 ) -> anyhow::Result<Exit> {
     let services = printing::services();
     let ports = printing::ports(text, &services).ok_or_else(|| {
         UserError::new(FAILED, format!("`{text}` is no list of ports")).with_line("use", "--scan 1-30,80,!22")
     })?;
-    eprint!("{}", show::scan_head(options, conversation.destination, (text, ports.len())));
+    eprint!("{}", show::scan_head(options, conversation.destination, text, ports.len()));
     let signals = signal::watch()?;
     // hping3's default scan rate; a silent port is tried three times.
     let scan = ScanOptions { ports, tries: 3, timeout: LAST_REPLY_TIMEOUT, gap: Nanos::from_millis(1) };

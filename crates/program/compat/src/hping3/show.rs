@@ -170,7 +170,7 @@ fn dump(packet: &[u8], width: usize, show: impl Fn(&[u8]) -> String) -> String {
 }
 
 /// Returns the text above the rows of a scan.
-pub(super) fn scan_head(options: &Options, target: IpAddr, (ports, n_ports): (&str, usize)) -> String {
+pub(super) fn scan_head(options: &Options, target: IpAddr, ports: &str, n_ports: usize) -> String {
     format!(
         "Scanning {} ({target}), port {ports}\n{n_ports} ports to scan, use -V to see all the replies\n\
          +----+-----------+---------+---+-----+-----+-----+\n\

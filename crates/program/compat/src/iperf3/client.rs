@@ -72,7 +72,7 @@ pub(super) fn run(options: &Options, host: &str) -> anyhow::Result<Exit> {
     let mut show = TestReporter::new(options, ReportSide::Client, output.start_test(title));
     show.document.connecting(host, options.port());
     let stop = StopFlag::default();
-    let outcome = run_stoppable(&stop, || test(options, host, (asked, &stop), &mut show))?;
+    let outcome = run_stoppable(&stop, || test(options, host, asked, &stop, &mut show))?;
     remove_pidfile(options);
     match outcome {
         Ok(()) => {
@@ -97,7 +97,8 @@ pub(super) fn run(options: &Options, host: &str) -> anyhow::Result<Exit> {
 fn test(
     options: &Options,
     host: &str,
-    (asked, stop): (ClientOptions, &StopFlag),
+    asked: ClientOptions,
+    stop: &StopFlag,
     show: &mut TestReporter,
 ) -> Result<(), Error> {
     let is_verbose = options.flags.has(Flag::Verbose);

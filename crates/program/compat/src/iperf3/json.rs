@@ -101,7 +101,7 @@ impl JsonDocument {
         self.parameters.protocol == TransportProtocol::Tcp
     }
 
-    pub(super) fn begin(&mut self, beginning: &TestStartInfo, streams: &[Stream], (time, now_secs): (&str, u64)) {
+    pub(super) fn begin(&mut self, beginning: &TestStartInfo, streams: &[Stream], time: &str, now_secs: u64) {
         let p = &beginning.parameters;
         self.parameters = p.clone();
         self.streams = streams.to_vec();
@@ -164,7 +164,7 @@ impl JsonDocument {
         let mut shown = Map::new();
         let rows = self.streams.iter().zip(&interval.rows).enumerate();
         let streams: Vec<Value> =
-            rows.map(|(place, (stream, row))| self.row(place, (stream.role, span), (row, interval))).collect();
+            rows.map(|(place, (stream, row))| self.row(place, stream.role, span, row, interval)).collect();
         put(&mut shown, [("streams", json!(streams))]);
         for (part, suffix) in self.directions() {
             let sum = SentAndReceived::sum(
@@ -196,8 +196,10 @@ impl JsonDocument {
     fn row(
         &self,
         place: usize,
-        (part, span): (StreamRole, (Nanos, Nanos)),
-        (row, interval): (&StreamCounts, &Interval),
+        part: StreamRole,
+        span: (Nanos, Nanos),
+        row: &StreamCounts,
+        interval: &Interval,
     ) -> Value {
         let mut map = head(span, row.bytes);
         put(&mut map, [("socket", json!(number(place)))]);
@@ -240,7 +242,7 @@ impl JsonDocument {
         for (part, suffix) in self.directions() {
             let of_part: Vec<SentAndReceived> =
                 self.of_part(part).filter_map(|place| sides.get(place).copied()).collect();
-            self.sums(&mut ending, (part, suffix), &SentAndReceived::sum(&of_part));
+            self.sums(&mut ending, part, suffix, &SentAndReceived::sum(&of_part));
         }
         let remote = outcome.peer.as_ref().map_or(CpuUse::default(), |peer| peer.cpu);
         put(&mut ending, [("cpu_utilization_percent", cpu(outcome.cpu, remote))]);
@@ -305,7 +307,7 @@ impl JsonDocument {
         ending
     }
 
-    fn sums(&self, ending: &mut Map<String, Value>, (part, suffix): (StreamRole, &str), sides: &SentAndReceived) {
+    fn sums(&self, ending: &mut Map<String, Value>, part: StreamRole, suffix: &str, sides: &SentAndReceived) {
         let sends = json!(part == StreamRole::Sender);
         let knows_retransmits = part == StreamRole::Sender || self.end == ReportSide::Client;
         for (key, (row, span)) in [("sum_sent", sides.sent), ("sum_received", sides.received)] {

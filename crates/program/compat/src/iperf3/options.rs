@@ -113,12 +113,7 @@ struct OptionSpec {
     take: ApplyOption,
 }
 
-const fn row(
-    letter: char,
-    name: &'static str,
-    (has_value, scope): (bool, OptionScope),
-    take: ApplyOption,
-) -> OptionSpec {
+const fn row(letter: char, name: &'static str, has_value: bool, scope: OptionScope, take: ApplyOption) -> OptionSpec {
     OptionSpec { letter, name, has_value, scope, take }
 }
 
@@ -273,11 +268,11 @@ const fn private_letter(n: u32) -> char {
 
 /// All options of both roles.
 static OPTIONS: &[OptionSpec] = &[
-    row('s', "server", (NO_VALUE, Both), |options, _| match options.role.replace(Iperf3Role::Server) {
+    row('s', "server", NO_VALUE, Both, |options, _| match options.role.replace(Iperf3Role::Server) {
         Some(Iperf3Role::Client(_)) => Err("cannot be both server and client"),
         _ => Ok(()),
     }),
-    row('c', "client", (HAS_VALUE, Both), |options, text| {
+    row('c', "client", HAS_VALUE, Both, |options, text| {
         let (host, device) = host_and_device(text);
         options.device = device.or(options.device.take());
         match options.role.replace(Iperf3Role::Client(host)) {
@@ -285,172 +280,172 @@ static OPTIONS: &[OptionSpec] = &[
             _ => Ok(()),
         }
     }),
-    row('p', "port", (HAS_VALUE, Both), |options, text| port(text).map(|port| options.port = Some(port))),
-    row('f', "format", (HAS_VALUE, Both), |options, text| {
+    row('p', "port", HAS_VALUE, Both, |options, text| port(text).map(|port| options.port = Some(port))),
+    row('f', "format", HAS_VALUE, Both, |options, text| {
         let fault = "bad format specifier (valid formats are in the set [kmgtKMGT])";
         RateFormat::of(text).ok_or(fault).map(|format| options.format = format)
     }),
-    row('i', "interval", (HAS_VALUE, Both), interval),
-    row('I', "pidfile", (HAS_VALUE, Both), set!(pidfile, |text| Some(text.into()))),
-    row('F', "file", (HAS_VALUE, Both), set!(file, |text| Some(text.into()))),
-    row('A', "affinity", (HAS_VALUE, Both), affinity),
-    row('B', "bind", (HAS_VALUE, Both), |options, text| {
+    row('i', "interval", HAS_VALUE, Both, interval),
+    row('I', "pidfile", HAS_VALUE, Both, set!(pidfile, |text| Some(text.into()))),
+    row('F', "file", HAS_VALUE, Both, set!(file, |text| Some(text.into()))),
+    row('A', "affinity", HAS_VALUE, Both, affinity),
+    row('B', "bind", HAS_VALUE, Both, |options, text| {
         let (host, device) = host_and_device(text);
         options.bind = Some(host);
         options.device = device.or(options.device.take());
         Ok(())
     }),
-    row(private_letter(0), "bind-dev", (HAS_VALUE, Both), set!(device, |text| Some(text.to_owned()))),
-    row('V', "verbose", (NO_VALUE, Both), mark!(Verbose)),
-    row('J', "json", (NO_VALUE, Both), mark!(Json)),
-    row(private_letter(33), "json-stream", (NO_VALUE, Both), |options, _| {
+    row(private_letter(0), "bind-dev", HAS_VALUE, Both, set!(device, |text| Some(text.to_owned()))),
+    row('V', "verbose", NO_VALUE, Both, mark!(Verbose)),
+    row('J', "json", NO_VALUE, Both, mark!(Json)),
+    row(private_letter(33), "json-stream", NO_VALUE, Both, |options, _| {
         options.flags.add(Flag::Json);
         options.flags.add(Flag::JsonStream);
         Ok(())
     }),
-    row(private_letter(1), "logfile", (HAS_VALUE, Both), set!(logfile, |text| Some(text.into()))),
+    row(private_letter(1), "logfile", HAS_VALUE, Both, set!(logfile, |text| Some(text.into()))),
     // Rows are always flushed.
-    row(private_letter(2), "forceflush", (NO_VALUE, Both), |_, _| Ok(())),
-    row(private_letter(3), "timestamps", (HAS_VALUE, Both), set!(timestamps, |text| Some(text.to_owned()))),
-    row(private_letter(4), "rcv-timeout", (HAS_VALUE, Both), |options, text| {
+    row(private_letter(2), "forceflush", NO_VALUE, Both, |_, _| Ok(())),
+    row(private_letter(3), "timestamps", HAS_VALUE, Both, set!(timestamps, |text| Some(text.to_owned()))),
+    row(private_letter(4), "rcv-timeout", HAS_VALUE, Both, |options, text| {
         let fault = "receive timeout value is incorrect or not in range";
         millis(text, 86_400_000, fault).map(|timeout| options.receive_timeout = timeout)
     }),
-    row(private_letter(5), "snd-timeout", (HAS_VALUE, Both), |options, text| {
+    row(private_letter(5), "snd-timeout", HAS_VALUE, Both, |options, text| {
         let fault = "send timeout value is incorrect or not in range";
         millis(text, 86_400_000, fault).map(|timeout| options.send_timeout = timeout)
     }),
-    row('d', "debug", (NO_VALUE, Both), mark!(Debug)),
-    row('D', "daemon", (NO_VALUE, Server), mark!(Daemon)),
-    row('1', "one-off", (NO_VALUE, Server), mark!(OneOff)),
-    row(private_letter(6), "one-at-a-time", (NO_VALUE, Server), mark!(OneAtATime)),
-    row(private_letter(7), "server-bitrate-limit", (HAS_VALUE, Server), limit),
-    row(private_letter(8), "server-max-duration", (HAS_VALUE, Server), |options, text| {
+    row('d', "debug", NO_VALUE, Both, mark!(Debug)),
+    row('D', "daemon", NO_VALUE, Server, mark!(Daemon)),
+    row('1', "one-off", NO_VALUE, Server, mark!(OneOff)),
+    row(private_letter(6), "one-at-a-time", NO_VALUE, Server, mark!(OneAtATime)),
+    row(private_letter(7), "server-bitrate-limit", HAS_VALUE, Server, limit),
+    row(private_letter(8), "server-max-duration", HAS_VALUE, Server, |options, text| {
         let fault = "test duration too long (maximum = 86400 seconds)";
         within(whole(text), (0, 86_400), fault).map(|secs| options.longest_secs = Some(narrow(secs)))
     }),
-    row(private_letter(9), "idle-timeout", (HAS_VALUE, Server), |options, text| {
+    row(private_letter(9), "idle-timeout", HAS_VALUE, Server, |options, text| {
         let fault = "idle timeout parameter is not positive or larger than allowed limit";
         within(whole(text), (1, 86_400), fault).map(|secs| options.idle_secs = Some(secs))
     }),
-    row(private_letter(10), "rsa-private-key-path", (HAS_VALUE, Server), set!(private_key, |text| Some(text.into()))),
-    row(private_letter(11), "authorized-users-path", (HAS_VALUE, Server), set!(users, |text| Some(text.into()))),
-    row(private_letter(12), "time-skew-threshold", (HAS_VALUE, Server), |options, text| {
+    row(private_letter(10), "rsa-private-key-path", HAS_VALUE, Server, set!(private_key, |text| Some(text.into()))),
+    row(private_letter(11), "authorized-users-path", HAS_VALUE, Server, set!(users, |text| Some(text.into()))),
+    row(private_letter(12), "time-skew-threshold", HAS_VALUE, Server, |options, text| {
         let fault = "skew threshold must be a positive number";
         within(whole(text), (1, u64::MAX), fault).map(|secs| options.skew_secs = Some(secs))
     }),
-    row(private_letter(13), "use-pkcs1-padding", (NO_VALUE, Both), mark!(Pkcs1)),
-    row(private_letter(14), "sctp", (NO_VALUE, Client), |_, _| Err(NO_SCTP)),
-    row('X', "xbind", (HAS_VALUE, Client), |_, _| Err(NO_SCTP)),
-    row(private_letter(15), "nstreams", (HAS_VALUE, Client), |_, _| Err(NO_SCTP)),
-    row('u', "udp", (NO_VALUE, Client), |options, _| {
+    row(private_letter(13), "use-pkcs1-padding", NO_VALUE, Both, mark!(Pkcs1)),
+    row(private_letter(14), "sctp", NO_VALUE, Client, |_, _| Err(NO_SCTP)),
+    row('X', "xbind", HAS_VALUE, Client, |_, _| Err(NO_SCTP)),
+    row(private_letter(15), "nstreams", HAS_VALUE, Client, |_, _| Err(NO_SCTP)),
+    row('u', "udp", NO_VALUE, Client, |options, _| {
         options.parameters.protocol = TransportProtocol::Udp;
         Ok(())
     }),
-    row(private_letter(16), "connect-timeout", (HAS_VALUE, Client), |options, text| {
+    row(private_letter(16), "connect-timeout", HAS_VALUE, Client, |options, text| {
         let fault = "connect timeout value is incorrect or not in range";
         within(whole(text), (1, 86_400_000), fault)
             .map(|millis| options.connect_timeout = Some(Nanos::from_millis(millis)))
     }),
-    row('b', "bitrate", (HAS_VALUE, Client), rate),
-    row(private_letter(17), "bandwidth", (HAS_VALUE, Client), rate),
+    row('b', "bitrate", HAS_VALUE, Client, rate),
+    row(private_letter(17), "bandwidth", HAS_VALUE, Client, rate),
     // There is no such timer here: due times are computed from the clock.
-    row(private_letter(18), "pacing-timer", (HAS_VALUE, Client), |_, _| Ok(())),
-    row(private_letter(19), "fq-rate", (HAS_VALUE, Client), |options, text| {
+    row(private_letter(18), "pacing-timer", HAS_VALUE, Client, |_, _| Ok(())),
+    row(private_letter(19), "fq-rate", HAS_VALUE, Client, |options, text| {
         options.parameters.fq_rate = units::read_rate(text).unwrap_or(0);
         Ok(())
     }),
-    row(private_letter(20), "no-fq-socket-pacing", (NO_VALUE, Client), |options, _| {
+    row(private_letter(20), "no-fq-socket-pacing", NO_VALUE, Client, |options, _| {
         options.parameters.fq_rate = 0;
         Ok(())
     }),
-    row('t', "time", (HAS_VALUE, Client), |options, text| {
+    row('t', "time", HAS_VALUE, Client, |options, text| {
         let fault = "test duration too long (maximum = 86400 seconds)";
         options.parameters.time_secs = narrow(within(whole(text), (0, 86_400), fault)?);
         options.flags.add(Flag::Time);
         Ok(())
     }),
-    row(private_letter(34), "cntl-ka", (HAS_VALUE, Client), keepalive),
-    row(private_letter(35), "gsro", (NO_VALUE, Client), |options, _| {
+    row(private_letter(34), "cntl-ka", HAS_VALUE, Client, keepalive),
+    row(private_letter(35), "gsro", NO_VALUE, Client, |options, _| {
         options.parameters.flags.add(ParameterFlag::SegmentOffload);
         options.parameters.flags.add(ParameterFlag::ReceiveOffload);
         Ok(())
     }),
-    row('m', "mptcp", (NO_VALUE, Client), wish!(Multipath)),
-    row('n', "bytes", (HAS_VALUE, Client), |options, text| {
+    row('m', "mptcp", NO_VALUE, Client, wish!(Multipath)),
+    row('n', "bytes", HAS_VALUE, Client, |options, text| {
         options.parameters.bytes = units::read_volume(text).unwrap_or(0);
         Ok(())
     }),
-    row('k', "blockcount", (HAS_VALUE, Client), |options, text| {
+    row('k', "blockcount", HAS_VALUE, Client, |options, text| {
         options.parameters.blocks = units::read_volume(text).unwrap_or(0);
         Ok(())
     }),
-    row('l', "length", (HAS_VALUE, Client), length),
-    row(private_letter(21), "cport", (HAS_VALUE, Client), |options, text| {
+    row('l', "length", HAS_VALUE, Client, length),
+    row(private_letter(21), "cport", HAS_VALUE, Client, |options, text| {
         port(text).map(|port| options.client_port = Some(port))
     }),
-    row('P', "parallel", (HAS_VALUE, Client), |options, text| {
+    row('P', "parallel", HAS_VALUE, Client, |options, text| {
         let fault = "number of parallel streams too large (maximum = 128)";
         let parallel = within(whole(text), (0, 128), fault)?;
         options.parameters.parallel = narrow(parallel.max(1));
         Ok(())
     }),
-    row('R', "reverse", (NO_VALUE, Client), |options, _| set_direction(options, TransferDirection::Reverse)),
-    row(private_letter(22), "bidir", (NO_VALUE, Client), |options, _| set_direction(options, TransferDirection::Both)),
-    row('w', "window", (HAS_VALUE, Client), |options, text| {
+    row('R', "reverse", NO_VALUE, Client, |options, _| set_direction(options, TransferDirection::Reverse)),
+    row(private_letter(22), "bidir", NO_VALUE, Client, |options, _| set_direction(options, TransferDirection::Both)),
+    row('w', "window", HAS_VALUE, Client, |options, text| {
         let fault = "socket buffer size too large (maximum = 536870912 bytes)";
         within(units::read_volume(text), (0, 512 << 20), fault).map(|window| options.parameters.window = Bytes(window))
     }),
-    row('C', "congestion", (HAS_VALUE, Client), congestion),
-    row(private_letter(23), "linux-congestion", (HAS_VALUE, Client), congestion),
-    row('M', "set-mss", (HAS_VALUE, Client), |options, text| {
+    row('C', "congestion", HAS_VALUE, Client, congestion),
+    row(private_letter(23), "linux-congestion", HAS_VALUE, Client, congestion),
+    row('M', "set-mss", HAS_VALUE, Client, |options, text| {
         let fault = "TCP MSS too large (maximum = 9216 bytes)";
         within(whole(text), (0, 9216), fault).map(|mss| options.parameters.mss = narrow(mss))
     }),
-    row('N', "no-delay", (NO_VALUE, Client), wish!(NoDelay)),
-    row('4', "version4", (NO_VALUE, Both), |options, _| {
+    row('N', "no-delay", NO_VALUE, Client, wish!(NoDelay)),
+    row('4', "version4", NO_VALUE, Both, |options, _| {
         options.family = IpFamily::V4;
         Ok(())
     }),
-    row('6', "version6", (NO_VALUE, Both), |options, _| {
+    row('6', "version6", NO_VALUE, Both, |options, _| {
         options.family = IpFamily::V6;
         Ok(())
     }),
-    row('S', "tos", (HAS_VALUE, Client), |options, text| {
+    row('S', "tos", HAS_VALUE, Client, |options, text| {
         let tos = any_base(text).and_then(|tos| u8::try_from(tos).ok()).ok_or(BAD_TOS)?;
         options.parameters.tos = tos;
         Ok(())
     }),
-    row(private_letter(24), "dscp", (HAS_VALUE, Client), |options, text| {
+    row(private_letter(24), "dscp", HAS_VALUE, Client, |options, text| {
         let code = dscp(text).and_then(|code| u8::try_from(code << 2).ok()).ok_or(BAD_TOS)?;
         options.parameters.tos = code;
         Ok(())
     }),
-    row('L', "flowlabel", (HAS_VALUE, Client), |options, text| {
+    row('L', "flowlabel", HAS_VALUE, Client, |options, text| {
         let fault = "unable to set IPv6 flow label";
         let label = within(any_base(text), (1, 0xf_ffff), fault)?;
         options.parameters.flow_label = narrow(label);
         Ok(())
     }),
-    row('Z', "zerocopy", (NO_VALUE, Client), wish!(ZeroCopy)),
-    row(private_letter(25), "skip-rx-copy", (NO_VALUE, Client), wish!(SkipReceiveCopy)),
-    row('O', "omit", (HAS_VALUE, Client), |options, text| {
+    row('Z', "zerocopy", NO_VALUE, Client, wish!(ZeroCopy)),
+    row(private_letter(25), "skip-rx-copy", NO_VALUE, Client, wish!(SkipReceiveCopy)),
+    row('O', "omit", HAS_VALUE, Client, |options, text| {
         within(whole(text), (0, 600), "bogus value for --omit").map(|secs| options.parameters.omit_secs = narrow(secs))
     }),
-    row('T', "title", (HAS_VALUE, Client), |options, text| {
+    row('T', "title", HAS_VALUE, Client, |options, text| {
         options.parameters.title = Some(text.to_owned());
         Ok(())
     }),
-    row(private_letter(26), "extra-data", (HAS_VALUE, Client), |options, text| {
+    row(private_letter(26), "extra-data", HAS_VALUE, Client, |options, text| {
         options.parameters.extra_data = Some(text.to_owned());
         Ok(())
     }),
-    row(private_letter(27), "get-server-output", (NO_VALUE, Client), wish!(ServerOutput)),
-    row(private_letter(28), "udp-counters-64bit", (NO_VALUE, Client), wish!(Counters64)),
-    row(private_letter(29), "repeating-payload", (NO_VALUE, Client), wish!(RepeatingPayload)),
-    row(private_letter(30), "dont-fragment", (NO_VALUE, Client), wish!(DontFragment)),
-    row(private_letter(31), "username", (HAS_VALUE, Client), set!(username, |text| Some(text.to_owned()))),
-    row(private_letter(32), "rsa-public-key-path", (HAS_VALUE, Client), set!(public_key, |text| Some(text.into()))),
+    row(private_letter(27), "get-server-output", NO_VALUE, Client, wish!(ServerOutput)),
+    row(private_letter(28), "udp-counters-64bit", NO_VALUE, Client, wish!(Counters64)),
+    row(private_letter(29), "repeating-payload", NO_VALUE, Client, wish!(RepeatingPayload)),
+    row(private_letter(30), "dont-fragment", NO_VALUE, Client, wish!(DontFragment)),
+    row(private_letter(31), "username", HAS_VALUE, Client, set!(username, |text| Some(text.to_owned()))),
+    row(private_letter(32), "rsa-public-key-path", HAS_VALUE, Client, set!(public_key, |text| Some(text.into()))),
 ];
 
 fn set_direction(options: &mut Options, way: TransferDirection) -> Result<(), OptionFault> {

@@ -103,7 +103,7 @@ impl TestObserver for TestReporter {
     fn on_start(&mut self, beginning: &TestStartInfo, streams: &[Stream]) {
         let (now, secs) = time();
         if self.is_json {
-            self.document.begin(beginning, streams, (&now, secs));
+            self.document.begin(beginning, streams, &now, secs);
             let start = self.document.partial()["start"].take();
             self.event("start", &start);
             return;

@@ -163,7 +163,7 @@ fn detach() -> anyhow::Result<Exit> {
 
 /// Listens on the requested address, or else on all addresses of both families.
 fn bind(options: &Options, settings: &ServerOptions) -> Result<Server, Error> {
-    let listen = |ip| Server::bind(SocketAddr::new(ip, options.port()), (options.device.as_deref(), settings.clone()));
+    let listen = |ip| Server::bind(SocketAddr::new(ip, options.port()), options.device.as_deref(), settings.clone());
     let (all, all_v4) = (IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     match (options.bind.as_deref().map(str::parse::<IpAddr>), options.family) {
         (Some(Ok(ip)), _) => listen(ip),
@@ -188,5 +188,5 @@ fn authenticator(options: &Options) -> anyhow::Result<Result<Option<Authenticato
     };
     let padding = if options.flags.has(Flag::Pkcs1) { Padding::Pkcs1 } else { Padding::Oaep };
     let skew = options.skew_secs.unwrap_or(SKEW_SECS);
-    Ok(Authenticator::new(&read(key)?, &read(users)?, (skew, padding)).map(Some).map_err(|error| error.to_string()))
+    Ok(Authenticator::new(&read(key)?, &read(users)?, skew, padding).map(Some).map_err(|error| error.to_string()))
 }

@@ -199,11 +199,11 @@ impl TextReport {
         let tail = if interval.is_omitted { OMITTED } else { "" };
         for part in self.parts() {
             for (place, row) in self.rows(part, &interval.rows) {
-                lines.push(self.row(&format!("[{:3}]", number(place)), (part, span), (row, tail)));
+                lines.push(self.row(&format!("[{:3}]", number(place)), part, span, row, tail));
             }
             if self.parameters.parallel > 1 {
                 let (sum, _) = sum(self.rows(part, &interval.rows).map(|(_, row)| *row));
-                lines.push(self.sum_row((part, span), (&sum, tail)));
+                lines.push(self.sum_row(part, span, &sum, tail));
             }
         }
         lines
@@ -224,32 +224,32 @@ impl TextReport {
         of_part.filter(move |(_, (stream, _))| stream.role == part).map(|(place, (_, row))| (place, row))
     }
 
-    fn head(&self, id: &str, (part, span): (StreamRole, ShownSpan), bytes: u64) -> String {
+    fn head(&self, id: &str, part: StreamRole, span: ShownSpan, bytes: u64) -> String {
         let rate = rate(bytes, span.long(), self.style.format);
         format!("{id}{} {}  {}s  {rate}s/sec", self.role(part), span.shown(), volume(bytes))
     }
 
-    fn row(&self, id: &str, (part, span): (StreamRole, ShownSpan), (row, tail): (&StreamCounts, &str)) -> String {
-        let head = self.head(id, (part, span), row.bytes);
+    fn row(&self, id: &str, part: StreamRole, span: ShownSpan, row: &StreamCounts, tail: &str) -> String {
+        let head = self.head(id, part, span, row.bytes);
         match (self.is_tcp(), part, row.tcp) {
             (true, StreamRole::Sender, Some(tcp)) => {
                 format!("{head}  {:3}   {}s       {tail}", tcp.retransmits, volume(tcp.cwnd.0))
             }
             (true, ..) => format!("{head}                  {tail}"),
-            (false, part, _) => self.datagrams(&head, part, (row, tail)),
+            (false, part, _) => self.datagrams(&head, part, row, tail),
         }
     }
 
-    fn sum_row(&self, (part, span): (StreamRole, ShownSpan), (row, tail): (&StreamCounts, &str)) -> String {
-        let head = self.head("[SUM]", (part, span), row.bytes);
+    fn sum_row(&self, part: StreamRole, span: ShownSpan, row: &StreamCounts, tail: &str) -> String {
+        let head = self.head("[SUM]", part, span, row.bytes);
         match (self.is_tcp(), part, row.tcp) {
             (true, StreamRole::Sender, Some(tcp)) => format!("{head}  {:3}             {tail}", tcp.retransmits),
             (true, ..) => format!("{head}                  {tail}"),
-            (false, part, _) => self.datagrams(&head, part, (row, tail)),
+            (false, part, _) => self.datagrams(&head, part, row, tail),
         }
     }
 
-    fn datagrams(&self, head: &str, part: StreamRole, (row, tail): (&StreamCounts, &str)) -> String {
+    fn datagrams(&self, head: &str, part: StreamRole, row: &StreamCounts, tail: &str) -> String {
         let room = if self.is_both() { "          " } else { "" };
         match part {
             StreamRole::Sender => format!("{head}  {room}{}  {tail}", row.packets),
@@ -301,7 +301,7 @@ impl TextReport {
                 }
                 continue;
             }
-            let head = self.head(id, (part, ShownSpan(Nanos::ZERO, row.1)), row.0.bytes);
+            let head = self.head(id, part, ShownSpan(Nanos::ZERO, row.1), row.0.bytes);
             lines.push(match (self.is_tcp(), side, row.0.tcp) {
                 (true, StreamRole::Sender, Some(tcp)) => format!("{head}  {:3}             {name}", tcp.retransmits),
                 (true, ..) => format!("{head}                  {name}"),

@@ -50,13 +50,13 @@ pub(super) fn params(device: &JobDevice, own: MacAddress) -> Params {
     let ParamsBuilder { mut params, v4: [dst, src], v6: [dst6, src6], is_six } = asked;
     if is_six {
         params.addresses = PktgenAddresses::V6 { src: src6, dst: dst6 };
-        switch(&mut params.flags, ("IPV6", FlagState::On));
+        switch(&mut params.flags, "IPV6", FlagState::On);
     } else {
         params.addresses = PktgenAddresses::V4 { dst, src };
     }
     if params.flows == 0 {
         // A flow order has no effect without flows.
-        switch(&mut params.flags, ("FLOW_SEQ", FlagState::Off));
+        switch(&mut params.flags, "FLOW_SEQ", FlagState::Off);
     }
     if !device.settings.iter().any(|setting| setting.name().starts_with("udp_src_")) {
         params.udp_src = (SOURCE_PORT, SOURCE_PORT);
@@ -98,7 +98,7 @@ fn defaults(name: &str, own: MacAddress) -> Params {
 }
 
 /// Switches a flag. The flags stay in pktgen's order.
-fn switch(flags: &mut Vec<String>, (name, to): (&str, FlagState)) {
+fn switch(flags: &mut Vec<String>, name: &str, to: FlagState) {
     flags.retain(|flag| flag != name);
     if to == FlagState::On {
         flags.push(name.to_owned());
@@ -119,7 +119,7 @@ impl ParamsBuilder {
             Value::Mac(mac) => self.params.dst_mac = *mac,
             Value::Mode(mode) => self.params.xmit_mode = *mode,
             Value::Flag("IPV6", to) => self.is_six = *to == FlagState::On,
-            Value::Flag(flag, to) => switch(&mut self.params.flags, (flag, *to)),
+            Value::Flag(flag, to) => switch(&mut self.params.flags, flag, *to),
             Value::Mix(weights) => self.params.imix_weights.clone_from(weights),
             Value::Labels(labels) => self.labels(labels),
             Value::None => {}
@@ -187,7 +187,7 @@ impl ParamsBuilder {
             (self.params.vlan, self.params.svlan) = (None, None);
         }
         if labels.iter().any(|label| label & BOTTOM_OF_STACK != 0) {
-            switch(&mut self.params.flags, ("MPLS_RND", FlagState::On));
+            switch(&mut self.params.flags, "MPLS_RND", FlagState::On);
         }
     }
 

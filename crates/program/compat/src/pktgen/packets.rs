@@ -131,7 +131,7 @@ impl PktgenValues {
     }
 
     /// A range of IPv4 addresses. The last one is included in order, but not at random.
-    fn v4((first, end): (Ipv4Addr, Option<Ipv4Addr>), order: PktgenOrder) -> Self {
+    fn v4(first: Ipv4Addr, end: Option<Ipv4Addr>, order: PktgenOrder) -> Self {
         let (first, end) = (first.to_bits(), end.map_or(0, Ipv4Addr::to_bits));
         let last = if end <= first { first } else { end - u32::from(order == PktgenOrder::Random) };
         Self { first: first.into(), last: last.into(), order, show: v4 }
@@ -230,9 +230,9 @@ fn ip(params: &Params) -> Result<(AddressPair, String), UnsupportedParameter> {
 }
 
 fn ends_v4(params: &Params, [dst, src]: [Ipv4Range; 2]) -> Result<AddressPair, UnsupportedParameter> {
-    let source = src.0.map(|first| PktgenValues::v4((first, src.1), order(params, "IPSRC_RND")));
+    let source = src.0.map(|first| PktgenValues::v4(first, src.1, order(params, "IPSRC_RND")));
     let first = dst.0.unwrap_or(Ipv4Addr::UNSPECIFIED);
-    let destination = PktgenValues::v4((first, dst.1), order(params, "IPDST_RND"));
+    let destination = PktgenValues::v4(first, dst.1, order(params, "IPDST_RND"));
     let is_drawn_again =
         |(low, high): &(u32, u32)| destination.first <= u128::from(*high) && destination.last >= u128::from(*low);
     if destination.order == PktgenOrder::Random

@@ -50,7 +50,7 @@ fn check_route(device: &JobDevice, (first, end): (IpAddr, IpAddr), netlink: &mut
         .with_line("try", format!("ip route get {end}"))
         .into());
     }
-    let known = neighbour_towards(netlink, (link.index, &link.name), first).map_err(|error| engine_error(&error))?;
+    let known = neighbour_towards(netlink, link.index, &link.name, first).map_err(|error| engine_error(&error))?;
     match last(device, "dst_mac") {
         Some(Value::Mac(asked)) if *asked != known => {
             let why = format!("this host knows {first}, or the router to it, as {known}");

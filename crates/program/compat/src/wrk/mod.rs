@@ -62,7 +62,7 @@ pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit>
         }
     };
     let measured = if let Some(path) = options.script.as_ref().filter(is_there) {
-        script::measure(&script::with((load, allowed), path, &options.args)?, &options, allowed)?
+        script::measure(&script::with(load, allowed, path, &options.args)?, &options, allowed)?
     } else {
         closed_loop::print_now(&text::head(&options))?;
         let measured = load.measure(None, allowed)?;

@@ -13,11 +13,7 @@ use fathom_run::{
 };
 
 /// Returns the load with a script instead of one fixed request.
-pub(super) fn with(
-    (load, allowed): (ClosedLoop, &AllowList),
-    path: &str,
-    args: &[String],
-) -> anyhow::Result<ClosedLoop> {
+pub(super) fn with(load: ClosedLoop, allowed: &AllowList, path: &str, args: &[String]) -> anyhow::Result<ClosedLoop> {
     let words = shlex::try_join(args.iter().map(String::as_str));
     let words = words
         .map_err(|error| UserError::new(FAILED, format!("the script's arguments cannot be passed on: {error}")))?;

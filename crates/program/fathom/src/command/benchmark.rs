@@ -101,7 +101,8 @@ fn benchmark_plan(matches: &ArgMatches) -> Option<BenchmarkPlan> {
 /// Returns the tests of the requested benchmark, one per frame size, or `None` if no benchmark was requested.
 pub(super) fn tests(
     matches: &ArgMatches,
-    (kind, given): (&str, &Settings),
+    kind: &str,
+    given: &Settings,
     ends: &TestHosts,
 ) -> Result<Option<(String, Vec<TestPlan>)>, UserError> {
     let Some(benchmark) = benchmark_plan(matches) else { return Ok(None) };

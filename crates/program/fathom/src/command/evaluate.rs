@@ -68,7 +68,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
             None => "Evaluation of this machine, between two hosts of a lab".to_owned(),
         },
     };
-    let plan = measurement::plan((title, pace.rounds), ends, tests, matches);
+    let plan = measurement::plan(title, pace.rounds, ends, tests, matches);
     if !matches.get_flag("plan") && calibrate::is_missing(matches.get_flag("quick")) {
         measurement::check_before_run(&plan, matches, KeepResult::Always)?;
         calibrate::calibrate_first()?;

@@ -195,17 +195,17 @@ impl LayerCommand {
             return WindowSweep { kind: kind.name(), matches, given: settings, ends, spans }.run();
         }
         // `--method` of other layers is something else.
-        let of_methods = self.method_kind().map(|kind| benchmark::tests(matches, (kind.name(), &settings), &ends));
+        let of_methods = self.method_kind().map(|kind| benchmark::tests(matches, kind.name(), &settings, &ends));
         if let Some((title, tests)) = of_methods.transpose()?.flatten() {
             let mut tests = direction::add_reverse_tests(tests, matches)?;
             measurement::add_promises(&mut tests, matches)?;
             let title = format!("{} {title}", self.title);
-            let plan = measurement::plan((title, 1), ends, tests, matches);
+            let plan = measurement::plan(title, 1, ends, tests, matches);
             return measurement::run_and_report(plan, matches, KeepResult::IfRequested);
         }
         let of_command =
             |user_error: UserError| user_error.with_line("in", format!("fathom {} --test {word}", self.name));
-        let scanned = scan::tests(matches, &settings, (doc.scan, kind.options())).map_err(of_command)?;
+        let scanned = scan::tests(matches, &settings, doc.scan, kind.options()).map_err(of_command)?;
         let settings = &scanned[0].1;
         let search = find_limit::search(matches);
         let ((warmup, duration), rounds) = default_times(doc, settings, search.is_some());
@@ -233,7 +233,7 @@ impl LayerCommand {
         let to = to.map(|target| format!(" to {target}")).unwrap_or_default();
         let title = format!("{what}{} {}{to}", self.title, url.as_deref().unwrap_or(word));
         measurement::run_and_report(
-            measurement::plan((title, rounds), ends, tests, matches),
+            measurement::plan(title, rounds, ends, tests, matches),
             matches,
             KeepResult::IfRequested,
         )

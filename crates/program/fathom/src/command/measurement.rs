@@ -297,12 +297,7 @@ fn is_of(value: &str, unit: Unit) -> bool {
 const ROUNDS_MAX: u32 = 30;
 
 /// Builds a plan. `rounds` is the default if the command line does not set it.
-pub(crate) fn plan(
-    (title, rounds): (String, u32),
-    ends: TestHosts,
-    tests: Vec<TestPlan>,
-    matches: &ArgMatches,
-) -> Plan {
+pub(crate) fn plan(title: String, rounds: u32, ends: TestHosts, tests: Vec<TestPlan>, matches: &ArgMatches) -> Plan {
     let seed = matches.get_one::<u64>("seed").copied().unwrap_or_else(|| fathom_sys::clock::wall().0 & 0xffff_ffff);
     let until_ci = matches.get_one::<String>("until-ci").cloned();
     let rounds = if until_ci.is_some() { ROUNDS_MAX } else { rounds };

@@ -81,7 +81,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let mut given = options::settings(matches, &self::kinds().into_iter().map(|(_, kind)| kind).collect::<Vec<_>>());
     let ends = test_hosts(matches, &mut given)?;
     let mut used = Vec::new();
-    let tests = kinds.iter().map(|kind| test(kind, (&given, &mut used), &ends, matches));
+    let tests = kinds.iter().map(|kind| test(kind, &given, &mut used, &ends, matches));
     let mut tests = tests.collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(unused) = given.0.keys().find(|name| !used.contains(*name)) {
         let user_error = UserError::new(Exit::Usage, format!("--{unused} says nothing to --test {word}"));
@@ -89,7 +89,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     }
     measurement::add_promises(&mut tests, matches)?;
     let title = format!("Probes to {}", matches.get_one::<String>("target").map_or(ends.to(), String::as_str));
-    let plan = measurement::plan((title, 1), ends, tests, matches);
+    let plan = measurement::plan(title, 1, ends, tests, matches);
     measurement::run_and_report(plan, matches, KeepResult::IfRequested)
 }
 
@@ -121,7 +121,8 @@ fn test_hosts(matches: &ArgMatches, given: &mut Settings) -> anyhow::Result<Test
 /// Creates a test with those given options that its kind has.
 fn test(
     name: &str,
-    (given, used): (&Settings, &mut Vec<String>),
+    given: &Settings,
+    used: &mut Vec<String>,
     ends: &TestHosts,
     matches: &ArgMatches,
 ) -> anyhow::Result<TestPlan> {

@@ -82,7 +82,7 @@ impl WindowSweep<'_> {
                     .into());
             }
             _ => match self.measure_path()? {
-                Ok(run) => path_from_run(&run, (bandwidth, baseline))?,
+                Ok(run) => path_from_run(&run, bandwidth, baseline)?,
                 Err(exit) => return Ok(exit),
             },
         };
@@ -95,7 +95,7 @@ impl WindowSweep<'_> {
             path.bandwidth_delay_product()
         );
         measurement::run_and_report(
-            measurement::plan((title, ROUNDS), self.ends, tests, matches),
+            measurement::plan(title, ROUNDS, self.ends, tests, matches),
             matches,
             KeepResult::IfRequested,
         )
@@ -117,7 +117,7 @@ impl WindowSweep<'_> {
             filling.options.set(FLOWS, FILL_FLOWS);
             tests.push(filling);
         }
-        let plan = measurement::plan(("the path".to_owned(), 1), self.ends.clone(), tests, self.matches);
+        let plan = measurement::plan("the path".to_owned(), 1, self.ends.clone(), tests, self.matches);
         let plan = Plan { rounds: 1, until_ci: None, ..plan };
         let executed = measurement::run_unreported(plan, self.matches)?;
         Ok(executed.signal.map_or(Ok(executed.run), |signal| Err(Exit::Signalled(signal))))
@@ -188,7 +188,8 @@ impl WindowSweep<'_> {
 /// Returns the properties of the path: those of the command line, and the others from the tests before the sweep.
 fn path_from_run(
     run: &Run,
-    (bandwidth, baseline): (Option<BitsPerSec>, Option<Nanos>),
+    bandwidth: Option<BitsPerSec>,
+    baseline: Option<Nanos>,
 ) -> Result<PathProperties, UserError> {
     let unknown = |what: &str| {
         let notes = run.tests.iter().flat_map(|test| test.unavailable.iter().cloned());

@@ -33,7 +33,8 @@ fn default_scan(scan: Option<&str>, given: &Settings, scans: &[&String]) -> Opti
 pub(super) fn tests(
     matches: &ArgMatches,
     given: &Settings,
-    (scan, options): (Option<&str>, &[OptionDoc]),
+    scan: Option<&str>,
+    options: &[OptionDoc],
 ) -> Result<Vec<(String, Settings)>, UserError> {
     let wrong = |what: String| UserError::new(Exit::Usage, what).with_line("use", "--scan flows=1,2,4,8");
     let mut tests = vec![(String::new(), given.clone())];

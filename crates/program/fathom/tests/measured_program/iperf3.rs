@@ -142,7 +142,7 @@ fn outcome(ending: &ProgramResult, words: &[&str]) -> Result<(), String> {
 }
 
 /// Returns one line of the table: the options, and the result in either role.
-fn line(stage: &TestBed, (name, words): (&str, &[&str]), [real, own]: [&str; 2]) -> String {
+fn line(stage: &TestBed, name: &str, words: &[&str], [real, own]: [&str; 2]) -> String {
     let words = [words, &["-J"]].concat();
     let shown =
         |ending: ProgramResult| outcome(&ending, &words).map_or_else(|why| format!("no: {why}"), |()| "yes".to_owned());
@@ -158,7 +158,7 @@ fn every_option_works_in_both_roles_against_the_real_iperf3_as_the_table_says() 
     let [(_real, real), (_own, own)] = servers(&stage, &[]);
     let has_ipv6 = TcpListener::bind("[::1]:0").is_ok();
     let cases = CASES.iter().chain(if has_ipv6 { IPV6 } else { &[] });
-    let mut lines: Vec<String> = cases.map(|case| line(&stage, *case, [&real, &own])).collect();
+    let mut lines: Vec<String> = cases.map(|(name, words)| line(&stage, name, words, [&real, &own])).collect();
     lines.push(logins(&stage));
     let version = stage.spawn({
         let mut command = stage.command("iperf3");

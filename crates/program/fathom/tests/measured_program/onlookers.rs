@@ -58,12 +58,12 @@ impl SwitchedHosts {
     }
 
     /// Starts fathom on the host with this index.
-    fn start(&self, stage: &TestBed, (host, words): (usize, &[&str])) -> RunningProgram {
+    fn start(&self, stage: &TestBed, host: usize, words: &[&str]) -> RunningProgram {
         self.hosts[host].enter_with(|| stage.start(words)).unwrap()
     }
 
     fn fathom(&self, stage: &TestBed, words: &[&str]) -> ProgramResult {
-        self.start(stage, (0, words)).ends()
+        self.start(stage, 0, words).ends()
     }
 }
 
@@ -91,7 +91,7 @@ fn nothing_reaches_a_third_host_whatever_frames_are_asked_for() {
         return;
     }
     let (stage, switch) = (TestBed::new(), SwitchedHosts::up());
-    let server = switch.start(&stage, (1, &["serve"]));
+    let server = switch.start(&stage, 1, &["serve"]);
     let lines = server.says("http ");
     let key = lines.lines().find_map(|line| line.strip_prefix("key")).unwrap().trim().to_owned();
     // Without a rate, because a busy machine cannot keep one for such a short time.

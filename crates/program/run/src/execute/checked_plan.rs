@@ -73,7 +73,7 @@ impl CheckedPlan {
             let (before, from_here) = plan.tests.split_at_mut(idx);
             let test = &mut from_here[0];
             let in_test = format!("test `{}`", test.name);
-            let checked = check_test((idx, test), before, &hosts);
+            let checked = check_test(idx, test, before, &hosts);
             let checked = checked.map_err(|user_error| user_error.with_line("in", in_test))?;
             if let Some(lead) = lead_index(test, before) {
                 tests[lead].reverse = Some(idx);
@@ -206,7 +206,8 @@ fn check_frame(plan: &Plan) -> Result<(), UserError> {
 
 /// Checks a test and fills in its defaults. A test of the other direction inherits unset options from its leading test.
 fn check_test(
-    (idx, test): (usize, &mut TestPlan),
+    idx: usize,
+    test: &mut TestPlan,
     before: &[TestPlan],
     hosts: &[String],
 ) -> Result<CheckedTest, UserError> {
@@ -216,7 +217,7 @@ fn check_test(
             test.options.0.entry(option.clone()).or_insert_with(|| value.clone());
         }
     }
-    let checked = complete_test((idx, test), hosts)?;
+    let checked = complete_test(idx, test, hosts)?;
     lead.map_or(Ok(()), |lead| check_paired(test, lead))?;
     Ok(checked)
 }
@@ -272,7 +273,7 @@ fn pair_differs(what: &str, lead: &str) -> UserError {
     invalid_plan(format!("{what}: a test that is beside `{lead}` is the same one the other way"))
 }
 
-fn complete_test((idx, test): (usize, &mut TestPlan), hosts: &[String]) -> Result<CheckedTest, UserError> {
+fn complete_test(idx: usize, test: &mut TestPlan, hosts: &[String]) -> Result<CheckedTest, UserError> {
     let kind = registry::kind(&test.kind).map_err(|error| invalid_plan(error.to_string()))?;
     test.options = test.options.complete(kind.options()).map_err(|error| invalid_plan(error.to_string()))?;
     let needs_two = kind.is_two_sided(&test.options);

@@ -55,7 +55,7 @@ pub fn execute(plan: &CheckedPlan, surroundings: &RunOptions) -> anyhow::Result<
     let began = clock::now();
     let now = Zoned::now();
     let (shown, secrets) = Secrets::of(plan.plan());
-    let mut run = new_run((shown, plan), &secrets.mask(&surroundings.command), &now)?;
+    let mut run = new_run(shown, plan, &secrets.mask(&surroundings.command), &now)?;
     let mut hosts = Hosts::connect(plan.plan(), &run.id)?;
     check_interrupted(&signals)?;
     describe_hosts(&mut run, &mut hosts)?;
@@ -117,7 +117,7 @@ fn check_targets(plan: &CheckedPlan, surroundings: &RunOptions) -> Result<Vec<Re
 }
 
 /// Creates the document of a run before its first trial. The plan holds no secrets.
-fn new_run((plan, checked): (Plan, &CheckedPlan), command: &str, now: &Zoned) -> anyhow::Result<Run> {
+fn new_run(plan: Plan, checked: &CheckedPlan, command: &str, now: &Zoned) -> anyhow::Result<Run> {
     let tests = plan.tests.iter().zip(&checked.tests).map(|(test, checked_test)| {
         Ok(TestRun {
             name: test.name.clone(),
@@ -220,13 +220,13 @@ impl RunExecutor<'_> {
                     continue;
                 }
                 let error = match &test.method {
-                    TestMethod::Search(spec) => self.search(&mut run.tests[idx], (test, spec), (&run.hosts, hosts))?,
+                    TestMethod::Search(spec) => self.search(&mut run.tests[idx], test, spec, &run.hosts, hosts)?,
                     TestMethod::Benchmark(spec) => {
-                        self.benchmark(paired_runs(&mut run.tests, test), (test, spec), (&run.hosts, hosts))?
+                        self.benchmark(paired_runs(&mut run.tests, test), test, spec, &run.hosts, hosts)?
                     }
                     TestMethod::Rounds => {
                         self.progress.begin_test(&run.tests[idx].title, round);
-                        self.run_and_record_trial(paired_runs(&mut run.tests, test), (test, round), hosts)?
+                        self.run_and_record_trial(paired_runs(&mut run.tests, test), test, round, hosts)?
                     }
                 };
                 self.progress.end_trial();
@@ -267,7 +267,8 @@ impl RunExecutor<'_> {
     fn run_and_record_trial(
         &self,
         into: Vec<&mut TestRun>,
-        (test, round): (&CheckedTest, u32),
+        test: &CheckedTest,
+        round: u32,
         hosts: &mut Hosts,
     ) -> anyhow::Result<Option<Error>> {
         let outcome = self.run_trial(test, round, hosts);

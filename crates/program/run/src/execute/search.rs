@@ -63,8 +63,10 @@ impl RunExecutor<'_> {
     pub(super) fn search(
         &self,
         into: &mut TestRun,
-        (test, spec): (&CheckedTest, &SearchSpec),
-        (known, hosts): (&BTreeMap<String, Host>, &mut Hosts),
+        test: &CheckedTest,
+        spec: &SearchSpec,
+        known: &BTreeMap<String, Host>,
+        hosts: &mut Hosts,
     ) -> anyhow::Result<Option<Error>> {
         let title = into.title.clone();
         let mut trials =

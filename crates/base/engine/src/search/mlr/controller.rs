@@ -83,14 +83,14 @@ impl<M: Measurer> Controller<'_, M> {
         let (max, left) = (self.input.max_load, Nanos::ZERO);
         let mut guess = max;
         for _ in 0..2 {
-            let Some(seen) = self.trial(guess, duration, (Purpose::Bracket, left))? else { return Ok(()) };
+            let Some(seen) = self.trial(guess, duration, Purpose::Bracket, left)? else { return Ok(()) };
             let forwarded = seen.forwarding_rate.and_then(LoadLevel::new).map(|load| self.bounded(digits(load.get())));
             match forwarded.filter(|load| *load < guess && seen.loss_ratio > 0.0) {
                 Some(load) => guess = load,
                 None => return Ok(()),
             }
         }
-        self.trial(guess, duration, (Purpose::Bracket, left)).map(drop)
+        self.trial(guess, duration, Purpose::Bracket, left).map(drop)
     }
 
     /// Measures until the bounds of a target are close enough or cannot get closer.
@@ -102,7 +102,7 @@ impl<M: Measurer> Controller<'_, M> {
             // A load stays the next one until it is decided.
             let load = match last.filter(|load| self.class(target, *load) == LoadClass::Undecided) {
                 Some(load) => load,
-                None => match self.next(target, bounds, (before, n_loads)) {
+                None => match self.next(target, bounds, before, n_loads) {
                     Some(load) if n_loads < LOADS_MAX => load,
                     _ => return Ok(bounds),
                 },
@@ -111,7 +111,7 @@ impl<M: Measurer> Controller<'_, M> {
             last = Some(load);
             let left = Nanos(later.0.saturating_add(self.cost(target).0 / 2));
             let purpose = if target.width > self.finest() { Purpose::Narrow } else { Purpose::Confirm };
-            self.trial(load, target.final_duration, (purpose, left))?;
+            self.trial(load, target.final_duration, purpose, left)?;
         }
     }
 
@@ -122,7 +122,7 @@ impl<M: Measurer> Controller<'_, M> {
     /// Returns the next load for a target; `None` if the target is met or if its bound is the minimum or maximum load.
     ///
     /// Outside the known bounds, the step doubles with every load.
-    fn next(&self, target: &SearchGoal, bounds: Bounds, (before, n_loads): (Bounds, i32)) -> Option<LoadLevel> {
+    fn next(&self, target: &SearchGoal, bounds: Bounds, before: Bounds, n_loads: i32) -> Option<LoadLevel> {
         let step = target.width * 2_f64.powi(n_loads.min(DOUBLINGS_MAX));
         let up = |load: LoadLevel| self.bounded(digits(load.get() * (1.0 + step.min(3.0))));
         let down = |load: LoadLevel| self.bounded(digits(load.get() * (1.0 - step).max(0.25)));
@@ -192,7 +192,8 @@ impl<M: Measurer> Controller<'_, M> {
         &mut self,
         load: LoadLevel,
         duration: Nanos,
-        (purpose, left): (Purpose, Nanos),
+        purpose: Purpose,
+        left: Nanos,
     ) -> Result<Option<TrialResult>, SearchEnd<M::Error>> {
         if self.took.0.saturating_add(duration.0) > self.input.time.0 {
             return Err(SearchEnd::OutOfTime);

@@ -96,7 +96,7 @@ impl Transmitter {
     /// Without `CAP_NET_RAW`; `EOPNOTSUPP` if the driver has no zero-copy mode; `EBUSY` if the queue is taken.
     pub fn open(queue: Queue, mode: Mode, _: &Permit) -> Result<Self> {
         let OpenedSocket { fd, umem, fill, completion, offsets } = open(RING)?;
-        set(&fd, (libc::XDP_TX_RING, "XDP_TX_RING"), &RING)?;
+        set(&fd, libc::XDP_TX_RING, "XDP_TX_RING", &RING)?;
         let frames = Ring::map(Source::Shared(fd.as_raw_fd(), libc::XDP_PGOFF_TX_RING), offsets.tx, RING)?;
         bind(&fd, queue, mode)?;
         let mode = mode_of(&fd)?;
@@ -201,7 +201,7 @@ impl Receiver {
     /// As [`Transmitter::open`].
     pub fn open(queue: Queue, mode: Mode) -> Result<Self> {
         let OpenedSocket { fd, mut umem, mut fill, completion, offsets } = open(CHUNKS_OF_RECEIVER)?;
-        set(&fd, (libc::XDP_RX_RING, "XDP_RX_RING"), &RING)?;
+        set(&fd, libc::XDP_RX_RING, "XDP_RX_RING", &RING)?;
         let frames = Ring::map(Source::Shared(fd.as_raw_fd(), libc::XDP_PGOFF_RX_RING), offsets.rx, RING)?;
         while let Some(chunk) = umem.take() {
             fill.push(umem.lend(chunk));
@@ -293,10 +293,10 @@ fn open(n_chunks: u32) -> Result<OpenedSocket> {
     let (addr, len) = umem.extent();
     let chunk_size = u32::try_from(CHUNK).expect("a chunk is a page");
     let region = libc::xdp_umem_reg { addr, len, chunk_size, headroom: 0, flags: 0, tx_metadata_len: 0 };
-    set(&fd, (libc::XDP_UMEM_REG, "XDP_UMEM_REG"), &region).map_err(|error| name_limit(error, Bytes(len)))?;
-    set(&fd, (libc::XDP_UMEM_FILL_RING, "XDP_UMEM_FILL_RING"), &n_chunks)?;
-    set(&fd, (libc::XDP_UMEM_COMPLETION_RING, "XDP_UMEM_COMPLETION_RING"), &n_chunks)?;
-    let offsets = get(&fd, (libc::XDP_MMAP_OFFSETS, "XDP_MMAP_OFFSETS"), NO_OFFSETS)?;
+    set(&fd, libc::XDP_UMEM_REG, "XDP_UMEM_REG", &region).map_err(|error| name_limit(error, Bytes(len)))?;
+    set(&fd, libc::XDP_UMEM_FILL_RING, "XDP_UMEM_FILL_RING", &n_chunks)?;
+    set(&fd, libc::XDP_UMEM_COMPLETION_RING, "XDP_UMEM_COMPLETION_RING", &n_chunks)?;
+    let offsets = get(&fd, libc::XDP_MMAP_OFFSETS, "XDP_MMAP_OFFSETS", NO_OFFSETS)?;
     let ring = |page: libc::c_ulonglong, places| {
         let page = libc::off_t::try_from(page).expect("the offsets of rings are small");
         Ring::map(Source::Shared(fd.as_raw_fd(), page), places, n_chunks)
@@ -344,14 +344,14 @@ fn bind(fd: &OwnedFd, queue: Queue, mode: Mode) -> Result<()> {
 }
 
 fn mode_of(fd: &OwnedFd) -> Result<Mode> {
-    let options = get(fd, (libc::XDP_OPTIONS, "XDP_OPTIONS"), libc::xdp_options { flags: 0 })?;
+    let options = get(fd, libc::XDP_OPTIONS, "XDP_OPTIONS", libc::xdp_options { flags: 0 })?;
     Ok(if options.flags & libc::XDP_OPTIONS_ZEROCOPY == 0 { Mode::Copy } else { Mode::ZeroCopy })
 }
 
 fn statistics(fd: &OwnedFd) -> Result<Statistics> {
     // SAFETY: the structure consists of numbers, for which zero is a valid value.
     let none: libc::xdp_statistics = unsafe { mem::zeroed() };
-    let counts = get(fd, (libc::XDP_STATISTICS, "XDP_STATISTICS"), none)?;
+    let counts = get(fd, libc::XDP_STATISTICS, "XDP_STATISTICS", none)?;
     Ok(Statistics {
         rx_dropped: Frames(counts.rx_dropped),
         rx_ring_full: Frames(counts.rx_ring_full),
@@ -364,7 +364,7 @@ fn length_of<T>(value: &T) -> libc::socklen_t {
     libc::socklen_t::try_from(size_of_val(value)).expect("the arguments of socket calls are small")
 }
 
-fn set<T: Copy>(fd: &OwnedFd, (option, name): (libc::c_int, &str), value: &T) -> Result<()> {
+fn set<T: Copy>(fd: &OwnedFd, option: libc::c_int, name: &str, value: &T) -> Result<()> {
     let (place, length) = (std::ptr::from_ref(value).cast(), length_of(value));
     // SAFETY: the pointer is to a value of that length, which the kernel reads.
     let result = unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_XDP, option, place, length) };
@@ -372,7 +372,7 @@ fn set<T: Copy>(fd: &OwnedFd, (option, name): (libc::c_int, &str), value: &T) ->
 }
 
 /// Reads numbers; fields unknown to an older kernel keep their given values.
-fn get<T: Copy>(fd: &OwnedFd, (option, name): (libc::c_int, &str), mut value: T) -> Result<T> {
+fn get<T: Copy>(fd: &OwnedFd, option: libc::c_int, name: &str, mut value: T) -> Result<T> {
     let mut length = length_of(&value);
     let place = (&raw mut value).cast();
     // SAFETY: the pointers are to locals; the second states the length of the first. Any numbers are a valid value of it.

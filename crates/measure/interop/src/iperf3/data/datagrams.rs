@@ -78,21 +78,22 @@ fn joined(parameters: &Parameters, wish: ParameterFlag) -> OffloadMode {
 /// Sends until it is over or the budget of datagrams is spent.
 pub(super) fn send(
     open: &OpenStream,
-    (parameters, budget): (&Parameters, Option<u64>),
+    parameters: &Parameters,
+    budget: Option<u64>,
     context: &impl StreamContext,
 ) -> fathom_sys::Result<()> {
     let size = length(parameters.block);
     let n_messages = usize::try_from(budget.unwrap_or(u64::MAX)).unwrap_or(usize::MAX).min(batch(size));
     let joined = joined(parameters, ParameterFlag::SegmentOffload);
-    let mut load = SendBuffers::new(DatagramSizes::fixed(size), (n_messages.max(1), joined), clock::now().0);
+    let mut load = SendBuffers::new(DatagramSizes::fixed(size), n_messages.max(1), joined, clock::now().0);
     if parameters.flags.has(ParameterFlag::RepeatingPayload) {
         load.fill(repeat_digits);
     }
     let traffic = TrafficPattern::Bursts((parameters.burst > 1).then_some(parameters.burst.into()));
     let per_sec = rate_of(parameters).and_then(|rate| rate.per_unit(parameters.block));
     let share = FlowIndex { idx: 0, of: 1 };
-    let schedule = per_sec.and_then(|rate| Schedule::new(traffic, rate, (0, share)));
-    let mut sender = Sender::new((&open.socket, codec(parameters)), load, schedule);
+    let schedule = per_sec.and_then(|rate| Schedule::new(traffic, rate, 0, share));
+    let mut sender = Sender::new(&open.socket, codec(parameters), load, schedule);
     while !context.is_over() && budget.is_none_or(|blocks| sender.number() < blocks) {
         match sender.step(context.start(), datagrams::StreamPhase::Measured) {
             Ok(step) => {
@@ -117,7 +118,7 @@ pub(super) fn receive(
     socket::set_report_time(socket)?;
     let joined = joined(parameters, ParameterFlag::ReceiveOffload);
     let room = datagrams::receive_buffers(socket, BatchShape { count: batch(size), size }, joined)?;
-    let mut receiver = Receiver::new((socket, codec(parameters)), room, None);
+    let mut receiver = Receiver::new(socket, codec(parameters), room, None);
     let mut told = [0_u64; 4];
     let mut received = 0_u64;
     while !context.is_over() {

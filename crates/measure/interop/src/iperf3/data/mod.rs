@@ -96,13 +96,14 @@ impl<C: StreamContext> StreamControl for ByteCounter<'_, C> {
 /// The call that failed: the peer reset the connection or is gone, or the file has changed.
 pub(crate) fn run(
     open: &OpenStream,
-    (parameters, budget): (&Parameters, Option<u64>),
+    parameters: &Parameters,
+    budget: Option<u64>,
     context: &impl StreamContext,
 ) -> fathom_sys::Result<StreamEnd> {
     match (parameters.protocol, open.stream.role) {
-        (TransportProtocol::Tcp, StreamRole::Sender) => return send_stream(open, (parameters, budget), context),
+        (TransportProtocol::Tcp, StreamRole::Sender) => return send_stream(open, parameters, budget, context),
         (TransportProtocol::Tcp, StreamRole::Receiver) => receive_stream(open, parameters, context),
-        (TransportProtocol::Udp, StreamRole::Sender) => datagrams::send(open, (parameters, budget), context),
+        (TransportProtocol::Udp, StreamRole::Sender) => datagrams::send(open, parameters, budget, context),
         (TransportProtocol::Udp, StreamRole::Receiver) => datagrams::receive(&open.socket, parameters, context),
     }?;
     Ok(StreamEnd::Stopped)
@@ -149,7 +150,8 @@ fn source(open: &OpenStream, parameters: &Parameters) -> fathom_sys::Result<Send
 
 fn send_stream(
     open: &OpenStream,
-    (parameters, budget): (&Parameters, Option<u64>),
+    parameters: &Parameters,
+    budget: Option<u64>,
     context: &impl StreamContext,
 ) -> fathom_sys::Result<StreamEnd> {
     let source = source(open, parameters)?;
@@ -157,7 +159,7 @@ fn send_stream(
     let counter = ByteCounter(context);
     let budget = budget.map(|blocks| blocks.saturating_mul(parameters.block.0));
     match (rate_of(parameters), parameters.burst) {
-        (Some(rate), 2..) => send_bursts(&mut sending, (parameters, rate, budget), &counter),
+        (Some(rate), 2..) => send_bursts(&mut sending, parameters, rate, budget, &counter),
         (rate, _) => {
             sending.schedule = rate.and_then(|rate| ByteSchedule::new(rate, context.start()));
             sending.budget = budget;
@@ -170,7 +172,9 @@ fn send_stream(
 /// Sends a burst of blocks at once, and the next burst when its first byte is due.
 fn send_bursts<C: StreamContext>(
     sending: &mut StreamSender<'_>,
-    (parameters, rate, budget): (&Parameters, BitsPerSec, Option<u64>),
+    parameters: &Parameters,
+    rate: BitsPerSec,
+    budget: Option<u64>,
     counter: &ByteCounter<'_, C>,
 ) -> fathom_sys::Result<()> {
     /// How soon the end is noticed between two bursts.

@@ -122,7 +122,7 @@ impl Acceptor {
                     LISTENER => self.accept(),
                     token if token & DATAGRAMS != 0 => self.take_datagrams(),
                     token => {
-                        self.read_cookie(token, (&house, scope), watch);
+                        self.read_cookie(token, &house, scope, watch);
                         Ok(())
                     }
                 });
@@ -186,7 +186,8 @@ impl Acceptor {
     fn read_cookie<'scope, 'env>(
         &mut self,
         token: u64,
-        (house, scope): (&'env ServerState, &'scope thread::Scope<'scope, 'env>),
+        house: &'env ServerState,
+        scope: &'scope thread::Scope<'scope, 'env>,
         watch: &'env (dyn Fn() -> Box<dyn TestObserver> + Sync),
     ) {
         let Some(stranger) = self.pending.get_mut(&token) else { return };
@@ -209,7 +210,7 @@ impl Acceptor {
             return;
         }
         match Cookie::read(stranger.cookie) {
-            Some(cookie) => self.route((stranger, cookie), (house, scope), watch),
+            Some(cookie) => self.route(stranger, cookie, house, scope, watch),
             None => self.rejected += 1,
         }
     }
@@ -217,8 +218,10 @@ impl Acceptor {
     /// Hands a stream to its session, creates a session for a new client, and tells all others that the server is busy.
     fn route<'scope, 'env>(
         &mut self,
-        (stranger, cookie): (PendingConnection, Cookie),
-        (house, scope): (&'env ServerState, &'scope thread::Scope<'scope, 'env>),
+        stranger: PendingConnection,
+        cookie: Cookie,
+        house: &'env ServerState,
+        scope: &'scope thread::Scope<'scope, 'env>,
         watch: &'env (dyn Fn() -> Box<dyn TestObserver> + Sync),
     ) {
         self.remove_finished();
@@ -251,7 +254,7 @@ impl Acceptor {
         let guest = session::ClientInfo { cookie, from: stranger.from, expected: slot.expected.clone() };
         let is_over = slot.is_over.clone();
         self.sessions.insert(cookie, slot);
-        let serve = move || serve(house, (stranger.socket, guest, streams), watch, &is_over);
+        let serve = move || serve(house, stranger.socket, &guest, &streams, watch, &is_over);
         if threads::start_within(scope, serve).is_err() {
             // Its socket is dropped together with the arguments of the thread.
             self.sessions.remove(&cookie);
@@ -313,12 +316,14 @@ impl Acceptor {
 /// Runs one session from start to end, and frees its place afterwards.
 fn serve(
     house: &ServerState,
-    (socket, guest, streams): (Socket, session::ClientInfo, Receiver<Socket>),
+    socket: Socket,
+    guest: &session::ClientInfo,
+    streams: &Receiver<Socket>,
     watch: &(dyn Fn() -> Box<dyn TestObserver> + Sync),
     is_over: &AtomicBool,
 ) {
     let mut watch = watch();
-    let outcome = session::serve(house, socket, (&guest, &streams), &mut *watch);
+    let outcome = session::serve(house, socket, guest, streams, &mut *watch);
     match &outcome {
         Ok(()) => house.finished.fetch_add(1, Ordering::Relaxed),
         Err(error) => {

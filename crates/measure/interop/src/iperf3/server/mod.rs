@@ -42,7 +42,7 @@ impl Server {
     ///
     /// # Errors
     /// If the port is in use, or if this host does not have the address.
-    pub fn bind(address: SocketAddr, (device, options): (Option<&str>, ServerOptions)) -> Result<Self, Error> {
+    pub fn bind(address: SocketAddr, device: Option<&str>, options: ServerOptions) -> Result<Self, Error> {
         let listen = |cause| Error::Listen { cause };
         let domain = Domain::for_address(address);
         let open = |kind, protocol, at: SocketAddr| -> io::Result<Socket> {

@@ -48,11 +48,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub(super) fn serve(
     house: &ServerState,
     socket: Socket,
-    (guest, streams): (&ClientInfo, &Receiver<Socket>),
+    guest: &ClientInfo,
+    streams: &Receiver<Socket>,
     watch: &mut dyn TestObserver,
 ) -> Result<(), Error> {
     let mut control = ControlConnection::new(socket, house.stop.clone())?;
-    let outcome = run_test(house, &mut control, (guest, streams), watch);
+    let outcome = run_test(house, &mut control, guest, streams, watch);
     if let Err(error) = &outcome {
         // If the client is already gone, this message does not matter.
         let _ = match error {
@@ -73,7 +74,8 @@ pub(super) fn serve(
 fn run_test(
     house: &ServerState,
     control: &mut ControlConnection,
-    (guest, streams): (&ClientInfo, &Receiver<Socket>),
+    guest: &ClientInfo,
+    streams: &Receiver<Socket>,
     watch: &mut dyn TestObserver,
 ) -> Result<(), Error> {
     control.send_state(TestState::ParamExchange)?;
@@ -82,7 +84,7 @@ fn run_test(
     pin(house, parameters.server_core)?;
     let n = usize::try_from(parameters.n_streams()).expect("at most 256");
     let _share = ThreadQuota::take(&house.n_streams, n)?;
-    let open = open_streams(house, control, (guest, streams), &parameters)?;
+    let open = open_streams(house, control, guest, streams, &parameters)?;
     control.write(&[TestState::TestStart.byte(), TestState::TestRunning.byte()])?;
     watch
         .on_start(&start_info(control, guest, asked, &open)?, &open.iter().map(|open| open.stream).collect::<Vec<_>>());
@@ -189,14 +191,15 @@ impl Drop for ThreadQuota<'_> {
 fn open_streams(
     house: &ServerState,
     control: &mut ControlConnection,
-    (guest, streams): (&ClientInfo, &Receiver<Socket>),
+    guest: &ClientInfo,
+    streams: &Receiver<Socket>,
     parameters: &Parameters,
 ) -> Result<Vec<OpenStream>, Error> {
     let n = usize::try_from(parameters.n_streams()).expect("at most 256");
     let deadline = clock::now() + MESSAGE_TIMEOUT;
     let turn = match parameters.protocol {
         TransportProtocol::Tcp => None,
-        TransportProtocol::Udp => Some(wait_for_udp_slot(house, control, (guest, deadline))?),
+        TransportProtocol::Udp => Some(wait_for_udp_slot(house, control, guest, deadline)?),
     };
     let wanted = match parameters.protocol {
         TransportProtocol::Tcp => &guest.expected.connections,
@@ -251,7 +254,8 @@ fn check_connected(control: &mut ControlConnection, awaited: &'static str) -> Re
 fn wait_for_udp_slot<'a>(
     house: &'a ServerState,
     control: &mut ControlConnection,
-    (guest, deadline): (&ClientInfo, Nanos),
+    guest: &ClientInfo,
+    deadline: Nanos,
 ) -> Result<UdpOpenSlot<'a>, Error> {
     loop {
         if let Some(turn) = UdpOpenSlot::take(&house.udp_open_slots, guest.from.ip()) {

@@ -127,7 +127,7 @@ impl TestKind for Iperf3 {
         parameters.time_secs = u32::try_from(rounded(longest)).unwrap_or(1).clamp(1, 86_400);
         // Only our server at the other end of a path under test is reached from this host's address there.
         let asked = ClientOptions {
-            servers: server_destinations((role, policy), self.name)?,
+            servers: server_destinations(role, policy, self.name)?,
             parameters,
             from: role.address.filter(|_| self.is_two_sided(&role.settings)),
             connect_timeout: Some(CONNECT_MAX),
@@ -173,7 +173,7 @@ fn test_error(error: iperf3::Error) -> Error {
 }
 
 /// Returns the addresses of the server: the one in the settings, or ours.
-fn server_destinations((role, policy): (&Role, &Policy), kind: &'static str) -> Result<Vec<Destination>, Error> {
+fn server_destinations(role: &Role, policy: &Policy, kind: &'static str) -> Result<Vec<Destination>, Error> {
     let Some((host, port)) = destination(&role.settings)? else {
         return Ok(vec![policy.permit(connection_setup::responder_address(role, kind)?)?]);
     };
@@ -258,7 +258,7 @@ impl Test for Iperf3ClientTest {
         let broken = Mutex::new(None);
         let trial_results = pool.run(session, &mut looking, |worker, open| {
             let hand = WorkerStream { worker: &worker, is_broken: &is_broken };
-            if let Err(error) = iperf3::stream(&open, (&parameters, None), &hand) {
+            if let Err(error) = iperf3::stream(&open, &parameters, None, &hand) {
                 is_broken.store(true, Ordering::Relaxed);
                 broken.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
             }
@@ -270,7 +270,7 @@ impl Test for Iperf3ClientTest {
         if let Some(flows) = flows {
             flows.finish(&mut record, counts);
         }
-        let outcome = client_outcome(&streams, (&record, counts));
+        let outcome = client_outcome(&streams, &record, counts);
         let told = match (why, broken.into_inner().unwrap_or_else(PoisonError::into_inner)) {
             (Some(why), _) => Err(why),
             (None, Some(error)) => Err(error.into()),
@@ -293,7 +293,7 @@ fn record_failure(record: &mut Record, error: &iperf3::Error, stop: &StopFlag) {
 }
 
 /// Returns the counts of this side in the form for the server.
-fn client_outcome(streams: &[OpenStream], (record, counts): (&Record, WorkerCounts<'_>)) -> Iperf3Outcome {
+fn client_outcome(streams: &[OpenStream], record: &Record, counts: WorkerCounts<'_>) -> Iperf3Outcome {
     let span = record.timeline.end_ns.last().copied().unwrap_or_default();
     let of = |(place, open): (usize, &OpenStream)| {
         let count = |counter: Counter| counts.of(place, counter as usize).unwrap_or(0);
@@ -334,7 +334,7 @@ impl Iperf3ServerTest {
         let guests = fathom_engine::guests(role, policy);
         let admits = Arc::new(move |address| guests.admit(address));
         let options = ServerOptions { clients: 1, is_client_allowed: Some(admits), ..ServerOptions::default() };
-        let server = Server::bind(options::listen_address(role), (None, options)).map_err(test_error)?;
+        let server = Server::bind(options::listen_address(role), None, options).map_err(test_error)?;
         let (address, stop) = (server.address(), StopFlag::default());
         let told = stop.clone();
         let server = threads::start(move || server.run(&told, &|| Box::new(())))

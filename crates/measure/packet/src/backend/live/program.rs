@@ -205,9 +205,9 @@ pub(super) fn code(load: &WorkerLoad, maps: &ProgramMaps) -> std::result::Result
     }
     let mut a = Assembler::new();
     let exits = ExitLabels { wait: a.label(), done: a.label() };
-    begin(&mut a, (load, maps), exits);
+    begin(&mut a, load, maps, exits);
     choose_turn(&mut a, load);
-    write_frame(&mut a, (load, maps), exits);
+    write_frame(&mut a, load, maps, exits);
     a.bind(exits.done).call(Helper::MonotonicNanos).store(R7.double(DONE), R0);
     a.bind(exits.wait).give(XdpAction::Drop);
     let code = a.assemble();
@@ -218,7 +218,7 @@ pub(super) fn code(load: &WorkerLoad, maps: &ProgramMaps) -> std::result::Result
 }
 
 /// Continues only when a frame is due. Afterwards `R7` is the state, `R8` the time and `R9` the context.
-fn begin(a: &mut Assembler, (load, maps): (&WorkerLoad, &ProgramMaps), exits: ExitLabels) {
+fn begin(a: &mut Assembler, load: &WorkerLoad, maps: &ProgramMaps, exits: ExitLabels) {
     a.mov(R9, R1).load_row(R7, &maps.state);
     a.load(R1, R7.double(DONE)).jump_if(R1.differs(0), exits.wait);
     if let Some(count) = load.count {
@@ -237,7 +237,7 @@ fn begin(a: &mut Assembler, (load, maps): (&WorkerLoad, &ProgramMaps), exits: Ex
             a.store(R7.double(START), R8).bind(started);
         }
         Some(departures) => {
-            pace_frames(a, (departures, maps), exits);
+            pace_frames(a, departures, maps, exits);
             a.store(R7.double(LAST), R8);
         }
     }
@@ -245,7 +245,7 @@ fn begin(a: &mut Assembler, (load, maps): (&WorkerLoad, &ProgramMaps), exits: Ex
 }
 
 /// Continues only when the next departure may leave, and advances the schedule. `R6` is the end time or zero.
-fn pace_frames(a: &mut Assembler, (departures, maps): (&DepartureSchedule, &ProgramMaps), exits: ExitLabels) {
+fn pace_frames(a: &mut Assembler, departures: &DepartureSchedule, maps: &ProgramMaps, exits: ExitLabels) {
     let rhythm = &departures.params;
     let [started, running, is_due, not_later] = std::array::from_fn(|_| a.label());
     a.load(R1, R7.double(START)).jump_if(R1.differs(0), started);
@@ -261,7 +261,7 @@ fn pace_frames(a: &mut Assembler, (departures, maps): (&DepartureSchedule, &Prog
         a.load_constant(R0, OVERTIME);
     }
     a.bind(running).compute(Operation::ShiftLeft, R2, i32::from(TICK_BITS)).load(R3, R7.double(DUE));
-    give_up_late(a, (rhythm, maps), exits);
+    give_up_late(a, rhythm, maps, exits);
     a.mov(R1, R3).compute(Operation::ShiftRight, R1, i32::from(TICK_BITS)).jump_if(R5.at_least(R1), is_due);
     a.jump_if(R6.equals(0), exits.wait).jump_if(R6.at_least(R8), exits.wait).jump(exits.done);
     a.bind(is_due).load(R4, R7.double(READY)).load_constant(R1, rhythm.tolerance).add(R1, R2);
@@ -273,21 +273,21 @@ fn pace_frames(a: &mut Assembler, (departures, maps): (&DepartureSchedule, &Prog
     }
     a.jump_if(R3.at_least(R2), not_later).mov(R1, R2).sub(R1, R3).load(R5, R7.double(LAG));
     a.jump_if(R5.at_least(R1), not_later).store(R7.double(LAG), R1).bind(not_later);
-    leave(a, (rhythm, maps));
+    leave(a, rhythm, maps);
 }
 
 /// [`DepartureSchedule::drop_late`]; moves on to the next departure.
 ///
 /// `R2` is the time in ticks, `R3` when the next frame is due, `R5` the horizon, `R0` the largest lateness. Clobbers `R1` and
 /// `R4`.
-fn give_up_late(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramMaps), exits: ExitLabels) {
+fn give_up_late(a: &mut Assembler, rhythm: &DepartureParams, maps: &ProgramMaps, exits: ExitLabels) {
     let [in_time, is_part] = std::array::from_fn(|_| a.label());
     a.mov(R4, R3).add(R4, R0).jump_if(R4.at_least(R2), in_time);
     // Frames due before `R4` are too late. Frames due after the end are not part of the trial.
     a.mov(R4, R2).sub(R4, R0).mov(R1, R5).add(R1, 1).compute(Operation::ShiftLeft, R1, i32::from(TICK_BITS));
     a.jump_if(R1.at_least(R4), is_part).mov(R4, R1).bind(is_part).jump_if(R3.at_least(R4), in_time);
     match rhythm.rate_change {
-        None if rhythm.random.is_some() => give_up_drawn(a, (rhythm, maps), exits),
+        None if rhythm.random.is_some() => give_up_drawn(a, rhythm, maps, exits),
         None => {
             a.mov(R1, R4);
             give_up_equal(a, (rhythm.gap, rhythm.burst));
@@ -325,13 +325,13 @@ fn count_given_up(a: &mut Assembler, burst: u64) {
 }
 
 /// Gives up the bursts before `R4` if gaps are random, up to a limit per run. Clobbers `R0` and `R1`.
-fn give_up_drawn(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramMaps), exits: ExitLabels) {
+fn give_up_drawn(a: &mut Assembler, rhythm: &DepartureParams, maps: &ProgramMaps, exits: ExitLabels) {
     let all = a.label();
     a.store(R10.double(NOW), R2).store(R10.double(HORIZON), R5);
     for _ in 0..GIVEN_UP_MAX {
         a.mov(R1, 1);
         count_given_up(a, rhythm.burst);
-        choose_gap(a, (rhythm, maps));
+        choose_gap(a, rhythm, maps);
         a.add(R3, R1).store(R7.double(DUE), R3).jump_if(R3.at_least(R4), all);
     }
     a.jump(exits.wait).bind(all).load(R2, R10.double(NOW)).load(R5, R10.double(HORIZON));
@@ -339,7 +339,7 @@ fn give_up_drawn(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramM
 
 /// [`DepartureSchedule::advance`]. `R2` is the time in ticks, `R3` when the frame is due, `R4` its `ready` time. Clobbers all
 /// registers up to `R5`.
-fn leave(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramMaps)) {
+fn leave(a: &mut Assembler, rhythm: &DepartureParams, maps: &ProgramMaps) {
     let [has_begun, is_last, done] = std::array::from_fn(|_| a.label());
     if rhythm.burst > 1 {
         a.load(R5, R7.double(PLACE)).jump_if(R5.differs(0), has_begun);
@@ -349,7 +349,7 @@ fn leave(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramMaps)) {
         a.add(R5, 1).jump_if(R5.equals(immediate(rhythm.burst)), is_last).store(R7.double(PLACE), R5).jump(done);
         a.bind(is_last).store(R7.double(PLACE), 0);
     }
-    choose_gap(a, (rhythm, maps));
+    choose_gap(a, rhythm, maps);
     a.add(R3, R1).store(R7.double(DUE), R3);
     if rhythm.random.is_none() && rhythm.rate_change.is_none() {
         a.load_constant(R1, catch_up_gap(rhythm.gap));
@@ -360,7 +360,7 @@ fn leave(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramMaps)) {
 }
 
 /// Loads `R1` with the gap between the burst due at `R3` and the one after it. Clobbers `R2` and `R5`.
-fn choose_gap(a: &mut Assembler, (rhythm, maps): (&DepartureParams, &ProgramMaps)) {
+fn choose_gap(a: &mut Assembler, rhythm: &DepartureParams, maps: &ProgramMaps) {
     if let (Some(random), Some(gaps)) = (&rhythm.random, &maps.gaps) {
         a.load(R1, R7.double(BURST)).add(R1, 1).store(R7.double(BURST), R1);
         mix(a, random.seed);
@@ -405,7 +405,7 @@ fn choose_turn(a: &mut Assembler, load: &WorkerLoad) {
 }
 
 /// Writes the frame that was chosen, and hands it to the device.
-fn write_frame(a: &mut Assembler, (load, maps): (&WorkerLoad, &ProgramMaps), exits: ExitLabels) {
+fn write_frame(a: &mut Assembler, load: &WorkerLoad, maps: &ProgramMaps, exits: ExitLabels) {
     let (blueprint, page, send) = (&load.frames, page(&load.frames), a.label());
     let labels: Vec<Label> = blueprint.templates.iter().map(|_| a.label()).collect();
     if let Some(order) = &maps.order {
@@ -420,7 +420,7 @@ fn write_frame(a: &mut Assembler, (load, maps): (&WorkerLoad, &ProgramMaps), exi
     }
     for (shape, label) in blueprint.templates.iter().zip(labels) {
         a.bind(label);
-        fit(a, (shape, &page), exits);
+        fit(a, shape, &page, exits);
         write_shape(a, load, shape);
         a.jump(send);
     }
@@ -428,7 +428,7 @@ fn write_frame(a: &mut Assembler, (load, maps): (&WorkerLoad, &ProgramMaps), exi
 }
 
 /// Cuts the page to the length of the template and writes the constant bytes. Afterwards `R6` is the frame.
-fn fit(a: &mut Assembler, (shape, page): (&FrameTemplate, &[u8]), exits: ExitLabels) {
+fn fit(a: &mut Assembler, shape: &FrameTemplate, page: &[u8], exits: ExitLabels) {
     let length = |bytes: usize| i32::try_from(bytes).expect("a frame fits into a page");
     let (cut, written) = (page.len() - shape.bytes.len(), rewritten(shape, page));
     if cut > 0 {
@@ -783,7 +783,7 @@ mod tests {
     }
 
     /// Polls a program and a sender in user space at the same times and compares them; `None` without the privilege.
-    fn require_agreement(pattern: &DeparturePattern, (looks, end): (&[Nanos], Nanos)) -> Option<VirtualSender> {
+    fn require_agreement(pattern: &DeparturePattern, looks: &[Nanos], end: Nanos) -> Option<VirtualSender> {
         let departures = DepartureSchedule::new(pattern, ALONE).unwrap();
         let program = VirtualProgram::of(&departures, end)?;
         let mut sender = VirtualSender::new(departures, end);
@@ -815,7 +815,7 @@ mod tests {
         };
         let end = Nanos::from_millis(50);
         for (until, is_lossless) in [(21_300, true), (35_000, false)] {
-            let Some(sender) = require_agreement(&pattern(1e6, 1, ArrivalProcess::Constant), (&stalled(until), end))
+            let Some(sender) = require_agreement(&pattern(1e6, 1, ArrivalProcess::Constant), &stalled(until), end)
             else {
                 return;
             };
@@ -834,7 +834,7 @@ mod tests {
             stepped(2e5, 5, 1e6),
         ];
         for pattern in patterns {
-            require_agreement(&pattern, (&stalled(35_000), end)).unwrap();
+            require_agreement(&pattern, &stalled(35_000), end).unwrap();
         }
     }
 
@@ -843,7 +843,7 @@ mod tests {
         let mut runner =
             TestRunner::new(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(50) });
         let is_same = |(pattern, (looks, end)): (DeparturePattern, (Vec<Nanos>, Nanos))| {
-            require_agreement(&pattern, (&looks, end));
+            require_agreement(&pattern, &looks, end);
             Ok(())
         };
         runner.run(&(patterns(), looks()), is_same).unwrap();

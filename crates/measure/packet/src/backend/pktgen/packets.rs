@@ -516,7 +516,7 @@ mod tests {
         craft::from_settings(&settings, &setup).unwrap()
     }
 
-    fn lines((options, share, ports): (&[(&str, &str)], WorkShare, DevicePorts)) -> Result<Vec<String>, String> {
+    fn lines(options: &[(&str, &str)], share: WorkShare, ports: DevicePorts) -> Result<Vec<String>, String> {
         let blueprint = blueprint(options);
         let packets = PktgenPackets::of(&blueprint).map_err(|error| error.to_string())?;
         let settings = packets.settings(&blueprint, share, ports).map_err(|error| error.to_string())?;
@@ -525,12 +525,12 @@ mod tests {
 
     /// Returns the lines that the plainest packet does not have.
     fn beside(options: &[(&str, &str)], share: WorkShare, ports: DevicePorts) -> Vec<String> {
-        let plain = lines((&[], ALONE, ONE)).unwrap();
-        lines((options, share, ports)).unwrap().into_iter().filter(|line| !plain.contains(line)).collect()
+        let plain = lines(&[], ALONE, ONE).unwrap();
+        lines(options, share, ports).unwrap().into_iter().filter(|line| !plain.contains(line)).collect()
     }
 
     fn why_not(options: &[(&str, &str)]) -> String {
-        lines((options, ALONE, ONE)).unwrap_err()
+        lines(options, ALONE, ONE).unwrap_err()
     }
 
     #[test]
@@ -549,7 +549,7 @@ mod tests {
             "udp_dst_min 9",
             "udp_dst_max 9",
         ];
-        assert_eq!(lines((&[], ALONE, ONE)).unwrap(), expected);
+        assert_eq!(lines(&[], ALONE, ONE).unwrap(), expected);
         let remark = PktgenPackets::of(&blueprint(&[])).unwrap().remark();
         assert_eq!(remark, "with a TTL of 32, without DF and without a checksum of UDP");
     }
@@ -619,7 +619,7 @@ mod tests {
         let random = [("ports", "1024-1031? each > 9")];
         let expected = ["udp_src_min 1028", "udp_src_max 1032", "flag UDPSRC_RND"];
         assert_eq!(beside(&random, second, ports), expected);
-        let uneven = lines((&[("addresses", "> 10.0.0.1-10.0.0.7")], second, ONE)).unwrap_err();
+        let uneven = lines(&[("addresses", "> 10.0.0.1-10.0.0.7")], second, ONE).unwrap_err();
         assert!(uneven.starts_with("7 flows go through 7 destination addresses unevenly, 2 threads"), "{uneven}");
     }
 

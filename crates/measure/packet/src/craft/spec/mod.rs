@@ -238,10 +238,10 @@ impl<'a> SpecParser<'a> {
         if let Some(name) = header.names.iter().find(|name| name.keyword == word)
             && let Some(field) = header.field(name.field)
         {
-            return set_field(layer, (field, Value::constant(name.value)), span);
+            return set_field(layer, field, Value::constant(name.value), span);
         }
         if let Some((_, extra)) = header.options.iter().find(|(extra, _)| *extra == word) {
-            return self.extra(layer, (word, span), *extra);
+            return self.extra(layer, word, span, *extra);
         }
         let nearest = nearest(word, header.own_words());
         Err(SpecFault::NoField { header: header.keyword, word: word.to_owned(), nearest }.at(span))
@@ -271,13 +271,14 @@ impl<'a> SpecParser<'a> {
             }
             value.per = ChangePer::Frame;
         }
-        set_field(layer, (field, value), span)
+        set_field(layer, field, value, span)
     }
 
     fn extra(
         &mut self,
         layer: &mut SpecHeader,
-        (word, span): (&str, TextSpan),
+        word: &str,
+        span: TextSpan,
         extra: OptionSyntax,
     ) -> Result<(), LocatedFault> {
         match extra {
@@ -400,7 +401,8 @@ fn sized(text: &str, length: usize) -> Option<Vec<u8>> {
 /// Sets a field of a header.
 fn set_field(
     layer: &mut SpecHeader,
-    (field, value): (&'static FieldSpec, Value),
+    field: &'static FieldSpec,
+    value: Value,
     at: TextSpan,
 ) -> Result<(), LocatedFault> {
     for (other, _) in &layer.fields {

@@ -261,7 +261,7 @@ impl SocketCounter {
             }
             for ((frame, _), stamp) in self.inbox.frames().zip(self.inbox.stamps()) {
                 let at = stamp.map_or_else(clock::now, |stamp| epoch.monotonic(stamp));
-                self.counter.count(frame, (at, &mut self.last_arrival));
+                self.counter.count(frame, at, &mut self.last_arrival);
             }
         }
         self.dropped += self.receiver.take_seen()?.dropped;
@@ -285,7 +285,7 @@ impl XskCounter {
             receiver.receive(BATCHES * MAX_BATCH, |received| {
                 let stamp = arrival_time(received.ahead, self.counter.expected());
                 self.lacks_timestamps |= stamp.is_none();
-                self.counter.count(received.frame, (stamp.unwrap_or_else(clock::now), last_arrival));
+                self.counter.count(received.frame, stamp.unwrap_or_else(clock::now), last_arrival);
             })?;
             let statistics = receiver.statistics()?;
             missed.socket += statistics.rx_dropped;

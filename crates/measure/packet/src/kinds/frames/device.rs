@@ -132,7 +132,7 @@ impl TestDevice {
 
     /// Returns the MAC address that this host itself would use to reach a host by this device.
     pub(super) fn neighbour_towards(&mut self, host: IpAddr) -> Result<MacAddress, Error> {
-        neighbour_towards(&mut self.netlink, (self.link.index, &self.link.name), host)
+        neighbour_towards(&mut self.netlink, self.link.index, &self.link.name, host)
     }
 
     fn read_error(&self, cause: fathom_sys::Error) -> Error {
@@ -182,11 +182,7 @@ impl TestDevice {
 ///
 /// # Errors
 /// If packets to the host take another path or reach more than one host, or if its MAC address is not known yet.
-pub fn neighbour_towards(
-    netlink: &mut Netlink,
-    (device, name): (u32, &str),
-    host: IpAddr,
-) -> Result<MacAddress, Error> {
+pub fn neighbour_towards(netlink: &mut Netlink, device: u32, name: &str, host: IpAddr) -> Result<MacAddress, Error> {
     let failed = |cause| Error::System { what: format!("find the way to {host}"), cause };
     let hop = netlink.next_hop(host).map_err(failed)?;
     if !hop.is_single {

@@ -35,7 +35,8 @@ impl NetworkScope {
 pub(super) fn frame_set(
     settings: &Settings,
     setup: &FrameContext,
-    (device, reach): (&TestDevice, NetworkScope),
+    device: &TestDevice,
+    reach: NetworkScope,
 ) -> Result<FrameSet, Error> {
     let blueprint = craft::from_settings(settings, setup).map_err(|error| craft_error(error, device))?;
     if reach == NetworkScope::SharedWire {

@@ -59,7 +59,7 @@ impl LearningOptions {
         permit: &Permit,
     ) -> Result<Option<LearningFrames>, Error> {
         let frame = Arp::announcement(device.mac, device.address);
-        self.send((device, permit), |_| frame.to_vec())
+        self.send(device, permit, |_| frame.to_vec())
     }
 
     /// Sends the first frame of each of the first flows, and gives the device time to learn.
@@ -68,11 +68,13 @@ impl LearningOptions {
     /// they could not be told from those of the trial.
     pub(super) fn send_first_frames(
         self,
-        (device, permit): (&TestDevice, &Permit),
-        (blueprint, tag): (&FrameSet, u32),
+        device: &TestDevice,
+        permit: &Permit,
+        blueprint: &FrameSet,
+        tag: u32,
     ) -> Result<Option<LearningFrames>, Error> {
         let learned = match blueprint.mark_at() {
-            Some(_) => self.send((device, permit), |nth| first_frame_of(blueprint, tag, nth))?,
+            Some(_) => self.send(device, permit, |nth| first_frame_of(blueprint, tag, nth))?,
             None => None,
         };
         if self.n > 0 {
@@ -83,7 +85,8 @@ impl LearningOptions {
 
     fn send(
         self,
-        (device, permit): (&TestDevice, &Permit),
+        device: &TestDevice,
+        permit: &Permit,
         frame: impl Fn(u64) -> Vec<u8>,
     ) -> Result<Option<LearningFrames>, Error> {
         if self.n == 0 {

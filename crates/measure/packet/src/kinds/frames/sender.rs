@@ -64,7 +64,7 @@ impl FramesSender {
             seed: role.seed,
         };
         let permit = policy.permit_frames(setup.ends.target.addresses())?;
-        let blueprint = Arc::new(frame_options::frame_set(settings, &setup, (&device, reach))?);
+        let blueprint = Arc::new(frame_options::frame_set(settings, &setup, &device, reach)?);
         let (n_workers, n_flows) = (n_workers(settings), blueprint.n_flows);
         if n_workers > n_flows {
             let what = format!("{n_workers} workers need a flow each, and there are {n_flows}");
@@ -90,7 +90,7 @@ impl FramesSender {
         let mut notes = Vec::new();
         let word = settings.text("backend").unwrap_or_default();
         let generators = backend::open_generators(&word, &port, &loads, &mut notes)?;
-        let learned = LearningOptions::of(settings)?.send_first_frames((&device, &port.permit), (&blueprint, tag))?;
+        let learned = LearningOptions::of(settings)?.send_first_frames(&device, &port.permit, &blueprint, tag)?;
         let (is_counted, cores) = (settings.count("count").is_some(), role.cores.clone());
         Ok(Self { device, learning_frames: learned, generators, pattern, is_counted, cores, notes })
     }
@@ -174,7 +174,7 @@ fn frame_endpoints(device: &mut TestDevice, role: &Role, reach: NetworkScope) ->
         ipv6,
         port: responder_value(role, endpoint::PORT)?,
     };
-    let mac = target_mac(device, role, (&of_target, reach))?;
+    let mac = target_mac(device, role, &of_target, reach)?;
     if mac.is_group() || address.is_multicast() || address.is_broadcast() {
         let what = format!("{mac} and {address} must each be of a single host");
         return Err(Error::Unsupported { what, hint: None });
@@ -194,7 +194,8 @@ fn frame_endpoints(device: &mut TestDevice, role: &Role, reach: NetworkScope) ->
 fn target_mac(
     device: &mut TestDevice,
     role: &Role,
-    (target, reach): (&FrameEndpoint, NetworkScope),
+    target: &FrameEndpoint,
+    reach: NetworkScope,
 ) -> Result<MacAddress, Error> {
     let asked = role.settings.text("mac").map(|text| text.parse::<MacAddress>()).transpose();
     let asked = asked.map_err(|error| Error::Unsupported { what: error.to_string(), hint: None })?;

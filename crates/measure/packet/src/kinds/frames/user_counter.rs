@@ -45,7 +45,7 @@ impl UserSpaceCounter {
     }
 
     /// Counts a frame. `at` is its arrival time, `last` the arrival of the previous frame by the same queue.
-    pub(super) fn count(&mut self, frame: &[u8], (at, last): (Nanos, &mut Option<Nanos>)) {
+    pub(super) fn count(&mut self, frame: &[u8], at: Nanos, last: &mut Option<Nanos>) {
         let mark = self.expected.mark(frame);
         self.arrivals.frames += Frames(u64::from(mark.is_some() || self.expected.is_unmarked(frame)));
         let Some(mark) = mark else { return };
@@ -122,7 +122,7 @@ mod tests {
             (6, 0, 2 * turn + 150),
         ];
         for (number, sent, at) in frames {
-            account.count(&frame(number, sent), (Nanos(at), &mut last));
+            account.count(&frame(number, sent), Nanos(at), &mut last);
         }
         let times = account.times();
         assert_eq!((times.latency.count(), times.latency.min(), times.latency.max()), (5, Some(10), Some(50)));
@@ -135,14 +135,14 @@ mod tests {
     #[test]
     fn a_stamp_a_little_after_its_arrival_is_no_latency_of_seconds() {
         let (mut account, mut last) = (account(1), None);
-        account.count(&frame(0, 5_000), (Nanos(4_990), &mut last));
+        account.count(&frame(0, 5_000), Nanos(4_990), &mut last);
         assert_eq!(account.times().latency.max(), Some(0));
     }
 
     #[test]
     fn frames_of_others_have_no_times() {
         let (mut account, mut last) = (account(1), None);
-        account.count(&[7; 60], (Nanos(1), &mut last));
+        account.count(&[7; 60], Nanos(1), &mut last);
         assert_eq!((account.arrivals(), last, account.times().gap.count()), (FrameCounts::default(), None, 0));
     }
 }

@@ -73,12 +73,12 @@ impl<'t> Compiler<'t> {
             }
             Statement::Repeat(repeat) => {
                 let most = repeat.max.as_ref().map_or(repeat.min.value, |max| max.value);
-                self.repeat_loop((repeat.min.value, most), None, (repeat.pace.as_ref(), &repeat.body))?;
+                self.repeat_loop((repeat.min.value, most), None, repeat.pace.as_ref(), &repeat.body)?;
             }
             Statement::While(each) => {
                 let most = each.max.as_ref().map_or(u64::MAX, |max| max.value);
                 let condition = self.condition(&each.condition)?;
-                self.repeat_loop((most, most), Some(condition), (each.pace.as_ref(), &each.body))?;
+                self.repeat_loop((most, most), Some(condition), each.pace.as_ref(), &each.body)?;
             }
             Statement::If(choice) => self.choice(choice)?,
             Statement::Chance(chance) => {
@@ -110,7 +110,8 @@ impl<'t> Compiler<'t> {
         &mut self,
         (least, most): (u64, u64),
         condition: Option<CompiledCondition>,
-        (pace_of, body): (Option<&PaceDef>, &'t [Statement]),
+        pace_of: Option<&PaceDef>,
+        body: &'t [Statement],
     ) -> Result<(), CompileError> {
         let enter = self.ops.len();
         self.ops.push(Op::BeginLoop { least, most, exit: UNRESOLVED });

@@ -69,7 +69,7 @@ impl ScenarioUsers {
             }
             Op::Meet(meeting) if shared.settings.think_mode == ThinkMode::Timed => {
                 if let JoinResult::Waits(round) = shared.program.meeting_points[usize::from(*meeting)].join(now) {
-                    waiting.add(*meeting, (seat, round));
+                    waiting.add(*meeting, seat, round);
                     user.sleeping_since = Some(now);
                     return Some(NextAction::Wait);
                 }

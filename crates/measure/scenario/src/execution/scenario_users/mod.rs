@@ -220,7 +220,7 @@ impl Users for ScenarioUsers {
     fn arrive(&mut self, slot: UserSlot, _now: Nanos, _late: Nanos) {
         let number = self.shared.n_users.fetch_add(1, Relaxed) + 1;
         let kind = u16::try_from(self.user_order.next_index()).expect("kinds of users are few");
-        self.users[slot.0 as usize].arrive(&self.shared.program, (kind, number));
+        self.users[slot.0 as usize].arrive(&self.shared.program, kind, number);
         self.n_arrived += 1;
         self.n_present += 1;
         self.shared.user_arrived();
@@ -238,7 +238,7 @@ impl Users for ScenarioUsers {
                 trace.add_request(&self.shared.program.names[usize::from(record)].name, b"");
                 trace.add_failure(&self.cause);
             }
-            self.fail(slot.0 as usize, step, (b"", now));
+            self.fail(slot.0 as usize, step, b"", now);
             let is_enough = n_tried >= FAILED_STEPS_MAX;
             next = if is_enough {
                 self.users[slot.0 as usize].sleep(now, now + YIELD_TIME)
@@ -264,13 +264,13 @@ impl Users for ScenarioUsers {
         }
         let mut unchunked = std::mem::take(&mut self.unchunked);
         let message = HttpMessage::read(answer.message, &mut unchunked);
-        let verdict = self.check_answer(at, step, (answer, message));
+        let verdict = self.check_answer(at, step, answer, message);
         if self.trace.is_some() {
-            self.trace_answer(at, (step, verdict), (answer, message));
+            self.trace_answer(at, step, verdict, answer, message);
         }
         match verdict {
             StepOutcome::Passed(took) => self.pass(at, step, took),
-            StepOutcome::Failed => self.fail(at, step, (answer.message, answer.ended_at)),
+            StepOutcome::Failed => self.fail(at, step, answer.message, answer.ended_at),
             StepOutcome::Redirect => {}
         }
         self.unchunked = unchunked;
@@ -284,7 +284,7 @@ impl Users for ScenarioUsers {
         if let Some(trace) = &mut self.trace {
             trace.add_failure(failed.cause);
         }
-        self.fail(at, step, (b"", failed.ended_at));
+        self.fail(at, step, b"", failed.ended_at);
         if failed.stage == UserFailureStage::Connect {
             let user = &mut self.users[at];
             let until = failed.ended_at + CONNECT_RETRY_DELAY;

@@ -33,7 +33,8 @@ impl ScenarioUsers {
         &mut self,
         at: usize,
         step_idx: u16,
-        (answer, message): (&UserAnswer<'_>, HttpMessage<'_>),
+        answer: &UserAnswer<'_>,
+        message: HttpMessage<'_>,
     ) -> StepOutcome {
         let Self { shared, users, steps, scratch: desk, unpacker, value, cause, spec: place, .. } = self;
         let program = &*shared.program;
@@ -41,13 +42,13 @@ impl ScenarioUsers {
         let step = &mut steps[usize::from(step_idx)];
         if program.has_cookies && memmem::find(message.head(), b"ookie").is_some() {
             let wall = answer.ended_at + place.wall_clock_offset;
-            user.keep_cookies(program, step, (message, wall));
+            user.keep_cookies(program, step, message, wall);
         }
         if step.redirects > 0
             && redirect::is_redirect(answer.status)
             && let Some(location) = message.field("location")
         {
-            match user.follow(program, step, (answer.status, location)) {
+            match user.follow(program, step, answer.status, location) {
                 Ok(()) => return StepOutcome::Redirect,
                 Err(why) => {
                     cause.clear();
@@ -60,7 +61,7 @@ impl ScenarioUsers {
         let looked = AnswerView { status: answer.status, message, body, took: answer.ended_at.since(user.sent_at) };
         let mut scope = user.replay_scope(program);
         for expectation in &mut step.expectations {
-            if !expectation.is_met(&looked, (&mut scope, desk), cause) {
+            if !expectation.is_met(&looked, &mut scope, desk, cause) {
                 return StepOutcome::Failed;
             }
         }
@@ -85,12 +86,12 @@ impl ScenarioUsers {
     }
 
     /// A step has failed for the recorded cause.
-    pub(super) fn fail(&mut self, at: usize, step_idx: u16, (answer, now): (&[u8], Nanos)) {
+    pub(super) fn fail(&mut self, at: usize, step_idx: u16, answer: &[u8], now: Nanos) {
         let record = usize::from(self.steps[usize::from(step_idx)].record);
         if self.phase == MeasurePhase::Measured
             && self.step_recorders[record].failed(&self.cause, answer) == CauseNovelty::New
         {
-            let example = self.example(at, step_idx, (answer, now));
+            let example = self.example(at, step_idx, answer, now);
             self.step_recorders[record].keep_example(example);
         }
         // From now on its answers are kept: the next one of its kind may be the example.
@@ -121,13 +122,13 @@ impl ScenarioUsers {
     }
 
     /// The request and the answer, for people who search for the cause; the only place where a failure allocates.
-    fn example(&mut self, at: usize, step_idx: u16, (answer, now): (&[u8], Nanos)) -> Example {
+    fn example(&mut self, at: usize, step_idx: u16, answer: &[u8], now: Nanos) -> Example {
         let Self { shared, users, steps, unpacker, cause, spec: place, .. } = self;
         let (user, program, step) = (&users[at], &shared.program, &mut steps[usize::from(step_idx)]);
         let server = &program.servers[usize::from(step.server)];
         let wall = user.moment.wall;
         let sent = step.request.bytes(&mut user.replay_scope(program), |target, own, pairs| {
-            user.jar.append_matching(&server.cookie_scope(target), wall, (own, pairs));
+            user.jar.append_matching(&server.cookie_scope(target), wall, own, pairs);
         });
         let answer = unpacker.readable(answer, &mut Vec::new());
         Example {
@@ -142,8 +143,10 @@ impl ScenarioUsers {
     pub(super) fn trace_answer(
         &mut self,
         at: usize,
-        (step_idx, verdict): (u16, StepOutcome),
-        (answer, message): (&UserAnswer<'_>, HttpMessage<'_>),
+        step_idx: u16,
+        verdict: StepOutcome,
+        answer: &UserAnswer<'_>,
+        message: HttpMessage<'_>,
     ) {
         let Self { shared, users, steps, scratch: desk, unpacker, trace, cause, .. } = self;
         let Some(trace) = trace else { return };
@@ -161,7 +164,7 @@ impl ScenarioUsers {
         let mut why = String::new();
         for expectation in &mut step.expectations {
             let mut scope = user.replay_scope(&shared.program);
-            let is_met = expectation.is_met(&looked, (&mut scope, desk), &mut why);
+            let is_met = expectation.is_met(&looked, &mut scope, desk, &mut why);
             trace.add_expectation(&expectation.description(), if is_met { None } else { Some(&why) });
         }
         for take in &mut step.takes {

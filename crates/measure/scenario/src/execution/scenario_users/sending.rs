@@ -63,7 +63,7 @@ impl ScenarioUsers {
         let server = &program.servers[usize::from(step.server)];
         let bytes = step.request.bytes(&mut scope, |target, own, pairs| {
             if !jar.is_empty() {
-                jar.append_matching(&server.cookie_scope(target), moment.wall, (own, pairs));
+                jar.append_matching(&server.cookie_scope(target), moment.wall, own, pairs);
             }
         });
         if let Some(trace) = trace {
@@ -91,7 +91,7 @@ impl ScenarioUsers {
         let server = &shared.program.servers[usize::from(redirect.server)];
         bytes.clone_from(&redirect.request);
         add_cookies(bytes, |target, own, pairs| {
-            user.jar.append_matching(&server.cookie_scope(target), wall, (own, pairs));
+            user.jar.append_matching(&server.cookie_scope(target), wall, own, pairs);
         });
         if let Some(trace) = trace {
             trace.add_request(&shared.program.names[usize::from(step.record)].name, bytes);

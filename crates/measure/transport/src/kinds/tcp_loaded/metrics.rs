@@ -21,7 +21,7 @@ const fn own(name: MetricName, measure: UnitAndSense, from: Derivation) -> Metri
     Metric::of(name, measure, SOURCE, from)
 }
 
-const fn time(name: MetricName, (distribution, q): (&'static str, f64)) -> Metric {
+const fn time(name: MetricName, distribution: &'static str, q: f64) -> Metric {
     own(name, UnitAndSense::TIME, Derivation::quantile(HERE, distribution, q))
 }
 
@@ -36,10 +36,10 @@ const fn retransmitted(name: MetricName, sender: Side) -> Metric {
 
 /// Up is the initiator's sending direction, down the other.
 pub(super) const METRICS: &[Metric] = &[
-    time(MetricName("latency_ns_p50", "p50"), (RESPONSE_TIME, 0.5)),
-    time(MetricName("latency_ns_p90", "p90"), (RESPONSE_TIME, 0.9)),
-    time(MetricName("latency_ns_p99", "p99"), (RESPONSE_TIME, 0.99)),
-    time(MetricName("latency_ns_max", "max"), (RESPONSE_TIME, 1.0)),
+    time(MetricName("latency_ns_p50", "p50"), RESPONSE_TIME, 0.5),
+    time(MetricName("latency_ns_p90", "p90"), RESPONSE_TIME, 0.9),
+    time(MetricName("latency_ns_p99", "p99"), RESPONSE_TIME, 0.99),
+    time(MetricName("latency_ns_max", "max"), RESPONSE_TIME, 1.0),
     own(
         MetricName("responsiveness_rpm", "round trips per minute"),
         UnitAndSense(Unit::Count, Better::Higher),
@@ -56,6 +56,6 @@ pub(super) const METRICS: &[Metric] = &[
         UnitAndSense(Unit::PerSec, Better::Neither),
         Derivation::rate(HERE, count::TRANSACTIONS),
     ),
-    time(MetricName("lag_ns_p99", "probes sent late p99"), (SCHEDULE_LAG, 0.99)),
-    time(MetricName("connect_ns_p50", "connect p50"), (CONNECT_TIME, 0.5)),
+    time(MetricName("lag_ns_p99", "probes sent late p99"), SCHEDULE_LAG, 0.99),
+    time(MetricName("connect_ns_p50", "connect p50"), CONNECT_TIME, 0.5),
 ];

@@ -256,7 +256,7 @@ impl Test for TcpLoadedTest {
         let pool = WorkerPool { states: tasks, counters, cores: &role.cores, until: side.into() };
         let last_moved = LastMoved::default();
         let results = pool.run(session, &mut watch, |worker, task| {
-            let flow = |socket, counter| Flow::new(worker, (session, side), (socket, counter), &last_moved);
+            let flow = |socket, counter| Flow::new(worker, session, side, (socket, counter), &last_moved);
             Ok(match task {
                 FlowTask::Send(socket) => {
                     let cannot = |cause| Error::System { what: "send a stream".to_owned(), cause };
@@ -267,9 +267,9 @@ impl Test for TcpLoadedTest {
                     WorkerOutcome::Stream(flow(&socket, received).receive(StreamReceiver::new(&socket, inlet)))
                 }
                 FlowTask::Probe(socket) if side == Side::Initiator => {
-                    WorkerOutcome::Probe(ProbeSender::new((worker, answered), session, (&socket, schedule)).run()?)
+                    WorkerOutcome::Probe(ProbeSender::new(worker, answered, session, (&socket, schedule)).run()?)
                 }
-                FlowTask::Probe(socket) => WorkerOutcome::Probe(probe::respond((worker, answered), &socket)),
+                FlowTask::Probe(socket) => WorkerOutcome::Probe(probe::respond(worker, answered, &socket)),
             })
         })?;
         let mut record = results.record(side);

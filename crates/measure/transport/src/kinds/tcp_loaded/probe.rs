@@ -79,7 +79,8 @@ pub(super) struct ProbeSender<'a> {
 
 impl<'a> ProbeSender<'a> {
     pub(super) fn new(
-        (worker, counter): (WorkerHandle<'a>, usize),
+        worker: WorkerHandle<'a>,
+        counter: usize,
         session: &'a TrialContext,
         of: (&'a Socket, ConstantRate),
     ) -> Self {
@@ -264,9 +265,9 @@ impl AnswerReader {
 }
 
 /// Echoes received bytes until the initiator ends or the trial is over.
-pub(super) fn respond((worker, counter): (WorkerHandle<'_>, usize), socket: &Socket) -> ProbeResults {
+pub(super) fn respond(worker: WorkerHandle<'_>, counter: usize, socket: &Socket) -> ProbeResults {
     let mut probes = ProbeResults::default();
-    if let Err(error) = echo((worker, counter), socket)
+    if let Err(error) = echo(worker, counter, socket)
         // An initiator that leaves before its last answers, as at the end of a trial, counts them itself.
         && !error.is_abandoned()
     {
@@ -275,7 +276,7 @@ pub(super) fn respond((worker, counter): (WorkerHandle<'_>, usize), socket: &Soc
     probes
 }
 
-fn echo((worker, counter): (WorkerHandle<'_>, usize), socket: &Socket) -> Result<()> {
+fn echo(worker: WorkerHandle<'_>, counter: usize, socket: &Socket) -> Result<()> {
     let (mut room, mut n_bytes) = ([0; ROOM], 0);
     loop {
         let count = match socket::recv(socket, &mut room, Wait::Block)? {

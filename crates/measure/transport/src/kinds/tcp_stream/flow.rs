@@ -80,7 +80,8 @@ impl FlowResult {
 impl<'a> Flow<'a> {
     pub(in crate::kinds) fn new(
         worker: WorkerHandle<'a>,
-        (session, side): (&'a TrialContext, Side),
+        session: &'a TrialContext,
+        side: Side,
         of: (&'a Socket, usize),
         last_moved: &'a LastMoved,
     ) -> Self {
@@ -373,7 +374,7 @@ mod tests {
             until: EndCondition::PhasesOver,
         };
         let trial_results = crew.run(&session, &mut (), |worker, ()| {
-            let flow = Flow::new(worker, (&session, Side::Initiator), (&near, 0), &last_moved);
+            let flow = Flow::new(worker, &session, Side::Initiator, (&near, 0), &last_moved);
             Ok(flow.send(StreamSender::new(&near, &source).unwrap()))
         });
         let trial_results = trial_results.unwrap();

@@ -362,8 +362,10 @@ impl StreamConfig {
     /// The sender of a flow, by the flow's number in its group.
     fn sender<'a>(
         &self,
-        (socket, source): (&'a Socket, &'a SendSource),
-        (idx, start): (usize, Nanos),
+        socket: &'a Socket,
+        source: &'a SendSource,
+        idx: usize,
+        start: Nanos,
     ) -> Result<StreamSender<'a>, Error> {
         let cannot = |cause| Error::Unsupported {
             what: format!("cannot send in the way `{}`: {cause}", self.send_method),
@@ -433,10 +435,10 @@ impl Test for TcpStreamTest {
         let last_moved = LastMoved::default();
         let results = pool.run(session, &mut watch, |worker, FlowTask { socket, idx, sink: inlet }| {
             let start = worker.start;
-            let flow = |counter| Flow::new(worker, (session, side), (&socket, counter), &last_moved);
+            let flow = |counter| Flow::new(worker, session, side, (&socket, counter), &last_moved);
             match inlet {
                 Some(inlet) => Ok(flow(received).receive(demand.receiver(&socket, inlet))),
-                None => Ok(flow(sent).send(demand.sender((&socket, &source), (idx, start))?)),
+                None => Ok(flow(sent).send(demand.sender(&socket, &source, idx, start)?)),
             }
         })?;
         let mut record = results.record(side);

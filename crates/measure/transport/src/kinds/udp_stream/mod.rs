@@ -164,7 +164,7 @@ impl UdpStreamConfig {
             return Err(Error::Endpoint { kind: self.kind, what: ADDRESSES });
         }
         let connect = |(idx, to)| {
-            let (socket, notes) = self.options.connect_udp(to, (self.role.address, idx))?;
+            let (socket, notes) = self.options.connect_udp(to, self.role.address, idx)?;
             self.notes = notes;
             wait_at_most(&socket)?;
             Ok(socket)

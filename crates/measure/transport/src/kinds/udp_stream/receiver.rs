@@ -87,7 +87,7 @@ impl Test for UdpStreamReceiver {
         let pool = WorkerPool { states: self.flows, counters: COUNTERS, cores: &role.cores, until: role.side.into() };
         let results = pool.run(session, &mut (), |worker, (socket, batch)| {
             let token = stream.token(worker.idx);
-            let receiver = Receiver::new((&socket, codec(token)), batch, clocks);
+            let receiver = Receiver::new(&socket, codec(token), batch, clocks);
             let receiver = if is_joined { receiver.with_offload() } else { receiver };
             let causes = ErrorCounts::default();
             let options = &stream.options;

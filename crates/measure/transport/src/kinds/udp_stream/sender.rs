@@ -35,8 +35,7 @@ impl UdpStreamSender {
         let sockets = stream.open_all()?;
         let shape = &stream.shape;
         let load = |socket: Socket| {
-            let how = (shape.n_messages, shape.offload.0);
-            let mut load = SendBuffers::new(shape.sizes.clone(), how, stream.role.seed);
+            let mut load = SendBuffers::new(shape.sizes.clone(), shape.n_messages, shape.offload.0, stream.role.seed);
             load.enable_offload(&socket).map_err(cannot)?;
             Ok((socket, load))
         };
@@ -59,7 +58,7 @@ impl Test for UdpStreamSender {
             let token = stream.token(worker.idx);
             let share = FlowIndex { idx: worker.idx, of };
             let schedule =
-                stream.shape.per_flow.and_then(|rate| Schedule::new(stream.shape.traffic, rate, (role.seed, share)));
+                stream.shape.per_flow.and_then(|rate| Schedule::new(stream.shape.traffic, rate, role.seed, share));
             let flow = Flow {
                 worker,
                 session,
@@ -68,7 +67,7 @@ impl Test for UdpStreamSender {
                 options: &stream.options,
                 errors: ErrorCounts::default(),
             };
-            Ok(flow.send(&socket, (load, schedule)))
+            Ok(flow.send(&socket, load, schedule))
         })?;
         let mut record = results.record(role.side);
         let (mut intended, mut lag_max, mut given_up) = (None, Nanos::ZERO, Nanos::ZERO);
@@ -136,13 +135,14 @@ impl Flow<'_> {
     fn send(
         mut self,
         socket: &Socket,
-        (load, schedule): (SendBuffers, Option<Schedule>),
+        load: SendBuffers,
+        schedule: Option<Schedule>,
     ) -> (Option<SenderSummary>, ErrorCounts) {
         if self.side == Side::Responder && !self.find_receiver(socket) {
             return (None, self.errors);
         }
         let start = if self.side == Side::Responder { clock::now() } else { self.worker.start };
-        let mut sender = Sender::new((socket, FathomCodec::numbered(self.token)), load, schedule);
+        let mut sender = Sender::new(socket, FathomCodec::numbered(self.token), load, schedule);
         let mut looked = start;
         while !self.worker.is_over() {
             let part = if self.worker.phase() == Phase::WarmUp { StreamPhase::WarmUp } else { StreamPhase::Measured };
@@ -195,7 +195,7 @@ impl Flow<'_> {
                 match self.token.read_message(&room[..n]) {
                     Some(ControlMessage::Hello) => {
                         let challenge = self.token.message(ControlMessage::Challenge(number));
-                        socket::send_to(socket, &challenge, (&sender, Wait::Block)).map(|_| false)
+                        socket::send_to(socket, &challenge, &sender, Wait::Block).map(|_| false)
                     }
                     Some(ControlMessage::ChallengeResponse(returned)) if returned == number => {
                         socket::associate(socket, &self.options.destination(from)?).map(|()| true)

@@ -98,7 +98,7 @@ impl StreamShape {
         let n_flows = approximate(settings.count(FLOWS.name).unwrap_or(1));
         let per_flow = rate.and_then(|rate| PerSec::new(rate.get() / n_flows));
         let first = FlowIndex { idx: 0, of: 1 };
-        if per_flow.is_some_and(|rate| Schedule::new(traffic, rate, (seed, first)).is_none()) {
+        if per_flow.is_some_and(|rate| Schedule::new(traffic, rate, seed, first).is_none()) {
             return Err(options::invalid_value(PPS_RATE.name, "a rate above zero", &0));
         }
         let joined = match settings.text(OFFLOAD.name).as_deref() {

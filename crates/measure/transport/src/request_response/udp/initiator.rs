@@ -44,7 +44,7 @@ impl UdpRrInitiator {
         let (mut sockets, mut notes) = (Vec::with_capacity(config.n_flows), Vec::new());
         for idx in 0..config.n_flows {
             let to = &targets[idx % targets.len()];
-            let (socket, told) = config.options.connect_udp(to, (config.role.address, idx))?;
+            let (socket, told) = config.options.connect_udp(to, config.role.address, idx)?;
             notes = told;
             let cannot = |cause| Error::System { what: "bound a wait".to_owned(), cause };
             socket::set_timeout(&socket, config.timeout.min(load::TICK)).map_err(cannot)?;
@@ -73,14 +73,14 @@ impl Test for UdpRrInitiator {
             until: role.side.into(),
         };
         let trial_results = pool.run(session, &mut (), |worker, sockets| {
-            let party = UdpInitiatorWorker::new(&config, sockets, (worker, session));
+            let party = UdpInitiatorWorker::new(&config, sockets, worker, session);
             if party.flows.len() == 1 && model == LoadModel::Closed {
                 return Ok(party.run_blocking());
             }
             let cannot = |cause| Error::System { what: "wait for answers".to_owned(), cause };
             MultiplexedFlows::new(party).map_err(cannot)?.run()
         })?;
-        let mut record = results::record(trial_results, (role.side, model));
+        let mut record = results::record(trial_results, role.side, model);
         if config.spins {
             let text = "each worker looked for answers all the time, which takes a core whatever there is to do";
             notes.push(Note { id: "spin".to_owned(), text: text.to_owned() });
@@ -133,11 +133,7 @@ struct UdpInitiatorWorker<'a> {
 }
 
 impl<'a> UdpInitiatorWorker<'a> {
-    fn new(
-        config: &'a UdpRrConfig,
-        sockets: Vec<Socket>,
-        (worker, session): (WorkerHandle<'a>, &'a TrialContext),
-    ) -> Self {
+    fn new(config: &'a UdpRrConfig, sockets: Vec<Socket>, worker: WorkerHandle<'a>, session: &'a TrialContext) -> Self {
         let model = if config.open_load.is_some() { LoadModel::Open } else { LoadModel::Closed };
         let share = WorkShare { idx: worker.idx, of: config.n_workers };
         let arrivals = config.open_load.clone().map(|all| Arrivals::new(all.profile, all.process, share));
@@ -152,7 +148,7 @@ impl<'a> UdpInitiatorWorker<'a> {
             schedule: arrivals.map(|arrivals| OpenSchedule::new(worker.start, [arrivals], Pacing::Precise)),
             n_drawn: worker.idx.wrapping_mul(7919),
             n_in_flight: 0,
-            recorder: RrRecorder::new(worker, model, (Batching::One, RrResults::default())),
+            recorder: RrRecorder::new(worker, model, Batching::One, RrResults::default()),
         }
     }
 
@@ -181,7 +177,7 @@ impl<'a> UdpInitiatorWorker<'a> {
 
     /// Returns a challenge, and repeats the request that triggered it; its time restarts.
     #[cold]
-    fn return_challenge(&mut self, idx: usize, (number, at): (u64, Nanos)) {
+    fn return_challenge(&mut self, idx: usize, number: u64, at: Nanos) {
         let flow = &mut self.flows[idx];
         if let Err(error) = socket::send(&flow.socket, &challenge_datagram(CHALLENGE_RESPONSE, number), Wait::Never) {
             self.recorder.results.errors.count(&error);
@@ -211,7 +207,7 @@ impl<'a> UdpInitiatorWorker<'a> {
         let header = RrHeader::read(&self.room[..length]).filter(|header| header.token == self.config.token);
         let Some(header) = header else {
             match challenge(&self.room[..length]) {
-                Some(number) => self.return_challenge(idx, (number, at)),
+                Some(number) => self.return_challenge(idx, number, at),
                 None => self.recorder.worker.add(counter::STRANGERS, 1),
             }
             return (PollResult::Other, at);

@@ -150,7 +150,8 @@ fn timeout(settings: &Settings) -> Result<Nanos, Error> {
 /// A part of the role cannot be done; the error names it.
 pub(crate) fn prepare(
     kind: &'static str,
-    (role, policy): (&Role, &Policy),
+    role: &Role,
+    policy: &Policy,
     schedule: Option<OpenLoad>,
 ) -> Result<Box<dyn Test>, Error> {
     let (n_flows, n_workers) = options::flows_and_workers(role);

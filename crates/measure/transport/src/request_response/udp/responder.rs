@@ -118,7 +118,7 @@ impl AnswerBatch {
     }
 
     /// Appends the answer to a request.
-    fn write(&mut self, (header, class): (RrHeader, SizeClass), from: (&ReceiveBatch, usize)) {
+    fn write(&mut self, header: RrHeader, class: SizeClass, requests: &ReceiveBatch, idx: usize) {
         let place = self.n_written;
         self.n_written += 1;
         if self.queued[place] != Some(class) {
@@ -128,11 +128,11 @@ impl AnswerBatch {
             self.queued[place] = Some(class);
         }
         header.write(self.batch.payload_mut(place));
-        self.batch.answer(place, from);
+        self.batch.answer(place, requests, idx);
     }
 
     /// Sends the queued answers. An answer that cannot be sent does not delay the others.
-    fn send(&mut self, worker: &WorkerHandle<'_>, (socket, causes): (&Socket, &mut ErrorCounts)) {
+    fn send(&mut self, worker: &WorkerHandle<'_>, socket: &Socket, causes: &mut ErrorCounts) {
         let mut n_sent = 0;
         while n_sent < self.n_written {
             match self.batch.send(socket, n_sent..self.n_written, Wait::Block) {
@@ -179,7 +179,7 @@ impl UdpResponderWorker<'_> {
                 self.validated.add(from.ip());
             }
             Some((sender, _)) if request(self.config, datagram).is_some() => {
-                let sent = socket::send_to(self.socket, &challenge_datagram(CHALLENGE, number), (sender, Wait::Block));
+                let sent = socket::send_to(self.socket, &challenge_datagram(CHALLENGE, number), sender, Wait::Block);
                 let _ = sent.map_err(|error| self.errors.count(&error));
             }
             _ => self.worker.add(FOREIGN, 1),
@@ -199,12 +199,12 @@ impl UdpResponderWorker<'_> {
                 Ok(Some(n)) => {
                     for index in 0..n {
                         match self.validated_request(requests.payload(index), requests.source_of(index)) {
-                            Some(request) => answers.write(request, (&requests, index)),
+                            Some((header, class)) => answers.write(header, class, &requests, index),
                             None => self.challenge(requests.payload(index), requests.sender(index).as_ref()),
                         }
                     }
                     self.worker.add(RECEIVED, u64::try_from(answers.n_written).unwrap_or(0));
-                    answers.send(&self.worker, (self.socket, &mut self.errors));
+                    answers.send(&self.worker, self.socket, &mut self.errors);
                 }
                 Ok(None) => {}
                 Err(error) => self.errors.count(&error),
@@ -227,7 +227,7 @@ impl UdpResponderWorker<'_> {
                         self.worker.add(RECEIVED, 1);
                         let answer = &mut answers[class.idx()];
                         header.write(answer);
-                        match socket::send_to(self.socket, answer, (&sender, Wait::Block)) {
+                        match socket::send_to(self.socket, answer, &sender, Wait::Block) {
                             Ok(Some(_)) => self.worker.add(TRANSACTIONS, 1),
                             Ok(None) => self.errors.count_text("sendto: no room in the socket"),
                             Err(error) => self.errors.count(&error),

@@ -88,7 +88,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     measurement::add_promises(&mut tests, matches)?;
     let title = format!("{script} {url}");
     measurement::run_and_report(
-        measurement::plan((title, ROUNDS), ends, tests, matches),
+        measurement::plan(title, ROUNDS, ends, tests, matches),
         matches,
         KeepResult::IfRequested,
     )

@@ -118,7 +118,7 @@ pub(super) fn run(matches: &ArgMatches, file: &str) -> anyhow::Result<Exit> {
     measurement::add_promises(&mut tests, matches)?;
     let title = matches.get_one::<String>("url").map_or_else(|| file.to_owned(), |url| format!("{file} {url}"));
     measurement::run_and_report(
-        measurement::plan((title, ROUNDS), ends, tests, matches),
+        measurement::plan(title, ROUNDS, ends, tests, matches),
         matches,
         KeepResult::IfRequested,
     )

@@ -81,7 +81,7 @@ impl Iperf3Server {
     /// Listens as the options say, or returns `None` if no iperf3 server was requested.
     pub(super) fn listen(matches: &ArgMatches, address: IpAddr) -> anyhow::Result<Option<Self>> {
         let Some(port) = port(matches) else { return Ok(None) };
-        let server = Server::bind(SocketAddr::new(address, port), (None, options(matches)?)).map_err(|error| {
+        let server = Server::bind(SocketAddr::new(address, port), None, options(matches)?).map_err(|error| {
             let user_error = UserError::new(Exit::Preflight, format!("cannot serve iperf3 on {address} port {port}"));
             user_error
                 .with_line("why", error.to_string())
@@ -151,6 +151,6 @@ fn authenticator(matches: &ArgMatches) -> anyhow::Result<Option<Authenticator>> 
     let read =
         |path: &PathBuf| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
     let padding = if matches.get_flag("iperf3-pkcs1") { Padding::Pkcs1 } else { Padding::Oaep };
-    let keeper = Authenticator::new(&read(key)?, &read(users)?, (SKEW_SECS, padding));
+    let keeper = Authenticator::new(&read(key)?, &read(users)?, SKEW_SECS, padding);
     Ok(Some(keeper.map_err(|error| UserError::new(Exit::Usage, format!("the iperf3 login: {error}")))?))
 }

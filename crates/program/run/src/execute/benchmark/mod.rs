@@ -58,8 +58,10 @@ impl RunExecutor<'_> {
     pub(super) fn benchmark(
         &self,
         mut into: Vec<&mut TestRun>,
-        (test, wanted): (&CheckedTest, &BenchmarkSpec),
-        (known, hosts): (&BTreeMap<String, Host>, &mut Hosts),
+        test: &CheckedTest,
+        wanted: &BenchmarkSpec,
+        known: &BTreeMap<String, Host>,
+        hosts: &mut Hosts,
     ) -> anyhow::Result<Option<Error>> {
         let own = self.own_maximum(wanted.size_bytes);
         let mut begun = new_benchmark(wanted, own, known.get(&test.from))?;
@@ -312,12 +314,12 @@ impl FrameSizeBenchmark<'_, '_, '_> {
         let bound =
             if reference == Reference::LineRate { OverloadLimit::Media(most) } else { OverloadLimit::Tester(most) };
         let Some(overload) = methods::overload(throughput, bound) else {
-            return self.add_results(results::no_overload(throughput, (most, reference)), None);
+            return self.add_results(results::no_overload(throughput, most, reference), None);
         };
         let BenchmarkSpec { trial: duration, recovery_runs: n, .. } = *self.spec;
         let asked = methods::RecoveryOptions { overload, duration, n };
         let MethodResult { result: found, stopped: cut } = methods::recovery(&asked, &mut self.trials);
-        self.add_results(results::recovery(found.as_ref(), (overload, duration)), cut)
+        self.add_results(results::recovery(found.as_ref(), overload, duration), cut)
     }
 
     fn reset(&mut self) -> MethodCompletion {

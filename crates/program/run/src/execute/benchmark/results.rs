@@ -19,7 +19,8 @@ const TIME: (Unit, Better) = (Unit::Nanos, Better::Lower);
 /// Creates a row without a value.
 fn row(
     (name, title): (impl Into<Cow<'static, str>>, impl Into<Cow<'static, str>>),
-    (unit, better): (Unit, Better),
+    unit: Unit,
+    better: Better,
     source: &'static str,
 ) -> BenchmarkResult {
     let (name, title, source) = (name.into(), title.into(), source.into());
@@ -51,7 +52,7 @@ fn searched(into: BenchmarkResult, found: &GoalResult) -> BenchmarkResult {
 
 /// Returns the rows of the RFC 2544 throughput.
 pub(super) fn throughput(found: &ThroughputResult) -> Vec<BenchmarkResult> {
-    let into = || row(("throughput_per_sec", "throughput"), RATE, "RFC 2544 section 26.1");
+    let into = || row(("throughput_per_sec", "throughput"), RATE.0, RATE.1, "RFC 2544 section 26.1");
     found.goals.iter().map(|goal| searched(into(), goal)).collect()
 }
 
@@ -62,7 +63,7 @@ pub(super) fn goals(names: &[String], found: &ThroughputResult) -> Vec<Benchmark
             "NDR" | "PDR" => format!("{}_per_sec", name.to_lowercase()),
             _ => format!("goal_{}_per_sec", nth + 1),
         };
-        searched(row((metric, name.clone()), RATE, "RFC 9971 section 4.8"), goal)
+        searched(row((metric, name.clone()), RATE.0, RATE.1, "RFC 9971 section 4.8"), goal)
     };
     names.iter().zip(&found.goals).enumerate().map(named).collect()
 }
@@ -80,7 +81,7 @@ pub(super) fn points(found: &ThroughputResult) -> Vec<LossPoint> {
 
 /// Returns the row of the loss at the maximum rate. The other rates are points of a curve.
 pub(super) fn loss(found: &[LossAtLoad]) -> Vec<BenchmarkResult> {
-    let into = row(("loss_at_max_ratio", "lost at 100 %"), (Unit::Ratio, Better::Lower), "RFC 2544 section 26.3");
+    let into = row(("loss_at_max_ratio", "lost at 100 %"), Unit::Ratio, Better::Lower, "RFC 2544 section 26.3");
     found.first().map(|at| BenchmarkResult { value: Some(at.loss_ratio), ..into }).into_iter().collect()
 }
 
@@ -107,16 +108,16 @@ pub(super) fn back_to_back(found: &BackToBackResult, step: u64) -> Vec<Benchmark
             low,
             high,
             note: Some(note),
-            ..row(("burst_frames", "longest burst"), frames, "RFC 9004 section 6.5")
+            ..row(("burst_frames", "longest burst"), frames.0, frames.1, "RFC 9004 section 6.5")
         }),
         irregular(BenchmarkResult {
             value: Some(nanos(found.corrected)),
             note: Some(format!("implied {}, corrected for what was forwarded meanwhile", found.implied)),
-            ..row(("buffer_ns", "buffer"), TIME, "RFC 9004 section 6.5")
+            ..row(("buffer_ns", "buffer"), TIME.0, TIME.1, "RFC 9004 section 6.5")
         }),
         irregular(BenchmarkResult {
             value: Some(found.corrected_frames),
-            ..row(("buffer_frames", "buffer in frames"), frames, "docs/methods/rfc9004.md")
+            ..row(("buffer_frames", "buffer in frames"), frames.0, frames.1, "docs/methods/rfc9004.md")
         }),
     ]
 }
@@ -124,7 +125,7 @@ pub(super) fn back_to_back(found: &BackToBackResult, step: u64) -> Vec<Benchmark
 /// Returns the row of the back-to-back method if no buffer fills.
 pub(super) fn no_buffer() -> Vec<BenchmarkResult> {
     let note = "the throughput is the highest rate that is offered, so no buffer ever fills (RFC 9004 section 5)";
-    let into = row(("burst_frames", "longest burst"), (Unit::Count, Better::Higher), "RFC 9004 section 6.5");
+    let into = row(("burst_frames", "longest burst"), Unit::Count, Better::Higher, "RFC 9004 section 6.5");
     vec![BenchmarkResult { note: Some(note.to_owned()), ..into }]
 }
 
@@ -147,7 +148,7 @@ pub(super) fn latency(found: Option<&LatencyResult>) -> Vec<BenchmarkResult> {
             Some(found) => Some(format!("median of {} streams", found.runs.len())),
             None => Some("the trials carry no time stamps, so no latency can be told".to_owned()),
         },
-        ..row(named, TIME, source)
+        ..row(named, TIME.0, TIME.1, source)
     };
     values.into_iter().map(of).collect()
 }
@@ -158,19 +159,19 @@ pub(super) fn forwarding(found: &ForwardingResult) -> Vec<BenchmarkResult> {
     vec![
         BenchmarkResult {
             value: Some(found.at_max),
-            ..row(("forwarding_at_max_per_sec", "forwarding at maximum load"), RATE, "RFC 2285 section 3.6.2")
+            ..row(("forwarding_at_max_per_sec", "forwarding at maximum load"), RATE.0, RATE.1, "RFC 2285 section 3.6.2")
         },
         BenchmarkResult {
             value: Some(found.max),
             note: Some(at),
-            ..row(("forwarding_max_per_sec", "maximum forwarding rate"), RATE, "RFC 2285 section 3.6.3")
+            ..row(("forwarding_max_per_sec", "maximum forwarding rate"), RATE.0, RATE.1, "RFC 2285 section 3.6.3")
         },
     ]
 }
 
 /// Returns the row of the time from the rate drop to the last lost frame, or of the reason why there is none.
-pub(super) fn recovery(found: Option<&RecoveryResult>, (overload, duration): (f64, Nanos)) -> Vec<BenchmarkResult> {
-    let into = row(("recovery_ns", "system recovery"), TIME, "RFC 2544 section 26.5");
+pub(super) fn recovery(found: Option<&RecoveryResult>, overload: f64, duration: Nanos) -> Vec<BenchmarkResult> {
+    let into = row(("recovery_ns", "system recovery"), TIME.0, TIME.1, "RFC 2544 section 26.5");
     let Some(found) = found else {
         let note = "the trials do not tell when a frame was lost: that takes marked frames and a counter in XDP";
         return vec![BenchmarkResult { note: Some(note.to_owned()), ..into }];
@@ -195,7 +196,7 @@ pub(super) fn recovery(found: Option<&RecoveryResult>, (overload, duration): (f6
 }
 
 /// Returns the row that explains why the overload for a recovery cannot be offered.
-pub(super) fn no_overload(throughput: f64, (most, reference): (f64, Reference)) -> Vec<BenchmarkResult> {
+pub(super) fn no_overload(throughput: f64, most: f64, reference: Reference) -> Vec<BenchmarkResult> {
     let show = |rate: f64| Unit::FramesPerSec.show(rate);
     let (overload, most) = (show(throughput * OVERLOAD), show(most));
     let note = match reference {
@@ -209,14 +210,14 @@ pub(super) fn no_overload(throughput: f64, (most, reference): (f64, Reference)) 
             )
         }
     };
-    let into = row(("recovery_ns", "system recovery"), TIME, "RFC 2544 section 26.5");
+    let into = row(("recovery_ns", "system recovery"), TIME.0, TIME.1, "RFC 2544 section 26.5");
     vec![BenchmarkResult { note: Some(note), ..into }]
 }
 
 /// Returns the row of the time without forwarding.
 pub(super) fn reset(found: &ResetResult) -> Vec<BenchmarkResult> {
     let note = if found.lost == 0 { "nothing was lost: was the device reset?" } else { "by the frames that were lost" };
-    let into = row(("reset_ns", "reset"), TIME, "RFC 6201 section 4");
+    let into = row(("reset_ns", "reset"), TIME.0, TIME.1, "RFC 6201 section 4");
     vec![BenchmarkResult { value: Some(nanos(found.time)), note: Some(note.to_owned()), ..into }]
 }
 

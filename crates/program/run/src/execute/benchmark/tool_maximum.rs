@@ -65,7 +65,7 @@ pub(crate) fn measure(
         eprintln!("measuring fathom's own maximum first");
     }
     let trial = |size: &u64, rate: Option<f64>| SizeTrial { size: *size, directions: sizes[size], rate };
-    let run = |trials: &[SizeTrial]| run_trials(trials, sample, (surroundings, signals));
+    let run = |trials: &[SizeTrial]| run_trials(trials, sample, surroundings, signals);
     let flat_out: Vec<SizeTrial> = sizes.keys().map(|size| trial(size, None)).collect();
     for (size, counts) in run(&flat_out)? {
         let n_directions = if sizes[&size] == TrafficDirections::Both { 2 } else { 1 };
@@ -132,7 +132,8 @@ fn best(rounds: &[Vec<Trial>]) -> TrialCounts {
 fn run_trials(
     trials: &[SizeTrial],
     sample: &TestPlan,
-    (surroundings, signals): (&RunOptions, &SignalWatch),
+    surroundings: &RunOptions,
+    signals: &SignalWatch,
 ) -> anyhow::Result<Vec<(u64, TrialCounts)>> {
     let hosts = ["a", "b"];
     // Jumbo frames need a link with a larger MTU.

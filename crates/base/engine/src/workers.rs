@@ -8,7 +8,7 @@ use std::{
 };
 
 use fathom_model::{
-    Histogram, Note, Record, Side, Timeline,
+    FailureCounts, Histogram, Note, Record, Side, Timeline,
     units::{Nanos, approximate, rounded},
 };
 use fathom_statistics::Steadiness;
@@ -208,7 +208,7 @@ impl<W> TrialResults<W> {
             facts: BTreeMap::new(),
             users: None,
             probe: None,
-            errors: BTreeMap::new(),
+            errors: FailureCounts::default(),
             notes,
         }
     }

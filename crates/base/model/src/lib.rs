@@ -8,6 +8,7 @@
 pub mod benchmark;
 pub mod bottleneck;
 pub mod environment;
+pub mod failure;
 pub mod finding;
 pub mod histogram;
 pub mod host_port;
@@ -28,6 +29,7 @@ pub mod units;
 pub use benchmark::Benchmark;
 pub use bottleneck::{Bottleneck, FlowSummary, SenderTime};
 pub use environment::Environment;
+pub use failure::{Cause, Failure, FailureCounts, Stage};
 pub use finding::{Evidence, Finding, NextStep, Severity, Verdict, VerdictState};
 pub use histogram::Histogram;
 pub use metric::{Better, Derivation, Layer, Metric, Unit};

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{histogram::Histogram, probe::ProbeRecord, role::Side, steps::UsersRecord, units::Nanos};
+use crate::{
+    failure::FailureCounts, histogram::Histogram, probe::ProbeRecord, role::Side, steps::UsersRecord, units::Nanos,
+};
 
 /// Counters over time: one column per counter, one row per interval.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -127,9 +129,9 @@ pub struct Record {
     /// The results of single packets about the path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeRecord>,
-    /// The number of errors by cause, such as `connect: connection refused`.
+    /// The failures with their number, such as `connect: connection refused`.
     #[serde(default)]
-    pub errors: BTreeMap<String, u64>,
+    pub errors: FailureCounts,
     /// Deviations to report.
     #[serde(default)]
     pub notes: Vec<Note>,

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use fathom_model::{Cause, Failure};
+
 /// A failed system call with its name and its purpose.
 #[derive(Debug, thiserror::Error)]
 #[error("{call}")]
@@ -54,6 +56,18 @@ impl Error {
             libc::ENFILE => Some(ExhaustedResource::DescriptorsOfHost),
             _ => None,
         }
+    }
+}
+
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Self {
+        let cause = match error.shortage() {
+            // A bind fails with the same number if the address does not belong to this host.
+            Some(ExhaustedResource::Address) if error.call.starts_with("connect") => Cause::NoPort,
+            Some(ExhaustedResource::Descriptors | ExhaustedResource::DescriptorsOfHost) => Cause::NoDescriptor,
+            _ => error.source.kind().to_string().as_str().into(),
+        };
+        Self::of_call(&error.call, cause)
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Better, Confidence, Derivation, Environment, Example, Finding, Histogram, HostRecord, Layer, Metric, Plan, Record,
-    Run, Side, StepRecord, TestPlan, Timeline, Trial, Unit, UsersRecord, Verdict, Visits,
+    Better, Confidence, Derivation, Environment, Example, FailureCounts, Finding, Histogram, HostRecord, Layer, Metric,
+    Plan, Record, Run, Side, StepRecord, TestPlan, Timeline, Trial, Unit, UsersRecord, Verdict, Visits,
     metric::{MetricName, UnitAndSense},
     names::{count, distribution, host as counter},
     plan::HostReach,
@@ -110,7 +110,7 @@ pub(crate) fn record(side: Side) -> Record {
         totals: BTreeMap::new(),
         distributions: BTreeMap::new(),
         flows: Vec::new(),
-        errors: BTreeMap::new(),
+        errors: FailureCounts::default(),
         facts: BTreeMap::new(),
         users: None,
         probe: None,

@@ -571,7 +571,7 @@ fn a_hostile_host_can_neither_move_the_cursor_nor_add_markup() {
     run.tests[0].findings = vec![evil.to_owned()];
     run.tests[1].title = evil.to_owned();
     run.tests[1].trials[0].records.values_mut().for_each(|record| {
-        record.errors.insert(evil.to_owned(), 3);
+        record.errors.add(evil, 3);
     });
     let host = run.hosts.remove("web-1").unwrap();
     run.hosts.insert(evil.to_owned(), host);

@@ -4,7 +4,7 @@
 //! scripted users, plans or output.
 
 mod conn;
-pub mod failures;
+pub mod failures_by_stage;
 pub mod h1;
 mod kinds;
 mod load;

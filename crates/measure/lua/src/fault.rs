@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use fathom_model::{Cause, Failure, Stage};
+
 use super::heartbeat::{Callback, StateOwner};
 
 /// The most distinct faults, because messages with a counter would fill any table.
 const FAULTS_MAX: usize = 64;
 /// The most bytes kept of a message, so that it fits on a line or two.
 const MESSAGE_MAX: usize = 300;
-/// The prefix of script errors among those of a record.
-pub const PREFIX: &str = "script: ";
 
 /// One error of a script.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,9 +90,10 @@ impl ScriptFaultCounts {
     }
 
     /// The faults as they appear among the errors of a record.
-    pub(super) fn errors(&self) -> impl Iterator<Item = (String, u64)> + '_ {
-        let others = (self.n_others > 0).then(|| (format!("{PREFIX}other errors"), self.n_others));
-        self.counts.iter().map(|(fault, n)| (format!("{PREFIX}{fault}"), *n)).chain(others)
+    pub(super) fn errors(&self) -> impl Iterator<Item = (Failure, u64)> + '_ {
+        let failure = |words: String| Failure { stage: Stage::Script, cause: Cause::Other(words) };
+        let others = (self.n_others > 0).then(|| (failure("other errors".to_owned()), self.n_others));
+        self.counts.iter().map(move |(fault, n)| (failure(fault.to_string()), *n)).chain(others)
     }
 }
 
@@ -125,7 +126,7 @@ mod tests {
         }
         let errors: Vec<_> = faults.errors().collect();
         assert_eq!(errors.len(), FAULTS_MAX + 1);
-        assert!(errors.contains(&("script: 0 (response(), thread 1)".to_owned(), 2)));
-        assert_eq!(errors.last(), Some(&("script: other errors".to_owned(), 10)));
+        assert!(errors.contains(&("script: 0 (response(), thread 1)".into(), 2)));
+        assert_eq!(errors.last(), Some(&("script: other errors".into(), 10)));
     }
 }

@@ -5,7 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use fathom_engine::{Consent, Error, NamedTarget, Test, TestKind, TrialContext};
 use fathom_http::users::{OPTIONS, UserArrivals, VirtualUsers, WorkerShare, concat_options};
 use fathom_model::{
-    Endpoints, Histogram, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, ValueKind, units::Nanos,
+    Endpoints, Failure, Histogram, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side, ValueKind,
+    units::Nanos,
 };
 use fathom_sys::policy::Policy;
 
@@ -216,7 +217,7 @@ impl LuaTest {
         if self.states.features.depth > 1 {
             record.distributions.insert(BATCH_TIME.to_owned(), batches);
         }
-        let errors: Vec<(String, u64)> = faults.errors().collect();
+        let errors: Vec<(Failure, u64)> = faults.errors().collect();
         let n_errors: u64 = errors.iter().map(|(_, n)| n).sum();
         if let Some((first, _)) = errors.iter().max_by_key(|(_, n)| n) {
             let times = if n_errors == 1 { "time" } else { "times" };

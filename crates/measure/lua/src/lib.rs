@@ -19,7 +19,6 @@ mod summary;
 mod transfer;
 mod users;
 
-pub use fault::PREFIX as ERROR_PREFIX;
 pub(crate) use kind::AppLua;
 
 /// The option with the addresses that a script may connect to besides its target; the user who runs a plan must allow them.

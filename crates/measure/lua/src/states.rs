@@ -319,7 +319,7 @@ mod tests {
     fn faults(users: LuaUsers) -> Vec<(String, u64)> {
         let path = users.finish(Nanos::ZERO);
         let script = path.state.script.path.clone();
-        path.faults.errors().map(|(text, n)| (text.replace(&script, "x.lua"), n)).collect()
+        path.faults.errors().map(|(failure, n)| (failure.to_string().replace(&script, "x.lua"), n)).collect()
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The table `summary` of `done`: the totals of the measured part, all threads together.
 
-use fathom_http::{failures::FailureCounts, names::STATUS};
+use fathom_http::{failures_by_stage::FailuresByStage, names::STATUS};
 use fathom_model::{Record, names::count, units::Nanos};
 use mlua::{Lua, Table};
 
@@ -17,7 +17,7 @@ fn within(record: &Record, counter: &str) -> (u64, Nanos) {
 }
 
 pub(super) fn table(lua: &Lua, record: &Record) -> mlua::Result<Table> {
-    let failures = FailureCounts::of(&record.errors);
+    let failures = FailuresByStage::of(&record.errors);
     let errors = lua.create_table()?;
     errors.set("connect", failures.connect)?;
     errors.set("read", failures.receive)?;

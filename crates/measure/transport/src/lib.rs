@@ -7,7 +7,6 @@
 mod churn;
 pub mod connection_setup;
 pub mod datagrams;
-mod error_counts;
 mod flow_layout;
 mod kinds;
 pub mod options;

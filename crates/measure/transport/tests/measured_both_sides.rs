@@ -14,7 +14,7 @@ use std::{
 };
 
 use fathom_engine::{Error, Stop, StopFlag, Test, TrialContext, find};
-use fathom_model::{PeerClock, Phases, Record, Role, Settings, Side, names::count, units::Nanos};
+use fathom_model::{Cause, PeerClock, Phases, Record, Role, Settings, Side, names::count, units::Nanos};
 use fathom_sys::{clock, policy::Policy};
 use fathom_transport::KINDS;
 
@@ -518,7 +518,7 @@ fn datagrams_of_strangers_and_answers_of_the_wrong_size_are_told_apart() {
         socket.send_to(&[request, b"more"].concat(), from).unwrap();
     });
     assert!(total(&record, "strangers") > 2 && total(&record, count::TRANSACTIONS) == 0, "{:?}", record.totals);
-    assert!(record.errors.contains_key("recv: not the message that was due"), "{:?}", record.errors);
+    assert!(record.errors["recv: not the message that was due"] > 0, "{:?}", record.errors);
 }
 
 #[test]
@@ -529,7 +529,7 @@ fn nobody_at_the_port_is_an_error_and_every_request_is_lost() {
     let prepared = find(KINDS, "udp_rr").unwrap().prepare(&asks, &Policy::anything()).unwrap();
     let record = prepared.run(&TrialContext::new(clock::now(), asks.phases)).unwrap();
     assert!(total(&record, "lost") > 0 && total(&record, count::TRANSACTIONS) == 0, "{:?}", record.totals);
-    assert!(record.errors.keys().any(|cause| cause.ends_with("connection refused")), "{:?}", record.errors);
+    assert!(record.errors.keys().any(|failure| failure.cause == Cause::Refused), "{:?}", record.errors);
     assert!(!record.complete);
 }
 
@@ -889,11 +889,7 @@ fn a_peer_that_never_answers_is_an_error_and_no_hang() {
     for (kind, engines) in [("tcp_rr", ENGINES), ("tcp_crr", &ENGINES[..2]), ("tcp_cc", &ENGINES[..2])] {
         for options in engines {
             let record = against(kind, options, |listener, stop| accept_all(listener, stop, |_| true));
-            assert!(
-                record.errors.contains_key("recv: no answer for more than 1 s before the end"),
-                "{:?}",
-                record.errors
-            );
+            assert!(record.errors["recv: no answer for more than 1 s before the end"] > 0, "{:?}", record.errors);
             assert_eq!(total(&record, count::TRANSACTIONS), 0);
         }
     }
@@ -936,8 +932,8 @@ fn answers_that_are_not_those_of_a_responder_are_errors() {
                     !is_asked || stream.write_all(answer).is_ok()
                 });
             });
-            let wrong = record.errors.get("recv: not the message that was due");
-            assert!(wrong.is_some(), "{kind} {options:?} {answer:?}: {:?}", record.errors);
+            let wrong = record.errors["recv: not the message that was due"];
+            assert!(wrong > 0, "{kind} {options:?} {answer:?}: {:?}", record.errors);
         }
     }
 }
@@ -957,7 +953,7 @@ fn a_stranger_on_a_connection_of_the_responder_is_an_error_and_the_others_go_on(
             let initiator = initiator.run(&asks).unwrap();
             finish.finish();
             let responder = responder.join().unwrap();
-            assert_eq!(responder.errors.get("recv: not the message that was due"), Some(&1), "{kind} {flows}");
+            assert_eq!(responder.errors["recv: not the message that was due"], 1, "{kind} {flows}");
             let answered = total(&initiator, count::TRANSACTIONS);
             assert!(initiator.errors.is_empty() && answered > 100, "{answered} {:?}", initiator.errors);
         });

@@ -63,7 +63,7 @@ impl Secrets {
             record.facts.values_mut().for_each(|fact| *fact = self.mask(fact));
             record.notes.iter_mut().for_each(|note| note.text = self.mask(&note.text));
             let errors = std::mem::take(&mut record.errors);
-            record.errors = errors.into_iter().map(|(error, count)| (self.mask(&error), count)).collect();
+            record.errors = errors.into_iter().map(|(error, count)| (self.mask(&error.to_string()), count)).collect();
         }
     }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use fathom_engine::{Error, Stop, Test, TestKind, TrialContext};
-use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side, record::Timeline, units::Nanos};
+use fathom_model::{
+    Endpoints, FailureCounts, Layer, Metric, OptionDoc, Record, Role, Settings, Side, record::Timeline, units::Nanos,
+};
 use fathom_sys::{clock, policy::Policy};
 
 /// Observes until the trial is over. It is not a test kind: a plan cannot use it by this name.
@@ -76,7 +78,7 @@ impl Test for ObserverTest {
             facts: BTreeMap::new(),
             probe: None,
             users: None,
-            errors: BTreeMap::new(),
+            errors: FailureCounts::default(),
             notes: Vec::new(),
         })
     }

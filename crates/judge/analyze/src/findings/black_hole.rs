@@ -126,9 +126,10 @@ mod tests {
         assert_eq!(run.findings[0].short, "black hole", "{:#?}", run.findings);
         assert_eq!(run.verdict.state, fathom_model::VerdictState::Invalid);
         let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
-        record.errors.insert("sendmmsg: connection refused".to_owned(), 500);
+        record.errors.add("sendmmsg: connection refused", 500);
         assert_eq!(builder.analyzed().findings[0].id, "no-listener", "refused is not lost");
-        builder.run.tests[0].trials[0].records.get_mut("client").unwrap().errors.clear();
+        builder.run.tests[0].trials[0].records.get_mut("client").unwrap().errors =
+            fathom_model::FailureCounts::default();
         builder.total("client", count::BYTES_SENT, 64_000);
         assert_eq!(builder.finding("path-mtu-black-hole"), None, "these fit any path");
     }

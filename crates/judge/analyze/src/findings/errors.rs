@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Finding, NextStep, Severity,
+    Cause, Failure, Finding, NextStep, Severity,
     names::count,
     units::{grouped, percent, ratio},
 };
@@ -23,10 +23,9 @@ const HOLDS_BACK: f64 = 0.01;
 /// Counters of work that can fail. A test has one of them.
 const WORK: [&str; 4] = [count::REQUESTS, count::TRANSACTIONS, count::CONNECTIONS, count::SENT];
 
-/// An error whose cause is known by its text.
-struct KnownError {
-    /// Parts of the texts of the operating system and of tests.
-    texts: &'static [&'static str],
+/// A cause with a finding of its own.
+struct KnownCause {
+    cause: Cause,
     id: &'static str,
     short: &'static str,
     /// Whether a few of them are enough to hold the test back: it has fewer connections than it was to have.
@@ -37,9 +36,9 @@ struct KnownError {
     next: Option<(&'static str, &'static str)>,
 }
 
-const KNOWN: &[KnownError] = &[
-    KnownError {
-        texts: &["no local port is free", "annot assign requested address"],
+const KNOWN: &[KnownCause] = &[
+    KnownCause {
+        cause: Cause::NoPort,
         id: "ports",
         short: "no ports",
         always_matters: true,
@@ -49,24 +48,24 @@ const KNOWN: &[KnownError] = &[
             "allow more connections to one server; or use several source addresses",
         )),
     },
-    KnownError {
-        texts: &["oo many open files"],
+    KnownCause {
+        cause: Cause::NoDescriptor,
         id: "descriptors",
         short: "descriptors",
         always_matters: true,
         title: |host| format!("{host} had no file descriptor left for connections"),
         next: Some(("ulimit -n 1048576", "allow more open sockets in the shell that starts the program")),
     },
-    KnownError {
-        texts: &["onnection refused"],
+    KnownCause {
+        cause: Cause::Refused,
         id: "no-listener",
         short: "refused",
         always_matters: false,
         title: |host| format!("nobody listens where {host} sends to, or a firewall refuses it"),
         next: Some(("ss -ltun", "show, at the other end, the ports that programs listen on")),
     },
-    KnownError {
-        texts: &["sent again and never acknowledged"],
+    KnownCause {
+        cause: Cause::NeverAcknowledged,
         id: BLACK_HOLE,
         short: "black hole",
         always_matters: true,
@@ -80,7 +79,7 @@ const KNOWN: &[KnownError] = &[
     },
 ];
 
-impl KnownError {
+impl KnownCause {
     fn next_step(&self, seen: &TestEvidence<'_>, host: &str) -> Option<NextStep> {
         let step = |command: String, expected: &str| NextStep {
             command,
@@ -107,14 +106,15 @@ impl FindingRule for ErrorCauses {
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
         // Includes trials that are left out of the value, because errors can be the reason why they did not end.
         let records = || seen.test.trials.iter().flat_map(|trial| &trial.records);
-        let mut causes: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+        let mut causes: BTreeMap<(&str, &Failure), u64> = BTreeMap::new();
         for (key, record) in records() {
             // Failures at a step of a script are reported with the step.
-            let at_step = |cause: &String| {
+            let at_step = |failure: &Failure| {
+                let cause = failure.to_string();
                 record
                     .users
                     .as_ref()
-                    .is_some_and(|users| users.steps.iter().any(|step| step.errors.contains_key(cause)))
+                    .is_some_and(|users| users.steps.iter().any(|step| step.errors.contains_key(&cause)))
             };
             for (cause, n) in record.errors.iter().filter(|(cause, _)| !at_step(cause)) {
                 *causes.entry((host_of(key), cause)).or_default() += n;
@@ -123,9 +123,9 @@ impl FindingRule for ErrorCauses {
         let n_errors: u64 = causes.values().sum();
         let Some(((host, most), n_most)) = causes.iter().max_by_key(|(_, n)| **n) else { return Vec::new() };
         // A cause that is known says more than an equally frequent one that is not.
-        let known_of = |text: &str| KNOWN.iter().find(|known| known.texts.iter().any(|part| text.contains(part)));
-        let named = causes.iter().filter(|(_, n)| *n == n_most).find(|((_, text), _)| known_of(text).is_some());
-        let (host, most) = named.map_or((host, most), |((host, text), _)| (host, text));
+        let known_of = |failure: &Failure| KNOWN.iter().find(|known| known.cause == failure.cause);
+        let named = causes.iter().filter(|(_, n)| *n == n_most).find(|((_, failure), _)| known_of(failure).is_some());
+        let (host, most) = named.map_or((host, most), |((host, failure), _)| (host, failure));
         let done = |counter: &str| records().filter_map(|(_, record)| record.totals.get(counter)).sum::<u64>();
         // A counter that stayed at zero counts as well: none of the work was done.
         let is_counted = |counter: &str| records().any(|(_, record)| record.totals.contains_key(counter));
@@ -152,7 +152,7 @@ impl FindingRule for ErrorCauses {
             title: known.map_or_else(|| counted.clone(), |known| format!("{}: {counted}", (known.title)(host))),
             severity,
             tests: vec![seen.test.name.clone()],
-            evidence: causes.iter().map(|((host, cause), n)| counter_evidence(host, cause, *n)).collect(),
+            evidence: causes.iter().map(|((host, cause), n)| counter_evidence(host, &cause.to_string(), *n)).collect(),
             explains: None,
             next: known.and_then(|known| known.next_step(seen, host)),
         }]
@@ -169,7 +169,7 @@ mod tests {
         let mut builder = RunBuilder::new();
         builder.http(1_000, 100);
         let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
-        record.errors.insert("connect: no local port is free".to_owned(), 500);
+        record.errors.add("connect: no local port is free", 500);
         let finding = builder.finding("ports").unwrap();
         assert!(
             finding.title.starts_with("client had no local port left for connections: 500 errors"),
@@ -184,7 +184,7 @@ mod tests {
         let mut builder = RunBuilder::new();
         builder.http(1000, 10);
         let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
-        record.errors.insert("connect: connection reset".to_owned(), n);
+        record.errors.add("connect: connection reset", n);
         builder
     }
 
@@ -209,7 +209,7 @@ mod tests {
         let mut builder = RunBuilder::new();
         builder.http(0, 4);
         let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
-        record.errors.insert("read: timeout".to_owned(), 4);
+        record.errors.add("read: timeout", 4);
         assert!(builder.finding(super::super::NOTHING_DONE).unwrap().title.contains("read: timeout"));
         assert_eq!(builder.finding("errors"), None);
     }
@@ -219,10 +219,10 @@ mod tests {
         let mut builder = RunBuilder::new();
         builder.users(&[visits((1_000, 0), vec![step("home", (1_000, 50), 10)])]);
         let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
-        record.errors.insert("status 500, expected 200".to_owned(), 70);
+        record.errors.add("status 500, expected 200", 70);
         assert_eq!(builder.finding("errors"), None);
         let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
-        record.errors.insert("connect: connection reset".to_owned(), 30);
+        record.errors.add("connect: connection reset", 30);
         assert!(builder.finding("errors").unwrap().title.starts_with("30 errors"));
     }
 

@@ -1,8 +1,8 @@
 //! A test had no result: no answer, nothing arrived, or all attempts failed.
 
 use fathom_model::{
-    Derivation, Evidence, Finding, Layer, NextStep, Severity, names::count, plan::HostReach, probe::ProbeRecord,
-    units::grouped,
+    Derivation, Evidence, Failure, Finding, Layer, NextStep, Severity, names::count, plan::HostReach,
+    probe::ProbeRecord, units::grouped,
 };
 
 use super::FindingRule;
@@ -102,7 +102,7 @@ fn no_work(seen: &TestEvidence<'_>) -> Option<(String, Vec<Evidence>)> {
         return None;
     }
     let total = |counter: &str| records().filter_map(|record| record.totals.get(counter)).sum::<u64>();
-    let mut errors: Vec<(&String, &u64)> = records().flat_map(|record| &record.errors).collect();
+    let mut errors: Vec<(&Failure, &u64)> = records().flat_map(|record| &record.errors).collect();
     errors.sort_by_key(|(_, n)| std::cmp::Reverse(**n));
     let n_failed: u64 = errors.iter().map(|(_, n)| **n).sum();
     let n_sent = total(count::SENT);
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(told(&silent).1, VerdictState::Invalid);
         assert!(told(&silent).0.unwrap().contains("not one request was answered"));
         let record = silent.run.tests[0].trials[0].records.get_mut("client").unwrap();
-        record.errors = [("read: timeout".to_owned(), 4), ("connect: refused".to_owned(), 9)].into();
+        record.errors = [("read: timeout", 4), ("connect: refused", 9)].into_iter().collect();
         assert_eq!(told(&silent).0.unwrap(), "nothing was done: 13 attempts failed, most often `connect: refused`");
         let mut failing = RunBuilder::new();
         failing.users(&[visits((10, 10), vec![step("login", (10, 10), 5)])]);

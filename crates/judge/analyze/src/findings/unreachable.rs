@@ -27,13 +27,14 @@ impl FindingRule for Unreachable {
             return Vec::new();
         }
         let n_sent = record.totals.get(count::SENT).copied().unwrap_or(0);
-        let most = record.errors.iter().max_by_key(|(_, n)| **n).map(|(complaint, _)| complaint.as_str());
+        let most = record.errors.iter().max_by_key(|(_, n)| **n).map(|(complaint, _)| complaint.to_string());
         let timeout = seen.test.options.span("timeout").unwrap_or(Nanos::from_secs(1));
-        let why = most.unwrap_or(if timeout > ROUTER_ASKS {
+        let silent = if timeout > ROUTER_ASKS {
             "nothing came back at all"
         } else {
             "nothing came back in time (a router reports a missing host after about 3 s: try --timeout 4s)"
-        });
+        };
+        let why = most.as_deref().unwrap_or(silent);
         vec![Finding {
             id: self.id().to_owned(),
             short: "unreachable".to_owned(),

@@ -1,8 +1,6 @@
 //! Remarks on the numbers: notes, errors, and limitations of the hosts.
 
-use std::collections::BTreeMap;
-
-use fathom_model::{Run, Summary, TestRun, units::grouped};
+use fathom_model::{FailureCounts, Run, Summary, TestRun, units::grouped};
 
 use super::block::{Block, List, Sentence};
 use crate::words::{MISSING, Mark, TOO_FEW, limit_of, quantiles};
@@ -116,11 +114,9 @@ fn errors(test: &TestRun) -> Vec<(String, u64)> {
     let at_step =
         |cause: &String| test.users.iter().flat_map(|users| &users.steps).any(|step| step.errors.contains_key(cause));
     let records = test.trials.iter().flat_map(|trial| trial.records.values());
-    let mut all = BTreeMap::<String, u64>::new();
-    for (cause, n) in records.flat_map(|record| &record.errors).filter(|(cause, _)| !at_step(cause)) {
-        *all.entry(cause.clone()).or_default() += n;
-    }
-    let mut all: Vec<(String, u64)> = all.into_iter().collect();
+    let all: FailureCounts = records.flat_map(|record| record.errors.clone()).collect();
+    let mut all: Vec<(String, u64)> = all.into_iter().map(|(failure, n)| (failure.to_string(), n)).collect();
+    all.retain(|(cause, _)| !at_step(cause));
     all.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
     all
 }

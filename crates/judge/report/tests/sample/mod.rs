@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Benchmark, Better, Confidence, Conservation, Derivation, Environment, Evidence, Example, Finding, Histogram,
-    HostRecord, Layer, Limit, LimitKind, Metric, NextStep, Note, Plan, Record, Run, Settings, Severity, Side, StepKind,
-    StepRecord, Summary, TestPlan, TestRun, Timeline, Trial, Unit, UsersRecord, Verdict, VerdictState, Visits,
+    Benchmark, Better, Confidence, Conservation, Derivation, Environment, Evidence, Example, FailureCounts, Finding,
+    Histogram, HostRecord, Layer, Limit, LimitKind, Metric, NextStep, Note, Plan, Record, Run, Settings, Severity,
+    Side, StepKind, StepRecord, Summary, TestPlan, TestRun, Timeline, Trial, Unit, UsersRecord, Verdict, VerdictState,
+    Visits,
     benchmark::{BenchmarkResult, LossPoint, OwnMaximum, Reference},
     names::{count, distribution, host as counter, tcp},
     plan::HostReach,
@@ -91,7 +92,7 @@ fn record(shape: &Shape, noise: &mut Noise, side: Side, speed: f64) -> Record {
         totals: BTreeMap::from([(shape.counter.to_owned(), total)]),
         distributions,
         flows: Vec::new(),
-        errors: BTreeMap::new(),
+        errors: FailureCounts::default(),
         facts: BTreeMap::new(),
         users: None,
         probe: None,
@@ -159,7 +160,7 @@ fn trial(shape: &Shape, round: u32) -> Trial {
         sender.flows = flows(&mut noise);
     }
     if shape.name == "http" && round == 3 {
-        sender.errors.insert("read: connection reset by peer".to_owned(), 2);
+        sender.errors.add("read: connection reset by peer", 2);
     }
     if shape.name == "tcp_crr" {
         let mut connect = Histogram::new();
@@ -760,7 +761,7 @@ pub(crate) fn scripted() -> Run {
     for trial in &mut test.trials {
         let mut noise = Noise(u64::from(trial.round) * 104_729 + 11);
         let record = trial.records.get_mut("gen-1").expect("the sample has a client");
-        record.errors.clear();
+        record.errors = FailureCounts::default();
         let n = rounded(VISITS * noise.near(0.01));
         let steps = SCRIPT.iter().map(|step| step_record(step, approximate(n), &mut noise)).collect();
         let measured = Visits { n_begun: n, n_finished: n * 54 / 100, n_gave_up: n * 4 / 100 };

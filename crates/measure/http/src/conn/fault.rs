@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt, io};
 
 use fathom_engine::Error;
-use fathom_sys::ExhaustedResource;
+use fathom_model::{Cause, Failure};
 
 pub(crate) use crate::target::RequestStage;
 use crate::{h1::Malformed, target};
@@ -14,6 +14,8 @@ pub(crate) enum FaultCause {
     Errno(i32),
     /// No local port was free for a connection to the target.
     NoPort,
+    /// No file descriptor was left.
+    NoDescriptor,
     /// Nothing arrived within the timeout.
     Timeout,
     /// No answer by the end of the trial, which came before the timeout.
@@ -83,28 +85,39 @@ impl RequestFault {
     }
 
     pub(crate) fn system(stage: RequestStage, error: &fathom_sys::Error) -> Self {
-        // A bind fails with the same number when the address does not belong to this host.
-        let has_no_port = error.shortage() == Some(ExhaustedResource::Address) && error.call == "connect";
-        let cause = if has_no_port { FaultCause::NoPort } else { FaultCause::Errno(error.errno().unwrap_or(0)) };
+        let cause = match Failure::from(error).cause {
+            Cause::NoPort => FaultCause::NoPort,
+            Cause::NoDescriptor => FaultCause::NoDescriptor,
+            _ => FaultCause::Errno(error.errno().unwrap_or(0)),
+        };
         Self { stage, cause }
+    }
+}
+
+impl From<RequestFault> for Failure {
+    fn from(fault: RequestFault) -> Self {
+        let cause = match fault.cause {
+            FaultCause::NoDescriptor => Cause::NoDescriptor,
+            FaultCause::Errno(errno) => words(errno).as_str().into(),
+            FaultCause::NoPort => Cause::NoPort,
+            FaultCause::Timeout => Cause::Timeout,
+            FaultCause::Unanswered => Cause::Unanswered,
+            FaultCause::Incomplete => Cause::Incomplete,
+            FaultCause::Closed => Cause::Other("closed before the answer".to_owned()),
+            FaultCause::ClosedMidAnswer => Cause::Other("closed within the answer".to_owned()),
+            FaultCause::TooLarge => {
+                Cause::Other("the answer is larger than the 16 MiB that are kept of one".to_owned())
+            }
+            FaultCause::Malformed(malformed) => Cause::Other(malformed.to_string()),
+            FaultCause::Connect(fault) => Cause::Other(fault.to_string()),
+        };
+        Self { stage: fault.stage.into(), cause }
     }
 }
 
 impl fmt::Display for RequestFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.stage.name())?;
-        match self.cause {
-            FaultCause::Errno(errno) => write!(f, "{}", words(errno)),
-            FaultCause::NoPort => f.write_str("no local port is free"),
-            FaultCause::Timeout => f.write_str("timeout"),
-            FaultCause::Unanswered => f.write_str("unanswered"),
-            FaultCause::Incomplete => f.write_str("the answer did not end"),
-            FaultCause::Closed => f.write_str("closed before the answer"),
-            FaultCause::ClosedMidAnswer => f.write_str("closed within the answer"),
-            FaultCause::TooLarge => f.write_str("the answer is larger than the 16 MiB that are kept of one"),
-            FaultCause::Malformed(malformed) => write!(f, "{malformed}"),
-            FaultCause::Connect(fault) => write!(f, "{fault}"),
-        }
+        Failure::from(*self).fmt(f)
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn record<W>(
         // The number of requests ends the trial, not the time: everything counts from the start.
         record.measure_until(trial_results.ended());
     }
-    record.errors = all.faults.iter().map(|(fault, n)| (fault.to_string(), *n)).collect();
+    record.errors = all.faults.iter().map(|(fault, n)| (*fault, *n)).collect();
     let notes = [
         status_note(&record),
         lower_bounds_note(all.n_lower_bounds),

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use fathom_model::Stage;
 use fathom_sys::policy::Refused;
 
 use crate::h1::Malformed;
@@ -25,18 +26,16 @@ pub enum RequestStage {
     Parse,
 }
 
-impl RequestStage {
-    /// The word that begins the texts of its faults.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Resolve => "dns",
-            Self::Connect => "connect",
-            Self::Proxy => "proxy",
-            Self::Tls => "tls",
-            Self::Send => "send",
-            Self::Read => "read",
-            Self::Parse => "parse",
+impl From<RequestStage> for Stage {
+    fn from(stage: RequestStage) -> Self {
+        match stage {
+            RequestStage::Resolve => Self::Lookup,
+            RequestStage::Connect => Self::Connect,
+            RequestStage::Proxy => Self::Proxy,
+            RequestStage::Tls => Self::Tls,
+            RequestStage::Send => Self::Send,
+            RequestStage::Read => Self::Read,
+            RequestStage::Parse => Self::Parse,
         }
     }
 }
@@ -226,14 +225,14 @@ mod tests {
 
     #[test]
     fn a_fault_knows_its_stage_and_often_the_way_out() {
-        let cases: [(ConnectFault, &str, &str, bool); 4] = [
-            (ConnectFault::Unresolved, "dns", "the name has no address", true),
-            (ProxyFault::Refused(407).into(), "proxy", "no tunnel: status 407", true),
-            (ProxyFault::Refused(502).into(), "proxy", "no tunnel: status 502", false),
-            (TlsFault::Alert(116).into(), "tls", "the server sent the alert certificate_required", false),
+        let cases: [(ConnectFault, RequestStage, &str, bool); 4] = [
+            (ConnectFault::Unresolved, RequestStage::Resolve, "the name has no address", true),
+            (ProxyFault::Refused(407).into(), RequestStage::Proxy, "no tunnel: status 407", true),
+            (ProxyFault::Refused(502).into(), RequestStage::Proxy, "no tunnel: status 502", false),
+            (TlsFault::Alert(116).into(), RequestStage::Tls, "the server sent the alert certificate_required", false),
         ];
         for (fault, stage, text, has_hint) in cases {
-            assert_eq!((fault.stage().name(), fault.to_string().as_str()), (stage, text));
+            assert_eq!((fault.stage(), fault.to_string().as_str()), (stage, text));
             assert_eq!(fault.hint().is_some(), has_hint, "{text}");
         }
     }

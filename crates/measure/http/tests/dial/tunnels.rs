@@ -3,7 +3,7 @@
 use std::mem::size_of;
 
 use fathom_http::target::{
-    Channel, ChannelSetup, ChannelState, ConnectFault, ConnectionAddresses, ProxyFault, TlsBuffers,
+    Channel, ChannelSetup, ChannelState, ConnectFault, ConnectionAddresses, ProxyFault, RequestStage, TlsBuffers,
 };
 use fathom_model::units::Nanos;
 
@@ -83,6 +83,6 @@ fn a_proxy_that_makes_no_tunnel_is_named_by_what_it_did() {
         let (mut channel, mut desk) = (dialer.channel(0).unwrap(), TlsBuffers::default());
         assert_eq!(channel.on_connected(None, NOW, &mut desk), Ok(ChannelState::Opening));
         let found = channel.receive(answer, NOW, &mut desk).err().or_else(|| channel.fault_if_closed()).unwrap();
-        assert_eq!((found.to_string().as_str(), found.stage().name()), (expected, "proxy"));
+        assert_eq!((found.to_string().as_str(), found.stage()), (expected, RequestStage::Proxy));
     }
 }

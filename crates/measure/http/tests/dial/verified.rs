@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use fathom_http::target::{ChannelState, ConnectFault, TlsFault};
+use fathom_http::target::{ChannelState, ConnectFault, RequestStage, TlsFault};
 use rustls::HandshakeKind;
 
 use crate::server::{BOTH, ChannelAndServer, Issuer, NEW, OLD, Server, Validity, resolver, settings};
@@ -138,7 +138,7 @@ fn a_certificate_that_does_not_verify_is_refused_for_the_reason_that_it_is() {
         for (server, ca, expected) in cases {
             let found = fault(&server, &[("ca", ca)]);
             assert_eq!(found.map(|fault| fault.to_string()).as_deref(), expected);
-            assert_eq!(found.map(|fault| fault.stage().name()), expected.map(|_| "tls"));
+            assert_eq!(found.map(fathom_http::target::ConnectFault::stage), expected.map(|_| RequestStage::Tls));
             assert!(found.is_none_or(|fault| fault.hint().is_some()));
             assert_eq!(fault(&server, &[("insecure", "true")]), None);
         }

@@ -45,7 +45,7 @@ fn records(address: SocketAddr, options: &[(&str, &str)]) -> [Record; 2] {
 /// Both kinds must count this fault and no other, and not very often.
 fn only(fault: &str, address: SocketAddr, options: &[(&str, &str)]) {
     for record in records(address, options) {
-        let n = record.errors.get(fault).copied().unwrap_or(0);
+        let n = record.errors[fault];
         assert!(n > 0 && record.errors.len() == 1, "{fault}: {:?}", record.errors);
         assert_eq!(record.totals[names::ERRORS], n);
         assert!(record.complete && n < 200, "{fault}: {n}");
@@ -120,7 +120,7 @@ fn no_answer_by_the_end_of_the_trial() {
         let options = [Some(("connections", "2")), rate];
         let options: Vec<_> = options.into_iter().flatten().collect();
         let record = harness::run_against(kind, SECONDS, address, &options).unwrap();
-        assert_eq!(record.errors, [("read: unanswered".to_owned(), 2)].into());
+        assert_eq!(record.errors, [("read: unanswered", 2)].into_iter().collect());
         assert_eq!((record.totals[names::ERRORS], record.totals[names::ATTEMPTS]), (2, 2));
         assert_eq!(record.totals[names::UNFINISHED], 0);
     }
@@ -132,7 +132,7 @@ fn no_connection_by_the_end_of_the_trial() {
     SockRef::from(&full).listen(0).unwrap();
     let record =
         harness::run_against(&HttpClosed, SECONDS, full.local_addr().unwrap(), &[("connections", "200")]).unwrap();
-    let n = |fault| record.errors.get(fault).copied().unwrap_or(0);
+    let n = |fault: &str| record.errors[fault];
     assert!(n("connect: unanswered") >= 190, "{:?}", record.errors);
     assert_eq!(n("connect: unanswered") + n("read: unanswered"), 200, "{:?}", record.errors);
 }

@@ -181,7 +181,7 @@ fn a_server_that_keeps_silent_to_the_end_is_an_error() {
     let crowd = virtual_users(&url(silent.local_addr().unwrap()), &[], population(2));
     let phases = Phases { measure_ns: Nanos::from_secs(2), ..LONG };
     let (record, _) = run_for(phases, &crowd, |_, _| ScriptedAction::Send(page())).unwrap();
-    assert_eq!(record.errors, [("read: unanswered".to_owned(), 2)].into());
+    assert_eq!(record.errors, [("read: unanswered", 2)].into_iter().collect());
     assert_eq!((record.totals[names::ERRORS], record.totals[names::UNFINISHED]), (2, 0));
 }
 

@@ -168,11 +168,11 @@ impl RecordingDriver for SeriesDriver {
         record.measured_ns = (Nanos::ZERO, sending);
         record.distributions.insert(ROUND_TRIP.to_owned(), tracker.rtts().clone());
         for (complaint, n) in self.series.icmp_errors() {
-            record.errors.insert(complaint.clone(), *n);
+            record.errors.add(complaint.as_str(), *n);
         }
         let n_too_long = self.series.n_too_long();
         if n_too_long > 0 {
-            record.errors.insert("longer than the own device takes".to_owned(), n_too_long);
+            record.errors.add("longer than the own device takes", n_too_long);
         }
         if self.is_unanswerable && counts.n_lost() > 0 {
             // An apparent outage is the pause of a host that sends one error per second.

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use fathom_engine::{Error, LiveProgress, Stop, Test, TrialContext};
-use fathom_model::{Endpoints, Note, Record, Role, Settings, Side, Timeline, units::Nanos};
+use fathom_model::{Endpoints, FailureCounts, Note, Record, Role, Settings, Side, Timeline, units::Nanos};
 use fathom_sys::{clock, policy::Policy, socket::raw_ip::Broadcast};
 
 use super::{
@@ -212,7 +212,7 @@ impl Test for ProbeInitiator {
                 let what = format!("send to {}", self.template.destination);
                 return Err(Error::System { what, cause });
             }
-            *record.errors.entry(format!("{cause}: {}", cause.source)).or_default() += 1;
+            record.errors.count(&cause);
         }
         record.notes.extend(self.transport_note.take());
         let unheard = match self.transport.n_dropped_replies() {
@@ -247,7 +247,7 @@ fn empty_record(side: Side, agreed: Nanos, began: Nanos) -> Record {
         facts: std::collections::BTreeMap::new(),
         users: None,
         probe: None,
-        errors: std::collections::BTreeMap::new(),
+        errors: FailureCounts::default(),
         notes: Vec::new(),
     }
 }

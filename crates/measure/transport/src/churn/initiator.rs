@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fathom_engine::{Error, Phase, Stop, Test, TrialContext, WorkerHandle, WorkerPool};
 use fathom_model::{
-    Endpoints, Histogram, Note, Record,
+    Endpoints, FailureCounts, Histogram, Note, Record,
     names::distribution::{CONNECT_TIME, SERVICE_TIME},
     units::Nanos,
 };
@@ -21,7 +21,6 @@ use super::{
 };
 use crate::{
     connection_setup::{ConnectTargets, distribute},
-    error_counts::ErrorCounts,
     request_response::{
         connection::{MessageBuffers, RrConnection, TransferStep, UNEXPECTED_MESSAGE},
         peer_timeout::{PEER_SILENT, is_silent},
@@ -33,7 +32,7 @@ use crate::{
 struct ChurnResults {
     service: Histogram,
     connect: Histogram,
-    errors: ErrorCounts,
+    errors: FailureCounts,
 }
 
 pub(super) struct ChurnInitiator {
@@ -79,7 +78,7 @@ impl Test for ChurnInitiator {
         })?;
         let mut record = trial_results.record(role.side);
         for tally in trial_results.workers {
-            tally.errors.add_to(&mut record);
+            record.errors.extend(tally.errors);
             for (name, histogram) in [(SERVICE_TIME, &tally.service), (CONNECT_TIME, &tally.connect)] {
                 record.distributions.entry(name.to_owned()).or_default().merge(histogram);
             }
@@ -148,7 +147,7 @@ impl ChurnWorker<'_> {
     /// Counts a connection as silent if it has waited too long for a merely slow answer.
     fn record_silence(&mut self, begin: Nanos) {
         if is_silent(clock::now() - begin, &self.results.service) && self.session.stop.state() != Stop::Abort {
-            self.results.errors.count_text(PEER_SILENT);
+            self.results.errors.count(PEER_SILENT);
         }
     }
 
@@ -216,11 +215,11 @@ impl ChurnWorker<'_> {
                 }
                 TransferStep::Sent | TransferStep::Partial | TransferStep::WouldBlock => {}
                 TransferStep::Closed => {
-                    self.results.errors.count_text(CLOSED_BEFORE_ANSWER);
+                    self.results.errors.count(CLOSED_BEFORE_ANSWER);
                     return Ok(false);
                 }
                 TransferStep::Unexpected => {
-                    self.results.errors.count_text(UNEXPECTED_MESSAGE);
+                    self.results.errors.count(UNEXPECTED_MESSAGE);
                     return Ok(false);
                 }
             }
@@ -237,7 +236,7 @@ impl ChurnWorker<'_> {
         loop {
             match socket::recv(&conversation.socket, &mut [0; 16], Wait::Block)? {
                 Some(0) => return Ok(true),
-                Some(_) => self.results.errors.count_text(UNEXPECTED_MESSAGE),
+                Some(_) => self.results.errors.count(UNEXPECTED_MESSAGE),
                 None if self.must_stop(over_since) => {
                     self.record_silence(begin);
                     return Ok(false);
@@ -400,7 +399,7 @@ impl EpollInitiator<'_> {
     }
 
     fn idle_with_cause(&mut self, cause: &str) -> (ConnectionState, bool) {
-        self.worker.results.errors.count_text(cause);
+        self.worker.results.errors.count(cause);
         (ConnectionState::Idle, false)
     }
 

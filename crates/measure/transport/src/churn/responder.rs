@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use fathom_engine::{Error, Test, TrialContext, WorkerHandle, WorkerPool};
-use fathom_model::{Endpoints, Record, units::Nanos};
+use fathom_model::{Endpoints, FailureCounts, Record, units::Nanos};
 use fathom_sys::{
     reactor::epoll_wait::{Epoll, Interest, ReadyList},
     socket::{self, Socket, Wait},
@@ -12,7 +12,6 @@ use fathom_sys::{
 use super::{BLOCKING_TIMEOUT, CONNECTIONS, COUNTERS, ChurnConfig, ConnectionPurpose, TRANSACTIONS, socket_error};
 use crate::{
     connection_setup::{self, ListenAddresses},
-    error_counts::ErrorCounts,
     request_response::connection::{MessageBuffers, RrConnection, TransferStep, UNEXPECTED_MESSAGE},
 };
 
@@ -61,7 +60,7 @@ impl Test for ChurnResponder {
             let messages = MessageBuffers::new(&churn.sizes, role.side, role.seed);
             if churn.n_flows == 1 && listeners.len() == 1 {
                 let listener = listeners.remove(0);
-                return BlockingResponder { worker, config: &churn, messages, errors: ErrorCounts::default() }
+                return BlockingResponder { worker, config: &churn, messages, errors: FailureCounts::default() }
                     .run(&listener)
                     .map_err(socket_error);
             }
@@ -78,7 +77,7 @@ impl Test for ChurnResponder {
             answers.run().map_err(socket_error)
         })?;
         let mut record = results.record(role.side);
-        results.workers.into_iter().for_each(|causes| causes.add_to(&mut record));
+        results.workers.into_iter().for_each(|causes| record.errors.extend(causes));
         Ok(record)
     }
 }
@@ -88,11 +87,11 @@ struct BlockingResponder<'a> {
     worker: WorkerHandle<'a>,
     config: &'a ChurnConfig,
     messages: MessageBuffers,
-    errors: ErrorCounts,
+    errors: FailureCounts,
 }
 
 impl BlockingResponder<'_> {
-    fn run(mut self, listener: &Socket) -> fathom_sys::Result<ErrorCounts> {
+    fn run(mut self, listener: &Socket) -> fathom_sys::Result<FailureCounts> {
         listener.set_nonblocking(false).map_err(socket::named("fcntl(O_NONBLOCK)"))?;
         // Connections inherit the timeout, which saves a system call for each.
         socket::set_timeout(listener, BLOCKING_TIMEOUT)?;
@@ -122,7 +121,7 @@ impl BlockingResponder<'_> {
                 Ok(TransferStep::WouldBlock | TransferStep::Partial | TransferStep::Received) => {}
                 Ok(TransferStep::Sent) => return self.worker.add(TRANSACTIONS, 1),
                 Ok(TransferStep::Closed) => return,
-                Ok(TransferStep::Unexpected) => return self.errors.count_text(UNEXPECTED_MESSAGE),
+                Ok(TransferStep::Unexpected) => return self.errors.count(UNEXPECTED_MESSAGE),
                 Err(error) if error.is_abandoned() => return,
                 Err(error) => return self.errors.count(&error),
             }
@@ -143,8 +142,8 @@ struct EpollResponder<'a> {
 }
 
 impl EpollResponder<'_> {
-    fn run(mut self) -> fathom_sys::Result<ErrorCounts> {
-        let (mut events, mut causes) = (ReadyList::with_capacity(256), ErrorCounts::default());
+    fn run(mut self) -> fathom_sys::Result<FailureCounts> {
+        let (mut events, mut causes) = (ReadyList::with_capacity(256), FailureCounts::default());
         for (token, listener) in (LISTENERS..).zip(&self.listeners) {
             self.epoll.add(listener, token, Interest::READ)?;
         }
@@ -162,7 +161,7 @@ impl EpollResponder<'_> {
     }
 
     /// Accepts all waiting connections.
-    fn accept(&mut self, listener: usize, causes: &mut ErrorCounts) -> fathom_sys::Result<()> {
+    fn accept(&mut self, listener: usize, causes: &mut FailureCounts) -> fathom_sys::Result<()> {
         loop {
             let socket = match socket::accept_unnamed(&self.listeners[listener]) {
                 Ok(Some(socket)) => socket,
@@ -191,7 +190,7 @@ impl EpollResponder<'_> {
     }
 
     /// Answers as far as possible now, and closes when the kernel has the whole answer.
-    fn answer(&mut self, place: usize, causes: &mut ErrorCounts) {
+    fn answer(&mut self, place: usize, causes: &mut FailureCounts) {
         let Some(conversation) = &mut self.open[place] else { return };
         loop {
             match conversation.step(&mut self.messages, Wait::Never) {
@@ -199,7 +198,7 @@ impl EpollResponder<'_> {
                 Ok(TransferStep::Partial | TransferStep::Received) => continue,
                 Ok(TransferStep::Sent) => self.worker.add(TRANSACTIONS, 1),
                 Ok(TransferStep::Closed) => {}
-                Ok(TransferStep::Unexpected) => causes.count_text(UNEXPECTED_MESSAGE),
+                Ok(TransferStep::Unexpected) => causes.count(UNEXPECTED_MESSAGE),
                 // An initiator that leaves before its answer counts that itself.
                 Err(error) if error.is_abandoned() => {}
                 Err(error) => causes.count(&error),

@@ -329,7 +329,7 @@ mod tests {
             facts: BTreeMap::new(),
             probe: None,
             users: None,
-            errors: BTreeMap::new(),
+            errors: fathom_model::FailureCounts::default(),
             notes: Vec::new(),
             timeline: Timeline { end_ns: vec![Nanos::from_secs(6), Nanos::from_secs(12)], counters: BTreeMap::new() },
             totals: [(count::BYTES_SENT.to_owned(), 120_666_667)].into(),

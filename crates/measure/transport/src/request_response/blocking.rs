@@ -122,7 +122,7 @@ impl BlockingWorker<'_> {
         }
         self.results.n_unfinished += 1;
         if is_silent(clock::now() - begin, &self.results.service) && self.session.stop.state() != Stop::Abort {
-            self.results.errors.count_text(PEER_SILENT);
+            self.results.errors.count(PEER_SILENT);
         }
         self.results
     }
@@ -151,12 +151,12 @@ impl BlockingWorker<'_> {
                 }
                 Ok(TransferStep::Closed) => {
                     if self.side == Side::Initiator {
-                        self.results.errors.count_text(PEER_CLOSED);
+                        self.results.errors.count(PEER_CLOSED);
                     }
                     return None;
                 }
                 Ok(TransferStep::Unexpected) => {
-                    self.results.errors.count_text(UNEXPECTED_MESSAGE);
+                    self.results.errors.count(UNEXPECTED_MESSAGE);
                     return None;
                 }
                 Err(error) => {

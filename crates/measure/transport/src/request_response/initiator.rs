@@ -346,7 +346,7 @@ impl<'a, R: Reactor> InitiatorLoop<'a, R> {
     }
 
     fn fail(&mut self, idx: usize, cause: &str) {
-        self.recorder.results.errors.count_text(cause);
+        self.recorder.results.errors.count(cause);
         self.close_flow(idx);
     }
 
@@ -430,7 +430,7 @@ impl<R: Reactor> LoadLoop for InitiatorLoop<'_, R> {
                 self.recorder.record_unfinished(ask, now);
                 let is_closed = self.recorder.model == LoadModel::Closed && !is_aborted;
                 if is_closed && is_silent(now - ask.sent_at, &self.recorder.results.service) {
-                    self.recorder.results.errors.count_text(PEER_SILENT);
+                    self.recorder.results.errors.count(PEER_SILENT);
                 }
             }
         }

@@ -180,7 +180,7 @@ impl<R: Reactor> ResponderLoop<R> {
             self.n_answered += n as u64;
         }
         if !is_right {
-            self.results.errors.count_text(UNEXPECTED_MESSAGE);
+            self.results.errors.count(UNEXPECTED_MESSAGE);
             self.close_flow(token);
         }
     }

@@ -2,11 +2,9 @@
 
 use fathom_engine::{LoadModel, TrialResults};
 use fathom_model::{
-    Histogram, Note, Record, Side,
+    FailureCounts, Histogram, Note, Record, Side,
     names::distribution::{CONNECT_TIME, RESPONSE_TIME, SCHEDULE_LAG, SERVICE_TIME},
 };
-
-use crate::error_counts::ErrorCounts;
 
 /// Transactions without an answer when the trial ended.
 pub(crate) const UNFINISHED: &str = "unfinished";
@@ -37,7 +35,7 @@ pub(crate) struct RrResults {
     pub(crate) response: Histogram,
     pub(crate) lag: Histogram,
     pub(crate) connect: Histogram,
-    pub(crate) errors: ErrorCounts,
+    pub(crate) errors: FailureCounts,
     pub(crate) n_connections: u64,
     pub(crate) n_unfinished: u64,
     pub(crate) n_not_started: u64,
@@ -54,7 +52,7 @@ pub(crate) fn record(results: TrialResults<RrResults>, side: Side, model: LoadMo
         all.connect.merge(&tally.connect);
         all.n_unfinished += tally.n_unfinished;
         all.n_not_started += tally.n_not_started;
-        tally.errors.add_to(&mut record);
+        record.errors.extend(tally.errors);
     }
     if side == Side::Initiator {
         let mut times = vec![(SERVICE_TIME, all.service), (CONNECT_TIME, all.connect)];

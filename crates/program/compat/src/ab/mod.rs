@@ -21,11 +21,11 @@ use std::{
 
 use fathom_engine::LiveProgress;
 use fathom_http::{
-    failures::FailureCounts,
+    failures_by_stage::FailuresByStage,
     names::{BODY_BYTES, CLOSED_BY_SERVER, FIRST_BODY_BYTES, LENGTH_MISMATCHES, STATUS, TOTAL_TIME, facts},
 };
 use fathom_model::{
-    Histogram, Record,
+    Failure, Histogram, Record, Stage,
     names::{count, distribution},
     units::Nanos,
 };
@@ -92,7 +92,7 @@ pub(super) fn run(words: &[String], allowed: &AllowList) -> anyhow::Result<Exit>
     let measured = load.measure(heartbeat.as_ref().map(ProgressPrinter::on_progress), allowed)?;
     let record = measured.record()?;
     closed_loop::print_now(&request::shown(&options, record))?;
-    let failures = FailureCounts::of(&record.errors);
+    let failures = FailuresByStage::of(&record.errors);
     if failures.total() > 0 && !options.ignores_receive_errors {
         return Ok(abort_error(record, failures));
     }
@@ -200,12 +200,11 @@ impl AprError {
 }
 
 /// Ends a run after an error without `-r`.
-fn abort_error(record: &Record, failures: FailureCounts) -> Exit {
-    let first = record.errors.keys().next().and_then(|what| what.split_once(": "));
-    let exit = match first {
+fn abort_error(record: &Record, failures: FailuresByStage) -> Exit {
+    let exit = match record.errors.keys().next() {
         _ if failures.timeout > 0 => AprError::timed_out().print("apr_pollset_poll"),
-        Some(("send", why)) => AprError::of_words(why).print("apr_socket_send"),
-        Some((_, why)) => AprError::of_words(why).print("apr_socket_recv"),
+        Some(Failure { stage: Stage::Send, cause }) => AprError::of_words(&cause.to_string()).print("apr_socket_send"),
+        Some(Failure { cause, .. }) => AprError::of_words(&cause.to_string()).print("apr_socket_recv"),
         None => AprError::end_of_file().print("apr_socket_recv"),
     };
     match record.totals.get(count::REQUESTS) {
@@ -292,7 +291,7 @@ fn write_file(path: &Path, what: &str, write: impl FnOnce(&mut dyn io::Write) ->
 fn outcome(options: &Options, record: &Record) -> AbResult {
     let total = |name: &str| record.totals.get(name).copied().unwrap_or(0);
     let fact = |name: &str| record.facts.get(name).map(String::as_str);
-    let failures = FailureCounts::of(&record.errors);
+    let failures = FailuresByStage::of(&record.errors);
     let failed = FailedRequests {
         connect: failures.connect,
         receive: failures.receive,

@@ -2,8 +2,8 @@
 
 use std::io::{self, IsTerminal as _};
 
-use fathom_lua::{ERROR_PREFIX, facts};
-use fathom_model::{Record, Timeline};
+use fathom_lua::facts;
+use fathom_model::{Record, Stage, Timeline};
 
 use super::{FAILED, options::Options, text};
 use crate::closed_loop::{self, ClosedLoop, MeasuredLoop};
@@ -63,6 +63,6 @@ pub(super) fn exit(record: &Record) -> Exit {
 
 /// Returns the script's errors, one per line.
 fn failed(record: &Record) -> impl Iterator<Item = String> + '_ {
-    let errors = record.errors.iter().filter_map(|(what, n)| Some((what.strip_prefix(ERROR_PREFIX)?, n)));
-    errors.map(|(what, n)| if *n == 1 { what.to_owned() } else { format!("{what}, {n} times") })
+    let errors = record.errors.iter().filter(|(failure, _)| failure.stage == Stage::Script);
+    errors.map(|(failure, n)| if *n == 1 { failure.cause.to_string() } else { format!("{}, {n} times", failure.cause) })
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use fathom_http::{
-    failures::FailureCounts,
+    failures_by_stage::FailuresByStage,
     names::{STATUS, WORKER_RATE},
 };
 use fathom_lua::BATCH_TIME;
@@ -65,7 +65,7 @@ pub(super) struct WrkResult {
     pub(super) n_requests: u64,
     pub(super) n_bytes: u64,
     pub(super) span: Nanos,
-    pub(super) failures: FailureCounts,
+    pub(super) failures: FailuresByStage,
     /// Responses with a status above 399.
     pub(super) n_refused: u64,
 }
@@ -92,7 +92,7 @@ impl WrkResult {
             n_requests,
             n_bytes: within(count::BYTES_RECEIVED).0,
             span,
-            failures: FailureCounts::of(&record.errors),
+            failures: FailuresByStage::of(&record.errors),
             n_refused: STATUS[2..].iter().map(|name| within(name).0).sum(),
         }
     }
@@ -124,7 +124,7 @@ pub(super) fn body(outcome: &WrkResult, options: &Options) -> String {
     let span_us = approximate(outcome.span.0) / NANOS_PER_MICRO;
     let bytes = binary(approximate(outcome.n_bytes));
     let _ = writeln!(text, "  {} requests in {}, {bytes}B read", outcome.n_requests, time_us(span_us));
-    let FailureCounts { connect, receive, send, timeout, .. } = outcome.failures;
+    let FailuresByStage { connect, receive, send, timeout, .. } = outcome.failures;
     if connect + receive + send + timeout > 0 {
         let _ = writeln!(text, "  Socket errors: connect {connect}, read {receive}, write {send}, timeout {timeout}");
     }
@@ -164,7 +164,7 @@ mod tests {
             n_requests: 78_978,
             n_bytes: 67_130_000,
             span: Nanos(2_007_809_452),
-            failures: FailureCounts::default(),
+            failures: FailuresByStage::default(),
             n_refused: 0,
         }
     }
@@ -198,7 +198,7 @@ Transfer/sec:     31.89MB
             rate: ThreadStats::of(&Histogram::new(), 1.0),
             n_requests: 0,
             n_bytes: 0,
-            failures: FailureCounts { receive: 13_726, ..FailureCounts::default() },
+            failures: FailuresByStage { receive: 13_726, ..FailuresByStage::default() },
             n_refused: 3,
             ..outcome()
         };

@@ -193,7 +193,7 @@ fn path_from_run(
 ) -> Result<PathProperties, UserError> {
     let unknown = |what: &str| {
         let notes = run.tests.iter().flat_map(|test| test.unavailable.iter().cloned());
-        let errors = records(run).flat_map(|record| record.errors.keys().cloned());
+        let errors = records(run).flat_map(|record| record.errors.keys().map(ToString::to_string));
         let why = notes.chain(errors).next().unwrap_or_else(|| "nothing was recorded".to_owned());
         UserError::new(Exit::Preflight, format!("the {what} of the path could not be measured")).with_line("why", why)
     };

@@ -88,6 +88,16 @@ fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
+/// Whether a socket of this network namespace listens on the port. Binding it for a test could take it from the server.
+fn is_listening(port: u16) -> bool {
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
+    let (address, state) = (format!(":{port:04X}"), "0A");
+    tables.iter().flat_map(|table| table.lines()).any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields.get(1).is_some_and(|local| local.ends_with(&address)) && fields.get(3) == Some(&state)
+    })
+}
+
 /// Starts a listening server. This does not connect to it, because a server for one test would count that as the test.
 fn serving(stage: &TestBed, tool: &[&str], words: &[&str]) -> (RunningProgram, String) {
     let port = free_port();
@@ -96,7 +106,7 @@ fn serving(stage: &TestBed, tool: &[&str], words: &[&str]) -> (RunningProgram, S
     command.args(&tool[tool.len().min(1)..]).args(if tool.is_empty() { &["as", "iperf3"][..] } else { &[] });
     command.args(["-s", "-p", &port.to_string()]).args(words);
     let server = stage.spawn(command);
-    until(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_err().then_some(()));
+    until(|| is_listening(port).then_some(()));
     (server, port.to_string())
 }
 
@@ -520,7 +530,7 @@ fn a_daemon_serves_behind_its_starter_until_it_is_told_to_end() {
     stage.fathom(daemon).succeeded();
     let pid = until(|| fs::read_to_string(stage.path("pid")).ok()?.trim().parse().ok());
     let orphan = OrphanProcess(Pidfd::open(pid).unwrap());
-    until(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port.parse().unwrap())).is_err().then_some(()));
+    until(|| is_listening(port.parse().unwrap()).then_some(()));
     ours(&stage, &port, &["-n", "1M"]).succeeded();
     let busy = stage.fathom(daemon).code(1);
     assert!(busy.stderr.contains("Address already in use"), "{}", busy.stderr);

@@ -220,7 +220,7 @@ fn a_link_of_one_s_own_that_goes_down_is_an_outage_and_not_the_end() {
     assert!(!outages.is_empty() && outages.iter().all(is_whole), "{outages:?}");
     assert!(total(&run, "probe", "lost") > 0 && findings(&run).contains(&"outage"));
     let errors = test(&run, "probe").trials[0].records.values().flat_map(|record| record.errors.keys());
-    assert!(errors.map(String::as_str).any(|error| error == "no way from the own host"));
+    assert!(errors.map(ToString::to_string).any(|error| error == "no way from the own host"));
 }
 
 #[test]

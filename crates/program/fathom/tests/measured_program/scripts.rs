@@ -169,7 +169,7 @@ fn what_a_script_gets_wrong_is_counted_with_its_line_and_the_run_goes_on() {
             (format!("script: x.lua: returned a table value, not a request (request(), {thread})"), 1..=1),
             (format!("script: x.lua:7: attempt to concatenate a nil value (response(), {thread})"), 1..=1),
         ] {
-            assert!(record.errors.get(&what).is_some_and(|count| n.contains(count)), "{what}: {:?}", record.errors);
+            assert!(n.contains(&record.errors[what.as_str()]), "{what}: {:?}", record.errors);
         }
     }
     assert!(record.totals["requests"] > 20, "{:?}", record.totals);
@@ -215,7 +215,7 @@ fn a_script_that_takes_all_memory_is_stopped_at_its_bound() {
     let run = ending.succeeded().run();
     let record = run.tests[0].trials[0].records.values().next().unwrap();
     let said = "script: x.lua: not enough memory: a state may have 64 MiB (option script-memory) (request(), thread 1)";
-    assert!(record.errors.contains_key(said), "{:?}", record.errors);
+    assert!(record.errors[said] > 0, "{:?}", record.errors);
 }
 
 #[test]

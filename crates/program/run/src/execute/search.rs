@@ -328,7 +328,7 @@ mod tests {
             facts: BTreeMap::new(),
             users: None,
             probe: None,
-            errors: BTreeMap::new(),
+            errors: fathom_model::FailureCounts::default(),
             notes: Vec::new(),
         };
         generator_lateness(&spec.parts, &record)

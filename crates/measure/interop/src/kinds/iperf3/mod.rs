@@ -21,7 +21,7 @@ use fathom_engine::{
     WorkerCounts, WorkerHandle, WorkerPool,
 };
 use fathom_model::{
-    Endpoints, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side,
+    Endpoints, Failure, Layer, Metric, Note, OptionDoc, Record, Role, Settings, Side,
     names::count,
     units::{Nanos, approximate, rounded},
 };
@@ -289,7 +289,7 @@ impl Test for Iperf3ClientTest {
 fn record_failure(record: &mut Record, error: &iperf3::Error, stop: &StopFlag) {
     stop.abort();
     record.complete = false;
-    *record.errors.entry(format!("iperf3: {error}")).or_default() += 1;
+    record.errors.count(Failure::of_call("iperf3", error.to_string().as_str().into()));
 }
 
 /// Returns the counts of this side in the form for the server.

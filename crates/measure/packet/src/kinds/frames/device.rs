@@ -206,7 +206,7 @@ pub fn neighbour_towards(netlink: &mut Netlink, device: u32, name: &str, host: I
 /// Adds these errors to the record and, if there are any, marks it incomplete.
 pub(super) fn note_unavailable(record: &mut Record, losses: &[fathom_sys::Error]) {
     for error in losses {
-        *record.errors.entry(format!("{}: {}", error.call, error.source.kind())).or_default() += 1;
+        record.errors.count(error);
     }
     record.complete &= losses.is_empty();
 }

@@ -316,7 +316,7 @@ fn add_outcome(record: &mut Record, outcome: WorkerOutcome) {
     match outcome {
         WorkerOutcome::Stream(told) => told.add_to(record),
         WorkerOutcome::Probe(probes) => {
-            probes.errors.add_to(record);
+            record.errors.extend(probes.errors);
             if record.side == Side::Responder {
                 return;
             }

@@ -9,7 +9,7 @@ use fathom_engine::{
     Error, Phase, Stop, TrialContext, WorkerHandle,
     pace::{ConstantRate, Pace as _},
 };
-use fathom_model::{Histogram, units::Nanos};
+use fathom_model::{FailureCounts, Histogram, units::Nanos};
 use fathom_sys::{
     Result, clock,
     reactor::epoll_wait::{Epoll, Interest, ReadyList},
@@ -18,7 +18,6 @@ use fathom_sys::{
 
 use crate::{
     connection_setup::BLOCKING_TIMEOUT,
-    error_counts::ErrorCounts,
     request_response::{connection::UNEXPECTED_MESSAGE, peer_timeout::PEER_CLOSED},
 };
 
@@ -40,7 +39,7 @@ pub(super) struct ProbeResults {
     pub(super) response: Histogram,
     /// From the scheduled start to the send.
     pub(super) lag: Histogram,
-    pub(super) errors: ErrorCounts,
+    pub(super) errors: FailureCounts,
     /// Probes of the measured part that had no answer at the very end, or were never sent.
     pub(super) n_unanswered: u64,
 }
@@ -112,7 +111,7 @@ impl<'a> ProbeSender<'a> {
             match self.receive() {
                 Ok(None) => {}
                 Ok(Some(left)) => {
-                    self.results.errors.count_text(if left == ProbeFailure::Closed {
+                    self.results.errors.count(if left == ProbeFailure::Closed {
                         PEER_CLOSED
                     } else {
                         UNEXPECTED_MESSAGE

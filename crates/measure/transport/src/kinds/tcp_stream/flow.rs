@@ -9,7 +9,7 @@ use std::{
 };
 
 use fathom_engine::{Stop, TrialContext, WorkerHandle};
-use fathom_model::{Note, Record, Side, units::Nanos};
+use fathom_model::{Cause, Failure, FailureCounts, Note, Record, Side, Stage, units::Nanos};
 use fathom_sys::{
     clock,
     socket::{
@@ -18,10 +18,7 @@ use fathom_sys::{
     },
 };
 
-use crate::{
-    error_counts::ErrorCounts,
-    stream::{ReceiveEnd, StreamControl, StreamReceiver, StreamSender, ZeroCopyCounts},
-};
+use crate::stream::{ReceiveEnd, StreamControl, StreamReceiver, StreamSender, ZeroCopyCounts};
 
 /// How long no bytes in flight may arrive at the end, on any flow: on a slow path one of many flows waits for its turn.
 const DRAIN_MAX: Nanos = Nanos::from_secs(3);
@@ -46,13 +43,13 @@ pub(in crate::kinds) struct Flow<'a> {
     drain: Cell<Option<Drain>>,
     last_moved: &'a LastMoved,
     is_cut: Cell<bool>,
-    errors: RefCell<ErrorCounts>,
+    errors: RefCell<FailureCounts>,
 }
 
 /// The results of a flow.
 #[derive(Debug, Default)]
 pub(in crate::kinds) struct FlowResult {
-    pub(in crate::kinds) errors: ErrorCounts,
+    pub(in crate::kinds) errors: FailureCounts,
     /// Whether it was a sender.
     pub(in crate::kinds) sent: bool,
     pub(in crate::kinds) zero_copy: Option<ZeroCopyCounts>,
@@ -66,7 +63,7 @@ impl FlowResult {
     /// Adds errors, and a note on data dropped after the end, to a record.
     pub(in crate::kinds) fn add_to(self, record: &mut Record) {
         const CUT: &str = "drain-cut";
-        self.errors.add_to(record);
+        record.errors.extend(self.errors);
         if self.is_cut && record.notes.iter().all(|note| note.id != CUT) {
             let text = format!(
                 "{DRAIN_LONGEST} after the end some flows still had bytes under way, which were dropped: the path is slow for what \
@@ -179,13 +176,10 @@ impl<'a> Flow<'a> {
     }
 
     /// A segment that is retransmitted without an answer indicates a path that has failed, or that drops its larger packets.
-    fn stall_reason(&self) -> String {
+    fn stall_cause(&self) -> Cause {
         match TcpInfo::of(self.socket) {
-            Ok(info) if info.unacked > 0 && info.retransmits > 0 => format!(
-                "drain: segments of {} are sent again and never acknowledged: the path is broken, or drops packets of that size (try --mss)",
-                info.snd_mss
-            ),
-            _ => "drain: timed out".to_owned(),
+            Ok(info) if info.unacked > 0 && info.retransmits > 0 => Cause::NeverAcknowledged,
+            _ => Cause::Timeout,
         }
     }
 
@@ -196,7 +190,9 @@ impl<'a> Flow<'a> {
         let left = drain.update(n_moved, now, self.last_moved);
         self.drain.set(Some(drain));
         match left {
-            Some(DrainFailure::Stalled) => self.errors.borrow_mut().count_text(&self.stall_reason()),
+            Some(DrainFailure::Stalled) => {
+                self.errors.borrow_mut().count(Failure { stage: Stage::Drain, cause: self.stall_cause() });
+            }
             Some(DrainFailure::TooSlow) => self.is_cut.set(true),
             None => {}
         }
@@ -380,10 +376,7 @@ mod tests {
         let trial_results = trial_results.unwrap();
         let mut record = trial_results.record(Side::Initiator);
         trial_results.workers.into_iter().for_each(|told| told.add_to(&mut record));
-        let causes: Vec<_> = record.errors.keys().collect();
-        assert!(
-            causes.len() == 1 && causes[0].contains("never acknowledged") && causes[0].contains("--mss"),
-            "{causes:?}"
-        );
+        let causes: Vec<_> = record.errors.keys().map(|failure| &failure.cause).collect();
+        assert_eq!(causes, [&Cause::NeverAcknowledged]);
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use fathom_engine::{Error, Phase, Stop, Test, TrialContext, WorkerHandle, WorkerPool};
 use fathom_model::{
-    Endpoints, Histogram, PeerClock, Record, Side,
+    Endpoints, FailureCounts, Histogram, PeerClock, Record, Side,
     names::{
         count,
         distribution::{LOSS_BURST, LOSS_SPACING, ONE_WAY_DELAY},
@@ -28,7 +28,6 @@ use crate::{
         ClockOffset, ControlMessage, DelayClocks, FathomCodec, FlowToken, HEADER_LEN, MESSAGE_LEN, OffloadMode,
         ReceiveStep, Receiver, ReceiverSummary, StreamPhase, receive_buffers,
     },
-    error_counts::ErrorCounts,
     options::SocketOptions,
 };
 
@@ -89,7 +88,7 @@ impl Test for UdpStreamReceiver {
             let token = stream.token(worker.idx);
             let receiver = Receiver::new(&socket, codec(token), batch, clocks);
             let receiver = if is_joined { receiver.with_offload() } else { receiver };
-            let causes = ErrorCounts::default();
+            let causes = FailureCounts::default();
             let options = &stream.options;
             let flow = Flow {
                 worker,
@@ -106,7 +105,7 @@ impl Test for UdpStreamReceiver {
         let mut record = results.record(role.side);
         let mut sum = FlowTotals::default();
         for (receipts, causes) in results.workers {
-            causes.add_to(&mut record);
+            record.errors.extend(causes);
             if let Some(receipts) = receipts {
                 sum.add(&receipts);
             }
@@ -210,12 +209,12 @@ struct Flow<'a> {
     options: &'a SocketOptions,
     /// A buffer holds only few super-buffers, so their receiver does not sleep.
     naps: bool,
-    errors: ErrorCounts,
+    errors: FailureCounts,
 }
 
 impl Flow<'_> {
     /// Receives until nothing more arrives after the end.
-    fn receive(mut self, mut receiver: Receiver<'_, FathomCodec>) -> (Option<ReceiverSummary>, ErrorCounts) {
+    fn receive(mut self, mut receiver: Receiver<'_, FathomCodec>) -> (Option<ReceiverSummary>, FailureCounts) {
         let (mut has_found, mut has_ended, mut over_since) = (false, false, None);
         loop {
             let part = if self.worker.phase() == Phase::WarmUp { StreamPhase::WarmUp } else { StreamPhase::Measured };
@@ -251,7 +250,7 @@ impl Flow<'_> {
             }
         }
         if self.side == Side::Initiator && !has_ended && self.session.stop.state() != Stop::Abort {
-            self.errors.count_text("no mark of the end came");
+            self.errors.count("no mark of the end came");
         }
         let receipts = receiver.finish().map_err(|error| self.errors.count(&error)).ok();
         (receipts, self.errors)

@@ -1,7 +1,7 @@
 //! The sending side.
 
 use fathom_engine::{Error, Phase, Stop, Test, TrialContext, WorkerHandle, WorkerPool};
-use fathom_model::{Endpoints, Record, Side, names::count, units::Nanos};
+use fathom_model::{Endpoints, FailureCounts, Record, Side, names::count, units::Nanos};
 use fathom_sys::{
     clock,
     socket::{self, Socket, Wait, datagram},
@@ -13,7 +13,6 @@ use crate::{
         Challenges, ControlMessage, FathomCodec, FlowToken, HEADER_LEN, MESSAGE_LEN, SendBuffers, SendStep, Sender,
         SenderSummary, StreamPhase,
     },
-    error_counts::ErrorCounts,
     options::{self, SocketOptions},
     traffic::{FlowIndex, Schedule},
 };
@@ -65,7 +64,7 @@ impl Test for UdpStreamSender {
                 token,
                 side: role.side,
                 options: &stream.options,
-                errors: ErrorCounts::default(),
+                errors: FailureCounts::default(),
             };
             Ok(flow.send(&socket, load, schedule))
         })?;
@@ -73,7 +72,7 @@ impl Test for UdpStreamSender {
         let (mut intended, mut lag_max, mut given_up) = (None, Nanos::ZERO, Nanos::ZERO);
         let (mut segments, mut refusal) = (1, None);
         for (sendings, causes) in results.workers {
-            causes.add_to(&mut record);
+            record.errors.extend(causes);
             let Some(sendings) = sendings else { continue };
             intended = sendings.intended.map(|n| n + intended.unwrap_or(0)).or(intended);
             lag_max = lag_max.max(sendings.lag_max);
@@ -127,7 +126,7 @@ struct Flow<'a> {
     token: FlowToken,
     side: Side,
     options: &'a SocketOptions,
-    errors: ErrorCounts,
+    errors: FailureCounts,
 }
 
 impl Flow<'_> {
@@ -137,7 +136,7 @@ impl Flow<'_> {
         socket: &Socket,
         load: SendBuffers,
         schedule: Option<Schedule>,
-    ) -> (Option<SenderSummary>, ErrorCounts) {
+    ) -> (Option<SenderSummary>, FailureCounts) {
         if self.side == Side::Responder && !self.find_receiver(socket) {
             return (None, self.errors);
         }
@@ -151,7 +150,7 @@ impl Flow<'_> {
                 Err(error) => {
                     if datagram::is_segmentation_refused(&error) {
                         // The kind of such an error says less than its number.
-                        self.errors.count_text(&format!("{}: {}", error.call, error.source));
+                        self.errors.count(format!("{}: {}", error.call, error.source));
                     } else {
                         self.errors.count(&error);
                     }
@@ -212,7 +211,7 @@ impl Flow<'_> {
                 }
             }
         }
-        self.errors.count_text("no receiver proved its address");
+        self.errors.count("no receiver proved its address");
         false
     }
 

@@ -215,7 +215,7 @@ impl<'a> UdpInitiatorWorker<'a> {
         match flow.pending {
             Some(ask) if header.number == flow.number && header.class == ask.class => {
                 if length != self.config.sizes.response(ask.class) {
-                    self.recorder.results.errors.count_text(crate::request_response::connection::UNEXPECTED_MESSAGE);
+                    self.recorder.results.errors.count(crate::request_response::connection::UNEXPECTED_MESSAGE);
                     return (PollResult::Other, at);
                 }
                 flow.pending = None;

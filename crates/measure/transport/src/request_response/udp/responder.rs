@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use fathom_engine::{Error, Test, TrialContext, WorkerHandle, WorkerPool};
-use fathom_model::{Endpoints, Note, Record, Side};
+use fathom_model::{Endpoints, FailureCounts, Note, Record, Side};
 use fathom_sys::socket::{
     self, Sender, Socket, Wait,
     datagram::{BatchShape, ReceiveBatch, SendBatch, SendResult},
@@ -16,7 +16,6 @@ use super::{CHALLENGE, CHALLENGE_RESPONSE, RESPONDER_COUNTERS, RrHeader, UdpRrCo
 use crate::{
     connection_setup::{self, BLOCKING_TIMEOUT, ListenAddresses},
     datagrams::{Challenges, ValidatedAddresses},
-    error_counts::ErrorCounts,
     request_response::sizes::SizeClass,
 };
 
@@ -70,7 +69,7 @@ impl Test for UdpRrResponder {
             WorkerPool { states: sockets, counters: RESPONDER_COUNTERS, cores: &role.cores, until: role.side.into() };
         let challenges = Challenges::default();
         let results = pool.run(session, &mut (), |worker, socket| {
-            let (proved, causes) = (ValidatedAddresses::default(), ErrorCounts::default());
+            let (proved, causes) = (ValidatedAddresses::default(), FailureCounts::default());
             let clerk = UdpResponderWorker {
                 worker,
                 socket: &socket,
@@ -82,7 +81,7 @@ impl Test for UdpRrResponder {
             Ok(if config.n_flows > config.n_workers { clerk.run_batched() } else { clerk.run_blocking() })
         })?;
         let mut record = results.record(role.side);
-        results.workers.into_iter().for_each(|causes| causes.add_to(&mut record));
+        results.workers.into_iter().for_each(|causes| record.errors.extend(causes));
         record.notes.extend(notes);
         Ok(record)
     }
@@ -132,7 +131,7 @@ impl AnswerBatch {
     }
 
     /// Sends the queued answers. An answer that cannot be sent does not delay the others.
-    fn send(&mut self, worker: &WorkerHandle<'_>, socket: &Socket, causes: &mut ErrorCounts) {
+    fn send(&mut self, worker: &WorkerHandle<'_>, socket: &Socket, causes: &mut FailureCounts) {
         let mut n_sent = 0;
         while n_sent < self.n_written {
             match self.batch.send(socket, n_sent..self.n_written, Wait::Block) {
@@ -142,7 +141,7 @@ impl AnswerBatch {
                     continue;
                 }
                 Ok(SendResult::WouldBlock | SendResult::NoBuffers) => {
-                    causes.count_text("sendmmsg: no room in the socket");
+                    causes.count("sendmmsg: no room in the socket");
                 }
                 Err(error) => causes.count(&error),
             }
@@ -159,7 +158,7 @@ struct UdpResponderWorker<'a> {
     config: &'a UdpRrConfig,
     challenges: &'a Challenges,
     validated: ValidatedAddresses,
-    errors: ErrorCounts,
+    errors: FailureCounts,
 }
 
 impl UdpResponderWorker<'_> {
@@ -187,7 +186,7 @@ impl UdpResponderWorker<'_> {
     }
 
     /// Answers the requests of several flows, as many at a time as have arrived.
-    fn run_batched(mut self) -> ErrorCounts {
+    fn run_batched(mut self) -> FailureCounts {
         let longest = self.config.sizes.longest_request().max(self.config.sizes.longest_response());
         let count = (BATCH_BYTES / longest).clamp(1, BATCH_MAX);
         // One byte more than a valid request, so that a longer one is noticed.
@@ -214,7 +213,7 @@ impl UdpResponderWorker<'_> {
     }
 
     /// Answers the requests of one flow as they arrive.
-    fn run_blocking(mut self) -> ErrorCounts {
+    fn run_blocking(mut self) -> FailureCounts {
         let mut answers = self.config.sizes.messages(Side::Responder, self.config.role.seed);
         // One byte more than a valid request, so that a longer one is noticed.
         let mut room = vec![0; self.config.sizes.longest_request() + 1];
@@ -229,7 +228,7 @@ impl UdpResponderWorker<'_> {
                         header.write(answer);
                         match socket::send_to(self.socket, answer, &sender, Wait::Block) {
                             Ok(Some(_)) => self.worker.add(TRANSACTIONS, 1),
-                            Ok(None) => self.errors.count_text("sendto: no room in the socket"),
+                            Ok(None) => self.errors.count("sendto: no room in the socket"),
                             Err(error) => self.errors.count(&error),
                         }
                     }

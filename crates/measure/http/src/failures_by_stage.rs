@@ -1,10 +1,10 @@
 //! Failures by the operation in progress, as the replaced tools count them.
 
-use std::collections::BTreeMap;
+use fathom_model::{Cause, FailureCounts, Stage};
 
 /// The number of failed requests and connects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct FailureCounts {
+pub struct FailuresByStage {
     /// Of lookups, connects, proxies and TLS handshakes.
     pub connect: u64,
     /// Of sending requests.
@@ -15,18 +15,18 @@ pub struct FailureCounts {
     pub timeout: u64,
 }
 
-impl FailureCounts {
+impl FailuresByStage {
     /// Extracts the counts from the errors of a record. A mistake in a script is not a connection failure.
     #[must_use]
-    pub fn of(errors: &BTreeMap<String, u64>) -> Self {
+    pub fn of(errors: &FailureCounts) -> Self {
         let mut failures = Self::default();
-        for (what, n) in errors {
-            let place = match what.split_once(':') {
+        for (failure, n) in errors {
+            let place = match (&failure.stage, &failure.cause) {
                 // The tools do not report operations that are still in progress at their end.
-                Some(("script", _) | (_, " unanswered" | " the answer did not end")) => continue,
-                Some((_, " timeout")) => &mut failures.timeout,
-                Some(("read" | "parse", _)) => &mut failures.receive,
-                Some(("send", _)) => &mut failures.send,
+                (Stage::Script, _) | (_, Cause::Unanswered | Cause::Incomplete) => continue,
+                (_, Cause::Timeout) => &mut failures.timeout,
+                (Stage::Read | Stage::Parse, _) => &mut failures.receive,
+                (Stage::Send, _) => &mut failures.send,
                 _ => &mut failures.connect,
             };
             *place += n;
@@ -58,8 +58,8 @@ mod tests {
             ("connect: unanswered", 1000),
             ("script: x.lua:1: boom (request(), thread 1)", 1000),
         ];
-        let failures = FailureCounts::of(&errors.map(|(what, n)| (what.to_owned(), n)).into());
-        assert_eq!(failures, FailureCounts { connect: 3, send: 4, receive: 24, timeout: 96 });
+        let failures = FailuresByStage::of(&errors.into_iter().collect());
+        assert_eq!(failures, FailuresByStage { connect: 3, send: 4, receive: 24, timeout: 96 });
         assert_eq!(failures.total(), 127);
     }
 }

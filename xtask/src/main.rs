@@ -3,6 +3,7 @@
 
 mod circles;
 mod findings;
+mod option_reads;
 mod schema;
 mod tidy;
 mod vm;

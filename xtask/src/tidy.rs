@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context as _;
 
-use crate::circles::circles;
+use crate::{circles::circles, option_reads::KnownOptions};
 
 /// The allowed dependencies, as in ARCHITECTURE.md; the program crates and xtask may use all crates.
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -78,6 +78,7 @@ const FUNCTION_LINES_MAX: usize = 70;
 pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut faults = layering(root)?;
     let mut types = BTreeMap::new();
+    let mut options = KnownOptions::default();
     let mut files = BTreeMap::<String, Vec<(String, String)>>::new();
     for path in sources(&root.join("crates"))?.into_iter().chain(sources(&root.join("xtask"))?) {
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -93,6 +94,7 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
             format!("{shown}:{line}: `{what}` panics where a thread is refused: start it with sys::threads")
         }));
         if let Some((crate_name, file)) = source_of_crate(&shown) {
+            options.add(&text);
             files.entry(crate_name.to_owned()).or_default().push((file.to_owned(), text.clone()));
             for name in public_types(&text) {
                 types.entry(name.to_owned()).or_insert_with(BTreeSet::new).insert(crate_name.to_owned());
@@ -104,6 +106,10 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Vec<String>> {
     }
     faults.extend(common_names(&types));
     for (crate_name, files) in &files {
+        faults.extend(files.iter().flat_map(|(file, text)| {
+            let reads = options.unknown_reads(text).into_iter();
+            reads.map(move |(line, what)| format!("{crate_name}/src/{file}:{line}: {what}"))
+        }));
         faults.extend(circles(files).iter().map(|circle| {
             format!("{crate_name}: files that need each other: {circle}; move what they share below both")
         }));

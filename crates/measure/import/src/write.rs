@@ -212,7 +212,7 @@ impl<'a> Writer<'a> {
         }
         for name in written.into_iter().rev() {
             let Some((_, value)) = self.tree.variables.iter().rev().find(|(known, _)| known == name) else { continue };
-            let line = format!("let {} = {}", self.names.of_variable(name), text::quoted(value, &self.names));
+            let line = format!("let {} = {}", self.names.of_variable(name), text::operand(value, &self.names));
             self.line(&line);
         }
         for name in self.names.unknown().to_vec() {

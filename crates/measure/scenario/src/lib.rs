@@ -10,7 +10,7 @@ mod diagnostic;
 pub mod execution;
 mod format;
 mod parse;
-mod write;
+pub mod write;
 
 use check::check_text;
 use fathom_engine::TestKind;

@@ -6,7 +6,8 @@ use super::{
 };
 
 /// A text on the rest of a line.
-pub(super) fn line(template: &Template) -> String {
+#[must_use]
+pub fn line(template: &Template) -> String {
     lines_of(template, LineFeed::Named).concat()
 }
 
@@ -107,7 +108,8 @@ fn escaped(text: &str) -> String {
 }
 
 /// A value: a number or a single hole unquoted, anything else between quotes.
-pub(super) fn operand(template: &Template) -> String {
+#[must_use]
+pub fn operand(template: &Template) -> String {
     match &template.pieces[..] {
         [TemplatePiece::Hole(only)] => hole(only),
         [TemplatePiece::Text(text)] if is_number(text) => text.clone(),
@@ -140,14 +142,16 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 /// A text without holes: a word unquoted, anything else between quotes.
-pub(super) fn plain(name: &Name) -> String {
+#[must_use]
+pub fn plain(name: &Name) -> String {
     let text = name.text.as_str();
     let is_word = !text.is_empty() && !text.contains(char::is_whitespace) && !text.starts_with(['"', '#']);
     if is_word { text.to_owned() } else { quoted(text) }
 }
 
 /// A regular expression between slashes.
-pub(super) fn regex(name: &Name) -> String {
+#[must_use]
+pub fn regex(name: &Name) -> String {
     let mut text = String::from("/");
     let mut chars = name.text.chars();
     while let Some(c) = chars.next() {

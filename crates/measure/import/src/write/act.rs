@@ -12,7 +12,7 @@ use super::{
     },
     Writer,
     pieces::one_line,
-    text::{self, plain, quoted, regex, rest_of_line},
+    text::{self, operand, plain, regex, rest_of_line},
 };
 
 /// About as many as the imported tools follow: browsers and JMeter 20, curl 50.
@@ -114,7 +114,7 @@ impl Writer<'_> {
             }
             ImportAction::OneOf(branches) => self.one_of(branches),
             ImportAction::Set { name, to } => {
-                let line = format!("let {} = {}", self.names.of_variable(name), quoted(to, &self.names));
+                let line = format!("let {} = {}", self.names.of_variable(name), operand(to, &self.names));
                 self.line(&line);
             }
             ImportAction::LeftOut(note) => self.write_left_out(note),
@@ -156,7 +156,7 @@ impl Writer<'_> {
     fn condition(&self, condition: &ImportedCondition) -> String {
         let operand = |text: &ImportText| match text.as_literal().map(str::parse::<f64>) {
             Some(Ok(number)) if number.is_finite() => text.as_literal().unwrap_or_default().to_owned(),
-            _ => quoted(text, &self.names),
+            _ => operand(text, &self.names),
         };
         let tests = condition.tests.iter();
         let tests =
@@ -363,8 +363,8 @@ impl Writer<'_> {
             ImportedExpect::Json { path, equals, holds } => match (equals, holds) {
                 (None, Negation::Yes) => format!("json {path} exists"),
                 (None, Negation::No) => format!("json {path} not exists"),
-                (Some(text), Negation::Yes) => format!("json {path} == {}", quoted(text, &self.names)),
-                (Some(text), Negation::No) => format!("json {path} != {}", quoted(text, &self.names)),
+                (Some(text), Negation::Yes) => format!("json {path} == {}", operand(text, &self.names)),
+                (Some(text), Negation::No) => format!("json {path} != {}", operand(text, &self.names)),
             },
             ImportedExpect::Piece { of, test, text } => match self.piece(*of, *test, text) {
                 Some(line) => line,
@@ -384,7 +384,7 @@ impl Writer<'_> {
                 (format!("header {name}"), ImportText::literal(value.trim()))
             }
         };
-        let value = || quoted(&text, &self.names);
+        let value = || operand(&text, &self.names);
         let pattern = |begin: &str, end: &str| regex(&format!("{begin}{}{end}", text.as_literal()?));
         Some(match test {
             TextTest::Contains if text.is_empty() => format!("{subject} exists"),
@@ -405,7 +405,7 @@ impl Writer<'_> {
             ExtractSource::Json(path) => Some(format!("json {path}")),
             ExtractSource::Regex { of, pattern } => regex(pattern).map(|regex| format!("regex {regex}{}", place(*of))),
             ExtractSource::Between { of, before, after } => {
-                let (before, after) = (quoted(before, &self.names), quoted(after, &self.names));
+                let (before, after) = (operand(before, &self.names), operand(after, &self.names));
                 Some(format!("between {before} {after}{}", place(*of)))
             }
         };
@@ -420,7 +420,7 @@ impl Writer<'_> {
             MatchIndex::Nth(n) => format!(" nth {n}"),
             MatchIndex::Random => " any".to_owned(),
         };
-        let default = take.default.as_ref().map_or(String::new(), |text| format!(" or {}", quoted(text, &self.names)));
+        let default = take.default.as_ref().map_or(String::new(), |text| format!(" or {}", operand(text, &self.names)));
         let name = self.names.of_variable(&take.name);
         self.line(&format!("take {name} = {from}{which}{default}"));
     }

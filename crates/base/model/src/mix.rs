@@ -1,4 +1,4 @@
-//! Several sizes in fixed proportions, such as `64:7,570:4,1518:1`. Parses the text; the order of the messages is not decided here.
+//! Things in fixed proportions: sizes such as `64:7,570:4,1518:1`, and an order that keeps the proportions at every time.
 
 use std::ops::RangeInclusive;
 
@@ -57,6 +57,53 @@ pub fn parse_mix(text: &str, sizes: RangeInclusive<u64>) -> Result<Vec<MixPart>,
         return Err(MixError::Weights);
     }
     Ok(parts.into_iter().filter(|part| part.weight > 0).collect())
+}
+
+/// Divides weights by their greatest common divisor. Zeros stay, and so do weights of nothing but zeros.
+#[must_use]
+pub fn reduced(weights: &[u64]) -> Vec<u64> {
+    let divisor = weights.iter().copied().fold(0, greatest_common_divisor).max(1);
+    weights.iter().map(|weight| weight / divisor).collect()
+}
+
+fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// Smooth weighted round robin: the next index is the one that is furthest behind its share, and the first of several.
+///
+/// After as many turns as the weights add up to, each index has occurred as often as its weight says.
+#[derive(Debug, Clone)]
+pub struct EvenRotation {
+    weights: Vec<i64>,
+    behind: Vec<i64>,
+}
+
+impl EvenRotation {
+    /// A rotation at its start. Weights add up to less than 2⁶³.
+    #[must_use]
+    pub fn new(weights: impl IntoIterator<Item = i64>) -> Self {
+        let weights: Vec<i64> = weights.into_iter().collect();
+        Self { behind: vec![0; weights.len()], weights }
+    }
+
+    /// Returns the next index; 0 without any weight.
+    pub fn next_index(&mut self) -> usize {
+        let mut total = 0;
+        for (behind, weight) in self.behind.iter_mut().zip(&self.weights) {
+            *behind += weight;
+            total += weight;
+        }
+        let furthest = self.behind.iter().enumerate().rev().max_by_key(|(_, behind)| **behind);
+        let next = furthest.map_or(0, |(idx, _)| idx);
+        if let Some(behind) = self.behind.get_mut(next) {
+            *behind -= total;
+        }
+        next
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 
 use etherparse::Ipv4Header;
+use fathom_wire::ChecksumSum;
 
 /// Bits of the field of flags and offset.
 const MORE: u16 = 0x2000;
@@ -54,21 +55,11 @@ impl<'a> Fragments<'a> {
         let field = (field & !OFFSET) | more | ((field & OFFSET) + ahead) & OFFSET;
         packet[6..8].copy_from_slice(&field.to_be_bytes());
         packet[10..12].fill(0);
-        let sum = checksum(&packet[..header.len()]);
+        let sum = ChecksumSum::default().add_bytes(&packet[..header.len()]).checksum();
         packet[10..12].copy_from_slice(&sum.to_be_bytes());
         self.at = end.max(1);
         true
     }
-}
-
-/// The checksum of a header (RFC 1071).
-fn checksum(header: &[u8]) -> u16 {
-    let words = header.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
-    let sum: u32 = words.sum();
-    // Thirty words carry so little that adding their carries produces at most one more.
-    let folded = (sum & 0xffff) + (sum >> 16);
-    let folded = (folded & 0xffff) + (folded >> 16);
-    !u16::try_from(folded).expect("both carries were added")
 }
 
 /// Whether a packet is a fragment other than the first, so its payload does not start with a header.

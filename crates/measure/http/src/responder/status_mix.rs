@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use fathom_model::mix::EvenRotation;
+
 use super::{
     InvalidText,
     fraction::{Fraction, WHOLE, sum_to_whole},
@@ -64,42 +66,10 @@ impl FromStr for StatusMix {
     }
 }
 
-/// The order of the statuses of one worker: smooth weighted round robin.
-///
-/// The order is deterministic: after every answer, the count of each status is within one of its share. A client therefore counts
-/// the exact mix and not a random sample of it.
-#[derive(Debug)]
-pub(super) struct StatusRotation {
-    shares: Vec<i64>,
-    owed: Vec<i64>,
-    next: usize,
-}
-
-impl StatusRotation {
-    pub(super) fn new(statuses: &StatusMix) -> Self {
-        let shares: Vec<i64> = statuses.0.iter().map(|(_, share)| share.0.into()).collect();
-        let mut rotation = Self { owed: vec![0; shares.len()], shares, next: 0 };
-        rotation.advance();
-        rotation
-    }
-
-    /// The index of the status of the next answer.
-    pub(super) fn next(&self) -> usize {
-        self.next
-    }
-
-    pub(super) fn advance(&mut self) {
-        if self.shares.len() < 2 {
-            return;
-        }
-        let mut total = 0;
-        for (owed, share) in self.owed.iter_mut().zip(&self.shares) {
-            *owed += share;
-            total += share;
-        }
-        let most = self.owed.iter().enumerate().rev().max_by_key(|(_, owed)| **owed);
-        self.next = most.map_or(0, |(idx, _)| idx);
-        self.owed[self.next] -= total;
+impl StatusMix {
+    /// The order of one worker's answers. A client counts the exact mix and not a random sample of it.
+    pub(super) fn rotation(&self) -> EvenRotation {
+        EvenRotation::new(self.0.iter().map(|(_, share)| share.0.into()))
     }
 }
 
@@ -110,10 +80,9 @@ mod tests {
     #[test]
     fn after_every_answer_each_status_has_its_share_within_one() {
         let statuses: StatusMix = "200:95%, 404:4%, 503:1%".parse().unwrap();
-        let (mut rotation, mut counts) = (StatusRotation::new(&statuses), [0_i64; 3]);
+        let (mut rotation, mut counts) = (statuses.rotation(), [0_i64; 3]);
         for n in 1..=10_000_i64 {
-            counts[rotation.next()] += 1;
-            rotation.advance();
+            counts[rotation.next_index()] += 1;
             for (count, percent) in counts.iter().zip([95, 4, 1]) {
                 assert!((count * 100 - n * percent).abs() <= 100, "{counts:?} of {n}");
             }
@@ -123,14 +92,9 @@ mod tests {
 
     #[test]
     fn statuses_are_given_evenly() {
-        let mut rotation = StatusRotation::new(&"200:50%,500:50%".parse().unwrap());
-        let given: Vec<usize> = (0..6)
-            .map(|_| {
-                let next = rotation.next();
-                rotation.advance();
-                next
-            })
-            .collect();
+        let statuses: StatusMix = "200:50%,500:50%".parse().unwrap();
+        let mut rotation = statuses.rotation();
+        let given: Vec<usize> = (0..6).map(|_| rotation.next_index()).collect();
         assert_eq!(given, [0, 1, 0, 1, 0, 1]);
     }
 

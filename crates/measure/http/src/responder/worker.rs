@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use fathom_engine::Error;
-use fathom_model::units::Nanos;
+use fathom_model::{mix::EvenRotation, units::Nanos};
 use fathom_sys::{
     clock,
     reactor::epoll_wait::{Epoll, Interest, Readiness, ReadyList},
@@ -20,7 +20,6 @@ use super::{
     due_answers::DueAnswers,
     reply::{Replies, ReplyKind},
     request::{ReplyPersistence, RequestEvent, RequestFollower, RequestReader},
-    status_mix::StatusRotation,
     stream::{FlushState, PeerState, ServerStream, StreamBroken},
     unix::UnixSocketPath,
 };
@@ -118,7 +117,9 @@ pub(crate) struct ResponderWorker {
     /// The decrypted content of the buffer.
     plain: Vec<u8>,
     replies: Replies,
-    status_order: StatusRotation,
+    statuses: EvenRotation,
+    /// The index of the status of the next answer.
+    next_status: usize,
     delays: Option<DelaySequence>,
     requests: RequestReader,
     context: ResponderContext,
@@ -130,6 +131,7 @@ impl ResponderWorker {
         let options = &common.options;
         // Workers with the same seed would draw the same delays and answer in step.
         let seed = options.seed.wrapping_add(worker as u64);
+        let mut statuses = options.statuses.rotation();
         Ok(Self {
             epoll: prepared.map_err(|cause| Error::System { what: "watch a listening socket".to_owned(), cause })?,
             listener,
@@ -140,7 +142,8 @@ impl ResponderWorker {
             buffer: vec![0; BUFFER],
             plain: Vec::new(),
             replies: Replies::new(options.size, &options.statuses),
-            status_order: StatusRotation::new(&options.statuses),
+            next_status: statuses.next_index(),
+            statuses,
             delays: options.delay.clone().map(|delay| DelaySequence::new(delay, seed)),
             requests: RequestReader::default(),
             context: common,
@@ -416,7 +419,7 @@ impl ResponderWorker {
             at += length;
             if let ReplyKind::Status(..) = kind {
                 connection.n_answers += 1;
-                self.status_order.advance();
+                self.next_status = self.statuses.next_index();
             }
             // Each answer has its own delay, and nothing is answered after the last one.
             if self.delays.is_some() || kind.closes() {
@@ -434,7 +437,7 @@ impl ResponderWorker {
             RequestEvent::Answer(wants) => {
                 let is_last = self.context.options.keep_alive.ends_after(n_answers);
                 ReplyKind::Status(
-                    self.status_order.next(),
+                    self.next_status,
                     wants.part,
                     if is_last { ReplyPersistence::Close } else { wants.persistence },
                 )

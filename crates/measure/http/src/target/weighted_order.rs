@@ -2,6 +2,8 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
 
+use fathom_model::mix::reduced;
+
 use super::TargetConfigError;
 
 /// A longer pattern would not fit in the cache of a core; this also limits the time to build it.
@@ -27,12 +29,11 @@ impl WeightedOrder {
     /// If there is no weight, or one is 0.
     pub fn new(weights: &[u64]) -> Result<Self, TargetConfigError> {
         assert!(!weights.is_empty() && !weights.contains(&0), "weights of a rota are positive: {weights:?}");
-        let common = weights.iter().copied().fold(0, greatest_common_divisor);
-        let period = weights.iter().map(|weight| weight / common).fold(0, u64::saturating_add);
+        let weights = reduced(weights);
+        let period = weights.iter().copied().fold(0, u64::saturating_add);
         if period > PERIOD_MAX {
             return Err(TargetConfigError::Weights { period, max: PERIOD_MAX });
         }
-        let weights: Vec<u64> = weights.iter().map(|weight| weight / common).collect();
         Ok(Self { order: weighted_pattern(&weights, period).into(), next: 0 })
     }
 
@@ -78,13 +79,6 @@ fn weighted_pattern(weights: &[u64], period: u64) -> Vec<u32> {
     turns.collect()
 }
 
-fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,13 +91,12 @@ mod tests {
     #[test]
     fn every_whole_pattern_is_exact() {
         for weights in [&[1][..], &[1, 1], &[5, 1, 1], &[70, 20, 10], &[3, 7, 11, 13], &[99_999, 1]] {
-            let common = weights.iter().copied().fold(0, greatest_common_divisor);
-            let period = usize::try_from(weights.iter().sum::<u64>() / common).unwrap();
+            let period = usize::try_from(reduced(weights).iter().sum::<u64>()).unwrap();
             let turns = first(weights, 2 * period);
             for half in turns.chunks(period) {
-                for (place, weight) in weights.iter().enumerate() {
+                for (place, weight) in reduced(weights).into_iter().enumerate() {
                     let n = half.iter().filter(|&&turn| turn == place).count() as u64;
-                    assert_eq!(n, weight / common, "{weights:?}");
+                    assert_eq!(n, weight, "{weights:?}");
                 }
             }
         }

@@ -1,9 +1,7 @@
 //! Frame sizes: a single size, or several sizes in the order of a mix.
 
-use std::num::NonZeroU64;
-
 use fathom_model::{
-    mix::{CYCLE_MAX, MixError, parse_mix},
+    mix::{CYCLE_MAX, EvenRotation, MixError, parse_mix, reduced},
     units::Bytes,
 };
 
@@ -112,27 +110,9 @@ impl SizeMix {
 
 /// Repeats each index as often as its weight says, spread as evenly as possible: the next is the one furthest behind its share.
 pub(crate) fn interleaved(weights: &[(u16, u64)]) -> Vec<u16> {
-    let common = weights.iter().fold(0, |common, (_, weight)| greatest_divisor(common, *weight));
-    let common = NonZeroU64::new(common).unwrap_or(NonZeroU64::MIN);
-    let parts: Vec<(u16, i64)> =
-        weights.iter().map(|(place, weight)| (*place, i64::try_from(*weight / common).unwrap_or(1))).collect();
-    let total: i64 = parts.iter().map(|(_, weight)| weight).sum();
-    let mut behind = vec![0; parts.len()];
-    let mut order = Vec::new();
-    for _ in 0..total {
-        for (behind, (_, weight)) in behind.iter_mut().zip(&parts) {
-            *behind += weight;
-        }
-        // Of several that are equally far behind, the first.
-        let Some(next) = (0..parts.len()).rev().max_by_key(|part| behind[*part]) else { break };
-        behind[next] -= total;
-        order.push(parts[next].0);
-    }
-    order
-}
-
-const fn greatest_divisor(one: u64, other: u64) -> u64 {
-    if other == 0 { one } else { greatest_divisor(other, one % other) }
+    let parts = reduced(&weights.iter().map(|(_, weight)| *weight).collect::<Vec<_>>());
+    let mut rotation = EvenRotation::new(parts.iter().map(|part| i64::try_from(*part).unwrap_or(i64::MAX)));
+    (0..parts.iter().sum()).map(|_| weights[rotation.next_index()].0).collect()
 }
 
 impl SizeMixError {

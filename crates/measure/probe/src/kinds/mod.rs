@@ -9,7 +9,7 @@ mod metrics;
 mod options;
 mod recording_driver;
 
-use fathom_engine::{Consent, Error, NamedTarget, Test, TestKind};
+use fathom_engine::{CommandDoc, Consent, Error, NamedTarget, Test, TestKind};
 use fathom_model::{Layer, Metric, OptionDoc, Role, Settings, Side, units::Nanos};
 use fathom_sys::policy::Policy;
 
@@ -27,6 +27,7 @@ struct ProbeKindSpec {
     options: &'static [OptionDoc],
     metrics: &'static [Metric],
     title: fn(&Settings) -> String,
+    command: CommandDoc,
     driver: fn(&Role) -> Result<Box<dyn RecordingDriver>, Error>,
 }
 
@@ -48,6 +49,7 @@ pub static SERIES: ProbeTest = ProbeTest(&ProbeKindSpec {
         };
         format!("{}{count}{pace}", options::describe(settings))
     },
+    command: CommandDoc::test("rtt").implied_by(&["count", "interval", "flood", "until", "size"]),
     driver: |role| Ok(Box::new(SeriesDriver::new(role)?)),
 });
 
@@ -58,6 +60,7 @@ pub static MTU: ProbeTest = ProbeTest(&ProbeKindSpec {
     options: options::MTU,
     metrics: metrics::MTU,
     title: |settings| format!("path MTU by {}", options::describe(settings)),
+    command: CommandDoc::test("mtu"),
     driver: |role| Ok(Box::new(MtuDriver::new(role)?)),
 });
 
@@ -68,6 +71,7 @@ pub static ROUTE: ProbeTest = ProbeTest(&ProbeKindSpec {
     options: options::ROUTE,
     metrics: metrics::ROUTE,
     title: |settings| format!("route by {}", options::describe(settings)),
+    command: CommandDoc::test("route"),
     driver: |role| Ok(Box::new(RouteDriver::new(role)?)),
 });
 
@@ -81,6 +85,7 @@ pub static PORTS: ProbeTest = ProbeTest(&ProbeKindSpec {
         let protocol = settings.text("protocol").unwrap_or_default().to_uppercase();
         format!("{protocol} ports {}", settings.text("ports").unwrap_or_default())
     },
+    command: CommandDoc::test("ports").implied_by(&["ports"]),
     driver: |role| Ok(Box::new(PortScanDriver::new(role)?)),
 });
 
@@ -115,6 +120,10 @@ impl TestKind for ProbeTest {
 
     fn layer(&self) -> Layer {
         Layer::Path
+    }
+
+    fn command(&self) -> Option<CommandDoc> {
+        Some(self.0.command)
     }
 
     fn destinations(&self, settings: &Settings) -> Result<Vec<NamedTarget>, Error> {

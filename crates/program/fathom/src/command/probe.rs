@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use clap::{Arg, ArgMatches, Command, parser::ValueSource};
-use fathom_engine::TestKind;
-use fathom_model::{Settings, TestPlan, units::Nanos};
+use fathom_engine::{CommandDoc, TestKind};
+use fathom_model::{Layer, Settings, TestPlan, units::Nanos};
 use jiff::{Zoned, civil};
 
 use super::measurement::{self, KeepResult, TestHosts};
@@ -26,17 +26,10 @@ Examples:
 
 Exit codes: 0 the host answers · 1 it does not · 3 nothing was sent · 10 a promise is broken";
 
-/// The values of `--test`, with their kinds.
-const TESTS: &[(&str, &[&str])] = &[
-    ("all", &["probe", "probe_mtu", "probe_route"]),
-    ("rtt", &["probe"]),
-    ("mtu", &["probe_mtu"]),
-    ("route", &["probe_route"]),
-    ("ports", &["probe_ports"]),
-];
-/// Options that select a test without `--test`, with the name of the test.
-const IMPLIED_BY: &[(&str, &str)] =
-    &[("ports", "ports"), ("count", "rtt"), ("interval", "rtt"), ("flood", "rtt"), ("until", "rtt"), ("size", "rtt")];
+/// The value of `--test` for all tests that need no option.
+const ALL: &str = "all";
+/// The test that sends probes at an interval until a count or a time.
+const SERIES: &str = "rtt";
 /// The option of the kinds that names the host.
 const HOST: &str = "host";
 /// Enough probes to see whether a host answers.
@@ -48,24 +41,33 @@ const FLOOD_DURATION: Nanos = Nanos::from_secs(2);
 /// The time limit of a search, which normally ends earlier.
 const SEARCH_DURATION_MAX: Nanos = Nanos::from_secs(120);
 
-fn kinds() -> Vec<options::NamedKind> {
-    let named = [("rtt", "probe"), ("mtu", "probe_mtu"), ("route", "probe_route"), ("ports", "probe_ports")];
-    named.into_iter().filter_map(|(word, kind)| Some((word, registry::kind(kind).ok()?))).collect()
+type ProbeKind = (CommandDoc, &'static dyn TestKind);
+
+fn kinds() -> Vec<ProbeKind> {
+    let of_path = registry::KINDS.iter().filter(|kind| kind.layer() == Layer::Path);
+    of_path.filter_map(|kind| Some((kind.command()?, *kind))).collect()
+}
+
+/// Returns the kinds of a value of `--test`. A kind that is implied by an option of its own name cannot do without it.
+fn tests_of(word: &str) -> Vec<ProbeKind> {
+    let is_meant = |doc: &CommandDoc| doc.word == word || (word == ALL && !doc.implied_by.contains(&doc.word));
+    kinds().into_iter().filter(|(doc, _)| is_meant(doc)).collect()
 }
 
 pub(super) fn define(command: Command) -> Command {
     let host = Arg::new("target").value_name("HOST").help(
         "an address or a name; with --key, a host that runs `fathom serve`; without it, the last host of a --lab",
     );
-    let words: Vec<&str> = TESTS.iter().map(|(word, _)| *word).collect();
-    let test = Arg::new("test").long("test").value_name("TEST").default_value(words[0]).value_parser(words);
+    let kinds: Vec<options::NamedKind> = kinds().into_iter().map(|(doc, kind)| (doc.word, kind)).collect();
+    let words: Vec<&str> = [ALL].into_iter().chain(kinds.iter().map(|(word, _)| *word)).collect();
+    let test = Arg::new("test").long("test").value_name("TEST").default_value(ALL).value_parser(words);
     let until = Arg::new("until")
         .long("until")
         .value_name("TIME")
         .help("probe until 18:00, 2027-01-31T18:00 or for a time such as 2h; reports start and length of outages")
         .help_heading("Test")
         .conflicts_with("duration");
-    let options = options::arguments(&kinds()).into_iter().filter(|option| option.get_id() != HOST);
+    let options = options::arguments(&kinds).into_iter().filter(|option| option.get_id() != HOST);
     command
         .arg(host)
         .arg(test.help("what to probe: round trips and loss, path MTU, route, ports; all: the first three"))
@@ -77,11 +79,10 @@ pub(super) fn define(command: Command) -> Command {
 
 pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let word = test_word(matches);
-    let (_, kinds) = TESTS.iter().find(|(test, _)| *test == word).expect("clap knows the tests of the table");
     let mut given = options::settings(matches, &self::kinds().into_iter().map(|(_, kind)| kind).collect::<Vec<_>>());
     let ends = test_hosts(matches, &mut given)?;
     let mut used = Vec::new();
-    let tests = kinds.iter().map(|kind| test(kind, &given, &mut used, &ends, matches));
+    let tests = tests_of(word).into_iter().map(|kind| test(kind, &given, &mut used, &ends, matches));
     let mut tests = tests.collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(unused) = given.0.keys().find(|name| !used.contains(*name)) {
         let user_error = UserError::new(Exit::Usage, format!("--{unused} says nothing to --test {word}"));
@@ -96,8 +97,10 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
 /// Returns the name of the selected test.
 fn test_word(matches: &ArgMatches) -> &str {
     let is_given = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
-    let chosen = IMPLIED_BY.iter().find(|(option, _)| is_given(option) && !is_given("test"));
-    chosen.map_or_else(|| matches.get_one::<String>("test").map_or("all", String::as_str), |(_, word)| word)
+    let is_implied = |doc: &CommandDoc| doc.implied_by.iter().any(|option| is_given(option));
+    // A scan of ports has options of other tests too, so it is looked for first.
+    let implied = kinds().into_iter().rev().find(|(doc, _)| is_implied(doc) && !is_given("test"));
+    implied.map_or_else(|| matches.get_one::<String>("test").map_or(ALL, String::as_str), |(doc, _)| doc.word)
 }
 
 /// Returns the host that sends the probes and the host that they go to.
@@ -120,13 +123,12 @@ fn test_hosts(matches: &ArgMatches, given: &mut Settings) -> anyhow::Result<Test
 
 /// Creates a test with those given options that its kind has.
 fn test(
-    name: &str,
+    (doc, kind): ProbeKind,
     given: &Settings,
     used: &mut Vec<String>,
     ends: &TestHosts,
     matches: &ArgMatches,
 ) -> anyhow::Result<TestPlan> {
-    let kind = registry::kind(name)?;
     let mut options = Settings::default();
     for option in kind.options() {
         if let Some(text) = given.text(option.name) {
@@ -137,12 +139,12 @@ fn test(
     let duration = match (time_until(matches)?, matches.contains_id("duration")) {
         (Some(left), _) => left,
         (None, true) => measurement::round_duration(matches, SEARCH_DURATION_MAX, 1)?,
-        (None, false) if name == "probe" => series_duration(kind, &mut options)?,
+        (None, false) if doc.word == SERIES => series_duration(kind, &mut options)?,
         (None, false) => SEARCH_DURATION_MAX,
     };
     Ok(TestPlan {
-        name: name.to_owned(),
-        kind: name.to_owned(),
+        name: kind.name().to_owned(),
+        kind: kind.name().to_owned(),
         from: ends.from().to_owned(),
         to: kind.is_two_sided(&options).then(|| ends.to().to_owned()),
         beside: None,

@@ -180,6 +180,25 @@ pub struct HostRecord {
     pub at_ns: Vec<Nanos>,
     /// The counters.
     pub series: Vec<Series>,
+    /// The programs with the most CPU time beside the test, the greatest first; empty on a served host, which does not tell them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub programs: Vec<ProgramTime>,
+}
+
+/// A program of a host that is not the test's, and its CPU time from the first to the last sample.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct ProgramTime {
+    /// The name of its process, at most 15 bytes.
+    pub name: String,
+    /// The number of its process on its host.
+    pub pid: u32,
+    /// The CPU time of all of its threads, in steps of 10 ms, with that of its children that ended.
+    pub cpu_ns: Nanos,
+    /// The number of its threads at the end.
+    pub n_threads: u32,
+    /// The TCP ports that it listens on, as far as they can be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub listens: Vec<u16>,
 }
 
 impl Series {

@@ -6,9 +6,11 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use fathom_model::{
     Environment, Evidence, HostRecord, Layer, Limit, LimitKind, Record, Run, Side, Trial,
+    host_port::{port_number, split_host_port},
     names::{count, host as counter},
     plan::HostReach,
     probe::ProbeRecord,
+    record::ProgramTime,
     run::TestRun,
     units::{Nanos, approximate, grouped, percent, ratio},
 };
@@ -42,6 +44,22 @@ impl<'a> TestEvidence<'a> {
     pub(crate) fn probes(&self) -> impl Iterator<Item = (&'a str, &'a Record, &'a ProbeRecord)> {
         let records = self.test.trials.iter().flat_map(|trial| &trial.records);
         records.filter_map(|(key, record)| Some((host_of(key), record, record.probe.as_ref()?)))
+    }
+}
+
+/// A program beside the test.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Program<'a> {
+    /// Its CPU time in cores: 1.5 is all of one core and half of another.
+    pub(crate) cores: f64,
+    pub(crate) program: &'a ProgramTime,
+}
+
+impl Program<'_> {
+    /// Its name and number, and the CPU time that it used.
+    pub(crate) fn evidence(&self, host: &str) -> Evidence {
+        let counter = format!("{} (pid {})", self.program.name, self.program.pid);
+        Evidence { host: host.to_owned(), counter, value: format!("{} of a core", percent(self.cores)) }
     }
 }
 
@@ -183,6 +201,41 @@ impl<'a> TestEvidence<'a> {
         }
         cores.sort_by(|a, b| b.busy().total_cmp(&a.busy()));
         cores
+    }
+
+    /// Returns the programs of a host beside the test with the most CPU time, the greatest first.
+    pub(crate) fn programs(&self, host: &str) -> Vec<Program<'a>> {
+        let mut all: BTreeMap<u32, (Nanos, &'a ProgramTime)> = BTreeMap::new();
+        for program in self.trials.iter().filter_map(|trial| trial.hosts.get(host)).flat_map(|record| &record.programs)
+        {
+            all.entry(program.pid).or_insert((Nanos::ZERO, program)).0 += program.cpu_ns;
+        }
+        let span = self.sampled_time(host).unwrap_or(Nanos::ZERO);
+        let program =
+            |(cpu, program): (Nanos, &'a ProgramTime)| Some(Program { cores: ratio(cpu.0, span.0)?, program });
+        let mut all: Vec<_> = all.into_values().filter_map(program).collect();
+        all.sort_by(|a, b| b.cores.total_cmp(&a.cores));
+        all
+    }
+
+    /// Returns the TCP port of the server that a test names by a URL.
+    fn server_port(&self) -> Option<u16> {
+        let url = self.test.options.text("url")?;
+        let (scheme, rest) = url.split_once("://")?;
+        let authority = rest.split(['/', '?', ' ', ',']).next()?;
+        let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+        let default = if scheme == "https" { 443 } else { 80 };
+        split_host_port(authority)?.1.map_or(Some(default), port_number)
+    }
+
+    /// Returns the program that listens on the port of the tested server, with its host, if it runs on a host of this run.
+    pub(crate) fn server(&self) -> Option<(&'a str, Program<'a>)> {
+        let port = self.server_port()?;
+        let programs =
+            self.hosts().flat_map(|host| self.programs(host).into_iter().map(move |program| (host, program)));
+        programs
+            .filter(|(_, program)| program.program.listens.contains(&port))
+            .max_by(|a, b| a.1.cores.total_cmp(&b.1.cores))
     }
 
     /// Returns the share of each core's time that the threads of the test used, on one host or on a machine that all hosts

@@ -129,7 +129,7 @@ fn counting(side: Side, name: &str, per_second: u64) -> Record {
 
 fn trial(round: usize, client: Record, target: Record) -> Trial {
     let at_ns = SAMPLES_MS.map(|ms| Nanos::from_secs(10) + Nanos(ms * MS)).to_vec();
-    let host = HostRecord { at_ns, series: Vec::new() };
+    let host = HostRecord { at_ns, ..HostRecord::default() };
     Trial {
         round: u32::try_from(round).unwrap(),
         records: [("client".to_owned(), client), ("target".to_owned(), target)].into(),

@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn samples_around_a_short_span_are_better_than_none() {
-        let record = HostRecord { at_ns: vec![Nanos(0), Nanos(100), Nanos(200), Nanos(300)], series: Vec::new() };
+        let record = HostRecord { at_ns: vec![Nanos(0), Nanos(100), Nanos(200), Nanos(300)], ..HostRecord::default() };
         assert_eq!(samples_within(&record, (Nanos(50), Nanos(250))), Some((1, 2)));
         assert_eq!(samples_within(&record, (Nanos(110), Nanos(190))), Some((1, 2)));
         assert_eq!(samples_within(&HostRecord::default(), (Nanos(0), Nanos(1))), None);

@@ -10,7 +10,10 @@ use fathom_model::{
     units::Nanos,
 };
 
-use crate::sources::{CounterSink, Source};
+use crate::{
+    programs::ProgramTimes,
+    sources::{CounterSink, Source},
+};
 
 /// The row limit at which every second row is removed. A record therefore keeps at least half as many rows: enough for a plot.
 const SAMPLES_MAX: usize = 240;
@@ -34,7 +37,19 @@ pub struct HostMonitor {
     /// The distance between kept samples. The newest sample is kept in addition.
     stride: u64,
     columns: Columns,
+    programs: ProgramNames,
+    /// The programs at the first sample.
+    programs_before: Option<ProgramTimes>,
     losses: Vec<String>,
+}
+
+/// Whether a record names the programs with the most CPU time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProgramNames {
+    /// It does.
+    Told,
+    /// It does not: who asks is not the owner of the host.
+    Hidden,
 }
 
 struct MonitoredSource {
@@ -45,7 +60,7 @@ struct MonitoredSource {
 impl HostMonitor {
     /// Creates a monitor without samples; `/` is the root of the host itself.
     #[must_use]
-    pub fn new(root: impl Into<PathBuf>, sources: Vec<Box<dyn Source>>) -> Self {
+    pub fn new(root: impl Into<PathBuf>, sources: Vec<Box<dyn Source>>, programs: ProgramNames) -> Self {
         let watched = |source| MonitoredSource { source, has_failed: false };
         Self {
             root: root.into(),
@@ -54,6 +69,8 @@ impl HostMonitor {
             n_taken: 0,
             stride: 1,
             columns: Columns::default(),
+            programs,
+            programs_before: None,
             losses: Vec::new(),
         }
     }
@@ -62,6 +79,9 @@ impl HostMonitor {
     ///
     /// A source that fails does not stop the others, and is reported once in the [losses](Self::losses).
     pub fn sample(&mut self, now: Nanos) {
+        if self.n_taken == 0 && self.programs == ProgramNames::Told {
+            self.programs_before = Some(ProgramTimes::read(&self.root));
+        }
         self.make_room();
         self.at.push(now);
         self.columns.row = self.at.len() - 1;
@@ -95,7 +115,11 @@ impl HostMonitor {
     pub fn finish(self) -> HostRecord {
         let n_rows = self.at.len();
         let series = self.columns.all.into_iter().map(|column| column.finish(n_rows)).collect();
-        HostRecord { at_ns: self.at, series }
+        let mut record = HostRecord { at_ns: self.at, series, programs: Vec::new() };
+        if let Some(before) = self.programs_before {
+            record.programs = ProgramTimes::read(&self.root).most_since(&before, record.span(), &self.root);
+        }
+        record
     }
 
     /// Removes the rows that the next row replaces: a newest sample that is not to be kept, and every second row if the rows are
@@ -226,7 +250,7 @@ mod tests {
     where
         F: FnMut(u64, &mut dyn CounterSink) -> io::Result<()> + Send + 'static,
     {
-        HostMonitor::new("/nowhere", vec![Box::new(Played { n_samples: 0, show })])
+        HostMonitor::new("/nowhere", vec![Box::new(Played { n_samples: 0, show })], ProgramNames::Hidden)
     }
 
     fn watched<F>(n_samples: u64, show: F) -> HostRecord
@@ -323,7 +347,7 @@ mod tests {
         };
         let sources: Vec<Box<dyn Source>> =
             vec![Box::new(Played { n_samples: 0, show: failing }), Box::new(Played { n_samples: 0, show: counting })];
-        let mut watch = HostMonitor::new("/nowhere", sources);
+        let mut watch = HostMonitor::new("/nowhere", sources, ProgramNames::Hidden);
         (0..3).for_each(|i| watch.sample(Nanos(i)));
         assert_eq!(watch.losses(), ["played: entity not found"]);
         assert_eq!(watch.finish().growth("count", ""), Some(2));

@@ -7,8 +7,9 @@
 mod environment;
 mod host_monitor;
 mod procfs;
+mod programs;
 mod sources;
 
 pub use environment::{InterfaceFacts, LineRate, Queues, environment, interfaces, machine};
-pub use host_monitor::HostMonitor;
+pub use host_monitor::{HostMonitor, ProgramNames};
 pub use sources::{CounterSink, SOURCES, Source, every_source};

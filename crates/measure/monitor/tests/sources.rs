@@ -9,7 +9,7 @@ use std::{
 };
 
 use fathom_model::{names::host, units::Nanos};
-use fathom_monitor::{CounterSink, HostMonitor, Source, every_source};
+use fathom_monitor::{CounterSink, HostMonitor, ProgramNames, Source, every_source};
 use mutation::Mutation;
 
 /// The recorded values, one line each.
@@ -84,7 +84,7 @@ fn a_source_records_the_counters_that_it_names_and_no_others() {
 
 #[test]
 fn what_cannot_be_read_is_told_once_and_the_rest_is_recorded() {
-    let mut watch = HostMonitor::new(tree("broken"), files());
+    let mut watch = HostMonitor::new(tree("broken"), files(), ProgramNames::Told);
     (0..3).for_each(|second| watch.sample(Nanos::from_secs(second)));
     assert_eq!(watch.losses(), ["netstat: cannot read proc/net/netstat: No such file or directory (os error 2)"]);
     assert_eq!(watch.finish().growth(host::TCP_RETRANS_SEGMENTS, ""), Some(0));
@@ -96,7 +96,7 @@ fn an_empty_file_is_told_too() {
     fs::create_dir_all(root.path().join("proc/net")).unwrap();
     fs::write(root.path().join("proc/net/snmp"), "").unwrap();
     let snmp = every_source().into_iter().filter(|source| source.name() == "snmp").collect();
-    let mut watch = HostMonitor::new(root.path(), snmp);
+    let mut watch = HostMonitor::new(root.path(), snmp, ProgramNames::Hidden);
     watch.sample(Nanos::ZERO);
     assert_eq!(watch.losses(), ["snmp: none of its counters was found"]);
 }
@@ -138,7 +138,7 @@ fn a_thousand_datagrams_over_loopback_are_seen_on_this_machine() {
     let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     sender.connect(receiver.local_addr().unwrap()).unwrap();
-    let mut watch = HostMonitor::new("/", every_source());
+    let mut watch = HostMonitor::new("/", every_source(), ProgramNames::Told);
     watch.sample(Nanos(1));
     for _ in 0..1_000 {
         sender.send(b"datagram").unwrap();

@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, path::Path, sync::LazyLock};
 
 use fathom_engine::{Observer, TestKind};
 use fathom_model::{Environment, HostRecord, Metric, units::Nanos};
+use fathom_monitor::HostMonitor;
+pub use fathom_monitor::ProgramNames;
 
 /// All test kinds, top layer first.
 pub static KINDS: LazyLock<Vec<&'static dyn TestKind>> = LazyLock::new(|| {
@@ -47,12 +49,12 @@ pub fn environment_here() -> (Environment, Vec<String>) {
     (environment, losses)
 }
 
-fn host_watch() -> fathom_monitor::HostMonitor {
-    fathom_monitor::HostMonitor::new("/", fathom_monitor::every_source())
+fn host_monitor(programs: ProgramNames) -> HostMonitor {
+    HostMonitor::new("/", fathom_monitor::every_source(), programs)
 }
 
 /// The monitor's sources on this machine. An agent samples them during a test.
-struct HostObserver(fathom_monitor::HostMonitor);
+struct HostObserver(HostMonitor);
 
 impl Observer for HostObserver {
     fn environment(&mut self) -> Environment {
@@ -64,15 +66,15 @@ impl Observer for HostObserver {
     }
 
     fn finish(&mut self) -> (HostRecord, Vec<String>) {
-        let watch = std::mem::replace(&mut self.0, host_watch());
+        let watch = std::mem::replace(&mut self.0, host_monitor(ProgramNames::Hidden));
         let losses = watch.losses().to_vec();
         (watch.finish(), losses)
     }
 }
 
 /// Creates an observer of this host.
-pub fn observer() -> Box<dyn Observer> {
-    Box::new(HostObserver(host_watch()))
+pub fn observer(programs: ProgramNames) -> Box<dyn Observer> {
+    Box::new(HostObserver(host_monitor(programs)))
 }
 
 #[cfg(test)]

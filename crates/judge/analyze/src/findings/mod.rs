@@ -30,6 +30,7 @@ mod promise_broken;
 mod retransmissions;
 mod rule;
 mod scan;
+mod server_saturated;
 mod stall;
 mod steal;
 mod step_errors;
@@ -72,6 +73,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &cpu_quota::CpuQuota,
     &flow_limited::ReceiveWindow,
     &flow_limited::SendBuffer,
+    &server_saturated::ServerSaturated,
     &core_saturated::CoreSaturated,
     &generator_limited::GeneratorLimited,
     &generator_limited::OfferedTooLittle,

@@ -1,12 +1,15 @@
 //! Other programs used the CPU during the test.
 
-use fathom_model::{Finding, Layer, NextStep, Severity, units::percent};
+use fathom_model::{
+    Finding, Layer, NextStep, Severity,
+    units::{approximate, percent},
+};
 use fathom_statistics::mean;
 
 use super::FindingRule;
 use crate::{
     cores::CoreLoad,
-    evidence::{TestEvidence, ratio_evidence},
+    evidence::{Program, TestEvidence, ratio_evidence},
 };
 
 /// At this share of all cores and above, other programs are reported.
@@ -29,24 +32,36 @@ impl FindingRule for OtherPrograms {
         }
         let of_host = |host| (host, seen.cores(host));
         let hosts = seen.hosts().map(of_host).filter(|(_, cores)| !cores.is_empty());
-        let share = |cores: &[CoreLoad]| mean(&cores.iter().map(CoreLoad::others).collect::<Vec<_>>());
-        let shares = hosts.filter_map(|(host, cores)| Some((host, share(&cores)?, cores)));
+        // A server on this machine takes its cores, but the test is of it.
+        let server = seen.server();
+        let is_server = |program: &Program<'_>| server.is_some_and(|(_, server)| server.program == program.program);
+        let share = |host: &str, cores: &[CoreLoad]| {
+            let of_server = server.filter(|(at, _)| *at == host).map_or(0.0, |(_, server)| server.cores);
+            let others = mean(&cores.iter().map(CoreLoad::others).collect::<Vec<_>>())?;
+            Some((others - of_server / approximate(u64::try_from(cores.len()).ok()?)).max(0.0))
+        };
+        let shares = hosts.filter_map(|(host, cores)| Some((host, share(host, &cores)?, cores)));
         let most = shares.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, share, _)| *share >= REPORT_MIN);
         let Some((host, share, cores)) = most else { return Vec::new() };
         // If packets do not leave the machine, a target that fathom did not start may be one of these programs.
-        let may_be_target = seen.test.to.is_none() && seen.is_memory(host);
+        let may_be_target = seen.test.to.is_none() && server.is_none() && seen.is_memory(host);
         let whose = if seen.is_one_machine() || may_be_target { "this machine".to_owned() } else { host.to_owned() };
         let (who, end) = match (may_be_target, share >= DISTURBS) {
             (true, _) => ("other programs, the target among them if it runs here,", ""),
             (false, true) => ("other programs", ": results are disturbed"),
             (false, false) => ("other programs", ""),
         };
+        let programs = seen.programs(host);
+        let others: Vec<_> = programs.iter().filter(|other| !is_server(other)).collect();
+        let named: Vec<String> =
+            others.iter().map(|other| format!("{} {}", other.program.name, percent(other.cores))).collect();
+        let named = if named.is_empty() { String::new() } else { format!(" ({} of a core)", named.join(", ")) };
         let n_cores = cores.len();
         let of = if n_cores == 1 { "core".to_owned() } else { format!("{n_cores} cores") };
         vec![Finding {
             id: self.id().to_owned(),
             short: "others' cpu".to_owned(),
-            title: format!("{who} used {} of the {of} of {whose}{end}", percent(share)),
+            title: format!("{who} used {} of the {of} of {whose}{named}{end}", percent(share)),
             severity: if share >= DISTURBS && !may_be_target { Severity::Disturbs } else { Severity::Remark },
             tests: vec![seen.test.name.clone()],
             evidence: cores
@@ -55,6 +70,7 @@ impl FindingRule for OtherPrograms {
                     let told = [("others on", core.others()), ("busy", core.busy())];
                     told.map(|(word, share)| ratio_evidence(host, &format!("{word} {}", core.core), share))
                 })
+                .chain(others.iter().map(|other| other.evidence(host)))
                 .collect(),
             explains: None,
             next: Some(NextStep {

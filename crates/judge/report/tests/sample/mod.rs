@@ -129,7 +129,7 @@ fn cpu(noise: &mut Noise, core0: f64, others: f64) -> HostRecord {
             series.push(Series { name: name.to_owned(), of: format!("cpu{core}"), values });
         }
     }
-    HostRecord { at_ns, series }
+    HostRecord { at_ns, series, ..HostRecord::default() }
 }
 
 fn flows(noise: &mut Noise) -> Vec<Flow> {

@@ -13,7 +13,7 @@ use fathom_sys::{
 use fathom_run::{
     exit::{Exit, UserError},
     hosts::fleet_error,
-    registry,
+    registry::{self, ProgramNames},
 };
 
 pub(super) fn define(command: Command) -> Command {
@@ -64,11 +64,16 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         }
         None => Policy::anything(),
     };
+    let is_served = matches.contains_id("only");
     let longest = super::measurement::duration_option(matches, "longest", agent::LOCAL_TRIAL_MAX)
         .unwrap_or(Nanos::from_secs(3600));
     let equipment = agent::AgentConfig {
         kinds: &registry::KINDS,
-        observer: |_| registry::observer(),
+        observer: if is_served {
+            |_| registry::observer(ProgramNames::Hidden)
+        } else {
+            |_| registry::observer(ProgramNames::Told)
+        },
         policy,
         trial_max: longest,
         tool: registry::TOOL.to_owned(),

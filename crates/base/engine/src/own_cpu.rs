@@ -1,4 +1,4 @@
-//! The CPU time of a worker, readable while it works.
+//! The CPU time of a worker and its wait for a core, readable while it works.
 
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering};
 
@@ -18,6 +18,12 @@ pub(crate) struct OwnCpu {
     begun_ns: AtomicU64,
     /// The value of the clock at the end; 0 while the thread works.
     ended_ns: AtomicU64,
+    /// The number of the thread; 0 before the work begins.
+    thread: AtomicI32,
+    /// The run delay when the work began.
+    waited_before_ns: AtomicU64,
+    /// The run delay at the end; the greatest number while the thread works or if the kernel does not tell.
+    waited_ns: AtomicU64,
 }
 
 impl Default for OwnCpu {
@@ -27,6 +33,9 @@ impl Default for OwnCpu {
             core: AtomicI64::new(-1),
             begun_ns: AtomicU64::new(0),
             ended_ns: AtomicU64::new(0),
+            thread: AtomicI32::new(0),
+            waited_before_ns: AtomicU64::new(0),
+            waited_ns: AtomicU64::new(u64::MAX),
         }
     }
 }
@@ -39,12 +48,17 @@ impl OwnCpu {
             _ => -1,
         };
         self.core.store(core, Ordering::Relaxed);
+        let thread = clock::this_thread();
+        self.waited_before_ns.store(clock::run_delay(thread).map_or(0, |waited| waited.0), Ordering::Relaxed);
+        self.thread.store(thread, Ordering::Release);
         self.begun_ns.store(clock::thread_cpu().0, Ordering::Relaxed);
         self.clock.store(ThreadClock::of_this_thread().to_raw(), Ordering::Release);
     }
 
     /// Records that the calling thread has finished its work, and returns the CPU time used.
     pub(crate) fn end(&self) -> Nanos {
+        let waited = clock::run_delay(clock::this_thread());
+        self.waited_ns.store(waited.map_or(u64::MAX, |waited| waited.0), Ordering::Release);
         self.ended_ns.store(clock::thread_cpu().0, Ordering::Release);
         self.spent()
     }
@@ -60,6 +74,18 @@ impl OwnCpu {
             ended => ended,
         };
         at - Nanos(self.begun_ns.load(Ordering::Relaxed))
+    }
+
+    /// Returns the time that the thread has had work and no core so far; `None` if the kernel does not tell.
+    pub(crate) fn waited(&self) -> Option<Nanos> {
+        let ended = || Some(self.waited_ns.load(Ordering::Acquire)).filter(|waited| *waited < u64::MAX).map(Nanos);
+        match self.thread.load(Ordering::Acquire) {
+            0 => Some(Nanos::ZERO),
+            thread => {
+                let all = ended().or_else(|| clock::run_delay(thread)).or_else(ended)?;
+                Some(all - Nanos(self.waited_before_ns.load(Ordering::Relaxed)))
+            }
+        }
     }
 
     /// The name of the core that the worker is pinned to; empty for none.

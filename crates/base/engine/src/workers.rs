@@ -174,6 +174,7 @@ pub struct TrialResults<W> {
     complete: bool,
     cpu: Nanos,
     cpu_by_core: BTreeMap<String, Nanos>,
+    run_delay: Option<Nanos>,
     ended: Nanos,
     rates: Histogram,
     timeline: Timeline,
@@ -201,6 +202,7 @@ impl<W> TrialResults<W> {
             complete: self.complete,
             cpu_ns: self.cpu,
             cpu_ns_by_core: self.cpu_by_core.clone(),
+            run_delay_ns: self.run_delay,
             timeline: self.timeline.clone(),
             totals: self.totals.clone(),
             distributions: BTreeMap::new(),
@@ -402,17 +404,22 @@ struct TrialRunner<'a> {
     cpu: MeasuredCpu,
 }
 
-/// The CPU time of the workers in the measured phase.
+/// The CPU time of the workers in the measured phase, and their wait for a core.
 #[derive(Default)]
 struct MeasuredCpu {
     /// The CPU time of each worker when the measured phase began; empty if the phase began with the work.
     before: Vec<Nanos>,
     by_core: BTreeMap<String, Nanos>,
+    /// The wait of each worker for a core when the measured phase began.
+    waited_before: Vec<Option<Nanos>>,
+    /// The wait of all workers in the measured phase; `None` if the kernel does not tell.
+    waited: Option<Nanos>,
 }
 
 impl MeasuredCpu {
     fn begin(&mut self, glances: &[LiveHistogram]) {
         self.before = glances.iter().map(|glance| glance.cpu.spent()).collect();
+        self.waited_before = glances.iter().map(|glance| glance.cpu.waited()).collect();
     }
 
     fn end(&mut self, glances: &[LiveHistogram]) {
@@ -422,6 +429,9 @@ impl MeasuredCpu {
             let of_core = self.by_core.entry(glance.cpu.core()).or_insert(Nanos::ZERO);
             *of_core += spent;
         }
+        let before = self.waited_before.iter().copied().chain(std::iter::repeat(Some(Nanos::ZERO)));
+        let waited = glances.iter().zip(before).map(|(glance, before)| Some((glance.cpu.waited()? - before?).0));
+        self.waited = waited.sum::<Option<u64>>().map(Nanos);
     }
 }
 
@@ -570,6 +580,7 @@ impl<'a> TrialRunner<'a> {
             complete: self.complete,
             cpu: Nanos(employed.iter().map(|worker| worker.cpu.0).sum()),
             cpu_by_core: self.cpu.by_core,
+            run_delay: self.cpu.waited,
             ended: employed.iter().map(|worker| worker.ended).max().unwrap_or(Nanos::ZERO),
             rates: self.rates.histogram,
             timeline: self.timeline,

@@ -111,6 +111,9 @@ pub struct Record {
     /// Empty if a test does not know it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub cpu_ns_by_core: BTreeMap<String, Nanos>,
+    /// The time in the measured phase that those threads had work and no core to run on; absent if the kernel does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_delay_ns: Option<Nanos>,
     /// Counters over time, beginning at the start.
     pub timeline: Timeline,
     /// Totals over the whole trial, including the warm-up.

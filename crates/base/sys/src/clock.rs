@@ -40,7 +40,7 @@ impl ThreadClock {
     /// The clock of the calling thread, for other threads to read.
     #[must_use]
     pub fn of_this_thread() -> Self {
-        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        let thread = this_thread();
         // `CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED` of linux/posix-timers.h, as in pthread_getcpuclockid(3).
         Self(((!thread) << 3) | 6)
     }
@@ -66,6 +66,20 @@ impl ThreadClock {
         let (secs, rest) = (u64::try_from(time.tv_sec).ok()?, u64::try_from(time.tv_nsec).ok()?);
         (told == 0).then(|| Nanos::from_secs(secs) + Nanos(rest))
     }
+}
+
+/// Returns the number of the calling thread.
+#[must_use]
+pub fn this_thread() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+/// Returns the time that a thread of this process has had work and no core to run on; `None` if the kernel does not tell or the thread
+/// has ended (`/proc/self/task/TID/schedstat`, Documentation/scheduler/sched-stats.rst).
+#[must_use]
+pub fn run_delay(thread: i32) -> Option<Nanos> {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+    text.split_whitespace().nth(1)?.parse().ok().map(Nanos)
 }
 
 /// The CPU time used by all threads of this process (`CLOCK_PROCESS_CPUTIME_ID`).

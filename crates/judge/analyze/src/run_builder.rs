@@ -106,6 +106,7 @@ pub(crate) fn record(side: Side) -> Record {
         complete: true,
         cpu_ns: Nanos(100 * MS),
         cpu_ns_by_core: BTreeMap::new(),
+        run_delay_ns: None,
         timeline: Timeline::default(),
         totals: BTreeMap::new(),
         distributions: BTreeMap::new(),

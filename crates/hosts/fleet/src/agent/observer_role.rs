@@ -71,6 +71,7 @@ impl Test for ObserverTest {
             complete: session.stop.state() == Stop::Finish,
             cpu_ns: Nanos::ZERO,
             cpu_ns_by_core: BTreeMap::new(),
+            run_delay_ns: None,
             timeline: Timeline::default(),
             totals: BTreeMap::new(),
             distributions: BTreeMap::new(),

@@ -16,6 +16,10 @@ use crate::{
 const REPORT_MIN: f64 = 0.2;
 /// At this share and above, the results describe a machine that other programs were using.
 const DISTURBS: f64 = 0.5;
+/// Below this wait for a core, other programs took nothing from the test, however much they used.
+const WAIT_MIN: f64 = 0.01;
+/// From this wait on, the test lost so much time that its values are those of a disturbed machine.
+const WAIT_DISTURBS: f64 = 0.1;
 
 /// Compares the CPU time of the test with the busy time of its machines.
 pub(crate) struct OtherPrograms;
@@ -46,7 +50,15 @@ impl FindingRule for OtherPrograms {
         // If packets do not leave the machine, a target that fathom did not start may be one of these programs.
         let may_be_target = seen.test.to.is_none() && server.is_none() && seen.is_memory(host);
         let whose = if seen.is_one_machine() || may_be_target { "this machine".to_owned() } else { host.to_owned() };
-        let (who, end) = match (may_be_target, share >= DISTURBS) {
+        let wait = seen.core_wait(host);
+        let disturbs = match wait {
+            Some(wait) => wait >= WAIT_DISTURBS || (wait >= WAIT_MIN && share >= DISTURBS),
+            None => share >= DISTURBS,
+        };
+        let waited = wait.filter(|wait| *wait >= WAIT_MIN);
+        let waited =
+            waited.map_or(String::new(), |wait| format!("; the test waited for a core {} of its time", percent(wait)));
+        let (who, end) = match (may_be_target, disturbs) {
             (true, _) => ("other programs, the target among them if it runs here,", ""),
             (false, true) => ("other programs", ": results are disturbed"),
             (false, false) => ("other programs", ""),
@@ -61,8 +73,8 @@ impl FindingRule for OtherPrograms {
         vec![Finding {
             id: self.id().to_owned(),
             short: "others' cpu".to_owned(),
-            title: format!("{who} used {} of the {of} of {whose}{named}{end}", percent(share)),
-            severity: if share >= DISTURBS && !may_be_target { Severity::Disturbs } else { Severity::Remark },
+            title: format!("{who} used {} of the {of} of {whose}{named}{waited}{end}", percent(share)),
+            severity: if disturbs && !may_be_target { Severity::Disturbs } else { Severity::Remark },
             tests: vec![seen.test.name.clone()],
             evidence: cores
                 .iter()
@@ -85,7 +97,7 @@ impl FindingRule for OtherPrograms {
 #[cfg(test)]
 mod tests {
     use crate::run_builder::RunBuilder;
-    use fathom_model::{Severity, plan::HostReach};
+    use fathom_model::{Severity, plan::HostReach, units::Nanos};
 
     #[test]
     fn a_target_that_is_not_ours_may_be_what_uses_the_cores() {
@@ -102,6 +114,28 @@ mod tests {
         let found = builder.finding("other-programs").unwrap();
         assert!(found.title.starts_with("other programs, the target among them"), "{}", found.title);
         assert_eq!(found.severity, Severity::Remark);
+    }
+
+    #[test]
+    fn what_others_used_disturbs_a_test_that_waited_for_a_core() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        builder.run.plan.hosts.insert("client".to_owned(), HostReach::This);
+        builder.cpu("client", "cpu0", [60, 25, 5, 0]);
+        builder.own_cpu("client", &[("cpu0", 300)]);
+        builder.own_cpu("target", &[("cpu1", 300)]);
+        let mut waited = |client_ms: u64| {
+            for trial in builder.run.tests.iter_mut().flat_map(|test| &mut test.trials) {
+                for (key, record) in &mut trial.records {
+                    record.run_delay_ns = Some(Nanos::from_millis(if key.contains("client") { client_ms } else { 0 }));
+                }
+            }
+            builder.finding("other-programs").unwrap()
+        };
+        assert_eq!(waited(1).severity, Severity::Remark, "they took nothing from the test");
+        let disturbed = waited(100);
+        assert_eq!(disturbed.severity, Severity::Disturbs);
+        assert!(disturbed.title.contains("the test waited for a core 25 % of its time"), "{}", disturbed.title);
     }
 
     #[test]

@@ -88,6 +88,7 @@ fn record(shape: &Shape, noise: &mut Noise, side: Side, speed: f64) -> Record {
         complete: true,
         cpu_ns: Nanos::from_millis(1900),
         cpu_ns_by_core: BTreeMap::new(),
+        run_delay_ns: None,
         timeline,
         totals: BTreeMap::from([(shape.counter.to_owned(), total)]),
         distributions,

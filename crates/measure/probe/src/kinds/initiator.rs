@@ -240,6 +240,7 @@ fn empty_record(side: Side, agreed: Nanos, began: Nanos) -> Record {
         complete: true,
         cpu_ns: Nanos::ZERO,
         cpu_ns_by_core: std::collections::BTreeMap::new(),
+        run_delay_ns: None,
         timeline: Timeline::default(),
         totals: std::collections::BTreeMap::new(),
         distributions: std::collections::BTreeMap::new(),

@@ -326,6 +326,7 @@ mod tests {
             complete: true,
             cpu_ns: Nanos::ZERO,
             cpu_ns_by_core: BTreeMap::new(),
+            run_delay_ns: None,
             facts: BTreeMap::new(),
             probe: None,
             users: None,

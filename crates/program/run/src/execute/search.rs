@@ -317,6 +317,7 @@ mod tests {
             complete: true,
             cpu_ns: Nanos::ZERO,
             cpu_ns_by_core: BTreeMap::new(),
+            run_delay_ns: None,
             timeline: Timeline::default(),
             totals: totals.map(|(name, n)| (name.to_owned(), n)).into(),
             distributions: [

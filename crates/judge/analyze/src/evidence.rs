@@ -12,7 +12,7 @@ use fathom_model::{
     probe::ProbeRecord,
     record::ProgramTime,
     run::TestRun,
-    units::{Nanos, approximate, grouped, percent, ratio},
+    units::{Nanos, approximate, grouped, percent, ratio, rounded},
 };
 
 use crate::{
@@ -238,18 +238,21 @@ impl<'a> TestEvidence<'a> {
             .max_by(|a, b| a.1.cores.total_cmp(&b.1.cores))
     }
 
-    /// Returns the share of their time with work in which the test's threads on a host had no core to run on; on a machine that all
-    /// hosts share, of all threads. `None` if a side does not tell it.
-    pub(crate) fn core_wait(&self, host: &str) -> Option<f64> {
+    /// Returns the share of their time with work in which the test's threads on a host had no core to run on because others, which
+    /// used this many cores, ran there; on a machine that all hosts share, of all threads. `None` if a side does not tell it.
+    pub(crate) fn core_wait(&self, host: &str, others_cores: f64) -> Option<f64> {
         let one_machine = self.is_one_machine();
-        let (mut waited, mut worked) = (Nanos::ZERO, Nanos::ZERO);
+        let (mut waited, mut worked, mut measured) = (Nanos::ZERO, Nanos::ZERO, Nanos::ZERO);
         for trial in &self.trials {
+            measured += MeasuredWindow::common(trial, &self.run.hosts)?.span();
             for (_, record) in trial.records.iter().filter(|(key, _)| one_machine || host_of(key) == host) {
                 waited += record.run_delay_ns?;
                 worked += record.cpu_ns_by_core.values().copied().fold(Nanos::ZERO, |sum, spent| sum + spent);
             }
         }
-        ratio(waited.0, (waited + worked).0)
+        // Threads of the test wait for each other too; others cannot have taken more than they used.
+        let of_others = rounded(others_cores * approximate(measured.0)).min(waited.0);
+        ratio(of_others, (waited + worked).0)
     }
 
     /// Returns the share of each core's time that the threads of the test used, on one host or on a machine that all hosts

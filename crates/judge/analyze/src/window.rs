@@ -59,6 +59,11 @@ impl MeasuredWindow {
             .filter(|window| window.from < window.to)
     }
 
+    /// Returns its length.
+    pub(crate) fn span(self) -> Nanos {
+        clamped(self.to - self.from)
+    }
+
     /// Returns the same span on the clock of a host.
     pub(crate) fn on_host(self, hosts: &BTreeMap<String, Host>, host: &str) -> (Nanos, Nanos) {
         let offset = offset_of(hosts, host);

@@ -25,7 +25,7 @@ impl FindingRule for CoreSaturated {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota", "receive-window", "send-buffer"]
+        &["local-shaper", "cpu-quota", "receive-window", "send-buffer", "other-programs"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

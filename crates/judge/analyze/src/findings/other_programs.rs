@@ -16,6 +16,9 @@ use crate::{
 const REPORT_MIN: f64 = 0.2;
 /// At this share and above, the results describe a machine that other programs were using.
 const DISTURBS: f64 = 0.5;
+/// At most this many programs are named, and none that used less than this share of a core.
+const NAMED_MAX: usize = 3;
+const NAMED_MIN: f64 = 0.05;
 /// Below this wait for a core, other programs took nothing from the test, however much they used.
 const WAIT_MIN: f64 = 0.01;
 /// From this wait on, the test lost so much time that its values are those of a disturbed machine.
@@ -45,12 +48,14 @@ impl FindingRule for OtherPrograms {
             Some((others - of_server / approximate(u64::try_from(cores.len()).ok()?)).max(0.0))
         };
         let shares = hosts.filter_map(|(host, cores)| Some((host, share(host, &cores)?, cores)));
-        let most = shares.max_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, share, _)| *share >= REPORT_MIN);
-        let Some((host, share, cores)) = most else { return Vec::new() };
+        let Some((host, share, cores)) = shares.max_by(|a, b| a.1.total_cmp(&b.1)) else { return Vec::new() };
+        let wait = seen.core_wait(host, share * approximate(u64::try_from(cores.len()).unwrap_or(0)));
+        if share < REPORT_MIN && wait.is_none_or(|wait| wait < WAIT_DISTURBS) {
+            return Vec::new();
+        }
         // If packets do not leave the machine, a target that fathom did not start may be one of these programs.
         let may_be_target = seen.test.to.is_none() && server.is_none() && seen.is_memory(host);
         let whose = if seen.is_one_machine() || may_be_target { "this machine".to_owned() } else { host.to_owned() };
-        let wait = seen.core_wait(host);
         let disturbs = match wait {
             Some(wait) => wait >= WAIT_DISTURBS || (wait >= WAIT_MIN && share >= DISTURBS),
             None => share >= DISTURBS,
@@ -64,7 +69,8 @@ impl FindingRule for OtherPrograms {
             (false, false) => ("other programs", ""),
         };
         let programs = seen.programs(host);
-        let others: Vec<_> = programs.iter().filter(|other| !is_server(other)).collect();
+        let others: Vec<_> =
+            programs.iter().filter(|other| !is_server(other) && other.cores >= NAMED_MIN).take(NAMED_MAX).collect();
         let named: Vec<String> =
             others.iter().map(|other| format!("{} {}", other.program.name, percent(other.cores))).collect();
         let named = if named.is_empty() { String::new() } else { format!(" ({} of a core)", named.join(", ")) };

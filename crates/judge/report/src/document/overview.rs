@@ -35,6 +35,7 @@ pub(super) fn top(run: &Run) -> Vec<Block<'_>> {
     if findings.is_empty() {
         findings.push(Block::sentence("No counter shows anything that holds a layer back.").on_page());
     }
+    findings.extend(layers(run).map(Block::sentence));
     findings.push(remarks(run).on_page());
     vec![
         head(run),
@@ -99,6 +100,24 @@ fn important(run: &Run) -> Vec<&Finding> {
     }
     all.truncate(IMPORTANT_MAX);
     all
+}
+
+/// Returns the layers of a run in one sentence: what each reaches of the layer below it, and the lowest layer that something holds back.
+fn layers(run: &Run) -> Option<String> {
+    let reached = run.tests.iter().filter_map(|test| {
+        let below = test.limits.iter().find(|limit| limit.kind == LimitKind::LayerBelow)?;
+        Some(format!("{} reaches {} of {}", test.named(), percent(below.used?), below.text))
+    });
+    let reached: Vec<String> = reached.collect();
+    let held_back = |test: &'_ TestRun| {
+        let of_test = |finding: &&Finding| finding.tests.contains(&test.name);
+        run.findings.iter().find(|finding| finding.severity == Severity::HoldsBack && of_test(finding))
+    };
+    let lowest =
+        run.tests.iter().filter_map(|test| Some((test.layer, held_back(test)?))).max_by_key(|(layer, _)| *layer);
+    let first =
+        lowest.map(|(layer, finding)| format!("the first layer to lack is {} ({})", layer.name(), finding.short));
+    (!reached.is_empty()).then(|| reached.into_iter().chain(first).collect::<Vec<_>>().join("; "))
 }
 
 fn of_finding<'a>(run: &'a Run, finding: &'a Finding) -> Block<'a> {

@@ -339,12 +339,17 @@ impl TransferRun<'_> {
     /// Stops the senders, lets data in flight arrive, and stops the receivers.
     fn drain(&self, shared: &SharedProgress) {
         shared.sending_over.store(true, Ordering::Relaxed);
-        // A client at the end of its file says so at once, with much of it still in flight.
+        // A client at the end of its file or its volume says so at once, with much of it still in flight.
         let has_file = self.streams.iter().any(|open| open.file.is_some());
-        if (self.parameters.protocol == TransportProtocol::Udp || has_file) && self.side == Side::Responder {
+        let is_udp = self.parameters.protocol == TransportProtocol::Udp;
+        let receives = self.streams.iter().any(|open| open.stream.role == StreamRole::Receiver);
+        let volume = self.parameters.budget().filter(|_| receives && !is_udp && !has_file);
+        let volume = volume.map_or(0, |blocks| blocks.saturating_mul(self.parameters.block.0));
+        if (is_udp || has_file || volume > 0) && self.side == Side::Responder {
             let received = || shared.received(self.streams);
             let (begin, mut bytes, mut quiet_since) = (clock::now(), received(), clock::now());
-            while clock::now() - begin < DRAIN_MAX && clock::now() - quiet_since < DRAIN_QUIET {
+            let is_due = |bytes: u64, quiet_since: Nanos| bytes < volume || clock::now() - quiet_since < DRAIN_QUIET;
+            while clock::now() - begin < DRAIN_MAX && is_due(bytes, quiet_since) {
                 clock::sleep_until(clock::now() + Nanos::from_millis(1));
                 if received() != bytes {
                     (bytes, quiet_since) = (received(), clock::now());

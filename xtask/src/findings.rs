@@ -80,6 +80,7 @@ const CASES: &[Case] = &[
     case(&["impair:duplicate=2%"], "", "udp --rate 50M", &["duplicates"]),
     case(&["impair:mtu=1400"], "", "tcp", &["path-mtu-black-hole"]),
     case(&["impair:mtu=1400"], "", "udp --rate 10M --size 1450B", &["path-mtu-black-hole"]),
+    case(&["slow server: 20 ms"], "", "http --connections 10 --delay 20ms", &["server-time"]),
     case(&["impair"], "", "udp --rate 20M", &[]),
     case(&["impair:delay=10ms"], "", "tcp --test rr", &[]),
     case(&[], "", "tcp --rate 1G", &[]),

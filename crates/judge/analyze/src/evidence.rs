@@ -5,7 +5,7 @@
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use fathom_model::{
-    Environment, Evidence, HostRecord, Layer, Limit, LimitKind, Record, Run, Side, Trial,
+    Environment, Evidence, Histogram, HostRecord, Layer, Limit, LimitKind, Record, Run, Side, Trial,
     host_port::{port_number, split_host_port},
     names::{count, host as counter},
     plan::HostReach,
@@ -114,6 +114,15 @@ impl<'a> TestEvidence<'a> {
         self.trials.iter().filter_map(move |trial| Some(record_of(trial, side)?.1))
     }
 
+    /// Returns a distribution of one side over all trials; empty if it was not recorded.
+    pub(crate) fn distribution(&self, side: Side, name: &str) -> Histogram {
+        let of_trials = self.records(side).filter_map(|record| record.distributions.get(name));
+        of_trials.fold(Histogram::new(), |mut all, one| {
+            all.merge(one);
+            all
+        })
+    }
+
     /// Returns a total of one side, summed over the trials.
     pub(crate) fn total(&self, side: Side, counter: &str) -> u64 {
         self.records(side).filter_map(|record| record.totals.get(counter)).sum()
@@ -219,7 +228,7 @@ impl<'a> TestEvidence<'a> {
     }
 
     /// Returns the TCP port of the server that a test names by a URL.
-    fn server_port(&self) -> Option<u16> {
+    pub(crate) fn server_port(&self) -> Option<u16> {
         let url = self.test.options.text("url")?;
         let (scheme, rest) = url.split_once("://")?;
         let authority = rest.split(['/', '?', ' ', ',']).next()?;

@@ -99,18 +99,11 @@ impl FindingRule for ConnectDelays {
 /// Returns the share of connections that waited for another SYN, if their waiting held the test back.
 fn delayed_share(seen: &TestEvidence<'_>, again: u64) -> Option<f64> {
     let connections = seen.total(Side::Initiator, count::CONNECTIONS);
-    let mut times = Histogram::new();
-    let records = || seen.records(Side::Initiator);
-    records()
-        .filter_map(|record| record.distributions.get(distribution::CONNECT_TIME))
-        .for_each(|all| times.merge(all));
+    let times = seen.distribution(Side::Initiator, distribution::CONNECT_TIME);
+    let service = seen.distribution(Side::Initiator, distribution::SERVICE_TIME);
     let delayed = times.count_above(NEARLY_TIMEOUT.0).max(again);
-    let mut service = Histogram::new();
-    records()
-        .filter_map(|record| record.distributions.get(distribution::SERVICE_TIME))
-        .for_each(|all| service.merge(all));
-    let worked = service.mean().unwrap_or(0.0) * approximate(service.count())
-        + times.mean().unwrap_or(0.0) * approximate(times.count());
+    let sum = |times: &Histogram| times.mean().unwrap_or(0.0) * approximate(times.count());
+    let worked = sum(&service) + sum(&times);
     let waited = approximate(delayed) * approximate(SYN_TIMEOUT.0);
     let share = ratio(delayed, connections.max(delayed))?;
     // Without times, one connection in a hundred is enough.
@@ -136,8 +129,7 @@ fn place_of<'a>(seen: &TestEvidence<'a>) -> SynLoss<'a> {
 
 /// Returns the longest time to connect as evidence.
 fn connect_time(seen: &TestEvidence<'_>, from: &str) -> Option<Evidence> {
-    let times = seen.records(Side::Initiator).filter_map(|record| record.distributions.get(distribution::CONNECT_TIME));
-    let longest = times.filter_map(fathom_model::Histogram::max).max()?;
+    let longest = seen.distribution(Side::Initiator, distribution::CONNECT_TIME).max()?;
     Some(Evidence {
         host: from.to_owned(),
         counter: format!("{} max", distribution::CONNECT_TIME),

@@ -31,6 +31,7 @@ mod retransmissions;
 mod rule;
 mod scan;
 mod server_saturated;
+mod server_time;
 mod stall;
 mod steal;
 mod step_errors;
@@ -77,6 +78,8 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &core_saturated::CoreSaturated,
     &generator_limited::GeneratorLimited,
     &generator_limited::OfferedTooLittle,
+    &server_time::DelayedAck,
+    &server_time::ServerTime,
     &unexplained_loss::UnexplainedLoss,
     &host_drops::FILTER,
     &host_drops::INGRESS_FILTER,

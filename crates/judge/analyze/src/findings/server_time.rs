@@ -1,0 +1,211 @@
+//! Where the time of an HTTP request passes: in the server, or in a response that waits for an acknowledgment.
+
+use fathom_model::{
+    Evidence, Finding, Layer, NextStep, Severity, Side,
+    names::{count, distribution},
+    units::{Nanos, percent, ratio},
+};
+
+use super::FindingRule;
+use crate::evidence::TestEvidence;
+
+/// A shorter response time is not slow for a server, whatever the network takes.
+const SLOW: Nanos = Nanos::from_millis(2);
+/// The first byte comes at least this many round trips after the request before the server is said to be slow.
+const ROUND_TRIPS_MIN: u64 = 5;
+/// The server's part of the time of a request from which on it is the reason.
+const MOST: f64 = 0.5;
+/// The time for which Linux delays an acknowledgment in a conversation (`TCP_DELACK_MIN`), with what wake-ups add to it.
+const DELAYED_ACK: std::ops::RangeInclusive<Nanos> = Nanos::from_millis(36)..=Nanos::from_millis(50);
+/// A longer response takes that long for its own length on many paths.
+const SHORT_RESPONSE: u64 = 64 << 10;
+
+/// The parts of a request's time, at the median. The parts of one request add up to its whole; medians do so only roughly.
+struct RequestTimes {
+    /// From the request to the end of the response.
+    service: Nanos,
+    /// From the request to the first byte of the response.
+    first_byte: Nanos,
+    /// From the first byte to the last.
+    download: Nanos,
+    /// The handshake of TCP: a round trip that no server program takes part in.
+    connect: Nanos,
+}
+
+impl RequestTimes {
+    fn of(seen: &TestEvidence<'_>) -> Option<Self> {
+        let median = |name| seen.distribution(Side::Initiator, name).quantile(0.5).map(Nanos);
+        Some(Self {
+            service: median(distribution::SERVICE_TIME)?,
+            first_byte: median(distribution::FIRST_BYTE)?,
+            download: median(distribution::DOWNLOAD_TIME)?,
+            connect: median(distribution::CONNECT_TIME)?,
+        })
+    }
+
+    fn evidence(&self, host: &str) -> Vec<Evidence> {
+        let parts = [
+            (distribution::CONNECT_TIME, self.connect),
+            (distribution::FIRST_BYTE, self.first_byte),
+            (distribution::DOWNLOAD_TIME, self.download),
+            (distribution::SERVICE_TIME, self.service),
+        ];
+        let median = |(name, time): (&str, Nanos)| Evidence {
+            host: host.to_owned(),
+            counter: format!("{name} p50"),
+            value: time.to_string(),
+        };
+        parts.map(median).into()
+    }
+}
+
+/// Compares the time to the first byte with the round trip of the network.
+pub(crate) struct ServerTime;
+
+impl FindingRule for ServerTime {
+    fn id(&self) -> &'static str {
+        "server-time"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &[
+            "server-saturated",
+            "core-saturated",
+            "generator-limited",
+            "other-programs",
+            "local-shaper",
+            "cpu-quota",
+            "connect-delays",
+            "retransmissions",
+            "steal",
+        ]
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let times =
+            (seen.test.layer == Layer::Http && !seen.reached_target()).then(|| RequestTimes::of(seen)).flatten();
+        let Some(times) = times else { return Vec::new() };
+        let own = times.first_byte - times.connect;
+        let share = ratio(own.0, times.service.0).unwrap_or(0.0).min(1.0);
+        let is_slow = times.first_byte >= SLOW && times.first_byte >= times.connect * ROUND_TRIPS_MIN;
+        if !is_slow || share < MOST {
+            return Vec::new();
+        }
+        let alone = seen.repeat_with_option("connections", "1").map(|command| NextStep {
+            command,
+            on: None,
+            expected: Some(
+                "tell work from waiting: a server that is as slow for one connection is slow itself".to_owned(),
+            ),
+        });
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "server time".to_owned(),
+            title: format!(
+                "the server takes {own} of the {} of a request ({}), and the network {}",
+                times.service,
+                percent(share),
+                times.connect
+            ),
+            severity: Severity::HoldsBack,
+            tests: vec![seen.test.name.clone()],
+            evidence: times.evidence(&seen.test.from),
+            explains: Some(share),
+            next: alone,
+        }]
+    }
+}
+
+/// Looks for responses whose first byte comes early and whose last byte comes as late as a delayed acknowledgment.
+pub(crate) struct DelayedAck;
+
+impl FindingRule for DelayedAck {
+    fn id(&self) -> &'static str {
+        "delayed-ack"
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let times = (seen.test.layer == Layer::Http).then(|| RequestTimes::of(seen)).flatten();
+        let total = |counter| seen.total(Side::Initiator, counter);
+        let response_bytes = total(count::BYTES_RECEIVED).checked_div(total(count::REQUESTS));
+        let is_short = response_bytes.is_some_and(|bytes| bytes <= SHORT_RESPONSE);
+        let is_delayed =
+            |times: &RequestTimes| DELAYED_ACK.contains(&times.download) && times.download > times.first_byte;
+        let Some(times) = times.filter(|times| is_short && is_delayed(times)) else { return Vec::new() };
+        let port = seen.server_port().map_or("port 80".to_owned(), |port| format!("port {port}"));
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "delayed ack".to_owned(),
+            title: format!(
+                "responses stop for {} after their first part: the server waits for its ACK, which this host delays (Nagle's algorithm)",
+                times.download
+            ),
+            severity: Severity::HoldsBack,
+            tests: vec![seen.test.name.clone()],
+            evidence: times.evidence(&seen.test.from),
+            explains: ratio(times.download.0, times.service.0).map(|share| share.min(1.0)),
+            next: Some(NextStep {
+                command: format!("tcpdump -ni any tcp {port}"),
+                on: Some(seen.test.from.clone()),
+                expected: Some(
+                    "show it; set TCP_NODELAY in the server, or let it write head and body at once".to_owned(),
+                ),
+            }),
+        }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_builder::RunBuilder;
+
+    /// A closed load whose requests have these times in microseconds: connect, first byte, download.
+    fn with_times(connect: u64, first_byte: u64, download: u64) -> RunBuilder {
+        let mut builder = RunBuilder::new();
+        builder.http(1000, 10);
+        builder.total("client", count::BYTES_RECEIVED, 500 * 1000);
+        let micros = |time: u64| Nanos::from_micros(time).0;
+        for record in builder.run.tests[0].trials.iter_mut().filter_map(|trial| trial.records.get_mut("client")) {
+            for (name, time) in [
+                (distribution::CONNECT_TIME, connect),
+                (distribution::FIRST_BYTE, first_byte),
+                (distribution::DOWNLOAD_TIME, download),
+                (distribution::SERVICE_TIME, first_byte + download),
+            ] {
+                let mut times = fathom_model::Histogram::new();
+                (0..100).for_each(|_| times.record(micros(time)));
+                record.distributions.insert(name.to_owned(), times);
+            }
+        }
+        builder
+    }
+
+    #[test]
+    fn a_server_that_takes_most_of_the_time_is_named_with_its_share() {
+        let finding = with_times(100, 20_000, 100).finding("server-time").unwrap();
+        assert!(
+            finding.title.starts_with("the server takes 19.9 ms of the 20.1 ms of a request (99 %)"),
+            "{}",
+            finding.title
+        );
+    }
+
+    #[test]
+    fn a_fast_server_and_one_behind_a_long_path_are_not_slow() {
+        assert_eq!(with_times(100, 1_500, 100).finding("server-time"), None);
+        assert_eq!(with_times(20_000, 40_000, 100).finding("server-time"), None);
+        assert_eq!(with_times(100, 5_000, 50_000).finding("server-time"), None, "most of the time is the download");
+    }
+
+    #[test]
+    fn a_response_that_waits_for_an_acknowledgment_is_told_by_its_forty_milliseconds() {
+        let finding = with_times(100, 500, 40_500).finding("delayed-ack").unwrap();
+        assert!(finding.title.starts_with("responses stop for 40.5 ms after their first part"), "{}", finding.title);
+        assert_eq!(with_times(100, 500, 30_000).finding("delayed-ack"), None);
+        assert_eq!(with_times(100, 500, 60_000).finding("delayed-ack"), None);
+        let mut long = with_times(100, 500, 40_500);
+        long.total("client", count::BYTES_RECEIVED, 1_000_000_000);
+        assert_eq!(long.finding("delayed-ack"), None);
+    }
+}

@@ -247,21 +247,22 @@ impl<'a> TestEvidence<'a> {
             .max_by(|a, b| a.1.cores.total_cmp(&b.1.cores))
     }
 
-    /// Returns the share of their time with work in which the test's threads on a host had no core to run on because others, which
-    /// used this many cores, ran there; on a machine that all hosts share, of all threads. `None` if a side does not tell it.
+    /// Returns the share of the measured time in which the test's threads on a host had work and no core to run on because others,
+    /// which used this many cores, ran there; on a machine that all hosts share, of all threads. `None` if a side does not tell it.
     pub(crate) fn core_wait(&self, host: &str, others_cores: f64) -> Option<f64> {
         let one_machine = self.is_one_machine();
-        let (mut waited, mut worked, mut measured) = (Nanos::ZERO, Nanos::ZERO, Nanos::ZERO);
+        let (mut waited, mut measured, mut of_cores) = (Nanos::ZERO, Nanos::ZERO, 0);
         for trial in &self.trials {
-            measured += MeasuredWindow::common(trial, &self.run.hosts)?.span();
+            let span = MeasuredWindow::common(trial, &self.run.hosts)?.span();
+            measured += span;
             for (_, record) in trial.records.iter().filter(|(key, _)| one_machine || host_of(key) == host) {
                 waited += record.run_delay_ns?;
-                worked += record.cpu_ns_by_core.values().copied().fold(Nanos::ZERO, |sum, spent| sum + spent);
+                of_cores += span.0.saturating_mul(u64::try_from(record.cpu_ns_by_core.len()).unwrap_or(u64::MAX));
             }
         }
         // Threads of the test wait for each other too; others cannot have taken more than they used.
         let of_others = rounded(others_cores * approximate(measured.0)).min(waited.0);
-        ratio(of_others, (waited + worked).0)
+        ratio(of_others, of_cores)
     }
 
     /// Returns the share of each core's time that the threads of the test used, on one host or on a machine that all hosts

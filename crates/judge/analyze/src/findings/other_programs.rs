@@ -22,7 +22,7 @@ const NAMED_MIN: f64 = 0.05;
 /// Below this wait for a core, other programs took nothing from the test, however much they used.
 const WAIT_MIN: f64 = 0.01;
 /// From this wait on, the test lost so much time that its values are those of a disturbed machine.
-const WAIT_DISTURBS: f64 = 0.1;
+const WAIT_DISTURBS: f64 = 0.05;
 
 /// Compares the CPU time of the test with the busy time of its machines.
 pub(crate) struct OtherPrograms;
@@ -62,7 +62,7 @@ impl FindingRule for OtherPrograms {
         };
         let waited = wait.filter(|wait| *wait >= WAIT_MIN);
         let waited =
-            waited.map_or(String::new(), |wait| format!("; the test waited for a core {} of its time", percent(wait)));
+            waited.map_or(String::new(), |wait| format!("; the test waited for a core {} of the time", percent(wait)));
         let (who, end) = match (may_be_target, disturbs) {
             (true, _) => ("other programs, the target among them if it runs here,", ""),
             (false, true) => ("other programs", ": results are disturbed"),
@@ -138,10 +138,10 @@ mod tests {
             }
             builder.finding("other-programs").unwrap()
         };
-        assert_eq!(waited(1).severity, Severity::Remark, "they took nothing from the test");
+        assert_eq!(waited(5).severity, Severity::Remark, "they took nothing from the test");
         let disturbed = waited(100);
         assert_eq!(disturbed.severity, Severity::Disturbs);
-        assert!(disturbed.title.contains("the test waited for a core 25 % of its time"), "{}", disturbed.title);
+        assert!(disturbed.title.contains("the test waited for a core 10 % of the time"), "{}", disturbed.title);
     }
 
     #[test]

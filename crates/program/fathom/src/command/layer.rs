@@ -33,6 +33,8 @@ const ROUNDS: u32 = 5;
 pub(super) struct LayerCommand {
     name: &'static str,
     pub(super) about: &'static str,
+    /// The kinds of the program.
+    kinds: fn() -> &'static [&'static dyn TestKind],
     /// The layer of its kinds.
     layer: Layer,
     /// How titles of runs begin.
@@ -44,6 +46,7 @@ pub(super) struct LayerCommand {
 
 pub(super) const HTTP: LayerCommand = LayerCommand {
     name: "http",
+    kinds: || &registry::KINDS,
     layer: Layer::Http,
     title: "HTTP",
     about: "Request load: N connections that wait for their answers (closed), or a rate of requests (open)",
@@ -60,6 +63,7 @@ Examples:
 
 pub(super) const TCP: LayerCommand = LayerCommand {
     name: "tcp",
+    kinds: || &registry::KINDS,
     layer: Layer::Tcp,
     title: "TCP",
     about: "TCP: streams, request/response, connect and close, latency under load, RFC 6349",
@@ -77,6 +81,7 @@ Examples:
 
 pub(super) const UDP: LayerCommand = LayerCommand {
     name: "udp",
+    kinds: || &registry::KINDS,
     layer: Layer::Udp,
     title: "UDP",
     about: "UDP: loss, reordering, duplicates, jitter and delay of a stream up or down; request/response in datagrams",
@@ -94,6 +99,7 @@ Examples:
 
 pub(super) const PACKET: LayerCommand = LayerCommand {
     name: "packet",
+    kinds: || &registry::KINDS,
     layer: Layer::Frames,
     title: "Frames:",
     about: "Frames per second: generate, count at both ends, say where the rest was lost",
@@ -120,7 +126,7 @@ type ListedKind = (CommandDoc, &'static dyn TestKind);
 impl LayerCommand {
     /// The kinds of the layer that have a place on the command line, in the order of the tables of the crates.
     fn kinds(&self) -> Vec<ListedKind> {
-        let of_layer = registry::KINDS.iter().filter(|kind| kind.layer() == self.layer);
+        let of_layer = (self.kinds)().iter().filter(|kind| kind.layer() == self.layer);
         of_layer.filter_map(|kind| Some((kind.command()?, *kind))).collect()
     }
 
@@ -319,4 +325,65 @@ fn default_times(doc: CommandDoc, settings: &Settings, is_search: bool) -> ((Nan
     let profile = settings.text("profile").and_then(|profile| profile.parse::<Profile>().ok());
     let duration = profile.and_then(|profile| profile.length()).unwrap_or(duration);
     ((warmup, duration), if is_search || doc.single_round.is_some() { 1 } else { ROUNDS })
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_engine::{Error, Test};
+    use fathom_model::{Metric, OptionDoc, Role, ValueKind};
+    use fathom_sys::policy::Policy;
+
+    use super::*;
+
+    /// A kind that no table of the program knows.
+    struct ThrowAway;
+
+    impl TestKind for ThrowAway {
+        fn name(&self) -> &'static str {
+            "tcp_throw_away"
+        }
+
+        fn about(&self) -> &'static str {
+            "proves that a new kind is one file and one line"
+        }
+
+        fn layer(&self) -> Layer {
+            Layer::Tcp
+        }
+
+        fn command(&self) -> Option<CommandDoc> {
+            Some(CommandDoc::test("throw-away").implied_by(&["n-steps"]))
+        }
+
+        fn is_two_sided(&self, _settings: &Settings) -> bool {
+            true
+        }
+
+        fn title(&self, _settings: &Settings) -> String {
+            "steps".to_owned()
+        }
+
+        fn options(&self) -> &'static [OptionDoc] {
+            &[OptionDoc { name: "n-steps", value: ValueKind::Count(1, 10), default: None, help: "number of steps" }]
+        }
+
+        fn metrics(&self) -> &'static [Metric] {
+            &[]
+        }
+
+        fn prepare(&self, _: &Role, _: &Policy) -> Result<Box<dyn Test>, Error> {
+            unreachable!("it is only looked up")
+        }
+    }
+
+    #[test]
+    fn a_kind_that_is_one_line_of_a_table_has_its_word_its_options_and_its_help() {
+        let command = LayerCommand { kinds: || &[&ThrowAway], ..TCP };
+        let mut shape = command.define(Command::new("tcp"));
+        assert!(shape.render_long_help().to_string().contains("number of steps"));
+        let matches = shape.try_get_matches_from(["tcp", "--lab", "pair", "--n-steps", "7"]).unwrap();
+        let (word, kind) = command.chosen_test(&matches).unwrap();
+        assert_eq!((word, kind.name()), ("throw-away", "tcp_throw_away"));
+        assert_eq!(options::settings(&matches, &[kind]).count("n-steps"), Some(7));
+    }
 }

@@ -1,6 +1,7 @@
 //! Proves the findings: plants each fault of `fathom lab fault` in a lab, measures, and compares what fathom says with what was planted.
 //!
-//! Writes `docs/findings.md`. With `--short`, each case runs once and nothing is written; a fault that is not named first is a failure.
+//! Writes `docs/findings.md` with `--write`. With `--short`, each case runs once; a fault that is not named first is a failure. With
+//! `--seed N`, place, strength and direction of the faults are drawn ([`fault_variants`]).
 
 use std::{
     fmt::Write as _,
@@ -13,6 +14,8 @@ use std::{
 use anyhow::Context as _;
 use serde_json::Value;
 
+use crate::fault_variants;
+
 /// A fault of this machine: fathom may use 30 % of a core.
 const QUOTA: &str = "cpu quota of 0.3 cores";
 /// A fault of this machine: other programs use its cores.
@@ -21,72 +24,67 @@ const BUSY: &str = "other programs";
 const N_RUNS: usize = 5;
 
 /// A fault with a test that suffers from it.
-struct Case {
+pub(crate) struct Case {
     /// The fault with its values, or a device that harms what passes; empty for a lab without one.
-    fault: &'static [&'static str],
-    host: &'static str,
+    pub(crate) fault: Vec<String>,
+    /// The host of the fault; empty for a fault of the device, of the test or of this machine.
+    pub(crate) host: String,
     /// The layer and its options.
-    test: &'static str,
+    pub(crate) test: String,
     /// The findings that name it; empty if nothing above a remark may be said, except about the shared cores of this machine.
-    expected: &'static [&'static str],
+    pub(crate) expected: &'static [&'static str],
 }
 
-const fn case(
-    fault: &'static [&'static str],
-    host: &'static str,
-    test: &'static str,
-    expected: &'static [&'static str],
-) -> Case {
-    Case { fault, host, test, expected }
-}
+/// The fields of a case.
+type CaseRow = (&'static [&'static str], &'static str, &'static str, &'static [&'static str]);
 
-const CASES: &[Case] = &[
-    case(&["shaper"], "a", "tcp", &["local-shaper"]),
-    case(&["shaper", "rate=400mbit"], "a", "tcp --flows 4", &["local-shaper"]),
-    case(&["shaper", "rate=20mbit"], "b", "tcp --test down", &["local-shaper"]),
-    case(&["shaper", "rate=50mbit"], "a", "udp --rate 100M", &["local-shaper"]),
-    case(&["shaper", "rate=50mbit"], "b", "http --connections 20", &["local-shaper"]),
-    case(&["htb", "rate=80mbit"], "a", "tcp", &["local-shaper"]),
-    case(&["policer"], "b", "udp --rate 100M", &["rate-limit"]),
-    case(&["policer", "rate=2000"], "b", "udp --rate 40M", &["rate-limit"]),
-    case(&["policer"], "b", "tcp", &["retransmissions"]),
-    case(&["loss"], "b", "tcp", &["retransmissions"]),
-    case(&["loss", "permille=10"], "b", "udp --rate 50M", &["loss"]),
-    case(&["loss", "permille=100"], "a", "udp --test down --rate 50M", &["loss"]),
-    case(&["firewall"], "b", "tcp", &["filter-drops"]),
-    case(&["firewall", "permille=50"], "b", "udp --rate 50M", &["filter-drops"]),
-    case(&["closed-port"], "b", "udp --rate 10M", &["no-listener"]),
-    case(&["mtu-hole"], "b", "tcp", &["path-mtu-black-hole"]),
-    case(&["mtu-hole"], "b", "udp --rate 10M --size 1450B", &["path-mtu-black-hole"]),
-    case(&["reverse-path"], "b", "udp --rate 10M", &["reverse-path-filter"]),
-    case(&["no-route"], "a", "tcp", &["no-route", PREFLIGHT]),
-    case(&["link-down"], "b", "udp --rate 10M", &["nothing-done", "link-down"]),
-    case(&["receive-window"], "b", "tcp", &["receive-window"]),
-    case(&["send-buffer"], "a", "tcp", &["send-buffer"]),
-    case(&["listen-queue"], "b", "tcp --test crr --flows 200", &["connect-delays"]),
-    case(&["ports"], "a", "http --connections 200", &["ports"]),
-    case(&[QUOTA], "", "tcp", &["cpu-quota"]),
-    case(&[BUSY], "", "tcp", &["other-programs"]),
-    case(&["impair:loss=2%"], "", "udp --rate 50M", &["loss"]),
-    case(&["impair:loss=2%"], "", "tcp", &["retransmissions"]),
-    case(&["impair:loss=5%,burst=20"], "", "udp --rate 50M", &["loss"]),
-    case(&["impair:rate=50Mbit"], "", "udp --rate 80M", &["rate-limit"]),
-    case(&["impair:rate=50Mbit"], "", "tcp", &["path-full"]),
-    case(&["impair:rate=20Mbit,queue=500"], "", "tcp --test loaded", &["latency-under-load"]),
-    case(&["impair:outage=500ms"], "", "udp --rate 20M", &["outage"]),
-    case(&["impair:corrupt=1%"], "", "udp --rate 50M", &["bad-checksums"]),
-    case(&["impair:corrupt=2%"], "", "tcp", &["bad-tcp-checksums"]),
-    case(&["impair:reorder=2%"], "", "udp --rate 50M", &["reordering"]),
-    case(&["impair:duplicate=2%"], "", "udp --rate 50M", &["duplicates"]),
-    case(&["impair:mtu=1400"], "", "tcp", &["path-mtu-black-hole"]),
-    case(&["impair:mtu=1400"], "", "udp --rate 10M --size 1450B", &["path-mtu-black-hole"]),
-    case(&["slow server: 20 ms"], "", "http --connections 10 --delay 20ms", &["server-time"]),
-    case(&["impair"], "", "udp --rate 20M", &[]),
-    case(&["impair:delay=10ms"], "", "tcp --test rr", &[]),
-    case(&[], "", "tcp --rate 1G", &[]),
-    case(&[], "", "udp --rate 100M", &[]),
-    case(&[], "", "tcp --test rr", &[]),
-    case(&[], "", "http --connections 10 --rate 5000", &[]),
+const CASES: &[CaseRow] = &[
+    (&["shaper"], "a", "tcp", &["local-shaper"]),
+    (&["shaper", "rate=400mbit"], "a", "tcp --flows 4", &["local-shaper"]),
+    (&["shaper", "rate=20mbit"], "b", "tcp --test down", &["local-shaper"]),
+    (&["shaper", "rate=50mbit"], "a", "udp --rate 100M", &["local-shaper"]),
+    (&["shaper", "rate=50mbit"], "b", "http --connections 20", &["local-shaper"]),
+    (&["htb", "rate=80mbit"], "a", "tcp", &["local-shaper"]),
+    (&["policer"], "b", "udp --rate 100M", &["rate-limit"]),
+    (&["policer", "rate=2000"], "b", "udp --rate 40M", &["rate-limit"]),
+    (&["policer"], "b", "tcp", &["retransmissions"]),
+    (&["loss"], "b", "tcp", &["retransmissions"]),
+    (&["loss", "permille=10"], "b", "udp --rate 50M", &["loss"]),
+    (&["loss", "permille=100"], "a", "udp --test down --rate 50M", &["loss"]),
+    (&["firewall"], "b", "tcp", &["filter-drops"]),
+    (&["firewall", "permille=50"], "b", "udp --rate 50M", &["filter-drops"]),
+    (&["closed-port"], "b", "udp --rate 10M", &["no-listener"]),
+    (&["mtu-hole"], "b", "tcp", &["path-mtu-black-hole"]),
+    (&["mtu-hole"], "b", "udp --rate 10M --size 1450B", &["path-mtu-black-hole"]),
+    (&["reverse-path"], "b", "udp --rate 10M", &["reverse-path-filter"]),
+    (&["no-route"], "a", "tcp", &["no-route", PREFLIGHT]),
+    (&["link-down"], "b", "udp --rate 10M", &["nothing-done", "link-down"]),
+    (&["receive-window"], "b", "tcp", &["receive-window"]),
+    (&["send-buffer"], "a", "tcp", &["send-buffer"]),
+    (&["listen-queue"], "b", "tcp --test crr --flows 200", &["connect-delays"]),
+    (&["ports"], "a", "http --connections 200", &["ports"]),
+    (&[QUOTA], "", "tcp", &["cpu-quota"]),
+    (&[BUSY], "", "tcp", &["other-programs"]),
+    (&["impair:loss=2%"], "", "udp --rate 50M", &["loss"]),
+    (&["impair:loss=2%"], "", "tcp", &["retransmissions"]),
+    (&["impair:loss=5%,burst=20"], "", "udp --rate 50M", &["loss"]),
+    (&["impair:rate=50Mbit"], "", "udp --rate 80M", &["rate-limit"]),
+    (&["impair:rate=50Mbit"], "", "tcp", &["path-full"]),
+    (&["impair:rate=20Mbit,queue=500"], "", "tcp --test loaded", &["latency-under-load"]),
+    (&["impair:outage=500ms"], "", "udp --rate 20M", &["outage"]),
+    (&["impair:corrupt=1%"], "", "udp --rate 50M", &["bad-checksums"]),
+    (&["impair:corrupt=2%"], "", "tcp", &["bad-tcp-checksums"]),
+    (&["impair:reorder=2%"], "", "udp --rate 50M", &["reordering"]),
+    (&["impair:duplicate=2%"], "", "udp --rate 50M", &["duplicates"]),
+    (&["impair:mtu=1400"], "", "tcp", &["path-mtu-black-hole"]),
+    (&["impair:mtu=1400"], "", "udp --rate 10M --size 1450B", &["path-mtu-black-hole"]),
+    (&["slow server: 20 ms"], "", "http --connections 10 --delay 20ms", &["server-time"]),
+    (&["impair"], "", "udp --rate 20M", &[]),
+    (&["impair:delay=10ms"], "", "tcp --test rr", &[]),
+    (&[], "", "tcp --rate 1G", &[]),
+    (&[], "", "udp --rate 100M", &[]),
+    (&[], "", "tcp --test rr", &[]),
+    (&[], "", "http --connections 10 --rate 5000", &[]),
 ];
 
 /// What stands for an error before the start, such as a missing route.
@@ -110,13 +108,17 @@ struct Outcome {
 /// Runs all cases. Returns the cases whose fault was not named first, as faults of the short form.
 pub(super) fn prove(root: &Path) -> anyhow::Result<Vec<String>> {
     let has = |flag: &str| std::env::args().any(|word| word == flag);
-    let only = std::env::args().skip(2).find(|word| !word.starts_with("--"));
+    let only = std::env::args().skip(2).find(|word| !word.starts_with("--") && word.parse::<u64>().is_err());
     let n_runs = if has("--short") { 1 } else { N_RUNS };
     let program = program(root)?;
     let busy = if has("--busy") { BusyPrograms::start(2)? } else { BusyPrograms(Vec::new()) };
     let mut rows = Vec::new();
     let mut faults = Vec::new();
-    for case in CASES.iter().filter(|case| only.as_ref().is_none_or(|only| case.name().contains(only.as_str()))) {
+    let cases = match option("--seed")? {
+        Some(seed) => fault_variants::draw(seed),
+        None => CASES.iter().map(|row| Case::of(*row)).collect(),
+    };
+    for case in cases.iter().filter(|case| only.as_ref().is_none_or(|only| case.name().contains(only.as_str()))) {
         let mut outcome = Outcome::default();
         for _ in 0..n_runs {
             outcome.add(case, &said(&program, case)?);
@@ -136,13 +138,24 @@ pub(super) fn prove(root: &Path) -> anyhow::Result<Vec<String>> {
     Ok(faults)
 }
 
+/// Returns the number behind an option of the command line.
+fn option(name: &str) -> anyhow::Result<Option<u64>> {
+    let text = std::env::args().skip_while(|word| word != name).nth(1);
+    text.map(|text| text.parse().with_context(|| format!("{name} {text}"))).transpose()
+}
+
 impl Case {
+    fn of((fault, host, test, expected): CaseRow) -> Self {
+        let fault = fault.iter().map(|word| (*word).to_owned()).collect();
+        Self { fault, host: host.to_owned(), test: test.to_owned(), expected }
+    }
+
     fn is_device(&self) -> bool {
         self.fault.first().is_some_and(|fault| fault.starts_with("impair"))
     }
 
     fn name(&self) -> String {
-        match self.fault {
+        match self.fault.as_slice() {
             [] => "no fault".to_owned(),
             fault if self.host.is_empty() => fault.join(" "),
             fault => format!("{} on {}", fault.join(" "), self.host),
@@ -207,11 +220,12 @@ struct FaultyLab<'a> {
 impl<'a> FaultyLab<'a> {
     fn up(program: &'a Path, case: &Case) -> anyhow::Result<Self> {
         let name = format!("findings-{}", std::process::id());
-        let device: &[&str] = if case.is_device() { &["--device", case.fault[0]] } else { &[] };
+        let device: &[&str] = if case.is_device() { &["--device", &case.fault[0]] } else { &[] };
         run(program, &[&["lab", "up", "pair", "--name", &name, "--for", "5m"], device].concat())?;
         let lab = Self { program, name };
         if !case.host.is_empty() {
-            let words = [&["lab", "fault", "add", &lab.name], case.fault, &["--host", case.host]].concat();
+            let fault: Vec<&str> = case.fault.iter().map(String::as_str).collect();
+            let words = [&["lab", "fault", "add", &lab.name], fault.as_slice(), &["--host", &case.host]].concat();
             run(program, &words)?;
         }
         Ok(lab)

@@ -134,6 +134,8 @@ pub mod host {
     pub const UDP_SNDBUF_ERRORS: &str = "udp_sndbuf_errors";
     /// Datagrams for a port that nobody listens on (`Udp: NoPorts`).
     pub const UDP_NO_PORTS: &str = "udp_no_ports";
+    /// ICMP messages that a destination cannot be reached (`Icmp: InDestUnreachs`): no listener, no route, or a firewall that refuses.
+    pub const ICMP_IN_UNREACHABLE: &str = "icmp_in_unreachable";
     /// Datagrams with a wrong checksum (`Udp: InCsumErrors`).
     pub const UDP_IN_CSUM_ERRORS: &str = "udp_in_csum_errors";
     /// TCP sockets in use (`/proc/net/sockstat`): a gauge, not a count.
@@ -258,6 +260,8 @@ pub mod count {
     pub const VETH_RING_DROPPED: &str = "veth_ring_dropped";
     /// Interarrival jitter at the end (RFC 3550 section 6.4.1), in nanoseconds.
     pub const JITTER_NS: &str = "jitter_ns";
+    /// The longest time from the start of a trial until the receiver of a datagram stream was heard and the stream began.
+    pub const LATE_START_NS_MAX: &str = "late_start_ns_max";
     /// The maximum lag of the tool behind its own schedule.
     pub const SCHEDULE_LAG_NS_MAX: &str = "schedule_lag_ns_max";
 

@@ -27,6 +27,7 @@ mod nothing_done;
 mod other_programs;
 mod outage;
 mod promise_broken;
+mod refused;
 mod retransmissions;
 mod rule;
 mod scan;
@@ -62,6 +63,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &black_hole::BlackHole,
     &black_hole::UdpBlackHole,
     &outage::Outage,
+    &outage::LateStart,
     &device::RING,
     &device::PROGRAM,
     &device::RULE,
@@ -90,6 +92,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &host_drops::CONNECTION_TABLE,
     &host_drops::TIME_WAIT,
     &host_drops::NO_LISTENER,
+    &refused::RefusedDatagrams,
     &host_drops::TCP_CHECKSUM,
     &host_drops::REASSEMBLY,
     &host_drops::FRAGMENTATION,

@@ -1,9 +1,16 @@
 //! Probes went unanswered for a while.
 
-use fathom_model::{Evidence, Finding, Severity, units::grouped};
+use fathom_model::{
+    Evidence, Finding, Severity, Trial,
+    names::count,
+    units::{Nanos, grouped},
+};
 
 use super::FindingRule;
-use crate::evidence::{TestEvidence, has_answers};
+use crate::{
+    evidence::{TestEvidence, has_answers},
+    window::host_of,
+};
 
 /// Reports the longest outage of a series of probes, and the number of outages.
 pub(crate) struct Outage;
@@ -43,6 +50,54 @@ impl FindingRule for Outage {
     }
 }
 
+/// From this delay on, the handshake of a stream waited for something other than the path and the hosts.
+const LATE_START: Nanos = Nanos::from_millis(300);
+
+/// Reports a stream of datagrams that began late, because nothing passed when its receiver asked for it.
+pub(crate) struct LateStart;
+
+impl FindingRule for LateStart {
+    fn id(&self) -> &'static str {
+        "outage"
+    }
+
+    fn effect_of(&self) -> &'static [&'static str] {
+        &["link-down", "neighbor-unresolved"]
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        fn late(trial: &Trial) -> Option<(&str, u64)> {
+            let of = trial
+                .records
+                .iter()
+                .filter_map(|(key, record)| Some((host_of(key), *record.totals.get(count::LATE_START_NS_MAX)?)));
+            of.max_by_key(|(_, late)| *late)
+        }
+        let all: Vec<_> = seen.test.trials.iter().filter_map(late).collect();
+        let most = all.iter().max_by_key(|(_, late)| *late).filter(|(_, late)| Nanos(*late) >= LATE_START);
+        let Some((host, late)) = most else { return Vec::new() };
+        let n_late = all.iter().filter(|(_, late)| Nanos(*late) >= LATE_START).count();
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "outage".to_owned(),
+            title: format!(
+                "an outage: nothing passed to or from {host} for {} when the stream was to begin ({n_late} of {} rounds)",
+                Nanos(*late),
+                all.len()
+            ),
+            severity: Severity::HoldsBack,
+            tests: vec![seen.test.name.clone()],
+            evidence: vec![Evidence {
+                host: (*host).to_owned(),
+                counter: count::LATE_START_NS_MAX.to_owned(),
+                value: Nanos(*late).to_string(),
+            }],
+            explains: None,
+            next: None,
+        }]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use fathom_model::{
@@ -51,6 +106,19 @@ mod tests {
     };
 
     use crate::run_builder::RunBuilder;
+
+    #[test]
+    fn a_stream_that_began_late_tells_of_an_outage() {
+        let late = |nanos: Nanos| {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(1000, 1000)]);
+            builder.total("client", fathom_model::names::count::LATE_START_NS_MAX, nanos.0);
+            builder.finding("outage")
+        };
+        assert_eq!(late(Nanos::from_millis(50)), None);
+        let title = late(Nanos::from_millis(570)).unwrap().title;
+        assert!(title.starts_with("an outage: nothing passed to or from client for 570 ms"), "{title}");
+    }
 
     #[test]
     fn the_longest_outage_is_told_and_one_that_lasts_is_the_longest() {

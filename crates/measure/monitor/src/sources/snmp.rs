@@ -8,7 +8,7 @@ use super::{
 };
 use crate::procfs::ProcFile;
 
-const WANTED: [Wanted; 20] = [
+const WANTED: [Wanted; 21] = [
     (host::IP_IN_HEADER_ERRORS, ("Ip:", "InHdrErrors")),
     (host::IP_IN_ADDRESS_ERRORS, ("Ip:", "InAddrErrors")),
     (host::IP_IN_DISCARDS, ("Ip:", "InDiscards")),
@@ -17,6 +17,7 @@ const WANTED: [Wanted; 20] = [
     (host::IP_REASSEMBLY_FAILS, ("Ip:", "ReasmFails")),
     (host::IP_FRAGMENTS_CREATED, ("Ip:", "FragCreates")),
     (host::IP_FRAGMENTATION_FAILS, ("Ip:", "FragFails")),
+    (host::ICMP_IN_UNREACHABLE, ("Icmp:", "InDestUnreachs")),
     (host::TCP_IN_SEGMENTS, ("Tcp:", "InSegs")),
     (host::TCP_OUT_SEGMENTS, ("Tcp:", "OutSegs")),
     (host::TCP_RETRANS_SEGMENTS, ("Tcp:", "RetransSegs")),

@@ -71,9 +71,11 @@ impl Test for UdpStreamSender {
         let mut record = results.record(role.side);
         let (mut intended, mut lag_max, mut given_up) = (None, Nanos::ZERO, Nanos::ZERO);
         let (mut segments, mut refusal) = (1, None);
-        for (sendings, causes) in results.workers {
-            record.errors.extend(causes);
-            let Some(sendings) = sendings else { continue };
+        let mut late = Nanos::ZERO;
+        for result in results.workers {
+            record.errors.extend(result.errors);
+            late = late.max(result.late);
+            let Some(sendings) = result.summary else { continue };
             intended = sendings.intended.map(|n| n + intended.unwrap_or(0)).or(intended);
             lag_max = lag_max.max(sendings.lag_max);
             given_up = given_up.max(sendings.given_up);
@@ -83,6 +85,9 @@ impl Test for UdpStreamSender {
         if let Some(intended) = intended {
             record.totals.insert(count::INTENDED.to_owned(), intended);
             record.totals.insert(count::SCHEDULE_LAG_NS_MAX.to_owned(), lag_max.0);
+        }
+        if late > Nanos::ZERO {
+            record.totals.insert(count::LATE_START_NS_MAX.to_owned(), late.0);
         }
         if given_up > Nanos::ZERO {
             let text = format!(
@@ -119,6 +124,15 @@ fn note_offload(stream: &mut UdpStreamConfig, segments: usize, refusal: Option<S
     }
 }
 
+/// What a flow did.
+struct SenderResult {
+    /// `None` if no receiver appeared.
+    summary: Option<SenderSummary>,
+    /// The time from the start of the trial until the receiver was heard.
+    late: Nanos,
+    errors: FailureCounts,
+}
+
 /// One flow on its thread.
 struct Flow<'a> {
     worker: WorkerHandle<'a>,
@@ -130,15 +144,10 @@ struct Flow<'a> {
 }
 
 impl Flow<'_> {
-    /// Sends until the end and returns the results; `None` if no receiver appeared.
-    fn send(
-        mut self,
-        socket: &Socket,
-        load: SendBuffers,
-        schedule: Option<Schedule>,
-    ) -> (Option<SenderSummary>, FailureCounts) {
+    /// Sends until the end.
+    fn send(mut self, socket: &Socket, load: SendBuffers, schedule: Option<Schedule>) -> SenderResult {
         if self.side == Side::Responder && !self.find_receiver(socket) {
-            return (None, self.errors);
+            return SenderResult { summary: None, late: Nanos::ZERO, errors: self.errors };
         }
         let start = if self.side == Side::Responder { clock::now() } else { self.worker.start };
         let mut sender = Sender::new(socket, FathomCodec::numbered(self.token), load, schedule);
@@ -171,7 +180,7 @@ impl Flow<'_> {
         if self.session.stop.state() != Stop::Abort {
             self.mark_end(socket, &mut sender);
         }
-        (Some(sender.finish(elapsed)), self.errors)
+        SenderResult { summary: Some(sender.finish(elapsed)), late: start - self.worker.start, errors: self.errors }
     }
 
     fn count_step(&self, step: SendStep) {

@@ -1,0 +1,64 @@
+//! Nothing arrived, and ICMP says why.
+
+use fathom_model::{Finding, Layer, NextStep, Severity, names::host as counter};
+
+use super::FindingRule;
+use crate::{
+    evidence::{TestEvidence, counter_evidence},
+    summaries::main_rate,
+};
+
+/// Looks for ICMP messages at a host whose datagrams did not arrive. A socket that is not connected does not get them.
+pub(crate) struct RefusedDatagrams;
+
+impl FindingRule for RefusedDatagrams {
+    fn id(&self) -> &'static str {
+        "no-listener"
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let is_nothing = main_rate(seen.test).is_some_and(|rate| rate.value == Some(0.0));
+        if seen.test.layer != Layer::Udp || !is_nothing {
+            return Vec::new();
+        }
+        let refused = seen.hosts().map(|host| (host, seen.growth(host, counter::ICMP_IN_UNREACHABLE, None)));
+        let Some((host, n)) = refused.max_by_key(|(_, n)| *n).filter(|(_, n)| *n > 0) else { return Vec::new() };
+        vec![Finding {
+            id: self.id().to_owned(),
+            short: "refused".to_owned(),
+            title: format!(
+                "ICMP told {host} that its datagrams are refused: nobody listens where it sends to, or a firewall refuses them"
+            ),
+            severity: Severity::HoldsBack,
+            tests: vec![seen.test.name.clone()],
+            evidence: vec![counter_evidence(host, counter::ICMP_IN_UNREACHABLE, n)],
+            explains: None,
+            next: Some(NextStep {
+                command: "ss -lun; nft list ruleset".to_owned(),
+                on: seen.hosts().find(|other| *other != host).map(str::to_owned),
+                expected: Some("show the ports that programs listen on, and rules that reject".to_owned()),
+            }),
+        }]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fathom_model::{Severity, names::host as counter};
+
+    use crate::run_builder::RunBuilder;
+
+    #[test]
+    fn datagrams_that_icmp_refuses_are_named_only_if_none_arrived() {
+        let refused = |n_arrived: u64| {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(1000, n_arrived)]);
+            builder.host_counter("client", (counter::ICMP_IN_UNREACHABLE, ""), 12);
+            builder.finding("no-listener")
+        };
+        let found = refused(0).unwrap();
+        assert!(found.title.starts_with("ICMP told client that its datagrams are refused"), "{}", found.title);
+        assert_eq!(found.severity, Severity::Invalidates, "it leads a test without a result");
+        assert_eq!(refused(999), None);
+    }
+}

@@ -1,0 +1,104 @@
+//! Faults whose place, strength and direction are drawn by a seed, so that rules cannot be fitted to the numbers of one table.
+
+use crate::findings::Case;
+
+/// The name of a host of the lab `pair`, and the option that makes the other one send to it.
+const ENDS: [(&str, &str); 2] = [("a", " --direction down"), ("b", "")];
+/// The payload of a datagram unless `--size` says otherwise, in bits.
+const DATAGRAM_BITS: u64 = 1400 * 8;
+
+/// Draws one case of each form.
+pub(crate) fn draw(seed: u64) -> Vec<Case> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    FORMS.iter().map(|form| form(&mut rng)).collect()
+}
+
+const FORMS: &[fn(&mut fastrand::Rng) -> Case] = &[
+    |rng| sender_shaped(rng, "shaper"),
+    |rng| sender_shaped(rng, "htb"),
+    |rng| {
+        let (rate, (host, way)) = (between(rng, 500, 6_000), *rng.choice(&ENDS).expect("two ends"));
+        let offered = rate * DATAGRAM_BITS * 2 / 1_000_000;
+        fault(&["policer", &format!("rate={rate}")], host, &format!("udp --rate {offered}M{way}"), &["rate-limit"])
+    },
+    |rng| dropped(rng, "loss", &["loss"]),
+    |rng| dropped(rng, "firewall", &["filter-drops"]),
+    |rng| {
+        let (host, way) = *rng.choice(&ENDS).expect("two ends");
+        fault(&["closed-port"], host, &format!("udp --rate {}M{way}", between(rng, 2, 50)), &["no-listener"])
+    },
+    |rng| {
+        let bytes = rng.u64(600..1450);
+        fault(&["mtu-hole", &format!("bytes={bytes}")], "b", "tcp", &["path-mtu-black-hole"])
+    },
+    |rng| {
+        let bytes = between(rng, 4_096, 65_536);
+        fault(&["receive-window", &format!("bytes={bytes}")], "b", "tcp", &["receive-window"])
+    },
+    |rng| {
+        let flows = rng.u64(100..400);
+        fault(&["listen-queue"], "b", &format!("tcp --test crr --flows {flows}"), &["connect-delays"])
+    },
+    |rng| {
+        let (percent, rate) = (rng.u64(1..10), between(rng, 10, 80));
+        impaired(&format!("loss={percent}%"), &format!("udp --rate {rate}M{}", way(rng)), &["loss"])
+    },
+    |rng| {
+        let rate = between(rng, 10, 100);
+        impaired(&format!("rate={rate}Mbit"), &format!("udp --rate {}M{}", rate * 2, way(rng)), &["rate-limit"])
+    },
+    |rng| impaired(&format!("outage={}ms", rng.u64(300..900)), &format!("udp --rate 20M{}", way(rng)), &["outage"]),
+    |rng| impaired(&format!("corrupt={}%", rng.u64(1..6)), &format!("udp --rate 40M{}", way(rng)), &["bad-checksums"]),
+    |rng| impaired(&format!("reorder={}%", rng.u64(1..6)), &format!("udp --rate 40M{}", way(rng)), &["reordering"]),
+    |rng| impaired(&format!("duplicate={}%", rng.u64(1..6)), &format!("udp --rate 40M{}", way(rng)), &["duplicates"]),
+    |rng| {
+        let (delay, connections) = (between(rng, 5, 200), between(rng, 1, 60));
+        let test = format!("http --connections {connections} --delay {delay}ms");
+        fault(&[&format!("slow server: {delay} ms")], "", &test, &["server-time"])
+    },
+    |rng| fault(&[], "", &format!("udp --rate {}M{}", between(rng, 1, 200), way(rng)), &[]),
+    |rng| fault(&[], "", &format!("tcp --rate {}M --flows {}", between(rng, 10, 1_000), rng.u64(1..9)), &[]),
+    |rng| fault(&[], "", &format!("http --rate {} --connections {}", between(rng, 100, 8_000), rng.u64(5..50)), &[]),
+    |rng| impaired(&format!("delay={}ms", between(rng, 1, 60)), &format!("udp --rate 10M{}", way(rng)), &[]),
+];
+
+/// A queueing discipline at the host that sends.
+fn sender_shaped(rng: &mut fastrand::Rng, name: &str) -> Case {
+    let rate = between(rng, 10, 800);
+    let (host, way) = if rng.bool() { ("a", "") } else { ("b", " --direction down") };
+    let test = if rng.bool() { format!("tcp --flows {}", rng.u64(1..5)) } else { format!("udp --rate {}M", rate * 2) };
+    fault(&[name, &format!("rate={rate}mbit")], host, &format!("{test}{way}"), &["local-shaper"])
+}
+
+/// A share of what arrives is dropped at the host that receives.
+fn dropped(rng: &mut fastrand::Rng, name: &str, expected: &'static [&'static str]) -> Case {
+    let (permille, rate) = (between(rng, 5, 200), between(rng, 10, 80));
+    let (host, way) = *rng.choice(&ENDS).expect("two ends");
+    fault(&[name, &format!("permille={permille}")], host, &format!("udp --rate {rate}M{way}"), expected)
+}
+
+fn impaired(what: &str, test: &str, expected: &'static [&'static str]) -> Case {
+    fault(&[&format!("impair:{what}")], "", test, expected)
+}
+
+fn fault(words: &[&str], host: &str, test: &str, expected: &'static [&'static str]) -> Case {
+    let words = words.iter().map(|word| (*word).to_owned()).collect();
+    Case { fault: words, host: host.to_owned(), test: test.to_owned(), expected }
+}
+
+/// A direction of the traffic.
+fn way(rng: &mut fastrand::Rng) -> &'static str {
+    if rng.bool() { "" } else { " --direction down" }
+}
+
+/// A number between two others, each order of magnitude as likely as the next.
+fn between(rng: &mut fastrand::Rng, least: u32, most: u32) -> u64 {
+    let (least, most) = (f64::from(least).ln(), f64::from(most).ln());
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between two positive numbers of 32 bits"
+    )]
+    let number = (least + (most - least) * rng.f64()).exp().round() as u64;
+    number
+}

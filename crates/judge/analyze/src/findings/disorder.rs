@@ -14,8 +14,8 @@ use crate::{
 
 /// A smaller share appears only in the table.
 const REPORT_MIN: f64 = 1e-3;
-/// At this share and above, applications notice.
-const HOLDS_BACK: f64 = 1e-2;
+/// At this share and above, applications that take datagrams in order (voice, tunnels) notice.
+const HOLDS_BACK: f64 = 5e-3;
 
 /// One kind of disorder, found by its counter at the receiver.
 pub(crate) struct Disorder {

@@ -1,6 +1,6 @@
 //! Faults whose place, strength and direction are drawn by a seed, so that rules cannot be fitted to the numbers of one table.
 
-use crate::findings::Case;
+use crate::fault_case::Case;
 
 /// The name of a host of the lab `pair`, and the option that makes the other one send to it.
 const ENDS: [(&str, &str); 2] = [("a", " --direction down"), ("b", "")];
@@ -101,4 +101,23 @@ fn between(rng: &mut fastrand::Rng, least: u32, most: u32) -> u64 {
     )]
     let number = (least + (most - least) * rng.f64()).exp().round() as u64;
     number
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_draws_the_same_cases_again_and_another_one_others() {
+        let texts = |seed| draw(seed).iter().map(|case| format!("{} {}", case.name(), case.test)).collect::<Vec<_>>();
+        assert_eq!(texts(1), texts(1));
+        assert_ne!(texts(1), texts(2));
+        assert_eq!(texts(1).len(), FORMS.len());
+    }
+
+    #[test]
+    fn numbers_stay_between_their_ends() {
+        let mut rng = fastrand::Rng::with_seed(1);
+        assert!((0..1_000).all(|_| (10..=800).contains(&between(&mut rng, 10, 800))));
+    }
 }

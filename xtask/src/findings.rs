@@ -14,7 +14,7 @@ use std::{
 use anyhow::Context as _;
 use serde_json::Value;
 
-use crate::fault_variants;
+use crate::{fault_case::Case, fault_variants};
 
 /// A fault of this machine: fathom may use 30 % of a core.
 const QUOTA: &str = "cpu quota of 0.3 cores";
@@ -22,18 +22,6 @@ const QUOTA: &str = "cpu quota of 0.3 cores";
 const BUSY: &str = "other programs";
 /// How often each case runs for the table.
 const N_RUNS: usize = 5;
-
-/// A fault with a test that suffers from it.
-pub(crate) struct Case {
-    /// The fault with its values, or a device that harms what passes; empty for a lab without one.
-    pub(crate) fault: Vec<String>,
-    /// The host of the fault; empty for a fault of the device, of the test or of this machine.
-    pub(crate) host: String,
-    /// The layer and its options.
-    pub(crate) test: String,
-    /// The findings that name it; empty if nothing above a remark may be said, except about the shared cores of this machine.
-    pub(crate) expected: &'static [&'static str],
-}
 
 /// The fields of a case.
 type CaseRow = (&'static [&'static str], &'static str, &'static str, &'static [&'static str]);
@@ -116,7 +104,7 @@ pub(super) fn prove(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut faults = Vec::new();
     let cases = match option("--seed")? {
         Some(seed) => fault_variants::draw(seed),
-        None => CASES.iter().map(|row| Case::of(*row)).collect(),
+        None => CASES.iter().map(|row| planned(*row)).collect(),
     };
     for case in cases.iter().filter(|case| only.as_ref().is_none_or(|only| case.name().contains(only.as_str()))) {
         let mut outcome = Outcome::default();
@@ -144,23 +132,10 @@ fn option(name: &str) -> anyhow::Result<Option<u64>> {
     text.map(|text| text.parse().with_context(|| format!("{name} {text}"))).transpose()
 }
 
-impl Case {
-    fn of((fault, host, test, expected): CaseRow) -> Self {
-        let fault = fault.iter().map(|word| (*word).to_owned()).collect();
-        Self { fault, host: host.to_owned(), test: test.to_owned(), expected }
-    }
-
-    fn is_device(&self) -> bool {
-        self.fault.first().is_some_and(|fault| fault.starts_with("impair"))
-    }
-
-    fn name(&self) -> String {
-        match self.fault.as_slice() {
-            [] => "no fault".to_owned(),
-            fault if self.host.is_empty() => fault.join(" "),
-            fault => format!("{} on {}", fault.join(" "), self.host),
-        }
-    }
+/// Returns a case of the table.
+fn planned((fault, host, test, expected): CaseRow) -> Case {
+    let fault = fault.iter().map(|word| (*word).to_owned()).collect();
+    Case { fault, host: host.to_owned(), test: test.to_owned(), expected }
 }
 
 impl Outcome {
@@ -308,7 +283,7 @@ fn page(rows: &[(&Case, Outcome)], n_runs: usize, is_busy: bool) -> String {
          `make findings` plants each fault in a lab of two hosts (`fathom lab fault add`), runs the test {n_runs} times and compares the \
          findings with the fault. *First* counts the runs in which the fault led the findings, *found* those in which it was named at all; \
          *also said* lists other findings above a remark. \"Both ends share the cores\" is true of every lab on a small machine and is left \
-         out. This table was made {machine}.\n\n\
+         out. This table was made {machine}. `cargo xtask findings --short --seed N` draws place, strength and direction of the faults.\n\n\
          | fault | test | expected | first | found | also said |\n|---|---|---|---|---|---|\n"
     );
     for (case, outcome) in rows {

@@ -2,6 +2,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program for developers talks to its terminal")]
 
 mod circles;
+mod fault_case;
 mod fault_variants;
 mod findings;
 mod option_reads;

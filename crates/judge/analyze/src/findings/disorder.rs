@@ -80,7 +80,7 @@ mod tests {
         builder.udp_stream(&[(10_000, 10_000)]);
         assert_eq!((builder.finding("reordering"), builder.finding("duplicates")), (None, None));
         builder.total("target", count::REORDERED, 200);
-        builder.total("target", count::DUPLICATES, 50);
+        builder.total("target", count::DUPLICATES, 40);
         let (reordered, doubled) = (builder.finding("reordering").unwrap(), builder.finding("duplicates").unwrap());
         assert!(reordered.title.starts_with("2.0 % of the datagrams arrived after later ones"), "{}", reordered.title);
         assert_eq!((reordered.severity, doubled.severity), (Severity::HoldsBack, Severity::Remark));

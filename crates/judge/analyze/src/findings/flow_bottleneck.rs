@@ -31,6 +31,8 @@ impl FindingRule for FlowBottleneck {
             Bottleneck::Application => {
                 &["local-shaper", "cpu-quota", "receive-window", "send-buffer", "other-programs"]
             }
+            // A full path is what a test of latency under load makes; what it does to the round trip is the finding.
+            Bottleneck::Queue => &["local-shaper", "cpu-quota", "receive-window", "send-buffer", "latency-under-load"],
             _ => &["local-shaper", "cpu-quota", "receive-window", "send-buffer"],
         }
     }

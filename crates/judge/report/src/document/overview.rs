@@ -109,7 +109,7 @@ fn layers(run: &Run) -> Option<String> {
         Some(format!("{} reaches {} of {}", test.named(), percent(below.used?), below.text))
     });
     let reached: Vec<String> = reached.collect();
-    let held_back = |test: &'_ TestRun| {
+    let held_back = |test: &TestRun| {
         let of_test = |finding: &&Finding| finding.tests.contains(&test.name);
         run.findings.iter().find(|finding| finding.severity == Severity::HoldsBack && of_test(finding))
     };

@@ -868,14 +868,15 @@ mod tests {
                 peers.push(far);
             }
             reactor.wait(WaitLimit { until: clock::now(), batch: None }).unwrap();
-            let before = clock::thread_cpu_times();
+            // The thread's own clock: the times by mode may be counted in ticks of some milliseconds.
+            let before = clock::thread_cpu();
             assert!(reactor.part());
-            let spent = clock::thread_cpu_times() - before;
-            Some((spent.user + spent.system).0)
+            Some(clock::thread_cpu() - before)
         };
-        let Some((few, many)) = parting(1_000).zip(parting(8_000)) else { return };
+        let least = |n| (0..3).map(|_| parting(n)).min().flatten();
+        let Some((few, many)) = least(1_000).zip(least(8_000)) else { return };
         // Eight times as much is expected; searching all requests for each one would take about sixty times.
-        assert!(many < 24 * few, "{few} ns and {many} ns");
+        assert!(many.0 < 24 * few.0, "{few:?} and {many:?}");
     }
 
     #[test]

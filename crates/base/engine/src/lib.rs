@@ -16,6 +16,7 @@ pub mod load;
 mod observe;
 mod own_cpu;
 pub mod pace;
+mod sample_schedule;
 pub mod search;
 mod trial_context;
 mod workers;
@@ -27,6 +28,7 @@ pub use io_backend::{Batching, IoBackend, LoadModel, ReactorKind};
 pub use kind::{Consent, NamedTarget, Test, TestKind, find, guests};
 pub use live_counters::WorkerCounters;
 pub use observe::Observer;
+pub use sample_schedule::SampleSchedule;
 pub use trial_context::{LiveProgress, Stop, StopFlag, TrialContext};
 pub use workers::{
     EndCondition, Phase, PreparedPool, TrialObserver, TrialResults, WorkerCounts, WorkerHandle, WorkerPool, WorkerTask,

@@ -24,6 +24,7 @@ pub use prepared_pool::{PreparedPool, WorkerTask};
 use crate::{
     Error, Stop, TrialContext, WorkerCounters,
     live_counters::{COUNTERS_MAX, LiveHistogram, LiveSnapshot},
+    sample_schedule::SampleSchedule,
     trial_context::LiveProgress,
 };
 
@@ -100,11 +101,23 @@ impl WorkerCounts<'_> {
 struct TrialState {
     phase: AtomicU8,
     running: AtomicUsize,
+    n_workers: usize,
+    measure: Nanos,
     /// Unparked by the last worker that returns.
     controller: Thread,
 }
 
 impl TrialState {
+    fn new(session: &TrialContext, until: EndCondition, n_workers: usize) -> Self {
+        Self {
+            phase: AtomicU8::new(first_phase(session, until) as u8),
+            running: AtomicUsize::new(n_workers),
+            n_workers,
+            measure: session.phases.measure_ns,
+            controller: thread::current(),
+        }
+    }
+
     fn set(&self, phase: Phase) {
         self.phase.store(phase as u8, Ordering::Relaxed);
     }
@@ -123,6 +136,12 @@ pub struct WorkerHandle<'a> {
 }
 
 impl WorkerHandle<'_> {
+    /// Which of this worker's units of work are sampled.
+    #[must_use]
+    pub fn sample_schedule(&self) -> SampleSchedule {
+        SampleSchedule::new(self.shared.measure, self.shared.n_workers)
+    }
+
     /// Adds to a counter, given by its index in [`WorkerPool::counters`].
     #[inline]
     pub fn add(&self, counter: usize, amount: u64) {
@@ -207,6 +226,7 @@ impl<W> TrialResults<W> {
             totals: self.totals.clone(),
             distributions: BTreeMap::new(),
             flows: Vec::new(),
+            sampled: Vec::new(),
             facts: BTreeMap::new(),
             users: None,
             probe: None,
@@ -277,11 +297,7 @@ impl<T: Send> WorkerPool<'_, T> {
         assert!(self.counters.len() <= COUNTERS_MAX, "{} counters do not fit", self.counters.len());
         let slots: Vec<WorkerCounters> = self.states.iter().map(|_| WorkerCounters::default()).collect();
         let glances: Vec<LiveHistogram> = self.states.iter().map(|_| LiveHistogram::default()).collect();
-        let shared = TrialState {
-            phase: AtomicU8::new(first_phase(session, self.until) as u8),
-            running: AtomicUsize::new(self.states.len()),
-            controller: thread::current(),
-        };
+        let shared = TrialState::new(session, self.until, self.states.len());
         let mut course = TrialRunner::new(session, self.counters, self.until, &slots, &glances);
         let outcomes = thread::scope(|scope| {
             let start_worker = |(idx, state)| {

@@ -5,6 +5,7 @@
 
 #![warn(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
+pub mod anatomy;
 pub mod benchmark;
 pub mod bottleneck;
 pub mod environment;
@@ -26,6 +27,7 @@ pub mod steps;
 pub mod summary;
 pub mod units;
 
+pub use anatomy::{Anatomy, AnatomyPart, Part, SampledConnection, SampledUnit};
 pub use benchmark::Benchmark;
 pub use bottleneck::{Bottleneck, FlowSummary, SenderTime};
 pub use environment::Environment;

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    failure::FailureCounts, histogram::Histogram, probe::ProbeRecord, role::Side, steps::UsersRecord, units::Nanos,
+    anatomy::SampledConnection, failure::FailureCounts, histogram::Histogram, probe::ProbeRecord, role::Side,
+    steps::UsersRecord, units::Nanos,
 };
 
 /// Counters over time: one column per counter, one row per interval.
@@ -123,6 +124,9 @@ pub struct Record {
     /// The connections that were sampled.
     #[serde(default)]
     pub flows: Vec<Flow>,
+    /// A sample of the units of work with the parts of their time; an analyzed run has the anatomy of its tests instead.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sampled: Vec<SampledConnection>,
     /// Facts that the other side reported about itself, verbatim: `first_head`, `tls_version`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub facts: BTreeMap<String, String>,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    anatomy::Anatomy,
     benchmark::Benchmark,
     bottleneck::FlowSummary,
     environment::Environment,
@@ -95,6 +96,9 @@ pub struct TestRun {
     /// The bottleneck of each connection of a stream, in the last round that sampled any; empty for other tests.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flows: Vec<FlowSummary>,
+    /// Where the time of a unit of work went, if the kind samples that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub anatomy: Option<Anatomy>,
     /// The values, most important first.
     #[serde(default)]
     pub summaries: Vec<Summary>,

@@ -19,7 +19,8 @@ pub mod curve;
 mod precision;
 mod summaries;
 
-// Where all packets went, and what the users did.
+// Where all packets and all the time went, and what the users did.
+mod anatomy;
 mod conservation;
 mod judged_promise;
 pub mod steps;
@@ -78,6 +79,13 @@ pub fn analyze(run: &mut Run, context: &AnalysisContext) {
             None
         };
         (run.tests[idx].summaries, run.tests[idx].conservation) = (summaries, conservation);
+        if let Some(anatomy) = anatomy::anatomy(&run.tests[idx]) {
+            run.tests[idx].anatomy = Some(anatomy);
+        }
+        // Thousands of units would be most of a document.
+        for trial in &mut run.tests[idx].trials {
+            trial.records.values_mut().for_each(|record| record.sampled = Vec::new());
+        }
         run.tests[idx].users = steps::users(&run.tests[idx], &run.hosts);
         run.tests[idx].flows = flows::flows(run, &run.tests[idx], context);
     }

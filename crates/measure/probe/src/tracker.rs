@@ -97,7 +97,7 @@ pub struct ProbeTracker {
     outages: OutageTracker,
 }
 
-/// The most outages that are kept; further ones are dropped.
+/// The most outages that are kept; further ones are only counted.
 const OUTAGES_MAX: usize = 1_000;
 
 #[derive(Debug, Clone)]
@@ -106,6 +106,7 @@ struct OutageTracker {
     threshold: u64,
     current: Option<Outage>,
     finished: Vec<Outage>,
+    n_further: u64,
 }
 
 impl OutageTracker {
@@ -118,6 +119,8 @@ impl OutageTracker {
         let Some(gap) = self.current.take().filter(|gap| gap.n_probes >= self.threshold) else { return };
         if self.finished.len() < OUTAGES_MAX {
             self.finished.push(Outage { until: Some(sent), ..gap });
+        } else {
+            self.n_further += 1;
         }
     }
 }
@@ -127,7 +130,8 @@ impl ProbeTracker {
     /// outage.
     #[must_use]
     pub fn new(patience: Nanos, outage_probes: u64) -> Self {
-        let outages = OutageTracker { threshold: outage_probes.max(1), current: None, finished: Vec::new() };
+        let outages =
+            OutageTracker { threshold: outage_probes.max(1), current: None, finished: Vec::new(), n_further: 0 };
         Self {
             slots: vec![ProbeSlot { sent: Nanos::ZERO, state: ProbeState::Answered }; TAGS.into()],
             timeout: patience,
@@ -276,6 +280,12 @@ impl ProbeTracker {
         let lasting = self.outages.current.filter(|gap| gap.n_probes >= self.outages.threshold);
         self.outages.finished.iter().copied().chain(lasting).collect()
     }
+
+    /// The number of outages beyond those.
+    #[must_use]
+    pub fn n_further_outages(&self) -> u64 {
+        self.outages.n_further
+    }
 }
 
 fn tag_of(number: u64) -> u16 {
@@ -328,6 +338,16 @@ mod tests {
         ledger.record_answer(2, MS(33));
         let counts = ledger.counts();
         assert_eq!((counts.n_duplicates, counts.n_reordered, counts.n_lost()), (1, 1, 0));
+    }
+
+    #[test]
+    fn outages_beyond_the_most_that_are_kept_are_counted() {
+        let mut tracker = OutageTracker { threshold: 1, current: None, finished: Vec::new(), n_further: 0 };
+        for at in 0..OUTAGES_MAX as u64 + 7 {
+            tracker.count_silent(MS(2 * at));
+            tracker.count_answered(MS(2 * at + 1));
+        }
+        assert_eq!((tracker.finished.len(), tracker.n_further), (OUTAGES_MAX, 7));
     }
 
     #[test]

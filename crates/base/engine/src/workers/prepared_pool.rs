@@ -7,10 +7,10 @@ use std::{
     panic::resume_unwind,
     sync::{
         Arc,
-        atomic::{AtomicU8, AtomicUsize, Ordering},
+        atomic::Ordering,
         mpsc::{self, Receiver, Sender, TryRecvError},
     },
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
 };
 
 use fathom_model::units::Nanos;
@@ -18,7 +18,7 @@ use fathom_sys::process::threads;
 
 use super::{
     EndCondition, Phase, RunningGuard, TrialObserver, TrialResults, TrialRunner, TrialState, WorkerHandle,
-    WorkerResult, first_phase, pin_thread, thread_error, work_from_start,
+    WorkerResult, pin_thread, thread_error, work_from_start,
 };
 use crate::{
     Error, StopFlag, TrialContext, WorkerCounters,
@@ -136,11 +136,7 @@ impl<S: WorkerTask> PreparedPool<S> {
         let trial = Arc::new(SharedTrial {
             slots: self.threads.iter().map(|_| WorkerCounters::default()).collect(),
             glances: self.threads.iter().map(|_| LiveHistogram::default()).collect(),
-            shared: TrialState {
-                phase: AtomicU8::new(first_phase(session, until) as u8),
-                running: AtomicUsize::new(self.threads.len()),
-                controller: thread::current(),
-            },
+            shared: TrialState::new(session, until, self.threads.len()),
         });
         for hand in &self.threads {
             let order = StartOrder { trial: Arc::clone(&trial), start: session.start, stop: session.stop.clone() };

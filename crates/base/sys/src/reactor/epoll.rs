@@ -280,7 +280,7 @@ impl<const STAMPED: bool> Epoll<STAMPED> {
         let n_discard = slot.n_discard;
         let (wanted, received) = if STAMPED && !slot.is_local {
             let wanted = if n_discard == 0 { BUFFER } else { usize::try_from(n_discard).unwrap_or(BUFFER).min(BUFFER) };
-            let arrival = timestamping::recv(socket, &mut self.buffer[..wanted])?;
+            let arrival = timestamping::recv(socket, &mut self.buffer[..wanted], Wait::Never)?;
             self.arrived = arrival.and_then(|arrival| arrival.at).map(|at| self.epoch.monotonic(at));
             (wanted, arrival.map(|arrival| arrival.n_bytes))
         } else if n_discard == 0 {

@@ -8,7 +8,7 @@ use std::{
     ffi::{c_int, c_uint},
     io,
     mem::MaybeUninit,
-    net::{Ipv6Addr, SocketAddr, SocketAddrV6},
+    net::SocketAddr,
     ops::Range,
     os::fd::{AsFd, AsRawFd},
     ptr,
@@ -21,6 +21,7 @@ use crate::{
     socket::{
         self, Sender, Wait,
         control_message::{CONTROL_SIZE, ControlBuffer, control_messages, time},
+        socket_name::SocketName,
     },
 };
 
@@ -200,7 +201,7 @@ impl SendBatch {
             header.msg_hdr.msg_namelen = name.length();
             header.msg_hdr.msg_name = name.0.as_mut_ptr().cast();
         }
-        let flags = libc::MSG_NOSIGNAL | dont_wait(wait);
+        let flags = libc::MSG_NOSIGNAL | wait.flag();
         let count = count(headers);
         // SAFETY: `count` headers point to payloads and names that outlive the call; the kernel only reads those.
         let sent = unsafe { libc::sendmmsg(socket.as_fd().as_raw_fd(), headers.as_mut_ptr(), count, flags) };
@@ -268,9 +269,9 @@ impl ReceiveBatch {
         }
         for (header, name) in headers.iter_mut().zip(&mut self.names) {
             header.msg_hdr.msg_name = name.0.as_mut_ptr().cast();
-            header.msg_hdr.msg_namelen = NAME_LENGTH;
+            header.msg_hdr.msg_namelen = SocketName::LENGTH_MAX;
         }
-        let flags = libc::MSG_WAITFORONE | dont_wait(wait);
+        let flags = libc::MSG_WAITFORONE | wait.flag();
         let count = count(headers);
         let fd = socket.as_fd().as_raw_fd();
         // SAFETY: `count` headers point to distinct payloads, controls and names, all borrowed from `self`.
@@ -333,7 +334,7 @@ impl ReceiveBatch {
     #[must_use]
     pub fn source_of(&self, index: usize) -> Option<SocketAddr> {
         let name = self.names.get(..self.headers.used.min(self.names.len()))?.get(index)?;
-        socket_address(&name.0)
+        name.address()
     }
 
     /// Like `ReceiveBatch::source_of`, as a sender to answer to.
@@ -404,43 +405,6 @@ impl<'a> Iterator for Segments<'a> {
     }
 }
 
-/// The size of `struct sockaddr_in6`, the longer of the two address types of UDP.
-const NAME_SIZE: usize = 28;
-const NAME_LENGTH: libc::socklen_t = 28;
-
-/// An address in the kernel's format, with the alignment of `struct sockaddr_in6`.
-#[derive(Debug, Clone, Copy)]
-#[repr(C, align(8))]
-struct SocketName([u8; NAME_SIZE]);
-
-impl SocketName {
-    /// The address of no datagram.
-    const NOWHERE: Self = Self([0; NAME_SIZE]);
-
-    /// The length of its family's structure, which the kernel needs.
-    fn length(&self) -> libc::socklen_t {
-        /// The length of `struct sockaddr_in`.
-        const NAME_LENGTH_V4: libc::socklen_t = 16;
-        let family = c_int::from(u16::from_ne_bytes([self.0[0], self.0[1]]));
-        if family == libc::AF_INET { NAME_LENGTH_V4 } else { NAME_LENGTH }
-    }
-}
-
-/// Parses a `struct sockaddr_in` or `sockaddr_in6`.
-fn socket_address(name: &[u8; NAME_SIZE]) -> Option<SocketAddr> {
-    let family = c_int::from(u16::from_ne_bytes(*name.first_chunk()?));
-    let port = u16::from_be_bytes(*name[2..].first_chunk()?);
-    match family {
-        libc::AF_INET => Some((*name[4..].first_chunk::<4>()?, port).into()),
-        libc::AF_INET6 => {
-            let ip = Ipv6Addr::from(*name[8..].first_chunk::<16>()?);
-            let scope = u32::from_ne_bytes(*name[24..].first_chunk()?);
-            Some(SocketAddrV6::new(ip, port, 0, scope).into())
-        }
-        _ => None,
-    }
-}
-
 /// The kernel's view of a batch; its pointers are set before each call and not used after it.
 struct Headers {
     vectors: Box<[libc::iovec]>,
@@ -500,16 +464,9 @@ fn count(headers: &[libc::mmsghdr]) -> c_uint {
     c_uint::try_from(headers.len()).expect("a batch has at most 1024 datagrams")
 }
 
-fn dont_wait(wait: Wait) -> c_int {
-    match wait {
-        Wait::Block => 0,
-        Wait::Never => libc::MSG_DONTWAIT,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, Ipv4Addr};
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
     use super::*;
     use crate::policy::AllowedPeers;

@@ -9,7 +9,9 @@ pub mod descriptor_passing;
 pub mod echo;
 pub mod raw_ip;
 mod raw_option;
+mod socket_name;
 pub mod socket_options;
+pub(crate) mod stamped_message;
 pub mod super_frame;
 pub mod tcp_info;
 pub mod timestamping;
@@ -44,6 +46,16 @@ pub enum Wait {
     Block,
     /// Not at all (`MSG_DONTWAIT`).
     Never,
+}
+
+impl Wait {
+    /// The flag of a system call.
+    fn flag(self) -> c_int {
+        match self {
+            Self::Block => 0,
+            Self::Never => libc::MSG_DONTWAIT,
+        }
+    }
 }
 
 /// Creates a TCP socket in the family of `address`, not yet bound or connected.

@@ -1,26 +1,20 @@
-//! The wire times of a TCP connection's bytes, from kernel timestamps.
+//! The times of a socket's bytes in the kernel.
 //!
-//! `SO_TIMESTAMPING` (Documentation/networking/timestamping.rst) stamps a segment when the driver takes it and when the stack receives it,
-//! so the time in between includes neither the sender's event queue nor its wake-up. These are software timestamps on `CLOCK_REALTIME`;
-//! [`KernelClockOffset`] converts them to the monotonic clock. Needs no privilege; Linux 4.13 on veth, whose driver stamps.
+//! `SO_TIMESTAMPING` (Documentation/networking/timestamping.rst) stamps a packet when it enters the queue of its interface, when the driver
+//! takes it and when the stack receives it. The time from driver to stack includes neither the sender's event queue nor its wake-up. These
+//! are software timestamps on `CLOCK_REALTIME`; [`KernelClockOffset`] converts them to the monotonic clock. Needs no privilege; Linux 4.13
+//! on veth, whose driver stamps.
 
-use std::{
-    ffi::c_void,
-    io,
-    mem::MaybeUninit,
-    os::fd::{AsFd, AsRawFd},
-    ptr,
-};
+use std::os::fd::AsFd;
 
 use fathom_model::units::Nanos;
-use rustix::io::Errno;
 
+pub use super::stamped_message::SendMoment;
 use crate::{
     Result, clock,
     socket::{
-        self,
-        control_message::{CONTROL_SIZE, ControlBuffer, ControlMessage, control_messages, time},
-        named, not_now,
+        self, Sender, Wait, named, not_now,
+        stamped_message::{SendTarget, StampedMessage, send_with_stamps},
     },
 };
 
@@ -37,6 +31,18 @@ pub fn enable(connection: impl AsFd) -> Result<()> {
     let form = libc::SOF_TIMESTAMPING_SOFTWARE | libc::SOF_TIMESTAMPING_OPT_ID | libc::SOF_TIMESTAMPING_OPT_TSONLY;
     socket::set(connection, (libc::SOL_SOCKET, libc::SO_TIMESTAMPING), &(both_ways | form))
         .map_err(named("setsockopt(SO_TIMESTAMPING)"))
+}
+
+/// Enables timestamps of all further receives, and of those sends that are made by [`send`] or [`send_to`]: the others cost nothing.
+///
+/// Otherwise as [`enable`]; a UDP socket need not be connected.
+///
+/// # Errors
+/// `setsockopt(SO_TIMESTAMPING)`, if it is neither a connected TCP socket nor a UDP socket.
+pub fn enable_for_some(socket: impl AsFd) -> Result<()> {
+    let form = libc::SOF_TIMESTAMPING_SOFTWARE | libc::SOF_TIMESTAMPING_OPT_ID | libc::SOF_TIMESTAMPING_OPT_TSONLY;
+    let flags = form | libc::SOF_TIMESTAMPING_RX_SOFTWARE;
+    socket::set(socket, (libc::SOL_SOCKET, libc::SO_TIMESTAMPING), &flags).map_err(named("setsockopt(SO_TIMESTAMPING)"))
 }
 
 /// The offset between the kernel's two clocks, sampled once: later steps of the wall clock are not included.
@@ -80,99 +86,75 @@ pub struct StampedReceive {
     pub at: Option<Nanos>,
 }
 
-/// A send whose last segment the driver has taken.
+/// A moment of a send: of its last segment, if it had several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StampedSend {
-    /// The stream position of the last byte of the send, counted from [`enable`]; wraps around.
+    /// The stream position of the last byte of the send, or the number of the datagram, counted from [`enable`]; wraps around.
     pub last_byte: u32,
+    /// The moment.
+    pub moment: SendMoment,
     /// The time on `CLOCK_REALTIME`.
     pub at: Nanos,
 }
 
-/// Receives available bytes with their time; `None` means not now.
+/// Receives bytes with their time; `None` means not now.
 ///
 /// # Errors
 /// `recv`: reset by the peer.
-pub fn recv(connection: impl AsFd, bytes: &mut [u8]) -> Result<Option<StampedReceive>> {
-    let received = not_now(StampedMessage::receive(connection, bytes, 0), "recv")?;
+pub fn recv(connection: impl AsFd, bytes: &mut [u8], wait: Wait) -> Result<Option<StampedReceive>> {
+    let received = not_now(StampedMessage::receive(connection, bytes, wait.flag()), "recv")?;
     Ok(received.map(|message| StampedReceive { n_bytes: message.n_bytes, at: message.stamp() }))
 }
 
-/// Returns the next departed send; `None` if all departures have been reported.
+/// Receives a datagram with its time and its sender; `None` means not now.
+///
+/// # Errors
+/// As [`socket::recv_from`].
+pub fn recv_from(socket: impl AsFd, bytes: &mut [u8], wait: Wait) -> Result<Option<(StampedReceive, Sender)>> {
+    let received = not_now(StampedMessage::receive(socket, bytes, wait.flag()), "recvfrom")?;
+    Ok(received.and_then(|message| {
+        Some((StampedReceive { n_bytes: message.n_bytes, at: message.stamp() }, message.sender()?))
+    }))
+}
+
+/// Sends on a connected socket, with timestamps of [`SendMoment::Queued`] and [`SendMoment::Left`]; `None` means not now.
+///
+/// # Errors
+/// As [`socket::send`].
+pub fn send(connection: impl AsFd, bytes: &[u8], wait: Wait) -> Result<Option<usize>> {
+    not_now(send_with_stamps(connection, bytes, SendTarget::Peer, wait.flag()), "send")
+}
+
+/// Sends a datagram back to a sender, with timestamps as of [`send`]; `None` means not now.
+///
+/// # Errors
+/// As [`socket::send_to`].
+pub fn send_to(socket: impl AsFd, bytes: &[u8], to: &Sender, wait: Wait) -> Result<Option<usize>> {
+    not_now(send_with_stamps(socket, bytes, SendTarget::Sender(to), wait.flag()), "sendto")
+}
+
+/// Returns the next moment of a send; `None` if all have been reported.
 ///
 /// # Errors
 /// `recvmsg(MSG_ERRQUEUE)`, if it is not a socket.
 pub fn departure(connection: impl AsFd) -> Result<Option<StampedSend>> {
-    let received = not_now(StampedMessage::receive(connection, &mut [], libc::MSG_ERRQUEUE), "recvmsg(MSG_ERRQUEUE)")?;
-    Ok(received.and_then(|message| Some(StampedSend { last_byte: message.last_byte()?, at: message.stamp()? })))
-}
-
-/// The result of one receive.
-pub(crate) struct StampedMessage {
-    n_bytes: usize,
-    control: ControlBuffer,
-    control_length: usize,
-}
-
-impl StampedMessage {
-    pub(crate) fn receive(connection: impl AsFd, bytes: &mut [u8], flags: i32) -> std::result::Result<Self, Errno> {
-        let mut control = ControlBuffer([0; CONTROL_SIZE]);
-        let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast::<c_void>(), iov_len: bytes.len() };
-        // SAFETY: `msghdr` holds integers and raw pointers, for which zero is valid.
-        let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
-        header.msg_iov = ptr::from_mut(&mut vector);
-        header.msg_iovlen = 1;
-        header.msg_control = control.0.as_mut_ptr().cast();
-        header.msg_controllen = CONTROL_SIZE;
-        let fd = connection.as_fd().as_raw_fd();
-        // SAFETY: the header points to one vector, its bytes and the control buffer, all borrowed for the call.
-        let received = unsafe { libc::recvmsg(fd, &raw mut header, flags | libc::MSG_DONTWAIT) };
-        let control_length = header.msg_controllen.min(CONTROL_SIZE);
-        match usize::try_from(received) {
-            Ok(n_bytes) => Ok(Self { n_bytes, control, control_length }),
-            Err(_) => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
-        }
-    }
-
-    fn messages(&self) -> impl Iterator<Item = ControlMessage<'_>> {
-        control_messages(&self.control.0[..self.control_length])
-    }
-
-    /// The first of three times, which is the software timestamp.
-    fn stamp(&self) -> Option<Nanos> {
-        let is_stamp =
-            |message: &ControlMessage<'_>| (message.level, message.kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING);
-        let first = self.messages().find(is_stamp)?.value.first_chunk().copied()?;
-        time(first).filter(|at| *at > Nanos::ZERO)
-    }
-
-    /// A `struct sock_extended_err` (`include/uapi/linux/errqueue.h`).
-    pub(crate) fn extended_error(&self) -> Option<&[u8]> {
-        let is_error = |message: &ControlMessage<'_>| {
-            let kinds = [(libc::SOL_IP, libc::IP_RECVERR), (libc::SOL_IPV6, libc::IPV6_RECVERR)];
-            kinds.contains(&(message.level, message.kind))
-        };
-        self.messages().find(is_error).map(|message| message.value)
-    }
-
-    /// The `ee_data` of an extended error that carries a timestamp.
-    fn last_byte(&self) -> Option<u32> {
-        const ORIGIN: usize = 4;
-        const DATA: usize = 12;
-        let error = self.extended_error()?;
-        let is_stamp = error.get(ORIGIN) == Some(&libc::SO_EE_ORIGIN_TIMESTAMPING);
-        is_stamp.then(|| error.get(DATA..)?.first_chunk().map(|data| u32::from_ne_bytes(*data)))?
-    }
+    let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+    let received = not_now(StampedMessage::receive(connection, &mut [], flags), "recvmsg(MSG_ERRQUEUE)")?;
+    Ok(received.and_then(|message| {
+        let (moment, last_byte) = message.send_moment()?;
+        Some(StampedSend { last_byte, moment, at: message.stamp()? })
+    }))
 }
 
 #[cfg(test)]
 mod tests {
     use std::{
         io::{Read, Write},
-        net::{TcpListener, TcpStream},
+        net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket},
     };
 
     use super::*;
+    use crate::{policy::AllowedPeers, socket::Socket};
 
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -187,7 +169,7 @@ mod tests {
         let mut is_stamped = || {
             far.write_all(b"1").unwrap();
             near.peek(&mut [0]).unwrap();
-            recv(&near, &mut [0]).unwrap().unwrap().at.is_some()
+            recv(&near, &mut [0], Wait::Never).unwrap().unwrap().at.is_some()
         };
         while !is_stamped() {}
         (near, far)
@@ -203,21 +185,80 @@ mod tests {
         far.write_all(b"answer").unwrap();
         let mut answer = [0; 16];
         near.peek(&mut answer).unwrap();
-        let arrival = recv(&near, &mut answer).unwrap().unwrap();
+        let arrival = recv(&near, &mut answer, Wait::Never).unwrap().unwrap();
         let departure_told = departure(&near).unwrap().unwrap();
+        assert_eq!(departure_told.moment, SendMoment::Left);
         assert_eq!((arrival.n_bytes, departure_told.last_byte), (6, 4));
         let (left, came) = (epoch.monotonic(departure_told.at), epoch.monotonic(arrival.at.unwrap()));
         assert!(before <= left && left <= came && came <= clock::now(), "{before} {left} {came}");
         assert_eq!(departure(&near).unwrap(), None);
-        assert_eq!(recv(&near, &mut answer).unwrap(), None);
+        assert_eq!(recv(&near, &mut answer, Wait::Never).unwrap(), None);
         drop(far);
         near.peek(&mut answer).unwrap();
-        assert_eq!(recv(&near, &mut answer).unwrap().unwrap().n_bytes, 0);
+        assert_eq!(recv(&near, &mut answer, Wait::Never).unwrap().unwrap().n_bytes, 0);
     }
 
     #[test]
     fn a_socket_without_a_connection_has_no_stream_to_count() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         assert_eq!(enable(&listener).unwrap_err().to_string(), "setsockopt(SO_TIMESTAMPING)");
+    }
+    /// The stamps of a send, received and awaited by the other end, and the arrival of its answer.
+    fn moments(socket: &Socket, asked: Nanos, arrival: StampedReceive) {
+        let sent = std::iter::from_fn(|| departure(socket).unwrap()).collect::<Vec<_>>();
+        let moments = sent.iter().map(|sent| sent.moment).collect::<Vec<_>>();
+        assert_eq!(moments, [SendMoment::Queued, SendMoment::Left]);
+        let epoch = KernelClockOffset::now();
+        let [queued, left, came] = [sent[0].at, sent[1].at, arrival.at.unwrap()].map(|at| epoch.monotonic(at));
+        // Half the time of the fastest of several readings of two clocks.
+        let slack = Nanos::from_micros(5);
+        assert!(asked <= queued + slack && queued <= left && left <= came, "{asked} {queued} {left} {came}");
+        assert!(came <= clock::now() + slack);
+    }
+
+    #[test]
+    fn a_chosen_send_tells_when_it_was_queued_and_when_it_left_and_others_tell_nothing() {
+        let (near, mut far) = pair();
+        let near = Socket::from(near);
+        enable_for_some(&near).unwrap();
+        let mut exchange = |stamped: bool| {
+            let asked = clock::now();
+            let send = if stamped { send } else { socket::send };
+            assert_eq!(send(&near, b"12345", Wait::Block).unwrap(), Some(5));
+            let mut request = [0; 5];
+            far.read_exact(&mut request).unwrap();
+            far.write_all(b"answer").unwrap();
+            (asked, recv(&near, &mut [0; 16], Wait::Block).unwrap().unwrap())
+        };
+        while exchange(false).1.at.is_none() {}
+        assert_eq!(departure(&near).unwrap(), None);
+        let (asked, arrival) = exchange(true);
+        moments(&near, asked, arrival);
+        exchange(false);
+        assert_eq!(departure(&near).unwrap(), None);
+    }
+
+    #[test]
+    fn a_datagram_tells_its_arrival_and_its_answer_the_way_out() {
+        for ip in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+            let responder = socket::datagram((ip, 0).into(), &AllowedPeers::anybody()).unwrap();
+            enable_for_some(&responder).unwrap();
+            let client = UdpSocket::bind((ip, 0)).unwrap();
+            client.connect(responder.local_addr().unwrap().as_socket().unwrap()).unwrap();
+            let receive = || {
+                client.send(b"asked").unwrap();
+                recv_from(&responder, &mut [0; 16], Wait::Block).unwrap().unwrap()
+            };
+            while receive().0.at.is_none() {}
+            let (arrival, sender) = receive();
+            assert_eq!((arrival.n_bytes, sender.address()), (5, client.local_addr().ok()));
+            let (asked, came) = (clock::now(), arrival.at.unwrap());
+            assert!(KernelClockOffset::now().monotonic(came) <= asked + Nanos::from_micros(5));
+            send_to(&responder, b"answer", &sender, Wait::Block).unwrap();
+            client.recv(&mut [0; 16]).unwrap();
+            client.send(b"asked").unwrap();
+            let (next, _) = recv_from(&responder, &mut [0; 16], Wait::Block).unwrap().unwrap();
+            moments(&responder, asked, next);
+        }
     }
 }

@@ -20,7 +20,7 @@ use rustix::{
 
 use crate::{
     Error, Result,
-    socket::{self, named, not_now, timestamping::StampedMessage},
+    socket::{self, named, not_now, stamped_message::StampedMessage},
 };
 
 /// An in-memory file that can be sent without a copy into the kernel.
@@ -151,7 +151,10 @@ pub fn completion(socket: impl AsFd) -> Result<Option<ZeroCopyCompletion>> {
     const FIRST: usize = 8;
     const LAST: usize = 12;
     let number = |error: &[u8], at: usize| error.get(at..)?.first_chunk().map(|number| u32::from_ne_bytes(*number));
-    let received = not_now(StampedMessage::receive(socket, &mut [], libc::MSG_ERRQUEUE), "recvmsg(MSG_ERRQUEUE)")?;
+    let received = not_now(
+        StampedMessage::receive(socket, &mut [], libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT),
+        "recvmsg(MSG_ERRQUEUE)",
+    )?;
     Ok(received.and_then(|message| {
         let error = message.extended_error()?;
         let is_completion = error.get(ORIGIN) == Some(&ORIGIN_ZEROCOPY);

@@ -76,6 +76,7 @@ impl Test for ObserverTest {
             totals: BTreeMap::new(),
             distributions: BTreeMap::new(),
             flows: Vec::new(),
+            sampled: Vec::new(),
             facts: BTreeMap::new(),
             probe: None,
             users: None,

@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows how a block looks. Texts are unchanged from the hosts; a renderer makes them safe.
 
+mod anatomy;
 mod benchmark;
 mod block;
 mod curve;
@@ -37,6 +38,7 @@ pub(crate) fn blocks(run: &Run) -> Vec<Block<'_>> {
         blocks.push(if is_single { section } else { section.on_page() });
     }
     if !is_single && !is_benchmark {
+        blocks.extend(run.tests.iter().filter_map(anatomy::line).map(Block::on_screen));
         blocks.extend(run.tests.iter().flat_map(probe::named).map(Block::on_screen));
         blocks.push(notes::of_all(run).on_screen());
     }

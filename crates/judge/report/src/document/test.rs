@@ -7,7 +7,7 @@ use fathom_model::{
 };
 
 use super::{
-    benchmark,
+    anatomy, benchmark,
     block::{Block, Cell, Column, Figure, Fold, Headline, Medium, Row, Section, Table, anchor, columns},
     curve, flow,
     hosts::is_one_machine,
@@ -42,6 +42,7 @@ pub(super) fn section<'a>(run: &'a Run, test: &'a TestRun) -> Block<'a> {
         blocks.extend(steps::blocks(test));
         blocks.extend(probe::named(test).into_iter().take(1).map(Block::on_page));
         blocks.extend(probe::blocks(test));
+        blocks.extend(anatomy::blocks(test));
         blocks.extend(rate(test).map(Block::Figure));
         blocks.push(plots(run, test));
         blocks.extend(flow::block(test));

@@ -2,6 +2,7 @@
 //!
 //! A drawing is either markup or a sentence with the reason why there is none. `maud` escapes all texts.
 
+pub(crate) mod anatomy;
 pub(crate) mod benchmark;
 pub(crate) mod conservation;
 pub(crate) mod core_heatmap;

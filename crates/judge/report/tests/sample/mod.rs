@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Benchmark, Better, Confidence, Conservation, Derivation, Environment, Evidence, Example, FailureCounts, Finding,
-    Histogram, HostRecord, Layer, Limit, LimitKind, Metric, NextStep, Note, Plan, Record, Run, Settings, Severity,
-    Side, StepKind, StepRecord, Summary, TestPlan, TestRun, Timeline, Trial, Unit, UsersRecord, Verdict, VerdictState,
-    Visits,
+    Anatomy, AnatomyPart, Benchmark, Better, Confidence, Conservation, Derivation, Environment, Evidence, Example,
+    FailureCounts, Finding, Histogram, HostRecord, Layer, Limit, LimitKind, Metric, NextStep, Note, Part, Plan, Record,
+    Run, Settings, Severity, Side, StepKind, StepRecord, Summary, TestPlan, TestRun, Timeline, Trial, Unit,
+    UsersRecord, Verdict, VerdictState, Visits,
     benchmark::{BenchmarkResult, LossPoint, OwnMaximum, Reference},
     names::{count, distribution, host as counter, tcp},
     plan::HostReach,
@@ -93,6 +93,7 @@ fn record(shape: &Shape, noise: &mut Noise, side: Side, speed: f64) -> Record {
         totals: BTreeMap::from([(shape.counter.to_owned(), total)]),
         distributions,
         flows: Vec::new(),
+        sampled: Vec::new(),
         errors: FailureCounts::default(),
         facts: BTreeMap::new(),
         users: None,
@@ -249,7 +250,26 @@ fn test(shape: &Shape) -> TestRun {
         benchmark: None,
         users: None,
         flows: Vec::new(),
+        anatomy: (shape.name == "tcp_rr").then(anatomy),
     }
+}
+
+/// Where the time of a transaction goes: most of it in the wake-ups of both ends.
+fn anatomy() -> Anatomy {
+    let (near, far) = (Some(Side::Initiator), Some(Side::Responder));
+    let parts = [
+        (Part::SendCall, near, 2_400, 3_100),
+        (Part::LocalQueue, near, 520, 900),
+        (Part::Path, None, 6_800, 31_000),
+        (Part::WakeUp, far, 9_700, 88_000),
+        (Part::Program, far, 180, 260),
+        (Part::SendCall, far, 2_300, 2_900),
+        (Part::LocalQueue, far, 480, 640),
+        (Part::WakeUp, near, 11_200, 141_000),
+    ];
+    let part =
+        |(part, side, median, slow)| AnatomyPart { part, side, median_ns: Nanos(median), slow_ns: Some(Nanos(slow)) };
+    Anatomy { n_units: 2_931, parts: parts.map(part).to_vec(), all_median_ns: Some(Nanos(32_100)) }
 }
 
 fn limit(of: &mut TestRun, kind: LimitKind, value: f64, words: &str) {
@@ -387,6 +407,7 @@ fn tests() -> Vec<TestRun> {
     let unavailable = TestRun {
         trials: Vec::new(),
         flows: Vec::new(),
+        anatomy: None,
         summaries: Vec::new(),
         unavailable: Some("needs CAP_NET_RAW".to_owned()),
         ..test(&none)

@@ -1,13 +1,18 @@
 //! Builds a record from the results of the workers.
 
+use std::mem;
+
 use fathom_engine::{IoBackend, TrialResults, pace::Pacing};
 use fathom_model::{
-    Histogram, Note, Record, Side,
+    Histogram, Note, Record, SampledConnection, Side,
     names::{count, distribution},
     units::Nanos,
 };
 
-use super::{request_totals::RequestTotals, results::LoadResults};
+use super::{
+    request_totals::RequestTotals,
+    results::{LoadResults, REQUEST_PARTS},
+};
 use crate::{
     conn::{ConnectTimes, LoadConfig},
     names,
@@ -17,7 +22,7 @@ use crate::{
 /// The record of all workers together, without the values that only schedules have.
 pub(crate) fn record<W>(
     trial_results: &TrialResults<W>,
-    all: LoadResults,
+    mut all: LoadResults,
     target: &LoadConfig,
     way: &IoBackend,
 ) -> Record {
@@ -25,6 +30,9 @@ pub(crate) fn record<W>(
     if target.is_counted {
         // The number of requests ends the trial, not the time: everything counts from the start.
         record.measure_until(trial_results.ended());
+    }
+    if !all.sampled.is_empty() {
+        record.sampled.push(SampledConnection::of_all(&REQUEST_PARTS, mem::take(&mut all.sampled)));
     }
     record.errors = all.faults.iter().map(|(fault, n)| (*fault, *n)).collect();
     let notes = [

@@ -1,7 +1,7 @@
 //! Counting in one worker while the load runs.
 
-use fathom_engine::{Error, WorkerHandle};
-use fathom_model::units::Nanos;
+use fathom_engine::{Error, SampleSchedule, WorkerHandle};
+use fathom_model::{SampledUnit, units::Nanos};
 
 use super::{
     request_totals::{RequestSample, TotalsRecorder},
@@ -18,11 +18,12 @@ pub(crate) struct LoadRecorder<'a> {
     pub(crate) worker: &'a WorkerHandle<'a>,
     pub(crate) results: LoadResults,
     totals: TotalsRecorder,
+    sampling: SampleSchedule,
 }
 
 impl<'a> LoadRecorder<'a> {
     pub(crate) fn new(worker: &'a WorkerHandle<'a>, totals: TotalsRecorder) -> Self {
-        Self { worker, results: LoadResults::default(), totals }
+        Self { worker, results: LoadResults::default(), totals, sampling: worker.sample_schedule() }
     }
 
     #[inline]
@@ -59,7 +60,18 @@ impl<'a> LoadRecorder<'a> {
             self.results.service.record(entry.service.0);
             self.results.first_byte.record(entry.first_byte.0);
             self.results.download.record(entry.service.since(entry.first_byte).0);
+            if self.sampling.is_due(entry.sent_at) {
+                self.sample(entry);
+            }
         }
+    }
+
+    /// Adds a request to the sample.
+    #[cold]
+    fn sample(&mut self, entry: &RequestSample) {
+        let RequestSample { late, connect, service, first_byte, .. } = *entry;
+        let spans_ns = vec![late.since(connect), connect, first_byte, service.since(first_byte)];
+        self.results.sampled.push(SampledUnit { number: self.results.sampled.len() as u64, spans_ns });
     }
 
     /// An answer ends with its connection.

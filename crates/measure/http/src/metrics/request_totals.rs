@@ -57,6 +57,8 @@ impl RecorderConfig {
 pub(crate) struct RequestSample {
     /// On the monotonic clock.
     pub(crate) sent_at: Nanos,
+    /// The time since it was due by a schedule; zero in a closed load.
+    pub(crate) late: Nanos,
     /// The time of the connect before it, for the first request of a connection.
     pub(crate) connect: Nanos,
     pub(crate) service: Nanos,
@@ -256,6 +258,7 @@ mod tests {
     fn entry(body_bytes: u64) -> RequestSample {
         RequestSample {
             sent_at: Nanos(1_000),
+            late: Nanos::ZERO,
             connect: Nanos(7),
             service: Nanos(50),
             first_byte: Nanos(40),

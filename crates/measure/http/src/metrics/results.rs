@@ -1,6 +1,6 @@
 //! The counters and results of a worker.
 
-use fathom_model::{Histogram, names::count};
+use fathom_model::{Histogram, Part, SampledUnit, names::count};
 
 use super::request_totals::RequestTotals;
 use crate::{
@@ -49,6 +49,9 @@ pub(crate) const COUNTERS: &[&str] = &[
 /// The number of counters of a closed load.
 pub(crate) const CLOSED_COUNTERS: usize = LoadCounter::Intended as usize;
 
+/// The parts of the time of a request.
+pub(crate) const REQUEST_PARTS: [Part; 4] = [Part::Late, Part::Connect, Part::FirstByte, Part::Download];
+
 /// The results of a worker besides its counters.
 #[derive(Debug, Default)]
 pub(crate) struct LoadResults {
@@ -71,6 +74,8 @@ pub(crate) struct LoadResults {
     pub(crate) n_tls_unclosed: u64,
     /// Whether bodies were discarded without being copied.
     pub(crate) has_discarded: bool,
+    /// Some of the requests, with the parts [`REQUEST_PARTS`].
+    pub(crate) sampled: Vec<SampledUnit>,
     pub(crate) totals: RequestTotals,
 }
 
@@ -98,6 +103,7 @@ impl LoadResults {
         self.n_not_awaited += other.n_not_awaited;
         self.n_tls_unclosed += other.n_tls_unclosed;
         self.has_discarded |= other.has_discarded;
+        self.sampled.extend_from_slice(&other.sampled);
         self.totals.merge(&other.totals);
     }
 }

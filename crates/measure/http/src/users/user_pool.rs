@@ -251,6 +251,7 @@ impl<'a, R: Reactor> UserPool<'a, R> {
         let service = at.since(pending.sent_at);
         let entry = RequestSample {
             sent_at: pending.sent_at,
+            late: Nanos::ZERO,
             connect: std::mem::take(&mut connection.conn.connect_time),
             service,
             first_byte: pending.first_byte_at.unwrap_or(at).since(pending.sent_at),

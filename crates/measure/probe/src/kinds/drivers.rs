@@ -181,6 +181,11 @@ impl RecordingDriver for SeriesDriver {
             record.notes.push(Note { id: "answers-limited".to_owned(), text: text.to_owned() });
             return;
         }
+        let n_further = tracker.n_further_outages();
+        if n_further > 0 {
+            let text = format!("{n_further} more outages were counted and not kept");
+            record.notes.push(Note { id: "outages-cut".to_owned(), text });
+        }
         probe(record).outages = tracker.outages().iter().map(|gap| self.outage(gap)).collect();
     }
 }

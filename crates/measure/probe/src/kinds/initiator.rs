@@ -245,6 +245,7 @@ fn empty_record(side: Side, agreed: Nanos, began: Nanos) -> Record {
         totals: std::collections::BTreeMap::new(),
         distributions: std::collections::BTreeMap::new(),
         flows: Vec::new(),
+        sampled: Vec::new(),
         facts: std::collections::BTreeMap::new(),
         users: None,
         probe: None,

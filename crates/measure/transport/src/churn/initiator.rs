@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use fathom_engine::{Error, Phase, Stop, Test, TrialContext, WorkerHandle, WorkerPool};
+use fathom_engine::{Error, Phase, SampleSchedule, Stop, Test, TrialContext, WorkerHandle, WorkerPool};
 use fathom_model::{
-    Endpoints, FailureCounts, Histogram, Note, Record,
+    Endpoints, FailureCounts, Histogram, Note, Part, Record, SampledConnection, SampledUnit,
     names::distribution::{CONNECT_TIME, SERVICE_TIME},
     units::Nanos,
 };
@@ -33,6 +33,7 @@ struct ChurnResults {
     service: Histogram,
     connect: Histogram,
     errors: FailureCounts,
+    sampled: Vec<SampledUnit>,
 }
 
 pub(super) struct ChurnInitiator {
@@ -68,6 +69,8 @@ impl Test for ChurnInitiator {
                 messages,
                 n_started: worker.idx,
                 results: ChurnResults::default(),
+                sampling: None,
+                connect: Nanos::ZERO,
             };
             if n_calls == 1 {
                 return Ok(line.run_blocking());
@@ -77,11 +80,16 @@ impl Test for ChurnInitiator {
                 .map_err(socket_error)
         })?;
         let mut record = trial_results.record(role.side);
+        let mut sampled = Vec::new();
         for tally in trial_results.workers {
+            sampled.extend(tally.sampled);
             record.errors.extend(tally.errors);
             for (name, histogram) in [(SERVICE_TIME, &tally.service), (CONNECT_TIME, &tally.connect)] {
                 record.distributions.entry(name.to_owned()).or_default().merge(histogram);
             }
+        }
+        if !sampled.is_empty() {
+            record.sampled.push(SampledConnection::of_all(&[Part::Connect, Part::FirstByte], sampled));
         }
         if self.config.close == CloseMode::Reset {
             let text = "connections were reset by the initiator, which costs less than an orderly close";
@@ -100,6 +108,10 @@ struct ChurnWorker<'a> {
     /// The number of connections so far, used to rotate destinations, sources and sizes.
     n_started: usize,
     results: ChurnResults,
+    /// Which transactions are sampled, by a worker with one connection at a time.
+    sampling: Option<SampleSchedule>,
+    /// The time of the last connect.
+    connect: Nanos,
 }
 
 impl ChurnWorker<'_> {
@@ -121,8 +133,9 @@ impl ChurnWorker<'_> {
 
     fn record_connect(&mut self, begin: Nanos) {
         self.worker.add(CONNECTIONS, 1);
+        self.connect = clock::now() - begin;
         if self.worker.phase() == Phase::Measure {
-            self.results.connect.record((clock::now() - begin).0);
+            self.results.connect.record(self.connect.0);
         }
     }
 
@@ -132,6 +145,11 @@ impl ChurnWorker<'_> {
             let service = clock::now() - begin;
             self.worker.show_latency(service);
             self.results.service.record(service.0);
+            if self.sampling.as_mut().is_some_and(|sampling| sampling.is_due(begin)) {
+                let spans_ns = vec![self.connect, service.since(self.connect)];
+                let number = self.results.sampled.len() as u64;
+                self.results.sampled.push(SampledUnit { number, spans_ns });
+            }
         }
     }
 
@@ -153,6 +171,8 @@ impl ChurnWorker<'_> {
 
     /// Runs one connection after another with blocking calls: no list of connections, and no system call just to wait.
     fn run_blocking(mut self) -> ChurnResults {
+        let has_exchange = self.initiator.config.purpose == ConnectionPurpose::Transaction;
+        self.sampling = has_exchange.then(|| self.worker.sample_schedule());
         let mut over_since = None;
         while !self.worker.is_over() {
             let begin = clock::now();

@@ -336,6 +336,7 @@ mod tests {
             totals: [(count::BYTES_SENT.to_owned(), 120_666_667)].into(),
             distributions: [(tcp::RTT_NS.to_owned(), rtt)].into(),
             flows: vec![Flow { id: "a-b".to_owned(), samples: vec![sample] }],
+            sampled: Vec::new(),
         }
     }
 

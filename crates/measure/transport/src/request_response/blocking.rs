@@ -101,8 +101,9 @@ struct BlockingWorker<'a> {
 
 impl BlockingWorker<'_> {
     fn run_initiator(mut self, socket: Arc<Socket>, sizes: &MessageSizes) -> RrResults {
+        let mut schedule = self.worker.sample_schedule();
         let mut n = 0;
-        let mut conversation = RrConnection::initiator(socket, sizes.at(n));
+        let mut conversation = RrConnection::initiator(socket, sizes.at(n)).stamped(Side::Initiator);
         let mut begin = clock::now();
         while let Some(step) = self.step(&mut conversation) {
             if step == TransferStep::Sent {
@@ -111,15 +112,20 @@ impl BlockingWorker<'_> {
             let now = clock::now();
             self.worker.add(counters::TRANSACTIONS, 1);
             self.worker.show_latency(now - begin);
-            match self.worker.phase() {
+            let phase = self.worker.phase();
+            match phase {
                 Phase::Measure => self.results.service.record((now - begin).0),
                 Phase::WarmUp => {}
-                Phase::Over => return self.results,
+                Phase::Over => return self.results.with_sampled(conversation.into_sampled()),
             }
             n = n.wrapping_add(1);
             conversation.set_next_request(sizes.at(n));
-            begin = now;
+            begin = if conversation.end_exchange() { clock::now() } else { now };
+            if phase == Phase::Measure && schedule.is_due(now) {
+                conversation.announce();
+            }
         }
+        self.results.sampled = conversation.into_sampled();
         self.results.n_unfinished += 1;
         if is_silent(clock::now() - begin, &self.results.service) && self.session.stop.state() != Stop::Abort {
             self.results.errors.count(PEER_SILENT);
@@ -128,11 +134,14 @@ impl BlockingWorker<'_> {
     }
 
     fn run_responder(mut self, socket: Arc<Socket>) -> RrResults {
-        let mut conversation = RrConnection::responder(socket);
+        let mut conversation = RrConnection::responder(socket).stamped(Side::Responder);
         while let Some(step) = self.step(&mut conversation) {
-            self.worker.add(counters::TRANSACTIONS, u64::from(step == TransferStep::Sent));
+            if step == TransferStep::Sent {
+                self.worker.add(counters::TRANSACTIONS, 1);
+                conversation.end_exchange();
+            }
         }
-        self.results
+        self.results.with_sampled(conversation.into_sampled())
     }
 
     /// Continues until a whole message is sent or received; `None` if there will be no more.

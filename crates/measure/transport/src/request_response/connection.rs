@@ -2,12 +2,15 @@
 //!
 //! The same steps serve the initiator and the responder, blocking or not. This module measures nothing.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
-use fathom_model::Side;
+use fathom_model::{SampledConnection, Side};
 use fathom_sys::socket::{self, Socket, Wait};
 
-use super::sizes::{MessageSizes, SizeClass};
+use super::{
+    sizes::{ANNOUNCEMENT, MessageSizes, SizeClass},
+    unit_stamps::UnitStamps,
+};
 
 /// The side whose turn it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +48,11 @@ pub(crate) struct RrConnection {
     n_done: usize,
     /// Whether this end closes after one exchange.
     closes: bool,
+    stamps: Option<Box<UnitStamps>>,
+    is_stamped: bool,
+    /// Whether the exchange after the current one is stamped.
+    is_next_stamped: bool,
+    n_exchanges: u64,
 }
 
 /// The messages that a side sends, and room for those it receives, shared by the connections of a thread.
@@ -82,17 +90,32 @@ impl MessageBuffers {
 impl RrConnection {
     /// The end that begins with a request.
     pub(crate) fn initiator(socket: Arc<Socket>, first: SizeClass) -> Self {
-        Self { socket, direction: NextTransfer::Send, class: first, n_done: 0, closes: false }
+        Self { direction: NextTransfer::Send, class: first, ..Self::responder(socket) }
     }
 
     /// The end that answers.
     pub(crate) fn responder(socket: Arc<Socket>) -> Self {
-        Self { socket, direction: NextTransfer::Receive, class: SizeClass(0), n_done: 0, closes: false }
+        Self {
+            socket,
+            direction: NextTransfer::Receive,
+            class: SizeClass(0),
+            n_done: 0,
+            closes: false,
+            stamps: None,
+            is_stamped: false,
+            is_next_stamped: false,
+            n_exchanges: 0,
+        }
     }
 
     /// The end that answers once; the caller closes it after the answer is [`TransferStep::Sent`].
     pub(crate) fn responder_once(socket: Arc<Socket>) -> Self {
         Self { closes: true, ..Self::responder(socket) }
+    }
+
+    /// The same with stamps of those exchanges that the initiator announces.
+    pub(crate) fn stamped(self, side: Side) -> Self {
+        Self { stamps: Some(Box::new(UnitStamps::new(&self.socket, side))), ..self }
     }
 
     /// Sets the class of the next request; call this only between exchanges.
@@ -101,17 +124,55 @@ impl RrConnection {
         self.class = class;
     }
 
+    /// Announces with the next request that the exchange after it is stamped; call this after [`RrConnection::end_exchange`].
+    pub(crate) fn announce(&mut self) {
+        self.is_next_stamped = self.stamps.is_some();
+    }
+
+    /// Ends the exchange after its second message. Returns whether that took longer than usual, since it was stamped.
+    #[inline]
+    pub(crate) fn end_exchange(&mut self) -> bool {
+        self.n_exchanges += 1;
+        let was_stamped = mem::take(&mut self.is_stamped);
+        if !was_stamped && !self.is_next_stamped {
+            return false;
+        }
+        if let Some(stamps) = self.stamps.as_mut() {
+            if was_stamped {
+                stamps.end(&self.socket);
+            }
+            self.is_stamped = mem::take(&mut self.is_next_stamped) && stamps.begin(&self.socket, self.n_exchanges);
+        }
+        true
+    }
+
+    /// What the stamps tell.
+    pub(crate) fn into_sampled(self) -> Option<SampledConnection> {
+        self.stamps?.into_sampled(&self.socket, None)
+    }
+
     /// Transfers data once.
     #[inline]
     pub(crate) fn step(&mut self, messages: &mut MessageBuffers, wait: Wait) -> fathom_sys::Result<TransferStep> {
         let (done, whole, next) = match self.direction {
             NextTransfer::Send => {
-                let out = &messages.out[self.class.idx()];
-                let send = if self.closes { socket::send_last } else { socket::send };
-                (send(&self.socket, &out[self.n_done..], wait)?, out.len(), NextTransfer::Receive)
+                let announces = self.is_next_stamped && messages.side == Side::Initiator;
+                let out = &mut messages.out[self.class.idx()];
+                out[0] = self.class.0 | if announces { ANNOUNCEMENT } else { 0 };
+                let rest = &out[self.n_done..];
+                let sent = match &mut self.stamps {
+                    Some(stamps) if self.is_stamped => stamps.send(&self.socket, rest, wait),
+                    _ if self.closes => socket::send_last(&self.socket, rest, wait),
+                    _ => socket::send(&self.socket, rest, wait),
+                };
+                (sent?, out.len(), NextTransfer::Receive)
             }
             NextTransfer::Receive => {
-                let done = match socket::recv(&self.socket, &mut messages.room, wait)? {
+                let received = match &mut self.stamps {
+                    Some(stamps) if self.is_stamped => stamps.recv(&self.socket, &mut messages.room, wait),
+                    _ => socket::recv(&self.socket, &mut messages.room, wait),
+                };
+                let done = match received? {
                     Some(0) => return Ok(TransferStep::Closed),
                     done => done,
                 };
@@ -134,11 +195,13 @@ impl RrConnection {
     /// Checks the first byte of a received message; a responder learns the class of the request from it.
     #[inline]
     fn has_expected_class(&mut self, messages: &MessageBuffers) -> bool {
-        let Some(class) = messages.sizes.class(messages.room[0]) else { return false };
+        let first = messages.room[0];
         match messages.side {
-            Side::Initiator => class == self.class,
+            Side::Initiator => first == self.class.0,
             Side::Responder => {
+                let Some(class) = messages.sizes.class(first) else { return false };
                 self.class = class;
+                self.is_next_stamped = first & ANNOUNCEMENT != 0;
                 true
             }
         }

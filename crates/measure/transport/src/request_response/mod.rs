@@ -15,6 +15,7 @@ mod responder;
 mod results;
 pub(crate) mod sizes;
 pub(crate) mod udp;
+mod unit_stamps;
 mod worker_setup;
 
 use fathom_engine::{Error, IoBackend, LoadModel, Test};

@@ -2,7 +2,7 @@
 
 use fathom_engine::{LoadModel, TrialResults};
 use fathom_model::{
-    FailureCounts, Histogram, Note, Record, Side,
+    FailureCounts, Histogram, Note, Record, SampledConnection, Side,
     names::distribution::{CONNECT_TIME, RESPONSE_TIME, SCHEDULE_LAG, SERVICE_TIME},
 };
 
@@ -39,6 +39,13 @@ pub(crate) struct RrResults {
     pub(crate) n_connections: u64,
     pub(crate) n_unfinished: u64,
     pub(crate) n_not_started: u64,
+    pub(crate) sampled: Option<SampledConnection>,
+}
+
+impl RrResults {
+    pub(crate) fn with_sampled(self, sampled: Option<SampledConnection>) -> Self {
+        Self { sampled, ..self }
+    }
 }
 
 /// The record of one side of a trial.
@@ -53,6 +60,7 @@ pub(crate) fn record(results: TrialResults<RrResults>, side: Side, model: LoadMo
         all.n_unfinished += tally.n_unfinished;
         all.n_not_started += tally.n_not_started;
         record.errors.extend(tally.errors);
+        record.sampled.extend(tally.sampled);
     }
     if side == Side::Initiator {
         let mut times = vec![(SERVICE_TIME, all.service), (CONNECT_TIME, all.connect)];
@@ -70,6 +78,19 @@ pub(crate) fn record(results: TrialResults<RrResults>, side: Side, model: LoadMo
         }
         record.distributions.extend(times.into_iter().map(|(name, times)| (name.to_owned(), times)));
     }
+    record.notes.extend(untold_note(&record.sampled));
     record.complete &= record.errors.is_empty();
     record
+}
+
+/// A note if transactions were to be sampled and none told all of its times, so that there is no anatomy.
+fn untold_note(sampled: &[SampledConnection]) -> Option<Note> {
+    let is_untold = !sampled.is_empty() && sampled.iter().all(|connection| connection.units.is_empty());
+    is_untold.then(|| Note {
+        id: "no-anatomy".to_owned(),
+        text:
+            "the kernel did not say when sampled packets left or arrived, so where the time of a transaction goes is \
+               unknown: some drivers give no software timestamps (`ethtool -T IFACE`)"
+                .to_owned(),
+    })
 }

@@ -34,6 +34,9 @@ const MESSAGE_MAX: usize = 16 << 20;
 /// The most transactions after which a mix repeats. With one byte each, the cycle stays in the second-level cache.
 const CYCLE_MAX: u64 = 1 << 16;
 
+/// The bit of the first byte of a request that announces a stamped exchange; the other bits hold 8 × 8 pairs of sizes.
+pub(crate) const ANNOUNCEMENT: u8 = 0x40;
+
 /// A pair of sizes, by its number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SizeClass(pub(crate) u8);
@@ -151,7 +154,8 @@ impl MessageSizes {
     /// The class that the first byte of a message names, if it exists.
     #[inline]
     pub(crate) fn class(&self, byte: u8) -> Option<SizeClass> {
-        (usize::from(byte) < self.n_classes()).then_some(SizeClass(byte))
+        let class = SizeClass(byte & !ANNOUNCEMENT);
+        (class.idx() < self.n_classes()).then_some(class)
     }
 
     pub(crate) fn longest_request(&self) -> usize {

@@ -1,8 +1,11 @@
 //! Reported latency compared with the responder's settings and with the values that theory predicts.
 
-use fathom_model::{Histogram, Record, Side, names::distribution, units::approximate};
+use fathom_model::{Histogram, Part, Record, Run, Side, names::distribution, units::approximate};
 
-use crate::test_bed::{TestBed, lacks_root};
+use crate::{
+    probes::lacks,
+    test_bed::{TestBed, lacks_root},
+};
 
 const MILLI: u64 = 1_000_000;
 
@@ -80,4 +83,50 @@ fn a_closed_loop_sees_each_stall_once_per_connection() {
     let n_stalled = service.count_above(190 * MILLI);
     assert!((20..=24).contains(&n_stalled), "{n_stalled} requests were stalled");
     assert!(service.quantile(0.99).unwrap() < SLOW, "most requests know nothing of the stalls");
+}
+
+/// Returns the length of a part of a usual unit of a run with one test.
+fn part(run: &Run, part: Part, side: Option<Side>) -> u64 {
+    let anatomy = run.tests[0].anatomy.as_ref().expect("transactions are sampled");
+    assert!(anatomy.n_units >= 20, "{anatomy:?}");
+    let found = anatomy.parts.iter().find(|found| found.part == part && found.side == side);
+    found.unwrap_or_else(|| panic!("both ends tell their parts: {anatomy:?}")).median_ns.0
+}
+
+const ROUND: [&str; 5] = ["--rounds", "1", "--duration", "1500ms", "--json"];
+
+#[test]
+fn a_delay_of_the_path_is_found_in_the_path_and_nowhere_else() {
+    if lacks_root() {
+        return;
+    }
+    for (layer, lab) in [("tcp", "pair"), ("udp", "pair"), ("udp", "pair6")] {
+        let words = [layer, "--test", "rr", "--lab", lab, "--device", "impair:delay=3ms"];
+        let run = TestBed::new().fathom([&words[..], &ROUND].concat()).succeeded().run();
+        let path = part(&run, Part::Path, None);
+        assert!((6 * MILLI..8 * MILLI).contains(&path), "{layer} {lab}: {:?}", run.tests[0].anatomy);
+        for side in [Side::Initiator, Side::Responder] {
+            let own = [Part::SendCall, Part::LocalQueue].map(|own| part(&run, own, Some(side)));
+            assert!(own.into_iter().all(|own| own < MILLI), "{layer} {lab}: {:?}", run.tests[0].anatomy);
+        }
+    }
+}
+
+#[test]
+fn a_shaper_is_found_in_the_queue_of_the_host_that_has_it() {
+    if lacks_root() || lacks(&["tc"]) {
+        return;
+    }
+    let stage = TestBed::new();
+    let lab = stage.lab("shaped");
+    for (host, side, other) in [("a", Side::Initiator, Side::Responder), ("b", Side::Responder, Side::Initiator)] {
+        stage.fathom(["lab", "fault", "add", lab.name, "shaper", "rate=1mbit", "--host", host]).succeeded();
+        // Each message waits for its own length: 1,400 bytes and their headers are 11.5 ms. The first ones use the burst up.
+        let sizes = ["--request", "1400", "--response", "1400", "--warmup", "2s"];
+        let words = [&["udp", "--test", "rr", "--lab", lab.name][..], &ROUND, &sizes].concat();
+        let run = stage.fathom(words).succeeded().run();
+        let (queue, free) = (part(&run, Part::LocalQueue, Some(side)), part(&run, Part::LocalQueue, Some(other)));
+        assert!((10 * MILLI..13 * MILLI).contains(&queue) && free < MILLI, "{host}: {:?}", run.tests[0].anatomy);
+        stage.fathom(["lab", "fault", "remove", lab.name, "shaper"]).succeeded();
+    }
 }

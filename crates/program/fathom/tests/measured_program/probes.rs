@@ -42,7 +42,7 @@ fn findings(run: &Run) -> Vec<&str> {
 }
 
 /// Returns true and reports it if a program for planting conditions is missing.
-fn lacks(tools: &[&str]) -> bool {
+pub(crate) fn lacks(tools: &[&str]) -> bool {
     let missing =
         tools.iter().find(|tool| !is_installed(tool) && !std::path::Path::new("/usr/sbin").join(tool).exists());
     if let Some(tool) = missing {
@@ -451,10 +451,11 @@ const CASES: &[(&[&str], i32)] = &[
     (&["-1", "-t", "1", "-c", "1"], 0),
     (&["-S", "-p", "80", "-c", "1", "-a", "198.18.0.77"], 1),
     (&["-1", "-c", "2", "--rand-source"], 1),
-    // hping3 gives all packets the same identification, so fragments of two packets in flight would be mixed up.
-    (&["-1", "-c", "1", "-d", "40", "-f"], 0),
-    (&["-1", "-c", "1", "-d", "40", "-m", "24"], 0),
-    (&["-2", "-p", "9", "-c", "1", "-d", "4000"], 0),
+    // hping3 gives all packets the same identification, so fragments of two packets in flight would be mixed up. Without
+    // -N it is the low byte of the process's number; 0 the kernel replaces for each fragment, and nothing reassembles.
+    (&["-1", "-c", "1", "-d", "40", "-f", "-N", "7"], 0),
+    (&["-1", "-c", "1", "-d", "40", "-m", "24", "-N", "8"], 0),
+    (&["-2", "-p", "9", "-c", "1", "-d", "4000", "-N", "9"], 0),
     (&["-1", "-c", "1", "-x"], 1),
     (&["-S", "-p", "80", "-c", "1", "-g", "8"], 1),
     (&["-S", "-p", "80", "-c", "1", "-b"], 1),

@@ -60,6 +60,26 @@ fn every_layer_alone_reaches_a_served_host() {
 }
 
 #[test]
+fn a_served_host_does_not_tell_the_names_of_its_programs() {
+    if lacks_root() {
+        return;
+    }
+    let stage = TestBed::new();
+    let lab = stage.lab("names");
+    let (_server, key) = lab.serve(&[]);
+    let mut endless = stage.command("sha1sum");
+    endless.arg("/dev/zero");
+    let busy = stage.spawn(endless);
+    let run = lab.fathom("a", &[&["tcp", B, "--test", "rr", "--key", &key, "--json"], BRIEF].concat()).run();
+    drop(busy);
+    // Both hosts are this machine, where the program runs.
+    for (host, record) in run.tests[0].trials.iter().flat_map(|trial| &trial.hosts) {
+        let is_told = record.programs.iter().any(|program| program.name == "sha1sum");
+        assert_eq!(is_told, *host == run.tests[0].from, "{host}: {:?}", record.programs);
+    }
+}
+
+#[test]
 fn a_served_host_sends_to_nobody_but_its_controller() {
     if lacks_root() {
         return;

@@ -130,6 +130,7 @@ fn new_run(plan: Plan, checked: &CheckedPlan, command: &str, now: &Zoned) -> any
             expect: test.expect.clone(),
             trials: Vec::new(),
             flows: Vec::new(),
+            anatomy: None,
             summaries: Vec::new(),
             limits: Vec::new(),
             conservation: None,

@@ -326,6 +326,7 @@ mod tests {
             ]
             .into(),
             flows: Vec::new(),
+            sampled: Vec::new(),
             facts: BTreeMap::new(),
             users: None,
             probe: None,

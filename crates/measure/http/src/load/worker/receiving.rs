@@ -189,6 +189,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
         let (service, response) = (end.at - sent_at, end.at - ask.intended);
         let entry = RequestSample {
             sent_at,
+            late: if self.schedule.is_some() { sent_at.since(ask.intended) } else { Nanos::ZERO },
             connect: std::mem::take(&mut connection.conn.connect_time),
             service,
             first_byte: first_byte - sent_at,

@@ -129,6 +129,7 @@ impl<R: Reactor> ClientWorker<'_, R> {
         self.n_busy -= 1;
         let entry = RequestSample {
             sent_at: ask.sent_at,
+            late: ask.sent_at.since(ask.intended),
             connect: std::mem::take(&mut connection.conn.connect_time),
             service: at - ask.sent_at,
             first_byte: at - ask.sent_at,

@@ -1,7 +1,7 @@
 //! The initiator: a connected socket per flow, with one request in flight on each.
 
 use fathom_engine::{
-    Batching, Error, LoadModel, Stop, Test, TrialContext, WorkerHandle, WorkerPool,
+    Batching, Error, LoadModel, Phase, SampleSchedule, Stop, Test, TrialContext, WorkerHandle, WorkerPool,
     load::{self, LoadLoop, OpenSchedule},
     pace::{Arrivals, ConnectionAvailability, Pacer, Pacing, WorkShare},
 };
@@ -22,6 +22,7 @@ use crate::{
         recorder::{PendingRequest, RrRecorder},
         results::{self, RrResults},
         sizes::SizeClass,
+        unit_stamps::UnitStamps,
     },
 };
 
@@ -100,6 +101,12 @@ struct Flow {
     repeated: u64,
 }
 
+impl Stamping {
+    fn new(socket: &Socket, schedule: SampleSchedule) -> Self {
+        Self { stamps: UnitStamps::new(socket, Side::Initiator), schedule, is_current: false, is_next: false }
+    }
+}
+
 /// The result of a poll for an answer.
 enum PollResult {
     /// The expected answer.
@@ -130,6 +137,15 @@ struct UdpInitiatorWorker<'a> {
     free: Vec<usize>,
     n_drawn: usize,
     n_in_flight: usize,
+    stamping: Option<Stamping>,
+}
+
+/// The stamped exchanges of a worker with one flow.
+struct Stamping {
+    stamps: UnitStamps,
+    schedule: SampleSchedule,
+    is_current: bool,
+    is_next: bool,
 }
 
 impl<'a> UdpInitiatorWorker<'a> {
@@ -148,6 +164,7 @@ impl<'a> UdpInitiatorWorker<'a> {
             schedule: arrivals.map(|arrivals| OpenSchedule::new(worker.start, [arrivals], Pacing::Precise)),
             n_drawn: worker.idx.wrapping_mul(7919),
             n_in_flight: 0,
+            stamping: None,
             recorder: RrRecorder::new(worker, model, Batching::One, RrResults::default()),
         }
     }
@@ -169,8 +186,13 @@ impl<'a> UdpInitiatorWorker<'a> {
     fn send(&mut self, idx: usize, class: SizeClass) {
         let flow = &self.flows[idx];
         let request = &mut self.requests[class.idx()];
-        RrHeader { class, token: self.config.token, number: flow.number }.write(request);
-        if let Err(error) = socket::send(&flow.socket, request, Wait::Never) {
+        let announces = self.stamping.as_ref().is_some_and(|stamping| stamping.is_next);
+        RrHeader { class, announces, token: self.config.token, number: flow.number }.write(request);
+        let sent = match &mut self.stamping {
+            Some(stamping) if stamping.is_current => stamping.stamps.send(&flow.socket, request, Wait::Never),
+            _ => socket::send(&flow.socket, request, Wait::Never),
+        };
+        if let Err(error) = sent {
             self.recorder.results.errors.count(&error);
         }
     }
@@ -194,7 +216,11 @@ impl<'a> UdpInitiatorWorker<'a> {
     #[inline]
     fn poll_answer(&mut self, idx: usize, wait: Wait) -> (PollResult, Nanos) {
         let flow = &mut self.flows[idx];
-        let length = match socket::recv(&flow.socket, &mut self.room, wait) {
+        let received = match &mut self.stamping {
+            Some(stamping) if stamping.is_current => stamping.stamps.recv(&flow.socket, &mut self.room, wait),
+            _ => socket::recv(&flow.socket, &mut self.room, wait),
+        };
+        let length = match received {
             Ok(None) => return (PollResult::Nothing, Nanos::ZERO),
             Ok(Some(length)) => length,
             // Nobody listens at the other side's port. The request will be lost when its timeout expires.
@@ -253,16 +279,19 @@ impl<'a> UdpInitiatorWorker<'a> {
     /// Runs one flow with blocking calls or by spinning.
     fn run_blocking(mut self) -> RrResults {
         let wait = if self.config.spins { Wait::Never } else { Wait::Block };
+        self.stamping = Some(Stamping::new(&self.flows[0].socket, self.recorder.worker.sample_schedule()));
         let now = clock::now();
         self.send_request(0, (now, now));
         let mut n_looks = 0_u32;
         loop {
             match self.poll_answer(0, wait) {
                 (PollResult::Answer, at) => {
-                    if self.recorder.worker.is_over() {
-                        return self.finish(at);
-                    }
-                    self.send_request(0, (at, at));
+                    let begin = match self.recorder.worker.phase() {
+                        Phase::Over => return self.finish(at),
+                        Phase::WarmUp => at,
+                        Phase::Measure => self.end_exchange(at),
+                    };
+                    self.send_request(0, (begin, begin));
                     continue;
                 }
                 (PollResult::Other, _) => {}
@@ -280,9 +309,27 @@ impl<'a> UdpInitiatorWorker<'a> {
                 return self.finish(now);
             }
             if is_lost {
+                if let Some(stamping) = &mut self.stamping {
+                    (stamping.is_current, stamping.is_next) = (false, false);
+                    stamping.stamps.abandon();
+                }
                 self.send_request(0, (now, now));
             }
         }
+    }
+
+    /// Ends an exchange of a single flow, and returns the time at which the next begins.
+    #[inline]
+    fn end_exchange(&mut self, at: Nanos) -> Nanos {
+        let (flow, Some(stamping)) = (&self.flows[0], &mut self.stamping) else { return at };
+        let (was_current, begins) = (stamping.is_current, stamping.is_next);
+        if was_current {
+            stamping.stamps.end(&flow.socket);
+        }
+        // The number of the next request.
+        stamping.is_current = begins && stamping.stamps.begin(&flow.socket, flow.number + 1);
+        stamping.is_next = stamping.schedule.is_due(at);
+        if was_current || begins { clock::now() } else { at }
     }
 
     /// Takes what a flow has received.
@@ -353,6 +400,8 @@ impl<'a> UdpInitiatorWorker<'a> {
         for intended in self.schedule.into_iter().flat_map(OpenSchedule::rest) {
             self.recorder.record_not_started(intended, now);
         }
+        let stamps = self.stamping.map(|stamping| stamping.stamps);
+        self.recorder.results.sampled = stamps.and_then(|stamps| stamps.into_sampled(&self.flows[0].socket, None));
         self.recorder.results
     }
 }

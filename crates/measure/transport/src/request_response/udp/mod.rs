@@ -15,7 +15,7 @@ use fathom_sys::{policy::Policy, process::limits};
 
 use super::{
     OpenLoad, SPIN,
-    sizes::{self, MessageSizes, SizeBounds, SizeClass},
+    sizes::{self, ANNOUNCEMENT, MessageSizes, SizeBounds, SizeClass},
 };
 use crate::{
     connection_setup::{self, ListenAddresses},
@@ -95,6 +95,8 @@ fn challenge_datagram(kind: u8, number: u64) -> [u8; HEADER_LEN] {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct RrHeader {
     class: SizeClass,
+    /// Whether the next exchange of the flow is stamped.
+    announces: bool,
     token: u16,
     number: u64,
 }
@@ -102,7 +104,8 @@ struct RrHeader {
 impl RrHeader {
     fn write(self, datagram: &mut [u8]) {
         let number = self.number & ((1 << NUMBER_BITS) - 1);
-        let bits = u64::from(self.class.0) << 56 | u64::from(self.token) << NUMBER_BITS | number;
+        let class = self.class.0 | if self.announces { ANNOUNCEMENT } else { 0 };
+        let bits = u64::from(class) << 56 | u64::from(self.token) << NUMBER_BITS | number;
         datagram[..HEADER_LEN].copy_from_slice(&bits.to_be_bytes());
     }
 
@@ -111,7 +114,8 @@ impl RrHeader {
         let [class, high, low, ..] = bits.to_be_bytes();
         (class < CHALLENGE_RESPONSE).then_some(())?;
         let (token, number) = (u16::from_be_bytes([high, low]), bits & ((1 << NUMBER_BITS) - 1));
-        Some(Self { class: SizeClass(class), token, number })
+        let announces = class & ANNOUNCEMENT != 0;
+        Some(Self { class: SizeClass(class & !ANNOUNCEMENT), announces, token, number })
     }
 }
 
@@ -195,10 +199,12 @@ mod tests {
 
     #[test]
     fn a_header_is_read_as_it_was_written() {
-        let header = RrHeader { class: SizeClass(63), token: 0xbeef, number: (1 << NUMBER_BITS) - 1 };
         let mut datagram = [7; 9];
-        header.write(&mut datagram);
-        assert_eq!(RrHeader::read(&datagram), Some(header));
+        for announces in [true, false] {
+            let header = RrHeader { class: SizeClass(63), announces, token: 0xbeef, number: (1 << NUMBER_BITS) - 1 };
+            header.write(&mut datagram);
+            assert_eq!(RrHeader::read(&datagram), Some(header));
+        }
         assert_eq!(datagram[8], 7);
         assert_eq!(RrHeader::read(&datagram[..7]), None);
         for kind in [CHALLENGE, CHALLENGE_RESPONSE] {

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use fathom_engine::{Error, Test, TrialContext, WorkerHandle, WorkerPool};
-use fathom_model::{Endpoints, FailureCounts, Note, Record, Side};
+use fathom_model::{Endpoints, FailureCounts, Note, Record, SampledConnection, Side};
 use fathom_sys::socket::{
     self, Sender, Socket, Wait,
     datagram::{BatchShape, ReceiveBatch, SendBatch, SendResult},
@@ -16,7 +16,7 @@ use super::{CHALLENGE, CHALLENGE_RESPONSE, RESPONDER_COUNTERS, RrHeader, UdpRrCo
 use crate::{
     connection_setup::{self, BLOCKING_TIMEOUT, ListenAddresses},
     datagrams::{Challenges, ValidatedAddresses},
-    request_response::sizes::SizeClass,
+    request_response::{sizes::SizeClass, unit_stamps::UnitStamps},
 };
 
 /// Indices of the counters of a responder.
@@ -78,10 +78,14 @@ impl Test for UdpRrResponder {
                 validated: proved,
                 errors: causes,
             };
-            Ok(if config.n_flows > config.n_workers { clerk.run_batched() } else { clerk.run_blocking() })
+            let is_batched = config.n_flows > config.n_workers;
+            Ok(if is_batched { (clerk.run_batched(), None) } else { clerk.run_blocking() })
         })?;
         let mut record = results.record(role.side);
-        results.workers.into_iter().for_each(|causes| record.errors.extend(causes));
+        for (causes, sampled) in results.workers {
+            record.errors.extend(causes);
+            record.sampled.extend(sampled);
+        }
         record.notes.extend(notes);
         Ok(record)
     }
@@ -126,7 +130,7 @@ impl AnswerBatch {
             self.batch.payload_mut(place).copy_from_slice(message);
             self.queued[place] = Some(class);
         }
-        header.write(self.batch.payload_mut(place));
+        RrHeader { announces: false, ..header }.write(self.batch.payload_mut(place));
         self.batch.answer(place, requests, idx);
     }
 
@@ -213,20 +217,18 @@ impl UdpResponderWorker<'_> {
     }
 
     /// Answers the requests of one flow as they arrive.
-    fn run_blocking(mut self) -> FailureCounts {
-        let mut answers = self.config.sizes.messages(Side::Responder, self.config.role.seed);
+    fn run_blocking(mut self) -> (FailureCounts, Option<SampledConnection>) {
+        let mut flow = SingleFlow::new(&self);
         // One byte more than a valid request, so that a longer one is noticed.
         let mut room = vec![0; self.config.sizes.longest_request() + 1];
         let wait = if self.config.spins { Wait::Never } else { Wait::Block };
         let mut n_looks = 0_u32;
         loop {
-            match socket::recv_from(self.socket, &mut room, wait) {
+            match flow.receive(&mut room, wait) {
                 Ok(Some((length, sender))) => match self.validated_request(&room[..length], sender.address()) {
                     Some((header, class)) => {
                         self.worker.add(RECEIVED, 1);
-                        let answer = &mut answers[class.idx()];
-                        header.write(answer);
-                        match socket::send_to(self.socket, answer, &sender, Wait::Block) {
+                        match flow.answer((header, class), &sender) {
                             Ok(Some(_)) => self.worker.add(TRANSACTIONS, 1),
                             Ok(None) => self.errors.count("sendto: no room in the socket"),
                             Err(error) => self.errors.count(&error),
@@ -237,15 +239,74 @@ impl UdpResponderWorker<'_> {
                 Ok(None) => {
                     n_looks += 1;
                     if (wait == Wait::Block || n_looks.is_multiple_of(SPINS_PER_CHECK)) && self.worker.is_over() {
-                        return self.errors;
+                        return (self.errors, flow.into_sampled());
                     }
                 }
                 Err(error) => self.errors.count(&error),
             }
             // A flood must not keep the worker running after the end.
             if wait == Wait::Block && self.worker.is_over() {
-                return self.errors;
+                return (self.errors, flow.into_sampled());
             }
         }
+    }
+}
+
+/// The flow of a worker that has one, with stamps of those exchanges that the initiator announces.
+struct SingleFlow<'a> {
+    socket: &'a Socket,
+    /// The answer of each class; its header is rewritten for each send.
+    answers: Vec<Vec<u8>>,
+    stamps: UnitStamps,
+    /// The number of the request that is stamped next.
+    stamped: Option<u64>,
+    remote: Option<SocketAddr>,
+}
+
+impl<'a> SingleFlow<'a> {
+    fn new(worker: &UdpResponderWorker<'a>) -> Self {
+        let (socket, config) = (worker.socket, worker.config);
+        Self {
+            socket,
+            answers: config.sizes.messages(Side::Responder, config.role.seed),
+            stamps: UnitStamps::new(socket, Side::Responder),
+            stamped: None,
+            remote: None,
+        }
+    }
+
+    #[inline]
+    fn receive(&mut self, room: &mut [u8], wait: Wait) -> fathom_sys::Result<Option<(usize, Sender)>> {
+        match self.stamped {
+            Some(_) => self.stamps.recv_from(self.socket, room, wait),
+            None => socket::recv_from(self.socket, room, wait),
+        }
+    }
+
+    #[inline]
+    fn answer(&mut self, request: (RrHeader, SizeClass), to: &Sender) -> fathom_sys::Result<Option<usize>> {
+        let (header, class) = request;
+        let answer = &mut self.answers[class.idx()];
+        RrHeader { announces: false, ..header }.write(answer);
+        if self.stamped.is_none() && !header.announces {
+            return socket::send_to(self.socket, answer, to, Wait::Block);
+        }
+        let sent = if self.stamped == Some(header.number) {
+            let sent = self.stamps.send_to(self.socket, answer, to, Wait::Block);
+            self.stamps.end(self.socket);
+            sent
+        } else {
+            // The announced request was lost, or there was none.
+            self.stamps.abandon();
+            socket::send_to(self.socket, answer, to, Wait::Block)
+        };
+        self.remote = to.address();
+        let next = header.number + 1;
+        self.stamped = Some(next).filter(|_| header.announces && self.stamps.begin(self.socket, next));
+        sent
+    }
+
+    fn into_sampled(self) -> Option<SampledConnection> {
+        self.stamps.into_sampled(self.socket, self.remote.map(|remote| remote.to_string()))
     }
 }

@@ -1,0 +1,116 @@
+//! The anatomy of a unit of work: the parts of its time.
+//!
+//! Every part is a difference of two times of one host, so the clocks of two hosts need not agree. What neither host can tell is the
+//! remainder: the path.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{role::Side, units::Nanos};
+
+/// A part of the time of a unit of work, in the order of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Part {
+    /// From the call that sends to the queue of the interface.
+    SendCall,
+    /// In that queue, until the driver takes the packet.
+    LocalQueue,
+    /// From there to the arrival of the answer: the path, and the other host if it does not tell its own parts.
+    Away,
+    /// The wires and devices of the path, both ways.
+    Path,
+    /// From the arrival of a packet to the program that waits for it.
+    WakeUp,
+    /// In the program, between a request and its answer.
+    Program,
+    /// From the time that a schedule said to the send, without the connect.
+    Late,
+    /// The connect, with TLS and a proxy if there is one.
+    Connect,
+    /// From the send of a request to the first byte of its answer: the path and the server.
+    FirstByte,
+    /// From there to the last byte.
+    Download,
+}
+
+impl Part {
+    /// Whether it is at one end, and not between the two.
+    #[must_use]
+    pub const fn is_at_one_end(self) -> bool {
+        matches!(self, Self::SendCall | Self::LocalQueue | Self::WakeUp | Self::Program | Self::Late)
+    }
+}
+
+/// The times of one unit of work at one end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct SampledUnit {
+    /// Its number in its connection, the same at both ends.
+    pub number: u64,
+    /// The length of each part, in the order of the connection's parts.
+    pub spans_ns: Vec<Nanos>,
+}
+
+/// Some of the units of work of one connection, as one end saw them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct SampledConnection {
+    /// The address of this end.
+    pub local: String,
+    /// The address of the other end.
+    pub remote: String,
+    /// What each unit consists of at this end, in the order of time.
+    pub parts: Vec<Part>,
+    /// The units.
+    pub units: Vec<SampledUnit>,
+    /// The number of further units that the kernel or the driver did not tell all times of.
+    pub n_incomplete: u64,
+}
+
+impl SampledConnection {
+    /// Units of all connections of a side, of which the other end tells nothing.
+    #[must_use]
+    pub fn of_all(parts: &[Part], units: Vec<SampledUnit>) -> Self {
+        let (local, remote) = (String::new(), String::new());
+        Self { local, remote, parts: parts.to_vec(), units, n_incomplete: 0 }
+    }
+}
+
+/// One part of the anatomy of a test.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct AnatomyPart {
+    /// The part.
+    pub part: Part,
+    /// The end that it is at; absent for the path between the ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub side: Option<Side>,
+    /// Its mean length in the units of the middle tenth, by their whole length.
+    pub median_ns: Nanos,
+    /// Its mean length in the slowest hundredth; absent if that is fewer than ten units.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slow_ns: Option<Nanos>,
+}
+
+/// The parts of the time of a test's units of work, for a usual unit and for a slow one. The parts of each add up to the whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Anatomy {
+    /// The number of units behind it: a sample of all.
+    pub n_units: u64,
+    /// The parts, in the order of time.
+    pub parts: Vec<AnatomyPart>,
+    /// The median length of all units, sampled or not: the difference to that of the sample is what sampling costs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub all_median_ns: Option<Nanos>,
+}
+
+impl Anatomy {
+    /// The whole length of a usual unit.
+    #[must_use]
+    pub fn median(&self) -> Nanos {
+        self.parts.iter().fold(Nanos::ZERO, |sum, part| sum + part.median_ns)
+    }
+
+    /// The whole length of a slow unit.
+    #[must_use]
+    pub fn slow(&self) -> Option<Nanos> {
+        self.parts.iter().try_fold(Nanos::ZERO, |sum, part| Some(sum + part.slow_ns?))
+    }
+}

@@ -1,0 +1,158 @@
+//! Where the time of a unit of work goes: a sentence, a bar, and its parts as a table.
+
+use fathom_model::{
+    Anatomy, AnatomyPart, Layer, Part, Side, TestRun,
+    units::{Nanos, approximate, grouped, percent, rounded},
+};
+
+use super::block::{Block, Cell, Column, Figure, Medium, Row, Table, columns};
+use crate::{
+    plot::anatomy::{bars, class},
+    words::MISSING,
+};
+
+/// The length of the longest bar on a terminal.
+const BAR_MAX: f64 = 24.0;
+
+/// Returns the anatomy of a test as a sentence and a drawing.
+pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
+    let Some(anatomy) = divided(test) else { return Vec::new() };
+    let slow = if anatomy.slow().is_some() { "; slow: the slowest hundredth of them" } else { "" };
+    let about = format!("a sample of {} {}{slow}", grouped(anatomy.n_units), unit(test, anatomy.n_units));
+    let title = format!("Where the time of a {} goes", unit(test, 1));
+    let figure = Figure {
+        is_wide: true,
+        table: Some(table(test, anatomy)),
+        on_screen: true,
+        ..Figure::new(title, about, move || bars(anatomy, &|part| named(test, part)))
+    };
+    let cost = cost(test, anatomy).map(Block::aside);
+    [Block::sentence(sentence(test, anatomy)), Block::Figure(figure)].into_iter().chain(cost).collect()
+}
+
+/// Returns the sentence about one of several tests.
+pub(super) fn line(test: &TestRun) -> Option<Block<'_>> {
+    let anatomy = divided(test)?;
+    Some(Block::sentence(format!("{}: {}", test.named(), sentence(test, anatomy))))
+}
+
+/// The anatomy of a test whose time has more than one part.
+fn divided(test: &TestRun) -> Option<&Anatomy> {
+    test.anatomy.as_ref().filter(|anatomy| anatomy.parts.len() > 1)
+}
+
+/// The word for a unit of work of a test.
+fn unit(test: &TestRun, n: u64) -> &'static str {
+    match (test.layer, n) {
+        (Layer::Http, 1) => "request",
+        (Layer::Http, _) => "requests",
+        (_, 1) => "transaction",
+        _ => "transactions",
+    }
+}
+
+fn share(part: Nanos, whole: Nanos) -> f64 {
+    if whole == Nanos::ZERO { 0.0 } else { approximate(part.0) / approximate(whole.0) }
+}
+
+/// Names the largest part.
+fn sentence(test: &TestRun, anatomy: &Anatomy) -> String {
+    let Some(largest) = anatomy.parts.iter().max_by_key(|part| part.median_ns) else { return String::new() };
+    let whole = anatomy.median();
+    format!(
+        "{} of a usual {} ({} of {whole}) {}",
+        percent(share(largest.median_ns, whole)),
+        unit(test, 1),
+        largest.median_ns,
+        went(test, largest)
+    )
+}
+
+/// What taking the times cost.
+fn cost(test: &TestRun, anatomy: &Anatomy) -> Option<String> {
+    let all = anatomy.all_median_ns.filter(|all| *all < anatomy.median())?;
+    let more = anatomy.median() - all;
+    Some(format!(
+        "the median of all {} is {all}: taking the times made one of them {more} ({}) longer",
+        unit(test, 2),
+        percent(share(more, all))
+    ))
+}
+
+/// What the largest part went into, as the end of a sentence.
+fn went(test: &TestRun, part: &AnatomyPart) -> String {
+    let (host, to) = (host(test, part.side), test.to.as_deref().unwrap_or("the server"));
+    match part.part {
+        Part::SendCall => format!("is the send call on host {host}, up to the queue of the interface"),
+        Part::LocalQueue => format!("is spent in the queue of host {host}'s interface"),
+        Part::Away => format!("is spent on the path and on {to}"),
+        Part::Path => "is spent on the path, there and back".to_owned(),
+        Part::WakeUp => format!("is spent on host {host}, from a packet's arrival to the program that waits for it"),
+        Part::Program => format!("is spent in the program on host {host}"),
+        Part::Late => format!("is spent before it is sent: host {host} is late"),
+        Part::Connect => "is the connect".to_owned(),
+        Part::FirstByte => "is spent on the path and in the server, until the first byte of the answer".to_owned(),
+        Part::Download => "is spent on the rest of the answer after its first byte".to_owned(),
+    }
+}
+
+/// The length of the bar of a part on a terminal, by its share of the longest.
+fn bar_length(share: f64) -> usize {
+    usize::try_from(rounded(share * BAR_MAX)).unwrap_or(0)
+}
+
+/// The name of a part with its host.
+fn named(test: &TestRun, part: &AnatomyPart) -> String {
+    let host = host(test, part.side);
+    if host.is_empty() { name(part.part).to_owned() } else { format!("{}, {host}", name(part.part)) }
+}
+
+const fn name(part: Part) -> &'static str {
+    match part {
+        Part::SendCall => "send call",
+        Part::LocalQueue => "interface queue",
+        Part::Away => "path and other host",
+        Part::Path => "path, there and back",
+        Part::WakeUp => "arrival to program",
+        Part::Program => "program",
+        Part::Late => "late start",
+        Part::Connect => "connect",
+        Part::FirstByte => "to the first byte",
+        Part::Download => "rest of the answer",
+    }
+}
+
+fn host(test: &TestRun, side: Option<Side>) -> &str {
+    match side {
+        Some(Side::Initiator) => &test.from,
+        Some(Side::Responder) => test.to.as_deref().unwrap_or_default(),
+        None => "",
+    }
+}
+
+fn table(test: &TestRun, anatomy: &Anatomy) -> Table {
+    let (median, slow) = (anatomy.median(), anatomy.slow());
+    let longest = anatomy.parts.iter().map(|part| part.median_ns).max().unwrap_or_default();
+    let shared = |part: Nanos, whole: Nanos| format!("{:.0} %", share(part, whole) * 100.0);
+    let row = |part: &AnatomyPart| {
+        let bar = "█".repeat(bar_length(share(part.median_ns, longest)));
+        let slow = part.slow_ns.zip(slow);
+        Row::new([
+            Cell { key: Some(class(part)), ..Cell::from(name(part.part)) },
+            host(test, part.side).into(),
+            part.median_ns.to_string().into(),
+            shared(part.median_ns, median).into(),
+            bar.into(),
+            slow.map_or(MISSING.to_owned(), |(part, _)| part.to_string()).into(),
+            slow.map(|(part, whole)| shared(part, whole)).unwrap_or_default().into(),
+        ])
+    };
+    let mut rows: Vec<Row> = anatomy.parts.iter().map(row).collect();
+    let whole = slow.map_or(MISSING.to_owned(), |slow| slow.to_string());
+    let last = ["whole".to_owned(), String::new(), median.to_string(), String::new(), String::new(), whole];
+    rows.push(Row::new(last.into_iter().map(|text| Cell::from(text).strong()).chain([Cell::default()])));
+    let mut titles = columns(["time", "", "median", "share", "", "slow", "share"]);
+    titles[1] = Column::text("on");
+    titles[4] = Column { gives_way: 1, ..Column::text("").only(Medium::Screen) };
+    Table { columns: titles, rows, ..Table::default() }
+}

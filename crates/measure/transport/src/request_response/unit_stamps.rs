@@ -1,0 +1,205 @@
+//! The times of some exchanges in the kernel, for the anatomy of a transaction.
+//!
+//! A request announces that the next exchange of its connection is stamped. So both ends know beforehand which receive and which send
+//! have to ask for times, and all others cost nothing more.
+
+use std::mem;
+
+use fathom_engine::SampleSchedule;
+use fathom_model::{Part, SampledConnection, SampledUnit, Side, units::Nanos};
+use fathom_sys::{
+    clock,
+    socket::{
+        self, Sender, Socket, Wait,
+        timestamping::{self, KernelClockOffset, SendMoment, StampedReceive},
+    },
+};
+
+/// The stamped exchanges of one connection at one end.
+#[derive(Debug)]
+pub(crate) struct UnitStamps {
+    side: Side,
+    clocks: KernelClockOffset,
+    /// Whether the kernel stamps this socket.
+    is_enabled: bool,
+    current: Option<Exchange>,
+    /// The exchange before, while its last packet waits in a qdisc.
+    leaving: Option<Exchange>,
+    units: Vec<SampledUnit>,
+    n_incomplete: u64,
+}
+
+/// The times of an exchange, all on the monotonic clock.
+#[derive(Debug, Default)]
+struct Exchange {
+    number: u64,
+    /// The call that sends.
+    asked: Option<Nanos>,
+    queued: Option<Nanos>,
+    left: Option<Nanos>,
+    arrived: Option<Nanos>,
+    /// The return of the call that receives.
+    received: Option<Nanos>,
+}
+
+impl Exchange {
+    /// Enters a moment of the send. Returns `None` if it belongs to another exchange.
+    fn note_departure(&mut self, moment: SendMoment, at: Nanos) -> Option<()> {
+        let time = match moment {
+            SendMoment::Queued => &mut self.queued,
+            SendMoment::Left => &mut self.left,
+        };
+        let is_mine = time.is_none() && self.asked.is_some_and(|asked| asked <= at);
+        is_mine.then(|| *time = Some(at))
+    }
+
+    /// Its number and the lengths of its parts, if all are known.
+    fn unit(&self, side: Side) -> Option<(u64, Vec<Nanos>)> {
+        Some((self.number, self.spans(side)?))
+    }
+
+    /// The lengths of the parts of a side; `None` if a time is missing, or if the wall clock was set meanwhile.
+    fn spans(&self, side: Side) -> Option<Vec<Nanos>> {
+        let (asked, queued, left) = (self.asked?, self.queued?, self.left?);
+        let (arrived, received) = (self.arrived?, self.received?);
+        let times = match side {
+            Side::Initiator => [asked, queued, left, arrived, received],
+            Side::Responder => [arrived, received, asked, queued, left],
+        };
+        times.is_sorted().then(|| times.windows(2).map(|pair| pair[1] - pair[0]).collect())
+    }
+}
+
+impl UnitStamps {
+    /// The parts of each unit of a side.
+    const fn parts(side: Side) -> [Part; 4] {
+        match side {
+            Side::Initiator => [Part::SendCall, Part::LocalQueue, Part::Away, Part::WakeUp],
+            Side::Responder => [Part::WakeUp, Part::Program, Part::SendCall, Part::LocalQueue],
+        }
+    }
+
+    /// Prepares a socket, which is connected if it is of TCP.
+    pub(crate) fn new(socket: &Socket, side: Side) -> Self {
+        let is_enabled = timestamping::enable_for_some(socket).is_ok();
+        let clocks = KernelClockOffset::now();
+        Self { side, clocks, is_enabled, current: None, leaving: None, units: Vec::new(), n_incomplete: 0 }
+    }
+
+    /// Begins an exchange, if the kernel stamps and the number of units is not exceeded. Returns whether it does.
+    pub(crate) fn begin(&mut self, socket: &Socket, number: u64) -> bool {
+        self.end(socket);
+        let begins = self.is_enabled && u64::try_from(self.units.len()).is_ok_and(|n| n < SampleSchedule::UNITS_MAX);
+        if begins {
+            let before = self.current.replace(Exchange { number, ..Exchange::default() });
+            if before.is_some() {
+                self.n_incomplete += u64::from(self.leaving.is_some());
+                self.leaving = before;
+            }
+        }
+        begins
+    }
+
+    /// Sends the message of the current exchange.
+    pub(crate) fn send(&mut self, socket: &Socket, bytes: &[u8], wait: Wait) -> fathom_sys::Result<Option<usize>> {
+        self.note_send();
+        timestamping::send(socket, bytes, wait)
+    }
+
+    /// The same to the sender of a datagram.
+    pub(crate) fn send_to(
+        &mut self,
+        socket: &Socket,
+        bytes: &[u8],
+        to: &Sender,
+        wait: Wait,
+    ) -> fathom_sys::Result<Option<usize>> {
+        self.note_send();
+        timestamping::send_to(socket, bytes, to, wait)
+    }
+
+    fn note_send(&mut self) {
+        if let Some(exchange) = &mut self.current {
+            exchange.asked = Some(clock::now());
+        }
+    }
+
+    /// Receives the message of the current exchange, or a part of it.
+    pub(crate) fn recv(&mut self, socket: &Socket, room: &mut [u8], wait: Wait) -> fathom_sys::Result<Option<usize>> {
+        let received = timestamping::recv(socket, room, wait)?;
+        Ok(received.map(|received| self.note_receive(received)))
+    }
+
+    /// The same from anybody.
+    pub(crate) fn recv_from(
+        &mut self,
+        socket: &Socket,
+        room: &mut [u8],
+        wait: Wait,
+    ) -> fathom_sys::Result<Option<(usize, Sender)>> {
+        let received = timestamping::recv_from(socket, room, wait)?;
+        Ok(received.map(|(received, sender)| (self.note_receive(received), sender)))
+    }
+
+    fn note_receive(&mut self, received: StampedReceive) -> usize {
+        if let Some(exchange) = &mut self.current {
+            exchange.received = Some(clock::now());
+            exchange.arrived = received.at.map(|at| self.clocks.monotonic(at));
+        }
+        received.n_bytes
+    }
+
+    /// Ends the current exchange, if all of its times are known; a packet that a qdisc holds back leaves later.
+    pub(crate) fn end(&mut self, socket: &Socket) {
+        while let Ok(Some(sent)) = timestamping::departure(socket) {
+            let at = self.clocks.monotonic(sent.at);
+            let mut waiting = [&mut self.leaving, &mut self.current].into_iter().flatten();
+            let _ = waiting.find_map(|exchange| exchange.note_departure(sent.moment, at));
+        }
+        for place in [&mut self.leaving, &mut self.current] {
+            if let Some((number, spans_ns)) = place.as_ref().and_then(|exchange| exchange.unit(self.side)) {
+                self.units.push(SampledUnit { number, spans_ns });
+                *place = None;
+            }
+        }
+    }
+
+    /// Gives the current exchange up: its answer did not arrive.
+    pub(crate) fn abandon(&mut self) {
+        self.current = None;
+    }
+
+    /// What was seen, if anything was stamped. Without `remote`, it is that of the socket.
+    pub(crate) fn into_sampled(mut self, socket: &Socket, remote: Option<String>) -> Option<SampledConnection> {
+        self.end(socket);
+        self.n_incomplete += u64::from(self.leaving.is_some());
+        if self.units.is_empty() && self.n_incomplete == 0 {
+            return None;
+        }
+        let peer = || socket.peer_addr().ok()?.as_socket().map(|address| address.to_string());
+        Some(SampledConnection {
+            local: socket::local_address(socket).map(|address| address.to_string()).unwrap_or_default(),
+            remote: remote.or_else(peer).unwrap_or_default(),
+            parts: Self::parts(self.side).to_vec(),
+            units: mem::take(&mut self.units),
+            n_incomplete: self.n_incomplete,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_side_tells_its_parts_only_if_all_times_are_known_and_in_order() {
+        let at = |nanos: u64| Some(Nanos(nanos));
+        let exchange =
+            || Exchange { number: 1, asked: at(10), queued: at(12), left: at(13), arrived: at(40), received: at(60) };
+        assert_eq!(exchange().spans(Side::Initiator), Some([2, 1, 27, 20].map(Nanos).to_vec()));
+        assert_eq!(exchange().spans(Side::Responder), None, "it received before it sent");
+        assert_eq!(Exchange { left: None, ..exchange() }.spans(Side::Initiator), None);
+        let answered = Exchange { arrived: at(1), received: at(4), ..exchange() };
+        assert_eq!(answered.spans(Side::Responder), Some([3, 6, 2, 1].map(Nanos).to_vec()));
+    }
+}

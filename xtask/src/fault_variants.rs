@@ -1,6 +1,6 @@
 //! Faults whose place, strength and direction are drawn by a seed, so that rules cannot be fitted to the numbers of one table.
 
-use crate::fault_case::Case;
+use crate::fault_case::{Case, PlantedFault};
 
 /// The name of a host of the lab `pair`, and the option that makes the other one send to it.
 const ENDS: [(&str, &str); 2] = [("a", " --direction down"), ("b", "")];
@@ -81,9 +81,10 @@ fn impaired(what: &str, test: &str, expected: &'static [&'static str]) -> Case {
     fault(&[&format!("impair:{what}")], "", test, expected)
 }
 
-fn fault(words: &[&str], host: &str, test: &str, expected: &'static [&'static str]) -> Case {
-    let words = words.iter().map(|word| (*word).to_owned()).collect();
-    Case { fault: words, host: host.to_owned(), test: test.to_owned(), expected }
+pub(crate) fn fault(words: &[&str], host: &str, test: &str, expected: &'static [&'static str]) -> Case {
+    let faults = if words.is_empty() { Vec::new() } else { vec![PlantedFault::new(words, host)] };
+    let expected = if expected.is_empty() { Vec::new() } else { vec![expected] };
+    Case { faults, test: test.to_owned(), expected }
 }
 
 /// A direction of the traffic.

@@ -1,7 +1,8 @@
 //! Proves the findings: plants each fault of `fathom lab fault` in a lab, measures, and compares what fathom says with what was planted.
 //!
-//! Writes `docs/findings.md` with `--write`. With `--short`, each case runs once; a fault that is not named first is a failure. With
-//! `--seed N`, place, strength and direction of the faults are drawn ([`fault_variants`]).
+//! Writes `docs/findings.md` with `--write`, with the pairs of [`fault_pairs`]. With `--short`, each case runs once; a fault that is not named
+//! first is a failure. With `--seed N`, place, strength and direction of the faults are drawn ([`fault_variants`]); with `--pairs`, only
+//! pairs are planted.
 
 use std::{
     fmt::Write as _,
@@ -14,7 +15,11 @@ use std::{
 use anyhow::Context as _;
 use serde_json::Value;
 
-use crate::{fault_case::Case, fault_variants};
+use crate::{
+    fault_case::{Case, PlantedFault},
+    fault_pairs,
+    fault_variants::{self, fault},
+};
 
 /// A fault of this machine: fathom may use 30 % of a core.
 const QUOTA: &str = "cpu quota of 0.3 cores";
@@ -104,7 +109,11 @@ pub(super) fn prove(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut faults = Vec::new();
     let cases = match option("--seed")? {
         Some(seed) => fault_variants::draw(seed),
-        None => CASES.iter().map(|row| planned(*row)).collect(),
+        None if has("--pairs") => fault_pairs::all(),
+        None => {
+            let singles = CASES.iter().map(|(words, host, test, expected)| fault(words, host, test, expected));
+            singles.chain(if has("--write") { fault_pairs::all() } else { Vec::new() }).collect()
+        }
     };
     for case in cases.iter().filter(|case| only.as_ref().is_none_or(|only| case.name().contains(only.as_str()))) {
         let mut outcome = Outcome::default();
@@ -112,7 +121,7 @@ pub(super) fn prove(root: &Path) -> anyhow::Result<Vec<String>> {
             outcome.add(case, &said(&program, case)?);
         }
         println!("{:<28} {:<36} {}", case.name(), case.test, outcome.text());
-        if outcome.n_first < outcome.n_runs {
+        if outcome.n_first < outcome.n_runs || outcome.n_found < outcome.n_runs {
             faults.push(format!("{}, {}: {}", case.name(), case.test, outcome.text()));
         }
         rows.push((case, outcome));
@@ -132,27 +141,19 @@ fn option(name: &str) -> anyhow::Result<Option<u64>> {
     text.map(|text| text.parse().with_context(|| format!("{name} {text}"))).transpose()
 }
 
-/// Returns a case of the table.
-fn planned((fault, host, test, expected): CaseRow) -> Case {
-    let fault = fault.iter().map(|word| (*word).to_owned()).collect();
-    Case { fault, host: host.to_owned(), test: test.to_owned(), expected }
-}
-
 impl Outcome {
     fn add(&mut self, case: &Case, findings: &[String]) {
         self.n_runs += 1;
-        let of_fault: Vec<&String> = findings
-            .iter()
-            .filter(|id| !OF_THIS_MACHINE.contains(&id.as_str()) || case.expected.contains(&id.as_str()))
-            .collect();
-        let is_expected = |id: &&&String| case.expected.contains(&id.as_str());
-        let is_first = match case.expected {
-            [] => of_fault.is_empty(),
-            _ => findings.first().is_some_and(|first| case.expected.contains(&first.as_str())),
+        let of_fault: Vec<&String> =
+            findings.iter().filter(|id| !OF_THIS_MACHINE.contains(&id.as_str()) || case.expects(id)).collect();
+        let is_named = |names: &&[&str]| findings.iter().any(|id| names.contains(&id.as_str()));
+        let (is_first, is_found) = match case.expected.as_slice() {
+            [] => (of_fault.is_empty(), of_fault.is_empty()),
+            expected => (findings.first().is_some_and(|first| case.expects(first)), expected.iter().all(is_named)),
         };
         self.n_first += usize::from(is_first);
-        self.n_found += usize::from(case.expected.is_empty() && is_first || of_fault.iter().any(|id| is_expected(&id)));
-        let others = of_fault.into_iter().filter(|id| *id != NOTHING_DONE && !case.expected.contains(&id.as_str()));
+        self.n_found += usize::from(is_found);
+        let others = of_fault.into_iter().filter(|id| *id != NOTHING_DONE && !case.expects(id));
         for other in others {
             if !self.others.contains(other) {
                 self.others.push(other.clone());
@@ -169,9 +170,8 @@ impl Outcome {
 /// Returns the ids of the findings above a remark, in their order.
 fn said(program: &Path, case: &Case) -> anyhow::Result<Vec<String>> {
     let lab = FaultyLab::up(program, case)?;
-    let quota = if case.fault == [QUOTA] { Some(QuotaGroup::make()?) } else { None };
-    let busy =
-        if case.fault == [BUSY] { Some(BusyPrograms::start(thread::available_parallelism()?.get())?) } else { None };
+    let quota = if case.has(QUOTA) { Some(QuotaGroup::make()?) } else { None };
+    let busy = if case.has(BUSY) { Some(BusyPrograms::start(thread::available_parallelism()?.get())?) } else { None };
     let mut command = quota.as_ref().map_or_else(|| Command::new(program), |quota| quota.command(program));
     let output = command
         .args(case.test.split(' '))
@@ -195,13 +195,16 @@ struct FaultyLab<'a> {
 impl<'a> FaultyLab<'a> {
     fn up(program: &'a Path, case: &Case) -> anyhow::Result<Self> {
         let name = format!("findings-{}", std::process::id());
-        let device: &[&str] = if case.is_device() { &["--device", &case.fault[0]] } else { &[] };
-        run(program, &[&["lab", "up", "pair", "--name", &name, "--for", "5m"], device].concat())?;
+        let device = case.faults.iter().find_map(PlantedFault::device);
+        let device: Vec<&str> = device.into_iter().flat_map(|device| ["--device", device]).collect();
+        run(program, &[&["lab", "up", "pair", "--name", &name, "--for", "5m"], device.as_slice()].concat())?;
         let lab = Self { program, name };
-        if !case.host.is_empty() {
-            let fault: Vec<&str> = case.fault.iter().map(String::as_str).collect();
-            let words = [&["lab", "fault", "add", &lab.name], fault.as_slice(), &["--host", &case.host]].concat();
-            run(program, &words)?;
+        for planted in case.faults.iter().filter(|planted| !planted.host.is_empty()) {
+            let words: Vec<&str> = planted.words.iter().map(String::as_str).collect();
+            run(
+                program,
+                &[&["lab", "fault", "add", &lab.name], words.as_slice(), &["--host", &planted.host]].concat(),
+            )?;
         }
         Ok(lab)
     }
@@ -287,7 +290,8 @@ fn page(rows: &[(&Case, Outcome)], n_runs: usize, is_busy: bool) -> String {
          | fault | test | expected | first | found | also said |\n|---|---|---|---|---|---|\n"
     );
     for (case, outcome) in rows {
-        let expected = if case.expected.is_empty() { "nothing".to_owned() } else { case.expected.join(" or ") };
+        let causes: Vec<String> = case.expected.iter().map(|names| names.join(" or ")).collect();
+        let expected = if causes.is_empty() { "nothing".to_owned() } else { causes.join(" and ") };
         let (first, found, others) = (outcome.n_first, outcome.n_found, outcome.others.join(", "));
         let row = format!(
             "| {} | `{}` | {expected} | {first} of {n_runs} | {found} of {n_runs} | {others} |",
@@ -296,16 +300,26 @@ fn page(rows: &[(&Case, Outcome)], n_runs: usize, is_busy: bool) -> String {
         );
         writeln!(page, "{row}").expect("a text takes everything");
     }
-    let (all, first) = rows
-        .iter()
-        .filter(|(case, _)| !case.expected.is_empty())
-        .fold((0, 0), |(all, first), (_, outcome)| (all + outcome.n_runs, first + outcome.n_first));
-    let clean: usize =
-        rows.iter().filter(|(case, _)| case.expected.is_empty()).map(|(_, outcome)| outcome.n_runs).sum();
-    let quiet: usize =
-        rows.iter().filter(|(case, _)| case.expected.is_empty()).map(|(_, outcome)| outcome.n_first).sum();
-    let sums = format!(
+    page + &sums(rows)
+}
+
+/// The sums of all rows in a sentence each.
+fn sums(rows: &[(&Case, Outcome)]) -> String {
+    let of = |n_causes: std::ops::RangeInclusive<usize>| {
+        let outcomes = rows.iter().filter(move |(case, _)| n_causes.contains(&case.expected.len()));
+        outcomes.fold((0, 0, 0), |(runs, first, found), (_, outcome)| {
+            (runs + outcome.n_runs, first + outcome.n_first, found + outcome.n_found)
+        })
+    };
+    let ((all, first, _), (clean, quiet, _), (pairs, of_pair, both)) = (of(1..=1), of(0..=0), of(2..=2));
+    let mut text = format!(
         "\nNamed first: {first} of {all} runs with a fault. Nothing untrue: {quiet} of {clean} runs without one.\n"
     );
-    page + &sums
+    if pairs > 0 {
+        let sentence = format!(
+            "Of two faults at once, one was named first in {of_pair} of {pairs} runs, and both were named in {both} of {pairs}.\n"
+        );
+        text.push_str(&sentence);
+    }
+    text
 }

@@ -3,6 +3,7 @@
 
 mod circles;
 mod fault_case;
+mod fault_pairs;
 mod fault_variants;
 mod findings;
 mod option_reads;

@@ -276,6 +276,7 @@ type Waiting = BinaryHeap<Reverse<(Nanos, u64, Vec<u8>)>>;
 
 /// Forwards frames until the device ends or a wire is gone.
 fn forward(way: &DirectionSockets, mut fate: FrameFate, is_over: &AtomicBool, frame_max: usize) {
+    clock::sleep_finely();
     let mut inbox = ReceiveBuffer::of_frames(frame_max);
     let mut waiting = Waiting::new();
     let mut number = 0;

@@ -7,7 +7,7 @@ use fathom_model::{
 };
 use fathom_statistics::mean;
 
-use super::{FindingRule, device, generator_limited};
+use super::{FindingRule, device, generator_limited, retransmissions};
 use crate::{
     cores::CoreLoad,
     evidence::{TestEvidence, ratio_evidence},
@@ -25,7 +25,7 @@ impl FindingRule for CoreSaturated {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota", "receive-window", "send-buffer", "other-programs"]
+        &["local-shaper", "cpu-quota", "receive-window", "send-buffer", "other-programs", "bad-tcp-checksums"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -59,16 +59,18 @@ impl FindingRule for CoreSaturated {
                 break;
             }
         }
+        // TCP waits for lost segments first; the core would be next.
+        let comes_next = seen.test.layer == Layer::Tcp && retransmissions::path_limits_window(seen);
         let short = if shared { "shared cores".to_owned() } else { format!("{} cpu", seen.role_of(host)) };
         vec![Finding {
             id: self.id().to_owned(),
             short,
             title: title(seen, host, cores),
-            severity: Severity::HoldsBack,
+            severity: if comes_next { Severity::Remark } else { Severity::HoldsBack },
             tests: vec![seen.test.name.clone()],
             evidence,
             explains: None,
-            next: Some(next(seen, host, cores)),
+            next: (!comes_next).then(|| next(seen, host, cores)),
         }]
     }
 }
@@ -155,7 +157,10 @@ fn core_number(core: &str) -> &str {
 mod tests {
     use super::mask_of_all;
     use crate::run_builder::RunBuilder;
-    use fathom_model::{Severity, VerdictState, names::count};
+    use fathom_model::{
+        Severity, VerdictState,
+        names::{count, host},
+    };
 
     #[test]
     fn a_receiver_whose_one_core_is_full_of_softirqs_is_named_with_its_counter() {
@@ -177,6 +182,22 @@ mod tests {
         );
         let next = finding.next.unwrap();
         assert_eq!((next.command.as_str(), next.on.as_deref()), ("ethtool -L eth0 combined 2", Some("target")));
+    }
+
+    #[test]
+    fn a_path_that_loses_one_segment_in_fifty_holds_back_before_the_cores_do() {
+        for (resent, dropped, severity) in
+            [(2_000, 0, Severity::Remark), (200, 0, Severity::HoldsBack), (2_000, 2_000, Severity::HoldsBack)]
+        {
+            let mut builder = RunBuilder::new();
+            builder.tcp_stream(&[1000]);
+            builder.cpu("target", "cpu0", [1, 2, 97, 0]);
+            builder.host_counter("client", (host::TCP_OUT_SEGMENTS, ""), 100_000);
+            builder.host_counter("client", (host::TCP_RETRANS_SEGMENTS, ""), resent);
+            builder.host_counter("target", (host::SOFTNET_DROPPED, "cpu0"), dropped);
+            let finding = builder.finding("core-saturated").unwrap();
+            assert_eq!(finding.severity, severity, "{resent} {dropped}");
+        }
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl FindingRule for ReceiveWindow {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota"]
+        &["local-shaper", "cpu-quota", "tcp-memory", "latency-under-load"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
@@ -98,7 +98,7 @@ impl FindingRule for SendBuffer {
     }
 
     fn effect_of(&self) -> &'static [&'static str] {
-        &["local-shaper", "cpu-quota"]
+        &["local-shaper", "cpu-quota", "tcp-memory", "latency-under-load"]
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {

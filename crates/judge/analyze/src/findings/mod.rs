@@ -37,6 +37,7 @@ mod stall;
 mod steal;
 mod step_errors;
 mod step_time;
+mod tcp_memory;
 mod unexplained_loss;
 mod unreachable;
 mod unsteady;
@@ -74,6 +75,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &connect_delays::ConnectDelays,
     &local_shaper::LocalShaper,
     &cpu_quota::CpuQuota,
+    &tcp_memory::TcpMemory,
     &flow_limited::ReceiveWindow,
     &flow_limited::SendBuffer,
     &server_saturated::ServerSaturated,

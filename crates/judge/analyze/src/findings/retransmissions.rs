@@ -47,6 +47,7 @@ impl FindingRule for Retransmissions {
             "bad-tcp-checksums",
             "backlog-overflow",
             "connect-delays",
+            "latency-under-load",
         ]
     }
 
@@ -54,12 +55,7 @@ impl FindingRule for Retransmissions {
         if !matches!(seen.test.layer, Layer::App | Layer::Http | Layer::Tcp) {
             return Vec::new();
         }
-        let share = |host: &&str| {
-            let (again, all) =
-                (seen.growth(host, TCP_RETRANS_SEGMENTS, None), seen.growth(host, TCP_OUT_SEGMENTS, None));
-            ratio(again, all).filter(|_| all >= SEGMENTS_MIN)
-        };
-        let worst = seen.hosts().filter_map(|host| Some((host, share(&host)?))).max_by(|a, b| a.1.total_cmp(&b.1));
+        let worst = most_resent(seen);
         let Some((host, share)) = worst.filter(|(_, share)| *share > HOLDS_BACK) else { return Vec::new() };
         let counters = [TCP_RETRANS_SEGMENTS, TCP_OUT_SEGMENTS, TCP_TIMEOUTS, TCP_DSACK_SEGMENTS];
         let counters = counters.map(|counter| (counter, seen.growth(host, counter, None)));
@@ -80,6 +76,25 @@ impl FindingRule for Retransmissions {
             }),
         }]
     }
+}
+
+/// Returns the host that sent the largest share of its segments again, with that share.
+fn most_resent<'a>(seen: &TestEvidence<'a>) -> Option<(&'a str, f64)> {
+    let share = |host: &'a str| {
+        let (again, all) = (seen.growth(host, TCP_RETRANS_SEGMENTS, None), seen.growth(host, TCP_OUT_SEGMENTS, None));
+        ratio(again, all).filter(|_| all >= SEGMENTS_MIN)
+    };
+    seen.hosts().filter_map(|host| Some((host, share(host)?))).max_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+/// Returns true if the path loses so many segments that TCP can have only a few in flight, whatever the cores do.
+///
+/// At a loss of one in a hundred its window is about twelve segments (RFC 3649: 1.2 divided by the root of the loss). What a host
+/// dropped itself may be the work of its cores, and does not count.
+pub(super) fn path_limits_window(seen: &TestEvidence<'_>) -> bool {
+    const LIMITS: f64 = 0.01;
+    let is_own = || seen.hosts().any(|host| DROPS.iter().any(|(counter, _)| seen.growth(host, counter, None) > 0));
+    most_resent(seen).is_some_and(|(host, share)| share >= LIMITS && !reason(seen, host).1) && !is_own()
 }
 
 /// Returns the reason according to the counters, and whether retransmission was needless because segments were only reordered.

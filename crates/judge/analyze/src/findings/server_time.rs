@@ -2,7 +2,7 @@
 
 use fathom_model::{
     Evidence, Finding, Layer, NextStep, Severity, Side,
-    names::{count, distribution},
+    names::{count, distribution, host},
     units::{Nanos, percent, ratio},
 };
 
@@ -19,6 +19,9 @@ const MOST: f64 = 0.5;
 const DELAYED_ACK: std::ops::RangeInclusive<Nanos> = Nanos::from_millis(36)..=Nanos::from_millis(50);
 /// A longer response takes that long for its own length on many paths.
 const SHORT_RESPONSE: u64 = 64 << 10;
+
+/// With fewer segments sent again per request, the median is that of a request without any.
+const RESENT_MAX: f64 = 0.25;
 
 /// The parts of a request's time, at the median. The parts of one request add up to its whole; medians do so only roughly.
 struct RequestTimes {
@@ -76,7 +79,6 @@ impl FindingRule for ServerTime {
             "local-shaper",
             "cpu-quota",
             "connect-delays",
-            "retransmissions",
             "steal",
         ]
     }
@@ -88,7 +90,7 @@ impl FindingRule for ServerTime {
         let own = times.first_byte - times.connect;
         let share = ratio(own.0, times.service.0).unwrap_or(0.0).min(1.0);
         let is_slow = times.first_byte >= SLOW && times.first_byte >= times.connect * ROUND_TRIPS_MIN;
-        if !is_slow || share < MOST {
+        if !is_slow || share < MOST || resent_per_request(seen) >= RESENT_MAX {
             return Vec::new();
         }
         let alone = seen.repeat_with_option("connections", "1").map(|command| NextStep {
@@ -114,6 +116,12 @@ impl FindingRule for ServerTime {
             next: alone,
         }]
     }
+}
+
+/// The segments that both hosts sent again, per request.
+fn resent_per_request(seen: &TestEvidence<'_>) -> f64 {
+    let resent = seen.hosts().map(|host| seen.growth(host, host::TCP_RETRANS_SEGMENTS, None)).sum();
+    ratio(resent, seen.total(Side::Initiator, count::REQUESTS)).unwrap_or(0.0)
 }
 
 /// Looks for responses whose first byte comes early and whose last byte comes as late as a delayed acknowledgment.
@@ -196,6 +204,16 @@ mod tests {
         assert_eq!(with_times(100, 1_500, 100).finding("server-time"), None);
         assert_eq!(with_times(20_000, 40_000, 100).finding("server-time"), None);
         assert_eq!(with_times(100, 5_000, 50_000).finding("server-time"), None, "most of the time is the download");
+    }
+
+    #[test]
+    fn segments_that_a_quarter_of_the_requests_lost_may_be_what_takes_the_time() {
+        for (resent, is_named) in [(20, true), (600, false)] {
+            let mut builder = with_times(100, 20_000, 100);
+            builder.total("client", count::REQUESTS, 1000);
+            builder.host_counter("target", (host::TCP_RETRANS_SEGMENTS, ""), resent);
+            assert_eq!(builder.finding("server-time").is_some(), is_named, "{resent}");
+        }
     }
 
     #[test]

@@ -63,6 +63,22 @@ pub struct Finding {
     pub next: Option<NextStep>,
 }
 
+/// What is known about a test that no finding explains.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct NoCause {
+    /// How much of its nearest limit it reaches, such as `20 % of line 10.0 Gbit/s`; absent if no limit is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reached: Option<String>,
+    /// What does not hold it back, with the number that says so, such as `cores (the busiest is busy 41 %)`.
+    pub ruled_out: Vec<String>,
+    /// What could not be looked at, such as `the host of the server`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_seen: Vec<String>,
+    /// What points to a cause without proving it, as a sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clue: Option<String>,
+}
+
 /// The outcome of one promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]

@@ -32,7 +32,7 @@ pub use benchmark::Benchmark;
 pub use bottleneck::{Bottleneck, FlowSummary, SenderTime};
 pub use environment::Environment;
 pub use failure::{Cause, Failure, FailureCounts, Stage};
-pub use finding::{Evidence, Finding, NextStep, Severity, Verdict, VerdictState};
+pub use finding::{Evidence, Finding, NextStep, NoCause, Severity, Verdict, VerdictState};
 pub use histogram::Histogram;
 pub use metric::{Better, Derivation, Layer, Metric, Unit};
 pub use plan::{Plan, TestPlan};

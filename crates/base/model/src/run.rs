@@ -9,7 +9,7 @@ use crate::{
     benchmark::Benchmark,
     bottleneck::FlowSummary,
     environment::Environment,
-    finding::{Finding, Verdict, VerdictState},
+    finding::{Finding, NoCause, Verdict, VerdictState},
     metric::Layer,
     plan::Plan,
     record::{HostRecord, Record},
@@ -111,6 +111,9 @@ pub struct TestRun {
     /// The ids of the findings that explain it.
     #[serde(default)]
     pub findings: Vec<String>,
+    /// What was ruled out if it stays below its limits and nothing was found that holds it back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_cause: Option<NoCause>,
     /// The reason why there is no value, in words, such as `needs CAP_NET_RAW`.
     #[serde(default)]
     pub unavailable: Option<String>,

@@ -5,7 +5,7 @@
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use fathom_model::{
-    Environment, Evidence, Histogram, HostRecord, Layer, Limit, LimitKind, Record, Run, Side, Trial,
+    Derivation, Environment, Evidence, Histogram, HostRecord, Layer, Limit, LimitKind, Record, Run, Side, Trial,
     host_port::{port_number, split_host_port},
     names::{count, host as counter},
     plan::HostReach,
@@ -21,7 +21,8 @@ use crate::{
     cores::{CPU_STATES, CoreLoad, attribute_core_work},
     path::{self, hosts_of},
     repeat_command,
-    window::{MeasuredWindow, host_of, record_of, samples_within, usable_trials},
+    summaries::main_rate,
+    window::{MeasuredWindow, host_of, rates, record_of, samples_within, usable_trials},
 };
 
 /// One test with everything that a finding rule may read.
@@ -385,6 +386,17 @@ impl<'a> TestEvidence<'a> {
             matches!(limit.kind, LimitKind::Asked | LimitKind::LineRate) && limit.used.is_some_and(|used| used >= 0.98)
         };
         self.test.limits.iter().any(full) && self.packets_lost().unwrap_or(0) == 0
+    }
+
+    /// Returns the main rate of each trial in every interval of its measured part, and the counter that it is of.
+    pub(crate) fn rates_over_time(&self) -> Option<(Vec<Vec<f64>>, &'a str)> {
+        let Derivation::Rate { side, counter } = &main_rate(self.test)?.metric.from else { return None };
+        let in_trial = |trial: &&'a Trial| {
+            let (host, record) = record_of(trial, *side)?;
+            let window = MeasuredWindow::common(trial, &self.run.hosts)?.in_record(&self.run.hosts, host, record);
+            Some(rates(&record.timeline, counter, window))
+        };
+        Some((self.trials.iter().filter_map(in_trial).collect(), counter))
     }
 
     /// Returns the value of the test as a share of its nearest limit.

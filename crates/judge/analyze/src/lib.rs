@@ -4,7 +4,7 @@
 //! from its records. Counters are identified by the names in `fathom_model::names`.
 //!
 //! Data flows in one direction, and no file depends on a later one: window → summaries → conservation → flows → limits →
-//! findings → verdict.
+//! findings → tests without a cause → verdict.
 
 // Input: the measured window, the cores, the path, and the promises as written.
 mod context;
@@ -33,6 +33,7 @@ mod repeat_command;
 
 // Findings and the verdict.
 mod findings;
+mod no_cause;
 mod verdict;
 
 #[cfg(test)]
@@ -98,6 +99,9 @@ pub fn analyze(run: &mut Run, context: &AnalysisContext) {
         let about = run.findings.iter().filter(|finding| finding.tests.contains(&test.name));
         test.findings = about.map(|finding| finding.id.clone()).collect();
         test.findings.dedup();
+    }
+    for idx in 0..run.tests.len() {
+        run.tests[idx].no_cause = no_cause::no_cause(&TestEvidence::new(run, &run.tests[idx], context));
     }
     run.verdict = verdict::verdict(run);
 }

@@ -190,6 +190,7 @@ impl RunBuilder {
             trials,
             flows: Vec::new(),
             anatomy: None,
+            no_cause: None,
             summaries: Vec::new(),
             limits: Vec::new(),
             conservation: None,

@@ -46,6 +46,7 @@ mod users_late;
 mod users_left_early;
 
 pub(crate) use nothing_done::NOTHING_DONE;
+pub(crate) use retransmissions::most_resent;
 pub use rule::FindingRule;
 
 use fathom_model::{Bottleneck, Finding, Run, Severity};

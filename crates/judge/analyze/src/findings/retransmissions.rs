@@ -79,7 +79,7 @@ impl FindingRule for Retransmissions {
 }
 
 /// Returns the host that sent the largest share of its segments again, with that share.
-fn most_resent<'a>(seen: &TestEvidence<'a>) -> Option<(&'a str, f64)> {
+pub(crate) fn most_resent<'a>(seen: &TestEvidence<'a>) -> Option<(&'a str, f64)> {
     let share = |host: &'a str| {
         let (again, all) = (seen.growth(host, TCP_RETRANS_SEGMENTS, None), seen.growth(host, TCP_OUT_SEGMENTS, None));
         ratio(again, all).filter(|_| all >= SEGMENTS_MIN)

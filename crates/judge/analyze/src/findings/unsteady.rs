@@ -1,14 +1,10 @@
 //! The rate did not become steady, or did not stay steady.
 
-use fathom_model::{Derivation, Evidence, Finding, NextStep, Severity, Side, units::percent};
+use fathom_model::{Evidence, Finding, NextStep, Severity, Side, units::percent};
 use fathom_statistics::{drift, mean};
 
 use super::FindingRule;
-use crate::{
-    evidence::TestEvidence,
-    summaries::main_rate,
-    window::{MeasuredWindow, rates, record_of},
-};
+use crate::evidence::TestEvidence;
 
 /// A smaller change from the first half to the second does not matter.
 const MATTERS: f64 = 0.1;
@@ -66,16 +62,11 @@ impl FindingRule for NoSteadyState {
 
 /// Returns the changes of the rate in the trials that agree, if these are the majority, and the counter.
 fn rate_changes<'a>(seen: &TestEvidence<'a>) -> Option<(Vec<f64>, &'a str)> {
-    let Derivation::Rate { side, counter } = &main_rate(seen.test)?.metric.from else { return None };
-    let in_trial = |trial| {
-        let (host, record) = record_of(trial, *side)?;
-        let window = MeasuredWindow::common(trial, &seen.run.hosts)?.in_record(&seen.run.hosts, host, record);
-        drift(&rates(&record.timeline, counter, window)).filter(|change| change.abs() >= MATTERS)
-    };
-    let changes: Vec<f64> = seen.trials().iter().filter_map(|trial| in_trial(trial)).collect();
-    let (falls, rises): (Vec<f64>, Vec<f64>) = changes.into_iter().partition(|change| *change < 0.0);
+    let (trials, counter) = seen.rates_over_time()?;
+    let changes = trials.iter().filter_map(|rates| drift(rates).filter(|change| change.abs() >= MATTERS));
+    let (falls, rises): (Vec<f64>, Vec<f64>) = changes.partition(|change| *change < 0.0);
     let agreed = if falls.len() > rises.len() { falls } else { rises };
-    (2 * agreed.len() > seen.trials().len()).then_some((agreed, counter.as_ref()))
+    (2 * agreed.len() > seen.trials().len()).then_some((agreed, counter))
 }
 
 /// Returns the options for rounds of ten seconds. `--duration` covers all rounds together.

@@ -1,7 +1,7 @@
 //! The top of a report: the head, the state, the bottlenecks, and all tests in one table.
 
 use fathom_model::{
-    Conservation, Derivation, Finding, LimitKind, Metric, Run, Severity, StepSummary, Summary, TestRun, Unit,
+    Conservation, Derivation, Finding, LimitKind, Metric, NoCause, Run, Severity, StepSummary, Summary, TestRun, Unit,
     VerdictState,
     metric::Better,
     units::{grouped, percent},
@@ -32,9 +32,11 @@ const MARKER: usize = 6;
 pub(super) fn top(run: &Run) -> Vec<Block<'_>> {
     let important = important(run);
     let mut findings: Vec<Block<'_>> = important.iter().map(|finding| of_finding(run, finding)).collect();
-    if findings.is_empty() {
+    let open: Vec<Sentence> = without_cause(run).collect();
+    if findings.is_empty() && open.is_empty() {
         findings.push(Block::sentence("No counter shows anything that holds a layer back.").on_page());
     }
+    findings.push(Block::List(List { items: open, ..List::default() }));
     findings.extend(layers(run).map(Block::sentence));
     findings.push(remarks(run).on_page());
     vec![
@@ -118,6 +120,34 @@ fn layers(run: &Run) -> Option<String> {
     let first =
         lowest.map(|(layer, finding)| format!("the first layer to lack is {} ({})", layer.name(), finding.short));
     (!reached.is_empty()).then(|| reached.into_iter().chain(first).collect::<Vec<_>>().join("; "))
+}
+
+/// Returns the tests that nothing explains although they stay below their limits, each with what was ruled out.
+fn without_cause(run: &Run) -> impl Iterator<Item = Sentence> {
+    run.tests.iter().filter_map(move |test| {
+        let NoCause { reached, ruled_out, not_seen, clue } = test.no_cause.as_ref()?;
+        let name = if run.tests.len() > 1 { format!("{}: ", test.named()) } else { String::new() };
+        let reached = reached.as_ref().map(|reached| format!(" (it reaches {reached})")).unwrap_or_default();
+        let list =
+            |title: &str, items: &[String]| (!items.is_empty()).then(|| format!("{title}: {}", items.join(", ")));
+        let parts = [Some(format!("{name}no counter shows what holds it back{reached}")), clue.clone()];
+        let parts = parts.into_iter().chain([list("ruled out", ruled_out), list("not seen", not_seen)]);
+        let text = parts.flatten().collect::<Vec<_>>().join("; ");
+        Some(Sentence { label: "open", text, id: Some(no_cause_anchor(test)), ..Sentence::default() })
+    })
+}
+
+fn no_cause_anchor(test: &TestRun) -> String {
+    format!("open-{}", anchor(&test.name))
+}
+
+/// Returns the mark of a row that something holds back, with a link to the text that says so.
+fn held_back_by(run: &Run, test: &TestRun) -> Cell {
+    match finding_of(run, test) {
+        Some(finding) => marker(finding),
+        None if test.no_cause.is_some() => Cell::from("◂ not found").faint().linked(no_cause_anchor(test)),
+        None => Cell::default(),
+    }
 }
 
 fn of_finding<'a>(run: &'a Run, finding: &'a Finding) -> Block<'a> {
@@ -274,7 +304,7 @@ fn rows_of(run: &Run, test: &TestRun, layer: Option<&'static str>) -> Vec<Row> {
     let mut rows = Vec::new();
     if let Some(first) = test.summaries.first().filter(|_| test.unavailable.is_none()) {
         rows.push(row(String::new(), value_words(test, first, "")));
-        rows[0].cells[MARKER] = finding_of(run, test).map(marker).unwrap_or_default();
+        rows[0].cells[MARKER] = held_back_by(run, test);
         rows.extend(quantile_row(test, first));
         let shown = test.summaries[1..].iter().filter(|summary| has_row(test, first, summary));
         let value = |summary: &Summary| value_words(test, summary, &summary.metric.title);

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use fathom_model::{
     Anatomy, AnatomyPart, Benchmark, Better, Confidence, Conservation, Derivation, Environment, Evidence, Example,
-    FailureCounts, Finding, Histogram, HostRecord, Layer, Limit, LimitKind, Metric, NextStep, Note, Part, Plan, Record,
-    Run, Settings, Severity, Side, StepKind, StepRecord, Summary, TestPlan, TestRun, Timeline, Trial, Unit,
-    UsersRecord, Verdict, VerdictState, Visits,
+    FailureCounts, Finding, Histogram, HostRecord, Layer, Limit, LimitKind, Metric, NextStep, NoCause, Note, Part,
+    Plan, Record, Run, Settings, Severity, Side, StepKind, StepRecord, Summary, TestPlan, TestRun, Timeline, Trial,
+    Unit, UsersRecord, Verdict, VerdictState, Visits,
     benchmark::{BenchmarkResult, LossPoint, OwnMaximum, Reference},
     names::{count, distribution, host as counter, tcp},
     plan::HostReach,
@@ -251,10 +251,20 @@ fn test(shape: &Shape) -> TestRun {
         users: None,
         flows: Vec::new(),
         anatomy: (shape.name == "tcp_rr").then(anatomy),
+        no_cause: (shape.name == "tcp_crr").then(no_cause),
     }
 }
 
 /// Where the time of a transaction goes: most of it in the wake-ups of both ends.
+fn no_cause() -> NoCause {
+    NoCause {
+        reached: None,
+        ruled_out: vec!["cores (the busiest, cpu1 of target, is busy 60 %)".to_owned(), "drops (0)".to_owned()],
+        not_seen: vec!["the cores of client".to_owned()],
+        clue: Some("its one flow waits 26.3 µs for an answer, so more of them may carry more".to_owned()),
+    }
+}
+
 fn anatomy() -> Anatomy {
     let (near, far) = (Some(Side::Initiator), Some(Side::Responder));
     let parts = [
@@ -408,6 +418,7 @@ fn tests() -> Vec<TestRun> {
         trials: Vec::new(),
         flows: Vec::new(),
         anatomy: None,
+        no_cause: None,
         summaries: Vec::new(),
         unavailable: Some("needs CAP_NET_RAW".to_owned()),
         ..test(&none)

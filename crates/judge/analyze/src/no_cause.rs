@@ -1,0 +1,263 @@
+//! Tests that no finding explains: what was ruled out, what could not be looked at, and what points to a cause.
+//!
+//! The numbers are those that the rules judge. Here they are below every threshold, and are told so that a person can go on.
+
+use std::fmt::Display;
+
+use fathom_model::{
+    Derivation, Finding, Layer, Limit, LimitKind, Metric, NoCause, SenderTime, Severity, TestRun,
+    names::{count, host as counter},
+    units::{Nanos, grouped, percent, ratio},
+};
+use fathom_statistics::{mean, stdev};
+
+use crate::{cores::CoreLoad, evidence::TestEvidence, findings::most_resent, summaries::main_rate};
+
+/// A test that reaches this share of a limit lacks nothing that has to be explained.
+const REACHED: f64 = 0.9;
+/// A part of a unit of work that takes at least this share of its time explains it.
+const EXPLAINS: f64 = 0.5;
+/// A rate whose intervals differ by less than this from their mean, as a standard deviation, is steady.
+const STEADY: f64 = 0.03;
+/// Fewer intervals say nothing about steadiness.
+const INTERVALS_MIN: usize = 5;
+
+/// Returns what is known about a test without a cause. `None` if it has one, lacks nothing, or is no test of a rate.
+pub(crate) fn no_cause(seen: &TestEvidence<'_>) -> Option<NoCause> {
+    let test = seen.test;
+    let is_of_rate = test.layer != Layer::Path && test.curve.is_none() && test.benchmark.is_none();
+    let is_known = test.unavailable.is_none() && !test.trials.is_empty() && main_rate(test)?.value.is_some();
+    if !is_of_rate || !is_known || is_explained(seen) {
+        return None;
+    }
+    let nearest = test.limits.iter().find(|limit| limit.kind != LimitKind::Promise && limit.used.is_some());
+    let mut looked = Looked::default();
+    for look in LOOKS {
+        look(seen, &mut looked);
+    }
+    Some(NoCause {
+        reached: nearest.and_then(|limit| Some(format!("{} of {}", percent(limit.used?), limit.text))),
+        ruled_out: looked.ruled_out,
+        not_seen: looked.not_seen,
+        clue: waiting(seen).or_else(|| paced(seen)),
+    })
+}
+
+/// Returns true if a finding explains the test, it reaches a limit, or its time went into one part.
+fn is_explained(seen: &TestEvidence<'_>) -> bool {
+    let is_cause =
+        |finding: &Finding| finding.severity >= Severity::HoldsBack && finding.tests.contains(&seen.test.name);
+    let is_near = |limit: &Limit| limit.kind != LimitKind::Promise && limit.used.is_some_and(|used| used >= REACHED);
+    let has_part = seen.test.anatomy.as_ref().is_some_and(|anatomy| {
+        let largest = anatomy.parts.iter().map(|part| part.median_ns).max().unwrap_or(Nanos::ZERO);
+        ratio(largest.0, anatomy.median().0).is_some_and(|share| share >= EXPLAINS)
+    });
+    seen.run.findings.iter().any(is_cause) || seen.test.limits.iter().any(is_near) || has_part
+}
+
+/// What was looked at.
+#[derive(Default)]
+struct Looked {
+    ruled_out: Vec<String>,
+    not_seen: Vec<String>,
+}
+
+impl Looked {
+    fn rule_out(&mut self, what: &str, showed: impl Display) {
+        self.ruled_out.push(format!("{what} ({showed})"));
+    }
+}
+
+/// All looks, in the order in which people ask.
+const LOOKS: [fn(&TestEvidence<'_>, &mut Looked); 7] = [cores, lost, resent, buffers, queues, quota, other_programs];
+
+fn cores(seen: &TestEvidence<'_>, looked: &mut Looked) {
+    let mut busiest: Option<(f64, String)> = None;
+    for host in seen.hosts() {
+        match seen.cores(host).first() {
+            Some(core) if busiest.as_ref().is_none_or(|(most, _)| core.busy() > *most) => {
+                busiest = Some((core.busy(), format!("{} of {host}", core.core)));
+            }
+            Some(_) => {}
+            None => looked.not_seen.push(format!("the cores of {host}")),
+        }
+    }
+    if let Some((busy, core)) = busiest {
+        looked.rule_out("cores", format!("the busiest, {core}, is busy {}", percent(busy)));
+    }
+    if seen.test.to.is_none() {
+        looked.not_seen.push("the host of the server, where no agent ran".to_owned());
+    }
+}
+
+/// Counters of drops that do not belong to a protocol.
+const DROPS: [&str; 7] = [
+    counter::DEV_RX_DROPPED,
+    counter::DEV_TX_DROPPED,
+    counter::QDISC_DROPPED,
+    counter::QDISC_IN_DROPPED,
+    counter::SOFTNET_DROPPED,
+    counter::UDP_RCVBUF_ERRORS,
+    counter::TCP_LISTEN_DROPS,
+];
+
+fn lost(seen: &TestEvidence<'_>, looked: &mut Looked) {
+    if let Some(lost) = seen.packets_lost().filter(|_| seen.test.conservation.is_some()) {
+        looked.rule_out("loss", grouped(lost));
+    } else {
+        let n: u64 = seen.hosts().flat_map(|host| DROPS.map(|counter| seen.growth(host, counter, None))).sum();
+        looked.rule_out("drops", grouped(n));
+    }
+}
+
+fn resent(seen: &TestEvidence<'_>, looked: &mut Looked) {
+    if let Some((_, share)) = most_resent(seen).filter(|_| is_of_tcp(seen)) {
+        looked.rule_out("retransmissions", percent(share));
+    }
+}
+
+fn is_of_tcp(seen: &TestEvidence<'_>) -> bool {
+    matches!(seen.test.layer, Layer::App | Layer::Http | Layer::Tcp)
+}
+
+fn buffers(seen: &TestEvidence<'_>, looked: &mut Looked) {
+    let of = |share: fn(&SenderTime) -> f64| {
+        mean(&seen.test.flows.iter().map(|flow| share(&flow.waits)).collect::<Vec<_>>())
+    };
+    let shares = of(|waits| waits.receive_window).zip(of(|waits| waits.send_buffer));
+    if let Some((window, buffer)) = shares {
+        let showed = format!("{} and {} of the time", percent(window), percent(buffer));
+        looked.rule_out("receive window and send buffer", showed);
+    }
+}
+
+fn queues(seen: &TestEvidence<'_>, looked: &mut Looked) {
+    let held = |host| seen.growing_time(host, counter::QDISC_OVERLIMITS, seen.interface(host));
+    let most = seen.hosts().filter_map(held).reduce(f64::max);
+    if let Some(share) = most {
+        looked.rule_out("queues with a rate at the hosts", format!("holding back {} of the time", percent(share)));
+    }
+}
+
+fn quota(seen: &TestEvidence<'_>, looked: &mut Looked) {
+    let stopped = |host| {
+        seen.last_value(host, counter::CGROUP_THROTTLED_NS)?;
+        Some((seen.growth(host, counter::CGROUP_THROTTLED_NS, None), seen.sampled_time(host)?))
+    };
+    let most = seen.hosts().filter_map(stopped).filter_map(|(lost, span)| ratio(lost, span.0)).reduce(f64::max);
+    if let Some(share) = most {
+        looked.rule_out("CPU quotas", percent(share));
+    }
+}
+
+fn other_programs(seen: &TestEvidence<'_>, looked: &mut Looked) {
+    let cores = seen.hosts().map(|host| seen.cores(host)).filter(|cores| !cores.is_empty());
+    let most = cores.map(|cores| cores.iter().map(CoreLoad::others).sum::<f64>()).reduce(f64::max);
+    if let Some(share) = most {
+        looked.rule_out("other programs", format!("{} of a core", percent(share)));
+    }
+}
+
+/// Returns the clue of a closed load: what is in flight waits for its answers, although neither end is full.
+fn waiting(seen: &TestEvidence<'_>) -> Option<String> {
+    let test = seen.test;
+    let is_median = |metric: &Metric| matches!(metric.from, Derivation::Quantile { q, .. } if (q - 0.5).abs() < 1e-9);
+    let median = test.summaries.iter().find(|summary| is_median(&summary.metric))?;
+    let is_closed = is_rate_of(test, &[count::REQUESTS, count::TRANSACTIONS]) && test.options.text("rate").is_none();
+    let (what, n) = ["connections", "flows"].iter().find_map(|name| Some((name, test.options.count(name)?)))?;
+    is_closed.then_some(())?;
+    let each =
+        if n == 1 { format!("its one {}", what.trim_end_matches('s')) } else { format!("each of its {n} {what}") };
+    Some(format!("{each} waits {} for an answer, so more of them may carry more", median.metric.show(median.value?)))
+}
+
+/// Returns the clue of a stream whose rate does not vary: something with a clock may pace it.
+fn paced(seen: &TestEvidence<'_>) -> Option<String> {
+    if !is_rate_of(seen.test, &[count::BYTES_RECEIVED, count::RECEIVED]) {
+        return None;
+    }
+    let (trials, _) = seen.rates_over_time()?;
+    let enough = !trials.is_empty() && trials.iter().all(|rates| rates.len() >= INTERVALS_MIN);
+    let all: Vec<f64> = trials.into_iter().flatten().collect();
+    let spread = stdev(&all)? / mean(&all).filter(|mean| *mean > 0.0)?;
+    (enough && spread <= STEADY).then(|| {
+        let names = "a shaper or policer on the path, or the limit of a virtual machine";
+        format!("its rate varies by {} only, so something with a clock may pace it: {names}", percent(spread))
+    })
+}
+
+/// Returns true if the main rate of a test counts one of these.
+fn is_rate_of(test: &TestRun, counters: &[&str]) -> bool {
+    let main = main_rate(test).map(|summary| &summary.metric.from);
+    matches!(main, Some(Derivation::Rate { counter, .. }) if counters.contains(&counter.as_ref()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run_builder::{RunBuilder, p999};
+    use fathom_model::{Side, names::distribution};
+
+    fn of_first(builder: &RunBuilder) -> Option<NoCause> {
+        builder.analyzed().tests[0].no_cause.clone()
+    }
+
+    #[test]
+    fn a_stream_that_nothing_explains_tells_what_was_ruled_out() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[12_500_000, 12_500_000]);
+        builder.wire("1000000000", "1500");
+        builder.cpu("client", "cpu0", [20, 20, 1, 0]);
+        builder.cpu("target", "cpu1", [10, 30, 20, 0]);
+        builder.host_counter("client", (counter::TCP_OUT_SEGMENTS, ""), 100_000);
+        builder.host_counter("client", (counter::TCP_RETRANS_SEGMENTS, ""), 3);
+        let found = of_first(&builder).unwrap();
+        assert_eq!(found.reached.as_deref(), Some("11 % of line 941 Mbit/s"));
+        let ruled_out =
+            ["cores (the busiest, cpu1 of target, is busy 60 %)", "drops (0)", "retransmissions (0.0030 %)"];
+        assert_eq!(found.ruled_out[..3], ruled_out, "{found:?}");
+        assert!(found.not_seen.is_empty());
+        assert!(found.clue.unwrap().starts_with("its rate varies by 0 % only"));
+        builder.growth_per_interval(|interval| 1000 + 300 * (interval % 3));
+        assert_eq!(of_first(&builder).unwrap().clue, None, "what varies is not paced");
+    }
+
+    #[test]
+    fn a_test_with_a_cause_or_at_its_limit_needs_none() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[1000]);
+        assert!(of_first(&builder).is_some());
+        builder.cpu("target", "cpu0", [1, 2, 97, 0]);
+        assert_eq!(of_first(&builder), None, "its core is the cause");
+        let mut builder = RunBuilder::new();
+        builder.udp_stream(&[(1000, 1000)]);
+        builder.run.tests[0].options.set("rate", "1000/s");
+        assert_eq!(of_first(&builder), None, "it got all that was asked");
+    }
+
+    #[test]
+    fn a_closed_load_on_idle_hosts_waits_for_its_answers() {
+        let mut builder = RunBuilder::new();
+        builder.http(1000, 32);
+        let metrics = builder.context.metrics.get_mut("http").unwrap();
+        let from = Derivation::quantile(Side::Initiator, distribution::SERVICE_TIME, 0.5);
+        metrics.push(Metric { name: "latency_ns_p50".into(), title: "p50".into(), from, ..p999() });
+        let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+        let mut times = fathom_model::Histogram::new();
+        (1..=1_000).for_each(|n| times.record(n * 1_000));
+        record.distributions.insert(distribution::SERVICE_TIME.to_owned(), times);
+        let clue = of_first(&builder).unwrap().clue.unwrap();
+        assert!(clue.starts_with("each of its 32 connections waits "), "{clue}");
+        builder.run.tests[0].options.set("rate", "2k/s");
+        assert_eq!(of_first(&builder).and_then(|found| found.clue), None, "a schedule waits for nobody");
+    }
+
+    #[test]
+    fn a_host_without_an_agent_was_not_seen() {
+        let mut builder = RunBuilder::new();
+        builder.http(1000, 32);
+        builder.run.tests[0].to = None;
+        let found = of_first(&builder).unwrap();
+        assert!(found.not_seen.contains(&"the host of the server, where no agent ran".to_owned()), "{found:?}");
+    }
+}

@@ -147,6 +147,17 @@ pub mod host {
     /// UDP sockets in use: a gauge.
     pub const SOCK_UDP_IN_USE: &str = "sock_udp_in_use";
 
+    /// The names that are no counts: their values rise and fall.
+    pub const GAUGES: [&str; 7] = [
+        QDISC_BACKLOG_BYTES,
+        CONNTRACK_ENTRIES,
+        CONNTRACK_ENTRIES_MAX,
+        SOCK_TCP_IN_USE,
+        SOCK_TCP_TIME_WAIT,
+        SOCK_TCP_MEMORY_BYTES,
+        SOCK_UDP_IN_USE,
+    ];
+
     /// The counters that exist once per interface; instance: the interface.
     pub const OF_INTERFACES: [&str; 14] = [
         DEV_RX_FRAMES,

@@ -145,6 +145,32 @@ pub struct Record {
 }
 
 impl Record {
+    /// A record of one side that measured nothing.
+    #[must_use]
+    pub fn empty(side: Side) -> Self {
+        Self {
+            side,
+            start_ns: Nanos::ZERO,
+            start_late_ns: Nanos::ZERO,
+            measured_ns: (Nanos::ZERO, Nanos::ZERO),
+            steady: true,
+            complete: true,
+            cpu_ns: Nanos::ZERO,
+            cpu_ns_by_core: BTreeMap::new(),
+            run_delay_ns: None,
+            timeline: Timeline::default(),
+            totals: BTreeMap::new(),
+            distributions: BTreeMap::new(),
+            flows: Vec::new(),
+            sampled: Vec::new(),
+            facts: BTreeMap::new(),
+            users: None,
+            probe: None,
+            errors: FailureCounts::default(),
+            notes: Vec::new(),
+        }
+    }
+
     /// Moves the end of the measurement to the end of all work, for a trial that is ended by a count and not by time.
     ///
     /// Ticks that noticed the end later would make every rate too low; a last tick before the end of the last turn would make it too high.

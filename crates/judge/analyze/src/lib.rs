@@ -35,6 +35,7 @@ mod repeat_command;
 mod findings;
 mod no_cause;
 mod verdict;
+mod watched;
 
 #[cfg(test)]
 mod run_builder;
@@ -48,6 +49,7 @@ pub use evidence::TestEvidence;
 pub use findings::{FINDING_RULES, FindingRule};
 pub use precision::is_narrow;
 pub use summaries::value_in;
+pub use watched::{WatchedHost, watched};
 
 /// Fills in every part of a run that follows from its records: values, limits, conservation, findings and the verdict.
 ///

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Better, Confidence, Derivation, Environment, Example, FailureCounts, Finding, Histogram, HostRecord, Layer, Metric,
-    Plan, Record, Run, Side, StepRecord, TestPlan, Timeline, Trial, Unit, UsersRecord, Verdict, Visits,
+    Better, Confidence, Derivation, Environment, Example, Finding, Histogram, HostRecord, Layer, Metric, Plan, Record,
+    Run, Side, StepRecord, TestPlan, Timeline, Trial, Unit, UsersRecord, Verdict, Visits,
     metric::{MetricName, UnitAndSense},
     names::{count, distribution, host as counter},
     plan::HostReach,
@@ -98,25 +98,10 @@ pub(crate) fn visits((n_begun, n_gave_up): (u64, u64), steps: Vec<StepRecord>) -
 /// A record of a trial that began at ten seconds on the clock.
 pub(crate) fn record(side: Side) -> Record {
     Record {
-        side,
         start_ns: Nanos::from_secs(10),
-        start_late_ns: Nanos::ZERO,
         measured_ns: (Nanos(MEASURED_MS.0 * MS), Nanos(MEASURED_MS.1 * MS)),
-        steady: true,
-        complete: true,
         cpu_ns: Nanos(100 * MS),
-        cpu_ns_by_core: BTreeMap::new(),
-        run_delay_ns: None,
-        timeline: Timeline::default(),
-        totals: BTreeMap::new(),
-        distributions: BTreeMap::new(),
-        flows: Vec::new(),
-        sampled: Vec::new(),
-        errors: FailureCounts::default(),
-        facts: BTreeMap::new(),
-        users: None,
-        probe: None,
-        notes: Vec::new(),
+        ..Record::empty(side)
     }
 }
 

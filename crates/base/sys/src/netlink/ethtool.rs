@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 const GDRVINFO: u32 = 0x03;
+const GCOALESCE: u32 = 0x0e;
 const GRINGPARAM: u32 = 0x10;
 const STXCSUM: u32 = 0x17;
 const STSO: u32 = 0x1f;
@@ -79,6 +80,23 @@ pub struct Rings {
     pub tx: u32,
     /// The maximum size of a transmit ring.
     pub tx_max: u32,
+}
+
+/// When a device raises an interrupt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Coalescing {
+    /// The longest wait after a received frame, in microseconds.
+    pub rx_usecs: u32,
+    /// The frames received meanwhile that end the wait; 0 if their number does not matter.
+    pub rx_frames: u32,
+    /// The longest wait after a sent frame, in microseconds.
+    pub tx_usecs: u32,
+    /// The frames sent meanwhile that end the wait.
+    pub tx_frames: u32,
+    /// Whether the driver adapts the receive values to the load.
+    pub rx_adaptive: bool,
+    /// Whether the driver adapts the send values to the load.
+    pub tx_adaptive: bool,
 }
 
 /// A device feature that replaces work of the kernel, such as `tx-checksum-ipv4`.
@@ -185,6 +203,25 @@ impl Device {
         let Some(answer) = self.ask(GRINGPARAM, &[0; 36])? else { return Ok(None) };
         let field = |index: usize| number_at(&answer, index * 4);
         Ok(Some(Rings { rx_max: field(1), tx_max: field(4), rx: field(5), tx: field(8) }))
+    }
+
+    /// Returns when the device raises interrupts; `None` if its driver does not tell.
+    ///
+    /// # Errors
+    /// `ENODEV` if the device does not exist.
+    pub fn coalescing(&self) -> Result<Option<Coalescing>> {
+        // ethtool_coalesce: cmd and 22 numbers, of which the first eight are four of receiving and four of sending, and the tenth and eleventh
+        // say whether the driver adapts them.
+        let Some(answer) = self.ask(GCOALESCE, &[0; 92])? else { return Ok(None) };
+        let field = |index: usize| number_at(&answer, index * 4);
+        Ok(Some(Coalescing {
+            rx_usecs: field(1),
+            rx_frames: field(2),
+            tx_usecs: field(5),
+            tx_frames: field(6),
+            rx_adaptive: field(10) != 0,
+            tx_adaptive: field(11) != 0,
+        }))
     }
 
     /// Returns the speed of the link; `None` if the device has none or does not know it.
@@ -327,6 +364,7 @@ mod tests {
         assert!(features.iter().any(|feature| feature.name == "netns-local" || feature.name == "loopback"));
         assert_eq!(loopback.rings().unwrap(), None);
         assert_eq!(loopback.speed().unwrap(), None);
+        assert_eq!(loopback.coalescing().unwrap(), None);
         assert_eq!(loopback.channels().unwrap(), None);
         assert!(loopback.statistics().unwrap().is_empty());
     }

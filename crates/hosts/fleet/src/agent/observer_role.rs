@@ -1,11 +1,7 @@
 //! The role of a host that only observes: a device under test, whose counters are read in addition to those of the two ends.
 
-use std::collections::BTreeMap;
-
 use fathom_engine::{Error, Stop, Test, TestKind, TrialContext};
-use fathom_model::{
-    Endpoints, FailureCounts, Layer, Metric, OptionDoc, Record, Role, Settings, Side, record::Timeline, units::Nanos,
-};
+use fathom_model::{Endpoints, Layer, Metric, OptionDoc, Record, Role, Settings, Side, units::Nanos};
 use fathom_sys::{clock, policy::Policy};
 
 /// Observes until the trial is over. It is not a test kind: a plan cannot use it by this name.
@@ -63,25 +59,10 @@ impl Test for ObserverTest {
             clock::sleep_until(clock::now() + STOP_CHECK_EVERY);
         }
         Ok(Record {
-            side: Side::Responder,
             start_ns: session.start,
-            start_late_ns: Nanos::ZERO,
             measured_ns: (Nanos::ZERO, clock::now() - session.start),
-            steady: true,
             complete: session.stop.state() == Stop::Finish,
-            cpu_ns: Nanos::ZERO,
-            cpu_ns_by_core: BTreeMap::new(),
-            run_delay_ns: None,
-            timeline: Timeline::default(),
-            totals: BTreeMap::new(),
-            distributions: BTreeMap::new(),
-            flows: Vec::new(),
-            sampled: Vec::new(),
-            facts: BTreeMap::new(),
-            probe: None,
-            users: None,
-            errors: FailureCounts::default(),
-            notes: Vec::new(),
+            ..Record::empty(Side::Responder)
         })
     }
 }

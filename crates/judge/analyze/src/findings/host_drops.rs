@@ -43,7 +43,7 @@ pub(crate) const FILTER: HostDrops = HostDrops {
     counter: host::NFT_DROPPED,
     share_of: ShareOf::Packets,
     of_machine: false,
-    place: |host, rule| format!("a firewall rule on {host} ({rule}) drops packets of the test"),
+    place: |host, rule| format!("a firewall rule on {host} ({rule}) drops packets"),
     next: |_, _| next_step("nft -a list ruleset".to_owned(), "show the rule by its handle"),
 };
 
@@ -213,6 +213,46 @@ pub(crate) const TIME_WAIT: HostDrops = HostDrops {
             "sysctl net.ipv4.tcp_max_tw_buckets".to_owned(),
             "show the limit; it protects memory and is harmless if reached",
         )
+    },
+};
+
+/// UDP sockets whose reader is too slow. A test of datagrams has a rule of its own, which knows its socket.
+pub(crate) const UDP_BUFFERS: HostDrops = HostDrops {
+    id: "udp-receive-buffer",
+    short: "socket full",
+    counter: host::UDP_RCVBUF_ERRORS,
+    share_of: ShareOf::Packets,
+    of_machine: false,
+    place: |host, _| format!("the receive buffer of a UDP socket on {host} was full"),
+    next: |_, _| next_step("ss -uam".to_owned(), "show the socket (d: what it dropped) and its buffer (rb)"),
+};
+
+/// Datagrams that arrive damaged.
+pub(crate) const UDP_CHECKSUM: HostDrops = HostDrops {
+    id: "bad-checksums",
+    short: "bad checksum",
+    counter: host::UDP_IN_CSUM_ERRORS,
+    share_of: ShareOf::Packets,
+    of_machine: false,
+    place: |host, _| format!("datagrams reach {host} damaged, with a wrong checksum"),
+    next: |seen, host| {
+        let interface = seen.interface(host);
+        next_step(format!("ip -s -s link show {interface}"), "show whether frames arrive damaged (crc, frame)")
+    },
+};
+
+/// Servers that accept connections too slowly. A test that opens connections knows what that did to it.
+pub(crate) const ACCEPT_QUEUE: HostDrops = HostDrops {
+    id: "accept-queue-full",
+    short: "listen queue",
+    counter: host::TCP_LISTEN_OVERFLOWS,
+    share_of: ShareOf::Connections,
+    of_machine: false,
+    place: |host, _| format!("the accept queue of a server on {host} was full"),
+    next: |_, _| {
+        let expected =
+            "show the queue (Recv-Q) and its size (Send-Q); raise the server's backlog and net.core.somaxconn";
+        next_step("ss -ltn".to_owned(), expected)
     },
 };
 

@@ -130,6 +130,34 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &promise_broken::PromiseBroken,
 ];
 
+/// The rules that judge a host by its counters alone, without a test.
+pub(crate) const HOST_RULES: &[&dyn FindingRule] = &[
+    &link_down::LinkDown,
+    &local_shaper::LocalShaper,
+    &cpu_quota::CpuQuota,
+    &tcp_memory::TcpMemory,
+    &host_drops::FILTER,
+    &host_drops::INGRESS_FILTER,
+    &host_drops::REVERSE_PATH,
+    &host_drops::NO_ROUTE,
+    &host_drops::NEIGHBOR,
+    &host_drops::NEIGHBOR_TABLE,
+    &host_drops::CONNECTION_TABLE,
+    &host_drops::TIME_WAIT,
+    &host_drops::TCP_CHECKSUM,
+    &host_drops::REASSEMBLY,
+    &host_drops::TCP_BACKLOG,
+    &host_drops::UDP_BUFFERS,
+    &host_drops::UDP_CHECKSUM,
+    &host_drops::ACCEPT_QUEUE,
+    &drops::BacklogDrops,
+    &drops::DeviceReceiveDrops,
+    &drops::DeviceSendDrops,
+    &drops::QdiscDrops,
+    &retransmissions::Retransmissions,
+    &steal::CpuSteal,
+];
+
 /// Returns all findings of a run, the most important first. A finding that several tests share is reported once.
 pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
     let mut found: Vec<(f64, Finding)> = Vec::new();
@@ -180,7 +208,7 @@ const fn rank(finding: &Finding) -> u8 {
 /// Turns findings into remarks if their cause was found too: one fault must not look like several.
 ///
 /// A finding that invalidates the test stays, and so does its cause: it is raised to the same severity.
-fn with_effects_as_remarks(by_rule: Vec<(&dyn FindingRule, Finding)>) -> Vec<Finding> {
+pub(crate) fn with_effects_as_remarks(by_rule: Vec<(&dyn FindingRule, Finding)>) -> Vec<Finding> {
     let is_cause = |finding: &Finding| finding.severity >= Severity::HoldsBack;
     let causes: Vec<String> =
         by_rule.iter().filter(|(_, finding)| is_cause(finding)).map(|(_, finding)| finding.id.clone()).collect();

@@ -23,6 +23,7 @@ mod rfc6349;
 mod run;
 mod scan;
 mod serve;
+mod watch;
 
 use clap::{ArgMatches, Command as Shape, error::ErrorKind};
 
@@ -80,6 +81,12 @@ const COMMANDS: &[Command] = &[
         about: "Single packets to a host: round trips, loss, outages, path MTU, route, ports",
         define: probe::define,
         run: probe::run,
+    },
+    Command {
+        name: "watch",
+        about: "The counters of this host live: interfaces, cores, TCP, UDP, with findings",
+        define: watch::define,
+        run: watch::run,
     },
     Command {
         name: "allow",

@@ -34,5 +34,6 @@ mod streams;
 mod truth;
 mod users;
 mod walk;
+mod watch;
 mod wire;
 mod writing;

@@ -221,9 +221,9 @@ impl RunningProgram {
         })
     }
 
-    /// Waits until stderr contains this text.
-    pub(crate) fn warns(&self, words: &str) {
-        until(|| fs::read_to_string(&self.stderr).unwrap().contains(words).then_some(()));
+    /// Waits until stderr contains this text. Returns all of stderr.
+    pub(crate) fn warns(&self, words: &str) -> String {
+        until(|| Some(fs::read_to_string(&self.stderr).unwrap()).filter(|text| text.contains(words)))
     }
 
     /// Waits for the end of the program.

@@ -1,0 +1,194 @@
+//! A host without a test: what its counters say by themselves.
+
+use std::collections::BTreeMap;
+
+use fathom_model::{
+    Environment, Evidence, Finding, HostRecord, Layer, Plan, Record, Run, Settings, Severity, Side, Trial, Verdict,
+    run::{Completeness, Host, TestRun},
+    units::{Nanos, percent},
+};
+
+use crate::{
+    context::AnalysisContext,
+    evidence::TestEvidence,
+    findings::{HOST_RULES, with_effects_as_remarks},
+};
+
+/// A host at work, and what was seen of it.
+pub struct WatchedHost<'a> {
+    /// Its name in sentences.
+    pub name: &'a str,
+    /// Its interfaces with traffic.
+    pub interfaces: Vec<&'a str>,
+    /// Its properties.
+    pub environment: &'a Environment,
+    /// Its counters in the time that is judged.
+    pub record: &'a HostRecord,
+}
+
+/// Returns the findings about a host, the most important first; none from fewer than two samples.
+#[must_use]
+pub fn watched(host: &WatchedHost<'_>) -> Vec<Finding> {
+    if host.record.at_ns.len() < 2 {
+        return Vec::new();
+    }
+    let context = AnalysisContext::default();
+    let mut run = run_of(host);
+    let mut found = full_cores(&TestEvidence::new(&run, &run.tests[0], &context), host.name);
+    // A rule looks at one interface of a host; without traffic there is still the host.
+    let interfaces = host.interfaces.iter().copied().map(Some).chain(host.interfaces.is_empty().then_some(None));
+    for interface in interfaces {
+        run.hosts.values_mut().for_each(|host| host.interface = interface.map(str::to_owned));
+        let seen = TestEvidence::new(&run, &run.tests[0], &context);
+        let by_rule = HOST_RULES.iter().flat_map(|rule| rule.evaluate(&seen).into_iter().map(|found| (*rule, found)));
+        for finding in with_effects_as_remarks(by_rule.collect()) {
+            if !found.iter().any(|known| known.title == finding.title) {
+                found.push(finding);
+            }
+        }
+    }
+    found.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    for finding in &mut found {
+        finding.tests.clear();
+    }
+    found
+}
+
+/// Returns the cores without idle time, with the programs that used most CPU time.
+fn full_cores(seen: &TestEvidence<'_>, host: &str) -> Vec<Finding> {
+    let cores = seen.cores(host);
+    let mut full: Vec<_> = cores.iter().filter(|core| core.is_full()).collect();
+    let Some(first) = full.first() else { return Vec::new() };
+    let (_, word, share) = first.main_state();
+    let mostly = format!("{word} {}", percent(share));
+    let evidence: Vec<Evidence> = seen.programs(host).iter().map(|program| program.evidence(host)).collect();
+    full.sort_unstable_by(|a, b| a.core.cmp(&b.core));
+    let names: Vec<&str> = full.iter().map(|core| core.core.as_str()).collect();
+    let (names, are) = (names.join(" and "), if names.len() > 1 { "have" } else { "has" });
+    vec![Finding {
+        id: "core-full".to_owned(),
+        short: "core full".to_owned(),
+        title: format!("{names} of {host} {are} no idle time left ({mostly})"),
+        severity: Severity::HoldsBack,
+        tests: Vec::new(),
+        evidence,
+        explains: None,
+        next: None,
+    }]
+}
+
+/// Makes a run of what was seen, so that the rules can judge it: one host, and no test but the time itself.
+fn run_of(host: &WatchedHost<'_>) -> Run {
+    let name = host.name.to_owned();
+    let of_host = Host { environment: host.environment.clone(), ..Host::default() };
+    let trial = Trial {
+        records: [(name.clone(), time_of(host.record))].into(),
+        hosts: [(name.clone(), host.record.clone())].into(),
+        ..Trial::default()
+    };
+    Run {
+        schema: fathom_model::run::SCHEMA.to_owned(),
+        id: String::new(),
+        tool: String::new(),
+        command: String::new(),
+        started: String::new(),
+        took_ns: host.record.span(),
+        plan: Plan {
+            schema: fathom_model::plan::SCHEMA.to_owned(),
+            title: String::new(),
+            rounds: 1,
+            until_ci: None,
+            seed: 0,
+            lab: None,
+            via: None,
+            hosts: BTreeMap::new(),
+            tests: Vec::new(),
+        },
+        hosts: [(name.clone(), of_host)].into(),
+        tests: vec![test_of(name, trial)],
+        findings: Vec::new(),
+        verdict: Verdict::default(),
+        completeness: Completeness::Complete,
+    }
+}
+
+fn test_of(host: String, trial: Trial) -> TestRun {
+    TestRun {
+        name: "watch".to_owned(),
+        title: "watch".to_owned(),
+        // The rules about connections look at this layer.
+        layer: Layer::Tcp,
+        kind: "watch".to_owned(),
+        from: host,
+        to: None,
+        options: Settings::default(),
+        expect: BTreeMap::new(),
+        trials: vec![trial],
+        curve: None,
+        benchmark: None,
+        users: None,
+        flows: Vec::new(),
+        anatomy: None,
+        summaries: Vec::new(),
+        limits: Vec::new(),
+        conservation: None,
+        findings: Vec::new(),
+        no_cause: None,
+        unavailable: None,
+    }
+}
+
+/// A record that measured during all samples and counted nothing itself.
+fn time_of(host: &HostRecord) -> Record {
+    Record { start_ns: host.at_ns[0], measured_ns: (Nanos::ZERO, host.span()), ..Record::empty(Side::Initiator) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fathom_model::{names::host as counter, record::Series};
+
+    fn series(name: &str, of: &str, values: &[u64]) -> Series {
+        Series { name: name.to_owned(), of: of.to_owned(), values: values.to_vec() }
+    }
+
+    fn found(series: Vec<Series>) -> Vec<Finding> {
+        let at_ns = (0..3).map(Nanos::from_secs).collect();
+        let record = HostRecord { at_ns, series, programs: Vec::new() };
+        let environment = Environment::default();
+        watched(&WatchedHost {
+            name: "gen-1",
+            interfaces: vec!["eth0", "eth1"],
+            environment: &environment,
+            record: &record,
+        })
+    }
+
+    #[test]
+    fn a_host_at_rest_has_no_finding() {
+        let idle = [0, 1_000_000_000, 2_000_000_000];
+        assert_eq!(
+            found(vec![series(counter::CPU_IDLE_NS, "cpu0", &idle), series(counter::TCP_OUT_SEGMENTS, "", &[5])]),
+            []
+        );
+    }
+
+    #[test]
+    fn drops_and_full_cores_are_told_without_a_test() {
+        let busy = [0, 1_000_000_000, 2_000_000_000];
+        let found = found(vec![
+            series(counter::CPU_SOFTIRQ_NS, "cpu0", &busy),
+            series(counter::UDP_RCVBUF_ERRORS, "", &[0, 50, 100]),
+            series(counter::QDISC_DROPPED, "eth1", &[0, 20, 40]),
+        ]);
+        let titles: Vec<&str> = found.iter().map(|finding| finding.title.as_str()).collect();
+        assert!(
+            titles.iter().any(|title| title.contains("cpu0 of gen-1 has no idle time left (softirq 100 %)")),
+            "{titles:?}"
+        );
+        let is_told = |words: &str| titles.iter().filter(|title| title.contains(words)).count() == 1;
+        assert!(is_told("a UDP socket on gen-1 was full: 100 dropped"), "{titles:?}");
+        assert!(is_told("eth1 on gen-1 dropped outgoing packets: 40 dropped"), "{titles:?}");
+        assert!(titles.iter().all(|title| !title.contains("test")), "{titles:?}");
+    }
+}

@@ -1,0 +1,254 @@
+//! Samples as a file: a line with the host, then a line per sample with what changed.
+//!
+//! Values are kept as the kernel told them, so that a replay shows everything that a live view would have shown.
+
+use std::{
+    fmt,
+    io::{self, BufRead, Write},
+};
+
+use fathom_model::{Environment, units::Nanos};
+use serde::{Deserialize, Serialize};
+
+use crate::samples::{Key, Samples};
+
+/// The version of the file.
+const SCHEMA: &str = "fathom.watch-recording/1";
+/// More counters than a host with 512 cores and 1,000 interfaces has.
+const KEYS_MAX: usize = 1 << 16;
+/// A line with all of them, at 100 bytes each.
+const LINE_MAX: u64 = 8 << 20;
+
+/// The first line.
+#[derive(Debug, Serialize, Deserialize)]
+struct Head {
+    schema: String,
+    host: String,
+    environment: Environment,
+}
+
+/// A sample: new keys, then the values that differ from the sample before, by place.
+#[derive(Debug, Serialize, Deserialize)]
+struct Change {
+    at_ns: Nanos,
+    at: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    keys: Vec<(String, String)>,
+    values: Vec<(usize, Option<u64>)>,
+}
+
+/// Writes samples to a file.
+pub struct Recorder<W: Write> {
+    out: W,
+    n_keys: usize,
+    last: Vec<Option<u64>>,
+}
+
+impl<W: Write> Recorder<W> {
+    /// Begins a file with the name and the properties of the host.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn new(mut out: W, host: &str, environment: &Environment) -> io::Result<Self> {
+        let head = Head { schema: SCHEMA.to_owned(), host: host.to_owned(), environment: environment.clone() };
+        write_line(&mut out, &head)?;
+        Ok(Self { out, n_keys: 0, last: Vec::new() })
+    }
+
+    /// Appends the newest sample; `at` is its time for people, RFC 3339.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn write(&mut self, samples: &Samples, at: &str) -> io::Result<()> {
+        let Some(row) = samples.rows().back() else { return Ok(()) };
+        let keys = samples.keys()[self.n_keys..].iter().map(|key| (key.name.clone(), key.of.clone())).collect();
+        self.n_keys = samples.keys().len();
+        self.last.resize(self.n_keys, None);
+        let mut values = Vec::new();
+        for (place, last) in self.last.iter_mut().enumerate() {
+            let value = row.values.get(place).copied().flatten();
+            if value != *last {
+                values.push((place, value));
+                *last = value;
+            }
+        }
+        write_line(&mut self.out, &Change { at_ns: row.at, at: at.to_owned(), keys, values })
+    }
+}
+
+/// Writes a line whole, so that a recording that is cut off ends after a sample.
+fn write_line(out: &mut impl Write, line: &impl Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_vec(line)?;
+    text.push(b'\n');
+    out.write_all(&text)?;
+    out.flush()
+}
+
+/// Why a recording cannot be read, and where.
+#[derive(Debug)]
+pub struct RecordingError {
+    /// The line, from 1.
+    pub line: usize,
+    what: String,
+}
+
+impl fmt::Display for RecordingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.what)
+    }
+}
+
+impl std::error::Error for RecordingError {}
+
+/// What is wrong with a line; the parser's own number of the line is always 1.
+fn told(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
+    format!("column {}: {what}", error.column())
+}
+
+/// Reads samples from a file.
+pub struct Replay<R: BufRead> {
+    input: R,
+    line: usize,
+    values: Vec<Option<u64>>,
+    /// The name of the host.
+    pub host: String,
+    /// Its properties when the recording began.
+    pub environment: Environment,
+}
+
+impl<R: BufRead> Replay<R> {
+    /// Reads the first line.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is no recording.
+    pub fn new(input: R) -> Result<Self, RecordingError> {
+        let mut replay =
+            Self { input, line: 0, values: Vec::new(), host: String::new(), environment: Environment::default() };
+        let no_recording =
+            |line, why: String| RecordingError { line, what: format!("it is no recording of fathom watch{why}") };
+        let Some(text) = replay.next_line()? else { return Err(no_recording(1, ": the file is empty".to_owned())) };
+        let head: Head =
+            serde_json::from_slice(&text).map_err(|error| no_recording(1, format!(": {}", told(&error))))?;
+        if head.schema != SCHEMA {
+            return Err(no_recording(1, format!(": its schema is {}, and {SCHEMA} is known", head.schema)));
+        }
+        (replay.host, replay.environment) = (head.host, head.environment);
+        Ok(replay)
+    }
+
+    /// Adds the next sample, and returns its time for people; `None` at the end.
+    ///
+    /// # Errors
+    /// If a line is damaged. A last line without its end was cut off while it was written, and is the end.
+    pub fn next(&mut self, samples: &mut Samples) -> Result<Option<String>, RecordingError> {
+        let Some(text) = self.next_line()? else { return Ok(None) };
+        let damaged = |what: String| RecordingError { line: self.line, what };
+        let change: Change = serde_json::from_slice(&text).map_err(|error| damaged(told(&error)))?;
+        for (name, of) in change.keys {
+            if samples.keys().len() >= KEYS_MAX {
+                return Err(damaged(format!("there are more than {KEYS_MAX} counters")));
+            }
+            samples.place(Key { name, of });
+        }
+        self.values.resize(samples.keys().len(), None);
+        for (place, value) in change.values {
+            let known = self.values.get_mut(place).ok_or_else(|| damaged(format!("there is no counter {place}")))?;
+            *known = value;
+        }
+        samples.begin(change.at_ns);
+        for (place, value) in self.values.iter().enumerate() {
+            samples.set(place, *value);
+        }
+        Ok(Some(change.at))
+    }
+
+    fn next_line(&mut self) -> Result<Option<Vec<u8>>, RecordingError> {
+        use io::Read as _;
+        self.line += 1;
+        let mut text = Vec::new();
+        let failed = |what: String| RecordingError { line: self.line, what };
+        let read = self.input.by_ref().take(LINE_MAX).read_until(b'\n', &mut text);
+        read.map_err(|error| failed(error.to_string()))?;
+        match text.last() {
+            Some(b'\n') => Ok(Some(text)),
+            Some(_) if u64::try_from(text.len()).is_ok_and(|length| length >= LINE_MAX) => {
+                Err(failed(format!("it is longer than {LINE_MAX} bytes")))
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(samples: &mut Samples, second: u64, values: &[(&str, u64)]) {
+        samples.begin(Nanos::from_secs(second));
+        for (of, value) in values {
+            let place = samples.place(Key { name: "dev_rx_bytes".to_owned(), of: (*of).to_owned() });
+            samples.set(place, Some(*value));
+        }
+    }
+
+    fn recorded() -> (Samples, Vec<u8>) {
+        let mut samples = Samples::new(10);
+        let mut file = Vec::new();
+        let mut recorder = Recorder::new(&mut file, "gen-1", &Environment::default()).unwrap();
+        for (second, values) in [(1, &[("eth0", 5)][..]), (2, &[("eth0", 9), ("eth1", 1)]), (3, &[("eth1", 1)])] {
+            sample(&mut samples, second, values);
+            recorder.write(&samples, &format!("2026-11-23T10:00:0{second}Z")).unwrap();
+        }
+        (samples, file)
+    }
+
+    fn replayed(file: &[u8]) -> Result<(Samples, Vec<String>), RecordingError> {
+        let mut replay = Replay::new(file)?;
+        assert_eq!(replay.host, "gen-1");
+        let (mut samples, mut times) = (Samples::new(10), Vec::new());
+        while let Some(at) = replay.next(&mut samples)? {
+            times.push(at);
+        }
+        Ok((samples, times))
+    }
+
+    #[test]
+    fn a_replay_has_the_samples_of_the_recording() {
+        let (samples, file) = recorded();
+        let (again, times) = replayed(&file).unwrap();
+        assert_eq!(
+            again.rows().iter().map(|row| row.at).collect::<Vec<_>>(),
+            samples.rows().iter().map(|row| row.at).collect::<Vec<_>>()
+        );
+        let known = |samples: &Samples| {
+            samples
+                .rows()
+                .iter()
+                .map(|row| row.values.iter().flatten().copied().collect::<Vec<_>>())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(known(&again), known(&samples));
+        assert_eq!(times[2], "2026-11-23T10:00:03Z");
+    }
+
+    #[test]
+    fn a_recording_that_was_cut_off_ends_at_its_last_whole_sample() {
+        let (_, file) = recorded();
+        let (samples, _) = replayed(&file[..file.len() - 9]).unwrap();
+        assert_eq!(samples.rows().len(), 2);
+    }
+
+    #[test]
+    fn a_damaged_recording_is_refused_with_its_line() {
+        let of = |text: &str| replayed(text.as_bytes()).unwrap_err().to_string();
+        let (_, file) = recorded();
+        let text = String::from_utf8(file).unwrap();
+        assert!(of("").starts_with("line 1: it is no recording"));
+        assert!(of("{}\n").starts_with("line 1: it is no recording"));
+        assert!(of(&text.replace("recording/1", "recording/2")).contains("recording/2"));
+        assert_eq!(of(&text.replace("[[0,5]]", "[[7,5]]")), "line 2: there is no counter 7");
+        assert!(of(&text.replace("\"at_ns\":3", "\"at_ns\":x")).starts_with("line 4: "), "{}", text);
+    }
+}

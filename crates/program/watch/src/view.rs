@@ -1,0 +1,117 @@
+//! What one interval shows: tables of rates, and findings about the last seconds.
+
+use std::collections::BTreeMap;
+
+use fathom_analyze::{WatchedHost, watched};
+use fathom_model::{
+    Environment, Finding, HostRecord,
+    names::host::{DEV_RX_BYTES, DEV_TX_BYTES},
+    record::Series,
+    units::{Nanos, approximate},
+};
+use serde::Serialize;
+
+use crate::{
+    samples::{Samples, Span},
+    tables::{Column, Quantity, TABLES, TableShape},
+};
+
+/// The tables and findings of one interval; serialized, it is a line of `--ndjson`.
+#[derive(Debug, Clone, Serialize)]
+pub struct View {
+    /// `fathom.watch/1`.
+    pub schema: &'static str,
+    /// The name of the host.
+    pub host: String,
+    /// The time of the sample: RFC 3339.
+    pub at: String,
+    /// The length of the interval.
+    pub interval_ns: Nanos,
+    /// Table, row and column of every known value: rates per second, shares from 0 to 1.
+    pub tables: BTreeMap<&'static str, BTreeMap<String, BTreeMap<&'static str, f64>>>,
+    /// The findings about the samples that are kept, the most important first.
+    pub findings: Vec<Finding>,
+    /// The sources that could not be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub losses: Vec<String>,
+}
+
+/// The version of the documents.
+pub(crate) const SCHEMA: &str = "fathom.watch/1";
+
+/// How often findings are looked for anew: a person does not read faster.
+const JUDGED_EVERY: Nanos = Nanos::from_secs(1);
+
+/// Makes views of one host.
+pub struct Viewer {
+    host: String,
+    environment: Environment,
+    findings: Vec<Finding>,
+    judged_at: Option<Nanos>,
+}
+
+impl Viewer {
+    /// Creates a viewer of a host with this name and these properties.
+    #[must_use]
+    pub fn new(host: impl Into<String>, environment: Environment) -> Self {
+        Self { host: host.into(), environment, findings: Vec::new(), judged_at: None }
+    }
+
+    /// Returns the view of the newest interval; `at` is its end, RFC 3339. `None` before the second sample.
+    pub fn view(&mut self, samples: &Samples, at: String) -> Option<View> {
+        let interval = samples.record(Span::LastInterval);
+        let now = *interval.at_ns.last().filter(|_| interval.span() > Nanos::ZERO)?;
+        if self.judged_at.is_none_or(|judged| now.since(judged) >= JUDGED_EVERY) {
+            self.findings = self.judge(&samples.record(Span::All));
+            self.judged_at = Some(now);
+        }
+        Some(View {
+            schema: SCHEMA,
+            host: self.host.clone(),
+            at,
+            interval_ns: interval.span(),
+            tables: TABLES.iter().map(|shape| (shape.id, rows(&interval, shape))).collect(),
+            findings: self.findings.clone(),
+            losses: Vec::new(),
+        })
+    }
+
+    fn judge(&self, record: &HostRecord) -> Vec<Finding> {
+        let grows = |series: &Series| {
+            let growth = |name| record.growth(name, &series.of).unwrap_or(0);
+            growth(DEV_RX_BYTES) + growth(DEV_TX_BYTES) > 0
+        };
+        let interfaces = record.named(DEV_RX_BYTES).filter(|series| grows(series)).map(|series| series.of.as_str());
+        let host =
+            WatchedHost { name: &self.host, interfaces: interfaces.collect(), environment: &self.environment, record };
+        watched(&host)
+    }
+}
+
+fn rows(record: &HostRecord, shape: &TableShape) -> BTreeMap<String, BTreeMap<&'static str, f64>> {
+    let row = |of: &str| {
+        let value = |column: &Column| Some((column.id, value(record, column.quantity, of)?));
+        shape.columns.iter().filter_map(value).collect()
+    };
+    record.named(shape.rows_of).map(|series| (series.of.clone(), row(&series.of))).collect()
+}
+
+/// Returns a quantity of one instance; `None` if the host does not tell it.
+fn value(record: &HostRecord, quantity: Quantity, of: &str) -> Option<f64> {
+    let seconds = record.span().as_secs_f64();
+    let growth = |names: &[&str]| {
+        let known: Vec<u64> = names.iter().filter_map(|name| record.growth(name, of)).collect();
+        (!known.is_empty()).then(|| approximate(known.iter().sum()))
+    };
+    let newest =
+        |name: &str| record.named(name).find(|series| series.of == of)?.values.last().copied().map(approximate);
+    match quantity {
+        Quantity::BitRate(name) => Some(growth(&[name])? * 8.0 / seconds),
+        Quantity::Rate(names) => Some(growth(names)? / seconds),
+        Quantity::Share(part, whole) => {
+            let whole = growth(whole)?;
+            Some(if whole > 0.0 { growth(part)? / whole } else { 0.0 })
+        }
+        Quantity::Count(name) | Quantity::Bytes(name) => newest(name),
+    }
+}

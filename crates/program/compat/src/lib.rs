@@ -10,6 +10,7 @@ mod getopt;
 mod hping3;
 mod iperf3;
 mod pktgen;
+mod sar;
 mod webbench;
 mod wrk;
 
@@ -44,6 +45,7 @@ pub const COMPAT_TOOLS: &[CompatTool] = &[
     CompatTool { name: "hping3", start: hping3::run },
     CompatTool { name: "iperf3", start: iperf3::run },
     CompatTool { name: "pktgen", start: pktgen::run },
+    CompatTool { name: "sar", start: sar::run },
     CompatTool { name: "webbench", start: webbench::run },
     CompatTool { name: "wrk", start: wrk::run },
 ];

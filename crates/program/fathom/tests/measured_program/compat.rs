@@ -1,10 +1,17 @@
 //! Drop-in tools compared with the original tools: the same arguments, the same server, the same output.
 
-use std::{env, fs, net::TcpListener, os::unix::fs::symlink, path::Path};
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    net::{TcpListener, UdpSocket},
+    os::unix::fs::symlink,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use crate::{
     nginx::Nginx,
-    test_bed::{ProgramResult, TestBed},
+    test_bed::{ProgramResult, TestBed, lacks_root},
 };
 
 /// As long as the welcome page of nginx.
@@ -325,6 +332,73 @@ fn webbench_has_its_two_lines() {
         };
         assert!(n("Requests:", "susceed") > 10 && n("susceed,", "failed") == 0, "{options}: {}", ending.stdout);
         assert_eq!(n("pages/min,", "bytes/sec") > 0, !options.contains('f'), "{options}: {}", ending.stdout);
+    }
+}
+
+/// Returns the averages of sar's text, by row and column: `eth0 rxpck/s`.
+fn averages(text: &str) -> BTreeMap<String, f64> {
+    let mut values = BTreeMap::new();
+    let mut titles: Vec<&str> = Vec::new();
+    for line in text.lines().filter(|line| line.starts_with("Average:")) {
+        let words: Vec<&str> = line.split_whitespace().skip(1).collect();
+        if words.iter().all(|word| word.parse::<f64>().is_err()) {
+            titles = words;
+            continue;
+        }
+        let row = if words[0].parse::<f64>().is_err() { words[0] } else { "" };
+        let named =
+            titles.iter().zip(&words).filter_map(|(title, word)| Some((format!("{row} {title}"), word.parse().ok()?)));
+        values.extend(named);
+    }
+    values
+}
+
+#[test]
+fn sar_prints_the_lines_and_the_averages_of_the_real_sar() {
+    if lacks_root() {
+        return;
+    }
+    if !is_installed("sar") {
+        return fathom_testkit::skip("needs sar of sysstat");
+    }
+    let stage = TestBed::new();
+    let lab = stage.lab("pair");
+    let words = "-u ALL -n DEV,EDEV,SOCK,IP,EIP,ICMP,EICMP,TCP,ETCP,UDP,SOCK6,IP6,EIP6,ICMP6,EICMP6,UDP6,SOFT 1 3";
+    let words: Vec<&str> = words.split(' ').collect();
+    let is_over = AtomicBool::new(false);
+    let (theirs, ours) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            lab.enter_with("a", || {
+                let socket = UdpSocket::bind("198.18.0.1:0").unwrap();
+                while !is_over.load(Ordering::Relaxed) {
+                    for _ in 0..10 {
+                        // The refusals of the other host are errors of later sends.
+                        let _ = socket.send_to(&[7; 958], "198.18.0.2:9");
+                    }
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+            });
+        });
+        let theirs = lab.exec("b", &[&["env", "LC_ALL=C", "sar"], &words[..]].concat());
+        let ours = lab.start("b", &[&["as", "sar"], &words[..]].concat());
+        let both = (theirs.ends().succeeded().stdout, ours.ends().succeeded().stdout);
+        is_over.store(true, Ordering::Relaxed);
+        both
+    });
+    let masked = |text: &str| -> Vec<String> {
+        let words =
+            text.lines().map(|line| line.split_whitespace().map(|word| word.replace(|c: char| c.is_ascii_digit(), "")));
+        words.map(|words| words.map(|word| word.replace('.', "")).collect::<Vec<_>>().join(" ")).collect()
+    };
+    assert_eq!(masked(&ours), masked(&theirs));
+    let titles = |text: &str| {
+        text.lines().filter(|line| line.contains("/s")).map(|line| line[8..].to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(titles(&ours), titles(&theirs));
+    let (ours, theirs) = (averages(&ours), averages(&theirs));
+    for column in ["eth0 rxpck/s", "eth0 rxkB/s", "eth0 txpck/s", " irec/s", " noport/s"] {
+        let (our, their) = (ours[column], theirs[column]);
+        assert!(their > 0.0 && (our / their - 1.0).abs() < 0.1, "{column}: {our}, and sar says {their}");
     }
 }
 

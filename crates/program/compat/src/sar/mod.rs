@@ -1,0 +1,98 @@
+//! Drop-in for sar of sysstat 12: counters of this host per interval, in its text.
+//!
+//! Only what sar reads live is here: the reports of `-u` and `-n`. The text is that of the C locale.
+
+mod options;
+mod reports;
+mod snapshot;
+mod text;
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::Path,
+};
+
+use fathom_model::units::Nanos;
+use fathom_run::{allow::AllowList, exit::Exit};
+use fathom_sys::{clock, process::signal};
+use jiff::Zoned;
+
+use options::{Answer, Options};
+use snapshot::Snapshot;
+use text::{Interval, Page};
+
+/// Runs the drop-in.
+pub(super) fn run(words: &[String], _: &AllowList) -> anyhow::Result<Exit> {
+    let options = match options::parse(words) {
+        Ok(options) => options,
+        Err(Answer::Text(text)) => {
+            io::stdout().lock().write_all(text.as_bytes())?;
+            return Ok(Exit::Pass);
+        }
+        Err(Answer::Wrong(text)) => {
+            eprint!("{text}");
+            return Ok(Exit::Code(1));
+        }
+    };
+    let page = Page::new(&options, Path::new("/"));
+    let mut out = io::stdout().lock();
+    write!(out, "{}", head())?;
+    if options.interval_s == 0 {
+        return since_start(&page, &mut out);
+    }
+    sampled(&page, &options, &mut out)
+}
+
+/// Reports the time since the system started, with the counters as they are.
+fn since_start(page: &Page<'_>, out: &mut impl Write) -> anyhow::Result<Exit> {
+    let now = Snapshot::read(Path::new("/"), clock::now());
+    let time = clock_time();
+    // All counters began at zero, for the interfaces that are there now.
+    let start = Snapshot { at: Nanos::ZERO, ..now.zeroed() };
+    write!(out, "{}", page.interval(&Interval { earlier: &start, later: &now, from: &time, to: &time }, true))?;
+    Ok(Exit::Pass)
+}
+
+/// Reports interval after interval, then their averages; ctrl-C ends it with the averages too.
+fn sampled(page: &Page<'_>, options: &Options, out: &mut impl Write) -> anyhow::Result<Exit> {
+    let signals = signal::watch()?;
+    let root = Path::new("/");
+    let first = Snapshot::read(root, clock::now());
+    let mut gauges = text::GaugeMeans::default();
+    let (mut earlier, mut from) = (first.clone(), clock_time());
+    let mut due = first.at;
+    let mut n = 0;
+    while options.count.is_none_or(|count| n < count) {
+        due += Nanos::from_secs(options.interval_s);
+        if signals.wait_until(due)?.is_some() {
+            writeln!(out, "\n")?;
+            break;
+        }
+        let (later, to) = (Snapshot::read(root, clock::now()), clock_time());
+        gauges.add(&later);
+        let interval = Interval { earlier: &earlier, later: &later, from: &from, to: &to };
+        write!(out, "{}", page.interval(&interval, n == 0))?;
+        out.flush()?;
+        (earlier, from) = (later, to);
+        n += 1;
+    }
+    if n > 0 {
+        write!(out, "{}", page.average(&first, &gauges.means(earlier)))?;
+    }
+    Ok(Exit::Pass)
+}
+
+/// Returns the first line: `Linux 6.1.0 (host) \t11/23/26 \t_x86_64_\t(2 CPU)`.
+fn head() -> String {
+    let content = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
+    let is_iso = std::env::var_os("S_TIME_FORMAT").is_some_and(|format| format == "ISO");
+    let date = Zoned::now().strftime(if is_iso { "%Y-%m-%d" } else { "%m/%d/%y" }).to_string();
+    let n_cores = fs::read_to_string("/proc/stat").map_or(0, |text| snapshot::core_count(&text));
+    let (kernel, host) = (content("/proc/sys/kernel/osrelease"), content("/proc/sys/kernel/hostname"));
+    format!("Linux {kernel} ({host}) \t{date} \t_{}_\t({n_cores} CPU)\n", std::env::consts::ARCH)
+}
+
+fn clock_time() -> String {
+    Zoned::now().strftime("%H:%M:%S").to_string()
+}

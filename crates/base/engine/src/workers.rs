@@ -8,7 +8,7 @@ use std::{
 };
 
 use fathom_model::{
-    FailureCounts, Histogram, Note, Record, Side, Timeline,
+    Histogram, Note, Record, Side, Timeline,
     units::{Nanos, approximate, rounded},
 };
 use fathom_statistics::Steadiness;
@@ -213,7 +213,6 @@ impl<W> TrialResults<W> {
             });
         }
         Record {
-            side,
             start_ns: self.start,
             start_late_ns: self.start_late,
             measured_ns: self.measured,
@@ -224,14 +223,8 @@ impl<W> TrialResults<W> {
             run_delay_ns: self.run_delay,
             timeline: self.timeline.clone(),
             totals: self.totals.clone(),
-            distributions: BTreeMap::new(),
-            flows: Vec::new(),
-            sampled: Vec::new(),
-            facts: BTreeMap::new(),
-            users: None,
-            probe: None,
-            errors: FailureCounts::default(),
             notes,
+            ..Record::empty(side)
         }
     }
 

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use fathom_engine::{Error, LiveProgress, Stop, Test, TrialContext};
-use fathom_model::{Endpoints, FailureCounts, Note, Record, Role, Settings, Side, Timeline, units::Nanos};
+use fathom_model::{Endpoints, Note, Record, Role, Settings, Side, units::Nanos};
 use fathom_sys::{clock, policy::Policy, socket::raw_ip::Broadcast};
 
 use super::{
@@ -231,27 +231,7 @@ impl Test for ProbeInitiator {
 
 /// An empty record.
 fn empty_record(side: Side, agreed: Nanos, began: Nanos) -> Record {
-    Record {
-        side,
-        start_ns: agreed,
-        start_late_ns: began.since(agreed),
-        measured_ns: (Nanos::ZERO, Nanos::ZERO),
-        steady: true,
-        complete: true,
-        cpu_ns: Nanos::ZERO,
-        cpu_ns_by_core: std::collections::BTreeMap::new(),
-        run_delay_ns: None,
-        timeline: Timeline::default(),
-        totals: std::collections::BTreeMap::new(),
-        distributions: std::collections::BTreeMap::new(),
-        flows: Vec::new(),
-        sampled: Vec::new(),
-        facts: std::collections::BTreeMap::new(),
-        users: None,
-        probe: None,
-        errors: FailureCounts::default(),
-        notes: Vec::new(),
-    }
+    Record { start_ns: agreed, start_late_ns: began.since(agreed), ..Record::empty(side) }
 }
 
 /// The host that is probed. It reports its address, and its kernel does the rest.

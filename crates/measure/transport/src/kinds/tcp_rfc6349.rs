@@ -318,25 +318,12 @@ mod tests {
         rtt.record(50_000_000);
         rtt.record(70_000_000);
         Record {
-            side: Side::Initiator,
-            start_ns: Nanos::ZERO,
-            start_late_ns: Nanos::ZERO,
             measured_ns: (Nanos::ZERO, Nanos::from_secs(12)),
-            steady: true,
-            complete: true,
-            cpu_ns: Nanos::ZERO,
-            cpu_ns_by_core: BTreeMap::new(),
-            run_delay_ns: None,
-            facts: BTreeMap::new(),
-            probe: None,
-            users: None,
-            errors: fathom_model::FailureCounts::default(),
-            notes: Vec::new(),
             timeline: Timeline { end_ns: vec![Nanos::from_secs(6), Nanos::from_secs(12)], counters: BTreeMap::new() },
             totals: [(count::BYTES_SENT.to_owned(), 120_666_667)].into(),
             distributions: [(tcp::RTT_NS.to_owned(), rtt)].into(),
             flows: vec![Flow { id: "a-b".to_owned(), samples: vec![sample] }],
-            sampled: Vec::new(),
+            ..Record::empty(Side::Initiator)
         }
     }
 

@@ -285,7 +285,7 @@ fn empty(load: LoadLevel) -> CurvePoint {
 
 #[cfg(test)]
 mod tests {
-    use fathom_model::{Histogram, Timeline, plan::SearchPlan};
+    use fathom_model::{Histogram, plan::SearchPlan};
 
     use super::*;
     use crate::registry;
@@ -309,29 +309,14 @@ mod tests {
         };
         let totals = [(count::INTENDED, 100), (count::LATE_OWN_CPU, 40), (count::LATE_NO_CONNECTION, 0)];
         let record = Record {
-            side: Side::Initiator,
-            start_ns: Nanos::ZERO,
-            start_late_ns: Nanos::ZERO,
             measured_ns: (Nanos::ZERO, Nanos::from_secs(1)),
-            steady: true,
-            complete: true,
-            cpu_ns: Nanos::ZERO,
-            cpu_ns_by_core: BTreeMap::new(),
-            run_delay_ns: None,
-            timeline: Timeline::default(),
             totals: totals.map(|(name, n)| (name.to_owned(), n)).into(),
             distributions: [
                 (distribution::SERVICE_TIME.to_owned(), times(service)),
                 (distribution::SCHEDULE_LAG.to_owned(), times(lag)),
             ]
             .into(),
-            flows: Vec::new(),
-            sampled: Vec::new(),
-            facts: BTreeMap::new(),
-            users: None,
-            probe: None,
-            errors: fathom_model::FailureCounts::default(),
-            notes: Vec::new(),
+            ..Record::empty(Side::Initiator)
         };
         generator_lateness(&spec.parts, &record)
     }

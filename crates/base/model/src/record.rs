@@ -241,13 +241,13 @@ impl Series {
         if self.values.len() == 1 { self.values.first().copied() } else { self.values.get(sample).copied() }
     }
 
-    /// Returns the growth from the first to the last sample; zero if the value fell.
+    /// Returns the growth from the first to the last sample.
+    ///
+    /// A value that falls is a counter that restarted, as that of an interface that was removed and came back: its growth from
+    /// there on is added, and what it counted between its last sample and its restart is unknown and left out.
     #[must_use]
     pub fn growth(&self) -> u64 {
-        match (self.values.first(), self.values.last()) {
-            (Some(first), Some(last)) => last.saturating_sub(*first),
-            _ => 0,
-        }
+        self.values.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).sum()
     }
 }
 
@@ -276,6 +276,15 @@ impl HostRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_counter_that_restarts_grows_by_what_it_counts_from_there_on() {
+        let growth =
+            |values: &[u64]| Series { name: String::new(), of: String::new(), values: values.to_vec() }.growth();
+        assert_eq!(growth(&[10, 15, 40]), 30);
+        assert_eq!(growth(&[1_000, 1_005, 0, 7, 9]), 5 + 9);
+        assert_eq!((growth(&[3]), growth(&[])), (0, 0));
+    }
 
     #[test]
     fn only_whole_intervals_count_in_a_window() {

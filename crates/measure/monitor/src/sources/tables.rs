@@ -75,7 +75,10 @@ impl Source for Tables {
         for (counter, file) in &mut self.sizes {
             match file.read(root).map(|text| number(text.trim_ascii())) {
                 Ok(Some(size)) => out.value(counter, "", size),
-                Err(_) if *counter == host::CONNTRACK_ENTRIES => out.value(counter, "", 0),
+                // A kernel or namespace that tracks no connections has no such file.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && *counter == host::CONNTRACK_ENTRIES => {
+                    out.value(counter, "", 0);
+                }
                 _ => {}
             }
         }

@@ -36,9 +36,18 @@ impl Source for Throttling {
     fn sample(&mut self, root: &Path, out: &mut dyn CounterSink) -> io::Result<()> {
         let files =
             self.files.get_or_insert_with(|| cgroup::cpu_groups(root).map(|group| group.join("cpu.stat")).collect());
-        let throttled = files.iter().filter_map(|file| throttled_ns(&fs::read(file).ok()?));
-        // Without a group that has a quota, nothing was taken.
-        out.value(host::CGROUP_THROTTLED_NS, "", throttled.sum());
+        let mut all: Option<u64> = None;
+        for file in files {
+            match fs::read(file) {
+                // A group without a quota has no such line, and nothing was taken.
+                Ok(text) => *all.get_or_insert(0) += throttled_ns(&text).unwrap_or(0),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some(all) = all {
+            out.value(host::CGROUP_THROTTLED_NS, "", all);
+        }
         Ok(())
     }
 }

@@ -134,6 +134,12 @@ impl<'a> TestEvidence<'a> {
         conservation::host_growth(&self.trials, host, counter, of)
     }
 
+    /// Returns true if a counter of a host was sampled: a growth of zero of any other one says nothing.
+    pub(crate) fn has_counter(&self, host: &str, counter: &str) -> bool {
+        let mut records = self.trials.iter().filter_map(|trial| trial.hosts.get(host));
+        records.any(|record| record.named(counter).next().is_some())
+    }
+
     /// Returns the instances of a host's counter that grew, with their growth, the largest first.
     pub(crate) fn growth_by_instance(&self, host: &str, counter: &str) -> Vec<(&'a str, u64)> {
         let mut all: BTreeMap<&str, u64> = BTreeMap::new();

@@ -90,30 +90,46 @@ fn cores(seen: &TestEvidence<'_>, looked: &mut Looked) {
     }
 }
 
-/// Counters of drops that do not belong to a protocol.
-const DROPS: [&str; 7] = [
-    counter::DEV_RX_DROPPED,
-    counter::DEV_TX_DROPPED,
-    counter::QDISC_DROPPED,
-    counter::QDISC_IN_DROPPED,
-    counter::SOFTNET_DROPPED,
-    counter::UDP_RCVBUF_ERRORS,
-    counter::TCP_LISTEN_DROPS,
+/// Counters of drops that do not belong to a protocol, with their places.
+const DROPS: [(&str, &str); 6] = [
+    (counter::DEV_RX_DROPPED, "interfaces"),
+    (counter::DEV_TX_DROPPED, "interfaces"),
+    (counter::QDISC_DROPPED, "queues"),
+    (counter::SOFTNET_DROPPED, "backlogs"),
+    (counter::UDP_RCVBUF_ERRORS, "UDP sockets"),
+    (counter::TCP_LISTEN_DROPS, "TCP listeners"),
 ];
 
 fn lost(seen: &TestEvidence<'_>, looked: &mut Looked) {
     if let Some(lost) = seen.packets_lost().filter(|_| seen.test.conservation.is_some()) {
         looked.rule_out("loss", grouped(lost));
     } else {
-        let n: u64 = seen.hosts().flat_map(|host| DROPS.map(|counter| seen.growth(host, counter, None))).sum();
-        looked.rule_out("drops", grouped(n));
+        let places = seen.hosts().flat_map(|host| DROPS.map(|(counter, place)| (host, counter, place)));
+        let (known, unknown): (Vec<_>, Vec<_>) = places.partition(|(host, counter, _)| seen.has_counter(host, counter));
+        if !known.is_empty() {
+            // What a filter drops on the way in is counted only where one is.
+            let at_filters = seen.hosts().map(|host| seen.growth(host, counter::QDISC_IN_DROPPED, None));
+            let at_places = known.iter().map(|(host, counter, _)| seen.growth(host, counter, None));
+            looked.rule_out("drops", grouped(at_places.chain(at_filters).sum()));
+        }
+        for (host, _, place) in unknown {
+            let text = format!("drops at the {place} of {host}");
+            if looked.not_seen.last() != Some(&text) {
+                looked.not_seen.push(text);
+            }
+        }
     }
 }
 
 fn resent(seen: &TestEvidence<'_>, looked: &mut Looked) {
-    if let Some((_, share)) = most_resent(seen).filter(|_| is_of_tcp(seen)) {
+    if !is_of_tcp(seen) {
+        return;
+    }
+    if let Some((_, share)) = most_resent(seen) {
         looked.rule_out("retransmissions", percent(share));
     }
+    let unknown = seen.hosts().filter(|host| !seen.has_counter(host, counter::TCP_RETRANS_SEGMENTS));
+    looked.not_seen.extend(unknown.map(|host| format!("retransmissions of {host}")));
 }
 
 fn is_of_tcp(seen: &TestEvidence<'_>) -> bool {
@@ -211,6 +227,10 @@ mod tests {
         builder.cpu("target", "cpu1", [10, 30, 20, 0]);
         builder.host_counter("client", (counter::TCP_OUT_SEGMENTS, ""), 100_000);
         builder.host_counter("client", (counter::TCP_RETRANS_SEGMENTS, ""), 3);
+        builder.host_counter("target", (counter::TCP_RETRANS_SEGMENTS, ""), 0);
+        for (host, (counter, _)) in ["client", "target"].into_iter().flat_map(|host| DROPS.map(|drop| (host, drop))) {
+            builder.host_counter(host, (counter, ""), 0);
+        }
         let found = of_first(&builder).unwrap();
         assert_eq!(found.reached.as_deref(), Some("11 % of line 941 Mbit/s"));
         let ruled_out =
@@ -220,6 +240,19 @@ mod tests {
         assert!(found.clue.unwrap().starts_with("its rate varies by 0 % only"));
         builder.growth_per_interval(|interval| 1000 + 300 * (interval % 3));
         assert_eq!(of_first(&builder).unwrap().clue, None, "what varies is not paced");
+    }
+
+    #[test]
+    fn a_counter_that_was_not_sampled_rules_nothing_out() {
+        let mut builder = RunBuilder::new();
+        builder.tcp_stream(&[12_500_000, 12_500_000]);
+        builder.wire("1000000000", "1500");
+        builder.host_counter("client", (counter::SOFTNET_DROPPED, "cpu0"), 0);
+        let found = of_first(&builder).unwrap();
+        assert_eq!(found.ruled_out, ["drops (0)"]);
+        let not_seen = |text: &str| found.not_seen.iter().filter(|one| *one == text).count();
+        assert_eq!((not_seen("drops at the backlogs of client"), not_seen("drops at the backlogs of target")), (0, 1));
+        assert_eq!((not_seen("drops at the interfaces of client"), not_seen("retransmissions of target")), (1, 1));
     }
 
     #[test]

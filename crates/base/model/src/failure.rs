@@ -59,6 +59,8 @@ pub enum Cause {
     Incomplete,
     /// The peer refused: nothing listens on the port, or a firewall rejects.
     Refused,
+    /// The connection was reset (ECONNRESET).
+    Reset,
     /// No local port was free for the pair of addresses (EADDRNOTAVAIL of connect).
     NoPort,
     /// The process or the host has no file descriptor left (EMFILE, ENFILE).
@@ -70,11 +72,12 @@ pub enum Cause {
 }
 
 /// The causes with fixed words.
-const CAUSES: [(&str, Cause); 7] = [
+const CAUSES: [(&str, Cause); 8] = [
     ("timeout", Cause::Timeout),
     ("unanswered", Cause::Unanswered),
     ("the answer did not end", Cause::Incomplete),
     ("connection refused", Cause::Refused),
+    ("connection reset by peer", Cause::Reset),
     ("no local port is free", Cause::NoPort),
     ("no descriptors left", Cause::NoDescriptor),
     ("full-size segments are sent again and never acknowledged", Cause::NeverAcknowledged),

@@ -65,6 +65,7 @@ impl From<&Error> for Failure {
             // A bind fails with the same number if the address does not belong to this host.
             Some(ExhaustedResource::Address) if error.call.starts_with("connect") => Cause::NoPort,
             Some(ExhaustedResource::Descriptors | ExhaustedResource::DescriptorsOfHost) => Cause::NoDescriptor,
+            _ if error.source.kind() == io::ErrorKind::ConnectionReset => Cause::Reset,
             _ => error.source.kind().to_string().as_str().into(),
         };
         Self::of_call(&error.call, cause)

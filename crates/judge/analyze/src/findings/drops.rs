@@ -71,8 +71,14 @@ pub(super) fn packets_received(seen: &TestEvidence<'_>, host: &str) -> u64 {
     seen.growth(host, host::DEV_RX_FRAMES, None)
 }
 
+/// A UDP socket gets this buffer unless the test or the host says otherwise (`SK_RMEM_MAX` of `include/net/sock.h`, Linux 6.18).
+const UDP_BUFFER_USUAL: Bytes = Bytes(212_992);
+
 /// The buffer of the receiving socket was full.
 pub(crate) struct UdpReceiveBuffer;
+
+/// The buffer of the receiving socket was full, and the test asked for a small one. That is the cause even if the reader lacks time.
+pub(crate) struct SmallUdpReceiveBuffer;
 
 impl FindingRule for UdpReceiveBuffer {
     fn id(&self) -> &'static str {
@@ -84,34 +90,50 @@ impl FindingRule for UdpReceiveBuffer {
     }
 
     fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
-        let (Layer::Udp, Some((from, to))) = (seen.test.layer, seen.one_way()) else { return Vec::new() };
-        let Some(receiver) = seen.host_of(to) else { return Vec::new() };
-        let of_host = seen.growth(receiver, host::UDP_RCVBUF_ERRORS, None);
-        // A socket counts damaged datagrams as its own drops too.
-        let damaged = seen.growth(receiver, host::UDP_IN_CSUM_ERRORS, None);
-        let own = seen.total(to, count::SOCKET_DROPPED).saturating_sub(damaged);
-        let evidence = [(host::UDP_RCVBUF_ERRORS, of_host), (count::SOCKET_DROPPED, own)];
         let starved = seen.shares_full_cores();
-        let dropped = DropReport {
-            id: self.id(),
-            short: "socket full",
-            host: receiver,
-            what: format!(
-                "the buffer of the receiving socket on {receiver} was full{}",
-                if starved { ", as its reader shares full cores with the sender" } else { "" }
-            ),
-            evidence: evidence
-                .into_iter()
-                .filter(|(_, n)| *n > 0)
-                .map(|(name, n)| counter_evidence(receiver, name, n))
-                .collect(),
-            n: of_host.max(own),
-            of: seen.total(from, count::SENT),
-            // No buffer is large enough for a reader without CPU time.
-            next: (!starved).then(|| larger_buffer(seen, receiver)),
-        };
-        dropped.into_finding(seen).into_iter().collect()
+        let why = if starved { ", as its reader shares full cores with the sender" } else { "" };
+        let found = small_buffer(seen).is_none().then(|| full_buffer(seen, why)).flatten();
+        // No buffer is large enough for a reader without CPU time.
+        found.map(|found| Finding { next: found.next.filter(|_| !starved), ..found }).into_iter().collect()
     }
+}
+
+impl FindingRule for SmallUdpReceiveBuffer {
+    fn id(&self) -> &'static str {
+        UdpReceiveBuffer.id()
+    }
+
+    fn evaluate(&self, seen: &TestEvidence<'_>) -> Vec<Finding> {
+        let found = small_buffer(seen).and_then(|size| full_buffer(seen, &format!(", which holds {size} (--buffer)")));
+        found.into_iter().collect()
+    }
+}
+
+/// Returns the size of the receive buffer that a test asks for, if it is smaller than usual.
+fn small_buffer(seen: &TestEvidence<'_>) -> Option<Bytes> {
+    seen.test.options.size("buffer").filter(|size| (1..UDP_BUFFER_USUAL.0).contains(&size.0))
+}
+
+/// Returns the drops of the receiving socket as a finding.
+fn full_buffer(seen: &TestEvidence<'_>, why: &str) -> Option<Finding> {
+    let (Layer::Udp, Some((from, to))) = (seen.test.layer, seen.one_way()) else { return None };
+    let receiver = seen.host_of(to)?;
+    let of_host = seen.growth(receiver, host::UDP_RCVBUF_ERRORS, None);
+    // A socket counts damaged datagrams as its own drops too.
+    let damaged = seen.growth(receiver, host::UDP_IN_CSUM_ERRORS, None);
+    let own = seen.total(to, count::SOCKET_DROPPED).saturating_sub(damaged);
+    let evidence = [(host::UDP_RCVBUF_ERRORS, of_host), (count::SOCKET_DROPPED, own)].into_iter();
+    let dropped = DropReport {
+        id: UdpReceiveBuffer.id(),
+        short: "socket full",
+        host: receiver,
+        what: format!("the buffer of the receiving socket on {receiver} was full{why}"),
+        evidence: evidence.filter(|(_, n)| *n > 0).map(|(name, n)| counter_evidence(receiver, name, n)).collect(),
+        n: of_host.max(own),
+        of: seen.total(from, count::SENT),
+        next: Some(larger_buffer(seen, receiver)),
+    };
+    dropped.into_finding(seen)
 }
 
 /// Suggests a larger buffer for the receiving socket: by the option of the command, or by the default of the host.
@@ -354,8 +376,12 @@ mod tests {
         builder.host_counter("target", (host::UDP_RCVBUF_ERRORS, ""), 9_000);
         builder.run.command = "fathom udp 198.18.0.2 --buffer 4096 --rate 10M".to_owned();
         builder.run.tests[0].options.set("buffer", "4096");
-        let next = builder.finding("udp-receive-buffer").unwrap().next.unwrap();
-        assert_eq!(next.command, "fathom udp 198.18.0.2 --rate 10M --buffer 4MiB");
+        // Programs that take the cores do not make the buffer smaller than it was asked for.
+        builder.steal("target", fathom_model::units::Nanos::from_millis(600));
+        let finding = builder.finding("udp-receive-buffer").unwrap();
+        assert_eq!(finding.severity, Severity::HoldsBack);
+        assert!(finding.title.contains("was full, which holds 4 KiB (--buffer)"), "{}", finding.title);
+        assert_eq!(finding.next.unwrap().command, "fathom udp 198.18.0.2 --rate 10M --buffer 4MiB");
     }
 
     #[test]

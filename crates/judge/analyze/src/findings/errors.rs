@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use fathom_model::{
-    Cause, Failure, Finding, NextStep, Severity,
-    names::count,
+    Cause, Failure, Finding, NextStep, Record, Severity,
+    names::{count, host::TCP_OUT_RESETS},
     units::{grouped, percent, ratio},
 };
 
@@ -28,10 +28,10 @@ struct KnownCause {
     cause: Cause,
     id: &'static str,
     short: &'static str,
-    /// Whether a few of them are enough to hold the test back: it has fewer connections than it was to have.
+    /// Whether a few of them are enough to hold the test back: it has fewer connections than it was to have, or loses some.
     always_matters: bool,
-    /// The cause; the text gets the host.
-    title: fn(&str) -> String,
+    /// The cause; the text gets the host that counted the errors.
+    title: fn(&TestEvidence<'_>, &str) -> String,
     /// The next step: a command and its effect; `None` repeats the test with a small segment size.
     next: Option<(&'static str, &'static str)>,
 }
@@ -42,7 +42,7 @@ const KNOWN: &[KnownCause] = &[
         id: "ports",
         short: "no ports",
         always_matters: true,
-        title: |host| format!("{host} had no local port left for connections"),
+        title: |_, host| format!("{host} had no local port left for connections"),
         next: Some((
             "sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\"",
             "allow more connections to one server; or use several source addresses",
@@ -53,7 +53,7 @@ const KNOWN: &[KnownCause] = &[
         id: "descriptors",
         short: "descriptors",
         always_matters: true,
-        title: |host| format!("{host} had no file descriptor left for connections"),
+        title: |_, host| format!("{host} had no file descriptor left for connections"),
         next: Some(("ulimit -n 1048576", "allow more open sockets in the shell that starts the program")),
     },
     KnownCause {
@@ -61,15 +61,23 @@ const KNOWN: &[KnownCause] = &[
         id: "no-listener",
         short: "refused",
         always_matters: false,
-        title: |host| format!("nobody listens where {host} sends to, or a firewall refuses it"),
+        title: |_, host| format!("nobody listens where {host} sends to, or a firewall refuses it"),
         next: Some(("ss -ltun", "show, at the other end, the ports that programs listen on")),
+    },
+    KnownCause {
+        cause: Cause::Reset,
+        id: "resets",
+        short: "resets",
+        always_matters: true,
+        title: reset_title,
+        next: Some(("nft -a list ruleset", "show, on both hosts, rules that reject with a TCP reset")),
     },
     KnownCause {
         cause: Cause::NeverAcknowledged,
         id: BLACK_HOLE,
         short: "black hole",
         always_matters: true,
-        title: |host| {
+        title: |_, host| {
             format!(
                 "a black hole: small segments of {host} pass, but full-size ones vanish and no router says that they are too big (ICMP is \
                  missing)"
@@ -92,6 +100,25 @@ impl KnownCause {
                 .repeat_test_command("--mss 536")
                 .map(|command| step(command, "pass if the MTU of the path is the reason")),
         }
+    }
+}
+
+/// Returns who reset connections of a host, by the resets that TCP of the other host counts. A firewall's resets are not among them.
+fn reset_title(seen: &TestEvidence<'_>, host: &str) -> String {
+    let resets = |failure: &&Failure| failure.cause == Cause::Reset;
+    let of_trial =
+        |record: &Record| record.errors.iter().filter(|(failure, _)| resets(failure)).map(|(_, n)| *n).sum::<u64>();
+    let records = seen.test.trials.iter().flat_map(|trial| &trial.records);
+    let n: u64 = records.filter(|(key, _)| host_of(key) == host).map(|(_, record)| of_trial(record)).sum();
+    let other = seen.hosts().find(|other| *other != host && seen.has_counter(other, TCP_OUT_RESETS));
+    match other.map(|other| (other, seen.growth(other, TCP_OUT_RESETS, None))) {
+        Some((other, sent)) if sent >= n => format!("{other} reset connections of {host}"),
+        Some((other, sent)) => format!(
+            "connections of {host} were reset by a firewall or a device on the path: {other} sent {} of {} resets",
+            grouped(sent),
+            grouped(n)
+        ),
+        None => format!("connections of {host} were reset, by the other end or by a device on the path"),
     }
 }
 
@@ -149,7 +176,7 @@ impl FindingRule for ErrorCauses {
         vec![Finding {
             id: known.map_or(self.id(), |known| known.id).to_owned(),
             short: known.map_or("errors", |known| known.short).to_owned(),
-            title: known.map_or_else(|| counted.clone(), |known| format!("{}: {counted}", (known.title)(host))),
+            title: known.map_or_else(|| counted.clone(), |known| format!("{}: {counted}", (known.title)(seen, host))),
             severity,
             tests: vec![seen.test.name.clone()],
             evidence: causes.iter().map(|((host, cause), n)| counter_evidence(host, &cause.to_string(), *n)).collect(),
@@ -184,14 +211,35 @@ mod tests {
         let mut builder = RunBuilder::new();
         builder.http(1000, 10);
         let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
-        record.errors.add("connect: connection reset", n);
+        record.errors.add("connect: host unreachable", n);
         builder
+    }
+
+    #[test]
+    fn resets_that_the_server_did_not_send_come_from_the_path() {
+        let title = |sent: Option<u64>| {
+            let mut builder = RunBuilder::new();
+            builder.http(1000, 10);
+            let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
+            record.errors.add("read: connection reset by peer", 50);
+            if let Some(sent) = sent {
+                builder.host_counter("target", (TCP_OUT_RESETS, ""), sent);
+            }
+            let finding = builder.finding("resets").unwrap();
+            assert_eq!(finding.severity, Severity::HoldsBack);
+            finding.title
+        };
+        assert!(title(Some(2)).starts_with(
+            "connections of client were reset by a firewall or a device on the path: target sent 2 of 50"
+        ));
+        assert!(title(Some(50)).starts_with("target reset connections of client: 50 errors"));
+        assert!(title(None).contains("by the other end or by a device on the path"));
     }
 
     #[test]
     fn errors_are_told_by_cause_and_matter_from_one_in_a_hundred() {
         let finding = with_errors(1000).finding("errors").unwrap();
-        assert_eq!(finding.title, "1,000 errors (50 % of all), most often `connect: connection reset`");
+        assert_eq!(finding.title, "1,000 errors (50 % of all), most often `connect: host unreachable`");
         assert_eq!(finding.severity, Severity::HoldsBack);
         assert_eq!(with_errors(2).finding("errors").unwrap().severity, Severity::Remark);
     }
@@ -222,7 +270,7 @@ mod tests {
         record.errors.add("status 500, expected 200", 70);
         assert_eq!(builder.finding("errors"), None);
         let record = builder.run.tests[0].trials[0].records.get_mut("client").unwrap();
-        record.errors.add("connect: connection reset", 30);
+        record.errors.add("connect: host unreachable", 30);
         assert!(builder.finding("errors").unwrap().title.starts_with("30 errors"));
     }
 

@@ -65,7 +65,7 @@ impl FindingRule for ReceiveWindow {
             tests: vec![seen.test.name.clone()],
             evidence: vec![ratio_evidence(sender, &format!("{} of {}", tcp::RWND_LIMITED_NS, tcp::BUSY_NS), share)],
             explains: None,
-            next: Some(larger_buffer(seen, receiver, "net.ipv4.tcp_rmem", RMEM_USUAL)),
+            next: Some(larger_receive_buffer(seen, receiver)),
         }]
     }
 }
@@ -84,7 +84,7 @@ impl ReceiveWindow {
             tests: vec![seen.test.name.clone()],
             evidence: bound.evidence(sender, tcp::SND_WND_BYTES),
             explains: None,
-            next: Some(larger_buffer(seen, receiver, "net.ipv4.tcp_rmem", RMEM_USUAL)),
+            next: Some(larger_receive_buffer(seen, receiver)),
         }
     }
 }
@@ -211,6 +211,11 @@ fn growth(flow: &Flow, name: &str) -> u64 {
         [only] => value(&only.values),
         [first, .., last] => value(&last.values).saturating_sub(value(&first.values)),
     }
+}
+
+/// Suggests a larger receive buffer for TCP sockets that do not choose their own, which `rmem_max` does not limit.
+pub(super) fn larger_receive_buffer(seen: &TestEvidence<'_>, host: &str) -> NextStep {
+    larger_buffer(seen, host, "net.ipv4.tcp_rmem", RMEM_USUAL)
 }
 
 /// Suggests twice the largest buffer that a host allows, at least the kernel's defaults. Suggests 32 MiB if it is unknown.

@@ -8,6 +8,7 @@ use fathom_model::{
 use super::{
     FindingRule,
     drops::{DropReport, next_step, packets_received},
+    flow_limited::larger_receive_buffer,
 };
 use crate::evidence::{TestEvidence, counter_evidence};
 
@@ -194,9 +195,10 @@ pub(crate) const TCP_BACKLOG: HostDrops = HostDrops {
     share_of: ShareOf::Packets,
     of_machine: false,
     place: |host, _| format!("the backlog of TCP sockets on {host} was full"),
-    next: |seen, host| {
-        let command = super::drops::doubled_sysctl(seen, host, "net.core.rmem_max", 4 << 20);
-        next_step(format!("sysctl -w net.core.rmem_max={command}"), "let sockets hold more while their reader is busy")
+    // The backlog of a socket holds as much as its two buffers (`tcp_add_backlog` of Linux).
+    next: |seen, host| NextStep {
+        expected: Some("let sockets hold more while their reader is busy".to_owned()),
+        ..larger_receive_buffer(seen, host)
     },
 };
 

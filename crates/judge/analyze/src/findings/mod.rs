@@ -103,6 +103,7 @@ pub const FINDING_RULES: &[&dyn FindingRule] = &[
     &nothing_done::NothingDone,
     &drops::BadChecksum,
     &drops::UdpReceiveBuffer,
+    &drops::SmallUdpReceiveBuffer,
     &drops::BacklogDrops,
     &drops::DeviceReceiveDrops,
     &drops::DeviceSendDrops,
@@ -176,7 +177,12 @@ pub(crate) fn findings(run: &Run, context: &AnalysisContext) -> Vec<Finding> {
         }
         found.extend(of_test.into_iter().map(|finding| (used, finding)));
     }
-    found.sort_by(|(a_used, a), (b_used, b)| rank(b).cmp(&rank(a)).then(a_used.total_cmp(b_used)));
+    found.sort_by(|(a_used, a), (b_used, b)| {
+        rank(b)
+            .cmp(&rank(a))
+            .then(explains_less_than_half(a).cmp(&explains_less_than_half(b)))
+            .then(a_used.total_cmp(b_used))
+    });
     let mut merged: Vec<Finding> = Vec::new();
     for (_, finding) in found {
         let same = |other: &&mut Finding| {
@@ -203,6 +209,11 @@ const fn rank(finding: &Finding) -> u8 {
         Severity::Disturbs => 1,
         Severity::Remark => 0,
     }
+}
+
+/// Returns true if a finding is known to explain less than half of what its test lacks: it does not stand above one that may explain it all.
+fn explains_less_than_half(finding: &Finding) -> bool {
+    finding.explains.is_some_and(|share| share < 0.5)
 }
 
 /// Turns findings into remarks if their cause was found too: one fault must not look like several.
@@ -262,6 +273,21 @@ mod tests {
         builder.host_counter("target", (counter::TCP_RETRANS_SEGMENTS, ""), 3);
         let run = builder.analyzed();
         assert!(run.findings.is_empty(), "{:#?}", run.findings);
+    }
+
+    #[test]
+    fn the_place_of_most_of_a_loss_leads_whatever_the_order_of_the_rules() {
+        for (by_filter, by_socket, first) in [(700, 300, "filter-drops"), (300, 700, "udp-receive-buffer")] {
+            let mut builder = RunBuilder::new();
+            builder.udp_stream(&[(10_000, 9_000)]);
+            builder.host_counter("target", (counter::DEV_RX_FRAMES, "eth0"), 10_000);
+            builder.host_counter("target", (counter::NFT_DROPPED, "input"), by_filter);
+            builder.host_counter("target", (counter::UDP_RCVBUF_ERRORS, ""), by_socket);
+            let run = builder.analyzed();
+            let ids: Vec<&str> = run.findings.iter().map(|finding| finding.id.as_str()).collect();
+            assert_eq!(ids[0], first, "{ids:?}");
+            assert_eq!(run.findings[0].explains, Some(0.7));
+        }
     }
 
     #[test]

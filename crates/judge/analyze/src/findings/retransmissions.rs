@@ -41,6 +41,7 @@ impl FindingRule for Retransmissions {
     fn effect_of(&self) -> &'static [&'static str] {
         &[
             "local-shaper",
+            "resets",
             "qdisc-drops",
             "filter-drops",
             "ingress-filter-drops",

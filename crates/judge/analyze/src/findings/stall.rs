@@ -21,6 +21,8 @@ use crate::{
 const WAIT_MIN: Nanos = Nanos::from_millis(150);
 /// If a wait takes at least this part of the measured time, it would have changed the percentiles of an open loop.
 const MATTERS: f64 = 0.1;
+/// A closed load loses this share of its rate or more to silence: that holds it back.
+const HOLDS_BACK: f64 = 0.2;
 /// A wait of fewer than this many times p99 is visible in the percentiles.
 const HIDDEN_FACTOR: u64 = 10;
 
@@ -54,14 +56,14 @@ impl FindingRule for Stall {
             id: self.id().to_owned(),
             short: "stall".to_owned(),
             title,
-            severity: Severity::Remark,
+            severity: if worst.silent >= HOLDS_BACK { Severity::HoldsBack } else { Severity::Remark },
             tests: vec![seen.test.name.clone()],
             evidence: vec![
                 longest,
                 ratio_evidence(host, "time without an answer", worst.silent),
                 Evidence { host: host.clone(), counter: "rounds with a stall".to_owned(), value: of_trials },
             ],
-            explains: None,
+            explains: Some(worst.silent),
             next,
         }]
     }
@@ -147,6 +149,7 @@ mod tests {
                         so the percentiles hide it (use --rate)";
         assert_eq!(finding.title, expected);
         assert_eq!(finding.evidence[1].value, "35 %");
+        assert_eq!((finding.severity, finding.explains), (Severity::HoldsBack, Some(0.35)));
         assert_eq!(finding.next.unwrap().command, "fathom http http://198.18.0.2/ --rate 325");
         let mut users = stalled(400, 7);
         users.run.command = "fathom app run a.lua http://198.18.0.2/".to_owned();

@@ -108,6 +108,19 @@ pub const FAULTS: &[Fault] = &[
         ],
     },
     Fault {
+        name: "syn-loss",
+        about: "drops a share of the SYNs that arrive",
+        values: &[("permille", "200")],
+        steps: &[
+            TABLE,
+            INPUT,
+            Run(
+                "nft add rule inet fathom-{fault} input 'tcp flags & (syn | ack) == syn' numgen random mod 1000 < {permille} drop",
+                "",
+            ),
+        ],
+    },
+    Fault {
         name: "mtu-hole",
         about: "drops packets above a size without a word",
         values: &[("bytes", "1400")],

@@ -43,11 +43,13 @@ fn a_planted_fault_leads_the_findings_and_is_gone_when_it_is_removed() {
     }
     let stage = TestBed::new();
     let lab = stage.lab("faulty");
-    let cases: [(&[&str], &str, &str); 5] = [
+    let cases: [(&[&str], &str, &str); 7] = [
         (&["shaper", "rate=20mbit", "--host", "a"], "udp --rate 40M", "local-shaper"),
         (&["htb", "rate=20mbit", "--host", "a"], "tcp", "local-shaper"),
         (&["policer", "rate=1000"], "udp --rate 20M", "rate-limit"),
         (&["firewall", "permille=100"], "udp --rate 20M", "filter-drops"),
+        (&["resets", "permille=20"], "tcp --test rr --flows 4", "resets"),
+        (&["syn-loss"], "tcp --test crr --flows 20", "connect-delays"),
         (&["mtu-hole"], "udp --rate 10M --size 1450B", "path-mtu-black-hole"),
     ];
     for (fault, test, expected) in cases {

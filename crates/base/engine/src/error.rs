@@ -28,7 +28,7 @@ pub enum Error {
         known: String,
     },
     /// The other side did not send a value that this side needs.
-    #[error("{kind} needs `{what}` from the other side, which did not give it")]
+    #[error("{kind} needs `{what}` from the other side, but did not get it")]
     Endpoint {
         /// The kind of test.
         kind: &'static str,
@@ -117,13 +117,13 @@ impl Error {
                 "a firewall on the target or the path rejects it: allow the port, and choose it with --port".to_owned()
             }
             ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => {
-                format!("there is no route: see what `ip route get {}` says on this host", to.ip())
+                format!("there is no route: run `ip route get {}` on this host", to.ip())
             }
             ErrorKind::TimedOut => {
                 "nothing answers: a firewall drops it, or the path is broken; choose an open port with --port"
                     .to_owned()
             }
-            _ => format!("see what `ip route get {}` says on this host", to.ip()),
+            _ => format!("check the route: run `ip route get {}` on this host", to.ip()),
         };
         Self::Unreachable { to, cause, hint }
     }

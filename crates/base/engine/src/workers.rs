@@ -630,7 +630,7 @@ mod tests {
         TrialContext::new(clock::now() + Nanos::from_millis(5), phases)
     }
 
-    fn crew(n_workers: usize, until: EndCondition) -> WorkerPool<'static, ()> {
+    fn pool(n_workers: usize, until: EndCondition) -> WorkerPool<'static, ()> {
         WorkerPool { states: vec![(); n_workers], counters: &["steps"], cores: &[], until }
     }
 
@@ -648,13 +648,13 @@ mod tests {
         let mut session = session();
         let hour = Nanos::from_secs(3600);
         (session.phases.interval_ns, session.phases.measure_ns) = (hour, hour);
-        let results = crew(2, EndCondition::PhasesOver).run(&session, &mut (), |_, ()| Ok(())).unwrap();
+        let results = pool(2, EndCondition::PhasesOver).run(&session, &mut (), |_, ()| Ok(())).unwrap();
         assert!(results.record(Side::Initiator).complete);
     }
 
     #[test]
     fn the_timeline_holds_what_all_workers_counted() {
-        let results = crew(2, EndCondition::PhasesOver)
+        let results = pool(2, EndCondition::PhasesOver)
             .run(&session(), &mut (), |worker, ()| Ok(count_until_over(&worker)))
             .unwrap();
         let record = results.record(Side::Initiator);
@@ -667,8 +667,8 @@ mod tests {
     #[test]
     fn what_the_workers_used_of_each_core_is_known_for_the_measured_part_alone() {
         let cores = affinity::allowed_cores().unwrap();
-        let crew = WorkerPool { cores: &cores[..1], ..crew(2, EndCondition::PhasesOver) };
-        let results = crew.run(&session(), &mut (), |worker, ()| Ok(count_until_over(&worker))).unwrap();
+        let pool = WorkerPool { cores: &cores[..1], ..pool(2, EndCondition::PhasesOver) };
+        let results = pool.run(&session(), &mut (), |worker, ()| Ok(count_until_over(&worker))).unwrap();
         let record = results.record(Side::Initiator);
         let of_core = record.cpu_ns_by_core[&format!("cpu{}", cores[0])];
         assert_eq!(record.cpu_ns_by_core.len(), 1, "{:?}", record.cpu_ns_by_core);
@@ -684,7 +684,7 @@ mod tests {
             }
         }
         let mut seen = Seen(Vec::new());
-        let results = crew(2, EndCondition::PhasesOver)
+        let results = pool(2, EndCondition::PhasesOver)
             .run(&session(), &mut seen, |worker, ()| {
                 while !worker.is_over() {
                     worker.add(0, if worker.idx == 0 { 1 } else { 2 });
@@ -704,7 +704,7 @@ mod tests {
     fn without_a_warm_up_everything_is_measured() {
         let mut session = session();
         session.phases.warmup_max_ns = Nanos::ZERO;
-        let results = crew(1, EndCondition::PhasesOver)
+        let results = pool(1, EndCondition::PhasesOver)
             .run(&session, &mut (), |worker, ()| Ok(count_until_over(&worker)))
             .unwrap();
         let record = results.record(Side::Initiator);
@@ -717,7 +717,7 @@ mod tests {
         session.phases.warmup_max_ns = Nanos::from_millis(400);
         let measured_from = |is_warmup_whole| {
             let session = TrialContext::new(clock::now(), Phases { is_warmup_whole, ..session.phases });
-            let results = crew(1, EndCondition::PhasesOver).run(&session, &mut (), |worker, ()| {
+            let results = pool(1, EndCondition::PhasesOver).run(&session, &mut (), |worker, ()| {
                 let mut n = 0;
                 while !worker.is_over() {
                     // As steady as possible: one count per 10 µs.
@@ -743,7 +743,7 @@ mod tests {
             let shown = std::sync::Arc::clone(&shown);
             Box::new(move |live| shown.lock().unwrap().push(live))
         });
-        let results = crew(2, EndCondition::PhasesOver).run(&session, &mut (), |worker, ()| {
+        let results = pool(2, EndCondition::PhasesOver).run(&session, &mut (), |worker, ()| {
             while !worker.is_over() {
                 worker.add(0, 1);
                 worker.show_latency(Nanos::from_micros(250));
@@ -758,7 +758,7 @@ mod tests {
 
     #[test]
     fn workers_that_have_done_their_count_end_the_trial() {
-        let results = crew(3, EndCondition::PhasesOver).run(&session(), &mut (), |worker, ()| {
+        let results = pool(3, EndCondition::PhasesOver).run(&session(), &mut (), |worker, ()| {
             worker.add(0, 7);
             Ok(())
         });
@@ -769,7 +769,7 @@ mod tests {
     fn the_end_of_the_work_is_known_better_than_the_tick_that_notices_it() {
         let mut session = session();
         session.phases.interval_ns = Nanos::from_millis(200);
-        let results = crew(2, EndCondition::PhasesOver).run(&session, &mut (), |worker, ()| {
+        let results = pool(2, EndCondition::PhasesOver).run(&session, &mut (), |worker, ()| {
             worker.add(0, 1);
             Ok(())
         });
@@ -782,7 +782,7 @@ mod tests {
     fn each_worker_has_a_rate_for_each_tenth_of_a_second() {
         let mut session = session();
         session.phases.measure_ns = Nanos::from_millis(330);
-        let results = crew(2, EndCondition::PhasesOver)
+        let results = pool(2, EndCondition::PhasesOver)
             .run(&session, &mut (), |worker, ()| {
                 worker.add(0, 1_000);
                 while !worker.is_over() {
@@ -802,7 +802,7 @@ mod tests {
     fn a_responder_goes_on_until_it_is_told() {
         let session = session();
         let stop = session.stop.clone();
-        let results = crew(1, EndCondition::PeerFinished).run(&session, &mut (), |worker, ()| {
+        let results = pool(1, EndCondition::PeerFinished).run(&session, &mut (), |worker, ()| {
             stop.finish();
             Ok(count_until_over(&worker))
         });
@@ -814,14 +814,14 @@ mod tests {
         let session = session();
         session.stop.abort();
         let results =
-            crew(1, EndCondition::PhasesOver).run(&session, &mut (), |worker, ()| Ok(count_until_over(&worker)));
+            pool(1, EndCondition::PhasesOver).run(&session, &mut (), |worker, ()| Ok(count_until_over(&worker)));
         assert!(!results.unwrap().record(Side::Initiator).complete);
     }
 
     #[test]
     fn what_a_worker_needs_is_made_on_its_thread_before_the_start() {
         let session = session();
-        let results = crew(2, EndCondition::PhasesOver).run_with_setup(
+        let results = pool(2, EndCondition::PhasesOver).run_with_setup(
             &session,
             &mut (),
             |()| Ok((thread::current().id(), clock::now())),
@@ -829,13 +829,13 @@ mod tests {
         );
         assert_eq!(results.unwrap().workers, [true, true]);
         let refused = |()| Err::<(), _>(Error::Peer { what: "gave nothing".to_owned() });
-        let outcome = crew(2, EndCondition::PhasesOver).run_with_setup(&session, &mut (), refused, |_, ()| Ok(()));
+        let outcome = pool(2, EndCondition::PhasesOver).run_with_setup(&session, &mut (), refused, |_, ()| Ok(()));
         assert!(matches!(outcome, Err(Error::Peer { .. })));
     }
 
     #[test]
     fn the_error_of_one_worker_ends_all() {
-        let outcome = crew(2, EndCondition::PhasesOver).run(&session(), &mut (), |worker, ()| {
+        let outcome = pool(2, EndCondition::PhasesOver).run(&session(), &mut (), |worker, ()| {
             if worker.idx == 0 {
                 return Err(Error::Peer { what: "closed the connection".to_owned() });
             }

@@ -112,7 +112,7 @@ pub enum Error {
         address: String,
     },
     /// The server accepts the key, but already has the maximum number of controllers.
-    #[error("{address} serves as many controllers as it may")]
+    #[error("{address} already serves its maximum number of controllers")]
     Busy {
         /// The address of the server.
         address: String,
@@ -206,9 +206,7 @@ impl Error {
         match self {
             Self::Key { .. } => Some("copy the whole key that `fathom serve` printed"),
             Self::Unreachable { .. } => Some("start `fathom serve` there, and let its port through the firewall"),
-            Self::NotAFathomServer { .. } => {
-                Some("name the port that `fathom serve` printed; it is 7700 unless told otherwise")
-            }
+            Self::NotAFathomServer { .. } => Some("name the port that `fathom serve` printed; the default is 7700"),
             Self::WrongFingerprint { .. } | Self::WrongToken { .. } => Some(
                 "copy the key that this `fathom serve` printed; without a key file it makes a new one at each start",
             ),
@@ -216,9 +214,9 @@ impl Error {
             Self::TooManyConnections { .. } => {
                 Some("try again, and let the firewall there admit only controllers to this port")
             }
-            Self::Disconnected { loss: Disconnected::HeartbeatTimeout, .. } => {
-                Some("see what the path loses: fathom probe HOST, and fathom probe HOST --test mtu for large packets")
-            }
+            Self::Disconnected { loss: Disconnected::HeartbeatTimeout, .. } => Some(
+                "look for losses on the path: fathom probe HOST, and fathom probe HOST --test mtu for large packets",
+            ),
             Self::Version { .. } => Some("run the same version of fathom on both hosts"),
             Self::RoleFailed { failure, .. } => failure.hint.as_deref(),
             _ => None,

@@ -72,9 +72,9 @@ fathom evaluate 10.0.0.2 --expect 'udp_stream.loss_ratio <= 0'
   next:  sysctl -w net.core.rmem_max=8388608
          # on web-1: expected to end the loss at this rate
 
-  open  tcp connect + request/response: no counter shows what holds it back; its one flow waits
-        26.3 µs for an answer, so more of them may carry more; ruled out: cores (the busiest, cpu1
-        of target, is busy 60 %), drops (0); not seen: the cores of client
+  open  tcp connect + request/response: no counter shows what limits it; its one flow waits 26.3 µs
+        for an answer, so more of them may carry more; ruled out: cores (the busiest, cpu1 of
+        target, is busy 60 %), drops (0); not seen: the cores of client
 
   layer   test                 result       95 % interval  limit                used   held back by
   http    GET /, 100 conn.     182 k req/s  ± 0.40 %       ceiling 610 k req/s  30 %   ◂ one queue
@@ -669,7 +669,7 @@ fn the_page_tells_everything_in_order() {
         "All results",
         "id=\"test-http\"",
         "id=\"test-frames-1518\"",
-        "What differs",
+        "Differences",
         "Repeat it",
     ];
     let places: Vec<usize> = order.iter().map(|part| html.find(part).unwrap_or_else(|| panic!("{part}"))).collect();

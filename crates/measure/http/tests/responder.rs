@@ -500,7 +500,7 @@ fn a_stale_socket_is_replaced_and_nothing_else() {
     assert!(!path.exists());
     fs::write(&path, "precious").unwrap();
     let error = Responder::bind_unix(&path, small()).unwrap_err();
-    assert!(error.to_string().ends_with("there is something that is no socket"), "{error}");
+    assert!(error.to_string().ends_with("the path exists and is not a socket"), "{error}");
     assert_eq!(fs::read(&path).unwrap(), b"precious");
 }
 

@@ -500,7 +500,7 @@ fn files_of(mut parts: Vec<FormPart>) -> (ImportedBody, Vec<ImportNote>) {
         {
             notes.push(ImportNote {
                 location: String::new(),
-                what: format!("what was in the file {file} is not recorded: put the file next to the scenario"),
+                what: format!("the content of the file {file} is not recorded: put the file next to the scenario"),
             });
             part.content = FormPartContent::File(file);
         }

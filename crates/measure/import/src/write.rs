@@ -158,7 +158,7 @@ impl<'a> Writer<'a> {
     fn write_arrivals(&mut self) {
         let kinds = &self.tree.kinds;
         if kinds.iter().all(|kind| kind.n_users.is_none() && kind.n_rounds.is_none() && kind.duration.is_none()) {
-            self.comment("One user, once: raise it, or let users come by themselves with `open 10/s for 1m`.");
+            self.comment("One user, once: raise it, or let users arrive on a schedule with `open 10/s for 1m`.");
             self.line("closed 1 repeat 1");
             return;
         }
@@ -183,13 +183,13 @@ impl<'a> Writer<'a> {
                 self.note(&place, format!("its users do not wait {} before they begin", delay.exact()));
             }
             if kind.n_rounds.is_some_and(|own| Some(own) != rounds) {
-                self.note(&place, "its users do not go through as often as those of the other groups");
+                self.note(&place, "its users do not do as many rounds as the users of the other groups");
             }
             if kind.duration.is_some() && kind.duration != duration {
-                self.note(&place, "its users stay as long as those of the other groups");
+                self.note(&place, "its users stay as long as the users of the other groups");
             }
             if kind.ramp != ramp {
-                self.note(&place, "its users come over the same time as those of the other groups");
+                self.note(&place, "its users arrive over the same time as the users of the other groups");
             }
         }
     }

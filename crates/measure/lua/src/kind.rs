@@ -54,7 +54,7 @@ const OWN: [OptionDoc; 8] = [
         name: ALLOW,
         value: ValueKind::Destination,
         default: None,
-        help: "addresses and networks that the script may use besides those of the URL",
+        help: "addresses and networks that the script may use in addition to the URL",
     },
     OptionDoc {
         name: "script-memory",
@@ -221,7 +221,7 @@ impl LuaTest {
         let n_errors: u64 = errors.iter().map(|(_, n)| n).sum();
         if let Some((first, _)) = errors.iter().max_by_key(|(_, n)| n) {
             let times = if n_errors == 1 { "time" } else { "times" };
-            let text = format!("the script failed {n_errors} {times} and went on; most often: {first}");
+            let text = format!("the script failed {n_errors} {times} and continued; most often: {first}");
             record.notes.push(Note { id: "script-errors".to_owned(), text });
         }
         record.errors.extend(errors);

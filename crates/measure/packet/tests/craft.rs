@@ -343,15 +343,15 @@ fn what_cannot_be_sent_is_named_with_a_way_out() {
             "mtu 1501",
         ),
         (vec![("size", "63")], "a frame has 64 to 16000 bytes", ""),
-        (vec![("size", "100"), ("mix", "imix")], "both `size` and `mix`", "leave out `mix`"),
-        (vec![("frame", "ip"), ("ttl", "3")], "both `frame` and `ttl`", "leave out `ttl`"),
-        (vec![("capture", "x"), ("frame", "ip")], "both `capture` and `frame`", ""),
+        (vec![("size", "100"), ("mix", "imix")], "`size` and `mix` both define", "leave out `mix`"),
+        (vec![("frame", "ip"), ("ttl", "3")], "`frame` and `ttl` both define", "leave out `ttl`"),
+        (vec![("capture", "x"), ("frame", "ip")], "`capture` and `frame` both define", ""),
         (vec![("capture", "/nowhere.pcap")], "cannot send the capture /nowhere.pcap: No such file", ""),
-        (vec![("mix", "abk")], "option `mix`: `k` is no size", "a=64"),
+        (vec![("mix", "abk")], "option `mix`: `k` is not a size", "a=64"),
         (vec![("frame", "arp"), ("flows", "3")], "3 flows would all be alike", "udp 1024-65535?"),
-        (vec![("frame", "arp / udp")], "udp cannot stand in arp", ""),
-        (vec![("frame", "ip / icmp6")], "icmp6 cannot stand in ip", ""),
-        (vec![("frame", "ip / frag")], "frag cannot stand in ip", "`ip6` before"),
+        (vec![("frame", "arp / udp")], "udp cannot be inside arp", ""),
+        (vec![("frame", "ip / icmp6")], "icmp6 cannot be inside ip", ""),
+        (vec![("frame", "ip / frag")], "frag cannot be inside ip", "`ip6` before"),
         (
             vec![("frame", "ip ttl 300")],
             "`ttl` is at most 255\n --> frame:1:8\n  |\n1 | ip ttl 300\n  |        ^^^",
@@ -366,7 +366,7 @@ fn what_cannot_be_sent_is_named_with_a_way_out() {
     setup.ends.target.ipv6 = None;
     let error =
         FrameSet::from_spec(&FrameSpec::read("ip6 / udp").unwrap(), SizeMix::of_size(None), None, &setup).unwrap_err();
-    assert!(error.to_string().starts_with("ip6 needs an IPv6 address, and the device or the target has none"));
+    assert!(error.to_string().starts_with("ip6 needs an IPv6 address, but the device or the target has none"));
 }
 
 #[test]

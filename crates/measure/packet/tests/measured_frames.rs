@@ -434,7 +434,7 @@ fn bursts_and_random_arrivals_leave_by_every_backend() {
         }
     }
     let error = wire.run(&[("burst", "8")]).unwrap_err();
-    assert_eq!(error.to_string(), "bursts need a rate: flat out, each frame leaves right behind the one before");
+    assert_eq!(error.to_string(), "bursts need a rate: flat out, each frame leaves directly after the previous one");
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub enum Error {
         fix: String,
     },
     /// The text of pktgen has an unknown form.
-    #[error("cannot understand what pktgen says of {file}")]
+    #[error("cannot understand the text of pktgen in {file}")]
     Block {
         file: String,
         /// What is wrong with it.
@@ -49,7 +49,7 @@ pub enum Error {
         cause: io::Error,
     },
     /// It did not stop when it was told to.
-    #[error("pktgen has not stopped {0} after it was told to")]
+    #[error("pktgen has not stopped {0} after the command")]
     Runaway(fathom_model::units::Nanos),
 }
 

@@ -42,7 +42,7 @@ const STOPS_WITHIN: Nanos = Nanos::from_secs(5);
 const GIVES_BACK_WITHIN: Nanos = Nanos::from_secs(5);
 
 const FIX_ADD: &str = "name an Ethernet device of this network namespace that is up, with another @TAG for each thread";
-const FIX_RUN: &str = "stop what runs first: echo stop > /proc/net/pktgen/pgctrl";
+const FIX_RUN: &str = "stop the running pktgen first: echo stop > /proc/net/pktgen/pgctrl";
 const FIX_GIVE_BACK: &str = "echo reset > /proc/net/pktgen/pgctrl";
 
 impl PktgenSession {

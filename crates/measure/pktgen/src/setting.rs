@@ -280,11 +280,11 @@ const DIGITS: &str = "give at most ten digits: pktgen reads no more";
 const SIZE: &str =
     "pktgen sends 58 bytes at least, 20 more over IPv6 and 4 for each tag or label: its own header is in them";
 const PORT: &str = "ports end at 65535";
-const TAG: &str = "set vlan_id first, and no mpls behind it: pktgen drops the tags then";
+const TAG: &str = "set vlan_id first, and no mpls after it: pktgen would drop the tags";
 const SHARING: &str = "this device or mode does not send a packet twice: leave it at 0 or 1, or take a device that does (dummy, a real \
                        one), and no imix_weights; veth takes burst in xmit_mode netif_receive only";
 const RATE: &str = "pktgen waits whole nanoseconds from packet to packet: rates near 1e9/n packets a second are exact";
-const QUEUE: &str = "queues count from 0 and end at those the device has: ethtool -l DEVICE";
+const QUEUE: &str = "queues count from 0 to the last queue of the device: ethtool -l DEVICE";
 const DST6: &str = "give an address of IPv6";
 const NO_FIX: &str = "give the value as pktgen.rst in the kernel's documentation does";
 

@@ -185,7 +185,7 @@ pub enum StatusError {
     #[error("pktgen's text has no `{0}`")]
     Missing(&'static str),
     /// A value has an unknown form.
-    #[error("`{value}` is no value of pktgen's `{name}`")]
+    #[error("`{value}` is not a value of pktgen's `{name}`")]
     Malformed { name: &'static str, value: String },
 }
 
@@ -614,6 +614,6 @@ mod tests {
         let parse = |text: &str| text.parse::<Status>().unwrap_err().to_string();
         assert_eq!(parse(""), "pktgen's text has no `Params`");
         assert_eq!(parse(&RUN.replace("flowlen: 0", "")), "pktgen's text has no `flowlen`");
-        assert_eq!(parse(&RUN.replace("frags: 0 ", "frags: x ")), "`x` is no value of pktgen's `frags`");
+        assert_eq!(parse(&RUN.replace("frags: 0 ", "frags: x ")), "`x` is not a value of pktgen's `frags`");
     }
 }

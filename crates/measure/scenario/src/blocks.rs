@@ -134,7 +134,7 @@ impl<'a> BlockReader<'a> {
                 self.fault(fault.fix("indent with blanks, two for each level"));
             } else if line.depth() < expected || (above.is_none() && line.depth() > 0) {
                 let wanted = if above.is_none() { 0 } else { expected };
-                let fault = Diagnostic::error(line.span(), "indented unlike the lines that it stands with");
+                let fault = Diagnostic::error(line.span(), "indented unlike the lines next to it");
                 self.fault(fault.fix(format!("put {wanted} blanks before it")));
             }
             self.idx += 1;

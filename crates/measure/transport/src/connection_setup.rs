@@ -74,7 +74,7 @@ impl ListenAddresses {
             _ => asked.unwrap_or(1),
         };
         if usize::from(first.port()) + n_ports > usize::from(u16::MAX) + 1 {
-            return Err(options::invalid_value(PORTS.name, "as many ports as there are from `port` on", &n_ports));
+            return Err(options::invalid_value(PORTS.name, "at most the number of ports from `port` on", &n_ports));
         }
         Ok(Self { first, n_ports, n_workers })
     }

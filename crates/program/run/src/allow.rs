@@ -130,7 +130,8 @@ pub fn read_file(path: &Path) -> anyhow::Result<Option<String>> {
 
 /// Appends an entry to the allow file and returns the path of the file.
 pub fn append(entry: &AllowEntry) -> anyhow::Result<PathBuf> {
-    let [path, _] = files().context("cannot tell where the allow file is: neither HOME nor XDG_CONFIG_HOME is set")?;
+    let [path, _] =
+        files().context("the place of the allow file is unknown: neither HOME nor XDG_CONFIG_HOME is set")?;
     let folder = path.parent().expect("the path was made from a folder");
     fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
     let before = read_file(&path)?.unwrap_or_default();
@@ -207,7 +208,7 @@ impl AllowList {
                 .with_line("use", "10.0.0.2 or 10.0.0.0/24")
         })?;
         let missing: Vec<Network> = Some(wanted).into_iter().filter(|wanted| !self.has(wanted)).collect();
-        let why = "a script may connect to all of it, and it is neither this machine nor within what you have allowed";
+        let why = "a script may connect to all of it, and it is neither this machine nor in your allow-list";
         self.confirm(&missing, (&wanted.to_string(), why))
     }
 

@@ -143,7 +143,7 @@ pub fn with_privilege_hint(user_error: UserError, needs: &str) -> UserError {
 
 /// Reports a bug of the program on one line, with a backtrace if `RUST_BACKTRACE` is set.
 pub fn print_panic(panic: &std::panic::PanicHookInfo<'_>) {
-    let text = panic.payload_as_str().unwrap_or("it does not say why");
+    let text = panic.payload_as_str().unwrap_or("it gives no reason");
     let place = panic.location().map_or(String::new(), |place| format!(" ({}:{})", place.file(), place.line()));
     eprintln!("fathom: this is a defect of fathom: {text}{place}");
     let trace = Backtrace::capture();

@@ -39,14 +39,14 @@ pub const TOOL: &str = concat!("fathom ", env!("CARGO_PKG_VERSION"));
 
 /// Returns the facts about this host that affect results, and a sentence for each fact that could not be read.
 pub fn environment_here() -> (Environment, Vec<String>) {
-    let (interfaces, losses) = match fathom_monitor::interfaces() {
+    let (interfaces, unavailable) = match fathom_monitor::interfaces() {
         Ok(interfaces) => (interfaces, Vec::new()),
         Err(error) => (Vec::new(), vec![format!("the interfaces are unknown: {error}")]),
     };
     let mut environment = fathom_monitor::environment(Path::new("/"), &interfaces);
     environment.note("tool", "version", TOOL);
     environment.note("tool", "build", if cfg!(debug_assertions) { "debug" } else { "release" });
-    (environment, losses)
+    (environment, unavailable)
 }
 
 fn host_monitor(programs: ProgramNames) -> HostMonitor {
@@ -67,8 +67,8 @@ impl Observer for HostObserver {
 
     fn finish(&mut self) -> (HostRecord, Vec<String>) {
         let watch = std::mem::replace(&mut self.0, host_monitor(ProgramNames::Hidden));
-        let losses = watch.losses().to_vec();
-        (watch.finish(), losses)
+        let unavailable = watch.losses().to_vec();
+        (watch.finish(), unavailable)
     }
 }
 

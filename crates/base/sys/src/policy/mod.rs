@@ -193,7 +193,8 @@ impl Policy {
     pub fn judge(&self, network: Network) -> Result<(), Refused> {
         let Some(bounds) = &self.bounds else { return Ok(()) };
         if network.is_group() {
-            let what = format!("sending to {network} is refused: it stands for many hosts, which a lab alone may load");
+            let what =
+                format!("sending to {network} is refused: it addresses many hosts, and only a lab may load them");
             return Err(Refused { what, hint: None });
         }
         let controller = bounds.controller.map(Network::from);

@@ -267,7 +267,7 @@ fn send_or_report_size(outbox: &SendQueue<FromAgent>, message: &FromAgent) {
         FromAgent::Ready { ticket, .. } | FromAgent::Outcome { ticket, .. } => Some(*ticket),
         _ => None,
     };
-    let failure = AgentFailure::new(ErrorClass::Failed, format!("what was recorded cannot be told: {error}"));
+    let failure = AgentFailure::new(ErrorClass::Failed, format!("cannot send the result to the controller: {error}"));
     // A failure is only a few lines, so it fits.
     let _ = outbox.send(&FromAgent::Failed { ticket, failure });
 }

@@ -61,8 +61,8 @@ impl RoleTask {
             return Err(AgentFailure::new(ErrorClass::Preflight, text));
         }
         let entered = equipment.role_log.as_ref().map(RoleLog::log_start).transpose();
-        let entered = entered
-            .map_err(|cause| AgentFailure::new(ErrorClass::Failed, format!("cannot enter the roster: {cause}")))?;
+        let entered =
+            entered.map_err(|cause| AgentFailure::new(ErrorClass::Failed, format!("cannot log the role: {cause}")))?;
         let targets = kind.destinations(&role.settings).map_err(wanting)?;
         option_precheck::check(&equipment.policy, &role, kind.options(), &targets)?;
         let observer = watch.map(|interfaces| (equipment.observer)(&interfaces));

@@ -84,7 +84,7 @@ impl FromStr for Key {
         let token = part(right).and_then(|bytes| bytes.try_into().ok());
         Ok(Self {
             fingerprint: fingerprint.ok_or_else(|| wrong("the part before the point is not a fingerprint"))?,
-            token: Token(token.ok_or_else(|| wrong("what stands after the dot is not a token"))?),
+            token: Token(token.ok_or_else(|| wrong("the part after the point is not a token"))?),
         })
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
         Ending::AllBroken => Some("every rate that was allowed is broken"),
         Ending::OutOfBudget => Some("the trials that were allowed ran out before the ends were sure"),
         Ending::Unsettled => Some("trials at the same rate contradict each other, so that no end is sure"),
-        Ending::Stopped => Some("the search did not come to its end"),
+        Ending::Stopped => Some("the search did not finish"),
     };
     std::iter::once(Block::Figure(figure)).chain(remark.map(|remark| Block::caution(remark, Mark::Open))).collect()
 }

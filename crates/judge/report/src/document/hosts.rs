@@ -49,10 +49,10 @@ pub(super) fn section(run: &Run) -> Option<Block<'_>> {
     if run.hosts.len() > 1 && different.is_empty() {
         blocks.push(Block::aside("The hosts do not differ in any fact that was read."));
     } else if run.hosts.len() > 1 {
-        blocks.extend([Block::Heading("What differs".to_owned()), fact_table(run, &different)]);
+        blocks.extend([Block::Heading("Differences".to_owned()), fact_table(run, &different)]);
     }
     if !same.is_empty() {
-        let summary = if run.hosts.len() > 1 { "what is the same" } else { "environment" };
+        let summary = if run.hosts.len() > 1 { "common facts" } else { "environment" };
         blocks.push(folded(summary, vec![fact_table(run, &same)]));
     }
     let items = run.hosts.iter().flat_map(|(name, host)| unavailable_and_changed(name, host)).collect();

@@ -130,7 +130,7 @@ fn without_cause(run: &Run) -> impl Iterator<Item = Sentence> {
         let reached = reached.as_ref().map(|reached| format!(" (it reaches {reached})")).unwrap_or_default();
         let list =
             |title: &str, items: &[String]| (!items.is_empty()).then(|| format!("{title}: {}", items.join(", ")));
-        let parts = [Some(format!("{name}no counter shows what holds it back{reached}")), clue.clone()];
+        let parts = [Some(format!("{name}no counter shows what limits it{reached}")), clue.clone()];
         let parts = parts.into_iter().chain([list("ruled out", ruled_out), list("not seen", not_seen)]);
         let text = parts.flatten().collect::<Vec<_>>().join("; ");
         Some(Sentence { label: "open", text, id: Some(no_cause_anchor(test)), ..Sentence::default() })
@@ -177,8 +177,8 @@ fn of_finding<'a>(run: &'a Run, finding: &'a Finding) -> Block<'a> {
             flows: false,
         },
         explains: match (finding.explains, finding.tests.is_empty()) {
-            (Some(share), true) => format!("Explains {} of what is lacking", percent(share)),
-            (Some(share), false) => format!("Explains {} of what is lacking in ", percent(share)),
+            (Some(share), true) => format!("Explains {} of the shortfall", percent(share)),
+            (Some(share), false) => format!("Explains {} of the shortfall in ", percent(share)),
             (None, true) => String::new(),
             (None, false) => "Concerns ".to_owned(),
         },

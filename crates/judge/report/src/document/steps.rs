@@ -32,7 +32,7 @@ pub(super) fn blocks(test: &TestRun) -> Vec<Block<'_>> {
     blocks.push(Block::Table(table(&lines)));
     blocks.push(Block::aside("Below each value its 95 % interval over the rounds.").on_page());
     if users.steps.iter().any(|step| step.kind == StepKind::Transaction) {
-        blocks.push(Block::aside("Σ  a transaction: its steps together, without what users think between them"));
+        blocks.push(Block::aside("Σ  a transaction: all its steps, without the think times between them"));
     }
     let n_hidden = lines.len().saturating_sub(SCREEN_MAX);
     if n_hidden > 1 {
@@ -51,7 +51,7 @@ fn figures(users: &UsersSummary) -> [Figure<'_>; 2] {
     let more = if beyond > 0 { format!("; the first {STEPS_MAX} steps, {beyond} more below") } else { String::new() };
     [
         Figure::new("Steps reached", format!("of the visits that began{more}"), move || funnel(users)),
-        Figure::new("How long the steps took", "what went as expected, all rounds", move || step_times(users)),
+        Figure::new("How long the steps took", "successful steps, all rounds", move || step_times(users)),
     ]
 }
 

@@ -28,7 +28,7 @@ fn timestamping_backend(settings: &Settings) -> Result<IoBackend, Error> {
     if settings.text("unix").is_some() {
         return Err(unavailable_error("the kernel stamps no bytes of unix sockets", "leave out timestamps or unix"));
     }
-    let text = "epoll, with the kernel's timestamps: times are those at which bytes left and arrived".to_owned();
+    let text = "epoll, with the kernel's timestamps of the departure and arrival of bytes".to_owned();
     let note = Note { id: "reactor".to_owned(), text };
     Ok(IoBackend { reactor: ReactorKind::Stamped, batching: Batching::One, note })
 }

@@ -48,7 +48,7 @@ pub enum KeepAlive {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// The method is not a token.
-    #[error("`{0}` is no method: it takes letters, digits and !#$%&'*+-.^_`|~")]
+    #[error("`{0}` is not a method: a method has letters, digits and !#$%&'*+-.^_`|~")]
     Method(String),
     /// The method opens a tunnel or names no resource.
     #[error("the method {0} is not sent as a request of a load")]
@@ -57,13 +57,13 @@ pub enum RequestError {
     #[error("`{0}` is not a header field of the form `Name: value`")]
     Field(String),
     /// A field contradicts the body.
-    #[error("`{0}` is not true of the body, which has {1} bytes and is sent in one piece")]
+    #[error("`{0}` contradicts the body: it has {1} bytes and is sent in one piece")]
     Body(String, usize),
     /// The target contains a byte that a request line cannot carry.
-    #[error("`{0}` cannot stand in a request line")]
+    #[error("`{0}` is not allowed in a request line")]
     Target(String),
     /// HTTP/0.9 has one method and no fields.
-    #[error("HTTP/0.9 knows no more than GET, without fields and without a body")]
+    #[error("HTTP/0.9 has only GET, without fields and without a body")]
     Http09,
     /// A user name or password contains a control character.
     #[error("a user or a password has a control character in it, or is not of the form name:password")]

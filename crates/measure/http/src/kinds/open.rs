@@ -87,7 +87,12 @@ fn schedule(settings: &Settings, seed: u64) -> Result<RequestSchedule, Error> {
     };
     let (name, profile) = match (settings.text("profile"), settings.rate("rate")) {
         (Some(_), Some(rate)) => {
-            return Err(refused("rate", "no value beside a profile, which has its own rates", rate.to_string()).into());
+            return Err(refused(
+                "rate",
+                "no value together with a profile, because a profile has its own rates",
+                rate.to_string(),
+            )
+            .into());
         }
         (Some(text), None) => {
             let profile: Profile = text

@@ -108,7 +108,7 @@ fn resumed_note(opening: &ConnectTimes) -> Option<Note> {
     (n_resumed > 0).then(|| Note {
         id: "tls-resumed".to_owned(),
         text: format!(
-            "of {n} TLS sessions {n_resumed} were resumed, which is less work for both ends than a full handshake; \
+            "{n_resumed} of {n} TLS sessions were resumed, which is less work for both ends than a full handshake; \
              `resumption off` resumes none"
         ),
     })
@@ -143,7 +143,7 @@ fn not_awaited_note(n_left: u64) -> Option<Note> {
     (n_left > 0).then(|| Note {
         id: "answers-left".to_owned(),
         text: format!(
-            "of {n_left} requests nobody waited for the answer: they were over once they were sent, so rate and latency \
+            "nobody waited for the answers to {n_left} requests: they ended once they were sent, so rate and latency \
              say little about the server"
         ),
     })
@@ -154,7 +154,7 @@ fn tls_unclosed_note(n_left_open: u64) -> Option<Note> {
     (n_left_open > 0).then(|| Note {
         id: "tls-left-open".to_owned(),
         text: format!(
-            "the server did not close TLS (close_notify, RFC 8446 section 6.1) behind {n_left_open} of the answers that end with \
+            "the server did not close TLS (close_notify, RFC 8446 section 6.1) after {n_left_open} of the answers that end with \
              the connection: they count as whole, but may be cut short"
         ),
     })
@@ -177,7 +177,7 @@ pub(crate) fn pacing_note(pacing: Pacing, lag: &Histogram) -> Option<Note> {
     (pacing == Pacing::Cheap).then(|| Note {
         id: "pacing".to_owned(),
         text: format!(
-            "pacing cheap: what was due within {} began together, {p50} (p50) and {p99} (p99) after its time; \
+            "pacing cheap: requests due within {} began together, {p50} (p50) and {p99} (p99) after their time; \
              response times count from that time, service times do not",
             Pacing::PERIOD
         ),

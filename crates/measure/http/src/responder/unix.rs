@@ -61,7 +61,7 @@ fn remove_stale(path: &Path) -> Result<(), Error> {
         })
     };
     if !metadata.file_type().is_socket() {
-        return taken("there is something that is no socket");
+        return taken("the path exists and is not a socket");
     }
     match UnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {

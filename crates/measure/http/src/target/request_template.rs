@@ -216,8 +216,8 @@ mod tests {
                 "a user or a password has a control character in it, or is not of the form name:password",
             ),
             (&[("cookie", "a\r\nb: c")], "`Cookie: a\r\nb: c` is not a header field of the form `Name: value`"),
-            (&[("path", "x y")], "`x y` cannot stand in a request line"),
-            (&[("method", "G T")], "`G T` is no method: it takes letters, digits and !#$%&'*+-.^_`|~"),
+            (&[("path", "x y")], "`x y` is not allowed in a request line"),
+            (&[("method", "G T")], "`G T` is not a method: a method has letters, digits and !#$%&'*+-.^_`|~"),
         ];
         for (settings, error) in cases {
             assert_eq!(text(settings, "http://a/", &TargetForm::Origin).unwrap_err(), error);

@@ -28,7 +28,7 @@ impl WeightedOrder {
     /// # Panics
     /// If there is no weight, or one is 0.
     pub fn new(weights: &[u64]) -> Result<Self, TargetConfigError> {
-        assert!(!weights.is_empty() && !weights.contains(&0), "weights of a rota are positive: {weights:?}");
+        assert!(!weights.is_empty() && !weights.contains(&0), "weights are positive: {weights:?}");
         let weights = reduced(weights);
         let period = weights.iter().copied().fold(0, u64::saturating_add);
         if period > PERIOD_MAX {

@@ -219,6 +219,6 @@ fn a_schedule_that_cannot_be_kept_is_refused_before_the_start() {
     assert!(refused(&[]).contains("no rate is given"));
     assert!(refused(&[("rate", "0")]).starts_with("option `rate` takes the requests per second"));
     assert!(refused(&[("rate", "11M")]).contains("at most 10M"));
-    assert!(refused(&[("rate", "1k"), ("profile", "1k:1s")]).contains("beside a profile"));
+    assert!(refused(&[("rate", "1k"), ("profile", "1k:1s")]).contains("together with a profile"));
     assert!(refused(&[("profile", "1k")]).contains("`1k` is neither a step"));
 }

@@ -108,8 +108,7 @@ impl CommandDraft {
         let file = if kind == DataKind::Raw { None } else { strip_prefix(&text, "@") };
         self.has_data = true;
         if file.as_ref().is_some_and(is_stdin) {
-            return self
-                .leave_out(format!("data '{text}': what comes from standard input is left out: put it into a file"));
+            return self.leave_out(format!("data '{text}': standard input is left out: put it into a file"));
         }
         if let Some(file) = file {
             if joined || !self.data.is_empty() || self.data_from.is_some() {
@@ -117,7 +116,7 @@ impl CommandDraft {
             }
             match kind {
                 DataKind::Encoded => {
-                    self.leave_out(format!("--data-urlencode @{file}: what a file has is not encoded"));
+                    self.leave_out(format!("--data-urlencode @{file}: the content of a file is not encoded"));
                 }
                 DataKind::Ascii => {
                     self.leave_out(format!(
@@ -130,7 +129,7 @@ impl CommandDraft {
             return;
         }
         if self.data_from.is_some() {
-            return self.leave_out(format!("data '{text}': it cannot be joined with what a file has"));
+            return self.leave_out(format!("data '{text}': it cannot be joined with the content of a file"));
         }
         if joined {
             self.data.push_str("&");
@@ -143,7 +142,7 @@ impl CommandDraft {
     fn encoded(&mut self, text: ImportText) -> ImportText {
         let Some((name, content)) = split_once(&text, '=') else {
             if split_once(&text, '@').is_some() {
-                self.leave_out(format!("--data-urlencode {text}: what a file has is not encoded"));
+                self.leave_out(format!("--data-urlencode {text}: the content of a file is not encoded"));
                 return ImportText::default();
             }
             return percent(text);
@@ -179,8 +178,7 @@ impl CommandDraft {
             }
         }
         if ["@", "<"].iter().any(|sign| strip_prefix(&first, sign).as_ref().is_some_and(is_stdin)) {
-            return self
-                .leave_out(format!("-F '{text}': what comes from standard input is left out: put it into a file"));
+            return self.leave_out(format!("-F '{text}': standard input is left out: put it into a file"));
         }
         let content = if let Some(file) = strip_prefix(&first, "@") {
             file_name = file_name.or_else(|| Some(base_name(&file)));
@@ -248,7 +246,7 @@ impl CommandDraft {
     pub(super) fn requests(mut self) -> Vec<ImportedRequest> {
         let urls = std::mem::take(&mut self.urls);
         if self.upload.as_ref().is_some_and(is_stdin) {
-            self.leave_out("-T: what comes from standard input is left out: put it into a file");
+            self.leave_out("-T: standard input is left out: put it into a file");
         }
         if urls.is_empty() {
             self.leave_out("a command without a URL");

@@ -244,7 +244,7 @@ impl ShellReader<'_> {
         }
         match String::from_utf8(bytes) {
             Ok(text) => self.word().push_str(&text),
-            Err(_) => self.command.beyond = Some("bytes that are no UTF-8 text"),
+            Err(_) => self.command.beyond = Some("bytes that are not UTF-8 text"),
         }
         Ok(())
     }

@@ -168,7 +168,7 @@ fn path(source: &str) -> Result<String, String> {
     let is_simple = source.matches(['[', '(']).count() <= BRACKETS_MAX && !source.contains(char::is_whitespace);
     match JsonPath::parse(if is_simple { source } else { "" }) {
         Ok(_) => Ok(source.to_owned()),
-        Err(_) => Err(format!("the path {source} is none of RFC 9535, or not a simple one")),
+        Err(_) => Err(format!("the path {source} is not of RFC 9535, or not a simple one")),
     }
 }
 

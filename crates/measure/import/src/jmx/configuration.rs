@@ -88,7 +88,7 @@ pub(super) fn data<'a>(reader: &mut JmxReader, element: &'a Element, _: &mut Jmx
     };
     let is_sign = delimiter == '\t' || (delimiter.is_ascii_punctuation() && !"\"#$".contains(delimiter));
     if !is_sign {
-        reader.remarks.0.push("its delimiter is no single sign, and a comma is taken".to_owned());
+        reader.remarks.0.push("its delimiter is not a single character, so a comma is used".to_owned());
         delimiter = ',';
     }
     // `recycle` is on by default, `stopThread` off. With neither, JMeter fills in a text that marks the end of the file.
@@ -123,7 +123,7 @@ pub(super) fn counter<'a>(reader: &mut JmxReader, element: &'a Element, _: &mut 
     }
     let width = width(element.text("CounterConfig.format").unwrap_or_default())?;
     if let Some(end) = element.text("CounterConfig.end").filter(|end| *end != "9223372036854775807") {
-        reader.remarks.0.push(format!("it goes on after {end}, where JMeter begins again"));
+        reader.remarks.0.push(format!("it continues after {end}; JMeter starts over"));
     }
     if !element.is_on("CounterConfig.per_user") {
         return Ok(vec![ImportAction::Set { name, to: ImportText(vec![ImportPiece::Counter(start, width)]) }]);
@@ -147,7 +147,7 @@ pub(super) fn random<'a>(reader: &mut JmxReader, element: &'a Element, _: &mut J
     let name = element.text("variableName").ok_or("it has no variable")?.to_owned();
     let mut number = |property| reader.number(element.text(property).unwrap_or_default());
     let (from, to) = (number("minimumValue"), number("maximumValue"));
-    let (from, to) = from.zip(to).filter(|(from, to)| from <= to).ok_or("its bounds are no numbers from 0 on")?;
+    let (from, to) = from.zip(to).filter(|(from, to)| from <= to).ok_or("its bounds are not numbers of at least 0")?;
     let width = width(element.text("outputFormat").unwrap_or_default())?;
     Ok(vec![ImportAction::Set { name, to: ImportText(vec![ImportPiece::Random(from, to, width)]) }])
 }

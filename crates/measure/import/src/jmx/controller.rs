@@ -40,7 +40,7 @@ pub(super) fn repeat(reader: &mut JmxReader, element: &Element, scope: &JmxScope
     let told = element.text("LoopController.loops").unwrap_or("1");
     let n = match told.trim() {
         "-1" => None,
-        told => Some(reader.number(told).ok_or_else(|| format!("how often is not a number: {told}"))?),
+        told => Some(reader.number(told).ok_or_else(|| format!("its number of loops is not a number: {told}"))?),
     };
     Ok(vec![ImportAction::Repeat { n, acts: reader.acts(&element.children, scope) }])
 }
@@ -110,7 +110,7 @@ pub(super) fn one_of(reader: &mut JmxReader, element: &Element, scope: &JmxScope
 }
 
 pub(super) fn in_turn(reader: &mut JmxReader, element: &Element, scope: &JmxScope<'_>) -> ActionsResult {
-    reader.remarks.0.push("its children come by chance, each as often as the others, and not in turn".to_owned());
+    reader.remarks.0.push("its children are chosen at random with equal shares, not in turn".to_owned());
     one_of(reader, element, scope)
 }
 

@@ -36,7 +36,7 @@ fn parse(source: &str, remarks: &mut TextRemarks, depth: usize) -> ImportText {
         if let Some(read) = read {
             all.append(read);
         } else {
-            remarks.0.push(format!("${{{inner}}} is not understood, and stands there as it is"));
+            remarks.0.push(format!("${{{inner}}} is not understood and is left as it is"));
             all.push_str(&from[..=2 + len]);
         }
         rest = behind;
@@ -117,7 +117,7 @@ fn expression(inner: &str, remarks: &mut TextRemarks, depth: usize) -> Option<Im
         "__UUID" => one(ImportPiece::Uuid),
         "__threadNum" => one(ImportPiece::UserNumber),
         "__counter" if argument(0).eq_ignore_ascii_case("true") => {
-            remarks.0.push("a counter of a user counts his rounds, not how often it is filled in".to_owned());
+            remarks.0.push("a counter of a user counts the user's rounds, not its uses".to_owned());
             one(ImportPiece::Round)
         }
         "__counter" => one(ImportPiece::Counter(1, 0)),
@@ -128,7 +128,7 @@ fn expression(inner: &str, remarks: &mut TextRemarks, depth: usize) -> Option<Im
 
 fn kept_in(variable: &str, remarks: &mut TextRemarks) {
     if !variable.is_empty() {
-        remarks.0.push(format!("what a function gives is not kept in the variable {variable}"));
+        remarks.0.push(format!("the result of a function is not kept in the variable {variable}"));
     }
 }
 

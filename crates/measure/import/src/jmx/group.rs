@@ -68,7 +68,7 @@ fn usual(reader: &mut JmxReader, element: &Element, kind: &mut ImportedUser) {
     if told.trim() != "-1" {
         kind.n_rounds = reader.number(told);
         if kind.n_rounds.is_none() {
-            reader.remarks.0.push(format!("how often its users go through is not a number: {told}"));
+            reader.remarks.0.push(format!("its number of loops is not a number: {told}"));
         }
     }
     if kind.n_users.is_none() {

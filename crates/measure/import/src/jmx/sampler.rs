@@ -62,7 +62,7 @@ pub(super) fn http(
         request.headers.push(("Authorization".to_owned(), header));
     }
     for (property, what) in [
-        ("HTTPSampler.image_parser", "what a page embeds is not fetched"),
+        ("HTTPSampler.image_parser", "embedded resources of a page are not fetched"),
         ("HTTPSampler.proxyHost", "its proxy is left out: the run has an option for one"),
         ("HTTPSampler.ipSource", "its source address is left out: the run has an option for it"),
     ] {

@@ -174,7 +174,7 @@ impl Writer<'_> {
         let is_method =
             request.method.len() >= 2 && request.method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
         if !is_method {
-            return self.note(&request.url.to_string(), format!("{} is no method: it is left out", request.method));
+            return self.note(&request.url.to_string(), format!("{} is not a method: it is left out", request.method));
         }
         let fixed_path = path.as_literal().map(|path| path.split('?').next().unwrap_or(path).to_owned());
         let told = request.name.clone().or_else(|| fixed_path.map(|path| format!("{} {path}", request.method)));
@@ -229,7 +229,7 @@ impl Writer<'_> {
             ImportedBody::Bytes(bytes) => {
                 self.note(
                     name,
-                    format!("{} bytes that are no text: put them in a file, `body from FILE`", bytes.len()),
+                    format!("{} bytes that are not text: put them in a file, `body from FILE`", bytes.len()),
                 );
                 (Vec::new(), None)
             }
@@ -293,7 +293,7 @@ impl Writer<'_> {
                 match &part.file_name {
                     None => {}
                     Some(told) if told.as_literal() == Some(&last) => {}
-                    Some(told) => self.note(step, format!("the part {name} is said to be the file {last}, not {told}")),
+                    Some(told) => self.note(step, format!("the part {name} is sent as the file {last}, not {told}")),
                 }
                 let media = part.media_type.as_ref().filter(|media| !media.contains(char::is_whitespace));
                 let media = media.map_or(String::new(), |media| format!(" type {media}"));

@@ -145,7 +145,7 @@ impl Error {
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
             Self::Unexpected { .. } | Self::Malformed { .. } => {
-                "whatever listens there does not speak iperf3: look at the port"
+                "the program that listens there does not speak iperf3: check the port"
             }
             Self::Busy => "iperf3 runs one test at a time; `fathom serve --iperf3` takes many",
             Self::Listen { cause } if cause.kind() == io::ErrorKind::AddrInUse => "choose another port with -p",

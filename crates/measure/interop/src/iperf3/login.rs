@@ -29,7 +29,7 @@ pub enum Padding {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoginError {
     /// The file is not a key of the required kind, is not in PEM, or is protected by a password.
-    #[error("the file is no RSA {which} key in PEM without a password: {why}")]
+    #[error("the file is not an RSA {which} key in PEM without a password: {why}")]
     Key {
         /// `public` or `private`.
         which: &'static str,

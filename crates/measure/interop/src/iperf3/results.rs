@@ -91,7 +91,7 @@ fn count(object: &Map<String, Value>, key: &str) -> Option<u64> {
 
 impl StreamResult {
     fn read(value: &Value) -> Result<Self, Error> {
-        let object = value.as_object().ok_or_else(|| malformed("a stream is no object"))?;
+        let object = value.as_object().ok_or_else(|| malformed("a stream is not an object"))?;
         let required = |key: &'static str| malformed(format!("a stream has no `{key}`"));
         let id = count(object, "id").and_then(|id| u32::try_from(id).ok()).ok_or_else(|| required("id"))?;
         let omitted = count(object, "omitted_errors").zip(count(object, "omitted_packets"));
@@ -131,7 +131,7 @@ impl Results {
     /// # Errors
     /// If a required key is missing or of another type, or if there are more streams than a test can have.
     pub fn read(value: &Value) -> Result<Self, Error> {
-        let object = value.as_object().ok_or_else(|| malformed("they are no object"))?;
+        let object = value.as_object().ok_or_else(|| malformed("they are not an object"))?;
         let percent = |key: &'static str| float(object, key).ok_or_else(|| malformed(format!("there is no `{key}`")));
         let cpu = CpuUse {
             total: percent("cpu_util_total")?,

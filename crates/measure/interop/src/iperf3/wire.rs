@@ -164,7 +164,7 @@ pub(crate) fn read_json(bytes: &[u8], what: &'static str) -> Result<Value, Error
         return Err(malformed(format!("it is nested more than {DEPTH_MAX} deep")));
     }
     let value: Value = serde_json::from_slice(bytes).map_err(|error| malformed(error.to_string()))?;
-    if value.is_object() { Ok(value) } else { Err(malformed("it is no JSON object".to_owned())) }
+    if value.is_object() { Ok(value) } else { Err(malformed("it is not a JSON object".to_owned())) }
 }
 
 /// Parses a whole JSON message: its length and the JSON.

@@ -82,11 +82,11 @@ fn require_segmentation(port: &OutputDevice) -> Result<(), Error> {
     let link = Netlink::open().and_then(|mut netlink| netlink.link(name)).map_err(failed)?;
     if link.qdisc.as_deref() != Some(NO_QUEUE) {
         let qdisc = link.qdisc.unwrap_or_else(|| "a queueing discipline".to_owned());
-        return Err(unsupported(format!("{qdisc} stands in front of {name} and would see them uncut")));
+        return Err(unsupported(format!("{qdisc} is in front of {name} and would see them unsegmented")));
     }
     let features = ethtool::Device::open(name).and_then(|device| device.features()).map_err(failed)?;
     if features.iter().any(|feature| feature.name == UDP_SEGMENTATION_FEATURE && feature.active) {
-        return Err(unsupported(format!("{name} would hand them on uncut ({UDP_SEGMENTATION_FEATURE})")));
+        return Err(unsupported(format!("{name} would pass them on unsegmented ({UDP_SEGMENTATION_FEATURE})")));
     }
     Ok(())
 }

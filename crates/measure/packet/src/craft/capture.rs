@@ -37,7 +37,7 @@ pub enum CaptureError {
     #[error("it is damaged or cut off after frame {0}")]
     Damaged(usize),
     /// A block is longer than any frame.
-    #[error("behind frame {0} is a block of more than {BLOCK_MAX} bytes")]
+    #[error("after frame {0} is a block of more than {BLOCK_MAX} bytes")]
     Block(usize),
     /// The capture has only the beginning of a frame.
     #[error("of frame {number} only {kept} of {length} bytes were captured")]
@@ -50,7 +50,7 @@ pub enum CaptureError {
         length: usize,
     },
     /// A frame is shorter than an Ethernet header.
-    #[error("frame {number} has {length} bytes, which is no frame of Ethernet")]
+    #[error("frame {number} has {length} bytes, which is not an Ethernet frame")]
     TooShort {
         /// The number of the frame, from 1.
         number: usize,
@@ -109,7 +109,7 @@ impl CaptureError {
             Self::LinkType(_) => "capture on one Ethernet device: tcpdump -i eth0 -w FILE",
             Self::CutOff { .. } => "capture whole frames: tcpdump -s 0 -w FILE",
             Self::TooLong { .. } => {
-                "raise the MTU, or capture behind segmentation: ethtool -K eth0 tso off gso off gro off"
+                "raise the MTU, or capture after segmentation: ethtool -K eth0 tso off gso off gro off"
             }
             Self::TooMuch => "cut it: editcap -r IN OUT 1-10000",
             Self::Unknown => "tcpdump -w and Wireshark write such files; a compressed one must be unpacked first",

@@ -37,7 +37,7 @@ pub enum CraftError {
     #[error("cannot send the capture {path}: {cause}")]
     Capture { path: String, cause: CaptureError },
     /// Two options conflict.
-    #[error("both `{one}` and `{other}` say what is sent")]
+    #[error("`{one}` and `{other}` both define the frames")]
     Conflict { one: &'static str, other: &'static str },
 }
 

@@ -23,7 +23,7 @@ pub enum SizeMixError {
     #[error(transparent)]
     Mix(#[from] MixError),
     /// A letter is not in RFC 6985.
-    #[error("`{0}` is no size of an IMIX genome")]
+    #[error("`{0}` is not a size of an IMIX genome")]
     Letter(char),
     /// The genome has more letters than a mix may have parts.
     #[error("a genome has at most {CYCLE_MAX} letters")]

@@ -27,7 +27,7 @@ pub enum FrameRefusal {
     #[error("packets that name their route are sent only in labs")]
     Route,
     /// The message changes how other hosts send.
-    #[error("{0}, which other hosts take for an order, are sent only in labs")]
+    #[error("{0} are sent only in labs, because other hosts obey them")]
     ControlMessage(&'static str),
     /// The tunnel endpoint would forward a packet that was not checked here.
     #[error("packets within {0} are sent only in labs")]
@@ -405,8 +405,11 @@ mod tests {
             ("ip6 next 51 / hex 2b04", "packets within IP protocol 51"),
             ("ip6 next 135 / hex 2b00", "packets within IP protocol 135"),
             ("udp > 4789 / hex 0800", "packets within datagrams to port 4789"),
-            ("icmp type 5", "redirects and advertisements, which other hosts take for an order"),
-            ("ip6 / icmp6 type 134", "messages of neighbour discovery, which other hosts take for an order"),
+            ("icmp type 5", "redirects and advertisements are sent only in labs"),
+            (
+                "ip6 / icmp6 type 134",
+                "messages of neighbour discovery are sent only in labs, because other hosts obey them",
+            ),
             ("ip6 / icmp6 type 136", "messages of neighbour discovery"),
         ] {
             let judged = judged(line).unwrap_err();

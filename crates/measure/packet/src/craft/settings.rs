@@ -34,7 +34,7 @@ const fn text(name: &'static str, help: &'static str) -> OptionDoc {
 }
 
 pub const FRAME: OptionDoc =
-    text("frame", "what is sent, in one line: `vlan 100 / ip ttl 3 / udp 1024-65535? > 9 / \"text\"`");
+    text("frame", "the frame in one line: `vlan 100 / ip ttl 3 / udp 1024-65535? > 9 / \"text\"`");
 pub const CAPTURE: OptionDoc = OptionDoc {
     name: "capture",
     value: ValueKind::File,
@@ -71,7 +71,7 @@ pub const PORTS: OptionDoc =
 pub const TTL: OptionDoc = text("ttl", "how many routers a packet may pass");
 pub const TOS: OptionDoc = text("tos", "the byte for the type of service, or class of traffic");
 pub const PAYLOAD: OptionDoc =
-    text("payload", "what is behind the headers: `\"text\"`, `hex 0a0b`, `fill 0xff`, `random`");
+    text("payload", "the payload after the headers: `\"text\"`, `hex 0a0b`, `fill 0xff`, `random`");
 
 /// All options that describe frames, in the order of the help.
 pub const OPTIONS: &[OptionDoc] =

@@ -176,7 +176,7 @@ impl RecordingDriver for SeriesDriver {
         }
         if self.is_unanswerable && counts.n_lost() > 0 {
             // An apparent outage is the pause of a host that sends one error per second.
-            let text = "hosts tell of closed UDP ports about once a second, so that faster probes go unanswered without being \
+            let text = "hosts report closed UDP ports about once a second, so faster probes go unanswered without being \
                         lost: probe with --interval 1.1s, or with --protocol icmp or tcp";
             record.notes.push(Note { id: "answers-limited".to_owned(), text: text.to_owned() });
             return;

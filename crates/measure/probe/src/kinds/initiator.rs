@@ -89,8 +89,8 @@ fn open_transport(
     if is_connect && settings.size("size").is_none() {
         let line = ConnectTransport::open(conversation.source, destination, policy)
             .map_err(|cause| Error::System { what: what.clone(), cause })?;
-        let text = "without CAP_NET_RAW the kernel's own connections stand for SYN probes: an answer after 0.9 s is lost, what \
-                    routers say is not heard, and round trips hold our own system calls";
+        let text = "without CAP_NET_RAW, connections of the kernel replace SYN probes: an answer after 0.9 s counts as lost, messages \
+                    of routers are not received, and round trips include our own system calls";
         return Ok((Box::new(line), Some(unprivileged_note(text))));
     }
     if conversation.kind == ProbeKind::echo(destination) {
@@ -135,14 +135,15 @@ fn source(asked: Option<String>, destination: IpAddr) -> Result<IpAddr, Error> {
     let no_route = |error: std::io::Error| {
         options::unsupported(
             format!("there is no route to {destination}: {error}"),
-            format!("ip route get {destination}        (what the kernel knows)"),
+            format!("ip route get {destination}        (the routes of the kernel)"),
         )
     };
     let Some(asked) = asked else {
         return source_address_for(destination).map_err(no_route);
     };
     let own = "one of this host's addresses: ip address";
-    let address: IpAddr = asked.parse().map_err(|_| options::unsupported(format!("`{asked}` is no address"), own))?;
+    let address: IpAddr =
+        asked.parse().map_err(|_| options::unsupported(format!("`{asked}` is not an address"), own))?;
     // Only addresses of this host can be bound. Other source addresses are for labs only.
     UdpSocket::bind(SocketAddr::new(address, 0))
         .map_err(|error| options::unsupported(format!("cannot send from {address}: {error}"), own))?;
@@ -219,7 +220,7 @@ impl Test for ProbeInitiator {
             Some(0) => None,
             Some(n) => Some(format!("{n} packets found no room in our own socket: their probes count as lost")),
             None => Some(
-                "the kernel does not tell how many packets found no room in our own socket (SO_MEMINFO, Linux 4.12): \
+                "the kernel does not count packets without room in our own socket (SO_MEMINFO, Linux 4.12): \
                  their probes count as lost"
                     .to_owned(),
             ),

@@ -278,7 +278,10 @@ pub(super) fn bounded_span(
 /// Parses ports and port ranges. Keeps their order, and lists each port once.
 pub(super) fn ports(text: &str) -> Result<Vec<u16>, Error> {
     let wrong = |part: &str| {
-        unsupported(format!("option `ports`: `{part}` is no port and no range of ports"), "--ports 22,80,8000-8010")
+        unsupported(
+            format!("option `ports`: `{part}` is neither a port nor a range of ports"),
+            "--ports 22,80,8000-8010",
+        )
     };
     let mut ports = Vec::new();
     let mut seen = vec![false; 1 << 16];
@@ -309,7 +312,7 @@ mod tests {
         assert_eq!(ports("80,22,79-81, 443").unwrap(), [80, 22, 79, 81, 443]);
         for wrong in ["", "80,", "0", "65536", "90-80", "http", "1-2-3", "-5"] {
             let error = ports(wrong).unwrap_err();
-            assert!(error.to_string().contains("no port"), "{wrong}: {error}");
+            assert!(error.to_string().contains("neither a port"), "{wrong}: {error}");
         }
     }
 }

@@ -62,7 +62,7 @@ fn is_there(file: &Name, folder: &Path, found: &mut Diagnostics) {
 
 /// Reading a device or a pipe would block.
 fn not_a_file(file: &Name) -> Diagnostic {
-    Diagnostic::error(file.span, format!("`{}` is no file", file.text))
+    Diagnostic::error(file.span, format!("`{}` is not a file", file.text))
 }
 
 fn unreadable(file: &Name, folder: &Path, error: &std::io::Error) -> Diagnostic {

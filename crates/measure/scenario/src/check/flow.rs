@@ -241,7 +241,7 @@ impl<'a> ValueFlow<'a, '_> {
             HoleSource::Variable(name) => self.variable(name),
             HoleSource::Column(set, column) => self.column(set, column),
             HoleSource::Round if self.n_loops == 0 => {
-                let fault = Diagnostic::error(hole.span, "there is no loop around this to have rounds");
+                let fault = Diagnostic::error(hole.span, "this is not in a loop, so there are no rounds");
                 self.found.add(fault.fix("`${iteration}` is how many times the user has begun"));
             }
             _ => {}

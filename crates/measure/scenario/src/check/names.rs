@@ -58,7 +58,7 @@ fn unique<'a>(what: &str, names: &[&'a Name], found: &mut Diagnostics) -> BTreeM
     let mut known = BTreeMap::new();
     for name in names {
         if let Some(first) = known.get(name.text.as_str()) {
-            let fault = Diagnostic::error(name.span, format!("a second {what} is called `{}`", name.text));
+            let fault = Diagnostic::error(name.span, format!("`{}` is already the name of a {what}", name.text));
             found.add(fault.other(*first, "the first one").fix("give it another name"));
         } else {
             known.insert(name.text.as_str(), name.span);
@@ -88,10 +88,8 @@ fn parts(scenario: &Scenario, found: &mut Diagnostics) {
             return;
         };
         if idx >= above {
-            let fault = Diagnostic::error(part.name.span, "a part can only do parts that stand above it");
-            found.add(
-                fault.other(scenario.parts[idx].span, "it stands here").fix("move it up; a part cannot do itself"),
-            );
+            let fault = Diagnostic::error(part.name.span, "a part can only do parts above it");
+            found.add(fault.other(scenario.parts[idx].span, "it is here").fix("move it up; a part cannot do itself"));
         }
         done.insert(idx);
     };
@@ -154,9 +152,9 @@ fn meetings(scenario: &Scenario, found: &mut Diagnostics) {
         {
             let warning = Diagnostic::warning(
                 meet.users.span,
-                format!("only {} users are there: that many never meet", users.value),
+                format!("there are only {} users, so the meeting never fills", users.value),
             );
-            found.add(warning.other(users.span, "that many there are").fix("each goes on when the time is over"));
+            found.add(warning.other(users.span, "the number of users").fix("all users continue when the time is over"));
         }
     });
 }

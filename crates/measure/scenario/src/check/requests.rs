@@ -103,7 +103,7 @@ fn remark(text: &Template, span: Span, found: &mut Diagnostics) {
         text.pieces.iter().all(|piece| !matches!(piece, TemplatePiece::Text(text) if text.contains('\n')));
     let is_remark = |piece: &TemplatePiece| matches!(piece, TemplatePiece::Text(text) if text.contains(" # ") || text.starts_with("# "));
     if is_one_line && text.pieces.iter().any(is_remark) {
-        let warning = Diagnostic::warning(span, "what stands behind the `#` is sent");
+        let warning = Diagnostic::warning(span, "the text after the `#` is sent");
         found.add(warning.fix("put a comment on a line of its own"));
     }
 }
@@ -127,7 +127,7 @@ fn endless(statement: &Statement, found: &mut Diagnostics) {
             if !waits && !does {
                 let fault =
                     Diagnostic::error(looped.span, "this loop neither asks nor waits: it would take all of a core");
-                found.add(fault.fix("put a step or `think` into it, or write `max` and how often"));
+                found.add(fault.fix("put a step or `think` into it, or write `max` and a number"));
                 return;
             }
             let texts = looped.condition.tests.iter().flat_map(TestExpr::texts);
@@ -137,8 +137,8 @@ fn endless(statement: &Statement, found: &mut Diagnostics) {
                 _ => true,
             });
             if !changes && !does {
-                let warning = Diagnostic::warning(looped.span, "nothing in this loop changes what it depends on");
-                found.add(warning.fix("take the value again within it, or write `max` and how often"));
+                let warning = Diagnostic::warning(looped.span, "nothing in this loop changes its condition");
+                found.add(warning.fix("take the value again within it, or write `max` and a number"));
             }
         }
         Statement::Chance(chance) if chance.share.value >= 100.0 => {

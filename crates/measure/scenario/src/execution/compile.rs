@@ -47,7 +47,7 @@ pub enum CompileError {
         cause: std::io::Error,
     },
     /// A variable of the environment is not set.
-    #[error("the environment has no `{0}`, which the scenario uses")]
+    #[error("the scenario uses the environment variable `{0}`, which is not set")]
     Environment(String),
     /// A variable of the environment may not be read.
     #[error(transparent)]
@@ -60,7 +60,7 @@ pub enum CompileError {
         span: Span,
     },
     /// A server that the test does not name.
-    #[error("the scenario goes to {0}, which is not among the URLs of the test")]
+    #[error("the scenario sends to {0}, which is not among the URLs of the test")]
     UnknownServer(String),
     /// A limit is exceeded.
     #[error("the scenario has more than {0}")]
@@ -75,7 +75,7 @@ impl CompileError {
             Self::Rows(error) => error.hint(),
             Self::File { .. } => "paths are relative to the scenario's folder",
             Self::Environment(_) => "set it before the program is started",
-            Self::UnknownServer(_) => "add the URL to the option url, in a line of its own",
+            Self::UnknownServer(_) => "add the URL to the option url, on its own line",
             Self::Text { .. } => "fathom app check FILE says more",
             Self::Refused(_) => "put the value into the scenario, or into a data file of the controller",
             Self::LimitExceeded(_) => return None,

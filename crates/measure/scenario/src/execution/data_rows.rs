@@ -58,10 +58,11 @@ impl DataRowsError {
         match self {
             Self::File { .. } => "paths are relative to the scenario's folder",
             Self::Form { .. } => {
-                "CSV needs a head line with names and as many cells in each row; JSON an array of objects, or an object a line"
+                "CSV needs a first line with names and the same number of cells in each row; \
+                 JSON needs an array of objects, or one object per line"
             }
             Self::Empty(_) => "a data set needs at least one row",
-            Self::Column { .. } => "write the column as it stands in the first line of the file",
+            Self::Column { .. } => "write the column as in the first line of the file",
             Self::TooLarge(_) => "split the file",
         }
     }
@@ -213,7 +214,7 @@ impl DataRows {
     }
 
     fn push_object(&mut self, value: &Value) -> Result<(), ObjectError> {
-        let Value::Object(object) = value else { return Err(ObjectError::Message("this is no object".to_owned())) };
+        let Value::Object(object) = value else { return Err(ObjectError::Message("this is not an object".to_owned())) };
         if self.columns.is_empty() {
             self.columns = object.keys().cloned().collect();
         }
@@ -379,7 +380,7 @@ mod tests {
         assert_eq!(DataRows::csv(b"a,a\n1,2\n", &DataLayout::default()), form(1, "two columns are called `a`"));
         assert_eq!(DataRows::csv(b"a,\n1,2\n", &DataLayout::default()), form(1, "column 2 has no name"));
         assert_eq!(DataRows::json(b"{\"a\":1}\n{\"b\":1}"), form(2, "`a` is missing"));
-        assert_eq!(DataRows::json(b"[{\"a\":1},7]"), form(1, "row 2: this is no object"));
+        assert_eq!(DataRows::json(b"[{\"a\":1},7]"), form(1, "row 2: this is not an object"));
         assert_eq!(DataRows::json(b"{\"a\":1}\n{\"a\":1,\"c\":2}"), form(2, "`c` is not in the first object"));
         assert!(matches!(DataRows::json(b"{\"a\":1}\n{\"a\":"), Err(DataError::Form { line: 2, .. })));
     }

@@ -258,10 +258,10 @@ fn notes(shared: &SharedState) -> Vec<Note> {
         notes.push(Note {
             id: "meeting-unfilled".to_owned(),
             text: format!(
-                "of {} meetings of {} users, {} never filled: those who were there went on after their time",
+                "{} of {} meetings of {} users did not fill: the users who had arrived continued when the time was over",
+                meeting.n_unfilled(),
                 meeting.n_rounds(),
-                meeting.size(),
-                meeting.n_unfilled()
+                meeting.size()
             ),
         });
     }
@@ -269,14 +269,14 @@ fn notes(shared: &SharedState) -> Vec<Note> {
         notes.push(Note {
             id: "data-ended".to_owned(),
             text: format!(
-                "the data set {} ({}) had no more rows, which ends the run as the scenario says",
+                "the data set {} ({}) had no more rows, so the run ended, as the scenario defines",
                 set.name, set.file
             ),
         });
     } else if shared.is_exhausted() {
         notes.push(Note {
             id: "data-ended".to_owned(),
-            text: "a data set had no more rows, and users left, as the scenario says".to_owned(),
+            text: "a data set had no more rows, so users left, as the scenario defines".to_owned(),
         });
     }
     notes

@@ -225,7 +225,7 @@ impl LoadedScenario {
                 Ok(UserArrivals::Arrivals { profile, process: process(*arrivals == ArrivalSpacing::Poisson), n_slots })
             }
             None => Err(Error::Unsupported {
-                what: format!("{} does not say how many users come", self.name),
+                what: format!("{} does not set the number of users", self.name),
                 hint: Some(
                     "a line such as `closed 50 for 1m` or `open 20/s for 1m`, or the options users or rate".to_owned(),
                 ),
@@ -258,8 +258,8 @@ impl LoadedScenario {
             let current = settings.text(name);
             if DESTINATION_OPTIONS.contains(&name) && current.as_deref() != Some(value) {
                 return Err(Error::Unsupported {
-                    what: format!("the scenario says `{name} {value}`, which the test does not"),
-                    hint: Some(format!("say it among the options of the test as well: {name} = \"{value}\"")),
+                    what: format!("the scenario has `{name} {value}`, but the test does not"),
+                    hint: Some(format!("add it to the options of the test: {name} = \"{value}\"")),
                 });
             }
             if current.is_none() || current == defaults.text(name) {

@@ -560,7 +560,7 @@ fn a_body_that_cannot_be_unpacked_fails_the_steps_that_look_at_it_and_no_others(
     let text = "closed 1 repeat 1\nstep one\n  GET /\n  Accept-Encoding: gzip\n  expect body contains \"x\"\n";
     let mut played = ScenarioRun::of(text).play(|_, _| ok("Content-Encoding: gzip\r\n", "\u{1f}x"));
     let causes = played.steps().remove(0).errors;
-    assert_eq!(causes.keys().collect::<Vec<_>>(), ["the body is not packed as its content-encoding says"]);
+    assert_eq!(causes.keys().collect::<Vec<_>>(), ["the body does not match its content-encoding"]);
     let text = text.replace("expect body contains \"x\"", "expect header Content-Encoding == gzip");
     let mut played = ScenarioRun::of(&text).play(|_, _| ok("Content-Encoding: gzip\r\n", "\u{1f}x"));
     assert_eq!(counts(&played.steps()[0]), ("one", 1, 1));

@@ -24,12 +24,10 @@ const BROTLI_READ: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BodyError {
     /// Its coding is unknown, or it has more than one.
-    #[error(
-        "the body is packed (content-encoding) in a way that cannot be unpacked: let Accept-Encoding name gzip, deflate, br or zstd"
-    )]
+    #[error("the content-encoding of the body is not supported: set Accept-Encoding to gzip, deflate, br or zstd")]
     UnknownCoding,
     /// It does not match its coding.
-    #[error("the body is not packed as its content-encoding says")]
+    #[error("the body does not match its content-encoding")]
     Corrupt,
     /// It is a decompression bomb, or not meant to be examined.
     #[error("the body is more than 16 MiB when it is unpacked")]

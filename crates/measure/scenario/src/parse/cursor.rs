@@ -52,7 +52,7 @@ impl<'a> Cursor<'a> {
     pub(super) fn finish(&mut self) -> Result<Option<Comment>, BoxedDiagnostic> {
         if !self.is_done() {
             let span = Span { start: self.at, end: self.end };
-            return Err(Diagnostic::error(span, "this is more than the line can say")
+            return Err(Diagnostic::error(span, "the line has more words than it can have")
                 .label("not understood")
                 .fix("leave it out, or put a text with blanks between quotes")
                 .boxed());
@@ -156,7 +156,7 @@ impl<'a> Cursor<'a> {
                 Some((_, other)) => text.push(other),
                 None => {
                     return Err(Diagnostic::error((start..self.end).into(), "this regular expression is not closed")
-                        .fix("put a `/` behind it; one within it is written `\\/`")
+                        .fix("put a `/` after it; write a `/` within it as `\\/`")
                         .boxed());
                 }
             }
@@ -174,7 +174,7 @@ impl<'a> Cursor<'a> {
                     .trim_start_matches("error: ")
                     .trim_end_matches('.')
                     .to_owned();
-                Err(Diagnostic::error(span, "this is no regular expression").label(why).boxed())
+                Err(Diagnostic::error(span, "this is not a regular expression").label(why).boxed())
             }
         }
     }
@@ -212,7 +212,7 @@ impl<'a> Cursor<'a> {
             Ok(_) => Ok(name),
             Err(error) => {
                 let at = name.span.start + error.position().min(length);
-                let fault = Diagnostic::error((at..name.span.end).into(), "this is no JSON path");
+                let fault = Diagnostic::error((at..name.span.end).into(), "this is not a JSON path");
                 let is_bare = name.text.starts_with(['.', '[']);
                 let fix = if is_bare {
                     format!("it begins with `$`: ${}", name.text)
@@ -261,6 +261,9 @@ pub(super) fn has_unit(time: &str, span: Span) -> Result<(), BoxedDiagnostic> {
 pub(super) fn count(word: &Name, min: u64) -> Result<Spanned<u64>, BoxedDiagnostic> {
     match word.text.replace('_', "").parse() {
         Ok(value) if value >= min => Ok(Spanned { value, text: word.text.clone(), span: word.span }),
-        _ => Err(Diagnostic::error(word.span, format!("`{}` is no whole number from {min} on", word.text)).boxed()),
+        _ => {
+            Err(Diagnostic::error(word.span, format!("`{}` is not a whole number of at least {min}", word.text))
+                .boxed())
+        }
     }
 }

@@ -146,16 +146,18 @@ impl Parser<'_> {
 
     pub(super) fn redirects(&mut self, node: &LineNode) -> Option<RedirectLimit> {
         self.leaf(node, |cursor| {
-            let word = cursor.need("`off`, or how many")?;
+            let word = cursor.need("`off`, or a number")?;
             let max = if word.text == "off" {
                 None
             } else {
                 Some(word.text.parse().ok().filter(|max| (1..=100).contains(max)))
             };
             match max {
-                Some(None) => Err(Diagnostic::error(word.span, format!("`{}` is no number of redirects", word.text))
-                    .fix("write `redirects off`, or a number from 1 to 100")
-                    .boxed()),
+                Some(None) => {
+                    Err(Diagnostic::error(word.span, format!("`{}` is not a number of redirects", word.text))
+                        .fix("write `redirects off`, or a number from 1 to 100")
+                        .boxed())
+                }
                 max => Ok(RedirectLimit { span: node.span, max: max.flatten() }),
             }
         })
@@ -171,10 +173,10 @@ impl Parser<'_> {
             if cursor.keyword("failure").is_none() {
                 return Err(cursor.missing("`failure`"));
             }
-            let word = cursor.need("what a user does then")?;
+            let word = cursor.need("continue, restart or leave")?;
             let way = ways.iter().find(|(name, _)| *name == word.text);
             way.map(|(_, way)| OnFailure { span: node.span, action: *way }).ok_or_else(|| {
-                Diagnostic::error(word.span, format!("`{}` is nothing that a user does on failure", word.text))
+                Diagnostic::error(word.span, format!("`{}` is not an action on failure", word.text))
                     .fix("write continue, restart or leave")
                     .suggest(nearest(&word.text, ways.map(|(name, _)| name)))
                     .boxed()
@@ -223,7 +225,7 @@ pub(super) fn variable_name(cursor: &mut Cursor<'_>) -> Result<Name, BoxedDiagno
     if is_name(&name.text) {
         return Ok(name);
     }
-    Err(Diagnostic::error(name.span, format!("`{}` is no name", name.text))
+    Err(Diagnostic::error(name.span, format!("`{}` is not a name", name.text))
         .fix("names are letters, digits, `_` and `-`, and begin with a letter")
         .boxed())
 }
@@ -241,7 +243,7 @@ pub(super) fn percent(word: &Name) -> Result<Spanned<f64>, BoxedDiagnostic> {
     let number = word.text.strip_suffix('%').filter(|number| number.bytes().all(|b| b.is_ascii_digit() || b == b'.'));
     match number.and_then(|number| number.parse().ok()) {
         Some(value) if value > 0.0 && value <= 100.0 => Ok(Spanned { value, text: word.text.clone(), span: word.span }),
-        _ => Err(Diagnostic::error(word.span, format!("`{}` is no share", word.text))
+        _ => Err(Diagnostic::error(word.span, format!("`{}` is not a share", word.text))
             .fix("write it as 30%; it is above 0% and at most 100%")
             .boxed()),
     }
@@ -252,7 +254,7 @@ fn base(cursor: &mut Cursor<'_>) -> Result<Name, BoxedDiagnostic> {
     match word.text.parse::<Url>() {
         Ok(_) if !word.text.contains(['?', '#']) => Ok(word),
         Ok(_) => Err(Diagnostic::error(word.span, "the base has a query or a fragment")
-            .fix("paths of steps are put behind it")
+            .fix("paths of steps are appended to it")
             .boxed()),
         Err(error) => Err(Diagnostic::error(word.span, error.to_string()).fix(error.hint()).boxed()),
     }
@@ -289,7 +291,7 @@ fn open(cursor: &mut Cursor<'_>) -> Result<UserLoadModel, BoxedDiagnostic> {
     }
     let rate = if rate.text.contains(':') {
         if let Some(length) = length {
-            return Err(Diagnostic::error(length.span, "the parts say already how long it takes")
+            return Err(Diagnostic::error(length.span, "the parts already define how long it takes")
                 .fix("leave `for` out")
                 .boxed());
         }
@@ -321,7 +323,7 @@ fn closed(cursor: &mut Cursor<'_>) -> Result<UserLoadModel, BoxedDiagnostic> {
         match word.text.as_str() {
             "ramp" => ramp = Some(cursor.time("a time")?),
             "for" => length = Some(cursor.time("a time")?),
-            "repeat" => repeat = Some(cursor.count("how often", 1)?),
+            "repeat" => repeat = Some(cursor.count("a number", 1)?),
             _ => return Err(clause(&word, &CLAUSES)),
         }
     }
@@ -407,7 +409,7 @@ fn list(cursor: &mut Cursor<'_>, what: &str) -> Result<Vec<Name>, BoxedDiagnosti
         let (mut at, goes_on) = (word.span.start, word.text.ends_with(','));
         for part in word.text.trim_end_matches(',').split(',') {
             if part.is_empty() || part.starts_with('#') {
-                return Err(Diagnostic::error(word.span, format!("`{part}` is no name of {what}")).boxed());
+                return Err(Diagnostic::error(word.span, format!("`{part}` is not a name of {what}")).boxed());
             }
             all.push(Name { text: part.to_owned(), span: (at..at + part.len()).into() });
             at += part.len() + 1;
@@ -434,7 +436,7 @@ fn separator(cursor: &mut Cursor<'_>) -> Result<char, BoxedDiagnostic> {
 fn promise(cursor: &mut Cursor<'_>, node: &LineNode) -> Result<PromiseDef, BoxedDiagnostic> {
     const USAGE: &str =
         "such as `promise p99 < 300ms, errors < 0.1%`, or with a step before it: `promise login p99 < 1s`";
-    let whole = cursor.words("what is promised")?;
+    let whole = cursor.words("a promise")?;
     let wrong = |text: &str| Diagnostic::error(whole.span, format!("`{text}` promises nothing")).fix(USAGE).boxed();
     let mut promise = PromiseDef { span: node.span, of: None, terms: Vec::new() };
     let mut begin = whole.span.start;

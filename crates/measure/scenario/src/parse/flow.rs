@@ -57,7 +57,7 @@ impl Parser<'_> {
                     if cursor.keyword("within").is_none() {
                         return Err(cursor
                             .missing("`within`")
-                            .fix("say how long they wait: `meet 100 within 2s`")
+                            .fix("add the longest wait: `meet 100 within 2s`")
                             .boxed());
                     }
                     Ok(Statement::Meet(Meet { span, users, within: cursor.time("a time")? }))
@@ -68,7 +68,7 @@ impl Parser<'_> {
             "while" => {
                 let head = self.line(node, |cursor| {
                     let condition = condition(cursor)?;
-                    let max = cursor.keyword("max").map(|_| cursor.count("how often", 1)).transpose()?;
+                    let max = cursor.keyword("max").map(|_| cursor.count("a number", 1)).transpose()?;
                     Ok((condition, max))
                 });
                 let (pace, body) = self.looped(&node.children);
@@ -122,8 +122,8 @@ impl Parser<'_> {
                     Some(Section { span: node.span, body: self.statements(&node.children, LineContext::Block) });
             }
             _ => {
-                let fault = Diagnostic::error(node.span, "there is nothing before it that this is the other way of");
-                self.fault(fault.fix("`else` stands right behind the block of an `if` or a `chance`"));
+                let fault = Diagnostic::error(node.span, "this `else` does not belong to an `if` or a `chance`");
+                self.fault(fault.fix("write `else` directly after the block of an `if` or a `chance`"));
                 self.statements(&node.children, LineContext::Block);
             }
         }
@@ -131,7 +131,7 @@ impl Parser<'_> {
 
     fn repeat(&mut self, node: &LineNode) -> Option<Statement> {
         let head = self.line(node, |cursor| {
-            let word = cursor.need("how often")?;
+            let word = cursor.need("a number")?;
             let Some((min, max)) = word.text.split_once("..") else { return Ok((count(&word, 1)?, None)) };
             let dots = word.span.start + min.len();
             let min = count(&Name { text: min.to_owned(), span: (word.span.start..dots).into() }, 0)?;
@@ -181,7 +181,7 @@ fn wait(cursor: &mut Cursor<'_>) -> Result<WaitExpr, BoxedDiagnostic> {
                 let max =
                     time(&Name { text: max.to_owned(), span: (dots + 2..word.span.end).into() }).map_err(usage)?;
                 if min.value > max.value {
-                    return Err(Diagnostic::error(word.span, "the shorter time stands first").boxed());
+                    return Err(Diagnostic::error(word.span, "the shorter time comes first").boxed());
                 }
                 WaitExpr::Uniform(min, max)
             }

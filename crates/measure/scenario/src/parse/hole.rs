@@ -49,7 +49,7 @@ pub(super) fn hole(cursor: &mut Cursor<'_>) -> Result<Hole, BoxedDiagnostic> {
     cursor.at += 2;
     let not_closed = || {
         Diagnostic::error(open, "this hole is not closed")
-            .fix("put a `}` behind it; where no hole is meant, write `$${`")
+            .fix("put a `}` after it; where no hole is meant, write `$${`")
             .boxed()
     };
     let quoted = cursor.rest().trim_start().starts_with('"');
@@ -123,7 +123,7 @@ fn named(
     match words.word() {
         None => Ok(source),
         Some(more) => {
-            let fault = Diagnostic::error(more.span, format!("`{}` says nothing behind `{}`", more.text, first.text));
+            let fault = Diagnostic::error(more.span, format!("`{}` has no meaning after `{}`", more.text, first.text));
             Err(fault.fix(format!("such as ${{{usage}}}")).boxed())
         }
     }
@@ -146,7 +146,7 @@ fn variable(first: Name, words: &mut Cursor<'_>) -> Result<HoleSource, BoxedDiag
     if is_name(&first.text) {
         return Ok(HoleSource::Variable(first));
     }
-    Err(Diagnostic::error(first.span, format!("`{}` is no name of a variable", first.text))
+    Err(Diagnostic::error(first.span, format!("`{}` is not a name of a variable", first.text))
         .fix("names are letters, digits, `_` and `-`, and begin with a letter; where no hole is meant, write `$${`")
         .boxed())
 }
@@ -158,7 +158,7 @@ fn generated(name: &str, words: &mut Cursor<'_>) -> Result<HoleSource, BoxedDiag
             let bounds =
                 range.text.split_once("..").and_then(|(min, max)| Some((min.parse().ok()?, max.parse().ok()?)));
             let Some((min, max)) = bounds.filter(|(min, max): &(u64, u64)| min <= max) else {
-                return Err(Diagnostic::error(range.span, format!("`{}` is no range", range.text)).boxed());
+                return Err(Diagnostic::error(range.span, format!("`{}` is not a range", range.text)).boxed());
             };
             HoleSource::Rand { min, max, width: width(words, max)? }
         }

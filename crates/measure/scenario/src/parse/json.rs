@@ -24,9 +24,9 @@ pub(super) fn check(text: &str, lines: &[Span]) -> Result<(), BoxedDiagnostic> {
     let at = (line.start + error.column().saturating_sub(1)).clamp(line.start, line.end.max(line.start + 1) - 1);
     let why = error.to_string();
     let why = why.split(" at line ").next().unwrap_or_default().to_owned();
-    Err(Diagnostic::error((at..at + 1).into(), "this is no JSON")
+    Err(Diagnostic::error((at..at + 1).into(), "this is not JSON")
         .label(why)
-        .fix("a text that is no JSON, or only when its holes are filled, is written `body`")
+        .fix("for a text that is not JSON, or only JSON when its holes are filled, write `body`")
         .boxed())
 }
 

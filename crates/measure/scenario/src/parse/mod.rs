@@ -114,7 +114,7 @@ fn unknown(word: &Name, scene: LineContext) -> BoxedDiagnostic {
     }
     let elsewhere = [
         (LineContext::Step, "it belongs to a step, below its request"),
-        (LineContext::Block, "it belongs to a user, not to a step: put it before or behind the step"),
+        (LineContext::Block, "it belongs to a user, not to a step: put it before or after the step"),
         (LineContext::Loop, "it belongs to a user or to a loop"),
         (LineContext::User, "it belongs to a user"),
         (LineContext::File, "it belongs to the file: do not indent it"),
@@ -197,8 +197,8 @@ impl<'a> Parser<'a> {
             None => *slot = Some(value),
             Some(first) => {
                 let fault =
-                    Diagnostic::error(span(&value), "this is said twice").other(span(first), "it was said here first");
-                self.fault(fault.fix("leave one of them out"));
+                    Diagnostic::error(span(&value), "this is set twice").other(span(first), "it was set here first");
+                self.fault(fault.fix("remove one of them"));
             }
         }
     }

@@ -153,7 +153,7 @@ impl Parser<'_> {
         let lines: &[Span] = if cursor.rest().is_empty() { &node.raw } else { &one };
         if lines.is_empty() {
             let fault = Diagnostic::error(node.span, format!("this {} is empty", word.text));
-            self.fault(fault.fix("put its text behind it, or below it on lines that are indented deeper"));
+            self.fault(fault.fix("put its text after it, or below it on lines that are indented deeper"));
             return None;
         }
         let n_faults = self.faults.len();
@@ -233,7 +233,7 @@ fn check_url(url: &Template) -> Result<(), BoxedDiagnostic> {
         return fault("a URL has neither blanks nor other than ASCII letters", "percent-encode them: a blank is %20");
     }
     if texts.clone().any(|text| text.contains('#')) {
-        return fault("what stands behind a # is never sent", "leave it out, or write %23");
+        return fault("the part after a # is never sent", "leave it out, or write %23");
     }
     let first = match url.pieces.first() {
         Some(TemplatePiece::Hole(_)) | None => return Ok(()),
@@ -247,7 +247,7 @@ fn check_url(url: &Template) -> Result<(), BoxedDiagnostic> {
     };
     let host = &rest[..rest.find(['/', '?']).unwrap_or(rest.len())];
     if host.len() == rest.len() && url.pieces.len() > 1 {
-        return fault("a host cannot have holes", "hosts must be known before the start: put the hole behind a /");
+        return fault("a host cannot have holes", "hosts must be known before the start: put the hole after a /");
     }
     match format!("{scheme}://{host}/").parse::<Url>() {
         Ok(_) => Ok(()),
@@ -276,7 +276,7 @@ fn expect(cursor: &mut Cursor<'_>, span: Span) -> Result<ExpectClause, BoxedDiag
         "such as `expect 200`, `expect body contains \"x\"`, `expect json $.n == 1`, `expect within 1s`";
     const SUBJECTS: [&str; 5] = ["header", "body", "json", "cookie", "within"];
     let mut ahead = *cursor;
-    let word = ahead.need("what is expected").map_err(|fault| fault.fix(USAGE).boxed())?;
+    let word = ahead.need("an expectation").map_err(|fault| fault.fix(USAGE).boxed())?;
     let what = match word.text.as_str() {
         "within" => None,
         text if text.starts_with(|c: char| c.is_ascii_digit()) => Some(ExpectedValue::Status(statuses(cursor)?)),
@@ -313,7 +313,7 @@ fn statuses(cursor: &mut Cursor<'_>) -> Result<Vec<StatusPattern>, BoxedDiagnost
                 text.strip_suffix("xx").and_then(|digit| digit.parse().ok()).filter(|digit| (1..=5).contains(digit));
             let one = text.parse().ok().filter(|status| text.len() == 3 && (100..=599).contains(status));
             all.push(class.map(StatusPattern::Class).or(one.map(StatusPattern::One)).ok_or_else(|| {
-                Diagnostic::error(word.span, format!("`{text}` is no status"))
+                Diagnostic::error(word.span, format!("`{text}` is not a status"))
                     .fix("write 200, a class such as 2xx, or several: 200, 3xx")
                     .boxed()
             })?);
@@ -328,7 +328,7 @@ fn header_name(cursor: &mut Cursor<'_>) -> Result<Name, BoxedDiagnostic> {
     let name = cursor.need("the name of a header field")?;
     match http::HeaderName::from_bytes(name.text.as_bytes()) {
         Ok(_) => Ok(name),
-        Err(_) => Err(Diagnostic::error(name.span, format!("`{}` is no name of a header field", name.text))
+        Err(_) => Err(Diagnostic::error(name.span, format!("`{}` is not a name of a header field", name.text))
             .fix("write it without a colon: `header Location`")
             .boxed()),
     }
@@ -341,7 +341,7 @@ fn take(cursor: &mut Cursor<'_>, span: Span) -> Result<TakeClause, BoxedDiagnost
         "such as `take token = json $.token`; there are json, header, regex, between, cookie, status and body";
     let name = variable_name(cursor)?;
     equals(cursor, &format!("take {} = json $.{}", name.text, name.text))?;
-    let word = cursor.need("where it is found").map_err(|fault| fault.fix(USAGE).boxed())?;
+    let word = cursor.need("a source").map_err(|fault| fault.fix(USAGE).boxed())?;
     let source = match word.text.as_str() {
         "json" => TakeSource::Json(cursor.json_path()?),
         "header" => TakeSource::Header(header_name(cursor)?),
@@ -351,7 +351,7 @@ fn take(cursor: &mut Cursor<'_>, span: Span) -> Result<TakeClause, BoxedDiagnost
         }
         "between" => {
             let before = cursor.plain("the text before it")?.text;
-            let after = cursor.plain("the text behind it")?.text;
+            let after = cursor.plain("the text after it")?.text;
             TakeSource::Between(Between { before, after, area: place(cursor)? })
         }
         "cookie" => TakeSource::Cookie(cursor.need("the name of a cookie")?),

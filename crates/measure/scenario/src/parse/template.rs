@@ -49,7 +49,7 @@ impl Cursor<'_> {
         let mut template = self.template(TextEnd::Quote)?;
         if !self.rest().starts_with('"') {
             return Err(Diagnostic::error((start..self.end).into(), "this text is not closed")
-                .fix("put a `\"` behind it; one within it is written `\\\"`")
+                .fix("put a `\"` after it; write a `\"` within it as `\\\"`")
                 .boxed());
         }
         self.at += 1;

@@ -100,7 +100,7 @@ pub(crate) static TCP_OPEN: RequestResponse = RequestResponse {
 /// In datagrams, each flow waiting for its answers.
 pub(crate) static UDP: RequestResponse = RequestResponse {
     name: "udp_rr",
-    about: "transactions per second in single datagrams, their latency, and what was lost",
+    about: "transactions per second in single datagrams, their latency and loss",
     layer: Layer::Udp,
     is_open: false,
     options: &[

@@ -173,8 +173,8 @@ impl TestKind for TcpRfc6349 {
 
     fn about(&self) -> &'static str {
         match self.sender {
-            Side::Initiator => "a TCP stream with a given window, against what RFC 6349 says the path could carry",
-            Side::Responder => "the same from the responder, against what RFC 6349 says the path back could carry",
+            Side::Initiator => "a TCP stream with a given window, compared with the RFC 6349 maximum of the path",
+            Side::Responder => "the same from the responder, compared with the RFC 6349 maximum of the path back",
         }
     }
 

@@ -41,7 +41,7 @@ pub const MSS: OptionDoc = OptionDoc {
     name: "mss",
     value: ValueKind::Count(88, 32_767),
     default: None,
-    help: "maximum segment size in bytes; default: what the path allows",
+    help: "maximum segment size in bytes; default: the size that the path allows",
 };
 /// The differentiated services code point.
 pub const DSCP: OptionDoc =
@@ -414,7 +414,7 @@ fn networks(text: &str) -> Result<Vec<IpNet>, Error> {
 pub fn busy_poll_note(settings: &Settings, socket: &Socket) -> Option<Note> {
     let asked = settings.span(BUSY_POLL.name)?;
     let text = || {
-        format!("nothing was polled in spite of --busy-poll {asked}: what arrived came through no queue that can be")
+        format!("nothing was polled in spite of --busy-poll {asked}: no packet came through a queue that can be polled")
     };
     let is_idle = !socket_options::is_polled(socket).unwrap_or(true);
     is_idle.then(|| Note { id: "busy-poll-idle".to_owned(), text: text() })

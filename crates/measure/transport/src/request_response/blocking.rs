@@ -80,7 +80,7 @@ impl Test for BlockingRr {
         let mut record = results::record(trial_results, side, LoadModel::Closed);
         watch.finish(&mut record, WorkerCounts::default());
         if wait == Wait::Never {
-            let text = "each worker looked for messages all the time, which takes a core whatever there is to do";
+            let text = "each worker polled for messages all the time, which takes a whole core at any load";
             self.notes.push(Note { id: "spin".to_owned(), text: text.to_owned() });
         }
         record.notes.append(&mut self.notes);

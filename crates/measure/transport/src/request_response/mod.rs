@@ -107,7 +107,7 @@ fn select_backend(role: &Role, spread: FlowLayout, model: LoadModel) -> Result<I
         return IoBackend::of(&role.settings, model);
     }
     let mut way = IoBackend::of(&role.settings.clone().with(REACTOR.name, "epoll"), model)?;
-    "epoll, as io_uring is slow to let go of that many flows".clone_into(&mut way.note.text);
+    "epoll, because io_uring is slow to release so many flows".clone_into(&mut way.note.text);
     Ok(way)
 }
 

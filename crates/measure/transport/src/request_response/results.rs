@@ -88,9 +88,8 @@ fn untold_note(sampled: &[SampledConnection]) -> Option<Note> {
     let is_untold = !sampled.is_empty() && sampled.iter().all(|connection| connection.units.is_empty());
     is_untold.then(|| Note {
         id: "no-anatomy".to_owned(),
-        text:
-            "the kernel did not say when sampled packets left or arrived, so where the time of a transaction goes is \
+        text: "the kernel gave no times for sampled packets, so the parts of the time of a transaction are \
                unknown: some drivers give no software timestamps (`ethtool -T IFACE`)"
-                .to_owned(),
+            .to_owned(),
     })
 }

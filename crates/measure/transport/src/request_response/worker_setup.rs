@@ -51,7 +51,7 @@ pub(super) fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 impl SetupState {
     pub(super) fn new(tables: DescriptorTables) -> Result<Self, Error> {
         let handover = || {
-            let cannot = |cause| Error::System { what: "let workers hand over descriptors".to_owned(), cause };
+            let cannot = |cause| Error::System { what: "pass descriptors between workers".to_owned(), cause };
             DescriptorQueue::new().map_err(cannot)
         };
         Ok(Self {
@@ -130,8 +130,7 @@ impl SetupState {
 /// Prepares the calling thread for a worker's flows.
 pub(super) fn reactor<R: Reactor>(setup: &SetupState, n_sockets: usize) -> Result<R, Error> {
     if let Some(handover) = &setup.handover {
-        let cannot =
-            |cause| Error::System { what: "give a worker a table of descriptors of its own".to_owned(), cause };
+        let cannot = |cause| Error::System { what: "give a worker its own table of descriptors".to_owned(), cause };
         limits::own_descriptors(Some(handover.giving())).map_err(cannot)?;
     }
     let cannot = |cause| Error::System { what: format!("prepare connections over {}", R::NAME), cause };

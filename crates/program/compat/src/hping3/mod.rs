@@ -144,7 +144,7 @@ fn longest_payload(options: &Options, device: &OwnDevice) -> u16 {
 /// Returns the source address of the packets. A foreign one is allowed only in a lab.
 fn source(options: &Options, own: IpAddr, is_in_lab: bool) -> Result<IpAddr, UserError> {
     if options.random_source && !is_in_lab {
-        return Err(foreign_source_error("what --rand-source makes up"));
+        return Err(foreign_source_error("a random address of --rand-source"));
     }
     let Some(spoof) = &options.spoof else { return Ok(own) };
     let addresses = target::resolve(spoof)?;
@@ -233,7 +233,7 @@ fn payloads(options: &Options) -> anyhow::Result<Vec<Vec<u8>>> {
 
 fn note_flood_limit(is_bounded: bool) {
     if is_bounded {
-        eprintln!("fathom: a flood without a count ends after {FLOOD_MAX}; -c says how many packets it is to be");
+        eprintln!("fathom: a flood without a count ends after {FLOOD_MAX}; set the number of packets with -c");
     }
 }
 
@@ -281,7 +281,7 @@ fn scan(
 ) -> anyhow::Result<Exit> {
     let services = printing::services();
     let ports = printing::ports(text, &services).ok_or_else(|| {
-        UserError::new(FAILED, format!("`{text}` is no list of ports")).with_line("use", "--scan 1-30,80,!22")
+        UserError::new(FAILED, format!("`{text}` is not a list of ports")).with_line("use", "--scan 1-30,80,!22")
     })?;
     eprint!("{}", show::scan_head(options, conversation.destination, text, ports.len()));
     let signals = signal::watch()?;

@@ -46,19 +46,19 @@ pub(super) const USAGE: &str = "\
 Usage: pktgen -i DEVICE [option]...       as the kernel's sample scripts
        pktgen [pgset] \"COMMAND\"... FILE...  as pgset, in words or in a script
   -i DEVICE   device to send out of (required)
-  -s BYTES    size of packets, without the checksum of the wire; 60 unless given
+  -s BYTES    size of packets, without the frame check sequence; 60 unless given
   -d ADDRESS  destination; a network such as 198.18.0.0/15 is a range
-  -m MAC      the destination's address of Ethernet
+  -m MAC      Ethernet address of the destination
   -p PORT     destination port; a range such as 433-444 is drawn from at random
   -t N        threads; one unless given
   -f N        number of the first thread, which is its processor; 0 unless given
-  -c N        send each packet that many times more
-  -n N        packets of each thread; 100000 unless given, 0 is without end
+  -c N        send N more copies of each packet
+  -n N        packets of each thread; 100000 unless given, 0 is no limit
   -b N        packets handed over with one notice
   -w NS       nanoseconds from packet to packet
-  -6          the destination is of IPv6
+  -6          the destination is an IPv6 address
   -v, -x      say what is asked for
-  -a          taken, and without effect: what is added here is removed again
+  -a          accepted without effect: devices that are added here are removed again
 Commands: add_device DEVICE, rem_device_all, start, stop, reset, and all parameters of a device.
 ";
 
@@ -238,10 +238,8 @@ impl PgsetScript {
             [word, ..] if word.starts_with("PGDEV=") => self.file = Some(file(&word["PGDEV=".len()..])),
             [word, ..] if SHELL.contains(word) => {}
             _ if is_shell_line(&words) => {
-                let what = "it is for a shell: variables, conditions and loops are not understood here";
-                return Err(JobError::Line(format!(
-                    "{what}; write out the lines of pgset that they come to (in `{line}`)"
-                )));
+                let what = "this needs a shell: variables, conditions and loops are not understood here";
+                return Err(JobError::Line(format!("{what}; write out the resulting lines of pgset (in `{line}`)")));
             }
             ["pg_ctrl", rest @ ..] => return self.command("pgctrl", &rest.join(" ")),
             ["pg_thread", number, rest @ ..] => return self.command(&format!("kpktgend_{number}"), &rest.join(" ")),
@@ -262,7 +260,7 @@ impl PgsetScript {
             ("rem_device_all", _) => self.job.devices.clear(),
             ("add_device", name) => {
                 let number = file.strip_prefix("kpktgend_").map_or(Ok(0), str::parse);
-                let thread = number.map_err(|_| JobError::Line(format!("`{file}` is no thread of pktgen")))?;
+                let thread = number.map_err(|_| JobError::Line(format!("`{file}` is not a thread of pktgen")))?;
                 self.job.devices.push(JobDevice { name: name.trim().to_owned(), thread, settings: Vec::new() });
             }
             _ => {
@@ -358,7 +356,7 @@ mod tests {
         assert!(said.starts_with("x:1: "), "{said}");
         for line in ["thread=0", "for ((i=0; i<4; i++)); do", "pg_set $DEV 'count 5'", "[[ $UID -eq 0 ]]"] {
             let Err(JobError::Line(said)) = read(&words("x"), |_| Some(line.to_owned())) else { panic!("{line}") };
-            assert!(said.starts_with("x:1: it is for a shell: variables"), "{said}");
+            assert!(said.starts_with("x:1: this needs a shell: variables"), "{said}");
         }
     }
 }

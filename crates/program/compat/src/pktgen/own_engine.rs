@@ -318,7 +318,7 @@ mod tests {
         }
         let error = load(&["dst6_min fd00::1", "dst6_max fd00::9"]).unwrap_err().to_string();
         assert!(error.starts_with("`dst6_max fd00::9` needs the kernel's pktgen"), "{error}");
-        assert!(error.contains("random destinations of IPv6 are those of a network"), "{error}");
+        assert!(error.contains("random IPv6 destinations come from one network"), "{error}");
         assert!(load(&["dst6_min fd00::1"]).unwrap_err().to_string().starts_with("`dst6_max` needs"));
     }
 

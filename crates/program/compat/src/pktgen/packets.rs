@@ -163,10 +163,7 @@ impl PktgenValues {
         let hosts = first ^ last;
         let is_network = hosts <= u32::MAX.into() && hosts & (hosts + 1) == 0 && first & hosts == 0;
         if !is_network {
-            return unsupported(
-                "dst6_max",
-                "random destinations of IPv6 are those of a network, a /96 or a smaller one",
-            );
+            return unsupported("dst6_max", "random IPv6 destinations come from one network, a /96 or a smaller one");
         }
         Ok(Self { first, last, order, show })
     }
@@ -241,7 +238,7 @@ fn ends_v4(params: &Params, [dst, src]: [Ipv4Range; 2]) -> Result<AddressPair, U
     {
         return unsupported(
             "dst_max",
-            "there are groups, loopback or addresses of no host in the range, which are left out at random",
+            "the range contains multicast, loopback or other addresses that are not of a host; a random choice leaves them out",
         );
     }
     Ok((source, destination))
@@ -257,7 +254,7 @@ fn tags_and_labels(params: &Params) -> Result<Vec<String>, UnsupportedParameter>
     if has_flag(params, "MPLS_RND") && !params.mpls.is_empty() {
         return unsupported(
             "mpls",
-            "labels are no random ones; the last is marked as such by itself, without 00000100 in it",
+            "labels cannot be random; the last one is marked automatically, without 00000100 in it",
         );
     }
     let tag = |(tag, random): (Option<VlanTag>, &str)| {
@@ -314,7 +311,7 @@ impl EnginePackets {
         let least = size_min(params, shims.len() as u64);
         let is_range = params.min_pkt_size < params.max_pkt_size;
         let sizes = PacketSizes::of(params, least).map_err(|error| {
-            let many = "sizes in turn are 10000 at most, of up to 15996 bytes";
+            let many = "a sequence has at most 10000 sizes, of up to 15996 bytes";
             let (parameter, why) =
                 if is_range { ("max_pkt_size", many.to_owned()) } else { ("imix_weights", error.to_string()) };
             UnsupportedParameter { parameter, why }

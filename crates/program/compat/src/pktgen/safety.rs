@@ -103,7 +103,7 @@ fn check_destinations(device: &JobDevice, addresses: &PktgenAddresses, allowed: 
     let mac = match last(device, "dst_mac") {
         Some(Value::Mac(mac)) if !mac.is_group() && mac.0 != [0; 6] => Ok(()),
         Some(Value::Mac(mac)) => {
-            Err(refused(format!("{mac} is never a target"), "it is no address of a single device"))
+            Err(refused(format!("{mac} is never a target"), "it is not the address of a single device"))
         }
         _ => Err(refused(
             format!("{name} has no dst_mac"),
@@ -144,7 +144,7 @@ fn range(allowed: &AllowList, (first, end): (IpAddr, IpAddr)) -> Result<(), User
         return Ok(());
     }
     Err(refused(
-        format!("{first} to {end} is not what you have allowed"),
-        "both ends are allowed, and not all between them: allow a network that has all of them",
+        format!("not all addresses from {first} to {end} are allowed"),
+        "both ends are allowed, but not all addresses between them: allow a network that contains all of them",
     ))
 }

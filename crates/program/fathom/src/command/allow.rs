@@ -21,7 +21,7 @@ Examples:
   fathom allow rm 10.0.0.0/24
 
 The list is a file of lines, ~/.config/fathom/allow: an address, a network or a name each, with # comments.
-A name stands for the addresses that it has when a run starts. For one run, --allow and FATHOM_ALLOW do the same.
+A name means the addresses that it has when a run starts. For one run, --allow and FATHOM_ALLOW do the same.
 Loopback, labs, hosts with a key, iperf3 servers for their own protocol, and `fathom probe` at the pace of ping need no line.";
 
 pub(super) fn define(command: Command) -> Command {
@@ -79,7 +79,7 @@ fn remove(entry: &AllowEntry) -> anyhow::Result<()> {
         let user_error = UserError::new(Exit::Usage, format!("{entry} is not in {}", path.display()));
         return Err(match elsewhere {
             Some((place, _)) => {
-                user_error.with_line("fix", format!("take it out of {} by hand ({place})", older.display()))
+                user_error.with_line("fix", format!("remove it from {} by hand ({place})", older.display()))
             }
             None => user_error.with_line("see", "fathom allow list"),
         }
@@ -106,7 +106,7 @@ fn list() -> anyhow::Result<()> {
 }
 
 fn files() -> anyhow::Result<[std::path::PathBuf; 2]> {
-    allow::files().context("cannot tell where the allow file is: neither HOME nor XDG_CONFIG_HOME is set")
+    allow::files().context("the place of the allow file is unknown: neither HOME nor XDG_CONFIG_HOME is set")
 }
 
 /// Returns all lines of the files.

@@ -17,7 +17,7 @@ Examples:
   fathom as webbench -t 10 -c 50 http://127.0.0.1:8080/
   fathom as iperf3 --help                             the help of the tool
 
-A link named after the tool does the same. --fathom adds our own report behind the tool's text.";
+A link named after the tool does the same. --fathom adds our own report after the tool's text.";
 
 pub(super) fn define(command: Command) -> Command {
     // All arguments after the tool belong to the tool, including -h and --version.

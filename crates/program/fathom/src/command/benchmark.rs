@@ -47,7 +47,7 @@ pub(super) fn arguments() -> Vec<Arg> {
             "goals of mlrsearch: ndr, pdr, or LOSS:TRIAL:SUM:EXCEED, such as 0.5%:1s:21s:50% [default: ndr,pdr]",
         )),
         of("precision", "PERCENT", "how far apart the bounds of a search may be: 0.05% to 20% [default: 0.5%]"),
-        of("conform", "", "trials, waits and repetitions as long and as many as the RFCs say: hours")
+        of("conform", "", "trials, waits and repetitions of the length and number in the RFCs: hours")
             .value_name(None::<&str>)
             .action(ArgAction::SetTrue),
         of("trial", "TIME", "length of a trial: 50ms to 1h [default: 1s; with --conform 60s]"),
@@ -57,12 +57,12 @@ pub(super) fn arguments() -> Vec<Arg> {
         of("burst-max", "TIME", "longest burst of back-to-back: 1ms to 30s [default: 2s]"),
         of("burst-step", "FRAMES", "how finely bursts are searched [default: 8]")
             .value_parser(clap::value_parser!(u64).range(1..=1_000_000)),
-        of("burst-searches", "N", "how often the longest burst is searched [default: 5; with --conform 50]")
+        of("burst-searches", "N", "number of searches for the longest burst [default: 5; with --conform 50]")
             .value_parser(clap::value_parser!(u32).range(1..=1000)),
         of("latency-trial", "TIME", "length of a stream for latency [default: 2s; with --conform 120s]"),
         of("latency-runs", "N", "how many streams for latency [default: 3; with --conform 20]")
             .value_parser(clap::value_parser!(u32).range(1..=1000)),
-        of("recovery-runs", "N", "how often the device is overloaded for recovery [default: 3; with --conform 10]")
+        of("recovery-runs", "N", "number of overloads for recovery [default: 3; with --conform 10]")
             .value_parser(clap::value_parser!(u32).range(1..=1000)),
         of("reset-trial", "TIME", "how long frames are sent while you reset the device [default: 30s]"),
     ]

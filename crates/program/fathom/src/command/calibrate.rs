@@ -135,7 +135,9 @@ fn text(calibration: &Calibration) -> String {
         }
     }
     if calibration.ceilings.values().any(|ceiling| ceiling.disturbed) {
-        text.push_str("\nOther programs used the processors meanwhile: calibrate again when they are quiet.\n");
+        text.push_str(
+            "\nOther programs used the processors during the calibration: calibrate again when they are idle.\n",
+        );
     }
     text
 }

@@ -113,7 +113,7 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         "\n{}",
         match n_lacking {
             0 => "this machine allows everything that fathom uses".to_owned(),
-            n => format!("{n} of {} lack something: what it costs stands below each", checks.len()),
+            n => format!("{n} of {} checks lack something; the consequence is below each", checks.len()),
         }
     )?;
     Ok(Exit::Pass)
@@ -174,7 +174,7 @@ fn xdp() -> Check {
         "XDP programs",
         Program::load(ProgramType::Xdp, "fathom_doctor", &code.assemble()),
         &[
-            "needs CAP_BPF and CAP_NET_ADMIN; without it, frames are counted by AF_PACKET, which is slower than they may come",
+            "needs CAP_BPF and CAP_NET_ADMIN; without it, frames are counted by AF_PACKET, which may be slower than they arrive",
             "allow: sudo setcap cap_net_raw,cap_net_admin,cap_bpf+ep $(which fathom)",
         ],
     )
@@ -219,7 +219,7 @@ fn xdp_modes() -> Check {
                 what,
                 state,
                 modes.join(", "),
-                &["without native mode frames are counted behind the driver, which is slower"],
+                &["without native mode, frames are counted after the driver, which is slower"],
             )
         }
         Err(error) => {
@@ -388,7 +388,7 @@ fn calibration() -> Check {
             "own ceilings",
             CheckState::Note,
             "not measured",
-            &["results cannot say which share of the tool's own ceiling they used", "measure: fathom calibrate"],
+            &["results cannot show how close they came to the tool's own ceiling", "measure: fathom calibrate"],
         ),
     }
 }

@@ -77,7 +77,7 @@ const FOREIGN_OPTIONS: &[(&str, &[&str], &str)] = &[
 
 /// Options of other tools whose equivalent is another command.
 const FOREIGN_OPTIONS_ELSEWHERE: &[(&str, &[&str], &str)] = &[
-    ("-c", &["tcp", "udp"], "the host stands without an option: fathom tcp HOST --key KEY"),
+    ("-c", &["tcp", "udp"], "the host needs no option: fathom tcp HOST --key KEY"),
     ("-u", &["tcp"], "fathom udp HOST --key KEY --rate 1G"),
     ("-s", &["http"], "fathom app run script.lua http://127.0.0.1:8080/"),
     ("-s", &["tcp", "udp"], "fathom serve"),

@@ -102,7 +102,7 @@ pub(super) const PACKET: LayerCommand = LayerCommand {
     kinds: || &registry::KINDS,
     layer: Layer::Frames,
     title: "Frames:",
-    about: "Frames per second: generate, count at both ends, say where the rest was lost",
+    about: "Frames per second: generate, count at both ends, show where the rest was lost",
     target: ("TARGET", "a host that runs `fathom serve` on the same link; without it, the second host of a --lab"),
     examples: "\
 Examples:
@@ -162,14 +162,15 @@ impl LayerCommand {
         let foreign: Vec<&str> = self.protocols().iter().map(|(doc, _)| doc.word).collect();
         let protocols: Vec<&str> = [FATHOM_PROTOCOL].into_iter().chain(foreign.iter().copied()).collect();
         let protocol = Arg::new("protocol").long("protocol").value_name("TOOL").default_value(FATHOM_PROTOCOL);
-        let protocol = protocol.value_parser(protocols).help("what the target is: a fathom, or a server of this tool");
+        let protocol =
+            protocol.value_parser(protocols).help("the program on the target: fathom, or a server of this tool");
         let command = if foreign.is_empty() { command } else { command.arg(protocol) };
         let methods = if self.method_kind().is_some() { benchmark::arguments() } else { Vec::new() };
         let kinds: Vec<&dyn TestKind> = kinds.into_iter().map(|(_, kind)| kind).collect();
         let direction = (self.name != HTTP.name).then(|| direction::argument(&kinds));
         command
             .arg(target)
-            .arg(test.help("what to measure"))
+            .arg(test.help("test to run"))
             .args(options)
             .args(direction)
             .args(find_limit::arguments())
@@ -269,7 +270,7 @@ impl LayerCommand {
             return Ok((found.0, direction::kind(found, meant)?));
         };
         if matches.value_source("test") == Some(ValueSource::CommandLine) {
-            return Err(UserError::new(Exit::Usage, format!("--protocol {} knows no --test", protocol.word))
+            return Err(UserError::new(Exit::Usage, format!("--protocol {} has no --test", protocol.word))
                 .with_line("use", "--direction up, down or both"));
         }
         Ok((protocol.word, kind))

@@ -41,7 +41,7 @@ pub(crate) fn arguments() -> Vec<Arg> {
     let mut arguments = vec![
         text("duration", "TIME", "measured time of each test, shared by its rounds; warm-ups come on top"),
         text("warmup", "TIME", "longest warm-up; it ends earlier when the rate is steady"),
-        text("rounds", "N", "how often each test is repeated; intervals come from the differences between rounds")
+        text("rounds", "N", "number of repetitions of each test; intervals come from the differences between rounds")
             .value_parser(clap::value_parser!(u32).range(1..=1000)),
         text(
             "until-ci",
@@ -181,9 +181,9 @@ pub(crate) fn hosts_in_lab(name: &str, device: Option<&str>) -> Result<TestHosts
         if let Some(device) = device {
             return Err(UserError::new(
                 Exit::Usage,
-                format!("lab `{name}` is up, without --device {device} or with it"),
+                format!("--device {device} cannot be used: lab `{name}` is already up"),
             )
-            .with_line("why", "what stands in a lab is chosen when it is put up")
+            .with_line("why", "the device of a lab is chosen when the lab is set up")
             .with_line("use", format!("fathom lab up pair --name OTHER --device {device}        # then --lab OTHER")));
         }
         (record.device.is_some(), None)

@@ -70,7 +70,7 @@ pub(super) fn define(command: Command) -> Command {
     let options = options::arguments(&kinds).into_iter().filter(|option| option.get_id() != HOST);
     command
         .arg(host)
-        .arg(test.help("what to probe: round trips and loss, path MTU, route, ports; all: the first three"))
+        .arg(test.help("test: round trips and loss, path MTU, route, ports; all: the first three"))
         .args(options)
         .arg(until)
         .args(measurement::arguments())
@@ -85,8 +85,8 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let tests = tests_of(word).into_iter().map(|kind| test(kind, &given, &mut used, &ends, matches));
     let mut tests = tests.collect::<anyhow::Result<Vec<_>>>()?;
     if let Some(unused) = given.0.keys().find(|name| !used.contains(*name)) {
-        let user_error = UserError::new(Exit::Usage, format!("--{unused} says nothing to --test {word}"));
-        return Err(user_error.with_line("see", "fathom probe --help        # which test takes which option").into());
+        let user_error = UserError::new(Exit::Usage, format!("--{unused} has no effect on --test {word}"));
+        return Err(user_error.with_line("see", "fathom probe --help        # the options of each test").into());
     }
     measurement::add_promises(&mut tests, matches)?;
     let title = format!("Probes to {}", matches.get_one::<String>("target").map_or(ends.to(), String::as_str));
@@ -184,7 +184,7 @@ fn time_until(matches: &ArgMatches) -> anyhow::Result<Option<Nanos>> {
     }
     let now = Zoned::now();
     let wrong = || {
-        UserError::new(Exit::Usage, format!("--until {text} is no time that is to come"))
+        UserError::new(Exit::Usage, format!("--until {text} is not a time in the future"))
             .with_line("use", "--until 18:00, --until 2027-01-31T18:00, or a span: --until 2h")
     };
     let left = time_left(text, &now).ok_or_else(wrong)?;

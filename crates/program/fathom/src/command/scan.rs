@@ -65,7 +65,7 @@ pub(super) fn tests(
     let mut labels: Vec<_> = tests.iter().map(|(label, _)| label).collect();
     labels.sort_unstable();
     match labels.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(twice) => Err(wrong(format!("--scan says {} twice", twice[0]))),
+        Some(twice) => Err(wrong(format!("--scan names {} twice", twice[0]))),
         None => Ok(tests),
     }
 }

@@ -269,10 +269,10 @@ fn what_cannot_be_probed_is_refused_with_the_way_out() {
     refused(3, &["192.0.2.1", "--flood"], &["192.0.2.1 is not a target you have allowed", "--allow 192.0.2.1"]);
     refused(3, &["224.0.0.1", "--allow", "224.0.0.0/4"], &["224.0.0.1 is never a target"]);
     refused(2, &[], &["needs a HOST", "--lab router"]);
-    refused(2, &["127.0.0.1", "--test", "mtu", "--count", "3"], &["--count says nothing to --test mtu"]);
-    refused(2, &["127.0.0.1", "--until", "2001-01-01T00:00"], &["no time that is to come"]);
+    refused(2, &["127.0.0.1", "--test", "mtu", "--count", "3"], &["--count has no effect on --test mtu"]);
+    refused(2, &["127.0.0.1", "--until", "2001-01-01T00:00"], &["is not a time in the future"]);
     refused(2, &["127.0.0.1", "--test", "ports", "--protocol", "icmp"], &["protocol"]);
-    refused(3, &["127.0.0.1", "--ports", "80-70"], &["`80-70` is no port and no range", "--ports 22,80"]);
+    refused(3, &["127.0.0.1", "--ports", "80-70"], &["`80-70` is neither a port nor a range", "--ports 22,80"]);
     refused(3, &["127.0.0.1", "--count", "1", "--source", "192.0.2.9"], &["cannot send from 192.0.2.9"]);
     refused(3, &["127.0.0.1", "--count", "1", "--timeout", "1h"], &["option `timeout` takes"]);
     let drop_in =
@@ -281,7 +281,7 @@ fn what_cannot_be_probed_is_refused_with_the_way_out() {
     drop_in(3, &["--flood", "192.0.2.1"], &["192.0.2.1 is not a target", flood]);
     drop_in(3, &["224.0.0.1"], &["224.0.0.1 is never a target"]);
     drop_in(3, &["-S", "-a", "192.0.2.9", "127.0.0.1"], &["192.0.2.9 is not this host's address", "only in labs"]);
-    drop_in(3, &["-S", "--rand-source", "127.0.0.1"], &["--rand-source makes up", "only in labs"]);
+    drop_in(3, &["-S", "--rand-source", "127.0.0.1"], &["--rand-source is not this host", "only in labs"]);
     drop_in(1, &["--listen", ""], &["--listen needs a signature"]);
     drop_in(1, &["--lsrr", "x", "127.0.0.1"], &["hping3 --lsrr, --ssrr and --icmp-gw is not done here", "RFC 7126"]);
     drop_in(1, &["-2", "-d", "9", "-E", "/no/such", "127.0.0.1"], &["cannot send /no/such", "No such file"]);

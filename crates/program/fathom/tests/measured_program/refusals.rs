@@ -129,7 +129,7 @@ fn a_wrong_command_line_is_answered_with_what_is_right() {
         (&["http", "http://127.0.0.1/", "-c", "100"], &["'-c'", "--connections 100"]),
         (&["tcp", "127.0.0.1", "-P", "4"], &["'-P'", "--flows 4"]),
         (&["serve", "--plan"], &["commands that measure"]),
-        (&["serve", "--only", "http", "--iperf3-rate", "1G"], &["--iperf3-rate says nothing without --iperf3"]),
+        (&["serve", "--only", "http", "--iperf3-rate", "1G"], &["--iperf3-rate has no effect without --iperf3"]),
         (&["tcp", "127.0.0.1", "--lab", "pair"], &["either a target or --lab"]),
         (&["tcp", "127.0.0.1", "--allow", "10.0.0/8"], &["`10.0.0/8` is not an address"]),
         (&["tcp", "127.0.0.1", "--expect", "10kpps"], &["--expect 10kpps", "use"]),

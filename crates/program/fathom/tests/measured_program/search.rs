@@ -195,7 +195,7 @@ fn an_objective_that_cannot_be_searched_is_refused_before_anything_is_touched() 
     let stage = TestBed::new();
     let cases = [
         (&["udp", "--find-limit", "p99<20ms"][..], &["no metric `p99`", "lost"][..]),
-        (&["udp", "--find-limit", "lost"], &["does not say what is to be kept", "p99<20ms"]),
+        (&["udp", "--find-limit", "lost"], &["has no comparison", "p99<20ms"]),
         (&["udp", "--find-limit", "lost>1%"], &["not one that a higher rate breaks"]),
         (&["udp", "--find-limit", "lost<20ms"], &["20ms"]),
         (&["udp", "--find-limit", "lost<1%", "--rate", "1M"], &["the search sets `rate` itself"]),

@@ -46,7 +46,7 @@ pub const METHODS: &[MethodDoc] = &[
     method(BenchmarkMethod::BackToBack, "back-to-back", "the longest burst, the buffer (RFC 9004)"),
     method(BenchmarkMethod::Recovery, "recovery", "how long frames are lost after an overload (RFC 2544 26.5)"),
     method(BenchmarkMethod::Forwarding, "forwarding", "forwarding rates under overload (RFC 2889)"),
-    method(BenchmarkMethod::Reset, "reset", "how long a reset takes, which you start (RFC 6201)"),
+    method(BenchmarkMethod::Reset, "reset", "duration of a reset that you start (RFC 6201)"),
 ];
 
 /// The word for the tests of RFC 2544 that need no operator at the device.
@@ -280,10 +280,10 @@ impl BenchmarkSpec {
     pub(super) fn learning(&self) -> String {
         match self.learning {
             (0, _) => {
-                "no learning frames are sent: what the device does while it learns is inside its first trial".to_owned()
+                "no learning frames are sent: the first trial includes the time in which the device learns".to_owned()
             }
             (n, wait) => format!(
-                "before each trial each end sends {n} learning frames, which are not counted, and the device has {wait} to learn"
+                "before each trial each end sends {n} learning frames; they are not counted, and the device has {wait} to learn"
             ),
         }
     }
@@ -295,7 +295,7 @@ impl BenchmarkSpec {
         is_short.then(|| {
             format!(
                 "trials of {trial} with {pause} between them are shorter than the 60 s and 7 s of RFC 2544: --conform makes \
-                 them, the searches and the repetitions as long as the RFCs say"
+                 them, the searches and the repetitions as long as in the RFCs"
             )
         })
     }

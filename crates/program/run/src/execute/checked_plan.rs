@@ -232,10 +232,11 @@ fn lead_index(test: &TestPlan, before: &[TestPlan]) -> Option<usize> {
 fn lead_of<'a>(test: &TestPlan, before: &'a [TestPlan]) -> Result<Option<&'a TestPlan>, UserError> {
     let Some(name) = &test.beside else { return Ok(None) };
     let lead = lead_index(test, before).map(|idx| &before[idx]);
-    let lead = lead.ok_or_else(|| invalid_plan(format!("beside: `{name}` is no test before this one that leads")))?;
+    let lead =
+        lead.ok_or_else(|| invalid_plan(format!("beside: `{name}` must be an earlier test without `beside`")))?;
     if let Some(other) = before.iter().find(|other| other.beside == test.beside) {
         return Err(invalid_plan(format!(
-            "beside: `{}` is beside `{name}` already, and there are two ways",
+            "beside: `{}` is already paired with `{name}`, and a pair has two tests",
             other.name
         )));
     }
@@ -244,7 +245,8 @@ fn lead_of<'a>(test: &TestPlan, before: &'a [TestPlan]) -> Result<Option<&'a Tes
     }
     if test.from != *lead.to.as_ref().unwrap_or(&lead.from) || test.to.as_ref() != Some(&lead.from) {
         let ends = format!("from = \"{}\" and to = \"{}\"", lead.to.as_deref().unwrap_or_default(), lead.from);
-        return Err(invalid_plan(format!("beside: this is not `{name}` the other way")).with_line("use", ends));
+        return Err(invalid_plan(format!("beside: this test does not run in the opposite direction of `{name}`"))
+            .with_line("use", ends));
     }
     Ok(Some(lead))
 }
@@ -253,12 +255,14 @@ fn lead_of<'a>(test: &TestPlan, before: &'a [TestPlan]) -> Result<Option<&'a Tes
 fn check_paired(test: &TestPlan, lead: &TestPlan) -> Result<(), UserError> {
     let name = &lead.name;
     if lead.search.is_some() {
-        return Err(invalid_plan(format!("a search makes one test at a time, so nothing is beside `{name}`"))
-            .with_line("use", "a benchmark: its methods make both ways together"));
+        return Err(invalid_plan(format!("a search runs one test at a time, so no test can be paired with `{name}`"))
+            .with_line("use", "a benchmark: its methods test both directions at once"));
     }
     if test.search.is_some() || test.benchmark.is_some() {
-        return Err(invalid_plan(format!("what is searched for is said of `{name}`, and this test is part of it"))
-            .with_line("use", "neither search nor benchmark here"));
+        return Err(invalid_plan(format!(
+            "this test is paired with `{name}`, so only `{name}` can have a search or a benchmark"
+        ))
+        .with_line("use", "no search and no benchmark in this test"));
     }
     let other_option = test.options.0.iter().find(|(option, value)| lead.options.0.get(*option) != Some(*value));
     let all = [
@@ -270,7 +274,7 @@ fn check_paired(test: &TestPlan, lead: &TestPlan) -> Result<(), UserError> {
 }
 
 fn pair_differs(what: &str, lead: &str) -> UserError {
-    invalid_plan(format!("{what}: a test that is beside `{lead}` is the same one the other way"))
+    invalid_plan(format!("{what}: a test that is paired with `{lead}` can differ from it only in direction"))
 }
 
 fn complete_test(idx: usize, test: &mut TestPlan, hosts: &[String]) -> Result<CheckedTest, UserError> {
@@ -386,8 +390,8 @@ mod tests {
             (with_back(&BACK.replace("0.1s", "0.2s")), "warmup: "),
             (with_back(&BACK.replace("tcp_rr", "tcp_stream")), "kind: "),
             (with_back(&format!("{BACK}options = {{ flows = 3 }}")), "flows: "),
-            (with_back(&second), "`back` is beside `rr` already"),
-            (with_back(BACK).replace("beside = \"rr\"", "beside = \"other\""), "`other` is no test before this one"),
+            (with_back(&second), "`back` is already paired with `rr`"),
+            (with_back(BACK).replace("beside = \"rr\"", "beside = \"other\""), "`other` must be an earlier test"),
         ];
         for (text, named) in cases {
             let error = completed(&text).unwrap_err();

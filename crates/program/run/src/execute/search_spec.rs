@@ -96,7 +96,7 @@ fn parse_objective(text: &str, metrics: &[Metric]) -> Result<Vec<ObjectivePart>,
 fn parse_objective_part(text: &str, metrics: &[Metric]) -> Result<ObjectivePart, UserError> {
     const EXAMPLE: &str = "'p99<20ms', 'lost<0.1%', 'p99<20ms, errors<1%'";
     let cannot = |why: &str| invalid_search(format!("the objective `{text}` {why}")).with_line("use", EXAMPLE);
-    let at = text.find(['<', '>', '≤', '≥', '=']).ok_or_else(|| cannot("does not say what is to be kept"))?;
+    let at = text.find(['<', '>', '≤', '≥', '=']).ok_or_else(|| cannot("has no comparison"))?;
     let (metric, promise) = promise::split(text, metrics).map_err(|error| {
         let user_error = invalid_search(format!("the objective `{text}`: {error}")).with_line("use", error.hint());
         let titles: Vec<&str> = metrics.iter().map(|metric| metric.title.as_ref()).collect();
@@ -153,7 +153,7 @@ impl SearchSpec {
         let option = rate_option(search, kind)?;
         let is_bits = option.value == ValueKind::BitRate;
         let achieved = curve::achieved_metric(kind.metrics(), is_bits).ok_or_else(|| {
-            invalid_search(format!("`{}` does not measure what is achieved of `{}`", kind.name(), option.name))
+            invalid_search(format!("`{}` has no metric for the achieved `{}`", kind.name(), option.name))
         })?;
         Ok(Self {
             objective: search.objective.clone(),
@@ -199,7 +199,7 @@ fn bounds(search: &SearchPlan, option: &OptionDoc) -> Result<SearchAim, UserErro
     let bound = |text: &Option<String>, name: &str| match text {
         Some(text) => parse_rate(text, option)
             .map(Some)
-            .ok_or_else(|| invalid_search(format!("{name}: `{text}` is no rate above zero"))),
+            .ok_or_else(|| invalid_search(format!("{name}: `{text}` is not a rate above zero"))),
         None => Ok(None),
     };
     let (low, high) = (bound(&search.low, "low")?, bound(&search.high, "high")?);

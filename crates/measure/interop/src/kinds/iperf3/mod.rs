@@ -72,7 +72,7 @@ impl TestKind for Iperf3 {
     fn about(&self) -> &'static str {
         match self.carrier {
             TransportProtocol::Tcp => "payload per second of TCP streams to or from an iperf3 server",
-            TransportProtocol::Udp => "datagrams to or from an iperf3 server, and what was lost",
+            TransportProtocol::Udp => "datagrams to or from an iperf3 server, and their loss",
         }
     }
 

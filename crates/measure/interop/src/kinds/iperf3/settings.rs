@@ -34,7 +34,7 @@ const SIZE: OptionDoc = OptionDoc {
     name: "size",
     value: ValueKind::Size,
     default: None,
-    help: "payload bytes per datagram, 16 to 65507; default: what fits the path MTU",
+    help: "payload bytes per datagram, 16 to 65507; default: the largest that fits the path MTU",
 };
 const RATE: OptionDoc = OptionDoc {
     name: "rate",

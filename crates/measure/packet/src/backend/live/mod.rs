@@ -89,7 +89,7 @@ impl Backend for LiveFrames {
 
 /// Frames redirected to a device that does not accept them vanish without an error, so this asks the kernel first.
 fn require_redirects(port: &OutputDevice) -> Result<(), Error> {
-    let what = || format!("ask what {} can do for XDP", port.name);
+    let what = || format!("check the XDP support of {}", port.name);
     let features = xdp_features(port.ifindex).map_err(|cause| Error::System { what: what(), cause })?;
     // Before Linux 6.3 the kernel does not report this. Vanished frames are then noticed at the end.
     if features.is_some_and(|features| !features.takes_redirected()) {

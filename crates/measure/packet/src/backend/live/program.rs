@@ -198,7 +198,7 @@ struct ExitLabels {
 pub(super) fn code(load: &WorkerLoad, maps: &ProgramMaps) -> std::result::Result<Vec<Instruction>, String> {
     let n_shapes = load.frames.templates.len();
     if n_shapes > SHAPES_MAX {
-        return Err(format!("{n_shapes} different frames are more than {SHAPES_MAX}, which a program tells apart"));
+        return Err(format!("{n_shapes} different frames are too many: a program distinguishes {SHAPES_MAX}"));
     }
     if cfg!(target_endian = "big") {
         return Err("the program is written for processors whose least significant byte comes first".to_owned());

@@ -41,9 +41,9 @@ const POLL_INTERVAL: Nanos = Nanos::from_millis(2);
 /// How long a device may take to finish after the trial. The first worker gives up at the same time.
 const ENDS_WITHIN: Nanos = Nanos::from_secs(6);
 
-const UNCOUNTED: &str =
-    "the receiver does not count its packets: it tells threads by their source ports, of which each needs as many";
-const REPEATS: &str = "in a burst it sends one packet again and again, which the receiver takes for duplicates";
+const UNCOUNTED: &str = "the receiver does not count its packets: it distinguishes threads by their source ports, and \
+                         each thread needs the same number";
+const REPEATS: &str = "in a burst it sends the same packet again and again, and the receiver counts duplicates";
 const EQUAL: &str = "it sends at equal distances only";
 
 impl Backend for Pktgen {

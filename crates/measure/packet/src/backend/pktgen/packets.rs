@@ -215,7 +215,7 @@ impl PacketHeaders {
         }
         let rest = bytes.get(payload + Mark::LENGTH..).unwrap_or_default();
         if shape.mark_at != Some(payload) || rest.iter().any(|byte| *byte != 0) {
-            return refuse("behind UDP it has a header of its own and zeros, and no other payload");
+            return refuse("after UDP it has its own header and zeros, and no other payload");
         }
         Ok(Self { tags, labels, ip, family, service, udp })
     }
@@ -337,7 +337,7 @@ impl PacketHeaders {
             // pktgen never sends the last port of a range.
             let last = if values.n > 1 { values.first + values.n } else { values.first };
             if last > u16::MAX.into() {
-                return refuse("of a range of ports it leaves out the last, and none is behind 65535");
+                return refuse("it leaves out the last port of a range, and no port is above 65535");
             }
             settings.extend([PktgenSetting::new(min, values.first), PktgenSetting::new(max, last)]);
             settings.extend(values.flag(random));
@@ -637,11 +637,11 @@ mod tests {
             (&[("frame", "ip6 label 5")], "it gives packets of IPv6 no flow label"),
             (&[("frame", "ip checksum 5")], "lengths and checksums of IP are its own"),
             (&[("frame", "udp checksum 5")], "lengths and checksums of UDP are its own"),
-            (&[("size", "100"), ("payload", "fill 0xff")], "behind UDP it has a header of its own and zeros"),
+            (&[("size", "100"), ("payload", "fill 0xff")], "after UDP it has its own header and zeros"),
             (&[("mix", "aaab")], "it draws sizes by their weights, and keeps no order of them"),
             (&[("mix", "128:1,64:199")], "it draws sizes in whole hundredths, and one of these is rarer"),
             (&[("flows", "8")], "it keeps no random source ports for each flow"),
-            (&[("ports", "> 65528-65535")], "of a range of ports it leaves out the last"),
+            (&[("ports", "> 65528-65535")], "it leaves out the last port of a range"),
             (&[("addresses", "> 255.255.255.248-255.255.255.255? each")], "no random address is its last"),
             (&[("frame", "vlan 1-8")], "it changes addresses and ports from packet to packet, and nothing else"),
             (&[("frame", "ip > 10.0.0.0-10.0.0.8+2")], "it goes through destination addresses one by one"),

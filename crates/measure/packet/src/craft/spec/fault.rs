@@ -55,13 +55,13 @@ pub enum SpecFault {
     TooWide,
     #[error("a range of IPv6 addresses keeps the upper half of the address")]
     UpperHalf,
-    #[error("a step is at least 1, and no longer than the range it stands behind")]
+    #[error("a step is at least 1, and no longer than the range before it")]
     Step,
-    #[error("`?` takes one of a range at random, and `{0}` has none of its own")]
+    #[error("`?` takes a random value of a range, but `{0}` has no range of its own")]
     NoRange(&'static str),
     #[error("a random range has no steps")]
     RandomSteps,
-    #[error("`each` stands behind a range")]
+    #[error("`each` must follow a range")]
     Each,
     #[error("`{0}` is given twice")]
     Twice(String),
@@ -79,9 +79,9 @@ pub enum SpecFault {
     Escape,
     #[error("nothing follows the payload")]
     AfterPayload,
-    #[error("{inner} cannot stand in {outer}")]
+    #[error("{inner} cannot be inside {outer}")]
     Order { inner: &'static str, outer: &'static str },
-    #[error("{header} needs {what}, and the device or the target has none")]
+    #[error("{header} needs {what}, but the device or the target has none")]
     NoAddress { header: &'static str, what: &'static str },
     #[error("more than {0} fields change")]
     TooManyChanges(usize),
@@ -107,7 +107,7 @@ impl SpecFault {
         Some(match self {
             Self::NoHeader { nearest: Some(near), .. } | Self::NoField { nearest: Some(near), .. } => meant(near),
             Self::NoHeader { word, .. } if word.starts_with(|first: char| first.is_ascii_digit()) => {
-                "a `/` stands between headers; a subnet has no spaces: 10.0.0.0/24".to_owned()
+                "write `/` with spaces between headers, and without spaces in a subnet: 10.0.0.0/24".to_owned()
             }
             Self::NoHeader { .. } | Self::Empty => format!("there are {}, and payload", HeaderSpec::words()),
             Self::NoField { header, .. } => format!("{header} has {}", HeaderSpec::find(header)?.vocabulary()),

@@ -87,7 +87,7 @@ impl FrameCounter {
             "native" => Self::open_sink(device, expected, XdpMode::Native),
             "generic" => Self::open_sink(device, expected, XdpMode::Generic),
             "xsk" if expected.places.is_empty() => Err(Error::Unsupported {
-                what: "only frames with a mark can be counted behind AF_XDP".to_owned(),
+                what: "only frames with a mark can be counted with AF_XDP".to_owned(),
                 hint: Some("--counter native, generic or socket".to_owned()),
             }),
             "xsk" => Self::open_xsk(device, expected),
@@ -113,7 +113,7 @@ impl FrameCounter {
         let reason = reason(&native);
         notes.push(note(
             "xdp-unavailable",
-            format!("frames are counted by a packet socket on {name}, which keeps up with a fraction of XDP's rate, and whose latencies end where the \
+            format!("frames are counted by a packet socket on {name}, which keeps up with only a fraction of XDP's rate; its latencies end where the \
                      network stack takes a frame: {reason}"),
         ));
         Self::open_socket(device, expected)
@@ -234,7 +234,7 @@ impl FrameCounter {
             ),
             Self::Socket(_) => Some(
                 "arrivals are the kernel's receive stamps (SO_TIMESTAMPNS): latencies end where the network stack takes a \
-                 frame, behind the driver",
+                 frame, after the driver",
             ),
         }
     }

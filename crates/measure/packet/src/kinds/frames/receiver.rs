@@ -76,7 +76,8 @@ impl FramesReceiver {
         let mut notes = Vec::new();
         let places = outline.mark_places();
         if places.is_empty() {
-            let text = "these frames carry no number, so those of others are counted with them, and neither order nor latency is known";
+            let text =
+                "these frames carry no number, so frames of others are counted too, and order and latency are unknown";
             notes.push(Note { id: "frames-unmarked".to_owned(), text: text.to_owned() });
         }
         let pktgen = pktgen_origin(&role.settings, &outline, trial);
@@ -233,7 +234,7 @@ fn record_recovery(record: &mut Record, step: Option<RateStepTimes>) {
         Some(Nanos::ZERO) => ("recovery", "no frame was lost after the rate had changed".to_owned()),
         Some(recovery) => ("recovery", format!("the last frame was lost {recovery} after the rate had changed")),
         None => {
-            let why = "no frame of the second rate was seen as it arrived, which only a counter in XDP does";
+            let why = "no frame of the second rate was seen on arrival; that takes a counter in XDP";
             ("recovery-withheld", format!("the recovery is withheld: {why}"))
         }
     };

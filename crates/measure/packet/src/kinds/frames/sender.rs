@@ -123,7 +123,7 @@ fn pattern(settings: &Settings, seed: u64) -> Result<Option<DeparturePattern>, E
     let step = step(settings)?;
     let Some(rate) = settings.rate("rate") else {
         let without = |what: &str| Error::Unsupported {
-            what: format!("{what} need a rate: flat out, each frame leaves right behind the one before"),
+            what: format!("{what} need a rate: flat out, each frame leaves directly after the previous one"),
             hint: Some("--rate 100k".to_owned()),
         };
         return match (is_poisson, burst > 1, step) {

@@ -108,7 +108,7 @@ impl TestKind for PktgenReceive {
     }
 
     fn about(&self) -> &'static str {
-        "what arrives of a kernel's pktgen: loss, order and latency by its own header"
+        "packets received from a kernel's pktgen: loss, order and latency by its own header"
     }
 
     fn layer(&self) -> Layer {
@@ -258,14 +258,14 @@ fn nothing_received(device: &str, seen: u64) -> Error {
     Error::NoResult {
         what: format!("no packet of a pktgen arrived at {device}, {among}"),
         hint: format!(
-            "see that pktgen sends while this counts, into the link of {device}, to its Ethernet address \
-             (`ip link set {device} promisc on` takes in those of others)"
+            "start pktgen while this counts, on the link of {device}, to its Ethernet address \
+             (`ip link set {device} promisc on` accepts other addresses)"
         ),
     }
 }
 
 /// The note about frames that the socket had no room for.
 fn missed_note(dropped: u64) -> Option<Note> {
-    let text = format!("the socket had no room for {dropped} frames: what of them was pktgen's is among the lost");
+    let text = format!("the socket had no room for {dropped} frames: any packets of pktgen among them count as lost");
     (dropped > 0).then(|| Note { id: "socket-dropped".to_owned(), text })
 }

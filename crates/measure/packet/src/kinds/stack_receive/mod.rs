@@ -72,7 +72,7 @@ const OPTIONS: &[OptionDoc] = &[
         name: "rules",
         value: ValueKind::Count(0, RULES_MAX),
         default: Some("0"),
-        help: "nftables rules that each packet is compared with, none of which matches",
+        help: "nftables rules that each packet is compared with; no rule matches",
     },
     OptionDoc {
         name: "size",
@@ -128,7 +128,7 @@ impl TestKind for StackReceive {
     }
 
     fn about(&self) -> &'static str {
-        "what a received frame costs the network stack, a packet filter, and a socket"
+        "the cost of a received frame in the network stack, a packet filter, and a socket"
     }
 
     fn layer(&self) -> Layer {

@@ -129,7 +129,7 @@ impl TestKind for TcpLoaded {
     }
 
     fn about(&self) -> &'static str {
-        "round-trip times at a fixed rate, idle and beside TCP streams that fill the path"
+        "round-trip times at a fixed rate, idle and next to TCP streams that fill the path"
     }
 
     fn layer(&self) -> Layer {
@@ -150,7 +150,7 @@ impl TestKind for TcpLoaded {
             Some("none") => "latency without load".to_owned(),
             Some("up") => format!("latency under load up, {flows}"),
             Some("down") => format!("latency under load down, {flows}"),
-            _ => format!("latency under load both ways, {flows} each"),
+            _ => format!("latency under load in both directions, {flows} each"),
         }
     }
 

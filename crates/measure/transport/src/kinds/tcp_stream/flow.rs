@@ -66,8 +66,8 @@ impl FlowResult {
         record.errors.extend(self.errors);
         if self.is_cut && record.notes.iter().all(|note| note.id != CUT) {
             let text = format!(
-                "{DRAIN_LONGEST} after the end some flows still had bytes under way, which were dropped: the path is slow for what \
-                 its queues and the sockets hold"
+                "{DRAIN_LONGEST} after the end some flows still had bytes in flight; these were dropped: the path is slow for the \
+                 bytes that its queues and the sockets hold"
             );
             record.notes.push(Note { id: CUT.to_owned(), text });
         }

@@ -103,7 +103,7 @@ const WAKE: OptionDoc = OptionDoc {
     name: "wake",
     value: ValueKind::Size,
     default: None,
-    help: "wake the receiver at this many bytes (SO_RCVLOWAT); 1: always; default: what arrives in 100 µs, at most 256 KiB",
+    help: "wake the receiver at this many bytes (SO_RCVLOWAT); 1: always; default: the bytes of 100 µs, at most 256 KiB",
 };
 const BYTES: OptionDoc = OptionDoc {
     name: "bytes",
@@ -268,7 +268,8 @@ impl FlowGroup {
         }
         if let Some(port) = role.settings.count(PORT.name).filter(|port| *port > 0) {
             if port == u64::from(u16::MAX) {
-                let expected = "a port below 65535 for both ways, as the other way has the next one";
+                let expected =
+                    "a port below 65535 for both directions, because the second direction uses the next port";
                 return Err(options::invalid_value(PORT.name, expected, &port));
             }
             role.settings.set(PORT.name, (port + 1).to_string());
@@ -499,7 +500,7 @@ impl StreamConfig {
         let mut note = |id: &str, text: String| record.notes.push(Note { id: id.to_owned(), text });
         if self.truncates && bytes[1].is_some() {
             let text =
-                "the receiver let its kernel throw the payload away, so the result holds no copy to the application";
+                "the kernel of the receiver discarded the payload, so the result includes no copy to the application";
             note("receive-truncated", text.to_owned());
         }
         if let Some(ZeroCopyCounts { n_completed, n_copied }) = uncopied.filter(|sends| sends.n_copied > 0) {
@@ -512,7 +513,7 @@ impl StreamConfig {
         }
         if given_up > Nanos::ZERO {
             let text = format!(
-                "the requested rate was not kept: a flow fell so far behind its schedule that {given_up} of it were given up"
+                "the requested rate was not kept: a flow fell so far behind its schedule that {given_up} of it were skipped"
             );
             note("rate-not-kept", text);
         }

@@ -204,10 +204,10 @@ impl TestKind for UdpStream {
     fn about(&self) -> &'static str {
         match self.direction {
             Direction::Up => {
-                "datagrams per second of UDP streams from the initiator, and what was lost, doubled or overtaken"
+                "datagrams per second of UDP streams from the initiator, with loss, duplicates and reordering"
             }
             Direction::Down => {
-                "datagrams per second of UDP streams to the initiator, and what was lost, doubled or overtaken"
+                "datagrams per second of UDP streams to the initiator, with loss, duplicates and reordering"
             }
         }
     }

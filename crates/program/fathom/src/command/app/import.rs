@@ -21,7 +21,7 @@ Examples:
   fathom app import recording.har --no-assets -o visit.scenario
   fathom app import -            (paste what a browser copied as cURL, then Ctrl-D)
 
-What has no place in a scenario is told on stderr, and stands as a comment at its place. See docs/import.md.";
+Parts that a scenario cannot express are reported on stderr and left as comments in their place. See docs/import.md.";
 
 pub(super) fn define(command: Command) -> Command {
     let path = || clap::value_parser!(PathBuf);

@@ -23,7 +23,7 @@ const REPLACED_OPTIONS: &[&str] = &["url", "script", "file", "args", "script-all
 
 const EXAMPLES: &str = "\
 Examples:
-  fathom app run shop.scenario          # base, users and time as the scenario says
+  fathom app run shop.scenario          # base, users and time from the scenario
   fathom app run shop.scenario http://127.0.0.1:8080/ --users 200 --ramp 10s --duration 1min
   fathom app run login.lua http://127.0.0.1:8080/ --connections 100 --duration 30s
   fathom app run pipeline.lua http://127.0.0.1:8080/ -- 16

@@ -45,7 +45,7 @@ pub(super) fn prepare(matches: &ArgMatches, file: &str) -> anyhow::Result<Prepar
     };
     let urls = script.urls(url).map_err(|error| user_error(&error))?;
     if url.is_none() && script.scenario.base.is_none() && script.needs_base() {
-        return Err(UserError::new(Exit::Usage, format!("{file} does not say where it goes"))
+        return Err(UserError::new(Exit::Usage, format!("{file} names no target"))
             .with_line("use", format!("fathom app run {file} http://127.0.0.1:8080/"))
             .with_line("or", "a line in it such as: base http://127.0.0.1:8080")
             .into());

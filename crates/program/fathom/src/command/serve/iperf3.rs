@@ -66,7 +66,7 @@ pub(super) fn check(matches: &ArgMatches) -> Result<(), UserError> {
     let given = OPTIONS.iter().find(|name| matches.value_source(name) == Some(ValueSource::CommandLine));
     match given.filter(|_| port(matches).is_none()) {
         None => Ok(()),
-        Some(name) => Err(UserError::new(Exit::Usage, format!("--{name} says nothing without --iperf3"))
+        Some(name) => Err(UserError::new(Exit::Usage, format!("--{name} has no effect without --iperf3"))
             .with_line("use", "fathom serve --iperf3        # or --only iperf3")),
     }
 }

@@ -48,10 +48,10 @@ Examples:
   fathom serve --only http --http-statuses 200:95%,404:4%,503:1% --http-tls
   fathom serve --only iperf3 --iperf3-rate 10G --iperf3-from 10.0.0.0/8
 
-The delay of an answer begins when its request has been read whole; no answer leaves earlier.
-Statuses follow each other evenly, not at random: after every answer each has been given as often as its share says, \
-within one per thread.
-Stalls hold all threads at once; the first begins one period after the start.";
+The delay of an answer begins when the whole request has been read; no answer leaves earlier.
+Statuses follow each other evenly, not at random: after every answer the count of each is within one of its share, \
+per thread.
+Stalls stop all threads at once; the first begins one period after the start.";
 
 /// The longest time until the end is noticed if only the responder runs.
 const STOP_CHECK_EVERY: Nanos = Nanos::from_millis(50);
@@ -166,7 +166,7 @@ impl ControllerListener {
         let server = Server::new(&identity, limits).map_err(|error| fleet_error(&error))?;
         let listener =
             TcpListener::bind((address, port)).map_err(|error| listen_error(SocketAddr::new(address, port), &error))?;
-        let bound = listener.local_addr().context("cannot tell the port that was bound")?;
+        let bound = listener.local_addr().context("cannot find out the bound port")?;
         Ok(Self { server, listener, identity, agents, bound })
     }
 
@@ -197,9 +197,8 @@ fn listen_error(address: SocketAddr, error: &io::Error) -> UserError {
     let user_error =
         UserError::new(Exit::Preflight, format!("cannot listen on {address}")).with_line("why", error.to_string());
     match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            user_error.with_line("fix", "choose another port with --port or --http-port, or end what listens there")
-        }
+        io::ErrorKind::AddrInUse => user_error
+            .with_line("fix", "choose another port with --port or --http-port, or stop the program that listens there"),
         io::ErrorKind::AddrNotAvailable => user_error.with_line("fix", "--listen takes an address of this machine"),
         _ => user_error,
     }

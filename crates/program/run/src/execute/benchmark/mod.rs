@@ -35,8 +35,8 @@ use crate::{
 use tester::FrameTrials;
 
 /// The remark for a benchmark with both directions at once: it explains the rates and counts.
-const BOTH_WAYS: &str = "frames went both ways at once (RFC 2544 section 14): a rate is offered each way, and what was lost or forwarded is of \
-                         both ways together";
+const BOTH_WAYS: &str = "frames went in both directions at once (RFC 2544 section 14): a rate is offered in each direction, and the counts of \
+                         lost and forwarded frames are for both together";
 
 /// The outcome of a method: an error is the reason why it ended early.
 type MethodCompletion = Result<(), StopReason<Error>>;
@@ -177,7 +177,8 @@ pub(super) fn check(plan: &CheckedPlan, own: &ToolMaxima) -> Result<(), UserErro
             let show = |rate| fathom_model::Unit::FramesPerSec.show(rate);
             let what = format!("{} of {} B are more than fathom itself sends here", show(asked), spec.size_bytes);
             let why = format!(
-                "into a sink that loses nothing it kept {} as they were due, and {} flat out: beyond that a limit would be its own",
+                "into a sink that loses nothing, fathom keeps its schedule up to {} and reaches {} flat out: \
+                 a higher limit would be its own",
                 show(own.rate),
                 show(own.flat_out)
             );

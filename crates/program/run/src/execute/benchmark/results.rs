@@ -112,7 +112,7 @@ pub(super) fn back_to_back(found: &BackToBackResult, step: u64) -> Vec<Benchmark
         }),
         irregular(BenchmarkResult {
             value: Some(nanos(found.corrected)),
-            note: Some(format!("implied {}, corrected for what was forwarded meanwhile", found.implied)),
+            note: Some(format!("implied {}, corrected for the frames that were forwarded meanwhile", found.implied)),
             ..row(("buffer_ns", "buffer"), TIME.0, TIME.1, "RFC 9004 section 6.5")
         }),
         irregular(BenchmarkResult {
@@ -146,7 +146,7 @@ pub(super) fn latency(found: Option<&LatencyResult>) -> Vec<BenchmarkResult> {
         value: value.map(nanos),
         note: match found {
             Some(found) => Some(format!("median of {} streams", found.runs.len())),
-            None => Some("the trials carry no time stamps, so no latency can be told".to_owned()),
+            None => Some("the trials have no timestamps, so the latency is unknown".to_owned()),
         },
         ..row(named, TIME.0, TIME.1, source)
     };
@@ -173,7 +173,7 @@ pub(super) fn forwarding(found: &ForwardingResult) -> Vec<BenchmarkResult> {
 pub(super) fn recovery(found: Option<&RecoveryResult>, overload: f64, duration: Nanos) -> Vec<BenchmarkResult> {
     let into = row(("recovery_ns", "system recovery"), TIME.0, TIME.1, "RFC 2544 section 26.5");
     let Some(found) = found else {
-        let note = "the trials do not tell when a frame was lost: that takes marked frames and a counter in XDP";
+        let note = "the time of a loss is unknown: it takes marked frames and a counter in XDP";
         return vec![BenchmarkResult { note: Some(note.to_owned()), ..into }];
     };
     let n_runs = found.runs.len();
@@ -225,7 +225,7 @@ pub(super) fn reset(found: &ResetResult) -> Vec<BenchmarkResult> {
 pub(super) fn cut_short_text<E>(method: &str, cut: &StopReason<E>, words: impl Fn(&E) -> String) -> String {
     match cut {
         StopReason::RateNotSent { rate } => format!(
-            "{method}: fathom itself did not send {} as they were due in ten trials in turn, so what is told is of lower rates; \
+            "{method}: fathom itself did not keep to its schedule at {} in ten consecutive trials, so the results are for lower rates; \
              use a lower --max-rate, or a machine that nobody else uses",
             Unit::FramesPerSec.show(approximate(*rate))
         ),

@@ -2,7 +2,7 @@
 //!
 //! It knows no family: the caller interprets the numbers (netlink(7), `linux/netlink.h`).
 
-use std::io;
+use std::{io, ops::ControlFlow};
 
 use netlink_sys::{Socket, SocketAddr};
 
@@ -27,6 +27,11 @@ pub(crate) struct MessageBody(Vec<u8>);
 impl MessageBody {
     /// Creates a body with the four-byte header that most families use.
     pub(crate) fn of(header: [u8; 4]) -> Self {
+        Self(header.to_vec())
+    }
+
+    /// Creates a body with a header of any length.
+    pub(crate) fn of_header(header: &[u8]) -> Self {
         Self(header.to_vec())
     }
 
@@ -111,6 +116,44 @@ impl NetlinkSocket {
 
     /// Sends requests in one datagram, as a transaction needs; the last request that supports it must ask for an acknowledgement.
     pub(crate) fn ask_all(&mut self, requests: impl IntoIterator<Item = NetlinkRequest>) -> io::Result<Vec<Vec<u8>>> {
+        self.send(requests)?;
+        let mut answers = Vec::new();
+        loop {
+            let (datagram, _) = self.socket.recv_from_full()?;
+            let mut keep = |body: &[u8]| {
+                answers.push(body.to_vec());
+                ControlFlow::Continue(())
+            };
+            if take(&datagram, &mut keep)?.is_break() {
+                return Ok(answers);
+            }
+        }
+    }
+
+    /// Sends one request for a dump and shows each body of the reply, until the end of the dump or until `show` ends it.
+    ///
+    /// All datagrams are read into the same buffer, whose capacity holds the longest that the kernel sends. After a dump that `show` ended, the
+    /// socket holds the rest of it and is of no more use.
+    pub(crate) fn dump(
+        &mut self,
+        request: NetlinkRequest,
+        buffer: &mut Vec<u8>,
+        mut show: impl FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> io::Result<()> {
+        self.send([request])?;
+        loop {
+            buffer.clear();
+            let length = self.socket.recv(buffer, libc::MSG_TRUNC)?;
+            if length > buffer.len() {
+                return Err(garbled());
+            }
+            if take(buffer, &mut show)?.is_break() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn send(&mut self, requests: impl IntoIterator<Item = NetlinkRequest>) -> io::Result<()> {
         let mut bytes = Vec::new();
         for NetlinkRequest(kind, flags, body) in requests {
             self.sequence += 1;
@@ -122,20 +165,16 @@ impl NetlinkSocket {
             bytes.extend_from_slice(&0_u32.to_ne_bytes());
             bytes.extend_from_slice(&body.0);
         }
-        self.socket.send(&bytes, 0)?;
-        let mut answers = Vec::new();
-        loop {
-            let (datagram, _) = self.socket.recv_from_full()?;
-            if take(&datagram, &mut answers)? {
-                return Ok(answers);
-            }
-        }
+        self.socket.send(&bytes, 0).map(drop)
     }
 }
 
-/// Reads the messages of one datagram; returns whether the exchange is complete.
-fn take(mut rest: &[u8], answers: &mut Vec<Vec<u8>>) -> io::Result<bool> {
-    let garbled = || io::Error::new(io::ErrorKind::InvalidData, "an answer of netlink is cut off");
+fn garbled() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "an answer of netlink is cut off")
+}
+
+/// Shows the bodies of the messages of one datagram; breaks if the exchange is complete or `show` ends it.
+fn take(mut rest: &[u8], show: &mut impl FnMut(&[u8]) -> ControlFlow<()>) -> io::Result<ControlFlow<()>> {
     while !rest.is_empty() {
         let (length, kind) = (word(rest, 0).ok_or_else(garbled)?, half(rest, 4).ok_or_else(garbled)?);
         let length = usize::try_from(length).map_err(|_| garbled())?;
@@ -144,16 +183,17 @@ fn take(mut rest: &[u8], answers: &mut Vec<Vec<u8>>) -> io::Result<bool> {
             // Both start with a negative error number, or with zero on success.
             ERROR | DONE => {
                 return match word(body, 0).map_or(0, u32::cast_signed) {
-                    0 => Ok(true),
+                    0 => Ok(ControlFlow::Break(())),
                     code => Err(io::Error::from_raw_os_error(code.saturating_neg())),
                 };
             }
             OVERRUN => return Err(rustix::io::Errno::NOBUFS.into()),
-            _ => answers.push(body.to_vec()),
+            _ if show(body).is_break() => return Ok(ControlFlow::Break(())),
+            _ => {}
         }
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
-    Ok(false)
+    Ok(ControlFlow::Continue(()))
 }
 
 #[cfg(test)]
@@ -181,13 +221,19 @@ mod tests {
             bytes.extend_from_slice(body);
             bytes
         };
-        let mut answers = Vec::new();
+        let mut answers: Vec<Vec<u8>> = Vec::new();
+        let mut keep = |body: &[u8]| {
+            answers.push(body.to_vec());
+            ControlFlow::Continue(())
+        };
         let datagram = [message(40, &[1, 2, 3, 4]), message(ERROR, &0_i32.to_ne_bytes())].concat();
-        assert!(take(&datagram, &mut answers).unwrap());
-        assert_eq!(answers, [[1, 2, 3, 4]]);
-        let refused = take(&message(ERROR, &(-1_i32).to_ne_bytes()), &mut answers).unwrap_err();
+        assert!(take(&datagram, &mut keep).unwrap().is_break());
+        let refused = take(&message(ERROR, &(-1_i32).to_ne_bytes()), &mut keep).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
-        assert!(take(&datagram[..18], &mut answers).is_err());
-        assert!(!take(&message(40, &[]), &mut answers).unwrap());
+        assert!(take(&datagram[..18], &mut keep).is_err());
+        assert!(take(&message(40, &[]), &mut keep).unwrap().is_continue());
+        assert_eq!(answers, [vec![1, 2, 3, 4], Vec::new()]);
+        let mut end = |_: &[u8]| ControlFlow::Break(());
+        assert!(take(&message(40, &[]), &mut end).unwrap().is_break(), "the reader has enough");
     }
 }

@@ -8,6 +8,7 @@ mod message;
 pub mod namespace;
 pub mod nftables;
 pub mod qdisc;
+pub mod sock_diag;
 pub mod threaded_napi;
 pub mod xdp_features;
 

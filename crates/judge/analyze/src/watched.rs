@@ -10,7 +10,7 @@ use fathom_model::{
 
 use crate::{
     context::AnalysisContext,
-    evidence::TestEvidence,
+    evidence::{Program, TestEvidence},
     findings::{HOST_RULES, with_effects_as_remarks},
 };
 
@@ -61,14 +61,19 @@ fn full_cores(seen: &TestEvidence<'_>, host: &str) -> Vec<Finding> {
     let Some(first) = full.first() else { return Vec::new() };
     let (_, word, share) = first.main_state();
     let mostly = format!("{word} {}", percent(share));
-    let evidence: Vec<Evidence> = seen.programs(host).iter().map(|program| program.evidence(host)).collect();
+    let programs = seen.programs(host);
+    let evidence: Vec<Evidence> = programs.iter().map(|program| program.evidence(host)).collect();
+    let used = |program: &Program<'_>| format!("{} {}", program.program.name, percent(program.cores));
+    let used: Vec<String> = programs.iter().map(used).collect();
+    let used =
+        if used.is_empty() { String::new() } else { format!("; busiest programs: {} of a core", used.join(", ")) };
     full.sort_unstable_by(|a, b| a.core.cmp(&b.core));
     let names: Vec<&str> = full.iter().map(|core| core.core.as_str()).collect();
     let (names, are) = (names.join(" and "), if names.len() > 1 { "have" } else { "has" });
     vec![Finding {
         id: "core-full".to_owned(),
         short: "core full".to_owned(),
-        title: format!("{names} of {host} {are} no idle time left ({mostly})"),
+        title: format!("{names} of {host} {are} no idle time left ({mostly}){used}"),
         severity: Severity::HoldsBack,
         tests: Vec::new(),
         evidence,
@@ -146,7 +151,10 @@ fn time_of(host: &HostRecord) -> Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fathom_model::{names::host as counter, record::Series};
+    use fathom_model::{
+        names::host as counter,
+        record::{ProgramTime, Series},
+    };
 
     fn series(name: &str, of: &str, values: &[u64]) -> Series {
         Series { name: name.to_owned(), of: of.to_owned(), values: values.to_vec() }
@@ -171,6 +179,28 @@ mod tests {
             found(vec![series(counter::CPU_IDLE_NS, "cpu0", &idle), series(counter::TCP_OUT_SEGMENTS, "", &[5])]),
             []
         );
+    }
+
+    #[test]
+    fn a_full_core_names_the_programs_that_used_most_cpu_time() {
+        let program = |name: &str, pid, millis| ProgramTime {
+            name: name.to_owned(),
+            pid,
+            cpu_ns: Nanos::from_millis(millis),
+            n_threads: 1,
+            listens: Vec::new(),
+        };
+        let record = HostRecord {
+            at_ns: (0..3).map(Nanos::from_secs).collect(),
+            series: vec![series(counter::CPU_USER_NS, "cpu0", &[0, 1_000_000_000, 2_000_000_000])],
+            programs: vec![program("make", 7, 400), program("yes", 8, 1_500)],
+        };
+        let environment = Environment::default();
+        let host = WatchedHost { name: "gen-1", interfaces: Vec::new(), environment: &environment, record: &record };
+        let found = watched(&host);
+        let full = found.iter().find(|finding| finding.id == "core-full").unwrap();
+        assert!(full.title.ends_with("; busiest programs: yes 75 %, make 20 % of a core"), "{}", full.title);
+        assert_eq!(full.evidence[0].counter, "yes (pid 8)");
     }
 
     #[test]

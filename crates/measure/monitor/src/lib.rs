@@ -12,4 +12,5 @@ mod sources;
 
 pub use environment::{InterfaceFacts, LineRate, Queues, environment, interfaces, machine};
 pub use host_monitor::{HostMonitor, ProgramNames};
+pub use programs::{ProgramTimes, socket_inodes};
 pub use sources::{CounterSink, SOURCES, Source, every_source};

@@ -1,13 +1,12 @@
 //! The programs of a host with the most CPU time during a test, beside the test itself (proc(5): `/proc/PID/stat`).
 //!
-//! They are read twice, at the first and at the last sample. A program that begins or ends in between counts with its parent, as
+//! They are read at two times: in a test at the first and at the last sample. A program that begins or ends in between counts with its parent, as
 //! soon as the parent has waited for it; a compiler's many short processes are therefore told as its build tool.
 
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     fs,
-    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -26,7 +25,7 @@ const LISTEN: &str = "0A";
 
 /// The CPU times of all programs at one time.
 #[derive(Debug, Default)]
-pub(crate) struct ProgramTimes(BTreeMap<u32, ProgramStat>);
+pub struct ProgramTimes(BTreeMap<u32, ProgramStat>);
 
 /// A program, as `/proc/PID/stat` tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +41,8 @@ struct ProgramStat {
 
 impl ProgramTimes {
     /// Reads all processes but kernel threads and those of this program's name, which are the test's.
-    pub(crate) fn read(root: &Path) -> Self {
+    #[must_use]
+    pub fn read(root: &Path) -> Self {
         let own = fs::read_to_string(root.join("proc/self/stat")).ok().and_then(|text| Some(parse(&text)?.name));
         let Ok(entries) = fs::read_dir(root.join("proc")) else { return Self::default() };
         let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -51,8 +51,18 @@ impl ProgramTimes {
         Self(all.filter(|(_, stat)| own.as_ref() != Some(&stat.name)).collect())
     }
 
-    /// Returns the programs with the most CPU time since an earlier reading, the greatest first.
+    /// Returns the programs with the most CPU time since an earlier reading, the greatest first, with the ports that they listen on.
     pub(crate) fn most_since(&self, earlier: &Self, span: Nanos, root: &Path) -> Vec<ProgramTime> {
+        let mut most = self.busiest_since(earlier, span);
+        for program in &mut most {
+            program.listens = listening_ports(root, program.pid);
+        }
+        most
+    }
+
+    /// Returns the programs with the most CPU time since an earlier reading, the greatest first.
+    #[must_use]
+    pub fn busiest_since(&self, earlier: &Self, span: Nanos) -> Vec<ProgramTime> {
         let least = span.as_secs_f64() * CORE_SHARE_MIN;
         let mut all: Vec<_> = self.grown_since(earlier).filter(|(cpu, ..)| cpu.as_secs_f64() > least).collect();
         all.sort_by_key(|(cpu, ..)| Reverse(*cpu));
@@ -61,7 +71,7 @@ impl ProgramTimes {
             pid,
             cpu_ns,
             n_threads: stat.n_threads,
-            listens: listening_ports(root, pid),
+            listens: Vec::new(),
         };
         all.into_iter().take(NAMED_MAX).map(program).collect()
     }
@@ -102,13 +112,23 @@ fn parse(text: &str) -> Option<ProgramStat> {
 /// Returns the TCP ports that a process listens on, in its network namespace; none if its descriptors may not be read.
 fn listening_ports(root: &Path, pid: u32) -> Vec<u16> {
     let process: PathBuf = root.join(format!("proc/{pid}"));
-    let Ok(descriptors) = fs::read_dir(process.join("fd")) else { return Vec::new() };
-    let inodes: BTreeSet<u64> =
-        descriptors.flatten().filter_map(|entry| Some(fs::metadata(entry.path()).ok()?.ino())).collect();
+    let inodes = socket_inodes(root, pid, usize::MAX);
+    if inodes.is_empty() {
+        return Vec::new();
+    }
     let tables = ["net/tcp", "net/tcp6"].map(|table| fs::read_to_string(process.join(table)).unwrap_or_default());
     let ports: BTreeSet<u16> =
         tables.iter().flat_map(|table| table.lines()).filter_map(|line| listener(line, &inodes)).collect();
     ports.into_iter().collect()
+}
+
+/// Returns the inodes of the sockets among a process's first descriptors; none if they may not be read.
+#[must_use]
+pub fn socket_inodes(root: &Path, pid: u32, n_descriptors: usize) -> BTreeSet<u64> {
+    let Ok(descriptors) = fs::read_dir(root.join(format!("proc/{pid}/fd"))) else { return BTreeSet::new() };
+    let inode = |link: PathBuf| link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok();
+    let links = descriptors.take(n_descriptors).flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
+    links.filter_map(inode).collect()
 }
 
 /// Returns the port of a line of `/proc/net/tcp` if its socket listens and is one of these.

@@ -4,11 +4,14 @@
 
 mod exposition;
 mod lines;
+mod pace;
+mod programs;
 mod queues;
 mod recording;
 mod samples;
 mod scrape;
 mod screen;
+mod sockets;
 mod tables;
 mod view;
 
@@ -19,4 +22,5 @@ pub use recording::{Recorder, RecordingError, Replay};
 pub use samples::{Sampler, Samples};
 pub use scrape::ScrapeEndpoint;
 pub use screen::{Ending, Screen};
-pub use view::{View, Viewer};
+pub use sockets::{BusySocket, BusySockets, SocketOwner, WaitingListener};
+pub use view::{LiveReadings, View, Viewer};

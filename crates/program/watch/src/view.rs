@@ -1,6 +1,6 @@
 //! What one interval shows: tables of rates, and findings about the last seconds.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use fathom_analyze::{WatchedHost, watched};
 use fathom_model::{
@@ -12,7 +12,9 @@ use fathom_model::{
 use serde::Serialize;
 
 use crate::{
+    programs::ProgramReadings,
     samples::{Samples, Span},
+    sockets::{BusySockets, Sockets, WaitingListener},
     tables::{Column, Quantity, TABLES, TableShape},
 };
 
@@ -29,6 +31,12 @@ pub struct View {
     pub interval_ns: Nanos,
     /// Table, row and column of every known value: rates per second, shares from 0 to 1.
     pub tables: BTreeMap<&'static str, BTreeMap<String, BTreeMap<&'static str, f64>>>,
+    /// The connections that moved the most bytes; absent if they cannot be read, and in a replay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sockets: Option<BusySockets>,
+    /// The listeners with connections that wait for accept; absent if they cannot be read, and in a replay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listeners: Option<Vec<WaitingListener>>,
     /// The findings about the samples that are kept, the most important first.
     pub findings: Vec<Finding>,
     /// The sources that could not be read.
@@ -41,6 +49,26 @@ pub(crate) const SCHEMA: &str = "fathom.watch/1";
 
 /// How often findings are looked for anew: a person does not read faster.
 const JUDGED_EVERY: Nanos = Nanos::from_secs(1);
+
+/// Readings of a live host beside its counters, which are not recorded.
+pub struct LiveReadings {
+    programs: ProgramReadings,
+    sockets: Sockets,
+}
+
+impl LiveReadings {
+    /// Creates readings of this host that keep programs for this long; `cpu` is the clock of this thread's CPU time.
+    #[must_use]
+    pub fn new(root: impl Into<PathBuf>, kept: Nanos, cpu: fn() -> Nanos) -> Self {
+        Self { programs: ProgramReadings::new(root, kept, cpu), sockets: Sockets::new(cpu) }
+    }
+
+    /// Makes the readings that are due; `now` is the monotonic clock.
+    pub fn read(&mut self, now: Nanos) {
+        self.programs.read(now);
+        self.sockets.read(now, &self.programs);
+    }
+}
 
 /// Makes views of one host.
 pub struct Viewer {
@@ -58,13 +86,17 @@ impl Viewer {
     }
 
     /// Returns the view of the newest interval; `at` is its end, RFC 3339. `None` before the second sample.
-    pub fn view(&mut self, samples: &Samples, at: String) -> Option<View> {
+    pub fn view(&mut self, samples: &Samples, live: Option<&LiveReadings>, at: String) -> Option<View> {
         let interval = samples.record(Span::LastInterval);
         let now = *interval.at_ns.last().filter(|_| interval.span() > Nanos::ZERO)?;
         if self.judged_at.is_none_or(|judged| now.since(judged) >= JUDGED_EVERY) {
-            self.findings = self.judge(&samples.record(Span::All));
+            let mut record = samples.record(Span::All);
+            let since = record.at_ns.first().zip(live);
+            record.programs = since.map_or_else(Vec::new, |(first, live)| live.programs.busiest_since(*first));
+            self.findings = self.judge(&record);
             self.judged_at = Some(now);
         }
+        let sockets = live.map(|live| &live.sockets);
         Some(View {
             schema: SCHEMA,
             host: self.host.clone(),
@@ -72,7 +104,9 @@ impl Viewer {
             interval_ns: interval.span(),
             tables: TABLES.iter().map(|shape| (shape.id, rows(&interval, shape))).collect(),
             findings: self.findings.clone(),
-            losses: Vec::new(),
+            sockets: sockets.and_then(Sockets::busy).cloned(),
+            listeners: sockets.and_then(Sockets::listeners).cloned(),
+            losses: sockets.and_then(Sockets::loss).cloned().into_iter().collect(),
         })
     }
 

@@ -17,8 +17,8 @@ use fathom_sys::{
     process::signal::{self, SignalWatch},
 };
 use fathom_watch::{
-    Ending, Line, QueueReading, Recorder, Replay, Sampler, Samples, ScrapeEndpoint, Screen, View, Viewer, exposition,
-    lines, queue_lines,
+    Ending, Line, LiveReadings, QueueReading, Recorder, Replay, Sampler, Samples, ScrapeEndpoint, Screen, View, Viewer,
+    exposition, lines, queue_lines,
 };
 
 /// The time that findings are about: long enough for a share, short enough to be news.
@@ -148,6 +148,7 @@ struct LiveHost {
     viewer: Viewer,
     sampler: Sampler,
     samples: Samples,
+    readings: LiveReadings,
     recorder: Option<(PathBuf, Recorder<File>)>,
     endpoint: Option<ScrapeEndpoint>,
 }
@@ -162,12 +163,16 @@ impl LiveHost {
         let recorder =
             matches.get_one::<PathBuf>("record").map(|path| record(path, &name, &environment)).transpose()?;
         let samples = Samples::new(usize::try_from(JUDGED.0 / interval.0).unwrap_or(0) + 1);
-        Ok(Self { viewer: Viewer::new(name, environment), sampler: Sampler::new(root), samples, recorder, endpoint })
+        let readings = LiveReadings::new(root, JUDGED, clock::thread_cpu);
+        let (viewer, sampler) = (Viewer::new(name, environment), Sampler::new(root));
+        Ok(Self { viewer, sampler, samples, readings, recorder, endpoint })
     }
 
     /// Takes a sample, and returns the view of the interval that it ends.
     fn sample(&mut self) -> anyhow::Result<Option<View>> {
-        self.sampler.sample(&mut self.samples, clock::now());
+        let now = clock::now();
+        self.sampler.sample(&mut self.samples, now);
+        self.readings.read(now);
         let at = jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%.3f%:z").to_string();
         if let Some((path, recorder)) = &mut self.recorder {
             recorder.write(&self.samples, &at).with_context(|| format!("cannot write {}", path.display()))?;
@@ -175,9 +180,9 @@ impl LiveHost {
         if let Some(endpoint) = &self.endpoint {
             endpoint.show(exposition(&self.samples));
         }
-        let mut view = self.viewer.view(&self.samples, at);
+        let mut view = self.viewer.view(&self.samples, Some(&self.readings), at);
         if let Some(view) = &mut view {
-            view.losses = self.sampler.losses().collect();
+            view.losses.extend(self.sampler.losses());
         }
         Ok(view)
     }
@@ -292,7 +297,7 @@ fn replay(path: &Path, format: Format, count: Option<u64>) -> anyhow::Result<Exi
     while count.is_none_or(|count| n < count) {
         let Some(at) = replay.next(&mut samples).map_err(|error| unusable(error.to_string()))? else { break };
         samples.keep(JUDGED);
-        if let Some(view) = viewer.view(&samples, at) {
+        if let Some(view) = viewer.view(&samples, None, at) {
             format.print(&mut out, &view, n == 0)?;
             n += 1;
         }

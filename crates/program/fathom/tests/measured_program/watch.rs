@@ -1,6 +1,10 @@
 //! `fathom watch` on a host whose traffic is known to the byte, live and from its recording.
 
-use std::{fs, io::Read as _, net::UdpSocket};
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream, UdpSocket},
+};
 
 use fathom_model::units::approximate;
 use serde_json::Value;
@@ -68,14 +72,42 @@ fn every_byte_that_arrives_is_in_an_interval_and_a_replay_shows_the_same() {
 }
 
 #[test]
+fn connections_that_wait_for_accept_and_those_that_move_bytes_are_shown_and_are_no_part_of_a_recording() {
+    let stage = TestBed::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let here = listener.local_addr().unwrap();
+    let _waiting = [TcpStream::connect(here).unwrap(), TcpStream::connect(here).unwrap()];
+    let kept = stage.path("sockets.ndjson");
+    let file = kept.to_str().unwrap();
+    let watch = stage.start(["watch", "--interval", "100ms", "--count", "10", "--ndjson", "--record", file]);
+    watch.says("{");
+    let mut busy = TcpStream::connect(here).unwrap();
+    busy.write_all(&[7; 10_000]).unwrap();
+    let seen = intervals(&watch.ends().succeeded().stdout);
+    let address = |value: &Value| value.as_str().is_some_and(|text| text == here.to_string());
+    let waiting = |view: &Value| {
+        let listeners = view["listeners"].as_array().unwrap().clone();
+        listeners.into_iter().find(|listener| address(&listener["address"])).unwrap()
+    };
+    assert_eq!(waiting(&seen[0])["n_waiting"], 2);
+    assert_eq!(waiting(&seen[9])["n_waiting"], 3);
+    assert_eq!(waiting(&seen[9])["is_full"], false);
+    let busiest = seen.iter().flat_map(|view| view["sockets"]["busiest"].as_array().unwrap().clone());
+    let sender = busiest.into_iter().find(|socket| address(&socket["peer"])).expect("the sender is among the busiest");
+    assert!(sender["rate_tx_bps"].as_f64().unwrap() > 0.0 && sender["rtt_ns"].is_u64(), "{sender}");
+    let again = stage.fathom(["watch", "--replay", file, "--ndjson", "--count", "1"]).succeeded().stdout;
+    assert!(!again.contains("\"sockets\":{") && !again.contains("\"listeners\""), "{again}");
+}
+
+#[test]
 fn a_scraper_gets_the_counters_while_they_are_watched() {
     let stage = TestBed::new();
     let watch = stage.start(["watch", "--metrics", "127.0.0.1:0", "--ndjson", "--count", "50", "--interval", "100ms"]);
     let told = watch.warns("/metrics");
     watch.says("{");
     let address = told.split("http://").nth(1).unwrap().split('/').next().unwrap();
-    let mut scraper = std::net::TcpStream::connect(address).unwrap();
-    std::io::Write::write_all(&mut scraper, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut scraper = TcpStream::connect(address).unwrap();
+    scraper.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut answer = String::new();
     scraper.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("# TYPE fathom_dev_rx_bytes counter"), "{answer}");

@@ -1,0 +1,50 @@
+//! The times of readings whose cost grows with the size of the host.
+
+use fathom_model::units::Nanos;
+
+/// A reading takes at most one part in so many of the time: the dearer it is, the rarer.
+const TIME_BY_COST: u64 = 100;
+
+/// The distance of readings. The first two are always due, because a rate needs them.
+#[derive(Debug)]
+pub(crate) struct ReadingPace {
+    least: Nanos,
+    n: u64,
+    began: Nanos,
+    cost: Nanos,
+}
+
+impl ReadingPace {
+    /// Creates a pace with a least time between two readings.
+    pub(crate) const fn new(least: Nanos) -> Self {
+        Self { least, n: 0, began: Nanos::ZERO, cost: Nanos::ZERO }
+    }
+
+    pub(crate) fn is_due(&self, now: Nanos) -> bool {
+        let distance = self.least.max(Nanos(self.cost.0.saturating_mul(TIME_BY_COST)));
+        self.n < 2 || now.since(self.began) >= distance
+    }
+
+    /// Notes a reading that began at this time and took this much CPU time.
+    pub(crate) fn took(&mut self, began: Nanos, cost: Nanos) {
+        (self.began, self.cost, self.n) = (began, cost, self.n + 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reading_that_costs_more_is_made_less_often_but_the_second_is_always_made() {
+        let millis = Nanos::from_millis;
+        let mut pace = ReadingPace::new(millis(100));
+        assert!(pace.is_due(millis(0)));
+        pace.took(millis(0), millis(30));
+        assert!(pace.is_due(millis(1)), "without a second reading there is no rate");
+        pace.took(millis(1), millis(30));
+        assert!(!pace.is_due(millis(3000)) && pace.is_due(millis(3001)));
+        pace.took(millis(3001), Nanos(5_000));
+        assert!(!pace.is_due(millis(3100)) && pace.is_due(millis(3101)));
+    }
+}

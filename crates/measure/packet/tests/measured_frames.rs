@@ -335,10 +335,10 @@ fn frames_that_the_kernel_cuts_arrive_one_by_one_as_they_were_asked_for() {
 #[test]
 fn frames_that_nobody_would_cut_leave_one_by_one() {
     let Some(wire) = Wire::up() else { return };
-    // A veth without a program at its other end passes super-buffers on uncut.
+    // A veth without a program at its other end passes super-buffers on unsegmented.
     let trial = wire.run(&[("backend", "socket"), ("counter", "socket"), ("count", "500")]).unwrap();
     let told = trial.left_by();
-    assert!(told.starts_with("frames sent by a packet socket (sendmmsg)") && told.contains("uncut"), "{told}");
+    assert!(told.starts_with("frames sent by a packet socket (sendmmsg)") && told.contains("unsegmented"), "{told}");
     assert_eq!(trial.received() + trial.responder.totals[SOCKET_DROPPED], trial.sent());
 }
 

@@ -2,7 +2,7 @@
 
 /// Between two samples a counter grows by less than this; a larger step is a restart.
 ///
-/// At ten samples per second that is twenty thousand million packets per second, and a counter that restarts has rarely counted so far.
+/// At five samples per second that is ten billion packets per second; a counter that restarts has rarely counted this many.
 const STEP_MAX: u32 = 1 << 31;
 
 /// A 32-bit counter, extended beyond its range.

@@ -221,6 +221,7 @@ impl<W> TrialResults<W> {
             cpu_ns: self.cpu,
             cpu_ns_by_core: self.cpu_by_core.clone(),
             run_delay_ns: self.run_delay,
+            n_threads: u64::try_from(self.slots.len()).ok(),
             timeline: self.timeline.clone(),
             totals: self.totals.clone(),
             notes,

@@ -19,8 +19,10 @@ pub enum Part {
     Away,
     /// The wires and devices of the path, both ways.
     Path,
-    /// From the arrival of a packet to the program that waits for it.
+    /// From the arrival of a packet to the program that waits for it, without the wait for a core.
     WakeUp,
+    /// The program could run, and its core ran something else (run delay).
+    CoreWait,
     /// In the program, between a request and its answer.
     Program,
     /// From the time that a schedule said to the send, without the connect.
@@ -37,7 +39,7 @@ impl Part {
     /// Whether it is at one end, and not between the two.
     #[must_use]
     pub const fn is_at_one_end(self) -> bool {
-        matches!(self, Self::SendCall | Self::LocalQueue | Self::WakeUp | Self::Program | Self::Late)
+        matches!(self, Self::SendCall | Self::LocalQueue | Self::WakeUp | Self::CoreWait | Self::Program | Self::Late)
     }
 }
 

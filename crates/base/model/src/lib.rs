@@ -25,6 +25,7 @@ pub mod search;
 pub mod settings;
 pub mod steps;
 pub mod summary;
+pub mod time_division;
 pub mod units;
 
 pub use anatomy::{Anatomy, AnatomyPart, Part, SampledConnection, SampledUnit};
@@ -42,3 +43,4 @@ pub use run::{Run, TestRun, Trial};
 pub use settings::{OptionDoc, Settings, ValueKind};
 pub use steps::{Example, JudgedPromise, StepKind, StepRecord, StepSummary, UsersRecord, UsersSummary, Visits};
 pub use summary::{Confidence, Conservation, Limit, LimitKind, Summary};
+pub use time_division::{TimeDivision, TimeOwner, TimeShare, TimeUse};

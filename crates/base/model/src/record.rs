@@ -115,6 +115,9 @@ pub struct Record {
     /// The time in the measured phase that those threads had work and no core to run on; absent if the kernel does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_delay_ns: Option<Nanos>,
+    /// The number of those threads; absent if the time of each is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub n_threads: Option<u64>,
     /// Counters over time, beginning at the start.
     pub timeline: Timeline,
     /// Totals over the whole trial, including the warm-up.
@@ -158,6 +161,7 @@ impl Record {
             cpu_ns: Nanos::ZERO,
             cpu_ns_by_core: BTreeMap::new(),
             run_delay_ns: None,
+            n_threads: None,
             timeline: Timeline::default(),
             totals: BTreeMap::new(),
             distributions: BTreeMap::new(),

@@ -17,6 +17,7 @@ use crate::{
     settings::Settings,
     steps::UsersSummary,
     summary::{Conservation, Limit, Summary},
+    time_division::TimeDivision,
     units::Nanos,
 };
 
@@ -99,6 +100,9 @@ pub struct TestRun {
     /// Where the time of a unit of work went, if the kind samples that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub anatomy: Option<Anatomy>,
+    /// How the time of a stream divides, at both ends; empty for other tests.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub time: Vec<TimeDivision>,
     /// The values, most important first.
     #[serde(default)]
     pub summaries: Vec<Summary>,

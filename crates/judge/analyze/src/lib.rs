@@ -24,6 +24,7 @@ mod anatomy;
 mod conservation;
 mod judged_promise;
 pub mod steps;
+mod time_division;
 
 // One test with all of the above, and the limits it is compared with.
 mod evidence;
@@ -91,6 +92,7 @@ pub fn analyze(run: &mut Run, context: &AnalysisContext) {
         }
         run.tests[idx].users = steps::users(&run.tests[idx], &run.hosts);
         run.tests[idx].flows = flows::flows(run, &run.tests[idx], context);
+        run.tests[idx].time = time_division::time_division(&run.tests[idx]);
     }
     // The test of the layer below can be anywhere in the list, so the limits are computed after all values.
     for idx in 0..run.tests.len() {

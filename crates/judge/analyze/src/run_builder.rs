@@ -175,6 +175,7 @@ impl RunBuilder {
             trials,
             flows: Vec::new(),
             anatomy: None,
+            time: Vec::new(),
             no_cause: None,
             summaries: Vec::new(),
             limits: Vec::new(),

@@ -134,6 +134,7 @@ fn test_of(host: String, trial: Trial) -> TestRun {
         users: None,
         flows: Vec::new(),
         anatomy: None,
+        time: Vec::new(),
         summaries: Vec::new(),
         limits: Vec::new(),
         conservation: None,

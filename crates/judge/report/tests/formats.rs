@@ -418,6 +418,22 @@ fn the_row_of_users_stands_above_all_others_with_what_was_promised() {
 }
 
 #[test]
+fn the_time_of_a_stream_is_a_row_and_a_bar_for_each_owner() {
+    let run = sample::run_of("tcp_stream");
+    let text = written(&TextFormat(TextStyle::PLAIN), &run);
+    for line in [
+        "  sending threads, gen-1         on a core 41 %    wait for a core 52 %    wait to send 7.0 %",
+        "  connections, gen-1        data in flight 37 %  send buffer full 1.8 %  nothing to send 61 %",
+        "  receiving threads, web-1       on a core 33 %  wait for a core 0.20 %    wait for data 67 %",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    let html = written(&Html, &run);
+    assert_eq!(html.matches("aria-label=\"parts of the time\"").count(), 3);
+    assert!(html.contains("sending threads, gen-1: wait for a core 52 %"), "the legend has the shares");
+}
+
+#[test]
 fn steps_are_drawn_as_a_funnel_beside_their_times_and_examples_are_only_text() {
     let mut run = sample::scripted();
     let html = written(&Html, &run);

@@ -55,17 +55,20 @@ fn share(part: Nanos, whole: Nanos) -> f64 {
     if whole == Nanos::ZERO { 0.0 } else { approximate(part.0) / approximate(whole.0) }
 }
 
-/// Names the largest part.
+/// Names the largest part of a usual unit, and that of a slow one if it is another.
 fn sentence(test: &TestRun, anatomy: &Anatomy) -> String {
     let Some(largest) = anatomy.parts.iter().max_by_key(|part| part.median_ns) else { return String::new() };
-    let whole = anatomy.median();
-    format!(
-        "{} of a usual {} ({} of {whole}) {}",
-        percent(share(largest.median_ns, whole)),
-        unit(test, 1),
-        largest.median_ns,
-        went(test, largest)
-    )
+    let of = |unit: &str, part: &AnatomyPart, time: Nanos, whole: Nanos| {
+        format!("{} of a {unit} ({time} of {whole}) {}", percent(share(time, whole)), went(test, part))
+    };
+    let usual = of(&format!("usual {}", unit(test, 1)), largest, largest.median_ns, anatomy.median());
+    let slowest = anatomy.parts.iter().max_by_key(|part| part.slow_ns);
+    match slowest.filter(|slowest| *slowest != largest).zip(anatomy.slow()) {
+        Some((slowest, whole)) => {
+            format!("{usual}; {}", of("slow one", slowest, slowest.slow_ns.unwrap_or_default(), whole))
+        }
+        None => usual,
+    }
 }
 
 /// What taking the times cost.
@@ -88,6 +91,9 @@ fn went(test: &TestRun, part: &AnatomyPart) -> String {
         Part::Away => format!("is spent on the path and on {to}"),
         Part::Path => "is spent on the path, there and back".to_owned(),
         Part::WakeUp => format!("is spent on host {host}, from a packet's arrival to the program that waits for it"),
+        Part::CoreWait => {
+            format!("is spent on host {host}, where the program is ready to run and another one has its core")
+        }
         Part::Program => format!("is spent in the program on host {host}"),
         Part::Late => format!("is spent before it is sent: host {host} is late"),
         Part::Connect => "is the connect".to_owned(),
@@ -114,6 +120,7 @@ const fn name(part: Part) -> &'static str {
         Part::Away => "path and other host",
         Part::Path => "path, there and back",
         Part::WakeUp => "arrival to program",
+        Part::CoreWait => "wait for a core",
         Part::Program => "program",
         Part::Late => "late start",
         Part::Connect => "connect",

@@ -13,6 +13,7 @@ mod overview;
 mod probe;
 mod steps;
 mod test;
+mod time_division;
 
 use fathom_model::Run;
 

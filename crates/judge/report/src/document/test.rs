@@ -13,7 +13,7 @@ use super::{
     hosts::is_one_machine,
     notes,
     overview::{marker, sum, why_not},
-    probe, steps,
+    probe, steps, time_division,
 };
 use crate::{
     plot::{
@@ -43,6 +43,7 @@ pub(super) fn section<'a>(run: &'a Run, test: &'a TestRun) -> Block<'a> {
         blocks.extend(probe::named(test).into_iter().take(1).map(Block::on_page));
         blocks.extend(probe::blocks(test));
         blocks.extend(anatomy::blocks(test));
+        blocks.extend(time_division::block(test));
         blocks.extend(rate(test).map(Block::Figure));
         blocks.push(plots(run, test));
         blocks.extend(flow::block(test));

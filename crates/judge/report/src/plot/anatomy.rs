@@ -1,8 +1,8 @@
-//! Draws the parts of the time of a unit of work: a bar for a usual unit, and one for a slow one.
+//! Draws the parts of the time of a unit of work, a bar for a usual unit and one for a slow one, and the division of a stream's time.
 
 use fathom_model::{
-    Anatomy, AnatomyPart, Part, Side,
-    units::{Nanos, approximate},
+    Anatomy, AnatomyPart, Part, Side, TimeDivision, TimeUse,
+    units::{Nanos, approximate, percent},
 };
 use maud::{Markup, html};
 
@@ -19,6 +19,7 @@ pub(crate) fn class(part: &AnatomyPart) -> String {
         Part::Away | Part::Path | Part::FirstByte => "s3",
         Part::WakeUp | Part::Download => "s4",
         Part::Program => "s5",
+        Part::CoreWait => "s6",
     };
     if part.side == Some(Side::Responder) { format!("{colour} far") } else { colour.to_owned() }
 }
@@ -49,19 +50,66 @@ fn bar(
     whole: Nanos,
     of: fn(&AnatomyPart) -> Nanos,
 ) -> Markup {
+    stacked(anatomy.parts.iter().map(|part| StackedPart {
+        class: class(part),
+        share: approximate(of(part).0) / approximate(whole.0),
+        title: format!("{}: {}", named(part), of(part)),
+    }))
+}
+
+/// A part of a stacked bar.
+struct StackedPart {
+    class: String,
+    /// Its share of the whole bar.
+    share: f64,
+    /// The text that a pointer shows.
+    title: String,
+}
+
+fn stacked(parts: impl Iterator<Item = StackedPart>) -> Markup {
     let mut x = 0.0;
-    let placed = anatomy.parts.iter().map(|part| {
-        let width = approximate(of(part).0) / approximate(whole.0) * WIDTH;
+    let placed = parts.map(|part| {
+        let width = part.share * WIDTH;
         x += width;
         (part, x - width, width)
     });
     html! {
         svg.stack viewBox={ "0 0 " (px(WIDTH)) " 10" } preserveAspectRatio="none" role="img" aria-label="parts of the time" {
             @for (part, x, width) in placed {
-                rect class={ "part " (class(part)) } x=(px(x)) y="0" width=(px(width)) height="10" {
-                    title { (named(part)) ": " (of(part).to_string()) }
+                rect class={ "part " (part.class) } x=(px(x)) y="0" width=(px(width)) height="10" {
+                    title { (part.title) }
                 }
             }
         }
     }
+}
+
+/// The CSS class of a use of time.
+pub(crate) const fn use_class(to: TimeUse) -> &'static str {
+    match to {
+        TimeUse::OnCore => "s5",
+        TimeUse::CoreWait => "s6",
+        TimeUse::Asleep | TimeUse::NoData => "s7",
+        TimeUse::Network => "s3",
+        TimeUse::ReceiveWindow => "s4",
+        TimeUse::SendBuffer => "s2",
+    }
+}
+
+/// Draws a bar for each owner of time, with a text above each.
+pub(crate) fn time_bars(divisions: &[TimeDivision], named: &dyn Fn(&TimeDivision, TimeUse) -> String) -> Plot {
+    Ok(html! {
+        @for division in divisions {
+            (stacked(division.shares.iter().map(|share| StackedPart {
+                class: use_class(share.to).to_owned(),
+                share: share.share,
+                title: format!("{}: {}", named(division, share.to), percent(share.share)),
+            })))
+            ul.legend {
+                @for share in &division.shares {
+                    li { span class={ "key " (use_class(share.to)) } {} (named(division, share.to)) " " (percent(share.share)) }
+                }
+            }
+        }
+    })
 }

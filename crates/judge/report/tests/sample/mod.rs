@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use fathom_model::{
     Anatomy, AnatomyPart, Benchmark, Better, Confidence, Conservation, Derivation, Environment, Evidence, Example,
     FailureCounts, Finding, Histogram, HostRecord, Layer, Limit, LimitKind, Metric, NextStep, NoCause, Note, Part,
-    Plan, Record, Run, Settings, Severity, Side, StepKind, StepRecord, Summary, TestPlan, TestRun, Timeline, Trial,
-    Unit, UsersRecord, Verdict, VerdictState, Visits,
+    Plan, Record, Run, Settings, Severity, Side, StepKind, StepRecord, Summary, TestPlan, TestRun, TimeDivision,
+    TimeOwner, TimeShare, TimeUse, Timeline, Trial, Unit, UsersRecord, Verdict, VerdictState, Visits,
     benchmark::{BenchmarkResult, LossPoint, OwnMaximum, Reference},
     names::{count, distribution, host as counter, tcp},
     plan::HostReach,
@@ -89,6 +89,7 @@ fn record(shape: &Shape, noise: &mut Noise, side: Side, speed: f64) -> Record {
         cpu_ns: Nanos::from_millis(1900),
         cpu_ns_by_core: BTreeMap::new(),
         run_delay_ns: None,
+        n_threads: None,
         timeline,
         totals: BTreeMap::from([(shape.counter.to_owned(), total)]),
         distributions,
@@ -251,6 +252,7 @@ fn test(shape: &Shape) -> TestRun {
         users: None,
         flows: Vec::new(),
         anatomy: (shape.name == "tcp_rr").then(anatomy),
+        time: if shape.name == "tcp_stream" { time() } else { Vec::new() },
         no_cause: (shape.name == "tcp_crr").then(no_cause),
     }
 }
@@ -280,6 +282,32 @@ fn anatomy() -> Anatomy {
     let part =
         |(part, side, median, slow)| AnatomyPart { part, side, median_ns: Nanos(median), slow_ns: Some(Nanos(slow)) };
     Anatomy { n_units: 2_931, parts: parts.map(part).to_vec(), all_median_ns: Some(Nanos(32_100)) }
+}
+
+/// A sender that waits for its core, and connections that have little to send meanwhile.
+fn time() -> Vec<TimeDivision> {
+    let division = |owner, host: &str, shares: &[(TimeUse, f64)]| TimeDivision {
+        owner,
+        host: host.to_owned(),
+        shares: shares.iter().map(|(to, share)| TimeShare { to: *to, share: *share }).collect(),
+    };
+    vec![
+        division(
+            TimeOwner::SendingThreads,
+            "gen-1",
+            &[(TimeUse::OnCore, 0.41), (TimeUse::CoreWait, 0.52), (TimeUse::Asleep, 0.07)],
+        ),
+        division(
+            TimeOwner::Connections,
+            "gen-1",
+            &[(TimeUse::Network, 0.37), (TimeUse::SendBuffer, 0.018), (TimeUse::NoData, 0.612)],
+        ),
+        division(
+            TimeOwner::ReceivingThreads,
+            "web-1",
+            &[(TimeUse::OnCore, 0.33), (TimeUse::CoreWait, 0.002), (TimeUse::Asleep, 0.668)],
+        ),
+    ]
 }
 
 fn limit(of: &mut TestRun, kind: LimitKind, value: f64, words: &str) {
@@ -418,6 +446,7 @@ fn tests() -> Vec<TestRun> {
         trials: Vec::new(),
         flows: Vec::new(),
         anatomy: None,
+        time: Vec::new(),
         no_cause: None,
         summaries: Vec::new(),
         unavailable: Some("needs CAP_NET_RAW".to_owned()),

@@ -8,7 +8,7 @@ use std::mem;
 use fathom_engine::SampleSchedule;
 use fathom_model::{Part, SampledConnection, SampledUnit, Side, units::Nanos};
 use fathom_sys::{
-    clock,
+    clock::{self, RunDelayFile},
     socket::{
         self, Sender, Socket, Wait,
         timestamping::{self, KernelClockOffset, SendMoment, StampedReceive},
@@ -22,6 +22,8 @@ pub(crate) struct UnitStamps {
     clocks: KernelClockOffset,
     /// Whether the kernel stamps this socket.
     is_enabled: bool,
+    /// The run delay of the thread that exchanges; opened by it, for the first stamped exchange.
+    run_delay: Option<RunDelayFile>,
     current: Option<Exchange>,
     /// The exchange before, while its last packet waits in a qdisc.
     leaving: Option<Exchange>,
@@ -40,6 +42,10 @@ struct Exchange {
     arrived: Option<Nanos>,
     /// The return of the call that receives.
     received: Option<Nanos>,
+    /// The thread's run delay before the message arrived.
+    run_delay_before: Option<Nanos>,
+    /// The run delay since then, read when it costs the exchange no time: after the last call of this end.
+    waited: Option<Nanos>,
 }
 
 impl Exchange {
@@ -53,6 +59,10 @@ impl Exchange {
         is_mine.then(|| *time = Some(at))
     }
 
+    fn note_run_delay(&mut self, now: Option<Nanos>) {
+        self.waited = now.zip(self.run_delay_before).map(|(now, before)| now - before);
+    }
+
     /// Its number and the lengths of its parts, if all are known.
     fn unit(&self, side: Side) -> Option<(u64, Vec<Nanos>)> {
         Some((self.number, self.spans(side)?))
@@ -62,20 +72,33 @@ impl Exchange {
     fn spans(&self, side: Side) -> Option<Vec<Nanos>> {
         let (asked, queued, left) = (self.asked?, self.queued?, self.left?);
         let (arrived, received) = (self.arrived?, self.received?);
-        let times = match side {
-            Side::Initiator => [asked, queued, left, arrived, received],
-            Side::Responder => [arrived, received, asked, queued, left],
+        let waited = self.waited.unwrap_or_default();
+        let wake_up = received.since(arrived);
+        let after_arrival = waited.min(wake_up);
+        let (times, parts) = match side {
+            Side::Initiator => {
+                let parts = [queued - asked, left - queued, arrived - left, wake_up - after_arrival, after_arrival];
+                ([asked, queued, left, arrived, received], parts.to_vec())
+            }
+            Side::Responder => {
+                // A thread that loses its core between the two calls waits there.
+                let program = asked.since(received);
+                let in_program = (waited - after_arrival).min(program);
+                let (wake_up, core) = (wake_up - after_arrival, after_arrival + in_program);
+                let parts = [wake_up, core, program - in_program, queued - asked, left - queued];
+                ([arrived, received, asked, queued, left], parts.to_vec())
+            }
         };
-        times.is_sorted().then(|| times.windows(2).map(|pair| pair[1] - pair[0]).collect())
+        times.is_sorted().then_some(parts)
     }
 }
 
 impl UnitStamps {
     /// The parts of each unit of a side.
-    const fn parts(side: Side) -> [Part; 4] {
+    const fn parts(side: Side) -> [Part; 5] {
         match side {
-            Side::Initiator => [Part::SendCall, Part::LocalQueue, Part::Away, Part::WakeUp],
-            Side::Responder => [Part::WakeUp, Part::Program, Part::SendCall, Part::LocalQueue],
+            Side::Initiator => [Part::SendCall, Part::LocalQueue, Part::Away, Part::WakeUp, Part::CoreWait],
+            Side::Responder => [Part::WakeUp, Part::CoreWait, Part::Program, Part::SendCall, Part::LocalQueue],
         }
     }
 
@@ -83,7 +106,8 @@ impl UnitStamps {
     pub(crate) fn new(socket: &Socket, side: Side) -> Self {
         let is_enabled = timestamping::enable_for_some(socket).is_ok();
         let clocks = KernelClockOffset::now();
-        Self { side, clocks, is_enabled, current: None, leaving: None, units: Vec::new(), n_incomplete: 0 }
+        let (current, leaving, units) = (None, None, Vec::new());
+        Self { side, clocks, is_enabled, run_delay: None, current, leaving, units, n_incomplete: 0 }
     }
 
     /// Begins an exchange, if the kernel stamps and the number of units is not exceeded. Returns whether it does.
@@ -91,7 +115,11 @@ impl UnitStamps {
         self.end(socket);
         let begins = self.is_enabled && u64::try_from(self.units.len()).is_ok_and(|n| n < SampleSchedule::UNITS_MAX);
         if begins {
-            let before = self.current.replace(Exchange { number, ..Exchange::default() });
+            let run_delay_before = match self.side {
+                Side::Initiator => None,
+                Side::Responder => self.run_delay(),
+            };
+            let before = self.current.replace(Exchange { number, run_delay_before, ..Exchange::default() });
             if before.is_some() {
                 self.n_incomplete += u64::from(self.leaving.is_some());
                 self.leaving = before;
@@ -103,7 +131,9 @@ impl UnitStamps {
     /// Sends the message of the current exchange.
     pub(crate) fn send(&mut self, socket: &Socket, bytes: &[u8], wait: Wait) -> fathom_sys::Result<Option<usize>> {
         self.note_send();
-        timestamping::send(socket, bytes, wait)
+        let sent = timestamping::send(socket, bytes, wait);
+        self.note_sent();
+        sent
     }
 
     /// The same to the sender of a datagram.
@@ -115,13 +145,33 @@ impl UnitStamps {
         wait: Wait,
     ) -> fathom_sys::Result<Option<usize>> {
         self.note_send();
-        timestamping::send_to(socket, bytes, to, wait)
+        let sent = timestamping::send_to(socket, bytes, to, wait);
+        self.note_sent();
+        sent
     }
 
     fn note_send(&mut self) {
         if let Some(exchange) = &mut self.current {
             exchange.asked = Some(clock::now());
         }
+    }
+
+    /// Reads the run delay after a send, while the message is on its way.
+    fn note_sent(&mut self) {
+        let run_delay = self.run_delay();
+        match (self.side, &mut self.current) {
+            (Side::Initiator, Some(exchange)) => exchange.run_delay_before = run_delay,
+            (Side::Responder, Some(exchange)) => exchange.note_run_delay(run_delay),
+            (_, None) => {}
+        }
+    }
+
+    /// The run delay of the calling thread, which is the one that exchanges.
+    fn run_delay(&mut self) -> Option<Nanos> {
+        if self.run_delay.is_none() {
+            self.run_delay = RunDelayFile::of_this_thread();
+        }
+        self.run_delay.as_ref()?.read()
     }
 
     /// Receives the message of the current exchange, or a part of it.
@@ -142,9 +192,14 @@ impl UnitStamps {
     }
 
     fn note_receive(&mut self, received: StampedReceive) -> usize {
+        let now = clock::now();
+        let run_delay = if self.side == Side::Initiator { self.run_delay() } else { None };
         if let Some(exchange) = &mut self.current {
-            exchange.received = Some(clock::now());
+            exchange.received = Some(now);
             exchange.arrived = received.at.map(|at| self.clocks.monotonic(at));
+            if self.side == Side::Initiator {
+                exchange.note_run_delay(run_delay);
+            }
         }
         received.n_bytes
     }
@@ -191,15 +246,39 @@ impl UnitStamps {
 mod tests {
     use super::*;
 
+    fn at(nanos: u64) -> Option<Nanos> {
+        Some(Nanos(nanos))
+    }
+
+    fn exchange() -> Exchange {
+        let (asked, queued, left, arrived, received) = (at(10), at(12), at(13), at(40), at(60));
+        Exchange { asked, queued, left, arrived, received, number: 1, ..Exchange::default() }
+    }
+
+    fn spans(exchange: &Exchange, side: Side) -> Option<Vec<u64>> {
+        Some(exchange.spans(side)?.iter().map(|span| span.0).collect())
+    }
+
     #[test]
     fn a_side_tells_its_parts_only_if_all_times_are_known_and_in_order() {
-        let at = |nanos: u64| Some(Nanos(nanos));
-        let exchange =
-            || Exchange { number: 1, asked: at(10), queued: at(12), left: at(13), arrived: at(40), received: at(60) };
-        assert_eq!(exchange().spans(Side::Initiator), Some([2, 1, 27, 20].map(Nanos).to_vec()));
+        assert_eq!(spans(&exchange(), Side::Initiator), Some(vec![2, 1, 27, 20, 0]));
         assert_eq!(exchange().spans(Side::Responder), None, "it received before it sent");
         assert_eq!(Exchange { left: None, ..exchange() }.spans(Side::Initiator), None);
         let answered = Exchange { arrived: at(1), received: at(4), ..exchange() };
-        assert_eq!(answered.spans(Side::Responder), Some([3, 6, 2, 1].map(Nanos).to_vec()));
+        assert_eq!(spans(&answered, Side::Responder), Some(vec![3, 0, 6, 2, 1]));
+    }
+
+    #[test]
+    fn the_wait_for_a_core_is_taken_from_the_wake_up_and_then_from_the_program() {
+        let waiting = |waited| Exchange { waited: at(waited), ..exchange() };
+        assert_eq!(spans(&waiting(15), Side::Initiator), Some(vec![2, 1, 27, 5, 15]));
+        assert_eq!(
+            spans(&waiting(500), Side::Initiator),
+            Some(vec![2, 1, 27, 0, 20]),
+            "it waited before the arrival too"
+        );
+        let answered = |waited| Exchange { arrived: at(1), received: at(4), ..waiting(waited) };
+        assert_eq!(spans(&answered(2), Side::Responder), Some(vec![1, 2, 6, 2, 1]));
+        assert_eq!(spans(&answered(7), Side::Responder), Some(vec![0, 7, 2, 2, 1]), "in the program");
     }
 }

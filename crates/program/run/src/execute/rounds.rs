@@ -131,6 +131,7 @@ fn new_run(plan: Plan, checked: &CheckedPlan, command: &str, now: &Zoned) -> any
             trials: Vec::new(),
             flows: Vec::new(),
             anatomy: None,
+            time: Vec::new(),
             no_cause: None,
             summaries: Vec::new(),
             limits: Vec::new(),

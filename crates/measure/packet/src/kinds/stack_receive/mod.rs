@@ -9,7 +9,7 @@ mod rules;
 
 use std::{
     net::{IpAddr, Ipv4Addr, UdpSocket},
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use fathom_engine::{CommandDoc, EndCondition, Error, Test, TestKind, TrialContext, WorkerPool};
@@ -281,20 +281,32 @@ impl StackReceiveTest {
     }
 }
 
+/// Marks the end of the injection, after a panic too: the reader waits for it.
+struct EndMark<'a>(&'a AtomicBool);
+
+impl Drop for EndMark<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 impl Test for StackReceiveTest {
     fn endpoints(&self) -> Endpoints {
         Endpoints::new()
     }
 
     fn run(self: Box<Self>, session: &TrialContext) -> Result<Record, Error> {
-        let (stack, reading) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (stack, reading, is_injected) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
         let pool =
             WorkerPool { states: self.tasks, counters: COUNTERS, cores: &self.cores, until: EndCondition::PhasesOver };
         let results = pool.run(session, &mut (), |worker, part| {
             let before = clock::thread_cpu();
             let (done, cpu) = match part {
-                StackTask::Inject(injection) => (injection.run(&worker), &stack),
-                StackTask::Read(reader) => (reader.run(&worker), &reading),
+                StackTask::Inject(injection) => {
+                    let _end = EndMark(&is_injected);
+                    (injection.run(&worker), &stack)
+                }
+                StackTask::Read(reader) => (reader.run(&worker, &is_injected), &reading),
             };
             // Each worker writes its own slot once, at its end.
             cpu.store((clock::thread_cpu() - before).0, Ordering::Relaxed);

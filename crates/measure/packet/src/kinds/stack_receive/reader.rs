@@ -3,6 +3,7 @@
 use std::{
     io::ErrorKind,
     net::{IpAddr, UdpSocket},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -14,7 +15,7 @@ pub(super) struct SocketReader(UdpSocket);
 
 /// The index of the counter of delivered datagrams.
 const DELIVERED: usize = 1;
-/// The longest wait for a datagram between two checks for the end of the trial.
+/// The longest wait for a datagram between two checks for the end of the injection.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 impl SocketReader {
@@ -33,15 +34,15 @@ impl SocketReader {
         self.0.local_addr().map_or(0, |address| address.port())
     }
 
-    /// Reads until the trial is over and the socket is empty.
-    pub(super) fn run(&self, worker: &WorkerHandle<'_>) -> Result<()> {
+    /// Reads until the last frame is injected and the socket is empty.
+    pub(super) fn run(&self, worker: &WorkerHandle<'_>, is_injected: &AtomicBool) -> Result<()> {
         // Longer than any injected frame.
         let mut datagram = [0; 2_048];
         loop {
             match self.0.recv(&mut datagram) {
                 Ok(_) => worker.add(DELIVERED, 1),
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                    if worker.is_over() {
+                    if is_injected.load(Ordering::Acquire) {
                         return Ok(());
                     }
                 }

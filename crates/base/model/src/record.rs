@@ -220,6 +220,9 @@ pub struct HostRecord {
     /// The programs with the most CPU time beside the test, the greatest first; empty on a served host, which does not tell them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<ProgramTime>,
+    /// The CPU time that reading the counters took; absent where it was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling_cpu_ns: Option<Nanos>,
 }
 
 /// A program of a host that is not the test's, and its CPU time from the first to the last sample.

@@ -163,7 +163,7 @@ mod tests {
 
     fn found(series: Vec<Series>) -> Vec<Finding> {
         let at_ns = (0..3).map(Nanos::from_secs).collect();
-        let record = HostRecord { at_ns, series, programs: Vec::new() };
+        let record = HostRecord { at_ns, series, programs: Vec::new(), sampling_cpu_ns: None };
         let environment = Environment::default();
         watched(&WatchedHost {
             name: "gen-1",
@@ -195,6 +195,7 @@ mod tests {
             at_ns: (0..3).map(Nanos::from_secs).collect(),
             series: vec![series(counter::CPU_USER_NS, "cpu0", &[0, 1_000_000_000, 2_000_000_000])],
             programs: vec![program("make", 7, 400), program("yes", 8, 1_500)],
+            sampling_cpu_ns: None,
         };
         let environment = Environment::default();
         let host = WatchedHost { name: "gen-1", interfaces: Vec::new(), environment: &environment, record: &record };

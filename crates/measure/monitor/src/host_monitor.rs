@@ -115,7 +115,7 @@ impl HostMonitor {
     pub fn finish(self) -> HostRecord {
         let n_rows = self.at.len();
         let series = self.columns.all.into_iter().map(|column| column.finish(n_rows)).collect();
-        let mut record = HostRecord { at_ns: self.at, series, programs: Vec::new() };
+        let mut record = HostRecord { at_ns: self.at, series, programs: Vec::new(), sampling_cpu_ns: None };
         if let Some(before) = self.programs_before {
             record.programs = ProgramTimes::read(&self.root).most_since(&before, record.span(), &self.root);
         }

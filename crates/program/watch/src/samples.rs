@@ -111,7 +111,12 @@ impl Samples {
             values.reverse();
             Some(Series { name: key.name.clone(), of: key.of.clone(), values })
         });
-        HostRecord { at_ns: rows.iter().map(|row| row.at).collect(), series: series.collect(), programs: Vec::new() }
+        HostRecord {
+            at_ns: rows.iter().map(|row| row.at).collect(),
+            series: series.collect(),
+            programs: Vec::new(),
+            sampling_cpu_ns: None,
+        }
     }
 }
 

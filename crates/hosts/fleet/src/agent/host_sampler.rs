@@ -26,14 +26,18 @@ impl HostSampler {
     /// Takes a sample before the start, then regular samples from the start on.
     pub(super) fn start(mut observer: Box<dyn Observer>, start: Nanos) -> Self {
         let (stop, stopped) = mpsc::channel::<()>();
+        let before = clock::thread_cpu();
+        // In this thread, because on a busy machine a new one may begin after the test.
+        observer.sample(clock::now());
+        let first_cost = clock::thread_cpu() - before;
         let thread = threads::start(move || {
-            observer.sample(clock::now());
             let mut next = start;
             loop {
                 let left = next.since(clock::now());
                 if stopped.recv_timeout(left.as_duration()) != Err(RecvTimeoutError::Timeout) {
                     observer.sample(clock::now());
-                    return observer.finish();
+                    let (record, losses) = observer.finish();
+                    return (HostRecord { sampling_cpu_ns: Some(first_cost + clock::thread_cpu()), ..record }, losses);
                 }
                 let now = clock::now();
                 observer.sample(now);

@@ -100,9 +100,9 @@ fn record_dropped(record: &mut Record, n_dropped: u64) {
         return;
     }
     record.totals.insert(count::PORT_DROPPED.to_owned(), n_strange);
+    let packets = if n_strange == 1 { "1 packet was".to_owned() } else { format!("{n_strange} packets were") };
     let text = format!(
-        "{n_strange} packets were dropped at the ports of this test: they came from other addresses, or the queue of the \
-         port was full"
+        "{packets} dropped at the ports of this test: the source was another address, or the queue of the port was full"
     );
     record.notes.push(Note { id: "port-dropped".to_owned(), text });
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use fathom_model::{
-    Layer, Run, TestRun,
+    HostRecord, Layer, Run, TestRun,
     plan::HostReach,
     run::Host,
-    units::{BitsPerSec, Nanos},
+    units::{BitsPerSec, Nanos, percent, ratio},
 };
 
 use super::{
@@ -65,11 +65,23 @@ fn reached(run: &Run) -> Block<'_> {
         let sign = if host.clock_offset_ns < 0 { "−" } else { "+" };
         let clock = format!("{sign}{} ± {}", Nanos(host.clock_offset_ns.unsigned_abs()), host.clock_error_ns);
         let [address, interface] = [&host.address, &host.interface].map(|text| text.as_deref().unwrap_or(MISSING));
-        Row::new([Cell::from(name).strong(), address.into(), interface.into(), (&host.reached).into(), clock.into()])
+        let sampling = sampling_cost(run, name).map_or_else(|| MISSING.to_owned(), percent);
+        let [reached, clock, sampling] = [&host.reached, &clock, &sampling].map(Cell::from);
+        Row::new([Cell::from(name).strong(), address.into(), interface.into(), reached, clock, sampling])
     };
     let mut columns = ["host", "address", "interface", "reached by"].map(Column::text).to_vec();
-    columns.push(Column::number("clock against ours"));
+    columns.extend(["clock against ours", "reading counters, of a core"].map(Column::number));
     Block::Table(Table { columns, rows: run.hosts.iter().map(row).collect(), ..Table::default() })
+}
+
+/// The share of a core that reading the counters of a host took during the tests.
+fn sampling_cost(run: &Run, host: &str) -> Option<f64> {
+    let records: Vec<_> =
+        run.tests.iter().flat_map(|test| &test.trials).filter_map(|trial| trial.hosts.get(host)).collect();
+    let spent = records.iter().filter_map(|record| record.sampling_cpu_ns).reduce(|sum, one| sum + one)?;
+    let span = |record: &HostRecord| Some(*record.at_ns.last()? - *record.at_ns.first()?);
+    let watched = records.iter().filter_map(|record| span(record)).fold(Nanos::ZERO, |sum, one| sum + one);
+    ratio(spent.0, watched.0)
 }
 
 fn fact_table<'a>(run: &Run, facts: &[HostFact<'a>]) -> Block<'a> {

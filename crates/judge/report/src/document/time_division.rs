@@ -19,7 +19,7 @@ pub(super) fn block(test: &TestRun) -> Option<Block<'_>> {
         ..Figure::new(
             "How the time divides",
             "from the run delay of the threads and the kernel's own division for TCP",
-            move || time_bars(divisions, &named),
+            move || Ok(time_bars(divisions, &named)),
         )
     };
     Some(Block::Figure(figure))

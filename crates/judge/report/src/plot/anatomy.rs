@@ -97,8 +97,8 @@ pub(crate) const fn use_class(to: TimeUse) -> &'static str {
 }
 
 /// Draws a bar for each owner of time, with a text above each.
-pub(crate) fn time_bars(divisions: &[TimeDivision], named: &dyn Fn(&TimeDivision, TimeUse) -> String) -> Plot {
-    Ok(html! {
+pub(crate) fn time_bars(divisions: &[TimeDivision], named: &dyn Fn(&TimeDivision, TimeUse) -> String) -> Markup {
+    html! {
         @for division in divisions {
             (stacked(division.shares.iter().map(|share| StackedPart {
                 class: use_class(share.to).to_owned(),
@@ -111,5 +111,5 @@ pub(crate) fn time_bars(divisions: &[TimeDivision], named: &dyn Fn(&TimeDivision
                 }
             }
         }
-    })
+    }
 }

@@ -246,12 +246,9 @@ impl UnitStamps {
 mod tests {
     use super::*;
 
-    fn at(nanos: u64) -> Option<Nanos> {
-        Some(Nanos(nanos))
-    }
-
     fn exchange() -> Exchange {
-        let (asked, queued, left, arrived, received) = (at(10), at(12), at(13), at(40), at(60));
+        let (asked, queued, left, arrived, received) =
+            (Some(Nanos(10)), Some(Nanos(12)), Some(Nanos(13)), Some(Nanos(40)), Some(Nanos(60)));
         Exchange { asked, queued, left, arrived, received, number: 1, ..Exchange::default() }
     }
 
@@ -264,20 +261,20 @@ mod tests {
         assert_eq!(spans(&exchange(), Side::Initiator), Some(vec![2, 1, 27, 20, 0]));
         assert_eq!(exchange().spans(Side::Responder), None, "it received before it sent");
         assert_eq!(Exchange { left: None, ..exchange() }.spans(Side::Initiator), None);
-        let answered = Exchange { arrived: at(1), received: at(4), ..exchange() };
+        let answered = Exchange { arrived: Some(Nanos(1)), received: Some(Nanos(4)), ..exchange() };
         assert_eq!(spans(&answered, Side::Responder), Some(vec![3, 0, 6, 2, 1]));
     }
 
     #[test]
     fn the_wait_for_a_core_is_taken_from_the_wake_up_and_then_from_the_program() {
-        let waiting = |waited| Exchange { waited: at(waited), ..exchange() };
+        let waiting = |waited| Exchange { waited: Some(Nanos(waited)), ..exchange() };
         assert_eq!(spans(&waiting(15), Side::Initiator), Some(vec![2, 1, 27, 5, 15]));
         assert_eq!(
             spans(&waiting(500), Side::Initiator),
             Some(vec![2, 1, 27, 0, 20]),
             "it waited before the arrival too"
         );
-        let answered = |waited| Exchange { arrived: at(1), received: at(4), ..waiting(waited) };
+        let answered = |waited| Exchange { arrived: Some(Nanos(1)), received: Some(Nanos(4)), ..waiting(waited) };
         assert_eq!(spans(&answered(2), Side::Responder), Some(vec![1, 2, 6, 2, 1]));
         assert_eq!(spans(&answered(7), Side::Responder), Some(vec![0, 7, 2, 2, 1]), "in the program");
     }

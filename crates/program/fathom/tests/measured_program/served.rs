@@ -74,8 +74,7 @@ fn a_served_host_does_not_tell_the_names_of_its_programs() {
     drop(busy);
     // Both hosts are this machine, where the program runs.
     for (host, record) in run.tests[0].trials.iter().flat_map(|trial| &trial.hosts) {
-        let is_told = record.programs.iter().any(|program| program.name == "sha1sum");
-        assert_eq!(is_told, *host == run.tests[0].from, "{host}: {:?}", record.programs);
+        assert_eq!(!record.programs.is_empty(), *host == run.tests[0].from, "{host}: {:?}", record.programs);
     }
 }
 

@@ -430,7 +430,7 @@ fn the_time_of_a_stream_is_a_row_and_a_bar_for_each_owner() {
     }
     let html = written(&Html, &run);
     assert_eq!(html.matches("aria-label=\"parts of the time\"").count(), 3);
-    assert!(html.contains("sending threads, gen-1: wait for a core 52 %"), "the legend has the shares");
+    assert!(html.contains("</span>wait for a core 52 %"), "the legend has the shares");
 }
 
 #[test]

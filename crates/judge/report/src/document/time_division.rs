@@ -3,7 +3,7 @@
 use fathom_model::{TestRun, TimeDivision, TimeOwner, TimeShare, TimeUse, units::percent};
 
 use super::block::{Block, Figure, Row, Table, columns};
-use crate::plot::anatomy::time_bars;
+use crate::plot::anatomy::{TimeBar, time_bars};
 
 /// Returns the division as one row per owner, and on a page as one bar per owner.
 pub(super) fn block(test: &TestRun) -> Option<Block<'_>> {
@@ -11,7 +11,11 @@ pub(super) fn block(test: &TestRun) -> Option<Block<'_>> {
     if divisions.is_empty() {
         return None;
     }
-    let named = |division: &TimeDivision, to: TimeUse| format!("{}: {}", owner(division), words(division.owner, to));
+    let bar = |division: &TimeDivision| TimeBar {
+        owner: owner(division),
+        shares: division.shares.iter().map(|one| (one.to, words(division.owner, one.to), one.share)).collect(),
+    };
+    let bars: Vec<TimeBar> = divisions.iter().map(bar).collect();
     let figure = Figure {
         is_wide: true,
         table: Some(table(divisions)),
@@ -19,7 +23,7 @@ pub(super) fn block(test: &TestRun) -> Option<Block<'_>> {
         ..Figure::new(
             "How the time divides",
             "from the run delay of the threads and the kernel's own division for TCP",
-            move || Ok(time_bars(divisions, &named)),
+            move || Ok(time_bars(&bars)),
         )
     };
     Some(Block::Figure(figure))

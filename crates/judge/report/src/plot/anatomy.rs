@@ -1,7 +1,7 @@
 //! Draws the parts of the time of a unit of work, a bar for a usual unit and one for a slow one, and the division of a stream's time.
 
 use fathom_model::{
-    Anatomy, AnatomyPart, Part, Side, TimeDivision, TimeUse,
+    Anatomy, AnatomyPart, Part, Side, TimeUse,
     units::{Nanos, approximate, percent},
 };
 use maud::{Markup, html};
@@ -85,7 +85,7 @@ fn stacked(parts: impl Iterator<Item = StackedPart>) -> Markup {
 }
 
 /// The CSS class of a use of time.
-pub(crate) const fn use_class(to: TimeUse) -> &'static str {
+const fn use_class(to: TimeUse) -> &'static str {
     match to {
         TimeUse::OnCore => "s5",
         TimeUse::CoreWait => "s6",
@@ -96,18 +96,27 @@ pub(crate) const fn use_class(to: TimeUse) -> &'static str {
     }
 }
 
-/// Draws a bar for each owner of time, with a text above each.
-pub(crate) fn time_bars(divisions: &[TimeDivision], named: &dyn Fn(&TimeDivision, TimeUse) -> String) -> Markup {
+/// The texts of a bar of an owner's time.
+pub(crate) struct TimeBar {
+    pub(crate) owner: String,
+    /// Each use with its name and its share.
+    pub(crate) shares: Vec<(TimeUse, &'static str, f64)>,
+}
+
+/// Draws a bar for each owner of time, with its name above and the names of its uses below.
+pub(crate) fn time_bars(all: &[TimeBar]) -> Markup {
+    let part = |(to, name, share): &(TimeUse, &str, f64)| StackedPart {
+        class: use_class(*to).to_owned(),
+        share: *share,
+        title: format!("{name}: {}", percent(*share)),
+    };
     html! {
-        @for division in divisions {
-            (stacked(division.shares.iter().map(|share| StackedPart {
-                class: use_class(share.to).to_owned(),
-                share: share.share,
-                title: format!("{}: {}", named(division, share.to), percent(share.share)),
-            })))
+        @for bar in all {
+            p.stack { (bar.owner) }
+            (stacked(bar.shares.iter().map(part)))
             ul.legend {
-                @for share in &division.shares {
-                    li { span class={ "key " (use_class(share.to)) } {} (named(division, share.to)) " " (percent(share.share)) }
+                @for (to, name, share) in &bar.shares {
+                    li { span class={ "key " (use_class(*to)) } {} (name) " " (percent(*share)) }
                 }
             }
         }

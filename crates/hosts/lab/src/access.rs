@@ -6,7 +6,7 @@ use crate::{
     Entry, Error, Lab, LabName, LabState, Options, Preset, Result, StateFolder, StoredJournal,
     device::{NoPrograms, ProgramLoader},
     fault, holder,
-    journal::{END_PATIENCE, journal_of, journals},
+    journal::{self, END_PATIENCE, journal_of, journals},
     record::{LabRecord, RUN_PREFIX},
 };
 
@@ -49,10 +49,13 @@ impl Lab {
     /// [`Error::NotUp`] if there is no live lab with this name.
     pub fn find(state: &StateFolder, name: &LabName) -> Result<Self> {
         let (_, record) = standing(state, name)?;
-        Self::attach(&record).map_err(|error| match error {
+        let mut lab = Self::attach(&record).map_err(|error| match error {
             Error::Kernel { .. } if !record.holder.is_alive() => Error::NotUp(name.as_str().to_owned()),
             other => other,
-        })
+        })?;
+        let planted = fault::planted(state, name)?;
+        lab.confine(|host| fault::confinement_of(&planted, host));
+        Ok(lab)
     }
 }
 
@@ -80,7 +83,7 @@ pub fn list(state: &StateFolder) -> Result<Vec<(LabName, LabRecord)>> {
 /// [`Error::NotUp`] if there is no lab with this name.
 pub fn down(state: &StateFolder, name: &LabName) -> Result<()> {
     let run = holder::run_name(name)?;
-    fault::forget(state, name);
+    fault::forget(state, name)?;
     if let Some(left) = journal_of(state, &run)?.filter(StoredJournal::is_stale) {
         return left.undo();
     }
@@ -96,8 +99,21 @@ pub fn down(state: &StateFolder, name: &LabName) -> Result<()> {
     }
 }
 
+/// Undoes the leftovers of killed runs, the faults of their labs among them, and returns their names.
+///
+/// # Errors
+/// The error of the first journal that is invalid or could not be undone; all others are still undone.
+pub fn undo_stale(state: &StateFolder) -> Result<Vec<LabName>> {
+    let gone = journals(state)?.into_iter().flatten().filter(StoredJournal::is_stale);
+    let labs: Vec<LabName> =
+        gone.filter_map(|journal| journal.run().as_str().strip_prefix(RUN_PREFIX)?.parse().ok()).collect();
+    let of_faults = labs.iter().map(|lab| fault::forget(state, lab)).fold(Ok(()), Result::and);
+    let undone = journal::undo_stale(state)?;
+    of_faults.map(|()| undone)
+}
+
 /// Returns the journal and the record of a lab that is up.
-fn standing(state: &StateFolder, name: &LabName) -> Result<(StoredJournal, LabRecord)> {
+pub(crate) fn standing(state: &StateFolder, name: &LabName) -> Result<(StoredJournal, LabRecord)> {
     let not_up = || Error::NotUp(name.as_str().to_owned());
     let journal = journal_of(state, &holder::run_name(name)?)?.filter(|journal| !journal.is_stale());
     let journal = journal.ok_or_else(not_up)?;

@@ -1,7 +1,8 @@
 //! Faults that can be planted on a host of a lab that is up, each with its undo.
 //!
-//! A fault is a list of commands (`tc`, `nft`, `ip`) and kernel settings of the host's own namespace, so it ends with the lab at the
-//! latest. The undo commands of a planted fault are kept in a file of the state folder until it is removed.
+//! A fault is a list of commands (`tc`, `nft`, `ip`) and kernel settings of the host's own namespace, of programs that a guard runs there,
+//! and of limits for the programs that are started there. It ends with the lab at the latest: its undo is kept in a file of the state
+//! folder until it is removed, and what a namespace does not take along is undone by the holder, or after it by `lab down --stale`.
 
 use std::{
     collections::BTreeMap,
@@ -11,9 +12,14 @@ use std::{
     process::{Command, Stdio},
 };
 
+use fathom_sys::process::{ParentBond, confinement::Confinement};
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Host, Lab, LabName, Result, StateFolder};
+use crate::{
+    Entry, Error, Host, Lab, LabName, Result, StateFolder, access, control_group,
+    guard::{GuardOrder, WaitingGuard},
+    journal::undo_entry,
+};
 
 /// A fault that can be planted.
 #[derive(Debug)]
@@ -33,9 +39,22 @@ enum FaultStep {
     Run(&'static str, &'static str),
     /// A setting below `/proc/sys` in dotted form, with its value.
     Set(&'static str, &'static str),
+    /// A command that a guard runs several times, on one core unless that is empty.
+    Hold { command: &'static str, n_copies: &'static str, core: &'static str },
+    /// The only core of the programs that are started on the host.
+    Core(&'static str),
+    /// The number of descriptors that each of them may have open.
+    Descriptors(&'static str),
+    /// The number of cores that they may use together, by the quota of a control group.
+    Quota(&'static str),
 }
 
-use FaultStep::{Run, Set};
+use FaultStep::{Core, Descriptors, Hold, Quota, Run, Set};
+
+/// A program that never waits.
+const SPIN: &str = "sh -c 'while :; do :; done'";
+/// The most programs that a fault runs at once.
+const COPIES_MAX: u32 = 64;
 
 /// Makes a table for the rules of one fault, with a chain for what arrives.
 const TABLE: FaultStep = Run("nft add table inet fathom-{fault}", "nft delete table inet fathom-{fault}");
@@ -185,6 +204,42 @@ pub const FAULTS: &[Fault] = &[
         values: &[("range", "50000 50050")],
         steps: &[Set("net.ipv4.ip_local_port_range", "{range}")],
     },
+    Fault {
+        name: "time-wait",
+        about: "few connections may be in TIME-WAIT",
+        values: &[("buckets", "10")],
+        steps: &[Set("net.ipv4.tcp_max_tw_buckets", "{buckets}")],
+    },
+    Fault {
+        name: "busy",
+        about: "programs that never wait, on all cores of the machine",
+        values: &[("programs", "2")],
+        steps: &[Hold { command: SPIN, n_copies: "{programs}", core: "" }],
+    },
+    Fault {
+        name: "busy-core",
+        about: "programs that never wait, on one core of the machine",
+        values: &[("core", "0"), ("programs", "1")],
+        steps: &[Hold { command: SPIN, n_copies: "{programs}", core: "{core}" }],
+    },
+    Fault {
+        name: "pinned",
+        about: "programs that start on the host get one core",
+        values: &[("core", "0")],
+        steps: &[Core("{core}")],
+    },
+    Fault {
+        name: "quota",
+        about: "programs that start on the host share a CPU quota",
+        values: &[("cores", "0.3")],
+        steps: &[Quota("{cores}")],
+    },
+    Fault {
+        name: "descriptors",
+        about: "programs that start on the host may open few descriptors",
+        values: &[("count", "64")],
+        steps: &[Descriptors("{count}")],
+    },
 ];
 
 /// A fault that was planted, as kept in the state folder.
@@ -198,6 +253,15 @@ pub struct PlantedFault {
     pub values: BTreeMap<String, String>,
     /// The commands that undo it, in their order.
     pub undo: Vec<String>,
+    /// What the namespaces of the lab do not take along: the guard and the control group.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<Entry>,
+    /// The only core of the programs that are started on the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub core: Option<usize>,
+    /// The descriptors that each of them may have open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub descriptors: Option<u64>,
 }
 
 impl Fault {
@@ -241,9 +305,16 @@ fn is_plain(value: &str) -> bool {
 
 /// Plants a fault on a host of a lab and returns the commands that were run.
 ///
+/// `guard_program` is this program in the role that calls [`crate::guard::run`].
+///
 /// # Errors
-/// [`Error::BadFault`] if it was planted before; [`Error::FaultCommand`] for a command that fails, after what was done before it is undone.
-pub fn plant(place: &FaultPlace<'_>, fault: &Fault, values: &BTreeMap<String, String>) -> Result<Vec<String>> {
+/// [`Error::BadFault`] if it was planted before, or for a value that is no number where one is needed; [`Error::FaultCommand`] for a command that fails, after what was done before it is undone.
+pub fn plant(
+    place: &FaultPlace<'_>,
+    fault: &Fault,
+    values: &BTreeMap<String, String>,
+    guard_program: Command,
+) -> Result<Vec<String>> {
     let file = place.file(fault.name);
     if file.exists() {
         let known = format!("fathom lab fault remove {} {}", place.name, fault.name);
@@ -256,16 +327,20 @@ pub fn plant(place: &FaultPlace<'_>, fault: &Fault, values: &BTreeMap<String, St
         host: host.name().clone(),
         values: values.clone(),
         undo: Vec::new(),
+        left: Vec::new(),
+        core: None,
+        descriptors: None,
     };
+    let mut planting = Planting { place, host, words, file: &file, guard_program: Some(guard_program) };
     let mut done = Vec::new();
     for step in fault.steps {
         // The undo is on disk before the next step, so that a killed program leaves a way back.
-        let outcome =
-            take(host, step, &words, &mut planted.undo).and_then(|command| planted.keep(&file).map(|()| command));
+        let outcome = planting.take(step, &mut planted).and_then(|command| planted.keep(&file).map(|()| command));
         match outcome {
             Ok(command) => done.push(command),
             Err(error) => {
                 let _ = planted.undo.iter().rev().try_for_each(|command| run(host, command).map(drop));
+                let _ = undo_left(&planted);
                 let _ = fs::remove_file(&file);
                 return Err(error);
             }
@@ -274,27 +349,115 @@ pub fn plant(place: &FaultPlace<'_>, fault: &Fault, values: &BTreeMap<String, St
     Ok(done)
 }
 
-/// Takes one step and adds its undo.
-fn take(host: &Host, step: &FaultStep, words: &BTreeMap<String, String>, undo: &mut Vec<String>) -> Result<String> {
-    match step {
-        Run(command, back) => {
-            let command = filled(command, words);
-            run(host, &command)?;
-            if !back.is_empty() {
-                undo.push(filled(back, words));
+/// A fault that is being planted.
+struct Planting<'a> {
+    place: &'a FaultPlace<'a>,
+    host: &'a Host,
+    words: BTreeMap<String, String>,
+    file: &'a Path,
+    /// Taken by the one step that needs it.
+    guard_program: Option<Command>,
+}
+
+impl Planting<'_> {
+    /// Takes one step, adds its undo, and returns the command as people would write it.
+    fn take(&mut self, step: &FaultStep, planted: &mut PlantedFault) -> Result<String> {
+        match step {
+            Run(command, back) => {
+                let command = filled(command, &self.words);
+                run(self.host, &command)?;
+                if !back.is_empty() {
+                    planted.undo.push(filled(back, &self.words));
+                }
+                Ok(command)
             }
-            Ok(command)
-        }
-        Set(setting, value) => {
-            let setting = filled(setting, words);
-            let old = run(host, &format!("sysctl -n {setting}"))?;
-            let set = |value: &str| format!("sysctl -q -w '{setting}={value}'");
-            let command = set(&filled(value, words));
-            run(host, &command)?;
-            undo.push(set(&old.split_whitespace().collect::<Vec<_>>().join(" ")));
-            Ok(command)
+            Set(setting, value) => {
+                let setting = filled(setting, &self.words);
+                let old = run(self.host, &format!("sysctl -n {setting}"))?;
+                let set = |value: &str| format!("sysctl -q -w '{setting}={value}'");
+                let command = set(&filled(value, &self.words));
+                run(self.host, &command)?;
+                planted.undo.push(set(&old.split_whitespace().collect::<Vec<_>>().join(" ")));
+                Ok(command)
+            }
+            Hold { command, n_copies, core } => self.hold(command, (n_copies, core), planted),
+            Core(core) => {
+                let core = self.number::<usize>(core, |_| true)?;
+                planted.core = Some(core);
+                self.try_limits(Confinement { core: Some(core), ..Confinement::default() })?;
+                Ok(format!("taskset --cpu-list {core} PROGRAM"))
+            }
+            Descriptors(count) => {
+                // Fewer than 16 would not even let a program load its libraries.
+                let count = self.number::<u64>(count, |count| *count >= 16)?;
+                planted.descriptors = Some(count);
+                self.try_limits(Confinement { descriptors: Some(count), ..Confinement::default() })?;
+                Ok(format!("prlimit --nofile={count} PROGRAM"))
+            }
+            Quota(cores) => {
+                let cores = self.number::<f64>(cores, |cores| (0.01..=1024.0).contains(cores))?;
+                let folder = control_group::folder(&format!("{}-{}", self.place.name, planted.fault));
+                planted.left.push(Entry::ControlGroup(folder.clone()));
+                planted.keep(self.file)?;
+                control_group::make(&folder, cores)?;
+                self.try_limits(Confinement { groups: vec![folder.clone()], ..Confinement::default() })?;
+                Ok(format!("echo 0 > {}/cgroup.procs; PROGRAM", folder.display()))
+            }
         }
     }
+
+    /// Starts a guard, keeps how to end it, and only then lets it start the programs.
+    fn hold(&mut self, command: &str, (n_copies, core): (&str, &str), planted: &mut PlantedFault) -> Result<String> {
+        let n_copies = self.number::<u32>(n_copies, |n| (1..=COPIES_MAX).contains(n))?;
+        let core = if core.is_empty() { None } else { Some(self.number::<usize>(core, |_| true)?) };
+        let (_, record) = access::standing(self.place.state, self.place.name)?;
+        let words = shlex::split(command).expect("the commands of faults are well-formed");
+        let order = GuardOrder { holder: record.holder, command: words, n_copies, core };
+        let program = self.guard_program.take().expect("a fault has one guard at most");
+        let guard = WaitingGuard::start(self.host, program, &order)?;
+        planted.left.push(Entry::Process(guard.identity));
+        planted.keep(self.file)?;
+        guard.release(command)?;
+        let on_core = core.map_or_else(String::new, |core| format!("taskset --cpu-list {core} "));
+        Ok(format!("{on_core}{command} &    # {n_copies} times"))
+    }
+
+    /// Starts a program under these limits, so that a wrong one is refused when the fault is planted.
+    fn try_limits(&self, limits: Confinement) -> Result<()> {
+        let mut program = Command::new("true");
+        program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = self.host.start_under(limits, program)?;
+        child.wait().map(drop).map_err(Error::file("wait for", "true"))
+    }
+
+    /// Reads the number that stands in the place of a word.
+    fn number<T: std::str::FromStr>(&self, word: &str, is_allowed: impl Fn(&T) -> bool) -> Result<T> {
+        let text = filled(word, &self.words);
+        text.parse().ok().filter(is_allowed).ok_or_else(|| {
+            let name = word.trim_matches(['{', '}']);
+            let known = format!("see fathom lab fault list for the usual value of {name}");
+            Error::BadFault { given: name.to_owned(), why: format!("`{text}` is not a number that it can have"), known }
+        })
+    }
+}
+
+/// Undoes what the namespaces of the lab do not take along.
+fn undo_left(planted: &PlantedFault) -> Result<()> {
+    planted.left.iter().rev().map(undo_entry).fold(Ok(()), Result::and)
+}
+
+/// Returns what limits the programs that are started on a host with these faults; the last one of a kind wins.
+pub(crate) fn confinement_of(planted: &[PlantedFault], host: &LabName) -> Confinement {
+    let mut all = Confinement::default();
+    for fault in planted.iter().filter(|fault| fault.host == *host) {
+        all.core = fault.core.or(all.core);
+        all.descriptors = fault.descriptors.or(all.descriptors);
+        all.groups.extend(fault.left.iter().filter_map(|entry| match entry {
+            Entry::ControlGroup(folder) => Some(folder.clone()),
+            _ => None,
+        }));
+    }
+    all
 }
 
 /// Removes a planted fault and returns the commands that were run.
@@ -315,6 +478,9 @@ pub fn remove(place: &FaultPlace<'_>, fault: &str) -> Result<Vec<String>> {
             first_error.get_or_insert(error);
         }
     }
+    if let Err(error) = undo_left(&planted) {
+        first_error.get_or_insert(error);
+    }
     fs::remove_file(&file).map_err(Error::file("remove", &file))?;
     first_error.map_or(Ok(planted.undo.into_iter().rev().collect()), Err)
 }
@@ -327,11 +493,19 @@ pub fn planted(state: &StateFolder, lab: &LabName) -> Result<Vec<PlantedFault>> 
     Ok(files_of(state, lab)?.iter().filter_map(|file| read(file)).collect())
 }
 
-/// Forgets the faults of a lab that is gone: they ended with its namespaces.
-pub(crate) fn forget(state: &StateFolder, lab: &LabName) {
+/// Forgets the faults of a lab that ends or is gone: all but processes and control groups end with its namespaces.
+///
+/// # Errors
+/// The first of those that could not be undone; its file stays, for another attempt.
+pub(crate) fn forget(state: &StateFolder, lab: &LabName) -> Result<()> {
+    let mut outcome = Ok(());
     for file in files_of(state, lab).unwrap_or_default() {
-        let _ = fs::remove_file(file);
+        match read(&file).map_or(Ok(()), |planted| undo_left(&planted)) {
+            Ok(()) => drop(fs::remove_file(file)),
+            Err(error) => outcome = outcome.and(Err(error)),
+        }
     }
+    outcome
 }
 
 /// A host of a lab that is up.
@@ -402,7 +576,7 @@ fn run(host: &Host, command: &str) -> Result<String> {
     let words = shlex::split(command).expect("the commands of faults are well-formed");
     let mut program = Command::new(&words[0]);
     program.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = host.start(program)?;
+    let child = host.start_unconfined(program, ParentBond::DiesWithParent)?;
     let output = child.wait_with_output().map_err(|error| failed(error.to_string()))?;
     if !output.status.success() {
         let mut why = String::new();
@@ -427,11 +601,13 @@ mod tests {
                 words.insert(place.to_owned(), "x".to_owned());
             }
             for step in fault.steps {
-                let (first, second) = match step {
-                    Run(command, undo) => (command, undo),
-                    Set(setting, value) => (setting, value),
+                let texts: Vec<&str> = match step {
+                    Run(command, undo) => vec![command, undo],
+                    Set(setting, value) => vec![setting, value],
+                    Hold { command, n_copies, core } => vec![command, n_copies, core],
+                    Core(number) | Descriptors(number) | Quota(number) => vec![number],
                 };
-                for text in [first, second] {
+                for text in texts {
                     let text = filled(text, &words);
                     let is_left = |rest: &str| rest.starts_with(|c: char| c.is_ascii_lowercase());
                     let n_left = text.split('{').skip(1).filter(|rest| is_left(rest)).count();

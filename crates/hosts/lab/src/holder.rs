@@ -82,7 +82,7 @@ pub fn up(holder_program: Command, up: &LabSpec<'_>) -> Result<LabRecord> {
     up.preset.device(up.options)?;
     let run = run_name(up.name)?;
     // Faults of an earlier lab with this name ended with its namespaces.
-    fault::forget(up.state, up.name);
+    fault::forget(up.state, up.name)?;
     match journal_of(up.state, &run)? {
         // Its holder was killed: the lab is gone, and its name is free again.
         Some(journal) if journal.is_stale() => journal.undo()?,
@@ -178,10 +178,12 @@ pub fn run(order: &str, mut output: impl Write, programs: &dyn ProgramLoader) ->
     let line = serde_json::to_string(&answer).expect("an answer is plain data");
     // The starter may be gone, which the wait below detects.
     let _ = writeln!(output, "{line}").and_then(|()| output.flush());
-    let HeldLab { lab, journal, wait, .. } = held?;
+    let HeldLab { lab, journal, wait, faults, .. } = held?;
     wait.park()?;
+    // The processes and control groups of its faults do not end with its namespaces.
+    let faults = faults.map_or(Ok(()), |(state, name)| fault::forget(&state, &name));
     drop(lab);
-    journal.map_or(Ok(()), Journal::finish)
+    journal.map_or(Ok(()), Journal::finish).and(faults)
 }
 
 /// The state of a holder.
@@ -190,6 +192,8 @@ struct HeldLab {
     lab: Lab,
     journal: Option<Journal>,
     wait: HolderEvent,
+    /// Where the faults of the lab are kept, and its name.
+    faults: Option<(StateFolder, LabName)>,
 }
 
 /// The event that a holder waits for.
@@ -220,12 +224,14 @@ fn hold(order: &str, programs: &dyn ProgramLoader) -> Result<HeldLab> {
     })?;
     order.options.validate()?;
     let preset = preset::find(&order.preset)?;
-    let (mut journal, wait) = match &order.life {
-        LifeTime::Bound => (None, HolderEvent::TakeOver),
+    let (mut journal, wait, faults) = match &order.life {
+        LifeTime::Bound => (None, HolderEvent::TakeOver, None),
         LifeTime::Up { name, state, lifetime_ns } => {
             let watch = signal::watch().map_err(Error::kernel("watch for signals"))?;
-            let journal = Journal::begin(&StateFolder::open(state)?, &run_name(name)?)?;
-            (Some(journal), HolderEvent::End { watch, deadline: clock::now() + *lifetime_ns })
+            let state = StateFolder::open(state)?;
+            let journal = Journal::begin(&state, &run_name(name)?)?;
+            let end = HolderEvent::End { watch, deadline: clock::now() + *lifetime_ns };
+            (Some(journal), end, Some((state, name.clone())))
         }
     };
     let lab = Lab::build_here(preset, &order.options, order.standing, programs)?;
@@ -233,7 +239,7 @@ fn hold(order: &str, programs: &dyn ProgramLoader) -> Result<HeldLab> {
     if let Some(journal) = &mut journal {
         journal.record(Entry::Lab(record.clone()))?;
     }
-    Ok(HeldLab { record, lab, journal, wait })
+    Ok(HeldLab { record, lab, journal, wait, faults })
 }
 
 /// The name of the run whose journal belongs to a lab that is up.

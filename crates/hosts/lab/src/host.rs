@@ -4,7 +4,7 @@ use crate::{Error, LabName, Result};
 use fathom_model::units::Bytes;
 use fathom_sys::{
     netlink::{MacAddress, namespace::Namespaces},
-    process::{ParentBond, ProcessPlace, ProcessSpec},
+    process::{ParentBond, ProcessPlace, ProcessSpec, confinement::Confinement},
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -66,16 +66,34 @@ impl Host {
         &self.namespaces
     }
 
-    /// Starts a process on this host; it is killed when this process exits.
+    /// Starts a process on this host, with the limits of its faults; it is killed when this process exits.
     ///
     /// The caller chooses its standard streams.
     ///
     /// # Errors
     /// If the program cannot be started or the host cannot be entered.
     pub fn start(&self, command: Command) -> Result<Child> {
+        self.start_in(&self.namespaces, command, ParentBond::DiesWithParent)
+    }
+
+    /// Starts a process on this host without the limits of its faults.
+    pub(crate) fn start_unconfined(&self, command: Command, bond: ParentBond) -> Result<Child> {
+        self.start_in(&self.with_limits(Confinement::default())?, command, bond)
+    }
+
+    /// Starts a process on this host with these limits instead of those of its faults.
+    pub(crate) fn start_under(&self, limits: Confinement, command: Command) -> Result<Child> {
+        self.start_in(&self.with_limits(limits)?, command, ParentBond::DiesWithParent)
+    }
+
+    fn with_limits(&self, confinement: Confinement) -> Result<Namespaces> {
+        let namespaces = self.namespaces.try_clone().map_err(Error::kernel(format!("enter host {}", self.name)))?;
+        Ok(Namespaces { confinement, ..namespaces })
+    }
+
+    fn start_in(&self, namespaces: &Namespaces, command: Command, bond: ParentBond) -> Result<Child> {
         let attempt = format!("start {} on host {}", command.get_program().display(), self.name);
-        let start =
-            ProcessSpec { command, place: ProcessPlace::In(&self.namespaces), bond: ParentBond::DiesWithParent };
+        let start = ProcessSpec { command, place: ProcessPlace::In(namespaces), bond };
         start.spawn().map_err(Error::kernel(attempt))
     }
 

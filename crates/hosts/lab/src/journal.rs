@@ -4,7 +4,7 @@
 //! was killed, [`undo_stale`] does that. Undoing an entry twice is harmless.
 
 use crate::{
-    Error, LabName, Result, StateFolder,
+    Error, LabName, Result, StateFolder, control_group,
     record::{IdentityText, LabRecord},
 };
 use fathom_model::units::Nanos;
@@ -38,6 +38,8 @@ pub enum Entry {
         /// The old value.
         old: String,
     },
+    /// A control group to remove; its processes go to the group above it.
+    ControlGroup(PathBuf),
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -202,8 +204,9 @@ impl StoredJournal {
     }
 }
 
-fn undo_entry(entry: &Entry) -> Result<()> {
+pub(crate) fn undo_entry(entry: &Entry) -> Result<()> {
     match entry {
+        Entry::ControlGroup(path) => control_group::remove(path),
         Entry::Process(process) => end(process),
         Entry::Lab(lab) => end(&lab.holder),
         Entry::File(path) => remove(path),
@@ -268,11 +271,8 @@ pub fn stale(state: &StateFolder) -> Result<Vec<StoredJournal>> {
     Ok(all.into_iter().filter(StoredJournal::is_stale).collect())
 }
 
-/// Undoes the leftovers of killed runs and returns their names.
-///
-/// # Errors
-/// The error of the first journal that is invalid or could not be undone; all others are still undone.
-pub fn undo_stale(state: &StateFolder) -> Result<Vec<LabName>> {
+/// Undoes the journals of killed runs and returns their names.
+pub(crate) fn undo_stale(state: &StateFolder) -> Result<Vec<LabName>> {
     let mut undone = Vec::new();
     let mut first_error = None;
     for journal in journals(state)? {

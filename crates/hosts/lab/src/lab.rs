@@ -1,13 +1,13 @@
 //! A lab: hosts connected by wires, held by this process.
 
 use crate::{
-    DeviceRecord, Error, Host, Options, Preset, Result,
+    DeviceRecord, Error, Host, LabName, Options, Preset, Result,
     device::{self, FittedDevice, ProgramLoader},
     record::{HostRecord, LOSSES, LabRecord, LabState, MissingFeature, SettingDifference},
 };
 use fathom_sys::{
     netlink::namespace::{Namespaces, NetNs, open_user_namespace},
-    process::ProcessIdentity,
+    process::{ProcessIdentity, confinement::Confinement},
 };
 use std::{
     fs,
@@ -50,6 +50,13 @@ impl Lab {
         }
         let fitting = record.device.clone().map(|record| FittedDevice { record, attached: Vec::new() });
         Ok(Self { hosts, differences: record.differences.clone(), standing: record.standing, fitting })
+    }
+
+    /// Applies to each host what limits the programs that are started on it.
+    pub(crate) fn confine(&mut self, of: impl Fn(&LabName) -> Confinement) {
+        for host in &mut self.hosts {
+            host.namespaces.confinement = of(&host.name);
+        }
     }
 
     /// The information that others need to open this lab, which the calling process holds.
@@ -124,7 +131,7 @@ fn attach_host(record: &LabRecord, host: &HostRecord) -> Result<Host> {
     };
     let net = NetNs::open(format!("/proc/{pid}/fd/{}", host.descriptor)).map_err(attempt())?;
     let (name, interfaces) = (host.name.clone(), host.interfaces.clone());
-    Ok(Host { name, interfaces, namespaces: Namespaces { user, net } })
+    Ok(Host { name, interfaces, namespaces: Namespaces { user, net, confinement: Confinement::default() } })
 }
 
 /// The settings that may differ in a new namespace and that affect results.

@@ -12,10 +12,12 @@
 #![warn(missing_docs, clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 mod access;
+mod control_group;
 pub mod device;
 mod error;
 mod family;
 pub mod fault;
+pub mod guard;
 pub mod holder;
 mod host;
 mod journal;
@@ -27,11 +29,11 @@ mod record;
 mod state;
 mod wire;
 
-pub use access::{down, list};
+pub use access::{down, list, undo_stale};
 pub use device::{Device, DeviceRecord};
 pub use error::{Error, Result};
 pub use host::{Host, Interface};
-pub use journal::{Entry, Journal, StoredJournal, stale, undo_stale};
+pub use journal::{Entry, Journal, StoredJournal, stale};
 pub use lab::Lab;
 pub use name::LabName;
 pub use options::Options;

@@ -2,9 +2,12 @@
 
 use crate::{Error, Host, Interface, LabName, Options, Result, family::Family};
 use fathom_model::units::Bytes;
-use fathom_sys::netlink::{
-    MacAddress, Netlink, Veth, VethEnd,
-    namespace::{Namespaces, NetNs},
+use fathom_sys::{
+    netlink::{
+        MacAddress, Netlink, Veth, VethEnd,
+        namespace::{Namespaces, NetNs},
+    },
+    process::confinement::Confinement,
 };
 use std::{
     fs, io,
@@ -47,7 +50,11 @@ pub(crate) fn quiet_host(name: &str, family: Family) -> Result<Host> {
     net.enter_with(quieten)
         .map_err(Error::kernel(format!("enter host {name}")))?
         .map_err(Error::file("change the settings in", IPV6_SETTINGS))?;
-    Ok(Host { name, interfaces: Vec::new(), namespaces: Namespaces { user: None, net } })
+    Ok(Host {
+        name,
+        interfaces: Vec::new(),
+        namespaces: Namespaces { user: None, net, confinement: Confinement::default() },
+    })
 }
 
 const IPV6_SETTINGS: &str = "/proc/sys/net/ipv6/conf";

@@ -35,6 +35,13 @@ pub fn holder_program() -> anyhow::Result<Command> {
     Ok(command)
 }
 
+/// Returns the command that starts this program as the guard of a fault.
+pub fn guard_program() -> anyhow::Result<Command> {
+    let mut command = Command::new(own_program()?);
+    command.args(["lab", "guard"]);
+    Ok(command)
+}
+
 /// Converts an error of the fleet into a user error.
 pub fn fleet_error(error: &fathom_fleet::Error) -> UserError {
     let exit = match error.class() {

@@ -3,7 +3,7 @@
 //! All of them are anonymous: a namespace lives as long as a descriptor or a process refers to it, so even SIGKILL leaves none behind. The
 //! calling thread never changes its namespace; a separate thread does the work inside one.
 
-use crate::{Error, Result, netlink::Netlink};
+use crate::{Error, Result, netlink::Netlink, process::confinement::Confinement};
 use rustix::{
     fs::{Mode, OFlags},
     process::{Gid, Uid, getegid, geteuid, getppid},
@@ -118,6 +118,8 @@ pub struct Namespaces {
     pub user: Option<OwnedFd>,
     /// The network namespace with its links, addresses, routes and sockets.
     pub net: NetNs,
+    /// What limits the processes that are started there.
+    pub confinement: Confinement,
 }
 
 impl Namespaces {
@@ -126,7 +128,8 @@ impl Namespaces {
     /// # Errors
     /// `EMFILE` if the process has no free descriptor.
     pub fn try_clone(&self) -> Result<Self> {
-        Ok(Self { user: self.user.as_ref().map(duplicate).transpose()?, net: self.net.try_clone()? })
+        let user = self.user.as_ref().map(duplicate).transpose()?;
+        Ok(Self { user, net: self.net.try_clone()?, confinement: self.confinement.clone() })
     }
 }
 
@@ -310,7 +313,7 @@ mod tests {
         if lacks_privileges() {
             return;
         }
-        let namespaces = Namespaces { user: None, net: NetNs::new().unwrap() };
+        let namespaces = Namespaces { user: None, net: NetNs::new().unwrap(), confinement: Confinement::default() };
         let mut command = Command::new("cat");
         command.arg("/proc/net/dev").stdout(Stdio::piped());
         let start = ProcessSpec { command, place: ProcessPlace::In(&namespaces), bond: ParentBond::DiesWithParent };

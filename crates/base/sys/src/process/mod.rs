@@ -3,6 +3,7 @@
 //! A process is never identified by its pid alone, because the kernel reuses pids, but by pid and start time.
 
 pub mod affinity;
+pub mod confinement;
 pub mod interrupt;
 pub mod limits;
 pub mod lua;
@@ -15,6 +16,7 @@ use crate::{
     netlink::namespace::{self, Namespaces, NetNs, RootMap},
     process::signal::{Signal, poll_readable},
 };
+use confinement::PreparedConfinement;
 use fathom_model::units::Nanos;
 use rustix::{
     io::{Errno, FdFlags, fcntl_setfd},
@@ -218,7 +220,7 @@ pub enum ParentBond {
 pub enum ProcessPlace<'a> {
     /// In the network namespace of the calling thread.
     Here,
-    /// In existing namespaces.
+    /// In existing namespaces, with their confinement.
     In(&'a Namespaces),
     /// As root of a new user namespace, without more rights outside than its user, and with a network namespace below it.
     NewUserNamespace,
@@ -227,7 +229,7 @@ pub enum ProcessPlace<'a> {
 /// A [`ProcessPlace`] with all resources that the child needs to get there without allocating.
 enum PreparedPlace {
     Here(NetNs),
-    In(Namespaces),
+    In(Namespaces, PreparedConfinement),
     NewUserNamespace(RootMap),
 }
 
@@ -235,7 +237,7 @@ impl ProcessPlace<'_> {
     fn prepare(self) -> Result<PreparedPlace> {
         Ok(match self {
             Self::Here => PreparedPlace::Here(NetNs::current()?),
-            Self::In(namespaces) => PreparedPlace::In(namespaces.try_clone()?),
+            Self::In(namespaces) => PreparedPlace::In(namespaces.try_clone()?, namespaces.confinement.prepare()?),
             Self::NewUserNamespace => PreparedPlace::NewUserNamespace(RootMap::of_this_user()),
         })
     }
@@ -245,7 +247,8 @@ impl PreparedPlace {
     fn enter(&self) -> io::Result<()> {
         match self {
             Self::Here(net) => namespace::join_net(net),
-            Self::In(namespaces) => namespace::join(namespaces),
+            // Control groups belong to the machine, so they are joined before the user namespace.
+            Self::In(namespaces, confinement) => confinement.apply().and_then(|()| namespace::join(namespaces)),
             Self::NewUserNamespace(map) => namespace::become_root(map),
         }
     }
@@ -269,7 +272,8 @@ impl ProcessSpec<'_> {
     /// thread that lives as long as the process starts all such children. They still get the caller's namespace and cores.
     ///
     /// # Errors
-    /// If the program does not exist, or if the namespaces may not be entered or created (`EPERM`, `ENOSPC`).
+    /// If the program does not exist, if the namespaces may not be entered or created (`EPERM`, `ENOSPC`), or if a limit of the
+    /// confinement cannot be set (`EINVAL` for a core that does not exist, `ENOENT` for a control group that is gone).
     pub fn spawn(self) -> Result<Child> {
         let Self { mut command, place, bond } = self;
         let call = format!("start({})", command.get_program().display());
@@ -286,8 +290,8 @@ impl ProcessSpec<'_> {
             }
             Ok(())
         };
-        // SAFETY: between fork and exec it only makes system calls (sched_setaffinity, open, fstat, setns, unshare, write, prctl, getppid,
-        // setsid); it allocates nothing, takes no lock, and its error values are plain numbers.
+        // SAFETY: between fork and exec it only makes system calls (sched_setaffinity, setrlimit, open, fstat, setns, unshare, write,
+        // prctl, getppid, setsid); it allocates nothing, takes no lock, and its error values are plain numbers.
         unsafe { command.pre_exec(before_exec) };
         let child = match bond {
             ParentBond::DiesWithParent => spawn_on_lasting_thread(command),

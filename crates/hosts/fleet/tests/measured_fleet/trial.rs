@@ -20,6 +20,7 @@ use fathom_sys::{
     clock,
     netlink::namespace::{Namespaces, NetNs},
     policy::Policy,
+    process::confinement::Confinement,
 };
 
 const SHORT: Nanos = Nanos::from_millis(200);
@@ -208,7 +209,7 @@ fn children_in_namespaces_of_their_own_start_together() {
     }
     let mut fleet = Fleet::new("fathom 0.1.0");
     for host in ["a", "b"] {
-        let namespaces = Namespaces { user: None, net: NetNs::new().unwrap() };
+        let namespaces = Namespaces { user: None, net: NetNs::new().unwrap(), confinement: Confinement::default() };
         let link = child_agent(Some(&namespaces));
         let place = format!("/proc/{}/ns/net", link.process.as_ref().unwrap().id());
         assert!(NetNs::open(place).unwrap().is_same(&namespaces.net).unwrap());

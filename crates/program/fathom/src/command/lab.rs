@@ -11,6 +11,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use fathom_lab::{
     Lab, LabName, Options, PRESETS, StateFolder,
     fault::{self, FAULTS, Fault, FaultPlace},
+    guard,
     holder::{self, LabSpec},
     preset,
 };
@@ -65,10 +66,11 @@ pub(super) fn define(command: Command) -> Command {
     let stale = Arg::new("stale").long("stale").action(ArgAction::SetTrue).help("undo what killed runs left behind");
     let down = Command::new("down").about("Take a lab down").arg(name().required_unless_present("stale")).arg(stale);
     let hold = Command::new("hold").hide(true).arg(Arg::new("order").required(true));
+    let guard = Command::new("guard").hide(true).arg(Arg::new("order").required(true));
     command
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommands([up, down, Command::new("list").about("The labs that are up"), exec, define_fault(), hold])
+        .subcommands([up, down, Command::new("list").about("The labs that are up"), exec, define_fault(), hold, guard])
         .after_help(EXAMPLES)
 }
 
@@ -99,6 +101,11 @@ pub(super) fn run(matches: &ArgMatches) -> anyhow::Result<Exit> {
         Some(("list", _)) => list(),
         Some(("exec", given)) => exec(given),
         Some(("fault", given)) => fault(given),
+        Some(("guard", given)) => {
+            let order = given.get_one::<String>("order").expect("clap requires the order");
+            // Errors have been reported on standard output to the process that started this one.
+            Ok(guard::run(order, io::stdin().lock(), io::stdout().lock()).map_or(Exit::Preflight, |()| Exit::Pass))
+        }
         Some((_, given)) => {
             let order = given.get_one::<String>("order").expect("clap requires the order");
             // Errors have been reported on standard output to the process that started this one.
@@ -219,7 +226,8 @@ fn fault(given: &ArgMatches) -> anyhow::Result<Exit> {
             let fault = Fault::find(text("fault"))?;
             let values =
                 fault.values_of(given.get_many::<String>("values").into_iter().flatten().map(String::as_str))?;
-            fault::plant(&FaultPlace { state: &state, name: &name, lab: &lab, host: text("host") }, fault, &values)?
+            let place = FaultPlace { state: &state, name: &name, lab: &lab, host: text("host") };
+            fault::plant(&place, fault, &values, hosts::guard_program()?)?
         }
         _ => fault::remove(&FaultPlace { state: &state, name: &name, lab: &lab, host: "" }, text("fault"))?,
     };

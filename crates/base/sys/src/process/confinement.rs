@@ -1,0 +1,66 @@
+//! Limits that a process is started with: one core, few descriptors, a control group.
+
+use std::{
+    fs, io,
+    os::fd::{AsFd as _, OwnedFd},
+    path::PathBuf,
+};
+
+use rustix::{
+    process::{Resource, Rlimit, setrlimit},
+    thread::{CpuSet, sched_setaffinity},
+};
+
+use crate::{Error, Result};
+
+/// The limits of the processes of a host; without any by default.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Confinement {
+    /// The only core that they may use, by the kernel's number.
+    pub core: Option<usize>,
+    /// The descriptors that each may have open (`RLIMIT_NOFILE`, soft and hard).
+    pub descriptors: Option<u64>,
+    /// The folders of the control groups that they belong to.
+    pub groups: Vec<PathBuf>,
+}
+
+/// A confinement whose files are open, so that a child can apply it without allocating.
+pub(super) struct PreparedConfinement {
+    core: Option<CpuSet>,
+    descriptors: Option<u64>,
+    groups: Vec<OwnedFd>,
+}
+
+impl Confinement {
+    pub(super) fn prepare(&self) -> Result<PreparedConfinement> {
+        let set = |core: usize| {
+            let mut set = CpuSet::new();
+            (core < CpuSet::MAX_CPU).then(|| set.set(core));
+            set
+        };
+        let open = |group: &PathBuf| {
+            let file = group.join("cgroup.procs");
+            let opened = fs::OpenOptions::new().write(true).open(&file);
+            opened.map(OwnedFd::from).map_err(|error| Error::new(format!("open({})", file.display()), error))
+        };
+        let groups = self.groups.iter().map(open).collect::<Result<_>>()?;
+        Ok(PreparedConfinement { core: self.core.map(set), descriptors: self.descriptors, groups })
+    }
+}
+
+impl PreparedConfinement {
+    /// Confines the calling process; only makes system calls.
+    pub(super) fn apply(&self) -> io::Result<()> {
+        if let Some(core) = &self.core {
+            sched_setaffinity(None, core)?;
+        }
+        if let Some(count) = self.descriptors {
+            setrlimit(Resource::Nofile, Rlimit { current: Some(count), maximum: Some(count) })?;
+        }
+        for group in &self.groups {
+            // The kernel takes 0 for the process that writes (cgroups(7)).
+            rustix::io::write(group.as_fd(), b"0")?;
+        }
+        Ok(())
+    }
+}
